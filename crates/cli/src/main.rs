@@ -1,0 +1,2 @@
+//! The `saker` binary.
+fn main() {}
