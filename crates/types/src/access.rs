@@ -1,0 +1,150 @@
+//! Permission checks, as in path_resolution(7) and inode(7). Pure; the server calls them under
+//! the guard of a batch.
+
+use crate::inode::{Attr, S_IFMT};
+use crate::{Class, Errno, Error};
+
+/// Bits asked for, as in access(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(pub u32);
+
+impl Access {
+    /// Read.
+    pub const R: Access = Access(4);
+    /// Write.
+    pub const W: Access = Access(2);
+    /// Execute, or search a directory.
+    pub const X: Access = Access(1);
+    /// Write and search: what changing a directory needs.
+    pub const WX: Access = Access(3);
+}
+
+/// Who asks. On the wire with every request.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Cred {
+    /// File-system user id.
+    #[prost(uint32, tag = "1")]
+    pub uid: u32,
+    /// File-system group id.
+    #[prost(uint32, tag = "2")]
+    pub gid: u32,
+    /// Supplementary groups, when `groups_known`.
+    #[prost(uint32, repeated, tag = "3")]
+    pub groups: Vec<u32>,
+    /// The groups were read; else a decision that depends on them answers `NeedGroups`.
+    #[prost(bool, tag = "4")]
+    pub groups_known: bool,
+}
+
+impl Cred {
+    /// The superuser.
+    pub fn root() -> Cred {
+        Cred { uid: 0, gid: 0, groups: Vec::new(), groups_known: true }
+    }
+
+    /// Is it a member of the group? `Err(NeedGroups)` where only the unread groups can tell.
+    pub fn in_group(&self, gid: u32) -> Result<bool, Error> {
+        if self.gid == gid || self.groups.contains(&gid) {
+            Ok(true)
+        } else if self.groups_known {
+            Ok(false)
+        } else {
+            Err(Error::of_class(Class::NeedGroups, Errno::EACCES))
+        }
+    }
+}
+
+/// May `cred` do `want` to an inode with this mode and owner?
+pub fn check(mode: u32, uid: u32, gid: u32, cred: &Cred, want: Access) -> Result<(), Error> {
+    let is_dir = mode & S_IFMT == 0o040_000;
+    if cred.uid == 0 {
+        // The superuser may do all but execute a file that nobody may execute.
+        let ok = is_dir || want.0 & 1 == 0 || mode & 0o111 != 0;
+        return if ok { Ok(()) } else { Err(Errno::EACCES.into()) };
+    }
+    let group = (mode >> 3) & 7;
+    let other = mode & 7;
+    let granted = if cred.uid == uid {
+        (mode >> 6) & 7
+    } else if group & want.0 == other & want.0 {
+        // Whether the caller is in the group makes no difference: do not ask for its groups.
+        other
+    } else if cred.in_group(gid)? {
+        group
+    } else {
+        other
+    };
+    if granted & want.0 == want.0 { Ok(()) } else { Err(Errno::EACCES.into()) }
+}
+
+/// May `cred` remove or rename the entry of `victim` in a directory with `dir_mode`/`dir_uid`?
+/// The sticky bit reserves it to the owners of either (inode(7)).
+pub fn check_sticky(
+    dir_mode: u32,
+    dir_uid: u32,
+    victim_uid: u32,
+    cred: &Cred,
+) -> Result<(), Error> {
+    let free = dir_mode & 0o1000 == 0;
+    if free || cred.uid == 0 || cred.uid == dir_uid || cred.uid == victim_uid {
+        Ok(())
+    } else {
+        Err(Errno::EPERM.into())
+    }
+}
+
+/// Mode bits that remain after a write by someone else than the superuser: set-user-id goes, and
+/// set-group-id where the group may execute (inode(7)).
+pub fn mode_after_write(mode: u32) -> u32 {
+    let mode = mode & !0o4000;
+    if mode & 0o010 != 0 { mode & !0o2000 } else { mode }
+}
+
+/// May `cred` change times, mode or xattrs reserved to the owner?
+pub fn check_owner(attr: &Attr, cred: &Cred) -> Result<(), Error> {
+    if cred.uid == 0 || cred.uid == attr.uid { Ok(()) } else { Err(Errno::EPERM.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cred(uid: u32, gid: u32, groups: Option<&[u32]>) -> Cred {
+        let groups_known = groups.is_some();
+        Cred { uid, gid, groups: groups.unwrap_or_default().to_vec(), groups_known }
+    }
+
+    #[test]
+    fn the_first_class_that_matches_decides() {
+        let mode = 0o100_047; // owner nothing, group read, others all
+        assert!(check(mode, 7, 8, &cred(7, 8, Some(&[])), Access::R).is_err());
+        assert!(check(mode, 7, 8, &cred(9, 8, Some(&[])), Access::R).is_ok());
+        assert!(check(mode, 7, 8, &cred(9, 8, Some(&[])), Access::W).is_err());
+        assert!(check(mode, 7, 8, &cred(9, 1, Some(&[8])), Access::W).is_err());
+        assert!(check(mode, 7, 8, &cred(9, 1, Some(&[])), Access::WX).is_ok());
+    }
+
+    #[test]
+    fn groups_are_asked_for_only_when_they_decide() {
+        let unread = cred(9, 1, None);
+        assert!(check(0o100_044, 7, 8, &unread, Access::R).is_ok());
+        let e = check(0o100_040, 7, 8, &unread, Access::R).unwrap_err();
+        assert!(e.is(Class::NeedGroups));
+    }
+
+    #[test]
+    fn root_needs_some_execute_bit() {
+        assert!(check(0o100_644, 7, 8, &Cred::root(), Access::X).is_err());
+        assert!(check(0o100_601, 7, 8, &Cred::root(), Access::X).is_ok());
+        assert!(check(0o040_000, 7, 8, &Cred::root(), Access::WX).is_ok());
+    }
+
+    #[test]
+    fn sticky_reserves_to_owners() {
+        let c = cred(5, 5, Some(&[]));
+        assert!(check_sticky(0o041_777, 1, 2, &c).is_err());
+        assert!(check_sticky(0o041_777, 5, 2, &c).is_ok());
+        assert!(check_sticky(0o041_777, 1, 5, &c).is_ok());
+        assert!(check_sticky(0o040_777, 1, 2, &c).is_ok());
+    }
+}

@@ -1,0 +1,225 @@
+//! The change format: what a journal record says, and the keys of the tables' rows.
+//!
+//! A record is one batch: its changes take effect together or not at all. Rows are absolute
+//! (put, delete), so that replaying a record twice does no harm; journals of clients (Cudele) and
+//! of shards share this format.
+
+use bytes::Bytes;
+
+use crate::inode::{Inode, Locator};
+use crate::wire::{EntryKey, Row};
+use crate::{InodeId, Key};
+
+/// First byte of a row's key: what the row is.
+pub mod table {
+    /// Entry: `pid` (8 bytes, big endian), `order` (8), name -> [`Inode`](crate::Inode).
+    pub const ENTRY: u8 = b'I';
+    /// Attribute row of a hard-linked inode: `id` (8) -> [`Inode`](crate::Inode).
+    pub const ATTR: u8 = b'A';
+    /// Gone record: `id` (8) -> [`Gone`](super::Gone).
+    pub const GONE: u8 = b'G';
+    /// A store job under way: `id` (8) -> [`StoreJob`](super::StoreJob).
+    pub const JOB: u8 = b'P';
+    /// Totals of a directory: `id` (8) -> [`Totals`](crate::wire::Totals).
+    pub const TOTALS: u8 = b'T';
+}
+
+/// Key of an entry's row.
+pub fn entry_key(key: &Key) -> Bytes {
+    let mut out = Vec::with_capacity(17 + key.name.len());
+    out.push(table::ENTRY);
+    out.extend_from_slice(&key.pid.to_be_bytes());
+    out.extend_from_slice(&key.order.to_be_bytes());
+    out.extend_from_slice(&key.name);
+    out.into()
+}
+
+/// The entry of a row's key; `None` if it is no entry's.
+pub fn parse_entry_key(raw: &[u8]) -> Option<Key> {
+    let (&[table::ENTRY], rest) = raw.split_first_chunk::<1>()? else { return None };
+    let (pid, rest) = rest.split_first_chunk::<8>()?;
+    let (order, name) = rest.split_first_chunk::<8>()?;
+    Some(Key {
+        pid: u64::from_be_bytes(*pid),
+        order: u64::from_be_bytes(*order),
+        name: name.to_vec(),
+    })
+}
+
+/// Key of a row that belongs to an inode id, in one of the tables keyed by it.
+pub fn id_key(table: u8, id: InodeId) -> Bytes {
+    let mut out = [0; 9];
+    out[0] = table;
+    out[1..].copy_from_slice(&id.to_be_bytes());
+    Bytes::copy_from_slice(&out)
+}
+
+/// What became of an id that is no longer at its name (rule 16).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Gone {
+    /// It moved there.
+    #[prost(message, optional, tag = "1")]
+    pub moved: Option<Locator>,
+    /// It is an orphan with these attributes and small-file data; its chunks die with the record.
+    #[prost(message, optional, tag = "2")]
+    pub orphan: Option<Inode>,
+}
+
+/// Work on stores that a crash must not forget: the cut of a truncation.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct StoreJob {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub truncate_gen: u64,
+    /// Bytes of the file that remain.
+    #[prost(uint64, tag = "2")]
+    pub cut: u64,
+}
+
+/// A prepared transaction on a participant: exactly what commit will do.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Prepared {
+    /// The driver ([`NodeId::to_u32`](crate::NodeId::to_u32)).
+    #[prost(uint32, tag = "1")]
+    pub driver: u32,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub number: u64,
+    /// Entry that is locked; absent when an attribute row is.
+    #[prost(message, optional, tag = "3")]
+    pub entry: Option<EntryKey>,
+    /// Attribute row that is locked; 0: none.
+    #[prost(uint64, tag = "4")]
+    pub attr_id: InodeId,
+    /// [`Intent`](crate::wire::Intent).
+    #[prost(int32, tag = "5")]
+    pub intent: i32,
+    /// Row that commit puts; absent: commit removes what is there.
+    #[prost(message, optional, tag = "6")]
+    pub row: Option<Inode>,
+    /// Nlink: what commit adds.
+    #[prost(sint32, tag = "7")]
+    pub delta: i32,
+    /// TakeDir: where it goes.
+    #[prost(message, optional, tag = "8")]
+    pub moves_to: Option<Locator>,
+}
+
+/// A committed transaction on its driver, kept until all participants have acknowledged (rule 13).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Decision {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub number: u64,
+    /// Who must hear of it ([`NodeId::to_u32`](crate::NodeId::to_u32)).
+    #[prost(uint32, repeated, tag = "2")]
+    pub participants: Vec<u32>,
+}
+
+/// Result of a mutation, for retries (rule 15).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StoredResult {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub session: u64,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub seq: u64,
+    /// The session's acknowledged watermark then.
+    #[prost(uint64, tag = "3")]
+    pub ack: u64,
+    /// Status of the reply frame.
+    #[prost(uint32, tag = "4")]
+    pub status: u32,
+    /// Body of the reply frame.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub body: Bytes,
+}
+
+/// Number of a transaction, and whether it committed.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct TxnEnd {
+    #[prost(uint32, tag = "1")]
+    #[allow(missing_docs)]
+    pub driver: u32,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub number: u64,
+}
+
+/// One change.
+// Most are `Put`, which is small; boxing the rare large ones would buy nothing.
+#[allow(clippy::large_enum_variant)]
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum What {
+    /// A row is now this.
+    #[prost(message, tag = "1")]
+    Put(Row),
+    /// A row is gone.
+    #[prost(bytes = "bytes", tag = "2")]
+    Delete(Bytes),
+    /// A mutation was answered.
+    #[prost(message, tag = "3")]
+    Result(StoredResult),
+    /// A session began here.
+    #[prost(uint64, tag = "4")]
+    SessionOpen(u64),
+    /// A session ended.
+    #[prost(uint64, tag = "5")]
+    SessionClose(u64),
+    /// A participant voted yes.
+    #[prost(message, tag = "6")]
+    Prepared(Prepared),
+    /// A participant learned the outcome; its rows are in the same record.
+    #[prost(message, tag = "7")]
+    PreparedEnd(TxnEnd),
+    /// A driver decided to commit; its own rows and the result are in the same record.
+    #[prost(message, tag = "8")]
+    Decision(Decision),
+    /// All participants have acknowledged.
+    #[prost(uint64, tag = "9")]
+    DecisionEnd(u64),
+    /// Ids below this count may have been given out.
+    #[prost(uint64, tag = "10")]
+    IdsReserved(u64),
+    /// The number of inodes changed by this.
+    #[prost(sint64, tag = "11")]
+    Inodes(i64),
+    /// The newest cluster map known (coordinator, and as a start for a shard).
+    #[prost(bytes = "bytes", tag = "12")]
+    Map(Bytes),
+}
+
+/// A change, as a field of a record.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Change {
+    #[prost(oneof = "What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    #[allow(missing_docs)]
+    pub what: Option<What>,
+}
+
+/// A journal record: one batch.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Record {
+    #[prost(message, repeated, tag = "1")]
+    #[allow(missing_docs)]
+    pub changes: Vec<Change>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_sort_as_readdir_lists() {
+        let a = Key { pid: 1, order: 0x10, name: b"zz".to_vec() };
+        let b = Key { pid: 1, order: 0x20, name: b"a".to_vec() };
+        let c = Key { pid: 2, order: 0x00, name: b"a".to_vec() };
+        assert!(entry_key(&a) < entry_key(&b) && entry_key(&b) < entry_key(&c));
+        for key in [a, b, c] {
+            assert_eq!(parse_entry_key(&entry_key(&key)), Some(key));
+        }
+        assert_eq!(parse_entry_key(b"I123"), None);
+        assert_eq!(parse_entry_key(&id_key(table::ATTR, 7)), None);
+    }
+}

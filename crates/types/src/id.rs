@@ -1,0 +1,76 @@
+//! Identities: inodes, nodes, transactions.
+
+/// Number of an inode: 16 bits of allocator, 48 bits of counter; never reused. Zero is "none".
+pub type InodeId = u64;
+/// The root directory. Its row has parent 0 and the empty name.
+pub const ROOT: InodeId = 1;
+/// Bits of an id that count; the rest name the allocator.
+pub const COUNTER_BITS: u32 = 48;
+
+/// A shard: one worker of an MNode. Counts from 0 over the whole cluster.
+pub type ShardNo = u16;
+/// A store. Counts from 0.
+pub type StoreNo = u16;
+
+/// The id that an allocator gives out at a count.
+pub fn compose(allocator: u16, counter: u64) -> InodeId {
+    debug_assert!(counter < 1 << COUNTER_BITS);
+    (u64::from(allocator) << COUNTER_BITS) | counter
+}
+
+/// The allocator of an id.
+pub fn allocator(id: InodeId) -> u16 {
+    (id >> COUNTER_BITS) as u16
+}
+
+/// A distributed transaction: the driver's node and a number the driver never reuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TxnId {
+    /// Who drives it and must be asked for its outcome.
+    pub driver: NodeId,
+    /// Drawn from the driver's id allocator.
+    pub number: u64,
+}
+
+/// A process or shard that can be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NodeId {
+    /// The coordinator.
+    Coordinator,
+    /// A shard of an MNode.
+    Shard(ShardNo),
+    /// A store.
+    Store(StoreNo),
+}
+
+impl NodeId {
+    /// The form on the wire: role in the upper 16 bits, number in the lower.
+    pub fn to_u32(self) -> u32 {
+        match self {
+            NodeId::Coordinator => 0,
+            NodeId::Shard(n) => 0x1_0000 | u32::from(n),
+            NodeId::Store(n) => 0x2_0000 | u32::from(n),
+        }
+    }
+
+    /// Inverse of [`NodeId::to_u32`].
+    pub fn from_u32(raw: u32) -> Option<NodeId> {
+        let n = (raw & 0xFFFF) as u16;
+        match raw >> 16 {
+            0 if n == 0 => Some(NodeId::Coordinator),
+            1 => Some(NodeId::Shard(n)),
+            2 => Some(NodeId::Store(n)),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for NodeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NodeId::Coordinator => write!(f, "coordinator"),
+            NodeId::Shard(n) => write!(f, "shard {n}"),
+            NodeId::Store(n) => write!(f, "store {n}"),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Inode rows, attributes and locators. These are prost messages: the same bytes are the value of
+//! a row on disk, the change in a journal, and the attribute on the wire.
+
+use bytes::Bytes;
+
+use crate::{InodeId, ROOT};
+
+/// Type bits of `st_mode` (inode(7)).
+pub const S_IFMT: u32 = 0o170_000;
+
+/// Kind of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// FIFO.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+impl FileKind {
+    /// The kind in the type bits of a mode.
+    pub fn of_mode(mode: u32) -> Option<FileKind> {
+        Some(match mode & S_IFMT {
+            0o100_000 => FileKind::Regular,
+            0o040_000 => FileKind::Directory,
+            0o120_000 => FileKind::Symlink,
+            0o010_000 => FileKind::Fifo,
+            0o140_000 => FileKind::Socket,
+            0o020_000 => FileKind::CharDevice,
+            0o060_000 => FileKind::BlockDevice,
+            _ => return None,
+        })
+    }
+
+    /// The type bits.
+    pub fn bits(self) -> u32 {
+        match self {
+            FileKind::Regular => 0o100_000,
+            FileKind::Directory => 0o040_000,
+            FileKind::Symlink => 0o120_000,
+            FileKind::Fifo => 0o010_000,
+            FileKind::Socket => 0o140_000,
+            FileKind::CharDevice => 0o020_000,
+            FileKind::BlockDevice => 0o060_000,
+        }
+    }
+
+    /// `d_type` of getdents64(2).
+    pub fn d_type(self) -> u8 {
+        (self.bits() >> 12) as u8
+    }
+}
+
+/// What stat(2) shows, and what a client needs to read and write data.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Attr {
+    /// Inode number.
+    #[prost(uint64, tag = "1")]
+    pub id: InodeId,
+    /// Type and permission bits.
+    #[prost(uint32, tag = "2")]
+    pub mode: u32,
+    /// Owner.
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    /// Group.
+    #[prost(uint32, tag = "4")]
+    pub gid: u32,
+    /// Bytes.
+    #[prost(uint64, tag = "5")]
+    pub size: u64,
+    /// Links. For a directory 2 + subdirectories, filled in when its totals are collected.
+    #[prost(uint32, tag = "6")]
+    pub nlink: u32,
+    /// Device number of device files, as in mknod(2).
+    #[prost(uint32, tag = "7")]
+    pub rdev: u32,
+    /// Last access, ns since the epoch (set only by utimes: mounted as noatime).
+    #[prost(sfixed64, tag = "8")]
+    pub atime_ns: i64,
+    /// Last change of data, ns since the epoch.
+    #[prost(sfixed64, tag = "9")]
+    pub mtime_ns: i64,
+    /// Last change of the inode, ns since the epoch.
+    #[prost(sfixed64, tag = "10")]
+    pub ctime_ns: i64,
+    /// Birth, ns since the epoch.
+    #[prost(sfixed64, tag = "11")]
+    pub btime_ns: i64,
+    /// Counts truncations; data written under an older generation is refused (rule 17).
+    #[prost(uint64, tag = "12")]
+    pub truncate_gen: u64,
+    /// Counts changes of size and inline data; inline data is replaced only at the version that
+    /// was read (rule 17).
+    #[prost(uint64, tag = "13")]
+    pub data_version: u64,
+    /// Data may be in chunks on stores; else it is inline and zeros.
+    #[prost(bool, tag = "14")]
+    pub chunked: bool,
+}
+
+impl Attr {
+    /// Kind of the inode. A row with an unknown type is corrupt and was refused when it was read.
+    pub fn kind(&self) -> FileKind {
+        FileKind::of_mode(self.mode).unwrap_or(FileKind::Regular)
+    }
+
+    /// Is it a directory?
+    pub fn is_dir(&self) -> bool {
+        self.mode & S_IFMT == FileKind::Directory.bits()
+    }
+}
+
+/// One extended attribute.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Xattr {
+    /// Full name with its namespace, as `user.x`.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: Bytes,
+    /// Value.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+}
+
+/// Version of a directory's totals on one shard, as seen by a utimes (rule 21).
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct SeenVersion {
+    /// Which shard's totals.
+    #[prost(uint32, tag = "1")]
+    pub shard: u32,
+    /// Their version then.
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+}
+
+/// Value of an inode row.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Inode {
+    /// Attributes. In a reference row only id and type are meaningful.
+    #[prost(message, required, tag = "1")]
+    pub attr: Attr,
+    /// A small file's data (may be shorter than the size: the rest is zeros), or a symlink's target.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub inline: Bytes,
+    /// This row is a reference (hard link): the attributes are in the attribute row of the id at
+    /// this slot (SwitchFS §5.5; rule 18).
+    #[prost(uint32, optional, tag = "3")]
+    pub home_slot: Option<u32>,
+    /// Extended attributes; they travel with the row.
+    #[prost(message, repeated, tag = "4")]
+    pub xattrs: Vec<Xattr>,
+    /// Directory: totals that its own times already account for.
+    #[prost(message, repeated, tag = "5")]
+    pub seen: Vec<SeenVersion>,
+    /// Policy of the subtree that starts here; 0 inherits.
+    #[prost(uint32, tag = "6")]
+    pub policy: u32,
+    /// Quota root id; 0 inherits.
+    #[prost(uint32, tag = "7")]
+    pub quota: u32,
+}
+
+/// Where an inode was last known to be: an anchor of a request, or an open handle's row (rule 16).
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct Locator {
+    /// Directory of the entry.
+    #[prost(uint64, tag = "1")]
+    pub pid: InodeId,
+    /// Name of the entry.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    /// The inode that must be found there.
+    #[prost(uint64, tag = "3")]
+    pub id: InodeId,
+    /// Set: not an entry but the attribute row of `id` at this slot.
+    #[prost(uint32, optional, tag = "4")]
+    pub home_slot: Option<u32>,
+}
+
+impl Locator {
+    /// The root directory.
+    pub fn root() -> Locator {
+        Locator { pid: 0, name: Bytes::new(), id: ROOT, home_slot: None }
+    }
+}

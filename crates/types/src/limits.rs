@@ -1,0 +1,35 @@
+//! Named bounds (architecture.md, "Formats and identity"). Every queue, frame and table of Saker
+//! is bounded by one of these or by a bound named beside its use.
+
+/// Longest name of a directory entry, in bytes (`NAME_MAX`).
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path, in bytes (`PATH_MAX`), and so the most components a request may carry.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Most components in one request: each takes a byte and a separator.
+pub const COMPONENTS_MAX: usize = PATH_BYTES_MAX / 2;
+/// Most symbolic links followed in one resolution (`MAXSYMLINKS` of Linux).
+pub const SYMLINKS_MAX: usize = 40;
+/// Most hard links to one inode.
+pub const LINKS_MAX: u32 = 65_000;
+/// Largest file, in bytes.
+pub const FILE_BYTES_MAX: u64 = 16 << 40;
+/// Bytes of a chunk of file data.
+pub const CHUNK_BYTES: u64 = 4 << 20;
+/// Files up to this many bytes live in their inode row, unless the cluster says otherwise.
+pub const INLINE_BYTES_MAX: u64 = 4096;
+/// Longest value of one extended attribute (`XATTR_SIZE_MAX`).
+pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+/// All extended attributes of one inode together, names and values.
+pub const XATTRS_BYTES_MAX: usize = 64 << 10;
+/// Most supplementary groups carried with a request (`NGROUPS_MAX` of Linux).
+pub const GROUPS_MAX: usize = 65_536;
+/// Number of slots that names hash to; a constant of the on-disk format.
+pub const SLOTS: usize = 65_536;
+/// Mutations that one session may have unanswered; the shard keeps this many results at most.
+pub const SESSION_RESULTS_MAX: usize = 16_384;
+/// How long a removed or moved name is remembered, and an orphan's data kept, after the last
+/// lease on it was given or renewed (protocols.md, rule 16).
+pub const LEASE_NS: u64 = 60_000_000_000;
+
+const _: () = assert!(INLINE_BYTES_MAX < CHUNK_BYTES);
+const _: () = assert!(FILE_BYTES_MAX.is_multiple_of(CHUNK_BYTES));

@@ -1,0 +1,221 @@
+//! Placement: which shard owns a name, which stores hold a chunk (FalconFS §4.2).
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::limits::SLOTS;
+use crate::name::NameHash;
+use crate::wire::At;
+use crate::{Errno, Error, InodeId, Key, NodeId, Result, ShardNo, StoreNo};
+
+/// A shard of the cluster.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ShardInfo {
+    /// MNode it belongs to.
+    #[prost(uint32, tag = "1")]
+    pub mnode: u32,
+    /// `host:port` it listens on.
+    #[prost(string, tag = "2")]
+    pub addr: String,
+    /// Its allocator number for inode ids; never given to another shard.
+    #[prost(uint32, tag = "3")]
+    pub allocator: u32,
+}
+
+/// A store of the cluster.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StoreInfo {
+    /// `host:port` it listens on.
+    #[prost(string, tag = "1")]
+    pub addr: String,
+}
+
+/// The cluster map: who is there and who owns what. Kept by the coordinator, cached by all.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ClusterMap {
+    /// Grows with every change of shards, stores or slots.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// The cluster's uuid, 16 bytes.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub uuid: Bytes,
+    /// Seed of [`NameHash`]; constant for the life of the cluster.
+    #[prost(uint64, tag = "3")]
+    pub hash_seed: u64,
+    /// Index is the [`ShardNo`].
+    #[prost(message, repeated, tag = "4")]
+    pub shards: Vec<ShardInfo>,
+    /// Index is the [`StoreNo`].
+    #[prost(message, repeated, tag = "5")]
+    pub stores: Vec<StoreInfo>,
+    /// Slot -> shard: `SLOTS` little-endian u16.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub slots: Bytes,
+    /// `host:port` of the coordinator.
+    #[prost(string, tag = "7")]
+    pub coordinator: String,
+    /// Copies of each chunk.
+    #[prost(uint32, tag = "8")]
+    pub replicas: u32,
+    /// Largest file kept in its inode row, in bytes.
+    #[prost(uint64, tag = "9")]
+    pub inline_max: u64,
+    /// Name of the cluster, shown as the source of mounts.
+    #[prost(string, tag = "10")]
+    pub name: String,
+}
+
+/// The slot table of a new cluster: round robin, so that every shard has its share exactly.
+pub fn initial_slots(shards: usize) -> Bytes {
+    assert!(shards > 0 && shards <= SLOTS, "a cluster has 1 to {SLOTS} shards");
+    (0..SLOTS).flat_map(|slot| ((slot % shards) as u16).to_le_bytes()).collect::<Vec<u8>>().into()
+}
+
+impl ClusterMap {
+    /// Refuses a map that would make routing panic or lie.
+    pub fn check(&self) -> Result<()> {
+        let bad =
+            |why: &str| Err(Error::new(Errno::EPROTO).with_text(format!("cluster map: {why}")));
+        if self.slots.len() != SLOTS * 2 {
+            return bad("slot table has the wrong size");
+        }
+        if self.uuid.len() != 16 {
+            return bad("no uuid");
+        }
+        if self.shards.is_empty() || self.shards.len() > SLOTS || self.stores.len() > SLOTS {
+            return bad("number of shards or stores");
+        }
+        if self
+            .slots
+            .chunks_exact(2)
+            .any(|s| usize::from(u16::from_le_bytes([s[0], s[1]])) >= self.shards.len())
+        {
+            return bad("a slot belongs to no shard");
+        }
+        let mut addrs =
+            self.shards.iter().map(|s| &s.addr).chain(self.stores.iter().map(|s| &s.addr));
+        if addrs.any(|a| a.parse::<SocketAddr>().is_err())
+            || self.coordinator.parse::<SocketAddr>().is_err()
+        {
+            return bad("an address is not host:port");
+        }
+        Ok(())
+    }
+
+    /// The key of a name in a directory.
+    pub fn key(&self, pid: InodeId, name: &[u8]) -> Key {
+        Key::new(pid, name, self.hash_seed)
+    }
+
+    /// The slot of a name.
+    pub fn slot(&self, name: &[u8]) -> u16 {
+        NameHash::of(name, self.hash_seed).slot()
+    }
+
+    /// The shard that owns a slot.
+    pub fn shard_of_slot(&self, slot: u16) -> ShardNo {
+        let i = usize::from(slot) * 2;
+        u16::from_le_bytes([self.slots[i], self.slots[i + 1]])
+    }
+
+    /// The shard that owns a name, in whichever directory.
+    pub fn shard_of_name(&self, name: &[u8]) -> ShardNo {
+        self.shard_of_slot(self.slot(name))
+    }
+
+    /// The shard that owns what a request is about: the last component's name, the anchor's own
+    /// name when there is none, or the home slot of a hard link's attributes.
+    pub fn shard_of(&self, at: &At) -> ShardNo {
+        match (at.path.last(), at.anchor.home_slot) {
+            (Some(name), _) => self.shard_of_name(name),
+            (None, Some(slot)) => self.shard_of_slot(slot as u16),
+            (None, None) => self.shard_of_name(&at.anchor.name),
+        }
+    }
+
+    /// Where a node listens.
+    pub fn addr(&self, node: NodeId) -> Option<SocketAddr> {
+        match node {
+            NodeId::Coordinator => &self.coordinator,
+            NodeId::Shard(n) => &self.shards.get(usize::from(n))?.addr,
+            NodeId::Store(n) => &self.stores.get(usize::from(n))?.addr,
+        }
+        .parse()
+        .ok()
+    }
+
+    /// The stores that hold chunk `index` of inode `id`, first choice first: rendezvous hashing,
+    /// so that a store that comes or goes moves only its share and no location is stored.
+    pub fn stores_of_chunk(&self, id: InodeId, index: u64) -> Vec<StoreNo> {
+        let mut scored: Vec<(u64, StoreNo)> = (0..self.stores.len() as u16)
+            .map(|store| {
+                let mut key = [0u8; 18];
+                key[..8].copy_from_slice(&id.to_le_bytes());
+                key[8..16].copy_from_slice(&index.to_le_bytes());
+                key[16..].copy_from_slice(&store.to_le_bytes());
+                (xxh3_64(&key), store)
+            })
+            .collect();
+        scored.sort_unstable_by(|a, b| b.cmp(a));
+        scored.truncate(self.replicas.max(1) as usize);
+        scored.into_iter().map(|(_, store)| store).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(shards: usize, stores: usize) -> ClusterMap {
+        ClusterMap {
+            uuid: Bytes::from_static(&[7; 16]),
+            hash_seed: 42,
+            shards: vec![ShardInfo { addr: "127.0.0.1:1".into(), ..Default::default() }; shards],
+            stores: vec![StoreInfo { addr: "127.0.0.1:1".into() }; stores],
+            slots: initial_slots(shards),
+            coordinator: "127.0.0.1:1".into(),
+            replicas: 1,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn names_and_chunks_spread_evenly() {
+        let map = map(4, 4);
+        map.check().unwrap();
+        let (mut names, mut chunks) = ([0; 4], [0; 4]);
+        for i in 0..40_000u64 {
+            names[usize::from(map.shard_of_name(format!("file-{i}").as_bytes()))] += 1;
+            chunks[usize::from(map.stores_of_chunk(i, 3)[0])] += 1;
+        }
+        assert!(
+            names.iter().chain(&chunks).all(|n| (9_500..10_500).contains(n)),
+            "{names:?} {chunks:?}"
+        );
+    }
+
+    #[test]
+    fn a_new_store_moves_only_its_share_of_chunks() {
+        let (four, five) = (map(1, 4), map(1, 5));
+        let moved =
+            (0..10_000).filter(|&i| four.stores_of_chunk(i, 0) != five.stores_of_chunk(i, 0));
+        assert!((1_800..2_200).contains(&moved.count()));
+    }
+
+    #[test]
+    fn maps_that_would_mislead_are_refused() {
+        let good = map(2, 2);
+        for break_it in [
+            (|m: &mut ClusterMap| m.slots = Bytes::from_static(&[0; 4])) as fn(&mut ClusterMap),
+            |m| m.shards.truncate(1),
+            |m| m.uuid = Bytes::new(),
+            |m| m.coordinator = "nowhere".into(),
+        ] {
+            let mut bad = good.clone();
+            break_it(&mut bad);
+            assert!(bad.check().is_err());
+        }
+    }
+}

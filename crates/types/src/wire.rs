@@ -1,0 +1,980 @@
+//! Wire messages: the body of each frame is one of these, chosen by the frame's operation.
+//!
+//! A reply with status 0 carries the operation's reply message; any other status carries an
+//! [`Error`](crate::Error). Unknown fields are skipped, so messages may grow; a field never
+//! changes its meaning.
+
+use bytes::Bytes;
+
+use crate::inode::{Attr, Inode, Locator};
+use crate::{Cred, InodeId};
+
+macro_rules! ops {
+    ($($(#[doc = $doc:literal])* $name:ident = $value:literal => $text:literal,)*) => {
+        /// Operation of a frame. The names are those of counters and logs (contract.md).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Op { $($(#[doc = $doc])* $name = $value,)* }
+
+        impl Op {
+            /// All of them, for tables of counters.
+            pub const ALL: &[Op] = &[$(Op::$name,)*];
+
+            /// From the number on the wire.
+            pub fn from_u16(raw: u16) -> Option<Op> {
+                match raw { $($value => Some(Op::$name),)* _ => None }
+            }
+
+            /// Name in counters and logs.
+            pub fn name(self) -> &'static str {
+                match self { $(Op::$name => $text,)* }
+            }
+        }
+    };
+}
+
+ops! {
+    // Clients to shards.
+    /// [`EntryReq`] -> [`Entry`]
+    Lookup = 1 => "lookup",
+    /// [`EntryReq`] -> [`Entry`]
+    Getattr = 2 => "getattr",
+    /// [`SetattrReq`] -> [`Entry`]; of a directory's owner or mode: to the coordinator
+    Setattr = 3 => "setattr",
+    /// [`CreateReq`] -> [`Entry`]: a regular file, opened
+    Create = 4 => "create",
+    /// [`OpenReq`] -> [`Entry`]
+    Open = 5 => "open",
+    /// [`CreateReq`] -> [`Entry`]
+    Mkdir = 6 => "mkdir",
+    /// [`RemoveReq`] -> [`Empty`]
+    Unlink = 7 => "unlink",
+    /// [`RemoveReq`] -> [`Empty`]; to the coordinator
+    Rmdir = 8 => "rmdir",
+    /// [`RenameReq`] -> [`RenameReply`]; of directories: to the coordinator
+    Rename = 9 => "rename",
+    /// [`LinkReq`] -> [`Entry`]
+    Link = 10 => "link",
+    /// [`CreateReq`] -> [`Entry`]
+    Symlink = 11 => "symlink",
+    /// [`EntryReq`] -> [`Entry`], the target in `inline`
+    Readlink = 12 => "readlink",
+    /// [`ReaddirReq`] -> [`ReaddirReply`]; one shard's share
+    Readdir = 13 => "readdir",
+    /// [`CloseReq`] -> [`CloseReply`]: size and small-file data of a written file
+    Close = 14 => "close",
+    /// [`CloseReq`] -> [`CloseReply`]: the same for fsync(2)
+    Fsync = 15 => "fsync",
+    /// [`AppendReq`] -> [`AppendReply`]
+    Append = 16 => "append",
+    /// [`EntryReq`] -> [`Entry`]: the file's data moves from the row to chunks
+    Spill = 17 => "spill",
+    /// [`XattrReq`] -> [`XattrReply`]
+    Getxattr = 18 => "getxattr",
+    /// [`XattrReq`] -> [`Empty`]
+    Setxattr = 19 => "setxattr",
+    /// [`XattrReq`] -> [`XattrReply`], the names NUL-terminated in `value`
+    Listxattr = 20 => "listxattr",
+    /// [`XattrReq`] -> [`Empty`]
+    Removexattr = 21 => "removexattr",
+    /// [`CreateReq`] -> [`Entry`]: FIFO, socket, device, or regular file not opened
+    Mknod = 22 => "mknod",
+    /// [`AccessReq`] -> [`Empty`]
+    Access = 23 => "access",
+    /// [`RenewReq`] -> [`RenewReply`]: leases of open files
+    Renew = 24 => "renew",
+    /// [`Empty`] -> [`ShardStats`]
+    Statfs = 25 => "statfs",
+    /// [`SessionReq`] -> [`Empty`]
+    OpenSession = 30 => "open_session",
+    /// [`SessionReq`] -> [`Empty`]
+    CloseSession = 31 => "close_session",
+    // Between shards and the coordinator.
+    /// [`FetchReq`] -> [`Dentry`]
+    Fetch = 40 => "fetch",
+    /// [`CollectReq`] -> [`Totals`]
+    Collect = 41 => "collect",
+    /// [`InvalidateReq`] -> [`InvalidateReply`]
+    Invalidate = 42 => "invalidate",
+    /// [`PrepareReq`] -> [`Vote`]
+    Prepare = 43 => "prepare",
+    /// [`DecideReq`] -> [`Empty`]
+    Decide = 44 => "decide",
+    /// [`OutcomeReq`] -> [`OutcomeReply`]
+    Outcome = 45 => "outcome",
+    /// [`ScanReq`] -> [`ScanReply`]: rows, for fsck
+    Scan = 46 => "scan",
+    // To the coordinator.
+    /// [`MapReq`] -> [`ClusterMap`](crate::ClusterMap)
+    Map = 60 => "map",
+    // To stores.
+    /// [`ChunkWriteReq`] + payload -> [`Empty`]
+    ChunkWrite = 80 => "chunk_write",
+    /// [`ChunkReadReq`] -> [`ChunkReadReply`] + payload
+    ChunkRead = 81 => "chunk_read",
+    /// [`Empty`] -> [`Empty`]: everything acknowledged is flushed
+    ChunkSync = 82 => "chunk_sync",
+    /// [`ChunkTruncateReq`] -> [`Empty`]
+    ChunkTruncate = 83 => "chunk_truncate",
+    /// [`ChunkDeleteReq`] -> [`Empty`]
+    ChunkDelete = 84 => "chunk_delete",
+    /// [`Empty`] -> [`StoreStats`]
+    StoreStat = 85 => "store_stat",
+    /// [`ChunkListReq`] -> [`ChunkListReply`]: for fsck
+    ChunkList = 86 => "chunk_list",
+}
+
+impl Op {
+    /// Does it change metadata, so that it needs a session and a sequence number (rule 15)?
+    pub fn mutates(self) -> bool {
+        matches!(
+            self,
+            Op::Setattr
+                | Op::Create
+                | Op::Mkdir
+                | Op::Unlink
+                | Op::Rmdir
+                | Op::Rename
+                | Op::Link
+                | Op::Symlink
+                | Op::Close
+                | Op::Fsync
+                | Op::Append
+                | Op::Spill
+                | Op::Setxattr
+                | Op::Removexattr
+                | Op::Mknod
+        )
+    }
+}
+
+/// No content.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Empty {}
+
+/// What every request of a client carries.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ctx {
+    /// Who asks.
+    #[prost(message, required, tag = "1")]
+    pub cred: Cred,
+    /// The client's session.
+    #[prost(uint64, tag = "2")]
+    pub session: u64,
+    /// Number of this mutation in the session, from 1; 0 for reads.
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
+    /// The client has the answers of all mutations below this number.
+    #[prost(uint64, tag = "4")]
+    pub ack: u64,
+    /// Version of the cluster map by which it was routed.
+    #[prost(uint64, tag = "5")]
+    pub map_version: u64,
+    /// How long the client waits, in milliseconds; a parked request is answered before.
+    #[prost(uint32, tag = "6")]
+    pub wait_ms: u32,
+    /// It came by way of another shard; it is not passed on again.
+    #[prost(bool, tag = "7")]
+    pub forwarded: bool,
+}
+
+/// What a request is about: an anchor directory and the components below it, or, with an empty
+/// path, the anchor itself (then also a file: the row of an open handle).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct At {
+    /// Where the walk starts; acts only if the id is still there (rule 16).
+    #[prost(message, required, tag = "1")]
+    pub anchor: Locator,
+    /// Names, without `.`, `..`, `/` or NUL.
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub path: Vec<Bytes>,
+}
+
+impl At {
+    /// The inode at a locator itself.
+    pub fn handle(loc: Locator) -> At {
+        At { anchor: loc, path: Vec::new() }
+    }
+
+    /// A name in a directory.
+    pub fn child(dir: Locator, name: &[u8]) -> At {
+        At { anchor: dir, path: vec![Bytes::copy_from_slice(name)] }
+    }
+}
+
+/// Lookup, getattr, readlink, spill.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct EntryReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    #[prost(message, required, tag = "2")]
+    #[allow(missing_docs)]
+    pub at: At,
+    /// Of a directory, collect link count and times from all shards (rule 20); else they are
+    /// what the owner alone knows.
+    #[prost(bool, tag = "3")]
+    pub full: bool,
+}
+
+/// An inode as a client sees it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Entry {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub attr: Attr,
+    /// Where it is; handles and anchors are made of this.
+    #[prost(message, required, tag = "2")]
+    pub loc: Locator,
+    /// Small-file data (open, create, spill, conflict) or target of a symlink.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub inline: Bytes,
+    /// Create: it was made by this request; else it was there.
+    #[prost(bool, tag = "4")]
+    pub created: bool,
+    /// Every directory of the path may be searched by all, so that the entry may be cached for
+    /// other users, too.
+    #[prost(bool, tag = "5")]
+    pub searchable: bool,
+}
+
+/// Setattr; unset fields stay.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetattrReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    #[prost(message, required, tag = "2")]
+    #[allow(missing_docs)]
+    pub at: At,
+    /// Permission bits (07777).
+    #[prost(uint32, optional, tag = "3")]
+    pub mode: Option<u32>,
+    #[prost(uint32, optional, tag = "4")]
+    #[allow(missing_docs)]
+    pub uid: Option<u32>,
+    #[prost(uint32, optional, tag = "5")]
+    #[allow(missing_docs)]
+    pub gid: Option<u32>,
+    /// Truncate or extend to this.
+    #[prost(uint64, optional, tag = "6")]
+    pub size: Option<u64>,
+    /// ns since the epoch.
+    #[prost(sfixed64, optional, tag = "7")]
+    pub atime_ns: Option<i64>,
+    /// ns since the epoch.
+    #[prost(sfixed64, optional, tag = "8")]
+    pub mtime_ns: Option<i64>,
+    /// Set atime to the owner's clock.
+    #[prost(bool, tag = "9")]
+    pub atime_now: bool,
+    /// Set mtime to the owner's clock.
+    #[prost(bool, tag = "10")]
+    pub mtime_now: bool,
+    /// The size change comes through a handle open for writing: no permission check.
+    #[prost(bool, tag = "11")]
+    pub by_handle: bool,
+}
+
+impl SetattrReq {
+    /// Does it touch what a directory's replicas hold, so that it is the coordinator's?
+    pub fn changes_access(&self) -> bool {
+        self.mode.is_some() || self.uid.is_some() || self.gid.is_some()
+    }
+}
+
+/// Create, mkdir, mknod, symlink: by the type bits of the mode.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CreateReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    #[prost(message, required, tag = "2")]
+    #[allow(missing_docs)]
+    pub at: At,
+    /// Type and permission bits, umask applied.
+    #[prost(uint32, tag = "3")]
+    pub mode: u32,
+    /// Device number.
+    #[prost(uint32, tag = "4")]
+    pub rdev: u32,
+    /// Target of a symlink.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub target: Bytes,
+    /// Fail with EEXIST if the name is there (O_EXCL).
+    #[prost(bool, tag = "6")]
+    pub exclusive: bool,
+    /// Access wanted if it is there (4 read, 2 write).
+    #[prost(uint32, tag = "7")]
+    pub access: u32,
+    /// Truncate if it is there (O_TRUNC).
+    #[prost(bool, tag = "8")]
+    pub truncate: bool,
+}
+
+/// Open of what is there.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct OpenReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    #[prost(message, required, tag = "2")]
+    #[allow(missing_docs)]
+    pub at: At,
+    /// 4 read, 2 write, 1 execute.
+    #[prost(uint32, tag = "3")]
+    pub access: u32,
+    /// O_TRUNC. Makes it a mutation: `ctx.seq` is set.
+    #[prost(bool, tag = "4")]
+    pub truncate: bool,
+}
+
+/// Unlink, rmdir.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RemoveReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    #[prost(message, required, tag = "2")]
+    #[allow(missing_docs)]
+    pub at: At,
+}
+
+/// Rename; `flags` of renameat2(2): 1 NOREPLACE, 2 EXCHANGE.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RenameReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    #[prost(message, required, tag = "2")]
+    #[allow(missing_docs)]
+    pub from: At,
+    #[prost(message, required, tag = "3")]
+    #[allow(missing_docs)]
+    pub to: At,
+    #[prost(uint32, tag = "4")]
+    #[allow(missing_docs)]
+    pub flags: u32,
+    /// To the coordinator: the directories from the root (exclusive) to the new parent
+    /// (inclusive), each with the id that the client saw, so that a cycle is detected.
+    #[prost(message, repeated, tag = "5")]
+    pub to_chain: Vec<Locator>,
+}
+
+/// Answer to rename.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RenameReply {
+    /// Where the inode is now.
+    #[prost(message, required, tag = "1")]
+    pub loc: Locator,
+}
+
+/// Link `from` (a name or an open handle) as `to`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct LinkReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    #[prost(message, required, tag = "2")]
+    #[allow(missing_docs)]
+    pub from: At,
+    #[prost(message, required, tag = "3")]
+    #[allow(missing_docs)]
+    pub to: At,
+}
+
+/// One shard's share of a listing, after (order, name).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReaddirReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    /// The directory itself.
+    #[prost(message, required, tag = "2")]
+    pub at: At,
+    /// Entries after this place in the order only.
+    #[prost(uint64, tag = "3")]
+    pub after_order: u64,
+    /// Together with `after_order`; empty: also all names of that order.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub after_name: Bytes,
+    /// Most entries wanted.
+    #[prost(uint32, tag = "5")]
+    pub limit: u32,
+}
+
+/// An entry of a listing.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DirEntry {
+    #[prost(bytes = "bytes", tag = "1")]
+    #[allow(missing_docs)]
+    pub name: Bytes,
+    /// Place in the order ([`NameHash::order`](crate::name::NameHash::order)).
+    #[prost(uint64, tag = "2")]
+    pub order: u64,
+    /// Of a hard link only id and type (ask at `home_slot`); of a directory without totals.
+    #[prost(message, required, tag = "3")]
+    pub attr: Attr,
+    /// Hard link: where its attributes are.
+    #[prost(uint32, optional, tag = "4")]
+    pub home_slot: Option<u32>,
+}
+
+/// Answer to readdir.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReaddirReply {
+    /// Sorted by (order, name).
+    #[prost(message, repeated, tag = "1")]
+    pub entries: Vec<DirEntry>,
+    /// There is no more on this shard.
+    #[prost(bool, tag = "2")]
+    pub end: bool,
+}
+
+/// Close or fsync of a file that was written through this client.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CloseReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    /// The handle.
+    #[prost(message, required, tag = "2")]
+    pub at: At,
+    /// Largest end of a write, in bytes; the size grows to it (rule 17).
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    /// Truncate generation under which the data was written.
+    #[prost(uint64, tag = "4")]
+    pub truncate_gen: u64,
+    /// New content of a small file: replaces the old at `base_version` only.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub inline: Option<Bytes>,
+    /// Data version that `inline` is built on.
+    #[prost(uint64, tag = "6")]
+    pub base_version: u64,
+}
+
+/// Answer to close and fsync.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CloseReply {
+    /// The inode now, in a conflict with its data.
+    #[prost(message, required, tag = "1")]
+    pub entry: Entry,
+    /// Nothing was done: somebody else changed, truncated or spilled the file since
+    /// `base_version`. Apply the writes to `entry` and send again.
+    #[prost(bool, tag = "2")]
+    pub conflict: bool,
+}
+
+/// O_APPEND: the owner gives the offset (rule 17).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AppendReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    /// The handle.
+    #[prost(message, required, tag = "2")]
+    pub at: At,
+    /// Bytes to append.
+    #[prost(uint64, tag = "3")]
+    pub len: u64,
+    /// The bytes themselves, when they may fit into the row.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub data: Bytes,
+}
+
+/// Answer to append.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AppendReply {
+    /// Where the bytes belong.
+    #[prost(uint64, tag = "1")]
+    pub offset: u64,
+    /// The data went into the row: nothing is left to write.
+    #[prost(bool, tag = "2")]
+    pub stored: bool,
+    /// The inode after it.
+    #[prost(message, required, tag = "3")]
+    pub entry: Entry,
+}
+
+/// The four xattr operations.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct XattrReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    #[prost(message, required, tag = "2")]
+    #[allow(missing_docs)]
+    pub at: At,
+    /// Name with its namespace.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub name: Bytes,
+    #[prost(bytes = "bytes", tag = "4")]
+    #[allow(missing_docs)]
+    pub value: Bytes,
+    /// 1 XATTR_CREATE, 2 XATTR_REPLACE.
+    #[prost(uint32, tag = "5")]
+    pub flags: u32,
+}
+
+/// Answer to getxattr and listxattr.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct XattrReply {
+    #[prost(bytes = "bytes", tag = "1")]
+    #[allow(missing_docs)]
+    pub value: Bytes,
+}
+
+/// access(2).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AccessReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    #[prost(message, required, tag = "2")]
+    #[allow(missing_docs)]
+    pub at: At,
+    /// 4 read, 2 write, 1 execute, 0 exists.
+    #[prost(uint32, tag = "3")]
+    pub want: u32,
+}
+
+/// Open handles whose leases are renewed; all belong to the shard asked.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RenewReq {
+    #[prost(message, repeated, tag = "1")]
+    #[allow(missing_docs)]
+    pub handles: Vec<Locator>,
+}
+
+/// Answer to renew.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RenewReply {
+    /// Handles whose inode is elsewhere now: where. Orphans and unknown ids are not listed.
+    #[prost(message, repeated, tag = "1")]
+    pub moved: Vec<Locator>,
+}
+
+/// Counts of one shard.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ShardStats {
+    /// Inodes that live here.
+    #[prost(uint64, tag = "1")]
+    pub inodes: u64,
+    /// Orphans that wait for their leases to end.
+    #[prost(uint64, tag = "2")]
+    pub orphans: u64,
+    /// Transactions without an outcome yet.
+    #[prost(uint64, tag = "3")]
+    pub prepared: u64,
+}
+
+/// Opens or ends a session on one node.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct SessionReq {
+    /// Drawn at random by the client.
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+}
+
+/// A replica asks the owner of (pid, name).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FetchReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub pid: InodeId,
+    #[prost(bytes = "bytes", tag = "2")]
+    #[allow(missing_docs)]
+    pub name: Bytes,
+    /// Answer "retry" instead of waiting for a prepared row: the asker holds locks (rule 11).
+    #[prost(bool, tag = "3")]
+    pub nowait: bool,
+}
+
+/// What a namespace replica knows of an entry.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Dentry {
+    /// 0: there is no such entry.
+    #[prost(uint64, tag = "1")]
+    pub id: InodeId,
+    #[prost(uint32, tag = "2")]
+    #[allow(missing_docs)]
+    pub mode: u32,
+    #[prost(uint32, tag = "3")]
+    #[allow(missing_docs)]
+    pub uid: u32,
+    #[prost(uint32, tag = "4")]
+    #[allow(missing_docs)]
+    pub gid: u32,
+    #[prost(uint32, tag = "5")]
+    #[allow(missing_docs)]
+    pub policy: u32,
+    /// Of a symlink.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub target: Bytes,
+    /// Not there, but an id that was asked about as an anchor moved: where.
+    #[prost(message, optional, tag = "7")]
+    pub moved: Option<Locator>,
+}
+
+/// Totals of one directory on the shard asked.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct CollectReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub dir: InodeId,
+    /// Hold back new changes to the directory for this long, in milliseconds (third round of
+    /// rule 20); 0 does not.
+    #[prost(uint32, tag = "2")]
+    pub freeze_ms: u32,
+}
+
+/// Absolute totals of a directory on one shard (rule 20); also the value of their row.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Totals {
+    /// Grows with every change.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// Entries of the directory that this shard owns.
+    #[prost(uint64, tag = "2")]
+    pub entries: u64,
+    /// Directories among them.
+    #[prost(uint64, tag = "3")]
+    pub subdirs: u64,
+    /// Largest time of a change, ns since the epoch.
+    #[prost(sfixed64, tag = "4")]
+    pub mtime_ns: i64,
+}
+
+/// An entry of the namespace.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Message)]
+pub struct EntryKey {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub pid: InodeId,
+    #[prost(bytes = "bytes", tag = "2")]
+    #[allow(missing_docs)]
+    pub name: Bytes,
+}
+
+/// The coordinator's broadcast (rule 5).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InvalidateReq {
+    /// Entries that must be asked for again.
+    #[prost(message, repeated, tag = "1")]
+    pub keys: Vec<EntryKey>,
+    /// Directory that must be empty (rule 6); 0: none.
+    #[prost(uint64, tag = "2")]
+    pub empty_dir: InodeId,
+    /// Directories removed earlier: their totals may be dropped.
+    #[prost(uint64, repeated, tag = "3")]
+    pub forget: Vec<InodeId>,
+}
+
+/// Whether a directory has entries on a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub enum Emptiness {
+    /// None, and none can come while the entry is invalid.
+    Empty = 0,
+    /// Some.
+    NotEmpty = 1,
+    /// A prepared row could go either way.
+    Undecided = 2,
+}
+
+/// Ack of an invalidation.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct InvalidateReply {
+    #[prost(enumeration = "Emptiness", tag = "1")]
+    #[allow(missing_docs)]
+    pub emptiness: i32,
+}
+
+/// What a participant is to prepare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub enum Intent {
+    /// Put `row` at the target; what is there is replaced unless `no_replace`.
+    Insert = 0,
+    /// Take the directory's row away, to move it; the vote brings it.
+    TakeDir = 1,
+    /// Remove the directory.
+    RemoveDir = 2,
+    /// Change owner or mode of the directory by `setattr`.
+    SetDir = 3,
+    /// Add `delta` to the link count of the attribute row at the target (a handle).
+    Nlink = 4,
+    /// Exchange: replace what is at the target by `row`; the vote brings the old row.
+    Swap = 5,
+}
+
+/// First phase. Carries a path, never only a resolved directory id (rule 1).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PrepareReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    /// Who must be asked for the outcome ([`NodeId::to_u32`](crate::NodeId::to_u32)).
+    #[prost(uint32, tag = "2")]
+    pub driver: u32,
+    /// Number of the transaction at the driver.
+    #[prost(uint64, tag = "3")]
+    pub number: u64,
+    #[prost(message, required, tag = "4")]
+    #[allow(missing_docs)]
+    pub at: At,
+    #[prost(enumeration = "Intent", tag = "5")]
+    #[allow(missing_docs)]
+    pub intent: i32,
+    #[prost(message, optional, tag = "6")]
+    #[allow(missing_docs)]
+    pub row: Option<Inode>,
+    #[prost(bool, tag = "7")]
+    #[allow(missing_docs)]
+    pub no_replace: bool,
+    #[prost(message, optional, boxed, tag = "8")]
+    #[allow(missing_docs)]
+    pub setattr: Option<Box<SetattrReq>>,
+    #[prost(sint32, tag = "9")]
+    #[allow(missing_docs)]
+    pub delta: i32,
+    /// TakeDir: where the directory will be, for its gone record.
+    #[prost(message, optional, tag = "10")]
+    pub moves_to: Option<Locator>,
+}
+
+/// A yes; a no is an error.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Vote {
+    /// Where the prepared row is (parent id resolved).
+    #[prost(message, required, tag = "1")]
+    pub loc: Locator,
+    /// The row taken, changed or replaced (without data); absent: there was none.
+    #[prost(message, optional, tag = "2")]
+    pub row: Option<Inode>,
+    /// Nothing changes: source and target are links to one inode (rule 12).
+    #[prost(bool, tag = "3")]
+    pub same: bool,
+}
+
+/// Second phase.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct DecideReq {
+    #[prost(uint32, tag = "1")]
+    #[allow(missing_docs)]
+    pub driver: u32,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub number: u64,
+    #[prost(bool, tag = "3")]
+    #[allow(missing_docs)]
+    pub commit: bool,
+}
+
+/// A participant in doubt asks the driver.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct OutcomeReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub number: u64,
+}
+
+/// Outcome of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub enum Outcome {
+    /// The driver has no record: it never committed, and never will.
+    Aborted = 0,
+    /// Committed.
+    Committed = 1,
+    /// Ask again later.
+    Undecided = 2,
+}
+
+/// The driver's answer.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct OutcomeReply {
+    #[prost(enumeration = "Outcome", tag = "1")]
+    #[allow(missing_docs)]
+    pub outcome: i32,
+}
+
+/// fsck reads the rows of a shard, in key order.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ScanReq {
+    /// Rows after this key.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub after: Bytes,
+    #[prost(uint32, tag = "2")]
+    #[allow(missing_docs)]
+    pub limit: u32,
+}
+
+/// Rows of a shard: keys and values as in [`crate::change`], inline data and xattrs included.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ScanReply {
+    #[prost(message, repeated, tag = "1")]
+    #[allow(missing_docs)]
+    pub rows: Vec<Row>,
+    #[prost(bool, tag = "2")]
+    #[allow(missing_docs)]
+    pub end: bool,
+}
+
+/// Key and value.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Row {
+    #[prost(bytes = "bytes", tag = "1")]
+    #[allow(missing_docs)]
+    pub key: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    #[allow(missing_docs)]
+    pub value: Bytes,
+}
+
+/// Asks the coordinator for the cluster map.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct MapReq {
+    /// Answer when there is one newer than this.
+    #[prost(uint64, tag = "1")]
+    pub newer_than: u64,
+}
+
+/// Writes payload into a chunk at an offset.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ChunkWriteReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub id: InodeId,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub index: u64,
+    /// Byte within the chunk.
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    /// Refused with ESTALE if the store knows a newer truncation (rule 17).
+    #[prost(uint64, tag = "4")]
+    pub truncate_gen: u64,
+    /// The chunk's stores, first choice first.
+    #[prost(uint32, repeated, tag = "5")]
+    pub replicas: Vec<u32>,
+    /// Reply after it is flushed to disk.
+    #[prost(bool, tag = "6")]
+    pub sync: bool,
+    /// CRC32C of the payload, checked before it is stored.
+    #[prost(fixed32, tag = "7")]
+    pub crc: u32,
+}
+
+/// Reads a range of a chunk.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ChunkReadReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub id: InodeId,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub index: u64,
+    /// Byte within the chunk.
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    #[prost(uint64, tag = "4")]
+    #[allow(missing_docs)]
+    pub len: u64,
+}
+
+/// The payload holds the range up to the last byte written; the rest reads as zeros.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ChunkReadReply {
+    /// CRC32C of the payload, made from the blocks' own checksums' verified data.
+    #[prost(fixed32, tag = "1")]
+    pub crc: u32,
+}
+
+/// Cuts a file at `cut` bytes and refuses writes of older generations from now on.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ChunkTruncateReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub id: InodeId,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub truncate_gen: u64,
+    /// Bytes of the whole file that remain.
+    #[prost(uint64, tag = "3")]
+    pub cut: u64,
+}
+
+/// Deletes all chunks of these inodes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ChunkDeleteReq {
+    #[prost(uint64, repeated, tag = "1")]
+    #[allow(missing_docs)]
+    pub ids: Vec<InodeId>,
+}
+
+/// State of a store.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct StoreStats {
+    /// Bytes of the disk that the store may use.
+    #[prost(uint64, tag = "1")]
+    pub capacity_bytes: u64,
+    /// Bytes free on it.
+    #[prost(uint64, tag = "2")]
+    pub free_bytes: u64,
+    /// Bytes of live data.
+    #[prost(uint64, tag = "3")]
+    pub data_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    #[allow(missing_docs)]
+    pub chunks: u64,
+    #[prost(uint64, tag = "5")]
+    #[allow(missing_docs)]
+    pub segments: u64,
+}
+
+/// Lists chunks in order of (id, index), after the one given.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ChunkListReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub after_id: InodeId,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub after_index: u64,
+    #[prost(uint32, tag = "3")]
+    #[allow(missing_docs)]
+    pub limit: u32,
+    /// Read every block and check it.
+    #[prost(bool, tag = "4")]
+    pub verify: bool,
+}
+
+/// A chunk on a store.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ChunkInfo {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub id: InodeId,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub index: u64,
+    /// End of the last byte written, within the chunk.
+    #[prost(uint64, tag = "3")]
+    pub len: u64,
+    /// With `verify`: what is wrong; empty is good.
+    #[prost(string, tag = "4")]
+    pub problem: String,
+}
+
+/// Answer to list.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ChunkListReply {
+    #[prost(message, repeated, tag = "1")]
+    #[allow(missing_docs)]
+    pub chunks: Vec<ChunkInfo>,
+    #[prost(bool, tag = "2")]
+    #[allow(missing_docs)]
+    pub end: bool,
+}
