@@ -178,8 +178,6 @@ pub struct DirItem {
 pub struct Resolved {
     /// What to ask for.
     pub at: At,
-    /// The directories on the way, from below the root to the parent of the last component.
-    pub chain: Vec<Locator>,
     /// What is there; `None`: the last component does not exist.
     pub entry: Option<Entry>,
 }

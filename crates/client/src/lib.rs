@@ -113,9 +113,11 @@ impl Fs {
         let _ = (who, at);
         todo!()
     }
-    /// renameat2(2): flags 1 NOREPLACE, 2 EXCHANGE. `to_chain`: the directories from below the
-    /// root to the new parent inclusive; needed only when a directory moves. Returns the new
-    /// place.
+    /// renameat2(2): flags 1 NOREPLACE, 2 EXCHANGE. Returns the new place.
+    ///
+    /// `to_chain`: the directories from below the root to the new parent inclusive, as the
+    /// caller knows them. It matters only when a directory moves, and may be empty when
+    /// `to` starts at the root: then it is looked up if it is needed.
     pub async fn rename(
         &self,
         who: &Caller,
