@@ -1,1 +1,3 @@
 //! saker-runtime
+
+pub mod fs;
