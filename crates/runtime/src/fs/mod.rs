@@ -11,7 +11,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 mod fault;
 mod mem;
@@ -81,21 +80,6 @@ pub fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
     let read = file.read_at(0, &mut data)?;
     data.truncate(read);
     Ok(data)
-}
-
-/// Starts a named thread that does blocking file work for its caller.
-pub fn spawn(
-    name: &str,
-    work: impl FnOnce() + Send + 'static,
-) -> io::Result<std::thread::JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(work)
-}
-
-/// Blocks the calling file thread, for code that must wait for somebody else's background I/O.
-pub fn pause(duration: Duration) {
-    std::thread::sleep(duration);
 }
 
 /// Refuses names that would leave the directory.
