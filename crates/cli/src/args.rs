@@ -42,6 +42,8 @@ enum Command {
     Up(cmd::up::Args),
     Down(cmd::down::Args),
     Serve(cmd::serve::Args),
+    Fs(cmd::fs::Args),
+    Rmr(cmd::rmr::Args),
     #[command(hide = true)]
     Supervise(cmd::supervise::Args),
 }
@@ -57,6 +59,8 @@ pub fn parse_and_run() -> (&'static str, Outcome<u8>) {
         Command::Up(args) => cmd::up::run(&args),
         Command::Down(args) => cmd::down::run(&args),
         Command::Serve(args) => cmd::serve::run(&args),
+        Command::Fs(args) => cmd::fs::run(&args),
+        Command::Rmr(args) => cmd::rmr::run(&args),
         Command::Supervise(args) => cmd::supervise::run(&args),
     };
     ("saker", outcome)

@@ -6,14 +6,18 @@
 mod args;
 mod cmd;
 mod fail;
+mod format;
 mod layout;
 mod mountpoint;
 mod ports;
 mod probe;
 mod process;
 mod procfs;
+mod progress;
+mod session;
 mod signals;
 mod supervisor;
+mod tree;
 
 use std::process::ExitCode;
 

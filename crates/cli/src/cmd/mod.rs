@@ -1,6 +1,8 @@
 //! The commands, one file each.
 
 pub mod down;
+pub mod fs;
+pub mod rmr;
 pub mod serve;
 pub mod supervise;
 pub mod up;
