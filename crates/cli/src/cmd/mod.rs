@@ -2,6 +2,7 @@
 
 pub mod down;
 pub mod fs;
+pub mod fsck;
 pub mod rmr;
 pub mod serve;
 pub mod supervise;
