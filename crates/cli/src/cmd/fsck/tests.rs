@@ -142,7 +142,7 @@ fn each_damage_is_found() {
     type Break = fn(&mut World);
     let cases: [(Break, &[Kind]); 17] = [
         (|w| w.entry(99, "lost", &inode(attr(20, FILE))), &[Kind::MissingParent]),
-        (|w| w.entry(10, "again", &inode(attr(10, DIR))), &[Kind::DuplicateDirectory]),
+        (|w| w.entry(ROOT, "again", &inode(attr(10, DIR))), &[Kind::DuplicateDirectory]),
         (|w| w.entry(10, "twin", &inode(attr(11, FILE))), &[Kind::DuplicateInode]),
         (
             |w| {
