@@ -44,6 +44,7 @@ enum Command {
     Serve(cmd::serve::Args),
     Fs(cmd::fs::Args),
     Rmr(cmd::rmr::Args),
+    Bench(cmd::bench::Args),
     #[command(hide = true)]
     Supervise(cmd::supervise::Args),
 }
@@ -61,6 +62,7 @@ pub fn parse_and_run() -> (&'static str, Outcome<u8>) {
         Command::Serve(args) => cmd::serve::run(&args),
         Command::Fs(args) => cmd::fs::run(&args),
         Command::Rmr(args) => cmd::rmr::run(&args),
+        Command::Bench(args) => cmd::bench::run(&args),
         Command::Supervise(args) => cmd::supervise::run(&args),
     };
     ("saker", outcome)

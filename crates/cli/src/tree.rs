@@ -136,6 +136,8 @@ pub struct Removal<'a, F> {
     who: &'a Caller,
     /// Told of each step, and of each failure with its path.
     tell: F,
+    /// Ctrl-C does not end it.
+    to_the_end: bool,
     /// Slots are used again, so that memory follows what is under way, not what was.
     dirs: Vec<Doomed>,
     free: Vec<usize>,
@@ -147,14 +149,20 @@ impl<'a, F: FnMut(Removed, Option<(&[u8], &Error)>)> Removal<'a, F> {
     /// A removal in the name of `who`.
     pub fn new(fs: &'a Fs, who: &'a Caller, tell: F) -> Self {
         let (dirs, free, stack) = (Vec::new(), Vec::new(), Vec::new());
-        Removal { fs, who, tell, dirs, free, stack, removed: Removed::default() }
+        let (to_the_end, removed) = (false, Removed::default());
+        Removal { fs, who, tell, to_the_end, dirs, free, stack, removed }
+    }
+
+    /// The same, and Ctrl-C does not end it: for clean-up after a command that was interrupted.
+    pub fn to_the_end(fs: &'a Fs, who: &'a Caller, tell: F) -> Self {
+        Removal { to_the_end: true, ..Removal::new(fs, who, tell) }
     }
 
     /// Removes the directory at `root`, shown as `path`. Ends early at Ctrl-C.
     pub async fn run(mut self, root: Locator, path: Vec<u8>) -> Removed {
         self.enter(root, path, None);
         let mut under_way = FuturesUnordered::new();
-        while !signals::interrupted() {
+        while self.to_the_end || !signals::interrupted() {
             while under_way.len() < IN_FLIGHT_MAX {
                 let Some(job) = self.stack.pop() else { break };
                 under_way.push(perform(self.fs, self.who, self.at(&job), job));

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod bench;
 pub mod down;
 pub mod fs;
 pub mod fsck;
