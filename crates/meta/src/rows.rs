@@ -47,12 +47,12 @@ impl Shard {
 
     pub(crate) fn put(&mut self, key: Bytes, value: Bytes) {
         self.db.put(key.clone(), value.clone());
-        self.log(What::Put(Row { key, value }));
+        self.log_change(What::Put(Row { key, value }));
     }
 
     pub(crate) fn delete(&mut self, key: Bytes) {
         self.db.delete(key.clone());
-        self.log(What::Delete(key));
+        self.log_change(What::Delete(key));
     }
 
     pub(crate) fn get_as<M: Message + Default>(&self, key: &[u8]) -> Result<Option<M>, Error> {
@@ -163,10 +163,10 @@ impl Shard {
         })
     }
 
-    fn count_inodes(&mut self, by: i64) {
+    pub(crate) fn count_inodes(&mut self, by: i64) {
         self.inode_count += by;
-        self.log(What::Inodes(by));
-        self.metrics.inodes.set(self.inode_count);
+        self.log_change(What::Inodes(by));
+        self.metrics.inodes.add(by);
     }
 
     // ---- attribute rows of hard links -----------------------------------------------------

@@ -14,12 +14,14 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use saker_engine::db::Db;
 use saker_engine::journal::{Journal, Kind};
 use saker_engine::sessions::Sessions;
+use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
+use saker_rpc::txn::Ledger;
 use saker_runtime::time::Time;
-use saker_types::change::{Change, Decision, Record, StoredResult, What};
+use saker_types::change::{Change, Record, StoredResult, What};
 use saker_types::id::{COUNTER_BITS, compose};
 use saker_types::wire::{EntryKey, Op, Totals};
-use saker_types::{ClusterMap, Errno, Error, Inode, InodeId, NodeId, ShardNo, TxnId};
+use saker_types::{ClusterMap, Errno, Error, Inode, InodeId, ShardNo, TxnId};
 
 use crate::checkpoint::Checkpointing;
 use crate::gone::Leases;
@@ -77,10 +79,8 @@ pub struct Shard {
     pub(crate) locks: BTreeMap<Bytes, TxnId>,
     /// Inodes held by an operation that takes more than one step.
     pub(crate) busy: FxHashMap<InodeId, ()>,
-    /// Transactions this shard drives that are not decided yet.
-    pub(crate) driving: BTreeMap<u64, ()>,
-    /// Transactions decided to commit, until all participants have acknowledged.
-    pub(crate) decisions: BTreeMap<u64, Decision>,
+    /// Transactions this shard drives.
+    pub(crate) ledger: Ledger,
     /// Totals changed in this batch; written once, at its end.
     pub(crate) dirty_totals: BTreeMap<InodeId, Totals>,
     /// Directories whose changes are held back until then.
@@ -106,6 +106,11 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// The state, shared, for a transaction.
+    pub(crate) fn rc(&self) -> Rc<RefCell<Shard>> {
+        self.shard.clone()
+    }
+
     /// The state, until the end of the statement or block.
     pub fn shard(&self) -> RefMut<'_, Shard> {
         self.shard.borrow_mut()
@@ -153,8 +158,7 @@ impl Shard {
                 prepared: BTreeMap::new(),
                 locks: BTreeMap::new(),
                 busy: FxHashMap::default(),
-                driving: BTreeMap::new(),
-                decisions: volatile.decisions,
+                ledger: Ledger { decisions: volatile.decisions, ..Ledger::default() },
                 dirty_totals: BTreeMap::new(),
                 frozen: BTreeMap::new(),
                 vectors: Cache::with(4096, 4096, Default::default(), FxBuildHasher, Default::default()),
@@ -187,11 +191,6 @@ impl Shard {
         Stop::Task(task)
     }
 
-    /// This node's id as a peer.
-    pub fn node(&self) -> NodeId {
-        NodeId::Shard(self.no)
-    }
-
     /// Owner of the name.
     pub fn owns(&self, name: &[u8]) -> bool {
         self.map.shard_of_name(name) == self.no
@@ -203,7 +202,7 @@ impl Shard {
     }
 
     /// Adds to the batch's record.
-    pub(crate) fn log(&mut self, what: What) {
+    pub(crate) fn log_change(&mut self, what: What) {
         self.changes.push(Change { what: Some(what) });
     }
 
@@ -214,7 +213,7 @@ impl Shard {
             if self.reserved_ids >= 1 << COUNTER_BITS {
                 return Err(Error::new(Errno::ENOSPC).with_text("inode numbers are used up"));
             }
-            self.log(What::IdsReserved(self.reserved_ids));
+            self.log_change(What::IdsReserved(self.reserved_ids));
         }
         let allocator = self.map.shards.get(usize::from(self.no)).map_or(0, |s| s.allocator);
         let id = compose(allocator as u16, self.next_id);
@@ -271,7 +270,7 @@ impl Shard {
             Ok(body) => {
                 let ack = self.sessions.ack(session);
                 let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
-                self.log(What::Result(stored));
+                self.log_change(What::Result(stored));
                 self.sessions.finish(session, seq, 0, body.clone())
             }
             Err(e) if e.class == 0 => {
@@ -297,7 +296,16 @@ impl Shard {
 
     /// Sends an answer that is already encoded.
     pub(crate) fn send_raw(&self, to: ReplyTo, status: u16, body: Bytes) {
-        self.hub.reply(to.conn, saker_rpc::hub::reply_frame(to.op, to.call, to.trace, status, body));
+        let frame = Frame {
+            kind: saker_rpc::Kind::Reply,
+            op: to.op as u16,
+            status,
+            call: to.call,
+            trace: to.trace,
+            body,
+            payload: Bytes::new(),
+        };
+        self.hub.reply(to.conn, frame);
     }
 
     /// Ends a batch: its changes become one record of the journal.

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use saker_rpc::txn;
 use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
 use saker_types::{Attr, Errno, Error, FileKind, Inode, Key};
 
@@ -26,7 +27,7 @@ impl Shard {
     pub(crate) fn link(&mut self, rq: &Rq, msg: &LinkReq) -> Step<Bytes> {
         needs_name(&msg.to)?;
         let source = self.link_source(rq, msg)?;
-        let txn = self.begin_txn()?;
+        let txn = txn::begin(self)?;
         let own = match &source {
             Source::Plain(key, _) => {
                 self.lock(key, txn);
@@ -36,7 +37,7 @@ impl Shard {
         };
         let msg = msg.clone();
         Err(self.task(move |h| async move {
-            let txn = Transaction::new(&h, txn, own);
+            let txn = Transaction::new(h.rc(), txn, own);
             match source {
                 Source::Plain(key, row) => link_plain(h, txn, msg, key, row).await,
                 Source::Linked(id, mode, slot) => link_linked(h, txn, msg, id, mode, slot).await,

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use saker_rpc::txn;
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Class, Errno, Error, Inode, Key};
 
@@ -11,7 +12,7 @@ use super::needs_name;
 use super::unlink::may_remove;
 use crate::request::{Rq, Step, Stop};
 use crate::shard::{Handle, Shard, encoded};
-use crate::txn::driver::{Transaction, about_second, public_locator};
+use crate::txn::driver::{Transaction, about_second, applied, public_locator};
 use crate::txn::participant::{check_replace, entry_locator};
 
 const NOREPLACE: u32 = 1;
@@ -39,11 +40,11 @@ impl Shard {
         if let Some(reply) = self.rename_here(rq, msg, &key, &row)? {
             return Ok(reply);
         }
-        let txn = self.begin_txn()?;
+        let txn = txn::begin(self)?;
         self.lock(&key, txn);
         let msg = msg.clone();
         Err(self.task(move |h| async move {
-            let txn = Transaction::new(&h, txn, Some(key.clone()));
+            let txn = Transaction::new(h.rc(), txn, Some(key.clone()));
             rename_there(h, txn, msg, key, row).await
         }))
     }
@@ -125,8 +126,7 @@ async fn rename_there(
         txn.prepare_nlink(&msg.ctx, replaced.attr.id, slot, -1).await?;
     }
     txn.commit(|s| {
-        s.take_entry(&key, &row, &loc)?;
-        Ok(encoded(&RenameReply { loc }))
+        applied(s.take_entry(&key, &row, &loc).map(|()| encoded(&RenameReply { loc })))
     })
 }
 

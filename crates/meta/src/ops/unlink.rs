@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use saker_rpc::txn;
 use saker_types::wire::{Empty, RemoveReq};
 use saker_types::{Cred, Errno, Error, Inode, InodeId, Key, access};
 
@@ -13,7 +14,7 @@ use crate::namespace::resolve::Parent;
 use crate::request::{Rq, Step, Stop};
 use crate::rows::home_locator;
 use crate::shard::{Shard, encoded};
-use crate::txn::driver::Transaction;
+use crate::txn::driver::{Transaction, applied};
 
 impl Shard {
     /// Removes an entry that is no directory.
@@ -89,16 +90,18 @@ impl Shard {
             self.attr_free(id)?;
             return Ok(None);
         }
-        let txn = self.begin_txn()?;
+        let txn = txn::begin(self)?;
         self.lock(key, txn);
         let (key, inode, ctx) = (key.clone(), inode.clone(), msg.ctx.clone());
         Ok(Some(self.task(move |h| async move {
-            let mut txn = Transaction::new(&h, txn, Some(key.clone()));
+            let mut txn = Transaction::new(h.rc(), txn, Some(key.clone()));
             txn.prepare_nlink(&ctx, id, slot, -1).await?;
             txn.commit(|s| {
-                s.remove_entry(&key, &inode)?;
-                s.put_moved(id, home_locator(id, slot));
-                Ok(encoded(&Empty {}))
+                let removed = s.remove_entry(&key, &inode);
+                applied(removed.map(|()| {
+                    s.put_moved(id, home_locator(id, slot));
+                    encoded(&Empty {})
+                }))
             })
         })))
     }

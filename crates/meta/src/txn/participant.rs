@@ -59,7 +59,7 @@ impl Shard {
 
     fn vote_for(&mut self, txn: TxnId, part: Prepared) {
         let first = !self.prepared.contains_key(&txn);
-        self.log(What::Prepared(part.clone()));
+        self.log_change(What::Prepared(part.clone()));
         self.restore_prepared(part);
         if first {
             self.ask_when_in_doubt(txn);
@@ -177,8 +177,9 @@ impl Shard {
             part.row = Some(row);
         }
         let loc = entry_locator(&key, inode.attr.id);
+        let row = part.row.clone().unwrap_or(inode);
         self.vote_for(txn, part);
-        Ok(Vote { loc, row: Some(inode), same: false })
+        Ok(Vote { loc, row: Some(row), same: false })
     }
 
     fn find_directory(
@@ -258,7 +259,7 @@ impl Shard {
                 None => self.unlock_attr(part.attr_id),
             }
         }
-        self.log(What::PreparedEnd(TxnEnd { driver: txn.driver.to_u32(), number: txn.number }));
+        self.log_change(What::PreparedEnd(TxnEnd { driver: txn.driver.to_u32(), number: txn.number }));
         self.wake(&Wait::Txn(txn));
         Ok(())
     }
@@ -289,8 +290,9 @@ impl Shard {
             }
             (Ok(Intent::TakeDir), Some(there)) => {
                 self.remove_entry(&key, &there)?;
-                if let Some(to) = &part.moves_to {
-                    self.put_moved(there.attr.id, to.clone());
+                if let Some(to) = part.moves_to.clone() {
+                    let id = there.attr.id;
+                    self.put_moved(id, Locator { id, ..to });
                 }
                 Ok(())
             }
@@ -322,14 +324,7 @@ impl Shard {
 
     /// A participant asks about a transaction that this shard drives.
     pub(crate) fn outcome(&mut self, msg: &OutcomeReq) -> Step<Bytes> {
-        let outcome = if self.decisions.contains_key(&msg.number) {
-            Outcome::Committed
-        } else if self.driving.contains_key(&msg.number) {
-            Outcome::Undecided
-        } else {
-            Outcome::Aborted
-        };
-        Ok(encoded(&OutcomeReply { outcome: outcome.into() }))
+        Ok(encoded(&self.ledger.outcome(msg.number)))
     }
 
     /// Ends the lock of an entry.
