@@ -1,6 +1,6 @@
 //! A shard's write-ahead log: opaque records in segment files, made durable one flush at a time.
 //!
-//! [`format`] says what the bytes mean, `recover` how they are read back. A segment file gets its
+//! [`mod@format`] says what the bytes mean, `recover` how they are read back. A segment file gets its
 //! name only once its header and first record are durable, so a crash at any point leaves whole
 //! segments, of which only the last can end in a torn flush.
 //!
