@@ -1,1 +1,9 @@
-//! saker-sim
+//! What the tests of Saker stand on: a reference model of POSIX, random operations, systems to
+//! try them on, and a comparison that tells where they part.
+
+pub mod compare;
+pub mod generate;
+pub mod local;
+pub mod model;
+pub mod op;
+pub mod settings;
