@@ -377,7 +377,8 @@ impl Generator {
 
     /// A detour by `.` or by `..`.
     fn scenic(&mut self, mut at: At) -> At {
-        if at.path.is_empty() || !self.rng.chance(8) {
+        // From a held directory only the kernel understands them.
+        if at.path.is_empty() || !self.rng.chance(8) || (at.base.is_some() && !self.dots) {
             return at;
         }
         let i = self.rng.below(at.path.len());

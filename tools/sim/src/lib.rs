@@ -3,6 +3,7 @@
 
 pub mod compare;
 pub mod generate;
+pub mod libfs;
 pub mod local;
 pub mod model;
 pub mod op;
