@@ -1,6 +1,7 @@
 //! What the tests of Saker stand on: a reference model of POSIX, random operations, systems to
 //! try them on, and a comparison that tells where they part.
 
+pub mod cluster;
 pub mod compare;
 pub mod generate;
 pub mod libfs;
