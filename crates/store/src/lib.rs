@@ -1,1 +1,2 @@
-//! saker-store
+//! The chunk store.
+pub mod format;
