@@ -182,6 +182,21 @@ pub struct Record {
     pub len: u32,
 }
 
+impl Record {
+    /// A record that does nothing yet: what a draft starts from.
+    pub const EMPTY: Record = Record {
+        kind: Kind::Write,
+        seq: 0,
+        durable_seq: 0,
+        id: 0,
+        index: 0,
+        truncate_gen: 0,
+        version: 0,
+        offset: 0,
+        len: 0,
+    };
+}
+
 /// Where a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
