@@ -1,1 +1,11 @@
-//! saker-runtime
+//! The only door to the clock, randomness, threads, files, settings and telemetry.
+//!
+//! Everything above this crate asks here instead of the standard library, so that one place can
+//! decide what time it is and what the dice say.
+
+pub mod config;
+pub mod rand;
+pub mod task;
+pub mod telemetry;
+pub mod thread;
+pub mod time;
