@@ -1,0 +1,211 @@
+//! The types that callers of the library meet besides [`Fs`](crate::Fs) and
+//! [`File`](crate::File).
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_types::wire::{At, Entry};
+use saker_types::{Attr, Cred, Errno, Error, Locator, Result};
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Deadline of one operation, retries included.
+    pub timeout: Duration,
+    /// Bytes of written data that one file may hold back before it writes them out.
+    pub write_buffer_bytes: usize,
+    /// Most bytes read ahead of a sequential reader of one file; 0 turns it off.
+    pub read_ahead_bytes: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> ClientOptions {
+        ClientOptions {
+            timeout: Duration::from_secs(60),
+            write_buffer_bytes: 1 << 20,
+            read_ahead_bytes: 4 << 20,
+        }
+    }
+}
+
+/// Where the cluster is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClusterAddr {
+    /// Where its coordinators listen.
+    Coordinators(Vec<SocketAddr>),
+    /// A directory that holds `cluster.toml`, as `saker up` makes it.
+    Dir(PathBuf),
+}
+
+impl ClusterAddr {
+    /// Reads `host:port[,host:port…]`, or the name of a directory that holds `cluster.toml`.
+    ///
+    /// # Errors
+    /// EINVAL when it is neither, or a host has no address.
+    pub fn parse(text: &str) -> Result<ClusterAddr> {
+        let dir = PathBuf::from(text);
+        if dir.is_dir() {
+            return Ok(ClusterAddr::Dir(dir));
+        }
+        let mut addrs = Vec::new();
+        for part in text.split(',') {
+            let found = part.trim().to_socket_addrs().map_err(|e| {
+                Error::new(Errno::EINVAL)
+                    .with_text(format!("{part}: no directory and no host:port ({e})"))
+            })?;
+            addrs.extend(found);
+        }
+        Ok(ClusterAddr::Coordinators(addrs))
+    }
+}
+
+/// Who asks. The umask is the caller's business.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Groups,
+}
+
+/// Supplementary groups, or where to read them when a decision depends on them.
+#[derive(Clone, Debug)]
+pub enum Groups {
+    /// These.
+    Known(Arc<[u32]>),
+    /// Those of the process with this id, read from `/proc` when the server asks for them.
+    OfProcess(u32),
+}
+
+impl Caller {
+    /// The superuser.
+    pub fn root() -> Caller {
+        Caller { uid: 0, gid: 0, groups: Groups::Known(Arc::from([])) }
+    }
+
+    /// What is known without reading groups.
+    pub(crate) fn cred(&self) -> Cred {
+        let (groups, groups_known) = match &self.groups {
+            Groups::Known(groups) => (groups.to_vec(), true),
+            Groups::OfProcess(_) => (Vec::new(), false),
+        };
+        Cred { uid: self.uid, gid: self.gid, groups, groups_known }
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFlags {
+    /// Its data will be read.
+    pub read: bool,
+    /// Its data will be written.
+    pub write: bool,
+    /// Every write goes to the end of the file (`O_APPEND`).
+    pub append: bool,
+    /// Cut to nothing (`O_TRUNC`).
+    pub truncate: bool,
+    /// Only if it is made (`O_EXCL`).
+    pub exclusive: bool,
+}
+
+impl OpenFlags {
+    /// From the flags of open(2).
+    pub fn from_linux(flags: i32) -> OpenFlags {
+        let mode = flags & 0o3;
+        OpenFlags {
+            read: mode == 0 || mode == 2,
+            write: mode == 1 || mode == 2,
+            append: flags & 0o2000 != 0,
+            truncate: flags & 0o1000 != 0,
+            exclusive: flags & 0o200 != 0,
+        }
+    }
+
+    /// Permission bits that it takes: 4 read, 2 write.
+    pub(crate) fn access(self) -> u32 {
+        u32::from(self.read) * 4 | u32::from(self.write || self.truncate) * 2
+    }
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The owner's clock.
+    Now,
+    /// ns since the epoch.
+    Ns(i64),
+}
+
+/// What setattr changes; unset fields stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits (07777).
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Truncate or extend to this, in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of data.
+    pub mtime: Option<SetTime>,
+    /// The size change comes through a handle open for writing: no permission check.
+    pub by_handle: bool,
+}
+
+/// An entry of a listing.
+#[derive(Clone, Debug)]
+pub struct DirItem {
+    /// Its name.
+    pub name: Bytes,
+    /// Where to go on after it.
+    pub cookie: u64,
+    /// Its attributes; of a directory, link count and times are only what its owner knows.
+    pub attr: Attr,
+    /// Its place.
+    pub loc: Locator,
+}
+
+/// A path, followed to its last component.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// What to ask for.
+    pub at: At,
+    /// What is there; `None`: the last component does not exist.
+    pub entry: Option<Entry>,
+}
+
+/// Figures of the whole file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes of file data that it can hold, copies counted once.
+    pub capacity_bytes: u64,
+    /// Bytes of them that are free.
+    pub free_bytes: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+}
+
+/// What a client has done since it connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    /// Requests sent, retries counted each: operation's name, receiver (`shard-N`,
+    /// `coordinator`, `store-N`), number.
+    pub requests: Vec<(&'static str, String, u64)>,
+    /// Requests among them that were sent again.
+    pub retries: u64,
+}
+
+impl ClientStats {
+    /// Requests sent to all.
+    pub fn requests_total(&self) -> u64 {
+        self.requests.iter().map(|(_, _, n)| n).sum()
+    }
+}
