@@ -161,8 +161,9 @@ impl Adapter {
             Opcode::Statfs => self.statfs(request),
             Opcode::Syncfs => self.syncfs(request),
             Opcode::Destroy => Ok(Reply::done()),
-            // A request cannot be taken back once it may have reached a server; the kernel waits
-            // for its answer in any case.
+            // Ignored: a request cannot be taken back once it may have reached a server, and the
+            // kernel interrupts at any signal, also where programs expect no EINTR. The client's
+            // deadline bounds the wait.
             Opcode::Interrupt | Opcode::NotifyReply => Ok(Reply::none()),
             Opcode::Ioctl => Ok(Reply::error(ENOTTY)),
             Opcode::Tmpfile => Ok(Reply::error(Errno::EOPNOTSUPP)),

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use saker_types::limits::COMPONENTS_MAX;
 use saker_types::wire::Entry;
-use saker_types::{Errno, Error, InodeId, Locator, ROOT, Result};
+use saker_types::{Attr, Errno, Error, InodeId, Locator, ROOT, Result};
 
 const SHARDS: usize = 64;
 
@@ -24,13 +24,32 @@ struct Node {
     mode: u32,
     /// Replies that named it, less what was forgotten.
     lookups: u64,
+    /// Pages that the kernel has cached hold data of this version or a later one.
+    cached: Option<DataVersion>,
+}
+
+/// Which data a file holds: grows with each change of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataVersion {
+    data_version: u64,
+    truncate_gen: u64,
+    size: u64,
+    mtime_ns: i64,
+}
+
+impl DataVersion {
+    /// The version that an open saw.
+    pub(crate) fn of(attr: &Attr) -> DataVersion {
+        let Attr { data_version, truncate_gen, size, mtime_ns, .. } = *attr;
+        DataVersion { data_version, truncate_gen, size, mtime_ns }
+    }
 }
 
 impl Nodes {
     /// A table with the root, which is never forgotten.
     pub(crate) fn new() -> Nodes {
         let nodes = Nodes { shards: std::array::from_fn(|_| Mutex::default()) };
-        let root = Node { loc: Locator::root(), mode: 0o040_755, lookups: 1 };
+        let root = Node { loc: Locator::root(), mode: 0o040_755, lookups: 1, cached: None };
         nodes.shard(ROOT).insert(ROOT, root);
         nodes
     }
@@ -56,7 +75,8 @@ impl Nodes {
     /// [`Nodes::hold`] for an item of a listing.
     pub(crate) fn hold_as(&self, loc: &Locator, id: InodeId, mode: u32) {
         let mut shard = self.shard(id);
-        let node = shard.entry(id).or_insert_with(|| Node { loc: owned(loc), mode, lookups: 0 });
+        let fresh = || Node { loc: owned(loc), mode, lookups: 0, cached: None };
+        let node = shard.entry(id).or_insert_with(fresh);
         node.lookups += 1;
         node.put(loc, mode);
     }
@@ -72,6 +92,27 @@ impl Nodes {
     pub(crate) fn moved(&self, loc: &Locator) {
         if let Some(node) = self.shard(loc.id).get_mut(&loc.id) {
             node.put(loc, node.mode);
+        }
+    }
+
+    /// A file is opened at `version`: may the kernel keep the pages it has? If not, it will drop
+    /// them before the open returns, and [`Nodes::filled`] tells when that is done. Until then
+    /// no other open may keep them either: it could return before they are dropped.
+    pub(crate) fn keep_pages(&self, id: InodeId, version: DataVersion) -> bool {
+        let mut shard = self.shard(id);
+        let Some(node) = shard.get_mut(&id) else { return false };
+        let keep = node.cached == Some(version);
+        if !keep {
+            node.cached = None;
+        }
+        keep
+    }
+
+    /// A request came through a handle whose open at `version` kept no pages: those that the
+    /// kernel has now were read after that open.
+    pub(crate) fn filled(&self, id: InodeId, version: DataVersion) {
+        if let Some(node) = self.shard(id).get_mut(&id) {
+            node.cached = Some(version);
         }
     }
 
@@ -146,7 +187,6 @@ fn stale() -> Error {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use saker_types::Attr;
 
     fn entry(pid: u64, name: &'static str, id: u64) -> Entry {
         let loc = Locator { pid, name: name.into(), id, home_slot: None };
@@ -208,6 +248,23 @@ mod tests {
         nodes.refresh(&entry(1, "a", 10));
         nodes.moved(&entry(1, "a", 10).loc);
         assert_eq!(nodes.len(), 1);
+    }
+
+    #[test]
+    fn pages_are_kept_only_when_they_were_read_at_this_version() {
+        let nodes = Nodes::new();
+        nodes.hold(&entry(1, "f", 10));
+        let version = |n| DataVersion::of(&Attr { data_version: n, ..Attr::default() });
+        assert!(!nodes.keep_pages(10, version(1)), "nothing is known");
+        assert!(!nodes.keep_pages(10, version(1)), "the first open may not have returned");
+        nodes.filled(10, version(1));
+        assert!(nodes.keep_pages(10, version(1)));
+        assert!(!nodes.keep_pages(10, version(2)));
+        assert!(!nodes.keep_pages(10, version(1)), "the pages are on their way out");
+        nodes.filled(10, version(2));
+        nodes.forget(10, 1);
+        nodes.hold(&entry(1, "f", 10));
+        assert!(!nodes.keep_pages(10, version(2)), "forgotten with its pages");
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(crate) mod fattr {
 pub(crate) const GETATTR_FH: u32 = 1;
 /// `open_flags` of OPEN and CREATE requests: clear suid and sgid when the file is truncated.
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1;
+/// `open_flags` of a reply: pages cached from earlier stay.
+pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// `open_flags` of a reply: close(2) needs no FLUSH.
 pub(crate) const FOPEN_NOFLUSH: u32 = 1 << 5;
 /// `write_flags`: a page of the cache is written back; `fh` may be any writable handle.

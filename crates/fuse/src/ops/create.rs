@@ -1,11 +1,9 @@
 //! CREATE, MKNOD, MKDIR, SYMLINK, READLINK.
 
-use std::sync::Arc;
-
 use saker_client::OpenFlags;
 use saker_types::{Class, Errno, Error, FileKind, Result};
 
-use crate::abi::{CreateIn, MkdirIn, MknodIn};
+use crate::abi::{CreateIn, MkdirIn, MknodIn, OPEN_KILL_SUIDGID};
 use crate::adapter::Adapter;
 use crate::ops::OpenFile;
 use crate::reply::Reply;
@@ -32,12 +30,11 @@ impl Adapter {
             self.wait(file.release());
             return Err(stale());
         }
-        if !entry.created && flags.truncate && input.open_flags != 0 {
+        if !entry.created && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&entry)?;
         }
-        let node = entry.attr.id;
         let reply = self.hold(&entry);
-        let open = self.opened(Arc::new(OpenFile::new(file, node, flags)));
+        let open = self.opened(OpenFile::new(file, &entry, flags));
         Ok(Reply::pair(&reply, &open))
     }
 

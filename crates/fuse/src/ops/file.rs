@@ -1,5 +1,6 @@
 //! OPEN, READ, WRITE, FLUSH, FSYNC, RELEASE, FALLOCATE.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use saker_client::{Caller, File, OpenFlags, SetAttr};
@@ -7,10 +8,12 @@ use saker_types::wire::{At, Entry};
 use saker_types::{Errno, Error, InodeId, Result};
 
 use crate::abi::{
-    FMODE_EXEC, FOPEN_NOFLUSH, FallocateIn, FlushIn, FsyncIn, O_APPEND, OPEN_KILL_SUIDGID, OpenIn,
-    OpenOut, ReadIn, ReleaseIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    FMODE_EXEC, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn, FsyncIn, O_APPEND,
+    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_CACHE, WRITE_KILL_SUIDGID,
+    WriteIn, WriteOut,
 };
 use crate::adapter::Adapter;
+use crate::nodes::DataVersion;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::transport::MAX_WRITE_BYTES;
@@ -20,6 +23,10 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) node: InodeId,
     pub(crate) flags: OpenFlags,
+    /// What the open saw.
+    version: DataVersion,
+    /// The kernel dropped its pages at this open, and no request has come through it yet.
+    unused: AtomicBool,
     /// The same file with the opposite of `flags.append`, opened when it is first needed: for
     /// fcntl(F_SETFL), and for mapped pages, which are written back through any writable handle
     /// but belong where they are.
@@ -27,8 +34,16 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(crate) fn new(file: File, node: InodeId, flags: OpenFlags) -> OpenFile {
-        OpenFile { file, node, flags, other: Mutex::new(None) }
+    /// `entry` is the answer to the open.
+    pub(crate) fn new(file: File, entry: &Entry, flags: OpenFlags) -> OpenFile {
+        OpenFile {
+            file,
+            node: entry.attr.id,
+            flags,
+            version: DataVersion::of(&entry.attr),
+            unused: AtomicBool::new(false),
+            other: Mutex::new(None),
+        }
     }
 
     fn files(&self) -> impl Iterator<Item = File> {
@@ -76,14 +91,19 @@ impl Adapter {
         if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&entry)?;
         }
-        Ok(Reply::of(&self.opened(Arc::new(OpenFile::new(file, node, flags)))))
+        Ok(Reply::of(&self.opened(OpenFile::new(file, &entry, flags))))
     }
 
-    /// A handle for an open file. Pages cached from earlier are dropped at each open: nothing
-    /// tells yet for sure that they are current.
-    pub(crate) fn opened(&self, open: Arc<OpenFile>) -> OpenOut {
-        let open_flags = if open.flags.write { 0 } else { FOPEN_NOFLUSH };
-        OpenOut { fh: self.files.insert(open), open_flags, backing_id: 0 }
+    /// A handle for an open file. Pages that the kernel has cached from earlier stay if this
+    /// open saw the version of the data that they were read at.
+    pub(crate) fn opened(&self, mut open: OpenFile) -> OpenOut {
+        let mut open_flags = if open.flags.write { 0 } else { FOPEN_NOFLUSH };
+        if self.nodes.keep_pages(open.node, open.version) {
+            open_flags |= FOPEN_KEEP_CACHE;
+        } else {
+            open.unused = AtomicBool::new(true);
+        }
+        OpenOut { fh: self.files.insert(Arc::new(open)), open_flags, backing_id: 0 }
     }
 
     /// A truncating open cleared a file: its suid and sgid go.
@@ -95,6 +115,9 @@ impl Adapter {
     pub(crate) fn read(&self, request: &Request<'_>) -> Result<Reply> {
         let input: ReadIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
+        if open.unused.swap(false, Ordering::Relaxed) {
+            self.nodes.filled(open.node, open.version);
+        }
         let len = (input.size as usize).min(MAX_WRITE_BYTES);
         Ok(Reply::data(self.wait(open.file.read(input.offset, len))?))
     }
