@@ -1,6 +1,7 @@
 //! Transport and mount, for real, with a tiny tree instead of a cluster.
 //!
-//! Needs root and `/dev/fuse`; without them the tests say so and pass.
+//! Needs `/dev/fuse`, and `fusermount3` where it is not run as root; without the device the tests
+//! say so and pass.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -126,8 +127,8 @@ struct Served {
 impl Served {
     /// `None`: this machine does not let us mount.
     fn start() -> Option<Served> {
-        if !rustix::process::geteuid().is_root() || Device::open().is_err() {
-            eprintln!("skipped: needs root and /dev/fuse");
+        if Device::open().is_err() {
+            eprintln!("skipped: needs /dev/fuse");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
