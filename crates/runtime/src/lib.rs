@@ -4,6 +4,7 @@
 //! decide what time it is and what the dice say.
 
 pub mod config;
+pub mod fs;
 pub mod rand;
 pub mod task;
 pub mod telemetry;

@@ -1,0 +1,94 @@
+//! The only door to files: every journal, segment and decision log does its I/O through [`Dir`]
+//! and [`File`], so that durability can be simulated on the real code.
+//!
+//! [`RealDir`] is the operating system, [`MemDir`] a disk in memory that loses what was not
+//! synced when it crashes, [`FaultDir`] a wrapper that makes either of them fail by a script.
+//! The rules both implementations keep (and `tests.rs` checks on both):
+//!
+//! - Data written to a file is durable after [`File::sync`] of that file.
+//! - A name (created, renamed or removed) is durable after [`Dir::sync`] of its directory.
+//! - Nothing else is durable, and of what is not, any part may survive a crash.
+
+use std::io;
+use std::sync::Arc;
+
+mod fault;
+mod mem;
+mod real;
+#[cfg(test)]
+mod tests;
+
+pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
+pub use mem::MemDir;
+pub use real::RealDir;
+
+/// A directory. Names are single components: no `/`, not empty, not `.` or `..`.
+pub trait Dir: Send + Sync {
+    /// Opens an existing file for reading and writing; `NotFound` if there is none.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    /// Makes a new, empty file; `AlreadyExists` if the name is taken.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>>;
+    /// The names in this directory (files and sub-directories), sorted.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Removes a file. Handles to it stay usable.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Renames a file, replacing what `to` names. Handles to it stay usable.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Makes the names in this directory durable.
+    fn sync(&self) -> io::Result<()>;
+    /// Opens a sub-directory, making it (durably) if it is missing.
+    fn sub_dir(&self, name: &str) -> io::Result<Arc<dyn Dir>>;
+    /// Keeps other processes from locking this directory until the last handle is dropped;
+    /// `WouldBlock` if one has.
+    fn lock(&self) -> io::Result<()>;
+    /// What to call this directory in messages: its path, or a made-up name.
+    fn label(&self) -> String;
+}
+
+/// An open file. All methods take `&self` and may be called from several threads; writers that
+/// overlap must order themselves.
+pub trait File: Send + Sync {
+    /// Writes all of `data` at `offset`, extending the file (with zeros) where needed.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+    /// Writes all of `data` at the end of the file; returns the offset it went to. Appends of
+    /// several threads do not overlap.
+    fn append(&self, data: &[u8]) -> io::Result<u64>;
+    /// Reads until `buf` is full or the file ends; returns the bytes read.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Makes everything written so far durable (fdatasync). After an error the caller must
+    /// consider all of it lost and never try again: a second call may lie.
+    fn sync(&self) -> io::Result<()>;
+    /// Sets the length; bytes past it are gone, new bytes are zeros.
+    fn truncate(&self, len: u64) -> io::Result<()>;
+    /// Makes the file at least `len` bytes long with its blocks allocated, so that writing there
+    /// neither runs out of space nor changes the length. New bytes are zeros.
+    fn preallocate(&self, len: u64) -> io::Result<()>;
+    /// Frees the blocks of a range, which then reads as zeros. The length stays.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
+}
+
+/// Reads a whole file.
+pub fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
+    let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut data = vec![0; len];
+    let read = file.read_at(0, &mut data)?;
+    data.truncate(read);
+    Ok(data)
+}
+
+/// Refuses names that would leave the directory.
+fn check_name(name: &str) -> io::Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("file name {name:?}"),
+        ));
+    }
+    Ok(())
+}

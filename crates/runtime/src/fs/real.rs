@@ -1,0 +1,185 @@
+//! The operating system's files.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+
+use super::{Dir, File, check_name};
+
+/// A directory of the operating system.
+pub struct RealDir {
+    path: PathBuf,
+    /// Kept open to sync and to lock.
+    handle: fs::File,
+}
+
+impl RealDir {
+    /// Opens the directory at `path`, making it and its parents if they are missing.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<RealDir> {
+        let path = path.as_ref().to_owned();
+        if !path.is_dir() {
+            fs::create_dir_all(&path)?;
+            if let Some(parent) = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty())
+            {
+                fs::File::open(parent)?.sync_all()?;
+            }
+        }
+        let handle = fs::File::open(&path)?;
+        Ok(RealDir { path, handle })
+    }
+
+    /// Where this directory is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self, name: &str, options: &mut fs::OpenOptions) -> io::Result<Arc<dyn File>> {
+        check_name(name)?;
+        let file = options.read(true).write(true).open(self.path.join(name))?;
+        Ok(Arc::new(RealFile {
+            file,
+            append: Mutex::new(()),
+        }))
+    }
+}
+
+impl Dir for RealDir {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        self.file(name, &mut fs::OpenOptions::new())
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        self.file(name, fs::OpenOptions::new().create_new(true))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            // A name that is not UTF-8 is not ours.
+            names.extend(entry?.file_name().into_string().ok());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        check_name(name)?;
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+
+    fn sub_dir(&self, name: &str) -> io::Result<Arc<dyn Dir>> {
+        check_name(name)?;
+        Ok(Arc::new(RealDir::open(self.path.join(name))?))
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        Ok(rustix::fs::flock(
+            &self.handle,
+            FlockOperation::NonBlockingLockExclusive,
+        )?)
+    }
+
+    fn label(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+struct RealFile {
+    file: fs::File,
+    /// Held while the end is looked up and written. Not `O_APPEND`: Linux would then ignore the
+    /// offset of every other write.
+    append: Mutex<()>,
+}
+
+impl File for RealFile {
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+
+    fn append(&self, data: &[u8]) -> io::Result<u64> {
+        let _guard = self.append.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = self.len()?;
+        self.file.write_all_at(data, end)?;
+        Ok(end)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let mut read = 0;
+        while read < buf.len() {
+            match self.file.read_at(&mut buf[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(n) => read += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn preallocate(&self, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+            // This file system cannot allocate: the length is all it can promise.
+            Err(rustix::io::Errno::OPNOTSUPP) if self.len()? < len => self.file.set_len(len),
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let end = self.len()?;
+        let len = len.min(end.saturating_sub(offset));
+        if len == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, flags, offset, len) {
+            Err(rustix::io::Errno::OPNOTSUPP) => self.zero(offset, len),
+            result => Ok(result?),
+        }
+    }
+}
+
+impl RealFile {
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        let zeros = vec![0; 1 << 16];
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(zeros.len() as u64);
+            self.file
+                .write_all_at(&zeros[..step as usize], offset + done)?;
+            done += step;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,234 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+/// What every [`Dir`] does. Each implementation runs it on an empty directory.
+fn conforms(dir: &dyn Dir) {
+    assert_eq!(dir.list().unwrap(), Vec::<String>::new());
+    assert_eq!(dir.open("a").err().unwrap().kind(), io::ErrorKind::NotFound);
+    for name in ["", ".", "..", "a/b", "nul\0"] {
+        assert_eq!(
+            dir.create(name).err().unwrap().kind(),
+            io::ErrorKind::InvalidInput,
+            "{name}"
+        );
+    }
+    let file = dir.create("a").unwrap();
+    assert_eq!(
+        dir.create("a").err().unwrap().kind(),
+        io::ErrorKind::AlreadyExists
+    );
+    file_conforms(&*file);
+    names_conform(dir);
+    dir.lock().unwrap();
+    dir.lock().unwrap();
+    assert!(!dir.label().is_empty());
+}
+
+fn file_conforms(file: &dyn File) {
+    assert!(file.is_empty().unwrap());
+    file.write_at(3, b"defg").unwrap();
+    assert_eq!(read_all(file).unwrap(), b"\0\0\0defg");
+    file.write_at(0, b"abc").unwrap();
+    assert_eq!(file.append(b"hi").unwrap(), 7);
+    assert_eq!(read_all(file).unwrap(), b"abcdefghi");
+    let mut buf = [0; 4];
+    assert_eq!(file.read_at(7, &mut buf).unwrap(), 2);
+    assert_eq!(&buf[..2], b"hi");
+    assert_eq!(file.read_at(100, &mut buf).unwrap(), 0);
+
+    file.truncate(4).unwrap();
+    file.truncate(6).unwrap();
+    assert_eq!(read_all(file).unwrap(), b"abcd\0\0");
+    file.preallocate(2).unwrap();
+    assert_eq!(file.len().unwrap(), 6);
+    file.preallocate(9000).unwrap();
+    assert_eq!(file.len().unwrap(), 9000);
+    file.write_at(5000, &[7; 4000]).unwrap();
+    file.punch(5000, 1000).unwrap();
+    file.punch(8999, 1000).unwrap();
+    let data = read_all(file).unwrap();
+    assert_eq!((data.len(), &data[..4]), (9000, &b"abcd"[..]));
+    assert!(data[4..6000].iter().all(|&byte| byte == 0));
+    assert!(data[6000..8999].iter().all(|&byte| byte == 7));
+    assert_eq!(data[8999], 0);
+    file.sync().unwrap();
+}
+
+fn names_conform(dir: &dyn Dir) {
+    let file = dir.open("a").unwrap();
+    dir.create("b").unwrap().write_at(0, b"replaced").unwrap();
+    dir.rename("a", "b").unwrap();
+    assert_eq!(dir.list().unwrap(), ["b"]);
+    assert_eq!(
+        dir.rename("a", "c").unwrap_err().kind(),
+        io::ErrorKind::NotFound
+    );
+    file.truncate(0).unwrap();
+    file.write_at(0, b"kept").unwrap();
+    assert_eq!(read_all(&*dir.open("b").unwrap()).unwrap(), b"kept");
+    dir.remove("b").unwrap();
+    assert_eq!(dir.remove("b").unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(read_all(&*file).unwrap(), b"kept");
+    dir.sync().unwrap();
+
+    let sub = dir.sub_dir("sub").unwrap();
+    sub.create("inner").unwrap();
+    assert_eq!(dir.sub_dir("sub").unwrap().list().unwrap(), ["inner"]);
+    assert_eq!(dir.list().unwrap(), ["sub"]);
+    assert!(dir.remove("sub").is_err());
+    assert!(sub.sub_dir("inner").is_err());
+}
+
+#[test]
+fn memory_conforms() {
+    conforms(&MemDir::new());
+}
+
+#[test]
+fn real_conforms() {
+    let path = std::env::temp_dir().join(format!("saker-fs-{}", std::process::id()));
+    conforms(&RealDir::open(&path).unwrap());
+    std::fs::remove_dir_all(&path).unwrap();
+}
+
+#[test]
+fn a_wrapper_without_faults_conforms() {
+    conforms(&FaultDir::new(
+        Arc::new(MemDir::new()),
+        Box::new(|_| Fault::None),
+    ));
+}
+
+#[test]
+fn a_real_directory_is_locked_against_another_handle() {
+    let path = std::env::temp_dir().join(format!("saker-lock-{}", std::process::id()));
+    let first = RealDir::open(&path).unwrap();
+    first.lock().unwrap();
+    let second = RealDir::open(&path).unwrap();
+    assert_eq!(second.lock().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    drop(first);
+    second.lock().unwrap();
+    std::fs::remove_dir_all(&path).unwrap();
+}
+
+#[test]
+fn what_was_synced_survives_every_crash() {
+    let dir = MemDir::new();
+    let file = dir.create("a").unwrap();
+    file.write_at(0, &[1; 2000]).unwrap();
+    file.sync().unwrap();
+    dir.sub_dir("sub").unwrap().create("inner").unwrap();
+    dir.sync().unwrap();
+    for seed in 0..50 {
+        let crashed = dir.crash(seed);
+        assert_eq!(crashed.list().unwrap(), ["a", "sub"]);
+        assert_eq!(read_all(&*crashed.open("a").unwrap()).unwrap(), [1; 2000]);
+    }
+}
+
+#[test]
+fn what_was_not_synced_survives_whole_torn_or_not_at_all() {
+    let dir = MemDir::new();
+    let file = dir.create("a").unwrap();
+    file.write_at(0, &[1; 2048]).unwrap();
+    file.sync().unwrap();
+    dir.sync().unwrap();
+    file.write_at(100, &[2; 1900]).unwrap();
+    let (mut whole, mut none, mut torn) = (0, 0, 0);
+    for seed in 0..100 {
+        let data = read_all(&*dir.crash(seed).open("a").unwrap()).unwrap();
+        assert_eq!(
+            data,
+            read_all(&*dir.crash(seed).open("a").unwrap()).unwrap()
+        );
+        match data.iter().filter(|&&byte| byte == 2).count() {
+            1900 => whole += 1,
+            0 => none += 1,
+            _ => torn += 1,
+        }
+        for sector in data.chunks(512).skip(1).take(2) {
+            assert!(
+                sector.iter().all(|byte| *byte == sector[0]),
+                "a sector was torn"
+            );
+        }
+    }
+    assert!(
+        whole > 10 && none > 10 && torn > 10,
+        "{whole} {none} {torn}"
+    );
+}
+
+#[test]
+fn names_that_were_not_synced_may_be_lost() {
+    let dir = MemDir::new();
+    dir.create("old").unwrap();
+    dir.create("moved").unwrap();
+    dir.sync().unwrap();
+    dir.remove("old").unwrap();
+    dir.rename("moved", "target").unwrap();
+    dir.create("new").unwrap().sync().unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let names = dir.crash(seed).list().unwrap();
+        let moved = names
+            .iter()
+            .filter(|name| *name == "moved" || *name == "target")
+            .count();
+        assert_eq!(moved, 1, "a rename is atomic");
+        seen.insert(names);
+    }
+    assert_eq!(seen.len(), 8, "{seen:?}");
+    dir.sync().unwrap();
+    assert_eq!(dir.crash(1).list().unwrap(), ["new", "target"]);
+}
+
+#[test]
+fn a_script_fails_shortens_and_flips() {
+    let memory = MemDir::new();
+    let mut calls = 0;
+    let script: Script = Box::new(move |op| {
+        if op.kind == OpKind::Write {
+            calls += 1;
+        }
+        match (op.kind, calls) {
+            (OpKind::Write, 1) => Fault::Fail(libc::ENOSPC),
+            (OpKind::Write, 2) => Fault::Short(2, libc::EIO),
+            (OpKind::Write, 3) => Fault::FlipBit(0),
+            (OpKind::Sync, 3) => Fault::FailAfter(libc::EIO),
+            _ => Fault::None,
+        }
+    });
+    let dir = FaultDir::new(Arc::new(memory.clone()), script);
+    let file = dir.create("a").unwrap();
+    assert_eq!(
+        file.write_at(0, b"xxxx").unwrap_err().raw_os_error(),
+        Some(libc::ENOSPC)
+    );
+    assert_eq!(file.len().unwrap(), 0);
+    assert_eq!(
+        file.append(b"abcd").unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
+    assert_eq!(read_all(&*file).unwrap(), b"ab");
+    file.write_at(0, b"abcd").unwrap();
+    assert_eq!(read_all(&*file).unwrap(), b"`bcd");
+    file.sync().unwrap_err();
+    dir.sync().unwrap();
+    assert_eq!(
+        read_all(&*memory.crash(0).open("a").unwrap()).unwrap(),
+        b"`bcd"
+    );
+}
+
+#[test]
+fn a_process_that_died_does_nothing_more() {
+    let memory = MemDir::new();
+    let dir = FaultDir::new(Arc::new(memory.clone()), fail_from(1));
+    let file = dir.create("a").unwrap();
+    file.write_at(0, b"last").unwrap_err();
+    file.write_at(0, b"late").unwrap_err();
+    dir.open("a").err().unwrap();
+    assert_eq!(read_all(&*memory.open("a").unwrap()).unwrap(), b"last");
+}
