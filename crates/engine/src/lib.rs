@@ -1,1 +1,21 @@
-//! saker-engine
+//! Durable state of a shard: a write-ahead log of opaque records, and rows of bytes.
+//!
+//! ```text
+//! a batch ──> journal (append, flush) ──> replies may leave
+//!        └──> Db overlay ──checkpoint──> Table        then the journal is trimmed
+//! ```
+//!
+//! The one invariant: the table never holds an effect that the durable journal does not have.
+//! So a checkpoint starts only when everything appended is durable; see [`db`].
+
+pub mod bench;
+pub mod db;
+pub mod journal;
+pub mod sessions;
+pub mod table;
+
+pub use crc32c::crc32c;
+
+pub use db::{Checkpoint, Db};
+pub use journal::{Journal, JournalConfig, JournalError, Kind, Lsn, SegmentNo};
+pub use table::{EmbeddedConfig, EmbeddedTable, MemoryTable, Table, TableError};

@@ -88,6 +88,12 @@ pub fn thread_cpu() -> Duration {
     Duration::new(at.tv_sec as u64, at.tv_nsec as u32)
 }
 
+/// CPU time that all threads of this process have used, for measurements.
+pub fn process_cpu() -> Duration {
+    let at = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(at.tv_sec as u64, at.tv_nsec as u32)
+}
+
 /// Blocks the calling thread.
 pub fn sleep(time: Duration) {
     std::thread::sleep(time);

@@ -100,6 +100,10 @@ pub enum Class {
     Fatal = 9,
 }
 
+/// Bit of [`Error::component`] that is set when the second of two paths (the target of a rename
+/// or link) is meant.
+pub const SECOND_PATH: u32 = 1 << 31;
+
 /// An error as it travels, and as the code of every role passes it on.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Error {

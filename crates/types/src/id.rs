@@ -44,10 +44,10 @@ pub enum NodeId {
 }
 
 impl NodeId {
-    /// The form on the wire: role in the upper 16 bits, number in the lower.
+    /// The form on the wire: role in the upper 16 bits, number in the lower; 0 is nobody.
     pub fn to_u32(self) -> u32 {
         match self {
-            NodeId::Coordinator => 0,
+            NodeId::Coordinator => 0x3_0000,
             NodeId::Shard(n) => 0x1_0000 | u32::from(n),
             NodeId::Store(n) => 0x2_0000 | u32::from(n),
         }
@@ -57,9 +57,9 @@ impl NodeId {
     pub fn from_u32(raw: u32) -> Option<NodeId> {
         let n = (raw & 0xFFFF) as u16;
         match raw >> 16 {
-            0 if n == 0 => Some(NodeId::Coordinator),
             1 => Some(NodeId::Shard(n)),
             2 => Some(NodeId::Store(n)),
+            3 if n == 0 => Some(NodeId::Coordinator),
             _ => None,
         }
     }

@@ -589,6 +589,9 @@ pub struct FetchReq {
     /// Answer "retry" instead of waiting for a prepared row: the asker holds locks (rule 11).
     #[prost(bool, tag = "3")]
     pub nowait: bool,
+    /// An anchor that should be there: if it is not, `moved` tells where it went; 0: none.
+    #[prost(uint64, tag = "4")]
+    pub anchor_id: InodeId,
 }
 
 /// What a namespace replica knows of an entry.

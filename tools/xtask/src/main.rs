@@ -1,2 +1,35 @@
-//! Project checks.
-fn main() {}
+//! Checks of the repository that cargo has no lint for.
+//!
+//! - `cargo xtask deps`: the crates depend on each other only as ARCHITECTURE.md draws it.
+//! - `cargo xtask metrics HOST:PORT…`: docs/metrics.md lists every metric that roles expose.
+
+// No part of the system: reads the repository directly.
+#![allow(clippy::disallowed_methods)]
+
+use std::process::ExitCode;
+
+mod deps;
+mod metrics;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match args.as_slice() {
+        ["deps"] => deps::check(),
+        ["metrics", addrs @ ..] if !addrs.is_empty() => metrics::check(addrs),
+        _ => {
+            eprintln!("usage: cargo xtask deps | metrics HOST:PORT…");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(problems) => {
+            problems.iter().for_each(|problem| eprintln!("xtask: {problem}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Counters of the coordinator.
+
+use saker_runtime::telemetry::{Counter, OpCounters, Registry};
+use saker_types::wire::Op;
+
+/// The counters.
+#[derive(Clone)]
+pub struct Metrics {
+    /// Requests served, by operation.
+    pub requests: OpCounters,
+    /// Flushes of the journal.
+    pub flushes: Counter,
+}
+
+impl Metrics {
+    /// Declares them.
+    pub fn new(registry: &Registry) -> Metrics {
+        let ops: Vec<(u16, &'static str)> =
+            Op::ALL.iter().map(|op| (*op as u16, op.name())).collect();
+        Metrics {
+            requests: registry.op_counters(
+                "saker_coordinator_requests_total",
+                "Requests served, by operation.",
+                &[],
+                "op",
+                &ops,
+            ),
+            flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals."),
+        }
+    }
+}

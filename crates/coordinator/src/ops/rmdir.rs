@@ -1,0 +1,34 @@
+//! rmdir.
+
+use bytes::Bytes;
+use prost::Message;
+use saker_rpc::txn::{self, Transaction};
+use saker_types::wire::{Empty, Intent, PrepareReq, RemoveReq};
+use saker_types::{Errno, Error};
+
+use super::invalidate;
+use crate::state::Handle;
+
+/// Removes an empty directory.
+pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
+    if msg.at.path.is_empty() {
+        return Err(Errno::EBUSY.into());
+    }
+    let id = txn::begin(&mut *h.state())?;
+    let mut txn = Transaction::new(h.state.clone(), id, None);
+    let request = PrepareReq {
+        ctx: msg.ctx.clone(),
+        at: msg.at.clone(),
+        intent: Intent::RemoveDir.into(),
+        ..PrepareReq::default()
+    };
+    let vote = txn.prepare(request).await?;
+    if let Err(e) = invalidate(h, &[&vote.loc], vote.loc.id).await {
+        txn.abort();
+        return Err(e);
+    }
+    txn.commit(|state| {
+        state.removed(vote.loc.id);
+        Ok(Empty {}.encode_to_vec().into())
+    })
+}

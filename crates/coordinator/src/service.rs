@@ -1,0 +1,183 @@
+//! The role: frames in, frames out.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_engine::sessions::Verdict;
+use saker_rpc::frame::Frame;
+use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
+use saker_rpc::txn::Driver;
+use saker_runtime::time::Time;
+use saker_types::change::What;
+use saker_types::wire::{
+    Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq,
+};
+use saker_types::{Errno, Error, NodeId};
+
+use crate::ops;
+use crate::state::{Handle, ReplyTo};
+
+/// The coordinator as the shell drives it.
+pub struct Worker {
+    h: Handle,
+}
+
+impl Worker {
+    /// Wraps the opened state.
+    pub fn new(h: Handle) -> Worker {
+        Worker { h }
+    }
+
+    fn receive(&self, conn: ConnId, frame: Frame) {
+        let Some(op) = Op::from_u16(frame.op) else {
+            let e = Error::new(Errno::EPROTO).with_text("unknown operation");
+            let body = e.encode_to_vec().into();
+            return self.h.hub.reply(conn, frame.reply(e.errno().0, body, Bytes::new()));
+        };
+        let from = ReplyTo { conn, call: frame.call, trace: frame.trace, op };
+        self.h.state().metrics.requests.inc(op as u16);
+        if let Err(e) = self.dispatch(from, &frame.body) {
+            self.h.state().send(from, &Err(e));
+        }
+    }
+
+    fn dispatch(&self, from: ReplyTo, body: &Bytes) -> Result<(), Error> {
+        match from.op {
+            Op::Rmdir => {
+                let msg: RemoveReq = decode(body)?;
+                self.mutate(from, msg.ctx.clone(), move |h| async move { ops::rmdir(&h, &msg).await })
+            }
+            Op::Setattr => {
+                let msg: SetattrReq = decode(body)?;
+                self.mutate(from, msg.ctx.clone(), move |h| async move {
+                    ops::setattr(&h, &msg).await
+                })
+            }
+            Op::Rename => {
+                let msg: RenameReq = decode(body)?;
+                self.mutate(from, msg.ctx.clone(), move |h| async move {
+                    ops::rename(&h, &msg).await
+                })
+            }
+            Op::Map => {
+                let map = self.h.state().map.encode_to_vec();
+                self.answer(from, map)
+            }
+            Op::Outcome => {
+                let msg: OutcomeReq = decode(body)?;
+                let reply = self.h.state().ledger.outcome(msg.number);
+                self.answer(from, reply.encode_to_vec())
+            }
+            Op::OpenSession => {
+                let msg: SessionReq = decode(body)?;
+                let mut s = self.h.state();
+                if s.sessions.open(msg.session) {
+                    s.log(What::SessionOpen(msg.session));
+                }
+                drop(s);
+                self.answer(from, Empty {}.encode_to_vec())
+            }
+            Op::CloseSession => {
+                let msg: SessionReq = decode(body)?;
+                let mut s = self.h.state();
+                s.sessions.close(msg.session);
+                s.log(What::SessionClose(msg.session));
+                drop(s);
+                self.answer(from, Empty {}.encode_to_vec())
+            }
+            op => {
+                let text = format!("{} is not for the coordinator", op.name());
+                Err(Error::new(Errno::EPROTO).with_text(text))
+            }
+        }
+    }
+
+    fn answer(&self, from: ReplyTo, body: Vec<u8>) -> Result<(), Error> {
+        self.h.state().send_raw(from, 0, body.into());
+        Ok(())
+    }
+
+    /// Runs a mutation once per (session, seq).
+    fn mutate<F, Fut>(&self, from: ReplyTo, ctx: Ctx, run: F) -> Result<(), Error>
+    where
+        F: FnOnce(Handle) -> Fut,
+        Fut: Future<Output = Result<Bytes, Error>> + 'static,
+    {
+        let verdict = self.h.state().sessions.begin(&ctx, from);
+        match verdict {
+            Verdict::Run => {}
+            Verdict::Joined => return Ok(()),
+            Verdict::Answer(status, body) => {
+                self.h.state().send_raw(from, status, body);
+                return Ok(());
+            }
+            Verdict::Refuse(e) => return Err(e),
+        }
+        let (h, task) = (self.h.clone(), run(self.h.clone()));
+        self.h.hub.spawn(async move {
+            let result = task.await;
+            h.state().finish(ctx.session, ctx.seq, result);
+        });
+        Ok(())
+    }
+}
+
+fn decode<M: Message + Default>(body: &Bytes) -> Result<M, Error> {
+    M::decode(body.clone()).map_err(|e| Error::new(Errno::EPROTO).with_text(e.to_string()))
+}
+
+impl Role for Worker {
+    fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
+        self.h.hub.begin(now, wall_ns);
+        for input in inputs.drain(..) {
+            match input {
+                Input::Request { conn, frame, .. } => self.receive(conn, frame),
+                Input::Reply { call, result } => self.h.hub.replied(call, result),
+                Input::Closed { .. } => {}
+            }
+        }
+        while self.h.hub.run() > 0 {}
+        if let Err(e) = self.h.state().seal() {
+            tracing::error!("journal failed, giving up: {e}");
+            std::process::abort();
+        }
+        self.h.hub.end(out);
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let soon = self.h.hub.now() + Duration::from_millis(1);
+        self.h.hub.next_timer().map(|t| t.max(soon))
+    }
+
+    fn address(&self, to: saker_rpc::NodeId) -> Option<SocketAddr> {
+        self.h.state().map.addr(NodeId::from_u32(to.0)?)
+    }
+
+    fn appended(&self) -> u64 {
+        self.h.state().journal.appended()
+    }
+
+    fn durable(&self) -> u64 {
+        self.h.state().journal.durable()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut s = self.h.state();
+        s.metrics.flushes.inc();
+        s.journal.flush().map_err(io::Error::other)
+    }
+
+    fn flush_begin(&mut self, done: FlushDone) -> io::Result<()> {
+        let mut s = self.h.state();
+        s.metrics.flushes.inc();
+        s.journal.flush_begin(move || done.notify()).map(|_| ()).map_err(io::Error::other)
+    }
+
+    fn flush_finish(&mut self) -> io::Result<()> {
+        self.h.state().journal.flush_finish().map_err(io::Error::other)
+    }
+}

@@ -1,0 +1,329 @@
+//! State of the coordinator: the map, sessions, transactions, and the journal that keeps them.
+
+use std::cell::{RefCell, RefMut};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_engine::journal::{Journal, JournalConfig, JournalError, Kind, cluster_of};
+use saker_engine::sessions::Sessions;
+use saker_rpc::hub::Hub;
+use saker_rpc::node::ConnId;
+use saker_rpc::txn::{Driver, Ledger};
+use saker_runtime::fs::Dir;
+use saker_runtime::task::oneshot;
+use saker_types::change::{Change, Record, StoredResult, What};
+use saker_types::id::compose;
+use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
+use saker_types::wire::{EntryKey, Op};
+use saker_types::{ClusterMap, Error, InodeId, Key, NodeId, TxnId};
+
+use crate::config::Members;
+use crate::metrics::Metrics;
+
+/// Journal bytes after which its contents are written again, compacted.
+const SEGMENT_BYTES: u64 = 8 << 20;
+/// Numbers reserved by one record.
+const IDS_PER_RESERVATION: u64 = 1 << 16;
+/// Removed directories announced with one invalidation.
+const FORGET_MAX: usize = 1_024;
+/// Shard number of the coordinator's journal.
+const JOURNAL_SHARD: u32 = u32::MAX;
+
+/// Whom to answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReplyTo {
+    /// Connection.
+    pub conn: ConnId,
+    /// Call number.
+    pub call: u64,
+    /// Trace id.
+    pub trace: u64,
+    /// Operation.
+    pub op: Op,
+}
+
+/// The coordinator.
+pub struct State {
+    /// Newest map.
+    pub map: Arc<ClusterMap>,
+    /// Calls, timers, tasks.
+    pub hub: Hub,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Results of retries.
+    pub sessions: Sessions<ReplyTo>,
+    /// Transactions.
+    pub ledger: Ledger,
+    pub(crate) journal: Journal,
+    /// Removed directories whose totals the shards may forget.
+    forget: VecDeque<InodeId>,
+    /// Renames of directories go one at a time, so that no cycle can be made by two of them.
+    rename_busy: bool,
+    rename_queue: VecDeque<oneshot::Sender<()>>,
+    next_id: u64,
+    reserved_ids: u64,
+    changes: Vec<Change>,
+}
+
+/// State and hub for the operations; borrow for a moment only.
+#[derive(Clone)]
+pub struct Handle {
+    /// The state.
+    pub state: Rc<RefCell<State>>,
+    /// Its hub.
+    pub hub: Hub,
+}
+
+impl Handle {
+    /// The state, until the end of the statement or block.
+    pub fn state(&self) -> RefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+}
+
+/// Opens the coordinator's journal; makes the cluster if there is none.
+pub fn open(dir: Arc<dyn Dir>, members: &Members, listen: &str, metrics: Metrics) -> Result<Handle, JournalError> {
+    let uuid = cluster_of(&*dir)?.unwrap_or_else(|| {
+        let mut uuid = [0; 16];
+        saker_runtime::rand::fill(&mut uuid);
+        uuid
+    });
+    let (mut sessions, mut ledger, mut reserved) = (Sessions::default(), Ledger::default(), 0);
+    let mut map: Option<ClusterMap> = None;
+    let config = JournalConfig {
+        segment_bytes: SEGMENT_BYTES,
+        ..JournalConfig::new(uuid, JOURNAL_SHARD)
+    };
+    let journal = Journal::open(dir.clone(), config, None, &mut |_, kind, payload| {
+        let record = Record::decode(payload).map_err(|e| e.to_string())?;
+        if kind == Kind::Snapshot {
+            (sessions, ledger) = (Sessions::default(), Ledger::default());
+        }
+        for change in record.changes {
+            match change.what {
+                Some(What::Result(r)) => sessions.restore(r),
+                Some(What::SessionOpen(id)) => {
+                    sessions.open(id);
+                }
+                Some(What::SessionClose(id)) => sessions.close(id),
+                Some(What::Decision(d)) => {
+                    ledger.decisions.insert(d.number, d);
+                }
+                Some(What::DecisionEnd(n)) => {
+                    ledger.decisions.remove(&n);
+                }
+                Some(What::IdsReserved(n)) => reserved = reserved.max(n),
+                Some(What::Map(raw)) => {
+                    map = Some(ClusterMap::decode(raw).map_err(|e| e.to_string())?);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    })?;
+    let old = map.clone();
+    let map = updated_map(map, uuid, members, listen);
+    let decisions: Vec<_> = ledger.decisions.values().cloned().collect();
+    let mut state = State {
+        hub: Hub::default(),
+        metrics,
+        sessions,
+        ledger,
+        journal,
+        forget: VecDeque::new(),
+        rename_busy: false,
+        rename_queue: VecDeque::new(),
+        next_id: reserved,
+        reserved_ids: reserved,
+        changes: Vec::new(),
+        map: Arc::new(map),
+    };
+    if old.as_ref() != Some(&*state.map) {
+        let raw = state.map.encode_to_vec().into();
+        state.log(What::Map(raw));
+    }
+    state.seal()?;
+    state.journal.flush()?;
+    let hub = state.hub.clone();
+    let handle = Handle { state: Rc::new(RefCell::new(state)), hub };
+    decisions.into_iter().for_each(|d| saker_rpc::txn::deliver(&handle.state, d));
+    Ok(handle)
+}
+
+/// The map of a new cluster, or the known one with the members' present addresses.
+fn updated_map(
+    known: Option<ClusterMap>,
+    uuid: [u8; 16],
+    members: &Members,
+    listen: &str,
+) -> ClusterMap {
+    let shards = members.shards.iter().enumerate().map(|(i, s)| ShardInfo {
+        mnode: s.mnode,
+        addr: s.addr.to_string(),
+        // 0 is the coordinator's own.
+        allocator: i as u32 + 1,
+    });
+    let fresh = ClusterMap {
+        version: 1,
+        uuid: Bytes::copy_from_slice(&uuid),
+        hash_seed: saker_runtime::rand::u64(),
+        shards: shards.collect(),
+        stores: members.stores.iter().map(|a| StoreInfo { addr: a.to_string() }).collect(),
+        slots: initial_slots(members.shards.len().max(1)),
+        coordinator: listen.to_owned(),
+        replicas: members.replicas.max(1),
+        inline_max: members.inline_max.min(saker_types::limits::INLINE_BYTES_MAX),
+        name: members.name.clone(),
+    };
+    let Some(known) = known else { return fresh };
+    let mut map = known.clone();
+    for (shard, fresh) in map.shards.iter_mut().zip(fresh.shards) {
+        shard.addr = fresh.addr;
+    }
+    for (store, fresh) in map.stores.iter_mut().zip(fresh.stores) {
+        store.addr = fresh.addr;
+    }
+    map.coordinator = fresh.coordinator;
+    if map != known {
+        map.version += 1;
+    }
+    map
+}
+
+impl State {
+    /// Ends a batch: its changes become one record.
+    pub(crate) fn seal(&mut self) -> Result<(), JournalError> {
+        if !self.changes.is_empty() {
+            let record = Record { changes: std::mem::take(&mut self.changes) };
+            self.journal.append(Kind::Changes, &record.encode_to_vec());
+        }
+        if self.journal.segment_bytes() > SEGMENT_BYTES {
+            let snapshot = self.snapshot().encode_to_vec();
+            let segment = self.journal.rotate(&snapshot)?;
+            self.journal.trim(segment)?;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Record {
+        let mut all = vec![
+            What::Map(self.map.encode_to_vec().into()),
+            What::IdsReserved(self.reserved_ids),
+        ];
+        all.extend(self.sessions.snapshot().into_iter().map(What::Result));
+        all.extend(self.ledger.decisions.values().cloned().map(What::Decision));
+        Record { changes: all.into_iter().map(|what| Change { what: Some(what) }).collect() }
+    }
+
+    /// Answers everyone who waits for a mutation.
+    pub(crate) fn finish(&mut self, session: u64, seq: u64, result: Result<Bytes, Error>) {
+        let waiters = match &result {
+            Ok(body) => {
+                let ack = self.sessions.ack(session);
+                let body = body.clone();
+                let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
+                self.log(What::Result(stored));
+                self.sessions.finish(session, seq, 0, body)
+            }
+            Err(e) if e.class == 0 => {
+                self.sessions.finish(session, seq, e.errno().0, e.encode_to_vec().into())
+            }
+            Err(_) => self.sessions.forget(session, seq),
+        };
+        for to in waiters {
+            self.send(to, &result);
+        }
+    }
+
+    /// Sends an answer.
+    pub(crate) fn send(&self, to: ReplyTo, result: &Result<Bytes, Error>) {
+        let (status, body) = match result {
+            Ok(body) => (0, body.clone()),
+            Err(e) => (e.errno().0, e.encode_to_vec().into()),
+        };
+        self.send_raw(to, status, body);
+    }
+
+    /// Sends an encoded answer.
+    pub(crate) fn send_raw(&self, to: ReplyTo, status: u16, body: Bytes) {
+        let ReplyTo { conn, call, trace, op } = to;
+        let kind = saker_rpc::Kind::Reply;
+        let payload = Bytes::new();
+        let op = op as u16;
+        let frame = saker_rpc::Frame { kind, op, status, call, trace, body, payload };
+        self.hub.reply(conn, frame);
+    }
+
+    /// A directory is gone: its totals may go with the next invalidation.
+    pub(crate) fn removed(&mut self, dir: InodeId) {
+        if self.forget.len() < FORGET_MAX {
+            self.forget.push_back(dir);
+        }
+    }
+
+    /// What the next invalidation announces.
+    pub(crate) fn take_forget(&mut self) -> Vec<InodeId> {
+        self.forget.drain(..).collect()
+    }
+
+    /// Takes the turn for a rename of a directory, or a place in the queue.
+    pub(crate) fn rename_turn(&mut self) -> Option<oneshot::Receiver<()>> {
+        if !std::mem::replace(&mut self.rename_busy, true) {
+            return None;
+        }
+        let (sender, receiver) = oneshot();
+        self.rename_queue.push_back(sender);
+        Some(receiver)
+    }
+
+    /// Gives the turn to the next.
+    pub(crate) fn rename_done(&mut self) {
+        while let Some(next) = self.rename_queue.pop_front() {
+            if next.send(()).is_ok() {
+                return;
+            }
+        }
+        self.rename_busy = false;
+    }
+}
+
+impl Driver for State {
+    fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    fn node(&self) -> NodeId {
+        NodeId::Coordinator
+    }
+
+    fn map(&self) -> &Arc<ClusterMap> {
+        &self.map
+    }
+
+    fn ledger(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    fn log(&mut self, what: What) {
+        self.changes.push(Change { what: Some(what) });
+    }
+
+    fn new_number(&mut self) -> Result<u64, Error> {
+        if self.next_id >= self.reserved_ids {
+            self.reserved_ids = self.next_id + IDS_PER_RESERVATION;
+            self.log(What::IdsReserved(self.reserved_ids));
+        }
+        self.next_id += 1;
+        Ok(compose(0, self.next_id - 1))
+    }
+
+    fn released(&mut self, _txn: TxnId, _own: Option<&Key>) {}
+}
+
+/// Key of an entry as invalidations carry it.
+pub(crate) fn key_of(loc: &saker_types::Locator) -> EntryKey {
+    EntryKey { pid: loc.pid, name: loc.name.clone() }
+}

@@ -1,0 +1,311 @@
+//! The rows of a shard: recent changes in memory, the rest in a [`Table`].
+//!
+//! The table is written only by checkpoints, so it is never ahead of the durable journal: a crash
+//! between a journal write and its sync cannot leave an effect of what was lost. And a row that
+//! changes a thousand times between two checkpoints is written once.
+//!
+//! How a shard takes a checkpoint, when [`Db::overlay_bytes`] passes its limit:
+//!
+//! 1. `journal.flush()`: everything in the overlay is durable in the journal.
+//! 2. `segment = journal.rotate(snapshot)`, `checkpoint = db.checkpoint_begin(segment)`.
+//! 3. On another thread (in simulation inline): `result = checkpoint.run()`; the shard goes on.
+//! 4. `db.checkpoint_finish(result)`, `journal.trim(segment)`.
+//!
+//! At start: `db = Db::open(table)`, `Journal::open(dir, config, db.marker(), ..)`. The table may
+//! then hold some of the rows of a checkpoint that did not finish, newer than where replay
+//! starts. So replay must only put and delete rows as the records say, never decide by what it
+//! reads; at its end every row is as the records left it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Range;
+use std::iter::Peekable;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::table::{KEY_BYTES_MAX, RESERVED, RowChange, Table, TableError};
+
+type Result<T> = std::result::Result<T, TableError>;
+type Rows = BTreeMap<Bytes, Option<Bytes>>;
+
+/// Where the number of the journal segment to replay from is kept: 8 bytes, little-endian.
+const MARKER_KEY: &[u8] = b"\xffmarker";
+
+/// What a row in an overlay costs besides its bytes: its part of a tree node, two allocations.
+const ROW_OVERHEAD_BYTES: usize = 128;
+
+/// How many rows of the last checkpoint each change frees. All at once would stop the shard for
+/// tens of milliseconds.
+const FREED_PER_CHANGE: usize = 4;
+
+/// Changes not in the table yet.
+#[derive(Default)]
+struct Overlay {
+    rows: Rows,
+    bytes: usize,
+}
+
+fn row_bytes(key: &[u8], value: &Option<Bytes>) -> usize {
+    ROW_OVERHEAD_BYTES + key.len() + value.as_ref().map_or(0, Bytes::len)
+}
+
+impl Overlay {
+    fn insert(&mut self, key: Bytes, value: Option<Bytes>) {
+        self.bytes += row_bytes(&key, &value);
+        let key_bytes = key.len();
+        if let Some(replaced) = self.rows.insert(key, value) {
+            let value_bytes = replaced.as_ref().map_or(0, Bytes::len);
+            self.bytes -= ROW_OVERHEAD_BYTES + key_bytes + value_bytes;
+        }
+    }
+
+    fn range<'a>(&'a self, start: &[u8], end: &[u8]) -> Peekable<Range<'a, Bytes, Option<Bytes>>> {
+        self.rows
+            .range::<[u8], _>((Bound::Included(start), Bound::Excluded(end)))
+            .peekable()
+    }
+}
+
+/// The rows of a shard; see the module.
+pub struct Db {
+    table: Arc<dyn Table>,
+    overlay: Overlay,
+    /// What the running checkpoint writes, or a failed one was to write.
+    frozen: Option<Arc<Overlay>>,
+    /// Rows of the last checkpoint, to be freed bit by bit.
+    discarded: Rows,
+    /// The marker of the running checkpoint.
+    running: Option<u64>,
+    marker: Option<u64>,
+}
+
+impl Db {
+    /// Opens the rows in `table`, with nothing in the overlay.
+    ///
+    /// # Errors
+    /// The table's.
+    pub fn open(table: Arc<dyn Table>) -> Result<Db> {
+        let marker = match table.get(MARKER_KEY)? {
+            None => None,
+            Some(value) => {
+                let bytes = value[..].try_into().map_err(std::io::Error::other)?;
+                Some(u64::from_le_bytes(bytes))
+            }
+        };
+        Ok(Db {
+            table,
+            overlay: Overlay::default(),
+            frozen: None,
+            discarded: Rows::new(),
+            running: None,
+            marker,
+        })
+    }
+
+    /// The journal segment where replay starts, as of the last checkpoint that finished.
+    pub fn marker(&self) -> Option<u64> {
+        self.marker
+    }
+
+    /// The value of a row.
+    ///
+    /// # Errors
+    /// The table's.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        if let Some(value) = self.overlay.rows.get(key) {
+            return Ok(value.clone());
+        }
+        if let Some(value) = self.frozen.as_ref().and_then(|frozen| frozen.rows.get(key)) {
+            return Ok(value.clone());
+        }
+        self.table.get(key)
+    }
+
+    /// Sets a row.
+    ///
+    /// # Panics
+    /// If the key is empty, over [`KEY_BYTES_MAX`] or starts with 0xff (the engine's own keys).
+    pub fn put(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.change(key.into(), Some(value.into()));
+    }
+
+    /// Removes a row, whether it is there or not.
+    ///
+    /// # Panics
+    /// As [`Db::put`].
+    pub fn delete(&mut self, key: impl Into<Bytes>) {
+        self.change(key.into(), None);
+    }
+
+    fn change(&mut self, key: Bytes, value: Option<Bytes>) {
+        let first = key.first().copied().unwrap_or(RESERVED);
+        assert!(
+            first != RESERVED && key.len() <= KEY_BYTES_MAX,
+            "the key {key:?}"
+        );
+        self.overlay.insert(key, value);
+        for _ in 0..FREED_PER_CHANGE {
+            if self.discarded.pop_first().is_none() {
+                break;
+            }
+        }
+    }
+
+    /// Calls `f` with the rows from `start` (inclusive) to `end` (exclusive) in order of keys,
+    /// until it breaks. Holds one row at a time.
+    ///
+    /// # Errors
+    /// The table's.
+    pub fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let end = end.min(&[RESERVED]);
+        if start >= end {
+            return Ok(());
+        }
+        let mut changes = Merged {
+            newer: self.overlay.range(start, end),
+            older: self.frozen.as_ref().map(|frozen| frozen.range(start, end)),
+        };
+        let mut next = changes.next();
+        let mut flow = ControlFlow::Continue(());
+        self.table.scan(start, end, &mut |key, value| {
+            while let Some((changed, change)) = next.filter(|(changed, _)| &changed[..] <= key) {
+                next = changes.next();
+                flow = change.as_ref().map_or(flow, |value| f(changed, value));
+                if flow.is_break() || &changed[..] == key {
+                    return flow;
+                }
+            }
+            flow = f(key, value);
+            flow
+        })?;
+        while let Some((key, change)) = next.filter(|_| flow.is_continue()) {
+            next = changes.next();
+            flow = change.as_ref().map_or(flow, |value| f(key, value));
+        }
+        Ok(())
+    }
+
+    /// Memory of the changes since the last [`Db::checkpoint_begin`], in bytes (an estimate).
+    pub fn overlay_bytes(&self) -> usize {
+        self.overlay.bytes
+    }
+
+    /// Memory of the changes that the running checkpoint writes, in bytes (an estimate).
+    pub fn frozen_bytes(&self) -> usize {
+        self.frozen.as_ref().map_or(0, |frozen| frozen.bytes)
+    }
+
+    /// Whether a checkpoint was begun and not finished.
+    pub fn checkpointing(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Freezes the overlay for a checkpoint, after which replay starts at the journal segment
+    /// `marker`. Every change made so far must be durable in the journal, before that segment.
+    ///
+    /// # Panics
+    /// If a checkpoint is running.
+    pub fn checkpoint_begin(&mut self, marker: u64) -> Checkpoint {
+        assert!(self.running.is_none(), "a checkpoint is running");
+        let mut overlay = std::mem::take(&mut self.overlay);
+        if let Some(failed) = self.frozen.take() {
+            let newer = std::mem::take(&mut overlay.rows);
+            // The failed checkpoint's thread is gone; should it not be, a copy is as good.
+            let Overlay { rows, bytes } =
+                Arc::try_unwrap(failed).unwrap_or_else(|shared| Overlay {
+                    rows: shared.rows.clone(),
+                    bytes: shared.bytes,
+                });
+            overlay = Overlay { rows, bytes };
+            newer
+                .into_iter()
+                .for_each(|(key, value)| overlay.insert(key, value));
+        }
+        let frozen = Arc::new(overlay);
+        self.frozen = Some(frozen.clone());
+        self.running = Some(marker);
+        Checkpoint {
+            table: self.table.clone(),
+            frozen,
+            marker,
+        }
+    }
+
+    /// Takes the result of [`Checkpoint::run`]. On success the rows are the table's from here on.
+    /// After a failure they stay in memory, replay starts where it did before, and the next
+    /// checkpoint takes them along.
+    ///
+    /// # Errors
+    /// The one in `result`.
+    pub fn checkpoint_finish(&mut self, result: Result<()>) -> Result<()> {
+        let marker = self.running.take();
+        result?;
+        self.marker = marker.or(self.marker);
+        if let Some(overlay) = self.frozen.take().and_then(Arc::into_inner) {
+            self.discarded = overlay.rows;
+        }
+        Ok(())
+    }
+}
+
+/// Changes of two overlays in order of keys, the newer one's where both have one.
+struct Merged<'a> {
+    newer: Peekable<Range<'a, Bytes, Option<Bytes>>>,
+    older: Option<Peekable<Range<'a, Bytes, Option<Bytes>>>>,
+}
+
+impl<'a> Iterator for Merged<'a> {
+    type Item = (&'a Bytes, &'a Option<Bytes>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(older) = &mut self.older else {
+            return self.newer.next();
+        };
+        let (Some((newer_key, _)), Some((older_key, _))) = (self.newer.peek(), older.peek()) else {
+            return self.newer.next().or_else(|| older.next());
+        };
+        if older_key < newer_key {
+            return older.next();
+        }
+        if older_key == newer_key {
+            older.next();
+        }
+        self.newer.next()
+    }
+}
+
+/// A checkpoint to be taken; see [`Db::checkpoint_begin`].
+#[must_use]
+pub struct Checkpoint {
+    table: Arc<dyn Table>,
+    frozen: Arc<Overlay>,
+    marker: u64,
+}
+
+impl Checkpoint {
+    /// Writes the frozen rows into the table, makes them durable, and then the marker. Takes
+    /// seconds.
+    ///
+    /// # Errors
+    /// The table's.
+    pub fn run(self) -> Result<()> {
+        let rows = &self.frozen.rows;
+        let mut rows = rows.iter().map(|(key, value)| (key.clone(), value.clone()));
+        self.table.write(&mut rows)?;
+        // The marker says that the rows are durable, so it must not be so before them.
+        self.table.persist()?;
+        let marker = Bytes::copy_from_slice(&self.marker.to_le_bytes());
+        let marker_row: RowChange = (Bytes::from_static(MARKER_KEY), Some(marker));
+        self.table.write(&mut std::iter::once(marker_row))?;
+        self.table.persist()
+    }
+}
+
+#[cfg(test)]
+mod tests;

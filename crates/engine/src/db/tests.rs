@@ -1,0 +1,385 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use saker_runtime::fs::{Fault, FaultDir, MemDir, Op};
+use saker_runtime::rand::Rng;
+
+use super::*;
+use crate::journal::{Journal, JournalConfig, Kind, Lsn};
+use crate::table::{EmbeddedConfig, EmbeddedTable, MemoryTable, OnRow};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn rows(db: &Db, start: &[u8], end: &[u8], limit: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut rows = Vec::new();
+    db.scan(start, end, |key, value| {
+        rows.push((key.to_vec(), value.to_vec()));
+        if rows.len() == limit {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })
+    .unwrap();
+    rows
+}
+
+fn check(db: &Db, model: &Model, rng: &mut Rng) {
+    let all: Vec<_> = model
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    assert_eq!(rows(db, b"\0", b"\xff\xff", usize::MAX), all);
+    let (start, end) = (random_key(rng), random_key(rng));
+    let limit = 1 + rng.below(20) as usize;
+    let part = all
+        .iter()
+        .filter(|(key, _)| (&start..&end).contains(&key))
+        .take(limit);
+    assert_eq!(
+        rows(db, &start, &end, limit),
+        part.cloned().collect::<Vec<_>>()
+    );
+    for _ in 0..5 {
+        let key = random_key(rng);
+        assert_eq!(
+            db.get(&key).unwrap().as_deref(),
+            model.get(&key).map(|value| &value[..])
+        );
+    }
+}
+
+fn random_key(rng: &mut Rng) -> Vec<u8> {
+    let len = 1 + rng.below(3) as usize;
+    (0..len).map(|_| b'a' + rng.below(5) as u8).collect()
+}
+
+/// A few changes, made up anew each time. No value is ever used twice.
+fn random_changes(rng: &mut Rng, serial: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let count = 1 + rng.below(6);
+    let change = |n| {
+        (
+            random_key(rng),
+            rng.chance(2, 3).then(|| format!("{serial}.{n}").into()),
+        )
+    };
+    (0..count).map(change).collect()
+}
+
+fn apply(db: &mut Db, changes: &[(Vec<u8>, Option<Vec<u8>>)]) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => db.put(key.clone(), value.clone()),
+            None => db.delete(key.clone()),
+        }
+    }
+}
+
+fn apply_model(model: &mut Model, changes: &[(Vec<u8>, Option<Vec<u8>>)]) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => model.insert(key.clone(), value.clone()),
+            None => model.remove(key),
+        };
+    }
+}
+
+fn against_a_model(table: Arc<dyn Table>, rounds: u64) {
+    let mut db = Db::open(table.clone()).unwrap();
+    let (mut model, mut rng, mut checkpoint) = (Model::new(), Rng::seeded(5), None);
+    for round in 0..rounds {
+        let changes = random_changes(&mut rng, round);
+        apply(&mut db, &changes);
+        apply_model(&mut model, &changes);
+        match (rng.below(12), checkpoint.take()) {
+            (0, None) => checkpoint = Some(db.checkpoint_begin(round)),
+            (1, Some(running)) => {
+                let result = Checkpoint::run(running);
+                check(&db, &model, &mut rng);
+                db.checkpoint_finish(result).unwrap();
+            }
+            (_, unfinished) => checkpoint = unfinished,
+        }
+        check(&db, &model, &mut rng);
+    }
+    if let Some(checkpoint) = checkpoint {
+        db.checkpoint_finish(checkpoint.run()).unwrap();
+    }
+    let checkpoint = db.checkpoint_begin(rounds);
+    db.checkpoint_finish(checkpoint.run()).unwrap();
+    let db = Db::open(table).unwrap();
+    assert_eq!(db.marker(), Some(rounds));
+    check(&db, &model, &mut rng);
+}
+
+#[test]
+fn reads_see_overlay_then_frozen_then_table() {
+    against_a_model(Arc::new(MemoryTable::new()), 2000);
+    let dir = tempfile::tempdir().unwrap();
+    let table = EmbeddedTable::open(dir.path(), &EmbeddedConfig::default()).unwrap();
+    against_a_model(Arc::new(table), 300);
+}
+
+#[test]
+fn overlay_bytes_follow_what_is_in_it() {
+    let mut db = Db::open(Arc::new(MemoryTable::new())).unwrap();
+    assert_eq!((db.overlay_bytes(), db.marker()), (0, None));
+    db.put(vec![1; 10], vec![0; 100]);
+    let one = db.overlay_bytes();
+    assert!((110..=400).contains(&one), "{one}");
+    db.put(vec![1; 10], vec![0; 200]);
+    assert_eq!(db.overlay_bytes(), one + 100);
+    db.delete(vec![1; 10]);
+    assert_eq!(db.overlay_bytes(), one - 100);
+    let checkpoint = db.checkpoint_begin(0);
+    assert_eq!((db.overlay_bytes(), db.frozen_bytes()), (0, one - 100));
+    db.checkpoint_finish(checkpoint.run()).unwrap();
+    assert_eq!((db.overlay_bytes(), db.frozen_bytes()), (0, 0));
+}
+
+#[test]
+#[should_panic(expected = "the key")]
+fn the_engines_own_keys_cannot_be_written() {
+    Db::open(Arc::new(MemoryTable::new()))
+        .unwrap()
+        .put(MARKER_KEY, &b"1"[..]);
+}
+
+/// A machine that dies at a point: the journal's directory and the table count together.
+#[derive(Clone)]
+struct Death {
+    calls: Arc<AtomicU64>,
+    at: u64,
+}
+
+impl Death {
+    /// Whether this call is the last to take effect, or comes too late.
+    fn strikes(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::SeqCst) >= self.at
+    }
+
+    fn is_past(&self) -> bool {
+        self.calls.load(Ordering::SeqCst) > self.at
+    }
+
+    fn error() -> TableError {
+        TableError::Io(std::io::Error::other("the machine died"))
+    }
+
+    fn dir(&self, disk: &MemDir) -> Arc<dyn saker_runtime::fs::Dir> {
+        let death = self.clone();
+        let script = move |op: &Op<'_>| match (death.is_past(), op.kind.mutates()) {
+            (true, _) => Fault::Fail(5),
+            (false, true) if death.strikes() => Fault::FailAfter(5),
+            (false, _) => Fault::None,
+        };
+        Arc::new(FaultDir::new(Arc::new(disk.clone()), Box::new(script)))
+    }
+}
+
+struct MortalTable {
+    inner: Arc<MemoryTable>,
+    death: Death,
+}
+
+impl Table for MortalTable {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        if self.death.is_past() {
+            Err(Death::error())
+        } else {
+            self.inner.get(key)
+        }
+    }
+
+    fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<()> {
+        if self.death.is_past() {
+            Err(Death::error())
+        } else {
+            self.inner.scan(start, end, f)
+        }
+    }
+
+    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<()> {
+        let mut alive = true;
+        self.inner.write(&mut rows.take_while(|_| {
+            alive = !self.death.strikes();
+            alive
+        }))?;
+        if alive { Ok(()) } else { Err(Death::error()) }
+    }
+
+    fn persist(&self) -> Result<()> {
+        // Before it and after it.
+        if self.death.strikes() {
+            return Err(Death::error());
+        }
+        self.inner.persist()?;
+        if self.death.strikes() {
+            Err(Death::error())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+const CONFIG: JournalConfig = JournalConfig {
+    uuid: [1; 16],
+    shard: 0,
+    segment_bytes: 8192,
+};
+const OVERLAY_BYTES_MAX: usize = 6000;
+
+/// A record: each change as key, 0 and, if the row is not deleted, the value, each change ended
+/// by a newline.
+fn encode(changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
+    let line = |(key, value): &(Vec<u8>, Option<Vec<u8>>)| match value {
+        Some(value) => [&key[..], b"=", value, b"\n"].concat(),
+        None => [&key[..], b"\n"].concat(),
+    };
+    changes.iter().flat_map(line).collect()
+}
+
+fn replay(db: &mut Db, record: &[u8]) {
+    for line in record
+        .split(|&byte| byte == b'\n')
+        .filter(|line| !line.is_empty())
+    {
+        match line.iter().position(|&byte| byte == b'=') {
+            Some(at) => db.put(line[..at].to_vec(), line[at + 1..].to_vec()),
+            None => db.delete(line.to_vec()),
+        }
+    }
+}
+
+/// A shard as it uses the engine, with what an observer knows of it.
+#[derive(Default)]
+struct Observed {
+    /// The model after each record, by the record's LSN.
+    states: BTreeMap<Lsn, Model>,
+    model: Model,
+    acknowledged: Lsn,
+    checkpoints: u64,
+}
+
+type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn open_shard(
+    dir: Arc<dyn saker_runtime::fs::Dir>,
+    table: Arc<dyn Table>,
+) -> Outcome<(Journal, Db)> {
+    let mut db = Db::open(table)?;
+    let journal = Journal::open(dir, CONFIG, db.marker(), &mut |_, kind, payload| {
+        if kind == Kind::Changes {
+            replay(&mut db, payload);
+        }
+        Ok(())
+    })?;
+    Ok((journal, db))
+}
+
+fn run_shard(
+    dir: Arc<dyn saker_runtime::fs::Dir>,
+    table: Arc<dyn Table>,
+    seen: &mut Observed,
+) -> Outcome<()> {
+    let (mut journal, mut db) = open_shard(dir, table)?;
+    let mut rng = Rng::seeded(11);
+    let mut running: Option<(Checkpoint, u64, u64)> = None;
+    for round in 0..150 {
+        let changes = random_changes(&mut rng, round);
+        let lsn = journal.append(Kind::Changes, &encode(&changes));
+        apply(&mut db, &changes);
+        apply_model(&mut seen.model, &changes);
+        seen.states.insert(lsn, seen.model.clone());
+        if rng.chance(1, 3) {
+            continue; // Two batches in one flush.
+        }
+        journal.flush()?;
+        seen.acknowledged = journal.durable();
+        if running.is_none() && db.overlay_bytes() > OVERLAY_BYTES_MAX {
+            // Its snapshot record is a place where a replay may end, too.
+            let snapshot = [0; 16];
+            let lsn = journal.appended() + snapshot.len() as u64 + 21;
+            seen.states.insert(lsn, seen.model.clone());
+            let segment = journal.rotate(&snapshot)?;
+            running = Some((db.checkpoint_begin(segment), segment, round + 4));
+        }
+        if let Some((checkpoint, segment, _)) = running.take_if(|(_, _, until)| *until < round) {
+            db.checkpoint_finish(checkpoint.run())?;
+            journal.trim(segment)?;
+            seen.checkpoints += 1;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_crash_at_any_point_of_the_checkpoint_protocol_loses_nothing_acknowledged() {
+    let mut rng = Rng::seeded(1);
+    for at in 0.. {
+        let (disk, table) = (MemDir::new(), Arc::new(MemoryTable::new()));
+        let death = Death {
+            calls: Arc::default(),
+            at,
+        };
+        let mortal = MortalTable {
+            inner: table.clone(),
+            death: death.clone(),
+        };
+        let mut seen = Observed::default();
+        seen.states.insert(0, Model::new());
+        let survived = run_shard(death.dir(&disk), Arc::new(mortal), &mut seen).is_ok();
+        for seed in 0..6 {
+            let (disk, table) = (disk.crash(seed), Arc::new(table.crash(seed)));
+            let (journal, db) = open_shard(Arc::new(disk), table).unwrap();
+            let context = format!("death at {at}, seed {seed}");
+            assert!(journal.durable() >= seen.acknowledged, "{context}");
+            let model = seen.states.get(&journal.durable());
+            check(&db, model.unwrap_or_else(|| panic!("{context}")), &mut rng);
+        }
+        if survived {
+            assert!(seen.checkpoints >= 3, "{}", seen.checkpoints);
+            assert!(at > 300, "{at}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_failed_checkpoint_keeps_the_rows_for_the_next() {
+    let inner = Arc::new(MemoryTable::new());
+    let death = Death {
+        calls: Arc::default(),
+        at: 2,
+    };
+    let mut db = Db::open(Arc::new(MortalTable {
+        inner: inner.clone(),
+        death,
+    }))
+    .unwrap();
+    for n in 0..5 {
+        db.put(vec![n], vec![0]);
+    }
+    let checkpoint = db.checkpoint_begin(1);
+    assert!(db.checkpointing());
+    db.put(vec![0], vec![1]);
+    db.delete(vec![1]);
+    let result = checkpoint.run();
+    db.checkpoint_finish(result).unwrap_err();
+    assert!(!db.checkpointing());
+    assert_eq!(db.marker(), None);
+    assert_eq!(db.get(&[4]).unwrap().unwrap(), [0][..]);
+
+    db.table = inner.clone();
+    let before = db.overlay_bytes() + db.frozen_bytes();
+    let checkpoint = db.checkpoint_begin(2);
+    assert!(db.frozen_bytes() < before && db.frozen_bytes() > before / 2);
+    db.checkpoint_finish(checkpoint.run()).unwrap();
+    let db = Db::open(inner).unwrap();
+    assert_eq!(db.marker(), Some(2));
+    let expected: Vec<_> = [0, 2, 3, 4]
+        .map(|n| (vec![n], vec![u8::from(n == 0)]))
+        .into();
+    assert_eq!(rows(&db, b"\0", b"\xff", 99), expected);
+}

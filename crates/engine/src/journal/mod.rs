@@ -1,0 +1,420 @@
+//! A shard's write-ahead log: opaque records in segment files, made durable one flush at a time.
+//!
+//! [`mod@format`] says what the bytes mean, `recover` how they are read back. A segment file gets
+//! its name only once its header and first record are durable, so a crash at any point leaves
+//! whole segments, of which only the last can end in a torn flush.
+//!
+//! Segments are preallocated and old ones recycled: on ext4 an fdatasync of 60 KB takes 190 us
+//! when the file grows, 175 us where it is only allocated and 100 us where it was written before.
+
+use std::io;
+use std::sync::Arc;
+
+use saker_runtime::fs::{Dir, File};
+
+mod error;
+mod flusher;
+pub mod format;
+mod recover;
+#[cfg(test)]
+mod tests;
+
+pub use error::{JournalError, ReplayError};
+use flusher::{Flusher, Write};
+pub use format::Kind;
+use format::{SEGMENT_HEADER_BYTES, SegmentHeader, encode_record, segment_name};
+pub use recover::{OnRecord, cluster_of};
+
+/// A position in the log, in bytes: a record's LSN is the position just past it, so a record is
+/// durable when [`Journal::durable`] has reached its LSN.
+pub type Lsn = u64;
+/// Segments count from 0.
+pub type SegmentNo = u64;
+
+type Result<T> = std::result::Result<T, JournalError>;
+
+/// A segment in the making, or an old one about to be overwritten.
+const SPARE_NAME: &str = "spare";
+
+/// Whose log it is, and how it is laid out.
+#[derive(Clone, Debug)]
+pub struct JournalConfig {
+    /// The cluster.
+    pub uuid: [u8; 16],
+    /// The shard within its MNode.
+    pub shard: u32,
+    /// How far a segment is preallocated, and by how much it grows where a flush would pass its
+    /// end. Only [`Journal::rotate`] ends a segment.
+    pub segment_bytes: u64,
+}
+
+impl JournalConfig {
+    /// The journal of `shard` in the cluster `uuid`, with segments of 64 MiB.
+    pub fn new(uuid: [u8; 16], shard: u32) -> JournalConfig {
+        JournalConfig {
+            uuid,
+            shard,
+            segment_bytes: 64 << 20,
+        }
+    }
+}
+
+/// An open log. One owner; only the flush of [`Journal::flush_begin`] runs elsewhere.
+pub struct Journal {
+    dir: Arc<dyn Dir>,
+    config: JournalConfig,
+    oldest: SegmentNo,
+    segment: SegmentNo,
+    first_lsn: Lsn,
+    file: Arc<dyn File>,
+    file_bytes: u64,
+    /// Appended, not handed to a flush. Starts at the log position `buffer_start`.
+    buffer: Vec<u8>,
+    buffer_start: Lsn,
+    durable: Lsn,
+    /// The buffer of the last flush, to be filled again.
+    idle_buffer: Vec<u8>,
+    flusher: Option<Flusher>,
+    in_flight: bool,
+    /// A trimmed segment whose blocks the next one will use.
+    recyclable: Option<SegmentNo>,
+    poison: Option<String>,
+}
+
+impl Journal {
+    /// Opens the log in `dir`, making an empty one if there is none, and hands every record from
+    /// the start of segment `replay_from` on to `on_record`, in order. Without `replay_from` it
+    /// starts at the oldest segment there is. What was replayed is durable on return.
+    ///
+    /// A torn flush at the end is cut: nothing in it was ever reported durable. Damage there that
+    /// nothing follows cannot be told from one.
+    ///
+    /// # Errors
+    /// All but `Poisoned`; see [`JournalError`].
+    pub fn open(
+        dir: Arc<dyn Dir>,
+        config: JournalConfig,
+        replay_from: Option<SegmentNo>,
+        on_record: &mut OnRecord<'_>,
+    ) -> Result<Journal> {
+        dir.lock().map_err(|e| io_error(dir.label(), "lock", e))?;
+        let stock = recover::take_stock(&*dir, replay_from)?;
+        let Some((&last, before)) = stock.replay.split_last() else {
+            remove(&*dir, &stock.garbage)?;
+            return Journal::create(dir, config);
+        };
+        let mut end = None;
+        for &segment in before {
+            let replayed =
+                recover::replay_segment(&*dir, &config, segment, end.as_ref(), false, on_record)?;
+            end = Some(replayed);
+        }
+        let found = recover::replay_segment(&*dir, &config, last, end.as_ref(), true, on_record)?;
+        remove(&*dir, &stock.garbage)?;
+        let file = settle(&*dir, last, found.file_bytes(), found.torn)
+            .map_err(|e| io_error(segment_path(&*dir, last), "cut the torn tail", e))?;
+        let mut journal = Journal::at(dir, config, last, found.first_lsn, file)?;
+        journal.oldest = before.first().copied().unwrap_or(last);
+        journal.buffer_start = found.end;
+        journal.durable = found.end;
+        Ok(journal)
+    }
+
+    fn create(dir: Arc<dyn Dir>, config: JournalConfig) -> Result<Journal> {
+        let header = SegmentHeader {
+            uuid: config.uuid,
+            shard: config.shard,
+            segment: 0,
+            first_lsn: 0,
+        };
+        let made = make_segment(&*dir, 0, None, &header.encode(), config.segment_bytes);
+        let file = made.map_err(|e| io_error(segment_path(&*dir, 0), "create", e))?;
+        Journal::at(dir, config, 0, 0, file)
+    }
+
+    fn at(
+        dir: Arc<dyn Dir>,
+        config: JournalConfig,
+        segment: SegmentNo,
+        first_lsn: Lsn,
+        file: Arc<dyn File>,
+    ) -> Result<Journal> {
+        let len = file.len();
+        let file_bytes = len.map_err(|e| io_error(segment_path(&*dir, segment), "stat", e))?;
+        Ok(Journal {
+            dir,
+            config,
+            oldest: segment,
+            segment,
+            first_lsn,
+            file,
+            file_bytes,
+            buffer: Vec::new(),
+            buffer_start: first_lsn,
+            durable: first_lsn,
+            idle_buffer: Vec::new(),
+            flusher: None,
+            in_flight: false,
+            recyclable: None,
+            poison: None,
+        })
+    }
+
+    /// Appends a record to the buffer; no I/O. Returns its LSN. On a poisoned journal the record
+    /// is dropped: no flush will ever report it durable.
+    ///
+    /// # Panics
+    /// If the payload is over [`format::RECORD_BYTES_MAX`], or 4 GiB were appended without a flush.
+    pub fn append(&mut self, kind: Kind, payload: &[u8]) -> Lsn {
+        self.append_with(kind, |out| out.extend_from_slice(payload))
+    }
+
+    /// [`Journal::append`] for a payload that `fill` encodes at the end of the buffer it gets.
+    pub fn append_with(&mut self, kind: Kind, fill: impl FnOnce(&mut Vec<u8>)) -> Lsn {
+        let start = self.appended();
+        let back = self.buffer.len();
+        assert!(
+            back <= u32::MAX as usize,
+            "{back} bytes were appended without a flush"
+        );
+        let lsn = encode_record(&mut self.buffer, start, back as u32, kind, fill);
+        if self.poison.is_some() {
+            self.buffer_start = lsn;
+            self.buffer.clear();
+        }
+        lsn
+    }
+
+    /// The end of the log: the LSN of the record appended last.
+    pub fn appended(&self) -> Lsn {
+        self.buffer_start + self.buffer.len() as u64
+    }
+
+    /// Everything up to here survives a crash.
+    pub fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    /// Bytes appended to the current segment: what a replay would read of it.
+    pub fn segment_bytes(&self) -> u64 {
+        self.appended() - self.first_lsn
+    }
+
+    /// The segment that is being written.
+    pub fn segment(&self) -> SegmentNo {
+        self.segment
+    }
+
+    /// Makes everything appended durable, on this thread: one write, one fdatasync. Waits for a
+    /// background flush first.
+    ///
+    /// # Errors
+    /// `Io`, and from then on `Poisoned`.
+    pub fn flush(&mut self) -> Result<()> {
+        self.flush_finish()?;
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let write = self.take_write();
+        let result = write.run();
+        self.wrote(write.data, result)
+    }
+
+    /// Starts to make everything appended so far durable on the flusher thread, while more is
+    /// appended. `notify` runs on that thread when [`Journal::flush_finish`] will not block.
+    /// Returns false, having done nothing, if nothing was appended or a flush is under way.
+    ///
+    /// # Errors
+    /// `Io` if the thread cannot be started, `Poisoned`.
+    pub fn flush_begin(&mut self, notify: impl FnOnce() + Send + 'static) -> Result<bool> {
+        self.check()?;
+        if self.in_flight || self.buffer.is_empty() {
+            return Ok(false);
+        }
+        if self.flusher.is_none() {
+            let started = Flusher::start("journal");
+            self.flusher = Some(self.guard("start the flusher", started)?);
+        }
+        let write = self.take_write();
+        let submitted = match &self.flusher {
+            Some(flusher) => flusher.submit(write, Box::new(notify)),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        self.guard("flush", submitted)?;
+        self.in_flight = true;
+        Ok(true)
+    }
+
+    /// Takes the result of the flush under way, waiting for it; nothing if there is none.
+    ///
+    /// # Errors
+    /// As [`Journal::flush`].
+    pub fn flush_finish(&mut self) -> Result<()> {
+        self.check()?;
+        let Some(flusher) = self.flusher.as_ref().filter(|_| self.in_flight) else {
+            return Ok(());
+        };
+        let (data, result) = flusher.wait();
+        self.in_flight = false;
+        self.wrote(data, result)
+    }
+
+    /// Whether a flush was begun and its result not taken yet.
+    pub fn flushing(&self) -> bool {
+        self.in_flight
+    }
+
+    fn take_write(&mut self) -> Write {
+        let data = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.idle_buffer));
+        let offset = SEGMENT_HEADER_BYTES as u64 + self.buffer_start - self.first_lsn;
+        self.buffer_start += data.len() as u64;
+        let end = offset + data.len() as u64;
+        let grow = (end > self.file_bytes).then(|| end + self.config.segment_bytes);
+        self.file_bytes = grow.unwrap_or(self.file_bytes);
+        Write {
+            file: self.file.clone(),
+            offset,
+            data,
+            preallocate: grow,
+        }
+    }
+
+    fn wrote(&mut self, mut data: Vec<u8>, result: io::Result<()>) -> Result<()> {
+        self.guard("flush", result)?;
+        self.durable += data.len() as u64;
+        data.clear();
+        // One huge batch must not keep its memory for ever.
+        if data.capacity() <= 4 << 20 {
+            self.idle_buffer = data;
+        }
+        Ok(())
+    }
+
+    /// Flushes and starts a new segment whose first record is `snapshot`; both are durable on
+    /// return. A crash in between leaves the log as it was, or with the new segment.
+    ///
+    /// # Errors
+    /// As [`Journal::flush`].
+    pub fn rotate(&mut self, snapshot: &[u8]) -> Result<SegmentNo> {
+        self.flush()?;
+        let (segment, first_lsn) = (self.segment + 1, self.durable);
+        let header = SegmentHeader {
+            uuid: self.config.uuid,
+            shard: self.config.shard,
+            segment,
+            first_lsn,
+        };
+        let mut data = header.encode().to_vec();
+        let end = encode_record(&mut data, first_lsn, 0, Kind::Snapshot, |out| {
+            out.extend_from_slice(snapshot);
+        });
+        let bytes = self.config.segment_bytes.max(data.len() as u64);
+        let recycled = self.recyclable.take();
+        let made = make_segment(&*self.dir, segment, recycled, &data, bytes)
+            .and_then(|file| Ok((file.len()?, file)));
+        (self.file_bytes, self.file) = self.guard("rotate", made)?;
+        (self.segment, self.first_lsn) = (segment, first_lsn);
+        (self.buffer_start, self.durable) = (end, end);
+        Ok(segment)
+    }
+
+    /// Forgets the segments before `before` (at most the current one): the rows have their
+    /// effects. A crash may bring them back; [`Journal::open`] drops them again.
+    ///
+    /// # Errors
+    /// `Io`; this one does not poison: a file too many is no harm.
+    pub fn trim(&mut self, before: SegmentNo) -> Result<()> {
+        self.check()?;
+        let before = before.min(self.segment);
+        for segment in self.oldest..before {
+            if let Some(older) = self.recyclable.replace(segment) {
+                remove(&*self.dir, &[segment_name(older)])?;
+            }
+            self.oldest = segment + 1;
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.poison {
+            None => Ok(()),
+            Some(cause) => Err(JournalError::Poisoned {
+                cause: cause.clone(),
+            }),
+        }
+    }
+
+    /// Poisons the journal on failure: after a failed fsync the kernel may have dropped the
+    /// pages, and the next fsync would lie.
+    fn guard<T>(&mut self, action: &'static str, result: io::Result<T>) -> Result<T> {
+        result.map_err(|source| {
+            let error = io_error(segment_path(&*self.dir, self.segment), action, source);
+            self.poison = Some(error.to_string());
+            error
+        })
+    }
+}
+
+/// Makes the file of `segment` with `data` at its start, out of `recycled` if there is one.
+fn make_segment(
+    dir: &dyn Dir,
+    segment: SegmentNo,
+    recycled: Option<SegmentNo>,
+    data: &[u8],
+    bytes: u64,
+) -> io::Result<Arc<dyn File>> {
+    let file = if let Some(old) = recycled {
+        dir.rename(&segment_name(old), SPARE_NAME)?;
+        // Or a crash could bring the old name back with the new content.
+        dir.sync()?;
+        let file = dir.open(SPARE_NAME)?;
+        if file.len()? > 2 * bytes {
+            file.truncate(bytes)?;
+        }
+        file
+    } else {
+        dir.create(SPARE_NAME)?
+    };
+    file.preallocate(bytes)?;
+    file.write_at(0, data)?;
+    file.sync()?;
+    dir.rename(SPARE_NAME, &segment_name(segment))?;
+    dir.sync()?;
+    Ok(file)
+}
+
+/// Makes the last segment, found to hold `len` bytes of records, ready to be written on. What was
+/// replayed from the page cache of a process that was killed becomes durable here.
+fn settle(dir: &dyn Dir, segment: SegmentNo, len: u64, torn: bool) -> io::Result<Arc<dyn File>> {
+    let file = dir.open(&segment_name(segment))?;
+    if torn {
+        let bytes = file.len()?;
+        file.truncate(len)?;
+        // Durable before the length grows again: else the torn records could be under the zeros.
+        file.sync()?;
+        file.preallocate(bytes)?;
+    }
+    file.sync()?;
+    dir.sync()?;
+    Ok(file)
+}
+
+fn remove(dir: &dyn Dir, names: &[String]) -> Result<()> {
+    for name in names {
+        let removed = dir.remove(name);
+        removed.map_err(|e| io_error(format!("{}/{name}", dir.label()), "remove", e))?;
+    }
+    Ok(())
+}
+
+fn segment_path(dir: &dyn Dir, segment: SegmentNo) -> String {
+    format!("{}/{}", dir.label(), segment_name(segment))
+}
+
+fn io_error(file: String, action: &'static str, source: io::Error) -> JournalError {
+    JournalError::Io {
+        file,
+        action,
+        source,
+    }
+}

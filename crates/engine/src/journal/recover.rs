@@ -1,0 +1,215 @@
+//! Reading a log back: which segments, which records, and where the torn tail starts.
+
+use saker_runtime::fs::{Dir, read_all};
+
+use super::format::{
+    RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, decode_record, segment_name,
+    segment_of_name,
+};
+use super::{JournalConfig, JournalError, Kind, Lsn, ReplayError, SPARE_NAME, SegmentNo, io_error};
+
+/// Read past at once where nothing was written.
+const ZEROS: [u8; 256] = [0; 256];
+
+/// Called with each record: its LSN, kind and payload.
+pub type OnRecord<'a> = dyn FnMut(Lsn, Kind, &[u8]) -> Result<(), ReplayError> + 'a;
+
+/// The cluster whose journal is in `dir`; `None` if there is none.
+///
+/// # Errors
+/// `Io`, and what is wrong with the header.
+pub fn cluster_of(dir: &dyn Dir) -> Result<Option<[u8; 16]>, JournalError> {
+    let names = dir.list().map_err(|e| io_error(dir.label(), "list", e))?;
+    let Some(last) = names.iter().filter_map(|n| segment_of_name(n)).max() else {
+        return Ok(None);
+    };
+    let name = segment_name(last);
+    let mut header = [0; SEGMENT_HEADER_BYTES];
+    let read = dir.open(&name).and_then(|file| file.read_at(0, &mut header));
+    read.map_err(|e| io_error(name.clone(), "read", e))?;
+    SegmentHeader::decode(&header, &name).map(|header| Some(header.uuid))
+}
+
+/// Which segments a directory holds.
+pub struct Inventory {
+    /// Those to replay, ascending and without a hole; empty for a new log.
+    pub replay: Vec<SegmentNo>,
+    /// Names of files that nothing needs any more.
+    pub garbage: Vec<String>,
+}
+
+/// Sorts the files of `dir` into those to replay and those a crash left over.
+pub fn take_stock(
+    dir: &dyn Dir,
+    replay_from: Option<SegmentNo>,
+) -> Result<Inventory, JournalError> {
+    let names = dir.list().map_err(|e| io_error(dir.label(), "list", e))?;
+    let mut segments: Vec<SegmentNo> = names.iter().filter_map(|n| segment_of_name(n)).collect();
+    segments.sort_unstable();
+    let start = match (replay_from, segments.last()) {
+        (Some(start), Some(&last)) => {
+            let missing = (start..=last.max(start)).find(|s| segments.binary_search(s).is_err());
+            if let Some(segment) = missing {
+                return Err(JournalError::MissingSegment {
+                    dir: dir.label(),
+                    segment,
+                });
+            }
+            start
+        }
+        (Some(segment), None) => {
+            return Err(JournalError::MissingSegment {
+                dir: dir.label(),
+                segment,
+            });
+        }
+        // Trimming removes a prefix, of which a crash may bring any part back.
+        (None, Some(&last)) => {
+            let mut start = last;
+            while start > 0 && segments.binary_search(&(start - 1)).is_ok() {
+                start -= 1;
+            }
+            start
+        }
+        (None, None) => 0,
+    };
+    let stale = segments.iter().filter(|&&segment| segment < start);
+    let mut garbage: Vec<String> = stale.map(|&segment| segment_name(segment)).collect();
+    if names.iter().any(|name| name == SPARE_NAME) {
+        garbage.push(SPARE_NAME.to_owned());
+    }
+    segments.retain(|&segment| segment >= start);
+    Ok(Inventory {
+        replay: segments,
+        garbage,
+    })
+}
+
+/// What a segment held.
+pub struct Segment {
+    /// Its file, for messages.
+    path: String,
+    /// Position of its first record.
+    pub first_lsn: Lsn,
+    /// Position just past its last whole record.
+    pub end: Lsn,
+    /// Whether records of a torn flush lie after the end: they must be erased before the place
+    /// is written again, or they could come back.
+    pub torn: bool,
+}
+
+impl Segment {
+    /// Bytes of the file up to its end.
+    pub fn file_bytes(&self) -> u64 {
+        SEGMENT_HEADER_BYTES as u64 + self.end - self.first_lsn
+    }
+}
+
+/// Replays one segment. `before` is the one before it; `last` says that nothing follows it, so
+/// that its tail may be torn.
+pub fn replay_segment(
+    dir: &dyn Dir,
+    config: &JournalConfig,
+    segment: SegmentNo,
+    before: Option<&Segment>,
+    last: bool,
+    on_record: &mut OnRecord<'_>,
+) -> Result<Segment, JournalError> {
+    let name = segment_name(segment);
+    let path = format!("{}/{name}", dir.label());
+    let read = || dir.open(&name).and_then(|file| read_all(&*file));
+    let data = read().map_err(|e| io_error(path.clone(), "read", e))?;
+    let header = SegmentHeader::decode(&data, &path)?;
+    let misplaced = |of| {
+        Err(JournalError::Misplaced {
+            file: path.clone(),
+            of,
+        })
+    };
+    if header.uuid != config.uuid {
+        return misplaced("cluster");
+    }
+    if header.shard != config.shard {
+        return misplaced("shard");
+    }
+    if header.segment != segment {
+        return misplaced("place in the log");
+    }
+    if let Some(before) = before.filter(|before| before.end != header.first_lsn) {
+        // All of it was durable before this segment got its name.
+        return Err(JournalError::Corrupt {
+            file: before.path.clone(),
+            offset: before.file_bytes(),
+            reason: "no valid record, yet a later segment follows",
+        });
+    }
+    let mut log = Log {
+        data: &data,
+        first_lsn: header.first_lsn,
+        at: SEGMENT_HEADER_BYTES,
+    };
+    log.replay(&path, on_record)?;
+    let torn = if last { log.is_torn(&path)? } else { false };
+    Ok(Segment {
+        path,
+        first_lsn: header.first_lsn,
+        end: log.position(log.at),
+        torn,
+    })
+}
+
+struct Log<'a> {
+    data: &'a [u8],
+    first_lsn: Lsn,
+    at: usize,
+}
+
+impl Log<'_> {
+    fn position(&self, at: usize) -> Lsn {
+        self.first_lsn + (at - SEGMENT_HEADER_BYTES) as u64
+    }
+
+    /// Hands out records until there is none.
+    fn replay(&mut self, path: &str, on_record: &mut OnRecord<'_>) -> Result<(), JournalError> {
+        while let Some(record) = decode_record(&self.data[self.at..], self.position(self.at)) {
+            let offset = self.at as u64;
+            on_record(record.lsn, record.kind, record.payload).map_err(|source| {
+                JournalError::Replay {
+                    file: path.to_owned(),
+                    offset,
+                    source,
+                }
+            })?;
+            self.at += (record.lsn - self.position(self.at)) as usize;
+        }
+        Ok(())
+    }
+
+    /// Looks for records past the first place without one.
+    fn is_torn(&self, path: &str) -> Result<bool, JournalError> {
+        let hole = self.position(self.at);
+        let mut torn = false;
+        let mut next = self.at + 1;
+        while next < self.data.len() {
+            let at = next;
+            // Most of what follows is zeros, and no record has the LSN 0.
+            if self.data[at..].starts_with(&ZEROS) {
+                next = at + ZEROS.len() - RECORD_HEADER_BYTES;
+                continue;
+            }
+            next = at + 1;
+            let Some(record) = decode_record(&self.data[at..], self.position(at)) else {
+                continue;
+            };
+            if record.flush_start > hole {
+                return Err(JournalError::Corrupt {
+                    file: path.to_owned(),
+                    offset: self.at as u64,
+                    reason: "no valid record, yet a later flush follows",
+                });
+            }
+            torn = true;
+        }
+        Ok(torn)
+    }
+}

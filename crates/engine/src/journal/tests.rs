@@ -1,0 +1,590 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::mpsc;
+
+use saker_runtime::fs::{Fault, FaultDir, MemDir, Op, OpKind, RealDir, fail_from, read_all};
+
+use super::*;
+
+const CONFIG: JournalConfig = JournalConfig {
+    uuid: [7; 16],
+    shard: 3,
+    segment_bytes: 4096,
+};
+
+type Log = Vec<(Lsn, Kind, Vec<u8>)>;
+
+fn open_from(dir: &MemDir, from: Option<SegmentNo>) -> Result<(Journal, Log)> {
+    let mut log = Vec::new();
+    let journal = Journal::open(
+        Arc::new(dir.clone()),
+        CONFIG,
+        from,
+        &mut |lsn, kind, payload| {
+            log.push((lsn, kind, payload.to_vec()));
+            Ok(())
+        },
+    )?;
+    Ok((journal, log))
+}
+
+fn open(dir: &MemDir) -> (Journal, Log) {
+    open_from(dir, None).unwrap()
+}
+
+fn payloads(log: &Log) -> Vec<&[u8]> {
+    log.iter().map(|(_, _, payload)| &payload[..]).collect()
+}
+
+/// Overwrites bytes of a file, durably.
+fn damage(dir: &MemDir, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    let file = dir.open(name).unwrap();
+    let mut data = read_all(&*file).unwrap();
+    change(&mut data);
+    file.truncate(0).unwrap();
+    file.write_at(0, &data).unwrap();
+    file.sync().unwrap();
+}
+
+#[test]
+fn what_is_flushed_is_replayed_with_its_lsn_and_kind() {
+    let dir = MemDir::new();
+    let (mut journal, log) = open(&dir);
+    assert_eq!(
+        (log.len(), journal.appended(), journal.durable()),
+        (0, 0, 0)
+    );
+    let first = journal.append(Kind::Changes, b"first");
+    let empty = journal.append(Kind::Snapshot, b"");
+    assert_eq!((journal.appended(), journal.durable()), (empty, 0));
+    journal.flush().unwrap();
+    assert_eq!(journal.durable(), empty);
+    let third = journal.append_with(Kind::Changes, |out| out.extend_from_slice(b"third"));
+    journal.flush().unwrap();
+    journal.append(Kind::Changes, b"never flushed");
+    drop(journal);
+
+    let (journal, log) = open(&dir);
+    let expected = [
+        (first, Kind::Changes, b"first".to_vec()),
+        (empty, Kind::Snapshot, b"".to_vec()),
+        (third, Kind::Changes, b"third".to_vec()),
+    ];
+    assert_eq!(log, expected);
+    assert_eq!((journal.appended(), journal.durable()), (third, third));
+}
+
+#[test]
+fn a_flush_larger_than_the_segment_extends_it() {
+    let dir = MemDir::new();
+    let (mut journal, _) = open(&dir);
+    for round in 0..5u8 {
+        journal.append(Kind::Changes, &vec![round; 10_000]);
+        journal.flush().unwrap();
+    }
+    let (_, log) = open(&dir);
+    assert_eq!(log.len(), 5);
+    assert!(
+        log.iter()
+            .zip(0u8..)
+            .all(|((_, _, p), round)| *p == vec![round; 10_000])
+    );
+}
+
+#[test]
+fn the_flusher_writes_while_more_is_appended() {
+    let dir = MemDir::new();
+    let (mut journal, _) = open(&dir);
+    assert!(!journal.flush_begin(|| panic!("nothing to flush")).unwrap());
+    let mut acknowledged = 0;
+    for round in 0u64..200 {
+        let lsn = journal.append(Kind::Changes, &round.to_le_bytes());
+        let (sender, notified) = mpsc::channel();
+        assert!(
+            journal
+                .flush_begin(move || sender.send(()).unwrap())
+                .unwrap()
+        );
+        assert!(journal.flushing());
+        journal.append(Kind::Changes, b"meanwhile");
+        assert!(!journal.flush_begin(|| panic!("already flushing")).unwrap());
+        notified.recv().unwrap();
+        journal.flush_finish().unwrap();
+        assert_eq!(journal.durable(), lsn);
+        if round % 3 == 0 {
+            journal.flush().unwrap();
+        }
+        acknowledged = journal.durable();
+    }
+    assert_eq!(dir.list().unwrap(), ["wal-0000000000000000"]);
+    let (_, log) = open(&dir.crash(1));
+    assert_eq!(log.last().unwrap().0, acknowledged);
+    // A flush inline takes what the flusher has first.
+    journal.append(Kind::Changes, b"a");
+    journal.flush_begin(|| ()).unwrap();
+    let last = journal.append(Kind::Changes, b"b");
+    journal.flush().unwrap();
+    assert_eq!((journal.durable(), journal.flushing()), (last, false));
+}
+
+#[test]
+fn rotation_and_trimming_keep_the_log_whole() {
+    let dir = MemDir::new();
+    let (mut journal, _) = open(&dir);
+    for round in 0..6 {
+        journal.append(Kind::Changes, format!("before {round}").as_bytes());
+        let segment = journal
+            .rotate(format!("snapshot {round}").as_bytes())
+            .unwrap();
+        assert_eq!((segment, journal.segment()), (round + 1, round + 1));
+        assert_eq!(journal.appended(), journal.durable());
+        if round == 3 {
+            let (_, log) = open(&dir);
+            assert_eq!(log.len(), 8);
+            journal.trim(3).unwrap();
+            journal.trim(2).unwrap();
+        }
+    }
+    journal.append(Kind::Changes, b"after");
+    journal.flush().unwrap();
+
+    let (_, log) = open_from(&dir, Some(5)).unwrap();
+    assert_eq!(
+        payloads(&log),
+        [&b"snapshot 4"[..], b"before 5", b"snapshot 5", b"after"]
+    );
+    assert_eq!(log[0].1, Kind::Snapshot);
+    let names: Vec<String> = (5..=6).map(segment_name).collect();
+    assert_eq!(
+        dir.list().unwrap(),
+        names,
+        "open drops what replay does not need"
+    );
+}
+
+#[test]
+fn a_trimmed_segment_is_recycled_and_its_old_records_stay_dead() {
+    let dir = MemDir::new();
+    let (mut journal, _) = open(&dir);
+    for round in 0..20u8 {
+        // The same lengths in every segment, so that stale records lie where new ones end.
+        for _ in 0..5 {
+            journal.append(Kind::Changes, &[round; 50]);
+            journal.flush().unwrap();
+        }
+        let segment = journal.rotate(&[round; 50]).unwrap();
+        journal.trim(segment).unwrap();
+        let (_, log) = open_from(&dir.crash(u64::from(round)), Some(segment)).unwrap();
+        assert_eq!(payloads(&log), [&[round; 50][..]]);
+    }
+    assert_eq!(
+        dir.list().unwrap().len(),
+        2,
+        "the current one and one to recycle"
+    );
+}
+
+/// What the process that writes the log knows when it dies.
+#[derive(Default)]
+struct Story {
+    appended: Vec<(Lsn, Vec<u8>)>,
+    acknowledged: Lsn,
+    /// Where a replay may start.
+    trimmed_to: SegmentNo,
+}
+
+/// A script of everything a journal does. Stops at the first error.
+fn write_story(dir: Arc<dyn Dir>, story: &mut Story) -> Result<()> {
+    let mut journal = Journal::open(dir, CONFIG, None, &mut |_, _, _| Ok(()))?;
+    for round in 0u32..20 {
+        for part in 0..=round % 3 {
+            let payload = vec![(round * 8 + part) as u8; 200 + 400 * part as usize];
+            story
+                .appended
+                .push((journal.append(Kind::Changes, &payload), payload));
+        }
+        if round % 2 == 0 {
+            journal.flush_begin(|| ())?;
+            journal.flush_finish()?;
+        } else {
+            journal.flush()?;
+        }
+        story.acknowledged = journal.durable();
+        if round % 4 == 3 {
+            let snapshot = vec![round as u8; 700];
+            // Both before the call: it may take effect and still fail.
+            let lsn = journal.appended() + (format::RECORD_HEADER_BYTES + snapshot.len()) as u64;
+            story.appended.push((lsn, snapshot.clone()));
+            let segment = journal.rotate(&snapshot)?;
+            story.acknowledged = journal.durable();
+            if round > 4 {
+                story.trimmed_to = segment - 1;
+                journal.trim(segment - 1)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The log must be a run of what was appended, without a hole, up to at least what was
+/// acknowledged.
+fn check_replay(story: &Story, log: &Log, context: &str) {
+    let replayed: Vec<(Lsn, &[u8])> = log.iter().map(|(l, _, p)| (*l, &p[..])).collect();
+    let appended: Vec<(Lsn, &[u8])> = story.appended.iter().map(|(l, p)| (*l, &p[..])).collect();
+    let start = replayed.first().map_or(0, |first| {
+        appended
+            .iter()
+            .position(|record| record == first)
+            .unwrap_or_else(|| panic!("{context}"))
+    });
+    assert_eq!(
+        replayed,
+        appended[start..start + replayed.len()],
+        "{context}"
+    );
+    let end = replayed.last().map_or(0, |record| record.0);
+    assert!(
+        end >= story.acknowledged,
+        "{context}: {end} < {}",
+        story.acknowledged
+    );
+}
+
+#[test]
+fn a_crash_at_any_point_loses_nothing_acknowledged() {
+    let (mut points, mut torn_tails) = (0, 0);
+    for point in 0.. {
+        let disk = MemDir::new();
+        let mut story = Story::default();
+        let faulty = FaultDir::new(Arc::new(disk.clone()), fail_from(point));
+        if write_story(Arc::new(faulty), &mut story).is_ok() {
+            break;
+        }
+        points += 1;
+        for seed in 0..12 {
+            let context = format!("crash at {point}, seed {seed}");
+            let crashed = disk.crash(seed);
+            let (mut journal, log) = open(&crashed);
+            check_replay(&story, &log, &context);
+            torn_tails +=
+                usize::from(journal.appended() < story.appended.last().map_or(0, |r| r.0));
+            let from = Some(story.trimmed_to).filter(|_| story.acknowledged > 0);
+            let (_, log) = open_from(&crashed, from).unwrap();
+            check_replay(&story, &log, &context);
+
+            // What a torn flush left must not come back under what is written next.
+            let before = log.len();
+            journal.append(Kind::Changes, &[0xee; 21]);
+            journal.flush().unwrap();
+            let (_, log) = open(&crashed.crash(seed));
+            assert_eq!(log.len(), before + 1, "{context}");
+            assert_eq!(log[before].2, [0xee; 21], "{context}");
+        }
+    }
+    assert!(points > 70, "{points}");
+    assert!(torn_tails > 100, "{torn_tails}");
+}
+
+#[test]
+fn a_killed_process_loses_nothing_it_wrote() {
+    // Killed between write and sync: the page cache has the record, open replays it, so open
+    // must make it durable.
+    let disk = MemDir::new();
+    drop(open(&disk));
+    let faulty = FaultDir::new(Arc::new(disk.clone()), fail_from(1));
+    let mut journal = Journal::open(Arc::new(faulty), CONFIG, None, &mut |_, _, _| Ok(()));
+    if let Ok(journal) = &mut journal {
+        journal.append(Kind::Changes, b"written");
+        journal.flush().unwrap_err();
+    }
+    let (_, log) = open(&disk);
+    for seed in 0..20 {
+        assert_eq!(open(&disk.crash(seed)).1, log);
+    }
+}
+
+#[test]
+fn a_failed_flush_poisons_the_journal() {
+    for background in [false, true] {
+        for kind in [OpKind::Write, OpKind::Sync] {
+            let disk = MemDir::new();
+            drop(open(&disk));
+            let mut armed = false;
+            let script = move |op: &Op<'_>| {
+                armed |= op.kind == OpKind::Write;
+                match armed && op.kind == kind {
+                    true => Fault::Fail(libc_enospc()),
+                    false => Fault::None,
+                }
+            };
+            let faulty = Arc::new(FaultDir::new(Arc::new(disk.clone()), Box::new(script)));
+            let mut journal = Journal::open(faulty, CONFIG, None, &mut |_, _, _| Ok(())).unwrap();
+            journal.append(Kind::Changes, b"lost");
+            if background {
+                journal.flush_begin(|| ()).unwrap();
+            }
+            let error = journal.flush().unwrap_err();
+            let JournalError::Io { source, .. } = &error else {
+                panic!("{error}")
+            };
+            assert_eq!(source.raw_os_error(), Some(libc_enospc()));
+            let appended = journal.append(Kind::Changes, b"more");
+            assert!(appended > journal.durable());
+            assert!(matches!(
+                journal.flush(),
+                Err(JournalError::Poisoned { .. })
+            ));
+            assert!(matches!(
+                journal.flush_begin(|| ()),
+                Err(JournalError::Poisoned { .. })
+            ));
+            assert!(matches!(
+                journal.rotate(b""),
+                Err(JournalError::Poisoned { .. })
+            ));
+            assert!(matches!(
+                journal.trim(9),
+                Err(JournalError::Poisoned { .. })
+            ));
+            assert_eq!(journal.durable(), 0);
+        }
+    }
+}
+
+fn libc_enospc() -> i32 {
+    28
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_named() {
+    let dir = MemDir::new();
+    let (mut journal, _) = open(&dir);
+    let mut ends = Vec::new();
+    for round in 0..4u8 {
+        ends.push(journal.append(Kind::Changes, &[round; 40]));
+        journal.flush().unwrap();
+    }
+    journal.rotate(b"snapshot").unwrap();
+    let first = segment_name(0);
+    let used = SEGMENT_HEADER_BYTES + ends[3] as usize;
+    for bit in (0..used * 8).step_by(5) {
+        let flipped = dir.crash(0);
+        damage(&flipped, &first, |data| data[bit / 8] ^= 1 << (bit % 8));
+        let error = open_from(&flipped, Some(0)).err().unwrap();
+        let message = error.to_string();
+        assert!(message.contains(&first), "{message}");
+        match error {
+            JournalError::Corrupt { offset, .. } if bit / 8 >= SEGMENT_HEADER_BYTES => {
+                let start = offset as usize;
+                assert!(
+                    start <= bit / 8 && bit / 8 < start + 61,
+                    "bit {bit}: offset {offset}"
+                );
+            }
+            JournalError::Corrupt { offset: 0, .. }
+            | JournalError::NotSaker { .. }
+            | JournalError::NewerFormat { .. }
+                if bit / 8 < SEGMENT_HEADER_BYTES => {}
+            error => panic!("bit {bit}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn in_the_last_segment_too_damage_before_a_later_flush_is_no_torn_tail() {
+    let dir = MemDir::new();
+    let (mut journal, _) = open(&dir);
+    journal.append(Kind::Changes, &[1; 40]);
+    journal.flush().unwrap();
+    journal.append(Kind::Changes, &[2; 40]);
+    journal.append(Kind::Changes, &[3; 40]);
+    journal.flush().unwrap();
+    let at = SEGMENT_HEADER_BYTES + 30;
+    let flipped = dir.crash(0);
+    damage(&flipped, &segment_name(0), |data| data[at] ^= 1);
+    let error = open_from(&flipped, None).err().unwrap();
+    assert!(
+        matches!(error, JournalError::Corrupt { offset: 128, .. }),
+        "{error}"
+    );
+
+    // A hole in the last flush is what a torn write leaves: cut, and what follows it is erased.
+    damage(&dir, &segment_name(0), |data| data[at + 61] ^= 1);
+    let (journal, log) = open(&dir);
+    assert_eq!(payloads(&log), [&[1; 40][..]]);
+    assert_eq!(journal.durable(), 61);
+    let data = read_all(&*dir.open(&segment_name(0)).unwrap()).unwrap();
+    assert!(
+        data[SEGMENT_HEADER_BYTES + 61..]
+            .iter()
+            .all(|&byte| byte == 0)
+    );
+}
+
+#[test]
+fn foreign_and_newer_files_are_refused_by_name() {
+    let dir = MemDir::new();
+    drop(open(&dir));
+    let name = segment_name(0);
+    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let dir = dir.crash(0);
+        damage(&dir, &name, change);
+        open_from(&dir, None).err().unwrap()
+    };
+    let error = refused(&|data| data[8] = 2);
+    assert!(
+        matches!(
+            error,
+            JournalError::NewerFormat {
+                version: 2,
+                features: 0,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("newer"), "{error}");
+    let error = refused(&|data| data[16] = 1);
+    assert!(
+        matches!(error, JournalError::NewerFormat { version: 1, .. }),
+        "{error}"
+    );
+    let error = refused(&|data| data[20] = 1);
+    assert!(
+        matches!(error, JournalError::NewerFormat { features: 1, .. }),
+        "{error}"
+    );
+    let error = refused(&|data| data[0] = b'X');
+    assert!(matches!(error, JournalError::NotSaker { .. }), "{error}");
+    let error = refused(&|data| data.truncate(3));
+    assert!(matches!(error, JournalError::NotSaker { .. }), "{error}");
+    let error = refused(&|data| data.truncate(60));
+    assert!(
+        matches!(error, JournalError::Corrupt { offset: 0, .. }),
+        "{error}"
+    );
+
+    // A compatible feature that this code does not know is no reason to refuse.
+    let newer = dir.crash(0);
+    damage(&newer, &name, |data| {
+        data[12] = 1;
+        let crc = crc32c::crc32c(&data[..SEGMENT_HEADER_BYTES - 4]);
+        data[SEGMENT_HEADER_BYTES - 4..SEGMENT_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    });
+    open(&newer);
+}
+
+#[test]
+fn a_log_of_another_cluster_shard_or_place_is_refused() {
+    let dir = MemDir::new();
+    let (mut journal, _) = open(&dir);
+    journal.rotate(b"").unwrap();
+    let open_as = |config| {
+        let opened = Journal::open(Arc::new(dir.clone()), config, None, &mut |_, _, _| Ok(()));
+        opened.err().unwrap().to_string()
+    };
+    let error = open_as(JournalConfig {
+        uuid: [8; 16],
+        ..CONFIG
+    });
+    assert!(error.contains("another cluster"), "{error}");
+    let error = open_as(JournalConfig { shard: 4, ..CONFIG });
+    assert!(error.contains("another shard"), "{error}");
+    dir.rename(&segment_name(1), &segment_name(2)).unwrap();
+    let error = open_from(&dir, Some(0)).err().unwrap();
+    assert!(
+        matches!(error, JournalError::MissingSegment { segment: 1, .. }),
+        "{error}"
+    );
+    let error = open_from(&dir, Some(2)).err().unwrap();
+    assert!(matches!(error, JournalError::Misplaced { .. }), "{error}");
+    let error = open_from(&dir, Some(3)).err().unwrap();
+    assert!(
+        matches!(error, JournalError::MissingSegment { segment: 3, .. }),
+        "{error}"
+    );
+    let error = open_from(&MemDir::new(), Some(0)).err().unwrap();
+    assert!(
+        matches!(error, JournalError::MissingSegment { segment: 0, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_record_the_caller_cannot_apply_stops_the_open() {
+    let dir = MemDir::new();
+    let (mut journal, _) = open(&dir);
+    journal.append(Kind::Changes, b"bad");
+    journal.flush().unwrap();
+    let opened = Journal::open(
+        Arc::new(dir),
+        CONFIG,
+        None,
+        &mut |_, _, _| Err("why".into()),
+    );
+    let error = opened.err().unwrap();
+    assert!(
+        matches!(error, JournalError::Replay { offset: 128, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn no_bytes_make_the_decoders_panic() {
+    let mut data = Vec::new();
+    let lsn = encode_record(&mut data, 100, 4, Kind::Changes, |out| {
+        out.extend_from_slice(&[9; 64])
+    });
+    assert_eq!(lsn, 100 + data.len() as u64);
+    assert!(format::decode_record(&data, 100).is_some());
+    assert!(format::decode_record(&data, 101).is_none());
+    for len in 0..data.len() {
+        assert!(format::decode_record(&data[..len], 100).is_none());
+    }
+    for bit in 0..data.len() * 8 {
+        data[bit / 8] ^= 1 << (bit % 8);
+        assert!(format::decode_record(&data, 100).is_none(), "bit {bit}");
+        data[bit / 8] ^= 1 << (bit % 8);
+    }
+    let mut state = 1u32;
+    for len in 0..2000 {
+        let noise: Vec<u8> = (0..len % 200)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 24) as u8
+            })
+            .collect();
+        assert!(format::decode_record(&noise, 0).is_none());
+        assert!(SegmentHeader::decode(&noise, "noise").is_err());
+    }
+}
+
+#[test]
+fn the_same_on_real_files() {
+    let path = std::env::temp_dir().join(format!("saker-journal-{}", std::process::id()));
+    let open = |from, log: &mut Log| {
+        let dir = Arc::new(RealDir::open(&path).unwrap());
+        Journal::open(dir, CONFIG, from, &mut |lsn, kind, payload| {
+            log.push((lsn, kind, payload.to_vec()));
+            Ok(())
+        })
+    };
+    let mut journal = open(None, &mut Vec::new()).unwrap();
+    assert!(matches!(
+        open(None, &mut Vec::new()),
+        Err(JournalError::Io { action: "lock", .. })
+    ));
+    for round in 0..10u8 {
+        journal.append(Kind::Changes, &[round; 3000]);
+        journal.flush().unwrap();
+        if round % 3 == 2 {
+            let segment = journal.rotate(&[round; 5000]).unwrap();
+            journal.trim(segment).unwrap();
+        }
+    }
+    drop(journal);
+    let mut log = Vec::new();
+    open(Some(3), &mut log).unwrap();
+    assert_eq!(payloads(&log), [&[8; 5000][..], &[9; 3000][..]]);
+    std::fs::remove_dir_all(&path).unwrap();
+}

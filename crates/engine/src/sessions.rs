@@ -1,0 +1,217 @@
+//! Results of retries (protocols.md, rule 15): each mutation of a session is executed at most
+//! once on a node, and every copy of it gets the same answer.
+//!
+//! Pure state. The node journals the results of mutations that changed something in the record
+//! of the change itself; refusals live in memory only, since running them again does no harm.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use saker_types::change::StoredResult;
+use saker_types::wire::Ctx;
+use saker_types::{Class, Errno, Error, limits};
+
+/// Sessions a node remembers; beyond it the one unused for longest is forgotten, and its client
+/// is refused (never misled).
+pub const SESSIONS_MAX: usize = 65_536;
+
+/// What to do with a mutation that arrived.
+#[derive(Debug, PartialEq)]
+pub enum Verdict {
+    /// It is new: execute it and call [`Sessions::finish`] or [`Sessions::forget`].
+    Run,
+    /// It was executed: this is the answer (status, body).
+    Answer(u16, Bytes),
+    /// It is being executed: the waiter will be handed out by `finish`.
+    Joined,
+    /// It cannot be executed any more.
+    Refuse(Error),
+}
+
+struct Session<W> {
+    ack: u64,
+    results: BTreeMap<u64, (u16, Bytes)>,
+    running: BTreeMap<u64, Vec<W>>,
+    used: u64,
+}
+
+/// The sessions of one node; `W` is whom to answer.
+pub struct Sessions<W> {
+    sessions: FxHashMap<u64, Session<W>>,
+    clock: u64,
+}
+
+impl<W> Default for Sessions<W> {
+    fn default() -> Self {
+        Sessions { sessions: FxHashMap::default(), clock: 0 }
+    }
+}
+
+impl<W> Sessions<W> {
+    /// Begins a session; `false` if it was known.
+    pub fn open(&mut self, session: u64) -> bool {
+        if self.sessions.contains_key(&session) {
+            return false;
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            let idle = self.sessions.iter().filter(|(_, s)| s.running.is_empty());
+            if let Some(oldest) = idle.min_by_key(|(id, s)| (s.used, **id)).map(|(id, _)| *id) {
+                self.sessions.remove(&oldest);
+            }
+        }
+        self.clock += 1;
+        let fresh = Session {
+            ack: 0,
+            results: BTreeMap::new(),
+            running: BTreeMap::new(),
+            used: self.clock,
+        };
+        self.sessions.insert(session, fresh);
+        true
+    }
+
+    /// Ends a session and drops its results.
+    pub fn close(&mut self, session: u64) {
+        self.sessions.remove(&session);
+    }
+
+    /// A mutation has arrived; the waiter is kept until `finish` or `forget`.
+    pub fn begin(&mut self, ctx: &Ctx, waiter: W) -> Verdict {
+        self.clock += 1;
+        let Some(session) = self.sessions.get_mut(&ctx.session) else {
+            return Verdict::Refuse(Error::of_class(Class::SessionLost, Errno::EIO));
+        };
+        session.used = self.clock;
+        if ctx.ack > session.ack {
+            session.ack = ctx.ack;
+            session.results = session.results.split_off(&ctx.ack);
+        }
+        if ctx.seq == 0 || ctx.seq < session.ack {
+            return Verdict::Refuse(Error::of_class(Class::Fatal, Errno::EINVAL));
+        }
+        if let Some((status, body)) = session.results.get(&ctx.seq) {
+            return Verdict::Answer(*status, body.clone());
+        }
+        if let Some(waiters) = session.running.get_mut(&ctx.seq) {
+            waiters.push(waiter);
+            return Verdict::Joined;
+        }
+        if session.results.len() + session.running.len() >= limits::SESSION_RESULTS_MAX {
+            return Verdict::Refuse(Error::retry("too many unanswered requests in the session"));
+        }
+        session.running.insert(ctx.seq, vec![waiter]);
+        Verdict::Run
+    }
+
+    /// It was executed with this answer: who waits for it.
+    pub fn finish(&mut self, session: u64, seq: u64, status: u16, body: Bytes) -> Vec<W> {
+        let Some(session) = self.sessions.get_mut(&session) else { return Vec::new() };
+        if seq >= session.ack {
+            session.results.insert(seq, (status, body));
+        }
+        session.running.remove(&seq).unwrap_or_default()
+    }
+
+    /// It was not executed, and may be sent again: who waits.
+    pub fn forget(&mut self, session: u64, seq: u64) -> Vec<W> {
+        let session = self.sessions.get_mut(&session);
+        session.and_then(|s| s.running.remove(&seq)).unwrap_or_default()
+    }
+
+    /// The acknowledged watermark of a session.
+    pub fn ack(&self, session: u64) -> u64 {
+        self.sessions.get(&session).map_or(0, |s| s.ack)
+    }
+
+    /// Replays a journaled result.
+    pub fn restore(&mut self, result: StoredResult) {
+        self.open(result.session);
+        let Some(session) = self.sessions.get_mut(&result.session) else { return };
+        if result.ack > session.ack {
+            session.ack = result.ack;
+            session.results = session.results.split_off(&result.ack);
+        }
+        // seq 0 carries a watermark without a result (snapshots).
+        if result.seq >= session.ack && result.seq > 0 {
+            session.results.insert(result.seq, (result.status as u16, result.body));
+        }
+    }
+
+    /// Everything that must survive, as results to `restore`; a session without results appears
+    /// with seq 0.
+    pub fn snapshot(&self) -> Vec<StoredResult> {
+        let mut out = Vec::new();
+        for (&session, s) in &self.sessions {
+            out.push(StoredResult { session, ack: s.ack, ..Default::default() });
+            // Refusals are kept in memory only.
+            for (&seq, (status, body)) in s.results.iter().filter(|(_, (status, _))| *status == 0) {
+                let status = u32::from(*status);
+                out.push(StoredResult { session, seq, ack: s.ack, status, body: body.clone() });
+            }
+        }
+        out.sort_unstable_by_key(|r| (r.session, r.seq));
+        out
+    }
+
+    /// Number of sessions.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ctx(seq: u64, ack: u64) -> Ctx {
+        Ctx { session: 9, seq, ack, ..Default::default() }
+    }
+
+    #[test]
+    fn a_retry_gets_the_first_answer() {
+        let mut s = Sessions::default();
+        assert!(matches!(s.begin(&ctx(1, 0), 'a'), Verdict::Refuse(e) if e.is(Class::SessionLost)));
+        assert!(s.open(9) && !s.open(9));
+        assert_eq!(s.begin(&ctx(1, 0), 'a'), Verdict::Run);
+        assert_eq!(s.begin(&ctx(1, 0), 'b'), Verdict::Joined);
+        assert_eq!(s.finish(9, 1, 0, Bytes::from_static(b"x")), vec!['a', 'b']);
+        assert_eq!(s.begin(&ctx(1, 0), 'c'), Verdict::Answer(0, Bytes::from_static(b"x")));
+    }
+
+    #[test]
+    fn the_watermark_prunes_and_refuses() {
+        let mut s = Sessions::default();
+        s.open(9);
+        for seq in 1..=3 {
+            assert_eq!(s.begin(&ctx(seq, 0), ()), Verdict::Run);
+            s.finish(9, seq, 0, Bytes::new());
+        }
+        assert_eq!(s.begin(&ctx(4, 3), ()), Verdict::Run);
+        assert!(matches!(s.begin(&ctx(2, 0), ()), Verdict::Refuse(e) if e.is(Class::Fatal)));
+        assert_eq!(s.begin(&ctx(3, 0), ()), Verdict::Answer(0, Bytes::new()));
+    }
+
+    #[test]
+    fn a_snapshot_restores_results_and_watermarks_but_no_refusals() {
+        let mut s = Sessions::default();
+        s.open(9);
+        s.open(10);
+        for seq in 5..=6 {
+            assert_eq!(s.begin(&ctx(seq, 5), ()), Verdict::Run);
+        }
+        s.finish(9, 5, 0, Bytes::from_static(b"five"));
+        s.finish(9, 6, 17, Bytes::new());
+        let mut again = Sessions::default();
+        s.snapshot().into_iter().for_each(|r| again.restore(r));
+        assert_eq!(again.begin(&ctx(5, 0), ()), Verdict::Answer(0, Bytes::from_static(b"five")));
+        assert_eq!(again.begin(&ctx(6, 0), ()), Verdict::Run);
+        assert!(matches!(again.begin(&ctx(4, 0), ()), Verdict::Refuse(_)));
+        assert!(!again.open(10));
+    }
+}

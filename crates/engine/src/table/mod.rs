@@ -1,0 +1,56 @@
+//! Tables: where rows (byte keys, byte values) live once they leave the overlay of [`crate::Db`].
+
+use std::io;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+mod embedded;
+mod memory;
+#[cfg(test)]
+mod tests;
+
+pub use embedded::{EmbeddedConfig, EmbeddedTable};
+pub use memory::MemoryTable;
+
+/// A row to write: its key, and its value or `None` to delete it.
+pub type RowChange = (Bytes, Option<Bytes>);
+
+/// Called with each row of a scan: its key and value.
+pub type OnRow<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// Longest key a table takes, in bytes.
+pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
+
+/// A sorted map of rows. One thread writes, others may read meanwhile.
+///
+/// Keys have 1 to [`KEY_BYTES_MAX`] bytes. Keys that start with [`RESERVED`] are the engine's own
+/// few: only `get` reads them, and no scan reaches past `[RESERVED]`.
+pub trait Table: Send + Sync {
+    /// The value of a row. Of a row that is absent, a bloom filter says so in most cases.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError>;
+
+    /// Calls `f` with the rows from `start` (inclusive) to `end` (exclusive) in order of keys,
+    /// until it breaks.
+    fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<(), TableError>;
+
+    /// Writes rows, whose keys must ascend strictly. Readable on return; durable, any part of
+    /// them, at any time from the call on. Takes the rows one by one: they need not fit in memory.
+    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<(), TableError>;
+
+    /// Makes everything written durable.
+    fn persist(&self) -> Result<(), TableError>;
+}
+
+/// First byte of the engine's own keys.
+pub const RESERVED: u8 = 0xff;
+
+/// A table failed. What it holds on disk is still what the last `persist` made durable.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum TableError {
+    #[error("table: {0}")]
+    Embedded(#[from] fjall::Error),
+    #[error("table: {0}")]
+    Io(#[from] io::Error),
+}

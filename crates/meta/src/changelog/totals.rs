@@ -1,0 +1,57 @@
+//! This shard's totals of each directory: a change-log compacted to its end. All changes of one
+//! batch to a directory cost one row.
+
+use bytes::Bytes;
+use prost::Message;
+use saker_types::change::{id_key, table};
+use saker_types::wire::Totals;
+use saker_types::{Error, InodeId};
+
+use crate::request::{Step, Stop, Wait};
+use crate::shard::Shard;
+
+impl Shard {
+    /// Totals of a directory, as of now.
+    pub(crate) fn totals(&mut self, dir: InodeId) -> Result<Totals, Error> {
+        match self.dirty_totals.get(&dir) {
+            Some(totals) => Ok(*totals),
+            None => Ok(self.get_as(&id_key(table::TOTALS, dir))?.unwrap_or_default()),
+        }
+    }
+
+    /// An entry of the directory came, went or was replaced.
+    pub(crate) fn change_totals(&mut self, dir: InodeId, f: impl FnOnce(&mut Totals)) -> Step<()> {
+        let mut totals = self.totals(dir)?;
+        totals.version += 1;
+        totals.mtime_ns = totals.mtime_ns.max(self.wall_ns());
+        f(&mut totals);
+        self.dirty_totals.insert(dir, totals);
+        Ok(())
+    }
+
+    /// The end of the batch: one row for each directory that changed.
+    pub(crate) fn write_totals(&mut self) {
+        while let Some((dir, totals)) = self.dirty_totals.pop_first() {
+            self.put(id_key(table::TOTALS, dir), Bytes::from(totals.encode_to_vec()));
+        }
+    }
+
+    /// New changes to a frozen directory wait; commits do not ask.
+    pub(crate) fn not_frozen(&mut self, dir: InodeId) -> Step<()> {
+        if self.frozen.is_empty() || !self.frozen.contains_key(&dir) {
+            return Ok(());
+        }
+        Err(Stop::Wait(Wait::Frozen(dir)))
+    }
+
+    /// Ends freezes whose time is over.
+    pub(crate) fn thaw(&mut self) {
+        let now = self.hub.now();
+        let over: Vec<InodeId> =
+            self.frozen.iter().filter(|(_, until)| **until <= now).map(|(dir, _)| *dir).collect();
+        for dir in over {
+            self.frozen.remove(&dir);
+            self.wake(&Wait::Frozen(dir));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Ids that left their names here (rule 16): kept for a lease after they left, longer while a
+//! client with an open handle renews; then an orphan's chunks are deleted, and the record.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use rustc_hash::FxHashMap;
+use saker_runtime::time::Time;
+use saker_types::wire::{ChunkDeleteReq, Empty, Op, RenewReply, RenewReq};
+use saker_types::{InodeId, Locator, NodeId, limits};
+
+use crate::request::Step;
+use crate::shard::{Handle, Shard, encoded};
+
+const LEASE: Duration = Duration::from_nanos(limits::LEASE_NS);
+/// Records ended in one step.
+const BATCH: usize = 1_024;
+
+/// When each gone record may end.
+#[derive(Default)]
+pub struct Leases {
+    until: FxHashMap<InodeId, Time>,
+    queue: VecDeque<(Time, InodeId)>,
+}
+
+impl Leases {
+    /// The id left its name just now, or the shard just started.
+    pub fn start(&mut self, id: InodeId, now: Time) {
+        self.until.insert(id, now + LEASE);
+        self.queue.push_back((now + LEASE, id));
+    }
+
+    /// Somebody still has it open.
+    fn renew(&mut self, id: InodeId, now: Time) {
+        if let Some(until) = self.until.get_mut(&id) {
+            *until = now + LEASE;
+        }
+    }
+
+    /// Ids whose time is over, at most a batch.
+    fn expired(&mut self, now: Time) -> Vec<InodeId> {
+        let mut out = Vec::new();
+        while out.len() < BATCH && self.queue.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, id)) = self.queue.pop_front() else { break };
+            match self.until.get(&id) {
+                Some(until) if *until > now => self.queue.push_back((*until, id)),
+                Some(_) => {
+                    self.until.remove(&id);
+                    out.push(id);
+                }
+                None => {}
+            }
+        }
+        out
+    }
+
+    /// When to look again.
+    pub fn next(&self) -> Option<Time> {
+        self.queue.front().map(|(at, _)| *at)
+    }
+
+    /// Records kept.
+    pub fn len(&self) -> usize {
+        self.until.len()
+    }
+}
+
+impl Shard {
+    /// Serves renewals of open handles.
+    pub(crate) fn renew(&mut self, msg: &RenewReq) -> Step<Bytes> {
+        let mut moved: Vec<Locator> = Vec::new();
+        let now = self.hub.now();
+        for handle in msg.handles.iter().take(limits::COMPONENTS_MAX) {
+            let Some(gone) = self.gone(handle.id)? else { continue };
+            self.leases.renew(handle.id, now);
+            moved.extend(gone.moved);
+        }
+        Ok(encoded(&RenewReply { moved }))
+    }
+
+    /// Ends what is over.
+    pub(crate) fn expire_gone(&mut self) {
+        let ids = self.leases.expired(self.hub.now());
+        let mut chunked = Vec::new();
+        for id in ids {
+            match self.gone(id) {
+                Ok(Some(gone)) if gone.orphan.as_ref().is_some_and(|inode| inode.attr.chunked) => {
+                    chunked.push(id);
+                }
+                Ok(Some(_)) => self.end_gone(id),
+                Ok(None) => {}
+                Err(_) => self.leases.start(id, self.hub.now()),
+            }
+        }
+        if !chunked.is_empty() {
+            let h = self.handle();
+            self.hub.spawn(delete_chunks(h, chunked));
+        }
+    }
+
+    fn end_gone(&mut self, id: InodeId) {
+        if let Err(e) = self.drop_gone(id) {
+            tracing::error!("cannot end the record of inode {id:#x}: {e}");
+        }
+    }
+}
+
+/// Every store deletes what it has of these; then the records may go.
+async fn delete_chunks(h: Handle, ids: Vec<InodeId>) {
+    let stores = h.shard().map.stores.len() as u16;
+    let request = ChunkDeleteReq { ids };
+    let calls = (0..stores).map(|n| {
+        h.hub.ask_until::<Empty>(NodeId::Store(n), Op::ChunkDelete, 0, &request, Bytes::new())
+    });
+    let failed = join_all(calls).await.into_iter().find_map(Result::err);
+    let mut s = h.shard();
+    let now = s.hub.now();
+    for id in request.ids {
+        match &failed {
+            None => s.end_gone(id),
+            Some(_) => s.leases.start(id, now),
+        }
+    }
+    if let Some(e) = failed {
+        tracing::error!("a store refuses to delete chunks: {e}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewed_lease_outlives_the_first() {
+        let mut leases = Leases::default();
+        let start = Time::default();
+        leases.start(1, start);
+        leases.start(2, start);
+        leases.renew(2, start + LEASE / 2);
+        assert_eq!(leases.expired(start + LEASE / 2), vec![]);
+        assert_eq!(leases.expired(start + LEASE), vec![1]);
+        assert_eq!(leases.expired(start + LEASE * 3 / 2), vec![2]);
+        assert_eq!(leases.len(), 0);
+    }
+}

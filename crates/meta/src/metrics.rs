@@ -1,0 +1,58 @@
+//! Counters of an MNode; all its shards share them.
+
+use saker_runtime::telemetry::{Counter, Gauge, OpCounters, Registry};
+use saker_types::wire::Op;
+
+/// The counters; cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    /// Requests served, by operation.
+    pub requests: OpCounters,
+    /// Batches that changed something.
+    pub batches: Counter,
+    /// Misdirected requests passed on.
+    pub forwards: Counter,
+    /// Entries fetched from their owners.
+    pub fetches: Counter,
+    /// Invalidations served.
+    pub invalidations: Counter,
+    /// Flushes of the journals.
+    pub flushes: Counter,
+    /// Inodes that live here.
+    pub inodes: Gauge,
+}
+
+impl Metrics {
+    /// Declares them.
+    pub fn new(registry: &Registry) -> Metrics {
+        let ops: Vec<(u16, &'static str)> =
+            Op::ALL.iter().map(|op| (*op as u16, op.name())).collect();
+        Metrics {
+            requests: registry.op_counters(
+                "saker_mnode_requests_total",
+                "Requests served, by operation.",
+                &[],
+                "op",
+                &ops,
+            ),
+            batches: registry.counter(
+                "saker_mnode_batches_total",
+                "Batches that changed something: one journal record each.",
+            ),
+            forwards: registry.counter(
+                "saker_mnode_forwards_total",
+                "Requests of clients with an old map, passed on to the owner.",
+            ),
+            fetches: registry.counter(
+                "saker_mnode_fetches_total",
+                "Directory entries fetched from their owners into the namespace replica.",
+            ),
+            invalidations: registry.counter(
+                "saker_mnode_invalidations_total",
+                "Invalidations of the coordinator served.",
+            ),
+            flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals."),
+            inodes: registry.gauge("saker_mnode_inodes", "Inodes that live here."),
+        }
+    }
+}

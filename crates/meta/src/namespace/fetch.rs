@@ -1,0 +1,114 @@
+//! Lazy replication: a missing entry is fetched from its owner, once for all who wait.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use saker_types::wire::{Dentry, EntryKey, FetchReq, Op};
+use saker_types::{Class, Error, InodeId, NodeId};
+
+use super::replica::{Dir, Fetching};
+use crate::request::{Found, Rq, Step, Wait};
+use crate::shard::{Handle, Shard, encoded};
+
+/// How long one attempt may take; the owner parks a fetch while the entry is prepared.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after a failed attempt.
+const FETCH_PAUSE: Duration = Duration::from_millis(5);
+
+impl Shard {
+    /// Starts the fetch that a request waits for, unless it is under way.
+    pub(crate) fn start_fetch(&mut self, key: &EntryKey, anchor_id: InodeId) {
+        let id = (key.clone(), anchor_id);
+        if self.replica.fetching.contains_key(&id) {
+            return;
+        }
+        self.replica.fetching.insert(id, Fetching::default());
+        self.metrics.fetches.inc();
+        let fetch = fetch(self.handle(), key.clone(), anchor_id);
+        self.hub.spawn(fetch);
+    }
+
+    /// The owner's side of a fetch.
+    pub(crate) fn fetch(&mut self, _rq: &Rq, msg: &FetchReq) -> Step<bytes::Bytes> {
+        self.must_own(&msg.name)?;
+        match self.dentry(msg.pid, &msg.name, msg.anchor_id) {
+            Err(crate::request::Stop::Wait(_)) if msg.nowait => {
+                Err(Error::retry("the entry is prepared").into())
+            }
+            other => Ok(encoded(&other?)),
+        }
+    }
+}
+
+/// One fetch, until it has an answer or nobody waits for it any more.
+async fn fetch(h: Handle, key: EntryKey, anchor_id: InodeId) {
+    let wait = Wait::Fetch(key.clone(), anchor_id);
+    loop {
+        // Who waits now may use an answer that says "no directory"; who comes later began after
+        // the question was asked, and asks again.
+        let early: Vec<Rc<Rq>> = {
+            let mut s = h.shard();
+            if let Some(fetching) = s.replica.fetching.get_mut(&(key.clone(), anchor_id)) {
+                fetching.stale = false;
+            }
+            s.parked.get(&wait).cloned().unwrap_or_default()
+        };
+        let owner = NodeId::Shard(h.shard().map.shard_of_name(&key.name));
+        let request = FetchReq { pid: key.pid, name: key.name.clone(), nowait: false, anchor_id };
+        let answer: Result<Dentry, Error> =
+            h.hub.ask(owner, Op::Fetch, 0, &request, FETCH_TIMEOUT).await;
+        if h.shard().fetch_answered(&key, anchor_id, answer, &early) {
+            return;
+        }
+        h.hub.sleep(FETCH_PAUSE).await;
+    }
+}
+
+impl Shard {
+    /// Uses an answer; false if the question must be asked again.
+    fn fetch_answered(
+        &mut self,
+        key: &EntryKey,
+        anchor_id: InodeId,
+        answer: Result<Dentry, Error>,
+        early: &[Rc<Rq>],
+    ) -> bool {
+        let id = (key.clone(), anchor_id);
+        let stale = self.replica.fetching.get(&id).is_none_or(|fetching| fetching.stale);
+        match answer {
+            // It was overtaken by an invalidation: it says nothing (rule 2).
+            Ok(_) if stale => return false,
+            Ok(dentry) => self.fetched(key, anchor_id, dentry, early),
+            Err(e) if e.is(Class::Retry) || e.is(Class::RefreshMap) => {
+                let wanted = self.parked.contains_key(&Wait::Fetch(key.clone(), anchor_id));
+                if !wanted {
+                    self.replica.fetching.remove(&id);
+                }
+                return !wanted;
+            }
+            Err(e) => self.fetch_failed(key, anchor_id, e),
+        }
+        true
+    }
+
+    fn fetched(&mut self, key: &EntryKey, anchor_id: InodeId, dentry: Dentry, early: &[Rc<Rq>]) {
+        self.replica.fetching.remove(&(key.clone(), anchor_id));
+        if let Some(dir) = Dir::of(&dentry) {
+            self.replica.insert(key.pid, key.name.clone(), dir);
+        }
+        for rq in early {
+            let found = Found { key: key.clone(), anchor_id, dentry: dentry.clone() };
+            rq.found.borrow_mut().push(found);
+        }
+        self.wake(&Wait::Fetch(key.clone(), anchor_id));
+    }
+
+    fn fetch_failed(&mut self, key: &EntryKey, anchor_id: InodeId, error: Error) {
+        self.replica.fetching.remove(&(key.clone(), anchor_id));
+        let waiting = self.parked.remove(&Wait::Fetch(key.clone(), anchor_id)).unwrap_or_default();
+        self.parked_count -= waiting.len();
+        for rq in waiting {
+            self.finish(&rq, Err(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Path resolution under the guard: a shard runs one request at a time, so that everything from
+//! the first resolved component to the change is one atomic step (rules 1, 2). A missing entry
+//! parks the request, which later runs again from the root (rule 4).
+
+use bytes::Bytes;
+use saker_types::wire::{At, Dentry, EntryKey};
+use saker_types::{Access, Cred, Errno, Error, InodeId, Locator, access, check_name, limits};
+
+use super::replica::Dir;
+use crate::request::{Rq, Step, Stop, Wait};
+use crate::shard::Shard;
+
+/// The directory that holds the last component.
+#[derive(Clone, Copy, Debug)]
+pub struct Parent {
+    /// The directory.
+    pub dir: Dir,
+    /// It and all directories on the way may be searched by everyone.
+    pub searchable: bool,
+}
+
+impl Shard {
+    /// Resolves all but the last component. The caller may search every directory on the way
+    /// and the parent itself.
+    pub(crate) fn parent(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Parent> {
+        if at.path.len() > limits::COMPONENTS_MAX {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        let mut dir = self.anchor(rq, &at.anchor)?;
+        let mut searchable = true;
+        let last = at.path.len().saturating_sub(1);
+        for (i, name) in at.path.iter().enumerate() {
+            check_name(name).map_err(|e| Error::at(e, i))?;
+            access::check(dir.mode, dir.uid, dir.gid, cred, Access::X)
+                .map_err(|e| Error { component: i as u32, ..e })?;
+            searchable &= dir.mode & 0o001 != 0;
+            if i < last {
+                dir = self.child(rq, &dir, name, i)?;
+            }
+        }
+        Ok(Parent { dir, searchable })
+    }
+
+    /// Resolves all components to a directory, of which this shard need not be the owner.
+    pub(crate) fn directory(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Dir> {
+        let parent = self.parent(rq, cred, at)?;
+        match at.path.split_last() {
+            None => Ok(parent.dir),
+            Some((name, rest)) => self.child(rq, &parent.dir, name, rest.len()),
+        }
+    }
+
+    /// The directory where a walk starts, if its id is still where it was last known (rule 16).
+    fn anchor(&mut self, rq: &Rq, anchor: &Locator) -> Step<Dir> {
+        if anchor.home_slot.is_some() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        if let Some(dir) = self.known(anchor.pid, &anchor.name)?
+            && dir.id == anchor.id
+        {
+            return Ok(dir);
+        }
+        let answer = self.ask_owner(rq, anchor.pid, &anchor.name, anchor.id)?;
+        if let Some(moved) = answer.moved {
+            return Err(Error::moved(moved).into());
+        }
+        match Dir::of(&answer) {
+            Some(dir) if dir.id == anchor.id => Ok(dir),
+            _ if answer.id == anchor.id => Err(Errno::ENOTDIR.into()),
+            _ => Err(Error::new(Errno::ENOENT).with_text("the directory was removed").into()),
+        }
+    }
+
+    fn child(&mut self, rq: &Rq, dir: &Dir, name: &Bytes, i: usize) -> Step<Dir> {
+        if let Some(dir) = self.known(dir.id, name)? {
+            return Ok(dir);
+        }
+        let answer = self.ask_owner(rq, dir.id, name, 0)?;
+        match Dir::of(&answer) {
+            Some(dir) => Ok(dir),
+            None if answer.id == 0 => Err(Error::at(Errno::ENOENT, i).into()),
+            None if !answer.target.is_empty() => Err(Error::symlink(i, answer.target).into()),
+            None => Err(Error::at(Errno::ENOTDIR, i).into()),
+        }
+    }
+
+    /// A directory that the replica or an own row knows.
+    fn known(&mut self, pid: InodeId, name: &[u8]) -> Step<Option<Dir>> {
+        if let Some(dir) = self.replica.get(pid, name) {
+            return Ok(Some(dir));
+        }
+        if !self.owns(name) {
+            return Ok(None);
+        }
+        let found = Dir::of(&self.dentry(pid, name, 0)?);
+        if let Some(dir) = found {
+            // Own directories are kept in the replica, too: the broadcast reaches their owner.
+            self.replica.insert(pid, Bytes::copy_from_slice(name), dir);
+        }
+        Ok(found)
+    }
+
+    /// What the owner says of an entry that is not known as a directory.
+    fn ask_owner(&mut self, rq: &Rq, pid: InodeId, name: &[u8], anchor_id: InodeId) -> Step<Dentry> {
+        if self.owns(name) {
+            return self.dentry(pid, name, anchor_id);
+        }
+        let matches = |key: &EntryKey| key.pid == pid && key.name == name;
+        let found = rq.found.borrow();
+        // The last answer is the newest.
+        let answer = found.iter().rev().find(|f| matches(&f.key) && f.anchor_id == anchor_id);
+        match answer {
+            Some(answer) => Ok(answer.dentry.clone()),
+            None => Err(Stop::Wait(Wait::Fetch(Shard::entry_key(pid, name), anchor_id))),
+        }
+    }
+
+    /// The owner's view of an entry; waits while a transaction holds it.
+    pub(crate) fn dentry(&mut self, pid: InodeId, name: &[u8], anchor_id: InodeId) -> Step<Dentry> {
+        let key = self.map.key(pid, name);
+        if let Some(txn) = self.locked_by(&key) {
+            return Err(Stop::Wait(Wait::Txn(txn)));
+        }
+        let mut answer = Dentry::default();
+        if let Some(inode) = self.entry(&key)? {
+            let a = &inode.attr;
+            answer = Dentry {
+                id: a.id,
+                mode: a.mode,
+                uid: a.uid,
+                gid: a.gid,
+                policy: inode.policy,
+                ..answer
+            };
+            if a.kind() == saker_types::FileKind::Symlink && inode.home_slot.is_none() {
+                answer.target = inode.inline.clone();
+            }
+        }
+        if anchor_id != 0 && answer.id != anchor_id {
+            answer.moved = self.gone(anchor_id)?.and_then(|gone| gone.moved);
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,147 @@
+//! create, mkdir, mknod, symlink: one row, and the parent's totals, in one batch of one shard.
+
+use bytes::Bytes;
+use saker_types::wire::{CreateReq, Entry, Op, OpenReq};
+use saker_types::{Access, Cred, Errno, Error, FileKind, Inode, access, limits};
+
+use super::{done, needs_name};
+use crate::namespace::resolve::Parent;
+use crate::request::{Rq, Step};
+use crate::rows::{Located, Spot, new_attr};
+use crate::shard::Shard;
+
+impl Shard {
+    /// Makes an entry; a regular file that is there is opened instead unless `exclusive`.
+    pub(crate) fn create(&mut self, rq: &Rq, msg: &CreateReq) -> Step<Bytes> {
+        if msg.at.path.is_empty() && rq.from.op == Op::Create {
+            // The name is a hard link whose attributes are here: open what is there.
+            return self.open(rq, &open_of(msg));
+        }
+        let name = needs_name(&msg.at)?;
+        let kind = FileKind::of_mode(msg.mode).ok_or(Errno::EINVAL)?;
+        check_kind(rq.from.op, kind, msg)?;
+        let cred = &msg.ctx.cred;
+        let parent = self.parent(rq, cred, &msg.at)?;
+        let key = self.map.key(parent.dir.id, name);
+        if let Some(there) = self.entry_free(&key)? {
+            return self.create_on(rq, msg, Spot::Entry(key), there, parent.searchable);
+        }
+        may_change(&parent, cred)?;
+        self.not_frozen(parent.dir.id)?;
+
+        let inode = self.new_inode(msg, kind, &parent)?;
+        let attr = inode.attr.clone();
+        self.insert_entry(&key, inode)?;
+        let mut entry = Entry { created: true, searchable: parent.searchable, ..Entry::default() };
+        entry.loc = self.locator(&Spot::Entry(key), attr.id, &msg.at);
+        entry.attr = attr;
+        if kind == FileKind::Directory {
+            entry.attr.nlink = 2;
+        }
+        done(&entry)
+    }
+
+    /// The name is taken.
+    fn create_on(
+        &mut self,
+        rq: &Rq,
+        msg: &CreateReq,
+        spot: Spot,
+        there: std::rc::Rc<Inode>,
+        searchable: bool,
+    ) -> Step<Bytes> {
+        if rq.from.op != Op::Create || msg.exclusive {
+            return Err(Errno::EEXIST.into());
+        }
+        match there.attr.kind() {
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            FileKind::Symlink => {
+                let last = msg.at.path.len() - 1;
+                return Err(Error::symlink(last, there.inline.clone()).into());
+            }
+            _ => {}
+        }
+        if there.home_slot.is_some() {
+            // Finds the attributes, here or where the client must go.
+            self.locate(rq, &msg.ctx.cred, &msg.at)?;
+            return self.open(rq, &open_of(msg));
+        }
+        let found = Located { spot, inode: there, searchable };
+        self.open_found(rq, &open_of(msg), found)
+    }
+
+    fn new_inode(&mut self, msg: &CreateReq, kind: FileKind, parent: &Parent) -> Step<Inode> {
+        let cred = &msg.ctx.cred;
+        let (mode, gid) = inherit(msg.mode, kind, parent, cred)?;
+        let id = self.new_id()?;
+        let mut inode = Inode {
+            attr: new_attr(id, mode, cred.uid, gid, self.wall_ns()),
+            ..Inode::default()
+        };
+        match kind {
+            FileKind::Symlink => {
+                inode.attr.size = msg.target.len() as u64;
+                inode.inline = msg.target.clone();
+            }
+            FileKind::Directory => inode.attr.size = 4096,
+            FileKind::CharDevice | FileKind::BlockDevice => inode.attr.rdev = msg.rdev,
+            _ => {}
+        }
+        Ok(inode)
+    }
+}
+
+/// May the caller add or remove entries of the parent (search was checked on the way)?
+pub(crate) fn may_change(parent: &Parent, cred: &Cred) -> Result<(), Error> {
+    let dir = &parent.dir;
+    access::check(dir.mode, dir.uid, dir.gid, cred, Access::WX)
+}
+
+fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), Error> {
+    let ok = match op {
+        Op::Create => kind == FileKind::Regular,
+        Op::Mkdir => kind == FileKind::Directory,
+        Op::Symlink => kind == FileKind::Symlink,
+        _ => !matches!(kind, FileKind::Directory | FileKind::Symlink),
+    };
+    if !ok {
+        return Err(Errno::EINVAL.into());
+    }
+    if kind == FileKind::Symlink {
+        match msg.target.len() {
+            0 => return Err(Errno::ENOENT.into()),
+            n if n >= limits::PATH_BYTES_MAX => return Err(Errno::ENAMETOOLONG.into()),
+            _ if msg.target.contains(&0) => return Err(Errno::EINVAL.into()),
+            _ => {}
+        }
+    }
+    if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && msg.ctx.cred.uid != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    Ok(())
+}
+
+/// Mode and group of a new inode: a set-group-id directory gives its group, and to directories
+/// the bit itself (inode(7)); a file loses the bit when its creator is not of the group.
+fn inherit(mode: u32, kind: FileKind, parent: &Parent, cred: &Cred) -> Result<(u32, u32), Error> {
+    let mode = kind.bits() | (mode & 0o7777);
+    let mode = if kind == FileKind::Symlink { kind.bits() | 0o777 } else { mode };
+    if parent.dir.mode & 0o2000 == 0 {
+        return Ok((mode, cred.gid));
+    }
+    let gid = parent.dir.gid;
+    if kind == FileKind::Directory {
+        return Ok((mode | 0o2000, gid));
+    }
+    let drops = mode & 0o2010 == 0o2010 && cred.uid != 0 && !cred.in_group(gid)?;
+    Ok((if drops { mode & !0o2000 } else { mode }, gid))
+}
+
+fn open_of(msg: &CreateReq) -> OpenReq {
+    OpenReq {
+        ctx: msg.ctx.clone(),
+        at: msg.at.clone(),
+        access: msg.access,
+        truncate: msg.truncate,
+    }
+}

@@ -1,0 +1,70 @@
+//! lookup, getattr, readlink, access.
+
+use bytes::Bytes;
+use saker_types::wire::{AccessReq, Empty, Entry, EntryReq};
+use saker_types::{Access, Errno, FileKind, access};
+
+use super::done;
+use crate::changelog::collect::{collect, combine};
+use crate::request::{Rq, Step};
+use crate::rows::Spot;
+use crate::shard::{Shard, encoded};
+
+impl Shard {
+    /// Attributes of an inode. Those of a directory are exact if `full` is set; that asks all
+    /// shards.
+    pub(crate) fn getattr(&mut self, rq: &Rq, msg: &EntryReq) -> Step<Bytes> {
+        let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
+        let mut entry = self.entry_of(&msg.at, &found);
+        if found.inode.attr.kind() == FileKind::Symlink {
+            entry.inline = found.inode.inline.clone();
+        }
+        let whole = matches!(found.spot, Spot::Entry(_));
+        if found.inode.attr.is_dir() && whole {
+            if msg.full {
+                let spot = found.spot;
+                return Err(self.task(|h| full_directory(h, spot, entry)));
+            }
+            entry.attr.nlink = 2;
+        }
+        done(&entry)
+    }
+
+    /// Target of a symbolic link.
+    pub(crate) fn readlink(&mut self, rq: &Rq, msg: &EntryReq) -> Step<Bytes> {
+        let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
+        if found.inode.attr.kind() != FileKind::Symlink {
+            return Err(Errno::EINVAL.into());
+        }
+        let inline = found.inode.inline.clone();
+        done(&Entry { inline, ..self.entry_of(&msg.at, &found) })
+    }
+
+    /// access(2).
+    pub(crate) fn access(&mut self, rq: &Rq, msg: &AccessReq) -> Step<Bytes> {
+        let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
+        let a = &found.inode.attr;
+        access::check(a.mode, a.uid, a.gid, &msg.ctx.cred, Access(msg.want & 7))?;
+        Ok(encoded(&Empty {}))
+    }
+}
+
+/// The row and the totals as of one instant: the row did not change while they were collected.
+async fn full_directory(
+    h: crate::shard::Handle,
+    spot: Spot,
+    mut entry: Entry,
+) -> Result<Bytes, saker_types::Error> {
+    loop {
+        let before = h.shard().reload(&spot)?;
+        if before.attr.id != entry.attr.id {
+            return Err(saker_types::Error::retry("the directory was replaced"));
+        }
+        let vector = collect(&h, entry.attr.id).await?;
+        let after = h.shard().reload(&spot)?;
+        if before == after {
+            entry.attr = combine(&after, &vector);
+            return Ok(encoded(&entry));
+        }
+    }
+}

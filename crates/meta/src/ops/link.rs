@@ -1,0 +1,151 @@
+//! link. At the second link the inode's row splits into a reference and an attribute row, which
+//! stays with the shard of the first name's slot, its home (SwitchFS §5.5; rule 18).
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use saker_rpc::txn;
+use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
+use saker_types::{Attr, Errno, Error, FileKind, Inode, Key};
+
+use super::needs_name;
+use crate::request::{Rq, Step};
+use crate::rows::home_locator;
+use crate::shard::{Handle, Shard, encoded};
+use crate::txn::driver::{Transaction, about_second};
+
+/// The inode to link, as the driver finds it.
+enum Source {
+    /// Its only name is here.
+    Plain(Key, Rc<Inode>),
+    /// It has a home (id, type bits, slot).
+    Linked(u64, u32, u32),
+}
+
+impl Shard {
+    /// Makes another name for what is no directory.
+    pub(crate) fn link(&mut self, rq: &Rq, msg: &LinkReq) -> Step<Bytes> {
+        needs_name(&msg.to)?;
+        let source = self.link_source(rq, msg)?;
+        let txn = txn::begin(self)?;
+        let own = match &source {
+            Source::Plain(key, _) => {
+                self.lock(key, txn);
+                Some(key.clone())
+            }
+            Source::Linked(..) => None,
+        };
+        let msg = msg.clone();
+        Err(self.task(move |h| async move {
+            let txn = Transaction::new(h.rc(), txn, own);
+            match source {
+                Source::Plain(key, row) => link_plain(h, txn, msg, key, row).await,
+                Source::Linked(id, mode, slot) => link_linked(h, txn, msg, id, mode, slot).await,
+            }
+        }))
+    }
+
+    fn link_source(&mut self, rq: &Rq, msg: &LinkReq) -> Step<Source> {
+        let anchor = &msg.from.anchor;
+        if let (true, Some(slot)) = (msg.from.path.is_empty(), anchor.home_slot) {
+            let row = self.attr_free(anchor.id)?.ok_or(Errno::ENOENT)?;
+            return Ok(Source::Linked(anchor.id, row.attr.mode, slot));
+        }
+        let key = match msg.from.path.last() {
+            Some(name) => {
+                let parent = self.parent(rq, &msg.ctx.cred, &msg.from)?;
+                self.map.key(parent.dir.id, name)
+            }
+            None => self.map.key(anchor.pid, &anchor.name),
+        };
+        let row = self.entry_free(&key)?;
+        let is_it = |row: &Rc<Inode>| !msg.from.path.is_empty() || row.attr.id == anchor.id;
+        let Some(row) = row.filter(is_it) else {
+            if msg.from.path.is_empty()
+                && let Some(to) = self.gone(anchor.id)?.and_then(|gone| gone.moved)
+            {
+                return Err(Error::moved(to).into());
+            }
+            return Err(Errno::ENOENT.into());
+        };
+        match row.home_slot {
+            _ if row.attr.is_dir() => Err(Errno::EPERM.into()),
+            Some(slot) => Ok(Source::Linked(row.attr.id, row.attr.mode, slot)),
+            None => Ok(Source::Plain(key, row)),
+        }
+    }
+
+    /// The only entry becomes the first of two: a reference, with the attributes beside it.
+    fn split_entry(&mut self, key: &Key, row: &Inode, slot: u32) -> Attr {
+        let mut attributes = row.clone();
+        attributes.attr.nlink = 2;
+        attributes.attr.ctime_ns = self.wall_ns().max(row.attr.ctime_ns);
+        let attr = attributes.attr.clone();
+        self.update_entry(key, reference(row.attr.id, row.attr.mode, slot));
+        self.put_attr_row(attributes, false);
+        attr
+    }
+}
+
+fn insert(msg: &LinkReq, row: Inode) -> PrepareReq {
+    PrepareReq {
+        ctx: msg.ctx.clone(),
+        at: msg.to.clone(),
+        intent: Intent::Insert.into(),
+        row: Some(row),
+        no_replace: true,
+        ..PrepareReq::default()
+    }
+}
+
+async fn link_plain(
+    h: Handle,
+    mut txn: Transaction,
+    msg: LinkReq,
+    key: Key,
+    row: Rc<Inode>,
+) -> Result<Bytes, Error> {
+    let slot = u32::from(h.shard().map.slot(&key.name));
+    let id = row.attr.id;
+    let vote = txn.prepare(insert(&msg, reference(id, row.attr.mode, slot))).await;
+    let vote = vote.map_err(about_second)?;
+    if vote.same {
+        txn.abort();
+        return Err(Errno::EEXIST.into());
+    }
+    txn.commit(|s| {
+        let attr = s.split_entry(&key, &row, slot);
+        Ok(encoded(&Entry { attr, loc: home_locator(id, slot), ..Entry::default() }))
+    })
+}
+
+async fn link_linked(
+    h: Handle,
+    mut txn: Transaction,
+    msg: LinkReq,
+    id: u64,
+    mode: u32,
+    slot: u32,
+) -> Result<Bytes, Error> {
+    let home = txn.prepare_nlink(&msg.ctx, id, slot, 1).await?;
+    let vote = txn.prepare(insert(&msg, reference(id, mode, slot))).await.map_err(about_second)?;
+    if vote.same {
+        txn.abort();
+        return Err(Errno::EEXIST.into());
+    }
+    let now_ns = h.hub.wall_ns();
+    txn.commit(|_| {
+        let mut attr = home.row.unwrap_or_default().attr;
+        attr.nlink += 1;
+        attr.ctime_ns = now_ns.max(attr.ctime_ns);
+        Ok(encoded(&Entry { attr, loc: home_locator(id, slot), ..Entry::default() }))
+    })
+}
+
+/// The row of a name of a hard-linked inode.
+fn reference(id: u64, mode: u32, slot: u32) -> Inode {
+    let kind = FileKind::of_mode(mode).unwrap_or(FileKind::Regular);
+    let attr = Attr { id, mode: kind.bits(), ..Attr::default() };
+    Inode { attr, home_slot: Some(slot), ..Inode::default() }
+}
+

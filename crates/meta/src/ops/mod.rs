@@ -1,0 +1,86 @@
+//! The operations, a file each. An operation checks everything first and changes rows last, so
+//! that one that fails has changed nothing and the batch goes on without it.
+
+mod close;
+pub(crate) mod create;
+mod getattr;
+mod link;
+mod open;
+mod readdir;
+mod rename;
+mod scan;
+pub(crate) mod setattr;
+pub(crate) mod truncate;
+pub(crate) mod unlink;
+mod xattr;
+
+use bytes::Bytes;
+use saker_types::wire::{At, Ctx, Entry, Op};
+use saker_types::{Errno, Error};
+
+use crate::request::{Msg, Rq, Step};
+use crate::rows::Located;
+use crate::shard::{Shard, encoded};
+
+impl Shard {
+    /// Runs a request once, from the root.
+    pub(crate) fn execute(&mut self, rq: &Rq) -> Step<Bytes> {
+        match (&rq.msg, rq.from.op) {
+            (Msg::Entry(m), Op::Spill) => self.spill(rq, m),
+            (Msg::Entry(m), Op::Readlink) => self.readlink(rq, m),
+            (Msg::Entry(m), _) => self.getattr(rq, m),
+            (Msg::Setattr(m), _) => self.setattr(rq, m),
+            (Msg::Create(m), _) => self.create(rq, m),
+            (Msg::Open(m), _) => self.open(rq, m),
+            (Msg::Remove(m), _) => self.unlink(rq, m),
+            (Msg::Rename(m), _) => self.rename(rq, m),
+            (Msg::Link(m), _) => self.link(rq, m),
+            (Msg::Readdir(m), _) => self.readdir(rq, m),
+            (Msg::Close(m), _) => self.close(rq, m),
+            (Msg::Append(m), _) => self.append(rq, m),
+            (Msg::Xattr(m), Op::Getxattr) => self.getxattr(rq, m),
+            (Msg::Xattr(m), Op::Listxattr) => self.listxattr(rq, m),
+            (Msg::Xattr(m), Op::Setxattr) => self.setxattr(rq, m),
+            (Msg::Xattr(m), _) => self.removexattr(rq, m),
+            (Msg::Access(m), _) => self.access(rq, m),
+            (Msg::Renew(m), _) => self.renew(m),
+            (Msg::Session(m), Op::OpenSession) => self.open_session(m),
+            (Msg::Session(m), _) => self.close_session(m),
+            (Msg::Empty(_), _) => self.statfs(),
+            (Msg::Fetch(m), _) => self.fetch(rq, m),
+            (Msg::Collect(m), _) => self.collect(m),
+            (Msg::Invalidate(m), _) => self.invalidate(m),
+            (Msg::Prepare(m), _) => self.prepare(rq, m),
+            (Msg::Decide(m), _) => self.decide(m),
+            (Msg::Outcome(m), _) => self.outcome(m),
+            (Msg::Scan(m), _) => self.scan(m),
+        }
+    }
+
+    /// The answer about an inode without its small-file data.
+    pub(crate) fn entry_of(&self, at: &At, found: &Located) -> Entry {
+        let attr = found.inode.attr.clone();
+        Entry {
+            loc: self.locator(&found.spot, attr.id, at),
+            attr,
+            searchable: found.searchable,
+            ..Entry::default()
+        }
+    }
+}
+
+/// Refuses what only a broken client sends.
+pub(crate) fn needs_name(at: &At) -> Result<&Bytes, Error> {
+    at.path.last().ok_or_else(|| Error::new(Errno::EINVAL).with_text("the request names nothing"))
+}
+
+/// Counts the moments at which a request with this context may still wait.
+pub(crate) fn wait_of(ctx: Option<&Ctx>) -> std::time::Duration {
+    let ms = ctx.map_or(0, |ctx| ctx.wait_ms);
+    std::time::Duration::from_millis(if ms == 0 { 5_000 } else { ms.min(60_000).into() })
+}
+
+/// An encoded entry.
+pub(crate) fn done(entry: &Entry) -> Step<Bytes> {
+    Ok(encoded(entry))
+}

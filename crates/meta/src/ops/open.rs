@@ -1,0 +1,59 @@
+//! open: permissions, O_TRUNC, and the data of small files, in one request.
+
+use bytes::Bytes;
+use saker_types::wire::{Entry, OpenReq};
+use saker_types::{Access, Errno, Error, FileKind, access};
+
+use super::done;
+use crate::ops::truncate::Truncation;
+use crate::request::{Rq, Step};
+use crate::rows::Located;
+use crate::shard::Shard;
+
+impl Shard {
+    /// Opens what is there. Stateless: the answer's lease is renewed by the client.
+    pub(crate) fn open(&mut self, rq: &Rq, msg: &OpenReq) -> Step<Bytes> {
+        let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
+        self.open_found(rq, msg, found)
+    }
+
+    pub(crate) fn open_found(&mut self, rq: &Rq, msg: &OpenReq, found: Located) -> Step<Bytes> {
+        let a = &found.inode.attr;
+        let writes = msg.access & 2 != 0 || msg.truncate;
+        match a.kind() {
+            FileKind::Symlink => {
+                let last = msg.at.path.len().saturating_sub(1);
+                return Err(Error::symlink(last, found.inode.inline.clone()).into());
+            }
+            FileKind::Directory if writes => return Err(Errno::EISDIR.into()),
+            _ => {}
+        }
+        let want = (msg.access & 7) | if msg.truncate { 2 } else { 0 };
+        access::check(a.mode, a.uid, a.gid, &msg.ctx.cred, Access(want))?;
+        let mut entry = self.entry_of(&msg.at, &found);
+        if a.kind() != FileKind::Regular {
+            return done(&entry);
+        }
+        if msg.truncate && (a.size > 0 || a.chunked) {
+            let cut = Truncation::new(0, &msg.ctx.cred);
+            return self.truncate(rq, found, entry, cut);
+        }
+        if msg.truncate {
+            self.touch_truncated(&found, &mut entry);
+        }
+        if !entry.attr.chunked {
+            entry.inline = found.inode.inline.clone();
+        }
+        done(&entry)
+    }
+
+    /// O_TRUNC of an empty file still sets its times (open(2)).
+    fn touch_truncated(&mut self, found: &Located, entry: &mut Entry) {
+        let mut inode = (*found.inode).clone();
+        let now = self.wall_ns();
+        inode.attr.mtime_ns = now.max(inode.attr.mtime_ns);
+        inode.attr.ctime_ns = now.max(inode.attr.ctime_ns);
+        entry.attr = inode.attr.clone();
+        self.store(&found.spot, inode);
+    }
+}

@@ -1,0 +1,178 @@
+//! setattr: mode, owner, size, times. What namespace replicas hold of a directory (mode, owner)
+//! is changed by the coordinator, through [`apply_access`] in the prepare.
+
+use bytes::Bytes;
+use saker_types::inode::SeenVersion;
+use saker_types::wire::{Entry, SetattrReq};
+use saker_types::{Access, Attr, Class, Cred, Errno, Error, FileKind, Inode, access, limits};
+
+use super::done;
+use super::truncate::Truncation;
+use crate::changelog::collect::{collect, combine};
+use crate::request::{Rq, Step, Stop};
+use crate::rows::{Located, Spot};
+use crate::shard::{Shard, encoded};
+
+impl Shard {
+    /// Serves setattr of whatever this shard may change alone.
+    pub(crate) fn setattr(&mut self, rq: &Rq, msg: &SetattrReq) -> Step<Bytes> {
+        let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
+        let is_dir = found.inode.attr.is_dir();
+        if is_dir && changes_replicas(&found.inode.attr, msg) {
+            return Err(Error::of_class(Class::UseCoordinator, Errno::EISDIR).into());
+        }
+        let mut inode = (*found.inode).clone();
+        let now = self.wall_ns();
+        apply_access(&mut inode.attr, msg, now)?;
+        let sets_times = apply_times(&mut inode.attr, msg, now)?;
+        let entry = self.entry_of(&msg.at, &found);
+        if is_dir && matches!(found.spot, Spot::Entry(_)) {
+            if msg.size.is_some() {
+                return Err(Errno::EISDIR.into());
+            }
+            return Err(self.set_directory(found, inode, entry, sets_times));
+        }
+        if let Some(size) = msg.size {
+            return self.resize(msg, found, inode, entry, size);
+        }
+        self.store_and_answer(&found.spot, inode, entry)
+    }
+
+    fn store_and_answer(&mut self, spot: &Spot, inode: Inode, mut entry: Entry) -> Step<Bytes> {
+        entry.attr = inode.attr.clone();
+        if !inode.attr.chunked {
+            entry.inline = inode.inline.clone();
+        }
+        self.store(spot, inode);
+        done(&entry)
+    }
+
+    fn resize(
+        &mut self,
+        msg: &SetattrReq,
+        found: Located,
+        mut inode: Inode,
+        entry: Entry,
+        size: u64,
+    ) -> Step<Bytes> {
+        let a = &found.inode.attr;
+        match a.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            _ => return Err(Errno::EINVAL.into()),
+        }
+        if size > limits::FILE_BYTES_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        let cred = &msg.ctx.cred;
+        if !msg.by_handle {
+            access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
+        }
+        let explicit_mtime = (msg.mtime_ns.is_some() || msg.mtime_now).then_some(inode.attr.mtime_ns);
+        let job = Truncation::new(size, cred).apply(&mut inode, self.wall_ns());
+        if let Some(mtime_ns) = explicit_mtime {
+            inode.attr.mtime_ns = mtime_ns;
+        }
+        match job {
+            Some(job) => Err(self.start_cut(found.spot, inode, job, entry)),
+            None => self.store_and_answer(&found.spot, inode, entry),
+        }
+    }
+
+    /// Times of a directory: stored with the vector that they override (rule 21).
+    fn set_directory(
+        &mut self,
+        found: Located,
+        mut inode: Inode,
+        mut entry: Entry,
+        sets_times: bool,
+    ) -> Stop {
+        let Located { spot, inode: before, .. } = found;
+        self.task(|h| async move {
+            let vector = collect(&h, inode.attr.id).await?;
+            let mut s = h.shard();
+            if s.reload(&spot)? != before || matches!(&spot, Spot::Entry(k) if s.locked_by(k).is_some())
+            {
+                return Err(Error::retry("the directory changed meanwhile"));
+            }
+            if sets_times {
+                inode.seen = seen(&vector);
+            }
+            entry.attr = combine(&inode, &vector);
+            s.store(&spot, inode);
+            Ok(encoded(&entry))
+        })
+    }
+}
+
+fn seen(vector: &[saker_types::wire::Totals]) -> Vec<SeenVersion> {
+    let versions = vector.iter().enumerate().filter(|(_, t)| t.version > 0);
+    versions.map(|(i, t)| SeenVersion { shard: i as u32, version: t.version }).collect()
+}
+
+/// Would it change what namespace replicas hold?
+fn changes_replicas(a: &Attr, msg: &SetattrReq) -> bool {
+    msg.mode.is_some_and(|mode| mode & 0o7777 != a.mode & 0o7777)
+        || msg.uid.is_some_and(|uid| uid != a.uid)
+        || msg.gid.is_some_and(|gid| gid != a.gid)
+}
+
+/// chmod(2) and chown(2): checks, and changes mode, owner and ctime.
+pub(crate) fn apply_access(a: &mut Attr, msg: &SetattrReq, now_ns: i64) -> Result<(), Error> {
+    let cred = &msg.ctx.cred;
+    let chowns = msg.uid.is_some() || msg.gid.is_some();
+    if chowns {
+        check_chown(a, msg, cred)?;
+        // Set-id bits do not survive a change of owner, but the superuser's on directories.
+        if !a.is_dir() {
+            a.mode = access::mode_after_write(a.mode);
+        }
+        a.uid = msg.uid.unwrap_or(a.uid);
+        a.gid = msg.gid.unwrap_or(a.gid);
+    }
+    if let Some(mode) = msg.mode {
+        access::check_owner(a, cred)?;
+        let mut bits = mode & 0o7777;
+        if bits & 0o2000 != 0 && cred.uid != 0 && !cred.in_group(a.gid)? {
+            bits &= !0o2000;
+        }
+        a.mode = (a.mode & !0o7777) | bits;
+    }
+    a.ctime_ns = now_ns.max(a.ctime_ns);
+    Ok(())
+}
+
+fn check_chown(a: &Attr, msg: &SetattrReq, cred: &Cred) -> Result<(), Error> {
+    if cred.uid == 0 {
+        return Ok(());
+    }
+    let uid_stays = msg.uid.is_none_or(|uid| uid == a.uid);
+    if cred.uid != a.uid || !uid_stays {
+        return Err(Errno::EPERM.into());
+    }
+    match msg.gid {
+        Some(gid) if gid != a.gid && !cred.in_group(gid)? => Err(Errno::EPERM.into()),
+        _ => Ok(()),
+    }
+}
+
+/// utimensat(2): setting to now needs write permission, to anything else ownership.
+fn apply_times(a: &mut Attr, msg: &SetattrReq, now_ns: i64) -> Result<bool, Error> {
+    let cred = &msg.ctx.cred;
+    if msg.atime_ns.is_some() || msg.mtime_ns.is_some() {
+        access::check_owner(a, cred)?;
+    } else if msg.atime_now || msg.mtime_now {
+        let owner = access::check_owner(a, cred).is_ok() || msg.by_handle;
+        if !owner {
+            access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
+        }
+    }
+    if let Some(t) = msg.atime_ns.or(msg.atime_now.then_some(now_ns)) {
+        a.atime_ns = t;
+    }
+    let mtime = msg.mtime_ns.or(msg.mtime_now.then_some(now_ns));
+    if let Some(t) = mtime {
+        a.mtime_ns = t;
+    }
+    Ok(mtime.is_some())
+}

@@ -1,0 +1,152 @@
+//! Changing a file's size (rule 17). A file without chunks is cut in its row. Chunks are cut by
+//! a job that is written with the new size and generation, so that a crash cannot forget it; the
+//! inode is held until the stores have done it, and only then the caller hears.
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use saker_types::change::StoreJob;
+use saker_types::wire::{ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Op};
+use saker_types::{Attr, Cred, Error, Inode, InodeId, NodeId, access};
+
+use super::done;
+use crate::request::{Rq, Step};
+use crate::rows::{Located, Spot};
+use crate::shard::{Handle, Shard, encoded};
+
+/// A change of size.
+pub(crate) struct Truncation {
+    size: u64,
+    keeps_suid: bool,
+}
+
+impl Truncation {
+    /// To `size`, by this user.
+    pub(crate) fn new(size: u64, cred: &Cred) -> Truncation {
+        Truncation { size, keeps_suid: cred.uid == 0 }
+    }
+
+    /// Applies it to a row; `Some` when stores must cut.
+    pub(crate) fn apply(&self, inode: &mut Inode, now_ns: i64) -> Option<StoreJob> {
+        let a: &mut Attr = &mut inode.attr;
+        let cuts = self.size < a.size;
+        a.size = self.size;
+        a.data_version += 1;
+        a.mtime_ns = now_ns.max(a.mtime_ns);
+        a.ctime_ns = now_ns.max(a.ctime_ns);
+        if !self.keeps_suid {
+            a.mode = access::mode_after_write(a.mode);
+        }
+        if !a.chunked {
+            let keep = inode.inline.len().min(self.size as usize);
+            inode.inline = inode.inline.slice(..keep);
+            return None;
+        }
+        if !cuts && self.size > 0 {
+            return None;
+        }
+        a.truncate_gen += 1;
+        Some(StoreJob { truncate_gen: a.truncate_gen, cut: self.size })
+    }
+}
+
+impl Shard {
+    /// Truncates and answers with the entry.
+    pub(crate) fn truncate(
+        &mut self,
+        _rq: &Rq,
+        found: Located,
+        mut entry: Entry,
+        cut: Truncation,
+    ) -> Step<Bytes> {
+        let mut inode = (*found.inode).clone();
+        let job = cut.apply(&mut inode, self.wall_ns());
+        if let Some(job) = job {
+            return Err(self.start_cut(found.spot, inode, job, entry));
+        }
+        entry.attr = inode.attr.clone();
+        entry.inline = inode.inline.clone();
+        self.store(&found.spot, inode);
+        done(&entry)
+    }
+
+    /// Writes the row and the job, holds the inode, and goes on when the stores have cut.
+    pub(crate) fn start_cut(
+        &mut self,
+        spot: Spot,
+        inode: Inode,
+        job: StoreJob,
+        mut entry: Entry,
+    ) -> crate::request::Stop {
+        let id = inode.attr.id;
+        self.store(&spot, inode);
+        self.put_job(id, job);
+        self.hold(id);
+        self.task(|h| async move {
+            cut_chunks(&h, id, job).await;
+            let mut s = h.shard();
+            s.end_cut(&spot, id, job)?;
+            entry.attr = s.reload(&spot)?.attr.clone();
+            Ok(encoded(&entry))
+        })
+    }
+
+    /// The stores have cut: the job goes, and a file without data may live in its row again.
+    fn end_cut(&mut self, spot: &Spot, id: InodeId, job: StoreJob) -> Result<(), Error> {
+        self.delete_job(id);
+        self.release(id);
+        let inode = self.reload(spot)?;
+        if job.cut == 0 && inode.attr.id == id {
+            let mut inode = (*inode).clone();
+            inode.attr.chunked = false;
+            inode.attr.data_version += 1;
+            self.store(spot, inode);
+        }
+        Ok(())
+    }
+
+    /// After a restart: cuts that were under way are done again, and their inodes held.
+    pub(crate) fn resume_cut(&mut self, id: InodeId, job: StoreJob) {
+        self.hold(id);
+        let h = self.handle();
+        self.hub.spawn(async move {
+            cut_chunks(&h, id, job).await;
+            let mut s = h.shard();
+            s.delete_job(id);
+            s.release(id);
+        });
+    }
+}
+
+/// Tells every store, until all have done it.
+async fn cut_chunks(h: &Handle, id: InodeId, job: StoreJob) {
+    let StoreJob { truncate_gen, cut } = job;
+    let request = ChunkTruncateReq { id, truncate_gen, cut };
+    let stores = h.shard().map.stores.len() as u16;
+    let calls = (0..stores).map(|n| {
+        let to = NodeId::Store(n);
+        h.hub.ask_until::<Empty>(to, Op::ChunkTruncate, 0, &request, Bytes::new())
+    });
+    for result in join_all(calls).await {
+        if let Err(e) = result {
+            tracing::error!("cut of inode {id:#x} at {cut} refused: {e}");
+        }
+    }
+}
+
+/// Writes a small file's data to chunk 0, flushed, on all its stores.
+pub(crate) async fn write_first_chunk(h: &Handle, attr: &Attr, data: Bytes) -> Result<(), Error> {
+    let stores = h.shard().map.stores_of_chunk(attr.id, 0);
+    let request = ChunkWriteReq {
+        id: attr.id,
+        truncate_gen: attr.truncate_gen,
+        replicas: stores.iter().map(|n| u32::from(*n)).collect(),
+        sync: true,
+        crc: saker_engine::crc32c(&data),
+        ..Default::default()
+    };
+    let calls = stores.into_iter().map(|n| {
+        let to = NodeId::Store(n);
+        h.hub.ask_until::<Empty>(to, Op::ChunkWrite, 0, &request, data.clone())
+    });
+    join_all(calls).await.into_iter().try_for_each(|r| r.map(|_| ()))
+}

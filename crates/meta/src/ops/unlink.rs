@@ -1,0 +1,114 @@
+//! unlink. A plain file is one batch of one shard; of a hard link, the reference is here and the
+//! attributes may be elsewhere: then a transaction, driven here.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use saker_rpc::txn;
+use saker_types::wire::{Empty, RemoveReq};
+use saker_types::{Cred, Errno, Error, Inode, InodeId, Key, access};
+
+use super::create::may_change;
+use super::needs_name;
+use crate::namespace::resolve::Parent;
+use crate::request::{Rq, Step, Stop};
+use crate::rows::home_locator;
+use crate::shard::{Shard, encoded};
+use crate::txn::driver::{Transaction, applied};
+
+impl Shard {
+    /// Removes an entry that is no directory.
+    pub(crate) fn unlink(&mut self, rq: &Rq, msg: &RemoveReq) -> Step<Bytes> {
+        let name = needs_name(&msg.at)?;
+        let cred = &msg.ctx.cred;
+        let parent = self.parent(rq, cred, &msg.at)?;
+        let key = self.map.key(parent.dir.id, name);
+        let Some(inode) = self.entry_free(&key)? else {
+            return Err(Error::at(Errno::ENOENT, msg.at.path.len() - 1).into());
+        };
+        if inode.attr.is_dir() {
+            may_change(&parent, cred)?;
+            return Err(Errno::EISDIR.into());
+        }
+        let victim_uid = self.owner_of(&inode, &parent)?;
+        may_remove(&parent, victim_uid, cred)?;
+        self.not_frozen(parent.dir.id)?;
+        if let Some(stop) = self.unlink_remote(&key, &inode, msg)? {
+            return Err(stop);
+        }
+        self.remove_entry(&key, &inode)?;
+        self.drop_link(&inode)?;
+        Ok(encoded(&Empty {}))
+    }
+
+    /// Owner of the inode of an entry, for the sticky bit. A hard link's may be known elsewhere
+    /// only: then nobody but the superuser and the directory's owner passes as such.
+    pub(crate) fn owner_of(&mut self, inode: &Inode, parent: &Parent) -> Step<u32> {
+        if inode.home_slot.is_none() {
+            return Ok(inode.attr.uid);
+        }
+        let home = self.attr_row(inode.attr.id)?;
+        Ok(home.map_or(parent.dir.uid, |home| home.attr.uid))
+    }
+
+    /// A name of the inode is gone, and the name's row with it: what becomes of the inode, if
+    /// its attributes are here.
+    pub(crate) fn drop_link(&mut self, entry: &Inode) -> Step<()> {
+        let now = self.wall_ns();
+        if entry.home_slot.is_none() {
+            let mut orphan = entry.clone();
+            orphan.attr.ctime_ns = now.max(orphan.attr.ctime_ns);
+            self.put_orphan(orphan);
+            return Ok(());
+        }
+        self.change_nlink(entry.attr.id, -1)
+    }
+
+    /// Changes the link count of an attribute row here; at zero the inode is an orphan.
+    pub(crate) fn change_nlink(&mut self, id: InodeId, delta: i32) -> Step<()> {
+        let Some(row) = self.attr_row(id)? else {
+            tracing::error!("hard link to inode {id:#x}, which has no attributes here");
+            return Err(Errno::EIO.into());
+        };
+        let mut row = (*row).clone();
+        row.attr.nlink = row.attr.nlink.saturating_add_signed(delta);
+        row.attr.ctime_ns = self.wall_ns().max(row.attr.ctime_ns);
+        if row.attr.nlink == 0 {
+            self.delete_attr_row(id);
+            self.put_orphan(row);
+        } else {
+            self.put_attr_row(row, false);
+        }
+        Ok(())
+    }
+
+    /// `Some` if the attributes are on another shard: the transaction that does it.
+    fn unlink_remote(&mut self, key: &Key, inode: &Rc<Inode>, msg: &RemoveReq) -> Step<Option<Stop>> {
+        let Some(slot) = inode.home_slot else { return Ok(None) };
+        let id = inode.attr.id;
+        if self.map.shard_of_slot(slot as u16) == self.no {
+            self.attr_free(id)?;
+            return Ok(None);
+        }
+        let txn = txn::begin(self)?;
+        self.lock(key, txn);
+        let (key, inode, ctx) = (key.clone(), inode.clone(), msg.ctx.clone());
+        Ok(Some(self.task(move |h| async move {
+            let mut txn = Transaction::new(h.rc(), txn, Some(key.clone()));
+            txn.prepare_nlink(&ctx, id, slot, -1).await?;
+            txn.commit(|s| {
+                let removed = s.remove_entry(&key, &inode);
+                applied(removed.map(|()| {
+                    s.put_moved(id, home_locator(id, slot));
+                    encoded(&Empty {})
+                }))
+            })
+        })))
+    }
+}
+
+/// May the caller remove or replace an entry of the parent?
+pub(crate) fn may_remove(parent: &Parent, victim_uid: u32, cred: &Cred) -> Result<(), Error> {
+    may_change(parent, cred)?;
+    access::check_sticky(parent.dir.mode, parent.dir.uid, victim_uid, cred)
+}

@@ -1,0 +1,178 @@
+//! Starting a shard: replay the journal, resume what was under way.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_engine::journal::{Journal, JournalConfig, Kind};
+use saker_engine::sessions::Sessions;
+use saker_engine::{Db, Table};
+use saker_runtime::fs::Dir;
+use saker_types::change::{Decision, Prepared, Record, StoreJob, What, table};
+use saker_types::{ClusterMap, Errno, FileKind, Inode, InodeId, NodeId, ROOT, ShardNo, TxnId};
+
+use crate::metrics::Metrics;
+use crate::request::ReplyTo;
+use crate::rows::new_attr;
+use crate::shard::{Limits, Parts, Shard};
+
+/// What the journal says besides rows.
+#[derive(Default)]
+pub struct Volatile {
+    /// Sessions and their results.
+    pub sessions: Sessions<ReplyTo>,
+    /// Votes without an outcome.
+    pub prepared: BTreeMap<TxnId, Vec<Prepared>>,
+    /// Decisions not acknowledged by all.
+    pub decisions: BTreeMap<u64, Decision>,
+    /// Ids below may have been given out.
+    pub reserved_ids: u64,
+    /// Inodes here.
+    pub inode_count: i64,
+    /// The newest map the journal holds.
+    pub map: Option<Bytes>,
+}
+
+/// Where a shard's data is, and what it is.
+pub struct Home {
+    /// Directory of the journal.
+    pub journal: Arc<dyn Dir>,
+    /// The rows.
+    pub table: Arc<dyn Table>,
+    /// Shard number.
+    pub no: ShardNo,
+    /// Bounds.
+    pub limits: Limits,
+    /// Counters.
+    pub metrics: Metrics,
+}
+
+/// Why a shard cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The journal.
+    #[error("journal: {0}")]
+    Journal(#[from] saker_engine::JournalError),
+    /// The table.
+    #[error("table: {0}")]
+    Table(#[from] saker_engine::TableError),
+    /// Rows that do not decode.
+    #[error("rows: {0}")]
+    Rows(#[from] saker_types::Error),
+}
+
+/// Opens a shard and brings it to where it was.
+pub fn open(home: Home, map: Arc<ClusterMap>) -> Result<Rc<RefCell<Shard>>, StartError> {
+    let uuid: [u8; 16] = map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
+    let mut db = Db::open(home.table)?;
+    let mut volatile = Volatile::default();
+    let config = JournalConfig::new(uuid, u32::from(home.no));
+    let marker = db.marker();
+    let journal = Journal::open(home.journal, config, marker, &mut |_, kind, payload| {
+        let record = Record::decode(payload).map_err(|e| e.to_string())?;
+        if kind == Kind::Snapshot {
+            volatile = Volatile::default();
+        }
+        replay(&mut db, &mut volatile, record);
+        Ok(())
+    })?;
+    let prepared = std::mem::take(&mut volatile.prepared);
+    let decisions: Vec<Decision> = volatile.decisions.values().cloned().collect();
+    let Home { no, limits, metrics, .. } = home;
+    metrics.inodes.add(volatile.inode_count);
+    let shard = Shard::new(Parts { no, map, journal, db, limits, metrics, volatile });
+    {
+        let mut s = shard.borrow_mut();
+        s.hub.begin(saker_runtime::time::now(), saker_runtime::time::wall_ns());
+        for (txn, parts) in prepared {
+            parts.into_iter().for_each(|part| s.restore_prepared(part));
+            s.ask_when_in_doubt(txn);
+        }
+        s.resume_rows()?;
+        s.make_root()?;
+    }
+    decisions.into_iter().for_each(|decision| saker_rpc::txn::deliver(&shard, decision));
+    Ok(shard)
+}
+
+fn replay(db: &mut Db, v: &mut Volatile, record: Record) {
+    for change in record.changes {
+        match change.what {
+            Some(What::Put(row)) => db.put(row.key, row.value),
+            Some(What::Delete(key)) => db.delete(key),
+            Some(What::Result(result)) => v.sessions.restore(result),
+            Some(What::SessionOpen(session)) => {
+                v.sessions.open(session);
+            }
+            Some(What::SessionClose(session)) => v.sessions.close(session),
+            Some(What::Prepared(part)) => {
+                if let Some(driver) = NodeId::from_u32(part.driver) {
+                    let txn = TxnId { driver, number: part.number };
+                    v.prepared.entry(txn).or_default().push(part);
+                }
+            }
+            Some(What::PreparedEnd(end)) => {
+                if let Some(driver) = NodeId::from_u32(end.driver) {
+                    v.prepared.remove(&TxnId { driver, number: end.number });
+                }
+            }
+            Some(What::Decision(decision)) => {
+                v.decisions.insert(decision.number, decision);
+            }
+            Some(What::DecisionEnd(number)) => {
+                v.decisions.remove(&number);
+            }
+            Some(What::IdsReserved(ids)) => v.reserved_ids = v.reserved_ids.max(ids),
+            Some(What::Inodes(by)) => v.inode_count += by,
+            Some(What::Map(map)) => v.map = Some(map),
+            // Written by a newer version under a compatible feature bit.
+            None => {}
+        }
+    }
+}
+
+impl Shard {
+    /// Leases of gone records begin anew; cuts that were under way go on.
+    fn resume_rows(&mut self) -> Result<(), StartError> {
+        let now = self.hub.now();
+        let gone = self.ids_of(table::GONE)?;
+        gone.into_iter().for_each(|id| self.leases.start(id, now));
+        for id in self.ids_of(table::JOB)? {
+            let key = saker_types::change::id_key(table::JOB, id);
+            if let Some(job) = self.get_as::<StoreJob>(&key)? {
+                self.resume_cut(id, job);
+            }
+        }
+        Ok(())
+    }
+
+    fn ids_of(&self, table: u8) -> Result<Vec<InodeId>, StartError> {
+        let mut ids = Vec::new();
+        self.db.scan(&[table], &[table + 1], |key, _| {
+            if let Ok(id) = key[1..].try_into() {
+                ids.push(InodeId::from_be_bytes(id));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(ids)
+    }
+
+    /// The root directory, on the shard that owns the empty name, once.
+    fn make_root(&mut self) -> Result<(), StartError> {
+        let key = self.map.key(0, b"");
+        if !self.owns(b"") || self.entry(&key)?.is_some() {
+            return Ok(());
+        }
+        let mode = FileKind::Directory.bits() | 0o755;
+        let mut attr = new_attr(ROOT, mode, 0, 0, self.wall_ns());
+        attr.size = 4096;
+        self.update_entry(&key, Inode { attr, ..Inode::default() });
+        self.count_inodes(1);
+        self.seal();
+        Ok(())
+    }
+}

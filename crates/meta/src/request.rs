@@ -1,0 +1,197 @@
+//! A request on its way through a shard, and the three ways in which an attempt at it can stop.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_rpc::node::ConnId;
+use saker_runtime::time::Time;
+use saker_types::wire::*;
+use saker_types::{Errno, Error, InodeId, TxnId};
+
+/// Whom to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyTo {
+    /// Connection of the request.
+    pub conn: ConnId,
+    /// Its call number.
+    pub call: u64,
+    /// Its trace id.
+    pub trace: u64,
+    /// Its operation.
+    pub op: Op,
+}
+
+/// A decoded request.
+pub struct Rq {
+    /// Whom to answer (a retry of a running mutation adds others).
+    pub from: ReplyTo,
+    /// What it asks.
+    pub msg: Msg,
+    /// The frame's body as it came, for forwarding.
+    pub raw: Bytes,
+    /// When it is answered with "try again" if it still waits.
+    pub deadline: Time,
+    /// What fetches sent after this request began to wait have found (entries that are no
+    /// directories are not kept in the replica).
+    pub found: RefCell<Vec<Found>>,
+}
+
+/// Answer of the owner about an entry.
+#[derive(Clone)]
+pub struct Found {
+    /// The entry asked about.
+    pub key: EntryKey,
+    /// The anchor id asked about, or 0.
+    pub anchor_id: InodeId,
+    /// What the owner said.
+    pub dentry: Dentry,
+}
+
+/// Why an attempt did not end in an answer.
+pub enum Stop {
+    /// It failed: this is the answer.
+    Fail(Error),
+    /// It has changed nothing and must run again from the root when this is over.
+    Wait(Wait),
+    /// It goes on as a task, whose output is the answer.
+    Task(Task),
+}
+
+/// The rest of an operation that takes more than one step.
+pub type Task = Pin<Box<dyn Future<Output = Result<Bytes, Error>>>>;
+
+/// Outcome of an attempt.
+pub type Step<T> = Result<T, Stop>;
+
+/// What a request waits for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// The owner's answer about an entry (and, with an id, about an anchor that was there).
+    Fetch(EntryKey, InodeId),
+    /// The outcome of the transaction that locked a row.
+    Txn(TxnId),
+    /// The end of an operation that holds the inode.
+    Busy(InodeId),
+    /// The end of a freeze of a directory's changes (rule 20).
+    Frozen(InodeId),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Fail(error)
+    }
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Fail(errno.into())
+    }
+}
+
+macro_rules! messages {
+    ($($variant:ident($message:ty): $($op:ident)|+;)*) => {
+        /// Body of a request, by operation.
+        pub enum Msg { $(#[allow(missing_docs)] $variant($message),)* }
+
+        impl Msg {
+            /// Decodes the body of an operation that a shard serves.
+            pub fn decode(op: Op, body: &Bytes) -> Result<Msg, Error> {
+                let bad = |e: prost::DecodeError| Error::new(Errno::EPROTO).with_text(e.to_string());
+                Ok(match op {
+                    $($(Op::$op)|+ => Msg::$variant(<$message>::decode(body.clone()).map_err(bad)?),)*
+                    _ => {
+                        let text = format!("{} is not for a shard", op.name());
+                        return Err(Error::new(Errno::EPROTO).with_text(text));
+                    }
+                })
+            }
+        }
+    };
+}
+
+messages! {
+    Entry(EntryReq): Lookup | Getattr | Readlink | Spill;
+    Setattr(SetattrReq): Setattr;
+    Create(CreateReq): Create | Mkdir | Symlink | Mknod;
+    Open(OpenReq): Open;
+    Remove(RemoveReq): Unlink;
+    Rename(RenameReq): Rename;
+    Link(LinkReq): Link;
+    Readdir(ReaddirReq): Readdir;
+    Close(CloseReq): Close | Fsync;
+    Append(AppendReq): Append;
+    Xattr(XattrReq): Getxattr | Setxattr | Listxattr | Removexattr;
+    Access(AccessReq): Access;
+    Renew(RenewReq): Renew;
+    Session(SessionReq): OpenSession | CloseSession;
+    Empty(Empty): Statfs;
+    Fetch(FetchReq): Fetch;
+    Collect(CollectReq): Collect;
+    Invalidate(InvalidateReq): Invalidate;
+    Prepare(PrepareReq): Prepare;
+    Decide(DecideReq): Decide;
+    Outcome(OutcomeReq): Outcome;
+    Scan(ScanReq): Scan;
+}
+
+impl Msg {
+    /// Context and target of an operation on a name or handle.
+    pub fn target(&self) -> Option<(&Ctx, &At)> {
+        Some(match self {
+            Msg::Entry(m) => (&m.ctx, &m.at),
+            Msg::Setattr(m) => (&m.ctx, &m.at),
+            Msg::Create(m) => (&m.ctx, &m.at),
+            Msg::Open(m) => (&m.ctx, &m.at),
+            Msg::Remove(m) => (&m.ctx, &m.at),
+            Msg::Rename(m) => (&m.ctx, &m.from),
+            Msg::Link(m) => (&m.ctx, &m.from),
+            Msg::Close(m) => (&m.ctx, &m.at),
+            Msg::Append(m) => (&m.ctx, &m.at),
+            Msg::Xattr(m) => (&m.ctx, &m.at),
+            Msg::Access(m) => (&m.ctx, &m.at),
+            // Each shard answers for its share, whoever owns the directory's row.
+            Msg::Readdir(_) => return None,
+            Msg::Prepare(m) => (&m.ctx, &m.at),
+            Msg::Renew(_) | Msg::Session(_) | Msg::Empty(_) | Msg::Fetch(_) | Msg::Collect(_)
+            | Msg::Invalidate(_) | Msg::Decide(_) | Msg::Outcome(_) | Msg::Scan(_) => return None,
+        })
+    }
+
+    /// Marks a request that was passed on.
+    pub fn encode_forwarded(&self) -> Option<Bytes> {
+        fn mark<M: Message + Clone>(m: &M, set: impl FnOnce(&mut M)) -> Option<Bytes> {
+            let mut m = m.clone();
+            set(&mut m);
+            Some(m.encode_to_vec().into())
+        }
+        match self {
+            Msg::Entry(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Setattr(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Create(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Open(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Remove(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Rename(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Link(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Close(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Append(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Xattr(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Access(m) => mark(m, |m| m.ctx.forwarded = true),
+            _ => None,
+        }
+    }
+}
+
+impl Rq {
+    /// Context of a request of a client, if it changes metadata.
+    pub fn mutation(&self) -> Option<&Ctx> {
+        match &self.msg {
+            Msg::Open(m) if m.truncate => Some(&m.ctx),
+            Msg::Prepare(_) => None,
+            msg if self.from.op.mutates() => msg.target().map(|(ctx, _)| ctx),
+            _ => None,
+        }
+    }
+}

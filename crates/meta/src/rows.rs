@@ -1,0 +1,379 @@
+//! Typed reading and writing of rows. Every write goes to the tables in memory and to the
+//! batch's record; nothing else in the crate touches either.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_types::change::{Gone, StoreJob, What, entry_key, id_key, table};
+use saker_types::wire::{At, Row};
+use saker_types::{Attr, Cred, Errno, Error, Inode, InodeId, Key, Locator, TxnId};
+
+use crate::request::{Rq, Step, Stop, Wait};
+use crate::shard::Shard;
+
+/// Where an inode's attributes are on this shard.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Spot {
+    /// In its entry's row.
+    Entry(Key),
+    /// In the attribute row of a hard-linked inode (id, home slot).
+    Attr(InodeId, u32),
+    /// In the gone record of an orphan.
+    Orphan(InodeId),
+}
+
+/// An inode found by a path or handle.
+pub struct Located {
+    /// Where it is.
+    pub spot: Spot,
+    /// Its row.
+    pub inode: Rc<Inode>,
+    /// Every directory of the path may be searched by all.
+    pub searchable: bool,
+}
+
+fn broken(what: &str, e: impl std::fmt::Display) -> Error {
+    tracing::error!("{what}: {e}");
+    Error::new(Errno::EIO).with_text(format!("{what}: {e}"))
+}
+
+impl Shard {
+    // ---- raw rows -------------------------------------------------------------------------
+
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
+        self.db.get(key).map_err(|e| broken("cannot read a row", e))
+    }
+
+    pub(crate) fn put(&mut self, key: Bytes, value: Bytes) {
+        self.db.put(key.clone(), value.clone());
+        self.log_change(What::Put(Row { key, value }));
+    }
+
+    pub(crate) fn delete(&mut self, key: Bytes) {
+        self.db.delete(key.clone());
+        self.log_change(What::Delete(key));
+    }
+
+    pub(crate) fn get_as<M: Message + Default>(&self, key: &[u8]) -> Result<Option<M>, Error> {
+        let Some(raw) = self.get(key)? else { return Ok(None) };
+        M::decode(raw).map(Some).map_err(|e| broken("a row does not decode", e))
+    }
+
+    fn inode(&mut self, key: &Bytes) -> Result<Option<Rc<Inode>>, Error> {
+        if let Some(inode) = self.inodes.get(key) {
+            return Ok(Some(inode.clone()));
+        }
+        let Some(inode) = self.get_as::<Inode>(key)? else { return Ok(None) };
+        let inode = Rc::new(inode);
+        self.inodes.insert(key.clone(), inode.clone());
+        Ok(Some(inode))
+    }
+
+    fn put_inode(&mut self, key: Bytes, inode: Inode) {
+        self.put(key.clone(), inode.encode_to_vec().into());
+        self.inodes.insert(key, Rc::new(inode));
+    }
+
+    // ---- entries --------------------------------------------------------------------------
+
+    /// Row of an entry owned here, whoever has locked it.
+    pub(crate) fn entry(&mut self, key: &Key) -> Result<Option<Rc<Inode>>, Error> {
+        self.inode(&entry_key(key))
+    }
+
+    /// Row of an entry owned here; waits while a transaction holds it, or an operation its inode.
+    pub(crate) fn entry_free(&mut self, key: &Key) -> Step<Option<Rc<Inode>>> {
+        let raw = entry_key(key);
+        if let Some(txn) = self.locks.get(&raw) {
+            return Err(Stop::Wait(Wait::Txn(*txn)));
+        }
+        let inode = self.inode(&raw)?;
+        if let Some(inode) = &inode {
+            self.not_busy(inode.attr.id)?;
+        }
+        Ok(inode)
+    }
+
+    /// Waits while an operation holds the inode.
+    pub(crate) fn not_busy(&self, id: InodeId) -> Step<()> {
+        if !self.busy.is_empty() && self.busy.contains_key(&id) {
+            return Err(Stop::Wait(Wait::Busy(id)));
+        }
+        Ok(())
+    }
+
+    /// Holds an inode until [`Shard::release`].
+    pub(crate) fn hold(&mut self, id: InodeId) {
+        self.busy.insert(id, ());
+    }
+
+    /// Ends a hold.
+    pub(crate) fn release(&mut self, id: InodeId) {
+        self.busy.remove(&id);
+        self.wake(&Wait::Busy(id));
+    }
+
+    /// Locks an entry for a transaction.
+    pub(crate) fn lock(&mut self, key: &Key, txn: TxnId) {
+        self.locks.insert(entry_key(key), txn);
+    }
+
+    /// Which transaction holds the entry.
+    pub(crate) fn locked_by(&self, key: &Key) -> Option<TxnId> {
+        if self.locks.is_empty() { None } else { self.locks.get(&entry_key(key)).copied() }
+    }
+
+    /// Locked entries of a directory.
+    pub(crate) fn locks_below(&self, pid: InodeId) -> impl Iterator<Item = (&Bytes, &TxnId)> {
+        let start = entry_key(&Key { pid, order: 0, name: Vec::new() });
+        self.locks.range(start..).take_while(move |(key, _)| key[1..9] == pid.to_be_bytes())
+    }
+
+    /// A new entry, in place of none.
+    pub(crate) fn insert_entry(&mut self, key: &Key, inode: Inode) -> Step<()> {
+        let subdir = u64::from(inode.attr.is_dir());
+        if inode.home_slot.is_none() {
+            self.count_inodes(1);
+        }
+        self.put_inode(entry_key(key), inode);
+        self.change_totals(key.pid, |t| {
+            t.entries += 1;
+            t.subdirs += subdir;
+        })
+    }
+
+    /// New content of an entry's row.
+    pub(crate) fn update_entry(&mut self, key: &Key, inode: Inode) {
+        self.put_inode(entry_key(key), inode);
+    }
+
+    /// The entry goes; what becomes of the inode is the caller's.
+    pub(crate) fn remove_entry(&mut self, key: &Key, inode: &Inode) -> Step<()> {
+        let subdir = u64::from(inode.attr.is_dir());
+        if inode.home_slot.is_none() {
+            self.count_inodes(-1);
+        }
+        let raw = entry_key(key);
+        self.inodes.remove(&raw);
+        self.delete(raw);
+        self.change_totals(key.pid, |t| {
+            t.entries = t.entries.saturating_sub(1);
+            t.subdirs = t.subdirs.saturating_sub(subdir);
+        })
+    }
+
+    pub(crate) fn count_inodes(&mut self, by: i64) {
+        self.inode_count += by;
+        self.log_change(What::Inodes(by));
+        self.metrics.inodes.add(by);
+    }
+
+    // ---- attribute rows of hard links -----------------------------------------------------
+
+    /// Attribute row of a hard-linked inode.
+    pub(crate) fn attr_row(&mut self, id: InodeId) -> Result<Option<Rc<Inode>>, Error> {
+        self.inode(&id_key(table::ATTR, id))
+    }
+
+    /// The same; waits while a transaction changes its link count.
+    pub(crate) fn attr_free(&mut self, id: InodeId) -> Step<Option<Rc<Inode>>> {
+        if let Some(txn) = self.attr_locked_by(id) {
+            return Err(Stop::Wait(Wait::Txn(txn)));
+        }
+        self.not_busy(id)?;
+        Ok(self.attr_row(id)?)
+    }
+
+    /// Locks an attribute row for a transaction.
+    pub(crate) fn lock_attr(&mut self, id: InodeId, txn: TxnId) {
+        self.locks.insert(id_key(table::ATTR, id), txn);
+    }
+
+    /// Ends the lock.
+    pub(crate) fn unlock_attr(&mut self, id: InodeId) {
+        self.locks.remove(&id_key(table::ATTR, id));
+    }
+
+    /// Which transaction holds the attribute row.
+    pub(crate) fn attr_locked_by(&self, id: InodeId) -> Option<TxnId> {
+        if self.locks.is_empty() { None } else { self.locks.get(&id_key(table::ATTR, id)).copied() }
+    }
+
+    /// Writes it; `new` when it was none before.
+    pub(crate) fn put_attr_row(&mut self, inode: Inode, new: bool) {
+        if new {
+            self.count_inodes(1);
+        }
+        self.put_inode(id_key(table::ATTR, inode.attr.id), inode);
+    }
+
+    /// Drops it.
+    pub(crate) fn delete_attr_row(&mut self, id: InodeId) {
+        self.count_inodes(-1);
+        let key = id_key(table::ATTR, id);
+        self.inodes.remove(&key);
+        self.delete(key);
+    }
+
+    // ---- gone records and store jobs ------------------------------------------------------
+
+    /// What became of an id that was at a name of this shard.
+    pub(crate) fn gone(&self, id: InodeId) -> Result<Option<Gone>, Error> {
+        self.get_as(&id_key(table::GONE, id))
+    }
+
+    /// The id moved.
+    pub(crate) fn put_moved(&mut self, id: InodeId, to: Locator) {
+        let gone = Gone { moved: Some(to), orphan: None };
+        self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
+        self.leases.start(id, self.hub.now());
+    }
+
+    /// The id lost its last name.
+    pub(crate) fn put_orphan(&mut self, mut inode: Inode) {
+        let id = inode.attr.id;
+        inode.attr.nlink = 0;
+        let gone = Gone { moved: None, orphan: Some(inode) };
+        self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
+        self.leases.start(id, self.hub.now());
+    }
+
+    /// The id is back at a name of this shard, or its lease has ended.
+    pub(crate) fn drop_gone(&mut self, id: InodeId) -> Result<(), Error> {
+        let key = id_key(table::GONE, id);
+        if self.get(&key)?.is_some() {
+            self.delete(key);
+        }
+        Ok(())
+    }
+
+    /// A cut that the stores must hear of, whatever crashes.
+    pub(crate) fn put_job(&mut self, id: InodeId, job: StoreJob) {
+        self.put(id_key(table::JOB, id), job.encode_to_vec().into());
+    }
+
+    /// They have.
+    pub(crate) fn delete_job(&mut self, id: InodeId) {
+        self.delete(id_key(table::JOB, id));
+    }
+
+    // ---- inodes by path or handle ---------------------------------------------------------
+
+    /// Finds the inode that a request is about, for operations that follow hard links to their
+    /// attributes. Checks search permission on the way.
+    pub(crate) fn locate(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Located> {
+        let found = match at.path.split_last() {
+            None => self.locate_handle(&at.anchor)?,
+            Some((name, _)) => {
+                let parent = self.parent(rq, cred, at)?;
+                self.must_own(name)?;
+                let key = self.map.key(parent.dir.id, name);
+                let Some(inode) = self.entry_free(&key)? else {
+                    return Err(Error::at(Errno::ENOENT, at.path.len() - 1).into());
+                };
+                let inode_at = self.follow_home(Spot::Entry(key), inode)?;
+                Located { searchable: parent.searchable, ..inode_at }
+            }
+        };
+        self.not_busy(found.inode.attr.id)?;
+        Ok(found)
+    }
+
+    fn locate_handle(&mut self, handle: &Locator) -> Step<Located> {
+        let id = handle.id;
+        self.not_busy(id)?;
+        if let Some(slot) = handle.home_slot {
+            if let Some(inode) = self.attr_free(id)? {
+                return Ok(Located { spot: Spot::Attr(id, slot), inode, searchable: false });
+            }
+        } else {
+            self.must_own(&handle.name)?;
+            let key = self.map.key(handle.pid, &handle.name);
+            if let Some(inode) = self.entry_free(&key)?
+                && inode.attr.id == id
+            {
+                return self.follow_home(Spot::Entry(key), inode);
+            }
+        }
+        match self.gone(id)? {
+            Some(Gone { orphan: Some(inode), .. }) => {
+                Ok(Located { spot: Spot::Orphan(id), inode: Rc::new(inode), searchable: false })
+            }
+            Some(Gone { moved: Some(to), .. }) => Err(Error::moved(to).into()),
+            _ => Err(Errno::ESTALE.into()),
+        }
+    }
+
+    fn follow_home(&mut self, spot: Spot, inode: Rc<Inode>) -> Step<Located> {
+        let Some(slot) = inode.home_slot else {
+            return Ok(Located { spot, inode, searchable: false });
+        };
+        let id = inode.attr.id;
+        if self.map.shard_of_slot(slot as u16) != self.no {
+            return Err(Error::moved(home_locator(id, slot)).into());
+        }
+        let Some(inode) = self.attr_free(id)? else {
+            return Err(broken("hard link", format!("inode {id:#x} has no attributes")).into());
+        };
+        Ok(Located { spot: Spot::Attr(id, slot), inode, searchable: false })
+    }
+
+    /// Writes an inode back to where it was found.
+    pub(crate) fn store(&mut self, spot: &Spot, inode: Inode) {
+        match spot {
+            Spot::Entry(key) => self.update_entry(key, inode),
+            Spot::Attr(..) => self.put_attr_row(inode, false),
+            Spot::Orphan(id) => {
+                let gone = Gone { moved: None, orphan: Some(inode) };
+                self.put(id_key(table::GONE, *id), gone.encode_to_vec().into());
+            }
+        }
+    }
+
+    /// The inode at a spot now, for the second half of a task that holds it.
+    pub(crate) fn reload(&mut self, spot: &Spot) -> Result<Rc<Inode>, Error> {
+        let inode = match spot {
+            Spot::Entry(key) => self.entry(key)?,
+            Spot::Attr(id, _) => self.attr_row(*id)?,
+            Spot::Orphan(id) => self.gone(*id)?.and_then(|g| g.orphan).map(Rc::new),
+        };
+        inode.ok_or_else(|| Errno::ESTALE.into())
+    }
+
+    /// How clients address a spot.
+    pub(crate) fn locator(&self, spot: &Spot, id: InodeId, at: &At) -> Locator {
+        match spot {
+            Spot::Entry(key) => Locator {
+                pid: key.pid,
+                name: Bytes::copy_from_slice(&key.name),
+                id,
+                home_slot: None,
+            },
+            Spot::Attr(id, slot) => home_locator(*id, *slot),
+            Spot::Orphan(_) => at.anchor.clone(),
+        }
+    }
+}
+
+/// Locator of a hard-linked inode's attributes.
+pub(crate) fn home_locator(id: InodeId, slot: u32) -> Locator {
+    Locator { pid: 0, name: Bytes::new(), id, home_slot: Some(slot) }
+}
+
+/// A new inode's attributes.
+pub(crate) fn new_attr(id: InodeId, mode: u32, uid: u32, gid: u32, now_ns: i64) -> Attr {
+    Attr {
+        id,
+        mode,
+        uid,
+        gid,
+        nlink: 1,
+        atime_ns: now_ns,
+        mtime_ns: now_ns,
+        ctime_ns: now_ns,
+        btime_ns: now_ns,
+        data_version: 1,
+        ..Attr::default()
+    }
+}

@@ -1,0 +1,248 @@
+//! The role: frames in, frames out. Decodes, looks up retries, routes, parks; the operations
+//! are in [`crate::ops`].
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_engine::sessions::Verdict;
+use saker_rpc::frame::Frame;
+use saker_rpc::hub::Hub;
+use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
+use saker_runtime::time::Time;
+use saker_types::change::What;
+use saker_types::wire::{Ctx, Empty, Op, SessionReq};
+use saker_types::{Errno, Error, NodeId};
+
+use crate::ops::wait_of;
+use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Wait};
+use crate::shard::{Handle, Shard, encoded};
+
+/// How often waiting requests are looked through for deadlines that have passed.
+const PARKED_TICK: Duration = Duration::from_millis(20);
+/// How often a running checkpoint is looked at.
+const CHECKPOINT_TICK: Duration = Duration::from_millis(5);
+/// A prepare holds locks at its driver: it is told soon that it cannot go on.
+const PREPARE_WAIT: Duration = Duration::from_millis(500);
+/// How long the shard that a request is passed on to may take.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A shard as the shell drives it.
+pub struct Worker {
+    shard: Rc<RefCell<Shard>>,
+    hub: Hub,
+}
+
+impl Worker {
+    /// Wraps an opened shard.
+    pub fn new(shard: Rc<RefCell<Shard>>) -> Worker {
+        let hub = shard.borrow().hub.clone();
+        Worker { shard, hub }
+    }
+
+    fn receive(&self, conn: ConnId, frame: Frame) {
+        let (call, trace) = (frame.call, frame.trace);
+        let Some(op) = Op::from_u16(frame.op) else {
+            let error = Error::new(Errno::EPROTO).with_text("unknown operation");
+            let reply = frame.reply(error.errno().0, encoded(&error), Bytes::new());
+            return self.hub.reply(conn, reply);
+        };
+        let from = ReplyTo { conn, call, trace, op };
+        let s = self.shard.borrow_mut();
+        s.count(op);
+        let msg = match Msg::decode(op, &frame.body) {
+            Ok(msg) => msg,
+            Err(e) => return s.send(from, &Err(e)),
+        };
+        let wait = match &msg {
+            Msg::Prepare(_) => PREPARE_WAIT,
+            msg => wait_of(msg.target().map(|(ctx, _)| ctx)),
+        };
+        let deadline = self.hub.now() + wait;
+        let rq = Rq { from, msg, raw: frame.body, deadline, found: RefCell::default() };
+        drop(s);
+        self.admit(Rc::new(rq));
+    }
+
+    /// Passes on what is another shard's; answers retries; runs the rest.
+    fn admit(&self, rq: Rc<Rq>) {
+        let mut s = self.shard.borrow_mut();
+        if let Some((ctx, at)) = rq.msg.target()
+            && !matches!(rq.msg, Msg::Prepare(_))
+        {
+            let owner = s.map.shard_of(at);
+            if owner != s.no {
+                return forward(&mut s, rq.clone(), ctx, owner);
+            }
+        }
+        if let Some(ctx) = rq.mutation() {
+            match s.sessions.begin(ctx, rq.from) {
+                Verdict::Run => {}
+                Verdict::Answer(status, body) => return s.send_raw(rq.from, status, body),
+                Verdict::Joined => return,
+                Verdict::Refuse(e) => return s.send(rq.from, &Err(e)),
+            }
+        }
+        drop(s);
+        self.run(rq);
+    }
+
+    fn run(&self, rq: Rc<Rq>) {
+        let mut s = self.shard.borrow_mut();
+        match s.execute(&rq) {
+            Ok(body) => s.finish(&rq, Ok(body)),
+            Err(Stop::Fail(e)) => s.finish(&rq, Err(e)),
+            Err(Stop::Wait(wait)) => {
+                let fetch = match &wait {
+                    Wait::Fetch(key, anchor_id) => Some((key.clone(), *anchor_id)),
+                    _ => None,
+                };
+                s.park(wait, rq);
+                if let Some((key, anchor_id)) = fetch {
+                    s.start_fetch(&key, anchor_id);
+                }
+            }
+            Err(Stop::Task(task)) => {
+                let shard = self.shard.clone();
+                self.hub.spawn(async move {
+                    let result = task.await;
+                    shard.borrow_mut().finish(&rq, result);
+                });
+            }
+        }
+    }
+
+    /// Runs requests and tasks until none can go on.
+    fn settle(&self) {
+        loop {
+            let next = self.shard.borrow_mut().ready.pop_front();
+            match next {
+                Some(rq) => self.run(rq),
+                None if self.hub.run() == 0 => return,
+                None => {}
+            }
+        }
+    }
+}
+
+impl Role for Worker {
+    fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
+        self.hub.begin(now, wall_ns);
+        for input in inputs.drain(..) {
+            match input {
+                Input::Request { conn, frame, .. } => self.receive(conn, frame),
+                Input::Reply { call, result } => self.hub.replied(call, result),
+                // Answers to it go nowhere; a retry comes on another connection.
+                Input::Closed { .. } => {}
+            }
+        }
+        self.settle();
+        {
+            let mut s = self.shard.borrow_mut();
+            s.thaw();
+            s.expire_parked();
+            s.expire_gone();
+        }
+        self.settle();
+        let mut s = self.shard.borrow_mut();
+        s.seal();
+        if let Err(e) = s.checkpoint() {
+            // As after a failed flush: what the table holds is no longer known (rule 3).
+            tracing::error!("checkpoint failed, giving up: {e}");
+            std::process::abort();
+        }
+        drop(s);
+        self.hub.end(out);
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let s = self.shard.borrow();
+        let now = self.hub.now();
+        let parked = s.has_parked().then(|| now + PARKED_TICK);
+        let checkpoint = s.checkpointing.running().then(|| now + CHECKPOINT_TICK);
+        let thaw = s.frozen.values().min().copied();
+        let later = |t: Time| t.max(now + Duration::from_millis(1));
+        let all = [parked, checkpoint, thaw, s.leases.next(), self.hub.next_timer()];
+        all.into_iter().flatten().map(later).min()
+    }
+
+    fn address(&self, to: saker_rpc::NodeId) -> Option<SocketAddr> {
+        let s = self.shard.borrow();
+        s.map.addr(NodeId::from_u32(to.0)?)
+    }
+
+    fn appended(&self) -> u64 {
+        self.shard.borrow().journal.appended()
+    }
+
+    fn durable(&self) -> u64 {
+        self.shard.borrow().journal.durable()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut s = self.shard.borrow_mut();
+        s.metrics.flushes.inc();
+        s.journal.flush().map_err(io::Error::other)
+    }
+
+    fn flush_begin(&mut self, done: FlushDone) -> io::Result<()> {
+        let mut s = self.shard.borrow_mut();
+        s.metrics.flushes.inc();
+        s.journal.flush_begin(move || done.notify()).map(|_| ()).map_err(io::Error::other)
+    }
+
+    fn flush_finish(&mut self) -> io::Result<()> {
+        self.shard.borrow_mut().journal.flush_finish().map_err(io::Error::other)
+    }
+}
+
+impl Shard {
+    /// A client begins to change things here; durable before it is told.
+    pub(crate) fn open_session(&mut self, msg: &SessionReq) -> Step<Bytes> {
+        if self.sessions.open(msg.session) {
+            self.log_change(What::SessionOpen(msg.session));
+        }
+        Ok(encoded(&Empty {}))
+    }
+
+    /// A client says good-bye.
+    pub(crate) fn close_session(&mut self, msg: &SessionReq) -> Step<Bytes> {
+        self.sessions.close(msg.session);
+        self.log_change(What::SessionClose(msg.session));
+        Ok(encoded(&Empty {}))
+    }
+}
+
+/// Passes a misdirected request on to the owner, once.
+fn forward(s: &mut Shard, rq: Rc<Rq>, ctx: &Ctx, owner: u16) {
+    if ctx.forwarded {
+        // Two shards disagree about the map: the client asks again when they agree.
+        let error = Error::of_class(saker_types::Class::RefreshMap, Errno::EAGAIN);
+        return s.send(rq.from, &Err(error));
+    }
+    s.metrics.forwards.inc();
+    let (h, session) = (s.handle(), rq.mutation().map(|ctx| ctx.session));
+    s.hub.spawn(async move {
+        let result = pass_on(&h, &rq, session, NodeId::Shard(owner)).await;
+        let s = h.shard();
+        match result {
+            Ok(frame) => s.send_raw(rq.from, frame.status, frame.body),
+            Err(e) => s.send(rq.from, &Err(e)),
+        }
+    });
+}
+
+async fn pass_on(h: &Handle, rq: &Rq, session: Option<u64>, to: NodeId) -> Result<Frame, Error> {
+    if let Some(session) = session {
+        let request = SessionReq { session };
+        h.hub.ask::<Empty>(to, Op::OpenSession, 0, &request, FORWARD_TIMEOUT).await?;
+    }
+    let body = rq.msg.encode_forwarded().unwrap_or_else(|| rq.raw.clone());
+    let ReplyTo { op, trace, .. } = rq.from;
+    let answer = h.hub.call(to, op, trace, body, Bytes::new(), FORWARD_TIMEOUT).await;
+    answer.map_err(|e| Error::retry(&e.to_string()))
+}

@@ -1,0 +1,353 @@
+//! A shard: one worker of an MNode. Owns slots, a journal, tables and a namespace replica; runs
+//! requests one after the other, in batches. Everything here is state and synchronous; what
+//! takes more than one step is a task (see [`Shard::task`]).
+
+use std::cell::{RefCell, RefMut};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use quick_cache::unsync::Cache;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use saker_engine::db::Db;
+use saker_engine::journal::{Journal, Kind};
+use saker_engine::sessions::Sessions;
+use saker_rpc::frame::Frame;
+use saker_rpc::hub::Hub;
+use saker_rpc::txn::Ledger;
+use saker_runtime::time::Time;
+use saker_types::change::{Change, Record, StoredResult, What};
+use saker_types::id::{COUNTER_BITS, compose};
+use saker_types::wire::{EntryKey, Op, Totals};
+use saker_types::{ClusterMap, Errno, Error, Inode, InodeId, ShardNo, TxnId};
+
+use crate::checkpoint::Checkpointing;
+use crate::gone::Leases;
+use crate::metrics::Metrics;
+use crate::namespace::replica::Replica;
+use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
+use crate::txn::participant::PreparedTxn;
+
+/// Requests that may wait at a time; the next is told to try again.
+pub const PARKED_MAX: usize = 65_536;
+/// Ids reserved by one journal record.
+const IDS_PER_RESERVATION: u64 = 1 << 16;
+
+/// Sizes and bounds of a shard.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of changed rows in memory before a checkpoint writes them to the table.
+    pub overlay_bytes: u64,
+    /// Decoded inodes kept.
+    pub inodes: usize,
+    /// Entries of the namespace replica kept.
+    pub replica: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { overlay_bytes: 64 << 20, inodes: 65_536, replica: 1 << 20 }
+    }
+}
+
+/// State of a shard.
+pub struct Shard {
+    /// Its number in the cluster.
+    pub no: ShardNo,
+    /// Newest cluster map known.
+    pub map: Arc<ClusterMap>,
+    /// Calls, timers, tasks.
+    pub hub: Hub,
+    /// Counters.
+    pub metrics: Metrics,
+    pub(crate) limits: Limits,
+    pub(crate) db: Db,
+    pub(crate) journal: Journal,
+    pub(crate) inodes: Cache<Bytes, Rc<Inode>, quick_cache::UnitWeighter, FxBuildHasher>,
+    pub(crate) replica: Replica,
+    pub(crate) sessions: Sessions<ReplyTo>,
+    /// Requests that wait, by what for.
+    pub(crate) parked: BTreeMap<Wait, Vec<Rc<Rq>>>,
+    pub(crate) parked_count: usize,
+    /// Requests that may run again.
+    pub(crate) ready: VecDeque<Rc<Rq>>,
+    /// Transactions voted for, without an outcome yet.
+    pub(crate) prepared: BTreeMap<TxnId, PreparedTxn>,
+    /// Entries locked by a transaction, with the row key's order (parent, order, name).
+    pub(crate) locks: BTreeMap<Bytes, TxnId>,
+    /// Inodes held by an operation that takes more than one step.
+    pub(crate) busy: FxHashMap<InodeId, ()>,
+    /// Transactions this shard drives.
+    pub(crate) ledger: Ledger,
+    /// Totals changed in this batch; written once, at its end.
+    pub(crate) dirty_totals: BTreeMap<InodeId, Totals>,
+    /// Directories whose changes are held back until then.
+    pub(crate) frozen: BTreeMap<InodeId, Time>,
+    /// Last vectors collected, of directories owned here.
+    pub(crate) vectors: Cache<InodeId, Rc<Vec<Totals>>, quick_cache::UnitWeighter, FxBuildHasher>,
+    pub(crate) leases: Leases,
+    pub(crate) checkpointing: Checkpointing,
+    /// Number of inodes that live here.
+    pub(crate) inode_count: i64,
+    next_id: u64,
+    reserved_ids: u64,
+    changes: Vec<Change>,
+    me: Weak<RefCell<Shard>>,
+}
+
+/// A shard and its hub, for tasks. Borrow for a moment only, never across an await.
+#[derive(Clone)]
+pub struct Handle {
+    shard: Rc<RefCell<Shard>>,
+    /// The shard's hub.
+    pub hub: Hub,
+}
+
+impl Handle {
+    /// The state, shared, for a transaction.
+    pub(crate) fn rc(&self) -> Rc<RefCell<Shard>> {
+        self.shard.clone()
+    }
+
+    /// The state, until the end of the statement or block.
+    pub fn shard(&self) -> RefMut<'_, Shard> {
+        self.shard.borrow_mut()
+    }
+}
+
+/// What a shard is made from.
+pub struct Parts {
+    /// Its number.
+    pub no: ShardNo,
+    /// The map it starts with.
+    pub map: Arc<ClusterMap>,
+    /// Opened journal (already replayed into `db` and the rest by `recover`).
+    pub journal: Journal,
+    /// Rows.
+    pub db: Db,
+    /// Bounds.
+    pub limits: Limits,
+    /// Counters.
+    pub metrics: Metrics,
+    /// What the journal said besides rows.
+    pub volatile: crate::recover::Volatile,
+}
+
+impl Shard {
+    /// Puts a shard together; [`crate::recover`] has the rest.
+    pub fn new(parts: Parts) -> Rc<RefCell<Shard>> {
+        let Parts { no, map, journal, db, limits, metrics, volatile } = parts;
+        let cache = |n: usize| Cache::with(n, n as u64, Default::default(), FxBuildHasher, Default::default());
+        let reserved = volatile.reserved_ids.max(saker_types::ROOT + 1);
+        Rc::new_cyclic(|me| {
+            RefCell::new(Shard {
+                no,
+                map,
+                hub: Hub::default(),
+                metrics,
+                db,
+                journal,
+                inodes: cache(limits.inodes),
+                replica: Replica::new(limits.replica),
+                sessions: volatile.sessions,
+                parked: BTreeMap::new(),
+                parked_count: 0,
+                ready: VecDeque::new(),
+                prepared: BTreeMap::new(),
+                locks: BTreeMap::new(),
+                busy: FxHashMap::default(),
+                ledger: Ledger { decisions: volatile.decisions, ..Ledger::default() },
+                dirty_totals: BTreeMap::new(),
+                frozen: BTreeMap::new(),
+                vectors: Cache::with(4096, 4096, Default::default(), FxBuildHasher, Default::default()),
+                leases: Leases::default(),
+                checkpointing: Checkpointing::default(),
+                inode_count: volatile.inode_count,
+                next_id: reserved,
+                reserved_ids: reserved,
+                changes: Vec::new(),
+                limits,
+                me: me.clone(),
+            })
+        })
+    }
+
+    /// For a task.
+    pub fn handle(&self) -> Handle {
+        // The role owns the shard as long as it runs.
+        let shard = self.me.upgrade().expect("a shard in use is owned by its worker");
+        Handle { shard, hub: self.hub.clone() }
+    }
+
+    /// Goes on with an operation as a task: `Err(s.task(|h| async move { .. }))`.
+    pub fn task<F, Fut>(&self, task: F) -> Stop
+    where
+        F: FnOnce(Handle) -> Fut,
+        Fut: Future<Output = Result<Bytes, Error>> + 'static,
+    {
+        let task: Task = Box::pin(task(self.handle()));
+        Stop::Task(task)
+    }
+
+    /// Owner of the name.
+    pub fn owns(&self, name: &[u8]) -> bool {
+        self.map.shard_of_name(name) == self.no
+    }
+
+    /// Wall clock, ns since the epoch.
+    pub fn wall_ns(&self) -> i64 {
+        self.hub.wall_ns()
+    }
+
+    /// Adds to the batch's record.
+    pub(crate) fn log_change(&mut self, what: What) {
+        self.changes.push(Change { what: Some(what) });
+    }
+
+    /// A number never given out before, for inodes and transactions.
+    pub fn new_id(&mut self) -> Result<u64, Error> {
+        if self.next_id >= self.reserved_ids {
+            self.reserved_ids = self.next_id + IDS_PER_RESERVATION;
+            if self.reserved_ids >= 1 << COUNTER_BITS {
+                return Err(Error::new(Errno::ENOSPC).with_text("inode numbers are used up"));
+            }
+            self.log_change(What::IdsReserved(self.reserved_ids));
+        }
+        let allocator = self.map.shards.get(usize::from(self.no)).map_or(0, |s| s.allocator);
+        let id = compose(allocator as u16, self.next_id);
+        self.next_id += 1;
+        Ok(id)
+    }
+
+    /// The highest count of ids that may have been given out.
+    pub(crate) fn reserved_ids(&self) -> u64 {
+        self.reserved_ids
+    }
+
+    /// Lets a request wait and run again from the root.
+    pub(crate) fn park(&mut self, wait: Wait, rq: Rc<Rq>) {
+        if self.parked_count >= PARKED_MAX {
+            return self.finish(&rq, Err(Error::retry("too many requests wait")));
+        }
+        self.parked_count += 1;
+        self.parked.entry(wait).or_default().push(rq);
+    }
+
+    /// What they waited for is over.
+    pub(crate) fn wake(&mut self, wait: &Wait) {
+        if let Some(requests) = self.parked.remove(wait) {
+            self.parked_count -= requests.len();
+            self.ready.extend(requests);
+        }
+    }
+
+    /// Answers what has waited too long.
+    pub(crate) fn expire_parked(&mut self) {
+        let now = self.hub.now();
+        let mut late = Vec::new();
+        self.parked.retain(|_, requests| {
+            late.extend(requests.extract_if(.., |rq| rq.deadline <= now));
+            !requests.is_empty()
+        });
+        self.parked_count -= late.len();
+        for rq in late {
+            self.finish(&rq, Err(Error::retry("waited too long")));
+        }
+    }
+
+    /// The earliest deadline of a parked request is looked for this often at most.
+    pub(crate) fn has_parked(&self) -> bool {
+        self.parked_count > 0
+    }
+
+    /// Answers a request; the result of a mutation becomes part of the batch's record.
+    pub(crate) fn finish(&mut self, rq: &Rq, result: Result<Bytes, Error>) {
+        let Some(ctx) = rq.mutation() else { return self.send(rq.from, &result) };
+        let (session, seq) = (ctx.session, ctx.seq);
+        let waiters = match &result {
+            Ok(body) => {
+                let ack = self.sessions.ack(session);
+                let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
+                self.log_change(What::Result(stored));
+                self.sessions.finish(session, seq, 0, body.clone())
+            }
+            Err(e) if e.class == 0 => {
+                let body = e.encode_to_vec().into();
+                self.sessions.finish(session, seq, status_of(e), body)
+            }
+            // Nothing was done, and the same request may come again.
+            Err(_) => self.sessions.forget(session, seq),
+        };
+        for to in waiters {
+            self.send(to, &result);
+        }
+    }
+
+    /// Sends an answer.
+    pub(crate) fn send(&self, to: ReplyTo, result: &Result<Bytes, Error>) {
+        let (status, body) = match result {
+            Ok(body) => (0, body.clone()),
+            Err(e) => (status_of(e), e.encode_to_vec().into()),
+        };
+        self.send_raw(to, status, body);
+    }
+
+    /// Sends an answer that is already encoded.
+    pub(crate) fn send_raw(&self, to: ReplyTo, status: u16, body: Bytes) {
+        let frame = Frame {
+            kind: saker_rpc::Kind::Reply,
+            op: to.op as u16,
+            status,
+            call: to.call,
+            trace: to.trace,
+            body,
+            payload: Bytes::new(),
+        };
+        self.hub.reply(to.conn, frame);
+    }
+
+    /// Ends a batch: its changes become one record of the journal.
+    pub(crate) fn seal(&mut self) {
+        self.write_totals();
+        if self.changes.is_empty() {
+            return;
+        }
+        let record = Record { changes: std::mem::take(&mut self.changes) };
+        self.journal.append_with(Kind::Changes, |out| {
+            record.encode(out).expect("a Vec grows as needed");
+        });
+        self.changes = record.changes;
+        self.changes.clear();
+        self.metrics.batches.inc();
+    }
+
+    /// Refuses a row of another shard: the asker's map is old.
+    pub(crate) fn must_own(&self, name: &[u8]) -> Step<()> {
+        if self.owns(name) {
+            Ok(())
+        } else {
+            Err(Error::of_class(saker_types::Class::RefreshMap, Errno::ESTALE).into())
+        }
+    }
+
+    /// Key of an entry as messages carry it.
+    pub(crate) fn entry_key(pid: InodeId, name: &[u8]) -> EntryKey {
+        EntryKey { pid, name: Bytes::copy_from_slice(name) }
+    }
+
+    /// Counts a request.
+    pub(crate) fn count(&self, op: Op) {
+        self.metrics.requests.inc(op as u16);
+    }
+}
+
+fn status_of(e: &Error) -> u16 {
+    e.errno().0
+}
+
+/// An encoded reply.
+pub(crate) fn encoded(message: &impl Message) -> Bytes {
+    message.encode_to_vec().into()
+}

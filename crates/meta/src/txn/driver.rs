@@ -1,0 +1,71 @@
+//! A shard as the driver of renames and links of files.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use saker_rpc::hub::Hub;
+use saker_rpc::txn::{Driver, Ledger};
+use saker_types::change::What;
+use saker_types::inode::Locator;
+use saker_types::{ClusterMap, Error, Inode, Key, NodeId, TxnId};
+
+use crate::request::{Step, Stop, Wait};
+use crate::rows::home_locator;
+use crate::shard::Shard;
+
+/// A transaction that a shard drives.
+pub(crate) type Transaction = saker_rpc::txn::Transaction<Shard>;
+
+impl Driver for Shard {
+    fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    fn node(&self) -> NodeId {
+        NodeId::Shard(self.no)
+    }
+
+    fn map(&self) -> &Arc<ClusterMap> {
+        &self.map
+    }
+
+    fn ledger(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    fn log(&mut self, what: What) {
+        self.log_change(what);
+    }
+
+    fn new_number(&mut self) -> Result<u64, Error> {
+        self.new_id()
+    }
+
+    fn released(&mut self, txn: TxnId, own: Option<&Key>) {
+        if let Some(key) = own {
+            self.unlock(key);
+        }
+        self.wake(&Wait::Txn(txn));
+    }
+}
+
+/// What a commit's own changes end in.
+pub(crate) fn applied(step: Step<Bytes>) -> Result<Bytes, Error> {
+    step.map_err(|stop| match stop {
+        Stop::Fail(e) => e,
+        Stop::Wait(_) | Stop::Task(_) => Error::retry("the transaction could not be applied"),
+    })
+}
+
+/// An error about the second of two paths: bit 31 of the component says so.
+pub(crate) fn about_second(e: Error) -> Error {
+    Error { component: e.component | saker_types::error::SECOND_PATH, ..e }
+}
+
+/// Where clients find an inode: at its entry, or at its home if the entry is a reference.
+pub(crate) fn public_locator(entry: Locator, row: &Inode) -> Locator {
+    match row.home_slot {
+        Some(slot) => home_locator(row.attr.id, slot),
+        None => entry,
+    }
+}

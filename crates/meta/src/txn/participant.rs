@@ -1,0 +1,375 @@
+//! The participant: prepares rows, votes, and waits for the outcome. Whoever comes to a prepared
+//! row with another prepare is told to try again (rule 11); whoever holds nothing waits.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_types::change::{Prepared, TxnEnd, What};
+use saker_types::inode::Locator;
+use saker_types::wire::{
+    DecideReq, Empty, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
+};
+use saker_types::{Errno, Error, Inode, Key, NodeId, TxnId, limits};
+
+use crate::ops::create::may_change;
+use crate::ops::needs_name;
+use crate::ops::setattr::apply_access;
+use crate::ops::unlink::may_remove;
+use crate::request::{Rq, Step, Stop, Wait};
+use crate::rows::home_locator;
+use crate::shard::{Handle, Shard, encoded};
+
+/// How long a participant waits before it asks the driver for the outcome, and between askings.
+const IN_DOUBT: Duration = Duration::from_secs(1);
+
+/// A transaction voted for.
+pub struct PreparedTxn {
+    /// What commit does; one transaction may prepare several rows on one shard.
+    pub parts: Vec<Prepared>,
+}
+
+fn busy() -> Stop {
+    Error::retry("another transaction holds the entry").into()
+}
+
+/// Whoever prepares never waits for a prepared row.
+fn no_wait<T>(step: Step<T>) -> Step<T> {
+    match step {
+        Err(Stop::Wait(Wait::Txn(_) | Wait::Busy(_) | Wait::Frozen(_))) => Err(busy()),
+        other => other,
+    }
+}
+
+impl Shard {
+    /// First phase.
+    pub(crate) fn prepare(&mut self, rq: &Rq, msg: &PrepareReq) -> Step<Bytes> {
+        let driver = NodeId::from_u32(msg.driver).ok_or(Errno::EINVAL)?;
+        let txn = TxnId { driver, number: msg.number };
+        let intent = Intent::try_from(msg.intent).map_err(|_| Errno::EINVAL)?;
+        let vote = match intent {
+            Intent::Nlink => self.prepare_nlink(txn, msg)?,
+            Intent::Insert => self.prepare_insert(rq, txn, msg)?,
+            Intent::TakeDir | Intent::RemoveDir | Intent::SetDir => {
+                self.prepare_directory(rq, txn, msg, intent)?
+            }
+            Intent::Swap => return Err(Errno::EINVAL.into()),
+        };
+        Ok(encoded(&vote))
+    }
+
+    fn vote_for(&mut self, txn: TxnId, part: Prepared) {
+        let first = !self.prepared.contains_key(&txn);
+        self.log_change(What::Prepared(part.clone()));
+        self.restore_prepared(part);
+        if first {
+            self.ask_when_in_doubt(txn);
+        }
+    }
+
+    /// Locks what a vote has locked; also when the journal is replayed.
+    pub(crate) fn restore_prepared(&mut self, part: Prepared) {
+        let Some(driver) = NodeId::from_u32(part.driver) else { return };
+        let txn = TxnId { driver, number: part.number };
+        if let Some(entry) = &part.entry {
+            let key = self.map.key(entry.pid, &entry.name);
+            self.lock(&key, txn);
+        } else {
+            self.lock_attr(part.attr_id, txn);
+        }
+        let parts = &mut self.prepared.entry(txn).or_insert(PreparedTxn { parts: Vec::new() }).parts;
+        parts.retain(|p| p.entry != part.entry || p.attr_id != part.attr_id);
+        parts.push(part);
+    }
+
+    /// Link count of an attribute row here.
+    fn prepare_nlink(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+        let id = msg.at.anchor.id;
+        let slot = msg.at.anchor.home_slot.ok_or(Errno::EINVAL)?;
+        if self.attr_locked_by(id).is_some_and(|holder| holder != txn) {
+            return Err(busy());
+        }
+        no_wait(self.not_busy(id))?;
+        let row = self.attr_row(id)?.ok_or(Errno::ENOENT)?;
+        if msg.delta > 0 && row.attr.nlink.saturating_add_signed(msg.delta) > limits::LINKS_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        let part = Prepared {
+            driver: txn.driver.to_u32(),
+            number: txn.number,
+            attr_id: id,
+            intent: Intent::Nlink.into(),
+            delta: msg.delta,
+            ..Prepared::default()
+        };
+        self.vote_for(txn, part);
+        Ok(Vote { loc: home_locator(id, slot), row: Some(shown(&row)), same: false })
+    }
+
+    /// An entry for the row that a rename or link brings.
+    fn prepare_insert(&mut self, rq: &Rq, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+        let name = needs_name(&msg.at)?;
+        let row = msg.row.clone().ok_or(Errno::EINVAL)?;
+        let cred = &msg.ctx.cred;
+        let parent = no_wait(self.parent(rq, cred, &msg.at))?;
+        self.must_own(name)?;
+        let key = self.map.key(parent.dir.id, name);
+        let loc = entry_locator(&key, row.attr.id);
+        match self.locked_by(&key) {
+            // Source and target are one entry: nothing changes (rule 12).
+            Some(holder) if holder == txn && !self.prepared_entry(txn, &key) => {
+                return Ok(Vote { loc, row: None, same: true });
+            }
+            Some(holder) if holder != txn => return Err(busy()),
+            _ => {}
+        }
+        may_change(&parent, cred)?;
+        no_wait(self.not_frozen(parent.dir.id))?;
+        let there = self.entry(&key)?;
+        if let Some(there) = &there {
+            no_wait(self.not_busy(there.attr.id))?;
+            if there.attr.id == row.attr.id {
+                return Ok(Vote { loc, row: Some(shown(there)), same: true });
+            }
+            check_replace(&row, there, msg.no_replace)?;
+            may_remove(&parent, there.attr.uid, cred)?;
+        }
+        let part = Prepared {
+            driver: txn.driver.to_u32(),
+            number: txn.number,
+            entry: Some(Shard::entry_key(key.pid, &key.name)),
+            intent: Intent::Insert.into(),
+            row: Some(row),
+            ..Prepared::default()
+        };
+        self.vote_for(txn, part);
+        Ok(Vote { loc, row: there.map(|there| shown(&there)), same: false })
+    }
+
+    fn prepared_entry(&self, txn: TxnId, key: &Key) -> bool {
+        let parts = self.prepared.get(&txn).map_or(&[][..], |p| &p.parts);
+        parts.iter().any(|p| {
+            matches!(Intent::try_from(p.intent), Ok(Intent::Insert))
+                && p.entry.as_ref().is_some_and(|e| e.pid == key.pid && e.name == key.name)
+        })
+    }
+
+    /// A directory's own row: taken away, removed, or changed.
+    fn prepare_directory(
+        &mut self,
+        rq: &Rq,
+        txn: TxnId,
+        msg: &PrepareReq,
+        intent: Intent,
+    ) -> Step<Vote> {
+        let (key, inode) = self.find_directory(rq, txn, msg, intent)?;
+        let mut part = Prepared {
+            driver: txn.driver.to_u32(),
+            number: txn.number,
+            entry: Some(Shard::entry_key(key.pid, &key.name)),
+            intent: intent.into(),
+            moves_to: msg.moves_to.clone(),
+            ..Prepared::default()
+        };
+        if intent == Intent::SetDir {
+            let setattr = msg.setattr.as_ref().ok_or(Errno::EINVAL)?;
+            let mut row = inode.clone();
+            apply_access(&mut row.attr, setattr, self.wall_ns())?;
+            part.row = Some(row);
+        }
+        let loc = entry_locator(&key, inode.attr.id);
+        let row = part.row.clone().unwrap_or(inode);
+        self.vote_for(txn, part);
+        Ok(Vote { loc, row: Some(row), same: false })
+    }
+
+    fn find_directory(
+        &mut self,
+        rq: &Rq,
+        txn: TxnId,
+        msg: &PrepareReq,
+        intent: Intent,
+    ) -> Step<(Key, Inode)> {
+        let (key, parent) = match msg.at.path.last() {
+            Some(name) => {
+                let parent = no_wait(self.parent(rq, &msg.ctx.cred, &msg.at))?;
+                self.must_own(name)?;
+                (self.map.key(parent.dir.id, name), Some(parent))
+            }
+            None => {
+                self.must_own(&msg.at.anchor.name)?;
+                (self.map.key(msg.at.anchor.pid, &msg.at.anchor.name), None)
+            }
+        };
+        if self.locked_by(&key).is_some_and(|holder| holder != txn) {
+            return Err(busy());
+        }
+        let Some(inode) = self.entry(&key)? else { return Err(self.lost(msg)) };
+        if parent.is_none() && inode.attr.id != msg.at.anchor.id {
+            return Err(self.lost(msg));
+        }
+        if !inode.attr.is_dir() {
+            let errno = Errno::ENOTDIR;
+            let class = saker_types::Class::UseOwner;
+            let redirect = intent != Intent::RemoveDir;
+            return Err(match redirect {
+                true => Error::of_class(class, errno).into(),
+                false => errno.into(),
+            });
+        }
+        if inode.attr.id == saker_types::ROOT && intent != Intent::SetDir {
+            return Err(Errno::EBUSY.into());
+        }
+        if let (Some(parent), Intent::TakeDir | Intent::RemoveDir) = (&parent, intent) {
+            may_remove(parent, inode.attr.uid, &msg.ctx.cred)?;
+            no_wait(self.not_frozen(parent.dir.id))?;
+        }
+        Ok((key, (*inode).clone()))
+    }
+
+    /// The directory that a request is about is not there.
+    fn lost(&mut self, msg: &PrepareReq) -> Stop {
+        if !msg.at.path.is_empty() {
+            return Error::at(Errno::ENOENT, msg.at.path.len() - 1).into();
+        }
+        match self.gone(msg.at.anchor.id) {
+            Ok(Some(gone)) => match gone.moved {
+                Some(to) => Error::moved(to).into(),
+                None => Errno::ENOENT.into(),
+            },
+            Ok(None) => Errno::ESTALE.into(),
+            Err(e) => e.into(),
+        }
+    }
+
+    /// Second phase; told twice it does nothing.
+    pub(crate) fn decide(&mut self, msg: &DecideReq) -> Step<Bytes> {
+        let driver = NodeId::from_u32(msg.driver).ok_or(Errno::EINVAL)?;
+        self.end_prepared(TxnId { driver, number: msg.number }, msg.commit)?;
+        Ok(encoded(&Empty {}))
+    }
+
+    fn end_prepared(&mut self, txn: TxnId, commit: bool) -> Step<()> {
+        let Some(prepared) = self.prepared.remove(&txn) else { return Ok(()) };
+        for part in prepared.parts {
+            if commit {
+                self.commit_part(&part)?;
+            }
+            match &part.entry {
+                Some(e) => self.unlock(&self.map.key(e.pid, &e.name)),
+                None => self.unlock_attr(part.attr_id),
+            }
+        }
+        self.log_change(What::PreparedEnd(TxnEnd { driver: txn.driver.to_u32(), number: txn.number }));
+        self.wake(&Wait::Txn(txn));
+        Ok(())
+    }
+
+    fn commit_part(&mut self, part: &Prepared) -> Step<()> {
+        let Some(entry) = &part.entry else { return self.change_nlink(part.attr_id, part.delta) };
+        let key = self.map.key(entry.pid, &entry.name);
+        let there = self.entry(&key)?;
+        match (Intent::try_from(part.intent), there) {
+            (Ok(Intent::Insert), there) => {
+                let Some(row) = part.row.clone() else { return Err(Errno::EIO.into()) };
+                self.replace_entry(&key, there.as_deref(), row)
+            }
+            (Ok(Intent::SetDir), Some(there)) => {
+                let Some(row) = &part.row else { return Err(Errno::EIO.into()) };
+                // Times may have been set meanwhile; only what the coordinator changes is taken.
+                let mut inode = (*there).clone();
+                let a = &mut inode.attr;
+                (a.mode, a.uid, a.gid) = (row.attr.mode, row.attr.uid, row.attr.gid);
+                a.ctime_ns = a.ctime_ns.max(row.attr.ctime_ns);
+                self.update_entry(&key, inode);
+                Ok(())
+            }
+            (Ok(Intent::RemoveDir), Some(there)) => {
+                self.remove_entry(&key, &there)?;
+                self.put_orphan((*there).clone());
+                Ok(())
+            }
+            (Ok(Intent::TakeDir), Some(there)) => {
+                self.remove_entry(&key, &there)?;
+                if let Some(to) = part.moves_to.clone() {
+                    let id = there.attr.id;
+                    self.put_moved(id, Locator { id, ..to });
+                }
+                Ok(())
+            }
+            _ => {
+                tracing::error!("prepared row of {key:?} is not there at commit");
+                Err(Errno::EIO.into())
+            }
+        }
+    }
+
+    /// Puts a row brought by a rename or link in place of what is there. The link of a replaced
+    /// hard link is dropped by the transaction's part at its home.
+    pub(crate) fn replace_entry(&mut self, key: &Key, there: Option<&Inode>, row: Inode) -> Step<()> {
+        if let Some(there) = there {
+            self.remove_entry(key, there)?;
+            if there.attr.is_dir() || there.home_slot.is_none() {
+                self.put_orphan(there.clone());
+            }
+        }
+        self.insert_entry(key, row)
+    }
+
+    /// Asks the driver from time to time what became of a transaction, until it is over.
+    pub(crate) fn ask_when_in_doubt(&mut self, txn: TxnId) {
+        let h = self.handle();
+        self.hub.spawn(in_doubt(h, txn));
+    }
+
+    /// A participant asks about a transaction that this shard drives.
+    pub(crate) fn outcome(&mut self, msg: &OutcomeReq) -> Step<Bytes> {
+        Ok(encoded(&self.ledger.outcome(msg.number)))
+    }
+
+    /// Ends the lock of an entry.
+    pub(crate) fn unlock(&mut self, key: &Key) {
+        self.locks.remove(&saker_types::change::entry_key(key));
+    }
+}
+
+async fn in_doubt(h: Handle, txn: TxnId) {
+    loop {
+        h.hub.sleep(IN_DOUBT).await;
+        if !h.shard().prepared.contains_key(&txn) {
+            return;
+        }
+        let request = OutcomeReq { number: txn.number };
+        let op = saker_types::wire::Op::Outcome;
+        let answer = h.hub.ask::<OutcomeReply>(txn.driver, op, 0, &request, IN_DOUBT).await;
+        let commit = match answer.map(|a| Outcome::try_from(a.outcome)) {
+            Ok(Ok(Outcome::Committed)) => true,
+            Ok(Ok(Outcome::Aborted)) => false,
+            _ => continue,
+        };
+        if h.shard().end_prepared(txn, commit).is_err() {
+            tracing::error!("transaction {txn:?} cannot be applied");
+        }
+        return;
+    }
+}
+
+/// rename(2): what may replace what.
+pub(crate) fn check_replace(row: &Inode, there: &Inode, no_replace: bool) -> Result<(), Error> {
+    if no_replace {
+        return Err(Errno::EEXIST.into());
+    }
+    match (row.attr.is_dir(), there.attr.is_dir()) {
+        (true, false) => Err(Errno::ENOTDIR.into()),
+        (false, true) => Err(Errno::EISDIR.into()),
+        _ => Ok(()),
+    }
+}
+
+/// A row without its data, for a vote.
+fn shown(row: &Inode) -> Inode {
+    Inode { inline: Bytes::new(), xattrs: Vec::new(), ..row.clone() }
+}
+
+pub(crate) fn entry_locator(key: &Key, id: u64) -> Locator {
+    Locator { pid: key.pid, name: Bytes::copy_from_slice(&key.name), id, home_slot: None }
+}

@@ -1,0 +1,187 @@
+//! The driver of two-phase commit (protocols.md, rules 10 to 13), one machine for all: an MNode
+//! that moves or links files, and the coordinator, which invalidates between prepare and commit.
+//!
+//! Presumed abort: until the decision is in the journal nothing needs to be remembered, and
+//! whoever asks about an unknown transaction hears "aborted". The decision, the driver's own
+//! rows and the caller's result are one record of the journal, because [`Transaction::commit`]
+//! and the answer happen in one step; no message leaves before that record is durable.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_types::change::{Decision, What};
+use saker_types::inode::Locator;
+use saker_types::wire::{
+    At, Ctx, DecideReq, Empty, Intent, Op, Outcome, OutcomeReply, PrepareReq, Vote,
+};
+use saker_types::{ClusterMap, Error, InodeId, Key, NodeId, TxnId};
+
+use crate::hub::Hub;
+
+/// How long a participant may take to vote.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Transactions of a driver.
+#[derive(Default)]
+pub struct Ledger {
+    /// In progress, not decided.
+    pub driving: BTreeMap<u64, ()>,
+    /// Decided to commit, until all participants have acknowledged; in the journal, too.
+    pub decisions: BTreeMap<u64, Decision>,
+}
+
+impl Ledger {
+    /// Answer to a participant in doubt.
+    pub fn outcome(&self, number: u64) -> OutcomeReply {
+        let outcome = if self.decisions.contains_key(&number) {
+            Outcome::Committed
+        } else if self.driving.contains_key(&number) {
+            Outcome::Undecided
+        } else {
+            Outcome::Aborted
+        };
+        OutcomeReply { outcome: outcome.into() }
+    }
+}
+
+/// A node that drives transactions.
+pub trait Driver: 'static {
+    /// Its hub.
+    fn hub(&self) -> &Hub;
+    /// Its own id.
+    fn node(&self) -> NodeId;
+    /// The newest map it knows.
+    fn map(&self) -> &Arc<ClusterMap>;
+    /// Its transactions.
+    fn ledger(&mut self) -> &mut Ledger;
+    /// Adds to the batch's journal record.
+    fn log(&mut self, what: What);
+    /// A number never used before.
+    fn new_number(&mut self) -> Result<u64, Error>;
+    /// The transaction is over here: its own entry, if any, is unlocked.
+    fn released(&mut self, txn: TxnId, own: Option<&Key>);
+}
+
+/// A transaction until it is committed or aborted.
+pub struct Transaction<D: Driver> {
+    driver: Rc<RefCell<D>>,
+    hub: Hub,
+    id: TxnId,
+    /// Entry locked at the driver, in memory only: a crash before the decision aborts anyway.
+    own: Option<Key>,
+    participants: Vec<NodeId>,
+}
+
+/// Begins a transaction; it is in progress from now on.
+pub fn begin<D: Driver>(driver: &mut D) -> Result<TxnId, Error> {
+    let number = driver.new_number()?;
+    driver.ledger().driving.insert(number, ());
+    Ok(TxnId { driver: driver.node(), number })
+}
+
+impl<D: Driver> Transaction<D> {
+    /// Goes on with one that was begun, and whose own entry, if any, is locked already.
+    pub fn new(driver: Rc<RefCell<D>>, id: TxnId, own: Option<Key>) -> Transaction<D> {
+        let hub = driver.borrow().hub().clone();
+        Transaction { driver, hub, id, own, participants: Vec::new() }
+    }
+
+    /// First phase at the owner of what `request.at` is about; a no aborts the transaction.
+    pub async fn prepare(&mut self, request: PrepareReq) -> Result<Vote, Error> {
+        let to = NodeId::Shard(self.driver.borrow().map().shard_of(&request.at));
+        let (driver, number) = (self.id.driver.to_u32(), self.id.number);
+        let request = PrepareReq { driver, number, ..request };
+        if !self.participants.contains(&to) {
+            self.participants.push(to);
+        }
+        let vote = self.hub.ask::<Vote>(to, Op::Prepare, 0, &request, PREPARE_TIMEOUT).await;
+        vote.inspect_err(|_| self.abort())
+    }
+
+    /// First phase of a change of a hard-linked inode's link count.
+    pub async fn prepare_nlink(
+        &mut self,
+        ctx: &Ctx,
+        id: InodeId,
+        slot: u32,
+        delta: i32,
+    ) -> Result<Vote, Error> {
+        let home = Locator { id, home_slot: Some(slot), ..Locator::default() };
+        let request = PrepareReq {
+            ctx: ctx.clone(),
+            at: At::handle(home),
+            intent: Intent::Nlink.into(),
+            delta,
+            ..PrepareReq::default()
+        };
+        self.prepare(request).await
+    }
+
+    /// Nothing happens; participants hear it now, or when they ask.
+    pub fn abort(&mut self) {
+        let request = self.decision(false);
+        for to in self.participants.drain(..) {
+            let hub = self.hub.clone();
+            self.hub.spawn(async move {
+                // Lost on the way, the participant asks and hears the same.
+                let _ = hub.ask::<Empty>(to, Op::Decide, 0, &request, PREPARE_TIMEOUT).await;
+            });
+        }
+        self.end();
+    }
+
+    /// Decides to commit: `apply` changes the driver's own rows and makes the answer, which must
+    /// be returned to the caller without another await.
+    pub fn commit(
+        mut self,
+        apply: impl FnOnce(&mut D) -> Result<Bytes, Error>,
+    ) -> Result<Bytes, Error> {
+        let applied = apply(&mut self.driver.borrow_mut());
+        let reply = applied.inspect_err(|_| self.abort())?;
+        let participants = self.participants.iter().map(|n| n.to_u32()).collect();
+        let decision = Decision { number: self.id.number, participants };
+        {
+            let mut driver = self.driver.borrow_mut();
+            driver.log(What::Decision(decision.clone()));
+            driver.ledger().decisions.insert(decision.number, decision.clone());
+        }
+        self.end();
+        deliver(&self.driver, decision);
+        Ok(reply)
+    }
+
+    fn decision(&self, commit: bool) -> DecideReq {
+        DecideReq { driver: self.id.driver.to_u32(), number: self.id.number, commit }
+    }
+
+    fn end(&mut self) {
+        let mut driver = self.driver.borrow_mut();
+        driver.ledger().driving.remove(&self.id.number);
+        driver.released(self.id, self.own.as_ref());
+    }
+}
+
+/// Tells participants of a decision until all have acknowledged; also after a restart.
+pub fn deliver<D: Driver>(driver: &Rc<RefCell<D>>, decision: Decision) {
+    let hub = driver.borrow().hub().clone();
+    let driver = driver.clone();
+    hub.clone().spawn(async move {
+        let from = driver.borrow().node().to_u32();
+        let request = DecideReq { driver: from, number: decision.number, commit: true };
+        for to in decision.participants.iter().filter_map(|n| NodeId::from_u32(*n)) {
+            let told = hub.ask_until::<Empty>(to, Op::Decide, 0, &request, Bytes::new()).await;
+            if let Err(e) = told {
+                // Kept: the participant may still ask.
+                let number = decision.number;
+                return tracing::error!("{to} cannot apply transaction {number:#x}: {e}");
+            }
+        }
+        let mut driver = driver.borrow_mut();
+        driver.ledger().decisions.remove(&decision.number);
+        driver.log(What::DecisionEnd(decision.number));
+    });
+}

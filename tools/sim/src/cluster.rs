@@ -1,0 +1,273 @@
+//! A real cluster for a test: the processes of the built `saker`, in a directory of its own,
+//! on ports of its own.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use saker_client::{ClientOptions, ClusterAddr, Fs};
+use serde_json::Value;
+
+use crate::settings;
+
+/// How a cluster is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Metadata nodes.
+    pub mnodes: u32,
+    /// Stores.
+    pub stores: u32,
+    /// Copies of each chunk.
+    pub replicas: u32,
+    /// With a FUSE mount.
+    pub mount: bool,
+    /// Dead processes are started again.
+    pub supervise: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape { mnodes: 4, stores: 2, replicas: 1, mount: false, supervise: false }
+    }
+}
+
+/// A running cluster; stopped and deleted when dropped.
+pub struct Cluster {
+    dir: PathBuf,
+    shape: Shape,
+}
+
+/// A role as `saker status --json` shows it.
+#[derive(Clone, Debug)]
+pub struct Role {
+    /// coordinator, mnode, store or mount.
+    pub role: String,
+    /// Number among its like.
+    pub n: u64,
+    /// Where it is called, `host:port`; several are separated by commas.
+    pub addr: String,
+    /// Where its metrics are, `host:port`.
+    pub http: String,
+    /// Its process.
+    pub pid: i32,
+    /// up, down, starting or draining.
+    pub state: String,
+}
+
+/// The program under test: `$SAKER_BIN`, or `saker` beside the test's own directory.
+pub fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("SAKER_BIN") {
+        return PathBuf::from(path);
+    }
+    let own = std::env::current_exe().expect("a test knows its own program");
+    let built = own.ancestors().nth(2).unwrap_or(&own).join("saker");
+    assert!(built.exists(), "{} is not there: cargo build -p saker-cli", built.display());
+    built
+}
+
+/// True if this machine can mount; else says that the test is skipped.
+pub fn can_mount(test: &str) -> bool {
+    let able = settings::needs_root(test) && Path::new("/dev/fuse").exists();
+    if !able {
+        assert!(std::env::var_os("SAKER_REQUIRE_ROOT").is_none(), "{test} needs /dev/fuse");
+        eprintln!("{test}: skipped, needs root and /dev/fuse");
+    }
+    able
+}
+
+impl Cluster {
+    /// Starts a cluster in a new directory and waits until it serves. Panics when it does not:
+    /// there is no test without it.
+    pub fn start(shape: Shape) -> Cluster {
+        let pid = std::process::id();
+        let nanos = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |time| time.subsec_nanos());
+        let dir = settings::scratch().join(format!("saker-test-{pid}-{nanos}"));
+        std::fs::create_dir_all(&dir).expect("the scratch directory can be written");
+        let cluster = Cluster { dir, shape };
+        cluster.up();
+        cluster
+    }
+
+    /// Where its files are.
+    pub fn dir(&self) -> PathBuf {
+        self.dir.join("cluster")
+    }
+
+    /// Where it is mounted.
+    pub fn mount(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    /// A directory for files of the test itself, outside the cluster.
+    pub fn scratch(&self) -> PathBuf {
+        let dir = self.dir.join("scratch");
+        std::fs::create_dir_all(&dir).expect("the scratch directory can be written");
+        dir
+    }
+
+    /// `saker up`, again if need be.
+    pub fn up(&self) {
+        let dir = self.dir();
+        let shape = &self.shape;
+        let mut command = Command::new(binary());
+        command.arg("up").arg("--dir").arg(&dir);
+        for (option, n) in
+            [("--mnodes", shape.mnodes), ("--stores", shape.stores), ("--replicas", shape.replicas)]
+        {
+            command.arg(option).arg(n.to_string());
+        }
+        if shape.mount {
+            command.arg("--mount").arg(self.mount());
+        }
+        if !shape.supervise {
+            command.arg("--no-supervise");
+        }
+        let output = command.output().expect("saker can be run");
+        if !output.status.success() {
+            self.print_logs();
+            panic!("saker up: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
+    /// `saker down`: everything stops in order and stays on disk.
+    pub fn down(&self) {
+        let output = Command::new(binary()).arg("down").arg("--dir").arg(self.dir()).output();
+        let output = output.expect("saker can be run");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// A new client.
+    pub fn connect(&self) -> Fs {
+        Fs::connect(&ClusterAddr::Dir(self.dir()), ClientOptions::default())
+            .unwrap_or_else(|error| panic!("no client: {error}"))
+    }
+
+    /// Runs `saker ARGS --cluster DIR`.
+    pub fn saker(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(binary());
+        command.args(args).arg("--cluster").arg(self.dir());
+        command.output().expect("saker can be run")
+    }
+
+    /// One JSON document from a command that must succeed.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let output = self.saker(&[args, &["--json"]].concat());
+        let (out, err) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "saker {args:?}: {err}");
+        serde_json::from_slice(out).unwrap_or_else(|e| panic!("saker {args:?}: {e}"))
+    }
+
+    /// All roles.
+    pub fn roles(&self) -> Vec<Role> {
+        let status = self.json(&["status"]);
+        let roles = status["roles"].as_array().cloned().unwrap_or_default();
+        let text = |role: &Value, key: &str| match &role[key] {
+            Value::String(text) => text.clone(),
+            Value::Array(list) => {
+                let parts: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+                parts.join(",")
+            }
+            _ => String::new(),
+        };
+        let convert = |role: &Value| Role {
+            role: text(role, "role"),
+            n: role["n"].as_u64().unwrap_or(0),
+            addr: text(role, "addr"),
+            http: text(role, "http"),
+            pid: role["pid"].as_i64().unwrap_or(0) as i32,
+            state: text(role, "state"),
+        };
+        roles.iter().map(convert).collect()
+    }
+
+    /// Process of a role, from its pid file.
+    pub fn pid(&self, role: &str) -> Option<i32> {
+        let name = if role == "supervisor" { "supervisor" } else { &format!("run/{role}") };
+        let text = std::fs::read_to_string(self.dir().join(format!("{name}.pid"))).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Sends a signal to a role (`mnode-2`) or the supervisor.
+    pub fn signal(&self, role: &str, signal: Signal) {
+        let pid = self.pid(role).and_then(Pid::from_raw);
+        let pid = pid.unwrap_or_else(|| panic!("{role} has no pid file"));
+        kill_process(pid, signal).unwrap_or_else(|e| panic!("{role}: {e}"));
+    }
+
+    /// Sum of a metric's samples at an address, labels (`{op="map"}`) given or not.
+    pub fn metric(&self, http: &str, name: &str) -> f64 {
+        let text = fetch(http, "/metrics").unwrap_or_else(|e| panic!("{http}: {e}"));
+        let samples = text.lines().filter(|line| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+        });
+        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// Sum of a metric over all processes of a kind.
+    pub fn metric_of(&self, role: &str, name: &str) -> f64 {
+        let roles = self.roles().into_iter().filter(|r| r.role == role);
+        roles.map(|r| self.metric(&r.http, name)).sum()
+    }
+
+    /// `saker fsck` must find nothing. What was orphaned is given time to go.
+    pub fn fsck(&self) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let output = self.saker(&["fsck", "--json"]);
+            let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let clean = said["problems"].as_array().is_some_and(Vec::is_empty);
+            if output.status.success() && clean {
+                return;
+            }
+            let err = String::from_utf8_lossy(&output.stderr);
+            assert!(Instant::now() < deadline, "fsck: {} {said:#} {err}", output.status);
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    fn print_logs(&self) {
+        let mut logs = BTreeMap::new();
+        for entry in std::fs::read_dir(self.dir().join("log")).into_iter().flatten().flatten() {
+            let text = std::fs::read(entry.path()).unwrap_or_default();
+            logs.insert(entry.file_name(), String::from_utf8_lossy(&text).into_owned());
+        }
+        for (name, text) in logs {
+            let lines: Vec<&str> = text.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(15)..];
+            eprintln!("--- {}\n{}", name.display(), tail.join("\n"));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        if failed {
+            self.print_logs();
+        }
+        let mut down = Command::new(binary());
+        down.arg("down").arg("--dir").arg(self.dir());
+        let stopped = down.output().is_ok_and(|output| output.status.success());
+        if failed || !stopped {
+            eprintln!("the cluster's files are kept in {}", self.dir.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// An HTTP GET; the body comes with its headers.
+pub fn fetch(http: &str, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(http)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,365 @@
+//! Drives the model and a target side by side and tells where they part.
+
+use std::collections::{HashMap, VecDeque};
+
+use saker_types::Errno;
+
+use crate::generate::Generator;
+use crate::model::{Ino, Model, Rules, Time, UNDEFINED};
+use crate::op::{
+    At, CHECK_SLOT, FILE_SLOTS, How, Op, Outcome, Stat, Step, Target, User, Value, users,
+};
+
+/// Steps shown before the one that failed.
+const LOG_STEPS: usize = 40;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Seed of the generator.
+    pub seed: u64,
+    /// Random steps.
+    pub steps: usize,
+    /// Clients that take turns.
+    pub clients: usize,
+    /// Compare the whole tree after so many steps.
+    pub tree_every: usize,
+    /// Names of operations may end in `.` and `..`.
+    pub dots: bool,
+    /// Times set by utimes stay: nothing else changes atime.
+    pub noatime: bool,
+    /// Two changes may get the same time (the kernel's coarse clock).
+    pub coarse_times: bool,
+}
+
+/// Counts of one or more runs, per kind of operation.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Tried on the target.
+    pub tried: [u64; Op::KINDS.len()],
+    /// Of them, those that succeeded.
+    pub succeeded: [u64; Op::KINDS.len()],
+}
+
+impl Report {
+    /// Steps in all.
+    pub fn total(&self) -> u64 {
+        self.tried.iter().sum()
+    }
+
+    /// Adds another run.
+    pub fn add(&mut self, other: &Report) {
+        for kind in 0..Op::KINDS.len() {
+            self.tried[kind] += other.tried[kind];
+            self.succeeded[kind] += other.succeeded[kind];
+        }
+    }
+
+    /// Panics unless each kind was at least 1% of the steps, and succeeded and (where it can)
+    /// failed.
+    pub fn assert_balanced(&self) {
+        for (kind, name) in Op::KINDS.iter().enumerate() {
+            let (tried, good) = (self.tried[kind], self.succeeded[kind]);
+            assert!(tried * 100 >= self.total(), "{name}: only {tried} of {}", self.total());
+            assert!(good * 10 >= tried, "{name}: only {good} of {tried} succeeded");
+        }
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} steps:", self.total())?;
+        for (kind, name) in Op::KINDS.iter().enumerate() {
+            write!(f, " {name} {}/{}", self.succeeded[kind], self.tried[kind])?;
+        }
+        Ok(())
+    }
+}
+
+/// A difference, in words, with the steps that led to it.
+pub type Difference = String;
+
+/// The model beside a target.
+pub struct Runner<T> {
+    model: Model,
+    target: T,
+    users: Vec<User>,
+    plan: Plan,
+    /// Inode numbers: the model's to the target's, and back.
+    inos: HashMap<Ino, u64>,
+    inos_back: HashMap<u64, Ino>,
+    /// Times when last seen: the model's and the target's.
+    seen: HashMap<Ino, (Stat<Time>, Stat<i64>)>,
+    log: VecDeque<String>,
+    report: Report,
+}
+
+/// Runs a plan on a target.
+pub fn run<T: Target>(plan: Plan, rules: Rules, target: T) -> Result<Report, Difference> {
+    let mut runner = Runner::new(plan, rules, target);
+    let out = runner.run();
+    out.map_err(|difference| runner.describe(&difference))?;
+    Ok(runner.report)
+}
+
+impl<T: Target> Runner<T> {
+    fn new(plan: Plan, rules: Rules, target: T) -> Runner<T> {
+        Runner {
+            model: Model::new(rules),
+            target,
+            users: users(),
+            plan,
+            inos: HashMap::new(),
+            inos_back: HashMap::new(),
+            seen: HashMap::new(),
+            log: VecDeque::new(),
+            report: Report::default(),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        let mut generator = Generator::new(self.plan.seed, self.plan.clients, self.plan.dots);
+        for n in 1..=self.plan.steps {
+            let step = generator.step(&self.model);
+            let kind = step.op.kind();
+            self.log_step(&step);
+            if let Some(worked) = self.execute(&step)? {
+                self.report.tried[kind] += 1;
+                self.report.succeeded[kind] += u64::from(worked);
+                self.probe(&step)?;
+            }
+            if n % self.plan.tree_every == 0 || n == self.plan.steps {
+                let other = (step.client + 1) % self.plan.clients;
+                self.compare_trees(other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does a step on both and compares; true if it succeeded, none if it is not defined.
+    fn execute(&mut self, step: &Step) -> Result<Option<bool>, String> {
+        let client = match step.op.handle().and_then(|slot| self.model.handle(slot)) {
+            Some(handle) => handle.client,
+            None => step.client,
+        };
+        let lenient = self.is_lenient(step);
+        let stale = matches!(step.op, Op::Read { slot, .. } if self.model.is_stale(slot));
+        let user = self.users[step.user].clone();
+        let dirty = self.dirty_elsewhere(client);
+        let expected = self.model.apply(&user, step);
+        if expected == Err(UNDEFINED) {
+            return Ok(None);
+        }
+        for slot in dirty {
+            let flushed = self.target.flush(slot);
+            flushed.map_err(|e| format!("flush of file {slot} failed: {e:?}"))?;
+            self.model.flushed(slot);
+        }
+        let got = self.target.apply(&user, step);
+        let same = match (&expected, &got) {
+            (Ok(Value::Bytes(_)), Ok(Value::Bytes(_))) if stale => Ok(()),
+            (Err(_), Err(e)) if lenient && matches!(*e, Errno::ENOENT | Errno::ESTALE) => Ok(()),
+            (Ok(Value::Stat(model)), Ok(Value::Stat(real))) => self.compare_stat(model, real),
+            _ if untimed(&expected) == untimed(&got) => Ok(()),
+            _ => Err("results differ".to_owned()),
+        };
+        same.map_err(|why| self.difference(&why, step, &expected, &got))?;
+        Ok(Some(expected.is_ok()))
+    }
+
+    fn difference(
+        &mut self,
+        why: &str,
+        step: &Step,
+        expected: &Outcome<Time>,
+        got: &Outcome<i64>,
+    ) -> String {
+        let Step { client, user, op } = step;
+        let mut text = format!(
+            "{why}\n  step     client {client} user {user} {op:?}\n  expected {expected:?}\n  \
+             got      {got:?}"
+        );
+        for at in op.paths() {
+            let root = self.users[0].clone();
+            let op = Op::Stat { at: at.clone(), follow: false };
+            let step = Step { client: *client, user: 0, op };
+            let model = self.model.apply(&root, &step);
+            let real = self.target.apply(&root, &step);
+            text += &format!("\n  at {at:?}\n    model  {model:?}\n    target {real:?}");
+        }
+        text
+    }
+
+    /// Below a removed directory the kernel checks permissions first; a server that no longer
+    /// knows the directory cannot.
+    fn is_lenient(&self, step: &Step) -> bool {
+        step.op.paths().iter().any(|at| at.base.is_some_and(|s| self.model.held_is_gone(s)))
+    }
+
+    /// Files that another client wrote and has not flushed (close-to-open consistency).
+    fn dirty_elsewhere(&self, client: usize) -> Vec<usize> {
+        let dirty =
+            |slot: &usize| self.model.handle(*slot).is_some_and(|h| h.dirty && h.client != client);
+        (0..FILE_SLOTS).filter(dirty).collect()
+    }
+
+    /// Looks at what the step changed, or must not have changed.
+    fn probe(&mut self, step: &Step) -> Result<(), String> {
+        let mut places: Vec<At> = Vec::new();
+        for at in step.op.paths() {
+            places.push(at.clone());
+            if !at.path.is_empty() {
+                places.push(at.parent());
+            }
+        }
+        let stats = places.into_iter().map(|at| Op::Stat { at, follow: false });
+        let fstat = step.op.handle().map(|slot| Op::Fstat { slot });
+        for op in stats.chain(fstat) {
+            self.execute(&Step { client: step.client, user: 0, op })?;
+        }
+        Ok(())
+    }
+
+    /// Walks the model's tree and compares everything, as root, through one client.
+    fn compare_trees(&mut self, client: usize) -> Result<(), String> {
+        for (at, ino) in self.model.tree() {
+            let mode = self.model.mode(ino);
+            let mut ops = vec![Op::Stat { at: at.clone(), follow: false }];
+            match mode & 0o170_000 {
+                0o040_000 => ops.push(Op::Readdir { at: at.clone() }),
+                0o120_000 => ops.push(Op::Readlink { at: at.clone() }),
+                0o100_000 => {
+                    let how = How { read: true, ..How::default() };
+                    let len = self.model.attributes(ino).size as usize + 1;
+                    ops.push(Op::Open { at: at.clone(), how, slot: CHECK_SLOT });
+                    ops.push(Op::Read { slot: CHECK_SLOT, offset: 0, len });
+                    ops.push(Op::Close { slot: CHECK_SLOT });
+                }
+                _ => {}
+            }
+            if matches!(mode & 0o170_000, 0o040_000 | 0o100_000) {
+                ops.push(Op::Listxattr { at: at.clone() });
+                for name in self.model.xattr_names(ino) {
+                    ops.push(Op::Getxattr { at: at.clone(), name });
+                }
+            }
+            for op in ops {
+                self.execute(&Step { client, user: 0, op })
+                    .map_err(|why| format!("in the comparison of trees: {why}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_stat(&mut self, model: &Stat<Time>, real: &Stat<i64>) -> Result<(), String> {
+        self.compare_ino(model.ino, real.ino)?;
+        let is_dir = model.mode & 0o170_000 == 0o040_000;
+        let fields = [
+            ("mode", u64::from(model.mode), u64::from(real.mode)),
+            ("uid", model.uid.into(), real.uid.into()),
+            ("gid", model.gid.into(), real.gid.into()),
+            ("nlink", model.nlink.into(), real.nlink.into()),
+            ("size", if is_dir { 0 } else { model.size }, if is_dir { 0 } else { real.size }),
+        ];
+        for (name, expected, got) in fields {
+            if expected != got {
+                return Err(format!(
+                    "{name} differs: {expected} (0{expected:o}), not {got} (0{got:o})"
+                ));
+            }
+        }
+        let before = self.seen.get(&model.ino);
+        let old = |pick: fn(&Stat<Time>) -> Time, real: fn(&Stat<i64>) -> i64| {
+            before.map(|(m, r)| (pick(m), real(r)))
+        };
+        let coarse = self.plan.coarse_times;
+        compare_time("mtime", model.mtime, real.mtime, old(|s| s.mtime, |s| s.mtime), coarse)?;
+        compare_time("ctime", model.ctime, real.ctime, old(|s| s.ctime, |s| s.ctime), coarse)?;
+        if self.plan.noatime {
+            compare_time("atime", model.atime, real.atime, old(|s| s.atime, |s| s.atime), coarse)?;
+        }
+        self.seen.insert(model.ino, (model.clone(), real.clone()));
+        Ok(())
+    }
+
+    /// One inode has one number for as long as it lives, and no other has it.
+    fn compare_ino(&mut self, model: Ino, real: u64) -> Result<(), String> {
+        let known = *self.inos.entry(model).or_insert(real);
+        if known != real {
+            return Err(format!("inode number differs: {known} earlier, {real} now"));
+        }
+        let owner = *self.inos_back.entry(real).or_insert(model);
+        if owner != model {
+            if self.model.lives(owner) {
+                return Err(format!("inode number {real} is also that of another inode"));
+            }
+            self.inos_back.insert(real, model);
+        }
+        Ok(())
+    }
+
+    fn log_step(&mut self, step: &Step) {
+        if self.log.len() == LOG_STEPS {
+            self.log.pop_front();
+        }
+        let Step { client, user, op } = step;
+        self.log.push_back(format!("client {client} user {user} {op:?}"));
+    }
+
+    fn describe(&self, difference: &str) -> Difference {
+        let log: Vec<&str> = self.log.iter().map(String::as_str).collect();
+        format!(
+            "seed {}: {difference}\nlast steps:\n  {}\nrepeat with SAKER_SEED={} SAKER_OPS={}",
+            self.plan.seed,
+            log.join("\n  "),
+            self.plan.seed,
+            self.plan.steps,
+        )
+    }
+}
+
+/// A time changes when the model's does, never back, and keeps what was set.
+fn compare_time(
+    what: &str,
+    model: Time,
+    real: i64,
+    before: Option<(Time, i64)>,
+    coarse: bool,
+) -> Result<(), String> {
+    if let Time::Set(ns) = model {
+        return if ns == real { Ok(()) } else { Err(format!("{what} is {real}, was set to {ns}")) };
+    }
+    match before {
+        Some((old, real_old)) if old == model && real != real_old => {
+            Err(format!("{what} changed without reason: {real_old} -> {real}"))
+        }
+        Some((old, real_old)) if old != model && real == real_old && !coarse => {
+            Err(format!("{what} did not change: {real}"))
+        }
+        Some((Time::Step(_), real_old)) if real < real_old => {
+            Err(format!("{what} went back: {real_old} -> {real}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Results without attributes, which are compared apart.
+fn untimed<T: Clone>(outcome: &Outcome<T>) -> Outcome<()> {
+    match outcome {
+        Ok(Value::Done) => Ok(Value::Done),
+        Ok(Value::Bytes(bytes)) => Ok(Value::Bytes(bytes.clone())),
+        Ok(Value::Names(names)) => Ok(Value::Names(names.clone())),
+        Ok(Value::Stat(stat)) => Ok(Value::Stat(Stat {
+            ino: stat.ino,
+            mode: stat.mode,
+            uid: stat.uid,
+            gid: stat.gid,
+            nlink: stat.nlink,
+            size: stat.size,
+            atime: (),
+            mtime: (),
+            ctime: (),
+        })),
+        Err(errno) => Err(*errno),
+    }
+}

@@ -1,0 +1,369 @@
+//! LibFS as a target: several clients of one cluster, each operation through the library.
+
+use bytes::Bytes;
+use saker_client::{Caller, DirItem, File, Fs, Groups, OpenFlags, SetAttr, SetTime as WireTime};
+use saker_types::wire::{self, Entry};
+use saker_types::{Class, Errno, Error, FileKind, Locator, limits};
+
+use crate::local::xattr_names;
+use crate::op::{
+    At, DIR_SLOTS, FILE_SLOTS, How, Name, Op, Outcome, SetTime, Stat, Step, Target, User, Value,
+    pattern,
+};
+
+type Done = Result<Value<i64>, Error>;
+
+struct Open {
+    client: usize,
+    file: File,
+    who: Caller,
+    how: How,
+}
+
+/// Clients of one cluster that work below one directory.
+pub struct LibFs {
+    clients: Vec<Fs>,
+    /// Name of the run's directory, in the cluster's root.
+    top: Bytes,
+    files: [Option<Open>; FILE_SLOTS],
+    held: [Option<Locator>; DIR_SLOTS],
+    /// Counts operations: every second one takes the library's resolver, the others send the
+    /// path as it is and follow the symlinks that come back.
+    turn: u64,
+}
+
+impl LibFs {
+    /// Makes the directory `top` in the root of the cluster, open to all.
+    pub fn new(clients: Vec<Fs>, top: &str) -> Result<LibFs, Error> {
+        let top = Bytes::copy_from_slice(top.as_bytes());
+        let (fs, who) = (&clients[0], Caller::root());
+        let at = wire::At { anchor: Locator::root(), path: vec![top.clone()] };
+        fs.block_on(async {
+            fs.mkdir(&who, &at, 0o777).await?;
+            fs.setattr(&who, &at, &SetAttr { mode: Some(0o777), ..SetAttr::default() }).await
+        })?;
+        Ok(LibFs { clients, top, files: Default::default(), held: Default::default(), turn: 0 })
+    }
+
+    /// The path without any symlink followed.
+    fn plain(&self, at: &At) -> Result<wire::At, Error> {
+        let names = at.path.iter().map(|name| Bytes::copy_from_slice(name));
+        Ok(match at.base {
+            None => wire::At {
+                anchor: Locator::root(),
+                path: std::iter::once(self.top.clone()).chain(names).collect(),
+            },
+            Some(slot) => {
+                let anchor = self.held[slot].clone().ok_or(Errno::EBADF)?;
+                wire::At { anchor, path: names.collect() }
+            }
+        })
+    }
+
+    /// Follows symlinks: all but the last component's, with `follow` that, too.
+    async fn place(&self, fs: &Fs, who: &Caller, at: &At, follow: bool) -> Result<wire::At, Error> {
+        let plain = self.plain(at)?;
+        if at.path.is_empty() {
+            // "." asks for search permission.
+            fs.access(who, &plain, 1).await?;
+            return Ok(plain);
+        }
+        let dots = at.path.iter().any(|name| name == b"." || name == b"..");
+        if at.base.is_none() && (dots || self.turn.is_multiple_of(2)) {
+            let text = [&b"/"[..], &plain.path.join(&b'/')].concat();
+            return Ok(fs.resolve(who, &text, follow).await?.at);
+        }
+        self.follow(fs, who, plain, follow).await
+    }
+
+    /// Follows symlinks as the server reports them.
+    async fn follow(
+        &self,
+        fs: &Fs,
+        who: &Caller,
+        mut at: wire::At,
+        follow: bool,
+    ) -> Result<wire::At, Error> {
+        for _ in 0..=limits::SYMLINKS_MAX {
+            let (component, target) = match fs.lookup(who, &at).await {
+                Ok(entry) if follow && entry.attr.kind() == FileKind::Symlink => {
+                    (at.path.len() - 1, fs.readlink(who, &at).await?)
+                }
+                Err(error) if error.is(Class::Symlink) => {
+                    (error.component as usize, error.target.clone())
+                }
+                // Whatever it is, the operation itself will say so.
+                Ok(_) | Err(_) => return Ok(at),
+            };
+            let parts = target.split(|b| *b == b'/').map(Bytes::copy_from_slice);
+            at.path.splice(component..=component, parts);
+        }
+        Err(Errno::ELOOP.into())
+    }
+
+    /// A name in a directory: the directory must be there.
+    async fn name(&self, fs: &Fs, who: &Caller, at: &At) -> Result<wire::At, Error> {
+        let parent = self.place(fs, who, &at.parent(), true).await?;
+        let entry = fs.lookup(who, &parent).await?;
+        if !entry.attr.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let mut path = parent.path;
+        path.extend(at.path.last().map(|name| Bytes::copy_from_slice(name)));
+        Ok(wire::At { anchor: parent.anchor, path })
+    }
+
+    async fn name_op(&self, fs: &Fs, who: &Caller, op: &Op) -> Done {
+        match op {
+            Op::Mkdir { at, mode } => {
+                fs.mkdir(who, &self.place(fs, who, at, false).await?, *mode).await?;
+            }
+            Op::Mknod { at, mode } => {
+                fs.mknod(who, &self.place(fs, who, at, false).await?, *mode, 0).await?;
+            }
+            Op::Symlink { at, target } => {
+                fs.symlink(who, &self.place(fs, who, at, false).await?, target).await?;
+            }
+            Op::Unlink { at } => {
+                fs.unlink(who, &self.place(fs, who, at, false).await?).await?;
+            }
+            Op::Rmdir { at } => {
+                fs.rmdir(who, &self.place(fs, who, at, false).await?).await?;
+            }
+            Op::Rename { from, to, flags } => {
+                let from = self.name(fs, who, from).await?;
+                let to = self.name(fs, who, to).await?;
+                fs.rename(who, &from, &to, *flags, &[]).await?;
+            }
+            Op::Link { from, to } => {
+                let from = self.place(fs, who, from, false).await?;
+                fs.lookup(who, &from).await?;
+                let to = self.place(fs, who, to, false).await?;
+                fs.link(who, &from, &to).await?;
+            }
+            _ => return self.inode_op(fs, who, op).await,
+        }
+        Ok(Value::Done)
+    }
+
+    async fn inode_op(&self, fs: &Fs, who: &Caller, op: &Op) -> Done {
+        let (at, follow, change) = match op {
+            Op::Truncate { at, size } => {
+                (at, true, SetAttr { size: Some(*size), ..SetAttr::default() })
+            }
+            Op::Chmod { at, mode } => {
+                (at, true, SetAttr { mode: Some(*mode), ..SetAttr::default() })
+            }
+            Op::Chown { at, uid, gid, follow } => {
+                (at, *follow, SetAttr { uid: *uid, gid: *gid, ..SetAttr::default() })
+            }
+            Op::Utimes { at, atime, mtime, follow } => {
+                let (atime, mtime) = (wire_time(*atime), wire_time(*mtime));
+                (at, *follow, SetAttr { atime, mtime, ..SetAttr::default() })
+            }
+            Op::Setxattr { at, name, value, flags } => {
+                let at = self.place(fs, who, at, true).await?;
+                fs.setxattr(who, &at, name, value, *flags).await?;
+                return Ok(Value::Done);
+            }
+            Op::Removexattr { at, name } => {
+                let at = self.place(fs, who, at, true).await?;
+                fs.removexattr(who, &at, name).await?;
+                return Ok(Value::Done);
+            }
+            _ => return self.reading_op(fs, who, op).await,
+        };
+        fs.setattr(who, &self.place(fs, who, at, follow).await?, &change).await?;
+        Ok(Value::Done)
+    }
+
+    async fn reading_op(&self, fs: &Fs, who: &Caller, op: &Op) -> Done {
+        match op {
+            Op::Stat { at, follow } => {
+                let entry = fs.getattr(who, &self.place(fs, who, at, *follow).await?).await?;
+                Ok(Value::Stat(convert(&entry)))
+            }
+            Op::Access { at, want } => {
+                fs.access(who, &self.place(fs, who, at, true).await?, *want).await?;
+                Ok(Value::Done)
+            }
+            Op::Readlink { at } => {
+                let target = fs.readlink(who, &self.place(fs, who, at, false).await?).await?;
+                Ok(Value::Bytes(target.to_vec()))
+            }
+            Op::Readdir { at } => {
+                let entry = fs.lookup(who, &self.place(fs, who, at, true).await?).await?;
+                if !entry.attr.is_dir() {
+                    return Err(Errno::ENOTDIR.into());
+                }
+                list(fs, who, &entry.loc).await
+            }
+            Op::Getxattr { at, name } => {
+                let at = self.place(fs, who, at, true).await?;
+                Ok(Value::Bytes(fs.getxattr(who, &at, name).await?.to_vec()))
+            }
+            Op::Listxattr { at } => {
+                let names = fs.listxattr(who, &self.place(fs, who, at, true).await?).await?;
+                Ok(Value::Names(xattr_names(&names)))
+            }
+            _ => Err(Errno::ENOSYS.into()),
+        }
+    }
+
+    fn open_op(&mut self, fs: &Fs, client: usize, who: &Caller, op: &Op) -> Done {
+        let (at, how, create, slot) = match op {
+            Op::Create { at, mode, how, slot } => (at, *how, Some(*mode), *slot),
+            Op::Open { at, how, slot } => (at, *how, None, *slot),
+            Op::Hold { at, slot } => {
+                let entry = fs.block_on(async {
+                    let at = self.place(fs, who, at, true).await?;
+                    fs.lookup(who, &at).await
+                })?;
+                if !entry.attr.is_dir() {
+                    return Err(Errno::ENOTDIR.into());
+                }
+                self.held[*slot] = Some(entry.loc);
+                return Ok(Value::Done);
+            }
+            _ => return fs.block_on(self.name_op(fs, who, op)),
+        };
+        let flags = OpenFlags {
+            read: how.read,
+            write: how.write,
+            append: how.append,
+            truncate: how.truncate,
+            exclusive: how.exclusive,
+        };
+        let (file, _) = fs.block_on(async {
+            let at = self.place(fs, who, at, !how.exclusive).await?;
+            match create {
+                Some(mode) => fs.create(who, &at, mode, flags).await,
+                None => fs.open(who, &at, flags).await,
+            }
+        })?;
+        self.close(slot)?;
+        self.files[slot] = Some(Open { client, file, who: who.clone(), how });
+        Ok(Value::Done)
+    }
+
+    fn close(&mut self, slot: usize) -> Result<(), Error> {
+        let Some(open) = self.files[slot].take() else { return Ok(()) };
+        let fs = self.clients[open.client].clone();
+        fs.block_on(async {
+            let flushed = open.file.flush().await;
+            open.file.release().await;
+            flushed
+        })
+    }
+
+    fn file_op(&mut self, slot: usize, op: &Op) -> Done {
+        if matches!(op, Op::Close { .. }) {
+            self.close(slot)?;
+            return Ok(Value::Done);
+        }
+        let open = self.files[slot].as_ref().ok_or(Errno::EBADF)?;
+        let fs = &self.clients[open.client];
+        fs.block_on(async {
+            match op {
+                Op::Read { .. } if !open.how.read => Err(Errno::EBADF.into()),
+                Op::Write { .. } if !open.how.write => Err(Errno::EBADF.into()),
+                Op::Ftruncate { .. } if !open.how.write => Err(Errno::EINVAL.into()),
+                Op::Read { offset, len, .. } => {
+                    Ok(Value::Bytes(open.file.read(*offset, *len).await?.to_vec()))
+                }
+                Op::Write { offset, len, fill, .. } => {
+                    open.file.write(*offset, &pattern(*fill, *offset, *len)).await?;
+                    Ok(Value::Done)
+                }
+                Op::Fsync { .. } => open.file.fsync().await.map(|()| Value::Done),
+                Op::Fstat { .. } => {
+                    let at = wire::At::handle(open.file.locator());
+                    Ok(Value::Stat(convert(&fs.getattr(&open.who, &at).await?)))
+                }
+                Op::Ftruncate { size, .. } => {
+                    let at = wire::At::handle(open.file.locator());
+                    let size = Some(*size);
+                    let change = SetAttr { size, by_handle: true, ..SetAttr::default() };
+                    fs.setattr(&open.who, &at, &change).await?;
+                    Ok(Value::Done)
+                }
+                _ => Err(Errno::ENOSYS.into()),
+            }
+        })
+    }
+}
+
+impl Target for LibFs {
+    fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64> {
+        self.turn += 1;
+        let done = match step.op.handle() {
+            Some(slot) => self.file_op(slot, &step.op),
+            None => {
+                let who = Caller {
+                    uid: who.uid,
+                    gid: who.gid,
+                    groups: Groups::Known(who.groups.as_slice().into()),
+                };
+                let fs = self.clients[step.client].clone();
+                self.open_op(&fs, step.client, &who, &step.op)
+            }
+        };
+        done.map_err(|error| error.errno())
+    }
+
+    fn flush(&mut self, slot: usize) -> Result<(), Errno> {
+        let Some(open) = &self.files[slot] else { return Ok(()) };
+        let fs = &self.clients[open.client];
+        fs.block_on(open.file.flush()).map_err(|error| error.errno())
+    }
+}
+
+/// Lists a directory, once from the start and once from the middle: both must agree.
+async fn list(fs: &Fs, who: &Caller, dir: &Locator) -> Done {
+    let all = items(fs, who, dir, 0).await?;
+    if let Some(middle) = all.get(all.len() / 2) {
+        let rest = items(fs, who, dir, middle.cookie).await?;
+        let names = |items: &[DirItem]| -> Vec<Bytes> {
+            items.iter().map(|item| item.name.clone()).collect()
+        };
+        if names(&rest) != names(&all[all.len() / 2 + 1..]) {
+            return Err(Error::new(Errno::EPROTO).with_text("a listing resumed elsewhere"));
+        }
+    }
+    let entry = |item: &DirItem| -> (Name, u8) { (item.name.to_vec(), item.attr.kind().d_type()) };
+    let mut names: Vec<(Name, u8)> = all.iter().map(entry).collect();
+    names.sort();
+    Ok(Value::Names(names))
+}
+
+async fn items(fs: &Fs, who: &Caller, dir: &Locator, cookie: u64) -> Result<Vec<DirItem>, Error> {
+    let mut stream = fs.readdir(who, dir, cookie);
+    let mut items = Vec::new();
+    while let Some(item) = stream.next().await? {
+        items.push(item);
+    }
+    Ok(items)
+}
+
+fn wire_time(time: SetTime) -> Option<WireTime> {
+    match time {
+        SetTime::Omit => None,
+        SetTime::Now => Some(WireTime::Now),
+        SetTime::Ns(ns) => Some(WireTime::Ns(ns)),
+    }
+}
+
+fn convert(entry: &Entry) -> Stat<i64> {
+    let attr = &entry.attr;
+    Stat {
+        ino: attr.id,
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        nlink: attr.nlink,
+        size: attr.size,
+        atime: attr.atime_ns,
+        mtime: attr.mtime_ns,
+        ctime: attr.ctime_ns,
+    }
+}

@@ -1,0 +1,487 @@
+//! The reference model: what POSIX and Linux promise, in memory, in the plainest way.
+//!
+//! Errors come in the order in which Linux's `fs/namei.c` and ext4 find them. The model is itself
+//! tested against a real local directory (`tests/model_vs_local.rs`). Times are numbers of
+//! steps: what matters is who must change and who must not, and in which order.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use saker_types::Errno;
+
+use crate::op::{At, DIR_SLOTS, FILE_SLOTS, How, Name, Op, Outcome, Stat, Step, User, Value};
+
+mod data;
+mod inodes;
+mod names;
+
+/// Number of an inode in the model.
+pub type Ino = u64;
+/// The root directory of a run.
+pub const ROOT_INO: Ino = 1;
+/// "Not defined by the model": the step is not tried on the system under test.
+pub const UNDEFINED: Errno = Errno(0);
+/// Largest file of ext4 and of Saker.
+const FILE_BYTES_MAX: u64 = 16 << 40;
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFLNK: u32 = 0o120_000;
+
+/// Where systems differ within what POSIX leaves open.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// `fs.protected_hardlinks` of the kernel above the file system.
+    pub protected_hardlinks: bool,
+    /// `fs.protected_symlinks`.
+    pub protected_symlinks: bool,
+    /// `fs.protected_regular` is at least 1.
+    pub protected_regular: u8,
+    /// truncate(2) to the present size changes the times, as POSIX says (file systems differ:
+    /// else it is not tried).
+    pub same_size_truncate_touches: bool,
+    /// Files end at 16 TiB (else larger sizes are not tried).
+    pub ends_at_16_tib: bool,
+}
+
+impl Rules {
+    /// A file system without a kernel above it.
+    pub fn plain() -> Rules {
+        Rules {
+            protected_hardlinks: false,
+            protected_symlinks: false,
+            protected_regular: 0,
+            same_size_truncate_touches: true,
+            ends_at_16_tib: true,
+        }
+    }
+
+    /// The running kernel's settings.
+    pub fn of_kernel() -> Rules {
+        let read = |name: &str| -> u8 {
+            let text = std::fs::read_to_string(format!("/proc/sys/fs/protected_{name}"));
+            text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
+        };
+        Rules {
+            protected_hardlinks: read("hardlinks") > 0,
+            protected_symlinks: read("symlinks") > 0,
+            protected_regular: read("regular"),
+            same_size_truncate_touches: false,
+            ends_at_16_tib: true,
+        }
+    }
+}
+
+/// A time of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// Changed in this step.
+    Step(u64),
+    /// Set by utimes, ns since the epoch.
+    Set(i64),
+}
+
+#[derive(Clone, Debug)]
+struct Inode {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    data: Vec<u8>,
+    /// Only when far beyond what `data` may hold (sparse tails are not stored).
+    size: u64,
+    target: Vec<u8>,
+    entries: BTreeMap<Name, Ino>,
+    parent: Ino,
+    xattrs: BTreeMap<Name, Vec<u8>>,
+    atime: Time,
+    mtime: Time,
+    ctime: Time,
+    opens: u32,
+    /// Step of the last change of data by each client.
+    writers: BTreeMap<usize, u64>,
+}
+
+impl Inode {
+    fn is_dir(&self) -> bool {
+        self.mode & S_IFMT == S_IFDIR
+    }
+    fn is_regular(&self) -> bool {
+        self.mode & S_IFMT == S_IFREG
+    }
+    fn is_symlink(&self) -> bool {
+        self.mode & S_IFMT == S_IFLNK
+    }
+}
+
+/// An open file.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    /// What is open.
+    pub ino: Ino,
+    /// How.
+    pub how: How,
+    /// The client that opened it.
+    pub client: usize,
+    /// The user that opened it.
+    pub user: usize,
+    /// In which step.
+    pub since: u64,
+    /// It was written and not yet closed or flushed.
+    pub dirty: bool,
+}
+
+/// The model's state.
+pub struct Model {
+    rules: Rules,
+    inodes: BTreeMap<Ino, Inode>,
+    next: Ino,
+    /// Number of the present step.
+    pub now: u64,
+    /// Client of the present step.
+    client: usize,
+    handles: [Option<Handle>; FILE_SLOTS],
+    held: [Option<Ino>; DIR_SLOTS],
+}
+
+/// What a walk stops at.
+#[derive(Clone, Copy, PartialEq)]
+enum Stop {
+    /// Before the last component is looked up.
+    Parent,
+    /// At the last component, a symlink included.
+    NoFollow,
+    /// After following it.
+    Follow,
+}
+
+/// Where a walk ended.
+#[derive(Clone, Debug)]
+struct Place {
+    dir: Ino,
+    /// None: the path ended in `.`, `..` or was empty.
+    name: Option<Name>,
+    /// None: there is no such entry (or it was not looked up).
+    ino: Option<Ino>,
+}
+
+type Found<T> = Result<T, Errno>;
+
+impl Model {
+    /// A root directory that everybody may write to.
+    pub fn new(rules: Rules) -> Model {
+        let mut model = Model {
+            rules,
+            inodes: BTreeMap::new(),
+            next: ROOT_INO,
+            now: 0,
+            client: 0,
+            handles: Default::default(),
+            held: Default::default(),
+        };
+        let ino = model.add(S_IFDIR | 0o777, &User { uid: 0, gid: 0, groups: vec![] }, ROOT_INO);
+        model.inode_mut(ino).gid = 0;
+        model
+    }
+
+    /// Executes a step. [`UNDEFINED`] means that nothing was done and nothing is promised.
+    pub fn apply(&mut self, who: &User, step: &Step) -> Outcome<Time> {
+        self.now += 1;
+        self.client = step.client;
+        match &step.op {
+            Op::Stat { at, follow } => {
+                let ino = self.find(who, at, stop(*follow))?;
+                Ok(Value::Stat(self.stat(ino)))
+            }
+            Op::Access { at, want } => {
+                let ino = self.find(who, at, Stop::Follow)?;
+                self.permit(who, ino, *want).map(|()| Value::Done)
+            }
+            Op::Readdir { at } => self.readdir(who, at),
+            Op::Readlink { at } => self.readlink(who, at),
+            Op::Mkdir { at, mode } => self.mkdir(who, at, *mode),
+            Op::Mknod { at, mode } => self.mknod(who, at, *mode),
+            Op::Symlink { at, target } => self.symlink(who, at, target),
+            Op::Create { at, mode, how, slot } => {
+                self.open(who, step.user, at, *how, Some(*mode), *slot)
+            }
+            Op::Open { at, how, slot } => self.open(who, step.user, at, *how, None, *slot),
+            Op::Hold { at, slot } => self.hold(who, at, *slot),
+            Op::Close { slot } => self.close(*slot),
+            Op::Read { slot, offset, len } => self.read(*slot, *offset, *len),
+            Op::Write { slot, offset, len, fill } => self.write(who, *slot, *offset, *len, *fill),
+            Op::Fsync { slot } => self.fsync(*slot),
+            Op::Fstat { slot } => {
+                let ino = self.handle(*slot).ok_or(UNDEFINED)?.ino;
+                Ok(Value::Stat(self.stat(ino)))
+            }
+            Op::Ftruncate { slot, size } => self.ftruncate(who, *slot, *size),
+            Op::Truncate { at, size } => self.truncate(who, at, *size),
+            Op::Chmod { at, mode } => self.chmod(who, at, *mode),
+            Op::Chown { at, uid, gid, follow } => self.chown(who, at, *uid, *gid, *follow),
+            Op::Utimes { at, atime, mtime, follow } => {
+                self.utimes(who, at, *atime, *mtime, *follow)
+            }
+            Op::Unlink { at } => self.unlink(who, at),
+            Op::Rmdir { at } => self.rmdir(who, at),
+            Op::Rename { from, to, flags } => self.rename(who, from, to, *flags),
+            Op::Link { from, to } => self.link(who, from, to),
+            Op::Setxattr { at, name, value, flags } => self.setxattr(who, at, name, value, *flags),
+            Op::Getxattr { at, name } => self.getxattr(who, at, name),
+            Op::Listxattr { at } => self.listxattr(who, at),
+            Op::Removexattr { at, name } => self.removexattr(who, at, name),
+        }
+    }
+
+    /// The open file in a slot.
+    pub fn handle(&self, slot: usize) -> Option<&Handle> {
+        self.handles[slot].as_ref()
+    }
+
+    /// The directory held in a slot.
+    pub fn held(&self, slot: usize) -> Option<Ino> {
+        self.held[slot]
+    }
+
+    /// Has a held directory been removed?
+    pub fn held_is_gone(&self, slot: usize) -> bool {
+        self.held[slot].is_some_and(|ino| self.inode(ino).nlink == 0)
+    }
+
+    /// May a read of the open file be out of date, because another client changed the data since
+    /// it was opened (close-to-open consistency)?
+    pub fn is_stale(&self, slot: usize) -> bool {
+        self.handle(slot).is_some_and(|h| {
+            let writers = &self.inode(h.ino).writers;
+            writers.iter().any(|(client, step)| *client != h.client && *step > h.since)
+        })
+    }
+
+    /// Is the inode still there (named or open)?
+    pub fn lives(&self, ino: Ino) -> bool {
+        self.inodes.contains_key(&ino)
+    }
+
+    /// Everything in the tree below the root, the root first: paths and inodes.
+    pub fn tree(&self) -> Vec<(At, Ino)> {
+        let mut out = vec![(At { base: None, path: vec![] }, ROOT_INO)];
+        let mut next = 0;
+        while next < out.len() {
+            let (at, ino) = out[next].clone();
+            for (name, child) in &self.inode(ino).entries {
+                let mut path = at.path.clone();
+                path.push(name.clone());
+                out.push((At { base: None, path }, *child));
+            }
+            next += 1;
+        }
+        out
+    }
+
+    /// Mode of an inode, with type bits.
+    pub fn mode(&self, ino: Ino) -> u32 {
+        self.inode(ino).mode
+    }
+
+    /// What lies at a path of plain names from the root, whoever asks.
+    pub fn peek(&self, at: &At) -> Option<Ino> {
+        let mut ino = ROOT_INO;
+        for name in &at.path {
+            ino = *self.inode(ino).entries.get(name)?;
+        }
+        Some(ino)
+    }
+
+    /// Attributes, whoever asks.
+    pub fn attributes(&self, ino: Ino) -> Stat<Time> {
+        self.stat(ino)
+    }
+
+    /// Names of extended attributes, whoever asks.
+    pub fn xattr_names(&self, ino: Ino) -> Vec<Name> {
+        self.inode(ino).xattrs.keys().cloned().collect()
+    }
+
+    /// Is it a directory without entries?
+    pub fn is_empty_dir(&self, ino: Ino) -> bool {
+        self.is_dir(ino) && self.inode(ino).entries.is_empty()
+    }
+
+    /// Is it a directory?
+    pub fn is_dir(&self, ino: Ino) -> bool {
+        self.inode(ino).is_dir()
+    }
+
+    fn inode(&self, ino: Ino) -> &Inode {
+        &self.inodes[&ino]
+    }
+
+    fn inode_mut(&mut self, ino: Ino) -> &mut Inode {
+        self.inodes.get_mut(&ino).expect("inodes of entries and handles exist")
+    }
+
+    /// Makes an inode that no entry names yet.
+    fn add(&mut self, mode: u32, who: &User, dir: Ino) -> Ino {
+        let ino = self.next;
+        self.next += 1;
+        let now = Time::Step(self.now);
+        let is_dir = mode & S_IFMT == S_IFDIR;
+        let inode = Inode {
+            mode,
+            uid: who.uid,
+            gid: who.gid,
+            nlink: if is_dir { 2 } else { 1 },
+            data: Vec::new(),
+            size: 0,
+            target: Vec::new(),
+            entries: BTreeMap::new(),
+            parent: dir,
+            xattrs: BTreeMap::new(),
+            atime: now,
+            mtime: now,
+            ctime: now,
+            opens: 0,
+            writers: BTreeMap::new(),
+        };
+        self.inodes.insert(ino, inode);
+        ino
+    }
+
+    fn touch(&mut self, ino: Ino, data: bool) {
+        let now = Time::Step(self.now);
+        let inode = self.inode_mut(ino);
+        inode.ctime = now;
+        if data {
+            inode.mtime = now;
+        }
+    }
+
+    /// Forgets an inode that nothing names and nobody holds.
+    fn reap(&mut self, ino: Ino) {
+        let held = self.held.contains(&Some(ino));
+        let inode = self.inode(ino);
+        if inode.nlink == 0 && inode.opens == 0 && !held {
+            self.inodes.remove(&ino);
+        }
+    }
+
+    fn in_group(who: &User, gid: u32) -> bool {
+        who.gid == gid || who.groups.contains(&gid)
+    }
+
+    /// inode(7): read 4, write 2, execute or search 1.
+    fn permit(&self, who: &User, ino: Ino, want: u32) -> Found<()> {
+        let inode = self.inode(ino);
+        if who.uid == 0 {
+            let refused = want & 1 != 0 && !inode.is_dir() && inode.mode & 0o111 == 0;
+            return if refused { Err(Errno::EACCES) } else { Ok(()) };
+        }
+        let bits = if who.uid == inode.uid {
+            inode.mode >> 6
+        } else if Self::in_group(who, inode.gid) {
+            inode.mode >> 3
+        } else {
+            inode.mode
+        };
+        if want & !bits & 7 == 0 { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    fn base(&self, at: &At) -> Found<Ino> {
+        match at.base {
+            None => Ok(ROOT_INO),
+            Some(slot) => self.held[slot].ok_or(UNDEFINED),
+        }
+    }
+
+    /// path_resolution(7).
+    fn walk(&self, who: &User, at: &At, stop: Stop) -> Found<Place> {
+        let mut dir = self.base(at)?;
+        let mut rest: VecDeque<Name> = at.path.iter().cloned().collect();
+        let mut links = 0;
+        if rest.is_empty() {
+            rest.push_back(b".".to_vec());
+        }
+        loop {
+            self.permit(who, dir, 1)?;
+            let name = rest.pop_front().ok_or(UNDEFINED)?;
+            let last = rest.is_empty();
+            if name == b"." || name == b".." {
+                if name == b".." {
+                    dir = self.inode(dir).parent;
+                }
+                if last {
+                    return Ok(Place { dir, name: None, ino: Some(dir) });
+                }
+                continue;
+            }
+            if last && stop == Stop::Parent {
+                return Ok(Place { dir, name: Some(name), ino: None });
+            }
+            let Some(ino) = self.lookup(dir, &name)? else {
+                let place = Place { dir, name: Some(name), ino: None };
+                return if last { Ok(place) } else { Err(Errno::ENOENT) };
+            };
+            if self.inode(ino).is_symlink() && (!last || stop == Stop::Follow) {
+                links += 1;
+                if links > 40 {
+                    return Err(Errno::ELOOP);
+                }
+                self.may_follow(who, dir, ino, last)?;
+                for part in self.inode(ino).target.split(|b| *b == b'/').rev() {
+                    rest.push_front(part.to_vec());
+                }
+            } else if last {
+                return Ok(Place { dir, name: Some(name), ino: Some(ino) });
+            } else if self.inode(ino).is_dir() {
+                dir = ino;
+            } else {
+                return Err(Errno::ENOTDIR);
+            }
+        }
+    }
+
+    fn may_follow(&self, who: &User, dir: Ino, link: Ino, trailing: bool) -> Found<()> {
+        let (dir, link) = (self.inode(dir), self.inode(link));
+        let free = !trailing
+            || !self.rules.protected_symlinks
+            || who.uid == link.uid
+            || dir.mode & 0o1002 != 0o1002
+            || dir.uid == link.uid;
+        if free { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Found<Option<Ino>> {
+        if name.len() > 255 {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        Ok(self.inode(dir).entries.get(name).copied())
+    }
+
+    fn find(&self, who: &User, at: &At, stop: Stop) -> Found<Ino> {
+        self.walk(who, at, stop)?.ino.ok_or(Errno::ENOENT)
+    }
+
+    fn is_owner(&self, who: &User, ino: Ino) -> bool {
+        who.uid == 0 || who.uid == self.inode(ino).uid
+    }
+
+    fn stat(&self, ino: Ino) -> Stat<Time> {
+        let inode = self.inode(ino);
+        let size = if inode.is_symlink() { inode.target.len() as u64 } else { inode.size };
+        Stat {
+            ino,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            nlink: inode.nlink,
+            size,
+            atime: inode.atime,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+        }
+    }
+}
+
+fn stop(follow: bool) -> Stop {
+    if follow { Stop::Follow } else { Stop::NoFollow }
+}

@@ -1,0 +1,438 @@
+//! The operations that are tried on the reference model and on real systems, and their results.
+
+use std::fmt;
+
+use saker_types::Errno;
+
+/// A component of a path.
+pub type Name = Vec<u8>;
+
+/// Files that a run holds open at once, over all clients.
+pub const FILE_SLOTS: usize = CHECK_SLOT + 1;
+/// The slot that the comparison of trees reads through; no random operation uses it.
+pub const CHECK_SLOT: usize = 6;
+/// Directories that a run holds as anchors of relative paths.
+pub const DIR_SLOTS: usize = 3;
+
+/// `renameat2` flag: fail if the target exists.
+pub const RENAME_NOREPLACE: u32 = 1;
+/// `renameat2` flag: exchange source and target.
+pub const RENAME_EXCHANGE: u32 = 2;
+
+/// Who acts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// The users of every run: root, two that share groups, and a stranger.
+pub fn users() -> Vec<User> {
+    let user = |uid, gid, groups: &[u32]| User { uid, gid, groups: groups.to_vec() };
+    vec![
+        user(0, 0, &[]),
+        user(1001, 1001, &[2000]),
+        user(1002, 1002, &[2000, 1001]),
+        user(1003, 1003, &[]),
+    ]
+}
+
+/// A path: where it starts (the root of the run or a held directory), and its components,
+/// which may be `.` and `..`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct At {
+    /// Slot of a held directory; none is the root.
+    pub base: Option<usize>,
+    /// Components; none names the base itself.
+    pub path: Vec<Name>,
+}
+
+impl At {
+    /// A path from the root.
+    pub fn root(path: &[&[u8]]) -> At {
+        At { base: None, path: path.iter().map(|name| name.to_vec()).collect() }
+    }
+
+    /// The path without its last component.
+    pub fn parent(&self) -> At {
+        let mut path = self.path.clone();
+        path.pop();
+        At { base: self.base, path }
+    }
+
+    /// As text for system calls: relative, `.` when there are no components.
+    pub fn text(&self) -> Vec<u8> {
+        if self.path.is_empty() { b".".to_vec() } else { self.path.join(&b'/') }
+    }
+}
+
+impl fmt::Debug for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(slot) = self.base {
+            write!(f, "dir{slot}:")?;
+        }
+        write!(f, "/")?;
+        for (i, name) in self.path.iter().enumerate() {
+            let separator = if i == 0 { "" } else { "/" };
+            if name.len() > 20 {
+                write!(f, "{separator}{}*{}", name[0] as char, name.len())?;
+            } else {
+                write!(f, "{separator}{}", name.escape_ascii())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct How {
+    pub read: bool,
+    pub write: bool,
+    pub append: bool,
+    pub truncate: bool,
+    /// With create: O_EXCL.
+    pub exclusive: bool,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// Leave it.
+    Omit,
+    /// The clock of whoever executes it.
+    Now,
+    /// ns since the epoch.
+    Ns(i64),
+}
+
+/// One operation. Paths are not followed at their last component unless there is a `follow`
+/// or the system call of that name always follows.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Op {
+    Stat {
+        at: At,
+        follow: bool,
+    },
+    Access {
+        at: At,
+        want: u32,
+    },
+    Readdir {
+        at: At,
+    },
+    Readlink {
+        at: At,
+    },
+    Mkdir {
+        at: At,
+        mode: u32,
+    },
+    /// Type bits in the mode.
+    Mknod {
+        at: At,
+        mode: u32,
+    },
+    Symlink {
+        at: At,
+        target: Vec<u8>,
+    },
+    Create {
+        at: At,
+        mode: u32,
+        how: How,
+        slot: usize,
+    },
+    Open {
+        at: At,
+        how: How,
+        slot: usize,
+    },
+    /// Holds a directory as an anchor (O_PATH).
+    Hold {
+        at: At,
+        slot: usize,
+    },
+    Close {
+        slot: usize,
+    },
+    Read {
+        slot: usize,
+        offset: u64,
+        len: usize,
+    },
+    /// Bytes made by [`pattern`].
+    Write {
+        slot: usize,
+        offset: u64,
+        len: usize,
+        fill: u8,
+    },
+    Fsync {
+        slot: usize,
+    },
+    Fstat {
+        slot: usize,
+    },
+    Ftruncate {
+        slot: usize,
+        size: u64,
+    },
+    Truncate {
+        at: At,
+        size: u64,
+    },
+    Chmod {
+        at: At,
+        mode: u32,
+    },
+    Chown {
+        at: At,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: bool,
+    },
+    Utimes {
+        at: At,
+        atime: SetTime,
+        mtime: SetTime,
+        follow: bool,
+    },
+    Unlink {
+        at: At,
+    },
+    Rmdir {
+        at: At,
+    },
+    Rename {
+        from: At,
+        to: At,
+        flags: u32,
+    },
+    Link {
+        from: At,
+        to: At,
+    },
+    Setxattr {
+        at: At,
+        name: Name,
+        value: Vec<u8>,
+        flags: u32,
+    },
+    Getxattr {
+        at: At,
+        name: Name,
+    },
+    Listxattr {
+        at: At,
+    },
+    Removexattr {
+        at: At,
+        name: Name,
+    },
+}
+
+impl Op {
+    /// Names of all kinds, in the order of [`Op::kind`].
+    pub const KINDS: [&'static str; 28] = [
+        "stat",
+        "access",
+        "readdir",
+        "readlink",
+        "mkdir",
+        "mknod",
+        "symlink",
+        "create",
+        "open",
+        "hold",
+        "close",
+        "read",
+        "write",
+        "fsync",
+        "fstat",
+        "ftruncate",
+        "truncate",
+        "chmod",
+        "chown",
+        "utimes",
+        "unlink",
+        "rmdir",
+        "rename",
+        "link",
+        "setxattr",
+        "getxattr",
+        "listxattr",
+        "removexattr",
+    ];
+
+    /// Index of the kind in [`Op::KINDS`].
+    pub fn kind(&self) -> usize {
+        match self {
+            Op::Stat { .. } => 0,
+            Op::Access { .. } => 1,
+            Op::Readdir { .. } => 2,
+            Op::Readlink { .. } => 3,
+            Op::Mkdir { .. } => 4,
+            Op::Mknod { .. } => 5,
+            Op::Symlink { .. } => 6,
+            Op::Create { .. } => 7,
+            Op::Open { .. } => 8,
+            Op::Hold { .. } => 9,
+            Op::Close { .. } => 10,
+            Op::Read { .. } => 11,
+            Op::Write { .. } => 12,
+            Op::Fsync { .. } => 13,
+            Op::Fstat { .. } => 14,
+            Op::Ftruncate { .. } => 15,
+            Op::Truncate { .. } => 16,
+            Op::Chmod { .. } => 17,
+            Op::Chown { .. } => 18,
+            Op::Utimes { .. } => 19,
+            Op::Unlink { .. } => 20,
+            Op::Rmdir { .. } => 21,
+            Op::Rename { .. } => 22,
+            Op::Link { .. } => 23,
+            Op::Setxattr { .. } => 24,
+            Op::Getxattr { .. } => 25,
+            Op::Listxattr { .. } => 26,
+            Op::Removexattr { .. } => 27,
+        }
+    }
+
+    /// The paths it names.
+    pub fn paths(&self) -> Vec<&At> {
+        match self {
+            Op::Rename { from, to, .. } | Op::Link { from, to } => vec![from, to],
+            Op::Stat { at, .. }
+            | Op::Access { at, .. }
+            | Op::Readdir { at }
+            | Op::Readlink { at }
+            | Op::Mkdir { at, .. }
+            | Op::Mknod { at, .. }
+            | Op::Symlink { at, .. }
+            | Op::Create { at, .. }
+            | Op::Open { at, .. }
+            | Op::Hold { at, .. }
+            | Op::Truncate { at, .. }
+            | Op::Chmod { at, .. }
+            | Op::Chown { at, .. }
+            | Op::Utimes { at, .. }
+            | Op::Unlink { at }
+            | Op::Rmdir { at }
+            | Op::Setxattr { at, .. }
+            | Op::Getxattr { at, .. }
+            | Op::Listxattr { at }
+            | Op::Removexattr { at, .. } => vec![at],
+            Op::Close { .. }
+            | Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Fsync { .. }
+            | Op::Fstat { .. }
+            | Op::Ftruncate { .. } => vec![],
+        }
+    }
+
+    /// The open file it acts on.
+    pub fn handle(&self) -> Option<usize> {
+        match self {
+            Op::Close { slot }
+            | Op::Read { slot, .. }
+            | Op::Write { slot, .. }
+            | Op::Fsync { slot }
+            | Op::Fstat { slot }
+            | Op::Ftruncate { slot, .. } => Some(*slot),
+            _ => None,
+        }
+    }
+}
+
+/// An operation, who does it, and through which client. Operations on an open file go through
+/// the client and user that opened it, whatever is said here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Index of the client.
+    pub client: usize,
+    /// Index in [`users`].
+    pub user: usize,
+    /// What.
+    pub op: Op,
+}
+
+/// The bytes of a write: they depend on the place in the file, so that misplaced data shows.
+pub fn pattern(fill: u8, offset: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| fill ^ (((offset + i) as u32).wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
+}
+
+/// What stat(2) shows, as far as it is compared. `T` is a time.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub struct Stat<T> {
+    pub ino: u64,
+    /// With type bits.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub nlink: u32,
+    pub size: u64,
+    pub atime: T,
+    pub mtime: T,
+    pub ctime: T,
+}
+
+/// Result of an operation that succeeded.
+#[derive(Clone, PartialEq)]
+pub enum Value<T> {
+    /// Nothing.
+    Done,
+    /// Attributes.
+    Stat(Stat<T>),
+    /// Data, a symlink's target or an xattr's value.
+    Bytes(Vec<u8>),
+    /// A listing, sorted: names and `d_type` (0 for names of xattrs).
+    Names(Vec<(Name, u8)>),
+}
+
+impl<T: fmt::Debug> fmt::Debug for Value<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Done => write!(f, "done"),
+            Value::Stat(stat) => write!(f, "{stat:?}"),
+            Value::Bytes(b) if b.len() > 64 => {
+                write!(f, "{} bytes, hash {:08x}, {:?}...", b.len(), hash(b), &b[..16])
+            }
+            Value::Bytes(b) => write!(f, "\"{}\"", b.escape_ascii()),
+            Value::Names(names) => {
+                let show = |(n, t): &(Name, u8)| format!("{}:{t}", n.escape_ascii());
+                write!(f, "[{}]", names.iter().map(show).collect::<Vec<_>>().join(" "))
+            }
+        }
+    }
+}
+
+/// Result of an operation.
+pub type Outcome<T> = Result<Value<T>, Errno>;
+
+/// FNV-1a, to tell large values apart in messages.
+fn hash(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))
+}
+
+/// A system that operations are tried on. Times are ns since the epoch.
+pub trait Target {
+    /// Executes one step.
+    fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64>;
+
+    /// Makes what was written through the open file in a slot visible to other clients.
+    fn flush(&mut self, slot: usize) -> Result<(), Errno> {
+        let _ = slot;
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! The reference model is right: it agrees with a real local file system, errno by errno.
+//! Needs root, for the users.
+#![allow(clippy::unwrap_used)]
+
+use saker_sim::compare::{Plan, Report, run};
+use saker_sim::local::Local;
+use saker_sim::model::Rules;
+use saker_sim::op::{Op, Outcome, Step, Target, User, Value};
+use saker_sim::settings;
+
+fn plan(seed: u64, steps: usize) -> Plan {
+    Plan {
+        seed,
+        steps,
+        clients: 1,
+        tree_every: 50,
+        dots: true,
+        noatime: false,
+        coarse_times: false,
+    }
+}
+
+fn on_directory(below: &std::path::Path, tmpfs: bool) {
+    let (seeds, steps) = settings::runs(20, 500);
+    let mut total = Report::default();
+    for seed in seeds {
+        let dir = tempfile::tempdir_in(below).unwrap();
+        let report = run(
+            Plan { coarse_times: tmpfs, ..plan(seed, steps) },
+            Rules { ends_at_16_tib: !tmpfs, ..Rules::of_kernel() },
+            Local::new(dir.path()).unwrap(),
+        );
+        total.add(&report.unwrap_or_else(|difference| panic!("{difference}")));
+    }
+    eprintln!("{}: {total}", below.display());
+    total.assert_balanced();
+}
+
+#[test]
+fn model_agrees_with_the_disk() {
+    if settings::needs_root("model_agrees_with_the_disk") {
+        on_directory(&settings::scratch(), false);
+    }
+}
+
+#[test]
+fn model_agrees_with_tmpfs() {
+    if settings::needs_root("model_agrees_with_tmpfs") {
+        on_directory(std::path::Path::new("/dev/shm"), true);
+    }
+}
+
+/// A system in which one kind of operation claims success and does nothing.
+struct Broken<T>(T, &'static str);
+
+impl<T: Target> Target for Broken<T> {
+    fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64> {
+        if Op::KINDS[step.op.kind()] == self.1 { Ok(Value::Done) } else { self.0.apply(who, step) }
+    }
+}
+
+#[test]
+fn a_broken_operation_is_noticed() {
+    if !settings::needs_root("a_broken_operation_is_noticed") {
+        return;
+    }
+    let broken = [
+        "mkdir",
+        "mknod",
+        "symlink",
+        "write",
+        "ftruncate",
+        "truncate",
+        "chmod",
+        "chown",
+        "utimes",
+        "unlink",
+        "rmdir",
+        "rename",
+        "link",
+        "setxattr",
+        "removexattr",
+    ];
+    for kind in broken {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Broken(Local::new(dir.path()).unwrap(), kind);
+        let found = run(plan(1, 500), Rules::of_kernel(), target);
+        assert!(found.is_err(), "a {kind} that does nothing was not noticed");
+    }
+}
