@@ -8,4 +8,5 @@ pub mod libfs;
 pub mod local;
 pub mod model;
 pub mod op;
+pub mod raw;
 pub mod settings;
