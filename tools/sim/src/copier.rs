@@ -123,7 +123,7 @@ impl Writer {
         let dir = self.dir.join(format!("d{}", number / 50));
         let path = dir.join(format!("file-{number}"));
         let len = *self.rng.pick(&[0, 10, 1000, 4096, 4097, 30_000, 300_000]);
-        let fill = self.rng.next() as u8;
+        let fill = self.rng.any() as u8;
         let way = self.rng.below(4);
         let result = match way {
             0 => {

@@ -37,7 +37,7 @@ fn inodes_and_requests_are_spread() {
     fs.block_on(async {
         for dir in 0..DIRS {
             let name = format!("class-{dir:03}");
-            fs.mkdir(&Caller::root(), &at(&[name.clone()]), 0o755).await.unwrap();
+            fs.mkdir(&Caller::root(), &at(std::slice::from_ref(&name)), 0o755).await.unwrap();
             for file in 0..FILES_A_DIR {
                 let image = format!("image-{dir}-{file}.jpg");
                 write(&fs, &at(&[name.clone(), image]), &[1; 100]).await;

@@ -25,7 +25,7 @@ fn probe(fs: &Fs, n: usize) {
     };
     let dir = format!("probe-{n}");
     fs.block_on(async {
-        fs.mkdir(&who, &at(&[dir.clone()]), 0o755).await.unwrap();
+        fs.mkdir(&who, &at(std::slice::from_ref(&dir)), 0o755).await.unwrap();
         for i in 0..12 {
             let place = at(&[dir.clone(), format!("name-{i}")]);
             let (file, _) =

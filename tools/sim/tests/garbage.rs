@@ -53,7 +53,7 @@ fn garbage_on_any_port_harms_nobody() {
         let pids: Vec<i32> = cluster.roles().iter().map(|role| role.pid).collect();
         for length in [1, 39, 40, 41, 1000, 100_000] {
             let mut raw = Raw::connect(addr).unwrap();
-            let bytes: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
+            let bytes: Vec<u8> = (0..length).map(|_| rng.any() as u8).collect();
             // It may close before everything is sent.
             let _ = raw.send(&bytes);
             drop(raw);
@@ -61,13 +61,13 @@ fn garbage_on_any_port_harms_nobody() {
         // Random bytes behind a good hello, and behind a good header.
         for _ in 0..20 {
             let mut raw = Raw::connect(addr).unwrap();
-            assert_eq!(raw.hello(rng.next()).unwrap().0, 0, "{role}");
+            assert_eq!(raw.hello(rng.any()).unwrap().0, 0, "{role}");
             let op = rng.pick(Op::ALL);
             let length = rng.below(300) as u32;
-            let body: Vec<u8> = (0..length).map(|_| rng.next() as u8).collect();
+            let body: Vec<u8> = (0..length).map(|_| rng.any() as u8).collect();
             let _ = raw.send(&header(3, *op as u16, length, 0, 1));
             let _ = raw.send(&body);
-            let _ = raw.send(&[rng.next() as u8; 50]);
+            let _ = raw.send(&[rng.any() as u8; 50]);
         }
         // A frame that is cut off, frames that claim more than a frame may hold.
         let mut cut = Raw::connect(addr).unwrap();
@@ -76,7 +76,7 @@ fn garbage_on_any_port_harms_nobody() {
         drop(cut);
         for (body, payload) in [(u32::MAX, 0), (0, u32::MAX), (u32::MAX, u32::MAX), (2 << 20, 0)] {
             let mut raw = Raw::connect(addr).unwrap();
-            raw.hello(rng.next()).unwrap();
+            raw.hello(rng.any()).unwrap();
             raw.send(&header(3, 1, body, payload, 1)).unwrap();
             assert!(raw.is_closed_by_peer(), "{role} waits for {body} + {payload} bytes");
         }
