@@ -81,7 +81,7 @@ fio_verify() {
     mkdir -p "$mnt/fio"
     # No memory mapping of the job file, no direct I/O: what programs ordinarily do.
     fio --name=verify --directory="$mnt/fio" --rw=randwrite --bs=4k-64k --size=$size --numjobs=4 \
-        --ioengine=psync --verify=crc32c --do_verify=1 --verify_fatal=1 --group_reporting \
+        --ioengine=psync --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_state_save=0 --group_reporting \
         --end_fsync=1 --fallocate=none --output="$work/fio.out"
     fio --name=verify --directory="$mnt/fio" --rw=randread --bs=4k-64k --size=$size --numjobs=4 \
         --ioengine=psync --group_reporting --output="$work/fio.read"
@@ -136,7 +136,7 @@ again() {
     git -C "$mnt/clone" fsck --full
     fio --name=verify --directory="$mnt/fio" --rw=randwrite --bs=4k-64k \
         --size="$([[ $form == long ]] && echo 64m || echo 8m)" --numjobs=4 --ioengine=psync \
-        --verify=crc32c --verify_only --verify_fatal=1 --fallocate=none --output="$work/fio.again"
+        --verify=crc32c --verify_only --verify_fatal=1 --verify_state_save=0 --fallocate=none --output="$work/fio.again"
 }
 
 restart() {
