@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_engine::journal::{Journal, JournalConfig, JournalError, Kind};
+use saker_engine::journal::{Journal, JournalConfig, JournalError, Kind, cluster_of};
 use saker_engine::sessions::Sessions;
 use saker_rpc::hub::Hub;
 use saker_rpc::node::ConnId;
@@ -86,11 +86,11 @@ impl Handle {
 
 /// Opens the coordinator's journal; makes the cluster if there is none.
 pub fn open(dir: Arc<dyn Dir>, members: &Members, listen: &str, metrics: Metrics) -> Result<Handle, JournalError> {
-    let mut uuid = [0; 16];
-    let known = known_uuid(&*dir, &mut uuid);
-    if !known {
+    let uuid = cluster_of(&*dir)?.unwrap_or_else(|| {
+        let mut uuid = [0; 16];
         saker_runtime::rand::fill(&mut uuid);
-    }
+        uuid
+    });
     let (mut sessions, mut ledger, mut reserved) = (Sessions::default(), Ledger::default(), 0);
     let mut map: Option<ClusterMap> = None;
     let config = JournalConfig {
@@ -151,17 +151,6 @@ pub fn open(dir: Arc<dyn Dir>, members: &Members, listen: &str, metrics: Metrics
     let handle = Handle { state: Rc::new(RefCell::new(state)), hub };
     decisions.into_iter().for_each(|d| saker_rpc::txn::deliver(&handle.state, d));
     Ok(handle)
-}
-
-/// The uuid of a cluster that exists, from the journal's own header.
-fn known_uuid(dir: &dyn Dir, uuid: &mut [u8; 16]) -> bool {
-    match saker_engine::journal::uuid(dir) {
-        Ok(Some(found)) => {
-            *uuid = found;
-            true
-        }
-        _ => false,
-    }
 }
 
 /// The map of a new cluster, or the known one with the members' present addresses.

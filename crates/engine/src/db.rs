@@ -35,6 +35,10 @@ const MARKER_KEY: &[u8] = b"\xffmarker";
 /// What a row in an overlay costs besides its bytes: its part of a tree node, two allocations.
 const ROW_OVERHEAD_BYTES: usize = 128;
 
+/// How many rows of the last checkpoint each change frees. All at once would stop the shard for
+/// tens of milliseconds.
+const FREED_PER_CHANGE: usize = 4;
+
 /// Changes not in the table yet.
 #[derive(Default)]
 struct Overlay {
@@ -69,6 +73,8 @@ pub struct Db {
     overlay: Overlay,
     /// What the running checkpoint writes, or a failed one was to write.
     frozen: Option<Arc<Overlay>>,
+    /// Rows of the last checkpoint, to be freed bit by bit.
+    discarded: Rows,
     /// The marker of the running checkpoint.
     running: Option<u64>,
     marker: Option<u64>,
@@ -91,6 +97,7 @@ impl Db {
             table,
             overlay: Overlay::default(),
             frozen: None,
+            discarded: Rows::new(),
             running: None,
             marker,
         })
@@ -138,6 +145,11 @@ impl Db {
             "the key {key:?}"
         );
         self.overlay.insert(key, value);
+        for _ in 0..FREED_PER_CHANGE {
+            if self.discarded.pop_first().is_none() {
+                break;
+            }
+        }
     }
 
     /// Calls `f` with the rows from `start` (inclusive) to `end` (exclusive) in order of keys,
@@ -235,7 +247,9 @@ impl Db {
         let marker = self.running.take();
         result?;
         self.marker = marker.or(self.marker);
-        self.frozen = None;
+        if let Some(overlay) = self.frozen.take().and_then(Arc::into_inner) {
+            self.discarded = overlay.rows;
+        }
         Ok(())
     }
 }

@@ -11,7 +11,10 @@
 pub mod bench;
 pub mod db;
 pub mod journal;
+pub mod sessions;
 pub mod table;
+
+pub use crc32c::crc32c;
 
 pub use db::{Checkpoint, Db};
 pub use journal::{Journal, JournalConfig, JournalError, Kind, Lsn, SegmentNo};

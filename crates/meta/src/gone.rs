@@ -86,7 +86,7 @@ impl Shard {
         let mut chunked = Vec::new();
         for id in ids {
             match self.gone(id) {
-                Ok(Some(gone)) if gone.orphan.is_some_and(|inode| inode.attr.chunked) => {
+                Ok(Some(gone)) if gone.orphan.as_ref().is_some_and(|inode| inode.attr.chunked) => {
                     chunked.push(id);
                 }
                 Ok(Some(_)) => self.end_gone(id),

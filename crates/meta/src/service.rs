@@ -52,7 +52,7 @@ impl Worker {
             return self.hub.reply(conn, reply);
         };
         let from = ReplyTo { conn, call, trace, op };
-        let mut s = self.shard.borrow_mut();
+        let s = self.shard.borrow_mut();
         s.count(op);
         let msg = match Msg::decode(op, &frame.body) {
             Ok(msg) => msg,

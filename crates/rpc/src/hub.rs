@@ -18,7 +18,8 @@ use saker_types::wire::Op;
 use saker_types::{Class, Errno, Error, NodeId};
 
 use crate::frame::Frame;
-use crate::node::{CallError, CallId, ConnId, Outbox};
+use crate::CallError;
+use crate::node::{CallId, ConnId, Outbox};
 
 type Answer = Result<Frame, CallError>;
 
@@ -168,7 +169,7 @@ impl Hub {
             match message {
                 Out::Reply(conn, frame) => out.reply(conn, frame),
                 Out::Call { to, op, trace, body, payload, deadline, answer } => {
-                    let to = crate::node::NodeId(to.to_u32());
+                    let to = crate::NodeId(to.to_u32());
                     let id = out.call(to, op as u16, trace, body, payload, deadline);
                     self.0.waiting.borrow_mut().insert(id, answer);
                 }

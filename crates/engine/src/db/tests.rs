@@ -210,7 +210,8 @@ impl Table for MortalTable {
     }
 
     fn persist(&self) -> Result<()> {
-        if self.death.is_past() {
+        // Before it and after it.
+        if self.death.strikes() {
             return Err(Death::error());
         }
         self.inner.persist()?;

@@ -1,8 +1,8 @@
 //! A shard's write-ahead log: opaque records in segment files, made durable one flush at a time.
 //!
-//! [`format`] says what the bytes mean, `recover` how they are read back. A segment file gets its
-//! name only once its header and first record are durable, so a crash at any point leaves whole
-//! segments, of which only the last can end in a torn flush.
+//! [`mod@format`] says what the bytes mean, `recover` how they are read back. A segment file gets
+//! its name only once its header and first record are durable, so a crash at any point leaves
+//! whole segments, of which only the last can end in a torn flush.
 //!
 //! Segments are preallocated and old ones recycled: on ext4 an fdatasync of 60 KB takes 190 us
 //! when the file grows, 175 us where it is only allocated and 100 us where it was written before.
@@ -23,7 +23,7 @@ pub use error::{JournalError, ReplayError};
 use flusher::{Flusher, Write};
 pub use format::Kind;
 use format::{SEGMENT_HEADER_BYTES, SegmentHeader, encode_record, segment_name};
-pub use recover::OnRecord;
+pub use recover::{OnRecord, cluster_of};
 
 /// A position in the log, in bytes: a record's LSN is the position just past it, so a record is
 /// durable when [`Journal::durable`] has reached its LSN.

@@ -3,12 +3,32 @@
 use saker_runtime::fs::{Dir, read_all};
 
 use super::format::{
-    SEGMENT_HEADER_BYTES, SegmentHeader, decode_record, segment_name, segment_of_name,
+    RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, decode_record, segment_name,
+    segment_of_name,
 };
 use super::{JournalConfig, JournalError, Kind, Lsn, ReplayError, SPARE_NAME, SegmentNo, io_error};
 
+/// Read past at once where nothing was written.
+const ZEROS: [u8; 256] = [0; 256];
+
 /// Called with each record: its LSN, kind and payload.
 pub type OnRecord<'a> = dyn FnMut(Lsn, Kind, &[u8]) -> Result<(), ReplayError> + 'a;
+
+/// The cluster whose journal is in `dir`; `None` if there is none.
+///
+/// # Errors
+/// `Io`, and what is wrong with the header.
+pub fn cluster_of(dir: &dyn Dir) -> Result<Option<[u8; 16]>, JournalError> {
+    let names = dir.list().map_err(|e| io_error(dir.label(), "list", e))?;
+    let Some(last) = names.iter().filter_map(|n| segment_of_name(n)).max() else {
+        return Ok(None);
+    };
+    let name = segment_name(last);
+    let mut header = [0; SEGMENT_HEADER_BYTES];
+    let read = dir.open(&name).and_then(|file| file.read_at(0, &mut header));
+    read.map_err(|e| io_error(name.clone(), "read", e))?;
+    SegmentHeader::decode(&header, &name).map(|header| Some(header.uuid))
+}
 
 /// Which segments a directory holds.
 pub struct Inventory {
@@ -169,7 +189,15 @@ impl Log<'_> {
     fn is_torn(&self, path: &str) -> Result<bool, JournalError> {
         let hole = self.position(self.at);
         let mut torn = false;
-        for at in self.at + 1..self.data.len() {
+        let mut next = self.at + 1;
+        while next < self.data.len() {
+            let at = next;
+            // Most of what follows is zeros, and no record has the LSN 0.
+            if self.data[at..].starts_with(&ZEROS) {
+                next = at + ZEROS.len() - RECORD_HEADER_BYTES;
+                continue;
+            }
+            next = at + 1;
             let Some(record) = decode_record(&self.data[at..], self.position(at)) else {
                 continue;
             };

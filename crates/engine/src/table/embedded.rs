@@ -9,7 +9,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fjall::config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PinningPolicy};
+use fjall::config::{
+    BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry, PinningPolicy,
+};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use saker_runtime::time::sleep;
 
@@ -108,9 +110,12 @@ fn row_options() -> KeyspaceCreateOptions {
         // At every level: creating a file asks for a row that is absent.
         .expect_point_read_hits(false)
         .filter_policy(FilterPolicy::all(bloom))
-        // In parts that the cache holds or drops one by one, so that it bounds them too.
-        .filter_block_partitioning_policy(PinningPolicy::all(true))
-        .index_block_partitioning_policy(PinningPolicy::all(true))
+        // On the deep levels in parts that the cache holds or drops one by one: whole, a miss
+        // would read a megabyte. On the upper two, a few MB in all, whole is 20% faster.
+        .filter_block_partitioning_policy(PinningPolicy::new([false, false, true]))
+        .index_block_partitioning_policy(PinningPolicy::new([false, false, true]))
+        // Not compressed: LZ4 costs a read that misses the cache 1 us of 3.
+        .data_block_compression_policy(CompressionPolicy::disabled())
 }
 
 impl Table for EmbeddedTable {

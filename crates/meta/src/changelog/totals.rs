@@ -29,11 +29,6 @@ impl Shard {
         Ok(())
     }
 
-    /// An entry was replaced by another: the directory changed, the counts did not.
-    pub(crate) fn touch_totals(&mut self, dir: InodeId) -> Step<()> {
-        self.change_totals(dir, |_| ())
-    }
-
     /// The end of the batch: one row for each directory that changed.
     pub(crate) fn write_totals(&mut self) {
         while let Some((dir, totals)) = self.dirty_totals.pop_first() {

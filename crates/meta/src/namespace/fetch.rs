@@ -57,27 +57,40 @@ async fn fetch(h: Handle, key: EntryKey, anchor_id: InodeId) {
         let request = FetchReq { pid: key.pid, name: key.name.clone(), nowait: false, anchor_id };
         let answer: Result<Dentry, Error> =
             h.hub.ask(owner, Op::Fetch, 0, &request, FETCH_TIMEOUT).await;
-        let mut s = h.shard();
-        let stale =
-            s.replica.fetching.get(&(key.clone(), anchor_id)).is_none_or(|fetching| fetching.stale);
-        match answer {
-            // The answer was overtaken by an invalidation: it says nothing (rule 2).
-            Ok(_) if stale => {}
-            Ok(dentry) => return s.fetched(&key, anchor_id, dentry, &early),
-            Err(e) if e.is(Class::Retry) || e.is(Class::RefreshMap) => {
-                if !s.parked.contains_key(&wait) {
-                    s.replica.fetching.remove(&(key, anchor_id));
-                    return;
-                }
-                drop(s);
-                h.hub.sleep(FETCH_PAUSE).await;
-            }
-            Err(e) => return s.fetch_failed(&key, anchor_id, e),
+        if h.shard().fetch_answered(&key, anchor_id, answer, &early) {
+            return;
         }
+        h.hub.sleep(FETCH_PAUSE).await;
     }
 }
 
 impl Shard {
+    /// Uses an answer; false if the question must be asked again.
+    fn fetch_answered(
+        &mut self,
+        key: &EntryKey,
+        anchor_id: InodeId,
+        answer: Result<Dentry, Error>,
+        early: &[Rc<Rq>],
+    ) -> bool {
+        let id = (key.clone(), anchor_id);
+        let stale = self.replica.fetching.get(&id).is_none_or(|fetching| fetching.stale);
+        match answer {
+            // It was overtaken by an invalidation: it says nothing (rule 2).
+            Ok(_) if stale => return false,
+            Ok(dentry) => self.fetched(key, anchor_id, dentry, early),
+            Err(e) if e.is(Class::Retry) || e.is(Class::RefreshMap) => {
+                let wanted = self.parked.contains_key(&Wait::Fetch(key.clone(), anchor_id));
+                if !wanted {
+                    self.replica.fetching.remove(&id);
+                }
+                return !wanted;
+            }
+            Err(e) => self.fetch_failed(key, anchor_id, e),
+        }
+        true
+    }
+
     fn fetched(&mut self, key: &EntryKey, anchor_id: InodeId, dentry: Dentry, early: &[Rc<Rq>]) {
         self.replica.fetching.remove(&(key.clone(), anchor_id));
         if let Some(dir) = Dir::of(&dentry) {

@@ -30,7 +30,7 @@ impl Shard {
         let mut reply = ReaddirReply { entries: Vec::new(), end: true };
         let mut bytes = 0;
         let mut corrupt = None;
-        let scanned = self.db.scan(&start, &end, &mut |key, value| {
+        let scanned = self.db.scan(&start, &end, |key, value| {
             if reply.entries.len() >= limit || bytes >= REPLY_BYTES_MAX {
                 reply.end = false;
                 return ControlFlow::Break(());

@@ -26,7 +26,7 @@ impl Shard {
         let limit = (msg.limit as usize).clamp(1, 65_536);
         let mut reply = ScanReply { rows: Vec::new(), end: true };
         let mut bytes = 0;
-        let scanned = self.db.scan(&start, END, &mut |key, value| {
+        let scanned = self.db.scan(&start, END, |key, value| {
             if reply.rows.len() >= limit || bytes >= REPLY_BYTES_MAX {
                 reply.end = false;
                 return ControlFlow::Break(());

@@ -1,0 +1,40 @@
+//! The process: one thread for the coordinator, one for /metrics.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use saker_rpc::bootstrap::cluster_id;
+use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
+use saker_rpc::node::{Shell, ShellConfig, Stop};
+use saker_runtime::fs::{Dir, RealDir};
+use saker_runtime::telemetry::{Registry, serve_http};
+use saker_types::NodeId;
+
+use crate::Config;
+use crate::metrics::Metrics;
+use crate::service::Worker;
+use crate::state;
+
+/// Runs the coordinator until `stop`.
+///
+/// # Errors
+/// What keeps it from starting: the address in use, a foreign or newer journal.
+pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
+    let addr = config.listen;
+    let listener = TcpListener::bind(addr)
+        .map_err(|e| io::Error::new(e.kind(), format!("cannot listen at {addr}: {e}")))?;
+    let dir: Arc<dyn Dir> = Arc::new(RealDir::open(&config.data_dir)?);
+    let registry = Registry::new();
+    let metrics = Metrics::new(&registry);
+    let listen = listener.local_addr()?.to_string();
+    let journal = dir.sub_dir("journal")?;
+    let h = state::open(journal, &config.cluster, &listen, metrics).map_err(io::Error::other)?;
+    serve_http(config.http, registry)?;
+    let cluster = cluster_id(&h.state().map);
+    let node = saker_rpc::NodeId(NodeId::Coordinator.to_u32());
+    let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
+    let hello = Hello::new(RoleKind::Coordinator, node, cluster);
+    tracing::info!("coordinator serves at {listen}");
+    Shell::new(Worker::new(h), listener, ShellConfig::new(hello, policy))?.run(stop)
+}

@@ -1,0 +1,49 @@
+//! Settings of an MNode.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// `saker serve mnode --config FILE`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    /// Number of the MNode.
+    pub n: u32,
+    /// Where journals and tables live.
+    pub data_dir: PathBuf,
+    /// Addresses of the workers, one each.
+    pub listen: Vec<SocketAddr>,
+    /// Address of /metrics.
+    pub http: SocketAddr,
+    /// The coordinator.
+    pub coordinator: SocketAddr,
+    /// Bytes of changed rows that a worker keeps in memory between checkpoints.
+    #[serde(default = "overlay_bytes")]
+    pub overlay_bytes: u64,
+    /// Bytes of table blocks that a worker keeps in memory.
+    #[serde(default = "cache_bytes")]
+    pub cache_bytes: u64,
+    /// Decoded inodes that a worker keeps.
+    #[serde(default = "inodes")]
+    pub inodes: usize,
+    /// Directories of other owners that a worker keeps.
+    #[serde(default = "replica")]
+    pub replica: usize,
+}
+
+fn overlay_bytes() -> u64 {
+    crate::Limits::default().overlay_bytes
+}
+
+fn cache_bytes() -> u64 {
+    64 << 20
+}
+
+fn inodes() -> usize {
+    crate::Limits::default().inodes
+}
+
+fn replica() -> usize {
+    crate::Limits::default().replica
+}

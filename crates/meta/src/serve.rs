@@ -1,0 +1,100 @@
+//! The process: one thread a worker, one for /metrics.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use saker_engine::{EmbeddedConfig, EmbeddedTable};
+use saker_rpc::bootstrap::{cluster_id, node_map};
+use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
+use saker_rpc::node::{Shell, ShellConfig, Stop};
+use saker_runtime::fs::{Dir, RealDir};
+use saker_runtime::telemetry::{Registry, serve_http};
+use saker_runtime::thread;
+use saker_types::{ClusterMap, NodeId, ShardNo};
+
+use crate::metrics::Metrics;
+use crate::recover::{self, Home};
+use crate::service::Worker;
+use crate::{Config, Limits};
+
+/// Runs an MNode until `stop`.
+///
+/// # Errors
+/// What keeps it from starting: an address in use, another cluster's data, a newer format.
+pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
+    let listeners: Vec<TcpListener> =
+        config.listen.iter().map(|addr| bind(*addr)).collect::<io::Result<_>>()?;
+    let dir: Arc<dyn Dir> = Arc::new(RealDir::open(&config.data_dir)?);
+    let map = Arc::new(node_map(&*dir, RoleKind::Shard, config.coordinator)?);
+    let shards = shards_of(&map, config.n);
+    if shards.len() != listeners.len() {
+        return Err(io::Error::other(format!(
+            "mnode {} has {} workers in the cluster map and {} addresses in its settings",
+            config.n,
+            shards.len(),
+            listeners.len()
+        )));
+    }
+    let registry = Registry::new();
+    let metrics = Metrics::new(&registry);
+    serve_http(config.http, registry)?;
+    let workers: Vec<_> = shards
+        .into_iter()
+        .zip(listeners)
+        .map(|(no, listener)| {
+            let (config, dir, map) = (config.clone(), dir.clone(), map.clone());
+            let (metrics, stop) = (metrics.clone(), stop.clone());
+            thread::spawn(&format!("shard-{no}"), move || {
+                run_worker(&config, &*dir, map, no, listener, metrics, &stop)
+            })
+        })
+        .collect::<io::Result<_>>()?;
+    for worker in workers {
+        worker.join().map_err(|_| io::Error::other("a worker panicked"))??;
+    }
+    Ok(())
+}
+
+fn run_worker(
+    config: &Config,
+    dir: &dyn Dir,
+    map: Arc<ClusterMap>,
+    no: ShardNo,
+    listener: TcpListener,
+    metrics: Metrics,
+    stop: &Stop,
+) -> io::Result<()> {
+    let name = format!("shard-{no}");
+    let table_config = EmbeddedConfig { cache_bytes: config.cache_bytes, ..Default::default() };
+    let table = EmbeddedTable::open(config.data_dir.join(&name).join("table"), &table_config)
+        .map_err(io::Error::other)?;
+    let home = Home {
+        journal: dir.sub_dir(&name)?.sub_dir("journal")?,
+        table: Arc::new(table),
+        no,
+        limits: Limits {
+            overlay_bytes: config.overlay_bytes,
+            inodes: config.inodes,
+            replica: config.replica,
+        },
+        metrics,
+    };
+    let cluster = cluster_id(&map);
+    let shard = recover::open(home, map).map_err(io::Error::other)?;
+    let node = saker_rpc::NodeId(NodeId::Shard(no).to_u32());
+    let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
+    let hello = Hello::new(RoleKind::Shard, node, cluster);
+    tracing::info!("shard {no} serves at {}", listener.local_addr()?);
+    Shell::new(Worker::new(shard), listener, ShellConfig::new(hello, policy))?.run(stop)
+}
+
+fn shards_of(map: &ClusterMap, mnode: u32) -> Vec<ShardNo> {
+    let all = map.shards.iter().enumerate();
+    all.filter(|(_, s)| s.mnode == mnode).map(|(no, _)| no as ShardNo).collect()
+}
+
+fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(addr)
+        .map_err(|e| io::Error::new(e.kind(), format!("cannot listen at {addr}: {e}")))
+}

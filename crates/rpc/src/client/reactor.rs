@@ -1,0 +1,303 @@
+//! Calls over TCP, driven by the threads that wait for them.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use mio::{Events, Registry, Token};
+use saker_runtime::time;
+
+use super::alarms::{Alarm, Alarms};
+use super::conn::{Conn, Effects, Io};
+use super::seat::{Hold, Seats, Waiter};
+use super::{Call, Sleep, Transport};
+use crate::CallError;
+use crate::frame::Frame;
+use crate::hello::{Hello, HelloReply};
+
+const TOKEN_WAKER: Token = Token(usize::MAX);
+const EVENTS_MAX: usize = 256;
+/// The driver looks around at least this often, so that calls with longer deadlines, which is
+/// nearly all of them, need not wake it to tell about them.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// A future that wakes itself is polled this often before sockets get a turn.
+const SELF_WAKES_MAX: u32 = 128;
+
+/// The client side of any number of connections, one for each server address, made when first
+/// called. It has no thread: sockets make progress while some thread is in [`Reactor::block_on`].
+///
+/// A call only encodes its request; requests are written when a thread would wait, so that many
+/// futures on one thread share one write.
+pub struct Reactor {
+    registry: Registry,
+    waker: Arc<mio::Waker>,
+    hello: Mutex<Hello>,
+    conns: RwLock<Conns>,
+    dirty: Mutex<Vec<Arc<Conn>>>,
+    alarms: Alarms,
+    seats: Seats<Driver>,
+}
+
+#[derive(Default)]
+struct Conns {
+    by_addr: HashMap<SocketAddr, Arc<Conn>>,
+    by_token: Vec<Arc<Conn>>,
+}
+
+/// What the thread in the driver's seat works with.
+struct Driver {
+    poll: mio::Poll,
+    events: Events,
+    due: Vec<Alarm>,
+    /// Connections whose turn ended with more to read.
+    again: Vec<Arc<Conn>>,
+    effects: Effects,
+}
+
+thread_local! {
+    static BLOCKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks the thread as being in `block_on`.
+struct Blocking;
+
+impl Blocking {
+    fn enter() -> Blocking {
+        assert!(!BLOCKING.replace(true), "block_on inside of block_on would never end");
+        Blocking
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        BLOCKING.set(false);
+    }
+}
+
+impl Reactor {
+    /// A reactor that says `hello` on its connections.
+    ///
+    /// # Errors
+    /// When the system has no room for another poll.
+    pub fn new(hello: Hello) -> io::Result<Arc<Reactor>> {
+        let poll = mio::Poll::new()?;
+        let registry = poll.registry().try_clone()?;
+        let waker = Arc::new(mio::Waker::new(&registry, TOKEN_WAKER)?);
+        let driver = Driver {
+            poll,
+            events: Events::with_capacity(EVENTS_MAX),
+            due: Vec::new(),
+            again: Vec::new(),
+            effects: Effects::default(),
+        };
+        Ok(Arc::new(Reactor {
+            registry,
+            waker,
+            hello: Mutex::new(hello),
+            conns: RwLock::default(),
+            dirty: Mutex::default(),
+            alarms: Alarms::default(),
+            seats: Seats::new(driver),
+        }))
+    }
+
+    /// From now on say `hello` on new connections (a session, a new epoch).
+    pub fn set_hello(&self, hello: Hello) {
+        *lock(&self.hello) = hello;
+    }
+
+    /// The last answer to a hello from the server at `addr`, be it a refusal.
+    pub fn hello_reply(&self, addr: SocketAddr) -> Option<HelloReply> {
+        let conns = self.conns.read().unwrap_or_else(PoisonError::into_inner);
+        conns.by_addr.get(&addr)?.hello_reply()
+    }
+
+    /// Runs `future` on the calling thread, and drives the sockets while it waits.
+    ///
+    /// # Panics
+    /// Inside of another `block_on` on the same thread.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let _blocking = Blocking::enter();
+        let waiter = Waiter::new(self.waker.clone());
+        let waker = Waker::from(waiter.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        // The seat is kept while the future runs: it is only handed on when that is ready.
+        let mut hold = Hold::new(&self.seats);
+        let mut self_wakes = 0;
+        loop {
+            waiter.run();
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return output;
+            }
+            if waiter.is_notified() && self_wakes < SELF_WAKES_MAX {
+                self_wakes += 1;
+                continue;
+            }
+            self_wakes = 0;
+            self.flush();
+            if hold.driver().is_none() {
+                hold.wait(&waiter);
+            }
+            if let Some(driver) = hold.driver() {
+                self.drive(driver, &waiter);
+            }
+        }
+    }
+
+    /// Writes all requests that have been made and not been written yet. Waiting in `block_on`
+    /// does it, too.
+    pub fn flush(&self) {
+        let mut dirty = std::mem::take(&mut *lock(&self.dirty));
+        let mut effects = Effects::default();
+        for conn in dirty.drain(..) {
+            conn.flush(&self.io(), &mut effects);
+        }
+        self.apply(&mut effects);
+        let mut kept = lock(&self.dirty);
+        if kept.capacity() == 0 {
+            *kept = dirty;
+        }
+    }
+
+    /// Drives until the waiter's future is woken; at least looks at the sockets once.
+    fn drive(&self, driver: &mut Driver, waiter: &Waiter) {
+        loop {
+            let now = time::now();
+            let until = self.alarms.before_wait(now + LOOK_AROUND);
+            let idle = driver.again.is_empty();
+            let patience = if idle && waiter.begin_poll() { until - now } else { Duration::ZERO };
+            let polled = driver.poll.poll(&mut driver.events, Some(patience));
+            waiter.end_poll();
+            match polled {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    panic!("the system's poll fails: {error}")
+                }
+                // After an interruption there are no events.
+                _ => self.handle(driver),
+            }
+            if waiter.is_notified() {
+                return;
+            }
+            self.flush();
+        }
+    }
+
+    fn handle(&self, driver: &mut Driver) {
+        let Driver { events, due, again, effects, .. } = driver;
+        self.alarms.after_wait(time::now(), due);
+        let turn = std::mem::take(again);
+        for conn in turn {
+            if conn.read_on(&self.io(), effects) {
+                again.push(conn);
+            }
+        }
+        for event in events.iter() {
+            let conns = self.conns.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(conn) = conns.by_token.get(event.token().0).cloned() else { continue };
+            drop(conns);
+            if conn.on_event(&self.io(), event, effects) {
+                again.push(conn);
+            }
+        }
+        for alarm in due.drain(..) {
+            self.ring(alarm, effects);
+        }
+        self.apply(effects);
+    }
+
+    fn ring(&self, alarm: Alarm, effects: &mut Effects) {
+        match alarm {
+            Alarm::Call(conn, call) => {
+                if let Some(slot) = conn.take_call(call) {
+                    effects.done.push((slot, Err(CallError::Timeout)));
+                }
+            }
+            Alarm::Sleep(slot) => slot.complete(),
+            Alarm::Dial(conn, attempt) => conn.on_dial_alarm(&self.io(), attempt, effects),
+            Alarm::Redial(conn) => conn.on_redial_alarm(&self.io(), effects),
+        }
+    }
+
+    /// Sets alarms, then ends calls, which wakes their futures.
+    fn apply(&self, effects: &mut Effects) {
+        let mut wake = false;
+        for (at, alarm) in effects.alarms.drain(..) {
+            wake |= self.alarms.set(at, alarm);
+        }
+        if wake {
+            self.wake_driver();
+        }
+        for (slot, result) in effects.done.drain(..) {
+            slot.complete(result);
+        }
+    }
+
+    fn wake_driver(&self) {
+        if let Err(error) = self.waker.wake() {
+            tracing::error!("the driver could not be woken: {error}");
+        }
+    }
+
+    fn io(&self) -> Io<'_> {
+        Io { registry: &self.registry, hello: &self.hello }
+    }
+
+    fn conn(&self, addr: SocketAddr) -> Arc<Conn> {
+        let conns = self.conns.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(conn) = conns.by_addr.get(&addr) {
+            return conn.clone();
+        }
+        drop(conns);
+        let mut conns = self.conns.write().unwrap_or_else(PoisonError::into_inner);
+        let Conns { by_addr, by_token } = &mut *conns;
+        let made = by_addr.entry(addr).or_insert_with(|| {
+            let conn = Arc::new(Conn::new(addr, Token(by_token.len()), lock(&self.hello).clone()));
+            by_token.push(conn.clone());
+            conn
+        });
+        made.clone()
+    }
+}
+
+impl Transport for Reactor {
+    fn call(
+        &self,
+        to: SocketAddr,
+        op: u16,
+        trace: u64,
+        body: Bytes,
+        payload: Bytes,
+        timeout: Duration,
+    ) -> Call {
+        let (slot, call) = Call::new();
+        let frame = Frame::request(op, trace, body, payload);
+        let conn = self.conn(to);
+        let mut effects = Effects::default();
+        let deadline = time::now() + timeout;
+        if conn.submit(&self.io(), frame, slot, deadline, &mut effects) {
+            lock(&self.dirty).push(conn);
+        }
+        self.apply(&mut effects);
+        call
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        let (slot, sleep) = Sleep::new();
+        if self.alarms.set(time::now() + time, Alarm::Sleep(slot)) {
+            self.wake_driver();
+        }
+        sleep
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

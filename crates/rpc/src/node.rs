@@ -1,0 +1,143 @@
+//! The shell around a single-threaded, sans-io role.
+//!
+//! A [`Role`] gets batches of [`Input`]s and answers through an [`Outbox`]; it sees no socket, no
+//! clock and no thread, so that a simulator can drive it just as [`Shell`] does. The shell owns
+//! the sockets, and sees to two promises:
+//!
+//! - **Nothing leaves before what it depends on is durable.** Every message waits until the
+//!   journal is durable up to what was appended when its step ended (or up to the position that
+//!   the role named with [`Outbox::after`]).
+//! - **A lone request is never handed to another thread.** Its flush runs inline; only when more
+//!   input is ready does the flush run in the background, while the next batch is executed.
+
+mod alarms;
+mod conns;
+mod gate;
+mod net;
+mod outbox;
+mod peers;
+mod shell;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use saker_runtime::time::Time;
+
+pub(crate) use peers::Backoff;
+
+pub use outbox::{Outbox, Outgoing};
+pub use shell::{Shell, ShellConfig, Stop};
+
+use crate::frame::Frame;
+use crate::hello::PeerHello;
+use crate::{CallError, NodeId};
+
+/// An accepted connection, for as long as the process lives: ids are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+impl ConnId {
+    /// The connection of a role to itself.
+    pub const LOOPBACK: ConnId = ConnId(u64::MAX);
+}
+
+/// An outgoing call, unique within its [`Outbox`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// What a role reacts to.
+#[derive(Debug)]
+pub enum Input {
+    /// A peer asks; the role answers with [`Outbox::reply`], exactly once, now or later.
+    Request {
+        /// Where the reply goes.
+        conn: ConnId,
+        /// Who asks.
+        peer: Rc<PeerHello>,
+        /// What.
+        frame: Frame,
+    },
+    /// A call of this role has ended. Comes exactly once for each [`Outbox::call`].
+    Reply {
+        /// Which call.
+        call: CallId,
+        /// The reply, whatever its status, or why there is none.
+        result: Result<Frame, CallError>,
+    },
+    /// A connection from which requests came is gone. Replies to it go nowhere.
+    Closed {
+        /// Which connection.
+        conn: ConnId,
+    },
+}
+
+/// A single-threaded state machine with a journal.
+pub trait Role {
+    /// Runs one batch; takes all inputs. `now` is monotonic, `wall_ns` since 1970.
+    fn step(
+        &mut self,
+        now: Time,
+        wall_ns: i64,
+        inputs: &mut VecDeque<Input>,
+        out: &mut Outbox,
+    );
+
+    /// When `step` must run even without inputs. After that step it must be later, or `None`.
+    fn next_deadline(&self) -> Option<Time>;
+
+    /// Where a peer listens now.
+    fn address(&self, to: NodeId) -> Option<SocketAddr>;
+
+    /// The journal's end. Only grows.
+    fn appended(&self) -> u64;
+
+    /// Up to where the journal is durable: at most [`Role::appended`]. Only grows, and only in
+    /// `flush` and `flush_finish`.
+    fn durable(&self) -> u64;
+
+    /// Makes everything appended durable, on this thread.
+    ///
+    /// # Errors
+    /// Any error is fatal: the shell logs it and aborts the process.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Starts to make everything appended until now durable, on another thread. When that is
+    /// done, or has failed, `done` must be notified; `flush_finish` is called then. Until then
+    /// neither `flush` nor `flush_begin` is called; `step` is.
+    ///
+    /// # Errors
+    /// As [`Role::flush`].
+    fn flush_begin(&mut self, done: FlushDone) -> io::Result<()>;
+
+    /// Takes the result of the flush that `flush_begin` started: `durable` moves on.
+    ///
+    /// # Errors
+    /// As [`Role::flush`].
+    fn flush_finish(&mut self) -> io::Result<()>;
+}
+
+/// Tells the shell, from any thread, that a background flush has ended. Dropping it tells the
+/// same, so that a flusher that dies cannot be waited for forever.
+pub struct FlushDone(Option<Box<dyn FnOnce() + Send>>);
+
+impl FlushDone {
+    /// Calls `notify` when the flush has ended.
+    pub fn new(notify: impl FnOnce() + Send + 'static) -> FlushDone {
+        FlushDone(Some(Box::new(notify)))
+    }
+
+    /// The flush has ended.
+    pub fn notify(self) {
+        // Dropping notifies.
+    }
+}
+
+impl Drop for FlushDone {
+    fn drop(&mut self) {
+        if let Some(notify) = self.0.take() {
+            notify();
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The table of connections.
+
+use std::rc::Rc;
+
+use mio::{Registry, Token};
+
+use super::ConnId;
+use crate::NodeId;
+use crate::hello::PeerHello;
+use crate::link::Link;
+
+/// Tokens below are not connections.
+pub(super) const TOKEN_LISTENER: Token = Token(0);
+pub(super) const TOKEN_WAKER: Token = Token(1);
+const TOKEN_FIRST_CONN: usize = 2;
+
+/// Which end this is, and how far it has come.
+#[derive(Clone)]
+pub(super) enum Side {
+    /// Accepted; the hello has not come yet.
+    Greeting,
+    /// Accepted; requests come from this peer.
+    Inbound(Rc<PeerHello>),
+    /// Being connected to a peer.
+    Dialing(NodeId),
+    /// Connected; our hello waits for its reply.
+    Shaking(NodeId),
+    /// Replies come from this peer.
+    Outbound(NodeId),
+    /// Refused: closed as soon as the refusal is written.
+    Leaving,
+}
+
+pub(super) struct Conn {
+    pub id: ConnId,
+    pub side: Side,
+    pub link: Link,
+    /// In the list of connections to read from.
+    pub in_ready: bool,
+    /// In the list of connections to write to.
+    pub in_dirty: bool,
+    /// Requests without a reply.
+    pub open: usize,
+    /// Not read, because `open` is at its bound.
+    pub held: bool,
+}
+
+/// Connections in slots. A [`ConnId`] is a slot (low 32 bits) and how often it was used before.
+#[derive(Default)]
+pub(super) struct Conns {
+    slots: Vec<Option<Conn>>,
+    used: Vec<u32>,
+    free: Vec<usize>,
+}
+
+pub(super) fn slot_of(id: ConnId) -> usize {
+    (id.0 & u64::from(u32::MAX)) as usize
+}
+
+impl Conns {
+    /// The slot that an event's token means.
+    pub fn slot_of_token(token: Token) -> Option<usize> {
+        token.0.checked_sub(TOKEN_FIRST_CONN)
+    }
+
+    /// Connections in the table.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Adds the connection that `make` opens under the token that it is given.
+    pub fn add<E>(
+        &mut self,
+        side: Side,
+        make: impl FnOnce(Token) -> Result<Link, E>,
+    ) -> Result<ConnId, E> {
+        let slot = self.free.last().copied().unwrap_or(self.slots.len());
+        let link = make(Token(slot + TOKEN_FIRST_CONN))?;
+        if self.free.pop().is_none() {
+            self.slots.push(None);
+            self.used.push(0);
+        }
+        let id = ConnId(u64::from(self.used[slot]) << 32 | slot as u64);
+        let (in_ready, in_dirty, open, held) = (false, false, 0, false);
+        self.slots[slot] = Some(Conn { id, side, link, in_ready, in_dirty, open, held });
+        Ok(id)
+    }
+
+    pub fn at(&mut self, slot: usize) -> Option<&mut Conn> {
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
+    pub fn get(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.at(slot_of(id)).filter(|conn| conn.id == id)
+    }
+
+    /// Takes a connection out of the table and out of the poll.
+    pub fn remove(&mut self, id: ConnId, registry: &Registry) -> Option<Conn> {
+        self.get(id)?;
+        let slot = slot_of(id);
+        let mut conn = self.slots[slot].take()?;
+        conn.link.deregister(registry);
+        // A slot that was used 2^32 times is retired: its ids would come again.
+        self.used[slot] = self.used[slot].wrapping_add(1);
+        if self.used[slot] != 0 {
+            self.free.push(slot);
+        }
+        Some(conn)
+    }
+
+    pub fn ids(&self) -> Vec<ConnId> {
+        self.slots.iter().flatten().map(|conn| conn.id).collect()
+    }
+}

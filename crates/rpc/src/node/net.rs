@@ -1,0 +1,533 @@
+//! The shell's sockets: accepts, reads, decodes, calls, writes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::{Events, Interest, Poll, Waker};
+use saker_runtime::time::{self, Time};
+
+use super::alarms::{Alarm, Alarms};
+use super::conns::{Conn, Conns, Side, TOKEN_LISTENER, TOKEN_WAKER};
+use super::peers::{Peers, Pending};
+use super::shell::ShellConfig;
+use super::{CallId, ConnId, Input, Outgoing, Role};
+use crate::frame::{FRAME_BYTES_MAX, Frame, Kind};
+use crate::hello::{self, PeerHello};
+use crate::link::{Link, LinkError};
+use crate::{CallError, NodeId};
+
+/// Bound of a batch, inputs.
+pub const BATCH_INPUTS_MAX: usize = 1024;
+/// Bound of a batch, bytes of its frames (one frame more may be taken).
+pub const BATCH_BYTES_MAX: usize = 32 << 20;
+/// Each connection gets at least this many requests into a batch before the next one's turn.
+const TURN_REQUESTS_MIN: usize = 16;
+/// Requests of one connection without a reply; above, it is not read.
+const OPEN_REQUESTS_MAX: usize = 16 << 10;
+/// Requests that wait for the connection to one peer.
+const PEER_QUEUE_MAX: usize = 64 << 10;
+/// Bound of what waits to be written to, or for, one peer that is called, bytes.
+const PEER_QUEUE_BYTES_MAX: usize = 64 << 20;
+/// A connection must have said hello by then.
+const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
+/// Pause after the system had no room for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const EVENTS_MAX: usize = 1024;
+
+const _: () = {
+    assert!(PEER_QUEUE_BYTES_MAX > FRAME_BYTES_MAX);
+    assert!(TURN_REQUESTS_MIN <= BATCH_INPUTS_MAX);
+};
+
+pub(super) struct Net {
+    poll: Poll,
+    events: Events,
+    waker: Arc<Waker>,
+    listener: mio::net::TcpListener,
+    config: ShellConfig,
+    own_peer: Rc<PeerHello>,
+    conns: Conns,
+    /// Connections that may have input, read or unread.
+    ready: VecDeque<ConnId>,
+    /// Connections with something to write.
+    dirty: Vec<ConnId>,
+    peers: Peers,
+    alarms: Alarms,
+    /// For the role's next step.
+    pub inputs: VecDeque<Input>,
+}
+
+impl Net {
+    pub fn new(listener: std::net::TcpListener, config: ShellConfig) -> io::Result<Net> {
+        listener.set_nonblocking(true)?;
+        let mut listener = mio::net::TcpListener::from_std(listener);
+        let poll = Poll::new()?;
+        poll.registry().register(&mut listener, TOKEN_LISTENER, Interest::READABLE)?;
+        let waker = Arc::new(Waker::new(poll.registry(), TOKEN_WAKER)?);
+        let own_peer = Rc::new(config.own_peer()?);
+        Ok(Net {
+            poll,
+            events: Events::with_capacity(EVENTS_MAX),
+            waker,
+            listener,
+            config,
+            own_peer,
+            conns: Conns::default(),
+            ready: VecDeque::new(),
+            dirty: Vec::new(),
+            peers: Peers::default(),
+            alarms: Alarms::default(),
+            inputs: VecDeque::new(),
+        })
+    }
+
+    pub fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+
+    pub fn set_hello(&mut self, hello: hello::Hello) {
+        self.config.hello = hello;
+    }
+
+    /// Whether a step has something to do without waiting.
+    pub fn has_input(&self) -> bool {
+        !self.inputs.is_empty() || !self.ready.is_empty()
+    }
+
+    pub fn next_alarm(&self) -> Option<Time> {
+        self.alarms.next()
+    }
+
+    /// Waits for sockets, at most for `timeout`, and notes what they have.
+    pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            result => result?,
+        }
+        let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
+        for event in events.iter() {
+            match event.token() {
+                TOKEN_LISTENER => self.accept(),
+                TOKEN_WAKER => {}
+                token => {
+                    let conn = Conns::slot_of_token(token).and_then(|s| self.conns.at(s));
+                    if let Some(conn) = conn {
+                        let id = conn.id;
+                        let readable = conn.link.note(event);
+                        self.on_event(id, readable);
+                    }
+                }
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn on_event(&mut self, id: ConnId, readable: bool) {
+        let Some(conn) = self.conns.get(id) else { return };
+        if let Side::Dialing(node) = conn.side {
+            match conn.link.connected() {
+                Ok(false) => return,
+                Ok(true) => {
+                    conn.side = Side::Shaking(node);
+                    conn.link.out.push(&self.config.hello.to_frame());
+                }
+                Err(error) => return self.close(id, &error.into()),
+            }
+        }
+        let (read, write) = (readable && !conn.held, !conn.link.out.is_empty());
+        if read {
+            self.mark_ready(id);
+        }
+        if write {
+            self.mark_dirty(id);
+        }
+    }
+
+    fn mark_ready(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get(id)
+            && !std::mem::replace(&mut conn.in_ready, true)
+        {
+            self.ready.push_back(id);
+        }
+    }
+
+    fn mark_dirty(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get(id)
+            && !std::mem::replace(&mut conn.in_dirty, true)
+        {
+            self.dirty.push(id);
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // An aborted connection, or no room. The edge is lost: look again later.
+                    tracing::warn!("accept: {error}");
+                    return self.alarms.set(time::now() + ACCEPT_PAUSE, Alarm::Accept);
+                }
+            };
+            if self.conns.len() >= self.config.connections_max {
+                tracing::warn!("connection refused: {} are open", self.conns.len());
+                continue;
+            }
+            let registry = self.poll.registry();
+            match self.conns.add(Side::Greeting, |token| Link::new(stream, registry, token)) {
+                Ok(id) => self.alarms.set(time::now() + HELLO_TIME_MAX, Alarm::Hello(id)),
+                Err(error) => tracing::warn!("accepted connection lost: {error}"),
+            }
+        }
+    }
+
+    /// Takes what has arrived into the batch, within its bounds, in turns over connections.
+    pub fn receive(&mut self) {
+        let mut bytes = 0;
+        let share = BATCH_INPUTS_MAX / self.ready.len().max(1);
+        let share = share.max(TURN_REQUESTS_MIN);
+        while self.inputs.len() < BATCH_INPUTS_MAX && bytes < BATCH_BYTES_MAX {
+            let Some(id) = self.ready.pop_front() else { return };
+            match self.receive_from(id, share.min(BATCH_INPUTS_MAX - self.inputs.len()), &mut bytes)
+            {
+                Ok(true) => self.ready.push_back(id),
+                Ok(false) => {
+                    if let Some(conn) = self.conns.get(id) {
+                        conn.in_ready = false;
+                    }
+                }
+                Err(error) => self.close(id, &error),
+            }
+        }
+    }
+
+    /// Takes up to `share` frames. Returns whether there may be more.
+    fn receive_from(
+        &mut self,
+        id: ConnId,
+        share: usize,
+        bytes: &mut usize,
+    ) -> Result<bool, LinkError> {
+        for _ in 0..share {
+            let Some(conn) = self.conns.get(id) else { return Ok(false) };
+            if conn.open >= OPEN_REQUESTS_MAX {
+                conn.held = true;
+                return Ok(false);
+            }
+            let Some(frame) = conn.link.receive()? else { return Ok(false) };
+            *bytes += frame.wire_len();
+            if *bytes > BATCH_BYTES_MAX {
+                self.take(id, frame)?;
+                return Ok(true);
+            }
+            self.take(id, frame)?;
+        }
+        Ok(true)
+    }
+
+    fn take(&mut self, id: ConnId, frame: Frame) -> Result<(), LinkError> {
+        let Some(conn) = self.conns.get(id) else { return Ok(()) };
+        if frame.kind == Kind::Goodbye {
+            return Err(LinkError::Closed);
+        }
+        match &conn.side {
+            Side::Inbound(peer) if frame.kind == Kind::Request => {
+                conn.open += 1;
+                let peer = peer.clone();
+                self.inputs.push_back(Input::Request { conn: id, peer, frame });
+            }
+            Side::Outbound(node) if frame.kind == Kind::Reply => {
+                let node = *node;
+                self.peers.peer(node).backoff.succeed();
+                self.finish_call(CallId(frame.call), Ok(frame));
+            }
+            Side::Greeting => self.greet(id, &frame),
+            Side::Shaking(node) => {
+                let node = *node;
+                self.shake(id, node, &frame);
+            }
+            Side::Leaving => {}
+            Side::Inbound(_) | Side::Outbound(_) | Side::Dialing(_) => {
+                return Err(LinkError::Protocol("a frame of the wrong kind"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers the hello of an accepted connection.
+    fn greet(&mut self, id: ConnId, frame: &Frame) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let outcome = self.config.policy.check(frame, conn.link.peer_addr());
+        conn.link.out.push(&hello::reply_frame(&self.config.hello, outcome.as_ref()));
+        conn.side = match outcome {
+            Ok(peer) => Side::Inbound(Rc::new(peer)),
+            Err(refusal) => {
+                let from = conn.link.peer_addr();
+                tracing::warn!("hello from {from:?} refused: {}", refusal.text);
+                Side::Leaving
+            }
+        };
+        self.mark_dirty(id);
+    }
+
+    /// Reads the answer to our hello.
+    fn shake(&mut self, id: ConnId, node: NodeId, frame: &Frame) {
+        let (reply, mut outcome) = hello::check_reply(&self.config.hello, frame);
+        if let Some(reply) = &reply
+            && outcome.is_ok()
+            && reply.node != node.0
+        {
+            tracing::warn!("node {} answers where node {} should be", reply.node, node.0);
+            outcome = Err(CallError::Refused);
+        }
+        if let Err(error) = outcome {
+            let text = reply.map_or_else(String::new, |reply| reply.text);
+            tracing::warn!("node {}: hello refused: {text}", node.0);
+            return self.drop_conn(id, error);
+        }
+        let peer = self.peers.peer(node);
+        peer.ready = true;
+        let queue = peer.take_queue();
+        let Some(conn) = self.conns.get(id) else { return };
+        conn.side = Side::Outbound(node);
+        // Calls that have timed out while they waited are not sent.
+        for frame in queue.iter().filter(|f| self.peers.calls.contains_key(&CallId(f.call))) {
+            conn.link.out.push(frame);
+        }
+        self.mark_dirty(id);
+    }
+
+    fn finish_call(&mut self, call: CallId, result: Result<Frame, CallError>) {
+        if self.peers.calls.remove(&call).is_none() {
+            return; // It has timed out before.
+        }
+        let calls = &self.peers.calls;
+        self.alarms.settle(|alarm| match alarm {
+            Alarm::Call(call) => calls.contains_key(call),
+            Alarm::Hello(_) | Alarm::Redial(_) | Alarm::Accept => true,
+        });
+        self.inputs.push_back(Input::Reply { call, result });
+    }
+
+    /// Handles deadlines that have passed.
+    pub fn ring(&mut self, now: Time) {
+        while let Some(alarm) = self.alarms.pop(now) {
+            match alarm {
+                Alarm::Call(call) => {
+                    if self.peers.calls.remove(&call).is_some() {
+                        let result = Err(CallError::Timeout);
+                        self.inputs.push_back(Input::Reply { call, result });
+                    }
+                }
+                Alarm::Hello(id) => {
+                    let late = |conn: &mut Conn| {
+                        !matches!(conn.side, Side::Inbound(_) | Side::Outbound(_))
+                    };
+                    if self.conns.get(id).is_some_and(late) {
+                        self.close(id, &LinkError::Protocol("no hello in time"));
+                    }
+                }
+                Alarm::Redial(node) => {
+                    let peer = self.peers.peer(node);
+                    peer.redial_set = false;
+                    if !peer.queue.is_empty() && peer.conn.is_none() {
+                        self.dial(node);
+                    }
+                }
+                Alarm::Accept => self.accept(),
+            }
+        }
+    }
+
+    /// A call was made; it may have to wait for the journal, but its deadline runs.
+    pub fn begin_call(&mut self, call: CallId, to: NodeId, deadline: Time) {
+        self.peers.calls.insert(call, Pending { to, released: false });
+        self.alarms.set(deadline, Alarm::Call(call));
+    }
+
+    /// Sends a message that need not wait any longer.
+    pub fn send(&mut self, message: Outgoing, role: &impl Role) {
+        match message {
+            Outgoing::Reply { conn: ConnId::LOOPBACK, frame } => {
+                self.finish_call(CallId(frame.call), Ok(frame));
+            }
+            Outgoing::Reply { conn, frame } => self.send_reply(conn, &frame),
+            Outgoing::Call { call, to, frame, .. } => {
+                let Some(pending) = self.peers.calls.get_mut(&call) else { return };
+                pending.released = true;
+                if let Err(error) = self.send_call(to, frame, role) {
+                    self.finish_call(call, Err(error));
+                }
+            }
+        }
+    }
+
+    fn send_reply(&mut self, id: ConnId, frame: &Frame) {
+        let Some(conn) = self.conns.get(id) else { return };
+        if !frame.fits() {
+            tracing::error!("{frame:?} is above the bounds of a frame");
+            return self.close(id, &LinkError::Protocol("a reply was too large"));
+        }
+        conn.link.out.push(frame);
+        conn.open = conn.open.saturating_sub(1);
+        if conn.held && conn.open <= OPEN_REQUESTS_MAX / 2 {
+            conn.held = false;
+            self.mark_ready(id);
+        }
+        self.mark_dirty(id);
+    }
+
+    fn send_call(&mut self, to: NodeId, frame: Frame, role: &impl Role) -> Result<(), CallError> {
+        if !frame.fits() {
+            return Err(CallError::TooLarge);
+        }
+        if to == self.config.node {
+            let (conn, peer) = (ConnId::LOOPBACK, self.own_peer.clone());
+            self.inputs.push_back(Input::Request { conn, peer, frame });
+            return Ok(());
+        }
+        let addr = role.address(to).ok_or(CallError::Unreachable)?;
+        let peer = self.peers.peer(to);
+        if peer.addr.is_some_and(|old| old != addr)
+            && let Some(conn) = peer.conn
+        {
+            self.close(conn, &LinkError::Protocol("the peer has moved"));
+        }
+        let peer = self.peers.peer(to);
+        if peer.addr.replace(addr) != Some(addr) {
+            peer.backoff.succeed();
+        }
+        if let (true, Some(id)) = (peer.ready, peer.conn) {
+            let conn = self.conns.get(id).ok_or(CallError::Unreachable)?;
+            if conn.link.out.len() > PEER_QUEUE_BYTES_MAX {
+                return Err(CallError::Overloaded);
+            }
+            conn.link.out.push(&frame);
+            self.mark_dirty(id);
+            return Ok(());
+        }
+        if peer.queue.len() >= PEER_QUEUE_MAX || peer.queue_bytes > PEER_QUEUE_BYTES_MAX {
+            return Err(CallError::Overloaded);
+        }
+        peer.enqueue(frame);
+        if peer.conn.is_none() {
+            self.dial_when_allowed(to);
+        }
+        Ok(())
+    }
+
+    fn dial_when_allowed(&mut self, node: NodeId) {
+        let peer = self.peers.peer(node);
+        let not_before = peer.backoff.not_before();
+        if not_before <= time::now() {
+            self.dial(node);
+        } else if !std::mem::replace(&mut peer.redial_set, true) {
+            self.alarms.set(not_before, Alarm::Redial(node));
+        }
+    }
+
+    fn dial(&mut self, node: NodeId) {
+        let peer = self.peers.peer(node);
+        let Some(addr) = peer.addr else { return };
+        let registry = self.poll.registry();
+        let made = self.conns.add(Side::Dialing(node), |token| Link::dial(addr, registry, token));
+        match made {
+            Ok(id) => {
+                peer.conn = Some(id);
+                self.alarms.set(time::now() + HELLO_TIME_MAX, Alarm::Hello(id));
+            }
+            Err(error) => {
+                tracing::debug!("node {} at {addr}: {error}", node.0);
+                self.lose_peer(node, CallError::Unreachable);
+            }
+        }
+    }
+
+    /// Closes a connection for `why`; whoever is concerned gets an input.
+    fn close(&mut self, id: ConnId, why: &LinkError) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let from = conn.link.peer_addr();
+        let (calls, broken) = match conn.side {
+            Side::Outbound(_) => (CallError::Disconnected, true),
+            Side::Inbound(_) => (CallError::Disconnected, false),
+            _ => (CallError::Unreachable, false),
+        };
+        match why {
+            LinkError::Frame(_) | LinkError::Protocol(_) => {
+                tracing::warn!("connection {from:?}: {why}");
+            }
+            _ if broken => tracing::info!("connection {from:?}: {why}"),
+            _ => tracing::debug!("connection {from:?}: {why}"),
+        }
+        self.drop_conn(id, calls);
+    }
+
+    fn drop_conn(&mut self, id: ConnId, calls: CallError) {
+        let Some(conn) = self.conns.remove(id, self.poll.registry()) else { return };
+        match conn.side {
+            Side::Inbound(_) => self.inputs.push_back(Input::Closed { conn: id }),
+            Side::Dialing(node) | Side::Shaking(node) | Side::Outbound(node) => {
+                self.lose_peer(node, calls);
+            }
+            Side::Greeting | Side::Leaving => {}
+        }
+    }
+
+    /// The connection to `node` is gone, or could not be made: its calls end.
+    fn lose_peer(&mut self, node: NodeId, error: CallError) {
+        let peer = self.peers.peer(node);
+        peer.conn = None;
+        peer.ready = false;
+        peer.take_queue();
+        peer.backoff.fail(time::now());
+        for call in self.peers.take_calls(node) {
+            self.inputs.push_back(Input::Reply { call, result: Err(error) });
+        }
+    }
+
+    /// Writes what waits: one system call for each connection that has something.
+    pub fn write_all(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
+            self.write(id);
+        }
+        // Closing connections may have marked others.
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
+    }
+
+    fn write(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        conn.in_dirty = false;
+        let leaving = matches!(conn.side, Side::Leaving);
+        match conn.link.flush() {
+            Ok(true) if leaving => self.close(id, &LinkError::Closed),
+            Ok(true) => {}
+            Ok(false) => {
+                if conn.link.out.len() > self.config.out_bytes_max {
+                    self.close(id, &LinkError::Protocol("the peer does not read"));
+                }
+            }
+            Err(error) => self.close(id, &error.into()),
+        }
+    }
+
+    /// Says goodbye on all connections, as far as they take it without waiting.
+    pub fn say_goodbye(&mut self) {
+        let empty = bytes::Bytes::new();
+        let frame = Frame { kind: Kind::Goodbye, ..Frame::request(0, 0, empty.clone(), empty) };
+        for id in self.conns.ids() {
+            if let Some(conn) = self.conns.get(id)
+                && matches!(conn.side, Side::Inbound(_) | Side::Outbound(_))
+            {
+                conn.link.out.push(&frame);
+                self.write(id);
+            }
+        }
+    }
+}

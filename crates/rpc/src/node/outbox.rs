@@ -1,0 +1,94 @@
+//! What a role says in one step.
+
+use bytes::Bytes;
+use saker_runtime::time::Time;
+
+use super::{CallId, ConnId};
+use crate::NodeId;
+use crate::frame::{Frame, Kind};
+use crate::hello::Hello;
+
+/// A message that a role sends.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// The answer to a request.
+    Reply {
+        /// The connection that the request came from.
+        conn: ConnId,
+        /// The reply, with the request's call and op.
+        frame: Frame,
+    },
+    /// A request of this role's own.
+    Call {
+        /// Names it in [`super::Input::Reply`]. Also the frame's `call`.
+        call: CallId,
+        /// To whom; may be this node itself.
+        to: NodeId,
+        /// The request.
+        frame: Frame,
+        /// When to give up.
+        deadline: Time,
+    },
+}
+
+/// Collects the messages of one step, each with the journal position that it must wait for.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    messages: Vec<(Option<u64>, Outgoing)>,
+    after: Option<u64>,
+    calls: u64,
+    hello: Option<Hello>,
+}
+
+impl Outbox {
+    /// An empty outbox.
+    pub fn new() -> Outbox {
+        Outbox::default()
+    }
+
+    /// Answers a request; `frame` is made with [`Frame::reply`].
+    pub fn reply(&mut self, conn: ConnId, frame: Frame) {
+        debug_assert_eq!(frame.kind, Kind::Reply);
+        self.messages.push((self.after, Outgoing::Reply { conn, frame }));
+    }
+
+    /// Sends a request. Its end comes as [`super::Input::Reply`], at `deadline` at the latest.
+    pub fn call(
+        &mut self,
+        to: NodeId,
+        op: u16,
+        trace: u64,
+        body: Bytes,
+        payload: Bytes,
+        deadline: Time,
+    ) -> CallId {
+        self.calls += 1;
+        let call = CallId(self.calls);
+        let frame = Frame { call: call.0, ..Frame::request(op, trace, body, payload) };
+        self.messages.push((self.after, Outgoing::Call { call, to, frame, deadline }));
+        call
+    }
+
+    /// Messages added from here on in this step leave when the journal is durable up to `lsn`,
+    /// instead of up to what was appended when the step returned.
+    pub fn after(&mut self, lsn: u64) {
+        self.after = Some(lsn);
+    }
+
+    /// From now on say `hello` on new connections, and answer hellos with it (a new epoch).
+    pub fn set_hello(&mut self, hello: Hello) {
+        self.hello = Some(hello);
+    }
+
+    /// For whoever drives the role: takes the step's messages in order, each with the position
+    /// that must be durable before it leaves. `appended` is the role's, after the step.
+    pub fn drain(&mut self, appended: u64) -> impl Iterator<Item = (u64, Outgoing)> + '_ {
+        self.after = None;
+        self.messages.drain(..).map(move |(after, message)| (after.unwrap_or(appended), message))
+    }
+
+    /// For whoever drives the role: the hello set in this step.
+    pub fn take_hello(&mut self) -> Option<Hello> {
+        self.hello.take()
+    }
+}

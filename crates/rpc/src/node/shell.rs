@@ -1,0 +1,242 @@
+//! The loop: wait, read, step, flush, write.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mio::Waker;
+use saker_runtime::time::{self, Time};
+
+use super::gate::Gate;
+use super::net::Net;
+use super::{FlushDone, Outbox, Outgoing, Role};
+use crate::NodeId;
+use crate::hello::{Hello, HelloPolicy, PeerHello};
+
+/// Default bound of a node's connections.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Default bound of what waits to be written to one connection, bytes.
+pub const OUT_BYTES_MAX: usize = 32 << 20;
+
+/// How a node presents itself, and its bounds.
+#[derive(Clone, Debug)]
+pub struct ShellConfig {
+    /// This node: calls to it are looped back.
+    pub node: NodeId,
+    /// What it says on connections that it makes, and answers on those it accepts.
+    pub hello: Hello,
+    /// Whom it lets in.
+    pub policy: HelloPolicy,
+    /// Connections beyond are closed at once.
+    pub connections_max: usize,
+    /// A peer that does not read is closed when this many bytes wait for it.
+    pub out_bytes_max: usize,
+}
+
+impl ShellConfig {
+    /// A configuration with default bounds; the node is the hello's.
+    pub fn new(hello: Hello, policy: HelloPolicy) -> ShellConfig {
+        ShellConfig {
+            node: NodeId(hello.node),
+            hello,
+            policy,
+            connections_max: CONNECTIONS_MAX,
+            out_bytes_max: OUT_BYTES_MAX,
+        }
+    }
+
+    /// Who a looped-back request comes from.
+    pub(super) fn own_peer(&self) -> io::Result<PeerHello> {
+        let lenient = HelloPolicy { allow_unknown_cluster: true, ..HelloPolicy::default() };
+        let refused = |refusal: crate::hello::Refusal| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("own hello: {}", refusal.text))
+        };
+        lenient.check(&self.hello.to_frame(), None).map_err(refused)
+    }
+}
+
+/// Stops a running [`Shell`], from any thread. Clones stop the same one.
+#[derive(Clone, Default)]
+pub struct Stop {
+    inner: Arc<StopInner>,
+}
+
+#[derive(Default)]
+struct StopInner {
+    stopped: AtomicBool,
+    waker: Mutex<Option<Arc<Waker>>>,
+}
+
+impl Stop {
+    /// A handle for one run.
+    pub fn new() -> Stop {
+        Stop::default()
+    }
+
+    /// Ends the run, soon; before a run, ends it as it begins.
+    pub fn stop(&self) {
+        self.inner.stopped.store(true, Ordering::SeqCst);
+        let waker = self.inner.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = &*waker {
+            wake(waker);
+        }
+    }
+
+    /// Whether `stop` was called.
+    pub fn is_stopped(&self) -> bool {
+        self.inner.stopped.load(Ordering::SeqCst)
+    }
+
+    fn attach(&self, waker: Arc<Waker>) {
+        *self.inner.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+    }
+}
+
+fn wake(waker: &Waker) {
+    if let Err(error) = waker.wake() {
+        tracing::error!("a poll could not be woken: {error}");
+    }
+}
+
+/// Drives a [`Role`] over sockets, on the thread that calls [`Shell::run`].
+pub struct Shell<R> {
+    role: R,
+    net: Net,
+    outbox: Outbox,
+    gate: Gate<Outgoing>,
+    /// A background flush is under way.
+    flushing: bool,
+    /// It has ended.
+    flushed: Arc<AtomicBool>,
+}
+
+impl<R: Role> Shell<R> {
+    /// A shell that accepts on `listener`.
+    ///
+    /// # Errors
+    /// When the poll cannot be made, or the configured hello is not valid.
+    pub fn new(role: R, listener: TcpListener, config: ShellConfig) -> io::Result<Shell<R>> {
+        let net = Net::new(listener, config)?;
+        let (outbox, gate) = (Outbox::new(), Gate::new());
+        Ok(Shell { role, net, outbox, gate, flushing: false, flushed: Arc::default() })
+    }
+
+    /// Runs until `stop`, then flushes what is appended, sends what that releases, says goodbye.
+    ///
+    /// # Errors
+    /// When the poll fails. A failed flush aborts the process instead: what the journal holds
+    /// is unknown then, and a second flush would lie.
+    pub fn run(&mut self, stop: &Stop) -> io::Result<()> {
+        stop.attach(self.net.waker());
+        // The first step: a role may have something to do or say before anybody asks.
+        self.step(time::now());
+        while !stop.is_stopped() {
+            self.turn()?;
+        }
+        self.finish()
+    }
+
+    /// The role, after a run.
+    pub fn into_role(self) -> R {
+        self.role
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        self.flush()?;
+        self.release();
+        self.net.write_all();
+        self.net.poll(self.patience())?;
+        self.finish_flush();
+        self.release();
+        let now = time::now();
+        self.net.ring(now);
+        self.net.receive();
+        if !self.net.inputs.is_empty() || self.role.next_deadline().is_some_and(|at| at <= now) {
+            self.step(now);
+        }
+        Ok(())
+    }
+
+    /// How long to wait for sockets; `None` for as long as it takes.
+    fn patience(&self) -> Option<Duration> {
+        if self.net.has_input() {
+            return Some(Duration::ZERO);
+        }
+        let deadlines = [self.role.next_deadline(), self.net.next_alarm()];
+        let next: Time = deadlines.into_iter().flatten().min()?;
+        Some(next - time::now())
+    }
+
+    fn step(&mut self, now: Time) {
+        self.role.step(now, time::wall_ns(), &mut self.net.inputs, &mut self.outbox);
+        debug_assert!(self.net.inputs.is_empty(), "a step takes all inputs");
+        if let Some(hello) = self.outbox.take_hello() {
+            self.net.set_hello(hello);
+        }
+        for (after, message) in self.outbox.drain(self.role.appended()) {
+            if let Outgoing::Call { call, to, deadline, .. } = &message {
+                self.net.begin_call(*call, *to, *deadline);
+            }
+            self.gate.push(after, message);
+        }
+    }
+
+    /// Makes the journal durable: here if nothing else is to be done, else in the background.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.flushing || self.role.durable() >= self.role.appended() {
+            return Ok(());
+        }
+        if !self.net.has_input() {
+            self.net.poll(Some(Duration::ZERO))?;
+        }
+        if !self.net.has_input() {
+            self.role.flush().unwrap_or_else(|error| poison(&error));
+            return Ok(());
+        }
+        self.flushing = true;
+        let (flushed, waker) = (self.flushed.clone(), self.net.waker());
+        let done = FlushDone::new(move || {
+            flushed.store(true, Ordering::Release);
+            wake(&waker);
+        });
+        self.role.flush_begin(done).unwrap_or_else(|error| poison(&error));
+        Ok(())
+    }
+
+    fn finish_flush(&mut self) {
+        if self.flushing && self.flushed.swap(false, Ordering::Acquire) {
+            self.flushing = false;
+            self.role.flush_finish().unwrap_or_else(|error| poison(&error));
+        }
+    }
+
+    /// Sends what is durable.
+    fn release(&mut self) {
+        let durable = self.role.durable();
+        while let Some(message) = self.gate.pop(durable) {
+            self.net.send(message, &self.role);
+        }
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        while self.flushing {
+            self.net.poll(None)?;
+            self.finish_flush();
+        }
+        if self.role.durable() < self.role.appended() {
+            self.role.flush().unwrap_or_else(|error| poison(&error));
+        }
+        self.release();
+        self.net.write_all();
+        self.net.say_goodbye();
+        Ok(())
+    }
+}
+
+/// After a failed flush nothing that is said would be true.
+fn poison(error: &io::Error) -> ! {
+    tracing::error!("the journal could not be flushed: {error}; aborting");
+    std::process::abort()
+}
