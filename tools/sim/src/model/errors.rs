@@ -41,10 +41,6 @@ impl Model {
         }
         if let (Ok(old), Some(source)) = (&old, source) {
             note(self.may_delete(who, old.dir, source, self.inode(source).is_dir()));
-            if let Some(target) = target.filter(|_| flags & RENAME_EXCHANGE == 0) {
-                let is_dir = self.inode(source).is_dir();
-                note(self.may_delete(who, old.dir, target, is_dir));
-            }
         }
         let Ok(new) = &new else { return };
         note(self.may_create(who, new.dir));
@@ -53,6 +49,9 @@ impl Model {
         }
         if let Some(target) = target {
             note(self.may_delete(who, new.dir, target, self.inode(target).is_dir()));
+            if let Some(source) = source.filter(|_| flags & RENAME_EXCHANGE == 0) {
+                note(self.may_delete(who, new.dir, target, self.inode(source).is_dir()));
+            }
             if flags & RENAME_NOREPLACE != 0 {
                 note(Err(Errno::EEXIST));
             }
