@@ -128,7 +128,8 @@ impl OpenFlags {
 
     /// Permission bits that it takes: 4 read, 2 write.
     pub(crate) fn access(self) -> u32 {
-        u32::from(self.read) * 4 | u32::from(self.write || self.truncate) * 2
+        let write = self.write || self.truncate;
+        (u32::from(self.read) << 2) | (u32::from(write) << 1)
     }
 }
 

@@ -306,7 +306,6 @@ impl Shard {
     /// Puts a row brought by a rename or link in place of what is there. The link of a replaced
     /// hard link is dropped by the transaction's part at its home.
     pub(crate) fn replace_entry(&mut self, key: &Key, there: Option<&Inode>, row: Inode) -> Step<()> {
-        self.drop_gone(row.attr.id)?;
         if let Some(there) = there {
             self.remove_entry(key, there)?;
             if there.attr.is_dir() || there.home_slot.is_none() {

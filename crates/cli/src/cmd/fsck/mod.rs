@@ -1,0 +1,7 @@
+//! `saker fsck`.
+mod check;
+mod chunks;
+mod problem;
+mod rows;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,10 @@
+//! The commands, one file each.
+
+pub mod bench;
+pub mod down;
+pub mod fs;
+pub mod fsck;
+pub mod rmr;
+pub mod serve;
+pub mod supervise;
+pub mod up;

@@ -1,0 +1,207 @@
+//! Chunks of file data, to and from stores.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use prost::Message;
+use saker_runtime::time;
+use saker_types::limits::CHUNK_BYTES;
+use saker_types::wire::{ChunkReadReply, ChunkReadReq, ChunkWriteReq, Empty, Op};
+use saker_types::{Class, Errno, Error, InodeId, NodeId, Result, StoreNo};
+use std::time::Duration;
+
+use crate::core::{Backoff, Core, Fail, all, decode};
+use crate::route::Routes;
+use crate::writer::left_in_chunk;
+
+/// One attempt at a read or write of a chunk waits this long.
+const ATTEMPT_MAX: Duration = Duration::from_secs(20);
+/// A flush may have to wait for a disk that is busy.
+const SYNC_ATTEMPT_MAX: Duration = Duration::from_secs(600);
+/// After this many rounds in which each replica failed for good, a read fails.
+const READ_ROUNDS: u32 = 2;
+
+/// Where the bytes from `offset` on, all in one chunk, belong.
+pub(crate) struct Place {
+    index: u64,
+    within: u64,
+    /// First choice first.
+    pub(crate) stores: Vec<StoreNo>,
+}
+
+impl Place {
+    /// The place of `offset` in the file.
+    ///
+    /// # Errors
+    /// EIO when the cluster has no stores.
+    pub(crate) fn of(routes: &Routes, id: InodeId, offset: u64) -> Result<Place> {
+        let index = offset / CHUNK_BYTES;
+        let stores = routes.map.stores_of_chunk(id, index);
+        if stores.is_empty() {
+            return Err(Error::new(Errno::EIO).with_text("the cluster has no stores"));
+        }
+        Ok(Place { index, within: offset % CHUNK_BYTES, stores })
+    }
+}
+
+impl Core {
+    /// Writes bytes of one chunk to all its replicas.
+    ///
+    /// # Errors
+    /// ESTALE when the file was truncated since `truncate_gen`.
+    pub(crate) async fn write_chunk(
+        self: Arc<Core>,
+        id: InodeId,
+        truncate_gen: u64,
+        place: Place,
+        data: Bytes,
+    ) -> Result<()> {
+        let message = ChunkWriteReq {
+            id,
+            index: place.index,
+            offset: place.within,
+            truncate_gen,
+            replicas: place.stores.iter().map(|n| u32::from(*n)).collect(),
+            sync: false,
+            crc: crc32c::crc32c(&data),
+        };
+        let deadline = self.deadline();
+        let write = |store: &StoreNo| {
+            let to = NodeId::Store(*store);
+            self.call(to, Op::ChunkWrite, &message, data.clone(), ATTEMPT_MAX, deadline)
+        };
+        if let [only] = place.stores.as_slice() {
+            return write(only).await.map(|_| ());
+        }
+        all(place.stores.iter().map(write)).await.map(|_| ())
+    }
+
+    /// Everything that these stores have accepted is on disk when it returns.
+    pub(crate) async fn sync_stores(&self, stores: impl Iterator<Item = StoreNo>) -> Result<()> {
+        let deadline = self.deadline();
+        let sync = |store| {
+            let (to, empty) = (NodeId::Store(store), &Empty {});
+            self.call(to, Op::ChunkSync, empty, Bytes::new(), SYNC_ATTEMPT_MAX, deadline)
+        };
+        all(stores.map(sync)).await.map(|_| ())
+    }
+
+    /// Reads a range of a file from its chunks; what was never written reads as zeros.
+    pub(crate) async fn read_chunks(&self, id: InodeId, range: Range<u64>) -> Result<Bytes> {
+        let len = range.end - range.start;
+        if len <= left_in_chunk(range.start) {
+            let data = self.read_chunk(id, range.start, len as usize).await?;
+            return Ok(pad(data, len as usize));
+        }
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let part = (range.end - at).min(left_in_chunk(at)) as usize;
+            parts.push((at, part));
+            at += part as u64;
+        }
+        let read = parts.iter().map(|(at, len)| self.read_chunk(id, *at, *len));
+        let read = all(read).await?;
+        let mut out = BytesMut::zeroed(len as usize);
+        for ((at, _), data) in parts.iter().zip(read) {
+            let at = (at - range.start) as usize;
+            out[at..at + data.len()].copy_from_slice(&data);
+        }
+        Ok(out.freeze())
+    }
+
+    /// Reads up to `len` bytes of one chunk, from the first replica that gives them intact.
+    async fn read_chunk(&self, id: InodeId, offset: u64, len: usize) -> Result<Bytes> {
+        let deadline = self.deadline();
+        let (trace, mut backoff) = (self.trace(), Backoff::until(deadline));
+        let mut bad_rounds = 0;
+        loop {
+            let routes = self.routes();
+            let place = Place::of(&routes, id, offset)?;
+            let message =
+                ChunkReadReq { id, index: place.index, offset: place.within, len: len as u64 };
+            let body = Bytes::from(message.encode_to_vec());
+            let mut last = Fail::Answer(Error::new(Errno::EIO));
+            let mut all_bad = true;
+            for store in &place.stores {
+                let to = NodeId::Store(*store);
+                let until = deadline.min(time::now() + ATTEMPT_MAX);
+                let op = Op::ChunkRead;
+                let sent =
+                    self.send(&routes, to, op, trace, body.clone(), Bytes::new(), until).await;
+                let fail = match sent {
+                    Ok(reply) => match intact(reply.body, reply.payload, len) {
+                        Ok(data) => return Ok(data),
+                        Err(error) => Fail::Answer(error),
+                    },
+                    Err(fail) => fail,
+                };
+                tracing::debug!(trace, id, offset, %to, "chunk_read: {fail}");
+                all_bad &= matches!(&fail, Fail::Answer(e) if !retryable(e));
+                last = fail;
+            }
+            if let (true, Fail::Answer(error)) = (all_bad, &last) {
+                bad_rounds += 1;
+                if bad_rounds == READ_ROUNDS {
+                    return Err(error.clone());
+                }
+            }
+            if let Fail::Answer(error) = &last
+                && error.is(Class::RefreshMap)
+            {
+                self.refresh_map(&routes).await;
+            }
+            let to = NodeId::Store(place.stores[0]);
+            self.pause(&mut backoff, to, Op::ChunkRead, &routes, &last).await?;
+        }
+    }
+}
+
+/// May the same request succeed later?
+fn retryable(error: &Error) -> bool {
+    error.is(Class::Retry) || error.is(Class::RefreshMap)
+}
+
+/// The payload of a read, if it is what the store sent and not more than was asked for.
+fn intact(body: Bytes, payload: Bytes, len: usize) -> Result<Bytes> {
+    let reply: ChunkReadReply = decode(Op::ChunkRead, body)?;
+    if payload.len() > len {
+        return Err(Error::new(Errno::EPROTO).with_text("a store sent more than was asked for"));
+    }
+    if crc32c::crc32c(&payload) != reply.crc {
+        return Err(Error::new(Errno::EIO).with_text("data was damaged on its way from a store"));
+    }
+    Ok(payload)
+}
+
+/// `data` followed by zeros up to `len`.
+fn pad(data: Bytes, len: usize) -> Bytes {
+    if data.len() == len {
+        return data;
+    }
+    let mut out = BytesMut::zeroed(len);
+    out[..data.len()].copy_from_slice(&data);
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_or_overlong_data_is_refused() {
+        let payload = Bytes::from_static(b"data");
+        let body = |crc| Bytes::from(ChunkReadReply { crc }.encode_to_vec());
+        let good = crc32c::crc32c(&payload);
+        assert_eq!(intact(body(good), payload.clone(), 4).unwrap(), payload);
+        assert_eq!(intact(body(good ^ 1), payload.clone(), 4).unwrap_err().errno(), Errno::EIO);
+        assert_eq!(intact(body(good), payload, 3).unwrap_err().errno(), Errno::EPROTO);
+    }
+
+    #[test]
+    fn short_data_is_padded() {
+        assert_eq!(pad(Bytes::from_static(b"ab"), 4), &b"ab\0\0"[..]);
+        assert_eq!(pad(Bytes::from_static(b"ab"), 2), &b"ab"[..]);
+    }
+}

@@ -1,0 +1,461 @@
+//! A cluster in memory for tests: one directory of files, two shards, two stores. It executes a
+//! request when it is sent, and fails as it is told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_rpc::{Call, CallError, Frame, Sleep, Transport};
+use saker_types::limits::CHUNK_BYTES;
+use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
+use saker_types::wire::*;
+use saker_types::{Attr, Class, ClusterMap, Errno, Error, FileKind, Inode, Locator, Result};
+
+use crate::core::Core;
+use crate::net::Net;
+use crate::{ClientOptions, Fs};
+
+/// What goes wrong with a request.
+pub(crate) enum Fault {
+    /// It is lost on its way.
+    Lost,
+    /// Nobody ever answers.
+    Hang,
+    /// It is executed; its answer is lost.
+    AnswerLost,
+    /// This is answered, and nothing done.
+    Answer(Error),
+    /// This happens right before it is executed.
+    Before(Box<dyn FnOnce(&mut Model) + Send>),
+}
+
+/// Port of the first shard; stores follow at 100, the coordinator is 1.
+const SHARD_PORT: u16 = 10;
+const STORE_PORT: u16 = 100;
+
+#[derive(Default)]
+pub(crate) struct Model {
+    pub(crate) files: BTreeMap<Bytes, Inode>,
+    /// By store, inode and index.
+    pub(crate) chunks: BTreeMap<(u16, u64, u64), Vec<u8>>,
+    /// Truncate generation that stores know.
+    pub(crate) generations: BTreeMap<u64, u64>,
+    pub(crate) synced: Vec<u16>,
+    sessions: Vec<(SocketAddr, u64)>,
+    results: BTreeMap<(u64, u64), (u16, Bytes)>,
+    faults: VecDeque<(Op, Fault)>,
+    hanging: Vec<saker_rpc::client::CallSlot>,
+    pub(crate) log: Vec<(Op, u16)>,
+    clock: i64,
+    ids: u64,
+}
+
+pub(crate) struct Fake(Mutex<Model>);
+
+pub(crate) fn map() -> ClusterMap {
+    let addr = |port: u16| format!("127.0.0.1:{port}");
+    let shard = |n| ShardInfo { addr: addr(SHARD_PORT + n), ..ShardInfo::default() };
+    ClusterMap {
+        version: 1,
+        uuid: Bytes::from_static(&[7; 16]),
+        hash_seed: 42,
+        shards: vec![shard(0), shard(1)],
+        stores: vec![
+            StoreInfo { addr: addr(STORE_PORT) },
+            StoreInfo { addr: addr(STORE_PORT + 1) },
+        ],
+        slots: initial_slots(2),
+        coordinator: addr(1),
+        replicas: 2,
+        inline_max: 4096,
+        name: "fake".into(),
+    }
+}
+
+/// A client of a new fake cluster.
+pub(crate) fn start(options: ClientOptions) -> (Arc<Fake>, Fs) {
+    let fake = Arc::new(Fake(Mutex::default()));
+    let net = Net::new().unwrap().over(fake.clone());
+    let addr: SocketAddr = map().coordinator.parse().unwrap();
+    (fake, Fs(Core::connect(net, &[addr], options).unwrap()))
+}
+
+impl Fake {
+    pub(crate) fn model(&self) -> MutexGuard<'_, Model> {
+        self.0.lock().unwrap()
+    }
+
+    /// The next request for `op` meets this.
+    pub(crate) fn fault(&self, op: Op, fault: Fault) {
+        self.model().faults.push_back((op, fault));
+    }
+
+    /// Operations since the last call, without those on sessions.
+    pub(crate) fn log(&self) -> Vec<&'static str> {
+        let log = std::mem::take(&mut self.model().log);
+        log.iter().filter(|(op, _)| *op != Op::OpenSession).map(|(op, _)| op.name()).collect()
+    }
+}
+
+impl Transport for Fake {
+    fn call(
+        &self,
+        to: SocketAddr,
+        op: u16,
+        trace: u64,
+        body: Bytes,
+        payload: Bytes,
+        _: Duration,
+    ) -> Call {
+        let op = Op::from_u16(op).unwrap();
+        let frame = Frame::request(op as u16, trace, body, payload);
+        let (slot, call) = Call::new();
+        let mut model = self.model();
+        match model.serve(to, op, &frame) {
+            Some(result) => slot.complete(result),
+            None => model.hanging.push(slot),
+        }
+        call
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        Sleep::new().1
+    }
+}
+
+fn decode<M: Message + Default>(frame: &Frame) -> M {
+    M::decode(frame.body.clone()).unwrap()
+}
+
+impl Model {
+    fn serve(
+        &mut self,
+        to: SocketAddr,
+        op: Op,
+        frame: &Frame,
+    ) -> Option<std::result::Result<Frame, CallError>> {
+        self.log.push((op, to.port()));
+        let due = self.faults.front().is_some_and(|(due, _)| *due == op);
+        let fault = if due { self.faults.pop_front().map(|(_, fault)| fault) } else { None };
+        let mut answer_lost = false;
+        match fault {
+            Some(Fault::Lost) => return Some(Err(CallError::Disconnected)),
+            Some(Fault::Hang) => return None,
+            Some(Fault::Answer(error)) => {
+                return Some(Ok(frame.reply(1, error.encode_to_vec().into(), Bytes::new())));
+            }
+            Some(Fault::Before(act)) => act(self),
+            Some(Fault::AnswerLost) => answer_lost = true,
+            None => {}
+        }
+        let (status, body, payload) = self.execute(to, op, frame);
+        if answer_lost {
+            return Some(Err(CallError::Disconnected));
+        }
+        Some(Ok(frame.reply(status, body, payload)))
+    }
+
+    fn execute(&mut self, to: SocketAddr, op: Op, frame: &Frame) -> (u16, Bytes, Bytes) {
+        let key = self.mutation(op, frame);
+        if let Some(key) = key {
+            if !self.sessions.contains(&(to, key.0)) {
+                let error = Error::of_class(Class::SessionLost, Errno::EIO);
+                return (1, error.encode_to_vec().into(), Bytes::new());
+            }
+            if let Some((status, body)) = self.results.get(&key) {
+                return (*status, body.clone(), Bytes::new());
+            }
+        }
+        self.clock += 1;
+        let result = self.dispatch(to, op, frame);
+        let done = result.as_ref().err().is_none_or(|error| error.is(Class::Final));
+        let (status, body, payload) = match result {
+            Ok((body, payload)) => (0, body, payload),
+            Err(error) => (1, error.encode_to_vec().into(), Bytes::new()),
+        };
+        if let (Some(key), true) = (key, done) {
+            self.results.insert(key, (status, body.clone()));
+        }
+        (status, body, payload)
+    }
+
+    /// Session and number of a mutation, from its context (field 1 of each request).
+    fn mutation(&self, op: Op, frame: &Frame) -> Option<(u64, u64)> {
+        let truncates = op == Op::Open && decode::<OpenReq>(frame).truncate;
+        if !op.mutates() && !truncates {
+            return None;
+        }
+        #[derive(Clone, PartialEq, Message)]
+        struct Head {
+            #[prost(message, required, tag = "1")]
+            ctx: Ctx,
+        }
+        let ctx = decode::<Head>(frame).ctx;
+        assert!(ctx.seq > 0 && ctx.ack <= ctx.seq && ctx.ack > 0, "{ctx:?}");
+        Some((ctx.session, ctx.seq))
+    }
+
+    fn dispatch(&mut self, to: SocketAddr, op: Op, frame: &Frame) -> Result<(Bytes, Bytes)> {
+        let store = to.port().saturating_sub(STORE_PORT);
+        let body = match op {
+            Op::Map => map().encode_to_vec(),
+            Op::OpenSession => {
+                self.sessions.push((to, decode::<SessionReq>(frame).session));
+                Vec::new()
+            }
+            Op::CloseSession => {
+                let session = decode::<SessionReq>(frame).session;
+                self.sessions.retain(|s| *s != (to, session));
+                Vec::new()
+            }
+            Op::Create => self.create(decode(frame))?.encode_to_vec(),
+            Op::Open => self.open(decode(frame))?.encode_to_vec(),
+            Op::Lookup | Op::Getattr => {
+                let name = self.find(&decode::<EntryReq>(frame).at)?;
+                self.entry(&name, false).encode_to_vec()
+            }
+            Op::Spill => {
+                let name = self.find(&decode::<EntryReq>(frame).at)?;
+                self.spill(&name);
+                self.entry(&name, false).encode_to_vec()
+            }
+            Op::Setattr => self.setattr(decode(frame))?.encode_to_vec(),
+            Op::Close | Op::Fsync => self.close(decode(frame))?.encode_to_vec(),
+            Op::Append => self.append(decode(frame))?.encode_to_vec(),
+            Op::Readdir => self.readdir(to, &decode(frame)).encode_to_vec(),
+            Op::ChunkWrite => self.chunk_write(store, &decode(frame), &frame.payload)?,
+            Op::ChunkRead => return Ok(self.chunk_read(store, &decode(frame))),
+            Op::ChunkSync => {
+                self.synced.push(store);
+                Vec::new()
+            }
+            other => panic!("{} is not known here", other.name()),
+        };
+        Ok((body.into(), Bytes::new()))
+    }
+
+    /// The file that a place means.
+    fn find(&self, at: &At) -> Result<Bytes> {
+        if let Some(name) = at.path.last() {
+            return match self.files.contains_key(name) {
+                true => Ok(name.clone()),
+                false => Err(Error::at(Errno::ENOENT, at.path.len() - 1)),
+            };
+        }
+        let file = self.files.get(&at.anchor.name);
+        if file.is_some_and(|f| f.attr.id == at.anchor.id) {
+            return Ok(at.anchor.name.clone());
+        }
+        let moved = self.files.iter().find(|(_, f)| f.attr.id == at.anchor.id);
+        let (name, _) = moved.ok_or(Errno::ESTALE)?;
+        Err(Error::moved(Locator { name: name.clone(), ..at.anchor.clone() }))
+    }
+
+    pub(crate) fn entry(&self, name: &Bytes, data: bool) -> Entry {
+        let file = &self.files[name];
+        let loc = Locator { pid: 1, name: name.clone(), id: file.attr.id, home_slot: None };
+        let inline = if data { file.inline.clone() } else { Bytes::new() };
+        Entry { attr: file.attr.clone(), loc, inline, ..Entry::default() }
+    }
+
+    fn touch(&mut self, name: &Bytes) -> &mut Inode {
+        self.clock += 1;
+        let now = self.clock;
+        let file = self.files.get_mut(name).unwrap();
+        file.attr.data_version += 1;
+        (file.attr.mtime_ns, file.attr.ctime_ns) = (now, now);
+        file
+    }
+
+    fn create(&mut self, request: CreateReq) -> Result<Entry> {
+        let name = request.at.path.last().unwrap().clone();
+        if self.files.contains_key(&name) {
+            if request.exclusive {
+                return Err(Errno::EEXIST.into());
+            }
+            if request.truncate {
+                self.truncate(&name, 0);
+            }
+            return Ok(self.entry(&name, true));
+        }
+        self.ids += 1;
+        let attr = Attr { id: 100 + self.ids, mode: request.mode, nlink: 1, ..Attr::default() };
+        self.files.insert(name.clone(), Inode { attr, ..Inode::default() });
+        self.touch(&name);
+        Ok(Entry { created: true, ..self.entry(&name, true) })
+    }
+
+    fn open(&mut self, request: OpenReq) -> Result<Entry> {
+        let name = self.find(&request.at)?;
+        if request.truncate {
+            self.truncate(&name, 0);
+        }
+        Ok(self.entry(&name, true))
+    }
+
+    pub(crate) fn truncate(&mut self, name: &Bytes, size: u64) {
+        let file = self.touch(name);
+        let cuts = size < file.attr.size;
+        file.attr.size = size;
+        file.inline.truncate(size as usize);
+        if !file.attr.chunked || !cuts {
+            return;
+        }
+        file.attr.truncate_gen += 1;
+        file.attr.chunked = size > 0;
+        let (id, generation) = (file.attr.id, file.attr.truncate_gen);
+        self.generations.insert(id, generation);
+        for ((_, chunk_id, index), data) in &mut self.chunks {
+            if *chunk_id == id {
+                data.truncate(size.saturating_sub(index * CHUNK_BYTES) as usize);
+            }
+        }
+    }
+
+    pub(crate) fn spill(&mut self, name: &Bytes) {
+        let file = self.touch(name);
+        if file.attr.chunked {
+            return;
+        }
+        file.attr.chunked = true;
+        let (id, data) = (file.attr.id, std::mem::take(&mut file.inline));
+        for store in 0..2 {
+            self.chunks.insert((store, id, 0), data.to_vec());
+        }
+    }
+
+    fn setattr(&mut self, request: SetattrReq) -> Result<Entry> {
+        let name = self.find(&request.at)?;
+        if let Some(size) = request.size {
+            self.truncate(&name, size);
+        }
+        self.clock += 1;
+        let now = self.clock;
+        let file = self.files.get_mut(&name).unwrap();
+        file.attr.ctime_ns = now;
+        if let Some(mtime) = request.mtime_ns {
+            file.attr.mtime_ns = mtime;
+        }
+        Ok(self.entry(&name, true))
+    }
+
+    fn close(&mut self, request: CloseReq) -> Result<CloseReply> {
+        let name = self.find(&request.at)?;
+        let attr = &self.files[&name].attr;
+        let conflict =
+            request.inline.is_some() && (attr.chunked || attr.data_version != request.base_version);
+        if !conflict {
+            let same = attr.truncate_gen == request.truncate_gen;
+            let file = self.touch(&name);
+            if same {
+                file.attr.size = file.attr.size.max(request.size);
+            }
+            if let Some(inline) = request.inline {
+                file.inline = inline;
+            }
+        }
+        Ok(CloseReply { entry: self.entry(&name, conflict), conflict })
+    }
+
+    fn append(&mut self, request: AppendReq) -> Result<AppendReply> {
+        let name = self.find(&request.at)?;
+        let offset = self.files[&name].attr.size;
+        let end = offset + request.len;
+        let stored = !self.files[&name].attr.chunked && end <= 4096;
+        if !stored {
+            self.spill(&name);
+        }
+        let file = self.touch(&name);
+        file.attr.size = end;
+        if stored {
+            let mut data = file.inline.to_vec();
+            data.resize(offset as usize, 0);
+            data.extend_from_slice(&request.data);
+            file.inline = data.into();
+        }
+        Ok(AppendReply { offset, stored, entry: self.entry(&name, stored) })
+    }
+
+    fn readdir(&self, to: SocketAddr, request: &ReaddirReq) -> ReaddirReply {
+        let map = map();
+        let mut entries: Vec<DirEntry> = self
+            .files
+            .iter()
+            .filter(|(name, _)| map.shard_of_name(name) == to.port() - SHARD_PORT)
+            .map(|(name, file)| DirEntry {
+                name: name.clone(),
+                order: map.key(1, name).order,
+                attr: file.attr.clone(),
+                home_slot: file.home_slot,
+            })
+            .collect();
+        entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+        let after = (request.after_order, &request.after_name);
+        entries
+            .retain(|e| (e.order, &e.name) > after || (after.1.is_empty() && e.order == after.0));
+        let end = entries.len() <= request.limit as usize;
+        entries.truncate(request.limit as usize);
+        ReaddirReply { entries, end }
+    }
+
+    fn chunk_write(&mut self, store: u16, request: &ChunkWriteReq, data: &[u8]) -> Result<Vec<u8>> {
+        assert_eq!(request.crc, crc32c::crc32c(data));
+        if request.truncate_gen < *self.generations.get(&request.id).unwrap_or(&0) {
+            return Err(Errno::ESTALE.into());
+        }
+        let chunk = self.chunks.entry((store, request.id, request.index)).or_default();
+        let (start, end) = (request.offset as usize, request.offset as usize + data.len());
+        assert!(end <= CHUNK_BYTES as usize && request.replicas.len() == 2);
+        chunk.resize(chunk.len().max(end), 0);
+        chunk[start..end].copy_from_slice(data);
+        Ok(Vec::new())
+    }
+
+    fn chunk_read(&self, store: u16, request: &ChunkReadReq) -> (Bytes, Bytes) {
+        let chunk = self.chunks.get(&(store, request.id, request.index));
+        let chunk = chunk.map_or(&[][..], |c| c);
+        let start = (request.offset as usize).min(chunk.len());
+        let end = (start + request.len as usize).min(chunk.len());
+        let payload = Bytes::copy_from_slice(&chunk[start..end]);
+        let reply = ChunkReadReply { crc: crc32c::crc32c(&payload) };
+        (reply.encode_to_vec().into(), payload)
+    }
+
+    /// What the file holds, as the servers know it, on a store.
+    pub(crate) fn content(&self, name: &'static str, store: u16) -> Vec<u8> {
+        let file = &self.files[name.as_bytes()];
+        let mut data = file.inline.to_vec();
+        if file.attr.chunked {
+            for index in 0..file.attr.size.div_ceil(CHUNK_BYTES) {
+                data.resize((index * CHUNK_BYTES) as usize, 0);
+                let chunk = self.chunks.get(&(store, file.attr.id, index));
+                data.extend_from_slice(chunk.map_or(&[], |c| c));
+            }
+        }
+        data.resize(file.attr.size as usize, 0);
+        data
+    }
+
+    /// Somebody else changes a file.
+    pub(crate) fn add_to(&mut self, name: &'static str, change: impl FnOnce(&mut Inode)) {
+        change(self.touch(&Bytes::from_static(name.as_bytes())));
+    }
+
+    /// Nothing goes wrong any more.
+    pub(crate) fn clear_faults(&mut self) {
+        self.faults.clear();
+    }
+
+    /// Somebody else makes a file.
+    pub(crate) fn add(&mut self, name: &'static str, data: &'static [u8]) {
+        let at = At::child(Locator::root(), name.as_bytes());
+        let mode = FileKind::Regular.bits() | 0o644;
+        self.create(CreateReq { at, mode, ..CreateReq::default() }).unwrap();
+        let file = self.files.get_mut(name.as_bytes()).unwrap();
+        file.inline = Bytes::from_static(data);
+        file.attr.size = data.len() as u64;
+    }
+}

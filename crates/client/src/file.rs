@@ -1,0 +1,119 @@
+//! Open files.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use saker_types::wire::{Entry, Op};
+use saker_types::{Errno, Locator, Result};
+
+use crate::core::Core;
+use crate::open_inode::OpenInode;
+use crate::{Caller, OpenFlags};
+
+/// An open file. Clones are the same open file; all open files of one inode in this client see
+/// each other's writes.
+#[derive(Clone)]
+pub struct File(Arc<Handle>);
+
+/// One open(2).
+pub(crate) struct Handle {
+    core: Arc<Core>,
+    pub(crate) inode: Arc<OpenInode>,
+    pub(crate) who: Caller,
+    pub(crate) flags: OpenFlags,
+    /// Failures of the inode's writes that this handle has reported, or that are older.
+    failures_seen: AtomicU64,
+}
+
+impl Handle {
+    /// Reports a failure of writing data out, once for each handle.
+    pub(crate) fn take_failure(&self) -> Result<()> {
+        self.inode.with(|s| {
+            let (count, last) = s.failures();
+            if self.failures_seen.swap(count, Ordering::Relaxed) == count {
+                return Ok(());
+            }
+            last.map_or(Ok(()), |error| Err(error.clone()))
+        })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.inodes.close(&self.inode);
+    }
+}
+
+impl File {
+    /// A handle of an inode of which [`Inodes::open`](crate::open_inode::Inodes::open) has
+    /// counted one.
+    pub(crate) fn new(
+        core: Arc<Core>,
+        inode: Arc<OpenInode>,
+        who: &Caller,
+        flags: OpenFlags,
+    ) -> File {
+        let failures_seen = AtomicU64::new(inode.with(|s| s.failures().0));
+        File(Arc::new(Handle { core, inode, who: who.clone(), flags, failures_seen }))
+    }
+
+    /// As last seen, with this client's own writes; without data.
+    pub fn entry(&self) -> Entry {
+        let (attr, loc) = self.0.inode.with(|s| (s.attr.clone(), s.loc.clone()));
+        Entry { attr, loc, ..Entry::default() }
+    }
+
+    /// Where it was last known to be. A file that is moved or removed stays reachable by what it
+    /// was at its opening.
+    pub fn locator(&self) -> Locator {
+        self.0.inode.with(|s| s.loc.clone())
+    }
+
+    /// Reads up to `len` bytes at `offset`; less only at the end of the file.
+    ///
+    /// # Errors
+    /// EBADF when it is not open for reading.
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Bytes> {
+        if !self.0.flags.read {
+            return Err(Errno::EBADF.into());
+        }
+        self.0.core.read(&self.0, offset, len).await
+    }
+
+    /// Writes all of `data`; returns where it went, which differs from `offset` only if the file
+    /// was opened for appending. Data may be held back until [`File::flush`].
+    ///
+    /// # Errors
+    /// EBADF when it is not open for writing; EFBIG; the failure of an earlier write.
+    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<u64> {
+        if !self.0.flags.write {
+            return Err(Errno::EBADF.into());
+        }
+        self.0.core.write(&self.0, offset, data).await
+    }
+
+    /// Data is flushed to the stores' disks and the size is durable when it returns.
+    ///
+    /// # Errors
+    /// Those of this and of earlier writes, once for each open file.
+    pub async fn fsync(&self) -> Result<()> {
+        self.0.core.flush(&self.0, Op::Fsync).await
+    }
+
+    /// What close(2) promises: data is accepted by the stores, the size durable at the owner.
+    ///
+    /// # Errors
+    /// Those of this and of earlier writes, once for each open file.
+    pub async fn flush(&self) -> Result<()> {
+        self.0.core.flush(&self.0, Op::Close).await
+    }
+
+    /// The last use: writes out what is left and forgets the handle.
+    pub async fn release(self) {
+        if self.0.flags.write && self.0.inode.is_dirty() {
+            // close(2) has reported what could be reported; a later failure is in the log.
+            _ = self.flush().await;
+        }
+    }
+}

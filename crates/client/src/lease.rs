@@ -1,0 +1,79 @@
+//! Leases of open files: what is removed or moved while it is open lives as long as its lease is
+//! renewed (protocols.md, rule 16).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_runtime::time::{self, Time};
+use saker_runtime::{thread, time::sleep};
+use saker_types::wire::{At, Op, RenewReply, RenewReq};
+use saker_types::{Locator, NodeId, Result, ShardNo, limits};
+
+use crate::core::{Core, decode};
+
+/// Leases of files that are open longer than this are renewed, this often.
+const PERIOD: Duration = Duration::from_secs(20);
+/// The thread looks this often whether the client is gone.
+const LOOK: Duration = Duration::from_millis(500);
+/// Most handles in one request.
+const HANDLES_MAX: usize = 1_024;
+
+const _: () = assert!(PERIOD.as_nanos() as u64 * 2 < limits::LEASE_NS);
+
+/// Starts the thread that renews leases until the client is gone.
+pub(crate) fn start(core: &Arc<Core>) -> std::io::Result<()> {
+    let weak = Arc::downgrade(core);
+    thread::spawn("saker-leases", move || run(&weak)).map(|_| ())
+}
+
+fn run(weak: &Weak<Core>) {
+    let mut next = time::now() + PERIOD;
+    loop {
+        sleep(LOOK);
+        let Some(core) = weak.upgrade() else { return };
+        if time::now() >= next {
+            core.net.block_on(core.renew_leases(time::now()));
+            next = time::now() + PERIOD;
+        }
+    }
+}
+
+impl Core {
+    /// Renews the lease of every file that is open for long enough; learns where they are.
+    async fn renew_leases(&self, now: Time) {
+        let map = self.routes().map.clone();
+        let mut by_shard: BTreeMap<ShardNo, Vec<Locator>> = BTreeMap::new();
+        for inode in self.inodes.all() {
+            let old = inode.with(|s| (now - s.opened_at >= PERIOD).then(|| s.loc.clone()));
+            if let Some(loc) = old {
+                let shard = map.shard_of(&At::handle(loc.clone()));
+                by_shard.entry(shard).or_default().push(loc);
+            }
+        }
+        let requests = by_shard.iter().flat_map(|(shard, handles)| {
+            handles.chunks(HANDLES_MAX).map(|part| self.renew(*shard, part.to_vec()))
+        });
+        for result in futures_util::future::join_all(requests).await {
+            match result {
+                Ok(moved) => moved.iter().for_each(|loc| self.follow_open(loc)),
+                Err(error) => tracing::warn!("leases of open files were not renewed: {error}"),
+            }
+        }
+    }
+
+    async fn renew(&self, shard: ShardNo, handles: Vec<Locator>) -> Result<Vec<Locator>> {
+        let message = RenewReq { handles };
+        let deadline = time::now() + PERIOD;
+        let to = NodeId::Shard(shard);
+        let reply = self.call(to, Op::Renew, &message, Bytes::new(), PERIOD, deadline).await?;
+        Ok(decode::<RenewReply>(Op::Renew, reply.body)?.moved)
+    }
+
+    fn follow_open(&self, loc: &Locator) {
+        if let Some(inode) = self.inodes.get(loc.id) {
+            inode.moved_to(loc);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Operations on names and attributes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use saker_types::wire::*;
+use saker_types::{Class, Errno, Error, FileKind, Locator, Result, limits};
+
+use crate::core::Core;
+use crate::file::File;
+use crate::open_inode::OpenInode;
+use crate::request::To;
+use crate::{Caller, Fs, OpenFlags, SetAttr, SetTime};
+
+/// Refuses places that no server would take; the server judges the rest.
+pub(crate) fn check_place(at: &At) -> Result<()> {
+    if let Some(long) = at.path.iter().position(|name| name.len() > limits::NAME_BYTES_MAX) {
+        return Err(Error::at(Errno::ENAMETOOLONG, long));
+    }
+    if at.path.len() > limits::COMPONENTS_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    Ok(())
+}
+
+impl Fs {
+    fn core(&self) -> &Arc<Core> {
+        &self.0
+    }
+
+    /// What is at a place; of a directory without its totals.
+    pub async fn lookup(&self, who: &Caller, at: &At) -> Result<Entry> {
+        self.entry(who, at, Op::Lookup, false).await
+    }
+
+    /// Full attributes: of a directory link count and times as of all its entries, of a file
+    /// open in this client with everything that was written through it.
+    pub async fn getattr(&self, who: &Caller, at: &At) -> Result<Entry> {
+        self.entry(who, at, Op::Getattr, true).await
+    }
+
+    async fn entry(&self, who: &Caller, at: &At, op: Op, full: bool) -> Result<Entry> {
+        check_place(at)?;
+        if at.path.is_empty()
+            && let Some(entry) = self.core().settled(at.anchor.id).await
+        {
+            return Ok(entry);
+        }
+        let mut request = EntryReq { at: at.clone(), full, ..EntryReq::default() };
+        let entry: Entry = self.core().ask(who, op, To::Owner, &mut request).await?;
+        if let Some(settled) = self.core().settled(entry.attr.id).await {
+            return Ok(settled);
+        }
+        self.core().learn(&entry);
+        Ok(entry)
+    }
+
+    /// Changes attributes. What was written through this client comes before it.
+    pub async fn setattr(&self, who: &Caller, at: &At, change: &SetAttr) -> Result<Entry> {
+        check_place(at)?;
+        let mut request = setattr_request(at, change);
+        let inode = self.core().inode_at(who, at).await?;
+        let Some(inode) = inode else {
+            let entry = self.core().ask(who, Op::Setattr, To::Owner, &mut request).await?;
+            self.core().learn(&entry);
+            return Ok(entry);
+        };
+        // Nothing may be written between the flush and the change.
+        let mut writer = inode.writer.lock().await;
+        if inode.is_dirty() {
+            self.core().write_back(&inode, &mut writer, Op::Close).await;
+        }
+        let entry: Entry = self.core().ask(who, Op::Setattr, To::Owner, &mut request).await?;
+        inode.with(|s| {
+            let inline = (!entry.attr.chunked).then(|| entry.inline.clone());
+            s.adopt(&entry, inline);
+        });
+        Ok(entry)
+    }
+
+    /// Makes a regular file, or opens the one that is there; `mode` holds permission bits, umask
+    /// applied.
+    pub async fn create(
+        &self,
+        who: &Caller,
+        at: &At,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(File, Entry)> {
+        check_place(at)?;
+        let mut request = CreateReq {
+            at: at.clone(),
+            mode: FileKind::Regular.bits() | (mode & 0o7777),
+            exclusive: flags.exclusive,
+            access: flags.access(),
+            truncate: flags.truncate,
+            ..CreateReq::default()
+        };
+        let entry: Entry = self.core().ask(who, Op::Create, To::Owner, &mut request).await?;
+        Ok(self.core().opened(who, entry, flags).await)
+    }
+
+    /// Opens what is there; `at` may be a handle (empty path).
+    pub async fn open(&self, who: &Caller, at: &At, flags: OpenFlags) -> Result<(File, Entry)> {
+        check_place(at)?;
+        let mut request = OpenReq {
+            at: at.clone(),
+            access: flags.access(),
+            truncate: flags.truncate,
+            ..OpenReq::default()
+        };
+        let entry: Entry = self.core().ask(who, Op::Open, To::Owner, &mut request).await?;
+        Ok(self.core().opened(who, entry, flags).await)
+    }
+
+    /// Makes a directory; `mode` holds permission bits, umask applied.
+    pub async fn mkdir(&self, who: &Caller, at: &At, mode: u32) -> Result<Entry> {
+        let mode = FileKind::Directory.bits() | (mode & 0o7777);
+        self.make(who, Op::Mkdir, CreateReq { at: at.clone(), mode, ..CreateReq::default() }).await
+    }
+
+    /// Makes a FIFO, socket, device, or a regular file without opening it; `mode` holds type and
+    /// permission bits, umask applied.
+    pub async fn mknod(&self, who: &Caller, at: &At, mode: u32, rdev: u32) -> Result<Entry> {
+        let request = CreateReq { at: at.clone(), mode, rdev, ..CreateReq::default() };
+        self.make(who, Op::Mknod, request).await
+    }
+
+    /// Makes a symbolic link.
+    pub async fn symlink(&self, who: &Caller, at: &At, target: &[u8]) -> Result<Entry> {
+        if target.len() >= limits::PATH_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        let mode = FileKind::Symlink.bits() | 0o777;
+        let target = Bytes::copy_from_slice(target);
+        let request = CreateReq { at: at.clone(), mode, target, ..CreateReq::default() };
+        self.make(who, Op::Symlink, request).await
+    }
+
+    async fn make(&self, who: &Caller, op: Op, mut request: CreateReq) -> Result<Entry> {
+        check_place(&request.at)?;
+        request.exclusive = true;
+        self.core().ask(who, op, To::Owner, &mut request).await
+    }
+
+    /// Target of a symbolic link.
+    pub async fn readlink(&self, who: &Caller, at: &At) -> Result<Bytes> {
+        check_place(at)?;
+        let mut request = EntryReq { at: at.clone(), ..EntryReq::default() };
+        let entry: Entry = self.core().ask(who, Op::Readlink, To::Owner, &mut request).await?;
+        Ok(entry.inline)
+    }
+
+    /// Removes a name of anything but a directory.
+    pub async fn unlink(&self, who: &Caller, at: &At) -> Result<()> {
+        check_place(at)?;
+        let mut request = RemoveReq { at: at.clone(), ..RemoveReq::default() };
+        let _: Empty = self.core().ask(who, Op::Unlink, To::Owner, &mut request).await?;
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, who: &Caller, at: &At) -> Result<()> {
+        check_place(at)?;
+        let mut request = RemoveReq { at: at.clone(), ..RemoveReq::default() };
+        let _: Empty = self.core().ask(who, Op::Rmdir, To::Coordinator, &mut request).await?;
+        Ok(())
+    }
+
+    /// renameat2(2): flags 1 NOREPLACE, 2 EXCHANGE. Returns the new place.
+    ///
+    /// `to_chain`: the directories from below the root to the new parent inclusive, as the
+    /// caller knows them. It matters only when a directory moves, and may be empty when
+    /// `to` starts at the root: then it is looked up if it is needed.
+    pub async fn rename(
+        &self,
+        who: &Caller,
+        from: &At,
+        to: &At,
+        flags: u32,
+        to_chain: &[Locator],
+    ) -> Result<Locator> {
+        check_place(from)?;
+        check_place(to)?;
+        let mut request = RenameReq {
+            from: from.clone(),
+            to: to.clone(),
+            flags,
+            to_chain: to_chain.to_vec(),
+            ..RenameReq::default()
+        };
+        let reply: RenameReply = self.core().rename(who, &mut request).await?;
+        if let Some(inode) = self.core().inodes.get(reply.loc.id) {
+            inode.moved_to(&reply.loc);
+        }
+        Ok(reply.loc)
+    }
+
+    /// Links `from` (a name or an open handle's locator) as `to`.
+    pub async fn link(&self, who: &Caller, from: &At, to: &At) -> Result<Entry> {
+        check_place(from)?;
+        check_place(to)?;
+        let (from, to) = (from.clone(), to.clone());
+        let mut request = LinkReq { from, to, ..LinkReq::default() };
+        let entry: Entry = self.core().ask(who, Op::Link, To::Owner, &mut request).await?;
+        match self.core().settled(entry.attr.id).await {
+            Some(settled) => Ok(settled),
+            None => {
+                self.core().learn(&entry);
+                Ok(entry)
+            }
+        }
+    }
+
+    /// access(2): 4 read, 2 write, 1 execute, 0 exists.
+    pub async fn access(&self, who: &Caller, at: &At, want: u32) -> Result<()> {
+        check_place(at)?;
+        let mut request = AccessReq { at: at.clone(), want, ..AccessReq::default() };
+        let _: Empty = self.core().ask(who, Op::Access, To::Owner, &mut request).await?;
+        Ok(())
+    }
+}
+
+impl Core {
+    /// The entry of an inode that is dirty in this client, after it was written out.
+    pub(crate) async fn settled(self: &Arc<Core>, id: u64) -> Option<Entry> {
+        let inode = self.inodes.dirty(id)?;
+        let entry = self.settle(&inode).await;
+        self.inodes.sweep();
+        entry
+    }
+
+    /// Tells an open inode what an answer about its name says.
+    fn learn(&self, entry: &Entry) {
+        if let Some(inode) = self.inodes.get(entry.attr.id) {
+            inode.with(|s| {
+                s.asked_at = saker_runtime::time::now();
+                s.adopt(entry, None);
+            });
+        }
+    }
+
+    /// The open inode at a place. A path is looked up for it only while something is dirty.
+    async fn inode_at(self: &Arc<Core>, who: &Caller, at: &At) -> Result<Option<Arc<OpenInode>>> {
+        if at.path.is_empty() {
+            return Ok(self.inodes.get(at.anchor.id));
+        }
+        if !self.inodes.any_dirty() {
+            return Ok(None);
+        }
+        let mut request = EntryReq { at: at.clone(), ..EntryReq::default() };
+        let entry: Entry = self.ask(who, Op::Lookup, To::Owner, &mut request).await?;
+        Ok(self.inodes.get(entry.attr.id))
+    }
+
+    /// A file that was just opened.
+    async fn opened(
+        self: &Arc<Core>,
+        who: &Caller,
+        entry: Entry,
+        flags: OpenFlags,
+    ) -> (File, Entry) {
+        let mut entry = entry;
+        let dirty = self.inodes.dirty(entry.attr.id);
+        if let Some(inode) = &dirty
+            && flags.truncate
+            && !entry.created
+        {
+            self.abandon(inode).await;
+        }
+        let inode = self.inodes.open(&entry);
+        if dirty.is_some() {
+            entry.attr = inode.with(|s| s.attr.clone());
+        }
+        (File::new(self.clone(), inode, who, flags), entry)
+    }
+
+    /// Renames at the owner, or, when a directory moves, at the coordinator.
+    async fn rename(&self, who: &Caller, request: &mut RenameReq) -> Result<RenameReply> {
+        let from_root = request.to.anchor == Locator::root();
+        if !request.to_chain.is_empty() || !from_root || request.to.path.len() < 2 {
+            return self.ask(who, Op::Rename, To::Owner, request).await;
+        }
+        // Most renames move files: the chain is looked up once it is needed.
+        let first = self.ask(who, Op::Rename, To::OwnerOnly, request).await;
+        match first {
+            Err(error) if error.is(Class::UseCoordinator) => {
+                request.to_chain = self.chain(who, &request.to).await?;
+                self.ask(who, Op::Rename, To::Owner, request).await
+            }
+            other => other,
+        }
+    }
+
+    /// The directories on the way to a name, from below the root to its parent.
+    async fn chain(&self, who: &Caller, at: &At) -> Result<Vec<Locator>> {
+        let lookups = (1..at.path.len()).map(|len| async move {
+            let at = At { anchor: at.anchor.clone(), path: at.path[..len].to_vec() };
+            let mut request = EntryReq { at, ..EntryReq::default() };
+            let entry: Entry = self.ask(who, Op::Lookup, To::Owner, &mut request).await?;
+            Ok(entry.loc)
+        });
+        crate::core::all(lookups).await
+    }
+}
+
+/// The wire form of a change.
+fn setattr_request(at: &At, change: &SetAttr) -> SetattrReq {
+    let ns = |time| match time {
+        Some(SetTime::Ns(ns)) => Some(ns),
+        _ => None,
+    };
+    SetattrReq {
+        at: at.clone(),
+        mode: change.mode.map(|mode| mode & 0o7777),
+        uid: change.uid,
+        gid: change.gid,
+        size: change.size,
+        atime_ns: ns(change.atime),
+        mtime_ns: ns(change.mtime),
+        atime_now: change.atime == Some(SetTime::Now),
+        mtime_now: change.mtime == Some(SetTime::Now),
+        by_handle: change.by_handle,
+        ctx: Ctx::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lengths_are_judged_here() {
+        let long = vec![b'x'; limits::NAME_BYTES_MAX + 1];
+        let mut at = At::child(Locator::root(), b"ok");
+        assert!(check_place(&at).is_ok());
+        at.path.push(long.into());
+        let error = check_place(&at).unwrap_err();
+        assert_eq!((error.errno(), error.component), (Errno::ENAMETOOLONG, 1));
+        at.path = vec![Bytes::from_static(b"x"); limits::COMPONENTS_MAX + 1];
+        assert_eq!(check_place(&at).unwrap_err().errno(), Errno::ENAMETOOLONG);
+    }
+
+    #[test]
+    fn times_to_set_are_a_clock_or_a_number() {
+        let change = SetAttr {
+            atime: Some(SetTime::Now),
+            mtime: Some(SetTime::Ns(5)),
+            mode: Some(0o100_644),
+            ..SetAttr::default()
+        };
+        let request = setattr_request(&At::handle(Locator::root()), &change);
+        assert!(request.atime_now && !request.mtime_now);
+        assert_eq!((request.atime_ns, request.mtime_ns), (None, Some(5)));
+        assert_eq!(request.mode, Some(0o644));
+    }
+}

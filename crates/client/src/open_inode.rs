@@ -1,0 +1,305 @@
+//! Open inodes: one for each file that is open in this client, shared by all its handles, so
+//! that they see each other's writes.
+//!
+//! Short facts are in [`State`], behind a lock that is never held across a request. Whatever
+//! writes, truncates or reports holds [`OpenInode::writer`] as well, an asynchronous lock.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use saker_runtime::time::{self, Time};
+use saker_types::wire::{At, Entry};
+use saker_types::{Attr, Error, InodeId, Locator};
+
+use crate::Caller;
+use crate::ranges::{Ranges, overlay};
+use crate::read_ahead::Ahead;
+use crate::writer::Writer;
+
+/// A file that is open in this client.
+pub(crate) struct OpenInode {
+    pub(crate) id: InodeId,
+    state: Mutex<State>,
+    /// Data that is on its way to stores. Held by whatever changes the file.
+    pub(crate) writer: async_lock::Mutex<Writer>,
+    /// Data that was read before it was asked for.
+    pub(crate) ahead: async_lock::Mutex<Ahead>,
+    /// Inodes of this client that are dirty.
+    dirty_inodes: Arc<AtomicUsize>,
+}
+
+/// What is known of an open inode.
+pub(crate) struct State {
+    /// Where it was last known to be.
+    pub(crate) loc: Locator,
+    /// As the owner said last; the size covers this client's own writes.
+    pub(crate) attr: Attr,
+    /// A small file's data at `attr.data_version`, with this client's own writes; may be shorter
+    /// than the size. `None`: to be asked for. Meaningless when the file is chunked.
+    pub(crate) inline: Option<Bytes>,
+    /// Bytes of `inline` that the owner has not heard of.
+    pub(crate) unsaved: Ranges,
+    /// End of the largest write to chunks that the owner has not heard of; 0: none.
+    pub(crate) written_end: u64,
+    /// Range of the file that covers all data which stores have not accepted yet.
+    pub(crate) pending: Option<Range<u64>>,
+    /// Who wrote last.
+    pub(crate) writer_is: Option<Caller>,
+    /// Changes whenever data that was read ahead may be wrong.
+    pub(crate) epoch: u64,
+    /// Where a sequential reader would go on.
+    pub(crate) next_read: u64,
+    /// Bytes to read ahead of it.
+    pub(crate) window: usize,
+    /// When the owner was last asked for the attributes.
+    pub(crate) asked_at: Time,
+    /// When it was opened first.
+    pub(crate) opened_at: Time,
+    handles: usize,
+    /// Failures of writing out so far, and the last one.
+    failures: (u64, Option<Error>),
+}
+
+impl State {
+    /// Has the owner, or a store, something to hear of?
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.unsaved.is_empty() || self.written_end > 0 || self.pending.is_some()
+    }
+
+    /// Takes what the owner said, unless something newer is known. `inline`: the data that
+    /// belongs to it, if it is known. What is dirty here stays.
+    pub(crate) fn adopt(&mut self, entry: &Entry, inline: Option<Bytes>) {
+        let version = |attr: &Attr| (attr.data_version, attr.ctime_ns);
+        if version(&entry.attr) < version(&self.attr) {
+            return;
+        }
+        let same_data = entry.attr.data_version == self.attr.data_version
+            && entry.attr.chunked == self.attr.chunked;
+        let pending_end = self.pending.as_ref().map_or(0, |p| p.end);
+        if entry.attr.truncate_gen > self.attr.truncate_gen {
+            // What stores have accepted was cut; what they have not is written after the cut.
+            self.written_end = pending_end;
+        }
+        let own_end = self.written_end.max(pending_end).max(self.unsaved.end());
+        let size = entry.attr.size.max(own_end);
+        self.loc = entry.loc.clone();
+        if !self.unsaved.is_empty() {
+            // Unsaved bytes belong to the version that they were written over; the owner will
+            // find the conflict and answer with the data to build on.
+            let base = (self.attr.data_version, self.attr.truncate_gen, self.attr.chunked);
+            self.attr = entry.attr.clone();
+            (self.attr.data_version, self.attr.truncate_gen, self.attr.chunked) = base;
+        } else {
+            self.attr = entry.attr.clone();
+            if !same_data {
+                self.epoch += 1;
+                self.inline = inline;
+            } else if inline.is_some() {
+                self.inline = inline;
+            }
+        }
+        self.attr.size = size;
+    }
+
+    /// Forgets what is dirty, as after a truncation of the file to nothing.
+    pub(crate) fn discard(&mut self) {
+        self.unsaved.clear();
+        self.written_end = 0;
+        self.pending = None;
+        self.inline = None;
+        self.epoch += 1;
+    }
+
+    /// Applies a write to a small file whose data is known.
+    pub(crate) fn write_inline(&mut self, offset: u64, data: &[u8], who: &Caller) {
+        let end = offset + data.len() as u64;
+        let mut bytes = Vec::from(self.inline.take().unwrap_or_default());
+        if bytes.len() < end as usize {
+            bytes.resize(end as usize, 0);
+        }
+        bytes[offset as usize..end as usize].copy_from_slice(data);
+        self.inline = Some(bytes.into());
+        self.unsaved.add(offset, end);
+        self.attr.size = self.attr.size.max(end);
+        self.writer_is = Some(who.clone());
+    }
+
+    /// The owner has other data than the unsaved bytes were written over: puts them over that.
+    /// When the file is chunked now, the unsaved bytes come back, to be written to chunks.
+    pub(crate) fn rebase(&mut self, entry: &Entry) -> Vec<(u64, Bytes)> {
+        let ours = self.inline.take().unwrap_or_default();
+        self.attr = entry.attr.clone();
+        self.loc = entry.loc.clone();
+        self.epoch += 1;
+        self.attr.size = self.attr.size.max(self.unsaved.end());
+        if entry.attr.chunked {
+            self.inline = Some(ours);
+            return self.take_unsaved();
+        }
+        self.inline = Some(overlay(&entry.inline, &ours, &self.unsaved).into());
+        Vec::new()
+    }
+
+    /// Takes the unsaved bytes out, to be written to chunks.
+    pub(crate) fn take_unsaved(&mut self) -> Vec<(u64, Bytes)> {
+        let data = self.inline.take().unwrap_or_default();
+        let pieces = self
+            .unsaved
+            .iter()
+            .map(|(start, end)| {
+                let end = (end as usize).min(data.len());
+                (start, data.slice((start as usize).min(end)..end))
+            })
+            .collect();
+        self.unsaved.clear();
+        pieces
+    }
+
+    /// Notes a failure of writing out, for all handles to report.
+    pub(crate) fn fail(&mut self, error: Error) {
+        tracing::warn!(inode = self.attr.id, "data could not be written out: {error}");
+        self.failures = (self.failures.0 + 1, Some(error));
+    }
+
+    /// Failures so far, and the last one.
+    pub(crate) fn failures(&self) -> (u64, Option<&Error>) {
+        (self.failures.0, self.failures.1.as_ref())
+    }
+}
+
+impl OpenInode {
+    /// Runs `f` on the state; `f` must be short.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = state.is_dirty();
+        let result = f(&mut state);
+        match (before, state.is_dirty()) {
+            (false, true) => _ = self.dirty_inodes.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.dirty_inodes.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
+        result
+    }
+
+    /// The handle of this file as a place.
+    pub(crate) fn at(&self) -> At {
+        At::handle(self.with(|s| s.loc.clone()))
+    }
+
+    /// It was found to be there.
+    pub(crate) fn moved_to(&self, loc: &Locator) {
+        self.with(|s| {
+            if s.loc != *loc {
+                s.loc = loc.clone();
+            }
+        });
+    }
+
+    /// Is there anything to write out or to report?
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.with(|s| s.is_dirty())
+    }
+}
+
+/// The open inodes of a client.
+#[derive(Default)]
+pub(crate) struct Inodes {
+    table: Mutex<BTreeMap<InodeId, Arc<OpenInode>>>,
+    dirty: Arc<AtomicUsize>,
+}
+
+impl Inodes {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<InodeId, Arc<OpenInode>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new handle of the inode that was just opened.
+    pub(crate) fn open(&self, entry: &Entry) -> Arc<OpenInode> {
+        let id = entry.attr.id;
+        let inline = (!entry.attr.chunked).then(|| entry.inline.clone());
+        let now = time::now();
+        let mut table = self.lock();
+        if let Some(inode) = table.get(&id) {
+            inode.with(|s| {
+                s.handles += 1;
+                // What was read ahead before this open is not what this open saw.
+                s.epoch += 1;
+                s.asked_at = now;
+                s.adopt(entry, inline);
+            });
+            return inode.clone();
+        }
+        let state = State {
+            loc: entry.loc.clone(),
+            attr: entry.attr.clone(),
+            inline,
+            unsaved: Ranges::default(),
+            written_end: 0,
+            pending: None,
+            writer_is: None,
+            epoch: 0,
+            next_read: 0,
+            window: 0,
+            asked_at: now,
+            opened_at: now,
+            handles: 1,
+            failures: (0, None),
+        };
+        let inode = Arc::new(OpenInode {
+            id,
+            state: Mutex::new(state),
+            writer: async_lock::Mutex::default(),
+            ahead: async_lock::Mutex::default(),
+            dirty_inodes: self.dirty.clone(),
+        });
+        table.insert(id, inode.clone());
+        inode
+    }
+
+    /// A handle is gone. An inode with dirty data stays until that is written out.
+    pub(crate) fn close(&self, inode: &OpenInode) {
+        let mut table = self.lock();
+        let unused = inode.with(|s| {
+            s.handles -= 1;
+            s.handles == 0 && !s.is_dirty()
+        });
+        if unused {
+            table.remove(&inode.id);
+        }
+    }
+
+    /// Forgets inodes that were kept for their dirty data only and have none any more.
+    pub(crate) fn sweep(&self) {
+        self.lock().retain(|_, inode| inode.with(|s| s.handles > 0 || s.is_dirty()));
+    }
+
+    /// The inode, if it is open.
+    pub(crate) fn get(&self, id: InodeId) -> Option<Arc<OpenInode>> {
+        self.lock().get(&id).cloned()
+    }
+
+    /// The inode, if it is open and dirty. Costs nothing while no inode is.
+    pub(crate) fn dirty(&self, id: InodeId) -> Option<Arc<OpenInode>> {
+        if self.dirty.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.get(id).filter(|inode| inode.is_dirty())
+    }
+
+    /// Is any inode dirty?
+    pub(crate) fn any_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed) > 0
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<OpenInode>> {
+        self.lock().values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "open_inode/tests.rs"]
+mod tests;

@@ -1,0 +1,161 @@
+//! Data that was asked for before a sequential reader needs it.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+
+use bytes::{Bytes, BytesMut};
+use saker_types::Result;
+
+use crate::writer::left_in_chunk;
+
+/// Bytes of one request for data ahead.
+const SEGMENT_BYTES: u64 = 1 << 20;
+/// Readers in the kernel ask for neighbouring ranges out of order: this far from where the last
+/// read ended still counts as sequential, in bytes.
+const REORDER_BYTES: u64 = 1 << 20;
+/// The first window, in bytes.
+const WINDOW_BYTES_MIN: usize = 128 << 10;
+
+/// The next window of a reader that was expected at `expected` with `window`, and reads `len`
+/// bytes at `offset`; 0 for a reader that jumps.
+pub(crate) fn next_window(
+    expected: u64,
+    window: usize,
+    offset: u64,
+    len: usize,
+    window_max: usize,
+) -> usize {
+    if offset.abs_diff(expected) > REORDER_BYTES || (window == 0 && offset != expected) {
+        0
+    } else {
+        (window * 2).max(len * 2).max(WINDOW_BYTES_MIN).min(window_max)
+    }
+}
+
+type Fetch = Pin<Box<dyn Future<Output = Result<Bytes>> + Send>>;
+
+enum Body {
+    Flying(Fetch),
+    Here(Bytes),
+}
+
+struct Segment {
+    range: Range<u64>,
+    body: Body,
+}
+
+/// Contiguous segments of one file, ascending.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    epoch: u64,
+    segments: VecDeque<Segment>,
+}
+
+impl Ahead {
+    /// Forgets what may be wrong: the file's data changed since `epoch`.
+    pub(crate) fn validate(&mut self, epoch: u64) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.segments.clear();
+        }
+    }
+
+    fn covered(&self) -> Range<u64> {
+        match (self.segments.front(), self.segments.back()) {
+            (Some(first), Some(last)) => first.range.start..last.range.end,
+            _ => 0..0,
+        }
+    }
+
+    /// Begins to fetch what is missing of `wanted` and of the window behind it, up to `size`,
+    /// and forgets what lies more than a window before. `fetch` asks for a range.
+    pub(crate) fn extend(
+        &mut self,
+        wanted: &Range<u64>,
+        window: usize,
+        size: u64,
+        mut fetch: impl FnMut(Range<u64>) -> Fetch,
+    ) {
+        let covered = self.covered();
+        if wanted.start < covered.start || wanted.start > covered.end {
+            self.segments.clear();
+        }
+        let keep_from = wanted.start.saturating_sub(window as u64);
+        while self.segments.front().is_some_and(|s| s.range.end <= keep_from) {
+            self.segments.pop_front();
+        }
+        let mut at = match self.segments.back() {
+            Some(last) => last.range.end,
+            None => wanted.start,
+        };
+        let target = (wanted.end + window as u64).min(size);
+        // Half a window left is enough: then the next requests are large ones.
+        if at >= wanted.end + window as u64 / 2 {
+            return;
+        }
+        while at < target {
+            let part = SEGMENT_BYTES.min(left_in_chunk(at));
+            let end = (at + part).min(target);
+            self.segments.push_back(Segment { range: at..end, body: Body::Flying(fetch(at..end)) });
+            at = end;
+        }
+    }
+
+    /// Lets requests take off that have not been polled yet.
+    pub(crate) async fn nudge(&mut self) {
+        std::future::poll_fn(|cx| {
+            for segment in &mut self.segments {
+                if let Body::Flying(fetch) = &mut segment.body
+                    && let std::task::Poll::Ready(result) = fetch.as_mut().poll(cx)
+                {
+                    // A failure shows as missing data, and the read that needs it asks again.
+                    segment.body = Body::Here(result.unwrap_or_default());
+                }
+            }
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// The bytes of `wanted`, or `None` if they are not all here or on their way.
+    pub(crate) async fn take(&mut self, wanted: &Range<u64>) -> Option<Bytes> {
+        let covered = self.covered();
+        if wanted.start < covered.start || wanted.end > covered.end {
+            return None;
+        }
+        let mut parts = Vec::with_capacity(2);
+        for i in 0..self.segments.len() {
+            let segment = &mut self.segments[i];
+            if segment.range.end <= wanted.start {
+                continue;
+            }
+            if segment.range.start >= wanted.end {
+                break;
+            }
+            if let Body::Flying(fetch) = &mut segment.body {
+                let fetched = fetch.await;
+                segment.body = Body::Here(fetched.unwrap_or_default());
+            }
+            let Body::Here(data) = &segment.body else { return None };
+            if data.len() as u64 != segment.range.end - segment.range.start {
+                self.segments.clear();
+                return None;
+            }
+            let from = wanted.start.max(segment.range.start) - segment.range.start;
+            let to = wanted.end.min(segment.range.end) - segment.range.start;
+            parts.push(data.slice(from as usize..to as usize));
+        }
+        if parts.len() == 1 {
+            return parts.pop();
+        }
+        let mut out = BytesMut::with_capacity((wanted.end - wanted.start) as usize);
+        parts.iter().for_each(|part| out.extend_from_slice(part));
+        Some(out.freeze())
+    }
+}
+
+#[cfg(test)]
+#[path = "read_ahead/tests.rs"]
+mod tests;

@@ -1,0 +1,179 @@
+//! Reading.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use saker_runtime::time;
+use saker_types::wire::*;
+use saker_types::{Errno, Error, Result};
+
+use crate::Caller;
+use crate::core::Core;
+use crate::file::Handle;
+use crate::open_inode::{OpenInode, State};
+use crate::read_ahead::next_window;
+use crate::request::To;
+
+/// A read that meets the end of a file asks whether that is still the end, when the last answer
+/// is older than this.
+const SIZE_AGE_MAX: Duration = Duration::from_secs(1);
+/// Times that the inline data may change while it is asked for.
+const LOADS_MAX: u32 = 100;
+
+/// What a read finds out without asking anybody.
+enum Plan {
+    /// This is the data.
+    Data(Bytes),
+    /// The size may be out of date.
+    AskSize,
+    /// The small file's data is not known.
+    AskInline,
+    /// Some of it waits to be written out.
+    WriteOut,
+    /// Read these chunks' bytes, with this window and under this epoch, from a file of this
+    /// size.
+    Chunks { range: Range<u64>, window: usize, epoch: u64, size: u64 },
+}
+
+impl Core {
+    /// Reads up to `len` bytes at `offset`; less only at the end of the file.
+    pub(crate) async fn read(
+        self: &Arc<Core>,
+        handle: &Handle,
+        offset: u64,
+        len: usize,
+    ) -> Result<Bytes> {
+        let inode = &handle.inode;
+        let window_max = self.options.read_ahead_bytes;
+        loop {
+            match inode.with(|s| plan(s, offset, len, window_max)) {
+                Plan::Data(data) => return Ok(data),
+                Plan::AskSize => _ = self.refresh(&handle.who, inode).await?,
+                Plan::AskInline => self.load_inline(&handle.who, inode).await?,
+                Plan::WriteOut => {
+                    let mut writer = inode.writer.lock().await;
+                    self.pump(inode, &mut writer, true).await;
+                    drop(writer);
+                    handle.take_failure()?;
+                }
+                Plan::Chunks { range, window: 0, .. } => {
+                    return self.read_chunks(inode.id, range).await;
+                }
+                Plan::Chunks { range, window, epoch, size } => {
+                    return self.read_ahead(inode, range, window, epoch, size).await;
+                }
+            }
+        }
+    }
+
+    /// Reads chunks of a sequential reader.
+    async fn read_ahead(
+        self: &Arc<Core>,
+        inode: &Arc<OpenInode>,
+        range: Range<u64>,
+        window: usize,
+        epoch: u64,
+        size: u64,
+    ) -> Result<Bytes> {
+        let id = inode.id;
+        let mut ahead = inode.ahead.lock().await;
+        ahead.validate(epoch);
+        ahead.extend(&range, window, size, |part| {
+            let core = self.clone();
+            Box::pin(async move { core.read_chunks(id, part).await })
+        });
+        ahead.nudge().await;
+        let data = ahead.take(&range).await;
+        self.net.flush();
+        drop(ahead);
+        match data {
+            Some(data) => Ok(data),
+            None => self.read_chunks(id, range).await,
+        }
+    }
+
+    /// Asks the owner for the attributes of an open file.
+    pub(crate) async fn refresh(&self, who: &Caller, inode: &OpenInode) -> Result<Entry> {
+        let mut request = EntryReq { at: inode.at(), ..EntryReq::default() };
+        let entry: Entry = self.ask(who, Op::Getattr, To::Owner, &mut request).await?;
+        inode.with(|s| {
+            s.asked_at = time::now();
+            s.adopt(&entry, None);
+        });
+        Ok(entry)
+    }
+
+    /// Asks for a small file's data, unless it is known. The file may be chunked afterwards.
+    pub(crate) async fn load_inline(&self, who: &Caller, inode: &OpenInode) -> Result<()> {
+        for _ in 0..LOADS_MAX {
+            if inode.with(|s| s.attr.chunked || s.inline.is_some()) {
+                return Ok(());
+            }
+            let mut request = OpenReq { at: inode.at(), ..OpenReq::default() };
+            let entry: Entry = self.ask(who, Op::Open, To::Owner, &mut request).await?;
+            let inline = (!entry.attr.chunked).then(|| entry.inline.clone());
+            inode.with(|s| {
+                s.asked_at = time::now();
+                s.adopt(&entry, inline);
+            });
+        }
+        Err(Error::new(Errno::EIO).with_text("the file changes without a pause"))
+    }
+}
+
+/// How to serve a read.
+fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
+    let size = s.attr.size;
+    let end = offset.saturating_add(len as u64);
+    if end > size && !s.is_dirty() && time::now() - s.asked_at > SIZE_AGE_MAX {
+        return Plan::AskSize;
+    }
+    let range = offset.min(size)..end.min(size);
+    if range.is_empty() {
+        return Plan::Data(Bytes::new());
+    }
+    if !s.attr.chunked {
+        return match &s.inline {
+            Some(data) => Plan::Data(cut(data, &range)),
+            None => Plan::AskInline,
+        };
+    }
+    if s.pending.as_ref().is_some_and(|p| p.start < range.end && range.start < p.end) {
+        return Plan::WriteOut;
+    }
+    let window = next_window(s.next_read, s.window, offset, len, window_max);
+    s.next_read = if window == 0 { range.end } else { s.next_read.max(range.end) };
+    s.window = window;
+    // Nothing lies ahead of a read of the whole rest, unless earlier reads fetched it.
+    let lone = range.end == size && range.start == 0;
+    let window = if lone { 0 } else { window };
+    Plan::Chunks { range, window, epoch: s.epoch, size }
+}
+
+/// A range of a small file: zeros beyond its data.
+fn cut(data: &Bytes, range: &Range<u64>) -> Bytes {
+    let (start, end) = (range.start as usize, range.end as usize);
+    if end <= data.len() {
+        return data.slice(start..end);
+    }
+    let mut out = BytesMut::zeroed(end - start);
+    if start < data.len() {
+        out[..data.len() - start].copy_from_slice(&data[start..]);
+    }
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_files_end_in_zeros() {
+        let data = Bytes::from_static(b"abc");
+        assert_eq!(cut(&data, &(1..3)), &b"bc"[..]);
+        assert_eq!(cut(&data, &(1..5)), &b"bc\0\0"[..]);
+        assert_eq!(cut(&data, &(4..6)), &b"\0\0"[..]);
+    }
+}

@@ -1,0 +1,302 @@
+//! The one place where a metadata request is sent, and sent again.
+//!
+//! A request is known by its session and number, which stay the same in every attempt, so that
+//! a node that has executed it gives the first answer again. What an answer's class asks for is
+//! done here; callers see results, final errors and symbolic links.
+
+use bytes::Bytes;
+use prost::Message;
+use saker_runtime::time::{self, Time};
+use saker_types::wire::*;
+use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, ShardNo};
+
+use crate::Caller;
+use crate::core::{ATTEMPT_MAX, Backoff, Core, Fail, decode};
+use crate::groups::full_cred;
+use crate::session::Ticket;
+
+/// Answers of the kind "ask somebody else" that are followed at once; after that with pauses.
+const HOPS_AT_ONCE: u32 = 8;
+
+/// Whom a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// The shard that owns its (first) place.
+    Owner,
+    /// The same, and "ask the coordinator" is an answer.
+    OwnerOnly,
+    /// The coordinator.
+    Coordinator,
+    /// This shard, whatever the place.
+    Shard(ShardNo),
+}
+
+/// A request with a context and one or two places.
+pub(crate) trait Routed: Message {
+    /// Its context.
+    fn ctx(&mut self) -> &mut Ctx;
+    /// The place that it is routed by.
+    fn place(&mut self) -> &mut At;
+    /// The other place, of rename and link.
+    fn other_place(&mut self) -> Option<&mut At> {
+        None
+    }
+    /// Does it change metadata?
+    fn mutates(&self, op: Op) -> bool {
+        op.mutates()
+    }
+}
+
+macro_rules! routed {
+    ($($name:ident),*) => { $(
+        impl Routed for $name {
+            fn ctx(&mut self) -> &mut Ctx { &mut self.ctx }
+            fn place(&mut self) -> &mut At { &mut self.at }
+        }
+    )* };
+    ($($name:ident: $from:ident, $to:ident),*) => { $(
+        impl Routed for $name {
+            fn ctx(&mut self) -> &mut Ctx { &mut self.ctx }
+            fn place(&mut self) -> &mut At { &mut self.$from }
+            fn other_place(&mut self) -> Option<&mut At> { Some(&mut self.$to) }
+        }
+    )* };
+}
+
+routed!(EntryReq, SetattrReq, CreateReq, RemoveReq, ReaddirReq, CloseReq, AppendReq, XattrReq);
+routed!(AccessReq);
+routed!(RenameReq: from, to, LinkReq: from, to);
+
+impl Routed for OpenReq {
+    fn ctx(&mut self) -> &mut Ctx {
+        &mut self.ctx
+    }
+    fn place(&mut self) -> &mut At {
+        &mut self.at
+    }
+    fn mutates(&self, _: Op) -> bool {
+        self.truncate
+    }
+}
+
+/// What the loop knows between attempts.
+struct Progress {
+    to: To,
+    ticket: Option<Ticket>,
+    /// An earlier attempt may have been executed under the ticket's session.
+    maybe_done: bool,
+    hops: u32,
+    backoff: Backoff,
+}
+
+/// What to do after an attempt failed.
+enum Next {
+    AtOnce,
+    AfterPause,
+    GiveUp(Error),
+}
+
+impl Core {
+    /// Asks for `op` on behalf of `who` until there is an answer. Places in `request` are
+    /// updated where inodes were found to have moved.
+    pub(crate) async fn ask<R: Routed, A: Message + Default>(
+        &self,
+        who: &Caller,
+        op: Op,
+        to: To,
+        request: &mut R,
+    ) -> Result<A> {
+        self.ask_until(who, op, to, request, self.deadline()).await
+    }
+
+    /// As [`Core::ask`], up to a deadline.
+    pub(crate) async fn ask_until<R: Routed, A: Message + Default>(
+        &self,
+        who: &Caller,
+        op: Op,
+        to: To,
+        request: &mut R,
+        deadline: Time,
+    ) -> Result<A> {
+        let trace = self.trace();
+        request.ctx().cred = who.cred();
+        let ticket = if request.mutates(op) { Some(self.begin().await) } else { None };
+        let backoff = Backoff::until(deadline);
+        let mut state = Progress { to, ticket, maybe_done: false, hops: 0, backoff };
+        loop {
+            let routes = self.routes();
+            let node = node_of(state.to, &routes.map, request.place());
+            let until = deadline.min(time::now() + ATTEMPT_MAX);
+            let ctx = request.ctx();
+            ctx.map_version = routes.map.version;
+            ctx.wait_ms = Core::wait_ms(until);
+            if let Some(ticket) = &state.ticket {
+                let (ack, open) = ticket.session.standing(node);
+                (ctx.session, ctx.seq, ctx.ack) = (ticket.session.id, ticket.seq, ack);
+                if !open {
+                    self.open_session(&ticket.session, node, deadline).await?;
+                }
+            }
+            let body = Bytes::from(request.encode_to_vec());
+            let sent = self.send(&routes, node, op, trace, body, Bytes::new(), until).await;
+            let fail = match sent {
+                Ok(reply) => return decode(op, reply.body),
+                Err(fail) => fail,
+            };
+            tracing::debug!(trace, op = op.name(), %node, "{fail}");
+            let next = match &fail {
+                Fail::Call(error) => {
+                    state.maybe_done |= error.outcome_unknown();
+                    Next::AfterPause
+                }
+                Fail::Answer(error) => {
+                    if error.is(Class::RefreshMap) {
+                        self.refresh_map(&routes).await;
+                    }
+                    self.next(who, request, &mut state, error).await
+                }
+            };
+            match next {
+                Next::AtOnce => {}
+                Next::AfterPause => {
+                    self.pause(&mut state.backoff, node, op, &routes, &fail).await?;
+                }
+                Next::GiveUp(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Numbers a mutation, when there is room for one more.
+    async fn begin(&self) -> Ticket {
+        loop {
+            if let Some(ticket) = self.sessions.begin() {
+                return ticket;
+            }
+            self.net.sleep_until(time::now() + std::time::Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Does what the class of an error asks for.
+    async fn next<R: Routed>(
+        &self,
+        who: &Caller,
+        request: &mut R,
+        state: &mut Progress,
+        error: &Error,
+    ) -> Next {
+        let hop = |state: &mut Progress| {
+            state.hops += 1;
+            if state.hops <= HOPS_AT_ONCE { Next::AtOnce } else { Next::AfterPause }
+        };
+        match Class::try_from(error.class).unwrap_or(Class::Fatal) {
+            Class::Retry | Class::RefreshMap => Next::AfterPause,
+            Class::Moved => match error.moved.as_deref() {
+                Some(moved) if follow(request, moved) => hop(state),
+                _ => Next::AfterPause,
+            },
+            Class::UseCoordinator if state.to == To::Owner => {
+                state.to = To::Coordinator;
+                hop(state)
+            }
+            Class::UseOwner if state.to == To::Coordinator => {
+                state.to = To::Owner;
+                hop(state)
+            }
+            Class::UseCoordinator if state.to == To::OwnerOnly => Next::GiveUp(error.clone()),
+            Class::NeedGroups if !request.ctx().cred.groups_known => {
+                request.ctx().cred = full_cred(who);
+                Next::AtOnce
+            }
+            Class::SessionLost => {
+                let Some(ticket) = state.ticket.take() else { return Next::AfterPause };
+                self.sessions.lost(&ticket.session);
+                if state.maybe_done {
+                    let text = "a node lost this client's session; the outcome is unknown";
+                    return Next::GiveUp(Error::new(Errno::EIO).with_text(text));
+                }
+                state.ticket = Some(self.begin().await);
+                hop(state)
+            }
+            Class::UseCoordinator | Class::UseOwner => Next::AfterPause,
+            Class::Final | Class::Symlink | Class::NeedGroups | Class::Fatal => {
+                Next::GiveUp(error.clone())
+            }
+        }
+    }
+}
+
+/// The node that a request goes to.
+fn node_of(to: To, map: &ClusterMap, place: &At) -> NodeId {
+    match to {
+        To::Owner | To::OwnerOnly => NodeId::Shard(map.shard_of(place)),
+        To::Coordinator => NodeId::Coordinator,
+        To::Shard(n) => NodeId::Shard(n),
+    }
+}
+
+/// Goes where an inode has moved: the anchors that are this inode, or, if it is what the path
+/// of a single place leads to (a hard link, whose attributes are at its home), that place as a
+/// whole. False: the request went there already.
+fn follow(request: &mut impl Routed, moved: &Locator) -> bool {
+    let update = |at: &mut At| {
+        let stale = at.anchor.id == moved.id && at.anchor != *moved;
+        if stale {
+            at.anchor = moved.clone();
+        }
+        stale
+    };
+    let first = update(request.place());
+    if request.other_place().is_some_and(update) || first {
+        return true;
+    }
+    let single = request.other_place().is_none();
+    let place = request.place();
+    let leads_to_it = single && !place.path.is_empty() && place.anchor.id != moved.id;
+    if leads_to_it {
+        *place = At::handle(moved.clone());
+    }
+    leads_to_it
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loc(pid: u64, name: &'static [u8], id: u64) -> Locator {
+        Locator { pid, name: Bytes::from_static(name), id, home_slot: None }
+    }
+
+    #[test]
+    fn anchors_follow_their_inode() {
+        let dir = loc(1, b"d", 5);
+        let mut request = RenameReq {
+            from: At::child(dir.clone(), b"a"),
+            to: At::child(dir, b"b"),
+            ..RenameReq::default()
+        };
+        assert!(!follow(&mut request, &loc(2, b"e", 6)));
+        assert!(follow(&mut request, &loc(2, b"e", 5)));
+        assert_eq!(request.from, At::child(loc(2, b"e", 5), b"a"));
+        assert_eq!(request.to, At::child(loc(2, b"e", 5), b"b"));
+        assert!(!follow(&mut request, &loc(2, b"e", 5)), "it was there already");
+    }
+
+    #[test]
+    fn a_name_of_a_hard_link_leads_to_its_home() {
+        let at = At::child(loc(1, b"d", 5), b"link");
+        let mut request = OpenReq { at, ..OpenReq::default() };
+        let home = Locator { id: 9, home_slot: Some(3), ..Locator::default() };
+        assert!(follow(&mut request, &home));
+        assert_eq!(request.at, At::handle(home.clone()));
+        assert!(!follow(&mut request, &home), "it was there already");
+    }
+
+    #[test]
+    fn only_a_truncating_open_is_numbered() {
+        assert!(!OpenReq::default().mutates(Op::Open));
+        assert!(OpenReq { truncate: true, ..OpenReq::default() }.mutates(Op::Open));
+        assert!(RemoveReq::default().mutates(Op::Unlink));
+        assert!(!EntryReq::default().mutates(Op::Lookup));
+        assert!(EntryReq::default().mutates(Op::Spill));
+    }
+}

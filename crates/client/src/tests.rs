@@ -1,0 +1,509 @@
+//! The client against a cluster in memory: which requests it sends, and what becomes of them
+//! when some of them fail.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use saker_types::limits::CHUNK_BYTES;
+use saker_types::wire::*;
+use saker_types::{Class, Errno, Error, Locator};
+
+use crate::fake::{Fake, Fault, start};
+use crate::{Caller, ClientOptions, File, Fs, OpenFlags, SetAttr, SetTime};
+
+const RW: OpenFlags =
+    OpenFlags { read: true, write: true, append: false, truncate: false, exclusive: false };
+const APPEND: OpenFlags = OpenFlags { append: true, ..RW };
+const TRUNC: OpenFlags = OpenFlags { truncate: true, ..RW };
+
+struct Setup {
+    fake: Arc<Fake>,
+    fs: Fs,
+    root: Caller,
+}
+
+fn setup() -> Setup {
+    let (fake, fs) = start(ClientOptions::default());
+    fake.log();
+    Setup { fake, fs, root: Caller::root() }
+}
+
+fn at(name: &'static str) -> At {
+    At::child(Locator::root(), name.as_bytes())
+}
+
+impl Setup {
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.fs.block_on(future)
+    }
+
+    fn create(&self, name: &'static str) -> File {
+        self.run(self.fs.create(&self.root, &at(name), 0o644, RW)).unwrap().0
+    }
+
+    fn open(&self, name: &'static str, flags: OpenFlags) -> File {
+        self.run(self.fs.open(&self.root, &at(name), flags)).unwrap().0
+    }
+
+    fn write(&self, file: &File, offset: u64, data: &[u8]) {
+        assert_eq!(self.run(file.write(offset, data)).unwrap(), offset);
+    }
+
+    fn read(&self, file: &File, offset: u64, len: usize) -> Bytes {
+        self.run(file.read(offset, len)).unwrap()
+    }
+
+    fn flush(&self, file: &File) {
+        self.run(file.flush()).unwrap();
+    }
+
+    /// What both stores hold must be the same.
+    fn content(&self, name: &'static str) -> Vec<u8> {
+        let model = self.fake.model();
+        let content = model.content(name, 0);
+        assert!(content == model.content(name, 1), "replicas differ");
+        content
+    }
+}
+
+/// Bytes that differ from their neighbours.
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i / 7) as u8 ^ (i as u8).wrapping_mul(31) ^ seed).collect()
+}
+
+#[test]
+fn a_small_file_costs_one_request_each() {
+    let t = setup();
+    let file = t.create("f");
+    assert_eq!(t.fake.log(), ["create"]);
+    t.flush(&file);
+    assert_eq!(t.read(&file, 0, 10), "");
+    assert!(t.fake.log().is_empty(), "nothing was written");
+    t.write(&file, 0, b"hello");
+    t.write(&file, 7, b"!");
+    assert_eq!(t.read(&file, 0, 100), &b"hello\0\0!"[..]);
+    t.flush(&file);
+    t.flush(&file);
+    assert_eq!(t.fake.log(), ["close"]);
+    assert_eq!(t.content("f"), b"hello\0\0!");
+    t.run(file.release());
+    let file = t.open("f", RW);
+    assert_eq!(t.read(&file, 5, 100), &b"\0\0!"[..]);
+    assert_eq!(t.fake.log(), ["open"]);
+}
+
+#[test]
+fn a_file_that_outgrows_its_row_goes_to_chunks() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, b"begin");
+    let big = pattern(10_000, 1);
+    t.write(&file, 5, &big);
+    t.flush(&file);
+    let mut expected = b"begin".to_vec();
+    expected.extend_from_slice(&big);
+    assert!(t.content("f") == expected);
+    let log = t.fake.log();
+    assert_eq!(log[..2], ["create", "spill"]);
+    assert_eq!(log.last(), Some(&"close"));
+    assert!(t.read(&file, 0, 20_000) == expected);
+}
+
+#[test]
+fn a_large_sequential_write_reads_back_through_another_client() {
+    let t = setup();
+    let file = t.create("f");
+    let data = pattern(2 * CHUNK_BYTES as usize + 12_345, 2);
+    for (i, part) in data.chunks(100_000).enumerate() {
+        t.write(&file, i as u64 * 100_000, part);
+    }
+    t.run(file.release());
+    assert!(t.content("f") == data);
+    let log = t.fake.log();
+    let writes = log.iter().filter(|op| **op == "chunk_write").count();
+    assert!(writes <= 2 * 12, "{writes} writes of about a megabyte to two stores");
+    let file = t.open("f", RW);
+    let mut at = 0;
+    while at < data.len() {
+        let part = t.read(&file, at as u64, 70_000);
+        assert!(part == data[at..(at + 70_000).min(data.len())], "at {at}");
+        at += part.len();
+    }
+    let reads = t.fake.log().iter().filter(|op| **op == "chunk_read").count();
+    assert!(reads <= 16, "{reads} reads of about a megabyte");
+    assert!(t.read(&file, 5, data.len()) == data[5..]);
+}
+
+#[test]
+fn handles_of_one_file_see_each_other() {
+    let t = setup();
+    let (a, b) = (t.create("f"), t.open("f", RW));
+    t.write(&a, 0, b"one");
+    assert_eq!(t.read(&b, 0, 10), "one");
+    t.write(&b, 5_000, b"two");
+    assert_eq!(t.read(&a, 4_999, 10), &b"\0two"[..]);
+    t.write(&a, 5_001, b"W");
+    t.fake.log();
+    assert_eq!(t.read(&b, 5_000, 3), "tWo");
+    assert_eq!(t.fake.log(), ["chunk_write", "chunk_write", "chunk_read"]);
+}
+
+#[test]
+fn replies_that_are_lost_are_asked_for_again_and_nothing_is_done_twice() {
+    let t = setup();
+    let file = t.create("f");
+    let append = t.open("f", APPEND);
+    for op in [Op::Append, Op::Close, Op::Create] {
+        t.fake.fault(op, Fault::AnswerLost);
+    }
+    t.fake.fault(Op::Create, Fault::Lost);
+    assert_eq!(t.run(append.write(0, b"abc")).unwrap(), 0);
+    t.write(&file, 3, b"d");
+    t.flush(&file);
+    let exclusive = OpenFlags { exclusive: true, ..RW };
+    let made = t.run(t.fs.create(&t.root, &at("g"), 0o600, exclusive));
+    assert!(made.unwrap().1.created, "its own first attempt is no EEXIST");
+    assert_eq!(t.content("f"), b"abcd");
+    assert!(t.fs.stats().retries >= 4);
+}
+
+#[test]
+fn the_watermark_lets_results_go() {
+    let t = setup();
+    for _ in 0..3 {
+        t.run(t.fs.create(&t.root, &at("f"), 0o644, RW)).unwrap();
+    }
+    t.run(async {
+        // Dropped before it is sent or answered: its number counts as answered.
+        let place = at("f");
+        let mut future = Box::pin(t.fs.unlink(&t.root, &place));
+        t.fake.fault(Op::Unlink, Fault::Hang);
+        std::future::poll_fn(|cx| {
+            _ = future.as_mut().poll(cx);
+            std::task::Poll::Ready(())
+        })
+        .await;
+    });
+    let ticket = t.fs.0.sessions.begin().unwrap();
+    assert_eq!(ticket.session.standing(saker_types::NodeId::Coordinator).0, ticket.seq);
+}
+
+#[test]
+fn a_lost_session_is_opened_anew_unless_the_outcome_is_unknown() {
+    let t = setup();
+    let lost = || Error::of_class(Class::SessionLost, Errno::EIO);
+    t.create("f");
+    t.fake.fault(Op::Create, Fault::Answer(lost()));
+    t.create("g");
+    t.fake.fault(Op::Create, Fault::AnswerLost);
+    t.fake.fault(Op::Create, Fault::Answer(lost()));
+    let unknown = t.run(t.fs.create(&t.root, &at("h"), 0o644, RW));
+    assert_eq!(unknown.err().unwrap().errno(), Errno::EIO);
+    t.create("i");
+}
+
+#[test]
+fn a_moved_file_is_followed_and_its_handle_learns() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, b"data");
+    let mut model = t.fake.model();
+    let row = model.files.remove(&b"f"[..]).unwrap();
+    model.files.insert(Bytes::from_static(b"elsewhere"), row);
+    drop(model);
+    t.flush(&file);
+    assert_eq!(t.content("elsewhere"), b"data");
+    assert_eq!(file.locator().name, "elsewhere");
+    t.fake.log();
+    t.write(&file, 0, b"D");
+    t.flush(&file);
+    assert_eq!(t.fake.log(), ["close"]);
+}
+
+#[test]
+fn a_conflict_keeps_the_writes_of_both() {
+    let t = setup();
+    t.fake.model().add("f", b"abcdef");
+    let file = t.open("f", RW);
+    t.write(&file, 1, b"X");
+    t.fake.model().add_to("f", |row| row.inline = Bytes::from_static(b"ABCDEF"));
+    t.flush(&file);
+    assert_eq!(t.content("f"), b"AXCDEF");
+    assert_eq!(t.read(&file, 0, 9), "AXCDEF");
+    t.write(&file, 2, b"Y");
+    t.fake.model().spill(&Bytes::from_static(b"f"));
+    t.flush(&file);
+    assert_eq!(t.content("f"), b"AXYDEF");
+    assert_eq!(t.read(&file, 0, 9), "AXYDEF");
+}
+
+#[test]
+fn a_write_that_meets_a_truncation_counts_as_later() {
+    for cut in [0, 100] {
+        let t = setup();
+        let file = t.create("f");
+        t.write(&file, 0, &pattern(50_000, 3));
+        t.flush(&file);
+        t.write(&file, 60_000, b"later");
+        let truncate = move |model: &mut crate::fake::Model| {
+            model.truncate(&Bytes::from_static(b"f"), cut);
+        };
+        t.fake.fault(Op::ChunkWrite, Fault::Before(Box::new(truncate)));
+        t.flush(&file);
+        let mut expected = pattern(50_000, 3)[..cut as usize].to_vec();
+        expected.resize(60_000, 0);
+        expected.extend_from_slice(b"later");
+        assert!(t.content("f") == expected, "cut to {cut}");
+        assert_eq!(file.entry().attr.size, 60_005);
+    }
+}
+
+#[test]
+fn a_truncation_elsewhere_does_not_bring_old_sizes_back() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, &pattern(50_000, 3));
+    // Accepted by the stores, not reported; then cut by somebody else.
+    t.run(async {
+        let inode = t.fs.0.inodes.get(file.entry().attr.id).unwrap();
+        let mut writer = inode.writer.lock().await;
+        t.fs.0.pump(&inode, &mut writer, true).await;
+    });
+    t.fake.model().add_to("f", |row| row.attr.size = 50_000);
+    t.fake.model().truncate(&Bytes::from_static(b"f"), 10);
+    t.flush(&file);
+    assert_eq!(t.content("f").len(), 10);
+    assert_eq!(file.entry().attr.size, 10);
+}
+
+#[test]
+fn opening_with_truncation_drops_what_was_written_before() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, &pattern(20_000, 1));
+    t.flush(&file);
+    t.write(&file, 0, &pattern(20_000, 2));
+    let other = t.open("f", TRUNC);
+    assert_eq!(t.read(&other, 0, 10), "");
+    t.flush(&file);
+    assert_eq!(t.content("f"), b"");
+    t.write(&file, 2, b"x");
+    t.flush(&other);
+    assert_eq!(t.content("f"), b"\0\0x");
+}
+
+#[test]
+fn setattr_comes_after_the_writes_and_close_leaves_its_times() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, b"abcdef");
+    let handle = At::handle(file.locator());
+    t.fake.log();
+    let change = SetAttr { mtime: Some(SetTime::Ns(77)), ..SetAttr::default() };
+    let entry = t.run(t.fs.setattr(&t.root, &handle, &change)).unwrap();
+    assert_eq!(entry.attr.mtime_ns, 77);
+    t.flush(&file);
+    assert_eq!(t.fake.log(), ["close", "setattr"]);
+    assert_eq!(t.run(t.fs.getattr(&t.root, &at("f"))).unwrap().attr.mtime_ns, 77);
+    let cut = SetAttr { size: Some(3), ..SetAttr::default() };
+    t.run(t.fs.setattr(&t.root, &handle, &cut)).unwrap();
+    let grow = SetAttr { size: Some(5), ..SetAttr::default() };
+    t.run(t.fs.setattr(&t.root, &handle, &grow)).unwrap();
+    assert_eq!(t.read(&file, 0, 9), &b"abc\0\0"[..]);
+}
+
+#[test]
+fn attributes_cover_what_was_written_here() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, b"abc");
+    for entry in [
+        t.run(t.fs.getattr(&t.root, &At::handle(file.locator()))).unwrap(),
+        t.run(t.fs.lookup(&t.root, &at("f"))).unwrap(),
+    ] {
+        assert_eq!(entry.attr.size, 3);
+    }
+    t.write(&file, 3, b"d");
+    assert_eq!(t.run(t.fs.lookup(&t.root, &at("f"))).unwrap().attr.size, 4);
+    t.write(&file, 4, b"e");
+    let mut listing = t.fs.readdir(&t.root, &Locator::root(), 0);
+    assert_eq!(t.run(listing.next()).unwrap().unwrap().attr.size, 5);
+    assert_eq!(t.content("f"), b"abcde");
+}
+
+#[test]
+fn appends_go_where_the_owner_says() {
+    let t = setup();
+    let (a, b) = (t.create("f"), t.open("f", APPEND));
+    t.write(&a, 0, b"abc");
+    assert_eq!(t.run(b.write(0, b"def")).unwrap(), 3);
+    assert_eq!(t.read(&a, 0, 10), "abcdef");
+    t.fake.model().add_to("f", |row| {
+        row.inline = Bytes::from_static(b"abcdef--");
+        row.attr.size = 8;
+    });
+    assert_eq!(t.run(b.write(0, b"gh")).unwrap(), 8);
+    assert_eq!(t.read(&a, 0, 20), "abcdef--gh");
+    assert_eq!(t.run(b.write(0, &pattern(9_000, 1))).unwrap(), 10);
+    assert_eq!(t.run(b.write(0, b"end")).unwrap(), 9_010);
+    let mut expected = b"abcdef--gh".to_vec();
+    expected.extend_from_slice(&pattern(9_000, 1));
+    expected.extend_from_slice(b"end");
+    assert!(t.content("f") == expected);
+    t.fake.log();
+    t.flush(&a);
+    assert!(t.fake.log().is_empty(), "the owner knows all");
+    assert!(t.read(&a, 0, 20_000) == expected);
+}
+
+#[test]
+fn fsync_flushes_the_stores_before_the_owner_hears() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, b"small");
+    t.run(file.fsync()).unwrap();
+    assert_eq!(t.fake.log(), ["create", "fsync"]);
+    t.write(&file, 0, &pattern(6_000, 1));
+    t.run(file.fsync()).unwrap();
+    let log = t.fake.log();
+    assert_eq!(log, ["spill", "chunk_write", "chunk_write", "chunk_sync", "chunk_sync", "fsync"]);
+    assert_eq!(t.fake.model().synced, [0, 1]);
+    t.run(file.fsync()).unwrap();
+    assert!(t.fake.log().is_empty(), "nothing is left to do");
+    t.write(&file, 0, b"x");
+    t.flush(&file);
+    t.fake.log();
+    t.run(file.fsync()).unwrap();
+    assert_eq!(t.fake.log(), ["chunk_sync", "chunk_sync"]);
+}
+
+#[test]
+fn a_failed_write_is_reported_once_by_each_handle() {
+    let t = setup();
+    let (a, b) = (t.create("f"), t.open("f", RW));
+    t.write(&a, 0, &pattern(6_000, 1));
+    t.fake.fault(Op::ChunkWrite, Fault::Answer(Errno::ENOSPC.into()));
+    assert_eq!(t.run(a.flush()).unwrap_err().errno(), Errno::ENOSPC);
+    assert!(t.run(a.flush()).is_ok());
+    assert_eq!(t.run(b.fsync()).unwrap_err().errno(), Errno::ENOSPC);
+    assert!(t.run(b.fsync()).is_ok());
+    let late = t.open("f", RW);
+    assert!(t.run(late.flush()).is_ok(), "it was opened after the failure");
+}
+
+#[test]
+fn reads_go_to_another_replica() {
+    let t = setup();
+    let file = t.create("f");
+    let data = pattern(6_000, 4);
+    t.write(&file, 0, &data);
+    t.flush(&file);
+    t.fake.fault(Op::ChunkRead, Fault::Answer(Errno::EIO.into()));
+    assert!(t.read(&file, 0, 6_000) == data);
+    t.fake.fault(Op::ChunkRead, Fault::Lost);
+    assert!(t.read(&file, 1, 6_000) == data[1..]);
+    for _ in 0..4 {
+        t.fake.fault(Op::ChunkRead, Fault::Answer(Errno::EIO.into()));
+    }
+    assert_eq!(t.run(file.read(0, 6_000)).err().unwrap().errno(), Errno::EIO);
+}
+
+#[test]
+fn holes_read_as_zeros() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, CHUNK_BYTES + 10, b"far");
+    t.flush(&file);
+    let data = t.read(&file, CHUNK_BYTES - 5, 100);
+    assert_eq!(data[..], [&[0; 15][..], b"far"].concat());
+}
+
+#[test]
+fn a_listing_is_merged_and_can_be_resumed_everywhere() {
+    let t = setup();
+    let names: Vec<String> = (0..700).map(|i| format!("file-{i}")).collect();
+    for name in &names {
+        let place = At::child(Locator::root(), name.as_bytes());
+        t.run(t.fs.create(&t.root, &place, 0o644, RW)).unwrap();
+    }
+    let list = |cookie| {
+        let mut stream = t.fs.readdir(&t.root, &Locator::root(), cookie);
+        let mut items = Vec::new();
+        while let Some(item) = t.run(stream.next()).unwrap() {
+            items.push((item.name, item.cookie));
+        }
+        items
+    };
+    let all = list(0);
+    assert_eq!(all.len(), names.len());
+    assert!(all.windows(2).all(|pair| pair[0].1 < pair[1].1), "cookies ascend");
+    for resume in [0, 1, 255, 256, 512, 698, 699] {
+        assert_eq!(list(all[resume].1), all[resume + 1..], "after {resume}");
+    }
+    assert_eq!(list(2), all);
+}
+
+#[test]
+fn a_dead_node_is_given_up_at_the_deadline() {
+    let timeout = std::time::Duration::from_millis(60);
+    let (fake, fs) = start(ClientOptions { timeout, ..ClientOptions::default() });
+    for _ in 0..100_000 {
+        fake.fault(Op::Lookup, Fault::Lost);
+    }
+    let error = fs.block_on(fs.lookup(&Caller::root(), &at("f"))).unwrap_err();
+    assert_eq!(error.errno(), Errno::EIO);
+    assert!(error.text.contains("lookup to shard"), "{error}");
+    let answered = Fault::Answer(Error::retry("busy"));
+    fake.model().clear_faults();
+    fake.fault(Op::Lookup, answered);
+    assert_eq!(
+        fs.block_on(fs.lookup(&Caller::root(), &at("f"))).unwrap_err().errno(),
+        Errno::ENOENT
+    );
+}
+
+#[test]
+fn requests_are_counted_by_receiver() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, &pattern(6_000, 1));
+    t.flush(&file);
+    let stats = t.fs.stats();
+    let count = |op: &str, to: &str| {
+        let found = stats.requests.iter().find(|(name, node, _)| *name == op && node == to);
+        found.map_or(0, |(_, _, n)| *n)
+    };
+    assert_eq!(count("create", "shard-0") + count("create", "shard-1"), 1);
+    assert_eq!((count("chunk_write", "store-0"), count("chunk_write", "store-1")), (1, 1));
+    assert_eq!(count("map", "coordinator"), 1);
+    let text = t.fs.metrics().encode();
+    let line = "saker_client_requests_total{op=\"chunk_write\",to=\"store-1\"} 1";
+    assert!(text.lines().any(|l| l == line), "{text}");
+}
+
+#[test]
+fn closing_the_client_writes_out_and_ends_the_session() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, b"kept");
+    drop(file);
+    t.fs.close();
+    assert_eq!(t.content("f"), b"kept");
+    assert_eq!(t.fake.log(), ["create", "close", "close_session"]);
+    t.create("g");
+}
+
+#[test]
+fn futures_may_move_between_threads() {
+    fn check<T: Send>(_: &T) {}
+    let t = setup();
+    let file = t.create("f");
+    check(&file.read(0, 1));
+    check(&file.write(0, b"x"));
+    check(&file.flush());
+    check(&t.fs.getattr(&t.root, &at("f")));
+    check(&t.fs.resolve(&t.root, b"/f", true));
+    check(&t.fs.statfs());
+    check(&t.fs.readdir(&t.root, &Locator::root(), 0).next());
+}

@@ -1,0 +1,392 @@
+//! Writing, and what makes writes durable: stores first, then the owner.
+
+use std::sync::Arc;
+
+use async_lock::MutexGuard;
+use bytes::Bytes;
+use saker_runtime::time;
+use saker_types::limits::FILE_BYTES_MAX;
+use saker_types::wire::*;
+use saker_types::{Class, Errno, Error, Result};
+use std::time::Duration;
+
+use crate::Caller;
+use crate::chunk_io::Place;
+use crate::core::Core;
+use crate::file::Handle;
+use crate::open_inode::OpenInode;
+use crate::request::To;
+use crate::writer::{Landed, Piece, Writer};
+
+/// A piece that is refused this often because of a truncation, and whose owner knows of none,
+/// is lost.
+const REFUSALS_MAX: u32 = 40;
+const REFUSAL_PAUSE: Duration = Duration::from_millis(25);
+/// Conflicts in a row before a report gives up: each means that somebody else won.
+const CONFLICTS_MAX: u32 = 100;
+
+type Held<'a> = MutexGuard<'a, Writer>;
+
+/// How a report to the owner ended.
+enum Report {
+    /// The owner knows all, or had nothing to hear.
+    Done,
+    /// The file is chunked now: data must go to stores before the owner can be told.
+    ToChunks,
+}
+
+impl Core {
+    /// Writes at `offset`, or at the end for a handle that appends. Returns where it went.
+    pub(crate) async fn write(
+        self: &Arc<Core>,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<u64> {
+        let inode = &handle.inode;
+        if data.is_empty() {
+            return Ok(offset);
+        }
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(Errno::EFBIG)?;
+        let mut writer = inode.writer.lock().await;
+        handle.take_failure()?;
+        if handle.flags.append {
+            return self.append(handle, &mut writer, data).await;
+        }
+        if !inode.with(|s| s.attr.chunked) {
+            if end <= self.routes().map.inline_max {
+                self.load_inline(&handle.who, inode).await?;
+                let written = inode.with(|s| {
+                    let fits = !s.attr.chunked && s.inline.is_some();
+                    if fits {
+                        s.write_inline(offset, data, &handle.who);
+                    }
+                    fits
+                });
+                if written {
+                    return Ok(offset);
+                }
+            }
+            if !inode.with(|s| s.attr.chunked) {
+                self.spill(&handle.who, inode, &mut writer).await?;
+            }
+        }
+        self.write_behind(inode, &mut writer, &handle.who, offset, data).await;
+        handle.take_failure()?;
+        Ok(offset)
+    }
+
+    /// Hands data to the writer, and waits while too much is in flight.
+    async fn write_behind(
+        self: &Arc<Core>,
+        inode: &Arc<OpenInode>,
+        writer: &mut Held<'_>,
+        who: &Caller,
+        mut offset: u64,
+        mut data: &[u8],
+    ) {
+        while !data.is_empty() {
+            let taken = writer.put(offset, data, self.options.write_buffer_bytes);
+            offset += taken as u64;
+            data = &data[taken..];
+            inode.with(|s| {
+                s.attr.size = s.attr.size.max(offset);
+                s.written_end = s.written_end.max(offset);
+                s.pending = writer.range();
+                s.epoch += 1;
+                if s.writer_is.is_none() {
+                    s.writer_is = Some(who.clone());
+                }
+            });
+            if !writer.is_queue_empty() {
+                self.pump(inode, writer, false).await;
+            }
+        }
+    }
+
+    /// Sends queued pieces to their stores. `drain`: the buffer, too, and returns when all have
+    /// landed; else returns when the last piece has taken off. Failures are noted in the inode.
+    pub(crate) async fn pump(
+        self: &Arc<Core>,
+        inode: &Arc<OpenInode>,
+        writer: &mut Held<'_>,
+        drain: bool,
+    ) {
+        if drain {
+            writer.seal();
+        }
+        while !writer.is_idle() {
+            if !writer.is_queue_empty() && !inode.with(|s| s.attr.chunked) {
+                // Truncated to nothing by somebody else, which brings a file back to its row.
+                if let Err(error) = self.spill(&writer_of(inode), inode, writer).await {
+                    self.lose(inode, writer, error);
+                    continue;
+                }
+            }
+            let mut started = false;
+            while let Some(piece) = writer.next_to_fly() {
+                self.take_off(inode, writer, piece);
+                started = true;
+            }
+            let landed = if drain || !writer.is_queue_empty() {
+                writer.next_landed().await
+            } else {
+                if started {
+                    writer.nudge().await;
+                    self.net.flush();
+                }
+                writer.take_landed()
+            };
+            match landed {
+                Some(landed) => self.land(inode, writer, landed).await,
+                None if drain => {}
+                None => break,
+            }
+        }
+        inode.with(|s| s.pending = writer.range());
+    }
+
+    /// What has not taken off is lost.
+    fn lose(&self, inode: &OpenInode, writer: &mut Held<'_>, error: Error) {
+        writer.clear();
+        inode.with(|s| s.fail(error));
+    }
+
+    /// Asks the stores to take a piece.
+    fn take_off(self: &Arc<Core>, inode: &OpenInode, writer: &mut Held<'_>, piece: Piece) {
+        let routes = self.routes();
+        let place = match Place::of(&routes, inode.id, piece.offset) {
+            Ok(place) => place,
+            Err(error) => return inode.with(|s| s.fail(error)),
+        };
+        writer.unsynced.extend(place.stores.iter().copied());
+        let truncate_gen = inode.with(|s| s.attr.truncate_gen);
+        let range = piece.offset..piece.offset + piece.data.len() as u64;
+        let write = self.clone().write_chunk(inode.id, truncate_gen, place, piece.data.clone());
+        writer.fly(range, async move { Landed { result: write.await, truncate_gen, piece } });
+    }
+
+    /// A piece has landed: done, to be sent again after a truncation, or lost.
+    async fn land(
+        self: &Arc<Core>,
+        inode: &Arc<OpenInode>,
+        writer: &mut Held<'_>,
+        Landed { mut piece, truncate_gen, result }: Landed,
+    ) {
+        let known_gen = inode.with(|s| s.attr.truncate_gen);
+        match result {
+            Ok(()) if truncate_gen == known_gen => return,
+            // Accepted before a truncation that is known by now: it may have been cut.
+            Ok(()) => {}
+            Err(error) if error.errno() == Errno::ESTALE && piece.refusals < REFUSALS_MAX => {}
+            Err(error) => return inode.with(|s| s.fail(error)),
+        }
+        // The write counts as later than the truncation and is sent again.
+        piece.refusals += 1;
+        let again = piece.refusals > 1;
+        writer.put_back(piece);
+        inode.with(|s| s.pending = writer.range());
+        if truncate_gen != known_gen {
+            return;
+        }
+        if again {
+            self.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
+        }
+        if let Err(error) = self.refresh(&writer_of(inode), inode).await {
+            self.lose(inode, writer, error);
+        }
+    }
+
+    /// Makes a small file chunked; its unsaved bytes go to the writer.
+    async fn spill(
+        self: &Arc<Core>,
+        who: &Caller,
+        inode: &Arc<OpenInode>,
+        writer: &mut Held<'_>,
+    ) -> Result<()> {
+        let mut request = EntryReq { at: inode.at(), ..EntryReq::default() };
+        let entry: Entry = self.ask(who, Op::Spill, To::Owner, &mut request).await?;
+        inode.with(|s| {
+            let pieces = s.take_unsaved();
+            let end = pieces.last().map_or(0, |(offset, data)| offset + data.len() as u64);
+            s.written_end = s.written_end.max(end);
+            s.adopt(&entry, None);
+            s.attr.chunked = true;
+            queue_all(writer, pieces);
+            s.pending = writer.range();
+        });
+        Ok(())
+    }
+
+    /// Appends; the owner says where. The offset's size is durable before the data is written.
+    async fn append(
+        self: &Arc<Core>,
+        handle: &Handle,
+        writer: &mut Held<'_>,
+        data: &[u8],
+    ) -> Result<u64> {
+        let inode = &handle.inode;
+        if inode.is_dirty() {
+            self.write_back(inode, writer, Op::Close).await;
+            handle.take_failure()?;
+        }
+        let bytes = Bytes::copy_from_slice(data);
+        let small = data.len() as u64 <= self.routes().map.inline_max;
+        let inline = if small { bytes.clone() } else { Bytes::new() };
+        let (at, len) = (inode.at(), data.len() as u64);
+        let mut request = AppendReq { at, len, data: inline, ..AppendReq::default() };
+        let reply: AppendReply = self.ask(&handle.who, Op::Append, To::Owner, &mut request).await?;
+        let offset = reply.offset;
+        if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Error::new(Errno::EPROTO).with_text("append beyond the largest file"));
+        }
+        inode.with(|s| {
+            let inline = reply.stored.then(|| reply.entry.inline.clone());
+            s.adopt(&reply.entry, inline);
+        });
+        if reply.stored {
+            return Ok(offset);
+        }
+        writer.put_all(offset, bytes);
+        inode.with(|s| {
+            s.pending = writer.range();
+            s.epoch += 1;
+        });
+        self.pump(inode, writer, true).await;
+        // Only after a truncation on the way there is something to report.
+        if inode.is_dirty() {
+            self.write_back(inode, writer, Op::Close).await;
+        }
+        handle.take_failure()?;
+        Ok(offset)
+    }
+
+    /// Writes all data to stores and tells the owner: `op` is close, or fsync, which makes the
+    /// stores flush before. Failures are noted in the inode.
+    pub(crate) async fn write_back(
+        self: &Arc<Core>,
+        inode: &Arc<OpenInode>,
+        writer: &mut Held<'_>,
+        op: Op,
+    ) {
+        loop {
+            self.pump(inode, writer, true).await;
+            if op == Op::Fsync && !writer.unsynced.is_empty() {
+                let stores = writer.unsynced.clone();
+                match self.sync_stores(stores.into_iter()).await {
+                    Ok(()) => writer.unsynced.clear(),
+                    Err(error) => return inode.with(|s| s.fail(error)),
+                }
+            }
+            match self.report(inode, writer, op).await {
+                Ok(Report::Done) => return,
+                Ok(Report::ToChunks) => {}
+                Err(error) => {
+                    // What the owner refuses for good will be refused again.
+                    let lost = error.is(Class::Final) && !is_timeout(&error);
+                    return inode.with(|s| {
+                        if lost {
+                            s.discard();
+                        }
+                        s.fail(error);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Tells the owner what it has not heard of.
+    async fn report(
+        self: &Arc<Core>,
+        inode: &Arc<OpenInode>,
+        writer: &mut Held<'_>,
+        op: Op,
+    ) -> Result<Report> {
+        for _ in 0..CONFLICTS_MAX {
+            let request = inode.with(|s| {
+                let inline = (!s.unsaved.is_empty()).then(|| s.inline.clone().unwrap_or_default());
+                let size = if inline.is_some() { s.attr.size } else { s.written_end };
+                s.is_dirty().then(|| CloseReq {
+                    at: At::handle(s.loc.clone()),
+                    size,
+                    truncate_gen: s.attr.truncate_gen,
+                    inline,
+                    base_version: s.attr.data_version,
+                    ctx: Ctx::default(),
+                })
+            });
+            let Some(mut request) = request else { return Ok(Report::Done) };
+            let who = writer_of(inode);
+            let reply: CloseReply = self.ask(&who, op, To::Owner, &mut request).await?;
+            if !reply.conflict {
+                inode.with(|s| {
+                    s.unsaved.clear();
+                    s.written_end = 0;
+                    s.writer_is = None;
+                    let inline = request.inline.as_ref().and(s.inline.clone());
+                    s.adopt(&reply.entry, inline);
+                });
+                return Ok(Report::Done);
+            }
+            let to_chunks = inode.with(|s| {
+                let pieces = s.rebase(&reply.entry);
+                let Some((offset, data)) = pieces.last() else { return false };
+                s.written_end = offset + data.len() as u64;
+                queue_all(writer, pieces);
+                s.pending = writer.range();
+                true
+            });
+            if to_chunks {
+                return Ok(Report::ToChunks);
+            }
+        }
+        Err(Error::new(Errno::EIO).with_text("others change the file without a pause"))
+    }
+
+    /// What close(2) and fsync(2) do; `op` says which.
+    pub(crate) async fn flush(self: &Arc<Core>, handle: &Handle, op: Op) -> Result<()> {
+        let mut writer = handle.inode.writer.lock().await;
+        if handle.inode.is_dirty() || (op == Op::Fsync && !writer.unsynced.is_empty()) {
+            self.write_back(&handle.inode, &mut writer, op).await;
+        }
+        handle.take_failure()
+    }
+
+    /// Lets the owner know of everything that was written through this client. The entry if
+    /// the inode was dirty and is not any more.
+    pub(crate) async fn settle(self: &Arc<Core>, inode: &Arc<OpenInode>) -> Option<Entry> {
+        let mut writer = inode.writer.lock().await;
+        if inode.is_dirty() {
+            self.write_back(inode, &mut writer, Op::Close).await;
+        }
+        inode.with(|s| {
+            let entry = || Entry { attr: s.attr.clone(), loc: s.loc.clone(), ..Entry::default() };
+            (!s.is_dirty()).then(entry)
+        })
+    }
+
+    /// Forgets unsaved data of a file that was truncated to nothing meanwhile.
+    pub(crate) async fn abandon(self: &Arc<Core>, inode: &Arc<OpenInode>) {
+        let mut writer = inode.writer.lock().await;
+        writer.clear();
+        while writer.next_landed().await.is_some() {}
+        inode.with(|s| s.discard());
+    }
+}
+
+/// Who wrote what is dirty.
+fn writer_of(inode: &OpenInode) -> Caller {
+    inode.with(|s| s.writer_is.clone()).unwrap_or_else(Caller::root)
+}
+
+fn queue_all(writer: &mut Writer, pieces: Vec<(u64, Bytes)>) {
+    for (offset, data) in pieces {
+        writer.put_all(offset, data);
+    }
+}
+
+/// Did it fail only because it took too long?
+fn is_timeout(error: &Error) -> bool {
+    error.errno() == Errno::ETIMEDOUT
+}
