@@ -21,7 +21,7 @@ test:
 	scripts/test.sh
 
 test-long:
-	scripts/test.sh --long
+	scripts/test.sh long
 
 bench:
 	scripts/bench.sh

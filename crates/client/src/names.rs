@@ -12,6 +12,9 @@ use crate::open_inode::OpenInode;
 use crate::request::To;
 use crate::{Caller, Fs, OpenFlags, SetAttr, SetTime};
 
+/// Times that the directories above a directory's new place are walked.
+const WALKS_MAX: u32 = 20;
+
 /// Refuses places that no server would take; the server judges the rest.
 pub(crate) fn check_place(at: &At) -> Result<()> {
     if let Some(long) = at.path.iter().position(|name| name.len() > limits::NAME_BYTES_MAX) {
@@ -284,12 +287,18 @@ impl Core {
         // Most renames move files: the chain is looked up once it is needed.
         let first = self.ask(who, Op::Rename, To::OwnerOnly, request).await;
         match first {
-            Err(error) if error.is(Class::UseCoordinator) => {
-                request.to_chain = self.chain(who, &request.to).await?;
-                self.ask(who, Op::Rename, To::Owner, request).await
-            }
-            other => other,
+            Err(error) if error.is(Class::UseCoordinator) => {}
+            other => return other,
         }
+        for _ in 0..WALKS_MAX {
+            request.to_chain = self.chain(who, &request.to).await?;
+            match self.ask(who, Op::Rename, To::Owner, request).await {
+                // A directory on the way was moved meanwhile.
+                Err(error) if error.errno() == Errno::ESTALE => {}
+                other => return other,
+            }
+        }
+        Err(Error::new(Errno::ESTALE).with_text("the path changes without a pause"))
     }
 
     /// The directories on the way to a name, from below the root to its parent.

@@ -116,10 +116,14 @@ impl DirStream {
 
     async fn item(&self, entry: DirEntry, cookie: u64) -> DirItem {
         let id = entry.attr.id;
-        let attr = match self.fs.0.settled(id).await {
+        let mut attr = match self.fs.0.settled(id).await {
             Some(settled) => settled.attr,
             None => entry.attr,
         };
+        if attr.is_dir() {
+            // As lookup says it; the exact count is what getattr collects.
+            attr.nlink = attr.nlink.max(2);
+        }
         let (pid, name, home_slot) = (self.dir.id, entry.name.clone(), entry.home_slot);
         let loc = Locator { pid, name, id, home_slot };
         DirItem { name: entry.name, cookie, attr, loc }

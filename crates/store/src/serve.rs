@@ -26,7 +26,7 @@ const INDEX_CACHE_BYTES: usize = 64 << 20;
 ///
 /// # Errors
 /// What keeps it from starting: the address in use, another cluster's data, a newer format.
-pub fn serve(config: &Config, stop: &Stop) -> io::Result<()> {
+pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let addr = config.listen;
     let listener = TcpListener::bind(addr)
         .map_err(|e| io::Error::new(e.kind(), format!("cannot listen at {addr}: {e}")))?;
