@@ -46,6 +46,8 @@ pub struct Rules {
     pub rename_touches_linked: bool,
     /// RENAME_EXCHANGE is supported; else it is EINVAL once everything else was found right.
     pub exchange: bool,
+    /// A kernel is above: it sees that both names are one inode before it asks for permissions.
+    pub kernel: bool,
     /// Files end at 16 TiB (else larger sizes are not tried).
     pub ends_at_16_tib: bool,
 }
@@ -60,6 +62,7 @@ impl Rules {
             same_size_truncate_touches: true,
             rename_touches_linked: false,
             exchange: false,
+            kernel: false,
             ends_at_16_tib: true,
         }
     }
@@ -83,6 +86,7 @@ impl Rules {
             same_size_truncate_touches: false,
             rename_touches_linked: true,
             exchange: true,
+            kernel: true,
             ends_at_16_tib: true,
         }
     }

@@ -218,6 +218,10 @@ impl Model {
             if exchange && !self.rules.exchange {
                 return Err(UNDEFINED); // the kernel knows better than the file system
             }
+            if !self.rules.kernel {
+                let (old, new) = ((old.dir, source), (new.dir, target));
+                self.may_rename(who, old, new, exchange).map_err(|_| UNDEFINED)?;
+            }
             return Ok(Value::Done);
         }
         self.may_rename(who, (old.dir, source), (new.dir, target), exchange)?;
