@@ -12,8 +12,7 @@ pub(super) fn type_at(path: &Path) -> Result<Option<String>> {
     #[allow(clippy::disallowed_methods)]
     let table = std::fs::read("/proc/self/mountinfo")
         .map_err(|e| Error::new(Errno::EIO).with_text(format!("/proc/self/mountinfo: {e}")))?;
-    let found =
-        table.split(|&b| b == b'\n').filter_map(parse).filter(|(at, _)| at == path).next_back();
+    let found = table.split(|&b| b == b'\n').filter_map(parse).rfind(|(at, _)| at == path);
     Ok(found.map(|(_, kind)| kind))
 }
 
