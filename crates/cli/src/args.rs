@@ -6,7 +6,8 @@ use std::path::Path;
 use clap::{Parser, Subcommand};
 
 use crate::cmd;
-use crate::fail::{FAILED, Outcome, USAGE};
+use crate::cmd::mount::MOUNT_USAGE;
+use crate::fail::{Outcome, USAGE};
 
 /// Exit code of a wrong command line of fsck(8).
 const FSCK_USAGE: u8 = 16;
@@ -42,7 +43,11 @@ enum Command {
     Up(cmd::up::Args),
     Down(cmd::down::Args),
     Serve(cmd::serve::Args),
+    Mount(cmd::mount::Args),
+    Umount(cmd::mount::UmountArgs),
     Fs(cmd::fs::Args),
+    Status(cmd::status::Args),
+    Fsck(cmd::fsck::Args),
     Rmr(cmd::rmr::Args),
     Bench(cmd::bench::Args),
     #[command(hide = true)]
@@ -52,6 +57,9 @@ enum Command {
 /// Runs the command that the process's arguments name. Returns the name to begin messages with.
 pub fn parse_and_run() -> (&'static str, Outcome<u8>) {
     let args: Vec<OsString> = std::env::args_os().collect();
+    if called_as(args.first(), "mount.saker") {
+        return ("mount.saker", cmd::mount::run_helper(&args));
+    }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => return ("saker", Ok(explain(&error, &args))),
@@ -60,6 +68,10 @@ pub fn parse_and_run() -> (&'static str, Outcome<u8>) {
         Command::Up(args) => cmd::up::run(&args),
         Command::Down(args) => cmd::down::run(&args),
         Command::Serve(args) => cmd::serve::run(&args),
+        Command::Mount(args) => cmd::mount::run(&args),
+        Command::Umount(args) => cmd::mount::run_umount(&args),
+        Command::Status(args) => cmd::status::run(&args),
+        Command::Fsck(args) => cmd::fsck::run(&args),
         Command::Fs(args) => cmd::fs::run(&args),
         Command::Rmr(args) => cmd::rmr::run(&args),
         Command::Bench(args) => cmd::bench::run(&args),
@@ -77,13 +89,12 @@ fn explain(error: &clap::Error, args: &[OsString]) -> u8 {
     }
     match args.get(1).and_then(|arg| arg.to_str()) {
         Some("fsck") => FSCK_USAGE,
-        Some("mount" | "umount") => FAILED,
+        Some("mount" | "umount") => MOUNT_USAGE,
         _ => USAGE,
     }
 }
 
 /// Was the program called by this name?
-#[allow(dead_code)]
 fn called_as(arg0: Option<&OsString>, name: &str) -> bool {
     arg0.and_then(|arg| Path::new(arg).file_name()).is_some_and(|file| file == name)
 }

@@ -18,6 +18,7 @@ mod session;
 mod signals;
 mod supervisor;
 mod tree;
+mod wire;
 
 use std::process::ExitCode;
 

@@ -4,11 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use saker_runtime::time;
-
-use crate::layout::{Cluster, ClusterDir, Role, RoleId};
+use crate::layout::{Cluster, Role, RoleId};
 use crate::mountpoint;
-use crate::process;
 
 /// How long one answer may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -36,13 +33,6 @@ impl State {
     }
 }
 
-/// State of a role of this machine, and its pid.
-pub fn role(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> (State, Option<u32>) {
-    let Some(process) = process::find_role(dir, cluster, id) else { return (State::Down, None) };
-    let state = if serves(cluster, id) { State::Up } else { State::Starting };
-    (state, Some(process.pid))
-}
-
 /// Does the role answer now?
 pub fn serves(cluster: &Cluster, id: RoleId) -> bool {
     let mounted = |point: &std::path::PathBuf| {
@@ -54,20 +44,6 @@ pub fn serves(cluster: &Cluster, id: RoleId) -> bool {
             .addrs(id)
             .split_last()
             .is_some_and(|(http, listen)| healthy(*http) && listen.iter().all(|a| accepts(*a))),
-    }
-}
-
-/// Waits until the role answers; false at the end of the time.
-pub fn wait_serving(cluster: &Cluster, id: RoleId, at_most: Duration) -> bool {
-    let deadline = time::now() + at_most;
-    loop {
-        if serves(cluster, id) {
-            return true;
-        }
-        if time::now() >= deadline {
-            return false;
-        }
-        time::sleep(Duration::from_millis(10));
     }
 }
 

@@ -5,11 +5,13 @@
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
 use saker_runtime::time;
 
@@ -107,17 +109,23 @@ pub fn find_supervisor(dir: &ClusterDir) -> Option<Process> {
 }
 
 /// Starts this program again with other arguments, in a session of its own, so that no terminal
-/// and no parent takes it along. Output is appended to `log`.
-pub fn spawn_daemon(args: &[OsString], log: &Path) -> Outcome<Child> {
+/// and no parent takes it along. Output is appended to `log`. The child gets `keep`, too, under
+/// the number that it has here.
+pub fn spawn_daemon(args: &[OsString], log: &Path, keep: Option<&OwnedFd>) -> Outcome<Child> {
     let program: PathBuf = procfs::this_program().about("saker")?;
     let open = || OpenOptions::new().create(true).append(true).open(log);
     let (stdout, stderr) = (open().about(log.display())?, open().about(log.display())?);
     let mut command = Command::new(&program);
     command.args(args).current_dir("/").stdin(Stdio::null()).stdout(stdout).stderr(stderr);
-    // SAFETY: setsid is async-signal-safe; nothing else runs between fork and exec.
+    let keep = keep.map(AsRawFd::as_raw_fd);
+    // SAFETY: setsid and fcntl are async-signal-safe, and nothing else runs between fork and
+    // exec; `keep` is open there, because the caller holds it until spawn has returned.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             rustix::process::setsid()?;
+            if let Some(fd) = keep {
+                rustix::io::fcntl_setfd(BorrowedFd::borrow_raw(fd), FdFlags::empty())?;
+            }
             Ok(())
         });
     }
@@ -127,7 +135,7 @@ pub fn spawn_daemon(args: &[OsString], log: &Path) -> Outcome<Child> {
 /// Starts a role and writes its pid file.
 pub fn start_role(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<(Child, Process)> {
     let args = dir.args(cluster, id);
-    let child = spawn_daemon(&args, &dir.log_file(id))?;
+    let child = spawn_daemon(&args, &dir.log_file(id), None)?;
     let process = identify(&child).ok_or_else(|| Failure::new(id, died_at_once(dir, id)))?;
     write_pid_file(&dir.pid_file(id), &process)?;
     Ok((child, process))

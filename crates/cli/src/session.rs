@@ -76,11 +76,16 @@ impl std::fmt::Display for ClusterPath {
 
 /// Connects to the cluster of some paths; those below a Saker mount are translated.
 pub fn open(cluster: &ClusterArg, paths: &[PathBuf]) -> Outcome<(Session, Vec<ClusterPath>)> {
+    let (name, paths) = translate(cluster, paths)?;
+    Ok((connect(&name, ClientOptions::default())?, paths))
+}
+
+/// The cluster of some paths, and where they are in it.
+pub fn translate(cluster: &ClusterArg, paths: &[PathBuf]) -> Outcome<(String, Vec<ClusterPath>)> {
     let mut source: Option<String> = None;
     let mut translated = Vec::with_capacity(paths.len());
     for shown in paths {
-        let inside = mountpoint::inside(shown)?;
-        let path = match inside {
+        let path = match mountpoint::inside(shown)? {
             None => Path::new("/").join(shown),
             Some(inside) => {
                 let of = inside.source.to_string_lossy().into_owned();
@@ -95,7 +100,7 @@ pub fn open(cluster: &ClusterArg, paths: &[PathBuf]) -> Outcome<(Session, Vec<Cl
     }
     let from_mount = source.filter(|name| ClusterAddr::parse(name).is_ok());
     let name = cluster.cluster.clone().or(from_mount).unwrap_or_else(|| cluster.name());
-    Ok((connect(&name, ClientOptions::default())?, translated))
+    Ok((name, translated))
 }
 
 /// Connects to a cluster by its name on the command line.

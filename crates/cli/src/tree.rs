@@ -3,6 +3,8 @@
 //! Listings are taken a page at a time from a stack: what a page finds goes on top of the rest of
 //! its own listing, so the stack stays as small as the tree is deep.
 
+use std::pin::Pin;
+
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use saker_client::{Caller, DirItem, DirStream, Fs};
@@ -35,6 +37,61 @@ struct Listing {
     stream: DirStream,
 }
 
+/// A part of a directory's listing.
+pub struct Page {
+    /// The directory's path; it begins with that of the walk's root.
+    pub path: Vec<u8>,
+    /// Some of its entries.
+    pub items: Vec<DirItem>,
+    /// It could not be listed any further.
+    pub error: Option<Error>,
+}
+
+type PageRead = (Listing, Vec<DirItem>, Result<bool, Error>);
+
+/// A walk under way. Between two pages nothing of it runs, so its user may block there; inside
+/// of a future nobody may, because that future's thread may be the one that drives the network.
+pub struct Walk<'a> {
+    fs: &'a Fs,
+    who: &'a Caller,
+    stack: Vec<Listing>,
+    under_way: FuturesUnordered<Pin<Box<dyn Future<Output = PageRead>>>>,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk through nothing yet: [`Walk::enter`] says where.
+    pub fn new(fs: &'a Fs, who: &'a Caller) -> Walk<'a> {
+        Walk { fs, who, stack: Vec::new(), under_way: FuturesUnordered::new() }
+    }
+
+    /// Lists this directory, too.
+    pub fn enter(&mut self, path: Vec<u8>, dir: &Locator) {
+        let stream = self.fs.readdir(self.who, dir, 0);
+        self.stack.push(Listing { path, stream });
+    }
+
+    /// The next page of any directory. Its user enters those below that it wants. `None` at the
+    /// end, and after Ctrl-C.
+    pub fn next_page(&mut self) -> Option<Page> {
+        while self.under_way.len() < IN_FLIGHT_MAX && !signals::interrupted() {
+            let Some(mut listing) = self.stack.pop() else { break };
+            self.under_way.push(Box::pin(async move {
+                let (items, end) = page(&mut listing.stream).await;
+                (listing, items, end)
+            }));
+        }
+        if signals::interrupted() {
+            return None;
+        }
+        let (listing, items, end) = self.fs.block_on(self.under_way.next())?;
+        let path = listing.path.clone();
+        if let Ok(false) = end {
+            self.stack.push(listing);
+        }
+        Some(Page { path, items, error: end.err() })
+    }
+}
+
 /// What a walk meets.
 pub enum Met<'a> {
     /// An entry; its path begins with that of the walk's root.
@@ -44,43 +101,29 @@ pub enum Met<'a> {
 }
 
 /// Visits everything below `root` (not itself), in no particular order. `visit` says of each
-/// directory whether to go into it. Ends early at Ctrl-C; returns whether it came to the end.
-pub async fn walk(
+/// directory whether to go into it; it may block. Ends early at Ctrl-C; returns whether it came
+/// to the end.
+pub fn walk(
     fs: &Fs,
     who: &Caller,
     root: &Locator,
     path: &[u8],
     mut visit: impl FnMut(Met<'_>) -> bool,
 ) -> bool {
-    let list = |path: Vec<u8>, dir: &Locator| Listing { path, stream: fs.readdir(who, dir, 0) };
-    let mut stack = vec![list(path.to_vec(), root)];
-    let mut under_way = FuturesUnordered::new();
-    while !signals::interrupted() {
-        while under_way.len() < IN_FLIGHT_MAX {
-            let Some(mut listing) = stack.pop() else { break };
-            under_way.push(async move {
-                let (items, end) = page(&mut listing.stream).await;
-                (listing, items, end)
-            });
-        }
-        let Some((listing, items, end)) = under_way.next().await else { return true };
-        let mut below = Vec::new();
-        for item in &items {
-            let path = join(&listing.path, &item.name);
+    let mut walk = Walk::new(fs, who);
+    walk.enter(path.to_vec(), root);
+    while let Some(page) = walk.next_page() {
+        for item in &page.items {
+            let path = join(&page.path, &item.name);
             if visit(Met::Entry(&path, item)) && item.attr.is_dir() {
-                below.push(list(path, &item.loc));
+                walk.enter(path, &item.loc);
             }
         }
-        match end {
-            Ok(true) => {}
-            Ok(false) => stack.push(listing),
-            Err(error) => {
-                visit(Met::Failed(&listing.path, error));
-            }
+        if let Some(error) = page.error {
+            visit(Met::Failed(&page.path, error));
         }
-        stack.append(&mut below);
     }
-    false
+    !signals::interrupted()
 }
 
 /// A path and one more name.

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use saker_runtime::thread::{self, JoinHandle};
+use saker_runtime::thread;
 use saker_runtime::time::Time;
 
 use crate::frame::Frame;
@@ -20,50 +20,29 @@ pub trait Service: Send + Sync + 'static {
     fn handle(&self, peer: &PeerHello, frame: Frame) -> Frame;
 }
 
-/// Serves until `stop` is called on the handle that comes back.
+/// Serves on so many threads until `stop`.
 ///
 /// # Errors
-/// When a thread or a poll cannot be made.
+/// When a thread or a poll cannot be made, or one breaks.
 pub fn serve(
-    listener: TcpListener,
-    service: Arc<dyn Service>,
+    listener: &TcpListener,
+    service: &Arc<dyn Service>,
     config: &ShellConfig,
     threads: usize,
-) -> io::Result<ServiceHandle> {
-    let mut handle = ServiceHandle { stops: Vec::new(), threads: Vec::new() };
-    for n in 0..threads.max(1) {
+    stop: &Stop,
+) -> io::Result<()> {
+    let start = |n| {
         let (listener, service) = (listener.try_clone()?, service.clone());
-        let (config, stop) = (config.clone(), Stop::new());
-        handle.stops.push(stop.clone());
-        handle.threads.push(thread::spawn(&format!("service-{n}"), move || {
+        let (config, stop) = (config.clone(), stop.clone());
+        thread::spawn(&format!("service-{n}"), move || {
             Shell::new(Adapter(service), listener, config)?.run(&stop)
-        })?);
+        })
+    };
+    let running: Vec<_> = (0..threads.max(1)).map(start).collect::<io::Result<_>>()?;
+    for thread in running {
+        thread.join().map_err(|_| io::Error::other("a service thread panicked"))??;
     }
-    Ok(handle)
-}
-
-/// The threads of a running service.
-pub struct ServiceHandle {
-    stops: Vec<Stop>,
-    threads: Vec<JoinHandle<io::Result<()>>>,
-}
-
-impl ServiceHandle {
-    /// Asks all threads to end after what they are doing.
-    pub fn stop(&self) {
-        self.stops.iter().for_each(Stop::stop);
-    }
-
-    /// Waits for the threads.
-    ///
-    /// # Errors
-    /// The first that a thread ended with.
-    pub fn join(self) -> io::Result<()> {
-        for thread in self.threads {
-            thread.join().map_err(|_| io::Error::other("a service thread panicked"))??;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// A service as a role without a journal.

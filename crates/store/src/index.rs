@@ -358,10 +358,15 @@ impl Index {
         state.bytes = state.bytes - bytes + bytes_of(&cached.chunk);
         let counted = i64::from(was_empty) - i64::from(cached.chunk.extents.is_empty());
         self.chunks.fetch_add(counted, Ordering::Relaxed);
+        let empty = cached.chunk.extents.is_empty();
         if changed && !cached.dirty {
             cached.dirty = true;
             state.dirty.insert(RowKey::Chunk(key));
             self.dirty.fetch_add(1, Ordering::Relaxed);
+        } else if !changed && empty && !cached.dirty && !cached.writing {
+            // It would hide a void row from the checkpoint that removes those.
+            state.bytes -= bytes_of(&cached.chunk);
+            state.chunks.remove(&key);
         }
         self.evict(state);
         Ok(result)
@@ -373,17 +378,15 @@ impl Index {
             let row = self.table.get(&rows::inode_key(id)).map_err(|e| failed("read", e))?;
             let truncate_gen = row.map_or(Ok(0), |row| rows::decode_inode(&row))?;
             state.bytes += CHUNK_OVERHEAD_BYTES;
-        state.inodes.insert(
-                id,
-                Inode {
-                    truncate_gen,
-                    void_from: NOTHING_VOID,
-                    writers: 0,
-                    exclusive: false,
-                    dirty: false,
-                    writing: false,
-                },
-            );
+            let inode = Inode {
+                truncate_gen,
+                void_from: NOTHING_VOID,
+                writers: 0,
+                exclusive: false,
+                dirty: false,
+                writing: false,
+            };
+            state.inodes.insert(id, inode);
         }
         state.inodes.get_mut(&id).ok_or_else(|| failed("read", "the inode is gone"))
     }

@@ -13,6 +13,7 @@
 //! when neither the index nor the table refers to it.
 
 mod compact;
+pub mod config;
 pub mod extent;
 pub mod format;
 pub mod index;
@@ -22,11 +23,15 @@ pub mod metrics;
 pub mod read;
 pub mod recover;
 pub mod scan;
+mod serve;
+pub mod service;
 pub mod segment;
 pub mod store;
 
 pub use format::Identity;
 pub use log::{Space, SpaceFn};
+pub use config::Config;
+pub use serve::serve;
 pub use store::{Options, Store};
 
 #[cfg(test)]

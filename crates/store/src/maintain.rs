@@ -78,11 +78,10 @@ impl Store {
     pub fn start(self: &Arc<Self>) -> Result<()> {
         // Weak, so that a store that nobody uses any more is closed.
         let weak: Weak<Store> = Arc::downgrade(self);
+        let maintenance = self.maintenance.clone();
         let run = move || {
-            while let Some(store) = weak.upgrade() {
-                if !store.maintenance.next_round() {
-                    return;
-                }
+            while maintenance.next_round() {
+                let Some(store) = weak.upgrade() else { return };
                 store.maintain();
             }
         };

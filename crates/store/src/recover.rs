@@ -136,10 +136,13 @@ fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<()> {
             drain(index, log, &next)?;
         }
     }
-    if torn + damaged > 0 {
-        tracing::warn!("{torn} records were cut short by the crash, {damaged} are damaged");
+    if torn + damaged == 0 {
+        return Ok(());
     }
-    Ok(())
+    tracing::warn!("{torn} records were cut short by the crash, {damaged} are damaged");
+    // Before any record can say that the ones before it are durable: the next start must not see
+    // those that were cut short, or it would take them for damaged.
+    drain(index, log, &log.low_water())
 }
 
 fn replay_one(index: &Index, found: &Found) -> Result<()> {

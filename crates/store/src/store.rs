@@ -60,7 +60,7 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
-    pub(crate) maintenance: Maintenance,
+    pub(crate) maintenance: Arc<Maintenance>,
     /// Chunks of many extents.
     pub(crate) rewrites: Mutex<BTreeSet<ChunkKey>>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
@@ -112,7 +112,7 @@ impl Store {
             index: recovered.index,
             options,
             metrics,
-            maintenance: Maintenance::default(),
+            maintenance: Arc::default(),
             rewrites: Mutex::default(),
             damage_logged: AtomicU64::new(0),
             _dir: dir,

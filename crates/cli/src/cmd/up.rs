@@ -225,7 +225,7 @@ fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome<Beg
         supervisor.signal(Signal::HUP);
     } else {
         let args = process::supervisor_args(dir);
-        process::spawn_daemon(&args, &dir.supervisor_log_file())?;
+        process::spawn_daemon(&args, &dir.supervisor_log_file(), None)?;
     }
     Ok(began)
 }

@@ -53,7 +53,6 @@ fn du(session: &Session, path: &ClusterPath, human: bool) -> Outcome {
             true
         };
         let ended = walk(&session.fs, &session.who, &entry.loc, &shown, visit);
-        let ended = session.fs.block_on(ended);
         progress.done();
         if !ended {
             return Err(Failure::new(path, "interrupted"));

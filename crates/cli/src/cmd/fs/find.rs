@@ -69,7 +69,7 @@ fn find(session: &Session, path: &ClusterPath, args: &Args) -> Outcome {
         }
     };
     let ended = !entry.attr.is_dir()
-        || session.fs.block_on(walk(&session.fs, &session.who, &entry.loc, &shown, visit));
+        || walk(&session.fs, &session.who, &entry.loc, &shown, visit);
     written.and_then(|()| out.flush()).about("standard output")?;
     match (ended, failures) {
         (false, _) => Err(Failure::new(path, "interrupted")),

@@ -117,7 +117,7 @@ fn get_tree(
         }
     };
     let session = &copy.session;
-    let ended = session.fs.block_on(walk(&session.fs, &session.who, root, b"", visit));
+    let ended = walk(&session.fs, &session.who, root, b"", visit);
     if !ended {
         copy.note(Err(Failure::new(path, "interrupted")));
     }
