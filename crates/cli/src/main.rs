@@ -1,2 +1,34 @@
-//! The `saker` binary.
-fn main() {}
+//! `saker`: the roles of a Saker cluster and the tools around it, in one program.
+//!
+//! [`args`] says what the command line looks like, [`cmd`] has one file per command. A command
+//! returns its exit code, or a [`fail::Failure`], which is printed as one line here.
+
+mod args;
+mod cmd;
+mod fail;
+mod format;
+mod layout;
+mod mountpoint;
+mod ports;
+mod probe;
+mod process;
+mod procfs;
+mod progress;
+mod session;
+mod signals;
+mod supervisor;
+mod tree;
+mod wire;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let (name, outcome) = args::parse_and_run();
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("{name}: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -16,7 +16,7 @@ pub(crate) fn full_cred(who: &Caller) -> Cred {
         Groups::Known(groups) => groups.to_vec(),
         // A process that is gone has no groups: nobody waits for its answer.
         Groups::OfProcess(pid) => {
-            read_status(pid).map(|status| parse_status(&status)).unwrap_or_default()
+            read_status(*pid).map(|status| parse_status(&status)).unwrap_or_default()
         }
     };
     Cred { uid: who.uid, gid: who.gid, groups, groups_known: true }

@@ -1,1 +1,99 @@
-//! saker-fuse
+//! The FUSE adapter: requests of the kernel become calls of the client library.
+//!
+//! Thin by intent: parse -> client call -> reply. `transport` moves requests and replies,
+//! [`Adapter`](adapter) answers them with one function for each operation (`ops/`), `nodes`
+//! knows where the inodes are that the kernel holds, `handles` what it has open, `mount` attaches
+//! all that to a directory. The server checks permissions; nothing here is a cache that
+//! correctness needs.
+
+mod abi;
+mod adapter;
+mod attr;
+mod errno;
+mod handles;
+mod mount;
+mod nodes;
+mod notify;
+mod ops;
+mod options;
+mod reply;
+mod request;
+mod transport;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use saker_client::Fs;
+use saker_types::{Errno, Error, Result};
+
+pub use mount::unmount;
+pub use options::MountOptions;
+
+use adapter::Adapter;
+use mount::Mounted;
+use notify::Notifier;
+use transport::Transport;
+
+/// A mounted Saker file system. The kernel's requests wait until [`Mount::run`] serves them.
+pub struct Mount {
+    transport: Arc<Transport<Adapter>>,
+    adapter: Arc<Adapter>,
+    mounted: Mounted,
+}
+
+/// Unmounts a [`Mount`] from another thread.
+#[derive(Clone, Debug)]
+pub struct MountHandle {
+    mounted: Mounted,
+}
+
+impl Mount {
+    /// Mounts `fs` on the directory `mountpoint`. What a killed mount has left there is detached
+    /// first.
+    ///
+    /// # Errors
+    /// With words: ENOENT or ENOTDIR for the mount point, EBUSY if a Saker file system is there,
+    /// ENXIO without FUSE in the kernel, EPERM without the right to mount.
+    pub fn new(fs: Fs, mountpoint: &Path, options: MountOptions) -> Result<Mount> {
+        let source = match &options.fsname {
+            Some(name) => name.clone(),
+            None => format!("saker:{}", fs.map().name),
+        };
+        let (device, mounted) = mount::mount(mountpoint, &source, &options)?;
+        let notifier = Notifier::start(device.share())
+            .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))?;
+        let adapter = Arc::new(Adapter::new(fs, notifier, mounted.path.clone(), &options));
+        let transport = Transport::new(device, Arc::clone(&adapter), options.threads_max);
+        Ok(Mount { transport, adapter, mounted })
+    }
+
+    /// Serves until the file system is unmounted, by [`MountHandle::unmount`] or umount(8).
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn run(self) -> Result<()> {
+        let served = self.transport.run();
+        self.adapter.close_all();
+        tracing::info!("{} is unmounted", self.mounted.path.display());
+        served
+    }
+
+    /// For unmounting from another thread.
+    pub fn handle(&self) -> MountHandle {
+        MountHandle { mounted: self.mounted.clone() }
+    }
+}
+
+impl MountHandle {
+    /// Unmounts. A mount that stays in use is detached: it disappears from the tree at once, and
+    /// [`Mount::run`] returns when its last user lets go.
+    ///
+    /// # Errors
+    /// As umount(2), with words.
+    pub fn unmount(&self) -> Result<()> {
+        self.mounted.unmount()
+    }
+}

@@ -2,20 +2,26 @@
 //! memory and journal (sessions, prepared transactions, decisions) is written again as the first
 //! record of the next journal segment.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
 
 use prost::Message;
 use saker_engine::TableError;
+use saker_runtime::thread::{self, JoinHandle};
 use saker_types::change::{Change, Record, What};
 
 use crate::shard::Shard;
 
-type Outcome = Arc<Mutex<Option<Result<(), TableError>>>>;
+/// Journal bytes, in overlay limits, after which a checkpoint is due although few rows changed
+/// (but those often): a restart must not read for long.
+const JOURNAL_LIMITS: u64 = 4;
+/// Overlay bytes, in limits, at which requests wait for the checkpoint under way: memory is
+/// bounded.
+const OVERLAY_LIMITS: u64 = 2;
 
 /// The checkpoint under way, if any.
 #[derive(Default)]
 pub struct Checkpointing {
-    running: Option<(u64, Outcome)>,
+    running: Option<(u64, JoinHandle<Result<(), TableError>>)>,
 }
 
 impl Checkpointing {
@@ -28,37 +34,33 @@ impl Checkpointing {
 impl Shard {
     /// Begins a checkpoint when enough has changed, and ends one that is done. Called after the
     /// batch is sealed: everything in the tables in memory is in the journal.
-    pub(crate) fn checkpoint(&mut self) -> std::io::Result<()> {
-        self.finish_checkpoint()?;
-        if !self.checkpointing.running()
-            && self.db.overlay_bytes() as u64 >= self.limits.overlay_bytes
-        {
+    pub(crate) fn checkpoint(&mut self) -> io::Result<()> {
+        let limit = self.limits.overlay_bytes;
+        let overlay = self.db.overlay_bytes() as u64;
+        self.finish_checkpoint(overlay >= limit * OVERLAY_LIMITS)?;
+        let due = overlay >= limit || self.journal.segment_bytes() >= limit * JOURNAL_LIMITS;
+        if due && !self.checkpointing.running() {
             self.begin_checkpoint()?;
         }
         Ok(())
     }
 
-    fn begin_checkpoint(&mut self) -> std::io::Result<()> {
+    fn begin_checkpoint(&mut self) -> io::Result<()> {
         let snapshot = self.snapshot().encode_to_vec();
-        let segment = self.journal.rotate(&snapshot).map_err(std::io::Error::other)?;
+        let segment = self.journal.rotate(&snapshot).map_err(io::Error::other)?;
         let checkpoint = self.db.checkpoint_begin(segment);
-        let outcome = Outcome::default();
-        let slot = outcome.clone();
-        saker_runtime::thread::spawn("checkpoint", move || {
-            let result = checkpoint.run();
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        })?;
-        self.checkpointing.running = Some((segment, outcome));
+        let thread = thread::spawn("checkpoint", move || checkpoint.run())?;
+        self.checkpointing.running = Some((segment, thread));
         Ok(())
     }
 
-    fn finish_checkpoint(&mut self) -> std::io::Result<()> {
-        let Some((segment, outcome)) = &self.checkpointing.running else { return Ok(()) };
-        let result = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(result) = result else { return Ok(()) };
-        let segment = *segment;
-        self.checkpointing.running = None;
-        self.db.checkpoint_finish(result).map_err(std::io::Error::other)?;
+    fn finish_checkpoint(&mut self, wait: bool) -> io::Result<()> {
+        let done = |(_, thread): &mut (u64, JoinHandle<_>)| wait || thread.is_finished();
+        let Some((segment, thread)) = self.checkpointing.running.take_if(done) else {
+            return Ok(());
+        };
+        let result = thread.join().map_err(|_| io::Error::other("the checkpoint panicked"))?;
+        self.db.checkpoint_finish(result).map_err(io::Error::other)?;
         if let Err(e) = self.journal.trim(segment) {
             // A segment too many is read again at the next start; nothing is lost.
             tracing::warn!("cannot trim the journal: {e}");

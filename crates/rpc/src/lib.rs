@@ -25,7 +25,7 @@ pub use hello::{Hello, HelloPolicy, HelloReply, PeerHello, RoleKind};
 pub use node::{
     CallId, ConnId, FlushDone, Input, Outbox, Outgoing, Role, Shell, ShellConfig, Stop,
 };
-//pub use service::{Service, ServiceConfig, ServiceHandle, serve};
+pub use service::{Service, serve};
 
 /// A server process's (or shard's) number in the cluster, given by the coordinator. Clients and
 /// tools have [`NodeId::NONE`].

@@ -31,7 +31,7 @@ impl Random {
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -40,7 +40,7 @@ impl Random {
 
     /// Below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        (self.any() % n as u64) as usize
     }
 
     /// True in `percent` of cases.
@@ -149,7 +149,7 @@ impl Generator {
             }
             24 => {
                 let len = *self.rng.pick(&[0, 1, 10, 100, 1000]);
-                let value = vec![self.rng.next() as u8; len];
+                let value = vec![self.rng.any() as u8; len];
                 let flags = *self.rng.pick(&[0, 0, 1, 2]);
                 Op::Setxattr { at, name, value, flags }
             }
@@ -220,7 +220,7 @@ impl Generator {
             }
             12 => {
                 let (offset, len) = (self.offset(), self.len());
-                Op::Write { slot, offset, len, fill: self.rng.next() as u8 }
+                Op::Write { slot, offset, len, fill: self.rng.any() as u8 }
             }
             13 => Op::Fsync { slot },
             14 => Op::Fstat { slot },
@@ -230,7 +230,7 @@ impl Generator {
 
     /// A place in a file: mostly in its row, sometimes in chunks, seldom in the second or third.
     fn offset(&mut self) -> u64 {
-        let draw = self.rng.next();
+        let draw = self.rng.any();
         match self.rng.below(100) {
             0..40 => 0,
             40..70 => draw % 4096,
@@ -242,7 +242,7 @@ impl Generator {
     }
 
     fn len(&mut self) -> usize {
-        let draw = self.rng.next() as usize;
+        let draw = self.rng.any() as usize;
         match self.rng.below(100) {
             0..5 => 0,
             5..60 => 1 + draw % 600,

@@ -1,11 +1,16 @@
 //! What the tests of Saker stand on: a reference model of POSIX, random operations, systems to
 //! try them on, and a comparison that tells where they part.
 
+// Tests watch real processes: the clock and the files here are the machine's.
+#![allow(clippy::disallowed_methods)]
+
 pub mod cluster;
 pub mod compare;
+pub mod copier;
 pub mod generate;
 pub mod libfs;
 pub mod local;
 pub mod model;
 pub mod op;
+pub mod raw;
 pub mod settings;

@@ -11,6 +11,7 @@ use saker_types::Errno;
 use crate::op::{At, DIR_SLOTS, FILE_SLOTS, How, Name, Op, Outcome, Stat, Step, User, Value};
 
 mod data;
+mod errors;
 mod inodes;
 mod names;
 
@@ -40,6 +41,9 @@ pub struct Rules {
     /// truncate(2) to the present size changes the times, as POSIX says (file systems differ:
     /// else it is not tried).
     pub same_size_truncate_touches: bool,
+    /// rename changes ctime of an inode with several links (POSIX leaves it open; on Saker the
+    /// attributes of such an inode need not be where its names are).
+    pub rename_touches_linked: bool,
     /// Files end at 16 TiB (else larger sizes are not tried).
     pub ends_at_16_tib: bool,
 }
@@ -52,6 +56,7 @@ impl Rules {
             protected_symlinks: false,
             protected_regular: 0,
             same_size_truncate_touches: true,
+            rename_touches_linked: false,
             ends_at_16_tib: true,
         }
     }
@@ -67,6 +72,7 @@ impl Rules {
             protected_symlinks: read("symlinks") > 0,
             protected_regular: read("regular"),
             same_size_truncate_touches: false,
+            rename_touches_linked: true,
             ends_at_16_tib: true,
         }
     }
@@ -79,6 +85,8 @@ pub enum Time {
     Step(u64),
     /// Set by utimes, ns since the epoch.
     Set(i64),
+    /// Changed in this step or not, as the system likes.
+    Maybe(u64),
 }
 
 #[derive(Clone, Debug)]

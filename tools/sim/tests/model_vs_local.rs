@@ -16,6 +16,7 @@ fn plan(seed: u64, steps: usize) -> Plan {
         tree_every: 50,
         dots: true,
         noatime: false,
+        any_true_error: false,
         coarse_times: false,
     }
 }

@@ -45,8 +45,9 @@ fn a_mount_agrees_with_a_disk() {
         std::fs::create_dir(&disk).unwrap();
         let target = Twins { mount: Local::new(&mount).unwrap(), disk: Local::new(&disk).unwrap() };
         let (clients, tree_every) = (1, 50);
-        let (dots, noatime, coarse_times) = (true, false, false);
-        let plan = Plan { seed, steps, clients, tree_every, dots, noatime, coarse_times };
+        let (dots, noatime, any_true_error, coarse_times) = (true, false, false, false);
+        let plan =
+            Plan { seed, steps, clients, tree_every, dots, noatime, any_true_error, coarse_times };
         let report = run(plan, Rules::of_kernel(), target);
         total.add(&report.unwrap_or_else(|difference| panic!("{difference}")));
     }

@@ -13,8 +13,8 @@ const CLIENTS: usize = 3;
 
 fn plan(seed: u64, steps: usize) -> Plan {
     let (clients, tree_every) = (CLIENTS, 50);
-    let (dots, noatime, coarse_times) = (false, true, false);
-    Plan { seed, steps, clients, tree_every, dots, noatime, coarse_times }
+    let (dots, noatime, any_true_error, coarse_times) = (false, true, true, false);
+    Plan { seed, steps, clients, tree_every, dots, noatime, any_true_error, coarse_times }
 }
 
 fn clients(cluster: &Cluster) -> Vec<saker_client::Fs> {

@@ -38,6 +38,12 @@ impl Shard {
         }
         self.remove_entry(&key, &inode)?;
         self.drop_link(&inode)?;
+        if let Some(slot) = inode.home_slot
+            && self.attr_row(inode.attr.id)?.is_some()
+        {
+            // A handle that was opened by this name goes on at the home.
+            self.put_moved(inode.attr.id, home_locator(inode.attr.id, slot));
+        }
         Ok(encoded(&Empty {}))
     }
 

@@ -57,7 +57,7 @@ impl ShellConfig {
     }
 }
 
-/// Stops a running [`Shell`], from any thread. Clones stop the same one.
+/// Stops running [`Shell`]s, from any thread. Clones stop the same ones.
 #[derive(Clone, Default)]
 pub struct Stop {
     inner: Arc<StopInner>,
@@ -66,11 +66,11 @@ pub struct Stop {
 #[derive(Default)]
 struct StopInner {
     stopped: AtomicBool,
-    waker: Mutex<Option<Arc<Waker>>>,
+    wakers: Mutex<Vec<Arc<Waker>>>,
 }
 
 impl Stop {
-    /// A handle for one run.
+    /// A handle for one run of one or several shells.
     pub fn new() -> Stop {
         Stop::default()
     }
@@ -78,10 +78,8 @@ impl Stop {
     /// Ends the run, soon; before a run, ends it as it begins.
     pub fn stop(&self) {
         self.inner.stopped.store(true, Ordering::SeqCst);
-        let waker = self.inner.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(waker) = &*waker {
-            wake(waker);
-        }
+        let wakers = self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        wakers.iter().for_each(|waker| wake(waker));
     }
 
     /// Whether `stop` was called.
@@ -90,7 +88,7 @@ impl Stop {
     }
 
     fn attach(&self, waker: Arc<Waker>) {
-        *self.inner.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+        self.inner.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
     }
 }
 

@@ -89,7 +89,7 @@ impl Model {
     }
 
     /// Linux's `may_delete`.
-    fn may_delete(&self, who: &User, dir: Ino, victim: Ino, as_dir: bool) -> Found<()> {
+    pub(super) fn may_delete(&self, who: &User, dir: Ino, victim: Ino, as_dir: bool) -> Found<()> {
         self.permit(who, dir, 3)?;
         let sticky = self.inode(dir).mode & 0o1000 != 0;
         if sticky && !self.is_owner(who, dir) && !self.is_owner(who, victim) {
@@ -102,7 +102,7 @@ impl Model {
         }
     }
 
-    fn may_create(&self, who: &User, dir: Ino) -> Found<()> {
+    pub(super) fn may_create(&self, who: &User, dir: Ino) -> Found<()> {
         if self.inode(dir).nlink == 0 {
             return Err(Errno::ENOENT);
         }
@@ -163,7 +163,7 @@ impl Model {
     }
 
     /// `fs.protected_hardlinks`.
-    fn may_link(&self, who: &User, ino: Ino) -> Found<()> {
+    pub(super) fn may_link(&self, who: &User, ino: Ino) -> Found<()> {
         let inode = self.inode(ino);
         let safe = inode.is_regular()
             && inode.mode & 0o4000 == 0
@@ -177,7 +177,7 @@ impl Model {
     }
 
     /// Is `dir` the directory `top`, or below it?
-    fn is_within(&self, mut dir: Ino, top: Ino) -> bool {
+    pub(super) fn is_within(&self, mut dir: Ino, top: Ino) -> bool {
         loop {
             if dir == top {
                 return true;
@@ -266,14 +266,23 @@ impl Model {
         match target {
             Some(target) if exchange => {
                 self.put_entry(old_dir, old_name, target);
-                self.touch(target, false);
+                self.touch_renamed(target);
             }
             Some(target) => self.drop_link(target),
             None => {}
         }
-        self.touch(source, false);
+        self.touch_renamed(source);
         self.touch(old_dir, true);
         self.touch(new_dir, true);
+    }
+
+    fn touch_renamed(&mut self, ino: Ino) {
+        self.touch(ino, false);
+        let now = self.now;
+        let linked = !self.inode(ino).is_dir() && self.inode(ino).nlink > 1;
+        if linked && !self.rules.rename_touches_linked {
+            self.inode_mut(ino).ctime = Time::Maybe(now);
+        }
     }
 
     fn take_entry(&mut self, dir: Ino, name: &[u8]) {

@@ -1,0 +1,34 @@
+# Saker: what to type. `make run` and `make test` need Debian 12 or newer, root or sudo, and
+# rustup's stable toolchain; they install what else is missing.
+
+.PHONY: help run stop test test-long bench fmt lint
+
+help:
+	@echo "make run        build, start a cluster in .saker, mount it at mnt, try it; leaves it running"
+	@echo "make stop       stop it (saker up starts it again; saker down --wipe deletes it)"
+	@echo "make test       everything that CI runs"
+	@echo "make test-long  the same with the long forms"
+	@echo "make bench      measure this machine: engine, network, cluster, mount"
+	@echo "make fmt lint   format; clippy with all warnings as errors"
+
+run:
+	scripts/run.sh
+
+stop:
+	scripts/stop.sh
+
+test:
+	scripts/test.sh
+
+test-long:
+	scripts/test.sh long
+
+bench:
+	scripts/bench.sh
+
+fmt:
+	cargo fmt --all
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings

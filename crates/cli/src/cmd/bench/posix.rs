@@ -1,0 +1,101 @@
+//! A mounted file system, through system calls.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::target::{Dir, Target};
+
+/// A directory of any file system.
+#[derive(Clone)]
+pub struct Posix {
+    base: Arc<PathBuf>,
+}
+
+impl Posix {
+    /// Works in `base`, which does not exist yet.
+    pub fn new(base: PathBuf) -> Posix {
+        Posix { base: Arc::new(base) }
+    }
+}
+
+fn short() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than it was written")
+}
+
+impl Target for Posix {
+    type Place = PathBuf;
+
+    fn place(&self, dir: &Dir, name: &str) -> PathBuf {
+        let mut path = self.base.as_ref().clone();
+        path.extend(dir);
+        path.push(name);
+        path
+    }
+
+    /// Nothing here ever waits for anything but a system call.
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                return output;
+            }
+        }
+    }
+
+    async fn create(&self, place: &PathBuf) -> io::Result<()> {
+        File::create_new(place).map(drop)
+    }
+
+    async fn getattr(&self, place: &PathBuf) -> io::Result<()> {
+        std::fs::symlink_metadata(place).map(drop)
+    }
+
+    async fn open(&self, place: &PathBuf) -> io::Result<()> {
+        File::open(place).map(drop)
+    }
+
+    async fn unlink(&self, place: &PathBuf) -> io::Result<()> {
+        std::fs::remove_file(place)
+    }
+
+    async fn mkdir(&self, place: &PathBuf) -> io::Result<()> {
+        std::fs::create_dir(place)
+    }
+
+    async fn rmdir(&self, place: &PathBuf) -> io::Result<()> {
+        std::fs::remove_dir(place)
+    }
+
+    async fn write(&self, place: &PathBuf, content: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(place)?;
+        file.write_all(content)
+    }
+
+    async fn read(&self, place: &PathBuf, len: usize) -> io::Result<()> {
+        let mut file = File::open(place)?;
+        let mut content = vec![0; len];
+        file.read_exact(&mut content).map_err(|_| short())
+    }
+
+    fn make_base(&self) -> io::Result<()> {
+        std::fs::create_dir(self.base.as_path())
+    }
+
+    fn remove_base(&self) -> io::Result<()> {
+        std::fs::remove_dir_all(self.base.as_path())
+    }
+}
+
+/// Type of the file system that holds a path, for the report.
+pub fn fstype(path: &Path) -> String {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mounts = crate::procfs::mounts().unwrap_or_default();
+    let above = mounts.into_iter().rev().filter(|mount| real.starts_with(&mount.point));
+    let innermost = above.max_by_key(|mount| mount.point.components().count());
+    innermost.map_or_else(|| "unknown".to_owned(), |mount| mount.fstype)
+}

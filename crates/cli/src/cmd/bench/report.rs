@@ -1,0 +1,166 @@
+//! What a benchmark says: one JSON document, or a table.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::load::{Load, Measured};
+use crate::fail::{Context, Outcome};
+
+/// All phases (contract.md).
+#[derive(Serialize)]
+pub struct Report {
+    /// What was measured.
+    pub system: String,
+    /// Cores of this machine.
+    pub cores: usize,
+    /// Were they kept awake?
+    pub spin: bool,
+    /// Directories above each file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    /// In the order in which they ran.
+    pub phases: Vec<Phase>,
+}
+
+/// One phase.
+#[derive(Clone, Debug, Serialize)]
+pub struct Phase {
+    /// What was done.
+    pub phase: String,
+    /// Threads.
+    pub threads: usize,
+    /// Operations under way on each.
+    pub inflight: usize,
+    /// Operations that succeeded.
+    pub ops: u64,
+    /// Wall time.
+    pub seconds: f64,
+    /// Operations in a second.
+    pub ops_per_s: f64,
+    /// File data moved in a second; 0 when none is.
+    pub mib_per_s: f64,
+    /// Latencies.
+    pub mean_us: f64,
+    #[allow(missing_docs)]
+    pub p50_us: f64,
+    #[allow(missing_docs)]
+    pub p99_us: f64,
+    #[allow(missing_docs)]
+    pub max_us: f64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// CPU time of each process.
+    pub cpu_us_per_op: BTreeMap<String, f64>,
+}
+
+impl Phase {
+    /// From what was measured. `bytes`: file data of one operation.
+    pub fn new(
+        name: &str,
+        load: Load,
+        measured: &Measured,
+        bytes: u64,
+        cpu: BTreeMap<String, Duration>,
+    ) -> Phase {
+        let ops: u64 = measured.done.iter().sum();
+        let seconds = measured.time.as_secs_f64().max(1e-9);
+        let ops_per_s = ops as f64 / seconds;
+        let us = |ns: f64| ns / 1e3;
+        let latency = &measured.latency_ns;
+        let per_op = |time: Duration| time.as_secs_f64() * 1e6 / ops.max(1) as f64;
+        Phase {
+            phase: name.to_owned(),
+            threads: load.threads,
+            inflight: load.inflight,
+            ops,
+            seconds,
+            ops_per_s,
+            mib_per_s: ops_per_s * bytes as f64 / (1 << 20) as f64,
+            mean_us: us(latency.mean()),
+            p50_us: us(latency.value_at_quantile(0.5) as f64),
+            p99_us: us(latency.value_at_quantile(0.99) as f64),
+            max_us: us(latency.max() as f64),
+            errors: measured.errors,
+            cpu_us_per_op: cpu.into_iter().map(|(name, time)| (name, per_op(time))).collect(),
+        }
+    }
+}
+
+impl Report {
+    /// Prints it.
+    pub fn print(&self, json: bool) -> Outcome {
+        if json {
+            println!("{}", serde_json::to_string_pretty(self).about("report")?);
+            return Ok(());
+        }
+        let awake = if self.spin { ", cores kept awake" } else { "" };
+        println!("{} ({} cores{awake})", self.system, self.cores);
+        println!(
+            "{:<8} {:>9} {:>8} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>6}  CPU us/op",
+            "phase", "ops", "seconds", "ops/s", "MiB/s", "mean us", "p50 us", "p99 us", "max us",
+            "errors"
+        );
+        for phase in &self.phases {
+            println!(
+                "{:<8} {:>9} {:>8.2} {:>10.0} {:>8.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>6}  {}",
+                phase.phase,
+                phase.ops,
+                phase.seconds,
+                phase.ops_per_s,
+                phase.mib_per_s,
+                phase.mean_us,
+                phase.p50_us,
+                phase.p99_us,
+                phase.max_us,
+                phase.errors,
+                cpu_text(&phase.cpu_us_per_op),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Roles of one kind together: `client 3.1, mnode 9.8`.
+fn cpu_text(per_process: &BTreeMap<String, f64>) -> String {
+    let mut kinds: BTreeMap<&str, f64> = BTreeMap::new();
+    for (name, us) in per_process {
+        let numbered = name.rsplit_once('-').filter(|(_, n)| n.parse::<u32>().is_ok());
+        *kinds.entry(numbered.map_or(name.as_str(), |(kind, _)| kind)).or_default() += us;
+    }
+    let parts: Vec<String> = kinds.iter().map(|(kind, us)| format!("{kind} {us:.1}")).collect();
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hdrhistogram::Histogram;
+
+    #[test]
+    fn figures_follow_from_what_was_measured() {
+        let mut latency_ns = Histogram::new(3).unwrap();
+        [10_000u64, 20_000, 30_000, 1_000_000].iter().for_each(|ns| latency_ns += *ns);
+        let measured = Measured {
+            done: vec![3, 1],
+            errors: 2,
+            first_error: None,
+            time: Duration::from_secs(2),
+            latency_ns,
+        };
+        let cpu = BTreeMap::from([("mnode-0".to_owned(), Duration::from_micros(40))]);
+        let load = Load { threads: 2, inflight: 1 };
+        let phase = Phase::new("write", load, &measured, 1 << 20, cpu);
+        assert_eq!((phase.ops, phase.errors, phase.ops_per_s, phase.mib_per_s), (4, 2, 2.0, 2.0));
+        assert!((phase.p50_us - 20.0).abs() < 0.1 && (phase.max_us - 1000.0).abs() < 1.0);
+        assert_eq!(phase.cpu_us_per_op["mnode-0"], 10.0);
+    }
+
+    #[test]
+    fn roles_of_a_kind_are_added() {
+        let all = [("client", 1.0), ("mnode-0", 2.0), ("mnode-1", 3.5)];
+        let all = all.into_iter().map(|(name, us)| (name.to_owned(), us)).collect();
+        assert_eq!(cpu_text(&all), "client 1.0, mnode 5.5");
+    }
+}

@@ -1,0 +1,69 @@
+//! `saker bench small`: whole small files.
+
+use std::io;
+use std::sync::Arc;
+
+use saker_runtime::rand::Rng;
+
+use super::Common;
+use super::libfs::LibFs;
+use super::load::{Operation, Share};
+use super::meta::{Bench, Prepared};
+use super::target::{Dir, Target};
+use crate::fail::Outcome;
+
+/// Measure small files: write them (open, write, close), read them (open, read, close).
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Bytes of a file.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    size: u64,
+}
+
+#[derive(Clone)]
+struct SmallOp {
+    dirs: Arc<Vec<Dir>>,
+    content: Arc<Vec<u8>>,
+    /// Files of each worker that are there to be read; none: write.
+    written: Option<Arc<Vec<u64>>>,
+}
+
+impl<T: Target> Operation<T> for SmallOp {
+    async fn run(&self, target: &T, worker: usize, n: u64) -> io::Result<()> {
+        let place = |n: u64| target.place(&self.dirs[worker], &format!("s{worker}-{n}"));
+        match &self.written {
+            None => target.write(&place(n), &self.content).await,
+            Some(written) => {
+                let place = place(n % written[worker].max(1));
+                target.read(&place, self.content.len()).await
+            }
+        }
+    }
+}
+
+pub fn run(args: &Args) -> Outcome<u8> {
+    let size = args.size;
+    match Bench::<LibFs>::prepare(&args.common)? {
+        Prepared::LibFs(bench) => bench.run(&args.common, |bench| phases(bench, size)),
+        Prepared::Posix(bench) => bench.run(&args.common, |bench| phases(bench, size)),
+    }
+}
+
+fn phases<T: Target>(bench: &mut Bench<T>, size: u64) -> Outcome {
+    // Not zeros: some file systems store those for free.
+    let mut content = vec![0; size as usize];
+    Rng::seeded(size).fill(&mut content);
+    let write = SmallOp { dirs: bench.dirs(), content: Arc::new(content), written: None };
+    let until = bench.until;
+    let written = bench.phase("write", until, Share::Open, size, &write)?;
+    if written.iter().all(|n| *n == 0) {
+        return Ok(());
+    }
+    let busy = written.iter().map(|n| if *n > 0 { u64::MAX } else { 0 }).collect();
+    let read = SmallOp { written: Some(Arc::new(written)), ..write };
+    bench.phase("read", until, Share::Each(Arc::new(busy)), size, &read)?;
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! What is measured: a file system, seen through LibFS or through system calls.
+
+use std::io;
+
+/// A directory below the benchmark's own one: names from there down.
+pub type Dir = Vec<String>;
+
+/// A file system under test. Every method is one public call, or the smallest pair of calls that
+/// leaves nothing open. Implementations block or wait, as they like: each runs under its own
+/// [`Target::block_on`].
+pub trait Target: Clone + Send + 'static {
+    /// A place of an entry, made outside the time that is measured.
+    type Place;
+
+    /// Where `name` in `dir` is.
+    fn place(&self, dir: &Dir, name: &str) -> Self::Place;
+    /// Runs a future of this target on the calling thread.
+    fn block_on<F: Future>(&self, future: F) -> F::Output;
+    /// Makes an empty file, and closes it.
+    async fn create(&self, place: &Self::Place) -> io::Result<()>;
+    /// stat(2).
+    async fn getattr(&self, place: &Self::Place) -> io::Result<()>;
+    /// Opens for reading, and closes.
+    async fn open(&self, place: &Self::Place) -> io::Result<()>;
+    /// unlink(2).
+    async fn unlink(&self, place: &Self::Place) -> io::Result<()>;
+    /// mkdir(2).
+    async fn mkdir(&self, place: &Self::Place) -> io::Result<()>;
+    /// rmdir(2).
+    async fn rmdir(&self, place: &Self::Place) -> io::Result<()>;
+    /// Makes a file with this content, and closes it.
+    async fn write(&self, place: &Self::Place, content: &[u8]) -> io::Result<()>;
+    /// Reads a file of so many bytes from the start to the end; an error if it is shorter.
+    async fn read(&self, place: &Self::Place, len: usize) -> io::Result<()>;
+    /// Makes the benchmark's own directory.
+    fn make_base(&self) -> io::Result<()>;
+    /// Removes it with all that is in it.
+    fn remove_base(&self) -> io::Result<()>;
+}

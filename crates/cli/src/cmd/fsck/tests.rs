@@ -1,0 +1,279 @@
+//! The checks on made-up clusters: a sound one is found sound, each kind of damage is found.
+
+use bytes::Bytes;
+use prost::Message;
+use saker_types::change::{Gone, entry_key, id_key, table};
+use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
+use saker_types::wire::{ChunkInfo, Row, Totals};
+use saker_types::{Attr, ClusterMap, Inode, InodeId, Locator, ROOT, ShardNo, StoreNo};
+
+use super::check::{Look, check};
+use super::chunks::{Chunks, Merge};
+use super::problem::Kind;
+use super::rows::Rows;
+
+const DIR: u32 = 0o040_755;
+const FILE: u32 = 0o100_644;
+
+fn map() -> ClusterMap {
+    ClusterMap {
+        uuid: Bytes::from_static(&[7; 16]),
+        hash_seed: 42,
+        shards: vec![ShardInfo::default(); 3],
+        stores: vec![StoreInfo::default(); 2],
+        slots: initial_slots(3),
+        replicas: 2,
+        ..Default::default()
+    }
+}
+
+fn attr(id: InodeId, mode: u32) -> Attr {
+    Attr { id, mode, nlink: 1, ..Default::default() }
+}
+
+fn inode(attr: Attr) -> Inode {
+    Inode { attr, ..Default::default() }
+}
+
+/// Rows by shard, and chunks.
+struct World {
+    map: ClusterMap,
+    rows: Vec<Vec<Row>>,
+    chunks: Vec<(StoreNo, ChunkInfo)>,
+}
+
+impl World {
+    fn put(&mut self, shard: ShardNo, key: Bytes, value: Vec<u8>) {
+        let rows = &mut self.rows[usize::from(shard)];
+        rows.retain(|row| row.key != key);
+        rows.push(Row { key, value: value.into() });
+        rows.sort_by(|a, b| a.key.cmp(&b.key));
+    }
+
+    fn entry(&mut self, pid: InodeId, name: &str, inode: &Inode) {
+        let shard = self.map.shard_of_name(name.as_bytes());
+        let key = entry_key(&self.map.key(pid, name.as_bytes()));
+        self.put(shard, key, inode.encode_to_vec());
+        if pid != 0 {
+            let key = id_key(table::TOTALS, pid);
+            let rows = &self.rows[usize::from(shard)];
+            let old = rows.iter().find(|row| row.key == key).map(|row| row.value.clone());
+            let mut totals = Totals::decode(old.unwrap_or_default()).unwrap();
+            totals.entries += 1;
+            totals.subdirs += u64::from(inode.attr.is_dir());
+            self.put(shard, key, totals.encode_to_vec());
+        }
+    }
+
+    fn remove(&mut self, prefix: u8, id: InodeId) {
+        for rows in &mut self.rows {
+            rows.retain(|row| row.key != id_key(prefix, id));
+        }
+    }
+
+    fn chunk(&mut self, id: InodeId, index: u64) {
+        for store in [0, 1] {
+            let info = ChunkInfo { id, index, len: 9, problem: String::new() };
+            self.chunks.push((store, info));
+        }
+    }
+
+    /// `/a` (10) with file `f` (11, 5 MiB in chunks), a file with two names (12), an orphan (13).
+    fn sound() -> World {
+        let mut world = World { map: map(), rows: vec![Vec::new(); 3], chunks: Vec::new() };
+        world.entry(0, "", &inode(attr(ROOT, DIR)));
+        world.entry(ROOT, "a", &inode(attr(10, DIR)));
+        let file = Attr { size: 5 << 20, chunked: true, ..attr(11, FILE) };
+        world.entry(10, "f", &inode(file));
+        world.chunk(11, 0);
+        world.chunk(11, 1);
+        let slot = u32::from(world.map.slot(b"x"));
+        let reference = Inode { home_slot: Some(slot), ..inode(attr(12, FILE)) };
+        world.entry(10, "x", &reference);
+        world.entry(ROOT, "y", &reference);
+        let linked = inode(Attr { nlink: 2, ..attr(12, FILE) });
+        world.put(world.map.shard_of_slot(slot as u16), id_key(table::ATTR, 12), linked.encode_to_vec());
+        let orphan = Some(inode(Attr { chunked: true, ..attr(13, FILE) }));
+        let gone = Gone { moved: None, orphan };
+        world.put(0, id_key(table::GONE, 13), gone.encode_to_vec());
+        world
+    }
+
+    fn look(&self, strict: bool) -> Look {
+        let mut rows = Rows::default();
+        for (shard, of_shard) in (0..).zip(&self.rows) {
+            let mut part = Rows::default();
+            of_shard.iter().for_each(|row| part.add(&self.map, shard, row));
+            rows.append(part);
+        }
+        let mut merge = Merge::of([0, 1]);
+        for store in [0, 1] {
+            let mine = self.chunks.iter().filter(|(s, _)| *s == store);
+            let mut mine: Vec<ChunkInfo> = mine.map(|(_, info)| info.clone()).collect();
+            mine.sort_by_key(|info| (info.id, info.index));
+            merge.feed(store, mine, true);
+        }
+        let mut chunks = Chunks::default();
+        while let Some(copies) = merge.next() {
+            chunks.add(&self.map, &copies);
+        }
+        check(&self.map, rows, chunks, strict)
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        let mut kinds: Vec<Kind> =
+            self.look(true).problems.list.iter().map(|problem| problem.kind).collect();
+        kinds.sort();
+        kinds.dedup();
+        kinds
+    }
+}
+
+#[test]
+fn a_sound_cluster_is_sound() {
+    let world = World::sound();
+    let look = world.look(true);
+    assert_eq!(look.problems.list, []);
+    assert_eq!((look.inodes, look.chunks, look.under_replicated), (4, 2, 0));
+}
+
+#[test]
+fn each_damage_is_found() {
+    type Break = fn(&mut World);
+    let cases: [(Break, &[Kind]); 17] = [
+        (|w| w.entry(99, "lost", &inode(attr(20, FILE))), &[Kind::MissingParent]),
+        (|w| w.entry(ROOT, "again", &inode(attr(10, DIR))), &[Kind::DuplicateDirectory]),
+        (|w| w.entry(10, "twin", &inode(attr(11, FILE))), &[Kind::DuplicateInode]),
+        (
+            |w| {
+                w.entry(31, "p", &inode(attr(30, DIR)));
+                w.entry(30, "q", &inode(attr(31, DIR)));
+            },
+            &[Kind::Unreachable],
+        ),
+        (|w| w.remove(table::ATTR, 12), &[Kind::MissingAttributes]),
+        (
+            |w| w.put(1, id_key(table::ATTR, 40), inode(attr(40, FILE)).encode_to_vec()),
+            &[Kind::StrayAttributes],
+        ),
+        (
+            |w| {
+                let reference = Inode { home_slot: Some(3), ..inode(attr(12, FILE)) };
+                w.entry(10, "z", &reference);
+            },
+            &[Kind::MissingAttributes],
+        ),
+        (
+            |w| w.entry(ROOT, "two", &inode(Attr { nlink: 2, ..attr(21, FILE) })),
+            &[Kind::LinkCount],
+        ),
+        (|w| w.remove(table::TOTALS, 10), &[Kind::WrongTotals]),
+        (
+            |w| {
+                let totals = Totals { entries: 3, ..Default::default() };
+                w.put(2, id_key(table::TOTALS, 77), totals.encode_to_vec());
+            },
+            &[Kind::WrongTotals],
+        ),
+        (
+            |w| {
+                let row = inode(attr(11, FILE));
+                let gone = Gone { moved: None, orphan: Some(row) };
+                w.put(0, id_key(table::GONE, 11), gone.encode_to_vec());
+            },
+            &[Kind::LivingOrphan],
+        ),
+        (
+            |w| w.put(0, id_key(table::GONE, 50), Gone::default().encode_to_vec()),
+            &[Kind::BadGoneRecord],
+        ),
+        (|w| w.chunk(60, 0), &[Kind::LeakedChunks]),
+        (|w| w.chunk(11, 2), &[Kind::BeyondEnd]),
+        (|w| w.chunks[0].1.problem = "checksum".into(), &[Kind::BadChunk]),
+        (|w| w.chunks[0].1.len = 8, &[Kind::DifferentCopies]),
+        (|w| w.put(0, Bytes::from_static(b"I12"), Vec::new()), &[Kind::CorruptRow]),
+    ];
+    for (n, (damage, expected)) in cases.into_iter().enumerate() {
+        let mut world = World::sound();
+        damage(&mut world);
+        assert_eq!(world.kinds(), expected, "case {n}");
+    }
+}
+
+#[test]
+fn a_row_on_the_wrong_shard_is_found() {
+    let mut world = World::sound();
+    let owner = world.map.shard_of_name(b"f");
+    let key = entry_key(&world.map.key(10, b"f"));
+    let rows = &mut world.rows[usize::from(owner)];
+    let at = rows.iter().position(|row| row.key == key).unwrap();
+    let row = rows.remove(at);
+    world.put((owner + 1) % 3, row.key, row.value.to_vec());
+    // Both shards' totals are wrong then, too.
+    assert_eq!(world.kinds(), [Kind::WrongShard, Kind::WrongTotals]);
+}
+
+#[test]
+fn a_missing_copy_is_counted_and_a_moved_one_told() {
+    let mut world = World::sound();
+    world.chunks.remove(0);
+    assert_eq!(world.look(true).under_replicated, 1);
+    world.map.replicas = 1;
+    let kinds = world.kinds();
+    assert_eq!(kinds, [Kind::MisplacedChunk]);
+}
+
+#[test]
+fn without_a_root_nothing_else_is_guessed() {
+    let mut world = World::sound();
+    for rows in &mut world.rows {
+        rows.retain(|row| row.key != entry_key(&world.map.key(0, b"")));
+    }
+    assert_eq!(world.kinds(), [Kind::NoRoot]);
+}
+
+#[test]
+fn open_files_may_have_chunks_beyond_their_size() {
+    let mut world = World::sound();
+    world.chunk(11, 7);
+    assert_eq!(world.look(false).problems.list, []);
+}
+
+#[test]
+fn a_moved_record_is_no_problem() {
+    let mut world = World::sound();
+    let moved = Some(Locator { pid: 10, name: Bytes::from_static(b"f"), id: 11, home_slot: None });
+    let gone = Gone { moved, orphan: None };
+    world.put(1, id_key(table::GONE, 11), gone.encode_to_vec());
+    assert_eq!(world.kinds(), []);
+}
+
+#[test]
+fn a_second_look_drops_what_it_does_not_see() {
+    let mut world = World::sound();
+    world.chunk(60, 0);
+    let before = world.look(true).problems;
+    world.chunk(61, 0);
+    let mut after = world.look(true).problems;
+    assert_eq!(after.list.len(), 2);
+    after.keep_seen_before(&before);
+    assert_eq!(after.list.len(), 1);
+    let mut sound = World::sound().look(true).problems;
+    sound.keep_seen_before(&before);
+    assert_eq!(sound.list, []);
+}
+
+#[test]
+fn lists_are_merged_in_order_as_they_come() {
+    let info = |id, index| ChunkInfo { id, index, len: 1, problem: String::new() };
+    let mut merge = Merge::of([0, 1]);
+    assert_eq!((merge.hungry(), merge.next()), (vec![0, 1], None));
+    merge.feed(0, vec![info(1, 0), info(3, 0)], true);
+    assert_eq!(merge.next(), None);
+    merge.feed(1, vec![info(1, 0)], false);
+    assert_eq!(merge.next().unwrap().len(), 2);
+    assert_eq!(merge.hungry(), [1]);
+    merge.feed(1, vec![info(2, 5)], true);
+    let ids: Vec<InodeId> = std::iter::from_fn(|| merge.next()).map(|copies| copies[0].1.id).collect();
+    assert_eq!(ids, [2, 3]);
+}

@@ -1,0 +1,12 @@
+//! The commands, one file each.
+
+pub mod bench;
+pub mod down;
+pub mod fs;
+pub mod fsck;
+pub mod mount;
+pub mod rmr;
+pub mod serve;
+pub mod status;
+pub mod supervise;
+pub mod up;

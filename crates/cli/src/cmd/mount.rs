@@ -1,0 +1,219 @@
+//! `saker mount`, `mount.saker` and `saker umount`.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use saker_client::ClientOptions;
+use saker_fuse::{Mount, MountOptions};
+use saker_runtime::{telemetry, thread};
+
+use crate::fail::{Context, Failure, Outcome};
+use crate::signals::{Signal, Signals};
+use crate::{mountpoint, process, session};
+
+/// Mount a cluster at a directory.
+///
+/// Returns when the mount works; the process that serves it goes on in the background. Also
+/// called as mount.saker, by mount(8) for file systems of type saker in fstab(5):
+///   127.0.0.1:7400  /data  saker  defaults,_netdev  0  0
+///
+/// Options (-o): ro, rw, [no]allow_other (default as root: allow_other), [no]dev, [no]suid,
+/// [no]exec, fsname=TEXT, entry_timeout=S, attr_timeout=S, threads_max=N. With entry_timeout the
+/// kernel keeps names for that long without asking: changes by others are seen later.
+///
+/// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// The cluster: host:port[,host:port...] of coordinators, or a directory of `saker up`.
+    #[arg(value_name = "CLUSTER")]
+    cluster: String,
+    /// Where to mount it.
+    #[arg(value_name = "MNT")]
+    point: PathBuf,
+    /// Options, separated by commas.
+    #[arg(short = 'o', value_name = "OPTS", value_delimiter = ',')]
+    options: Vec<String>,
+    /// Serve in this process, until it is unmounted or gets SIGTERM.
+    #[arg(long)]
+    foreground: bool,
+    /// Where the background process writes its log.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Descriptor that hears whether the mount works.
+    #[arg(long, hide = true, value_name = "FD")]
+    ready_fd: Option<RawFd>,
+}
+
+/// Unmount a Saker file system.
+#[derive(clap::Args)]
+pub struct UmountArgs {
+    /// Where it is mounted.
+    #[arg(value_name = "MNT")]
+    point: PathBuf,
+    /// Take it out of the tree now, also when it is in use.
+    #[arg(short, long)]
+    lazy: bool,
+}
+
+/// What mount(8) calls: `mount.saker SPEC DIR [-sfnv] [-N NS] [-t TYPE] [-o OPTS]`.
+#[derive(clap::Parser)]
+#[command(name = "mount.saker")]
+struct Helper {
+    spec: String,
+    dir: PathBuf,
+    #[arg(short = 'o', value_delimiter = ',')]
+    options: Vec<String>,
+    /// Only pretend.
+    #[arg(short)]
+    fake: bool,
+    #[arg(short, hide = true)]
+    sloppy: bool,
+    #[arg(short, hide = true)]
+    no_mtab: bool,
+    #[arg(short, hide = true)]
+    verbose: bool,
+    #[arg(short, hide = true)]
+    t: Option<String>,
+}
+
+/// Exit codes of mount(8).
+pub const MOUNT_USAGE: u8 = 1;
+const MOUNT_SYSTEM: u8 = 2;
+const MOUNT_FAILED: u8 = 32;
+/// How long the background process may take until the mount works.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Runs `saker mount`.
+pub fn run(args: &Args) -> Outcome<u8> {
+    let mounted = if args.foreground { serve(args) } else { in_background(args) };
+    mounted.map_err(|failure| {
+        let code = if failure.code == 1 { MOUNT_FAILED } else { failure.code };
+        failure.with_code(code)
+    })
+}
+
+/// Runs as mount.saker.
+pub fn run_helper(args: &[OsString]) -> Outcome<u8> {
+    let helper = match <Helper as clap::Parser>::try_parse_from(args) {
+        Ok(helper) => helper,
+        Err(error) => {
+            // Nothing can be said when the output is closed.
+            let _ = error.print();
+            return Ok(if error.use_stderr() { MOUNT_USAGE } else { 0 });
+        }
+    };
+    if helper.fake {
+        return Ok(0);
+    }
+    let (cluster, point, options) = (helper.spec, helper.dir, helper.options);
+    run(&Args { cluster, point, options, foreground: false, log: None, ready_fd: None })
+}
+
+/// Runs `saker umount`.
+pub fn run_umount(args: &UmountArgs) -> Outcome<u8> {
+    let plain = std::path::absolute(&args.point).about(args.point.display())?;
+    let point = match mountpoint::is_mounted(&plain) {
+        true => plain,
+        false => std::fs::canonicalize(&plain).about(plain.display())?,
+    };
+    if !mountpoint::is_mounted(&point) {
+        return Err(Failure::new(point.display(), "no Saker file system is mounted there"));
+    }
+    mountpoint::unmount(&point, args.lazy).map_err(|why| {
+        let busy = why.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error());
+        let hint = if busy { " (fuser -vm shows by whom; -l takes it away)" } else { "" };
+        Failure::new(point.display(), format!("{why}{hint}"))
+    })?;
+    Ok(0)
+}
+
+/// Serves the mount in this process.
+fn serve(args: &Args) -> Outcome<u8> {
+    // Before any thread is started, so that all of them leave the signals to us.
+    let signals = Signals::block().about("signals")?;
+    telemetry::init();
+    // SAFETY: the parent passes a descriptor for this process alone, and nobody else uses it.
+    let ready = args.ready_fd.map(|fd| unsafe { std::fs::File::from_raw_fd(fd) });
+    let mount = match mount(args) {
+        Ok(mount) => mount,
+        Err(failure) => {
+            tell(ready, &failure.to_string());
+            return Err(failure);
+        }
+    };
+    let handle = mount.handle();
+    let wait = move || {
+        while !matches!(signals.wait(), Ok(Signal::Stop) | Err(_)) {}
+        if let Err(error) = handle.unmount() {
+            tracing::error!("{error}");
+        }
+    };
+    thread::spawn("signals", wait).about("thread")?;
+    tell(ready, READY);
+    mount.run().map(|()| 0).about(args.point.display())
+}
+
+const READY: &str = "ready";
+
+fn tell(ready: Option<std::fs::File>, text: &str) {
+    if let Some(mut ready) = ready {
+        // Whoever started us may be gone: the mount works all the same.
+        let _ = ready.write_all(text.as_bytes());
+    }
+}
+
+fn mount(args: &Args) -> Outcome<Mount> {
+    let options = args.options.join(",");
+    let mut options = MountOptions::parse(&options)
+        .map_err(|why| Failure::usage("-o", why).with_code(MOUNT_USAGE))?;
+    let spec = spec(&args.cluster)?;
+    options.fsname.get_or_insert(spec);
+    let session = session::connect(&args.cluster, ClientOptions::default())?;
+    Mount::new(session.fs, &args.point, options).map_err(|why| mountpoint::explain(&args.point, &why))
+}
+
+/// The source that mount(8) shows. Commands find the cluster of a path by it, and `mount -a` sees
+/// by it that an entry of fstab is mounted already.
+fn spec(cluster: &str) -> Outcome<String> {
+    match session::resolve(cluster)? {
+        saker_client::ClusterAddr::Dir(dir) => Ok(dir.display().to_string()),
+        saker_client::ClusterAddr::Coordinators(_) => Ok(cluster.to_owned()),
+    }
+}
+
+/// Starts a process that serves the mount, and waits until it works.
+fn in_background(args: &Args) -> Outcome<u8> {
+    let system = |failure: Failure| failure.with_code(MOUNT_SYSTEM);
+    let point = std::fs::canonicalize(&args.point).about(args.point.display())?;
+    let cluster = spec(&args.cluster)?;
+    let (ours, theirs) = pipe().about("pipe").map_err(system)?;
+    let mut command: Vec<OsString> = vec!["mount".into(), cluster.into(), point.clone().into()];
+    if !args.options.is_empty() {
+        command.extend(["-o".into(), args.options.join(",").into()]);
+    }
+    command.extend(["--foreground".into(), "--ready-fd".into()]);
+    command.push(theirs.as_raw_fd().to_string().into());
+    let log = args.log.as_deref().unwrap_or(Path::new("/dev/null"));
+    let child = process::spawn_daemon(&command, log, Some(&theirs)).map_err(system)?;
+    drop(theirs);
+    let mut said = String::new();
+    std::fs::File::from(ours).read_to_string(&mut said).about("pipe").map_err(system)?;
+    if said != READY {
+        let nothing = format!("process {} ended without a word", child.id());
+        let why = if said.is_empty() { nothing } else { said };
+        return Err(Failure::new("mount", why));
+    }
+    match mountpoint::wait_mounted(&point, PATIENCE) {
+        true => Ok(0),
+        false => Err(Failure::new(point.display(), "mounted, but it does not answer")),
+    }
+}
+
+/// A pipe whose writing end survives exec in the one child that is given it.
+fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
+}

@@ -1,0 +1,316 @@
+//! `saker up`: a whole cluster on this machine.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use rustix::process::Signal;
+use saker_runtime::{thread, time};
+
+use super::{down, supervise};
+use crate::fail::{Context, Failure, Outcome};
+use crate::layout::{Cluster, ClusterDir, Role, RoleId, Size};
+use crate::process;
+use crate::signals::Signals;
+use crate::{mountpoint, ports, probe, procfs, supervisor};
+
+/// Start a cluster on this machine, or start again what is not running.
+///
+/// Makes the directory D with the settings, logs and data of one coordinator, some MNodes and
+/// some stores, starts each as its own process under a supervisor, and returns when all serve.
+/// On a directory that has a cluster already, it starts what does not run and adopts what does;
+/// the supervisor may be killed at any time.
+///
+/// Examples:
+///   saker up --mount ./mnt                     4 MNodes, 2 stores, mounted
+///   saker up --dir /srv/a --mnodes 8 --stores 3 --replicas 2
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// Where the cluster's settings, logs and data are.
+    #[arg(long, value_name = "D", default_value = ".saker")]
+    dir: PathBuf,
+    /// Mount the file system there, too; the directory is made if it is missing.
+    #[arg(long, value_name = "MNT")]
+    mount: Option<PathBuf>,
+    /// Metadata nodes of a new cluster [default: 4].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    mnodes: Option<u32>,
+    /// Stores of a new cluster [default: 2].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    stores: Option<u32>,
+    /// Copies of each chunk of file data in a new cluster [default: 1].
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
+    replicas: Option<u32>,
+    /// Where MNodes keep their rows.
+    #[arg(long, value_enum, default_value_t = Engine::Embedded)]
+    engine: Engine,
+    /// Who knows which directories have changed.
+    #[arg(long, value_enum, default_value_t = Tracker::Fanout)]
+    tracker: Tracker,
+    /// Standby nodes that take over.
+    #[arg(long)]
+    ha: bool,
+    /// Do not watch the processes: what dies stays dead.
+    #[arg(long, conflicts_with = "foreground")]
+    no_supervise: bool,
+    /// Stay, and stop the cluster at Ctrl-C or SIGTERM (for service managers and containers).
+    #[arg(long)]
+    foreground: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Tables inside the MNode's process.
+    Embedded,
+    /// An own PostgreSQL of each MNode.
+    Postgres,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Tracker {
+    /// Nobody: a reader asks all MNodes.
+    Fanout,
+    /// The directory's owner.
+    Owner,
+    /// A server of its own.
+    Server,
+    /// An XDP program at the switch.
+    Switch,
+}
+
+/// How long the whole cluster may take to serve; recovery of large journals is part of it.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// A role that died this often before it served once will not serve.
+const HOPELESS_RESTARTS: u64 = 3;
+/// Files up to this size live in their inode row, bytes.
+const INLINE_MAX: u64 = saker_types::limits::INLINE_BYTES_MAX;
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<u8> {
+    refuse_what_is_missing(args)?;
+    // Before any thread is started, so that all of them leave the signals to us.
+    let signals = args.foreground.then(Signals::block).transpose().about("signals")?;
+    let dir = ClusterDir::new(&args.dir)?;
+    dir.make()?;
+    let lock = lock(&dir)?;
+    let ports = ports::Lock::wait();
+    let fresh = !dir.exists();
+    let cluster = settle(&dir, args)?;
+    refuse_taken_ports(&dir, &cluster)?;
+    if let Some(signals) = signals {
+        return foreground(&dir, &cluster, &signals, (lock, ports));
+    }
+    let began = start(&dir, &cluster, args.no_supervise)?;
+    if let Err(failure) = wait_all(&dir, &cluster) {
+        if began == Began::Now {
+            // Leave no half of a cluster behind.
+            down::stop_supervisor(&dir);
+            down::stop_roles(&dir, &cluster)?;
+        }
+        return Err(failure);
+    }
+    announce(&dir, &cluster, fresh, args.no_supervise);
+    Ok(0)
+}
+
+fn refuse_what_is_missing(args: &Args) -> Outcome {
+    let missing = "not in this version of Saker";
+    if args.engine != Engine::Embedded {
+        return Err(Failure::usage("--engine postgres", missing));
+    }
+    if args.tracker != Tracker::Fanout {
+        let name = args.tracker.to_possible_value();
+        let name = name.as_ref().map_or("", |value| value.get_name());
+        return Err(Failure::usage(format!("--tracker {name}"), missing));
+    }
+    if args.ha { Err(Failure::usage("--ha", missing)) } else { Ok(()) }
+}
+
+/// One `up` or `down` at a time works on a directory. Released with the process.
+pub fn lock(dir: &ClusterDir) -> Outcome<std::fs::File> {
+    let path = dir.lock_file();
+    let file = std::fs::File::create(&path).about(path.display())?;
+    file.lock().about(path.display())?;
+    Ok(file)
+}
+
+/// The cluster of the directory; a new one if there is none.
+fn settle(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
+    let mut cluster = if dir.exists() { existing(dir, args)? } else { new(args)? };
+    let before = cluster.clone();
+    if let Some(point) = &args.mount {
+        let point = mountpoint::prepare(point)?;
+        match &cluster.mount {
+            Some(old) if *old != point && mountpoint::is_mounted(old) => {
+                let why = format!("it is mounted at {} already", old.display());
+                return Err(Failure::new(dir.path().display(), why));
+            }
+            _ => cluster.mount = Some(point),
+        }
+    }
+    if before != cluster || !dir.exists() {
+        dir.store(&cluster)?;
+    }
+    Ok(cluster)
+}
+
+fn existing(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
+    let cluster = dir.load()?;
+    let asked = [
+        ("--mnodes", args.mnodes, cluster.mnode.len() as u32),
+        ("--stores", args.stores, cluster.store.len() as u32),
+        ("--replicas", args.replicas, cluster.replicas),
+    ];
+    for (option, asked, has) in asked {
+        if asked.is_some_and(|asked| asked != has) {
+            let why = format!("there is a cluster with {has}; `saker down --wipe` deletes it");
+            return Err(Failure::usage(format!("{}: {option}", dir.path().display()), why));
+        }
+    }
+    Ok(cluster)
+}
+
+fn new(args: &Args) -> Outcome<Cluster> {
+    let mnodes = args.mnodes.unwrap_or(4);
+    let workers = (thread::parallelism() as u32 / mnodes).max(1);
+    let size = Size { mnodes, workers, stores: args.stores.unwrap_or(2) };
+    let replicas = args.replicas.unwrap_or(1);
+    if replicas > size.stores {
+        let why = format!("more copies than the {} stores", size.stores);
+        return Err(Failure::usage(format!("--replicas {replicas}"), why));
+    }
+    Cluster::plan("saker", size, replicas, INLINE_MAX)
+}
+
+/// A port of a role that does not run must be free, or somebody else has it.
+fn refuse_taken_ports(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
+    for id in cluster.roles() {
+        if process::find_role(dir, cluster, id).is_some() {
+            continue;
+        }
+        for addr in cluster.addrs(id) {
+            if !ports::is_free(addr.port()) {
+                let who = procfs::listener_of(addr.port())
+                    .unwrap_or_else(|| "a process that you may not see".to_owned());
+                let why = format!(
+                    "port {} is taken by {who}; stop that, or delete this cluster (saker down \
+                     --wipe) for one on other ports",
+                    addr.port()
+                );
+                return Err(Failure::new(id, why));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Did this call set the cluster going, or did it run?
+#[derive(PartialEq, Eq)]
+enum Began {
+    Now,
+    Before,
+}
+
+fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome<Began> {
+    let runs = |id: &RoleId| process::find_role(dir, cluster, *id).is_some();
+    let began = if cluster.roles().iter().any(runs) { Began::Before } else { Began::Now };
+    if no_supervise {
+        down::stop_supervisor(dir);
+        for id in cluster.roles().into_iter().filter(|id| !runs(id)) {
+            start_alone(dir, cluster, id)?;
+        }
+    } else if let Some(supervisor) = process::find_supervisor(dir) {
+        // It reads the settings again, and mounts again what was unmounted.
+        supervisor.signal(Signal::HUP);
+    } else {
+        let args = process::supervisor_args(dir);
+        process::spawn_daemon(&args, &dir.supervisor_log_file(), None)?;
+    }
+    Ok(began)
+}
+
+/// Without a supervisor: a role that must serve before the next one is started, so that the mount
+/// finds its cluster.
+fn start_alone(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome {
+    if let (Role::Mount, Some(point)) = (id.role, &cluster.mount) {
+        supervisor::clear_dead_mount(point)?;
+    }
+    let (_, process) = process::start_role(dir, cluster, id)?;
+    let deadline = time::now() + PATIENCE;
+    while !probe::serves(cluster, id) {
+        if !process.alive() || time::now() > deadline {
+            return Err(does_not_serve(dir, id));
+        }
+        time::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Waits until all roles serve.
+fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
+    let deadline = time::now() + PATIENCE;
+    for id in cluster.roles() {
+        while !probe::serves(cluster, id) {
+            let state = supervisor::read_state(dir);
+            let restarts = state.roles.get(&id.to_string()).map_or(0, |role| role.restarts);
+            if restarts >= HOPELESS_RESTARTS || time::now() > deadline {
+                return Err(does_not_serve(dir, id));
+            }
+            time::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok(())
+}
+
+fn does_not_serve(dir: &ClusterDir, id: RoleId) -> Failure {
+    let log = dir.log_file(id);
+    let said = process::last_log_line(&log).unwrap_or_else(|| "it said nothing".to_owned());
+    let why = format!("it does not come up: {said} (log: {})", log.display());
+    match id.role {
+        Role::Mount => mountpoint::explain(Path::new("mount"), &why),
+        Role::Coordinator | Role::Mnode | Role::Store => Failure::new(id, why),
+    }
+}
+
+/// Supervises in this process, and stops the cluster at the end.
+fn foreground(
+    dir: &ClusterDir,
+    cluster: &Cluster,
+    signals: &Signals,
+    locks: (std::fs::File, ports::Lock),
+) -> Outcome<u8> {
+    saker_runtime::telemetry::init();
+    if process::find_supervisor(dir).is_some() {
+        down::stop_supervisor(dir);
+    }
+    // Let others in again once all ports are bound; `saker down` must be able to stop us.
+    let (dir_again, cluster_again) = (dir.clone(), cluster.clone());
+    thread::spawn("wait-serving", move || {
+        match wait_all(&dir_again, &cluster_again) {
+            Ok(()) => announce(&dir_again, &cluster_again, false, false),
+            Err(failure) => eprintln!("saker: {failure}"),
+        }
+        drop(locks);
+    })
+    .about("thread")?;
+    let watched = supervise::watch(dir, signals);
+    down::stop_roles(dir, cluster)?;
+    watched.map(|()| 0)
+}
+
+fn announce(dir: &ClusterDir, cluster: &Cluster, fresh: bool, alone: bool) {
+    let made = if fresh { "new cluster" } else { "cluster" };
+    let watched = if alone { ", not supervised" } else { "" };
+    println!(
+        "{made} {} in {}: coordinator {}, {} MNodes, {} stores{watched}",
+        cluster.name,
+        dir.path().display(),
+        cluster.coordinator,
+        cluster.mnode.len(),
+        cluster.store.len(),
+    );
+    if let Some(point) = &cluster.mount {
+        println!("mounted at {}", point.display());
+    }
+}

@@ -1,0 +1,56 @@
+//! Progress of long commands: on stderr, and only when that is a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A line that shows how far a command has come. Clones are the same line.
+#[derive(Clone)]
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    /// Of a copy: counts bytes; files are in the message.
+    pub fn copying() -> Progress {
+        Progress::new("{spinner} {bytes} ({bytes_per_sec}) {msg} {elapsed}")
+    }
+
+    /// Of anything else: counts things called `noun`.
+    pub fn counting(noun: &str) -> Progress {
+        Progress::new(&format!("{{spinner}} {{pos}} {noun} ({{per_sec}}) {{msg}} {{elapsed}}"))
+    }
+
+    fn new(template: &str) -> Progress {
+        // Does not draw unless stderr is a terminal.
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress(bar)
+    }
+
+    /// This much more is done.
+    pub fn add(&self, n: u64) {
+        self.0.inc(n);
+    }
+
+    /// So much is done.
+    pub fn set(&self, n: u64) {
+        self.0.set_position(n);
+    }
+
+    /// What else to show.
+    pub fn say(&self, message: String) {
+        self.0.set_message(message);
+    }
+
+    /// Prints a line on stderr without spoiling the display.
+    pub fn error(&self, text: &str) {
+        self.0.suspend(|| eprintln!("{text}"));
+    }
+
+    /// Takes the line away.
+    pub fn done(&self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,203 @@
+//! The dispatcher of a mounted Saker file system: what its operations share.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use saker_client::Fs;
+use saker_runtime::telemetry::OpCounters;
+use saker_types::wire::{At, Entry};
+use saker_types::{Errno, InodeId, Result, check_name};
+
+use crate::abi::{AttrOut, EntryOut, Opcode};
+use crate::handles::Handles;
+use crate::nodes::Nodes;
+use crate::notify::Notifier;
+use crate::ops::{OpenDir, OpenFile};
+use crate::options::MountOptions;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::transport::Dispatch;
+use crate::{attr, errno};
+
+/// Everything a mount keeps: what the kernel holds and has open. All else is asked of the client
+/// each time.
+pub(crate) struct Adapter {
+    pub(crate) fs: Fs,
+    pub(crate) nodes: Nodes,
+    pub(crate) files: Handles<Arc<OpenFile>>,
+    pub(crate) dirs: Handles<Arc<OpenDir>>,
+    pub(crate) notifier: Notifier,
+    pub(crate) entry_timeout: Duration,
+    pub(crate) attr_timeout: Duration,
+    /// For the log.
+    pub(crate) mountpoint: PathBuf,
+    requests: OpCounters,
+}
+
+impl Adapter {
+    /// A dispatcher for one mount of `fs`.
+    pub(crate) fn new(
+        fs: Fs,
+        notifier: Notifier,
+        mountpoint: PathBuf,
+        options: &MountOptions,
+    ) -> Adapter {
+        let requests = fs.metrics().op_counters(
+            "saker_fuse_requests_total",
+            "Requests of the kernel to the mount",
+            &[],
+            "op",
+            Opcode::TABLE,
+        );
+        Adapter {
+            fs,
+            nodes: Nodes::new(),
+            files: Handles::new(),
+            dirs: Handles::new(),
+            notifier,
+            entry_timeout: options.entry_timeout,
+            attr_timeout: options.attr_timeout,
+            mountpoint,
+            requests,
+        }
+    }
+
+    /// Runs a call of the client on this thread.
+    pub(crate) fn wait<F: Future>(&self, call: F) -> F::Output {
+        self.fs.block_on(call)
+    }
+
+    /// The inode of a node.
+    pub(crate) fn at(&self, node: InodeId) -> Result<At> {
+        Ok(At::handle(self.nodes.locate(node)?))
+    }
+
+    /// A name in a directory.
+    pub(crate) fn child(&self, dir: InodeId, name: &[u8]) -> Result<At> {
+        check_name(name)?;
+        Ok(At::child(self.nodes.locate(dir)?, name))
+    }
+
+    /// The reply that gives an inode to the kernel, which holds it from now on.
+    pub(crate) fn hold(&self, entry: &Entry) -> EntryOut {
+        self.nodes.hold(entry);
+        // Kept for others only if all may walk there: the kernel checks no permissions itself.
+        let keep = if entry.searchable { self.entry_timeout } else { Duration::ZERO };
+        self.entry_out(&entry.attr, keep)
+    }
+
+    /// The form of an entry. A directory's link count and times are not whole here: they were
+    /// not collected, so a stat(2) must ask.
+    pub(crate) fn entry_out(&self, body: &saker_types::Attr, keep: Duration) -> EntryOut {
+        let fresh = if body.is_dir() { Duration::ZERO } else { self.attr_timeout };
+        let (entry_valid, entry_valid_nsec) = attr::validity(keep);
+        let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
+        EntryOut {
+            nodeid: body.id,
+            // Inode ids are never used again.
+            generation: 0,
+            entry_valid,
+            attr_valid,
+            entry_valid_nsec,
+            attr_valid_nsec,
+            attr: attr::body(body),
+        }
+    }
+
+    /// The reply to GETATTR and SETATTR.
+    pub(crate) fn attr_reply(&self, entry: &Entry, fresh: Duration) -> Reply {
+        self.nodes.refresh(entry);
+        let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
+        let attr = attr::body(&entry.attr);
+        Reply::of(&AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr })
+    }
+
+    /// Closes what the kernel has left open: the connection ended without RELEASEs.
+    pub(crate) fn close_all(&self) {
+        drop(self.dirs.drain());
+        for open in self.files.drain() {
+            self.wait(open.close());
+        }
+    }
+
+    fn answer(&self, opcode: Opcode, request: &Request<'_>) -> Result<Reply> {
+        match opcode {
+            Opcode::Init => self.init(request),
+            Opcode::Lookup => self.lookup(request),
+            Opcode::Forget => self.forget(request),
+            Opcode::BatchForget => self.batch_forget(request),
+            Opcode::Getattr => self.getattr(request),
+            Opcode::Statx => self.statx(request),
+            Opcode::Setattr => self.setattr(request),
+            Opcode::Access => self.access(request),
+            Opcode::Readlink => self.readlink(request),
+            Opcode::Symlink => self.symlink(request),
+            Opcode::Mknod => self.mknod(request),
+            Opcode::Mkdir => self.mkdir(request),
+            Opcode::Create => self.create(request),
+            Opcode::Unlink => self.unlink(request),
+            Opcode::Rmdir => self.rmdir(request),
+            Opcode::Rename => self.rename(request),
+            Opcode::Rename2 => self.rename2(request),
+            Opcode::Link => self.link(request),
+            Opcode::Open => self.open(request),
+            Opcode::Read => self.read(request),
+            Opcode::Write => self.write(request),
+            Opcode::Flush => self.flush(request),
+            Opcode::Fsync => self.fsync(request),
+            Opcode::Release => self.release(request),
+            Opcode::Fallocate => self.fallocate(request),
+            Opcode::Opendir => self.opendir(request),
+            Opcode::Readdir => self.readdir(request, false),
+            Opcode::Readdirplus => self.readdir(request, true),
+            Opcode::Releasedir => self.releasedir(request),
+            Opcode::Fsyncdir => self.fsyncdir(request),
+            Opcode::Setxattr => self.setxattr(request),
+            Opcode::Getxattr => self.getxattr(request),
+            Opcode::Listxattr => self.listxattr(request),
+            Opcode::Removexattr => self.removexattr(request),
+            Opcode::Statfs => self.statfs(request),
+            Opcode::Syncfs => self.syncfs(request),
+            Opcode::Destroy => Ok(Reply::done()),
+            // Ignored: a request cannot be taken back once it may have reached a server, and the
+            // kernel interrupts at any signal, also where programs expect no EINTR. The client's
+            // deadline bounds the wait.
+            Opcode::Interrupt | Opcode::NotifyReply => Ok(Reply::none()),
+            Opcode::Ioctl => Ok(Reply::error(ENOTTY)),
+            Opcode::Tmpfile => Ok(Reply::error(Errno::EOPNOTSUPP)),
+            // ENOSYS: the kernel does these itself, and does not ask again.
+            Opcode::Getlk
+            | Opcode::Setlk
+            | Opcode::Setlkw
+            | Opcode::Bmap
+            | Opcode::Poll
+            | Opcode::Lseek
+            | Opcode::CopyFileRange
+            | Opcode::CopyFileRange64
+            | Opcode::SetupMapping
+            | Opcode::RemoveMapping => Ok(Reply::error(Errno::ENOSYS)),
+        }
+    }
+}
+
+/// Not among the errors that servers give.
+const ENOTTY: Errno = Errno(25);
+
+impl Dispatch for Adapter {
+    fn handle(&self, request: &Request<'_>) -> Reply {
+        let raw = request.header.opcode;
+        self.requests.inc(u16::try_from(raw).unwrap_or(u16::MAX));
+        let Some(opcode) = Opcode::from_u32(raw) else {
+            return Reply::error(Errno::ENOSYS);
+        };
+        self.answer(opcode, request).unwrap_or_else(|error| {
+            if errno::unexpected(&error) {
+                let node = request.header.nodeid;
+                tracing::warn!("{} of inode {node:#x}: {error}", opcode.name());
+            }
+            Reply::error(errno::of(&error))
+        })
+    }
+}

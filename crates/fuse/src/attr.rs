@@ -1,0 +1,109 @@
+//! Attributes in the kernel's form.
+
+use std::time::Duration;
+
+use saker_types::Attr;
+
+use crate::abi::{AttrBody, STATX_BASIC_STATS, STATX_BTIME, StatxBody, StatxTime};
+
+const NS_PER_S: i64 = 1_000_000_000;
+/// `st_blocks` counts these.
+const BLOCK_BYTES: u64 = 512;
+/// `st_blksize`: what programs should read and write at once.
+const IO_BYTES: u32 = 128 << 10;
+
+/// For entries and GETATTR.
+pub(crate) fn body(attr: &Attr) -> AttrBody {
+    let [atime, mtime, ctime] = [attr.atime_ns, attr.mtime_ns, attr.ctime_ns].map(split);
+    AttrBody {
+        ino: attr.id,
+        size: attr.size,
+        blocks: attr.size.div_ceil(BLOCK_BYTES),
+        atime: atime.0,
+        mtime: mtime.0,
+        ctime: ctime.0,
+        atimensec: atime.1,
+        mtimensec: mtime.1,
+        ctimensec: ctime.1,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: IO_BYTES,
+        flags: 0,
+    }
+}
+
+/// For STATX.
+pub(crate) fn statx(attr: &Attr) -> StatxBody {
+    let [atime, btime, ctime, mtime] = [attr.atime_ns, attr.btime_ns, attr.ctime_ns, attr.mtime_ns]
+        .map(|ns| {
+            let (sec, nsec) = split(ns);
+            StatxTime { sec, nsec, reserved: 0 }
+        });
+    StatxBody {
+        mask: STATX_BASIC_STATS | STATX_BTIME,
+        blksize: IO_BYTES,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        // Type and permissions are 16 bits.
+        mode: attr.mode as u16,
+        ino: attr.id,
+        size: attr.size,
+        blocks: attr.size.div_ceil(BLOCK_BYTES),
+        atime,
+        btime,
+        ctime,
+        mtime,
+        // The kernel's 32-bit form: 12 bits of major number between 8 and 12 of minor.
+        rdev_major: attr.rdev >> 8 & 0xfff,
+        rdev_minor: attr.rdev & 0xff | attr.rdev >> 12 & 0xfff00,
+        ..StatxBody::default()
+    }
+}
+
+/// Seconds and nanoseconds of a time; before 1970, too.
+fn split(ns: i64) -> (i64, u32) {
+    (ns.div_euclid(NS_PER_S), ns.rem_euclid(NS_PER_S) as u32)
+}
+
+/// Inverse of [`split`]; times that an `i64` of nanoseconds cannot hold (before 1677, after 2262)
+/// become the nearest that it can.
+pub(crate) fn join(seconds: i64, ns: u32) -> i64 {
+    seconds.saturating_mul(NS_PER_S).saturating_add(i64::from(ns))
+}
+
+/// A timeout in the kernel's form.
+pub(crate) fn validity(time: Duration) -> (u64, u32) {
+    (time.as_secs(), time.subsec_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_keep_their_nanoseconds() {
+        for ns in [0, 1, -1, -1_000_000_000, 1_700_000_000_123_456_789, i64::MAX, i64::MIN] {
+            let (s, n) = split(ns);
+            assert!(n < 1_000_000_000);
+            assert_eq!(i128::from(s) * 1_000_000_000 + i128::from(n), i128::from(ns));
+        }
+        assert_eq!(split(-1), (-1, 999_999_999));
+        assert_eq!(join(-1, 999_999_999), -1);
+        assert_eq!(join(i64::MAX, 5), i64::MAX);
+        assert_eq!(join(i64::MIN, 5), i64::MIN + 5);
+    }
+
+    #[test]
+    fn blocks_and_device_numbers() {
+        let attr = Attr { size: 513, rdev: 0x0012_3456, mode: 0o020_644, ..Attr::default() };
+        assert_eq!(body(&attr).blocks, 2);
+        let statx = statx(&attr);
+        assert_eq!((statx.rdev_major, statx.rdev_minor), (0x234, 0x156));
+        assert_eq!(statx.mode, 0o020_644);
+        assert_eq!(validity(Duration::from_millis(1500)), (1, 500_000_000));
+    }
+}

@@ -1,0 +1,118 @@
+//! Open handles: numbers that the kernel keeps and gives back.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use saker_types::{Errno, Error, Result};
+
+/// A table of `T` by handle number. A number is an index and the generation of its slot, so that
+/// a handle that was released never names what took its place.
+pub(crate) struct Handles<T> {
+    slab: Mutex<Slab<T>>,
+}
+
+struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    /// Indices of empty slots.
+    free: Vec<u32>,
+}
+
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T: Clone> Handles<T> {
+    /// An empty table.
+    pub(crate) fn new() -> Handles<T> {
+        Handles { slab: Mutex::new(Slab { slots: Vec::new(), free: Vec::new() }) }
+    }
+
+    /// Puts a value in and gives it a number.
+    pub(crate) fn insert(&self, value: T) -> u64 {
+        let mut slab = self.slab();
+        let index = slab.free.pop().unwrap_or_else(|| {
+            slab.slots.push(Slot { generation: 0, value: None });
+            (slab.slots.len() - 1) as u32
+        });
+        let slot = &mut slab.slots[index as usize];
+        slot.value = Some(value);
+        u64::from(slot.generation) << 32 | u64::from(index)
+    }
+
+    /// The value of a handle.
+    ///
+    /// # Errors
+    /// EBADF when it is not open.
+    pub(crate) fn get(&self, handle: u64) -> Result<T> {
+        let mut slab = self.slab();
+        let slot = slab.slot(handle)?;
+        slot.value.clone().ok_or_else(bad)
+    }
+
+    /// Takes a value out; its number is not used again.
+    ///
+    /// # Errors
+    /// EBADF when it is not open.
+    pub(crate) fn remove(&self, handle: u64) -> Result<T> {
+        let mut slab = self.slab();
+        let slot = slab.slot(handle)?;
+        let value = slot.value.take().ok_or_else(bad)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        slab.free.push(handle as u32);
+        Ok(value)
+    }
+
+    /// All that is open.
+    pub(crate) fn all(&self) -> Vec<T> {
+        self.slab().slots.iter().filter_map(|slot| slot.value.clone()).collect()
+    }
+
+    /// Takes everything out.
+    pub(crate) fn drain(&self) -> Vec<T> {
+        let mut slab = self.slab();
+        slab.free.clear();
+        slab.slots.drain(..).filter_map(|slot| slot.value).collect()
+    }
+
+    fn slab(&self) -> MutexGuard<'_, Slab<T>> {
+        self.slab.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Slab<T> {
+    fn slot(&mut self, handle: u64) -> Result<&mut Slot<T>> {
+        let generation = (handle >> 32) as u32;
+        let slot = self.slots.get_mut(handle as u32 as usize).ok_or_else(bad)?;
+        if slot.generation == generation { Ok(slot) } else { Err(bad()) }
+    }
+}
+
+fn bad() -> Error {
+    Error::new(Errno::EBADF)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_number_that_was_released_names_nothing() {
+        let handles = Handles::new();
+        let a = handles.insert("a");
+        let b = handles.insert("b");
+        assert_eq!(handles.remove(a).unwrap(), "a");
+        assert!(handles.get(a).is_err());
+        let c = handles.insert("c");
+        assert_eq!(c as u32, a as u32, "the slot is used again");
+        assert_ne!(c, a);
+        assert_eq!(handles.get(a).unwrap_err().errno(), Errno::EBADF);
+        assert!(handles.remove(a).is_err());
+        assert_eq!(handles.get(b).unwrap(), "b");
+        assert_eq!(handles.get(c).unwrap(), "c");
+        assert!(handles.get(999).is_err());
+        assert_eq!(handles.all(), ["c", "b"]);
+        assert_eq!(handles.drain(), ["c", "b"]);
+        assert!(handles.get(b).is_err());
+    }
+}

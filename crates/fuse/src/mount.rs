@@ -1,0 +1,194 @@
+//! Attaching `/dev/fuse` to a directory and taking it away again.
+//!
+//! As root by mount(2); else by `fusermount3`, which is set-uid root and passes the descriptor
+//! back over a socket.
+
+mod helper;
+mod table;
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use saker_types::{Errno, Error, Result};
+
+use crate::options::MountOptions;
+use crate::transport::{Device, MAX_WRITE_BYTES};
+
+/// File system type shown by mount(8).
+pub(crate) const FS_TYPE: &str = "fuse.saker";
+/// How long a busy mount is asked to go before it is detached.
+const BUSY_RETRIES: u32 = 10;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// A mount point that was attached.
+#[derive(Clone, Debug)]
+pub(crate) struct Mounted {
+    /// Absolute, without symbolic links.
+    pub(crate) path: PathBuf,
+}
+
+/// Mounts at `path`; `source` is what mount(8) shows.
+///
+/// # Errors
+/// ENOENT, ENOTDIR for the mount point, EBUSY if a Saker file system is there already, ENXIO
+/// without `/dev/fuse`, EPERM without the right to mount; each with words.
+pub(crate) fn mount(
+    path: &Path,
+    source: &str,
+    options: &MountOptions,
+) -> Result<(Device, Mounted)> {
+    let path = prepare(path)?;
+    let device = if rustix::process::geteuid().is_root() {
+        direct(&path, source, options)?
+    } else {
+        helper::mount(&path, &helper_options(source, options))?
+    };
+    Ok((device, Mounted { path }))
+}
+
+/// Checks the mount point, detaching what is left of a killed mount.
+fn prepare(path: &Path) -> Result<PathBuf> {
+    let path = canonical(path)?;
+    match rustix::fs::stat(&path) {
+        Err(rustix::io::Errno::NOTCONN) => {
+            tracing::warn!("{}: detaching what a killed mount has left", path.display());
+            detach(&path)?;
+        }
+        _ if table::type_at(&path)?.as_deref() == Some(FS_TYPE) => {
+            let text = format!("{}: a Saker file system is mounted there", path.display());
+            return Err(Error::new(Errno::EBUSY).with_text(text));
+        }
+        _ => {}
+    }
+    let stat = rustix::fs::stat(&path).map_err(|e| failed(&path, e))?;
+    if stat.st_mode & 0o170_000 != 0o040_000 {
+        return Err(failed(&path, rustix::io::Errno::NOTDIR));
+    }
+    Ok(path)
+}
+
+/// The path without symbolic links. Its last component is not followed by stat(2), which fails
+/// on what a killed mount leaves behind.
+fn canonical(path: &Path) -> Result<PathBuf> {
+    let io = |e: std::io::Error| {
+        failed(path, rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO))
+    };
+    let absolute = std::path::absolute(path).map_err(io)?;
+    match std::fs::canonicalize(&absolute) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
+        result => return result.map_err(io),
+    }
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(std::fs::canonicalize(parent).map_err(io)?.join(name)),
+        _ => Ok(absolute),
+    }
+}
+
+/// mount(2).
+fn direct(path: &Path, source: &str, options: &MountOptions) -> Result<Device> {
+    let device = Device::open().map_err(no_device)?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},max_read={MAX_WRITE_BYTES}",
+        device.as_fd().as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NOEXEC, !options.exec);
+    let data = CString::new(data).map_err(|_| Error::new(Errno::EINVAL))?;
+    rustix::mount::mount(source, path, FS_TYPE, flags, data.as_c_str())
+        .map_err(|e| failed(path, e))?;
+    Ok(device)
+}
+
+/// The same for `fusermount3 -o`.
+fn helper_options(source: &str, options: &MountOptions) -> String {
+    // It takes a comma in a value only behind a backslash.
+    let source = source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut text = format!("fsname={source},subtype=saker,max_read={MAX_WRITE_BYTES}");
+    for (wanted, name) in [
+        (options.allow_other, "allow_other"),
+        (options.read_only, "ro"),
+        (!options.dev, "nodev"),
+        (!options.suid, "nosuid"),
+        (!options.exec, "noexec"),
+    ] {
+        if wanted {
+            // Writing to a string cannot fail.
+            let _ = write!(text, ",{name}");
+        }
+    }
+    text
+}
+
+/// Unmounts a Saker file system; also one whose process is gone. `lazy` detaches it at once, and
+/// it ends when its last user does.
+///
+/// # Errors
+/// EINVAL if none is mounted there, EBUSY if it is in use and not `lazy`; each with words.
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
+    let path = canonical(mountpoint)?;
+    if table::type_at(&path)?.as_deref() != Some(FS_TYPE) {
+        let text = format!("{}: no Saker file system is mounted there", path.display());
+        return Err(Error::new(Errno::EINVAL).with_text(text));
+    }
+    let stale = matches!(rustix::fs::stat(&path), Err(rustix::io::Errno::NOTCONN));
+    if lazy || stale { detach(&path) } else { plain(&path) }
+}
+
+impl Mounted {
+    /// Unmounts; detaches if it stays in use for half a second.
+    pub(crate) fn unmount(&self) -> Result<()> {
+        for _ in 0..BUSY_RETRIES {
+            match plain(&self.path) {
+                Err(error) if error.errno() == Errno::EBUSY => {
+                    saker_runtime::time::sleep(BUSY_PAUSE);
+                }
+                result => return result,
+            }
+        }
+        tracing::warn!("{} is in use: detaching it", self.path.display());
+        detach(&self.path)
+    }
+}
+
+fn plain(path: &Path) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return helper::unmount(path, false);
+    }
+    let flags = UnmountFlags::NOFOLLOW;
+    rustix::mount::unmount(path, flags).map_err(|e| failed(path, e))
+}
+
+fn detach(path: &Path) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return helper::unmount(path, true);
+    }
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    rustix::mount::unmount(path, flags).map_err(|e| failed(path, e))
+}
+
+fn no_device(error: rustix::io::Errno) -> Error {
+    let why = match error {
+        rustix::io::Errno::NOENT | rustix::io::Errno::NODEV | rustix::io::Errno::NXIO => {
+            "the kernel has no FUSE here (modprobe fuse; in a container: --device /dev/fuse)"
+        }
+        _ => "cannot be opened",
+    };
+    Error::new(Errno::ENXIO).with_text(format!("/dev/fuse: {why}: {error}"))
+}
+
+fn failed(path: &Path, error: rustix::io::Errno) -> Error {
+    let errno = u16::try_from(error.raw_os_error()).map_or(Errno::EIO, Errno);
+    Error::new(errno).with_text(path.display().to_string())
+}

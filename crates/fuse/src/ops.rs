@@ -1,0 +1,16 @@
+//! The operations: parse -> client call -> reply, one file for each group.
+
+mod attr;
+mod create;
+mod dir;
+mod file;
+mod init;
+mod link;
+mod lookup;
+mod misc;
+mod xattr;
+
+pub(crate) use dir::OpenDir;
+pub(crate) use file::OpenFile;
+#[cfg(test)]
+pub(crate) use init::negotiate;

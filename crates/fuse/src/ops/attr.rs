@@ -1,0 +1,157 @@
+//! GETATTR, STATX, SETATTR, ACCESS.
+
+use std::time::Duration;
+
+use saker_client::{Caller, SetAttr, SetTime};
+use saker_types::wire::{At, Entry};
+use saker_types::{InodeId, Result};
+
+use crate::abi::{AccessIn, GETATTR_FH, GetattrIn, SetattrIn, StatxIn, StatxOut, fattr};
+use crate::adapter::Adapter;
+use crate::attr;
+use crate::reply::Reply;
+use crate::request::Request;
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o0010;
+const PERMISSIONS: u32 = 0o7777;
+
+impl Adapter {
+    pub(crate) fn getattr(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: GetattrIn = request.body().fixed()?;
+        let entry = self.attributes(request, input.flags, input.fh)?;
+        Ok(self.attr_reply(&entry, self.attr_timeout))
+    }
+
+    pub(crate) fn statx(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: StatxIn = request.body().fixed()?;
+        let entry = self.attributes(request, input.getattr_flags, input.fh)?;
+        self.nodes.refresh(&entry);
+        let (attr_valid, attr_valid_nsec) = attr::validity(self.attr_timeout);
+        let stat = attr::statx(&entry.attr);
+        Ok(Reply::of(&StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }))
+    }
+
+    fn attributes(&self, request: &Request<'_>, flags: u32, handle: u64) -> Result<Entry> {
+        // The handle may be of a directory: then the node serves.
+        let open = (flags & GETATTR_FH != 0).then(|| self.files.get(handle).ok()).flatten();
+        let at = match open {
+            Some(open) => At::handle(open.file.locator()),
+            None => self.at(request.header.nodeid)?,
+        };
+        self.wait(self.fs.getattr(&request.caller(), &at))
+    }
+
+    pub(crate) fn setattr(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: SetattrIn = request.body().fixed()?;
+        let open = match input.valid & fattr::FH {
+            0 => None,
+            _ => self.files.get(input.fh).ok(),
+        };
+        let mut change = change(&input);
+        let at = match open {
+            Some(open) => {
+                change.by_handle = open.flags.write;
+                At::handle(open.file.locator())
+            }
+            None => self.at(request.header.nodeid)?,
+        };
+        let mut entry = self.wait(self.fs.setattr(&request.caller(), &at, &change))?;
+        if input.valid & fattr::KILL_SUIDGID != 0 && change.mode.is_none() {
+            entry = self.drop_bits(entry)?;
+        }
+        // A directory's totals are not collected here.
+        let fresh = if entry.attr.is_dir() { Duration::ZERO } else { self.attr_timeout };
+        Ok(self.attr_reply(&entry, fresh))
+    }
+
+    pub(crate) fn access(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: AccessIn = request.body().fixed()?;
+        let at = self.at(request.header.nodeid)?;
+        self.wait(self.fs.access(&request.caller(), &at, input.mask & 7))?;
+        Ok(Reply::done())
+    }
+
+    /// Somebody without CAP_FSETID writes to a file: clears suid and sgid, if it was last seen
+    /// with them.
+    pub(crate) fn drop_privileges(&self, node: InodeId, at: &At) -> Result<()> {
+        if without_privileges(self.nodes.mode(node)).is_none() {
+            return Ok(());
+        }
+        let entry = self.wait(self.fs.getattr(&Caller::root(), at))?;
+        let entry = self.drop_bits(entry)?;
+        self.nodes.refresh(&entry);
+        Ok(())
+    }
+
+    /// Clears suid and sgid, if they are set: in the superuser's name, since it is the system
+    /// that does it, not the caller (who need not own the file).
+    fn drop_bits(&self, entry: Entry) -> Result<Entry> {
+        let Some(mode) = without_privileges(entry.attr.mode) else {
+            return Ok(entry);
+        };
+        let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        self.wait(self.fs.setattr(&Caller::root(), &At::handle(entry.loc), &change))
+    }
+}
+
+fn change(input: &SetattrIn) -> SetAttr {
+    let has = |bit| input.valid & bit != 0;
+    let time = |bit, now, seconds, ns| match () {
+        () if has(now) => Some(SetTime::Now),
+        () if has(bit) => Some(SetTime::Ns(attr::join(seconds, ns))),
+        () => None,
+    };
+    SetAttr {
+        mode: has(fattr::MODE).then_some(input.mode & PERMISSIONS),
+        uid: has(fattr::UID).then_some(input.uid),
+        gid: has(fattr::GID).then_some(input.gid),
+        size: has(fattr::SIZE).then_some(input.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, input.atime, input.atimensec),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, input.mtime, input.mtimensec),
+        by_handle: false,
+    }
+}
+
+/// The permission bits without those that a write clears; `None` if none is set. sgid without
+/// group execution is not a privilege (it once meant mandatory locking).
+fn without_privileges(mode: u32) -> Option<u32> {
+    let mut clear = S_ISUID;
+    if mode & S_IXGRP != 0 {
+        clear |= S_ISGID;
+    }
+    (mode & clear != 0).then_some(mode & PERMISSIONS & !clear)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use zerocopy::FromBytes;
+
+    #[test]
+    fn bits_that_a_write_clears() {
+        assert_eq!(without_privileges(0o100_755), None);
+        assert_eq!(without_privileges(0o104_755), Some(0o755));
+        assert_eq!(without_privileges(0o106_755), Some(0o755));
+        assert_eq!(without_privileges(0o102_745), None);
+        assert_eq!(without_privileges(0o106_745), Some(0o2745));
+    }
+
+    #[test]
+    fn only_valid_fields_are_changed() {
+        let mut input = SetattrIn::read_from_bytes(&[0xff; 88]).unwrap();
+        input.valid = 0;
+        assert_eq!(change(&input), SetAttr::default());
+        input.valid = fattr::ATIME | fattr::MTIME | fattr::MTIME_NOW | fattr::MODE;
+        (input.atime, input.atimensec, input.mode) = (-1, 5, 0o100_640);
+        let wanted = SetAttr {
+            mode: Some(0o640),
+            atime: Some(SetTime::Ns(-999_999_995)),
+            mtime: Some(SetTime::Now),
+            ..SetAttr::default()
+        };
+        assert_eq!(change(&input), wanted);
+    }
+}

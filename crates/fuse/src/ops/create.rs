@@ -1,0 +1,71 @@
+//! CREATE, MKNOD, MKDIR, SYMLINK, READLINK.
+
+use saker_client::OpenFlags;
+use saker_types::{Class, Errno, Error, FileKind, Result};
+
+use crate::abi::{CreateIn, MkdirIn, MknodIn, OPEN_KILL_SUIDGID};
+use crate::adapter::Adapter;
+use crate::ops::OpenFile;
+use crate::reply::Reply;
+use crate::request::Request;
+
+const PERMISSIONS: u32 = 0o7777;
+
+impl Adapter {
+    pub(crate) fn create(&self, request: &Request<'_>) -> Result<Reply> {
+        let mut body = request.body();
+        let input: CreateIn = body.fixed()?;
+        let at = self.child(request.header.nodeid, body.name()?)?;
+        let flags = OpenFlags::from_linux(input.flags as i32);
+        let mode = input.mode & PERMISSIONS & !input.umask;
+        let created = self.wait(self.fs.create(&request.caller(), &at, mode, flags));
+        // The kernel sends CREATE only for a name that was not there a moment ago. If it is
+        // something else by now, it must walk again and open that.
+        let stale = || Error::new(Errno::ESTALE);
+        let (file, entry) = match created {
+            Err(error) if error.is(Class::Symlink) => return Err(stale()),
+            other => other?,
+        };
+        if entry.attr.kind() != FileKind::Regular {
+            self.wait(file.release());
+            return Err(stale());
+        }
+        if !entry.created && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
+            self.drop_privileges_of(&entry)?;
+        }
+        let reply = self.hold(&entry);
+        let open = self.opened(OpenFile::new(file, &entry, flags));
+        Ok(Reply::pair(&reply, &open))
+    }
+
+    pub(crate) fn mknod(&self, request: &Request<'_>) -> Result<Reply> {
+        let mut body = request.body();
+        let input: MknodIn = body.fixed()?;
+        let at = self.child(request.header.nodeid, body.name()?)?;
+        let mode = input.mode & !input.umask;
+        let entry = self.wait(self.fs.mknod(&request.caller(), &at, mode, input.rdev))?;
+        Ok(Reply::of(&self.hold(&entry)))
+    }
+
+    pub(crate) fn mkdir(&self, request: &Request<'_>) -> Result<Reply> {
+        let mut body = request.body();
+        let input: MkdirIn = body.fixed()?;
+        let at = self.child(request.header.nodeid, body.name()?)?;
+        let mode = input.mode & PERMISSIONS & !input.umask;
+        let entry = self.wait(self.fs.mkdir(&request.caller(), &at, mode))?;
+        Ok(Reply::of(&self.hold(&entry)))
+    }
+
+    pub(crate) fn symlink(&self, request: &Request<'_>) -> Result<Reply> {
+        let mut body = request.body();
+        let at = self.child(request.header.nodeid, body.name()?)?;
+        let target = body.name()?;
+        let entry = self.wait(self.fs.symlink(&request.caller(), &at, target))?;
+        Ok(Reply::of(&self.hold(&entry)))
+    }
+
+    pub(crate) fn readlink(&self, request: &Request<'_>) -> Result<Reply> {
+        let at = self.at(request.header.nodeid)?;
+        Ok(Reply::data(self.wait(self.fs.readlink(&request.caller(), &at))?))
+    }
+}

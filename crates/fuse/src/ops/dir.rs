@@ -1,0 +1,231 @@
+//! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR, FSYNCDIR.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use saker_client::{Caller, DirItem, DirStream};
+use saker_types::wire::At;
+use saker_types::{Errno, FileKind, InodeId, Locator, ROOT, Result};
+use zerocopy::IntoBytes;
+
+use crate::abi::{Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn};
+use crate::adapter::Adapter;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::transport::MAX_WRITE_BYTES;
+
+/// Cookie after `.`.
+const AFTER_DOT: u64 = 1;
+/// Cookie after `..`. Those of entries are larger (`DirItem::cookie`).
+const AFTER_DOTS: u64 = 2;
+/// Everybody may search.
+const SEARCHABLE: u32 = 0o111;
+
+/// A directory that is open through the mount.
+pub(crate) struct OpenDir {
+    loc: Locator,
+    /// The open file's rights, whoever reads it.
+    who: Caller,
+    listing: Mutex<Listing>,
+}
+
+/// How far a listing has come, so that the next request goes on without asking the servers again.
+#[derive(Default)]
+struct Listing {
+    /// Cookie of the last entry returned.
+    at: u64,
+    /// The entries after it, or after `ahead`.
+    stream: Option<DirStream>,
+    /// Taken from the stream, but the reply was full.
+    ahead: Option<DirItem>,
+}
+
+impl Adapter {
+    pub(crate) fn opendir(&self, request: &Request<'_>) -> Result<Reply> {
+        let loc = self.nodes.locate(request.header.nodeid)?;
+        let who = request.caller();
+        self.wait(self.fs.access(&who, &At::handle(loc.clone()), 4))?;
+        let fh = self.dirs.insert(Arc::new(OpenDir { loc, who, listing: Mutex::default() }));
+        Ok(Reply::of(&OpenOut { fh, open_flags: 0, backing_id: 0 }))
+    }
+
+    pub(crate) fn readdir(&self, request: &Request<'_>, plus: bool) -> Result<Reply> {
+        let input: ReadIn = request.body().fixed()?;
+        let dir = self.dirs.get(input.fh)?;
+        let mut listing = dir.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Offset 0 is a fresh start, also where the listing stands at its start already.
+        if input.offset == 0 || input.offset != listing.at {
+            *listing = Listing { at: input.offset, ..Listing::default() };
+        }
+        let bytes_max = (input.size as usize).min(MAX_WRITE_BYTES);
+        let mut page = Page { bytes: Vec::with_capacity(bytes_max), bytes_max, plus };
+        if !page.dots(&dir.loc, &mut listing.at) {
+            return Ok(Reply::head(page.bytes));
+        }
+        match self.fill(&dir, &mut listing, &mut page) {
+            // What is in the page was counted as held, so it must go out; the next request meets
+            // the error again.
+            Err(_) if !page.bytes.is_empty() => listing.stream = None,
+            result => result?,
+        }
+        Ok(Reply::head(page.bytes))
+    }
+
+    fn fill(&self, dir: &OpenDir, listing: &mut Listing, page: &mut Page) -> Result<()> {
+        let keep = self.keep_listed(dir.loc.id);
+        loop {
+            let item = match listing.ahead.take() {
+                Some(item) => item,
+                None => {
+                    let from = if listing.at <= AFTER_DOTS { 0 } else { listing.at };
+                    let open = || self.fs.readdir(&dir.who, &dir.loc, from);
+                    let stream = listing.stream.get_or_insert_with(open);
+                    match self.wait(stream.next())? {
+                        Some(item) => item,
+                        None => return Ok(()),
+                    }
+                }
+            };
+            let entry = page.plus.then(|| self.entry_out(&item.attr, keep));
+            let kind = item.attr.kind();
+            if !page.push(&item.name, item.attr.id, kind, item.cookie, entry) {
+                let nothing = page.bytes.is_empty();
+                listing.ahead = Some(item);
+                return if nothing { Err(Errno::EINVAL.into()) } else { Ok(()) };
+            }
+            listing.at = item.cookie;
+            if page.plus {
+                self.nodes.hold_as(&item.loc, item.attr.id, item.attr.mode);
+            }
+        }
+    }
+
+    /// How long names of a listing may be kept: only where all may search the directory.
+    fn keep_listed(&self, dir: InodeId) -> Duration {
+        match self.nodes.mode(dir) & SEARCHABLE {
+            SEARCHABLE => self.entry_timeout,
+            _ => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn releasedir(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: ReleaseIn = request.body().fixed()?;
+        self.dirs.remove(input.fh)?;
+        Ok(Reply::done())
+    }
+
+    /// Nothing to do: changes of names are on disk when they are answered.
+    pub(crate) fn fsyncdir(&self, _request: &Request<'_>) -> Result<Reply> {
+        Ok(Reply::done())
+    }
+}
+
+/// The entries of one reply.
+struct Page {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    plus: bool,
+}
+
+impl Page {
+    /// `.` and `..`, as far as `at` is not past them; false when there is no room.
+    fn dots(&mut self, dir: &Locator, at: &mut u64) -> bool {
+        let parent = if dir.id == ROOT { ROOT } else { dir.pid };
+        for (name, id, cookie) in [(".", dir.id, AFTER_DOT), ("..", parent, AFTER_DOTS)] {
+            if *at >= cookie {
+                continue;
+            }
+            // No node: the kernel knows these two.
+            let entry = self.plus.then(EntryOut::default);
+            if !self.push(name.as_bytes(), id, FileKind::Directory, cookie, entry) {
+                return false;
+            }
+            *at = cookie;
+        }
+        true
+    }
+
+    /// Adds an entry; false when there is no room.
+    fn push(
+        &mut self,
+        name: &[u8],
+        ino: InodeId,
+        kind: FileKind,
+        cookie: u64,
+        entry: Option<EntryOut>,
+    ) -> bool {
+        let head = if self.plus { size_of::<EntryOut>() } else { 0 } + size_of::<Dirent>();
+        let padded = (head + name.len()).next_multiple_of(8);
+        if self.bytes.len() + padded > self.bytes_max {
+            return false;
+        }
+        let end = self.bytes.len() + padded;
+        if let Some(entry) = entry {
+            self.bytes.extend_from_slice(entry.as_bytes());
+        }
+        let kind = u32::from(kind.d_type());
+        let dirent = Dirent { ino, off: cookie, namelen: name.len() as u32, kind };
+        self.bytes.extend_from_slice(dirent.as_bytes());
+        self.bytes.extend_from_slice(name);
+        self.bytes.resize(end, 0);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use zerocopy::FromBytes;
+
+    fn page(bytes_max: usize, plus: bool) -> Page {
+        Page { bytes: Vec::new(), bytes_max, plus }
+    }
+
+    fn dir() -> Locator {
+        Locator { pid: 5, name: "d".into(), id: 9, home_slot: None }
+    }
+
+    #[test]
+    fn dots_come_first_and_can_be_gone_past() {
+        let mut at = 0;
+        let mut full = page(64, false);
+        assert!(full.dots(&dir(), &mut at));
+        assert_eq!(at, 2);
+        assert_eq!(full.bytes.len(), 64);
+        let (first, _) = Dirent::read_from_prefix(&full.bytes).unwrap();
+        assert_eq!((first.ino, first.off, first.namelen, first.kind), (9, 1, 1, 4));
+        let (second, _) = Dirent::read_from_prefix(&full.bytes[32..]).unwrap();
+        assert_eq!((second.ino, second.off, second.namelen), (5, 2, 2));
+        assert!(page(0, false).dots(&dir(), &mut at), "both are past");
+        let (mut at, mut one) = (0, page(63, false));
+        assert!(!one.dots(&dir(), &mut at));
+        assert_eq!((at, one.bytes.len()), (1, 32));
+    }
+
+    #[test]
+    fn the_root_is_its_own_parent() {
+        let (mut at, mut full) = (1, page(32, false));
+        assert!(full.dots(&Locator::root(), &mut at));
+        assert_eq!(Dirent::read_from_prefix(&full.bytes).unwrap().0.ino, ROOT);
+    }
+
+    #[test]
+    fn entries_are_padded_and_never_overrun_the_page() {
+        for len in 1..=255 {
+            let name = vec![b'n'; len];
+            let size = (24 + len).div_ceil(8) * 8;
+            let mut exact = page(size, false);
+            assert!(exact.push(&name, 3, FileKind::Regular, 77, None));
+            assert_eq!(exact.bytes.len(), size);
+            assert_eq!(exact.bytes[24..24 + len], name);
+            assert!(!exact.push(b"x", 4, FileKind::Regular, 78, None));
+            assert!(!page(size - 1, false).push(&name, 3, FileKind::Regular, 77, None));
+            let mut plus = page(size + 128, true);
+            let entry = EntryOut { nodeid: 3, ..EntryOut::default() };
+            assert!(plus.push(&name, 3, FileKind::Symlink, 77, Some(entry)));
+            assert_eq!(plus.bytes.len(), size + 128);
+            assert_eq!(Dirent::read_from_prefix(&plus.bytes[128..]).unwrap().0.kind, 10);
+        }
+    }
+}

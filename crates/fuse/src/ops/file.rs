@@ -1,0 +1,198 @@
+//! OPEN, READ, WRITE, FLUSH, FSYNC, RELEASE, FALLOCATE.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use saker_client::{Caller, File, OpenFlags, SetAttr};
+use saker_types::wire::{At, Entry};
+use saker_types::{Errno, Error, InodeId, Result};
+
+use crate::abi::{
+    FMODE_EXEC, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn, FsyncIn, O_APPEND,
+    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_CACHE, WRITE_KILL_SUIDGID,
+    WriteIn, WriteOut,
+};
+use crate::adapter::Adapter;
+use crate::nodes::DataVersion;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::transport::MAX_WRITE_BYTES;
+
+/// A file that is open through the mount.
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) node: InodeId,
+    pub(crate) flags: OpenFlags,
+    /// What the open saw.
+    version: DataVersion,
+    /// The kernel dropped its pages at this open, and no request has come through it yet.
+    unused: AtomicBool,
+    /// The same file with the opposite of `flags.append`, opened when it is first needed: for
+    /// fcntl(F_SETFL), and for mapped pages, which are written back through any writable handle
+    /// but belong where they are.
+    other: Mutex<Option<File>>,
+}
+
+impl OpenFile {
+    /// `entry` is the answer to the open.
+    pub(crate) fn new(file: File, entry: &Entry, flags: OpenFlags) -> OpenFile {
+        OpenFile {
+            file,
+            node: entry.attr.id,
+            flags,
+            version: DataVersion::of(&entry.attr),
+            unused: AtomicBool::new(false),
+            other: Mutex::new(None),
+        }
+    }
+
+    fn files(&self) -> impl Iterator<Item = File> {
+        let other = self.other.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        std::iter::once(self.file.clone()).chain(other)
+    }
+
+    async fn flush(&self) -> Result<()> {
+        for file in self.files() {
+            file.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Data and size are on disk.
+    pub(crate) async fn fsync(&self) -> Result<()> {
+        for file in self.files() {
+            file.fsync().await?;
+        }
+        Ok(())
+    }
+
+    /// The last use.
+    pub(crate) async fn close(&self) {
+        for file in self.files() {
+            file.release().await;
+        }
+    }
+}
+
+impl Adapter {
+    pub(crate) fn open(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: OpenIn = request.body().fixed()?;
+        let node = request.header.nodeid;
+        let at = self.at(node)?;
+        let flags = OpenFlags::from_linux(input.flags as i32);
+        let mut who = request.caller();
+        if input.flags & FMODE_EXEC != 0 {
+            // What may be executed is read by the kernel, not by the caller.
+            self.wait(self.fs.access(&who, &at, 1))?;
+            who = Caller::root();
+        }
+        let (file, entry) = self.wait(self.fs.open(&who, &at, flags))?;
+        self.nodes.refresh(&entry);
+        if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
+            self.drop_privileges_of(&entry)?;
+        }
+        Ok(Reply::of(&self.opened(OpenFile::new(file, &entry, flags))))
+    }
+
+    /// A handle for an open file. Pages that the kernel has cached from earlier stay if this
+    /// open saw the version of the data that they were read at.
+    pub(crate) fn opened(&self, mut open: OpenFile) -> OpenOut {
+        let mut open_flags = if open.flags.write { 0 } else { FOPEN_NOFLUSH };
+        if self.nodes.keep_pages(open.node, open.version) {
+            open_flags |= FOPEN_KEEP_CACHE;
+        } else {
+            open.unused = AtomicBool::new(true);
+        }
+        OpenOut { fh: self.files.insert(Arc::new(open)), open_flags, backing_id: 0 }
+    }
+
+    /// A truncating open cleared a file: its suid and sgid go.
+    pub(crate) fn drop_privileges_of(&self, entry: &Entry) -> Result<()> {
+        self.nodes.refresh(entry);
+        self.drop_privileges(entry.attr.id, &At::handle(entry.loc.clone()))
+    }
+
+    pub(crate) fn read(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: ReadIn = request.body().fixed()?;
+        let open = self.files.get(input.fh)?;
+        if open.unused.swap(false, Ordering::Relaxed) {
+            self.nodes.filled(open.node, open.version);
+        }
+        let len = (input.size as usize).min(MAX_WRITE_BYTES);
+        Ok(Reply::data(self.wait(open.file.read(input.offset, len))?))
+    }
+
+    pub(crate) fn write(&self, request: &Request<'_>) -> Result<Reply> {
+        let mut body = request.body();
+        let input: WriteIn = body.fixed()?;
+        let data = body.bytes(input.size as usize)?;
+        let open = self.files.get(input.fh)?;
+        if input.write_flags & WRITE_KILL_SUIDGID != 0 {
+            self.drop_privileges(open.node, &At::handle(open.file.locator()))?;
+        }
+        let append = input.flags & O_APPEND != 0 && input.write_flags & WRITE_CACHE == 0;
+        let file = self.writer(&open, append)?;
+        let went_to = self.wait(file.write(input.offset, data))?;
+        if went_to != input.offset {
+            // The kernel put the data where it thought that the file ends.
+            self.notifier.pages(open.node, went_to.min(input.offset), 0);
+        }
+        Ok(Reply::of(&WriteOut { size: input.size, padding: 0 }))
+    }
+
+    /// The file to write through, as the handle's flags are now.
+    fn writer(&self, open: &OpenFile, append: bool) -> Result<File> {
+        if append == open.flags.append {
+            return Ok(open.file.clone());
+        }
+        let mut other = open.other.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*other {
+            return Ok(file.clone());
+        }
+        let flags = OpenFlags { write: true, append, ..OpenFlags::default() };
+        let at = At::handle(open.file.locator());
+        // The right to write was checked when the handle was opened.
+        let (file, _) = self.wait(self.fs.open(&Caller::root(), &at, flags))?;
+        *other = Some(file.clone());
+        Ok(file)
+    }
+
+    pub(crate) fn flush(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: FlushIn = request.body().fixed()?;
+        let open = self.files.get(input.fh)?;
+        self.wait(open.flush())?;
+        Ok(Reply::done())
+    }
+
+    pub(crate) fn fsync(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: FsyncIn = request.body().fixed()?;
+        let open = self.files.get(input.fh)?;
+        self.wait(open.fsync())?;
+        Ok(Reply::done())
+    }
+
+    pub(crate) fn release(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: ReleaseIn = request.body().fixed()?;
+        let open = self.files.remove(input.fh)?;
+        self.wait(open.close());
+        Ok(Reply::done())
+    }
+
+    /// Only growth (mode 0): space is not reserved, so that there is nothing else to do.
+    pub(crate) fn fallocate(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: FallocateIn = request.body().fixed()?;
+        if input.mode != 0 {
+            return Err(Error::new(Errno::EOPNOTSUPP));
+        }
+        let open = self.files.get(input.fh)?;
+        let end = input.offset.checked_add(input.length).ok_or(Errno::EFBIG)?;
+        let who = request.caller();
+        let at = At::handle(open.file.locator());
+        let entry = self.wait(self.fs.getattr(&who, &at))?;
+        if entry.attr.size < end {
+            let change = SetAttr { size: Some(end), by_handle: true, ..SetAttr::default() };
+            self.wait(self.fs.setattr(&who, &at, &change))?;
+        }
+        Ok(Reply::done())
+    }
+}

@@ -1,0 +1,143 @@
+//! INIT: what kernel and adapter agree on.
+
+use saker_types::{Errno, Error, Result};
+
+use crate::abi::{self, InitIn, InitInExt, InitOut, init};
+use crate::adapter::Adapter;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::transport::MAX_WRITE_BYTES;
+
+/// Asynchronous requests (read-ahead, write-back of maps) that may be under way.
+const MAX_BACKGROUND: u16 = 128;
+/// From here on the kernel holds back read-ahead.
+const CONGESTION: u16 = 96;
+const PAGE_BYTES: usize = 4096;
+
+/// What is wanted of every kernel.
+///
+/// - `HANDLE_KILLPRIV_V2`: write, truncate and chown must clear suid and sgid. The kernel alone
+///   would send a SETATTR in the writer's name, which the server refuses to all but the owner,
+///   and would ask for `security.capability` before every write. With it, the kernel says when
+///   bits must go, and the adapter clears them (`Adapter::drop_privileges`); file capabilities
+///   are refused, so there are none to clear.
+/// - `DONT_MASK`: the umask comes with the request and is applied here, where default ACLs will
+///   one day replace it.
+/// - `AUTO_INVAL_DATA`: cached pages go when size or mtime changed elsewhere.
+///
+/// Not wanted: write-back cache, cached symlinks and explicit invalidation (another mount's
+/// changes would show late), POSIX ACLs and `default_permissions` (the server checks), locks (the
+/// kernel's own, local to this machine), `NO_OPEN` and `NO_OPENDIR` (handles are needed), export
+/// (nothing is found by id alone).
+const WANTED: u64 = init::ASYNC_READ
+    | init::ATOMIC_O_TRUNC
+    | init::BIG_WRITES
+    | init::DONT_MASK
+    | init::AUTO_INVAL_DATA
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::ABORT_ERROR
+    | init::MAX_PAGES
+    | init::HANDLE_KILLPRIV_V2
+    | init::INIT_EXT;
+
+/// Wanted where names may be kept. Without that the kernel would ask LOOKUP for each name of a
+/// listing all the same, and what READDIRPLUS brought would only have to be forgotten again.
+const WANTED_WITH_NAMES: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
+
+/// Answers INIT; with the minor version of the kernel and the flags agreed on, unless the kernel
+/// must ask again.
+pub(crate) fn negotiate(
+    request: &Request<'_>,
+    names_kept: bool,
+) -> Result<(Reply, Option<(u32, u64)>)> {
+    let mut body = request.body();
+    let input: InitIn = body.fixed()?;
+    if input.major > abi::MAJOR {
+        // It comes down to ours and sends another INIT.
+        let major = InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() };
+        return Ok((Reply::of(&major), None));
+    }
+    if input.major < abi::MAJOR || input.minor < abi::MINOR_MIN {
+        let text = format!("FUSE {}.{} is too old", input.major, input.minor);
+        return Err(Error::new(Errno::EPROTO).with_text(text));
+    }
+    let mut offered = u64::from(input.flags);
+    if offered & init::INIT_EXT != 0 {
+        offered |= u64::from(body.fixed::<InitInExt>()?.flags2) << 32;
+    }
+    let names = if names_kept { WANTED_WITH_NAMES } else { 0 };
+    let agreed = offered & (WANTED | names);
+    let out = InitOut {
+        major: abi::MAJOR,
+        minor: abi::MINOR,
+        max_readahead: input.max_readahead,
+        flags: agreed as u32,
+        flags2: (agreed >> 32) as u32,
+        max_background: MAX_BACKGROUND,
+        congestion_threshold: CONGESTION,
+        max_write: MAX_WRITE_BYTES as u32,
+        max_pages: (MAX_WRITE_BYTES / PAGE_BYTES) as u16,
+        time_gran: 1,
+        ..InitOut::default()
+    };
+    Ok((Reply::of(&out), Some((input.minor, agreed))))
+}
+
+impl Adapter {
+    pub(crate) fn init(&self, request: &Request<'_>) -> Result<Reply> {
+        let (reply, agreed) = negotiate(request, !self.entry_timeout.is_zero())?;
+        if let Some((minor, flags)) = agreed {
+            tracing::info!(
+                "mounted on {}: kernel FUSE 7.{minor} (flags {flags:#x}), transport: cloned \
+                 /dev/fuse, shortcut: off (no BPF in this build), entry_timeout {:?}, \
+                 attr_timeout {:?}",
+                self.mountpoint.display(),
+                self.entry_timeout,
+                self.attr_timeout,
+            );
+        }
+        Ok(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::request::tests::bytes_of;
+    use zerocopy::{FromBytes, IntoBytes};
+
+    fn ask(major: u32, minor: u32, flags: u64, ext: bool) -> Result<(InitOut, Option<(u32, u64)>)> {
+        let input = InitIn { major, minor, max_readahead: 131_072, flags: flags as u32 };
+        let more = InitInExt { flags2: (flags >> 32) as u32, unused: [0; 11] };
+        let mut body = input.as_bytes().to_vec();
+        if ext {
+            body.extend_from_slice(more.as_bytes());
+        }
+        let raw = bytes_of(26, 0, &body);
+        let (reply, agreed) = negotiate(&Request::parse(&raw).unwrap(), false)?;
+        Ok((InitOut::read_from_bytes(&reply.head).unwrap(), agreed))
+    }
+
+    #[test]
+    fn only_what_both_sides_know_is_agreed_on() {
+        let (out, agreed) = ask(7, 45, u64::MAX, true).unwrap();
+        assert_eq!(agreed.unwrap(), (45, WANTED));
+        assert_eq!(u64::from(out.flags), WANTED & 0xffff_ffff);
+        assert_eq!((out.max_write, out.max_pages), (1 << 20, 256));
+        let (out, agreed) = ask(7, 31, init::ASYNC_READ | init::DO_READDIRPLUS, false).unwrap();
+        assert_eq!(agreed.unwrap(), (31, init::ASYNC_READ));
+        assert_eq!(u64::from(out.flags), init::ASYNC_READ);
+    }
+
+    #[test]
+    fn other_versions() {
+        let (out, agreed) = ask(8, 0, 0, false).unwrap();
+        assert_eq!((out.major, agreed), (7, None));
+        assert_eq!(ask(7, 30, 0, false).unwrap_err().errno(), Errno::EPROTO);
+        assert_eq!(ask(6, 45, 0, false).unwrap_err().errno(), Errno::EPROTO);
+        let cut = ask(7, 45, u64::MAX, false);
+        assert_eq!(cut.unwrap_err().errno(), Errno::EINVAL, "the extension is missing");
+    }
+}

@@ -1,0 +1,40 @@
+//! STATFS, SYNCFS.
+
+use saker_types::Result;
+use saker_types::limits::NAME_BYTES_MAX;
+
+use crate::abi::StatfsOut;
+use crate::adapter::Adapter;
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// Unit of the block counts.
+const BLOCK_BYTES: u64 = 4096;
+
+impl Adapter {
+    pub(crate) fn statfs(&self, _request: &Request<'_>) -> Result<Reply> {
+        let stat = self.wait(self.fs.statfs())?;
+        let free = stat.free_bytes / BLOCK_BYTES;
+        Ok(Reply::of(&StatfsOut {
+            blocks: stat.capacity_bytes / BLOCK_BYTES,
+            bfree: free,
+            bavail: free,
+            // Inodes have no bound of their own: room for data is room for as many files.
+            files: stat.inodes.saturating_add(free),
+            ffree: free,
+            bsize: BLOCK_BYTES as u32,
+            namelen: NAME_BYTES_MAX as u32,
+            frsize: BLOCK_BYTES as u32,
+            padding: 0,
+            spare: [0; 6],
+        }))
+    }
+
+    /// Everything written through this mount is on disk.
+    pub(crate) fn syncfs(&self, _request: &Request<'_>) -> Result<Reply> {
+        for open in self.files.all().into_iter().filter(|open| open.flags.write) {
+            self.wait(open.fsync())?;
+        }
+        Ok(Reply::done())
+    }
+}

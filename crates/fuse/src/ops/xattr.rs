@@ -1,0 +1,92 @@
+//! SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR.
+
+use bytes::Bytes;
+use saker_types::{Errno, Error, Result};
+
+use crate::abi::{GetxattrIn, GetxattrOut, SetxattrIn};
+use crate::adapter::Adapter;
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// Does the mount serve attributes of this name? Asking for the others costs no request:
+/// programs and the kernel ask for them all the time.
+fn served(name: &[u8]) -> Result<()> {
+    match name {
+        // Writing would have to clear it (see HANDLE_KILLPRIV_V2 in `init`).
+        b"security.capability"
+        // Permissions are checked by mode and owner alone.
+        | b"system.posix_acl_access" | b"system.posix_acl_default" => {
+            Err(Error::new(Errno::EOPNOTSUPP))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Adapter {
+    pub(crate) fn setxattr(&self, request: &Request<'_>) -> Result<Reply> {
+        let mut body = request.body();
+        let input: SetxattrIn = body.fixed()?;
+        let name = body.name()?;
+        let value = body.bytes(input.size as usize)?;
+        served(name)?;
+        let at = self.at(request.header.nodeid)?;
+        let who = request.caller();
+        self.wait(self.fs.setxattr(&who, &at, name, value, input.flags))?;
+        Ok(Reply::done())
+    }
+
+    pub(crate) fn getxattr(&self, request: &Request<'_>) -> Result<Reply> {
+        let mut body = request.body();
+        let input: GetxattrIn = body.fixed()?;
+        let name = body.name()?;
+        served(name)?;
+        let at = self.at(request.header.nodeid)?;
+        let value = self.wait(self.fs.getxattr(&request.caller(), &at, name))?;
+        sized(value, input.size)
+    }
+
+    pub(crate) fn listxattr(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: GetxattrIn = request.body().fixed()?;
+        let at = self.at(request.header.nodeid)?;
+        let names = self.wait(self.fs.listxattr(&request.caller(), &at))?;
+        sized(names, input.size)
+    }
+
+    pub(crate) fn removexattr(&self, request: &Request<'_>) -> Result<Reply> {
+        let name = request.body().name()?;
+        served(name)?;
+        let at = self.at(request.header.nodeid)?;
+        self.wait(self.fs.removexattr(&request.caller(), &at, name))?;
+        Ok(Reply::done())
+    }
+}
+
+/// A value, or with room for nothing only its size.
+fn sized(value: Bytes, room: u32) -> Result<Reply> {
+    match room as usize {
+        0 => Ok(Reply::of(&GetxattrOut { size: value.len() as u32, padding: 0 })),
+        room if value.len() > room => Err(Error::new(Errno::ERANGE)),
+        _ => Ok(Reply::data(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn room_for_a_value() {
+        let value = Bytes::from_static(b"12345");
+        assert_eq!(sized(value.clone(), 0).unwrap().head, [5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(sized(value.clone(), 4).unwrap_err().errno(), Errno::ERANGE);
+        assert_eq!(sized(value.clone(), 5).unwrap().data, value);
+    }
+
+    #[test]
+    fn names_that_the_mount_does_not_serve() {
+        assert!(served(b"system.posix_acl_access").is_err());
+        assert!(served(b"security.capability").is_err());
+        assert!(served(b"user.x").is_ok());
+    }
+}

@@ -1,0 +1,153 @@
+//! Options of a mount, as after `-o` of mount(8).
+
+use std::time::Duration;
+
+use saker_types::{Errno, Error, Result};
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Source shown by mount(8) and df(1); default `saker:NAME` with the cluster's name.
+    pub fsname: Option<String>,
+    /// Users other than the one who mounted may use it. Default: as root.
+    pub allow_other: bool,
+    /// Nothing can be changed through this mount.
+    pub read_only: bool,
+    /// Device files work. Default: no.
+    pub dev: bool,
+    /// suid and sgid programs work. Default: no.
+    pub suid: bool,
+    /// Programs can be executed. Default: yes.
+    pub exec: bool,
+    /// How long the kernel may keep a name without asking again. Default 0: what another mount
+    /// did is seen at once.
+    pub entry_timeout: Duration,
+    /// How long the kernel may keep attributes. Default 5 ms: with less, one stat asks twice.
+    pub attr_timeout: Duration,
+    /// Most threads that serve requests.
+    pub threads_max: usize,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            fsname: None,
+            allow_other: rustix::process::geteuid().is_root(),
+            read_only: false,
+            dev: false,
+            suid: false,
+            exec: true,
+            entry_timeout: Duration::ZERO,
+            attr_timeout: Duration::from_millis(5),
+            threads_max: 128,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
+    /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `fsname=TEXT`,
+    /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed), `threads_max=N`.
+    /// What fstab(5) has for mount(8) and systemd alone is skipped.
+    ///
+    /// # Errors
+    /// EINVAL, naming the option, for an unknown one or a bad value.
+    pub fn parse(text: &str) -> Result<MountOptions> {
+        let mut options = MountOptions::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').map_or((part, None), |(k, v)| (k, Some(v)));
+            match value {
+                Some(value) => options.set(key, value)?,
+                None => options.flag(key)?,
+            }
+        }
+        Ok(options)
+    }
+
+    fn flag(&mut self, key: &str) -> Result<()> {
+        match key {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = true,
+            "noallow_other" => self.allow_other = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group"
+            | "nofail" | "_netdev" | "async" | "noatime" | "relatime" | "nodiratime" => {}
+            other if other.starts_with("x-") => {}
+            other => return Err(invalid(format!("unknown mount option {other}"))),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "fsname" => self.fsname = Some(value.to_owned()),
+            "entry_timeout" => self.entry_timeout = seconds(key, value)?,
+            "attr_timeout" => self.attr_timeout = seconds(key, value)?,
+            "threads_max" => {
+                let n = value.parse().ok().filter(|n| (1..=4096).contains(n));
+                self.threads_max = n.ok_or_else(|| bad_value(key, value))?;
+            }
+            other if other.starts_with("x-") || other == "comment" => {}
+            other => return Err(invalid(format!("unknown mount option {other}"))),
+        }
+        Ok(())
+    }
+}
+
+fn seconds(key: &str, value: &str) -> Result<Duration> {
+    let seconds: f64 = value.parse().map_err(|_| bad_value(key, value))?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| bad_value(key, value))
+}
+
+fn bad_value(key: &str, value: &str) -> Error {
+    invalid(format!("bad value in mount option {key}={value}"))
+}
+
+fn invalid(text: String) -> Error {
+    Error::new(Errno::EINVAL).with_text(text)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn options_change_the_defaults() {
+        let default = MountOptions::default();
+        assert_eq!(MountOptions::parse("").unwrap(), default);
+        assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
+        let parsed = MountOptions::parse(
+            "ro,noallow_other,suid,noexec,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads_max=3",
+        );
+        let wanted = MountOptions {
+            read_only: true,
+            allow_other: false,
+            suid: true,
+            exec: false,
+            fsname: Some("a=b".into()),
+            entry_timeout: Duration::from_millis(1500),
+            attr_timeout: Duration::ZERO,
+            threads_max: 3,
+            ..default
+        };
+        assert_eq!(parsed.unwrap(), wanted);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for bad in
+            ["frobnicate", "ro=1", "entry_timeout=-1", "attr_timeout=x", "threads_max=0", "a=b"]
+        {
+            let error = MountOptions::parse(bad).unwrap_err();
+            assert_eq!(error.errno(), Errno::EINVAL, "{bad}");
+            assert!(error.text.contains("mount option"), "{error}");
+        }
+    }
+}

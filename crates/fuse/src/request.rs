@@ -1,0 +1,190 @@
+//! A request of the kernel, and reading it with bounds checks.
+//!
+//! A request is a header, a structure that depends on the operation, and the rest (names, data).
+//! `/dev/fuse` delivers them in one piece, io_uring the structure apart from the rest; [`Body`]
+//! reads both forms.
+
+use saker_client::{Caller, Groups};
+use saker_types::{Errno, Result};
+use zerocopy::FromBytes;
+
+use crate::abi::InHeader;
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) header: InHeader,
+    op: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Reads what one read(2) of `/dev/fuse` returned; `None` if the kernel could not have
+    /// written it.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Request<'a>> {
+        let (header, rest) = InHeader::read_from_prefix(bytes).ok()?;
+        let extensions = usize::from(header.total_extlen) * 8;
+        if header.len as usize != bytes.len() || extensions > rest.len() {
+            return None;
+        }
+        Some(Request { header, op: &[], rest: &rest[..rest.len() - extensions] })
+    }
+
+    /// What follows the header.
+    pub(crate) fn body(&self) -> Body<'a> {
+        Body { op: self.op, rest: self.rest }
+    }
+
+    /// Who asks.
+    pub(crate) fn caller(&self) -> Caller {
+        let InHeader { uid, gid, pid, .. } = self.header;
+        let groups = match pid {
+            // From outside our pid namespace: its groups cannot be read.
+            0 => Groups::Known([].into()),
+            pid => Groups::OfProcess(pid),
+        };
+        Caller { uid, gid, groups }
+    }
+}
+
+/// Reads the body of a request from its start to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Body<'a> {
+    op: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    /// The next structure.
+    ///
+    /// # Errors
+    /// EINVAL when the request ends before it does.
+    pub(crate) fn fixed<T: FromBytes>(&mut self) -> Result<T> {
+        let from = if self.op.is_empty() { &mut self.rest } else { &mut self.op };
+        let (value, left) = T::read_from_prefix(from).map_err(|_| short())?;
+        *from = left;
+        Ok(value)
+    }
+
+    /// The next name, without its NUL.
+    ///
+    /// # Errors
+    /// EINVAL when no NUL follows.
+    pub(crate) fn name(&mut self) -> Result<&'a [u8]> {
+        let end = self.rest.iter().position(|&b| b == 0).ok_or_else(short)?;
+        let name = &self.rest[..end];
+        self.rest = &self.rest[end + 1..];
+        Ok(name)
+    }
+
+    /// The next `len` bytes.
+    ///
+    /// # Errors
+    /// EINVAL when there are fewer.
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
+        let (taken, left) = self.rest.split_at_checked(len).ok_or_else(short)?;
+        self.rest = left;
+        Ok(taken)
+    }
+}
+
+fn short() -> saker_types::Error {
+    saker_types::Error::new(Errno::EINVAL).with_text("malformed FUSE request")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::abi::{CreateIn, SetxattrIn, WriteIn};
+    use zerocopy::IntoBytes;
+
+    /// A well-formed request.
+    pub(crate) fn bytes_of(opcode: u32, nodeid: u64, body: &[u8]) -> Vec<u8> {
+        let header = InHeader {
+            len: 40 + body.len() as u32,
+            opcode,
+            unique: 7,
+            nodeid,
+            uid: 1,
+            gid: 2,
+            pid: 0,
+            total_extlen: 0,
+            padding: 0,
+        };
+        [header.as_bytes(), body].concat()
+    }
+
+    #[test]
+    fn headers_that_lie_are_refused() {
+        let good = bytes_of(1, 1, b"name\0");
+        assert!(Request::parse(&good).is_some());
+        for end in 0..good.len() {
+            assert!(Request::parse(&good[..end]).is_none(), "cut at {end}");
+        }
+        let longer = [&good[..], b"x"].concat();
+        assert!(Request::parse(&longer).is_none());
+        let mut extended = bytes_of(1, 1, b"name\0\0\0\0\0\0\0\0\0");
+        extended[36] = 1;
+        assert_eq!(Request::parse(&extended).unwrap().rest, b"name\0");
+        extended[36] = 2;
+        assert!(Request::parse(&extended).is_none(), "extensions longer than the request");
+    }
+
+    #[test]
+    fn bodies_are_read_in_order_and_never_past_their_end() {
+        let open = CreateIn { flags: 1, mode: 2, umask: 3, open_flags: 4 };
+        let raw = bytes_of(35, 1, &[open.as_bytes(), b"name\0"].concat());
+        let mut body = Request::parse(&raw).unwrap().body();
+        assert_eq!(body.fixed::<CreateIn>().unwrap().umask, 3);
+        assert_eq!(body.name().unwrap(), b"name");
+        assert_eq!(body.name().unwrap_err().errno(), Errno::EINVAL);
+        let raw = bytes_of(16, 1, &[0; 39]);
+        let mut body = Request::parse(&raw).unwrap().body();
+        assert_eq!(body.fixed::<WriteIn>().unwrap_err().errno(), Errno::EINVAL);
+        assert_eq!(body.bytes(40).unwrap_err().errno(), Errno::EINVAL);
+        assert_eq!(body.bytes(39).unwrap().len(), 39);
+        assert_eq!(body.bytes(0).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_structure_apart_from_the_rest_reads_the_same() {
+        let header = Request::parse(&bytes_of(21, 1, b"")).unwrap().header;
+        let op = SetxattrIn { size: 2, flags: 1 };
+        let request = Request { header, op: op.as_bytes(), rest: b"user.a\0xy" };
+        let mut body = request.body();
+        assert_eq!(body.fixed::<SetxattrIn>().unwrap().size, 2);
+        assert_eq!(body.name().unwrap(), b"user.a");
+        assert_eq!(body.bytes(2).unwrap(), b"xy");
+    }
+
+    #[test]
+    fn garbage_is_refused_or_read_without_harm() {
+        let mut rng = saker_runtime::rand::Rng::seeded(7);
+        for len in 0..300 {
+            let mut raw = vec![0; len];
+            rng.fill(&mut raw);
+            assert!(Request::parse(&raw).is_none(), "a length that is right by chance");
+            if len < 40 {
+                continue;
+            }
+            raw[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+            raw[36..38].copy_from_slice(&(rng.below(4) as u16).to_ne_bytes());
+            let Some(request) = Request::parse(&raw) else { continue };
+            let mut body = request.body();
+            while body.fixed::<CreateIn>().is_ok() && body.name().is_ok() {}
+            assert!(body.rest.len() < len);
+        }
+    }
+
+    #[test]
+    fn groups_are_read_from_the_caller_unless_it_is_out_of_sight() {
+        let mut raw = bytes_of(1, 1, b"");
+        let caller = Request::parse(&raw).unwrap().caller();
+        assert!(matches!(caller.groups, Groups::Known(groups) if groups.is_empty()));
+        raw[32..36].copy_from_slice(&77u32.to_ne_bytes());
+        let caller = Request::parse(&raw).unwrap().caller();
+        assert!(matches!(caller.groups, Groups::OfProcess(77)));
+        assert_eq!((caller.uid, caller.gid), (1, 2));
+    }
+}

@@ -1,0 +1,278 @@
+//! Transport and mount, for real, with a tiny tree instead of a cluster.
+//!
+//! Needs `/dev/fuse`, and `fusermount3` where it is not run as root; without the device the tests
+//! say so and pass.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use saker_types::{Attr, Errno, Result};
+use zerocopy::IntoBytes;
+
+use crate::abi::{AttrOut, Dirent, EntryOut, Opcode, OpenOut, ReadIn};
+use crate::mount::{FS_TYPE, Mounted};
+use crate::options::MountOptions;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::transport::{Device, Dispatch, Transport};
+use crate::{attr, mount, ops};
+
+const FILES: u64 = 200;
+/// Node of the first file; file `n` has the content of `content(n)`.
+const FIRST: u64 = 100;
+/// Reading this file panics.
+const PANICS: u64 = 13;
+/// Reading these takes a while.
+const SLOW: std::ops::Range<u64> = 20..60;
+const SLOW_TIME: Duration = Duration::from_millis(200);
+
+/// A read-only directory of files.
+#[derive(Default)]
+struct Tree {
+    reading: AtomicUsize,
+    reading_max: AtomicUsize,
+}
+
+fn content(n: u64) -> Bytes {
+    let line = format!("this is file {n}\n");
+    line.repeat(1 + n as usize * 100).into()
+}
+
+fn attributes(node: u64) -> Option<Attr> {
+    let file = || node.checked_sub(FIRST).filter(|&n| n < FILES);
+    let (mode, size) = match node {
+        1 => (0o040_755, 0),
+        _ => (0o100_644, content(file()?).len() as u64),
+    };
+    Some(Attr { id: node, mode, size, nlink: 1, mtime_ns: -1, ..Attr::default() })
+}
+
+impl Tree {
+    fn answer(&self, request: &Request<'_>) -> Result<Reply> {
+        let node = request.header.nodeid;
+        match Opcode::from_u32(request.header.opcode) {
+            Some(Opcode::Init) => Ok(ops::negotiate(request, false)?.0),
+            Some(Opcode::Getattr) => {
+                let attr = attr::body(&attributes(node).ok_or(Errno::ESTALE)?);
+                Ok(Reply::of(&AttrOut { attr, ..AttrOut::default() }))
+            }
+            Some(Opcode::Lookup) => {
+                let name = std::str::from_utf8(request.body().name()?).unwrap();
+                let n = name.strip_prefix("file-").and_then(|n| n.parse::<u64>().ok());
+                let attr = n.and_then(|n| attributes(FIRST + n)).ok_or(Errno::ENOENT)?;
+                let (nodeid, attr) = (attr.id, attr::body(&attr));
+                Ok(Reply::of(&EntryOut { nodeid, attr, ..EntryOut::default() }))
+            }
+            Some(Opcode::Open | Opcode::Opendir) => Ok(Reply::of(&OpenOut::default())),
+            Some(Opcode::Read) => self.read(node - FIRST, &request.body().fixed()?),
+            Some(Opcode::Readdir) => Ok(list(&request.body().fixed()?)),
+            Some(Opcode::Flush | Opcode::Release | Opcode::Releasedir) => Ok(Reply::done()),
+            Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => Ok(Reply::none()),
+            _ => Ok(Reply::error(Errno::ENOSYS)),
+        }
+    }
+
+    fn read(&self, n: u64, input: &ReadIn) -> Result<Reply> {
+        assert_ne!(n, PANICS, "this file cannot be read");
+        let reading = self.reading.fetch_add(1, Ordering::SeqCst) + 1;
+        self.reading_max.fetch_max(reading, Ordering::SeqCst);
+        if SLOW.contains(&n) {
+            std::thread::sleep(SLOW_TIME);
+        }
+        self.reading.fetch_sub(1, Ordering::SeqCst);
+        let all = content(n);
+        let from = (input.offset as usize).min(all.len());
+        let to = (from + input.size as usize).min(all.len());
+        Ok(Reply::data(all.slice(from..to)))
+    }
+}
+
+fn list(input: &ReadIn) -> Reply {
+    let mut page = Vec::new();
+    for n in input.offset..FILES {
+        let name = format!("file-{n}");
+        let end = page.len() + (24 + name.len()).next_multiple_of(8);
+        if end > input.size as usize {
+            break;
+        }
+        let dirent = Dirent { ino: FIRST + n, off: n + 1, namelen: name.len() as u32, kind: 8 };
+        page.extend_from_slice(dirent.as_bytes());
+        page.extend_from_slice(name.as_bytes());
+        page.resize(end, 0);
+    }
+    Reply::head(page)
+}
+
+impl Dispatch for Tree {
+    fn handle(&self, request: &Request<'_>) -> Reply {
+        self.answer(request).unwrap_or_else(|error| Reply::error(crate::errno::of(&error)))
+    }
+}
+
+/// A mounted tree; unmounted when dropped.
+struct Served {
+    dir: tempfile::TempDir,
+    mounted: Mounted,
+    tree: Arc<Tree>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Served {
+    /// `None`: this machine does not let us mount.
+    fn start() -> Option<Served> {
+        if Device::open().is_err() {
+            eprintln!("skipped: needs /dev/fuse");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let (device, mounted) = mount::mount(dir.path(), "saker:test", &options).unwrap();
+        let tree = Arc::new(Tree::default());
+        let transport = Transport::new(device, Arc::clone(&tree), 64);
+        let thread = Some(std::thread::spawn(move || transport.run()));
+        Some(Served { dir, mounted, tree, thread })
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn file(&self, n: u64) -> std::path::PathBuf {
+        self.path().join(format!("file-{n}"))
+    }
+
+    fn stop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.mounted.unmount().unwrap();
+            thread.join().unwrap().unwrap();
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[test]
+fn a_tree_can_be_walked_and_read_from_many_threads() {
+    let Some(served) = Served::start() else { return };
+    let root = fs::metadata(served.path()).unwrap();
+    assert_eq!((root.ino(), root.mode()), (1, 0o040_755));
+    let mut names: Vec<_> =
+        fs::read_dir(served.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    let mut wanted: Vec<std::ffi::OsString> =
+        (0..FILES).map(|n| format!("file-{n}").into()).collect();
+    wanted.sort();
+    assert_eq!(names, wanted);
+    std::thread::scope(|scope| {
+        for t in 0..16 {
+            let served = &served;
+            scope.spawn(move || {
+                for n in (0..FILES).filter(|n| !SLOW.contains(n) && *n != PANICS) {
+                    let n = (n + t * 61) % FILES;
+                    if SLOW.contains(&n) || n == PANICS {
+                        continue;
+                    }
+                    let meta = fs::metadata(served.file(n)).unwrap();
+                    assert_eq!(meta.len(), content(n).len() as u64);
+                    assert_eq!((meta.mtime(), meta.mtime_nsec()), (-1, 999_999_999));
+                    assert!(fs::read(served.file(n)).unwrap() == content(n), "file {n}");
+                }
+            });
+        }
+    });
+    assert_eq!(fs::metadata(served.path().join("x")).unwrap_err().raw_os_error(), Some(2));
+    let error = fs::write(served.path().join("new"), "x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+}
+
+#[test]
+fn requests_that_wait_starve_nobody() {
+    let Some(served) = Served::start() else { return };
+    std::thread::scope(|scope| {
+        for n in SLOW {
+            let served = &served;
+            scope.spawn(move || fs::read(served.file(n)).unwrap());
+        }
+        std::thread::sleep(SLOW_TIME / 4);
+        let start = Instant::now();
+        assert!(fs::read(served.file(1)).unwrap() == content(1));
+        assert!(start.elapsed() < SLOW_TIME * 4, "{:?}", start.elapsed());
+    });
+    // Not one thread for each core, but one for each request that waits.
+    let most = served.tree.reading_max.load(Ordering::SeqCst);
+    assert!(most > 20, "only {most} at once");
+}
+
+#[test]
+fn a_panic_is_an_error_of_that_call_alone() {
+    let Some(served) = Served::start() else { return };
+    for _ in 0..3 {
+        let error = fs::read(served.file(PANICS)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    }
+    assert!(fs::read(served.file(1)).unwrap() == content(1));
+}
+
+#[test]
+fn a_mount_point_is_checked_and_let_go() {
+    let Some(mut served) = Served::start() else { return };
+    let options = MountOptions::default();
+    let failure = |path: &Path| mount::mount(path, "x", &options).map(drop).unwrap_err();
+    let error = failure(served.path());
+    assert_eq!(error.errno(), Errno::EBUSY);
+    assert!(error.text.contains("Saker"), "{error}");
+    let error = mount::unmount(Path::new("/proc"), false).unwrap_err();
+    assert_eq!(error.errno(), Errno::EINVAL);
+    served.stop();
+    assert_eq!(fs::read_dir(served.path()).unwrap().count(), 0, "the directory below");
+    assert_eq!(failure(&served.path().join("missing")).errno(), Errno::ENOENT);
+    fs::write(served.path().join("file"), "").unwrap();
+    assert_eq!(failure(&served.path().join("file")).errno(), Errno::ENOTDIR);
+    assert!(mount::unmount(served.path(), false).is_err(), "it is not mounted any more");
+}
+
+#[test]
+fn a_busy_mount_is_detached_and_ends_with_its_last_user() {
+    let Some(mut served) = Served::start() else { return };
+    let open = fs::File::open(served.file(2)).unwrap();
+    assert_eq!(mount::unmount(served.path(), false).unwrap_err().errno(), Errno::EBUSY);
+    let mounted = served.mounted.clone();
+    mounted.unmount().unwrap();
+    assert!(!served.thread.as_ref().unwrap().is_finished());
+    assert_eq!(open.metadata().unwrap().len(), content(2).len() as u64, "still served");
+    drop(open);
+    served.thread.take().unwrap().join().unwrap().unwrap();
+}
+
+#[test]
+fn what_a_killed_mount_leaves_is_replaced() {
+    if Served::start().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let options = MountOptions::default();
+    let (device, _) = mount::mount(dir.path(), "saker:dead", &options).unwrap();
+    drop(device);
+    let error = fs::metadata(dir.path()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+    let (device, mounted) = mount::mount(dir.path(), "saker:alive", &options).unwrap();
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let path = dir.path().to_str().unwrap();
+    let lines: Vec<_> = table.lines().filter(|line| line.contains(path)).collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains(&format!("- {FS_TYPE} saker:alive ")), "{lines:?}");
+    drop(device);
+    mount::unmount(&mounted.path, false).unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,98 @@
+//! `/dev/fuse`: requests in, replies and notifications out.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi::OutHeader;
+use crate::reply::Reply;
+
+const PATH: &str = "/dev/fuse";
+/// `_IOR(229, 0, uint32_t)`: makes a fresh `/dev/fuse` another channel of a mounted one.
+const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500u32 as libc::Ioctl;
+
+/// A channel of a mount's connection to the kernel.
+pub(crate) struct Device(Arc<OwnedFd>);
+
+impl Device {
+    /// Opens `/dev/fuse`, not mounted yet.
+    pub(crate) fn open() -> rustix::io::Result<Device> {
+        let fd = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Device::from(fd))
+    }
+
+    /// Another channel: its own queue of requests under way, without contention with this one.
+    /// Where the kernel refuses, this one is shared.
+    pub(crate) fn clone_channel(&self) -> Device {
+        let cloned = Device::open().and_then(|fresh| {
+            let old = self.0.as_raw_fd();
+            // SAFETY: the call reads one u32 at `old`, which outlives it; both descriptors are
+            // open.
+            let done =
+                unsafe { libc::ioctl(fresh.0.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const old) };
+            if done < 0 { Err(Errno::INVAL) } else { Ok(fresh) }
+        });
+        cloned.unwrap_or_else(|_| self.share())
+    }
+
+    /// The same channel, for notifications.
+    pub(crate) fn share(&self) -> Device {
+        Device(Arc::clone(&self.0))
+    }
+
+    /// Waits for a request; its length, or `None` when the mount is gone.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&*self.0, &mut *buffer) {
+                Ok(len) => return Ok(Some(len)),
+                // ENOENT: the request was taken back before it was read.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                // Unmounted; aborted through /sys/fs/fuse.
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Answers the request `unique`.
+    pub(crate) fn reply(&self, reply: &Reply, unique: u64) {
+        let header = reply.header(unique);
+        let [head, data] = reply.parts();
+        match rustix::io::writev(&*self.0, &[IoSlice::new(header.as_bytes()), head, data]) {
+            Ok(_) => {}
+            // The connection is gone, and the request with it. (A request that was read is
+            // waited for to its end, also by a killed caller, so nothing needs to be undone.)
+            Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
+            Err(error) => {
+                tracing::error!("the kernel refused a reply: {error}");
+                let header = Reply::error(saker_types::Errno::EIO).header(unique);
+                // Whoever waits must get something; a second failure leaves nothing to try.
+                let _ = rustix::io::write(&*self.0, header.as_bytes());
+            }
+        }
+    }
+
+    /// Tells the kernel something: `code` and its structure.
+    pub(crate) fn notify(&self, code: i32, body: &[u8]) -> rustix::io::Result<()> {
+        let len = size_of::<OutHeader>() + body.len();
+        let header = OutHeader { len: len as u32, error: code, unique: 0 };
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
+        rustix::io::writev(&*self.0, &parts).map(drop)
+    }
+}
+
+impl From<OwnedFd> for Device {
+    fn from(fd: OwnedFd) -> Device {
+        Device(Arc::new(fd))
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

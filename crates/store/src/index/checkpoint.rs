@@ -1,0 +1,270 @@
+//! Writing what changed into the table, in commits of bounded size.
+//!
+//! The table writes any part of what it is given when power fails, so each commit first makes
+//! durable what the rows count for before it ([`Undo`]). With that, the live bytes of each
+//! segment are exact after every crash, without reading the whole table.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_engine::table::Table;
+use saker_types::{InodeId, Result};
+
+use super::rows::{self, InodeRow, SAVED_KEY, SavedSegment, UNDO_KEY, Undo, UndoRow};
+use super::{Index, NOTHING_VOID, RowKey, Saved, State, encoded, failed};
+use crate::extent::Chunk;
+use crate::log::Position;
+use crate::segment::locked;
+
+/// Most rows in one commit.
+const COMMIT_ROWS_MAX: usize = 4096;
+
+/// What one commit left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// Some rows are not written yet; the marker has not moved.
+    More,
+    /// Everything that was dirty when the drain began is written; the marker has moved.
+    Done,
+}
+
+#[derive(Default)]
+struct Batch {
+    rows: BTreeMap<Bytes, Option<Bytes>>,
+    keys: Vec<RowKey>,
+    /// Inodes whose void rows are gone with this batch.
+    voids: Vec<InodeId>,
+    more: bool,
+}
+
+/// Reads what `table` holds and puts its counts right if a commit was cut short.
+///
+/// # Errors
+/// The table's, or what it holds makes no sense.
+pub fn open_saved(table: &dyn Table) -> Result<Saved> {
+    let get = |key: &[u8]| table.get(key).map_err(|e| failed("read", e));
+    let mut saved = get(SAVED_KEY)?.map_or(Ok(Saved::default()), |row| Saved::decode(&row))?;
+    let Some(undo) = get(UNDO_KEY)? else { return Ok(saved) };
+    let undo = Undo::decode(undo).map_err(|e| failed("read", e))?;
+    if undo.epoch != saved.epoch + 1 {
+        return Ok(saved);
+    }
+    for row in &undo.rows {
+        for live in &row.live {
+            saved.segments.entry(live.no).or_default().0 -= live.live;
+        }
+        saved.chunks -= u64::from(row.present);
+        if let Some(now) = get(&row.key)? {
+            saved.count(&rows::decode_chunk(&now)?, 1);
+        }
+    }
+    saved.epoch += 1;
+    put(table, SAVED_KEY, saved.encode())?;
+    Ok(saved)
+}
+
+fn put(table: &dyn Table, key: &'static [u8], value: Bytes) -> Result<()> {
+    let row = (Bytes::from_static(key), Some(value));
+    table.write(&mut std::iter::once(row)).map_err(|e| failed("write", e))?;
+    table.persist().map_err(|e| failed("write", e))
+}
+
+impl Index {
+    /// Everything that is dirty now belongs to the checkpoint that [`Index::commit`] works on.
+    pub fn begin_drain(&self) {
+        for shard in &self.shards {
+            let state = &mut *locked(&shard.state);
+            state.draining.append(&mut state.dirty);
+        }
+    }
+
+    /// Writes a part of what is to be drained. `sync` must make the log durable; the last commit
+    /// moves the marker to `marker`, which must have been taken before [`Index::begin_drain`].
+    ///
+    /// # Errors
+    /// `sync`'s, after which it may be tried again; the table's, after which it may not: the
+    /// index stays in memory as it is, and every later commit fails.
+    pub fn commit(
+        &self,
+        marker: &Position,
+        sync: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Commit> {
+        let mut saved = locked(&self.saved);
+        if saved.broken {
+            return Err(failed("write", "it failed before"));
+        }
+        let mut batch = Batch::default();
+        let result = self.collect(&mut batch).and_then(|()| {
+            sync()?;
+            self.write(&mut saved, &batch, marker)
+        });
+        self.release(&batch, result.is_ok());
+        result.map(|()| if batch.more { Commit::More } else { Commit::Done })
+    }
+
+    fn collect(&self, batch: &mut Batch) -> Result<()> {
+        for shard in &self.shards {
+            let mut state = locked(&shard.state);
+            while let Some(key) = state.draining.pop_first() {
+                if batch.rows.len() >= COMMIT_ROWS_MAX {
+                    state.draining.insert(key);
+                    batch.more = true;
+                    return Ok(());
+                }
+                self.dirty.fetch_sub(1, Ordering::Relaxed);
+                batch.keys.push(key);
+                match key {
+                    RowKey::Chunk(key) => collect_chunk(&mut state, key, batch),
+                    RowKey::Inode(id) => self.collect_inode(&mut state, id, batch)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn collect_inode(&self, state: &mut State, id: InodeId, batch: &mut Batch) -> Result<()> {
+        let State { inodes, chunks, draining, .. } = state;
+        let Some(inode) = inodes.get_mut(&id) else { return Ok(()) };
+        (inode.dirty, inode.writing) = (false, true);
+        if inode.void_from != NOTHING_VOID {
+            let start = rows::chunk_key((id, inode.void_from));
+            let end = rows::chunk_key((id, NOTHING_VOID));
+            let mut full = false;
+            let scanned = self.table.scan(&start, &end, &mut |key, _| {
+                full = batch.rows.len() >= COMMIT_ROWS_MAX;
+                if full {
+                    return ControlFlow::Break(());
+                }
+                // A key that makes no sense is none of this inode's, whatever it is.
+                if rows::decode_key(key).is_ok_and(|key| !chunks.contains_key(&key)) {
+                    batch.rows.insert(Bytes::copy_from_slice(key), None);
+                }
+                ControlFlow::Continue(())
+            });
+            scanned.map_err(|e| failed("read", e))?;
+            if full {
+                inode.dirty = true;
+                draining.insert(RowKey::Inode(id));
+                self.dirty.fetch_add(1, Ordering::Relaxed);
+                batch.more = true;
+            } else {
+                batch.voids.push(id);
+            }
+        }
+        let key = rows::inode_key(id);
+        if inode.truncate_gen > 0 {
+            let row = InodeRow { truncate_gen: inode.truncate_gen };
+            batch.rows.insert(key, Some(encoded(&row)));
+        } else if self.table.get(&key).map_err(|e| failed("read", e))?.is_some() {
+            batch.rows.insert(key, None);
+        }
+        Ok(())
+    }
+
+    /// Writes a batch. Nothing may come after it if it fails half-way: what the rows count for
+    /// would be known no more.
+    fn write(&self, saved: &mut Saved, batch: &Batch, marker: &Position) -> Result<()> {
+        let table = &*self.table;
+        let mut next = saved.clone();
+        next.epoch += 1;
+        let mut undo = Undo { epoch: next.epoch, rows: Vec::new() };
+        for (key, row) in &batch.rows {
+            if rows::decode_key(key).is_err() {
+                continue;
+            }
+            let old = table.get(key).map_err(|e| failed("read", e))?;
+            let old = old.map(|row| rows::decode_chunk(&row)).transpose()?;
+            undo.rows.push(undo_row(key, old.as_ref()));
+            old.iter().for_each(|chunk| next.count(chunk, -1));
+            if let Some(row) = row {
+                next.count(&rows::decode_chunk(row)?, 1);
+            }
+        }
+        saved.broken = true;
+        if !undo.rows.is_empty() {
+            put(table, UNDO_KEY, encoded(&undo))?;
+        }
+        if !batch.rows.is_empty() {
+            let mut rows = batch.rows.iter().map(|(key, row)| (key.clone(), row.clone()));
+            table.write(&mut rows).map_err(|e| failed("write", e))?;
+            table.persist().map_err(|e| failed("write", e))?;
+        }
+        if !batch.more {
+            (next.segment, next.pos) = (marker.place.segment, marker.place.pos);
+            next.next_seq = marker.next_seq;
+        }
+        next.segments.retain(|_, (live, _)| *live != 0);
+        for segment in self.segments.all() {
+            let end = segment.end.load(Ordering::Acquire);
+            next.segments.entry(segment.no).or_default().1 = end;
+        }
+        put(table, SAVED_KEY, next.encode())?;
+        *saved = next;
+        Ok(())
+    }
+
+    /// The rows of a batch are written, or must be written again.
+    fn release(&self, batch: &Batch, written: bool) {
+        for key in &batch.keys {
+            let id = match key {
+                RowKey::Chunk((id, _)) | RowKey::Inode(id) => *id,
+            };
+            let state = &mut *locked(&self.shard(id).state);
+            let dirty = match key {
+                RowKey::Chunk(key) => state.chunks.get_mut(key).map(|cached| {
+                    cached.writing = false;
+                    &mut cached.dirty
+                }),
+                RowKey::Inode(id) => state.inodes.get_mut(id).map(|inode| {
+                    inode.writing = false;
+                    if written && batch.voids.contains(id) {
+                        inode.void_from = NOTHING_VOID;
+                    }
+                    &mut inode.dirty
+                }),
+            };
+            if let Some(dirty) = dirty
+                && !written
+                && !*dirty
+            {
+                *dirty = true;
+                state.draining.insert(*key);
+                self.dirty.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Segments below the marker that no row of the table refers to; with the index in memory
+    /// not referring to one either, its file may go.
+    pub fn unreferenced(&self) -> Vec<u32> {
+        let saved = locked(&self.saved);
+        let all = self.segments.all();
+        let unreferenced = all.iter().filter(|segment| {
+            let live = saved.segments.get(&segment.no).map_or(0, |(live, _)| *live);
+            segment.no < saved.segment && live == 0 && segment.live_bytes() == 0
+        });
+        unreferenced.map(|segment| segment.no).collect()
+    }
+}
+
+fn collect_chunk(state: &mut State, key: super::ChunkKey, batch: &mut Batch) {
+    if let Some(cached) = state.chunks.get_mut(&key) {
+        (cached.dirty, cached.writing) = (false, true);
+        let empty = cached.chunk.extents.is_empty();
+        let row = (!empty).then(|| encoded(&cached.chunk));
+        batch.rows.insert(rows::chunk_key(key), row);
+    }
+}
+
+fn undo_row(key: &Bytes, old: Option<&Chunk>) -> UndoRow {
+    let mut live: BTreeMap<u32, i64> = BTreeMap::new();
+    if let Some(chunk) = old {
+        chunk.live(&mut |segment, bytes| *live.entry(segment).or_default() += bytes);
+    }
+    let live = live.into_iter().map(|(no, live)| SavedSegment { no, live, end: 0 }).collect();
+    UndoRow { key: key.clone(), present: old.is_some(), live }
+}
+

@@ -1,0 +1,180 @@
+//! The rows of the index table.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_engine::table::RESERVED;
+use saker_types::{InodeId, Result};
+
+use super::{ChunkKey, failed};
+use crate::extent::Chunk;
+
+/// First bytes of keys.
+const CHUNK: u8 = b'c';
+const INODE: u8 = b'i';
+
+/// Where [`Saved`] and [`Undo`] are kept.
+pub const SAVED_KEY: &[u8] = &[RESERVED, b's'];
+pub const UNDO_KEY: &[u8] = &[RESERVED, b'u'];
+
+/// Sorts as (id, index).
+pub fn chunk_key((id, index): ChunkKey) -> Bytes {
+    let mut key = Vec::with_capacity(17);
+    key.push(CHUNK);
+    key.extend_from_slice(&id.to_be_bytes());
+    key.extend_from_slice(&index.to_be_bytes());
+    key.into()
+}
+
+/// Behind the keys of all chunks.
+pub const CHUNKS_END: &[u8] = &[CHUNK + 1];
+
+pub fn decode_key(key: &[u8]) -> Result<ChunkKey> {
+    let fail = || failed("read", format!("a key of {} bytes", key.len()));
+    let (first, rest) = key.split_first().ok_or_else(fail)?;
+    let (id, index) = rest.split_first_chunk::<8>().ok_or_else(fail)?;
+    let index: [u8; 8] = index.try_into().map_err(|_| fail())?;
+    if *first != CHUNK {
+        return Err(fail());
+    }
+    Ok((u64::from_be_bytes(*id), u64::from_be_bytes(index)))
+}
+
+pub fn decode_chunk(row: &[u8]) -> Result<Chunk> {
+    let chunk = Chunk::decode(row).map_err(|e| failed("read", e))?;
+    if !chunk.is_sound() {
+        return Err(failed("read", "a chunk with impossible extents"));
+    }
+    Ok(chunk)
+}
+
+/// What the table knows of an inode.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct InodeRow {
+    /// Newest truncation known.
+    #[prost(uint64, tag = "1")]
+    pub truncate_gen: u64,
+}
+
+pub fn inode_key(id: InodeId) -> Bytes {
+    let mut key = Vec::with_capacity(9);
+    key.push(INODE);
+    key.extend_from_slice(&id.to_be_bytes());
+    key.into()
+}
+
+pub fn decode_inode(row: &[u8]) -> Result<u64> {
+    Ok(InodeRow::decode(row).map_err(|e| failed("read", e))?.truncate_gen)
+}
+
+/// A segment as the table knows it.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct SavedSegment {
+    #[prost(uint32, tag = "1")]
+    pub no: u32,
+    /// Bytes that the table's rows refer to.
+    #[prost(int64, tag = "2")]
+    pub live: i64,
+    /// End of its last record.
+    #[prost(uint32, tag = "3")]
+    pub end: u32,
+}
+
+/// What the table holds, as one row of it.
+#[derive(Clone, PartialEq, prost::Message)]
+struct SavedRow {
+    #[prost(uint64, tag = "1")]
+    epoch: u64,
+    #[prost(uint32, tag = "2")]
+    segment: u32,
+    #[prost(uint32, tag = "3")]
+    pos: u32,
+    #[prost(uint64, tag = "4")]
+    next_seq: u64,
+    #[prost(uint64, tag = "5")]
+    chunks: u64,
+    #[prost(message, repeated, tag = "6")]
+    segments: Vec<SavedSegment>,
+}
+
+/// Rows that a commit is about to write, as they are before it; makes the counts right again if
+/// it is cut short.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Undo {
+    /// The commit's number.
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub rows: Vec<UndoRow>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct UndoRow {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
+    /// There was a row.
+    #[prost(bool, tag = "2")]
+    pub present: bool,
+    /// Its live bytes; `end` is not used.
+    #[prost(message, repeated, tag = "3")]
+    pub live: Vec<SavedSegment>,
+}
+
+/// What the table holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Saved {
+    /// Number of the last commit that finished.
+    pub epoch: u64,
+    /// Where the replay of the log starts: segment, position, sequence number.
+    pub segment: u32,
+    #[allow(missing_docs)]
+    pub pos: u32,
+    #[allow(missing_docs)]
+    pub next_seq: u64,
+    /// Rows of chunks.
+    pub chunks: u64,
+    /// Live bytes and end of each segment.
+    pub segments: BTreeMap<u32, (i64, u32)>,
+    /// A write failed: nobody knows what the table holds until it is opened again.
+    pub broken: bool,
+}
+
+impl Saved {
+    /// As a row.
+    pub fn encode(&self) -> Bytes {
+        let segments = self.segments.iter();
+        let row = SavedRow {
+            epoch: self.epoch,
+            segment: self.segment,
+            pos: self.pos,
+            next_seq: self.next_seq,
+            chunks: self.chunks,
+            segments: segments.map(|(&no, &(live, end))| SavedSegment { no, live, end }).collect(),
+        };
+        super::encoded(&row)
+    }
+
+    /// From a row.
+    ///
+    /// # Errors
+    /// EIO, if it is none.
+    pub fn decode(row: &[u8]) -> Result<Saved> {
+        let row = SavedRow::decode(row).map_err(|e| failed("read", e))?;
+        Ok(Saved {
+            epoch: row.epoch,
+            segment: row.segment,
+            pos: row.pos,
+            next_seq: row.next_seq,
+            chunks: row.chunks,
+            segments: row.segments.iter().map(|s| (s.no, (s.live, s.end))).collect(),
+            broken: false,
+        })
+    }
+
+    /// Counts a row that comes (`sign` 1) or goes (-1).
+    pub fn count(&mut self, chunk: &Chunk, sign: i64) {
+        chunk.live(&mut |segment, bytes| self.segments.entry(segment).or_default().0 += sign * bytes);
+        self.chunks = self.chunks.saturating_add_signed(sign);
+    }
+}

@@ -1,0 +1,198 @@
+//! What goes on in the background: checkpoints, the next segment, compaction, removal.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use saker_runtime::thread::{self, JoinHandle};
+use saker_runtime::time::{Time, now};
+use saker_types::{Errno, Error, Result};
+
+use crate::recover::drain;
+use crate::segment::locked;
+use crate::store::Store;
+
+/// Rows that differ from the table's before a checkpoint writes them.
+pub const DIRTY_ROWS_MAX: usize = 16 << 10;
+/// So many, and whoever wants to make another one takes the checkpoint first.
+const DIRTY_ROWS_LIMIT: usize = 4 * DIRTY_ROWS_MAX;
+/// Bytes and records of log that a start may have to read.
+const TAIL_BYTES_MAX: u64 = 256 << 20;
+const TAIL_RECORDS_MAX: u64 = 64 << 10;
+/// Changes are not kept from the table for longer.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
+/// Checkpoints that only free space keep this distance.
+const CHECKPOINT_PAUSE: Duration = Duration::from_millis(200);
+/// A round comes at least so often.
+const TICK: Duration = Duration::from_secs(1);
+
+/// State of the background work.
+#[derive(Default)]
+pub struct Maintenance {
+    wake: Mutex<Wake>,
+    woken: Condvar,
+    checkpoint: Mutex<LastCheckpoint>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The last failure that was logged.
+    logged: Mutex<String>,
+}
+
+#[derive(Default)]
+struct Wake {
+    wanted: bool,
+    stop: bool,
+}
+
+#[derive(Default)]
+struct LastCheckpoint {
+    at: Time,
+}
+
+impl Maintenance {
+    /// There is something to do.
+    pub fn wake(&self) {
+        let mut wake = locked(&self.wake);
+        if !wake.wanted {
+            wake.wanted = true;
+            self.woken.notify_one();
+        }
+    }
+
+    /// Waits for the next round; false when there is none.
+    fn next_round(&self) -> bool {
+        let mut wake = locked(&self.wake);
+        if !wake.wanted && !wake.stop {
+            let waited = self.woken.wait_timeout(wake, TICK);
+            wake = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        wake.wanted = false;
+        !wake.stop
+    }
+}
+
+impl Store {
+    /// Starts the thread that does the background work.
+    ///
+    /// # Errors
+    /// The system's, when it has no room for a thread.
+    pub fn start(self: &Arc<Self>) -> Result<()> {
+        // Weak, so that a store that nobody uses any more is closed.
+        let weak: Weak<Store> = Arc::downgrade(self);
+        let maintenance = self.maintenance.clone();
+        let run = move || {
+            while maintenance.next_round() {
+                let Some(store) = weak.upgrade() else { return };
+                store.maintain();
+            }
+        };
+        let started = thread::spawn("store-maintain", run)
+            .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))?;
+        *locked(&self.maintenance.thread) = Some(started);
+        Ok(())
+    }
+
+    /// Ends the background work, after the round that is under way.
+    pub fn stop(&self) {
+        locked(&self.maintenance.wake).stop = true;
+        self.maintenance.woken.notify_all();
+        if let Some(thread) = locked(&self.maintenance.thread).take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the maintenance thread panicked");
+        }
+    }
+
+    /// One round of background work. Failures are logged and tried again in the next.
+    pub fn maintain(&self) {
+        self.log.prepare();
+        let result = self.checkpoint_if_due().and_then(|()| self.compact_some());
+        match result {
+            Ok(()) => locked(&self.maintenance.logged).clear(),
+            Err(error) => self.log_once(&error),
+        }
+        self.update_gauges();
+    }
+
+    fn log_once(&self, error: &Error) {
+        let text = error.to_string();
+        let mut logged = locked(&self.maintenance.logged);
+        if *logged != text {
+            tracing::error!("{}: background work failed: {text}", self.segments.label());
+            *logged = text;
+        }
+    }
+
+    fn checkpoint_if_due(&self) -> Result<()> {
+        let (bytes, records) = self.log.since_low_water();
+        let dirty = self.index.dirty_rows();
+        let since = now().since(locked(&self.maintenance.checkpoint).at);
+        let due = bytes >= TAIL_BYTES_MAX
+            || records >= TAIL_RECORDS_MAX
+            || dirty >= DIRTY_ROWS_MAX
+            || (dirty > 0 && since >= CHECKPOINT_EVERY)
+            || (since >= CHECKPOINT_PAUSE && self.has_dead_segments())
+            || !self.log.poisoned().is_empty();
+        if due { self.checkpoint() } else { Ok(()) }
+    }
+
+    fn has_dead_segments(&self) -> bool {
+        self.segments.all().iter().any(|s| s.is_sealed() && s.live_bytes() == 0)
+    }
+
+    /// Keeps the index in memory bounded.
+    pub(crate) fn limit_dirty(&self) -> Result<()> {
+        let over = self.index.dirty_rows() >= DIRTY_ROWS_LIMIT;
+        if over { self.checkpoint() } else { Ok(()) }
+    }
+
+    /// Brings the table up to date, so that a start has little to replay, and removes the
+    /// segments that nothing refers to any more.
+    ///
+    /// # Errors
+    /// The flush's and the table's; everything stays as it was then, in memory and in the log.
+    pub fn checkpoint(&self) -> Result<()> {
+        let mut last = locked(&self.maintenance.checkpoint);
+        let poisoned = self.log.poisoned();
+        for no in &poisoned {
+            self.rescue(*no)?;
+        }
+        let marker = self.log.low_water();
+        drain(&self.index, &self.log, &marker)?;
+        self.metrics.checkpoints.inc();
+        // What was readable of them is elsewhere, and what they did is in the table.
+        poisoned.iter().for_each(|no| self.log.retire(*no));
+        self.trim();
+        for no in self.index.unreferenced() {
+            self.log.retire(no);
+            self.segments.remove(no).map_err(|e| crate::store::io_error("remove", &e))?;
+        }
+        last.at = now();
+        Ok(())
+    }
+
+    /// Gives back what was allocated behind the last record of full segments.
+    fn trim(&self) {
+        for segment in self.segments.all() {
+            let poisoned = segment.poisoned.load(Ordering::Acquire);
+            if !segment.is_sealed() || poisoned || !segment.is_quiet() {
+                continue;
+            }
+            if !segment.trimmed.swap(true, Ordering::AcqRel) && segment.live_bytes() > 0 {
+                let end = u64::from(segment.end.load(Ordering::Acquire));
+                let trimmed = self.segments.open(&segment).and_then(|(file, _)| {
+                    if file.len()? > end { file.truncate(end) } else { Ok(()) }
+                });
+                if let Err(error) = trimmed {
+                    tracing::warn!("{}: trim: {error}", segment.name());
+                }
+            }
+        }
+    }
+
+    /// Brings the gauges up to date.
+    pub(crate) fn update_gauges(&self) {
+        self.metrics.chunks.set(self.index.chunks() as i64);
+        self.metrics.data_bytes.set(self.segments.live_bytes() as i64);
+        self.metrics.segments.set(self.segments.count() as i64);
+    }
+}

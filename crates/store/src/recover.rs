@@ -1,0 +1,184 @@
+//! Opening: from what the table holds and the log's tail to the state at the crash.
+
+use std::io;
+use std::sync::Arc;
+
+use saker_engine::table::Table;
+use saker_runtime::fs::Dir;
+use saker_types::Result;
+
+use crate::extent::Extent;
+use crate::format::{Identity, Kind};
+use crate::index::{Commit, Index, Saved, open_saved};
+use crate::log::{Log, LogConfig, Position};
+use crate::maintain::DIRTY_ROWS_MAX;
+use crate::metrics::Metrics;
+use crate::scan::{Found, Payloads, scan};
+use crate::segment::{Segment, Segments, name_of};
+use crate::store::{Options, io_error};
+
+/// What an open store starts with.
+pub struct Recovered {
+    #[allow(missing_docs)]
+    pub segments: Arc<Segments>,
+    #[allow(missing_docs)]
+    pub log: Log,
+    #[allow(missing_docs)]
+    pub index: Index,
+}
+
+struct Tail {
+    segments: Vec<Arc<Segment>>,
+    records: Vec<Found>,
+    next_segment: u32,
+    next_seq: u64,
+}
+
+/// Opens what is in `dir` and `table`. Reads the table's state and the tail of the log.
+///
+/// # Errors
+/// EIO, in words.
+pub fn recover(
+    dir: Arc<dyn Dir>,
+    table: Arc<dyn Table>,
+    identity: Identity,
+    options: &Options,
+    metrics: &Metrics,
+) -> Result<Recovered> {
+    let segments = Arc::new(Segments::new(dir, identity));
+    let saved = open_saved(&*table)?;
+    let fail = |e: io::Error| io_error(&segments.label(), &e);
+    let files = segments.list_files().map_err(fail)?;
+    adopt(&segments, &saved, &files)?;
+    let tail = read_tail(&segments, &saved, &files)?;
+    let config = LogConfig {
+        segment_bytes: options.segment_bytes,
+        capacity_bytes: options.capacity_bytes,
+        space: options.space.clone(),
+    };
+    let flushes = metrics.flushes.clone();
+    let log = Log::new(segments.clone(), config, tail.next_segment, tail.next_seq, flushes);
+    tail.segments.iter().for_each(|segment| log.distrust(segment));
+    let index = Index::new(table, segments.clone(), saved, options.cache_bytes);
+    replay(&index, &log, &tail)?;
+    Ok(Recovered { segments, log, index })
+}
+
+/// Registers the segments that the table knows; removes files of which neither it nor the log's
+/// tail knows anything.
+fn adopt(segments: &Arc<Segments>, saved: &Saved, files: &[u32]) -> Result<()> {
+    for (&no, &(live, end)) in &saved.segments {
+        let exists = files.binary_search(&no).is_ok();
+        if !exists && live == 0 {
+            continue;
+        }
+        let segment = segments.adopt(no, live, end);
+        if !exists {
+            let (dir, name) = (segments.label(), segment.name());
+            tracing::error!("{dir}/{name} is lost, and with it {live} bytes of file data");
+            segment.stuck.store(true, std::sync::atomic::Ordering::Release);
+        }
+    }
+    for &no in files {
+        if segments.get(no).is_some() {
+            continue;
+        }
+        if no < saved.segment {
+            segments.remove(no).map_err(|e| io_error(&name_of(no), &e))?;
+        } else {
+            segments.adopt(no, 0, 0);
+        }
+    }
+    Ok(())
+}
+
+fn read_tail(segments: &Arc<Segments>, saved: &Saved, files: &[u32]) -> Result<Tail> {
+    let last = files.last().copied().max(saved.segments.keys().last().copied());
+    let mut tail = Tail {
+        segments: Vec::new(),
+        records: Vec::new(),
+        next_segment: last.map_or(0, |no| no + 1).max(saved.segment),
+        next_seq: saved.next_seq.max(1),
+    };
+    for &no in files.iter().filter(|no| **no >= saved.segment) {
+        let Some(segment) = segments.get(no) else { continue };
+        let from = if no == saved.segment { saved.pos } else { 0 };
+        let (mut records, end) = scan(segments, &segment, from, Payloads::Verify)
+            .map_err(|e| io_error(&segment.name(), &e))?;
+        if records.is_empty() && from == 0 && segment.live_bytes() == 0 {
+            // Made in advance, never used.
+            segments.remove(no).map_err(|e| io_error(&segment.name(), &e))?;
+            continue;
+        }
+        segment.end.store(end, std::sync::atomic::Ordering::Release);
+        tail.records.append(&mut records);
+        tail.segments.push(segment);
+    }
+    let newest = tail.records.iter().map(|found| found.record.seq + 1).max();
+    tail.next_seq = tail.next_seq.max(newest.unwrap_or(0));
+    Ok(tail)
+}
+
+/// Leads the index through the tail. Unconditional, in order: see [`crate::index`].
+fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<()> {
+    let durable = tail.records.iter().map(|found| found.record.durable_seq).max().unwrap_or(0);
+    let (mut torn, mut damaged) = (0, 0);
+    for found in &tail.records {
+        if !found.sound && found.record.seq >= durable {
+            // Never flushed, so never promised to survive a loss of power.
+            torn += 1;
+            continue;
+        }
+        damaged += usize::from(!found.sound);
+        replay_one(index, found)?;
+        if index.dirty_rows() > DIRTY_ROWS_MAX {
+            let next = Position { place: found.place, next_seq: tail.next_seq };
+            drain(index, log, &next)?;
+        }
+    }
+    if torn + damaged == 0 {
+        return Ok(());
+    }
+    tracing::warn!("{torn} records were cut short by the crash, {damaged} are damaged");
+    // Before any record can say that the ones before it are durable: the next start must not see
+    // those that were cut short, or it would take them for damaged.
+    drain(index, log, &log.low_water())
+}
+
+fn replay_one(index: &Index, found: &Found) -> Result<()> {
+    let (record, place) = (&found.record, found.place);
+    match record.kind {
+        Kind::Write => {
+            index.insert((record.id, record.index), extent_of(found))?;
+        }
+        Kind::Truncate => index.truncate(record.id, record.truncate_gen, record.index)?,
+        // Damaged: which inodes, nobody knows; they are found again as chunks without inode.
+        Kind::Delete if !found.sound => {
+            tracing::error!("{} at byte {}: a deletion is damaged", name_of(place.segment), place.pos);
+        }
+        Kind::Delete => found.ids.iter().try_for_each(|id| index.delete(*id))?,
+    }
+    Ok(())
+}
+
+fn extent_of(found: &Found) -> Extent {
+    let (place, len) = (found.place, found.record.len);
+    Extent {
+        off: found.record.offset,
+        len,
+        segment: place.segment,
+        pos: place.pos,
+        head: found.head_bytes,
+        payload: len,
+        skip: 0,
+        seq: found.record.seq,
+    }
+}
+
+/// Writes everything dirty into the table; records before `marker` need no replay then.
+pub fn drain(index: &Index, log: &Log, marker: &Position) -> Result<()> {
+    index.begin_drain();
+    let mut sync = || log.flush_healthy().map_err(|e| io_error("flush", &e));
+    while index.commit(marker, &mut sync)? == Commit::More {}
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! The process: threads that serve, one for upkeep, one for /metrics.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use saker_engine::{EmbeddedConfig, EmbeddedTable};
+use saker_rpc::bootstrap::{cluster_id, node_map};
+use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
+use saker_rpc::node::{ShellConfig, Stop};
+use saker_rpc::service::{self, Service};
+use saker_runtime::fs::{Dir, RealDir};
+use saker_runtime::telemetry::{Registry, serve_http};
+use saker_types::NodeId;
+
+use crate::service::StoreService;
+use crate::{Config, Identity, Options, Space, SpaceFn, Store};
+
+/// Bytes of a segment.
+const SEGMENT_BYTES: u32 = 64 << 20;
+/// Bytes of index rows kept in memory.
+const INDEX_CACHE_BYTES: usize = 64 << 20;
+
+/// Runs a store until `stop`.
+///
+/// # Errors
+/// What keeps it from starting: the address in use, another cluster's data, a newer format.
+pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
+    let addr = config.listen;
+    let listener = TcpListener::bind(addr)
+        .map_err(|e| io::Error::new(e.kind(), format!("cannot listen at {addr}: {e}")))?;
+    let dir: Arc<dyn Dir> = Arc::new(RealDir::open(&config.data_dir)?);
+    let map = Arc::new(node_map(&*dir, RoleKind::Store, config.coordinator)?);
+    let cluster = cluster_id(&map).ok_or_else(|| io::Error::other("the cluster has no uuid"))?;
+    let registry = Registry::new();
+    let options = Options {
+        segment_bytes: SEGMENT_BYTES,
+        capacity_bytes: config.capacity_bytes,
+        cache_bytes: INDEX_CACHE_BYTES,
+        space: space_of(&config.data_dir),
+        registry: registry.clone(),
+    };
+    let table = EmbeddedTable::open(config.data_dir.join("index"), &EmbeddedConfig::default());
+    let table = Arc::new(table.map_err(io::Error::other)?);
+    let identity = Identity { cluster, store: config.n };
+    let store = Store::open(dir, table, identity, options).map_err(io::Error::other)?;
+    store.start().map_err(io::Error::other)?;
+    serve_http(config.http, registry)?;
+    let node = saker_rpc::NodeId(NodeId::Store(config.n).to_u32());
+    let hello = Hello::new(RoleKind::Store, node, Some(cluster));
+    let cluster = Some(cluster);
+    let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
+    tracing::info!("store {} serves at {addr}", config.n);
+    let service: Arc<dyn Service> = Arc::new(StoreService(store));
+    service::serve(&listener, &service, &ShellConfig::new(hello, policy), config.threads, stop)
+}
+
+/// Space of the file system that holds the data.
+fn space_of(path: &Path) -> SpaceFn {
+    let path = path.to_owned();
+    Arc::new(move || {
+        let stat = rustix::fs::statvfs(&path)?;
+        Ok(Space {
+            capacity_bytes: stat.f_blocks * stat.f_frsize,
+            free_bytes: stat.f_bavail * stat.f_frsize,
+        })
+    })
+}

@@ -1,0 +1,343 @@
+//! The store: writes, reads, truncations and deletions of chunks.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use saker_engine::table::Table;
+use saker_runtime::fs::Dir;
+use saker_runtime::telemetry::Registry;
+use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
+use saker_types::wire::{
+    ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkReadReq, ChunkTruncateReq,
+    ChunkWriteReq, StoreStats,
+};
+use saker_types::{Class, Errno, Error, InodeId, Result};
+
+use crate::extent::Extent;
+use crate::format::{self, Identity, Kind, REPLICAS_MAX, Record};
+use crate::index::{ChunkKey, Index};
+use crate::log::{Draft, Log, Purpose, SpaceFn};
+use crate::maintain::Maintenance;
+use crate::metrics::Metrics;
+use crate::read::{self, ReadError};
+use crate::recover;
+use crate::segment::{Segments, locked};
+
+/// Most ids in one record of a deletion.
+const DELETE_IDS_MAX: usize = 512;
+/// A chunk of so many extents is written anew in the background; once more at each multiple.
+const EXTENTS_MAX: usize = 256;
+/// Chunks that wait for it; more are left to the next write of them.
+const REWRITES_MAX: usize = 1024;
+/// Most chunks in one list.
+const LIST_MAX: usize = 1024;
+/// Chunks in a file of the largest size.
+const INDEX_END: u64 = FILE_BYTES_MAX / CHUNK_BYTES;
+
+/// Bounds and surroundings of a store.
+#[derive(Clone)]
+pub struct Options {
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
+    /// Bytes of disk that the segments may take.
+    pub capacity_bytes: u64,
+    /// Bytes of index kept in memory.
+    pub cache_bytes: usize,
+    /// The disk's space.
+    pub space: SpaceFn,
+    /// Where metrics are declared.
+    pub registry: Registry,
+}
+
+/// A store, open. Dropping it is as a kill: what was acknowledged is found again.
+pub struct Store {
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) log: Log,
+    pub(crate) index: Index,
+    pub(crate) options: Options,
+    pub(crate) metrics: Metrics,
+    pub(crate) maintenance: Arc<Maintenance>,
+    /// Chunks of many extents.
+    pub(crate) rewrites: Mutex<BTreeSet<ChunkKey>>,
+    /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
+    pub(crate) damage_logged: AtomicU64,
+    /// Kept, because it holds the lock.
+    _dir: Arc<dyn Dir>,
+}
+
+thread_local! {
+    static SUMS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An error of a file, for the caller.
+pub(crate) fn io_error(what: &str, error: &io::Error) -> Error {
+    let errno = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Errno::ENOSPC,
+        io::ErrorKind::InvalidInput => Errno::EINVAL,
+        _ => Errno::EIO,
+    };
+    Error::new(errno).with_text(format!("{what}: {error}"))
+}
+
+fn invalid(text: impl Into<String>) -> Error {
+    Error::new(Errno::EINVAL).with_text(text)
+}
+
+impl Store {
+    /// Opens the store in `dir` (its segments are in the sub-directory `segments`), with its
+    /// index in `table`, and brings the index up to the end of the log.
+    ///
+    /// # Errors
+    /// EBUSY when another process has it, EIO with words for all that is wrong on disk: foreign,
+    /// newer, damaged.
+    pub fn open(
+        dir: Arc<dyn Dir>,
+        table: Arc<dyn Table>,
+        identity: Identity,
+        options: Options,
+    ) -> Result<Arc<Store>> {
+        dir.lock().map_err(|e| {
+            Error::new(Errno::EBUSY).with_text(format!("{}: lock: {e}", dir.label()))
+        })?;
+        let segments = dir.sub_dir("segments").map_err(|e| io_error("segments", &e))?;
+        let metrics = Metrics::new(&options.registry);
+        let recovered = recover::recover(segments, table, identity, &options, &metrics)?;
+        let store = Store {
+            segments: recovered.segments,
+            log: recovered.log,
+            index: recovered.index,
+            options,
+            metrics,
+            maintenance: Arc::default(),
+            rewrites: Mutex::default(),
+            damage_logged: AtomicU64::new(0),
+            _dir: dir,
+        };
+        store.update_gauges();
+        Ok(Arc::new(store))
+    }
+
+    /// Writes a payload into a chunk. On return it survives the death of the process; with
+    /// `sync` also the loss of power.
+    ///
+    /// # Errors
+    /// ESTALE below a known truncation (rule 17), ENOSPC, EINVAL for impossible ranges, EIO. With
+    /// class Retry: the payload is not what the request's checksum says; nothing was done.
+    pub fn write(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<()> {
+        let end = req.offset.saturating_add(payload.len() as u64);
+        if end > CHUNK_BYTES || req.index >= INDEX_END {
+            return Err(invalid(format!("a write up to byte {end} of chunk {}", req.index)));
+        }
+        if req.replicas.len() > REPLICAS_MAX {
+            return Err(invalid("too many replicas"));
+        }
+        SUMS.with_borrow_mut(|sums| {
+            if format::block_sums(payload, sums) != req.crc {
+                let error = Error::of_class(Class::Retry, Errno::EIO);
+                return Err(error.with_text("the payload was damaged on its way"));
+            }
+            self.limit_dirty()?;
+            let _writer = self.index.begin_write(req.id, req.truncate_gen)?;
+            if !payload.is_empty() {
+                self.append_data(req, sums, payload)?;
+            }
+            Ok(())
+        })?;
+        self.metrics.writes.inc();
+        self.metrics.write_bytes.add(payload.len() as u64);
+        if req.sync { self.sync() } else { Ok(()) }
+    }
+
+    fn append_data(&self, req: &ChunkWriteReq, sums: &[u32], payload: &[u8]) -> Result<()> {
+        let mut replicas = [0u16; REPLICAS_MAX];
+        for (to, from) in replicas.iter_mut().zip(&req.replicas) {
+            *to = u16::try_from(*from).map_err(|_| invalid("a store's number"))?;
+        }
+        let key = (req.id, req.index);
+        let record = Record {
+            kind: Kind::Write,
+            id: req.id,
+            index: req.index,
+            truncate_gen: req.truncate_gen,
+            offset: req.offset as u32,
+            ..Record::EMPTY
+        };
+        let draft = Draft { record, replicas: &replicas[..req.replicas.len()], sums, payload };
+        let extents = self.append_write(key, &draft, Purpose::Data)?;
+        if extents > 0 && extents.is_multiple_of(EXTENTS_MAX) {
+            let mut rewrites = locked(&self.rewrites);
+            if rewrites.len() < REWRITES_MAX {
+                rewrites.insert(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends file data and puts it into the index; returns how many extents the chunk has.
+    pub(crate) fn append_write(
+        &self,
+        key: ChunkKey,
+        draft: &Draft<'_>,
+        purpose: Purpose,
+    ) -> Result<usize> {
+        let appended = self.log.append(draft, purpose).map_err(|e| {
+            // If it is for want of space, compaction may find some.
+            self.maintenance.wake();
+            io_error("write", &e)
+        })?;
+        let half = self.options.segment_bytes / 2;
+        let end = appended.place.pos + appended.head + draft.payload.len() as u32;
+        if appended.place.pos < half && end >= half {
+            // Time to make the next segment.
+            self.maintenance.wake();
+        }
+        let len = draft.payload.len() as u32;
+        let extent = Extent {
+            off: draft.record.offset,
+            len,
+            segment: appended.place.segment,
+            pos: appended.place.pos,
+            head: appended.head,
+            payload: len,
+            skip: 0,
+            seq: appended.seq,
+        };
+        self.index.insert(key, extent)
+    }
+
+    /// Reads a range of a chunk up to the last byte written; holes are zeros. Returns the data
+    /// and its CRC32C.
+    ///
+    /// # Errors
+    /// EIO, naming file and offset, if any block that the range touches is damaged.
+    pub fn read(&self, req: &ChunkReadReq) -> Result<(Bytes, u32)> {
+        let end = req.offset.saturating_add(req.len).min(CHUNK_BYTES);
+        self.metrics.reads.inc();
+        if req.offset >= end {
+            return Ok((Bytes::new(), 0));
+        }
+        let data = self.read_range((req.id, req.index), req.offset as u32, end as u32)?;
+        self.metrics.read_bytes.add(data.bytes.len() as u64);
+        Ok((data.bytes, data.sum))
+    }
+
+    fn read_range(&self, key: ChunkKey, start: u32, end: u32) -> Result<read::Data> {
+        let (pieces, chunk_end) = self.index.lookup(key, start, end)?;
+        let end = end.min(chunk_end).max(start);
+        read::read(&self.segments, key, pieces, start, end).map_err(|e| self.report(e))
+    }
+
+    /// Counts damage, and logs the first of it.
+    pub(crate) fn report(&self, error: ReadError) -> Error {
+        if let ReadError::Corrupt(read::Corrupt(text)) = &error {
+            self.metrics.corrupt_blocks.inc();
+            let logged = self.damage_logged.fetch_add(1, Ordering::Relaxed);
+            if logged < 100 {
+                tracing::error!("{}/{text}", self.segments.label());
+            }
+        }
+        error.into()
+    }
+
+    /// Makes everything that was acknowledged before durable.
+    ///
+    /// # Errors
+    /// EIO: some of it may be lost if power fails.
+    pub fn sync(&self) -> Result<()> {
+        self.log.sync().map_err(|e| io_error("flush", &e))
+    }
+
+    /// Cuts a file, durably, and refuses writes of older generations from now on. Of an equal or
+    /// older generation: no effect.
+    ///
+    /// # Errors
+    /// EIO and ENOSPC; the outcome is unknown then, and a repetition is safe.
+    pub fn truncate(&self, req: &ChunkTruncateReq) -> Result<()> {
+        self.limit_dirty()?;
+        {
+            let _alone = self.index.begin_exclusive(req.id)?;
+            if req.truncate_gen > self.index.truncate_gen(req.id)? {
+                let record = Record {
+                    kind: Kind::Truncate,
+                    id: req.id,
+                    index: req.cut,
+                    truncate_gen: req.truncate_gen,
+                    ..Record::EMPTY
+                };
+                let draft = Draft { record, replicas: &[], sums: &[], payload: &[] };
+                let appended = self.log.append(&draft, Purpose::Control);
+                let _appended = appended.map_err(|e| io_error("truncate", &e))?;
+                self.index.truncate(req.id, req.truncate_gen, req.cut)?;
+            }
+        }
+        self.maintenance.wake();
+        self.sync()
+    }
+
+    /// Deletes all chunks of inodes, and forgets their truncations. Survives the death of the
+    /// process on return, the loss of power after the next flush.
+    ///
+    /// # Errors
+    /// EIO and ENOSPC; some may be deleted then, and a repetition is safe.
+    pub fn delete(&self, req: &ChunkDeleteReq) -> Result<()> {
+        // In one order everywhere, so that two deletions cannot wait for each other.
+        let ids: BTreeSet<InodeId> = req.ids.iter().copied().collect();
+        let ids: Vec<InodeId> = ids.into_iter().collect();
+        for ids in ids.chunks(DELETE_IDS_MAX) {
+            self.limit_dirty()?;
+            let alone = ids.iter().map(|id| self.index.begin_exclusive(*id));
+            let _alone = alone.collect::<Result<Vec<_>>>()?;
+            let payload: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            let mut sums = Vec::new();
+            format::block_sums(&payload, &mut sums);
+            let record = Record { kind: Kind::Delete, ..Record::EMPTY };
+            let draft = Draft { record, replicas: &[], sums: &sums, payload: &payload };
+            let appended = self.log.append(&draft, Purpose::Control);
+            let _appended = appended.map_err(|e| io_error("delete", &e))?;
+            ids.iter().try_for_each(|id| self.index.delete(*id))?;
+        }
+        self.maintenance.wake();
+        Ok(())
+    }
+
+    /// Space and counts.
+    ///
+    /// # Errors
+    /// statvfs's.
+    pub fn stat(&self) -> Result<StoreStats> {
+        let space = (self.options.space)().map_err(|e| io_error("statvfs", &e))?;
+        let used = self.segments.disk_bytes();
+        let capacity_bytes = self.options.capacity_bytes.min(space.capacity_bytes);
+        Ok(StoreStats {
+            capacity_bytes,
+            free_bytes: space.free_bytes.min(capacity_bytes.saturating_sub(used)),
+            data_bytes: self.segments.live_bytes(),
+            chunks: self.index.chunks(),
+            segments: self.segments.count() as u64,
+        })
+    }
+
+    /// Lists chunks in order; with `verify` reads each and says what is wrong with it.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn list(&self, req: &ChunkListReq) -> Result<ChunkListReply> {
+        let limit = (req.limit as usize).clamp(1, LIST_MAX);
+        let (found, end) = self.index.list((req.after_id, req.after_index), limit)?;
+        let mut chunks = Vec::with_capacity(found.len());
+        for ((id, index), len) in found {
+            let mut problem = String::new();
+            if req.verify
+                && let Err(error) = self.read_range((id, index), 0, len)
+            {
+                problem = error.text;
+            }
+            chunks.push(ChunkInfo { id, index, len: u64::from(len), problem });
+        }
+        Ok(ChunkListReply { chunks, end })
+    }
+}

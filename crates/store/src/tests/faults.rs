@@ -1,0 +1,338 @@
+//! Full disks, damaged disks, failing flushes, foreign data.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use saker_runtime::fs::{Dir, Fault, FaultDir, OpKind};
+use saker_types::wire::{
+    ChunkDeleteReq, ChunkListReq, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq,
+};
+use saker_types::{Class, Errno, Result};
+
+use super::disk::{IDENTITY, Machine, SEGMENT_BYTES, audit, options};
+use crate::format::Identity;
+use crate::log::Space;
+use crate::store::{Options, Store};
+
+fn put(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<()> {
+    let crc = crc32c::crc32c(data);
+    let req = ChunkWriteReq { id, offset, crc, ..ChunkWriteReq::default() };
+    store.write(&req, data)
+}
+
+fn get(store: &Store, id: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
+    store.read(&ChunkReadReq { id, index: 0, offset, len }).map(|(data, _)| data.to_vec())
+}
+
+fn pattern(id: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i * 31 + id * 7 + i / 251) as u8).collect()
+}
+
+/// Writes files of `len` bytes until there is no space; returns how many.
+fn fill(store: &Store, len: usize) -> u64 {
+    for id in 1.. {
+        if let Err(error) = put(store, id, 0, &pattern(id, len)) {
+            assert_eq!(error.errno(), Errno::ENOSPC, "{error}");
+            return id - 1;
+        }
+        assert!(id < 10_000, "it never gets full");
+    }
+    0
+}
+
+fn check_full_store(store: &Store) {
+    let len = 20_000;
+    let files = fill(store, len);
+    assert!(files > 15, "only {files} files");
+    for id in 1..=files {
+        assert_eq!(get(store, id, 0, len as u64).unwrap(), pattern(id, len));
+    }
+    // Truncations and deletions work; so does writing, once they have freed something.
+    store.truncate(&ChunkTruncateReq { id: 1, truncate_gen: 1, cut: 10 }).unwrap();
+    assert_eq!(get(store, 1, 0, len as u64).unwrap(), pattern(1, 10));
+    assert_eq!(put(store, 1, 0, &[1]).unwrap_err().errno(), Errno::ESTALE);
+    let gone: Vec<u64> = (2..files).filter(|id| id % 4 != 0).collect();
+    store.delete(&ChunkDeleteReq { ids: gone.clone() }).unwrap();
+    for _ in 0..20 {
+        saker_runtime::time::sleep(std::time::Duration::from_millis(20));
+        store.maintain();
+    }
+    for id in &gone {
+        put(store, *id, 0, &pattern(*id, len / 2)).unwrap();
+    }
+    for id in 2..=files {
+        let len = if gone.contains(&id) { len / 2 } else { len };
+        assert_eq!(get(store, id, 0, 1 << 20).unwrap(), pattern(id, len), "file {id}");
+    }
+    audit(store);
+}
+
+#[test]
+fn a_store_at_its_capacity_refuses_data_and_goes_on() {
+    let machine = Machine::new();
+    let capacity_bytes = 8 * u64::from(SEGMENT_BYTES);
+    let store = machine.open_with(Options { capacity_bytes, ..options() }).unwrap();
+    check_full_store(&store);
+    assert!(store.segments.disk_bytes() <= capacity_bytes);
+    let stat = store.stat().unwrap();
+    assert_eq!(stat.capacity_bytes, capacity_bytes);
+    assert_eq!(stat.free_bytes, capacity_bytes - store.segments.disk_bytes());
+    assert_eq!(stat.chunks, store.index.chunks());
+}
+
+/// A store on a disk that has room for 8 segments, of which statvfs knows or not.
+fn on_small_disk(machine: &Machine, statvfs_knows: bool) -> Arc<Store> {
+    let dir = machine.dir.sub_dir("segments").unwrap();
+    let count = move || dir.list().map(|names| names.len() as u64);
+    let counted = count.clone();
+    let script = move |op: &saker_runtime::fs::Op<'_>| match op.kind {
+        OpKind::Preallocate if counted().unwrap() > 8 => Fault::Fail(libc::ENOSPC),
+        _ => Fault::None,
+    };
+    let space = move || {
+        let free = 8u64.saturating_sub(count()?) * u64::from(SEGMENT_BYTES) + (16 << 20);
+        let free_bytes = if statvfs_knows { free } else { 1 << 30 };
+        Ok(Space { capacity_bytes: 1 << 30, free_bytes })
+    };
+    let dir: Arc<dyn Dir> =
+        Arc::new(FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script)));
+    let options = Options { space: Arc::new(space), ..options() };
+    Store::open(dir, machine.table.clone(), IDENTITY, options).unwrap()
+}
+
+#[test]
+fn a_full_disk_refuses_data_and_goes_on() {
+    check_full_store(&on_small_disk(&Machine::new(), true));
+}
+
+#[test]
+fn a_disk_that_is_full_all_of_a_sudden_loses_nothing() {
+    let machine = Machine::new();
+    let store = on_small_disk(&machine, false);
+    let files = fill(&store, 20_000);
+    store.sync().unwrap();
+    store.delete(&ChunkDeleteReq { ids: (2..files).collect() }).unwrap();
+    assert_eq!(put(&store, 2, 0, &pattern(2, 20_000)).unwrap_err().errno(), Errno::ENOSPC);
+    store.checkpoint().unwrap();
+    put(&store, 2, 0, &pattern(2, 20_000)).unwrap();
+    for id in [1, 2, files] {
+        assert_eq!(get(&store, id, 0, 1 << 20).unwrap(), pattern(id, 20_000));
+    }
+    audit(&store);
+    drop(store);
+    let store = machine.open();
+    assert_eq!(get(&store, files, 0, 1 << 20).unwrap(), pattern(files, 20_000));
+}
+
+#[test]
+fn no_flipped_bit_becomes_data() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let expect = |id: u64| match id {
+        1 => [pattern(1, 9_000), pattern(2, 4_000)].concat(),
+        _ => pattern(id, 13_000),
+    };
+    put(&store, 1, 0, &pattern(9, 12_000)).unwrap();
+    put(&store, 1, 9_000, &pattern(2, 4_000)).unwrap();
+    put(&store, 1, 0, &pattern(1, 9_000)).unwrap();
+    put(&store, 2, 0, &pattern(2, 13_000)).unwrap();
+    store.sync().unwrap();
+    store.checkpoint().unwrap();
+    let segments = machine.dir.sub_dir("segments").unwrap();
+    let name = &segments.list().unwrap()[0];
+    let file = segments.open(name).unwrap();
+    let end = 512 + 3 * 12_288 + 14_000;
+    let mut caught = 0;
+    for at in (512..end).step_by(61) {
+        let mut byte = [0];
+        file.read_at(at, &mut byte).unwrap();
+        file.write_at(at, &[byte[0] ^ 1 << (at % 8)]).unwrap();
+        let mut problems = 0;
+        for id in 1..=2 {
+            match get(&store, id, 0, 20_000) {
+                Ok(data) => assert!(data == expect(id), "wrong data after a flip at {at}"),
+                Err(error) => {
+                    assert_eq!(error.errno(), Errno::EIO);
+                    assert!(error.text.contains(name), "{error}");
+                    problems += 1;
+                }
+            }
+        }
+        let list = store
+            .list(&ChunkListReq { limit: 10, verify: true, ..ChunkListReq::default() })
+            .unwrap();
+        let listed = list.chunks.iter().filter(|c| !c.problem.is_empty()).count();
+        assert_eq!((problems, list.chunks.len(), list.end), (listed, 2, true));
+        caught += problems;
+        file.write_at(at, &byte).unwrap();
+    }
+    // Live data is 26,000 of these bytes, and every flip in it was met.
+    assert!(caught > 26_000 / 61, "{caught}");
+    assert_eq!(store.metrics.corrupt_blocks.get(), 2 * caught as u64);
+}
+
+#[test]
+fn damage_in_what_was_flushed_is_reported_after_a_restart_too() {
+    let machine = Machine::new();
+    let store = machine.open();
+    put(&store, 1, 0, &pattern(1, 9_000)).unwrap();
+    store.sync().unwrap();
+    put(&store, 1, 0, &pattern(2, 9_000)).unwrap();
+    store.sync().unwrap();
+    // Says that the above is durable.
+    put(&store, 2, 0, &pattern(2, 100)).unwrap();
+    drop(store);
+    let segments = machine.dir.sub_dir("segments").unwrap();
+    let file = segments.open(&segments.list().unwrap()[0]).unwrap();
+    let at = 512 + 9_216 + 4_000;
+    file.write_at(at, b"damage").unwrap();
+    let store = machine.open();
+    assert_eq!(get(&store, 1, 0, 9_000).unwrap_err().errno(), Errno::EIO);
+    assert_eq!(get(&store, 2, 0, 9_000).unwrap(), pattern(2, 100));
+}
+
+#[test]
+fn a_failed_flush_is_told_and_its_data_is_saved() {
+    for kind in [OpKind::Sync, OpKind::Write] {
+        let machine = Machine::new();
+        let (armed, fired) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (trigger, count) = (armed.clone(), fired.clone());
+        let script = move |op: &saker_runtime::fs::Op<'_>| {
+            if op.kind == kind && op.name.starts_with("new-") && trigger.swap(false, Ordering::SeqCst)
+            {
+                count.fetch_add(1, Ordering::SeqCst);
+                return Fault::Fail(libc::EIO);
+            }
+            Fault::None
+        };
+        let dir: Arc<dyn Dir> =
+            Arc::new(FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script)));
+        let store = Store::open(dir, machine.table.clone(), IDENTITY, options()).unwrap();
+        put(&store, 1, 0, &pattern(1, 5_000)).unwrap();
+        let cut = ChunkTruncateReq { id: 1, truncate_gen: 3, cut: 4_000 };
+        store.truncate(&cut).unwrap();
+        put(&store, 2, 0, &pattern(2, 5_000)).unwrap();
+        armed.store(true, Ordering::SeqCst);
+        if kind == OpKind::Sync {
+            assert_eq!(store.sync().unwrap_err().errno(), Errno::EIO);
+        } else {
+            assert_eq!(put(&store, 3, 0, &pattern(3, 5_000)).unwrap_err().errno(), Errno::EIO);
+        }
+        assert_eq!(fired.load(Ordering::SeqCst), 1);
+        // Not durable, and nobody may be told that it is.
+        assert_eq!(store.sync().unwrap_err().errno(), Errno::EIO);
+        put(&store, 4, 0, &pattern(4, 5_000)).unwrap();
+        assert_eq!(store.sync().unwrap_err().errno(), Errno::EIO);
+        // The truncation is known in memory, but a repetition must not claim more.
+        let again = ChunkTruncateReq { id: 2, truncate_gen: 1, cut: 100 };
+        assert_eq!(store.truncate(&again).unwrap_err().errno(), Errno::EIO);
+        assert_eq!(store.truncate(&again).unwrap_err().errno(), Errno::EIO);
+        store.maintain();
+        store.truncate(&again).unwrap();
+        store.sync().unwrap();
+        audit(&store);
+        assert!(store.segments.all().iter().all(|s| !s.poisoned.load(Ordering::Relaxed)));
+        let after = machine.power_loss(1).open();
+        assert_eq!(get(&after, 1, 0, 9_000).unwrap(), pattern(1, 4_000));
+        assert_eq!(get(&after, 2, 0, 9_000).unwrap(), pattern(2, 100));
+        assert_eq!(get(&after, 4, 0, 9_000).unwrap(), pattern(4, 5_000));
+        assert_eq!(after.index.truncate_gen(1).unwrap(), 3);
+        assert!(get(&after, 3, 0, 9_000).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn foreign_data_is_refused() {
+    let machine = Machine::new();
+    let store = machine.open();
+    put(&store, 1, 0, b"data").unwrap();
+    drop(store);
+    let open = |identity| {
+        let dir = Arc::new(machine.dir.clone());
+        Store::open(dir, machine.table.clone(), identity, options())
+    };
+    let text = |identity| open(identity).err().unwrap().text;
+    let cluster = text(Identity { cluster: [8; 16], store: 2 });
+    assert!(cluster.contains("another cluster (0707"), "{cluster}");
+    let number = text(Identity { cluster: [7; 16], store: 3 });
+    assert!(number.contains("belongs to store 2"), "{number}");
+    assert_eq!(get(&open(IDENTITY).unwrap(), 1, 0, 9).unwrap(), b"data");
+}
+
+#[test]
+fn impossible_requests_are_refused() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let errno = |req: ChunkWriteReq, data: &[u8]| store.write(&req, data).unwrap_err().errno();
+    let crc = crc32c::crc32c(b"data");
+    let good = ChunkWriteReq { id: 1, crc, ..ChunkWriteReq::default() };
+    let offset = (4 << 20) - 3;
+    assert_eq!(errno(ChunkWriteReq { offset, ..good.clone() }, b"data"), Errno::EINVAL);
+    let offset = u64::MAX;
+    assert_eq!(errno(ChunkWriteReq { offset, ..good.clone() }, b"data"), Errno::EINVAL);
+    assert_eq!(errno(ChunkWriteReq { index: 1 << 22, ..good.clone() }, b"data"), Errno::EINVAL);
+    let replicas = vec![0; 65];
+    assert_eq!(errno(ChunkWriteReq { replicas, ..good.clone() }, b"data"), Errno::EINVAL);
+    let replicas = vec![1 << 16];
+    assert_eq!(errno(ChunkWriteReq { replicas, ..good.clone() }, b"data"), Errno::EINVAL);
+    let large = vec![0; SEGMENT_BYTES as usize];
+    let crc = crc32c::crc32c(&large);
+    assert_eq!(errno(ChunkWriteReq { crc, ..good.clone() }, &large), Errno::EINVAL);
+    let damaged = store.write(&good, b"dato").unwrap_err();
+    assert!(damaged.is(Class::Retry), "{damaged}");
+    assert_eq!(store.index.chunks(), 0);
+    store.write(&good, b"data").unwrap();
+    for (offset, len) in [(4, 10), (1 << 23, 10), (u64::MAX, u64::MAX), (0, 0)] {
+        assert!(get(&store, 1, offset, len).unwrap().is_empty());
+    }
+    assert_eq!(get(&store, 1, 2, u64::MAX).unwrap(), b"ta");
+}
+
+#[test]
+fn many_small_overwrites_become_few_extents() {
+    let machine = Machine::new();
+    let store = machine.open();
+    // Backwards, so that each is a record of its own.
+    for i in (0..512u64).rev() {
+        put(&store, 1, i * 20, &pattern(i, 20)).unwrap();
+    }
+    let extents = || store.index.lookup((1, 0), 0, 1 << 20).unwrap().0.len();
+    assert_eq!(extents(), 512);
+    store.maintain();
+    assert_eq!(extents(), 1);
+    let expect: Vec<u8> = (0..512).flat_map(|i| pattern(i, 20)).collect();
+    assert_eq!(get(&store, 1, 0, 1 << 20).unwrap(), expect);
+    drop(store);
+    assert_eq!(get(&machine.open(), 1, 0, 1 << 20).unwrap(), expect);
+}
+
+#[test]
+fn space_of_deleted_and_overwritten_data_comes_back() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let round = |n: u64| {
+        for id in 1..=40 {
+            put(&store, id, 0, &pattern(id + n, 20_000)).unwrap();
+        }
+    };
+    round(0);
+    let segments = store.segments.count();
+    for n in 1..10 {
+        round(n);
+        store.checkpoint().unwrap();
+    }
+    assert!(store.segments.count() <= segments + 3, "{} segments", store.segments.count());
+    // Every tenth stays: the segments are a tenth full, and compaction must join them.
+    let ids = (1..=40).filter(|id| id % 10 != 0).collect();
+    store.delete(&ChunkDeleteReq { ids }).unwrap();
+    for _ in 0..5 {
+        store.maintain();
+    }
+    assert!(store.metrics.compacted_bytes.get() > 0);
+    assert!(store.segments.count() <= 3, "{} segments", store.segments.count());
+    for id in [10, 20, 30, 40] {
+        assert_eq!(get(&store, id, 0, 1 << 20).unwrap(), pattern(id + 9, 20_000));
+    }
+    audit(&store);
+    assert_eq!(store.stat().unwrap().data_bytes, 80_000);
+}

@@ -1,0 +1,8 @@
+#![allow(clippy::unwrap_used)]
+//! A store on simulated disks, against a model that knows for each byte what it may be.
+
+mod disk;
+mod faults;
+mod model;
+mod random;
+mod stress;

@@ -1,0 +1,227 @@
+//! What a store must answer: for each byte the values that it may have after a kill, and after a
+//! loss of power.
+
+use saker_types::wire::{ChunkDeleteReq, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
+use saker_types::{Errno, Result};
+
+use super::disk::audit;
+use crate::store::Store;
+
+pub const CHUNK_BYTES: u64 = 4 << 20;
+/// Files have this many chunks, of which so many bytes are used.
+pub const CHUNKS: u64 = 2;
+pub const CHUNK_USED: usize = 10_000;
+
+/// Values of a byte: the first is the newest.
+#[derive(Clone, Default)]
+struct Bytes {
+    /// May be there if the process dies; just one if all calls were answered.
+    kill: Vec<Vec<u8>>,
+    /// May be there if power fails.
+    power: Vec<Vec<u8>>,
+}
+
+fn add(values: &mut Vec<u8>, value: u8) {
+    if !values.contains(&value) {
+        values.push(value);
+    }
+}
+
+impl Bytes {
+    fn new() -> Bytes {
+        Bytes { kill: vec![vec![0]; CHUNK_USED], power: vec![vec![0]; CHUNK_USED] }
+    }
+
+    fn put(&mut self, at: usize, value: u8, answered: bool) {
+        add(&mut self.power[at], value);
+        if answered {
+            self.kill[at] = vec![value];
+        } else {
+            add(&mut self.kill[at], value);
+        }
+    }
+}
+
+/// A file.
+#[derive(Clone)]
+struct File {
+    chunks: Vec<Bytes>,
+    /// Possible newest truncations; as with bytes.
+    gen_kill: Vec<u64>,
+    gen_power: Vec<u64>,
+}
+
+/// All files of a store.
+#[derive(Clone)]
+pub struct Model {
+    files: Vec<File>,
+    /// Grows with each truncation, over all files.
+    pub truncate_gen: u64,
+}
+
+/// Which crash came before a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    Kill,
+    Power,
+}
+
+impl Model {
+    pub fn new(files: usize) -> Model {
+        let file = File {
+            chunks: vec![Bytes::new(); CHUNKS as usize],
+            gen_kill: vec![0],
+            gen_power: vec![0],
+        };
+        Model { files: vec![file; files], truncate_gen: 0 }
+    }
+
+    /// The generation to write with.
+    fn newest_gen(&self, file: usize) -> u64 {
+        self.files[file].gen_kill.iter().copied().max().unwrap()
+    }
+
+    pub fn write(
+        &mut self,
+        store: &Store,
+        (file, index): (usize, u64),
+        offset: usize,
+        data: &[u8],
+        sync: bool,
+    ) -> Result<()> {
+        let req = ChunkWriteReq {
+            id: file as u64 + 1,
+            index,
+            offset: offset as u64,
+            truncate_gen: self.newest_gen(file),
+            replicas: vec![2, 0],
+            sync,
+            crc: crc32c::crc32c(data),
+        };
+        let result = store.write(&req, data);
+        let chunk = &mut self.files[file].chunks[index as usize];
+        for (i, byte) in data.iter().enumerate() {
+            chunk.put(offset + i, *byte, result.is_ok());
+        }
+        if sync && result.is_ok() {
+            self.synced();
+        }
+        result
+    }
+
+    pub fn sync(&mut self, store: &Store) -> Result<()> {
+        store.sync()?;
+        self.synced();
+        Ok(())
+    }
+
+    /// Everything answered is durable.
+    fn synced(&mut self) {
+        for file in &mut self.files {
+            file.gen_power.clone_from(&file.gen_kill);
+            for chunk in &mut file.chunks {
+                chunk.power.clone_from(&chunk.kill);
+            }
+        }
+    }
+
+    pub fn truncate(&mut self, store: &Store, file: usize, cut: u64) -> Result<()> {
+        self.truncate_gen += 1;
+        let truncate_gen = self.truncate_gen;
+        let id = file as u64 + 1;
+        let result = store.truncate(&ChunkTruncateReq { id, truncate_gen, cut });
+        let answered = result.is_ok();
+        let file = &mut self.files[file];
+        for (index, chunk) in file.chunks.iter_mut().enumerate() {
+            let start = index as u64 * CHUNK_BYTES;
+            let from = cut.saturating_sub(start).min(CHUNK_USED as u64) as usize;
+            (from..CHUNK_USED).for_each(|at| chunk.put(at, 0, answered));
+        }
+        if answered {
+            file.gen_kill = vec![truncate_gen];
+            self.synced();
+        } else {
+            file.gen_kill.push(truncate_gen);
+            file.gen_power.push(truncate_gen);
+        }
+        result
+    }
+
+    pub fn delete(&mut self, store: &Store, files: &[usize]) -> Result<()> {
+        let ids = files.iter().map(|file| *file as u64 + 1).collect();
+        let result = store.delete(&ChunkDeleteReq { ids });
+        for file in files {
+            let file = &mut self.files[*file];
+            for chunk in &mut file.chunks {
+                (0..CHUNK_USED).for_each(|at| chunk.put(at, 0, result.is_ok()));
+            }
+            if result.is_ok() {
+                file.gen_kill.clear();
+            }
+            file.gen_kill.push(0);
+            file.gen_power.push(0);
+        }
+        result
+    }
+
+    /// Compares a range after calls that were all answered.
+    pub fn read(&self, store: &Store, (file, index): (usize, u64), from: usize, to: usize) {
+        let chunk = &self.files[file].chunks[index as usize];
+        let got = read(store, file, index, from, to);
+        for (at, byte) in got.iter().enumerate() {
+            assert_eq!([*byte], chunk.kill[from + at][..], "{file}/{index} at {}", from + at);
+        }
+    }
+
+    /// Compares everything, and takes what the store says for what is.
+    pub fn check(&mut self, store: &Store, crash: Crash) {
+        audit(store);
+        for (number, file) in self.files.iter_mut().enumerate() {
+            let truncate_gen = store.index.truncate_gen(number as u64 + 1).unwrap();
+            let gens = if crash == Crash::Kill { &file.gen_kill } else { &file.gen_power };
+            assert!(gens.contains(&truncate_gen), "{crash:?}: {truncate_gen} is not in {gens:?}");
+            file.gen_kill = vec![truncate_gen];
+            if crash == Crash::Power {
+                file.gen_power = vec![truncate_gen];
+            }
+            for (index, chunk) in file.chunks.iter_mut().enumerate() {
+                let got = read(store, number, index as u64, 0, CHUNK_USED);
+                for (at, byte) in got.into_iter().enumerate() {
+                    let values =
+                        if crash == Crash::Kill { &chunk.kill[at] } else { &chunk.power[at] };
+                    assert!(
+                        values.contains(&byte),
+                        "{crash:?}: byte {at} of chunk {index} of file {number} is {byte}, not \
+                         one of {values:?}"
+                    );
+                    chunk.kill[at] = vec![byte];
+                    if crash == Crash::Power {
+                        chunk.power[at] = vec![byte];
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn read(store: &Store, file: usize, index: u64, from: usize, to: usize) -> Vec<u8> {
+    let (offset, len) = (from as u64, (to - from) as u64);
+    let req = ChunkReadReq { id: file as u64 + 1, index, offset, len };
+    let (data, sum) = store.read(&req).unwrap();
+    assert_eq!(crc32c::crc32c(&data), sum);
+    assert!(data.len() <= to - from);
+    let mut data = data.to_vec();
+    data.resize(to - from, 0);
+    data
+}
+
+/// A call that may meet the death of the machine, but must say so.
+pub fn may_die(result: Result<()>) -> bool {
+    match result {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!(error.errno(), Errno::EIO, "{error}");
+            false
+        }
+    }
+}

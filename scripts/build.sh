@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Builds the program for production and prints its path. Honours CARGO_TARGET_DIR.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v cargo >/dev/null && [[ -f ${CARGO_HOME:-$HOME/.cargo}/env ]]; then
+    # shellcheck source=/dev/null
+    . "${CARGO_HOME:-$HOME/.cargo}/env"
+fi
+if ! command -v cargo >/dev/null; then
+    echo "there is no cargo: install the stable toolchain from https://rustup.rs" >&2
+    exit 1
+fi
+cargo build --release --package saker-cli >&2
+target=${CARGO_TARGET_DIR:-target}
+echo "$(realpath "$target")/release/saker"

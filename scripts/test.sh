@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Everything that CI checks, in order. The last line is "N passed, N failed".
+#
+#   scripts/test.sh [short|long]     short is what `make test` runs; long takes hours
+#
+# One profile (dev) is used throughout, so that nothing is compiled twice.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+form=${1:-short}
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
+logs=$CARGO_TARGET_DIR/test-logs
+mkdir -p "$logs"
+passed=0
+failed=0
+
+# stage NAME COMMAND…: runs it and counts its tests, or itself if it has none.
+stage() {
+    local name=$1 start=$SECONDS code=0 log good=0 bad=0
+    shift
+    log=$logs/$name.log
+    "$@" >"$log" 2>&1 || code=$?
+    while read -r ok no; do
+        good=$((good + ok)) bad=$((bad + no))
+    done < <(sed -n 's/.*[^0-9]\([0-9]\+\) passed[;,] \([0-9]\+\) failed.*/\1 \2/p' "$log")
+    if [[ $((good + bad)) -eq 0 && $code -eq 0 ]]; then good=1; fi
+    if [[ $bad -eq 0 && $code -ne 0 ]]; then bad=1; fi
+    passed=$((passed + good)) failed=$((failed + bad))
+    if [[ $code -eq 0 ]]; then
+        printf '%-12s ok    %4d s  %d passed\n' "$name" $((SECONDS - start)) "$good"
+        grep -h '^note: ' "$log" || true
+    else
+        printf '%-12s FAIL  %4d s  %d passed, %d failed (%s)\n' \
+            "$name" $((SECONDS - start)) "$good" "$bad" "$log"
+        grep -v '^ *Compiling \|^test .* ok$' "$log" | tail -n 80 | sed 's/^/    /'
+    fi
+}
+
+deny() {
+    if ! command -v cargo-deny >/dev/null; then
+        echo "note: cargo-deny is not installed: licences and sources are not checked"
+        return
+    fi
+    cargo deny --all-features check licenses bans sources
+    # The advisory database comes from GitHub, which not every machine reaches.
+    if ! cargo deny --all-features check advisories; then
+        cargo deny --all-features check advisories 2>&1 | grep -q 'failed to fetch' &&
+            echo "note: the advisory database is out of reach: advisories are not checked"
+    fi
+}
+
+edges() {
+    cargo xtask deps
+    cargo test -p saker-xtask
+}
+
+build() {
+    cargo build --workspace
+    cargo test --workspace --no-run
+}
+
+# sim TEST: one file of tools/sim/tests, as root where there is root.
+sim() {
+    cargo test -p saker-sim --test "$1" -- --nocapture --test-threads=1
+}
+
+metrics() {
+    local dir status=0
+    dir=$(mktemp -d)
+    "$SAKER_BIN" up --dir "$dir/cluster" --no-supervise
+    "$SAKER_BIN" status --json --cluster "$dir/cluster" | grep -o '"http": *"[^"]*"' |
+        cut -d '"' -f 4 | xargs cargo xtask metrics || status=1
+    "$SAKER_BIN" down --dir "$dir/cluster" --wipe
+    return $status
+}
+
+docs() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+}
+
+scripts/packages.sh acl attr build-essential ca-certificates e2fsprogs fio fuse3 git rsync sqlite3
+rustup component add rustfmt clippy >/dev/null 2>&1 || true
+
+stage fmt cargo fmt --all --check
+stage clippy cargo clippy --workspace --all-targets -- -D warnings
+stage edges edges
+stage deny deny
+stage docs docs
+stage build build
+export SAKER_BIN=$CARGO_TARGET_DIR/debug/saker
+
+stage unit cargo test --workspace --exclude saker-sim --exclude saker-xtask
+stage sim-unit cargo test -p saker-sim --lib
+
+# Mounts and users need root.
+if [[ $(id -u) -ne 0 ]] && sudo -n true 2>/dev/null; then
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    export "CARGO_TARGET_${host}_RUNNER=sudo -E"
+    root=(sudo -E)
+else
+    root=()
+fi
+able=no
+if [[ ($(id -u) -eq 0 || ${#root[@]} -gt 0) && -e /dev/fuse ]]; then
+    able=yes
+    export SAKER_REQUIRE_ROOT=1
+else
+    echo "note: no root or no /dev/fuse: mounts are not tested"
+fi
+
+if [[ $form == long ]]; then
+    export SAKER_SEEDS=${SAKER_SEEDS:-200} SAKER_OPS=${SAKER_OPS:-2000} SAKER_CRASH_ROUNDS=10
+fi
+stage model sim model_vs_local
+stage property sim property
+stage balance sim balance
+stage garbage sim garbage
+stage metrics metrics
+if [[ $able == yes ]]; then
+    stage mount sim mount_vs_local
+    stage crash sim crash
+    stage semantics sim semantics
+    stage workloads "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"
+fi
+
+echo "$passed passed, $failed failed"
+[[ $failed -eq 0 ]]

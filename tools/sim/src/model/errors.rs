@@ -1,0 +1,85 @@
+//! All errors that are true of an operation. A kernel reports the first in its own order; a
+//! library whose two names live on two servers may report any.
+
+use saker_types::Errno;
+
+use super::{Found, Model, Stop};
+use crate::op::{At, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
+
+impl Model {
+    /// Errors that are true of an operation with two names, before it is applied. Empty for
+    /// operations with one name, whose order of errors is defined.
+    pub fn true_errors(&self, who: &User, op: &Op) -> Vec<Errno> {
+        let mut errors = Vec::new();
+        let mut note = |found: Found<()>| errors.extend(found.err());
+        match op {
+            Op::Rename { from, to, flags } => self.rename_errors(who, from, to, *flags, &mut note),
+            Op::Link { from, to } => self.link_errors(who, from, to, &mut note),
+            _ => {}
+        }
+        errors
+    }
+
+    fn rename_errors(
+        &self,
+        who: &User,
+        from: &At,
+        to: &At,
+        flags: u32,
+        note: &mut impl FnMut(Found<()>),
+    ) {
+        if flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
+            note(Err(Errno::EINVAL));
+        }
+        let (old, new) = (self.walk(who, from, Stop::NoFollow), self.walk(who, to, Stop::NoFollow));
+        note(old.as_ref().map(|_| ()).map_err(|e| *e));
+        note(new.as_ref().map(|_| ()).map_err(|e| *e));
+        let source = old.as_ref().ok().and_then(|place| place.ino);
+        let target = new.as_ref().ok().and_then(|place| place.ino);
+        if old.is_ok() && source.is_none() {
+            note(Err(Errno::ENOENT));
+        }
+        if let (Ok(old), Some(source)) = (&old, source) {
+            note(self.may_delete(who, old.dir, source, self.inode(source).is_dir()));
+        }
+        let Ok(new) = &new else { return };
+        note(self.may_create(who, new.dir));
+        if flags & RENAME_EXCHANGE != 0 && target.is_none() {
+            note(Err(Errno::ENOENT));
+        }
+        if let Some(target) = target {
+            note(self.may_delete(who, new.dir, target, self.inode(target).is_dir()));
+            if let Some(source) = source.filter(|_| flags & RENAME_EXCHANGE == 0) {
+                note(self.may_delete(who, new.dir, target, self.inode(source).is_dir()));
+            }
+            if flags & RENAME_NOREPLACE != 0 {
+                note(Err(Errno::EEXIST));
+            }
+            if !self.inode(target).entries.is_empty() {
+                note(Err(Errno::ENOTEMPTY));
+            }
+        }
+        for moved in [source, target].into_iter().flatten() {
+            if self.inode(moved).is_dir() {
+                note(self.permit(who, moved, 2));
+                let dirs = [Some(new.dir), old.as_ref().ok().map(|place| place.dir)];
+                if dirs.into_iter().flatten().any(|dir| self.is_within(dir, moved)) {
+                    note(Err(Errno::EINVAL));
+                }
+            }
+        }
+    }
+
+    fn link_errors(&self, who: &User, from: &At, to: &At, note: &mut impl FnMut(Found<()>)) {
+        let source = self.find(who, from, Stop::NoFollow);
+        note(source.as_ref().map(|_| ()).map_err(|e| *e));
+        if source.is_ok_and(|source| self.inode(source).is_dir()) {
+            note(Err(Errno::EPERM));
+        }
+        match self.walk(who, to, Stop::NoFollow) {
+            Ok(place) if place.ino.is_some() => note(Err(Errno::EEXIST)),
+            Ok(place) => note(self.may_create(who, place.dir)),
+            Err(errno) => note(Err(errno)),
+        }
+    }
+}

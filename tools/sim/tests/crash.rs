@@ -1,0 +1,124 @@
+//! `kill -9` of each process in turn during a copy: nothing that was acknowledged is lost, and
+//! service is back in seconds. Needs root and /dev/fuse. `SAKER_CRASH_ROUNDS` repeats.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustix::process::Signal;
+use saker_client::{Caller, Fs, OpenFlags};
+use saker_sim::cluster::{Cluster, Shape, can_mount};
+use saker_sim::copier::{Copier, is_mounted};
+use saker_types::Locator;
+use saker_types::wire::At;
+
+/// Service is back after a kill within this.
+const OUTAGE_MAX: Duration = Duration::from_secs(3);
+
+/// Uses the whole cluster through the library: the coordinator (mkdir, rmdir), every shard
+/// (names hash over all of them) and both stores (chunks of several files). No error may come.
+fn probe(fs: &Fs, n: usize) {
+    let who = Caller::root();
+    let at = |path: &[String]| At {
+        anchor: Locator::root(),
+        path: path.iter().map(|name| Bytes::from(name.clone())).collect(),
+    };
+    let dir = format!("probe-{n}");
+    fs.block_on(async {
+        fs.mkdir(&who, &at(std::slice::from_ref(&dir)), 0o755).await.unwrap();
+        for i in 0..12 {
+            let place = at(&[dir.clone(), format!("name-{i}")]);
+            let (file, _) =
+                fs.create(&who, &place, 0o644, OpenFlags::from_linux(0o102)).await.unwrap();
+            file.write(0, &[i; 5000]).await.unwrap();
+            file.flush().await.unwrap();
+            assert_eq!(file.read(0, 6000).await.unwrap().as_ref(), [i; 5000]);
+            file.release().await;
+            fs.unlink(&who, &place).await.unwrap();
+        }
+        fs.rmdir(&who, &at(&[dir])).await.unwrap();
+    });
+}
+
+/// Kills a process and measures how long it takes until everything is served again.
+fn kill(cluster: &Cluster, fs: &Fs, role: &str, n: usize) -> Duration {
+    let old = cluster.pid(role);
+    let start = Instant::now();
+    cluster.signal(role, Signal::KILL);
+    if role == "mount-0" {
+        while cluster.pid(role) == old || !is_mounted(&cluster.mount()) {
+            assert!(start.elapsed() < Duration::from_secs(60), "the mount does not come back");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    probe(fs, n);
+    let outage = start.elapsed();
+    if role == "supervisor" {
+        cluster.up();
+    }
+    while cluster.pid(role) == old || cluster.pid(role).is_none() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{role} does not come back");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    outage
+}
+
+fn wait_for_progress(copier: &Copier) {
+    let (before, start) = (copier.acknowledged(), Instant::now());
+    while copier.acknowledged() < before + 20 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the copy does not go on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_kill_9() {
+    if !can_mount("nothing_acknowledged_is_lost_by_kill_9") {
+        return;
+    }
+    let rounds = std::env::var("SAKER_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok());
+    let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
+    let fs = cluster.connect();
+    probe(&fs, 0);
+    let mut copier = Copier::start(&cluster.mount().join("copy"), 2);
+    let roles = [
+        "coordinator-0",
+        "mnode-0",
+        "mnode-1",
+        "mnode-2",
+        "mnode-3",
+        "store-0",
+        "store-1",
+        "mount-0",
+        "supervisor",
+    ];
+    let mut late = Vec::new();
+    let mut kills = 0;
+    for round in 0..rounds.unwrap_or(1) {
+        for role in roles {
+            wait_for_progress(&copier);
+            kills += 1;
+            let outage = kill(&cluster, &fs, role, kills);
+            eprintln!("round {round}: {role} killed, all served after {outage:?}");
+            if outage > OUTAGE_MAX {
+                late.push(format!("{role}: {outage:?}"));
+            }
+        }
+    }
+    wait_for_progress(&copier);
+    copier.stop();
+    let files = copier.acknowledged();
+    eprintln!("{files} acknowledged, {} unknown, {kills} kills", copier.failures());
+    assert_kept(&copier);
+    fs.close();
+    cluster.fsck();
+    cluster.down();
+    cluster.up();
+    assert_kept(&copier);
+    assert!(late.is_empty(), "service came back late: {late:?}");
+}
+
+fn assert_kept(copier: &Copier) {
+    let (wrong, compared) = copier.verify();
+    assert!(wrong.is_empty(), "{} of {compared} are wrong: {wrong:#?}", wrong.len());
+}
