@@ -44,6 +44,10 @@ pub struct Rules {
     /// rename changes ctime of an inode with several links (POSIX leaves it open; on Saker the
     /// attributes of such an inode need not be where its names are).
     pub rename_touches_linked: bool,
+    /// RENAME_EXCHANGE is supported; else it is EINVAL once everything else was found right.
+    pub exchange: bool,
+    /// A kernel is above: it sees that both names are one inode before it asks for permissions.
+    pub kernel: bool,
     /// Files end at 16 TiB (else larger sizes are not tried).
     pub ends_at_16_tib: bool,
 }
@@ -57,11 +61,19 @@ impl Rules {
             protected_regular: 0,
             same_size_truncate_touches: true,
             rename_touches_linked: false,
+            exchange: false,
+            kernel: false,
             ends_at_16_tib: true,
         }
     }
 
-    /// The running kernel's settings.
+    /// Saker below the running kernel.
+    pub fn of_mount() -> Rules {
+        let (rename_touches_linked, exchange) = (false, false);
+        Rules { rename_touches_linked, exchange, ..Rules::of_kernel() }
+    }
+
+    /// The running kernel's settings, and what ext4 does.
     pub fn of_kernel() -> Rules {
         let read = |name: &str| -> u8 {
             let text = std::fs::read_to_string(format!("/proc/sys/fs/protected_{name}"));
@@ -73,6 +85,8 @@ impl Rules {
             protected_regular: read("regular"),
             same_size_truncate_touches: false,
             rename_touches_linked: true,
+            exchange: true,
+            kernel: true,
             ends_at_16_tib: true,
         }
     }

@@ -124,7 +124,9 @@ fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), Error> {
 /// Mode and group of a new inode: a set-group-id directory gives its group, and to directories
 /// the bit itself (inode(7)); a file loses the bit when its creator is not of the group.
 fn inherit(mode: u32, kind: FileKind, parent: &Parent, cred: &Cred) -> Result<(u32, u32), Error> {
-    let mode = kind.bits() | (mode & 0o7777);
+    // mkdir(2) knows neither set-user-id nor set-group-id.
+    let allowed = if kind == FileKind::Directory { 0o1777 } else { 0o7777 };
+    let mode = kind.bits() | (mode & allowed);
     let mode = if kind == FileKind::Symlink { kind.bits() | 0o777 } else { mode };
     if parent.dir.mode & 0o2000 == 0 {
         return Ok((mode, cred.gid));

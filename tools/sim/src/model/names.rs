@@ -215,9 +215,19 @@ impl Model {
             return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
         }
         if target == Some(source) {
+            if exchange && !self.rules.exchange {
+                return Err(UNDEFINED); // the kernel knows better than the file system
+            }
+            if !self.rules.kernel {
+                let (old, new) = ((old.dir, source), (new.dir, target));
+                self.may_rename(who, old, new, exchange).map_err(|_| UNDEFINED)?;
+            }
             return Ok(Value::Done);
         }
         self.may_rename(who, (old.dir, source), (new.dir, target), exchange)?;
+        if exchange && !self.rules.exchange {
+            return Err(Errno::EINVAL);
+        }
         self.do_rename((old.dir, old_name, source), (new.dir, new_name, target), exchange);
         Ok(Value::Done)
     }
