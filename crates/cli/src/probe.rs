@@ -1,11 +1,16 @@
 //! Does a process of the cluster serve?
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use prost::Message;
+use saker_types::ClusterMap;
+use saker_types::wire::{Empty, MapReq, Op, ShardStats, StoreStats};
+
+use crate::fail::Outcome;
 use crate::layout::{Cluster, Role, RoleId};
 use crate::mountpoint;
+use crate::wire::Wire;
 
 /// How long one answer may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -33,54 +38,40 @@ impl State {
     }
 }
 
-/// Does the role answer now?
-pub fn serves(cluster: &Cluster, id: RoleId) -> bool {
-    let mounted = |point: &std::path::PathBuf| {
-        mountpoint::is_mounted(point) && mountpoint::answers(point, ANSWER_WITHIN)
-    };
-    match id.role {
-        Role::Mount => cluster.mount.as_ref().is_some_and(mounted),
-        Role::Coordinator | Role::Mnode | Role::Store => cluster
-            .addrs(id)
-            .split_last()
-            .is_some_and(|(http, listen)| healthy(*http) && listen.iter().all(|a| accepts(*a))),
+/// Asks the processes of a cluster.
+pub struct Probe(Wire);
+
+impl Probe {
+    /// Asks nobody yet.
+    pub fn new() -> Outcome<Probe> {
+        Ok(Probe(Wire::new()?))
     }
-}
 
-/// Does somebody accept connections there?
-pub fn accepts(addr: SocketAddr) -> bool {
-    TcpStream::connect_timeout(&addr, ANSWER_WITHIN).is_ok()
-}
+    /// Does the role serve now: does each of its addresses answer a request of its kind?
+    pub fn serves(&self, cluster: &Cluster, id: RoleId) -> bool {
+        let addrs = cluster.addrs(id);
+        let listen = addrs.split_last().map_or(&[][..], |(_, listen)| listen);
+        let all = |answers: &dyn Fn(SocketAddr) -> bool| {
+            !listen.is_empty() && listen.iter().all(|addr| answers(*addr))
+        };
+        match id.role {
+            Role::Coordinator => all(&|addr| {
+                self.answers::<ClusterMap>(addr, Op::Map, &MapReq { newer_than: 0 })
+            }),
+            Role::Mnode => all(&|addr| self.answers::<ShardStats>(addr, Op::Statfs, &Empty {})),
+            Role::Store => all(&|addr| self.answers::<StoreStats>(addr, Op::StoreStat, &Empty {})),
+            Role::Mount => cluster.mount.as_ref().is_some_and(|point| {
+                mountpoint::is_mounted(point) && mountpoint::answers(point, ANSWER_WITHIN)
+            }),
+        }
+    }
 
-/// Does `/healthz` at this address say ok?
-pub fn healthy(http: SocketAddr) -> bool {
-    get(http, "/healthz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
-}
-
-/// The answer to an HTTP request, header and all; `None` when there is none.
-fn get(http: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect_timeout(&http, ANSWER_WITHIN).ok()?;
-    stream.set_read_timeout(Some(ANSWER_WITHIN)).ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn health_is_asked_over_http() {
-        let registry = saker_runtime::telemetry::Registry::new();
-        let any = SocketAddr::new(crate::ports::LOOPBACK, 0);
-        let addr = saker_runtime::telemetry::serve_http(any, registry).unwrap();
-        assert!(healthy(addr) && accepts(addr));
-        let silent = std::net::TcpListener::bind(any).unwrap();
-        let nobody = silent.local_addr().unwrap();
-        drop(silent);
-        assert!(!healthy(nobody) && !accepts(nobody));
+    fn answers<A: Message + Default>(
+        &self,
+        addr: SocketAddr,
+        op: Op,
+        request: &impl Message,
+    ) -> bool {
+        self.0.block_on(self.0.call::<A>(addr, op, request, ANSWER_WITHIN)).is_ok()
     }
 }

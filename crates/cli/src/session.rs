@@ -1,14 +1,18 @@
 //! From a command line to a connected client: which cluster, which path, who asks.
 
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use saker_client::saker_types::wire::{At, Entry};
 use saker_client::{Caller, ClientOptions, ClusterAddr, Fs, Groups};
+use saker_runtime::time;
 
 use crate::fail::{Context, Failure, Outcome};
+use crate::wire::Wire;
 use crate::{layout, mountpoint};
 
 /// The option of every command that talks to a cluster.
@@ -105,11 +109,42 @@ pub fn translate(cluster: &ClusterArg, paths: &[PathBuf]) -> Outcome<(String, Ve
 
 /// Connects to a cluster by its name on the command line.
 pub fn connect(name: &str, options: ClientOptions) -> Outcome<Session> {
+    connect_within(name, options, AWAY_MAX)
+}
+
+/// The same, for a cluster whose coordinator may be away for so long.
+pub fn connect_within(name: &str, options: ClientOptions, away: Duration) -> Outcome<Session> {
     let addr = resolve(name)?;
-    let unreachable = "is the cluster up? (`saker status`, `saker up`)";
-    let fs = Fs::connect(&addr, options)
-        .map_err(|why| Failure::new(name, format!("cannot reach the cluster: {why}; {unreachable}")))?;
-    Ok(Session { fs, who: this_user()?, umask: umask() })
+    let umask = umask();
+    reach(name, &addr, away)?;
+    let fs = Fs::connect(&addr, options).about(name)?;
+    Ok(Session { fs, who: this_user()?, umask })
+}
+
+/// How long a coordinator may be away for commands, as while it is started again.
+const AWAY_MAX: Duration = Duration::from_secs(5);
+
+/// Finds out soon whether a coordinator answers. The client itself would wait much longer, which
+/// is right for programs in the middle of their work, and wrong for a command line.
+fn reach(name: &str, addr: &ClusterAddr, away: Duration) -> Outcome {
+    let coordinators = coordinators(addr)?;
+    let wire = Wire::new()?;
+    let deadline = time::now() + away;
+    loop {
+        match wire.map(&coordinators, AWAY_MAX) {
+            Ok(_) => return Ok(()),
+            Err(why) if time::now() >= deadline => return Err(Failure::new(name, why)),
+            Err(_) => time::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Where the coordinators of a cluster listen.
+pub fn coordinators(addr: &ClusterAddr) -> Outcome<Vec<SocketAddr>> {
+    match addr {
+        ClusterAddr::Coordinators(addrs) => Ok(addrs.clone()),
+        ClusterAddr::Dir(dir) => Ok(vec![layout::ClusterDir::new(dir)?.load()?.coordinator]),
+    }
 }
 
 /// Where a cluster is.

@@ -150,6 +150,8 @@ pub struct Removed {
 /// A directory on its way out.
 struct Doomed {
     loc: Locator,
+    /// Its name in the directory above: what rmdir(2) is about is a name.
+    at: At,
     path: Vec<u8>,
     /// Index of the directory that it is in; none for the root of the removal.
     parent: Option<usize>,
@@ -201,9 +203,9 @@ impl<'a, F: FnMut(Removed, Option<(&[u8], &Error)>)> Removal<'a, F> {
         Removal { to_the_end: true, ..Removal::new(fs, who, tell) }
     }
 
-    /// Removes the directory at `root`, shown as `path`. Ends early at Ctrl-C.
-    pub async fn run(mut self, root: Locator, path: Vec<u8>) -> Removed {
-        self.enter(root, path, None);
+    /// Removes the directory `root`, whose name is at `at`, shown as `path`. Ends early at Ctrl-C.
+    pub async fn run(mut self, root: Locator, at: At, path: Vec<u8>) -> Removed {
+        self.enter(root, at, path, None);
         let mut under_way = FuturesUnordered::new();
         while self.to_the_end || !signals::interrupted() {
             while under_way.len() < IN_FLIGHT_MAX {
@@ -220,9 +222,9 @@ impl<'a, F: FnMut(Removed, Option<(&[u8], &Error)>)> Removal<'a, F> {
         self.removed
     }
 
-    fn enter(&mut self, loc: Locator, path: Vec<u8>, parent: Option<usize>) {
+    fn enter(&mut self, loc: Locator, at: At, path: Vec<u8>, parent: Option<usize>) {
         let stream = Box::new(self.fs.readdir(self.who, &loc, 0));
-        let doomed = Doomed { loc, path, parent, waiting: 0, listed: false, failed: false };
+        let doomed = Doomed { loc, at, path, parent, waiting: 0, listed: false, failed: false };
         let dir = match self.free.pop() {
             Some(dir) => {
                 self.dirs[dir] = doomed;
@@ -239,7 +241,7 @@ impl<'a, F: FnMut(Removed, Option<(&[u8], &Error)>)> Removal<'a, F> {
     fn at(&self, job: &Job) -> At {
         match job {
             Job::Unlink(dir, name) => At::child(self.dirs[*dir].loc.clone(), name),
-            Job::List(dir, _) | Job::Rmdir(dir) => At::handle(self.dirs[*dir].loc.clone()),
+            Job::List(dir, _) | Job::Rmdir(dir) => self.dirs[*dir].at.clone(),
         }
     }
 
@@ -279,7 +281,8 @@ impl<'a, F: FnMut(Removed, Option<(&[u8], &Error)>)> Removal<'a, F> {
         for item in items {
             if item.attr.is_dir() {
                 let path = join(&self.dirs[dir].path, &item.name);
-                self.enter(item.loc, path, Some(dir));
+                let at = At::child(self.dirs[dir].loc.clone(), &item.name);
+                self.enter(item.loc, at, path, Some(dir));
             } else {
                 self.stack.push(Job::Unlink(dir, item.name.to_vec()));
             }

@@ -64,9 +64,13 @@ impl Wire {
             let map = self.block_on(self.call::<ClusterMap>(*to, Op::Map, &request, within));
             match map.and_then(|map| map.check().map(|()| map).map_err(|e| e.to_string())) {
                 Ok(map) => return Ok(map),
-                Err(why) => last = Failure::new("coordinator", format!("{why}; is the cluster up?")),
+                Err(why) => last = unreachable(&why),
             }
         }
         Err(last)
     }
+}
+
+fn unreachable(why: &str) -> Failure {
+    Failure::new("coordinator", format!("{why}; is the cluster up? (`saker status`, `saker up`)"))
 }

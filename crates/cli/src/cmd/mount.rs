@@ -84,6 +84,8 @@ struct Helper {
 pub const MOUNT_USAGE: u8 = 1;
 const MOUNT_SYSTEM: u8 = 2;
 const MOUNT_FAILED: u8 = 32;
+/// How long somebody who waits for the mount is kept waiting for the cluster.
+const AWAY_MAX: Duration = Duration::from_secs(10);
 /// How long the background process may take until the mount works.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -172,7 +174,9 @@ fn mount(args: &Args) -> Outcome<Mount> {
         .map_err(|why| Failure::usage("-o", why).with_code(MOUNT_USAGE))?;
     let spec = spec(&args.cluster)?;
     options.fsname.get_or_insert(spec);
-    let session = session::connect(&args.cluster, ClientOptions::default())?;
+    // Nobody waits for a mount that `saker up` or systemd starts together with its cluster.
+    let away = if args.ready_fd.is_some() { AWAY_MAX } else { PATIENCE };
+    let session = session::connect_within(&args.cluster, ClientOptions::default(), away)?;
     Mount::new(session.fs, &args.point, options).map_err(|why| mountpoint::explain(&args.point, &why))
 }
 

@@ -10,9 +10,10 @@ use saker_runtime::{thread, time};
 use super::{down, supervise};
 use crate::fail::{Context, Failure, Outcome};
 use crate::layout::{Cluster, ClusterDir, Role, RoleId, Size};
+use crate::probe::Probe;
 use crate::process;
 use crate::signals::Signals;
-use crate::{mountpoint, ports, probe, procfs, supervisor};
+use crate::{mountpoint, ports, procfs, supervisor};
 
 /// Start a cluster on this machine, or start again what is not running.
 ///
@@ -237,8 +238,9 @@ fn start_alone(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome {
         supervisor::clear_dead_mount(point)?;
     }
     let (_, process) = process::start_role(dir, cluster, id)?;
+    let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
-    while !probe::serves(cluster, id) {
+    while !probe.serves(cluster, id) {
         if !process.alive() || time::now() > deadline {
             return Err(does_not_serve(dir, id));
         }
@@ -249,9 +251,10 @@ fn start_alone(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome {
 
 /// Waits until all roles serve.
 fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
+    let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
     for id in cluster.roles() {
-        while !probe::serves(cluster, id) {
+        while !probe.serves(cluster, id) {
             let state = supervisor::read_state(dir);
             let restarts = state.roles.get(&id.to_string()).map_or(0, |role| role.restarts);
             if restarts >= HOPELESS_RESTARTS || time::now() > deadline {

@@ -111,7 +111,8 @@ impl Target for LibFs {
     }
 
     fn remove_base(&self) -> io::Result<()> {
-        let entry = self.fs.block_on(self.fs.lookup(&self.who, &self.base_place()));
+        let place = self.base_place();
+        let entry = self.fs.block_on(self.fs.lookup(&self.who, &place));
         let entry = entry.map_err(io_error)?;
         debug_assert_eq!(FileKind::of_mode(entry.attr.mode), Some(FileKind::Directory));
         let mut first = None;
@@ -120,7 +121,7 @@ impl Target for LibFs {
                 first = Some(error.clone());
             }
         });
-        self.fs.block_on(removal.run(entry.loc, self.base.as_bytes().to_vec()));
+        self.fs.block_on(removal.run(entry.loc, place, self.base.as_bytes().to_vec()));
         first.map_or(Ok(()), |error| Err(io_error(error)))
     }
 }

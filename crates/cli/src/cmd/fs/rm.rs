@@ -56,7 +56,7 @@ pub fn remove_tree(session: &Session, path: &ClusterPath, at: &At, entry: &Entry
     };
     let removal = Removal::new(&session.fs, &session.who, tell);
     let shown = path.to_string().into_bytes();
-    let removed = session.fs.block_on(removal.run(entry.loc.clone(), shown));
+    let removed = session.fs.block_on(removal.run(entry.loc.clone(), at.clone(), shown));
     progress.done();
     if signals::interrupted() {
         let n = removed.dirs + removed.others;

@@ -16,7 +16,6 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use saker_client::ClusterAddr;
 use saker_runtime::time;
 use saker_types::{ClusterMap, InodeId, ROOT};
 use serde::Serialize;
@@ -25,7 +24,7 @@ use crate::fail::{Context, Outcome};
 use crate::progress::Progress;
 use crate::session::{self, ClusterArg, ClusterPath};
 use crate::wire::Wire;
-use crate::{layout, signals};
+use crate::signals;
 
 use check::{Look, totals_text};
 use problem::{Kind, Problem, Problems, Subject};
@@ -125,11 +124,7 @@ fn check(args: &Args) -> Outcome<Report> {
 }
 
 fn map(wire: &Wire, name: &str) -> Outcome<ClusterMap> {
-    let coordinators = match session::resolve(name)? {
-        ClusterAddr::Dir(dir) => vec![layout::ClusterDir::new(&dir)?.load()?.coordinator],
-        ClusterAddr::Coordinators(addrs) => addrs,
-    };
-    wire.map(&coordinators, ANSWER_WITHIN)
+    wire.map(&session::coordinators(&session::resolve(name)?)?, ANSWER_WITHIN)
 }
 
 fn examine(
