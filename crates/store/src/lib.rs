@@ -13,8 +13,10 @@
 //! when neither the index nor the table refers to it.
 
 mod compact;
+pub mod config;
 pub mod extent;
 pub mod format;
+pub mod identity;
 pub mod index;
 pub mod log;
 pub mod maintain;
@@ -23,8 +25,10 @@ pub mod read;
 pub mod recover;
 pub mod scan;
 pub mod segment;
+pub mod service;
 pub mod store;
 
+pub use config::Config;
 pub use format::Identity;
 pub use log::{Space, SpaceFn};
 pub use store::{Options, Store};

@@ -374,9 +374,7 @@ impl Log {
         loop {
             if flush.finished >= mine {
                 return match &flush.failed {
-                    Some((number, text)) if *number >= mine => {
-                        Err(io::Error::other(text.clone()))
-                    }
+                    Some((number, text)) if *number >= mine => Err(io::Error::other(text.clone())),
                     _ => Ok(()),
                 };
             }

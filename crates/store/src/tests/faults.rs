@@ -204,7 +204,9 @@ fn a_failed_flush_is_told_and_its_data_is_saved() {
         let (armed, fired) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (trigger, count) = (armed.clone(), fired.clone());
         let script = move |op: &saker_runtime::fs::Op<'_>| {
-            if op.kind == kind && op.name.starts_with("new-") && trigger.swap(false, Ordering::SeqCst)
+            if op.kind == kind
+                && op.name.starts_with("new-")
+                && trigger.swap(false, Ordering::SeqCst)
             {
                 count.fetch_add(1, Ordering::SeqCst);
                 return Fault::Fail(libc::EIO);

@@ -1,0 +1,64 @@
+//! Requests to a store: decode, call, encode.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_types::wire::{
+    ChunkDeleteReq, ChunkListReq, ChunkReadReply, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq,
+    Empty, Op,
+};
+use saker_types::{Class, Errno, Error, Result};
+
+use crate::store::Store;
+
+/// Body and payload of a reply.
+pub type Answer = (Bytes, Bytes);
+
+/// Answers requests with a store.
+pub struct StoreService {
+    store: Arc<Store>,
+}
+
+fn decode<M: Message + Default>(body: &[u8]) -> Result<M> {
+    M::decode(body).map_err(|error| {
+        let text = format!("malformed request: {error}");
+        Error::of_class(Class::Fatal, Errno::EPROTO).with_text(text)
+    })
+}
+
+fn only(message: &impl Message) -> Answer {
+    (message.encode_to_vec().into(), Bytes::new())
+}
+
+impl StoreService {
+    /// Requests go to `store`.
+    pub fn new(store: Arc<Store>) -> StoreService {
+        StoreService { store }
+    }
+
+    /// Carries out a request; waits for the disk where it must.
+    ///
+    /// # Errors
+    /// The operation's; class Fatal for what is no request to a store.
+    pub fn answer(&self, op: u16, body: &[u8], payload: &Bytes) -> Result<Answer> {
+        let store = &self.store;
+        let done = |()| only(&Empty {});
+        match Op::from_u16(op) {
+            Some(Op::ChunkWrite) => store.write(&decode::<ChunkWriteReq>(body)?, payload).map(done),
+            Some(Op::ChunkRead) => {
+                let (data, crc) = store.read(&decode::<ChunkReadReq>(body)?)?;
+                Ok((ChunkReadReply { crc }.encode_to_vec().into(), data))
+            }
+            Some(Op::ChunkSync) => store.sync().map(done),
+            Some(Op::ChunkTruncate) => store.truncate(&decode::<ChunkTruncateReq>(body)?).map(done),
+            Some(Op::ChunkDelete) => store.delete(&decode::<ChunkDeleteReq>(body)?).map(done),
+            Some(Op::StoreStat) => Ok(only(&store.stat()?)),
+            Some(Op::ChunkList) => Ok(only(&store.list(&decode::<ChunkListReq>(body)?)?)),
+            _ => {
+                let text = format!("operation {op} is none of a store's");
+                Err(Error::of_class(Class::Fatal, Errno::ENOSYS).with_text(text))
+            }
+        }
+    }
+}
