@@ -42,6 +42,7 @@ fn from_file(path: &Path) -> Result<Vec<SocketAddr>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::disallowed_methods)]
     use super::*;
 
     #[test]

@@ -4,14 +4,20 @@ use saker_types::{Cred, limits};
 
 use crate::{Caller, Groups};
 
+// The kernel's word on a process, not a file of Saker's: nothing that a simulation holds.
+#[allow(clippy::disallowed_methods)]
+fn read_status(pid: u32) -> std::io::Result<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+}
+
 /// What the server is told when it asks for groups.
 pub(crate) fn full_cred(who: &Caller) -> Cred {
     let groups = match &who.groups {
         Groups::Known(groups) => groups.to_vec(),
         // A process that is gone has no groups: nobody waits for its answer.
-        Groups::OfProcess(pid) => std::fs::read_to_string(format!("/proc/{pid}/status"))
-            .map(|status| parse_status(&status))
-            .unwrap_or_default(),
+        Groups::OfProcess(pid) => {
+            read_status(*pid).map(|status| parse_status(&status)).unwrap_or_default()
+        }
     };
     Cred { uid: who.uid, gid: who.gid, groups, groups_known: true }
 }

@@ -123,6 +123,10 @@ impl Fs {
             if !up {
                 return Ok(Resolved { at, entry: Some(entry) });
             }
+            if who.uid != 0 {
+                // `..` is looked up in the directory, like any other name.
+                self.access(who, &at, 1).await?;
+            }
             walk.up();
         }
     }

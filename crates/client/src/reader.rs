@@ -26,6 +26,8 @@ const LOADS_MAX: u32 = 100;
 enum Plan {
     /// This is the data.
     Data(Bytes),
+    /// A directory has no data.
+    NoFile,
     /// The size may be out of date.
     AskSize,
     /// The small file's data is not known.
@@ -50,6 +52,7 @@ impl Core {
         loop {
             match inode.with(|s| plan(s, offset, len, window_max)) {
                 Plan::Data(data) => return Ok(data),
+                Plan::NoFile => return Err(Errno::EISDIR.into()),
                 Plan::AskSize => _ = self.refresh(&handle.who, inode).await?,
                 Plan::AskInline => self.load_inline(&handle.who, inode).await?,
                 Plan::WriteOut => {
@@ -125,6 +128,9 @@ impl Core {
 
 /// How to serve a read.
 fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
+    if s.attr.is_dir() {
+        return Plan::NoFile;
+    }
     let size = s.attr.size;
     let end = offset.saturating_add(len as u64);
     if end > size && !s.is_dirty() && time::now() - s.asked_at > SIZE_AGE_MAX {

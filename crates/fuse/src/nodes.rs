@@ -185,7 +185,7 @@ fn stale() -> Error {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
     use super::*;
 
     fn entry(pid: u64, name: &'static str, id: u64) -> Entry {

@@ -2,7 +2,7 @@
 //!
 //! Needs `/dev/fuse`, and `fusermount3` where it is not run as root; without the device the tests
 //! say so and pass.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -234,6 +234,7 @@ impl Shard {
     pub(crate) fn put_orphan(&mut self, mut inode: Inode) {
         let id = inode.attr.id;
         inode.attr.nlink = 0;
+        inode.attr.ctime_ns = self.wall_ns().max(inode.attr.ctime_ns);
         let gone = Gone { moved: None, orphan: Some(inode) };
         self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
         self.leases.start(id, self.hub.now());

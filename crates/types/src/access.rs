@@ -93,11 +93,14 @@ pub fn check_sticky(
     }
 }
 
-/// Mode bits that remain after a write by someone else than the superuser: set-user-id goes, and
-/// set-group-id where the group may execute (inode(7)).
-pub fn mode_after_write(mode: u32) -> u32 {
-    let mode = mode & !0o4000;
-    if mode & 0o010 != 0 { mode & !0o2000 } else { mode }
+/// Mode bits of a file that remain after `cred` changed its owner, or, unless it is the superuser,
+/// its data: set-user-id goes; set-group-id goes where the group may execute, and where the caller
+/// is not of the group (inode(7), Linux's `setattr_should_drop_suidgid`).
+pub fn mode_without_privilege(attr: &Attr, cred: &Cred) -> Result<u32, Error> {
+    let mode = attr.mode & !0o4000;
+    let stays = mode & 0o2000 == 0
+        || (mode & 0o010 == 0 && (cred.uid == 0 || cred.in_group(attr.gid)?));
+    Ok(if stays { mode } else { mode & !0o2000 })
 }
 
 /// May `cred` change times, mode or xattrs reserved to the owner?
@@ -137,6 +140,19 @@ mod tests {
         assert!(check(0o100_644, 7, 8, &Cred::root(), Access::X).is_err());
         assert!(check(0o100_601, 7, 8, &Cred::root(), Access::X).is_ok());
         assert!(check(0o040_000, 7, 8, &Cred::root(), Access::WX).is_ok());
+    }
+
+    #[test]
+    fn privilege_goes_with_a_change() {
+        let file = |mode| Attr { mode, gid: 8, ..Attr::default() };
+        let after = |mode, c: &Cred| mode_without_privilege(&file(mode), c).unwrap();
+        let (member, stranger) = (cred(5, 8, Some(&[])), cred(5, 5, Some(&[])));
+        assert_eq!(after(0o106_755, &member), 0o100_755);
+        assert_eq!(after(0o106_745, &member), 0o102_745);
+        assert_eq!(after(0o106_745, &stranger), 0o100_745);
+        assert_eq!(after(0o106_745, &Cred::root()), 0o102_745);
+        assert!(mode_without_privilege(&file(0o102_745), &cred(5, 5, None)).is_err());
+        assert!(mode_without_privilege(&file(0o100_745), &cred(5, 5, None)).is_ok());
     }
 
     #[test]

@@ -48,7 +48,7 @@ fn a_mount_agrees_with_a_disk() {
         let (dots, noatime, any_true_error, coarse_times) = (true, false, false, false);
         let plan =
             Plan { seed, steps, clients, tree_every, dots, noatime, any_true_error, coarse_times };
-        let report = run(plan, Rules::of_kernel(), target);
+        let report = run(plan, Rules::of_mount(), target);
         total.add(&report.unwrap_or_else(|difference| panic!("{difference}")));
     }
     eprintln!("{total}");

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use saker_types::wire::{AppendReply, AppendReq, At, CloseReply, CloseReq, Entry, EntryReq};
-use saker_types::{Attr, Cred, Errno, FileKind, Inode, access, limits};
+use saker_types::{Attr, Cred, Errno, FileKind, Inode, limits};
 
 use super::{done, truncate};
 use crate::request::{Rq, Step};
@@ -31,7 +31,7 @@ impl Shard {
         } else if msg.truncate_gen == a.truncate_gen {
             inode.attr.size = a.size.max(msg.size);
         }
-        self.written(&mut inode.attr, &msg.ctx.cred);
+        self.written(&mut inode.attr, &msg.ctx.cred)?;
         let mut entry = self.entry_of(&msg.at, &found);
         entry.attr = inode.attr.clone();
         self.store(&found.spot, inode);
@@ -47,14 +47,13 @@ impl Shard {
     }
 
     /// Data changed: version and times.
-    fn written(&mut self, a: &mut Attr, cred: &Cred) {
+    fn written(&mut self, a: &mut Attr, cred: &Cred) -> Step<()> {
         let now = self.wall_ns();
         a.data_version += 1;
         a.mtime_ns = now.max(a.mtime_ns);
         a.ctime_ns = now.max(a.ctime_ns);
-        if cred.uid != 0 {
-            a.mode = access::mode_after_write(a.mode);
-        }
+        a.mode = truncate::mode_after_write(a, cred)?;
+        Ok(())
     }
 
     fn locate_file(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Located> {
@@ -75,7 +74,9 @@ impl Shard {
         let mut inode = (*found.inode).clone();
         let fits = end <= self.map.inline_max && msg.data.len() as u64 == msg.len;
         if !inode.attr.chunked && !fits {
-            return Err(self.move_to_chunks(found, &msg.at, move |s, inode, entry| {
+            let mode = truncate::mode_after_write(&inode.attr, &msg.ctx.cred)?;
+            return Err(self.move_to_chunks(found, &msg.at, move |s, mut inode, entry| {
+                inode.attr.mode = mode;
                 append_chunked(s, inode, entry, offset, end)
             }));
         }
@@ -84,7 +85,7 @@ impl Shard {
         }
         let stored = !inode.attr.chunked;
         inode.attr.size = end;
-        self.written(&mut inode.attr, &msg.ctx.cred);
+        self.written(&mut inode.attr, &msg.ctx.cred)?;
         let mut entry = self.entry_of(&msg.at, &found);
         entry.attr = inode.attr.clone();
         if stored {
@@ -115,12 +116,7 @@ impl Shard {
     }
 
     /// Writes the row's data to chunk 0, flushed, holding the inode; then the row says so.
-    fn move_to_chunks<F>(
-        &mut self,
-        found: Located,
-        at: &At,
-        finish: F,
-    ) -> crate::request::Stop
+    fn move_to_chunks<F>(&mut self, found: Located, at: &At, finish: F) -> crate::request::Stop
     where
         F: FnOnce(&mut Shard, Inode, Entry) -> (Inode, Bytes) + 'static,
     {

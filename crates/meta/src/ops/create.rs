@@ -74,10 +74,8 @@ impl Shard {
         let cred = &msg.ctx.cred;
         let (mode, gid) = inherit(msg.mode, kind, parent, cred)?;
         let id = self.new_id()?;
-        let mut inode = Inode {
-            attr: new_attr(id, mode, cred.uid, gid, self.wall_ns()),
-            ..Inode::default()
-        };
+        let mut inode =
+            Inode { attr: new_attr(id, mode, cred.uid, gid, self.wall_ns()), ..Inode::default() };
         match kind {
             FileKind::Symlink => {
                 inode.attr.size = msg.target.len() as u64;
@@ -124,7 +122,9 @@ fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), Error> {
 /// Mode and group of a new inode: a set-group-id directory gives its group, and to directories
 /// the bit itself (inode(7)); a file loses the bit when its creator is not of the group.
 fn inherit(mode: u32, kind: FileKind, parent: &Parent, cred: &Cred) -> Result<(u32, u32), Error> {
-    let mode = kind.bits() | (mode & 0o7777);
+    // mkdir(2) knows neither set-user-id nor set-group-id.
+    let allowed = if kind == FileKind::Directory { 0o1777 } else { 0o7777 };
+    let mode = kind.bits() | (mode & allowed);
     let mode = if kind == FileKind::Symlink { kind.bits() | 0o777 } else { mode };
     if parent.dir.mode & 0o2000 == 0 {
         return Ok((mode, cred.gid));
@@ -138,10 +138,5 @@ fn inherit(mode: u32, kind: FileKind, parent: &Parent, cred: &Cred) -> Result<(u
 }
 
 fn open_of(msg: &CreateReq) -> OpenReq {
-    OpenReq {
-        ctx: msg.ctx.clone(),
-        at: msg.at.clone(),
-        access: msg.access,
-        truncate: msg.truncate,
-    }
+    OpenReq { ctx: msg.ctx.clone(), at: msg.at.clone(), access: msg.access, truncate: msg.truncate }
 }

@@ -1,7 +1,7 @@
 //! open: permissions, O_TRUNC, and the data of small files, in one request.
 
 use bytes::Bytes;
-use saker_types::wire::{Entry, OpenReq};
+use saker_types::wire::OpenReq;
 use saker_types::{Access, Errno, Error, FileKind, access};
 
 use super::done;
@@ -34,26 +34,14 @@ impl Shard {
         if a.kind() != FileKind::Regular {
             return done(&entry);
         }
-        if msg.truncate && (a.size > 0 || a.chunked) {
-            let cut = Truncation::new(0, &msg.ctx.cred);
-            return self.truncate(rq, found, entry, cut);
-        }
         if msg.truncate {
-            self.touch_truncated(&found, &mut entry);
+            // Of an empty file it still sets the times.
+            let cut = Truncation::new(a, 0, &msg.ctx.cred)?;
+            return self.truncate(rq, found, entry, cut);
         }
         if !entry.attr.chunked {
             entry.inline = found.inode.inline.clone();
         }
         done(&entry)
-    }
-
-    /// O_TRUNC of an empty file still sets its times (open(2)).
-    fn touch_truncated(&mut self, found: &Located, entry: &mut Entry) {
-        let mut inode = (*found.inode).clone();
-        let now = self.wall_ns();
-        inode.attr.mtime_ns = now.max(inode.attr.mtime_ns);
-        inode.attr.ctime_ns = now.max(inode.attr.ctime_ns);
-        entry.attr = inode.attr.clone();
-        self.store(&found.spot, inode);
     }
 }

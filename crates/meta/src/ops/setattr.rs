@@ -68,8 +68,9 @@ impl Shard {
         if !msg.by_handle {
             access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
         }
-        let explicit_mtime = (msg.mtime_ns.is_some() || msg.mtime_now).then_some(inode.attr.mtime_ns);
-        let job = Truncation::new(size, cred).apply(&mut inode, self.wall_ns());
+        let explicit_mtime =
+            (msg.mtime_ns.is_some() || msg.mtime_now).then_some(inode.attr.mtime_ns);
+        let job = Truncation::new(&inode.attr, size, cred)?.apply(&mut inode, self.wall_ns());
         if let Some(mtime_ns) = explicit_mtime {
             inode.attr.mtime_ns = mtime_ns;
         }
@@ -91,7 +92,8 @@ impl Shard {
         self.task(|h| async move {
             let vector = collect(&h, inode.attr.id).await?;
             let mut s = h.shard();
-            if s.reload(&spot)? != before || matches!(&spot, Spot::Entry(k) if s.locked_by(k).is_some())
+            if s.reload(&spot)? != before
+                || matches!(&spot, Spot::Entry(k) if s.locked_by(k).is_some())
             {
                 return Err(Error::retry("the directory changed meanwhile"));
             }
@@ -125,7 +127,7 @@ pub(crate) fn apply_access(a: &mut Attr, msg: &SetattrReq, now_ns: i64) -> Resul
         check_chown(a, msg, cred)?;
         // Set-id bits do not survive a change of owner, but the superuser's on directories.
         if !a.is_dir() {
-            a.mode = access::mode_after_write(a.mode);
+            a.mode = access::mode_without_privilege(a, cred)?;
         }
         a.uid = msg.uid.unwrap_or(a.uid);
         a.gid = msg.gid.unwrap_or(a.gid);

@@ -16,13 +16,14 @@ use crate::shard::{Handle, Shard, encoded};
 /// A change of size.
 pub(crate) struct Truncation {
     size: u64,
-    keeps_suid: bool,
+    /// Mode bits without privileges that the change takes away.
+    mode: u32,
 }
 
 impl Truncation {
-    /// To `size`, by this user.
-    pub(crate) fn new(size: u64, cred: &Cred) -> Truncation {
-        Truncation { size, keeps_suid: cred.uid == 0 }
+    /// Of this file to `size`, by this user.
+    pub(crate) fn new(a: &Attr, size: u64, cred: &Cred) -> Result<Truncation, Error> {
+        Ok(Truncation { size, mode: mode_after_write(a, cred)? })
     }
 
     /// Applies it to a row; `Some` when stores must cut.
@@ -33,9 +34,7 @@ impl Truncation {
         a.data_version += 1;
         a.mtime_ns = now_ns.max(a.mtime_ns);
         a.ctime_ns = now_ns.max(a.ctime_ns);
-        if !self.keeps_suid {
-            a.mode = access::mode_after_write(a.mode);
-        }
+        a.mode = self.mode;
         if !a.chunked {
             let keep = inode.inline.len().min(self.size as usize);
             inode.inline = inode.inline.slice(..keep);
@@ -47,6 +46,11 @@ impl Truncation {
         a.truncate_gen += 1;
         Some(StoreJob { truncate_gen: a.truncate_gen, cut: self.size })
     }
+}
+
+/// The mode of a file after this user changed its data.
+pub(crate) fn mode_after_write(a: &Attr, cred: &Cred) -> Result<u32, Error> {
+    if cred.uid == 0 { Ok(a.mode) } else { access::mode_without_privilege(a, cred) }
 }
 
 impl Shard {

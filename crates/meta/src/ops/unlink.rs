@@ -60,11 +60,8 @@ impl Shard {
     /// A name of the inode is gone, and the name's row with it: what becomes of the inode, if
     /// its attributes are here.
     pub(crate) fn drop_link(&mut self, entry: &Inode) -> Step<()> {
-        let now = self.wall_ns();
         if entry.home_slot.is_none() {
-            let mut orphan = entry.clone();
-            orphan.attr.ctime_ns = now.max(orphan.attr.ctime_ns);
-            self.put_orphan(orphan);
+            self.put_orphan(entry.clone());
             return Ok(());
         }
         self.change_nlink(entry.attr.id, -1)
@@ -89,7 +86,12 @@ impl Shard {
     }
 
     /// `Some` if the attributes are on another shard: the transaction that does it.
-    fn unlink_remote(&mut self, key: &Key, inode: &Rc<Inode>, msg: &RemoveReq) -> Step<Option<Stop>> {
+    fn unlink_remote(
+        &mut self,
+        key: &Key,
+        inode: &Rc<Inode>,
+        msg: &RemoveReq,
+    ) -> Step<Option<Stop>> {
         let Some(slot) = inode.home_slot else { return Ok(None) };
         let id = inode.attr.id;
         if self.map.shard_of_slot(slot as u16) == self.no {

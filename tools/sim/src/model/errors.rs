@@ -28,7 +28,8 @@ impl Model {
         flags: u32,
         note: &mut impl FnMut(Found<()>),
     ) {
-        if flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
+        let unsupported = flags & RENAME_EXCHANGE != 0 && !self.rules.exchange;
+        if unsupported || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
             note(Err(Errno::EINVAL));
         }
         let (old, new) = (self.walk(who, from, Stop::NoFollow), self.walk(who, to, Stop::NoFollow));
@@ -77,8 +78,12 @@ impl Model {
             note(Err(Errno::EPERM));
         }
         match self.walk(who, to, Stop::NoFollow) {
-            Ok(place) if place.ino.is_some() => note(Err(Errno::EEXIST)),
-            Ok(place) => note(self.may_create(who, place.dir)),
+            Ok(place) => {
+                note(self.may_create(who, place.dir));
+                if place.ino.is_some() {
+                    note(Err(Errno::EEXIST));
+                }
+            }
             Err(errno) => note(Err(errno)),
         }
     }
