@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use saker_types::wire::{At, Dentry, EntryKey};
-use saker_types::{Access, Cred, Errno, Error, InodeId, Locator, access, check_name, limits};
+use saker_types::{Access, Cred, Errno, Error, FileKind, InodeId, Locator, access, check_name, limits};
 
 use super::replica::Dir;
 use crate::request::{Rq, Step, Stop, Wait};
@@ -79,7 +79,10 @@ impl Shard {
         match Dir::of(&answer) {
             Some(dir) => Ok(dir),
             None if answer.id == 0 => Err(Error::at(Errno::ENOENT, i).into()),
-            None if !answer.target.is_empty() => Err(Error::symlink(i, answer.target).into()),
+            // The target of one with several names is elsewhere: the client asks for it.
+            None if FileKind::of_mode(answer.mode) == Some(FileKind::Symlink) => {
+                Err(Error::symlink(i, answer.target).into())
+            }
             None => Err(Error::at(Errno::ENOTDIR, i).into()),
         }
     }

@@ -7,10 +7,14 @@ use super::{Found, Model, Stop};
 use crate::op::{At, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
 
 impl Model {
-    /// Errors that are true of an operation with two names, before it is applied. Empty for
-    /// operations with one name, whose order of errors is defined.
+    /// Errors that are true of an operation with two names, before it is applied. Those of one
+    /// name have a defined order, but for a name that is too long: who sees that first says it.
     pub fn true_errors(&self, who: &User, op: &Op) -> Vec<Errno> {
         let mut errors = Vec::new();
+        let names = op.paths().into_iter().flat_map(|at| &at.path);
+        if names.into_iter().any(|name| name.len() > 255) {
+            errors.push(Errno::ENAMETOOLONG);
+        }
         let mut note = |found: Found<()>| errors.extend(found.err());
         match op {
             Op::Rename { from, to, flags } => self.rename_errors(who, from, to, *flags, &mut note),
