@@ -31,7 +31,9 @@ struct Node {
     cached: Option<DataVersion>,
 }
 
-/// Which data a file holds: grows with each change of it.
+/// Which data a file holds: grows with each change of it. Only of files whose data is in their
+/// row, where version and data change together. Chunks can change after the version: an append
+/// has the owner grow the file before the data reaches the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataVersion {
     data_version: u64,
@@ -41,10 +43,10 @@ pub(crate) struct DataVersion {
 }
 
 impl DataVersion {
-    /// The version that an open saw.
-    pub(crate) fn of(attr: &Attr) -> DataVersion {
+    /// The version that an open saw; `None` where it says nothing.
+    pub(crate) fn of(attr: &Attr) -> Option<DataVersion> {
         let Attr { data_version, truncate_gen, size, mtime_ns, .. } = *attr;
-        DataVersion { data_version, truncate_gen, size, mtime_ns }
+        (!attr.chunked).then_some(DataVersion { data_version, truncate_gen, size, mtime_ns })
     }
 }
 
@@ -104,10 +106,10 @@ impl Nodes {
     /// A file is opened at `version`: may the kernel keep the pages it has? If not, it will drop
     /// them before the open returns, and [`Nodes::filled`] tells when that is done. Until then
     /// no other open may keep them either: it could return before they are dropped.
-    pub(crate) fn keep_pages(&self, id: InodeId, version: DataVersion) -> bool {
+    pub(crate) fn keep_pages(&self, id: InodeId, version: Option<DataVersion>) -> bool {
         let mut shard = self.shard(id);
         let Some(node) = shard.get_mut(&id) else { return false };
-        let keep = node.cached == Some(version);
+        let keep = version.is_some() && node.cached == version;
         if !keep {
             node.cached = None;
         }
@@ -116,9 +118,9 @@ impl Nodes {
 
     /// A request came through a handle whose open at `version` kept no pages: those that the
     /// kernel has now were read after that open.
-    pub(crate) fn filled(&self, id: InodeId, version: DataVersion) {
+    pub(crate) fn filled(&self, id: InodeId, version: Option<DataVersion>) {
         if let Some(node) = self.shard(id).get_mut(&id) {
-            node.cached = Some(version);
+            node.cached = version;
         }
     }
 
@@ -262,6 +264,8 @@ mod tests {
         assert!(nodes.keep_pages(10, version(1)));
         assert!(!nodes.keep_pages(10, version(2)));
         assert!(!nodes.keep_pages(10, version(1)), "the pages are on their way out");
+        nodes.filled(10, None);
+        assert!(!nodes.keep_pages(10, None), "chunks tell nothing");
         nodes.filled(10, version(2));
         nodes.forget(10, 1);
         nodes.hold(&entry(1, "f", 10));
