@@ -67,7 +67,8 @@ pub enum StartError {
 
 /// Opens a shard and brings it to where it was.
 pub fn open(home: Home, map: Arc<ClusterMap>) -> Result<Rc<RefCell<Shard>>, StartError> {
-    let uuid: [u8; 16] = map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
+    let uuid: [u8; 16] =
+        map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
     let mut db = Db::open(home.table)?;
     let mut volatile = Volatile::default();
     let config = JournalConfig::new(uuid, u32::from(home.no));

@@ -155,8 +155,15 @@ impl Msg {
             // Each shard answers for its share, whoever owns the directory's row.
             Msg::Readdir(_) => return None,
             Msg::Prepare(m) => (&m.ctx, &m.at),
-            Msg::Renew(_) | Msg::Session(_) | Msg::Empty(_) | Msg::Fetch(_) | Msg::Collect(_)
-            | Msg::Invalidate(_) | Msg::Decide(_) | Msg::Outcome(_) | Msg::Scan(_) => return None,
+            Msg::Renew(_)
+            | Msg::Session(_)
+            | Msg::Empty(_)
+            | Msg::Fetch(_)
+            | Msg::Collect(_)
+            | Msg::Invalidate(_)
+            | Msg::Decide(_)
+            | Msg::Outcome(_)
+            | Msg::Scan(_) => return None,
         })
     }
 

@@ -139,7 +139,9 @@ impl Shard {
     /// Puts a shard together; [`crate::recover`] has the rest.
     pub fn new(parts: Parts) -> Rc<RefCell<Shard>> {
         let Parts { no, map, journal, db, limits, metrics, volatile } = parts;
-        let cache = |n: usize| Cache::with(n, n as u64, Default::default(), FxBuildHasher, Default::default());
+        let cache = |n: usize| {
+            Cache::with(n, n as u64, Default::default(), FxBuildHasher, Default::default())
+        };
         let reserved = volatile.reserved_ids.max(saker_types::ROOT + 1);
         Rc::new_cyclic(|me| {
             RefCell::new(Shard {
@@ -161,7 +163,13 @@ impl Shard {
                 ledger: Ledger { decisions: volatile.decisions, ..Ledger::default() },
                 dirty_totals: BTreeMap::new(),
                 frozen: BTreeMap::new(),
-                vectors: Cache::with(4096, 4096, Default::default(), FxBuildHasher, Default::default()),
+                vectors: Cache::with(
+                    4096,
+                    4096,
+                    Default::default(),
+                    FxBuildHasher,
+                    Default::default(),
+                ),
                 leases: Leases::default(),
                 checkpointing: Checkpointing::default(),
                 inode_count: volatile.inode_count,

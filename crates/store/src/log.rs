@@ -18,8 +18,9 @@ use crate::segment::{Segment, Segments, locked};
 
 /// The end of each segment that only truncations and deletions may use.
 const CONTROL_BYTES: u32 = 16 << 10;
-/// Disk space left to the index and to others.
-const HEADROOM_BYTES: u64 = 16 << 20;
+/// Disk space left to the index and to others: at most this, and at most this part of the disk.
+const HEADROOM_BYTES_MAX: u64 = 256 << 20;
+const HEADROOM_PART: u64 = 16;
 
 /// Capacity of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +143,12 @@ pub struct Draft<'a> {
 thread_local! {
     /// Header and payload of the record being written; kept, for its memory.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What of the disk is free for segments.
+fn usable_bytes(space: &Space) -> u64 {
+    let headroom = HEADROOM_BYTES_MAX.min(space.capacity_bytes / HEADROOM_PART);
+    space.free_bytes.saturating_sub(headroom)
 }
 
 fn no_space(text: &str) -> io::Error {
@@ -284,13 +291,35 @@ impl Log {
     /// Is there room for so many more segments?
     fn check_room(&self, segments: u64) -> io::Result<()> {
         let need = segments * u64::from(self.config.segment_bytes);
-        if self.segments.disk_bytes() + need > self.config.capacity_bytes {
+        let space = (self.config.space)()?;
+        if self.unused_bytes() < need {
             return Err(no_space("the store is full"));
         }
-        if (self.config.space)()?.free_bytes < need + HEADROOM_BYTES {
+        if usable_bytes(&space) < need {
             return Err(no_space("the disk is full"));
         }
         Ok(())
+    }
+
+    /// What the segments do not take of their capacity.
+    fn unused_bytes(&self) -> u64 {
+        self.config.capacity_bytes.saturating_sub(self.segments.disk_bytes())
+    }
+
+    /// Bytes of records that may be written before data is refused.
+    pub fn room_bytes(&self, space: &Space) -> u64 {
+        let segment_bytes = u64::from(self.config.segment_bytes);
+        let more = self.unused_bytes().min(usable_bytes(space)) / segment_bytes;
+        if self.low.load(Ordering::Acquire) && more == 0 {
+            return 0;
+        }
+        let state = self.state();
+        let active = match &state.active {
+            Some(_) => u64::from(self.config.segment_bytes.saturating_sub(state.tail)),
+            None => 0,
+        };
+        let made = u64::from(state.spare.is_some());
+        (more.saturating_sub(1) + made) * segment_bytes + active
     }
 
     /// Whether compaction should try harder: new data would soon find no room.
@@ -345,9 +374,7 @@ impl Log {
         loop {
             if flush.finished >= mine {
                 return match &flush.failed {
-                    Some((number, text)) if *number >= mine => {
-                        Err(io::Error::other(text.clone()))
-                    }
+                    Some((number, text)) if *number >= mine => Err(io::Error::other(text.clone())),
                     _ => Ok(()),
                 };
             }

@@ -199,6 +199,8 @@ impl Generator {
                 } else {
                     self.fresh(tree, model)
                 };
+                // Only the kernel knows what is above a held directory.
+                let to = if self.dots { to } else { model.from_root(to) };
                 let flags = *self.rng.pick(&[0, 0, 0, 0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE, 3]);
                 Op::Rename { from, to, flags }
             }
@@ -231,7 +233,9 @@ impl Generator {
     /// A place in a file: mostly in its row, sometimes in chunks, seldom in the second or third.
     fn offset(&mut self) -> u64 {
         let draw = self.rng.any();
-        if std::env::var_os("SAKER_SMALL").is_some() { return draw % 2000; }
+        if std::env::var_os("SAKER_SMALL").is_some() {
+            return draw % 2000;
+        }
         match self.rng.below(100) {
             0..40 => 0,
             40..70 => draw % 4096,
@@ -244,7 +248,9 @@ impl Generator {
 
     fn len(&mut self) -> usize {
         let draw = self.rng.any() as usize;
-        if std::env::var_os("SAKER_SMALL").is_some() { return draw % 200; }
+        if std::env::var_os("SAKER_SMALL").is_some() {
+            return draw % 200;
+        }
         match self.rng.below(100) {
             0..5 => 0,
             5..60 => 1 + draw % 600,

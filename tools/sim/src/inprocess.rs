@@ -39,8 +39,7 @@ impl InProcess {
         let store_addrs: Vec<SocketAddr> = (0..stores).map(|_| ports.take()).collect();
         let https: Vec<SocketAddr> = (0..=mnodes + stores).map(|_| ports.take()).collect();
         drop(ports);
-        let mut cluster =
-            InProcess { coordinator, stop: Vec::new(), threads: Vec::new(), dir };
+        let mut cluster = InProcess { coordinator, stop: Vec::new(), threads: Vec::new(), dir };
         let member = |(n, addr): (usize, &SocketAddr)| ShardMember { mnode: n as u32, addr: *addr };
         let members = Members {
             name: "test".to_owned(),

@@ -44,6 +44,9 @@ pub struct Rules {
     /// rename changes ctime of an inode with several links (POSIX leaves it open; on Saker the
     /// attributes of such an inode need not be where its names are).
     pub rename_touches_linked: bool,
+    /// The owner of an inode with several links may remove its names from a sticky directory (on
+    /// Saker only where the attributes are beside the name).
+    pub owners_of_linked_known: bool,
     /// RENAME_EXCHANGE is supported; else it is EINVAL once everything else was found right.
     pub exchange: bool,
     /// A kernel is above: it sees that both names are one inode before it asks for permissions.
@@ -61,6 +64,7 @@ impl Rules {
             protected_regular: 0,
             same_size_truncate_touches: true,
             rename_touches_linked: false,
+            owners_of_linked_known: false,
             exchange: false,
             kernel: false,
             ends_at_16_tib: true,
@@ -69,8 +73,8 @@ impl Rules {
 
     /// Saker below the running kernel.
     pub fn of_mount() -> Rules {
-        let (rename_touches_linked, exchange) = (false, false);
-        Rules { rename_touches_linked, exchange, ..Rules::of_kernel() }
+        let (rename_touches_linked, owners_of_linked_known, exchange) = (false, false, false);
+        Rules { rename_touches_linked, owners_of_linked_known, exchange, ..Rules::of_kernel() }
     }
 
     /// The running kernel's settings, and what ext4 does.
@@ -85,6 +89,7 @@ impl Rules {
             protected_regular: read("regular"),
             same_size_truncate_touches: false,
             rename_touches_linked: true,
+            owners_of_linked_known: true,
             exchange: true,
             kernel: true,
             ends_at_16_tib: true,
@@ -109,6 +114,8 @@ struct Inode {
     uid: u32,
     gid: u32,
     nlink: u32,
+    /// It has, or once had, several names.
+    linked: bool,
     data: Vec<u8>,
     /// Only when far beyond what `data` may hold (sparse tails are not stored).
     size: u64,
@@ -300,6 +307,15 @@ impl Model {
         out
     }
 
+    /// The same place by way of the root, if the directory where the path starts is there.
+    pub fn from_root(&self, at: At) -> At {
+        let Some(held) = at.base.and_then(|slot| self.held[slot]) else { return at };
+        match self.tree().into_iter().find(|(_, ino)| *ino == held) {
+            Some((dir, _)) => At { base: None, path: [dir.path, at.path].concat() },
+            None => at,
+        }
+    }
+
     /// Mode of an inode, with type bits.
     pub fn mode(&self, ino: Ino) -> u32 {
         self.inode(ino).mode
@@ -353,6 +369,7 @@ impl Model {
             uid: who.uid,
             gid: who.gid,
             nlink: if is_dir { 2 } else { 1 },
+            linked: false,
             data: Vec::new(),
             size: 0,
             target: Vec::new(),

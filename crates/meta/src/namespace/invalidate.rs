@@ -7,8 +7,8 @@
 //! decided, and what is removed later only makes a "not empty" that was true when it was told.
 
 use bytes::Bytes;
-use saker_types::change::{id_key, table};
 use saker_types::InodeId;
+use saker_types::change::{id_key, table};
 use saker_types::wire::{Emptiness, InvalidateReply, InvalidateReq};
 
 use crate::request::Step;

@@ -101,7 +101,13 @@ impl Shard {
     }
 
     /// What the owner says of an entry that is not known as a directory.
-    fn ask_owner(&mut self, rq: &Rq, pid: InodeId, name: &[u8], anchor_id: InodeId) -> Step<Dentry> {
+    fn ask_owner(
+        &mut self,
+        rq: &Rq,
+        pid: InodeId,
+        name: &[u8],
+        anchor_id: InodeId,
+    ) -> Step<Dentry> {
         if self.owns(name) {
             return self.dentry(pid, name, anchor_id);
         }

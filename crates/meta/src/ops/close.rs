@@ -116,12 +116,7 @@ impl Shard {
     }
 
     /// Writes the row's data to chunk 0, flushed, holding the inode; then the row says so.
-    fn move_to_chunks<F>(
-        &mut self,
-        found: Located,
-        at: &At,
-        finish: F,
-    ) -> crate::request::Stop
+    fn move_to_chunks<F>(&mut self, found: Located, at: &At, finish: F) -> crate::request::Stop
     where
         F: FnOnce(&mut Shard, Inode, Entry) -> (Inode, Bytes) + 'static,
     {

@@ -74,10 +74,8 @@ impl Shard {
         let cred = &msg.ctx.cred;
         let (mode, gid) = inherit(msg.mode, kind, parent, cred)?;
         let id = self.new_id()?;
-        let mut inode = Inode {
-            attr: new_attr(id, mode, cred.uid, gid, self.wall_ns()),
-            ..Inode::default()
-        };
+        let mut inode =
+            Inode { attr: new_attr(id, mode, cred.uid, gid, self.wall_ns()), ..Inode::default() };
         match kind {
             FileKind::Symlink => {
                 inode.attr.size = msg.target.len() as u64;
@@ -140,10 +138,5 @@ fn inherit(mode: u32, kind: FileKind, parent: &Parent, cred: &Cred) -> Result<(u
 }
 
 fn open_of(msg: &CreateReq) -> OpenReq {
-    OpenReq {
-        ctx: msg.ctx.clone(),
-        at: msg.at.clone(),
-        access: msg.access,
-        truncate: msg.truncate,
-    }
+    OpenReq { ctx: msg.ctx.clone(), at: msg.at.clone(), access: msg.access, truncate: msg.truncate }
 }

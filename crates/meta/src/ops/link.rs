@@ -148,4 +148,3 @@ fn reference(id: u64, mode: u32, slot: u32) -> Inode {
     let attr = Attr { id, mode: kind.bits(), ..Attr::default() };
     Inode { attr, home_slot: Some(slot), ..Inode::default() }
 }
-

@@ -125,9 +125,7 @@ async fn rename_there(
     {
         txn.prepare_nlink(&msg.ctx, replaced.attr.id, slot, -1).await?;
     }
-    txn.commit(|s| {
-        applied(s.take_entry(&key, &row, &loc).map(|()| encoded(&RenameReply { loc })))
-    })
+    txn.commit(|s| applied(s.take_entry(&key, &row, &loc).map(|()| encoded(&RenameReply { loc }))))
 }
 
 /// The row as it is at its new name.

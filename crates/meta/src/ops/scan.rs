@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use saker_types::wire::{Row, ScanReply, ScanReq, ShardStats};
 use saker_types::Errno;
+use saker_types::wire::{Row, ScanReply, ScanReq, ShardStats};
 
 use crate::request::Step;
 use crate::shard::{Shard, encoded};
@@ -51,5 +51,4 @@ impl Shard {
             prepared: self.prepared.len() as u64,
         }))
     }
-
 }

@@ -68,7 +68,8 @@ impl Shard {
         if !msg.by_handle {
             access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
         }
-        let explicit_mtime = (msg.mtime_ns.is_some() || msg.mtime_now).then_some(inode.attr.mtime_ns);
+        let explicit_mtime =
+            (msg.mtime_ns.is_some() || msg.mtime_now).then_some(inode.attr.mtime_ns);
         let job = Truncation::new(&inode.attr, size, cred)?.apply(&mut inode, self.wall_ns());
         if let Some(mtime_ns) = explicit_mtime {
             inode.attr.mtime_ns = mtime_ns;
@@ -91,7 +92,8 @@ impl Shard {
         self.task(|h| async move {
             let vector = collect(&h, inode.attr.id).await?;
             let mut s = h.shard();
-            if s.reload(&spot)? != before || matches!(&spot, Spot::Entry(k) if s.locked_by(k).is_some())
+            if s.reload(&spot)? != before
+                || matches!(&spot, Spot::Entry(k) if s.locked_by(k).is_some())
             {
                 return Err(Error::retry("the directory changed meanwhile"));
             }

@@ -86,7 +86,12 @@ impl Shard {
     }
 
     /// `Some` if the attributes are on another shard: the transaction that does it.
-    fn unlink_remote(&mut self, key: &Key, inode: &Rc<Inode>, msg: &RemoveReq) -> Step<Option<Stop>> {
+    fn unlink_remote(
+        &mut self,
+        key: &Key,
+        inode: &Rc<Inode>,
+        msg: &RemoveReq,
+    ) -> Step<Option<Stop>> {
         let Some(slot) = inode.home_slot else { return Ok(None) };
         let id = inode.attr.id;
         if self.map.shard_of_slot(slot as u16) == self.no {

@@ -9,7 +9,7 @@ use saker_types::inode::Locator;
 use saker_types::wire::{
     DecideReq, Empty, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
 };
-use saker_types::{Errno, Error, Inode, Key, NodeId, TxnId, limits};
+use saker_types::{Class, Errno, Error, Inode, Key, NodeId, TxnId, limits};
 
 use crate::ops::create::may_change;
 use crate::ops::needs_name;
@@ -76,7 +76,8 @@ impl Shard {
         } else {
             self.lock_attr(part.attr_id, txn);
         }
-        let parts = &mut self.prepared.entry(txn).or_insert(PreparedTxn { parts: Vec::new() }).parts;
+        let parts =
+            &mut self.prepared.entry(txn).or_insert(PreparedTxn { parts: Vec::new() }).parts;
         parts.retain(|p| p.entry != part.entry || p.attr_id != part.attr_id);
         parts.push(part);
     }
@@ -208,13 +209,13 @@ impl Shard {
             return Err(self.lost(msg));
         }
         if !inode.attr.is_dir() {
-            let errno = Errno::ENOTDIR;
-            let class = saker_types::Class::UseOwner;
-            let redirect = intent != Intent::RemoveDir;
-            return Err(match redirect {
-                true => Error::of_class(class, errno).into(),
-                false => errno.into(),
-            });
+            if intent != Intent::RemoveDir {
+                return Err(Error::of_class(Class::UseOwner, Errno::ENOTDIR).into());
+            }
+            if let Some(parent) = &parent {
+                may_change(parent, &msg.ctx.cred)?;
+            }
+            return Err(Errno::ENOTDIR.into());
         }
         if inode.attr.id == saker_types::ROOT && intent != Intent::SetDir {
             return Err(Errno::EBUSY.into());
@@ -259,7 +260,10 @@ impl Shard {
                 None => self.unlock_attr(part.attr_id),
             }
         }
-        self.log_change(What::PreparedEnd(TxnEnd { driver: txn.driver.to_u32(), number: txn.number }));
+        self.log_change(What::PreparedEnd(TxnEnd {
+            driver: txn.driver.to_u32(),
+            number: txn.number,
+        }));
         self.wake(&Wait::Txn(txn));
         Ok(())
     }
@@ -305,7 +309,12 @@ impl Shard {
 
     /// Puts a row brought by a rename or link in place of what is there. The link of a replaced
     /// hard link is dropped by the transaction's part at its home.
-    pub(crate) fn replace_entry(&mut self, key: &Key, there: Option<&Inode>, row: Inode) -> Step<()> {
+    pub(crate) fn replace_entry(
+        &mut self,
+        key: &Key,
+        there: Option<&Inode>,
+        row: Inode,
+    ) -> Step<()> {
         if let Some(there) = there {
             self.remove_entry(key, there)?;
             if there.attr.is_dir() || there.home_slot.is_none() {

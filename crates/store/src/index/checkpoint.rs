@@ -267,4 +267,3 @@ fn undo_row(key: &Bytes, old: Option<&Chunk>) -> UndoRow {
     let live = live.into_iter().map(|(no, live)| SavedSegment { no, live, end: 0 }).collect();
     UndoRow { key: key.clone(), present: old.is_some(), live }
 }
-

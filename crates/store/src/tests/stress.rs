@@ -27,7 +27,13 @@ fn block(id: u64, number: u64, round: u64) -> Vec<u8> {
     (0..BLOCK as u64).map(|i| (id * 3 + number * 5 + round * 7 + i) as u8).collect()
 }
 
-fn write(store: &Store, id: u64, number: u64, round: u64, truncate_gen: u64) -> saker_types::Result<()> {
+fn write(
+    store: &Store,
+    id: u64,
+    number: u64,
+    round: u64,
+    truncate_gen: u64,
+) -> saker_types::Result<()> {
     let data = block(id, number, round);
     let req = ChunkWriteReq {
         id,

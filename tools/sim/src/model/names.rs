@@ -92,8 +92,13 @@ impl Model {
     pub(super) fn may_delete(&self, who: &User, dir: Ino, victim: Ino, as_dir: bool) -> Found<()> {
         self.permit(who, dir, 3)?;
         let sticky = self.inode(dir).mode & 0o1000 != 0;
-        if sticky && !self.is_owner(who, dir) && !self.is_owner(who, victim) {
-            return Err(Errno::EPERM);
+        if sticky && !self.is_owner(who, dir) {
+            if !self.is_owner(who, victim) {
+                return Err(Errno::EPERM);
+            }
+            if self.inode(victim).linked && !self.rules.owners_of_linked_known {
+                return Err(UNDEFINED);
+            }
         }
         match (as_dir, self.inode(victim).is_dir()) {
             (true, false) => Err(Errno::ENOTDIR),
@@ -158,7 +163,9 @@ impl Model {
         self.inode_mut(place.dir).entries.insert(name, ino);
         self.touch(place.dir, true);
         self.touch(ino, false);
-        self.inode_mut(ino).nlink += 1;
+        let inode = self.inode_mut(ino);
+        inode.nlink += 1;
+        inode.linked = true;
         Ok(Value::Done)
     }
 
@@ -289,8 +296,7 @@ impl Model {
     fn touch_renamed(&mut self, ino: Ino) {
         self.touch(ino, false);
         let now = self.now;
-        let linked = !self.inode(ino).is_dir() && self.inode(ino).nlink > 1;
-        if linked && !self.rules.rename_touches_linked {
+        if self.inode(ino).linked && !self.rules.rename_touches_linked {
             self.inode_mut(ino).ctime = Time::Maybe(now);
         }
     }
