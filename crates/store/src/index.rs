@@ -9,8 +9,7 @@
 //! ([`WriteGuard`], [`ExclusiveGuard`]). Reads never wait for either.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use bytes::Bytes;
@@ -23,6 +22,7 @@ use crate::extent::{Chunk, Extent};
 use crate::segment::{Segment, Segments, locked};
 
 mod checkpoint;
+mod evict;
 mod guards;
 mod list;
 mod rows;
@@ -36,8 +36,6 @@ const SHARDS: usize = 64;
 /// What an entry costs besides its extents, estimated.
 const CHUNK_OVERHEAD_BYTES: usize = 160;
 const EXTENT_BYTES: usize = size_of::<Extent>();
-/// Entries looked at in one go when memory is to be freed.
-const EVICT_STEP: usize = 16;
 /// "No row of the table is void."
 const NOTHING_VOID: u64 = u64::MAX;
 
@@ -56,6 +54,8 @@ pub struct Index {
     dirty: AtomicUsize,
     chunks: AtomicI64,
     shard_bytes_max: usize,
+    /// Some shard has far more in memory than it may, for want of a checkpoint.
+    pressed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -141,6 +141,7 @@ impl Index {
             saved: Mutex::new(saved),
             dirty: AtomicUsize::new(0),
             shard_bytes_max: cache_bytes / SHARDS,
+            pressed: AtomicBool::new(false),
         }
     }
 
@@ -357,48 +358,6 @@ impl Index {
             inode.dirty = true;
             state.dirty.insert(RowKey::Inode(id));
             self.dirty.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Takes entries that the table has out of memory while there are too many. Goes around,
-    /// and spares once what was used since it last came by.
-    fn evict(&self, state: &mut State) {
-        if state.bytes <= self.shard_bytes_max {
-            return;
-        }
-        let hand = state.hand;
-        let mut next = (0, 0);
-        let mut victims = Vec::new();
-        let step = state.chunks.range_mut((Bound::Excluded(hand), Bound::Unbounded));
-        for (key, cached) in step.take(EVICT_STEP) {
-            next = *key;
-            let void = |inode: &Inode| key.1 >= inode.void_from;
-            let pinned = cached.dirty
-                || cached.writing
-                || std::mem::take(&mut cached.used)
-                || state.inodes.get(&key.0).is_some_and(void);
-            if !pinned {
-                victims.push(*key);
-            }
-        }
-        state.hand = next;
-        for key in victims {
-            if let Some(cached) = state.chunks.remove(&key) {
-                state.bytes -= bytes_of(&cached.chunk);
-            }
-            if state.inodes.get(&key.0).is_some_and(Inode::is_evictable) {
-                state.inodes.remove(&key.0);
-                state.bytes -= CHUNK_OVERHEAD_BYTES;
-            }
-        }
-        if next == (0, 0) {
-            // Inodes without a chunk in memory go when the hand has come round.
-            let before = state.inodes.len();
-            let State { inodes, chunks, .. } = state;
-            inodes.retain(|id, inode| {
-                !inode.is_evictable() || chunks.range((*id, 0)..=(*id, u64::MAX)).next().is_some()
-            });
-            state.bytes -= (before - state.inodes.len()) * CHUNK_OVERHEAD_BYTES;
         }
     }
 

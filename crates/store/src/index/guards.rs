@@ -23,6 +23,7 @@ impl Index {
                     return Err(Error::new(Errno::ESTALE).with_text(text));
                 }
                 inode.writers += 1;
+                self.evict(&mut state);
                 return Ok(WriteGuard { index: self, id });
             }
             state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -40,6 +41,7 @@ impl Index {
             let inode = self.inode(&mut state, id)?;
             if !inode.exclusive {
                 inode.exclusive = true;
+                self.evict(&mut state);
                 break;
             }
             state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
