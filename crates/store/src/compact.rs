@@ -152,8 +152,7 @@ impl Store {
             offset: start,
             ..Record::EMPTY
         };
-        let draft =
-            Draft { record, replicas: &data.replicas, sums: &sums, payload: &data.bytes };
+        let draft = Draft { record, replicas: &data.replicas, sums: &sums, payload: &data.bytes };
         self.append_write(key, &draft, Purpose::Copy)?;
         self.metrics.compacted_bytes.add(data.bytes.len() as u64);
         Ok(())

@@ -1,35 +1,30 @@
-//! Settings of a store.
+//! Settings of a store process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use serde::Deserialize;
-
-/// `saker serve store --config FILE`.
-#[derive(Clone, Debug, Deserialize)]
+/// Settings, as read from the role's TOML file.
+#[derive(Clone, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Config {
-    /// Number of the store.
+    /// Number of this store.
     pub n: u16,
-    /// Where segments and index live.
+    /// Where identity, index and segments are.
     pub data_dir: PathBuf,
-    /// Address for peers and clients.
+    /// Where requests are answered.
     pub listen: SocketAddr,
-    /// Address of /metrics.
-    pub http: SocketAddr,
-    /// The coordinator.
+    /// Where metrics are answered; nowhere if unset.
+    #[serde(default)]
+    pub http: Option<SocketAddr>,
+    /// Asked for the cluster's uuid when the data directory is new.
     pub coordinator: SocketAddr,
-    /// Bytes of disk that the segments may take; by default all of the file system.
-    #[serde(default = "unbounded")]
-    pub capacity_bytes: u64,
-    /// Threads that serve.
-    #[serde(default = "threads")]
+    /// Bytes of disk that the segments may take; unset: what the disk has.
+    #[serde(default)]
+    pub capacity_bytes: Option<u64>,
+    /// Threads that answer requests.
+    #[serde(default = "threads_default")]
     pub threads: usize,
 }
 
-fn unbounded() -> u64 {
-    u64::MAX
-}
-
-fn threads() -> usize {
+fn threads_default() -> usize {
     2
 }

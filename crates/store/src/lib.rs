@@ -16,6 +16,7 @@ mod compact;
 pub mod config;
 pub mod extent;
 pub mod format;
+pub mod identity;
 pub mod index;
 pub mod log;
 pub mod maintain;
@@ -23,14 +24,14 @@ pub mod metrics;
 pub mod read;
 pub mod recover;
 pub mod scan;
+pub mod segment;
 mod serve;
 pub mod service;
-pub mod segment;
 pub mod store;
 
+pub use config::Config;
 pub use format::Identity;
 pub use log::{Space, SpaceFn};
-pub use config::Config;
 pub use serve::serve;
 pub use store::{Options, Store};
 

@@ -237,8 +237,7 @@ fn read_one(
     want: &Want,
 ) -> std::result::Result<Data, ReadError> {
     let (buffer, salt) = read_file(segments, &want.segment, want.start, want.end)?;
-    let mut data =
-        Data { bytes: Bytes::new(), sum: 0, version: 0, replicas: Vec::new() };
+    let mut data = Data { bytes: Bytes::new(), sum: 0, version: 0, replicas: Vec::new() };
     let mut sum = Sum::default();
     read_head(segments, key, want, &buffer, want.start, salt, |head| {
         (data.version, data.replicas) = (head.record.version, head.replicas());
@@ -294,4 +293,3 @@ impl Assembly {
         }
     }
 }
-

@@ -154,7 +154,11 @@ fn replay_one(index: &Index, found: &Found) -> Result<()> {
         Kind::Truncate => index.truncate(record.id, record.truncate_gen, record.index)?,
         // Damaged: which inodes, nobody knows; they are found again as chunks without inode.
         Kind::Delete if !found.sound => {
-            tracing::error!("{} at byte {}: a deletion is damaged", name_of(place.segment), place.pos);
+            tracing::error!(
+                "{} at byte {}: a deletion is damaged",
+                name_of(place.segment),
+                place.pos
+            );
         }
         Kind::Delete => found.ids.iter().try_for_each(|id| index.delete(*id))?,
     }

@@ -14,6 +14,8 @@ use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_types::NodeId;
 
+use crate::format::hex;
+use crate::identity;
 use crate::service::StoreService;
 use crate::{Config, Identity, Options, Space, SpaceFn, Store};
 
@@ -36,7 +38,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let registry = Registry::new();
     let options = Options {
         segment_bytes: SEGMENT_BYTES,
-        capacity_bytes: config.capacity_bytes,
+        capacity_bytes: config.capacity_bytes.unwrap_or(u64::MAX),
         cache_bytes: INDEX_CACHE_BYTES,
         space: space_of(&config.data_dir),
         registry: registry.clone(),
@@ -44,16 +46,33 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let table = EmbeddedTable::open(config.data_dir.join("index"), &EmbeddedConfig::default());
     let table = Arc::new(table.map_err(io::Error::other)?);
     let identity = Identity { cluster, store: config.n };
+    adopt(&*dir, &identity)?;
     let store = Store::open(dir, table, identity, options).map_err(io::Error::other)?;
     store.start().map_err(io::Error::other)?;
-    serve_http(config.http, registry)?;
+    if let Some(http) = config.http {
+        serve_http(http, registry)?;
+    }
     let node = saker_rpc::NodeId(NodeId::Store(config.n).to_u32());
     let hello = Hello::new(RoleKind::Store, node, Some(cluster));
     let cluster = Some(cluster);
     let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
     tracing::info!("store {} serves at {addr}", config.n);
-    let service: Arc<dyn Service> = Arc::new(StoreService(store));
+    let service: Arc<dyn Service> = Arc::new(StoreService::new(store));
     service::serve(&listener, &service, &ShellConfig::new(hello, policy), config.threads, stop)
+}
+
+/// A new directory becomes the store's; another store's is refused.
+fn adopt(dir: &dyn Dir, own: &Identity) -> io::Result<()> {
+    match identity::load(dir).map_err(io::Error::other)? {
+        None => identity::save(dir, own).map_err(io::Error::other),
+        Some(found) if found == *own => Ok(()),
+        Some(found) => Err(io::Error::other(format!(
+            "{} belongs to store {} of cluster {}",
+            dir.label(),
+            found.store,
+            hex(&found.cluster)
+        ))),
+    }
 }
 
 /// Space of the file system that holds the data.

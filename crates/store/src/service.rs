@@ -1,4 +1,4 @@
-//! Frames in, frames out.
+//! Requests to a store: decode, call, encode.
 
 use std::sync::Arc;
 
@@ -6,17 +6,37 @@ use bytes::Bytes;
 use prost::Message;
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::PeerHello;
-use saker_types::wire::*;
-use saker_types::{Errno, Error, Result};
+use saker_rpc::service::Service;
+use saker_types::wire::{
+    ChunkDeleteReq, ChunkListReq, ChunkReadReply, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq,
+    Empty, Op,
+};
+use saker_types::{Class, Errno, Error, Result};
 
-use crate::Store;
+use crate::store::Store;
 
-/// A store as a service.
-pub struct StoreService(pub Arc<Store>);
+/// Body and payload of a reply.
+pub type Answer = (Bytes, Bytes);
 
-impl saker_rpc::service::Service for StoreService {
+/// Answers requests with a store.
+pub struct StoreService {
+    store: Arc<Store>,
+}
+
+fn decode<M: Message + Default>(body: &[u8]) -> Result<M> {
+    M::decode(body).map_err(|error| {
+        let text = format!("malformed request: {error}");
+        Error::of_class(Class::Fatal, Errno::EPROTO).with_text(text)
+    })
+}
+
+fn only(message: &impl Message) -> Answer {
+    (message.encode_to_vec().into(), Bytes::new())
+}
+
+impl Service for StoreService {
     fn handle(&self, _peer: &PeerHello, frame: Frame) -> Frame {
-        match self.execute(&frame) {
+        match self.answer(frame.op, &frame.body, &frame.payload) {
             Ok((body, payload)) => frame.reply(0, body, payload),
             Err(e) => frame.reply(e.errno().0, e.encode_to_vec().into(), Bytes::new()),
         }
@@ -24,33 +44,33 @@ impl saker_rpc::service::Service for StoreService {
 }
 
 impl StoreService {
-    fn execute(&self, frame: &Frame) -> Result<(Bytes, Bytes)> {
-        let store = &self.0;
-        let body = &frame.body;
-        let done = |()| answer(&Empty {});
-        match Op::from_u16(frame.op) {
-            Some(Op::ChunkWrite) => store.write(&decode(body)?, &frame.payload).map(done),
+    /// Requests go to `store`.
+    pub fn new(store: Arc<Store>) -> StoreService {
+        StoreService { store }
+    }
+
+    /// Carries out a request; waits for the disk where it must.
+    ///
+    /// # Errors
+    /// The operation's; class Fatal for what is no request to a store.
+    pub fn answer(&self, op: u16, body: &[u8], payload: &Bytes) -> Result<Answer> {
+        let store = &self.store;
+        let done = |()| only(&Empty {});
+        match Op::from_u16(op) {
+            Some(Op::ChunkWrite) => store.write(&decode::<ChunkWriteReq>(body)?, payload).map(done),
             Some(Op::ChunkRead) => {
-                let (payload, crc) = store.read(&decode(body)?)?;
-                Ok((ChunkReadReply { crc }.encode_to_vec().into(), payload))
+                let (data, crc) = store.read(&decode::<ChunkReadReq>(body)?)?;
+                Ok((ChunkReadReply { crc }.encode_to_vec().into(), data))
             }
             Some(Op::ChunkSync) => store.sync().map(done),
-            Some(Op::ChunkTruncate) => store.truncate(&decode(body)?).map(done),
-            Some(Op::ChunkDelete) => store.delete(&decode(body)?).map(done),
-            Some(Op::StoreStat) => store.stat().map(|stats| answer(&stats)),
-            Some(Op::ChunkList) => store.list(&decode(body)?).map(|list| answer(&list)),
-            op => {
-                let name = op.map_or("an unknown operation", Op::name);
-                Err(Error::new(Errno::EPROTO).with_text(format!("{name} is not for a store")))
+            Some(Op::ChunkTruncate) => store.truncate(&decode::<ChunkTruncateReq>(body)?).map(done),
+            Some(Op::ChunkDelete) => store.delete(&decode::<ChunkDeleteReq>(body)?).map(done),
+            Some(Op::StoreStat) => Ok(only(&store.stat()?)),
+            Some(Op::ChunkList) => Ok(only(&store.list(&decode::<ChunkListReq>(body)?)?)),
+            _ => {
+                let text = format!("operation {op} is none of a store's");
+                Err(Error::of_class(Class::Fatal, Errno::ENOSYS).with_text(text))
             }
         }
     }
-}
-
-fn decode<M: Message + Default>(body: &Bytes) -> Result<M> {
-    M::decode(body.clone()).map_err(|e| Error::new(Errno::EPROTO).with_text(e.to_string()))
-}
-
-fn answer(message: &impl Message) -> (Bytes, Bytes) {
-    (message.encode_to_vec().into(), Bytes::new())
 }

@@ -35,6 +35,8 @@ const EXTENTS_MAX: usize = 256;
 const REWRITES_MAX: usize = 1024;
 /// Most chunks in one list.
 const LIST_MAX: usize = 1024;
+/// A read looks its data up so many times more if it is moved meanwhile.
+const LOOKUPS_MAX: u32 = 10;
 /// Chunks in a file of the largest size.
 const INDEX_END: u64 = FILE_BYTES_MAX / CHUNK_BYTES;
 
@@ -226,9 +228,20 @@ impl Store {
     }
 
     fn read_range(&self, key: ChunkKey, start: u32, end: u32) -> Result<read::Data> {
-        let (pieces, chunk_end) = self.index.lookup(key, start, end)?;
-        let end = end.min(chunk_end).max(start);
-        read::read(&self.segments, key, pieces, start, end).map_err(|e| self.report(e))
+        let mut tries = 0;
+        loop {
+            let (pieces, chunk_end) = self.index.lookup(key, start, end)?;
+            let end = end.min(chunk_end).max(start);
+            match read::read(&self.segments, key, pieces, start, end) {
+                // The data moved or was dropped, and its segment removed, since it was looked up.
+                Err(ReadError::Io(error, _))
+                    if error.kind() == io::ErrorKind::NotFound && tries < LOOKUPS_MAX =>
+                {
+                    tries += 1;
+                }
+                result => return result.map_err(|e| self.report(e)),
+            }
+        }
     }
 
     /// Counts damage, and logs the first of it.
@@ -304,17 +317,15 @@ impl Store {
         Ok(())
     }
 
-    /// Space and counts.
+    /// Space and counts. What is free is what may be written before ENOSPC.
     ///
     /// # Errors
     /// statvfs's.
     pub fn stat(&self) -> Result<StoreStats> {
         let space = (self.options.space)().map_err(|e| io_error("statvfs", &e))?;
-        let used = self.segments.disk_bytes();
-        let capacity_bytes = self.options.capacity_bytes.min(space.capacity_bytes);
         Ok(StoreStats {
-            capacity_bytes,
-            free_bytes: space.free_bytes.min(capacity_bytes.saturating_sub(used)),
+            capacity_bytes: self.options.capacity_bytes.min(space.capacity_bytes),
+            free_bytes: self.log.room_bytes(&space),
             data_bytes: self.segments.live_bytes(),
             chunks: self.index.chunks(),
             segments: self.segments.count() as u64,

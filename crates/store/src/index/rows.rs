@@ -174,7 +174,9 @@ impl Saved {
 
     /// Counts a row that comes (`sign` 1) or goes (-1).
     pub fn count(&mut self, chunk: &Chunk, sign: i64) {
-        chunk.live(&mut |segment, bytes| self.segments.entry(segment).or_default().0 += sign * bytes);
+        chunk.live(&mut |segment, bytes| {
+            self.segments.entry(segment).or_default().0 += sign * bytes
+        });
         self.chunks = self.chunks.saturating_add_signed(sign);
     }
 }

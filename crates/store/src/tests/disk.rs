@@ -55,7 +55,8 @@ impl Machine {
     pub fn open_dying(&self, count: i64) -> saker_types::Result<Arc<Store>> {
         let fuse = Fuse(Arc::new(AtomicI64::new(count)));
         let script_fuse = fuse.clone();
-        let script = move |op: &saker_runtime::fs::Op<'_>| match script_fuse.burn(op.kind.mutates()) {
+        let script = move |op: &saker_runtime::fs::Op<'_>| match script_fuse.burn(op.kind.mutates())
+        {
             Burn::Alive => Fault::None,
             // Of a write that dies, a part is done.
             Burn::Last => match op.kind {
@@ -64,7 +65,8 @@ impl Machine {
             },
             Burn::Dead => Fault::Fail(libc::EIO),
         };
-        let dir: Arc<dyn Dir> = Arc::new(FaultDir::new(Arc::new(self.dir.clone()), Box::new(script)));
+        let dir: Arc<dyn Dir> =
+            Arc::new(FaultDir::new(Arc::new(self.dir.clone()), Box::new(script)));
         let table = Arc::new(DyingTable { inner: self.table.clone(), fuse });
         Store::open(dir, table, IDENTITY, options())
     }

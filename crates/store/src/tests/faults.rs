@@ -10,8 +10,8 @@ use saker_types::wire::{
 use saker_types::{Class, Errno, Result};
 
 use super::disk::{IDENTITY, Machine, SEGMENT_BYTES, audit, options};
-use crate::format::Identity;
-use crate::log::Space;
+use crate::format::{self, Identity, Record};
+use crate::log::{Draft, Purpose, Space};
 use crate::store::{Options, Store};
 
 fn put(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<()> {
@@ -76,8 +76,14 @@ fn a_store_at_its_capacity_refuses_data_and_goes_on() {
     assert!(store.segments.disk_bytes() <= capacity_bytes);
     let stat = store.stat().unwrap();
     assert_eq!(stat.capacity_bytes, capacity_bytes);
-    assert_eq!(stat.free_bytes, capacity_bytes - store.segments.disk_bytes());
     assert_eq!(stat.chunks, store.index.chunks());
+    assert!(stat.free_bytes > 0 && stat.free_bytes < capacity_bytes / 2, "{stat:?}");
+    // What it says is free can be written, but for the rest of a segment at its end.
+    let files = stat.free_bytes.saturating_sub(u64::from(SEGMENT_BYTES)) / 1_024;
+    (0..files).for_each(|i| put(&store, 50_000 + i, 0, &pattern(i, 800)).unwrap());
+    let more = (files..files + 300).try_for_each(|i| put(&store, 50_000 + i, 0, &[1; 800]));
+    assert_eq!(more.unwrap_err().errno(), Errno::ENOSPC);
+    assert!(store.stat().unwrap().free_bytes <= u64::from(SEGMENT_BYTES));
 }
 
 /// A store on a disk that has room for 8 segments, of which statvfs knows or not.
@@ -92,7 +98,7 @@ fn on_small_disk(machine: &Machine, statvfs_knows: bool) -> Arc<Store> {
     let space = move || {
         let free = 8u64.saturating_sub(count()?) * u64::from(SEGMENT_BYTES) + (16 << 20);
         let free_bytes = if statvfs_knows { free } else { 1 << 30 };
-        Ok(Space { capacity_bytes: 1 << 30, free_bytes })
+        Ok(Space { capacity_bytes: 1 << 28, free_bytes })
     };
     let dir: Arc<dyn Dir> =
         Arc::new(FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script)));
@@ -198,7 +204,9 @@ fn a_failed_flush_is_told_and_its_data_is_saved() {
         let (armed, fired) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (trigger, count) = (armed.clone(), fired.clone());
         let script = move |op: &saker_runtime::fs::Op<'_>| {
-            if op.kind == kind && op.name.starts_with("new-") && trigger.swap(false, Ordering::SeqCst)
+            if op.kind == kind
+                && op.name.starts_with("new-")
+                && trigger.swap(false, Ordering::SeqCst)
             {
                 count.fetch_add(1, Ordering::SeqCst);
                 return Fault::Fail(libc::EIO);
@@ -335,4 +343,64 @@ fn space_of_deleted_and_overwritten_data_comes_back() {
     }
     audit(&store);
     assert_eq!(store.stat().unwrap().data_bytes, 80_000);
+}
+
+#[test]
+fn a_checkpoint_does_not_pass_a_record_in_flight() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let data = pattern(1, 5_000);
+    let mut sums = Vec::new();
+    format::block_sums(&data, &mut sums);
+    let record = Record { id: 1, index: 0, ..Record::EMPTY };
+    let draft = Draft { record, replicas: &[], sums: &sums, payload: &data };
+    // Written, and a crash comes before it is in the index.
+    let appended = store.log.append(&draft, Purpose::Data).unwrap();
+    put(&store, 2, 0, &pattern(2, 5_000)).unwrap();
+    assert_eq!(store.log.low_water().place, appended.place);
+    store.checkpoint().unwrap();
+    store.checkpoint().unwrap();
+    drop(appended);
+    drop(store);
+    let store = machine.open();
+    assert_eq!(get(&store, 1, 0, 1 << 20).unwrap(), data);
+    assert_eq!(get(&store, 2, 0, 1 << 20).unwrap(), pattern(2, 5_000));
+}
+
+#[test]
+fn a_segment_stays_while_the_table_refers_to_it() {
+    let machine = Machine::new();
+    let store = machine.open();
+    (1..=12).for_each(|id| put(&store, id, 0, &pattern(id, 20_000)).unwrap());
+    store.checkpoint().unwrap();
+    // Only in memory, and not flushed.
+    (1..=12).for_each(|id| put(&store, id, 0, &pattern(id + 1, 20_000)).unwrap());
+    let dead = store.segments.all().iter().filter(|s| s.live_bytes() == 0).count();
+    assert!(dead > 0);
+    assert!(store.index.unreferenced().is_empty());
+    store.checkpoint().unwrap();
+    assert!(store.segments.all().iter().all(|s| s.live_bytes() > 0));
+}
+
+#[test]
+fn memory_is_bounded_however_many_files_there_are() {
+    let machine = Machine::new();
+    let options = options();
+    let bound = 4 * options.cache_bytes;
+    let store = machine.open_with(options).unwrap();
+    for id in 1..=3_000 {
+        put(&store, id, id % 5_000, &pattern(id, 100)).unwrap();
+        assert!(store.index.memory_bytes() < bound);
+    }
+    store.checkpoint().unwrap();
+    for id in (1..=3_000).rev() {
+        let data = get(&store, id, id % 5_000, 200).unwrap();
+        assert_eq!(data, pattern(id, 100));
+        assert!(store.index.memory_bytes() < bound);
+    }
+    store.delete(&ChunkDeleteReq { ids: (1..3_000).collect() }).unwrap();
+    store.checkpoint().unwrap();
+    audit(&store);
+    assert_eq!(store.index.chunks(), 1);
+    assert!(store.index.memory_bytes() < bound);
 }

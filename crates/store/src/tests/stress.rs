@@ -27,7 +27,13 @@ fn block(id: u64, number: u64, round: u64) -> Vec<u8> {
     (0..BLOCK as u64).map(|i| (id * 3 + number * 5 + round * 7 + i) as u8).collect()
 }
 
-fn write(store: &Store, id: u64, number: u64, round: u64, truncate_gen: u64) -> saker_types::Result<()> {
+fn write(
+    store: &Store,
+    id: u64,
+    number: u64,
+    round: u64,
+    truncate_gen: u64,
+) -> saker_types::Result<()> {
     let data = block(id, number, round);
     let req = ChunkWriteReq {
         id,
@@ -35,7 +41,7 @@ fn write(store: &Store, id: u64, number: u64, round: u64, truncate_gen: u64) -> 
         offset: number / 2 * BLOCK as u64,
         truncate_gen,
         replicas: vec![0],
-        sync: round % 7 == 0,
+        sync: round.is_multiple_of(7),
         crc: crc32c::crc32c(&data),
     };
     store.write(&req, &data)

@@ -44,7 +44,8 @@ fn run_role(
 }
 
 impl Cluster {
-    /// With `mnodes` of one worker each.
+    /// With `mnodes` of one worker each, and two copies of each chunk where there are stores
+    /// for it.
     pub fn start(mnodes: usize, stores: usize) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let addrs = free_addrs(1 + mnodes + stores);
@@ -90,6 +91,19 @@ impl Cluster {
                 replica: 10_000,
             };
             run_role(&mut stops, move |stop| saker_meta::serve(config, stop));
+        }
+        for (n, addr) in store_addrs.iter().enumerate() {
+            let config = saker_store::Config {
+                n: n as u16,
+                data_dir: dir.path().join(format!("store-{n}")),
+                listen: *addr,
+                http,
+                coordinator,
+                capacity_bytes: u64::MAX,
+                threads: 2,
+            };
+            std::fs::create_dir_all(&config.data_dir).unwrap();
+            run_role(&mut stops, move |stop| saker_store::serve(config, stop));
         }
         let fs = connect(coordinator);
         Cluster { fs, root: Caller::root(), coordinator, stops, _dir: dir }
