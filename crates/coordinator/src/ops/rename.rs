@@ -69,6 +69,9 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     let reply = RenameReply { loc: vote.loc.clone() };
     if vote.same {
         txn.abort();
+        if msg.flags & NOREPLACE != 0 {
+            return Err(Errno::EEXIST.into());
+        }
         return Ok(reply.encode_to_vec().into());
     }
     if vote.loc.pid != parent {

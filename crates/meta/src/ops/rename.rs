@@ -120,6 +120,9 @@ async fn rename_there(
     let loc = public_locator(vote.loc, &row);
     if vote.same {
         txn.abort();
+        if msg.flags & NOREPLACE != 0 {
+            return Err(Errno::EEXIST.into());
+        }
         return Ok(encoded(&RenameReply { loc }));
     }
     if let Some(replaced) = vote.row

@@ -61,12 +61,12 @@ impl Shard {
             FileKind::Directory => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
-        if size > limits::FILE_BYTES_MAX {
-            return Err(Errno::EFBIG.into());
-        }
         let cred = &msg.ctx.cred;
         if !msg.by_handle {
             access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
+        }
+        if size > limits::FILE_BYTES_MAX {
+            return Err(Errno::EFBIG.into());
         }
         let explicit_mtime =
             (msg.mtime_ns.is_some() || msg.mtime_now).then_some(inode.attr.mtime_ns);

@@ -47,6 +47,13 @@ impl Model {
         if let (Ok(old), Some(source)) = (&old, source) {
             note(self.may_delete(who, old.dir, source, self.inode(source).is_dir()));
         }
+        // A move into itself is one, whether or not the caller may look there.
+        let root = User { uid: 0, gid: 0, groups: vec![] };
+        if let (Some(source), Ok(new)) = (source, self.walk(&root, to, Stop::NoFollow))
+            && self.is_within(new.dir, source)
+        {
+            note(Err(Errno::EINVAL));
+        }
         let Ok(new) = &new else { return };
         note(self.may_create(who, new.dir));
         if flags & RENAME_EXCHANGE != 0 && target.is_none() {
@@ -55,7 +62,11 @@ impl Model {
         if let Some(target) = target {
             note(self.may_delete(who, new.dir, target, self.inode(target).is_dir()));
             if let Some(source) = source.filter(|_| flags & RENAME_EXCHANGE == 0) {
-                note(self.may_delete(who, new.dir, target, self.inode(source).is_dir()));
+                match (self.inode(source).is_dir(), self.inode(target).is_dir()) {
+                    (true, false) => note(Err(Errno::ENOTDIR)),
+                    (false, true) => note(Err(Errno::EISDIR)),
+                    _ => {}
+                }
             }
             if flags & RENAME_NOREPLACE != 0 {
                 note(Err(Errno::EEXIST));
