@@ -5,6 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 /// A process, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
@@ -156,6 +158,13 @@ pub fn this_program() -> std::io::Result<PathBuf> {
         Some(stem) if Path::new(OsStr::from_bytes(stem)).exists() => OsStr::from_bytes(stem).into(),
         _ => path,
     })
+}
+
+/// Helpers of a benchmark die with it. Roles never do this: they outlive whoever started them.
+pub fn end_with_parent() {
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        tracing::warn!("this process will outlive its parent: {error}");
+    }
 }
 
 #[cfg(test)]

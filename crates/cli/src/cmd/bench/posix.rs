@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::target::{Dir, Target};
+use super::target::{Dir, Runner, Target};
 
 /// A directory of any file system.
 #[derive(Clone)]
@@ -26,16 +26,7 @@ fn short() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than it was written")
 }
 
-impl Target for Posix {
-    type Place = PathBuf;
-
-    fn place(&self, dir: &Dir, name: &str) -> PathBuf {
-        let mut path = self.base.as_ref().clone();
-        path.extend(dir);
-        path.push(name);
-        path
-    }
-
+impl Runner for Posix {
     /// Nothing here ever waits for anything but a system call.
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
@@ -45,6 +36,17 @@ impl Target for Posix {
                 return output;
             }
         }
+    }
+}
+
+impl Target for Posix {
+    type Place = PathBuf;
+
+    fn place(&self, dir: &Dir, name: &str) -> PathBuf {
+        let mut path = self.base.as_ref().clone();
+        path.extend(dir);
+        path.push(name);
+        path
     }
 
     async fn create(&self, place: &PathBuf) -> io::Result<()> {
