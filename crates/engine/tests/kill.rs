@@ -1,5 +1,5 @@
 //! A shard's use of the engine on real files, killed with SIGKILL over and over.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;

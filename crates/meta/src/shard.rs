@@ -40,6 +40,8 @@ const IDS_PER_RESERVATION: u64 = 1 << 16;
 pub struct Limits {
     /// Bytes of changed rows in memory before a checkpoint writes them to the table.
     pub overlay_bytes: u64,
+    /// Bytes by which the journal's files are allocated ahead.
+    pub segment_bytes: u64,
     /// Decoded inodes kept.
     pub inodes: usize,
     /// Entries of the namespace replica kept.
@@ -48,7 +50,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { overlay_bytes: 64 << 20, inodes: 65_536, replica: 1 << 20 }
+        Limits {
+            overlay_bytes: 64 << 20,
+            segment_bytes: 64 << 20,
+            inodes: 65_536,
+            replica: 1 << 20,
+        }
     }
 }
 

@@ -17,8 +17,8 @@ use saker_runtime::time::Time;
 use saker_types::wire::Op;
 use saker_types::{Class, Errno, Error, NodeId};
 
-use crate::frame::Frame;
 use crate::CallError;
+use crate::frame::Frame;
 use crate::node::{CallId, ConnId, Outbox};
 
 type Answer = Result<Frame, CallError>;
@@ -180,7 +180,11 @@ impl Hub {
 
 /// Decodes the answer to a call: status 0 is the reply message, any other an error.
 pub fn decode_reply<R: Message + Default>(answer: Answer) -> Result<R, Error> {
-    let frame = answer.map_err(|e| Error::retry(&e.to_string()))?;
+    let frame = answer.map_err(|e| match e {
+        // The same request will never fit.
+        CallError::TooLarge => Error::new(Errno::EOVERFLOW).with_text(e.to_string()),
+        _ => Error::retry(&e.to_string()),
+    })?;
     if frame.status == 0 {
         R::decode(frame.body).map_err(|e| Error::new(Errno::EPROTO).with_text(e.to_string()))
     } else {

@@ -19,7 +19,7 @@ pub mod service;
 pub mod txn;
 
 pub use bytes::Bytes;
-pub use client::{Call, Reactor, Sleep, Transport};
+pub use client::{Call, CallSlot, Reactor, Sleep, SleepSlot, Transport};
 pub use frame::{Frame, Kind};
 pub use hello::{Hello, HelloPolicy, HelloReply, PeerHello, RoleKind};
 pub use node::{

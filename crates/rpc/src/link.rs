@@ -72,14 +72,6 @@ impl OutQueue {
         self.bytes += frame.wire_len();
     }
 
-    /// Moves everything from `other` to this queue's end.
-    pub fn append(&mut self, other: &mut OutQueue) {
-        self.seal();
-        other.seal();
-        self.parts.append(&mut other.parts);
-        self.bytes += std::mem::take(&mut other.bytes);
-    }
-
     fn seal(&mut self) {
         if !self.tail.is_empty() {
             self.parts.push_back(self.tail.split().freeze());
@@ -235,8 +227,8 @@ mod tests {
         Frame { call, ..Frame::request(1, 0, vec![9; 50].into(), payload) }
     }
 
-    /// Small and large frames, also from an appended queue, arrive in order through a socket
-    /// that takes only a part at a time.
+    /// Small and large frames arrive in order through a socket that takes only a part at a
+    /// time.
     #[test]
     fn partial_writes_keep_the_order() {
         let (near, far) = UnixStream::pair().unwrap();
@@ -244,11 +236,8 @@ mod tests {
         far.set_nonblocking(true).unwrap();
         let sizes = [0, 10, COPY_BYTES_MAX - 1, COPY_BYTES_MAX, 700_000, 5, 0, 300_000, 1];
         let sent: Vec<Frame> = sizes.iter().zip(1..).map(|(len, i)| frame(i, *len)).collect();
-        let (mut out, mut later) = (OutQueue::default(), OutQueue::default());
-        sent[..5].iter().for_each(|f| out.push(f));
-        sent[5..].iter().for_each(|f| later.push(f));
-        out.append(&mut later);
-        assert!(later.is_empty());
+        let mut out = OutQueue::default();
+        sent.iter().for_each(|f| out.push(f));
         assert_eq!(out.len(), sent.iter().map(Frame::wire_len).sum::<usize>());
         let (mut decoder, mut got, mut full) = (Decoder::new(), Vec::new(), 0);
         while got.len() < sent.len() {

@@ -75,14 +75,9 @@ pub enum Input {
 
 /// A single-threaded state machine with a journal.
 pub trait Role {
-    /// Runs one batch; takes all inputs. `now` is monotonic, `wall_ns` since 1970.
-    fn step(
-        &mut self,
-        now: Time,
-        wall_ns: i64,
-        inputs: &mut VecDeque<Input>,
-        out: &mut Outbox,
-    );
+    /// Runs one batch. `now` is monotonic, `wall_ns` since 1970. Inputs that it leaves come
+    /// first in the next step, which follows at once, after what was said has been sent.
+    fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox);
 
     /// When `step` must run even without inputs. After that step it must be later, or `None`.
     fn next_deadline(&self) -> Option<Time>;

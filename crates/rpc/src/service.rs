@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
 
-use saker_runtime::thread;
-use saker_runtime::time::Time;
+use saker_runtime::thread::{self, JoinHandle};
+use saker_runtime::time::{self, Time};
 
+use crate::NodeId;
 use crate::frame::Frame;
 use crate::hello::PeerHello;
 use crate::node::{FlushDone, Input, Outbox, Role, Shell, ShellConfig, Stop};
-use crate::NodeId;
 
 /// Answers requests; called from several threads at once.
 pub trait Service: Send + Sync + 'static {
@@ -20,10 +21,15 @@ pub trait Service: Send + Sync + 'static {
     fn handle(&self, peer: &PeerHello, frame: Frame) -> Frame;
 }
 
-/// Serves on so many threads until `stop`.
+/// A batch ends, and its replies are sent, when handlers have worked for this long.
+const BATCH_TIME_MAX: Duration = Duration::from_micros(500);
+/// A batch ends when its replies have this many bytes.
+const BATCH_REPLY_BYTES_MAX: usize = 1 << 20;
+
+/// Serves on so many threads until `stop`. A connection stays with the thread that took it.
 ///
 /// # Errors
-/// When a thread or a poll cannot be made, or one breaks.
+/// When a thread or a poll cannot be made, or a thread breaks: then all are stopped.
 pub fn serve(
     listener: &TcpListener,
     service: &Arc<dyn Service>,
@@ -31,28 +37,57 @@ pub fn serve(
     threads: usize,
     stop: &Stop,
 ) -> io::Result<()> {
-    let start = |n| {
+    let start = |n| -> io::Result<JoinHandle<io::Result<()>>> {
         let (listener, service) = (listener.try_clone()?, service.clone());
         let (config, stop) = (config.clone(), stop.clone());
         thread::spawn(&format!("service-{n}"), move || {
-            Shell::new(Adapter(service), listener, config)?.run(&stop)
+            let together = Together(stop);
+            Shell::new(Adapter(service), listener, config)?.run(&together.0)
         })
     };
-    let running: Vec<_> = (0..threads.max(1)).map(start).collect::<io::Result<_>>()?;
-    for thread in running {
-        thread.join().map_err(|_| io::Error::other("a service thread panicked"))??;
+    let mut running = Vec::new();
+    let mut outcome = Ok(());
+    for n in 0..threads.max(1) {
+        match start(n) {
+            Ok(thread) => running.push(thread),
+            Err(error) => {
+                stop.stop();
+                outcome = Err(error);
+                break;
+            }
+        }
     }
-    Ok(())
+    for thread in running {
+        let panicked = |_| Err(io::Error::other("a service thread panicked"));
+        outcome = outcome.and(thread.join().unwrap_or_else(panicked));
+    }
+    outcome
+}
+
+/// Stops all threads of a service when one ends, for whatever reason: with the others going on,
+/// a part of the connections would never be served.
+struct Together(Stop);
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
 
 /// A service as a role without a journal.
 struct Adapter(Arc<dyn Service>);
 
 impl Role for Adapter {
-    fn step(&mut self, _: Time, _: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
-        for input in inputs.drain(..) {
-            if let Input::Request { conn, peer, frame } = input {
-                out.reply(conn, self.0.handle(&peer, frame));
+    fn step(&mut self, now: Time, _: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
+        let until = now + BATCH_TIME_MAX;
+        let mut bytes = 0;
+        while let Some(input) = inputs.pop_front() {
+            let Input::Request { conn, peer, frame } = input else { continue };
+            let reply = self.0.handle(&peer, frame);
+            bytes += reply.wire_len();
+            out.reply(conn, reply);
+            if bytes >= BATCH_REPLY_BYTES_MAX || time::now() >= until {
+                return;
             }
         }
     }
@@ -86,4 +121,3 @@ impl Role for Adapter {
         Ok(())
     }
 }
-

@@ -33,6 +33,7 @@ pub use config::Config;
 pub use format::Identity;
 pub use log::{Space, SpaceFn};
 pub use serve::serve;
+pub use service::StoreService;
 pub use store::{Options, Store};
 
 #[cfg(test)]

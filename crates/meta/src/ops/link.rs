@@ -9,6 +9,7 @@ use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
 use saker_types::{Attr, Errno, Error, FileKind, Inode, Key};
 
 use super::needs_name;
+use super::rename::second;
 use crate::request::{Rq, Step};
 use crate::rows::home_locator;
 use crate::shard::{Handle, Shard, encoded};
@@ -27,6 +28,8 @@ impl Shard {
     pub(crate) fn link(&mut self, rq: &Rq, msg: &LinkReq) -> Step<Bytes> {
         needs_name(&msg.to)?;
         let source = self.link_source(rq, msg)?;
+        // Before anything is locked: a path through the source itself must not wait for its lock.
+        self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
         let txn = txn::begin(self)?;
         let own = match &source {
             Source::Plain(key, _) => {

@@ -40,6 +40,8 @@ impl Shard {
         if let Some(reply) = self.rename_here(rq, msg, &key, &row)? {
             return Ok(reply);
         }
+        // Before anything is locked: a path through the source itself must not wait for its lock.
+        self.parent(rq, cred, &msg.to).map_err(second)?;
         let txn = txn::begin(self)?;
         self.lock(&key, txn);
         let msg = msg.clone();
@@ -118,6 +120,9 @@ async fn rename_there(
     let loc = public_locator(vote.loc, &row);
     if vote.same {
         txn.abort();
+        if msg.flags & NOREPLACE != 0 {
+            return Err(Errno::EEXIST.into());
+        }
         return Ok(encoded(&RenameReply { loc }));
     }
     if let Some(replaced) = vote.row
@@ -135,7 +140,7 @@ fn moved(row: &Inode, now_ns: i64) -> Inode {
     row
 }
 
-fn second(stop: Stop) -> Stop {
+pub(super) fn second(stop: Stop) -> Stop {
     match stop {
         Stop::Fail(e) => Stop::Fail(about_second(e)),
         other => other,

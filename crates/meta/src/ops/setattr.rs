@@ -61,12 +61,12 @@ impl Shard {
             FileKind::Directory => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
-        if size > limits::FILE_BYTES_MAX {
-            return Err(Errno::EFBIG.into());
-        }
         let cred = &msg.ctx.cred;
         if !msg.by_handle {
             access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
+        }
+        if size > limits::FILE_BYTES_MAX {
+            return Err(Errno::EFBIG.into());
         }
         let explicit_mtime =
             (msg.mtime_ns.is_some() || msg.mtime_now).then_some(inode.attr.mtime_ns);
@@ -158,14 +158,19 @@ fn check_chown(a: &Attr, msg: &SetattrReq, cred: &Cred) -> Result<(), Error> {
     }
 }
 
-/// utimensat(2): setting to now needs write permission, to anything else ownership.
+/// utimensat(2): setting both to now needs write permission, anything else ownership. A
+/// truncation brings its mtime along.
 fn apply_times(a: &mut Attr, msg: &SetattrReq, now_ns: i64) -> Result<bool, Error> {
     let cred = &msg.ctx.cred;
     if msg.atime_ns.is_some() || msg.mtime_ns.is_some() {
         access::check_owner(a, cred)?;
     } else if msg.atime_now || msg.mtime_now {
-        let owner = access::check_owner(a, cred).is_ok() || msg.by_handle;
-        if !owner {
+        let owner = access::check_owner(a, cred);
+        if owner.is_err() && !msg.by_handle {
+            let as_writer = (msg.atime_now && msg.mtime_now) || msg.size.is_some();
+            if !as_writer {
+                return owner.map(|()| false);
+            }
             access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
         }
     }

@@ -27,7 +27,7 @@ impl Shard {
             return Err(Error::at(Errno::ENOENT, msg.at.path.len() - 1).into());
         };
         if inode.attr.is_dir() {
-            may_change(&parent, cred)?;
+            may_remove(&parent, inode.attr.uid, cred)?;
             return Err(Errno::EISDIR.into());
         }
         let victim_uid = self.owner_of(&inode, &parent)?;

@@ -132,7 +132,8 @@ impl Shard {
                 return Ok(Vote { loc, row: Some(shown(there)), same: true });
             }
             check_replace(&row, there, msg.no_replace)?;
-            may_remove(&parent, there.attr.uid, cred)?;
+            let owner = self.owner_of(there, &parent)?;
+            may_remove(&parent, owner, cred)?;
         }
         let part = Prepared {
             driver: txn.driver.to_u32(),
@@ -213,7 +214,8 @@ impl Shard {
                 return Err(Error::of_class(Class::UseOwner, Errno::ENOTDIR).into());
             }
             if let Some(parent) = &parent {
-                may_change(parent, &msg.ctx.cred)?;
+                let owner = self.owner_of(&inode, parent)?;
+                may_remove(parent, owner, &msg.ctx.cred)?;
             }
             return Err(Errno::ENOTDIR.into());
         }

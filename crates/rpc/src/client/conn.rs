@@ -1,6 +1,6 @@
 //! One server, and the connection to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::slot::CallSlot;
 use crate::CallError;
 use crate::frame::{Frame, Kind};
 use crate::hello::{self, Hello, HelloReply};
-use crate::link::{Link, LinkError, OutQueue};
+use crate::link::{Link, LinkError};
 use crate::node::Backoff;
 
 /// Calls to one server without a reply.
@@ -64,11 +64,26 @@ struct State {
     backoff: Backoff,
     redial_set: bool,
     /// Requests for when the connection is ready.
-    held: OutQueue,
+    held: VecDeque<Frame>,
+    held_bytes: usize,
     calls: BTreeMap<u64, CallSlot>,
     last_call: u64,
-    /// The reactor has noted that there is something to write.
+    /// The connection is in the reactor's list of those to write, or was taken from it by a
+    /// thread that will write. Only changed together with the list (see `submit`), so that
+    /// whoever finds it set may rely on a write that comes after its request was queued.
     dirty: bool,
+}
+
+impl State {
+    fn hold(&mut self, frame: Frame) {
+        self.held_bytes += frame.wire_len();
+        self.held.push_back(frame);
+    }
+
+    fn take_held(&mut self) -> VecDeque<Frame> {
+        self.held_bytes = 0;
+        std::mem::take(&mut self.held)
+    }
 }
 
 impl Conn {
@@ -80,7 +95,8 @@ impl Conn {
             reply: None,
             backoff: Backoff::default(),
             redial_set: false,
-            held: OutQueue::default(),
+            held: VecDeque::new(),
+            held_bytes: 0,
             calls: BTreeMap::new(),
             last_call: 0,
             dirty: false,
@@ -107,7 +123,7 @@ impl Conn {
         self.lock().calls.remove(&call)
     }
 
-    /// Encodes a request; connects if need be. Returns whether the connection has become dirty.
+    /// Encodes a request; connects if need be.
     pub fn submit(
         self: &Arc<Conn>,
         io: &Io<'_>,
@@ -115,38 +131,39 @@ impl Conn {
         slot: CallSlot,
         deadline: Time,
         effects: &mut Effects,
-    ) -> bool {
+    ) {
         if !frame.fits() {
-            effects.done.push((slot, Err(CallError::TooLarge)));
-            return false;
+            return effects.done.push((slot, Err(CallError::TooLarge)));
         }
         let mut state = self.lock();
         let state = &mut *state;
-        let queue = match &mut state.phase {
-            Phase::Ready(link) => &mut link.out,
-            Phase::Idle | Phase::Dialing(_) | Phase::Shaking(_) => &mut state.held,
+        let waiting = match &state.phase {
+            Phase::Ready(link) => link.out.len(),
+            Phase::Idle | Phase::Dialing(_) | Phase::Shaking(_) => state.held_bytes,
         };
-        if state.calls.len() >= CALLS_MAX || queue.len() > OUT_BYTES_MAX {
-            effects.done.push((slot, Err(CallError::Overloaded)));
-            return false;
+        if state.calls.len() >= CALLS_MAX || waiting > OUT_BYTES_MAX {
+            return effects.done.push((slot, Err(CallError::Overloaded)));
         }
         state.last_call += 1;
         frame.call = state.last_call;
-        queue.push(&frame);
-        let eager = queue.len() > EAGER_BYTES;
         state.calls.insert(frame.call, slot);
         effects.alarms.push((deadline, Alarm::Call(self.clone(), frame.call)));
-        match state.phase {
+        match &mut state.phase {
+            Phase::Ready(link) => {
+                link.out.push(&frame);
+                if link.out.len() > EAGER_BYTES {
+                    self.write(state, io, effects);
+                } else if !std::mem::replace(&mut state.dirty, true) {
+                    // With the connection locked: were it noted later, another thread could
+                    // find it dirty, flush the list before it is there, and wait in vain.
+                    io.note_dirty(self.clone());
+                }
+            }
             Phase::Idle => {
+                state.hold(frame);
                 self.dial_when_allowed(state, io, effects);
-                false
             }
-            Phase::Ready(_) if eager => {
-                self.write(state, io, effects);
-                false
-            }
-            Phase::Ready(_) => !std::mem::replace(&mut state.dirty, true),
-            Phase::Dialing(_) | Phase::Shaking(_) => false,
+            Phase::Dialing(_) | Phase::Shaking(_) => state.hold(frame),
         }
     }
 
@@ -165,12 +182,7 @@ impl Conn {
     }
 
     /// Handles what the poll says about the socket. Returns whether there is more to read.
-    pub fn on_event(
-        self: &Arc<Conn>,
-        io: &Io<'_>,
-        event: &Event,
-        effects: &mut Effects,
-    ) -> bool {
+    pub fn on_event(self: &Arc<Conn>, io: &Io<'_>, event: &Event, effects: &mut Effects) -> bool {
         let mut state = self.lock();
         let state = &mut *state;
         match &mut state.phase {
@@ -187,12 +199,7 @@ impl Conn {
         self.progress(&mut self.lock(), io, effects)
     }
 
-    fn progress(
-        self: &Arc<Conn>,
-        state: &mut State,
-        io: &Io<'_>,
-        effects: &mut Effects,
-    ) -> bool {
+    fn progress(self: &Arc<Conn>, state: &mut State, io: &Io<'_>, effects: &mut Effects) -> bool {
         if let Phase::Dialing(link) = &mut state.phase {
             match link.connected() {
                 Ok(false) => return false,
@@ -260,18 +267,17 @@ impl Conn {
             tracing::warn!("{}: hello refused: {text}", self.addr);
             return self.fail(state, io, error, effects);
         }
+        let held = state.take_held();
         if let Phase::Shaking(mut link) = std::mem::replace(&mut state.phase, Phase::Idle) {
-            link.out.append(&mut state.held);
+            // Calls that have timed out while they waited are not sent.
+            for frame in held.iter().filter(|frame| state.calls.contains_key(&frame.call)) {
+                link.out.push(frame);
+            }
             state.phase = Phase::Ready(link);
         }
     }
 
-    fn dial_when_allowed(
-        self: &Arc<Conn>,
-        state: &mut State,
-        io: &Io<'_>,
-        effects: &mut Effects,
-    ) {
+    fn dial_when_allowed(self: &Arc<Conn>, state: &mut State, io: &Io<'_>, effects: &mut Effects) {
         let not_before = state.backoff.not_before();
         if not_before <= time::now() {
             self.dial(state, io, effects);
@@ -306,7 +312,13 @@ impl Conn {
     pub fn on_redial_alarm(self: &Arc<Conn>, io: &Io<'_>, effects: &mut Effects) {
         let mut state = self.lock();
         state.redial_set = false;
-        if matches!(state.phase, Phase::Idle) && !state.calls.is_empty() {
+        if !matches!(state.phase, Phase::Idle) {
+            return;
+        }
+        if state.calls.is_empty() {
+            // All have timed out.
+            state.take_held();
+        } else {
             self.dial(&mut state, io, effects);
         }
     }
@@ -341,7 +353,7 @@ impl Conn {
             }
         }
         state.backoff.fail(time::now());
-        state.held = OutQueue::default();
+        state.take_held();
         let calls = std::mem::take(&mut state.calls);
         effects.done.extend(calls.into_values().map(|slot| (slot, Err(error))));
     }
@@ -351,9 +363,15 @@ impl Conn {
 pub(super) struct Io<'a> {
     pub registry: &'a Registry,
     pub hello: &'a Mutex<Hello>,
+    pub dirty: &'a Mutex<Vec<Arc<Conn>>>,
 }
 
 impl Io<'_> {
+    /// Somebody who is about to wait must write what `conn` has.
+    fn note_dirty(&self, conn: Arc<Conn>) {
+        self.dirty.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+    }
+
     fn hello(&self) -> Hello {
         self.hello.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -247,7 +247,7 @@ impl Reactor {
     }
 
     fn io(&self) -> Io<'_> {
-        Io { registry: &self.registry, hello: &self.hello }
+        Io { registry: &self.registry, hello: &self.hello, dirty: &self.dirty }
     }
 
     fn conn(&self, addr: SocketAddr) -> Arc<Conn> {
@@ -282,9 +282,7 @@ impl Transport for Reactor {
         let conn = self.conn(to);
         let mut effects = Effects::default();
         let deadline = time::now() + timeout;
-        if conn.submit(&self.io(), frame, slot, deadline, &mut effects) {
-            lock(&self.dirty).push(conn);
-        }
+        conn.submit(&self.io(), frame, slot, deadline, &mut effects);
         self.apply(&mut effects);
         call
     }

@@ -41,7 +41,7 @@ pub(super) struct Conn {
     pub in_dirty: bool,
     /// Requests without a reply.
     pub open: usize,
-    /// Not read, because `open` is at its bound.
+    /// Not read, because `open`, or what waits to be written, is at its bound.
     pub held: bool,
 }
 

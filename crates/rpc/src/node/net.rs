@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,9 @@ pub const BATCH_BYTES_MAX: usize = 32 << 20;
 const TURN_REQUESTS_MIN: usize = 16;
 /// Requests of one connection without a reply; above, it is not read.
 const OPEN_REQUESTS_MAX: usize = 16 << 10;
+/// Bytes that wait to be written to a connection from which requests come; above, it is not
+/// read, so that a peer that asks faster than it reads waits for itself.
+const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// Requests that wait for the connection to one peer.
 const PEER_QUEUE_MAX: usize = 64 << 10;
 /// Bound of what waits to be written to, or for, one peer that is called, bytes.
@@ -36,6 +40,20 @@ const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
 /// Pause after the system had no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const EVENTS_MAX: usize = 1024;
+
+impl Conn {
+    /// Whether it should not be read. Never one whose peer is called: its replies are what the
+    /// peer needs to get rid of before it reads on.
+    fn is_overfull(&self) -> bool {
+        let full = self.open >= OPEN_REQUESTS_MAX || self.link.out.len() > UNREAD_BYTES_MAX;
+        full && matches!(self.side, Side::Inbound(_))
+    }
+
+    /// Whether one that was not read should be read again.
+    fn may_go_on(&self) -> bool {
+        self.open <= OPEN_REQUESTS_MAX / 2 && self.link.out.len() <= UNREAD_BYTES_MAX / 2
+    }
+}
 
 const _: () = {
     assert!(PEER_QUEUE_BYTES_MAX > FRAME_BYTES_MAX);
@@ -215,7 +233,7 @@ impl Net {
     ) -> Result<bool, LinkError> {
         for _ in 0..share {
             let Some(conn) = self.conns.get(id) else { return Ok(false) };
-            if conn.open >= OPEN_REQUESTS_MAX {
+            if conn.is_overfull() {
                 conn.held = true;
                 return Ok(false);
             }
@@ -242,9 +260,12 @@ impl Net {
                 self.inputs.push_back(Input::Request { conn: id, peer, frame });
             }
             Side::Outbound(node) if frame.kind == Kind::Reply => {
-                let node = *node;
+                let (node, call) = (*node, CallId(frame.call));
                 self.peers.peer(node).backoff.succeed();
-                self.finish_call(CallId(frame.call), Ok(frame));
+                if self.peers.calls.get(&call).is_some_and(|pending| pending.to != node) {
+                    return Err(LinkError::Protocol("a reply to another node's request"));
+                }
+                self.finish_call(call, Ok(frame));
             }
             Side::Greeting => self.greet(id, &frame),
             Side::Shaking(node) => {
@@ -358,9 +379,15 @@ impl Net {
             }
             Outgoing::Reply { conn, frame } => self.send_reply(conn, &frame),
             Outgoing::Call { call, to, frame, .. } => {
-                let Some(pending) = self.peers.calls.get_mut(&call) else { return };
-                pending.released = true;
-                if let Err(error) = self.send_call(to, frame, role) {
+                if !self.peers.calls.contains_key(&call) {
+                    return; // It has timed out while it waited for the journal.
+                }
+                let addr = role.address(to);
+                self.follow(to, addr);
+                if let Some(pending) = self.peers.calls.get_mut(&call) {
+                    pending.released = true;
+                }
+                if let Err(error) = self.send_call(to, frame, addr) {
                     self.finish_call(call, Err(error));
                 }
             }
@@ -375,14 +402,34 @@ impl Net {
         }
         conn.link.out.push(frame);
         conn.open = conn.open.saturating_sub(1);
-        if conn.held && conn.open <= OPEN_REQUESTS_MAX / 2 {
-            conn.held = false;
-            self.mark_ready(id);
-        }
+        // The write that follows looks whether the connection may be read again.
         self.mark_dirty(id);
     }
 
-    fn send_call(&mut self, to: NodeId, frame: Frame, role: &impl Role) -> Result<(), CallError> {
+    /// The peer listens at `addr` now: a connection to where it was before is closed, and the
+    /// calls on it end.
+    fn follow(&mut self, to: NodeId, addr: Option<SocketAddr>) {
+        if to == self.config.node {
+            return;
+        }
+        let (Some(addr), peer) = (addr, self.peers.peer(to)) else { return };
+        if peer.addr == Some(addr) {
+            return;
+        }
+        if let (Some(_), Some(conn)) = (peer.addr, peer.conn) {
+            self.close(conn, &LinkError::Protocol("the peer has moved"));
+        }
+        let peer = self.peers.peer(to);
+        peer.addr = Some(addr);
+        peer.backoff.succeed();
+    }
+
+    fn send_call(
+        &mut self,
+        to: NodeId,
+        frame: Frame,
+        addr: Option<SocketAddr>,
+    ) -> Result<(), CallError> {
         if !frame.fits() {
             return Err(CallError::TooLarge);
         }
@@ -391,17 +438,10 @@ impl Net {
             self.inputs.push_back(Input::Request { conn, peer, frame });
             return Ok(());
         }
-        let addr = role.address(to).ok_or(CallError::Unreachable)?;
-        let peer = self.peers.peer(to);
-        if peer.addr.is_some_and(|old| old != addr)
-            && let Some(conn) = peer.conn
-        {
-            self.close(conn, &LinkError::Protocol("the peer has moved"));
+        if addr.is_none() {
+            return Err(CallError::Unreachable);
         }
         let peer = self.peers.peer(to);
-        if peer.addr.replace(addr) != Some(addr) {
-            peer.backoff.succeed();
-        }
         if let (true, Some(id)) = (peer.ready, peer.conn) {
             let conn = self.conns.get(id).ok_or(CallError::Unreachable)?;
             if conn.link.out.len() > PEER_QUEUE_BYTES_MAX {
@@ -507,12 +547,14 @@ impl Net {
         let leaving = matches!(conn.side, Side::Leaving);
         match conn.link.flush() {
             Ok(true) if leaving => self.close(id, &LinkError::Closed),
-            Ok(true) => {}
-            Ok(false) => {
-                if conn.link.out.len() > self.config.out_bytes_max {
-                    self.close(id, &LinkError::Protocol("the peer does not read"));
-                }
+            Ok(_) if conn.link.out.len() > self.config.out_bytes_max => {
+                self.close(id, &LinkError::Protocol("the peer does not read"));
             }
+            Ok(_) if conn.held && conn.may_go_on() => {
+                conn.held = false;
+                self.mark_ready(id);
+            }
+            Ok(_) => {}
             Err(error) => self.close(id, &error.into()),
         }
     }

@@ -7,10 +7,14 @@ use super::{Found, Model, Stop};
 use crate::op::{At, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
 
 impl Model {
-    /// Errors that are true of an operation with two names, before it is applied. Empty for
-    /// operations with one name, whose order of errors is defined.
+    /// Errors that are true of an operation with two names, before it is applied. Those of one
+    /// name have a defined order, but for a name that is too long: who sees that first says it.
     pub fn true_errors(&self, who: &User, op: &Op) -> Vec<Errno> {
         let mut errors = Vec::new();
+        let names = op.paths().into_iter().flat_map(|at| &at.path);
+        if names.into_iter().any(|name| name.len() > 255) {
+            errors.push(Errno::ENAMETOOLONG);
+        }
         let mut note = |found: Found<()>| errors.extend(found.err());
         match op {
             Op::Rename { from, to, flags } => self.rename_errors(who, from, to, *flags, &mut note),
@@ -43,6 +47,13 @@ impl Model {
         if let (Ok(old), Some(source)) = (&old, source) {
             note(self.may_delete(who, old.dir, source, self.inode(source).is_dir()));
         }
+        // A move into itself is one, whether or not the caller may look there.
+        let root = User { uid: 0, gid: 0, groups: vec![] };
+        if let (Some(source), Ok(new)) = (source, self.walk(&root, to, Stop::NoFollow))
+            && self.is_within(new.dir, source)
+        {
+            note(Err(Errno::EINVAL));
+        }
         let Ok(new) = &new else { return };
         note(self.may_create(who, new.dir));
         if flags & RENAME_EXCHANGE != 0 && target.is_none() {
@@ -51,7 +62,11 @@ impl Model {
         if let Some(target) = target {
             note(self.may_delete(who, new.dir, target, self.inode(target).is_dir()));
             if let Some(source) = source.filter(|_| flags & RENAME_EXCHANGE == 0) {
-                note(self.may_delete(who, new.dir, target, self.inode(source).is_dir()));
+                match (self.inode(source).is_dir(), self.inode(target).is_dir()) {
+                    (true, false) => note(Err(Errno::ENOTDIR)),
+                    (false, true) => note(Err(Errno::EISDIR)),
+                    _ => {}
+                }
             }
             if flags & RENAME_NOREPLACE != 0 {
                 note(Err(Errno::EEXIST));
