@@ -10,10 +10,10 @@ use saker_runtime::{thread, time};
 use super::{down, supervise};
 use crate::fail::{Context, Failure, Outcome};
 use crate::layout::{Cluster, ClusterDir, Role, RoleId, Size};
+use crate::ports::{self, Ports, Range};
 use crate::probe::Probe;
 use crate::process;
 use crate::signals::Signals;
-use crate::ports::{self, Ports, Range};
 use crate::{mountpoint, procfs, supervisor};
 
 /// Start a cluster on this machine, or start again what is not running.
