@@ -76,6 +76,11 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         return Err(stale());
     }
     let replaced = vote.row.as_ref().map_or(0, |row| row.attr.id);
+    if replaced != 0 && replaced == taken.loc.pid {
+        // What moves is in it; locked, it would only make the emptiness undecided.
+        txn.abort();
+        return Err(Errno::ENOTEMPTY.into());
+    }
     if let Err(e) = invalidate(h, &[&taken.loc, &vote.loc], replaced).await {
         txn.abort();
         return Err(e);
