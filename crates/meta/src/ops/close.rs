@@ -75,8 +75,12 @@ impl Shard {
         let mut inode = (*found.inode).clone();
         let fits = end <= self.map.inline_max && msg.data.len() as u64 == msg.len;
         if !inode.attr.chunked && !fits {
-            return Err(self.move_to_chunks(found, &msg.at, move |s, inode, entry| {
-                append_chunked(s, inode, entry, offset, end)
+            let cred = msg.ctx.cred.clone();
+            return Err(self.move_to_chunks(found, &msg.at, move |s, mut inode, mut entry| {
+                inode.attr.size = inode.attr.size.max(end);
+                s.written(&mut inode.attr, &cred);
+                entry.attr = inode.attr.clone();
+                (inode, encoded(&AppendReply { offset, stored: false, entry }))
             }));
         }
         if !inode.attr.chunked {
@@ -143,21 +147,6 @@ impl Shard {
             Ok(reply)
         })
     }
-}
-
-fn append_chunked(
-    s: &mut Shard,
-    mut inode: Inode,
-    mut entry: Entry,
-    offset: u64,
-    end: u64,
-) -> (Inode, Bytes) {
-    inode.attr.size = inode.attr.size.max(end);
-    let now = s.wall_ns();
-    inode.attr.mtime_ns = now.max(inode.attr.mtime_ns);
-    inode.attr.ctime_ns = now.max(inode.attr.ctime_ns);
-    entry.attr = inode.attr.clone();
-    (inode, encoded(&AppendReply { offset, stored: false, entry }))
 }
 
 fn to_chunks(inode: &mut Inode) {
