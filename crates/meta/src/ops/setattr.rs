@@ -92,9 +92,7 @@ impl Shard {
         self.task(|h| async move {
             let vector = collect(&h, inode.attr.id).await?;
             let mut s = h.shard();
-            if s.reload(&spot)? != before
-                || matches!(&spot, Spot::Entry(k) if s.locked_by(k).is_some())
-            {
+            if s.directory_at(&spot, inode.attr.id)? != before {
                 return Err(Error::retry("the directory changed meanwhile"));
             }
             if sets_times {
