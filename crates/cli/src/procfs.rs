@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn mounts_are_parsed_with_escapes_and_optional_fields() {
-        let raw = b"36 35 98:0 / /mnt\\040a rw,noatime master:1 shared:2 - fuse.saker /x\\011y rw\n\
+        let raw =
+            b"36 35 98:0 / /mnt\\040a rw,noatime master:1 shared:2 - fuse.saker /x\\011y rw\n\
                     37 35 0:5 /sub /plain rw - tmpfs none rw\n";
         let mounts = parse_mountinfo(raw);
         assert_eq!(mounts.len(), 2);

@@ -1,6 +1,6 @@
 //! `saker up`, `down` and the supervisor, with real processes.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod common;
 
@@ -184,7 +184,9 @@ fn errors_are_one_helpful_line() {
     assert!(cluster.fail(&["up", "--tracker", "switch"], 2).contains("not in this version"));
     assert!(cluster.fail(&["up", "--ha"], 2).contains("not in this version"));
     assert!(cluster.fail(&["up", "--stores", "1", "--replicas", "2"], 2).contains("copies"));
-    assert!(cluster.fail(&["fs", "ls", "--cluster", "127.0.0.1:1"], 1).contains("is the cluster up"));
+    assert!(
+        cluster.fail(&["fs", "ls", "--cluster", "127.0.0.1:1"], 1).contains("is the cluster up")
+    );
     assert!(cluster.fail(&["mount", "127.0.0.1:1", "/no/where"], 32).contains("/no/where"));
     assert!(cluster.fail(&["umount", "/"], 1).contains("no Saker file system"));
     assert!(cluster.fail(&["fsck"], 8).contains("not a Saker directory"));

@@ -312,7 +312,10 @@ fn noreplace_minds_another_name_of_the_same_file() {
             assert_eq!(errno(b.run::<RenameReply>(Op::Rename, shard(0), &request)), Errno::EEXIST);
         }
         b.rename(&from, &to).unwrap();
-        b.lookup(&at(&from)).map(|_| ()).or_else(|e| e.is(Class::Moved).then_some(()).ok_or(e)).unwrap();
+        b.lookup(&at(&from))
+            .map(|_| ())
+            .or_else(|e| e.is(Class::Moved).then_some(()).ok_or(e))
+            .unwrap();
     }
     b.mkdir("d").unwrap();
     let request = RenameReq { flags: 1, ..b.rename_req("d", "d") };

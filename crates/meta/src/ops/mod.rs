@@ -15,8 +15,8 @@ pub(crate) mod unlink;
 mod xattr;
 
 use bytes::Bytes;
-use saker_types::wire::{At, Ctx, Entry, Op};
 use saker_types::error::SECOND_PATH;
+use saker_types::wire::{At, Ctx, Entry, Op};
 use saker_types::{Errno, Error};
 
 use crate::request::{Msg, Rq, Step};
@@ -79,7 +79,8 @@ pub(crate) fn needs_name(at: &At) -> Result<&Bytes, Error> {
 /// would wait for the source's own lock.
 pub(crate) fn not_below(from: &At, to: &At) -> Result<(), Error> {
     let depth = from.path.len();
-    let is_below = from.anchor == to.anchor && to.path.len() > depth && to.path.starts_with(&from.path);
+    let is_below =
+        from.anchor == to.anchor && to.path.len() > depth && to.path.starts_with(&from.path);
     if !is_below {
         return Ok(());
     }

@@ -31,7 +31,8 @@ impl Runner for Posix {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         loop {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            if let Poll::Ready(output) =
+                future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
             {
                 return output;
             }

@@ -103,7 +103,15 @@ impl Report {
         let width = self.phases.iter().map(|phase| phase.phase.len()).max().unwrap_or(0).max(8);
         println!(
             "{:<width$} {:>9} {:>8} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>6}  CPU us/op",
-            "phase", "ops", "seconds", "ops/s", "MiB/s", "mean us", "p50 us", "p99 us", "max us",
+            "phase",
+            "ops",
+            "seconds",
+            "ops/s",
+            "MiB/s",
+            "mean us",
+            "p50 us",
+            "p99 us",
+            "max us",
             "errors"
         );
         for phase in &self.phases {
