@@ -217,8 +217,9 @@ impl Bench {
                     limits,
                     metrics: saker_meta::metrics::Metrics::new(&registry),
                 };
-                let shard = recover::open_at(home, map, self.now, EPOCH_NS + self.now.as_ns() as i64)
-                    .expect("the shard starts");
+                let shard =
+                    recover::open_at(home, map, self.now, EPOCH_NS + self.now.as_ns() as i64)
+                        .expect("the shard starts");
                 Box::new(saker_meta::service::Worker::new(shard))
             }
             NodeId::Store(_) => panic!("stores are no roles here"),
@@ -335,7 +336,14 @@ impl Bench {
             Peer::Node(NodeId::Store(_)) => {
                 self.stored.push((op, frame.body.clone()));
                 let reply = frame.reply(0, Empty {}.encode_to_vec().into(), Bytes::new());
-                self.wire.push(Message { from: to, to: from, op, is_reply: true, life, frame: reply });
+                self.wire.push(Message {
+                    from: to,
+                    to: from,
+                    op,
+                    is_reply: true,
+                    life,
+                    frame: reply,
+                });
             }
             Peer::Node(node) => {
                 let conn = self.conn(from, life);
