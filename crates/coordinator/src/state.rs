@@ -225,8 +225,11 @@ impl State {
             Ok(body) => {
                 let ack = self.sessions.ack(session);
                 let body = body.clone();
-                let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
-                self.log(What::Result(stored));
+                // A session that ended meanwhile must not come back when the journal is replayed.
+                if self.sessions.knows(session) {
+                    let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
+                    self.log(What::Result(stored));
+                }
                 self.sessions.finish(session, seq, 0, body)
             }
             Err(e) if e.class == 0 => {

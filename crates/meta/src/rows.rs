@@ -253,7 +253,7 @@ impl Shard {
     }
 
     /// A cut that the stores must hear of, whatever crashes.
-    pub(crate) fn put_job(&mut self, id: InodeId, job: StoreJob) {
+    pub(crate) fn put_job(&mut self, id: InodeId, job: &StoreJob) {
         self.put(id_key(table::JOB, id), job.encode_to_vec().into());
     }
 

@@ -9,7 +9,7 @@
 mod check;
 mod client;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -298,6 +298,19 @@ impl Bench {
         let message = self.wire.remove(at);
         self.arrive(message);
         true
+    }
+
+    /// Delivers one message, the `nth` of those that may come next: connections keep the order
+    /// of what is sent over them.
+    pub fn deliver_any(&mut self, nth: u64) {
+        let mut seen = BTreeSet::new();
+        let next: Vec<usize> = (0..self.wire.len())
+            .filter(|i| seen.insert((self.wire[*i].from, self.wire[*i].to)))
+            .collect();
+        if !next.is_empty() {
+            let message = self.wire.remove(next[(nth % next.len() as u64) as usize]);
+            self.arrive(message);
+        }
     }
 
     /// Delivers everything, in order, until nothing is on the wire.

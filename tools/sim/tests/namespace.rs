@@ -421,3 +421,41 @@ fn a_freeze_is_not_shortened_by_another() {
     b.pass(Duration::from_millis(200));
     b.answer::<Entry>(create).unwrap().unwrap();
 }
+
+#[test]
+fn a_truncation_is_executed_once_whenever_its_shard_crashes() {
+    for stored_before in [false, true] {
+        let mut b = Bench::new(2);
+        let name = b.name_on(shard(1), "f");
+        b.create(&name).unwrap();
+        let request = EntryReq { ctx: b.ctx(), at: at(&name), ..EntryReq::default() };
+        let spilled: Entry = b.run(Op::Spill, shard(1), &request).unwrap();
+        let ctx = b.ctx();
+        let request = SetattrReq { ctx, at: at(&name), size: Some(0), ..Default::default() };
+        let first = b.ask(Op::Setattr, shard(1), &request);
+        b.settle_but(|m| match stored_before {
+            true => m.answers(Op::ChunkTruncate),
+            false => m.asks(Op::ChunkTruncate),
+        });
+        assert_eq!(b.stored.len(), usize::from(stored_before));
+        b.take(|m| m.op == Op::ChunkTruncate);
+        b.restart(shard(1));
+        // A retry, and another change of the file: both wait until the stores have cut.
+        let retry = b.ask(Op::Setattr, shard(1), &request);
+        let ctx = b.ctx();
+        let longer = SetattrReq { ctx, at: at(&name), size: Some(9), ..Default::default() };
+        let other = b.ask(Op::Setattr, shard(1), &longer);
+        b.settle_but(|m| m.asks(Op::ChunkTruncate));
+        assert!(b.answer::<Entry>(retry).is_none() && b.answer::<Entry>(other).is_none());
+        b.settle();
+        let answer = b.answer::<Entry>(retry).unwrap().unwrap();
+        assert_eq!((answer.attr.size, answer.loc), (0, spilled.loc));
+        assert!(b.answer::<Entry>(first).unwrap().unwrap_err().is(Class::Retry), "lost");
+        assert_eq!(b.answer::<Entry>(other).unwrap().unwrap().attr.size, 9);
+        let again: Entry = b.run(Op::Setattr, shard(1), &request).unwrap();
+        assert_eq!(again.attr.size, 0, "the first answer");
+        let now = b.stat(&at(&name)).unwrap().attr;
+        assert_eq!((now.size, now.truncate_gen, now.chunked), (9, 1, false));
+        b.check();
+    }
+}
