@@ -319,8 +319,10 @@ impl Shard {
     ) -> Step<()> {
         if let Some(there) = there {
             self.remove_entry(key, there)?;
-            if there.attr.is_dir() || there.home_slot.is_none() {
-                self.put_orphan(there.clone());
+            match there.home_slot {
+                // Handles made before there were links ask here.
+                Some(slot) => self.put_moved(there.attr.id, home_locator(there.attr.id, slot)),
+                None => self.put_orphan(there.clone()),
             }
         }
         self.insert_entry(key, row)
