@@ -123,7 +123,8 @@ impl Cluster {
         let coordinator_http = ports.take(Range::Http)?;
         let mut mnode = Vec::new();
         for n in 0..size.mnodes {
-            let addr = (0..size.workers).map(|_| ports.take(Range::Mnode)).collect::<Outcome<_>>()?;
+            let addr =
+                (0..size.workers).map(|_| ports.take(Range::Mnode)).collect::<Outcome<_>>()?;
             mnode.push(Mnode { n, addr, http: ports.take(Range::Http)? });
         }
         let mut store = Vec::new();
@@ -259,7 +260,8 @@ impl ClusterDir {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let hint = "not a Saker directory (no cluster.toml); `saker up --dir DIR` makes one";
+                let hint =
+                    "not a Saker directory (no cluster.toml); `saker up --dir DIR` makes one";
                 return Err(Failure::new(self.0.display(), hint));
             }
             Err(e) => return Err(Failure::new(path.display(), e)),

@@ -1,7 +1,7 @@
 //! Which ports a new cluster takes: the contract's where they are free, else the next ones.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::time::Duration;
@@ -63,14 +63,19 @@ pub fn is_free(port: u16) -> bool {
     TcpListener::bind((LOOPBACK, port)).is_ok()
 }
 
+/// Does somebody accept connections there?
+pub fn accepts(addr: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&addr, Duration::from_secs(1)).is_ok()
+}
+
 /// Two `saker up` on one machine choose and bind their ports one after the other. The lock goes
 /// with the process, and belongs to no user.
 pub struct Lock(#[allow(dead_code)] Option<UnixListener>);
 
 impl Lock {
-    /// Waits for the others, at most a minute: a stuck one must not stop us for ever.
+    /// Waits for the others, but not for ever for one that is stuck.
     pub fn wait() -> Lock {
-        let deadline = time::now() + Duration::from_secs(60);
+        let deadline = time::now() + Duration::from_secs(15);
         loop {
             let bound = UnixAddr::from_abstract_name("saker-up-ports")
                 .and_then(|name| UnixListener::bind_addr(&name));

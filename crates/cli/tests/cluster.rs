@@ -1,6 +1,6 @@
 //! `saker up`, `down` and the supervisor, with real processes.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod common;
 
@@ -97,6 +97,41 @@ fn without_a_supervisor_what_dies_stays_dead() {
 }
 
 #[test]
+fn in_the_foreground_the_cluster_ends_with_its_command() {
+    let cluster = Cluster::new();
+    let mut up = Command::new(env!("CARGO_BIN_EXE_saker"))
+        .args(["up", "--mnodes", "1", "--stores", "1", "--foreground", "--dir"])
+        .arg(cluster.dir())
+        .spawn()
+        .unwrap();
+    wait_for("the cluster to be made", || cluster.dir().join("run/store-0.pid").exists());
+    cluster.wait_up();
+    let old = cluster.kill("run/mnode-0.pid");
+    cluster.wait_restarted("run/mnode-0.pid", old);
+    let mnode = cluster.pid("run/mnode-0.pid");
+    cluster.succeed(&["down"]);
+    wait_for("the command to end", || up.try_wait().unwrap().is_some());
+    assert!(up.wait().unwrap().success());
+    assert!(!alive(mnode));
+}
+
+#[test]
+fn what_cannot_start_is_told_and_nothing_is_left_running() {
+    let cluster = Cluster::up(&[]);
+    cluster.succeed(&["down"]);
+    let file = cluster.dir().join("etc/mnode-1.toml");
+    let good = std::fs::read(&file).unwrap();
+    std::fs::write(&file, "listen = [").unwrap();
+    for options in [&["up"][..], &["up", "--no-supervise"]] {
+        let said = cluster.fail(options, 1);
+        assert!(said.contains("mnode-1: it does not come up") && said.contains(":1: "), "{said}");
+        assert!(!cluster.dir().join("run/coordinator-0.pid").exists());
+    }
+    std::fs::write(&file, good).unwrap();
+    cluster.succeed(&["up"]);
+}
+
+#[test]
 fn a_taken_port_is_named_with_its_holder() {
     let cluster = Cluster::up(&[]);
     let status = cluster.json(&["status"]);
@@ -149,7 +184,9 @@ fn errors_are_one_helpful_line() {
     assert!(cluster.fail(&["up", "--tracker", "switch"], 2).contains("not in this version"));
     assert!(cluster.fail(&["up", "--ha"], 2).contains("not in this version"));
     assert!(cluster.fail(&["up", "--stores", "1", "--replicas", "2"], 2).contains("copies"));
-    assert!(cluster.fail(&["fs", "ls", "--cluster", "127.0.0.1:1"], 1).contains("is the cluster up"));
+    assert!(
+        cluster.fail(&["fs", "ls", "--cluster", "127.0.0.1:1"], 1).contains("is the cluster up")
+    );
     assert!(cluster.fail(&["mount", "127.0.0.1:1", "/no/where"], 32).contains("/no/where"));
     assert!(cluster.fail(&["umount", "/"], 1).contains("no Saker file system"));
     assert!(cluster.fail(&["fsck"], 8).contains("not a Saker directory"));

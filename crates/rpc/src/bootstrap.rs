@@ -10,10 +10,10 @@ use saker_runtime::fs::Dir;
 use saker_types::wire::{MapReq, Op};
 use saker_types::{ClusterMap, Error};
 
+use crate::NodeId;
 use crate::client::{Reactor, Transport};
 use crate::hello::{ClusterId, Hello, RoleKind};
 use crate::hub::decode_reply;
-use crate::NodeId;
 
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -34,7 +34,11 @@ pub async fn fetch_map(transport: &dyn Transport, at: SocketAddr) -> Result<Clus
 /// The map for a node that starts: the coordinator's, or, while it does not answer, the last one
 /// seen, so that a node can start again while the coordinator is down. Waits for as long as
 /// neither is there.
-pub fn node_map(dir: &dyn Dir, role: RoleKind, coordinator: SocketAddr) -> std::io::Result<ClusterMap> {
+pub fn node_map(
+    dir: &dyn Dir,
+    role: RoleKind,
+    coordinator: SocketAddr,
+) -> std::io::Result<ClusterMap> {
     let reactor = Reactor::new(Hello::new(role, NodeId::NONE, None))?;
     let saved = load(dir);
     let mut told = false;

@@ -8,6 +8,8 @@
 //!
 //! A call's error says what is known about its outcome: see [`CallError`].
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 pub mod bootstrap;
 pub mod client;
 pub mod frame;
@@ -19,7 +21,7 @@ pub mod service;
 pub mod txn;
 
 pub use bytes::Bytes;
-pub use client::{Call, Reactor, Sleep, Transport};
+pub use client::{Call, CallSlot, Reactor, Sleep, SleepSlot, Transport};
 pub use frame::{Frame, Kind};
 pub use hello::{Hello, HelloPolicy, HelloReply, PeerHello, RoleKind};
 pub use node::{

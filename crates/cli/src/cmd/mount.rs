@@ -177,7 +177,8 @@ fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     // Nobody waits for a mount that `saker up` or systemd starts together with its cluster.
     let away = if args.ready_fd.is_some() { AWAY_MAX } else { PATIENCE };
     let session = session::connect_within(&args.cluster, ClientOptions::default(), away)?;
-    Mount::new(session.fs, &args.point, options).map_err(|why| mountpoint::explain(&args.point, &why))
+    Mount::new(session.fs, &args.point, options)
+        .map_err(|why| mountpoint::explain(&args.point, &why))
 }
 
 /// The source that mount(8) shows. Commands find the cluster of a path by it, and `mount -a` sees

@@ -102,9 +102,14 @@ pub fn run(args: &Args) -> Outcome<u8> {
     if let Some(signals) = signals {
         return foreground(&dir, &cluster, &signals, (lock, ports));
     }
-    let began = start(&dir, &cluster, args.no_supervise)?;
-    if let Err(failure) = wait_all(&dir, &cluster) {
-        if began == Began::Now {
+    let ran = cluster.roles().iter().any(|id| process::find_role(&dir, &cluster, *id).is_some());
+    let started = start(&dir, &cluster, args.no_supervise).and_then(|()| {
+        wait_bound(&cluster);
+        drop(ports);
+        wait_all(&dir, &cluster)
+    });
+    if let Err(failure) = started {
+        if !ran {
             // Leave no half of a cluster behind.
             down::stop_supervisor(&dir);
             down::stop_roles(&dir, &cluster)?;
@@ -187,11 +192,13 @@ fn new(args: &Args) -> Outcome<Cluster> {
 /// A port of a role that does not run must be free, or somebody else has it.
 fn refuse_taken_ports(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
     for id in cluster.roles() {
-        if process::find_role(dir, cluster, id).is_some() {
+        let runs = || process::find_role(dir, cluster, id).is_some();
+        if runs() {
             continue;
         }
         for addr in cluster.addrs(id) {
-            if !ports::is_free(addr.port()) {
+            // Its supervisor may have started it just now.
+            if !ports::is_free(addr.port()) && !runs() {
                 let who = procfs::listener_of(addr.port())
                     .unwrap_or_else(|| "a process that you may not see".to_owned());
                 let why = format!(
@@ -206,20 +213,14 @@ fn refuse_taken_ports(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
     Ok(())
 }
 
-/// Did this call set the cluster going, or did it run?
-#[derive(PartialEq, Eq)]
-enum Began {
-    Now,
-    Before,
-}
-
-fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome<Began> {
-    let runs = |id: &RoleId| process::find_role(dir, cluster, *id).is_some();
-    let began = if cluster.roles().iter().any(runs) { Began::Before } else { Began::Now };
+/// Starts what does not run, or sees to it that a supervisor does.
+fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome {
     if no_supervise {
         down::stop_supervisor(dir);
-        for id in cluster.roles().into_iter().filter(|id| !runs(id)) {
-            start_alone(dir, cluster, id)?;
+        for id in cluster.roles() {
+            if process::find_role(dir, cluster, id).is_none() {
+                start_alone(dir, cluster, id)?;
+            }
         }
     } else if let Some(supervisor) = process::find_supervisor(dir) {
         // It reads the settings again, and mounts again what was unmounted.
@@ -228,7 +229,7 @@ fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome<Beg
         let args = process::supervisor_args(dir);
         process::spawn_daemon(&args, &dir.supervisor_log_file(), None)?;
     }
-    Ok(began)
+    Ok(())
 }
 
 /// Without a supervisor: a role that must serve before the next one is started, so that the mount
@@ -240,13 +241,28 @@ fn start_alone(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome {
     let (_, process) = process::start_role(dir, cluster, id)?;
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
-    while !probe.serves(cluster, id) {
+    loop {
+        let serves = probe.serves(cluster, id);
+        // Somebody else may answer there: our process must run, too.
+        if serves && process.alive() {
+            return Ok(());
+        }
         if !process.alive() || time::now() > deadline {
             return Err(does_not_serve(dir, id));
         }
         time::sleep(Duration::from_millis(10));
     }
-    Ok(())
+}
+
+/// Waits until all ports are taken, or a little while if something keeps a role from it: whoever
+/// looks for free ports next must not find ours.
+fn wait_bound(cluster: &Cluster) {
+    let deadline = time::now() + Duration::from_secs(3);
+    for addr in cluster.roles().into_iter().flat_map(|id| cluster.addrs(id)) {
+        while !ports::accepts(addr) && time::now() < deadline {
+            time::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 /// Waits until all roles serve.
@@ -254,7 +270,8 @@ fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
     for id in cluster.roles() {
-        while !probe.serves(cluster, id) {
+        // Somebody else may answer there: our process must run, too.
+        while process::find_role(dir, cluster, id).is_none() || !probe.serves(cluster, id) {
             let state = supervisor::read_state(dir);
             let restarts = state.roles.get(&id.to_string()).map_or(0, |role| role.restarts);
             if restarts >= HOPELESS_RESTARTS || time::now() > deadline {
@@ -290,11 +307,12 @@ fn foreground(
     // Let others in again once all ports are bound; `saker down` must be able to stop us.
     let (dir_again, cluster_again) = (dir.clone(), cluster.clone());
     thread::spawn("wait-serving", move || {
+        wait_bound(&cluster_again);
+        drop(locks);
         match wait_all(&dir_again, &cluster_again) {
             Ok(()) => announce(&dir_again, &cluster_again, false, false),
             Err(failure) => eprintln!("saker: {failure}"),
         }
-        drop(locks);
     })
     .about("thread")?;
     let watched = supervise::watch(dir, signals);

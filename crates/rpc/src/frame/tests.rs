@@ -93,10 +93,7 @@ fn lengths_are_refused_before_their_bytes_arrive() {
     };
     assert_eq!(over(8, BODY_BYTES_MAX + 1), FrameError::Body(BODY_BYTES_MAX as u32 + 1));
     assert_eq!(over(8, u32::MAX as usize), FrameError::Body(u32::MAX));
-    assert_eq!(
-        over(12, PAYLOAD_BYTES_MAX + 1),
-        FrameError::Payload(PAYLOAD_BYTES_MAX as u32 + 1)
-    );
+    assert_eq!(over(12, PAYLOAD_BYTES_MAX + 1), FrameError::Payload(PAYLOAD_BYTES_MAX as u32 + 1));
     let large = sample(Kind::Request, BODY_BYTES_MAX + 1, 0);
     assert!(!large.fits());
 }
