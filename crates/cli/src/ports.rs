@@ -24,6 +24,8 @@ pub enum Range {
     Store,
     /// Metrics of all roles.
     Http,
+    /// Instead of a port that somebody else has taken.
+    Moved,
 }
 
 /// Used when a role's own range is full; below the kernel's ephemeral ports.
@@ -36,6 +38,7 @@ impl Range {
             Range::Mnode => 7410..7430,
             Range::Store => 7430..7450,
             Range::Http => 7480..7500,
+            Range::Moved => OVERFLOW,
         }
     }
 }
@@ -47,6 +50,11 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// Hands out none of these.
+    pub fn except(given: impl IntoIterator<Item = u16>) -> Ports {
+        Ports { given: given.into_iter().collect() }
+    }
+
     /// The next free port of a range.
     pub fn take(&mut self, range: Range) -> Outcome<SocketAddr> {
         let mut candidates = range.ports().chain(OVERFLOW);
@@ -104,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_full_range_overflows() {
-        let mut ports = Ports { given: (7430..7450).collect() };
+        let mut ports = Ports::except(7430..7450);
         assert!(ports.take(Range::Store).unwrap().port() >= 7500);
     }
 }

@@ -119,32 +119,63 @@ fn in_the_foreground_the_cluster_ends_with_its_command() {
 fn what_cannot_start_is_told_and_nothing_is_left_running() {
     let cluster = Cluster::up(&[]);
     cluster.succeed(&["down"]);
-    let file = cluster.dir().join("etc/mnode-1.toml");
-    let good = std::fs::read(&file).unwrap();
-    std::fs::write(&file, "listen = [").unwrap();
+    let (data, aside) = (cluster.dir().join("data/mnode-1"), cluster.path("aside"));
+    std::fs::rename(&data, &aside).unwrap();
+    std::fs::write(&data, "not a directory").unwrap();
     for options in [&["up"][..], &["up", "--no-supervise"]] {
         let said = cluster.fail(options, 1);
-        assert!(said.contains("mnode-1: it does not come up") && said.contains(":1: "), "{said}");
+        let why = std::io::Error::from_raw_os_error(rustix::io::Errno::NOTDIR.raw_os_error());
+        assert!(said.contains("mnode-1: it does not come up"), "{said}");
+        assert!(said.contains(&why.to_string()) || said.contains("File exists"), "{said}");
         assert!(!cluster.dir().join("run/coordinator-0.pid").exists());
     }
-    std::fs::write(&file, good).unwrap();
+    std::fs::remove_file(&data).unwrap();
+    std::fs::rename(&aside, &data).unwrap();
     cluster.succeed(&["up"]);
 }
 
-#[test]
-fn a_taken_port_is_named_with_its_holder() {
-    let cluster = Cluster::up(&[]);
+/// Where mnode 0 listens first.
+fn mnode_0(cluster: &Cluster) -> String {
     let status = cluster.json(&["status"]);
-    let mnode = status["roles"].as_array().unwrap().iter().find(|role| role["role"] == "mnode");
-    let addr = mnode.unwrap()["addr"].as_str().unwrap().split(',').next().unwrap().to_owned();
+    let roles = status["roles"].as_array().unwrap();
+    let mnode = roles.iter().find(|role| role["role"] == "mnode" && role["n"] == 0).unwrap();
+    mnode["addr"].as_str().unwrap().split(',').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_stopped_cluster_moves_on_from_a_taken_port() {
+    let cluster = Cluster::up(&[]);
+    let names: Vec<String> = (0..20).map(|n| format!("/d{n}")).collect();
+    let mkdir: Vec<&str> = ["fs", "mkdir"].into_iter().chain(names.iter().map(|n| &**n)).collect();
+    cluster.succeed(&mkdir);
+    let addr = mnode_0(&cluster);
     cluster.succeed(&["down"]);
-    let holder = TcpListener::bind(&addr).unwrap();
-    let said = cluster.fail(&["up"], 1);
+    // Where this fails, a cluster of another test has just taken it: as good.
+    let _holder = TcpListener::bind(&addr);
+    let said = cluster.succeed(&["up"]);
     let port = addr.rsplit_once(':').unwrap().1;
-    let expected = format!("mnode-0: port {port} is taken by process {} (", std::process::id());
+    let expected = format!("mnode-0: port {port} is taken by process ");
+    assert!(said.contains(&expected) && said.contains("moved to"), "{said}");
+    assert_ne!(mnode_0(&cluster), addr);
+    // Requests from shard to shard find their way, too.
+    assert_eq!(cluster.succeed(&["fs", "ls"]).lines().count(), 20);
+    cluster.succeed(&["fs", "mkdir", "-p", "/d7/below/it"]);
+    let rm: Vec<&str> = ["rmr"].into_iter().chain(names.iter().map(|n| &**n)).collect();
+    cluster.succeed(&rm);
+}
+
+#[test]
+fn a_taken_port_of_a_running_cluster_is_named_with_its_holder() {
+    let cluster = Cluster::up(&["--no-supervise"]);
+    let addr = mnode_0(&cluster);
+    let old = cluster.kill("run/mnode-0.pid");
+    wait_for("mnode 0 to end", || !alive(old));
+    // Where this fails, a cluster of another test has just taken it: as good.
+    let _holder = TcpListener::bind(&addr);
+    let said = cluster.fail(&["up", "--no-supervise"], 1);
+    let port = addr.rsplit_once(':').unwrap().1;
+    let expected = format!("mnode-0: port {port} is taken by process ");
     assert!(said.contains(&expected), "{said}");
-    drop(holder);
-    cluster.succeed(&["up"]);
 }
 
 #[test]

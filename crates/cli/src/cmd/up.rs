@@ -13,7 +13,8 @@ use crate::layout::{Cluster, ClusterDir, Role, RoleId, Size};
 use crate::probe::Probe;
 use crate::process;
 use crate::signals::Signals;
-use crate::{mountpoint, ports, procfs, supervisor};
+use crate::ports::{self, Ports, Range};
+use crate::{mountpoint, procfs, supervisor};
 
 /// Start a cluster on this machine, or start again what is not running.
 ///
@@ -84,6 +85,7 @@ enum Tracker {
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A role that died this often before it served once will not serve.
 const HOPELESS_RESTARTS: u64 = 3;
+const COORDINATOR: RoleId = RoleId { role: Role::Coordinator, n: 0 };
 /// Files up to this size live in their inode row, bytes.
 const INLINE_MAX: u64 = saker_types::limits::INLINE_BYTES_MAX;
 
@@ -97,8 +99,11 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let lock = lock(&dir)?;
     let ports = ports::Lock::wait();
     let fresh = !dir.exists();
-    let cluster = settle(&dir, args)?;
-    refuse_taken_ports(&dir, &cluster)?;
+    let mut cluster = settle(&dir, args)?;
+    if leave_taken_ports(&dir, &mut cluster)? {
+        // The others learn the new places from it; without it they would use those they remember.
+        start_alone(&dir, &cluster, COORDINATOR)?;
+    }
     if let Some(signals) = signals {
         return foreground(&dir, &cluster, &signals, (lock, ports));
     }
@@ -189,28 +194,36 @@ fn new(args: &Args) -> Outcome<Cluster> {
     Cluster::plan("saker", size, replicas, INLINE_MAX)
 }
 
-/// A port of a role that does not run must be free, or somebody else has it.
-fn refuse_taken_ports(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
-    for id in cluster.roles() {
-        let runs = || process::find_role(dir, cluster, id).is_some();
-        if runs() {
-            continue;
+/// A port of a role that does not run must be free, or somebody else has it. A cluster of which
+/// nothing runs moves on to other ports; of one that runs in part, the others know the old ones.
+/// Returns whether it moved.
+fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
+    let runs = |cluster: &Cluster, id| process::find_role(dir, cluster, id).is_some();
+    let known = cluster.clone();
+    let idle = known.roles().into_iter().filter(|id| !runs(&known, *id));
+    let addrs = idle.flat_map(|id| known.addrs(id).into_iter().map(move |addr| (id, addr)));
+    // A supervisor may have started it just now.
+    let taken: Vec<_> =
+        addrs.filter(|(id, addr)| !ports::is_free(addr.port()) && !runs(&known, *id)).collect();
+    let in_part = known.roles().into_iter().any(|id| runs(&known, id));
+    let all = known.roles().into_iter().flat_map(|id| known.addrs(id));
+    let mut others = Ports::except(all.map(|addr| addr.port()));
+    for (id, old) in &taken {
+        let who = procfs::listener_of(old.port());
+        let who = who.as_deref().unwrap_or("a process that you may not see");
+        let why = format!("port {} is taken by {who}", old.port());
+        if in_part {
+            let advice = "stop that, or this cluster (saker down), which then moves on";
+            return Err(Failure::new(id, format!("{why}; {advice}")));
         }
-        for addr in cluster.addrs(id) {
-            // Its supervisor may have started it just now.
-            if !ports::is_free(addr.port()) && !runs() {
-                let who = procfs::listener_of(addr.port())
-                    .unwrap_or_else(|| "a process that you may not see".to_owned());
-                let why = format!(
-                    "port {} is taken by {who}; stop that, or delete this cluster (saker down \
-                     --wipe) for one on other ports",
-                    addr.port()
-                );
-                return Err(Failure::new(id, why));
-            }
-        }
+        let new = others.take(Range::Moved)?;
+        println!("{id}: {why}; moved to {}", new.port());
+        cluster.move_addr(*old, new);
     }
-    Ok(())
+    if !taken.is_empty() {
+        dir.store(cluster)?;
+    }
+    Ok(!taken.is_empty())
 }
 
 /// Starts what does not run, or sees to it that a supervisor does.
