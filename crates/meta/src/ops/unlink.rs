@@ -41,10 +41,6 @@ impl Shard {
             return Err(stop);
         }
         self.remove_entry(&key, &inode)?;
-        if let Some(slot) = inode.home_slot {
-            // Handles made before there were links ask here.
-            self.put_moved(inode.attr.id, home_locator(inode.attr.id, slot));
-        }
         self.drop_link(&inode)?;
         if let Some(slot) = inode.home_slot
             && self.attr_row(inode.attr.id)?.is_some()
