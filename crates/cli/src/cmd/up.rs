@@ -10,10 +10,10 @@ use saker_runtime::{thread, time};
 use super::{down, supervise};
 use crate::fail::{Context, Failure, Outcome};
 use crate::layout::{Cluster, ClusterDir, Role, RoleId, Size};
+use crate::ports::{self, Ports, Range};
 use crate::probe::Probe;
 use crate::process;
 use crate::signals::Signals;
-use crate::ports::{self, Ports, Range};
 use crate::{mountpoint, procfs, supervisor};
 
 /// Start a cluster on this machine, or start again what is not running.
@@ -35,13 +35,13 @@ pub struct Args {
     /// Mount the file system there, too; the directory is made if it is missing.
     #[arg(long, value_name = "MNT")]
     mount: Option<PathBuf>,
-    /// Metadata nodes of a new cluster [default: 4].
+    /// Metadata nodes of a new cluster (default: 4).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     mnodes: Option<u32>,
-    /// Stores of a new cluster [default: 2].
+    /// Stores of a new cluster (default: 2).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     stores: Option<u32>,
-    /// Copies of each chunk of file data in a new cluster [default: 1].
+    /// Copies of each chunk of file data in a new cluster (default: 1).
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
     replicas: Option<u32>,
     /// Where MNodes keep their rows.
