@@ -8,6 +8,7 @@
 //!
 //! A call's error says what is known about its outcome: see [`CallError`].
 
+pub mod bench;
 pub mod bootstrap;
 pub mod client;
 pub mod frame;
