@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
-# Builds the program for production and prints its path. Honours CARGO_TARGET_DIR.
+# Builds the program for production and prints its path. Honours CARGO_TARGET_DIR; with SAKER_BIN
+# set, that program is taken as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+if [[ -n ${SAKER_BIN:-} ]]; then
+    realpath "$SAKER_BIN"
+    exit
+fi
 
 if ! command -v cargo >/dev/null && [[ -f ${CARGO_HOME:-$HOME/.cargo}/env ]]; then
     # shellcheck source=/dev/null

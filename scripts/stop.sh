@@ -8,5 +8,6 @@ if [[ ! -f $dir/cluster.toml ]]; then
     echo "nothing to stop: there is no cluster in $dir"
     exit 0
 fi
-saker=$(scripts/build.sh)
+saker=${SAKER_BIN:-${CARGO_TARGET_DIR:-target}/release/saker}
+[[ -x $saker ]] || saker=$(scripts/build.sh)
 exec "$saker" down --dir "$dir"

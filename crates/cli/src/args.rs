@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::cmd;
 use crate::cmd::mount::MOUNT_USAGE;
 use crate::fail::{Outcome, USAGE};
+use crate::signals;
 
 /// Exit code of a wrong command line of fsck(8).
 const FSCK_USAGE: u8 = 16;
@@ -64,6 +65,13 @@ pub fn parse_and_run() -> (&'static str, Outcome<u8>) {
         Ok(cli) => cli,
         Err(error) => return ("saker", Ok(explain(&error, &args))),
     };
+    let serves = matches!(
+        cli.command,
+        Command::Serve(_) | Command::Supervise(_) | Command::Mount(_) | Command::Up(_)
+    );
+    if !serves {
+        signals::end_at_broken_pipe();
+    }
     let outcome = match cli.command {
         Command::Up(args) => cmd::up::run(&args),
         Command::Down(args) => cmd::down::run(&args),

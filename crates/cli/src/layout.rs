@@ -123,7 +123,8 @@ impl Cluster {
         let coordinator_http = ports.take(Range::Http)?;
         let mut mnode = Vec::new();
         for n in 0..size.mnodes {
-            let addr = (0..size.workers).map(|_| ports.take(Range::Mnode)).collect::<Outcome<_>>()?;
+            let addr =
+                (0..size.workers).map(|_| ports.take(Range::Mnode)).collect::<Outcome<_>>()?;
             mnode.push(Mnode { n, addr, http: ports.take(Range::Http)? });
         }
         let mut store = Vec::new();
@@ -152,6 +153,17 @@ impl Cluster {
         roles.extend(self.store.iter().map(|store| RoleId { role: Role::Store, n: store.n }));
         roles.extend(self.mount.iter().map(|_| RoleId { role: Role::Mount, n: 0 }));
         roles
+    }
+
+    /// Moves what listens at `old` to `new`.
+    pub fn move_addr(&mut self, old: SocketAddr, new: SocketAddr) {
+        let own = [&mut self.coordinator, &mut self.coordinator_http];
+        let of_mnodes = self.mnode.iter_mut().flat_map(|node| {
+            node.addr.iter_mut().chain([&mut node.http])
+        });
+        let of_stores = self.store.iter_mut().flat_map(|store| [&mut store.addr, &mut store.http]);
+        let all = own.into_iter().chain(of_mnodes).chain(of_stores);
+        all.filter(|addr| **addr == old).for_each(|addr| *addr = new);
     }
 
     /// All addresses that a process binds, its HTTP address last; none for mounts.
@@ -259,7 +271,8 @@ impl ClusterDir {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let hint = "not a Saker directory (no cluster.toml); `saker up --dir DIR` makes one";
+                let hint =
+                    "not a Saker directory (no cluster.toml); `saker up --dir DIR` makes one";
                 return Err(Failure::new(self.0.display(), hint));
             }
             Err(e) => return Err(Failure::new(path.display(), e)),
@@ -421,6 +434,23 @@ mod tests {
         let shards = value["cluster"]["shards"].as_array().unwrap();
         assert_eq!(shards.len(), 4);
         assert_eq!(shards[3]["mnode"].as_integer(), Some(1));
+    }
+
+    #[test]
+    fn an_address_moves_alone() {
+        let mut cluster = cluster();
+        let all = |cluster: &Cluster| -> Vec<SocketAddr> {
+            cluster.roles().into_iter().flat_map(|id| cluster.addrs(id)).collect()
+        };
+        let new = "127.0.0.1:1".parse().unwrap();
+        for (n, old) in all(&cluster.clone()).into_iter().enumerate() {
+            let before = cluster.clone();
+            cluster.move_addr(old, new);
+            let mut expected = all(&before);
+            expected[n] = new;
+            assert_eq!(all(&cluster), expected);
+            cluster = before;
+        }
     }
 
     #[test]

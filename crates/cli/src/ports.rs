@@ -1,7 +1,7 @@
 //! Which ports a new cluster takes: the contract's where they are free, else the next ones.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub enum Range {
     Store,
     /// Metrics of all roles.
     Http,
+    /// Instead of a port that somebody else has taken.
+    Moved,
 }
 
 /// Used when a role's own range is full; below the kernel's ephemeral ports.
@@ -36,6 +38,7 @@ impl Range {
             Range::Mnode => 7410..7430,
             Range::Store => 7430..7450,
             Range::Http => 7480..7500,
+            Range::Moved => OVERFLOW,
         }
     }
 }
@@ -47,6 +50,11 @@ pub struct Ports {
 }
 
 impl Ports {
+    /// Hands out none of these.
+    pub fn except(given: impl IntoIterator<Item = u16>) -> Ports {
+        Ports { given: given.into_iter().collect() }
+    }
+
     /// The next free port of a range.
     pub fn take(&mut self, range: Range) -> Outcome<SocketAddr> {
         let mut candidates = range.ports().chain(OVERFLOW);
@@ -63,14 +71,19 @@ pub fn is_free(port: u16) -> bool {
     TcpListener::bind((LOOPBACK, port)).is_ok()
 }
 
+/// Does somebody accept connections there?
+pub fn accepts(addr: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&addr, Duration::from_secs(1)).is_ok()
+}
+
 /// Two `saker up` on one machine choose and bind their ports one after the other. The lock goes
 /// with the process, and belongs to no user.
 pub struct Lock(#[allow(dead_code)] Option<UnixListener>);
 
 impl Lock {
-    /// Waits for the others, at most a minute: a stuck one must not stop us for ever.
+    /// Waits for the others, but not for ever for one that is stuck.
     pub fn wait() -> Lock {
-        let deadline = time::now() + Duration::from_secs(60);
+        let deadline = time::now() + Duration::from_secs(15);
         loop {
             let bound = UnixAddr::from_abstract_name("saker-up-ports")
                 .and_then(|name| UnixListener::bind_addr(&name));
@@ -99,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_full_range_overflows() {
-        let mut ports = Ports { given: (7430..7450).collect() };
+        let mut ports = Ports::except(7430..7450);
         assert!(ports.take(Range::Store).unwrap().port() >= 7500);
     }
 }

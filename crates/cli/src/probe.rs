@@ -55,9 +55,9 @@ impl Probe {
             !listen.is_empty() && listen.iter().all(|addr| answers(*addr))
         };
         match id.role {
-            Role::Coordinator => all(&|addr| {
-                self.answers::<ClusterMap>(addr, Op::Map, &MapReq { newer_than: 0 })
-            }),
+            Role::Coordinator => {
+                all(&|addr| self.answers::<ClusterMap>(addr, Op::Map, &MapReq { newer_than: 0 }))
+            }
             Role::Mnode => all(&|addr| self.answers::<ShardStats>(addr, Op::Statfs, &Empty {})),
             Role::Store => all(&|addr| self.answers::<StoreStats>(addr, Op::StoreStat, &Empty {})),
             Role::Mount => cluster.mount.as_ref().is_some_and(|point| {

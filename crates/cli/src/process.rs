@@ -77,20 +77,22 @@ pub fn remove_pid_file(path: &Path) {
     }
 }
 
-/// The process of a pid file, if it is still the one that was written down.
-fn from_pid_file(path: &Path, args: &[OsString]) -> Option<Process> {
+/// The process of a pid file, if it is still the one that was written down and `known` says of
+/// its arguments (after the name) that it is ours.
+fn from_pid_file(path: &Path, known: impl Fn(&[OsString]) -> bool) -> Option<Process> {
     let pid: u32 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
     let identity = std::fs::read_to_string(path.with_extension("start")).ok()?;
-    let process = Process::with_args(pid, args)?;
-    let expected = format!("{pid} {} {}", process.start_ticks, procfs::boot_id());
-    (identity.trim() == expected).then_some(process)
+    let start_ticks = procfs::stat(pid).filter(procfs::Stat::alive)?.start_ticks;
+    let expected = format!("{pid} {start_ticks} {}", procfs::boot_id());
+    let ours = identity.trim() == expected && known(procfs::cmdline(pid)?.get(1..)?);
+    ours.then_some(Process { pid, start_ticks })
 }
 
 /// The running process with these arguments: by its pid file, else by looking at all processes
 /// (whoever started it may have died before writing the file).
 pub fn find(pid_file: &Path, args: &[OsString]) -> Option<Process> {
     let search = || procfs::pids().into_iter().find_map(|pid| Process::with_args(pid, args));
-    from_pid_file(pid_file, args).or_else(search)
+    from_pid_file(pid_file, |found| found == args).or_else(search)
 }
 
 /// The running process of a role.
@@ -103,9 +105,11 @@ pub fn supervisor_args(dir: &ClusterDir) -> Vec<OsString> {
     vec!["supervise".into(), "--dir".into(), dir.path().into()]
 }
 
-/// The running supervisor.
+/// The running supervisor: a process of its own, or `saker up --foreground`.
 pub fn find_supervisor(dir: &ClusterDir) -> Option<Process> {
-    find(&dir.supervisor_pid_file(), &supervisor_args(dir))
+    let file = dir.supervisor_pid_file();
+    let foreground = |args: &[OsString]| args.first().is_some_and(|command| command == "up");
+    from_pid_file(&file, foreground).or_else(|| find(&file, &supervisor_args(dir)))
 }
 
 /// Starts this program again with other arguments, in a session of its own, so that no terminal
@@ -182,12 +186,12 @@ mod tests {
         assert_eq!(process.pid, child.id());
         write_pid_file(&file, &process).unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{}\n", child.id()));
-        assert_eq!(from_pid_file(&file, &args), Some(process.clone()));
-        assert_eq!(from_pid_file(&file, &["other".into()]), None);
+        assert_eq!(from_pid_file(&file, |found| found == args), Some(process.clone()));
+        assert_eq!(from_pid_file(&file, |_| false), None);
         // As if the pid had been given to a process that started later.
         let other = Process { start_ticks: process.start_ticks + 1, ..process.clone() };
         write_pid_file(&file, &other).unwrap();
-        assert_eq!(from_pid_file(&file, &args), None);
+        assert_eq!(from_pid_file(&file, |found| found == args), None);
         assert!(!other.alive() && process.alive());
         process.signal(Signal::TERM);
         assert!(process.wait_gone(Duration::from_secs(5)), "a zombie counts as gone");

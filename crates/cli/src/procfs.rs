@@ -5,6 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 /// A process, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
@@ -158,6 +160,13 @@ pub fn this_program() -> std::io::Result<PathBuf> {
     })
 }
 
+/// Helpers of a benchmark die with it. Roles never do this: they outlive whoever started them.
+pub fn end_with_parent() {
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        tracing::warn!("this process will outlive its parent: {error}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,7 +192,8 @@ mod tests {
 
     #[test]
     fn mounts_are_parsed_with_escapes_and_optional_fields() {
-        let raw = b"36 35 98:0 / /mnt\\040a rw,noatime master:1 shared:2 - fuse.saker /x\\011y rw\n\
+        let raw =
+            b"36 35 98:0 / /mnt\\040a rw,noatime master:1 shared:2 - fuse.saker /x\\011y rw\n\
                     37 35 0:5 /sub /plain rw - tmpfs none rw\n";
         let mounts = parse_mountinfo(raw);
         assert_eq!(mounts.len(), 2);

@@ -59,6 +59,15 @@ impl AsFd for Signals {
     }
 }
 
+/// Lets a command end quietly when nobody reads its output any more, as in `saker … | head`.
+/// Not for servers: a broken connection must not end them.
+pub fn end_at_broken_pipe() {
+    // SAFETY: restores a default action; no handler is involved.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note(_signal: libc::c_int) {

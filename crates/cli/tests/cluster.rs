@@ -1,6 +1,6 @@
 //! `saker up`, `down` and the supervisor, with real processes.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod common;
 
@@ -97,19 +97,85 @@ fn without_a_supervisor_what_dies_stays_dead() {
 }
 
 #[test]
-fn a_taken_port_is_named_with_its_holder() {
-    let cluster = Cluster::up(&[]);
-    let status = cluster.json(&["status"]);
-    let mnode = status["roles"].as_array().unwrap().iter().find(|role| role["role"] == "mnode");
-    let addr = mnode.unwrap()["addr"].as_str().unwrap().split(',').next().unwrap().to_owned();
+fn in_the_foreground_the_cluster_ends_with_its_command() {
+    let cluster = Cluster::new();
+    let mut up = Command::new(env!("CARGO_BIN_EXE_saker"))
+        .args(["up", "--mnodes", "1", "--stores", "1", "--foreground", "--dir"])
+        .arg(cluster.dir())
+        .spawn()
+        .unwrap();
+    wait_for("the cluster to be made", || cluster.dir().join("run/store-0.pid").exists());
+    cluster.wait_up();
+    let old = cluster.kill("run/mnode-0.pid");
+    cluster.wait_restarted("run/mnode-0.pid", old);
+    let mnode = cluster.pid("run/mnode-0.pid");
     cluster.succeed(&["down"]);
-    let holder = TcpListener::bind(&addr).unwrap();
-    let said = cluster.fail(&["up"], 1);
-    let port = addr.rsplit_once(':').unwrap().1;
-    let expected = format!("mnode-0: port {port} is taken by process {} (", std::process::id());
-    assert!(said.contains(&expected), "{said}");
-    drop(holder);
+    wait_for("the command to end", || up.try_wait().unwrap().is_some());
+    assert!(up.wait().unwrap().success());
+    assert!(!alive(mnode));
+}
+
+#[test]
+fn what_cannot_start_is_told_and_nothing_is_left_running() {
+    let cluster = Cluster::up(&[]);
+    cluster.succeed(&["down"]);
+    let (data, aside) = (cluster.dir().join("data/mnode-1"), cluster.path("aside"));
+    std::fs::rename(&data, &aside).unwrap();
+    std::fs::write(&data, "not a directory").unwrap();
+    for options in [&["up"][..], &["up", "--no-supervise"]] {
+        let said = cluster.fail(options, 1);
+        let why = std::io::Error::from_raw_os_error(rustix::io::Errno::NOTDIR.raw_os_error());
+        assert!(said.contains("mnode-1: it does not come up"), "{said}");
+        assert!(said.contains(&why.to_string()) || said.contains("File exists"), "{said}");
+        assert!(!cluster.dir().join("run/coordinator-0.pid").exists());
+    }
+    std::fs::remove_file(&data).unwrap();
+    std::fs::rename(&aside, &data).unwrap();
     cluster.succeed(&["up"]);
+}
+
+/// Where mnode 0 listens first.
+fn mnode_0(cluster: &Cluster) -> String {
+    let status = cluster.json(&["status"]);
+    let roles = status["roles"].as_array().unwrap();
+    let mnode = roles.iter().find(|role| role["role"] == "mnode" && role["n"] == 0).unwrap();
+    mnode["addr"].as_str().unwrap().split(',').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_stopped_cluster_moves_on_from_a_taken_port() {
+    let cluster = Cluster::up(&[]);
+    let names: Vec<String> = (0..20).map(|n| format!("/d{n}")).collect();
+    let mkdir: Vec<&str> = ["fs", "mkdir"].into_iter().chain(names.iter().map(|n| &**n)).collect();
+    cluster.succeed(&mkdir);
+    let addr = mnode_0(&cluster);
+    cluster.succeed(&["down"]);
+    // Where this fails, a cluster of another test has just taken it: as good.
+    let _holder = TcpListener::bind(&addr);
+    let said = cluster.succeed(&["up"]);
+    let port = addr.rsplit_once(':').unwrap().1;
+    let expected = format!("mnode-0: port {port} is taken by process ");
+    assert!(said.contains(&expected) && said.contains("moved to"), "{said}");
+    assert_ne!(mnode_0(&cluster), addr);
+    // Requests from shard to shard find their way, too.
+    assert_eq!(cluster.succeed(&["fs", "ls"]).lines().count(), 20);
+    cluster.succeed(&["fs", "mkdir", "-p", "/d7/below/it"]);
+    let rm: Vec<&str> = ["rmr"].into_iter().chain(names.iter().map(|n| &**n)).collect();
+    cluster.succeed(&rm);
+}
+
+#[test]
+fn a_taken_port_of_a_running_cluster_is_named_with_its_holder() {
+    let cluster = Cluster::up(&["--no-supervise"]);
+    let addr = mnode_0(&cluster);
+    let old = cluster.kill("run/mnode-0.pid");
+    wait_for("mnode 0 to end", || !alive(old));
+    // Where this fails, a cluster of another test has just taken it: as good.
+    let _holder = TcpListener::bind(&addr);
+    let said = cluster.fail(&["up", "--no-supervise"], 1);
+    let port = addr.rsplit_once(':').unwrap().1;
+    let expected = format!("mnode-0: port {port} is taken by process ");
+    assert!(said.contains(&expected), "{said}");
 }
 
 #[test]
@@ -149,7 +215,9 @@ fn errors_are_one_helpful_line() {
     assert!(cluster.fail(&["up", "--tracker", "switch"], 2).contains("not in this version"));
     assert!(cluster.fail(&["up", "--ha"], 2).contains("not in this version"));
     assert!(cluster.fail(&["up", "--stores", "1", "--replicas", "2"], 2).contains("copies"));
-    assert!(cluster.fail(&["fs", "ls", "--cluster", "127.0.0.1:1"], 1).contains("is the cluster up"));
+    assert!(
+        cluster.fail(&["fs", "ls", "--cluster", "127.0.0.1:1"], 1).contains("is the cluster up")
+    );
     assert!(cluster.fail(&["mount", "127.0.0.1:1", "/no/where"], 32).contains("/no/where"));
     assert!(cluster.fail(&["umount", "/"], 1).contains("no Saker file system"));
     assert!(cluster.fail(&["fsck"], 8).contains("not a Saker directory"));

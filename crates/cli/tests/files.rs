@@ -1,6 +1,6 @@
 //! `saker fs`, `rmr`, `fsck`, `bench` and `mount` on a small cluster.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod common;
 
@@ -31,7 +31,8 @@ fn listing(root: &Path) -> Vec<String> {
             let target = fs::read_link(&path).unwrap_or_default();
             // Times of symbolic links are not kept.
             let mtime = if meta.is_symlink() { 0 } else { meta.mtime_nsec() };
-            let sum = content.iter().fold(0u64, |sum, b| sum.wrapping_mul(31).wrapping_add(*b as u64));
+            let sum =
+                content.iter().fold(0u64, |sum, b| sum.wrapping_mul(31).wrapping_add(*b as u64));
             all.push(format!("{name} {:o} {size} {mtime} {sum} {}", meta.mode(), target.display()));
             if meta.is_dir() {
                 stack.push(path);
@@ -49,7 +50,8 @@ fn make_tree(root: &Path) {
         fs::write(root.join(format!("deep/file-{n}")), content).unwrap();
     }
     // More than one chunk, and not a whole number of pieces.
-    let large: Vec<u8> = (0..9_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let large: Vec<u8> =
+        (0..9_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     fs::write(root.join("large"), large).unwrap();
     fs::write(root.join("deep/er/secret"), "x").unwrap();
     fs::set_permissions(root.join("deep/er/secret"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -72,7 +74,8 @@ fn trees_go_in_and_come_back_equal() {
     let named = cluster.succeed(&["fs", "find", "/", "--name", "file-1?"]);
     assert_eq!(named.lines().count(), 10);
     let du = cluster.succeed(&["fs", "du", "/a/b/tree"]);
-    let size: u64 = (0..300u64).map(|n| n * n).sum::<u64>() + 9_000_001 + 1 + "../deep/file-7".len() as u64;
+    let size: u64 =
+        (0..300u64).map(|n| n * n).sum::<u64>() + 9_000_001 + 1 + "../deep/file-7".len() as u64;
     assert_eq!(du, format!("{size}\t307\t/a/b/tree\n"));
     let fsck = cluster.json(&["fsck", "--strict", "--verify"]);
     assert_eq!(fsck["problems"].as_array().unwrap().len(), 0, "{fsck}");
@@ -147,7 +150,8 @@ fn benchmarks_report_what_the_contract_says() {
     assert_eq!(names, ["mkdir", "create", "getattr", "open", "unlink", "rmdir"]);
     for phase in phases {
         assert_eq!((&phase["ops"], &phase["errors"]), (&200.into(), &0.into()), "{phase}");
-        for field in ["threads", "seconds", "ops_per_s", "mib_per_s", "mean_us", "p50_us", "p99_us"] {
+        for field in ["threads", "seconds", "ops_per_s", "mib_per_s", "mean_us", "p50_us", "p99_us"]
+        {
             assert!(phase[field].is_number(), "{phase}");
         }
         let cpu = phase["cpu_us_per_op"].as_object().unwrap();

@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::pin::Pin;
 
 use bytes::{Bytes, BytesMut};
+use saker_runtime::time::Time;
 use saker_types::Result;
+use std::time::Duration;
 
 use crate::writer::left_in_chunk;
 
@@ -50,16 +52,19 @@ struct Segment {
 #[derive(Default)]
 pub(crate) struct Ahead {
     epoch: u64,
+    used_at: Time,
     segments: VecDeque<Segment>,
 }
 
 impl Ahead {
-    /// Forgets what may be wrong: the file's data changed since `epoch`.
-    pub(crate) fn validate(&mut self, epoch: u64) {
-        if self.epoch != epoch {
+    /// Forgets what may be wrong: the file's data changed since `epoch`, or nobody has read here
+    /// for `age_max`.
+    pub(crate) fn validate(&mut self, epoch: u64, now: Time, age_max: Duration) {
+        if self.epoch != epoch || now - self.used_at > age_max {
             self.epoch = epoch;
             self.segments.clear();
         }
+        self.used_at = now;
     }
 
     fn covered(&self) -> Range<u64> {

@@ -16,9 +16,9 @@ use crate::open_inode::{OpenInode, State};
 use crate::read_ahead::next_window;
 use crate::request::To;
 
-/// A read that meets the end of a file asks whether that is still the end, when the last answer
-/// is older than this.
-const SIZE_AGE_MAX: Duration = Duration::from_secs(1);
+/// A read that meets the end of a file, or needs data that is kept here, asks whether that is
+/// still so, when the last answer is older than this.
+const AGE_MAX: Duration = Duration::from_secs(1);
 /// Times that the inline data may change while it is asked for.
 const LOADS_MAX: u32 = 100;
 
@@ -28,7 +28,7 @@ enum Plan {
     Data(Bytes),
     /// A directory has no data.
     NoFile,
-    /// The size may be out of date.
+    /// The size, or a small file's data, may be out of date.
     AskSize,
     /// The small file's data is not known.
     AskInline,
@@ -82,7 +82,7 @@ impl Core {
     ) -> Result<Bytes> {
         let id = inode.id;
         let mut ahead = inode.ahead.lock().await;
-        ahead.validate(epoch);
+        ahead.validate(epoch, time::now(), AGE_MAX);
         ahead.extend(&range, window, size, |part| {
             let core = self.clone();
             Box::pin(async move { core.read_chunks(id, part).await })
@@ -133,7 +133,8 @@ fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
     }
     let size = s.attr.size;
     let end = offset.saturating_add(len as u64);
-    if end > size && !s.is_dirty() && time::now() - s.asked_at > SIZE_AGE_MAX {
+    let trusts = end > size || !s.attr.chunked;
+    if trusts && !s.is_dirty() && time::now() - s.asked_at > AGE_MAX {
         return Plan::AskSize;
     }
     let range = offset.min(size)..end.min(size);

@@ -358,6 +358,33 @@ fn appends_go_where_the_owner_says() {
 }
 
 #[test]
+fn an_open_small_file_is_asked_about_again_after_a_while() {
+    let t = setup();
+    t.fake.model().add("f", b"old");
+    let file = t.open("f", RW);
+    t.fake.model().add_to("f", |row| row.inline = Bytes::from_static(b"new"));
+    assert_eq!(t.read(&file, 0, 3), "old", "close-to-open: what was there at the open");
+    saker_runtime::time::sleep(std::time::Duration::from_millis(1_050));
+    t.fake.log();
+    assert_eq!(t.read(&file, 0, 3), "new");
+    assert_eq!(t.read(&file, 0, 9), "new");
+    assert_eq!(t.fake.log(), ["getattr", "open"]);
+}
+
+#[test]
+fn closing_a_reader_leaves_the_writers_data_alone() {
+    let t = setup();
+    let writer = t.create("f");
+    let reader = t.open("f", OpenFlags { write: false, ..RW });
+    t.write(&writer, 0, b"abc");
+    t.fake.log();
+    t.flush(&reader);
+    t.run(reader.release());
+    assert!(t.fake.log().is_empty());
+    assert_eq!(t.run(t.open("f", RW).read(0, 9)).unwrap(), "abc");
+}
+
+#[test]
 fn fsync_flushes_the_stores_before_the_owner_hears() {
     let t = setup();
     let file = t.create("f");

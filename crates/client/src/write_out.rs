@@ -346,6 +346,9 @@ impl Core {
 
     /// What close(2) and fsync(2) do; `op` says which.
     pub(crate) async fn flush(self: &Arc<Core>, handle: &Handle, op: Op) -> Result<()> {
+        if op == Op::Close && !handle.flags.write {
+            return Ok(());
+        }
         let mut writer = handle.inode.writer.lock().await;
         if handle.inode.is_dirty() || (op == Op::Fsync && !writer.unsynced.is_empty()) {
             self.write_back(&handle.inode, &mut writer, op).await;

@@ -7,11 +7,11 @@
 //! ```
 
 pub mod config;
-mod metrics;
+pub mod metrics;
 mod ops;
 mod serve;
-mod service;
-mod state;
+pub mod service;
+pub mod state;
 
 pub use config::Config;
 pub use serve::serve;

@@ -44,7 +44,10 @@ impl Adapter {
         mountpoint: PathBuf,
         options: &MountOptions,
     ) -> Adapter {
-        let requests = fs.metrics().op_counters(
+        let metrics = fs.metrics();
+        let held = metrics.gauge("saker_fuse_inodes", "Inodes that the kernel holds");
+        let handles = metrics.gauge("saker_fuse_handles", "Open files and directories");
+        let requests = metrics.op_counters(
             "saker_fuse_requests_total",
             "Requests of the kernel to the mount",
             &[],
@@ -52,10 +55,10 @@ impl Adapter {
             Opcode::TABLE,
         );
         Adapter {
+            nodes: Nodes::new(held),
+            files: Handles::new(handles.clone()),
+            dirs: Handles::new(handles),
             fs,
-            nodes: Nodes::new(),
-            files: Handles::new(),
-            dirs: Handles::new(),
             notifier,
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,

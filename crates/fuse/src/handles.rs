@@ -2,12 +2,15 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use saker_runtime::telemetry::Gauge;
 use saker_types::{Errno, Error, Result};
 
 /// A table of `T` by handle number. A number is an index and the generation of its slot, so that
 /// a handle that was released never names what took its place.
 pub(crate) struct Handles<T> {
     slab: Mutex<Slab<T>>,
+    /// How many are open.
+    open: Gauge,
 }
 
 struct Slab<T> {
@@ -22,9 +25,9 @@ struct Slot<T> {
 }
 
 impl<T: Clone> Handles<T> {
-    /// An empty table.
-    pub(crate) fn new() -> Handles<T> {
-        Handles { slab: Mutex::new(Slab { slots: Vec::new(), free: Vec::new() }) }
+    /// An empty table; `open` counts what is put in.
+    pub(crate) fn new(open: Gauge) -> Handles<T> {
+        Handles { slab: Mutex::new(Slab { slots: Vec::new(), free: Vec::new() }), open }
     }
 
     /// Puts a value in and gives it a number.
@@ -36,6 +39,7 @@ impl<T: Clone> Handles<T> {
         });
         let slot = &mut slab.slots[index as usize];
         slot.value = Some(value);
+        self.open.add(1);
         u64::from(slot.generation) << 32 | u64::from(index)
     }
 
@@ -59,6 +63,7 @@ impl<T: Clone> Handles<T> {
         let value = slot.value.take().ok_or_else(bad)?;
         slot.generation = slot.generation.wrapping_add(1);
         slab.free.push(handle as u32);
+        self.open.add(-1);
         Ok(value)
     }
 
@@ -71,7 +76,9 @@ impl<T: Clone> Handles<T> {
     pub(crate) fn drain(&self) -> Vec<T> {
         let mut slab = self.slab();
         slab.free.clear();
-        slab.slots.drain(..).filter_map(|slot| slot.value).collect()
+        let left: Vec<T> = slab.slots.drain(..).filter_map(|slot| slot.value).collect();
+        self.open.add(-(left.len() as i64));
+        left
     }
 
     fn slab(&self) -> MutexGuard<'_, Slab<T>> {
@@ -98,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_number_that_was_released_names_nothing() {
-        let handles = Handles::new();
+        let handles = Handles::new(Gauge::default());
         let a = handles.insert("a");
         let b = handles.insert("b");
         assert_eq!(handles.remove(a).unwrap(), "a");
@@ -112,7 +119,9 @@ mod tests {
         assert_eq!(handles.get(c).unwrap(), "c");
         assert!(handles.get(999).is_err());
         assert_eq!(handles.all(), ["c", "b"]);
+        assert_eq!(handles.open.get(), 2);
         assert_eq!(handles.drain(), ["c", "b"]);
+        assert_eq!(handles.open.get(), 0);
         assert!(handles.get(b).is_err());
     }
 }

@@ -45,9 +45,10 @@ pub struct Mount {
 }
 
 /// Unmounts a [`Mount`] from another thread.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MountHandle {
     mounted: Mounted,
+    adapter: Arc<Adapter>,
 }
 
 impl Mount {
@@ -83,17 +84,21 @@ impl Mount {
 
     /// For unmounting from another thread.
     pub fn handle(&self) -> MountHandle {
-        MountHandle { mounted: self.mounted.clone() }
+        MountHandle { mounted: self.mounted.clone(), adapter: Arc::clone(&self.adapter) }
     }
 }
 
 impl MountHandle {
-    /// Unmounts. A mount that stays in use is detached: it disappears from the tree at once, and
-    /// [`Mount::run`] returns when its last user lets go.
+    /// Unmounts. A mount that stays in use is detached: what was written to it is flushed, it
+    /// disappears from the tree, and [`Mount::run`] returns when its last user lets go.
     ///
     /// # Errors
     /// As umount(2), with words.
     pub fn unmount(&self) -> Result<()> {
-        self.mounted.unmount()
+        self.mounted.unmount(|| {
+            if let Err(error) = self.adapter.sync_all() {
+                tracing::error!("not all that was written could be flushed: {error}");
+            }
+        })
     }
 }

@@ -148,8 +148,8 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
 }
 
 impl Mounted {
-    /// Unmounts; detaches if it stays in use for half a second.
-    pub(crate) fn unmount(&self) -> Result<()> {
+    /// Unmounts; if it stays in use for half a second, calls `busy` and detaches it.
+    pub(crate) fn unmount(&self, busy: impl FnOnce()) -> Result<()> {
         for _ in 0..BUSY_RETRIES {
             match plain(&self.path) {
                 Err(error) if error.errno() == Errno::EBUSY => {
@@ -159,6 +159,7 @@ impl Mounted {
             }
         }
         tracing::warn!("{} is in use: detaching it", self.path.display());
+        busy();
         detach(&self.path)
     }
 }

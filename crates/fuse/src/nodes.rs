@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use saker_runtime::telemetry::Gauge;
 use saker_types::limits::COMPONENTS_MAX;
 use saker_types::wire::Entry;
 use saker_types::{Attr, Errno, Error, InodeId, Locator, ROOT, Result};
@@ -16,6 +17,8 @@ const SHARDS: usize = 64;
 /// The table. All methods may be called from many threads.
 pub(crate) struct Nodes {
     shards: [Mutex<HashMap<InodeId, Node>>; SHARDS],
+    /// Inodes held, besides the root.
+    held: Gauge,
 }
 
 struct Node {
@@ -28,7 +31,9 @@ struct Node {
     cached: Option<DataVersion>,
 }
 
-/// Which data a file holds: grows with each change of it.
+/// Which data a file holds: grows with each change of it. Only of files whose data is in their
+/// row, where version and data change together. Chunks can change after the version: an append
+/// has the owner grow the file before the data reaches the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataVersion {
     data_version: u64,
@@ -38,17 +43,17 @@ pub(crate) struct DataVersion {
 }
 
 impl DataVersion {
-    /// The version that an open saw.
-    pub(crate) fn of(attr: &Attr) -> DataVersion {
+    /// The version that an open saw; `None` where it says nothing.
+    pub(crate) fn of(attr: &Attr) -> Option<DataVersion> {
         let Attr { data_version, truncate_gen, size, mtime_ns, .. } = *attr;
-        DataVersion { data_version, truncate_gen, size, mtime_ns }
+        (!attr.chunked).then_some(DataVersion { data_version, truncate_gen, size, mtime_ns })
     }
 }
 
 impl Nodes {
-    /// A table with the root, which is never forgotten.
-    pub(crate) fn new() -> Nodes {
-        let nodes = Nodes { shards: std::array::from_fn(|_| Mutex::default()) };
+    /// A table with the root, which is never forgotten. `held` counts the others.
+    pub(crate) fn new(held: Gauge) -> Nodes {
+        let nodes = Nodes { shards: std::array::from_fn(|_| Mutex::default()), held };
         let root = Node { loc: Locator::root(), mode: 0o040_755, lookups: 1, cached: None };
         nodes.shard(ROOT).insert(ROOT, root);
         nodes
@@ -75,7 +80,10 @@ impl Nodes {
     /// [`Nodes::hold`] for an item of a listing.
     pub(crate) fn hold_as(&self, loc: &Locator, id: InodeId, mode: u32) {
         let mut shard = self.shard(id);
-        let fresh = || Node { loc: owned(loc), mode, lookups: 0, cached: None };
+        let fresh = || {
+            self.held.add(1);
+            Node { loc: owned(loc), mode, lookups: 0, cached: None }
+        };
         let node = shard.entry(id).or_insert_with(fresh);
         node.lookups += 1;
         node.put(loc, mode);
@@ -98,10 +106,10 @@ impl Nodes {
     /// A file is opened at `version`: may the kernel keep the pages it has? If not, it will drop
     /// them before the open returns, and [`Nodes::filled`] tells when that is done. Until then
     /// no other open may keep them either: it could return before they are dropped.
-    pub(crate) fn keep_pages(&self, id: InodeId, version: DataVersion) -> bool {
+    pub(crate) fn keep_pages(&self, id: InodeId, version: Option<DataVersion>) -> bool {
         let mut shard = self.shard(id);
         let Some(node) = shard.get_mut(&id) else { return false };
-        let keep = node.cached == Some(version);
+        let keep = version.is_some() && node.cached == version;
         if !keep {
             node.cached = None;
         }
@@ -110,9 +118,9 @@ impl Nodes {
 
     /// A request came through a handle whose open at `version` kept no pages: those that the
     /// kernel has now were read after that open.
-    pub(crate) fn filled(&self, id: InodeId, version: DataVersion) {
+    pub(crate) fn filled(&self, id: InodeId, version: Option<DataVersion>) {
         if let Some(node) = self.shard(id).get_mut(&id) {
-            node.cached = Some(version);
+            node.cached = version;
         }
     }
 
@@ -126,6 +134,7 @@ impl Nodes {
             node.lookups = node.lookups.saturating_sub(count);
             if node.lookups == 0 {
                 shard.remove(&id);
+                self.held.add(-1);
             }
         }
     }
@@ -149,12 +158,6 @@ impl Nodes {
         }
         chain.reverse();
         Ok(chain)
-    }
-
-    /// Inodes held, the root included.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
     fn shard(&self, id: InodeId) -> MutexGuard<'_, HashMap<InodeId, Node>> {
@@ -195,7 +198,7 @@ mod tests {
 
     #[test]
     fn inodes_stay_until_all_references_are_given_back() {
-        let nodes = Nodes::new();
+        let nodes = Nodes::new(Gauge::default());
         for _ in 0..3 {
             nodes.hold(&entry(1, "a", 10));
         }
@@ -207,23 +210,23 @@ mod tests {
         assert_eq!(nodes.mode(10), 0);
         nodes.forget(10, 5);
         nodes.forget(ROOT, u64::MAX);
-        assert_eq!(nodes.len(), 1);
+        assert_eq!(nodes.held.get(), 0);
         assert_eq!(nodes.locate(ROOT).unwrap(), Locator::root());
     }
 
     #[test]
     fn forgetting_more_than_was_held_does_not_wrap() {
-        let nodes = Nodes::new();
+        let nodes = Nodes::new(Gauge::default());
         nodes.hold(&entry(1, "a", 10));
         nodes.forget(10, 9);
         nodes.hold(&entry(1, "a", 10));
         nodes.forget(10, 1);
-        assert_eq!(nodes.len(), 1);
+        assert_eq!(nodes.held.get(), 0);
     }
 
     #[test]
     fn chains_follow_moves() {
-        let nodes = Nodes::new();
+        let nodes = Nodes::new(Gauge::default());
         nodes.hold(&entry(1, "a", 10));
         nodes.hold(&entry(10, "b", 20));
         nodes.hold(&entry(20, "c", 30));
@@ -244,15 +247,15 @@ mod tests {
 
     #[test]
     fn what_is_not_held_is_not_added_by_news_of_it() {
-        let nodes = Nodes::new();
+        let nodes = Nodes::new(Gauge::default());
         nodes.refresh(&entry(1, "a", 10));
         nodes.moved(&entry(1, "a", 10).loc);
-        assert_eq!(nodes.len(), 1);
+        assert_eq!(nodes.held.get(), 0);
     }
 
     #[test]
     fn pages_are_kept_only_when_they_were_read_at_this_version() {
-        let nodes = Nodes::new();
+        let nodes = Nodes::new(Gauge::default());
         nodes.hold(&entry(1, "f", 10));
         let version = |n| DataVersion::of(&Attr { data_version: n, ..Attr::default() });
         assert!(!nodes.keep_pages(10, version(1)), "nothing is known");
@@ -261,6 +264,8 @@ mod tests {
         assert!(nodes.keep_pages(10, version(1)));
         assert!(!nodes.keep_pages(10, version(2)));
         assert!(!nodes.keep_pages(10, version(1)), "the pages are on their way out");
+        nodes.filled(10, None);
+        assert!(!nodes.keep_pages(10, None), "chunks tell nothing");
         nodes.filled(10, version(2));
         nodes.forget(10, 1);
         nodes.hold(&entry(1, "f", 10));
@@ -272,7 +277,7 @@ mod tests {
         let frame = Bytes::from(vec![b'x'; 1 << 16]);
         let mut e = entry(1, "", 10);
         e.loc.name = frame.slice(0..3);
-        let nodes = Nodes::new();
+        let nodes = Nodes::new(Gauge::default());
         nodes.hold(&e);
         assert_eq!(nodes.locate(10).unwrap().name, "xxx");
         drop(e);
@@ -281,7 +286,7 @@ mod tests {
 
     #[test]
     fn counts_are_exact_under_contention() {
-        let nodes = std::sync::Arc::new(Nodes::new());
+        let nodes = std::sync::Arc::new(Nodes::new(Gauge::default()));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let nodes = std::sync::Arc::clone(&nodes);

@@ -150,7 +150,7 @@ impl Served {
 
     fn stop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            self.mounted.unmount().unwrap();
+            self.mounted.unmount(|| panic!("nobody uses it")).unwrap();
             thread.join().unwrap().unwrap();
         }
     }
@@ -248,7 +248,9 @@ fn a_busy_mount_is_detached_and_ends_with_its_last_user() {
     let open = fs::File::open(served.file(2)).unwrap();
     assert_eq!(mount::unmount(served.path(), false).unwrap_err().errno(), Errno::EBUSY);
     let mounted = served.mounted.clone();
-    mounted.unmount().unwrap();
+    let mut told = false;
+    mounted.unmount(|| told = true).unwrap();
+    assert!(told);
     assert!(!served.thread.as_ref().unwrap().is_finished());
     assert_eq!(open.metadata().unwrap().len(), content(2).len() as u64, "still served");
     drop(open);

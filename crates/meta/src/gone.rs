@@ -85,6 +85,11 @@ impl Shard {
         let ids = self.leases.expired(self.hub.now());
         let mut chunked = Vec::new();
         for id in ids {
+            if self.not_busy(id).is_err() {
+                // A cut or spill of the orphan is under way.
+                self.leases.start(id, self.hub.now());
+                continue;
+            }
             match self.gone(id) {
                 Ok(Some(gone)) if gone.orphan.as_ref().is_some_and(|inode| inode.attr.chunked) => {
                     chunked.push(id);

@@ -12,6 +12,7 @@ use saker_engine::journal::{Journal, JournalConfig, Kind};
 use saker_engine::sessions::Sessions;
 use saker_engine::{Db, Table};
 use saker_runtime::fs::Dir;
+use saker_runtime::time::Time;
 use saker_types::change::{Decision, Prepared, Record, StoreJob, What, table};
 use saker_types::{ClusterMap, Errno, FileKind, Inode, InodeId, NodeId, ROOT, ShardNo, TxnId};
 
@@ -66,12 +67,31 @@ pub enum StartError {
 }
 
 /// Opens a shard and brings it to where it was.
+///
+/// # Errors
+/// What keeps it from starting.
 pub fn open(home: Home, map: Arc<ClusterMap>) -> Result<Rc<RefCell<Shard>>, StartError> {
+    open_at(home, map, saker_runtime::time::now(), saker_runtime::time::wall_ns())
+}
+
+/// [`open`], for whoever has a clock of its own.
+///
+/// # Errors
+/// As there.
+pub fn open_at(
+    home: Home,
+    map: Arc<ClusterMap>,
+    now: Time,
+    wall_ns: i64,
+) -> Result<Rc<RefCell<Shard>>, StartError> {
     let uuid: [u8; 16] =
         map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
     let mut db = Db::open(home.table)?;
     let mut volatile = Volatile::default();
-    let config = JournalConfig::new(uuid, u32::from(home.no));
+    let config = JournalConfig {
+        segment_bytes: home.limits.segment_bytes,
+        ..JournalConfig::new(uuid, u32::from(home.no))
+    };
     let marker = db.marker();
     let journal = Journal::open(home.journal, config, marker, &mut |_, kind, payload| {
         let record = Record::decode(payload).map_err(|e| e.to_string())?;
@@ -88,7 +108,7 @@ pub fn open(home: Home, map: Arc<ClusterMap>) -> Result<Rc<RefCell<Shard>>, Star
     let shard = Shard::new(Parts { no, map, journal, db, limits, metrics, volatile });
     {
         let mut s = shard.borrow_mut();
-        s.hub.begin(saker_runtime::time::now(), saker_runtime::time::wall_ns());
+        s.hub.begin(now, wall_ns);
         for (txn, parts) in prepared {
             parts.into_iter().for_each(|part| s.restore_prepared(part));
             s.ask_when_in_doubt(txn);

@@ -48,6 +48,8 @@ pub struct Found {
     pub anchor_id: InodeId,
     /// What the owner said.
     pub dentry: Dentry,
+    /// Invalidations that the replica had served then: after another one it is asked again.
+    pub invalidations: u64,
 }
 
 /// Why an attempt did not end in an answer.

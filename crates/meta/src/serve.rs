@@ -77,6 +77,7 @@ fn run_worker(
             overlay_bytes: config.overlay_bytes,
             inodes: config.inodes,
             replica: config.replica,
+            ..Limits::default()
         },
         metrics,
     };

@@ -40,6 +40,8 @@ const IDS_PER_RESERVATION: u64 = 1 << 16;
 pub struct Limits {
     /// Bytes of changed rows in memory before a checkpoint writes them to the table.
     pub overlay_bytes: u64,
+    /// Bytes by which the journal's files are allocated ahead.
+    pub segment_bytes: u64,
     /// Decoded inodes kept.
     pub inodes: usize,
     /// Entries of the namespace replica kept.
@@ -48,7 +50,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { overlay_bytes: 64 << 20, inodes: 65_536, replica: 1 << 20 }
+        Limits {
+            overlay_bytes: 64 << 20,
+            segment_bytes: 64 << 20,
+            inodes: 65_536,
+            replica: 1 << 20,
+        }
     }
 }
 
@@ -272,13 +279,22 @@ impl Shard {
 
     /// Answers a request; the result of a mutation becomes part of the batch's record.
     pub(crate) fn finish(&mut self, rq: &Rq, result: Result<Bytes, Error>) {
-        let Some(ctx) = rq.mutation() else { return self.send(rq.from, &result) };
-        let (session, seq) = (ctx.session, ctx.seq);
+        match rq.mutation() {
+            Some(ctx) => self.finish_mutation(ctx.session, ctx.seq, result),
+            None => self.send(rq.from, &result),
+        }
+    }
+
+    /// Answers whoever waits for a mutation.
+    pub(crate) fn finish_mutation(&mut self, session: u64, seq: u64, result: Result<Bytes, Error>) {
         let waiters = match &result {
             Ok(body) => {
-                let ack = self.sessions.ack(session);
-                let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
-                self.log_change(What::Result(stored));
+                // A session that ended meanwhile must not come back when the journal is replayed.
+                if self.sessions.knows(session) {
+                    let ack = self.sessions.ack(session);
+                    let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
+                    self.log_change(What::Result(stored));
+                }
                 self.sessions.finish(session, seq, 0, body.clone())
             }
             Err(e) if e.class == 0 => {

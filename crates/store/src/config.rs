@@ -20,11 +20,11 @@ pub struct Config {
     /// Bytes of disk that the segments may take; unset: what the disk has.
     #[serde(default)]
     pub capacity_bytes: Option<u64>,
-    /// Threads that answer requests.
+    /// Threads that answer requests; several, since a handler may wait for a flush.
     #[serde(default = "threads_default")]
     pub threads: usize,
 }
 
 fn threads_default() -> usize {
-    2
+    4
 }

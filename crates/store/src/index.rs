@@ -9,9 +9,8 @@
 //! ([`WriteGuard`], [`ExclusiveGuard`]). Reads never wait for either.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use prost::Message;
@@ -23,10 +22,13 @@ use crate::extent::{Chunk, Extent};
 use crate::segment::{Segment, Segments, locked};
 
 mod checkpoint;
+mod evict;
+mod guards;
 mod list;
 mod rows;
 
 pub use checkpoint::{Commit, open_saved};
+pub use guards::{ExclusiveGuard, WriteGuard};
 pub use rows::Saved;
 
 /// Parts of the index in memory that are locked apart.
@@ -34,8 +36,6 @@ const SHARDS: usize = 64;
 /// What an entry costs besides its extents, estimated.
 const CHUNK_OVERHEAD_BYTES: usize = 160;
 const EXTENT_BYTES: usize = size_of::<Extent>();
-/// Entries looked at in one go when memory is to be freed.
-const EVICT_STEP: usize = 16;
 /// "No row of the table is void."
 const NOTHING_VOID: u64 = u64::MAX;
 
@@ -54,6 +54,8 @@ pub struct Index {
     dirty: AtomicUsize,
     chunks: AtomicI64,
     shard_bytes_max: usize,
+    /// Some shard has far more in memory than it may, for want of a checkpoint.
+    pressed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -139,6 +141,7 @@ impl Index {
             saved: Mutex::new(saved),
             dirty: AtomicUsize::new(0),
             shard_bytes_max: cache_bytes / SHARDS,
+            pressed: AtomicBool::new(false),
         }
     }
 
@@ -155,49 +158,6 @@ impl Index {
     /// Rows that the next checkpoint has to write.
     pub fn dirty_rows(&self) -> usize {
         self.dirty.load(Ordering::Relaxed)
-    }
-
-    /// Joins the writers of an inode, once nobody has it alone.
-    ///
-    /// # Errors
-    /// ESTALE when a truncation newer than `truncate_gen` is known.
-    pub fn begin_write(&self, id: InodeId, truncate_gen: u64) -> Result<WriteGuard<'_>> {
-        let shard = self.shard(id);
-        let mut state = locked(&shard.state);
-        loop {
-            let inode = self.inode(&mut state, id)?;
-            if !inode.exclusive {
-                if truncate_gen < inode.truncate_gen {
-                    let text = format!("inode {id} was truncated since");
-                    return Err(Error::new(Errno::ESTALE).with_text(text));
-                }
-                inode.writers += 1;
-                return Ok(WriteGuard { index: self, id });
-            }
-            state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Waits until the inode has no writers, and keeps new ones away.
-    ///
-    /// # Errors
-    /// The table's.
-    pub fn begin_exclusive(&self, id: InodeId) -> Result<ExclusiveGuard<'_>> {
-        let shard = self.shard(id);
-        let mut state = locked(&shard.state);
-        loop {
-            let inode = self.inode(&mut state, id)?;
-            if !inode.exclusive {
-                inode.exclusive = true;
-                break;
-            }
-            state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        let guard = ExclusiveGuard { index: self, id };
-        while state.inodes.get(&id).is_some_and(|inode| inode.writers > 0) {
-            state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        Ok(guard)
     }
 
     /// Adds an extent to a chunk.
@@ -401,48 +361,6 @@ impl Index {
         }
     }
 
-    /// Takes entries that the table has out of memory while there are too many. Goes around,
-    /// and spares once what was used since it last came by.
-    fn evict(&self, state: &mut State) {
-        if state.bytes <= self.shard_bytes_max {
-            return;
-        }
-        let hand = state.hand;
-        let mut next = (0, 0);
-        let mut victims = Vec::new();
-        let step = state.chunks.range_mut((Bound::Excluded(hand), Bound::Unbounded));
-        for (key, cached) in step.take(EVICT_STEP) {
-            next = *key;
-            let void = |inode: &Inode| key.1 >= inode.void_from;
-            let pinned = cached.dirty
-                || cached.writing
-                || std::mem::take(&mut cached.used)
-                || state.inodes.get(&key.0).is_some_and(void);
-            if !pinned {
-                victims.push(*key);
-            }
-        }
-        state.hand = next;
-        for key in victims {
-            if let Some(cached) = state.chunks.remove(&key) {
-                state.bytes -= bytes_of(&cached.chunk);
-            }
-            if state.inodes.get(&key.0).is_some_and(Inode::is_evictable) {
-                state.inodes.remove(&key.0);
-                state.bytes -= CHUNK_OVERHEAD_BYTES;
-            }
-        }
-        if next == (0, 0) {
-            // Inodes without a chunk in memory go when the hand has come round.
-            let before = state.inodes.len();
-            let State { inodes, chunks, .. } = state;
-            inodes.retain(|id, inode| {
-                !inode.is_evictable() || chunks.range((*id, 0)..=(*id, u64::MAX)).next().is_some()
-            });
-            state.bytes -= (before - state.inodes.len()) * CHUNK_OVERHEAD_BYTES;
-        }
-    }
-
     /// Calls `f` with the table's chunks of an inode, from an index to another (exclusive).
     fn scan_chunks(
         &self,
@@ -476,39 +394,4 @@ fn bytes_of(chunk: &Chunk) -> usize {
 
 fn encoded(message: &impl Message) -> Bytes {
     Bytes::from(message.encode_to_vec())
-}
-
-/// One of the writers of an inode.
-pub struct WriteGuard<'a> {
-    index: &'a Index,
-    id: InodeId,
-}
-
-impl Drop for WriteGuard<'_> {
-    fn drop(&mut self) {
-        let shard = self.index.shard(self.id);
-        let mut state = locked(&shard.state);
-        if let Some(inode) = state.inodes.get_mut(&self.id) {
-            inode.writers -= 1;
-            if inode.writers == 0 && inode.exclusive {
-                shard.idle.notify_all();
-            }
-        }
-    }
-}
-
-/// The only one to change an inode's chunks.
-pub struct ExclusiveGuard<'a> {
-    index: &'a Index,
-    id: InodeId,
-}
-
-impl Drop for ExclusiveGuard<'_> {
-    fn drop(&mut self) {
-        let shard = self.index.shard(self.id);
-        if let Some(inode) = locked(&shard.state).inodes.get_mut(&self.id) {
-            inode.exclusive = false;
-        }
-        shard.idle.notify_all();
-    }
 }

@@ -12,6 +12,8 @@
 //! block whose checksum does not match is an error, never data; a segment's file is removed only
 //! when neither the index nor the table refers to it.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod compact;
 pub mod config;
 pub mod extent;
@@ -33,6 +35,7 @@ pub use config::Config;
 pub use format::Identity;
 pub use log::{Space, SpaceFn};
 pub use serve::serve;
+pub use service::StoreService;
 pub use store::{Options, Store};
 
 #[cfg(test)]

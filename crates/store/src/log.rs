@@ -16,12 +16,13 @@ use saker_runtime::telemetry::Counter;
 use crate::format::{self, Place, RECORD_ALIGN_BYTES, Record, SEGMENT_HEADER_BYTES, Seal};
 use crate::segment::{Segment, Segments, locked};
 
+mod flush;
+mod room;
+
+use flush::Flush;
+
 /// The end of each segment that only truncations and deletions may use.
 const CONTROL_BYTES: u32 = 16 << 10;
-/// Disk space left to the index and to others: at most this, and at most this part of the disk.
-const HEADROOM_BYTES_MAX: u64 = 256 << 20;
-const HEADROOM_PART: u64 = 16;
-
 /// Capacity of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
@@ -92,16 +93,6 @@ struct State {
     records: u64,
 }
 
-/// Flushes are numbered; a caller is served by the first that starts after it came.
-#[derive(Default)]
-struct Flush {
-    started: u64,
-    finished: u64,
-    running: bool,
-    /// Number and error of the last flush that failed.
-    failed: Option<(u64, String)>,
-}
-
 /// Where the log stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
@@ -143,16 +134,6 @@ pub struct Draft<'a> {
 thread_local! {
     /// Header and payload of the record being written; kept, for its memory.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// What of the disk is free for segments.
-fn usable_bytes(space: &Space) -> u64 {
-    let headroom = HEADROOM_BYTES_MAX.min(space.capacity_bytes / HEADROOM_PART);
-    space.free_bytes.saturating_sub(headroom)
-}
-
-fn no_space(text: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::StorageFull, text.to_owned())
 }
 
 impl Log {
@@ -288,158 +269,14 @@ impl Log {
         Ok(state)
     }
 
-    /// Is there room for so many more segments?
-    fn check_room(&self, segments: u64) -> io::Result<()> {
-        let need = segments * u64::from(self.config.segment_bytes);
-        let space = (self.config.space)()?;
-        if self.unused_bytes() < need {
-            return Err(no_space("the store is full"));
-        }
-        if usable_bytes(&space) < need {
-            return Err(no_space("the disk is full"));
-        }
-        Ok(())
-    }
-
-    /// What the segments do not take of their capacity.
-    fn unused_bytes(&self) -> u64 {
-        self.config.capacity_bytes.saturating_sub(self.segments.disk_bytes())
-    }
-
-    /// Bytes of records that may be written before data is refused.
-    pub fn room_bytes(&self, space: &Space) -> u64 {
-        let segment_bytes = u64::from(self.config.segment_bytes);
-        let more = self.unused_bytes().min(usable_bytes(space)) / segment_bytes;
-        if self.low.load(Ordering::Acquire) && more == 0 {
-            return 0;
-        }
-        let state = self.state();
-        let active = match &state.active {
-            Some(_) => u64::from(self.config.segment_bytes.saturating_sub(state.tail)),
-            None => 0,
-        };
-        let made = u64::from(state.spare.is_some());
-        (more.saturating_sub(1) + made) * segment_bytes + active
-    }
-
-    /// Whether compaction should try harder: new data would soon find no room.
-    pub fn is_short_of_space(&self) -> bool {
-        self.low.load(Ordering::Acquire) || self.check_room(3).is_err()
-    }
-
     /// Makes the next segment in advance once the active one is half full.
     pub fn prepare(&self) {
         let state = self.state();
         let half_full = state.tail > self.config.segment_bytes / 2;
-        if half_full && state.active.is_some() && state.spare.is_none() && !state.making.is_some() {
+        if half_full && state.active.is_some() && state.spare.is_none() && state.making.is_none() {
             // A write that needs the segment will meet the same error, and return it.
             drop(self.make_spare(state, Purpose::Data));
         }
-    }
-
-    fn poison(&self, segment: &Segment, what: &str, error: &io::Error) {
-        if segment.poison() {
-            let (dir, name) = (self.segments.label(), segment.name());
-            tracing::error!("{dir}/{name}: {what} failed: {error}; it is not written any more");
-            locked(&self.poisoned).push(segment.no);
-        }
-    }
-
-    /// Poisoned segments that must be emptied.
-    pub fn poisoned(&self) -> Vec<u32> {
-        locked(&self.poisoned).clone()
-    }
-
-    /// The data of a poisoned segment is safe elsewhere; the segment is gone.
-    pub fn retire(&self, no: u32) {
-        locked(&self.poisoned).retain(|n| *n != no);
-        locked(&self.unsynced).remove(&no);
-    }
-
-    /// A segment of an earlier run whose records may not be durable.
-    pub fn distrust(&self, segment: &Arc<Segment>) {
-        segment.reserved.fetch_add(1, Ordering::AcqRel);
-        segment.written.fetch_add(1, Ordering::AcqRel);
-        locked(&self.unsynced).insert(segment.no, segment.clone());
-    }
-
-    /// Makes every record durable whose append returned before this call. Callers that come
-    /// while a flush runs share the next one.
-    ///
-    /// # Errors
-    /// The flush's; also while data of a segment that failed earlier is not safe elsewhere.
-    pub fn sync(&self) -> io::Result<()> {
-        let mut flush = locked(&self.flush);
-        let mine = flush.started + 1;
-        loop {
-            if flush.finished >= mine {
-                return match &flush.failed {
-                    Some((number, text)) if *number >= mine => Err(io::Error::other(text.clone())),
-                    _ => Ok(()),
-                };
-            }
-            if flush.running {
-                flush = self.flushed.wait(flush).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            flush.running = true;
-            flush.started += 1;
-            let number = flush.started;
-            drop(flush);
-            let result = self.flush_now();
-            flush = locked(&self.flush);
-            flush.running = false;
-            flush.finished = number;
-            if let Err(error) = &result {
-                flush.failed = Some((number, error.to_string()));
-            }
-            self.flushed.notify_all();
-        }
-    }
-
-    fn flush_now(&self) -> io::Result<()> {
-        let low = self.state().low_water().next_seq_durable;
-        self.flush_healthy()?;
-        if let Some(no) = locked(&self.poisoned).first() {
-            let name = crate::segment::name_of(*no);
-            return Err(io::Error::other(format!("{name} failed; its data is being moved")));
-        }
-        self.durable_seq.fetch_max(low, Ordering::AcqRel);
-        Ok(())
-    }
-
-    /// Flushes all segments but the poisoned ones.
-    ///
-    /// # Errors
-    /// The first flush's that fails; its segment is poisoned.
-    pub fn flush_healthy(&self) -> io::Result<()> {
-        let segments: Vec<_> = locked(&self.unsynced).values().cloned().collect();
-        let mut result = Ok(());
-        for segment in segments {
-            if segment.poisoned.load(Ordering::Acquire) {
-                continue;
-            }
-            let sealed = segment.sealed.load(Ordering::Acquire) && segment.is_quiet();
-            let written = segment.written.load(Ordering::Acquire);
-            if written != segment.synced.load(Ordering::Acquire) {
-                self.flushes.inc();
-                let synced = self.segments.open(&segment).and_then(|(file, _)| file.sync());
-                if let Err(error) = synced {
-                    if self.segments.get(segment.no).is_none() {
-                        // Removed meanwhile: nothing refers to it any more.
-                        continue;
-                    }
-                    self.poison(&segment, "flush", &error);
-                    result = Err(error);
-                    continue;
-                }
-                segment.synced.store(written, Ordering::Release);
-            }
-            if sealed {
-                locked(&self.unsynced).remove(&segment.no);
-            }
-        }
-        result
     }
 
     /// Where a scan must start, now. Bytes and records are counted from here.

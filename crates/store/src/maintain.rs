@@ -32,6 +32,8 @@ pub struct Maintenance {
     wake: Mutex<Wake>,
     woken: Condvar,
     checkpoint: Mutex<LastCheckpoint>,
+    /// Who takes a checkpoint because too much is dirty.
+    turn: Mutex<()>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The last failure that was logged.
     logged: Mutex<String>,
@@ -141,8 +143,14 @@ impl Store {
 
     /// Keeps the index in memory bounded.
     pub(crate) fn limit_dirty(&self) -> Result<()> {
-        let over = self.index.dirty_rows() >= DIRTY_ROWS_LIMIT;
-        if over { self.checkpoint() } else { Ok(()) }
+        let over = || self.index.dirty_rows() >= DIRTY_ROWS_LIMIT;
+        if !over() && !self.index.take_pressed() {
+            return Ok(());
+        }
+        let pressed = !over();
+        let _turn = locked(&self.maintenance.turn);
+        // Whoever had the turn before has done it for all.
+        if pressed || over() { self.checkpoint() } else { Ok(()) }
     }
 
     /// Brings the table up to date, so that a start has little to replay, and removes the

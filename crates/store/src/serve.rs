@@ -15,8 +15,6 @@ use saker_runtime::telemetry::{Registry, serve_http};
 use saker_types::NodeId;
 
 use crate::format::hex;
-use crate::format::hex;
-use crate::identity;
 use crate::identity;
 use crate::service::StoreService;
 use crate::{Config, Identity, Options, Space, SpaceFn, Store};

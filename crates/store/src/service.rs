@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_rpc::frame::Frame;
-use saker_rpc::hello::PeerHello;
-use saker_rpc::service::Service;
+use saker_rpc::{Frame, PeerHello, Service};
 use saker_types::wire::{
     ChunkDeleteReq, ChunkListReq, ChunkReadReply, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq,
     Empty, Op,
@@ -32,15 +30,6 @@ fn decode<M: Message + Default>(body: &[u8]) -> Result<M> {
 
 fn only(message: &impl Message) -> Answer {
     (message.encode_to_vec().into(), Bytes::new())
-}
-
-impl Service for StoreService {
-    fn handle(&self, _peer: &PeerHello, frame: Frame) -> Frame {
-        match self.answer(frame.op, &frame.body, &frame.payload) {
-            Ok((body, payload)) => frame.reply(0, body, payload),
-            Err(e) => frame.reply(e.errno().0, e.encode_to_vec().into(), Bytes::new()),
-        }
-    }
 }
 
 impl StoreService {
@@ -70,6 +59,18 @@ impl StoreService {
             _ => {
                 let text = format!("operation {op} is none of a store's");
                 Err(Error::of_class(Class::Fatal, Errno::ENOSYS).with_text(text))
+            }
+        }
+    }
+}
+
+impl Service for StoreService {
+    fn handle(&self, _peer: &PeerHello, frame: Frame) -> Frame {
+        match self.answer(frame.op, &frame.body, &frame.payload) {
+            Ok((body, payload)) => frame.reply(0, body, payload),
+            Err(error) => {
+                let body = error.encode_to_vec().into();
+                frame.reply(error.errno().0, body, Bytes::new())
             }
         }
     }

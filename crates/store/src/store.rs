@@ -85,6 +85,12 @@ pub(crate) fn io_error(what: &str, error: &io::Error) -> Error {
     Error::new(errno).with_text(format!("{what}: {error}"))
 }
 
+/// Keeps other processes out of a data directory; the same handle may do so again.
+pub(crate) fn lock(dir: &dyn Dir) -> Result<()> {
+    dir.lock()
+        .map_err(|e| Error::new(Errno::EBUSY).with_text(format!("{} is in use: {e}", dir.label())))
+}
+
 fn invalid(text: impl Into<String>) -> Error {
     Error::new(Errno::EINVAL).with_text(text)
 }
@@ -102,9 +108,7 @@ impl Store {
         identity: Identity,
         options: Options,
     ) -> Result<Arc<Store>> {
-        dir.lock().map_err(|e| {
-            Error::new(Errno::EBUSY).with_text(format!("{}: lock: {e}", dir.label()))
-        })?;
+        lock(&*dir)?;
         let segments = dir.sub_dir("segments").map_err(|e| io_error("segments", &e))?;
         let metrics = Metrics::new(&options.registry);
         let recovered = recover::recover(segments, table, identity, &options, &metrics)?;

@@ -276,6 +276,9 @@ impl<T: Target> Runner<T> {
                 ));
             }
         }
+        if is_dir && model.nlink == 0 {
+            return Ok(()); // removed: its times mean nothing
+        }
         let before = self.seen.get(&model.ino);
         let old = |pick: fn(&Stat<Time>) -> Time, real: fn(&Stat<i64>) -> i64| {
             before.map(|(m, r)| (pick(m), real(r)))

@@ -233,9 +233,6 @@ impl Generator {
     /// A place in a file: mostly in its row, sometimes in chunks, seldom in the second or third.
     fn offset(&mut self) -> u64 {
         let draw = self.rng.any();
-        if std::env::var_os("SAKER_SMALL").is_some() {
-            return draw % 2000;
-        }
         match self.rng.below(100) {
             0..40 => 0,
             40..70 => draw % 4096,
@@ -248,9 +245,6 @@ impl Generator {
 
     fn len(&mut self) -> usize {
         let draw = self.rng.any() as usize;
-        if std::env::var_os("SAKER_SMALL").is_some() {
-            return draw % 200;
-        }
         match self.rng.below(100) {
             0..5 => 0,
             5..60 => 1 + draw % 600,

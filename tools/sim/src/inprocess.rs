@@ -78,7 +78,13 @@ impl InProcess {
     }
 
     fn store(&mut self, n: u32, listen: SocketAddr, http: SocketAddr) {
-        let _ = (n, listen, http);
+        let config = toml(&format!(
+            "n = {n}\ndata_dir = {:?}\nlisten = \"{listen}\"\nhttp = \"{http}\"\n\
+             coordinator = \"{}\"\n",
+            self.dir.path().join(format!("store-{n}")),
+            self.coordinator
+        ));
+        self.run("store", move |stop| saker_store::serve(config, stop));
     }
 
     fn run<F>(&mut self, name: &str, serve: F)

@@ -4,6 +4,7 @@
 // Tests watch real processes: the clock and the files here are the machine's.
 #![allow(clippy::disallowed_methods)]
 
+pub mod bench;
 pub mod cluster;
 pub mod compare;
 pub mod copier;

@@ -90,7 +90,14 @@ impl LibFs {
                     (at.path.len() - 1, fs.readlink(who, &at).await?)
                 }
                 Err(error) if error.is(Class::Symlink) => {
-                    (error.component as usize, error.target.clone())
+                    let component = error.component as usize;
+                    let mut target = error.target.clone();
+                    if target.is_empty() {
+                        let path = at.path[..=component].to_vec();
+                        let link = wire::At { anchor: at.anchor.clone(), path };
+                        target = fs.readlink(who, &link).await?;
+                    }
+                    (component, target)
                 }
                 // Whatever it is, the operation itself will say so.
                 Ok(_) | Err(_) => return Ok(at),

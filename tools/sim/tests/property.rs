@@ -56,7 +56,7 @@ impl Target for Unlinkless {
 
 #[test]
 fn in_process() {
-    let cluster = saker_sim::inprocess::InProcess::start(4, 0);
+    let cluster = saker_sim::inprocess::InProcess::start(4, 2);
     let clients: Vec<_> = (0..CLIENTS).map(|_| cluster.connect()).collect();
     let (seeds, steps) = settings::runs(20, 540);
     let mut total = Report::default();

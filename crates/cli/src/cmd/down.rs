@@ -48,7 +48,8 @@ pub fn run(args: &Args) -> Outcome<u8> {
 pub fn stop_supervisor(dir: &ClusterDir) {
     if let Some(supervisor) = process::find_supervisor(dir) {
         supervisor.signal(Signal::TERM);
-        kill_after(&supervisor, "supervisor", PATIENCE);
+        // One in the foreground stops the cluster itself before it ends.
+        kill_after(&supervisor, "supervisor", 3 * PATIENCE);
     }
     process::remove_pid_file(&dir.supervisor_pid_file());
     // Describes a supervisor that is gone; it may never have been written.

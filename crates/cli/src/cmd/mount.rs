@@ -91,10 +91,13 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Runs `saker mount`.
 pub fn run(args: &Args) -> Outcome<u8> {
-    let mounted = if args.foreground { serve(args) } else { in_background(args) };
-    mounted.map_err(|failure| {
-        let code = if failure.code == 1 { MOUNT_FAILED } else { failure.code };
-        failure.with_code(code)
+    // Here, too, when another process will serve it: this one tells the user.
+    let options = MountOptions::parse(&args.options.join(","))
+        .map_err(|why| Failure::new("-o", why.text).with_code(MOUNT_USAGE))?;
+    let mounted = if args.foreground { serve(args, options) } else { in_background(args) };
+    mounted.map_err(|failure| match failure.code {
+        MOUNT_SYSTEM => failure,
+        _ => failure.with_code(MOUNT_FAILED),
     })
 }
 
@@ -134,13 +137,13 @@ pub fn run_umount(args: &UmountArgs) -> Outcome<u8> {
 }
 
 /// Serves the mount in this process.
-fn serve(args: &Args) -> Outcome<u8> {
+fn serve(args: &Args, options: MountOptions) -> Outcome<u8> {
     // Before any thread is started, so that all of them leave the signals to us.
     let signals = Signals::block().about("signals")?;
     telemetry::init();
     // SAFETY: the parent passes a descriptor for this process alone, and nobody else uses it.
     let ready = args.ready_fd.map(|fd| unsafe { std::fs::File::from_raw_fd(fd) });
-    let mount = match mount(args) {
+    let mount = match mount(args, options) {
         Ok(mount) => mount,
         Err(failure) => {
             tell(ready, &failure.to_string());
@@ -168,16 +171,14 @@ fn tell(ready: Option<std::fs::File>, text: &str) {
     }
 }
 
-fn mount(args: &Args) -> Outcome<Mount> {
-    let options = args.options.join(",");
-    let mut options = MountOptions::parse(&options)
-        .map_err(|why| Failure::usage("-o", why).with_code(MOUNT_USAGE))?;
+fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     let spec = spec(&args.cluster)?;
     options.fsname.get_or_insert(spec);
     // Nobody waits for a mount that `saker up` or systemd starts together with its cluster.
     let away = if args.ready_fd.is_some() { AWAY_MAX } else { PATIENCE };
     let session = session::connect_within(&args.cluster, ClientOptions::default(), away)?;
-    Mount::new(session.fs, &args.point, options).map_err(|why| mountpoint::explain(&args.point, &why))
+    Mount::new(session.fs, &args.point, options)
+        .map_err(|why| mountpoint::explain(&args.point, &why))
 }
 
 /// The source that mount(8) shows. Commands find the cluster of a path by it, and `mount -a` sees

@@ -105,9 +105,9 @@ fn from_map(map: &ClusterMap) -> Outcome<Cluster> {
             None => mnode.push(Mnode { n: shard.mnode, addr: vec![addr], http: unknown }),
         }
     }
-    let store = (0..).zip(&map.stores).map(|(n, store)| {
-        Ok(Store { n, addr: parse(&store.addr)?, http: unknown })
-    });
+    let store = (0..)
+        .zip(&map.stores)
+        .map(|(n, store)| Ok(Store { n, addr: parse(&store.addr)?, http: unknown }));
     Ok(Cluster {
         format: crate::layout::FORMAT,
         name: map.name.clone(),
@@ -209,6 +209,11 @@ fn print(status: &Status) {
         format::bytes(status.capacity_bytes),
     );
     for share in &status.mnodes {
-        println!("mnode {:>3}: {:>12} inodes {:>6.2} %", share.n, share.inodes, share.share * 100.0);
+        println!(
+            "mnode {:>3}: {:>12} inodes {:>6.2} %",
+            share.n,
+            share.inodes,
+            share.share * 100.0
+        );
     }
 }

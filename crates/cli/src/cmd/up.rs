@@ -13,7 +13,8 @@ use crate::layout::{Cluster, ClusterDir, Role, RoleId, Size};
 use crate::probe::Probe;
 use crate::process;
 use crate::signals::Signals;
-use crate::{mountpoint, ports, procfs, supervisor};
+use crate::ports::{self, Ports, Range};
+use crate::{mountpoint, procfs, supervisor};
 
 /// Start a cluster on this machine, or start again what is not running.
 ///
@@ -84,6 +85,7 @@ enum Tracker {
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A role that died this often before it served once will not serve.
 const HOPELESS_RESTARTS: u64 = 3;
+const COORDINATOR: RoleId = RoleId { role: Role::Coordinator, n: 0 };
 /// Files up to this size live in their inode row, bytes.
 const INLINE_MAX: u64 = saker_types::limits::INLINE_BYTES_MAX;
 
@@ -97,14 +99,22 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let lock = lock(&dir)?;
     let ports = ports::Lock::wait();
     let fresh = !dir.exists();
-    let cluster = settle(&dir, args)?;
-    refuse_taken_ports(&dir, &cluster)?;
+    let mut cluster = settle(&dir, args)?;
+    if leave_taken_ports(&dir, &mut cluster)? {
+        // The others learn the new places from it; without it they would use those they remember.
+        start_alone(&dir, &cluster, COORDINATOR)?;
+    }
     if let Some(signals) = signals {
         return foreground(&dir, &cluster, &signals, (lock, ports));
     }
-    let began = start(&dir, &cluster, args.no_supervise)?;
-    if let Err(failure) = wait_all(&dir, &cluster) {
-        if began == Began::Now {
+    let ran = cluster.roles().iter().any(|id| process::find_role(&dir, &cluster, *id).is_some());
+    let started = start(&dir, &cluster, args.no_supervise).and_then(|()| {
+        wait_bound(&cluster);
+        drop(ports);
+        wait_all(&dir, &cluster)
+    });
+    if let Err(failure) = started {
+        if !ran {
             // Leave no half of a cluster behind.
             down::stop_supervisor(&dir);
             down::stop_roles(&dir, &cluster)?;
@@ -184,42 +194,46 @@ fn new(args: &Args) -> Outcome<Cluster> {
     Cluster::plan("saker", size, replicas, INLINE_MAX)
 }
 
-/// A port of a role that does not run must be free, or somebody else has it.
-fn refuse_taken_ports(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
-    for id in cluster.roles() {
-        if process::find_role(dir, cluster, id).is_some() {
-            continue;
+/// A port of a role that does not run must be free, or somebody else has it. A cluster of which
+/// nothing runs moves on to other ports; of one that runs in part, the others know the old ones.
+/// Returns whether it moved.
+fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
+    let runs = |cluster: &Cluster, id| process::find_role(dir, cluster, id).is_some();
+    let known = cluster.clone();
+    let idle = known.roles().into_iter().filter(|id| !runs(&known, *id));
+    let addrs = idle.flat_map(|id| known.addrs(id).into_iter().map(move |addr| (id, addr)));
+    // A supervisor may have started it just now.
+    let taken: Vec<_> =
+        addrs.filter(|(id, addr)| !ports::is_free(addr.port()) && !runs(&known, *id)).collect();
+    let in_part = known.roles().into_iter().any(|id| runs(&known, id));
+    let all = known.roles().into_iter().flat_map(|id| known.addrs(id));
+    let mut others = Ports::except(all.map(|addr| addr.port()));
+    for (id, old) in &taken {
+        let who = procfs::listener_of(old.port());
+        let who = who.as_deref().unwrap_or("a process that you may not see");
+        let why = format!("port {} is taken by {who}", old.port());
+        if in_part {
+            let advice = "stop that, or this cluster (saker down), which then moves on";
+            return Err(Failure::new(id, format!("{why}; {advice}")));
         }
-        for addr in cluster.addrs(id) {
-            if !ports::is_free(addr.port()) {
-                let who = procfs::listener_of(addr.port())
-                    .unwrap_or_else(|| "a process that you may not see".to_owned());
-                let why = format!(
-                    "port {} is taken by {who}; stop that, or delete this cluster (saker down \
-                     --wipe) for one on other ports",
-                    addr.port()
-                );
-                return Err(Failure::new(id, why));
-            }
-        }
+        let new = others.take(Range::Moved)?;
+        println!("{id}: {why}; moved to {}", new.port());
+        cluster.move_addr(*old, new);
     }
-    Ok(())
+    if !taken.is_empty() {
+        dir.store(cluster)?;
+    }
+    Ok(!taken.is_empty())
 }
 
-/// Did this call set the cluster going, or did it run?
-#[derive(PartialEq, Eq)]
-enum Began {
-    Now,
-    Before,
-}
-
-fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome<Began> {
-    let runs = |id: &RoleId| process::find_role(dir, cluster, *id).is_some();
-    let began = if cluster.roles().iter().any(runs) { Began::Before } else { Began::Now };
+/// Starts what does not run, or sees to it that a supervisor does.
+fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome {
     if no_supervise {
         down::stop_supervisor(dir);
-        for id in cluster.roles().into_iter().filter(|id| !runs(id)) {
-            start_alone(dir, cluster, id)?;
+        for id in cluster.roles() {
+            if process::find_role(dir, cluster, id).is_none() {
+                start_alone(dir, cluster, id)?;
+            }
         }
     } else if let Some(supervisor) = process::find_supervisor(dir) {
         // It reads the settings again, and mounts again what was unmounted.
@@ -228,7 +242,7 @@ fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome<Beg
         let args = process::supervisor_args(dir);
         process::spawn_daemon(&args, &dir.supervisor_log_file(), None)?;
     }
-    Ok(began)
+    Ok(())
 }
 
 /// Without a supervisor: a role that must serve before the next one is started, so that the mount
@@ -240,13 +254,28 @@ fn start_alone(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome {
     let (_, process) = process::start_role(dir, cluster, id)?;
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
-    while !probe.serves(cluster, id) {
+    loop {
+        let serves = probe.serves(cluster, id);
+        // Somebody else may answer there: our process must run, too.
+        if serves && process.alive() {
+            return Ok(());
+        }
         if !process.alive() || time::now() > deadline {
             return Err(does_not_serve(dir, id));
         }
         time::sleep(Duration::from_millis(10));
     }
-    Ok(())
+}
+
+/// Waits until all ports are taken, or a little while if something keeps a role from it: whoever
+/// looks for free ports next must not find ours.
+fn wait_bound(cluster: &Cluster) {
+    let deadline = time::now() + Duration::from_secs(3);
+    for addr in cluster.roles().into_iter().flat_map(|id| cluster.addrs(id)) {
+        while !ports::accepts(addr) && time::now() < deadline {
+            time::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 /// Waits until all roles serve.
@@ -254,7 +283,8 @@ fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
     for id in cluster.roles() {
-        while !probe.serves(cluster, id) {
+        // Somebody else may answer there: our process must run, too.
+        while process::find_role(dir, cluster, id).is_none() || !probe.serves(cluster, id) {
             let state = supervisor::read_state(dir);
             let restarts = state.roles.get(&id.to_string()).map_or(0, |role| role.restarts);
             if restarts >= HOPELESS_RESTARTS || time::now() > deadline {
@@ -290,11 +320,12 @@ fn foreground(
     // Let others in again once all ports are bound; `saker down` must be able to stop us.
     let (dir_again, cluster_again) = (dir.clone(), cluster.clone());
     thread::spawn("wait-serving", move || {
+        wait_bound(&cluster_again);
+        drop(locks);
         match wait_all(&dir_again, &cluster_again) {
             Ok(()) => announce(&dir_again, &cluster_again, false, false),
             Err(failure) => eprintln!("saker: {failure}"),
         }
-        drop(locks);
     })
     .about("thread")?;
     let watched = supervise::watch(dir, signals);

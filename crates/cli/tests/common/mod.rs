@@ -45,7 +45,7 @@ impl Cluster {
         let mut command = Command::new(env!("CARGO_BIN_EXE_saker"));
         command.args(args).current_dir(self.temporary.path());
         command.env("SAKER_CLUSTER", self.dir());
-        if let Some("up" | "down") = args.first() {
+        if let Some(&("up" | "down")) = args.first() {
             command.arg("--dir").arg(self.dir());
         }
         command.output().unwrap()

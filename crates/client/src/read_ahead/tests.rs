@@ -66,7 +66,9 @@ fn a_sequential_reader_gets_what_was_fetched_ahead() {
 #[test]
 fn a_failure_or_a_change_makes_the_reader_ask_itself() {
     let mut ahead = Ahead::default();
-    ahead.validate(1);
+    let age_max = Duration::from_secs(1);
+    let at = |s: u64| Time::from_ns(s * 1_000_000_000);
+    ahead.validate(1, at(5), age_max);
     let mut calls = 0;
     ahead.extend(&(0..4096), 128 << 10, M, |_| {
         calls += 1;
@@ -77,8 +79,13 @@ fn a_failure_or_a_change_makes_the_reader_ask_itself() {
     assert!(ahead.segments.is_empty());
     ahead.extend(&(0..4096), 128 << 10, M, |range| Box::pin(async move { Ok(content(&range)) }));
     assert!(run(ahead.take(&(0..4096))).is_some());
-    ahead.validate(2);
+    ahead.validate(1, at(6), age_max);
+    assert!(run(ahead.take(&(0..4096))).is_some());
+    ahead.validate(2, at(6), age_max);
     assert_eq!(run(ahead.take(&(0..4096))), None, "of another epoch");
+    ahead.extend(&(0..4096), 128 << 10, M, |range| Box::pin(async move { Ok(content(&range)) }));
+    ahead.validate(2, at(8), age_max);
+    assert_eq!(run(ahead.take(&(0..4096))), None, "too old");
     assert_eq!(calls, 1);
 }
 

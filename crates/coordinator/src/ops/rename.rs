@@ -69,6 +69,9 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     let reply = RenameReply { loc: vote.loc.clone() };
     if vote.same {
         txn.abort();
+        if msg.flags & NOREPLACE != 0 {
+            return Err(Errno::EEXIST.into());
+        }
         return Ok(reply.encode_to_vec().into());
     }
     if vote.loc.pid != parent {
@@ -76,6 +79,11 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         return Err(stale());
     }
     let replaced = vote.row.as_ref().map_or(0, |row| row.attr.id);
+    if replaced != 0 && replaced == taken.loc.pid {
+        // What moves is in it; locked, it would only make the emptiness undecided.
+        txn.abort();
+        return Err(Errno::ENOTEMPTY.into());
+    }
     if let Err(e) = invalidate(h, &[&taken.loc, &vote.loc], replaced).await {
         txn.abort();
         return Err(e);

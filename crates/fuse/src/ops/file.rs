@@ -24,7 +24,7 @@ pub(crate) struct OpenFile {
     pub(crate) node: InodeId,
     pub(crate) flags: OpenFlags,
     /// What the open saw.
-    version: DataVersion,
+    version: Option<DataVersion>,
     /// The kernel dropped its pages at this open, and no request has come through it yet.
     unused: AtomicBool,
     /// The same file with the opposite of `flags.append`, opened when it is first needed: for

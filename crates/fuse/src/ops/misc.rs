@@ -30,11 +30,18 @@ impl Adapter {
         }))
     }
 
-    /// Everything written through this mount is on disk.
     pub(crate) fn syncfs(&self, _request: &Request<'_>) -> Result<Reply> {
-        for open in self.files.all().into_iter().filter(|open| open.flags.write) {
-            self.wait(open.fsync())?;
-        }
+        self.sync_all()?;
         Ok(Reply::done())
+    }
+
+    /// Everything written through this mount is on disk when it returns; at a failure, what
+    /// could be written is.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        for open in self.files.all().into_iter().filter(|open| open.flags.write) {
+            result = result.and(self.wait(open.fsync()));
+        }
+        result
     }
 }

@@ -96,8 +96,10 @@ impl Shard {
         if let Some(dir) = Dir::of(&dentry) {
             self.replica.insert(key.pid, key.name.clone(), dir);
         }
+        let invalidations = self.replica.invalidations;
         for rq in early {
-            let found = Found { key: key.clone(), anchor_id, dentry: dentry.clone() };
+            let (key, dentry) = (key.clone(), dentry.clone());
+            let found = Found { key, anchor_id, dentry, invalidations };
             rq.found.borrow_mut().push(found);
         }
         self.wake(&Wait::Fetch(key.clone(), anchor_id));

@@ -60,6 +60,9 @@ pub struct Fetching {
 /// The replica of one shard.
 pub struct Replica {
     entries: Cache<Name, Dir, quick_cache::UnitWeighter, FxBuildHasher>,
+    /// Invalidations served. What a parked request keeps of an answer is as good as an entry
+    /// only until the next one.
+    pub invalidations: u64,
     /// Fetches under way; they remember invalidations for entries that are absent or evicted
     /// (rule 2).
     pub fetching: FxHashMap<(EntryKey, InodeId), Fetching>,
@@ -76,6 +79,7 @@ impl Replica {
                 FxBuildHasher,
                 Default::default(),
             ),
+            invalidations: 0,
             fetching: FxHashMap::default(),
         }
     }
@@ -92,6 +96,7 @@ impl Replica {
 
     /// Forgets an entry, and spoils the fetches of it that are under way.
     pub fn invalidate(&mut self, pid: InodeId, name: &[u8]) {
+        self.invalidations += 1;
         self.entries.remove(&NameRef(pid, name));
         for ((key, _), fetching) in &mut self.fetching {
             fetching.stale |= key.pid == pid && key.name == name;

@@ -3,11 +3,13 @@
 //! parks the request, which later runs again from the root (rule 4).
 
 use bytes::Bytes;
-use saker_types::wire::{At, Dentry, EntryKey};
-use saker_types::{Access, Cred, Errno, Error, InodeId, Locator, access, check_name, limits};
+use saker_types::wire::{At, Dentry};
+use saker_types::{
+    Access, Cred, Errno, Error, FileKind, InodeId, Locator, access, check_name, limits,
+};
 
 use super::replica::Dir;
-use crate::request::{Rq, Step, Stop, Wait};
+use crate::request::{Found, Rq, Step, Stop, Wait};
 use crate::shard::Shard;
 
 /// The directory that holds the last component.
@@ -79,7 +81,10 @@ impl Shard {
         match Dir::of(&answer) {
             Some(dir) => Ok(dir),
             None if answer.id == 0 => Err(Error::at(Errno::ENOENT, i).into()),
-            None if !answer.target.is_empty() => Err(Error::symlink(i, answer.target).into()),
+            // The target of one with several names is elsewhere: the client asks for it.
+            None if FileKind::of_mode(answer.mode) == Some(FileKind::Symlink) => {
+                Err(Error::symlink(i, answer.target).into())
+            }
             None => Err(Error::at(Errno::ENOTDIR, i).into()),
         }
     }
@@ -111,10 +116,18 @@ impl Shard {
         if self.owns(name) {
             return self.dentry(pid, name, anchor_id);
         }
-        let matches = |key: &EntryKey| key.pid == pid && key.name == name;
+        // A request may wait for other things between the answer and its next run: an answer from
+        // before an invalidation says nothing any more (rule 2).
+        let invalidations = self.replica.invalidations;
+        let matches = |f: &Found| {
+            f.invalidations == invalidations
+                && f.anchor_id == anchor_id
+                && f.key.pid == pid
+                && f.key.name == name
+        };
         let found = rq.found.borrow();
         // The last answer is the newest.
-        let answer = found.iter().rev().find(|f| matches(&f.key) && f.anchor_id == anchor_id);
+        let answer = found.iter().rev().find(|f| matches(f));
         match answer {
             Some(answer) => Ok(answer.dentry.clone()),
             None => Err(Stop::Wait(Wait::Fetch(Shard::entry_key(pid, name), anchor_id))),
@@ -138,7 +151,7 @@ impl Shard {
                 policy: inode.policy,
                 ..answer
             };
-            if a.kind() == saker_types::FileKind::Symlink && inode.home_slot.is_none() {
+            if a.kind() == saker_types::FileKind::Symlink {
                 answer.target = inode.inline.clone();
             }
         }

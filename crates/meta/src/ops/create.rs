@@ -15,7 +15,12 @@ impl Shard {
     pub(crate) fn create(&mut self, rq: &Rq, msg: &CreateReq) -> Step<Bytes> {
         if msg.at.path.is_empty() && rq.from.op == Op::Create {
             // The name is a hard link whose attributes are here: open what is there.
-            return self.open(rq, &open_of(msg));
+            let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
+            return match (msg.exclusive, found.inode.attr.is_dir()) {
+                (true, _) => Err(Errno::EEXIST.into()),
+                (false, true) => Err(Errno::EISDIR.into()),
+                (false, false) => self.open_found(rq, &open_of(msg), found),
+            };
         }
         let name = needs_name(&msg.at)?;
         let kind = FileKind::of_mode(msg.mode).ok_or(Errno::EINVAL)?;
@@ -27,6 +32,9 @@ impl Shard {
             return self.create_on(rq, msg, Spot::Entry(key), there, parent.searchable);
         }
         may_change(&parent, cred)?;
+        if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && cred.uid != 0 {
+            return Err(Errno::EPERM.into());
+        }
         self.not_frozen(parent.dir.id)?;
 
         let inode = self.new_inode(msg, kind, &parent)?;
@@ -112,9 +120,6 @@ fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), Error> {
             _ if msg.target.contains(&0) => return Err(Errno::EINVAL.into()),
             _ => {}
         }
-    }
-    if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && msg.ctx.cred.uid != 0 {
-        return Err(Errno::EPERM.into());
     }
     Ok(())
 }

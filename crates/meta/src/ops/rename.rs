@@ -8,8 +8,8 @@ use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Class, Errno, Error, Inode, Key};
 
 use super::create::may_change;
-use super::needs_name;
 use super::unlink::may_remove;
+use super::{needs_name, not_below};
 use crate::request::{Rq, Step, Stop};
 use crate::shard::{Handle, Shard, encoded};
 use crate::txn::driver::{Transaction, about_second, applied, public_locator};
@@ -36,10 +36,13 @@ impl Shard {
         }
         let owner = self.owner_of(&row, &parent)?;
         may_remove(&parent, owner, cred)?;
+        not_below(&msg.from, &msg.to)?;
         self.not_frozen(parent.dir.id)?;
         if let Some(reply) = self.rename_here(rq, msg, &key, &row)? {
             return Ok(reply);
         }
+        // Before anything is locked: a path through the source itself must not wait for its lock.
+        self.parent(rq, cred, &msg.to).map_err(second)?;
         let txn = txn::begin(self)?;
         self.lock(&key, txn);
         let msg = msg.clone();
@@ -118,6 +121,9 @@ async fn rename_there(
     let loc = public_locator(vote.loc, &row);
     if vote.same {
         txn.abort();
+        if msg.flags & NOREPLACE != 0 {
+            return Err(Errno::EEXIST.into());
+        }
         return Ok(encoded(&RenameReply { loc }));
     }
     if let Some(replaced) = vote.row
@@ -135,7 +141,7 @@ fn moved(row: &Inode, now_ns: i64) -> Inode {
     row
 }
 
-fn second(stop: Stop) -> Stop {
+pub(super) fn second(stop: Stop) -> Stop {
     match stop {
         Stop::Fail(e) => Stop::Fail(about_second(e)),
         other => other,

@@ -33,7 +33,7 @@ impl Shard {
             return Err(self.set_directory(found, inode, entry, sets_times));
         }
         if let Some(size) = msg.size {
-            return self.resize(msg, found, inode, entry, size);
+            return self.resize(rq, msg, found, inode, entry, size);
         }
         self.store_and_answer(&found.spot, inode, entry)
     }
@@ -49,6 +49,7 @@ impl Shard {
 
     fn resize(
         &mut self,
+        rq: &Rq,
         msg: &SetattrReq,
         found: Located,
         mut inode: Inode,
@@ -61,12 +62,12 @@ impl Shard {
             FileKind::Directory => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
-        if size > limits::FILE_BYTES_MAX {
-            return Err(Errno::EFBIG.into());
-        }
         let cred = &msg.ctx.cred;
         if !msg.by_handle {
             access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
+        }
+        if size > limits::FILE_BYTES_MAX {
+            return Err(Errno::EFBIG.into());
         }
         let explicit_mtime =
             (msg.mtime_ns.is_some() || msg.mtime_now).then_some(inode.attr.mtime_ns);
@@ -75,7 +76,7 @@ impl Shard {
             inode.attr.mtime_ns = mtime_ns;
         }
         match job {
-            Some(job) => Err(self.start_cut(found.spot, inode, job, entry)),
+            Some(job) => Err(self.start_cut(rq, found.spot, inode, job, entry)),
             None => self.store_and_answer(&found.spot, inode, entry),
         }
     }
@@ -92,9 +93,7 @@ impl Shard {
         self.task(|h| async move {
             let vector = collect(&h, inode.attr.id).await?;
             let mut s = h.shard();
-            if s.reload(&spot)? != before
-                || matches!(&spot, Spot::Entry(k) if s.locked_by(k).is_some())
-            {
+            if s.directory_at(&spot, inode.attr.id)? != before {
                 return Err(Error::retry("the directory changed meanwhile"));
             }
             if sets_times {
@@ -158,14 +157,19 @@ fn check_chown(a: &Attr, msg: &SetattrReq, cred: &Cred) -> Result<(), Error> {
     }
 }
 
-/// utimensat(2): setting to now needs write permission, to anything else ownership.
+/// utimensat(2): setting both to now needs write permission, anything else ownership. A
+/// truncation brings its mtime along.
 fn apply_times(a: &mut Attr, msg: &SetattrReq, now_ns: i64) -> Result<bool, Error> {
     let cred = &msg.ctx.cred;
     if msg.atime_ns.is_some() || msg.mtime_ns.is_some() {
         access::check_owner(a, cred)?;
     } else if msg.atime_now || msg.mtime_now {
-        let owner = access::check_owner(a, cred).is_ok() || msg.by_handle;
-        if !owner {
+        let owner = access::check_owner(a, cred);
+        if owner.is_err() && !msg.by_handle {
+            let as_writer = (msg.atime_now && msg.mtime_now) || msg.size.is_some();
+            if !as_writer {
+                return owner.map(|()| false);
+            }
             access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
         }
     }

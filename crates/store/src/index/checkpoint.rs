@@ -21,6 +21,8 @@ use crate::segment::locked;
 
 /// Most rows in one commit.
 const COMMIT_ROWS_MAX: usize = 4096;
+/// A commit of so many bytes takes no more rows.
+const COMMIT_BYTES_MAX: usize = 4 << 20;
 
 /// What one commit left to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +39,14 @@ struct Batch {
     keys: Vec<RowKey>,
     /// Inodes whose void rows are gone with this batch.
     voids: Vec<InodeId>,
+    bytes: usize,
     more: bool,
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.rows.len() >= COMMIT_ROWS_MAX || self.bytes >= COMMIT_BYTES_MAX
+    }
 }
 
 /// Reads what `table` holds and puts its counts right if a commit was cut short.
@@ -109,7 +118,7 @@ impl Index {
         for shard in &self.shards {
             let mut state = locked(&shard.state);
             while let Some(key) = state.draining.pop_first() {
-                if batch.rows.len() >= COMMIT_ROWS_MAX {
+                if batch.is_full() {
                     state.draining.insert(key);
                     batch.more = true;
                     return Ok(());
@@ -134,7 +143,7 @@ impl Index {
             let end = rows::chunk_key((id, NOTHING_VOID));
             let mut full = false;
             let scanned = self.table.scan(&start, &end, &mut |key, _| {
-                full = batch.rows.len() >= COMMIT_ROWS_MAX;
+                full = batch.is_full();
                 if full {
                     return ControlFlow::Break(());
                 }
@@ -234,6 +243,7 @@ impl Index {
                 state.draining.insert(*key);
                 self.dirty.fetch_add(1, Ordering::Relaxed);
             }
+            self.evict(state);
         }
     }
 
@@ -255,6 +265,7 @@ fn collect_chunk(state: &mut State, key: super::ChunkKey, batch: &mut Batch) {
         (cached.dirty, cached.writing) = (false, true);
         let empty = cached.chunk.extents.is_empty();
         let row = (!empty).then(|| encoded(&cached.chunk));
+        batch.bytes += row.as_ref().map_or(0, Bytes::len);
         batch.rows.insert(rows::chunk_key(key), row);
     }
 }

@@ -381,3 +381,26 @@ fn a_segment_stays_while_the_table_refers_to_it() {
     store.checkpoint().unwrap();
     assert!(store.segments.all().iter().all(|s| s.live_bytes() > 0));
 }
+
+#[test]
+fn memory_is_bounded_however_many_files_there_are() {
+    let machine = Machine::new();
+    let options = options();
+    let bound = 4 * options.cache_bytes;
+    let store = machine.open_with(options).unwrap();
+    for id in 1..=3_000 {
+        put(&store, id, id % 5_000, &pattern(id, 100)).unwrap();
+        assert!(store.index.memory_bytes() < bound);
+    }
+    store.checkpoint().unwrap();
+    for id in (1..=3_000).rev() {
+        let data = get(&store, id, id % 5_000, 200).unwrap();
+        assert_eq!(data, pattern(id, 100));
+        assert!(store.index.memory_bytes() < bound);
+    }
+    store.delete(&ChunkDeleteReq { ids: (1..3_000).collect() }).unwrap();
+    store.checkpoint().unwrap();
+    audit(&store);
+    assert_eq!(store.index.chunks(), 1);
+    assert!(store.index.memory_bytes() < bound);
+}

@@ -41,7 +41,7 @@ fn write(
         offset: number / 2 * BLOCK as u64,
         truncate_gen,
         replicas: vec![0],
-        sync: round % 7 == 0,
+        sync: round.is_multiple_of(7),
         crc: crc32c::crc32c(&data),
     };
     store.write(&req, &data)

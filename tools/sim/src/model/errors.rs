@@ -3,18 +3,29 @@
 
 use saker_types::Errno;
 
-use super::{Found, Model, Stop};
+use super::{Found, Model, Stop, UNDEFINED};
 use crate::op::{At, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
 
 impl Model {
-    /// Errors that are true of an operation with two names, before it is applied. Empty for
-    /// operations with one name, whose order of errors is defined.
+    /// Errors that are true of an operation with two names, before it is applied. Those of one
+    /// name have a defined order, but for a name that is too long: who sees that first says it.
     pub fn true_errors(&self, who: &User, op: &Op) -> Vec<Errno> {
         let mut errors = Vec::new();
-        let mut note = |found: Found<()>| errors.extend(found.err());
+        let names = op.paths().into_iter().flat_map(|at| &at.path);
+        if names.into_iter().any(|name| name.len() > 255) {
+            errors.push(Errno::ENAMETOOLONG);
+        }
+        // Not defined: the owner of an inode with several links may be taken for a stranger.
+        let defined = |errno| if errno == UNDEFINED { Errno::EPERM } else { errno };
+        let mut note = |found: Found<()>| errors.extend(found.err().map(defined));
         match op {
             Op::Rename { from, to, flags } => self.rename_errors(who, from, to, *flags, &mut note),
             Op::Link { from, to } => self.link_errors(who, from, to, &mut note),
+            // The kernel looks at the kind, then asks the file system, which sees to permissions.
+            Op::Unlink { at } | Op::Rmdir { at } if self.rules.kernel => {
+                let as_dir = matches!(op, Op::Rmdir { .. });
+                self.removal_errors(who, at, as_dir, &mut note);
+            }
             _ => {}
         }
         errors
@@ -43,6 +54,13 @@ impl Model {
         if let (Ok(old), Some(source)) = (&old, source) {
             note(self.may_delete(who, old.dir, source, self.inode(source).is_dir()));
         }
+        // A move into itself is one, whether or not the caller may look there.
+        let root = User { uid: 0, gid: 0, groups: vec![] };
+        if let (Some(source), Ok(new)) = (source, self.walk(&root, to, Stop::NoFollow))
+            && self.is_within(new.dir, source)
+        {
+            note(Err(Errno::EINVAL));
+        }
         let Ok(new) = &new else { return };
         note(self.may_create(who, new.dir));
         if flags & RENAME_EXCHANGE != 0 && target.is_none() {
@@ -51,7 +69,11 @@ impl Model {
         if let Some(target) = target {
             note(self.may_delete(who, new.dir, target, self.inode(target).is_dir()));
             if let Some(source) = source.filter(|_| flags & RENAME_EXCHANGE == 0) {
-                note(self.may_delete(who, new.dir, target, self.inode(source).is_dir()));
+                match (self.inode(source).is_dir(), self.inode(target).is_dir()) {
+                    (true, false) => note(Err(Errno::ENOTDIR)),
+                    (false, true) => note(Err(Errno::EISDIR)),
+                    _ => {}
+                }
             }
             if flags & RENAME_NOREPLACE != 0 {
                 note(Err(Errno::EEXIST));
@@ -68,6 +90,17 @@ impl Model {
                     note(Err(Errno::EINVAL));
                 }
             }
+        }
+    }
+
+    fn removal_errors(&self, who: &User, at: &At, as_dir: bool, note: &mut impl FnMut(Found<()>)) {
+        let Ok(place) = self.walk(who, at, Stop::NoFollow) else { return };
+        let Some(ino) = place.ino else { return };
+        note(self.may_delete(who, place.dir, ino, as_dir));
+        match (as_dir, self.inode(ino).is_dir()) {
+            (true, false) => note(Err(Errno::ENOTDIR)),
+            (false, true) => note(Err(Errno::EISDIR)),
+            _ => {}
         }
     }
 

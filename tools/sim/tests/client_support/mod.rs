@@ -97,9 +97,9 @@ impl Cluster {
                 n: n as u16,
                 data_dir: dir.path().join(format!("store-{n}")),
                 listen: *addr,
-                http,
+                http: Some(http),
                 coordinator,
-                capacity_bytes: u64::MAX,
+                capacity_bytes: None,
                 threads: 2,
             };
             std::fs::create_dir_all(&config.data_dir).unwrap();

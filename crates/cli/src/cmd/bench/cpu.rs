@@ -1,5 +1,6 @@
 //! CPU time of this process and of the servers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::layout::{ClusterDir, Role};
@@ -45,6 +46,15 @@ pub fn sample(watched: &[Watched]) -> Vec<(String, Duration)> {
         (one.name.clone(), cpu)
     };
     std::iter::once(("client".to_owned(), own())).chain(watched.iter().map(of)).collect()
+}
+
+/// CPU time used between two samples, by process.
+pub fn used(
+    before: Vec<(String, Duration)>,
+    after: Vec<(String, Duration)>,
+) -> BTreeMap<String, Duration> {
+    let pairs = before.into_iter().zip(after);
+    pairs.map(|((name, from), (_, to))| (name, to.saturating_sub(from))).collect()
 }
 
 /// CPU time of this process, finer than the clock ticks of `/proc`.

@@ -8,7 +8,7 @@ use saker_client::{Caller, Fs, OpenFlags};
 use saker_types::wire::At;
 use saker_types::{Error, FileKind, Locator};
 
-use super::target::{Dir, Target};
+use super::target::{Dir, Runner, Target};
 use crate::session::Session;
 use crate::tree::Removal;
 
@@ -38,6 +38,12 @@ fn io_error(error: Error) -> io::Error {
     io::Error::other(error)
 }
 
+impl Runner for LibFs {
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.fs.block_on(future)
+    }
+}
+
 impl Target for LibFs {
     type Place = At;
 
@@ -46,10 +52,6 @@ impl Target for LibFs {
         let names = std::iter::once(self.base.as_str()).chain(dir.iter().map(String::as_str));
         let path = names.chain([name]).map(|name| Bytes::copy_from_slice(name.as_bytes()));
         At { anchor: Locator::root(), path: path.collect() }
-    }
-
-    fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.fs.block_on(future)
     }
 
     async fn create(&self, place: &At) -> io::Result<()> {

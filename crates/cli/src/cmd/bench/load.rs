@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use hdrhistogram::Histogram;
 use saker_runtime::{thread, time};
 
-use super::target::Target;
+use super::target::Runner;
 use crate::fail::{Context, Failure, Outcome};
 use crate::signals;
 
@@ -64,7 +64,7 @@ pub enum Share {
 }
 
 /// One operation: worker, its how-many-th, target.
-pub trait Operation<T: Target>: Clone + Send + 'static {
+pub trait Operation<T: Runner>: Clone + Send + 'static {
     /// Does it.
     fn run(&self, target: &T, worker: usize, n: u64) -> impl Future<Output = io::Result<()>>;
 }
@@ -108,7 +108,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 /// Runs one phase.
-pub fn run<T: Target, O: Operation<T>>(
+pub fn run<T: Runner, O: Operation<T>>(
     target: &T,
     load: Load,
     until: Until,
@@ -150,7 +150,7 @@ pub fn run<T: Target, O: Operation<T>>(
     Ok(sum)
 }
 
-fn one_thread<T: Target, O: Operation<T>>(
+fn one_thread<T: Runner, O: Operation<T>>(
     target: &T,
     first_worker: usize,
     workers: usize,

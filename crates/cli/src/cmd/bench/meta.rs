@@ -1,7 +1,6 @@
 //! `saker bench meta` and what it shares with `small`: the directories of the workers, the
 //! phases, one after the other, and the clean-up.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -205,10 +204,7 @@ impl<T: Target> Bench<T> {
         }
         let before = cpu::sample(&self.pids);
         let measured = load::run(&self.target, self.load, until, share, operation)?;
-        let after = cpu::sample(&self.pids);
-        let used = before.into_iter().zip(after);
-        let used: BTreeMap<_, _> =
-            used.map(|((name, from), (_, to))| (name, to.saturating_sub(from))).collect();
+        let used = cpu::used(before, cpu::sample(&self.pids));
         if let Some(error) = &measured.first_error {
             let failure = Failure::new(format!("bench {name}"), error);
             eprintln!("saker: {failure} ({} operations failed)", measured.errors);

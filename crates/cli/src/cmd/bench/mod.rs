@@ -1,10 +1,12 @@
 //! `saker bench`: how fast a cluster, or any mounted file system, is.
 
 mod cpu;
+mod echo;
 mod libfs;
 mod load;
 mod meta;
 mod posix;
+mod raw;
 mod report;
 mod small;
 mod spin;
@@ -38,12 +40,13 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Metadata: mkdir, create, getattr, open, unlink, rmdir.
     Meta(meta::Args),
-    /// Small files: write and read them whole.
     Small(small::Args),
+    Raw(raw::Args),
     #[command(hide = true)]
     Spinner(spin::Args),
+    #[command(hide = true)]
+    EchoServer(echo::ServerArgs),
 }
 
 /// What all benchmarks of a file system take.
@@ -114,7 +117,9 @@ pub fn run(args: &Args) -> Outcome<u8> {
     match &args.command {
         Command::Meta(args) => meta::run(args),
         Command::Small(args) => small::run(args),
+        Command::Raw(args) => raw::run(args),
         Command::Spinner(args) => spin::run(args),
+        Command::EchoServer(args) => echo::run_server(args),
     }
 }
 

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::target::{Dir, Target};
+use super::target::{Dir, Runner, Target};
 
 /// A directory of any file system.
 #[derive(Clone)]
@@ -26,6 +26,20 @@ fn short() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than it was written")
 }
 
+impl Runner for Posix {
+    /// Nothing here ever waits for anything but a system call.
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(output) =
+                future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                return output;
+            }
+        }
+    }
+}
+
 impl Target for Posix {
     type Place = PathBuf;
 
@@ -34,17 +48,6 @@ impl Target for Posix {
         path.extend(dir);
         path.push(name);
         path
-    }
-
-    /// Nothing here ever waits for anything but a system call.
-    fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let mut future = pin!(future);
-        loop {
-            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-            {
-                return output;
-            }
-        }
     }
 
     async fn create(&self, place: &PathBuf) -> io::Result<()> {

@@ -41,14 +41,17 @@ pub struct Phase {
     pub ops_per_s: f64,
     /// File data moved in a second; 0 when none is.
     pub mib_per_s: f64,
-    /// Latencies.
+    /// Latencies; only the mean where single ones were not taken.
     pub mean_us: f64,
     #[allow(missing_docs)]
-    pub p50_us: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_us: Option<f64>,
     #[allow(missing_docs)]
-    pub p99_us: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_us: Option<f64>,
     #[allow(missing_docs)]
-    pub max_us: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_us: Option<f64>,
     /// Operations that failed.
     pub errors: u64,
     /// CPU time of each process.
@@ -79,9 +82,9 @@ impl Phase {
             ops_per_s,
             mib_per_s: ops_per_s * bytes as f64 / (1 << 20) as f64,
             mean_us: us(latency.mean()),
-            p50_us: us(latency.value_at_quantile(0.5) as f64),
-            p99_us: us(latency.value_at_quantile(0.99) as f64),
-            max_us: us(latency.max() as f64),
+            p50_us: Some(us(latency.value_at_quantile(0.5) as f64)),
+            p99_us: Some(us(latency.value_at_quantile(0.99) as f64)),
+            max_us: Some(us(latency.max() as f64)),
             errors: measured.errors,
             cpu_us_per_op: cpu.into_iter().map(|(name, time)| (name, per_op(time))).collect(),
         }
@@ -97,29 +100,43 @@ impl Report {
         }
         let awake = if self.spin { ", cores kept awake" } else { "" };
         println!("{} ({} cores{awake})", self.system, self.cores);
+        let width = self.phases.iter().map(|phase| phase.phase.len()).max().unwrap_or(0).max(8);
         println!(
-            "{:<8} {:>9} {:>8} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>6}  CPU us/op",
-            "phase", "ops", "seconds", "ops/s", "MiB/s", "mean us", "p50 us", "p99 us", "max us",
+            "{:<width$} {:>9} {:>8} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>6}  CPU us/op",
+            "phase",
+            "ops",
+            "seconds",
+            "ops/s",
+            "MiB/s",
+            "mean us",
+            "p50 us",
+            "p99 us",
+            "max us",
             "errors"
         );
         for phase in &self.phases {
             println!(
-                "{:<8} {:>9} {:>8.2} {:>10.0} {:>8.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>6}  {}",
+                "{:<width$} {:>9} {:>8.2} {:>10.0} {:>8.1} {:>9.1} {:>9} {:>9} {:>9} {:>6}  {}",
                 phase.phase,
                 phase.ops,
                 phase.seconds,
                 phase.ops_per_s,
                 phase.mib_per_s,
                 phase.mean_us,
-                phase.p50_us,
-                phase.p99_us,
-                phase.max_us,
+                figure(phase.p50_us),
+                figure(phase.p99_us),
+                figure(phase.max_us),
                 phase.errors,
                 cpu_text(&phase.cpu_us_per_op),
             );
         }
         Ok(())
     }
+}
+
+/// A figure that some phases do not have.
+fn figure(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
 /// Roles of one kind together: `client 3.1, mnode 9.8`.
@@ -153,7 +170,8 @@ mod tests {
         let load = Load { threads: 2, inflight: 1 };
         let phase = Phase::new("write", load, &measured, 1 << 20, cpu);
         assert_eq!((phase.ops, phase.errors, phase.ops_per_s, phase.mib_per_s), (4, 2, 2.0, 2.0));
-        assert!((phase.p50_us - 20.0).abs() < 0.1 && (phase.max_us - 1000.0).abs() < 1.0);
+        assert!((phase.p50_us.unwrap() - 20.0).abs() < 0.1);
+        assert!((phase.max_us.unwrap() - 1000.0).abs() < 1.0);
         assert_eq!(phase.cpu_us_per_op["mnode-0"], 10.0);
     }
 

@@ -16,10 +16,10 @@ pub struct Args {
 
 /// Loops for ever at the lowest priority; ends with its parent.
 pub fn run(args: &Args) -> Outcome<u8> {
+    procfs::end_with_parent();
     // SAFETY: these calls read their arguments only; all bytes of cpu_set_t and sched_param may
     // be zero. Failures are harmless: the loop then runs elsewhere, or with a little more weight.
     unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::nice(19);
         let param: libc::sched_param = std::mem::zeroed();
         libc::sched_setscheduler(0, libc::SCHED_IDLE, &param);

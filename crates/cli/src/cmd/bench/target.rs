@@ -5,17 +5,21 @@ use std::io;
 /// A directory below the benchmark's own one: names from there down.
 pub type Dir = Vec<String>;
 
+/// Something that operations run on.
+pub trait Runner: Clone + Send + 'static {
+    /// Runs a future on the calling thread.
+    fn block_on<F: Future>(&self, future: F) -> F::Output;
+}
+
 /// A file system under test. Every method is one public call, or the smallest pair of calls that
 /// leaves nothing open. Implementations block or wait, as they like: each runs under its own
-/// [`Target::block_on`].
-pub trait Target: Clone + Send + 'static {
+/// [`Runner::block_on`].
+pub trait Target: Runner {
     /// A place of an entry, made outside the time that is measured.
     type Place;
 
     /// Where `name` in `dir` is.
     fn place(&self, dir: &Dir, name: &str) -> Self::Place;
-    /// Runs a future of this target on the calling thread.
-    fn block_on<F: Future>(&self, future: F) -> F::Output;
     /// Makes an empty file, and closes it.
     async fn create(&self, place: &Self::Place) -> io::Result<()>;
     /// stat(2).

@@ -68,8 +68,7 @@ fn find(session: &Session, path: &ClusterPath, args: &Args) -> Outcome {
             false
         }
     };
-    let ended = !entry.attr.is_dir()
-        || walk(&session.fs, &session.who, &entry.loc, &shown, visit);
+    let ended = !entry.attr.is_dir() || walk(&session.fs, &session.who, &entry.loc, &shown, visit);
     written.and_then(|()| out.flush()).about("standard output")?;
     match (ended, failures) {
         (false, _) => Err(Failure::new(path, "interrupted")),

@@ -61,7 +61,9 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
             let meta = std::fs::metadata(local).about(local.display())?;
             let to = if into_dir { to.join(local_name(local)?.as_bytes()) } else { to.clone() };
             match (meta.is_dir(), args.recursive) {
-                (true, false) => Err(Failure::new(local.display(), "is a directory (-r copies it)")),
+                (true, false) => {
+                    Err(Failure::new(local.display(), "is a directory (-r copies it)"))
+                }
                 (true, true) => put_tree(&copy, &pool, local, &to, &mut dirs),
                 (false, _) => {
                     let (at, _) = copy.session.look(&to, true)?;

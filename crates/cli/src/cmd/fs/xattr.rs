@@ -92,7 +92,9 @@ fn parse_value(text: &str) -> Outcome<Vec<u8>> {
 /// What [`parse_value`] reads back: printable text in quotes, everything else in hexadecimal.
 fn show_value(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
-        Ok(text) if !text.chars().any(|c| c.is_control() || c == '"') && !text.starts_with("0x") => {
+        Ok(text)
+            if !text.chars().any(|c| c.is_control() || c == '"') && !text.starts_with("0x") =>
+        {
             format!("\"{text}\"")
         }
         _ => value.iter().fold("0x".to_owned(), |hex, byte| hex + &format!("{byte:02x}")),

@@ -168,16 +168,21 @@ fn check_totals(rows: &mut Rows, problems: &mut Problems) {
         Ok(index) => list[index],
         Err(_) => nothing(of),
     };
-    let without_row = rows.counted.iter().filter(|count| {
-        rows.totals.binary_search_by_key(&place(count), place).is_err()
-    });
+    let without_row = rows
+        .counted
+        .iter()
+        .filter(|count| rows.totals.binary_search_by_key(&place(count), place).is_err());
     let pairs = rows
         .totals
         .iter()
         .map(|said| (*said, find(&rows.counted, said)))
         .chain(without_row.map(|found| (nothing(found), *found)));
     for (said, found) in pairs.filter(|(said, found)| said != found) {
-        problems.add(Kind::WrongTotals, Subject::Totals(said.shard, said.dir), totals_text(said, found));
+        problems.add(
+            Kind::WrongTotals,
+            Subject::Totals(said.shard, said.dir),
+            totals_text(said, found),
+        );
     }
 }
 

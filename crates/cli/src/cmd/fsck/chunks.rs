@@ -41,7 +41,8 @@ impl Chunks {
             if wanted.contains(store) {
                 there += 1;
             } else {
-                let detail = format!("store {store} has chunk {index}, which belongs to {wanted:?}");
+                let detail =
+                    format!("store {store} has chunk {index}, which belongs to {wanted:?}");
                 self.problems.add(Kind::MisplacedChunk, subject(), detail);
             }
             if !copy.problem.is_empty() {

@@ -23,8 +23,8 @@ use serde::Serialize;
 use crate::fail::{Context, Outcome};
 use crate::progress::Progress;
 use crate::session::{self, ClusterArg, ClusterPath};
-use crate::wire::Wire;
 use crate::signals;
+use crate::wire::Wire;
 
 use check::{Look, totals_text};
 use problem::{Kind, Problem, Problems, Subject};

@@ -92,7 +92,11 @@ impl World {
         world.entry(10, "x", &reference);
         world.entry(ROOT, "y", &reference);
         let linked = inode(Attr { nlink: 2, ..attr(12, FILE) });
-        world.put(world.map.shard_of_slot(slot as u16), id_key(table::ATTR, 12), linked.encode_to_vec());
+        world.put(
+            world.map.shard_of_slot(slot as u16),
+            id_key(table::ATTR, 12),
+            linked.encode_to_vec(),
+        );
         let orphan = Some(inode(Attr { chunked: true, ..attr(13, FILE) }));
         let gone = Gone { moved: None, orphan };
         world.put(0, id_key(table::GONE, 13), gone.encode_to_vec());
@@ -163,10 +167,7 @@ fn each_damage_is_found() {
             },
             &[Kind::MissingAttributes],
         ),
-        (
-            |w| w.entry(ROOT, "two", &inode(Attr { nlink: 2, ..attr(21, FILE) })),
-            &[Kind::LinkCount],
-        ),
+        (|w| w.entry(ROOT, "two", &inode(Attr { nlink: 2, ..attr(21, FILE) })), &[Kind::LinkCount]),
         (|w| w.remove(table::TOTALS, 10), &[Kind::WrongTotals]),
         (
             |w| {
@@ -274,6 +275,7 @@ fn lists_are_merged_in_order_as_they_come() {
     assert_eq!(merge.next().unwrap().len(), 2);
     assert_eq!(merge.hungry(), [1]);
     merge.feed(1, vec![info(2, 5)], true);
-    let ids: Vec<InodeId> = std::iter::from_fn(|| merge.next()).map(|copies| copies[0].1.id).collect();
+    let ids: Vec<InodeId> =
+        std::iter::from_fn(|| merge.next()).map(|copies| copies[0].1.id).collect();
     assert_eq!(ids, [2, 3]);
 }

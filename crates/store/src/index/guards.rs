@@ -1,0 +1,90 @@
+//! Who may change an inode's chunks: its writers together, or one alone.
+
+use std::sync::PoisonError;
+
+use saker_types::{Errno, Error, InodeId, Result};
+
+use super::Index;
+use crate::segment::locked;
+
+impl Index {
+    /// Joins the writers of an inode, once nobody has it alone.
+    ///
+    /// # Errors
+    /// ESTALE when a truncation newer than `truncate_gen` is known.
+    pub fn begin_write(&self, id: InodeId, truncate_gen: u64) -> Result<WriteGuard<'_>> {
+        let shard = self.shard(id);
+        let mut state = locked(&shard.state);
+        loop {
+            let inode = self.inode(&mut state, id)?;
+            if !inode.exclusive {
+                if truncate_gen < inode.truncate_gen {
+                    let text = format!("inode {id} was truncated since");
+                    return Err(Error::new(Errno::ESTALE).with_text(text));
+                }
+                inode.writers += 1;
+                self.evict(&mut state);
+                return Ok(WriteGuard { index: self, id });
+            }
+            state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until the inode has no writers, and keeps new ones away.
+    ///
+    /// # Errors
+    /// The table's.
+    pub fn begin_exclusive(&self, id: InodeId) -> Result<ExclusiveGuard<'_>> {
+        let shard = self.shard(id);
+        let mut state = locked(&shard.state);
+        loop {
+            let inode = self.inode(&mut state, id)?;
+            if !inode.exclusive {
+                inode.exclusive = true;
+                self.evict(&mut state);
+                break;
+            }
+            state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let guard = ExclusiveGuard { index: self, id };
+        while state.inodes.get(&id).is_some_and(|inode| inode.writers > 0) {
+            state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(guard)
+    }
+}
+
+/// One of the writers of an inode.
+pub struct WriteGuard<'a> {
+    index: &'a Index,
+    id: InodeId,
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        let shard = self.index.shard(self.id);
+        let mut state = locked(&shard.state);
+        if let Some(inode) = state.inodes.get_mut(&self.id) {
+            inode.writers -= 1;
+            if inode.writers == 0 && inode.exclusive {
+                shard.idle.notify_all();
+            }
+        }
+    }
+}
+
+/// The only one to change an inode's chunks.
+pub struct ExclusiveGuard<'a> {
+    index: &'a Index,
+    id: InodeId,
+}
+
+impl Drop for ExclusiveGuard<'_> {
+    fn drop(&mut self) {
+        let shard = self.index.shard(self.id);
+        if let Some(inode) = locked(&shard.state).inodes.get_mut(&self.id) {
+            inode.exclusive = false;
+        }
+        shard.idle.notify_all();
+    }
+}

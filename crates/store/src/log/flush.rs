@@ -1,0 +1,126 @@
+//! Making records durable, and what to do with a segment that cannot be.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use super::Log;
+use crate::segment::{Segment, locked, name_of};
+
+/// Flushes are numbered; a caller is served by the first that starts after it came.
+#[derive(Default)]
+pub(super) struct Flush {
+    started: u64,
+    finished: u64,
+    running: bool,
+    /// Number and error of the last flush that failed.
+    failed: Option<(u64, String)>,
+}
+
+impl Log {
+    pub(super) fn poison(&self, segment: &Segment, what: &str, error: &io::Error) {
+        if segment.poison() {
+            let (dir, name) = (self.segments.label(), segment.name());
+            tracing::error!("{dir}/{name}: {what} failed: {error}; it is not written any more");
+            locked(&self.poisoned).push(segment.no);
+        }
+    }
+
+    /// Poisoned segments that must be emptied.
+    pub fn poisoned(&self) -> Vec<u32> {
+        locked(&self.poisoned).clone()
+    }
+
+    /// The data of a poisoned segment is safe elsewhere; the segment is gone.
+    pub fn retire(&self, no: u32) {
+        locked(&self.poisoned).retain(|n| *n != no);
+        locked(&self.unsynced).remove(&no);
+    }
+
+    /// A segment of an earlier run whose records may not be durable.
+    pub fn distrust(&self, segment: &Arc<Segment>) {
+        segment.reserved.fetch_add(1, Ordering::AcqRel);
+        segment.written.fetch_add(1, Ordering::AcqRel);
+        locked(&self.unsynced).insert(segment.no, segment.clone());
+    }
+
+    /// Makes every record durable whose append returned before this call. Callers that come
+    /// while a flush runs share the next one.
+    ///
+    /// # Errors
+    /// The flush's; also while data of a segment that failed earlier is not safe elsewhere.
+    pub fn sync(&self) -> io::Result<()> {
+        let mut flush = locked(&self.flush);
+        let mine = flush.started + 1;
+        loop {
+            if flush.finished >= mine {
+                return match &flush.failed {
+                    Some((number, text)) if *number >= mine => Err(io::Error::other(text.clone())),
+                    _ => Ok(()),
+                };
+            }
+            if flush.running {
+                flush = self.flushed.wait(flush).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            flush.running = true;
+            flush.started += 1;
+            let number = flush.started;
+            drop(flush);
+            let result = self.flush_now();
+            flush = locked(&self.flush);
+            flush.running = false;
+            flush.finished = number;
+            if let Err(error) = &result {
+                flush.failed = Some((number, error.to_string()));
+            }
+            self.flushed.notify_all();
+        }
+    }
+
+    fn flush_now(&self) -> io::Result<()> {
+        let low = self.state().low_water().next_seq_durable;
+        self.flush_healthy()?;
+        if let Some(no) = locked(&self.poisoned).first() {
+            let name = name_of(*no);
+            return Err(io::Error::other(format!("{name} failed; its data is being moved")));
+        }
+        self.durable_seq.fetch_max(low, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Flushes all segments but the poisoned ones.
+    ///
+    /// # Errors
+    /// The first flush's that fails; its segment is poisoned.
+    pub fn flush_healthy(&self) -> io::Result<()> {
+        let segments: Vec<_> = locked(&self.unsynced).values().cloned().collect();
+        let mut result = Ok(());
+        for segment in segments {
+            if segment.poisoned.load(Ordering::Acquire) {
+                continue;
+            }
+            let sealed = segment.sealed.load(Ordering::Acquire) && segment.is_quiet();
+            let written = segment.written.load(Ordering::Acquire);
+            if written != segment.synced.load(Ordering::Acquire) {
+                self.flushes.inc();
+                let synced = self.segments.open(&segment).and_then(|(file, _)| file.sync());
+                if let Err(error) = synced {
+                    if self.segments.get(segment.no).is_none() {
+                        // Removed meanwhile: nothing refers to it any more.
+                        continue;
+                    }
+                    self.poison(&segment, "flush", &error);
+                    result = Err(error);
+                    continue;
+                }
+                segment.synced.store(written, Ordering::Release);
+            }
+            if sealed {
+                locked(&self.unsynced).remove(&segment.no);
+            }
+        }
+        result
+    }
+}
