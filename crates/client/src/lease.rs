@@ -17,6 +17,8 @@ use crate::core::{Core, decode};
 const PERIOD: Duration = Duration::from_secs(20);
 /// The thread looks this often whether the client is gone.
 const LOOK: Duration = Duration::from_millis(500);
+/// Moves of a file that are followed in one period.
+const MOVES_MAX: u32 = 16;
 /// Most handles in one request.
 const HANDLES_MAX: usize = 1_024;
 
@@ -43,24 +45,43 @@ fn run(weak: &Weak<Core>) {
 impl Core {
     /// Renews the lease of every file that is open for long enough; learns where they are.
     async fn renew_leases(&self, now: Time) {
+        let inodes = self.inodes.all();
+        let old = inodes
+            .iter()
+            .filter_map(|inode| inode.with(|s| (now - s.opened_at >= PERIOD).then(|| s.loc.clone())));
+        let mut handles: Vec<Locator> = old.collect();
+        // Where a file has moved it may be an orphan by now, whose lease nobody else renews: each
+        // move is followed at once, not in the next period.
+        for _ in 0..MOVES_MAX {
+            if handles.is_empty() {
+                return;
+            }
+            handles = self.renew_all(handles).await;
+        }
+    }
+
+    /// Renews these; those that are elsewhere, where.
+    async fn renew_all(&self, handles: Vec<Locator>) -> Vec<Locator> {
         let map = self.routes().map.clone();
         let mut by_shard: BTreeMap<ShardNo, Vec<Locator>> = BTreeMap::new();
-        for inode in self.inodes.all() {
-            let old = inode.with(|s| (now - s.opened_at >= PERIOD).then(|| s.loc.clone()));
-            if let Some(loc) = old {
-                let shard = map.shard_of(&At::handle(loc.clone()));
-                by_shard.entry(shard).or_default().push(loc);
-            }
+        for loc in handles {
+            let shard = map.shard_of(&At::handle(loc.clone()));
+            by_shard.entry(shard).or_default().push(loc);
         }
+        let mut elsewhere = Vec::new();
         let requests = by_shard.iter().flat_map(|(shard, handles)| {
             handles.chunks(HANDLES_MAX).map(|part| self.renew(*shard, part.to_vec()))
         });
         for result in futures_util::future::join_all(requests).await {
             match result {
-                Ok(moved) => moved.iter().for_each(|loc| self.follow_open(loc)),
+                Ok(moved) => {
+                    moved.iter().for_each(|loc| self.follow_open(loc));
+                    elsewhere.extend(moved);
+                }
                 Err(error) => tracing::warn!("leases of open files were not renewed: {error}"),
             }
         }
+        elsewhere
     }
 
     async fn renew(&self, shard: ShardNo, handles: Vec<Locator>) -> Result<Vec<Locator>> {

@@ -13,9 +13,7 @@ use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
 use saker_rpc::txn::Driver;
 use saker_runtime::time::Time;
 use saker_types::change::What;
-use saker_types::wire::{
-    Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq,
-};
+use saker_types::wire::{Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq};
 use saker_types::{Errno, Error, NodeId};
 
 use crate::ops;
@@ -49,19 +47,27 @@ impl Worker {
         match from.op {
             Op::Rmdir => {
                 let msg: RemoveReq = decode(body)?;
-                self.mutate(from, msg.ctx.clone(), move |h| async move { ops::rmdir(&h, &msg).await })
+                self.mutate(
+                    from,
+                    msg.ctx.clone(),
+                    move |h| async move { ops::rmdir(&h, &msg).await },
+                )
             }
             Op::Setattr => {
                 let msg: SetattrReq = decode(body)?;
-                self.mutate(from, msg.ctx.clone(), move |h| async move {
-                    ops::setattr(&h, &msg).await
-                })
+                self.mutate(
+                    from,
+                    msg.ctx.clone(),
+                    move |h| async move { ops::setattr(&h, &msg).await },
+                )
             }
             Op::Rename => {
                 let msg: RenameReq = decode(body)?;
-                self.mutate(from, msg.ctx.clone(), move |h| async move {
-                    ops::rename(&h, &msg).await
-                })
+                self.mutate(
+                    from,
+                    msg.ctx.clone(),
+                    move |h| async move { ops::rename(&h, &msg).await },
+                )
             }
             Op::Map => {
                 let map = self.h.state().map.encode_to_vec();

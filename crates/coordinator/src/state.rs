@@ -85,7 +85,12 @@ impl Handle {
 }
 
 /// Opens the coordinator's journal; makes the cluster if there is none.
-pub fn open(dir: Arc<dyn Dir>, members: &Members, listen: &str, metrics: Metrics) -> Result<Handle, JournalError> {
+pub fn open(
+    dir: Arc<dyn Dir>,
+    members: &Members,
+    listen: &str,
+    metrics: Metrics,
+) -> Result<Handle, JournalError> {
     let uuid = cluster_of(&*dir)?.unwrap_or_else(|| {
         let mut uuid = [0; 16];
         saker_runtime::rand::fill(&mut uuid);
@@ -93,10 +98,8 @@ pub fn open(dir: Arc<dyn Dir>, members: &Members, listen: &str, metrics: Metrics
     });
     let (mut sessions, mut ledger, mut reserved) = (Sessions::default(), Ledger::default(), 0);
     let mut map: Option<ClusterMap> = None;
-    let config = JournalConfig {
-        segment_bytes: SEGMENT_BYTES,
-        ..JournalConfig::new(uuid, JOURNAL_SHARD)
-    };
+    let config =
+        JournalConfig { segment_bytes: SEGMENT_BYTES, ..JournalConfig::new(uuid, JOURNAL_SHARD) };
     let journal = Journal::open(dir.clone(), config, None, &mut |_, kind, payload| {
         let record = Record::decode(payload).map_err(|e| e.to_string())?;
         if kind == Kind::Snapshot {
@@ -209,10 +212,8 @@ impl State {
     }
 
     fn snapshot(&self) -> Record {
-        let mut all = vec![
-            What::Map(self.map.encode_to_vec().into()),
-            What::IdsReserved(self.reserved_ids),
-        ];
+        let mut all =
+            vec![What::Map(self.map.encode_to_vec().into()), What::IdsReserved(self.reserved_ids)];
         all.extend(self.sessions.snapshot().into_iter().map(What::Result));
         all.extend(self.ledger.decisions.values().cloned().map(What::Decision));
         Record { changes: all.into_iter().map(|what| Change { what: Some(what) }).collect() }
@@ -224,8 +225,11 @@ impl State {
             Ok(body) => {
                 let ack = self.sessions.ack(session);
                 let body = body.clone();
-                let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
-                self.log(What::Result(stored));
+                // A session that ended meanwhile must not come back when the journal is replayed.
+                if self.sessions.knows(session) {
+                    let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
+                    self.log(What::Result(stored));
+                }
                 self.sessions.finish(session, seq, 0, body)
             }
             Err(e) if e.class == 0 => {

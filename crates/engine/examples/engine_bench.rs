@@ -8,10 +8,7 @@ fn main() -> ExitCode {
         eprintln!("engine_bench: usage: engine_bench DIR [SECONDS]");
         return ExitCode::from(2);
     };
-    let seconds = args
-        .next()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(5.0);
+    let seconds = args.next().and_then(|text| text.parse().ok()).unwrap_or(5.0);
     match saker_engine::bench::raw(dir.as_ref(), seconds) {
         Ok(figures) => {
             print!("{figures}");

@@ -95,21 +95,10 @@ pub fn raw(dir: &Path, seconds: f64) -> Outcome<RawFigures> {
     let mut db = load(&dir.join("reads"))?;
     let mut rng = Rng::seeded(2);
     let read_table = reads(&db, phase, &mut || row_key(rng.below(TABLE_ROWS)), true)?;
-    let read_absent = reads(
-        &db,
-        phase,
-        &mut || row_key(TABLE_ROWS + rng.u64() / 2),
-        false,
-    )?;
+    let read_absent = reads(&db, phase, &mut || row_key(TABLE_ROWS + rng.u64() / 2), false)?;
     (0..OVERLAY_ROWS).for_each(|n| db.put(row_key(n), row_value(n)));
     let read_overlay = reads(&db, phase, &mut || row_key(rng.below(OVERLAY_ROWS)), true)?;
-    Ok(RawFigures {
-        write_256,
-        write_1,
-        read_overlay,
-        read_table,
-        read_absent,
-    })
+    Ok(RawFigures { write_256, write_1, read_overlay, read_table, read_absent })
 }
 
 fn measure(phase: Duration, mut step: impl FnMut() -> Outcome<u64>) -> Outcome<Figure> {
@@ -206,16 +195,7 @@ impl Shard {
         })?;
         let (to_thread, thread) = (Some(to_thread), Some(thread));
         let value = row_value(0);
-        Ok(Shard {
-            journal,
-            db,
-            written: 0,
-            segment: 0,
-            to_thread,
-            finished,
-            thread,
-            value,
-        })
+        Ok(Shard { journal, db, written: 0, segment: 0, to_thread, finished, thread, value })
     }
 
     fn write_batch(&mut self, rows: u64) -> Outcome<u64> {

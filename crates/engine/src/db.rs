@@ -61,9 +61,7 @@ impl Overlay {
     }
 
     fn range<'a>(&'a self, start: &[u8], end: &[u8]) -> Peekable<Range<'a, Bytes, Option<Bytes>>> {
-        self.rows
-            .range::<[u8], _>((Bound::Included(start), Bound::Excluded(end)))
-            .peekable()
+        self.rows.range::<[u8], _>((Bound::Included(start), Bound::Excluded(end))).peekable()
     }
 }
 
@@ -140,10 +138,7 @@ impl Db {
 
     fn change(&mut self, key: Bytes, value: Option<Bytes>) {
         let first = key.first().copied().unwrap_or(RESERVED);
-        assert!(
-            first != RESERVED && key.len() <= KEY_BYTES_MAX,
-            "the key {key:?}"
-        );
+        assert!(first != RESERVED && key.len() <= KEY_BYTES_MAX, "the key {key:?}");
         self.overlay.insert(key, value);
         for _ in 0..FREED_PER_CHANGE {
             if self.discarded.pop_first().is_none() {
@@ -217,24 +212,16 @@ impl Db {
         if let Some(failed) = self.frozen.take() {
             let newer = std::mem::take(&mut overlay.rows);
             // The failed checkpoint's thread is gone; should it not be, a copy is as good.
-            let Overlay { rows, bytes } =
-                Arc::try_unwrap(failed).unwrap_or_else(|shared| Overlay {
-                    rows: shared.rows.clone(),
-                    bytes: shared.bytes,
-                });
+            let Overlay { rows, bytes } = Arc::try_unwrap(failed).unwrap_or_else(|shared| {
+                Overlay { rows: shared.rows.clone(), bytes: shared.bytes }
+            });
             overlay = Overlay { rows, bytes };
-            newer
-                .into_iter()
-                .for_each(|(key, value)| overlay.insert(key, value));
+            newer.into_iter().for_each(|(key, value)| overlay.insert(key, value));
         }
         let frozen = Arc::new(overlay);
         self.frozen = Some(frozen.clone());
         self.running = Some(marker);
-        Checkpoint {
-            table: self.table.clone(),
-            frozen,
-            marker,
-        }
+        Checkpoint { table: self.table.clone(), frozen, marker }
     }
 
     /// Takes the result of [`Checkpoint::run`]. On success the rows are the table's from here on.

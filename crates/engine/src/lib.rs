@@ -8,6 +8,8 @@
 //! The one invariant: the table never holds an effect that the durable journal does not have.
 //! So a checkpoint starts only when everything appended is durable; see [`db`].
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 pub mod bench;
 pub mod db;
 pub mod journal;

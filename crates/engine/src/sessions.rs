@@ -113,6 +113,21 @@ impl<W> Sessions<W> {
         session.running.remove(&seq).unwrap_or_default()
     }
 
+    /// A mutation that a restart interrupted goes on: copies of it wait for its end.
+    pub fn resume(&mut self, session: u64, seq: u64) {
+        if let Some(session) = self.sessions.get_mut(&session)
+            && seq >= session.ack
+            && !session.results.contains_key(&seq)
+        {
+            session.running.entry(seq).or_default();
+        }
+    }
+
+    /// Has the session begun here, and not ended?
+    pub fn knows(&self, session: u64) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
     /// It was not executed, and may be sent again: who waits.
     pub fn forget(&mut self, session: u64, seq: u64) -> Vec<W> {
         let session = self.sessions.get_mut(&session);

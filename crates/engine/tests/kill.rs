@@ -22,10 +22,7 @@ fn open(path: &Path) -> (Journal, Db) {
     let table = EmbeddedTable::open(path.join("table"), &EmbeddedConfig::default()).unwrap();
     let mut db = Db::open(Arc::new(table)).unwrap();
     let dir = Arc::new(RealDir::open(path.join("journal")).unwrap());
-    let config = JournalConfig {
-        segment_bytes: 1 << 20,
-        ..JournalConfig::new([2; 16], 0)
-    };
+    let config = JournalConfig { segment_bytes: 1 << 20, ..JournalConfig::new([2; 16], 0) };
     let journal = Journal::open(dir, config, db.marker(), &mut |_, kind, payload| {
         if kind == Kind::Changes {
             apply(&mut db, u64::from_le_bytes(payload.try_into()?));
@@ -129,11 +126,7 @@ fn check(db: &Db, acknowledged: u64, context: &str) {
     let mut rows = model.iter();
     db.scan(b"row", b"rox", |key, value| {
         let (expected_key, expected) = rows.next().unwrap();
-        assert_eq!(
-            (key, value),
-            (&expected_key[..], &expected[..]),
-            "{context}"
-        );
+        assert_eq!((key, value), (&expected_key[..], &expected[..]), "{context}");
         ControlFlow::Continue(())
     })
     .unwrap();

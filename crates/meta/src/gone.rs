@@ -75,7 +75,8 @@ impl Shard {
         for handle in msg.handles.iter().take(limits::COMPONENTS_MAX) {
             let Some(gone) = self.gone(handle.id)? else { continue };
             self.leases.renew(handle.id, now);
-            moved.extend(gone.moved);
+            // To a home that the handle names already there is nowhere to go.
+            moved.extend(gone.moved.filter(|to| to != handle));
         }
         Ok(encoded(&RenewReply { moved }))
     }
@@ -85,6 +86,11 @@ impl Shard {
         let ids = self.leases.expired(self.hub.now());
         let mut chunked = Vec::new();
         for id in ids {
+            if self.not_busy(id).is_err() {
+                // A cut or spill of the orphan is under way.
+                self.leases.start(id, self.hub.now());
+                continue;
+            }
             match self.gone(id) {
                 Ok(Some(gone)) if gone.orphan.as_ref().is_some_and(|inode| inode.attr.chunked) => {
                     chunked.push(id);

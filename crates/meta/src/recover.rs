@@ -84,7 +84,8 @@ pub fn open_at(
     now: Time,
     wall_ns: i64,
 ) -> Result<Rc<RefCell<Shard>>, StartError> {
-    let uuid: [u8; 16] = map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
+    let uuid: [u8; 16] =
+        map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
     let mut db = Db::open(home.table)?;
     let mut volatile = Volatile::default();
     let config = JournalConfig {

@@ -223,8 +223,11 @@ impl Shard {
         self.get_as(&id_key(table::GONE, id))
     }
 
-    /// The id moved.
+    /// The id moved. What is an orphan already stays one: its data hangs on the record.
     pub(crate) fn put_moved(&mut self, id: InodeId, to: Locator) {
+        if matches!(self.gone(id), Ok(Some(Gone { orphan: Some(_), .. }))) {
+            return;
+        }
         let gone = Gone { moved: Some(to), orphan: None };
         self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
         self.leases.start(id, self.hub.now());
@@ -250,7 +253,7 @@ impl Shard {
     }
 
     /// A cut that the stores must hear of, whatever crashes.
-    pub(crate) fn put_job(&mut self, id: InodeId, job: StoreJob) {
+    pub(crate) fn put_job(&mut self, id: InodeId, job: &StoreJob) {
         self.put(id_key(table::JOB, id), job.encode_to_vec().into());
     }
 

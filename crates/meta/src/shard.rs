@@ -279,13 +279,22 @@ impl Shard {
 
     /// Answers a request; the result of a mutation becomes part of the batch's record.
     pub(crate) fn finish(&mut self, rq: &Rq, result: Result<Bytes, Error>) {
-        let Some(ctx) = rq.mutation() else { return self.send(rq.from, &result) };
-        let (session, seq) = (ctx.session, ctx.seq);
+        match rq.mutation() {
+            Some(ctx) => self.finish_mutation(ctx.session, ctx.seq, result),
+            None => self.send(rq.from, &result),
+        }
+    }
+
+    /// Answers whoever waits for a mutation.
+    pub(crate) fn finish_mutation(&mut self, session: u64, seq: u64, result: Result<Bytes, Error>) {
         let waiters = match &result {
             Ok(body) => {
-                let ack = self.sessions.ack(session);
-                let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
-                self.log_change(What::Result(stored));
+                // A session that ended meanwhile must not come back when the journal is replayed.
+                if self.sessions.knows(session) {
+                    let ack = self.sessions.ack(session);
+                    let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
+                    self.log_change(What::Result(stored));
+                }
                 self.sessions.finish(session, seq, 0, body.clone())
             }
             Err(e) if e.class == 0 => {

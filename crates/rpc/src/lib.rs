@@ -8,6 +8,9 @@
 //!
 //! A call's error says what is known about its outcome: see [`CallError`].
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+pub mod bench;
 pub mod bootstrap;
 pub mod client;
 pub mod frame;

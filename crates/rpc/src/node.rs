@@ -17,6 +17,7 @@ mod net;
 mod outbox;
 mod peers;
 mod shell;
+mod spread;
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,6 +27,7 @@ use std::rc::Rc;
 use saker_runtime::time::Time;
 
 pub(crate) use peers::Backoff;
+pub(crate) use spread::{Place, Spread};
 
 pub use outbox::{Outbox, Outgoing};
 pub use shell::{Shell, ShellConfig, Stop};

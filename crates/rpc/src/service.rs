@@ -1,5 +1,5 @@
-//! A server whose handlers may block on disks: several shells share one listening socket, each
-//! on a thread of its own that reads, executes and answers what its connections ask.
+//! A server whose handlers may block on disks: several shells share the connections of one
+//! listening socket, each on a thread of its own that reads, executes and answers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,7 @@ use saker_runtime::time::{self, Time};
 use crate::NodeId;
 use crate::frame::Frame;
 use crate::hello::PeerHello;
-use crate::node::{FlushDone, Input, Outbox, Role, Shell, ShellConfig, Stop};
+use crate::node::{FlushDone, Input, Outbox, Place, Role, Shell, ShellConfig, Spread, Stop};
 
 /// Answers requests; called from several threads at once.
 pub trait Service: Send + Sync + 'static {
@@ -26,7 +26,8 @@ const BATCH_TIME_MAX: Duration = Duration::from_micros(500);
 /// A batch ends when its replies have this many bytes.
 const BATCH_REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// Serves on so many threads until `stop`. A connection stays with the thread that took it.
+/// Serves on so many threads until `stop`. Each connection goes to the thread that has the
+/// fewest, and stays there: requests of one connection are executed one after the other.
 ///
 /// # Errors
 /// When a thread or a poll cannot be made, or a thread breaks: then all are stopped.
@@ -37,18 +38,22 @@ pub fn serve(
     threads: usize,
     stop: &Stop,
 ) -> io::Result<()> {
-    let start = |n| -> io::Result<JoinHandle<io::Result<()>>> {
-        let (listener, service) = (listener.try_clone()?, service.clone());
+    let spread = Spread::default();
+    let places = (0..threads.max(1)).map(|_| Place::new(&spread));
+    let places = places.collect::<io::Result<Vec<Place>>>()?;
+    let start = |n, place| -> io::Result<JoinHandle<io::Result<()>>> {
+        let listener = if n == 0 { Some(listener.try_clone()?) } else { None };
+        let service = service.clone();
         let (config, stop) = (config.clone(), stop.clone());
         thread::spawn(&format!("service-{n}"), move || {
             let together = Together(stop);
-            Shell::new(Adapter(service), listener, config)?.run(&together.0)
+            Shell::shared(Adapter(service), place, listener, config)?.run(&together.0)
         })
     };
     let mut running = Vec::new();
     let mut outcome = Ok(());
-    for n in 0..threads.max(1) {
-        match start(n) {
+    for (n, place) in places.into_iter().enumerate() {
+        match start(n, place) {
             Ok(thread) => running.push(thread),
             Err(error) => {
                 stop.stop();

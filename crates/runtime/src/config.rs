@@ -39,11 +39,7 @@ impl std::error::Error for ConfigError {}
 /// # Errors
 /// When the file cannot be read, is not TOML, or a key's value does not fit `T`.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Loaded<T>, ConfigError> {
-    let fail = |line, why| ConfigError {
-        path: path.to_owned(),
-        line,
-        why,
-    };
+    let fail = |line, why| ConfigError { path: path.to_owned(), line, why };
     let text = std::fs::read_to_string(path).map_err(|e| fail(None, e.to_string()))?;
     let loaded = parse(&text).map_err(|(line, why)| fail(line, why))?;
     for key in &loaded.unknown {
@@ -55,21 +51,13 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Loaded<T>, ConfigError> 
 /// As [`load`], of a text; errors carry the line and the reason.
 fn parse<T: DeserializeOwned>(text: &str) -> Result<Loaded<T>, (Option<usize>, String)> {
     let place = |e: toml::de::Error| {
-        let line = e
-            .span()
-            .map(|span| 1 + text[..span.start].matches('\n').count());
-        (
-            line,
-            e.message().split_whitespace().collect::<Vec<_>>().join(" "),
-        )
+        let line = e.span().map(|span| 1 + text[..span.start].matches('\n').count());
+        (line, e.message().split_whitespace().collect::<Vec<_>>().join(" "))
     };
     let source = toml::de::Deserializer::parse(text).map_err(place)?;
     let mut unknown = Vec::new();
     let value = serde_ignored::deserialize(source, |key| unknown.push(key.to_string()));
-    Ok(Loaded {
-        value: value.map_err(place)?,
-        unknown,
-    })
+    Ok(Loaded { value: value.map_err(place)?, unknown })
 }
 
 #[cfg(test)]
@@ -92,10 +80,7 @@ mod tests {
 
     impl Default for Settings {
         fn default() -> Settings {
-            Settings {
-                workers: 4,
-                log: Log::default(),
-            }
+            Settings { workers: 4, log: Log::default() }
         }
     }
 
@@ -117,18 +102,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mnode.toml");
         let missing = load::<Settings>(&path).unwrap_err().to_string();
-        assert!(
-            missing.starts_with(&format!("{}: ", path.display())),
-            "{missing}"
-        );
+        assert!(missing.starts_with(&format!("{}: ", path.display())), "{missing}");
         for (text, line) in [("workers = 2\n[log\n", 2), ("\n\nworkers = \"two\"\n", 3)] {
             std::fs::write(&path, text).unwrap();
             let error = load::<Settings>(&path).unwrap_err().to_string();
             let start = format!("{}:{line}: ", path.display());
-            assert!(
-                error.starts_with(&start) && !error.contains('\n'),
-                "{error}"
-            );
+            assert!(error.starts_with(&start) && !error.contains('\n'), "{error}");
         }
     }
 }

@@ -16,9 +16,7 @@ const LOG_FILTER_DEFAULT: &str = "info";
 /// Sends logs to stderr, filtered by `SAKER_LOG` (default `info`). Only the process's first call
 /// has an effect. A filter that cannot be read is reported and replaced by the default.
 pub fn init() {
-    let asked = std::env::var(LOG_FILTER_ENV)
-        .ok()
-        .filter(|text| !text.is_empty());
+    let asked = std::env::var(LOG_FILTER_ENV).ok().filter(|text| !text.is_empty());
     let parsed = EnvFilter::try_new(asked.as_deref().unwrap_or(LOG_FILTER_DEFAULT));
     let (filter, refused) = match parsed {
         Ok(filter) => (filter, None),

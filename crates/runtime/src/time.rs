@@ -40,10 +40,7 @@ impl Add<Duration> for Time {
 
     /// Saturates at [`Time::MAX`].
     fn add(self, by: Duration) -> Time {
-        Time(
-            self.0
-                .saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Time(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
@@ -77,9 +74,7 @@ pub fn now() -> Time {
 /// Wall time, in nanoseconds since 1970-01-01 UTC. May jump.
 pub fn wall_ns() -> i64 {
     let at = clock_gettime(ClockId::Realtime);
-    at.tv_sec
-        .saturating_mul(NS_PER_S as i64)
-        .saturating_add(at.tv_nsec)
+    at.tv_sec.saturating_mul(NS_PER_S as i64).saturating_add(at.tv_nsec)
 }
 
 /// CPU time that the calling thread has used, for measurements.

@@ -12,6 +12,8 @@
 //! block whose checksum does not match is an error, never data; a segment's file is removed only
 //! when neither the index nor the table refers to it.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod compact;
 pub mod config;
 pub mod extent;

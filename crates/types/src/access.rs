@@ -98,8 +98,8 @@ pub fn check_sticky(
 /// is not of the group (inode(7), Linux's `setattr_should_drop_suidgid`).
 pub fn mode_without_privilege(attr: &Attr, cred: &Cred) -> Result<u32, Error> {
     let mode = attr.mode & !0o4000;
-    let stays = mode & 0o2000 == 0
-        || (mode & 0o010 == 0 && (cred.uid == 0 || cred.in_group(attr.gid)?));
+    let stays =
+        mode & 0o2000 == 0 || (mode & 0o010 == 0 && (cred.uid == 0 || cred.in_group(attr.gid)?));
     Ok(if stays { mode } else { mode & !0o2000 })
 }
 

@@ -66,7 +66,7 @@ pub struct Gone {
 }
 
 /// Work on stores that a crash must not forget: the cut of a truncation.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct StoreJob {
     #[prost(uint64, tag = "1")]
     #[allow(missing_docs)]
@@ -74,6 +74,15 @@ pub struct StoreJob {
     /// Bytes of the file that remain.
     #[prost(uint64, tag = "2")]
     pub cut: u64,
+    /// The mutation that it is part of: a retry after a crash gets its answer (rule 15).
+    #[prost(uint64, tag = "3")]
+    pub session: u64,
+    #[prost(uint64, tag = "4")]
+    #[allow(missing_docs)]
+    pub seq: u64,
+    /// Where the inode is; it does not move while it is cut.
+    #[prost(message, optional, tag = "5")]
+    pub loc: Option<Locator>,
 }
 
 /// A prepared transaction on a participant: exactly what commit will do.

@@ -9,7 +9,7 @@
 mod check;
 mod client;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -217,8 +217,9 @@ impl Bench {
                     limits,
                     metrics: saker_meta::metrics::Metrics::new(&registry),
                 };
-                let shard = recover::open_at(home, map, self.now, EPOCH_NS + self.now.as_ns() as i64)
-                    .expect("the shard starts");
+                let shard =
+                    recover::open_at(home, map, self.now, EPOCH_NS + self.now.as_ns() as i64)
+                        .expect("the shard starts");
                 Box::new(saker_meta::service::Worker::new(shard))
             }
             NodeId::Store(_) => panic!("stores are no roles here"),
@@ -299,6 +300,19 @@ impl Bench {
         true
     }
 
+    /// Delivers one message, the `nth` of those that may come next: connections keep the order
+    /// of what is sent over them.
+    pub fn deliver_any(&mut self, nth: u64) {
+        let mut seen = BTreeSet::new();
+        let next: Vec<usize> = (0..self.wire.len())
+            .filter(|i| seen.insert((self.wire[*i].from, self.wire[*i].to)))
+            .collect();
+        if !next.is_empty() {
+            let message = self.wire.remove(next[(nth % next.len() as u64) as usize]);
+            self.arrive(message);
+        }
+    }
+
     /// Delivers everything, in order, until nothing is on the wire.
     pub fn settle(&mut self) {
         self.settle_but(|_| false);
@@ -322,7 +336,14 @@ impl Bench {
             Peer::Node(NodeId::Store(_)) => {
                 self.stored.push((op, frame.body.clone()));
                 let reply = frame.reply(0, Empty {}.encode_to_vec().into(), Bytes::new());
-                self.wire.push(Message { from: to, to: from, op, is_reply: true, life, frame: reply });
+                self.wire.push(Message {
+                    from: to,
+                    to: from,
+                    op,
+                    is_reply: true,
+                    life,
+                    frame: reply,
+                });
             }
             Peer::Node(node) => {
                 let conn = self.conn(from, life);

@@ -47,6 +47,9 @@ pub struct Rules {
     /// The owner of an inode with several links may remove its names from a sticky directory (on
     /// Saker only where the attributes are beside the name).
     pub owners_of_linked_known: bool,
+    /// `.` and `..` ask for search permission of their directory. The kernel does not tell a FUSE
+    /// file system of them.
+    pub dots_are_searched: bool,
     /// RENAME_EXCHANGE is supported; else it is EINVAL once everything else was found right.
     pub exchange: bool,
     /// A kernel is above: it sees that both names are one inode before it asks for permissions.
@@ -65,6 +68,7 @@ impl Rules {
             same_size_truncate_touches: true,
             rename_touches_linked: false,
             owners_of_linked_known: false,
+            dots_are_searched: true,
             exchange: false,
             kernel: false,
             ends_at_16_tib: true,
@@ -73,8 +77,13 @@ impl Rules {
 
     /// Saker below the running kernel.
     pub fn of_mount() -> Rules {
-        let (rename_touches_linked, owners_of_linked_known, exchange) = (false, false, false);
-        Rules { rename_touches_linked, owners_of_linked_known, exchange, ..Rules::of_kernel() }
+        Rules {
+            rename_touches_linked: false,
+            owners_of_linked_known: false,
+            dots_are_searched: false,
+            exchange: false,
+            ..Rules::of_kernel()
+        }
     }
 
     /// The running kernel's settings, and what ext4 does.
@@ -90,6 +99,7 @@ impl Rules {
             same_size_truncate_touches: false,
             rename_touches_linked: true,
             owners_of_linked_known: true,
+            dots_are_searched: true,
             exchange: true,
             kernel: true,
             ends_at_16_tib: true,
@@ -441,10 +451,14 @@ impl Model {
             rest.push_back(b".".to_vec());
         }
         loop {
-            self.permit(who, dir, 1)?;
             let name = rest.pop_front().ok_or(UNDEFINED)?;
             let last = rest.is_empty();
-            if name == b"." || name == b".." {
+            let dots = name == b"." || name == b"..";
+            if dots && !self.rules.dots_are_searched {
+                self.permit(who, dir, 1).map_err(|_| UNDEFINED)?;
+            }
+            self.permit(who, dir, 1)?;
+            if dots {
                 if name == b".." {
                     dir = self.inode(dir).parent;
                 }

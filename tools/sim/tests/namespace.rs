@@ -272,3 +272,203 @@ fn a_link_and_its_unlink_survive_any_crash() {
         }
     }
 }
+
+#[test]
+fn a_directory_does_not_replace_the_one_it_is_in() {
+    let mut b = Bench::new(3);
+    b.mkdir("a").unwrap();
+    b.mkdir("a/b").unwrap();
+    assert_eq!(errno(b.rename("a/b", "a")), Errno::ENOTEMPTY);
+    b.check();
+}
+
+#[test]
+fn a_file_is_no_directory_even_while_it_is_locked() {
+    let mut b = Bench::new(3);
+    for n in 0..3 {
+        let (file, below) = (b.name_on(shard(0), "file"), b.name_on(shard(n), "below"));
+        let to = format!("{file}/{below}");
+        if n == 0 {
+            b.create(&file).unwrap();
+        }
+        let request = LinkReq { ctx: b.ctx(), from: at(&file), to: at(&to) };
+        assert_eq!(errno(b.run::<Entry>(Op::Link, shard(0), &request)), Errno::ENOTDIR);
+        let (ctx, from, to) = (b.ctx(), at(&file), at(&to));
+        let request = RenameReq { ctx, from, to, ..RenameReq::default() };
+        assert_eq!(errno(b.run::<RenameReply>(Op::Rename, shard(0), &request)), Errno::ENOTDIR);
+    }
+    b.check();
+}
+
+#[test]
+fn noreplace_minds_another_name_of_the_same_file() {
+    let mut b = Bench::new(2);
+    for n in 0..2 {
+        let (from, to) = (b.name_on(shard(0), &format!("from{n}-")), b.name_on(shard(n), "to"));
+        b.create(&from).unwrap();
+        b.link(&from, &to).unwrap();
+        for (other, flags) in [(&to, 1), (&from, 1)] {
+            let request = RenameReq { flags, ..b.rename_req(&from, other) };
+            assert_eq!(errno(b.run::<RenameReply>(Op::Rename, shard(0), &request)), Errno::EEXIST);
+        }
+        b.rename(&from, &to).unwrap();
+        b.lookup(&at(&from))
+            .map(|_| ())
+            .or_else(|e| e.is(Class::Moved).then_some(()).ok_or(e))
+            .unwrap();
+    }
+    b.mkdir("d").unwrap();
+    let request = RenameReq { flags: 1, ..b.rename_req("d", "d") };
+    assert_eq!(errno(b.run::<RenameReply>(Op::Rename, COORDINATOR, &request)), Errno::EEXIST);
+    b.check();
+}
+
+#[test]
+fn a_handle_from_before_the_link_survives_the_end_of_its_name() {
+    for how in ["unlink", "rename here", "rename there"] {
+        let mut b = Bench::new(2);
+        let (first, second) = (b.name_on(shard(0), "first"), b.name_on(shard(1), "second"));
+        let handle = At::handle(b.create(&first).unwrap().loc);
+        b.link(&first, &second).unwrap();
+        assert_eq!(b.stat(&handle).unwrap().attr.nlink, 2);
+        let other = match how {
+            "rename there" => b.name_on(shard(1), "other"),
+            _ => b.name_on(shard(0), "other"),
+        };
+        b.create(&other).unwrap();
+        match how {
+            "unlink" => _ = b.unlink(&first).unwrap(),
+            _ => _ = b.rename(&other, &first).unwrap(),
+        }
+        assert_eq!(b.stat(&handle).unwrap().attr.nlink, 1, "{how}");
+        b.unlink(&second).unwrap();
+        assert_eq!(b.stat(&handle).unwrap().attr.nlink, 0, "{how}");
+        b.check();
+    }
+}
+
+#[test]
+fn a_hard_linked_symlink_is_followed_by_both_names() {
+    let mut b = Bench::new(3);
+    b.symlink("target", "s").unwrap();
+    for n in 0..3 {
+        let to = b.name_on(shard(n), "t");
+        b.link("s", &to).unwrap();
+        for name in ["s", &to] {
+            let e = b.lookup(&at(&format!("{name}/x"))).unwrap_err();
+            assert!(e.is(Class::Symlink), "{e:?}");
+            assert_eq!(&e.target[..], b"target");
+        }
+    }
+    b.check();
+}
+
+#[test]
+fn the_sticky_bit_asks_who_owns_a_hard_link() {
+    let mut b = Bench::new(2);
+    b.mkdir("tmp").unwrap();
+    let all = SetattrReq { ctx: b.ctx(), at: at("tmp"), mode: Some(0o1777), ..Default::default() };
+    b.setattr(&all).unwrap();
+    let user = |uid| saker_types::Cred { uid, gid: uid, groups: vec![], groups_known: true };
+    for n in 0..2 {
+        let first = format!("tmp/{}", b.name_on(shard(0), &format!("first{n}-")));
+        let second = format!("tmp/{}", b.name_on(shard(n), "second"));
+        let mut request = b.create_req(at(&first), FileKind::Regular);
+        request.ctx.cred = user(5);
+        b.run::<Entry>(Op::Create, shard(0), &request).unwrap();
+        b.link(&first, &second).unwrap();
+        for (uid, allowed) in [(6, false), (5, true)] {
+            let mut request = RemoveReq { ctx: b.ctx(), at: at(&second) };
+            request.ctx.cred = user(uid);
+            let answer = b.run::<Empty>(Op::Unlink, shard(n), &request);
+            match allowed {
+                true => _ = answer.unwrap(),
+                false => assert_eq!(errno(answer), Errno::EPERM),
+            }
+        }
+    }
+    b.check();
+}
+
+#[test]
+fn a_stat_of_a_directory_that_moves_meanwhile_is_no_error() {
+    let (mut b, dir) = with_dir(3);
+    let ctx = Ctx { wait_ms: 5_000, ..Ctx::default() };
+    let request = EntryReq { ctx, at: at(&dir), full: true };
+    let stat = b.ask(Op::Getattr, shard(0), &request);
+    b.settle_but(|m| m.asks(Op::Collect));
+    let request = b.rename_req(&dir, "elsewhere");
+    let rename = b.ask(Op::Rename, COORDINATOR, &request);
+    b.settle_but(|m| m.asks(Op::Collect));
+    b.answer::<RenameReply>(rename).unwrap().unwrap();
+    b.settle();
+    let e = b.answer::<Entry>(stat).unwrap().unwrap_err();
+    assert!(e.is(Class::Retry), "{e:?}");
+    b.check();
+}
+
+#[test]
+fn a_freeze_is_not_shortened_by_another() {
+    let mut b = Bench::new(1);
+    let id = b.mkdir("d").unwrap().attr.id;
+    for freeze_ms in [1_000, 20] {
+        b.run::<Totals>(Op::Collect, shard(0), &CollectReq { dir: id, freeze_ms }).unwrap();
+    }
+    let request = b.create_req(at("d/f"), FileKind::Regular);
+    let create = b.ask(Op::Create, shard(0), &request);
+    b.pass(Duration::from_millis(900));
+    assert!(b.answer::<Entry>(create).is_none());
+    b.pass(Duration::from_millis(200));
+    b.answer::<Entry>(create).unwrap().unwrap();
+}
+
+#[test]
+fn a_truncation_is_executed_once_whenever_its_shard_crashes() {
+    for stored_before in [false, true] {
+        let mut b = Bench::new(2);
+        let name = b.name_on(shard(1), "f");
+        b.create(&name).unwrap();
+        let request = EntryReq { ctx: b.ctx(), at: at(&name), ..EntryReq::default() };
+        let spilled: Entry = b.run(Op::Spill, shard(1), &request).unwrap();
+        let ctx = b.ctx();
+        let request = SetattrReq { ctx, at: at(&name), size: Some(0), ..Default::default() };
+        let first = b.ask(Op::Setattr, shard(1), &request);
+        b.settle_but(|m| match stored_before {
+            true => m.answers(Op::ChunkTruncate),
+            false => m.asks(Op::ChunkTruncate),
+        });
+        assert_eq!(b.stored.len(), usize::from(stored_before));
+        b.take(|m| m.op == Op::ChunkTruncate);
+        b.restart(shard(1));
+        // A retry, and another change of the file: both wait until the stores have cut.
+        let retry = b.ask(Op::Setattr, shard(1), &request);
+        let ctx = b.ctx();
+        let longer = SetattrReq { ctx, at: at(&name), size: Some(9), ..Default::default() };
+        let other = b.ask(Op::Setattr, shard(1), &longer);
+        b.settle_but(|m| m.asks(Op::ChunkTruncate));
+        assert!(b.answer::<Entry>(retry).is_none() && b.answer::<Entry>(other).is_none());
+        b.settle();
+        let answer = b.answer::<Entry>(retry).unwrap().unwrap();
+        assert_eq!((answer.attr.size, answer.loc), (0, spilled.loc));
+        assert!(b.answer::<Entry>(first).unwrap().unwrap_err().is(Class::Retry), "lost");
+        assert_eq!(b.answer::<Entry>(other).unwrap().unwrap().attr.size, 9);
+        let again: Entry = b.run(Op::Setattr, shard(1), &request).unwrap();
+        assert_eq!(again.attr.size, 0, "the first answer");
+        let now = b.stat(&at(&name)).unwrap().attr;
+        assert_eq!((now.size, now.truncate_gen, now.chunked), (9, 1, false));
+        b.check();
+    }
+}
+
+#[test]
+fn names_that_no_key_can_hold_are_refused() {
+    let mut b = Bench::new(1);
+    let long = saker_types::Locator { name: vec![b'x'; 70_000].into(), ..Default::default() };
+    let request = RemoveReq { ctx: b.ctx(), at: At::child(long.clone(), b"f") };
+    assert_eq!(errno(b.run::<Empty>(Op::Unlink, shard(0), &request)), Errno::ENAMETOOLONG);
+    let request = EntryReq { at: At::handle(long.clone()), ..EntryReq::default() };
+    assert_eq!(errno(b.run::<Entry>(Op::Getattr, shard(0), &request)), Errno::ENAMETOOLONG);
+    let (ctx, from, to) = (b.ctx(), at("f"), At::child(long, b"g"));
+    let request = LinkReq { ctx, from, to };
+    assert_eq!(errno(b.run::<Entry>(Op::Link, shard(0), &request)), Errno::ENAMETOOLONG);
+}

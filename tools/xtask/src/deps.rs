@@ -44,7 +44,11 @@ pub fn check() -> Result<String, Vec<String>> {
             }
         }
     }
-    if problems.is_empty() { Ok(format!("{edges} dependencies, all allowed")) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(format!("{edges} dependencies, all allowed"))
+    } else {
+        Err(problems)
+    }
 }
 
 /// What is wrong with a dependency of one of our crates, if anything.

@@ -79,8 +79,8 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         return Err(stale());
     }
     let replaced = vote.row.as_ref().map_or(0, |row| row.attr.id);
-    if replaced == taken.loc.pid {
-        // The source itself is in it, and as prepared would leave its emptiness undecided.
+    if replaced != 0 && replaced == taken.loc.pid {
+        // What moves is in it; locked, it would only make the emptiness undecided.
         txn.abort();
         return Err(Errno::ENOTEMPTY.into());
     }

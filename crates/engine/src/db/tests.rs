@@ -15,38 +15,22 @@ fn rows(db: &Db, start: &[u8], end: &[u8], limit: usize) -> Vec<(Vec<u8>, Vec<u8
     let mut rows = Vec::new();
     db.scan(start, end, |key, value| {
         rows.push((key.to_vec(), value.to_vec()));
-        if rows.len() == limit {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        if rows.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
     .unwrap();
     rows
 }
 
 fn check(db: &Db, model: &Model, rng: &mut Rng) {
-    let all: Vec<_> = model
-        .iter()
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
+    let all: Vec<_> = model.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
     assert_eq!(rows(db, b"\0", b"\xff\xff", usize::MAX), all);
     let (start, end) = (random_key(rng), random_key(rng));
     let limit = 1 + rng.below(20) as usize;
-    let part = all
-        .iter()
-        .filter(|(key, _)| (&start..&end).contains(&key))
-        .take(limit);
-    assert_eq!(
-        rows(db, &start, &end, limit),
-        part.cloned().collect::<Vec<_>>()
-    );
+    let part = all.iter().filter(|(key, _)| (&start..&end).contains(&key)).take(limit);
+    assert_eq!(rows(db, &start, &end, limit), part.cloned().collect::<Vec<_>>());
     for _ in 0..5 {
         let key = random_key(rng);
-        assert_eq!(
-            db.get(&key).unwrap().as_deref(),
-            model.get(&key).map(|value| &value[..])
-        );
+        assert_eq!(db.get(&key).unwrap().as_deref(), model.get(&key).map(|value| &value[..]));
     }
 }
 
@@ -58,12 +42,7 @@ fn random_key(rng: &mut Rng) -> Vec<u8> {
 /// A few changes, made up anew each time. No value is ever used twice.
 fn random_changes(rng: &mut Rng, serial: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let count = 1 + rng.below(6);
-    let change = |n| {
-        (
-            random_key(rng),
-            rng.chance(2, 3).then(|| format!("{serial}.{n}").into()),
-        )
-    };
+    let change = |n| (random_key(rng), rng.chance(2, 3).then(|| format!("{serial}.{n}").into()));
     (0..count).map(change).collect()
 }
 
@@ -141,9 +120,7 @@ fn overlay_bytes_follow_what_is_in_it() {
 #[test]
 #[should_panic(expected = "the key")]
 fn the_engines_own_keys_cannot_be_written() {
-    Db::open(Arc::new(MemoryTable::new()))
-        .unwrap()
-        .put(MARKER_KEY, &b"1"[..]);
+    Db::open(Arc::new(MemoryTable::new())).unwrap().put(MARKER_KEY, &b"1"[..]);
 }
 
 /// A machine that dies at a point: the journal's directory and the table count together.
@@ -185,19 +162,11 @@ struct MortalTable {
 
 impl Table for MortalTable {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        if self.death.is_past() {
-            Err(Death::error())
-        } else {
-            self.inner.get(key)
-        }
+        if self.death.is_past() { Err(Death::error()) } else { self.inner.get(key) }
     }
 
     fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<()> {
-        if self.death.is_past() {
-            Err(Death::error())
-        } else {
-            self.inner.scan(start, end, f)
-        }
+        if self.death.is_past() { Err(Death::error()) } else { self.inner.scan(start, end, f) }
     }
 
     fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<()> {
@@ -215,19 +184,11 @@ impl Table for MortalTable {
             return Err(Death::error());
         }
         self.inner.persist()?;
-        if self.death.strikes() {
-            Err(Death::error())
-        } else {
-            Ok(())
-        }
+        if self.death.strikes() { Err(Death::error()) } else { Ok(()) }
     }
 }
 
-const CONFIG: JournalConfig = JournalConfig {
-    uuid: [1; 16],
-    shard: 0,
-    segment_bytes: 8192,
-};
+const CONFIG: JournalConfig = JournalConfig { uuid: [1; 16], shard: 0, segment_bytes: 8192 };
 const OVERLAY_BYTES_MAX: usize = 6000;
 
 /// A record: each change as key, 0 and, if the row is not deleted, the value, each change ended
@@ -241,10 +202,7 @@ fn encode(changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
 }
 
 fn replay(db: &mut Db, record: &[u8]) {
-    for line in record
-        .split(|&byte| byte == b'\n')
-        .filter(|line| !line.is_empty())
-    {
+    for line in record.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
         match line.iter().position(|&byte| byte == b'=') {
             Some(at) => db.put(line[..at].to_vec(), line[at + 1..].to_vec()),
             None => db.delete(line.to_vec()),
@@ -319,14 +277,8 @@ fn a_crash_at_any_point_of_the_checkpoint_protocol_loses_nothing_acknowledged() 
     let mut rng = Rng::seeded(1);
     for at in 0.. {
         let (disk, table) = (MemDir::new(), Arc::new(MemoryTable::new()));
-        let death = Death {
-            calls: Arc::default(),
-            at,
-        };
-        let mortal = MortalTable {
-            inner: table.clone(),
-            death: death.clone(),
-        };
+        let death = Death { calls: Arc::default(), at };
+        let mortal = MortalTable { inner: table.clone(), death: death.clone() };
         let mut seen = Observed::default();
         seen.states.insert(0, Model::new());
         let survived = run_shard(death.dir(&disk), Arc::new(mortal), &mut seen).is_ok();
@@ -349,15 +301,8 @@ fn a_crash_at_any_point_of_the_checkpoint_protocol_loses_nothing_acknowledged() 
 #[test]
 fn a_failed_checkpoint_keeps_the_rows_for_the_next() {
     let inner = Arc::new(MemoryTable::new());
-    let death = Death {
-        calls: Arc::default(),
-        at: 2,
-    };
-    let mut db = Db::open(Arc::new(MortalTable {
-        inner: inner.clone(),
-        death,
-    }))
-    .unwrap();
+    let death = Death { calls: Arc::default(), at: 2 };
+    let mut db = Db::open(Arc::new(MortalTable { inner: inner.clone(), death })).unwrap();
     for n in 0..5 {
         db.put(vec![n], vec![0]);
     }
@@ -378,8 +323,6 @@ fn a_failed_checkpoint_keeps_the_rows_for_the_next() {
     db.checkpoint_finish(checkpoint.run()).unwrap();
     let db = Db::open(inner).unwrap();
     assert_eq!(db.marker(), Some(2));
-    let expected: Vec<_> = [0, 2, 3, 4]
-        .map(|n| (vec![n], vec![u8::from(n == 0)]))
-        .into();
+    let expected: Vec<_> = [0, 2, 3, 4].map(|n| (vec![n], vec![u8::from(n == 0)])).into();
     assert_eq!(rows(&db, b"\0", b"\xff", 99), expected);
 }

@@ -10,11 +10,7 @@ use super::SegmentNo;
 pub enum JournalError {
     /// The system refused. Out of `open`, the journal is poisoned by it.
     #[error("{file}: {action}: {source}")]
-    Io {
-        file: String,
-        action: &'static str,
-        source: io::Error,
-    },
+    Io { file: String, action: &'static str, source: io::Error },
     /// An earlier write or fsync failed, so what is durable is unknown. The process must stop:
     /// the next open finds out.
     #[error("the journal failed before and takes nothing more: {cause}")]
@@ -25,31 +21,19 @@ pub enum JournalError {
     /// Written by a newer Saker. `features` are the read-only compatible bits over the
     /// incompatible bits.
     #[error("{file}: written by a newer Saker (format {version}, features {features:#x})")]
-    NewerFormat {
-        file: String,
-        version: u32,
-        features: u64,
-    },
+    NewerFormat { file: String, version: u32, features: u64 },
     /// A segment of another cluster, shard or place in the log.
     #[error("{file}: belongs to another {of}")]
     Misplaced { file: String, of: &'static str },
     /// Bytes that were durable are not what was written.
     #[error("{file}: corrupt at byte {offset}: {reason}")]
-    Corrupt {
-        file: String,
-        offset: u64,
-        reason: &'static str,
-    },
+    Corrupt { file: String, offset: u64, reason: &'static str },
     /// A segment that replay needs is not there.
     #[error("{dir}: segment {segment} of the journal is missing")]
     MissingSegment { dir: String, segment: SegmentNo },
     /// The caller could not apply a record.
     #[error("{file}: record at byte {offset}: {source}")]
-    Replay {
-        file: String,
-        offset: u64,
-        source: ReplayError,
-    },
+    Replay { file: String, offset: u64, source: ReplayError },
 }
 
 /// Whatever the caller of [`super::Journal::open`] makes of a record it cannot apply.

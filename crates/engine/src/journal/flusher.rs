@@ -53,11 +53,7 @@ impl Flusher {
                 notify();
             }
         })?;
-        Ok(Flusher {
-            jobs: Some(jobs),
-            done,
-            thread: Some(thread),
-        })
+        Ok(Flusher { jobs: Some(jobs), done, thread: Some(thread) })
     }
 
     /// Hands over one write. `notify` runs on the thread once the result can be taken.
@@ -68,9 +64,7 @@ impl Flusher {
 
     /// Waits for the write and gives its buffer back.
     pub fn wait(&self) -> (Vec<u8>, io::Result<()>) {
-        self.done
-            .recv()
-            .unwrap_or_else(|_| (Vec::new(), Err(died())))
+        self.done.recv().unwrap_or_else(|_| (Vec::new(), Err(died())))
     }
 }
 

@@ -56,9 +56,7 @@ pub fn segment_name(segment: SegmentNo) -> String {
 
 /// The segment a file holds, by its name.
 pub fn segment_of_name(name: &str) -> Option<SegmentNo> {
-    let digits = name
-        .strip_prefix(PREFIX)
-        .filter(|digits| digits.len() == 16)?;
+    let digits = name.strip_prefix(PREFIX).filter(|digits| digits.len() == 16)?;
     let segment = SegmentNo::from_str_radix(digits, 16).ok()?;
     (segment_name(segment) == name).then_some(segment)
 }
@@ -101,11 +99,7 @@ impl SegmentHeader {
         if data.len() < 8 || data[..8] != MAGIC {
             return Err(JournalError::NotSaker { file: file() });
         }
-        let corrupt = |reason| JournalError::Corrupt {
-            file: file(),
-            offset: 0,
-            reason,
-        };
+        let corrupt = |reason| JournalError::Corrupt { file: file(), offset: 0, reason };
         if data.len() < SEGMENT_HEADER_BYTES {
             return Err(corrupt("the header is cut short"));
         }
@@ -113,11 +107,7 @@ impl SegmentHeader {
         let version = u32_at(data, 8);
         let features = u64::from(u32_at(data, 16)) << 32 | u64::from(u32_at(data, 20));
         if version > FORMAT_VERSION || features != 0 {
-            return Err(JournalError::NewerFormat {
-                file: file(),
-                version,
-                features,
-            });
+            return Err(JournalError::NewerFormat { file: file(), version, features });
         }
         let crc_at = SEGMENT_HEADER_BYTES - 4;
         if crc32c::crc32c(&data[..crc_at]) != u32_at(data, crc_at) {
@@ -193,12 +183,7 @@ pub fn decode_record(data: &[u8], start: Lsn) -> Option<Record<'_>> {
     if record_crc(record) != u32_at(record, 4) {
         return None;
     }
-    Some(Record {
-        lsn,
-        flush_start,
-        kind,
-        payload: &record[RECORD_HEADER_BYTES..],
-    })
+    Some(Record { lsn, flush_start, kind, payload: &record[RECORD_HEADER_BYTES..] })
 }
 
 fn record_crc(record: &[u8]) -> u32 {

@@ -51,11 +51,7 @@ pub struct JournalConfig {
 impl JournalConfig {
     /// The journal of `shard` in the cluster `uuid`, with segments of 64 MiB.
     pub fn new(uuid: [u8; 16], shard: u32) -> JournalConfig {
-        JournalConfig {
-            uuid,
-            shard,
-            segment_bytes: 64 << 20,
-        }
+        JournalConfig { uuid, shard, segment_bytes: 64 << 20 }
     }
 }
 
@@ -121,12 +117,8 @@ impl Journal {
     }
 
     fn create(dir: Arc<dyn Dir>, config: JournalConfig) -> Result<Journal> {
-        let header = SegmentHeader {
-            uuid: config.uuid,
-            shard: config.shard,
-            segment: 0,
-            first_lsn: 0,
-        };
+        let header =
+            SegmentHeader { uuid: config.uuid, shard: config.shard, segment: 0, first_lsn: 0 };
         let made = make_segment(&*dir, 0, None, &header.encode(), config.segment_bytes);
         let file = made.map_err(|e| io_error(segment_path(&*dir, 0), "create", e))?;
         Journal::at(dir, config, 0, 0, file)
@@ -173,10 +165,7 @@ impl Journal {
     pub fn append_with(&mut self, kind: Kind, fill: impl FnOnce(&mut Vec<u8>)) -> Lsn {
         let start = self.appended();
         let back = self.buffer.len();
-        assert!(
-            back <= u32::MAX as usize,
-            "{back} bytes were appended without a flush"
-        );
+        assert!(back <= u32::MAX as usize, "{back} bytes were appended without a flush");
         let lsn = encode_record(&mut self.buffer, start, back as u32, kind, fill);
         if self.poison.is_some() {
             self.buffer_start = lsn;
@@ -271,12 +260,7 @@ impl Journal {
         let end = offset + data.len() as u64;
         let grow = (end > self.file_bytes).then(|| end + self.config.segment_bytes);
         self.file_bytes = grow.unwrap_or(self.file_bytes);
-        Write {
-            file: self.file.clone(),
-            offset,
-            data,
-            preallocate: grow,
-        }
+        Write { file: self.file.clone(), offset, data, preallocate: grow }
     }
 
     fn wrote(&mut self, mut data: Vec<u8>, result: io::Result<()>) -> Result<()> {
@@ -298,12 +282,8 @@ impl Journal {
     pub fn rotate(&mut self, snapshot: &[u8]) -> Result<SegmentNo> {
         self.flush()?;
         let (segment, first_lsn) = (self.segment + 1, self.durable);
-        let header = SegmentHeader {
-            uuid: self.config.uuid,
-            shard: self.config.shard,
-            segment,
-            first_lsn,
-        };
+        let header =
+            SegmentHeader { uuid: self.config.uuid, shard: self.config.shard, segment, first_lsn };
         let mut data = header.encode().to_vec();
         let end = encode_record(&mut data, first_lsn, 0, Kind::Snapshot, |out| {
             out.extend_from_slice(snapshot);
@@ -338,9 +318,7 @@ impl Journal {
     fn check(&self) -> Result<()> {
         match &self.poison {
             None => Ok(()),
-            Some(cause) => Err(JournalError::Poisoned {
-                cause: cause.clone(),
-            }),
+            Some(cause) => Err(JournalError::Poisoned { cause: cause.clone() }),
         }
     }
 
@@ -412,9 +390,5 @@ fn segment_path(dir: &dyn Dir, segment: SegmentNo) -> String {
 }
 
 fn io_error(file: String, action: &'static str, source: io::Error) -> JournalError {
-    JournalError::Io {
-        file,
-        action,
-        source,
-    }
+    JournalError::Io { file, action, source }
 }

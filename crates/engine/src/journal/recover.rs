@@ -50,18 +50,12 @@ pub fn take_stock(
         (Some(start), Some(&last)) => {
             let missing = (start..=last.max(start)).find(|s| segments.binary_search(s).is_err());
             if let Some(segment) = missing {
-                return Err(JournalError::MissingSegment {
-                    dir: dir.label(),
-                    segment,
-                });
+                return Err(JournalError::MissingSegment { dir: dir.label(), segment });
             }
             start
         }
         (Some(segment), None) => {
-            return Err(JournalError::MissingSegment {
-                dir: dir.label(),
-                segment,
-            });
+            return Err(JournalError::MissingSegment { dir: dir.label(), segment });
         }
         // Trimming removes a prefix, of which a crash may bring any part back.
         (None, Some(&last)) => {
@@ -79,10 +73,7 @@ pub fn take_stock(
         garbage.push(SPARE_NAME.to_owned());
     }
     segments.retain(|&segment| segment >= start);
-    Ok(Inventory {
-        replay: segments,
-        garbage,
-    })
+    Ok(Inventory { replay: segments, garbage })
 }
 
 /// What a segment held.
@@ -120,12 +111,7 @@ pub fn replay_segment(
     let read = || dir.open(&name).and_then(|file| read_all(&*file));
     let data = read().map_err(|e| io_error(path.clone(), "read", e))?;
     let header = SegmentHeader::decode(&data, &path)?;
-    let misplaced = |of| {
-        Err(JournalError::Misplaced {
-            file: path.clone(),
-            of,
-        })
-    };
+    let misplaced = |of| Err(JournalError::Misplaced { file: path.clone(), of });
     if header.uuid != config.uuid {
         return misplaced("cluster");
     }
@@ -143,19 +129,10 @@ pub fn replay_segment(
             reason: "no valid record, yet a later segment follows",
         });
     }
-    let mut log = Log {
-        data: &data,
-        first_lsn: header.first_lsn,
-        at: SEGMENT_HEADER_BYTES,
-    };
+    let mut log = Log { data: &data, first_lsn: header.first_lsn, at: SEGMENT_HEADER_BYTES };
     log.replay(&path, on_record)?;
     let torn = if last { log.is_torn(&path)? } else { false };
-    Ok(Segment {
-        path,
-        first_lsn: header.first_lsn,
-        end: log.position(log.at),
-        torn,
-    })
+    Ok(Segment { path, first_lsn: header.first_lsn, end: log.position(log.at), torn })
 }
 
 struct Log<'a> {
@@ -173,13 +150,8 @@ impl Log<'_> {
     fn replay(&mut self, path: &str, on_record: &mut OnRecord<'_>) -> Result<(), JournalError> {
         while let Some(record) = decode_record(&self.data[self.at..], self.position(self.at)) {
             let offset = self.at as u64;
-            on_record(record.lsn, record.kind, record.payload).map_err(|source| {
-                JournalError::Replay {
-                    file: path.to_owned(),
-                    offset,
-                    source,
-                }
-            })?;
+            on_record(record.lsn, record.kind, record.payload)
+                .map_err(|source| JournalError::Replay { file: path.to_owned(), offset, source })?;
             self.at += (record.lsn - self.position(self.at)) as usize;
         }
         Ok(())

@@ -6,25 +6,16 @@ use saker_runtime::fs::{Fault, FaultDir, MemDir, Op, OpKind, RealDir, fail_from,
 
 use super::*;
 
-const CONFIG: JournalConfig = JournalConfig {
-    uuid: [7; 16],
-    shard: 3,
-    segment_bytes: 4096,
-};
+const CONFIG: JournalConfig = JournalConfig { uuid: [7; 16], shard: 3, segment_bytes: 4096 };
 
 type Log = Vec<(Lsn, Kind, Vec<u8>)>;
 
 fn open_from(dir: &MemDir, from: Option<SegmentNo>) -> Result<(Journal, Log)> {
     let mut log = Vec::new();
-    let journal = Journal::open(
-        Arc::new(dir.clone()),
-        CONFIG,
-        from,
-        &mut |lsn, kind, payload| {
-            log.push((lsn, kind, payload.to_vec()));
-            Ok(())
-        },
-    )?;
+    let journal = Journal::open(Arc::new(dir.clone()), CONFIG, from, &mut |lsn, kind, payload| {
+        log.push((lsn, kind, payload.to_vec()));
+        Ok(())
+    })?;
     Ok((journal, log))
 }
 
@@ -50,10 +41,7 @@ fn damage(dir: &MemDir, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
 fn what_is_flushed_is_replayed_with_its_lsn_and_kind() {
     let dir = MemDir::new();
     let (mut journal, log) = open(&dir);
-    assert_eq!(
-        (log.len(), journal.appended(), journal.durable()),
-        (0, 0, 0)
-    );
+    assert_eq!((log.len(), journal.appended(), journal.durable()), (0, 0, 0));
     let first = journal.append(Kind::Changes, b"first");
     let empty = journal.append(Kind::Snapshot, b"");
     assert_eq!((journal.appended(), journal.durable()), (empty, 0));
@@ -84,11 +72,7 @@ fn a_flush_larger_than_the_segment_extends_it() {
     }
     let (_, log) = open(&dir);
     assert_eq!(log.len(), 5);
-    assert!(
-        log.iter()
-            .zip(0u8..)
-            .all(|((_, _, p), round)| *p == vec![round; 10_000])
-    );
+    assert!(log.iter().zip(0u8..).all(|((_, _, p), round)| *p == vec![round; 10_000]));
 }
 
 #[test]
@@ -100,11 +84,7 @@ fn the_flusher_writes_while_more_is_appended() {
     for round in 0u64..200 {
         let lsn = journal.append(Kind::Changes, &round.to_le_bytes());
         let (sender, notified) = mpsc::channel();
-        assert!(
-            journal
-                .flush_begin(move || sender.send(()).unwrap())
-                .unwrap()
-        );
+        assert!(journal.flush_begin(move || sender.send(()).unwrap()).unwrap());
         assert!(journal.flushing());
         journal.append(Kind::Changes, b"meanwhile");
         assert!(!journal.flush_begin(|| panic!("already flushing")).unwrap());
@@ -133,9 +113,7 @@ fn rotation_and_trimming_keep_the_log_whole() {
     let (mut journal, _) = open(&dir);
     for round in 0..6 {
         journal.append(Kind::Changes, format!("before {round}").as_bytes());
-        let segment = journal
-            .rotate(format!("snapshot {round}").as_bytes())
-            .unwrap();
+        let segment = journal.rotate(format!("snapshot {round}").as_bytes()).unwrap();
         assert_eq!((segment, journal.segment()), (round + 1, round + 1));
         assert_eq!(journal.appended(), journal.durable());
         if round == 3 {
@@ -149,17 +127,10 @@ fn rotation_and_trimming_keep_the_log_whole() {
     journal.flush().unwrap();
 
     let (_, log) = open_from(&dir, Some(5)).unwrap();
-    assert_eq!(
-        payloads(&log),
-        [&b"snapshot 4"[..], b"before 5", b"snapshot 5", b"after"]
-    );
+    assert_eq!(payloads(&log), [&b"snapshot 4"[..], b"before 5", b"snapshot 5", b"after"]);
     assert_eq!(log[0].1, Kind::Snapshot);
     let names: Vec<String> = (5..=6).map(segment_name).collect();
-    assert_eq!(
-        dir.list().unwrap(),
-        names,
-        "open drops what replay does not need"
-    );
+    assert_eq!(dir.list().unwrap(), names, "open drops what replay does not need");
 }
 
 #[test]
@@ -177,11 +148,7 @@ fn a_trimmed_segment_is_recycled_and_its_old_records_stay_dead() {
         let (_, log) = open_from(&dir.crash(u64::from(round)), Some(segment)).unwrap();
         assert_eq!(payloads(&log), [&[round; 50][..]]);
     }
-    assert_eq!(
-        dir.list().unwrap().len(),
-        2,
-        "the current one and one to recycle"
-    );
+    assert_eq!(dir.list().unwrap().len(), 2, "the current one and one to recycle");
 }
 
 /// What the process that writes the log knows when it dies.
@@ -199,9 +166,7 @@ fn write_story(dir: Arc<dyn Dir>, story: &mut Story) -> Result<()> {
     for round in 0u32..20 {
         for part in 0..=round % 3 {
             let payload = vec![(round * 8 + part) as u8; 200 + 400 * part as usize];
-            story
-                .appended
-                .push((journal.append(Kind::Changes, &payload), payload));
+            story.appended.push((journal.append(Kind::Changes, &payload), payload));
         }
         if round % 2 == 0 {
             journal.flush_begin(|| ())?;
@@ -232,22 +197,11 @@ fn check_replay(story: &Story, log: &Log, context: &str) {
     let replayed: Vec<(Lsn, &[u8])> = log.iter().map(|(l, _, p)| (*l, &p[..])).collect();
     let appended: Vec<(Lsn, &[u8])> = story.appended.iter().map(|(l, p)| (*l, &p[..])).collect();
     let start = replayed.first().map_or(0, |first| {
-        appended
-            .iter()
-            .position(|record| record == first)
-            .unwrap_or_else(|| panic!("{context}"))
+        appended.iter().position(|record| record == first).unwrap_or_else(|| panic!("{context}"))
     });
-    assert_eq!(
-        replayed,
-        appended[start..start + replayed.len()],
-        "{context}"
-    );
+    assert_eq!(replayed, appended[start..start + replayed.len()], "{context}");
     let end = replayed.last().map_or(0, |record| record.0);
-    assert!(
-        end >= story.acknowledged,
-        "{context}: {end} < {}",
-        story.acknowledged
-    );
+    assert!(end >= story.acknowledged, "{context}: {end} < {}", story.acknowledged);
 }
 
 #[test]
@@ -324,28 +278,14 @@ fn a_failed_flush_poisons_the_journal() {
                 journal.flush_begin(|| ()).unwrap();
             }
             let error = journal.flush().unwrap_err();
-            let JournalError::Io { source, .. } = &error else {
-                panic!("{error}")
-            };
+            let JournalError::Io { source, .. } = &error else { panic!("{error}") };
             assert_eq!(source.raw_os_error(), Some(libc_enospc()));
             let appended = journal.append(Kind::Changes, b"more");
             assert!(appended > journal.durable());
-            assert!(matches!(
-                journal.flush(),
-                Err(JournalError::Poisoned { .. })
-            ));
-            assert!(matches!(
-                journal.flush_begin(|| ()),
-                Err(JournalError::Poisoned { .. })
-            ));
-            assert!(matches!(
-                journal.rotate(b""),
-                Err(JournalError::Poisoned { .. })
-            ));
-            assert!(matches!(
-                journal.trim(9),
-                Err(JournalError::Poisoned { .. })
-            ));
+            assert!(matches!(journal.flush(), Err(JournalError::Poisoned { .. })));
+            assert!(matches!(journal.flush_begin(|| ()), Err(JournalError::Poisoned { .. })));
+            assert!(matches!(journal.rotate(b""), Err(JournalError::Poisoned { .. })));
+            assert!(matches!(journal.trim(9), Err(JournalError::Poisoned { .. })));
             assert_eq!(journal.durable(), 0);
         }
     }
@@ -376,10 +316,7 @@ fn a_flipped_bit_is_found_and_named() {
         match error {
             JournalError::Corrupt { offset, .. } if bit / 8 >= SEGMENT_HEADER_BYTES => {
                 let start = offset as usize;
-                assert!(
-                    start <= bit / 8 && bit / 8 < start + 61,
-                    "bit {bit}: offset {offset}"
-                );
+                assert!(start <= bit / 8 && bit / 8 < start + 61, "bit {bit}: offset {offset}");
             }
             JournalError::Corrupt { offset: 0, .. }
             | JournalError::NotSaker { .. }
@@ -403,10 +340,7 @@ fn in_the_last_segment_too_damage_before_a_later_flush_is_no_torn_tail() {
     let flipped = dir.crash(0);
     damage(&flipped, &segment_name(0), |data| data[at] ^= 1);
     let error = open_from(&flipped, None).err().unwrap();
-    assert!(
-        matches!(error, JournalError::Corrupt { offset: 128, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::Corrupt { offset: 128, .. }), "{error}");
 
     // A hole in the last flush is what a torn write leaves: cut, and what follows it is erased.
     damage(&dir, &segment_name(0), |data| data[at + 61] ^= 1);
@@ -414,11 +348,7 @@ fn in_the_last_segment_too_damage_before_a_later_flush_is_no_torn_tail() {
     assert_eq!(payloads(&log), [&[1; 40][..]]);
     assert_eq!(journal.durable(), 61);
     let data = read_all(&*dir.open(&segment_name(0)).unwrap()).unwrap();
-    assert!(
-        data[SEGMENT_HEADER_BYTES + 61..]
-            .iter()
-            .all(|&byte| byte == 0)
-    );
+    assert!(data[SEGMENT_HEADER_BYTES + 61..].iter().all(|&byte| byte == 0));
 }
 
 #[test]
@@ -432,37 +362,18 @@ fn foreign_and_newer_files_are_refused_by_name() {
         open_from(&dir, None).err().unwrap()
     };
     let error = refused(&|data| data[8] = 2);
-    assert!(
-        matches!(
-            error,
-            JournalError::NewerFormat {
-                version: 2,
-                features: 0,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::NewerFormat { version: 2, features: 0, .. }), "{error}");
     assert!(error.to_string().contains("newer"), "{error}");
     let error = refused(&|data| data[16] = 1);
-    assert!(
-        matches!(error, JournalError::NewerFormat { version: 1, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::NewerFormat { version: 1, .. }), "{error}");
     let error = refused(&|data| data[20] = 1);
-    assert!(
-        matches!(error, JournalError::NewerFormat { features: 1, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::NewerFormat { features: 1, .. }), "{error}");
     let error = refused(&|data| data[0] = b'X');
     assert!(matches!(error, JournalError::NotSaker { .. }), "{error}");
     let error = refused(&|data| data.truncate(3));
     assert!(matches!(error, JournalError::NotSaker { .. }), "{error}");
     let error = refused(&|data| data.truncate(60));
-    assert!(
-        matches!(error, JournalError::Corrupt { offset: 0, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::Corrupt { offset: 0, .. }), "{error}");
 
     // A compatible feature that this code does not know is no reason to refuse.
     let newer = dir.crash(0);
@@ -483,31 +394,19 @@ fn a_log_of_another_cluster_shard_or_place_is_refused() {
         let opened = Journal::open(Arc::new(dir.clone()), config, None, &mut |_, _, _| Ok(()));
         opened.err().unwrap().to_string()
     };
-    let error = open_as(JournalConfig {
-        uuid: [8; 16],
-        ..CONFIG
-    });
+    let error = open_as(JournalConfig { uuid: [8; 16], ..CONFIG });
     assert!(error.contains("another cluster"), "{error}");
     let error = open_as(JournalConfig { shard: 4, ..CONFIG });
     assert!(error.contains("another shard"), "{error}");
     dir.rename(&segment_name(1), &segment_name(2)).unwrap();
     let error = open_from(&dir, Some(0)).err().unwrap();
-    assert!(
-        matches!(error, JournalError::MissingSegment { segment: 1, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::MissingSegment { segment: 1, .. }), "{error}");
     let error = open_from(&dir, Some(2)).err().unwrap();
     assert!(matches!(error, JournalError::Misplaced { .. }), "{error}");
     let error = open_from(&dir, Some(3)).err().unwrap();
-    assert!(
-        matches!(error, JournalError::MissingSegment { segment: 3, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::MissingSegment { segment: 3, .. }), "{error}");
     let error = open_from(&MemDir::new(), Some(0)).err().unwrap();
-    assert!(
-        matches!(error, JournalError::MissingSegment { segment: 0, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::MissingSegment { segment: 0, .. }), "{error}");
 }
 
 #[test]
@@ -516,25 +415,16 @@ fn a_record_the_caller_cannot_apply_stops_the_open() {
     let (mut journal, _) = open(&dir);
     journal.append(Kind::Changes, b"bad");
     journal.flush().unwrap();
-    let opened = Journal::open(
-        Arc::new(dir),
-        CONFIG,
-        None,
-        &mut |_, _, _| Err("why".into()),
-    );
+    let opened = Journal::open(Arc::new(dir), CONFIG, None, &mut |_, _, _| Err("why".into()));
     let error = opened.err().unwrap();
-    assert!(
-        matches!(error, JournalError::Replay { offset: 128, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::Replay { offset: 128, .. }), "{error}");
 }
 
 #[test]
 fn no_bytes_make_the_decoders_panic() {
     let mut data = Vec::new();
-    let lsn = encode_record(&mut data, 100, 4, Kind::Changes, |out| {
-        out.extend_from_slice(&[9; 64])
-    });
+    let lsn =
+        encode_record(&mut data, 100, 4, Kind::Changes, |out| out.extend_from_slice(&[9; 64]));
     assert_eq!(lsn, 100 + data.len() as u64);
     assert!(format::decode_record(&data, 100).is_some());
     assert!(format::decode_record(&data, 101).is_none());
@@ -570,10 +460,7 @@ fn the_same_on_real_files() {
         })
     };
     let mut journal = open(None, &mut Vec::new()).unwrap();
-    assert!(matches!(
-        open(None, &mut Vec::new()),
-        Err(JournalError::Io { action: "lock", .. })
-    ));
+    assert!(matches!(open(None, &mut Vec::new()), Err(JournalError::Io { action: "lock", .. })));
     for round in 0..10u8 {
         journal.append(Kind::Changes, &[round; 3000]);
         journal.flush().unwrap();

@@ -37,11 +37,7 @@ pub struct EmbeddedConfig {
 
 impl Default for EmbeddedConfig {
     fn default() -> EmbeddedConfig {
-        EmbeddedConfig {
-            cache_bytes: 64 << 20,
-            worker_threads: 1,
-            open_files_max: 200,
-        }
+        EmbeddedConfig { cache_bytes: 64 << 20, worker_threads: 1, open_files_max: 200 }
     }
 }
 
@@ -69,9 +65,7 @@ impl EmbeddedTable {
             .open()?;
         let rows = db.keyspace("rows", row_options)?;
         let reserved = db.keyspace("reserved", || {
-            KeyspaceCreateOptions::default()
-                .manual_journal_persist(true)
-                .max_memtable_size(1 << 20)
+            KeyspaceCreateOptions::default().manual_journal_persist(true).max_memtable_size(1 << 20)
         })?;
         Ok(EmbeddedTable { db, rows, reserved })
     }
@@ -82,11 +76,7 @@ impl EmbeddedTable {
     }
 
     fn keyspace(&self, key: &[u8]) -> &Keyspace {
-        if key.first() == Some(&RESERVED) {
-            &self.reserved
-        } else {
-            &self.rows
-        }
+        if key.first() == Some(&RESERVED) { &self.reserved } else { &self.rows }
     }
 
     fn wait_for_compaction(&self) {
@@ -96,10 +86,7 @@ impl EmbeddedTable {
             }
             sleep(STALL_STEP);
         }
-        tracing::warn!(
-            files = self.rows.l0_table_count(),
-            "compaction does not keep up"
-        );
+        tracing::warn!(files = self.rows.l0_table_count(), "compaction does not keep up");
     }
 }
 

@@ -39,22 +39,12 @@ impl MemoryTable {
         let mut rng = saker_runtime::rand::Rng::seeded(seed);
         let prefix = rng.below(state.pending.len() as u64 + 1) as usize;
         for (at, change) in state.pending.iter().enumerate() {
-            if if seed.is_multiple_of(2) {
-                at < prefix
-            } else {
-                rng.chance(1, 2)
-            } {
+            if if seed.is_multiple_of(2) { at < prefix } else { rng.chance(1, 2) } {
                 apply(&mut rows, change.clone());
             }
         }
-        let state = State {
-            rows: rows.clone(),
-            persisted: rows,
-            pending: Vec::new(),
-        };
-        MemoryTable {
-            state: Mutex::new(state),
-        }
+        let state = State { rows: rows.clone(), persisted: rows, pending: Vec::new() };
+        MemoryTable { state: Mutex::new(state) }
     }
 
     /// The next rows of a scan; `None` if there are no more.
@@ -68,9 +58,7 @@ impl MemoryTable {
         }
         let range = (from.as_ref().map(|key| &key[..]), Bound::Excluded(end));
         let rows = state.rows.range::<[u8], _>(range).take(SCAN_PIECE_ROWS);
-        let rows: Vec<_> = rows
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+        let rows: Vec<_> = rows.map(|(key, value)| (key.clone(), value.clone())).collect();
         (!rows.is_empty()).then_some(rows)
     }
 
@@ -100,10 +88,7 @@ impl Table for MemoryTable {
                     return Ok(());
                 }
             }
-            from = rows
-                .into_iter()
-                .last()
-                .map_or(from, |(key, _)| Bound::Excluded(key));
+            from = rows.into_iter().last().map_or(from, |(key, _)| Bound::Excluded(key));
         }
         Ok(())
     }

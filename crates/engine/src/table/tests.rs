@@ -4,19 +4,12 @@ use super::*;
 
 fn key(n: u32) -> Bytes {
     // Two kinds of keys of different length, so that prefixes of each other sort.
-    Bytes::from(format!(
-        "{:04}{}",
-        n / 2,
-        if n.is_multiple_of(2) { "" } else { "/x" }
-    ))
+    Bytes::from(format!("{:04}{}", n / 2, if n.is_multiple_of(2) { "" } else { "/x" }))
 }
 
 fn write(table: &dyn Table, rows: &[(Bytes, Option<&str>)]) {
     let mut rows = rows.iter().map(|(key, value)| {
-        (
-            key.clone(),
-            value.map(|value| Bytes::copy_from_slice(value.as_bytes())),
-        )
+        (key.clone(), value.map(|value| Bytes::copy_from_slice(value.as_bytes())))
     });
     table.write(&mut rows).unwrap();
 }
@@ -25,11 +18,7 @@ fn scan(table: &dyn Table, start: &[u8], end: &[u8], limit: usize) -> Vec<(Bytes
     let mut rows = Vec::new();
     let collect = &mut |key: &[u8], value: &[u8]| {
         rows.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
-        if rows.len() == limit {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        if rows.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     table.scan(start, end, collect).unwrap();
     rows
@@ -56,10 +45,7 @@ fn conforms(open: &dyn Fn() -> std::sync::Arc<dyn Table>) {
     write(&*table, &changes.collect::<Vec<_>>());
     write(
         &*table,
-        &[
-            (Bytes::from_static(b"\xffm"), Some("9")),
-            (Bytes::from_static(b"\xffn"), None),
-        ],
+        &[(Bytes::from_static(b"\xffm"), Some("9")), (Bytes::from_static(b"\xffn"), None)],
     );
     let expected = |n: u32| match (n % 3, n % 2) {
         (0, 0) => Some("second"),
@@ -68,10 +54,7 @@ fn conforms(open: &dyn Fn() -> std::sync::Arc<dyn Table>) {
     };
     let check = |table: &dyn Table| {
         for n in 0..1000 {
-            assert_eq!(
-                table.get(&key(n)).unwrap().as_deref(),
-                expected(n).map(str::as_bytes)
-            );
+            assert_eq!(table.get(&key(n)).unwrap().as_deref(), expected(n).map(str::as_bytes));
         }
         let rows = (0..1000).filter_map(|n| Some((key(n), Bytes::from(expected(n)?))));
         let rows: Vec<_> = rows.collect();
@@ -135,10 +118,7 @@ fn embedded_conforms() {
 #[test]
 fn embedded_keeps_the_newest_row_through_compactions() {
     let dir = tempfile::tempdir().unwrap();
-    let config = EmbeddedConfig {
-        cache_bytes: 1 << 20,
-        ..EmbeddedConfig::default()
-    };
+    let config = EmbeddedConfig { cache_bytes: 1 << 20, ..EmbeddedConfig::default() };
     for round in 0..30u32 {
         let table = EmbeddedTable::open(dir.path(), &config).unwrap();
         let value = format!("{round}");
@@ -148,10 +128,7 @@ fn embedded_keeps_the_newest_row_through_compactions() {
             .collect();
         write(&table, &rows);
         for (key, value) in rows {
-            assert_eq!(
-                table.get(&key).unwrap().as_deref(),
-                value.map(str::as_bytes)
-            );
+            assert_eq!(table.get(&key).unwrap().as_deref(), value.map(str::as_bytes));
         }
     }
     let table = EmbeddedTable::open(dir.path(), &config).unwrap();
@@ -159,10 +136,7 @@ fn embedded_keeps_the_newest_row_through_compactions() {
     for n in 0..2000 {
         let round = (0..30).rev().find(|round| n % (round + 1) == 0).unwrap();
         let value = (n % 7 != round % 7).then_some(round.to_string());
-        assert_eq!(
-            table.get(&key(n)).unwrap().as_deref(),
-            value.as_deref().map(str::as_bytes)
-        );
+        assert_eq!(table.get(&key(n)).unwrap().as_deref(), value.as_deref().map(str::as_bytes));
     }
 }
 
@@ -177,9 +151,7 @@ fn memory_loses_what_was_not_persisted() {
     for seed in 0..300 {
         let crashed = table.crash(seed);
         assert_eq!(crashed.get(&key(0)).unwrap().unwrap(), "kept");
-        let kept: Vec<u32> = (1..5)
-            .filter(|n| crashed.get(&key(*n)).unwrap().is_some())
-            .collect();
+        let kept: Vec<u32> = (1..5).filter(|n| crashed.get(&key(*n)).unwrap().is_some()).collect();
         if seed % 2 == 0 {
             assert_eq!(kept, (1..1 + kept.len() as u32).collect::<Vec<_>>());
         }

@@ -32,7 +32,9 @@ impl Shard {
         }
         if msg.freeze_ms > 0 {
             let until = self.hub.now() + Duration::from_millis(msg.freeze_ms.min(1_000).into());
-            self.frozen.insert(msg.dir, until);
+            // Another collector may count on a freeze that lasts longer.
+            let end = self.frozen.entry(msg.dir).or_insert(until);
+            *end = until.max(*end);
         }
         Ok(encoded(&self.totals(msg.dir)?))
     }

@@ -151,7 +151,7 @@ impl Shard {
                 policy: inode.policy,
                 ..answer
             };
-            if a.kind() == saker_types::FileKind::Symlink && inode.home_slot.is_none() {
+            if a.kind() == saker_types::FileKind::Symlink {
                 answer.target = inode.inline.clone();
             }
         }

@@ -46,14 +46,18 @@ impl Shard {
         Ok(encoded(&CloseReply { entry, conflict: true }))
     }
 
-    /// Data changed: version and times.
+    /// Data changed: mode, version and times.
     fn written(&mut self, a: &mut Attr, cred: &Cred) -> Step<()> {
+        a.mode = truncate::mode_after_write(a, cred)?;
+        self.data_changed(a);
+        Ok(())
+    }
+
+    fn data_changed(&self, a: &mut Attr) {
         let now = self.wall_ns();
         a.data_version += 1;
         a.mtime_ns = now.max(a.mtime_ns);
         a.ctime_ns = now.max(a.ctime_ns);
-        a.mode = truncate::mode_after_write(a, cred)?;
-        Ok(())
     }
 
     fn locate_file(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Located> {
@@ -75,9 +79,12 @@ impl Shard {
         let fits = end <= self.map.inline_max && msg.data.len() as u64 == msg.len;
         if !inode.attr.chunked && !fits {
             let mode = truncate::mode_after_write(&inode.attr, &msg.ctx.cred)?;
-            return Err(self.move_to_chunks(found, &msg.at, move |s, mut inode, entry| {
+            return Err(self.move_to_chunks(found, &msg.at, move |s, mut inode, mut entry| {
+                inode.attr.size = inode.attr.size.max(end);
                 inode.attr.mode = mode;
-                append_chunked(s, inode, entry, offset, end)
+                s.data_changed(&mut inode.attr);
+                entry.attr = inode.attr.clone();
+                (inode, encoded(&AppendReply { offset, stored: false, entry }))
             }));
         }
         if !inode.attr.chunked {
@@ -139,21 +146,6 @@ impl Shard {
             Ok(reply)
         })
     }
-}
-
-fn append_chunked(
-    s: &mut Shard,
-    mut inode: Inode,
-    mut entry: Entry,
-    offset: u64,
-    end: u64,
-) -> (Inode, Bytes) {
-    inode.attr.size = inode.attr.size.max(end);
-    let now = s.wall_ns();
-    inode.attr.mtime_ns = now.max(inode.attr.mtime_ns);
-    inode.attr.ctime_ns = now.max(inode.attr.ctime_ns);
-    entry.attr = inode.attr.clone();
-    (inode, encoded(&AppendReply { offset, stored: false, entry }))
 }
 
 fn to_chunks(inode: &mut Inode) {

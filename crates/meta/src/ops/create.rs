@@ -32,6 +32,9 @@ impl Shard {
             return self.create_on(rq, msg, Spot::Entry(key), there, parent.searchable);
         }
         may_change(&parent, cred)?;
+        if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && cred.uid != 0 {
+            return Err(Errno::EPERM.into());
+        }
         self.not_frozen(parent.dir.id)?;
 
         let inode = self.new_inode(msg, kind, &parent)?;
@@ -117,9 +120,6 @@ fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), Error> {
             _ if msg.target.contains(&0) => return Err(Errno::EINVAL.into()),
             _ => {}
         }
-    }
-    if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && msg.ctx.cred.uid != 0 {
-        return Err(Errno::EPERM.into());
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! lookup, getattr, readlink, access.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use saker_types::wire::{AccessReq, Empty, Entry, EntryReq};
-use saker_types::{Access, Errno, FileKind, access};
+use saker_types::{Access, Errno, Error, FileKind, Inode, InodeId, access};
 
 use super::done;
 use crate::changelog::collect::{collect, combine};
@@ -49,6 +51,17 @@ impl Shard {
     }
 }
 
+impl Shard {
+    /// The row of a directory for a task that does not hold it. That it is gone, or is about to
+    /// change, is no answer: the request begins anew, and waits or fails where it resolves.
+    pub(crate) fn directory_at(&mut self, spot: &Spot, id: InodeId) -> Result<Rc<Inode>, Error> {
+        let Spot::Entry(key) = spot else { return Err(Errno::ESTALE.into()) };
+        let is_locked = self.locked_by(key).is_some();
+        let row = self.entry(key)?.filter(|row| row.attr.id == id && !is_locked);
+        row.ok_or_else(|| Error::retry("the directory changed meanwhile"))
+    }
+}
+
 /// The row and the totals as of one instant: the row did not change while they were collected.
 async fn full_directory(
     h: crate::shard::Handle,
@@ -56,12 +69,9 @@ async fn full_directory(
     mut entry: Entry,
 ) -> Result<Bytes, saker_types::Error> {
     loop {
-        let before = h.shard().reload(&spot)?;
-        if before.attr.id != entry.attr.id {
-            return Err(saker_types::Error::retry("the directory was replaced"));
-        }
+        let before = h.shard().directory_at(&spot, entry.attr.id)?;
         let vector = collect(&h, entry.attr.id).await?;
-        let after = h.shard().reload(&spot)?;
+        let after = h.shard().directory_at(&spot, entry.attr.id)?;
         if before == after {
             entry.attr = combine(&after, &vector);
             return Ok(encoded(&entry));

@@ -8,8 +8,8 @@ use saker_rpc::txn;
 use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
 use saker_types::{Attr, Errno, Error, FileKind, Inode, Key};
 
-use super::needs_name;
 use super::rename::second;
+use super::{needs_name, not_below};
 use crate::request::{Rq, Step};
 use crate::rows::home_locator;
 use crate::shard::{Handle, Shard, encoded};
@@ -19,8 +19,8 @@ use crate::txn::driver::{Transaction, about_second};
 enum Source {
     /// Its only name is here.
     Plain(Key, Rc<Inode>),
-    /// It has a home (id, type bits, slot).
-    Linked(u64, u32, u32),
+    /// It has a home (id, slot).
+    Linked(u64, u32),
 }
 
 impl Shard {
@@ -28,6 +28,7 @@ impl Shard {
     pub(crate) fn link(&mut self, rq: &Rq, msg: &LinkReq) -> Step<Bytes> {
         needs_name(&msg.to)?;
         let source = self.link_source(rq, msg)?;
+        not_below(&msg.from, &msg.to)?;
         // Before anything is locked: a path through the source itself must not wait for its lock.
         self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
         let txn = txn::begin(self)?;
@@ -43,7 +44,7 @@ impl Shard {
             let txn = Transaction::new(h.rc(), txn, own);
             match source {
                 Source::Plain(key, row) => link_plain(h, txn, msg, key, row).await,
-                Source::Linked(id, mode, slot) => link_linked(h, txn, msg, id, mode, slot).await,
+                Source::Linked(id, slot) => link_linked(h, txn, msg, id, slot).await,
             }
         }))
     }
@@ -51,8 +52,8 @@ impl Shard {
     fn link_source(&mut self, rq: &Rq, msg: &LinkReq) -> Step<Source> {
         let anchor = &msg.from.anchor;
         if let (true, Some(slot)) = (msg.from.path.is_empty(), anchor.home_slot) {
-            let row = self.attr_free(anchor.id)?.ok_or(Errno::ENOENT)?;
-            return Ok(Source::Linked(anchor.id, row.attr.mode, slot));
+            self.attr_free(anchor.id)?.ok_or(Errno::ENOENT)?;
+            return Ok(Source::Linked(anchor.id, slot));
         }
         let key = match msg.from.path.last() {
             Some(name) => {
@@ -73,7 +74,7 @@ impl Shard {
         };
         match row.home_slot {
             _ if row.attr.is_dir() => Err(Errno::EPERM.into()),
-            Some(slot) => Ok(Source::Linked(row.attr.id, row.attr.mode, slot)),
+            Some(slot) => Ok(Source::Linked(row.attr.id, slot)),
             None => Ok(Source::Plain(key, row)),
         }
     }
@@ -84,7 +85,7 @@ impl Shard {
         attributes.attr.nlink = 2;
         attributes.attr.ctime_ns = self.wall_ns().max(row.attr.ctime_ns);
         let attr = attributes.attr.clone();
-        self.update_entry(key, reference(row.attr.id, row.attr.mode, slot));
+        self.update_entry(key, reference(row, slot));
         self.put_attr_row(attributes, false);
         attr
     }
@@ -110,7 +111,7 @@ async fn link_plain(
 ) -> Result<Bytes, Error> {
     let slot = u32::from(h.shard().map.slot(&key.name));
     let id = row.attr.id;
-    let vote = txn.prepare(insert(&msg, reference(id, row.attr.mode, slot))).await;
+    let vote = txn.prepare(insert(&msg, reference(&row, slot))).await;
     let vote = vote.map_err(about_second)?;
     if vote.same {
         txn.abort();
@@ -127,27 +128,32 @@ async fn link_linked(
     mut txn: Transaction,
     msg: LinkReq,
     id: u64,
-    mode: u32,
     slot: u32,
 ) -> Result<Bytes, Error> {
     let home = txn.prepare_nlink(&msg.ctx, id, slot, 1).await?;
-    let vote = txn.prepare(insert(&msg, reference(id, mode, slot))).await.map_err(about_second)?;
+    let Some(row) = home.row else {
+        txn.abort();
+        return Err(Errno::EPROTO.into());
+    };
+    let vote = txn.prepare(insert(&msg, reference(&row, slot))).await.map_err(about_second)?;
     if vote.same {
         txn.abort();
         return Err(Errno::EEXIST.into());
     }
     let now_ns = h.hub.wall_ns();
     txn.commit(|_| {
-        let mut attr = home.row.unwrap_or_default().attr;
+        let mut attr = row.attr;
         attr.nlink += 1;
         attr.ctime_ns = now_ns.max(attr.ctime_ns);
         Ok(encoded(&Entry { attr, loc: home_locator(id, slot), ..Entry::default() }))
     })
 }
 
-/// The row of a name of a hard-linked inode.
-fn reference(id: u64, mode: u32, slot: u32) -> Inode {
-    let kind = FileKind::of_mode(mode).unwrap_or(FileKind::Regular);
-    let attr = Attr { id, mode: kind.bits(), ..Attr::default() };
-    Inode { attr, home_slot: Some(slot), ..Inode::default() }
+/// The row of a name of a hard-linked inode; of a symlink with the target, which never changes
+/// and is needed where paths are resolved.
+fn reference(row: &Inode, slot: u32) -> Inode {
+    let kind = row.attr.kind();
+    let attr = Attr { id: row.attr.id, mode: kind.bits(), ..Attr::default() };
+    let inline = if kind == FileKind::Symlink { row.inline.clone() } else { Bytes::new() };
+    Inode { attr, inline, home_slot: Some(slot), ..Inode::default() }
 }

@@ -15,6 +15,7 @@ pub(crate) mod unlink;
 mod xattr;
 
 use bytes::Bytes;
+use saker_types::error::SECOND_PATH;
 use saker_types::wire::{At, Ctx, Entry, Op};
 use saker_types::{Errno, Error};
 
@@ -72,6 +73,19 @@ impl Shard {
 /// Refuses what only a broken client sends.
 pub(crate) fn needs_name(at: &At) -> Result<&Bytes, Error> {
     at.path.last().ok_or_else(|| Error::new(Errno::EINVAL).with_text("the request names nothing"))
+}
+
+/// Refuses a target whose path goes through the source, which is no directory: resolving it
+/// would wait for the source's own lock.
+pub(crate) fn not_below(from: &At, to: &At) -> Result<(), Error> {
+    let depth = from.path.len();
+    let is_below =
+        from.anchor == to.anchor && to.path.len() > depth && to.path.starts_with(&from.path);
+    if !is_below {
+        return Ok(());
+    }
+    let component = depth.saturating_sub(1) as u32 | SECOND_PATH;
+    Err(Error { component, ..Error::new(Errno::ENOTDIR) })
 }
 
 /// Counts the moments at which a request with this context may still wait.

@@ -8,8 +8,8 @@ use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Class, Errno, Error, Inode, Key};
 
 use super::create::may_change;
-use super::needs_name;
 use super::unlink::may_remove;
+use super::{needs_name, not_below};
 use crate::request::{Rq, Step, Stop};
 use crate::shard::{Handle, Shard, encoded};
 use crate::txn::driver::{Transaction, about_second, applied, public_locator};
@@ -36,6 +36,7 @@ impl Shard {
         }
         let owner = self.owner_of(&row, &parent)?;
         may_remove(&parent, owner, cred)?;
+        not_below(&msg.from, &msg.to)?;
         self.not_frozen(parent.dir.id)?;
         if let Some(reply) = self.rename_here(rq, msg, &key, &row)? {
             return Ok(reply);

@@ -33,7 +33,7 @@ impl Shard {
             return Err(self.set_directory(found, inode, entry, sets_times));
         }
         if let Some(size) = msg.size {
-            return self.resize(msg, found, inode, entry, size);
+            return self.resize(rq, msg, found, inode, entry, size);
         }
         self.store_and_answer(&found.spot, inode, entry)
     }
@@ -49,6 +49,7 @@ impl Shard {
 
     fn resize(
         &mut self,
+        rq: &Rq,
         msg: &SetattrReq,
         found: Located,
         mut inode: Inode,
@@ -75,7 +76,7 @@ impl Shard {
             inode.attr.mtime_ns = mtime_ns;
         }
         match job {
-            Some(job) => Err(self.start_cut(found.spot, inode, job, entry)),
+            Some(job) => Err(self.start_cut(rq, found.spot, inode, job, entry)),
             None => self.store_and_answer(&found.spot, inode, entry),
         }
     }
@@ -92,9 +93,7 @@ impl Shard {
         self.task(|h| async move {
             let vector = collect(&h, inode.attr.id).await?;
             let mut s = h.shard();
-            if s.reload(&spot)? != before
-                || matches!(&spot, Spot::Entry(k) if s.locked_by(k).is_some())
-            {
+            if s.directory_at(&spot, inode.attr.id)? != before {
                 return Err(Error::retry("the directory changed meanwhile"));
             }
             if sets_times {

@@ -2,11 +2,11 @@
 //! a job that is written with the new size and generation, so that a crash cannot forget it; the
 //! inode is held until the stores have done it, and only then the caller hears.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use saker_types::change::StoreJob;
 use saker_types::wire::{ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Op};
-use saker_types::{Attr, Cred, Error, Inode, InodeId, NodeId, access};
+use saker_types::{Attr, Cred, Error, Inode, InodeId, Locator, NodeId, access, limits};
 
 use super::done;
 use crate::request::{Rq, Step};
@@ -44,7 +44,8 @@ impl Truncation {
             return None;
         }
         a.truncate_gen += 1;
-        Some(StoreJob { truncate_gen: a.truncate_gen, cut: self.size })
+        let (truncate_gen, cut) = (a.truncate_gen, self.size);
+        Some(StoreJob { truncate_gen, cut, ..StoreJob::default() })
     }
 }
 
@@ -57,7 +58,7 @@ impl Shard {
     /// Truncates and answers with the entry.
     pub(crate) fn truncate(
         &mut self,
-        _rq: &Rq,
+        rq: &Rq,
         found: Located,
         mut entry: Entry,
         cut: Truncation,
@@ -65,7 +66,7 @@ impl Shard {
         let mut inode = (*found.inode).clone();
         let job = cut.apply(&mut inode, self.wall_ns());
         if let Some(job) = job {
-            return Err(self.start_cut(found.spot, inode, job, entry));
+            return Err(self.start_cut(rq, found.spot, inode, job, entry));
         }
         entry.attr = inode.attr.clone();
         entry.inline = inode.inline.clone();
@@ -76,26 +77,29 @@ impl Shard {
     /// Writes the row and the job, holds the inode, and goes on when the stores have cut.
     pub(crate) fn start_cut(
         &mut self,
+        rq: &Rq,
         spot: Spot,
         inode: Inode,
-        job: StoreJob,
+        mut job: StoreJob,
         mut entry: Entry,
     ) -> crate::request::Stop {
         let id = inode.attr.id;
+        (job.session, job.seq) = rq.mutation().map_or((0, 0), |ctx| (ctx.session, ctx.seq));
+        job.loc = Some(entry.loc.clone());
         self.store(&spot, inode);
-        self.put_job(id, job);
+        self.put_job(id, &job);
         self.hold(id);
-        self.task(|h| async move {
-            cut_chunks(&h, id, job).await;
+        self.task(move |h| async move {
+            cut_chunks(&h, id, &job).await;
             let mut s = h.shard();
-            s.end_cut(&spot, id, job)?;
+            s.end_cut(&spot, id, &job)?;
             entry.attr = s.reload(&spot)?.attr.clone();
             Ok(encoded(&entry))
         })
     }
 
     /// The stores have cut: the job goes, and a file without data may live in its row again.
-    fn end_cut(&mut self, spot: &Spot, id: InodeId, job: StoreJob) -> Result<(), Error> {
+    fn end_cut(&mut self, spot: &Spot, id: InodeId, job: &StoreJob) -> Result<(), Error> {
         self.delete_job(id);
         self.release(id);
         let inode = self.reload(spot)?;
@@ -108,22 +112,44 @@ impl Shard {
         Ok(())
     }
 
-    /// After a restart: cuts that were under way are done again, and their inodes held.
+    /// After a restart: a cut that was under way is done again. Its inode is held, and copies of
+    /// the request wait for it: run anew it would cut what others wrote since the first time.
     pub(crate) fn resume_cut(&mut self, id: InodeId, job: StoreJob) {
         self.hold(id);
+        self.sessions.resume(job.session, job.seq);
         let h = self.handle();
         self.hub.spawn(async move {
-            cut_chunks(&h, id, job).await;
+            cut_chunks(&h, id, &job).await;
             let mut s = h.shard();
-            s.delete_job(id);
-            s.release(id);
+            let result = s.end_resumed(id, &job);
+            s.finish_mutation(job.session, job.seq, result);
         });
+    }
+
+    fn end_resumed(&mut self, id: InodeId, job: &StoreJob) -> Result<Bytes, Error> {
+        let loc = job.loc.clone().unwrap_or_default();
+        // A row that cannot be read must not hold the inode for ever: then the reload fails.
+        let spot = self.spot_of(id, &loc).unwrap_or(Spot::Orphan(id));
+        self.end_cut(&spot, id, job)?;
+        let attr = self.reload(&spot)?.attr.clone();
+        Ok(encoded(&Entry { attr, loc, ..Entry::default() }))
+    }
+
+    /// Where the attributes of an inode are that was last seen at a locator.
+    fn spot_of(&mut self, id: InodeId, loc: &Locator) -> Result<Spot, Error> {
+        if let Some(slot) = loc.home_slot {
+            let is_here = self.attr_row(id)?.is_some();
+            return Ok(if is_here { Spot::Attr(id, slot) } else { Spot::Orphan(id) });
+        }
+        let key = self.map.key(loc.pid, &loc.name);
+        let is_here = self.entry(&key)?.is_some_and(|row| row.attr.id == id);
+        Ok(if is_here { Spot::Entry(key) } else { Spot::Orphan(id) })
     }
 }
 
 /// Tells every store, until all have done it.
-async fn cut_chunks(h: &Handle, id: InodeId, job: StoreJob) {
-    let StoreJob { truncate_gen, cut } = job;
+async fn cut_chunks(h: &Handle, id: InodeId, job: &StoreJob) {
+    let StoreJob { truncate_gen, cut, .. } = *job;
     let request = ChunkTruncateReq { id, truncate_gen, cut };
     let stores = h.shard().map.stores.len() as u16;
     let calls = (0..stores).map(|n| {
@@ -137,8 +163,13 @@ async fn cut_chunks(h: &Handle, id: InodeId, job: StoreJob) {
     }
 }
 
-/// Writes a small file's data to chunk 0, flushed, on all its stores.
+/// Writes a small file's data to chunk 0, flushed, on all its stores; with zeros up to the
+/// largest that a row can hold: a spill that a crash cut short may have left data there, which
+/// the row has truncated since.
 pub(crate) async fn write_first_chunk(h: &Handle, attr: &Attr, data: Bytes) -> Result<(), Error> {
+    let mut padded = BytesMut::from(&data[..]);
+    padded.resize(data.len().max(limits::INLINE_BYTES_MAX as usize), 0);
+    let data = padded.freeze();
     let stores = h.shard().map.stores_of_chunk(attr.id, 0);
     let request = ChunkWriteReq {
         id: attr.id,

@@ -30,10 +30,14 @@ impl Shard {
             may_remove(&parent, inode.attr.uid, cred)?;
             return Err(Errno::EISDIR.into());
         }
-        let victim_uid = self.owner_of(&inode, &parent)?;
-        may_remove(&parent, victim_uid, cred)?;
+        may_change(&parent, cred)?;
+        let is_remote = self.is_remote(&inode);
+        if !is_remote {
+            let victim_uid = self.owner_of(&inode, &parent)?;
+            may_remove(&parent, victim_uid, cred)?;
+        }
         self.not_frozen(parent.dir.id)?;
-        if let Some(stop) = self.unlink_remote(&key, &inode, msg)? {
+        if let Some(stop) = self.unlink_remote(&key, &inode, msg, parent)? {
             return Err(stop);
         }
         self.remove_entry(&key, &inode)?;
@@ -55,6 +59,11 @@ impl Shard {
         }
         let home = self.attr_row(inode.attr.id)?;
         Ok(home.map_or(parent.dir.uid, |home| home.attr.uid))
+    }
+
+    /// Are the inode's attributes on another shard?
+    fn is_remote(&self, inode: &Inode) -> bool {
+        inode.home_slot.is_some_and(|slot| self.map.shard_of_slot(slot as u16) != self.no)
     }
 
     /// A name of the inode is gone, and the name's row with it: what becomes of the inode, if
@@ -91,10 +100,11 @@ impl Shard {
         key: &Key,
         inode: &Rc<Inode>,
         msg: &RemoveReq,
+        parent: Parent,
     ) -> Step<Option<Stop>> {
         let Some(slot) = inode.home_slot else { return Ok(None) };
         let id = inode.attr.id;
-        if self.map.shard_of_slot(slot as u16) == self.no {
+        if !self.is_remote(inode) {
             self.attr_free(id)?;
             return Ok(None);
         }
@@ -103,7 +113,12 @@ impl Shard {
         let (key, inode, ctx) = (key.clone(), inode.clone(), msg.ctx.clone());
         Ok(Some(self.task(move |h| async move {
             let mut txn = Transaction::new(h.rc(), txn, Some(key.clone()));
-            txn.prepare_nlink(&ctx, id, slot, -1).await?;
+            let home = txn.prepare_nlink(&ctx, id, slot, -1).await?;
+            let owner = home.row.map_or(parent.dir.uid, |row| row.attr.uid);
+            if let Err(e) = may_remove(&parent, owner, &ctx.cred) {
+                txn.abort();
+                return Err(e);
+            }
             txn.commit(|s| {
                 let removed = s.remove_entry(&key, &inode);
                 applied(removed.map(|()| {

@@ -9,7 +9,7 @@ use saker_types::inode::Locator;
 use saker_types::wire::{
     DecideReq, Empty, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
 };
-use saker_types::{Class, Errno, Error, Inode, Key, NodeId, TxnId, limits};
+use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, limits};
 
 use crate::ops::create::may_change;
 use crate::ops::needs_name;
@@ -118,6 +118,9 @@ impl Shard {
         match self.locked_by(&key) {
             // Source and target are one entry: nothing changes (rule 12).
             Some(holder) if holder == txn && !self.prepared_entry(txn, &key) => {
+                if msg.no_replace {
+                    return Err(Errno::EEXIST.into());
+                }
                 return Ok(Vote { loc, row: None, same: true });
             }
             Some(holder) if holder != txn => return Err(busy()),
@@ -128,7 +131,7 @@ impl Shard {
         let there = self.entry(&key)?;
         if let Some(there) = &there {
             no_wait(self.not_busy(there.attr.id))?;
-            if there.attr.id == row.attr.id {
+            if there.attr.id == row.attr.id && !msg.no_replace {
                 return Ok(Vote { loc, row: Some(shown(there)), same: true });
             }
             check_replace(&row, there, msg.no_replace)?;
@@ -252,8 +255,9 @@ impl Shard {
     }
 
     fn end_prepared(&mut self, txn: TxnId, commit: bool) -> Step<()> {
-        let Some(prepared) = self.prepared.remove(&txn) else { return Ok(()) };
-        for part in prepared.parts {
+        // A part leaves the list when it is done: a row that cannot be read now is locked until
+        // the driver tells again, and the vote is kept (rule 13).
+        while let Some(part) = self.prepared.get(&txn).and_then(|p| p.parts.first()).cloned() {
             if commit {
                 self.commit_part(&part)?;
             }
@@ -261,6 +265,12 @@ impl Shard {
                 Some(e) => self.unlock(&self.map.key(e.pid, &e.name)),
                 None => self.unlock_attr(part.attr_id),
             }
+            if let Some(prepared) = self.prepared.get_mut(&txn) {
+                prepared.parts.remove(0);
+            }
+        }
+        if self.prepared.remove(&txn).is_none() {
+            return Ok(());
         }
         self.log_change(What::PreparedEnd(TxnEnd {
             driver: txn.driver.to_u32(),
@@ -319,8 +329,10 @@ impl Shard {
     ) -> Step<()> {
         if let Some(there) = there {
             self.remove_entry(key, there)?;
-            if there.attr.is_dir() || there.home_slot.is_none() {
-                self.put_orphan(there.clone());
+            match there.home_slot {
+                // Handles from before the link go on at the home.
+                Some(slot) => self.put_moved(there.attr.id, home_locator(there.attr.id, slot)),
+                None => self.put_orphan(there.clone()),
             }
         }
         self.insert_entry(key, row)
@@ -357,10 +369,10 @@ async fn in_doubt(h: Handle, txn: TxnId) {
             Ok(Ok(Outcome::Aborted)) => false,
             _ => continue,
         };
-        if h.shard().end_prepared(txn, commit).is_err() {
-            tracing::error!("transaction {txn:?} cannot be applied");
+        match h.shard().end_prepared(txn, commit) {
+            Ok(()) => return,
+            Err(_) => tracing::error!("transaction {txn:?} cannot be applied"),
         }
-        return;
     }
 }
 
@@ -376,9 +388,11 @@ pub(crate) fn check_replace(row: &Inode, there: &Inode, no_replace: bool) -> Res
     }
 }
 
-/// A row without its data, for a vote.
+/// A row without its data, for a vote; of a symlink with its target.
 fn shown(row: &Inode) -> Inode {
-    Inode { inline: Bytes::new(), xattrs: Vec::new(), ..row.clone() }
+    let is_symlink = row.attr.kind() == FileKind::Symlink;
+    let inline = if is_symlink { row.inline.clone() } else { Bytes::new() };
+    Inode { inline, xattrs: Vec::new(), ..row.clone() }
 }
 
 pub(crate) fn entry_locator(key: &Key, id: u64) -> Locator {

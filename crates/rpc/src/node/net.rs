@@ -14,6 +14,7 @@ use super::alarms::{Alarm, Alarms};
 use super::conns::{Conn, Conns, Side, TOKEN_LISTENER, TOKEN_WAKER};
 use super::peers::{Peers, Pending};
 use super::shell::ShellConfig;
+use super::spread::{Inbox, Place, Spread};
 use super::{CallId, ConnId, Input, Outgoing, Role};
 use crate::frame::{FRAME_BYTES_MAX, Frame, Kind};
 use crate::hello::{self, PeerHello};
@@ -64,7 +65,11 @@ pub(super) struct Net {
     poll: Poll,
     events: Events,
     waker: Arc<Waker>,
-    listener: mio::net::TcpListener,
+    /// None: connections come by the inbox only.
+    listener: Option<mio::net::TcpListener>,
+    /// Where accepted connections go, perhaps to this shell.
+    spread: Spread,
+    inbox: Arc<Inbox>,
     config: ShellConfig,
     own_peer: Rc<PeerHello>,
     conns: Conns,
@@ -79,18 +84,30 @@ pub(super) struct Net {
 }
 
 impl Net {
-    pub fn new(listener: std::net::TcpListener, config: ShellConfig) -> io::Result<Net> {
-        listener.set_nonblocking(true)?;
-        let mut listener = mio::net::TcpListener::from_std(listener);
-        let poll = Poll::new()?;
-        poll.registry().register(&mut listener, TOKEN_LISTENER, Interest::READABLE)?;
-        let waker = Arc::new(Waker::new(poll.registry(), TOKEN_WAKER)?);
+    pub fn new(
+        place: Place,
+        listener: Option<std::net::TcpListener>,
+        config: ShellConfig,
+    ) -> io::Result<Net> {
+        let Place { poll, waker, inbox, spread } = place;
+        let mut listener = match listener {
+            Some(listener) => {
+                listener.set_nonblocking(true)?;
+                Some(mio::net::TcpListener::from_std(listener))
+            }
+            None => None,
+        };
+        if let Some(listener) = &mut listener {
+            poll.registry().register(listener, TOKEN_LISTENER, Interest::READABLE)?;
+        }
         let own_peer = Rc::new(config.own_peer()?);
         Ok(Net {
             poll,
             events: Events::with_capacity(EVENTS_MAX),
             waker,
             listener,
+            spread,
+            inbox,
             config,
             own_peer,
             conns: Conns::default(),
@@ -129,7 +146,7 @@ impl Net {
         for event in events.iter() {
             match event.token() {
                 TOKEN_LISTENER => self.accept(),
-                TOKEN_WAKER => {}
+                TOKEN_WAKER => self.inbox.take().into_iter().for_each(|s| self.admit(s)),
                 token => {
                     let conn = Conns::slot_of_token(token).and_then(|s| self.conns.at(s));
                     if let Some(conn) = conn {
@@ -182,26 +199,30 @@ impl Net {
     }
 
     fn accept(&mut self) {
-        loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
+        while let Some(listener) = &self.listener {
+            match listener.accept() {
+                Ok((stream, _)) => self.spread.place(stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     // An aborted connection, or no room. The edge is lost: look again later.
                     tracing::warn!("accept: {error}");
                     return self.alarms.set(time::now() + ACCEPT_PAUSE, Alarm::Accept);
                 }
-            };
-            if self.conns.len() >= self.config.connections_max {
-                tracing::warn!("connection refused: {} are open", self.conns.len());
-                continue;
-            }
-            let registry = self.poll.registry();
-            match self.conns.add(Side::Greeting, |token| Link::new(stream, registry, token)) {
-                Ok(id) => self.alarms.set(time::now() + HELLO_TIME_MAX, Alarm::Hello(id)),
-                Err(error) => tracing::warn!("accepted connection lost: {error}"),
             }
         }
+    }
+
+    /// Takes over an accepted connection.
+    fn admit(&mut self, stream: mio::net::TcpStream) {
+        if self.conns.len() >= self.config.connections_max {
+            return tracing::warn!("connection refused: {} are open", self.conns.len());
+        }
+        let registry = self.poll.registry();
+        match self.conns.add(Side::Greeting, |token| Link::new(stream, registry, token)) {
+            Ok(id) => self.alarms.set(time::now() + HELLO_TIME_MAX, Alarm::Hello(id)),
+            Err(error) => tracing::warn!("accepted connection lost: {error}"),
+        }
+        self.inbox.set_open(self.conns.len());
     }
 
     /// Takes what has arrived into the batch, within its bounds, in turns over connections.
@@ -509,6 +530,7 @@ impl Net {
 
     fn drop_conn(&mut self, id: ConnId, calls: CallError) {
         let Some(conn) = self.conns.remove(id, self.poll.registry()) else { return };
+        self.inbox.set_open(self.conns.len());
         match conn.side {
             Side::Inbound(_) => self.inputs.push_back(Input::Closed { conn: id }),
             Side::Dialing(node) | Side::Shaking(node) | Side::Outbound(node) => {

@@ -11,6 +11,7 @@ use saker_runtime::time::{self, Time};
 
 use super::gate::Gate;
 use super::net::Net;
+use super::spread::{Place, Spread};
 use super::{FlushDone, Outbox, Outgoing, Role};
 use crate::NodeId;
 use crate::hello::{Hello, HelloPolicy, PeerHello};
@@ -117,7 +118,18 @@ impl<R: Role> Shell<R> {
     /// # Errors
     /// When the poll cannot be made, or the configured hello is not valid.
     pub fn new(role: R, listener: TcpListener, config: ShellConfig) -> io::Result<Shell<R>> {
-        let net = Net::new(listener, config)?;
+        Shell::shared(role, Place::new(&Spread::default())?, Some(listener), config)
+    }
+
+    /// One of several shells that share the connections of one listener; only one of them has
+    /// the listener.
+    pub(crate) fn shared(
+        role: R,
+        place: Place,
+        listener: Option<TcpListener>,
+        config: ShellConfig,
+    ) -> io::Result<Shell<R>> {
+        let net = Net::new(place, listener, config)?;
         let (outbox, gate) = (Outbox::new(), Gate::new());
         Ok(Shell { role, net, outbox, gate, flushing: false, flushed: Arc::default() })
     }

@@ -86,11 +86,7 @@ pub fn fail_from(count: u64) -> Script {
             return Fault::None;
         }
         seen += 1;
-        if seen > count {
-            Fault::FailAfter(libc::EIO)
-        } else {
-            Fault::None
-        }
+        if seen > count { Fault::FailAfter(libc::EIO) } else { Fault::None }
     })
 }
 
@@ -100,12 +96,7 @@ struct Judge(Arc<Mutex<Script>>);
 impl Judge {
     fn fate(&self, kind: OpKind, name: &str, offset: u64, len: u64) -> Fault {
         let mut script = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (*script)(&Op {
-            kind,
-            name,
-            offset,
-            len,
-        })
+        (*script)(&Op { kind, name, offset, len })
     }
 
     fn run<T>(
@@ -137,64 +128,44 @@ pub struct FaultDir {
 impl FaultDir {
     /// Puts `script` before `inner`.
     pub fn new(inner: Arc<dyn Dir>, script: Script) -> FaultDir {
-        FaultDir {
-            inner,
-            judge: Judge(Arc::new(Mutex::new(script))),
-        }
+        FaultDir { inner, judge: Judge(Arc::new(Mutex::new(script))) }
     }
 
     fn wrap(&self, name: &str, inner: Arc<dyn File>) -> Arc<dyn File> {
-        Arc::new(FaultFile {
-            name: name.to_owned(),
-            inner,
-            judge: self.judge.clone(),
-        })
+        Arc::new(FaultFile { name: name.to_owned(), inner, judge: self.judge.clone() })
     }
 }
 
 impl Dir for FaultDir {
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let file = self
-            .judge
-            .run(OpKind::Open, name, (0, 0), || self.inner.open(name))?;
+        let file = self.judge.run(OpKind::Open, name, (0, 0), || self.inner.open(name))?;
         Ok(self.wrap(name, file))
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
-        let file = self
-            .judge
-            .run(OpKind::Create, name, (0, 0), || self.inner.create(name))?;
+        let file = self.judge.run(OpKind::Create, name, (0, 0), || self.inner.create(name))?;
         Ok(self.wrap(name, file))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        self.judge
-            .run(OpKind::List, "", (0, 0), || self.inner.list())
+        self.judge.run(OpKind::List, "", (0, 0), || self.inner.list())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.judge
-            .run(OpKind::Remove, name, (0, 0), || self.inner.remove(name))
+        self.judge.run(OpKind::Remove, name, (0, 0), || self.inner.remove(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.judge
-            .run(OpKind::Rename, from, (0, 0), || self.inner.rename(from, to))
+        self.judge.run(OpKind::Rename, from, (0, 0), || self.inner.rename(from, to))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.judge
-            .run(OpKind::SyncDir, "", (0, 0), || self.inner.sync())
+        self.judge.run(OpKind::SyncDir, "", (0, 0), || self.inner.sync())
     }
 
     fn sub_dir(&self, name: &str) -> io::Result<Arc<dyn Dir>> {
-        let inner = self
-            .judge
-            .run(OpKind::SubDir, name, (0, 0), || self.inner.sub_dir(name))?;
-        Ok(Arc::new(FaultDir {
-            inner,
-            judge: self.judge.clone(),
-        }))
+        let inner = self.judge.run(OpKind::SubDir, name, (0, 0), || self.inner.sub_dir(name))?;
+        Ok(Arc::new(FaultDir { inner, judge: self.judge.clone() }))
     }
 
     fn lock(&self) -> io::Result<()> {
@@ -214,18 +185,13 @@ struct FaultFile {
 
 impl FaultFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        match self
-            .judge
-            .fate(OpKind::Write, &self.name, offset, data.len() as u64)
-        {
+        match self.judge.fate(OpKind::Write, &self.name, offset, data.len() as u64) {
             Fault::None => self.inner.write_at(offset, data),
             Fault::Fail(errno) => Err(failure(errno)),
             Fault::FailAfter(errno) => self.inner.write_at(offset, data).and(Err(failure(errno))),
             Fault::Short(len, errno) => {
                 let len = data.len().min(len as usize);
-                self.inner
-                    .write_at(offset, &data[..len])
-                    .and(Err(failure(errno)))
+                self.inner.write_at(offset, &data[..len]).and(Err(failure(errno)))
             }
             Fault::FlipBit(bit) => {
                 let mut data = data.to_vec();
@@ -257,10 +223,7 @@ impl File for FaultFile {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        match self
-            .judge
-            .fate(OpKind::Read, &self.name, offset, buf.len() as u64)
-        {
+        match self.judge.fate(OpKind::Read, &self.name, offset, buf.len() as u64) {
             Fault::None => self.inner.read_at(offset, buf),
             Fault::FlipBit(bit) => {
                 let read = self.inner.read_at(offset, buf)?;
@@ -286,15 +249,11 @@ impl File for FaultFile {
     }
 
     fn preallocate(&self, len: u64) -> io::Result<()> {
-        self.run(OpKind::Preallocate, (0, len), || {
-            self.inner.preallocate(len)
-        })
+        self.run(OpKind::Preallocate, (0, len), || self.inner.preallocate(len))
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.run(OpKind::Punch, (offset, len), || {
-            self.inner.punch(offset, len)
-        })
+        self.run(OpKind::Punch, (offset, len), || self.inner.punch(offset, len))
     }
 }
 

@@ -85,15 +85,8 @@ impl MemDir {
             };
             survived.insert(name, entry);
         }
-        let node = DirNode {
-            current: survived.clone(),
-            synced: survived,
-            pending: Vec::new(),
-        };
-        MemDir {
-            name: self.name.clone(),
-            node: Arc::new(Mutex::new(node)),
-        }
+        let node = DirNode { current: survived.clone(), synced: survived, pending: Vec::new() };
+        MemDir { name: self.name.clone(), node: Arc::new(Mutex::new(node)) }
     }
 }
 
@@ -156,10 +149,7 @@ impl Dir for MemDir {
         check_name(name)?;
         let mut node = locked(&self.node);
         if node.current.contains_key(name) {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                name.to_owned(),
-            ));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, name.to_owned()));
         }
         let file = Arc::new(Mutex::new(FileNode::default()));
         node.change(DirChange::Link(name.to_owned(), Entry::File(file.clone())));
@@ -206,12 +196,8 @@ impl Dir for MemDir {
             Some(Entry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
             None => {}
         }
-        let dir = MemDir {
-            name: format!("{}/{name}", self.name),
-            ..MemDir::default()
-        };
-        node.current
-            .insert(name.to_owned(), Entry::Dir(dir.clone()));
+        let dir = MemDir { name: format!("{}/{name}", self.name), ..MemDir::default() };
+        node.current.insert(name.to_owned(), Entry::Dir(dir.clone()));
         node.synced.insert(name.to_owned(), Entry::Dir(dir.clone()));
         Ok(Arc::new(dir))
     }
@@ -272,11 +258,7 @@ impl FileNode {
         for change in &self.pending {
             change.survive(&mut data, dice);
         }
-        FileNode {
-            current: data.clone(),
-            synced: data,
-            pending: Vec::new(),
-        }
+        FileNode { current: data.clone(), synced: data, pending: Vec::new() }
     }
 }
 

@@ -85,10 +85,7 @@ pub fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
 /// Refuses names that would leave the directory.
 fn check_name(name: &str) -> io::Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("file name {name:?}"),
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("file name {name:?}")));
     }
     Ok(())
 }

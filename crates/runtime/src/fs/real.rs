@@ -23,10 +23,7 @@ impl RealDir {
         let path = path.as_ref().to_owned();
         if !path.is_dir() {
             fs::create_dir_all(&path)?;
-            if let Some(parent) = path
-                .parent()
-                .filter(|parent| !parent.as_os_str().is_empty())
-            {
+            if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 fs::File::open(parent)?.sync_all()?;
             }
         }
@@ -42,10 +39,7 @@ impl RealDir {
     fn file(&self, name: &str, options: &mut fs::OpenOptions) -> io::Result<Arc<dyn File>> {
         check_name(name)?;
         let file = options.read(true).write(true).open(self.path.join(name))?;
-        Ok(Arc::new(RealFile {
-            file,
-            append: Mutex::new(()),
-        }))
+        Ok(Arc::new(RealFile { file, append: Mutex::new(()) }))
     }
 }
 
@@ -89,10 +83,7 @@ impl Dir for RealDir {
     }
 
     fn lock(&self) -> io::Result<()> {
-        Ok(rustix::fs::flock(
-            &self.handle,
-            FlockOperation::NonBlockingLockExclusive,
-        )?)
+        Ok(rustix::fs::flock(&self.handle, FlockOperation::NonBlockingLockExclusive)?)
     }
 
     fn label(&self) -> String {
@@ -176,8 +167,7 @@ impl RealFile {
         let mut done = 0;
         while done < len {
             let step = (len - done).min(zeros.len() as u64);
-            self.file
-                .write_all_at(&zeros[..step as usize], offset + done)?;
+            self.file.write_all_at(&zeros[..step as usize], offset + done)?;
             done += step;
         }
         Ok(())

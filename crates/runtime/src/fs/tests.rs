@@ -7,17 +7,10 @@ fn conforms(dir: &dyn Dir) {
     assert_eq!(dir.list().unwrap(), Vec::<String>::new());
     assert_eq!(dir.open("a").err().unwrap().kind(), io::ErrorKind::NotFound);
     for name in ["", ".", "..", "a/b", "nul\0"] {
-        assert_eq!(
-            dir.create(name).err().unwrap().kind(),
-            io::ErrorKind::InvalidInput,
-            "{name}"
-        );
+        assert_eq!(dir.create(name).err().unwrap().kind(), io::ErrorKind::InvalidInput, "{name}");
     }
     let file = dir.create("a").unwrap();
-    assert_eq!(
-        dir.create("a").err().unwrap().kind(),
-        io::ErrorKind::AlreadyExists
-    );
+    assert_eq!(dir.create("a").err().unwrap().kind(), io::ErrorKind::AlreadyExists);
     file_conforms(&*file);
     names_conform(dir);
     dir.lock().unwrap();
@@ -60,10 +53,7 @@ fn names_conform(dir: &dyn Dir) {
     dir.create("b").unwrap().write_at(0, b"replaced").unwrap();
     dir.rename("a", "b").unwrap();
     assert_eq!(dir.list().unwrap(), ["b"]);
-    assert_eq!(
-        dir.rename("a", "c").unwrap_err().kind(),
-        io::ErrorKind::NotFound
-    );
+    assert_eq!(dir.rename("a", "c").unwrap_err().kind(), io::ErrorKind::NotFound);
     file.truncate(0).unwrap();
     file.write_at(0, b"kept").unwrap();
     assert_eq!(read_all(&*dir.open("b").unwrap()).unwrap(), b"kept");
@@ -94,10 +84,7 @@ fn real_conforms() {
 
 #[test]
 fn a_wrapper_without_faults_conforms() {
-    conforms(&FaultDir::new(
-        Arc::new(MemDir::new()),
-        Box::new(|_| Fault::None),
-    ));
+    conforms(&FaultDir::new(Arc::new(MemDir::new()), Box::new(|_| Fault::None)));
 }
 
 #[test]
@@ -138,26 +125,17 @@ fn what_was_not_synced_survives_whole_torn_or_not_at_all() {
     let (mut whole, mut none, mut torn) = (0, 0, 0);
     for seed in 0..100 {
         let data = read_all(&*dir.crash(seed).open("a").unwrap()).unwrap();
-        assert_eq!(
-            data,
-            read_all(&*dir.crash(seed).open("a").unwrap()).unwrap()
-        );
+        assert_eq!(data, read_all(&*dir.crash(seed).open("a").unwrap()).unwrap());
         match data.iter().filter(|&&byte| byte == 2).count() {
             1900 => whole += 1,
             0 => none += 1,
             _ => torn += 1,
         }
         for sector in data.chunks(512).skip(1).take(2) {
-            assert!(
-                sector.iter().all(|byte| *byte == sector[0]),
-                "a sector was torn"
-            );
+            assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector was torn");
         }
     }
-    assert!(
-        whole > 10 && none > 10 && torn > 10,
-        "{whole} {none} {torn}"
-    );
+    assert!(whole > 10 && none > 10 && torn > 10, "{whole} {none} {torn}");
 }
 
 #[test]
@@ -172,10 +150,7 @@ fn names_that_were_not_synced_may_be_lost() {
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..200 {
         let names = dir.crash(seed).list().unwrap();
-        let moved = names
-            .iter()
-            .filter(|name| *name == "moved" || *name == "target")
-            .count();
+        let moved = names.iter().filter(|name| *name == "moved" || *name == "target").count();
         assert_eq!(moved, 1, "a rename is atomic");
         seen.insert(names);
     }
@@ -202,24 +177,15 @@ fn a_script_fails_shortens_and_flips() {
     });
     let dir = FaultDir::new(Arc::new(memory.clone()), script);
     let file = dir.create("a").unwrap();
-    assert_eq!(
-        file.write_at(0, b"xxxx").unwrap_err().raw_os_error(),
-        Some(libc::ENOSPC)
-    );
+    assert_eq!(file.write_at(0, b"xxxx").unwrap_err().raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(file.len().unwrap(), 0);
-    assert_eq!(
-        file.append(b"abcd").unwrap_err().raw_os_error(),
-        Some(libc::EIO)
-    );
+    assert_eq!(file.append(b"abcd").unwrap_err().raw_os_error(), Some(libc::EIO));
     assert_eq!(read_all(&*file).unwrap(), b"ab");
     file.write_at(0, b"abcd").unwrap();
     assert_eq!(read_all(&*file).unwrap(), b"`bcd");
     file.sync().unwrap_err();
     dir.sync().unwrap();
-    assert_eq!(
-        read_all(&*memory.crash(0).open("a").unwrap()).unwrap(),
-        b"`bcd"
-    );
+    assert_eq!(read_all(&*memory.crash(0).open("a").unwrap()).unwrap(), b"`bcd");
 }
 
 #[test]

@@ -92,9 +92,7 @@ impl Executor {
 
     /// A handle that tasks may keep.
     pub fn spawner(&self) -> Spawner {
-        Spawner {
-            inner: Rc::downgrade(&self.inner),
-        }
+        Spawner { inner: Rc::downgrade(&self.inner) }
     }
 
     /// Polls woken tasks, in the order of their wakes, until none is woken. Returns the number
@@ -147,19 +145,11 @@ impl Inner {
         });
         let generation = tasks.slots[slot].generation;
         let woken = self.woken.clone();
-        let handle = Arc::new(TaskWaker {
-            slot,
-            generation,
-            queued: AtomicBool::new(false),
-            woken,
-        });
+        let handle =
+            Arc::new(TaskWaker { slot, generation, queued: AtomicBool::new(false), woken });
         let waker = Waker::from(handle.clone());
         handle.wake_by_ref();
-        tasks.slots[slot].task = Some(Task {
-            future,
-            handle,
-            waker,
-        });
+        tasks.slots[slot].task = Some(Task { future, handle, waker });
         self.live.set(self.live.get() + 1);
     }
 
@@ -172,10 +162,7 @@ impl Inner {
         };
         let Some(mut task) = task else { return false };
         task.handle.queued.store(false, Ordering::Release);
-        let state = task
-            .future
-            .as_mut()
-            .poll(&mut Context::from_waker(&task.waker));
+        let state = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
         match state {
             Poll::Pending => {
                 if let Some(found) = self.tasks.borrow_mut().slots.get_mut(slot) {
@@ -228,10 +215,7 @@ mod tests {
         }
         assert!(log.borrow().is_empty(), "spawn must not poll");
         assert_eq!(executor.run_until_stalled(), 9);
-        assert_eq!(
-            *log.borrow(),
-            [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-        );
+        assert_eq!(*log.borrow(), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
         assert!(executor.is_empty());
         assert_eq!(executor.run_until_stalled(), 0);
     }
@@ -269,10 +253,7 @@ mod tests {
             Poll::Pending
         }));
         executor.run_until_stalled();
-        kept.borrow()
-            .as_ref()
-            .expect("the first task ran")
-            .wake_by_ref();
+        kept.borrow().as_ref().expect("the first task ran").wake_by_ref();
         executor.run_until_stalled();
         assert_eq!(polls.get(), 1);
         assert_eq!(executor.len(), 1);

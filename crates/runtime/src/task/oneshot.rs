@@ -26,12 +26,7 @@ pub struct Receiver<T>(Rc<RefCell<Shared<T>>>);
 
 /// A connected pair.
 pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
-    let shared = Shared {
-        value: None,
-        waker: None,
-        sender_gone: false,
-        receiver_gone: false,
-    };
+    let shared = Shared { value: None, waker: None, sender_gone: false, receiver_gone: false };
     let shared = Rc::new(RefCell::new(shared));
     (Sender(shared.clone()), Receiver(shared))
 }
@@ -120,10 +115,7 @@ mod tests {
 
     #[test]
     fn delivers_or_cancels() {
-        assert_eq!(
-            outcome(|tx| tx.send(5).expect("receiver lives")),
-            Some(Ok(5))
-        );
+        assert_eq!(outcome(|tx| tx.send(5).expect("receiver lives")), Some(Ok(5)));
         assert_eq!(outcome(drop), Some(Err(Canceled)));
     }
 

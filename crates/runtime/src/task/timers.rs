@@ -72,11 +72,7 @@ impl Heap {
             self.entries.retain(|Reverse(entry)| !entry.is_dead());
             self.dead = 0;
         }
-        while self
-            .entries
-            .peek()
-            .is_some_and(|Reverse(entry)| entry.is_dead())
-        {
+        while self.entries.peek().is_some_and(|Reverse(entry)| entry.is_dead()) {
             self.entries.pop();
             self.dead = self.dead.saturating_sub(1);
         }
@@ -95,15 +91,8 @@ impl Timers {
         let state = Rc::new(RefCell::new(State::Waiting(None)));
         heap.made += 1;
         let order = heap.made;
-        heap.entries.push(Reverse(Entry {
-            at,
-            order,
-            state: state.clone(),
-        }));
-        SleepUntil {
-            state,
-            timers: self.clone(),
-        }
+        heap.entries.push(Reverse(Entry { at, order, state: state.clone() }));
+        SleepUntil { state, timers: self.clone() }
     }
 
     /// Wakes everything due at `now`, earliest first. Returns how many were woken.

@@ -20,9 +20,7 @@ pub fn serve_http(addr: SocketAddr, registry: Registry) -> io::Result<SocketAddr
     let listener = TcpListener::bind(addr)?;
     listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     crate::thread::spawn("saker-http", move || {
         let served = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -37,9 +35,7 @@ pub fn serve_http(addr: SocketAddr, registry: Registry) -> io::Result<SocketAddr
 
 fn router(registry: Registry) -> Router {
     let metrics = move || async move { ([(CONTENT_TYPE, OPEN_METRICS)], registry.encode()) };
-    Router::new()
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(|| async { "ok\n" }))
+    Router::new().route("/metrics", get(metrics)).route("/healthz", get(|| async { "ok\n" }))
 }
 
 #[cfg(test)]
@@ -51,11 +47,7 @@ mod tests {
 
     fn fetch(addr: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(addr).unwrap();
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-        )
-        .unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -69,21 +61,12 @@ mod tests {
         counter.add(2);
         let metrics = fetch(addr, "/metrics");
         assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
-        assert!(
-            metrics.contains("application/openmetrics-text"),
-            "{metrics}"
-        );
-        assert!(
-            metrics.contains("\nsaker_wal_flushes_total 2\n"),
-            "{metrics}"
-        );
+        assert!(metrics.contains("application/openmetrics-text"), "{metrics}");
+        assert!(metrics.contains("\nsaker_wal_flushes_total 2\n"), "{metrics}");
         counter.inc();
         assert!(fetch(addr, "/metrics").contains("\nsaker_wal_flushes_total 3\n"));
         assert!(fetch(addr, "/healthz").ends_with("\r\n\r\nok\n"));
         assert!(fetch(addr, "/nothing").starts_with("HTTP/1.1 404"));
-        assert!(
-            serve_http(addr, Registry::new()).is_err(),
-            "the port is taken"
-        );
+        assert!(serve_http(addr, Registry::new()).is_err(), "the port is taken");
     }
 }

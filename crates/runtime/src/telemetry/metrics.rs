@@ -113,21 +113,12 @@ impl OpCounters {
 
 impl Ops {
     fn new(label: &'static str, fixed: Vec<Label>, table: &[(u16, &'static str)]) -> Ops {
-        let len = table
-            .iter()
-            .map(|(op, _)| usize::from(*op) + 1)
-            .max()
-            .unwrap_or(0);
+        let len = table.iter().map(|(op, _)| usize::from(*op) + 1).max().unwrap_or(0);
         let mut names = vec![None; len];
         for (op, name) in table {
             names[usize::from(*op)] = Some(*name);
         }
-        Ops {
-            label,
-            fixed,
-            names,
-            counts: (0..=len).map(|_| AtomicU64::new(0)).collect(),
-        }
+        Ops { label, fixed, names, counts: (0..=len).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Names with their counts; several numbers may share a name. Unnamed ones only if counted.
@@ -214,10 +205,7 @@ impl Registry {
 
     /// Everything declared, by name.
     pub fn list(&self) -> Vec<Metric> {
-        self.lock()
-            .values()
-            .map(|family| family.metric.clone())
-            .collect()
+        self.lock().values().map(|family| family.metric.clone()).collect()
     }
 
     /// The metrics now, in the OpenMetrics text format.
@@ -244,23 +232,13 @@ impl Registry {
         pick: impl FnOnce(&mut Values) -> Option<T>,
     ) -> T {
         let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
-        assert!(
-            name.starts_with("saker_") && name.bytes().all(good),
-            "metric name {name}"
-        );
+        assert!(name.starts_with("saker_") && name.bytes().all(good), "metric name {name}");
         let total = name.ends_with("_total");
-        assert_eq!(
-            total,
-            kind == Kind::Counter,
-            "{name}: exactly counters end in _total"
-        );
+        assert_eq!(total, kind == Kind::Counter, "{name}: exactly counters end in _total");
         let mut families = self.lock();
         let family = families.entry(name).or_insert_with(|| {
             let metric = Metric { name, kind, help };
-            Family {
-                metric,
-                values: make(),
-            }
+            Family { metric, values: make() }
         });
         match pick(&mut family.values) {
             Some(value) => value,
@@ -285,10 +263,7 @@ impl Collector for Registry {
             let Metric { name, kind, help } = family.metric;
             // prometheus-client appends `_total` to counters itself.
             let (name, kind) = match kind {
-                Kind::Counter => (
-                    name.strip_suffix("_total").unwrap_or(name),
-                    MetricType::Counter,
-                ),
+                Kind::Counter => (name.strip_suffix("_total").unwrap_or(name), MetricType::Counter),
                 Kind::Gauge => (name, MetricType::Gauge),
             };
             let help = format!("{help}.");
@@ -299,8 +274,7 @@ impl Collector for Registry {
                     gauge::ConstGauge::new(value.get()).encode(family_encoder)?;
                 }
                 Values::Ops(all) => {
-                    all.iter()
-                        .try_for_each(|ops| encode_ops(&ops.0, &mut family_encoder))?;
+                    all.iter().try_for_each(|ops| encode_ops(&ops.0, &mut family_encoder))?;
                 }
             }
         }
@@ -340,9 +314,7 @@ mod tests {
         ops.add(4, 5);
         ops.inc(5);
         ops.inc(6);
-        registry
-            .counter("saker_wal_flushes_total", "Journal flushes")
-            .add(3);
+        registry.counter("saker_wal_flushes_total", "Journal flushes").add(3);
         registry.gauge("saker_mnode_inodes", "Inode rows").set(-7);
         let text = registry.encode();
         for line in [
@@ -355,10 +327,7 @@ mod tests {
             "# TYPE saker_mnode_requests counter",
             "# EOF",
         ] {
-            assert!(
-                text.lines().any(|l| l == line),
-                "{line} is missing from\n{text}"
-            );
+            assert!(text.lines().any(|l| l == line), "{line} is missing from\n{text}");
         }
         assert!(!text.contains("other"), "{text}");
     }
@@ -368,13 +337,7 @@ mod tests {
         let registry = Registry::new();
         let declare = |to| {
             let help = "Requests sent";
-            registry.op_counters(
-                "saker_client_requests_total",
-                help,
-                &[("to", to)],
-                "op",
-                TABLE,
-            )
+            registry.op_counters("saker_client_requests_total", help, &[("to", to)], "op", TABLE)
         };
         let (mnode, store) = (declare("mnode"), declare("store"));
         mnode.inc(1);
@@ -388,10 +351,7 @@ mod tests {
             "saker_client_requests_total{op=\"lookup\",to=\"store\"} 0",
             "saker_client_requests_total{op=\"other\",to=\"store\"} 4",
         ] {
-            assert!(
-                text.lines().any(|l| l == line),
-                "{line} is missing from\n{text}"
-            );
+            assert!(text.lines().any(|l| l == line), "{line} is missing from\n{text}");
         }
         assert_eq!(text.matches("# TYPE").count(), 1);
     }
@@ -405,10 +365,7 @@ mod tests {
         assert_eq!(registry.counter("saker_b_total", "B").get(), 2);
         let listed = registry.list();
         assert_eq!(listed.len(), 2);
-        assert_eq!(
-            (listed[0].name, listed[0].kind),
-            ("saker_a_bytes", Kind::Gauge)
-        );
+        assert_eq!((listed[0].name, listed[0].kind), ("saker_a_bytes", Kind::Gauge));
         assert_eq!((listed[1].name, listed[1].help), ("saker_b_total", "B"));
     }
 

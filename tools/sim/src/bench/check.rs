@@ -65,7 +65,10 @@ impl Tree {
                 let key = parse_entry_key(key).expect("an entry's key");
                 let name = String::from_utf8(key.name).expect("a name of a test");
                 let inode = Inode::decode(value).expect("an inode");
-                assert!(self.entries.insert((key.pid, name), inode).is_none(), "a row on two shards");
+                assert!(
+                    self.entries.insert((key.pid, name), inode).is_none(),
+                    "a row on two shards"
+                );
             }
             table::ATTR => {
                 let inode = Inode::decode(value).expect("an inode");

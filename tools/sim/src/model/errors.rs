@@ -3,7 +3,7 @@
 
 use saker_types::Errno;
 
-use super::{Found, Model, Stop};
+use super::{Found, Model, Stop, UNDEFINED};
 use crate::op::{At, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
 
 impl Model {
@@ -15,10 +15,17 @@ impl Model {
         if names.into_iter().any(|name| name.len() > 255) {
             errors.push(Errno::ENAMETOOLONG);
         }
-        let mut note = |found: Found<()>| errors.extend(found.err());
+        // Not defined: the owner of an inode with several links may be taken for a stranger.
+        let defined = |errno| if errno == UNDEFINED { Errno::EPERM } else { errno };
+        let mut note = |found: Found<()>| errors.extend(found.err().map(defined));
         match op {
             Op::Rename { from, to, flags } => self.rename_errors(who, from, to, *flags, &mut note),
             Op::Link { from, to } => self.link_errors(who, from, to, &mut note),
+            // The kernel looks at the kind, then asks the file system, which sees to permissions.
+            Op::Unlink { at } | Op::Rmdir { at } if self.rules.kernel => {
+                let as_dir = matches!(op, Op::Rmdir { .. });
+                self.removal_errors(who, at, as_dir, &mut note);
+            }
             _ => {}
         }
         errors
@@ -83,6 +90,17 @@ impl Model {
                     note(Err(Errno::EINVAL));
                 }
             }
+        }
+    }
+
+    fn removal_errors(&self, who: &User, at: &At, as_dir: bool, note: &mut impl FnMut(Found<()>)) {
+        let Ok(place) = self.walk(who, at, Stop::NoFollow) else { return };
+        let Some(ino) = place.ino else { return };
+        note(self.may_delete(who, place.dir, ino, as_dir));
+        match (as_dir, self.inode(ino).is_dir()) {
+            (true, false) => note(Err(Errno::ENOTDIR)),
+            (false, true) => note(Err(Errno::EISDIR)),
+            _ => {}
         }
     }
 
