@@ -116,9 +116,15 @@ pub struct Size {
 }
 
 impl Cluster {
-    /// A new cluster on this machine, on ports that are free now.
-    pub fn plan(name: &str, size: Size, replicas: u32, inline_max: u64) -> Outcome<Cluster> {
-        let mut ports = Ports::default();
+    /// A new cluster on this machine, on ports from `base` on that are free now.
+    pub fn plan(
+        name: &str,
+        size: Size,
+        replicas: u32,
+        inline_max: u64,
+        base: u16,
+    ) -> Outcome<Cluster> {
+        let mut ports = Ports::new(base, []);
         let coordinator = ports.take(Range::Coordinator)?;
         let coordinator_http = ports.take(Range::Http)?;
         let mut mnode = Vec::new();
@@ -396,7 +402,10 @@ mod tests {
 
     fn cluster() -> Cluster {
         let size = Size { mnodes: 2, workers: 2, stores: 1 };
-        Cluster { mount: Some("/mnt/x".into()), ..Cluster::plan("c", size, 1, 4096).unwrap() }
+        Cluster {
+            mount: Some("/mnt/x".into()),
+            ..Cluster::plan("c", size, 1, 4096, 15_000).unwrap()
+        }
     }
 
     #[test]

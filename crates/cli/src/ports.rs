@@ -13,7 +13,14 @@ use crate::fail::{Failure, Outcome};
 /// All roles of `saker up` listen here only.
 pub const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Where each role's ports start, and the port they must stay below (contract.md, "Ports").
+/// First port of a cluster, unless the user says otherwise (contract.md, "Ports").
+pub const BASE: u16 = 7400;
+/// Largest first port: below the kernel's ephemeral ports, with room for a cluster.
+pub const BASE_MAX: u16 = 31_000;
+/// No cluster's ports go beyond: below the kernel's ephemeral ports.
+const END: u16 = 32_000;
+
+/// What a port is for: each role has its own range above the cluster's first port.
 #[derive(Clone, Copy)]
 pub enum Range {
     /// The coordinator.
@@ -24,43 +31,41 @@ pub enum Range {
     Store,
     /// Metrics of all roles.
     Http,
-    /// Instead of a port that somebody else has taken.
-    Moved,
+    /// What finds no port in its range, or only one that somebody else has taken.
+    Others,
 }
 
-/// Used when a role's own range is full; below the kernel's ephemeral ports.
-const OVERFLOW: std::ops::Range<u16> = 7500..32_000;
-
 impl Range {
-    fn ports(self) -> std::ops::Range<u16> {
-        match self {
-            Range::Coordinator => 7400..7410,
-            Range::Mnode => 7410..7430,
-            Range::Store => 7430..7450,
-            Range::Http => 7480..7500,
-            Range::Moved => OVERFLOW,
-        }
+    fn ports(self, base: u16) -> std::ops::Range<u16> {
+        let (from, to) = match self {
+            Range::Coordinator => (0, 10),
+            Range::Mnode => (10, 30),
+            Range::Store => (30, 50),
+            Range::Http => (80, 100),
+            Range::Others => return base + 100..END,
+        };
+        base + from..base + to
     }
 }
 
 /// Hands out ports, each once.
-#[derive(Default)]
 pub struct Ports {
+    base: u16,
     given: HashSet<u16>,
 }
 
 impl Ports {
-    /// Hands out none of these.
-    pub fn except(given: impl IntoIterator<Item = u16>) -> Ports {
-        Ports { given: given.into_iter().collect() }
+    /// Of a cluster whose first port is `base`, at most [`BASE_MAX`]; hands out none of `given`.
+    pub fn new(base: u16, given: impl IntoIterator<Item = u16>) -> Ports {
+        Ports { base, given: given.into_iter().collect() }
     }
 
     /// The next free port of a range.
     pub fn take(&mut self, range: Range) -> Outcome<SocketAddr> {
-        let mut candidates = range.ports().chain(OVERFLOW);
+        let mut candidates = range.ports(self.base).chain(Range::Others.ports(self.base));
         let port = candidates
             .find(|port| !self.given.contains(port) && is_free(*port))
-            .ok_or_else(|| Failure::new("ports", "none is free between 7400 and 32000"))?;
+            .ok_or_else(|| Failure::new("ports", format!("none is free up to {END}")))?;
         self.given.insert(port);
         Ok(SocketAddr::new(LOOPBACK, port))
     }
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn ports_are_given_once_and_taken_ones_are_passed_over() {
-        let mut ports = Ports::default();
+        let mut ports = Ports::new(BASE, []);
         let first = ports.take(Range::Http).unwrap();
         let second = ports.take(Range::Http).unwrap();
         assert_ne!(first, second);
@@ -112,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_full_range_overflows() {
-        let mut ports = Ports::except(7430..7450);
-        assert!(ports.take(Range::Store).unwrap().port() >= 7500);
+        let mut ports = Ports::new(20_000, 20_030..20_050);
+        assert!(ports.take(Range::Store).unwrap().port() >= 20_100);
     }
 }

@@ -10,6 +10,8 @@ use saker_types::wire::{Empty, MapReq, Op, ShardStats, StoreStats};
 use crate::fail::Outcome;
 use crate::layout::{Cluster, Role, RoleId};
 use crate::mountpoint;
+use crate::process::Process;
+use crate::procfs;
 use crate::wire::Wire;
 
 /// How long one answer may take.
@@ -36,6 +38,12 @@ impl State {
             State::Starting => "starting",
         }
     }
+}
+
+/// Does the process hold the ports of its role? Where it does not, whoever answers there is a
+/// stranger. Mounts have none.
+pub fn holds_ports(process: &Process, cluster: &Cluster, id: RoleId) -> bool {
+    cluster.addrs(id).iter().all(|addr| procfs::listens(process.pid, addr.port()))
 }
 
 /// Asks the processes of a cluster.

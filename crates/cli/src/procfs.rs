@@ -10,8 +10,10 @@ use rustix::process::Signal;
 /// A process, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// State letter: `Z` is a zombie.
+    /// State letter of its first thread: `Z` is a zombie.
     pub state: u8,
+    /// Threads that are left, the zombie of the first one included.
+    pub threads: u64,
     /// When it started, in clock ticks since boot. With the pid it names a process for good.
     pub start_ticks: u64,
     /// CPU time used so far by all its threads, user and system.
@@ -19,9 +21,10 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Is there still a process behind the pid?
+    /// Is there still a process behind the pid? One that was killed holds its ports and files
+    /// until its last thread has ended.
     pub fn alive(&self) -> bool {
-        !matches!(self.state, b'Z' | b'X' | b'x')
+        self.threads > 1 || !matches!(self.state, b'Z' | b'X' | b'x')
     }
 }
 
@@ -38,7 +41,8 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     let ticks = number(14)? + number(15)?;
     let cpu = Duration::from_nanos(ticks.saturating_mul(1_000_000_000 / ticks_per_s()));
-    Some(Stat { state: *fields.first()?.as_bytes().first()?, start_ticks: number(22)?, cpu })
+    let (threads, start_ticks) = (number(20)?, number(22)?);
+    Some(Stat { state: *fields.first()?.as_bytes().first()?, threads, start_ticks, cpu })
 }
 
 fn ticks_per_s() -> u64 {
@@ -126,19 +130,29 @@ pub fn mount_at(point: &Path) -> Option<Mount> {
 
 /// Who listens on a local TCP port: `PID (NAME)`, where we may know.
 pub fn listener_of(port: u16) -> Option<String> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
-    let inode = tables.iter().find_map(|table| {
+    let socket = listening_socket(port)?;
+    let pid = pids().into_iter().find(|pid| has_open(*pid, &socket))?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("process {pid} ({})", name.trim()))
+}
+
+/// Does this process listen on a local TCP port?
+pub fn listens(pid: u32, port: u16) -> bool {
+    listening_socket(port).is_some_and(|socket| has_open(pid, &socket))
+}
+
+/// The socket that listens on a port, as `/proc/PID/fd` shows it.
+fn listening_socket(port: u16) -> Option<OsString> {
+    let inode = ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|table| {
         let table = std::fs::read_to_string(table).ok()?;
         socket_inode(&table, port).map(str::to_owned)
     })?;
-    let wanted = OsString::from(format!("socket:[{inode}]"));
-    let holds = |pid: &u32| {
-        let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-        fds.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == *wanted))
-    };
-    let pid = pids().into_iter().find(holds)?;
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Some(format!("process {pid} ({})", name.trim()))
+    Some(format!("socket:[{inode}]").into())
+}
+
+fn has_open(pid: u32, what: &OsString) -> bool {
+    let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    fds.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.as_os_str() == what))
 }
 
 fn socket_inode(table: &str, port: u16) -> Option<&str> {
@@ -185,9 +199,11 @@ mod tests {
     fn names_with_parentheses_do_not_confuse() {
         let line = b"7 (a) b) S 1 7 7 0 -1 0 1 2 3 4 100 50 0 0 20 0 9 0 12345 1 2";
         let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.state, stat.start_ticks), (b'S', 12345));
+        assert_eq!((stat.state, stat.threads, stat.start_ticks), (b'S', 9, 12345));
         assert_eq!(stat.cpu, Duration::from_millis(150 * 1000 / ticks_per_s()));
         assert_eq!(parse_stat(b"7 (a) S 1"), None);
+        let dying = Stat { state: b'Z', threads: 2, ..stat.clone() };
+        assert!(dying.alive() && !Stat { threads: 1, ..dying }.alive());
     }
 
     #[test]
@@ -205,7 +221,9 @@ mod tests {
     #[test]
     fn a_listener_is_found() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let who = listener_of(socket.local_addr().unwrap().port()).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        assert!(listens(std::process::id(), port) && !listens(1, port));
+        let who = listener_of(port).unwrap();
         assert!(who.starts_with(&format!("process {} (", std::process::id())), "{who}");
     }
 }

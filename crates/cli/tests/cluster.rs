@@ -150,11 +150,10 @@ fn a_stopped_cluster_moves_on_from_a_taken_port() {
     cluster.succeed(&mkdir);
     let addr = mnode_0(&cluster);
     cluster.succeed(&["down"]);
-    // Where this fails, a cluster of another test has just taken it: as good.
-    let _holder = TcpListener::bind(&addr);
+    let _holder = TcpListener::bind(&addr).unwrap();
     let said = cluster.succeed(&["up"]);
     let port = addr.rsplit_once(':').unwrap().1;
-    let expected = format!("mnode-0: port {port} is taken by process ");
+    let expected = format!("mnode-0: port {port} is taken by process {} (", std::process::id());
     assert!(said.contains(&expected) && said.contains("moved to"), "{said}");
     assert_ne!(mnode_0(&cluster), addr);
     // Requests from shard to shard find their way, too.
@@ -170,11 +169,10 @@ fn a_taken_port_of_a_running_cluster_is_named_with_its_holder() {
     let addr = mnode_0(&cluster);
     let old = cluster.kill("run/mnode-0.pid");
     wait_for("mnode 0 to end", || !alive(old));
-    // Where this fails, a cluster of another test has just taken it: as good.
-    let _holder = TcpListener::bind(&addr);
+    let _holder = TcpListener::bind(&addr).unwrap();
     let said = cluster.fail(&["up", "--no-supervise"], 1);
     let port = addr.rsplit_once(':').unwrap().1;
-    let expected = format!("mnode-0: port {port} is taken by process ");
+    let expected = format!("mnode-0: port {port} is taken by process {} (", std::process::id());
     assert!(said.contains(&expected), "{said}");
 }
 

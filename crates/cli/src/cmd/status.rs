@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::fail::{Context, Outcome};
 use crate::format;
 use crate::layout::{Cluster, ClusterDir, Mnode, Role, RoleId, Store};
-use crate::probe::State;
+use crate::probe::{self, State};
 use crate::session::{self, ClusterArg};
 use crate::wire::Wire;
 use crate::{mountpoint, process};
@@ -156,12 +156,15 @@ fn look(wire: &Wire, cluster: &Cluster, dir: Option<&ClusterDir>) -> Status {
         }),
     };
     for id in cluster.roles() {
-        let pid = dir.and_then(|dir| process::find_role(dir, cluster, id)).map(|found| found.pid);
-        let state = match (serves(id), pid.is_some() || dir.is_none()) {
-            (true, true) => State::Up,
-            (false, true) if dir.is_some() => State::Starting,
-            _ => State::Down,
+        let found = dir.and_then(|dir| process::find_role(dir, cluster, id));
+        let ours = || found.as_ref().is_none_or(|p| probe::holds_ports(p, cluster, id));
+        let state = match (dir.is_some(), &found) {
+            (true, None) => State::Down,
+            (true, Some(_)) if !(serves(id) && ours()) => State::Starting,
+            (false, _) if !serves(id) => State::Down,
+            _ => State::Up,
         };
+        let pid = found.as_ref().map(|process| process.pid);
         let addrs = cluster.addrs(id);
         let http = addrs.last().copied().filter(|http| http.port() != 0);
         let listen: Vec<String> = match (addrs.split_last(), &cluster.mount) {

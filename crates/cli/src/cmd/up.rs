@@ -14,7 +14,7 @@ use super::{down, supervise};
 use crate::fail::{Context, Failure, Outcome};
 use crate::layout::{Cluster, ClusterDir, Role, RoleId, Size};
 use crate::ports::{self, Ports, Range};
-use crate::probe::Probe;
+use crate::probe::{self, Probe};
 use crate::process;
 use crate::signals::Signals;
 use crate::{mountpoint, procfs, session, supervisor};
@@ -47,6 +47,11 @@ pub struct Args {
     /// Copies of each chunk of file data in a new cluster (default: 1).
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
     replicas: Option<u32>,
+    /// First port of a new cluster: the coordinator's; MNodes are at 10 and more above it, stores
+    /// at 30, metrics at 80. Taken ports are passed over (default: 7400).
+    #[arg(long, value_name = "PORT")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1024..=i64::from(ports::BASE_MAX)))]
+    port: Option<u16>,
     /// Where MNodes keep their rows.
     #[arg(long, value_enum, default_value_t = Engine::Embedded)]
     engine: Engine,
@@ -195,7 +200,7 @@ fn new(args: &Args) -> Outcome<Cluster> {
         let why = format!("more copies than the {} stores", size.stores);
         return Err(Failure::usage(format!("--replicas {replicas}"), why));
     }
-    Cluster::plan("saker", size, replicas, INLINE_MAX)
+    Cluster::plan("saker", size, replicas, INLINE_MAX, args.port.unwrap_or(ports::BASE))
 }
 
 /// A port of a role that does not run must be free, or somebody else has it. A cluster of which
@@ -211,7 +216,8 @@ fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
         addrs.filter(|(id, addr)| !ports::is_free(addr.port()) && !runs(&known, *id)).collect();
     let in_part = known.roles().into_iter().any(|id| runs(&known, id));
     let all = known.roles().into_iter().flat_map(|id| known.addrs(id));
-    let mut others = Ports::except(all.map(|addr| addr.port()));
+    let base = known.coordinator.port().min(ports::BASE_MAX);
+    let mut others = Ports::new(base, all.map(|addr| addr.port()));
     for (id, old) in &taken {
         let who = procfs::listener_of(old.port());
         let who = who.as_deref().unwrap_or("a process that you may not see");
@@ -220,7 +226,7 @@ fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
             let advice = "stop that, or this cluster (saker down), which then moves on";
             return Err(Failure::new(id, format!("{why}; {advice}")));
         }
-        let new = others.take(Range::Moved)?;
+        let new = others.take(Range::Others)?;
         println!("{id}: {why}; moved to {}", new.port());
         cluster.move_addr(*old, new);
     }
@@ -259,9 +265,7 @@ fn start_alone(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome {
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
     loop {
-        let serves = probe.serves(cluster, id);
-        // Somebody else may answer there: our process must run, too.
-        if serves && process.alive() {
+        if probe::holds_ports(&process, cluster, id) && probe.serves(cluster, id) {
             return Ok(());
         }
         if !process.alive() || time::now() > deadline {
@@ -287,8 +291,11 @@ fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
     for id in cluster.roles() {
-        // Somebody else may answer there: our process must run, too.
-        while process::find_role(dir, cluster, id).is_none() || !probe.serves(cluster, id) {
+        let ours = || {
+            let process = process::find_role(dir, cluster, id);
+            process.is_some_and(|process| probe::holds_ports(&process, cluster, id))
+        };
+        while !ours() || !probe.serves(cluster, id) {
             let state = supervisor::read_state(dir);
             let restarts = state.roles.get(&id.to_string()).map_or(0, |role| role.restarts);
             if restarts >= HOPELESS_RESTARTS || time::now() > deadline {

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,12 +12,18 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A directory of a cluster; the cluster is stopped and deleted at the end.
 pub struct Cluster {
     temporary: tempfile::TempDir,
+    /// Ports of its own, so that clusters of other tests take none that this one has freed.
+    port: u16,
 }
 
 impl Cluster {
     /// Nothing is started yet.
     pub fn new() -> Cluster {
-        Cluster { temporary: tempfile::tempdir().unwrap() }
+        static CLUSTERS: AtomicU16 = AtomicU16::new(0);
+        let n = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let of_process = (std::process::id() % 10) as u16;
+        let port = 10_000 + of_process * 2_000 + n % 10 * 200;
+        Cluster { temporary: tempfile::tempdir().unwrap(), port }
     }
 
     /// Two MNodes, one store.
@@ -43,7 +50,9 @@ impl Cluster {
     /// Runs a command on this cluster.
     pub fn saker(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_saker"));
-        command.args(args).current_dir(self.temporary.path());
+        let up = args.first() == Some(&"up");
+        let port = if up { vec!["--port".to_owned(), self.port.to_string()] } else { Vec::new() };
+        command.args(args).args(port).current_dir(self.temporary.path());
         command.env("SAKER_CLUSTER", self.dir());
         if let Some(&("up" | "down")) = args.first() {
             command.arg("--dir").arg(self.dir());
@@ -131,9 +140,15 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Is there a process, or a thread of it that still holds its ports?
 pub fn alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut states = tasks.map(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(')')
+            .map_or(' ', |(_, rest)| rest.trim_start().chars().next().unwrap_or(' '))
+    });
+    states.any(|state| !matches!(state, 'Z' | 'X' | ' '))
 }
 
 /// Waits at most half a minute.
