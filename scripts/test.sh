@@ -76,7 +76,7 @@ metrics() {
 }
 
 docs() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+    RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
 }
 
 scripts/packages.sh acl attr build-essential ca-certificates e2fsprogs fio fuse3 git rsync sqlite3
