@@ -158,9 +158,8 @@ impl Cluster {
     /// Moves what listens at `old` to `new`.
     pub fn move_addr(&mut self, old: SocketAddr, new: SocketAddr) {
         let own = [&mut self.coordinator, &mut self.coordinator_http];
-        let of_mnodes = self.mnode.iter_mut().flat_map(|node| {
-            node.addr.iter_mut().chain([&mut node.http])
-        });
+        let of_mnodes =
+            self.mnode.iter_mut().flat_map(|node| node.addr.iter_mut().chain([&mut node.http]));
         let of_stores = self.store.iter_mut().flat_map(|store| [&mut store.addr, &mut store.http]);
         let all = own.into_iter().chain(of_mnodes).chain(of_stores);
         all.filter(|addr| **addr == old).for_each(|addr| *addr = new);

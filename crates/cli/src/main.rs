@@ -3,7 +3,8 @@
 //! [`args`] says what the command line looks like, [`cmd`] has one file per command. A command
 //! returns its exit code, or a [`fail::Failure`], which is printed as one line here.
 
-// Commands work with the user's own files, processes and clock; nothing of them is simulated.
+// The files here are the user's, the kernel's (/proc) and settings of a cluster's directory, and
+// no simulation holds them. Clock, chance and threads go through the runtime all the same.
 #![allow(clippy::disallowed_methods)]
 
 mod args;

@@ -134,6 +134,11 @@ pub fn explain(point: &Path, why: &dyn std::fmt::Display) -> Failure {
                     start the container with --device /dev/fuse --cap-add SYS_ADMIN";
         return Failure::new(point.display(), hint);
     }
+    let both = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+    if rustix::fs::access("/dev/fuse", both).is_err() {
+        let hint = "you may not open /dev/fuse: mount as root, or let all users (chmod 666)";
+        return Failure::new(point.display(), format!("{why}; {hint}"));
+    }
     Failure::new(point.display(), why)
 }
 

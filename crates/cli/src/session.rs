@@ -18,8 +18,8 @@ use crate::{layout, mountpoint};
 /// The option of every command that talks to a cluster.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct ClusterArg {
-    /// The cluster: host:port[,host:port...] of coordinators, or a directory that `saker up` made
-    /// [default: that of the mount a PATH lies in, then $SAKER_CLUSTER, then ./.saker].
+    /// The cluster: `host:port[,host:port...]` of coordinators, or a directory that `saker up` made
+    /// (default: that of the mount a PATH lies in, then $SAKER_CLUSTER, then ./.saker).
     #[arg(long, value_name = "CLUSTER", global = true)]
     pub cluster: Option<String>,
 }

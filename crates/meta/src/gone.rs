@@ -75,7 +75,8 @@ impl Shard {
         for handle in msg.handles.iter().take(limits::COMPONENTS_MAX) {
             let Some(gone) = self.gone(handle.id)? else { continue };
             self.leases.renew(handle.id, now);
-            moved.extend(gone.moved);
+            // To a home that the handle names already there is nowhere to go.
+            moved.extend(gone.moved.filter(|to| to != handle));
         }
         Ok(encoded(&RenewReply { moved }))
     }

@@ -169,6 +169,26 @@ impl Msg {
         })
     }
 
+    /// Names that become keys as they are, of which path resolution sees nothing: keys have a
+    /// bound, above which a table panics.
+    pub fn names(&self) -> impl Iterator<Item = &Bytes> {
+        let first = self.target().map(|(_, at)| &at.anchor.name);
+        let second = match self {
+            Msg::Rename(m) => Some(&m.to.anchor.name),
+            Msg::Link(m) => Some(&m.to.anchor.name),
+            Msg::Readdir(m) => Some(&m.at.anchor.name),
+            Msg::Fetch(m) => Some(&m.name),
+            Msg::Prepare(m) => m.moves_to.as_ref().map(|to| &to.name),
+            _ => None,
+        };
+        let third = match self {
+            Msg::Readdir(m) => Some(&m.after_name),
+            Msg::Prepare(m) => m.setattr.as_ref().map(|m| &m.at.anchor.name),
+            _ => None,
+        };
+        [first, second, third].into_iter().flatten()
+    }
+
     /// Marks a request that was passed on.
     pub fn encode_forwarded(&self) -> Option<Bytes> {
         fn mark<M: Message + Clone>(m: &M, set: impl FnOnce(&mut M)) -> Option<Bytes> {

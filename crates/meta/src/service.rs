@@ -16,7 +16,7 @@ use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
 use saker_runtime::time::Time;
 use saker_types::change::What;
 use saker_types::wire::{Ctx, Empty, Op, SessionReq};
-use saker_types::{Errno, Error, NodeId};
+use saker_types::{Errno, Error, NodeId, limits};
 
 use crate::ops::wait_of;
 use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Wait};
@@ -58,6 +58,9 @@ impl Worker {
             Ok(msg) => msg,
             Err(e) => return s.send(from, &Err(e)),
         };
+        if msg.names().any(|name| name.len() > limits::NAME_BYTES_MAX) {
+            return s.send(from, &Err(Errno::ENAMETOOLONG.into()));
+        }
         let wait = match &msg {
             Msg::Prepare(_) => PREPARE_WAIT,
             msg => wait_of(msg.target().map(|(ctx, _)| ctx)),

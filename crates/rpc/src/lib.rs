@@ -10,6 +10,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+pub mod bench;
 pub mod bootstrap;
 pub mod client;
 pub mod frame;

@@ -423,6 +423,20 @@ fn a_peer_that_reads_late_waits_for_itself() {
     }
 }
 
+/// It is not read while much waits for it, so what waits stays far below all it asks for.
+#[test]
+fn a_peer_that_reads_late_is_not_read() {
+    let _watchdog = watchdog(60);
+    let node = Node::start_with(1, &Addrs::default(), |c| c.out_bytes_max = 48 << 20);
+    let mut late = Raw::client(node.addr);
+    for call in 1..=80 {
+        late.request(call, LOAD, &number(1 << 20));
+        // A batch of its own for each.
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    (1..=80).for_each(|call| assert_eq!(late.receive().expect("not closed").call, call));
+}
+
 #[test]
 fn a_peer_that_does_not_read_is_closed_at_the_bound() {
     let _watchdog = watchdog(60);

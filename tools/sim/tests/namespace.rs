@@ -459,3 +459,16 @@ fn a_truncation_is_executed_once_whenever_its_shard_crashes() {
         b.check();
     }
 }
+
+#[test]
+fn names_that_no_key_can_hold_are_refused() {
+    let mut b = Bench::new(1);
+    let long = saker_types::Locator { name: vec![b'x'; 70_000].into(), ..Default::default() };
+    let request = RemoveReq { ctx: b.ctx(), at: At::child(long.clone(), b"f") };
+    assert_eq!(errno(b.run::<Empty>(Op::Unlink, shard(0), &request)), Errno::ENAMETOOLONG);
+    let request = EntryReq { at: At::handle(long.clone()), ..EntryReq::default() };
+    assert_eq!(errno(b.run::<Entry>(Op::Getattr, shard(0), &request)), Errno::ENAMETOOLONG);
+    let (ctx, from, to) = (b.ctx(), at("f"), At::child(long, b"g"));
+    let request = LinkReq { ctx, from, to };
+    assert_eq!(errno(b.run::<Entry>(Op::Link, shard(0), &request)), Errno::ENAMETOOLONG);
+}

@@ -20,15 +20,15 @@ use crate::{mountpoint, process, session};
 /// called as mount.saker, by mount(8) for file systems of type saker in fstab(5):
 ///   127.0.0.1:7400  /data  saker  defaults,_netdev  0  0
 ///
-/// Options (-o): ro, rw, [no]allow_other (default as root: allow_other), [no]dev, [no]suid,
-/// [no]exec, fsname=TEXT, entry_timeout=S, attr_timeout=S, threads_max=N. With entry_timeout the
-/// kernel keeps names for that long without asking: changes by others are seen later.
+/// Options (-o): ro, rw, allow_other (default as root), dev, suid, exec (each also with "no" before
+/// it), fsname=TEXT, entry_timeout=S, attr_timeout=S, threads_max=N. With entry_timeout the kernel
+/// keeps names for that long without asking: changes by others are seen later.
 ///
 /// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// The cluster: host:port[,host:port...] of coordinators, or a directory of `saker up`.
+    /// The cluster: `host:port[,host:port...]` of coordinators, or a directory of `saker up`.
     #[arg(value_name = "CLUSTER")]
     cluster: String,
     /// Where to mount it.

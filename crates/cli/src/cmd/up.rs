@@ -1,20 +1,23 @@
 //! `saker up`: a whole cluster on this machine.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use rustix::process::Signal;
+use saker_client::{Caller, ClientOptions, SetAttr};
 use saker_runtime::{thread, time};
+use saker_types::Locator;
+use saker_types::wire::At;
 
 use super::{down, supervise};
 use crate::fail::{Context, Failure, Outcome};
 use crate::layout::{Cluster, ClusterDir, Role, RoleId, Size};
+use crate::ports::{self, Ports, Range};
 use crate::probe::Probe;
 use crate::process;
 use crate::signals::Signals;
-use crate::ports::{self, Ports, Range};
-use crate::{mountpoint, procfs, supervisor};
+use crate::{mountpoint, procfs, session, supervisor};
 
 /// Start a cluster on this machine, or start again what is not running.
 ///
@@ -35,13 +38,13 @@ pub struct Args {
     /// Mount the file system there, too; the directory is made if it is missing.
     #[arg(long, value_name = "MNT")]
     mount: Option<PathBuf>,
-    /// Metadata nodes of a new cluster [default: 4].
+    /// Metadata nodes of a new cluster (default: 4).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     mnodes: Option<u32>,
-    /// Stores of a new cluster [default: 2].
+    /// Stores of a new cluster (default: 2).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     stores: Option<u32>,
-    /// Copies of each chunk of file data in a new cluster [default: 1].
+    /// Copies of each chunk of file data in a new cluster (default: 1).
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
     replicas: Option<u32>,
     /// Where MNodes keep their rows.
@@ -111,7 +114,8 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let started = start(&dir, &cluster, args.no_supervise).and_then(|()| {
         wait_bound(&cluster);
         drop(ports);
-        wait_all(&dir, &cluster)
+        wait_all(&dir, &cluster)?;
+        if rustix::process::geteuid().is_root() { Ok(()) } else { own_the_root(&dir) }
     });
     if let Err(failure) = started {
         if !ran {
@@ -299,11 +303,27 @@ fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
 fn does_not_serve(dir: &ClusterDir, id: RoleId) -> Failure {
     let log = dir.log_file(id);
     let said = process::last_log_line(&log).unwrap_or_else(|| "it said nothing".to_owned());
-    let why = format!("it does not come up: {said} (log: {})", log.display());
-    match id.role {
-        Role::Mount => mountpoint::explain(Path::new("mount"), &why),
-        Role::Coordinator | Role::Mnode | Role::Store => Failure::new(id, why),
-    }
+    Failure::new(id, format!("it does not come up: {said} (log: {})", log.display()))
+}
+
+/// The root of a new cluster belongs to the superuser; a user who runs one must be able to write
+/// into it.
+fn own_the_root(dir: &ClusterDir) -> Outcome {
+    let session = session::connect(&dir.path().display().to_string(), ClientOptions::default())?;
+    let superuser = Caller::root();
+    let change =
+        SetAttr { uid: Some(session.who.uid), gid: Some(session.who.gid), ..SetAttr::default() };
+    let root = At::handle(Locator::root());
+    session
+        .fs
+        .block_on(async {
+            let entry = session.fs.getattr(&superuser, &root).await?;
+            if entry.attr.uid == 0 {
+                session.fs.setattr(&superuser, &root, &change).await?;
+            }
+            Ok::<_, saker_types::Error>(())
+        })
+        .about("root directory")
 }
 
 /// Supervises in this process, and stops the cluster at the end.

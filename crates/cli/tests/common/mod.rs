@@ -1,6 +1,6 @@
 //! A cluster of real processes in a temporary directory, and the commands run on it.
 
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

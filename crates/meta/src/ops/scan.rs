@@ -11,12 +11,17 @@ use crate::shard::{Shard, encoded};
 
 /// About the most bytes of one answer.
 const REPLY_BYTES_MAX: usize = 512 << 10;
+/// No row's key is longer.
+const AFTER_BYTES_MAX: usize = 1_024;
 /// Past every row's key.
 const END: &[u8] = &[0xFF];
 
 impl Shard {
     /// Rows after a key, whatever they are.
     pub(crate) fn scan(&mut self, msg: &ScanReq) -> Step<Bytes> {
+        if msg.after.len() > AFTER_BYTES_MAX {
+            return Err(Errno::EINVAL.into());
+        }
         // What is changed in this batch and not written yet belongs to the answer.
         self.write_totals();
         let mut start = msg.after.to_vec();

@@ -57,10 +57,10 @@ pub struct Common {
     /// Measure the file system mounted at this directory instead, through system calls.
     #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
     path: Option<PathBuf>,
-    /// Threads that send [default: 2, with --path 16].
+    /// Threads that send (default: 2, with --path 16).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
-    /// Operations under way on each thread [default: 32]; with --path it is 1.
+    /// Operations under way on each thread (default: 32); with --path it is 1.
     #[arg(long, value_name = "N", conflicts_with = "path")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
     inflight: Option<u32>,
@@ -68,13 +68,13 @@ pub struct Common {
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     depth: u32,
-    /// Operations of a phase [default: as many as the time allows].
+    /// Operations of a phase (default: as many as the time allows).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     files: Option<u64>,
-    /// Seconds of a phase [default: 20, with --files no limit].
+    /// Seconds of a phase (default: 20, with --files no limit).
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
-    /// Processes whose CPU time is counted [default: those of the cluster's directory].
+    /// Processes whose CPU time is counted (default: those of the cluster's directory).
     #[arg(long, value_name = "NAME:PID,..", value_delimiter = ',', value_parser = cpu::parse_pid)]
     pids: Vec<cpu::Watched>,
     /// Keep all cores awake with idle-priority loops, so that sleep states of an otherwise idle

@@ -13,7 +13,7 @@ pub struct Args {
     /// Also those above, and no error if it is there.
     #[arg(short, long)]
     parents: bool,
-    /// Permission bits, octal [default: 777 less the umask].
+    /// Permission bits, octal (default: 777 less the umask).
     #[arg(short, long, value_parser = octal)]
     mode: Option<u32>,
     #[allow(missing_docs)]

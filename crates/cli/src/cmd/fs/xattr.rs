@@ -11,7 +11,7 @@ pub struct SetArgs {
     /// Its name with its namespace, as user.colour.
     #[arg(short, value_name = "NAME", required_unless_present = "remove")]
     name: Option<String>,
-    /// Its value: text, or bytes in hexadecimal after 0x [default: empty].
+    /// Its value: text, or bytes in hexadecimal after 0x (default: empty).
     #[arg(short, value_name = "VALUE", default_value = "")]
     value: String,
     /// Remove this one.
@@ -25,7 +25,7 @@ pub struct SetArgs {
 /// Show extended attributes.
 #[derive(clap::Args)]
 pub struct GetArgs {
-    /// This one [default: all of them].
+    /// This one (default: all of them).
     #[arg(short, value_name = "NAME")]
     name: Option<String>,
     /// Names without values.
