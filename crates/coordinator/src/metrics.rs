@@ -20,12 +20,12 @@ impl Metrics {
         Metrics {
             requests: registry.op_counters(
                 "saker_coordinator_requests_total",
-                "Requests served, by operation.",
+                "Requests served, by operation",
                 &[],
                 "op",
                 &ops,
             ),
-            flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals."),
+            flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals"),
         }
     }
 }

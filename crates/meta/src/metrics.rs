@@ -30,29 +30,29 @@ impl Metrics {
         Metrics {
             requests: registry.op_counters(
                 "saker_mnode_requests_total",
-                "Requests served, by operation.",
+                "Requests served, by operation",
                 &[],
                 "op",
                 &ops,
             ),
             batches: registry.counter(
                 "saker_mnode_batches_total",
-                "Batches that changed something: one journal record each.",
+                "Batches that changed something: one journal record each",
             ),
             forwards: registry.counter(
                 "saker_mnode_forwards_total",
-                "Requests of clients with an old map, passed on to the owner.",
+                "Requests of clients with an old map, passed on to the owner",
             ),
             fetches: registry.counter(
                 "saker_mnode_fetches_total",
-                "Directory entries fetched from their owners into the namespace replica.",
+                "Directory entries fetched from their owners into the namespace replica",
             ),
             invalidations: registry.counter(
                 "saker_mnode_invalidations_total",
-                "Invalidations of the coordinator served.",
+                "Invalidations of the coordinator served",
             ),
-            flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals."),
-            inodes: registry.gauge("saker_mnode_inodes", "Inodes that live here."),
+            flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals"),
+            inodes: registry.gauge("saker_mnode_inodes", "Inodes that live here"),
         }
     }
 }

@@ -242,7 +242,10 @@ impl Bench {
         self.pending.retain(|(asker, _, _), _| *asker != id);
         let broken: Vec<_> =
             self.pending.iter().filter(|(_, p)| p.to == id).map(|(key, _)| *key).collect();
-        for (call, _) in self.asked.extract_if(.., |_, to| *to == id).collect::<Vec<_>>() {
+        let lost: Vec<u64> =
+            self.asked.iter().filter(|(_, to)| **to == id).map(|(call, _)| *call).collect();
+        for call in lost {
+            self.asked.remove(&call);
             self.answers.insert(call, None);
         }
         for (asker, life, call) in broken {

@@ -9,7 +9,6 @@ pub mod cluster;
 pub mod compare;
 pub mod copier;
 pub mod generate;
-pub mod inprocess;
 pub mod libfs;
 pub mod local;
 pub mod model;

@@ -44,9 +44,6 @@ pub struct Rules {
     /// rename changes ctime of an inode with several links (POSIX leaves it open; on Saker the
     /// attributes of such an inode need not be where its names are).
     pub rename_touches_linked: bool,
-    /// The owner of an inode with several links may remove its names from a sticky directory (on
-    /// Saker only where the attributes are beside the name).
-    pub owners_of_linked_known: bool,
     /// `.` and `..` ask for search permission of their directory. The kernel does not tell a FUSE
     /// file system of them.
     pub dots_are_searched: bool,
@@ -67,7 +64,6 @@ impl Rules {
             protected_regular: 0,
             same_size_truncate_touches: true,
             rename_touches_linked: false,
-            owners_of_linked_known: false,
             dots_are_searched: true,
             exchange: false,
             kernel: false,
@@ -79,7 +75,6 @@ impl Rules {
     pub fn of_mount() -> Rules {
         Rules {
             rename_touches_linked: false,
-            owners_of_linked_known: false,
             dots_are_searched: false,
             exchange: false,
             ..Rules::of_kernel()
@@ -98,7 +93,6 @@ impl Rules {
             protected_regular: read("regular"),
             same_size_truncate_touches: false,
             rename_touches_linked: true,
-            owners_of_linked_known: true,
             dots_are_searched: true,
             exchange: true,
             kernel: true,

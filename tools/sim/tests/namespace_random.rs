@@ -177,18 +177,15 @@ impl Run {
             }
             Some(Err(e)) => {
                 // A link to a directory that moved, by an old chain: the client walks again.
-                let expected = match (r.op, e.errno()) {
-                    (_, Errno::ENOENT | Errno::ENOTDIR) => true,
-                    (Op::Create | Op::Mkdir | Op::Link, Errno::EEXIST) => true,
-                    (Op::Unlink | Op::Rename | Op::Spill | Op::Setattr, Errno::EISDIR) => true,
-                    (
-                        Op::Rename,
-                        Errno::EEXIST | Errno::ESTALE | Errno::EINVAL | Errno::ENOTEMPTY,
-                    ) => true,
-                    (Op::Rmdir, Errno::ENOTEMPTY) => true,
-                    (Op::Link, Errno::EPERM) => true,
-                    _ => false,
-                };
+                let expected = matches!(
+                    (r.op, e.errno()),
+                    (_, Errno::ENOENT | Errno::ENOTDIR)
+                        | (Op::Create | Op::Mkdir | Op::Link | Op::Rename, Errno::EEXIST)
+                        | (Op::Unlink | Op::Rename | Op::Spill | Op::Setattr, Errno::EISDIR)
+                        | (Op::Rename, Errno::ESTALE | Errno::EINVAL | Errno::ENOTEMPTY)
+                        | (Op::Rmdir, Errno::ENOTEMPTY)
+                        | (Op::Link, Errno::EPERM)
+                );
                 assert!(expected, "{} {}: {e:?}", r.op.name(), r.path);
                 self.done.entry(r.op.name()).or_default().1 += 1;
                 false

@@ -55,20 +55,6 @@ impl Target for Unlinkless {
 }
 
 #[test]
-fn in_process() {
-    let cluster = saker_sim::inprocess::InProcess::start(4, 2);
-    let clients: Vec<_> = (0..CLIENTS).map(|_| cluster.connect()).collect();
-    let (seeds, steps) = settings::runs(20, 540);
-    let mut total = Report::default();
-    for seed in seeds {
-        let target = LibFs::new(clients.clone(), &format!("seed-{seed}")).unwrap();
-        let report = run(plan(seed, steps), Rules::plain(), target);
-        total.add(&report.unwrap_or_else(|difference| panic!("{difference}")));
-    }
-    eprintln!("{total}");
-}
-
-#[test]
 fn a_broken_unlink_is_noticed() {
     let cluster = Cluster::start(Shape::default());
     let target = LibFs::new(clients(&cluster), "broken").unwrap();

@@ -3,7 +3,7 @@
 
 use saker_types::Errno;
 
-use super::{Found, Model, Stop, UNDEFINED};
+use super::{Found, Model, Stop};
 use crate::op::{At, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
 
 impl Model {
@@ -15,9 +15,7 @@ impl Model {
         if names.into_iter().any(|name| name.len() > 255) {
             errors.push(Errno::ENAMETOOLONG);
         }
-        // Not defined: the owner of an inode with several links may be taken for a stranger.
-        let defined = |errno| if errno == UNDEFINED { Errno::EPERM } else { errno };
-        let mut note = |found: Found<()>| errors.extend(found.err().map(defined));
+        let mut note = |found: Found<()>| errors.extend(found.err());
         match op {
             Op::Rename { from, to, flags } => self.rename_errors(who, from, to, *flags, &mut note),
             Op::Link { from, to } => self.link_errors(who, from, to, &mut note),

@@ -92,13 +92,8 @@ impl Model {
     pub(super) fn may_delete(&self, who: &User, dir: Ino, victim: Ino, as_dir: bool) -> Found<()> {
         self.permit(who, dir, 3)?;
         let sticky = self.inode(dir).mode & 0o1000 != 0;
-        if sticky && !self.is_owner(who, dir) {
-            if !self.is_owner(who, victim) {
-                return Err(Errno::EPERM);
-            }
-            if self.inode(victim).linked && !self.rules.owners_of_linked_known {
-                return Err(UNDEFINED);
-            }
+        if sticky && !self.is_owner(who, dir) && !self.is_owner(who, victim) {
+            return Err(Errno::EPERM);
         }
         match (as_dir, self.inode(victim).is_dir()) {
             (true, false) => Err(Errno::ENOTDIR),
