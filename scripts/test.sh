@@ -90,7 +90,7 @@ docs() {
 scripts/packages.sh acl attr build-essential ca-certificates e2fsprogs fio fuse3 git rsync sqlite3
 rustup component add rustfmt clippy >/dev/null 2>&1 || true
 
-stage fmt cargo fmt --all --check
+stage fmt cargo fmt --all --check -- --color never
 stage clippy cargo clippy --workspace --all-targets -- -D warnings
 stage edges edges
 stage deny deny
