@@ -46,9 +46,9 @@ impl Core {
     /// Renews the lease of every file that is open for long enough; learns where they are.
     async fn renew_leases(&self, now: Time) {
         let inodes = self.inodes.all();
-        let old = inodes
-            .iter()
-            .filter_map(|inode| inode.with(|s| (now - s.opened_at >= PERIOD).then(|| s.loc.clone())));
+        let old = inodes.iter().filter_map(|inode| {
+            inode.with(|s| (now - s.opened_at >= PERIOD).then(|| s.loc.clone()))
+        });
         let mut handles: Vec<Locator> = old.collect();
         // Where a file has moved it may be an orphan by now, whose lease nobody else renews: each
         // move is followed at once, not in the next period.

@@ -21,6 +21,8 @@ pub trait Service: Send + Sync + 'static {
     fn handle(&self, peer: &PeerHello, frame: Frame) -> Frame;
 }
 
+/// Requests taken at once: their replies may be chunks, and wait in memory if the peer is slow.
+const BATCH_INPUTS_MAX: usize = 16;
 /// A batch ends, and its replies are sent, when handlers have worked for this long.
 const BATCH_TIME_MAX: Duration = Duration::from_micros(500);
 /// A batch ends when its replies have this many bytes.
@@ -44,7 +46,9 @@ pub fn serve(
     let start = |n, place| -> io::Result<JoinHandle<io::Result<()>>> {
         let listener = if n == 0 { Some(listener.try_clone()?) } else { None };
         let service = service.clone();
-        let (config, stop) = (config.clone(), stop.clone());
+        let batch_inputs_max = config.batch_inputs_max.min(BATCH_INPUTS_MAX);
+        let config = ShellConfig { batch_inputs_max, ..config.clone() };
+        let stop = stop.clone();
         thread::spawn(&format!("service-{n}"), move || {
             let together = Together(stop);
             Shell::shared(Adapter(service), place, listener, config)?.run(&together.0)

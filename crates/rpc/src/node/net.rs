@@ -13,7 +13,7 @@ use saker_runtime::time::{self, Time};
 use super::alarms::{Alarm, Alarms};
 use super::conns::{Conn, Conns, Side, TOKEN_LISTENER, TOKEN_WAKER};
 use super::peers::{Peers, Pending};
-use super::shell::ShellConfig;
+use super::shell::{BATCH_INPUTS_MAX, ShellConfig};
 use super::spread::{Inbox, Place, Spread};
 use super::{CallId, ConnId, Input, Outgoing, Role};
 use crate::frame::{FRAME_BYTES_MAX, Frame, Kind};
@@ -21,8 +21,6 @@ use crate::hello::{self, PeerHello};
 use crate::link::{Link, LinkError};
 use crate::{CallError, NodeId};
 
-/// Bound of a batch, inputs.
-pub const BATCH_INPUTS_MAX: usize = 1024;
 /// Bound of a batch, bytes of its frames (one frame more may be taken).
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
 /// Each connection gets at least this many requests into a batch before the next one's turn.
@@ -228,12 +226,12 @@ impl Net {
     /// Takes what has arrived into the batch, within its bounds, in turns over connections.
     pub fn receive(&mut self) {
         let mut bytes = 0;
-        let share = BATCH_INPUTS_MAX / self.ready.len().max(1);
+        let inputs_max = self.config.batch_inputs_max.max(1);
+        let share = inputs_max / self.ready.len().max(1);
         let share = share.max(TURN_REQUESTS_MIN);
-        while self.inputs.len() < BATCH_INPUTS_MAX && bytes < BATCH_BYTES_MAX {
+        while self.inputs.len() < inputs_max && bytes < BATCH_BYTES_MAX {
             let Some(id) = self.ready.pop_front() else { return };
-            match self.receive_from(id, share.min(BATCH_INPUTS_MAX - self.inputs.len()), &mut bytes)
-            {
+            match self.receive_from(id, share.min(inputs_max - self.inputs.len()), &mut bytes) {
                 Ok(true) => self.ready.push_back(id),
                 Ok(false) => {
                     if let Some(conn) = self.conns.get(id) {

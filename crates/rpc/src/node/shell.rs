@@ -18,6 +18,8 @@ use crate::hello::{Hello, HelloPolicy, PeerHello};
 
 /// Default bound of a node's connections.
 pub const CONNECTIONS_MAX: usize = 4096;
+/// Default bound of a batch, inputs.
+pub const BATCH_INPUTS_MAX: usize = 1024;
 /// Default bound of what waits to be written to one connection, bytes. Requests are not read
 /// from long before that, but those that were may have large replies.
 pub const OUT_BYTES_MAX: usize = 512 << 20;
@@ -33,6 +35,8 @@ pub struct ShellConfig {
     pub policy: HelloPolicy,
     /// Connections beyond are closed at once.
     pub connections_max: usize,
+    /// Requests taken for one step. Their replies all wait in memory at worst.
+    pub batch_inputs_max: usize,
     /// A peer that does not read is closed when this many bytes wait for it.
     pub out_bytes_max: usize,
 }
@@ -45,6 +49,7 @@ impl ShellConfig {
             hello,
             policy,
             connections_max: CONNECTIONS_MAX,
+            batch_inputs_max: BATCH_INPUTS_MAX,
             out_bytes_max: OUT_BYTES_MAX,
         }
     }
