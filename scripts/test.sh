@@ -20,7 +20,11 @@ stage() {
     local name=$1 start=$SECONDS code=0 log good=0 bad=0
     shift
     log=$logs/$name.log
-    "$@" >"$log" 2>&1 || code=$?
+    # Not as a condition: that would switch errexit off inside.
+    set +e
+    (set -e; "$@") >"$log" 2>&1
+    code=$?
+    set -e
     while read -r ok no; do
         good=$((good + ok)) bad=$((bad + no))
     done < <(sed -n 's/.*[^0-9]\([0-9]\+\) passed[;,] \([0-9]\+\) failed.*/\1 \2/p' "$log")
