@@ -20,7 +20,11 @@ stage() {
     local name=$1 start=$SECONDS code=0 log good=0 bad=0
     shift
     log=$logs/$name.log
-    "$@" >"$log" 2>&1 || code=$?
+    # Not as a condition: that would switch errexit off inside.
+    set +e
+    (set -e; "$@") >"$log" 2>&1
+    code=$?
+    set -e
     while read -r ok no; do
         good=$((good + ok)) bad=$((bad + no))
     done < <(sed -n 's/.*[^0-9]\([0-9]\+\) passed[;,] \([0-9]\+\) failed.*/\1 \2/p' "$log")
@@ -93,7 +97,7 @@ docs() {
 scripts/packages.sh acl attr build-essential ca-certificates e2fsprogs fio fuse3 git rsync sqlite3
 rustup component add rustfmt clippy >/dev/null 2>&1 || true
 
-stage fmt cargo fmt --all --check
+stage fmt cargo fmt --all --check -- --color never
 stage clippy cargo clippy --workspace --all-targets -- -D warnings
 stage edges edges
 stage deny deny

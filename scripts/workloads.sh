@@ -29,7 +29,12 @@ trap finish EXIT
 check() {
     local name=$1 start=$SECONDS
     shift
-    if (set -euo pipefail; "$@") >"$work/$name.log" 2>&1; then
+    # Not as a condition: that would switch errexit off inside.
+    set +e
+    (set -euo pipefail; "$@") >"$work/$name.log" 2>&1
+    local code=$?
+    set -e
+    if [[ $code -eq 0 ]]; then
         passed=$((passed + 1))
         echo "ok   $name ($((SECONDS - start)) s)"
     else
