@@ -23,9 +23,6 @@ use crate::{mountpoint, session, signals};
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// Most directories of the mkdir phase: removing them takes longer than making them.
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
-    dirs: u64,
 }
 
 /// What a worker does to its entries.
@@ -64,17 +61,15 @@ impl<T: Target> Operation<T> for MetaOp {
 }
 
 pub fn run(args: &Args) -> Outcome<u8> {
-    let dirs = args.dirs;
     match Bench::<LibFs>::prepare(&args.common)? {
-        Prepared::LibFs(bench) => bench.run(&args.common, |bench| phases(bench, dirs)),
-        Prepared::Posix(bench) => bench.run(&args.common, |bench| phases(bench, dirs)),
+        Prepared::LibFs(bench) => bench.run(&args.common, phases),
+        Prepared::Posix(bench) => bench.run(&args.common, phases),
     }
 }
 
-fn phases<T: Target>(bench: &mut Bench<T>, dirs: u64) -> Outcome {
+fn phases<T: Target>(bench: &mut Bench<T>) -> Outcome {
     let all = bench.until;
-    let few = Until { ops: Some(all.ops.unwrap_or(dirs).min(dirs)), ..all };
-    let made_dirs = bench.meta(What::Mkdir, few, Share::Open, None)?;
+    let dirs = bench.meta(What::Mkdir, all, Share::Open, None)?;
     let files = bench.meta(What::Create, all, Share::Open, None)?;
     if files.iter().all(|n| *n == 0) {
         return Ok(());
@@ -84,9 +79,10 @@ fn phases<T: Target>(bench: &mut Bench<T>, dirs: u64) -> Outcome {
     let busy = Share::Each(Arc::new(busy));
     bench.meta(What::Getattr, all, busy.clone(), Some(&files))?;
     bench.meta(What::Open, all, busy, Some(&files))?;
-    let once = Until { ops: None, ..all };
-    bench.meta(What::Unlink, once, Share::Each(Arc::new(files)), None)?;
-    bench.meta(What::Rmdir, once, Share::Each(Arc::new(made_dirs)), None)?;
+    // All that was made is removed, however long it takes.
+    let gone = Until { ops: None, time: None };
+    bench.meta(What::Unlink, gone, Share::Each(Arc::new(files)), None)?;
+    bench.meta(What::Rmdir, gone, Share::Each(Arc::new(dirs)), None)?;
     Ok(())
 }
 
