@@ -36,6 +36,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    torment::own_network();
     let think = Duration::from_millis(args.think_ms);
     let report = match args.power_loss {
         Some(rounds) => torment::lose_power(args.seed, rounds, think),

@@ -117,10 +117,14 @@ pub fn lose_power(seed: u64, rounds: usize, think: Duration) -> Report {
             disk.unmount();
             disk.mount();
         }
+        let mounted = start.elapsed();
         cluster.up();
         report.kills += 1;
         let who = if all { "all" } else { dark[0].role };
-        eprintln!("round {round}: power of {who} lost, all serve after {:?}", start.elapsed());
+        let served = start.elapsed();
+        eprintln!(
+            "round {round}: power of {who} lost, disks after {mounted:.1?}, all after {served:.1?}"
+        );
     }
     // Something must happen after the last time, too.
     sleep(Duration::from_millis(500));
