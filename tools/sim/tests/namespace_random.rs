@@ -79,7 +79,7 @@ impl Run {
                 let (ctx, from, to) = (self.b.ctx(), at(&path), at(&to));
                 (
                     Op::Rename,
-                    Request::Rename(RenameReq { ctx, from, to, flags: 1, to_chain: vec![] }),
+                    Request::Rename(RenameReq { ctx, from, to, flags: 1, ..RenameReq::default() }),
                 )
             }
         };

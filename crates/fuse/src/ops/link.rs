@@ -1,15 +1,12 @@
 //! UNLINK, RMDIR, RENAME, LINK.
 
-use saker_client::Caller;
+use saker_types::wire::rename_flags;
 use saker_types::{Errno, Error, InodeId, Result};
 
 use crate::abi::{LinkIn, Rename2In, RenameIn};
 use crate::adapter::Adapter;
 use crate::reply::Reply;
 use crate::request::{Body, Request};
-
-const RENAME_NOREPLACE: u32 = 1;
-const RENAME_EXCHANGE: u32 = 2;
 
 impl Adapter {
     pub(crate) fn unlink(&self, request: &Request<'_>) -> Result<Reply> {
@@ -33,10 +30,12 @@ impl Adapter {
     pub(crate) fn rename2(&self, request: &Request<'_>) -> Result<Reply> {
         let mut body = request.body();
         let input: Rename2In = body.fixed()?;
-        if input.flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 {
-            return Err(Error::new(Errno::EINVAL));
+        match input.flags {
+            0 | rename_flags::NOREPLACE | rename_flags::EXCHANGE => {
+                self.rename_to(request, body, input.newdir, input.flags)
+            }
+            _ => Err(Error::new(Errno::EINVAL)),
         }
-        self.rename_to(request, body, input.newdir, input.flags)
     }
 
     fn rename_to(
@@ -50,13 +49,14 @@ impl Adapter {
         let to = self.child(to_dir, names.name()?)?;
         let chain = self.nodes.chain(to_dir)?;
         let who = request.caller();
-        let moved = self.wait(self.fs.rename(&who, &from, &to, flags, &chain))?;
-        self.nodes.moved(&moved);
-        if flags & RENAME_EXCHANGE != 0 {
-            // The other one moved, too. If this fails, its old place still leads to it.
-            if let Ok(other) = self.wait(self.fs.lookup(&Caller::root(), &from)) {
-                self.nodes.refresh(&other);
-            }
+        if flags == rename_flags::EXCHANGE {
+            let from_chain = self.nodes.chain(request.header.nodeid)?;
+            let exchange = self.fs.exchange(&who, &from, &to, [&from_chain, &chain]);
+            self.wait(exchange)?.iter().for_each(|moved| self.nodes.moved(moved));
+        } else {
+            let no_replace = flags == rename_flags::NOREPLACE;
+            let moved = self.wait(self.fs.rename(&who, &from, &to, no_replace, &chain))?;
+            self.nodes.moved(&moved);
         }
         Ok(Reply::done())
     }
