@@ -9,7 +9,7 @@ set -euo pipefail
 
 version=0.2.2
 # Cases that pass on ext4: fewer mean that the suite did not run as it should.
-least=383
+least=398
 saker=$(realpath "$1")
 shift
 known=$(realpath "$(dirname "$0")")/pjdfstest.known
@@ -50,6 +50,9 @@ mkfs.ext4 -q "$work/disk.img"
 mount -o loop "$work/disk.img" "$work/disk"
 mount -t tmpfs tmpfs "$work/other"
 "$saker" up --dir "$work/cluster" --mount "$work/mnt"
+# mount(8) looks for the program of the type fuse.saker in /usr/local/bin: here alone.
+mkdir "$work/bin"
+ln -s "$saker" "$work/bin/saker"
 
 cat >"$work/suite.toml" <<TOML
 [features]
@@ -57,25 +60,32 @@ posix_fallocate = {}
 rename_ctime = {}
 utime_now = {}
 utimensat = {}
-[settings]
-naptime = 0.01
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+[settings]
+naptime = 0.01
 TOML
+(cat "$work/suite.toml" && echo "allow_remount = true") >"$work/remount.toml"
+
+# suite LOG SETTINGS DIR PATTERN…
+suite() {
+    local log=$1 settings=$2 dir=$3
+    shift 3
+    # shellcheck disable=SC2016
+    RUST_BACKTRACE=0 unshare --mount \
+        sh -c 'mount --bind "$0" /usr/local/bin && exec "$@"' "$work/bin" \
+        "$suite" -c "$work/$settings.toml" -p "$dir" -s "$work/other" -- "$@" >>"$log" 2>&1 || true
+}
 
 # run NAME DIR PATTERN…: the suite in a directory; the names of cases by outcome.
 run() {
-    local name=$1 dir=$2 start=$SECONDS
+    local name=$1 dir=$2 start=$SECONDS log=$work/$1.log
     shift 2
-    "$suite" -c "$work/suite.toml" -p "$dir" -s "$work/other" -- "$@" >"$work/$name.log" 2>&1 || true
-    if ! grep -q '^Summary: ' <(sed '/^$/d' "$work/$name.log" | tail -n 1); then
-        tail -n 20 "$work/$name.log"
-        echo "the suite did not come to its end on $name"
-        exit 1
-    fi
-    sed -n 's/^\([a-z_0-9:]\+\) \+ok$/\1/p' "$work/$name.log" | sort >"$work/$name.ok"
-    sed -n 's/^\([a-z_0-9:]\+\) \+FAILED$/\1/p' "$work/$name.log" | sort >"$work/$name.failed"
-    echo "$name: $(wc -l <"$work/$name.ok") pass, $(wc -l <"$work/$name.failed") fail" \
+    suite "$log" suite "$dir" "$@"
+    # Apart from the others, of which some leave files open: then nothing can be made read-only.
+    [[ $# -gt 0 ]] || suite "$log" remount "$dir" erofs
+    sed -n 's/^\([a-z_0-9:]\+\) \+ok$/\1/p' "$log" | sort >"$work/$name.ok"
+    echo "$name: $(grep '^Summary: ' "$log" | sed 's/^Summary: //' | paste -sd ';')" \
         "($((SECONDS - start)) s)"
 }
 
@@ -100,5 +110,11 @@ while read -r name; do
     echo "FAIL $name: it passes, but $known lists it"
     bad=$((bad + 1))
 done < <(comm -12 "$work/known" "$work/mount.ok")
+if [[ $# -eq 0 ]]; then
+    while read -r name; do
+        echo "FAIL $name: $known lists it, but it is no case that passes on ext4"
+        bad=$((bad + 1))
+    done < <(comm -23 "$work/known" "$work/disk.ok")
+fi
 echo "pjdfstest: $((passed - $(comm -12 "$work/known" "$work/mount.ok" | wc -l))) passed, $bad failed"
 [[ $bad -eq 0 ]]
