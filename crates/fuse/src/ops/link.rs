@@ -1,6 +1,7 @@
 //! UNLINK, RMDIR, RENAME, LINK.
 
-use saker_types::wire::rename_flags;
+use saker_client::Caller;
+use saker_types::wire::{At, rename_flags};
 use saker_types::{Errno, Error, InodeId, Result};
 
 use crate::abi::{LinkIn, Rename2In, RenameIn};
@@ -66,7 +67,31 @@ impl Adapter {
         let input: LinkIn = body.fixed()?;
         let from = self.at(input.oldnodeid)?;
         let to = self.child(request.header.nodeid, body.name()?)?;
-        let entry = self.wait(self.fs.link(&request.caller(), &from, &to))?;
+        let who = request.caller();
+        if self.protects_links && who.uid != 0 {
+            self.may_link(&who, &from)?;
+        }
+        let entry = self.wait(self.fs.link(&who, &from, &to))?;
         Ok(Reply::of(&self.hold(&entry)))
     }
+
+    /// The part of `fs.protected_hardlinks` (proc_sys_fs(5)) that the kernel leaves to a file
+    /// system which checks permissions itself: who links a file of others must be able to read
+    /// and write it.
+    fn may_link(&self, who: &Caller, from: &At) -> Result<()> {
+        match self.wait(self.fs.access(who, from, 6)) {
+            Err(error) if error.errno() == Errno::EACCES => {
+                let entry = self.wait(self.fs.lookup(&Caller::root(), from))?;
+                if entry.attr.uid == who.uid { Ok(()) } else { Err(Errno::EPERM.into()) }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Is `fs.protected_hardlinks` on?
+// The kernel's setting, not a file of Saker's: nothing that a simulation holds.
+#[allow(clippy::disallowed_methods)]
+pub(crate) fn protects_links() -> bool {
+    std::fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.starts_with(b"1"))
 }
