@@ -88,12 +88,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         txn.abort();
         return Err(e);
     }
-    txn.commit(|state| {
-        if replaced != 0 {
-            state.removed(replaced);
-        }
-        Ok(reply.encode_to_vec().into())
-    })
+    txn.commit(|_| Ok(reply.encode_to_vec().into()))
 }
 
 /// The directories from the root to the new parent are still what the client saw.
