@@ -683,7 +683,7 @@ pub struct InvalidateReq {
     /// Directory that must be empty (rule 6); 0: none.
     #[prost(uint64, tag = "2")]
     pub empty_dir: InodeId,
-    /// Directories removed earlier: their totals may be dropped.
+    /// Directories removed long ago, as their last owner says: their totals may be dropped.
     #[prost(uint64, repeated, tag = "3")]
     pub forget: Vec<InodeId>,
 }
