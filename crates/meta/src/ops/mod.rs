@@ -10,6 +10,7 @@ mod readdir;
 mod rename;
 mod scan;
 pub(crate) mod setattr;
+mod store_job;
 pub(crate) mod truncate;
 pub(crate) mod unlink;
 mod xattr;
