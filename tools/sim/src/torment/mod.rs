@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::cluster::{Cluster, Shape};
 use crate::copier::is_mounted;
@@ -25,9 +26,9 @@ use crate::history::Op;
 use arena::{Arena, Event};
 use client::{Client, Counts, Field};
 use hands::{Hands, make_dir};
-use mounts::SecondMount;
 use prober::{Outage, Prober};
 
+pub use mounts::SecondMount;
 pub use power::lose_power;
 
 /// Clients, half of them on each mount.
@@ -294,15 +295,25 @@ impl Killer<'_> {
             second.kill();
             return true;
         }
-        let Some(pid) = self.cluster.pid(role).and_then(rustix::process::Pid::from_raw) else {
+        let Some(pid) = self.cluster.pid(role).and_then(Pid::from_raw) else {
             return false;
         };
         prober.killed(role);
         let killed = rustix::process::kill_process(pid, Signal::KILL).is_ok();
         if role == "supervisor" {
-            // Nobody watches it: whoever runs the cluster starts it again.
+            // Nobody watches it: whoever runs the cluster starts it again, when it is dead.
+            wait_gone(pid);
             self.cluster.up();
         }
         killed
+    }
+}
+
+/// Waits until a killed process has ended: for a moment it is still to be seen.
+fn wait_gone(pid: Pid) {
+    if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
+        let mut fds = [PollFd::new(&process, PollFlags::IN)];
+        let waited = poll(&mut fds, None);
+        assert!(waited.is_ok_and(|ready| ready == 1), "a killed process does not end");
     }
 }
