@@ -9,7 +9,9 @@ mod hands;
 mod mounts;
 mod power;
 mod prober;
+mod shell;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +29,7 @@ use arena::{Arena, Event};
 use client::{Client, Counts, Field};
 use hands::{Hands, make_dir};
 use prober::{Outage, Prober};
+use shell::Shell;
 
 pub use mounts::SecondMount;
 pub use power::lose_power;
@@ -194,10 +197,12 @@ pub fn kill(options: &Options) -> Report {
     let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
     let mut second = SecondMount::start(&cluster);
     let (first, other) = (cluster.mount(), second.point().to_path_buf());
+    let shell = Shell::start();
     let mut game = Game::start(&[&first, &other], options.seed, false, options.think);
     let prober = Prober::start(cluster.connect(), game.field.tops.clone());
     let mut report = Report { kills: 0, ..Report::default() };
-    let mut killer = Killer { cluster: &cluster, rng: Random::new(options.seed), last: None };
+    let mut killer =
+        Killer { cluster: &cluster, shell, rng: Random::new(options.seed), last: None };
     let start = Instant::now();
     while start.elapsed() < options.length {
         sleep((options.period * (report.kills as u32 + 1)).saturating_sub(start.elapsed()));
@@ -257,6 +262,7 @@ fn settle(cluster: &Cluster, mounts: &[&Path]) {
 /// Chooses whom to kill.
 struct Killer<'a> {
     cluster: &'a Cluster,
+    shell: Shell,
     rng: Random,
     last: Option<String>,
 }
@@ -303,10 +309,16 @@ impl Killer<'_> {
         if role == "supervisor" {
             // Nobody watches it: whoever runs the cluster starts it again, when it is dead.
             wait_gone(pid);
-            self.cluster.up();
+            up(self.cluster, &mut self.shell);
         }
         killed
     }
+}
+
+/// `saker up`, while clients work.
+fn up(cluster: &Cluster, shell: &mut Shell) {
+    let words = cluster.up_words();
+    shell.run(&words.iter().map(OsString::as_os_str).collect::<Vec<_>>());
 }
 
 /// Waits until a killed process has ended: for a moment it is still to be seen.
