@@ -77,7 +77,7 @@ client() {
 }
 
 simulation() {
-    cargo test -p saker-sim --test namespace --test namespace_random
+    cargo test -p saker-sim --test namespace --test namespace_random --test protocol
 }
 
 metrics() {
