@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use saker_meta::Limits;
 use saker_sim::bench::{Bench, Message, at};
+use saker_types::change::{id_key, table};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
@@ -355,4 +356,47 @@ fn what_was_acknowledged_does_not_run_again() {
     let e = b.run::<Entry>(Op::Create, shard(0), &request).unwrap_err();
     assert!(e.is(Class::SessionLost), "{e:?}");
     assert_eq!(b.check().entries.len(), 1);
+}
+
+/// Rule 13: a commit that cannot read a row changes nothing, and is told again.
+#[test]
+fn a_commit_that_cannot_read_changes_nothing() {
+    for crashes in [false, true] {
+        let mut b = Bench::new(2);
+        b.mkdir("a").unwrap();
+        let other = b.mkdir("b").unwrap().attr.id;
+        // Both names of the directory are shard 0's: two parts of one transaction.
+        let (from, to) = (b.name_on(shard(0), "from"), b.name_on(shard(0), "to"));
+        let (from, to) = (format!("a/{from}"), format!("b/{to}"));
+        b.mkdir(&from).unwrap();
+        let request = b.rename_req(&from, &to);
+        let rename = b.ask(Op::Rename, COORDINATOR, &request);
+        b.settle_but(|m| m.asks(Op::Decide));
+        b.answer::<RenameReply>(rename).unwrap().unwrap();
+        b.set_unreadable(Some(id_key(table::TOTALS, other)));
+        b.settle();
+        if crashes {
+            b.restart(shard(0));
+        }
+        b.set_unreadable(None);
+        b.pass(Duration::from_secs(12));
+        b.lookup(&at(&to)).unwrap();
+        assert_eq!(errno(b.lookup(&at(&from))), Errno::ENOENT);
+        b.check();
+    }
+}
+
+/// A rename on one shard that cannot read a row changes nothing.
+#[test]
+fn a_rename_that_cannot_read_changes_nothing() {
+    let mut b = Bench::new(1);
+    b.mkdir("a").unwrap();
+    let other = b.mkdir("b").unwrap().attr.id;
+    b.create("a/f").unwrap();
+    b.set_unreadable(Some(id_key(table::TOTALS, other)));
+    assert_eq!(errno(b.rename("a/f", "b/f")), Errno::EIO);
+    assert_eq!(errno(b.create("b/g")), Errno::EIO);
+    b.set_unreadable(None);
+    b.lookup(&at("a/f")).unwrap();
+    assert_eq!(b.check().entries.len(), 4);
 }

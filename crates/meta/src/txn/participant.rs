@@ -254,9 +254,27 @@ impl Shard {
         Ok(encoded(&Empty {}))
     }
 
+    /// Reads what the commit of a transaction will read: if that fails, it fails before anything
+    /// has changed, and the votes are kept until the driver tells again (rule 13).
+    fn read_ahead(&mut self, txn: TxnId) -> Step<()> {
+        let parts = self.prepared.get(&txn).map_or(Vec::new(), |p| p.parts.clone());
+        for part in parts {
+            match &part.entry {
+                Some(entry) => {
+                    self.entry(&self.map.key(entry.pid, &entry.name))?;
+                    self.hold_totals(entry.pid)?;
+                }
+                None => _ = self.attr_row(part.attr_id)?,
+            }
+        }
+        Ok(())
+    }
+
     fn end_prepared(&mut self, txn: TxnId, commit: bool) -> Step<()> {
-        // A part leaves the list when it is done: a row that cannot be read now is locked until
-        // the driver tells again, and the vote is kept (rule 13).
+        if commit {
+            self.read_ahead(txn)?;
+        }
+        // A part leaves the list when it is done.
         while let Some(part) = self.prepared.get(&txn).and_then(|p| p.parts.first()).cloned() {
             if commit {
                 self.commit_part(&part)?;
