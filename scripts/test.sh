@@ -141,6 +141,7 @@ if [[ $able == yes ]]; then
     stage mount sim mount_vs_local
     stage crash sim crash
     stage semantics sim semantics
+    stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"
     stage workloads "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"
 fi
 

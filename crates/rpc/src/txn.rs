@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use saker_types::change::{Decision, What};
-use saker_types::inode::Locator;
+use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{
     At, Ctx, DecideReq, Empty, Intent, Op, Outcome, OutcomeReply, PrepareReq, Vote,
 };
-use saker_types::{ClusterMap, Error, InodeId, Key, NodeId, TxnId};
+use saker_types::{ClusterMap, Errno, Error, InodeId, Key, NodeId, TxnId};
 
 use crate::hub::Hub;
 
@@ -105,23 +105,47 @@ impl<D: Driver> Transaction<D> {
         vote.inspect_err(|_| self.abort())
     }
 
-    /// First phase of a change of a hard-linked inode's link count.
+    /// First phase of a change of a hard-linked inode's link count; gives the attribute row.
     pub async fn prepare_nlink(
         &mut self,
         ctx: &Ctx,
         id: InodeId,
         slot: u32,
         delta: i32,
-    ) -> Result<Vote, Error> {
-        let home = Locator { id, home_slot: Some(slot), ..Locator::default() };
+    ) -> Result<Inode, Error> {
         let request = PrepareReq {
             ctx: ctx.clone(),
-            at: At::handle(home),
+            at: At::handle(Locator::home(id, slot)),
             intent: Intent::Nlink.into(),
             delta,
             ..PrepareReq::default()
         };
-        self.prepare(request).await
+        let vote = self.prepare(request).await?;
+        vote.row.ok_or_else(|| self.refuse(Errno::EPROTO.into()))
+    }
+
+    /// The row of a name that goes from a directory: prepares what becomes of the link count, if
+    /// the row is a reference to be dropped (`delta` -1) or one that only the inode's owner may
+    /// move, whom the home knows.
+    pub async fn prepare_home(
+        &mut self,
+        ctx: &Ctx,
+        row: &Inode,
+        delta: i32,
+        only_owner: bool,
+    ) -> Result<(), Error> {
+        let Some(slot) = row.home_slot.filter(|_| delta != 0 || only_owner) else { return Ok(()) };
+        let home = self.prepare_nlink(ctx, row.attr.id, slot, delta).await?;
+        if only_owner && home.attr.uid != ctx.cred.uid {
+            return Err(self.refuse(Errno::EPERM.into()));
+        }
+        Ok(())
+    }
+
+    /// Aborts because of an error.
+    pub fn refuse(&mut self, error: Error) -> Error {
+        self.abort();
+        error
     }
 
     /// Nothing happens; participants hear it now, or when they ask.

@@ -122,6 +122,8 @@ ops! {
     StoreStat = 85 => "store_stat",
     /// [`ChunkListReq`] -> [`ChunkListReply`]: for fsck
     ChunkList = 86 => "chunk_list",
+    /// [`ChunkSeekReq`] -> [`ChunkSeekReply`]: where a file has data on this store
+    ChunkSeek = 87 => "chunk_seek",
 }
 
 impl Op {
@@ -340,7 +342,7 @@ pub struct RemoveReq {
     pub at: At,
 }
 
-/// Rename; `flags` of renameat2(2): 1 NOREPLACE, 2 EXCHANGE.
+/// Rename; `flags` of renameat2(2): [`rename_flags`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenameReq {
     #[prost(message, required, tag = "1")]
@@ -359,6 +361,17 @@ pub struct RenameReq {
     /// (inclusive), each with the id that the client saw, so that a cycle is detected.
     #[prost(message, repeated, tag = "5")]
     pub to_chain: Vec<Locator>,
+    /// Exchange: the same for the parent of `from`.
+    #[prost(message, repeated, tag = "6")]
+    pub from_chain: Vec<Locator>,
+}
+
+/// Flags of renameat2(2).
+pub mod rename_flags {
+    /// Fail if the target is there.
+    pub const NOREPLACE: u32 = 1;
+    /// Both names are there, and change places.
+    pub const EXCHANGE: u32 = 2;
 }
 
 /// Answer to rename.
@@ -367,6 +380,9 @@ pub struct RenameReply {
     /// Where the inode is now.
     #[prost(message, required, tag = "1")]
     pub loc: Locator,
+    /// Exchange: where the other one is now.
+    #[prost(message, optional, tag = "2")]
+    pub other: Option<Locator>,
 }
 
 /// Link `from` (a name or an open handle) as `to`.
@@ -466,7 +482,8 @@ pub struct CloseReply {
     pub conflict: bool,
 }
 
-/// O_APPEND: the owner gives the offset (rule 17).
+/// O_APPEND: the owner gives the offset (rule 17). The size grows when the data is there, which
+/// the writer says with its next append, or by close or fsync.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AppendReq {
     #[prost(message, required, tag = "1")]
@@ -481,6 +498,12 @@ pub struct AppendReq {
     /// The bytes themselves, when they may fit into the row.
     #[prost(bytes = "bytes", tag = "4")]
     pub data: Bytes,
+    /// Largest end of earlier writes that the owner has not heard of, as in [`CloseReq`].
+    #[prost(uint64, tag = "5")]
+    pub size: u64,
+    /// Truncate generation under which they were written.
+    #[prost(uint64, tag = "6")]
+    pub truncate_gen: u64,
 }
 
 /// Answer to append.
@@ -708,7 +731,9 @@ pub enum Intent {
     SetDir = 3,
     /// Add `delta` to the link count of the attribute row at the target (a handle).
     Nlink = 4,
-    /// Exchange: replace what is at the target by `row`; the vote brings the old row.
+    /// Exchange: what is at the target goes to `moves_to`, `row` comes in its place; the vote
+    /// brings the old row. A driver that does not know the other row yet leaves it out, and
+    /// prepares the same entry, as a handle, again when it does.
     Swap = 5,
 }
 
@@ -742,7 +767,7 @@ pub struct PrepareReq {
     #[prost(sint32, tag = "9")]
     #[allow(missing_docs)]
     pub delta: i32,
-    /// TakeDir: where the directory will be, for its gone record.
+    /// TakeDir, Swap: where the inode will be, for its gone record.
     #[prost(message, optional, tag = "10")]
     pub moves_to: Option<Locator>,
 }
@@ -753,12 +778,16 @@ pub struct Vote {
     /// Where the prepared row is (parent id resolved).
     #[prost(message, required, tag = "1")]
     pub loc: Locator,
-    /// The row taken, changed or replaced (without data); absent: there was none.
+    /// The row taken, changed, exchanged or replaced (this one without data); absent: there was
+    /// none.
     #[prost(message, optional, tag = "2")]
     pub row: Option<Inode>,
     /// Nothing changes: source and target are links to one inode (rule 12).
     #[prost(bool, tag = "3")]
     pub same: bool,
+    /// The directory is sticky: only the owner of the inode may go on, whom its home knows.
+    #[prost(bool, tag = "4")]
+    pub only_owner: bool,
 }
 
 /// Second phase.
@@ -844,7 +873,11 @@ pub struct MapReq {
     pub newer_than: u64,
 }
 
-/// Writes payload into a chunk at an offset.
+/// Writes payload into a chunk at an offset, or makes a hole there.
+///
+/// A request that nobody waits for any more may still be executed, after later writes of the same
+/// bytes. So a write that is sent again says so: the store lets earlier attempts that run end
+/// first, and refuses those that come later.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ChunkWriteReq {
     #[prost(uint64, tag = "1")]
@@ -868,6 +901,19 @@ pub struct ChunkWriteReq {
     /// CRC32C of the payload, checked before it is stored.
     #[prost(fixed32, tag = "7")]
     pub crc: u32,
+    /// Who writes, drawn at random by the client; 0: the shard that owns the inode, whose writes
+    /// are told from late ones by the truncate generation.
+    #[prost(uint64, tag = "8")]
+    pub writer: u64,
+    /// Number of the write at the writer.
+    #[prost(uint64, tag = "9")]
+    pub seq: u64,
+    /// How often it was sent before.
+    #[prost(uint32, tag = "10")]
+    pub attempt: u32,
+    /// Bytes of a hole that is made instead; there is no payload then.
+    #[prost(uint64, tag = "11")]
+    pub hole: u64,
 }
 
 /// Reads a range of a chunk.
@@ -935,6 +981,15 @@ pub struct StoreStats {
     #[prost(uint64, tag = "5")]
     #[allow(missing_docs)]
     pub segments: u64,
+    /// Number of its disk, the same for all stores that share it; 0: unknown.
+    #[prost(uint64, tag = "6")]
+    pub disk: u64,
+    /// Bytes of the whole disk.
+    #[prost(uint64, tag = "7")]
+    pub disk_bytes: u64,
+    /// Bytes free on the whole disk.
+    #[prost(uint64, tag = "8")]
+    pub disk_free_bytes: u64,
 }
 
 /// Lists chunks in order of (id, index), after the one given.
@@ -980,4 +1035,26 @@ pub struct ChunkListReply {
     #[prost(bool, tag = "2")]
     #[allow(missing_docs)]
     pub end: bool,
+}
+
+/// Asks where a file has data on a store.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ChunkSeekReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub id: InodeId,
+    /// Byte of the file from which on data is looked for.
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+}
+
+/// The first run of data at or behind the offset, of the chunks that this store has.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ChunkSeekReply {
+    /// First byte of it in the file, at least the offset.
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// First byte behind it, or of the next chunk; 0: there is no data.
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
 }

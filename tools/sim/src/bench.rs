@@ -3,11 +3,12 @@
 //! can crash and start again from its simulated disk at any point; time moves when the test says so.
 //!
 //! A step is flushed at once, so that what a role has said is durable: a crash before a message
-//! is delivered stands for a crash before its effects were flushed. Stores are a list of what
-//! they were asked.
+//! is delivered stands for a crash before its effects were flushed. There is one store, which
+//! never crashes, and a list of what it was asked.
 
 mod check;
 mod client;
+mod store;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,7 +31,7 @@ use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, What};
 use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
-use saker_types::wire::{Empty, Op};
+use saker_types::wire::Op;
 use saker_types::{ClusterMap, NodeId};
 
 pub use check::Tree;
@@ -121,8 +122,9 @@ pub struct Bench {
     calls: u64,
     seq: u64,
     unreadable: Unreadable,
-    /// What stores were asked, in order.
+    /// What the store was asked, in order.
     pub stored: Vec<(Op, Bytes)>,
+    store: saker_store::StoreService,
 }
 
 impl Bench {
@@ -156,6 +158,7 @@ impl Bench {
             seq: 0,
             unreadable: Unreadable::default(),
             stored: Vec::new(),
+            store: store::open(),
         };
         let disk = MemDir::new();
         write_map(&disk, &bench.map);
@@ -351,7 +354,7 @@ impl Bench {
             }
             Peer::Node(NodeId::Store(_)) => {
                 self.stored.push((op, frame.body.clone()));
-                let reply = frame.reply(0, Empty {}.encode_to_vec().into(), Bytes::new());
+                let reply = store::answer(&self.store, &frame);
                 self.wire.push(Message {
                     from: to,
                     to: from,

@@ -2,6 +2,8 @@
 //! every shard, then decides (rule 5). One that meets somebody else's prepared row aborts and is
 //! tried again by the client (rule 11): nothing here waits while it holds a lock.
 
+mod chain;
+mod exchange;
 mod rename;
 mod rmdir;
 mod setattr;

@@ -3,13 +3,15 @@
 
 mod close;
 pub(crate) mod create;
+mod exchange;
 mod getattr;
 mod link;
 mod open;
 mod readdir;
-mod rename;
+pub(crate) mod rename;
 mod scan;
 pub(crate) mod setattr;
+mod store_job;
 pub(crate) mod truncate;
 pub(crate) mod unlink;
 mod xattr;
