@@ -103,6 +103,7 @@ impl Core {
                     s.pending = writer.range();
                     s.epoch += 1;
                     s.written_end = s.written_end.max(end);
+                    s.unreported.1 += end.saturating_sub(offset);
                     s.writer_is = Some(handle.who.clone());
                 } else {
                     s.clear_inline(offset, end, &handle.who);
