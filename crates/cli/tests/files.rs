@@ -229,8 +229,19 @@ fn mounts_come_and_go_by_command() {
     let helper = cluster.path("mount.saker");
     symlink(env!("CARGO_BIN_EXE_saker"), &helper).unwrap();
     let mut mount = Command::new(&helper);
-    mount.arg(&dir).arg(&mnt).args(["-v", "-o", "ro,_netdev"]);
+    mount.arg(&dir).arg(&mnt).args(["-v", "-o", "ro,_netdev,fsname=the-name"]);
     assert!(mount.status().unwrap().success());
+    let shown = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = shown.lines().find(|line| line.contains(&point)).unwrap();
+    assert!(line.contains(" - fuse.saker the-name "), "{line}");
+    // As mount.fuse(8) calls it for the type fuse.saker.
+    let remount = |how: &str| {
+        let mut remount = Command::new(env!("CARGO_BIN_EXE_saker"));
+        remount.arg("the-name").arg(&mnt).args(["-o", how]).status().unwrap().success()
+    };
+    assert!(remount("rw,remount"));
+    fs::write(mnt.join("third"), "").unwrap();
+    assert!(remount("remount,ro"));
     let error = fs::write(mnt.join("other"), "").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     cluster.succeed(&["umount", &point]);

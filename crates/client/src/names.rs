@@ -170,7 +170,7 @@ impl Fs {
         Ok(())
     }
 
-    /// renameat2(2): flags 1 NOREPLACE, 2 EXCHANGE. Returns the new place.
+    /// rename(2); with `no_replace` it fails if the target is there. Returns the new place.
     ///
     /// `to_chain`: the directories from below the root to the new parent inclusive, as the
     /// caller knows them. It matters only when a directory moves, and may be empty when
@@ -180,23 +180,25 @@ impl Fs {
         who: &Caller,
         from: &At,
         to: &At,
-        flags: u32,
+        no_replace: bool,
         to_chain: &[Locator],
     ) -> Result<Locator> {
-        check_place(from)?;
-        check_place(to)?;
-        let mut request = RenameReq {
-            from: from.clone(),
-            to: to.clone(),
-            flags,
-            to_chain: to_chain.to_vec(),
-            ..RenameReq::default()
-        };
-        let reply: RenameReply = self.core().rename(who, &mut request).await?;
-        if let Some(inode) = self.core().inodes.get(reply.loc.id) {
-            inode.moved_to(&reply.loc);
-        }
+        let flags = if no_replace { rename_flags::NOREPLACE } else { 0 };
+        let reply = self.core().rename(who, from, to, flags, [&[], to_chain]).await?;
         Ok(reply.loc)
+    }
+
+    /// renameat2(2) with RENAME_EXCHANGE: two names of any kinds change places. Returns where the
+    /// inodes are now. `chains`: as in [`Fs::rename`], of both parents.
+    pub async fn exchange(
+        &self,
+        who: &Caller,
+        from: &At,
+        to: &At,
+        chains: [&[Locator]; 2],
+    ) -> Result<[Locator; 2]> {
+        let reply = self.core().rename(who, from, to, rename_flags::EXCHANGE, chains).await?;
+        Ok([reply.loc, reply.other.unwrap_or_default()])
     }
 
     /// Links `from` (a name or an open handle's locator) as `to`.
@@ -278,10 +280,43 @@ impl Core {
         (File::new(self.clone(), inode, who, flags), entry)
     }
 
+    /// Renames, and tells open inodes where they are.
+    async fn rename(
+        &self,
+        who: &Caller,
+        from: &At,
+        to: &At,
+        flags: u32,
+        [from_chain, to_chain]: [&[Locator]; 2],
+    ) -> Result<RenameReply> {
+        check_place(from)?;
+        check_place(to)?;
+        let mut request = RenameReq {
+            from: from.clone(),
+            to: to.clone(),
+            flags,
+            to_chain: to_chain.to_vec(),
+            from_chain: from_chain.to_vec(),
+            ..RenameReq::default()
+        };
+        let reply = self.ask_rename(who, &mut request).await?;
+        for loc in std::iter::once(&reply.loc).chain(&reply.other) {
+            if let Some(inode) = self.inodes.get(loc.id) {
+                inode.moved_to(loc);
+            }
+        }
+        Ok(reply)
+    }
+
     /// Renames at the owner, or, when a directory moves, at the coordinator.
-    async fn rename(&self, who: &Caller, request: &mut RenameReq) -> Result<RenameReply> {
-        let from_root = request.to.anchor == Locator::root();
-        if !request.to_chain.is_empty() || !from_root || request.to.path.len() < 2 {
+    async fn ask_rename(&self, who: &Caller, request: &mut RenameReq) -> Result<RenameReply> {
+        let is_unknown = |at: &At, chain: &[Locator]| {
+            chain.is_empty() && at.anchor == Locator::root() && at.path.len() > 1
+        };
+        let walks_from = request.flags == rename_flags::EXCHANGE
+            && is_unknown(&request.from, &request.from_chain);
+        let walks_to = is_unknown(&request.to, &request.to_chain);
+        if !walks_from && !walks_to {
             return self.ask(who, Op::Rename, To::Owner, request).await;
         }
         // Most renames move files: the chain is looked up once it is needed.
@@ -291,7 +326,12 @@ impl Core {
             other => return other,
         }
         for _ in 0..WALKS_MAX {
-            request.to_chain = self.chain(who, &request.to).await?;
+            if walks_from {
+                request.from_chain = self.chain(who, &request.from).await?;
+            }
+            if walks_to {
+                request.to_chain = self.chain(who, &request.to).await?;
+            }
             match self.ask(who, Op::Rename, To::Owner, request).await {
                 // A directory on the way was moved meanwhile.
                 Err(error) if error.errno() == Errno::ESTALE => {}

@@ -154,10 +154,11 @@ impl Core {
     /// The first run of data at or behind `offset`, as far as its end is wanted.
     async fn next_data(&self, id: InodeId, offset: u64, want: Seek) -> Result<Option<(u64, u64)>> {
         let Some((start, mut end)) = self.first_run(id, offset).await? else { return Ok(None) };
-        while want == Seek::Hole && start == offset {
-            match self.first_run(id, end).await? {
-                Some((next, next_end)) if next == end => end = next_end,
-                _ => break,
+        if want == Seek::Hole && start == offset {
+            while let Some((next, next_end)) = self.first_run(id, end).await?
+                && next == end
+            {
+                end = next_end;
             }
         }
         Ok(Some((start, end)))

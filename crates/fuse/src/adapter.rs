@@ -19,7 +19,7 @@ use crate::options::MountOptions;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::transport::Dispatch;
-use crate::{attr, errno};
+use crate::{attr, errno, ops};
 
 /// Everything a mount keeps: what the kernel holds and has open. All else is asked of the client
 /// each time.
@@ -31,6 +31,8 @@ pub(crate) struct Adapter {
     pub(crate) notifier: Notifier,
     pub(crate) entry_timeout: Duration,
     pub(crate) attr_timeout: Duration,
+    /// `fs.protected_hardlinks` as it was when this was mounted.
+    pub(crate) protects_links: bool,
     /// For the log.
     pub(crate) mountpoint: PathBuf,
     requests: OpCounters,
@@ -62,6 +64,7 @@ impl Adapter {
             notifier,
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
+            protects_links: ops::protects_links(),
             mountpoint,
             requests,
         }

@@ -315,7 +315,7 @@ impl Shard {
         };
         let id = inode.attr.id;
         if self.map.shard_of_slot(slot as u16) != self.no {
-            return Err(Error::moved(home_locator(id, slot)).into());
+            return Err(Error::moved(Locator::home(id, slot)).into());
         }
         let Some(inode) = self.attr_free(id)? else {
             return Err(broken("hard link", format!("inode {id:#x} has no attributes")).into());
@@ -354,15 +354,10 @@ impl Shard {
                 id,
                 home_slot: None,
             },
-            Spot::Attr(id, slot) => home_locator(*id, *slot),
+            Spot::Attr(id, slot) => Locator::home(*id, *slot),
             Spot::Orphan(_) => at.anchor.clone(),
         }
     }
-}
-
-/// Locator of a hard-linked inode's attributes.
-pub(crate) fn home_locator(id: InodeId, slot: u32) -> Locator {
-    Locator { pid: 0, name: Bytes::new(), id, home_slot: Some(slot) }
 }
 
 /// A new inode's attributes.

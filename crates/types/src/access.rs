@@ -77,6 +77,9 @@ pub fn check(mode: u32, uid: u32, gid: u32, cred: &Cred, want: Access) -> Result
     if granted & want.0 == want.0 { Ok(()) } else { Err(Errno::EACCES.into()) }
 }
 
+/// No user's id (`(uid_t) -1`).
+pub const NOBODY: u32 = u32::MAX;
+
 /// May `cred` remove or rename the entry of `victim` in a directory with `dir_mode`/`dir_uid`?
 /// The sticky bit reserves it to the owners of either (inode(7)).
 pub fn check_sticky(

@@ -190,6 +190,17 @@ pub struct Inode {
     pub append_end: u64,
 }
 
+impl Inode {
+    /// Where clients find the inode of a row at an entry: there, or, if the row is a reference, at
+    /// its home.
+    pub fn handle_at(&self, entry: Locator) -> Locator {
+        match self.home_slot {
+            Some(slot) => Locator::home(self.attr.id, slot),
+            None => Locator { id: self.attr.id, ..entry },
+        }
+    }
+}
+
 /// Where an inode was last known to be: an anchor of a request, or an open handle's row (rule 16).
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Locator {
@@ -211,5 +222,10 @@ impl Locator {
     /// The root directory.
     pub fn root() -> Locator {
         Locator { pid: 0, name: Bytes::new(), id: ROOT, home_slot: None }
+    }
+
+    /// The attributes of a hard-linked inode.
+    pub fn home(id: InodeId, slot: u32) -> Locator {
+        Locator { pid: 0, name: Bytes::new(), id, home_slot: Some(slot) }
     }
 }

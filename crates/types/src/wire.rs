@@ -342,7 +342,7 @@ pub struct RemoveReq {
     pub at: At,
 }
 
-/// Rename; `flags` of renameat2(2): 1 NOREPLACE, 2 EXCHANGE.
+/// Rename; `flags` of renameat2(2): [`rename_flags`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenameReq {
     #[prost(message, required, tag = "1")]
@@ -361,6 +361,17 @@ pub struct RenameReq {
     /// (inclusive), each with the id that the client saw, so that a cycle is detected.
     #[prost(message, repeated, tag = "5")]
     pub to_chain: Vec<Locator>,
+    /// Exchange: the same for the parent of `from`.
+    #[prost(message, repeated, tag = "6")]
+    pub from_chain: Vec<Locator>,
+}
+
+/// Flags of renameat2(2).
+pub mod rename_flags {
+    /// Fail if the target is there.
+    pub const NOREPLACE: u32 = 1;
+    /// Both names are there, and change places.
+    pub const EXCHANGE: u32 = 2;
 }
 
 /// Answer to rename.
@@ -369,6 +380,9 @@ pub struct RenameReply {
     /// Where the inode is now.
     #[prost(message, required, tag = "1")]
     pub loc: Locator,
+    /// Exchange: where the other one is now.
+    #[prost(message, optional, tag = "2")]
+    pub other: Option<Locator>,
 }
 
 /// Link `from` (a name or an open handle) as `to`.
@@ -684,7 +698,7 @@ pub struct InvalidateReq {
     /// Directory that must be empty (rule 6); 0: none.
     #[prost(uint64, tag = "2")]
     pub empty_dir: InodeId,
-    /// Directories removed earlier: their totals may be dropped.
+    /// Directories removed long ago, as their last owner says: their totals may be dropped.
     #[prost(uint64, repeated, tag = "3")]
     pub forget: Vec<InodeId>,
 }
@@ -723,7 +737,9 @@ pub enum Intent {
     SetDir = 3,
     /// Add `delta` to the link count of the attribute row at the target (a handle).
     Nlink = 4,
-    /// Exchange: replace what is at the target by `row`; the vote brings the old row.
+    /// Exchange: what is at the target goes to `moves_to`, `row` comes in its place; the vote
+    /// brings the old row. A driver that does not know the other row yet leaves it out, and
+    /// prepares the same entry, as a handle, again when it does.
     Swap = 5,
 }
 
@@ -757,7 +773,7 @@ pub struct PrepareReq {
     #[prost(sint32, tag = "9")]
     #[allow(missing_docs)]
     pub delta: i32,
-    /// TakeDir: where the directory will be, for its gone record.
+    /// TakeDir, Swap: where the inode will be, for its gone record.
     #[prost(message, optional, tag = "10")]
     pub moves_to: Option<Locator>,
 }
@@ -768,12 +784,16 @@ pub struct Vote {
     /// Where the prepared row is (parent id resolved).
     #[prost(message, required, tag = "1")]
     pub loc: Locator,
-    /// The row taken, changed or replaced (without data); absent: there was none.
+    /// The row taken, changed, exchanged or replaced (this one without data); absent: there was
+    /// none.
     #[prost(message, optional, tag = "2")]
     pub row: Option<Inode>,
     /// Nothing changes: source and target are links to one inode (rule 12).
     #[prost(bool, tag = "3")]
     pub same: bool,
+    /// The directory is sticky: only the owner of the inode may go on, whom its home knows.
+    #[prost(bool, tag = "4")]
+    pub only_owner: bool,
 }
 
 /// Second phase.

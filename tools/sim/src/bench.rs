@@ -353,7 +353,7 @@ impl Bench {
             }
             Peer::Node(node) => {
                 let conn = self.conn(from, life);
-                self.step(node, Some(Input::Request { conn, peer: Rc::new(hello()), frame }));
+                self.step(node, Some(Input::Request { conn, peer: Rc::new(hello(from)), frame }));
             }
         }
     }
@@ -410,12 +410,23 @@ impl Bench {
     }
 }
 
-fn hello() -> PeerHello {
+fn hello(from: Peer) -> PeerHello {
+    let (role, node) = match from {
+        Peer::Client => (RoleKind::Tool, saker_rpc::NodeId::NONE),
+        Peer::Node(node) => {
+            let role = match node {
+                NodeId::Coordinator => RoleKind::Coordinator,
+                NodeId::Shard(_) => RoleKind::Shard,
+                NodeId::Store(_) => RoleKind::Store,
+            };
+            (role, saker_rpc::NodeId(node.to_u32()))
+        }
+    };
     PeerHello {
         protocol: 1,
         cluster: Some(UUID),
-        role: RoleKind::Tool,
-        node: saker_rpc::NodeId::NONE,
+        role,
+        node,
         session: 0,
         epoch: 0,
         features: 0,

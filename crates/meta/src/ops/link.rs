@@ -6,12 +6,11 @@ use std::rc::Rc;
 use bytes::Bytes;
 use saker_rpc::txn;
 use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
-use saker_types::{Attr, Errno, Error, FileKind, Inode, Key};
+use saker_types::{Attr, Errno, Error, FileKind, Inode, Key, Locator};
 
 use super::rename::second;
 use super::{needs_name, not_below};
 use crate::request::{Rq, Step};
-use crate::rows::home_locator;
 use crate::shard::{Handle, Shard, encoded};
 use crate::txn::driver::{Transaction, about_second};
 
@@ -119,7 +118,7 @@ async fn link_plain(
     }
     txn.commit(|s| {
         let attr = s.split_entry(&key, &row, slot);
-        Ok(encoded(&Entry { attr, loc: home_locator(id, slot), ..Entry::default() }))
+        Ok(encoded(&Entry { attr, loc: Locator::home(id, slot), ..Entry::default() }))
     })
 }
 
@@ -130,11 +129,7 @@ async fn link_linked(
     id: u64,
     slot: u32,
 ) -> Result<Bytes, Error> {
-    let home = txn.prepare_nlink(&msg.ctx, id, slot, 1).await?;
-    let Some(row) = home.row else {
-        txn.abort();
-        return Err(Errno::EPROTO.into());
-    };
+    let row = txn.prepare_nlink(&msg.ctx, id, slot, 1).await?;
     let vote = txn.prepare(insert(&msg, reference(&row, slot))).await.map_err(about_second)?;
     if vote.same {
         txn.abort();
@@ -145,7 +140,7 @@ async fn link_linked(
         let mut attr = row.attr;
         attr.nlink += 1;
         attr.ctime_ns = now_ns.max(attr.ctime_ns);
-        Ok(encoded(&Entry { attr, loc: home_locator(id, slot), ..Entry::default() }))
+        Ok(encoded(&Entry { attr, loc: Locator::home(id, slot), ..Entry::default() }))
     })
 }
 

@@ -3,11 +3,12 @@
 
 mod close;
 pub(crate) mod create;
+mod exchange;
 mod getattr;
 mod link;
 mod open;
 mod readdir;
-mod rename;
+pub(crate) mod rename;
 mod scan;
 pub(crate) mod setattr;
 mod store_job;

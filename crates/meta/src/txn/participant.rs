@@ -13,10 +13,10 @@ use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, limi
 
 use crate::ops::create::may_change;
 use crate::ops::needs_name;
+use crate::ops::rename::use_coordinator;
 use crate::ops::setattr::apply_access;
 use crate::ops::unlink::may_remove;
 use crate::request::{Rq, Step, Stop, Wait};
-use crate::rows::home_locator;
 use crate::shard::{Handle, Shard, encoded};
 
 /// How long a participant waits before it asks the driver for the outcome, and between askings.
@@ -52,7 +52,7 @@ impl Shard {
             Intent::TakeDir | Intent::RemoveDir | Intent::SetDir => {
                 self.prepare_directory(rq, txn, msg, intent)?
             }
-            Intent::Swap => return Err(Errno::EINVAL.into()),
+            Intent::Swap => self.prepare_swap(rq, txn, msg)?,
         };
         Ok(encoded(&vote))
     }
@@ -103,7 +103,7 @@ impl Shard {
             ..Prepared::default()
         };
         self.vote_for(txn, part);
-        Ok(Vote { loc: home_locator(id, slot), row: Some(shown(&row)), same: false })
+        Ok(Vote { loc: Locator::home(id, slot), row: Some(shown(&row)), ..Vote::default() })
     }
 
     /// An entry for the row that a rename or link brings.
@@ -121,7 +121,7 @@ impl Shard {
                 if msg.no_replace {
                     return Err(Errno::EEXIST.into());
                 }
-                return Ok(Vote { loc, row: None, same: true });
+                return Ok(Vote { loc, same: true, ..Vote::default() });
             }
             Some(holder) if holder != txn => return Err(busy()),
             _ => {}
@@ -129,14 +129,15 @@ impl Shard {
         may_change(&parent, cred)?;
         no_wait(self.not_frozen(parent.dir.id))?;
         let there = self.entry(&key)?;
+        let mut only_owner = false;
         if let Some(there) = &there {
             no_wait(self.not_busy(there.attr.id))?;
             if there.attr.id == row.attr.id && !msg.no_replace {
-                return Ok(Vote { loc, row: Some(shown(there)), same: true });
+                return Ok(Vote { loc, row: Some(shown(there)), same: true, only_owner: false });
             }
             check_replace(&row, there, msg.no_replace)?;
-            let owner = self.owner_of(there, &parent)?;
-            may_remove(&parent, owner, cred)?;
+            let owner = self.owner_of(there)?;
+            only_owner = may_remove(&parent, owner, cred)?;
         }
         let part = Prepared {
             driver: txn.driver.to_u32(),
@@ -147,7 +148,48 @@ impl Shard {
             ..Prepared::default()
         };
         self.vote_for(txn, part);
-        Ok(Vote { loc, row: there.map(|there| shown(&there)), same: false })
+        Ok(Vote { loc, row: there.map(|there| shown(&there)), same: false, only_owner })
+    }
+
+    /// Half of an exchange.
+    fn prepare_swap(&mut self, rq: &Rq, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+        let Some(name) = msg.at.path.last() else { return self.complete_swap(txn, msg) };
+        let cred = &msg.ctx.cred;
+        let parent = no_wait(self.parent(rq, cred, &msg.at))?;
+        self.must_own(name)?;
+        let key = self.map.key(parent.dir.id, name);
+        if self.locked_by(&key).is_some_and(|holder| holder != txn) {
+            return Err(busy());
+        }
+        let Some(there) = self.entry(&key)? else {
+            return Err(Error::at(Errno::ENOENT, msg.at.path.len() - 1).into());
+        };
+        let loc = entry_locator(&key, there.attr.id);
+        let is_same = msg.row.as_ref().is_some_and(|row| row.attr.id == there.attr.id);
+        if is_same || self.locked_by(&key).is_some() {
+            return Ok(Vote { loc, row: Some(shown(&there)), same: true, only_owner: false });
+        }
+        no_wait(self.not_busy(there.attr.id))?;
+        let owner = self.owner_of(&there)?;
+        let only_owner = may_remove(&parent, owner, cred)?;
+        if there.attr.is_dir() && txn.driver != NodeId::Coordinator {
+            return Err(use_coordinator());
+        }
+        no_wait(self.not_frozen(parent.dir.id))?;
+        self.vote_for(txn, swap(txn, &key, msg));
+        Ok(Vote { loc, row: Some((*there).clone()), same: false, only_owner })
+    }
+
+    /// The other row of an exchange is known by now: the entry is locked already.
+    fn complete_swap(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+        let anchor = &msg.at.anchor;
+        self.must_own(&anchor.name)?;
+        let key = self.map.key(anchor.pid, &anchor.name);
+        if self.locked_by(&key) != Some(txn) {
+            return Err(Error::retry("the exchange was given up").into());
+        }
+        self.vote_for(txn, swap(txn, &key, msg));
+        Ok(Vote { loc: anchor.clone(), ..Vote::default() })
     }
 
     fn prepared_entry(&self, txn: TxnId, key: &Key) -> bool {
@@ -184,7 +226,7 @@ impl Shard {
         let loc = entry_locator(&key, inode.attr.id);
         let row = part.row.clone().unwrap_or(inode);
         self.vote_for(txn, part);
-        Ok(Vote { loc, row: Some(row), same: false })
+        Ok(Vote { loc, row: Some(row), ..Vote::default() })
     }
 
     fn find_directory(
@@ -217,7 +259,7 @@ impl Shard {
                 return Err(Error::of_class(Class::UseOwner, Errno::ENOTDIR).into());
             }
             if let Some(parent) = &parent {
-                let owner = self.owner_of(&inode, parent)?;
+                let owner = self.owner_of(&inode)?;
                 may_remove(parent, owner, &msg.ctx.cred)?;
             }
             return Err(Errno::ENOTDIR.into());
@@ -226,7 +268,7 @@ impl Shard {
             return Err(Errno::EBUSY.into());
         }
         if let (Some(parent), Intent::TakeDir | Intent::RemoveDir) = (&parent, intent) {
-            may_remove(parent, inode.attr.uid, &msg.ctx.cred)?;
+            may_remove(parent, Some(inode.attr.uid), &msg.ctx.cred)?;
             no_wait(self.not_frozen(parent.dir.id))?;
         }
         Ok((key, (*inode).clone()))
@@ -305,12 +347,14 @@ impl Shard {
                 Ok(())
             }
             (Ok(Intent::TakeDir), Some(there)) => {
-                self.remove_entry(&key, &there)?;
-                if let Some(to) = part.moves_to.clone() {
-                    let id = there.attr.id;
-                    self.put_moved(id, Locator { id, ..to });
-                }
-                Ok(())
+                let to = part.moves_to.clone().unwrap_or_default();
+                self.take_entry(&key, &there, &there.handle_at(to))
+            }
+            (Ok(Intent::Swap), Some(there)) => {
+                let (Some(row), Some(to)) = (part.row.clone(), part.moves_to.clone()) else {
+                    return Err(Errno::EIO.into());
+                };
+                self.exchange_entry(&key, &there, row, to)
             }
             _ => {
                 tracing::error!("prepared row of {key:?} is not there at commit");
@@ -331,7 +375,7 @@ impl Shard {
             self.remove_entry(key, there)?;
             match there.home_slot {
                 // Handles from before the link go on at the home.
-                Some(slot) => self.put_moved(there.attr.id, home_locator(there.attr.id, slot)),
+                Some(slot) => self.put_moved(there.attr.id, Locator::home(there.attr.id, slot)),
                 None => self.put_orphan(there.clone()),
             }
         }
@@ -385,6 +429,18 @@ pub(crate) fn check_replace(row: &Inode, there: &Inode, no_replace: bool) -> Res
         (true, false) => Err(Errno::ENOTDIR.into()),
         (false, true) => Err(Errno::EISDIR.into()),
         _ => Ok(()),
+    }
+}
+
+fn swap(txn: TxnId, key: &Key, msg: &PrepareReq) -> Prepared {
+    Prepared {
+        driver: txn.driver.to_u32(),
+        number: txn.number,
+        entry: Some(Shard::entry_key(key.pid, &key.name)),
+        intent: Intent::Swap.into(),
+        row: msg.row.clone(),
+        moves_to: msg.moves_to.clone(),
+        ..Prepared::default()
     }
 }
 

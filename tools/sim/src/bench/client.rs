@@ -184,24 +184,34 @@ impl Bench {
         self.run(Op::Rmdir, NodeId::Coordinator, &request)
     }
 
-    /// A request to rename; the chain of directories is looked up.
+    /// A request to rename; the chains of directories are looked up.
     ///
     /// # Panics
-    /// If the target's parent is not there.
+    /// If a parent is not there.
     pub fn rename_req(&mut self, from: &str, to: &str) -> RenameReq {
-        let mut to_chain = Vec::new();
-        let names: Vec<&str> = to.split('/').collect();
-        for len in 1..names.len() {
-            let parent = self.lookup(&at(&names[..len].join("/"))).expect("a parent");
-            to_chain.push(parent.loc);
-        }
+        let (from_chain, to_chain) = (self.chain(from), self.chain(to));
         let (from, to) = (at(from), at(to));
-        RenameReq { ctx: self.ctx(), from, to, to_chain, ..RenameReq::default() }
+        RenameReq { ctx: self.ctx(), from, to, flags: 0, to_chain, from_chain }
+    }
+
+    fn chain(&mut self, path: &str) -> Vec<Locator> {
+        let names: Vec<&str> = path.split('/').collect();
+        let parents = (1..names.len()).map(|len| names[..len].join("/"));
+        parents.map(|parent| self.lookup(&at(&parent)).expect("a parent").loc).collect()
     }
 
     /// Renames, whatever it is.
     pub fn rename(&mut self, from: &str, to: &str) -> Answer<RenameReply> {
-        let request = self.rename_req(from, to);
+        self.rename_by(from, to, 0)
+    }
+
+    /// Exchanges, whatever they are.
+    pub fn exchange(&mut self, from: &str, to: &str) -> Answer<RenameReply> {
+        self.rename_by(from, to, rename_flags::EXCHANGE)
+    }
+
+    fn rename_by(&mut self, from: &str, to: &str, flags: u32) -> Answer<RenameReply> {
+        let request = RenameReq { flags, ..self.rename_req(from, to) };
         match self.run(Op::Rename, self.owner_of(&request.from), &request) {
             Err(e) if e.is(Class::UseCoordinator) => {
                 self.run(Op::Rename, NodeId::Coordinator, &request)
