@@ -77,7 +77,7 @@ client() {
 }
 
 simulation() {
-    cargo test -p saker-sim --test namespace --test namespace_random
+    cargo test -p saker-sim --test namespace --test namespace_random --test exchange --test acl
 }
 
 metrics() {
@@ -137,6 +137,7 @@ stage garbage sim garbage
 stage metrics metrics
 if [[ $able == yes ]]; then
     stage mount sim mount_vs_local
+    stage posix sim posix
     stage crash sim crash
     stage semantics sim semantics
     stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"

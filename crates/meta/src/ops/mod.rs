@@ -13,7 +13,7 @@ mod scan;
 pub(crate) mod setattr;
 pub(crate) mod truncate;
 pub(crate) mod unlink;
-mod xattr;
+pub(crate) mod xattr;
 
 use bytes::Bytes;
 use saker_types::error::SECOND_PATH;
