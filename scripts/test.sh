@@ -77,7 +77,8 @@ client() {
 }
 
 simulation() {
-    cargo test -p saker-sim --test namespace --test namespace_random --test exchange --test acl
+    cargo test -p saker-sim --test namespace --test namespace_random --test exchange --test acl \
+        --test gone
 }
 
 metrics() {

@@ -103,6 +103,30 @@ impl Fs {
         Ok(self.core().opened(who, entry, flags).await)
     }
 
+    /// Makes a regular file without a name in a directory and opens it (O_TMPFILE). It ends with its
+    /// last handle, unless [`Fs::link`] gives it a name; `flags.exclusive` forbids that.
+    pub async fn tmpfile(
+        &self,
+        who: &Caller,
+        dir: &At,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(File, Entry)> {
+        // Chooses the shard, and is not seen by anybody.
+        let name = format!(".nameless-{:016x}", saker_runtime::rand::u64());
+        let mut request = CreateReq {
+            at: dir.clone(),
+            mode: FileKind::Regular.bits() | (mode & 0o7777),
+            exclusive: flags.exclusive,
+            umask: who.umask,
+            ..CreateReq::default()
+        };
+        request.at.path.push(name.into());
+        check_place(&request.at)?;
+        let entry: Entry = self.core().ask(who, Op::Tmpfile, To::Owner, &mut request).await?;
+        Ok(self.core().opened(who, entry, flags).await)
+    }
+
     /// Opens what is there; `at` may be a handle (empty path).
     pub async fn open(&self, who: &Caller, at: &At, flags: OpenFlags) -> Result<(File, Entry)> {
         check_place(at)?;

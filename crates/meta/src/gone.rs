@@ -1,5 +1,6 @@
 //! Ids that left their names here (rule 16): kept for a lease after they left, longer while a
-//! client with an open handle renews; then an orphan's chunks are deleted, and the record.
+//! client with an open handle renews; then an orphan's chunks are deleted, and the record. Where a
+//! directory moved is remembered until it is removed: at most one record a shard.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -95,6 +96,8 @@ impl Shard {
                 Ok(Some(gone)) if gone.orphan.as_ref().is_some_and(|inode| inode.attr.chunked) => {
                     chunked.push(id);
                 }
+                // Nobody renews the lease of a directory that is somebody's working directory.
+                Ok(Some(gone)) if gone.directory => {}
                 Ok(Some(_)) => self.end_gone(id),
                 Ok(None) => {}
                 Err(_) => self.leases.start(id, self.hub.now()),

@@ -85,6 +85,9 @@ ops! {
     Renew = 24 => "renew",
     /// [`Empty`] -> [`ShardStats`]
     Statfs = 25 => "statfs",
+    /// [`CreateReq`] -> [`Entry`]: a regular file without a name, opened; the last name of the
+    /// path only chooses the shard. `exclusive`: it will never have a name.
+    Tmpfile = 29 => "tmpfile",
     /// [`SessionReq`] -> [`Empty`]
     OpenSession = 30 => "open_session",
     /// [`SessionReq`] -> [`Empty`]
@@ -144,6 +147,7 @@ impl Op {
                 | Op::Setxattr
                 | Op::Removexattr
                 | Op::Mknod
+                | Op::Tmpfile
         )
     }
 }

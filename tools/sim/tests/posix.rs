@@ -3,10 +3,15 @@
 //! Needs root and /dev/fuse.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{self as rfs, AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 use saker_sim::cluster::{Cluster, Shape, can_mount};
+use saker_types::limits;
 
 /// What scripts may use: other users, with or without supplementary groups.
 const PRELUDE: &str = "
@@ -50,6 +55,101 @@ fn difference(disk: &str, mount: &str) -> Option<String> {
         lines[from..(at + 3).min(lines.len())].join("\n    ")
     };
     Some(format!("line {at}: disk:\n    {}\n  mount:\n    {}", around(&disk), around(&mount)))
+}
+
+/// What programs see of files without a name (O_TMPFILE).
+fn nameless(dir: &Path) -> Vec<String> {
+    std::fs::create_dir(dir).unwrap();
+    std::fs::create_dir(dir.join("d")).unwrap();
+    let mut said = Vec::new();
+    let open = |place: &str, flags: OFlags| {
+        rfs::open(dir.join(place), OFlags::TMPFILE | flags, Mode::from_raw_mode(0o640))
+    };
+    let give = |file: &OwnedFd, name: &str| {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rfs::linkat(CWD, path, CWD, dir.join(name), AtFlags::SYMLINK_FOLLOW)
+    };
+    let shows = |stat: rfs::Stat| (stat.st_mode, stat.st_nlink, stat.st_size);
+    let listed = || std::fs::read_dir(dir).unwrap().count();
+    // In the row, and in chunks.
+    for bytes in [0, 100, 5 << 20] {
+        let data = vec![b'x'; bytes];
+        let file = open("d", OFlags::RDWR).unwrap();
+        std::fs::File::from(file.try_clone().unwrap()).write_all(&data).unwrap();
+        said.push(format!("{:?} {}", shows(rfs::fstat(&file).unwrap()), listed()));
+        let name = format!("named-{bytes}");
+        said.push(format!("{:?}", give(&file, &name)));
+        said.push(format!("{:?}", give(&file, &name)));
+        said.push(format!("{:?}", give(&file, &format!("d/again-{bytes}"))));
+        said.push(format!("{:?} {}", shows(rfs::fstat(&file).unwrap()), listed()));
+        std::fs::File::from(file).write_all(b"more").unwrap();
+        let content = std::fs::read(dir.join(&name)).unwrap();
+        said.push(format!("{} {}", content.len(), content.ends_with(b"more")));
+        std::fs::remove_file(dir.join(&name)).unwrap();
+        said.push(format!(
+            "{}",
+            std::fs::read(dir.join(format!("d/again-{bytes}"))).unwrap().len()
+        ));
+    }
+    let never = open("d", OFlags::WRONLY | OFlags::EXCL).unwrap();
+    said.push(format!("{:?}", give(&never, "never")));
+    let removed = std::fs::File::create(dir.join("removed")).unwrap();
+    std::fs::remove_file(dir.join("removed")).unwrap();
+    said.push(format!("{:?}", give(&removed.into(), "back")));
+    said.push(format!("{:?}", open("d", OFlags::RDONLY).map(drop)));
+    said.push(format!("{:?}", open("d/again-0", OFlags::RDWR).map(drop)));
+    said.push(format!("{:?}", open("none", OFlags::RDWR).map(drop)));
+    drop(open("d", OFlags::RDWR));
+    said.push(format!("{}", listed()));
+    said
+}
+
+#[test]
+fn files_without_a_name_are_as_on_a_disk() {
+    if !can_mount("files_without_a_name_are_as_on_a_disk") {
+        return;
+    }
+    let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
+    let disk = nameless(&cluster.scratch().join("nameless"));
+    let mount = nameless(&cluster.mount().join("nameless"));
+    assert_eq!(disk, mount);
+    cluster.fsck();
+}
+
+#[test]
+fn attributes_have_limits() {
+    if !can_mount("attributes_have_limits") {
+        return;
+    }
+    let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
+    let file = cluster.mount().join("file");
+    std::fs::write(&file, "").unwrap();
+    let set = |name: &str, bytes: usize| {
+        rfs::setxattr(&file, name, &vec![1; bytes], rfs::XattrFlags::empty())
+    };
+    // A name takes its bytes and a NUL.
+    let room = limits::XATTRS_BYTES_MAX - "user.large".len() - 1;
+    assert_eq!(set("user.large", limits::XATTR_VALUE_BYTES_MAX + 1), Err(Errno::TOOBIG));
+    assert_eq!(set("user.large", room + 1), Err(Errno::NOSPC));
+    assert_eq!(set("user.large", room), Ok(()));
+    assert_eq!(set("user.a", 0), Err(Errno::NOSPC));
+    let mut small = [0; 100];
+    assert_eq!(rfs::getxattr(&file, "user.large", &mut small[..]), Err(Errno::RANGE));
+    assert_eq!(rfs::listxattr(&file, &mut small[..5]), Err(Errno::RANGE));
+    let mut value = vec![0; limits::XATTR_VALUE_BYTES_MAX];
+    assert_eq!(rfs::getxattr(&file, "user.large", &mut value[..]), Ok(room));
+    assert_eq!(set("user.large", 1), Ok(()));
+    // As many names as there is room for are listed.
+    let mut names = 0;
+    while set(&format!("user.{names:0250}"), 0).is_ok() {
+        names += 1;
+    }
+    assert_eq!(names, (limits::XATTRS_BYTES_MAX - "user.large".len() - 2) / 256);
+    let mut list = vec![0; limits::XATTRS_BYTES_MAX];
+    let bytes = rfs::listxattr(&file, &mut list[..]).unwrap();
+    assert_eq!(list[..bytes].iter().filter(|b| **b == 0).count(), names + 1);
+    assert_eq!(set("user.", 1), Err(Errno::INVAL));
+    assert_eq!(set("security.capability", 1), Err(Errno::OPNOTSUPP));
 }
 
 #[test]

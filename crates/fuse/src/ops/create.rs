@@ -1,4 +1,4 @@
-//! CREATE, MKNOD, MKDIR, SYMLINK, READLINK.
+//! CREATE, TMPFILE, MKNOD, MKDIR, SYMLINK, READLINK.
 
 use saker_client::OpenFlags;
 use saker_types::{Class, Errno, Error, FileKind, Result};
@@ -33,6 +33,19 @@ impl Adapter {
         if !entry.created && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&entry)?;
         }
+        let reply = self.hold(&entry);
+        let open = self.opened(OpenFile::new(file, &entry, flags));
+        Ok(Reply::pair(&reply, &open))
+    }
+
+    /// O_TMPFILE; the name that comes along means nothing.
+    pub(crate) fn tmpfile(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: CreateIn = request.body().fixed()?;
+        let dir = self.at(request.header.nodeid)?;
+        let flags = OpenFlags::from_linux(input.flags as i32);
+        let who = request.maker(input.umask);
+        let made = self.fs.tmpfile(&who, &dir, input.mode & PERMISSIONS, flags);
+        let (file, entry) = self.wait(made)?;
         let reply = self.hold(&entry);
         let open = self.opened(OpenFile::new(file, &entry, flags));
         Ok(Reply::pair(&reply, &open))

@@ -79,7 +79,12 @@ impl Shard {
         self.open_found(rq, &open_of(msg), found)
     }
 
-    fn new_inode(&mut self, msg: &CreateReq, kind: FileKind, parent: &Parent) -> Step<Inode> {
+    pub(super) fn new_inode(
+        &mut self,
+        msg: &CreateReq,
+        kind: FileKind,
+        parent: &Parent,
+    ) -> Step<Inode> {
         let cred = &msg.ctx.cred;
         let (mode, gid) = inherit(msg.mode, kind, parent, cred)?;
         let id = self.new_id()?;

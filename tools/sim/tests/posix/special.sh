@@ -5,7 +5,6 @@ stat -c '%A %t:%T %h %s %n' p c b q
 mknod big c 511 1048575; stat -c '%t:%T' big
 chmod 777 .; as 1001 mknod no c 1 3; as 1001 mkfifo yes && stat -c '%A %u' yes
 (echo through > p) & cat p; wait
-: > c
 mv p r; ln r s; stat -c '%A %h' s; rm r; stat -c '%A %h' s
 truncate -s 5 s; setfattr -n user.x -v y s; setfattr -n trusted.x -v y s && getfattr -d -m - s
 find . -type p | sort; find . -type c | sort; find . -type b
