@@ -118,7 +118,7 @@ macro_rules! messages {
 messages! {
     Entry(EntryReq): Lookup | Getattr | Readlink | Spill;
     Setattr(SetattrReq): Setattr;
-    Create(CreateReq): Create | Mkdir | Symlink | Mknod;
+    Create(CreateReq): Create | Mkdir | Symlink | Mknod | Tmpfile;
     Open(OpenReq): Open;
     Remove(RemoveReq): Unlink;
     Rename(RenameReq): Rename;
