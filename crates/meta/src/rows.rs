@@ -232,7 +232,11 @@ impl Shard {
         if matches!(self.gone(id), Ok(Some(Gone { orphan: Some(_), .. }))) {
             return;
         }
-        let gone = Gone { moved: Some(to), orphan: None };
+        self.put_gone(id, &Gone { moved: Some(to), ..Gone::default() });
+    }
+
+    /// What became of an id; kept for a lease at least.
+    pub(crate) fn put_gone(&mut self, id: InodeId, gone: &Gone) {
         self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
         self.leases.start(id, self.hub.now());
     }
@@ -242,9 +246,7 @@ impl Shard {
         let id = inode.attr.id;
         inode.attr.nlink = 0;
         inode.attr.ctime_ns = self.wall_ns().max(inode.attr.ctime_ns);
-        let gone = Gone { moved: None, orphan: Some(inode) };
-        self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
-        self.leases.start(id, self.hub.now());
+        self.put_gone(id, &Gone { orphan: Some(inode), ..Gone::default() });
     }
 
     /// The id is back at a name of this shard, or its lease has ended.
@@ -333,7 +335,8 @@ impl Shard {
             Spot::Entry(key) => self.update_entry(key, inode),
             Spot::Attr(..) => self.put_attr_row(inode, false),
             Spot::Orphan(id) => {
-                let gone = Gone { moved: None, orphan: Some(inode) };
+                let linkable = matches!(self.gone(*id), Ok(Some(Gone { linkable: true, .. })));
+                let gone = Gone { orphan: Some(inode), linkable, ..Gone::default() };
                 self.put(id_key(table::GONE, *id), gone.encode_to_vec().into());
             }
         }
