@@ -77,7 +77,8 @@ client() {
 }
 
 simulation() {
-    cargo test -p saker-sim --test namespace --test namespace_random --test file_data
+    cargo test -p saker-sim --test namespace --test namespace_random --test file_data \
+        --test protocol --test exchange --test acl --test gone
 }
 
 metrics() {
@@ -142,6 +143,7 @@ stage fsx sim fsx
 stage metrics metrics
 if [[ $able == yes ]]; then
     stage mount sim mount_vs_local
+    stage posix sim posix
     stage crash sim crash
     stage semantics sim semantics
     stage two-mounts sim two_mounts

@@ -143,6 +143,7 @@ impl Adapter {
             Opcode::Mknod => self.mknod(request),
             Opcode::Mkdir => self.mkdir(request),
             Opcode::Create => self.create(request),
+            Opcode::Tmpfile => self.tmpfile(request),
             Opcode::Unlink => self.unlink(request),
             Opcode::Rmdir => self.rmdir(request),
             Opcode::Rename => self.rename(request),
@@ -175,7 +176,6 @@ impl Adapter {
             // deadline bounds the wait.
             Opcode::Interrupt | Opcode::NotifyReply => Ok(Reply::none()),
             Opcode::Ioctl => Ok(Reply::error(ENOTTY)),
-            Opcode::Tmpfile => Ok(Reply::error(Errno::EOPNOTSUPP)),
             // ENOSYS: the kernel does these itself, and does not ask again.
             Opcode::Getlk
             | Opcode::Setlk

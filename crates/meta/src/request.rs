@@ -118,7 +118,7 @@ macro_rules! messages {
 messages! {
     Entry(EntryReq): Lookup | Getattr | Readlink | Spill;
     Setattr(SetattrReq): Setattr;
-    Create(CreateReq): Create | Mkdir | Symlink | Mknod;
+    Create(CreateReq): Create | Mkdir | Symlink | Mknod | Tmpfile;
     Open(OpenReq): Open;
     Remove(RemoveReq): Unlink;
     Rename(RenameReq): Rename;
@@ -134,7 +134,7 @@ messages! {
     Fetch(FetchReq): Fetch;
     Collect(CollectReq): Collect;
     Invalidate(InvalidateReq): Invalidate;
-    Prepare(PrepareReq): Prepare;
+    Prepare(Box<PrepareReq>): Prepare;
     Decide(DecideReq): Decide;
     Outcome(OutcomeReq): Outcome;
     Scan(ScanReq): Scan;

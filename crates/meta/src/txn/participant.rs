@@ -9,13 +9,14 @@ use saker_types::inode::Locator;
 use saker_types::wire::{
     DecideReq, Empty, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
 };
-use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, limits};
+use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
 
 use crate::ops::create::may_change;
 use crate::ops::needs_name;
 use crate::ops::rename::use_coordinator;
 use crate::ops::setattr::apply_access;
 use crate::ops::unlink::may_remove;
+use crate::ops::xattr::apply_acl;
 use crate::request::{Rq, Step, Stop, Wait};
 use crate::shard::{Handle, Shard, encoded};
 
@@ -218,9 +219,14 @@ impl Shard {
             ..Prepared::default()
         };
         if intent == Intent::SetDir {
-            let setattr = msg.setattr.as_ref().ok_or(Errno::EINVAL)?;
+            let now_ns = self.wall_ns();
             let mut row = inode.clone();
-            apply_access(&mut row.attr, setattr, self.wall_ns())?;
+            match (&msg.setattr, &msg.acl) {
+                (Some(setattr), _) => apply_access(&mut row, setattr, now_ns)?,
+                (None, Some(acl)) => apply_acl(&mut row, &acl.name, &acl.value, &msg.ctx.cred)?,
+                (None, None) => return Err(Errno::EINVAL.into()),
+            }
+            row.attr.ctime_ns = now_ns.max(row.attr.ctime_ns);
             part.row = Some(row);
         }
         let loc = entry_locator(&key, inode.attr.id);
@@ -296,9 +302,27 @@ impl Shard {
         Ok(encoded(&Empty {}))
     }
 
+    /// Reads what the commit of a transaction will read: if that fails, it fails before anything
+    /// has changed, and the votes are kept until the driver tells again (rule 13).
+    fn read_ahead(&mut self, txn: TxnId) -> Step<()> {
+        let parts = self.prepared.get(&txn).map_or(Vec::new(), |p| p.parts.clone());
+        for part in parts {
+            match &part.entry {
+                Some(entry) => {
+                    self.entry(&self.map.key(entry.pid, &entry.name))?;
+                    self.hold_totals(entry.pid)?;
+                }
+                None => _ = self.attr_row(part.attr_id)?,
+            }
+        }
+        Ok(())
+    }
+
     fn end_prepared(&mut self, txn: TxnId, commit: bool) -> Step<()> {
-        // A part leaves the list when it is done: a row that cannot be read now is locked until
-        // the driver tells again, and the vote is kept (rule 13).
+        if commit {
+            self.read_ahead(txn)?;
+        }
+        // A part leaves the list when it is done.
         while let Some(part) = self.prepared.get(&txn).and_then(|p| p.parts.first()).cloned() {
             if commit {
                 self.commit_part(&part)?;
@@ -338,6 +362,9 @@ impl Shard {
                 let a = &mut inode.attr;
                 (a.mode, a.uid, a.gid) = (row.attr.mode, row.attr.uid, row.attr.gid);
                 a.ctime_ns = a.ctime_ns.max(row.attr.ctime_ns);
+                for name in [acl::ACCESS, acl::DEFAULT] {
+                    inode.set_xattr(name, row.xattr(name).cloned());
+                }
                 self.update_entry(&key, inode);
                 Ok(())
             }

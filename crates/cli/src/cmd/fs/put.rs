@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use saker_client::{OpenFlags, SetAttr, SetTime};
+use saker_client::{Caller, OpenFlags, SetAttr, SetTime};
 use saker_types::wire::At;
 use saker_types::{Errno, FileKind, Locator};
 
@@ -144,10 +144,11 @@ fn is_first(entry: &DirEntry, job: &Job, links: &mut Links<(u64, u64), Job>) -> 
 
 /// Makes the directory; one that is there is used.
 fn put_dir(copy: &Copy, local: &Path, at: &At) -> Outcome<Dir> {
-    let (fs, who) = (&copy.session.fs, &copy.session.who);
     let meta = std::fs::metadata(local).about(local.display())?;
     // We must be able to write into it, whatever its mode will be.
-    let mode = FileKind::Directory.bits() | (meta.mode() & 0o777 & !copy.session.umask) | 0o700;
+    let (fs, who) = (&copy.session.fs, &copy.session.who);
+    let who = &Caller { umask: who.umask & 0o077, ..who.clone() };
+    let mode = FileKind::Directory.bits() | (meta.mode() & 0o777) | 0o700;
     let made = fs.block_on(async {
         match fs.mkdir(who, at, mode).await {
             Err(error) if error.errno() == Errno::EEXIST => fs.lookup(who, at).await,
@@ -184,7 +185,7 @@ fn put_special(copy: &Copy, local: &Path, at: &At) -> Outcome {
         return Err(Failure::new(local.display(), "a socket is not copied"));
     }
     let (fs, who) = (&copy.session.fs, &copy.session.who);
-    let made = fs.mknod(who, at, meta.mode() & !copy.session.umask, meta.rdev() as u32);
+    let made = fs.mknod(who, at, meta.mode(), meta.rdev() as u32);
     fs.block_on(made).map(drop).about(local.display())
 }
 
@@ -194,7 +195,7 @@ fn put_file(copy: &Copy, job: &Job) -> Outcome {
     let mut local = File::open(&job.local).about(name())?;
     let meta = local.metadata().about(name())?;
     let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
-    let mode = FileKind::Regular.bits() | (meta.mode() & 0o777 & !copy.session.umask);
+    let mode = FileKind::Regular.bits() | (meta.mode() & 0o777);
     let (file, entry) = fs.block_on(fs.create(who, &job.at, mode, flags)).about(name())?;
     let written = write_all(copy, &mut local, &file, &meta, &name);
     fs.block_on(file.release());
