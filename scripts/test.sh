@@ -106,7 +106,9 @@ stage docs docs
 stage build build
 export SAKER_BIN=$CARGO_TARGET_DIR/debug/saker
 
-stage unit cargo test --workspace --no-fail-fast --exclude saker-sim --exclude saker-xtask
+stage unit cargo test --workspace --no-fail-fast --exclude saker-sim --exclude saker-specs --exclude saker-xtask
+# The protocols as models, explored without gaps.
+stage specs cargo test -p saker-specs
 stage sim-unit cargo test -p saker-sim --lib
 # Roles, network and crashes in one thread, in an order that a seed decides.
 stage simulation simulation

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::core::{Backoff, Core, Fail, all, decode};
 use crate::route::Routes;
-use crate::writer::left_in_chunk;
+use crate::writer::{Piece, left_in_chunk};
 
 /// One attempt at a read or write of a chunk waits this long.
 const ATTEMPT_MAX: Duration = Duration::from_secs(20);
@@ -46,7 +46,7 @@ impl Place {
 }
 
 impl Core {
-    /// Writes bytes of one chunk to all its replicas.
+    /// Writes a piece, which lies in one chunk, to all its replicas.
     ///
     /// # Errors
     /// ESTALE when the file was truncated since `truncate_gen`.
@@ -55,8 +55,10 @@ impl Core {
         id: InodeId,
         truncate_gen: u64,
         place: Place,
-        data: Bytes,
+        piece: Piece,
     ) -> Result<()> {
+        let Piece { data, hole, .. } = piece;
+        let (writer, seq) = self.next_chunk_write();
         let message = ChunkWriteReq {
             id,
             index: place.index,
@@ -65,11 +67,17 @@ impl Core {
             replicas: place.stores.iter().map(|n| u32::from(*n)).collect(),
             sync: false,
             crc: crc32c::crc32c(&data),
+            writer,
+            seq,
+            attempt: 0,
+            hole,
         };
         let deadline = self.deadline();
         let write = |store: &StoreNo| {
-            let to = NodeId::Store(*store);
-            self.call(to, Op::ChunkWrite, &message, data.clone(), ATTEMPT_MAX, deadline)
+            let attempt =
+                |attempt| Bytes::from(ChunkWriteReq { attempt, ..message.clone() }.encode_to_vec());
+            let (to, op) = (NodeId::Store(*store), Op::ChunkWrite);
+            self.call_each(to, op, attempt, data.clone(), ATTEMPT_MAX, deadline)
         };
         if let [only] = place.stores.as_slice() {
             return write(only).await.map(|_| ());

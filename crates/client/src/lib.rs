@@ -34,6 +34,7 @@ mod reader;
 mod request;
 mod route;
 mod session;
+mod sparse;
 mod statfs;
 #[cfg(test)]
 mod tests;
@@ -42,8 +43,8 @@ mod writer;
 mod xattr;
 
 pub use api::{
-    Caller, ClientOptions, ClientStats, ClusterAddr, DirItem, Groups, OpenFlags, Resolved, SetAttr,
-    SetTime, StatFs,
+    Caller, ClientOptions, ClientStats, ClusterAddr, DirItem, Fallocate, Groups, OpenFlags,
+    Resolved, Seek, SetAttr, SetTime, StatFs,
 };
 pub use file::File;
 pub use readdir::DirStream;

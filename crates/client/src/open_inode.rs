@@ -127,6 +127,14 @@ impl State {
         self.writer_is = Some(who.clone());
     }
 
+    /// Clears bytes of a small file whose data is known; where it has none it is clear.
+    pub(crate) fn clear_inline(&mut self, offset: u64, end: u64, who: &Caller) {
+        let end = end.min(self.inline.as_ref().map_or(0, Bytes::len) as u64);
+        if offset < end {
+            self.write_inline(offset, &vec![0; (end - offset) as usize], who);
+        }
+    }
+
     /// The owner has other data than the unsaved bytes were written over: puts them over that.
     /// When the file is chunked now, the unsaved bytes come back, to be written to chunks.
     pub(crate) fn rebase(&mut self, entry: &Entry) -> Vec<(u64, Bytes)> {

@@ -156,6 +156,9 @@ impl Adapter {
             Opcode::Fsync => self.fsync(request),
             Opcode::Release => self.release(request),
             Opcode::Fallocate => self.fallocate(request),
+            Opcode::Lseek => self.lseek(request),
+            Opcode::CopyFileRange => self.copy_file_range(request, false),
+            Opcode::CopyFileRange64 => self.copy_file_range(request, true),
             Opcode::Opendir => self.opendir(request),
             Opcode::Readdir => self.readdir(request, false),
             Opcode::Readdirplus => self.readdir(request, true),
@@ -179,9 +182,6 @@ impl Adapter {
             | Opcode::Setlkw
             | Opcode::Bmap
             | Opcode::Poll
-            | Opcode::Lseek
-            | Opcode::CopyFileRange
-            | Opcode::CopyFileRange64
             | Opcode::SetupMapping
             | Opcode::RemoveMapping => Ok(Reply::error(Errno::ENOSYS)),
         }

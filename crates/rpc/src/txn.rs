@@ -24,6 +24,8 @@ use crate::hub::Hub;
 
 /// How long a participant may take to vote.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Pause after a participant refused a decision (a row that it cannot read).
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Transactions of a driver.
 #[derive(Default)]
@@ -66,7 +68,7 @@ pub trait Driver: 'static {
     fn released(&mut self, txn: TxnId, own: Option<&Key>);
 }
 
-/// A transaction until it is committed or aborted.
+/// A transaction until it is committed or aborted; dropped before, it is aborted.
 pub struct Transaction<D: Driver> {
     driver: Rc<RefCell<D>>,
     hub: Hub,
@@ -74,6 +76,7 @@ pub struct Transaction<D: Driver> {
     /// Entry locked at the driver, in memory only: a crash before the decision aborts anyway.
     own: Option<Key>,
     participants: Vec<NodeId>,
+    ended: bool,
 }
 
 /// Begins a transaction; it is in progress from now on.
@@ -87,7 +90,7 @@ impl<D: Driver> Transaction<D> {
     /// Goes on with one that was begun, and whose own entry, if any, is locked already.
     pub fn new(driver: Rc<RefCell<D>>, id: TxnId, own: Option<Key>) -> Transaction<D> {
         let hub = driver.borrow().hub().clone();
-        Transaction { driver, hub, id, own, participants: Vec::new() }
+        Transaction { driver, hub, id, own, participants: Vec::new(), ended: false }
     }
 
     /// First phase at the owner of what `request.at` is about; a no aborts the transaction.
@@ -183,9 +186,18 @@ impl<D: Driver> Transaction<D> {
     }
 
     fn end(&mut self) {
+        self.ended = true;
         let mut driver = self.driver.borrow_mut();
         driver.ledger().driving.remove(&self.id.number);
         driver.released(self.id, self.own.as_ref());
+    }
+}
+
+impl<D: Driver> Drop for Transaction<D> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.abort();
+        }
     }
 }
 
@@ -197,11 +209,13 @@ pub fn deliver<D: Driver>(driver: &Rc<RefCell<D>>, decision: Decision) {
         let from = driver.borrow().node().to_u32();
         let request = DecideReq { driver: from, number: decision.number, commit: true };
         for to in decision.participants.iter().filter_map(|n| NodeId::from_u32(*n)) {
-            let told = hub.ask_until::<Empty>(to, Op::Decide, 0, &request, Bytes::new()).await;
-            if let Err(e) = told {
-                // Kept: the participant may still ask.
+            // Until then the decision is kept: the participant may ask.
+            while let Err(e) =
+                hub.ask_until::<Empty>(to, Op::Decide, 0, &request, Bytes::new()).await
+            {
                 let number = decision.number;
-                return tracing::error!("{to} cannot apply transaction {number:#x}: {e}");
+                tracing::error!("{to} cannot apply transaction {number:#x}: {e}");
+                hub.sleep(REFUSED_PAUSE).await;
             }
         }
         let mut driver = driver.borrow_mut();
@@ -209,3 +223,6 @@ pub fn deliver<D: Driver>(driver: &Rc<RefCell<D>>, decision: Decision) {
         driver.log(What::DecisionEnd(decision.number));
     });
 }
+
+#[cfg(test)]
+mod tests;

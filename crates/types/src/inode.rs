@@ -170,6 +170,10 @@ pub struct Inode {
     /// Quota root id; 0 inherits.
     #[prost(uint32, tag = "7")]
     pub quota: u32,
+    /// Appends have been given places up to this byte. Those behind the size are on their way, or
+    /// their writers died.
+    #[prost(uint64, tag = "8")]
+    pub append_end: u64,
 }
 
 impl Inode {

@@ -125,6 +125,8 @@ ops! {
     StoreStat = 85 => "store_stat",
     /// [`ChunkListReq`] -> [`ChunkListReply`]: for fsck
     ChunkList = 86 => "chunk_list",
+    /// [`ChunkSeekReq`] -> [`ChunkSeekReply`]: where a file has data on this store
+    ChunkSeek = 87 => "chunk_seek",
 }
 
 impl Op {
@@ -492,7 +494,8 @@ pub struct CloseReply {
     pub conflict: bool,
 }
 
-/// O_APPEND: the owner gives the offset (rule 17).
+/// O_APPEND: the owner gives the offset (rule 17). The size grows when the data is there, which
+/// the writer says with its next append, or by close or fsync.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AppendReq {
     #[prost(message, required, tag = "1")]
@@ -507,6 +510,12 @@ pub struct AppendReq {
     /// The bytes themselves, when they may fit into the row.
     #[prost(bytes = "bytes", tag = "4")]
     pub data: Bytes,
+    /// Largest end of earlier writes that the owner has not heard of, as in [`CloseReq`].
+    #[prost(uint64, tag = "5")]
+    pub size: u64,
+    /// Truncate generation under which they were written.
+    #[prost(uint64, tag = "6")]
+    pub truncate_gen: u64,
 }
 
 /// Answer to append.
@@ -701,7 +710,7 @@ pub struct InvalidateReq {
     /// Directory that must be empty (rule 6); 0: none.
     #[prost(uint64, tag = "2")]
     pub empty_dir: InodeId,
-    /// Directories removed earlier: their totals may be dropped.
+    /// Directories removed long ago, as their last owner says: their totals may be dropped.
     #[prost(uint64, repeated, tag = "3")]
     pub forget: Vec<InodeId>,
 }
@@ -885,7 +894,11 @@ pub struct MapReq {
     pub newer_than: u64,
 }
 
-/// Writes payload into a chunk at an offset.
+/// Writes payload into a chunk at an offset, or makes a hole there.
+///
+/// A request that nobody waits for any more may still be executed, after later writes of the same
+/// bytes. So a write that is sent again says so: the store lets earlier attempts that run end
+/// first, and refuses those that come later.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ChunkWriteReq {
     #[prost(uint64, tag = "1")]
@@ -909,6 +922,19 @@ pub struct ChunkWriteReq {
     /// CRC32C of the payload, checked before it is stored.
     #[prost(fixed32, tag = "7")]
     pub crc: u32,
+    /// Who writes, drawn at random by the client; 0: the shard that owns the inode, whose writes
+    /// are told from late ones by the truncate generation.
+    #[prost(uint64, tag = "8")]
+    pub writer: u64,
+    /// Number of the write at the writer.
+    #[prost(uint64, tag = "9")]
+    pub seq: u64,
+    /// How often it was sent before.
+    #[prost(uint32, tag = "10")]
+    pub attempt: u32,
+    /// Bytes of a hole that is made instead; there is no payload then.
+    #[prost(uint64, tag = "11")]
+    pub hole: u64,
 }
 
 /// Reads a range of a chunk.
@@ -976,6 +1002,15 @@ pub struct StoreStats {
     #[prost(uint64, tag = "5")]
     #[allow(missing_docs)]
     pub segments: u64,
+    /// Number of its disk, the same for all stores that share it; 0: unknown.
+    #[prost(uint64, tag = "6")]
+    pub disk: u64,
+    /// Bytes of the whole disk.
+    #[prost(uint64, tag = "7")]
+    pub disk_bytes: u64,
+    /// Bytes free on the whole disk.
+    #[prost(uint64, tag = "8")]
+    pub disk_free_bytes: u64,
 }
 
 /// Lists chunks in order of (id, index), after the one given.
@@ -1021,4 +1056,26 @@ pub struct ChunkListReply {
     #[prost(bool, tag = "2")]
     #[allow(missing_docs)]
     pub end: bool,
+}
+
+/// Asks where a file has data on a store.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ChunkSeekReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub id: InodeId,
+    /// Byte of the file from which on data is looked for.
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+}
+
+/// The first run of data at or behind the offset, of the chunks that this store has.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ChunkSeekReply {
+    /// First byte of it in the file, at least the offset.
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// First byte behind it, or of the next chunk; 0: there is no data.
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
 }

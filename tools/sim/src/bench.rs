@@ -3,11 +3,12 @@
 //! can crash and start again from its simulated disk at any point; time moves when the test says so.
 //!
 //! A step is flushed at once, so that what a role has said is durable: a crash before a message
-//! is delivered stands for a crash before its effects were flushed. Stores are a list of what
-//! they were asked.
+//! is delivered stands for a crash before its effects were flushed. There is one store, which
+//! never crashes, and a list of what it was asked.
 
 mod check;
 mod client;
+mod store;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -29,7 +30,7 @@ use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, What};
 use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
-use saker_types::wire::{Empty, Op};
+use saker_types::wire::Op;
 use saker_types::{ClusterMap, NodeId};
 
 pub use check::Tree;
@@ -117,8 +118,9 @@ pub struct Bench {
     asked: BTreeMap<u64, NodeId>,
     calls: u64,
     seq: u64,
-    /// What stores were asked, in order.
+    /// What the store was asked, in order.
     pub stored: Vec<(Op, Bytes)>,
+    store: saker_store::StoreService,
 }
 
 impl Bench {
@@ -151,6 +153,7 @@ impl Bench {
             calls: 0,
             seq: 0,
             stored: Vec::new(),
+            store: store::open(),
         };
         let disk = MemDir::new();
         write_map(&disk, &bench.map);
@@ -338,7 +341,7 @@ impl Bench {
             }
             Peer::Node(NodeId::Store(_)) => {
                 self.stored.push((op, frame.body.clone()));
-                let reply = frame.reply(0, Empty {}.encode_to_vec().into(), Bytes::new());
+                let reply = store::answer(&self.store, &frame);
                 self.wire.push(Message {
                     from: to,
                     to: from,
@@ -350,7 +353,7 @@ impl Bench {
             }
             Peer::Node(node) => {
                 let conn = self.conn(from, life);
-                self.step(node, Some(Input::Request { conn, peer: Rc::new(hello()), frame }));
+                self.step(node, Some(Input::Request { conn, peer: Rc::new(hello(from)), frame }));
             }
         }
     }
@@ -407,12 +410,23 @@ impl Bench {
     }
 }
 
-fn hello() -> PeerHello {
+fn hello(from: Peer) -> PeerHello {
+    let (role, node) = match from {
+        Peer::Client => (RoleKind::Tool, saker_rpc::NodeId::NONE),
+        Peer::Node(node) => {
+            let role = match node {
+                NodeId::Coordinator => RoleKind::Coordinator,
+                NodeId::Shard(_) => RoleKind::Shard,
+                NodeId::Store(_) => RoleKind::Store,
+            };
+            (role, saker_rpc::NodeId(node.to_u32()))
+        }
+    };
     PeerHello {
         protocol: 1,
         cluster: Some(UUID),
-        role: RoleKind::Tool,
-        node: saker_rpc::NodeId::NONE,
+        role,
+        node,
         session: 0,
         epoch: 0,
         features: 0,

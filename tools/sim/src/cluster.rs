@@ -148,6 +148,16 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("no client: {error}"))
     }
 
+    /// Mounts the cluster once more.
+    pub fn second_mount(&self) -> SecondMount {
+        let point = self.scratch().join("other");
+        std::fs::create_dir(&point).expect("the scratch directory can be written");
+        let mut mount = Command::new(binary());
+        let status = mount.arg("mount").arg(self.dir()).arg(&point).status();
+        assert!(status.is_ok_and(|status| status.success()), "no second mount");
+        SecondMount(point)
+    }
+
     /// Runs `saker ARGS --cluster DIR`.
     pub fn saker(&self, args: &[&str]) -> Output {
         let mut command = Command::new(binary());
@@ -242,6 +252,22 @@ impl Cluster {
             let tail = &lines[lines.len().saturating_sub(15)..];
             eprintln!("--- {}\n{}", name.display(), tail.join("\n"));
         }
+    }
+}
+
+/// Another mount of a cluster, taken away when dropped; drop it before the cluster.
+pub struct SecondMount(PathBuf);
+
+impl SecondMount {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for SecondMount {
+    fn drop(&mut self) {
+        let _ = Command::new(binary()).arg("umount").arg(&self.0).status();
     }
 }
 

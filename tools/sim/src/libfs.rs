@@ -247,6 +247,7 @@ impl LibFs {
             append: how.append,
             truncate: how.truncate,
             exclusive: how.exclusive,
+            execute: false,
         };
         let (file, _) = fs.block_on(async {
             let at = self.place(fs, who, at, !how.exclusive).await?;

@@ -8,8 +8,14 @@ use saker_client::{OpenFlags, SetAttr};
 use saker_types::wire::At;
 use saker_types::{Errno, FileKind, Locator};
 
-const RW: OpenFlags =
-    OpenFlags { read: true, write: true, append: false, truncate: false, exclusive: false };
+const RW: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    exclusive: false,
+    execute: false,
+};
 
 #[test]
 fn a_tree_is_made_listed_moved_and_removed() {

@@ -11,8 +11,14 @@ use saker_sim::cluster::{Cluster, Shape};
 use saker_types::Locator;
 use saker_types::wire::At;
 
-const EXCLUSIVE: OpenFlags =
-    OpenFlags { read: true, write: true, append: false, truncate: false, exclusive: true };
+const EXCLUSIVE: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    exclusive: true,
+    execute: false,
+};
 
 fn path(text: &str) -> At {
     let names = text.split('/').filter(|name| !name.is_empty());

@@ -69,12 +69,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     }
     let invalidated = invalidate(h, &[&taken.loc, &vote.loc], replaced).await;
     invalidated.map_err(|e| txn.refuse(e))?;
-    txn.commit(|state| {
-        if replaced != 0 {
-            state.removed(replaced);
-        }
-        Ok(reply.encode_to_vec().into())
-    })
+    txn.commit(|_| Ok(reply.encode_to_vec().into()))
 }
 
 pub(super) fn moved(mut row: Inode, now_ns: i64) -> Inode {

@@ -27,8 +27,5 @@ pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
         txn.abort();
         return Err(e);
     }
-    txn.commit(|state| {
-        state.removed(vote.loc.id);
-        Ok(Empty {}.encode_to_vec().into())
-    })
+    txn.commit(|_| Ok(Empty {}.encode_to_vec().into()))
 }

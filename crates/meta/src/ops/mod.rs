@@ -11,6 +11,7 @@ mod readdir;
 pub(crate) mod rename;
 mod scan;
 pub(crate) mod setattr;
+mod store_job;
 mod tmpfile;
 pub(crate) mod truncate;
 pub(crate) mod unlink;

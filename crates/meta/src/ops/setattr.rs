@@ -18,12 +18,12 @@ impl Shard {
     pub(crate) fn setattr(&mut self, rq: &Rq, msg: &SetattrReq) -> Step<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         let is_dir = found.inode.attr.is_dir();
-        if is_dir && changes_replicas(&found.inode.attr, msg) {
-            return Err(Error::of_class(Class::UseCoordinator, Errno::EISDIR).into());
-        }
         let mut inode = (*found.inode).clone();
         let now = self.wall_ns();
         apply_access(&mut inode, msg, now)?;
+        if is_dir && replicated(&inode.attr) != replicated(&found.inode.attr) {
+            return Err(Error::of_class(Class::UseCoordinator, Errno::EISDIR).into());
+        }
         let sets_times = apply_times(&mut inode, msg, now)?;
         let entry = self.entry_of(&msg.at, &found);
         if is_dir && matches!(found.spot, Spot::Entry(_)) {
@@ -111,11 +111,10 @@ fn seen(vector: &[saker_types::wire::Totals]) -> Vec<SeenVersion> {
     versions.map(|(i, t)| SeenVersion { shard: i as u32, version: t.version }).collect()
 }
 
-/// Would it change what namespace replicas hold?
-fn changes_replicas(a: &Attr, msg: &SetattrReq) -> bool {
-    msg.mode.is_some_and(|mode| mode & 0o7777 != a.mode & 0o7777)
-        || msg.uid.is_some_and(|uid| uid != a.uid)
-        || msg.gid.is_some_and(|gid| gid != a.gid)
+/// What namespace replicas hold of a directory. It is compared after the change: a mode that is
+/// asked for as it is may lose its set-group-id bit on the way.
+fn replicated(a: &Attr) -> (u32, u32, u32) {
+    (a.mode, a.uid, a.gid)
 }
 
 /// chmod(2) and chown(2): checks, and changes mode, owner and ctime.

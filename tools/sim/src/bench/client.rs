@@ -56,8 +56,19 @@ impl Bench {
 
     /// Puts a request on the wire; the number of the call.
     pub fn ask(&mut self, op: Op, to: NodeId, body: &impl prost::Message) -> u64 {
+        self.ask_with(op, to, body, Bytes::new())
+    }
+
+    /// The same with a payload.
+    pub fn ask_with(
+        &mut self,
+        op: Op,
+        to: NodeId,
+        body: &impl prost::Message,
+        payload: Bytes,
+    ) -> u64 {
         self.calls += 1;
-        let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
+        let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), payload);
         let frame = Frame { call: self.calls, ..frame };
         self.asked.insert(self.calls, to);
         let (from, to) = (Peer::Client, Peer::Node(to));
