@@ -36,6 +36,7 @@ mod route;
 mod session;
 mod sparse;
 mod statfs;
+mod suspects;
 #[cfg(test)]
 mod tests;
 mod write_out;

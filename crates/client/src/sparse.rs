@@ -9,10 +9,11 @@ use prost::Message;
 use saker_runtime::time;
 use saker_types::limits::FILE_BYTES_MAX;
 use saker_types::wire::{ChunkSeekReply, ChunkSeekReq, Op};
-use saker_types::{Errno, InodeId, NodeId, Result};
+use saker_types::{Class, Errno, InodeId, NodeId, Result, StoreNo};
 
 use crate::core::{Backoff, Core, Fail, decode};
 use crate::file::Handle;
+use crate::route::Routes;
 use crate::{Fallocate, File, Seek};
 
 /// A store is asked where data is for this long before it counts as silent.
@@ -102,6 +103,7 @@ impl Core {
                     s.pending = writer.range();
                     s.epoch += 1;
                     s.written_end = s.written_end.max(end);
+                    s.unreported.1 += end.saturating_sub(offset);
                     s.writer_is = Some(handle.who.clone());
                 } else {
                     s.clear_inline(offset, end, &handle.who);
@@ -169,32 +171,53 @@ impl Core {
         let mut backoff = Backoff::until(self.deadline());
         loop {
             let routes = self.routes();
-            let (trace, until) = (self.trace(), time::now() + SEEK_ATTEMPT_MAX);
-            let ask = |n: usize| {
-                let (to, body) = (NodeId::Store(n as u16), body.clone());
-                self.send(&routes, to, Op::ChunkSeek, trace, body, Bytes::new(), until)
-            };
-            let mut runs = Vec::new();
-            let mut failures = Vec::new();
-            for (n, reply) in
-                join_all((0..routes.map.stores.len()).map(ask)).await.into_iter().enumerate()
-            {
-                match reply {
-                    Ok(reply) => runs.push(decode::<ChunkSeekReply>(Op::ChunkSeek, reply.body)?),
-                    Err(fail) => failures.push((NodeId::Store(n as u16), fail)),
-                }
-            }
-            if failures.len() < routes.map.replicas.max(1) as usize {
+            let stores = 0..routes.map.stores.len() as StoreNo;
+            let copies = routes.map.replicas.max(1) as usize;
+            let now = time::now();
+            let (silent, asked): (Vec<_>, Vec<_>) =
+                stores.clone().partition(|store| self.suspects.has(*store, now));
+            let asked = if silent.len() < copies { asked } else { stores.collect() };
+            let (runs, failures) = self.runs_of(&routes, asked, &body).await?;
+            let missing = routes.map.stores.len() - runs.len();
+            if missing < copies {
                 let runs = runs.into_iter().filter(|run| run.end > run.start);
                 return Ok(runs.map(|run| (run.start, run.end)).min());
             }
-            let Some((to, fail)) = failures.pop() else { continue };
+            let Some((to, fail)) = failures.into_iter().next() else { continue };
             if let Fail::Answer(error) = &fail
-                && error.is(saker_types::Class::Final)
+                && error.is(Class::Final)
             {
                 return Err(error.clone());
             }
             self.pause(&mut backoff, to, Op::ChunkSeek, &routes, &fail).await?;
         }
+    }
+
+    /// What these stores answer, and why the others do not.
+    async fn runs_of(
+        &self,
+        routes: &Routes,
+        stores: Vec<StoreNo>,
+        body: &Bytes,
+    ) -> Result<(Vec<ChunkSeekReply>, Vec<(NodeId, Fail)>)> {
+        let (trace, until) = (self.trace(), time::now() + SEEK_ATTEMPT_MAX);
+        let ask = |store: &StoreNo| {
+            let (to, body) = (NodeId::Store(*store), body.clone());
+            self.send(routes, to, Op::ChunkSeek, trace, body, Bytes::new(), until)
+        };
+        let answers = join_all(stores.iter().map(ask)).await;
+        let (mut runs, mut failures) = (Vec::new(), Vec::new());
+        for (store, answer) in stores.into_iter().zip(answers) {
+            match answer {
+                Ok(reply) => runs.push(decode::<ChunkSeekReply>(Op::ChunkSeek, reply.body)?),
+                Err(fail) => {
+                    if let Fail::Call(_) = &fail {
+                        self.suspects.add(store, time::now());
+                    }
+                    failures.push((NodeId::Store(store), fail));
+                }
+            }
+        }
+        Ok((runs, failures))
     }
 }

@@ -134,7 +134,7 @@ messages! {
     Fetch(FetchReq): Fetch;
     Collect(CollectReq): Collect;
     Invalidate(InvalidateReq): Invalidate;
-    Prepare(PrepareReq): Prepare;
+    Prepare(Box<PrepareReq>): Prepare;
     Decide(DecideReq): Decide;
     Outcome(OutcomeReq): Outcome;
     Scan(ScanReq): Scan;

@@ -133,14 +133,16 @@ impl Shard {
     /// A new entry, in place of none.
     pub(crate) fn insert_entry(&mut self, key: &Key, inode: Inode) -> Step<()> {
         let subdir = u64::from(inode.attr.is_dir());
+        // The only step that can fail is the first.
+        self.change_totals(key.pid, |t| {
+            t.entries += 1;
+            t.subdirs += subdir;
+        })?;
         if inode.home_slot.is_none() {
             self.count_inodes(1);
         }
         self.put_inode(entry_key(key), inode);
-        self.change_totals(key.pid, |t| {
-            t.entries += 1;
-            t.subdirs += subdir;
-        })
+        Ok(())
     }
 
     /// New content of an entry's row.
@@ -151,16 +153,18 @@ impl Shard {
     /// The entry goes; what becomes of the inode is the caller's.
     pub(crate) fn remove_entry(&mut self, key: &Key, inode: &Inode) -> Step<()> {
         let subdir = u64::from(inode.attr.is_dir());
+        // The only step that can fail is the first.
+        self.change_totals(key.pid, |t| {
+            t.entries = t.entries.saturating_sub(1);
+            t.subdirs = t.subdirs.saturating_sub(subdir);
+        })?;
         if inode.home_slot.is_none() {
             self.count_inodes(-1);
         }
         let raw = entry_key(key);
         self.inodes.remove(&raw);
         self.delete(raw);
-        self.change_totals(key.pid, |t| {
-            t.entries = t.entries.saturating_sub(1);
-            t.subdirs = t.subdirs.saturating_sub(subdir);
-        })
+        Ok(())
     }
 
     pub(crate) fn count_inodes(&mut self, by: i64) {

@@ -109,9 +109,25 @@ pub struct Attr {
     /// Data may be in chunks on stores; else it is inline and zeros.
     #[prost(bool, tag = "14")]
     pub chunked: bool,
+    /// Bytes of the size that were never written or were cleared; about, for a file in chunks.
+    #[prost(uint64, tag = "15")]
+    pub hole_bytes: u64,
 }
 
 impl Attr {
+    /// Bytes that take space: exact for a file in its row, else about, and never 0 for one that
+    /// may have data (programs take that for a file without any).
+    pub fn stored_bytes(&self) -> u64 {
+        let stored = self.size.saturating_sub(self.hole_bytes);
+        if self.chunked && self.size > 0 { stored.max(1) } else { stored }
+    }
+
+    /// A file of so many bytes, of which so many are stored.
+    pub fn set_size(&mut self, size: u64, stored_bytes: u64) {
+        self.size = size;
+        self.hole_bytes = size.saturating_sub(stored_bytes);
+    }
+
     /// Kind of the inode. A row with an unknown type is corrupt and was refused when it was read.
     pub fn kind(&self) -> FileKind {
         FileKind::of_mode(self.mode).unwrap_or(FileKind::Regular)

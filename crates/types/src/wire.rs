@@ -480,6 +480,12 @@ pub struct CloseReq {
     /// Data version that `inline` is built on.
     #[prost(uint64, tag = "6")]
     pub base_version: u64,
+    /// Bytes written to chunks since the last report, for the count of bytes stored.
+    #[prost(uint64, tag = "7")]
+    pub written_bytes: u64,
+    /// Bytes cleared in chunks since the last report.
+    #[prost(uint64, tag = "8")]
+    pub cleared_bytes: u64,
 }
 
 /// Answer to close and fsync.

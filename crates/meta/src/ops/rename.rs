@@ -112,6 +112,8 @@ impl Shard {
                 self.attr_free(there.attr.id)?;
             }
         }
+        self.hold_totals(key.pid)?;
+        self.hold_totals(to.pid)?;
         self.take_entry(key, row, &loc)?;
         self.replace_entry(&to, there.as_deref(), moved(row, self.wall_ns()))?;
         if let Some(there) = there.filter(|there| there.home_slot.is_some()) {
