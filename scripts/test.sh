@@ -77,7 +77,8 @@ client() {
 }
 
 simulation() {
-    cargo test -p saker-sim --test namespace --test namespace_random
+    cargo test -p saker-sim --test namespace --test namespace_random --test file_data \
+        --test protocol --test exchange --test acl --test gone --test links
 }
 
 metrics() {
@@ -136,11 +137,17 @@ stage client client
 stage property sim property
 stage balance sim balance
 stage garbage sim garbage
+stage replicas sim replicas
+# Of one file; through the library, and where there are mounts through those.
+stage fsx sim fsx
 stage metrics metrics
 if [[ $able == yes ]]; then
     stage mount sim mount_vs_local
+    stage posix sim posix
     stage crash sim crash
     stage semantics sim semantics
+    stage two-mounts sim two_mounts
+    stage stress sim stress
     stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"
     stage workloads "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"
 fi

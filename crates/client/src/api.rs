@@ -62,7 +62,7 @@ impl ClusterAddr {
     }
 }
 
-/// Who asks. The umask is the caller's business.
+/// Who asks.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// File-system user id.
@@ -71,6 +71,8 @@ pub struct Caller {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Groups,
+    /// Permission bits that what it makes does not get, unless the directory has a default ACL.
+    pub umask: u32,
 }
 
 /// Supplementary groups, or where to read them when a decision depends on them.
@@ -85,7 +87,7 @@ pub enum Groups {
 impl Caller {
     /// The superuser.
     pub fn root() -> Caller {
-        Caller { uid: 0, gid: 0, groups: Groups::Known(Arc::from([])) }
+        Caller { uid: 0, gid: 0, groups: Groups::Known(Arc::from([])), umask: 0 }
     }
 
     /// What is known without reading groups.

@@ -126,7 +126,9 @@ impl Core {
         let mut bad_rounds = 0;
         loop {
             let routes = self.routes();
-            let place = Place::of(&routes, id, offset)?;
+            let mut place = Place::of(&routes, id, offset)?;
+            let now = time::now();
+            place.stores.sort_by_key(|store| self.suspects.has(*store, now));
             let message =
                 ChunkReadReq { id, index: place.index, offset: place.within, len: len as u64 };
             let body = Bytes::from(message.encode_to_vec());
@@ -143,7 +145,12 @@ impl Core {
                         Ok(data) => return Ok(data),
                         Err(error) => Fail::Answer(error),
                     },
-                    Err(fail) => fail,
+                    Err(fail) => {
+                        if let Fail::Call(_) = &fail {
+                            self.suspects.add(*store, time::now());
+                        }
+                        fail
+                    }
                 };
                 tracing::debug!(trace, id, offset, %to, "chunk_read: {fail}");
                 all_bad &= matches!(&fail, Fail::Answer(e) if !retryable(e));

@@ -20,6 +20,7 @@ use crate::open_inode::Inodes;
 use crate::route::{self, Routes};
 use crate::session::{Session, Sessions};
 use crate::statfs::StatCache;
+use crate::suspects::Suspects;
 use crate::{ClientOptions, ClientStats};
 
 /// One attempt at a metadata request waits this long; a request that the node has parked is
@@ -46,6 +47,7 @@ pub(crate) struct Core {
     /// Trace ids are a random start and a count, mixed.
     trace_seed: u64,
     traces: AtomicU64,
+    pub(crate) suspects: Suspects,
     /// Chunk writes are known by this number and a count.
     chunk_writer: u64,
     chunk_writes: AtomicU64,
@@ -121,6 +123,7 @@ impl Core {
             retries,
             trace_seed: saker_runtime::rand::u64(),
             traces: AtomicU64::new(0),
+            suspects: Suspects::default(),
             chunk_writer: saker_runtime::rand::u64().max(1),
             chunk_writes: AtomicU64::new(0),
         }))

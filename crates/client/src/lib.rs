@@ -37,6 +37,7 @@ mod route;
 mod session;
 mod sparse;
 mod statfs;
+mod suspects;
 #[cfg(test)]
 mod tests;
 mod write_out;

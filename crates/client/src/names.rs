@@ -64,7 +64,7 @@ impl Fs {
         let mut request = setattr_request(at, change);
         let inode = self.core().inode_at(who, at).await?;
         let Some(inode) = inode else {
-            let entry = self.core().ask(who, Op::Setattr, To::Owner, &mut request).await?;
+            let entry = self.core().setattr(who, &mut request).await?;
             self.core().learn(&entry);
             return Ok(entry);
         };
@@ -81,8 +81,7 @@ impl Fs {
         Ok(entry)
     }
 
-    /// Makes a regular file, or opens the one that is there; `mode` holds permission bits, umask
-    /// applied.
+    /// Makes a regular file, or opens the one that is there; `mode` holds permission bits.
     pub async fn create(
         &self,
         who: &Caller,
@@ -97,9 +96,34 @@ impl Fs {
             exclusive: flags.exclusive,
             access: flags.access(),
             truncate: flags.truncate,
+            umask: who.umask,
             ..CreateReq::default()
         };
         let entry: Entry = self.core().ask(who, Op::Create, To::Owner, &mut request).await?;
+        Ok(self.core().opened(who, entry, flags).await)
+    }
+
+    /// Makes a regular file without a name in a directory and opens it (O_TMPFILE). It ends with its
+    /// last handle, unless [`Fs::link`] gives it a name; `flags.exclusive` forbids that.
+    pub async fn tmpfile(
+        &self,
+        who: &Caller,
+        dir: &At,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(File, Entry)> {
+        // Chooses the shard, and is not seen by anybody.
+        let name = format!(".nameless-{:016x}", saker_runtime::rand::u64());
+        let mut request = CreateReq {
+            at: dir.clone(),
+            mode: FileKind::Regular.bits() | (mode & 0o7777),
+            exclusive: flags.exclusive,
+            umask: who.umask,
+            ..CreateReq::default()
+        };
+        request.at.path.push(name.into());
+        check_place(&request.at)?;
+        let entry: Entry = self.core().ask(who, Op::Tmpfile, To::Owner, &mut request).await?;
         Ok(self.core().opened(who, entry, flags).await)
     }
 
@@ -116,14 +140,14 @@ impl Fs {
         Ok(self.core().opened(who, entry, flags).await)
     }
 
-    /// Makes a directory; `mode` holds permission bits, umask applied.
+    /// Makes a directory; `mode` holds permission bits.
     pub async fn mkdir(&self, who: &Caller, at: &At, mode: u32) -> Result<Entry> {
         let mode = FileKind::Directory.bits() | (mode & 0o7777);
         self.make(who, Op::Mkdir, CreateReq { at: at.clone(), mode, ..CreateReq::default() }).await
     }
 
     /// Makes a FIFO, socket, device, or a regular file without opening it; `mode` holds type and
-    /// permission bits, umask applied.
+    /// permission bits.
     pub async fn mknod(&self, who: &Caller, at: &At, mode: u32, rdev: u32) -> Result<Entry> {
         let request = CreateReq { at: at.clone(), mode, rdev, ..CreateReq::default() };
         self.make(who, Op::Mknod, request).await
@@ -143,6 +167,7 @@ impl Fs {
     async fn make(&self, who: &Caller, op: Op, mut request: CreateReq) -> Result<Entry> {
         check_place(&request.at)?;
         request.exclusive = true;
+        request.umask = who.umask;
         self.core().ask(who, op, To::Owner, &mut request).await
     }
 
@@ -243,6 +268,21 @@ impl Core {
                 s.adopt(entry, None);
             });
         }
+    }
+
+    /// Changes attributes at the owner. Of a directory the coordinator changes what replicas hold;
+    /// times that come with that are a second change, at the owner.
+    async fn setattr(&self, who: &Caller, request: &mut SetattrReq) -> Result<Entry> {
+        if !request.changes_access() || !request.sets_times() {
+            return self.ask(who, Op::Setattr, To::Owner, request).await;
+        }
+        match self.ask(who, Op::Setattr, To::OwnerOnly, request).await {
+            Err(error) if error.is(Class::UseCoordinator) => {}
+            other => return other,
+        }
+        let mut times = SetattrReq { mode: None, uid: None, gid: None, ..request.clone() };
+        let _: Entry = self.ask(who, Op::Setattr, To::Owner, request).await?;
+        self.ask(who, Op::Setattr, To::Owner, &mut times).await
     }
 
     /// The open inode at a place. A path is looked up for it only while something is dirty.

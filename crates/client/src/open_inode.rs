@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(crate) unsaved: Ranges,
     /// End of the largest write to chunks that the owner has not heard of; 0: none.
     pub(crate) written_end: u64,
+    /// Bytes written to chunks, and cleared in them, that the owner has not heard of.
+    pub(crate) unreported: (u64, u64),
     /// Range of the file that covers all data which stores have not accepted yet.
     pub(crate) pending: Option<Range<u64>>,
     /// Who wrote last.
@@ -108,6 +110,7 @@ impl State {
     pub(crate) fn discard(&mut self) {
         self.unsaved.clear();
         self.written_end = 0;
+        self.unreported = (0, 0);
         self.pending = None;
         self.inline = None;
         self.epoch += 1;
@@ -246,6 +249,7 @@ impl Inodes {
             inline,
             unsaved: Ranges::default(),
             written_end: 0,
+            unreported: (0, 0),
             pending: None,
             writer_is: None,
             epoch: 0,

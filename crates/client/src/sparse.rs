@@ -9,16 +9,26 @@ use prost::Message;
 use saker_runtime::time;
 use saker_types::limits::FILE_BYTES_MAX;
 use saker_types::wire::{ChunkSeekReply, ChunkSeekReq, Op};
-use saker_types::{Errno, InodeId, NodeId, Result};
+use saker_types::{Class, Errno, InodeId, NodeId, Result, StoreNo};
 
 use crate::core::{Backoff, Core, Fail, decode};
 use crate::file::Handle;
+use crate::route::Routes;
 use crate::{Fallocate, File, Seek};
 
 /// A store is asked where data is for this long before it counts as silent.
 const SEEK_ATTEMPT_MAX: Duration = Duration::from_secs(5);
 /// Bytes that a copy reads and writes at a time.
 const COPY_BYTES: u64 = 1 << 20;
+
+/// Data and holes are told in units of this, as by other file systems: programs would gain
+/// nothing by smaller ones.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A run, made larger to whole blocks.
+fn in_blocks(start: u64, end: u64) -> (u64, u64) {
+    (start - start % BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES))
+}
 
 impl File {
     /// fallocate(2). Space is not reserved: what is asked for is refused when it is not there
@@ -34,8 +44,8 @@ impl File {
         handle.core.fallocate(handle, how, offset, len).await
     }
 
-    /// lseek(2) for data or a hole. What is behind the last data is a hole; data that is written
-    /// but zero is data.
+    /// lseek(2) for data or a hole, in blocks of 4 KiB. What is behind the last data is a hole;
+    /// data that is written but zero is data.
     ///
     /// # Errors
     /// ENXIO when `offset` is not before the end, or no data is behind it; EIO when stores that
@@ -102,6 +112,7 @@ impl Core {
                     s.pending = writer.range();
                     s.epoch += 1;
                     s.written_end = s.written_end.max(end);
+                    s.unreported.1 += end.saturating_sub(offset);
                     s.writer_is = Some(handle.who.clone());
                 } else {
                     s.clear_inline(offset, end, &handle.who);
@@ -137,7 +148,7 @@ impl Core {
             return Err(Errno::ENXIO.into());
         }
         let (start, end) = match inline {
-            Some(end) if offset < end => (offset, end),
+            Some(end) if offset < in_blocks(0, end).1 => (offset, in_blocks(0, end).1),
             Some(_) => (size, size),
             None => self.next_data(inode.id, offset, want).await?.unwrap_or((size, size)),
         };
@@ -149,15 +160,20 @@ impl Core {
         }
     }
 
-    /// The first run of data at or behind `offset`, as far as its end is wanted.
+    /// The first run of blocks with data at or behind `offset`, as far as its end is wanted.
     async fn next_data(&self, id: InodeId, offset: u64, want: Seek) -> Result<Option<(u64, u64)>> {
-        let Some((start, mut end)) = self.first_run(id, offset).await? else { return Ok(None) };
-        if want == Seek::Hole && start == offset {
-            while let Some((next, next_end)) = self.first_run(id, end).await?
-                && next == end
-            {
-                end = next_end;
+        let Some((start, end)) = self.first_run(id, offset).await? else { return Ok(None) };
+        let (start, mut end) = in_blocks(start, end);
+        let start = start.max(offset);
+        if want == Seek::Data || start > offset {
+            return Ok(Some((start, end)));
+        }
+        while let Some((next, next_end)) = self.first_run(id, end).await? {
+            let (next, next_end) = in_blocks(next, next_end);
+            if next > end {
+                break;
             }
+            end = next_end;
         }
         Ok(Some((start, end)))
     }
@@ -169,32 +185,53 @@ impl Core {
         let mut backoff = Backoff::until(self.deadline());
         loop {
             let routes = self.routes();
-            let (trace, until) = (self.trace(), time::now() + SEEK_ATTEMPT_MAX);
-            let ask = |n: usize| {
-                let (to, body) = (NodeId::Store(n as u16), body.clone());
-                self.send(&routes, to, Op::ChunkSeek, trace, body, Bytes::new(), until)
-            };
-            let mut runs = Vec::new();
-            let mut failures = Vec::new();
-            for (n, reply) in
-                join_all((0..routes.map.stores.len()).map(ask)).await.into_iter().enumerate()
-            {
-                match reply {
-                    Ok(reply) => runs.push(decode::<ChunkSeekReply>(Op::ChunkSeek, reply.body)?),
-                    Err(fail) => failures.push((NodeId::Store(n as u16), fail)),
-                }
-            }
-            if failures.len() < routes.map.replicas.max(1) as usize {
+            let stores = 0..routes.map.stores.len() as StoreNo;
+            let copies = routes.map.replicas.max(1) as usize;
+            let now = time::now();
+            let (silent, asked): (Vec<_>, Vec<_>) =
+                stores.clone().partition(|store| self.suspects.has(*store, now));
+            let asked = if silent.len() < copies { asked } else { stores.collect() };
+            let (runs, failures) = self.runs_of(&routes, asked, &body).await?;
+            let missing = routes.map.stores.len() - runs.len();
+            if missing < copies {
                 let runs = runs.into_iter().filter(|run| run.end > run.start);
                 return Ok(runs.map(|run| (run.start, run.end)).min());
             }
-            let Some((to, fail)) = failures.pop() else { continue };
+            let Some((to, fail)) = failures.into_iter().next() else { continue };
             if let Fail::Answer(error) = &fail
-                && error.is(saker_types::Class::Final)
+                && error.is(Class::Final)
             {
                 return Err(error.clone());
             }
             self.pause(&mut backoff, to, Op::ChunkSeek, &routes, &fail).await?;
         }
+    }
+
+    /// What these stores answer, and why the others do not.
+    async fn runs_of(
+        &self,
+        routes: &Routes,
+        stores: Vec<StoreNo>,
+        body: &Bytes,
+    ) -> Result<(Vec<ChunkSeekReply>, Vec<(NodeId, Fail)>)> {
+        let (trace, until) = (self.trace(), time::now() + SEEK_ATTEMPT_MAX);
+        let ask = |store: &StoreNo| {
+            let (to, body) = (NodeId::Store(*store), body.clone());
+            self.send(routes, to, Op::ChunkSeek, trace, body, Bytes::new(), until)
+        };
+        let answers = join_all(stores.iter().map(ask)).await;
+        let (mut runs, mut failures) = (Vec::new(), Vec::new());
+        for (store, answer) in stores.into_iter().zip(answers) {
+            match answer {
+                Ok(reply) => runs.push(decode::<ChunkSeekReply>(Op::ChunkSeek, reply.body)?),
+                Err(fail) => {
+                    if let Fail::Call(_) = &fail {
+                        self.suspects.add(store, time::now());
+                    }
+                    failures.push((NodeId::Store(store), fail));
+                }
+            }
+        }
+        Ok((runs, failures))
     }
 }

@@ -93,6 +93,7 @@ impl Core {
             inode.with(|s| {
                 s.attr.size = s.attr.size.max(offset);
                 s.written_end = s.written_end.max(offset);
+                s.unreported.0 += taken as u64;
                 s.pending = writer.range();
                 s.epoch += 1;
                 if s.writer_is.is_none() {
@@ -212,7 +213,7 @@ impl Core {
             let pieces = s.take_unsaved();
             let end = pieces.last().map_or(0, |(offset, data)| offset + data.len() as u64);
             s.written_end = s.written_end.max(end);
-            queue_all(writer, pieces);
+            s.unreported.0 += queue_all(writer, pieces);
             // Known before the entry is, whose generation is newer than what was accepted.
             s.pending = writer.range();
             s.adopt(&entry, None);
@@ -317,6 +318,8 @@ impl Core {
                     truncate_gen: s.attr.truncate_gen,
                     inline,
                     base_version: s.attr.data_version,
+                    written_bytes: s.unreported.0,
+                    cleared_bytes: s.unreported.1,
                     ctx: Ctx::default(),
                 })
             });
@@ -327,6 +330,7 @@ impl Core {
                 inode.with(|s| {
                     s.unsaved.clear();
                     s.written_end = 0;
+                    s.unreported = (0, 0);
                     s.writer_is = None;
                     let inline = request.inline.as_ref().and(s.inline.clone());
                     s.adopt(&reply.entry, inline);
@@ -337,7 +341,7 @@ impl Core {
                 let pieces = s.rebase(&reply.entry);
                 let Some((offset, data)) = pieces.last() else { return false };
                 s.written_end = offset + data.len() as u64;
-                queue_all(writer, pieces);
+                s.unreported.0 += queue_all(writer, pieces);
                 s.pending = writer.range();
                 true
             });
@@ -387,10 +391,13 @@ fn writer_of(inode: &OpenInode) -> Caller {
     inode.with(|s| s.writer_is.clone()).unwrap_or_else(Caller::root)
 }
 
-fn queue_all(writer: &mut Writer, pieces: Vec<(u64, Bytes)>) {
+/// Queues pieces; how many bytes they have.
+fn queue_all(writer: &mut Writer, pieces: Vec<(u64, Bytes)>) -> u64 {
+    let bytes = pieces.iter().map(|(_, data)| data.len() as u64).sum();
     for (offset, data) in pieces {
         writer.put_all(offset, data);
     }
+    bytes
 }
 
 /// Did it fail only because it took too long?

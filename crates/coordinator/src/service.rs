@@ -14,7 +14,9 @@ use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
 use saker_rpc::txn::Driver;
 use saker_runtime::time::Time;
 use saker_types::change::What;
-use saker_types::wire::{Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq};
+use saker_types::wire::{
+    Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq, XattrReq,
+};
 use saker_types::{Errno, Error, NodeId};
 
 use crate::ops;
@@ -64,6 +66,16 @@ impl Worker {
                     msg.ctx.clone(),
                     move |h| async move { ops::setattr(&h, &msg).await },
                 )
+            }
+            Op::Setxattr | Op::Removexattr => {
+                let msg: XattrReq = decode(body)?;
+                if !saker_types::acl::is_acl(&msg.name) {
+                    return Err(Errno::EOPNOTSUPP.into());
+                }
+                let value = if from.op == Op::Setxattr { msg.value.clone() } else { Bytes::new() };
+                self.mutate(from, msg.ctx.clone(), move |h| async move {
+                    ops::setxattr(&h, &msg, value).await
+                })
             }
             Op::Rename => {
                 let msg: RenameReq = decode(body)?;

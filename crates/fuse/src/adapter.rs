@@ -150,6 +150,7 @@ impl Adapter {
             Opcode::Mknod => self.mknod(request),
             Opcode::Mkdir => self.mkdir(request),
             Opcode::Create => self.create(request),
+            Opcode::Tmpfile => self.tmpfile(request),
             Opcode::Unlink => self.unlink(request),
             Opcode::Rmdir => self.rmdir(request),
             Opcode::Rename => self.rename(request),
@@ -177,13 +178,12 @@ impl Adapter {
             Opcode::Statfs => self.statfs(request),
             Opcode::Syncfs => self.syncfs(request),
             Opcode::Destroy => Ok(Reply::done()),
-            // Of use to who waits for a lock only: any other request cannot be taken back once it may have reached a server, and the
-            // kernel interrupts at any signal, also where programs expect no EINTR. The client's
-            // deadline bounds the wait.
+            // Of use to who waits for a lock only: any other request cannot be taken back once
+            // it may have reached a server, and the kernel interrupts at any signal, also where
+            // programs expect no EINTR. The client's deadline bounds the wait.
             Opcode::Interrupt => self.interrupt(request),
             Opcode::NotifyReply => Ok(Reply::none()),
             Opcode::Ioctl => Ok(Reply::error(ENOTTY)),
-            Opcode::Tmpfile => Ok(Reply::error(Errno::EOPNOTSUPP)),
             Opcode::Getlk => self.getlk(request),
             Opcode::Setlk => self.setlk(request, false),
             Opcode::Setlkw => self.setlk(request, true),

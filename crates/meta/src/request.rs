@@ -120,7 +120,7 @@ macro_rules! messages {
 messages! {
     Entry(EntryReq): Lookup | Getattr | Readlink | Spill;
     Setattr(SetattrReq): Setattr;
-    Create(CreateReq): Create | Mkdir | Symlink | Mknod;
+    Create(CreateReq): Create | Mkdir | Symlink | Mknod | Tmpfile;
     Open(OpenReq): Open;
     Remove(RemoveReq): Unlink;
     Rename(RenameReq): Rename;
@@ -138,7 +138,7 @@ messages! {
     Fetch(FetchReq): Fetch;
     Collect(CollectReq): Collect;
     Invalidate(InvalidateReq): Invalidate;
-    Prepare(PrepareReq): Prepare;
+    Prepare(Box<PrepareReq>): Prepare;
     Decide(DecideReq): Decide;
     Outcome(OutcomeReq): Outcome;
     Scan(ScanReq): Scan;

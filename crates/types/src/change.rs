@@ -65,6 +65,12 @@ pub struct Gone {
     /// It is an orphan with these attributes and small-file data; its chunks die with the record.
     #[prost(message, optional, tag = "2")]
     pub orphan: Option<Inode>,
+    /// Moved: it is a directory, whose record is kept until the directory is removed.
+    #[prost(bool, tag = "3")]
+    pub directory: bool,
+    /// Orphan: it never had a name (O_TMPFILE), and may get one.
+    #[prost(bool, tag = "4")]
+    pub linkable: bool,
 }
 
 /// Work on stores that a crash must not forget: the cut of a truncation, or a spill, the move of

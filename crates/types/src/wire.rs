@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::inode::{Attr, Inode, Locator};
+use crate::inode::{Attr, Inode, Locator, Xattr};
 use crate::{Cred, InodeId};
 
 macro_rules! ops {
@@ -71,11 +71,11 @@ ops! {
     Spill = 17 => "spill",
     /// [`XattrReq`] -> [`XattrReply`]
     Getxattr = 18 => "getxattr",
-    /// [`XattrReq`] -> [`Empty`]
+    /// [`XattrReq`] -> [`Empty`]; of a directory's ACL: to the coordinator
     Setxattr = 19 => "setxattr",
     /// [`XattrReq`] -> [`XattrReply`], the names NUL-terminated in `value`
     Listxattr = 20 => "listxattr",
-    /// [`XattrReq`] -> [`Empty`]
+    /// [`XattrReq`] -> [`Empty`]; of a directory's ACL: to the coordinator
     Removexattr = 21 => "removexattr",
     /// [`CreateReq`] -> [`Entry`]: FIFO, socket, device, or regular file not opened
     Mknod = 22 => "mknod",
@@ -91,6 +91,9 @@ ops! {
     Setlk = 27 => "setlk",
     /// [`RenewLocksReq`] -> [`RenewLocksReply`]
     RenewLocks = 28 => "renew_locks",
+    /// [`CreateReq`] -> [`Entry`]: a regular file without a name, opened; the last name of the
+    /// path only chooses the shard. `exclusive`: it will never have a name.
+    Tmpfile = 29 => "tmpfile",
     /// [`SessionReq`] -> [`Empty`]
     OpenSession = 30 => "open_session",
     /// [`SessionReq`] -> [`Empty`]
@@ -153,6 +156,7 @@ impl Op {
                 | Op::Removexattr
                 | Op::Mknod
                 | Op::Setlk
+                | Op::Tmpfile
         )
     }
 }
@@ -296,6 +300,11 @@ impl SetattrReq {
     pub fn changes_access(&self) -> bool {
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some()
     }
+
+    /// Does it set times?
+    pub fn sets_times(&self) -> bool {
+        self.atime_ns.is_some() || self.mtime_ns.is_some() || self.atime_now || self.mtime_now
+    }
 }
 
 /// Create, mkdir, mknod, symlink: by the type bits of the mode.
@@ -307,7 +316,7 @@ pub struct CreateReq {
     #[prost(message, required, tag = "2")]
     #[allow(missing_docs)]
     pub at: At,
-    /// Type and permission bits, umask applied.
+    /// Type and permission bits.
     #[prost(uint32, tag = "3")]
     pub mode: u32,
     /// Device number.
@@ -325,6 +334,9 @@ pub struct CreateReq {
     /// Truncate if it is there (O_TRUNC).
     #[prost(bool, tag = "8")]
     pub truncate: bool,
+    /// Permission bits that a new inode does not get, unless the directory has a default ACL.
+    #[prost(uint32, tag = "9")]
+    pub umask: u32,
 }
 
 /// Open of what is there.
@@ -481,6 +493,12 @@ pub struct CloseReq {
     /// Data version that `inline` is built on.
     #[prost(uint64, tag = "6")]
     pub base_version: u64,
+    /// Bytes written to chunks since the last report, for the count of bytes stored.
+    #[prost(uint64, tag = "7")]
+    pub written_bytes: u64,
+    /// Bytes cleared in chunks since the last report.
+    #[prost(uint64, tag = "8")]
+    pub cleared_bytes: u64,
 }
 
 /// Answer to close and fsync.
@@ -735,6 +753,12 @@ pub struct Dentry {
     /// Not there, but an id that was asked about as an anchor moved: where.
     #[prost(message, optional, tag = "7")]
     pub moved: Option<Locator>,
+    /// Of a directory: its ACL, as in [`crate::acl`]; empty: none.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub acl: Bytes,
+    /// Of a directory: the ACL that new entries get.
+    #[prost(bytes = "bytes", tag = "9")]
+    pub default_acl: Bytes,
 }
 
 /// Totals of one directory on the shard asked.
@@ -821,7 +845,7 @@ pub enum Intent {
     TakeDir = 1,
     /// Remove the directory.
     RemoveDir = 2,
-    /// Change owner or mode of the directory by `setattr`.
+    /// Change owner or mode of the directory by `setattr`, or an ACL by `acl`.
     SetDir = 3,
     /// Add `delta` to the link count of the attribute row at the target (a handle).
     Nlink = 4,
@@ -864,6 +888,9 @@ pub struct PrepareReq {
     /// TakeDir, Swap: where the inode will be, for its gone record.
     #[prost(message, optional, tag = "10")]
     pub moves_to: Option<Locator>,
+    /// SetDir: an ACL by the name of its attribute; empty: there is to be none.
+    #[prost(message, optional, tag = "11")]
+    pub acl: Option<Xattr>,
 }
 
 /// A yes; a no is an error.

@@ -9,18 +9,19 @@
 mod check;
 mod client;
 mod store;
+mod table;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
 use saker_coordinator::config::{Members, ShardMember};
+use saker_engine::MemoryTable;
 use saker_engine::journal::{Journal, JournalConfig, Kind};
-use saker_engine::{MemoryTable, Table};
 use saker_meta::{Limits, recover};
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::PeerHello;
@@ -34,6 +35,8 @@ use saker_types::wire::Op;
 use saker_types::{ClusterMap, NodeId};
 
 pub use check::Tree;
+use table::{BadPlace, Unreadable};
+
 pub use client::{Answer, at, below};
 
 /// Wall clock of the bench when its monotonic clock is 0.
@@ -118,6 +121,7 @@ pub struct Bench {
     asked: BTreeMap<u64, NodeId>,
     calls: u64,
     seq: u64,
+    unreadable: Unreadable,
     /// What the store was asked, in order.
     pub stored: Vec<(Op, Bytes)>,
     store: saker_store::StoreService,
@@ -152,6 +156,7 @@ impl Bench {
             asked: BTreeMap::new(),
             calls: 0,
             seq: 0,
+            unreadable: Unreadable::default(),
             stored: Vec::new(),
             store: store::open(),
         };
@@ -215,7 +220,10 @@ impl Bench {
             NodeId::Shard(no) => {
                 let home = recover::Home {
                     journal: Arc::new(node.disk.clone()),
-                    table: node.table.clone() as Arc<dyn Table>,
+                    table: Arc::new(BadPlace {
+                        inner: node.table.clone(),
+                        unreadable: self.unreadable.clone(),
+                    }),
                     no,
                     limits,
                     metrics: saker_meta::metrics::Metrics::new(&registry),
@@ -260,6 +268,11 @@ impl Bench {
     pub fn restart(&mut self, id: NodeId) {
         self.crash(id);
         self.start(id);
+    }
+
+    /// From now on a row cannot be read from any shard's table; `None`: all can.
+    pub fn set_unreadable(&self, key: Option<Bytes>) {
+        *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
     // ---- time -----------------------------------------------------------------------------

@@ -43,6 +43,9 @@ pub fn run(root: &Path, seed: u64, ops: u64) -> Result<u64, String> {
     let mut rng = Random::new(seed);
     let mut done = 0;
     for n in 0..ops {
+        if n % 500 == 0 {
+            make_directories(root, LEVELS - 1);
+        }
         let (what, result) = step(root, &mut rng, n);
         match result {
             Ok(()) => done += 1,
@@ -53,13 +56,27 @@ pub fn run(root: &Path, seed: u64, ops: u64) -> Result<u64, String> {
     Ok(done)
 }
 
+/// Makes the directories that are not there (any more), so that most paths lead somewhere.
+fn make_directories(root: &Path, levels: usize) {
+    for n in 0..NAMES / 3 {
+        let dir = root.join(format!("d{n}"));
+        // Others make and remove them, too.
+        let _ = fs::create_dir(&dir);
+        if levels > 1 {
+            make_directories(&dir, levels - 1);
+        }
+    }
+}
+
 fn place(root: &Path, rng: &mut Random) -> PathBuf {
     let mut path = root.to_owned();
     for _ in 0..rng.below(LEVELS) {
         path.push(format!("d{}", rng.below(NAMES / 3)));
     }
-    let kind = if rng.chance(25) { 'd' } else { 'f' };
-    path.join(format!("{kind}{}", rng.below(NAMES)))
+    match rng.chance(25) {
+        true => path.join(format!("d{}", rng.below(NAMES / 3))),
+        false => path.join(format!("f{}", rng.below(NAMES))),
+    }
 }
 
 fn open(path: &Path) -> io::Result<File> {

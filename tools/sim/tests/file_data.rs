@@ -21,6 +21,7 @@ fn save(b: &mut Bench, entry: &Entry, data: &'static [u8]) -> CloseReply {
         truncate_gen: attr.truncate_gen,
         inline: Some(Bytes::from_static(data)),
         base_version: attr.data_version,
+        ..CloseReq::default()
     };
     let reply: CloseReply = b.run(Op::Close, SHARD, &request).unwrap();
     assert!(!reply.conflict);

@@ -128,6 +128,7 @@ fn requests(ctx: wire::Ctx, at: At) -> Vec<(Op, Vec<u8>)> {
             exclusive: false,
             access: 6,
             truncate: false,
+            umask: 0,
         };
         request.encode_to_vec()
     };

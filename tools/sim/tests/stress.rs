@@ -28,7 +28,7 @@ fn a_tree_that_two_mounts_work_on_stays_whole() {
         });
         let share = done as f64 / (THREADS as f64 * ops as f64);
         eprintln!("seed {seed}: {done} operations done, {:.0}%", share * 100.0);
-        assert!(share > 0.3, "too few operations did anything");
+        assert!(share > 0.2, "too few operations did anything");
         drop(other);
         cluster.fsck();
         // Everything that is there can be read.

@@ -6,11 +6,22 @@
 //!   6, 7, 14).
 //! - [`commit`]: two-phase commit with crashes, flushes and retries (rules 3, 11, 13, 14, 15).
 //!
+//! - [`threads`]: the few types that threads share, their real source, under every schedule.
+//!
 //! A model checker looks for a state that must not be. That nothing waits for ever is another
 //! kind of question, which [`trap`] answers: from every reachable state a quiet one is reachable.
 
 pub mod commit;
 pub mod invalidation;
+// Not in a test build: it has sources of other crates in it, whose unit tests are theirs.
+#[cfg(not(test))]
+mod sync;
+#[cfg(not(test))]
+pub mod threads;
+
+// What the sources in `threads` call by these names.
+#[cfg(not(test))]
+use saker_rpc::{CallError, frame};
 
 use std::collections::HashMap;
 

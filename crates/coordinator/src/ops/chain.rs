@@ -4,7 +4,7 @@
 use futures_util::future::join_all;
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{At, Dentry, FetchReq, Op, RenameReq};
-use saker_types::{Access, Errno, Error, InodeId, NodeId, ROOT, access};
+use saker_types::{Access, Errno, Error, InodeId, NodeId, ROOT};
 
 use crate::state::Handle;
 
@@ -66,7 +66,7 @@ pub(super) fn check_move(
         return Err(Errno::EINVAL.into());
     }
     if chain.last().map_or(ROOT, |loc| loc.id) != old {
-        access::check(a.mode, a.uid, a.gid, &msg.ctx.cred, Access::W)?;
+        row.check(&msg.ctx.cred, Access::W)?;
     }
     Ok(())
 }

@@ -7,10 +7,12 @@ mod exchange;
 mod rename;
 mod rmdir;
 mod setattr;
+mod setxattr;
 
 pub(crate) use rename::rename;
 pub(crate) use rmdir::rmdir;
 pub(crate) use setattr::setattr;
+pub(crate) use setxattr::setxattr;
 
 use bytes::Bytes;
 use futures_util::future::join_all;

@@ -27,9 +27,11 @@ impl Shard {
                 return Err(Errno::EFBIG.into());
             }
             inode.inline = data.clone();
-            inode.attr.size = msg.size.max(data.len() as u64).max(a.size);
+            let stored = data.len() as u64;
+            inode.attr.set_size(msg.size.max(stored).max(a.size), stored);
         } else if msg.truncate_gen == a.truncate_gen {
-            inode.attr.size = a.size.max(msg.size);
+            let stored = a.stored_bytes().saturating_sub(msg.cleared_bytes);
+            inode.attr.set_size(a.size.max(msg.size), stored.saturating_add(msg.written_bytes));
         }
         self.written(&mut inode.attr, &msg.ctx.cred)?;
         let mut entry = self.entry_of(&msg.at, &found);
@@ -76,7 +78,9 @@ impl Shard {
         let found = self.locate_file(rq, &msg.ctx.cred, &msg.at)?;
         let mut inode = (*found.inode).clone();
         if msg.size > inode.attr.size && msg.truncate_gen == inode.attr.truncate_gen {
-            inode.attr.size = msg.size.min(limits::FILE_BYTES_MAX);
+            let (old, size) = (&inode.attr, msg.size.min(limits::FILE_BYTES_MAX));
+            let stored = old.stored_bytes() + (size - old.size);
+            inode.attr.set_size(size, stored);
             self.data_changed(&mut inode.attr);
         }
         let offset = inode.attr.size.max(inode.append_end);
@@ -96,7 +100,7 @@ impl Shard {
         }
         if stored {
             inode.inline = appended(&inode.inline, offset, &msg.data);
-            inode.attr.size = end;
+            inode.attr.set_size(end, inode.inline.len() as u64);
             self.data_changed(&mut inode.attr);
             entry.inline = inode.inline.clone();
         } else {

@@ -13,9 +13,10 @@ pub(crate) mod rename;
 mod scan;
 pub(crate) mod setattr;
 mod store_job;
+mod tmpfile;
 pub(crate) mod truncate;
 pub(crate) mod unlink;
-mod xattr;
+pub(crate) mod xattr;
 
 use bytes::Bytes;
 use saker_types::error::SECOND_PATH;
@@ -34,6 +35,7 @@ impl Shard {
             (Msg::Entry(m), Op::Readlink) => self.readlink(rq, m),
             (Msg::Entry(m), _) => self.getattr(rq, m),
             (Msg::Setattr(m), _) => self.setattr(rq, m),
+            (Msg::Create(m), Op::Tmpfile) => self.tmpfile(rq, m),
             (Msg::Create(m), _) => self.create(rq, m),
             (Msg::Open(m), _) => self.open(rq, m),
             (Msg::Remove(m), _) => self.unlink(rq, m),

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use saker_rpc::txn;
+use saker_types::change::Gone;
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Class, Errno, Error, Inode, Key, Locator};
 
@@ -111,6 +112,8 @@ impl Shard {
                 self.attr_free(there.attr.id)?;
             }
         }
+        self.hold_totals(key.pid)?;
+        self.hold_totals(to.pid)?;
         self.take_entry(key, row, &loc)?;
         self.replace_entry(&to, there.as_deref(), moved(row, self.wall_ns()))?;
         if let Some(there) = there.filter(|there| there.home_slot.is_some()) {
@@ -122,7 +125,12 @@ impl Shard {
     /// The entry goes, and its id is known to have moved.
     pub(crate) fn take_entry(&mut self, key: &Key, row: &Inode, to: &Locator) -> Step<()> {
         self.remove_entry(key, row)?;
-        self.put_moved(row.attr.id, to.clone());
+        if row.attr.is_dir() {
+            let moved = Some(to.clone());
+            self.put_gone(row.attr.id, &Gone { moved, directory: true, ..Gone::default() });
+        } else {
+            self.put_moved(row.attr.id, to.clone());
+        }
         Ok(())
     }
 }

@@ -31,7 +31,7 @@ impl Truncation {
         if cuts {
             inode.append_end = 0;
         }
-        a.size = self.size;
+        a.set_size(self.size, a.stored_bytes());
         a.data_version += 1;
         a.mtime_ns = now_ns.max(a.mtime_ns);
         a.ctime_ns = now_ns.max(a.ctime_ns);
@@ -39,6 +39,7 @@ impl Truncation {
         if !a.chunked {
             let keep = inode.inline.len().min(self.size as usize);
             inode.inline = inode.inline.slice(..keep);
+            a.set_size(self.size, keep as u64);
             return None;
         }
         if !cuts && self.size > 0 {

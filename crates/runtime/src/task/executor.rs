@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 

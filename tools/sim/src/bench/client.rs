@@ -155,6 +155,17 @@ impl Bench {
         self.get(Op::Lookup, at)
     }
 
+    /// What is at a place, found while some messages are held.
+    ///
+    /// # Panics
+    /// If it is not answered without them.
+    pub fn lookup_but(&mut self, at: &At, held: impl Fn(&Message) -> bool) -> Entry {
+        let request = EntryReq { at: at.clone(), ..EntryReq::default() };
+        let call = self.ask(Op::Lookup, self.owner_of(at), &request);
+        self.settle_but(held);
+        self.answer(call).expect("an answer").expect("an entry")
+    }
+
     /// All attributes of what is at a place; follows hard links to their home.
     pub fn stat(&mut self, at: &At) -> Answer<Entry> {
         match self.get(Op::Getattr, at) {
