@@ -11,6 +11,8 @@ use saker_client::{Caller, Fs, OpenFlags};
 use saker_types::wire::At;
 use saker_types::{Locator, Result};
 
+use super::PATIENCE;
+
 /// Names of one probe: with the number of the probe they hash over all shards.
 const NAMES: u8 = 8;
 /// Bytes of a file: too many for an inode's row, so that stores are asked.
@@ -68,11 +70,19 @@ impl Prober {
         self.outages.lock().unwrap_or_else(PoisonError::into_inner).push(outage);
     }
 
-    /// Ends; all outages, and how many probes there were.
+    /// Ends when service is back from everything; all outages, and how many probes there were.
     ///
     /// # Errors
     /// That of a probe: none may fail.
     pub fn stop(mut self) -> Result<(Vec<Outage>, usize)> {
+        let away = || {
+            let outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+            outages.iter().any(|outage| outage.lasted.is_none())
+        };
+        let start = Instant::now();
+        while away() && start.elapsed() < PATIENCE {
+            sleep(PAUSE);
+        }
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the prober does not panic")?;
