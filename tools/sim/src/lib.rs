@@ -14,4 +14,6 @@ pub mod local;
 pub mod model;
 pub mod op;
 pub mod raw;
+pub mod roles;
 pub mod settings;
+pub mod world;

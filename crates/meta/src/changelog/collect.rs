@@ -26,7 +26,7 @@ const FREEZE_MS: u32 = 20;
 impl Shard {
     /// Serves a collection: waits for prepared entries of the directory (rule 14).
     pub(crate) fn collect(&mut self, msg: &CollectReq) -> Step<Bytes> {
-        let waits_for = self.locks_below(msg.dir).next().map(|(_, txn)| *txn);
+        let waits_for = self.prepared_below(msg.dir).next().map(|(_, txn)| *txn);
         if let Some(txn) = waits_for {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }

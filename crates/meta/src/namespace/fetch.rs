@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use saker_runtime::sim::mutation;
 use saker_types::wire::{Dentry, EntryKey, FetchReq, Op};
 use saker_types::{Class, Error, InodeId, NodeId};
 
@@ -77,7 +78,7 @@ impl Shard {
         let stale = self.replica.fetching.get(&id).is_none_or(|fetching| fetching.stale);
         match answer {
             // It was overtaken by an invalidation: it says nothing (rule 2).
-            Ok(_) if stale => return false,
+            Ok(_) if stale && !mutation("late lookup reply accepted") => return false,
             Ok(dentry) => self.fetched(key, anchor_id, dentry, early),
             Err(e) if e.is(Class::Retry) || e.is(Class::RefreshMap) => {
                 let wanted = self.parked.contains_key(&Wait::Fetch(key.clone(), anchor_id));

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use saker_rpc::txn;
-use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq};
-use saker_types::{Class, Errno, Error, Inode, Key};
+use saker_runtime::sim::mutation;
+use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
+use saker_types::{Class, Errno, Error, Inode, Key, Locator};
 
 use super::create::may_change;
 use super::unlink::may_remove;
@@ -42,10 +43,14 @@ impl Shard {
             return Ok(reply);
         }
         // Before anything is locked: a path through the source itself must not wait for its lock.
-        self.parent(rq, cred, &msg.to).map_err(second)?;
+        let to_parent = self.parent(rq, cred, &msg.to).map_err(second)?;
         let txn = txn::begin(self)?;
         self.lock(&key, txn);
-        let msg = msg.clone();
+        let mut msg = msg.clone();
+        if mutation("prepare carrying a resolved pid") {
+            let anchor = Locator { id: to_parent.dir.id, ..Locator::default() };
+            msg.to = At::child(anchor, needs_name(&msg.to)?);
+        }
         Err(self.task(move |h| async move {
             let txn = Transaction::new(h.rc(), txn, Some(key.clone()));
             rename_there(h, txn, msg, key, row).await
@@ -95,7 +100,7 @@ impl Shard {
     }
 
     /// The source's half of a move: the entry goes, and its id is known to have moved.
-    fn take_entry(&mut self, key: &Key, row: &Inode, to: &saker_types::Locator) -> Step<()> {
+    fn take_entry(&mut self, key: &Key, row: &Inode, to: &Locator) -> Step<()> {
         self.remove_entry(key, row)?;
         self.put_moved(row.attr.id, to.clone());
         Ok(())

@@ -108,6 +108,21 @@ impl Executor {
         }
     }
 
+    /// Drops all tasks. What they wake or spawn meanwhile is dropped, too.
+    pub fn clear(&self) {
+        loop {
+            // A task's destructor may wake or spawn others, so none runs under the borrow.
+            let slots = std::mem::take(&mut self.inner.tasks.borrow_mut().slots);
+            if slots.is_empty() {
+                break;
+            }
+            drop(slots);
+        }
+        self.inner.tasks.borrow_mut().free.clear();
+        self.inner.woken.lock().clear();
+        self.inner.live.set(0);
+    }
+
     /// Tasks that have not finished.
     pub fn len(&self) -> usize {
         self.inner.live.get()
@@ -121,9 +136,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        // A task's destructor may wake or spawn others, so none runs under the borrow.
-        let slots = std::mem::take(&mut self.inner.tasks.borrow_mut().slots);
-        drop(slots);
+        self.clear();
     }
 }
 
