@@ -47,7 +47,8 @@ fn main() -> ExitCode {
             Err(failure) => {
                 failures += 1;
                 if options.go_on {
-                    println!("seed {seed}: {}", failure.what.lines().next().unwrap_or_default());
+                    let lines: Vec<&str> = failure.what.lines().take(4).collect();
+                    println!("seed {seed}: {}", lines.join(" "));
                 } else {
                     tell(&failure);
                     println!("seed {seed}, the {}. of {count}", seed - options.seeds.start + 1);

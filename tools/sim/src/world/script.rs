@@ -16,8 +16,8 @@ const DEPTH_MAX: usize = 4;
 const XATTR: &[u8] = b"trusted.t";
 /// Files a client holds open.
 const OPEN_MAX: usize = 3;
-/// Directories remembered by path, and by id.
-const DIRS_MAX: usize = 24;
+/// Paths and directories remembered.
+const KNOWN_MAX: usize = 16;
 
 /// What all clients share.
 #[derive(Default)]
@@ -25,6 +25,8 @@ pub struct Shared {
     pub history: History,
     /// Paths at which there once was a directory.
     dirs: Vec<Vec<Name>>,
+    /// Paths at which there once was something else.
+    files: Vec<Vec<Name>>,
     /// Clients that have finished.
     pub finished: usize,
     /// Calls noted.
@@ -79,6 +81,22 @@ impl Client {
         Path { base: None, names }
     }
 
+    /// A path at which something may be: a directory, or something else.
+    fn known(&mut self, is_dir: bool) -> Path {
+        let shared = self.shared.borrow();
+        let known = if is_dir { &shared.dirs } else { &shared.files };
+        if known.is_empty() || self.rng.chance(1, 4) {
+            drop(shared);
+            return self.path();
+        }
+        Path::of(&known[self.rng.below(known.len() as u64) as usize])
+    }
+
+    fn either(&mut self) -> Path {
+        let is_dir = self.rng.chance(2, 5);
+        self.known(is_dir)
+    }
+
     /// A path that may start at a directory that was looked up before.
     fn place(&mut self) -> Path {
         if !self.anchors.is_empty() && self.rng.chance(1, 6) {
@@ -97,7 +115,10 @@ impl Client {
             let at = self.rng.below(self.open.len() as u64) as usize;
             return Subject::Open(self.open[at].id);
         }
-        Subject::At(self.place())
+        match self.rng.below(4) {
+            0 => Subject::At(self.place()),
+            _ => Subject::At(self.either()),
+        }
     }
 
     fn size(&mut self) -> u64 {
@@ -109,20 +130,29 @@ impl Client {
     }
 
     fn draw(&mut self) -> Call {
+        let is_start = self.shared.borrow().calls < 40;
+        if is_start && self.rng.chance(2, 3) {
+            // There should be something to work on.
+            let at = self.path();
+            return match self.rng.chance(1, 2) {
+                true => Call::Mkdir { at },
+                false => Call::Create { at, exclusive: true },
+            };
+        }
         match self.rng.below(100) {
             0..11 => Call::Create { at: self.place(), exclusive: self.rng.chance(2, 3) },
             11..23 => Call::Mkdir { at: self.place() },
             23..25 => Call::Symlink { at: self.place() },
             25..26 => Call::Mkfifo { at: self.place() },
-            26..33 => Call::Unlink { at: self.place() },
-            33..40 => Call::Rmdir { at: self.path() },
+            26..33 => Call::Unlink { at: self.known(false) },
+            33..40 => Call::Rmdir { at: self.known(true) },
             40..54 => Call::Rename {
-                from: self.path(),
-                to: self.path(),
+                from: self.either(),
+                to: if self.rng.chance(1, 4) { self.either() } else { self.path() },
                 no_replace: self.rng.chance(1, 4),
             },
-            54..60 => Call::Link { from: self.path(), to: self.path() },
-            60..64 => Call::Lookup { at: self.place() },
+            54..60 => Call::Link { from: self.known(false), to: self.path() },
+            60..64 => Call::Lookup { at: self.either() },
             64..72 => Call::Getattr { of: self.subject() },
             72..77 => Call::Chmod { of: self.subject(), mode: 0o700 + self.rng.below(64) as u32 },
             77..80 => Call::Utimes {
@@ -137,7 +167,7 @@ impl Client {
             },
             85..86 => Call::Getxattr { of: self.subject() },
             86..87 => Call::Removexattr { of: self.subject() },
-            87..91 => Call::Open { at: self.place() },
+            87..91 => Call::Open { at: self.known(false) },
             91..96 => self.draw_write(),
             _ => Call::Readdir { dir: ROOT },
         }
@@ -248,16 +278,33 @@ impl Client {
 
     fn learn(&mut self, call: &Call, answer: &Answer) {
         let mut shared = self.shared.borrow_mut();
-        let names = match (call, answer) {
-            (Call::Mkdir { at }, Answer::Entry(_)) if at.base.is_none() => at.names.clone(),
-            (Call::Rename { to, .. }, Answer::Entry(_)) => to.names.clone(),
+        let shared = &mut *shared;
+        let good = matches!(answer, Answer::Entry(_) | Answer::Opened(..) | Answer::Done);
+        let (names, is_dir) = match call {
+            _ if !good => return,
+            Call::Mkdir { at } if at.base.is_none() => (&at.names, true),
+            Call::Create { at, .. } | Call::Symlink { at } if at.base.is_none() => {
+                (&at.names, false)
+            }
+            Call::Link { to, .. } => (&to.names, false),
+            Call::Unlink { at } => return shared.files.retain(|names| names != &at.names),
+            Call::Rmdir { at } => return shared.dirs.retain(|names| names != &at.names),
+            Call::Rename { from, to, .. } => {
+                let is_dir = shared.dirs.contains(&from.names);
+                (&to.names, is_dir)
+            }
             _ => return,
         };
-        if names.len() < DEPTH_MAX && !shared.dirs.contains(&names) {
-            if shared.dirs.len() == DIRS_MAX {
-                shared.dirs.remove(0);
-            }
-            shared.dirs.push(names);
+        let known = if is_dir { &mut shared.dirs } else { &mut shared.files };
+        if known.contains(names) || (is_dir && names.len() >= DEPTH_MAX) {
+            return;
+        }
+        if known.len() == KNOWN_MAX {
+            known.remove(0);
+        }
+        known.push(names.clone());
+        if let Call::Rename { from, .. } = call {
+            known.retain(|names| names != &from.names);
         }
     }
 
@@ -294,7 +341,7 @@ impl Client {
 
     fn anchor(&mut self, entry: &wire::Entry) {
         if entry.attr.is_dir() {
-            if self.anchors.len() == DIRS_MAX {
+            if self.anchors.len() == KNOWN_MAX {
                 self.anchors.remove(0);
             }
             self.anchors.push(entry.loc.clone());
