@@ -235,7 +235,7 @@ impl State {
             Err(e) if e.class == 0 => {
                 self.sessions.finish(session, seq, e.errno().0, e.encode_to_vec().into())
             }
-            Err(_) => self.sessions.forget(session, seq),
+            Err(_) => self.sessions.send_away(session, seq),
         };
         for to in waiters {
             self.send(to, &result);

@@ -232,17 +232,18 @@ impl Shard {
     }
 }
 
-/// Passes a misdirected request on to the owner, once.
+/// Passes a misdirected request that only reads on to the owner, once. One that changes something
+/// would be executed in a session that its client has not opened there.
 fn forward(s: &mut Shard, rq: Rc<Rq>, ctx: &Ctx, owner: u16) {
-    if ctx.forwarded {
-        // Two shards disagree about the map: the client asks again when they agree.
+    if ctx.forwarded || rq.mutation().is_some() {
+        // The maps disagree: the client asks again with a newer one.
         let error = Error::of_class(saker_types::Class::RefreshMap, Errno::EAGAIN);
         return s.send(rq.from, &Err(error));
     }
     s.metrics.forwards.inc();
-    let (h, session) = (s.handle(), rq.mutation().map(|ctx| ctx.session));
+    let h = s.handle();
     s.hub.spawn(async move {
-        let result = pass_on(&h, &rq, session, NodeId::Shard(owner)).await;
+        let result = pass_on(&h, &rq, NodeId::Shard(owner)).await;
         let s = h.shard();
         match result {
             Ok(frame) => s.send_raw(rq.from, frame.status, frame.body),
@@ -251,11 +252,7 @@ fn forward(s: &mut Shard, rq: Rc<Rq>, ctx: &Ctx, owner: u16) {
     });
 }
 
-async fn pass_on(h: &Handle, rq: &Rq, session: Option<u64>, to: NodeId) -> Result<Frame, Error> {
-    if let Some(session) = session {
-        let request = SessionReq { session };
-        h.hub.ask::<Empty>(to, Op::OpenSession, 0, &request, FORWARD_TIMEOUT).await?;
-    }
+async fn pass_on(h: &Handle, rq: &Rq, to: NodeId) -> Result<Frame, Error> {
     let body = rq.msg.encode_forwarded().unwrap_or_else(|| rq.raw.clone());
     let ReplyTo { op, trace, .. } = rq.from;
     let answer = h.hub.call(to, op, trace, body, Bytes::new(), FORWARD_TIMEOUT).await;

@@ -304,7 +304,7 @@ impl Shard {
                 self.sessions.finish(session, seq, status_of(e), body)
             }
             // Nothing was done, and the same request may come again.
-            Err(_) => self.sessions.forget(session, seq),
+            Err(_) => self.sessions.send_away(session, seq),
         };
         for to in waiters {
             self.send(to, &result);
