@@ -87,7 +87,7 @@ impl Limits {
             return false;
         }
         let one_less = |left: u64| left.checked_sub(1);
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 }
 
