@@ -12,6 +12,7 @@ use saker_engine::sessions::Sessions;
 use saker_rpc::hub::Hub;
 use saker_rpc::node::ConnId;
 use saker_rpc::txn::{Driver, Ledger};
+use saker_runtime::failpoint;
 use saker_runtime::fs::Dir;
 use saker_runtime::task::oneshot;
 use saker_types::change::{Change, Record, StoredResult, What};
@@ -127,6 +128,7 @@ pub fn open(
         }
         Ok(())
     })?;
+    failpoint!("coordinator.replayed");
     let old = map.clone();
     let map = updated_map(map, uuid, members, listen);
     let decisions: Vec<_> = ledger.decisions.values().cloned().collect();
@@ -204,6 +206,7 @@ impl State {
             self.journal.append(Kind::Changes, &record.encode_to_vec());
         }
         if self.journal.segment_bytes() > SEGMENT_BYTES {
+            failpoint!("coordinator.compacting");
             let snapshot = self.snapshot().encode_to_vec();
             let segment = self.journal.rotate(&snapshot)?;
             self.journal.trim(segment)?;

@@ -6,6 +6,7 @@ use std::io;
 
 use prost::Message;
 use saker_engine::TableError;
+use saker_runtime::failpoint;
 use saker_runtime::thread::Job;
 use saker_types::change::{Change, Record, What};
 
@@ -51,6 +52,7 @@ impl Shard {
         let checkpoint = self.db.checkpoint_begin(segment);
         let job = Job::start("checkpoint", move || checkpoint.run())?;
         self.checkpointing.running = Some((segment, job));
+        failpoint!("checkpoint.begun");
         Ok(())
     }
 
@@ -61,6 +63,7 @@ impl Shard {
         };
         let result = job.join().map_err(|_| io::Error::other("the checkpoint panicked"))?;
         self.db.checkpoint_finish(result).map_err(io::Error::other)?;
+        failpoint!("checkpoint.written");
         if let Err(e) = self.journal.trim(segment) {
             // A segment too many is read again at the next start; nothing is lost.
             tracing::warn!("cannot trim the journal: {e}");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use rustc_hash::FxHashMap;
+use saker_runtime::failpoint;
 use saker_runtime::time::Time;
 use saker_types::wire::{ChunkDeleteReq, Empty, Op, RenewReply, RenewReq};
 use saker_types::{InodeId, Locator, NodeId, limits};
@@ -107,6 +108,7 @@ impl Shard {
     }
 
     fn end_gone(&mut self, id: InodeId) {
+        failpoint!("gone.ends");
         if let Err(e) = self.drop_gone(id) {
             tracing::error!("cannot end the record of inode {id:#x}: {e}");
         }
@@ -121,6 +123,7 @@ async fn delete_chunks(h: Handle, ids: Vec<InodeId>) {
         h.hub.ask_until::<Empty>(NodeId::Store(n), Op::ChunkDelete, 0, &request, Bytes::new())
     });
     let failed = join_all(calls).await.into_iter().find_map(Result::err);
+    failpoint!("gone.chunks_deleted");
     let mut s = h.shard();
     let now = s.hub.now();
     for id in request.ids {

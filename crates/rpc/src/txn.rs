@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use saker_runtime::failpoint;
 use saker_types::change::{Decision, What};
 use saker_types::inode::Locator;
 use saker_types::wire::{
@@ -80,6 +81,7 @@ pub struct Transaction<D: Driver> {
 pub fn begin<D: Driver>(driver: &mut D) -> Result<TxnId, Error> {
     let number = driver.new_number()?;
     driver.ledger().driving.insert(number, ());
+    failpoint!("txn.begun");
     Ok(TxnId { driver: driver.node(), number })
 }
 
@@ -99,6 +101,7 @@ impl<D: Driver> Transaction<D> {
             self.participants.push(to);
         }
         let vote = self.hub.ask::<Vote>(to, Op::Prepare, 0, &request, PREPARE_TIMEOUT).await;
+        failpoint!("txn.voted");
         vote.inspect_err(|_| self.abort())
     }
 
@@ -123,6 +126,7 @@ impl<D: Driver> Transaction<D> {
 
     /// Nothing happens; participants hear it now, or when they ask.
     pub fn abort(&mut self) {
+        failpoint!("txn.aborted");
         let request = self.decision(false);
         for to in self.participants.drain(..) {
             let hub = self.hub.clone();
@@ -149,6 +153,7 @@ impl<D: Driver> Transaction<D> {
             driver.log(What::Decision(decision.clone()));
             driver.ledger().decisions.insert(decision.number, decision.clone());
         }
+        failpoint!("txn.decided");
         self.end();
         deliver(&self.driver, decision);
         Ok(reply)
@@ -174,6 +179,7 @@ pub fn deliver<D: Driver>(driver: &Rc<RefCell<D>>, decision: Decision) {
         let request = DecideReq { driver: from, number: decision.number, commit: true };
         for to in decision.participants.iter().filter_map(|n| NodeId::from_u32(*n)) {
             let told = hub.ask_until::<Empty>(to, Op::Decide, 0, &request, Bytes::new()).await;
+            failpoint!("txn.told");
             if let Err(e) = told {
                 // Kept: the participant may still ask.
                 let number = decision.number;
@@ -183,5 +189,6 @@ pub fn deliver<D: Driver>(driver: &Rc<RefCell<D>>, decision: Decision) {
         let mut driver = driver.borrow_mut();
         driver.ledger().decisions.remove(&decision.number);
         driver.log(What::DecisionEnd(decision.number));
+        failpoint!("txn.over");
     });
 }

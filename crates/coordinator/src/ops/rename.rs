@@ -5,6 +5,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use prost::Message;
 use saker_rpc::txn::{self, Transaction};
+use saker_runtime::failpoint;
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{Dentry, FetchReq, Intent, Op, PrepareReq, RenameReply, RenameReq, Vote};
 use saker_types::{Access, Errno, Error, InodeId, NodeId, ROOT, access, error::SECOND_PATH};
@@ -37,6 +38,7 @@ pub(crate) async fn rename(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> 
 
 async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, Error> {
     check_chain(h, &msg.to_chain).await?;
+    failpoint!("dir_rename.chain_checked");
     let parent = msg.to_chain.last().map_or(ROOT, |loc| loc.id);
     if msg.to.path.len() == 1 && msg.to.anchor.id != parent {
         return Err(stale());
@@ -52,6 +54,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         ..PrepareReq::default()
     };
     let taken = txn.prepare(take).await?;
+    failpoint!("dir_rename.taken");
     let row = taken.row.clone().unwrap_or_default();
     if let Err(e) = check_move(msg, &taken, &row, parent) {
         txn.abort();
@@ -66,6 +69,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         ..PrepareReq::default()
     };
     let vote = txn.prepare(insert).await.map_err(second)?;
+    failpoint!("dir_rename.inserted");
     let reply = RenameReply { loc: vote.loc.clone() };
     if vote.same {
         txn.abort();
@@ -88,6 +92,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         txn.abort();
         return Err(e);
     }
+    failpoint!("dir_rename.invalidated");
     txn.commit(|state| {
         if replaced != 0 {
             state.removed(replaced);

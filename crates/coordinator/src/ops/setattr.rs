@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::txn::{self, Transaction};
+use saker_runtime::failpoint;
 use saker_types::Error;
 use saker_types::wire::{Entry, Intent, PrepareReq, SetattrReq};
 
@@ -21,10 +22,12 @@ pub(crate) async fn setattr(h: &Handle, msg: &SetattrReq) -> Result<Bytes, Error
         ..PrepareReq::default()
     };
     let vote = txn.prepare(request).await?;
+    failpoint!("dir_setattr.prepared");
     if let Err(e) = invalidate(h, &[&vote.loc], 0).await {
         txn.abort();
         return Err(e);
     }
+    failpoint!("dir_setattr.invalidated");
     txn.commit(|_| {
         let mut attr = vote.row.unwrap_or_default().attr;
         attr.nlink = 2;

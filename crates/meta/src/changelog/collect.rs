@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use saker_runtime::failpoint;
 use saker_types::wire::{CollectReq, Op, Totals};
 use saker_types::{Attr, Error, Inode, InodeId, NodeId, ShardNo};
 
@@ -62,6 +63,7 @@ pub(crate) async fn collect(h: &Handle, dir: InodeId) -> Result<Rc<Vec<Totals>>,
         h.shard().vectors.insert(dir, vector.clone());
         last = Some(vector);
     }
+    failpoint!("collect.freezes");
     let mut freeze_ms = FREEZE_MS;
     loop {
         let start = h.hub.now();

@@ -7,6 +7,7 @@
 //! decided, and what is removed later only makes a "not empty" that was true when it was told.
 
 use bytes::Bytes;
+use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
 use saker_types::InodeId;
 use saker_types::change::{id_key, table};
@@ -23,6 +24,7 @@ impl Shard {
         for key in msg.keys.iter().filter(|_| !skipped) {
             self.replica.invalidate(key.pid, &key.name);
         }
+        failpoint!("invalidate.served");
         for dir in &msg.forget {
             self.forget_totals(*dir)?;
         }

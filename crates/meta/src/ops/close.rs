@@ -1,6 +1,7 @@
 //! What writers report: close and fsync (size, small-file data), append, spill (rule 17).
 
 use bytes::{Bytes, BytesMut};
+use saker_runtime::failpoint;
 use saker_types::wire::{AppendReply, AppendReq, At, CloseReply, CloseReq, Entry, EntryReq};
 use saker_types::{Attr, Cred, Errno, FileKind, Inode, limits};
 
@@ -131,11 +132,13 @@ impl Shard {
         let Located { spot, inode, .. } = found;
         let id = inode.attr.id;
         self.hold(id);
+        failpoint!("spill.begun");
         self.task(move |h| async move {
             let written = match inode.inline.is_empty() {
                 true => Ok(()),
                 false => truncate::write_first_chunk(&h, &inode.attr, inode.inline.clone()).await,
             };
+            failpoint!("spill.chunk_written");
             let mut s = h.shard();
             s.release(id);
             written?;
@@ -143,6 +146,7 @@ impl Shard {
             to_chunks(&mut inode);
             let (inode, reply) = finish(&mut s, inode, entry);
             s.store(&spot, inode);
+            failpoint!("spill.stored");
             Ok(reply)
         })
     }

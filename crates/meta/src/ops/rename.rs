@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use saker_rpc::txn;
+use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Class, Errno, Error, Inode, Key, Locator};
@@ -91,6 +92,7 @@ impl Shard {
                 self.attr_free(there.attr.id)?;
             }
         }
+        failpoint!("rename.here");
         self.take_entry(key, row, &loc)?;
         self.replace_entry(&to, there.as_deref(), moved(row, self.wall_ns()))?;
         if let Some(there) = there.filter(|there| there.home_slot.is_some()) {

@@ -4,6 +4,7 @@
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
+use saker_runtime::failpoint;
 use saker_types::change::StoreJob;
 use saker_types::wire::{ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Op};
 use saker_types::{Attr, Cred, Error, Inode, InodeId, Locator, NodeId, access, limits};
@@ -89,8 +90,10 @@ impl Shard {
         self.store(&spot, inode);
         self.put_job(id, &job);
         self.hold(id);
+        failpoint!("truncate.job_written");
         self.task(move |h| async move {
             cut_chunks(&h, id, &job).await;
+            failpoint!("truncate.cut");
             let mut s = h.shard();
             s.end_cut(&spot, id, &job)?;
             entry.attr = s.reload(&spot)?.attr.clone();
@@ -119,7 +122,9 @@ impl Shard {
         self.sessions.resume(job.session, job.seq);
         let h = self.handle();
         self.hub.spawn(async move {
+            failpoint!("truncate.resumed");
             cut_chunks(&h, id, &job).await;
+            failpoint!("truncate.cut_again");
             let mut s = h.shard();
             let result = s.end_resumed(id, &job);
             s.finish_mutation(job.session, job.seq, result);

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
 use saker_types::change::{Prepared, TxnEnd, What};
 use saker_types::inode::Locator;
@@ -61,6 +62,7 @@ impl Shard {
     }
 
     fn vote_for(&mut self, txn: TxnId, part: Prepared) {
+        failpoint!("participant.votes");
         let first = !self.prepared.contains_key(&txn);
         self.log_change(What::Prepared(part.clone()));
         self.restore_prepared(part);
@@ -265,6 +267,7 @@ impl Shard {
         // the driver tells again, and the vote is kept (rule 13).
         while let Some(part) = self.prepared.get(&txn).and_then(|p| p.parts.first()).cloned() {
             if commit {
+                failpoint!("participant.commits");
                 self.commit_part(&part)?;
             }
             match &part.entry {
@@ -278,6 +281,7 @@ impl Shard {
         if self.prepared.remove(&txn).is_none() {
             return Ok(());
         }
+        failpoint!("participant.ends");
         self.log_change(What::PreparedEnd(TxnEnd {
             driver: txn.driver.to_u32(),
             number: txn.number,
@@ -367,6 +371,7 @@ async fn in_doubt(h: Handle, txn: TxnId) {
         if !h.shard().prepared.contains_key(&txn) {
             return;
         }
+        failpoint!("in_doubt.asks");
         let request = OutcomeReq { number: txn.number };
         let op = saker_types::wire::Op::Outcome;
         let answer = h.hub.ask::<OutcomeReply>(txn.driver, op, 0, &request, IN_DOUBT).await;
@@ -375,6 +380,7 @@ async fn in_doubt(h: Handle, txn: TxnId) {
             Ok(Ok(Outcome::Aborted)) => false,
             _ => continue,
         };
+        failpoint!("in_doubt.knows");
         match h.shard().end_prepared(txn, commit) {
             Ok(()) => return,
             Err(_) => tracing::error!("transaction {txn:?} cannot be applied"),

@@ -73,6 +73,9 @@ pub enum Stage {
     Found(Ino),
     /// Rename and link resolve each path at an instant of its own: the first led here.
     Source(Ino, Name),
+    /// An append outside of the row has its place; its data may count as written later, after a
+    /// truncation that came between (protocols.md, rule 17).
+    Appended(Ino, u64),
 }
 
 /// What one step of a call does.
@@ -304,6 +307,20 @@ impl Spec {
                 next.push(Next::Done(spec));
             }
             return next;
+        }
+        if let Some(Stage::Appended(ino, end)) = stage {
+            let node = spec.node_mut(ino);
+            (node.size, node.mtime) = (node.size.max(end), None);
+            next.push(Next::Done(spec));
+            return next;
+        }
+        if let (Call::Append { id, len }, Answer::Offset(offset)) = (call, answer)
+            && let Some(ino) = self.by_id(*id)
+        {
+            let mut later = self.clone();
+            if later.act(ino, call, answer, true) {
+                next.push(Next::Later(later, Stage::Appended(ino, offset + len)));
+            }
         }
         if let Some(later) = self.found_elsewhere(call, stage) {
             next.push(Next::Later(self.clone(), later));
