@@ -25,7 +25,7 @@ use crate::config::Members;
 use crate::metrics::Metrics;
 
 /// Journal bytes after which its contents are written again, compacted.
-const SEGMENT_BYTES: u64 = 8 << 20;
+pub const SEGMENT_BYTES: u64 = 8 << 20;
 /// Numbers reserved by one record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
 /// Removed directories announced with one invalidation.
@@ -59,6 +59,7 @@ pub struct State {
     /// Transactions.
     pub ledger: Ledger,
     pub(crate) journal: Journal,
+    segment_bytes: u64,
     /// Removed directories whose totals the shards may forget.
     forget: VecDeque<InodeId>,
     /// Renames of directories go one at a time, so that no cycle can be made by two of them.
@@ -85,12 +86,14 @@ impl Handle {
     }
 }
 
-/// Opens the coordinator's journal; makes the cluster if there is none.
+/// Opens the coordinator's journal, which is compacted after so many bytes; makes the cluster if
+/// there is none.
 pub fn open(
     dir: Arc<dyn Dir>,
     members: &Members,
     listen: &str,
     metrics: Metrics,
+    segment_bytes: u64,
 ) -> Result<Handle, JournalError> {
     let uuid = cluster_of(&*dir)?.unwrap_or_else(|| {
         let mut uuid = [0; 16];
@@ -99,8 +102,7 @@ pub fn open(
     });
     let (mut sessions, mut ledger, mut reserved) = (Sessions::default(), Ledger::default(), 0);
     let mut map: Option<ClusterMap> = None;
-    let config =
-        JournalConfig { segment_bytes: SEGMENT_BYTES, ..JournalConfig::new(uuid, JOURNAL_SHARD) };
+    let config = JournalConfig { segment_bytes, ..JournalConfig::new(uuid, JOURNAL_SHARD) };
     let journal = Journal::open(dir.clone(), config, None, &mut |_, kind, payload| {
         let record = Record::decode(payload).map_err(|e| e.to_string())?;
         if kind == Kind::Snapshot {
@@ -138,6 +140,7 @@ pub fn open(
         sessions,
         ledger,
         journal,
+        segment_bytes,
         forget: VecDeque::new(),
         rename_busy: false,
         rename_queue: VecDeque::new(),
@@ -205,7 +208,7 @@ impl State {
             let record = Record { changes: std::mem::take(&mut self.changes) };
             self.journal.append(Kind::Changes, &record.encode_to_vec());
         }
-        if self.journal.segment_bytes() > SEGMENT_BYTES {
+        if self.journal.segment_bytes() > self.segment_bytes {
             failpoint!("coordinator.compacting");
             let snapshot = self.snapshot().encode_to_vec();
             let segment = self.journal.rotate(&snapshot)?;

@@ -23,6 +23,8 @@ const OVERLAY_LIMITS: u64 = 2;
 #[derive(Default)]
 pub struct Checkpointing {
     running: Option<(u64, Job<Result<(), TableError>>)>,
+    /// Bytes with which the current journal segment began: the next checkpoint would not save them.
+    snapshot_bytes: u64,
 }
 
 impl Checkpointing {
@@ -39,7 +41,8 @@ impl Shard {
         let limit = self.limits.overlay_bytes;
         let overlay = self.db.overlay_bytes() as u64;
         self.finish_checkpoint(overlay >= limit * OVERLAY_LIMITS)?;
-        let due = overlay >= limit || self.journal.segment_bytes() >= limit * JOURNAL_LIMITS;
+        let journal = self.journal.segment_bytes() - self.checkpointing.snapshot_bytes;
+        let due = overlay >= limit || journal >= limit * JOURNAL_LIMITS;
         if due && !self.checkpointing.running() {
             self.begin_checkpoint()?;
         }
@@ -49,6 +52,7 @@ impl Shard {
     fn begin_checkpoint(&mut self) -> io::Result<()> {
         let snapshot = self.snapshot().encode_to_vec();
         let segment = self.journal.rotate(&snapshot).map_err(io::Error::other)?;
+        self.checkpointing.snapshot_bytes = self.journal.segment_bytes();
         let checkpoint = self.db.checkpoint_begin(segment);
         let job = Job::start("checkpoint", move || checkpoint.run())?;
         self.checkpointing.running = Some((segment, job));

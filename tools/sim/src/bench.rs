@@ -189,7 +189,8 @@ impl Bench {
         let wall_ns = EPOCH_NS + self.now.as_ns() as i64;
         let role: Box<dyn Role> = match id {
             NodeId::Coordinator => Box::new(
-                roles::start_coordinator(disk, &self.members).expect("the coordinator starts"),
+                roles::start_coordinator(disk, &self.members, 8 << 20)
+                    .expect("the coordinator starts"),
             ),
             NodeId::Shard(no) => {
                 let (table, now) = (&node.table, self.now);

@@ -98,17 +98,18 @@ pub fn write_map(disk: Arc<dyn Dir>, map: &ClusterMap) {
     journal.flush().expect("a disk in memory");
 }
 
-/// Starts the coordinator from its disk.
+/// Starts the coordinator from its disk; its journal is compacted after so many bytes.
 ///
 /// # Errors
 /// What keeps it from starting.
 pub fn start_coordinator(
     disk: Arc<dyn Dir>,
     members: &Members,
+    segment_bytes: u64,
 ) -> Result<saker_coordinator::service::Worker, String> {
     let metrics = saker_coordinator::metrics::Metrics::new(&Registry::new());
     let listen = addr_of(NodeId::Coordinator).to_string();
-    let state = saker_coordinator::state::open(disk, members, &listen, metrics);
+    let state = saker_coordinator::state::open(disk, members, &listen, metrics, segment_bytes);
     state.map(saker_coordinator::service::Worker::new).map_err(|e| e.to_string())
 }
 

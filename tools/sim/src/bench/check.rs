@@ -24,6 +24,8 @@ pub struct Tree {
     pub prepared: u64,
     /// Store jobs.
     pub jobs: usize,
+    /// Records of ids that left their names.
+    pub gone: usize,
 }
 
 impl Bench {
@@ -92,6 +94,7 @@ impl Tree {
                 *sum = (sum.0 + totals.entries, sum.1 + totals.subdirs);
             }
             table::JOB => self.jobs += 1,
+            table::GONE => self.gone += 1,
             _ => {}
         }
         Ok(())

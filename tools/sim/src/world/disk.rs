@@ -1,6 +1,5 @@
 //! A node's disk: memory that loses what was not synced, behind a script of faults.
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use saker_runtime::fs::{Dir, Fault, FaultDir, MemDir, Op, OpKind};
@@ -46,7 +45,7 @@ impl Disk {
 
     /// Power was lost, and is back.
     pub fn lose_power(&mut self, seed: u64) {
-        self.dir = self.dir.crash(seed);
+        self.dir = self.dir.crash_flipping(seed);
         let mut plan = self.plan();
         if plan.dies_at.is_some_and(|at| at <= plan.done) {
             plan.dies_at = None;
@@ -79,9 +78,4 @@ impl Plan {
             (_, errno, false) => Fault::Fail(errno),
         }
     }
-}
-
-/// Is the error one of a plan?
-pub fn is_planned(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EIO | libc::ENOSPC))
 }

@@ -83,6 +83,7 @@ impl World {
         let members = roles::members(u32::from(config.shards), 1, config.inline_max);
         let map = Arc::new(roles::first_map(&members));
         let limits = config.limits.clone();
+        let segment_bytes = config.segment_bytes;
         let mut world = World {
             now: Time::from_ns(1_000_000_000),
             log: Log::new(config.readable),
@@ -90,7 +91,7 @@ impl World {
             desk: Desk::default(),
             executor: Executor::new(),
             crashes: 0,
-            cluster: Cluster { members, map, limits },
+            cluster: Cluster { members, map, limits, segment_bytes },
             nodes: BTreeMap::new(),
             net: Net::new(),
             queue: BTreeMap::new(),
@@ -542,7 +543,7 @@ impl World {
     fn crash(&mut self, id: NodeId, death: Death, down: Duration) {
         // A death that the disk decides is a loss of power.
         let dying = self.nodes[&id].disk.plan().dies_at.is_some();
-        let death = if dying { Death::Powerless(self.config.seed) } else { death };
+        let death = if dying { Death::Powerless(self.rng.u64()) } else { death };
         self.crashes += 1;
         self.log.event(self.now, "dies", &[], || format!("{id}: {death:?}, for {down:?}"));
         self.break_all(id);

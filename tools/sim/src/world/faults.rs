@@ -8,6 +8,7 @@ use saker_types::NodeId;
 
 use super::net::Who;
 use super::node::Death;
+use super::points;
 
 /// Something that goes wrong, and how long.
 #[derive(Clone, Debug)]
@@ -40,23 +41,33 @@ pub enum Fault {
 pub type Timed = (Duration, Fault);
 
 /// Draws at least five faults, one of them a crash.
-pub fn draw(rng: &mut Rng, shards: u16, failpoints: &[&'static str], within: Duration) -> Vec<Timed> {
+pub fn draw(rng: &mut Rng, shards: u16, within: Duration) -> Vec<Timed> {
     let count = 5 + rng.below(4);
     let mut faults = Vec::new();
     for n in 0..=count {
         let at = Duration::from_nanos(rng.below(within.as_nanos() as u64));
         let fault = match n {
             0 => crash(rng, shards),
-            1 if !failpoints.is_empty() => {
-                let at = rng.below(failpoints.len() as u64) as usize;
-                Fault::CrashAt(failpoints[at], 1 + rng.below(4))
-            }
+            1 => crash_at(rng),
             _ => any(rng, shards),
         };
         faults.push((at, fault));
     }
     faults.sort_by_key(|(at, _)| *at);
     faults
+}
+
+/// Any failpoint, but more often one of those that are seldom passed.
+fn crash_at(rng: &mut Rng) -> Fault {
+    let seldom = |name: &&&str| {
+        ["truncate.", "spill.", "recover."].iter().any(|protocol| name.starts_with(protocol))
+    };
+    let seldom: Vec<&str> = points::ALL.iter().filter(seldom).copied().collect();
+    if rng.chance(1, 2) {
+        return Fault::CrashAt(seldom[rng.below(seldom.len() as u64) as usize], 1);
+    }
+    let at = rng.below(points::ALL.len() as u64) as usize;
+    Fault::CrashAt(points::ALL[at], 1 + rng.below(4))
 }
 
 fn node(rng: &mut Rng, shards: u16) -> NodeId {

@@ -50,6 +50,8 @@ pub struct Config {
     pub calls: usize,
     pub faults: Vec<Timed>,
     pub limits: Limits,
+    /// Journal bytes after which the coordinator compacts; the cluster map alone takes 128 KiB.
+    pub segment_bytes: u64,
     /// Largest file that stays in its row, bytes.
     pub inline_max: u64,
     /// A rule that is broken on purpose.
@@ -66,10 +68,10 @@ impl Config {
         let mut rng = Rng::seeded(seed ^ 0x5a6b_e12d);
         let shards = 4;
         let within = Duration::from_millis(700);
-        let faults = faults::draw(&mut rng, shards, points::ALL, within);
+        let faults = faults::draw(&mut rng, shards, within);
         let limits = Limits {
             // Some checkpoint all the time, some never.
-            overlay_bytes: [20 << 10, 200 << 10, 64 << 20][rng.below(3) as usize],
+            overlay_bytes: [4 << 10, 40 << 10, 64 << 20][rng.below(3) as usize],
             segment_bytes: 32 << 10,
             inodes: [8, 65_536][rng.below(2) as usize],
             // Some forget directories all the time.
@@ -82,6 +84,7 @@ impl Config {
             calls: 300,
             faults,
             limits,
+            segment_bytes: [133 << 10, 8 << 20][rng.below(2) as usize],
             inline_max: [64, 4096][rng.below(2) as usize],
             mutation: None,
             dies_at: None,
@@ -203,6 +206,8 @@ fn play(config: &Config, world: &mut World) -> Result<Played, String> {
     quiet::check_replicas(world)?;
     look_at_all(world, &shared, size_max)?;
     world.run_until(Duration::from_secs(60), |_| finished(clients + 1, &shared))?;
+    // Longer than any lease.
+    world.run_for(Duration::from_secs(200))?;
     let all = std::mem::take(&mut shared.borrow_mut().history.entries);
     let entries = linear::relevant(&all);
     let states = linear::check(&entries).map_err(|violation| explain(&entries, &violation))?;

@@ -33,6 +33,8 @@ pub struct Cluster {
     pub members: Members,
     pub map: Arc<ClusterMap>,
     pub limits: Limits,
+    /// After which the coordinator compacts its journal.
+    pub segment_bytes: u64,
 }
 
 /// How a machine dies.
@@ -106,7 +108,11 @@ impl Node {
         let disk = self.disk.dir();
         let running = match self.id {
             NodeId::Coordinator => {
-                Running::Coordinator(roles::start_coordinator(disk, &cluster.members)?)
+                Running::Coordinator(roles::start_coordinator(
+                    disk,
+                    &cluster.members,
+                    cluster.segment_bytes,
+                )?)
             }
             NodeId::Shard(no) => {
                 let (limits, map) = (&cluster.limits, &cluster.map);

@@ -1,6 +1,11 @@
 //! What must hold when nothing is under way: read from the rows and replicas of all shards.
 
-use saker_types::wire::{Empty, Op, ScanReply, ScanReq, ShardStats};
+use std::collections::BTreeSet;
+
+use saker_types::wire::{
+    ChunkListReply, ChunkListReq, Empty, Op, ScanReply, ScanReq, ShardStats,
+};
+use saker_types::{InodeId, NodeId};
 
 use super::World;
 use crate::bench::Tree;
@@ -29,7 +34,25 @@ pub fn tree(world: &mut World) -> Result<Tree, String> {
 /// # Errors
 /// What is wrong.
 pub fn check(world: &mut World) -> Result<(), String> {
-    tree(world)?.check()
+    let tree = tree(world)?;
+    tree.check()?;
+    if tree.gone > 0 {
+        return Err(format!("{} gone records outlived their leases", tree.gone));
+    }
+    check_chunks(world, &tree)
+}
+
+/// No store keeps data of an inode that is not there.
+fn check_chunks(world: &mut World, tree: &Tree) -> Result<(), String> {
+    let request = ChunkListReq { limit: 1_024, ..ChunkListReq::default() };
+    let list: ChunkListReply = world.ask(NodeId::Store(0), Op::ChunkList, &request)?;
+    let plain = tree.entries.values().filter(|inode| inode.home_slot.is_none());
+    let ids: BTreeSet<InodeId> =
+        plain.chain(tree.attributes.values()).map(|inode| inode.attr.id).collect();
+    match list.chunks.iter().find(|chunk| !ids.contains(&chunk.id)) {
+        None => Ok(()),
+        Some(chunk) => Err(format!("a store keeps data of {:#x}, which is gone", chunk.id)),
+    }
 }
 
 /// Each valid entry of a replica equals the owner's row.

@@ -159,8 +159,8 @@ impl Client {
                 of: self.subject(),
                 mtime_ns: 1_000_000_000 * (1 + self.rng.below(1_000) as i64),
             },
-            80..83 => Call::Truncate { of: self.subject(), size: self.size() },
-            83..85 => Call::Setxattr {
+            80..84 => Call::Truncate { of: self.subject(), size: self.size() },
+            84..85 => Call::Setxattr {
                 of: self.subject(),
                 value: self.rng.below(256) as u8,
                 flags: self.rng.below(3) as u32,
