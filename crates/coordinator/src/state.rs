@@ -60,6 +60,8 @@ pub struct State {
     pub ledger: Ledger,
     pub(crate) journal: Journal,
     segment_bytes: u64,
+    /// Bytes with which the current segment began.
+    snapshot_bytes: u64,
     /// Removed directories whose totals the shards may forget.
     forget: VecDeque<InodeId>,
     /// Renames of directories go one at a time, so that no cycle can be made by two of them.
@@ -141,6 +143,7 @@ pub fn open(
         ledger,
         journal,
         segment_bytes,
+        snapshot_bytes: 0,
         forget: VecDeque::new(),
         rename_busy: false,
         rename_queue: VecDeque::new(),
@@ -208,10 +211,11 @@ impl State {
             let record = Record { changes: std::mem::take(&mut self.changes) };
             self.journal.append(Kind::Changes, &record.encode_to_vec());
         }
-        if self.journal.segment_bytes() > self.segment_bytes {
+        if self.journal.segment_bytes() > self.snapshot_bytes + self.segment_bytes {
             failpoint!("coordinator.compacting");
             let snapshot = self.snapshot().encode_to_vec();
             let segment = self.journal.rotate(&snapshot)?;
+            self.snapshot_bytes = self.journal.segment_bytes();
             self.journal.trim(segment)?;
         }
         Ok(())

@@ -141,7 +141,7 @@ fn a_crash_after_any_operation_of_a_disk_is_survived() {
         }
     }
     println!("{} crashes", deaths.len());
-    assert!(deaths.len() > 400, "the script hardly writes: {:?}", whole.disk_ops);
+    assert!(deaths.len() > 250, "the script hardly writes: {:?}", whole.disk_ops);
     on_all(0..deaths.len() as u64, |number| {
         let (node, at) = deaths[number as usize];
         let config = Config { dies_at: Some((node, at)), ..scripted() };

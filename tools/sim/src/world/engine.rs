@@ -1,6 +1,8 @@
 //! The loop: the next event in simulated time, what it does, what follows from it.
 
 use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +59,10 @@ pub struct World {
     pub rng: Rng,
     pub desk: Desk,
     pub executor: Executor,
+    /// Calls that clients have made.
+    pub progress: Rc<Cell<usize>>,
+    /// Faults that have struck.
+    struck: usize,
     pub crashes: u64,
     config: Config,
     cluster: Cluster,
@@ -90,6 +96,8 @@ impl World {
             rng: Rng::seeded(config.seed),
             desk: Desk::default(),
             executor: Executor::new(),
+            progress: Rc::default(),
+            struck: 0,
             crashes: 0,
             cluster: Cluster { members, map, limits, segment_bytes },
             nodes: BTreeMap::new(),
@@ -120,10 +128,6 @@ impl World {
             }
             world.nodes.insert(id, node);
             world.start(id);
-        }
-        for (at, (after, _)) in world.config.faults.clone().into_iter().enumerate() {
-            let when = world.now + after;
-            world.schedule(when, Event::Fault(at));
         }
         world
     }
@@ -239,6 +243,11 @@ impl World {
     /// Polls the clients' tasks and takes what they ask for.
     pub fn clients_may_run(&mut self) {
         self.executor.run_until_stalled();
+        while self.config.faults.get(self.struck).is_some_and(|f| f.0 <= self.progress.get()) {
+            let at = self.after_us(0, 3_000);
+            self.schedule(at, Event::Fault(self.struck));
+            self.struck += 1;
+        }
         let wanted = self.desk.take();
         for (at, slot) in wanted.sleeps {
             self.schedule(at, Event::Woken(slot));

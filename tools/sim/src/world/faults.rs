@@ -37,15 +37,15 @@ pub enum Fault {
     Disk(NodeId, OpKind, i32, bool),
 }
 
-/// When something goes wrong, from the start of the run.
-pub type Timed = (Duration, Fault);
+/// With which of the clients' calls something goes wrong, so that they are there to see it.
+pub type Timed = (usize, Fault);
 
 /// Draws at least five faults, one of them a crash.
-pub fn draw(rng: &mut Rng, shards: u16, within: Duration) -> Vec<Timed> {
+pub fn draw(rng: &mut Rng, shards: u16, calls: usize) -> Vec<Timed> {
     let count = 5 + rng.below(4);
     let mut faults = Vec::new();
     for n in 0..=count {
-        let at = Duration::from_nanos(rng.below(within.as_nanos() as u64));
+        let at = rng.below(calls as u64) as usize;
         let fault = match n {
             0 => crash(rng, shards),
             1 => crash_at(rng),

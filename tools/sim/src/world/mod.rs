@@ -50,7 +50,7 @@ pub struct Config {
     pub calls: usize,
     pub faults: Vec<Timed>,
     pub limits: Limits,
-    /// Journal bytes after which the coordinator compacts; the cluster map alone takes 128 KiB.
+    /// Journal bytes after which the coordinator compacts.
     pub segment_bytes: u64,
     /// Largest file that stays in its row, bytes.
     pub inline_max: u64,
@@ -67,8 +67,8 @@ impl Config {
     pub fn of_seed(seed: u64) -> Config {
         let mut rng = Rng::seeded(seed ^ 0x5a6b_e12d);
         let shards = 4;
-        let within = Duration::from_millis(700);
-        let faults = faults::draw(&mut rng, shards, within);
+        let calls = 300;
+        let faults = faults::draw(&mut rng, shards, calls);
         let limits = Limits {
             // Some checkpoint all the time, some never.
             overlay_bytes: [4 << 10, 40 << 10, 64 << 20][rng.below(3) as usize],
@@ -81,10 +81,10 @@ impl Config {
             seed,
             shards,
             clients: 4 + rng.below(2) as usize,
-            calls: 300,
+            calls,
             faults,
             limits,
-            segment_bytes: [133 << 10, 8 << 20][rng.below(2) as usize],
+            segment_bytes: [2 << 10, 8 << 20][rng.below(2) as usize],
             inline_max: [64, 4096][rng.below(2) as usize],
             mutation: None,
             dies_at: None,
@@ -180,7 +180,8 @@ pub fn run_and_explain(config: &Config) -> Result<Report, Failure> {
 type Played = (Vec<history::Entry>, usize);
 
 fn play(config: &Config, world: &mut World) -> Result<Played, String> {
-    let shared = Rc::new(RefCell::new(Shared::default()));
+    let calls = world.progress.clone();
+    let shared = Rc::new(RefCell::new(Shared::new(calls)));
     let size_max = config.inline_max * 2;
     for number in 0..config.clients {
         let (shared, seed, calls) = (shared.clone(), world.rng.u64(), config.calls);
@@ -246,7 +247,7 @@ fn explain(entries: &[history::Entry], violation: &linear::Violation) -> String 
     }
     let last = violation.stuck.iter().max().copied().unwrap_or_default();
     text += "before them:\n";
-    for (at, entry) in entries.iter().enumerate().take(last).skip(last.saturating_sub(80)) {
+    for (at, entry) in entries.iter().enumerate().take(last) {
         text += &format!("  #{at} {entry}\n");
     }
     text

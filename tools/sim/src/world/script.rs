@@ -1,6 +1,6 @@
 //! What the clients do: random calls of the real library, each noted in the history.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -29,8 +29,15 @@ pub struct Shared {
     files: Vec<Vec<Name>>,
     /// Clients that have finished.
     pub finished: usize,
-    /// Calls noted.
-    pub calls: usize,
+    /// Calls made so far; the world watches it.
+    pub calls: Rc<Cell<usize>>,
+}
+
+impl Shared {
+    /// Nothing yet; `calls` counts calls.
+    pub fn new(calls: Rc<Cell<usize>>) -> Shared {
+        Shared { calls, ..Shared::default() }
+    }
 }
 
 type Share = Rc<RefCell<Shared>>;
@@ -130,7 +137,7 @@ impl Client {
     }
 
     fn draw(&mut self) -> Call {
-        let is_start = self.shared.borrow().calls < 40;
+        let is_start = self.shared.borrow().calls.get() < 40;
         if is_start && self.rng.chance(2, 3) {
             // There should be something to work on.
             let at = self.path();
@@ -189,8 +196,9 @@ impl Client {
 
     /// Makes so many calls.
     pub async fn run(mut self, calls: usize) {
-        while self.shared.borrow().calls < calls {
-            self.shared.borrow_mut().calls += 1;
+        let made = self.shared.borrow().calls.clone();
+        while made.get() < calls {
+            made.set(made.get() + 1);
             let call = self.draw();
             match call {
                 Call::Readdir { .. } => self.list_some().await,

@@ -339,7 +339,7 @@ impl Spec {
         next
     }
 
-    /// The path of the call leads to an inode whose attributes are elsewhere.
+    /// The path of the call leads to an inode on which it acts later.
     fn found_elsewhere(&self, call: &Call, stage: Option<Stage>) -> Option<Stage> {
         let path = match call {
             _ if stage.is_some() => return None,
@@ -357,7 +357,12 @@ impl Spec {
             _ => return None,
         };
         let ino = self.find(path).ok()?;
-        self.node(ino).linked.then_some(Stage::Found(ino))
+        let node = self.node(ino);
+        // What asks all shards about a directory acts on it when they have answered, as a local
+        // file system acts on the inode that the path led to.
+        let collects = matches!(call, Call::Getattr { .. } | Call::Utimes { .. });
+        let elsewhere = node.linked || (collects && node.kind == Kind::Dir);
+        elsewhere.then_some(Stage::Found(ino))
     }
 
     fn apply(
