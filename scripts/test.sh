@@ -77,7 +77,8 @@ client() {
 }
 
 simulation() {
-    cargo test -p saker-sim --test namespace --test namespace_random
+    cargo test -p saker-sim --test namespace --test namespace_random --test file_data \
+        --test protocol --test exchange --test acl --test gone
 }
 
 metrics() {
@@ -110,7 +111,9 @@ if [[ $form == long ]]; then
     export SAKER_SIM_SEEDS=${SAKER_SIM_SEEDS:-100000}
 fi
 
-stage unit cargo test --workspace --no-fail-fast --exclude saker-sim --exclude saker-xtask
+stage unit cargo test --workspace --no-fail-fast --exclude saker-sim --exclude saker-specs --exclude saker-xtask
+# The protocols as models, explored without gaps.
+stage specs cargo test -p saker-specs
 stage sim-unit cargo test -p saker-sim --lib
 # Roles, network and crashes in one thread, in an order that a seed decides.
 stage simulation simulation
@@ -138,11 +141,18 @@ stage client client
 stage property sim property
 stage balance sim balance
 stage garbage sim garbage
+stage replicas sim replicas
+# Of one file; through the library, and where there are mounts through those.
+stage fsx sim fsx
 stage metrics metrics
 if [[ $able == yes ]]; then
     stage mount sim mount_vs_local
+    stage posix sim posix
     stage crash sim crash
     stage semantics sim semantics
+    stage two-mounts sim two_mounts
+    stage stress sim stress
+    stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"
     stage workloads "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"
 fi
 

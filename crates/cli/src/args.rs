@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::cmd;
 use crate::cmd::mount::MOUNT_USAGE;
@@ -58,7 +58,7 @@ enum Command {
 /// Runs the command that the process's arguments name. Returns the name to begin messages with.
 pub fn parse_and_run() -> (&'static str, Outcome<u8>) {
     let args: Vec<OsString> = std::env::args_os().collect();
-    if called_as(args.first(), "mount.saker") {
+    if is_mount_helper(&args) {
         return ("mount.saker", cmd::mount::run_helper(&args));
     }
     let cli = match Cli::try_parse_from(&args) {
@@ -102,18 +102,38 @@ fn explain(error: &clap::Error, args: &[OsString]) -> u8 {
     }
 }
 
-/// Was the program called by this name?
-fn called_as(arg0: Option<&OsString>, name: &str) -> bool {
-    arg0.and_then(|arg| Path::new(arg).file_name()).is_some_and(|file| file == name)
+/// Does mount(8) call? By the name of a helper, or through mount.fuse(8), which runs
+/// `saker SPEC DIR -o OPTS` for the type fuse.saker.
+fn is_mount_helper(args: &[OsString]) -> bool {
+    let name = args.first().and_then(|arg| Path::new(arg).file_name());
+    if name.is_some_and(|name| name == "mount.saker" || name == "mount.fuse.saker") {
+        return true;
+    }
+    let [_, spec, dir, option, ..] = args else { return false };
+    let is_command = Cli::command().find_subcommand(spec).is_some();
+    option == "-o" && !is_command && Path::new(dir).is_dir()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mount_helper_is_known_by_its_name_or_its_arguments() {
+        let is = |line: &str| {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            is_mount_helper(&args)
+        };
+        assert!(is("/sbin/mount.saker host:1 /x"));
+        assert!(is("/sbin/mount.fuse.saker host:1 /x -o ro"));
+        assert!(is("saker host:1 /tmp -o ro"));
+        assert!(!is("saker mount host:1 /tmp -o ro"));
+        assert!(!is("saker mount /tmp -o ro"));
+        assert!(!is("saker host:1 /not/there -o ro"));
     }
 }

@@ -42,8 +42,6 @@ pub struct Session {
     pub fs: Fs,
     /// This process's user.
     pub who: Caller,
-    /// Permission bits that new files do not get.
-    pub umask: u32,
 }
 
 /// A path as the user wrote it, and within the cluster.
@@ -118,7 +116,7 @@ pub fn connect_within(name: &str, options: ClientOptions, away: Duration) -> Out
     let umask = umask();
     reach(name, &addr, away)?;
     let fs = Fs::connect(&addr, options).about(name)?;
-    Ok(Session { fs, who: this_user()?, umask })
+    Ok(Session { fs, who: Caller { umask, ..this_user()? } })
 }
 
 /// How long a coordinator may be away for commands, as while it is started again.
@@ -167,6 +165,7 @@ fn this_user() -> Outcome<Caller> {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         groups: Groups::Known(groups),
+        umask: 0,
     })
 }
 

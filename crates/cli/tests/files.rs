@@ -59,6 +59,41 @@ fn make_tree(root: &Path) {
     fs::set_permissions(root.join("deep/er/est"), fs::Permissions::from_mode(0o750)).unwrap();
 }
 
+/// Links and extended attributes, where this machine's disk has them.
+#[test]
+fn preserving_copies_keep_links_and_attributes() {
+    let cluster = Cluster::up(&[]);
+    let (tree, back) = (cluster.path("tree"), cluster.path("back"));
+    fs::create_dir_all(tree.join("dir")).unwrap();
+    fs::write(tree.join("first"), vec![7; 10_000]).unwrap();
+    fs::hard_link(tree.join("first"), tree.join("dir/second")).unwrap();
+    fs::hard_link(tree.join("first"), tree.join("dir/third")).unwrap();
+    let set = |path: &Path| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(path, "user.label", b"cat", flags).is_ok()
+    };
+    let has_xattrs = set(&tree.join("first")) && set(&tree.join("dir"));
+    let (tree_arg, back_arg) = (tree.to_str().unwrap(), back.to_str().unwrap());
+    cluster.succeed(&["fs", "mkdir", "/a"]);
+    fs::create_dir(&back).unwrap();
+    // Twice: over nothing, and over what is there.
+    for _ in 0..2 {
+        cluster.succeed(&["fs", "put", "-rp", tree_arg, "/a"]);
+        cluster.succeed(&["fs", "get", "-rp", "/a/tree", back_arg]);
+        let back = back.join("tree");
+        assert_eq!(listing(&tree), listing(&back));
+        let inodes = ["first", "dir/second", "dir/third"]
+            .map(|name| fs::metadata(back.join(name)).unwrap().ino());
+        assert_eq!(inodes, [inodes[0]; 3]);
+        for name in ["first", "dir"].iter().filter(|_| has_xattrs) {
+            let mut value = [0; 10];
+            let got = rustix::fs::getxattr(back.join(name), "user.label", &mut value);
+            assert_eq!(&value[..got.unwrap()], b"cat", "{name}");
+        }
+    }
+    assert_eq!(cluster.json(&["fsck", "--strict"])["problems"], serde_json::json!([]));
+}
+
 #[test]
 fn trees_go_in_and_come_back_equal() {
     let cluster = Cluster::up(&[]);
@@ -194,8 +229,19 @@ fn mounts_come_and_go_by_command() {
     let helper = cluster.path("mount.saker");
     symlink(env!("CARGO_BIN_EXE_saker"), &helper).unwrap();
     let mut mount = Command::new(&helper);
-    mount.arg(&dir).arg(&mnt).args(["-v", "-o", "ro,_netdev"]);
+    mount.arg(&dir).arg(&mnt).args(["-v", "-o", "ro,_netdev,fsname=the-name"]);
     assert!(mount.status().unwrap().success());
+    let shown = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = shown.lines().find(|line| line.contains(&point)).unwrap();
+    assert!(line.contains(" - fuse.saker the-name "), "{line}");
+    // As mount.fuse(8) calls it for the type fuse.saker.
+    let remount = |how: &str| {
+        let mut remount = Command::new(env!("CARGO_BIN_EXE_saker"));
+        remount.arg("the-name").arg(&mnt).args(["-o", how]).status().unwrap().success()
+    };
+    assert!(remount("rw,remount"));
+    fs::write(mnt.join("third"), "").unwrap();
+    assert!(remount("remount,ro"));
     let error = fs::write(mnt.join("other"), "").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     cluster.succeed(&["umount", &point]);

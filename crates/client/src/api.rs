@@ -62,7 +62,7 @@ impl ClusterAddr {
     }
 }
 
-/// Who asks. The umask is the caller's business.
+/// Who asks.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// File-system user id.
@@ -71,6 +71,8 @@ pub struct Caller {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Groups,
+    /// Permission bits that what it makes does not get, unless the directory has a default ACL.
+    pub umask: u32,
 }
 
 /// Supplementary groups, or where to read them when a decision depends on them.
@@ -85,7 +87,7 @@ pub enum Groups {
 impl Caller {
     /// The superuser.
     pub fn root() -> Caller {
-        Caller { uid: 0, gid: 0, groups: Groups::Known(Arc::from([])) }
+        Caller { uid: 0, gid: 0, groups: Groups::Known(Arc::from([])), umask: 0 }
     }
 
     /// What is known without reading groups.
@@ -111,6 +113,9 @@ pub struct OpenFlags {
     pub truncate: bool,
     /// Only if it is made (`O_EXCL`).
     pub exclusive: bool,
+    /// To be executed: that takes the right to execute, not the right to read, which the system
+    /// does.
+    pub execute: bool,
 }
 
 impl OpenFlags {
@@ -123,14 +128,72 @@ impl OpenFlags {
             append: flags & 0o2000 != 0,
             truncate: flags & 0o1000 != 0,
             exclusive: flags & 0o200 != 0,
+            // Not of open(2): the kernel's own mark, which it passes on to file systems.
+            execute: flags & 0o40 != 0,
         }
     }
 
-    /// Permission bits that it takes: 4 read, 2 write.
+    /// Permission bits that it takes: 4 read, 2 write, 1 execute.
     pub(crate) fn access(self) -> u32 {
+        if self.execute {
+            return 1;
+        }
         let write = self.write || self.truncate;
         (u32::from(self.read) << 2) | (u32::from(write) << 1)
     }
+}
+
+/// What fallocate(2) is asked to do with a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallocate {
+    /// It shall have room, and the file at least reach to its end.
+    Grow,
+    /// It shall have room; the size stays.
+    Reserve,
+    /// It becomes a hole; the size stays.
+    Punch,
+    /// It becomes zeros, and the file at least reaches to its end.
+    Zero,
+    /// It becomes zeros as far as the file reaches.
+    ZeroKeepSize,
+}
+
+impl Fallocate {
+    /// From the mode of fallocate(2).
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for what is not known: to move what is behind the range, to share blocks.
+    pub fn from_linux(mode: u32) -> Result<Fallocate> {
+        match mode {
+            0 => Ok(Fallocate::Grow),
+            1 => Ok(Fallocate::Reserve),
+            3 => Ok(Fallocate::Punch),
+            0x10 => Ok(Fallocate::Zero),
+            0x11 => Ok(Fallocate::ZeroKeepSize),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    pub(crate) fn grows(self) -> bool {
+        matches!(self, Fallocate::Grow | Fallocate::Zero)
+    }
+
+    pub(crate) fn clears(self) -> bool {
+        matches!(self, Fallocate::Punch | Fallocate::Zero | Fallocate::ZeroKeepSize)
+    }
+
+    pub(crate) fn reserves(self) -> bool {
+        matches!(self, Fallocate::Grow | Fallocate::Reserve)
+    }
+}
+
+/// What lseek(2) looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// `SEEK_DATA`
+    Data,
+    /// `SEEK_HOLE`
+    Hole,
 }
 
 /// A time to set.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::core::{Backoff, Core, Fail, all, decode};
 use crate::route::Routes;
-use crate::writer::left_in_chunk;
+use crate::writer::{Piece, left_in_chunk};
 
 /// One attempt at a read or write of a chunk waits this long.
 const ATTEMPT_MAX: Duration = Duration::from_secs(20);
@@ -46,7 +46,7 @@ impl Place {
 }
 
 impl Core {
-    /// Writes bytes of one chunk to all its replicas.
+    /// Writes a piece, which lies in one chunk, to all its replicas.
     ///
     /// # Errors
     /// ESTALE when the file was truncated since `truncate_gen`.
@@ -55,8 +55,10 @@ impl Core {
         id: InodeId,
         truncate_gen: u64,
         place: Place,
-        data: Bytes,
+        piece: Piece,
     ) -> Result<()> {
+        let Piece { data, hole, .. } = piece;
+        let (writer, seq) = self.next_chunk_write();
         let message = ChunkWriteReq {
             id,
             index: place.index,
@@ -65,11 +67,17 @@ impl Core {
             replicas: place.stores.iter().map(|n| u32::from(*n)).collect(),
             sync: false,
             crc: crc32c::crc32c(&data),
+            writer,
+            seq,
+            attempt: 0,
+            hole,
         };
         let deadline = self.deadline();
         let write = |store: &StoreNo| {
-            let to = NodeId::Store(*store);
-            self.call(to, Op::ChunkWrite, &message, data.clone(), ATTEMPT_MAX, deadline)
+            let attempt =
+                |attempt| Bytes::from(ChunkWriteReq { attempt, ..message.clone() }.encode_to_vec());
+            let (to, op) = (NodeId::Store(*store), Op::ChunkWrite);
+            self.call_each(to, op, attempt, data.clone(), ATTEMPT_MAX, deadline)
         };
         if let [only] = place.stores.as_slice() {
             return write(only).await.map(|_| ());
@@ -118,7 +126,9 @@ impl Core {
         let mut bad_rounds = 0;
         loop {
             let routes = self.routes();
-            let place = Place::of(&routes, id, offset)?;
+            let mut place = Place::of(&routes, id, offset)?;
+            let now = time::now();
+            place.stores.sort_by_key(|store| self.suspects.has(*store, now));
             let message =
                 ChunkReadReq { id, index: place.index, offset: place.within, len: len as u64 };
             let body = Bytes::from(message.encode_to_vec());
@@ -135,7 +145,12 @@ impl Core {
                         Ok(data) => return Ok(data),
                         Err(error) => Fail::Answer(error),
                     },
-                    Err(fail) => fail,
+                    Err(fail) => {
+                        if let Fail::Call(_) = &fail {
+                            self.suspects.add(*store, time::now());
+                        }
+                        fail
+                    }
                 };
                 tracing::debug!(trace, id, offset, %to, "chunk_read: {fail}");
                 all_bad &= matches!(&fail, Fail::Answer(e) if !retryable(e));

@@ -19,6 +19,7 @@ use crate::open_inode::Inodes;
 use crate::route::{self, Routes};
 use crate::session::{Session, Sessions};
 use crate::statfs::StatCache;
+use crate::suspects::Suspects;
 use crate::{ClientOptions, ClientStats};
 
 /// One attempt at a metadata request waits this long; a request that the node has parked is
@@ -44,6 +45,10 @@ pub(crate) struct Core {
     /// Trace ids are a random start and a count, mixed.
     trace_seed: u64,
     traces: AtomicU64,
+    pub(crate) suspects: Suspects,
+    /// Chunk writes are known by this number and a count.
+    chunk_writer: u64,
+    chunk_writes: AtomicU64,
 }
 
 /// Why one attempt brought no result.
@@ -136,6 +141,9 @@ impl Core {
             retries,
             trace_seed: saker_runtime::rand::u64(),
             traces: AtomicU64::new(0),
+            suspects: Suspects::default(),
+            chunk_writer: saker_runtime::rand::u64().max(1),
+            chunk_writes: AtomicU64::new(0),
         }))
     }
 
@@ -147,6 +155,11 @@ impl Core {
     /// A trace id.
     pub(crate) fn trace(&self) -> u64 {
         mix(self.trace_seed.wrapping_add(self.traces.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Writer and number of a new chunk write.
+    pub(crate) fn next_chunk_write(&self) -> (u64, u64) {
+        (self.chunk_writer, self.chunk_writes.fetch_add(1, Ordering::Relaxed))
     }
 
     /// When an operation that begins now gives up.
@@ -187,11 +200,25 @@ impl Core {
         deadline: Time,
     ) -> Result<Reply> {
         let body = Bytes::from(message.encode_to_vec());
+        self.call_each(to, op, |_| body.clone(), payload, attempt_max, deadline).await
+    }
+
+    /// As [`Core::call`], with a body of its own for each attempt, numbered from 0.
+    pub(crate) async fn call_each(
+        &self,
+        to: NodeId,
+        op: Op,
+        body: impl Fn(u32) -> Bytes,
+        payload: Bytes,
+        attempt_max: Duration,
+        deadline: Time,
+    ) -> Result<Reply> {
         let (trace, mut backoff) = (self.trace(), Backoff::until(deadline));
         loop {
             let routes = self.routes();
             let until = deadline.min(time::now() + attempt_max);
-            let sent = self.send(&routes, to, op, trace, body.clone(), payload.clone(), until);
+            let body = body(backoff.attempts);
+            let sent = self.send(&routes, to, op, trace, body, payload.clone(), until);
             let fail = match sent.await {
                 Ok(reply) => return Ok(reply),
                 Err(fail) => fail,

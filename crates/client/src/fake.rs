@@ -26,6 +26,8 @@ pub(crate) enum Fault {
     Hang,
     /// It is executed; its answer is lost.
     AnswerLost,
+    /// It is held up, and executed when [`Fake::deliver_late`] says so; nobody hears of it.
+    Late,
     /// This is answered, and nothing done.
     Answer(Error),
     /// This happens right before it is executed.
@@ -48,6 +50,9 @@ pub(crate) struct Model {
     results: BTreeMap<(u64, u64), (u16, Bytes)>,
     faults: VecDeque<(Op, Fault)>,
     hanging: Vec<saker_rpc::client::CallSlot>,
+    late: Vec<(SocketAddr, Op, Frame)>,
+    /// Chunk writes whose earlier attempts are refused.
+    barred: BTreeMap<(u16, u64, u64), u32>,
     pub(crate) log: Vec<(Op, u16)>,
     clock: i64,
     ids: u64,
@@ -91,6 +96,14 @@ impl Fake {
     /// The next request for `op` meets this.
     pub(crate) fn fault(&self, op: Op, fault: Fault) {
         self.model().faults.push_back((op, fault));
+    }
+
+    /// What was held up is executed now; how many requests.
+    pub(crate) fn deliver_late(&self) -> usize {
+        let mut model = self.model();
+        let late = std::mem::take(&mut model.late);
+        late.iter().for_each(|(to, op, frame)| _ = model.execute(*to, *op, frame));
+        late.len()
     }
 
     /// Operations since the last call, without those on sessions.
@@ -149,6 +162,10 @@ impl Model {
             }
             Some(Fault::Before(act)) => act(self),
             Some(Fault::AnswerLost) => answer_lost = true,
+            Some(Fault::Late) => {
+                self.late.push((to, op, frame.clone()));
+                return Some(Err(CallError::Timeout));
+            }
             None => {}
         }
         let (status, body, payload) = self.execute(to, op, frame);
@@ -228,6 +245,13 @@ impl Model {
             Op::Readdir => self.readdir(to, &decode(frame)).encode_to_vec(),
             Op::ChunkWrite => self.chunk_write(store, &decode(frame), &frame.payload)?,
             Op::ChunkRead => return Ok(self.chunk_read(store, &decode(frame))),
+            Op::Statfs => ShardStats::default().encode_to_vec(),
+            Op::StoreStat => {
+                let bytes = 1 << 40;
+                let stat =
+                    StoreStats { capacity_bytes: bytes, free_bytes: bytes, ..Default::default() };
+                stat.encode_to_vec()
+            }
             Op::ChunkSync => {
                 self.synced.push(store);
                 Vec::new()
@@ -322,6 +346,12 @@ impl Model {
         }
         file.attr.chunked = true;
         let (id, data) = (file.attr.id, std::mem::take(&mut file.inline));
+        if data.is_empty() {
+            return;
+        }
+        file.attr.truncate_gen += 1;
+        let generation = file.attr.truncate_gen;
+        self.generations.insert(id, generation);
         for store in 0..2 {
             self.chunks.insert((store, id, 0), data.to_vec());
         }
@@ -362,19 +392,23 @@ impl Model {
 
     fn append(&mut self, request: AppendReq) -> Result<AppendReply> {
         let name = self.find(&request.at)?;
-        let offset = self.files[&name].attr.size;
-        let end = offset + request.len;
-        let stored = !self.files[&name].attr.chunked && end <= 4096;
-        if !stored {
-            self.spill(&name);
+        let file = self.files.get_mut(&name).unwrap();
+        if request.truncate_gen == file.attr.truncate_gen {
+            file.attr.size = file.attr.size.max(request.size);
         }
-        let file = self.touch(&name);
-        file.attr.size = end;
+        let offset = file.attr.size.max(file.append_end);
+        let end = offset + request.len;
+        let stored = !file.attr.chunked && end <= 4096;
         if stored {
+            let file = self.touch(&name);
             let mut data = file.inline.to_vec();
             data.resize(offset as usize, 0);
             data.extend_from_slice(&request.data);
             file.inline = data.into();
+            file.attr.size = end;
+        } else {
+            self.spill(&name);
+            self.touch(&name).append_end = end;
         }
         Ok(AppendReply { offset, stored, entry: self.entry(&name, stored) })
     }
@@ -403,10 +437,22 @@ impl Model {
 
     fn chunk_write(&mut self, store: u16, request: &ChunkWriteReq, data: &[u8]) -> Result<Vec<u8>> {
         assert_eq!(request.crc, crc32c::crc32c(data));
+        let attempts = self.barred.entry((store, request.writer, request.seq)).or_default();
+        if request.attempt < *attempts {
+            return Err(Errno::EALREADY.into());
+        }
+        *attempts = request.attempt;
         if request.truncate_gen < *self.generations.get(&request.id).unwrap_or(&0) {
             return Err(Errno::ESTALE.into());
         }
         let chunk = self.chunks.entry((store, request.id, request.index)).or_default();
+        if request.hole > 0 {
+            assert!(data.is_empty());
+            let (start, end) = (request.offset, request.offset + request.hole);
+            let len = chunk.len();
+            chunk[len.min(start as usize)..len.min(end as usize)].fill(0);
+            return Ok(Vec::new());
+        }
         let (start, end) = (request.offset as usize, request.offset as usize + data.len());
         assert!(end <= CHUNK_BYTES as usize && request.replicas.len() == 2);
         chunk.resize(chunk.len().max(end), 0);

@@ -18,7 +18,7 @@ pub struct File(Arc<Handle>);
 
 /// One open(2).
 pub(crate) struct Handle {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     pub(crate) inode: Arc<OpenInode>,
     pub(crate) who: Caller,
     pub(crate) flags: OpenFlags,
@@ -56,6 +56,10 @@ impl File {
     ) -> File {
         let failures_seen = AtomicU64::new(inode.with(|s| s.failures().0));
         File(Arc::new(Handle { core, inode, who: who.clone(), flags, failures_seen }))
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.0
     }
 
     /// As last seen, with this client's own writes; without data.

@@ -37,7 +37,7 @@ mod tests {
         let status = "Name:\tbash\nGid:\t5\t5\t5\t5\nGroups:\t4 24 1000 \nNStgid:\t7\n";
         assert_eq!(parse_status(status), [4, 24, 1000]);
         assert_eq!(parse_status("Name:\tx\nGroups:\t \n"), [0u32; 0]);
-        let me = Caller { uid: 1, gid: 2, groups: Groups::OfProcess(std::process::id()) };
+        let me = Caller { uid: 1, gid: 2, groups: Groups::OfProcess(std::process::id()), umask: 0 };
         let cred = full_cred(&me);
         assert!(cred.groups_known && cred.uid == 1 && cred.gid == 2);
     }

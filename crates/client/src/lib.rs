@@ -35,7 +35,9 @@ mod reader;
 mod request;
 mod route;
 mod session;
+mod sparse;
 mod statfs;
+mod suspects;
 #[cfg(test)]
 mod tests;
 mod write_out;
@@ -43,8 +45,8 @@ mod writer;
 mod xattr;
 
 pub use api::{
-    Caller, ClientOptions, ClientStats, ClusterAddr, DirItem, Groups, OpenFlags, Resolved, SetAttr,
-    SetTime, StatFs,
+    Caller, ClientOptions, ClientStats, ClusterAddr, DirItem, Fallocate, Groups, OpenFlags,
+    Resolved, Seek, SetAttr, SetTime, StatFs,
 };
 pub use file::File;
 pub use readdir::DirStream;

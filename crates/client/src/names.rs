@@ -64,7 +64,7 @@ impl Fs {
         let mut request = setattr_request(at, change);
         let inode = self.core().inode_at(who, at).await?;
         let Some(inode) = inode else {
-            let entry = self.core().ask(who, Op::Setattr, To::Owner, &mut request).await?;
+            let entry = self.core().setattr(who, &mut request).await?;
             self.core().learn(&entry);
             return Ok(entry);
         };
@@ -81,8 +81,7 @@ impl Fs {
         Ok(entry)
     }
 
-    /// Makes a regular file, or opens the one that is there; `mode` holds permission bits, umask
-    /// applied.
+    /// Makes a regular file, or opens the one that is there; `mode` holds permission bits.
     pub async fn create(
         &self,
         who: &Caller,
@@ -97,9 +96,34 @@ impl Fs {
             exclusive: flags.exclusive,
             access: flags.access(),
             truncate: flags.truncate,
+            umask: who.umask,
             ..CreateReq::default()
         };
         let entry: Entry = self.core().ask(who, Op::Create, To::Owner, &mut request).await?;
+        Ok(self.core().opened(who, entry, flags).await)
+    }
+
+    /// Makes a regular file without a name in a directory and opens it (O_TMPFILE). It ends with its
+    /// last handle, unless [`Fs::link`] gives it a name; `flags.exclusive` forbids that.
+    pub async fn tmpfile(
+        &self,
+        who: &Caller,
+        dir: &At,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(File, Entry)> {
+        // Chooses the shard, and is not seen by anybody.
+        let name = format!(".nameless-{:016x}", saker_runtime::rand::u64());
+        let mut request = CreateReq {
+            at: dir.clone(),
+            mode: FileKind::Regular.bits() | (mode & 0o7777),
+            exclusive: flags.exclusive,
+            umask: who.umask,
+            ..CreateReq::default()
+        };
+        request.at.path.push(name.into());
+        check_place(&request.at)?;
+        let entry: Entry = self.core().ask(who, Op::Tmpfile, To::Owner, &mut request).await?;
         Ok(self.core().opened(who, entry, flags).await)
     }
 
@@ -116,14 +140,14 @@ impl Fs {
         Ok(self.core().opened(who, entry, flags).await)
     }
 
-    /// Makes a directory; `mode` holds permission bits, umask applied.
+    /// Makes a directory; `mode` holds permission bits.
     pub async fn mkdir(&self, who: &Caller, at: &At, mode: u32) -> Result<Entry> {
         let mode = FileKind::Directory.bits() | (mode & 0o7777);
         self.make(who, Op::Mkdir, CreateReq { at: at.clone(), mode, ..CreateReq::default() }).await
     }
 
     /// Makes a FIFO, socket, device, or a regular file without opening it; `mode` holds type and
-    /// permission bits, umask applied.
+    /// permission bits.
     pub async fn mknod(&self, who: &Caller, at: &At, mode: u32, rdev: u32) -> Result<Entry> {
         let request = CreateReq { at: at.clone(), mode, rdev, ..CreateReq::default() };
         self.make(who, Op::Mknod, request).await
@@ -143,6 +167,7 @@ impl Fs {
     async fn make(&self, who: &Caller, op: Op, mut request: CreateReq) -> Result<Entry> {
         check_place(&request.at)?;
         request.exclusive = true;
+        request.umask = who.umask;
         self.core().ask(who, op, To::Owner, &mut request).await
     }
 
@@ -170,7 +195,7 @@ impl Fs {
         Ok(())
     }
 
-    /// renameat2(2): flags 1 NOREPLACE, 2 EXCHANGE. Returns the new place.
+    /// rename(2); with `no_replace` it fails if the target is there. Returns the new place.
     ///
     /// `to_chain`: the directories from below the root to the new parent inclusive, as the
     /// caller knows them. It matters only when a directory moves, and may be empty when
@@ -180,23 +205,25 @@ impl Fs {
         who: &Caller,
         from: &At,
         to: &At,
-        flags: u32,
+        no_replace: bool,
         to_chain: &[Locator],
     ) -> Result<Locator> {
-        check_place(from)?;
-        check_place(to)?;
-        let mut request = RenameReq {
-            from: from.clone(),
-            to: to.clone(),
-            flags,
-            to_chain: to_chain.to_vec(),
-            ..RenameReq::default()
-        };
-        let reply: RenameReply = self.core().rename(who, &mut request).await?;
-        if let Some(inode) = self.core().inodes.get(reply.loc.id) {
-            inode.moved_to(&reply.loc);
-        }
+        let flags = if no_replace { rename_flags::NOREPLACE } else { 0 };
+        let reply = self.core().rename(who, from, to, flags, [&[], to_chain]).await?;
         Ok(reply.loc)
+    }
+
+    /// renameat2(2) with RENAME_EXCHANGE: two names of any kinds change places. Returns where the
+    /// inodes are now. `chains`: as in [`Fs::rename`], of both parents.
+    pub async fn exchange(
+        &self,
+        who: &Caller,
+        from: &At,
+        to: &At,
+        chains: [&[Locator]; 2],
+    ) -> Result<[Locator; 2]> {
+        let reply = self.core().rename(who, from, to, rename_flags::EXCHANGE, chains).await?;
+        Ok([reply.loc, reply.other.unwrap_or_default()])
     }
 
     /// Links `from` (a name or an open handle's locator) as `to`.
@@ -243,6 +270,21 @@ impl Core {
         }
     }
 
+    /// Changes attributes at the owner. Of a directory the coordinator changes what replicas hold;
+    /// times that come with that are a second change, at the owner.
+    async fn setattr(&self, who: &Caller, request: &mut SetattrReq) -> Result<Entry> {
+        if !request.changes_access() || !request.sets_times() {
+            return self.ask(who, Op::Setattr, To::Owner, request).await;
+        }
+        match self.ask(who, Op::Setattr, To::OwnerOnly, request).await {
+            Err(error) if error.is(Class::UseCoordinator) => {}
+            other => return other,
+        }
+        let mut times = SetattrReq { mode: None, uid: None, gid: None, ..request.clone() };
+        let _: Entry = self.ask(who, Op::Setattr, To::Owner, request).await?;
+        self.ask(who, Op::Setattr, To::Owner, &mut times).await
+    }
+
     /// The open inode at a place. A path is looked up for it only while something is dirty.
     async fn inode_at(self: &Arc<Core>, who: &Caller, at: &At) -> Result<Option<Arc<OpenInode>>> {
         if at.path.is_empty() {
@@ -278,10 +320,43 @@ impl Core {
         (File::new(self.clone(), inode, who, flags), entry)
     }
 
+    /// Renames, and tells open inodes where they are.
+    async fn rename(
+        &self,
+        who: &Caller,
+        from: &At,
+        to: &At,
+        flags: u32,
+        [from_chain, to_chain]: [&[Locator]; 2],
+    ) -> Result<RenameReply> {
+        check_place(from)?;
+        check_place(to)?;
+        let mut request = RenameReq {
+            from: from.clone(),
+            to: to.clone(),
+            flags,
+            to_chain: to_chain.to_vec(),
+            from_chain: from_chain.to_vec(),
+            ..RenameReq::default()
+        };
+        let reply = self.ask_rename(who, &mut request).await?;
+        for loc in std::iter::once(&reply.loc).chain(&reply.other) {
+            if let Some(inode) = self.inodes.get(loc.id) {
+                inode.moved_to(loc);
+            }
+        }
+        Ok(reply)
+    }
+
     /// Renames at the owner, or, when a directory moves, at the coordinator.
-    async fn rename(&self, who: &Caller, request: &mut RenameReq) -> Result<RenameReply> {
-        let from_root = request.to.anchor == Locator::root();
-        if !request.to_chain.is_empty() || !from_root || request.to.path.len() < 2 {
+    async fn ask_rename(&self, who: &Caller, request: &mut RenameReq) -> Result<RenameReply> {
+        let is_unknown = |at: &At, chain: &[Locator]| {
+            chain.is_empty() && at.anchor == Locator::root() && at.path.len() > 1
+        };
+        let walks_from = request.flags == rename_flags::EXCHANGE
+            && is_unknown(&request.from, &request.from_chain);
+        let walks_to = is_unknown(&request.to, &request.to_chain);
+        if !walks_from && !walks_to {
             return self.ask(who, Op::Rename, To::Owner, request).await;
         }
         // Most renames move files: the chain is looked up once it is needed.
@@ -291,7 +366,12 @@ impl Core {
             other => return other,
         }
         for _ in 0..WALKS_MAX {
-            request.to_chain = self.chain(who, &request.to).await?;
+            if walks_from {
+                request.from_chain = self.chain(who, &request.from).await?;
+            }
+            if walks_to {
+                request.to_chain = self.chain(who, &request.to).await?;
+            }
             match self.ask(who, Op::Rename, To::Owner, request).await {
                 // A directory on the way was moved meanwhile.
                 Err(error) if error.errno() == Errno::ESTALE => {}

@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(crate) unsaved: Ranges,
     /// End of the largest write to chunks that the owner has not heard of; 0: none.
     pub(crate) written_end: u64,
+    /// Bytes written to chunks, and cleared in them, that the owner has not heard of.
+    pub(crate) unreported: (u64, u64),
     /// Range of the file that covers all data which stores have not accepted yet.
     pub(crate) pending: Option<Range<u64>>,
     /// Who wrote last.
@@ -108,6 +110,7 @@ impl State {
     pub(crate) fn discard(&mut self) {
         self.unsaved.clear();
         self.written_end = 0;
+        self.unreported = (0, 0);
         self.pending = None;
         self.inline = None;
         self.epoch += 1;
@@ -125,6 +128,14 @@ impl State {
         self.unsaved.add(offset, end);
         self.attr.size = self.attr.size.max(end);
         self.writer_is = Some(who.clone());
+    }
+
+    /// Clears bytes of a small file whose data is known; where it has none it is clear.
+    pub(crate) fn clear_inline(&mut self, offset: u64, end: u64, who: &Caller) {
+        let end = end.min(self.inline.as_ref().map_or(0, Bytes::len) as u64);
+        if offset < end {
+            self.write_inline(offset, &vec![0; (end - offset) as usize], who);
+        }
     }
 
     /// The owner has other data than the unsaved bytes were written over: puts them over that.
@@ -238,6 +249,7 @@ impl Inodes {
             inline,
             unsaved: Ranges::default(),
             written_end: 0,
+            unreported: (0, 0),
             pending: None,
             writer_is: None,
             epoch: 0,

@@ -1,5 +1,6 @@
 //! statfs(2): capacity from the stores, inodes from the shards.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,20 +30,25 @@ impl Fs {
     /// # Errors
     /// EIO when no shard answers.
     pub async fn statfs(&self) -> Result<StatFs> {
+        self.0.statfs().await
+    }
+}
+
+impl Core {
+    /// What [`Fs::statfs`] says.
+    pub(crate) async fn statfs(&self) -> Result<StatFs> {
         let asked = time::now();
-        let cache = || self.0.stat_cache.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = || self.stat_cache.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, stat)) = *cache()
             && asked - at < AGE_MAX
         {
             return Ok(stat);
         }
-        let stat = self.0.ask_statfs(asked + PATIENCE).await?;
+        let stat = self.ask_statfs(asked + PATIENCE).await?;
         *cache() = Some((asked, stat));
         Ok(stat)
     }
-}
 
-impl Core {
     async fn ask_statfs(&self, until: Time) -> Result<StatFs> {
         let map = self.routes().map.clone();
         let stores = (0..map.stores.len()).map(|n| NodeId::Store(n as u16));
@@ -70,13 +76,42 @@ impl Core {
     }
 }
 
-/// Copies are counted once.
+/// Copies are counted once, and disks that stores share.
 fn sum(stores: &[StoreStats], shards: &[ShardStats], replicas: u32) -> StatFs {
     let copies = u64::from(replicas.max(1));
+    let mut disks: BTreeMap<(u64, usize), Disk> = BTreeMap::new();
+    for (n, store) in stores.iter().enumerate() {
+        // A store that does not know its disk has one of its own.
+        let place = (store.disk, if store.disk == 0 { n } else { 0 });
+        let disk = disks.entry(place).or_default();
+        disk.capacity_bytes += store.capacity_bytes;
+        disk.free_bytes += store.free_bytes;
+        disk.whole = (store.disk != 0).then_some((store.disk_bytes, store.disk_free_bytes));
+    }
+    disks.values_mut().for_each(Disk::bound);
     StatFs {
-        capacity_bytes: stores.iter().map(|s| s.capacity_bytes).sum::<u64>() / copies,
-        free_bytes: stores.iter().map(|s| s.free_bytes).sum::<u64>() / copies,
+        capacity_bytes: disks.values().map(|d| d.capacity_bytes).sum::<u64>() / copies,
+        free_bytes: disks.values().map(|d| d.free_bytes).sum::<u64>() / copies,
         inodes: shards.iter().map(|s| s.inodes).sum(),
+    }
+}
+
+/// What the stores of one disk say together.
+#[derive(Default)]
+struct Disk {
+    capacity_bytes: u64,
+    free_bytes: u64,
+    /// Capacity and free bytes of the disk itself.
+    whole: Option<(u64, u64)>,
+}
+
+impl Disk {
+    /// Stores cannot have more together than the disk has.
+    fn bound(&mut self) {
+        if let Some((capacity_bytes, free_bytes)) = self.whole {
+            self.capacity_bytes = self.capacity_bytes.min(capacity_bytes);
+            self.free_bytes = self.free_bytes.min(free_bytes);
+        }
     }
 }
 
@@ -91,5 +126,21 @@ mod tests {
         let stat = sum(&[store; 4], &[shard; 3], 2);
         assert_eq!(stat, StatFs { capacity_bytes: 200, free_bytes: 80, inodes: 21 });
         assert_eq!(sum(&[store], &[], 0).capacity_bytes, 100);
+    }
+
+    #[test]
+    fn a_disk_is_counted_once_however_many_stores_share_it() {
+        let disk = |disk, capacity_bytes, free_bytes| StoreStats {
+            disk,
+            capacity_bytes,
+            free_bytes,
+            disk_bytes: 100,
+            disk_free_bytes: 60,
+            ..StoreStats::default()
+        };
+        // Two that may use all of a disk, two that have a part of another.
+        let stores = [disk(1, 100, 60), disk(1, 100, 58), disk(2, 30, 20), disk(2, 30, 10)];
+        let stat = sum(&stores, &[], 1);
+        assert_eq!((stat.capacity_bytes, stat.free_bytes), (160, 90));
     }
 }

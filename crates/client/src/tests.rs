@@ -10,10 +10,16 @@ use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, Locator};
 
 use crate::fake::{Fake, Fault, start};
-use crate::{Caller, ClientOptions, File, Fs, OpenFlags, SetAttr, SetTime};
+use crate::{Caller, ClientOptions, Fallocate, File, Fs, OpenFlags, SetAttr, SetTime};
 
-const RW: OpenFlags =
-    OpenFlags { read: true, write: true, append: false, truncate: false, exclusive: false };
+const RW: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    exclusive: false,
+    execute: false,
+};
 const APPEND: OpenFlags = OpenFlags { append: true, ..RW };
 const TRUNC: OpenFlags = OpenFlags { truncate: true, ..RW };
 
@@ -350,8 +356,10 @@ fn appends_go_where_the_owner_says() {
     let mut expected = b"abcdef--gh".to_vec();
     expected.extend_from_slice(&pattern(9_000, 1));
     expected.extend_from_slice(b"end");
-    assert!(t.content("f") == expected);
     t.fake.log();
+    t.flush(&a);
+    assert!(t.content("f") == expected);
+    assert_eq!(t.fake.log(), ["close"]);
     t.flush(&a);
     assert!(t.fake.log().is_empty(), "the owner knows all");
     assert!(t.read(&a, 0, 20_000) == expected);
@@ -533,4 +541,87 @@ fn futures_may_move_between_threads() {
     check(&t.fs.resolve(&t.root, b"/f", true));
     check(&t.fs.statfs());
     check(&t.fs.readdir(&t.root, &Locator::root(), 0).next());
+}
+
+/// A write that was sent twice is executed once more after later writes of the same bytes.
+#[test]
+fn a_late_attempt_of_a_write_changes_nothing() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, &pattern(5_000, 1));
+    t.fake.fault(Op::ChunkWrite, Fault::Late);
+    t.flush(&file);
+    let new = pattern(5_000, 2);
+    t.write(&file, 0, &new);
+    t.flush(&file);
+    assert_eq!(t.fake.deliver_late(), 1);
+    assert!(t.content("f") == new);
+    t.fake.fault(Op::ChunkWrite, Fault::Late);
+    t.run(file.fallocate(Fallocate::Punch, 0, 5_000)).unwrap();
+    t.write(&file, 0, &new);
+    t.flush(&file);
+    assert_eq!(t.fake.deliver_late(), 1);
+    assert!(t.content("f") == new, "a late hole");
+}
+
+/// Others see the size of an append when its data is there.
+#[test]
+fn an_append_grows_the_file_after_its_data() {
+    let t = setup();
+    t.create("f");
+    let file = t.open("f", APPEND);
+    t.run(file.write(0, &pattern(5_000, 1))).unwrap();
+    let size = |t: &Setup| t.fake.model().files[&b"f"[..]].attr.size;
+    assert_eq!(size(&t), 0);
+    assert_eq!(file.entry().attr.size, 5_000, "its own writer knows");
+    t.fake.log();
+    t.run(file.write(0, b"more")).unwrap();
+    assert_eq!(t.fake.log(), ["append", "chunk_write", "chunk_write"], "no more requests");
+    assert_eq!(size(&t), 5_000, "the next append says so");
+    t.flush(&file);
+    assert_eq!(size(&t), 5_004);
+    assert_eq!(t.content("f")[5_000..], b"more"[..]);
+}
+
+#[test]
+fn ranges_are_cleared_in_rows_and_in_chunks() {
+    let t = setup();
+    let file = t.create("f");
+    for len in [3_000, 9_000] {
+        let mut model = pattern(len, 1);
+        t.write(&file, 0, &model);
+        let clear = |how, from: usize, len| {
+            t.run(file.fallocate(how, from as u64, len as u64)).unwrap();
+        };
+        clear(Fallocate::Punch, 100, 50);
+        model[100..150].fill(0);
+        clear(Fallocate::ZeroKeepSize, len - 10, 20);
+        model[len - 10..].fill(0);
+        assert!(t.content("f") == model);
+        clear(Fallocate::Zero, len - 20, 50);
+        model[len - 20..].fill(0);
+        model.resize(len + 30, 0);
+        clear(Fallocate::Reserve, 0, len + 500);
+        clear(Fallocate::Grow, 10, len + 90);
+        model.resize(len + 100, 0);
+        clear(Fallocate::Grow, 10, 10);
+        assert!(t.content("f") == model);
+        assert!(t.read(&file, 0, 20_000) == model);
+    }
+    let read_only = t.open("f", OpenFlags { write: false, ..RW });
+    let refused = t.run(read_only.fallocate(Fallocate::Grow, 0, 10));
+    assert_eq!(refused.unwrap_err().errno(), Errno::EBADF);
+    let far = t.run(file.fallocate(Fallocate::Grow, 10, u64::MAX));
+    assert_eq!(far.unwrap_err().errno(), Errno::EFBIG);
+}
+
+/// Somebody else grows the file while room is made: the larger size stays.
+#[test]
+fn making_room_never_cuts() {
+    let t = setup();
+    let file = t.create("f");
+    let longer = |model: &mut crate::fake::Model| model.add_to("f", |row| row.attr.size = 9_000);
+    t.fake.fault(Op::Close, Fault::Before(Box::new(longer)));
+    t.run(file.fallocate(Fallocate::Grow, 0, 500)).unwrap();
+    assert_eq!(t.content("f").len(), 9_000);
 }

@@ -93,6 +93,7 @@ impl Core {
             inode.with(|s| {
                 s.attr.size = s.attr.size.max(offset);
                 s.written_end = s.written_end.max(offset);
+                s.unreported.0 += taken as u64;
                 s.pending = writer.range();
                 s.epoch += 1;
                 if s.writer_is.is_none() {
@@ -162,9 +163,10 @@ impl Core {
         };
         writer.unsynced.extend(place.stores.iter().copied());
         let truncate_gen = inode.with(|s| s.attr.truncate_gen);
-        let range = piece.offset..piece.offset + piece.data.len() as u64;
-        let write = self.clone().write_chunk(inode.id, truncate_gen, place, piece.data.clone());
-        writer.fly(range, async move { Landed { result: write.await, truncate_gen, piece } });
+        let write = self.clone().write_chunk(inode.id, truncate_gen, place, piece.clone());
+        let landed = piece.clone();
+        let landing = async move { Landed { result: write.await, truncate_gen, piece: landed } };
+        writer.fly(&piece, landing);
     }
 
     /// A piece has landed: done, to be sent again after a truncation, or lost.
@@ -211,15 +213,16 @@ impl Core {
             let pieces = s.take_unsaved();
             let end = pieces.last().map_or(0, |(offset, data)| offset + data.len() as u64);
             s.written_end = s.written_end.max(end);
+            s.unreported.0 += queue_all(writer, pieces);
+            // Known before the entry is, whose generation is newer than what was accepted.
+            s.pending = writer.range();
             s.adopt(&entry, None);
             s.attr.chunked = true;
-            queue_all(writer, pieces);
-            s.pending = writer.range();
         });
         Ok(())
     }
 
-    /// Appends; the owner says where. The offset's size is durable before the data is written.
+    /// Appends; the owner says where, and hears on the same way of the appends before.
     async fn append(
         self: &Arc<Core>,
         handle: &Handle,
@@ -227,21 +230,24 @@ impl Core {
         data: &[u8],
     ) -> Result<u64> {
         let inode = &handle.inode;
-        if inode.is_dirty() {
+        if inode.with(|s| !s.unsaved.is_empty() || s.pending.is_some()) {
             self.write_back(inode, writer, Op::Close).await;
             handle.take_failure()?;
         }
         let bytes = Bytes::copy_from_slice(data);
         let small = data.len() as u64 <= self.routes().map.inline_max;
         let inline = if small { bytes.clone() } else { Bytes::new() };
+        let (size, truncate_gen) = inode.with(|s| (s.written_end, s.attr.truncate_gen));
         let (at, len) = (inode.at(), data.len() as u64);
-        let mut request = AppendReq { at, len, data: inline, ..AppendReq::default() };
+        let mut request =
+            AppendReq { at, len, data: inline, size, truncate_gen, ..AppendReq::default() };
         let reply: AppendReply = self.ask(&handle.who, Op::Append, To::Owner, &mut request).await?;
         let offset = reply.offset;
-        if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return Err(Error::new(Errno::EPROTO).with_text("append beyond the largest file"));
-        }
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end
+            .ok_or_else(|| Error::new(Errno::EPROTO).with_text("append beyond the largest file"))?;
         inode.with(|s| {
+            s.written_end = 0;
             let inline = reply.stored.then(|| reply.entry.inline.clone());
             s.adopt(&reply.entry, inline);
         });
@@ -250,14 +256,13 @@ impl Core {
         }
         writer.put_all(offset, bytes);
         inode.with(|s| {
+            s.attr.size = s.attr.size.max(end);
+            s.written_end = end;
             s.pending = writer.range();
+            s.writer_is = Some(handle.who.clone());
             s.epoch += 1;
         });
         self.pump(inode, writer, true).await;
-        // Only after a truncation on the way there is something to report.
-        if inode.is_dirty() {
-            self.write_back(inode, writer, Op::Close).await;
-        }
         handle.take_failure()?;
         Ok(offset)
     }
@@ -313,6 +318,8 @@ impl Core {
                     truncate_gen: s.attr.truncate_gen,
                     inline,
                     base_version: s.attr.data_version,
+                    written_bytes: s.unreported.0,
+                    cleared_bytes: s.unreported.1,
                     ctx: Ctx::default(),
                 })
             });
@@ -323,6 +330,7 @@ impl Core {
                 inode.with(|s| {
                     s.unsaved.clear();
                     s.written_end = 0;
+                    s.unreported = (0, 0);
                     s.writer_is = None;
                     let inline = request.inline.as_ref().and(s.inline.clone());
                     s.adopt(&reply.entry, inline);
@@ -333,7 +341,7 @@ impl Core {
                 let pieces = s.rebase(&reply.entry);
                 let Some((offset, data)) = pieces.last() else { return false };
                 s.written_end = offset + data.len() as u64;
-                queue_all(writer, pieces);
+                s.unreported.0 += queue_all(writer, pieces);
                 s.pending = writer.range();
                 true
             });
@@ -383,10 +391,13 @@ fn writer_of(inode: &OpenInode) -> Caller {
     inode.with(|s| s.writer_is.clone()).unwrap_or_else(Caller::root)
 }
 
-fn queue_all(writer: &mut Writer, pieces: Vec<(u64, Bytes)>) {
+/// Queues pieces; how many bytes they have.
+fn queue_all(writer: &mut Writer, pieces: Vec<(u64, Bytes)>) -> u64 {
+    let bytes = pieces.iter().map(|(_, data)| data.len() as u64).sum();
     for (offset, data) in pieces {
         writer.put_all(offset, data);
     }
+    bytes
 }
 
 /// Did it fail only because it took too long?

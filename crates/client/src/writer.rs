@@ -17,26 +17,40 @@ use saker_types::{Result, StoreNo};
 
 /// Most bytes of one file that are in flight.
 pub(crate) const FLYING_BYTES_MAX: usize = 8 << 20;
+/// A hole costs no memory, but its request should not be one of too many.
+const HOLE_WEIGHT_BYTES: u64 = 128 << 10;
 
-/// Bytes that belong into one chunk.
+/// Bytes that belong into one chunk, or a hole to be made in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// In the file.
     pub(crate) offset: u64,
     pub(crate) data: Bytes,
+    /// Bytes of the hole; `data` is empty then.
+    pub(crate) hole: u64,
     /// How often it was refused because the file had been truncated.
     pub(crate) refusals: u32,
 }
 
 impl Piece {
-    fn end(&self) -> u64 {
-        self.offset + self.data.len() as u64
+    fn of(offset: u64, data: Bytes) -> Piece {
+        Piece { offset, data, hole: 0, refusals: 0 }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.hole.max(self.data.len() as u64)
+    }
+
+    /// What it counts for among the bytes in flight.
+    fn weight(&self) -> u64 {
+        if self.hole > 0 { HOLE_WEIGHT_BYTES } else { self.data.len() as u64 }
     }
 }
 
 /// A piece that stores were asked to take.
 pub(crate) struct Flight {
     range: Range<u64>,
+    weight: u64,
     landing: Pin<Box<dyn Future<Output = Landed> + Send>>,
 }
 
@@ -107,15 +121,25 @@ impl Writer {
         while !data.is_empty() {
             let part = data.split_to(data.len().min(left_in_chunk(offset) as usize));
             let len = part.len() as u64;
-            self.queue.push_back(Piece { offset, data: part, refusals: 0 });
+            self.queue.push_back(Piece::of(offset, part));
             offset += len;
+        }
+    }
+
+    /// Queues holes from `offset` up to `end`.
+    pub(crate) fn put_hole(&mut self, mut offset: u64, end: u64) {
+        self.seal();
+        while offset < end {
+            let hole = (end - offset).min(left_in_chunk(offset));
+            self.queue.push_back(Piece { hole, ..Piece::of(offset, Bytes::new()) });
+            offset += hole;
         }
     }
 
     /// Queues what the buffer holds.
     pub(crate) fn seal(&mut self) {
         if let Some(Buffer { offset, data }) = self.buffer.take() {
-            self.queue.push_back(Piece { offset, data: data.into(), refusals: 0 });
+            self.queue.push_back(Piece::of(offset, data.into()));
         }
     }
 
@@ -128,9 +152,8 @@ impl Writer {
     /// bytes must arrive later than theirs).
     pub(crate) fn next_to_fly(&mut self) -> Option<Piece> {
         let next = self.queue.front()?;
-        let flying: u64 = self.flights.iter().map(|f| f.range.end - f.range.start).sum();
-        let full =
-            !self.flights.is_empty() && flying + next.data.len() as u64 > FLYING_BYTES_MAX as u64;
+        let flying: u64 = self.flights.iter().map(|f| f.weight).sum();
+        let full = !self.flights.is_empty() && flying + next.weight() > FLYING_BYTES_MAX as u64;
         let overlaps =
             self.flights.iter().any(|f| f.range.start < next.end() && next.offset < f.range.end);
         if full || overlaps { None } else { self.queue.pop_front() }
@@ -139,10 +162,11 @@ impl Writer {
     /// A piece has taken off.
     pub(crate) fn fly(
         &mut self,
-        range: Range<u64>,
+        piece: &Piece,
         landing: impl Future<Output = Landed> + Send + 'static,
     ) {
-        self.flights.push(Flight { range, landing: Box::pin(landing) });
+        let (range, weight) = (piece.offset..piece.end(), piece.weight());
+        self.flights.push(Flight { range, weight, landing: Box::pin(landing) });
     }
 
     /// Is there anything to take off or in flight?

@@ -9,11 +9,14 @@ use bytes::Bytes;
 use prost::Message;
 use saker_engine::sessions::Verdict;
 use saker_rpc::frame::Frame;
+use saker_rpc::hello::PeerHello;
 use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
 use saker_rpc::txn::Driver;
 use saker_runtime::time::Time;
 use saker_types::change::What;
-use saker_types::wire::{Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq};
+use saker_types::wire::{
+    Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq, XattrReq,
+};
 use saker_types::{Errno, Error, NodeId};
 
 use crate::ops;
@@ -30,7 +33,7 @@ impl Worker {
         Worker { h }
     }
 
-    fn receive(&self, conn: ConnId, frame: Frame) {
+    fn receive(&self, conn: ConnId, peer: &PeerHello, frame: Frame) {
         let Some(op) = Op::from_u16(frame.op) else {
             let e = Error::new(Errno::EPROTO).with_text("unknown operation");
             let body = e.encode_to_vec().into();
@@ -38,6 +41,9 @@ impl Worker {
         };
         let from = ReplyTo { conn, call: frame.call, trace: frame.trace, op };
         self.h.state().metrics.requests.inc(op as u16);
+        if op == Op::Outcome && peer.member().is_none() {
+            return self.h.state().send(from, &Err(Errno::EPERM.into()));
+        }
         if let Err(e) = self.dispatch(from, &frame.body) {
             self.h.state().send(from, &Err(e));
         }
@@ -60,6 +66,16 @@ impl Worker {
                     msg.ctx.clone(),
                     move |h| async move { ops::setattr(&h, &msg).await },
                 )
+            }
+            Op::Setxattr | Op::Removexattr => {
+                let msg: XattrReq = decode(body)?;
+                if !saker_types::acl::is_acl(&msg.name) {
+                    return Err(Errno::EOPNOTSUPP.into());
+                }
+                let value = if from.op == Op::Setxattr { msg.value.clone() } else { Bytes::new() };
+                self.mutate(from, msg.ctx.clone(), move |h| async move {
+                    ops::setxattr(&h, &msg, value).await
+                })
             }
             Op::Rename => {
                 let msg: RenameReq = decode(body)?;
@@ -148,7 +164,7 @@ impl Role for Worker {
         self.h.hub.begin(now, wall_ns);
         for input in inputs.drain(..) {
             match input {
-                Input::Request { conn, frame, .. } => self.receive(conn, frame),
+                Input::Request { conn, peer, frame } => self.receive(conn, &peer, frame),
                 Input::Reply { call, result } => self.h.hub.replied(call, result),
                 Input::Closed { .. } => {}
             }

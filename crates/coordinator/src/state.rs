@@ -19,7 +19,7 @@ use saker_types::change::{Change, Record, StoredResult, What};
 use saker_types::id::compose;
 use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
 use saker_types::wire::{EntryKey, Op};
-use saker_types::{ClusterMap, Error, InodeId, Key, NodeId, TxnId};
+use saker_types::{ClusterMap, Error, Key, NodeId, TxnId};
 
 use crate::config::Members;
 use crate::metrics::Metrics;
@@ -28,8 +28,6 @@ use crate::metrics::Metrics;
 pub const SEGMENT_BYTES: u64 = 8 << 20;
 /// Numbers reserved by one record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
-/// Removed directories announced with one invalidation.
-const FORGET_MAX: usize = 1_024;
 /// Shard number of the coordinator's journal.
 const JOURNAL_SHARD: u32 = u32::MAX;
 
@@ -62,8 +60,6 @@ pub struct State {
     segment_bytes: u64,
     /// Bytes with which the current segment began.
     snapshot_bytes: u64,
-    /// Removed directories whose totals the shards may forget.
-    forget: VecDeque<InodeId>,
     /// Renames of directories go one at a time, so that no cycle can be made by two of them.
     rename_busy: bool,
     rename_queue: VecDeque<oneshot::Sender<()>>,
@@ -144,7 +140,6 @@ pub fn open(
         journal,
         segment_bytes,
         snapshot_bytes: 0,
-        forget: VecDeque::new(),
         rename_busy: false,
         rename_queue: VecDeque::new(),
         next_id: reserved,
@@ -269,18 +264,6 @@ impl State {
         let op = op as u16;
         let frame = saker_rpc::Frame { kind, op, status, call, trace, body, payload };
         self.hub.reply(conn, frame);
-    }
-
-    /// A directory is gone: its totals may go with the next invalidation.
-    pub(crate) fn removed(&mut self, dir: InodeId) {
-        if self.forget.len() < FORGET_MAX {
-            self.forget.push_back(dir);
-        }
-    }
-
-    /// What the next invalidation announces.
-    pub(crate) fn take_forget(&mut self) -> Vec<InodeId> {
-        self.forget.drain(..).collect()
     }
 
     /// Takes the turn for a rename of a directory, or a place in the queue.

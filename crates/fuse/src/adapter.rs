@@ -19,7 +19,7 @@ use crate::options::MountOptions;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::transport::Dispatch;
-use crate::{attr, errno};
+use crate::{attr, errno, ops};
 
 /// Everything a mount keeps: what the kernel holds and has open. All else is asked of the client
 /// each time.
@@ -31,6 +31,8 @@ pub(crate) struct Adapter {
     pub(crate) notifier: Notifier,
     pub(crate) entry_timeout: Duration,
     pub(crate) attr_timeout: Duration,
+    /// `fs.protected_hardlinks` as it was when this was mounted.
+    pub(crate) protects_links: bool,
     /// For the log.
     pub(crate) mountpoint: PathBuf,
     requests: OpCounters,
@@ -62,6 +64,7 @@ impl Adapter {
             notifier,
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
+            protects_links: ops::protects_links(),
             mountpoint,
             requests,
         }
@@ -140,6 +143,7 @@ impl Adapter {
             Opcode::Mknod => self.mknod(request),
             Opcode::Mkdir => self.mkdir(request),
             Opcode::Create => self.create(request),
+            Opcode::Tmpfile => self.tmpfile(request),
             Opcode::Unlink => self.unlink(request),
             Opcode::Rmdir => self.rmdir(request),
             Opcode::Rename => self.rename(request),
@@ -152,6 +156,9 @@ impl Adapter {
             Opcode::Fsync => self.fsync(request),
             Opcode::Release => self.release(request),
             Opcode::Fallocate => self.fallocate(request),
+            Opcode::Lseek => self.lseek(request),
+            Opcode::CopyFileRange => self.copy_file_range(request, false),
+            Opcode::CopyFileRange64 => self.copy_file_range(request, true),
             Opcode::Opendir => self.opendir(request),
             Opcode::Readdir => self.readdir(request, false),
             Opcode::Readdirplus => self.readdir(request, true),
@@ -169,16 +176,12 @@ impl Adapter {
             // deadline bounds the wait.
             Opcode::Interrupt | Opcode::NotifyReply => Ok(Reply::none()),
             Opcode::Ioctl => Ok(Reply::error(ENOTTY)),
-            Opcode::Tmpfile => Ok(Reply::error(Errno::EOPNOTSUPP)),
             // ENOSYS: the kernel does these itself, and does not ask again.
             Opcode::Getlk
             | Opcode::Setlk
             | Opcode::Setlkw
             | Opcode::Bmap
             | Opcode::Poll
-            | Opcode::Lseek
-            | Opcode::CopyFileRange
-            | Opcode::CopyFileRange64
             | Opcode::SetupMapping
             | Opcode::RemoveMapping => Ok(Reply::error(Errno::ENOSYS)),
         }

@@ -18,7 +18,7 @@ pub(crate) fn body(attr: &Attr) -> AttrBody {
     AttrBody {
         ino: attr.id,
         size: attr.size,
-        blocks: attr.size.div_ceil(BLOCK_BYTES),
+        blocks: attr.stored_bytes().div_ceil(BLOCK_BYTES),
         atime: atime.0,
         mtime: mtime.0,
         ctime: ctime.0,
@@ -52,7 +52,7 @@ pub(crate) fn statx(attr: &Attr) -> StatxBody {
         mode: attr.mode as u16,
         ino: attr.id,
         size: attr.size,
-        blocks: attr.size.div_ceil(BLOCK_BYTES),
+        blocks: attr.stored_bytes().div_ceil(BLOCK_BYTES),
         atime,
         btime,
         ctime,

@@ -14,3 +14,4 @@ pub(crate) use dir::OpenDir;
 pub(crate) use file::OpenFile;
 #[cfg(test)]
 pub(crate) use init::negotiate;
+pub(crate) use link::protects_links;

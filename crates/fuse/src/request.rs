@@ -43,7 +43,14 @@ impl<'a> Request<'a> {
             0 => Groups::Known([].into()),
             pid => Groups::OfProcess(pid),
         };
-        Caller { uid, gid, groups }
+        Caller { uid, gid, groups, umask: 0 }
+    }
+}
+
+impl Request<'_> {
+    /// Who makes something.
+    pub(crate) fn maker(&self, umask: u32) -> Caller {
+        Caller { umask, ..self.caller() }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Ids that left their names here (rule 16): kept for a lease after they left, longer while a
-//! client with an open handle renews; then an orphan's chunks are deleted, and the record.
+//! client with an open handle renews; then an orphan's chunks are deleted, or all shards forget
+//! their totals of a removed directory, and last the record goes: a crash begins that again. Where
+//! a directory moved is remembered until it is removed: at most one record a shard.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,15 +11,18 @@ use futures_util::future::join_all;
 use rustc_hash::FxHashMap;
 use saker_runtime::failpoint;
 use saker_runtime::time::Time;
-use saker_types::wire::{ChunkDeleteReq, Empty, Op, RenewReply, RenewReq};
-use saker_types::{InodeId, Locator, NodeId, limits};
+use saker_types::wire::{
+    ChunkDeleteReq, Empty, InvalidateReply, InvalidateReq, Op, RenewReply, RenewReq,
+};
+use saker_types::{Error, InodeId, Locator, NodeId, ShardNo, limits};
 
 use crate::request::Step;
 use crate::shard::{Handle, Shard, encoded};
 
 const LEASE: Duration = Duration::from_nanos(limits::LEASE_NS);
-/// Records ended in one step.
-const BATCH: usize = 1_024;
+/// Records ended in one step: with a step a millisecond more than can come, in slices that nobody
+/// who waits for the step notices.
+const BATCH: usize = 64;
 
 /// When each gone record may end.
 #[derive(Default)]
@@ -85,7 +90,7 @@ impl Shard {
     /// Ends what is over.
     pub(crate) fn expire_gone(&mut self) {
         let ids = self.leases.expired(self.hub.now());
-        let mut chunked = Vec::new();
+        let (mut chunked, mut dirs) = (Vec::new(), Vec::new());
         for id in ids {
             if self.not_busy(id).is_err() {
                 // A cut or spill of the orphan is under way.
@@ -93,10 +98,13 @@ impl Shard {
                 continue;
             }
             match self.gone(id) {
-                Ok(Some(gone)) if gone.orphan.as_ref().is_some_and(|inode| inode.attr.chunked) => {
-                    chunked.push(id);
-                }
-                Ok(Some(_)) => self.end_gone(id),
+                // Nobody renews the lease of a directory that is somebody's working directory.
+                Ok(Some(gone)) if gone.directory => {}
+                Ok(Some(gone)) => match gone.orphan.map(|inode| inode.attr) {
+                    Some(attr) if attr.chunked => chunked.push(id),
+                    Some(attr) if attr.is_dir() => dirs.push(id),
+                    _ => self.end_gone(id),
+                },
                 Ok(None) => {}
                 Err(_) => self.leases.start(id, self.hub.now()),
             }
@@ -104,6 +112,10 @@ impl Shard {
         if !chunked.is_empty() {
             let h = self.handle();
             self.hub.spawn(delete_chunks(h, chunked));
+        }
+        if !dirs.is_empty() {
+            let h = self.handle();
+            self.hub.spawn(forget_directories(h, dirs));
         }
     }
 
@@ -124,16 +136,33 @@ async fn delete_chunks(h: Handle, ids: Vec<InodeId>) {
     });
     let failed = join_all(calls).await.into_iter().find_map(Result::err);
     failpoint!("gone.chunks_deleted");
+    end_all(&h, request.ids, failed);
+}
+
+/// Nothing can come into these any more: no shard needs its totals of them.
+async fn forget_directories(h: Handle, ids: Vec<InodeId>) {
+    let shards = h.shard().map.shards.len() as ShardNo;
+    let request = InvalidateReq { forget: ids, ..InvalidateReq::default() };
+    let calls = (0..shards).map(|n| {
+        let to = NodeId::Shard(n);
+        h.hub.ask_until::<InvalidateReply>(to, Op::Invalidate, 0, &request, Bytes::new())
+    });
+    let failed = join_all(calls).await.into_iter().find_map(Result::err);
+    failpoint!("gone.totals_forgotten");
+    end_all(&h, request.forget, failed);
+}
+
+fn end_all(h: &Handle, ids: Vec<InodeId>, failed: Option<Error>) {
     let mut s = h.shard();
     let now = s.hub.now();
-    for id in request.ids {
+    for id in ids {
         match &failed {
             None => s.end_gone(id),
             Some(_) => s.leases.start(id, now),
         }
     }
     if let Some(e) = failed {
-        tracing::error!("a store refuses to delete chunks: {e}");
+        tracing::error!("a peer refuses to forget inodes: {e}");
     }
 }
 

@@ -163,7 +163,7 @@ fn replay(db: &mut Db, v: &mut Volatile, record: Record) {
 }
 
 impl Shard {
-    /// Leases of gone records begin anew; cuts that were under way go on.
+    /// Leases of gone records begin anew; work on stores that was under way goes on.
     fn resume_rows(&mut self) -> Result<(), StartError> {
         let now = self.hub.now();
         let gone = self.ids_of(table::GONE)?;
@@ -171,7 +171,7 @@ impl Shard {
         for id in self.ids_of(table::JOB)? {
             let key = saker_types::change::id_key(table::JOB, id);
             if let Some(job) = self.get_as::<StoreJob>(&key)? {
-                self.resume_cut(id, job);
+                self.resume_job(id, job);
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use prost::Message;
+use saker_rpc::hello::{PeerHello, RoleKind};
 use saker_rpc::node::ConnId;
 use saker_runtime::time::Time;
 use saker_types::wire::*;
@@ -117,7 +118,7 @@ macro_rules! messages {
 messages! {
     Entry(EntryReq): Lookup | Getattr | Readlink | Spill;
     Setattr(SetattrReq): Setattr;
-    Create(CreateReq): Create | Mkdir | Symlink | Mknod;
+    Create(CreateReq): Create | Mkdir | Symlink | Mknod | Tmpfile;
     Open(OpenReq): Open;
     Remove(RemoveReq): Unlink;
     Rename(RenameReq): Rename;
@@ -133,7 +134,7 @@ messages! {
     Fetch(FetchReq): Fetch;
     Collect(CollectReq): Collect;
     Invalidate(InvalidateReq): Invalidate;
-    Prepare(PrepareReq): Prepare;
+    Prepare(Box<PrepareReq>): Prepare;
     Decide(DecideReq): Decide;
     Outcome(OutcomeReq): Outcome;
     Scan(ScanReq): Scan;
@@ -187,6 +188,22 @@ impl Msg {
             _ => None,
         };
         [first, second, third].into_iter().flatten()
+    }
+
+    /// Whether this peer may ask this. What locks, decides or hides rows is said by members of
+    /// the cluster only, and a transaction is spoken of by its driver only: a row locked for
+    /// somebody who knows nothing of it would be locked for ever. Peers are believed about who
+    /// they are.
+    pub fn is_allowed(&self, peer: &PeerHello) -> bool {
+        let member = peer.member();
+        let is_driver = |driver: u32| member.is_some_and(|node| node.to_u32() == driver);
+        match self {
+            Msg::Prepare(m) => is_driver(m.driver),
+            Msg::Decide(m) => is_driver(m.driver),
+            Msg::Fetch(_) | Msg::Invalidate(_) | Msg::Outcome(_) => member.is_some(),
+            Msg::Collect(_) | Msg::Scan(_) => member.is_some() || peer.role == RoleKind::Tool,
+            _ => true,
+        }
     }
 
     /// Marks a request that was passed on.

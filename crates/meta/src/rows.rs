@@ -139,14 +139,16 @@ impl Shard {
     /// A new entry, in place of none.
     pub(crate) fn insert_entry(&mut self, key: &Key, inode: Inode) -> Step<()> {
         let subdir = u64::from(inode.attr.is_dir());
+        // The only step that can fail is the first.
+        self.change_totals(key.pid, |t| {
+            t.entries += 1;
+            t.subdirs += subdir;
+        })?;
         if inode.home_slot.is_none() {
             self.count_inodes(1);
         }
         self.put_inode(entry_key(key), inode);
-        self.change_totals(key.pid, |t| {
-            t.entries += 1;
-            t.subdirs += subdir;
-        })
+        Ok(())
     }
 
     /// New content of an entry's row.
@@ -157,16 +159,18 @@ impl Shard {
     /// The entry goes; what becomes of the inode is the caller's.
     pub(crate) fn remove_entry(&mut self, key: &Key, inode: &Inode) -> Step<()> {
         let subdir = u64::from(inode.attr.is_dir());
+        // The only step that can fail is the first.
+        self.change_totals(key.pid, |t| {
+            t.entries = t.entries.saturating_sub(1);
+            t.subdirs = t.subdirs.saturating_sub(subdir);
+        })?;
         if inode.home_slot.is_none() {
             self.count_inodes(-1);
         }
         let raw = entry_key(key);
         self.inodes.remove(&raw);
         self.delete(raw);
-        self.change_totals(key.pid, |t| {
-            t.entries = t.entries.saturating_sub(1);
-            t.subdirs = t.subdirs.saturating_sub(subdir);
-        })
+        Ok(())
     }
 
     pub(crate) fn count_inodes(&mut self, by: i64) {
@@ -234,7 +238,11 @@ impl Shard {
         if matches!(self.gone(id), Ok(Some(Gone { orphan: Some(_), .. }))) {
             return;
         }
-        let gone = Gone { moved: Some(to), orphan: None };
+        self.put_gone(id, &Gone { moved: Some(to), ..Gone::default() });
+    }
+
+    /// What became of an id; kept for a lease at least.
+    pub(crate) fn put_gone(&mut self, id: InodeId, gone: &Gone) {
         self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
         self.leases.start(id, self.hub.now());
     }
@@ -244,9 +252,7 @@ impl Shard {
         let id = inode.attr.id;
         inode.attr.nlink = 0;
         inode.attr.ctime_ns = self.wall_ns().max(inode.attr.ctime_ns);
-        let gone = Gone { moved: None, orphan: Some(inode) };
-        self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
-        self.leases.start(id, self.hub.now());
+        self.put_gone(id, &Gone { orphan: Some(inode), ..Gone::default() });
     }
 
     /// The id is back at a name of this shard, or its lease has ended.
@@ -321,7 +327,7 @@ impl Shard {
         };
         let id = inode.attr.id;
         if self.map.shard_of_slot(slot as u16) != self.no {
-            return Err(Error::moved(home_locator(id, slot)).into());
+            return Err(Error::moved(Locator::home(id, slot)).into());
         }
         let Some(inode) = self.attr_free(id)? else {
             return Err(broken("hard link", format!("inode {id:#x} has no attributes")).into());
@@ -335,7 +341,8 @@ impl Shard {
             Spot::Entry(key) => self.update_entry(key, inode),
             Spot::Attr(..) => self.put_attr_row(inode, false),
             Spot::Orphan(id) => {
-                let gone = Gone { moved: None, orphan: Some(inode) };
+                let linkable = matches!(self.gone(*id), Ok(Some(Gone { linkable: true, .. })));
+                let gone = Gone { orphan: Some(inode), linkable, ..Gone::default() };
                 self.put(id_key(table::GONE, *id), gone.encode_to_vec().into());
             }
         }
@@ -360,15 +367,10 @@ impl Shard {
                 id,
                 home_slot: None,
             },
-            Spot::Attr(id, slot) => home_locator(*id, *slot),
+            Spot::Attr(id, slot) => Locator::home(*id, *slot),
             Spot::Orphan(_) => at.anchor.clone(),
         }
     }
-}
-
-/// Locator of a hard-linked inode's attributes.
-pub(crate) fn home_locator(id: InodeId, slot: u32) -> Locator {
-    Locator { pid: 0, name: Bytes::new(), id, home_slot: Some(slot) }
 }
 
 /// A new inode's attributes.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_engine::sessions::Verdict;
 use saker_rpc::frame::Frame;
+use saker_rpc::hello::PeerHello;
 use saker_rpc::hub::Hub;
 use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
 use saker_runtime::time::Time;
@@ -21,7 +22,7 @@ use saker_types::{Errno, Error, NodeId, limits};
 use crate::namespace::replica::Dir;
 use crate::ops::wait_of;
 use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Wait};
-use crate::shard::{Handle, Shard, encoded};
+use crate::shard::{Shard, encoded};
 
 /// How often waiting requests are looked through for deadlines that have passed.
 const PARKED_TICK: Duration = Duration::from_millis(20);
@@ -50,7 +51,7 @@ impl Worker {
         self.shard.borrow().replica.all()
     }
 
-    fn receive(&self, conn: ConnId, frame: Frame) {
+    fn receive(&self, conn: ConnId, peer: &PeerHello, frame: Frame) {
         let (call, trace) = (frame.call, frame.trace);
         let Some(op) = Op::from_u16(frame.op) else {
             let error = Error::new(Errno::EPROTO).with_text("unknown operation");
@@ -64,6 +65,9 @@ impl Worker {
             Ok(msg) => msg,
             Err(e) => return s.send(from, &Err(e)),
         };
+        if !msg.is_allowed(peer) {
+            return s.send(from, &Err(Errno::EPERM.into()));
+        }
         if msg.names().any(|name| name.len() > limits::NAME_BYTES_MAX) {
             return s.send(from, &Err(Errno::ENAMETOOLONG.into()));
         }
@@ -150,7 +154,7 @@ impl Role for Worker {
         self.hub.begin(now, wall_ns);
         for input in inputs.drain(..) {
             match input {
-                Input::Request { conn, frame, .. } => self.receive(conn, frame),
+                Input::Request { conn, peer, frame } => self.receive(conn, &peer, frame),
                 Input::Reply { call, result } => self.hub.replied(call, result),
                 // Answers to it go nowhere; a retry comes on another connection.
                 Input::Closed { .. } => {}
@@ -232,29 +236,25 @@ impl Shard {
     }
 }
 
-/// Passes a misdirected request that only reads on to the owner, once. One that changes something
-/// would be executed in a session that its client has not opened there.
+/// Passes a misdirected read on to the owner, once. What changes something goes there only from
+/// its client, which opens its session there, and alone knows whether an attempt got lost
+/// (rule 15): it is told to look at the map again.
 fn forward(s: &mut Shard, rq: Rc<Rq>, ctx: &Ctx, owner: u16) {
     if ctx.forwarded || rq.mutation().is_some() {
-        // The maps disagree: the client asks again with a newer one.
+        // Or two shards disagree about the map: the client asks again when they agree.
         let error = Error::of_class(saker_types::Class::RefreshMap, Errno::EAGAIN);
         return s.send(rq.from, &Err(error));
     }
     s.metrics.forwards.inc();
     let h = s.handle();
     s.hub.spawn(async move {
-        let result = pass_on(&h, &rq, NodeId::Shard(owner)).await;
+        let body = rq.msg.encode_forwarded().unwrap_or_else(|| rq.raw.clone());
+        let (ReplyTo { op, trace, .. }, to) = (rq.from, NodeId::Shard(owner));
+        let answer = h.hub.call(to, op, trace, body, Bytes::new(), FORWARD_TIMEOUT).await;
         let s = h.shard();
-        match result {
+        match answer {
             Ok(frame) => s.send_raw(rq.from, frame.status, frame.body),
-            Err(e) => s.send(rq.from, &Err(e)),
+            Err(e) => s.send(rq.from, &Err(Error::retry(&e.to_string()))),
         }
     });
-}
-
-async fn pass_on(h: &Handle, rq: &Rq, to: NodeId) -> Result<Frame, Error> {
-    let body = rq.msg.encode_forwarded().unwrap_or_else(|| rq.raw.clone());
-    let ReplyTo { op, trace, .. } = rq.from;
-    let answer = h.hub.call(to, op, trace, body, Bytes::new(), FORWARD_TIMEOUT).await;
-    answer.map_err(|e| Error::retry(&e.to_string()))
 }

@@ -167,6 +167,19 @@ pub struct PeerHello {
     pub addr: Option<SocketAddr>,
 }
 
+impl PeerHello {
+    /// The shard or coordinator that speaks; `None`: somebody else, or a role and a number that
+    /// do not go together.
+    pub fn member(&self) -> Option<saker_types::NodeId> {
+        use saker_types::NodeId as Id;
+        match (self.role, Id::from_u32(self.node.0)?) {
+            (RoleKind::Shard, id @ Id::Shard(_)) => Some(id),
+            (RoleKind::Coordinator, id @ Id::Coordinator) => Some(id),
+            _ => None,
+        }
+    }
+}
+
 /// Whom a server lets in.
 #[derive(Clone, Debug, Default)]
 pub struct HelloPolicy {

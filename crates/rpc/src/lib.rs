@@ -19,6 +19,7 @@ pub mod hub;
 mod link;
 pub mod node;
 pub mod service;
+mod sync;
 pub mod txn;
 
 pub use bytes::Bytes;

@@ -15,16 +15,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::failpoint;
 use saker_types::change::{Decision, What};
-use saker_types::inode::Locator;
+use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{
     At, Ctx, DecideReq, Empty, Intent, Op, Outcome, OutcomeReply, PrepareReq, Vote,
 };
-use saker_types::{ClusterMap, Error, InodeId, Key, NodeId, TxnId};
+use saker_types::{ClusterMap, Errno, Error, InodeId, Key, NodeId, TxnId};
 
 use crate::hub::Hub;
 
 /// How long a participant may take to vote.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Pause after a participant refused a decision (a row that it cannot read).
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Transactions of a driver.
 #[derive(Default)]
@@ -67,7 +69,7 @@ pub trait Driver: 'static {
     fn released(&mut self, txn: TxnId, own: Option<&Key>);
 }
 
-/// A transaction until it is committed or aborted.
+/// A transaction until it is committed or aborted; dropped before, it is aborted.
 pub struct Transaction<D: Driver> {
     driver: Rc<RefCell<D>>,
     hub: Hub,
@@ -75,6 +77,7 @@ pub struct Transaction<D: Driver> {
     /// Entry locked at the driver, in memory only: a crash before the decision aborts anyway.
     own: Option<Key>,
     participants: Vec<NodeId>,
+    ended: bool,
 }
 
 /// Begins a transaction; it is in progress from now on.
@@ -89,7 +92,7 @@ impl<D: Driver> Transaction<D> {
     /// Goes on with one that was begun, and whose own entry, if any, is locked already.
     pub fn new(driver: Rc<RefCell<D>>, id: TxnId, own: Option<Key>) -> Transaction<D> {
         let hub = driver.borrow().hub().clone();
-        Transaction { driver, hub, id, own, participants: Vec::new() }
+        Transaction { driver, hub, id, own, participants: Vec::new(), ended: false }
     }
 
     /// First phase at the owner of what `request.at` is about; a no aborts the transaction.
@@ -105,23 +108,47 @@ impl<D: Driver> Transaction<D> {
         vote.inspect_err(|_| self.abort())
     }
 
-    /// First phase of a change of a hard-linked inode's link count.
+    /// First phase of a change of a hard-linked inode's link count; gives the attribute row.
     pub async fn prepare_nlink(
         &mut self,
         ctx: &Ctx,
         id: InodeId,
         slot: u32,
         delta: i32,
-    ) -> Result<Vote, Error> {
-        let home = Locator { id, home_slot: Some(slot), ..Locator::default() };
+    ) -> Result<Inode, Error> {
         let request = PrepareReq {
             ctx: ctx.clone(),
-            at: At::handle(home),
+            at: At::handle(Locator::home(id, slot)),
             intent: Intent::Nlink.into(),
             delta,
             ..PrepareReq::default()
         };
-        self.prepare(request).await
+        let vote = self.prepare(request).await?;
+        vote.row.ok_or_else(|| self.refuse(Errno::EPROTO.into()))
+    }
+
+    /// The row of a name that goes from a directory: prepares what becomes of the link count, if
+    /// the row is a reference to be dropped (`delta` -1) or one that only the inode's owner may
+    /// move, whom the home knows.
+    pub async fn prepare_home(
+        &mut self,
+        ctx: &Ctx,
+        row: &Inode,
+        delta: i32,
+        only_owner: bool,
+    ) -> Result<(), Error> {
+        let Some(slot) = row.home_slot.filter(|_| delta != 0 || only_owner) else { return Ok(()) };
+        let home = self.prepare_nlink(ctx, row.attr.id, slot, delta).await?;
+        if only_owner && home.attr.uid != ctx.cred.uid {
+            return Err(self.refuse(Errno::EPERM.into()));
+        }
+        Ok(())
+    }
+
+    /// Aborts because of an error.
+    pub fn refuse(&mut self, error: Error) -> Error {
+        self.abort();
+        error
     }
 
     /// Nothing happens; participants hear it now, or when they ask.
@@ -164,9 +191,18 @@ impl<D: Driver> Transaction<D> {
     }
 
     fn end(&mut self) {
+        self.ended = true;
         let mut driver = self.driver.borrow_mut();
         driver.ledger().driving.remove(&self.id.number);
         driver.released(self.id, self.own.as_ref());
+    }
+}
+
+impl<D: Driver> Drop for Transaction<D> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.abort();
+        }
     }
 }
 
@@ -178,13 +214,15 @@ pub fn deliver<D: Driver>(driver: &Rc<RefCell<D>>, decision: Decision) {
         let from = driver.borrow().node().to_u32();
         let request = DecideReq { driver: from, number: decision.number, commit: true };
         for to in decision.participants.iter().filter_map(|n| NodeId::from_u32(*n)) {
-            let told = hub.ask_until::<Empty>(to, Op::Decide, 0, &request, Bytes::new()).await;
-            failpoint!("txn.told");
-            if let Err(e) = told {
-                // Kept: the participant may still ask.
+            // Until then the decision is kept: the participant may ask.
+            while let Err(e) =
+                hub.ask_until::<Empty>(to, Op::Decide, 0, &request, Bytes::new()).await
+            {
                 let number = decision.number;
-                return tracing::error!("{to} cannot apply transaction {number:#x}: {e}");
+                tracing::error!("{to} cannot apply transaction {number:#x}: {e}");
+                hub.sleep(REFUSED_PAUSE).await;
             }
+            failpoint!("txn.told");
         }
         let mut driver = driver.borrow_mut();
         driver.ledger().decisions.remove(&decision.number);
@@ -192,3 +230,6 @@ pub fn deliver<D: Driver>(driver: &Rc<RefCell<D>>, decision: Decision) {
         failpoint!("txn.over");
     });
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,7 @@ fn open(path: &PathBuf) -> Result<Arc<Store>, Failure> {
         capacity_bytes: u64::MAX,
         cache_bytes: 64 << 20,
         space: Arc::new(|| Ok(Space { capacity_bytes: 1 << 50, free_bytes: 1 << 50 })),
+        disk: 0,
         registry: Registry::new(),
     };
     let identity = Identity { cluster: [1; 16], store: 0 };

@@ -149,6 +149,33 @@ impl Chunk {
         true
     }
 
+    /// Drops the bytes from `start` up to `end`. Returns whether there were any.
+    pub fn punch(&mut self, start: u32, end: u32, live: OnLive<'_>) -> bool {
+        let from = self.extents.partition_point(|e| e.end() <= start);
+        let to = from + self.extents[from..].partition_point(|e| e.off < end);
+        let mut kept = Vec::with_capacity(2);
+        for old in &self.extents[from..to] {
+            live(old.segment, -i64::from(old.len));
+            if old.off < start {
+                kept.push(old.part(old.off, start));
+            }
+            if old.end() > end {
+                kept.push(old.part(end, old.end()));
+            }
+        }
+        kept.iter().for_each(|e| live(e.segment, i64::from(e.len)));
+        self.extents.splice(from..to, kept);
+        from < to
+    }
+
+    /// The first bytes at or behind `from` that follow each other without a hole.
+    pub fn run(&self, from: u32) -> Option<(u32, u32)> {
+        let first = self.extents.partition_point(|e| e.end() <= from);
+        let start = self.extents.get(first)?.off.max(from);
+        let apart = self.extents[first..].windows(2).find(|pair| pair[0].end() < pair[1].off);
+        Some((start, apart.map_or(self.end(), |pair| pair[0].end())))
+    }
+
     /// The parts of extents between two bytes of the chunk.
     pub fn range(&self, start: u32, end: u32) -> impl Iterator<Item = Extent> + '_ {
         let from = self.extents.partition_point(|e| e.end() <= start);
@@ -222,6 +249,42 @@ mod tests {
             chunk.live(&mut |s, d| *counted.entry(s).or_default() += d);
             live.retain(|_, n| *n != 0);
             assert_eq!(live, counted, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn holes_and_runs_agree_with_a_byte_vector() {
+        for seed in 0..2_000 {
+            let mut rng = Rng::seeded(seed);
+            let (mut chunk, mut model) = (Chunk::default(), vec![None; 128]);
+            let mut live: BTreeMap<u32, i64> = BTreeMap::new();
+            for seq in 1..=10 {
+                let off = rng.below(100) as u32;
+                let len = 1 + rng.below(u64::from(128 - off).min(40)) as u32;
+                let mut on_live = |s, d| *live.entry(s).or_default() += d;
+                if rng.chance(1, 3) {
+                    let had = model[off as usize..(off + len) as usize].iter().any(Option::is_some);
+                    assert_eq!(chunk.punch(off, off + len, &mut on_live), had, "seed {seed}");
+                    model[off as usize..(off + len) as usize].fill(None);
+                } else {
+                    chunk.insert(extent(seq, off, len), &mut on_live);
+                    (0..len).for_each(|i| model[(off + i) as usize] = Some((seq, i)));
+                }
+            }
+            assert_eq!(flatten(&chunk), model, "seed {seed}");
+            assert!(chunk.is_sound());
+            let mut counted: BTreeMap<u32, i64> = BTreeMap::new();
+            chunk.live(&mut |s, d| *counted.entry(s).or_default() += d);
+            live.retain(|_, n| *n != 0);
+            assert_eq!(live, counted, "seed {seed}");
+            for from in 0..128 {
+                let start = (from..128).find(|i| model[*i].is_some());
+                let run = start.map(|start| {
+                    let end = (start..128).find(|i| model[*i].is_none()).unwrap_or(128);
+                    (start as u32, end as u32)
+                });
+                assert_eq!(chunk.run(from as u32), run, "seed {seed} from {from}");
+            }
         }
     }
 

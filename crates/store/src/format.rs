@@ -156,6 +156,8 @@ pub enum Kind {
     Truncate = 2,
     /// Payload is a list of inode ids (u64) whose chunks are gone.
     Delete = 3,
+    /// Bytes of chunk (`id`, `index`) from `offset` on are gone, `version` of them.
+    Hole = 4,
 }
 
 /// The fixed part of a record's header.
@@ -174,7 +176,7 @@ pub struct Record {
     /// Truncate generation.
     pub truncate_gen: u64,
     /// Sequence number under which the newest of these bytes first came; a copy made by
-    /// compaction keeps it.
+    /// compaction keeps it. Of a hole its length, in bytes.
     pub version: u64,
     /// Byte within the chunk.
     pub offset: u32,
@@ -309,6 +311,7 @@ impl<'a> Head<'a> {
             1 => Kind::Write,
             2 => Kind::Truncate,
             3 => Kind::Delete,
+            4 => Kind::Hole,
             other => return Err(FormatError::UnknownKind(other)),
         };
         let record = Record {

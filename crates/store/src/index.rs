@@ -172,6 +172,15 @@ impl Index {
         })
     }
 
+    /// Drops bytes of a chunk, up to `end` (exclusive).
+    ///
+    /// # Errors
+    /// The table's.
+    pub fn punch(&self, key: ChunkKey, start: u32, end: u32) -> Result<()> {
+        let mut state = locked(&self.shard(key.0).state);
+        self.change(&mut state, key, |chunk, live| (chunk.punch(start, end, live), ()))
+    }
+
     /// Drops what is behind `cut` bytes of a file, at generation `truncate_gen`. Unconditional:
     /// whether it is newer is the caller's to know.
     ///

@@ -14,6 +14,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod attempts;
 mod compact;
 pub mod config;
 pub mod extent;

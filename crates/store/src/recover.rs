@@ -6,6 +6,7 @@ use std::sync::Arc;
 use saker_engine::table::Table;
 use saker_runtime::fs::Dir;
 use saker_types::Result;
+use saker_types::limits::CHUNK_BYTES;
 
 use crate::extent::Extent;
 use crate::format::{Identity, Kind};
@@ -150,6 +151,10 @@ fn replay_one(index: &Index, found: &Found) -> Result<()> {
     match record.kind {
         Kind::Write => {
             index.insert((record.id, record.index), extent_of(found))?;
+        }
+        Kind::Hole => {
+            let end = record.offset.saturating_add(record.version.min(CHUNK_BYTES) as u32);
+            index.punch((record.id, record.index), record.offset, end)?;
         }
         Kind::Truncate => index.truncate(record.id, record.truncate_gen, record.index)?,
         // Damaged: which inodes, nobody knows; they are found again as chunks without inode.

@@ -1,7 +1,7 @@
 //! The process: threads that serve, one for upkeep, one for /metrics.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,6 +41,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
         capacity_bytes: config.capacity_bytes.unwrap_or(u64::MAX),
         cache_bytes: INDEX_CACHE_BYTES,
         space: space_of(&config.data_dir),
+        disk: disk_of(&config.data_dir, addr.ip())?,
         registry: registry.clone(),
     };
     let table = EmbeddedTable::open(config.data_dir.join("index"), &EmbeddedConfig::default());
@@ -73,6 +74,17 @@ fn adopt(dir: &dyn Dir, own: &Identity) -> io::Result<()> {
             hex(&found.cluster)
         ))),
     }
+}
+
+/// Number of the file system that holds the data. Those of different machines may have the same
+/// number, but not the same address as well.
+fn disk_of(path: &Path, ip: IpAddr) -> io::Result<u64> {
+    let ip = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    let machine = (ip as u64 ^ (ip >> 64) as u64).rotate_left(32);
+    Ok((rustix::fs::statvfs(path)?.f_fsid ^ machine).max(1))
 }
 
 /// Space of the file system that holds the data.

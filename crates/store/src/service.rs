@@ -6,8 +6,8 @@ use bytes::Bytes;
 use prost::Message;
 use saker_rpc::{Frame, PeerHello, Service};
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkListReq, ChunkReadReply, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq,
-    Empty, Op,
+    ChunkDeleteReq, ChunkListReq, ChunkReadReply, ChunkReadReq, ChunkSeekReq, ChunkTruncateReq,
+    ChunkWriteReq, Empty, Op,
 };
 use saker_types::{Class, Errno, Error, Result};
 
@@ -54,6 +54,10 @@ impl StoreService {
             Some(Op::ChunkSync) => store.sync().map(done),
             Some(Op::ChunkTruncate) => store.truncate(&decode::<ChunkTruncateReq>(body)?).map(done),
             Some(Op::ChunkDelete) => store.delete(&decode::<ChunkDeleteReq>(body)?).map(done),
+            Some(Op::ChunkSeek) => {
+                let req = decode::<ChunkSeekReq>(body)?;
+                Ok(only(&store.seek(&req)?))
+            }
             Some(Op::StoreStat) => Ok(only(&store.stat()?)),
             Some(Op::ChunkList) => Ok(only(&store.list(&decode::<ChunkListReq>(body)?)?)),
             _ => {

@@ -12,11 +12,12 @@ use saker_runtime::fs::Dir;
 use saker_runtime::telemetry::Registry;
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkReadReq, ChunkTruncateReq,
-    ChunkWriteReq, StoreStats,
+    ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkReadReq, ChunkSeekReply,
+    ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq, StoreStats,
 };
 use saker_types::{Class, Errno, Error, InodeId, Result};
 
+use crate::attempts::Attempts;
 use crate::extent::Extent;
 use crate::format::{self, Identity, Kind, REPLICAS_MAX, Record};
 use crate::index::{ChunkKey, Index};
@@ -51,6 +52,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// The disk's space.
     pub space: SpaceFn,
+    /// Number of the disk, the same for all stores that share it; 0: unknown.
+    pub disk: u64,
     /// Where metrics are declared.
     pub registry: Registry,
 }
@@ -63,6 +66,7 @@ pub struct Store {
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
     pub(crate) maintenance: Arc<Maintenance>,
+    pub(crate) attempts: Attempts,
     /// Chunks of many extents.
     pub(crate) rewrites: Mutex<BTreeSet<ChunkKey>>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
@@ -119,6 +123,7 @@ impl Store {
             options,
             metrics,
             maintenance: Arc::default(),
+            attempts: Attempts::default(),
             rewrites: Mutex::default(),
             damage_logged: AtomicU64::new(0),
             _dir: dir,
@@ -127,20 +132,37 @@ impl Store {
         Ok(Arc::new(store))
     }
 
-    /// Writes a payload into a chunk. On return it survives the death of the process; with
+    /// Writes a payload into a chunk, or makes a hole there. On return it survives the death of the process; with
     /// `sync` also the loss of power.
     ///
     /// # Errors
     /// ESTALE below a known truncation (rule 17), ENOSPC, EINVAL for impossible ranges, EIO. With
     /// class Retry: the payload is not what the request's checksum says; nothing was done.
+    /// EALREADY for an attempt that comes after a later one.
     pub fn write(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<()> {
-        let end = req.offset.saturating_add(payload.len() as u64);
+        if req.hole > 0 && !payload.is_empty() {
+            return Err(invalid("a hole with a payload"));
+        }
+        let end = req.offset.saturating_add(req.hole.max(payload.len() as u64));
         if end > CHUNK_BYTES || req.index >= INDEX_END {
             return Err(invalid(format!("a write up to byte {end} of chunk {}", req.index)));
         }
         if req.replicas.len() > REPLICAS_MAX {
             return Err(invalid("too many replicas"));
         }
+        let _attempt = match req.writer {
+            0 => None,
+            writer => Some(self.attempts.begin((writer, req.seq), req.attempt)?),
+        };
+        if req.hole > 0 {
+            self.punch(req)?
+        } else {
+            self.write_data(req, payload)?
+        }
+        if req.sync { self.sync() } else { Ok(()) }
+    }
+
+    fn write_data(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<()> {
         SUMS.with_borrow_mut(|sums| {
             if format::block_sums(payload, sums) != req.crc {
                 let error = Error::of_class(Class::Retry, Errno::EIO);
@@ -155,7 +177,35 @@ impl Store {
         })?;
         self.metrics.writes.inc();
         self.metrics.write_bytes.add(payload.len() as u64);
-        if req.sync { self.sync() } else { Ok(()) }
+        Ok(())
+    }
+
+    fn punch(&self, req: &ChunkWriteReq) -> Result<()> {
+        self.limit_dirty()?;
+        let _alone = self.index.begin_exclusive(req.id)?;
+        if req.truncate_gen < self.index.truncate_gen(req.id)? {
+            return Err(Error::new(Errno::ESTALE).with_text("the file was truncated since"));
+        }
+        let key = (req.id, req.index);
+        let (start, end) = (req.offset as u32, (req.offset + req.hole) as u32);
+        if self.index.lookup(key, start, end)?.0.is_empty() {
+            return Ok(());
+        }
+        let record = Record {
+            kind: Kind::Hole,
+            id: req.id,
+            index: req.index,
+            truncate_gen: req.truncate_gen,
+            offset: start,
+            version: req.hole,
+            ..Record::EMPTY
+        };
+        let draft = Draft { record, replicas: &[], sums: &[], payload: &[] };
+        let appended = self.log.append(&draft, Purpose::Control);
+        let _appended = appended.map_err(|e| io_error("hole", &e))?;
+        self.index.punch(key, start, end)?;
+        self.maintenance.wake();
+        Ok(())
     }
 
     fn append_data(&self, req: &ChunkWriteReq, sums: &[u32], payload: &[u8]) -> Result<()> {
@@ -213,6 +263,15 @@ impl Store {
             seq: appended.seq,
         };
         self.index.insert(key, extent)
+    }
+
+    /// Where a file has data, of the chunks that are here.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn seek(&self, req: &ChunkSeekReq) -> Result<ChunkSeekReply> {
+        let run = self.index.seek(req.id, req.offset)?;
+        Ok(run.map_or(ChunkSeekReply::default(), |(start, end)| ChunkSeekReply { start, end }))
     }
 
     /// Reads a range of a chunk up to the last byte written; holes are zeros. Returns the data
@@ -333,6 +392,9 @@ impl Store {
             data_bytes: self.segments.live_bytes(),
             chunks: self.index.chunks(),
             segments: self.segments.count() as u64,
+            disk: self.options.disk,
+            disk_bytes: space.capacity_bytes,
+            disk_free_bytes: space.free_bytes,
         })
     }
 

@@ -1,6 +1,7 @@
 //! Permission checks, as in path_resolution(7) and inode(7). Pure; the server calls them under
 //! the guard of a batch.
 
+use crate::acl::Acl;
 use crate::inode::{Attr, S_IFMT};
 use crate::{Class, Errno, Error};
 
@@ -54,13 +55,24 @@ impl Cred {
     }
 }
 
-/// May `cred` do `want` to an inode with this mode and owner?
-pub fn check(mode: u32, uid: u32, gid: u32, cred: &Cred, want: Access) -> Result<(), Error> {
+/// May `cred` do `want` to an inode with this mode, owner and list?
+pub fn check(
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    acl: Option<&Acl>,
+    cred: &Cred,
+    want: Access,
+) -> Result<(), Error> {
     let is_dir = mode & S_IFMT == 0o040_000;
     if cred.uid == 0 {
         // The superuser may do all but execute a file that nobody may execute.
         let ok = is_dir || want.0 & 1 == 0 || mode & 0o111 != 0;
         return if ok { Ok(()) } else { Err(Errno::EACCES.into()) };
+    }
+    // As Linux does it, a list whose mask grants nothing is not looked at.
+    if let Some(acl) = acl.filter(|_| cred.uid != uid && mode & 0o070 != 0) {
+        return if acl.permits(gid, cred, want)? { Ok(()) } else { Err(Errno::EACCES.into()) };
     }
     let group = (mode >> 3) & 7;
     let other = mode & 7;
@@ -76,6 +88,9 @@ pub fn check(mode: u32, uid: u32, gid: u32, cred: &Cred, want: Access) -> Result
     };
     if granted & want.0 == want.0 { Ok(()) } else { Err(Errno::EACCES.into()) }
 }
+
+/// No user's id (`(uid_t) -1`).
+pub const NOBODY: u32 = u32::MAX;
 
 /// May `cred` remove or rename the entry of `victim` in a directory with `dir_mode`/`dir_uid`?
 /// The sticky bit reserves it to the owners of either (inode(7)).
@@ -120,26 +135,26 @@ mod tests {
     #[test]
     fn the_first_class_that_matches_decides() {
         let mode = 0o100_047; // owner nothing, group read, others all
-        assert!(check(mode, 7, 8, &cred(7, 8, Some(&[])), Access::R).is_err());
-        assert!(check(mode, 7, 8, &cred(9, 8, Some(&[])), Access::R).is_ok());
-        assert!(check(mode, 7, 8, &cred(9, 8, Some(&[])), Access::W).is_err());
-        assert!(check(mode, 7, 8, &cred(9, 1, Some(&[8])), Access::W).is_err());
-        assert!(check(mode, 7, 8, &cred(9, 1, Some(&[])), Access::WX).is_ok());
+        assert!(check(mode, 7, 8, None, &cred(7, 8, Some(&[])), Access::R).is_err());
+        assert!(check(mode, 7, 8, None, &cred(9, 8, Some(&[])), Access::R).is_ok());
+        assert!(check(mode, 7, 8, None, &cred(9, 8, Some(&[])), Access::W).is_err());
+        assert!(check(mode, 7, 8, None, &cred(9, 1, Some(&[8])), Access::W).is_err());
+        assert!(check(mode, 7, 8, None, &cred(9, 1, Some(&[])), Access::WX).is_ok());
     }
 
     #[test]
     fn groups_are_asked_for_only_when_they_decide() {
         let unread = cred(9, 1, None);
-        assert!(check(0o100_044, 7, 8, &unread, Access::R).is_ok());
-        let e = check(0o100_040, 7, 8, &unread, Access::R).unwrap_err();
+        assert!(check(0o100_044, 7, 8, None, &unread, Access::R).is_ok());
+        let e = check(0o100_040, 7, 8, None, &unread, Access::R).unwrap_err();
         assert!(e.is(Class::NeedGroups));
     }
 
     #[test]
     fn root_needs_some_execute_bit() {
-        assert!(check(0o100_644, 7, 8, &Cred::root(), Access::X).is_err());
-        assert!(check(0o100_601, 7, 8, &Cred::root(), Access::X).is_ok());
-        assert!(check(0o040_000, 7, 8, &Cred::root(), Access::WX).is_ok());
+        assert!(check(0o100_644, 7, 8, None, &Cred::root(), Access::X).is_err());
+        assert!(check(0o100_601, 7, 8, None, &Cred::root(), Access::X).is_ok());
+        assert!(check(0o040_000, 7, 8, None, &Cred::root(), Access::WX).is_ok());
     }
 
     #[test]

@@ -63,9 +63,16 @@ pub struct Gone {
     /// It is an orphan with these attributes and small-file data; its chunks die with the record.
     #[prost(message, optional, tag = "2")]
     pub orphan: Option<Inode>,
+    /// Moved: it is a directory, whose record is kept until the directory is removed.
+    #[prost(bool, tag = "3")]
+    pub directory: bool,
+    /// Orphan: it never had a name (O_TMPFILE), and may get one.
+    #[prost(bool, tag = "4")]
+    pub linkable: bool,
 }
 
-/// Work on stores that a crash must not forget: the cut of a truncation.
+/// Work on stores that a crash must not forget: the cut of a truncation, or a spill, the move of
+/// a small file's data from its row to chunk 0.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StoreJob {
     #[prost(uint64, tag = "1")]
@@ -83,6 +90,10 @@ pub struct StoreJob {
     /// Where the inode is; it does not move while it is cut.
     #[prost(message, optional, tag = "5")]
     pub loc: Option<Locator>,
+    /// Before the cut, which then ends where the data does, the row's data is written to chunk 0
+    /// under the generation before.
+    #[prost(bool, tag = "6")]
+    pub spill: bool,
 }
 
 /// A prepared transaction on a participant: exactly what commit will do.

@@ -58,6 +58,7 @@ errnos! {
     EOVERFLOW = 75, "value too large";
     EOPNOTSUPP = 95, "operation not supported";
     ETIMEDOUT = 110, "timed out";
+    EALREADY = 114, "already in progress";
     ESTALE = 116, "stale file handle";
     EDQUOT = 122, "quota exceeded";
 }

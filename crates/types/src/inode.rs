@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 
-use crate::{InodeId, ROOT};
+use crate::access::{self, Access, Cred};
+use crate::acl::{self, Acl};
+use crate::{Errno, Error, InodeId, ROOT};
 
 /// Type bits of `st_mode` (inode(7)).
 pub const S_IFMT: u32 = 0o170_000;
@@ -107,9 +109,25 @@ pub struct Attr {
     /// Data may be in chunks on stores; else it is inline and zeros.
     #[prost(bool, tag = "14")]
     pub chunked: bool,
+    /// Bytes of the size that were never written or were cleared; about, for a file in chunks.
+    #[prost(uint64, tag = "15")]
+    pub hole_bytes: u64,
 }
 
 impl Attr {
+    /// Bytes that take space: exact for a file in its row, else about, and never 0 for one that
+    /// may have data (programs take that for a file without any).
+    pub fn stored_bytes(&self) -> u64 {
+        let stored = self.size.saturating_sub(self.hole_bytes);
+        if self.chunked && self.size > 0 { stored.max(1) } else { stored }
+    }
+
+    /// A file of so many bytes, of which so many are stored.
+    pub fn set_size(&mut self, size: u64, stored_bytes: u64) {
+        self.size = size;
+        self.hole_bytes = size.saturating_sub(stored_bytes);
+    }
+
     /// Kind of the inode. A row with an unknown type is corrupt and was refused when it was read.
     pub fn kind(&self) -> FileKind {
         FileKind::of_mode(self.mode).unwrap_or(FileKind::Regular)
@@ -156,7 +174,7 @@ pub struct Inode {
     /// this slot (SwitchFS §5.5; rule 18).
     #[prost(uint32, optional, tag = "3")]
     pub home_slot: Option<u32>,
-    /// Extended attributes; they travel with the row.
+    /// Extended attributes, sorted by name; they travel with the row.
     #[prost(message, repeated, tag = "4")]
     pub xattrs: Vec<Xattr>,
     /// Directory: totals that its own times already account for.
@@ -168,6 +186,69 @@ pub struct Inode {
     /// Quota root id; 0 inherits.
     #[prost(uint32, tag = "7")]
     pub quota: u32,
+    /// Appends have been given places up to this byte. Those behind the size are on their way, or
+    /// their writers died.
+    #[prost(uint64, tag = "8")]
+    pub append_end: u64,
+}
+
+impl Inode {
+    /// Value of an extended attribute.
+    pub fn xattr(&self, name: &[u8]) -> Option<&Bytes> {
+        self.xattrs.iter().find(|x| x.name == name).map(|x| &x.value)
+    }
+
+    /// Sets an extended attribute, or removes it.
+    pub fn set_xattr(&mut self, name: &[u8], value: Option<Bytes>) {
+        let at = self.xattrs.binary_search_by(|x| x.name[..].cmp(name));
+        match (at, value) {
+            (Ok(at), Some(value)) => self.xattrs[at].value = value,
+            (Ok(at), None) => _ = self.xattrs.remove(at),
+            (Err(at), Some(value)) => {
+                let name = Bytes::copy_from_slice(name);
+                self.xattrs.insert(at, Xattr { name, value });
+            }
+            (Err(_), None) => {}
+        }
+    }
+
+    /// The access control list in one of its attributes, [`acl::ACCESS`] or [`acl::DEFAULT`].
+    ///
+    /// # Errors
+    /// EIO when the row holds what is none.
+    pub fn acl(&self, name: &[u8]) -> Result<Option<Acl>, Error> {
+        let Some(raw) = self.xattr(name) else { return Ok(None) };
+        Acl::parse(raw).map_err(|e| Error::new(Errno::EIO).with_text(format!("bad ACL: {e:?}")))
+    }
+
+    /// May `cred` do `want` to it?
+    pub fn check(&self, cred: &Cred, want: Access) -> Result<(), Error> {
+        let a = &self.attr;
+        let acl = self.acl(acl::ACCESS)?;
+        access::check(a.mode, a.uid, a.gid, acl.as_ref(), cred, want)
+    }
+
+    /// chmod(2): permission bits of the mode, and of the list.
+    ///
+    /// # Errors
+    /// As [`Inode::acl`].
+    pub fn set_mode_bits(&mut self, bits: u32) -> Result<(), Error> {
+        self.attr.mode = (self.attr.mode & !0o7777) | bits & 0o7777;
+        if let Some(mut acl) = self.acl(acl::ACCESS)? {
+            acl.set_mode(bits);
+            self.set_xattr(acl::ACCESS, Some(acl.encode()));
+        }
+        Ok(())
+    }
+
+    /// Where clients find the inode of a row at an entry: there, or, if the row is a reference, at
+    /// its home.
+    pub fn handle_at(&self, entry: Locator) -> Locator {
+        match self.home_slot {
+            Some(slot) => Locator::home(self.attr.id, slot),
+            None => Locator { id: self.attr.id, ..entry },
+        }
+    }
 }
 
 /// Where an inode was last known to be: an anchor of a request, or an open handle's row (rule 16).
@@ -191,5 +272,10 @@ impl Locator {
     /// The root directory.
     pub fn root() -> Locator {
         Locator { pid: 0, name: Bytes::new(), id: ROOT, home_slot: None }
+    }
+
+    /// The attributes of a hard-linked inode.
+    pub fn home(id: InodeId, slot: u32) -> Locator {
+        Locator { pid: 0, name: Bytes::new(), id, home_slot: Some(slot) }
     }
 }

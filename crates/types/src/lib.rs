@@ -5,6 +5,7 @@
 //! [`wire`] for what travels, [`change`] for what the journals hold.
 
 pub mod access;
+pub mod acl;
 pub mod change;
 pub mod error;
 pub mod id;

@@ -87,11 +87,8 @@ impl ClusterMap {
         if self.shards.is_empty() || self.shards.len() > SLOTS || self.stores.len() > SLOTS {
             return bad("number of shards or stores");
         }
-        if self
-            .slots
-            .chunks_exact(2)
-            .any(|s| usize::from(u16::from_le_bytes([s[0], s[1]])) >= self.shards.len())
-        {
+        let (slots, _) = self.slots.as_chunks::<2>();
+        if slots.iter().any(|s| usize::from(u16::from_le_bytes(*s)) >= self.shards.len()) {
             return bad("a slot belongs to no shard");
         }
         let mut addrs =

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::inode::{Attr, Inode, Locator};
+use crate::inode::{Attr, Inode, Locator, Xattr};
 use crate::{Cred, InodeId};
 
 macro_rules! ops {
@@ -71,11 +71,11 @@ ops! {
     Spill = 17 => "spill",
     /// [`XattrReq`] -> [`XattrReply`]
     Getxattr = 18 => "getxattr",
-    /// [`XattrReq`] -> [`Empty`]
+    /// [`XattrReq`] -> [`Empty`]; of a directory's ACL: to the coordinator
     Setxattr = 19 => "setxattr",
     /// [`XattrReq`] -> [`XattrReply`], the names NUL-terminated in `value`
     Listxattr = 20 => "listxattr",
-    /// [`XattrReq`] -> [`Empty`]
+    /// [`XattrReq`] -> [`Empty`]; of a directory's ACL: to the coordinator
     Removexattr = 21 => "removexattr",
     /// [`CreateReq`] -> [`Entry`]: FIFO, socket, device, or regular file not opened
     Mknod = 22 => "mknod",
@@ -85,6 +85,9 @@ ops! {
     Renew = 24 => "renew",
     /// [`Empty`] -> [`ShardStats`]
     Statfs = 25 => "statfs",
+    /// [`CreateReq`] -> [`Entry`]: a regular file without a name, opened; the last name of the
+    /// path only chooses the shard. `exclusive`: it will never have a name.
+    Tmpfile = 29 => "tmpfile",
     /// [`SessionReq`] -> [`Empty`]
     OpenSession = 30 => "open_session",
     /// [`SessionReq`] -> [`Empty`]
@@ -122,6 +125,8 @@ ops! {
     StoreStat = 85 => "store_stat",
     /// [`ChunkListReq`] -> [`ChunkListReply`]: for fsck
     ChunkList = 86 => "chunk_list",
+    /// [`ChunkSeekReq`] -> [`ChunkSeekReply`]: where a file has data on this store
+    ChunkSeek = 87 => "chunk_seek",
 }
 
 impl Op {
@@ -144,6 +149,7 @@ impl Op {
                 | Op::Setxattr
                 | Op::Removexattr
                 | Op::Mknod
+                | Op::Tmpfile
         )
     }
 }
@@ -285,6 +291,11 @@ impl SetattrReq {
     pub fn changes_access(&self) -> bool {
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some()
     }
+
+    /// Does it set times?
+    pub fn sets_times(&self) -> bool {
+        self.atime_ns.is_some() || self.mtime_ns.is_some() || self.atime_now || self.mtime_now
+    }
 }
 
 /// Create, mkdir, mknod, symlink: by the type bits of the mode.
@@ -296,7 +307,7 @@ pub struct CreateReq {
     #[prost(message, required, tag = "2")]
     #[allow(missing_docs)]
     pub at: At,
-    /// Type and permission bits, umask applied.
+    /// Type and permission bits.
     #[prost(uint32, tag = "3")]
     pub mode: u32,
     /// Device number.
@@ -314,6 +325,9 @@ pub struct CreateReq {
     /// Truncate if it is there (O_TRUNC).
     #[prost(bool, tag = "8")]
     pub truncate: bool,
+    /// Permission bits that a new inode does not get, unless the directory has a default ACL.
+    #[prost(uint32, tag = "9")]
+    pub umask: u32,
 }
 
 /// Open of what is there.
@@ -344,7 +358,7 @@ pub struct RemoveReq {
     pub at: At,
 }
 
-/// Rename; `flags` of renameat2(2): 1 NOREPLACE, 2 EXCHANGE.
+/// Rename; `flags` of renameat2(2): [`rename_flags`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenameReq {
     #[prost(message, required, tag = "1")]
@@ -363,6 +377,17 @@ pub struct RenameReq {
     /// (inclusive), each with the id that the client saw, so that a cycle is detected.
     #[prost(message, repeated, tag = "5")]
     pub to_chain: Vec<Locator>,
+    /// Exchange: the same for the parent of `from`.
+    #[prost(message, repeated, tag = "6")]
+    pub from_chain: Vec<Locator>,
+}
+
+/// Flags of renameat2(2).
+pub mod rename_flags {
+    /// Fail if the target is there.
+    pub const NOREPLACE: u32 = 1;
+    /// Both names are there, and change places.
+    pub const EXCHANGE: u32 = 2;
 }
 
 /// Answer to rename.
@@ -371,6 +396,9 @@ pub struct RenameReply {
     /// Where the inode is now.
     #[prost(message, required, tag = "1")]
     pub loc: Locator,
+    /// Exchange: where the other one is now.
+    #[prost(message, optional, tag = "2")]
+    pub other: Option<Locator>,
 }
 
 /// Link `from` (a name or an open handle) as `to`.
@@ -456,6 +484,12 @@ pub struct CloseReq {
     /// Data version that `inline` is built on.
     #[prost(uint64, tag = "6")]
     pub base_version: u64,
+    /// Bytes written to chunks since the last report, for the count of bytes stored.
+    #[prost(uint64, tag = "7")]
+    pub written_bytes: u64,
+    /// Bytes cleared in chunks since the last report.
+    #[prost(uint64, tag = "8")]
+    pub cleared_bytes: u64,
 }
 
 /// Answer to close and fsync.
@@ -470,7 +504,8 @@ pub struct CloseReply {
     pub conflict: bool,
 }
 
-/// O_APPEND: the owner gives the offset (rule 17).
+/// O_APPEND: the owner gives the offset (rule 17). The size grows when the data is there, which
+/// the writer says with its next append, or by close or fsync.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AppendReq {
     #[prost(message, required, tag = "1")]
@@ -485,6 +520,12 @@ pub struct AppendReq {
     /// The bytes themselves, when they may fit into the row.
     #[prost(bytes = "bytes", tag = "4")]
     pub data: Bytes,
+    /// Largest end of earlier writes that the owner has not heard of, as in [`CloseReq`].
+    #[prost(uint64, tag = "5")]
+    pub size: u64,
+    /// Truncate generation under which they were written.
+    #[prost(uint64, tag = "6")]
+    pub truncate_gen: u64,
 }
 
 /// Answer to append.
@@ -622,6 +663,12 @@ pub struct Dentry {
     /// Not there, but an id that was asked about as an anchor moved: where.
     #[prost(message, optional, tag = "7")]
     pub moved: Option<Locator>,
+    /// Of a directory: its ACL, as in [`crate::acl`]; empty: none.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub acl: Bytes,
+    /// Of a directory: the ACL that new entries get.
+    #[prost(bytes = "bytes", tag = "9")]
+    pub default_acl: Bytes,
 }
 
 /// Totals of one directory on the shard asked.
@@ -673,7 +720,7 @@ pub struct InvalidateReq {
     /// Directory that must be empty (rule 6); 0: none.
     #[prost(uint64, tag = "2")]
     pub empty_dir: InodeId,
-    /// Directories removed earlier: their totals may be dropped.
+    /// Directories removed long ago, as their last owner says: their totals may be dropped.
     #[prost(uint64, repeated, tag = "3")]
     pub forget: Vec<InodeId>,
 }
@@ -708,11 +755,13 @@ pub enum Intent {
     TakeDir = 1,
     /// Remove the directory.
     RemoveDir = 2,
-    /// Change owner or mode of the directory by `setattr`.
+    /// Change owner or mode of the directory by `setattr`, or an ACL by `acl`.
     SetDir = 3,
     /// Add `delta` to the link count of the attribute row at the target (a handle).
     Nlink = 4,
-    /// Exchange: replace what is at the target by `row`; the vote brings the old row.
+    /// Exchange: what is at the target goes to `moves_to`, `row` comes in its place; the vote
+    /// brings the old row. A driver that does not know the other row yet leaves it out, and
+    /// prepares the same entry, as a handle, again when it does.
     Swap = 5,
 }
 
@@ -746,9 +795,12 @@ pub struct PrepareReq {
     #[prost(sint32, tag = "9")]
     #[allow(missing_docs)]
     pub delta: i32,
-    /// TakeDir: where the directory will be, for its gone record.
+    /// TakeDir, Swap: where the inode will be, for its gone record.
     #[prost(message, optional, tag = "10")]
     pub moves_to: Option<Locator>,
+    /// SetDir: an ACL by the name of its attribute; empty: there is to be none.
+    #[prost(message, optional, tag = "11")]
+    pub acl: Option<Xattr>,
 }
 
 /// A yes; a no is an error.
@@ -757,12 +809,16 @@ pub struct Vote {
     /// Where the prepared row is (parent id resolved).
     #[prost(message, required, tag = "1")]
     pub loc: Locator,
-    /// The row taken, changed or replaced (without data); absent: there was none.
+    /// The row taken, changed, exchanged or replaced (this one without data); absent: there was
+    /// none.
     #[prost(message, optional, tag = "2")]
     pub row: Option<Inode>,
     /// Nothing changes: source and target are links to one inode (rule 12).
     #[prost(bool, tag = "3")]
     pub same: bool,
+    /// The directory is sticky: only the owner of the inode may go on, whom its home knows.
+    #[prost(bool, tag = "4")]
+    pub only_owner: bool,
 }
 
 /// Second phase.
@@ -848,7 +904,11 @@ pub struct MapReq {
     pub newer_than: u64,
 }
 
-/// Writes payload into a chunk at an offset.
+/// Writes payload into a chunk at an offset, or makes a hole there.
+///
+/// A request that nobody waits for any more may still be executed, after later writes of the same
+/// bytes. So a write that is sent again says so: the store lets earlier attempts that run end
+/// first, and refuses those that come later.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ChunkWriteReq {
     #[prost(uint64, tag = "1")]
@@ -872,6 +932,19 @@ pub struct ChunkWriteReq {
     /// CRC32C of the payload, checked before it is stored.
     #[prost(fixed32, tag = "7")]
     pub crc: u32,
+    /// Who writes, drawn at random by the client; 0: the shard that owns the inode, whose writes
+    /// are told from late ones by the truncate generation.
+    #[prost(uint64, tag = "8")]
+    pub writer: u64,
+    /// Number of the write at the writer.
+    #[prost(uint64, tag = "9")]
+    pub seq: u64,
+    /// How often it was sent before.
+    #[prost(uint32, tag = "10")]
+    pub attempt: u32,
+    /// Bytes of a hole that is made instead; there is no payload then.
+    #[prost(uint64, tag = "11")]
+    pub hole: u64,
 }
 
 /// Reads a range of a chunk.
@@ -939,6 +1012,15 @@ pub struct StoreStats {
     #[prost(uint64, tag = "5")]
     #[allow(missing_docs)]
     pub segments: u64,
+    /// Number of its disk, the same for all stores that share it; 0: unknown.
+    #[prost(uint64, tag = "6")]
+    pub disk: u64,
+    /// Bytes of the whole disk.
+    #[prost(uint64, tag = "7")]
+    pub disk_bytes: u64,
+    /// Bytes free on the whole disk.
+    #[prost(uint64, tag = "8")]
+    pub disk_free_bytes: u64,
 }
 
 /// Lists chunks in order of (id, index), after the one given.
@@ -984,4 +1066,26 @@ pub struct ChunkListReply {
     #[prost(bool, tag = "2")]
     #[allow(missing_docs)]
     pub end: bool,
+}
+
+/// Asks where a file has data on a store.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ChunkSeekReq {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub id: InodeId,
+    /// Byte of the file from which on data is looked for.
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+}
+
+/// The first run of data at or behind the offset, of the chunks that this store has.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ChunkSeekReply {
+    /// First byte of it in the file, at least the offset.
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// First byte behind it, or of the next chunk; 0: there is no data.
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
 }

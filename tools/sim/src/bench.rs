@@ -3,32 +3,35 @@
 //! can crash and start again from its simulated disk at any point; time moves when the test says so.
 //!
 //! A step is flushed at once, so that what a role has said is durable: a crash before a message
-//! is delivered stands for a crash before its effects were flushed. Stores are a list of what
-//! they were asked.
+//! is delivered stands for a crash before its effects were flushed. There is one store, which
+//! never crashes, and a list of what it was asked.
 
 mod check;
 mod client;
+mod store;
+mod table;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use prost::Message as _;
 use saker_coordinator::config::Members;
-use saker_engine::MemoryTable;
+use saker_engine::{MemoryTable, Table};
 use saker_meta::Limits;
 use saker_rpc::frame::Frame;
-use saker_rpc::{CallError, CallId, ConnId, Input, Outbox, Outgoing, Role};
+use saker_rpc::{CallError, CallId, ConnId, Input, Outbox, Outgoing, Role, RoleKind};
 use saker_runtime::fs::{Dir, MemDir};
 use saker_runtime::time::Time;
-use saker_types::wire::{Empty, Op};
+use saker_types::wire::Op;
 use saker_types::{ClusterMap, NodeId};
 
-use crate::roles::{self, EPOCH_NS, hello};
+use crate::roles::{self, EPOCH_NS};
 
 pub use check::Tree;
+use table::{BadPlace, Unreadable};
+
 pub use client::{Answer, at, below};
 
 /// Who sends and gets messages.
@@ -109,8 +112,10 @@ pub struct Bench {
     asked: BTreeMap<u64, NodeId>,
     calls: u64,
     seq: u64,
-    /// What stores were asked, in order.
+    unreadable: Unreadable,
+    /// What the store was asked, in order.
     pub stored: Vec<(Op, Bytes)>,
+    store: saker_store::StoreService,
 }
 
 impl Bench {
@@ -135,7 +140,9 @@ impl Bench {
             asked: BTreeMap::new(),
             calls: 0,
             seq: 0,
+            unreadable: Unreadable::default(),
             stored: Vec::new(),
+            store: store::open(),
         };
         let disk = MemDir::new();
         roles::write_map(Arc::new(disk.clone()), &bench.map);
@@ -193,8 +200,10 @@ impl Bench {
                     .expect("the coordinator starts"),
             ),
             NodeId::Shard(no) => {
-                let (table, now) = (&node.table, self.now);
-                let shard = roles::start_shard(no, disk, table, &limits, &map, now, wall_ns);
+                let (inner, unreadable) = (node.table.clone(), self.unreadable.clone());
+                let table: Arc<dyn Table> = Arc::new(BadPlace { inner, unreadable });
+                let shard =
+                    roles::start_shard(no, disk, table, &limits, &map, self.now, wall_ns);
                 Box::new(shard.expect("the shard starts"))
             }
             NodeId::Store(_) => panic!("stores are no roles here"),
@@ -232,6 +241,11 @@ impl Bench {
     pub fn restart(&mut self, id: NodeId) {
         self.crash(id);
         self.start(id);
+    }
+
+    /// From now on a row cannot be read from any shard's table; `None`: all can.
+    pub fn set_unreadable(&self, key: Option<Bytes>) {
+        *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
     // ---- time -----------------------------------------------------------------------------
@@ -313,7 +327,7 @@ impl Bench {
             }
             Peer::Node(NodeId::Store(_)) => {
                 self.stored.push((op, frame.body.clone()));
-                let reply = frame.reply(0, Empty {}.encode_to_vec().into(), Bytes::new());
+                let reply = store::answer(&self.store, &frame);
                 self.wire.push(Message {
                     from: to,
                     to: from,
@@ -325,7 +339,7 @@ impl Bench {
             }
             Peer::Node(node) => {
                 let conn = self.conn(from, life);
-                self.step(node, Some(Input::Request { conn, peer: Rc::new(hello()), frame }));
+                self.step(node, Some(Input::Request { conn, peer: Rc::new(hello_of(from)), frame }));
             }
         }
     }
@@ -379,5 +393,12 @@ impl Bench {
                 self.wire.push(Message { from, to, op, is_reply: false, life, frame });
             }
         }
+    }
+}
+
+fn hello_of(from: Peer) -> saker_rpc::PeerHello {
+    match from {
+        Peer::Client => roles::hello(RoleKind::Tool, None),
+        Peer::Node(node) => roles::hello_of(node),
     }
 }

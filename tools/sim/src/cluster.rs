@@ -64,9 +64,10 @@ pub fn binary() -> PathBuf {
         return PathBuf::from(path);
     }
     let own = std::env::current_exe().expect("a test knows its own program");
-    let built = own.ancestors().nth(2).unwrap_or(&own).join("saker");
-    assert!(built.exists(), "{} is not there: cargo build -p saker-cli", built.display());
-    built
+    // A test is in `deps` below it.
+    let near = own.ancestors().skip(1).take(2).map(|dir| dir.join("saker"));
+    let built = near.filter(|path| path.is_file()).next();
+    built.unwrap_or_else(|| panic!("saker is not near {}: cargo build -p saker-cli", own.display()))
 }
 
 /// True if this machine can mount; else says that the test is skipped.
@@ -83,15 +84,20 @@ impl Cluster {
     /// Starts a cluster in a new directory and waits until it serves. Panics when it does not:
     /// there is no test without it.
     pub fn start(shape: Shape) -> Cluster {
+        let cluster = Cluster::new(shape);
+        cluster.up();
+        cluster
+    }
+
+    /// The same before it is started.
+    pub fn new(shape: Shape) -> Cluster {
         let pid = std::process::id();
         let nanos = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |time| time.subsec_nanos());
         let dir = settings::scratch().join(format!("saker-test-{pid}-{nanos}"));
         std::fs::create_dir_all(&dir).expect("the scratch directory can be written");
-        let cluster = Cluster { dir, shape };
-        cluster.up();
-        cluster
+        Cluster { dir, shape }
     }
 
     /// Where its files are.
@@ -146,6 +152,16 @@ impl Cluster {
     pub fn connect(&self) -> Fs {
         Fs::connect(&ClusterAddr::Dir(self.dir()), ClientOptions::default())
             .unwrap_or_else(|error| panic!("no client: {error}"))
+    }
+
+    /// Mounts the cluster once more.
+    pub fn second_mount(&self) -> SecondMount {
+        let point = self.scratch().join("other");
+        std::fs::create_dir(&point).expect("the scratch directory can be written");
+        let mut mount = Command::new(binary());
+        let status = mount.arg("mount").arg(self.dir()).arg(&point).status();
+        assert!(status.is_ok_and(|status| status.success()), "no second mount");
+        SecondMount(point)
     }
 
     /// Runs `saker ARGS --cluster DIR`.
@@ -242,6 +258,22 @@ impl Cluster {
             let tail = &lines[lines.len().saturating_sub(15)..];
             eprintln!("--- {}\n{}", name.display(), tail.join("\n"));
         }
+    }
+}
+
+/// Another mount of a cluster, taken away when dropped; drop it before the cluster.
+pub struct SecondMount(PathBuf);
+
+impl SecondMount {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for SecondMount {
+    fn drop(&mut self) {
+        let _ = Command::new(binary()).arg("umount").arg(&self.0).status();
     }
 }
 

@@ -199,9 +199,20 @@ impl Generator {
                 } else {
                     self.fresh(tree, model)
                 };
+                let flags = *self.rng.pick(&[
+                    0,
+                    0,
+                    0,
+                    0,
+                    RENAME_NOREPLACE,
+                    RENAME_EXCHANGE,
+                    RENAME_EXCHANGE,
+                    3,
+                ]);
                 // Only the kernel knows what is above a held directory.
                 let to = if self.dots { to } else { model.from_root(to) };
-                let flags = *self.rng.pick(&[0, 0, 0, 0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE, 3]);
+                let walks_from = !self.dots && flags == RENAME_EXCHANGE;
+                let from = if walks_from { model.from_root(from) } else { from };
                 Op::Rename { from, to, flags }
             }
             _ => {

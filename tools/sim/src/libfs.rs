@@ -7,8 +7,8 @@ use saker_types::{Class, Errno, Error, FileKind, Locator, limits};
 
 use crate::local::xattr_names;
 use crate::op::{
-    At, DIR_SLOTS, FILE_SLOTS, How, Name, Op, Outcome, SetTime, Stat, Step, Target, User, Value,
-    pattern,
+    At, DIR_SLOTS, FILE_SLOTS, How, Name, Op, Outcome, RENAME_EXCHANGE, RENAME_NOREPLACE, SetTime,
+    Stat, Step, Target, User, Value, pattern,
 };
 
 type Done = Result<Value<i64>, Error>;
@@ -140,7 +140,14 @@ impl LibFs {
             Op::Rename { from, to, flags } => {
                 let from = self.name(fs, who, from).await?;
                 let to = self.name(fs, who, to).await?;
-                fs.rename(who, &from, &to, *flags, &[]).await?;
+                match *flags {
+                    RENAME_EXCHANGE => _ = fs.exchange(who, &from, &to, [&[], &[]]).await?,
+                    0 | RENAME_NOREPLACE => {
+                        let no_replace = *flags == RENAME_NOREPLACE;
+                        fs.rename(who, &from, &to, no_replace, &[]).await?;
+                    }
+                    _ => return Err(Errno::EINVAL.into()),
+                }
             }
             Op::Link { from, to } => {
                 let from = self.place(fs, who, from, false).await?;
@@ -240,6 +247,7 @@ impl LibFs {
             append: how.append,
             truncate: how.truncate,
             exclusive: how.exclusive,
+            execute: false,
         };
         let (file, _) = fs.block_on(async {
             let at = self.place(fs, who, at, !how.exclusive).await?;
@@ -310,6 +318,7 @@ impl Target for LibFs {
                     uid: who.uid,
                     gid: who.gid,
                     groups: Groups::Known(who.groups.as_slice().into()),
+                    umask: 0,
                 };
                 let fs = self.clients[step.client].clone();
                 self.open_op(&fs, step.client, &who, &step.op)

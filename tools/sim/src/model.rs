@@ -44,14 +44,9 @@ pub struct Rules {
     /// rename changes ctime of an inode with several links (POSIX leaves it open; on Saker the
     /// attributes of such an inode need not be where its names are).
     pub rename_touches_linked: bool,
-    /// The owner of an inode with several links may rename its names from or over in a sticky
-    /// directory (on Saker only where the attributes are beside the name).
-    pub rename_knows_linked_owners: bool,
     /// `.` and `..` ask for search permission of their directory. The kernel does not tell a FUSE
     /// file system of them.
     pub dots_are_searched: bool,
-    /// RENAME_EXCHANGE is supported; else it is EINVAL once everything else was found right.
-    pub exchange: bool,
     /// A kernel is above: it sees that both names are one inode before it asks for permissions.
     pub kernel: bool,
     /// Files end at 16 TiB (else larger sizes are not tried).
@@ -67,9 +62,7 @@ impl Rules {
             protected_regular: 0,
             same_size_truncate_touches: true,
             rename_touches_linked: false,
-            rename_knows_linked_owners: false,
             dots_are_searched: true,
-            exchange: false,
             kernel: false,
             ends_at_16_tib: true,
         }
@@ -77,13 +70,7 @@ impl Rules {
 
     /// Saker below the running kernel.
     pub fn of_mount() -> Rules {
-        Rules {
-            rename_touches_linked: false,
-            rename_knows_linked_owners: false,
-            dots_are_searched: false,
-            exchange: false,
-            ..Rules::of_kernel()
-        }
+        Rules { rename_touches_linked: false, dots_are_searched: false, ..Rules::of_kernel() }
     }
 
     /// The running kernel's settings, and what ext4 does.
@@ -98,9 +85,7 @@ impl Rules {
             protected_regular: read("regular"),
             same_size_truncate_touches: false,
             rename_touches_linked: true,
-            rename_knows_linked_owners: true,
             dots_are_searched: true,
-            exchange: true,
             kernel: true,
             ends_at_16_tib: true,
         }

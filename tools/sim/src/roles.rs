@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use saker_coordinator::config::{Members, ShardMember};
 use saker_engine::journal::{Journal, JournalConfig, Kind};
-use saker_engine::{MemoryTable, Table};
+use saker_engine::Table;
 use saker_meta::{Limits, recover};
 use saker_rpc::RoleKind;
 use saker_rpc::hello::PeerHello;
@@ -120,7 +120,7 @@ pub fn start_coordinator(
 pub fn start_shard(
     no: u16,
     disk: Arc<dyn Dir>,
-    table: &Arc<MemoryTable>,
+    table: Arc<dyn Table>,
     limits: &Limits,
     map: &Arc<ClusterMap>,
     now: Time,
@@ -128,7 +128,7 @@ pub fn start_shard(
 ) -> Result<saker_meta::service::Worker, String> {
     let home = recover::Home {
         journal: disk,
-        table: table.clone() as Arc<dyn Table>,
+        table,
         no,
         limits: limits.clone(),
         metrics: saker_meta::metrics::Metrics::new(&Registry::new()),
@@ -137,13 +137,23 @@ pub fn start_shard(
     shard.map(saker_meta::service::Worker::new).map_err(|e| e.to_string())
 }
 
+/// What a node says of itself.
+pub fn hello_of(node: NodeId) -> PeerHello {
+    let role = match node {
+        NodeId::Coordinator => RoleKind::Coordinator,
+        NodeId::Shard(_) => RoleKind::Shard,
+        NodeId::Store(_) => RoleKind::Store,
+    };
+    hello(role, Some(node))
+}
+
 /// What a peer says of itself.
-pub fn hello() -> PeerHello {
+pub fn hello(role: RoleKind, node: Option<NodeId>) -> PeerHello {
     PeerHello {
         protocol: 1,
         cluster: Some(UUID),
-        role: RoleKind::Tool,
-        node: saker_rpc::NodeId::NONE,
+        role,
+        node: node.map_or(saker_rpc::NodeId::NONE, |node| saker_rpc::NodeId(node.to_u32())),
         session: 0,
         epoch: 0,
         features: 0,

@@ -88,7 +88,7 @@ fn ordinary_operations_need_no_coordinator() {
             assert_eq!(opened.read(0, 200_000).await.unwrap(), data);
             opened.release().await;
             fs.getattr(&who, &file(n)).await.unwrap();
-            fs.rename(&who, &file(n), &file(n + 1000), 0, &[]).await.unwrap();
+            fs.rename(&who, &file(n), &file(n + 1000), false, &[]).await.unwrap();
             if n % 2 == 0 {
                 fs.unlink(&who, &file(n + 1000)).await.unwrap();
             }

@@ -9,8 +9,14 @@ use saker_runtime::rand::Rng;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::At;
 
-const RW: OpenFlags =
-    OpenFlags { read: true, write: true, append: false, truncate: false, exclusive: false };
+const RW: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    exclusive: false,
+    execute: false,
+};
 const APPEND: OpenFlags = OpenFlags { append: true, ..RW };
 const TRUNC: OpenFlags = OpenFlags { truncate: true, ..RW };
 

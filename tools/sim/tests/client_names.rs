@@ -8,8 +8,14 @@ use saker_client::{OpenFlags, SetAttr};
 use saker_types::wire::At;
 use saker_types::{Errno, FileKind, Locator};
 
-const RW: OpenFlags =
-    OpenFlags { read: true, write: true, append: false, truncate: false, exclusive: false };
+const RW: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    exclusive: false,
+    execute: false,
+};
 
 #[test]
 fn a_tree_is_made_listed_moved_and_removed() {
@@ -35,8 +41,8 @@ fn a_tree_is_made_listed_moved_and_removed() {
         assert!(fs.resolve(who, b"/a/nothing", true).await.unwrap().entry.is_none());
         assert!(fs.resolve(who, b"/nothing/x", true).await.is_err());
 
-        fs.rename(who, &path("/a/b"), &path("/c/d"), 0, &[]).await.unwrap();
-        let into_itself = fs.rename(who, &path("/c"), &path("/c/d/e"), 0, &[]).await;
+        fs.rename(who, &path("/a/b"), &path("/c/d"), false, &[]).await.unwrap();
+        let into_itself = fs.rename(who, &path("/c"), &path("/c/d/e"), false, &[]).await;
         assert_eq!(into_itself.unwrap_err().errno(), Errno::EINVAL);
         let (file, _) = fs.open(who, &path("/c/d/f"), RW).await.unwrap();
         assert_eq!(file.read(1, 10).await.unwrap(), "ello");
@@ -62,7 +68,7 @@ fn an_open_file_is_followed_when_another_client_moves_it() {
     t.run(file.write(0, b"one")).unwrap();
     other.block_on(async {
         for (from, to) in [("/f", "/g"), ("/g", "/h"), ("/h", "/i")] {
-            other.rename(who, &path(from), &path(to), 0, &[]).await.unwrap();
+            other.rename(who, &path(from), &path(to), false, &[]).await.unwrap();
         }
         other.link(who, &path("/i"), &path("/hard")).await.unwrap();
     });

@@ -11,8 +11,14 @@ use saker_sim::cluster::{Cluster, Shape};
 use saker_types::Locator;
 use saker_types::wire::At;
 
-const EXCLUSIVE: OpenFlags =
-    OpenFlags { read: true, write: true, append: false, truncate: false, exclusive: true };
+const EXCLUSIVE: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    exclusive: true,
+    execute: false,
+};
 
 fn path(text: &str) -> At {
     let names = text.split('/').filter(|name| !name.is_empty());
@@ -74,7 +80,7 @@ fn one_round(fs: &Fs, who: &Caller, name: &str) {
         let (log, _) = fs.open(who, &from, append).await.unwrap();
         assert_eq!(log.write(0, &[7; 3_000]).await.unwrap(), 3);
         assert_eq!(log.write(0, &[8; 3_000]).await.unwrap(), 3_003);
-        fs.rename(who, &from, &to, 0, &[]).await.unwrap();
+        fs.rename(who, &from, &to, false, &[]).await.unwrap();
         log.fsync().await.unwrap();
         let mut expected = b"abc".to_vec();
         expected.extend_from_slice(&[7; 3_000]);

@@ -128,12 +128,13 @@ fn requests(ctx: wire::Ctx, at: At) -> Vec<(Op, Vec<u8>)> {
             exclusive: false,
             access: 6,
             truncate: false,
+            umask: 0,
         };
         request.encode_to_vec()
     };
     let rename = |from: &At, to: &At| {
         let (ctx, from, to) = (ctx.clone(), from.clone(), to.clone());
-        wire::RenameReq { ctx, from, to, flags: 0, to_chain: vec![] }.encode_to_vec()
+        wire::RenameReq { ctx, from, to, ..wire::RenameReq::default() }.encode_to_vec()
     };
     let link = wire::LinkReq { ctx: ctx.clone(), from: good.clone(), to: at.clone() };
     let lookup = wire::EntryReq { ctx: ctx.clone(), at: at.clone(), full: false };

@@ -6,7 +6,7 @@ use saker_sim::cluster::{Cluster, Shape, can_mount};
 use saker_sim::compare::{Plan, Report, run};
 use saker_sim::local::Local;
 use saker_sim::model::Rules;
-use saker_sim::op::{Op, Outcome, RENAME_EXCHANGE, Step, Target, User, Value};
+use saker_sim::op::{Outcome, Step, Target, User, Value};
 use saker_sim::settings;
 
 /// A mount that is compared with a disk at each step; the runner compares the mount with the
@@ -19,9 +19,6 @@ struct Twins {
 impl Target for Twins {
     fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64> {
         let mount = self.mount.apply(who, step);
-        if matches!(step.op, Op::Rename { flags: RENAME_EXCHANGE, .. }) {
-            return mount; // which Saker does not do yet: the disk must not, either
-        }
         let disk = self.disk.apply(who, step);
         match (&mount, &disk) {
             (Ok(Value::Stat(a)), Ok(Value::Stat(b))) => {

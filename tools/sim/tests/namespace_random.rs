@@ -79,7 +79,7 @@ impl Run {
                 let (ctx, from, to) = (self.b.ctx(), at(&path), at(&to));
                 (
                     Op::Rename,
-                    Request::Rename(RenameReq { ctx, from, to, flags: 1, to_chain: vec![] }),
+                    Request::Rename(RenameReq { ctx, from, to, flags: 1, ..RenameReq::default() }),
                 )
             }
         };
@@ -132,11 +132,16 @@ impl Run {
 
     fn rename(&mut self, from: &str) -> RenameReq {
         let to = self.path();
-        let names: Vec<&str> = to.split('/').collect();
-        let known = |len| self.known.get(&names[..len].join("/")).cloned();
-        let to_chain = (1..names.len()).map_while(known).collect();
+        let flags = if self.rng.chance(1, 3) { rename_flags::EXCHANGE } else { 0 };
+        let (to_chain, from_chain) = (self.chain(&to), self.chain(from));
         let (from, to) = (at(from), at(&to));
-        RenameReq { ctx: self.b.ctx(), from, to, to_chain, ..RenameReq::default() }
+        RenameReq { ctx: self.b.ctx(), from, to, flags, to_chain, from_chain }
+    }
+
+    fn chain(&self, path: &str) -> Vec<Locator> {
+        let names: Vec<&str> = path.split('/').collect();
+        let known = |len| self.known.get(&names[..len].join("/")).cloned();
+        (1..names.len()).map_while(known).collect()
     }
 
     /// Looks at the answers that have come.

@@ -49,26 +49,6 @@ fn strict(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-/// A second mount of the cluster, taken away at the end.
-struct SecondMount(std::path::PathBuf);
-
-impl SecondMount {
-    fn new(cluster: &Cluster) -> SecondMount {
-        let point = cluster.scratch().join("other");
-        std::fs::create_dir(&point).unwrap();
-        let mut mount = Command::new(binary());
-        mount.arg("mount").arg(cluster.dir()).arg(&point);
-        assert!(mount.status().unwrap().success());
-        SecondMount(point)
-    }
-}
-
-impl Drop for SecondMount {
-    fn drop(&mut self) {
-        let _ = Command::new(binary()).arg("umount").arg(&self.0).status();
-    }
-}
-
 fn run(example: &Example, cluster: &Cluster, other: &Path) -> Result<(), String> {
     let name = format!("line-{}", example.line);
     let dir = cluster.mount().join(&name);
@@ -99,9 +79,9 @@ fn every_example_is_true() {
     let examples = examples(&std::fs::read_to_string(page).unwrap());
     assert!(examples.len() >= 15, "only {} examples", examples.len());
     let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
-    let other = SecondMount::new(&cluster);
+    let other = cluster.second_mount();
     let failures: Vec<String> =
-        examples.iter().filter_map(|example| run(example, &cluster, &other.0).err()).collect();
+        examples.iter().filter_map(|example| run(example, &cluster, other.path()).err()).collect();
     assert!(
         failures.is_empty(),
         "{} of {}:\n{}",

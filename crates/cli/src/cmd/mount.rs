@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::mount::MountFlags;
 use saker_client::ClientOptions;
 use saker_fuse::{Mount, MountOptions};
 use saker_runtime::{telemetry, thread};
@@ -114,8 +115,34 @@ pub fn run_helper(args: &[OsString]) -> Outcome<u8> {
     if helper.fake {
         return Ok(0);
     }
+    if helper.options.iter().any(|option| option == "remount") {
+        return remount(&helper.dir, &helper.options);
+    }
     let (cluster, point, options) = (helper.spec, helper.dir, helper.options);
     run(&Args { cluster, point, options, foreground: false, log: None, ready_fd: None })
+}
+
+/// Changes the flags of what is mounted (`mount -o remount,ro`). Its other options, which
+/// mount(8) repeats, stay as they are.
+fn remount(point: &Path, options: &[String]) -> Outcome<u8> {
+    let mut flags = MountFlags::NOATIME | MountFlags::NODEV | MountFlags::NOSUID;
+    for option in options {
+        let (flag, on) = match option.as_str() {
+            "ro" => (MountFlags::RDONLY, true),
+            "rw" => (MountFlags::RDONLY, false),
+            "nodev" => (MountFlags::NODEV, true),
+            "dev" => (MountFlags::NODEV, false),
+            "nosuid" => (MountFlags::NOSUID, true),
+            "suid" => (MountFlags::NOSUID, false),
+            "noexec" => (MountFlags::NOEXEC, true),
+            "exec" => (MountFlags::NOEXEC, false),
+            _ => continue,
+        };
+        flags.set(flag, on);
+    }
+    rustix::mount::mount_remount(point, flags, c"")
+        .map_err(|why| Failure::new(point.display(), why).with_code(MOUNT_FAILED))?;
+    Ok(0)
 }
 
 /// Runs `saker umount`.

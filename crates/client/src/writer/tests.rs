@@ -56,8 +56,8 @@ fn take_off(writer: &mut Writer) -> Vec<saker_rpc::client::SleepSlot> {
     while let Some(piece) = writer.next_to_fly() {
         let (slot, sleep) = Sleep::new();
         slots.push(slot);
-        let range = piece.offset..piece.end();
-        writer.fly(range, async move {
+        let flown = piece.clone();
+        writer.fly(&flown, async move {
             sleep.await;
             Landed { piece, truncate_gen: 0, result: Ok(()) }
         });
@@ -108,7 +108,7 @@ fn bytes_in_flight_are_bounded() {
 fn what_has_not_taken_off_can_be_forgotten() {
     let mut writer = Writer::default();
     put_fully(&mut writer, 0, b"abc", 64);
-    writer.put_back(Piece { offset: 50, data: Bytes::from_static(b"x"), refusals: 1 });
+    writer.put_back(Piece::of(50, Bytes::from_static(b"x")));
     writer.clear();
     assert!(writer.is_queue_empty() && writer.range().is_none());
 }

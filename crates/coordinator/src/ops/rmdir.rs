@@ -30,8 +30,5 @@ pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
         return Err(e);
     }
     failpoint!("rmdir.invalidated");
-    txn.commit(|state| {
-        state.removed(vote.loc.id);
-        Ok(Empty {}.encode_to_vec().into())
-    })
+    txn.commit(|_| Ok(Empty {}.encode_to_vec().into()))
 }

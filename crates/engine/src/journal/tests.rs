@@ -222,7 +222,7 @@ fn a_crash_at_any_point_loses_nothing_acknowledged() {
             check_replay(&story, &log, &context);
             torn_tails +=
                 usize::from(journal.appended() < story.appended.last().map_or(0, |r| r.0));
-            let from = Some(story.trimmed_to).filter(|_| story.acknowledged > 0);
+            let from = (story.acknowledged > 0).then_some(story.trimmed_to);
             let (_, log) = open_from(&crashed, from).unwrap();
             check_replay(&story, &log, &context);
 

@@ -51,8 +51,10 @@ pub(crate) const STATX_BTIME: u32 = 0x800;
 
 /// Flags of open(2) as the kernel passes them on every architecture that this builds for.
 pub(crate) const O_APPEND: u32 = 0o2000;
-/// The kernel's `__FMODE_EXEC`: the file is opened to be executed.
-pub(crate) const FMODE_EXEC: u32 = 0o40;
+/// `whence` of LSEEK; the kernel does the others itself.
+pub(crate) const SEEK_DATA: u32 = 3;
+/// The same.
+pub(crate) const SEEK_HOLE: u32 = 4;
 
 /// Code of the notification that drops cached attributes and pages of an inode.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;

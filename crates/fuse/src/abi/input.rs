@@ -58,5 +58,9 @@ inputs! {
     GetxattrIn(8) { size: u32, padding: u32, }
     AccessIn(8) { mask: u32, padding: u32, }
     InterruptIn(8) { unique: u64, }
+    LseekIn(24) { fh: u64, offset: u64, whence: u32, padding: u32, }
+    CopyFileRangeIn(56) {
+        fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64,
+    }
     FallocateIn(32) { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
 }

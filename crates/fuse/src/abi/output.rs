@@ -44,6 +44,8 @@ outputs! {
         attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: StatxBody,
     }
     OpenOut(16) { fh: u64, open_flags: u32, backing_id: i32, }
+    LseekOut(8) { offset: u64, }
+    CopyFileRangeOut(8) { bytes_copied: u64, }
     WriteOut(8) { size: u32, padding: u32, }
     StatfsOut(80) {
         blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32,

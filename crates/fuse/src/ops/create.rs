@@ -1,4 +1,4 @@
-//! CREATE, MKNOD, MKDIR, SYMLINK, READLINK.
+//! CREATE, TMPFILE, MKNOD, MKDIR, SYMLINK, READLINK.
 
 use saker_client::OpenFlags;
 use saker_types::{Class, Errno, Error, FileKind, Result};
@@ -17,8 +17,8 @@ impl Adapter {
         let input: CreateIn = body.fixed()?;
         let at = self.child(request.header.nodeid, body.name()?)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
-        let mode = input.mode & PERMISSIONS & !input.umask;
-        let created = self.wait(self.fs.create(&request.caller(), &at, mode, flags));
+        let who = request.maker(input.umask);
+        let created = self.wait(self.fs.create(&who, &at, input.mode & PERMISSIONS, flags));
         // The kernel sends CREATE only for a name that was not there a moment ago. If it is
         // something else by now, it must walk again and open that.
         let stale = || Error::new(Errno::ESTALE);
@@ -38,12 +38,25 @@ impl Adapter {
         Ok(Reply::pair(&reply, &open))
     }
 
+    /// O_TMPFILE; the name that comes along means nothing.
+    pub(crate) fn tmpfile(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: CreateIn = request.body().fixed()?;
+        let dir = self.at(request.header.nodeid)?;
+        let flags = OpenFlags::from_linux(input.flags as i32);
+        let who = request.maker(input.umask);
+        let made = self.fs.tmpfile(&who, &dir, input.mode & PERMISSIONS, flags);
+        let (file, entry) = self.wait(made)?;
+        let reply = self.hold(&entry);
+        let open = self.opened(OpenFile::new(file, &entry, flags));
+        Ok(Reply::pair(&reply, &open))
+    }
+
     pub(crate) fn mknod(&self, request: &Request<'_>) -> Result<Reply> {
         let mut body = request.body();
         let input: MknodIn = body.fixed()?;
         let at = self.child(request.header.nodeid, body.name()?)?;
-        let mode = input.mode & !input.umask;
-        let entry = self.wait(self.fs.mknod(&request.caller(), &at, mode, input.rdev))?;
+        let who = request.maker(input.umask);
+        let entry = self.wait(self.fs.mknod(&who, &at, input.mode, input.rdev))?;
         Ok(Reply::of(&self.hold(&entry)))
     }
 
@@ -51,8 +64,8 @@ impl Adapter {
         let mut body = request.body();
         let input: MkdirIn = body.fixed()?;
         let at = self.child(request.header.nodeid, body.name()?)?;
-        let mode = input.mode & PERMISSIONS & !input.umask;
-        let entry = self.wait(self.fs.mkdir(&request.caller(), &at, mode))?;
+        let who = request.maker(input.umask);
+        let entry = self.wait(self.fs.mkdir(&who, &at, input.mode & PERMISSIONS))?;
         Ok(Reply::of(&self.hold(&entry)))
     }
 

@@ -1,22 +1,25 @@
-//! OPEN, READ, WRITE, FLUSH, FSYNC, RELEASE, FALLOCATE.
+//! OPEN, READ, WRITE, FLUSH, FSYNC, RELEASE, FALLOCATE, LSEEK, COPY_FILE_RANGE.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use saker_client::{Caller, File, OpenFlags, SetAttr};
+use saker_client::{Caller, Fallocate, File, OpenFlags, Seek};
 use saker_types::wire::{At, Entry};
-use saker_types::{Errno, Error, InodeId, Result};
+use saker_types::{Errno, InodeId, Result};
 
 use crate::abi::{
-    FMODE_EXEC, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn, FsyncIn, O_APPEND,
-    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_CACHE, WRITE_KILL_SUIDGID,
-    WriteIn, WriteOut,
+    CopyFileRangeIn, CopyFileRangeOut, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn,
+    FsyncIn, LseekIn, LseekOut, O_APPEND, OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, ReleaseIn,
+    SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use crate::adapter::Adapter;
 use crate::nodes::DataVersion;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::transport::MAX_WRITE_BYTES;
+
+/// Most bytes that one COPY_FILE_RANGE copies: callers ask again, and can be interrupted between.
+const COPY_BYTES_MAX: u64 = 64 << 20;
 
 /// A file that is open through the mount.
 pub(crate) struct OpenFile {
@@ -80,13 +83,7 @@ impl Adapter {
         let node = request.header.nodeid;
         let at = self.at(node)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
-        let mut who = request.caller();
-        if input.flags & FMODE_EXEC != 0 {
-            // What may be executed is read by the kernel, not by the caller.
-            self.wait(self.fs.access(&who, &at, 1))?;
-            who = Caller::root();
-        }
-        let (file, entry) = self.wait(self.fs.open(&who, &at, flags))?;
+        let (file, entry) = self.wait(self.fs.open(&request.caller(), &at, flags))?;
         self.nodes.refresh(&entry);
         if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&entry)?;
@@ -178,21 +175,39 @@ impl Adapter {
         Ok(Reply::done())
     }
 
-    /// Only growth (mode 0): space is not reserved, so that there is nothing else to do.
     pub(crate) fn fallocate(&self, request: &Request<'_>) -> Result<Reply> {
         let input: FallocateIn = request.body().fixed()?;
-        if input.mode != 0 {
-            return Err(Error::new(Errno::EOPNOTSUPP));
-        }
+        let how = Fallocate::from_linux(input.mode)?;
         let open = self.files.get(input.fh)?;
-        let end = input.offset.checked_add(input.length).ok_or(Errno::EFBIG)?;
-        let who = request.caller();
-        let at = At::handle(open.file.locator());
-        let entry = self.wait(self.fs.getattr(&who, &at))?;
-        if entry.attr.size < end {
-            let change = SetAttr { size: Some(end), by_handle: true, ..SetAttr::default() };
-            self.wait(self.fs.setattr(&who, &at, &change))?;
-        }
+        self.wait(open.file.fallocate(how, input.offset, input.length))?;
         Ok(Reply::done())
+    }
+
+    pub(crate) fn lseek(&self, request: &Request<'_>) -> Result<Reply> {
+        let input: LseekIn = request.body().fixed()?;
+        let want = match input.whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        let open = self.files.get(input.fh)?;
+        let offset = self.wait(open.file.seek(want, input.offset))?;
+        Ok(Reply::of(&LseekOut { offset }))
+    }
+
+    /// Copies within the file system: the data does not go through the kernel. `wide`: the reply
+    /// has 64 bits.
+    pub(crate) fn copy_file_range(&self, request: &Request<'_>, wide: bool) -> Result<Reply> {
+        let input: CopyFileRangeIn = request.body().fixed()?;
+        let (from, to) = (self.files.get(input.fh_in)?, self.files.get(input.fh_out)?);
+        // What the handle's flags are now: the kernel refuses files opened for appending.
+        let to = self.writer(&to, false)?;
+        let len = input.len.min(COPY_BYTES_MAX);
+        let copied = self.wait(from.file.copy_to(input.off_in, &to, input.off_out, len))?;
+        Ok(match wide {
+            true => Reply::of(&CopyFileRangeOut { bytes_copied: copied }),
+            // At most COPY_BYTES_MAX.
+            false => Reply::of(&WriteOut { size: copied as u32, padding: 0 }),
+        })
     }
 }

@@ -21,12 +21,12 @@ const PAGE_BYTES: usize = 4096;
 ///   and would ask for `security.capability` before every write. With it, the kernel says when
 ///   bits must go, and the adapter clears them (`Adapter::drop_privileges`); file capabilities
 ///   are refused, so there are none to clear.
-/// - `DONT_MASK`: the umask comes with the request and is applied here, where default ACLs will
-///   one day replace it.
+/// - `DONT_MASK`: the umask comes with the request, and the server applies it where the directory
+///   has no default ACL.
 /// - `AUTO_INVAL_DATA`: cached pages go when size or mtime changed elsewhere.
 ///
 /// Not wanted: write-back cache, cached symlinks and explicit invalidation (another mount's
-/// changes would show late), POSIX ACLs and `default_permissions` (the server checks), locks (the
+/// changes would show late), `POSIX_ACL` and `default_permissions` (the server checks), locks (the
 /// kernel's own, local to this machine), `NO_OPEN` and `NO_OPENDIR` (handles are needed), export
 /// (nothing is found by id alone).
 const WANTED: u64 = init::ASYNC_READ

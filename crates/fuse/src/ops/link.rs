@@ -1,15 +1,13 @@
 //! UNLINK, RMDIR, RENAME, LINK.
 
 use saker_client::Caller;
+use saker_types::wire::{At, rename_flags};
 use saker_types::{Errno, Error, InodeId, Result};
 
 use crate::abi::{LinkIn, Rename2In, RenameIn};
 use crate::adapter::Adapter;
 use crate::reply::Reply;
 use crate::request::{Body, Request};
-
-const RENAME_NOREPLACE: u32 = 1;
-const RENAME_EXCHANGE: u32 = 2;
 
 impl Adapter {
     pub(crate) fn unlink(&self, request: &Request<'_>) -> Result<Reply> {
@@ -33,10 +31,12 @@ impl Adapter {
     pub(crate) fn rename2(&self, request: &Request<'_>) -> Result<Reply> {
         let mut body = request.body();
         let input: Rename2In = body.fixed()?;
-        if input.flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 {
-            return Err(Error::new(Errno::EINVAL));
+        match input.flags {
+            0 | rename_flags::NOREPLACE | rename_flags::EXCHANGE => {
+                self.rename_to(request, body, input.newdir, input.flags)
+            }
+            _ => Err(Error::new(Errno::EINVAL)),
         }
-        self.rename_to(request, body, input.newdir, input.flags)
     }
 
     fn rename_to(
@@ -50,13 +50,14 @@ impl Adapter {
         let to = self.child(to_dir, names.name()?)?;
         let chain = self.nodes.chain(to_dir)?;
         let who = request.caller();
-        let moved = self.wait(self.fs.rename(&who, &from, &to, flags, &chain))?;
-        self.nodes.moved(&moved);
-        if flags & RENAME_EXCHANGE != 0 {
-            // The other one moved, too. If this fails, its old place still leads to it.
-            if let Ok(other) = self.wait(self.fs.lookup(&Caller::root(), &from)) {
-                self.nodes.refresh(&other);
-            }
+        if flags == rename_flags::EXCHANGE {
+            let from_chain = self.nodes.chain(request.header.nodeid)?;
+            let exchange = self.fs.exchange(&who, &from, &to, [&from_chain, &chain]);
+            self.wait(exchange)?.iter().for_each(|moved| self.nodes.moved(moved));
+        } else {
+            let no_replace = flags == rename_flags::NOREPLACE;
+            let moved = self.wait(self.fs.rename(&who, &from, &to, no_replace, &chain))?;
+            self.nodes.moved(&moved);
         }
         Ok(Reply::done())
     }
@@ -66,7 +67,31 @@ impl Adapter {
         let input: LinkIn = body.fixed()?;
         let from = self.at(input.oldnodeid)?;
         let to = self.child(request.header.nodeid, body.name()?)?;
-        let entry = self.wait(self.fs.link(&request.caller(), &from, &to))?;
+        let who = request.caller();
+        if self.protects_links && who.uid != 0 {
+            self.may_link(&who, &from)?;
+        }
+        let entry = self.wait(self.fs.link(&who, &from, &to))?;
         Ok(Reply::of(&self.hold(&entry)))
     }
+
+    /// The part of `fs.protected_hardlinks` (proc_sys_fs(5)) that the kernel leaves to a file
+    /// system which checks permissions itself: who links a file of others must be able to read
+    /// and write it.
+    fn may_link(&self, who: &Caller, from: &At) -> Result<()> {
+        match self.wait(self.fs.access(who, from, 6)) {
+            Err(error) if error.errno() == Errno::EACCES => {
+                let entry = self.wait(self.fs.lookup(&Caller::root(), from))?;
+                if entry.attr.uid == who.uid { Ok(()) } else { Err(Errno::EPERM.into()) }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Is `fs.protected_hardlinks` on?
+// The kernel's setting, not a file of Saker's: nothing that a simulation holds.
+#[allow(clippy::disallowed_methods)]
+pub(crate) fn protects_links() -> bool {
+    std::fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.starts_with(b"1"))
 }

@@ -13,11 +13,7 @@ use crate::request::Request;
 fn served(name: &[u8]) -> Result<()> {
     match name {
         // Writing would have to clear it (see HANDLE_KILLPRIV_V2 in `init`).
-        b"security.capability"
-        // Permissions are checked by mode and owner alone.
-        | b"system.posix_acl_access" | b"system.posix_acl_default" => {
-            Err(Error::new(Errno::EOPNOTSUPP))
-        }
+        b"security.capability" => Err(Error::new(Errno::EOPNOTSUPP)),
         _ => Ok(()),
     }
 }
@@ -85,7 +81,7 @@ mod tests {
 
     #[test]
     fn names_that_the_mount_does_not_serve() {
-        assert!(served(b"system.posix_acl_access").is_err());
+        assert!(served(b"system.posix_acl_access").is_ok());
         assert!(served(b"security.capability").is_err());
         assert!(served(b"user.x").is_ok());
     }

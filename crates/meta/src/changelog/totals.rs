@@ -19,6 +19,14 @@ impl Shard {
         }
     }
 
+    /// Reads the totals of a directory into the batch. What changes several rows does so before
+    /// the first, so that a row that cannot be read stops all of it.
+    pub(crate) fn hold_totals(&mut self, dir: InodeId) -> Result<(), Error> {
+        let totals = self.totals(dir)?;
+        self.dirty_totals.insert(dir, totals);
+        Ok(())
+    }
+
     /// An entry of the directory came, went or was replaced.
     pub(crate) fn change_totals(&mut self, dir: InodeId, f: impl FnOnce(&mut Totals)) -> Step<()> {
         let mut totals = self.totals(dir)?;

@@ -103,7 +103,8 @@ impl Shard {
 
     fn fetched(&mut self, key: &EntryKey, anchor_id: InodeId, dentry: Dentry, early: &[Rc<Rq>]) {
         self.replica.fetching.remove(&(key.clone(), anchor_id));
-        if let Some(dir) = Dir::of(&dentry) {
+        // An ACL that cannot be read is an error where the answer is used.
+        if let Ok(Some(dir)) = Dir::of(&dentry) {
             self.replica.insert(key.pid, key.name.clone(), dir);
         }
         let invalidations = self.replica.invalidations;

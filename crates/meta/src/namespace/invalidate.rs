@@ -27,6 +27,9 @@ impl Shard {
         failpoint!("invalidate.served");
         for dir in &msg.forget {
             self.forget_totals(*dir)?;
+            if self.gone(*dir)?.is_some_and(|gone| gone.directory) {
+                self.drop_gone(*dir)?;
+            }
         }
         let emptiness = match msg.empty_dir {
             0 => Emptiness::Empty,

@@ -2,15 +2,18 @@
 //! dropped, the owner has the truth. Only directories are kept; that an entry is absent or a
 //! symlink is never remembered (rule 8), since no broadcast announces the end of that.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use quick_cache::Equivalent;
 use quick_cache::unsync::Cache;
 use rustc_hash::{FxBuildHasher, FxHashMap};
-use saker_types::InodeId;
+use saker_types::acl::Acl;
 use saker_types::wire::{Dentry, EntryKey};
+use saker_types::{Access, Cred, Errno, Error, InodeId, access};
 
 /// A directory, as path resolution needs it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Dir {
     /// Its inode.
     pub id: InodeId,
@@ -22,19 +25,56 @@ pub struct Dir {
     pub gid: u32,
     /// Its own policy, 0 inherits.
     pub policy: u32,
+    /// Its own ACLs; few directories have any.
+    pub acls: Option<Rc<Acls>>,
+}
+
+/// ACLs of a directory.
+#[derive(Debug, PartialEq)]
+pub struct Acls {
+    /// Who may do what to it.
+    pub access: Option<Acl>,
+    /// What new entries get.
+    pub default: Option<Acl>,
 }
 
 impl Dir {
     /// From the owner's answer, if it is a directory.
-    pub fn of(d: &Dentry) -> Option<Dir> {
+    ///
+    /// # Errors
+    /// EIO when an ACL is none.
+    pub fn of(d: &Dentry) -> Result<Option<Dir>, Error> {
         let dir = saker_types::FileKind::Directory.bits();
-        (d.id != 0 && d.mode & saker_types::inode::S_IFMT == dir).then_some(Dir {
-            id: d.id,
-            mode: d.mode,
-            uid: d.uid,
-            gid: d.gid,
-            policy: d.policy,
-        })
+        if d.id == 0 || d.mode & saker_types::inode::S_IFMT != dir {
+            return Ok(None);
+        }
+        let acls = if d.acl.is_empty() && d.default_acl.is_empty() {
+            None
+        } else {
+            let parse = |raw| Acl::parse(raw).map_err(|_| Errno::EIO);
+            Some(Rc::new(Acls { access: parse(&d.acl)?, default: parse(&d.default_acl)? }))
+        };
+        let Dentry { id, mode, uid, gid, policy, .. } = *d;
+        Ok(Some(Dir { id, mode, uid, gid, policy, acls }))
+    }
+
+    /// May `cred` do `want` to it?
+    ///
+    /// # Errors
+    /// EACCES; NeedGroups.
+    pub fn check(&self, cred: &Cred, want: Access) -> Result<(), Error> {
+        let acl = self.acls.as_ref().and_then(|acls| acls.access.as_ref());
+        access::check(self.mode, self.uid, self.gid, acl, cred, want)
+    }
+
+    /// The ACL that new entries get.
+    pub fn default_acl(&self) -> Option<&Acl> {
+        self.acls.as_ref().and_then(|acls| acls.default.as_ref())
+    }
+
+    /// Everybody may search it.
+    pub fn is_open(&self) -> bool {
+        self.mode & 0o111 == 0o111 && self.acls.as_ref().is_none_or(|acls| acls.access.is_none())
     }
 }
 
@@ -86,12 +126,12 @@ impl Replica {
 
     /// The entry, if it is known and valid.
     pub fn get(&self, pid: InodeId, name: &[u8]) -> Option<Dir> {
-        self.entries.get(&NameRef(pid, name)).copied()
+        self.entries.get(&NameRef(pid, name)).cloned()
     }
 
     /// All entries: parent, name, directory.
     pub fn all(&self) -> Vec<(InodeId, Bytes, Dir)> {
-        self.entries.iter().map(|(name, dir)| (name.0, name.1.clone(), *dir)).collect()
+        self.entries.iter().map(|(name, dir)| (name.0, name.1.clone(), dir.clone())).collect()
     }
 
     /// The owner's answer.
@@ -127,8 +167,8 @@ mod tests {
     #[test]
     fn entries_are_found_by_borrowed_names() {
         let mut r = Replica::new(10);
-        let dir = Dir { id: 5, mode: 0o040_755, uid: 0, gid: 0, policy: 0 };
-        r.insert(1, Bytes::from_static(b"d"), dir);
+        let dir = Dir { id: 5, mode: 0o040_755, uid: 0, gid: 0, policy: 0, acls: None };
+        r.insert(1, Bytes::from_static(b"d"), dir.clone());
         assert_eq!(r.get(1, b"d"), Some(dir));
         assert_eq!(r.get(2, b"d"), None);
         r.invalidate(1, b"d");

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use saker_types::wire::{At, Dentry};
 use saker_types::{
-    Access, Cred, Errno, Error, FileKind, InodeId, Locator, access, check_name, limits,
+    Access, Cred, Errno, Error, FileKind, InodeId, Locator, acl, check_name, limits,
 };
 
 use super::replica::Dir;
@@ -13,7 +13,7 @@ use crate::request::{Found, Rq, Step, Stop, Wait};
 use crate::shard::Shard;
 
 /// The directory that holds the last component.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Parent {
     /// The directory.
     pub dir: Dir,
@@ -33,9 +33,8 @@ impl Shard {
         let last = at.path.len().saturating_sub(1);
         for (i, name) in at.path.iter().enumerate() {
             check_name(name).map_err(|e| Error::at(e, i))?;
-            access::check(dir.mode, dir.uid, dir.gid, cred, Access::X)
-                .map_err(|e| Error { component: i as u32, ..e })?;
-            searchable &= dir.mode & 0o001 != 0;
+            dir.check(cred, Access::X).map_err(|e| Error { component: i as u32, ..e })?;
+            searchable &= dir.is_open();
             if i < last {
                 dir = self.child(rq, &dir, name, i)?;
             }
@@ -66,7 +65,7 @@ impl Shard {
         if let Some(moved) = answer.moved {
             return Err(Error::moved(moved).into());
         }
-        match Dir::of(&answer) {
+        match Dir::of(&answer)? {
             Some(dir) if dir.id == anchor.id => Ok(dir),
             _ if answer.id == anchor.id => Err(Errno::ENOTDIR.into()),
             _ => Err(Error::new(Errno::ENOENT).with_text("the directory was removed").into()),
@@ -78,7 +77,7 @@ impl Shard {
             return Ok(dir);
         }
         let answer = self.ask_owner(rq, dir.id, name, 0)?;
-        match Dir::of(&answer) {
+        match Dir::of(&answer)? {
             Some(dir) => Ok(dir),
             None if answer.id == 0 => Err(Error::at(Errno::ENOENT, i).into()),
             // The target of one with several names is elsewhere: the client asks for it.
@@ -97,10 +96,10 @@ impl Shard {
         if !self.owns(name) {
             return Ok(None);
         }
-        let found = Dir::of(&self.dentry(pid, name, 0)?);
-        if let Some(dir) = found {
+        let found = Dir::of(&self.dentry(pid, name, 0)?)?;
+        if let Some(dir) = &found {
             // Own directories are kept in the replica, too: the broadcast reaches their owner.
-            self.replica.insert(pid, Bytes::copy_from_slice(name), dir);
+            self.replica.insert(pid, Bytes::copy_from_slice(name), dir.clone());
         }
         Ok(found)
     }
@@ -149,6 +148,8 @@ impl Shard {
                 uid: a.uid,
                 gid: a.gid,
                 policy: inode.policy,
+                acl: inode.xattr(acl::ACCESS).cloned().unwrap_or_default(),
+                default_acl: inode.xattr(acl::DEFAULT).cloned().unwrap_or_default(),
                 ..answer
             };
             if a.kind() == saker_types::FileKind::Symlink {

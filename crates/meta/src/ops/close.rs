@@ -1,9 +1,8 @@
 //! What writers report: close and fsync (size, small-file data), append, spill (rule 17).
 
 use bytes::{Bytes, BytesMut};
-use saker_runtime::failpoint;
-use saker_types::wire::{AppendReply, AppendReq, At, CloseReply, CloseReq, Entry, EntryReq};
-use saker_types::{Attr, Cred, Errno, FileKind, Inode, limits};
+use saker_types::wire::{AppendReply, AppendReq, At, CloseReply, CloseReq, EntryReq};
+use saker_types::{Attr, Cred, Errno, FileKind, limits};
 
 use super::{done, truncate};
 use crate::request::{Rq, Step};
@@ -28,9 +27,11 @@ impl Shard {
                 return Err(Errno::EFBIG.into());
             }
             inode.inline = data.clone();
-            inode.attr.size = msg.size.max(data.len() as u64).max(a.size);
+            let stored = data.len() as u64;
+            inode.attr.set_size(msg.size.max(stored).max(a.size), stored);
         } else if msg.truncate_gen == a.truncate_gen {
-            inode.attr.size = a.size.max(msg.size);
+            let stored = a.stored_bytes().saturating_sub(msg.cleared_bytes);
+            inode.attr.set_size(a.size.max(msg.size), stored.saturating_add(msg.written_bytes));
         }
         self.written(&mut inode.attr, &msg.ctx.cred)?;
         let mut entry = self.entry_of(&msg.at, &found);
@@ -70,35 +71,47 @@ impl Shard {
         }
     }
 
-    /// O_APPEND: the owner gives the offset and, where it fits, takes the data into the row.
+    /// O_APPEND: the owner gives the offset and, where it fits, takes the data into the row. Else
+    /// the size stays until the writer says that the data is there: who opens the file meanwhile
+    /// must not read zeros in its place.
     pub(crate) fn append(&mut self, rq: &Rq, msg: &AppendReq) -> Step<Bytes> {
         let found = self.locate_file(rq, &msg.ctx.cred, &msg.at)?;
-        let offset = found.inode.attr.size;
+        let mut inode = (*found.inode).clone();
+        if msg.size > inode.attr.size && msg.truncate_gen == inode.attr.truncate_gen {
+            let (old, size) = (&inode.attr, msg.size.min(limits::FILE_BYTES_MAX));
+            let stored = old.stored_bytes() + (size - old.size);
+            inode.attr.set_size(size, stored);
+            self.data_changed(&mut inode.attr);
+        }
+        let offset = inode.attr.size.max(inode.append_end);
         let end = offset.checked_add(msg.len).filter(|end| *end <= limits::FILE_BYTES_MAX);
         let end = end.ok_or(Errno::EFBIG)?;
-        let mut inode = (*found.inode).clone();
-        let fits = end <= self.map.inline_max && msg.data.len() as u64 == msg.len;
-        if !inode.attr.chunked && !fits {
-            let mode = truncate::mode_after_write(&inode.attr, &msg.ctx.cred)?;
-            return Err(self.move_to_chunks(found, &msg.at, move |s, mut inode, mut entry| {
-                inode.attr.size = inode.attr.size.max(end);
-                inode.attr.mode = mode;
+        inode.attr.mode = truncate::mode_after_write(&inode.attr, &msg.ctx.cred)?;
+        let stored =
+            !inode.attr.chunked && end <= self.map.inline_max && msg.data.len() as u64 == msg.len;
+        let mut entry = self.entry_of(&msg.at, &found);
+        if !stored && !inode.attr.chunked && !inode.inline.is_empty() {
+            return Err(self.start_spill(found, entry.loc.clone(), move |s, mut inode| {
+                inode.append_end = end;
                 s.data_changed(&mut inode.attr);
                 entry.attr = inode.attr.clone();
-                (inode, encoded(&AppendReply { offset, stored: false, entry }))
+                (inode, encoded(&AppendReply { offset, stored, entry }))
             }));
         }
-        if !inode.attr.chunked {
-            inode.inline = appended(&inode.inline, offset, &msg.data);
-        }
-        let stored = !inode.attr.chunked;
-        inode.attr.size = end;
-        self.written(&mut inode.attr, &msg.ctx.cred)?;
-        let mut entry = self.entry_of(&msg.at, &found);
-        entry.attr = inode.attr.clone();
         if stored {
+            inode.inline = appended(&inode.inline, offset, &msg.data);
+            inode.attr.set_size(end, inode.inline.len() as u64);
+            self.data_changed(&mut inode.attr);
             entry.inline = inode.inline.clone();
+        } else {
+            if !inode.attr.chunked {
+                // No store has anything of the file.
+                inode.attr.chunked = true;
+                inode.attr.data_version += 1;
+            }
+            inode.append_end = end;
         }
+        entry.attr = inode.attr.clone();
         self.store(&found.spot, inode);
         Ok(encoded(&AppendReply { offset, stored, entry }))
     }
@@ -106,56 +119,24 @@ impl Shard {
     /// The file's data moves from the row to chunks, because it grows beyond the row.
     pub(crate) fn spill(&mut self, rq: &Rq, msg: &EntryReq) -> Step<Bytes> {
         let found = self.locate_file(rq, &msg.ctx.cred, &msg.at)?;
-        let entry = self.entry_of(&msg.at, &found);
+        let mut entry = self.entry_of(&msg.at, &found);
         if found.inode.attr.chunked {
             return done(&entry);
         }
         if found.inode.inline.is_empty() {
+            // No store has anything of the file: there is nothing to ask them for.
             let mut inode = (*found.inode).clone();
-            to_chunks(&mut inode);
-            let entry = Entry { attr: inode.attr.clone(), ..entry };
+            inode.attr.chunked = true;
+            inode.attr.data_version += 1;
+            entry.attr = inode.attr.clone();
             self.store(&found.spot, inode);
             return done(&entry);
         }
-        Err(self.move_to_chunks(found, &msg.at, |_, inode, mut entry| {
+        Err(self.start_spill(found, entry.loc.clone(), move |_, inode| {
             entry.attr = inode.attr.clone();
             (inode, encoded(&entry))
         }))
     }
-
-    /// Writes the row's data to chunk 0, flushed, holding the inode; then the row says so.
-    fn move_to_chunks<F>(&mut self, found: Located, at: &At, finish: F) -> crate::request::Stop
-    where
-        F: FnOnce(&mut Shard, Inode, Entry) -> (Inode, Bytes) + 'static,
-    {
-        let entry = self.entry_of(at, &found);
-        let Located { spot, inode, .. } = found;
-        let id = inode.attr.id;
-        self.hold(id);
-        failpoint!("spill.begun");
-        self.task(move |h| async move {
-            let written = match inode.inline.is_empty() {
-                true => Ok(()),
-                false => truncate::write_first_chunk(&h, &inode.attr, inode.inline.clone()).await,
-            };
-            failpoint!("spill.chunk_written");
-            let mut s = h.shard();
-            s.release(id);
-            written?;
-            let mut inode = (*s.reload(&spot)?).clone();
-            to_chunks(&mut inode);
-            let (inode, reply) = finish(&mut s, inode, entry);
-            s.store(&spot, inode);
-            failpoint!("spill.stored");
-            Ok(reply)
-        })
-    }
-}
-
-fn to_chunks(inode: &mut Inode) {
-    inode.attr.chunked = true;
-    inode.attr.data_version += 1;
-    inode.inline = Bytes::new();
 }
 
 fn appended(old: &Bytes, offset: u64, data: &Bytes) -> Bytes {

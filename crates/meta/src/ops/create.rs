@@ -1,8 +1,9 @@
 //! create, mkdir, mknod, symlink: one row, and the parent's totals, in one batch of one shard.
 
 use bytes::Bytes;
+use saker_types::acl::{self, Acl};
 use saker_types::wire::{CreateReq, Entry, Op, OpenReq};
-use saker_types::{Access, Cred, Errno, Error, FileKind, Inode, access, limits};
+use saker_types::{Access, Cred, Errno, Error, FileKind, Inode, limits};
 
 use super::{done, needs_name};
 use crate::namespace::resolve::Parent;
@@ -78,12 +79,20 @@ impl Shard {
         self.open_found(rq, &open_of(msg), found)
     }
 
-    fn new_inode(&mut self, msg: &CreateReq, kind: FileKind, parent: &Parent) -> Step<Inode> {
+    pub(super) fn new_inode(
+        &mut self,
+        msg: &CreateReq,
+        kind: FileKind,
+        parent: &Parent,
+    ) -> Step<Inode> {
         let cred = &msg.ctx.cred;
         let (mode, gid) = inherit(msg.mode, kind, parent, cred)?;
         let id = self.new_id()?;
         let mut inode =
             Inode { attr: new_attr(id, mode, cred.uid, gid, self.wall_ns()), ..Inode::default() };
+        if kind != FileKind::Symlink {
+            inherit_acl(&mut inode, parent.dir.default_acl(), msg.umask);
+        }
         match kind {
             FileKind::Symlink => {
                 inode.attr.size = msg.target.len() as u64;
@@ -99,8 +108,7 @@ impl Shard {
 
 /// May the caller add or remove entries of the parent (search was checked on the way)?
 pub(crate) fn may_change(parent: &Parent, cred: &Cred) -> Result<(), Error> {
-    let dir = &parent.dir;
-    access::check(dir.mode, dir.uid, dir.gid, cred, Access::WX)
+    parent.dir.check(cred, Access::WX)
 }
 
 fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), Error> {
@@ -140,6 +148,22 @@ fn inherit(mode: u32, kind: FileKind, parent: &Parent, cred: &Cred) -> Result<(u
     }
     let drops = mode & 0o2010 == 0o2010 && cred.uid != 0 && !cred.in_group(gid)?;
     Ok((if drops { mode & !0o2000 } else { mode }, gid))
+}
+
+/// The directory's default list takes the place of the umask (acl(5), "OBJECT CREATION").
+fn inherit_acl(inode: &mut Inode, default: Option<&Acl>, umask: u32) {
+    let Some(default) = default else {
+        inode.attr.mode &= !(umask & 0o777);
+        return;
+    };
+    let acl = default.inherited(inode.attr.mode & 0o777);
+    inode.attr.mode = (inode.attr.mode & !0o777) | acl.mode();
+    if acl.is_extended() {
+        inode.set_xattr(acl::ACCESS, Some(acl.encode()));
+    }
+    if inode.attr.is_dir() {
+        inode.set_xattr(acl::DEFAULT, Some(default.encode()));
+    }
 }
 
 fn open_of(msg: &CreateReq) -> OpenReq {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use saker_types::wire::{AccessReq, Empty, Entry, EntryReq};
-use saker_types::{Access, Errno, Error, FileKind, Inode, InodeId, access};
+use saker_types::{Access, Errno, Error, FileKind, Inode, InodeId};
 
 use super::done;
 use crate::changelog::collect::{collect, combine};
@@ -45,8 +45,7 @@ impl Shard {
     /// access(2).
     pub(crate) fn access(&mut self, rq: &Rq, msg: &AccessReq) -> Step<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
-        let a = &found.inode.attr;
-        access::check(a.mode, a.uid, a.gid, &msg.ctx.cred, Access(msg.want & 7))?;
+        found.inode.check(&msg.ctx.cred, Access(msg.want & 7))?;
         Ok(encoded(&Empty {}))
     }
 }

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 use saker_rpc::txn;
 use saker_runtime::failpoint;
+use saker_types::change::Gone;
 use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
-use saker_types::{Attr, Errno, Error, FileKind, Inode, Key};
+use saker_types::{Attr, Errno, Error, FileKind, Inode, Key, Locator};
 
 use super::rename::second;
 use super::{needs_name, not_below};
 use crate::request::{Rq, Step};
-use crate::rows::home_locator;
 use crate::shard::{Handle, Shard, encoded};
 use crate::txn::driver::{Transaction, about_second};
 
@@ -22,6 +22,8 @@ enum Source {
     Plain(Key, Rc<Inode>),
     /// It has a home (id, slot).
     Linked(u64, u32),
+    /// It has no name yet (O_TMPFILE).
+    Nameless(Inode),
 }
 
 impl Shard {
@@ -39,6 +41,10 @@ impl Shard {
                 Some(key.clone())
             }
             Source::Linked(..) => None,
+            Source::Nameless(row) => {
+                self.hold(row.attr.id);
+                None
+            }
         };
         let msg = msg.clone();
         Err(self.task(move |h| async move {
@@ -46,6 +52,12 @@ impl Shard {
             match source {
                 Source::Plain(key, row) => link_plain(h, txn, msg, key, row).await,
                 Source::Linked(id, slot) => link_linked(h, txn, msg, id, slot).await,
+                Source::Nameless(row) => {
+                    let id = row.attr.id;
+                    let linked = link_nameless(&h, txn, msg, row).await;
+                    h.shard().release(id);
+                    linked
+                }
             }
         }))
     }
@@ -66,12 +78,14 @@ impl Shard {
         let row = self.entry_free(&key)?;
         let is_it = |row: &Rc<Inode>| !msg.from.path.is_empty() || row.attr.id == anchor.id;
         let Some(row) = row.filter(is_it) else {
-            if msg.from.path.is_empty()
-                && let Some(to) = self.gone(anchor.id)?.and_then(|gone| gone.moved)
-            {
+            if !msg.from.path.is_empty() {
+                return Err(Errno::ENOENT.into());
+            }
+            if let Some(to) = self.gone(anchor.id)?.and_then(|gone| gone.moved) {
                 return Err(Error::moved(to).into());
             }
-            return Err(Errno::ENOENT.into());
+            let nameless = self.linkable(anchor.id)?.ok_or(Errno::ENOENT)?;
+            return Ok(Source::Nameless(nameless));
         };
         match row.home_slot {
             _ if row.attr.is_dir() => Err(Errno::EPERM.into()),
@@ -121,7 +135,7 @@ async fn link_plain(
     }
     txn.commit(|s| {
         let attr = s.split_entry(&key, &row, slot);
-        Ok(encoded(&Entry { attr, loc: home_locator(id, slot), ..Entry::default() }))
+        Ok(encoded(&Entry { attr, loc: Locator::home(id, slot), ..Entry::default() }))
     })
 }
 
@@ -132,11 +146,7 @@ async fn link_linked(
     id: u64,
     slot: u32,
 ) -> Result<Bytes, Error> {
-    let home = txn.prepare_nlink(&msg.ctx, id, slot, 1).await?;
-    let Some(row) = home.row else {
-        txn.abort();
-        return Err(Errno::EPROTO.into());
-    };
+    let row = txn.prepare_nlink(&msg.ctx, id, slot, 1).await?;
     let vote = txn.prepare(insert(&msg, reference(&row, slot))).await.map_err(about_second)?;
     if vote.same {
         txn.abort();
@@ -147,7 +157,24 @@ async fn link_linked(
         let mut attr = row.attr;
         attr.nlink += 1;
         attr.ctime_ns = now_ns.max(attr.ctime_ns);
-        Ok(encoded(&Entry { attr, loc: home_locator(id, slot), ..Entry::default() }))
+        Ok(encoded(&Entry { attr, loc: Locator::home(id, slot), ..Entry::default() }))
+    })
+}
+
+async fn link_nameless(
+    h: &Handle,
+    mut txn: Transaction,
+    msg: LinkReq,
+    mut row: Inode,
+) -> Result<Bytes, Error> {
+    row.attr.nlink = 1;
+    row.attr.ctime_ns = h.hub.wall_ns().max(row.attr.ctime_ns);
+    let vote = txn.prepare(insert(&msg, row.clone())).await.map_err(about_second)?;
+    let entry = Entry { attr: row.attr, loc: vote.loc, ..Entry::default() };
+    txn.commit(|s| {
+        // It is no orphan any more: handles go on at its name.
+        s.put_gone(entry.attr.id, &Gone { moved: Some(entry.loc.clone()), ..Gone::default() });
+        Ok(encoded(&entry))
     })
 }
 

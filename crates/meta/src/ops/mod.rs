@@ -3,16 +3,19 @@
 
 mod close;
 pub(crate) mod create;
+mod exchange;
 mod getattr;
 mod link;
 mod open;
 mod readdir;
-mod rename;
+pub(crate) mod rename;
 mod scan;
 pub(crate) mod setattr;
+mod store_job;
+mod tmpfile;
 pub(crate) mod truncate;
 pub(crate) mod unlink;
-mod xattr;
+pub(crate) mod xattr;
 
 use bytes::Bytes;
 use saker_types::error::SECOND_PATH;
@@ -31,6 +34,7 @@ impl Shard {
             (Msg::Entry(m), Op::Readlink) => self.readlink(rq, m),
             (Msg::Entry(m), _) => self.getattr(rq, m),
             (Msg::Setattr(m), _) => self.setattr(rq, m),
+            (Msg::Create(m), Op::Tmpfile) => self.tmpfile(rq, m),
             (Msg::Create(m), _) => self.create(rq, m),
             (Msg::Open(m), _) => self.open(rq, m),
             (Msg::Remove(m), _) => self.unlink(rq, m),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use saker_types::wire::OpenReq;
-use saker_types::{Access, Errno, Error, FileKind, access};
+use saker_types::{Access, Errno, Error, FileKind};
 
 use super::done;
 use crate::ops::truncate::Truncation;
@@ -29,7 +29,7 @@ impl Shard {
             _ => {}
         }
         let want = (msg.access & 7) | if msg.truncate { 2 } else { 0 };
-        access::check(a.mode, a.uid, a.gid, &msg.ctx.cred, Access(want))?;
+        found.inode.check(&msg.ctx.cred, Access(want))?;
         let mut entry = self.entry_of(&msg.at, &found);
         if a.kind() != FileKind::Regular {
             return done(&entry);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use saker_types::change::{entry_key, parse_entry_key};
 use saker_types::wire::{DirEntry, ReaddirReply, ReaddirReq};
-use saker_types::{Access, Errno, Error, Inode, InodeId, Key, access};
+use saker_types::{Access, Errno, Error, Inode, InodeId, Key};
 
 use crate::request::{Rq, Step, Stop, Wait};
 use crate::shard::{Shard, encoded};
@@ -20,7 +20,7 @@ impl Shard {
     /// Serves a listing; waits while an entry of the directory is prepared (rule 14).
     pub(crate) fn readdir(&mut self, rq: &Rq, msg: &ReaddirReq) -> Step<Bytes> {
         let dir = self.directory(rq, &msg.ctx.cred, &msg.at)?;
-        access::check(dir.mode, dir.uid, dir.gid, &msg.ctx.cred, Access::R)?;
+        dir.check(&msg.ctx.cred, Access::R)?;
         let waits_for = self.prepared_below(dir.id).next().map(|(_, txn)| *txn);
         if let Some(txn) = waits_for {
             return Err(Stop::Wait(Wait::Txn(txn)));

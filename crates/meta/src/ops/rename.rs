@@ -6,7 +6,8 @@ use bytes::Bytes;
 use saker_rpc::txn;
 use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
-use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
+use saker_types::change::Gone;
+use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Class, Errno, Error, Inode, Key, Locator};
 
 use super::create::may_change;
@@ -14,19 +15,35 @@ use super::unlink::may_remove;
 use super::{needs_name, not_below};
 use crate::request::{Rq, Step, Stop};
 use crate::shard::{Handle, Shard, encoded};
-use crate::txn::driver::{Transaction, about_second, applied, public_locator};
+use crate::txn::driver::{Transaction, about_second, applied};
 use crate::txn::participant::{check_replace, entry_locator};
 
-const NOREPLACE: u32 = 1;
+/// The entry that a rename is about, as its owner finds it.
+pub(super) struct Source {
+    pub(super) key: Key,
+    pub(super) row: Rc<Inode>,
+    /// Its directory is sticky, and only its home knows whether the caller owns it.
+    pub(super) only_owner: bool,
+}
 
 impl Shard {
-    /// Moves an entry; directories are the coordinator's.
+    /// Moves or exchanges entries; directories are the coordinator's.
     pub(crate) fn rename(&mut self, rq: &Rq, msg: &RenameReq) -> Step<Bytes> {
+        let source = self.rename_source(rq, msg)?;
+        match msg.flags {
+            0 | rename_flags::NOREPLACE => {}
+            rename_flags::EXCHANGE => return self.exchange(rq, msg, source),
+            _ => return Err(Errno::EINVAL.into()),
+        }
+        if let Some(reply) = self.rename_here(rq, msg, &source)? {
+            return Ok(reply);
+        }
+        self.drive(rq, msg, source, rename_there)
+    }
+
+    fn rename_source(&mut self, rq: &Rq, msg: &RenameReq) -> Step<Source> {
         let name = needs_name(&msg.from)?;
         needs_name(&msg.to)?;
-        if msg.flags & !NOREPLACE != 0 {
-            return Err(Errno::EINVAL.into());
-        }
         let cred = &msg.ctx.cred;
         let parent = self.parent(rq, cred, &msg.from)?;
         let key = self.map.key(parent.dir.id, name);
@@ -34,56 +51,65 @@ impl Shard {
             return Err(Error::at(Errno::ENOENT, msg.from.path.len() - 1).into());
         };
         if row.attr.is_dir() {
-            return Err(Error::of_class(Class::UseCoordinator, Errno::EISDIR).into());
+            return Err(use_coordinator());
         }
-        let owner = self.owner_of(&row, &parent)?;
-        may_remove(&parent, owner, cred)?;
+        let owner = self.owner_of(&row)?;
+        let only_owner = may_remove(&parent, owner, cred)?;
         not_below(&msg.from, &msg.to)?;
         self.not_frozen(parent.dir.id)?;
-        if let Some(reply) = self.rename_here(rq, msg, &key, &row)? {
-            return Ok(reply);
-        }
+        Ok(Source { key, row, only_owner })
+    }
+
+    /// Locks the source and goes on with both owners.
+    pub(super) fn drive<F, Fut>(
+        &mut self,
+        rq: &Rq,
+        msg: &RenameReq,
+        source: Source,
+        run: F,
+    ) -> Step<Bytes>
+    where
+        F: FnOnce(Handle, Transaction, RenameReq, Source) -> Fut + 'static,
+        Fut: Future<Output = Result<Bytes, Error>> + 'static,
+    {
         // Before anything is locked: a path through the source itself must not wait for its lock.
-        let to_parent = self.parent(rq, cred, &msg.to).map_err(second)?;
+        let to_parent = self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
         let txn = txn::begin(self)?;
-        self.lock(&key, txn);
+        self.lock(&source.key, txn);
         let mut msg = msg.clone();
         if mutation("prepare carrying a resolved pid") {
             let anchor = Locator { id: to_parent.dir.id, ..Locator::default() };
             msg.to = At::child(anchor, needs_name(&msg.to)?);
         }
         Err(self.task(move |h| async move {
-            let txn = Transaction::new(h.rc(), txn, Some(key.clone()));
-            rename_there(h, txn, msg, key, row).await
+            let txn = Transaction::new(h.rc(), txn, Some(source.key.clone()));
+            run(h, txn, msg, source).await
         }))
     }
 
     /// Both names and all inodes are here: one batch. `None` if they are not.
-    fn rename_here(
-        &mut self,
-        rq: &Rq,
-        msg: &RenameReq,
-        key: &Key,
-        row: &Rc<Inode>,
-    ) -> Step<Option<Bytes>> {
+    fn rename_here(&mut self, rq: &Rq, msg: &RenameReq, source: &Source) -> Step<Option<Bytes>> {
         let to_name = needs_name(&msg.to)?;
-        if !self.owns(to_name) {
+        if !self.owns(to_name) || source.only_owner {
             return Ok(None);
         }
+        let Source { key, row, .. } = source;
+        let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
         let cred = &msg.ctx.cred;
         let parent = self.parent(rq, cred, &msg.to).map_err(second)?;
         let to = self.map.key(parent.dir.id, to_name);
         let there = self.entry_free(&to)?;
         let unchanged = there.as_ref().is_some_and(|there| there.attr.id == row.attr.id);
-        let loc = public_locator(entry_locator(&to, row.attr.id), row);
-        if unchanged && msg.flags & NOREPLACE == 0 {
-            return Ok(Some(encoded(&RenameReply { loc })));
+        let loc = row.handle_at(entry_locator(&to, row.attr.id));
+        let reply = RenameReply { loc: loc.clone(), other: None };
+        if unchanged && !no_replace {
+            return Ok(Some(encoded(&reply)));
         }
         may_change(&parent, cred)?;
         self.not_frozen(parent.dir.id)?;
         if let Some(there) = &there {
-            check_replace(row, there, msg.flags & NOREPLACE != 0)?;
-            let owner = self.owner_of(there, &parent)?;
+            check_replace(row, there, no_replace)?;
+            let owner = self.owner_of(there)?;
             may_remove(&parent, owner, cred)?;
             if let Some(slot) = there.home_slot {
                 if self.map.shard_of_slot(slot as u16) != self.no {
@@ -92,19 +118,26 @@ impl Shard {
                 self.attr_free(there.attr.id)?;
             }
         }
+        self.hold_totals(key.pid)?;
+        self.hold_totals(to.pid)?;
         failpoint!("rename.here");
         self.take_entry(key, row, &loc)?;
         self.replace_entry(&to, there.as_deref(), moved(row, self.wall_ns()))?;
         if let Some(there) = there.filter(|there| there.home_slot.is_some()) {
             self.change_nlink(there.attr.id, -1)?;
         }
-        Ok(Some(encoded(&RenameReply { loc })))
+        Ok(Some(encoded(&reply)))
     }
 
-    /// The source's half of a move: the entry goes, and its id is known to have moved.
-    fn take_entry(&mut self, key: &Key, row: &Inode, to: &Locator) -> Step<()> {
+    /// The entry goes, and its id is known to have moved.
+    pub(crate) fn take_entry(&mut self, key: &Key, row: &Inode, to: &Locator) -> Step<()> {
         self.remove_entry(key, row)?;
-        self.put_moved(row.attr.id, to.clone());
+        if row.attr.is_dir() {
+            let moved = Some(to.clone());
+            self.put_gone(row.attr.id, &Gone { moved, directory: true, ..Gone::default() });
+        } else {
+            self.put_moved(row.attr.id, to.clone());
+        }
         Ok(())
     }
 }
@@ -113,36 +146,38 @@ async fn rename_there(
     h: Handle,
     mut txn: Transaction,
     msg: RenameReq,
-    key: Key,
-    row: Rc<Inode>,
+    source: Source,
 ) -> Result<Bytes, Error> {
+    let Source { key, row, only_owner } = source;
+    txn.prepare_home(&msg.ctx, &row, 0, only_owner).await?;
+    let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
     let request = PrepareReq {
         ctx: msg.ctx.clone(),
         at: msg.to.clone(),
         intent: Intent::Insert.into(),
         row: Some(moved(&row, h.hub.wall_ns())),
-        no_replace: msg.flags & NOREPLACE != 0,
+        no_replace,
         ..PrepareReq::default()
     };
     let vote = txn.prepare(request).await.map_err(about_second)?;
-    let loc = public_locator(vote.loc, &row);
+    let loc = row.handle_at(vote.loc);
+    let reply = RenameReply { loc: loc.clone(), other: None };
     if vote.same {
         txn.abort();
-        if msg.flags & NOREPLACE != 0 {
+        if no_replace {
             return Err(Errno::EEXIST.into());
         }
-        return Ok(encoded(&RenameReply { loc }));
+        return Ok(encoded(&reply));
     }
-    if let Some(replaced) = vote.row
-        && let Some(slot) = replaced.home_slot
-    {
-        txn.prepare_nlink(&msg.ctx, replaced.attr.id, slot, -1).await?;
+    if let Some(replaced) = vote.row {
+        let dropped = txn.prepare_home(&msg.ctx, &replaced, -1, vote.only_owner).await;
+        dropped.map_err(about_second)?;
     }
-    txn.commit(|s| applied(s.take_entry(&key, &row, &loc).map(|()| encoded(&RenameReply { loc }))))
+    txn.commit(|s| applied(s.take_entry(&key, &row, &loc).map(|()| encoded(&reply))))
 }
 
 /// The row as it is at its new name.
-fn moved(row: &Inode, now_ns: i64) -> Inode {
+pub(super) fn moved(row: &Inode, now_ns: i64) -> Inode {
     let mut row = row.clone();
     row.attr.ctime_ns = now_ns.max(row.attr.ctime_ns);
     row
@@ -153,4 +188,8 @@ pub(super) fn second(stop: Stop) -> Stop {
         Stop::Fail(e) => Stop::Fail(about_second(e)),
         other => other,
     }
+}
+
+pub(crate) fn use_coordinator() -> Stop {
+    Error::of_class(Class::UseCoordinator, Errno::EISDIR).into()
 }

@@ -18,13 +18,13 @@ impl Shard {
     pub(crate) fn setattr(&mut self, rq: &Rq, msg: &SetattrReq) -> Step<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         let is_dir = found.inode.attr.is_dir();
-        if is_dir && changes_replicas(&found.inode.attr, msg) {
-            return Err(Error::of_class(Class::UseCoordinator, Errno::EISDIR).into());
-        }
         let mut inode = (*found.inode).clone();
         let now = self.wall_ns();
-        apply_access(&mut inode.attr, msg, now)?;
-        let sets_times = apply_times(&mut inode.attr, msg, now)?;
+        apply_access(&mut inode, msg, now)?;
+        if is_dir && replicated(&inode.attr) != replicated(&found.inode.attr) {
+            return Err(Error::of_class(Class::UseCoordinator, Errno::EISDIR).into());
+        }
+        let sets_times = apply_times(&mut inode, msg, now)?;
         let entry = self.entry_of(&msg.at, &found);
         if is_dir && matches!(found.spot, Spot::Entry(_)) {
             if msg.size.is_some() {
@@ -64,7 +64,7 @@ impl Shard {
         }
         let cred = &msg.ctx.cred;
         if !msg.by_handle {
-            access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
+            found.inode.check(cred, Access::W)?;
         }
         if size > limits::FILE_BYTES_MAX {
             return Err(Errno::EFBIG.into());
@@ -111,16 +111,16 @@ fn seen(vector: &[saker_types::wire::Totals]) -> Vec<SeenVersion> {
     versions.map(|(i, t)| SeenVersion { shard: i as u32, version: t.version }).collect()
 }
 
-/// Would it change what namespace replicas hold?
-fn changes_replicas(a: &Attr, msg: &SetattrReq) -> bool {
-    msg.mode.is_some_and(|mode| mode & 0o7777 != a.mode & 0o7777)
-        || msg.uid.is_some_and(|uid| uid != a.uid)
-        || msg.gid.is_some_and(|gid| gid != a.gid)
+/// What namespace replicas hold of a directory. It is compared after the change: a mode that is
+/// asked for as it is may lose its set-group-id bit on the way.
+fn replicated(a: &Attr) -> (u32, u32, u32) {
+    (a.mode, a.uid, a.gid)
 }
 
 /// chmod(2) and chown(2): checks, and changes mode, owner and ctime.
-pub(crate) fn apply_access(a: &mut Attr, msg: &SetattrReq, now_ns: i64) -> Result<(), Error> {
+pub(crate) fn apply_access(inode: &mut Inode, msg: &SetattrReq, now_ns: i64) -> Result<(), Error> {
     let cred = &msg.ctx.cred;
+    let a = &mut inode.attr;
     let chowns = msg.uid.is_some() || msg.gid.is_some();
     if chowns {
         check_chown(a, msg, cred)?;
@@ -137,9 +137,9 @@ pub(crate) fn apply_access(a: &mut Attr, msg: &SetattrReq, now_ns: i64) -> Resul
         if bits & 0o2000 != 0 && cred.uid != 0 && !cred.in_group(a.gid)? {
             bits &= !0o2000;
         }
-        a.mode = (a.mode & !0o7777) | bits;
+        inode.set_mode_bits(bits)?;
     }
-    a.ctime_ns = now_ns.max(a.ctime_ns);
+    inode.attr.ctime_ns = now_ns.max(inode.attr.ctime_ns);
     Ok(())
 }
 
@@ -159,20 +159,21 @@ fn check_chown(a: &Attr, msg: &SetattrReq, cred: &Cred) -> Result<(), Error> {
 
 /// utimensat(2): setting both to now needs write permission, anything else ownership. A
 /// truncation brings its mtime along.
-fn apply_times(a: &mut Attr, msg: &SetattrReq, now_ns: i64) -> Result<bool, Error> {
+fn apply_times(inode: &mut Inode, msg: &SetattrReq, now_ns: i64) -> Result<bool, Error> {
     let cred = &msg.ctx.cred;
     if msg.atime_ns.is_some() || msg.mtime_ns.is_some() {
-        access::check_owner(a, cred)?;
+        access::check_owner(&inode.attr, cred)?;
     } else if msg.atime_now || msg.mtime_now {
-        let owner = access::check_owner(a, cred);
+        let owner = access::check_owner(&inode.attr, cred);
         if owner.is_err() && !msg.by_handle {
             let as_writer = (msg.atime_now && msg.mtime_now) || msg.size.is_some();
             if !as_writer {
                 return owner.map(|()| false);
             }
-            access::check(a.mode, a.uid, a.gid, cred, Access::W)?;
+            inode.check(cred, Access::W)?;
         }
     }
+    let a = &mut inode.attr;
     if let Some(t) = msg.atime_ns.or(msg.atime_now.then_some(now_ns)) {
         a.atime_ns = t;
     }

@@ -6,13 +6,12 @@ use std::rc::Rc;
 use bytes::Bytes;
 use saker_rpc::txn;
 use saker_types::wire::{Empty, RemoveReq};
-use saker_types::{Cred, Errno, Error, Inode, InodeId, Key, access};
+use saker_types::{Cred, Errno, Error, Inode, InodeId, Key, Locator, access};
 
 use super::create::may_change;
 use super::needs_name;
 use crate::namespace::resolve::Parent;
 use crate::request::{Rq, Step, Stop};
-use crate::rows::home_locator;
 use crate::shard::{Shard, encoded};
 use crate::txn::driver::{Transaction, applied};
 
@@ -26,18 +25,13 @@ impl Shard {
         let Some(inode) = self.entry_free(&key)? else {
             return Err(Error::at(Errno::ENOENT, msg.at.path.len() - 1).into());
         };
+        let owner = self.owner_of(&inode)?;
+        let only_owner = may_remove(&parent, owner, cred)?;
         if inode.attr.is_dir() {
-            may_remove(&parent, inode.attr.uid, cred)?;
             return Err(Errno::EISDIR.into());
         }
-        may_change(&parent, cred)?;
-        let is_remote = self.is_remote(&inode);
-        if !is_remote {
-            let victim_uid = self.owner_of(&inode, &parent)?;
-            may_remove(&parent, victim_uid, cred)?;
-        }
         self.not_frozen(parent.dir.id)?;
-        if let Some(stop) = self.unlink_remote(&key, &inode, msg, parent)? {
+        if let Some(stop) = self.unlink_remote(&key, &inode, msg, only_owner)? {
             return Err(stop);
         }
         self.remove_entry(&key, &inode)?;
@@ -46,19 +40,17 @@ impl Shard {
             && self.attr_row(inode.attr.id)?.is_some()
         {
             // A handle that was opened by this name goes on at the home.
-            self.put_moved(inode.attr.id, home_locator(inode.attr.id, slot));
+            self.put_moved(inode.attr.id, Locator::home(inode.attr.id, slot));
         }
         Ok(encoded(&Empty {}))
     }
 
-    /// Owner of the inode of an entry, for the sticky bit. A hard link's may be known elsewhere
-    /// only: then nobody but the superuser and the directory's owner passes as such.
-    pub(crate) fn owner_of(&mut self, inode: &Inode, parent: &Parent) -> Step<u32> {
+    /// Owner of the inode of an entry, for the sticky bit; `None`: its home knows.
+    pub(crate) fn owner_of(&mut self, inode: &Inode) -> Step<Option<u32>> {
         if inode.home_slot.is_none() {
-            return Ok(inode.attr.uid);
+            return Ok(Some(inode.attr.uid));
         }
-        let home = self.attr_row(inode.attr.id)?;
-        Ok(home.map_or(parent.dir.uid, |home| home.attr.uid))
+        Ok(self.attr_row(inode.attr.id)?.map(|home| home.attr.uid))
     }
 
     /// Are the inode's attributes on another shard?
@@ -100,7 +92,7 @@ impl Shard {
         key: &Key,
         inode: &Rc<Inode>,
         msg: &RemoveReq,
-        parent: Parent,
+        only_owner: bool,
     ) -> Step<Option<Stop>> {
         let Some(slot) = inode.home_slot else { return Ok(None) };
         let id = inode.attr.id;
@@ -113,16 +105,11 @@ impl Shard {
         let (key, inode, ctx) = (key.clone(), inode.clone(), msg.ctx.clone());
         Ok(Some(self.task(move |h| async move {
             let mut txn = Transaction::new(h.rc(), txn, Some(key.clone()));
-            let home = txn.prepare_nlink(&ctx, id, slot, -1).await?;
-            let owner = home.row.map_or(parent.dir.uid, |row| row.attr.uid);
-            if let Err(e) = may_remove(&parent, owner, &ctx.cred) {
-                txn.abort();
-                return Err(e);
-            }
+            txn.prepare_home(&ctx, &inode, -1, only_owner).await?;
             txn.commit(|s| {
                 let removed = s.remove_entry(&key, &inode);
                 applied(removed.map(|()| {
-                    s.put_moved(id, home_locator(id, slot));
+                    s.put_moved(id, Locator::home(id, slot));
                     encoded(&Empty {})
                 }))
             })
@@ -130,8 +117,17 @@ impl Shard {
     }
 }
 
-/// May the caller remove or replace an entry of the parent?
-pub(crate) fn may_remove(parent: &Parent, victim_uid: u32, cred: &Cred) -> Result<(), Error> {
+/// May the caller remove or replace an entry of the parent? True: only if it owns the inode,
+/// which this shard cannot tell.
+pub(crate) fn may_remove(
+    parent: &Parent,
+    victim_uid: Option<u32>,
+    cred: &Cred,
+) -> Result<bool, Error> {
     may_change(parent, cred)?;
-    access::check_sticky(parent.dir.mode, parent.dir.uid, victim_uid, cred)
+    let dir = &parent.dir;
+    match victim_uid {
+        Some(uid) => access::check_sticky(dir.mode, dir.uid, uid, cred).map(|()| false),
+        None => Ok(access::check_sticky(dir.mode, dir.uid, access::NOBODY, cred).is_err()),
+    }
 }

@@ -6,11 +6,9 @@ use bytes::Bytes;
 use saker_rpc::hub::Hub;
 use saker_rpc::txn::{Driver, Ledger};
 use saker_types::change::What;
-use saker_types::inode::Locator;
-use saker_types::{ClusterMap, Error, Inode, Key, NodeId, TxnId};
+use saker_types::{ClusterMap, Error, Key, NodeId, TxnId};
 
 use crate::request::{Step, Stop, Wait};
-use crate::rows::home_locator;
 use crate::shard::Shard;
 
 /// A transaction that a shard drives.
@@ -60,12 +58,4 @@ pub(crate) fn applied(step: Step<Bytes>) -> Result<Bytes, Error> {
 /// An error about the second of two paths: bit 31 of the component says so.
 pub(crate) fn about_second(e: Error) -> Error {
     Error { component: e.component | saker_types::error::SECOND_PATH, ..e }
-}
-
-/// Where clients find an inode: at its entry, or at its home if the entry is a reference.
-pub(crate) fn public_locator(entry: Locator, row: &Inode) -> Locator {
-    match row.home_slot {
-        Some(slot) => home_locator(row.attr.id, slot),
-        None => entry,
-    }
 }

@@ -11,16 +11,17 @@ use saker_types::inode::Locator;
 use saker_types::wire::{
     DecideReq, Empty, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
 };
-use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, limits};
+use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
 
 use crate::namespace::replica::Dir;
 use crate::namespace::resolve::Parent;
 use crate::ops::create::may_change;
 use crate::ops::needs_name;
+use crate::ops::rename::use_coordinator;
 use crate::ops::setattr::apply_access;
 use crate::ops::unlink::may_remove;
+use crate::ops::xattr::apply_acl;
 use crate::request::{Rq, Step, Stop, Wait};
-use crate::rows::home_locator;
 use crate::shard::{Handle, Shard, encoded};
 
 /// How long a participant waits before it asks the driver for the outcome, and between askings.
@@ -56,7 +57,7 @@ impl Shard {
             Intent::TakeDir | Intent::RemoveDir | Intent::SetDir => {
                 self.prepare_directory(rq, txn, msg, intent)?
             }
-            Intent::Swap => return Err(Errno::EINVAL.into()),
+            Intent::Swap => self.prepare_swap(rq, txn, msg)?,
         };
         Ok(encoded(&vote))
     }
@@ -108,7 +109,7 @@ impl Shard {
             ..Prepared::default()
         };
         self.vote_for(txn, part);
-        Ok(Vote { loc: home_locator(id, slot), row: Some(shown(&row)), same: false })
+        Ok(Vote { loc: Locator::home(id, slot), row: Some(shown(&row)), ..Vote::default() })
     }
 
     /// An entry for the row that a rename or link brings.
@@ -129,7 +130,7 @@ impl Shard {
                 if msg.no_replace {
                     return Err(Errno::EEXIST.into());
                 }
-                return Ok(Vote { loc, row: None, same: true });
+                return Ok(Vote { loc, same: true, ..Vote::default() });
             }
             Some(holder) if holder != txn => return Err(busy()),
             _ => {}
@@ -137,14 +138,15 @@ impl Shard {
         may_change(&parent, cred)?;
         no_wait(self.not_frozen(parent.dir.id))?;
         let there = self.entry(&key)?;
+        let mut only_owner = false;
         if let Some(there) = &there {
             no_wait(self.not_busy(there.attr.id))?;
             if there.attr.id == row.attr.id && !msg.no_replace {
-                return Ok(Vote { loc, row: Some(shown(there)), same: true });
+                return Ok(Vote { loc, row: Some(shown(there)), same: true, only_owner: false });
             }
             check_replace(&row, there, msg.no_replace)?;
-            let owner = self.owner_of(there, &parent)?;
-            may_remove(&parent, owner, cred)?;
+            let owner = self.owner_of(there)?;
+            only_owner = may_remove(&parent, owner, cred)?;
         }
         let part = Prepared {
             driver: txn.driver.to_u32(),
@@ -155,7 +157,48 @@ impl Shard {
             ..Prepared::default()
         };
         self.vote_for(txn, part);
-        Ok(Vote { loc, row: there.map(|there| shown(&there)), same: false })
+        Ok(Vote { loc, row: there.map(|there| shown(&there)), same: false, only_owner })
+    }
+
+    /// Half of an exchange.
+    fn prepare_swap(&mut self, rq: &Rq, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+        let Some(name) = msg.at.path.last() else { return self.complete_swap(txn, msg) };
+        let cred = &msg.ctx.cred;
+        let parent = no_wait(self.parent(rq, cred, &msg.at))?;
+        self.must_own(name)?;
+        let key = self.map.key(parent.dir.id, name);
+        if self.locked_by(&key).is_some_and(|holder| holder != txn) {
+            return Err(busy());
+        }
+        let Some(there) = self.entry(&key)? else {
+            return Err(Error::at(Errno::ENOENT, msg.at.path.len() - 1).into());
+        };
+        let loc = entry_locator(&key, there.attr.id);
+        let is_same = msg.row.as_ref().is_some_and(|row| row.attr.id == there.attr.id);
+        if is_same || self.locked_by(&key).is_some() {
+            return Ok(Vote { loc, row: Some(shown(&there)), same: true, only_owner: false });
+        }
+        no_wait(self.not_busy(there.attr.id))?;
+        let owner = self.owner_of(&there)?;
+        let only_owner = may_remove(&parent, owner, cred)?;
+        if there.attr.is_dir() && txn.driver != NodeId::Coordinator {
+            return Err(use_coordinator());
+        }
+        no_wait(self.not_frozen(parent.dir.id))?;
+        self.vote_for(txn, swap(txn, &key, msg));
+        Ok(Vote { loc, row: Some((*there).clone()), same: false, only_owner })
+    }
+
+    /// The other row of an exchange is known by now: the entry is locked already.
+    fn complete_swap(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+        let anchor = &msg.at.anchor;
+        self.must_own(&anchor.name)?;
+        let key = self.map.key(anchor.pid, &anchor.name);
+        if self.locked_by(&key) != Some(txn) {
+            return Err(Error::retry("the exchange was given up").into());
+        }
+        self.vote_for(txn, swap(txn, &key, msg));
+        Ok(Vote { loc: anchor.clone(), ..Vote::default() })
     }
 
     fn prepared_entry(&self, txn: TxnId, key: &Key) -> bool {
@@ -184,15 +227,20 @@ impl Shard {
             ..Prepared::default()
         };
         if intent == Intent::SetDir {
-            let setattr = msg.setattr.as_ref().ok_or(Errno::EINVAL)?;
+            let now_ns = self.wall_ns();
             let mut row = inode.clone();
-            apply_access(&mut row.attr, setattr, self.wall_ns())?;
+            match (&msg.setattr, &msg.acl) {
+                (Some(setattr), _) => apply_access(&mut row, setattr, now_ns)?,
+                (None, Some(acl)) => apply_acl(&mut row, &acl.name, &acl.value, &msg.ctx.cred)?,
+                (None, None) => return Err(Errno::EINVAL.into()),
+            }
+            row.attr.ctime_ns = now_ns.max(row.attr.ctime_ns);
             part.row = Some(row);
         }
         let loc = entry_locator(&key, inode.attr.id);
         let row = part.row.clone().unwrap_or(inode);
         self.vote_for(txn, part);
-        Ok(Vote { loc, row: Some(row), same: false })
+        Ok(Vote { loc, row: Some(row), ..Vote::default() })
     }
 
     fn find_directory(
@@ -225,7 +273,7 @@ impl Shard {
                 return Err(Error::of_class(Class::UseOwner, Errno::ENOTDIR).into());
             }
             if let Some(parent) = &parent {
-                let owner = self.owner_of(&inode, parent)?;
+                let owner = self.owner_of(&inode)?;
                 may_remove(parent, owner, &msg.ctx.cred)?;
             }
             return Err(Errno::ENOTDIR.into());
@@ -234,7 +282,7 @@ impl Shard {
             return Err(Errno::EBUSY.into());
         }
         if let (Some(parent), Intent::TakeDir | Intent::RemoveDir) = (&parent, intent) {
-            may_remove(parent, inode.attr.uid, &msg.ctx.cred)?;
+            may_remove(parent, Some(inode.attr.uid), &msg.ctx.cred)?;
             no_wait(self.not_frozen(parent.dir.id))?;
         }
         Ok((key, (*inode).clone()))
@@ -262,9 +310,27 @@ impl Shard {
         Ok(encoded(&Empty {}))
     }
 
+    /// Reads what the commit of a transaction will read: if that fails, it fails before anything
+    /// has changed, and the votes are kept until the driver tells again (rule 13).
+    fn read_ahead(&mut self, txn: TxnId) -> Step<()> {
+        let parts = self.prepared.get(&txn).map_or(Vec::new(), |p| p.parts.clone());
+        for part in parts {
+            match &part.entry {
+                Some(entry) => {
+                    self.entry(&self.map.key(entry.pid, &entry.name))?;
+                    self.hold_totals(entry.pid)?;
+                }
+                None => _ = self.attr_row(part.attr_id)?,
+            }
+        }
+        Ok(())
+    }
+
     fn end_prepared(&mut self, txn: TxnId, commit: bool) -> Step<()> {
-        // A part leaves the list when it is done: a row that cannot be read now is locked until
-        // the driver tells again, and the vote is kept (rule 13).
+        if commit {
+            self.read_ahead(txn)?;
+        }
+        // A part leaves the list when it is done.
         while let Some(part) = self.prepared.get(&txn).and_then(|p| p.parts.first()).cloned() {
             if commit {
                 failpoint!("participant.commits");
@@ -306,6 +372,9 @@ impl Shard {
                 let a = &mut inode.attr;
                 (a.mode, a.uid, a.gid) = (row.attr.mode, row.attr.uid, row.attr.gid);
                 a.ctime_ns = a.ctime_ns.max(row.attr.ctime_ns);
+                for name in [acl::ACCESS, acl::DEFAULT] {
+                    inode.set_xattr(name, row.xattr(name).cloned());
+                }
                 self.update_entry(&key, inode);
                 Ok(())
             }
@@ -315,12 +384,14 @@ impl Shard {
                 Ok(())
             }
             (Ok(Intent::TakeDir), Some(there)) => {
-                self.remove_entry(&key, &there)?;
-                if let Some(to) = part.moves_to.clone() {
-                    let id = there.attr.id;
-                    self.put_moved(id, Locator { id, ..to });
-                }
-                Ok(())
+                let to = part.moves_to.clone().unwrap_or_default();
+                self.take_entry(&key, &there, &there.handle_at(to))
+            }
+            (Ok(Intent::Swap), Some(there)) => {
+                let (Some(row), Some(to)) = (part.row.clone(), part.moves_to.clone()) else {
+                    return Err(Errno::EIO.into());
+                };
+                self.exchange_entry(&key, &there, row, to)
             }
             _ => {
                 tracing::error!("prepared row of {key:?} is not there at commit");
@@ -341,7 +412,7 @@ impl Shard {
             self.remove_entry(key, there)?;
             match there.home_slot {
                 // Handles from before the link go on at the home.
-                Some(slot) => self.put_moved(there.attr.id, home_locator(there.attr.id, slot)),
+                Some(slot) => self.put_moved(there.attr.id, Locator::home(there.attr.id, slot)),
                 None => self.put_orphan(there.clone()),
             }
         }
@@ -391,7 +462,8 @@ async fn in_doubt(h: Handle, txn: TxnId) {
 /// What rule 1 forbids, for a simulation to find: a parent that another node resolved.
 fn resolved_by_driver(anchor: &Locator) -> Parent {
     let mode = FileKind::Directory.bits() | 0o777;
-    Parent { dir: Dir { id: anchor.id, mode, uid: 0, gid: 0, policy: 0 }, searchable: true }
+    let dir = Dir { id: anchor.id, mode, uid: 0, gid: 0, policy: 0, acls: None };
+    Parent { dir, searchable: true }
 }
 
 /// rename(2): what may replace what.
@@ -403,6 +475,18 @@ pub(crate) fn check_replace(row: &Inode, there: &Inode, no_replace: bool) -> Res
         (true, false) => Err(Errno::ENOTDIR.into()),
         (false, true) => Err(Errno::EISDIR.into()),
         _ => Ok(()),
+    }
+}
+
+fn swap(txn: TxnId, key: &Key, msg: &PrepareReq) -> Prepared {
+    Prepared {
+        driver: txn.driver.to_u32(),
+        number: txn.number,
+        entry: Some(Shard::entry_key(key.pid, &key.name)),
+        intent: Intent::Swap.into(),
+        row: msg.row.clone(),
+        moves_to: msg.moves_to.clone(),
+        ..Prepared::default()
     }
 }
 

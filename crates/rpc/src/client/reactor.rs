@@ -5,9 +5,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +14,7 @@ use saker_runtime::time;
 
 use super::alarms::{Alarm, Alarms};
 use super::conn::{Conn, Effects, Io};
-use super::seat::{Hold, Seats, Waiter};
+use super::seat::{Seats, Waiter};
 use super::{Call, Sleep, Transport};
 use crate::CallError;
 use crate::frame::Frame;
@@ -27,8 +25,6 @@ const EVENTS_MAX: usize = 256;
 /// The driver looks around at least this often, so that calls with longer deadlines, which is
 /// nearly all of them, need not wake it to tell about them.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// A future that wakes itself is polled this often before sockets get a turn.
-const SELF_WAKES_MAX: u32 = 128;
 
 /// The client side of any number of connections, one for each server address, made when first
 /// called. It has no thread: sockets make progress while some thread is in [`Reactor::block_on`].
@@ -125,31 +121,8 @@ impl Reactor {
     /// Inside of another `block_on` on the same thread.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let _blocking = Blocking::enter();
-        let waiter = Waiter::new(self.waker.clone());
-        let waker = Waker::from(waiter.clone());
-        let mut cx = Context::from_waker(&waker);
-        let mut future = pin!(future);
-        // The seat is kept while the future runs: it is only handed on when that is ready.
-        let mut hold = Hold::new(&self.seats);
-        let mut self_wakes = 0;
-        loop {
-            waiter.run();
-            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                return output;
-            }
-            if waiter.is_notified() && self_wakes < SELF_WAKES_MAX {
-                self_wakes += 1;
-                continue;
-            }
-            self_wakes = 0;
-            self.flush();
-            if hold.driver().is_none() {
-                hold.wait(&waiter);
-            }
-            if let Some(driver) = hold.driver() {
-                self.drive(driver, &waiter);
-            }
-        }
+        let drive = |driver: &mut Driver, waiter: &Waiter| self.drive(driver, waiter);
+        self.seats.block_on(self.waker.clone(), future, || self.flush(), drive)
     }
 
     /// Writes all requests that have been made and not been written yet. Waiting in `block_on`

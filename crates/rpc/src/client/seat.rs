@@ -42,10 +42,12 @@
 //! earlier one sees that under the same lock, and calls the poll's waker.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Wake;
-use std::thread::Thread;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::sync::{AtomicU8, Mutex, MutexGuard, Ordering, PollWaker, Thread, current, park};
 
 const RUNNING: u8 = 0;
 const POLLING: u8 = 1;
@@ -53,18 +55,20 @@ const PARKED: u8 = 2;
 const OFFERED: u8 = 3;
 const NOTIFIED: u8 = 4;
 
+/// A future that wakes itself is polled this often before sockets get a turn.
+const SELF_WAKES_MAX: u32 = 128;
+
 /// A thread that waits for a future; also that future's waker.
 pub(super) struct Waiter {
     state: AtomicU8,
     thread: Thread,
-    poll_waker: Arc<mio::Waker>,
+    poll_waker: Arc<PollWaker>,
 }
 
 impl Waiter {
     /// The calling thread.
-    pub fn new(poll_waker: Arc<mio::Waker>) -> Arc<Waiter> {
-        let thread = std::thread::current();
-        Arc::new(Waiter { state: AtomicU8::new(RUNNING), thread, poll_waker })
+    fn new(poll_waker: Arc<PollWaker>) -> Arc<Waiter> {
+        Arc::new(Waiter { state: AtomicU8::new(RUNNING), thread: current(), poll_waker })
     }
 
     fn change(&self, from: u8, to: u8) -> bool {
@@ -73,7 +77,7 @@ impl Waiter {
     }
 
     /// The future is about to be polled.
-    pub fn run(&self) {
+    fn run(&self) {
         self.state.swap(RUNNING, Ordering::AcqRel);
     }
 
@@ -94,7 +98,7 @@ impl Waiter {
 
     fn park(&self) {
         while self.state.load(Ordering::Acquire) == PARKED {
-            std::thread::park();
+            park();
         }
     }
 
@@ -141,27 +145,53 @@ impl<D> Seats<D> {
     fn lock(&self) -> MutexGuard<'_, Inner<D>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Runs a future on the calling thread. Before that waits, `flush` sends what was asked for;
+    /// in the seat, `drive` looks at the sockets, at least once, until the waiter is notified.
+    pub fn block_on<F: Future>(
+        &self,
+        poll_waker: Arc<PollWaker>,
+        future: F,
+        flush: impl Fn(),
+        drive: impl Fn(&mut D, &Waiter),
+    ) -> F::Output {
+        let waiter = Waiter::new(poll_waker);
+        let waker = Waker::from(waiter.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        // The seat is kept while the future runs: it is only handed on when that is ready.
+        let mut hold = Hold { seats: self, driver: None };
+        let mut self_wakes = 0;
+        loop {
+            waiter.run();
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return output;
+            }
+            if waiter.is_notified() && self_wakes < SELF_WAKES_MAX {
+                self_wakes += 1;
+                continue;
+            }
+            self_wakes = 0;
+            flush();
+            if hold.driver.is_none() {
+                hold.wait(&waiter);
+            }
+            if let Some(driver) = &mut hold.driver {
+                drive(driver, &waiter);
+            }
+        }
+    }
 }
 
 /// A thread's relation to the seat; gives it up when dropped.
-pub(super) struct Hold<'a, D> {
+struct Hold<'a, D> {
     seats: &'a Seats<D>,
     driver: Option<D>,
 }
 
-impl<'a, D> Hold<'a, D> {
-    /// Not yet in the seat.
-    pub fn new(seats: &'a Seats<D>) -> Hold<'a, D> {
-        Hold { seats, driver: None }
-    }
-
-    /// What the driver needs, if this thread has the seat.
-    pub fn driver(&mut self) -> Option<&mut D> {
-        self.driver.as_mut()
-    }
-
+impl<D> Hold<'_, D> {
     /// Returns when this thread has the seat, or its future was woken, or both.
-    pub fn wait(&mut self, waiter: &Arc<Waiter>) {
+    fn wait(&mut self, waiter: &Arc<Waiter>) {
         let mut inner = self.seats.lock();
         loop {
             self.driver = inner.seat.take();

@@ -2,11 +2,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::CallError;
 use crate::frame::Frame;
+use crate::sync::{Mutex, MutexGuard};
 
 enum State<T> {
     Waiting(Option<Waker>),

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -112,13 +113,12 @@ impl Executor {
     pub fn clear(&self) {
         loop {
             // A task's destructor may wake or spawn others, so none runs under the borrow.
-            let slots = std::mem::take(&mut self.inner.tasks.borrow_mut().slots);
-            if slots.is_empty() {
+            let tasks = std::mem::take(&mut *self.inner.tasks.borrow_mut());
+            if tasks.slots.is_empty() {
                 break;
             }
-            drop(slots);
+            drop(tasks);
         }
-        self.inner.tasks.borrow_mut().free.clear();
         self.inner.woken.lock().clear();
         self.inner.live.set(0);
     }
@@ -308,5 +308,27 @@ mod tests {
         executor.run_until_stalled();
         drop(executor);
         assert!(tx.is_canceled());
+    }
+
+    #[test]
+    fn a_task_that_spawns_as_it_is_dropped_does_so_in_vain() {
+        struct Bomb(Spawner);
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                self.0.spawn(async {});
+            }
+        }
+        let executor = Executor::new();
+        let bomb = Bomb(executor.spawner());
+        executor.spawn(async {});
+        executor.spawn(async move {
+            let _bomb = bomb;
+            std::future::pending().await
+        });
+        // The first slot is free now.
+        executor.run_until_stalled();
+        executor.clear();
+        assert!(executor.is_empty());
+        assert_eq!(executor.run_until_stalled(), 0);
     }
 }

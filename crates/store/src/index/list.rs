@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 
-use saker_types::Result;
+use saker_types::limits::CHUNK_BYTES;
+use saker_types::{InodeId, Result};
 
 use super::{ChunkKey, Index, failed, rows};
 use crate::segment::locked;
@@ -29,6 +30,32 @@ impl Index {
             }
             if end || !found.is_empty() {
                 return Ok((found, end));
+            }
+        }
+    }
+
+    /// The first run of data of a file at or behind `offset`, in bytes of the file, within one
+    /// chunk.
+    ///
+    /// # Errors
+    /// The table's.
+    pub fn seek(&self, id: InodeId, offset: u64) -> Result<Option<(u64, u64)>> {
+        let mut key = (id, offset / CHUNK_BYTES);
+        let mut from = (offset % CHUNK_BYTES) as u32;
+        loop {
+            let run = {
+                let mut state = locked(&self.shard(id).state);
+                let run = self.load(&mut state, key)?.and_then(|chunk| chunk.run(from));
+                self.evict(&mut state);
+                run
+            };
+            let base = key.1 * CHUNK_BYTES;
+            if let Some((start, end)) = run {
+                return Ok(Some((base + u64::from(start), base + u64::from(end))));
+            }
+            match self.list(key, 1)?.0.first() {
+                Some((next, _)) if next.0 == id => (key, from) = (*next, 0),
+                _ => return Ok(None),
             }
         }
     }

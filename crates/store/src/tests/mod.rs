@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 //! A store on simulated disks, against a model that knows for each byte what it may be.
 
+mod attempts;
 mod disk;
 mod faults;
 mod model;

@@ -1,7 +1,9 @@
 //! What a store must answer: for each byte the values that it may have after a kill, and after a
 //! loss of power.
 
-use saker_types::wire::{ChunkDeleteReq, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
+use saker_types::wire::{
+    ChunkDeleteReq, ChunkReadReq, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq,
+};
 use saker_types::{Errno, Result};
 
 use super::disk::audit;
@@ -97,6 +99,7 @@ impl Model {
             replicas: vec![2, 0],
             sync,
             crc: crc32c::crc32c(data),
+            ..ChunkWriteReq::default()
         };
         let result = store.write(&req, data);
         let chunk = &mut self.files[file].chunks[index as usize];
@@ -105,6 +108,33 @@ impl Model {
         }
         if sync && result.is_ok() {
             self.synced();
+        }
+        result
+    }
+
+    pub fn punch(
+        &mut self,
+        store: &Store,
+        (file, index): (usize, u64),
+        offset: usize,
+        len: usize,
+    ) -> Result<()> {
+        let req = ChunkWriteReq {
+            id: file as u64 + 1,
+            index,
+            offset: offset as u64,
+            truncate_gen: self.newest_gen(file),
+            hole: len as u64,
+            ..ChunkWriteReq::default()
+        };
+        let result = store.write(&req, &[]);
+        let chunk = &mut self.files[file].chunks[index as usize];
+        (offset..offset + len).for_each(|at| chunk.put(at, 0, result.is_ok()));
+        if result.is_ok() {
+            let req = ChunkSeekReq { id: req.id, offset: index * CHUNK_BYTES + req.offset };
+            let next = store.seek(&req)?;
+            let end = req.offset + len as u64;
+            assert!(next.end == 0 || next.start >= end, "{next:?} in a hole up to {end}");
         }
         result
     }

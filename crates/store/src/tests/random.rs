@@ -19,7 +19,12 @@ fn step(rng: &mut Rng, model: &mut Model, store: &Store) -> bool {
     let file = rng.below(FILES as u64) as usize;
     let index = rng.below(CHUNKS);
     match rng.below(100) {
-        0..70 => {
+        0..8 => {
+            let offset = rng.below(CHUNK_USED as u64) as usize;
+            let len = 1 + rng.below((CHUNK_USED - offset) as u64) as usize;
+            may_die(model.punch(store, (file, index), offset, len))
+        }
+        8..70 => {
             let offset = rng.below(CHUNK_USED as u64) as usize;
             let max = if rng.chance(1, 4) { CHUNK_USED } else { 5_000 };
             let len = rng.below((CHUNK_USED - offset).min(max) as u64 + 1) as usize;

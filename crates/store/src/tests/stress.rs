@@ -43,6 +43,7 @@ fn write(
         replicas: vec![0],
         sync: round.is_multiple_of(7),
         crc: crc32c::crc32c(&data),
+        ..ChunkWriteReq::default()
     };
     store.write(&req, &data)
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message as _;
-use saker_types::change::{parse_entry_key, table};
+use saker_types::change::{Gone, parse_entry_key, table};
 use saker_types::wire::{Empty, Op, ScanReply, ScanReq, ShardStats, Totals};
 use saker_types::{Inode, InodeId, ROOT};
 
@@ -24,7 +24,7 @@ pub struct Tree {
     pub prepared: u64,
     /// Store jobs.
     pub jobs: usize,
-    /// Records of ids that left their names.
+    /// Records of ids that left their names; those of moved directories stay.
     pub gone: usize,
 }
 
@@ -94,7 +94,10 @@ impl Tree {
                 *sum = (sum.0 + totals.entries, sum.1 + totals.subdirs);
             }
             table::JOB => self.jobs += 1,
-            table::GONE => self.gone += 1,
+            table::GONE => {
+                let gone = Gone::decode(value).map_err(|e| bad(&e))?;
+                self.gone += usize::from(!gone.directory);
+            }
             _ => {}
         }
         Ok(())

@@ -56,8 +56,19 @@ impl Bench {
 
     /// Puts a request on the wire; the number of the call.
     pub fn ask(&mut self, op: Op, to: NodeId, body: &impl prost::Message) -> u64 {
+        self.ask_with(op, to, body, Bytes::new())
+    }
+
+    /// The same with a payload.
+    pub fn ask_with(
+        &mut self,
+        op: Op,
+        to: NodeId,
+        body: &impl prost::Message,
+        payload: Bytes,
+    ) -> u64 {
         self.calls += 1;
-        let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
+        let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), payload);
         let frame = Frame { call: self.calls, ..frame };
         self.asked.insert(self.calls, to);
         let (from, to) = (Peer::Client, Peer::Node(to));
@@ -144,6 +155,17 @@ impl Bench {
         self.get(Op::Lookup, at)
     }
 
+    /// What is at a place, found while some messages are held.
+    ///
+    /// # Panics
+    /// If it is not answered without them.
+    pub fn lookup_but(&mut self, at: &At, held: impl Fn(&Message) -> bool) -> Entry {
+        let request = EntryReq { at: at.clone(), ..EntryReq::default() };
+        let call = self.ask(Op::Lookup, self.owner_of(at), &request);
+        self.settle_but(held);
+        self.answer(call).expect("an answer").expect("an entry")
+    }
+
     /// All attributes of what is at a place; follows hard links to their home.
     pub fn stat(&mut self, at: &At) -> Answer<Entry> {
         match self.get(Op::Getattr, at) {
@@ -173,24 +195,34 @@ impl Bench {
         self.run(Op::Rmdir, NodeId::Coordinator, &request)
     }
 
-    /// A request to rename; the chain of directories is looked up.
+    /// A request to rename; the chains of directories are looked up.
     ///
     /// # Panics
-    /// If the target's parent is not there.
+    /// If a parent is not there.
     pub fn rename_req(&mut self, from: &str, to: &str) -> RenameReq {
-        let mut to_chain = Vec::new();
-        let names: Vec<&str> = to.split('/').collect();
-        for len in 1..names.len() {
-            let parent = self.lookup(&at(&names[..len].join("/"))).expect("a parent");
-            to_chain.push(parent.loc);
-        }
+        let (from_chain, to_chain) = (self.chain(from), self.chain(to));
         let (from, to) = (at(from), at(to));
-        RenameReq { ctx: self.ctx(), from, to, to_chain, ..RenameReq::default() }
+        RenameReq { ctx: self.ctx(), from, to, flags: 0, to_chain, from_chain }
+    }
+
+    fn chain(&mut self, path: &str) -> Vec<Locator> {
+        let names: Vec<&str> = path.split('/').collect();
+        let parents = (1..names.len()).map(|len| names[..len].join("/"));
+        parents.map(|parent| self.lookup(&at(&parent)).expect("a parent").loc).collect()
     }
 
     /// Renames, whatever it is.
     pub fn rename(&mut self, from: &str, to: &str) -> Answer<RenameReply> {
-        let request = self.rename_req(from, to);
+        self.rename_by(from, to, 0)
+    }
+
+    /// Exchanges, whatever they are.
+    pub fn exchange(&mut self, from: &str, to: &str) -> Answer<RenameReply> {
+        self.rename_by(from, to, rename_flags::EXCHANGE)
+    }
+
+    fn rename_by(&mut self, from: &str, to: &str, flags: u32) -> Answer<RenameReply> {
+        let request = RenameReq { flags, ..self.rename_req(from, to) };
         match self.run(Op::Rename, self.owner_of(&request.from), &request) {
             Err(e) if e.is(Class::UseCoordinator) => {
                 self.run(Op::Rename, NodeId::Coordinator, &request)

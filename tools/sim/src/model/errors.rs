@@ -37,8 +37,7 @@ impl Model {
         flags: u32,
         note: &mut impl FnMut(Found<()>),
     ) {
-        let unsupported = flags & RENAME_EXCHANGE != 0 && !self.rules.exchange;
-        if unsupported || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
+        if flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
             note(Err(Errno::EINVAL));
         }
         let (old, new) = (self.walk(who, from, Stop::NoFollow), self.walk(who, to, Stop::NoFollow));
@@ -46,12 +45,6 @@ impl Model {
         note(new.as_ref().map(|_| ()).map_err(|e| *e));
         let source = old.as_ref().ok().and_then(|place| place.ino);
         let target = new.as_ref().ok().and_then(|place| place.ino);
-        for (place, ino) in [(&old, source), (&new, target)] {
-            let pair = place.as_ref().ok().map(|place| place.dir).zip(ino);
-            if pair.is_some_and(|(dir, ino)| self.owner_is_unknown(who, dir, ino)) {
-                note(Err(Errno::EPERM));
-            }
-        }
         if old.is_ok() && source.is_none() {
             note(Err(Errno::ENOENT));
         }

@@ -102,15 +102,6 @@ impl Model {
         }
     }
 
-    /// Is everything up to the system's knowledge of the owner of an inode with several links?
-    pub(super) fn owner_is_unknown(&self, who: &User, dir: Ino, victim: Ino) -> bool {
-        self.inode(dir).mode & 0o1000 != 0
-            && !self.is_owner(who, dir)
-            && self.is_owner(who, victim)
-            && self.inode(victim).linked
-            && !self.rules.rename_knows_linked_owners
-    }
-
     pub(super) fn may_create(&self, who: &User, dir: Ino) -> Found<()> {
         if self.inode(dir).nlink == 0 {
             return Err(Errno::ENOENT);
@@ -226,9 +217,6 @@ impl Model {
             return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
         }
         if target == Some(source) {
-            if exchange && !self.rules.exchange {
-                return Err(UNDEFINED); // the kernel knows better than the file system
-            }
             if !self.rules.kernel {
                 let (old, new) = ((old.dir, source), (new.dir, target));
                 self.may_rename(who, old, new, exchange).map_err(|_| UNDEFINED)?;
@@ -236,9 +224,6 @@ impl Model {
             return Ok(Value::Done);
         }
         self.may_rename(who, (old.dir, source), (new.dir, target), exchange)?;
-        if exchange && !self.rules.exchange {
-            return Err(Errno::EINVAL);
-        }
         self.do_rename((old.dir, old_name, source), (new.dir, new_name, target), exchange);
         Ok(Value::Done)
     }
@@ -251,10 +236,6 @@ impl Model {
         exchange: bool,
     ) -> Found<()> {
         let source_is_dir = self.inode(source).is_dir();
-        let unknown = |dir, victim| self.owner_is_unknown(who, dir, victim);
-        if unknown(old_dir, source) || target.is_some_and(|target| unknown(new_dir, target)) {
-            return Err(UNDEFINED);
-        }
         self.may_delete(who, old_dir, source, source_is_dir)?;
         let target_is_dir = target.is_some_and(|t| self.inode(t).is_dir());
         match target {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use saker_rpc::client::{CallSlot, SleepSlot};
 use saker_rpc::frame::Frame;
-use saker_rpc::{CallError, CallId, Input, Outgoing};
+use saker_rpc::{CallError, CallId, Input, Outgoing, RoleKind};
 use saker_runtime::rand::Rng;
 use saker_runtime::sim;
 use saker_runtime::task::Executor;
@@ -325,15 +325,20 @@ impl World {
             let lateness = if late { " late" } else { "" };
             format!("at {to} {} #{}{lateness}", describe(&frame), frame.call)
         });
+        let peer = match self.net.conns[conn].from {
+            Who::Node(id) => roles::hello_of(id),
+            Who::Client(OBSERVER) => roles::hello(RoleKind::Tool, None),
+            Who::Client(_) => roles::hello(RoleKind::Client, None),
+        };
         if let NodeId::Store(_) = to {
             let slowness = node.slowness;
-            if let Some(reply) = node.answer(frame) {
+            if let Some(reply) = node.answer(&peer, frame) {
                 let at = self.after_us(20 * slowness, 100);
                 self.schedule(at, Event::Answers { conn, frame: reply });
             }
             return;
         }
-        self.node_mut(to).receive(conn as u64, frame);
+        self.node_mut(to).receive(conn as u64, peer, frame);
         self.step_soon(to);
     }
 

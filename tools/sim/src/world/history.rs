@@ -74,6 +74,7 @@ pub enum Call {
     Unlink { at: Path },
     Rmdir { at: Path },
     Rename { from: Path, to: Path, no_replace: bool },
+    Exchange { from: Path, to: Path },
     Link { from: Path, to: Path },
     /// Which inode is there?
     Lookup { at: Path },

@@ -79,10 +79,14 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
 
 /// Calls with two paths beside which a directory may have moved or gone.
 fn splits(entries: &[Entry]) -> Vec<bool> {
-    let moves = |e: &Entry| matches!(e.call, Call::Rename { .. } | Call::Rmdir { .. });
+    let moves = |e: &Entry| {
+        matches!(e.call, Call::Rename { .. } | Call::Exchange { .. } | Call::Rmdir { .. })
+    };
     let movers: Vec<(usize, &Entry)> =
         entries.iter().enumerate().filter(|(_, e)| moves(e)).collect();
-    let two_paths = |e: &Entry| matches!(e.call, Call::Rename { .. } | Call::Link { .. });
+    let two_paths = |e: &Entry| {
+        matches!(e.call, Call::Rename { .. } | Call::Exchange { .. } | Call::Link { .. })
+    };
     let overlaps = |i: usize, e: &Entry| {
         movers.iter().any(|(j, m)| i != *j && m.invoked < e.returned && e.invoked < m.returned)
     };

@@ -11,7 +11,7 @@ use saker_engine::{MemoryTable, Table};
 use saker_meta::Limits;
 use saker_rpc::frame::Frame;
 use saker_rpc::node::Gate;
-use saker_rpc::{FlushDone, Input, Outbox, Outgoing, Role, Service};
+use saker_rpc::{FlushDone, Input, Outbox, Outgoing, PeerHello, Role, Service};
 use saker_runtime::sim;
 use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
@@ -117,8 +117,9 @@ impl Node {
             NodeId::Shard(no) => {
                 let (limits, map) = (&cluster.limits, &cluster.map);
                 let wall_ns = self.wall_ns(now);
-                let (table, start) = (&self.table, roles::start_shard);
-                Running::Shard(start(no, disk, table, limits, map, now, wall_ns)?)
+                let table: Arc<dyn Table> = self.table.clone();
+                let shard = roles::start_shard(no, disk, table, limits, map, now, wall_ns);
+                Running::Shard(shard?)
             }
             NodeId::Store(no) => Running::Store(open_store(no, disk, &self.table)?),
         };
@@ -160,9 +161,9 @@ impl Node {
     }
 
     /// A store's answer.
-    pub fn answer(&self, frame: Frame) -> Option<Frame> {
+    pub fn answer(&self, peer: &PeerHello, frame: Frame) -> Option<Frame> {
         match &self.running {
-            Some(Running::Store(service)) => Some(service.handle(&roles::hello(), frame)),
+            Some(Running::Store(service)) => Some(service.handle(peer, frame)),
             _ => None,
         }
     }
@@ -225,8 +226,8 @@ impl Node {
     }
 
     /// A request has arrived.
-    pub fn receive(&mut self, conn: u64, frame: Frame) {
-        let (conn, peer) = (saker_rpc::ConnId(conn), Rc::new(roles::hello()));
+    pub fn receive(&mut self, conn: u64, peer: PeerHello, frame: Frame) {
+        let (conn, peer) = (saker_rpc::ConnId(conn), Rc::new(peer));
         self.inputs.push_back(Input::Request { conn, peer, frame });
     }
 }
@@ -242,6 +243,7 @@ fn open_store(
         capacity_bytes: 1 << 30,
         cache_bytes: 1 << 20,
         space: Arc::new(space),
+        disk: 0,
         registry: Registry::new(),
     };
     let identity = Identity { cluster: UUID, store: no };

@@ -153,7 +153,8 @@ impl Client {
             25..26 => Call::Mkfifo { at: self.place() },
             26..33 => Call::Unlink { at: self.known(false) },
             33..40 => Call::Rmdir { at: self.known(true) },
-            40..54 => Call::Rename {
+            40..44 => Call::Exchange { from: self.either(), to: self.either() },
+            44..54 => Call::Rename {
                 from: self.either(),
                 to: if self.rng.chance(1, 4) { self.either() } else { self.path() },
                 no_replace: self.rng.chance(1, 4),
@@ -396,9 +397,12 @@ impl Client {
             }
             Call::Rename { from, to, no_replace } => {
                 let (from, to) = (self.at(from)?, self.at(to)?);
-                let loc = fs.rename(&who, &from, &to, u32::from(*no_replace), &[]).await?;
-                let id = loc.id;
-                Answer::Entry(Seen { id, mode: 0, nlink: 0, size: 0, mtime_ns: 0 })
+                only_id(fs.rename(&who, &from, &to, *no_replace, &[]).await?.id)
+            }
+            Call::Exchange { from, to } => {
+                let (from, to) = (self.at(from)?, self.at(to)?);
+                let [loc, _] = fs.exchange(&who, &from, &to, [&[], &[]]).await?;
+                only_id(loc.id)
             }
             Call::Link { from, to } => {
                 Answer::Entry(seen(&fs.link(&who, &self.at(from)?, &self.at(to)?).await?))
@@ -465,6 +469,10 @@ impl Client {
         let open = self.open.iter().find(|open| open.id == id && open.append == append);
         open.map(|open| open.file.clone()).ok_or_else(|| Errno::EBADF.into())
     }
+}
+
+fn only_id(id: InodeId) -> Answer {
+    Answer::Entry(Seen { id, mode: 0, nlink: 0, size: 0, mtime_ns: 0 })
 }
 
 fn seen(entry: &wire::Entry) -> Seen {

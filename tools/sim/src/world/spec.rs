@@ -325,8 +325,13 @@ impl Spec {
         if let Some(later) = self.found_elsewhere(call, stage) {
             next.push(Next::Later(self.clone(), later));
         }
-        if let (true, None, Call::Rename { from, .. } | Call::Link { from, .. }) =
-            (split, stage, call)
+        let source = match call {
+            Call::Rename { from, .. } | Call::Exchange { from, .. } | Call::Link { from, .. } => {
+                Some(from)
+            }
+            _ => None,
+        };
+        if let (true, None, Some(from)) = (split, stage, source)
             && !matches!(answer, Answer::Failed(_))
             && let Ok(place) = self.place(from)
         {
@@ -389,6 +394,7 @@ impl Spec {
             Call::Rename { from, to, no_replace } => {
                 self.rename(from, to, *no_replace, stage, answer)
             }
+            Call::Exchange { from, to } => self.exchange(from, to, stage, answer),
             Call::Link { from, to } => self.link(from, to, stage, answer),
             Call::Lookup { at } | Call::Open { at } => match self.find(at) {
                 Ok(ino) => self.act(ino, call, answer, false),
@@ -653,13 +659,7 @@ impl Spec {
         stage: Option<Stage>,
         answer: &Answer,
     ) -> bool {
-        let from = match stage {
-            Some(Stage::Source(dir, name)) => match self.id_path(dir, name) {
-                Some(path) => path,
-                None => return false,
-            },
-            _ => from.clone(),
-        };
+        let Some(from) = self.source(from, stage) else { return false };
         let errors = self.rename_errors(&from, to, no_replace);
         if let Answer::Failed(errno) = answer {
             // The way to the new parent changed again and again: nothing was done.
@@ -685,6 +685,72 @@ impl Spec {
         true
     }
 
+    fn exchange(
+        &mut self,
+        from: &Path,
+        to: &Path,
+        stage: Option<Stage>,
+        answer: &Answer,
+    ) -> bool {
+        let Some(from) = self.source(from, stage) else { return false };
+        let errors = self.exchange_errors(&from, to);
+        if let Answer::Failed(errno) = answer {
+            return errors.contains(errno) || *errno == Errno::ESTALE;
+        }
+        let (Ok(old), Ok(new)) = (self.place(&from), self.place(to)) else {
+            return unknown(answer);
+        };
+        let (Some(source), Some(target)) = (old.there, new.there) else { return unknown(answer) };
+        if !errors.is_empty() {
+            return unknown(answer);
+        }
+        if let Answer::Entry(seen) = answer
+            && !self.is(source, seen.id)
+        {
+            return false;
+        }
+        if source != target {
+            self.insert(old.dir, old.name, target);
+            self.insert(new.dir, new.name, source);
+        }
+        true
+    }
+
+    fn exchange_errors(&self, from: &Path, to: &Path) -> Vec<Errno> {
+        let mut errors = Vec::new();
+        let places = [(from, to), (to, from)].map(|(path, other)| {
+            let place = self.place(path);
+            errors.extend(place.as_ref().err().copied());
+            let there = place.as_ref().ok().and_then(|place| place.there);
+            if place.is_ok() && there.is_none() {
+                errors.push(Errno::ENOENT);
+            }
+            let below =
+                other.names.len() > path.names.len() && other.names.starts_with(&path.names);
+            if below && path.base == other.base {
+                errors.extend([Errno::EINVAL, Errno::ENOTDIR]);
+            }
+            place
+        });
+        if let [Ok(old), Ok(new)] = &places {
+            for (moved, into) in [(old, new), (new, old)] {
+                let moves_dir = |ino: &Ino| self.node(*ino).kind == Kind::Dir;
+                if moved.there.filter(moves_dir).is_some_and(|dir| self.is_within(into.dir, dir)) {
+                    errors.push(Errno::EINVAL);
+                }
+            }
+        }
+        errors
+    }
+
+    /// The source's path, or where it led to before.
+    fn source(&self, from: &Path, stage: Option<Stage>) -> Option<Path> {
+        match stage {
+            Some(Stage::Source(dir, name)) => self.id_path(dir, name),
+            _ => Some(from.clone()),
+        }
+    }
+
     /// A path by the id of its directory, if that is known and there.
     fn id_path(&self, dir: Ino, name: Name) -> Option<Path> {
         let node = self.node(dir);
@@ -692,13 +758,7 @@ impl Spec {
     }
 
     fn link(&mut self, from: &Path, to: &Path, stage: Option<Stage>, answer: &Answer) -> bool {
-        let from = match stage {
-            Some(Stage::Source(dir, name)) => match self.id_path(dir, name) {
-                Some(path) => path,
-                None => return false,
-            },
-            _ => from.clone(),
-        };
+        let Some(from) = self.source(from, stage) else { return false };
         if let Answer::Failed(errno) = answer {
             let mut errors = Vec::new();
             match self.find(&from) {

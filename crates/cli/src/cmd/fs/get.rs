@@ -11,8 +11,9 @@ use std::time::{Duration, SystemTime};
 
 use saker_client::OpenFlags;
 use saker_types::wire::At;
-use saker_types::{Attr, FileKind, Locator};
+use saker_types::{Attr, FileKind, InodeId, Locator};
 
+use super::keep::{Links, get_xattrs};
 use super::transfer::{Copy, PIECE, Pool, check_interrupt, shown};
 use crate::fail::{Context, Failure, Outcome};
 use crate::session::{self, ClusterArg, ClusterPath};
@@ -27,7 +28,7 @@ pub struct Args {
     /// Directories with all that is in them.
     #[arg(short, long)]
     recursive: bool,
-    /// Keep permissions and times.
+    /// Keep permissions, times, extended attributes and hard links.
     #[arg(short, long)]
     preserve: bool,
     /// What to copy.
@@ -56,6 +57,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
     let worker = Arc::clone(&copy);
     let pool = Pool::start(move |job: Job| worker.note(get_one(&worker, &job)))?;
     let mut dirs = Vec::new();
+    let mut links = Links::new();
     for path in &paths {
         let mut get = || -> Outcome {
             let (_, entry) = copy.session.find(path, true)?;
@@ -65,8 +67,9 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
                 (true, false) => Err(Failure::new(path, "is a directory (-r copies it)")),
                 (true, true) => {
                     make_dir(&local, &entry.attr)?;
-                    dirs.push((local.clone(), entry.attr));
-                    get_tree(&copy, &pool, path, &entry.loc, &local, &mut dirs);
+                    let loc = entry.loc.clone();
+                    dirs.push(Dir { local: local.clone(), loc: entry.loc, attr: entry.attr });
+                    get_tree(&copy, &pool, path, &loc, &local, &mut dirs, &mut links);
                     Ok(())
                 }
                 (false, _) => {
@@ -78,12 +81,22 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
         get().unwrap_or_else(|failure| copy.note(Err(failure)));
     }
     pool.finish();
+    for (first, other) in links.later() {
+        copy.note(link(first, other));
+    }
     if args.preserve {
-        for (local, attr) in dirs.iter().rev() {
-            preserve_dir(local, attr).unwrap_or_else(|failure| copy.note(Err(failure)));
+        for dir in dirs.iter().rev() {
+            preserve_dir(&copy, dir).unwrap_or_else(|failure| copy.note(Err(failure)));
         }
     }
     copy.end(args.to.display())
+}
+
+/// A directory that was made, whose times are set when nothing is made in it any more.
+struct Dir {
+    local: PathBuf,
+    loc: Locator,
+    attr: Attr,
 }
 
 fn get_tree(
@@ -92,7 +105,8 @@ fn get_tree(
     path: &ClusterPath,
     root: &Locator,
     local_root: &Path,
-    dirs: &mut Vec<(PathBuf, Attr)>,
+    dirs: &mut Vec<Dir>,
+    links: &mut Links<InodeId, PathBuf>,
 ) {
     let visit = |met: Met<'_>| match met {
         Met::Failed(path, error) => {
@@ -104,13 +118,20 @@ fn get_tree(
             let relative = relative.strip_prefix(b"/").unwrap_or(relative);
             let local = local_root.join(OsStr::from_bytes(relative));
             if !item.attr.is_dir() {
+                let has_links = copy.preserve && item.loc.home_slot.is_some();
+                if has_links && !links.meet(item.attr.id, &local) {
+                    return true;
+                }
                 pool.send(Job { loc: item.loc.clone(), attr: item.attr.clone(), local });
                 return true;
             }
             let made = make_dir(&local, &item.attr);
             let ok = made.is_ok();
             match made {
-                Ok(()) => dirs.push((local, item.attr.clone())),
+                Ok(()) => {
+                    let (loc, attr) = (item.loc.clone(), item.attr.clone());
+                    dirs.push(Dir { local, loc, attr });
+                }
                 Err(failure) => copy.note(Err(failure)),
             }
             ok
@@ -171,7 +192,11 @@ fn get_file(copy: &Copy, job: &Job) -> Outcome {
     options.write(true).create(true).truncate(true).mode(entry.attr.mode & 0o777);
     let copied = options.open(&job.local).about(name()).and_then(|mut local| {
         read_all(copy, &file, &mut local, &name)?;
-        if copy.preserve { preserve(&local, &entry.attr).about(name()) } else { Ok(()) }
+        if !copy.preserve {
+            return Ok(());
+        }
+        get_xattrs(copy, &at, &local, &name())?;
+        preserve(&local, &entry.attr).about(name())
     });
     fs.block_on(file.release());
     copied
@@ -210,8 +235,23 @@ fn preserve(local: &File, attr: &Attr) -> std::io::Result<()> {
     local.set_times(times.set_modified(system_time(attr.mtime_ns)))
 }
 
-fn preserve_dir(local: &Path, attr: &Attr) -> Outcome {
-    File::open(local).and_then(|dir| preserve(&dir, attr)).about(local.display())
+fn preserve_dir(copy: &Copy, dir: &Dir) -> Outcome {
+    let name = shown(&dir.local);
+    let local = File::open(&dir.local).about(&name)?;
+    get_xattrs(copy, &At::handle(dir.loc.clone()), &local, &name)?;
+    preserve(&local, &dir.attr).about(&name)
+}
+
+/// Makes a link here, in place of what is there.
+fn link(first: &Path, other: &Path) -> Outcome {
+    let make = || std::fs::hard_link(first, other);
+    let made = match make() {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(other).and_then(|()| make())
+        }
+        made => made,
+    };
+    made.about(other.display())
 }
 
 #[cfg(test)]

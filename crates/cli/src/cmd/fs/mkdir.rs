@@ -29,8 +29,11 @@ fn octal(text: &str) -> Result<u32, String> {
 }
 
 pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
-    let (session, paths) = session::open(cluster, &args.paths)?;
-    let mode = args.mode.unwrap_or(0o777 & !session.umask);
+    let (mut session, paths) = session::open(cluster, &args.paths)?;
+    let mode = args.mode.unwrap_or(0o777);
+    if args.mode.is_some() {
+        session.who.umask = 0;
+    }
     each(&paths, |path| match args.parents {
         true => make_all(&session, path, mode),
         false => make(&session, path, mode),

@@ -4,6 +4,7 @@ mod cat;
 mod du;
 mod find;
 mod get;
+mod keep;
 mod ln;
 mod ls;
 mod mkdir;

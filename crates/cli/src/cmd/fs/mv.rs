@@ -22,19 +22,10 @@ pub struct Args {
     to: PathBuf,
 }
 
-/// Flags of renameat2(2).
-const NOREPLACE: u32 = 1;
-const EXCHANGE: u32 = 2;
-
 pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
     let all: Vec<PathBuf> = args.from.iter().chain([&args.to]).cloned().collect();
     let (session, mut paths) = session::open(cluster, &all)?;
     let Some(to) = paths.pop() else { return Ok(0) };
-    let flags = match (args.no_clobber, args.exchange) {
-        (_, true) => EXCHANGE,
-        (true, _) => NOREPLACE,
-        _ => 0,
-    };
     if paths.len() > 1 && !session.find(&to, true)?.1.attr.is_dir() {
         return Err(Failure::usage(&to, saker_types::Errno::ENOTDIR));
     }
@@ -45,7 +36,11 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
         };
         let (from_at, _) = session.find(from, false)?;
         let (to_at, _) = session.look(&to, false)?;
-        let renamed = session.fs.rename(&session.who, &from_at, &to_at, flags, &[]);
+        let (fs, who) = (&session.fs, &session.who);
+        if args.exchange {
+            return session.run(from, fs.exchange(who, &from_at, &to_at, [&[], &[]])).map(drop);
+        }
+        let renamed = fs.rename(who, &from_at, &to_at, args.no_clobber, &[]);
         session.run(from, renamed).map(drop)
     })
 }

@@ -1,16 +1,17 @@
 //! `saker fs put`: from this machine into the cluster.
 
-use std::fs::{File, Metadata};
+use std::fs::{DirEntry, File, Metadata};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use saker_client::{OpenFlags, SetAttr, SetTime};
+use saker_client::{Caller, OpenFlags, SetAttr, SetTime};
 use saker_types::wire::At;
 use saker_types::{Errno, FileKind, Locator};
 
+use super::keep::{self, Links};
 use super::transfer::{Copy, PIECE, Pool, check_interrupt, local_name, shown};
 use crate::fail::{Context, Failure, Outcome};
 use crate::session::{self, ClusterArg, ClusterPath};
@@ -24,7 +25,7 @@ pub struct Args {
     /// Directories with all that is in them.
     #[arg(short, long)]
     recursive: bool,
-    /// Keep permissions and times.
+    /// Keep permissions, times, extended attributes and hard links.
     #[arg(short, long)]
     preserve: bool,
     /// What to copy.
@@ -36,6 +37,7 @@ pub struct Args {
 }
 
 /// A file to be copied.
+#[derive(Clone)]
 struct Job {
     local: PathBuf,
     at: At,
@@ -56,6 +58,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
         return Err(Failure::usage(&to, Errno::ENOTDIR));
     }
     let mut dirs = Vec::new();
+    let mut links = Links::new();
     for local in &args.from {
         let mut put = || -> Outcome {
             let meta = std::fs::metadata(local).about(local.display())?;
@@ -64,7 +67,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
                 (true, false) => {
                     Err(Failure::new(local.display(), "is a directory (-r copies it)"))
                 }
-                (true, true) => put_tree(&copy, &pool, local, &to, &mut dirs),
+                (true, true) => put_tree(&copy, &pool, local, &to, &mut dirs, &mut links),
                 (false, _) => {
                     let (at, _) = copy.session.look(&to, true)?;
                     pool.send(Job { local: local.clone(), at });
@@ -75,6 +78,9 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
         put().unwrap_or_else(|failure| copy.note(Err(failure)));
     }
     pool.finish();
+    for (first, other) in links.later() {
+        copy.note(keep::link(&copy, &first.at, &other.at, &shown(&other.local)));
+    }
     set_times(&copy, &dirs);
     copy.end(&to)
 }
@@ -92,6 +98,7 @@ fn put_tree(
     local: &Path,
     to: &ClusterPath,
     dirs: &mut Vec<Dir>,
+    links: &mut Links<(u64, u64), Job>,
 ) -> Outcome {
     let (at, _) = copy.session.look(to, true)?;
     let mut stack = vec![(local.to_owned(), at)];
@@ -112,7 +119,10 @@ fn put_tree(
             if kind.is_dir() {
                 stack.push((path, at));
             } else if kind.is_file() {
-                pool.send(Job { local: path, at });
+                let job = Job { local: path, at };
+                if !copy.preserve || is_first(&entry, &job, links)? {
+                    pool.send(job);
+                }
             } else if kind.is_symlink() {
                 copy.note(put_symlink(copy, &path, &at));
             } else {
@@ -126,12 +136,19 @@ fn put_tree(
     Ok(())
 }
 
+/// Is it the only name of its file, or the first that is met?
+fn is_first(entry: &DirEntry, job: &Job, links: &mut Links<(u64, u64), Job>) -> Outcome<bool> {
+    let meta = entry.metadata().about(job.local.display())?;
+    Ok(meta.nlink() == 1 || links.meet((meta.dev(), meta.ino()), job))
+}
+
 /// Makes the directory; one that is there is used.
 fn put_dir(copy: &Copy, local: &Path, at: &At) -> Outcome<Dir> {
-    let (fs, who) = (&copy.session.fs, &copy.session.who);
     let meta = std::fs::metadata(local).about(local.display())?;
     // We must be able to write into it, whatever its mode will be.
-    let mode = FileKind::Directory.bits() | (meta.mode() & 0o777 & !copy.session.umask) | 0o700;
+    let (fs, who) = (&copy.session.fs, &copy.session.who);
+    let who = &Caller { umask: who.umask & 0o077, ..who.clone() };
+    let mode = FileKind::Directory.bits() | (meta.mode() & 0o777) | 0o700;
     let made = fs.block_on(async {
         match fs.mkdir(who, at, mode).await {
             Err(error) if error.errno() == Errno::EEXIST => fs.lookup(who, at).await,
@@ -168,7 +185,7 @@ fn put_special(copy: &Copy, local: &Path, at: &At) -> Outcome {
         return Err(Failure::new(local.display(), "a socket is not copied"));
     }
     let (fs, who) = (&copy.session.fs, &copy.session.who);
-    let made = fs.mknod(who, at, meta.mode() & !copy.session.umask, meta.rdev() as u32);
+    let made = fs.mknod(who, at, meta.mode(), meta.rdev() as u32);
     fs.block_on(made).map(drop).about(local.display())
 }
 
@@ -178,7 +195,7 @@ fn put_file(copy: &Copy, job: &Job) -> Outcome {
     let mut local = File::open(&job.local).about(name())?;
     let meta = local.metadata().about(name())?;
     let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
-    let mode = FileKind::Regular.bits() | (meta.mode() & 0o777 & !copy.session.umask);
+    let mode = FileKind::Regular.bits() | (meta.mode() & 0o777);
     let (file, entry) = fs.block_on(fs.create(who, &job.at, mode, flags)).about(name())?;
     let written = write_all(copy, &mut local, &file, &meta, &name);
     fs.block_on(file.release());
@@ -186,6 +203,7 @@ fn put_file(copy: &Copy, job: &Job) -> Outcome {
     if copy.preserve {
         let change = SetAttr { mode: Some(meta.mode() & 0o7777), ..times(&meta) };
         let at = At::handle(entry.loc);
+        keep::put_xattrs(copy, &local, &at, &name())?;
         fs.block_on(fs.setattr(who, &at, &change)).map(drop).about(name())?;
     }
     Ok(())
@@ -246,8 +264,12 @@ fn set_times(copy: &Copy, dirs: &[Dir]) {
     for dir in dirs.iter().rev() {
         let change = SetAttr { mode: Some(dir.meta.mode() & 0o7777), ..times(&dir.meta) };
         let at = At::handle(dir.loc.clone());
-        let set = fs.block_on(fs.setattr(who, &at, &change));
-        if let Err(failure) = set.about(dir.local.display()) {
+        let set = || -> Outcome {
+            let local = File::open(&dir.local).about(dir.local.display())?;
+            keep::put_xattrs(copy, &local, &at, &shown(&dir.local))?;
+            fs.block_on(fs.setattr(who, &at, &change)).map(drop).about(dir.local.display())
+        };
+        if let Err(failure) = set() {
             copy.note(Err(failure));
         }
     }

@@ -24,7 +24,7 @@ pub const PIECE: usize = 1 << 20;
 pub struct Copy {
     /// The client.
     pub session: Session,
-    /// Keep permissions and times.
+    /// Keep permissions, times, extended attributes and hard links.
     pub preserve: bool,
     /// Tells the user.
     pub progress: Progress,

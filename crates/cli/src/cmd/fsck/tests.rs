@@ -98,7 +98,7 @@ impl World {
             linked.encode_to_vec(),
         );
         let orphan = Some(inode(Attr { chunked: true, ..attr(13, FILE) }));
-        let gone = Gone { moved: None, orphan };
+        let gone = Gone { orphan, ..Gone::default() };
         world.put(0, id_key(table::GONE, 13), gone.encode_to_vec());
         world
     }
@@ -179,7 +179,7 @@ fn each_damage_is_found() {
         (
             |w| {
                 let row = inode(attr(11, FILE));
-                let gone = Gone { moved: None, orphan: Some(row) };
+                let gone = Gone { orphan: Some(row), ..Gone::default() };
                 w.put(0, id_key(table::GONE, 11), gone.encode_to_vec());
             },
             &[Kind::LivingOrphan],
@@ -244,7 +244,7 @@ fn open_files_may_have_chunks_beyond_their_size() {
 fn a_moved_record_is_no_problem() {
     let mut world = World::sound();
     let moved = Some(Locator { pid: 10, name: Bytes::from_static(b"f"), id: 11, home_slot: None });
-    let gone = Gone { moved, orphan: None };
+    let gone = Gone { moved, ..Gone::default() };
     world.put(1, id_key(table::GONE, 11), gone.encode_to_vec());
     assert_eq!(world.kinds(), []);
 }

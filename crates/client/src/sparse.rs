@@ -1,0 +1,223 @@
+//! Holes: fallocate(2), lseek(2) for data and holes; and copies within the cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use prost::Message;
+use saker_runtime::time;
+use saker_types::limits::FILE_BYTES_MAX;
+use saker_types::wire::{ChunkSeekReply, ChunkSeekReq, Op};
+use saker_types::{Class, Errno, InodeId, NodeId, Result, StoreNo};
+
+use crate::core::{Backoff, Core, Fail, decode};
+use crate::file::Handle;
+use crate::route::Routes;
+use crate::{Fallocate, File, Seek};
+
+/// A store is asked where data is for this long before it counts as silent.
+const SEEK_ATTEMPT_MAX: Duration = Duration::from_secs(5);
+/// Bytes that a copy reads and writes at a time.
+const COPY_BYTES: u64 = 1 << 20;
+
+impl File {
+    /// fallocate(2). Space is not reserved: what is asked for is refused when it is not there
+    /// now, but a later write may still fail for want of it.
+    ///
+    /// # Errors
+    /// EBADF when it is not open for writing; EFBIG; ENOSPC; those of earlier writes.
+    pub async fn fallocate(&self, how: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let handle = self.handle();
+        if !handle.flags.write {
+            return Err(Errno::EBADF.into());
+        }
+        handle.core.fallocate(handle, how, offset, len).await
+    }
+
+    /// lseek(2) for data or a hole. What is behind the last data is a hole; data that is written
+    /// but zero is data.
+    ///
+    /// # Errors
+    /// ENXIO when `offset` is not before the end, or no data is behind it; EIO when stores that
+    /// must be asked do not answer.
+    pub async fn seek(&self, want: Seek, offset: u64) -> Result<u64> {
+        let handle = self.handle();
+        handle.core.seek(handle, want, offset).await
+    }
+
+    /// copy_file_range(2): copies up to `len` bytes to another file, or elsewhere in this one.
+    /// Returns how many; fewer at the end of this file, and 0 behind it.
+    ///
+    /// # Errors
+    /// EBADF when this is not open for reading, or the other not for writing or for appending;
+    /// EFBIG. After a part of the copy an error ends it without being told.
+    pub async fn copy_to(&self, from: u64, other: &File, at: u64, len: u64) -> Result<u64> {
+        if other.handle().flags.append {
+            return Err(Errno::EBADF.into());
+        }
+        let mut copied = 0;
+        while copied < len {
+            let part = match self.read(from + copied, (len - copied).min(COPY_BYTES) as usize).await
+            {
+                Ok(part) if part.is_empty() => break,
+                Ok(part) => part,
+                Err(error) if copied == 0 => return Err(error),
+                Err(_) => break,
+            };
+            match other.write(at + copied, &part).await {
+                Ok(_) => copied += part.len() as u64,
+                Err(error) if copied == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(copied)
+    }
+}
+
+impl Core {
+    async fn fallocate(
+        self: &Arc<Core>,
+        handle: &Handle,
+        how: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(Errno::EFBIG)?;
+        let inode = &handle.inode;
+        let mut writer = inode.writer.lock().await;
+        handle.take_failure()?;
+        // What others have written and closed since this file was opened is not beyond its end.
+        self.refresh(&handle.who, inode).await?;
+        let size = inode.with(|s| s.attr.size);
+        if how.reserves() && end.saturating_sub(size) > self.statfs().await?.free_bytes {
+            return Err(Errno::ENOSPC.into());
+        }
+        if how.clears() {
+            let end = if how.grows() { end } else { end.min(size) };
+            self.load_inline(&handle.who, inode).await?;
+            inode.with(|s| {
+                if s.attr.chunked {
+                    writer.put_hole(offset, end);
+                    s.pending = writer.range();
+                    s.epoch += 1;
+                    s.written_end = s.written_end.max(end);
+                    s.unreported.1 += end.saturating_sub(offset);
+                    s.writer_is = Some(handle.who.clone());
+                } else {
+                    s.clear_inline(offset, end, &handle.who);
+                }
+            });
+        }
+        if how.grows() {
+            inode.with(|s| {
+                s.attr.size = s.attr.size.max(end);
+                // The owner keeps the larger size: somebody else may have grown the file.
+                s.written_end = s.written_end.max(end);
+                s.writer_is = Some(handle.who.clone());
+            });
+        }
+        self.write_back(inode, &mut writer, Op::Close).await;
+        handle.take_failure()
+    }
+
+    async fn seek(self: &Arc<Core>, handle: &Handle, want: Seek, offset: u64) -> Result<u64> {
+        let inode = &handle.inode;
+        {
+            let mut writer = inode.writer.lock().await;
+            self.pump(inode, &mut writer, true).await;
+            handle.take_failure()?;
+        }
+        self.refresh(&handle.who, inode).await?;
+        self.load_inline(&handle.who, inode).await?;
+        let (size, inline) = inode.with(|s| {
+            let inline = s.inline.as_ref().map_or(0, Bytes::len) as u64;
+            (s.attr.size, (!s.attr.chunked).then_some(inline))
+        });
+        if offset >= size {
+            return Err(Errno::ENXIO.into());
+        }
+        let (start, end) = match inline {
+            Some(end) if offset < end => (offset, end),
+            Some(_) => (size, size),
+            None => self.next_data(inode.id, offset, want).await?.unwrap_or((size, size)),
+        };
+        match want {
+            Seek::Data if start < size => Ok(start),
+            Seek::Data => Err(Errno::ENXIO.into()),
+            Seek::Hole if start > offset => Ok(offset),
+            Seek::Hole => Ok(end.min(size)),
+        }
+    }
+
+    /// The first run of data at or behind `offset`, as far as its end is wanted.
+    async fn next_data(&self, id: InodeId, offset: u64, want: Seek) -> Result<Option<(u64, u64)>> {
+        let Some((start, mut end)) = self.first_run(id, offset).await? else { return Ok(None) };
+        if want == Seek::Hole && start == offset {
+            while let Some((next, next_end)) = self.first_run(id, end).await?
+                && next == end
+            {
+                end = next_end;
+            }
+        }
+        Ok(Some((start, end)))
+    }
+
+    /// The first run of data at or behind `offset` that a store has. As many stores may be
+    /// silent as each chunk has spare copies.
+    async fn first_run(&self, id: InodeId, offset: u64) -> Result<Option<(u64, u64)>> {
+        let body = Bytes::from(ChunkSeekReq { id, offset }.encode_to_vec());
+        let mut backoff = Backoff::until(self.deadline());
+        loop {
+            let routes = self.routes();
+            let stores = 0..routes.map.stores.len() as StoreNo;
+            let copies = routes.map.replicas.max(1) as usize;
+            let now = time::now();
+            let (silent, asked): (Vec<_>, Vec<_>) =
+                stores.clone().partition(|store| self.suspects.has(*store, now));
+            let asked = if silent.len() < copies { asked } else { stores.collect() };
+            let (runs, failures) = self.runs_of(&routes, asked, &body).await?;
+            let missing = routes.map.stores.len() - runs.len();
+            if missing < copies {
+                let runs = runs.into_iter().filter(|run| run.end > run.start);
+                return Ok(runs.map(|run| (run.start, run.end)).min());
+            }
+            let Some((to, fail)) = failures.into_iter().next() else { continue };
+            if let Fail::Answer(error) = &fail
+                && error.is(Class::Final)
+            {
+                return Err(error.clone());
+            }
+            self.pause(&mut backoff, to, Op::ChunkSeek, &routes, &fail).await?;
+        }
+    }
+
+    /// What these stores answer, and why the others do not.
+    async fn runs_of(
+        &self,
+        routes: &Routes,
+        stores: Vec<StoreNo>,
+        body: &Bytes,
+    ) -> Result<(Vec<ChunkSeekReply>, Vec<(NodeId, Fail)>)> {
+        let (trace, until) = (self.trace(), time::now() + SEEK_ATTEMPT_MAX);
+        let ask = |store: &StoreNo| {
+            let (to, body) = (NodeId::Store(*store), body.clone());
+            self.send(routes, to, Op::ChunkSeek, trace, body, Bytes::new(), until)
+        };
+        let answers = join_all(stores.iter().map(ask)).await;
+        let (mut runs, mut failures) = (Vec::new(), Vec::new());
+        for (store, answer) in stores.into_iter().zip(answers) {
+            match answer {
+                Ok(reply) => runs.push(decode::<ChunkSeekReply>(Op::ChunkSeek, reply.body)?),
+                Err(fail) => {
+                    if let Fail::Call(_) = &fail {
+                        self.suspects.add(store, time::now());
+                    }
+                    failures.push((NodeId::Store(store), fail));
+                }
+            }
+        }
+        Ok((runs, failures))
+    }
+}

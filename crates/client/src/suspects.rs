@@ -1,0 +1,51 @@
+//! Stores that did not answer of late: where another has a copy, that one is asked first, so that
+//! a dead store costs one wait in a while and not one for each read.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use saker_runtime::time::Time;
+use saker_types::StoreNo;
+
+/// A store counts as silent for this long.
+const FOR: Duration = Duration::from_secs(5);
+
+/// Stores that were silent, and until when they count as that.
+#[derive(Default)]
+pub(crate) struct Suspects(Mutex<BTreeMap<StoreNo, Time>>);
+
+impl Suspects {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<StoreNo, Time>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It did not answer.
+    pub(crate) fn add(&self, store: StoreNo, now: Time) {
+        self.lock().insert(store, now + FOR);
+    }
+
+    /// Does it count as silent?
+    pub(crate) fn has(&self, store: StoreNo, now: Time) -> bool {
+        let mut suspects = self.lock();
+        if suspects.is_empty() {
+            return false;
+        }
+        suspects.retain(|_, until| *until > now);
+        suspects.contains_key(&store)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_forgotten_after_a_while() {
+        let suspects = Suspects::default();
+        let start = Time::default();
+        suspects.add(3, start);
+        assert!(suspects.has(3, start + FOR / 2) && !suspects.has(2, start));
+        assert!(!suspects.has(3, start + FOR));
+    }
+}

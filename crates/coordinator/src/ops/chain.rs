@@ -1,0 +1,77 @@
+//! The directories above a name. Renames of directories go one at a time in the cluster, so that a
+//! chain cannot change once it was found right, and no cycle can be made by two of them.
+
+use futures_util::future::join_all;
+use saker_types::inode::{Inode, Locator};
+use saker_types::wire::{At, Dentry, FetchReq, Op, RenameReq};
+use saker_types::{Access, Errno, Error, InodeId, NodeId, ROOT};
+
+use crate::state::Handle;
+
+/// How long the owner of a directory above the target may take to confirm it.
+const FETCH_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Waits for the turn to rename directories; [`crate::state::State::rename_done`] ends it.
+pub(super) async fn turn(h: &Handle) {
+    let turn = h.state().rename_turn();
+    if let Some(turn) = turn {
+        // Canceled only when the coordinator stops.
+        let _ = turn.await;
+    }
+}
+
+/// The directories from the root to the parent of `at` are still what the client saw; gives the
+/// parent.
+pub(super) async fn check(h: &Handle, chain: &[Locator], at: &At) -> Result<InodeId, Error> {
+    let mut above: InodeId = ROOT;
+    for loc in chain {
+        if loc.pid != above || loc.home_slot.is_some() {
+            return Err(stale());
+        }
+        above = loc.id;
+    }
+    if at.path.len() == 1 && at.anchor.id != above {
+        return Err(stale());
+    }
+    let calls = chain.iter().map(|loc| {
+        let owner = NodeId::Shard(h.state().map.shard_of_name(&loc.name));
+        let (pid, name) = (loc.pid, loc.name.clone());
+        async move {
+            // Never waits for a prepared row: the turn is held (rule 11).
+            let request = FetchReq { pid, name, nowait: true, anchor_id: 0 };
+            h.hub.ask::<Dentry>(owner, Op::Fetch, 0, &request, FETCH_TIMEOUT).await
+        }
+    });
+    for (loc, dentry) in chain.iter().zip(join_all(calls).await) {
+        if dentry?.id != loc.id {
+            return Err(stale());
+        }
+    }
+    Ok(above)
+}
+
+/// May what was found in directory `old` go to the end of `chain`? A directory not into itself,
+/// and into another directory only with write permission on it: its `..` changes (rename(2)).
+pub(super) fn check_move(
+    msg: &RenameReq,
+    row: &Inode,
+    old: InodeId,
+    chain: &[Locator],
+) -> Result<(), Error> {
+    let a = &row.attr;
+    if !a.is_dir() {
+        return Ok(());
+    }
+    if chain.iter().any(|loc| loc.id == a.id) {
+        return Err(Errno::EINVAL.into());
+    }
+    if chain.last().map_or(ROOT, |loc| loc.id) != old {
+        row.check(&msg.ctx.cred, Access::W)?;
+    }
+    Ok(())
+}
+
+/// The client walked a path that somebody changed meanwhile: it must walk again.
+pub(super) fn stale() -> Error {
+    Error::new(Errno::ESTALE).with_text("the path to the new parent has changed")
+}

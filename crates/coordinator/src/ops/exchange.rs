@@ -1,0 +1,69 @@
+//! renameat2(2) with RENAME_EXCHANGE where a directory is involved. Each row goes where the other
+//! was; the first name is prepared without a row, and again when the other is known.
+
+use bytes::Bytes;
+use prost::Message;
+use saker_rpc::txn::{self, Transaction};
+use saker_runtime::failpoint;
+use saker_types::inode::{Inode, Locator};
+use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
+use saker_types::{Errno, Error};
+
+use super::rename::{moved, second};
+use super::{chain, invalidate};
+use crate::state::Handle;
+
+/// Exchanges two names of any kinds. The caller has the turn.
+pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> {
+    let from_parent = chain::check(h, &msg.from_chain, &msg.from).await?;
+    let to_parent = chain::check(h, &msg.to_chain, &msg.to).await?;
+    let id = txn::begin(&mut *h.state())?;
+    let mut txn = Transaction::new(h.state.clone(), id, None);
+    let now_ns = h.hub.wall_ns();
+
+    let first = txn.prepare(half(msg, msg.from.clone(), None, None)).await?;
+    failpoint!("dir_exchange.first");
+    let here = first.row.clone().unwrap_or_default();
+    if first.loc.pid != from_parent {
+        return Err(txn.refuse(chain::stale()));
+    }
+    // Before the other name is resolved: its path may lead through what is locked now.
+    if msg.to_chain.iter().any(|loc| loc.id == here.attr.id) {
+        return Err(txn.refuse(Errno::EINVAL.into()));
+    }
+    txn.prepare_home(&msg.ctx, &here, 0, first.only_owner).await?;
+
+    let row = Some(moved(here.clone(), now_ns));
+    let request = half(msg, msg.to.clone(), row, Some(first.loc.clone()));
+    let other = txn.prepare(request).await.map_err(second)?;
+    failpoint!("dir_exchange.second");
+    let there = other.row.clone().unwrap_or_default();
+    let reply = RenameReply {
+        loc: here.handle_at(other.loc.clone()),
+        other: Some(there.handle_at(first.loc.clone())),
+    };
+    if other.same {
+        txn.abort();
+        return Ok(reply.encode_to_vec().into());
+    }
+    if other.loc.pid != to_parent {
+        return Err(txn.refuse(chain::stale()));
+    }
+    chain::check_move(msg, &there, to_parent, &msg.from_chain).map_err(|e| txn.refuse(e))?;
+    chain::check_move(msg, &here, from_parent, &msg.to_chain).map_err(|e| txn.refuse(e))?;
+    txn.prepare_home(&msg.ctx, &there, 0, other.only_owner).await.map_err(second)?;
+
+    let row = Some(moved(there, now_ns));
+    let at = At::handle(first.loc.clone());
+    txn.prepare(half(msg, at, row, Some(other.loc.clone()))).await?;
+    let invalidated = invalidate(h, &[&first.loc, &other.loc], 0).await;
+    invalidated.map_err(|e| txn.refuse(e))?;
+    failpoint!("dir_exchange.invalidated");
+    txn.commit(|_| Ok(reply.encode_to_vec().into()))
+}
+
+/// What one of the two entries is asked for.
+fn half(msg: &RenameReq, at: At, row: Option<Inode>, moves_to: Option<Locator>) -> PrepareReq {
+    let intent = Intent::Swap.into();
+    PrepareReq { ctx: msg.ctx.clone(), at, intent, row, moves_to, ..PrepareReq::default() }
+}

@@ -1,0 +1,225 @@
+//! Work on stores that a crash must not forget: the cut of a truncation, and a spill, which moves
+//! a small file's data from its row to chunk 0.
+//!
+//! The job is written with the row, and the inode is held until the stores have done it. Both end
+//! with a cut under a new truncate generation: so whatever was sent to stores before, by this
+//! process or one that died, changes nothing when it is executed late.
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use saker_runtime::failpoint;
+use saker_types::change::StoreJob;
+use saker_types::wire::{ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Op};
+use saker_types::{Attr, Errno, Error, Inode, InodeId, Locator, NodeId};
+
+use crate::request::{Rq, Stop};
+use crate::rows::{Located, Spot};
+use crate::shard::{Handle, Shard, encoded};
+
+impl Shard {
+    /// Writes the row and the job, holds the inode, and goes on when the stores have cut.
+    pub(crate) fn start_cut(
+        &mut self,
+        rq: &Rq,
+        spot: Spot,
+        inode: Inode,
+        mut job: StoreJob,
+        mut entry: Entry,
+    ) -> Stop {
+        let id = inode.attr.id;
+        (job.session, job.seq) = rq.mutation().map_or((0, 0), |ctx| (ctx.session, ctx.seq));
+        job.loc = Some(entry.loc.clone());
+        self.store(&spot, inode);
+        self.put_job(id, &job);
+        self.hold(id);
+        failpoint!("truncate.job_written");
+        self.task(move |h| async move {
+            cut_chunks(&h, id, &job).await;
+            failpoint!("truncate.cut");
+            let mut s = h.shard();
+            s.end_cut(&spot, id, &job)?;
+            entry.attr = s.reload(&spot)?.attr.clone();
+            Ok(encoded(&entry))
+        })
+    }
+
+    /// The stores have cut: the job goes, and a file without data may live in its row again.
+    fn end_cut(&mut self, spot: &Spot, id: InodeId, job: &StoreJob) -> Result<(), Error> {
+        self.delete_job(id);
+        self.release(id);
+        let inode = self.reload(spot)?;
+        if job.cut == 0 && inode.attr.id == id {
+            let mut inode = (*inode).clone();
+            inode.attr.chunked = false;
+            inode.attr.data_version += 1;
+            self.store(spot, inode);
+        }
+        Ok(())
+    }
+
+    /// Moves a small file's data to chunk 0, then goes on with `finish` in the same step.
+    pub(crate) fn start_spill<F>(&mut self, found: Located, loc: Locator, finish: F) -> Stop
+    where
+        F: FnOnce(&mut Shard, Inode) -> (Inode, Bytes) + 'static,
+    {
+        let Located { spot, inode, .. } = found;
+        let id = inode.attr.id;
+        let job = StoreJob {
+            truncate_gen: inode.attr.truncate_gen + 1,
+            cut: inode.inline.len() as u64,
+            loc: Some(loc),
+            spill: true,
+            ..StoreJob::default()
+        };
+        self.put_job(id, &job);
+        self.hold(id);
+        failpoint!("spill.job_written");
+        self.task(move |h| async move {
+            let written = spill_chunks(&h, &inode.attr, inode.inline.clone(), &job).await;
+            failpoint!("spill.chunks_written");
+            let mut s = h.shard();
+            let inode = s.end_spill(&spot, id, &job, written)?;
+            let (inode, reply) = finish(&mut s, inode);
+            s.store(&spot, inode);
+            Ok(reply)
+        })
+    }
+
+    /// The stores have the data, or one of them refuses it: then it stays in the row, and what
+    /// others have is cut.
+    fn end_spill(
+        &mut self,
+        spot: &Spot,
+        id: InodeId,
+        job: &StoreJob,
+        written: Result<(), Error>,
+    ) -> Result<Inode, Error> {
+        self.delete_job(id);
+        self.release(id);
+        let mut inode = (*self.reload(spot)?).clone();
+        if inode.attr.id != id {
+            return Err(Errno::ESTALE.into());
+        }
+        inode.attr.truncate_gen = job.truncate_gen;
+        if let Err(error) = written {
+            self.store(spot, inode);
+            return Err(error);
+        }
+        inode.attr.chunked = true;
+        inode.attr.data_version += 1;
+        inode.inline = Bytes::new();
+        Ok(inode)
+    }
+
+    /// After a restart: work that was under way is done again, and the inode is held.
+    pub(crate) fn resume_job(&mut self, id: InodeId, job: StoreJob) {
+        self.hold(id);
+        // Copies of a truncation wait for its end: run anew it would cut what others wrote since
+        // the first time. What a spill was part of has not begun.
+        self.sessions.resume(job.session, job.seq);
+        let h = self.handle();
+        self.hub.spawn(async move {
+            if job.spill {
+                failpoint!("spill.resumed");
+                resume_spill(&h, id, &job).await;
+                return;
+            }
+            failpoint!("truncate.resumed");
+            cut_chunks(&h, id, &job).await;
+            failpoint!("truncate.cut_again");
+            let mut s = h.shard();
+            let result = s.end_resumed(id, &job);
+            s.finish_mutation(job.session, job.seq, result);
+        });
+    }
+
+    fn end_resumed(&mut self, id: InodeId, job: &StoreJob) -> Result<Bytes, Error> {
+        let loc = job.loc.clone().unwrap_or_default();
+        let spot = self.spot_of(id, &loc);
+        self.end_cut(&spot, id, job)?;
+        let attr = self.reload(&spot)?.attr.clone();
+        Ok(encoded(&Entry { attr, loc, ..Entry::default() }))
+    }
+
+    /// Where the attributes of an inode are that was last seen at a locator. A row that cannot be
+    /// read must not hold the inode for ever: then nothing is found where this says.
+    fn spot_of(&mut self, id: InodeId, loc: &Locator) -> Spot {
+        if let Some(slot) = loc.home_slot {
+            let is_here = matches!(self.attr_row(id), Ok(Some(_)));
+            return if is_here { Spot::Attr(id, slot) } else { Spot::Orphan(id) };
+        }
+        let key = self.map.key(loc.pid, &loc.name);
+        let is_here = matches!(self.entry(&key), Ok(Some(row)) if row.attr.id == id);
+        if is_here { Spot::Entry(key) } else { Spot::Orphan(id) }
+    }
+}
+
+async fn resume_spill(h: &Handle, id: InodeId, job: &StoreJob) {
+    let found = {
+        let mut s = h.shard();
+        let spot = s.spot_of(id, job.loc.as_ref().unwrap_or(&Locator::default()));
+        s.reload(&spot).map(|inode| (spot, inode))
+    };
+    let ended = match found {
+        Ok((spot, inode)) => {
+            let written = spill_chunks(h, &inode.attr, inode.inline.clone(), job).await;
+            let mut s = h.shard();
+            s.end_spill(&spot, id, job, written).map(|inode| s.store(&spot, inode))
+        }
+        Err(error) => {
+            let mut s = h.shard();
+            s.delete_job(id);
+            s.release(id);
+            Err(error)
+        }
+    };
+    if let Err(error) = ended {
+        tracing::warn!("the spill of inode {id:#x} that a restart interrupted: {error}");
+    }
+}
+
+/// Writes the row's data to chunk 0, flushed, on all its stores; then all stores cut what is
+/// behind it, and refuse late copies of the write. If one refuses the data, all of it is cut.
+async fn spill_chunks(h: &Handle, attr: &Attr, data: Bytes, job: &StoreJob) -> Result<(), Error> {
+    let written = if data.is_empty() { Ok(()) } else { write_first_chunk(h, attr, data).await };
+    let cut = if written.is_ok() { job.cut } else { 0 };
+    cut_chunks(h, attr.id, &StoreJob { cut, ..job.clone() }).await;
+    written
+}
+
+async fn write_first_chunk(h: &Handle, attr: &Attr, data: Bytes) -> Result<(), Error> {
+    let stores = h.shard().map.stores_of_chunk(attr.id, 0);
+    let request = ChunkWriteReq {
+        id: attr.id,
+        truncate_gen: attr.truncate_gen,
+        replicas: stores.iter().map(|n| u32::from(*n)).collect(),
+        sync: true,
+        crc: saker_engine::crc32c(&data),
+        ..Default::default()
+    };
+    let calls = stores.into_iter().map(|n| {
+        let to = NodeId::Store(n);
+        h.hub.ask_until::<Empty>(to, Op::ChunkWrite, 0, &request, data.clone())
+    });
+    join_all(calls).await.into_iter().try_for_each(|result| match result {
+        // It has cut already, which is asked of it when all have written.
+        Err(error) if error.errno() == Errno::ESTALE => Ok(()),
+        other => other.map(|_| ()),
+    })
+}
+
+/// Tells every store, until all have done it.
+async fn cut_chunks(h: &Handle, id: InodeId, job: &StoreJob) {
+    let StoreJob { truncate_gen, cut, .. } = *job;
+    let request = ChunkTruncateReq { id, truncate_gen, cut };
+    let stores = h.shard().map.stores.len() as u16;
+    let calls = (0..stores).map(|n| {
+        let to = NodeId::Store(n);
+        h.hub.ask_until::<Empty>(to, Op::ChunkTruncate, 0, &request, Bytes::new())
+    });
+    for result in join_all(calls).await {
+        if let Err(e) = result {
+            tracing::error!("cut of inode {id:#x} at {cut} refused: {e}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! O_TMPFILE: a file without a name is an orphan from its start, which lives by the leases of those
+//! who have it open, until a link gives it a name.
+
+use bytes::Bytes;
+use saker_types::change::Gone;
+use saker_types::wire::{CreateReq, Entry};
+use saker_types::{Errno, FileKind, Inode, InodeId, Locator};
+
+use super::create::may_change;
+use super::{done, needs_name};
+use crate::request::{Rq, Step};
+use crate::shard::Shard;
+
+impl Shard {
+    /// Makes one, which belongs to the shard that owns the last name of the path.
+    pub(crate) fn tmpfile(&mut self, rq: &Rq, msg: &CreateReq) -> Step<Bytes> {
+        let name = needs_name(&msg.at)?;
+        if FileKind::of_mode(msg.mode) != Some(FileKind::Regular) {
+            return Err(Errno::EINVAL.into());
+        }
+        let parent = self.parent(rq, &msg.ctx.cred, &msg.at)?;
+        may_change(&parent, &msg.ctx.cred)?;
+        let mut inode = self.new_inode(msg, FileKind::Regular, &parent)?;
+        inode.attr.nlink = 0;
+        let (attr, id) = (inode.attr.clone(), inode.attr.id);
+        let gone = Gone { orphan: Some(inode), linkable: !msg.exclusive, ..Gone::default() };
+        self.put_gone(id, &gone);
+        let loc = Locator { pid: parent.dir.id, name: name.clone(), id, home_slot: None };
+        done(&Entry { attr, loc, created: true, ..Entry::default() })
+    }
+
+    /// The file without a name by this id, if it may get one.
+    pub(super) fn linkable(&mut self, id: InodeId) -> Step<Option<Inode>> {
+        self.not_busy(id)?;
+        Ok(self.gone(id)?.filter(|gone| gone.linkable).and_then(|gone| gone.orphan))
+    }
+}

@@ -1,0 +1,8 @@
+//! What threads share goes by these names: `tools/specs` compiles the files that use them once
+//! more, with types whose interleavings a checker chooses.
+
+pub(crate) use std::sync::atomic::{AtomicU8, Ordering};
+pub(crate) use std::sync::{Mutex, MutexGuard};
+pub(crate) use std::thread::{Thread, current, park};
+
+pub(crate) use mio::Waker as PollWaker;

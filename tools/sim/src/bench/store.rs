@@ -1,0 +1,57 @@
+//! The bench's store: the real one, on a disk in memory that nothing happens to.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message as _;
+use saker_engine::MemoryTable;
+use saker_rpc::frame::Frame;
+use saker_runtime::fs::MemDir;
+use saker_runtime::telemetry::Registry;
+use saker_store::{Identity, Options, Space, Store, StoreService};
+use saker_types::wire::{ChunkReadReq, Op};
+use saker_types::{InodeId, limits};
+
+use super::Bench;
+use crate::roles::UUID;
+
+const DISK_BYTES: u64 = 1 << 40;
+
+/// Opens an empty store.
+pub(super) fn open() -> StoreService {
+    let options = Options {
+        segment_bytes: 1 << 20,
+        capacity_bytes: DISK_BYTES,
+        cache_bytes: 1 << 20,
+        space: Arc::new(|| Ok(Space { capacity_bytes: DISK_BYTES, free_bytes: DISK_BYTES / 2 })),
+        disk: 0,
+        registry: Registry::new(),
+    };
+    let (dir, table) = (Arc::new(MemDir::new()), Arc::new(MemoryTable::new()));
+    let identity = Identity { cluster: UUID, store: 0 };
+    StoreService::new(Store::open(dir, table, identity, options).expect("a disk in memory"))
+}
+
+/// The store's answer to a request.
+pub(super) fn answer(store: &StoreService, frame: &Frame) -> Frame {
+    match store.answer(frame.op, &frame.body, &frame.payload) {
+        Ok((body, payload)) => frame.clone().reply(0, body, payload),
+        Err(error) => {
+            let body = error.encode_to_vec().into();
+            frame.clone().reply(error.errno().0, body, Bytes::new())
+        }
+    }
+}
+
+impl Bench {
+    /// What the store holds of the first chunk of an inode, up to the last byte written.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    pub fn first_chunk(&self, id: InodeId) -> Bytes {
+        let request = ChunkReadReq { id, index: 0, offset: 0, len: limits::CHUNK_BYTES };
+        let body = request.encode_to_vec();
+        let answer = self.store.answer(Op::ChunkRead as u16, &body, &Bytes::new());
+        answer.expect("a disk in memory").1
+    }
+}

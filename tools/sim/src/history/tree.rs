@@ -1,0 +1,279 @@
+//! A small file system: what a history's specification remembers.
+
+use std::collections::BTreeMap;
+
+use saker_types::Errno;
+
+use super::Content;
+
+/// Number of an inode: that of the record that made it, so that equal trees are equal however
+/// they came about.
+pub type Ino = usize;
+/// The directory that all paths start from.
+const TOP: Ino = usize::MAX;
+
+/// What an inode is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// A directory.
+    Dir,
+    /// A symbolic link to a name made of this tag, where nothing is.
+    Symlink(u64),
+    /// A file; what it holds is not known after a write with an unknown outcome.
+    File(Option<Content>),
+}
+
+/// Type of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Dir,
+    Symlink,
+    File,
+}
+
+impl Body {
+    /// Its type.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Body::Dir => Kind::Dir,
+            Body::Symlink(_) => Kind::Symlink,
+            Body::File(_) => Kind::File,
+        }
+    }
+}
+
+/// An inode.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Inode {
+    /// What it is.
+    pub body: Body,
+    /// Permission bits; of a symbolic link none.
+    pub mode: u32,
+    /// The extended attribute `user.tag`.
+    pub xattr: Option<u64>,
+    /// mtime, if it was set and nothing has changed it since.
+    pub mtime_ns: Option<i64>,
+}
+
+/// What stat(2) shows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub struct Stat {
+    pub kind: Kind,
+    pub mode: u32,
+    pub nlink: u64,
+    pub size: u64,
+    pub mtime_ns: i64,
+}
+
+/// All that can be seen of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its inode's number.
+    pub ino: u64,
+    /// Its attributes.
+    pub stat: Stat,
+    /// The extended attribute `user.tag`.
+    pub xattr: Option<u64>,
+    /// Of a file what it holds, of a symbolic link its target; of a directory nothing.
+    pub body: Body,
+}
+
+/// The file system.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tree {
+    inodes: BTreeMap<Ino, Inode>,
+    names: BTreeMap<(Ino, String), Ino>,
+    /// Files that are open for writing, by the record that opened them.
+    open: BTreeMap<usize, Ino>,
+}
+
+impl Default for Tree {
+    fn default() -> Tree {
+        let inodes = BTreeMap::from([(TOP, Inode::new(Body::Dir, 0o755))]);
+        Tree { inodes, names: BTreeMap::new(), open: BTreeMap::new() }
+    }
+}
+
+impl Inode {
+    /// A new one.
+    pub fn new(body: Body, mode: u32) -> Inode {
+        Inode { body, mode, xattr: None, mtime_ns: None }
+    }
+}
+
+/// A name in a directory.
+pub type Place = (Ino, String);
+
+impl Tree {
+    /// The directory of a path's last component, and that component.
+    pub fn place(&self, path: &str) -> Result<Place, Errno> {
+        let (dirs, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut dir = TOP;
+        for part in dirs.split('/').filter(|part| !part.is_empty()) {
+            let ino = self.names.get(&(dir, part.to_owned())).ok_or(Errno::ENOENT)?;
+            dir = match self.inodes[ino].body {
+                Body::Dir => *ino,
+                Body::File(_) => return Err(Errno::ENOTDIR),
+                // It leads nowhere.
+                Body::Symlink(_) => return Err(Errno::ENOENT),
+            };
+        }
+        Ok((dir, name.to_owned()))
+    }
+
+    /// What is at a path; a symbolic link is not followed.
+    pub fn at(&self, path: &str) -> Result<Ino, Errno> {
+        let place = self.place(path)?;
+        self.child(&place).ok_or(Errno::ENOENT)
+    }
+
+    /// What is at a place.
+    pub fn child(&self, place: &Place) -> Option<Ino> {
+        self.names.get(place).copied()
+    }
+
+    /// An inode that is there.
+    pub fn inode(&self, ino: Ino) -> &Inode {
+        &self.inodes[&ino]
+    }
+
+    /// The same, to change.
+    pub fn inode_mut(&mut self, ino: Ino) -> &mut Inode {
+        self.inodes.get_mut(&ino).expect("numbers of inodes come from names and handles")
+    }
+
+    /// Puts a new inode at a place where nothing is.
+    pub fn make(&mut self, place: Place, ino: Ino, inode: Inode) {
+        self.inodes.insert(ino, inode);
+        self.names.insert(place, ino);
+    }
+
+    /// Adds a name to what is there.
+    pub fn link(&mut self, place: Place, ino: Ino) {
+        self.names.insert(place, ino);
+    }
+
+    /// Takes a name away; its inode goes with the last name and handle.
+    pub fn unlink(&mut self, place: &Place) {
+        if let Some(ino) = self.names.remove(place) {
+            self.collect(ino);
+        }
+    }
+
+    /// Moves a name; what was at the target goes.
+    pub fn rename(&mut self, from: &Place, to: Place) {
+        if let Some(ino) = self.names.remove(from)
+            && let Some(replaced) = self.names.insert(to, ino)
+        {
+            self.collect(replaced);
+        }
+    }
+
+    /// Opens a file for writing.
+    pub fn open(&mut self, handle: usize, ino: Ino) {
+        self.open.insert(handle, ino);
+    }
+
+    /// The file of a handle.
+    pub fn opened(&self, handle: usize) -> Option<Ino> {
+        self.open.get(&handle).copied()
+    }
+
+    /// Ends a handle.
+    pub fn close(&mut self, handle: usize) {
+        if let Some(ino) = self.open.remove(&handle) {
+            self.collect(ino);
+        }
+    }
+
+    fn collect(&mut self, ino: Ino) {
+        if self.names_of(ino) == 0 && !self.open.values().any(|open| *open == ino) {
+            self.inodes.remove(&ino);
+        }
+    }
+
+    fn names_of(&self, ino: Ino) -> u64 {
+        self.names.values().filter(|named| **named == ino).count() as u64
+    }
+
+    /// Entries of a directory, in the order of their names.
+    pub fn entries(&self, dir: Ino) -> impl Iterator<Item = (&str, Ino)> {
+        let all = self.names.range((dir, String::new())..);
+        all.take_while(move |((d, _), _)| *d == dir).map(|((_, name), ino)| (name.as_str(), *ino))
+    }
+
+    /// The directory at a path; "" is the top.
+    pub fn dir(&self, path: &str) -> Result<Ino, Errno> {
+        if path.is_empty() {
+            return Ok(TOP);
+        }
+        let ino = self.at(path)?;
+        if self.inode(ino).body == Body::Dir { Ok(ino) } else { Err(Errno::ENOTDIR) }
+    }
+
+    /// Is `dir` the directory `above` or below it?
+    pub fn is_below(&self, mut dir: Ino, above: Ino) -> bool {
+        while dir != above {
+            let Some(((parent, _), _)) = self.names.iter().find(|(_, ino)| **ino == dir) else {
+                return false;
+            };
+            dir = *parent;
+        }
+        true
+    }
+
+    /// Could stat(2) show this of the inode?
+    pub fn shows(&self, ino: Ino, stat: &Stat) -> bool {
+        let inode = self.inode(ino);
+        let (nlink, size) = match &inode.body {
+            Body::Dir => {
+                let dirs = self.entries(ino).filter(|(_, e)| self.inode(*e).body == Body::Dir);
+                (2 + dirs.count() as u64, None)
+            }
+            Body::Symlink(_) => (self.names_of(ino), None),
+            Body::File(content) => (self.names_of(ino), content.as_ref().map(Content::len)),
+        };
+        stat.kind == inode.body.kind()
+            && (stat.kind == Kind::Symlink || stat.mode == inode.mode)
+            && stat.nlink == nlink
+            && size.is_none_or(|size| stat.size == size)
+            && inode.mtime_ns.is_none_or(|ns| stat.mtime_ns == ns)
+    }
+
+    /// Is this all there is, and as it should be?
+    pub fn is(&self, seen: &BTreeMap<String, Seen>) -> bool {
+        if seen.len() != self.names.len() {
+            return false;
+        }
+        let mut numbers = BTreeMap::new();
+        seen.iter().all(|(path, seen)| {
+            let Ok(ino) = self.at(path) else { return false };
+            let inode = self.inode(ino);
+            let same_body = match (&inode.body, &seen.body) {
+                (Body::File(None), Body::File(_)) => true,
+                (ours, theirs) => ours == theirs,
+            };
+            let same_ino = *numbers.entry(ino).or_insert(seen.ino) == seen.ino;
+            same_body && same_ino && inode.xattr == seen.xattr && self.shows(ino, &seen.stat)
+        })
+    }
+
+    /// All paths.
+    pub fn paths(&self) -> Vec<(String, Kind)> {
+        let mut out = Vec::new();
+        let mut dirs = vec![(String::new(), TOP)];
+        while let Some((path, dir)) = dirs.pop() {
+            for (name, ino) in self.entries(dir) {
+                let path = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+                let kind = self.inode(ino).body.kind();
+                if kind == Kind::Dir {
+                    dirs.push((path.clone(), ino));
+                }
+                out.push((path, kind));
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,143 @@
+//! File data between its row and the stores, with crashes, played by hand on the bench.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_sim::bench::{Answer, Bench, Message, at};
+use saker_types::wire::*;
+use saker_types::{Class, NodeId};
+
+const SHARD: NodeId = NodeId::Shard(0);
+const OLD: &[u8] = b"old bytes that nobody may see again";
+
+/// Replaces a small file's content, as a close does.
+fn save(b: &mut Bench, entry: &Entry, data: &'static [u8]) -> CloseReply {
+    let attr = b.stat(&at("f")).unwrap().attr;
+    let request = CloseReq {
+        ctx: b.ctx(),
+        at: At::handle(entry.loc.clone()),
+        size: data.len() as u64,
+        truncate_gen: attr.truncate_gen,
+        inline: Some(Bytes::from_static(data)),
+        base_version: attr.data_version,
+        ..CloseReq::default()
+    };
+    let reply: CloseReply = b.run(Op::Close, SHARD, &request).unwrap();
+    assert!(!reply.conflict);
+    reply
+}
+
+fn resize(b: &mut Bench, size: u64) -> Entry {
+    let ctx = b.ctx();
+    b.setattr(&SetattrReq { ctx, at: at("f"), size: Some(size), ..SetattrReq::default() }).unwrap()
+}
+
+fn spill_req(b: &mut Bench) -> EntryReq {
+    EntryReq { ctx: b.ctx(), at: at("f"), full: false }
+}
+
+/// A file with data in its row, and a spill of it that has come to the point where `held` is on
+/// the wire.
+fn spilling(held: impl Fn(&Message) -> bool) -> (Bench, Entry, EntryReq) {
+    let mut b = Bench::new(1);
+    let entry = b.create("f").unwrap();
+    save(&mut b, &entry, OLD);
+    let request = spill_req(&mut b);
+    b.ask(Op::Spill, SHARD, &request);
+    b.settle_but(&held);
+    assert!(b.wire().iter().any(held), "the spill has come so far");
+    (b, entry, request)
+}
+
+/// Wherever its shard crashes, a spill takes place once, and what the file is truncated to later
+/// is what it shows.
+#[test]
+fn bytes_of_a_spill_that_a_crash_cut_short_are_never_seen_again() {
+    let points: [fn(&Message) -> bool; 4] = [
+        |m| m.asks(Op::ChunkWrite),
+        |m| m.answers(Op::ChunkWrite),
+        |m| m.asks(Op::ChunkTruncate),
+        |m| m.answers(Op::ChunkTruncate),
+    ];
+    for (n, point) in points.into_iter().enumerate() {
+        let (mut b, entry, spill) = spilling(point);
+        b.take(point);
+        b.restart(SHARD);
+        // Truncated to nothing, then made chunked: in both cases no store may be asked if the
+        // spill had never begun.
+        resize(&mut b, 0);
+        let spilled: Answer<Entry> = b.run(Op::Spill, SHARD, &spill);
+        assert!(spilled.unwrap().attr.chunked, "point {n}");
+        assert_eq!(b.stat(&at("f")).unwrap().attr.size, 0, "point {n}");
+        resize(&mut b, 100);
+        assert_eq!(b.first_chunk(entry.attr.id), "", "point {n}: old bytes show");
+        b.check();
+    }
+}
+
+#[test]
+fn a_spill_moves_the_data_wherever_its_shard_crashes() {
+    let points: [fn(&Message) -> bool; 4] = [
+        |m| m.asks(Op::ChunkWrite),
+        |m| m.answers(Op::ChunkWrite),
+        |m| m.asks(Op::ChunkTruncate),
+        |m| m.answers(Op::ChunkTruncate),
+    ];
+    for (n, point) in points.into_iter().enumerate() {
+        let (mut b, entry, spill) = spilling(point);
+        b.take(point);
+        b.restart(SHARD);
+        let spilled: Entry = b.run(Op::Spill, SHARD, &spill).unwrap();
+        assert!(spilled.attr.chunked && spilled.inline.is_empty(), "point {n}");
+        assert_eq!(spilled.attr.size, OLD.len() as u64);
+        assert_eq!(b.first_chunk(entry.attr.id), OLD, "point {n}");
+        b.check();
+    }
+}
+
+/// The write of a spill that was asked twice may be executed late: what a client has written since
+/// stays.
+#[test]
+fn a_late_write_of_a_spill_is_refused() {
+    let (mut b, entry, spill) = spilling(|m| m.asks(Op::ChunkWrite));
+    let late = b.take(|m| m.asks(Op::ChunkWrite));
+    b.pass(Duration::from_secs(6));
+    let spilled: Entry = b.run(Op::Spill, SHARD, &spill).unwrap();
+    let data = Bytes::from_static(b"new");
+    let request = ChunkWriteReq {
+        id: entry.attr.id,
+        truncate_gen: spilled.attr.truncate_gen,
+        crc: crc32c::crc32c(&data),
+        replicas: vec![0],
+        writer: 1,
+        seq: 1,
+        ..ChunkWriteReq::default()
+    };
+    let call = b.ask_with(Op::ChunkWrite, NodeId::Store(0), &request, data);
+    b.settle();
+    b.answer::<Empty>(call).unwrap().unwrap();
+    b.put(late);
+    b.settle();
+    assert_eq!(b.first_chunk(entry.attr.id), [b"new", &OLD[3..]].concat());
+}
+
+/// A small file that grows beyond its row by an append: the same spill.
+#[test]
+fn an_append_that_spills_is_executed_once() {
+    let mut b = Bench::new(1);
+    let entry = b.create("f").unwrap();
+    save(&mut b, &entry, OLD);
+    let request = AppendReq { ctx: b.ctx(), at: at("f"), len: 5_000, ..AppendReq::default() };
+    let first = b.ask(Op::Append, SHARD, &request);
+    b.settle_but(|m| m.answers(Op::ChunkWrite));
+    b.take(|m| m.answers(Op::ChunkWrite));
+    b.restart(SHARD);
+    assert!(b.answer::<AppendReply>(first).unwrap().unwrap_err().is(Class::Retry));
+    for _ in 0..2 {
+        let reply: AppendReply = b.run(Op::Append, SHARD, &request).unwrap();
+        assert_eq!((reply.offset, reply.stored), (OLD.len() as u64, false));
+    }
+    assert_eq!(b.first_chunk(entry.attr.id), OLD);
+    b.check();
+}

@@ -1,0 +1,169 @@
+//! Ids that have no name, or have left it: files made without one (O_TMPFILE), and directories that
+//! somebody holds while others move them.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use saker_sim::bench::{Bench, at};
+use saker_types::change::table;
+use saker_types::wire::*;
+use saker_types::{Class, Errno, FileKind, Locator, NodeId};
+
+fn shard(n: u16) -> NodeId {
+    NodeId::Shard(n)
+}
+
+fn errno<T: std::fmt::Debug>(answer: Result<T, saker_types::Error>) -> Errno {
+    answer.unwrap_err().errno()
+}
+
+/// Gone records of all shards.
+fn records(b: &mut Bench) -> usize {
+    let mut count = 0;
+    for shard in b.shards() {
+        let request = ScanReq { after: Default::default(), limit: 65_536 };
+        let rows: ScanReply = b.run(Op::Scan, shard, &request).unwrap();
+        count += rows.rows.iter().filter(|row| row.key[0] == table::GONE).count();
+    }
+    count
+}
+
+fn tmpfile(b: &mut Bench, on: NodeId, exclusive: bool) -> Entry {
+    let place = at(&b.name_on(on, "nameless"));
+    let request = CreateReq { exclusive, ..b.create_req(place, FileKind::Regular) };
+    b.run(Op::Tmpfile, on, &request).unwrap()
+}
+
+fn link_req(b: &mut Bench, from: &Locator, to: &str) -> LinkReq {
+    LinkReq { ctx: b.ctx(), from: At::handle(from.clone()), to: at(to) }
+}
+
+#[test]
+fn a_file_without_a_name_gets_one() {
+    for n in 0..2 {
+        let mut b = Bench::new(2);
+        let made = tmpfile(&mut b, shard(0), false);
+        assert_eq!(made.attr.nlink, 0);
+        assert_eq!(b.check().entries.len(), 1, "the root alone");
+        let to = b.name_on(shard(n), "to");
+        let (ctx, at_it) = (b.ctx(), At::handle(made.loc.clone()));
+        let data = Some(bytes::Bytes::from_static(b"data"));
+        let close = CloseReq {
+            ctx,
+            at: at_it.clone(),
+            size: 4,
+            inline: data,
+            base_version: 1,
+            ..Default::default()
+        };
+        assert!(!b.run::<CloseReply>(Op::Close, shard(0), &close).unwrap().conflict);
+        let request = link_req(&mut b, &made.loc, &to);
+        let linked: Entry = b.run(Op::Link, shard(0), &request).unwrap();
+        assert_eq!((linked.attr.id, linked.attr.nlink, linked.attr.size), (made.attr.id, 1, 4));
+        for place in [at_it, at(&to)] {
+            assert_eq!(b.stat(&place).unwrap().attr.nlink, 1, "also by the handle from before");
+        }
+        b.link(&to, "second").unwrap();
+        assert_eq!(b.stat(&at("second")).unwrap().attr.nlink, 2);
+        b.check();
+        b.pass(Duration::from_secs(130));
+        assert_eq!(b.stat(&at(&to)).unwrap().attr.id, made.attr.id);
+        assert_eq!(records(&mut b), 0);
+    }
+}
+
+#[test]
+fn what_may_not_be_linked_is_not() {
+    let mut b = Bench::new(2);
+    let never = tmpfile(&mut b, shard(0), true);
+    let request = link_req(&mut b, &never.loc, "to");
+    assert_eq!(errno(b.run::<Entry>(Op::Link, shard(0), &request)), Errno::ENOENT);
+    // A file that lost its last name does not come back.
+    let name = b.name_on(shard(0), "removed");
+    let removed = b.create(&name).unwrap();
+    b.unlink(&name).unwrap();
+    let request = link_req(&mut b, &removed.loc, "to");
+    assert_eq!(errno(b.run::<Entry>(Op::Link, shard(0), &request)), Errno::ENOENT);
+    let made = tmpfile(&mut b, shard(0), false);
+    b.create("taken").unwrap();
+    let request = link_req(&mut b, &made.loc, "taken");
+    assert_eq!(errno(b.run::<Entry>(Op::Link, shard(0), &request)), Errno::EEXIST);
+    // Refused, it is as it was: it may be linked elsewhere, or ends with its lease.
+    b.stat(&At::handle(made.loc.clone())).unwrap();
+    b.pass(Duration::from_secs(130));
+    assert_eq!(records(&mut b), 0);
+    assert_eq!(errno(b.stat(&At::handle(made.loc))), Errno::ESTALE);
+    b.check();
+}
+
+#[test]
+fn a_link_of_a_file_without_a_name_survives_any_crash() {
+    for victim in [0, 1] {
+        for step in 0.. {
+            let mut b = Bench::new(2);
+            let made = tmpfile(&mut b, shard(0), false);
+            let to = b.name_on(shard(1), "to");
+            let request = link_req(&mut b, &made.loc, &to);
+            let call = b.ask(Op::Link, shard(0), &request);
+            if !(0..step).all(|_| b.deliver(|_| true)) {
+                break;
+            }
+            b.restart(shard(victim));
+            b.pass(Duration::from_secs(2));
+            let lost = |e: saker_types::Error| e.is(Class::Retry);
+            if b.answer::<Entry>(call).is_none_or(|answer| answer.is_err_and(lost)) {
+                b.run::<Entry>(Op::Link, shard(0), &request).unwrap();
+            }
+            b.pass(Duration::from_secs(8));
+            assert_eq!(b.stat(&at(&to)).unwrap().attr.id, made.attr.id);
+            assert_eq!(b.stat(&At::handle(made.loc)).unwrap().attr.nlink, 1);
+            b.check();
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_somebody_holds_is_found_however_long_ago_it_moved() {
+    let mut b = Bench::new(3);
+    let names: Vec<String> = (0..3).map(|n| b.name_on(shard(n), "dir")).collect();
+    let held = b.mkdir(&names[0]).unwrap().loc;
+    b.mkdir("below").unwrap();
+    let mut path = names[0].clone();
+    for name in [&names[1], &names[2], &names[0], &names[1]] {
+        let to = format!("below/{name}");
+        b.rename(&path, &to).unwrap();
+        path = to;
+        b.rename(&path, name).unwrap();
+        path = name.clone();
+        b.pass(Duration::from_secs(600));
+        b.restart(shard(0));
+        b.pass(Duration::from_secs(600));
+        let (mut place, mut hops) = (held.clone(), 0);
+        let file = b.name_on(shard(2), &format!("f-{hops}-"));
+        loop {
+            let target = At::child(place.clone(), file.as_bytes());
+            let request = b.create_req(target, FileKind::Regular);
+            match b.run::<Entry>(Op::Create, shard(2), &request) {
+                Err(e) if e.is(Class::Moved) => place = *e.moved.unwrap(),
+                made => {
+                    assert_eq!(made.unwrap().loc.pid, held.id);
+                    break;
+                }
+            }
+            hops += 1;
+            assert!(hops < 5, "it is not found");
+        }
+        b.unlink(&format!("{path}/{file}")).unwrap();
+        b.check();
+    }
+    b.rmdir(&path).unwrap();
+    // The next change of a directory tells everybody that it is gone.
+    b.mkdir("last").unwrap();
+    b.rmdir("last").unwrap();
+    b.pass(Duration::from_secs(130));
+    let request = b.create_req(At::child(held, b"f"), FileKind::Regular);
+    let owner = b.owner("f");
+    assert_eq!(errno(b.run::<Entry>(Op::Create, owner, &request)), Errno::ENOENT);
+    assert_eq!(records(&mut b), 0);
+    b.check();
+}

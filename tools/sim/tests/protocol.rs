@@ -1,0 +1,402 @@
+//! The rules of the namespace protocol (docs/protocol.md), one by one, where no other test is
+//! about the rule itself: interleavings and crashes, each played by hand on the bench.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use saker_meta::Limits;
+use saker_sim::bench::{Bench, Message, at};
+use saker_types::change::{id_key, table};
+use saker_types::wire::*;
+use saker_types::{Class, Errno, FileKind, NodeId};
+
+const COORDINATOR: NodeId = NodeId::Coordinator;
+
+fn shard(n: u16) -> NodeId {
+    NodeId::Shard(n)
+}
+
+fn errno<T: std::fmt::Debug>(answer: Result<T, saker_types::Error>) -> Errno {
+    answer.unwrap_err().errno()
+}
+
+/// A bench with a directory of shard 0 that all shards have in their replicas.
+fn with_dir(shards: u32) -> (Bench, String) {
+    let mut b = Bench::new(shards);
+    let dir = b.name_on(shard(0), "dir");
+    b.mkdir(&dir).unwrap();
+    for s in b.shards() {
+        let name = b.name_on(s, "absent");
+        assert_eq!(errno(b.lookup(&at(&format!("{dir}/{name}")))), Errno::ENOENT);
+    }
+    (b, dir)
+}
+
+fn create(b: &mut Bench, to: NodeId, path: &str) -> u64 {
+    let request = b.create_req(at(path), FileKind::Regular);
+    b.ask(Op::Create, to, &request)
+}
+
+/// Rule 1: the prepare of a rename carries a path, which is resolved where it is written.
+#[test]
+fn a_prepare_that_comes_late_finds_the_directory_removed() {
+    let (mut b, dir) = with_dir(3);
+    let (from, to) = (b.name_on(shard(2), "f"), b.name_on(shard(1), "g"));
+    b.create(&from).unwrap();
+    let request = b.rename_req(&from, &format!("{dir}/{to}"));
+    let rename = b.ask(Op::Rename, shard(2), &request);
+    b.settle_but(|m| m.asks(Op::Prepare));
+    let prepare = b.take(|m| m.asks(Op::Prepare));
+    assert_eq!(prepare.len(), 1);
+    b.rmdir(&dir).unwrap();
+    b.put(prepare);
+    b.pass(Duration::from_secs(1));
+    assert_eq!(errno(b.answer::<RenameReply>(rename).unwrap()), Errno::ENOENT);
+    b.lookup(&at(&from)).unwrap();
+    b.check();
+}
+
+/// Rule 2: a replica that has dropped an entry still remembers the invalidation.
+#[test]
+fn a_replica_without_room_is_only_slower() {
+    let limits = Limits { replica: 1, segment_bytes: 64 << 10, ..Limits::default() };
+    let mut b = Bench::with_limits(3, limits);
+    let dir = b.name_on(shard(0), "dir");
+    b.mkdir(&dir).unwrap();
+    for i in 0..8 {
+        b.mkdir(&format!("{dir}/sub{i}")).unwrap();
+    }
+    let names: Vec<String> = (0..3).map(|n| b.name_on(shard(n), "f")).collect();
+    for i in 0..8 {
+        for name in &names {
+            b.create(&format!("{dir}/sub{i}/{name}")).unwrap();
+        }
+    }
+    // The answer to a fetch of a cold entry is overtaken by its invalidation.
+    let late = b.name_on(shard(1), "late");
+    let call = create(&mut b, shard(1), &format!("{dir}/{late}"));
+    b.settle_but(|m| m.answers(Op::Fetch));
+    let answers = b.take(|m| m.answers(Op::Fetch));
+    b.rename(&dir, "elsewhere").unwrap();
+    b.put(answers);
+    b.pass(Duration::from_millis(200));
+    assert_eq!(errno(b.answer::<Entry>(call).unwrap()), Errno::ENOENT);
+    for name in &names {
+        b.lookup(&at(&format!("elsewhere/sub7/{name}"))).unwrap();
+    }
+    b.check();
+}
+
+/// Rule 4: a parked request is told to try again at its deadline, and has changed nothing.
+#[test]
+fn a_parked_request_is_answered_at_its_deadline() {
+    let (mut b, dir) = with_dir(2);
+    let request = RemoveReq { ctx: b.ctx(), at: at(&dir) };
+    b.ask(Op::Rmdir, COORDINATOR, &request);
+    let held = |m: &Message| m.asks(Op::Invalidate) && m.is_to(shard(0));
+    b.settle_but(held);
+    let name = b.name_on(shard(1), "f");
+    let mut request = b.create_req(at(&format!("{dir}/{name}")), FileKind::Regular);
+    request.ctx.wait_ms = 300;
+    let call = b.ask(Op::Create, shard(1), &request);
+    for _ in 0..40 {
+        b.settle_but(held);
+        b.advance(Duration::from_millis(10));
+    }
+    b.settle_but(held);
+    let e = b.answer::<Entry>(call).unwrap().unwrap_err();
+    assert!(e.is(Class::Retry), "{e:?}");
+    b.pass(Duration::from_secs(6));
+    b.check();
+}
+
+/// Plays a change of a directory, lets `victim` crash before message number `step` is delivered,
+/// and sends it again until it is answered. False: it needs no message of that number.
+fn crash_at<R: prost::Message + Default>(
+    b: &mut Bench,
+    op: Op,
+    request: &impl prost::Message,
+    victim: NodeId,
+    step: usize,
+) -> bool {
+    let call = b.ask(op, COORDINATOR, request);
+    for _ in 0..step {
+        if !b.deliver(|_| true) {
+            return false;
+        }
+    }
+    b.restart(victim);
+    b.pass(Duration::from_secs(2));
+    if b.answer::<R>(call).is_none_or(|answer| answer.is_err_and(|e| e.is(Class::Retry))) {
+        b.run::<R>(op, COORDINATOR, request).unwrap_or_else(|e| panic!("step {step}: {e}"));
+    }
+    b.pass(Duration::from_secs(8));
+    true
+}
+
+/// Rules 5 and 7: the coordinator, the owner or another shard dies at each step.
+#[test]
+fn an_rmdir_survives_any_crash() {
+    for victim in [COORDINATOR, shard(0), shard(1)] {
+        for step in 0.. {
+            let (mut b, dir) = with_dir(2);
+            let request = RemoveReq { ctx: b.ctx(), at: at(&dir) };
+            if !crash_at::<Empty>(&mut b, Op::Rmdir, &request, victim, step) {
+                assert!(step > 5, "crashes at {step} places only");
+                break;
+            }
+            assert_eq!(errno(b.lookup(&at(&dir))), Errno::ENOENT);
+            for n in 0..2 {
+                let file = format!("{dir}/{}", b.name_on(shard(n), "f"));
+                assert_eq!(errno(b.create(&file)), Errno::ENOENT, "{victim} at {step}");
+            }
+            assert_eq!(b.check().entries.len(), 1);
+        }
+    }
+}
+
+/// The same for chmod and chown.
+#[test]
+fn a_chmod_of_a_directory_survives_any_crash() {
+    for victim in [COORDINATOR, shard(0), shard(1)] {
+        for step in 0.. {
+            let (mut b, dir) = with_dir(2);
+            let (mode, uid) = (Some(0o700), Some(5));
+            let request =
+                SetattrReq { ctx: b.ctx(), at: at(&dir), mode, uid, ..Default::default() };
+            if !crash_at::<Entry>(&mut b, Op::Setattr, &request, victim, step) {
+                assert!(step > 5, "crashes at {step} places only");
+                break;
+            }
+            let attr = b.stat(&at(&dir)).unwrap().attr;
+            assert_eq!((attr.mode & 0o7777, attr.uid), (0o700, 5));
+            // No replica lets others in any more.
+            for n in 0..2 {
+                let file = format!("{dir}/{}", b.name_on(shard(n), "f"));
+                let mut request = b.create_req(at(&file), FileKind::Regular);
+                request.ctx.cred =
+                    saker_types::Cred { uid: 6, gid: 6, groups: vec![], groups_known: true };
+                let made = b.run::<Entry>(Op::Create, shard(n), &request);
+                assert_eq!(errno(made), Errno::EACCES, "{victim} at {step}");
+            }
+            b.check();
+        }
+    }
+}
+
+/// Rule 6: a row that is prepared counts as present, and as nothing certain.
+#[test]
+fn a_directory_with_a_prepared_entry_is_not_removed() {
+    for commits in [true, false] {
+        let (mut b, dir) = with_dir(3);
+        let (from, to) = (b.name_on(shard(2), "f"), b.name_on(shard(1), "g"));
+        b.create(&from).unwrap();
+        let request = b.rename_req(&from, &format!("{dir}/{to}"));
+        let rename = b.ask(Op::Rename, shard(2), &request);
+        // Prepared at shard 1; its vote is on the way.
+        b.settle_but(|m| m.answers(Op::Prepare));
+        let votes = b.take(|m| m.answers(Op::Prepare));
+        let request = RemoveReq { ctx: b.ctx(), at: at(&dir) };
+        let rmdir = b.ask(Op::Rmdir, COORDINATOR, &request);
+        b.settle();
+        let e = b.answer::<Empty>(rmdir).unwrap().unwrap_err();
+        assert!(e.is(Class::Retry), "undecided: {e:?}");
+        if commits {
+            b.put(votes);
+        }
+        b.pass(Duration::from_secs(8));
+        match commits {
+            true => {
+                b.answer::<RenameReply>(rename).unwrap().unwrap();
+                assert_eq!(errno(b.rmdir(&dir)), Errno::ENOTEMPTY);
+            }
+            false => _ = b.rmdir(&dir).unwrap(),
+        }
+        b.check();
+    }
+}
+
+/// Rule 7: without the coordinator only those wait who come to what it has prepared.
+#[test]
+fn a_coordinator_that_is_down_stops_nobody_else() {
+    let (mut b, dir) = with_dir(2);
+    b.mkdir("other").unwrap();
+    let request = RemoveReq { ctx: b.ctx(), at: at(&dir) };
+    b.ask(Op::Rmdir, COORDINATOR, &request);
+    b.settle_but(|m| m.answers(Op::Invalidate));
+    b.crash(COORDINATOR);
+    let file = b.name_on(shard(1), "f");
+    let waits = create(&mut b, shard(1), &format!("{dir}/{file}"));
+    b.pass(Duration::from_secs(2));
+    assert!(b.answer::<Entry>(waits).is_none());
+    b.create(&format!("other/{file}")).unwrap();
+    b.rename(&format!("other/{file}"), &b.name_on(shard(0), "g")).unwrap();
+    b.mkdir("third").unwrap();
+    b.start(COORDINATOR);
+    b.pass(Duration::from_secs(3));
+    b.answer::<Entry>(waits).unwrap().unwrap();
+    b.check();
+}
+
+/// Rule 8: what is no directory is not in any replica; nobody announces its end.
+#[test]
+fn a_symlink_that_becomes_a_directory_is_one_everywhere() {
+    let mut b = Bench::new(3);
+    let link = b.name_on(shard(0), "link");
+    for n in 0..3 {
+        let path = format!("{link}/{}", b.name_on(shard(n), "f"));
+        assert_eq!(errno(b.lookup(&at(&path))), Errno::ENOENT);
+    }
+    b.symlink("somewhere", &link).unwrap();
+    for n in 0..3 {
+        let path = format!("{link}/{}", b.name_on(shard(n), "f"));
+        assert!(b.lookup(&at(&path)).unwrap_err().is(Class::Symlink));
+    }
+    b.unlink(&link).unwrap();
+    b.mkdir(&link).unwrap();
+    for n in 0..3 {
+        let path = format!("{link}/{}", b.name_on(shard(n), "f"));
+        b.create(&path).unwrap();
+    }
+    b.check();
+}
+
+/// Rules 10 and 11: two files change places head on; one gives way, nobody waits.
+#[test]
+fn two_renames_head_on_do_not_wait_for_each_other() {
+    let mut b = Bench::new(2);
+    let (x, y) = (b.name_on(shard(0), "x"), b.name_on(shard(1), "y"));
+    b.create(&x).unwrap();
+    b.create(&y).unwrap();
+    let (there, back) = (b.rename_req(&x, &y), b.rename_req(&y, &x));
+    let first = b.ask(Op::Rename, shard(0), &there);
+    let second = b.ask(Op::Rename, shard(1), &back);
+    // Both have their own entry locked when the other's prepare comes. No time passes.
+    b.settle();
+    let answers = [first, second].map(|call| b.answer::<RenameReply>(call).unwrap());
+    assert!(answers.iter().any(|a| a.as_ref().is_err_and(|e| e.is(Class::Retry))), "{answers:?}");
+    b.pass(Duration::from_secs(8));
+    assert_eq!(b.check().prepared, 0);
+}
+
+/// Rule 14: after the answer to a rename, whoever looks at its target waits for the decision.
+#[test]
+fn who_looks_after_the_answer_sees_the_file() {
+    let (mut b, dir) = with_dir(2);
+    let (from, to) = (b.name_on(shard(0), "f"), b.name_on(shard(1), "g"));
+    b.create(&from).unwrap();
+    let target = format!("{dir}/{to}");
+    let request = b.rename_req(&from, &target);
+    let rename = b.ask(Op::Rename, shard(0), &request);
+    let held = |m: &Message| m.asks(Op::Decide);
+    b.settle_but(held);
+    b.answer::<RenameReply>(rename).unwrap().unwrap();
+    let ctx = Ctx { wait_ms: 5_000, ..Ctx::default() };
+    let loc = b.lookup_but(&at(&dir), held).loc;
+    let look =
+        b.ask(Op::Lookup, shard(1), &EntryReq { ctx: ctx.clone(), at: at(&target), full: false });
+    let request = ReaddirReq { ctx, at: At::handle(loc.clone()), limit: 9, ..Default::default() };
+    let list = b.ask(Op::Readdir, shard(1), &request);
+    let request = EntryReq { at: At::handle(loc), full: true, ..EntryReq::default() };
+    let stat = b.ask(Op::Getattr, shard(0), &request);
+    b.settle_but(held);
+    assert!(b.answer::<Entry>(look).is_none());
+    assert!(b.answer::<ReaddirReply>(list).is_none());
+    assert!(b.answer::<Entry>(stat).is_none());
+    b.settle();
+    b.answer::<Entry>(look).unwrap().unwrap();
+    assert_eq!(b.answer::<ReaddirReply>(list).unwrap().unwrap().entries.len(), 1);
+    b.answer::<Entry>(stat).unwrap().unwrap();
+    b.check();
+}
+
+/// Rule 13: participants that hear nothing ask, and hear what the driver's journal says.
+#[test]
+fn a_decision_reaches_those_whom_nobody_told() {
+    for driver_crashes in [false, true] {
+        let mut b = Bench::new(2);
+        let (from, to) = (b.name_on(shard(0), "f"), b.name_on(shard(1), "g"));
+        b.create(&from).unwrap();
+        let request = b.rename_req(&from, &to);
+        let rename = b.ask(Op::Rename, shard(0), &request);
+        b.settle_but(|m| m.asks(Op::Decide));
+        b.answer::<RenameReply>(rename).unwrap().unwrap();
+        if driver_crashes {
+            b.restart(shard(0));
+        }
+        for _ in 0..300 {
+            b.advance(Duration::from_millis(10));
+            b.take(|m| m.asks(Op::Decide));
+            b.settle_but(|m| m.asks(Op::Decide));
+        }
+        let call = b.ask(Op::Statfs, shard(1), &Empty {});
+        b.settle_but(|m| m.asks(Op::Decide));
+        assert_eq!(b.answer::<ShardStats>(call).unwrap().unwrap().prepared, 0);
+        b.pass(Duration::from_secs(8));
+        b.lookup(&at(&to)).unwrap();
+        b.check();
+    }
+}
+
+/// Rule 15: below the watermark nothing runs any more, and a session that has ended is refused.
+#[test]
+fn what_was_acknowledged_does_not_run_again() {
+    let mut b = Bench::new(1);
+    let made = b.create_req(at("f"), FileKind::Regular);
+    b.run::<Entry>(Op::Create, shard(0), &made).unwrap();
+    let mut remove = RemoveReq { ctx: b.ctx(), at: at("f") };
+    remove.ctx.ack = remove.ctx.seq;
+    b.run::<Empty>(Op::Unlink, shard(0), &remove).unwrap();
+    b.restart(shard(0));
+    let e = b.run::<Entry>(Op::Create, shard(0), &made).unwrap_err();
+    assert!(e.is(Class::Fatal), "{e:?}");
+    let session = made.ctx.session;
+    b.run::<Empty>(Op::CloseSession, shard(0), &SessionReq { session }).unwrap();
+    let request = b.create_req(at("g"), FileKind::Regular);
+    let e = b.run::<Entry>(Op::Create, shard(0), &request).unwrap_err();
+    assert!(e.is(Class::SessionLost), "{e:?}");
+    assert_eq!(b.check().entries.len(), 1);
+}
+
+/// Rule 13: a commit that cannot read a row changes nothing, and is told again.
+#[test]
+fn a_commit_that_cannot_read_changes_nothing() {
+    for crashes in [false, true] {
+        let mut b = Bench::new(2);
+        b.mkdir("a").unwrap();
+        let other = b.mkdir("b").unwrap().attr.id;
+        // Both names of the directory are shard 0's: two parts of one transaction.
+        let (from, to) = (b.name_on(shard(0), "from"), b.name_on(shard(0), "to"));
+        let (from, to) = (format!("a/{from}"), format!("b/{to}"));
+        b.mkdir(&from).unwrap();
+        let request = b.rename_req(&from, &to);
+        let rename = b.ask(Op::Rename, COORDINATOR, &request);
+        b.settle_but(|m| m.asks(Op::Decide));
+        b.answer::<RenameReply>(rename).unwrap().unwrap();
+        b.set_unreadable(Some(id_key(table::TOTALS, other)));
+        b.settle();
+        if crashes {
+            b.restart(shard(0));
+        }
+        b.set_unreadable(None);
+        b.pass(Duration::from_secs(12));
+        b.lookup(&at(&to)).unwrap();
+        assert_eq!(errno(b.lookup(&at(&from))), Errno::ENOENT);
+        b.check();
+    }
+}
+
+/// A rename on one shard that cannot read a row changes nothing.
+#[test]
+fn a_rename_that_cannot_read_changes_nothing() {
+    let mut b = Bench::new(1);
+    b.mkdir("a").unwrap();
+    let other = b.mkdir("b").unwrap().attr.id;
+    b.create("a/f").unwrap();
+    b.set_unreadable(Some(id_key(table::TOTALS, other)));
+    assert_eq!(errno(b.rename("a/f", "b/f")), Errno::EIO);
+    assert_eq!(errno(b.create("b/g")), Errno::EIO);
+    b.set_unreadable(None);
+    b.lookup(&at("a/f")).unwrap();
+    assert_eq!(b.check().entries.len(), 4);
+}

@@ -1,0 +1,269 @@
+//! Two mounts of one cluster: who opens a file after another mount closed it sees what that one
+//! wrote, however it was written and whatever was cached; files that are open survive what the
+//! other mount does with their names. Needs root and /dev/fuse.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use saker_client::{Fallocate, Seek};
+use saker_sim::cluster::{Cluster, SecondMount, Shape, can_mount};
+use saker_sim::fsx::{PosixFile, Target};
+
+const STORES: u32 = 2;
+/// In the inode's row, in one chunk, in three chunks.
+const SIZES: [usize; 3] = [1_000, 100_000, (8 << 20) + 5];
+
+struct Mounts {
+    other: SecondMount,
+    cluster: Cluster,
+}
+
+impl Mounts {
+    /// `None` where nothing can be mounted.
+    fn start(test: &str) -> Option<Mounts> {
+        if !can_mount(test) {
+            return None;
+        }
+        let cluster =
+            Cluster::start(Shape { mount: true, stores: STORES, mnodes: 2, ..Shape::default() });
+        Some(Mounts { other: cluster.second_mount(), cluster })
+    }
+
+    fn a(&self, name: &str) -> PathBuf {
+        self.cluster.mount().join(name)
+    }
+
+    fn b(&self, name: &str) -> PathBuf {
+        self.other.path().join(name)
+    }
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 3 + seed * 17 + 1) as u8).collect()
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+fn append(path: &Path, data: &[u8]) -> File {
+    let mut file = OpenOptions::new().append(true).open(path).unwrap();
+    std::io::Write::write_all(&mut file, data).unwrap();
+    file
+}
+
+/// Both mounts agree on what stat(2) says, and on the data, which is read by read(2) and by a map.
+fn assert_same(t: &Mounts, name: &str, want: &[u8]) {
+    for path in [t.a(name), t.b(name)] {
+        assert!(fs::read(&path).unwrap() == want, "{}", path.display());
+        let mut mapped = PosixFile::create(&path).unwrap();
+        assert!(mapped.map_read(0, want.len()).unwrap() == want, "{} mapped", path.display());
+    }
+    let (a, b) = (fs::metadata(t.a(name)).unwrap(), fs::metadata(t.b(name)).unwrap());
+    assert_eq!((a.size(), a.mtime(), a.mtime_nsec()), (b.size(), b.mtime(), b.mtime_nsec()));
+    assert_eq!((a.ctime(), a.ctime_nsec(), a.ino()), (b.ctime(), b.ctime_nsec(), b.ino()));
+    assert_eq!(a.size(), want.len() as u64);
+}
+
+#[test]
+fn what_one_mount_closed_the_other_opens() {
+    let Some(t) = Mounts::start("what_one_mount_closed_the_other_opens") else { return };
+    for (n, size) in SIZES.into_iter().enumerate() {
+        let name = format!("f{n}");
+        let mut want = bytes(size, 1);
+        fs::write(t.a(&name), &want).unwrap();
+        assert_same(&t, &name, &want);
+        // Both have it in their caches now, and keep it open.
+        let held = [open(&t.a(&name)), open(&t.b(&name))];
+        for round in 2..6 {
+            let (writer, mtime) = match round % 2 {
+                0 => (t.b(&name), fs::metadata(t.b(&name)).unwrap().modified().unwrap()),
+                _ => (t.a(&name), fs::metadata(t.a(&name)).unwrap().modified().unwrap()),
+            };
+            let part = bytes(500, round);
+            open(&writer).write_all_at(&part, size as u64 / 2).unwrap();
+            want[size / 2..size / 2 + 500].copy_from_slice(&part);
+            assert_same(&t, &name, &want);
+            assert!(fs::metadata(&writer).unwrap().modified().unwrap() > mtime);
+        }
+        drop(append(&t.b(&name), b"tail"));
+        want.extend_from_slice(b"tail");
+        assert_same(&t, &name, &want);
+        open(&t.a(&name)).set_len(size as u64 / 3).unwrap();
+        want.truncate(size / 3);
+        assert_same(&t, &name, &want);
+        let mut mapped = PosixFile::create(&t.b(&name)).unwrap();
+        mapped.map_write(10, b"by a map").unwrap();
+        want[10..18].copy_from_slice(b"by a map");
+        drop(mapped);
+        assert_same(&t, &name, &want);
+        let mut file = PosixFile::create(&t.a(&name)).unwrap();
+        file.fallocate(Fallocate::Punch, 100, 150).unwrap();
+        want[100..250].fill(0);
+        file.copy(0, 260, 50).unwrap();
+        want.copy_within(0..50, 260);
+        drop(file);
+        assert_same(&t, &name, &want);
+        drop(held);
+    }
+    t.cluster.fsck();
+}
+
+/// A reader that comes while an append is on its way sees the file as it was before, not zeros.
+#[test]
+fn an_append_shows_no_zeros_before_its_data() {
+    let Some(t) = Mounts::start("an_append_shows_no_zeros_before_its_data") else { return };
+    let old = bytes(10_000, 1);
+    fs::write(t.a("log"), &old).unwrap();
+    let stores: Vec<String> = (0..STORES).map(|n| format!("store-{n}")).collect();
+    let reader = open(&t.b("log"));
+    assert_eq!(reader.metadata().unwrap().len(), 10_000);
+    std::thread::scope(|scope| {
+        stores.iter().for_each(|store| t.cluster.signal(store, Signal::STOP));
+        let done = std::sync::mpsc::channel();
+        let path = t.a("log");
+        scope.spawn(move || {
+            drop(append(&path, &bytes(5_000, 2)));
+            done.0.send(()).unwrap();
+        });
+        // Until the owner has given the append its place.
+        let given = || t.cluster.metric_of("mnode", "saker_mnode_requests_total{op=\"append\"}");
+        let start = std::time::Instant::now();
+        while given() < 1.0 && start.elapsed().as_secs() < 20 {
+            std::thread::yield_now();
+        }
+        assert!(done.1.try_recv().is_err(), "the stores are stopped");
+        assert_eq!(fs::metadata(t.b("log")).unwrap().len(), 10_000);
+        assert_eq!(reader.metadata().unwrap().len(), 10_000);
+        stores.iter().for_each(|store| t.cluster.signal(store, Signal::CONT));
+        done.1.recv().unwrap();
+    });
+    assert_same(&t, "log", &[old, bytes(5_000, 2)].concat());
+}
+
+#[test]
+fn open_files_outlive_their_names() {
+    let Some(t) = Mounts::start("open_files_outlive_their_names") else { return };
+    for (n, size) in SIZES.into_iter().enumerate() {
+        let (name, moved) = (format!("f{n}"), format!("dir{n}/moved"));
+        let mut want = bytes(size, 1);
+        fs::write(t.a(&name), &want).unwrap();
+        let file = open(&t.a(&name));
+        fs::create_dir(t.b(&format!("dir{n}"))).unwrap();
+        fs::rename(t.b(&name), t.b(&moved)).unwrap();
+        file.write_all_at(b"moved", 3).unwrap();
+        want[3..8].copy_from_slice(b"moved");
+        file.sync_all().unwrap();
+        assert_same(&t, &moved, &want);
+        // Another file takes its old name, and then its new one.
+        fs::write(t.b(&name), b"another").unwrap();
+        fs::rename(t.b(&name), t.b(&moved)).unwrap();
+        let mut got = vec![0; size];
+        file.read_exact_at(&mut got, 0).unwrap();
+        assert!(got == want);
+        file.write_all_at(b"orphan", 20).unwrap();
+        file.read_exact_at(&mut got, 0).unwrap();
+        assert_eq!(&got[20..26], b"orphan");
+        assert_eq!(file.metadata().unwrap().nlink(), 0);
+        drop(file);
+        assert_eq!(fs::read(t.a(&moved)).unwrap(), b"another");
+        fs::remove_file(t.a(&moved)).unwrap();
+        assert!(!t.b(&moved).exists());
+    }
+    t.cluster.fsck();
+}
+
+/// Holes are told truly, and take no blocks.
+#[test]
+fn holes_are_found_through_the_other_mount() {
+    let Some(t) = Mounts::start("holes_are_found_through_the_other_mount") else { return };
+    let (data, chunk) = (bytes(50_000, 1), 4 << 20);
+    let file = File::create(t.a("f")).unwrap();
+    file.set_len(10 * chunk).unwrap();
+    file.write_all_at(&data, 2 * chunk).unwrap();
+    file.write_all_at(&data, 7 * chunk - 20_000).unwrap();
+    drop(file);
+    let blocks = |path: PathBuf| fs::metadata(path).unwrap().blocks();
+    assert_eq!(blocks(t.b("f")), 2 * 50_000u64.div_ceil(512));
+    let mut b = PosixFile::create(&t.b("f")).unwrap();
+    assert_eq!(b.seek(Seek::Data, 0).unwrap(), Some(2 * chunk));
+    assert_eq!(b.seek(Seek::Hole, 0).unwrap(), Some(0));
+    assert_eq!(b.seek(Seek::Hole, 2 * chunk).unwrap(), Some(2 * chunk + 50_000));
+    assert_eq!(b.seek(Seek::Data, 2 * chunk + 50_000).unwrap(), Some(7 * chunk - 20_000));
+    assert_eq!(b.seek(Seek::Hole, 7 * chunk).unwrap(), Some(7 * chunk + 30_000));
+    assert_eq!(b.seek(Seek::Data, 8 * chunk).unwrap(), None);
+    b.fallocate(Fallocate::Punch, 0, 5 * chunk).unwrap();
+    drop(b);
+    assert!((1..=50_000u64.div_ceil(512)).contains(&blocks(t.a("f"))), "{}", blocks(t.a("f")));
+    File::create(t.a("sparse")).unwrap().set_len(1 << 40).unwrap();
+    assert_eq!(blocks(t.b("sparse")), 0);
+    fs::write(t.a("small"), [1; 600]).unwrap();
+    fs::write(t.a("large"), vec![1; 600_000]).unwrap();
+    assert_eq!((blocks(t.b("small")), blocks(t.b("large"))), (2, 1_172));
+    let mut a = PosixFile::create(&t.a("f")).unwrap();
+    assert_eq!(a.seek(Seek::Data, 0).unwrap(), Some(7 * chunk - 20_000));
+    assert_eq!(a.read(2 * chunk, 100).unwrap(), [0; 100]);
+    assert!(a.fallocate(Fallocate::Grow, 0, 11 * chunk).is_ok());
+    assert_eq!(fs::metadata(t.b("f")).unwrap().len(), 11 * chunk);
+    for mode in [8, 32] {
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&open(&t.a("f")));
+        // SAFETY: a system call on an open file, without memory.
+        let moved = unsafe { libc::fallocate(fd, mode, 0, 4096) };
+        assert_eq!(moved, -1, "collapse and insert are not there");
+    }
+    t.cluster.fsck();
+}
+
+fn as_user(command: &str, file: &Path) -> bool {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command, "sh"]).arg(file).uid(1000).gid(1000);
+    shell.status().unwrap().success()
+}
+
+/// Whatever changes the data of a file in somebody else's name takes its privileges away.
+#[test]
+fn who_writes_takes_privileges_away() {
+    let Some(t) = Mounts::start("who_writes_takes_privileges_away") else { return };
+    let changes = [
+        "printf x >> \"$1\"",
+        "printf x 1<> \"$1\"",
+        "printf x > \"$1\"",
+        "truncate -s 50 \"$1\"",
+        "fallocate -l 5000 \"$1\"",
+        "fallocate -p -o 0 -l 10 \"$1\"",
+    ];
+    for size in [100, 10_000] {
+        for change in changes {
+            for path in [t.a("f"), t.b("f")] {
+                fs::write(&path, bytes(size, 1)).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+                assert!(as_user(change, &path), "{change}");
+                let mode = fs::metadata(t.a("f")).unwrap().mode();
+                assert_eq!(mode & 0o7777, 0o777, "{change} of {size} bytes");
+                fs::remove_file(&path).unwrap();
+            }
+        }
+    }
+}
+
+/// To execute a file takes the right to execute it, not to read it.
+#[test]
+fn who_may_execute_a_file_needs_not_read_it() {
+    let Some(t) = Mounts::start("who_may_execute_a_file_needs_not_read_it") else { return };
+    fs::copy("/bin/true", t.a("true")).unwrap();
+    for (mode, may_execute, may_read) in
+        [(0o711, true, false), (0o744, false, true), (0o755, true, true), (0o700, false, false)]
+    {
+        fs::set_permissions(t.a("true"), fs::Permissions::from_mode(mode)).unwrap();
+        for path in [t.a("true"), t.b("true")] {
+            let started = Command::new(&path).uid(1000).gid(1000).status();
+            assert_eq!(started.is_ok_and(|status| status.success()), may_execute, "{mode:o}");
+            assert_eq!(as_user("cat \"$1\" >/dev/null 2>&1", &path), may_read, "{mode:o}");
+        }
+    }
+}
