@@ -78,7 +78,7 @@ client() {
 
 simulation() {
     cargo test -p saker-sim --test namespace --test namespace_random --test file_data \
-        --test protocol --test exchange --test acl --test gone
+        --test protocol --test exchange --test acl --test gone --test links
 }
 
 metrics() {

@@ -1,7 +1,7 @@
 //! Ids that left their names here (rule 16): kept for a lease after they left, longer while a
 //! client with an open handle renews; then an orphan's chunks are deleted, or all shards forget
-//! their totals of a removed directory, and last the record goes: a crash begins that again. Where
-//! a directory moved is remembered until it is removed: at most one record a shard.
+//! what they know of a removed directory, and last the record goes: a crash begins that again.
+//! Where a directory moved is remembered until it is removed: at most one record a shard.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -98,11 +98,11 @@ impl Shard {
                 continue;
             }
             match self.gone(id) {
-                // Nobody renews the lease of a directory that is somebody's working directory.
-                Ok(Some(gone)) if gone.directory => {}
                 Ok(Some(gone)) => match gone.orphan.map(|inode| inode.attr) {
                     Some(attr) if attr.chunked => chunked.push(id),
                     Some(attr) if attr.is_dir() => dirs.push(id),
+                    // Nobody renews the lease of a directory that is somebody's working directory.
+                    None if gone.directory => {}
                     _ => self.end_gone(id),
                 },
                 Ok(None) => {}

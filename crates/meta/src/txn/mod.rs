@@ -4,3 +4,4 @@
 
 pub mod driver;
 pub mod participant;
+mod swap;

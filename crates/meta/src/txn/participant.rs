@@ -17,7 +17,6 @@ use crate::namespace::replica::Dir;
 use crate::namespace::resolve::Parent;
 use crate::ops::create::may_change;
 use crate::ops::needs_name;
-use crate::ops::rename::use_coordinator;
 use crate::ops::setattr::apply_access;
 use crate::ops::unlink::may_remove;
 use crate::ops::xattr::apply_acl;
@@ -33,12 +32,12 @@ pub struct PreparedTxn {
     pub parts: Vec<Prepared>,
 }
 
-fn busy() -> Stop {
+pub(super) fn busy() -> Stop {
     Error::retry("another transaction holds the entry").into()
 }
 
 /// Whoever prepares never waits for a prepared row.
-fn no_wait<T>(step: Step<T>) -> Step<T> {
+pub(super) fn no_wait<T>(step: Step<T>) -> Step<T> {
     match step {
         Err(Stop::Wait(Wait::Txn(_) | Wait::Busy(_) | Wait::Frozen(_))) => Err(busy()),
         other => other,
@@ -62,7 +61,7 @@ impl Shard {
         Ok(encoded(&vote))
     }
 
-    fn vote_for(&mut self, txn: TxnId, part: Prepared) {
+    pub(super) fn vote_for(&mut self, txn: TxnId, part: Prepared) {
         failpoint!("participant.votes");
         let first = !self.prepared.contains_key(&txn);
         self.log_change(What::Prepared(part.clone()));
@@ -158,47 +157,6 @@ impl Shard {
         };
         self.vote_for(txn, part);
         Ok(Vote { loc, row: there.map(|there| shown(&there)), same: false, only_owner })
-    }
-
-    /// Half of an exchange.
-    fn prepare_swap(&mut self, rq: &Rq, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
-        let Some(name) = msg.at.path.last() else { return self.complete_swap(txn, msg) };
-        let cred = &msg.ctx.cred;
-        let parent = no_wait(self.parent(rq, cred, &msg.at))?;
-        self.must_own(name)?;
-        let key = self.map.key(parent.dir.id, name);
-        if self.locked_by(&key).is_some_and(|holder| holder != txn) {
-            return Err(busy());
-        }
-        let Some(there) = self.entry(&key)? else {
-            return Err(Error::at(Errno::ENOENT, msg.at.path.len() - 1).into());
-        };
-        let loc = entry_locator(&key, there.attr.id);
-        let is_same = msg.row.as_ref().is_some_and(|row| row.attr.id == there.attr.id);
-        if is_same || self.locked_by(&key).is_some() {
-            return Ok(Vote { loc, row: Some(shown(&there)), same: true, only_owner: false });
-        }
-        no_wait(self.not_busy(there.attr.id))?;
-        let owner = self.owner_of(&there)?;
-        let only_owner = may_remove(&parent, owner, cred)?;
-        if there.attr.is_dir() && txn.driver != NodeId::Coordinator {
-            return Err(use_coordinator());
-        }
-        no_wait(self.not_frozen(parent.dir.id))?;
-        self.vote_for(txn, swap(txn, &key, msg));
-        Ok(Vote { loc, row: Some((*there).clone()), same: false, only_owner })
-    }
-
-    /// The other row of an exchange is known by now: the entry is locked already.
-    fn complete_swap(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
-        let anchor = &msg.at.anchor;
-        self.must_own(&anchor.name)?;
-        let key = self.map.key(anchor.pid, &anchor.name);
-        if self.locked_by(&key) != Some(txn) {
-            return Err(Error::retry("the exchange was given up").into());
-        }
-        self.vote_for(txn, swap(txn, &key, msg));
-        Ok(Vote { loc: anchor.clone(), ..Vote::default() })
     }
 
     fn prepared_entry(&self, txn: TxnId, key: &Key) -> bool {
@@ -478,20 +436,8 @@ pub(crate) fn check_replace(row: &Inode, there: &Inode, no_replace: bool) -> Res
     }
 }
 
-fn swap(txn: TxnId, key: &Key, msg: &PrepareReq) -> Prepared {
-    Prepared {
-        driver: txn.driver.to_u32(),
-        number: txn.number,
-        entry: Some(Shard::entry_key(key.pid, &key.name)),
-        intent: Intent::Swap.into(),
-        row: msg.row.clone(),
-        moves_to: msg.moves_to.clone(),
-        ..Prepared::default()
-    }
-}
-
 /// A row without its data, for a vote; of a symlink with its target.
-fn shown(row: &Inode) -> Inode {
+pub(super) fn shown(row: &Inode) -> Inode {
     let is_symlink = row.attr.kind() == FileKind::Symlink;
     let inline = if is_symlink { row.inline.clone() } else { Bytes::new() };
     Inode { inline, xattrs: Vec::new(), ..row.clone() }

@@ -459,7 +459,10 @@ impl Client {
             }
             Call::Append { id, len } => {
                 let file = self.writer(*id, true)?;
-                Answer::Offset(file.write(0, &vec![2; *len as usize]).await?)
+                let offset = file.write(0, &vec![2; *len as usize]).await?;
+                // Others see it from here on.
+                file.flush().await?;
+                Answer::Offset(offset)
             }
             _ => return Err(Errno::EINVAL.into()),
         })

@@ -23,6 +23,8 @@ struct Node {
     perm: u32,
     nlink: u32,
     size: u64,
+    /// Where the next append goes, if that is behind the end.
+    append_end: u64,
     xattr: Option<u8>,
     /// Set by utimes and not changed since.
     mtime: Option<i64>,
@@ -73,8 +75,7 @@ pub enum Stage {
     Found(Ino),
     /// Rename and link resolve each path at an instant of its own: the first led here.
     Source(Ino, Name),
-    /// An append outside of the row has its place; its data may count as written later, after a
-    /// truncation that came between (protocols.md, rule 17).
+    /// An append has its place; others see it when its data is there.
     Appended(Ino, u64),
 }
 
@@ -142,6 +143,7 @@ impl Spec {
             perm,
             nlink: 1,
             size: 0,
+            append_end: 0,
             xattr: None,
             mtime: None,
             linked: false,
@@ -308,19 +310,8 @@ impl Spec {
             }
             return next;
         }
-        if let Some(Stage::Appended(ino, end)) = stage {
-            let node = spec.node_mut(ino);
-            (node.size, node.mtime) = (node.size.max(end), None);
-            next.push(Next::Done(spec));
-            return next;
-        }
-        if let (Call::Append { id, len }, Answer::Offset(offset)) = (call, answer)
-            && let Some(ino) = self.by_id(*id)
-        {
-            let mut later = self.clone();
-            if later.act(ino, call, answer, true) {
-                next.push(Next::Later(later, Stage::Appended(ino, offset + len)));
-            }
+        if let Call::Append { id, len } = call {
+            return self.append(*id, *len, answer, stage);
         }
         if let Some(later) = self.found_elsewhere(call, stage) {
             next.push(Next::Later(self.clone(), later));
@@ -342,6 +333,51 @@ impl Spec {
             next.push(Next::Done(spec));
         }
         next
+    }
+
+    /// An append is given its place, and is seen when its data is there: at once, if that goes into
+    /// the row.
+    fn append(&self, id: InodeId, len: u64, answer: &Answer, stage: Option<Stage>) -> Vec<Next> {
+        let mut next = Vec::new();
+        if let Some(Stage::Appended(ino, end)) = stage {
+            if self.node(ino).append_end < end {
+                // Truncated meanwhile: its data may count as written before that.
+                next.push(Next::Done(self.clone()));
+            }
+            let mut spec = self.clone();
+            spec.grow(ino, end);
+            next.push(Next::Done(spec));
+            return next;
+        }
+        let Some(ino) = self.by_id(id) else { return next };
+        let node = self.node(ino);
+        if node.nlink == 0 && matches!(answer, Answer::Failed(Errno::ESTALE | Errno::ENOENT)) {
+            next.push(Next::Done(self.clone()));
+            return next;
+        }
+        let offset = node.size.max(node.append_end);
+        if !unknown(answer) && *answer != Answer::Offset(offset) {
+            return next;
+        }
+        let end = offset + len;
+        for changes_time in [false, true] {
+            let mut spec = self.clone();
+            let node = spec.node_mut(ino);
+            node.append_end = end;
+            if changes_time {
+                node.mtime = None;
+            }
+            next.push(Next::Later(spec, Stage::Appended(ino, end)));
+        }
+        let mut spec = self.clone();
+        spec.grow(ino, end);
+        next.push(Next::Done(spec));
+        next
+    }
+
+    fn grow(&mut self, ino: Ino, end: u64) {
+        let node = self.node_mut(ino);
+        (node.size, node.mtime) = (node.size.max(end), None);
     }
 
     /// The path of the call leads to an inode on which it acts later.
@@ -413,8 +449,8 @@ impl Spec {
                 },
                 Subject::Open(id) => self.act_open(*id, call, answer),
             },
-            Call::Write { id, .. } | Call::Append { id, .. } => self.act_open(*id, call, answer),
-            Call::Readdir { .. } => false,
+            Call::Write { id, .. } => self.act_open(*id, call, answer),
+            Call::Append { .. } | Call::Readdir { .. } => false,
         }
     }
 
@@ -459,21 +495,17 @@ impl Spec {
                 Kind::Dir => failed(Errno::EISDIR, answer),
                 Kind::File => {
                     let node = self.node_mut(ino);
+                    if *size < node.size {
+                        node.append_end = 0;
+                    }
                     (node.size, node.mtime) = (*size, None);
                     self.is_there(ino, answer)
                 }
                 _ => failed(Errno::EINVAL, answer),
             },
             Call::Write { end, .. } => {
-                let node = self.node_mut(ino);
-                (node.size, node.mtime) = (node.size.max(*end), None);
+                self.grow(ino, *end);
                 done(answer)
-            }
-            Call::Append { len, .. } => {
-                let node = self.node_mut(ino);
-                let offset = node.size;
-                (node.size, node.mtime) = (offset + len, None);
-                matches!(answer, Answer::Offset(at) if *at == offset) || unknown(answer)
             }
             Call::Setxattr { value, flags, .. } => match (self.node(ino).xattr, flags) {
                 (Some(_), 1) => failed(Errno::EEXIST, answer),
