@@ -323,7 +323,6 @@ impl Spec {
             _ => None,
         };
         if let (true, None, Some(from)) = (split, stage, source)
-            && !matches!(answer, Answer::Failed(_))
             && let Ok(place) = self.place(from)
         {
             next.push(Next::Later(self.clone(), Stage::Source(place.dir, place.name)));
