@@ -250,7 +250,9 @@ mod tests {
         assert_eq!(s.begin(&attempt(2), 'a'), Verdict::Run);
         assert_eq!(s.send_away(9, 1), vec!['a']);
         for late in [1, 2] {
-            assert!(matches!(s.begin(&attempt(late), 'b'), Verdict::Refuse(e) if e.is(Class::Retry)));
+            assert!(
+                matches!(s.begin(&attempt(late), 'b'), Verdict::Refuse(e) if e.is(Class::Retry))
+            );
         }
         assert_eq!(s.begin(&attempt(3), 'c'), Verdict::Run);
         assert_eq!(s.begin(&attempt(1), 'd'), Verdict::Joined);

@@ -170,9 +170,9 @@ mod off {
 }
 
 #[cfg(not(feature = "sim"))]
-pub use off::{is_active, mutation, reached};
-#[cfg(not(feature = "sim"))]
 pub(crate) use off::{abort, fill, now, wall_ns};
+#[cfg(not(feature = "sim"))]
+pub use off::{is_active, mutation, reached};
 
 /// The process must not go on: what it holds in memory is no longer known to be right. In a
 /// simulation the node dies when its step ends.

@@ -202,8 +202,7 @@ impl Bench {
             NodeId::Shard(no) => {
                 let (inner, unreadable) = (node.table.clone(), self.unreadable.clone());
                 let table: Arc<dyn Table> = Arc::new(BadPlace { inner, unreadable });
-                let shard =
-                    roles::start_shard(no, disk, table, &limits, &map, self.now, wall_ns);
+                let shard = roles::start_shard(no, disk, table, &limits, &map, self.now, wall_ns);
                 Box::new(shard.expect("the shard starts"))
             }
             NodeId::Store(_) => panic!("stores are no roles here"),
@@ -339,7 +338,10 @@ impl Bench {
             }
             Peer::Node(node) => {
                 let conn = self.conn(from, life);
-                self.step(node, Some(Input::Request { conn, peer: Rc::new(hello_of(from)), frame }));
+                self.step(
+                    node,
+                    Some(Input::Request { conn, peer: Rc::new(hello_of(from)), frame }),
+                );
             }
         }
     }

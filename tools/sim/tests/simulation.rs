@@ -65,7 +65,12 @@ fn no_seed_breaks_a_rule_and_every_failpoint_is_hit() {
     for (name, count) in &hits {
         println!("{name:30} {count:9}");
     }
-    println!("{:.0} s, {} of {} failpoints", start.elapsed().as_secs_f64(), hits.len(), points::ALL.len());
+    println!(
+        "{:.0} s, {} of {} failpoints",
+        start.elapsed().as_secs_f64(),
+        hits.len(),
+        points::ALL.len()
+    );
     let missed: Vec<_> = points::ALL.iter().filter(|name| !hits.contains_key(*name)).collect();
     assert!(missed.is_empty(), "never hit: {missed:?}");
 }

@@ -28,7 +28,9 @@ fn main() -> ExitCode {
     let options = match parse(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(why) => {
-            eprintln!("{why}\nusage: simulate --seeds A..B | --seed N [--mutation NAME] [--no-faults] [--go-on]");
+            eprintln!(
+                "{why}\nusage: simulate --seeds A..B | --seed N [--mutation NAME] [--no-faults] [--go-on]"
+            );
             return ExitCode::from(2);
         }
     };

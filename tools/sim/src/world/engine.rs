@@ -1,7 +1,7 @@
 //! The loop: the next event in simulated time, what it does, what follows from it.
 
-use std::collections::BTreeMap;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use saker_runtime::sim;
 use saker_runtime::task::Executor;
 use saker_runtime::time::Time;
 use saker_types::NodeId;
-use saker_types::wire::{Ctx, OpenReq, Op};
+use saker_types::wire::{Ctx, Op, OpenReq};
 
 use super::Config;
 use super::faults::Fault;
@@ -672,7 +672,8 @@ fn mutation(frame: &Frame) -> Option<(u64, u64)> {
     }
     let op = op_of(frame)?;
     let truncates = || OpenReq::decode(frame.body.clone()).is_ok_and(|open| open.truncate);
-    if !op.mutates() && !(op == Op::Open && truncates()) {
+    let is_mutation = op.mutates() || (op == Op::Open && truncates());
+    if !is_mutation {
         return None;
     }
     let ctx = Head::decode(frame.body.clone()).ok()?.ctx;

@@ -66,32 +66,86 @@ impl fmt::Debug for Subject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// A regular file, made or (unless exclusive) opened.
-    Create { at: Path, exclusive: bool },
-    Mkdir { at: Path },
-    Symlink { at: Path },
-    Mkfifo { at: Path },
-    Open { at: Path },
-    Unlink { at: Path },
-    Rmdir { at: Path },
-    Rename { from: Path, to: Path, no_replace: bool },
-    Exchange { from: Path, to: Path },
-    Link { from: Path, to: Path },
+    Create {
+        at: Path,
+        exclusive: bool,
+    },
+    Mkdir {
+        at: Path,
+    },
+    Symlink {
+        at: Path,
+    },
+    Mkfifo {
+        at: Path,
+    },
+    Open {
+        at: Path,
+    },
+    Unlink {
+        at: Path,
+    },
+    Rmdir {
+        at: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        no_replace: bool,
+    },
+    Exchange {
+        from: Path,
+        to: Path,
+    },
+    Link {
+        from: Path,
+        to: Path,
+    },
     /// Which inode is there?
-    Lookup { at: Path },
+    Lookup {
+        at: Path,
+    },
     /// All attributes.
-    Getattr { of: Subject },
-    Chmod { of: Subject, mode: u32 },
-    Utimes { of: Subject, mtime_ns: i64 },
-    Truncate { of: Subject, size: u64 },
+    Getattr {
+        of: Subject,
+    },
+    Chmod {
+        of: Subject,
+        mode: u32,
+    },
+    Utimes {
+        of: Subject,
+        mtime_ns: i64,
+    },
+    Truncate {
+        of: Subject,
+        size: u64,
+    },
     /// Write up to `end` through a handle and flush: the size grows to it.
-    Write { id: InodeId, end: u64 },
+    Write {
+        id: InodeId,
+        end: u64,
+    },
     /// Append through a handle.
-    Append { id: InodeId, len: u64 },
-    Setxattr { of: Subject, value: u8, flags: u32 },
-    Getxattr { of: Subject },
-    Removexattr { of: Subject },
+    Append {
+        id: InodeId,
+        len: u64,
+    },
+    Setxattr {
+        of: Subject,
+        value: u8,
+        flags: u32,
+    },
+    Getxattr {
+        of: Subject,
+    },
+    Removexattr {
+        of: Subject,
+    },
     /// The names in a directory, by its id.
-    Readdir { dir: InodeId },
+    Readdir {
+        dir: InodeId,
+    },
 }
 
 /// Attributes as a client saw them.

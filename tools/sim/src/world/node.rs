@@ -107,13 +107,11 @@ impl Node {
     pub fn start(&mut self, cluster: &Cluster, now: Time) -> Result<(), String> {
         let disk = self.disk.dir();
         let running = match self.id {
-            NodeId::Coordinator => {
-                Running::Coordinator(roles::start_coordinator(
-                    disk,
-                    &cluster.members,
-                    cluster.segment_bytes,
-                )?)
-            }
+            NodeId::Coordinator => Running::Coordinator(roles::start_coordinator(
+                disk,
+                &cluster.members,
+                cluster.segment_bytes,
+            )?),
             NodeId::Shard(no) => {
                 let (limits, map) = (&cluster.limits, &cluster.map);
                 let wall_ns = self.wall_ns(now);

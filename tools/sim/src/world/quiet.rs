@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use saker_types::wire::{
-    ChunkListReply, ChunkListReq, Empty, Op, ScanReply, ScanReq, ShardStats,
-};
+use saker_types::wire::{ChunkListReply, ChunkListReq, Empty, Op, ScanReply, ScanReq, ShardStats};
 use saker_types::{InodeId, NodeId};
 
 use super::World;
@@ -73,7 +71,9 @@ pub fn check_replicas(world: &mut World) -> Result<(), String> {
                 (a.id, a.mode, a.uid, a.gid) == (dir.id, dir.mode, dir.uid, dir.gid)
             });
             if !equal {
-                return Err(format!("{shard} remembers {name} in {pid:#x} as {dir:?}, it is {a:?}"));
+                return Err(format!(
+                    "{shard} remembers {name} in {pid:#x} as {dir:?}, it is {a:?}"
+                ));
             }
         }
     }

@@ -362,8 +362,12 @@ impl Client {
         Ok(match call {
             Call::Create { at, exclusive } => {
                 let (append, at) = (self.rng.chance(1, 3), self.at(at)?);
-                let flags =
-                    OpenFlags { write: true, append, exclusive: *exclusive, ..OpenFlags::default() };
+                let flags = OpenFlags {
+                    write: true,
+                    append,
+                    exclusive: *exclusive,
+                    ..OpenFlags::default()
+                };
                 let (file, entry) = fs.create(&who, &at, 0o755, flags).await?;
                 self.keep(file, &entry, append);
                 Answer::Opened(seen(&entry), entry.created)

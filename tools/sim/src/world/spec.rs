@@ -405,13 +405,7 @@ impl Spec {
         elsewhere.then_some(Stage::Found(ino))
     }
 
-    fn apply(
-        &mut self,
-        number: usize,
-        call: &Call,
-        answer: &Answer,
-        stage: Option<Stage>,
-    ) -> bool {
+    fn apply(&mut self, number: usize, call: &Call, answer: &Answer, stage: Option<Stage>) -> bool {
         let ino = number as Ino + 1;
         match call {
             Call::Create { at, exclusive } => self.create(ino, at, *exclusive, answer),
@@ -716,13 +710,7 @@ impl Spec {
         true
     }
 
-    fn exchange(
-        &mut self,
-        from: &Path,
-        to: &Path,
-        stage: Option<Stage>,
-        answer: &Answer,
-    ) -> bool {
+    fn exchange(&mut self, from: &Path, to: &Path, stage: Option<Stage>, answer: &Answer) -> bool {
         let Some(from) = self.source(from, stage) else { return false };
         let errors = self.exchange_errors(&from, to);
         if let Answer::Failed(errno) = answer {
