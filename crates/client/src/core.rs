@@ -14,6 +14,7 @@ use saker_runtime::time::{self, Time};
 use saker_types::wire::{MapReq, Op, SessionReq};
 use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
+use crate::locks::Locks;
 use crate::net::{Net, Reply};
 use crate::open_inode::Inodes;
 use crate::route::{self, Routes};
@@ -39,6 +40,7 @@ pub(crate) struct Core {
     routes: RwLock<Arc<Routes>>,
     pub(crate) sessions: Sessions,
     pub(crate) inodes: Inodes,
+    pub(crate) locks: Locks,
     pub(crate) stat_cache: StatCache,
     pub(crate) registry: Registry,
     retries: Counter,
@@ -106,6 +108,27 @@ impl Core {
         let registry = Registry::new();
         let deadline = time::now() + options.timeout;
         let map = net.block_on(first_map(&net, &registry, coordinators, deadline))?;
+        Core::with_map(net, registry, map, options)
+    }
+
+    /// The same, for a network that somebody else drives.
+    pub(crate) async fn connect_driven(
+        net: Net,
+        coordinators: &[std::net::SocketAddr],
+        options: ClientOptions,
+    ) -> Result<Arc<Core>> {
+        let registry = Registry::new();
+        let deadline = time::now() + options.timeout;
+        let map = first_map(&net, &registry, coordinators, deadline).await?;
+        Core::with_map(net, registry, map, options)
+    }
+
+    fn with_map(
+        net: Net,
+        registry: Registry,
+        map: ClusterMap,
+        options: ClientOptions,
+    ) -> Result<Arc<Core>> {
         net.know_cluster(&map)?;
         let routes = RwLock::new(Arc::new(Routes::new(map, &registry)?));
         let retries = registry.counter("saker_client_retries_total", "Requests sent again");
@@ -115,6 +138,7 @@ impl Core {
             routes,
             sessions: Sessions::new(),
             inodes: Inodes::default(),
+            locks: Locks::default(),
             stat_cache: StatCache::default(),
             registry,
             retries,

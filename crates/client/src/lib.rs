@@ -11,6 +11,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use saker_rpc::Transport;
 use saker_runtime::telemetry::Registry;
 use saker_types::{ClusterMap, Errno, Error, Result};
 
@@ -23,6 +24,7 @@ mod fake;
 mod file;
 mod groups;
 mod lease;
+mod locks;
 mod names;
 mod net;
 mod open_inode;
@@ -48,6 +50,7 @@ pub use api::{
     Resolved, Seek, SetAttr, SetTime, StatFs,
 };
 pub use file::File;
+pub use locks::Lock;
 pub use readdir::DirStream;
 pub use saker_types;
 
@@ -72,6 +75,26 @@ impl Fs {
         Ok(Fs(core))
     }
 
+    /// Connects over another network than TCP, which the caller drives, as a simulator does. Such a
+    /// client never blocks: [`Fs::block_on`] and [`Fs::close`] are not for it, and
+    /// [`Fs::keep_leases`] must be run beside its operations.
+    ///
+    /// # Errors
+    /// As [`Fs::connect`].
+    pub async fn over(
+        transport: Arc<dyn Transport>,
+        coordinators: &[SocketAddr],
+        options: ClientOptions,
+    ) -> Result<Fs> {
+        let net = net::Net::driven(transport);
+        Ok(Fs(core::Core::connect_driven(net, coordinators, options).await?))
+    }
+
+    /// Renews the leases of open files; never ends.
+    pub async fn keep_leases(&self) {
+        lease::keep(&self.0).await;
+    }
+
     /// Runs a future of this client to its end on the calling thread. Not to be nested.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.0.net.block_on(future)
@@ -82,7 +105,7 @@ impl Fs {
         self.0.routes().map.clone()
     }
 
-    /// Writes out open files and ends the session. Blocks. The client may be used on; it begins
+    /// Writes out open files, ends all locks and the session. Blocks. The client may be used on; it begins
     /// a new session then.
     pub fn close(&self) {
         self.block_on(async {
@@ -92,6 +115,7 @@ impl Fs {
                 }
             }
             self.0.inodes.sweep();
+            self.0.end_locks().await;
             self.0.end_sessions().await;
         });
     }

@@ -64,7 +64,7 @@ macro_rules! routed {
 }
 
 routed!(EntryReq, SetattrReq, CreateReq, RemoveReq, ReaddirReq, CloseReq, AppendReq, XattrReq);
-routed!(AccessReq);
+routed!(AccessReq, LockReq);
 routed!(RenameReq: from, to, LinkReq: from, to);
 
 impl Routed for OpenReq {
@@ -128,6 +128,7 @@ impl Core {
             let node = node_of(state.to, &routes.map, request.place());
             let until = deadline.min(time::now() + ATTEMPT_MAX);
             let ctx = request.ctx();
+            ctx.attempt += 1;
             ctx.map_version = routes.map.version;
             ctx.wait_ms = Core::wait_ms(until);
             if let Some(ticket) = &state.ticket {

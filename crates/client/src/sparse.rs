@@ -21,6 +21,15 @@ const SEEK_ATTEMPT_MAX: Duration = Duration::from_secs(5);
 /// Bytes that a copy reads and writes at a time.
 const COPY_BYTES: u64 = 1 << 20;
 
+/// Data and holes are told in units of this, as by other file systems: programs would gain
+/// nothing by smaller ones.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A run, made larger to whole blocks.
+fn in_blocks(start: u64, end: u64) -> (u64, u64) {
+    (start - start % BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES))
+}
+
 impl File {
     /// fallocate(2). Space is not reserved: what is asked for is refused when it is not there
     /// now, but a later write may still fail for want of it.
@@ -35,8 +44,8 @@ impl File {
         handle.core.fallocate(handle, how, offset, len).await
     }
 
-    /// lseek(2) for data or a hole. What is behind the last data is a hole; data that is written
-    /// but zero is data.
+    /// lseek(2) for data or a hole, in blocks of 4 KiB. What is behind the last data is a hole;
+    /// data that is written but zero is data.
     ///
     /// # Errors
     /// ENXIO when `offset` is not before the end, or no data is behind it; EIO when stores that
@@ -139,7 +148,7 @@ impl Core {
             return Err(Errno::ENXIO.into());
         }
         let (start, end) = match inline {
-            Some(end) if offset < end => (offset, end),
+            Some(end) if offset < in_blocks(0, end).1 => (offset, in_blocks(0, end).1),
             Some(_) => (size, size),
             None => self.next_data(inode.id, offset, want).await?.unwrap_or((size, size)),
         };
@@ -151,15 +160,20 @@ impl Core {
         }
     }
 
-    /// The first run of data at or behind `offset`, as far as its end is wanted.
+    /// The first run of blocks with data at or behind `offset`, as far as its end is wanted.
     async fn next_data(&self, id: InodeId, offset: u64, want: Seek) -> Result<Option<(u64, u64)>> {
-        let Some((start, mut end)) = self.first_run(id, offset).await? else { return Ok(None) };
-        if want == Seek::Hole && start == offset {
-            while let Some((next, next_end)) = self.first_run(id, end).await?
-                && next == end
-            {
-                end = next_end;
+        let Some((start, end)) = self.first_run(id, offset).await? else { return Ok(None) };
+        let (start, mut end) = in_blocks(start, end);
+        let start = start.max(offset);
+        if want == Seek::Data || start > offset {
+            return Ok(Some((start, end)));
+        }
+        while let Some((next, next_end)) = self.first_run(id, end).await? {
+            let (next, next_end) = in_blocks(next, next_end);
+            if next > end {
+                break;
             }
+            end = next_end;
         }
         Ok(Some((start, end)))
     }

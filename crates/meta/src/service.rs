@@ -19,6 +19,7 @@ use saker_types::change::What;
 use saker_types::wire::{Ctx, Empty, Op, SessionReq};
 use saker_types::{Errno, Error, NodeId, limits};
 
+use crate::namespace::replica::Dir;
 use crate::ops::wait_of;
 use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Wait};
 use crate::shard::{Shard, encoded};
@@ -29,6 +30,8 @@ const PARKED_TICK: Duration = Duration::from_millis(20);
 const CHECKPOINT_TICK: Duration = Duration::from_millis(5);
 /// A prepare holds locks at its driver: it is told soon that it cannot go on.
 const PREPARE_WAIT: Duration = Duration::from_millis(500);
+/// A request for a lock waits in the session of its client, whose other results are kept as long.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long the shard that a request is passed on to may take.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -43,6 +46,11 @@ impl Worker {
     pub fn new(shard: Rc<RefCell<Shard>>) -> Worker {
         let hub = shard.borrow().hub.clone();
         Worker { shard, hub }
+    }
+
+    /// What the shard remembers of directories, for checkers: parent, name, directory.
+    pub fn replica(&self) -> Vec<(saker_types::InodeId, Bytes, Dir)> {
+        self.shard.borrow().replica.all()
     }
 
     fn receive(&self, conn: ConnId, peer: &PeerHello, frame: Frame) {
@@ -67,6 +75,7 @@ impl Worker {
         }
         let wait = match &msg {
             Msg::Prepare(_) => PREPARE_WAIT,
+            Msg::Lock(m) => Duration::from_millis(m.wait_ms.into()).min(LOCK_WAIT_MAX),
             msg => wait_of(msg.target().map(|(ctx, _)| ctx)),
         };
         let deadline = self.hub.now() + wait;
@@ -136,6 +145,13 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    /// Its tasks hold the shard, and the shard its tasks.
+    fn drop(&mut self) {
+        self.hub.drop_tasks();
+    }
+}
+
 impl Role for Worker {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.hub.begin(now, wall_ns);
@@ -153,14 +169,14 @@ impl Role for Worker {
             s.thaw();
             s.expire_parked();
             s.expire_gone();
+            s.expire_locks();
         }
         self.settle();
         let mut s = self.shard.borrow_mut();
         s.seal();
         if let Err(e) = s.checkpoint() {
             // As after a failed flush: what the table holds is no longer known (rule 3).
-            tracing::error!("checkpoint failed, giving up: {e}");
-            std::process::abort();
+            saker_runtime::sim::abort_process(&format!("checkpoint failed: {e}"));
         }
         drop(s);
         self.hub.end(out);
@@ -173,7 +189,14 @@ impl Role for Worker {
         let checkpoint = s.checkpointing.running().then(|| now + CHECKPOINT_TICK);
         let thaw = s.frozen.values().min().copied();
         let later = |t: Time| t.max(now + Duration::from_millis(1));
-        let all = [parked, checkpoint, thaw, s.leases.next(), self.hub.next_timer()];
+        let all = [
+            parked,
+            checkpoint,
+            thaw,
+            s.leases.next(),
+            s.lock_leases.next(),
+            self.hub.next_timer(),
+        ];
         all.into_iter().flatten().map(later).min()
     }
 

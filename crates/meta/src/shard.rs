@@ -6,6 +6,7 @@ use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -17,6 +18,7 @@ use saker_engine::sessions::Sessions;
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
 use saker_rpc::txn::Ledger;
+use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, StoredResult, What};
 use saker_types::id::{COUNTER_BITS, compose};
@@ -25,9 +27,10 @@ use saker_types::{ClusterMap, Errno, Error, Inode, InodeId, ShardNo, TxnId};
 
 use crate::checkpoint::Checkpointing;
 use crate::gone::Leases;
+use crate::locks::LockLeases;
 use crate::metrics::Metrics;
 use crate::namespace::replica::Replica;
-use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
+use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Task, Wait};
 use crate::txn::participant::PreparedTxn;
 
 /// Requests that may wait at a time; the next is told to try again.
@@ -95,6 +98,7 @@ pub struct Shard {
     /// Last vectors collected, of directories owned here.
     pub(crate) vectors: Cache<InodeId, Rc<Vec<Totals>>, quick_cache::UnitWeighter, FxBuildHasher>,
     pub(crate) leases: Leases,
+    pub(crate) lock_leases: LockLeases,
     pub(crate) checkpointing: Checkpointing,
     /// Number of inodes that live here.
     pub(crate) inode_count: i64,
@@ -178,6 +182,7 @@ impl Shard {
                     Default::default(),
                 ),
                 leases: Leases::default(),
+                lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),
                 inode_count: volatile.inode_count,
                 next_id: reserved,
@@ -268,7 +273,12 @@ impl Shard {
         });
         self.parked_count -= late.len();
         for rq in late {
-            self.finish(&rq, Err(Error::retry("waited too long")));
+            let error = match &rq.msg {
+                // Whoever wants to wait on asks anew: its session's results are not held up.
+                Msg::Lock(_) => Errno::EAGAIN.into(),
+                _ => Error::retry("waited too long"),
+            };
+            self.finish(&rq, Err(error));
         }
     }
 
@@ -293,7 +303,7 @@ impl Shard {
                 if self.sessions.knows(session) {
                     let ack = self.sessions.ack(session);
                     let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
-                    self.log_change(What::Result(stored));
+                    self.log_result(stored);
                 }
                 self.sessions.finish(session, seq, 0, body.clone())
             }
@@ -302,11 +312,22 @@ impl Shard {
                 self.sessions.finish(session, seq, status_of(e), body)
             }
             // Nothing was done, and the same request may come again.
-            Err(_) => self.sessions.forget(session, seq),
+            Err(_) => self.sessions.send_away(session, seq),
         };
         for to in waiters {
             self.send(to, &result);
         }
+    }
+
+    fn log_result(&mut self, stored: StoredResult) {
+        if mutation("result stored outside the transaction") {
+            let h = self.handle();
+            return self.hub.spawn(async move {
+                h.hub.sleep(Duration::from_millis(1)).await;
+                h.shard().log_change(What::Result(stored));
+            });
+        }
+        self.log_change(What::Result(stored));
     }
 
     /// Sends an answer.

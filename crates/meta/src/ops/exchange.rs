@@ -46,6 +46,8 @@ impl Shard {
             return Ok(None);
         }
         self.not_frozen(parent.dir.id)?;
+        self.hold_totals(from.pid)?;
+        self.hold_totals(to.pid)?;
         let now_ns = self.wall_ns();
         let (here, comes) = (moved(&source.row, now_ns), moved(&there, now_ns));
         self.hold_totals(from.pid)?;
