@@ -14,6 +14,7 @@ use saker_runtime::time::{self, Time};
 use saker_types::wire::{MapReq, Op, SessionReq};
 use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
+use crate::locks::Locks;
 use crate::net::{Net, Reply};
 use crate::open_inode::Inodes;
 use crate::route::{self, Routes};
@@ -39,6 +40,7 @@ pub(crate) struct Core {
     routes: RwLock<Arc<Routes>>,
     pub(crate) sessions: Sessions,
     pub(crate) inodes: Inodes,
+    pub(crate) locks: Locks,
     pub(crate) stat_cache: StatCache,
     pub(crate) registry: Registry,
     retries: Counter,
@@ -136,6 +138,7 @@ impl Core {
             routes,
             sessions: Sessions::new(),
             inodes: Inodes::default(),
+            locks: Locks::default(),
             stat_cache: StatCache::default(),
             registry,
             retries,

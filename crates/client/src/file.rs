@@ -62,6 +62,24 @@ impl File {
         &self.0
     }
 
+    /// The client that it is open in.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.0.core
+    }
+
+    /// Writes out what this client has written to the file, if anything is left to.
+    pub(crate) async fn flush_if_dirty(&self) -> Result<()> {
+        if self.0.inode.is_dirty() { self.flush().await } else { Ok(()) }
+    }
+
+    /// From now on reads see what others have written out.
+    pub(crate) async fn see_others(&self) -> Result<()> {
+        self.0.core.refresh(&self.0.who, &self.0.inode).await?;
+        // What was read ahead is older.
+        self.0.inode.with(|s| s.epoch += 1);
+        Ok(())
+    }
+
     /// As last seen, with this client's own writes; without data.
     pub fn entry(&self) -> Entry {
         let (attr, loc) = self.0.inode.with(|s| (s.attr.clone(), s.loc.clone()));

@@ -24,6 +24,7 @@ mod fake;
 mod file;
 mod groups;
 mod lease;
+mod locks;
 mod names;
 mod net;
 mod open_inode;
@@ -49,6 +50,7 @@ pub use api::{
     Resolved, Seek, SetAttr, SetTime, StatFs,
 };
 pub use file::File;
+pub use locks::Lock;
 pub use readdir::DirStream;
 pub use saker_types;
 
@@ -103,7 +105,7 @@ impl Fs {
         self.0.routes().map.clone()
     }
 
-    /// Writes out open files and ends the session. Blocks. The client may be used on; it begins
+    /// Writes out open files, ends all locks and the session. Blocks. The client may be used on; it begins
     /// a new session then.
     pub fn close(&self) {
         self.block_on(async {
@@ -113,6 +115,7 @@ impl Fs {
                 }
             }
             self.0.inodes.sweep();
+            self.0.end_locks().await;
             self.0.end_sessions().await;
         });
     }

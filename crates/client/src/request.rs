@@ -64,7 +64,7 @@ macro_rules! routed {
 }
 
 routed!(EntryReq, SetattrReq, CreateReq, RemoveReq, ReaddirReq, CloseReq, AppendReq, XattrReq);
-routed!(AccessReq);
+routed!(AccessReq, LockReq);
 routed!(RenameReq: from, to, LinkReq: from, to);
 
 impl Routed for OpenReq {

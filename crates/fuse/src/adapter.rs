@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use saker_client::Fs;
@@ -14,7 +15,7 @@ use crate::abi::{AttrOut, EntryOut, Opcode};
 use crate::handles::Handles;
 use crate::nodes::Nodes;
 use crate::notify::Notifier;
-use crate::ops::{OpenDir, OpenFile};
+use crate::ops::{OpenDir, OpenFile, Waiters};
 use crate::options::MountOptions;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -29,6 +30,9 @@ pub(crate) struct Adapter {
     pub(crate) files: Handles<Arc<OpenFile>>,
     pub(crate) dirs: Handles<Arc<OpenDir>>,
     pub(crate) notifier: Notifier,
+    pub(crate) waiters: Arc<Waiters>,
+    /// Somebody has used fcntl(2) locks here, so that every close must be heard of.
+    pub(crate) locked: AtomicBool,
     pub(crate) entry_timeout: Duration,
     pub(crate) attr_timeout: Duration,
     /// `fs.protected_hardlinks` as it was when this was mounted.
@@ -62,6 +66,8 @@ impl Adapter {
             dirs: Handles::new(handles),
             fs,
             notifier,
+            waiters: Arc::default(),
+            locked: AtomicBool::new(false),
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
             protects_links: ops::protects_links(),
@@ -123,6 +129,7 @@ impl Adapter {
     /// Closes what the kernel has left open: the connection ended without RELEASEs.
     pub(crate) fn close_all(&self) {
         drop(self.dirs.drain());
+        self.waiters.end();
         for open in self.files.drain() {
             self.wait(open.close());
         }
@@ -171,19 +178,19 @@ impl Adapter {
             Opcode::Statfs => self.statfs(request),
             Opcode::Syncfs => self.syncfs(request),
             Opcode::Destroy => Ok(Reply::done()),
-            // Ignored: a request cannot be taken back once it may have reached a server, and the
-            // kernel interrupts at any signal, also where programs expect no EINTR. The client's
-            // deadline bounds the wait.
-            Opcode::Interrupt | Opcode::NotifyReply => Ok(Reply::none()),
+            // Of use to who waits for a lock only: any other request cannot be taken back once
+            // it may have reached a server, and the kernel interrupts at any signal, also where
+            // programs expect no EINTR. The client's deadline bounds the wait.
+            Opcode::Interrupt => self.interrupt(request),
+            Opcode::NotifyReply => Ok(Reply::none()),
             Opcode::Ioctl => Ok(Reply::error(ENOTTY)),
+            Opcode::Getlk => self.getlk(request),
+            Opcode::Setlk => self.setlk(request, false),
+            Opcode::Setlkw => self.setlk(request, true),
             // ENOSYS: the kernel does these itself, and does not ask again.
-            Opcode::Getlk
-            | Opcode::Setlk
-            | Opcode::Setlkw
-            | Opcode::Bmap
-            | Opcode::Poll
-            | Opcode::SetupMapping
-            | Opcode::RemoveMapping => Ok(Reply::error(Errno::ENOSYS)),
+            Opcode::Bmap | Opcode::Poll | Opcode::SetupMapping | Opcode::RemoveMapping => {
+                Ok(Reply::error(Errno::ENOSYS))
+            }
         }
     }
 }

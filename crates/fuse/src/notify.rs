@@ -17,7 +17,11 @@ use crate::transport::Device;
 const QUEUE_MAX: usize = 1024;
 
 /// A place to leave notifications.
-pub(crate) struct Notifier(SyncSender<NotifyInvalInode>);
+#[derive(Clone)]
+pub(crate) struct Notifier {
+    queue: SyncSender<NotifyInvalInode>,
+    device: Device,
+}
 
 impl Notifier {
     /// Starts the thread; it ends when the notifier is dropped.
@@ -26,15 +30,24 @@ impl Notifier {
     /// The system's, when it has no room for a thread.
     pub(crate) fn start(device: Device) -> std::io::Result<Notifier> {
         let (sender, receiver) = sync_channel(QUEUE_MAX);
-        thread::spawn("saker-notify", move || run(&device, &receiver))?;
-        Ok(Notifier(sender))
+        let notified = device.share();
+        thread::spawn("saker-notify", move || run(&notified, &receiver))?;
+        Ok(Notifier { queue: sender, device })
     }
 
     /// Pages of `len` bytes from `offset` on, and the attributes, are not what the file holds.
     pub(crate) fn pages(&self, node: InodeId, offset: u64, len: u64) {
         let [off, len] = [offset, len].map(|n| i64::try_from(n).unwrap_or(0));
         // Dropped when the queue is full: see above.
-        let _ = self.0.try_send(NotifyInvalInode { ino: node, off, len });
+        let _ = self.queue.try_send(NotifyInvalInode { ino: node, off, len });
+    }
+
+    /// All cached pages and the attributes of an inode are gone when this returns. Not while a
+    /// READ or WRITE is handled: it waits for the pages of those.
+    pub(crate) fn drop_pages(&self, node: InodeId) {
+        let body = NotifyInvalInode { ino: node, off: 0, len: 0 };
+        // ENOENT: the kernel does not hold the inode any more.
+        let _ = self.device.notify(NOTIFY_INVAL_INODE, body.as_bytes());
     }
 }
 

@@ -6,6 +6,7 @@ mod dir;
 mod file;
 mod init;
 mod link;
+mod lock;
 mod lookup;
 mod misc;
 mod xattr;
@@ -15,3 +16,4 @@ pub(crate) use file::OpenFile;
 #[cfg(test)]
 pub(crate) use init::negotiate;
 pub(crate) use link::protects_links;
+pub(crate) use lock::Waiters;

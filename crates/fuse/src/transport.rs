@@ -16,7 +16,7 @@ use saker_types::{Errno, Error, Result};
 pub(crate) use device::Device;
 
 use crate::abi::Opcode;
-use crate::reply::Reply;
+use crate::reply::{Later, Reply};
 use crate::request::Request;
 
 /// Most bytes of data in one READ or WRITE: 256 pages, the kernel's default bound.
@@ -107,9 +107,12 @@ impl<D: Dispatch> Transport<D> {
             if !brief {
                 self.begin();
             }
-            let reply = self.handle(&request);
-            if !reply.silent {
-                device.reply(&reply, request.header.unique);
+            let mut reply = self.handle(&request);
+            let unique = request.header.unique;
+            match reply.later.take() {
+                Some(later) => answer_later(device, unique, later),
+                None if reply.silent => {}
+                None => device.reply(&reply, unique),
             }
             if !brief && self.surplus() {
                 return;
@@ -165,5 +168,16 @@ impl<D: Dispatch> Transport<D> {
 
     fn count(&self) -> MutexGuard<'_, Count> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Answers on a thread of its own, by the channel that the request came from: the kernel looks
+/// for it there.
+fn answer_later(device: &Device, unique: u64, later: Later) {
+    let channel = device.share();
+    let spawned = thread::spawn("saker-later", move || channel.reply(&later.0(), unique));
+    if let Err(error) = spawned {
+        tracing::warn!("no thread for an answer: {error}");
+        device.reply(&Reply::error(Errno::ENOLCK), unique);
     }
 }

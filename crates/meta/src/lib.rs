@@ -15,6 +15,7 @@ mod changelog;
 mod checkpoint;
 pub mod config;
 mod gone;
+mod locks;
 pub mod metrics;
 mod namespace;
 mod ops;

@@ -168,6 +168,9 @@ impl Shard {
         let now = self.hub.now();
         let gone = self.ids_of(table::GONE)?;
         gone.into_iter().for_each(|id| self.leases.start(id, now));
+        for id in self.ids_of(table::LOCKS)? {
+            self.resume_locks(id, now)?;
+        }
         for id in self.ids_of(table::JOB)? {
             let key = saker_types::change::id_key(table::JOB, id);
             if let Some(job) = self.get_as::<StoreJob>(&key)? {

@@ -78,6 +78,8 @@ pub enum Wait {
     Txn(TxnId),
     /// The end of an operation that holds the inode.
     Busy(InodeId),
+    /// The end of a lock on the file.
+    Lock(InodeId),
     /// The end of a freeze of a directory's changes (rule 20).
     Frozen(InodeId),
 }
@@ -128,6 +130,8 @@ messages! {
     Append(AppendReq): Append;
     Xattr(XattrReq): Getxattr | Setxattr | Listxattr | Removexattr;
     Access(AccessReq): Access;
+    Lock(LockReq): Getlk | Setlk;
+    RenewLocks(RenewLocksReq): RenewLocks;
     Renew(RenewReq): Renew;
     Session(SessionReq): OpenSession | CloseSession;
     Empty(Empty): Statfs;
@@ -155,10 +159,12 @@ impl Msg {
             Msg::Append(m) => (&m.ctx, &m.at),
             Msg::Xattr(m) => (&m.ctx, &m.at),
             Msg::Access(m) => (&m.ctx, &m.at),
+            Msg::Lock(m) => (&m.ctx, &m.at),
             // Each shard answers for its share, whoever owns the directory's row.
             Msg::Readdir(_) => return None,
             Msg::Prepare(m) => (&m.ctx, &m.at),
             Msg::Renew(_)
+            | Msg::RenewLocks(_)
             | Msg::Session(_)
             | Msg::Empty(_)
             | Msg::Fetch(_)
@@ -225,6 +231,7 @@ impl Msg {
             Msg::Append(m) => mark(m, |m| m.ctx.forwarded = true),
             Msg::Xattr(m) => mark(m, |m| m.ctx.forwarded = true),
             Msg::Access(m) => mark(m, |m| m.ctx.forwarded = true),
+            Msg::Lock(m) => mark(m, |m| m.ctx.forwarded = true),
             _ => None,
         }
     }

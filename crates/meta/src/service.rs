@@ -30,6 +30,8 @@ const PARKED_TICK: Duration = Duration::from_millis(20);
 const CHECKPOINT_TICK: Duration = Duration::from_millis(5);
 /// A prepare holds locks at its driver: it is told soon that it cannot go on.
 const PREPARE_WAIT: Duration = Duration::from_millis(500);
+/// A request for a lock waits in the session of its client, whose other results are kept as long.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long the shard that a request is passed on to may take.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -73,6 +75,7 @@ impl Worker {
         }
         let wait = match &msg {
             Msg::Prepare(_) => PREPARE_WAIT,
+            Msg::Lock(m) => Duration::from_millis(m.wait_ms.into()).min(LOCK_WAIT_MAX),
             msg => wait_of(msg.target().map(|(ctx, _)| ctx)),
         };
         let deadline = self.hub.now() + wait;
@@ -166,6 +169,7 @@ impl Role for Worker {
             s.thaw();
             s.expire_parked();
             s.expire_gone();
+            s.expire_locks();
         }
         self.settle();
         let mut s = self.shard.borrow_mut();
@@ -185,7 +189,14 @@ impl Role for Worker {
         let checkpoint = s.checkpointing.running().then(|| now + CHECKPOINT_TICK);
         let thaw = s.frozen.values().min().copied();
         let later = |t: Time| t.max(now + Duration::from_millis(1));
-        let all = [parked, checkpoint, thaw, s.leases.next(), self.hub.next_timer()];
+        let all = [
+            parked,
+            checkpoint,
+            thaw,
+            s.leases.next(),
+            s.lock_leases.next(),
+            self.hub.next_timer(),
+        ];
         all.into_iter().flatten().map(later).min()
     }
 

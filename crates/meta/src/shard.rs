@@ -27,9 +27,10 @@ use saker_types::{ClusterMap, Errno, Error, Inode, InodeId, ShardNo, TxnId};
 
 use crate::checkpoint::Checkpointing;
 use crate::gone::Leases;
+use crate::locks::LockLeases;
 use crate::metrics::Metrics;
 use crate::namespace::replica::Replica;
-use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
+use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Task, Wait};
 use crate::txn::participant::PreparedTxn;
 
 /// Requests that may wait at a time; the next is told to try again.
@@ -97,6 +98,7 @@ pub struct Shard {
     /// Last vectors collected, of directories owned here.
     pub(crate) vectors: Cache<InodeId, Rc<Vec<Totals>>, quick_cache::UnitWeighter, FxBuildHasher>,
     pub(crate) leases: Leases,
+    pub(crate) lock_leases: LockLeases,
     pub(crate) checkpointing: Checkpointing,
     /// Number of inodes that live here.
     pub(crate) inode_count: i64,
@@ -180,6 +182,7 @@ impl Shard {
                     Default::default(),
                 ),
                 leases: Leases::default(),
+                lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),
                 inode_count: volatile.inode_count,
                 next_id: reserved,
@@ -270,7 +273,12 @@ impl Shard {
         });
         self.parked_count -= late.len();
         for rq in late {
-            self.finish(&rq, Err(Error::retry("waited too long")));
+            let error = match &rq.msg {
+                // Whoever wants to wait on asks anew: its session's results are not held up.
+                Msg::Lock(_) => Errno::EAGAIN.into(),
+                _ => Error::retry("waited too long"),
+            };
+            self.finish(&rq, Err(error));
         }
     }
 

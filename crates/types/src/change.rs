@@ -22,6 +22,8 @@ pub mod table {
     pub const JOB: u8 = b'P';
     /// Totals of a directory: `id` (8) -> [`Totals`](crate::wire::Totals).
     pub const TOTALS: u8 = b'T';
+    /// Locks on a file: `id` (8) -> [`FileLocks`](crate::wire::FileLocks).
+    pub const LOCKS: u8 = b'L';
 }
 
 /// Key of an entry's row.

@@ -50,6 +50,7 @@ errnos! {
     EMLINK = 31, "too many links";
     ERANGE = 34, "result too large";
     ENAMETOOLONG = 36, "file name too long";
+    ENOLCK = 37, "no locks available";
     ENOSYS = 38, "not implemented";
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many levels of symbolic links";

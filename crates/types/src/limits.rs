@@ -31,5 +31,10 @@ pub const SESSION_RESULTS_MAX: usize = 16_384;
 /// lease on it was given or renewed (protocols.md, rule 16).
 pub const LEASE_NS: u64 = 60_000_000_000;
 
+/// A client's file locks end when it has not been heard of for this long.
+pub const LOCK_LEASE_NS: u64 = 10_000_000_000;
+/// Most locks on one file.
+pub const FILE_LOCKS_MAX: usize = 1_024;
+
 const _: () = assert!(INLINE_BYTES_MAX < CHUNK_BYTES);
 const _: () = assert!(FILE_BYTES_MAX.is_multiple_of(CHUNK_BYTES));

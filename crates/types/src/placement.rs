@@ -73,6 +73,12 @@ pub fn initial_slots(shards: usize) -> Bytes {
     (0..SLOTS).flat_map(|slot| ((slot % shards) as u16).to_le_bytes()).collect::<Vec<u8>>().into()
 }
 
+/// The slot whose shard keeps the locks on a file. A constant of the format.
+pub fn lock_slot(id: InodeId) -> u16 {
+    // The golden ratio of 64 bits: neighbouring ids go to different shards.
+    (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
+}
+
 impl ClusterMap {
     /// Refuses a map that would make routing panic or lie.
     pub fn check(&self) -> Result<()> {

@@ -85,6 +85,12 @@ ops! {
     Renew = 24 => "renew",
     /// [`Empty`] -> [`ShardStats`]
     Statfs = 25 => "statfs",
+    /// [`LockReq`] -> [`LockReply`]
+    Getlk = 26 => "getlk",
+    /// [`LockReq`] -> [`Empty`]
+    Setlk = 27 => "setlk",
+    /// [`RenewLocksReq`] -> [`RenewLocksReply`]
+    RenewLocks = 28 => "renew_locks",
     /// [`CreateReq`] -> [`Entry`]: a regular file without a name, opened; the last name of the
     /// path only chooses the shard. `exclusive`: it will never have a name.
     Tmpfile = 29 => "tmpfile",
@@ -149,6 +155,7 @@ impl Op {
                 | Op::Setxattr
                 | Op::Removexattr
                 | Op::Mknod
+                | Op::Setlk
                 | Op::Tmpfile
         )
     }
@@ -204,6 +211,12 @@ impl At {
     /// The inode at a locator itself.
     pub fn handle(loc: Locator) -> At {
         At { anchor: loc, path: Vec::new() }
+    }
+
+    /// The locks on a file: they live by its id alone, so that no rename moves them.
+    pub fn locks(id: InodeId) -> At {
+        let home_slot = Some(crate::placement::lock_slot(id).into());
+        At::handle(Locator { pid: 0, name: Bytes::new(), id, home_slot })
     }
 
     /// A name in a directory.
@@ -598,6 +611,87 @@ pub struct RenewReply {
     /// Handles whose inode is elsewhere now: where. Orphans and unknown ids are not listed.
     #[prost(message, repeated, tag = "1")]
     pub moved: Vec<Locator>,
+}
+
+/// A lock on a file, or one that is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct FileLock {
+    /// The client, whose lease it hangs on.
+    #[prost(fixed64, tag = "1")]
+    pub holder: u64,
+    /// Who holds it within the client: a process, or an open file.
+    #[prost(fixed64, tag = "2")]
+    pub owner: u64,
+    /// First byte.
+    #[prost(uint64, tag = "3")]
+    pub start: u64,
+    /// Last byte.
+    #[prost(uint64, tag = "4")]
+    pub end: u64,
+    /// Nobody else may hold one.
+    #[prost(bool, tag = "5")]
+    pub exclusive: bool,
+    /// Of flock(2), which knows nothing of those of fcntl(2), nor they of it.
+    #[prost(bool, tag = "6")]
+    pub flock: bool,
+    /// Process, for F_GETLK.
+    #[prost(uint32, tag = "7")]
+    pub pid: u32,
+}
+
+/// All locks on a file; also the value of their row.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FileLocks {
+    /// In no order.
+    #[prost(message, repeated, tag = "1")]
+    pub locks: Vec<FileLock>,
+}
+
+/// Sets, ends or asks for a lock.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct LockReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    /// [`At::locks`] of the file.
+    #[prost(message, required, tag = "2")]
+    pub at: At,
+    /// The lock.
+    #[prost(message, required, tag = "3")]
+    pub lock: FileLock,
+    /// It ends.
+    #[prost(bool, tag = "4")]
+    pub unlock: bool,
+    /// How long to wait for others to end theirs, in milliseconds, before the answer is EAGAIN.
+    #[prost(uint32, tag = "5")]
+    pub wait_ms: u32,
+}
+
+/// Answer to getlk.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct LockReply {
+    /// What stands in the way; absent: nothing does.
+    #[prost(message, optional, tag = "1")]
+    pub conflict: Option<FileLock>,
+}
+
+/// A client lives; its locks on this shard stay for another lease.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct RenewLocksReq {
+    #[prost(fixed64, tag = "1")]
+    #[allow(missing_docs)]
+    pub holder: u64,
+    /// It ends: so do its locks.
+    #[prost(bool, tag = "2")]
+    pub end: bool,
+}
+
+/// Answer to renew_locks.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RenewLocksReply {
+    /// Files on which the client has locks on this shard.
+    #[prost(uint64, repeated, tag = "1")]
+    pub ids: Vec<InodeId>,
 }
 
 /// Counts of one shard.

@@ -2,6 +2,7 @@
 //! on ports of its own.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -119,26 +120,31 @@ impl Cluster {
 
     /// `saker up`, again if need be.
     pub fn up(&self) {
-        let dir = self.dir();
-        let shape = &self.shape;
-        let mut command = Command::new(binary());
-        command.arg("up").arg("--dir").arg(&dir);
-        for (option, n) in
-            [("--mnodes", shape.mnodes), ("--stores", shape.stores), ("--replicas", shape.replicas)]
-        {
-            command.arg(option).arg(n.to_string());
-        }
-        if shape.mount {
-            command.arg("--mount").arg(self.mount());
-        }
-        if !shape.supervise {
-            command.arg("--no-supervise");
-        }
-        let output = command.output().expect("saker can be run");
+        let words = self.up_words();
+        let output = Command::new(&words[0]).args(&words[1..]).output();
+        let output = output.expect("saker can be run");
         if !output.status.success() {
             self.print_logs();
             panic!("saker up: {}", String::from_utf8_lossy(&output.stderr));
         }
+    }
+
+    /// The words of that command.
+    pub fn up_words(&self) -> Vec<OsString> {
+        let shape = &self.shape;
+        let mut words = vec![binary().into(), "up".into(), "--dir".into(), self.dir().into()];
+        for (option, n) in
+            [("--mnodes", shape.mnodes), ("--stores", shape.stores), ("--replicas", shape.replicas)]
+        {
+            words.extend([option.into(), n.to_string().into()]);
+        }
+        if shape.mount {
+            words.extend(["--mount".into(), self.mount().into()]);
+        }
+        if !shape.supervise {
+            words.push("--no-supervise".into());
+        }
+        words
     }
 
     /// `saker down`: everything stops in order and stays on disk.

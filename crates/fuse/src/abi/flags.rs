@@ -3,9 +3,11 @@
 /// Flags of INIT, the extension (`flags2`) in the upper 32 bits.
 pub(crate) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
+    pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
     pub(crate) const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     pub(crate) const DONT_MASK: u64 = 1 << 6;
+    pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
     pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -58,3 +60,14 @@ pub(crate) const SEEK_HOLE: u32 = 4;
 
 /// Code of the notification that drops cached attributes and pages of an inode.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+
+/// `lk_flags`: the lock is flock(2)'s.
+pub(crate) const LK_FLOCK: u32 = 1;
+/// `release_flags`: the file's flock(2) lock ends.
+pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// Types of locks, as in fcntl(2).
+pub(crate) const F_RDLCK: u32 = 0;
+/// Exclusive.
+pub(crate) const F_WRLCK: u32 = 1;
+/// None.
+pub(crate) const F_UNLCK: u32 = 2;

@@ -57,6 +57,11 @@ inputs! {
     SetxattrIn(8) { size: u32, flags: u32, }
     GetxattrIn(8) { size: u32, padding: u32, }
     AccessIn(8) { mask: u32, padding: u32, }
+    /// `end` is the last byte, the largest i64 for all that comes.
+    LkIn(48) {
+        fh: u64, owner: u64, start: u64, end: u64, kind: u32, pid: u32, lk_flags: u32,
+        padding: u32,
+    }
     InterruptIn(8) { unique: u64, }
     LseekIn(24) { fh: u64, offset: u64, whence: u32, padding: u32, }
     CopyFileRangeIn(56) {

@@ -51,6 +51,7 @@ outputs! {
         blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32,
         frsize: u32, padding: u32, spare: [u32; 6],
     }
+    LkOut(24) { start: u64, end: u64, kind: u32, pid: u32, }
     GetxattrOut(8) { size: u32, padding: u32, }
     /// Followed by the name, padded to 8 bytes.
     Dirent(24) { ino: u64, off: u64, namelen: u32, kind: u32, }

@@ -1,5 +1,6 @@
 //! OPEN, READ, WRITE, FLUSH, FSYNC, RELEASE, FALLOCATE, LSEEK, COPY_FILE_RANGE.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,8 +10,8 @@ use saker_types::{Errno, InodeId, Result};
 
 use crate::abi::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn,
-    FsyncIn, LseekIn, LseekOut, O_APPEND, OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, ReleaseIn,
-    SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    FsyncIn, LseekIn, LseekOut, O_APPEND, OPEN_KILL_SUIDGID, OpenIn, OpenOut, RELEASE_FLOCK_UNLOCK,
+    ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use crate::adapter::Adapter;
 use crate::nodes::DataVersion;
@@ -34,6 +35,8 @@ pub(crate) struct OpenFile {
     /// fcntl(F_SETFL), and for mapped pages, which are written back through any writable handle
     /// but belong where they are.
     other: Mutex<Option<File>>,
+    /// Owners that have set fcntl(2) locks through this handle.
+    lockers: Mutex<BTreeSet<u64>>,
 }
 
 impl OpenFile {
@@ -46,12 +49,18 @@ impl OpenFile {
             version: DataVersion::of(&entry.attr),
             unused: AtomicBool::new(false),
             other: Mutex::new(None),
+            lockers: Mutex::default(),
         }
     }
 
     fn files(&self) -> impl Iterator<Item = File> {
         let other = self.other.lock().unwrap_or_else(PoisonError::into_inner).clone();
         std::iter::once(self.file.clone()).chain(other)
+    }
+
+    /// An owner sets fcntl(2) locks through this handle.
+    pub(crate) fn locks(&self, owner: u64) {
+        self.lockers.lock().unwrap_or_else(PoisonError::into_inner).insert(owner);
     }
 
     async fn flush(&self) -> Result<()> {
@@ -94,7 +103,8 @@ impl Adapter {
     /// A handle for an open file. Pages that the kernel has cached from earlier stay if this
     /// open saw the version of the data that they were read at.
     pub(crate) fn opened(&self, mut open: OpenFile) -> OpenOut {
-        let mut open_flags = if open.flags.write { 0 } else { FOPEN_NOFLUSH };
+        let heard = open.flags.write || self.locked.load(Ordering::Relaxed);
+        let mut open_flags = if heard { 0 } else { FOPEN_NOFLUSH };
         if self.nodes.keep_pages(open.node, open.version) {
             open_flags |= FOPEN_KEEP_CACHE;
         } else {
@@ -157,8 +167,10 @@ impl Adapter {
     pub(crate) fn flush(&self, request: &Request<'_>) -> Result<Reply> {
         let input: FlushIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
-        self.wait(open.flush())?;
-        Ok(Reply::done())
+        let written = self.wait(open.flush());
+        // A close ends all locks of the process, through whatever descriptor it has set them.
+        self.wait(open.file.unlock_all(input.lock_owner, false));
+        written.map(|()| Reply::done())
     }
 
     pub(crate) fn fsync(&self, request: &Request<'_>) -> Result<Reply> {
@@ -171,6 +183,13 @@ impl Adapter {
     pub(crate) fn release(&self, request: &Request<'_>) -> Result<Reply> {
         let input: ReleaseIn = request.body().fixed()?;
         let open = self.files.remove(input.fh)?;
+        if input.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
+            self.wait(open.file.unlock_all(input.lock_owner, true));
+        }
+        // Locks of the open file itself (F_OFD_SETLK), and those of a process whose close was not
+        // heard of.
+        let lockers = open.lockers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        lockers.into_iter().for_each(|owner| self.wait(open.file.unlock_all(owner, false)));
         self.wait(open.close());
         Ok(Reply::done())
     }

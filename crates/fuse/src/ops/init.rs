@@ -23,14 +23,16 @@ const PAGE_BYTES: usize = 4096;
 ///   are refused, so there are none to clear.
 /// - `DONT_MASK`: the umask comes with the request, and the server applies it where the directory
 ///   has no default ACL.
+/// - `POSIX_LOCKS`, `FLOCK_LOCKS`: locks hold between mounts (`ops::lock`).
 /// - `AUTO_INVAL_DATA`: cached pages go when size or mtime changed elsewhere.
 ///
 /// Not wanted: write-back cache, cached symlinks and explicit invalidation (another mount's
-/// changes would show late), `POSIX_ACL` and `default_permissions` (the server checks), locks (the
-/// kernel's own, local to this machine), `NO_OPEN` and `NO_OPENDIR` (handles are needed), export
-/// (nothing is found by id alone).
+/// changes would show late), `POSIX_ACL` and `default_permissions` (the server checks), `NO_OPEN`
+/// and `NO_OPENDIR` (handles are needed), export (nothing is found by id alone).
 const WANTED: u64 = init::ASYNC_READ
     | init::ATOMIC_O_TRUNC
+    | init::POSIX_LOCKS
+    | init::FLOCK_LOCKS
     | init::BIG_WRITES
     | init::DONT_MASK
     | init::AUTO_INVAL_DATA

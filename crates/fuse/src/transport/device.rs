@@ -16,6 +16,7 @@ const PATH: &str = "/dev/fuse";
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500u32 as libc::Ioctl;
 
 /// A channel of a mount's connection to the kernel.
+#[derive(Clone)]
 pub(crate) struct Device(Arc<OwnedFd>);
 
 impl Device {

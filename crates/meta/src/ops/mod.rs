@@ -6,6 +6,7 @@ pub(crate) mod create;
 mod exchange;
 mod getattr;
 mod link;
+mod lock;
 mod open;
 mod readdir;
 pub(crate) mod rename;
@@ -48,6 +49,9 @@ impl Shard {
             (Msg::Xattr(m), Op::Setxattr) => self.setxattr(rq, m),
             (Msg::Xattr(m), _) => self.removexattr(rq, m),
             (Msg::Access(m), _) => self.access(rq, m),
+            (Msg::Lock(m), Op::Getlk) => self.getlk(m),
+            (Msg::Lock(m), _) => self.setlk(m),
+            (Msg::RenewLocks(m), _) => self.renew_locks(m),
             (Msg::Renew(m), _) => self.renew(m),
             (Msg::Session(m), Op::OpenSession) => self.open_session(m),
             (Msg::Session(m), _) => self.close_session(m),

@@ -9,14 +9,17 @@ mod hands;
 mod mounts;
 mod power;
 mod prober;
+mod shell;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::cluster::{Cluster, Shape};
 use crate::copier::is_mounted;
@@ -25,9 +28,10 @@ use crate::history::Op;
 use arena::{Arena, Event};
 use client::{Client, Counts, Field};
 use hands::{Hands, make_dir};
-use mounts::SecondMount;
 use prober::{Outage, Prober};
+use shell::Shell;
 
+pub use mounts::SecondMount;
 pub use power::lose_power;
 
 /// Clients, half of them on each mount.
@@ -193,10 +197,12 @@ pub fn kill(options: &Options) -> Report {
     let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
     let mut second = SecondMount::start(&cluster);
     let (first, other) = (cluster.mount(), second.point().to_path_buf());
+    let shell = Shell::start();
     let mut game = Game::start(&[&first, &other], options.seed, false, options.think);
     let prober = Prober::start(cluster.connect(), game.field.tops.clone());
     let mut report = Report { kills: 0, ..Report::default() };
-    let mut killer = Killer { cluster: &cluster, rng: Random::new(options.seed), last: None };
+    let mut killer =
+        Killer { cluster: &cluster, shell, rng: Random::new(options.seed), last: None };
     let start = Instant::now();
     while start.elapsed() < options.length {
         sleep((options.period * (report.kills as u32 + 1)).saturating_sub(start.elapsed()));
@@ -256,6 +262,7 @@ fn settle(cluster: &Cluster, mounts: &[&Path]) {
 /// Chooses whom to kill.
 struct Killer<'a> {
     cluster: &'a Cluster,
+    shell: Shell,
     rng: Random,
     last: Option<String>,
 }
@@ -294,15 +301,31 @@ impl Killer<'_> {
             second.kill();
             return true;
         }
-        let Some(pid) = self.cluster.pid(role).and_then(rustix::process::Pid::from_raw) else {
+        let Some(pid) = self.cluster.pid(role).and_then(Pid::from_raw) else {
             return false;
         };
         prober.killed(role);
         let killed = rustix::process::kill_process(pid, Signal::KILL).is_ok();
         if role == "supervisor" {
-            // Nobody watches it: whoever runs the cluster starts it again.
-            self.cluster.up();
+            // Nobody watches it: whoever runs the cluster starts it again, when it is dead.
+            wait_gone(pid);
+            up(self.cluster, &mut self.shell);
         }
         killed
+    }
+}
+
+/// `saker up`, while clients work.
+fn up(cluster: &Cluster, shell: &mut Shell) {
+    let words = cluster.up_words();
+    shell.run(&words.iter().map(OsString::as_os_str).collect::<Vec<_>>());
+}
+
+/// Waits until a killed process has ended: for a moment it is still to be seen.
+fn wait_gone(pid: Pid) {
+    if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
+        let mut fds = [PollFd::new(&process, PollFlags::IN)];
+        let waited = poll(&mut fds, None);
+        assert!(waited.is_ok_and(|ready| ready == 1), "a killed process does not end");
     }
 }

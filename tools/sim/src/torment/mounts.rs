@@ -1,29 +1,32 @@
 //! The second mount of a cluster, which no supervisor watches: started again by us.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
 
+use super::shell::Shell;
+use super::wait_gone;
 use crate::cluster::{Cluster, binary};
 use crate::copier::is_mounted;
 
-/// A mount whose process is our child.
+/// A mount that we may kill.
 pub struct SecondMount {
     point: PathBuf,
     cluster: PathBuf,
-    child: Child,
+    shell: Shell,
+    pid: Option<Pid>,
 }
 
 impl SecondMount {
-    /// Mounts and waits until it works.
+    /// Mounts and waits until it works. Before any file of a mount is open.
     pub fn start(cluster: &Cluster) -> SecondMount {
         let point = cluster.scratch().join("second");
         std::fs::create_dir_all(&point).expect("the scratch directory can be written");
-        let dir = cluster.dir();
-        let child = spawn(&dir, &point);
-        let mount = SecondMount { point, cluster: dir, child };
+        let shell = Shell::start();
+        let mut mount = SecondMount { point, cluster: cluster.dir(), shell, pid: None };
+        mount.spawn();
         let start = Instant::now();
         while !is_mounted(&mount.point) {
             assert!(start.elapsed() < Duration::from_secs(30), "the second mount does not come");
@@ -39,10 +42,20 @@ impl SecondMount {
 
     /// kill -9; then a new process takes its place.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(pid) = self.pid {
+            let _ = kill_process(pid, Signal::KILL);
+            wait_gone(pid);
+        }
         self.unmount();
-        self.child = spawn(&self.cluster, &self.point);
+        self.spawn();
+    }
+
+    fn spawn(&mut self) {
+        let saker = binary();
+        let (saker, cluster) = (saker.as_os_str(), self.cluster.as_os_str());
+        let words =
+            [saker, "mount".as_ref(), cluster, self.point.as_os_str(), "--foreground".as_ref()];
+        self.pid = Pid::from_raw(self.shell.spawn(&words));
     }
 
     fn unmount(&self) {
@@ -50,23 +63,12 @@ impl SecondMount {
     }
 }
 
-fn spawn(cluster: &Path, point: &Path) -> Child {
-    let mut command = Command::new(binary());
-    command.arg("mount").arg(cluster).arg(point).arg("--foreground").stdin(Stdio::null());
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("saker can be run")
-}
-
 impl Drop for SecondMount {
     fn drop(&mut self) {
         self.unmount();
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(5) {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        if let Some(pid) = self.pid {
+            let _ = kill_process(pid, Signal::TERM);
+            wait_gone(pid);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

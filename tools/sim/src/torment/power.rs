@@ -16,7 +16,8 @@ use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 
 use super::mounts::SecondMount;
-use super::{Game, PATIENCE, Report, settle};
+use super::shell::Shell;
+use super::{Game, PATIENCE, Report, settle, up};
 use crate::cluster::{Cluster, Shape};
 use crate::generate::Random;
 
@@ -40,7 +41,7 @@ struct Disk {
 
 impl Disk {
     /// Makes the file system: xfs and ext4 take turns.
-    fn new(cluster: &Cluster, n: usize, role: &'static str) -> Disk {
+    fn new(cluster: &Cluster, shell: &mut Shell, n: usize, role: &'static str) -> Disk {
         let image = cluster.scratch().join(format!("{role}.img"));
         let point = cluster.dir().join("data").join(role);
         std::fs::create_dir_all(&point).expect("the scratch directory can be written");
@@ -50,14 +51,15 @@ impl Disk {
             if n.is_multiple_of(2) { ("mkfs.xfs", "-q") } else { ("mkfs.ext4", "-q") };
         run(Command::new(make).arg(quiet).arg(&image));
         let disk = Disk { role, image, point };
-        disk.mount();
+        disk.mount(shell);
         // ext4 makes it; a new directory is expected to be empty.
         let _ = std::fs::remove_dir(disk.point.join("lost+found"));
         disk
     }
 
-    fn mount(&self) {
-        run(Command::new("mount").arg("-o").arg("loop").arg(&self.image).arg(&self.point));
+    fn mount(&self, shell: &mut Shell) {
+        let words = ["mount".as_ref(), "-o".as_ref(), "loop".as_ref()];
+        shell.run(&[&words[..], &[self.image.as_os_str(), self.point.as_os_str()]].concat());
     }
 
     fn unmount(&self) {
@@ -91,8 +93,12 @@ fn run(command: &mut Command) {
 /// Lets the power fail `rounds` times while clients work, which flush what they write.
 pub fn lose_power(seed: u64, rounds: usize, think: Duration) -> Report {
     let cluster = Cluster::new(Shape { mount: true, ..Shape::default() });
-    let disks: Vec<Disk> =
-        ROLES.iter().enumerate().map(|(n, role)| Disk::new(&cluster, n, role)).collect();
+    let mut shell = Shell::start();
+    let disks: Vec<Disk> = ROLES
+        .iter()
+        .enumerate()
+        .map(|(n, role)| Disk::new(&cluster, &mut shell, n, role))
+        .collect();
     cluster.up();
     let second = SecondMount::start(&cluster);
     let (first, other) = (cluster.mount(), second.point().to_path_buf());
@@ -115,10 +121,10 @@ pub fn lose_power(seed: u64, rounds: usize, think: Duration) -> Report {
         }
         for disk in &dark {
             disk.unmount();
-            disk.mount();
+            disk.mount(&mut shell);
         }
         let mounted = start.elapsed();
-        cluster.up();
+        up(&cluster, &mut shell);
         report.kills += 1;
         let who = if all { "all" } else { dark[0].role };
         let served = start.elapsed();

@@ -3,7 +3,7 @@
 use prost::Message;
 use saker_types::change::{Gone, parse_entry_key, table};
 use saker_types::name::NameHash;
-use saker_types::wire::{Row, Totals};
+use saker_types::wire::{FileLocks, Row, Totals};
 use saker_types::{ClusterMap, FileKind, Inode, InodeId, Key, ROOT, ShardNo};
 
 use super::problem::{Kind, Problems, Subject};
@@ -62,6 +62,7 @@ impl Rows {
             Some(&table::GONE) => self.gone(row),
             Some(&table::JOB) => id_of(&row.key).map(|id| self.jobs.push(id)),
             Some(&table::TOTALS) => self.totals(shard, row),
+            Some(&table::LOCKS) => FileLocks::decode(row.value.clone()).ok().map(drop),
             _ => None,
         };
         if taken.is_none() {

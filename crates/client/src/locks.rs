@@ -1,0 +1,304 @@
+//! Locks on files. They are kept by a shard and never cached; here is only what this client
+//! holds, so that it can be renewed, and ended with a file.
+//!
+//! A lock is also a point at which data is exchanged: who ends one has written out what it
+//! wrote, who gets one sees what the one before had written.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_runtime::time::{self, Time, sleep};
+use saker_runtime::{rand, thread};
+use saker_types::wire::*;
+use saker_types::{Errno, InodeId, NodeId, Result, ShardNo, limits};
+
+use crate::Caller;
+use crate::core::{Core, decode};
+use crate::file::File;
+use crate::request::To;
+
+/// A client that holds locks says so this often.
+const PERIOD: Duration = Duration::from_secs(3);
+/// The thread looks this often whether the client is gone.
+const LOOK: Duration = Duration::from_millis(500);
+
+const _: () = assert!(PERIOD.as_nanos() as u64 * 3 < limits::LOCK_LEASE_NS);
+
+/// A lock on a range of a file, or on a whole file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// Who holds it: a number of a process (fcntl) or open file (flock) in this client.
+    pub owner: u64,
+    /// First byte.
+    pub start: u64,
+    /// Last byte; the largest number for all that comes.
+    pub end: u64,
+    /// Nobody else may hold one.
+    pub exclusive: bool,
+    /// Of flock(2), which knows nothing of those of fcntl(2), nor they of it.
+    pub flock: bool,
+    /// Process, for F_GETLK.
+    pub pid: u32,
+}
+
+impl Lock {
+    /// All that an owner may hold on a file.
+    pub fn whole(owner: u64, flock: bool) -> Lock {
+        Lock { owner, start: 0, end: u64::MAX, exclusive: false, flock, pid: 0 }
+    }
+}
+
+/// Who holds a lock on what in this client: file, flock(2) or not, owner.
+type Holding = (InodeId, bool, u64);
+
+/// What is known of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It was asked for; the answer is not here.
+    Asked,
+    /// It was granted, as the grant of this number.
+    Held(u64),
+    /// It should have ended, but the shard could not be told.
+    Leaving,
+}
+
+/// The locks that this client holds.
+#[derive(Default)]
+pub(crate) struct Locks(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// This client as shards know it; 0: it has not locked anything yet.
+    holder: u64,
+    held: BTreeMap<Holding, Standing>,
+    grants: u64,
+    /// The thread that renews them runs.
+    renewed: bool,
+}
+
+impl Locks {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn holder(&self) -> u64 {
+        let mut state = self.lock();
+        if state.holder == 0 {
+            state.holder = rand::u64().max(1);
+        }
+        state.holder
+    }
+
+    fn note(&self, holding: Holding, standing: Option<Standing>) -> Option<Standing> {
+        let mut state = self.lock();
+        match standing {
+            Some(standing) => state.held.insert(holding, standing),
+            None => state.held.remove(&holding),
+        }
+    }
+
+    fn granted(&self, holding: Holding) {
+        let mut state = self.lock();
+        state.grants += 1;
+        let standing = Standing::Held(state.grants);
+        state.held.insert(holding, standing);
+    }
+
+    fn holds(&self, holding: &Holding) -> bool {
+        self.lock().held.contains_key(holding)
+    }
+}
+
+impl File {
+    /// What stands in the way of a lock, if anything does.
+    ///
+    /// # Errors
+    /// ETIMEDOUT when the locks' shard does not answer.
+    pub async fn test_lock(&self, lock: &Lock) -> Result<Option<Lock>> {
+        let core = self.core();
+        let mut request = core.lock_request(self.locator().id, lock);
+        let who = Caller::root();
+        let reply: LockReply = core.ask(&who, Op::Getlk, To::Owner, &mut request).await?;
+        Ok(reply.conflict.map(|found| Lock {
+            owner: found.owner,
+            start: found.start,
+            end: found.end,
+            exclusive: found.exclusive,
+            flock: found.flock,
+            pid: found.pid,
+        }))
+    }
+
+    /// Sets a lock in place of what its owner holds there; waits at most this long (seconds are
+    /// too long) for others to end theirs.
+    ///
+    /// # Errors
+    /// EAGAIN when others still hold theirs; ENOLCK when the file has too many locks.
+    pub async fn set_lock(&self, lock: &Lock, wait: Duration) -> Result<()> {
+        let core = self.core();
+        core.renew_from_now_on()?;
+        let id = self.locator().id;
+        let holding = (id, lock.flock, lock.owner);
+        // Before it is asked for: it may be granted and the answer lost.
+        let before = core.locks.note(holding, Some(Standing::Asked));
+        let mut request = core.lock_request(id, lock);
+        request.wait_ms = wait.as_millis() as u32;
+        let asked = core.ask::<_, Empty>(&Caller::root(), Op::Setlk, To::Owner, &mut request).await;
+        match asked {
+            Ok(_) => {
+                core.locks.granted(holding);
+                self.see_others().await
+            }
+            Err(error) => {
+                if error.errno() == Errno::EAGAIN || error.errno() == Errno::ENOLCK {
+                    core.locks.note(holding, before);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends what the lock's owner holds in its range; what was written is written out before.
+    ///
+    /// # Errors
+    /// Those of writing; ETIMEDOUT when the locks' shard does not answer.
+    pub async fn unlock(&self, lock: &Lock) -> Result<()> {
+        let written = self.flush_if_dirty().await;
+        let core = self.core();
+        core.unlock(self.locator().id, lock, core.deadline()).await?;
+        written
+    }
+
+    /// Ends all that an owner holds on the file, as its close does. Costs nothing if that is
+    /// nothing. When the shard cannot be told, it is told later.
+    pub async fn unlock_all(&self, owner: u64, flock: bool) {
+        let (core, id) = (self.core(), self.locator().id);
+        let holding = (id, flock, owner);
+        if !core.locks.holds(&holding) {
+            return;
+        }
+        if let Err(error) = core.unlock(id, &Lock::whole(owner, flock), core.deadline()).await {
+            tracing::warn!("a lock on inode {id:#x} could not be ended yet: {error}");
+            core.locks.note(holding, Some(Standing::Leaving));
+        }
+    }
+}
+
+impl Core {
+    fn lock_request(&self, id: InodeId, lock: &Lock) -> LockReq {
+        let lock = FileLock {
+            holder: self.locks.holder(),
+            owner: lock.owner,
+            start: lock.start,
+            end: lock.end,
+            exclusive: lock.exclusive,
+            flock: lock.flock,
+            pid: lock.pid,
+        };
+        LockReq { at: At::locks(id), lock, ..LockReq::default() }
+    }
+
+    async fn unlock(&self, id: InodeId, lock: &Lock, deadline: Time) -> Result<()> {
+        let mut request = self.lock_request(id, lock);
+        request.unlock = true;
+        let (who, to) = (Caller::root(), To::Owner);
+        self.ask_until::<_, Empty>(&who, Op::Setlk, to, &mut request, deadline).await?;
+        if (lock.start, lock.end) == (0, u64::MAX) {
+            self.locks.note((id, lock.flock, lock.owner), None);
+        }
+        Ok(())
+    }
+
+    /// Starts the thread that renews locks, at the first one.
+    fn renew_from_now_on(self: &Arc<Core>) -> Result<()> {
+        let mut state = self.locks.lock();
+        if !state.renewed {
+            let weak = Arc::downgrade(self);
+            thread::spawn("saker-locks", move || run(&weak)).map_err(|e| {
+                saker_types::Error::new(Errno::ENOLCK).with_text(format!("no thread: {e}"))
+            })?;
+            state.renewed = true;
+        }
+        Ok(())
+    }
+
+    /// Shards, and what they must hold for us.
+    fn held_by_shard(&self) -> BTreeMap<ShardNo, Vec<(Holding, Standing)>> {
+        let map = self.routes().map.clone();
+        let mut by_shard: BTreeMap<ShardNo, Vec<_>> = BTreeMap::new();
+        for (holding, standing) in &self.locks.lock().held {
+            let shard = map.shard_of(&At::locks(holding.0));
+            by_shard.entry(shard).or_default().push((*holding, *standing));
+        }
+        by_shard
+    }
+
+    async fn renew_locks(&self) {
+        let renew = self.held_by_shard().into_iter().map(|(shard, held)| async move {
+            match self.renew_at(shard, false).await {
+                Ok(ids) => self.compare(&held, &ids),
+                Err(error) => tracing::warn!("file locks were not renewed: {error}"),
+            }
+            for ((id, flock, owner), standing) in held {
+                if standing == Standing::Leaving {
+                    // A failure is tried again in the next period.
+                    let deadline = time::now() + PERIOD;
+                    _ = self.unlock(id, &Lock::whole(owner, flock), deadline).await;
+                }
+            }
+        });
+        futures_util::future::join_all(renew).await;
+    }
+
+    async fn renew_at(&self, shard: ShardNo, end: bool) -> Result<Vec<InodeId>> {
+        let message = RenewLocksReq { holder: self.locks.holder(), end };
+        let deadline = time::now() + PERIOD;
+        let to = NodeId::Shard(shard);
+        let reply = self.call(to, Op::RenewLocks, &message, Bytes::new(), PERIOD, deadline).await?;
+        Ok(decode::<RenewLocksReply>(Op::RenewLocks, reply.body)?.ids)
+    }
+
+    /// Locks that were held before the shard was asked, and that it does not know, are lost: we
+    /// were not heard of for too long, and others may hold them.
+    fn compare(&self, held: &[(Holding, Standing)], ids: &[InodeId]) {
+        let mut state = self.locks.lock();
+        for (holding, standing) in held {
+            let lost = matches!(standing, Standing::Held(_)) && !ids.contains(&holding.0);
+            // It may have been ended since, and set again.
+            if lost && state.held.get(holding) == Some(standing) {
+                tracing::error!(
+                    "the lock on inode {:#x} was lost: the cluster had not heard of \
+                     this client for {:?}",
+                    holding.0,
+                    Duration::from_nanos(limits::LOCK_LEASE_NS)
+                );
+                state.held.remove(holding);
+            }
+        }
+    }
+
+    /// Ends all locks of this client. One attempt: where it fails, the lease ends them.
+    pub(crate) async fn end_locks(&self) {
+        let shards = self.held_by_shard().into_keys();
+        let end = shards.map(|shard| self.renew_at(shard, true));
+        futures_util::future::join_all(end).await;
+        let mut state = self.locks.lock();
+        state.held.clear();
+        // What is still on its way for the old one ends with its lease.
+        state.holder = 0;
+    }
+}
+
+fn run(weak: &Weak<Core>) {
+    let mut next = time::now() + PERIOD;
+    loop {
+        sleep(LOOK);
+        let Some(core) = weak.upgrade() else { return };
+        if time::now() >= next {
+            next = time::now() + PERIOD;
+            core.net.block_on(core.renew_locks());
+        }
+    }
+}

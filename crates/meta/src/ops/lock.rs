@@ -1,0 +1,65 @@
+//! Locks on files: asked for, set, ended, renewed.
+
+use bytes::Bytes;
+use saker_types::placement::lock_slot;
+use saker_types::wire::{Empty, FileLock, LockReply, LockReq, RenewLocksReply, RenewLocksReq};
+use saker_types::{Errno, InodeId, limits};
+
+use crate::locks::ranges::{clear, conflict, set};
+use crate::request::{Step, Stop, Wait};
+use crate::shard::{Shard, encoded};
+
+/// The file of a request that a client can have meant.
+fn file_of(msg: &LockReq) -> Step<InodeId> {
+    let loc = &msg.at.anchor;
+    let meant = msg.at.path.is_empty()
+        && loc.home_slot == Some(lock_slot(loc.id).into())
+        && msg.lock.start <= msg.lock.end
+        && msg.lock.holder != 0;
+    if meant { Ok(loc.id) } else { Err(Errno::EINVAL.into()) }
+}
+
+impl Shard {
+    /// What stands in the way of a lock.
+    pub(crate) fn getlk(&mut self, msg: &LockReq) -> Step<Bytes> {
+        let locks = self.file_locks(file_of(msg)?)?;
+        let conflict = conflict(&locks.locks, &msg.lock).copied();
+        Ok(encoded(&LockReply { conflict }))
+    }
+
+    /// Sets or ends a lock; waits for those in its way if the client wants to.
+    pub(crate) fn setlk(&mut self, msg: &LockReq) -> Step<Bytes> {
+        let (id, wanted) = (file_of(msg)?, &msg.lock);
+        let before = self.file_locks(id)?;
+        let mut after = before.clone();
+        if msg.unlock {
+            clear(&mut after.locks, wanted);
+        } else if conflict(&before.locks, wanted).is_none() {
+            set(&mut after.locks, wanted);
+        } else if msg.wait_ms > 0 {
+            return Err(Stop::Wait(Wait::Lock(id)));
+        } else {
+            return Err(Errno::EAGAIN.into());
+        }
+        if after.locks.len() > limits::FILE_LOCKS_MAX.max(before.locks.len()) {
+            return Err(Errno::ENOLCK.into());
+        }
+        if after != before {
+            self.put_file_locks(id, &after);
+            // Less may be held now than before, also where an exclusive lock became a shared one.
+            self.wake(&Wait::Lock(id));
+        }
+        let holds = after.locks.iter().any(|lock: &FileLock| lock.holder == wanted.holder);
+        self.lock_leases.note(wanted.holder, id, holds, self.hub.now());
+        Ok(encoded(&Empty {}))
+    }
+
+    /// A client lives on, or ends.
+    pub(crate) fn renew_locks(&mut self, msg: &RenewLocksReq) -> Step<Bytes> {
+        if msg.end {
+            self.end_locks(msg.holder)?;
+        }
+        let ids = self.lock_leases.renew(msg.holder, self.hub.now());
+        Ok(encoded(&RenewLocksReply { ids }))
+    }
+}
