@@ -113,12 +113,19 @@ stage docs docs
 stage build build
 export SAKER_BIN=$CARGO_TARGET_DIR/debug/saker
 
+if [[ $form == long ]]; then
+    export SAKER_SEEDS=${SAKER_SEEDS:-200} SAKER_OPS=${SAKER_OPS:-2000} SAKER_CRASH_ROUNDS=10
+    export SAKER_SIM_SEEDS=${SAKER_SIM_SEEDS:-100000}
+fi
+
 stage unit cargo test --workspace --no-fail-fast --exclude saker-sim --exclude saker-specs --exclude saker-xtask
 # The protocols as models, explored without gaps.
 stage specs cargo test -p saker-specs
 stage sim-unit cargo test -p saker-sim --lib
 # Roles, network and crashes in one thread, in an order that a seed decides.
 stage simulation simulation
+# A whole cluster with its clients: thousands of seeds, crash points, rules broken on purpose.
+stage world sim simulation
 
 # Mounts and users need root.
 if [[ $(id -u) -ne 0 ]] && sudo -n true 2>/dev/null; then
@@ -136,9 +143,6 @@ else
     echo "note: no root or no /dev/fuse: mounts are not tested"
 fi
 
-if [[ $form == long ]]; then
-    export SAKER_SEEDS=${SAKER_SEEDS:-200} SAKER_OPS=${SAKER_OPS:-2000} SAKER_CRASH_ROUNDS=10
-fi
 stage model sim model_vs_local
 stage client client
 stage property sim property

@@ -108,6 +108,27 @@ impl Core {
         let registry = Registry::new();
         let deadline = time::now() + options.timeout;
         let map = net.block_on(first_map(&net, &registry, coordinators, deadline))?;
+        Core::with_map(net, registry, map, options)
+    }
+
+    /// The same, for a network that somebody else drives.
+    pub(crate) async fn connect_driven(
+        net: Net,
+        coordinators: &[std::net::SocketAddr],
+        options: ClientOptions,
+    ) -> Result<Arc<Core>> {
+        let registry = Registry::new();
+        let deadline = time::now() + options.timeout;
+        let map = first_map(&net, &registry, coordinators, deadline).await?;
+        Core::with_map(net, registry, map, options)
+    }
+
+    fn with_map(
+        net: Net,
+        registry: Registry,
+        map: ClusterMap,
+        options: ClientOptions,
+    ) -> Result<Arc<Core>> {
         net.know_cluster(&map)?;
         let routes = RwLock::new(Arc::new(Routes::new(map, &registry)?));
         let retries = registry.counter("saker_client_retries_total", "Requests sent again");

@@ -42,6 +42,14 @@ fn run(weak: &Weak<Core>) {
     }
 }
 
+/// The same as a task.
+pub(crate) async fn keep(core: &Core) {
+    loop {
+        core.net.sleep_until(time::now() + PERIOD).await;
+        core.renew_leases(time::now()).await;
+    }
+}
+
 impl Core {
     /// Renews the lease of every file that is open for long enough; learns where they are.
     async fn renew_leases(&self, now: Time) {

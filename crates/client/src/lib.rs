@@ -11,6 +11,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use saker_rpc::Transport;
 use saker_runtime::telemetry::Registry;
 use saker_types::{ClusterMap, Errno, Error, Result};
 
@@ -72,6 +73,26 @@ impl Fs {
             Error::new(Errno::EAGAIN).with_text(format!("no thread for leases: {e}"))
         })?;
         Ok(Fs(core))
+    }
+
+    /// Connects over another network than TCP, which the caller drives, as a simulator does. Such a
+    /// client never blocks: [`Fs::block_on`] and [`Fs::close`] are not for it, and
+    /// [`Fs::keep_leases`] must be run beside its operations.
+    ///
+    /// # Errors
+    /// As [`Fs::connect`].
+    pub async fn over(
+        transport: Arc<dyn Transport>,
+        coordinators: &[SocketAddr],
+        options: ClientOptions,
+    ) -> Result<Fs> {
+        let net = net::Net::driven(transport);
+        Ok(Fs(core::Core::connect_driven(net, coordinators, options).await?))
+    }
+
+    /// Renews the leases of open files; never ends.
+    pub async fn keep_leases(&self) {
+        lease::keep(&self.0).await;
     }
 
     /// Runs a future of this client to its end on the calling thread. Not to be nested.

@@ -15,8 +15,9 @@ pub(crate) type Reply = Frame;
 
 /// Calls and pauses.
 pub(crate) struct Net {
-    reactor: Arc<Reactor>,
-    /// The reactor, except where a test takes its place.
+    /// `None`: whoever gave the transport drives it.
+    reactor: Option<Arc<Reactor>>,
+    /// The reactor, except where a test or a simulation takes its place.
     transport: Arc<dyn Transport>,
 }
 
@@ -25,7 +26,7 @@ impl Net {
     pub(crate) fn new() -> Result<Net> {
         let reactor = Reactor::new(Hello::new(RoleKind::Client, NodeId::NONE, None))
             .map_err(|e| Error::new(Errno::ENOMEM).with_text(format!("no reactor: {e}")))?;
-        Ok(Net { transport: reactor.clone(), reactor })
+        Ok(Net { transport: reactor.clone(), reactor: Some(reactor) })
     }
 
     /// The same with another way to send.
@@ -34,13 +35,20 @@ impl Net {
         Net { transport, ..self }
     }
 
+    /// A way to send that its owner drives: nothing here ever blocks.
+    pub(crate) fn driven(transport: Arc<dyn Transport>) -> Net {
+        Net { reactor: None, transport }
+    }
+
     /// From now on only servers of this cluster are right.
     pub(crate) fn know_cluster(&self, map: &ClusterMap) -> Result<()> {
         let uuid: ClusterId = map.uuid.as_ref().try_into().map_err(|_| {
             Error::new(Errno::EPROTO)
                 .with_text(format!("the cluster's uuid has not {CLUSTER_BYTES} bytes"))
         })?;
-        self.reactor.set_hello(Hello::new(RoleKind::Client, NodeId::NONE, Some(uuid)));
+        if let Some(reactor) = &self.reactor {
+            reactor.set_hello(Hello::new(RoleKind::Client, NodeId::NONE, Some(uuid)));
+        }
         Ok(())
     }
 
@@ -60,7 +68,9 @@ impl Net {
 
     /// Sends what was asked of the network and not sent yet. Waiting does so, too.
     pub(crate) fn flush(&self) {
-        self.reactor.flush();
+        if let Some(reactor) = &self.reactor {
+            reactor.flush();
+        }
     }
 
     /// Waits until `time`.
@@ -69,7 +79,11 @@ impl Net {
     }
 
     /// Runs a future on this thread, which drives the network while it waits.
+    ///
+    /// # Panics
+    /// If somebody else drives it.
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.reactor.block_on(future)
+        let reactor = self.reactor.as_ref().expect("a client whose owner drives it never blocks");
+        reactor.block_on(future)
     }
 }

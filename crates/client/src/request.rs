@@ -128,6 +128,7 @@ impl Core {
             let node = node_of(state.to, &routes.map, request.place());
             let until = deadline.min(time::now() + ATTEMPT_MAX);
             let ctx = request.ctx();
+            ctx.attempt += 1;
             ctx.map_version = routes.map.version;
             ctx.wait_ms = Core::wait_ms(until);
             if let Some(ticket) = &state.ticket {

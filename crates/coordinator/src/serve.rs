@@ -29,7 +29,8 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let metrics = Metrics::new(&registry);
     let listen = listener.local_addr()?.to_string();
     let journal = dir.sub_dir("journal")?;
-    let h = state::open(journal, &config.cluster, &listen, metrics).map_err(io::Error::other)?;
+    let h = state::open(journal, &config.cluster, &listen, metrics, state::SEGMENT_BYTES)
+        .map_err(io::Error::other)?;
     serve_http(config.http, registry)?;
     let cluster = cluster_id(&h.state().map);
     let node = saker_rpc::NodeId(NodeId::Coordinator.to_u32());

@@ -152,6 +152,13 @@ fn decode<M: Message + Default>(body: &Bytes) -> Result<M, Error> {
     M::decode(body.clone()).map_err(|e| Error::new(Errno::EPROTO).with_text(e.to_string()))
 }
 
+impl Drop for Worker {
+    /// Its tasks hold the state, and the state its tasks.
+    fn drop(&mut self) {
+        self.h.hub.drop_tasks();
+    }
+}
+
 impl Role for Worker {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.h.hub.begin(now, wall_ns);
@@ -164,8 +171,7 @@ impl Role for Worker {
         }
         while self.h.hub.run() > 0 {}
         if let Err(e) = self.h.state().seal() {
-            tracing::error!("journal failed, giving up: {e}");
-            std::process::abort();
+            saker_runtime::sim::abort_process(&format!("journal failed: {e}"));
         }
         self.h.hub.end(out);
     }

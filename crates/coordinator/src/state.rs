@@ -12,6 +12,7 @@ use saker_engine::sessions::Sessions;
 use saker_rpc::hub::Hub;
 use saker_rpc::node::ConnId;
 use saker_rpc::txn::{Driver, Ledger};
+use saker_runtime::failpoint;
 use saker_runtime::fs::Dir;
 use saker_runtime::task::oneshot;
 use saker_types::change::{Change, Record, StoredResult, What};
@@ -24,7 +25,7 @@ use crate::config::Members;
 use crate::metrics::Metrics;
 
 /// Journal bytes after which its contents are written again, compacted.
-const SEGMENT_BYTES: u64 = 8 << 20;
+pub const SEGMENT_BYTES: u64 = 8 << 20;
 /// Numbers reserved by one record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
 /// Shard number of the coordinator's journal.
@@ -56,6 +57,9 @@ pub struct State {
     /// Transactions.
     pub ledger: Ledger,
     pub(crate) journal: Journal,
+    segment_bytes: u64,
+    /// Bytes with which the current segment began.
+    snapshot_bytes: u64,
     /// Renames of directories go one at a time, so that no cycle can be made by two of them.
     rename_busy: bool,
     rename_queue: VecDeque<oneshot::Sender<()>>,
@@ -80,12 +84,14 @@ impl Handle {
     }
 }
 
-/// Opens the coordinator's journal; makes the cluster if there is none.
+/// Opens the coordinator's journal, which is compacted after so many bytes; makes the cluster if
+/// there is none.
 pub fn open(
     dir: Arc<dyn Dir>,
     members: &Members,
     listen: &str,
     metrics: Metrics,
+    segment_bytes: u64,
 ) -> Result<Handle, JournalError> {
     let uuid = cluster_of(&*dir)?.unwrap_or_else(|| {
         let mut uuid = [0; 16];
@@ -94,8 +100,7 @@ pub fn open(
     });
     let (mut sessions, mut ledger, mut reserved) = (Sessions::default(), Ledger::default(), 0);
     let mut map: Option<ClusterMap> = None;
-    let config =
-        JournalConfig { segment_bytes: SEGMENT_BYTES, ..JournalConfig::new(uuid, JOURNAL_SHARD) };
+    let config = JournalConfig { segment_bytes, ..JournalConfig::new(uuid, JOURNAL_SHARD) };
     let journal = Journal::open(dir.clone(), config, None, &mut |_, kind, payload| {
         let record = Record::decode(payload).map_err(|e| e.to_string())?;
         if kind == Kind::Snapshot {
@@ -123,6 +128,7 @@ pub fn open(
         }
         Ok(())
     })?;
+    failpoint!("coordinator.replayed");
     let old = map.clone();
     let map = updated_map(map, uuid, members, listen);
     let decisions: Vec<_> = ledger.decisions.values().cloned().collect();
@@ -132,6 +138,8 @@ pub fn open(
         sessions,
         ledger,
         journal,
+        segment_bytes,
+        snapshot_bytes: 0,
         rename_busy: false,
         rename_queue: VecDeque::new(),
         next_id: reserved,
@@ -198,9 +206,11 @@ impl State {
             let record = Record { changes: std::mem::take(&mut self.changes) };
             self.journal.append(Kind::Changes, &record.encode_to_vec());
         }
-        if self.journal.segment_bytes() > SEGMENT_BYTES {
+        if self.journal.segment_bytes() > self.snapshot_bytes + self.segment_bytes {
+            failpoint!("coordinator.compacting");
             let snapshot = self.snapshot().encode_to_vec();
             let segment = self.journal.rotate(&snapshot)?;
+            self.snapshot_bytes = self.journal.segment_bytes();
             self.journal.trim(segment)?;
         }
         Ok(())
@@ -230,7 +240,7 @@ impl State {
             Err(e) if e.class == 0 => {
                 self.sessions.finish(session, seq, e.errno().0, e.encode_to_vec().into())
             }
-            Err(_) => self.sessions.forget(session, seq),
+            Err(_) => self.sessions.send_away(session, seq),
         };
         for to in waiters {
             self.send(to, &result);

@@ -19,7 +19,7 @@ pub const SESSIONS_MAX: usize = 65_536;
 /// What to do with a mutation that arrived.
 #[derive(Debug, PartialEq)]
 pub enum Verdict {
-    /// It is new: execute it and call [`Sessions::finish`] or [`Sessions::forget`].
+    /// It is new: execute it and call [`Sessions::finish`] or [`Sessions::send_away`].
     Run,
     /// It was executed: this is the answer (status, body).
     Answer(u16, Bytes),
@@ -32,8 +32,30 @@ pub enum Verdict {
 struct Session<W> {
     ack: u64,
     results: BTreeMap<u64, (u16, Bytes)>,
-    running: BTreeMap<u64, Vec<W>>,
+    running: BTreeMap<u64, Running<W>>,
+    /// Of what was sent away unexecuted, the last attempt that was. An earlier one may still
+    /// arrive, over a connection that broke: the client has its answer from elsewhere by then. In
+    /// memory only: such connections do not outlive the process.
+    sent_away: BTreeMap<u64, u32>,
     used: u64,
+}
+
+/// A mutation that is being executed.
+struct Running<W> {
+    /// Latest attempt.
+    attempt: u32,
+    waiters: Vec<W>,
+}
+
+impl<W> Session<W> {
+    /// The client has the answers of everything below.
+    fn acknowledge(&mut self, ack: u64) {
+        if ack > self.ack {
+            self.ack = ack;
+            self.results = self.results.split_off(&ack);
+            self.sent_away = self.sent_away.split_off(&ack);
+        }
+    }
 }
 
 /// The sessions of one node; `W` is whom to answer.
@@ -65,6 +87,7 @@ impl<W> Sessions<W> {
             ack: 0,
             results: BTreeMap::new(),
             running: BTreeMap::new(),
+            sent_away: BTreeMap::new(),
             used: self.clock,
         };
         self.sessions.insert(session, fresh);
@@ -76,31 +99,35 @@ impl<W> Sessions<W> {
         self.sessions.remove(&session);
     }
 
-    /// A mutation has arrived; the waiter is kept until `finish` or `forget`.
+    /// A mutation has arrived; the waiter is kept until `finish` or `send_away`.
     pub fn begin(&mut self, ctx: &Ctx, waiter: W) -> Verdict {
         self.clock += 1;
         let Some(session) = self.sessions.get_mut(&ctx.session) else {
             return Verdict::Refuse(Error::of_class(Class::SessionLost, Errno::EIO));
         };
         session.used = self.clock;
-        if ctx.ack > session.ack {
-            session.ack = ctx.ack;
-            session.results = session.results.split_off(&ctx.ack);
-        }
+        session.acknowledge(ctx.ack);
         if ctx.seq == 0 || ctx.seq < session.ack {
             return Verdict::Refuse(Error::of_class(Class::Fatal, Errno::EINVAL));
         }
         if let Some((status, body)) = session.results.get(&ctx.seq) {
             return Verdict::Answer(*status, body.clone());
         }
-        if let Some(waiters) = session.running.get_mut(&ctx.seq) {
-            waiters.push(waiter);
+        if let Some(running) = session.running.get_mut(&ctx.seq) {
+            running.attempt = running.attempt.max(ctx.attempt);
+            running.waiters.push(waiter);
             return Verdict::Joined;
         }
-        if session.results.len() + session.running.len() >= limits::SESSION_RESULTS_MAX {
+        let sent_away = session.sent_away.get(&ctx.seq);
+        if ctx.attempt > 0 && sent_away.is_some_and(|last| ctx.attempt <= *last) {
+            return Verdict::Refuse(Error::retry("a later attempt was sent away"));
+        }
+        let kept = session.results.len() + session.running.len() + session.sent_away.len();
+        if sent_away.is_none() && kept >= limits::SESSION_RESULTS_MAX {
             return Verdict::Refuse(Error::retry("too many unanswered requests in the session"));
         }
-        session.running.insert(ctx.seq, vec![waiter]);
+        let running = Running { attempt: ctx.attempt, waiters: vec![waiter] };
+        session.running.insert(ctx.seq, running);
         Verdict::Run
     }
 
@@ -110,7 +137,8 @@ impl<W> Sessions<W> {
         if seq >= session.ack {
             session.results.insert(seq, (status, body));
         }
-        session.running.remove(&seq).unwrap_or_default()
+        session.sent_away.remove(&seq);
+        session.running.remove(&seq).map_or_else(Vec::new, |running| running.waiters)
     }
 
     /// A mutation that a restart interrupted goes on: copies of it wait for its end.
@@ -119,7 +147,7 @@ impl<W> Sessions<W> {
             && seq >= session.ack
             && !session.results.contains_key(&seq)
         {
-            session.running.entry(seq).or_default();
+            session.running.entry(seq).or_insert(Running { attempt: 0, waiters: Vec::new() });
         }
     }
 
@@ -128,10 +156,15 @@ impl<W> Sessions<W> {
         self.sessions.contains_key(&session)
     }
 
-    /// It was not executed, and may be sent again: who waits.
-    pub fn forget(&mut self, session: u64, seq: u64) -> Vec<W> {
-        let session = self.sessions.get_mut(&session);
-        session.and_then(|s| s.running.remove(&seq)).unwrap_or_default()
+    /// It was not executed, and may be sent again, here or elsewhere: who waits. Attempts so far
+    /// are refused from now on.
+    pub fn send_away(&mut self, session: u64, seq: u64) -> Vec<W> {
+        let Some(session) = self.sessions.get_mut(&session) else { return Vec::new() };
+        let Some(running) = session.running.remove(&seq) else { return Vec::new() };
+        if seq >= session.ack && running.attempt > 0 {
+            session.sent_away.insert(seq, running.attempt);
+        }
+        running.waiters
     }
 
     /// The acknowledged watermark of a session.
@@ -143,10 +176,7 @@ impl<W> Sessions<W> {
     pub fn restore(&mut self, result: StoredResult) {
         self.open(result.session);
         let Some(session) = self.sessions.get_mut(&result.session) else { return };
-        if result.ack > session.ack {
-            session.ack = result.ack;
-            session.results = session.results.split_off(&result.ack);
-        }
+        session.acknowledge(result.ack);
         // seq 0 carries a watermark without a result (snapshots).
         if result.seq >= session.ack && result.seq > 0 {
             session.results.insert(result.seq, (result.status as u16, result.body));
@@ -210,6 +240,27 @@ mod tests {
         assert_eq!(s.begin(&ctx(4, 3), ()), Verdict::Run);
         assert!(matches!(s.begin(&ctx(2, 0), ()), Verdict::Refuse(e) if e.is(Class::Fatal)));
         assert_eq!(s.begin(&ctx(3, 0), ()), Verdict::Answer(0, Bytes::new()));
+    }
+
+    #[test]
+    fn an_attempt_that_arrives_after_a_later_one_was_sent_away_is_refused() {
+        let mut s = Sessions::default();
+        s.open(9);
+        let attempt = |attempt| Ctx { attempt, ..ctx(1, 1) };
+        assert_eq!(s.begin(&attempt(2), 'a'), Verdict::Run);
+        assert_eq!(s.send_away(9, 1), vec!['a']);
+        for late in [1, 2] {
+            assert!(
+                matches!(s.begin(&attempt(late), 'b'), Verdict::Refuse(e) if e.is(Class::Retry))
+            );
+        }
+        assert_eq!(s.begin(&attempt(3), 'c'), Verdict::Run);
+        assert_eq!(s.begin(&attempt(1), 'd'), Verdict::Joined);
+        assert_eq!(s.finish(9, 1, 0, Bytes::new()), vec!['c', 'd']);
+        assert_eq!(s.begin(&attempt(1), 'e'), Verdict::Answer(0, Bytes::new()));
+        // Forgotten with the client's acknowledgement, which refuses it for good.
+        assert_eq!(s.begin(&Ctx { attempt: 1, ..ctx(2, 2) }, 'f'), Verdict::Run);
+        assert!(matches!(s.begin(&attempt(1), 'g'), Verdict::Refuse(e) if e.is(Class::Fatal)));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::io;
 
 use prost::Message;
 use saker_engine::TableError;
-use saker_runtime::thread::{self, JoinHandle};
+use saker_runtime::failpoint;
+use saker_runtime::thread::Job;
 use saker_types::change::{Change, Record, What};
 
 use crate::shard::Shard;
@@ -21,7 +22,9 @@ const OVERLAY_LIMITS: u64 = 2;
 /// The checkpoint under way, if any.
 #[derive(Default)]
 pub struct Checkpointing {
-    running: Option<(u64, JoinHandle<Result<(), TableError>>)>,
+    running: Option<(u64, Job<Result<(), TableError>>)>,
+    /// Bytes with which the current journal segment began: the next checkpoint would not save them.
+    snapshot_bytes: u64,
 }
 
 impl Checkpointing {
@@ -38,7 +41,8 @@ impl Shard {
         let limit = self.limits.overlay_bytes;
         let overlay = self.db.overlay_bytes() as u64;
         self.finish_checkpoint(overlay >= limit * OVERLAY_LIMITS)?;
-        let due = overlay >= limit || self.journal.segment_bytes() >= limit * JOURNAL_LIMITS;
+        let journal = self.journal.segment_bytes() - self.checkpointing.snapshot_bytes;
+        let due = overlay >= limit || journal >= limit * JOURNAL_LIMITS;
         if due && !self.checkpointing.running() {
             self.begin_checkpoint()?;
         }
@@ -48,19 +52,22 @@ impl Shard {
     fn begin_checkpoint(&mut self) -> io::Result<()> {
         let snapshot = self.snapshot().encode_to_vec();
         let segment = self.journal.rotate(&snapshot).map_err(io::Error::other)?;
+        self.checkpointing.snapshot_bytes = self.journal.segment_bytes();
         let checkpoint = self.db.checkpoint_begin(segment);
-        let thread = thread::spawn("checkpoint", move || checkpoint.run())?;
-        self.checkpointing.running = Some((segment, thread));
+        let job = Job::start("checkpoint", move || checkpoint.run())?;
+        self.checkpointing.running = Some((segment, job));
+        failpoint!("checkpoint.begun");
         Ok(())
     }
 
     fn finish_checkpoint(&mut self, wait: bool) -> io::Result<()> {
-        let done = |(_, thread): &mut (u64, JoinHandle<_>)| wait || thread.is_finished();
-        let Some((segment, thread)) = self.checkpointing.running.take_if(done) else {
+        let done = |(_, job): &mut (u64, Job<_>)| wait || job.is_finished();
+        let Some((segment, job)) = self.checkpointing.running.take_if(done) else {
             return Ok(());
         };
-        let result = thread.join().map_err(|_| io::Error::other("the checkpoint panicked"))?;
+        let result = job.join().map_err(|_| io::Error::other("the checkpoint panicked"))?;
         self.db.checkpoint_finish(result).map_err(io::Error::other)?;
+        failpoint!("checkpoint.written");
         if let Err(e) = self.journal.trim(segment) {
             // A segment too many is read again at the next start; nothing is lost.
             tracing::warn!("cannot trim the journal: {e}");

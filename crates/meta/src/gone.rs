@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use rustc_hash::FxHashMap;
+use saker_runtime::failpoint;
 use saker_runtime::time::Time;
 use saker_types::wire::{
     ChunkDeleteReq, Empty, InvalidateReply, InvalidateReq, Op, RenewReply, RenewReq,
@@ -119,6 +120,7 @@ impl Shard {
     }
 
     fn end_gone(&mut self, id: InodeId) {
+        failpoint!("gone.ends");
         if let Err(e) = self.drop_gone(id) {
             tracing::error!("cannot end the record of inode {id:#x}: {e}");
         }
@@ -133,6 +135,7 @@ async fn delete_chunks(h: Handle, ids: Vec<InodeId>) {
         h.hub.ask_until::<Empty>(NodeId::Store(n), Op::ChunkDelete, 0, &request, Bytes::new())
     });
     let failed = join_all(calls).await.into_iter().find_map(Result::err);
+    failpoint!("gone.chunks_deleted");
     end_all(&h, request.ids, failed);
 }
 
@@ -145,6 +148,7 @@ async fn forget_directories(h: Handle, ids: Vec<InodeId>) {
         h.hub.ask_until::<InvalidateReply>(to, Op::Invalidate, 0, &request, Bytes::new())
     });
     let failed = join_all(calls).await.into_iter().find_map(Result::err);
+    failpoint!("gone.totals_forgotten");
     end_all(&h, request.forget, failed);
 }
 

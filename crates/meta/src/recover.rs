@@ -11,6 +11,7 @@ use prost::Message;
 use saker_engine::journal::{Journal, JournalConfig, Kind};
 use saker_engine::sessions::Sessions;
 use saker_engine::{Db, Table};
+use saker_runtime::failpoint;
 use saker_runtime::fs::Dir;
 use saker_runtime::time::Time;
 use saker_types::change::{Decision, Prepared, Record, StoreJob, What, table};
@@ -101,6 +102,7 @@ pub fn open_at(
         replay(&mut db, &mut volatile, record);
         Ok(())
     })?;
+    failpoint!("recover.replayed");
     let prepared = std::mem::take(&mut volatile.prepared);
     let decisions: Vec<Decision> = volatile.decisions.values().cloned().collect();
     let Home { no, limits, metrics, .. } = home;
@@ -110,13 +112,17 @@ pub fn open_at(
         let mut s = shard.borrow_mut();
         s.hub.begin(now, wall_ns);
         for (txn, parts) in prepared {
+            failpoint!("recover.prepared");
             parts.into_iter().for_each(|part| s.restore_prepared(part));
             s.ask_when_in_doubt(txn);
         }
         s.resume_rows()?;
         s.make_root()?;
     }
-    decisions.into_iter().for_each(|decision| saker_rpc::txn::deliver(&shard, decision));
+    for decision in decisions {
+        failpoint!("recover.decision");
+        saker_rpc::txn::deliver(&shard, decision);
+    }
     Ok(shard)
 }
 

@@ -125,9 +125,15 @@ impl Shard {
     }
 
     /// Locked entries of a directory.
-    pub(crate) fn locks_below(&self, pid: InodeId) -> impl Iterator<Item = (&Bytes, &TxnId)> {
+    fn locks_below(&self, pid: InodeId) -> impl Iterator<Item = (&Bytes, &TxnId)> {
         let start = entry_key(&Key { pid, order: 0, name: Vec::new() });
         self.locks.range(start..).take_while(move |(key, _)| key[1..9] == pid.to_be_bytes())
+    }
+
+    /// The same, for scans and counts of the directory.
+    pub(crate) fn prepared_below(&self, pid: InodeId) -> impl Iterator<Item = (&Bytes, &TxnId)> {
+        let ignored = saker_runtime::sim::mutation("scan ignoring prepared rows");
+        self.locks_below(pid).filter(move |_| !ignored)
     }
 
     /// A new entry, in place of none.

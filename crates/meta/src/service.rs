@@ -19,6 +19,7 @@ use saker_types::change::What;
 use saker_types::wire::{Ctx, Empty, Op, SessionReq};
 use saker_types::{Errno, Error, NodeId, limits};
 
+use crate::namespace::replica::Dir;
 use crate::ops::wait_of;
 use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Wait};
 use crate::shard::{Shard, encoded};
@@ -45,6 +46,11 @@ impl Worker {
     pub fn new(shard: Rc<RefCell<Shard>>) -> Worker {
         let hub = shard.borrow().hub.clone();
         Worker { shard, hub }
+    }
+
+    /// What the shard remembers of directories, for checkers: parent, name, directory.
+    pub fn replica(&self) -> Vec<(saker_types::InodeId, Bytes, Dir)> {
+        self.shard.borrow().replica.all()
     }
 
     fn receive(&self, conn: ConnId, peer: &PeerHello, frame: Frame) {
@@ -139,6 +145,13 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    /// Its tasks hold the shard, and the shard its tasks.
+    fn drop(&mut self) {
+        self.hub.drop_tasks();
+    }
+}
+
 impl Role for Worker {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.hub.begin(now, wall_ns);
@@ -163,8 +176,7 @@ impl Role for Worker {
         s.seal();
         if let Err(e) = s.checkpoint() {
             // As after a failed flush: what the table holds is no longer known (rule 3).
-            tracing::error!("checkpoint failed, giving up: {e}");
-            std::process::abort();
+            saker_runtime::sim::abort_process(&format!("checkpoint failed: {e}"));
         }
         drop(s);
         self.hub.end(out);

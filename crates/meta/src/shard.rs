@@ -6,6 +6,7 @@ use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -17,6 +18,7 @@ use saker_engine::sessions::Sessions;
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
 use saker_rpc::txn::Ledger;
+use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, StoredResult, What};
 use saker_types::id::{COUNTER_BITS, compose};
@@ -301,7 +303,7 @@ impl Shard {
                 if self.sessions.knows(session) {
                     let ack = self.sessions.ack(session);
                     let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
-                    self.log_change(What::Result(stored));
+                    self.log_result(stored);
                 }
                 self.sessions.finish(session, seq, 0, body.clone())
             }
@@ -310,11 +312,22 @@ impl Shard {
                 self.sessions.finish(session, seq, status_of(e), body)
             }
             // Nothing was done, and the same request may come again.
-            Err(_) => self.sessions.forget(session, seq),
+            Err(_) => self.sessions.send_away(session, seq),
         };
         for to in waiters {
             self.send(to, &result);
         }
+    }
+
+    fn log_result(&mut self, stored: StoredResult) {
+        if mutation("result stored outside the transaction") {
+            let h = self.handle();
+            return self.hub.spawn(async move {
+                h.hub.sleep(Duration::from_millis(1)).await;
+                h.shard().log_change(What::Result(stored));
+            });
+        }
+        self.log_change(What::Result(stored));
     }
 
     /// Sends an answer.

@@ -84,6 +84,11 @@ impl Hub {
         self.0.executor.run_until_stalled()
     }
 
+    /// The role ends, and its tasks with it.
+    pub fn drop_tasks(&self) {
+        self.0.executor.clear();
+    }
+
     /// Wakes after this long.
     pub fn sleep(&self, time: Duration) -> impl Future<Output = ()> + use<> {
         self.0.timers.sleep_until(self.now() + time)

@@ -29,6 +29,7 @@ use saker_runtime::time::Time;
 pub(crate) use peers::Backoff;
 pub(crate) use spread::{Place, Spread};
 
+pub use gate::Gate;
 pub use outbox::{Outbox, Outgoing};
 pub use shell::{Shell, ShellConfig, Stop};
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use saker_runtime::failpoint;
 use saker_types::change::{Decision, What};
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{
@@ -83,6 +84,7 @@ pub struct Transaction<D: Driver> {
 pub fn begin<D: Driver>(driver: &mut D) -> Result<TxnId, Error> {
     let number = driver.new_number()?;
     driver.ledger().driving.insert(number, ());
+    failpoint!("txn.begun");
     Ok(TxnId { driver: driver.node(), number })
 }
 
@@ -102,6 +104,7 @@ impl<D: Driver> Transaction<D> {
             self.participants.push(to);
         }
         let vote = self.hub.ask::<Vote>(to, Op::Prepare, 0, &request, PREPARE_TIMEOUT).await;
+        failpoint!("txn.voted");
         vote.inspect_err(|_| self.abort())
     }
 
@@ -150,6 +153,7 @@ impl<D: Driver> Transaction<D> {
 
     /// Nothing happens; participants hear it now, or when they ask.
     pub fn abort(&mut self) {
+        failpoint!("txn.aborted");
         let request = self.decision(false);
         for to in self.participants.drain(..) {
             let hub = self.hub.clone();
@@ -176,6 +180,7 @@ impl<D: Driver> Transaction<D> {
             driver.log(What::Decision(decision.clone()));
             driver.ledger().decisions.insert(decision.number, decision.clone());
         }
+        failpoint!("txn.decided");
         self.end();
         deliver(&self.driver, decision);
         Ok(reply)
@@ -217,10 +222,12 @@ pub fn deliver<D: Driver>(driver: &Rc<RefCell<D>>, decision: Decision) {
                 tracing::error!("{to} cannot apply transaction {number:#x}: {e}");
                 hub.sleep(REFUSED_PAUSE).await;
             }
+            failpoint!("txn.told");
         }
         let mut driver = driver.borrow_mut();
         driver.ledger().decisions.remove(&decision.number);
         driver.log(What::DecisionEnd(decision.number));
+        failpoint!("txn.over");
     });
 }
 

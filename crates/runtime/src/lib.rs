@@ -9,6 +9,7 @@
 pub mod config;
 pub mod fs;
 pub mod rand;
+pub mod sim;
 mod sync;
 pub mod task;
 pub mod telemetry;

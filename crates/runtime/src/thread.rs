@@ -19,3 +19,46 @@ where
 pub fn parallelism() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
+
+/// A computation on a thread of its own; in a simulation on the caller's, when it is joined.
+pub enum Job<T> {
+    /// It runs.
+    Running(JoinHandle<T>),
+    /// It will run.
+    Due(Box<dyn FnOnce() -> T + Send>),
+}
+
+impl<T: Send + 'static> Job<T> {
+    /// Starts `f` on a thread called `name`.
+    ///
+    /// # Errors
+    /// As [`spawn`].
+    pub fn start<F>(name: &str, f: F) -> io::Result<Job<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+    {
+        if crate::sim::is_active() {
+            return Ok(Job::Due(Box::new(f)));
+        }
+        spawn(name, f).map(Job::Running)
+    }
+
+    /// Would [`Job::join`] return at once?
+    pub fn is_finished(&self) -> bool {
+        match self {
+            Job::Running(thread) => thread.is_finished(),
+            Job::Due(_) => true,
+        }
+    }
+
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// The panic that ended the thread.
+    pub fn join(self) -> std::thread::Result<T> {
+        match self {
+            Job::Running(thread) => thread.join(),
+            Job::Due(f) => Ok(f()),
+        }
+    }
+}

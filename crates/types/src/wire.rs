@@ -189,6 +189,10 @@ pub struct Ctx {
     /// It came by way of another shard; it is not passed on again.
     #[prost(bool, tag = "7")]
     pub forwarded: bool,
+    /// Counts the times that the client has sent this request, from 1; 0 does not count. A node
+    /// that has told the client to go elsewhere or to try again refuses what was sent before.
+    #[prost(uint32, tag = "8")]
+    pub attempt: u32,
 }
 
 /// What a request is about: an anchor directory and the components below it, or, with an empty

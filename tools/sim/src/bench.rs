@@ -12,36 +12,27 @@ mod store;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use prost::Message as _;
-use saker_coordinator::config::{Members, ShardMember};
-use saker_engine::MemoryTable;
-use saker_engine::journal::{Journal, JournalConfig, Kind};
-use saker_meta::{Limits, recover};
+use saker_coordinator::config::Members;
+use saker_engine::{MemoryTable, Table};
+use saker_meta::Limits;
 use saker_rpc::frame::Frame;
-use saker_rpc::hello::PeerHello;
 use saker_rpc::{CallError, CallId, ConnId, Input, Outbox, Outgoing, Role, RoleKind};
 use saker_runtime::fs::{Dir, MemDir};
-use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
-use saker_types::change::{Change, Record, What};
-use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
 use saker_types::wire::Op;
 use saker_types::{ClusterMap, NodeId};
+
+use crate::roles::{self, EPOCH_NS};
 
 pub use check::Tree;
 use table::{BadPlace, Unreadable};
 
 pub use client::{Answer, at, below};
-
-/// Wall clock of the bench when its monotonic clock is 0.
-const EPOCH_NS: i64 = 1_700_000_000_000_000_000;
-const UUID: [u8; 16] = *b"bench of saker!!";
 
 /// Who sends and gets messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,17 +126,10 @@ impl Bench {
 
     /// The same with bounds for the shards.
     pub fn with_limits(shards: u32, limits: Limits) -> Bench {
-        let addr: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 1));
-        let members = Members {
-            name: "bench".into(),
-            shards: (0..shards).map(|mnode| ShardMember { mnode, addr }).collect(),
-            stores: vec![addr],
-            replicas: 1,
-            inline_max: 4096,
-        };
+        let members = roles::members(shards, 1, 4096);
         let mut bench = Bench {
             now: Time::from_ns(1_000_000_000),
-            map: Arc::new(first_map(&members, addr)),
+            map: Arc::new(roles::first_map(&members)),
             members,
             limits,
             nodes: BTreeMap::new(),
@@ -161,7 +145,7 @@ impl Bench {
             store: store::open(),
         };
         let disk = MemDir::new();
-        write_map(&disk, &bench.map);
+        roles::write_map(Arc::new(disk.clone()), &bench.map);
         bench.add(NodeId::Coordinator, disk);
         (0..shards).for_each(|n| bench.add(NodeId::Shard(n as u16), MemDir::new()));
         bench.open_session();
@@ -208,30 +192,18 @@ impl Bench {
     pub fn start(&mut self, id: NodeId) {
         let (map, limits) = (self.map.clone(), self.limits.clone());
         let node = self.nodes.get_mut(&id).expect("a node of the bench");
-        let registry = Registry::new();
+        let disk: Arc<dyn Dir> = Arc::new(node.disk.clone());
+        let wall_ns = EPOCH_NS + self.now.as_ns() as i64;
         let role: Box<dyn Role> = match id {
-            NodeId::Coordinator => {
-                let metrics = saker_coordinator::metrics::Metrics::new(&registry);
-                let (dir, listen) = (Arc::new(node.disk.clone()), map.coordinator.clone());
-                let state = saker_coordinator::state::open(dir, &self.members, &listen, metrics);
-                let state = state.expect("the coordinator starts");
-                Box::new(saker_coordinator::service::Worker::new(state))
-            }
+            NodeId::Coordinator => Box::new(
+                roles::start_coordinator(disk, &self.members, 8 << 20)
+                    .expect("the coordinator starts"),
+            ),
             NodeId::Shard(no) => {
-                let home = recover::Home {
-                    journal: Arc::new(node.disk.clone()),
-                    table: Arc::new(BadPlace {
-                        inner: node.table.clone(),
-                        unreadable: self.unreadable.clone(),
-                    }),
-                    no,
-                    limits,
-                    metrics: saker_meta::metrics::Metrics::new(&registry),
-                };
-                let shard =
-                    recover::open_at(home, map, self.now, EPOCH_NS + self.now.as_ns() as i64)
-                        .expect("the shard starts");
-                Box::new(saker_meta::service::Worker::new(shard))
+                let (inner, unreadable) = (node.table.clone(), self.unreadable.clone());
+                let table: Arc<dyn Table> = Arc::new(BadPlace { inner, unreadable });
+                let shard = roles::start_shard(no, disk, table, &limits, &map, self.now, wall_ns);
+                Box::new(shard.expect("the shard starts"))
             }
             NodeId::Store(_) => panic!("stores are no roles here"),
         };
@@ -366,7 +338,10 @@ impl Bench {
             }
             Peer::Node(node) => {
                 let conn = self.conn(from, life);
-                self.step(node, Some(Input::Request { conn, peer: Rc::new(hello(from)), frame }));
+                self.step(
+                    node,
+                    Some(Input::Request { conn, peer: Rc::new(hello_of(from)), frame }),
+                );
             }
         }
     }
@@ -423,59 +398,9 @@ impl Bench {
     }
 }
 
-fn hello(from: Peer) -> PeerHello {
-    let (role, node) = match from {
-        Peer::Client => (RoleKind::Tool, saker_rpc::NodeId::NONE),
-        Peer::Node(node) => {
-            let role = match node {
-                NodeId::Coordinator => RoleKind::Coordinator,
-                NodeId::Shard(_) => RoleKind::Shard,
-                NodeId::Store(_) => RoleKind::Store,
-            };
-            (role, saker_rpc::NodeId(node.to_u32()))
-        }
-    };
-    PeerHello {
-        protocol: 1,
-        cluster: Some(UUID),
-        role,
-        node,
-        session: 0,
-        epoch: 0,
-        features: 0,
-        addr: None,
+fn hello_of(from: Peer) -> saker_rpc::PeerHello {
+    match from {
+        Peer::Client => roles::hello(RoleKind::Tool, None),
+        Peer::Node(node) => roles::hello_of(node),
     }
-}
-
-/// The map of the cluster, without the random seed that a coordinator would draw.
-fn first_map(members: &Members, addr: SocketAddr) -> ClusterMap {
-    let shards = (0..members.shards.len() as u32).map(|mnode| ShardInfo {
-        mnode,
-        addr: addr.to_string(),
-        allocator: mnode + 1,
-    });
-    ClusterMap {
-        version: 1,
-        uuid: Bytes::copy_from_slice(&UUID),
-        hash_seed: 7,
-        shards: shards.collect(),
-        stores: vec![StoreInfo { addr: addr.to_string() }],
-        slots: initial_slots(members.shards.len()),
-        coordinator: addr.to_string(),
-        replicas: 1,
-        inline_max: members.inline_max,
-        name: members.name.clone(),
-    }
-}
-
-/// Begins the coordinator's journal with the map.
-fn write_map(disk: &MemDir, map: &ClusterMap) {
-    let dir: Arc<dyn Dir> = Arc::new(disk.clone());
-    let config = JournalConfig { segment_bytes: 1 << 20, ..JournalConfig::new(UUID, u32::MAX) };
-    let mut journal =
-        Journal::open(dir, config, None, &mut |_, _, _| Ok(())).expect("a disk in memory");
-    let what = Some(What::Map(map.encode_to_vec().into()));
-    let record = Record { changes: vec![Change { what }] };
-    journal.append(Kind::Changes, &record.encode_to_vec());
-    journal.flush().expect("a disk in memory");
 }

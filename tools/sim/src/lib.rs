@@ -16,6 +16,8 @@ pub mod local;
 pub mod model;
 pub mod op;
 pub mod raw;
+pub mod roles;
 pub mod settings;
 pub mod stress;
 pub mod torment;
+pub mod world;

@@ -112,7 +112,7 @@ fn silent_connections_block_nobody() {
 
 fn ctx(session: u64, seq: u64) -> wire::Ctx {
     let (map_version, wait_ms) = (0, 5000);
-    wire::Ctx { cred: Cred::root(), session, seq, ack: 0, map_version, wait_ms, forwarded: false }
+    wire::Ctx { cred: Cred::root(), session, seq, map_version, wait_ms, ..wire::Ctx::default() }
 }
 
 fn requests(ctx: wire::Ctx, at: At) -> Vec<(Op, Vec<u8>)> {

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::txn::{self, Transaction};
+use saker_runtime::failpoint;
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error};
@@ -21,6 +22,7 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     let now_ns = h.hub.wall_ns();
 
     let first = txn.prepare(half(msg, msg.from.clone(), None, None)).await?;
+    failpoint!("dir_exchange.first");
     let here = first.row.clone().unwrap_or_default();
     if first.loc.pid != from_parent {
         return Err(txn.refuse(chain::stale()));
@@ -34,6 +36,7 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     let row = Some(moved(here.clone(), now_ns));
     let request = half(msg, msg.to.clone(), row, Some(first.loc.clone()));
     let other = txn.prepare(request).await.map_err(second)?;
+    failpoint!("dir_exchange.second");
     let there = other.row.clone().unwrap_or_default();
     let reply = RenameReply {
         loc: here.handle_at(other.loc.clone()),
@@ -55,6 +58,7 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     txn.prepare(half(msg, at, row, Some(other.loc.clone()))).await?;
     let invalidated = invalidate(h, &[&first.loc, &other.loc], 0).await;
     invalidated.map_err(|e| txn.refuse(e))?;
+    failpoint!("dir_exchange.invalidated");
     txn.commit(|_| Ok(reply.encode_to_vec().into()))
 }
 

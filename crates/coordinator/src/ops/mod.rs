@@ -16,6 +16,7 @@ pub(crate) use setxattr::setxattr;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use saker_runtime::failpoint;
 use saker_types::inode::Locator;
 use saker_types::wire::{Emptiness, InvalidateReply, InvalidateReq, Op};
 use saker_types::{Errno, Error, InodeId, NodeId};
@@ -32,6 +33,7 @@ async fn invalidate(h: &Handle, entries: &[&Locator], empty_dir: InodeId) -> Res
         let to = NodeId::Shard(n);
         h.hub.ask_until::<InvalidateReply>(to, Op::Invalidate, 0, &request, Bytes::new())
     });
+    failpoint!("invalidate.sent");
     let mut worst = Emptiness::Empty;
     for answer in join_all(calls).await {
         let emptiness = Emptiness::try_from(answer?.emptiness).unwrap_or(Emptiness::Undecided);

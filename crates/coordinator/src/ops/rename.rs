@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::txn::{self, Transaction};
+use saker_runtime::failpoint;
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Errno, Error, error::SECOND_PATH};
@@ -28,6 +29,7 @@ pub(crate) async fn rename(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> 
 
 async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, Error> {
     let parent = chain::check(h, &msg.to_chain, &msg.to).await?;
+    failpoint!("dir_rename.chain_checked");
     let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
     let target = Locator { pid: parent, name: name.clone(), id: 0, home_slot: None };
     let id = txn::begin(&mut *h.state())?;
@@ -40,6 +42,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         ..PrepareReq::default()
     };
     let taken = txn.prepare(take).await?;
+    failpoint!("dir_rename.taken");
     let row = taken.row.clone().unwrap_or_default();
     chain::check_move(msg, &row, taken.loc.pid, &msg.to_chain).map_err(|e| txn.refuse(e))?;
     let insert = PrepareReq {
@@ -51,6 +54,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         ..PrepareReq::default()
     };
     let vote = txn.prepare(insert).await.map_err(second)?;
+    failpoint!("dir_rename.inserted");
     let reply = RenameReply { loc: vote.loc.clone(), other: None };
     if vote.same {
         txn.abort();
@@ -69,6 +73,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     }
     let invalidated = invalidate(h, &[&taken.loc, &vote.loc], replaced).await;
     invalidated.map_err(|e| txn.refuse(e))?;
+    failpoint!("dir_rename.invalidated");
     txn.commit(|_| Ok(reply.encode_to_vec().into()))
 }
 

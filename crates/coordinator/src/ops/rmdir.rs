@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::txn::{self, Transaction};
+use saker_runtime::failpoint;
 use saker_types::wire::{Empty, Intent, PrepareReq, RemoveReq};
 use saker_types::{Errno, Error};
 
@@ -23,9 +24,11 @@ pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
         ..PrepareReq::default()
     };
     let vote = txn.prepare(request).await?;
+    failpoint!("rmdir.prepared");
     if let Err(e) = invalidate(h, &[&vote.loc], vote.loc.id).await {
         txn.abort();
         return Err(e);
     }
+    failpoint!("rmdir.invalidated");
     txn.commit(|_| Ok(Empty {}.encode_to_vec().into()))
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::txn::{self, Transaction};
+use saker_runtime::failpoint;
 use saker_types::Error;
 use saker_types::wire::{Entry, Intent, PrepareReq, SetattrReq, Vote};
 
@@ -34,6 +35,8 @@ pub(super) async fn set_directory(
     let id = txn::begin(&mut *h.state())?;
     let mut txn = Transaction::new(h.state.clone(), id, None);
     let vote = txn.prepare(PrepareReq { intent: Intent::SetDir.into(), ..request }).await?;
+    failpoint!("dir_setattr.prepared");
     invalidate(h, &[&vote.loc], 0).await.map_err(|e| txn.refuse(e))?;
+    failpoint!("dir_setattr.invalidated");
     txn.commit(|_| Ok(answer(vote)))
 }

@@ -1,5 +1,6 @@
 //! The thread that writes and syncs while the owner goes on appending.
 
+use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,18 +23,31 @@ pub struct Write {
 impl Write {
     /// Does it. After an error nothing is known about what is durable.
     pub fn run(&self) -> io::Result<()> {
+        self.write()?;
+        self.file.sync()
+    }
+
+    fn write(&self) -> io::Result<()> {
         if let Some(len) = self.preallocate {
             self.file.preallocate(len)?;
         }
-        self.file.write_at(self.offset, &self.data)?;
-        self.file.sync()
+        self.file.write_at(self.offset, &self.data)
     }
 }
 
 type Notify = Box<dyn FnOnce() + Send>;
 
-/// A running flusher thread; ends, after finishing what it has, when this is dropped.
-pub struct Flusher {
+/// A running flusher; ends, after finishing what it has, when this is dropped.
+pub enum Flusher {
+    /// On a thread of its own.
+    Thread(Worker),
+    /// In a simulation: written when it is submitted, synced when it is waited for, so that power
+    /// may be lost in between.
+    Stepwise(RefCell<Option<(Write, io::Result<()>)>>),
+}
+
+/// The thread.
+pub struct Worker {
     jobs: Option<Sender<(Write, Notify)>>,
     done: Receiver<(Vec<u8>, io::Result<()>)>,
     thread: Option<JoinHandle<()>>,
@@ -42,6 +56,9 @@ pub struct Flusher {
 impl Flusher {
     /// Starts the thread.
     pub fn start(name: &str) -> io::Result<Flusher> {
+        if saker_runtime::sim::is_active() {
+            return Ok(Flusher::Stepwise(RefCell::new(None)));
+        }
         let (jobs, job_queue) = channel::<(Write, Notify)>();
         let (done_queue, done) = channel();
         let thread = thread::spawn(name, move || {
@@ -53,18 +70,38 @@ impl Flusher {
                 notify();
             }
         })?;
-        Ok(Flusher { jobs: Some(jobs), done, thread: Some(thread) })
+        Ok(Flusher::Thread(Worker { jobs: Some(jobs), done, thread: Some(thread) }))
     }
 
     /// Hands over one write. `notify` runs on the thread once the result can be taken.
     pub fn submit(&self, write: Write, notify: Notify) -> io::Result<()> {
-        let jobs = self.jobs.as_ref().ok_or_else(died)?;
-        jobs.send((write, notify)).map_err(|_| died())
+        match self {
+            Flusher::Thread(worker) => {
+                let jobs = worker.jobs.as_ref().ok_or_else(died)?;
+                jobs.send((write, notify)).map_err(|_| died())
+            }
+            Flusher::Stepwise(under_way) => {
+                let written = write.write();
+                under_way.replace(Some((write, written)));
+                Ok(())
+            }
+        }
     }
 
     /// Waits for the write and gives its buffer back.
     pub fn wait(&self) -> (Vec<u8>, io::Result<()>) {
-        self.done.recv().unwrap_or_else(|_| (Vec::new(), Err(died())))
+        match self {
+            Flusher::Thread(worker) => {
+                worker.done.recv().unwrap_or_else(|_| (Vec::new(), Err(died())))
+            }
+            Flusher::Stepwise(under_way) => match under_way.take() {
+                Some((write, written)) => {
+                    let result = written.and_then(|()| write.file.sync());
+                    (write.data, result)
+                }
+                None => (Vec::new(), Err(died())),
+            },
+        }
     }
 }
 
@@ -72,7 +109,7 @@ fn died() -> io::Error {
     io::Error::other("the flusher thread died")
 }
 
-impl Drop for Flusher {
+impl Drop for Worker {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use saker_runtime::failpoint;
 use saker_types::wire::{CollectReq, Op, Totals};
 use saker_types::{Attr, Error, Inode, InodeId, NodeId, ShardNo};
 
@@ -26,7 +27,7 @@ const FREEZE_MS: u32 = 20;
 impl Shard {
     /// Serves a collection: waits for prepared entries of the directory (rule 14).
     pub(crate) fn collect(&mut self, msg: &CollectReq) -> Step<Bytes> {
-        let waits_for = self.locks_below(msg.dir).next().map(|(_, txn)| *txn);
+        let waits_for = self.prepared_below(msg.dir).next().map(|(_, txn)| *txn);
         if let Some(txn) = waits_for {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }
@@ -62,6 +63,7 @@ pub(crate) async fn collect(h: &Handle, dir: InodeId) -> Result<Rc<Vec<Totals>>,
         h.shard().vectors.insert(dir, vector.clone());
         last = Some(vector);
     }
+    failpoint!("collect.freezes");
     let mut freeze_ms = FREEZE_MS;
     loop {
         let start = h.hub.now();

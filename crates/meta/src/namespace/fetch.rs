@@ -3,6 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use saker_runtime::failpoint;
+use saker_runtime::sim::mutation;
 use saker_types::wire::{Dentry, EntryKey, FetchReq, Op};
 use saker_types::{Class, Error, InodeId, NodeId};
 
@@ -30,6 +32,7 @@ impl Shard {
 
     /// The owner's side of a fetch.
     pub(crate) fn fetch(&mut self, _rq: &Rq, msg: &FetchReq) -> Step<bytes::Bytes> {
+        failpoint!("fetch.served");
         self.must_own(&msg.name)?;
         match self.dentry(msg.pid, &msg.name, msg.anchor_id) {
             Err(crate::request::Stop::Wait(_)) if msg.nowait => {
@@ -54,6 +57,7 @@ async fn fetch(h: Handle, key: EntryKey, anchor_id: InodeId) {
             s.parked.get(&wait).cloned().unwrap_or_default()
         };
         let owner = NodeId::Shard(h.shard().map.shard_of_name(&key.name));
+        failpoint!("fetch.asks");
         let request = FetchReq { pid: key.pid, name: key.name.clone(), nowait: false, anchor_id };
         let answer: Result<Dentry, Error> =
             h.hub.ask(owner, Op::Fetch, 0, &request, FETCH_TIMEOUT).await;
@@ -77,8 +81,14 @@ impl Shard {
         let stale = self.replica.fetching.get(&id).is_none_or(|fetching| fetching.stale);
         match answer {
             // It was overtaken by an invalidation: it says nothing (rule 2).
-            Ok(_) if stale => return false,
-            Ok(dentry) => self.fetched(key, anchor_id, dentry, early),
+            Ok(_) if stale && !mutation("late lookup reply accepted") => {
+                failpoint!("fetch.overtaken");
+                return false;
+            }
+            Ok(dentry) => {
+                failpoint!("fetch.answered");
+                self.fetched(key, anchor_id, dentry, early);
+            }
             Err(e) if e.is(Class::Retry) || e.is(Class::RefreshMap) => {
                 let wanted = self.parked.contains_key(&Wait::Fetch(key.clone(), anchor_id));
                 if !wanted {

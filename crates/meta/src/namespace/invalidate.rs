@@ -7,6 +7,8 @@
 //! decided, and what is removed later only makes a "not empty" that was true when it was told.
 
 use bytes::Bytes;
+use saker_runtime::failpoint;
+use saker_runtime::sim::mutation;
 use saker_types::InodeId;
 use saker_types::change::{id_key, table};
 use saker_types::wire::{Emptiness, InvalidateReply, InvalidateReq};
@@ -18,9 +20,11 @@ impl Shard {
     /// Serves an invalidation.
     pub(crate) fn invalidate(&mut self, msg: &InvalidateReq) -> Step<Bytes> {
         self.metrics.invalidations.inc();
-        for key in &msg.keys {
+        let skipped = mutation("invalidation acknowledged without the guard pass");
+        for key in msg.keys.iter().filter(|_| !skipped) {
             self.replica.invalidate(key.pid, &key.name);
         }
+        failpoint!("invalidate.served");
         for dir in &msg.forget {
             self.forget_totals(*dir)?;
             if self.gone(*dir)?.is_some_and(|gone| gone.directory) {
@@ -36,7 +40,7 @@ impl Shard {
 
     /// Has the directory entries on this shard? Prepared rows could go either way.
     fn emptiness(&mut self, dir: InodeId) -> Step<Emptiness> {
-        let locked: Vec<Bytes> = self.locks_below(dir).map(|(key, _)| key.clone()).collect();
+        let locked: Vec<Bytes> = self.prepared_below(dir).map(|(key, _)| key.clone()).collect();
         let mut present = self.totals(dir)?.entries;
         for key in &locked {
             if self.get(key)?.is_some() {

@@ -129,6 +129,11 @@ impl Replica {
         self.entries.get(&NameRef(pid, name)).cloned()
     }
 
+    /// All entries: parent, name, directory.
+    pub fn all(&self) -> Vec<(InodeId, Bytes, Dir)> {
+        self.entries.iter().map(|(name, dir)| (name.0, name.1.clone(), dir.clone())).collect()
+    }
+
     /// The owner's answer.
     pub fn insert(&mut self, pid: InodeId, name: Bytes, dir: Dir) {
         self.entries.insert(Name(pid, name), dir);

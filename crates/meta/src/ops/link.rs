@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use saker_rpc::txn;
+use saker_runtime::failpoint;
 use saker_types::change::Gone;
 use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
 use saker_types::{Attr, Errno, Error, FileKind, Inode, Key, Locator};
@@ -95,6 +96,7 @@ impl Shard {
 
     /// The only entry becomes the first of two: a reference, with the attributes beside it.
     fn split_entry(&mut self, key: &Key, row: &Inode, slot: u32) -> Attr {
+        failpoint!("link.splits");
         let mut attributes = row.clone();
         attributes.attr.nlink = 2;
         attributes.attr.ctime_ns = self.wall_ns().max(row.attr.ctime_ns);

@@ -21,7 +21,7 @@ impl Shard {
     pub(crate) fn readdir(&mut self, rq: &Rq, msg: &ReaddirReq) -> Step<Bytes> {
         let dir = self.directory(rq, &msg.ctx.cred, &msg.at)?;
         dir.check(&msg.ctx.cred, Access::R)?;
-        let waits_for = self.locks_below(dir.id).next().map(|(_, txn)| *txn);
+        let waits_for = self.prepared_below(dir.id).next().map(|(_, txn)| *txn);
         if let Some(txn) = waits_for {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }

@@ -4,8 +4,10 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use saker_rpc::txn;
+use saker_runtime::failpoint;
+use saker_runtime::sim::mutation;
 use saker_types::change::Gone;
-use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
+use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Class, Errno, Error, Inode, Key, Locator};
 
 use super::create::may_change;
@@ -71,10 +73,14 @@ impl Shard {
         Fut: Future<Output = Result<Bytes, Error>> + 'static,
     {
         // Before anything is locked: a path through the source itself must not wait for its lock.
-        self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
+        let to_parent = self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
         let txn = txn::begin(self)?;
         self.lock(&source.key, txn);
-        let msg = msg.clone();
+        let mut msg = msg.clone();
+        if mutation("prepare carrying a resolved pid") {
+            let anchor = Locator { id: to_parent.dir.id, ..Locator::default() };
+            msg.to = At::child(anchor, needs_name(&msg.to)?);
+        }
         Err(self.task(move |h| async move {
             let txn = Transaction::new(h.rc(), txn, Some(source.key.clone()));
             run(h, txn, msg, source).await
@@ -114,6 +120,7 @@ impl Shard {
         }
         self.hold_totals(key.pid)?;
         self.hold_totals(to.pid)?;
+        failpoint!("rename.here");
         self.take_entry(key, row, &loc)?;
         self.replace_entry(&to, there.as_deref(), moved(row, self.wall_ns()))?;
         if let Some(there) = there.filter(|there| there.home_slot.is_some()) {

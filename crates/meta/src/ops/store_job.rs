@@ -7,6 +7,7 @@
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use saker_runtime::failpoint;
 use saker_types::change::StoreJob;
 use saker_types::wire::{ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Op};
 use saker_types::{Attr, Errno, Error, Inode, InodeId, Locator, NodeId};
@@ -31,8 +32,10 @@ impl Shard {
         self.store(&spot, inode);
         self.put_job(id, &job);
         self.hold(id);
+        failpoint!("truncate.job_written");
         self.task(move |h| async move {
             cut_chunks(&h, id, &job).await;
+            failpoint!("truncate.cut");
             let mut s = h.shard();
             s.end_cut(&spot, id, &job)?;
             entry.attr = s.reload(&spot)?.attr.clone();
@@ -70,8 +73,10 @@ impl Shard {
         };
         self.put_job(id, &job);
         self.hold(id);
+        failpoint!("spill.job_written");
         self.task(move |h| async move {
             let written = spill_chunks(&h, &inode.attr, inode.inline.clone(), &job).await;
+            failpoint!("spill.chunks_written");
             let mut s = h.shard();
             let inode = s.end_spill(&spot, id, &job, written)?;
             let (inode, reply) = finish(&mut s, inode);
@@ -115,10 +120,13 @@ impl Shard {
         let h = self.handle();
         self.hub.spawn(async move {
             if job.spill {
+                failpoint!("spill.resumed");
                 resume_spill(&h, id, &job).await;
                 return;
             }
+            failpoint!("truncate.resumed");
             cut_chunks(&h, id, &job).await;
+            failpoint!("truncate.cut_again");
             let mut s = h.shard();
             let result = s.end_resumed(id, &job);
             s.finish_mutation(job.session, job.seq, result);

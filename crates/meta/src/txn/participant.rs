@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use saker_runtime::failpoint;
+use saker_runtime::sim::mutation;
 use saker_types::change::{Prepared, TxnEnd, What};
 use saker_types::inode::Locator;
 use saker_types::wire::{
@@ -11,6 +13,8 @@ use saker_types::wire::{
 };
 use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
 
+use crate::namespace::replica::Dir;
+use crate::namespace::resolve::Parent;
 use crate::ops::create::may_change;
 use crate::ops::needs_name;
 use crate::ops::setattr::apply_access;
@@ -58,6 +62,7 @@ impl Shard {
     }
 
     pub(super) fn vote_for(&mut self, txn: TxnId, part: Prepared) {
+        failpoint!("participant.votes");
         let first = !self.prepared.contains_key(&txn);
         self.log_change(What::Prepared(part.clone()));
         self.restore_prepared(part);
@@ -111,7 +116,10 @@ impl Shard {
         let name = needs_name(&msg.at)?;
         let row = msg.row.clone().ok_or(Errno::EINVAL)?;
         let cred = &msg.ctx.cred;
-        let parent = no_wait(self.parent(rq, cred, &msg.at))?;
+        let parent = match mutation("prepare carrying a resolved pid") && msg.at.path.len() == 1 {
+            true => resolved_by_driver(&msg.at.anchor),
+            false => no_wait(self.parent(rq, cred, &msg.at))?,
+        };
         self.must_own(name)?;
         let key = self.map.key(parent.dir.id, name);
         let loc = entry_locator(&key, row.attr.id);
@@ -283,6 +291,7 @@ impl Shard {
         // A part leaves the list when it is done.
         while let Some(part) = self.prepared.get(&txn).and_then(|p| p.parts.first()).cloned() {
             if commit {
+                failpoint!("participant.commits");
                 self.commit_part(&part)?;
             }
             match &part.entry {
@@ -296,6 +305,7 @@ impl Shard {
         if self.prepared.remove(&txn).is_none() {
             return Ok(());
         }
+        failpoint!("participant.ends");
         self.log_change(What::PreparedEnd(TxnEnd {
             driver: txn.driver.to_u32(),
             number: txn.number,
@@ -390,6 +400,7 @@ async fn in_doubt(h: Handle, txn: TxnId) {
         if !h.shard().prepared.contains_key(&txn) {
             return;
         }
+        failpoint!("in_doubt.asks");
         let request = OutcomeReq { number: txn.number };
         let op = saker_types::wire::Op::Outcome;
         let answer = h.hub.ask::<OutcomeReply>(txn.driver, op, 0, &request, IN_DOUBT).await;
@@ -398,11 +409,19 @@ async fn in_doubt(h: Handle, txn: TxnId) {
             Ok(Ok(Outcome::Aborted)) => false,
             _ => continue,
         };
+        failpoint!("in_doubt.knows");
         match h.shard().end_prepared(txn, commit) {
             Ok(()) => return,
             Err(_) => tracing::error!("transaction {txn:?} cannot be applied"),
         }
     }
+}
+
+/// What rule 1 forbids, for a simulation to find: a parent that another node resolved.
+fn resolved_by_driver(anchor: &Locator) -> Parent {
+    let mode = FileKind::Directory.bits() | 0o777;
+    let dir = Dir { id: anchor.id, mode, uid: 0, gid: 0, policy: 0, acls: None };
+    Parent { dir, searchable: true }
 }
 
 /// rename(2): what may replace what.

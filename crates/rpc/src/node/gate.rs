@@ -4,15 +4,23 @@ use std::collections::VecDeque;
 
 /// A queue by journal position, and in the order of arrival for equal positions. Positions grow
 /// from step to step, so that a push goes to the end, except where a role named an earlier one.
-pub(super) struct Gate<T> {
+pub struct Gate<T> {
     waiting: VecDeque<(u64, T)>,
 }
 
+impl<T> Default for Gate<T> {
+    fn default() -> Gate<T> {
+        Gate::new()
+    }
+}
+
 impl<T> Gate<T> {
+    /// An empty queue.
     pub fn new() -> Gate<T> {
         Gate { waiting: VecDeque::new() }
     }
 
+    /// Adds a message that waits for a position.
     pub fn push(&mut self, after: u64, message: T) {
         if self.waiting.back().is_none_or(|(last, _)| *last <= after) {
             self.waiting.push_back((after, message));

@@ -1,7 +1,9 @@
 //! What a role says in one step.
 
 use bytes::Bytes;
+use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
+use saker_types::wire::Op;
 
 use super::{CallId, ConnId};
 use crate::NodeId;
@@ -84,11 +86,24 @@ impl Outbox {
     /// that must be durable before it leaves. `appended` is the role's, after the step.
     pub fn drain(&mut self, appended: u64) -> impl Iterator<Item = (u64, Outgoing)> + '_ {
         self.after = None;
-        self.messages.drain(..).map(move |(after, message)| (after.unwrap_or(appended), message))
+        self.messages.drain(..).map(move |(after, message)| {
+            let after = if is_early(&message) { 0 } else { after.unwrap_or(appended) };
+            (after, message)
+        })
     }
 
     /// For whoever drives the role: the hello set in this step.
     pub fn take_hello(&mut self) -> Option<Hello> {
         self.hello.take()
+    }
+}
+
+/// Does a simulation let it leave before the journal is durable, to see that this is found?
+fn is_early(message: &Outgoing) -> bool {
+    match message {
+        Outgoing::Reply { .. } => mutation("reply before flush"),
+        Outgoing::Call { frame, .. } => {
+            frame.op == Op::Decide as u16 && mutation("decision sent before it is logged")
+        }
     }
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Dir, File, check_name};
 
-/// What a disk writes or does not write as one. A torn write keeps some sectors of it.
-const SECTOR_BYTES: u64 = 512;
+/// What a disk writes or does not write as one: old ones, new ones. A torn write keeps some
+/// sectors of it.
+const SECTOR_BYTES: [u64; 2] = [512, 4096];
 
 /// A directory in memory. Clones name the same directory.
 ///
@@ -63,10 +64,16 @@ impl MemDir {
     }
 
     /// The disk after power was lost now: what was synced, and of each change that was not,
-    /// decided by `seed`, all, nothing, or (of a write) some of its 512-byte sectors.
+    /// decided by `seed`, all, nothing, or (of a write) some of its sectors of 512 bytes or 4 KiB.
     #[must_use]
     pub fn crash(&self, seed: u64) -> MemDir {
-        self.survive(&mut Dice(seed))
+        self.survive(&mut Dice { state: seed, flips: false })
+    }
+
+    /// The same, but that a bit of what was being written may be wrong.
+    #[must_use]
+    pub fn crash_flipping(&self, seed: u64) -> MemDir {
+        self.survive(&mut Dice { state: seed, flips: true })
     }
 
     fn survive(&self, dice: &mut Dice) -> MemDir {
@@ -230,19 +237,16 @@ impl FileChange {
     fn survive(&self, data: &mut Vec<u8>, dice: &mut Dice) {
         match (dice.roll(3), self) {
             (0, _) => {}
-            (1, FileChange::Write(offset, bytes)) => {
-                let mut at = 0;
-                while at < bytes.len() {
-                    let start = offset + at as u64;
-                    let sector_end = (start / SECTOR_BYTES + 1) * SECTOR_BYTES;
-                    let end = bytes.len().min(at + to_index(sector_end - start));
-                    if dice.roll(2) == 0 {
-                        put(data, start, &bytes[at..end]);
-                    }
-                    at = end;
-                }
-            }
+            (1, FileChange::Write(offset, bytes)) => tear(data, *offset, bytes, dice),
             _ => self.apply(data),
+        }
+        if let (true, FileChange::Write(offset, bytes)) = (dice.flips, self)
+            && dice.roll(4) == 0
+        {
+            let bit = dice.roll(bytes.len() as u64 * 8);
+            if let Some(byte) = data.get_mut(to_index(offset + bit / 8)) {
+                *byte ^= 1 << (bit % 8);
+            }
         }
     }
 }
@@ -317,6 +321,21 @@ impl File for MemFile {
     }
 }
 
+/// Writes some sectors.
+fn tear(data: &mut Vec<u8>, offset: u64, bytes: &[u8], dice: &mut Dice) {
+    let sector_bytes = SECTOR_BYTES[dice.roll(2) as usize];
+    let mut at = 0;
+    while at < bytes.len() {
+        let start = offset + at as u64;
+        let sector_end = (start / sector_bytes + 1) * sector_bytes;
+        let end = bytes.len().min(at + to_index(sector_end - start));
+        if dice.roll(2) == 0 {
+            put(data, start, &bytes[at..end]);
+        }
+        at = end;
+    }
+}
+
 fn put(data: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     let start = to_index(offset);
     let end = start + bytes.len();
@@ -336,12 +355,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// SplitMix64: what survives must be the same for the same seed on every version of every crate.
-struct Dice(u64);
+struct Dice {
+    state: u64,
+    flips: bool,
+}
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % sides

@@ -109,6 +109,20 @@ impl Executor {
         }
     }
 
+    /// Drops all tasks. What they wake or spawn meanwhile is dropped, too.
+    pub fn clear(&self) {
+        loop {
+            // A task's destructor may wake or spawn others, so none runs under the borrow.
+            let tasks = std::mem::take(&mut *self.inner.tasks.borrow_mut());
+            if tasks.slots.is_empty() {
+                break;
+            }
+            drop(tasks);
+        }
+        self.inner.woken.lock().clear();
+        self.inner.live.set(0);
+    }
+
     /// Tasks that have not finished.
     pub fn len(&self) -> usize {
         self.inner.live.get()
@@ -122,9 +136,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        // A task's destructor may wake or spawn others, so none runs under the borrow.
-        let slots = std::mem::take(&mut self.inner.tasks.borrow_mut().slots);
-        drop(slots);
+        self.clear();
     }
 }
 
@@ -296,5 +308,27 @@ mod tests {
         executor.run_until_stalled();
         drop(executor);
         assert!(tx.is_canceled());
+    }
+
+    #[test]
+    fn a_task_that_spawns_as_it_is_dropped_does_so_in_vain() {
+        struct Bomb(Spawner);
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                self.0.spawn(async {});
+            }
+        }
+        let executor = Executor::new();
+        let bomb = Bomb(executor.spawner());
+        executor.spawn(async {});
+        executor.spawn(async move {
+            let _bomb = bomb;
+            std::future::pending().await
+        });
+        // The first slot is free now.
+        executor.run_until_stalled();
+        executor.clear();
+        assert!(executor.is_empty());
+        assert_eq!(executor.run_until_stalled(), 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message as _;
-use saker_types::change::{parse_entry_key, table};
+use saker_types::change::{Gone, parse_entry_key, table};
 use saker_types::wire::{Empty, Op, ScanReply, ScanReq, ShardStats, Totals};
 use saker_types::{Inode, InodeId, ROOT};
 
@@ -24,6 +24,8 @@ pub struct Tree {
     pub prepared: u64,
     /// Store jobs.
     pub jobs: usize,
+    /// Records of ids that left their names; those of moved directories stay.
+    pub gone: usize,
 }
 
 impl Bench {
@@ -37,7 +39,9 @@ impl Bench {
             let request = ScanReq { after: Default::default(), limit: 65_536 };
             let rows: ScanReply = self.run(Op::Scan, shard, &request).expect("rows");
             assert!(rows.end, "the bench is for small trees");
-            rows.rows.iter().for_each(|row| tree.take(&row.key, &row.value));
+            for row in &rows.rows {
+                tree.take(&row.key, &row.value).expect("rows of a shard");
+            }
             let stats: ShardStats = self.run(Op::Statfs, shard, &Empty {}).expect("counts");
             tree.inodes += stats.inodes;
             tree.prepared += stats.prepared;
@@ -52,67 +56,91 @@ impl Bench {
     /// If something is wrong.
     pub fn check(&mut self) -> Tree {
         let tree = self.tree();
-        tree.check();
+        if let Err(what) = tree.check() {
+            panic!("{what}");
+        }
         tree
     }
 }
 
 impl Tree {
-    fn take(&mut self, key: &[u8], value: &[u8]) {
-        let id = || InodeId::from_be_bytes(key[1..].try_into().expect("an id"));
+    /// Takes a row of a shard.
+    ///
+    /// # Errors
+    /// If it does not decode, or was there before.
+    pub fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        let bad = |e: &dyn std::fmt::Display| format!("row {key:?}: {e}");
+        let id = || -> Result<InodeId, String> {
+            Ok(InodeId::from_be_bytes(key[1..].try_into().map_err(|e| bad(&e))?))
+        };
         match key[0] {
             table::ENTRY => {
-                let key = parse_entry_key(key).expect("an entry's key");
-                let name = String::from_utf8(key.name).expect("a name of a test");
-                let inode = Inode::decode(value).expect("an inode");
-                assert!(
-                    self.entries.insert((key.pid, name), inode).is_none(),
-                    "a row on two shards"
-                );
+                let parsed = parse_entry_key(key).ok_or_else(|| bad(&"no entry"))?;
+                let name = String::from_utf8(parsed.name).map_err(|e| bad(&e))?;
+                let inode = Inode::decode(value).map_err(|e| bad(&e))?;
+                if self.entries.insert((parsed.pid, name), inode).is_some() {
+                    return Err(bad(&"on two shards"));
+                }
             }
             table::ATTR => {
-                let inode = Inode::decode(value).expect("an inode");
-                assert!(self.attributes.insert(id(), inode).is_none(), "attributes on two shards");
+                let inode = Inode::decode(value).map_err(|e| bad(&e))?;
+                if self.attributes.insert(id()?, inode).is_some() {
+                    return Err(bad(&"attributes on two shards"));
+                }
             }
             table::TOTALS => {
-                let totals = Totals::decode(value).expect("totals");
-                let sum = self.totals.entry(id()).or_default();
+                let totals = Totals::decode(value).map_err(|e| bad(&e))?;
+                let sum = self.totals.entry(id()?).or_default();
                 *sum = (sum.0 + totals.entries, sum.1 + totals.subdirs);
             }
             table::JOB => self.jobs += 1,
+            table::GONE => {
+                let gone = Gone::decode(value).map_err(|e| bad(&e))?;
+                self.gone += usize::from(!gone.directory);
+            }
             _ => {}
         }
+        Ok(())
     }
 
-    fn check(&self) {
-        assert_eq!((self.prepared, self.jobs), (0, 0), "something is under way");
+    /// Checks that nothing is under way, every entry has its directory, and totals and link counts
+    /// are those of the entries.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        if (self.prepared, self.jobs) != (0, 0) {
+            return Err(format!("{} prepared, {} jobs are left", self.prepared, self.jobs));
+        }
         let dirs: BTreeSet<InodeId> =
             self.entries.values().filter(|i| i.attr.is_dir()).map(|i| i.attr.id).collect();
         let mut counted: BTreeMap<InodeId, (u64, u64)> = BTreeMap::new();
         let mut seen = BTreeSet::new();
         let mut references: BTreeMap<InodeId, u32> = BTreeMap::new();
         for ((pid, name), inode) in &self.entries {
-            assert!(*pid == 0 || dirs.contains(pid), "{name} is in {pid:#x}, which is not there");
+            if *pid != 0 && !dirs.contains(pid) {
+                return Err(format!("{name} is in {pid:#x}, which is not there"));
+            }
             let sum = counted.entry(*pid).or_default();
             *sum = (sum.0 + 1, sum.1 + u64::from(inode.attr.is_dir()));
             if inode.home_slot.is_some() {
                 *references.entry(inode.attr.id).or_default() += 1;
-            } else {
-                assert!(seen.insert(inode.attr.id), "{name}: its inode has two entries");
+            } else if !seen.insert(inode.attr.id) {
+                return Err(format!("{name}: its inode {:#x} has two entries", inode.attr.id));
             }
         }
         let linked: BTreeMap<InodeId, u32> =
             self.attributes.iter().map(|(id, row)| (*id, row.attr.nlink)).collect();
-        assert_eq!(linked, references, "links");
         counted.remove(&0);
         let totals: BTreeMap<InodeId, (u64, u64)> =
             self.totals.iter().filter(|(_, t)| **t != (0, 0)).map(|(id, t)| (*id, *t)).collect();
-        assert_eq!(totals, counted, "totals");
-        assert_eq!(self.inodes, (seen.len() + self.attributes.len()) as u64, "count of inodes");
-        self.reach(&dirs);
+        equal("link counts", &linked, &references)?;
+        equal("totals", &totals, &counted)?;
+        equal("number of inodes", &self.inodes, &((seen.len() + linked.len()) as u64))?;
+        self.reach(&dirs)
     }
 
-    fn reach(&self, dirs: &BTreeSet<InodeId>) {
+    fn reach(&self, dirs: &BTreeSet<InodeId>) -> Result<(), String> {
         let parents: BTreeMap<InodeId, InodeId> = self
             .entries
             .iter()
@@ -126,7 +154,17 @@ impl Tree {
                     at = parents[&at];
                 }
             }
-            assert_eq!(at, ROOT, "directory {dir:#x} is in a cycle");
+            if at != ROOT {
+                return Err(format!("directory {dir:#x} is in a cycle"));
+            }
         }
+        Ok(())
+    }
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, is: &T, should: &T) -> Result<(), String> {
+    match is == should {
+        true => Ok(()),
+        false => Err(format!("{what}: {is:x?}, and by the entries {should:x?}")),
     }
 }

@@ -12,7 +12,8 @@ use saker_store::{Identity, Options, Space, Store, StoreService};
 use saker_types::wire::{ChunkReadReq, Op};
 use saker_types::{InodeId, limits};
 
-use super::{Bench, UUID};
+use super::Bench;
+use crate::roles::UUID;
 
 const DISK_BYTES: u64 = 1 << 40;
 

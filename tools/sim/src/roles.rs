@@ -1,0 +1,162 @@
+//! The real roles on simulated disks: how bench and world make and start them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message as _;
+use saker_coordinator::config::{Members, ShardMember};
+use saker_engine::Table;
+use saker_engine::journal::{Journal, JournalConfig, Kind};
+use saker_meta::{Limits, recover};
+use saker_rpc::RoleKind;
+use saker_rpc::hello::PeerHello;
+use saker_runtime::fs::Dir;
+use saker_runtime::telemetry::Registry;
+use saker_runtime::time::Time;
+use saker_types::change::{Change, Record, What};
+use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
+use saker_types::{ClusterMap, NodeId};
+
+/// The simulated cluster's uuid.
+pub const UUID: [u8; 16] = *b"bench of saker!!";
+/// Wall clock when the monotonic clock is 0, ns.
+pub const EPOCH_NS: i64 = 1_700_000_000_000_000_000;
+
+const COORDINATOR_PORT: u16 = 1;
+const SHARD_PORT: u16 = 1_000;
+const STORE_PORT: u16 = 2_000;
+
+/// Where a node listens.
+pub fn addr_of(node: NodeId) -> SocketAddr {
+    let port = match node {
+        NodeId::Coordinator => COORDINATOR_PORT,
+        NodeId::Shard(n) => SHARD_PORT + n,
+        NodeId::Store(n) => STORE_PORT + n,
+    };
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// Who listens there.
+///
+/// # Panics
+/// If nobody does.
+pub fn node_at(addr: SocketAddr) -> NodeId {
+    match addr.port() {
+        COORDINATOR_PORT => NodeId::Coordinator,
+        port if (SHARD_PORT..STORE_PORT).contains(&port) => NodeId::Shard(port - SHARD_PORT),
+        port if port >= STORE_PORT => NodeId::Store(port - STORE_PORT),
+        port => panic!("nobody listens on port {port}"),
+    }
+}
+
+/// A cluster of some shards and stores.
+pub fn members(shards: u32, stores: u16, inline_max: u64) -> Members {
+    let shard = |mnode| ShardMember { mnode, addr: addr_of(NodeId::Shard(mnode as u16)) };
+    Members {
+        name: "simulated".into(),
+        shards: (0..shards).map(shard).collect(),
+        stores: (0..stores).map(|n| addr_of(NodeId::Store(n))).collect(),
+        replicas: 1,
+        inline_max,
+    }
+}
+
+/// Its first map, without the random seed that a coordinator would draw.
+pub fn first_map(members: &Members) -> ClusterMap {
+    let shards = members.shards.iter().map(|member| ShardInfo {
+        mnode: member.mnode,
+        addr: member.addr.to_string(),
+        allocator: member.mnode + 1,
+    });
+    let stores = members.stores.iter().map(|addr| StoreInfo { addr: addr.to_string() });
+    ClusterMap {
+        version: 1,
+        uuid: Bytes::copy_from_slice(&UUID),
+        hash_seed: 7,
+        shards: shards.collect(),
+        stores: stores.collect(),
+        slots: initial_slots(members.shards.len()),
+        coordinator: addr_of(NodeId::Coordinator).to_string(),
+        replicas: 1,
+        inline_max: members.inline_max,
+        name: members.name.clone(),
+    }
+}
+
+/// Begins the coordinator's journal with the map.
+///
+/// # Panics
+/// If the disk fails.
+pub fn write_map(disk: Arc<dyn Dir>, map: &ClusterMap) {
+    let config = JournalConfig { segment_bytes: 1 << 18, ..JournalConfig::new(UUID, u32::MAX) };
+    let mut journal =
+        Journal::open(disk, config, None, &mut |_, _, _| Ok(())).expect("a disk in memory");
+    let what = Some(What::Map(map.encode_to_vec().into()));
+    let record = Record { changes: vec![Change { what }] };
+    journal.append(Kind::Changes, &record.encode_to_vec());
+    journal.flush().expect("a disk in memory");
+}
+
+/// Starts the coordinator from its disk; its journal is compacted after so many bytes.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn start_coordinator(
+    disk: Arc<dyn Dir>,
+    members: &Members,
+    segment_bytes: u64,
+) -> Result<saker_coordinator::service::Worker, String> {
+    let metrics = saker_coordinator::metrics::Metrics::new(&Registry::new());
+    let listen = addr_of(NodeId::Coordinator).to_string();
+    let state = saker_coordinator::state::open(disk, members, &listen, metrics, segment_bytes);
+    state.map(saker_coordinator::service::Worker::new).map_err(|e| e.to_string())
+}
+
+/// Starts a shard from its disk.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn start_shard(
+    no: u16,
+    disk: Arc<dyn Dir>,
+    table: Arc<dyn Table>,
+    limits: &Limits,
+    map: &Arc<ClusterMap>,
+    now: Time,
+    wall_ns: i64,
+) -> Result<saker_meta::service::Worker, String> {
+    let home = recover::Home {
+        journal: disk,
+        table,
+        no,
+        limits: limits.clone(),
+        metrics: saker_meta::metrics::Metrics::new(&Registry::new()),
+    };
+    let shard = recover::open_at(home, map.clone(), now, wall_ns);
+    shard.map(saker_meta::service::Worker::new).map_err(|e| e.to_string())
+}
+
+/// What a node says of itself.
+pub fn hello_of(node: NodeId) -> PeerHello {
+    let role = match node {
+        NodeId::Coordinator => RoleKind::Coordinator,
+        NodeId::Shard(_) => RoleKind::Shard,
+        NodeId::Store(_) => RoleKind::Store,
+    };
+    hello(role, Some(node))
+}
+
+/// What a peer says of itself.
+pub fn hello(role: RoleKind, node: Option<NodeId>) -> PeerHello {
+    PeerHello {
+        protocol: 1,
+        cluster: Some(UUID),
+        role,
+        node: node.map_or(saker_rpc::NodeId::NONE, |node| saker_rpc::NodeId(node.to_u32())),
+        session: 0,
+        epoch: 0,
+        features: 0,
+        addr: None,
+    }
+}

@@ -1,0 +1,81 @@
+//! A node's disk: memory that loses what was not synced, behind a script of faults.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use saker_runtime::fs::{Dir, Fault, FaultDir, MemDir, Op, OpKind};
+
+/// What goes wrong with the disk's operations, counted from the start of the run.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Operations that changed the disk, or what of it is durable.
+    pub done: u64,
+    /// The machine dies with this one: it takes effect, and nothing after it.
+    pub dies_at: Option<u64>,
+    /// Errors still to come: a kind of operation and its errno, with or without effect.
+    pub errors: Vec<(OpKind, i32, bool)>,
+}
+
+/// A disk. Clones are the same.
+#[derive(Clone)]
+pub struct Disk {
+    dir: MemDir,
+    plan: Arc<Mutex<Plan>>,
+}
+
+impl Disk {
+    /// An empty disk.
+    pub fn new() -> Disk {
+        Disk { dir: MemDir::new(), plan: Arc::default() }
+    }
+
+    /// The faults.
+    pub fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As the roles see it.
+    pub fn dir(&self) -> Arc<dyn Dir> {
+        let plan = self.plan.clone();
+        let script = move |op: &Op<'_>| {
+            let mut plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
+            plan.fate(op)
+        };
+        Arc::new(FaultDir::new(Arc::new(self.dir.clone()), Box::new(script)))
+    }
+
+    /// Power was lost, and is back.
+    pub fn lose_power(&mut self, seed: u64) {
+        self.dir = self.dir.crash_flipping(seed);
+        let mut plan = self.plan();
+        if plan.dies_at.is_some_and(|at| at <= plan.done) {
+            plan.dies_at = None;
+        }
+    }
+}
+
+impl Default for Disk {
+    fn default() -> Disk {
+        Disk::new()
+    }
+}
+
+impl Plan {
+    fn fate(&mut self, op: &Op<'_>) -> Fault {
+        if !op.kind.mutates() {
+            return Fault::None;
+        }
+        self.done += 1;
+        match self.dies_at {
+            Some(at) if self.done == at => return Fault::FailAfter(libc::EIO),
+            Some(at) if self.done > at => return Fault::Fail(libc::EIO),
+            _ => {}
+        }
+        let Some(at) = self.errors.iter().position(|(kind, ..)| *kind == op.kind) else {
+            return Fault::None;
+        };
+        match self.errors.remove(at) {
+            (_, errno, true) => Fault::FailAfter(errno),
+            (_, errno, false) => Fault::Fail(errno),
+        }
+    }
+}

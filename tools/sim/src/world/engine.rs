@@ -1,0 +1,285 @@
+//! The loop: the next event in simulated time, what it does, what follows from it.
+
+mod life;
+mod traffic;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_rpc::CallError;
+use saker_rpc::client::{CallSlot, SleepSlot};
+use saker_rpc::frame::Frame;
+use saker_runtime::rand::Rng;
+use saker_runtime::sim;
+use saker_runtime::task::Executor;
+use saker_runtime::time::Time;
+use saker_types::NodeId;
+use saker_types::wire::Op;
+
+use super::Config;
+use super::log::Log;
+use super::net::{Net, Who};
+use super::node::{Cluster, Node};
+use super::transport::{Desk, NewCall};
+use crate::roles::{self, EPOCH_NS};
+
+/// Messages of the checkers' own client.
+pub const OBSERVER: usize = usize::MAX;
+
+/// Who asked, in which life, and the number of the call.
+type Key = (Who, u64, u64);
+
+/// A call without an answer.
+struct Pending {
+    conn: Option<usize>,
+    slot: Option<CallSlot>,
+}
+
+enum Event {
+    Arrives { conn: usize, frame: Frame, late: bool },
+    Answers { conn: usize, frame: Frame },
+    Fails(Key, CallError),
+    Step(NodeId, u64),
+    Flushed(NodeId, u64),
+    Wake(NodeId, u64),
+    Start(NodeId),
+    Woken(SleepSlot),
+    Fault(usize),
+    Recover(NodeId),
+    Calm,
+}
+
+/// The cluster, its clients, and everything between them.
+pub struct World {
+    pub now: Time,
+    pub log: Log,
+    pub rng: Rng,
+    pub desk: Desk,
+    pub executor: Executor,
+    /// Calls that clients have made.
+    pub progress: Rc<Cell<usize>>,
+    /// Faults that have struck.
+    struck: usize,
+    pub crashes: u64,
+    config: Config,
+    cluster: Cluster,
+    nodes: BTreeMap<NodeId, Node>,
+    net: Net,
+    queue: BTreeMap<(Time, u64), Event>,
+    events: u64,
+    pending: BTreeMap<Key, Pending>,
+    calls: u64,
+    /// Mutations that were executed with success: what was answered.
+    results: BTreeMap<(u64, u64), Bytes>,
+    /// (session, number) of mutations by (connection, call).
+    asked: BTreeMap<(usize, u64), (u64, u64)>,
+    /// A rule that was seen broken.
+    broken: Option<String>,
+}
+
+impl World {
+    /// A new cluster, all up.
+    ///
+    /// # Panics
+    /// If a node does not start from an empty disk.
+    pub fn new(config: Config) -> World {
+        let members = roles::members(u32::from(config.shards), 1, config.inline_max);
+        let map = Arc::new(roles::first_map(&members));
+        let limits = config.limits.clone();
+        let segment_bytes = config.segment_bytes;
+        let mut world = World {
+            now: Time::from_ns(1_000_000_000),
+            log: Log::new(config.readable),
+            rng: Rng::seeded(config.seed),
+            desk: Desk::default(),
+            executor: Executor::new(),
+            progress: Rc::default(),
+            struck: 0,
+            crashes: 0,
+            cluster: Cluster { members, map, limits, segment_bytes },
+            nodes: BTreeMap::new(),
+            net: Net::new(),
+            queue: BTreeMap::new(),
+            events: 0,
+            pending: BTreeMap::new(),
+            calls: 0,
+            results: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            broken: None,
+            config,
+        };
+        world.set_clock();
+        let shards = (0..world.config.shards).map(NodeId::Shard);
+        let ids: Vec<NodeId> =
+            [NodeId::Coordinator].into_iter().chain(shards).chain([NodeId::Store(0)]).collect();
+        for id in ids {
+            let node = Node::new(id);
+            if id == NodeId::Coordinator {
+                roles::write_map(node.disk.dir(), &world.cluster.map);
+                node.disk.plan().done = 0;
+            }
+            if let Some((dying, at)) = world.config.dies_at
+                && dying == id
+            {
+                node.disk.plan().dies_at = Some(at);
+            }
+            world.nodes.insert(id, node);
+            world.start(id);
+        }
+        world
+    }
+
+    /// What it was made of.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// All shards.
+    pub fn shards(&self) -> Vec<NodeId> {
+        (0..self.config.shards).map(NodeId::Shard).collect()
+    }
+
+    /// A machine.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[&id]
+    }
+
+    /// Operations of each machine's disk that changed it.
+    pub fn disk_ops(&self) -> BTreeMap<NodeId, u64> {
+        self.nodes.iter().map(|(id, node)| (*id, node.disk.plan().done)).collect()
+    }
+
+    fn set_clock(&self) {
+        sim::set_time(self.now, EPOCH_NS + self.now.as_ns() as i64);
+    }
+
+    fn schedule(&mut self, at: Time, event: Event) {
+        self.events += 1;
+        self.queue.insert((at.max(self.now), self.events), event);
+    }
+
+    fn after_us(&mut self, usual: u64, spread: u64) -> Time {
+        self.now + Duration::from_micros(usual + self.rng.below(spread))
+    }
+
+    // ---- the loop -------------------------------------------------------------------------
+
+    /// Lets time go on until something is so.
+    ///
+    /// # Errors
+    /// A rule that was broken, or that it did not come to pass in this time.
+    pub fn run_until(
+        &mut self,
+        limit: Duration,
+        done: impl Fn(&World) -> bool,
+    ) -> Result<(), String> {
+        let end = self.now + limit;
+        self.clients_may_run();
+        while !done(self) {
+            if self.now > end || !self.turn() {
+                return Err(format!("nothing came of it in {limit:?}: calls hang"));
+            }
+            if let Some(broken) = self.broken.take() {
+                return Err(broken);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets time go on.
+    ///
+    /// # Errors
+    /// A rule that was broken.
+    pub fn run_for(&mut self, time: Duration) -> Result<(), String> {
+        let end = self.now + time;
+        while self.queue.first_key_value().is_some_and(|((at, _), _)| *at <= end) {
+            self.turn();
+            if let Some(broken) = self.broken.take() {
+                return Err(broken);
+            }
+        }
+        self.now = end;
+        self.set_clock();
+        Ok(())
+    }
+
+    /// The next event; false if there is none.
+    fn turn(&mut self) -> bool {
+        let Some(((at, _), event)) = self.queue.pop_first() else { return false };
+        self.now = at;
+        self.set_clock();
+        match event {
+            Event::Arrives { conn, frame, late } => self.arrives(conn, frame, late),
+            Event::Answers { conn, frame } => self.answers(conn, frame),
+            Event::Fails(key, error) => self.end_call(key, Err(error)),
+            Event::Step(id, life) => self.step(id, life),
+            Event::Flushed(id, life) => self.flushed(id, life),
+            Event::Wake(id, life) => self.wake(id, life),
+            Event::Start(id) => self.start(id),
+            Event::Woken(slot) => {
+                if !slot.is_abandoned() {
+                    slot.complete();
+                    self.clients_may_run();
+                }
+            }
+            Event::Fault(at) => self.strike(at),
+            Event::Recover(id) => self.node_mut(id).slowness = 1,
+            Event::Calm => {
+                self.net.loss_ppm = 0;
+                self.net.double_ppm = 0;
+                self.net.spikes_ppm = 0;
+            }
+        }
+        true
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.nodes.get_mut(&id).expect("a node of the world")
+    }
+
+    /// Polls the clients' tasks and takes what they ask for.
+    pub fn clients_may_run(&mut self) {
+        self.executor.run_until_stalled();
+        while self.config.faults.get(self.struck).is_some_and(|f| f.0 <= self.progress.get()) {
+            let at = self.after_us(0, 3_000);
+            self.schedule(at, Event::Fault(self.struck));
+            self.struck += 1;
+        }
+        let wanted = self.desk.take();
+        for (at, slot) in wanted.sleeps {
+            self.schedule(at, Event::Woken(slot));
+        }
+        for call in wanted.calls {
+            self.client_calls(call);
+        }
+    }
+
+    // ---- checkers -------------------------------------------------------------------------
+
+    /// Asks a node, as the checkers do, until it answers.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn ask<A: prost::Message + Default>(
+        &mut self,
+        to: NodeId,
+        op: Op,
+        body: &impl prost::Message,
+    ) -> Result<A, String> {
+        let (slot, call) = saker_rpc::Call::new();
+        let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
+        let answer = std::rc::Rc::new(std::cell::RefCell::new(None));
+        let kept = answer.clone();
+        self.executor.spawn(async move { *kept.borrow_mut() = Some(call.await) });
+        let deadline = self.now + Duration::from_secs(5);
+        self.client_calls(NewCall { client: OBSERVER, to, frame, deadline, slot });
+        self.run_until(Duration::from_secs(10), |_| answer.borrow().is_some())?;
+        let answer = answer.borrow_mut().take();
+        let frame = answer.and_then(Result::ok).ok_or_else(|| format!("{to} does not answer"))?;
+        A::decode(frame.body).map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,133 @@
+//! What goes wrong in a run, drawn from its seed.
+
+use std::time::Duration;
+
+use saker_runtime::fs::OpKind;
+use saker_runtime::rand::Rng;
+use saker_types::NodeId;
+
+use super::net::Who;
+use super::node::Death;
+use super::points;
+
+/// Something that goes wrong, and how long.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// A machine dies, and starts again after a while.
+    Crash(NodeId, Death, Duration),
+    /// The machine that passes this failpoint for the nth time from now dies there.
+    CrashAt(&'static str, u64),
+    /// Nothing passes between a machine and everybody else, from it, or to it.
+    Cut { node: NodeId, out: bool, back: bool, lasts: Duration },
+    /// Nothing passes from one to the other.
+    OneWay { from: Who, to: Who, lasts: Duration },
+    /// All connections of a machine break.
+    Reset(NodeId),
+    /// Everything takes a machine this many times longer.
+    Slow(NodeId, u64, Duration),
+    /// So many messages of a million get lost.
+    Loss(u64, Duration),
+    /// So many requests of a million arrive twice.
+    Double(u64, Duration),
+    /// So many messages of a million take long.
+    Spikes(u64, Duration),
+    /// A wall clock jumps.
+    Clock(NodeId, i64),
+    /// An operation of a disk fails, with or without effect.
+    Disk(NodeId, OpKind, i32, bool),
+}
+
+/// With which of the clients' calls something goes wrong, so that they are there to see it.
+pub type Timed = (usize, Fault);
+
+/// Draws at least five faults, one of them a crash.
+pub fn draw(rng: &mut Rng, shards: u16, calls: usize) -> Vec<Timed> {
+    let count = 5 + rng.below(4);
+    let mut faults = Vec::new();
+    for n in 0..=count {
+        let at = rng.below(calls as u64) as usize;
+        let fault = match n {
+            0 => crash(rng, shards),
+            1 => crash_at(rng),
+            _ => any(rng, shards),
+        };
+        faults.push((at, fault));
+    }
+    faults.sort_by_key(|(at, _)| *at);
+    faults
+}
+
+/// Any failpoint, but more often one of those that are seldom passed.
+fn crash_at(rng: &mut Rng) -> Fault {
+    let seldom = |name: &&&str| {
+        ["truncate.", "spill.", "recover."].iter().any(|protocol| name.starts_with(protocol))
+    };
+    let seldom: Vec<&str> = points::ALL.iter().filter(seldom).copied().collect();
+    if rng.chance(1, 2) {
+        return Fault::CrashAt(seldom[rng.below(seldom.len() as u64) as usize], 1);
+    }
+    let at = rng.below(points::ALL.len() as u64) as usize;
+    Fault::CrashAt(points::ALL[at], 1 + rng.below(4))
+}
+
+fn node(rng: &mut Rng, shards: u16) -> NodeId {
+    match rng.below(u64::from(shards) + 2) {
+        0 | 1 => NodeId::Coordinator,
+        n => NodeId::Shard((n - 2) as u16),
+    }
+}
+
+/// Mostly short, sometimes long.
+fn lasts(rng: &mut Rng, usual_ms: u64) -> Duration {
+    let factor = match rng.below(8) {
+        0 => 10,
+        1 => 4,
+        _ => 1,
+    };
+    Duration::from_micros(1 + rng.below(usual_ms * 1_000) * factor)
+}
+
+fn crash(rng: &mut Rng, shards: u16) -> Fault {
+    let death = match rng.below(4) {
+        0 => Death::Killed,
+        _ => Death::Powerless(rng.u64()),
+    };
+    let down = lasts(rng, 300);
+    match rng.below(12) {
+        // What a store has not synced, its client may lose: that is another test's.
+        0 => Fault::Crash(NodeId::Store(0), Death::Killed, down),
+        _ => Fault::Crash(node(rng, shards), death, down),
+    }
+}
+
+fn any(rng: &mut Rng, shards: u16) -> Fault {
+    let node = node(rng, shards);
+    match rng.below(16) {
+        0..=2 => crash(rng, shards),
+        3 => Fault::Cut { node, out: true, back: true, lasts: lasts(rng, 400) },
+        4 => {
+            let out = rng.chance(1, 2);
+            Fault::Cut { node, out, back: !out, lasts: lasts(rng, 400) }
+        }
+        5 => {
+            let to = Who::Node(self::node(rng, shards));
+            Fault::OneWay { from: Who::Node(node), to, lasts: lasts(rng, 800) }
+        }
+        6 | 7 => Fault::Reset(node),
+        8 => Fault::Slow(node, 10 + rng.below(200), lasts(rng, 400)),
+        9 => Fault::Loss(1_000 + rng.below(80_000), lasts(rng, 200)),
+        10 | 11 => Fault::Double(10_000 + rng.below(300_000), lasts(rng, 500)),
+        12 | 13 => Fault::Spikes(10_000 + rng.below(200_000), lasts(rng, 500)),
+        14 => {
+            let by = rng.below(7_200_000_000_000) as i64 - 3_600_000_000_000;
+            Fault::Clock(node, by)
+        }
+        _ => {
+            let kinds = [OpKind::Sync, OpKind::Write, OpKind::Preallocate, OpKind::SyncDir];
+            let kind = kinds[rng.below(4) as usize];
+            let full = kind != OpKind::Sync && rng.chance(1, 2);
+            let errno = if full { libc::ENOSPC } else { libc::EIO };
+            Fault::Disk(node, kind, errno, rng.chance(1, 2))
+        }
+    }
+}

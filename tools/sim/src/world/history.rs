@@ -1,0 +1,223 @@
+//! What clients asked and were told, in real time.
+
+use std::fmt;
+
+use saker_types::{Errno, InodeId};
+
+/// A name: its number. [`name_of`] is its text.
+pub type Name = u8;
+
+/// The text of a name.
+pub fn name_of(name: Name) -> String {
+    format!("n{name}")
+}
+
+/// The name of a text of [`name_of`].
+pub fn parse_name(text: &[u8]) -> Option<Name> {
+    std::str::from_utf8(text).ok()?.strip_prefix('n')?.parse().ok()
+}
+
+/// A place: names below a directory known by its id, or below the root.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Path {
+    /// The directory; `None`: the root.
+    pub base: Option<InodeId>,
+    /// Names.
+    pub names: Vec<Name>,
+}
+
+impl Path {
+    /// Names below the root.
+    pub fn of(names: &[Name]) -> Path {
+        Path { base: None, names: names.to_vec() }
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.base {
+            None => write!(f, "/")?,
+            Some(id) => write!(f, "{id:#x}:")?,
+        }
+        let names: Vec<String> = self.names.iter().map(|n| name_of(*n)).collect();
+        write!(f, "{}", names.join("/"))
+    }
+}
+
+/// An inode: by a path, or by its id through an open handle.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// What is at a path.
+    At(Path),
+    /// What is open.
+    Open(InodeId),
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::At(path) => write!(f, "{path:?}"),
+            Subject::Open(id) => write!(f, "open {id:#x}"),
+        }
+    }
+}
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// A regular file, made or (unless exclusive) opened.
+    Create {
+        at: Path,
+        exclusive: bool,
+    },
+    Mkdir {
+        at: Path,
+    },
+    Symlink {
+        at: Path,
+    },
+    Mkfifo {
+        at: Path,
+    },
+    Open {
+        at: Path,
+    },
+    Unlink {
+        at: Path,
+    },
+    Rmdir {
+        at: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        no_replace: bool,
+    },
+    Exchange {
+        from: Path,
+        to: Path,
+    },
+    Link {
+        from: Path,
+        to: Path,
+    },
+    /// Which inode is there?
+    Lookup {
+        at: Path,
+    },
+    /// All attributes.
+    Getattr {
+        of: Subject,
+    },
+    Chmod {
+        of: Subject,
+        mode: u32,
+    },
+    Utimes {
+        of: Subject,
+        mtime_ns: i64,
+    },
+    Truncate {
+        of: Subject,
+        size: u64,
+    },
+    /// Write up to `end` through a handle and flush: the size grows to it.
+    Write {
+        id: InodeId,
+        end: u64,
+    },
+    /// Append through a handle.
+    Append {
+        id: InodeId,
+        len: u64,
+    },
+    Setxattr {
+        of: Subject,
+        value: u8,
+        flags: u32,
+    },
+    Getxattr {
+        of: Subject,
+    },
+    Removexattr {
+        of: Subject,
+    },
+    /// The names in a directory, by its id.
+    Readdir {
+        dir: InodeId,
+    },
+}
+
+/// Attributes as a client saw them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub id: InodeId,
+    pub mode: u32,
+    pub nlink: u32,
+    pub size: u64,
+    pub mtime_ns: i64,
+}
+
+/// What a call ended in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Done,
+    Entry(Seen),
+    /// Of create: was it made?
+    Opened(Seen, bool),
+    Value(u8),
+    Offset(u64),
+    Names(Vec<(Name, InodeId)>),
+    Failed(Errno),
+    /// It may have taken effect, and still may.
+    Unknown(String),
+}
+
+/// A call in the history.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub client: usize,
+    pub call: Call,
+    /// When it began and ended, in numbers of such moments; [`OPEN`]: it never did.
+    pub invoked: u64,
+    pub returned: u64,
+    pub answer: Answer,
+}
+
+/// "Has not ended".
+pub const OPEN: u64 = u64::MAX;
+
+/// All calls, in the order in which they began.
+#[derive(Default)]
+pub struct History {
+    pub entries: Vec<Entry>,
+    moments: u64,
+}
+
+impl History {
+    /// A call begins; its index.
+    pub fn begin(&mut self, client: usize, call: Call) -> usize {
+        self.moments += 1;
+        let answer = Answer::Unknown("no answer".into());
+        self.entries.push(Entry { client, call, invoked: self.moments, returned: OPEN, answer });
+        self.entries.len() - 1
+    }
+
+    /// It ends.
+    pub fn end(&mut self, index: usize, answer: Answer) {
+        self.moments += 1;
+        let entry = &mut self.entries[index];
+        if !matches!(answer, Answer::Unknown(_)) {
+            entry.returned = self.moments;
+        }
+        entry.answer = answer;
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Entry { client, call, invoked, returned, answer } = self;
+        let end = if *returned == OPEN { "…".to_owned() } else { returned.to_string() };
+        write!(f, "c{client} [{invoked}, {end}] {call:?} -> {answer:?}")
+    }
+}

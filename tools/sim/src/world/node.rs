@@ -1,0 +1,261 @@
+//! A simulated machine with one role on it, driven as [`saker_rpc::Shell`] drives it, but that the
+//! world decides how long a flush takes, and what happens before it ends.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use saker_coordinator::config::Members;
+use saker_engine::{MemoryTable, Table};
+use saker_meta::Limits;
+use saker_rpc::frame::Frame;
+use saker_rpc::node::Gate;
+use saker_rpc::{FlushDone, Input, Outbox, Outgoing, PeerHello, Role, Service};
+use saker_runtime::sim;
+use saker_runtime::telemetry::Registry;
+use saker_runtime::time::Time;
+use saker_store::{Identity, Options, Space, Store, StoreService};
+use saker_types::{ClusterMap, NodeId};
+
+use super::disk::Disk;
+use crate::roles::{self, EPOCH_NS, UUID};
+
+/// What a node runs.
+enum Running {
+    Coordinator(saker_coordinator::service::Worker),
+    Shard(saker_meta::service::Worker),
+    Store(StoreService),
+}
+
+/// What all nodes are started with.
+pub struct Cluster {
+    pub members: Members,
+    pub map: Arc<ClusterMap>,
+    pub limits: Limits,
+    /// After which the coordinator compacts its journal.
+    pub segment_bytes: u64,
+}
+
+/// How a machine dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// `kill -9`: what was written is there.
+    Killed,
+    /// What was not synced may be there, or parts of it.
+    Powerless(u64),
+}
+
+/// A machine.
+pub struct Node {
+    id: NodeId,
+    running: Option<Running>,
+    outbox: Outbox,
+    gate: Gate<Outgoing>,
+    /// What has arrived since the last step.
+    pub inputs: VecDeque<Input>,
+    /// A flush is under way.
+    pub flushing: bool,
+    /// A step is due.
+    pub stepping: bool,
+    /// When a step is due for the role's own sake.
+    pub wake_at: Option<Time>,
+    /// Counts starts.
+    pub life: u64,
+    /// How far the wall clock is off.
+    pub skew_ns: i64,
+    /// Everything takes so many times longer.
+    pub slowness: u64,
+    pub disk: Disk,
+    table: Arc<MemoryTable>,
+}
+
+impl Node {
+    /// A machine that is off.
+    pub fn new(id: NodeId) -> Node {
+        Node {
+            id,
+            running: None,
+            outbox: Outbox::new(),
+            gate: Gate::new(),
+            inputs: VecDeque::new(),
+            flushing: false,
+            stepping: false,
+            wake_at: None,
+            life: 0,
+            skew_ns: 0,
+            slowness: 1,
+            disk: Disk::new(),
+            table: Arc::new(MemoryTable::new()),
+        }
+    }
+
+    /// Does it run?
+    pub fn is_up(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// The machine's wall clock.
+    pub fn wall_ns(&self, now: Time) -> i64 {
+        EPOCH_NS + now.as_ns() as i64 + self.skew_ns
+    }
+
+    /// Starts the role from its disk.
+    ///
+    /// # Errors
+    /// What keeps it from starting.
+    pub fn start(&mut self, cluster: &Cluster, now: Time) -> Result<(), String> {
+        let disk = self.disk.dir();
+        let running = match self.id {
+            NodeId::Coordinator => Running::Coordinator(roles::start_coordinator(
+                disk,
+                &cluster.members,
+                cluster.segment_bytes,
+            )?),
+            NodeId::Shard(no) => {
+                let (limits, map) = (&cluster.limits, &cluster.map);
+                let wall_ns = self.wall_ns(now);
+                let table: Arc<dyn Table> = self.table.clone();
+                let shard = roles::start_shard(no, disk, table, limits, map, now, wall_ns);
+                Running::Shard(shard?)
+            }
+            NodeId::Store(no) => Running::Store(open_store(no, disk, &self.table)?),
+        };
+        if let Some(why) = sim::take_crash() {
+            return Err(why);
+        }
+        self.running = Some(running);
+        self.life += 1;
+        Ok(())
+    }
+
+    /// It dies.
+    pub fn die(&mut self, death: Death) {
+        self.running = None;
+        self.outbox = Outbox::new();
+        self.gate = Gate::new();
+        self.inputs.clear();
+        (self.flushing, self.stepping, self.wake_at) = (false, false, None);
+        if let Death::Powerless(seed) = death {
+            self.disk.lose_power(seed);
+            self.table = Arc::new(self.table.crash(seed));
+        }
+    }
+
+    fn role(&mut self) -> Option<&mut dyn Role> {
+        match &mut self.running {
+            Some(Running::Coordinator(role)) => Some(role),
+            Some(Running::Shard(role)) => Some(role),
+            _ => None,
+        }
+    }
+
+    /// The shard, for checkers.
+    pub fn shard(&self) -> Option<&saker_meta::service::Worker> {
+        match &self.running {
+            Some(Running::Shard(role)) => Some(role),
+            _ => None,
+        }
+    }
+
+    /// A store's answer.
+    pub fn answer(&self, peer: &PeerHello, frame: Frame) -> Option<Frame> {
+        match &self.running {
+            Some(Running::Store(service)) => Some(service.handle(peer, frame)),
+            _ => None,
+        }
+    }
+
+    /// Runs a step on what has arrived.
+    ///
+    /// # Errors
+    /// Why the node must die.
+    pub fn step(&mut self, now: Time) -> Result<(), String> {
+        let (wall_ns, mut inputs) = (self.wall_ns(now), std::mem::take(&mut self.inputs));
+        let mut outbox = std::mem::take(&mut self.outbox);
+        let Some(role) = self.role() else { return Ok(()) };
+        role.step(now, wall_ns, &mut inputs, &mut outbox);
+        let appended = role.appended();
+        if let Some(why) = sim::take_crash() {
+            return Err(why);
+        }
+        for (after, said) in outbox.drain(appended) {
+            self.gate.push(after, said);
+        }
+        (self.inputs, self.outbox) = (inputs, outbox);
+        Ok(())
+    }
+
+    /// Begins a flush if there is something to flush; true if it did.
+    ///
+    /// # Errors
+    /// Why the node must die.
+    pub fn begin_flush(&mut self) -> Result<bool, String> {
+        if self.flushing {
+            return Ok(false);
+        }
+        let Some(role) = self.role() else { return Ok(false) };
+        if role.durable() >= role.appended() {
+            return Ok(false);
+        }
+        role.flush_begin(FlushDone::new(|| {})).map_err(|e| e.to_string())?;
+        self.flushing = true;
+        Ok(true)
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// Why the node must die.
+    pub fn end_flush(&mut self) -> Result<(), String> {
+        self.flushing = false;
+        self.role().map_or(Ok(()), |role| role.flush_finish().map_err(|e| e.to_string()))
+    }
+
+    /// What may leave now.
+    pub fn said(&mut self) -> Vec<Outgoing> {
+        let Some(durable) = self.role().map(|role| role.durable()) else { return Vec::new() };
+        std::iter::from_fn(|| self.gate.pop(durable)).collect()
+    }
+
+    /// When the role wants to run, whatever arrives.
+    pub fn next_deadline(&mut self) -> Option<Time> {
+        self.role()?.next_deadline()
+    }
+
+    /// A request has arrived.
+    pub fn receive(&mut self, conn: u64, peer: PeerHello, frame: Frame) {
+        let (conn, peer) = (saker_rpc::ConnId(conn), Rc::new(peer));
+        self.inputs.push_back(Input::Request { conn, peer, frame });
+    }
+}
+
+fn open_store(
+    no: u16,
+    disk: Arc<dyn saker_runtime::fs::Dir>,
+    table: &Arc<MemoryTable>,
+) -> Result<StoreService, String> {
+    let space = || Ok(Space { capacity_bytes: 1 << 30, free_bytes: 1 << 29 });
+    let options = Options {
+        segment_bytes: 256 << 10,
+        capacity_bytes: 1 << 30,
+        cache_bytes: 1 << 20,
+        space: Arc::new(space),
+        disk: 0,
+        registry: Registry::new(),
+    };
+    let identity = Identity { cluster: UUID, store: no };
+    let store = Store::open(disk, table.clone() as Arc<dyn Table>, identity, options);
+    store.map(StoreService::new).map_err(|e| e.to_string())
+}
+
+/// Bytes that say everything of a frame.
+pub fn frame_bytes(frame: &Frame) -> Bytes {
+    let mut bytes = Vec::with_capacity(frame.body.len() + frame.payload.len() + 20);
+    bytes.extend_from_slice(&frame.op.to_le_bytes());
+    bytes.extend_from_slice(&frame.status.to_le_bytes());
+    bytes.extend_from_slice(&frame.call.to_le_bytes());
+    bytes.extend_from_slice(&frame.body);
+    bytes.extend_from_slice(&frame.payload);
+    bytes.into()
+}

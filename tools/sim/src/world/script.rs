@@ -1,0 +1,497 @@
+//! What the clients do: random calls of the real library, each noted in the history.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use saker_client::{Caller, DirItem, File, Fs, OpenFlags, SetAttr, SetTime};
+use saker_runtime::rand::Rng;
+use saker_types::wire::{self, At};
+use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, ROOT};
+
+use super::history::{Answer, Call, History, Name, Path, Seen, Subject, name_of, parse_name};
+
+const NAMES: u64 = 7;
+const DEPTH_MAX: usize = 4;
+const XATTR: &[u8] = b"trusted.t";
+/// Files a client holds open.
+const OPEN_MAX: usize = 3;
+/// Paths and directories remembered.
+const KNOWN_MAX: usize = 16;
+
+/// What all clients share.
+#[derive(Default)]
+pub struct Shared {
+    pub history: History,
+    /// Paths at which there once was a directory.
+    dirs: Vec<Vec<Name>>,
+    /// Paths at which there once was something else.
+    files: Vec<Vec<Name>>,
+    /// Clients that have finished.
+    pub finished: usize,
+    /// Calls made so far; the world watches it.
+    pub calls: Rc<Cell<usize>>,
+}
+
+impl Shared {
+    /// Nothing yet; `calls` counts calls.
+    pub fn new(calls: Rc<Cell<usize>>) -> Shared {
+        Shared { calls, ..Shared::default() }
+    }
+}
+
+type Share = Rc<RefCell<Shared>>;
+
+struct Open {
+    file: File,
+    id: InodeId,
+    append: bool,
+}
+
+/// A client with its library.
+pub struct Client {
+    number: usize,
+    fs: Fs,
+    who: Caller,
+    rng: Rng,
+    shared: Share,
+    open: Vec<Open>,
+    anchors: Vec<Locator>,
+    /// Largest size of a truncation or write, so that some files leave their rows.
+    size_max: u64,
+}
+
+impl Client {
+    /// A client that draws from `seed`.
+    pub fn new(number: usize, fs: Fs, seed: u64, shared: Share, size_max: u64) -> Client {
+        let rng = Rng::seeded(seed);
+        let (open, anchors) = (Vec::new(), Vec::new());
+        Client { number, fs, who: Caller::root(), rng, shared, open, anchors, size_max }
+    }
+
+    // ---- what to do -----------------------------------------------------------------------
+
+    fn dir(&mut self) -> Vec<Name> {
+        let shared = self.shared.borrow();
+        let known = shared.dirs.len() as u64;
+        if known > 0 && self.rng.chance(3, 4) {
+            return shared.dirs[self.rng.below(known) as usize].clone();
+        }
+        let len = self.rng.below(3);
+        (0..len).map(|_| self.rng.below(NAMES) as Name).collect()
+    }
+
+    fn path(&mut self) -> Path {
+        let mut names = self.dir();
+        names.truncate(DEPTH_MAX - 1);
+        names.push(self.rng.below(NAMES) as Name);
+        Path { base: None, names }
+    }
+
+    /// A path at which something may be: a directory, or something else.
+    fn known(&mut self, is_dir: bool) -> Path {
+        let shared = self.shared.borrow();
+        let known = if is_dir { &shared.dirs } else { &shared.files };
+        if known.is_empty() || self.rng.chance(1, 4) {
+            drop(shared);
+            return self.path();
+        }
+        Path::of(&known[self.rng.below(known.len() as u64) as usize])
+    }
+
+    fn either(&mut self) -> Path {
+        let is_dir = self.rng.chance(2, 5);
+        self.known(is_dir)
+    }
+
+    /// A path that may start at a directory that was looked up before.
+    fn place(&mut self) -> Path {
+        if !self.anchors.is_empty() && self.rng.chance(1, 6) {
+            let at = self.rng.below(self.anchors.len() as u64) as usize;
+            let mut names = vec![self.rng.below(NAMES) as Name];
+            if self.rng.chance(1, 4) {
+                names.push(self.rng.below(NAMES) as Name);
+            }
+            return Path { base: Some(self.anchors[at].id), names };
+        }
+        self.path()
+    }
+
+    fn subject(&mut self) -> Subject {
+        if !self.open.is_empty() && self.rng.chance(1, 3) {
+            let at = self.rng.below(self.open.len() as u64) as usize;
+            return Subject::Open(self.open[at].id);
+        }
+        match self.rng.below(4) {
+            0 => Subject::At(self.place()),
+            _ => Subject::At(self.either()),
+        }
+    }
+
+    fn size(&mut self) -> u64 {
+        match self.rng.below(3) {
+            0 => 0,
+            1 => 1 + self.rng.below(16),
+            _ => 1 + self.rng.below(self.size_max),
+        }
+    }
+
+    fn draw(&mut self) -> Call {
+        let is_start = self.shared.borrow().calls.get() < 40;
+        if is_start && self.rng.chance(2, 3) {
+            // There should be something to work on.
+            let at = self.path();
+            return match self.rng.chance(1, 2) {
+                true => Call::Mkdir { at },
+                false => Call::Create { at, exclusive: true },
+            };
+        }
+        match self.rng.below(100) {
+            0..11 => Call::Create { at: self.place(), exclusive: self.rng.chance(2, 3) },
+            11..23 => Call::Mkdir { at: self.place() },
+            23..25 => Call::Symlink { at: self.place() },
+            25..26 => Call::Mkfifo { at: self.place() },
+            26..33 => Call::Unlink { at: self.known(false) },
+            33..40 => Call::Rmdir { at: self.known(true) },
+            40..44 => Call::Exchange { from: self.either(), to: self.either() },
+            44..54 => Call::Rename {
+                from: self.either(),
+                to: if self.rng.chance(1, 4) { self.either() } else { self.path() },
+                no_replace: self.rng.chance(1, 4),
+            },
+            54..60 => Call::Link { from: self.known(false), to: self.path() },
+            60..64 => Call::Lookup { at: self.either() },
+            64..72 => Call::Getattr { of: self.subject() },
+            72..77 => Call::Chmod { of: self.subject(), mode: 0o700 + self.rng.below(64) as u32 },
+            77..80 => Call::Utimes {
+                of: self.subject(),
+                mtime_ns: 1_000_000_000 * (1 + self.rng.below(1_000) as i64),
+            },
+            80..84 => Call::Truncate { of: self.subject(), size: self.size() },
+            84..85 => Call::Setxattr {
+                of: self.subject(),
+                value: self.rng.below(256) as u8,
+                flags: self.rng.below(3) as u32,
+            },
+            85..86 => Call::Getxattr { of: self.subject() },
+            86..87 => Call::Removexattr { of: self.subject() },
+            87..91 => Call::Open { at: self.known(false) },
+            91..96 => self.draw_write(),
+            _ => Call::Readdir { dir: ROOT },
+        }
+    }
+
+    fn draw_write(&mut self) -> Call {
+        if self.open.is_empty() {
+            return Call::Open { at: self.place() };
+        }
+        let at = self.rng.below(self.open.len() as u64) as usize;
+        let (id, len) = (self.open[at].id, 1 + self.size());
+        match self.open[at].append {
+            true => Call::Append { id, len },
+            false => Call::Write { id, end: len },
+        }
+    }
+
+    // ---- doing it -------------------------------------------------------------------------
+
+    /// Makes so many calls.
+    pub async fn run(mut self, calls: usize) {
+        let made = self.shared.borrow().calls.clone();
+        while made.get() < calls {
+            made.set(made.get() + 1);
+            let call = self.draw();
+            match call {
+                Call::Readdir { .. } => self.list_some().await,
+                call => self.note(call).await,
+            }
+            if self.open.len() > OPEN_MAX || (!self.open.is_empty() && self.rng.chance(1, 25)) {
+                let at = self.rng.below(self.open.len() as u64) as usize;
+                self.open.swap_remove(at).file.release().await;
+            }
+        }
+        for open in self.open.drain(..) {
+            open.file.release().await;
+        }
+        self.shared.borrow_mut().finished += 1;
+    }
+
+    /// Looks at everything, when nobody else is there.
+    pub async fn look_at_all(mut self) {
+        let mut dirs = vec![(Locator::root(), Vec::new())];
+        while let Some((loc, names)) = dirs.pop() {
+            for item in self.list(&loc).await {
+                let Some(name) = parse_name(&item.name) else { continue };
+                let mut path: Vec<Name> = names.clone();
+                path.push(name);
+                let at = Path::of(&path);
+                self.note(Call::Getattr { of: Subject::At(at.clone()) }).await;
+                self.note(Call::Getxattr { of: Subject::At(at) }).await;
+                if item.attr.is_dir() {
+                    dirs.push((item.loc, path));
+                }
+            }
+        }
+        self.shared.borrow_mut().finished += 1;
+    }
+
+    async fn list_some(&mut self) {
+        let names = self.dir();
+        if names.is_empty() {
+            self.list(&Locator::root()).await;
+            return;
+        }
+        let call = Call::Lookup { at: Path { base: None, names } };
+        let index = self.begin(&call);
+        let found = self.entry(&call).await;
+        let loc = found.as_ref().ok().map(|entry| entry.loc.clone());
+        let is_dir = found.as_ref().is_ok_and(|entry| entry.attr.is_dir());
+        self.end(index, found.map_or_else(told, |entry| Answer::Entry(seen(&entry))));
+        if let (Some(loc), true) = (loc, is_dir) {
+            self.list(&loc).await;
+        }
+    }
+
+    async fn list(&mut self, loc: &Locator) -> Vec<DirItem> {
+        let index = self.begin(&Call::Readdir { dir: loc.id });
+        let mut stream = self.fs.readdir(&self.who, loc, 0);
+        let mut items = Vec::new();
+        let answer = loop {
+            match stream.next().await {
+                Ok(Some(item)) => items.push(item),
+                Ok(None) => {
+                    let name = |item: &DirItem| Some((parse_name(&item.name)?, item.loc.id));
+                    break Answer::Names(items.iter().filter_map(name).collect());
+                }
+                Err(error) => break told(error),
+            }
+        };
+        self.end(index, answer);
+        items
+    }
+
+    fn begin(&self, call: &Call) -> usize {
+        self.shared.borrow_mut().history.begin(self.number, call.clone())
+    }
+
+    fn end(&self, index: usize, answer: Answer) {
+        self.shared.borrow_mut().history.end(index, answer);
+    }
+
+    async fn note(&mut self, call: Call) {
+        let index = self.begin(&call);
+        let answer = self.make(&call).await.unwrap_or_else(told);
+        self.learn(&call, &answer);
+        self.end(index, answer);
+    }
+
+    fn learn(&mut self, call: &Call, answer: &Answer) {
+        let mut shared = self.shared.borrow_mut();
+        let shared = &mut *shared;
+        let good = matches!(answer, Answer::Entry(_) | Answer::Opened(..) | Answer::Done);
+        let (names, is_dir) = match call {
+            _ if !good => return,
+            Call::Mkdir { at } if at.base.is_none() => (&at.names, true),
+            Call::Create { at, .. } | Call::Symlink { at } if at.base.is_none() => {
+                (&at.names, false)
+            }
+            Call::Link { to, .. } => (&to.names, false),
+            Call::Unlink { at } => return shared.files.retain(|names| names != &at.names),
+            Call::Rmdir { at } => return shared.dirs.retain(|names| names != &at.names),
+            Call::Rename { from, to, .. } => {
+                let is_dir = shared.dirs.contains(&from.names);
+                (&to.names, is_dir)
+            }
+            _ => return,
+        };
+        let known = if is_dir { &mut shared.dirs } else { &mut shared.files };
+        if known.contains(names) || (is_dir && names.len() >= DEPTH_MAX) {
+            return;
+        }
+        if known.len() == KNOWN_MAX {
+            known.remove(0);
+        }
+        known.push(names.clone());
+        if let Call::Rename { from, .. } = call {
+            known.retain(|names| names != &from.names);
+        }
+    }
+
+    fn at(&self, path: &Path) -> Result<At, Error> {
+        let anchor = match path.base {
+            None => Locator::root(),
+            Some(id) => {
+                let known = self.anchors.iter().rev().find(|loc| loc.id == id);
+                known.cloned().ok_or(Errno::EBADF)?
+            }
+        };
+        let names = path.names.iter().map(|name| Bytes::from(name_of(*name)));
+        Ok(At { anchor, path: names.collect() })
+    }
+
+    fn subject_at(&self, of: &Subject) -> Result<At, Error> {
+        match of {
+            Subject::At(path) => self.at(path),
+            Subject::Open(id) => Ok(At::handle(self.opened(*id)?.file.locator())),
+        }
+    }
+
+    fn opened(&self, id: InodeId) -> Result<&Open, Error> {
+        self.open.iter().find(|open| open.id == id).ok_or_else(|| Errno::EBADF.into())
+    }
+
+    /// Lookup, with the anchor that it gives.
+    async fn entry(&mut self, call: &Call) -> Result<wire::Entry, Error> {
+        let Call::Lookup { at } = call else { return Err(Errno::EINVAL.into()) };
+        let entry = self.fs.lookup(&self.who, &self.at(at)?).await?;
+        self.anchor(&entry);
+        Ok(entry)
+    }
+
+    fn anchor(&mut self, entry: &wire::Entry) {
+        if entry.attr.is_dir() {
+            if self.anchors.len() == KNOWN_MAX {
+                self.anchors.remove(0);
+            }
+            self.anchors.push(entry.loc.clone());
+        }
+    }
+
+    async fn make(&mut self, call: &Call) -> Result<Answer, Error> {
+        let (fs, who) = (self.fs.clone(), self.who.clone());
+        Ok(match call {
+            Call::Create { at, exclusive } => {
+                let (append, at) = (self.rng.chance(1, 3), self.at(at)?);
+                let flags = OpenFlags {
+                    write: true,
+                    append,
+                    exclusive: *exclusive,
+                    ..OpenFlags::default()
+                };
+                let (file, entry) = fs.create(&who, &at, 0o755, flags).await?;
+                self.keep(file, &entry, append);
+                Answer::Opened(seen(&entry), entry.created)
+            }
+            Call::Open { at } => {
+                let (append, at) = (self.rng.chance(1, 3), self.at(at)?);
+                let flags = OpenFlags { write: true, append, ..OpenFlags::default() };
+                let (file, entry) = fs.open(&who, &at, flags).await?;
+                self.keep(file, &entry, append);
+                Answer::Opened(seen(&entry), false)
+            }
+            Call::Mkdir { at } => {
+                let entry = fs.mkdir(&who, &self.at(at)?, 0o755).await?;
+                self.anchor(&entry);
+                Answer::Entry(seen(&entry))
+            }
+            Call::Symlink { at } => {
+                Answer::Entry(seen(&fs.symlink(&who, &self.at(at)?, b"nowhere").await?))
+            }
+            Call::Mkfifo { at } => {
+                let mode = FileKind::Fifo.bits() | 0o755;
+                Answer::Entry(seen(&fs.mknod(&who, &self.at(at)?, mode, 0).await?))
+            }
+            Call::Unlink { at } => {
+                fs.unlink(&who, &self.at(at)?).await?;
+                Answer::Done
+            }
+            Call::Rmdir { at } => {
+                fs.rmdir(&who, &self.at(at)?).await?;
+                Answer::Done
+            }
+            Call::Rename { from, to, no_replace } => {
+                let (from, to) = (self.at(from)?, self.at(to)?);
+                only_id(fs.rename(&who, &from, &to, *no_replace, &[]).await?.id)
+            }
+            Call::Exchange { from, to } => {
+                let (from, to) = (self.at(from)?, self.at(to)?);
+                let [loc, _] = fs.exchange(&who, &from, &to, [&[], &[]]).await?;
+                only_id(loc.id)
+            }
+            Call::Link { from, to } => {
+                Answer::Entry(seen(&fs.link(&who, &self.at(from)?, &self.at(to)?).await?))
+            }
+            Call::Lookup { .. } => Answer::Entry(seen(&self.entry(call).await?)),
+            Call::Readdir { .. } => return Err(Errno::EINVAL.into()),
+            _ => self.make_on_inode(call).await?,
+        })
+    }
+
+    fn keep(&mut self, file: File, entry: &wire::Entry, append: bool) {
+        if entry.attr.kind() == FileKind::Regular {
+            self.open.push(Open { file, id: entry.attr.id, append });
+        }
+    }
+
+    async fn make_on_inode(&mut self, call: &Call) -> Result<Answer, Error> {
+        let (fs, who) = (self.fs.clone(), self.who.clone());
+        let change = match call {
+            Call::Chmod { mode, .. } => SetAttr { mode: Some(*mode), ..SetAttr::default() },
+            Call::Utimes { mtime_ns, .. } => {
+                SetAttr { mtime: Some(SetTime::Ns(*mtime_ns)), ..SetAttr::default() }
+            }
+            Call::Truncate { size, .. } => SetAttr { size: Some(*size), ..SetAttr::default() },
+            _ => SetAttr::default(),
+        };
+        Ok(match call {
+            Call::Getattr { of } => {
+                Answer::Entry(seen(&fs.getattr(&who, &self.subject_at(of)?).await?))
+            }
+            Call::Chmod { of, .. } | Call::Utimes { of, .. } | Call::Truncate { of, .. } => {
+                let at = self.subject_at(of)?;
+                Answer::Entry(seen(&fs.setattr(&who, &at, &change).await?))
+            }
+            Call::Setxattr { of, value, flags } => {
+                let at = self.subject_at(of)?;
+                fs.setxattr(&who, &at, XATTR, &[*value], *flags).await?;
+                Answer::Done
+            }
+            Call::Getxattr { of } => {
+                let value = fs.getxattr(&who, &self.subject_at(of)?, XATTR).await?;
+                Answer::Value(value.first().copied().unwrap_or_default())
+            }
+            Call::Removexattr { of } => {
+                fs.removexattr(&who, &self.subject_at(of)?, XATTR).await?;
+                Answer::Done
+            }
+            Call::Write { id, end } => {
+                let file = self.writer(*id, false)?;
+                let start = end / 2;
+                file.write(start, &vec![1; (end - start) as usize]).await?;
+                file.flush().await?;
+                Answer::Done
+            }
+            Call::Append { id, len } => {
+                let file = self.writer(*id, true)?;
+                let offset = file.write(0, &vec![2; *len as usize]).await?;
+                // Others see it from here on.
+                file.flush().await?;
+                Answer::Offset(offset)
+            }
+            _ => return Err(Errno::EINVAL.into()),
+        })
+    }
+
+    fn writer(&self, id: InodeId, append: bool) -> Result<File, Error> {
+        let open = self.open.iter().find(|open| open.id == id && open.append == append);
+        open.map(|open| open.file.clone()).ok_or_else(|| Errno::EBADF.into())
+    }
+}
+
+fn only_id(id: InodeId) -> Answer {
+    Answer::Entry(Seen { id, mode: 0, nlink: 0, size: 0, mtime_ns: 0 })
+}
+
+fn seen(entry: &wire::Entry) -> Seen {
+    let a = &entry.attr;
+    Seen { id: a.id, mode: a.mode, nlink: a.nlink, size: a.size, mtime_ns: a.mtime_ns }
+}
+
+/// What an error says. Some say that nobody knows.
+fn told(error: Error) -> Answer {
+    let is_lost = matches!(error.errno(), Errno::ETIMEDOUT | Errno::EIO | Errno::EAGAIN);
+    if is_lost || error.is(Class::Retry) {
+        return Answer::Unknown(error.to_string());
+    }
+    Answer::Failed(error.errno())
+}

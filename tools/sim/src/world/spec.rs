@@ -1,0 +1,320 @@
+//! The sequential specification of names and attributes: what one call may answer in a given
+//! state, and what it changes. Small and cheap to copy, since the search for an order of
+//! concurrent calls ([`super::linear`]) copies it at each step.
+
+mod calls;
+mod names;
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use rustc_hash::FxHasher;
+use saker_types::{Errno, FileKind, InodeId, ROOT};
+
+use super::history::{Answer, Name, Path};
+
+/// Number of an inode in the specification: of the call that made it, plus one; 0 is the root.
+pub type Ino = u16;
+const ROOT_INO: Ino = 0;
+/// Times below were set by somebody, those above come from a clock.
+pub const SET_TIMES_END_NS: i64 = 1_000_000_000_000_000_000;
+
+#[derive(Clone, Hash)]
+struct Node {
+    kind: Kind,
+    perm: u32,
+    nlink: u32,
+    size: u64,
+    /// Where the next append goes, if that is behind the end.
+    append_end: u64,
+    xattr: Option<u8>,
+    /// Set by utimes and not changed since.
+    mtime: Option<i64>,
+    /// It has, or had, several names: its attributes are not beside its name.
+    linked: bool,
+    entries: BTreeMap<Name, Ino>,
+    /// The real id, once it was seen; 0 before.
+    id: InodeId,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Kind {
+    File,
+    Dir,
+    Symlink,
+    Fifo,
+}
+
+impl Kind {
+    fn bits(self) -> u32 {
+        match self {
+            Kind::File => FileKind::Regular,
+            Kind::Dir => FileKind::Directory,
+            Kind::Symlink => FileKind::Symlink,
+            Kind::Fifo => FileKind::Fifo,
+        }
+        .bits()
+    }
+}
+
+/// A listing under way.
+#[derive(Clone, Hash)]
+struct Listing {
+    call: usize,
+    dir: Ino,
+    /// There all the time.
+    throughout: Vec<Name>,
+    /// There at some time.
+    ever: Vec<(Name, Ino)>,
+    removed: bool,
+}
+
+/// How far a call of more than one step has come.
+#[derive(Clone, Copy, Hash, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// A path led to an inode that lives elsewhere: it acts on that inode, whatever becomes of the
+    /// path.
+    Found(Ino),
+    /// Rename and link resolve each path at an instant of its own: the first led here.
+    Source(Ino, Name),
+    /// An append has its place; others see it when its data is there.
+    Appended(Ino, u64),
+}
+
+/// What one step of a call does.
+pub enum Next {
+    /// It is over, with this state.
+    Done(Spec),
+    /// It goes on later.
+    Later(Spec, Stage),
+}
+
+/// The state.
+#[derive(Clone)]
+pub struct Spec {
+    nodes: Vec<Option<Rc<Node>>>,
+    listings: Vec<Listing>,
+}
+
+type Step<T> = Result<T, Errno>;
+
+/// An inode, or the place where one may be made.
+struct Place {
+    dir: Ino,
+    name: Name,
+    there: Option<Ino>,
+}
+
+impl Spec {
+    /// An empty root.
+    pub fn new() -> Spec {
+        let mut spec = Spec { nodes: Vec::new(), listings: Vec::new() };
+        spec.make(ROOT_INO, Kind::Dir, ROOT);
+        spec
+    }
+
+    /// Hash of everything that decides what calls may answer.
+    pub fn digest(&self) -> u64 {
+        let mut hasher = FxHasher::default();
+        for (ino, node) in self.nodes.iter().enumerate() {
+            if let Some(node) = node {
+                (ino, node).hash(&mut hasher);
+            }
+        }
+        self.listings.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn node(&self, ino: Ino) -> &Node {
+        self.nodes[usize::from(ino)].as_ref().expect("entries name inodes that are there")
+    }
+
+    fn node_mut(&mut self, ino: Ino) -> &mut Node {
+        let node = self.nodes[usize::from(ino)].as_mut();
+        Rc::make_mut(node.expect("entries name inodes that are there"))
+    }
+
+    fn make(&mut self, ino: Ino, kind: Kind, id: InodeId) {
+        let index = usize::from(ino);
+        if self.nodes.len() <= index {
+            self.nodes.resize(index + 1, None);
+        }
+        let perm = if kind == Kind::Symlink { 0o777 } else { 0o755 };
+        let node = Node {
+            kind,
+            perm,
+            nlink: 1,
+            size: 0,
+            append_end: 0,
+            xattr: None,
+            mtime: None,
+            linked: false,
+            entries: BTreeMap::new(),
+            id,
+        };
+        self.nodes[index] = Some(Rc::new(node));
+    }
+
+    fn by_id(&self, id: InodeId) -> Option<Ino> {
+        let found = |node: &Option<Rc<Node>>| node.as_ref().is_some_and(|node| node.id == id);
+        self.nodes.iter().position(found).map(|ino| ino as Ino)
+    }
+
+    /// The inode has this id, as far as is known.
+    fn is(&mut self, ino: Ino, id: InodeId) -> bool {
+        match self.node(ino).id {
+            0 if self.by_id(id).is_none() => {
+                self.node_mut(ino).id = id;
+                true
+            }
+            known => known == id,
+        }
+    }
+
+    // ---- paths ----------------------------------------------------------------------------
+
+    fn base(&self, path: &Path) -> Step<Ino> {
+        match path.base {
+            None => Ok(ROOT_INO),
+            Some(id) => {
+                let dir = self.by_id(id).ok_or(Errno::ENOENT)?;
+                let removed = self.node(dir).nlink == 0;
+                if removed { Err(Errno::ENOENT) } else { Ok(dir) }
+            }
+        }
+    }
+
+    fn enter(&self, dir: Ino, name: Name) -> Step<Ino> {
+        let child = *self.node(dir).entries.get(&name).ok_or(Errno::ENOENT)?;
+        match self.node(child).kind {
+            Kind::Dir => Ok(child),
+            Kind::Symlink => Err(Errno::ELOOP),
+            Kind::File | Kind::Fifo => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn place(&self, path: &Path) -> Step<Place> {
+        let mut dir = self.base(path)?;
+        let (&name, above) = path.names.split_last().ok_or(Errno::EINVAL)?;
+        for name in above {
+            dir = self.enter(dir, *name)?;
+        }
+        Ok(Place { dir, name, there: self.node(dir).entries.get(&name).copied() })
+    }
+
+    fn find(&self, path: &Path) -> Step<Ino> {
+        if path.names.is_empty() {
+            return self.base(path);
+        }
+        self.place(path)?.there.ok_or(Errno::ENOENT)
+    }
+
+    // ---- changes --------------------------------------------------------------------------
+
+    fn insert(&mut self, dir: Ino, name: Name, ino: Ino) {
+        let node = self.node_mut(dir);
+        node.entries.insert(name, ino);
+        node.mtime = None;
+    }
+
+    fn remove(&mut self, dir: Ino, name: Name) {
+        let node = self.node_mut(dir);
+        node.entries.remove(&name);
+        node.mtime = None;
+    }
+
+    fn drop_link(&mut self, ino: Ino) {
+        let node = self.node_mut(ino);
+        node.nlink -= 1;
+    }
+
+    /// Listings under way see what has changed.
+    fn note_listings(&mut self) {
+        let mut listings = std::mem::take(&mut self.listings);
+        for listing in &mut listings {
+            let dir = self.node(listing.dir);
+            listing.removed |= dir.nlink == 0;
+            listing.throughout.retain(|name| dir.entries.contains_key(name));
+            for (name, ino) in &dir.entries {
+                if !listing.ever.contains(&(*name, *ino)) {
+                    listing.ever.push((*name, *ino));
+                }
+            }
+        }
+        self.listings = listings;
+    }
+
+    // ---- listings -------------------------------------------------------------------------
+
+    /// A listing begins: from here on it may see what is there.
+    pub fn begin_listing(&mut self, call: usize, dir: InodeId) {
+        let Some(ino) = self.by_id(dir) else { return };
+        let node = self.node(ino);
+        let throughout = node.entries.keys().copied().collect();
+        let ever = node.entries.iter().map(|(name, ino)| (*name, *ino)).collect();
+        let removed = node.nlink == 0;
+        self.listings.push(Listing { call, dir: ino, throughout, ever, removed });
+    }
+
+    /// Has the listing begun?
+    pub fn is_listing(&self, call: usize) -> bool {
+        self.listings.iter().any(|listing| listing.call == call)
+    }
+
+    /// It ends with this answer (protocols.md, rule 19).
+    pub fn end_listing(&self, call: usize, answer: &Answer) -> Option<Spec> {
+        let mut spec = self.clone();
+        let Some(at) = spec.listings.iter().position(|listing| listing.call == call) else {
+            return matches!(answer, Answer::Failed(_)).then_some(spec);
+        };
+        let listing = spec.listings.remove(at);
+        match answer {
+            Answer::Failed(errno) => {
+                let gone = matches!(*errno, Errno::ENOENT | Errno::ESTALE) && listing.removed;
+                gone.then_some(spec)
+            }
+            Answer::Names(names) => {
+                let twice = (1..names.len()).any(|i| names[..i].iter().any(|n| n.0 == names[i].0));
+                let missing = |name: &Name| !names.iter().any(|listed| listed.0 == *name);
+                if twice || listing.throughout.iter().any(missing) {
+                    return None;
+                }
+                for (name, id) in names {
+                    let mut seen = listing.ever.iter().filter(|(other, _)| other == name);
+                    if !seen.any(|(_, ino)| spec.is(*ino, *id)) {
+                        return None;
+                    }
+                }
+                Some(spec)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Default for Spec {
+    fn default() -> Spec {
+        Spec::new()
+    }
+}
+
+/// Nobody knows what was answered: then this may be it.
+fn unknown(answer: &Answer) -> bool {
+    matches!(answer, Answer::Unknown(_))
+}
+
+fn failed(errno: Errno, answer: &Answer) -> bool {
+    matches!(answer, Answer::Failed(told) if *told == errno) || unknown(answer)
+}
+
+fn done(answer: &Answer) -> bool {
+    matches!(answer, Answer::Done) || unknown(answer)
+}
+
+fn is_answer(result: Step<()>, answer: &Answer) -> bool {
+    match result {
+        Ok(()) => done(answer),
+        Err(errno) => failed(errno, answer),
+    }
+}

@@ -1,0 +1,281 @@
+//! Making, removing, moving and linking names.
+
+use saker_types::Errno;
+
+use super::super::history::{Answer, Name, Path, Seen};
+use super::{Ino, Kind, Spec, Stage, Step, failed, unknown};
+
+impl Spec {
+    pub(super) fn create(&mut self, ino: Ino, at: &Path, exclusive: bool, answer: &Answer) -> bool {
+        let place = match self.place(at) {
+            Ok(place) => place,
+            Err(errno) => return failed(errno, answer),
+        };
+        let Some(there) = place.there else {
+            return self.new_entry(ino, at, Kind::File, answer);
+        };
+        if exclusive {
+            return failed(Errno::EEXIST, answer);
+        }
+        match self.node(there).kind {
+            Kind::Dir => failed(Errno::EISDIR, answer),
+            Kind::Symlink => failed(Errno::ELOOP, answer),
+            Kind::File | Kind::Fifo => self.open_there(there, answer),
+        }
+    }
+
+    pub(super) fn new_entry(&mut self, ino: Ino, at: &Path, kind: Kind, answer: &Answer) -> bool {
+        let place = match self.place(at) {
+            Ok(place) => place,
+            Err(errno) => return failed(errno, answer),
+        };
+        if place.there.is_some() {
+            return failed(Errno::EEXIST, answer);
+        }
+        let id = match answer {
+            Answer::Entry(seen) | Answer::Opened(seen, true) => seen.id,
+            Answer::Unknown(_) => 0,
+            _ => return false,
+        };
+        if id != 0 && self.by_id(id).is_some() {
+            return false;
+        }
+        self.make(ino, kind, id);
+        self.insert(place.dir, place.name, ino);
+        true
+    }
+
+    pub(super) fn unlink(&mut self, at: &Path) -> Step<()> {
+        let place = self.place(at)?;
+        let ino = place.there.ok_or(Errno::ENOENT)?;
+        if self.node(ino).kind == Kind::Dir {
+            return Err(Errno::EISDIR);
+        }
+        self.remove(place.dir, place.name);
+        self.drop_link(ino);
+        Ok(())
+    }
+
+    pub(super) fn rmdir(&mut self, at: &Path) -> Step<()> {
+        let place = self.place(at)?;
+        let ino = place.there.ok_or(Errno::ENOENT)?;
+        let node = self.node(ino);
+        if node.kind != Kind::Dir {
+            return Err(Errno::ENOTDIR);
+        }
+        if !node.entries.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.remove(place.dir, place.name);
+        self.drop_link(ino);
+        Ok(())
+    }
+
+    pub(super) fn is_within(&self, dir: Ino, top: Ino) -> bool {
+        if dir == top {
+            return true;
+        }
+        let children = self.node(top).entries.values();
+        let mut dirs = children.filter(|ino| self.node(**ino).kind == Kind::Dir);
+        dirs.any(|child| self.is_within(dir, *child))
+    }
+
+    /// All errors that are true of a rename: which one is told is not promised.
+    pub(super) fn rename_errors(&self, from: &Path, to: &Path, no_replace: bool) -> Vec<Errno> {
+        let mut errors = Vec::new();
+        let (old, new) = (self.place(from), self.place(to));
+        errors.extend(old.as_ref().err().copied());
+        errors.extend(new.as_ref().err().copied());
+        let source = old.as_ref().ok().and_then(|place| place.there);
+        if old.is_ok() && source.is_none() {
+            errors.push(Errno::ENOENT);
+        }
+        let is_below = to.names.len() > from.names.len() && to.names.starts_with(&from.names);
+        if is_below && from.base == to.base {
+            errors.push(if source.is_some_and(|s| self.node(s).kind == Kind::Dir) {
+                Errno::EINVAL
+            } else {
+                Errno::ENOTDIR
+            });
+        }
+        let (Ok(old), Ok(new), Some(source)) = (&old, &new, source) else { return errors };
+        let source_is_dir = self.node(source).kind == Kind::Dir;
+        if source_is_dir && self.is_within(new.dir, source) {
+            errors.push(Errno::EINVAL);
+        }
+        let Some(target) = new.there else { return errors };
+        if no_replace {
+            errors.push(Errno::EEXIST);
+        }
+        if target == source {
+            return errors;
+        }
+        let node = self.node(target);
+        match (source_is_dir, node.kind == Kind::Dir) {
+            (true, false) => errors.push(Errno::ENOTDIR),
+            (false, true) => errors.push(Errno::EISDIR),
+            (true, true) if !node.entries.is_empty() || self.is_within(old.dir, target) => {
+                errors.push(Errno::ENOTEMPTY);
+            }
+            _ => {}
+        }
+        errors
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        from: &Path,
+        to: &Path,
+        no_replace: bool,
+        stage: Option<Stage>,
+        answer: &Answer,
+    ) -> bool {
+        let Some(from) = self.source(from, stage) else { return false };
+        let errors = self.rename_errors(&from, to, no_replace);
+        if let Answer::Failed(errno) = answer {
+            // The way to the new parent changed again and again: nothing was done.
+            return errors.contains(errno) || *errno == Errno::ESTALE;
+        }
+        if !errors.is_empty() {
+            return unknown(answer);
+        }
+        let (Ok(old), Ok(new)) = (self.place(&from), self.place(to)) else { return false };
+        let Some(source) = old.there else { return false };
+        if let Answer::Entry(seen) = answer
+            && !self.is(source, seen.id)
+        {
+            return false;
+        }
+        if new.there != Some(source) {
+            if let Some(target) = new.there {
+                self.drop_link(target);
+            }
+            self.remove(old.dir, old.name);
+            self.insert(new.dir, new.name, source);
+        }
+        true
+    }
+
+    pub(super) fn exchange(
+        &mut self,
+        from: &Path,
+        to: &Path,
+        stage: Option<Stage>,
+        answer: &Answer,
+    ) -> bool {
+        let Some(from) = self.source(from, stage) else { return false };
+        let errors = self.exchange_errors(&from, to);
+        if let Answer::Failed(errno) = answer {
+            return errors.contains(errno) || *errno == Errno::ESTALE;
+        }
+        let (Ok(old), Ok(new)) = (self.place(&from), self.place(to)) else {
+            return unknown(answer);
+        };
+        let (Some(source), Some(target)) = (old.there, new.there) else { return unknown(answer) };
+        if !errors.is_empty() {
+            return unknown(answer);
+        }
+        if let Answer::Entry(seen) = answer
+            && !self.is(source, seen.id)
+        {
+            return false;
+        }
+        if source != target {
+            self.insert(old.dir, old.name, target);
+            self.insert(new.dir, new.name, source);
+        }
+        true
+    }
+
+    pub(super) fn exchange_errors(&self, from: &Path, to: &Path) -> Vec<Errno> {
+        let mut errors = Vec::new();
+        let places = [(from, to), (to, from)].map(|(path, other)| {
+            let place = self.place(path);
+            errors.extend(place.as_ref().err().copied());
+            let there = place.as_ref().ok().and_then(|place| place.there);
+            if place.is_ok() && there.is_none() {
+                errors.push(Errno::ENOENT);
+            }
+            let below =
+                other.names.len() > path.names.len() && other.names.starts_with(&path.names);
+            if below && path.base == other.base {
+                errors.extend([Errno::EINVAL, Errno::ENOTDIR]);
+            }
+            place
+        });
+        if let [Ok(old), Ok(new)] = &places {
+            for (moved, into) in [(old, new), (new, old)] {
+                let moves_dir = |ino: &Ino| self.node(*ino).kind == Kind::Dir;
+                if moved.there.filter(moves_dir).is_some_and(|dir| self.is_within(into.dir, dir)) {
+                    errors.push(Errno::EINVAL);
+                }
+            }
+        }
+        errors
+    }
+
+    /// The source's path, or where it led to before.
+    pub(super) fn source(&self, from: &Path, stage: Option<Stage>) -> Option<Path> {
+        match stage {
+            Some(Stage::Source(dir, name)) => self.id_path(dir, name),
+            _ => Some(from.clone()),
+        }
+    }
+
+    /// A path by the id of its directory, if that is known and there.
+    pub(super) fn id_path(&self, dir: Ino, name: Name) -> Option<Path> {
+        let node = self.node(dir);
+        (node.id != 0 && node.nlink > 0).then(|| Path { base: Some(node.id), names: vec![name] })
+    }
+
+    pub(super) fn link(
+        &mut self,
+        from: &Path,
+        to: &Path,
+        stage: Option<Stage>,
+        answer: &Answer,
+    ) -> bool {
+        let Some(from) = self.source(from, stage) else { return false };
+        if let Answer::Failed(errno) = answer {
+            let mut errors = Vec::new();
+            match self.find(&from) {
+                Ok(ino) if self.node(ino).kind == Kind::Dir => errors.push(Errno::EPERM),
+                Ok(_) => {}
+                Err(errno) => errors.push(errno),
+            }
+            let below = to.names.len() > from.names.len() && to.names.starts_with(&from.names);
+            if below && from.base == to.base {
+                errors.push(Errno::ENOTDIR);
+            }
+            match self.place(to) {
+                Ok(place) if place.there.is_some() => errors.push(Errno::EEXIST),
+                Ok(_) => {}
+                Err(errno) => errors.push(errno),
+            }
+            return errors.contains(errno);
+        }
+        match self.find(&from) {
+            Ok(ino) if self.node(ino).kind != Kind::Dir => self.link_inode(ino, to, answer),
+            _ => unknown(answer),
+        }
+    }
+
+    pub(super) fn link_inode(&mut self, ino: Ino, to: &Path, answer: &Answer) -> bool {
+        let place = match self.place(to) {
+            Ok(place) if place.there.is_some() => return failed(Errno::EEXIST, answer),
+            Ok(place) => place,
+            Err(errno) => return failed(errno, answer),
+        };
+        if self.node(ino).nlink == 0 {
+            return failed(Errno::ENOENT, answer);
+        }
+        let node = self.node_mut(ino);
+        (node.nlink, node.linked) = (node.nlink + 1, true);
+        let nlink = node.nlink;
+        self.insert(place.dir, place.name, ino);
+        match answer {
+            Answer::Entry(Seen { id, nlink: seen, .. }) => self.is(ino, *id) && *seen == nlink,
+            _ => unknown(answer),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What the real client sees of the simulated network and clock.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_rpc::client::{CallSlot, SleepSlot};
+use saker_rpc::{Call, Frame, Sleep, Transport};
+use saker_runtime::time::{self, Time};
+use saker_types::NodeId;
+
+use crate::roles::node_at;
+
+/// A call that a client has begun.
+pub struct NewCall {
+    pub client: usize,
+    pub to: NodeId,
+    pub frame: Frame,
+    pub deadline: Time,
+    pub slot: CallSlot,
+}
+
+/// What clients asked for since the world looked last.
+#[derive(Default)]
+pub struct Wanted {
+    pub calls: Vec<NewCall>,
+    pub sleeps: Vec<(Time, SleepSlot)>,
+}
+
+/// Where all clients put it.
+#[derive(Clone, Default)]
+pub struct Desk(Arc<Mutex<Wanted>>);
+
+impl Desk {
+    /// Everything asked for.
+    pub fn take(&self) -> Wanted {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Wanted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One client's way to send.
+pub struct Sender {
+    pub client: usize,
+    pub desk: Desk,
+}
+
+impl Transport for Sender {
+    fn call(
+        &self,
+        to: SocketAddr,
+        op: u16,
+        trace: u64,
+        body: Bytes,
+        payload: Bytes,
+        timeout: Duration,
+    ) -> Call {
+        let (slot, call) = Call::new();
+        let (to, deadline) = (node_at(to), time::now() + timeout);
+        let frame = Frame::request(op, trace, body, payload);
+        let client = self.client;
+        self.desk.lock().calls.push(NewCall { client, to, frame, deadline, slot });
+        call
+    }
+
+    fn sleep(&self, time: Duration) -> Sleep {
+        let (slot, sleep) = Sleep::new();
+        self.desk.lock().sleeps.push((time::now() + time, slot));
+        sleep
+    }
+}

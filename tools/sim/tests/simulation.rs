@@ -1,0 +1,180 @@
+//! The simulated cluster: thousands of seeds, replay, the rules broken on purpose, every failpoint,
+//! a crash after every operation of a disk.
+//!
+//! `SAKER_SIM_SEEDS` says how many seeds; `simulate` (a binary of this crate) runs any number.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use saker_sim::world::{Config, Failure, points, run, run_and_explain};
+use saker_types::NodeId;
+
+/// Lines of a failing run's log that are printed.
+const LINES_MAX: usize = 300;
+/// Seeds within which each broken rule must be found.
+const SEEDS_TO_FIND: u64 = 1_000;
+
+/// Fails, and says what happened.
+fn tell(failure: &Failure) -> ! {
+    let lines: Vec<&str> = failure.log.lines().collect();
+    for line in lines.iter().skip(lines.len().saturating_sub(LINES_MAX)) {
+        println!("{line}");
+    }
+    panic!("seed {}: {}", failure.seed, failure.what);
+}
+
+/// Calls `f` with each number, on all processors.
+fn on_all(numbers: std::ops::Range<u64>, f: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(numbers.start);
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= numbers.end {
+                return;
+            }
+            f(number);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            worker.join().expect("a seed failed");
+        }
+    });
+}
+
+#[test]
+fn no_seed_breaks_a_rule_and_every_failpoint_is_hit() {
+    let seeds = std::env::var("SAKER_SIM_SEEDS").ok().and_then(|n| n.parse().ok());
+    let hits: Mutex<BTreeMap<&str, u64>> = Mutex::default();
+    let start = std::time::Instant::now();
+    on_all(0..seeds.unwrap_or(2_000), |seed| {
+        let report = run_and_explain(&Config::of_seed(seed)).unwrap_or_else(|f| tell(&f));
+        assert!(report.calls >= 300 && report.faults >= 5 && report.crashes >= 1, "{report:?}");
+        let mut hits = hits.lock().unwrap();
+        for (name, count) in report.hits {
+            *hits.entry(name).or_default() += count;
+        }
+    });
+    let hits = hits.into_inner().unwrap();
+    for (name, count) in &hits {
+        println!("{name:30} {count:9}");
+    }
+    println!(
+        "{:.0} s, {} of {} failpoints",
+        start.elapsed().as_secs_f64(),
+        hits.len(),
+        points::ALL.len()
+    );
+    let missed: Vec<_> = points::ALL.iter().filter(|name| !hits.contains_key(*name)).collect();
+    assert!(missed.is_empty(), "never hit: {missed:?}");
+}
+
+#[test]
+fn a_seed_gives_the_same_logs_each_time() {
+    let mut digests = BTreeSet::new();
+    for seed in 0..20 {
+        let first = run(&Config::of_seed(seed)).unwrap_or_else(|f| tell(&f));
+        let again = run(&Config::of_seed(seed)).unwrap_or_else(|f| tell(&f));
+        assert_eq!((first.digest, first.events), (again.digest, again.events), "seed {seed}");
+        digests.insert(first.digest);
+    }
+    assert_eq!(digests.len(), 20, "seeds differ");
+}
+
+fn is_found(mutation: &'static str) {
+    let found = (0..SEEDS_TO_FIND)
+        .find_map(|seed| run(&Config { mutation: Some(mutation), ..Config::of_seed(seed) }).err());
+    let Some(failure) = found else { panic!("{mutation}: not found in {SEEDS_TO_FIND} seeds") };
+    let what = failure.what.lines().next().unwrap_or_default();
+    println!("{mutation}: found with seed {}: {what}", failure.seed);
+}
+
+#[test]
+fn a_reply_before_the_flush_is_found() {
+    is_found("reply before flush");
+}
+
+#[test]
+fn a_decision_sent_before_it_is_logged_is_found() {
+    is_found("decision sent before it is logged");
+}
+
+#[test]
+fn an_invalidation_acknowledged_without_the_guard_pass_is_found() {
+    is_found("invalidation acknowledged without the guard pass");
+}
+
+#[test]
+fn a_late_lookup_reply_that_is_accepted_is_found() {
+    is_found("late lookup reply accepted");
+}
+
+#[test]
+fn a_result_stored_outside_the_transaction_is_found() {
+    is_found("result stored outside the transaction");
+}
+
+#[test]
+fn a_prepare_that_carries_a_resolved_pid_is_found() {
+    is_found("prepare carrying a resolved pid");
+}
+
+#[test]
+fn a_scan_that_ignores_prepared_rows_is_found() {
+    is_found("scan ignoring prepared rows");
+}
+
+/// 200 calls of one client, without other faults.
+fn scripted() -> Config {
+    Config { clients: 1, calls: 200, inline_max: 64, ..Config::of_seed(7).without_faults() }
+}
+
+#[test]
+fn a_crash_after_any_operation_of_a_disk_is_survived() {
+    let whole = run(&scripted()).unwrap_or_else(|f| tell(&f));
+    let mut deaths: Vec<(NodeId, u64)> = Vec::new();
+    for (node, operations) in &whole.disk_ops {
+        // Power loss of a store loses what was not synced: `saker-store` has tests of its own.
+        if !matches!(node, NodeId::Store(_)) {
+            deaths.extend((1..=*operations).map(|at| (*node, at)));
+        }
+    }
+    println!("{} crashes", deaths.len());
+    assert!(deaths.len() > 250, "the script hardly writes: {:?}", whole.disk_ops);
+    on_all(0..deaths.len() as u64, |number| {
+        let (node, at) = deaths[number as usize];
+        let config = Config { dies_at: Some((node, at)), ..scripted() };
+        let report = run_and_explain(&config).unwrap_or_else(|failure| {
+            println!("{node} died with operation {at} of its disk");
+            tell(&failure)
+        });
+        assert!(report.crashes > 0, "{node} did not die with operation {at}");
+    });
+}
+
+#[test]
+fn the_list_of_failpoints_is_that_of_the_sources() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates");
+    let mut found = BTreeSet::new();
+    let mut dirs = vec![crates];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let names = text.split("failpoint!(\"").skip(1);
+                found.extend(names.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+            }
+        }
+    }
+    let listed: BTreeSet<String> = points::ALL.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(found, listed);
+}
