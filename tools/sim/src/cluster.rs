@@ -66,8 +66,8 @@ pub fn binary() -> PathBuf {
     }
     let own = std::env::current_exe().expect("a test knows its own program");
     // A test is in `deps` below it.
-    let near = own.ancestors().skip(1).take(2).map(|dir| dir.join("saker"));
-    let built = near.filter(|path| path.is_file()).next();
+    let mut near = own.ancestors().skip(1).take(2).map(|dir| dir.join("saker"));
+    let built = near.find(|path| path.is_file());
     built.unwrap_or_else(|| panic!("saker is not near {}: cargo build -p saker-cli", own.display()))
 }
 

@@ -303,15 +303,22 @@ fn locks_hold_between_mounts() {
     let mut second = SecondMount::start(&cluster);
     let (first, point) = (cluster.mount(), second.point().to_path_buf());
     let mounts = [first.as_path(), point.as_path()];
-    flock_excludes(&mounts);
-    ranges_exclude(&mounts);
-    open_files_own_locks(&mounts);
-    names_do_not_matter(&mounts);
-    waiting_can_be_interrupted(&mounts);
-    waiters_block_nobody_else(&mounts);
-    [512, 4_096, 64 << 10].into_iter().for_each(|len| data_follows_the_lock(&mounts, len));
-    sqlite_counts_right(&mounts);
-    locks_survive_their_shards(&cluster, &mounts);
-    locks_end_with_their_client(&cluster, &first, &mut second);
+    let timed = |what: &str, test: &mut dyn FnMut()| {
+        let start = Instant::now();
+        test();
+        eprintln!("{what}: {:.1?}", start.elapsed());
+    };
+    timed("flock", &mut || flock_excludes(&mounts));
+    timed("ranges", &mut || ranges_exclude(&mounts));
+    timed("open files", &mut || open_files_own_locks(&mounts));
+    timed("names", &mut || names_do_not_matter(&mounts));
+    timed("interrupt", &mut || waiting_can_be_interrupted(&mounts));
+    timed("crowd", &mut || waiters_block_nobody_else(&mounts));
+    for len in [512, 4_096, 64 << 10] {
+        timed("data", &mut || data_follows_the_lock(&mounts, len));
+    }
+    timed("sqlite", &mut || sqlite_counts_right(&mounts));
+    timed("killed shards", &mut || locks_survive_their_shards(&cluster, &mounts));
+    timed("killed client", &mut || locks_end_with_their_client(&cluster, &first, &mut second));
     cluster.fsck();
 }

@@ -89,15 +89,10 @@ fn explain(name: &str, records: &[Event], explained: &[usize], stuck: &[usize]) 
 }
 
 /// All arenas of a run, and those that are shared now.
+#[derive(Default)]
 pub struct Arenas {
     all: Mutex<BTreeMap<String, Arc<Arena>>>,
     shared: Mutex<Vec<Arc<Arena>>>,
-}
-
-impl Default for Arenas {
-    fn default() -> Arenas {
-        Arenas { all: Mutex::default(), shared: Mutex::default() }
-    }
 }
 
 impl Arenas {

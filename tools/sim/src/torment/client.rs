@@ -336,7 +336,7 @@ fn changes(op: &Op) -> bool {
 const _: () = {
     let mut n = 0;
     while n < SIZES.len() {
-        assert!(SIZES[n] % RECORD_BYTES == 0);
+        assert!(SIZES[n].is_multiple_of(RECORD_BYTES));
         n += 1;
     }
 };

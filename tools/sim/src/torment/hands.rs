@@ -273,8 +273,8 @@ fn convert(stat: &fs::Stat) -> Stat {
     Stat {
         kind,
         mode: stat.st_mode & 0o7777,
-        nlink: stat.st_nlink as u64,
+        nlink: stat.st_nlink,
         size: stat.st_size as u64,
-        mtime_ns: stat.st_mtime as i64 * 1_000_000_000 + stat.st_mtime_nsec as i64,
+        mtime_ns: stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64,
     }
 }
