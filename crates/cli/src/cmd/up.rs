@@ -120,6 +120,10 @@ pub fn run(args: &Args) -> Outcome<u8> {
         wait_bound(&cluster);
         drop(ports);
         wait_all(&dir, &cluster)?;
+        if !args.no_supervise && process::find_supervisor(&dir).is_none() {
+            // The one that was there was being killed.
+            supervise_anew(&dir)?;
+        }
         if rustix::process::geteuid().is_root() { Ok(()) } else { own_the_root(&dir) }
     });
     if let Err(failure) = started {
@@ -249,10 +253,14 @@ fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome {
         // It reads the settings again, and mounts again what was unmounted.
         supervisor.signal(Signal::HUP);
     } else {
-        let args = process::supervisor_args(dir);
-        process::spawn_daemon(&args, &dir.supervisor_log_file(), None)?;
+        supervise_anew(dir)?;
     }
     Ok(())
+}
+
+fn supervise_anew(dir: &ClusterDir) -> Outcome {
+    let args = process::supervisor_args(dir);
+    process::spawn_daemon(&args, &dir.supervisor_log_file(), None).map(drop)
 }
 
 /// Without a supervisor: a role that must serve before the next one is started, so that the mount
