@@ -27,7 +27,8 @@ impl Truncation {
     /// Applies it to a row; `Some` when stores must cut.
     pub(crate) fn apply(&self, inode: &mut Inode, now_ns: i64) -> Option<StoreJob> {
         let a: &mut Attr = &mut inode.attr;
-        let cuts = self.size < a.size;
+        // Also what is being appended, and is not told of yet: it comes before.
+        let cuts = self.size < a.size.max(inode.append_end);
         if cuts {
             inode.append_end = 0;
         }
