@@ -141,3 +141,24 @@ fn an_append_that_spills_is_executed_once() {
     assert_eq!(b.first_chunk(entry.attr.id), OLD);
     b.check();
 }
+
+/// A truncation comes after an append that has its place, also one that nobody was told of yet:
+/// its bytes are cut, and the next one begins where the file ends.
+#[test]
+fn a_truncation_cuts_what_is_being_appended() {
+    for size in [0, 100] {
+        let mut b = Bench::new(1);
+        b.create("f").unwrap();
+        let append = |b: &mut Bench| {
+            let request =
+                AppendReq { ctx: b.ctx(), at: at("f"), len: 5_000, ..AppendReq::default() };
+            b.run::<AppendReply>(Op::Append, SHARD, &request).unwrap()
+        };
+        let first = append(&mut b);
+        assert_eq!((first.offset, first.entry.attr.size), (0, 0));
+        let cut = resize(&mut b, size);
+        assert!(cut.attr.truncate_gen > first.entry.attr.truncate_gen, "late bytes are refused");
+        assert_eq!(append(&mut b).offset, size);
+        b.check();
+    }
+}
