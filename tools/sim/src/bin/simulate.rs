@@ -64,7 +64,7 @@ fn main() -> ExitCode {
             println!("{done} of {count} seeds, {rate:.1} a second, {failures} failed");
         }
     }
-    sums.print(start.elapsed().as_secs_f64());
+    sums.print(start.elapsed().as_secs_f64(), failures);
     if failures > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -127,15 +127,15 @@ impl Sums {
         }
     }
 
-    fn print(&self, seconds: f64) {
+    fn print(&self, seconds: f64, failures: u64) {
         println!("calls (good, failed): {:?}", self.tally);
         for name in points::ALL {
             let hits = self.hits.get(name).copied().unwrap_or_default();
             println!("failpoint {name:40} {hits:10}");
         }
         println!(
-            "{} seeds in {seconds:.1} s ({:.1} a second): {} calls, {} events, {} faults, \
-             {} crashes; {} of {} failpoints hit; no violation",
+            "{} seeds without a violation, {failures} with one, in {seconds:.1} s \
+             ({:.1} a second): {} calls, {} events, {} faults, {} crashes; {} of {} failpoints hit",
             self.seeds,
             self.seeds as f64 / seconds,
             self.calls,
