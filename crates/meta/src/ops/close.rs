@@ -32,6 +32,10 @@ impl Shard {
         } else if msg.truncate_gen == a.truncate_gen {
             let stored = a.stored_bytes().saturating_sub(msg.cleared_bytes);
             inode.attr.set_size(a.size.max(msg.size), stored.saturating_add(msg.written_bytes));
+        } else {
+            // Written before a truncation, which has told of the last change since.
+            let entry = self.entry_of(&msg.at, &found);
+            return Ok(encoded(&CloseReply { entry, conflict: false }));
         }
         self.written(&mut inode.attr, &msg.ctx.cred)?;
         let mut entry = self.entry_of(&msg.at, &found);
