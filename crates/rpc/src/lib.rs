@@ -10,7 +10,6 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-pub mod bench;
 pub mod bootstrap;
 pub mod client;
 pub mod frame;
