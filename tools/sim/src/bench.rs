@@ -32,7 +32,7 @@ use crate::roles::{self, EPOCH_NS};
 pub use check::Tree;
 use table::{BadPlace, Unreadable};
 
-pub use client::{Answer, at, below};
+pub use client::{Answer, at, below, errno, shard, with_dir};
 
 /// Who sends and gets messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,16 +4,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_sim::bench::{Bench, at};
+use saker_sim::bench::{Bench, at, shard};
 use saker_types::wire::*;
 use saker_types::{Class, Cred, Errno, FileKind, NodeId, acl};
 
 const COORDINATOR: NodeId = NodeId::Coordinator;
 const USER: u32 = 7;
-
-fn shard(n: u16) -> NodeId {
-    NodeId::Shard(n)
-}
 
 /// `user::rwx, user:7:BITS, group::---, mask::rwx, other::---`, as Linux writes it.
 fn list(bits: u8) -> Bytes {

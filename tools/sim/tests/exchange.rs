@@ -4,19 +4,11 @@
 
 use std::time::Duration;
 
-use saker_sim::bench::{Bench, at};
+use saker_sim::bench::{Bench, at, errno, shard};
 use saker_types::wire::*;
 use saker_types::{Class, Cred, Errno, FileKind, NodeId};
 
 const COORDINATOR: NodeId = NodeId::Coordinator;
-
-fn shard(n: u16) -> NodeId {
-    NodeId::Shard(n)
-}
-
-fn errno<T: std::fmt::Debug>(answer: Result<T, saker_types::Error>) -> Errno {
-    answer.unwrap_err().errno()
-}
 
 fn id(b: &mut Bench, path: &str) -> u64 {
     b.stat(&at(path)).unwrap().attr.id

@@ -4,18 +4,10 @@
 
 use std::time::Duration;
 
-use saker_sim::bench::{Bench, at};
+use saker_sim::bench::{Bench, at, errno, shard};
 use saker_types::change::table;
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, Locator, NodeId};
-
-fn shard(n: u16) -> NodeId {
-    NodeId::Shard(n)
-}
-
-fn errno<T: std::fmt::Debug>(answer: Result<T, saker_types::Error>) -> Errno {
-    answer.unwrap_err().errno()
-}
 
 /// Gone records of all shards.
 fn records(b: &mut Bench) -> usize {

@@ -4,31 +4,11 @@
 
 use std::time::Duration;
 
-use saker_sim::bench::{Bench, at};
+use saker_sim::bench::{Bench, at, errno, shard, with_dir};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
 const COORDINATOR: NodeId = NodeId::Coordinator;
-
-fn shard(n: u16) -> NodeId {
-    NodeId::Shard(n)
-}
-
-fn errno<T: std::fmt::Debug>(answer: Result<T, saker_types::Error>) -> Errno {
-    answer.unwrap_err().errno()
-}
-
-/// A bench with a directory owned by shard 0 whose entry all shards have in their replicas.
-fn with_dir(shards: u32) -> (Bench, String) {
-    let mut b = Bench::new(shards);
-    let dir = b.name_on(shard(0), "dir");
-    b.mkdir(&dir).unwrap();
-    for s in b.shards() {
-        let name = b.name_on(s, "absent");
-        assert_eq!(errno(b.lookup(&at(&format!("{dir}/{name}")))), Errno::ENOENT);
-    }
-    (b, dir)
-}
 
 #[test]
 fn operations_keep_the_tree_whole() {

@@ -5,32 +5,12 @@
 use std::time::Duration;
 
 use saker_meta::Limits;
-use saker_sim::bench::{Bench, Message, at};
+use saker_sim::bench::{Bench, Message, at, errno, shard, with_dir};
 use saker_types::change::{id_key, table};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
 const COORDINATOR: NodeId = NodeId::Coordinator;
-
-fn shard(n: u16) -> NodeId {
-    NodeId::Shard(n)
-}
-
-fn errno<T: std::fmt::Debug>(answer: Result<T, saker_types::Error>) -> Errno {
-    answer.unwrap_err().errno()
-}
-
-/// A bench with a directory of shard 0 that all shards have in their replicas.
-fn with_dir(shards: u32) -> (Bench, String) {
-    let mut b = Bench::new(shards);
-    let dir = b.name_on(shard(0), "dir");
-    b.mkdir(&dir).unwrap();
-    for s in b.shards() {
-        let name = b.name_on(s, "absent");
-        assert_eq!(errno(b.lookup(&at(&format!("{dir}/{name}")))), Errno::ENOENT);
-    }
-    (b, dir)
-}
 
 fn create(b: &mut Bench, to: NodeId, path: &str) -> u64 {
     let request = b.create_req(at(path), FileKind::Regular);

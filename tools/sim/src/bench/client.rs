@@ -7,7 +7,7 @@ use bytes::Bytes;
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::decode_reply;
 use saker_types::wire::*;
-use saker_types::{Class, Cred, Error, FileKind, Locator, NodeId};
+use saker_types::{Class, Cred, Errno, Error, FileKind, Locator, NodeId};
 
 use super::{Bench, Message, Peer};
 
@@ -28,6 +28,34 @@ pub fn at(path: &str) -> At {
 pub fn below(anchor: Locator, path: &str) -> At {
     let names = path.split('/').filter(|name| !name.is_empty());
     At { anchor, path: names.map(|name| Bytes::copy_from_slice(name.as_bytes())).collect() }
+}
+
+/// A shard's number as a node's.
+pub fn shard(n: u16) -> NodeId {
+    NodeId::Shard(n)
+}
+
+/// The error number of an answer that must be an error.
+///
+/// # Panics
+/// If it is none.
+pub fn errno<T: std::fmt::Debug>(answer: Answer<T>) -> Errno {
+    answer.expect_err("an error").errno()
+}
+
+/// A bench with a directory owned by shard 0 whose entry all shards have in their replicas.
+///
+/// # Panics
+/// If it cannot be made.
+pub fn with_dir(shards: u32) -> (Bench, String) {
+    let mut b = Bench::new(shards);
+    let dir = b.name_on(shard(0), "dir");
+    b.mkdir(&dir).expect("a new directory");
+    for s in b.shards() {
+        let name = b.name_on(s, "absent");
+        assert_eq!(errno(b.lookup(&at(&format!("{dir}/{name}")))), Errno::ENOENT);
+    }
+    (b, dir)
 }
 
 impl Bench {
