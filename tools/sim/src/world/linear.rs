@@ -1,17 +1,34 @@
-//! Is there an order of the calls in which each answer is right (Wing and Gong, with a memory of
-//! the states that led nowhere)?
+//! Is there an order of the calls in which each answer is right?
 //!
 //! A call may be placed anywhere between its beginning and its end. One whose outcome is unknown
 //! may also come later, or never. Two-path calls and those on hard links take two places; a
 //! listing spans all of its time and is checked against what it may and must have seen.
+//!
+//! The search goes depth first (Wing and Gong, "Testing and Verifying Concurrent Objects", 1993).
+//! What it leaves out has no part in whether there is an order:
+//!
+//! - A call that only looks, and sees now what it says, is placed at once. Whatever order there
+//!   is, the call may be taken from its place in it and put here.
+//! - Of a state that led nowhere it remembers what was asked of it on all ways from there
+//!   ([`Fact`]). Another state with the same calls placed and the same answers to that leads
+//!   nowhere for the same reasons, however else they differ. Without that, choices that do not
+//!   matter to each other multiply: each order of two truncations, until somebody looks.
+//! - A call with an unknown outcome is not placed before something sees it ([`matters`]).
+
+use std::collections::BTreeMap;
+use std::hash::Hash;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::history::{Answer, Call, Entry, OPEN};
-use super::spec::{Next, Spec, Stage};
+use super::spec::{Fact, Next, Spec, Stage};
 
-/// States looked at before a history counts as too hard; no right one has come near.
-const STATES_MAX: usize = 400_000;
+#[cfg(test)]
+mod tests;
+
+/// Steps after which a history counts as too hard; no right one has come near.
+const STEPS_MAX: usize = 200_000;
 
 /// Why there is no order.
 #[derive(Debug)]
@@ -27,54 +44,127 @@ pub struct Violation {
 #[derive(Clone)]
 struct State {
     spec: Spec,
-    /// Bit `i`: call `i` is placed.
-    done: Vec<u64>,
+    /// Calls that are placed.
+    done: Calls,
     /// All calls below are placed.
     low: usize,
+    /// Calls with a known outcome that are placed.
     placed: usize,
-    stages: Vec<(usize, Stage)>,
+    /// Of calls that have begun, by call.
+    stages: BTreeMap<usize, Stage>,
+    /// Calls that may be placed next, the likeliest first.
+    open: Vec<usize>,
 }
 
-/// Looks for an order of all calls with a known outcome.
+impl State {
+    /// Nothing is placed of so many calls.
+    fn of(calls: usize) -> State {
+        State {
+            spec: Spec::new(),
+            done: Calls::none(calls),
+            low: 0,
+            placed: 0,
+            stages: BTreeMap::new(),
+            open: Vec::new(),
+        }
+    }
+}
+
+/// A state that led nowhere.
+struct DeadEnd {
+    /// Calls with an unknown outcome that were placed.
+    lost: Calls,
+    /// What was asked on all ways from it, and its answers.
+    asked: Vec<(Fact, u64)>,
+}
+
+/// What a call may do next.
+struct Way {
+    /// The states that its next step leads to.
+    steps: Vec<State>,
+    /// What the call asked.
+    asked: Vec<Fact>,
+    /// What calls that only look asked then.
+    asked_then: Vec<Fact>,
+}
+
+impl Way {
+    fn all_asked(&self) -> impl Iterator<Item = Fact> {
+        self.asked.iter().chain(&self.asked_then).copied()
+    }
+}
+
+/// Looks for an order of all calls with a known outcome. The number of steps that it tried.
 ///
 /// # Errors
 /// Where it got stuck.
 pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
-    let known = entries.iter().filter(|e| e.returned != OPEN).count();
-    let search = Search { entries, split: splits(entries) };
-    let start = State {
-        spec: Spec::new(),
-        done: vec![0; entries.len() / 64 + 1],
-        low: 0,
-        placed: 0,
-        stages: Vec::new(),
+    let mut known = Calls::none(entries.len());
+    let has_ended = |i: &usize| entries[*i].returned != OPEN;
+    (0..entries.len()).filter(has_ended).for_each(|i| known.insert(i));
+    let mut search = Search {
+        entries,
+        split: splits(entries),
+        goal: (0..entries.len()).filter(has_ended).count(),
+        known,
+        dead_ends: FxHashMap::default(),
+        steps: 0,
+        best: Violation { placed: 0, stuck: Vec::new(), undecided: false },
     };
-    let mut seen: FxHashSet<u64> = FxHashSet::default();
-    let mut stack = vec![start];
-    let mut best = Violation { placed: 0, stuck: Vec::new(), undecided: false };
-    while let Some(mut state) = stack.pop() {
-        let candidates = search.candidates(&mut state);
-        if state.placed == known && search.all_known_done(&state) {
-            return Ok(seen.len());
-        }
-        if !seen.insert(search.digest(&state)) {
-            continue;
-        }
-        if seen.len() > STATES_MAX {
-            best.undecided = true;
-            return Err(best);
-        }
-        if state.placed > best.placed || best.stuck.is_empty() {
-            best.placed = state.placed;
-            best.stuck.clone_from(&candidates);
-        }
-        // The likeliest comes last, to be looked at first.
-        let floor = stack.len();
-        for &call in candidates.iter().rev() {
-            search.place(&state, call, &mut stack, floor);
-        }
+    let start = search.settle(State::of(entries.len()));
+    match search.dead_end(&start) {
+        None => Ok(search.steps),
+        Some(_) => Err(search.best),
     }
-    Err(best)
+}
+
+/// A set of calls.
+#[derive(Clone, Hash)]
+struct Calls(Vec<u64>);
+
+impl Calls {
+    fn none(len: usize) -> Calls {
+        Calls(vec![0; len / 64 + 1])
+    }
+
+    fn has(&self, call: usize) -> bool {
+        self.0[call / 64] >> (call % 64) & 1 == 1
+    }
+
+    fn insert(&mut self, call: usize) {
+        self.0[call / 64] |= 1 << (call % 64);
+    }
+
+    fn and(&self, other: &Calls) -> Calls {
+        Calls(self.0.iter().zip(&other.0).map(|(a, b)| a & b).collect())
+    }
+
+    fn without(&self, other: &Calls) -> Calls {
+        Calls(self.0.iter().zip(&other.0).map(|(a, b)| a & !b).collect())
+    }
+
+    fn is_within(&self, other: &Calls) -> bool {
+        self.0.iter().zip(&other.0).all(|(a, b)| a & !b == 0)
+    }
+}
+
+/// Need the step of a call with an unknown outcome be tried here, where calls with a known one
+/// lead nowhere, for which `asked` was asked? Not if it changes nothing of that, and is not seen
+/// by, nor sees, another one with an unknown outcome: then it may as well come later.
+fn matters(state: &State, ways: &[Way], at: usize, asked: &FxHashSet<Fact>) -> bool {
+    let way = &ways[at];
+    let changes = |way: &Way, fact: &Fact| {
+        let now = state.spec.value(fact);
+        way.steps.iter().any(|next| next.spec.value(fact) != now)
+    };
+    let begins = way.steps.iter().any(|next| next.stages != state.stages);
+    let mut others = ways.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, other)| other);
+    begins
+        || asked.iter().any(|fact| changes(way, fact))
+        || others.any(|other| {
+            other.asked.iter().any(|fact| changes(way, fact))
+                || way.asked.iter().any(|fact| changes(other, fact))
+        })
 }
 
 /// Calls with two paths beside which a directory may have moved or gone.
@@ -96,20 +186,92 @@ fn splits(entries: &[Entry]) -> Vec<bool> {
 struct Search<'a> {
     entries: &'a [Entry],
     split: Vec<bool>,
+    /// Calls with a known outcome, and their number.
+    known: Calls,
+    goal: usize,
+    /// By the calls with a known outcome that are placed, and those that have begun.
+    dead_ends: FxHashMap<u128, Vec<DeadEnd>>,
+    steps: usize,
+    best: Violation,
 }
 
 impl Search<'_> {
-    fn is_done(state: &State, call: usize) -> bool {
-        state.done[call / 64] >> (call % 64) & 1 == 1
+    /// What was asked to find that the rest cannot be placed; none if it can.
+    fn dead_end(&mut self, state: &State) -> Option<FxHashSet<Fact>> {
+        if state.placed == self.goal {
+            return None;
+        }
+        if state.placed > self.best.placed || self.best.stuck.is_empty() {
+            (self.best.placed, self.best.stuck) = (state.placed, state.open.clone());
+        }
+        let key = self.key(state);
+        if let Some(asked) = self.remembered(key, state) {
+            return Some(asked);
+        }
+        let mut asked = FxHashSet::default();
+        let is_known = |call: &&usize| self.known.has(**call);
+        let (ended, lost): (Vec<&usize>, Vec<&usize>) = state.open.iter().partition(is_known);
+        for call in ended {
+            let way = self.way(state, *call);
+            asked.extend(self.dead_ends_after(&way)?);
+        }
+        let ways: Vec<Way> = lost.into_iter().map(|call| self.way(state, *call)).collect();
+        for at in 0..ways.len() {
+            if matters(state, &ways, at, &asked) {
+                asked.extend(self.dead_ends_after(&ways[at])?);
+            }
+        }
+        asked.extend(ways.iter().flat_map(Way::all_asked));
+        if self.best.undecided {
+            return Some(asked);
+        }
+        let answers = asked.iter().map(|fact| (*fact, state.spec.value(fact))).collect();
+        let lost = state.done.without(&self.known);
+        self.dead_ends.entry(key).or_default().push(DeadEnd { lost, asked: answers });
+        Some(asked)
     }
 
-    fn all_known_done(&self, state: &State) -> bool {
-        let mut rest = (state.low..self.entries.len()).filter(|i| !Self::is_done(state, *i));
-        rest.all(|i| self.entries[i].returned == OPEN)
+    /// As [`Search::dead_end`], of all states that a call leads to.
+    fn dead_ends_after(&mut self, way: &Way) -> Option<FxHashSet<Fact>> {
+        let mut asked: FxHashSet<Fact> = way.all_asked().collect();
+        for next in &way.steps {
+            self.steps += 1;
+            self.best.undecided |= self.steps > STEPS_MAX;
+            if self.best.undecided {
+                break;
+            }
+            asked.extend(self.dead_end(next)?);
+        }
+        Some(asked)
     }
 
-    /// Calls that may be placed next, the likeliest first. Listings that may begin do so here.
-    fn candidates(&self, state: &mut State) -> Vec<usize> {
+    fn way(&self, state: &State, call: usize) -> Way {
+        let next = self.next(state, call);
+        let asked = state.spec.take_asked();
+        let after = |next| self.after(state, call, next);
+        let steps = next.into_iter().map(after).collect();
+        Way { steps, asked, asked_then: state.spec.take_asked() }
+    }
+
+    fn key(&self, state: &State) -> u128 {
+        let mut hasher = Xxh3::new();
+        state.done.and(&self.known).hash(&mut hasher);
+        state.stages.hash(&mut hasher);
+        hasher.digest128()
+    }
+
+    /// A dead end for the same reasons. One from which more calls could be placed will do.
+    fn remembered(&self, key: u128, state: &State) -> Option<FxHashSet<Fact>> {
+        let is_same = |end: &&DeadEnd| {
+            end.lost.is_within(&state.done)
+                && end.asked.iter().all(|(fact, value)| state.spec.value(fact) == *value)
+        };
+        let found = self.dead_ends.get(&key)?.iter().find(is_same)?;
+        Some(found.asked.iter().map(|(fact, _)| *fact).collect())
+    }
+
+    /// Calls that may be placed next, and the end of the first of them that ends.
+    fn open(&self, state: &State) -> (Vec<usize>, u64) {
         let mut end = OPEN;
         let mut open = Vec::new();
         for i in state.low..self.entries.len() {
@@ -117,70 +279,105 @@ impl Search<'_> {
             if entry.invoked > end {
                 break;
             }
-            if !Self::is_done(state, i) {
+            if !state.done.has(i) {
                 open.push(i);
                 end = end.min(entry.returned);
             }
         }
         open.retain(|i| self.entries[*i].invoked < end);
-        for &i in &open {
-            if let Call::Readdir { dir } = self.entries[i].call
-                && !state.spec.is_listing(i)
-            {
-                state.spec.begin_listing(i, dir);
-            }
-        }
-        // A listing ends as late as it can: when it holds up all others.
-        open.retain(|i| {
-            let is_listing = matches!(self.entries[*i].call, Call::Readdir { .. });
-            !is_listing || self.entries[*i].returned == end
-        });
-        open.sort_by_key(|i| self.entries[*i].returned);
-        open
+        (open, end)
     }
 
-    fn place(&self, state: &State, call: usize, stack: &mut Vec<State>, floor: usize) {
-        let entry = &self.entries[call];
-        if let Call::Readdir { .. } = entry.call {
-            let Some(spec) = state.spec.end_listing(call, &entry.answer) else { return };
-            // A listing that fits now only stands in the way of others.
-            stack.truncate(floor);
-            return stack.push(self.placed(state, call, spec));
-        }
-        let stage = state.stages.iter().find(|(i, _)| *i == call).map(|(_, stage)| *stage);
-        let split = self.split[call];
-        for next in state.spec.step(call, &entry.call, &entry.answer, stage, split) {
-            match next {
-                Next::Done(spec) => stack.push(self.placed(state, call, spec)),
-                Next::Later(spec, stage) => {
-                    let mut later = State { spec, ..state.clone() };
-                    later.stages.push((call, stage));
-                    stack.push(later);
+    /// Begins the listings that may begin, and places what only looks and is right.
+    fn settle(&self, mut state: State) -> State {
+        loop {
+            let (mut open, end) = self.open(&state);
+            for &i in &open {
+                if let Call::Readdir { dir } = self.entries[i].call
+                    && !state.spec.is_listing(i)
+                {
+                    state.spec.begin_listing(i, dir);
                 }
             }
+            // A listing ends as late as it can: when it holds up all others.
+            open.retain(|i| {
+                let is_listing = matches!(self.entries[*i].call, Call::Readdir { .. });
+                !is_listing || self.entries[*i].returned == end
+            });
+            let right = open.iter().find_map(|i| Some((*i, self.look(&state, *i)?)));
+            let Some((call, spec)) = right else {
+                open.sort_by_key(|i| self.entries[*i].returned);
+                state.open = open;
+                break;
+            };
+            self.place(&mut state, call, spec);
+        }
+        state
+    }
+
+    /// The state after a call that only looks, if that is right and teaches nothing.
+    fn look(&self, state: &State, call: usize) -> Option<Spec> {
+        if !only_looks(&self.entries[call]) {
+            return None;
+        }
+        let ways = self.next(state, call).into_iter();
+        let mut done = ways.filter_map(|next| match next {
+            Next::Done(spec) => Some(spec),
+            Next::Later(..) => None,
+        });
+        done.find(|spec| spec.learnt() == state.spec.learnt())
+    }
+
+    fn next(&self, state: &State, call: usize) -> Vec<Next> {
+        let Entry { call: what, answer, .. } = &self.entries[call];
+        match what {
+            Call::Readdir { .. } => {
+                state.spec.end_listing(call, answer).into_iter().map(Next::Done).collect()
+            }
+            _ => {
+                let stage = state.stages.get(&call).copied();
+                state.spec.step(call, what, answer, stage, self.split[call])
+            }
         }
     }
 
-    fn placed(&self, state: &State, call: usize, spec: Spec) -> State {
-        let mut next = State { spec, ..state.clone() };
-        next.done[call / 64] |= 1 << (call % 64);
-        next.placed += usize::from(self.entries[call].returned != OPEN);
-        next.stages.retain(|(i, _)| *i != call);
-        while next.low < self.entries.len() && Self::is_done(&next, next.low) {
-            next.low += 1;
+    fn after(&self, state: &State, call: usize, next: Next) -> State {
+        let mut after = state.clone();
+        match next {
+            Next::Done(spec) => self.place(&mut after, call, spec),
+            Next::Later(spec, stage) => {
+                after.spec = spec;
+                after.stages.insert(call, stage);
+            }
         }
-        next
+        self.settle(after)
     }
 
-    fn digest(&self, state: &State) -> u64 {
-        use std::hash::{Hash, Hasher};
-        let mut hasher = rustc_hash::FxHasher::default();
-        state.spec.digest().hash(&mut hasher);
-        state.done.hash(&mut hasher);
-        let mut stages = state.stages.clone();
-        stages.sort_by_key(|(i, _)| *i);
-        stages.hash(&mut hasher);
-        hasher.finish()
+    fn place(&self, state: &mut State, call: usize, spec: Spec) {
+        state.spec = spec;
+        state.done.insert(call);
+        state.placed += usize::from(self.entries[call].returned != OPEN);
+        state.stages.remove(&call);
+        while state.low < self.entries.len() && state.done.has(state.low) {
+            state.low += 1;
+        }
+    }
+}
+
+/// Can the call change nothing, with this answer?
+fn only_looks(entry: &Entry) -> bool {
+    match (&entry.call, &entry.answer) {
+        (_, Answer::Unknown(_)) => false,
+        (_, Answer::Failed(_)) => true,
+        (Call::Create { .. }, Answer::Opened(_, made)) => !made,
+        (call, _) => matches!(
+            call,
+            Call::Lookup { .. }
+                | Call::Getattr { .. }
+                | Call::Getxattr { .. }
+                | Call::Readdir { .. }
+                | Call::Open { .. }
+        ),
     }
 }
 

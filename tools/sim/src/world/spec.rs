@@ -5,12 +5,13 @@
 mod calls;
 mod names;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
-use rustc_hash::FxHasher;
 use saker_types::{Errno, FileKind, InodeId, ROOT};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::history::{Answer, Name, Path};
 
@@ -20,14 +21,16 @@ const ROOT_INO: Ino = 0;
 /// Times below were set by somebody, those above come from a clock.
 pub const SET_TIMES_END_NS: i64 = 1_000_000_000_000_000_000;
 
-#[derive(Clone, Hash)]
+#[derive(Clone)]
 struct Node {
     kind: Kind,
     perm: u32,
     nlink: u32,
     size: u64,
-    /// Where the next append goes, if that is behind the end.
+    /// Where the next append goes, if that is behind the end; 0 while nothing is being appended.
     append_end: u64,
+    /// Appends that have their place, and whose data is not there.
+    appending: u32,
     xattr: Option<u8>,
     /// Set by utimes and not changed since.
     mtime: Option<i64>,
@@ -70,6 +73,28 @@ struct Listing {
     removed: bool,
 }
 
+/// What a call may ask of a state. (An inode is of one kind for ever.)
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Fact {
+    /// Its real id.
+    Id(Ino),
+    /// Which inode has this real id?
+    WithId(InodeId),
+    /// What has this name?
+    Name(Ino, Name),
+    /// All that is in a directory.
+    Names(Ino),
+    /// How many names it has, and whether it ever had several.
+    Links(Ino),
+    Perm(Ino),
+    /// Its end, and that of what is being appended.
+    Size(Ino),
+    Xattr(Ino),
+    Mtime(Ino),
+    /// What a listing under way has seen.
+    Listing(usize),
+}
+
 /// How far a call of more than one step has come.
 #[derive(Clone, Copy, Hash, PartialEq, Eq, Debug)]
 pub enum Stage {
@@ -95,6 +120,9 @@ pub enum Next {
 pub struct Spec {
     nodes: Vec<Option<Rc<Node>>>,
     listings: Vec<Listing>,
+    learnt: usize,
+    /// By this state and those it was copied from and to.
+    asked: Rc<RefCell<Vec<Fact>>>,
 }
 
 type Step<T> = Result<T, Errno>;
@@ -109,20 +137,42 @@ struct Place {
 impl Spec {
     /// An empty root.
     pub fn new() -> Spec {
-        let mut spec = Spec { nodes: Vec::new(), listings: Vec::new() };
+        let mut spec =
+            Spec { nodes: Vec::new(), listings: Vec::new(), learnt: 0, asked: Rc::default() };
         spec.make(ROOT_INO, Kind::Dir, ROOT);
         spec
     }
 
-    /// Hash of everything that decides what calls may answer.
-    pub fn digest(&self) -> u64 {
-        let mut hasher = FxHasher::default();
-        for (ino, node) in self.nodes.iter().enumerate() {
-            if let Some(node) = node {
-                (ino, node).hash(&mut hasher);
+    /// Real ids that were seen and had not been known.
+    pub fn learnt(&self) -> usize {
+        self.learnt
+    }
+
+    /// The facts that calls have asked for since this was called last.
+    pub fn take_asked(&self) -> Vec<Fact> {
+        self.asked.take()
+    }
+
+    /// A fact's value, or its hash.
+    pub fn value(&self, fact: &Fact) -> u64 {
+        let of = |ino: &Ino| self.nodes.get(usize::from(*ino)).and_then(|node| node.as_deref());
+        let mut hasher = Xxh3::new();
+        match fact {
+            Fact::Id(ino) => of(ino).map(|node| node.id).hash(&mut hasher),
+            Fact::WithId(id) => self.find_id(*id).hash(&mut hasher),
+            Fact::Name(dir, name) => of(dir).map(|n| n.entries.get(name)).hash(&mut hasher),
+            Fact::Names(dir) => of(dir).map(|node| &node.entries).hash(&mut hasher),
+            Fact::Links(ino) => of(ino).map(|node| (node.nlink, node.linked)).hash(&mut hasher),
+            Fact::Perm(ino) => of(ino).map(|node| node.perm).hash(&mut hasher),
+            Fact::Size(ino) => {
+                of(ino).map(|n| (n.size, n.append_end, n.appending)).hash(&mut hasher);
+            }
+            Fact::Xattr(ino) => of(ino).map(|node| node.xattr).hash(&mut hasher),
+            Fact::Mtime(ino) => of(ino).map(|node| node.mtime).hash(&mut hasher),
+            Fact::Listing(call) => {
+                self.listings.iter().find(|listing| listing.call == *call).hash(&mut hasher);
             }
         }
-        self.listings.hash(&mut hasher);
         hasher.finish()
     }
 
@@ -130,6 +180,69 @@ impl Spec {
         self.nodes[usize::from(ino)].as_ref().expect("entries name inodes that are there")
     }
 
+    fn ask(&self, fact: Fact) {
+        self.asked.borrow_mut().push(fact);
+    }
+
+    fn kind(&self, ino: Ino) -> Kind {
+        self.node(ino).kind
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        self.kind(ino) == Kind::Dir
+    }
+
+    fn named(&self, dir: Ino, name: Name) -> Option<Ino> {
+        self.ask(Fact::Name(dir, name));
+        self.node(dir).entries.get(&name).copied()
+    }
+
+    fn names(&self, dir: Ino) -> &BTreeMap<Name, Ino> {
+        self.ask(Fact::Names(dir));
+        &self.node(dir).entries
+    }
+
+    fn nlink(&self, ino: Ino) -> u32 {
+        self.ask(Fact::Links(ino));
+        self.node(ino).nlink
+    }
+
+    fn is_linked(&self, ino: Ino) -> bool {
+        self.ask(Fact::Links(ino));
+        self.node(ino).linked
+    }
+
+    fn id(&self, ino: Ino) -> InodeId {
+        self.ask(Fact::Id(ino));
+        self.node(ino).id
+    }
+
+    fn perm(&self, ino: Ino) -> u32 {
+        self.ask(Fact::Perm(ino));
+        self.node(ino).perm
+    }
+
+    fn size(&self, ino: Ino) -> u64 {
+        self.ask(Fact::Size(ino));
+        self.node(ino).size
+    }
+
+    fn append_end(&self, ino: Ino) -> u64 {
+        self.ask(Fact::Size(ino));
+        self.node(ino).append_end
+    }
+
+    fn xattr(&self, ino: Ino) -> Option<u8> {
+        self.ask(Fact::Xattr(ino));
+        self.node(ino).xattr
+    }
+
+    fn mtime(&self, ino: Ino) -> Option<i64> {
+        self.ask(Fact::Mtime(ino));
+        self.node(ino).mtime
+    }
+
+    /// To change it. What is changed without a look at it was not asked for.
     fn node_mut(&mut self, ino: Ino) -> &mut Node {
         let node = self.nodes[usize::from(ino)].as_mut();
         Rc::make_mut(node.expect("entries name inodes that are there"))
@@ -147,6 +260,7 @@ impl Spec {
             nlink: 1,
             size: 0,
             append_end: 0,
+            appending: 0,
             xattr: None,
             mtime: None,
             linked: false,
@@ -157,15 +271,21 @@ impl Spec {
     }
 
     fn by_id(&self, id: InodeId) -> Option<Ino> {
+        self.ask(Fact::WithId(id));
+        self.find_id(id)
+    }
+
+    fn find_id(&self, id: InodeId) -> Option<Ino> {
         let found = |node: &Option<Rc<Node>>| node.as_ref().is_some_and(|node| node.id == id);
         self.nodes.iter().position(found).map(|ino| ino as Ino)
     }
 
     /// The inode has this id, as far as is known.
     fn is(&mut self, ino: Ino, id: InodeId) -> bool {
-        match self.node(ino).id {
+        match self.id(ino) {
             0 if self.by_id(id).is_none() => {
                 self.node_mut(ino).id = id;
+                self.learnt += 1;
                 true
             }
             known => known == id,
@@ -179,15 +299,15 @@ impl Spec {
             None => Ok(ROOT_INO),
             Some(id) => {
                 let dir = self.by_id(id).ok_or(Errno::ENOENT)?;
-                let removed = self.node(dir).nlink == 0;
+                let removed = self.nlink(dir) == 0;
                 if removed { Err(Errno::ENOENT) } else { Ok(dir) }
             }
         }
     }
 
     fn enter(&self, dir: Ino, name: Name) -> Step<Ino> {
-        let child = *self.node(dir).entries.get(&name).ok_or(Errno::ENOENT)?;
-        match self.node(child).kind {
+        let child = self.named(dir, name).ok_or(Errno::ENOENT)?;
+        match self.kind(child) {
             Kind::Dir => Ok(child),
             Kind::Symlink => Err(Errno::ELOOP),
             Kind::File | Kind::Fifo => Err(Errno::ENOTDIR),
@@ -200,7 +320,7 @@ impl Spec {
         for name in above {
             dir = self.enter(dir, *name)?;
         }
-        Ok(Place { dir, name, there: self.node(dir).entries.get(&name).copied() })
+        Ok(Place { dir, name, there: self.named(dir, name) })
     }
 
     fn find(&self, path: &Path) -> Step<Ino> {
@@ -250,46 +370,53 @@ impl Spec {
     /// A listing begins: from here on it may see what is there.
     pub fn begin_listing(&mut self, call: usize, dir: InodeId) {
         let Some(ino) = self.by_id(dir) else { return };
-        let node = self.node(ino);
-        let throughout = node.entries.keys().copied().collect();
-        let ever = node.entries.iter().map(|(name, ino)| (*name, *ino)).collect();
-        let removed = node.nlink == 0;
+        let names = self.names(ino);
+        let throughout = names.keys().copied().collect();
+        let ever = names.iter().map(|(name, ino)| (*name, *ino)).collect();
+        let removed = self.nlink(ino) == 0;
         self.listings.push(Listing { call, dir: ino, throughout, ever, removed });
     }
 
     /// Has the listing begun?
     pub fn is_listing(&self, call: usize) -> bool {
+        self.ask(Fact::Listing(call));
         self.listings.iter().any(|listing| listing.call == call)
     }
 
-    /// It ends with this answer (protocols.md, rule 19).
-    pub fn end_listing(&self, call: usize, answer: &Answer) -> Option<Spec> {
+    /// The states after it has ended with this answer (protocols.md, rule 19): several if it may
+    /// have seen either of two inodes with a name whose ids nobody knows yet.
+    pub fn end_listing(&self, call: usize, answer: &Answer) -> Vec<Spec> {
+        self.ask(Fact::Listing(call));
         let mut spec = self.clone();
         let Some(at) = spec.listings.iter().position(|listing| listing.call == call) else {
-            return matches!(answer, Answer::Failed(_)).then_some(spec);
+            return if matches!(answer, Answer::Failed(_)) { vec![spec] } else { Vec::new() };
         };
         let listing = spec.listings.remove(at);
         match answer {
-            Answer::Failed(errno) => {
-                let gone = matches!(*errno, Errno::ENOENT | Errno::ESTALE) && listing.removed;
-                gone.then_some(spec)
-            }
+            Answer::Failed(Errno::ENOENT | Errno::ESTALE) if listing.removed => vec![spec],
             Answer::Names(names) => {
                 let twice = (1..names.len()).any(|i| names[..i].iter().any(|n| n.0 == names[i].0));
                 let missing = |name: &Name| !names.iter().any(|listed| listed.0 == *name);
                 if twice || listing.throughout.iter().any(missing) {
-                    return None;
+                    return Vec::new();
                 }
-                for (name, id) in names {
-                    let mut seen = listing.ever.iter().filter(|(other, _)| other == name);
-                    if !seen.any(|(_, ino)| spec.is(*ino, *id)) {
-                        return None;
-                    }
-                }
-                Some(spec)
+                let saw = |specs: Vec<Spec>, (name, id): &(Name, InodeId)| {
+                    specs.iter().flat_map(|spec| spec.saw(&listing, *name, *id)).collect()
+                };
+                names.iter().fold(vec![spec], saw)
             }
-            _ => None,
+            _ => Vec::new(),
         }
+    }
+
+    /// The states in which a listing saw the inode with this id by this name.
+    fn saw(&self, listing: &Listing, name: Name, id: InodeId) -> Vec<Spec> {
+        let seen = listing.ever.iter().filter(|(other, _)| *other == name);
+        let is = |(_, ino): &(Name, Ino)| {
+            let mut spec = self.clone();
+            spec.is(*ino, id).then_some(spec)
+        };
+        seen.filter_map(is).collect()
     }
 }
 

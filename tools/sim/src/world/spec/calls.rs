@@ -60,22 +60,27 @@ impl Spec {
     ) -> Vec<Next> {
         let mut next = Vec::new();
         if let Some(Stage::Appended(ino, end)) = stage {
-            if self.node(ino).append_end < end {
-                // Truncated meanwhile: its data may count as written before that.
-                next.push(Next::Done(self.clone()));
-            }
             let mut spec = self.clone();
+            let is_cut = self.append_end(ino) < end;
+            let node = spec.node_mut(ino);
+            node.appending -= 1;
+            if node.appending == 0 {
+                node.append_end = 0;
+            }
+            if is_cut {
+                // Truncated meanwhile: its data may count as written before that.
+                next.push(Next::Done(spec.clone()));
+            }
             spec.grow(ino, end);
             next.push(Next::Done(spec));
             return next;
         }
         let Some(ino) = self.by_id(id) else { return next };
-        let node = self.node(ino);
-        if node.nlink == 0 && matches!(answer, Answer::Failed(Errno::ESTALE | Errno::ENOENT)) {
+        if self.nlink(ino) == 0 && matches!(answer, Answer::Failed(Errno::ESTALE | Errno::ENOENT)) {
             next.push(Next::Done(self.clone()));
             return next;
         }
-        let offset = node.size.max(node.append_end);
+        let offset = self.size(ino).max(self.append_end(ino));
         if !unknown(answer) && *answer != Answer::Offset(offset) {
             return next;
         }
@@ -83,7 +88,7 @@ impl Spec {
         for changes_time in [false, true] {
             let mut spec = self.clone();
             let node = spec.node_mut(ino);
-            node.append_end = end;
+            (node.append_end, node.appending) = (end, node.appending + 1);
             if changes_time {
                 node.mtime = None;
             }
@@ -118,11 +123,10 @@ impl Spec {
             _ => return None,
         };
         let ino = self.find(path).ok()?;
-        let node = self.node(ino);
         // What asks all shards about a directory acts on it when they have answered, as a local
         // file system acts on the inode that the path led to.
         let collects = matches!(call, Call::Getattr { .. } | Call::Utimes { .. });
-        let elsewhere = node.linked || (collects && node.kind == Kind::Dir);
+        let elsewhere = self.is_linked(ino) || (collects && self.is_dir(ino));
         elsewhere.then_some(Stage::Found(ino))
     }
 
@@ -183,22 +187,22 @@ impl Spec {
 
     /// An operation on one inode. `by_handle`: its path does not matter any more.
     pub(super) fn act(&mut self, ino: Ino, call: &Call, answer: &Answer, by_handle: bool) -> bool {
-        let orphan = self.node(ino).nlink == 0;
-        if by_handle && orphan && matches!(answer, Answer::Failed(Errno::ESTALE | Errno::ENOENT)) {
+        let orphan = by_handle && self.nlink(ino) == 0;
+        if orphan && matches!(answer, Answer::Failed(Errno::ESTALE | Errno::ENOENT)) {
             // Its last lease may have ended.
             return true;
         }
         match call {
             Call::Link { to, .. } => self.link_inode(ino, to, answer),
             Call::Create { .. } => self.open_there(ino, answer),
-            Call::Open { .. } => match self.node(ino).kind {
+            Call::Open { .. } => match self.kind(ino) {
                 Kind::Symlink => failed(Errno::ELOOP, answer),
                 Kind::Dir => failed(Errno::EISDIR, answer),
                 _ => self.open_there(ino, answer),
             },
             Call::Lookup { .. } => match answer {
                 Answer::Entry(seen) => {
-                    self.is(ino, seen.id) && seen.mode & 0o170_000 == self.node(ino).kind.bits()
+                    self.is(ino, seen.id) && seen.mode & 0o170_000 == self.kind(ino).bits()
                 }
                 _ => unknown(answer),
             },
@@ -211,7 +215,7 @@ impl Spec {
                 self.node_mut(ino).mtime = Some(*mtime_ns);
                 self.is_there(ino, answer)
             }
-            Call::Truncate { size, .. } => match self.node(ino).kind {
+            Call::Truncate { size, .. } => match self.kind(ino) {
                 Kind::Dir => failed(Errno::EISDIR, answer),
                 Kind::File => {
                     let node = self.node_mut(ino);
@@ -227,7 +231,7 @@ impl Spec {
                 self.grow(ino, *end);
                 done(answer)
             }
-            Call::Setxattr { value, flags, .. } => match (self.node(ino).xattr, flags) {
+            Call::Setxattr { value, flags, .. } => match (self.xattr(ino), flags) {
                 (Some(_), 1) => failed(Errno::EEXIST, answer),
                 (None, 2) => failed(Errno::ENODATA, answer),
                 _ => {
@@ -235,12 +239,15 @@ impl Spec {
                     done(answer)
                 }
             },
-            Call::Getxattr { .. } => match self.node(ino).xattr {
+            Call::Getxattr { .. } => match self.xattr(ino) {
                 Some(value) => *answer == Answer::Value(value) || unknown(answer),
                 None => failed(Errno::ENODATA, answer),
             },
-            Call::Removexattr { .. } => match self.node_mut(ino).xattr.take() {
-                Some(_) => done(answer),
+            Call::Removexattr { .. } => match self.xattr(ino) {
+                Some(_) => {
+                    self.node_mut(ino).xattr = None;
+                    done(answer)
+                }
                 None => failed(Errno::ENODATA, answer),
             },
             _ => false,
@@ -253,22 +260,22 @@ impl Spec {
         if !self.is(ino, seen.id) {
             return false;
         }
-        let node = self.node(ino);
-        let nlink = match node.kind {
+        let kind = self.kind(ino);
+        let nlink = match kind {
             Kind::Dir => {
-                let is_dir = |ino: &&Ino| self.node(**ino).kind == Kind::Dir;
-                2 + node.entries.values().filter(is_dir).count() as u32
+                let names = self.names(ino).values();
+                2 + names.filter(|ino| self.is_dir(**ino)).count() as u32
             }
-            _ => node.nlink,
+            _ => self.nlink(ino),
         };
         let is_set = seen.mtime_ns < SET_TIMES_END_NS;
-        let mtime_fits = match node.mtime {
+        let mtime_fits = match self.mtime(ino) {
             Some(ns) => ns == seen.mtime_ns,
             None => !is_set,
         };
         // The size of a directory or symlink says nothing.
-        let size_fits = node.kind != Kind::File || node.size == seen.size;
-        seen.mode == node.kind.bits() | node.perm && seen.nlink == nlink && mtime_fits && size_fits
+        let size_fits = kind != Kind::File || self.size(ino) == seen.size;
+        seen.mode == kind.bits() | self.perm(ino) && seen.nlink == nlink && mtime_fits && size_fits
     }
 
     pub(super) fn is_there(&mut self, ino: Ino, answer: &Answer) -> bool {

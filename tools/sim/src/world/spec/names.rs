@@ -17,7 +17,7 @@ impl Spec {
         if exclusive {
             return failed(Errno::EEXIST, answer);
         }
-        match self.node(there).kind {
+        match self.kind(there) {
             Kind::Dir => failed(Errno::EISDIR, answer),
             Kind::Symlink => failed(Errno::ELOOP, answer),
             Kind::File | Kind::Fifo => self.open_there(there, answer),
@@ -48,7 +48,7 @@ impl Spec {
     pub(super) fn unlink(&mut self, at: &Path) -> Step<()> {
         let place = self.place(at)?;
         let ino = place.there.ok_or(Errno::ENOENT)?;
-        if self.node(ino).kind == Kind::Dir {
+        if self.is_dir(ino) {
             return Err(Errno::EISDIR);
         }
         self.remove(place.dir, place.name);
@@ -59,11 +59,10 @@ impl Spec {
     pub(super) fn rmdir(&mut self, at: &Path) -> Step<()> {
         let place = self.place(at)?;
         let ino = place.there.ok_or(Errno::ENOENT)?;
-        let node = self.node(ino);
-        if node.kind != Kind::Dir {
+        if !self.is_dir(ino) {
             return Err(Errno::ENOTDIR);
         }
-        if !node.entries.is_empty() {
+        if !self.names(ino).is_empty() {
             return Err(Errno::ENOTEMPTY);
         }
         self.remove(place.dir, place.name);
@@ -75,8 +74,8 @@ impl Spec {
         if dir == top {
             return true;
         }
-        let children = self.node(top).entries.values();
-        let mut dirs = children.filter(|ino| self.node(**ino).kind == Kind::Dir);
+        let children = self.names(top).values();
+        let mut dirs = children.filter(|ino| self.is_dir(**ino));
         dirs.any(|child| self.is_within(dir, *child))
     }
 
@@ -92,14 +91,14 @@ impl Spec {
         }
         let is_below = to.names.len() > from.names.len() && to.names.starts_with(&from.names);
         if is_below && from.base == to.base {
-            errors.push(if source.is_some_and(|s| self.node(s).kind == Kind::Dir) {
+            errors.push(if source.is_some_and(|s| self.is_dir(s)) {
                 Errno::EINVAL
             } else {
                 Errno::ENOTDIR
             });
         }
         let (Ok(old), Ok(new), Some(source)) = (&old, &new, source) else { return errors };
-        let source_is_dir = self.node(source).kind == Kind::Dir;
+        let source_is_dir = self.is_dir(source);
         if source_is_dir && self.is_within(new.dir, source) {
             errors.push(Errno::EINVAL);
         }
@@ -110,11 +109,10 @@ impl Spec {
         if target == source {
             return errors;
         }
-        let node = self.node(target);
-        match (source_is_dir, node.kind == Kind::Dir) {
+        match (source_is_dir, self.is_dir(target)) {
             (true, false) => errors.push(Errno::ENOTDIR),
             (false, true) => errors.push(Errno::EISDIR),
-            (true, true) if !node.entries.is_empty() || self.is_within(old.dir, target) => {
+            (true, true) if !self.names(target).is_empty() || self.is_within(old.dir, target) => {
                 errors.push(Errno::ENOTEMPTY);
             }
             _ => {}
@@ -205,7 +203,7 @@ impl Spec {
         });
         if let [Ok(old), Ok(new)] = &places {
             for (moved, into) in [(old, new), (new, old)] {
-                let moves_dir = |ino: &Ino| self.node(*ino).kind == Kind::Dir;
+                let moves_dir = |ino: &Ino| self.is_dir(*ino);
                 if moved.there.filter(moves_dir).is_some_and(|dir| self.is_within(into.dir, dir)) {
                     errors.push(Errno::EINVAL);
                 }
@@ -224,8 +222,8 @@ impl Spec {
 
     /// A path by the id of its directory, if that is known and there.
     pub(super) fn id_path(&self, dir: Ino, name: Name) -> Option<Path> {
-        let node = self.node(dir);
-        (node.id != 0 && node.nlink > 0).then(|| Path { base: Some(node.id), names: vec![name] })
+        let id = self.id(dir);
+        (id != 0 && self.nlink(dir) > 0).then(|| Path { base: Some(id), names: vec![name] })
     }
 
     pub(super) fn link(
@@ -239,7 +237,7 @@ impl Spec {
         if let Answer::Failed(errno) = answer {
             let mut errors = Vec::new();
             match self.find(&from) {
-                Ok(ino) if self.node(ino).kind == Kind::Dir => errors.push(Errno::EPERM),
+                Ok(ino) if self.is_dir(ino) => errors.push(Errno::EPERM),
                 Ok(_) => {}
                 Err(errno) => errors.push(errno),
             }
@@ -255,7 +253,7 @@ impl Spec {
             return errors.contains(errno);
         }
         match self.find(&from) {
-            Ok(ino) if self.node(ino).kind != Kind::Dir => self.link_inode(ino, to, answer),
+            Ok(ino) if !self.is_dir(ino) => self.link_inode(ino, to, answer),
             _ => unknown(answer),
         }
     }
@@ -266,7 +264,7 @@ impl Spec {
             Ok(place) => place,
             Err(errno) => return failed(errno, answer),
         };
-        if self.node(ino).nlink == 0 {
+        if self.nlink(ino) == 0 {
             return failed(Errno::ENOENT, answer);
         }
         let node = self.node_mut(ino);
