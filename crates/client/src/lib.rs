@@ -52,6 +52,7 @@ pub use api::{
 pub use file::File;
 pub use locks::Lock;
 pub use readdir::DirStream;
+pub use saker_rpc::Reactor;
 pub use saker_types;
 
 /// A connected client. Clones share one connection to the cluster; all methods may be used from
@@ -98,6 +99,15 @@ impl Fs {
     /// Runs a future of this client to its end on the calling thread. Not to be nested.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.0.net.block_on(future)
+    }
+
+    /// A reactor of the caller's own: while a thread is in its `block_on`, what futures of this
+    /// client ask there goes over connections that no other thread uses.
+    ///
+    /// # Errors
+    /// ENOMEM; EOPNOTSUPP for a client that somebody else drives.
+    pub fn reactor(&self) -> Result<Arc<Reactor>> {
+        self.0.net.sibling()
     }
 
     /// The cluster map as last seen.

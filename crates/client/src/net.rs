@@ -17,27 +17,27 @@ pub(crate) type Reply = Frame;
 pub(crate) struct Net {
     /// `None`: whoever gave the transport drives it.
     reactor: Option<Arc<Reactor>>,
-    /// The reactor, except where a test or a simulation takes its place.
-    transport: Arc<dyn Transport>,
+    /// What a test or a simulation has put in the reactor's place.
+    transport: Option<Arc<dyn Transport>>,
 }
 
 impl Net {
     /// Connections over TCP, made when they are needed.
     pub(crate) fn new() -> Result<Net> {
-        let reactor = Reactor::new(Hello::new(RoleKind::Client, NodeId::NONE, None))
-            .map_err(|e| Error::new(Errno::ENOMEM).with_text(format!("no reactor: {e}")))?;
-        Ok(Net { transport: reactor.clone(), reactor: Some(reactor) })
+        let hello = Hello::new(RoleKind::Client, NodeId::NONE, None);
+        let reactor = Reactor::new(hello).map_err(no_reactor)?;
+        Ok(Net { transport: None, reactor: Some(reactor) })
     }
 
     /// The same with another way to send.
     #[cfg(test)]
     pub(crate) fn over(self, transport: Arc<dyn Transport>) -> Net {
-        Net { transport, ..self }
+        Net { transport: Some(transport), ..self }
     }
 
     /// A way to send that its owner drives: nothing here ever blocks.
     pub(crate) fn driven(transport: Arc<dyn Transport>) -> Net {
-        Net { reactor: None, transport }
+        Net { reactor: None, transport: Some(transport) }
     }
 
     /// From now on only servers of this cluster are right.
@@ -62,20 +62,39 @@ impl Net {
         payload: Bytes,
         deadline: Time,
     ) -> std::result::Result<Reply, CallError> {
-        let timeout = deadline - self.transport.now();
-        self.transport.call(to, op as u16, trace, body, payload, timeout).await
+        let call = self.over_transport(|transport| {
+            let timeout = deadline - transport.now();
+            transport.call(to, op as u16, trace, body, payload, timeout)
+        });
+        call.await
+    }
+
+    /// What the calling thread sends over.
+    fn over_transport<T>(&self, f: impl FnOnce(&dyn Transport) -> T) -> T {
+        match (&self.transport, &self.reactor) {
+            (Some(transport), _) => f(&**transport),
+            (None, Some(reactor)) => reactor.with_local(|local| f(local)),
+            (None, None) => unreachable!("a client without a reactor was given a transport"),
+        }
+    }
+
+    /// A reactor of the caller's own.
+    pub(crate) fn sibling(&self) -> Result<Arc<Reactor>> {
+        let reactor = self.reactor.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+        reactor.sibling().map_err(no_reactor)
     }
 
     /// Sends what was asked of the network and not sent yet. Waiting does so, too.
     pub(crate) fn flush(&self) {
         if let Some(reactor) = &self.reactor {
-            reactor.flush();
+            reactor.with_local(Reactor::flush);
         }
     }
 
     /// Waits until `time`.
     pub(crate) async fn sleep_until(&self, time: Time) {
-        self.transport.sleep(time - self.transport.now()).await;
+        let sleep = self.over_transport(|transport| transport.sleep(time - transport.now()));
+        sleep.await;
     }
 
     /// Runs a future on this thread, which drives the network while it waits.
@@ -86,4 +105,8 @@ impl Net {
         let reactor = self.reactor.as_ref().expect("a client whose owner drives it never blocks");
         reactor.block_on(future)
     }
+}
+
+fn no_reactor(error: std::io::Error) -> Error {
+    Error::new(Errno::ENOMEM).with_text(format!("no reactor: {error}"))
 }

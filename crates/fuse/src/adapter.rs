@@ -1,6 +1,5 @@
 //! The dispatcher of a mounted Saker file system: what its operations share.
 
-use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -76,11 +75,6 @@ impl Adapter {
         }
     }
 
-    /// Runs a call of the client on this thread.
-    pub(crate) fn wait<F: Future>(&self, call: F) -> F::Output {
-        self.fs.block_on(call)
-    }
-
     /// The inode of a node.
     pub(crate) fn at(&self, node: InodeId) -> Result<At> {
         Ok(At::handle(self.nodes.locate(node)?))
@@ -127,66 +121,65 @@ impl Adapter {
     }
 
     /// Closes what the kernel has left open: the connection ended without RELEASEs.
-    pub(crate) fn close_all(&self) {
+    pub(crate) async fn close_all(&self) {
         drop(self.dirs.drain());
-        self.waiters.end();
         for open in self.files.drain() {
-            self.wait(open.close());
+            open.close().await;
         }
     }
 
-    fn answer(&self, opcode: Opcode, request: &Request<'_>) -> Result<Reply> {
+    async fn answer(&self, opcode: Opcode, request: &Request) -> Result<Reply> {
         match opcode {
-            Opcode::Init => self.init(request),
-            Opcode::Lookup => self.lookup(request),
-            Opcode::Forget => self.forget(request),
-            Opcode::BatchForget => self.batch_forget(request),
-            Opcode::Getattr => self.getattr(request),
-            Opcode::Statx => self.statx(request),
-            Opcode::Setattr => self.setattr(request),
-            Opcode::Access => self.access(request),
-            Opcode::Readlink => self.readlink(request),
-            Opcode::Symlink => self.symlink(request),
-            Opcode::Mknod => self.mknod(request),
-            Opcode::Mkdir => self.mkdir(request),
-            Opcode::Create => self.create(request),
-            Opcode::Tmpfile => self.tmpfile(request),
-            Opcode::Unlink => self.unlink(request),
-            Opcode::Rmdir => self.rmdir(request),
-            Opcode::Rename => self.rename(request),
-            Opcode::Rename2 => self.rename2(request),
-            Opcode::Link => self.link(request),
-            Opcode::Open => self.open(request),
-            Opcode::Read => self.read(request),
-            Opcode::Write => self.write(request),
-            Opcode::Flush => self.flush(request),
-            Opcode::Fsync => self.fsync(request),
-            Opcode::Release => self.release(request),
-            Opcode::Fallocate => self.fallocate(request),
-            Opcode::Lseek => self.lseek(request),
-            Opcode::CopyFileRange => self.copy_file_range(request, false),
-            Opcode::CopyFileRange64 => self.copy_file_range(request, true),
-            Opcode::Opendir => self.opendir(request),
-            Opcode::Readdir => self.readdir(request, false),
-            Opcode::Readdirplus => self.readdir(request, true),
-            Opcode::Releasedir => self.releasedir(request),
-            Opcode::Fsyncdir => self.fsyncdir(request),
-            Opcode::Setxattr => self.setxattr(request),
-            Opcode::Getxattr => self.getxattr(request),
-            Opcode::Listxattr => self.listxattr(request),
-            Opcode::Removexattr => self.removexattr(request),
-            Opcode::Statfs => self.statfs(request),
-            Opcode::Syncfs => self.syncfs(request),
+            Opcode::Init => self.init(request).await,
+            Opcode::Lookup => self.lookup(request).await,
+            Opcode::Forget => self.forget(request).await,
+            Opcode::BatchForget => self.batch_forget(request).await,
+            Opcode::Getattr => self.getattr(request).await,
+            Opcode::Statx => self.statx(request).await,
+            Opcode::Setattr => self.setattr(request).await,
+            Opcode::Access => self.access(request).await,
+            Opcode::Readlink => self.readlink(request).await,
+            Opcode::Symlink => self.symlink(request).await,
+            Opcode::Mknod => self.mknod(request).await,
+            Opcode::Mkdir => self.mkdir(request).await,
+            Opcode::Create => self.create(request).await,
+            Opcode::Tmpfile => self.tmpfile(request).await,
+            Opcode::Unlink => self.unlink(request).await,
+            Opcode::Rmdir => self.rmdir(request).await,
+            Opcode::Rename => self.rename(request).await,
+            Opcode::Rename2 => self.rename2(request).await,
+            Opcode::Link => self.link(request).await,
+            Opcode::Open => self.open(request).await,
+            Opcode::Read => self.read(request).await,
+            Opcode::Write => self.write(request).await,
+            Opcode::Flush => self.flush(request).await,
+            Opcode::Fsync => self.fsync(request).await,
+            Opcode::Release => self.release(request).await,
+            Opcode::Fallocate => self.fallocate(request).await,
+            Opcode::Lseek => self.lseek(request).await,
+            Opcode::CopyFileRange => self.copy_file_range(request, false).await,
+            Opcode::CopyFileRange64 => self.copy_file_range(request, true).await,
+            Opcode::Opendir => self.opendir(request).await,
+            Opcode::Readdir => self.readdir(request, false).await,
+            Opcode::Readdirplus => self.readdir(request, true).await,
+            Opcode::Releasedir => self.releasedir(request).await,
+            Opcode::Fsyncdir => self.fsyncdir(request).await,
+            Opcode::Setxattr => self.setxattr(request).await,
+            Opcode::Getxattr => self.getxattr(request).await,
+            Opcode::Listxattr => self.listxattr(request).await,
+            Opcode::Removexattr => self.removexattr(request).await,
+            Opcode::Statfs => self.statfs(request).await,
+            Opcode::Syncfs => self.syncfs(request).await,
             Opcode::Destroy => Ok(Reply::done()),
             // Of use to who waits for a lock only: any other request cannot be taken back once
             // it may have reached a server, and the kernel interrupts at any signal, also where
             // programs expect no EINTR. The client's deadline bounds the wait.
-            Opcode::Interrupt => self.interrupt(request),
+            Opcode::Interrupt => self.interrupt(request).await,
             Opcode::NotifyReply => Ok(Reply::none()),
             Opcode::Ioctl => Ok(Reply::error(ENOTTY)),
-            Opcode::Getlk => self.getlk(request),
-            Opcode::Setlk => self.setlk(request, false),
-            Opcode::Setlkw => self.setlk(request, true),
+            Opcode::Getlk => self.getlk(request).await,
+            Opcode::Setlk => self.setlk(request, false).await,
+            Opcode::Setlkw => self.setlk(request, true).await,
             // ENOSYS: the kernel does these itself, and does not ask again.
             Opcode::Bmap | Opcode::Poll | Opcode::SetupMapping | Opcode::RemoveMapping => {
                 Ok(Reply::error(Errno::ENOSYS))
@@ -199,18 +192,22 @@ impl Adapter {
 const ENOTTY: Errno = Errno(25);
 
 impl Dispatch for Adapter {
-    fn handle(&self, request: &Request<'_>) -> Reply {
+    async fn handle(&self, request: &Request) -> Reply {
         let raw = request.header.opcode;
         self.requests.inc(u16::try_from(raw).unwrap_or(u16::MAX));
         let Some(opcode) = Opcode::from_u32(raw) else {
             return Reply::error(Errno::ENOSYS);
         };
-        self.answer(opcode, request).unwrap_or_else(|error| {
+        self.answer(opcode, request).await.unwrap_or_else(|error| {
             if errno::unexpected(&error) {
                 let node = request.header.nodeid;
                 tracing::warn!("{} of inode {node:#x}: {error}", opcode.name());
             }
             Reply::error(errno::of(&error))
         })
+    }
+
+    fn end(&self) {
+        self.waiters.end();
     }
 }

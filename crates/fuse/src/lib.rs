@@ -39,7 +39,7 @@ use transport::Transport;
 
 /// A mounted Saker file system. The kernel's requests wait until [`Mount::run`] serves them.
 pub struct Mount {
-    transport: Arc<Transport<Adapter>>,
+    transport: Transport<Adapter>,
     adapter: Arc<Adapter>,
     mounted: Mounted,
 }
@@ -66,8 +66,9 @@ impl Mount {
         let (device, mounted) = mount::mount(mountpoint, &source, &options)?;
         let notifier = Notifier::start(device.share())
             .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))?;
+        let reactors: Result<Vec<_>> = (0..options.threads.max(1)).map(|_| fs.reactor()).collect();
         let adapter = Arc::new(Adapter::new(fs, notifier, mounted.path.clone(), &options));
-        let transport = Transport::new(device, Arc::clone(&adapter), options.threads_max);
+        let transport = Transport::new(device, Arc::clone(&adapter), reactors?);
         Ok(Mount { transport, adapter, mounted })
     }
 
@@ -77,7 +78,7 @@ impl Mount {
     /// When no thread can be started.
     pub fn run(self) -> Result<()> {
         let served = self.transport.run();
-        self.adapter.close_all();
+        self.adapter.fs.block_on(self.adapter.close_all());
         tracing::info!("{} is unmounted", self.mounted.path.display());
         served
     }
@@ -96,7 +97,7 @@ impl MountHandle {
     /// As umount(2), with words.
     pub fn unmount(&self) -> Result<()> {
         self.mounted.unmount(|| {
-            if let Err(error) = self.adapter.sync_all() {
+            if let Err(error) = self.adapter.fs.block_on(self.adapter.sync_all()) {
                 tracing::error!("not all that was written could be flushed: {error}");
             }
         })

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use saker_types::{Errno, Error, Result};
 
+/// Each thread has connections to all servers: more than this only by option.
+const THREADS_DEFAULT_MAX: usize = 16;
+const THREADS_MAX: usize = 256;
+
 /// How a file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -24,8 +28,8 @@ pub struct MountOptions {
     pub entry_timeout: Duration,
     /// How long the kernel may keep attributes. Default 5 ms: with less, one stat asks twice.
     pub attr_timeout: Duration,
-    /// Most threads that serve requests.
-    pub threads_max: usize,
+    /// Threads that serve requests. Default: one for each core, at most 16.
+    pub threads: usize,
 }
 
 impl Default for MountOptions {
@@ -39,7 +43,7 @@ impl Default for MountOptions {
             exec: true,
             entry_timeout: Duration::ZERO,
             attr_timeout: Duration::from_millis(5),
-            threads_max: 128,
+            threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
         }
     }
 }
@@ -47,7 +51,7 @@ impl Default for MountOptions {
 impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `fsname=TEXT`,
-    /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed), `threads_max=N`.
+    /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed), `threads=N`.
     /// What fstab(5) has for mount(8) and systemd alone is skipped.
     ///
     /// # Errors
@@ -89,9 +93,9 @@ impl MountOptions {
             "fsname" => self.fsname = Some(value.to_owned()),
             "entry_timeout" => self.entry_timeout = seconds(key, value)?,
             "attr_timeout" => self.attr_timeout = seconds(key, value)?,
-            "threads_max" => {
-                let n = value.parse().ok().filter(|n| (1..=4096).contains(n));
-                self.threads_max = n.ok_or_else(|| bad_value(key, value))?;
+            "threads" => {
+                let n = value.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
+                self.threads = n.ok_or_else(|| bad_value(key, value))?;
             }
             other if other.starts_with("x-") || other == "comment" => {}
             other => return Err(invalid(format!("unknown mount option {other}"))),
@@ -124,7 +128,7 @@ mod tests {
         assert_eq!(MountOptions::parse("").unwrap(), default);
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
-            "ro,noallow_other,suid,noexec,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads_max=3",
+            "ro,noallow_other,suid,noexec,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3",
         );
         let wanted = MountOptions {
             read_only: true,
@@ -134,7 +138,7 @@ mod tests {
             fsname: Some("a=b".into()),
             entry_timeout: Duration::from_millis(1500),
             attr_timeout: Duration::ZERO,
-            threads_max: 3,
+            threads: 3,
             ..default
         };
         assert_eq!(parsed.unwrap(), wanted);
@@ -142,8 +146,7 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for bad in
-            ["frobnicate", "ro=1", "entry_timeout=-1", "attr_timeout=x", "threads_max=0", "a=b"]
+        for bad in ["frobnicate", "ro=1", "entry_timeout=-1", "attr_timeout=x", "threads=0", "a=b"]
         {
             let error = MountOptions::parse(bad).unwrap_err();
             assert_eq!(error.errno(), Errno::EINVAL, "{bad}");

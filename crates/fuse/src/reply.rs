@@ -19,17 +19,6 @@ pub(crate) struct Reply {
     pub(crate) data: Bytes,
     /// The kernel expects no answer.
     pub(crate) silent: bool,
-    /// The answer takes long: this gives it, on a thread of its own.
-    pub(crate) later: Option<Later>,
-}
-
-/// What gives an answer later.
-pub(crate) struct Later(pub(crate) Box<dyn FnOnce() -> Reply + Send>);
-
-impl std::fmt::Debug for Later {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Later")
-    }
 }
 
 impl Reply {
@@ -41,11 +30,6 @@ impl Reply {
     /// No answer at all (FORGET).
     pub(crate) fn none() -> Reply {
         Reply { silent: true, ..Reply::default() }
-    }
-
-    /// It takes long.
-    pub(crate) fn later(answer: impl FnOnce() -> Reply + Send + 'static) -> Reply {
-        Reply { later: Some(Later(Box::new(answer))), ..Reply::default() }
     }
 
     /// It failed.

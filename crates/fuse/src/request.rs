@@ -4,6 +4,8 @@
 //! `/dev/fuse` delivers them in one piece, io_uring the structure apart from the rest; [`Body`]
 //! reads both forms.
 
+use std::ops::Range;
+
 use saker_client::{Caller, Groups};
 use saker_types::{Errno, Result};
 use zerocopy::FromBytes;
@@ -11,28 +13,31 @@ use zerocopy::FromBytes;
 use crate::abi::InHeader;
 
 /// A request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
     pub(crate) header: InHeader,
-    op: &'a [u8],
-    rest: &'a [u8],
+    bytes: Vec<u8>,
+    /// Where in `bytes` the operation's structure is, if it is apart from the rest.
+    op: Range<usize>,
+    rest: Range<usize>,
 }
 
-impl<'a> Request<'a> {
+impl Request {
     /// Reads what one read(2) of `/dev/fuse` returned; `None` if the kernel could not have
     /// written it.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Request<'a>> {
-        let (header, rest) = InHeader::read_from_prefix(bytes).ok()?;
+    pub(crate) fn parse(bytes: Vec<u8>) -> Option<Request> {
+        let (header, rest) = InHeader::read_from_prefix(&bytes).ok()?;
         let extensions = usize::from(header.total_extlen) * 8;
         if header.len as usize != bytes.len() || extensions > rest.len() {
             return None;
         }
-        Some(Request { header, op: &[], rest: &rest[..rest.len() - extensions] })
+        let rest = size_of::<InHeader>()..bytes.len() - extensions;
+        Some(Request { header, bytes, op: 0..0, rest })
     }
 
     /// What follows the header.
-    pub(crate) fn body(&self) -> Body<'a> {
-        Body { op: self.op, rest: self.rest }
+    pub(crate) fn body(&self) -> Body<'_> {
+        Body { op: &self.bytes[self.op.clone()], rest: &self.bytes[self.rest.clone()] }
     }
 
     /// Who asks.
@@ -45,9 +50,7 @@ impl<'a> Request<'a> {
         };
         Caller { uid, gid, groups, umask: 0 }
     }
-}
 
-impl Request<'_> {
     /// Who makes something.
     pub(crate) fn maker(&self, umask: u32) -> Caller {
         Caller { umask, ..self.caller() }
@@ -125,29 +128,31 @@ pub(crate) mod tests {
     #[test]
     fn headers_that_lie_are_refused() {
         let good = bytes_of(1, 1, b"name\0");
-        assert!(Request::parse(&good).is_some());
+        assert!(Request::parse(good.clone()).is_some());
         for end in 0..good.len() {
-            assert!(Request::parse(&good[..end]).is_none(), "cut at {end}");
+            assert!(Request::parse(good[..end].to_vec()).is_none(), "cut at {end}");
         }
         let longer = [&good[..], b"x"].concat();
-        assert!(Request::parse(&longer).is_none());
+        assert!(Request::parse(longer).is_none());
         let mut extended = bytes_of(1, 1, b"name\0\0\0\0\0\0\0\0\0");
         extended[36] = 1;
-        assert_eq!(Request::parse(&extended).unwrap().rest, b"name\0");
+        assert_eq!(Request::parse(extended.clone()).unwrap().body().rest, b"name\0");
         extended[36] = 2;
-        assert!(Request::parse(&extended).is_none(), "extensions longer than the request");
+        assert!(Request::parse(extended).is_none(), "extensions longer than the request");
     }
 
     #[test]
     fn bodies_are_read_in_order_and_never_past_their_end() {
         let open = CreateIn { flags: 1, mode: 2, umask: 3, open_flags: 4 };
         let raw = bytes_of(35, 1, &[open.as_bytes(), b"name\0"].concat());
-        let mut body = Request::parse(&raw).unwrap().body();
+        let request = Request::parse(raw).unwrap();
+        let mut body = request.body();
         assert_eq!(body.fixed::<CreateIn>().unwrap().umask, 3);
         assert_eq!(body.name().unwrap(), b"name");
         assert_eq!(body.name().unwrap_err().errno(), Errno::EINVAL);
         let raw = bytes_of(16, 1, &[0; 39]);
-        let mut body = Request::parse(&raw).unwrap().body();
+        let request = Request::parse(raw).unwrap();
+        let mut body = request.body();
         assert_eq!(body.fixed::<WriteIn>().unwrap_err().errno(), Errno::EINVAL);
         assert_eq!(body.bytes(40).unwrap_err().errno(), Errno::EINVAL);
         assert_eq!(body.bytes(39).unwrap().len(), 39);
@@ -156,9 +161,10 @@ pub(crate) mod tests {
 
     #[test]
     fn a_structure_apart_from_the_rest_reads_the_same() {
-        let header = Request::parse(&bytes_of(21, 1, b"")).unwrap().header;
+        let header = Request::parse(bytes_of(21, 1, b"")).unwrap().header;
         let op = SetxattrIn { size: 2, flags: 1 };
-        let request = Request { header, op: op.as_bytes(), rest: b"user.a\0xy" };
+        let bytes = [op.as_bytes(), b"user.a\0xy"].concat();
+        let request = Request { header, op: 0..8, rest: 8..bytes.len(), bytes };
         let mut body = request.body();
         assert_eq!(body.fixed::<SetxattrIn>().unwrap().size, 2);
         assert_eq!(body.name().unwrap(), b"user.a");
@@ -171,13 +177,13 @@ pub(crate) mod tests {
         for len in 0..300 {
             let mut raw = vec![0; len];
             rng.fill(&mut raw);
-            assert!(Request::parse(&raw).is_none(), "a length that is right by chance");
+            assert!(Request::parse(raw.clone()).is_none(), "a length that is right by chance");
             if len < 40 {
                 continue;
             }
             raw[..4].copy_from_slice(&(len as u32).to_ne_bytes());
             raw[36..38].copy_from_slice(&(rng.below(4) as u16).to_ne_bytes());
-            let Some(request) = Request::parse(&raw) else { continue };
+            let Some(request) = Request::parse(raw) else { continue };
             let mut body = request.body();
             while body.fixed::<CreateIn>().is_ok() && body.name().is_ok() {}
             assert!(body.rest.len() < len);
@@ -187,10 +193,10 @@ pub(crate) mod tests {
     #[test]
     fn groups_are_read_from_the_caller_unless_it_is_out_of_sight() {
         let mut raw = bytes_of(1, 1, b"");
-        let caller = Request::parse(&raw).unwrap().caller();
+        let caller = Request::parse(raw.clone()).unwrap().caller();
         assert!(matches!(caller.groups, Groups::Known(groups) if groups.is_empty()));
         raw[32..36].copy_from_slice(&77u32.to_ne_bytes());
-        let caller = Request::parse(&raw).unwrap().caller();
+        let caller = Request::parse(raw.clone()).unwrap().caller();
         assert!(matches!(caller.groups, Groups::OfProcess(77)));
         assert_eq!((caller.uid, caller.gid), (1, 2));
     }

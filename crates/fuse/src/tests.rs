@@ -13,6 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use saker_client::Reactor;
+use saker_rpc::{Hello, NodeId, RoleKind, Transport as _};
 use saker_types::{Attr, Errno, Result};
 use zerocopy::IntoBytes;
 
@@ -24,6 +26,7 @@ use crate::request::Request;
 use crate::transport::{Device, Dispatch, Transport};
 use crate::{attr, mount, ops};
 
+const THREADS: usize = 3;
 const FILES: u64 = 200;
 /// Node of the first file; file `n` has the content of `content(n)`.
 const FIRST: u64 = 100;
@@ -34,8 +37,9 @@ const SLOW: std::ops::Range<u64> = 20..60;
 const SLOW_TIME: Duration = Duration::from_millis(200);
 
 /// A read-only directory of files.
-#[derive(Default)]
 struct Tree {
+    /// For its clock.
+    reactor: Arc<Reactor>,
     reading: AtomicUsize,
     reading_max: AtomicUsize,
 }
@@ -55,7 +59,7 @@ fn attributes(node: u64) -> Option<Attr> {
 }
 
 impl Tree {
-    fn answer(&self, request: &Request<'_>) -> Result<Reply> {
+    async fn answer(&self, request: &Request) -> Result<Reply> {
         let node = request.header.nodeid;
         match Opcode::from_u32(request.header.opcode) {
             Some(Opcode::Init) => Ok(ops::negotiate(request, false)?.0),
@@ -71,7 +75,7 @@ impl Tree {
                 Ok(Reply::of(&EntryOut { nodeid, attr, ..EntryOut::default() }))
             }
             Some(Opcode::Open | Opcode::Opendir) => Ok(Reply::of(&OpenOut::default())),
-            Some(Opcode::Read) => self.read(node - FIRST, &request.body().fixed()?),
+            Some(Opcode::Read) => self.read(node - FIRST, &request.body().fixed()?).await,
             Some(Opcode::Readdir) => Ok(list(&request.body().fixed()?)),
             Some(Opcode::Flush | Opcode::Release | Opcode::Releasedir) => Ok(Reply::done()),
             Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => Ok(Reply::none()),
@@ -79,12 +83,12 @@ impl Tree {
         }
     }
 
-    fn read(&self, n: u64, input: &ReadIn) -> Result<Reply> {
+    async fn read(&self, n: u64, input: &ReadIn) -> Result<Reply> {
         assert_ne!(n, PANICS, "this file cannot be read");
         let reading = self.reading.fetch_add(1, Ordering::SeqCst) + 1;
         self.reading_max.fetch_max(reading, Ordering::SeqCst);
         if SLOW.contains(&n) {
-            std::thread::sleep(SLOW_TIME);
+            self.reactor.with_local(|local| local.sleep(SLOW_TIME)).await;
         }
         self.reading.fetch_sub(1, Ordering::SeqCst);
         let all = content(n);
@@ -111,9 +115,12 @@ fn list(input: &ReadIn) -> Reply {
 }
 
 impl Dispatch for Tree {
-    fn handle(&self, request: &Request<'_>) -> Reply {
-        self.answer(request).unwrap_or_else(|error| Reply::error(crate::errno::of(&error)))
+    async fn handle(&self, request: &Request) -> Reply {
+        let answer = self.answer(request).await;
+        answer.unwrap_or_else(|error| Reply::error(crate::errno::of(&error)))
     }
+
+    fn end(&self) {}
 }
 
 /// A mounted tree; unmounted when dropped.
@@ -134,8 +141,12 @@ impl Served {
         let dir = tempfile::tempdir().unwrap();
         let options = MountOptions { read_only: true, ..MountOptions::default() };
         let (device, mounted) = mount::mount(dir.path(), "saker:test", &options).unwrap();
-        let tree = Arc::new(Tree::default());
-        let transport = Transport::new(device, Arc::clone(&tree), 64);
+        let hello = Hello::new(RoleKind::Client, NodeId::NONE, None);
+        let reactor = Reactor::new(hello).unwrap();
+        let reactors = (0..THREADS).map(|_| reactor.sibling().unwrap()).collect();
+        let (reading, reading_max) = Default::default();
+        let tree = Arc::new(Tree { reactor, reading, reading_max });
+        let transport = Transport::new(device, Arc::clone(&tree), reactors);
         let thread = Some(std::thread::spawn(move || transport.run()));
         Some(Served { dir, mounted, tree, thread })
     }
@@ -209,7 +220,7 @@ fn requests_that_wait_starve_nobody() {
         assert!(fs::read(served.file(1)).unwrap() == content(1));
         assert!(start.elapsed() < SLOW_TIME * 4, "{:?}", start.elapsed());
     });
-    // Not one thread for each core, but one for each request that waits.
+    // Far more than there are threads.
     let most = served.tree.reading_max.load(Ordering::SeqCst);
     assert!(most > 20, "only {most} at once");
 }

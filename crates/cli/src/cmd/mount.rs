@@ -22,7 +22,7 @@ use crate::{mountpoint, process, session};
 ///   127.0.0.1:7400  /data  saker  defaults,_netdev  0  0
 ///
 /// Options (-o): ro, rw, allow_other (default as root), dev, suid, exec (each also with "no" before
-/// it), fsname=TEXT, entry_timeout=S, attr_timeout=S, threads_max=N. With entry_timeout the kernel
+/// it), fsname=TEXT, entry_timeout=S, attr_timeout=S, threads=N. With entry_timeout the kernel
 /// keeps names for that long without asking: changes by others are seen later.
 ///
 /// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.

@@ -18,32 +18,32 @@ const S_IXGRP: u32 = 0o0010;
 const PERMISSIONS: u32 = 0o7777;
 
 impl Adapter {
-    pub(crate) fn getattr(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn getattr(&self, request: &Request) -> Result<Reply> {
         let input: GetattrIn = request.body().fixed()?;
-        let entry = self.attributes(request, input.flags, input.fh)?;
+        let entry = self.attributes(request, input.flags, input.fh).await?;
         Ok(self.attr_reply(&entry, self.attr_timeout))
     }
 
-    pub(crate) fn statx(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn statx(&self, request: &Request) -> Result<Reply> {
         let input: StatxIn = request.body().fixed()?;
-        let entry = self.attributes(request, input.getattr_flags, input.fh)?;
+        let entry = self.attributes(request, input.getattr_flags, input.fh).await?;
         self.nodes.refresh(&entry);
         let (attr_valid, attr_valid_nsec) = attr::validity(self.attr_timeout);
         let stat = attr::statx(&entry.attr);
         Ok(Reply::of(&StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }))
     }
 
-    fn attributes(&self, request: &Request<'_>, flags: u32, handle: u64) -> Result<Entry> {
+    async fn attributes(&self, request: &Request, flags: u32, handle: u64) -> Result<Entry> {
         // The handle may be of a directory: then the node serves.
         let open = (flags & GETATTR_FH != 0).then(|| self.files.get(handle).ok()).flatten();
         let at = match open {
             Some(open) => At::handle(open.file.locator()),
             None => self.at(request.header.nodeid)?,
         };
-        self.wait(self.fs.getattr(&request.caller(), &at))
+        self.fs.getattr(&request.caller(), &at).await
     }
 
-    pub(crate) fn setattr(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn setattr(&self, request: &Request) -> Result<Reply> {
         let input: SetattrIn = request.body().fixed()?;
         let open = match input.valid & fattr::FH {
             0 => None,
@@ -57,42 +57,42 @@ impl Adapter {
             }
             None => self.at(request.header.nodeid)?,
         };
-        let mut entry = self.wait(self.fs.setattr(&request.caller(), &at, &change))?;
+        let mut entry = self.fs.setattr(&request.caller(), &at, &change).await?;
         if input.valid & fattr::KILL_SUIDGID != 0 && change.mode.is_none() {
-            entry = self.drop_bits(entry)?;
+            entry = self.drop_bits(entry).await?;
         }
         // A directory's totals are not collected here.
         let fresh = if entry.attr.is_dir() { Duration::ZERO } else { self.attr_timeout };
         Ok(self.attr_reply(&entry, fresh))
     }
 
-    pub(crate) fn access(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn access(&self, request: &Request) -> Result<Reply> {
         let input: AccessIn = request.body().fixed()?;
         let at = self.at(request.header.nodeid)?;
-        self.wait(self.fs.access(&request.caller(), &at, input.mask & 7))?;
+        self.fs.access(&request.caller(), &at, input.mask & 7).await?;
         Ok(Reply::done())
     }
 
     /// Somebody without CAP_FSETID writes to a file: clears suid and sgid, if it was last seen
     /// with them.
-    pub(crate) fn drop_privileges(&self, node: InodeId, at: &At) -> Result<()> {
+    pub(crate) async fn drop_privileges(&self, node: InodeId, at: &At) -> Result<()> {
         if without_privileges(self.nodes.mode(node)).is_none() {
             return Ok(());
         }
-        let entry = self.wait(self.fs.getattr(&Caller::root(), at))?;
-        let entry = self.drop_bits(entry)?;
+        let entry = self.fs.getattr(&Caller::root(), at).await?;
+        let entry = self.drop_bits(entry).await?;
         self.nodes.refresh(&entry);
         Ok(())
     }
 
     /// Clears suid and sgid, if they are set: in the superuser's name, since it is the system
     /// that does it, not the caller (who need not own the file).
-    fn drop_bits(&self, entry: Entry) -> Result<Entry> {
+    async fn drop_bits(&self, entry: Entry) -> Result<Entry> {
         let Some(mode) = without_privileges(entry.attr.mode) else {
             return Ok(entry);
         };
         let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        self.wait(self.fs.setattr(&Caller::root(), &At::handle(entry.loc), &change))
+        self.fs.setattr(&Caller::root(), &At::handle(entry.loc), &change).await
     }
 }
 

@@ -12,13 +12,13 @@ use crate::request::Request;
 const PERMISSIONS: u32 = 0o7777;
 
 impl Adapter {
-    pub(crate) fn create(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn create(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: CreateIn = body.fixed()?;
         let at = self.child(request.header.nodeid, body.name()?)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         let who = request.maker(input.umask);
-        let created = self.wait(self.fs.create(&who, &at, input.mode & PERMISSIONS, flags));
+        let created = self.fs.create(&who, &at, input.mode & PERMISSIONS, flags).await;
         // The kernel sends CREATE only for a name that was not there a moment ago. If it is
         // something else by now, it must walk again and open that.
         let stale = || Error::new(Errno::ESTALE);
@@ -27,11 +27,11 @@ impl Adapter {
             other => other?,
         };
         if entry.attr.kind() != FileKind::Regular {
-            self.wait(file.release());
+            file.release().await;
             return Err(stale());
         }
         if !entry.created && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
-            self.drop_privileges_of(&entry)?;
+            self.drop_privileges_of(&entry).await?;
         }
         let reply = self.hold(&entry);
         let open = self.opened(OpenFile::new(file, &entry, flags));
@@ -39,46 +39,46 @@ impl Adapter {
     }
 
     /// O_TMPFILE; the name that comes along means nothing.
-    pub(crate) fn tmpfile(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn tmpfile(&self, request: &Request) -> Result<Reply> {
         let input: CreateIn = request.body().fixed()?;
         let dir = self.at(request.header.nodeid)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         let who = request.maker(input.umask);
         let made = self.fs.tmpfile(&who, &dir, input.mode & PERMISSIONS, flags);
-        let (file, entry) = self.wait(made)?;
+        let (file, entry) = made.await?;
         let reply = self.hold(&entry);
         let open = self.opened(OpenFile::new(file, &entry, flags));
         Ok(Reply::pair(&reply, &open))
     }
 
-    pub(crate) fn mknod(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn mknod(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: MknodIn = body.fixed()?;
         let at = self.child(request.header.nodeid, body.name()?)?;
         let who = request.maker(input.umask);
-        let entry = self.wait(self.fs.mknod(&who, &at, input.mode, input.rdev))?;
+        let entry = self.fs.mknod(&who, &at, input.mode, input.rdev).await?;
         Ok(Reply::of(&self.hold(&entry)))
     }
 
-    pub(crate) fn mkdir(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn mkdir(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: MkdirIn = body.fixed()?;
         let at = self.child(request.header.nodeid, body.name()?)?;
         let who = request.maker(input.umask);
-        let entry = self.wait(self.fs.mkdir(&who, &at, input.mode & PERMISSIONS))?;
+        let entry = self.fs.mkdir(&who, &at, input.mode & PERMISSIONS).await?;
         Ok(Reply::of(&self.hold(&entry)))
     }
 
-    pub(crate) fn symlink(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn symlink(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let at = self.child(request.header.nodeid, body.name()?)?;
         let target = body.name()?;
-        let entry = self.wait(self.fs.symlink(&request.caller(), &at, target))?;
+        let entry = self.fs.symlink(&request.caller(), &at, target).await?;
         Ok(Reply::of(&self.hold(&entry)))
     }
 
-    pub(crate) fn readlink(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn readlink(&self, request: &Request) -> Result<Reply> {
         let at = self.at(request.header.nodeid)?;
-        Ok(Reply::data(self.wait(self.fs.readlink(&request.caller(), &at))?))
+        Ok(Reply::data(self.fs.readlink(&request.caller(), &at).await?))
     }
 }

@@ -1,8 +1,9 @@
 //! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR, FSYNCDIR.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_lock::Mutex;
 use saker_client::{Caller, DirItem, DirStream};
 use saker_types::wire::At;
 use saker_types::{Errno, FileKind, InodeId, Locator, ROOT, Result};
@@ -41,18 +42,18 @@ struct Listing {
 }
 
 impl Adapter {
-    pub(crate) fn opendir(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn opendir(&self, request: &Request) -> Result<Reply> {
         let loc = self.nodes.locate(request.header.nodeid)?;
         let who = request.caller();
-        self.wait(self.fs.access(&who, &At::handle(loc.clone()), 4))?;
+        self.fs.access(&who, &At::handle(loc.clone()), 4).await?;
         let fh = self.dirs.insert(Arc::new(OpenDir { loc, who, listing: Mutex::default() }));
         Ok(Reply::of(&OpenOut { fh, open_flags: 0, backing_id: 0 }))
     }
 
-    pub(crate) fn readdir(&self, request: &Request<'_>, plus: bool) -> Result<Reply> {
+    pub(crate) async fn readdir(&self, request: &Request, plus: bool) -> Result<Reply> {
         let input: ReadIn = request.body().fixed()?;
         let dir = self.dirs.get(input.fh)?;
-        let mut listing = dir.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listing = dir.listing.lock().await;
         // Offset 0 is a fresh start, also where the listing stands at its start already.
         if input.offset == 0 || input.offset != listing.at {
             *listing = Listing { at: input.offset, ..Listing::default() };
@@ -62,7 +63,7 @@ impl Adapter {
         if !page.dots(&dir.loc, &mut listing.at) {
             return Ok(Reply::head(page.bytes));
         }
-        match self.fill(&dir, &mut listing, &mut page) {
+        match self.fill(&dir, &mut listing, &mut page).await {
             // What is in the page was counted as held, so it must go out; the next request meets
             // the error again.
             Err(_) if !page.bytes.is_empty() => listing.stream = None,
@@ -71,7 +72,7 @@ impl Adapter {
         Ok(Reply::head(page.bytes))
     }
 
-    fn fill(&self, dir: &OpenDir, listing: &mut Listing, page: &mut Page) -> Result<()> {
+    async fn fill(&self, dir: &OpenDir, listing: &mut Listing, page: &mut Page) -> Result<()> {
         let keep = self.keep_listed(dir.loc.id);
         loop {
             let item = match listing.ahead.take() {
@@ -80,7 +81,7 @@ impl Adapter {
                     let from = if listing.at <= AFTER_DOTS { 0 } else { listing.at };
                     let open = || self.fs.readdir(&dir.who, &dir.loc, from);
                     let stream = listing.stream.get_or_insert_with(open);
-                    match self.wait(stream.next())? {
+                    match stream.next().await? {
                         Some(item) => item,
                         None => return Ok(()),
                     }
@@ -108,14 +109,14 @@ impl Adapter {
         }
     }
 
-    pub(crate) fn releasedir(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn releasedir(&self, request: &Request) -> Result<Reply> {
         let input: ReleaseIn = request.body().fixed()?;
         self.dirs.remove(input.fh)?;
         Ok(Reply::done())
     }
 
     /// Nothing to do: changes of names are on disk when they are answered.
-    pub(crate) fn fsyncdir(&self, _request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn fsyncdir(&self, _request: &Request) -> Result<Reply> {
         Ok(Reply::done())
     }
 }

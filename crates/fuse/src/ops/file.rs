@@ -34,7 +34,7 @@ pub(crate) struct OpenFile {
     /// The same file with the opposite of `flags.append`, opened when it is first needed: for
     /// fcntl(F_SETFL), and for mapped pages, which are written back through any writable handle
     /// but belong where they are.
-    other: Mutex<Option<File>>,
+    other: async_lock::Mutex<Option<File>>,
     /// Owners that have set fcntl(2) locks through this handle.
     lockers: Mutex<BTreeSet<u64>>,
 }
@@ -48,13 +48,13 @@ impl OpenFile {
             flags,
             version: DataVersion::of(&entry.attr),
             unused: AtomicBool::new(false),
-            other: Mutex::new(None),
+            other: async_lock::Mutex::new(None),
             lockers: Mutex::default(),
         }
     }
 
-    fn files(&self) -> impl Iterator<Item = File> {
-        let other = self.other.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    async fn files(&self) -> impl Iterator<Item = File> {
+        let other = self.other.lock().await.clone();
         std::iter::once(self.file.clone()).chain(other)
     }
 
@@ -64,7 +64,7 @@ impl OpenFile {
     }
 
     async fn flush(&self) -> Result<()> {
-        for file in self.files() {
+        for file in self.files().await {
             file.flush().await?;
         }
         Ok(())
@@ -72,7 +72,7 @@ impl OpenFile {
 
     /// Data and size are on disk.
     pub(crate) async fn fsync(&self) -> Result<()> {
-        for file in self.files() {
+        for file in self.files().await {
             file.fsync().await?;
         }
         Ok(())
@@ -80,22 +80,22 @@ impl OpenFile {
 
     /// The last use.
     pub(crate) async fn close(&self) {
-        for file in self.files() {
+        for file in self.files().await {
             file.release().await;
         }
     }
 }
 
 impl Adapter {
-    pub(crate) fn open(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn open(&self, request: &Request) -> Result<Reply> {
         let input: OpenIn = request.body().fixed()?;
         let node = request.header.nodeid;
         let at = self.at(node)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
-        let (file, entry) = self.wait(self.fs.open(&request.caller(), &at, flags))?;
+        let (file, entry) = self.fs.open(&request.caller(), &at, flags).await?;
         self.nodes.refresh(&entry);
         if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
-            self.drop_privileges_of(&entry)?;
+            self.drop_privileges_of(&entry).await?;
         }
         Ok(Reply::of(&self.opened(OpenFile::new(file, &entry, flags))))
     }
@@ -114,32 +114,32 @@ impl Adapter {
     }
 
     /// A truncating open cleared a file: its suid and sgid go.
-    pub(crate) fn drop_privileges_of(&self, entry: &Entry) -> Result<()> {
+    pub(crate) async fn drop_privileges_of(&self, entry: &Entry) -> Result<()> {
         self.nodes.refresh(entry);
-        self.drop_privileges(entry.attr.id, &At::handle(entry.loc.clone()))
+        self.drop_privileges(entry.attr.id, &At::handle(entry.loc.clone())).await
     }
 
-    pub(crate) fn read(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn read(&self, request: &Request) -> Result<Reply> {
         let input: ReadIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
         if open.unused.swap(false, Ordering::Relaxed) {
             self.nodes.filled(open.node, open.version);
         }
         let len = (input.size as usize).min(MAX_WRITE_BYTES);
-        Ok(Reply::data(self.wait(open.file.read(input.offset, len))?))
+        Ok(Reply::data(open.file.read(input.offset, len).await?))
     }
 
-    pub(crate) fn write(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn write(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: WriteIn = body.fixed()?;
         let data = body.bytes(input.size as usize)?;
         let open = self.files.get(input.fh)?;
         if input.write_flags & WRITE_KILL_SUIDGID != 0 {
-            self.drop_privileges(open.node, &At::handle(open.file.locator()))?;
+            self.drop_privileges(open.node, &At::handle(open.file.locator())).await?;
         }
         let append = input.flags & O_APPEND != 0 && input.write_flags & WRITE_CACHE == 0;
-        let file = self.writer(&open, append)?;
-        let went_to = self.wait(file.write(input.offset, data))?;
+        let file = self.writer(&open, append).await?;
+        let went_to = file.write(input.offset, data).await?;
         if went_to != input.offset {
             // The kernel put the data where it thought that the file ends.
             self.notifier.pages(open.node, went_to.min(input.offset), 0);
@@ -148,61 +148,63 @@ impl Adapter {
     }
 
     /// The file to write through, as the handle's flags are now.
-    fn writer(&self, open: &OpenFile, append: bool) -> Result<File> {
+    async fn writer(&self, open: &OpenFile, append: bool) -> Result<File> {
         if append == open.flags.append {
             return Ok(open.file.clone());
         }
-        let mut other = open.other.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut other = open.other.lock().await;
         if let Some(file) = &*other {
             return Ok(file.clone());
         }
         let flags = OpenFlags { write: true, append, ..OpenFlags::default() };
         let at = At::handle(open.file.locator());
         // The right to write was checked when the handle was opened.
-        let (file, _) = self.wait(self.fs.open(&Caller::root(), &at, flags))?;
+        let (file, _) = self.fs.open(&Caller::root(), &at, flags).await?;
         *other = Some(file.clone());
         Ok(file)
     }
 
-    pub(crate) fn flush(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn flush(&self, request: &Request) -> Result<Reply> {
         let input: FlushIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
-        let written = self.wait(open.flush());
+        let written = open.flush().await;
         // A close ends all locks of the process, through whatever descriptor it has set them.
-        self.wait(open.file.unlock_all(input.lock_owner, false));
+        open.file.unlock_all(input.lock_owner, false).await;
         written.map(|()| Reply::done())
     }
 
-    pub(crate) fn fsync(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn fsync(&self, request: &Request) -> Result<Reply> {
         let input: FsyncIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
-        self.wait(open.fsync())?;
+        open.fsync().await?;
         Ok(Reply::done())
     }
 
-    pub(crate) fn release(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn release(&self, request: &Request) -> Result<Reply> {
         let input: ReleaseIn = request.body().fixed()?;
         let open = self.files.remove(input.fh)?;
         if input.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
-            self.wait(open.file.unlock_all(input.lock_owner, true));
+            open.file.unlock_all(input.lock_owner, true).await;
         }
         // Locks of the open file itself (F_OFD_SETLK), and those of a process whose close was not
         // heard of.
         let lockers = open.lockers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        lockers.into_iter().for_each(|owner| self.wait(open.file.unlock_all(owner, false)));
-        self.wait(open.close());
+        for owner in lockers {
+            open.file.unlock_all(owner, false).await;
+        }
+        open.close().await;
         Ok(Reply::done())
     }
 
-    pub(crate) fn fallocate(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn fallocate(&self, request: &Request) -> Result<Reply> {
         let input: FallocateIn = request.body().fixed()?;
         let how = Fallocate::from_linux(input.mode)?;
         let open = self.files.get(input.fh)?;
-        self.wait(open.file.fallocate(how, input.offset, input.length))?;
+        open.file.fallocate(how, input.offset, input.length).await?;
         Ok(Reply::done())
     }
 
-    pub(crate) fn lseek(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn lseek(&self, request: &Request) -> Result<Reply> {
         let input: LseekIn = request.body().fixed()?;
         let want = match input.whence {
             SEEK_DATA => Seek::Data,
@@ -210,19 +212,19 @@ impl Adapter {
             _ => return Err(Errno::EINVAL.into()),
         };
         let open = self.files.get(input.fh)?;
-        let offset = self.wait(open.file.seek(want, input.offset))?;
+        let offset = open.file.seek(want, input.offset).await?;
         Ok(Reply::of(&LseekOut { offset }))
     }
 
     /// Copies within the file system: the data does not go through the kernel. `wide`: the reply
     /// has 64 bits.
-    pub(crate) fn copy_file_range(&self, request: &Request<'_>, wide: bool) -> Result<Reply> {
+    pub(crate) async fn copy_file_range(&self, request: &Request, wide: bool) -> Result<Reply> {
         let input: CopyFileRangeIn = request.body().fixed()?;
         let (from, to) = (self.files.get(input.fh_in)?, self.files.get(input.fh_out)?);
         // What the handle's flags are now: the kernel refuses files opened for appending.
-        let to = self.writer(&to, false)?;
+        let to = self.writer(&to, false).await?;
         let len = input.len.min(COPY_BYTES_MAX);
-        let copied = self.wait(from.file.copy_to(input.off_in, &to, input.off_out, len))?;
+        let copied = from.file.copy_to(input.off_in, &to, input.off_out, len).await?;
         Ok(match wide {
             true => Reply::of(&CopyFileRangeOut { bytes_copied: copied }),
             // At most COPY_BYTES_MAX.

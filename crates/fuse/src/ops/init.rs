@@ -50,7 +50,7 @@ const WANTED_WITH_NAMES: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
 /// Answers INIT; with the minor version of the kernel and the flags agreed on, unless the kernel
 /// must ask again.
 pub(crate) fn negotiate(
-    request: &Request<'_>,
+    request: &Request,
     names_kept: bool,
 ) -> Result<(Reply, Option<(u32, u64)>)> {
     let mut body = request.body();
@@ -87,7 +87,7 @@ pub(crate) fn negotiate(
 }
 
 impl Adapter {
-    pub(crate) fn init(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn init(&self, request: &Request) -> Result<Reply> {
         let (reply, agreed) = negotiate(request, !self.entry_timeout.is_zero())?;
         if let Some((minor, flags)) = agreed {
             tracing::info!(
@@ -118,7 +118,7 @@ mod tests {
             body.extend_from_slice(more.as_bytes());
         }
         let raw = bytes_of(26, 0, &body);
-        let (reply, agreed) = negotiate(&Request::parse(&raw).unwrap(), false)?;
+        let (reply, agreed) = negotiate(&Request::parse(raw).unwrap(), false)?;
         Ok((InitOut::read_from_bytes(&reply.head).unwrap(), agreed))
     }
 

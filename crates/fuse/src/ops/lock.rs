@@ -1,7 +1,4 @@
 //! GETLK, SETLK, SETLKW, INTERRUPT: locks of flock(2) and fcntl(2).
-//!
-//! Who waits for a lock waits on a thread of its own, so that those who would end it are always
-//! served.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +10,6 @@ use saker_types::{Errno, Error, Result};
 
 use crate::abi::{F_RDLCK, F_UNLCK, F_WRLCK, InterruptIn, LK_FLOCK, LkIn, LkOut};
 use crate::adapter::Adapter;
-use crate::errno;
 use crate::ops::OpenFile;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -81,13 +77,12 @@ impl Waiters {
 }
 
 /// Somebody waits.
-struct Turn {
+struct Turn<'a> {
     unique: u64,
-    interrupted: Arc<AtomicBool>,
-    of: Arc<Waiters>,
+    of: &'a Waiters,
 }
 
-impl Drop for Turn {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.of.done(self.unique);
     }
@@ -109,10 +104,10 @@ fn lock_of(input: &LkIn) -> Result<Lock> {
 }
 
 impl Adapter {
-    pub(crate) fn getlk(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn getlk(&self, request: &Request) -> Result<Reply> {
         let input: LkIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
-        let found = self.wait(open.file.test_lock(&lock_of(&input)?))?;
+        let found = open.file.test_lock(&lock_of(&input)?).await?;
         Ok(Reply::of(&match found {
             None => LkOut { kind: F_UNLCK, ..LkOut::default() },
             Some(lock) => LkOut {
@@ -124,54 +119,43 @@ impl Adapter {
         }))
     }
 
-    pub(crate) fn setlk(&self, request: &Request<'_>, wait: bool) -> Result<Reply> {
+    pub(crate) async fn setlk(&self, request: &Request, wait: bool) -> Result<Reply> {
         let input: LkIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
         let lock = lock_of(&input)?;
         if input.kind == F_UNLCK {
-            self.wait(open.file.unlock(&lock))?;
+            open.file.unlock(&lock).await?;
             return Ok(Reply::done());
         }
         if !lock.flock {
             open.locks(lock.owner);
             self.locked.store(true, Ordering::Relaxed);
         }
-        match self.wait(open.file.set_lock(&lock, Duration::ZERO)) {
-            Ok(()) => {
-                self.notifier.drop_pages(open.node);
-                Ok(Reply::done())
-            }
+        match open.file.set_lock(&lock, Duration::ZERO).await {
             Err(error) if wait && error.errno() == Errno::EAGAIN => {
-                self.wait_for(request.header.unique, open, lock)
+                self.wait_for(request.header.unique, &open, &lock).await?;
             }
-            Err(error) => Err(error),
+            other => other?,
+        }
+        self.notifier.drop_pages(open.node).await;
+        Ok(Reply::done())
+    }
+
+    /// Waits for a lock until it is there or the caller is interrupted.
+    async fn wait_for(&self, unique: u64, open: &OpenFile, lock: &Lock) -> Result<()> {
+        let interrupted = self.waiters.begin(unique)?;
+        let _turn = Turn { unique, of: &self.waiters };
+        loop {
+            match open.file.set_lock(lock, WAIT).await {
+                Err(error) if error.errno() != Errno::EAGAIN => return Err(error),
+                Err(_) if interrupted.load(Ordering::Relaxed) => return Err(Errno::EINTR.into()),
+                Err(_) => {}
+                Ok(()) => return Ok(()),
+            }
         }
     }
 
-    fn wait_for(&self, unique: u64, open: Arc<OpenFile>, lock: Lock) -> Result<Reply> {
-        let turn =
-            Turn { unique, interrupted: self.waiters.begin(unique)?, of: self.waiters.clone() };
-        let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
-        Ok(Reply::later(move || {
-            loop {
-                match fs.block_on(open.file.set_lock(&lock, WAIT)) {
-                    Ok(()) => {
-                        notifier.drop_pages(open.node);
-                        return Reply::done();
-                    }
-                    Err(error) if error.errno() != Errno::EAGAIN => {
-                        return Reply::error(errno::of(&error));
-                    }
-                    Err(_) if turn.interrupted.load(Ordering::Relaxed) => {
-                        return Reply::error(Errno::EINTR);
-                    }
-                    Err(_) => {}
-                }
-            }
-        }))
-    }
-
-    pub(crate) fn interrupt(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn interrupt(&self, request: &Request) -> Result<Reply> {
         let input: InterruptIn = request.body().fixed()?;
         self.waiters.interrupt(input.unique);
         Ok(Reply::none())

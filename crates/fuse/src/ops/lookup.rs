@@ -8,20 +8,20 @@ use crate::reply::Reply;
 use crate::request::Request;
 
 impl Adapter {
-    pub(crate) fn lookup(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn lookup(&self, request: &Request) -> Result<Reply> {
         let at = self.child(request.header.nodeid, request.body().name()?)?;
-        let entry = self.wait(self.fs.lookup(&request.caller(), &at))?;
+        let entry = self.fs.lookup(&request.caller(), &at).await?;
         Ok(Reply::of(&self.hold(&entry)))
     }
 
-    pub(crate) fn forget(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn forget(&self, request: &Request) -> Result<Reply> {
         if let Ok(input) = request.body().fixed::<ForgetIn>() {
             self.nodes.forget(request.header.nodeid, input.nlookup);
         }
         Ok(Reply::none())
     }
 
-    pub(crate) fn batch_forget(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn batch_forget(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let count = body.fixed::<BatchForgetIn>().map_or(0, |input| input.count);
         for _ in 0..count {

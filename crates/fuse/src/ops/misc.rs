@@ -12,8 +12,8 @@ use crate::request::Request;
 const BLOCK_BYTES: u64 = 4096;
 
 impl Adapter {
-    pub(crate) fn statfs(&self, _request: &Request<'_>) -> Result<Reply> {
-        let stat = self.wait(self.fs.statfs())?;
+    pub(crate) async fn statfs(&self, _request: &Request) -> Result<Reply> {
+        let stat = self.fs.statfs().await?;
         let free = stat.free_bytes / BLOCK_BYTES;
         Ok(Reply::of(&StatfsOut {
             blocks: stat.capacity_bytes / BLOCK_BYTES,
@@ -30,17 +30,17 @@ impl Adapter {
         }))
     }
 
-    pub(crate) fn syncfs(&self, _request: &Request<'_>) -> Result<Reply> {
-        self.sync_all()?;
+    pub(crate) async fn syncfs(&self, _request: &Request) -> Result<Reply> {
+        self.sync_all().await?;
         Ok(Reply::done())
     }
 
     /// Everything written through this mount is on disk when it returns; at a failure, what
     /// could be written is.
-    pub(crate) fn sync_all(&self) -> Result<()> {
+    pub(crate) async fn sync_all(&self) -> Result<()> {
         let mut result = Ok(());
         for open in self.files.all().into_iter().filter(|open| open.flags.write) {
-            result = result.and(self.wait(open.fsync()));
+            result = result.and(open.fsync().await);
         }
         result
     }

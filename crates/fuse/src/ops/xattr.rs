@@ -19,7 +19,7 @@ fn served(name: &[u8]) -> Result<()> {
 }
 
 impl Adapter {
-    pub(crate) fn setxattr(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn setxattr(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: SetxattrIn = body.fixed()?;
         let name = body.name()?;
@@ -27,32 +27,32 @@ impl Adapter {
         served(name)?;
         let at = self.at(request.header.nodeid)?;
         let who = request.caller();
-        self.wait(self.fs.setxattr(&who, &at, name, value, input.flags))?;
+        self.fs.setxattr(&who, &at, name, value, input.flags).await?;
         Ok(Reply::done())
     }
 
-    pub(crate) fn getxattr(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn getxattr(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: GetxattrIn = body.fixed()?;
         let name = body.name()?;
         served(name)?;
         let at = self.at(request.header.nodeid)?;
-        let value = self.wait(self.fs.getxattr(&request.caller(), &at, name))?;
+        let value = self.fs.getxattr(&request.caller(), &at, name).await?;
         sized(value, input.size)
     }
 
-    pub(crate) fn listxattr(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn listxattr(&self, request: &Request) -> Result<Reply> {
         let input: GetxattrIn = request.body().fixed()?;
         let at = self.at(request.header.nodeid)?;
-        let names = self.wait(self.fs.listxattr(&request.caller(), &at))?;
+        let names = self.fs.listxattr(&request.caller(), &at).await?;
         sized(names, input.size)
     }
 
-    pub(crate) fn removexattr(&self, request: &Request<'_>) -> Result<Reply> {
+    pub(crate) async fn removexattr(&self, request: &Request) -> Result<Reply> {
         let name = request.body().name()?;
         served(name)?;
         let at = self.at(request.header.nodeid)?;
-        self.wait(self.fs.removexattr(&request.caller(), &at, name))?;
+        self.fs.removexattr(&request.caller(), &at, name).await?;
         Ok(Reply::done())
     }
 }

@@ -8,12 +8,24 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
+use super::buffer::Buffer;
 use crate::abi::OutHeader;
 use crate::reply::Reply;
+use crate::request::Request;
 
 const PATH: &str = "/dev/fuse";
 /// `_IOR(229, 0, uint32_t)`: makes a fresh `/dev/fuse` another channel of a mounted one.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500u32 as libc::Ioctl;
+
+/// What a channel has.
+pub(super) enum Read {
+    /// A request.
+    Request(Request),
+    /// None now.
+    Nothing,
+    /// None any more: the mount is gone.
+    End,
+}
 
 /// A channel of a mount's connection to the kernel.
 #[derive(Clone)]
@@ -26,9 +38,9 @@ impl Device {
         Ok(Device::from(fd))
     }
 
-    /// Another channel: its own queue of requests under way, without contention with this one.
-    /// Where the kernel refuses, this one is shared.
-    pub(crate) fn clone_channel(&self) -> Device {
+    /// Another channel, which does not block: its own queue of requests under way, without
+    /// contention with this one. Where the kernel refuses, this one is shared.
+    pub(crate) fn clone_channel(&self) -> std::io::Result<Device> {
         let cloned = Device::open().and_then(|fresh| {
             let old = self.0.as_raw_fd();
             // SAFETY: the call reads one u32 at `old`, which outlives it; both descriptors are
@@ -37,7 +49,10 @@ impl Device {
                 unsafe { libc::ioctl(fresh.0.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const old) };
             if done < 0 { Err(Errno::INVAL) } else { Ok(fresh) }
         });
-        cloned.unwrap_or_else(|_| self.share())
+        let channel = cloned.unwrap_or_else(|_| self.share());
+        let flags = rustix::fs::fcntl_getfl(&channel)?;
+        rustix::fs::fcntl_setfl(&channel, flags | OFlags::NONBLOCK)?;
+        Ok(channel)
     }
 
     /// The same channel, for notifications.
@@ -45,16 +60,23 @@ impl Device {
         Device(Arc::clone(&self.0))
     }
 
-    /// Waits for a request; its length, or `None` when the mount is gone.
-    pub(crate) fn read(&self, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
+    /// Takes the next request, if there is one.
+    pub(super) fn read(&self, buffer: &mut Buffer) -> Read {
         loop {
-            match rustix::io::read(&*self.0, &mut *buffer) {
-                Ok(len) => return Ok(Some(len)),
+            match rustix::io::read(&*self.0, buffer.room()) {
+                Ok(len) => match Request::parse(buffer.take(len)) {
+                    Some(request) => return Read::Request(request),
+                    None => tracing::error!("a request of {len} bytes makes no sense"),
+                },
                 // ENOENT: the request was taken back before it was read.
-                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::AGAIN) => return Read::Nothing,
                 // Unmounted; aborted through /sys/fs/fuse.
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
-                Err(error) => return Err(error),
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Read::End,
+                Err(error) => {
+                    tracing::error!("reading /dev/fuse: {error}");
+                    return Read::End;
+                }
             }
         }
     }

@@ -1,15 +1,20 @@
 //! Calls over TCP, driven by the threads that wait for them.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use mio::{Events, Registry, Token};
+use rustix::event::epoll;
 use saker_runtime::time;
 
 use super::alarms::{Alarm, Alarms};
@@ -21,6 +26,7 @@ use crate::frame::Frame;
 use crate::hello::{Hello, HelloReply};
 
 const TOKEN_WAKER: Token = Token(usize::MAX);
+const TOKEN_SOURCE: Token = Token(usize::MAX - 1);
 const EVENTS_MAX: usize = 256;
 /// The driver looks around at least this often, so that calls with longer deadlines, which is
 /// nearly all of them, need not wake it to tell about them.
@@ -31,14 +37,26 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 ///
 /// A call only encodes its request; requests are written when a thread would wait, so that many
 /// futures on one thread share one write.
+///
+/// A thread that is always in `block_on` can have a [`Reactor::sibling`] of its own: then it
+/// shares neither connections nor locks with others.
 pub struct Reactor {
     registry: Registry,
     waker: Arc<mio::Waker>,
-    hello: Mutex<Hello>,
+    /// Shared by siblings, which are known by it.
+    hello: Arc<Mutex<Hello>>,
     conns: RwLock<Conns>,
+    source: Source,
     dirty: Mutex<Vec<Arc<Conn>>>,
     alarms: Alarms,
     seats: Seats<Driver>,
+}
+
+/// A file that is looked at beside the sockets.
+#[derive(Default)]
+struct Source {
+    ready: AtomicBool,
+    waker: AtomicWaker,
 }
 
 #[derive(Default)]
@@ -58,22 +76,24 @@ struct Driver {
 }
 
 thread_local! {
-    static BLOCKING: Cell<bool> = const { Cell::new(false) };
+    /// The reactor whose `block_on` this thread is in.
+    static DRIVEN: RefCell<Option<Arc<Reactor>>> = const { RefCell::new(None) };
 }
 
 /// Marks the thread as being in `block_on`.
 struct Blocking;
 
 impl Blocking {
-    fn enter() -> Blocking {
-        assert!(!BLOCKING.replace(true), "block_on inside of block_on would never end");
+    fn enter(reactor: &Arc<Reactor>) -> Blocking {
+        let outer = DRIVEN.replace(Some(reactor.clone()));
+        assert!(outer.is_none(), "block_on inside of block_on would never end");
         Blocking
     }
 }
 
 impl Drop for Blocking {
     fn drop(&mut self) {
-        BLOCKING.set(false);
+        DRIVEN.take();
     }
 }
 
@@ -83,6 +103,18 @@ impl Reactor {
     /// # Errors
     /// When the system has no room for another poll.
     pub fn new(hello: Hello) -> io::Result<Arc<Reactor>> {
+        Reactor::with_hello(Arc::new(Mutex::new(hello)))
+    }
+
+    /// Another reactor of the same client, with connections of its own.
+    ///
+    /// # Errors
+    /// When the system has no room for another poll.
+    pub fn sibling(&self) -> io::Result<Arc<Reactor>> {
+        Reactor::with_hello(self.hello.clone())
+    }
+
+    fn with_hello(hello: Arc<Mutex<Hello>>) -> io::Result<Arc<Reactor>> {
         let poll = mio::Poll::new()?;
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(mio::Waker::new(&registry, TOKEN_WAKER)?);
@@ -96,8 +128,9 @@ impl Reactor {
         Ok(Arc::new(Reactor {
             registry,
             waker,
-            hello: Mutex::new(hello),
+            hello,
             conns: RwLock::default(),
+            source: Source::default(),
             dirty: Mutex::default(),
             alarms: Alarms::default(),
             seats: Seats::new(driver),
@@ -115,12 +148,58 @@ impl Reactor {
         conns.by_addr.get(&addr)?.hello_reply()
     }
 
+    /// Calls `f` with the sibling that the calling thread is in `block_on` of, or else with this
+    /// reactor.
+    pub fn with_local<T>(&self, f: impl FnOnce(&Reactor) -> T) -> T {
+        DRIVEN.with_borrow(|driven| match driven {
+            Some(local) if Arc::ptr_eq(&local.hello, &self.hello) => f(local),
+            _ => f(self),
+        })
+    }
+
+    /// From now on `fd` is looked at together with the sockets, for [`Reactor::poll_source`]; one
+    /// at a time. Of several reactors that watch the same file only one is woken when it can be
+    /// read (EPOLLEXCLUSIVE of epoll_ctl(2)).
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let token = epoll::EventData::new_u64(TOKEN_SOURCE.0 as u64);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        Ok(epoll::add(self.epoll(), fd, token, flags)?)
+    }
+
+    /// Ends a [`Reactor::watch`].
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn unwatch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(self.epoll(), fd)?)
+    }
+
+    /// mio has no word for EPOLLEXCLUSIVE.
+    fn epoll(&self) -> BorrowedFd<'_> {
+        // SAFETY: the poll is open as long as its registry, which `self` owns.
+        unsafe { BorrowedFd::borrow_raw(self.registry.as_raw_fd()) }
+    }
+
+    /// Ready when the watched file could be read since this was ready last. Who does not read all
+    /// that is there gets it ready again.
+    pub fn poll_source(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.source.waker.register(cx.waker());
+        if self.source.ready.swap(false, Ordering::AcqRel) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
     /// Runs `future` on the calling thread, and drives the sockets while it waits.
     ///
     /// # Panics
     /// Inside of another `block_on` on the same thread.
-    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let _blocking = Blocking::enter();
+    pub fn block_on<F: Future>(self: &Arc<Self>, future: F) -> F::Output {
+        let _blocking = Blocking::enter(self);
         let drive = |driver: &mut Driver, waiter: &Waiter| self.drive(driver, waiter);
         self.seats.block_on(self.waker.clone(), future, || self.flush(), drive)
     }
@@ -173,6 +252,11 @@ impl Reactor {
             }
         }
         for event in events.iter() {
+            if event.token() == TOKEN_SOURCE {
+                self.source.ready.store(true, Ordering::Release);
+                self.source.waker.wake();
+                continue;
+            }
             let conns = self.conns.read().unwrap_or_else(PoisonError::into_inner);
             let Some(conn) = conns.by_token.get(event.token().0).cloned() else { continue };
             drop(conns);
