@@ -36,7 +36,9 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    torment::own_network();
+    if let Some(code) = torment::enter() {
+        return code;
+    }
     let think = Duration::from_millis(args.think_ms);
     let report = match args.power_loss {
         Some(rounds) => torment::lose_power(args.seed, rounds, think),

@@ -6,6 +6,7 @@
 mod arena;
 mod client;
 mod hands;
+mod inside;
 mod mounts;
 mod power;
 mod prober;
@@ -31,6 +32,7 @@ use hands::{Hands, make_dir};
 use prober::{Outage, Prober};
 use shell::Shell;
 
+pub use inside::enter;
 pub use mounts::SecondMount;
 pub use power::lose_power;
 
@@ -180,16 +182,6 @@ fn audit(arena: &Arena, top: &Path, field: &Field) {
     };
     let reply = Some((field.start.elapsed().as_nanos() as u64, reply));
     arena.push(Event { client: CLIENTS, call_ns, reply, op: Op::Audit });
-}
-
-/// A network of our own, so that no other cluster on this machine takes the port of a process
-/// that is dead. Before any thread is started.
-pub fn own_network() {
-    // SAFETY: only the network stops being shared, and only by this thread and what it starts.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
-        .expect("the superuser may have a network of his own");
-    let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-    assert!(up.is_ok_and(|status| status.success()), "ip link set lo up (package iproute2)");
 }
 
 /// Kills processes while clients work; what came of it.
