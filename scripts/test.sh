@@ -81,7 +81,7 @@ simulation() {
         --test protocol --test exchange --test acl --test gone --test links
 }
 
-# Kills, then power loss; "1 passed, 0 failed" for each.
+# Kills, power loss, other faults; "1 passed, 0 failed" for each.
 torment() {
     cargo build -p saker-sim --bin torment
     "${root[@]}" env SAKER_BIN="$SAKER_BIN" "$CARGO_TARGET_DIR/debug/torment" "$@"
@@ -102,7 +102,8 @@ docs() {
     RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
 }
 
-scripts/packages.sh acl attr build-essential ca-certificates e2fsprogs fio fuse3 git iproute2 rsync sqlite3 xfsprogs
+scripts/packages.sh acl attr build-essential ca-certificates e2fsprogs faketime fio fuse3 git iproute2 nftables \
+    rsync sqlite3 xfsprogs
 rustup component add rustfmt clippy >/dev/null 2>&1 || true
 
 stage fmt cargo fmt --all --check -- --color never
@@ -159,6 +160,8 @@ if [[ $able == yes ]]; then
     stage locks sim locks
     stage torment torment --seconds "$([[ $form == long ]] && echo 600 || echo 20)"
     stage power torment --power-loss "$([[ $form == long ]] && echo 20 || echo 2)"
+    # By this seed each kind of fault comes within 30 s.
+    stage faults torment --faults "$([[ $form == long ]] && echo 300 || echo 30)" --seed 733
     stage semantics sim semantics
     stage two-mounts sim two_mounts
     stage stress sim stress

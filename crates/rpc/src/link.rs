@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -21,11 +21,27 @@ const KEEP_BYTES_MAX: usize = 1 << 20;
 /// Parts that one system call writes.
 const PARTS_MAX: usize = 64;
 
-/// A silent peer is probed after this long, and a dead one is known within about twice that.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
-const KEEPALIVE_PROBES: u32 = 3;
+/// A silent peer is probed after this long, and then as often.
+struct Keepalive {
+    idle: Duration,
+    interval: Duration,
+}
+
+/// Of a connection that was accepted: nobody waits for what comes.
+const OF_ACCEPTED: Keepalive =
+    Keepalive { idle: Duration::from_secs(5), interval: Duration::from_secs(2) };
+/// Of one that was dialed: calls may wait on it for a peer that has forgotten it, which only the
+/// answer to a probe tells.
+const OF_DIALED: Keepalive =
+    Keepalive { idle: Duration::from_secs(1), interval: Duration::from_secs(1) };
+/// A connection is given up when the peer acknowledges nothing, data or probes, for this long.
+/// (With this bound the kernel does not count probes.)
 const UNACKED_MS_MAX: u32 = 11_000;
+/// The same bytes are sent again at least this often. By itself TCP doubles the pause each time,
+/// so that a network that is whole again after five seconds may be silent for five more.
+const RETRANSMIT_MS_MAX: libc::c_int = 1_000;
+/// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
 
 /// Why a connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
@@ -138,10 +154,20 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Takes over an accepted or connecting socket, and registers it for both directions. One
-    /// registration is enough: a full socket reports when there is room again.
-    pub fn new(mut stream: TcpStream, registry: &Registry, token: Token) -> io::Result<Link> {
-        tune(&stream)?;
+    /// Takes over an accepted socket.
+    pub fn accepted(stream: TcpStream, registry: &Registry, token: Token) -> io::Result<Link> {
+        Link::new(stream, &OF_ACCEPTED, registry, token)
+    }
+
+    /// Registers a socket for both directions. One registration is enough: a full socket reports
+    /// when there is room again.
+    fn new(
+        mut stream: TcpStream,
+        keepalive: &Keepalive,
+        registry: &Registry,
+        token: Token,
+    ) -> io::Result<Link> {
+        tune(&stream, keepalive)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         let (decoder, out) = (Decoder::new(), OutQueue::default());
         Ok(Link { stream, decoder, out, readable: false, hangup: false })
@@ -149,7 +175,7 @@ impl Link {
 
     /// Starts to connect to `addr`.
     pub fn dial(addr: SocketAddr, registry: &Registry, token: Token) -> io::Result<Link> {
-        Link::new(TcpStream::connect(addr)?, registry, token)
+        Link::new(TcpStream::connect(addr)?, &OF_DIALED, registry, token)
     }
 
     /// Whether a connection that was dialed stands now.
@@ -206,14 +232,27 @@ impl Link {
     }
 }
 
-fn tune(stream: &TcpStream) -> io::Result<()> {
+fn tune(stream: &TcpStream, keepalive: &Keepalive) -> io::Result<()> {
     sockopt::set_tcp_nodelay(stream, true)?;
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_keepidle(stream, keepalive.idle)?;
+    sockopt::set_tcp_keepintvl(stream, keepalive.interval)?;
     sockopt::set_tcp_user_timeout(stream, UNACKED_MS_MAX)?;
-    Ok(())
+    match bound_retransmission(stream) {
+        // The kernel is older: after a cut, silence lasts up to as long again.
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        done => done,
+    }
+}
+
+fn bound_retransmission(stream: &TcpStream) -> io::Result<()> {
+    let (pause, len) = (RETRANSMIT_MS_MAX, size_of::<libc::c_int>() as libc::socklen_t);
+    let (fd, level, from) = (stream.as_raw_fd(), libc::IPPROTO_TCP, &raw const pause);
+    // SAFETY: the call reads an int from a pointer that is valid during it.
+    match unsafe { libc::setsockopt(fd, level, TCP_RTO_MAX_MS, from.cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]
@@ -253,6 +292,35 @@ mod tests {
         assert_eq!(got, sent);
         assert!(out.is_empty());
         assert!(full > 0, "the socket was never full: the test shows nothing");
+    }
+
+    /// Asks the kernel; `None`: it does not know the option.
+    fn retransmit_ms_max(stream: &TcpStream) -> Option<libc::c_int> {
+        let (mut ms, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        let (fd, level, to) = (stream.as_raw_fd(), libc::IPPROTO_TCP, &raw mut ms);
+        // SAFETY: the call writes an int, and its length, to pointers to such.
+        let ret = unsafe { libc::getsockopt(fd, level, TCP_RTO_MAX_MS, to.cast(), &raw mut len) };
+        (ret == 0).then_some(ms)
+    }
+
+    #[test]
+    fn bytes_are_sent_again_soon_on_both_sides() {
+        let poll = mio::Poll::new().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let dialed = Link::dial(addr, poll.registry(), Token(1)).unwrap();
+        let stream = listener.accept().unwrap().0;
+        stream.set_nonblocking(true).unwrap();
+        let stream = TcpStream::from_std(stream);
+        if retransmit_ms_max(&stream).is_none() {
+            eprintln!("skipped: Linux before 6.15");
+            return;
+        }
+        assert_ne!(retransmit_ms_max(&stream), Some(RETRANSMIT_MS_MAX), "the default");
+        let accepted = Link::accepted(stream, poll.registry(), Token(2)).unwrap();
+        for link in [dialed, accepted] {
+            assert_eq!(retransmit_ms_max(&link.stream), Some(RETRANSMIT_MS_MAX));
+        }
     }
 
     #[test]

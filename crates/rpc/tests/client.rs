@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
@@ -99,20 +100,7 @@ impl Drop for Server {
 fn serve(shared: &Shared, mut raw: Raw, n: u64) {
     let Some(first) = raw.receive() else { return };
     shared.hellos.lock().unwrap().push(Hello::decode(first.body).unwrap());
-    let own = HelloReply {
-        protocol: 1,
-        cluster: Bytes::from_static(&CLUSTER),
-        role: RoleKind::Store as u32,
-        text: "not today".into(),
-        ..HelloReply::default()
-    };
-    let status = u16::from(shared.mood.refuses);
-    let head = Frame {
-        kind: Kind::HelloReply,
-        status,
-        ..Frame::request(0, 0, Bytes::new(), Bytes::new())
-    };
-    raw.send(&Frame { body: own.encode_to_vec().into(), ..head });
+    raw.send(&hello_reply(u16::from(shared.mood.refuses)));
     if shared.mood.refuses {
         return;
     }
@@ -134,6 +122,18 @@ fn serve(shared: &Shared, mut raw: Raw, n: u64) {
         }
     }
     let _ = raw.stream.shutdown(Shutdown::Both);
+}
+
+fn hello_reply(status: u16) -> Frame {
+    let own = HelloReply {
+        protocol: 1,
+        cluster: Bytes::from_static(&CLUSTER),
+        role: RoleKind::Store as u32,
+        text: "not today".into(),
+        ..HelloReply::default()
+    };
+    let body = own.encode_to_vec().into();
+    Frame { kind: Kind::HelloReply, status, ..Frame::request(0, 0, body, Bytes::new()) }
 }
 
 /// Sends each reply at its time, so in another order than that of the requests.
@@ -427,6 +427,37 @@ fn a_silent_server_is_given_up() {
     assert_eq!(reactor.block_on(short), Err(CallError::Timeout));
     assert_eq!(reactor.block_on(long), Err(CallError::Unreachable));
     assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+/// The server's side of a connection goes without a word, as when its machine starts anew: whoever
+/// waits for an answer hears of it, and need not wait for the deadline.
+#[test]
+fn a_connection_that_the_server_has_forgotten_ends() {
+    let _watchdog = watchdog(60);
+    let (listener, addr) = listen();
+    let server = std::thread::spawn(move || {
+        let mut raw = Raw::new(listener.accept().unwrap().0);
+        raw.receive().unwrap();
+        raw.send(&hello_reply(0));
+        // Else the client would soon send again what nobody has acknowledged, and be told.
+        rustix::net::sockopt::set_tcp_quickack(&raw.stream, true).unwrap();
+        raw.receive().unwrap();
+        // A socket under repair is closed without a packet.
+        let (on, fd) = (1, raw.stream.as_raw_fd());
+        let (repair, len) = (libc::TCP_REPAIR, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: the call reads an int from a pointer that is valid during it.
+        let ret =
+            unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, repair, (&raw const on).cast(), len) };
+        // Who keeps the port open answers what belongs to no connection.
+        (ret == 0, listener)
+    });
+    let reactor = reactor();
+    let answer = reactor.block_on(call(&reactor, addr, ECHO, 1, Duration::from_secs(4)));
+    if server.join().unwrap().0 {
+        assert_eq!(answer, Err(CallError::Disconnected));
+    } else {
+        eprintln!("skipped: needs root");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -79,8 +79,9 @@ pub fn wall_ns() -> i64 {
     if let Some(wall_ns) = crate::sim::wall_ns() {
         return wall_ns;
     }
-    let at = clock_gettime(ClockId::Realtime);
-    at.tv_sec.saturating_mul(NS_PER_S as i64).saturating_add(at.tv_nsec)
+    // Through the C library, which libfaketime can stand in front of.
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
 /// CPU time that the calling thread has used, for measurements.

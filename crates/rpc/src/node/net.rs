@@ -216,7 +216,7 @@ impl Net {
             return tracing::warn!("connection refused: {} are open", self.conns.len());
         }
         let registry = self.poll.registry();
-        match self.conns.add(Side::Greeting, |token| Link::new(stream, registry, token)) {
+        match self.conns.add(Side::Greeting, |token| Link::accepted(stream, registry, token)) {
             Ok(id) => self.alarms.set(time::now() + HELLO_TIME_MAX, Alarm::Hello(id)),
             Err(error) => tracing::warn!("accepted connection lost: {error}"),
         }

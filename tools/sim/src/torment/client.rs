@@ -44,6 +44,29 @@ pub struct Counts {
     pub unknown: AtomicU64,
 }
 
+/// What they counted until a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Totals {
+    /// As in [`Counts`].
+    pub calls: u64,
+    /// As in [`Counts`].
+    pub failed: u64,
+    /// As in [`Counts`].
+    pub mutations: u64,
+    /// As in [`Counts`].
+    pub unknown: u64,
+}
+
+impl Counts {
+    /// Until now.
+    pub fn totals(&self) -> Totals {
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let Counts { calls, failed, mutations, unknown } = self;
+        let (calls, failed) = (read(calls), read(failed));
+        Totals { calls, failed, mutations: read(mutations), unknown: read(unknown) }
+    }
+}
+
 /// What all clients share.
 pub struct Field {
     /// Directory of the run below each mount.

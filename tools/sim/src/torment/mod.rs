@@ -5,8 +5,12 @@
 
 mod arena;
 mod client;
+mod disk;
+mod faults;
 mod hands;
+mod inside;
 mod mounts;
+mod network;
 mod power;
 mod prober;
 mod shell;
@@ -26,11 +30,14 @@ use crate::copier::is_mounted;
 use crate::generate::Random;
 use crate::history::Op;
 use arena::{Arena, Event};
-use client::{Client, Counts, Field};
+use client::{Client, Counts, Field, Totals};
+use faults::Tallies;
 use hands::{Hands, make_dir};
 use prober::{Outage, Prober};
 use shell::Shell;
 
+pub use faults::suffer_faults;
+pub use inside::enter;
 pub use mounts::SecondMount;
 pub use power::lose_power;
 
@@ -59,8 +66,8 @@ pub struct Options {
 /// What came of it.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Processes killed.
-    pub kills: usize,
+    /// Kills, losses of power, or what else was done.
+    pub faults: usize,
     /// Calls of clients.
     pub calls: u64,
     /// Of them, those that failed because something was down.
@@ -73,17 +80,17 @@ pub struct Report {
     pub histories: usize,
     /// How long service was away after each kill, sorted.
     pub outages: Vec<Duration>,
+    /// Faults that killed nobody.
+    pub tallies: Tallies,
     /// What is wrong.
     pub wrong: Vec<String>,
 }
 
 impl Report {
     fn count(&mut self, counts: &Counts) {
-        let read = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
-        self.calls = read(&counts.calls);
-        self.failed = read(&counts.failed);
-        self.mutations = read(&counts.mutations);
-        self.unknown = read(&counts.unknown);
+        let Totals { calls, failed, mutations, unknown } = counts.totals();
+        (self.calls, self.failed) = (calls, failed);
+        (self.mutations, self.unknown) = (mutations, unknown);
     }
 
     /// Notes that a bound is not kept.
@@ -99,15 +106,16 @@ impl std::fmt::Display for Report {
         let percent = 100.0 * self.failed as f64 / self.calls.max(1) as f64;
         writeln!(
             f,
-            "{} kills; {} calls, {} failed ({percent:.1}%); {} acknowledged changes, {} without an \
+            "{} faults; {} calls, {} failed ({percent:.1}%); {} acknowledged changes, {} without an \
              answer; {} histories",
-            self.kills, self.calls, self.failed, self.mutations, self.unknown, self.histories
+            self.faults, self.calls, self.failed, self.mutations, self.unknown, self.histories
         )?;
         if let (Some(longest), Some(median)) =
             (self.outages.last(), self.outages.get(self.outages.len() / 2))
         {
             writeln!(f, "service back after {median:.0?} (median), {longest:.0?} (longest)")?;
         }
+        write!(f, "{}", self.tallies)?;
         self.wrong.iter().try_for_each(|wrong| writeln!(f, "WRONG: {wrong}"))
     }
 }
@@ -182,16 +190,6 @@ fn audit(arena: &Arena, top: &Path, field: &Field) {
     arena.push(Event { client: CLIENTS, call_ns, reply, op: Op::Audit });
 }
 
-/// A network of our own, so that no other cluster on this machine takes the port of a process
-/// that is dead. Before any thread is started.
-pub fn own_network() {
-    // SAFETY: only the network stops being shared, and only by this thread and what it starts.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
-        .expect("the superuser may have a network of his own");
-    let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-    assert!(up.is_ok_and(|status| status.success()), "ip link set lo up (package iproute2)");
-}
-
 /// Kills processes while clients work; what came of it.
 pub fn kill(options: &Options) -> Report {
     let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
@@ -200,14 +198,14 @@ pub fn kill(options: &Options) -> Report {
     let shell = Shell::start();
     let mut game = Game::start(&[&first, &other], options.seed, false, options.think);
     let prober = Prober::start(cluster.connect(), game.field.tops.clone());
-    let mut report = Report { kills: 0, ..Report::default() };
+    let mut report = Report::default();
     let mut killer =
         Killer { cluster: &cluster, shell, rng: Random::new(options.seed), last: None };
     let start = Instant::now();
     while start.elapsed() < options.length {
-        sleep((options.period * (report.kills as u32 + 1)).saturating_sub(start.elapsed()));
+        sleep((options.period * (report.faults as u32 + 1)).saturating_sub(start.elapsed()));
         if killer.one(&mut second, &prober) {
-            report.kills += 1;
+            report.faults += 1;
         }
     }
     settle(&cluster, &[&first, &other]);
@@ -240,7 +238,7 @@ impl Report {
     fn demand_for(&mut self, options: &Options) {
         let seconds = options.length.as_secs_f64();
         let kills = (seconds / 2.0).floor() as usize;
-        self.demand(self.kills >= kills, format!("{} kills of {kills}", self.kills));
+        self.demand(self.faults >= kills, format!("{} kills of {kills}", self.faults));
         let mutations = (seconds * 20_000.0 / 600.0) as u64;
         let few = format!("{} acknowledged changes of {mutations}", self.mutations);
         self.demand(self.mutations >= mutations, few);

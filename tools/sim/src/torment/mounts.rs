@@ -40,6 +40,11 @@ impl SecondMount {
         &self.point
     }
 
+    /// Its process.
+    pub fn pid(&self) -> Option<Pid> {
+        self.pid
+    }
+
     /// kill -9; then a new process takes its place.
     pub fn kill(&mut self) {
         if let Some(pid) = self.pid {

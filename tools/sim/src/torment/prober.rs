@@ -20,10 +20,10 @@ const BYTES: usize = 5_000;
 /// Pause while a mount does not answer.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A death, and when all was served again.
+/// A death, or the end of a fault, and when all was served again.
 #[derive(Clone, Debug)]
 pub struct Outage {
-    /// What was killed.
+    /// Whose.
     pub role: String,
     /// When.
     pub killed: Instant,
@@ -70,19 +70,34 @@ impl Prober {
         self.outages.lock().unwrap_or_else(PoisonError::into_inner).push(outage);
     }
 
+    /// What kept somebody from serving ended just now.
+    pub fn healed(&self, role: &str) {
+        self.killed(role);
+    }
+
+    /// Waits until service is back from everything; how long it was away the last time. None: it
+    /// does not come back.
+    pub fn back(&self) -> Option<Duration> {
+        let start = Instant::now();
+        let dead = || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        while self.is_away() && !dead() && start.elapsed() < PATIENCE {
+            sleep(PAUSE);
+        }
+        let outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+        outages.last()?.lasted
+    }
+
+    fn is_away(&self) -> bool {
+        let outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+        outages.iter().any(|outage| outage.lasted.is_none())
+    }
+
     /// Ends when service is back from everything; all outages, and how many probes there were.
     ///
     /// # Errors
     /// That of a probe: none may fail.
     pub fn stop(mut self) -> Result<(Vec<Outage>, usize)> {
-        let away = || {
-            let outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
-            outages.iter().any(|outage| outage.lasted.is_none())
-        };
-        let start = Instant::now();
-        while away() && start.elapsed() < PATIENCE {
-            sleep(PAUSE);
-        }
+        self.back();
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the prober does not panic")?;
