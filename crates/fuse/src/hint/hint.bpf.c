@@ -113,15 +113,48 @@ static __attribute__((always_inline)) void note(struct slot *slot, struct task_s
 	}
 }
 
-/* Whether the request comes straight from the syscall: not through a file system stacked on this
- * one, whose own walk is elsewhere or which has taken on its mounter's rights. */
-static __attribute__((always_inline)) int is_direct(struct task_struct *task, struct super_block *sb)
+/* Whether the thread has locked the directory of the name for writing, as the kernel does after a
+ * walk and a file system stacked on this one does not. Found from the name's place in its dentry:
+ * of a long name, or one that the kernel has already, this says no. */
+static __attribute__((always_inline)) int has_locked_directory(struct task_struct *task,
+							       struct fuse_req *req)
+{
+	struct fuse_args *args;
+	const void *name, *found;
+	struct dentry *entry;
+	struct inode *dir;
+	__u64 owner;
+	__u32 size;
+
+	/* Since Linux 6.15 the first argument is empty. */
+	if (READ(args, req->args) || READ(size, args->in_args[0].size))
+		return 0;
+	if (size ? READ(name, args->in_args[0].value) : READ(name, args->in_args[1].value))
+		return 0;
+	if (FIELD(BPF_FIELD_EXISTS, struct dentry___since, d_shortname))
+		entry = (void *)name - FIELD(BPF_FIELD_BYTE_OFFSET, struct dentry___since, d_shortname);
+	else
+		entry = (void *)name - FIELD(BPF_FIELD_BYTE_OFFSET, struct dentry___before, d_iname);
+	if (READ(found, entry->d_name.name) || found != name)
+		return 0;
+	if (READ(entry, entry->d_parent) || READ(dir, entry->d_inode))
+		return 0;
+	/* Of the lower bits one says that a reader has it, one how to wait. */
+	return !READ(owner, dir->i_rwsem.owner.counter) && (owner & ~2ULL) == (__u64)task;
+}
+
+/* Whether the request comes straight from the syscall, and not through a file system stacked on
+ * this one: that has its own walk, and looks up without one or with its mounter's rights. */
+static __attribute__((always_inline)) int is_direct(struct task_struct *task, struct fuse_req *req,
+						    struct super_block *sb)
 {
 	struct nameidata *walk = task->nameidata;
 
 	if (task->flags & (PF_IO_WORKER | PF_USER_WORKER | PF_KTHREAD) || is_compat(task))
 		return 0;
-	return walk ? walk->path.dentry->d_sb == sb : task->cred == task->real_cred;
+	if (walk)
+		return walk->path.dentry->d_sb == sb;
+	return task->cred == task->real_cred && has_locked_directory(task, req);
 }
 
 SEC("raw_tp/fuse_request_send")
@@ -146,7 +179,7 @@ int on_send(struct raw_tracepoint_args *ctx)
 	if (sequence & 1 || __sync_val_compare_and_swap(&slot->sequence, sequence, sequence + 1) != sequence)
 		return 0;
 	struct task_struct *task = bpf_get_current_task_btf();
-	if (is_direct(task, sb)) {
+	if (is_direct(task, req, sb)) {
 		slot->tid = tid;
 		READ(slot->unique, req->in.h.unique);
 		READ(slot->nodeid, req->in.h.nodeid);

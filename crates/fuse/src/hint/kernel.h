@@ -14,6 +14,9 @@ typedef unsigned long long __u64;
 #define __type(name, value) value *name
 
 enum { BPF_MAP_TYPE_ARRAY = 2, BPF_F_MMAPABLE = 1 << 10 };
+enum { BPF_FIELD_BYTE_OFFSET = 0, BPF_FIELD_EXISTS = 2 };
+
+#define FIELD(info, type, member) __builtin_preserve_field_info(((type *)0)->member, info)
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
@@ -43,24 +46,59 @@ struct fuse_mount {
 	struct super_block *sb;
 };
 
+struct fuse_in_arg {
+	unsigned int size;
+	const void *value;
+};
+
+struct fuse_args {
+	struct fuse_in_arg in_args[2];
+};
+
 struct fuse_req {
 	struct {
 		struct fuse_in_header h;
 	} in;
 	struct fuse_mount *fm;
+	struct fuse_args *args;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct rw_semaphore {
+	struct {
+		long long counter;
+	} owner;
+};
+
+struct inode {
+	struct rw_semaphore i_rwsem;
 };
 
 struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+	struct inode *d_inode;
 	struct super_block *d_sb;
+};
+
+/* Where short names are: before Linux 6.14, and since. */
+struct dentry___before {
+	unsigned char d_iname[1];
+};
+
+union shortname_store {
+	unsigned char string[1];
+};
+
+struct dentry___since {
+	union shortname_store d_shortname;
 };
 
 struct path {
 	struct dentry *dentry;
-};
-
-struct qstr {
-	__u32 len;
-	const unsigned char *name;
 };
 
 /* fs/namei.c */

@@ -66,10 +66,7 @@ impl Slots {
         // SAFETY: the mapping has SLOTS times WORDS words, aligned as a page is.
         let words = unsafe { std::slice::from_raw_parts(self.words, SLOTS * WORDS) };
         let (slots, _) = words.as_chunks::<WORDS>();
-        let slot = copy(&slots[lookup.tid as usize % SLOTS])?;
-        let known = slot.unique == 0 || slot.unique == lookup.unique;
-        let same = slot.tid == lookup.tid && slot.nodeid == lookup.nodeid;
-        (lookup.tid != 0 && same && known).then_some(slot)
+        copy(&slots[lookup.tid as usize % SLOTS], |slot| slot.is_about(lookup))
     }
 }
 
@@ -82,8 +79,9 @@ impl Drop for Slots {
     }
 }
 
-/// Copies a slot, texts only as far as they go; `None` if it was written meanwhile.
-fn copy(from: &[AtomicU64; WORDS]) -> Option<Slot> {
+/// Copies a slot, texts only as far as they go; `None` if it was written meanwhile, or if `wanted`
+/// does not want it by what precedes the texts.
+fn copy(from: &[AtomicU64; WORDS], wanted: impl Fn(&Slot) -> bool) -> Option<Slot> {
     let mut slot = Slot::new_zeroed();
     let to: &mut [u64; WORDS] = zerocopy::transmute_mut!(&mut slot);
     let load = |to: &mut [u64], from: &[AtomicU64]| {
@@ -92,16 +90,24 @@ fn copy(from: &[AtomicU64; WORDS]) -> Option<Slot> {
     let sequence = from[0].load(Ordering::Acquire);
     load(&mut to[..HEAD], &from[..HEAD]);
     let head: &Slot = zerocopy::transmute_ref!(&*to);
+    if !sequence.is_multiple_of(2) || !wanted(head) {
+        return None;
+    }
     let lens = [head.text_len, head.second_len].map(|len| (len as usize).min(TEXT).div_ceil(8));
     for (len, at) in lens.into_iter().zip([HEAD, HEAD + TEXT / 8]) {
         load(&mut to[at..at + len], &from[at..at + len]);
     }
     fence(Ordering::Acquire);
-    let whole = sequence % 2 == 0 && from[0].load(Ordering::Relaxed) == sequence;
-    whole.then_some(slot)
+    (from[0].load(Ordering::Relaxed) == sequence).then_some(slot)
 }
 
 impl Slot {
+    fn is_about(&self, lookup: Lookup<'_>) -> bool {
+        let known = self.unique == 0 || self.unique == lookup.unique;
+        let same = self.tid == lookup.tid && self.nodeid == lookup.nodeid;
+        lookup.tid != 0 && same && known
+    }
+
     /// What the note says of `name`; `None` if it is about another one.
     pub(super) fn hint(&self, bits: &Bits, name: &[u8]) -> Option<Hint> {
         if self.walk != WALK_HERE {
@@ -229,9 +235,34 @@ mod tests {
     fn a_slot_under_way_is_not_copied() {
         let words: [u64; WORDS] = zerocopy::transmute!(walking("x/y", 5, 0));
         let shared = words.map(AtomicU64::new);
-        let slot = copy(&shared).unwrap();
+        let slot = copy(&shared, |_| true).unwrap();
         assert_eq!(slot.walk(b"x"), Some((Rest::Names, 5)));
+        assert!(copy(&shared, |_| false).is_none());
         shared[0].store(1, Ordering::Relaxed);
-        assert!(copy(&shared).is_none());
+        assert!(copy(&shared, |_| true).is_none());
+    }
+
+    #[test]
+    fn a_slot_overwritten_while_it_is_copied_is_not_used() {
+        let words: [u64; WORDS] = zerocopy::transmute!(walking("x/y", 5, 0));
+        let shared = words.map(AtomicU64::new);
+        let overwritten = copy(&shared, |_| {
+            shared[0].fetch_add(2, Ordering::Relaxed);
+            true
+        });
+        assert!(overwritten.is_none());
+    }
+
+    #[test]
+    fn a_slot_is_for_one_lookup() {
+        let lookup = Lookup { unique: 6, tid: 2, nodeid: 3, name: b"x" };
+        let slot = Slot { tid: 2, nodeid: 3, unique: 6, ..Slot::new_zeroed() };
+        assert!(slot.is_about(lookup));
+        assert!(Slot { unique: 0, ..slot }.is_about(lookup), "numbered later");
+        assert!(!Slot { unique: 8, ..slot }.is_about(lookup));
+        assert!(!Slot { nodeid: 4, ..slot }.is_about(lookup));
+        assert!(!Slot { tid: 4098, ..slot }.is_about(lookup), "the same slot");
+        let nobody = Lookup { tid: 0, ..lookup };
+        assert!(!Slot { tid: 0, ..slot }.is_about(nobody));
     }
 }
