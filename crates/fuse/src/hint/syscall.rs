@@ -4,7 +4,9 @@
 
 use libc::{AT_REMOVEDIR, O_CREAT, O_EXCL, O_PATH, O_TMPFILE, RENAME_NOREPLACE};
 
-use super::{Intent, path};
+use super::Intent;
+#[cfg(any(test, feature = "bpf"))]
+use super::path;
 
 /// Arguments that are noted of a syscall.
 pub(super) const ARGS: usize = 5;
@@ -128,6 +130,7 @@ impl Syscall {
     }
 
     /// The kernel ends its walk before the last component and looks that up by itself.
+    #[cfg(any(test, feature = "bpf"))]
     pub(super) fn ends_walk_early(&self) -> bool {
         !matches!(
             self.does,
@@ -164,6 +167,7 @@ impl Syscall {
     }
 
     /// What is wanted of `name`, which is looked up after the walk ended early.
+    #[cfg(any(test, feature = "bpf"))]
     pub(super) fn intent_after_walk(
         &self,
         name: &[u8],

@@ -203,7 +203,12 @@ type At<'a> = &'a dyn Fn(&str) -> PathBuf;
 
 /// What to do, and what is to be seen by BPF and by proc. Results do not matter: what would change
 /// something is refused.
-struct Case(&'static str, fn(At<'_>), &'static str, &'static str);
+struct Case(
+    &'static str,
+    fn(At<'_>),
+    #[cfg_attr(not(feature = "bpf"), expect(dead_code))] &'static str,
+    &'static str,
+);
 
 fn open(path: impl AsRef<Path>, flags: OFlags) {
     let _ = rustix::fs::open(path.as_ref(), flags, Mode::RWXU);
