@@ -4,7 +4,7 @@
  * Runs in that thread, before the daemon can see the request. One slot for each thread id modulo
  * SLOTS: a thread waits for its LOOKUP, so it has one at a time. Whoever collides with another
  * thread, or meets anything unexpected, leaves no note, and the daemon does a real lookup.
- * `struct slot` and the constants are also in slots.rs. */
+ * `struct slot` and the constants are also in slots.rs and bpf.rs. The slots take 4 MiB a mount. */
 #include "kernel.h"
 
 #define SLOTS 4096
@@ -176,7 +176,9 @@ int on_send(struct raw_tracepoint_args *ctx)
 		return 0;
 	/* Fully ordered, as every atomic operation here that returns a value. */
 	__u64 sequence = slot->sequence;
-	if (sequence & 1 || __sync_val_compare_and_swap(&slot->sequence, sequence, sequence + 1) != sequence)
+	if (sequence & 1)
+		return 0;
+	if (__sync_val_compare_and_swap(&slot->sequence, sequence, sequence + 1) != sequence)
 		return 0;
 	struct task_struct *task = bpf_get_current_task_btf();
 	if (is_direct(task, req, sb)) {

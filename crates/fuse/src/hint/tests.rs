@@ -521,6 +521,28 @@ fn proc_tells_nothing_through_an_overlay() {
     nothing_is_told_through_an_overlay(HintMode::Proc);
 }
 
+#[test]
+#[cfg(feature = "bpf")]
+fn threads_get_hints_of_their_own() {
+    let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
+    let seen = mounted.lookups(|at| {
+        let (at_c, at_f, at_l) = (at("a/b/c"), at("a/f"), at("a/l"));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..200).for_each(|_| stat(&at_c)));
+                scope.spawn(|| (0..200).for_each(|_| open(&at_f, OFlags::RDONLY)));
+                scope.spawn(|| (0..200).for_each(|_| open(&at_l, OFlags::PATH | OFlags::NOFOLLOW)));
+            }
+        });
+    });
+    let count = |wanted: &str| seen.split(' ').filter(|&one| one == wanted).count();
+    // Two threads may have one slot, and then one of them no hint.
+    let none = ["a?", "b?", "c?", "f?", "l?"].map(count).iter().sum::<usize>();
+    let right = ["a>", "b>", "c=plain", "f=open", "l=plain"].map(count).iter().sum::<usize>();
+    assert_eq!(none + right, seen.split(' ').count(), "{seen}");
+    assert!(right > none, "{seen}");
+}
+
 /// The 32-bit open(2) or mkdir(2), whose numbers are other syscalls' with 64 bits. From a process of
 /// its own, which a kernel without them kills; `None` then.
 #[cfg(all(feature = "bpf", target_arch = "x86_64"))]
