@@ -1,0 +1,41 @@
+//! Compiles the kernel's half of the hints (`src/hint/`), with the feature `bpf` only.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+const DIR: &str = "src/hint";
+const SOURCE: &str = "hint.bpf.c";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    if env::var_os("CARGO_FEATURE_BPF").is_none() {
+        return;
+    }
+    println!("cargo::rerun-if-changed={DIR}");
+    println!("cargo::rerun-if-env-changed=CLANG");
+    if let Err(why) = compile() {
+        println!(
+            "cargo::error=the feature bpf needs clang with its bpf target (package clang): {why}"
+        );
+    }
+}
+
+fn compile() -> Result<(), String> {
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => "-D__TARGET_ARCH_x86",
+        Ok("aarch64") => "-D__TARGET_ARCH_arm64",
+        other => return Err(format!("no registers are known for {other:?}")),
+    };
+    let out = env::var("OUT_DIR").map_err(|e| e.to_string())?;
+    // v3 has compare-and-swap; -g for BTF, which holds the map's and the kernel's types.
+    let status = Command::new(&clang)
+        .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", arch])
+        .args(["-fdebug-compilation-dir=.", "-c", SOURCE, "-o"])
+        .arg(Path::new(&out).join("hint.bpf.o"))
+        .current_dir(DIR)
+        .status()
+        .map_err(|e| format!("{clang}: {e}"))?;
+    status.success().then_some(()).ok_or_else(|| format!("{clang}: {status}"))
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Notes what the calling thread is doing when FUSE sends a LOOKUP.
+ *
+ * Runs in that thread, before the daemon can see the request. One slot for each thread id modulo
+ * SLOTS: a thread waits for its LOOKUP, so it has one at a time. Whoever collides with another
+ * thread, or meets anything unexpected, leaves no note, and the daemon does a real lookup.
+ * `struct slot` and the constants are also in slots.rs and bpf.rs. The slots take 4 MiB a mount. */
+#include "kernel.h"
+
+#define SLOTS 4096
+#define TEXT 464
+#define FUSE_LOOKUP 1
+#define ARGS 5
+#define SYSCALLS 512
+
+/* include/linux/sched.h: threads that no syscall describes. */
+#define PF_IO_WORKER 0x00000010
+#define PF_USER_WORKER 0x00004000
+#define PF_KTHREAD 0x00200000
+
+enum walk { WALK_NONE, WALK_HERE };
+
+struct slot {
+	__u64 sequence;		/* odd while this is written */
+	__u64 unique;		/* of the request; 0: the kernel gives it later */
+	__u64 nodeid;
+	__u64 args[ARGS];	/* of the syscall */
+	__u32 tid;		/* as the request has it */
+	__u32 syscall;
+	__u32 walk;		/* enum walk */
+	__u32 flags;		/* of the walk */
+	__u32 depth;		/* symlinks that the walk is inside of */
+	__u32 text_len;		/* with the NUL; 0: unreadable */
+	__u32 second_len;
+	__u32 unused;
+	char text[TEXT];	/* walk: from this component on; else the syscall's first path */
+	char second[TEXT];	/* the syscall's second path */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SLOTS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+/* Set by the loader. */
+const volatile __u32 device = 0;		/* of the mount, as the kernel encodes it */
+/* For each syscall whose last component is looked up without a walk: 1 + the number of the
+ * argument that is its first path, and in the upper four bits the same for the second. */
+const volatile __u8 path_args[SYSCALLS] = {};
+
+#define READ(to, from) bpf_probe_read_kernel(&(to), sizeof(to), &(from))
+
+static __attribute__((always_inline)) int is_compat(struct task_struct *task)
+{
+#if defined(__TARGET_ARCH_x86)
+	return task->thread_info.status & 0x2;		/* TS_COMPAT */
+#else
+	return task->thread_info.flags & (1 << 22);	/* TIF_32BIT */
+#endif
+}
+
+static __attribute__((always_inline)) void note_syscall(struct slot *slot, struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	slot->syscall = regs->orig_ax;
+	slot->args[0] = regs->di;
+	slot->args[1] = regs->si;
+	slot->args[2] = regs->dx;
+	slot->args[3] = regs->r10;
+	slot->args[4] = regs->r8;
+#else
+	slot->syscall = regs->syscallno;
+	slot->args[0] = regs->orig_x0;
+	slot->args[1] = regs->regs[1];
+	slot->args[2] = regs->regs[2];
+	slot->args[3] = regs->regs[3];
+	slot->args[4] = regs->regs[4];
+#endif
+}
+
+/* Copies the path that argument `which` - 1 points to. */
+static __attribute__((always_inline)) __u32 copy_path(struct slot *slot, char *to, __u32 which)
+{
+	if (which == 0 || which > ARGS)
+		return 0;
+	long len = bpf_probe_read_user_str(to, TEXT, (void *)slot->args[which - 1]);
+	return len > 0 ? len : 0;
+}
+
+static __attribute__((always_inline)) void note(struct slot *slot, struct task_struct *task)
+{
+	struct nameidata *walk = task->nameidata;
+	long len;
+
+	note_syscall(slot, bpf_task_pt_regs(task));
+	slot->second_len = 0;
+	if (walk) {
+		slot->walk = WALK_HERE;
+		slot->flags = walk->flags;
+		slot->depth = walk->depth;
+		len = bpf_probe_read_kernel_str(slot->text, TEXT, walk->last.name);
+		slot->text_len = len > 0 ? len : 0;
+	} else {
+		__u32 paths = slot->syscall < SYSCALLS ? path_args[slot->syscall] : 0;
+
+		slot->walk = WALK_NONE;
+		slot->flags = slot->depth = 0;
+		slot->text_len = copy_path(slot, slot->text, paths & 15);
+		slot->second_len = copy_path(slot, slot->second, paths >> 4);
+	}
+}
+
+/* Whether the thread has locked the directory of the name for writing, as the kernel does after a
+ * walk and a file system stacked on this one does not. Found from the name's place in its dentry:
+ * of a long name, or one that the kernel has already, this says no. */
+static __attribute__((always_inline)) int has_locked_directory(struct task_struct *task,
+							       struct fuse_req *req)
+{
+	struct fuse_args *args;
+	const void *name, *found;
+	struct dentry *entry;
+	struct inode *dir;
+	__u64 owner;
+	__u32 size;
+
+	/* Since Linux 6.15 the first argument is empty. */
+	if (READ(args, req->args) || READ(size, args->in_args[0].size))
+		return 0;
+	if (size ? READ(name, args->in_args[0].value) : READ(name, args->in_args[1].value))
+		return 0;
+	if (FIELD(BPF_FIELD_EXISTS, struct dentry___since, d_shortname))
+		entry = (void *)name - FIELD(BPF_FIELD_BYTE_OFFSET, struct dentry___since, d_shortname);
+	else
+		entry = (void *)name - FIELD(BPF_FIELD_BYTE_OFFSET, struct dentry___before, d_iname);
+	if (READ(found, entry->d_name.name) || found != name)
+		return 0;
+	if (READ(entry, entry->d_parent) || READ(dir, entry->d_inode))
+		return 0;
+	/* Of the lower bits one says that a reader has it, one how to wait. */
+	return !READ(owner, dir->i_rwsem.owner.counter) && (owner & ~2ULL) == (__u64)task;
+}
+
+/* Whether the request comes straight from the syscall, and not through a file system stacked on
+ * this one: that has its own walk, and looks up without one or with its mounter's rights. */
+static __attribute__((always_inline)) int is_direct(struct task_struct *task, struct fuse_req *req,
+						    struct super_block *sb)
+{
+	struct nameidata *walk = task->nameidata;
+
+	if (task->flags & (PF_IO_WORKER | PF_USER_WORKER | PF_KTHREAD) || is_compat(task))
+		return 0;
+	if (walk)
+		return walk->path.dentry->d_sb == sb;
+	return task->cred == task->real_cred && has_locked_directory(task, req);
+}
+
+SEC("raw_tp/fuse_request_send")
+int on_send(struct raw_tracepoint_args *ctx)
+{
+	struct fuse_req *req = (void *)ctx->args[0];
+	struct fuse_mount *mount;
+	struct super_block *sb;
+	__u32 opcode, dev, tid, key;
+
+	if (READ(opcode, req->in.h.opcode) || opcode != FUSE_LOOKUP)
+		return 0;
+	if (READ(mount, req->fm) || READ(sb, mount->sb) || READ(dev, sb->s_dev) || dev != device)
+		return 0;
+	READ(tid, req->in.h.pid);
+	key = tid & (SLOTS - 1);
+	struct slot *slot = bpf_map_lookup_elem(&slots, &key);
+	if (!slot)
+		return 0;
+	/* Fully ordered, as every atomic operation here that returns a value. */
+	__u64 sequence = slot->sequence;
+	if (sequence & 1)
+		return 0;
+	if (__sync_val_compare_and_swap(&slot->sequence, sequence, sequence + 1) != sequence)
+		return 0;
+	struct task_struct *task = bpf_get_current_task_btf();
+	if (is_direct(task, req, sb)) {
+		slot->tid = tid;
+		READ(slot->unique, req->in.h.unique);
+		READ(slot->nodeid, req->in.h.nodeid);
+		note(slot, task);
+	} else {
+		slot->tid = 0;
+	}
+	__sync_fetch_and_add(&slot->sequence, 1);
+	return 0;
+}
+
+/* The helpers are open to programs under a licence compatible with the kernel's only. */
+char LICENSE[] SEC("license") = "GPL";

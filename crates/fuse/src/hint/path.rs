@@ -1,0 +1,90 @@
+//! Paths, taken apart as the kernel's walk does it.
+
+use super::Rest;
+
+/// What `text`, which follows a name, has in it.
+pub(super) fn rest(text: &[u8]) -> Rest {
+    let mut rest = Rest::Dots;
+    for part in text.split(|&b| b == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => return Rest::DotDot,
+            _ => rest = Rest::Names,
+        }
+    }
+    rest
+}
+
+/// The last component and whether slashes follow it; `None` for an empty path, for `.` and `..`.
+#[cfg(any(test, feature = "bpf"))]
+pub(super) fn last(path: &[u8]) -> Option<(&[u8], bool)> {
+    let end = path.iter().rposition(|&b| b != b'/')? + 1;
+    let start = path[..end].iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+    let name = &path[start..end];
+    (name != b"." && name != b"..").then_some((name, end < path.len()))
+}
+
+/// Where `name` is a component of `path`: what follows it, for each place.
+pub(super) fn places<'a>(path: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let mut rest = Some(path);
+    std::iter::from_fn(move || {
+        loop {
+            let text = rest.take()?;
+            let end = text.iter().position(|&b| b == b'/').unwrap_or(text.len());
+            rest = text.get(end + 1..);
+            if !name.is_empty() && text[..end] == *name {
+                return Some(&text[end..]);
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_a_name_is_told_apart() {
+        for (text, wanted) in [
+            ("", Rest::Dots),
+            ("/", Rest::Dots),
+            ("//././/", Rest::Dots),
+            ("/a", Rest::Names),
+            ("/./a/", Rest::Names),
+            ("/...", Rest::Names),
+            ("/..", Rest::DotDot),
+            ("/a/../b", Rest::DotDot),
+        ] {
+            assert_eq!(rest(text.as_bytes()), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_component_is_found() {
+        for (path, wanted) in [
+            ("a", Some(("a", false))),
+            ("/a", Some(("a", false))),
+            ("a/b", Some(("b", false))),
+            ("a/b//", Some(("b", true))),
+            ("", None),
+            ("///", None),
+            ("a/.", None),
+            ("a/../", None),
+            ("..", None),
+        ] {
+            let wanted = wanted.map(|(name, slash)| (name.as_bytes(), slash));
+            assert_eq!(last(path.as_bytes()), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_place_of_a_name_is_found() {
+        let found = |path: &'static str, name: &'static str| -> Vec<&[u8]> {
+            places(path.as_bytes(), name.as_bytes()).collect()
+        };
+        assert_eq!(found("a/b/a", "a"), [&b"/b/a"[..], b""]);
+        assert_eq!(found("a/b//", "b"), [b"//"]);
+        assert_eq!(found("ab/b", "a"), [b""; 0]);
+        assert_eq!(found("//", ""), [b""; 0]);
+    }
+}

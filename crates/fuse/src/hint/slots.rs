@@ -1,0 +1,268 @@
+//! The memory that the program of `hint.bpf.c` writes: one slot for each thread id modulo
+//! [`SLOTS`].
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use rustix::mm::{MapFlags, ProtFlags};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::calibrate::Bits;
+use super::syscall::{ARGS, Syscall};
+use super::{Hint, Intent, Lookup, Rest, Step, path};
+
+const SLOTS: usize = 4096;
+const TEXT: usize = 464;
+const WORDS: usize = size_of::<Slot>() / 8;
+/// Words before the texts.
+const HEAD: usize = (size_of::<Slot>() - 2 * TEXT) / 8;
+/// `walk`: the thread walks a path in this mount; else it has ended its walk.
+const WALK_HERE: u32 = 1;
+
+/// What the program notes of one LOOKUP, as `struct slot` there.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Slot {
+    sequence: u64,
+    unique: u64,
+    nodeid: u64,
+    args: [u64; ARGS],
+    tid: u32,
+    syscall: u32,
+    walk: u32,
+    flags: u32,
+    depth: u32,
+    text_len: u32,
+    second_len: u32,
+    unused: u32,
+    text: [u8; TEXT],
+    second: [u8; TEXT],
+}
+const _: () = assert!(size_of::<Slot>() == 1024 && TEXT.is_multiple_of(8));
+
+/// The program's map, shared with the kernel.
+pub(super) struct Slots {
+    words: *const AtomicU64,
+}
+
+// SAFETY: the memory is mapped until drop, and only read by atomic operations.
+unsafe impl Send for Slots {}
+// SAFETY: as above.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    /// Maps the memory of the program's map.
+    pub(super) fn map(fd: BorrowedFd<'_>) -> rustix::io::Result<Slots> {
+        let null = std::ptr::null_mut();
+        let size = SLOTS * size_of::<Slot>();
+        // SAFETY: a new mapping, at no address in particular.
+        let words =
+            unsafe { rustix::mm::mmap(null, size, ProtFlags::READ, MapFlags::SHARED, fd, 0) }?;
+        Ok(Slots { words: words.cast() })
+    }
+
+    /// The note about this LOOKUP, if it is there and whole.
+    pub(super) fn find(&self, lookup: Lookup<'_>) -> Option<Slot> {
+        // SAFETY: the mapping has SLOTS times WORDS words, aligned as a page is.
+        let words = unsafe { std::slice::from_raw_parts(self.words, SLOTS * WORDS) };
+        let (slots, _) = words.as_chunks::<WORDS>();
+        copy(&slots[lookup.tid as usize % SLOTS], |slot| slot.is_about(lookup))
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nothing that was read borrows from it.
+        // It cannot fail: this is the whole mapping.
+        let _ =
+            unsafe { rustix::mm::munmap(self.words.cast_mut().cast(), SLOTS * size_of::<Slot>()) };
+    }
+}
+
+/// Copies a slot, texts only as far as they go; `None` if it was written meanwhile, or if `wanted`
+/// does not want it by what precedes the texts.
+fn copy(from: &[AtomicU64; WORDS], wanted: impl Fn(&Slot) -> bool) -> Option<Slot> {
+    let mut slot = Slot::new_zeroed();
+    let to: &mut [u64; WORDS] = zerocopy::transmute_mut!(&mut slot);
+    let load = |to: &mut [u64], from: &[AtomicU64]| {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+    };
+    let sequence = from[0].load(Ordering::Acquire);
+    load(&mut to[..HEAD], &from[..HEAD]);
+    let head: &Slot = zerocopy::transmute_ref!(&*to);
+    if !sequence.is_multiple_of(2) || !wanted(head) {
+        return None;
+    }
+    let lens = [head.text_len, head.second_len].map(|len| (len as usize).min(TEXT).div_ceil(8));
+    for (len, at) in lens.into_iter().zip([HEAD, HEAD + TEXT / 8]) {
+        load(&mut to[at..at + len], &from[at..at + len]);
+    }
+    fence(Ordering::Acquire);
+    (from[0].load(Ordering::Relaxed) == sequence).then_some(slot)
+}
+
+impl Slot {
+    fn is_about(&self, lookup: Lookup<'_>) -> bool {
+        let known = self.unique == 0 || self.unique == lookup.unique;
+        let same = self.tid == lookup.tid && self.nodeid == lookup.nodeid;
+        lookup.tid != 0 && same && known
+    }
+
+    /// What the note says of `name`; `None` if it is about another one.
+    pub(super) fn hint(&self, bits: &Bits, name: &[u8]) -> Option<Hint> {
+        if self.walk != WALK_HERE {
+            return Some(Hint { step: Step::Last(self.after_walk(name)?), reval: false });
+        }
+        let (rest, flags) = self.walk(name)?;
+        let has = |bit: u32| flags & bit != 0;
+        let step = if has(bits.parent) {
+            Step::Through(rest)
+        } else if has(bits.open) {
+            Step::Last(Intent::Open { create: has(bits.create), excl: has(bits.excl) })
+        } else {
+            Step::Last(Intent::Plain)
+        };
+        Some(Hint { step, reval: has(bits.reval) })
+    }
+
+    /// If the thread's walk is at `name`: what follows, and its flags.
+    pub(super) fn walk(&self, name: &[u8]) -> Option<(Rest, u32)> {
+        let (text, cut) = text(&self.text, self.text_len)?;
+        let rest = text.strip_prefix(name)?;
+        if self.walk != WALK_HERE || rest.first().is_some_and(|&b| b != b'/') {
+            return None;
+        }
+        let rest = match path::rest(rest) {
+            // What the kernel keeps of the outer texts cannot be told from leftovers.
+            _ if self.depth > 0 => Rest::InLink,
+            Rest::DotDot => Rest::DotDot,
+            _ if cut => Rest::Cut,
+            rest => rest,
+        };
+        Some((rest, self.flags))
+    }
+
+    fn after_walk(&self, name: &[u8]) -> Option<Intent> {
+        let call = Syscall::of(self.syscall)?;
+        if !call.ends_walk_early() {
+            return None;
+        }
+        let mut paths = [&[][..]; 2];
+        let texts = [(&self.text, self.text_len), (&self.second, self.second_len)];
+        for ((to, _), (bytes, len)) in paths.iter_mut().zip(call.paths).zip(texts) {
+            let (text, cut) = text(bytes, len)?;
+            *to = text;
+            (!cut).then_some(())?;
+        }
+        call.intent_after_walk(name, paths, &self.args)
+    }
+}
+
+/// A text without its NUL, and whether it was cut; `None` if it could not be read.
+fn text(bytes: &[u8; TEXT], len: u32) -> Option<(&[u8], bool)> {
+    let len = len as usize;
+    Some((bytes.get(..len.checked_sub(1)?)?, len == TEXT))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const BITS: Bits = Bits { parent: 1, open: 2, create: 4, excl: 8, reval: 16 };
+
+    fn put(text: &str) -> ([u8; TEXT], u32) {
+        let mut bytes = [0; TEXT];
+        let len = text.len().min(TEXT - 1);
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        (bytes, len as u32 + 1)
+    }
+
+    fn walking(rest: &str, flags: u32, depth: u32) -> Slot {
+        let (text, text_len) = put(rest);
+        Slot { walk: WALK_HERE, flags, depth, text, text_len, ..Slot::new_zeroed() }
+    }
+
+    fn walked(syscall: i64, first: &str, second: &str) -> Slot {
+        let ((text, text_len), (second, second_len)) = (put(first), put(second));
+        let syscall = syscall as u32;
+        Slot { syscall, text, text_len, second, second_len, ..Slot::new_zeroed() }
+    }
+
+    #[test]
+    fn a_walk_is_understood() {
+        let long = format!("x/{}", "y".repeat(TEXT));
+        let back = format!("x/../{}", "y".repeat(TEXT));
+        for (rest, flags, depth, wanted) in [
+            ("x/y", 1, 0, Some(Step::Through(Rest::Names))),
+            ("x/y", 3, 0, Some(Step::Through(Rest::Names))),
+            ("x/.", 1, 0, Some(Step::Through(Rest::Dots))),
+            ("x/../y", 1, 0, Some(Step::Through(Rest::DotDot))),
+            ("x/y", 1, 1, Some(Step::Through(Rest::InLink))),
+            (&long, 1, 0, Some(Step::Through(Rest::Cut))),
+            (&back, 1, 0, Some(Step::Through(Rest::DotDot))),
+            ("x", 0, 0, Some(Step::Last(Intent::Plain))),
+            ("x/", 0, 1, Some(Step::Last(Intent::Plain))),
+            ("x", 2, 0, Some(Step::Last(Intent::Open { create: false, excl: false }))),
+            ("x", 14, 0, Some(Step::Last(Intent::Open { create: true, excl: true }))),
+            ("xy", 0, 0, None),
+            ("y/x", 1, 0, None),
+            ("", 1, 0, None),
+        ] {
+            let hint = walking(rest, flags, depth).hint(&BITS, b"x");
+            assert_eq!(hint.map(|hint| hint.step), wanted, "{rest} {flags}");
+        }
+        assert!(walking("x", 16, 0).hint(&BITS, b"x").unwrap().reval);
+        assert!(!walking("x", 15, 0).hint(&BITS, b"x").unwrap().reval);
+    }
+
+    #[test]
+    fn a_syscall_after_its_walk_is_understood() {
+        let long = format!("{}/x", "y".repeat(TEXT));
+        let step = |slot: Slot| slot.hint(&BITS, b"x").map(|hint| hint.step);
+        let create = Some(Step::Last(Intent::Create));
+        assert_eq!(step(walked(libc::SYS_mkdirat, "a/x", "")), create);
+        assert_eq!(step(walked(libc::SYS_mkdirat, &long, "")), None);
+        assert_eq!(step(walked(libc::SYS_renameat, "a/y", "b/x")), create);
+        assert_eq!(step(walked(libc::SYS_renameat, "x", &long)), None);
+        assert_eq!(step(walked(libc::SYS_newfstatat, "x", "")), None);
+        assert_eq!(step(walked(libc::SYS_read, "x", "")), None);
+        let unreadable = Slot { text_len: 0, ..walked(libc::SYS_mkdirat, "x", "") };
+        assert_eq!(step(unreadable), None);
+    }
+
+    #[test]
+    fn a_slot_under_way_is_not_copied() {
+        let words: [u64; WORDS] = zerocopy::transmute!(walking("x/y", 5, 0));
+        let shared = words.map(AtomicU64::new);
+        let slot = copy(&shared, |_| true).unwrap();
+        assert_eq!(slot.walk(b"x"), Some((Rest::Names, 5)));
+        assert!(copy(&shared, |_| false).is_none());
+        shared[0].store(1, Ordering::Relaxed);
+        assert!(copy(&shared, |_| true).is_none());
+    }
+
+    #[test]
+    fn a_slot_overwritten_while_it_is_copied_is_not_used() {
+        let words: [u64; WORDS] = zerocopy::transmute!(walking("x/y", 5, 0));
+        let shared = words.map(AtomicU64::new);
+        let overwritten = copy(&shared, |_| {
+            shared[0].fetch_add(2, Ordering::Relaxed);
+            true
+        });
+        assert!(overwritten.is_none());
+    }
+
+    #[test]
+    fn a_slot_is_for_one_lookup() {
+        let lookup = Lookup { unique: 6, tid: 2, nodeid: 3, name: b"x" };
+        let slot = Slot { tid: 2, nodeid: 3, unique: 6, ..Slot::new_zeroed() };
+        assert!(slot.is_about(lookup));
+        assert!(Slot { unique: 0, ..slot }.is_about(lookup), "numbered later");
+        assert!(!Slot { unique: 8, ..slot }.is_about(lookup));
+        assert!(!Slot { nodeid: 4, ..slot }.is_about(lookup));
+        assert!(!Slot { tid: 4098, ..slot }.is_about(lookup), "the same slot");
+        let nobody = Lookup { tid: 0, ..lookup };
+        assert!(!Slot { tid: 0, ..slot }.is_about(nobody));
+    }
+}

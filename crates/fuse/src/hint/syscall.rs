@@ -1,0 +1,285 @@
+//! Which syscalls take paths, where, and what they want of the last component.
+//!
+//! Source: the manual pages (section 2) and `fs/namei.c` of Linux.
+
+use libc::{AT_REMOVEDIR, O_CREAT, O_EXCL, O_PATH, O_TMPFILE, RENAME_NOREPLACE};
+
+use super::Intent;
+#[cfg(any(test, feature = "bpf"))]
+use super::path;
+
+/// Arguments that are noted of a syscall.
+pub(super) const ARGS: usize = 5;
+
+/// A syscall that takes paths.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Syscall {
+    pub(super) paths: &'static [PathArg],
+    pub(super) does: Does,
+}
+
+/// Where a syscall's path is among its arguments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PathArg {
+    pub(super) path: usize,
+    /// The descriptor of the directory where a relative one starts; `None`: the current one.
+    pub(super) dir: Option<usize>,
+}
+
+/// What a syscall does; numbers are those of arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Does {
+    Look,
+    Exec,
+    Create,
+    Open {
+        flags: usize,
+    },
+    Openat2 {
+        how: usize,
+    },
+    Mkdir,
+    /// What must not have a slash at its end: mknod(2), symlink(2).
+    Make,
+    Link,
+    Unlink,
+    Rmdir,
+    Unlinkat {
+        flags: usize,
+    },
+    Rename,
+    Renameat2 {
+        flags: usize,
+    },
+}
+
+const fn from_cwd(path: usize) -> PathArg {
+    PathArg { path, dir: None }
+}
+
+/// A descriptor and the path after it.
+const fn from_dir(dir: usize) -> PathArg {
+    PathArg { path: dir + 1, dir: Some(dir) }
+}
+
+const PATH: &[PathArg] = &[from_cwd(0)];
+const AT: &[PathArg] = &[from_dir(0)];
+/// Of a symlink, after its text.
+const AT_AFTER_TEXT: &[PathArg] = &[from_dir(1)];
+const TWO_AT: &[PathArg] = &[from_dir(0), from_dir(2)];
+
+impl Syscall {
+    /// By number; `None` for those that take no path, and for rare ones.
+    pub(super) fn of(nr: u32) -> Option<Syscall> {
+        let (paths, does) = match libc::c_long::from(nr) {
+            libc::SYS_openat => (AT, Does::Open { flags: 2 }),
+            libc::SYS_openat2 => (AT, Does::Openat2 { how: 2 }),
+            libc::SYS_execve => (PATH, Does::Exec),
+            libc::SYS_execveat => (AT, Does::Exec),
+            libc::SYS_mkdirat => (AT, Does::Mkdir),
+            libc::SYS_mknodat => (AT, Does::Make),
+            libc::SYS_symlinkat => (AT_AFTER_TEXT, Does::Make),
+            libc::SYS_linkat => (TWO_AT, Does::Link),
+            libc::SYS_unlinkat => (AT, Does::Unlinkat { flags: 2 }),
+            libc::SYS_renameat => (TWO_AT, Does::Rename),
+            libc::SYS_renameat2 => (TWO_AT, Does::Renameat2 { flags: 4 }),
+            libc::SYS_newfstatat
+            | libc::SYS_statx
+            | libc::SYS_faccessat
+            | libc::SYS_faccessat2
+            | libc::SYS_readlinkat
+            | libc::SYS_fchmodat
+            | libc::SYS_fchownat
+            | libc::SYS_utimensat => (AT, Does::Look),
+            libc::SYS_chdir | libc::SYS_truncate | libc::SYS_statfs => (PATH, Does::Look),
+            nr => Syscall::old(nr)?,
+        };
+        Some(Syscall { paths, does })
+    }
+
+    /// Those that only old architectures have.
+    #[cfg(target_arch = "x86_64")]
+    fn old(nr: libc::c_long) -> Option<(&'static [PathArg], Does)> {
+        const AFTER_TEXT: &[PathArg] = &[from_cwd(1)];
+        const TWO: &[PathArg] = &[from_cwd(0), from_cwd(1)];
+        Some(match nr {
+            libc::SYS_open => (PATH, Does::Open { flags: 1 }),
+            libc::SYS_creat => (PATH, Does::Create),
+            libc::SYS_mkdir => (PATH, Does::Mkdir),
+            libc::SYS_mknod => (PATH, Does::Make),
+            libc::SYS_symlink => (AFTER_TEXT, Does::Make),
+            libc::SYS_link => (TWO, Does::Link),
+            libc::SYS_unlink => (PATH, Does::Unlink),
+            libc::SYS_rmdir => (PATH, Does::Rmdir),
+            libc::SYS_rename => (TWO, Does::Rename),
+            libc::SYS_stat
+            | libc::SYS_lstat
+            | libc::SYS_access
+            | libc::SYS_readlink
+            | libc::SYS_chmod
+            | libc::SYS_chown
+            | libc::SYS_lchown
+            | libc::SYS_utimes => (PATH, Does::Look),
+            _ => return None,
+        })
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn old(_: libc::c_long) -> Option<(&'static [PathArg], Does)> {
+        None
+    }
+
+    /// The kernel ends its walk before the last component and looks that up by itself.
+    #[cfg(any(test, feature = "bpf"))]
+    pub(super) fn ends_walk_early(&self) -> bool {
+        !matches!(
+            self.does,
+            Does::Look | Does::Exec | Does::Create | Does::Open { .. } | Does::Openat2 { .. }
+        )
+    }
+
+    /// What is wanted of the last component of path `which`; `slash`: slashes follow it.
+    pub(super) fn intent(&self, which: usize, slash: bool, args: &[u64; ARGS]) -> Option<Intent> {
+        match self.does {
+            Does::Look => Some(Intent::Plain),
+            Does::Exec => Some(Intent::Open { create: false, excl: false }),
+            Does::Create => Some(Intent::Open { create: true, excl: false }),
+            Does::Open { flags } => Some(open(args[flags])),
+            // Its flags are not among the arguments.
+            Does::Openat2 { .. } => None,
+            Does::Mkdir => Some(Intent::Create),
+            Does::Rmdir => Some(Intent::Remove { dir: true }),
+            Does::Unlinkat { flags } if args[flags] as i32 == AT_REMOVEDIR => {
+                Some(Intent::Remove { dir: true })
+            }
+            Does::Link if which == 0 => Some(Intent::Plain),
+            // The kernel has errors of its own then, for which it needs to know the truth.
+            _ if slash => None,
+            Does::Make | Does::Link => Some(Intent::Create),
+            Does::Unlink => Some(Intent::Remove { dir: false }),
+            Does::Unlinkat { flags } => {
+                (args[flags] as u32 == 0).then_some(Intent::Remove { dir: false })
+            }
+            Does::Renameat2 { flags } if args[flags] as u32 & !RENAME_NOREPLACE != 0 => None,
+            Does::Rename | Does::Renameat2 { .. } if which == 0 => Some(Intent::RenameSource),
+            Does::Rename | Does::Renameat2 { .. } => Some(Intent::Create),
+        }
+    }
+
+    /// What is wanted of `name`, which is looked up after the walk ended early.
+    #[cfg(any(test, feature = "bpf"))]
+    pub(super) fn intent_after_walk(
+        &self,
+        name: &[u8],
+        paths: [&[u8]; 2],
+        args: &[u64; ARGS],
+    ) -> Option<Intent> {
+        let slash = |which: usize| {
+            path::last(paths[which]).and_then(|(last, slash)| (last == name).then_some(slash))
+        };
+        let (which, slash) = match self.does {
+            // The walk to the source goes to its end.
+            Does::Link => (1, slash(1)?),
+            Does::Rename | Does::Renameat2 { .. } => match (slash(0), slash(1)) {
+                (Some(slash), None) => (0, slash),
+                (None, Some(slash)) => (1, slash),
+                _ => return None,
+            },
+            _ => (0, slash(0)?),
+        };
+        self.intent(which, slash, args)
+    }
+}
+
+/// As open(2) has it.
+fn open(flags: u64) -> Intent {
+    let flags = flags as i32;
+    if flags & O_PATH != 0 || flags & O_TMPFILE == O_TMPFILE {
+        return Intent::Plain;
+    }
+    let create = flags & O_CREAT != 0;
+    Intent::Open { create, excl: create && flags & O_EXCL != 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn after_walk(nr: i64, name: &str, paths: [&str; 2], last_arg: i32) -> Option<Intent> {
+        let call = Syscall::of(nr as u32).unwrap();
+        assert!(call.ends_walk_early());
+        let mut args = [7; ARGS];
+        // The flags of unlinkat and of renameat2.
+        args[2] = last_arg as u64;
+        args[4] = last_arg as u64;
+        call.intent_after_walk(name.as_bytes(), paths.map(str::as_bytes), &args)
+    }
+
+    #[test]
+    fn makers_and_removers_are_known_by_their_syscall() {
+        use libc::*;
+        const DIR: Option<Intent> = Some(Intent::Remove { dir: true });
+        const FILE: Option<Intent> = Some(Intent::Remove { dir: false });
+        for (nr, path, flags, wanted) in [
+            (SYS_mkdirat, "a/x", 0, Some(Intent::Create)),
+            (SYS_mkdirat, "a/x/", 0, Some(Intent::Create)),
+            (SYS_mkdirat, "x/a", 0, None),
+            (SYS_mknodat, "a/x", 0, Some(Intent::Create)),
+            (SYS_mknodat, "a/x/", 0, None),
+            (SYS_symlinkat, "x", 0, Some(Intent::Create)),
+            (SYS_unlinkat, "x", 0, FILE),
+            (SYS_unlinkat, "x/", 0, None),
+            (SYS_unlinkat, "x/", AT_REMOVEDIR, DIR),
+            (SYS_unlinkat, "x", AT_REMOVEDIR | 1, None),
+        ] {
+            assert_eq!(after_walk(nr, "x", [path, ""], flags), wanted, "{nr} {path} {flags}");
+        }
+    }
+
+    #[test]
+    fn the_two_names_of_a_rename_are_told_apart_or_not_at_all() {
+        const TARGET: Option<Intent> = Some(Intent::Create);
+        for (paths, flags, wanted) in [
+            (["a/x", "y"], 0, Some(Intent::RenameSource)),
+            (["x/y", "a/x"], 0, TARGET),
+            (["y", "x"], RENAME_NOREPLACE, TARGET),
+            (["a/x", "b/x"], 0, None),
+            (["a", "b"], 0, None),
+            (["a/x/", "y"], 0, None),
+            (["x", "y"], libc::RENAME_EXCHANGE, None),
+            (["x", "y"], 1 << 20, None),
+        ] {
+            let found = after_walk(libc::SYS_renameat2, "x", paths, flags as i32);
+            assert_eq!(found, wanted, "{paths:?} {flags}");
+        }
+        assert_eq!(after_walk(libc::SYS_linkat, "x", ["a/x", "b/x"], 0), TARGET);
+        assert_eq!(after_walk(libc::SYS_linkat, "x", ["x", "y"], 0), None);
+    }
+
+    #[test]
+    fn flags_of_open_are_understood() {
+        let call = Syscall::of(libc::SYS_openat as u32).unwrap();
+        assert!(!call.ends_walk_early());
+        for (flags, wanted) in [
+            (libc::O_RDWR, Intent::Open { create: false, excl: false }),
+            (O_EXCL, Intent::Open { create: false, excl: false }),
+            (O_CREAT, Intent::Open { create: true, excl: false }),
+            (O_CREAT | O_EXCL, Intent::Open { create: true, excl: true }),
+            (O_PATH, Intent::Plain),
+            (O_TMPFILE | libc::O_RDWR, Intent::Plain),
+            (libc::O_DIRECTORY, Intent::Open { create: false, excl: false }),
+        ] {
+            let args = [0, 0, flags as u64, 0, 0];
+            assert_eq!(call.intent(0, false, &args), Some(wanted), "{flags:o}");
+        }
+    }
+
+    #[test]
+    fn what_takes_no_path_is_not_described() {
+        for nr in [libc::SYS_read, libc::SYS_io_uring_enter, libc::SYS_fstat, 100_000] {
+            assert!(Syscall::of(nr as u32).is_none(), "{nr}");
+        }
+        assert!(Syscall::of(u32::MAX).is_none());
+    }
+}
