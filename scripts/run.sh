@@ -9,7 +9,7 @@ dir=${SAKER_DIR:-.saker}
 mnt=${SAKER_MNT:-./mnt}
 tree=${SAKER_TREE:-/usr/include}
 
-scripts/packages.sh build-essential fuse3 rsync
+scripts/packages.sh build-essential clang fuse3 rsync
 saker=$(scripts/build.sh)
 
 if [[ ! -e /dev/fuse ]]; then

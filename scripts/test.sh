@@ -102,7 +102,7 @@ docs() {
     RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
 }
 
-scripts/packages.sh acl attr build-essential ca-certificates e2fsprogs faketime fio fuse3 git iproute2 nftables \
+scripts/packages.sh acl attr build-essential ca-certificates clang e2fsprogs faketime fio fuse3 git iproute2 nftables \
     rsync sqlite3 xfsprogs
 rustup component add rustfmt clippy >/dev/null 2>&1 || true
 
@@ -163,6 +163,7 @@ if [[ $able == yes ]]; then
     # By this seed each kind of fault comes within 30 s.
     stage faults torment --faults "$([[ $form == long ]] && echo 300 || echo 30)" --seed 733
     stage semantics sim semantics
+    stage shortcut sim shortcut
     stage two-mounts sim two_mounts
     stage stress sim stress
     stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"

@@ -1,4 +1,5 @@
-//! Compiles the kernel's half of the hints (`src/hint/`), with the feature `bpf` only.
+//! Compiles the kernel's half of the hints (`src/hint/`), and sets `cfg(bpf)` when there is one:
+//! with the feature `bpf`, where clang can be run.
 
 use std::env;
 use std::path::Path;
@@ -8,21 +9,25 @@ const DIR: &str = "src/hint";
 const SOURCE: &str = "hint.bpf.c";
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(bpf)");
+    println!("cargo::rerun-if-changed={DIR}");
+    println!("cargo::rerun-if-env-changed=CLANG");
+    println!("cargo::rerun-if-env-changed=PATH");
     if env::var_os("CARGO_FEATURE_BPF").is_none() {
         return;
     }
-    println!("cargo::rerun-if-changed={DIR}");
-    println!("cargo::rerun-if-env-changed=CLANG");
-    if let Err(why) = compile() {
-        println!(
-            "cargo::error=the feature bpf needs clang with its bpf target (package clang): {why}"
-        );
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    if Command::new(&clang).arg("--version").output().is_err() {
+        println!("cargo::warning=no {clang}: mounts will do without hints by BPF");
+        return;
+    }
+    match compile(&clang) {
+        Ok(()) => println!("cargo::rustc-cfg=bpf"),
+        Err(why) => println!("cargo::error={SOURCE}: {why}"),
     }
 }
 
-fn compile() -> Result<(), String> {
-    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+fn compile(clang: &str) -> Result<(), String> {
     let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => "-D__TARGET_ARCH_x86",
         Ok("aarch64") => "-D__TARGET_ARCH_arm64",
@@ -30,7 +35,7 @@ fn compile() -> Result<(), String> {
     };
     let out = env::var("OUT_DIR").map_err(|e| e.to_string())?;
     // v3 has compare-and-swap; -g for BTF, which holds the map's and the kernel's types.
-    let status = Command::new(&clang)
+    let status = Command::new(clang)
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", arch])
         .args(["-fdebug-compilation-dir=.", "-c", SOURCE, "-o"])
         .arg(Path::new(&out).join("hint.bpf.o"))

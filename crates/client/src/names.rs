@@ -374,7 +374,7 @@ impl Core {
             }
             match self.ask(who, Op::Rename, To::Owner, request).await {
                 // A directory on the way was moved meanwhile.
-                Err(error) if error.errno() == Errno::ESTALE => {}
+                Err(error) if error.errno() == Errno::ESTALE && !error.is(Class::Elsewhere) => {}
                 other => return other,
             }
         }
@@ -384,7 +384,7 @@ impl Core {
     /// The directories on the way to a name, from below the root to its parent.
     async fn chain(&self, who: &Caller, at: &At) -> Result<Vec<Locator>> {
         let lookups = (1..at.path.len()).map(|len| async move {
-            let at = At { anchor: at.anchor.clone(), path: at.path[..len].to_vec() };
+            let at = At::below(at.anchor.clone(), at.path[..len].to_vec());
             let mut request = EntryReq { at, ..EntryReq::default() };
             let entry: Entry = self.ask(who, Op::Lookup, To::Owner, &mut request).await?;
             Ok(entry.loc)
@@ -425,7 +425,7 @@ mod tests {
         assert!(check_place(&at).is_ok());
         at.path.push(long.into());
         let error = check_place(&at).unwrap_err();
-        assert_eq!((error.errno(), error.component), (Errno::ENAMETOOLONG, 1));
+        assert_eq!((error.errno(), error.component), (Errno::ENAMETOOLONG, Some(1)));
         at.path = vec![Bytes::from_static(b"x"); limits::COMPONENTS_MAX + 1];
         assert_eq!(check_place(&at).unwrap_err().errno(), Errno::ENAMETOOLONG);
     }

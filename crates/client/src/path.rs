@@ -68,7 +68,7 @@ impl Walk {
     }
 
     fn at(&self) -> At {
-        At { anchor: Locator::root(), path: self.done.clone() }
+        At::below(Locator::root(), self.done.clone())
     }
 }
 
@@ -133,9 +133,9 @@ impl Fs {
 
     /// A link was met on the way.
     async fn through(&self, who: &Caller, walk: &mut Walk, met: Error) -> Result<()> {
-        let at = met.component as usize;
+        let at = met.component.unwrap_or_default() as usize;
         if met.target.is_empty() && at < walk.done.len() {
-            let link = At { anchor: Locator::root(), path: walk.done[..=at].to_vec() };
+            let link = At::below(Locator::root(), walk.done[..=at].to_vec());
             walk.follow(at, &self.readlink(who, &link).await?)
         } else {
             walk.follow(at, &met.target)
@@ -153,7 +153,8 @@ impl Fs {
 
 /// Is only the last component missing?
 fn is_last_missing(error: &Error, at: &At) -> bool {
-    error.errno() == Errno::ENOENT && error.component as usize + 1 == at.path.len()
+    let last = at.path.len().checked_sub(1);
+    error.errno() == Errno::ENOENT && error.component.map(|at| at as usize) == last
 }
 
 #[cfg(test)]
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn only_the_last_component_may_be_missing() {
-        let at = At { anchor: Locator::root(), path: names(b"a/b") };
+        let at = At::below(Locator::root(), names(b"a/b"));
         assert!(is_last_missing(&Error::at(Errno::ENOENT, 1), &at));
         assert!(!is_last_missing(&Error::at(Errno::ENOENT, 0), &at));
         assert!(!is_last_missing(&Error::at(Errno::EACCES, 1), &at));

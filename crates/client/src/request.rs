@@ -219,7 +219,7 @@ impl Core {
                 hop(state)
             }
             Class::UseCoordinator | Class::UseOwner => Next::AfterPause,
-            Class::Final | Class::Symlink | Class::NeedGroups | Class::Fatal => {
+            Class::Final | Class::Symlink | Class::NeedGroups | Class::Fatal | Class::Elsewhere => {
                 Next::GiveUp(error.clone())
             }
         }

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use saker_client::Fs;
-use saker_runtime::telemetry::OpCounters;
+use bytes::Bytes;
+use saker_client::{Caller, Fs};
+use saker_runtime::telemetry::{Counter, OpCounters};
 use saker_types::wire::{At, Entry};
-use saker_types::{Errno, InodeId, Result, check_name};
+use saker_types::{Errno, Error, Locator, Result, check_name};
 
 use crate::abi::{AttrOut, EntryOut, Opcode};
 use crate::handles::Handles;
-use crate::nodes::Nodes;
+use crate::hint::{HintMode, Hints};
+use crate::nodes::{NodeId, Nodes, Place};
 use crate::notify::Notifier;
 use crate::ops::{OpenDir, OpenFile, Waiters};
 use crate::options::MountOptions;
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::threads::Threads;
 use crate::transport::Dispatch;
 use crate::{attr, errno, ops};
 
@@ -28,12 +31,17 @@ pub(crate) struct Adapter {
     pub(crate) nodes: Nodes,
     pub(crate) files: Handles<Arc<OpenFile>>,
     pub(crate) dirs: Handles<Arc<OpenDir>>,
+    pub(crate) hints: Hints,
+    pub(crate) threads: Threads,
     pub(crate) notifier: Notifier,
     pub(crate) waiters: Arc<Waiters>,
     /// Somebody has used fcntl(2) locks here, so that every close must be heard of.
     pub(crate) locked: AtomicBool,
     pub(crate) entry_timeout: Duration,
     pub(crate) attr_timeout: Duration,
+    pub(crate) read_only: bool,
+    /// LOOKUPs that no server was asked for.
+    pub(crate) untold: Counter,
     /// `fs.protected_hardlinks` as it was when this was mounted.
     pub(crate) protects_links: bool,
     /// For the log.
@@ -52,6 +60,10 @@ impl Adapter {
         let metrics = fs.metrics();
         let held = metrics.gauge("saker_fuse_inodes", "Inodes that the kernel holds");
         let handles = metrics.gauge("saker_fuse_handles", "Open files and directories");
+        let untold = metrics.counter(
+            "saker_fuse_lookups_untold_total",
+            "LOOKUPs of the kernel that were answered without asking a server",
+        );
         let requests = metrics.op_counters(
             "saker_fuse_requests_total",
             "Requests of the kernel to the mount",
@@ -60,13 +72,17 @@ impl Adapter {
             Opcode::TABLE,
         );
         Adapter {
-            nodes: Nodes::new(held),
+            nodes: Nodes::new(held, options.shortcut != HintMode::Off),
+            hints: Hints::new(options.shortcut),
+            threads: Threads::default(),
             files: Handles::new(handles.clone()),
             dirs: Handles::new(handles),
             fs,
             notifier,
             waiters: Arc::default(),
             locked: AtomicBool::new(false),
+            read_only: options.read_only,
+            untold,
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
             protects_links: ops::protects_links(),
@@ -75,33 +91,62 @@ impl Adapter {
         }
     }
 
-    /// The inode of a node.
-    pub(crate) fn at(&self, node: InodeId) -> Result<At> {
-        Ok(At::handle(self.nodes.locate(node)?))
+    /// The inode of a node. A guess is looked up for that.
+    pub(crate) async fn locate(&self, node: NodeId) -> Result<Locator> {
+        match self.nodes.place(node)? {
+            Place::Known(loc) => Ok(loc),
+            Place::Guess(at) => {
+                // Nothing is given away: whoever asks about it is judged by the servers then.
+                let entry = self.fs.lookup(&Caller::root(), &at).await?;
+                self.nodes.confirm(node, &entry)?;
+                Ok(entry.loc)
+            }
+        }
     }
 
-    /// A name in a directory.
-    pub(crate) fn child(&self, dir: InodeId, name: &[u8]) -> Result<At> {
+    /// The same as a place.
+    pub(crate) async fn at(&self, node: NodeId) -> Result<At> {
+        Ok(At::handle(self.locate(node).await?))
+    }
+
+    /// A name in a directory that the thread of this request has come to.
+    pub(crate) fn child(&self, request: &Request, dir: NodeId, name: &Bytes) -> Result<At> {
         check_name(name)?;
-        Ok(At::child(self.nodes.locate(dir)?, name))
+        self.nodes.child(self.threads.start(request.header.pid, dir), dir, name)
     }
 
-    /// The reply that gives an inode to the kernel, which holds it from now on.
-    pub(crate) fn hold(&self, entry: &Entry) -> EntryOut {
-        self.nodes.hold(entry);
-        // Kept for others only if all may walk there: the kernel checks no permissions itself.
-        let keep = if entry.searchable { self.entry_timeout } else { Duration::ZERO };
-        self.entry_out(&entry.attr, keep)
+    /// What the kernel is told of an error that has to do with the way to `dir`: if what is
+    /// known of that is wrong, to walk again.
+    pub(crate) fn on_the_way(&self, request: &Request, dir: NodeId, error: Error) -> Error {
+        let start = self.threads.start(request.header.pid, dir);
+        if self.nodes.doubt(start, dir, &error) { Errno::ESTALE.into() } else { error }
+    }
+
+    /// The reply that gives what has this name to the kernel, which holds it from now on.
+    pub(crate) fn hold(&self, dir: NodeId, name: &Bytes, entry: &Entry) -> EntryOut {
+        let node = self.nodes.hold(dir, name, entry);
+        self.entry_out(node, &entry.attr, self.keep(entry))
+    }
+
+    /// How long the kernel may keep a name: for others, too, so only if all may walk there. The
+    /// kernel checks no permissions itself.
+    pub(crate) fn keep(&self, entry: &Entry) -> Duration {
+        if entry.searchable { self.entry_timeout } else { Duration::ZERO }
     }
 
     /// The form of an entry. A directory's link count and times are not whole here: they were
     /// not collected, so a stat(2) must ask.
-    pub(crate) fn entry_out(&self, body: &saker_types::Attr, keep: Duration) -> EntryOut {
+    pub(crate) fn entry_out(
+        &self,
+        node: NodeId,
+        body: &saker_types::Attr,
+        keep: Duration,
+    ) -> EntryOut {
         let fresh = if body.is_dir() { Duration::ZERO } else { self.attr_timeout };
         let (entry_valid, entry_valid_nsec) = attr::validity(keep);
         let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
         EntryOut {
-            nodeid: body.id,
+            nodeid: node,
             // Inode ids are never used again.
             generation: 0,
             entry_valid,
@@ -191,6 +236,11 @@ impl Adapter {
 /// Not among the errors that servers give.
 const ENOTTY: Errno = Errno(25);
 
+/// Is it the last component's fault?
+pub(crate) fn is_about_last(error: &Error, at: &At) -> bool {
+    error.component.is_some_and(|component| component as usize + 1 == at.path.len())
+}
+
 impl Dispatch for Adapter {
     async fn handle(&self, request: &Request) -> Reply {
         let raw = request.header.opcode;
@@ -199,6 +249,10 @@ impl Dispatch for Adapter {
             return Reply::error(Errno::ENOSYS);
         };
         self.answer(opcode, request).await.unwrap_or_else(|error| {
+            let error = match error.is_about_second() {
+                true => error,
+                false => self.on_the_way(request, request.header.nodeid, error),
+            };
             if errno::unexpected(&error) {
                 let node = request.header.nodeid;
                 tracing::warn!("{} of inode {node:#x}: {error}", opcode.name());

@@ -11,7 +11,7 @@ pub(crate) fn of(error: &Error) -> Errno {
         // Whether it was done is unknown.
         Ok(Class::SessionLost) => Errno::EIO,
         // The kernel's view of the path is old: ESTALE makes it walk again and ask anew.
-        Ok(Class::Symlink | Class::Moved) => Errno::ESTALE,
+        Ok(Class::Symlink | Class::Moved | Class::Elsewhere) => Errno::ESTALE,
         Ok(Class::NeedGroups) => Errno::EACCES,
         // Routing is the client's business: meeting these here is a defect of it.
         Ok(Class::UseCoordinator | Class::UseOwner) => Errno::EIO,
@@ -23,7 +23,7 @@ pub(crate) fn of(error: &Error) -> Errno {
 pub(crate) fn unexpected(error: &Error) -> bool {
     match Class::try_from(error.class) {
         Ok(Class::Final) => error.errno() == Errno::EIO,
-        Ok(Class::Symlink | Class::Moved | Class::NeedGroups) => false,
+        Ok(Class::Symlink | Class::Moved | Class::Elsewhere | Class::NeedGroups) => false,
         Ok(Class::Retry | Class::RefreshMap | Class::SessionLost) => true,
         Ok(Class::UseCoordinator | Class::UseOwner | Class::Fatal) | Err(_) => true,
     }

@@ -5,7 +5,7 @@
 //! server (FalconFS, §5, which patches the kernel for it). Here it is found out beside the
 //! request, from one of two sources:
 //!
-//! - **BPF** (feature `bpf`): a program at the tracepoint `fuse_request_send` runs in the calling
+//! - **BPF** (feature `bpf`, and clang when it is built): a program at the tracepoint `fuse_request_send` runs in the calling
 //!   thread before the request can be read, and notes the thread's walk and syscall in memory
 //!   that is shared with this process (`hint.bpf.c`). Needs root or CAP_BPF and CAP_PERFMON, and
 //!   a kernel with BTF and the tracepoint (about 6.12).
@@ -32,13 +32,13 @@
 //! LOOKUP, and call [`Hints::start`] from a thread of its own once INIT is answered; until it
 //! returns there are no hints.
 
-#[cfg(feature = "bpf")]
+#[cfg(bpf)]
 mod bpf;
-#[cfg(feature = "bpf")]
+#[cfg(bpf)]
 mod calibrate;
 mod path;
 mod proc;
-#[cfg(feature = "bpf")]
+#[cfg(bpf)]
 mod slots;
 mod syscall;
 
@@ -47,7 +47,7 @@ mod tests;
 
 use std::path::Path;
 use std::sync::OnceLock;
-#[cfg(feature = "bpf")]
+#[cfg(bpf)]
 use std::sync::{Arc, Mutex, PoisonError};
 
 use saker_types::Errno;
@@ -55,10 +55,9 @@ use saker_types::Errno;
 use proc::Proc;
 
 /// Which source is wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum HintMode {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HintMode {
     /// The best that works.
-    #[default]
     Auto,
     /// BPF or none.
     Bpf,
@@ -73,6 +72,8 @@ pub(crate) enum HintMode {
 pub(crate) struct Hint {
     /// Where in the path the name is.
     pub(crate) step: Step,
+    /// No other name goes before it in the path: the walk begins in the directory of the LOOKUP.
+    pub(crate) first: bool,
     /// The kernel walks for the second time, after ESTALE: answer nothing but the truth. By BPF
     /// only, and not for [`Intent::Create`], [`Intent::Remove`] and [`Intent::RenameSource`].
     pub(crate) reval: bool,
@@ -109,9 +110,9 @@ pub(crate) enum Rest {
 pub(crate) enum Intent {
     /// Its inode, for stat(2), access(2), chdir(2), as the source of link(2) and so on.
     Plain,
-    /// To open it, by open(2), creat(2), execve(2); with `create` (O_CREAT) also if it is not
-    /// there, with `excl` (O_EXCL) only then.
-    Open { create: bool, excl: bool },
+    /// To open it, by open(2), creat(2), execve(2), with these flags of open(2) and the kernel's
+    /// own mark for execution ([`OpenFlags::from_linux`](saker_client::OpenFlags::from_linux)).
+    Open { flags: i32 },
     /// To make it: mkdir(2), mknod(2), symlink(2), the targets of link(2) and of rename(2). A
     /// rename's may exist.
     Create,
@@ -119,6 +120,17 @@ pub(crate) enum Intent {
     Remove { dir: bool },
     /// To give it another name.
     RenameSource,
+}
+
+impl Intent {
+    /// Will it change what has the name, or the name?
+    pub(crate) fn is_change(self) -> bool {
+        match self {
+            Intent::Open { flags } => flags & libc::O_CREAT != 0,
+            Intent::Create | Intent::Remove { .. } => true,
+            Intent::Plain | Intent::RenameSource => false,
+        }
+    }
 }
 
 /// A LOOKUP: `unique`, `pid` and `nodeid` of its header, and its name.
@@ -136,12 +148,12 @@ pub(crate) struct Hints {
     mode: HintMode,
     source: OnceLock<Source>,
     /// While the program's notes are being learnt to read.
-    #[cfg(feature = "bpf")]
+    #[cfg(bpf)]
     probing: Mutex<Option<calibrate::Probing>>,
 }
 
 enum Source {
-    #[cfg(feature = "bpf")]
+    #[cfg(bpf)]
     Bpf(bpf::Bpf),
     Proc(Proc),
     Off,
@@ -153,7 +165,7 @@ impl Hints {
         Hints {
             mode,
             source: OnceLock::new(),
-            #[cfg(feature = "bpf")]
+            #[cfg(bpf)]
             probing: Mutex::new(None),
         }
     }
@@ -179,7 +191,7 @@ impl Hints {
     /// What the kernel is doing that sent this LOOKUP.
     pub(crate) fn of(&self, lookup: Lookup<'_>) -> Option<Hint> {
         match self.source.get()? {
-            #[cfg(feature = "bpf")]
+            #[cfg(bpf)]
             Source::Bpf(bpf) => bpf.hint(lookup),
             Source::Proc(proc) => proc.hint(lookup),
             Source::Off => None,
@@ -187,7 +199,7 @@ impl Hints {
     }
 
     /// If this LOOKUP is one of [`Hints::start`]'s own: the error to answer it with.
-    #[cfg(feature = "bpf")]
+    #[cfg(bpf)]
     pub(crate) fn probe(&self, lookup: Lookup<'_>) -> Option<Errno> {
         if self.source.get().is_some() {
             return None;
@@ -196,7 +208,7 @@ impl Hints {
     }
 
     /// If this LOOKUP is one of [`Hints::start`]'s own: the error to answer it with.
-    #[cfg(not(feature = "bpf"))]
+    #[cfg(not(bpf))]
     pub(crate) fn probe(&self, _: Lookup<'_>) -> Option<Errno> {
         None
     }
@@ -209,7 +221,7 @@ impl Hints {
         }
     }
 
-    #[cfg(feature = "bpf")]
+    #[cfg(bpf)]
     fn bpf(&self, mountpoint: &Path) -> Result<(Source, String), String> {
         let program = bpf::Program::load(mountpoint)?;
         let probing = |value| {
@@ -223,7 +235,7 @@ impl Hints {
         Ok((Source::Bpf(bpf::Bpf::new(program, walked?)), "hints by BPF".into()))
     }
 
-    #[cfg(not(feature = "bpf"))]
+    #[cfg(not(bpf))]
     fn bpf(&self, _: &Path) -> Result<(Source, String), String> {
         Err("this program was built without it".into())
     }

@@ -11,7 +11,6 @@ mod adapter;
 mod attr;
 mod errno;
 mod handles;
-#[cfg_attr(not(test), expect(dead_code, reason = "the adapter does not ask yet"))]
 mod hint;
 mod mount;
 mod nodes;
@@ -20,6 +19,7 @@ mod ops;
 mod options;
 mod reply;
 mod request;
+mod threads;
 mod transport;
 
 #[cfg(test)]
@@ -29,10 +29,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use saker_client::Fs;
+use saker_runtime::thread;
 use saker_types::{Errno, Error, Result};
 
 pub use mount::unmount;
-pub use options::MountOptions;
+pub use options::{MountOptions, Shortcut};
 
 use adapter::Adapter;
 use mount::Mounted;
@@ -79,10 +80,24 @@ impl Mount {
     /// # Errors
     /// When no thread can be started.
     pub fn run(self) -> Result<()> {
+        self.start_hints();
         let served = self.transport.run();
         self.adapter.fs.block_on(self.adapter.close_all());
+        // The kernel may have dropped its last RELEASEs: no lock may wait for its lease to end.
+        self.adapter.fs.close();
         tracing::info!("{} is unmounted", self.mounted.path.display());
         served
+    }
+
+    /// From a thread of its own: it walks through the mount, which must be served for that.
+    fn start_hints(&self) {
+        let adapter = Arc::clone(&self.adapter);
+        let started = thread::spawn("saker-hints", move || {
+            tracing::info!("shortcut: {}", adapter.hints.start(&adapter.mountpoint));
+        });
+        if let Err(error) = started {
+            tracing::warn!("no shortcut: {error}");
+        }
     }
 
     /// For unmounting from another thread.

@@ -1,34 +1,38 @@
-//! The inodes that the kernel holds: node id = inode id, and where each was last known to be.
+//! What the kernel holds: its nodes, what is known of each, and by which names it found them.
 //!
-//! The kernel counts the replies that named an inode, and gives the count back when it forgets
-//! it; so the table is exactly as large as the kernel's cache, which the kernel bounds.
+//! The kernel counts the replies that named a node, and gives the count back when it forgets it;
+//! so the table is exactly as large as the kernel's cache, which the kernel bounds.
+//!
+//! A *known* node is an inode that a server has spoken of; requests about it go to that inode. With
+//! the shortcut, a directory on the way to something is answered without asking anybody: then all
+//! there is of it is a *guess*, "the directory of this name in that one", with a number of its own,
+//! until it is looked up for its own sake. A request names what it is about by its path from where
+//! the thread's walk began (`threads`), and says of the known directories on the way which inodes
+//! they are ([`At::expect`]). Where a server finds another one, the node is *doubted*: it is looked
+//! up before it is walked through again. Who is in it (a working directory, an open one) begins
+//! there, and stays at its inode wherever that is.
 
-use std::collections::HashMap;
+mod table;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use saker_runtime::telemetry::Gauge;
+use saker_types::error::SECOND_PATH;
 use saker_types::limits::COMPONENTS_MAX;
-use saker_types::wire::Entry;
-use saker_types::{Attr, Errno, Error, InodeId, Locator, ROOT, Result};
+use saker_types::wire::{At, Entry};
+use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result};
 
-const SHARDS: usize = 64;
+use table::{Node, Table, What};
 
-/// The table. All methods may be called from many threads.
+/// A node's number.
+pub(crate) type NodeId = u64;
+
+/// The nodes. All methods may be called from many threads.
 pub(crate) struct Nodes {
-    shards: [Mutex<HashMap<InodeId, Node>>; SHARDS],
-    /// Inodes held, besides the root.
-    held: Gauge,
-}
-
-struct Node {
-    loc: Locator,
-    /// `st_mode` as last seen.
-    mode: u32,
-    /// Replies that named it, less what was forgotten.
-    lookups: u64,
-    /// Pages that the kernel has cached hold data of this version or a later one.
-    cached: Option<DataVersion>,
+    table: Mutex<Table>,
+    /// There are guesses: what is below a directory goes by its path from the root.
+    by_path: bool,
 }
 
 /// Which data a file holds: grows with each change of it. Only of files whose data is in their
@@ -50,65 +54,220 @@ impl DataVersion {
     }
 }
 
+/// What a node is, as far as that is known.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// This inode.
+    Known(Locator),
+    /// Whatever is there.
+    Guess(At),
+}
+
 impl Nodes {
-    /// A table with the root, which is never forgotten. `held` counts the others.
-    pub(crate) fn new(held: Gauge) -> Nodes {
-        let nodes = Nodes { shards: std::array::from_fn(|_| Mutex::default()), held };
-        let root = Node { loc: Locator::root(), mode: 0o040_755, lookups: 1, cached: None };
-        nodes.shard(ROOT).insert(ROOT, root);
-        nodes
+    /// A table with the root, which is never forgotten. `held` counts the others. `by_path`: there
+    /// will be guesses.
+    pub(crate) fn new(held: Gauge, by_path: bool) -> Nodes {
+        Nodes { table: Mutex::new(Table::new(held)), by_path }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a node is.
+    ///
+    /// # Errors
+    /// ESTALE for one that the kernel does not hold.
+    pub(crate) fn place(&self, id: NodeId) -> Result<Place> {
+        let table = self.lock();
+        match &table.get(id)?.what {
+            What::Known { loc, .. } => Ok(Place::Known(loc.clone())),
+            What::Guess(_) => Ok(Place::Guess(steps(&table, ROOT, id)?.at())),
+        }
     }
 
     /// Where an inode is.
     ///
     /// # Errors
-    /// ESTALE for one that the kernel does not hold.
-    pub(crate) fn locate(&self, id: InodeId) -> Result<Locator> {
-        self.shard(id).get(&id).map(|node| node.loc.clone()).ok_or_else(stale)
+    /// ESTALE for a node that the kernel does not hold, or that is a guess.
+    pub(crate) fn locate(&self, id: NodeId) -> Result<Locator> {
+        match self.place(id)? {
+            Place::Known(loc) => Ok(loc),
+            Place::Guess(_) => Err(stale()),
+        }
     }
 
-    /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
-    pub(crate) fn mode(&self, id: InodeId) -> u32 {
-        self.shard(id).get(&id).map_or(0, |node| node.mode)
+    /// A name in a directory that a walk has come to from `start`.
+    ///
+    /// # Errors
+    /// ESTALE for a directory that the kernel does not hold.
+    pub(crate) fn child(&self, start: NodeId, dir: NodeId, name: &Bytes) -> Result<At> {
+        if !self.by_path {
+            return Ok(At::below(self.locate(dir)?, vec![name.clone()]));
+        }
+        let mut at = steps(&self.lock(), start, dir)?.at();
+        at.path.push(name.clone());
+        Ok(at)
     }
 
-    /// A reply names this inode: the kernel holds it once more.
-    pub(crate) fn hold(&self, entry: &Entry) {
-        self.hold_as(&entry.loc, entry.attr.id, entry.attr.mode);
-    }
-
-    /// [`Nodes::hold`] for an item of a listing.
-    pub(crate) fn hold_as(&self, loc: &Locator, id: InodeId, mode: u32) {
-        let mut shard = self.shard(id);
-        let fresh = || {
-            self.held.add(1);
-            Node { loc: owned(loc), mode, lookups: 0, cached: None }
+    /// The kernel walks through a name: its node, held once more, and its attributes as last seen.
+    /// `None`: it must be looked up.
+    pub(crate) fn pass(&self, dir: NodeId, name: &Bytes) -> Option<(NodeId, Option<Attr>)> {
+        let mut table = self.lock();
+        let id = match table.named(dir, name) {
+            Some(id) => id,
+            None => table.guess(dir, name, FileKind::Directory)?,
         };
-        let node = shard.entry(id).or_insert_with(fresh);
+        let node = table.nodes.get_mut(&id).filter(|node| !node.doubted)?;
+        let attr = match &node.what {
+            What::Guess(FileKind::Directory) => None,
+            What::Known { dir: Some(attr), .. } => Some((**attr).clone()),
+            What::Guess(_) | What::Known { .. } => return None,
+        };
         node.lookups += 1;
-        node.put(loc, mode);
+        Some((id, attr))
+    }
+
+    /// Something of this kind is about to be removed: a node for it, held once. `None`: it must be
+    /// looked up.
+    pub(crate) fn pretend(&self, dir: NodeId, name: &Bytes, kind: FileKind) -> Option<NodeId> {
+        let mut table = self.lock();
+        if table.named(dir, name).is_some() {
+            return None;
+        }
+        let id = table.guess(dir, name, kind)?;
+        table.nodes.get_mut(&id)?.lookups += 1;
+        Some(id)
+    }
+
+    /// May the kernel be told that a name is free, since what it does then will show? Not if it
+    /// holds what is there.
+    pub(crate) fn may_be_free(&self, dir: NodeId, name: &Bytes) -> bool {
+        let table = self.lock();
+        table.named(dir, name).is_none() && !table.is_surprise(dir, name)
+    }
+
+    /// Is this directory a guess, whose attributes the kernel must see? Then it is looked up the
+    /// next time.
+    pub(crate) fn must_be_known(&self, dir: NodeId) -> bool {
+        match self.lock().nodes.get_mut(&dir) {
+            Some(node @ Node { what: What::Guess(_), .. }) => {
+                node.doubted = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A name was told to be free and is not: it must be looked up for a while.
+    pub(crate) fn surprise(&self, dir: NodeId, name: &Bytes) {
+        self.lock().surprise(dir, name);
+    }
+
+    /// A reply gives the inode of this name to the kernel, which holds it once more; as which node.
+    pub(crate) fn hold(&self, dir: NodeId, name: &Bytes, entry: &Entry) -> NodeId {
+        let mut table = self.lock();
+        let id = match self.by_path {
+            true => table.named_as(dir, name, entry),
+            false => table.known(entry),
+        };
+        table.hold(id);
+        id
+    }
+
+    /// The same for an inode that has no name, or keeps it.
+    pub(crate) fn hold_nameless(&self, entry: &Entry) -> NodeId {
+        let mut table = self.lock();
+        let id = table.known(entry);
+        table.hold(id);
+        id
+    }
+
+    /// A server says that a name is free.
+    pub(crate) fn vanished(&self, dir: NodeId, name: &Bytes) {
+        if self.by_path {
+            self.lock().unname(dir, name);
+        }
+    }
+
+    /// What a server says of a guess: a directory, and the node is known from now on; or not, and
+    /// the kernel must look its name up.
+    ///
+    /// # Errors
+    /// ESTALE: it must.
+    pub(crate) fn confirm(&self, id: NodeId, entry: &Entry) -> Result<()> {
+        let mut table = self.lock();
+        if entry.attr.is_dir() && table.bind(id, entry) {
+            return Ok(());
+        }
+        table.get_mut(id)?.doubted = true;
+        Err(stale())
     }
 
     /// Notes what a reply said of an inode, if the kernel holds it.
     pub(crate) fn refresh(&self, entry: &Entry) {
-        if let Some(node) = self.shard(entry.attr.id).get_mut(&entry.attr.id) {
-            node.put(&entry.loc, entry.attr.mode);
+        self.lock().refresh(entry);
+    }
+
+    /// What the first name led to has the second one now, and is at `loc`.
+    pub(crate) fn renamed(&self, [from, to]: [(NodeId, &Bytes); 2], loc: &Locator) {
+        let mut table = self.lock();
+        table.moved(loc);
+        if self.by_path {
+            let node = table.unname(from.0, from.1);
+            table.unname(to.0, to.1);
+            if let Some(id) = node {
+                table.name(id, to.0, to.1);
+            }
         }
     }
 
-    /// An inode was moved, if the kernel holds it.
-    pub(crate) fn moved(&self, loc: &Locator) {
-        if let Some(node) = self.shard(loc.id).get_mut(&loc.id) {
-            node.put(loc, node.mode);
+    /// Two names have changed places; `locs`: where what they led to is now.
+    pub(crate) fn exchanged(&self, [a, b]: [(NodeId, &Bytes); 2], locs: &[Locator; 2]) {
+        let mut table = self.lock();
+        locs.iter().for_each(|loc| table.moved(loc));
+        if self.by_path {
+            let was = [table.unname(a.0, a.1), table.unname(b.0, b.1)];
+            for (node, (dir, name)) in was.into_iter().zip([b, a]) {
+                if let Some(id) = node {
+                    table.name(id, dir, name);
+                }
+            }
+        }
+    }
+
+    /// A request failed that names something by its path from `start` through `dir`: because a node
+    /// on the way is not what is there? Then it is doubted now, and the kernel must walk again.
+    pub(crate) fn doubt(&self, start: NodeId, dir: NodeId, error: &Error) -> bool {
+        if !self.by_path || !(error.is(Class::Elsewhere) || error.is(Class::Symlink)) {
+            return false;
+        }
+        let mut table = self.lock();
+        let at = error.component.map(|at| (at & !SECOND_PATH) as usize);
+        let met = at.zip(steps(&table, start, dir).ok());
+        let met = met.and_then(|(at, steps)| steps.nodes.get(at).copied());
+        let Some(node) = met.and_then(|id| table.nodes.get_mut(&id)) else { return false };
+        node.doubted = true;
+        if let Some((dir, name)) = node.names.last().cloned().filter(|_| error.is(Class::Symlink)) {
+            table.surprise(dir, &name);
+        }
+        true
+    }
+
+    /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
+    pub(crate) fn mode(&self, id: NodeId) -> u32 {
+        match self.lock().nodes.get(&id).map(|node| &node.what) {
+            Some(What::Known { mode, .. }) => *mode,
+            Some(What::Guess(_)) | None => 0,
         }
     }
 
     /// A file is opened at `version`: may the kernel keep the pages it has? If not, it will drop
     /// them before the open returns, and [`Nodes::filled`] tells when that is done. Until then
     /// no other open may keep them either: it could return before they are dropped.
-    pub(crate) fn keep_pages(&self, id: InodeId, version: Option<DataVersion>) -> bool {
-        let mut shard = self.shard(id);
-        let Some(node) = shard.get_mut(&id) else { return false };
+    pub(crate) fn keep_pages(&self, id: NodeId, version: Option<DataVersion>) -> bool {
+        let mut table = self.lock();
+        let Some(node) = table.nodes.get_mut(&id) else { return false };
         let keep = version.is_some() && node.cached == version;
         if !keep {
             node.cached = None;
@@ -118,34 +277,24 @@ impl Nodes {
 
     /// A request came through a handle whose open at `version` kept no pages: those that the
     /// kernel has now were read after that open.
-    pub(crate) fn filled(&self, id: InodeId, version: Option<DataVersion>) {
-        if let Some(node) = self.shard(id).get_mut(&id) {
+    pub(crate) fn filled(&self, id: NodeId, version: Option<DataVersion>) {
+        if let Some(node) = self.lock().nodes.get_mut(&id) {
             node.cached = version;
         }
     }
 
     /// The kernel drops `count` of its references.
-    pub(crate) fn forget(&self, id: InodeId, count: u64) {
-        if id == ROOT {
-            return;
-        }
-        let mut shard = self.shard(id);
-        if let Some(node) = shard.get_mut(&id) {
-            node.lookups = node.lookups.saturating_sub(count);
-            if node.lookups == 0 {
-                shard.remove(&id);
-                self.held.add(-1);
-            }
-        }
+    pub(crate) fn forget(&self, id: NodeId, count: u64) {
+        self.lock().forget(id, count);
     }
 
     /// The directories from below the root down to `dir`, inclusive; empty for the root. The
     /// kernel holds the parents of whatever it holds, so that the chain is whole.
     ///
     /// # Errors
-    /// ESTALE when a parent is not held or the chain has a cycle (moves of other clients can
-    /// leave an old parent behind).
-    pub(crate) fn chain(&self, dir: InodeId) -> Result<Vec<Locator>> {
+    /// ESTALE when a parent is not held, or a guess, or the chain has a cycle (moves of other
+    /// clients can leave an old parent behind).
+    pub(crate) fn chain(&self, dir: NodeId) -> Result<Vec<Locator>> {
         let mut chain = Vec::new();
         let mut id = dir;
         while id != ROOT {
@@ -153,33 +302,59 @@ impl Nodes {
                 return Err(stale());
             }
             let loc = self.locate(id)?;
-            id = loc.pid;
+            id = self.lock().node_of(loc.pid);
             chain.push(loc);
         }
         chain.reverse();
         Ok(chain)
     }
+}
 
-    fn shard(&self, id: InodeId) -> MutexGuard<'_, HashMap<InodeId, Node>> {
-        // The upper bits name the allocator: fold them in.
-        let at = (id ^ (id >> 48)) as usize % SHARDS;
-        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+/// The way to a directory.
+struct Steps {
+    anchor: Locator,
+    /// From below the anchor down, inclusive.
+    nodes: Vec<NodeId>,
+    names: Vec<Bytes>,
+    expect: Vec<InodeId>,
+}
+
+impl Steps {
+    fn at(self) -> At {
+        At { anchor: self.anchor, path: self.names, expect: self.expect }
     }
 }
 
-impl Node {
-    fn put(&mut self, loc: &Locator, mode: u32) {
-        self.mode = mode;
-        if self.loc != *loc {
-            self.loc = owned(loc);
+/// The way to `dir` by names: from `start`, or above it if that is a guess.
+fn steps(table: &Table, start: NodeId, dir: NodeId) -> Result<Steps> {
+    let (mut nodes, mut names, mut expect) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut id, mut met) = (dir, false);
+    let anchor = loop {
+        let node = table.get(id)?;
+        if id == ROOT {
+            break Locator::root();
         }
-    }
-}
-
-/// A copy whose name is its own: names in replies are parts of a whole frame, which must not be
-/// kept.
-fn owned(loc: &Locator) -> Locator {
-    Locator { name: Bytes::copy_from_slice(&loc.name), ..loc.clone() }
+        met |= id == start || nodes.len() >= COMPONENTS_MAX;
+        match (&node.what, node.names.last()) {
+            (What::Known { loc, .. }, _) if met => break loc.clone(),
+            (What::Known { loc, .. }, None) => break loc.clone(),
+            (What::Guess(_), None) => return Err(stale()),
+            _ if nodes.len() > COMPONENTS_MAX => return Err(stale()),
+            (what, Some((parent, name))) => {
+                expect.push(match what {
+                    What::Known { loc, .. } => loc.id,
+                    What::Guess(_) => 0,
+                });
+                nodes.push(id);
+                names.push(name.clone());
+                id = *parent;
+            }
+        }
+    };
+    nodes.reverse();
+    names.reverse();
+    expect.reverse();
+    Ok(Steps { anchor, nodes, names, expect })
 }
 
 fn stale() -> Error {
@@ -187,123 +362,4 @@ fn stale() -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-    use super::*;
-
-    fn entry(pid: u64, name: &'static str, id: u64) -> Entry {
-        let loc = Locator { pid, name: name.into(), id, home_slot: None };
-        Entry { attr: Attr { id, mode: 0o040_700, ..Attr::default() }, loc, ..Entry::default() }
-    }
-
-    #[test]
-    fn inodes_stay_until_all_references_are_given_back() {
-        let nodes = Nodes::new(Gauge::default());
-        for _ in 0..3 {
-            nodes.hold(&entry(1, "a", 10));
-        }
-        nodes.forget(10, 2);
-        assert_eq!(nodes.locate(10).unwrap().name, "a");
-        assert_eq!(nodes.mode(10), 0o040_700);
-        nodes.forget(10, 1);
-        assert_eq!(nodes.locate(10).unwrap_err().errno(), Errno::ESTALE);
-        assert_eq!(nodes.mode(10), 0);
-        nodes.forget(10, 5);
-        nodes.forget(ROOT, u64::MAX);
-        assert_eq!(nodes.held.get(), 0);
-        assert_eq!(nodes.locate(ROOT).unwrap(), Locator::root());
-    }
-
-    #[test]
-    fn forgetting_more_than_was_held_does_not_wrap() {
-        let nodes = Nodes::new(Gauge::default());
-        nodes.hold(&entry(1, "a", 10));
-        nodes.forget(10, 9);
-        nodes.hold(&entry(1, "a", 10));
-        nodes.forget(10, 1);
-        assert_eq!(nodes.held.get(), 0);
-    }
-
-    #[test]
-    fn chains_follow_moves() {
-        let nodes = Nodes::new(Gauge::default());
-        nodes.hold(&entry(1, "a", 10));
-        nodes.hold(&entry(10, "b", 20));
-        nodes.hold(&entry(20, "c", 30));
-        let names = |id| -> Vec<Bytes> {
-            nodes.chain(id).unwrap().into_iter().map(|loc| loc.name).collect()
-        };
-        assert_eq!(names(30), ["a", "b", "c"]);
-        assert!(names(ROOT).is_empty());
-        nodes.moved(&entry(1, "z", 20).loc);
-        assert_eq!(names(30), ["z", "c"]);
-        nodes.refresh(&entry(10, "y", 20));
-        assert_eq!(names(30), ["a", "y", "c"]);
-        nodes.forget(10, 1);
-        assert_eq!(nodes.chain(30).unwrap_err().errno(), Errno::ESTALE);
-        nodes.hold(&entry(30, "a", 10));
-        assert_eq!(nodes.chain(30).unwrap_err().errno(), Errno::ESTALE, "a cycle");
-    }
-
-    #[test]
-    fn what_is_not_held_is_not_added_by_news_of_it() {
-        let nodes = Nodes::new(Gauge::default());
-        nodes.refresh(&entry(1, "a", 10));
-        nodes.moved(&entry(1, "a", 10).loc);
-        assert_eq!(nodes.held.get(), 0);
-    }
-
-    #[test]
-    fn pages_are_kept_only_when_they_were_read_at_this_version() {
-        let nodes = Nodes::new(Gauge::default());
-        nodes.hold(&entry(1, "f", 10));
-        let version = |n| DataVersion::of(&Attr { data_version: n, ..Attr::default() });
-        assert!(!nodes.keep_pages(10, version(1)), "nothing is known");
-        assert!(!nodes.keep_pages(10, version(1)), "the first open may not have returned");
-        nodes.filled(10, version(1));
-        assert!(nodes.keep_pages(10, version(1)));
-        assert!(!nodes.keep_pages(10, version(2)));
-        assert!(!nodes.keep_pages(10, version(1)), "the pages are on their way out");
-        nodes.filled(10, None);
-        assert!(!nodes.keep_pages(10, None), "chunks tell nothing");
-        nodes.filled(10, version(2));
-        nodes.forget(10, 1);
-        nodes.hold(&entry(1, "f", 10));
-        assert!(!nodes.keep_pages(10, version(2)), "forgotten with its pages");
-    }
-
-    #[test]
-    fn names_do_not_keep_the_frame_alive() {
-        let frame = Bytes::from(vec![b'x'; 1 << 16]);
-        let mut e = entry(1, "", 10);
-        e.loc.name = frame.slice(0..3);
-        let nodes = Nodes::new(Gauge::default());
-        nodes.hold(&e);
-        assert_eq!(nodes.locate(10).unwrap().name, "xxx");
-        drop(e);
-        assert!(frame.try_into_mut().is_ok(), "nobody else holds it");
-    }
-
-    #[test]
-    fn counts_are_exact_under_contention() {
-        let nodes = std::sync::Arc::new(Nodes::new(Gauge::default()));
-        let threads: Vec<_> = (0..4)
-            .map(|_| {
-                let nodes = std::sync::Arc::clone(&nodes);
-                std::thread::spawn(move || {
-                    for i in 0..1000 {
-                        nodes.hold(&entry(1, "f", 10 + i % 7));
-                    }
-                })
-            })
-            .collect();
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        for id in 10..17 {
-            let held = if id < 16 { 4 * 143 } else { 4 * 142 };
-            nodes.forget(id, held - 1);
-            assert!(nodes.locate(id).is_ok());
-            nodes.forget(id, 1);
-            assert!(nodes.locate(id).is_err());
-        }
-    }
-}
+mod tests;

@@ -7,10 +7,11 @@ use std::convert::Infallible;
 
 use async_channel::{Receiver, Sender};
 use saker_runtime::thread;
-use saker_types::InodeId;
+
 use zerocopy::IntoBytes;
 
 use crate::abi::{NOTIFY_INVAL_INODE, NotifyInvalInode};
+use crate::nodes::NodeId;
 use crate::transport::Device;
 
 /// Notifications that may wait. Beyond that they are dropped: each only brings forward what the
@@ -38,7 +39,7 @@ impl Notifier {
     }
 
     /// Pages of `len` bytes from `offset` on, and the attributes, are not what the file holds.
-    pub(crate) fn pages(&self, node: InodeId, offset: u64, len: u64) {
+    pub(crate) fn pages(&self, node: NodeId, offset: u64, len: u64) {
         let [off, len] = [offset, len].map(|n| i64::try_from(n).unwrap_or(0));
         let body = NotifyInvalInode { ino: node, off, len };
         // Dropped when the queue is full: see above.
@@ -47,7 +48,7 @@ impl Notifier {
 
     /// All cached pages and the attributes of an inode are gone when this ends. Not while a READ
     /// or WRITE of it is handled: the kernel waits for the pages of those.
-    pub(crate) async fn drop_pages(&self, node: InodeId) {
+    pub(crate) async fn drop_pages(&self, node: NodeId) {
         let body = NotifyInvalInode { ino: node, off: 0, len: 0 };
         let (told, heard) = async_channel::bounded(1);
         // Without the thread the mount is gone, and the message is dropped.

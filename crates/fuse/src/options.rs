@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use saker_types::{Errno, Error, Result};
 
+pub use crate::hint::HintMode as Shortcut;
+
 /// Each thread has connections to all servers: more than this only by option.
 const THREADS_DEFAULT_MAX: usize = 16;
 const THREADS_MAX: usize = 256;
@@ -28,6 +30,8 @@ pub struct MountOptions {
     pub entry_timeout: Duration,
     /// How long the kernel may keep attributes. Default 5 ms: with less, one stat asks twice.
     pub attr_timeout: Duration,
+    /// Where the mount learns what a LOOKUP is for. Default: nowhere; experimental.
+    pub shortcut: Shortcut,
     /// Threads that serve requests. Default: one for each core, at most 16.
     pub threads: usize,
 }
@@ -43,6 +47,7 @@ impl Default for MountOptions {
             exec: true,
             entry_timeout: Duration::ZERO,
             attr_timeout: Duration::from_millis(5),
+            shortcut: Shortcut::Off,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
         }
     }
@@ -51,7 +56,8 @@ impl Default for MountOptions {
 impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `fsname=TEXT`,
-    /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed), `threads=N`.
+    /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
+    /// `shortcut=auto|bpf|proc|off`, `threads=N`.
     /// What fstab(5) has for mount(8) and systemd alone is skipped.
     ///
     /// # Errors
@@ -93,6 +99,15 @@ impl MountOptions {
             "fsname" => self.fsname = Some(value.to_owned()),
             "entry_timeout" => self.entry_timeout = seconds(key, value)?,
             "attr_timeout" => self.attr_timeout = seconds(key, value)?,
+            "shortcut" => {
+                self.shortcut = match value {
+                    "auto" => Shortcut::Auto,
+                    "bpf" => Shortcut::Bpf,
+                    "proc" => Shortcut::Proc,
+                    "off" => Shortcut::Off,
+                    _ => return Err(bad_value(key, value)),
+                }
+            }
             "threads" => {
                 let n = value.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
                 self.threads = n.ok_or_else(|| bad_value(key, value))?;

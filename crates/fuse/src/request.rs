@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use bytes::{Buf, Bytes};
 use saker_client::{Caller, Groups};
 use saker_types::{Errno, Result};
 use zerocopy::FromBytes;
@@ -16,7 +17,7 @@ use crate::abi::InHeader;
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) header: InHeader,
-    bytes: Vec<u8>,
+    bytes: Bytes,
     /// Where in `bytes` the operation's structure is, if it is apart from the rest.
     op: Range<usize>,
     rest: Range<usize>,
@@ -25,7 +26,7 @@ pub(crate) struct Request {
 impl Request {
     /// Reads what one read(2) of `/dev/fuse` returned; `None` if the kernel could not have
     /// written it.
-    pub(crate) fn parse(bytes: Vec<u8>) -> Option<Request> {
+    pub(crate) fn parse(bytes: Bytes) -> Option<Request> {
         let (header, rest) = InHeader::read_from_prefix(&bytes).ok()?;
         let extensions = usize::from(header.total_extlen) * 8;
         if header.len as usize != bytes.len() || extensions > rest.len() {
@@ -37,7 +38,7 @@ impl Request {
 
     /// What follows the header.
     pub(crate) fn body(&self) -> Body<'_> {
-        Body { op: &self.bytes[self.op.clone()], rest: &self.bytes[self.rest.clone()] }
+        Body { op: &self.bytes[self.op.clone()], rest: self.bytes.slice(self.rest.clone()) }
     }
 
     /// Who asks.
@@ -58,21 +59,25 @@ impl Request {
 }
 
 /// Reads the body of a request from its start to its end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Body<'a> {
     op: &'a [u8],
-    rest: &'a [u8],
+    rest: Bytes,
 }
 
-impl<'a> Body<'a> {
+impl Body<'_> {
     /// The next structure.
     ///
     /// # Errors
     /// EINVAL when the request ends before it does.
     pub(crate) fn fixed<T: FromBytes>(&mut self) -> Result<T> {
-        let from = if self.op.is_empty() { &mut self.rest } else { &mut self.op };
-        let (value, left) = T::read_from_prefix(from).map_err(|_| short())?;
-        *from = left;
+        if self.op.is_empty() {
+            let (value, _) = T::read_from_prefix(&self.rest).map_err(|_| short())?;
+            self.rest.advance(size_of::<T>());
+            return Ok(value);
+        }
+        let (value, left) = T::read_from_prefix(self.op).map_err(|_| short())?;
+        self.op = left;
         Ok(value)
     }
 
@@ -80,10 +85,10 @@ impl<'a> Body<'a> {
     ///
     /// # Errors
     /// EINVAL when no NUL follows.
-    pub(crate) fn name(&mut self) -> Result<&'a [u8]> {
+    pub(crate) fn name(&mut self) -> Result<Bytes> {
         let end = self.rest.iter().position(|&b| b == 0).ok_or_else(short)?;
-        let name = &self.rest[..end];
-        self.rest = &self.rest[end + 1..];
+        let name = self.rest.split_to(end);
+        self.rest.advance(1);
         Ok(name)
     }
 
@@ -91,10 +96,11 @@ impl<'a> Body<'a> {
     ///
     /// # Errors
     /// EINVAL when there are fewer.
-    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
-        let (taken, left) = self.rest.split_at_checked(len).ok_or_else(short)?;
-        self.rest = left;
-        Ok(taken)
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<Bytes> {
+        if len > self.rest.len() {
+            return Err(short());
+        }
+        Ok(self.rest.split_to(len))
     }
 }
 
@@ -110,7 +116,7 @@ pub(crate) mod tests {
     use zerocopy::IntoBytes;
 
     /// A well-formed request.
-    pub(crate) fn bytes_of(opcode: u32, nodeid: u64, body: &[u8]) -> Vec<u8> {
+    pub(crate) fn bytes_of(opcode: u32, nodeid: u64, body: &[u8]) -> Bytes {
         let header = InHeader {
             len: 40 + body.len() as u32,
             opcode,
@@ -122,7 +128,7 @@ pub(crate) mod tests {
             total_extlen: 0,
             padding: 0,
         };
-        [header.as_bytes(), body].concat()
+        [header.as_bytes(), body].concat().into()
     }
 
     #[test]
@@ -130,15 +136,16 @@ pub(crate) mod tests {
         let good = bytes_of(1, 1, b"name\0");
         assert!(Request::parse(good.clone()).is_some());
         for end in 0..good.len() {
-            assert!(Request::parse(good[..end].to_vec()).is_none(), "cut at {end}");
+            assert!(Request::parse(good.slice(..end)).is_none(), "cut at {end}");
         }
-        let longer = [&good[..], b"x"].concat();
+        let longer = Bytes::from([&good[..], b"x"].concat());
         assert!(Request::parse(longer).is_none());
-        let mut extended = bytes_of(1, 1, b"name\0\0\0\0\0\0\0\0\0");
+        let mut extended = bytes_of(1, 1, b"name\0\0\0\0\0\0\0\0\0").to_vec();
         extended[36] = 1;
-        assert_eq!(Request::parse(extended.clone()).unwrap().body().rest, b"name\0");
+        let request = Request::parse(extended.clone().into()).unwrap();
+        assert_eq!(request.body().rest, &b"name\0"[..]);
         extended[36] = 2;
-        assert!(Request::parse(extended).is_none(), "extensions longer than the request");
+        assert!(Request::parse(extended.into()).is_none(), "extensions longer than the request");
     }
 
     #[test]
@@ -148,7 +155,7 @@ pub(crate) mod tests {
         let request = Request::parse(raw).unwrap();
         let mut body = request.body();
         assert_eq!(body.fixed::<CreateIn>().unwrap().umask, 3);
-        assert_eq!(body.name().unwrap(), b"name");
+        assert_eq!(body.name().unwrap(), "name");
         assert_eq!(body.name().unwrap_err().errno(), Errno::EINVAL);
         let raw = bytes_of(16, 1, &[0; 39]);
         let request = Request::parse(raw).unwrap();
@@ -156,19 +163,19 @@ pub(crate) mod tests {
         assert_eq!(body.fixed::<WriteIn>().unwrap_err().errno(), Errno::EINVAL);
         assert_eq!(body.bytes(40).unwrap_err().errno(), Errno::EINVAL);
         assert_eq!(body.bytes(39).unwrap().len(), 39);
-        assert_eq!(body.bytes(0).unwrap(), b"");
+        assert_eq!(body.bytes(0).unwrap(), "");
     }
 
     #[test]
     fn a_structure_apart_from_the_rest_reads_the_same() {
         let header = Request::parse(bytes_of(21, 1, b"")).unwrap().header;
         let op = SetxattrIn { size: 2, flags: 1 };
-        let bytes = [op.as_bytes(), b"user.a\0xy"].concat();
+        let bytes = Bytes::from([op.as_bytes(), b"user.a\0xy"].concat());
         let request = Request { header, op: 0..8, rest: 8..bytes.len(), bytes };
         let mut body = request.body();
         assert_eq!(body.fixed::<SetxattrIn>().unwrap().size, 2);
-        assert_eq!(body.name().unwrap(), b"user.a");
-        assert_eq!(body.bytes(2).unwrap(), b"xy");
+        assert_eq!(body.name().unwrap(), "user.a");
+        assert_eq!(body.bytes(2).unwrap(), "xy");
     }
 
     #[test]
@@ -177,13 +184,16 @@ pub(crate) mod tests {
         for len in 0..300 {
             let mut raw = vec![0; len];
             rng.fill(&mut raw);
-            assert!(Request::parse(raw.clone()).is_none(), "a length that is right by chance");
+            assert!(
+                Request::parse(raw.clone().into()).is_none(),
+                "a length that is right by chance"
+            );
             if len < 40 {
                 continue;
             }
             raw[..4].copy_from_slice(&(len as u32).to_ne_bytes());
             raw[36..38].copy_from_slice(&(rng.below(4) as u16).to_ne_bytes());
-            let Some(request) = Request::parse(raw) else { continue };
+            let Some(request) = Request::parse(raw.into()) else { continue };
             let mut body = request.body();
             while body.fixed::<CreateIn>().is_ok() && body.name().is_ok() {}
             assert!(body.rest.len() < len);
@@ -192,11 +202,11 @@ pub(crate) mod tests {
 
     #[test]
     fn groups_are_read_from_the_caller_unless_it_is_out_of_sight() {
-        let mut raw = bytes_of(1, 1, b"");
-        let caller = Request::parse(raw.clone()).unwrap().caller();
+        let mut raw = bytes_of(1, 1, b"").to_vec();
+        let caller = Request::parse(raw.clone().into()).unwrap().caller();
         assert!(matches!(caller.groups, Groups::Known(groups) if groups.is_empty()));
         raw[32..36].copy_from_slice(&77u32.to_ne_bytes());
-        let caller = Request::parse(raw.clone()).unwrap().caller();
+        let caller = Request::parse(raw.clone().into()).unwrap().caller();
         assert!(matches!(caller.groups, Groups::OfProcess(77)));
         assert_eq!((caller.uid, caller.gid), (1, 2));
     }

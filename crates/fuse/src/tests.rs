@@ -68,7 +68,8 @@ impl Tree {
                 Ok(Reply::of(&AttrOut { attr, ..AttrOut::default() }))
             }
             Some(Opcode::Lookup) => {
-                let name = std::str::from_utf8(request.body().name()?).unwrap();
+                let name = request.body().name()?;
+                let name = std::str::from_utf8(&name).unwrap();
                 let n = name.strip_prefix("file-").and_then(|n| n.parse::<u64>().ok());
                 let attr = n.and_then(|n| attributes(FIRST + n)).ok_or(Errno::ENOENT)?;
                 let (nodeid, attr) = (attr.id, attr::body(&attr));

@@ -9,6 +9,7 @@ use saker_types::change::{Gone, StoreJob, What, entry_key, id_key, table};
 use saker_types::wire::{At, Row};
 use saker_types::{Attr, Cred, Errno, Error, Inode, InodeId, Key, Locator, TxnId};
 
+use crate::namespace::resolve::Way;
 use crate::request::{Rq, Step, Stop, Wait};
 use crate::shard::Shard;
 
@@ -29,8 +30,8 @@ pub struct Located {
     pub spot: Spot,
     /// Its row.
     pub inode: Rc<Inode>,
-    /// Every directory of the path may be searched by all.
-    pub searchable: bool,
+    /// Through what it was found.
+    pub way: Way,
 }
 
 fn broken(what: &str, e: impl std::fmt::Display) -> Error {
@@ -289,7 +290,7 @@ impl Shard {
                     return Err(Error::at(Errno::ENOENT, at.path.len() - 1).into());
                 };
                 let inode_at = self.follow_home(Spot::Entry(key), inode)?;
-                Located { searchable: parent.searchable, ..inode_at }
+                Located { way: parent.way, ..inode_at }
             }
         };
         self.not_busy(found.inode.attr.id)?;
@@ -301,7 +302,7 @@ impl Shard {
         self.not_busy(id)?;
         if let Some(slot) = handle.home_slot {
             if let Some(inode) = self.attr_free(id)? {
-                return Ok(Located { spot: Spot::Attr(id, slot), inode, searchable: false });
+                return Ok(Located { spot: Spot::Attr(id, slot), inode, way: Way::default() });
             }
         } else {
             self.must_own(&handle.name)?;
@@ -314,7 +315,7 @@ impl Shard {
         }
         match self.gone(id)? {
             Some(Gone { orphan: Some(inode), .. }) => {
-                Ok(Located { spot: Spot::Orphan(id), inode: Rc::new(inode), searchable: false })
+                Ok(Located { spot: Spot::Orphan(id), inode: Rc::new(inode), way: Way::default() })
             }
             Some(Gone { moved: Some(to), .. }) => Err(Error::moved(to).into()),
             _ => Err(Errno::ESTALE.into()),
@@ -323,7 +324,7 @@ impl Shard {
 
     fn follow_home(&mut self, spot: Spot, inode: Rc<Inode>) -> Step<Located> {
         let Some(slot) = inode.home_slot else {
-            return Ok(Located { spot, inode, searchable: false });
+            return Ok(Located { spot, inode, way: Way::default() });
         };
         let id = inode.attr.id;
         if self.map.shard_of_slot(slot as u16) != self.no {
@@ -332,7 +333,7 @@ impl Shard {
         let Some(inode) = self.attr_free(id)? else {
             return Err(broken("hard link", format!("inode {id:#x} has no attributes")).into());
         };
-        Ok(Located { spot: Spot::Attr(id, slot), inode, searchable: false })
+        Ok(Located { spot: Spot::Attr(id, slot), inode, way: Way::default() })
     }
 
     /// Writes an inode back to where it was found.

@@ -213,7 +213,7 @@ fn move_file(driver: &Rc<RefCell<Toy>>, applied: Result<Bytes, Error>) -> Kept {
         let work = async {
             let mut txn = Transaction::new(driver, id, None);
             for name in names {
-                let at = At { anchor: Locator::default(), path: vec![name] };
+                let at = At::below(Locator::default(), vec![name]);
                 txn.prepare(PrepareReq { at, ..PrepareReq::default() }).await?;
             }
             txn.commit(|_| applied)

@@ -100,6 +100,8 @@ pub enum Class {
     NeedGroups = 8,
     /// The peer speaks another protocol or is broken.
     Fatal = 9,
+    /// `component` of the path is not the inode that was expected there.
+    Elsewhere = 10,
 }
 
 /// Bit of [`Error::component`] that is set when the second of two paths (the target of a rename
@@ -115,9 +117,9 @@ pub struct Error {
     /// What to do about it.
     #[prost(enumeration = "Class", tag = "2")]
     pub class: i32,
-    /// Index of the offending component in the request's path.
-    #[prost(uint32, tag = "3")]
-    pub component: u32,
+    /// Index of the offending component in the request's path, if it is the path's fault.
+    #[prost(uint32, optional, tag = "3")]
+    pub component: Option<u32>,
     /// Target of the symbolic link met (class Symlink).
     #[prost(bytes = "bytes", tag = "4")]
     pub target: Bytes,
@@ -149,7 +151,7 @@ impl Error {
 
     /// A final error about one component of the path.
     pub fn at(errno: Errno, component: usize) -> Error {
-        Error { component: component as u32, ..Error::new(errno) }
+        Error { component: Some(component as u32), ..Error::new(errno) }
     }
 
     /// An error of another class.
@@ -170,10 +172,25 @@ impl Error {
     /// A symbolic link stands in the way.
     pub fn symlink(component: usize, target: Bytes) -> Error {
         Error {
-            component: component as u32,
+            component: Some(component as u32),
             target,
             ..Error::of_class(Class::Symlink, Errno::ELOOP)
         }
+    }
+
+    /// Another inode than expected.
+    pub fn elsewhere(component: usize) -> Error {
+        Error { class: Class::Elsewhere.into(), ..Error::at(Errno::ESTALE, component) }
+    }
+
+    /// The same error, about the second of two paths.
+    pub fn about_second(self) -> Error {
+        Error { component: self.component.map(|at| at | SECOND_PATH), ..self }
+    }
+
+    /// Is it about the second of two paths?
+    pub fn is_about_second(&self) -> bool {
+        self.component.is_some_and(|at| at & SECOND_PATH != 0)
     }
 
     /// The same error with words for the log.

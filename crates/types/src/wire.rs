@@ -205,12 +205,21 @@ pub struct At {
     /// Names, without `.`, `..`, `/` or NUL.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub path: Vec<Bytes>,
+    /// Inodes that components must lead to, by component; 0 and what is beyond the end: any. If
+    /// one leads elsewhere, nothing is done (class `Elsewhere`).
+    #[prost(uint64, repeated, tag = "3")]
+    pub expect: Vec<InodeId>,
 }
 
 impl At {
+    /// A path from an anchor.
+    pub fn below(anchor: Locator, path: Vec<Bytes>) -> At {
+        At { anchor, path, expect: Vec::new() }
+    }
+
     /// The inode at a locator itself.
     pub fn handle(loc: Locator) -> At {
-        At { anchor: loc, path: Vec::new() }
+        At::below(loc, Vec::new())
     }
 
     /// The locks on a file: they live by its id alone, so that no rename moves them.
@@ -221,7 +230,7 @@ impl At {
 
     /// A name in a directory.
     pub fn child(dir: Locator, name: &[u8]) -> At {
-        At { anchor: dir, path: vec![Bytes::copy_from_slice(name)] }
+        At::below(dir, vec![Bytes::copy_from_slice(name)])
     }
 }
 
@@ -259,6 +268,10 @@ pub struct Entry {
     /// other users, too.
     #[prost(bool, tag = "5")]
     pub searchable: bool,
+    /// The directory that the name is in is sticky: what the kernel checks of that (restricted
+    /// deletion, `fs.protected_*` of proc_sys_fs(5)) it must see.
+    #[prost(bool, tag = "6")]
+    pub sticky: bool,
 }
 
 /// Setattr; unset fields stay.

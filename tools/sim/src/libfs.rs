@@ -37,7 +37,7 @@ impl LibFs {
     pub fn new(clients: Vec<Fs>, top: &str) -> Result<LibFs, Error> {
         let top = Bytes::copy_from_slice(top.as_bytes());
         let (fs, who) = (&clients[0], Caller::root());
-        let at = wire::At { anchor: Locator::root(), path: vec![top.clone()] };
+        let at = wire::At::below(Locator::root(), vec![top.clone()]);
         fs.block_on(async {
             fs.mkdir(&who, &at, 0o777).await?;
             fs.setattr(&who, &at, &SetAttr { mode: Some(0o777), ..SetAttr::default() }).await
@@ -49,13 +49,13 @@ impl LibFs {
     fn plain(&self, at: &At) -> Result<wire::At, Error> {
         let names = at.path.iter().map(|name| Bytes::copy_from_slice(name));
         Ok(match at.base {
-            None => wire::At {
-                anchor: Locator::root(),
-                path: std::iter::once(self.top.clone()).chain(names).collect(),
-            },
+            None => {
+                let path = std::iter::once(self.top.clone()).chain(names).collect();
+                wire::At::below(Locator::root(), path)
+            }
             Some(slot) => {
                 let anchor = self.held[slot].clone().ok_or(Errno::EBADF)?;
-                wire::At { anchor, path: names.collect() }
+                wire::At::below(anchor, names.collect())
             }
         })
     }
@@ -90,11 +90,11 @@ impl LibFs {
                     (at.path.len() - 1, fs.readlink(who, &at).await?)
                 }
                 Err(error) if error.is(Class::Symlink) => {
-                    let component = error.component as usize;
+                    let component = error.component.unwrap_or_default() as usize;
                     let mut target = error.target.clone();
                     if target.is_empty() {
                         let path = at.path[..=component].to_vec();
-                        let link = wire::At { anchor: at.anchor.clone(), path };
+                        let link = wire::At::below(at.anchor.clone(), path);
                         target = fs.readlink(who, &link).await?;
                     }
                     (component, target)
@@ -117,7 +117,7 @@ impl LibFs {
         }
         let mut path = parent.path;
         path.extend(at.path.last().map(|name| Bytes::copy_from_slice(name)));
-        Ok(wire::At { anchor: parent.anchor, path })
+        Ok(wire::At::below(parent.anchor, path))
     }
 
     async fn name_op(&self, fs: &Fs, who: &Caller, op: &Op) -> Done {

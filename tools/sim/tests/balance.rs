@@ -12,10 +12,7 @@ const DIRS: usize = 40;
 const FILES_A_DIR: usize = 75;
 
 fn at(path: &[String]) -> At {
-    At {
-        anchor: Locator::root(),
-        path: path.iter().map(|name| Bytes::from(name.clone())).collect(),
-    }
+    At::below(Locator::root(), path.iter().map(|name| Bytes::from(name.clone())).collect())
 }
 
 async fn write(fs: &Fs, place: &At, data: &[u8]) {

@@ -23,7 +23,7 @@ const EXCLUSIVE: OpenFlags = OpenFlags {
 fn path(text: &str) -> At {
     let names = text.split('/').filter(|name| !name.is_empty());
     let path = names.map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
-    At { anchor: Locator::root(), path }
+    At::below(Locator::root(), path)
 }
 
 #[test]

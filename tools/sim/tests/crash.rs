@@ -19,9 +19,8 @@ const OUTAGE_MAX: Duration = Duration::from_secs(3);
 /// (names hash over all of them) and both stores (chunks of several files). No error may come.
 fn probe(fs: &Fs, n: usize) {
     let who = Caller::root();
-    let at = |path: &[String]| At {
-        anchor: Locator::root(),
-        path: path.iter().map(|name| Bytes::from(name.clone())).collect(),
+    let at = |path: &[String]| {
+        At::below(Locator::root(), path.iter().map(|name| Bytes::from(name.clone())).collect())
     };
     let dir = format!("probe-{n}");
     fs.block_on(async {

@@ -26,8 +26,7 @@ fn ports(cluster: &Cluster) -> Vec<(String, String)> {
 /// The whole cluster serves: coordinator, shards and stores.
 fn assert_serves(fs: &Fs, n: u64) {
     let who = Caller::root();
-    let at =
-        |name: &str| At { anchor: Locator::root(), path: vec![Bytes::from(format!("{name}-{n}"))] };
+    let at = |name: &str| At::below(Locator::root(), vec![Bytes::from(format!("{name}-{n}"))]);
     fs.block_on(async {
         fs.mkdir(&who, &at("dir"), 0o755).await.unwrap();
         let flags = saker_client::OpenFlags::from_linux(0o2);
@@ -116,7 +115,7 @@ fn ctx(session: u64, seq: u64) -> wire::Ctx {
 }
 
 fn requests(ctx: wire::Ctx, at: At) -> Vec<(Op, Vec<u8>)> {
-    let good = At { anchor: Locator::root(), path: vec![Bytes::from_static(b"target")] };
+    let good = At::below(Locator::root(), vec![Bytes::from_static(b"target")]);
     let create = |mode, target: &'static [u8]| {
         let (ctx, at, target) = (ctx.clone(), at.clone(), Bytes::from_static(target));
         let request = wire::CreateReq {
@@ -156,7 +155,7 @@ fn names_that_are_none_are_refused_by_the_server() {
     let fs = cluster.connect();
     let who = Caller::root();
     let flags = saker_client::OpenFlags::from_linux(0o2);
-    let target = At { anchor: Locator::root(), path: vec![Bytes::from_static(b"target")] };
+    let target = At::below(Locator::root(), vec![Bytes::from_static(b"target")]);
     fs.block_on(fs.create(&who, &target, 0o644, flags)).unwrap();
     let long = [b'x'; 256];
     let bad: [&[u8]; 7] = [b"", b".", b"..", b"a/b", b"/", b"a\0b", &long];
@@ -169,8 +168,8 @@ fn names_that_are_none_are_refused_by_the_server() {
         let mut seq = 0;
         for name in bad {
             let name = Bytes::copy_from_slice(name);
-            let last = At { anchor: Locator::root(), path: vec![name.clone()] };
-            let middle = At { anchor: Locator::root(), path: vec![name, Bytes::from_static(b"x")] };
+            let last = At::below(Locator::root(), vec![name.clone()]);
+            let middle = At::below(Locator::root(), vec![name, Bytes::from_static(b"x")]);
             for at in [last, middle] {
                 for n in 0..requests(ctx(session, 0), at.clone()).len() {
                     seq += 1;

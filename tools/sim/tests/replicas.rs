@@ -19,7 +19,7 @@ fn content(file: usize) -> Vec<u8> {
 }
 
 fn at(file: usize) -> At {
-    At { anchor: Locator::root(), path: vec![Bytes::from(format!("f{file}"))] }
+    At::below(Locator::root(), vec![Bytes::from(format!("f{file}"))])
 }
 
 fn open(fs: &Fs, file: usize) -> File {

@@ -9,7 +9,7 @@ use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error};
 
-use super::rename::{moved, second};
+use super::rename::moved;
 use super::{chain, invalidate};
 use crate::state::Handle;
 
@@ -35,7 +35,7 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
 
     let row = Some(moved(here.clone(), now_ns));
     let request = half(msg, msg.to.clone(), row, Some(first.loc.clone()));
-    let other = txn.prepare(request).await.map_err(second)?;
+    let other = txn.prepare(request).await.map_err(Error::about_second)?;
     failpoint!("dir_exchange.second");
     let there = other.row.clone().unwrap_or_default();
     let reply = RenameReply {
@@ -51,7 +51,7 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     }
     chain::check_move(msg, &there, to_parent, &msg.from_chain).map_err(|e| txn.refuse(e))?;
     chain::check_move(msg, &here, from_parent, &msg.to_chain).map_err(|e| txn.refuse(e))?;
-    txn.prepare_home(&msg.ctx, &there, 0, other.only_owner).await.map_err(second)?;
+    txn.prepare_home(&msg.ctx, &there, 0, other.only_owner).await.map_err(Error::about_second)?;
 
     let row = Some(moved(there, now_ns));
     let at = At::handle(first.loc.clone());

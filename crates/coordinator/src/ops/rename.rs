@@ -6,7 +6,7 @@ use saker_rpc::txn::{self, Transaction};
 use saker_runtime::failpoint;
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
-use saker_types::{Errno, Error, error::SECOND_PATH};
+use saker_types::{Errno, Error};
 
 use super::{chain, exchange, invalidate};
 use crate::state::Handle;
@@ -53,7 +53,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         no_replace,
         ..PrepareReq::default()
     };
-    let vote = txn.prepare(insert).await.map_err(second)?;
+    let vote = txn.prepare(insert).await.map_err(Error::about_second)?;
     failpoint!("dir_rename.inserted");
     let reply = RenameReply { loc: vote.loc.clone(), other: None };
     if vote.same {
@@ -80,8 +80,4 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
 pub(super) fn moved(mut row: Inode, now_ns: i64) -> Inode {
     row.attr.ctime_ns = now_ns.max(row.attr.ctime_ns);
     row
-}
-
-pub(super) fn second(e: Error) -> Error {
-    Error { component: e.component | SECOND_PATH, ..e }
 }

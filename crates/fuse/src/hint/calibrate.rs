@@ -21,10 +21,6 @@ pub(super) struct Bits {
     pub(super) parent: u32,
     /// LOOKUP_OPEN.
     pub(super) open: u32,
-    /// LOOKUP_CREATE.
-    pub(super) create: u32,
-    /// LOOKUP_EXCL.
-    pub(super) excl: u32,
     /// LOOKUP_REVAL.
     pub(super) reval: u32,
 }
@@ -34,14 +30,12 @@ const PREFIX: &[u8] = b".saker-hint-";
 const STAT: usize = 0;
 const PARENT: usize = 1;
 const OPEN: usize = 2;
-const CREATE: usize = 3;
-const EXCL: usize = 4;
-const AGAIN: usize = 5;
+const AGAIN: usize = 3;
 /// Seen last: the second walk to [`AGAIN`].
-const REVAL: usize = 6;
+const REVAL: usize = 4;
 
 /// Flags of the walk to each name.
-pub(super) type Seen = [Option<u32>; 7];
+pub(super) type Seen = [Option<u32>; 5];
 
 /// The other end of [`walk`]: answers its LOOKUPs.
 pub(super) struct Probing {
@@ -86,7 +80,6 @@ fn probe_of(name: &[u8]) -> Option<usize> {
 pub(super) fn walk(mountpoint: &Path, seen: impl Fn() -> Option<Seen>) -> Result<Bits, String> {
     let path = |probe| mountpoint.join(std::ffi::OsStr::from_bytes(&name_of(probe)));
     let missing = "it does not see the mount's LOOKUPs";
-    let open = |probe, flags| rustix::fs::open(path(probe), flags | OFlags::CLOEXEC, Mode::RUSR);
     // All fail, as they are answered.
     let _ = rustix::fs::stat(path(STAT));
     if seen().is_none_or(|seen| seen[STAT].is_none()) {
@@ -94,28 +87,18 @@ pub(super) fn walk(mountpoint: &Path, seen: impl Fn() -> Option<Seen>) -> Result
         return Err(missing.into());
     }
     let _ = rustix::fs::stat(path(PARENT).join("x"));
-    let _ = open(OPEN, OFlags::RDONLY);
-    let _ = open(CREATE, OFlags::RDONLY | OFlags::CREATE);
-    let _ = open(EXCL, OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL);
+    let _ = rustix::fs::open(path(OPEN), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let _ = rustix::fs::stat(path(AGAIN));
-    let seen = seen().and_then(|seen| {
-        Some([seen[STAT]?, seen[PARENT]?, seen[OPEN]?, seen[CREATE]?, seen[EXCL]?, seen[REVAL]?])
-    });
+    let seen =
+        seen().and_then(|seen| Some([seen[STAT]?, seen[PARENT]?, seen[OPEN]?, seen[REVAL]?]));
     let seen = seen.ok_or(missing)?;
     bits(seen).ok_or_else(|| format!("the flags of walks are not understood: {seen:x?}"))
 }
 
-/// From the flags of the walks by stat, through a directory, by open, with O_CREAT, with O_EXCL
-/// too, and again.
-fn bits([stat, through, open, create, excl, again]: [u32; 6]) -> Option<Bits> {
-    let bits = Bits {
-        parent: through & !stat,
-        open: open & !stat,
-        create: create & !open,
-        excl: excl & !create,
-        reval: again & !stat,
-    };
-    let all = [bits.parent, bits.open, bits.create, bits.excl, bits.reval];
+/// From the flags of the walks by stat, through a directory, by open, and again.
+fn bits([stat, through, open, again]: [u32; 4]) -> Option<Bits> {
+    let bits = Bits { parent: through & !stat, open: open & !stat, reval: again & !stat };
+    let all = [bits.parent, bits.open, bits.reval];
     let distinct = all.iter().fold(0, |sum, bit| sum | bit).count_ones() as usize == all.len();
     (distinct && all.iter().all(|bit| bit.is_power_of_two())).then_some(bits)
 }
@@ -126,21 +109,18 @@ mod tests {
 
     #[test]
     fn bits_of_two_kernels_are_learnt() {
-        // Linux 6.12 and 6.18: with LOOKUP_FOLLOW, which O_EXCL clears.
-        for (parent, open, create, excl, reval) in
-            [(0x10, 0x100, 0x200, 0x400, 0x20), (0x400, 0x1_0000, 0x2_0000, 0x4_0000, 0x80)]
-        {
-            let seen =
-                [1, 1 | parent, 1 | open, 1 | open | create, open | create | excl, 1 | reval];
-            assert_eq!(bits(seen), Some(Bits { parent, open, create, excl, reval }));
+        // Linux 6.12 and 6.18, with LOOKUP_FOLLOW.
+        for (parent, open, reval) in [(0x10, 0x100, 0x20), (0x400, 0x1_0000, 0x80)] {
+            let seen = [1, 1 | parent, 1 | open, 1 | reval];
+            assert_eq!(bits(seen), Some(Bits { parent, open, reval }));
         }
     }
 
     #[test]
     fn what_is_not_one_bit_each_is_refused() {
-        let good = [1, 1 | 2, 1 | 4, 1 | 4 | 8, 4 | 8 | 16, 1 | 32];
+        let good = [1, 1 | 2, 1 | 4, 1 | 32];
         assert!(bits(good).is_some());
-        for (at, flags) in [(1, 1), (1, 1 | 2 | 64), (1, 1 | 4), (2, 1), (3, 1 | 4), (5, 1 | 2)] {
+        for (at, flags) in [(1, 1), (1, 1 | 2 | 64), (1, 1 | 4), (2, 1), (3, 1 | 2)] {
             let mut bad = good;
             bad[at] = flags;
             assert_eq!(bits(bad), None, "{at} {flags}");
@@ -152,7 +132,7 @@ mod tests {
         for probe in STAT..=AGAIN {
             assert_eq!(probe_of(&name_of(probe)), Some(probe));
         }
-        for name in [&b".saker-hint-6"[..], b".saker-hint-", b"0", b""] {
+        for name in [&b".saker-hint-4"[..], b".saker-hint-", b"0", b""] {
             assert_eq!(probe_of(name), None);
         }
     }

@@ -9,6 +9,7 @@
 
 #define SLOTS 4096
 #define TEXT 464
+#define BEFORE 16
 #define FUSE_LOOKUP 1
 #define ARGS 5
 #define SYSCALLS 512
@@ -32,7 +33,7 @@ struct slot {
 	__u32 depth;		/* symlinks that the walk is inside of */
 	__u32 text_len;		/* with the NUL; 0: unreadable */
 	__u32 second_len;
-	__u32 unused;
+	__u32 first;		/* walk: no name goes before this one in the path */
 	char text[TEXT];	/* walk: from this component on; else the syscall's first path */
 	char second[TEXT];	/* the syscall's second path */
 };
@@ -90,6 +91,23 @@ static __attribute__((always_inline)) __u32 copy_path(struct slot *slot, char *t
 	return len > 0 ? len : 0;
 }
 
+/* Whether nothing but `/`, `.` and `..` goes before the walk's component. */
+static __attribute__((always_inline)) int is_first(struct nameidata *walk)
+{
+	const char *path = walk->name->name;
+	unsigned long before = (unsigned long)walk->last.name - (unsigned long)path;
+	char text[BEFORE] = {};
+
+	if (walk->depth || before > BEFORE)
+		return 0;
+	if (bpf_probe_read_kernel(text, BEFORE, path))
+		return 0;
+	for (unsigned long i = 0; i < BEFORE; i++)
+		if (i < before && text[i] != '/' && text[i] != '.')
+			return 0;
+	return 1;
+}
+
 static __attribute__((always_inline)) void note(struct slot *slot, struct task_struct *task)
 {
 	struct nameidata *walk = task->nameidata;
@@ -101,13 +119,14 @@ static __attribute__((always_inline)) void note(struct slot *slot, struct task_s
 		slot->walk = WALK_HERE;
 		slot->flags = walk->flags;
 		slot->depth = walk->depth;
+		slot->first = is_first(walk);
 		len = bpf_probe_read_kernel_str(slot->text, TEXT, walk->last.name);
 		slot->text_len = len > 0 ? len : 0;
 	} else {
 		__u32 paths = slot->syscall < SYSCALLS ? path_args[slot->syscall] : 0;
 
 		slot->walk = WALK_NONE;
-		slot->flags = slot->depth = 0;
+		slot->flags = slot->depth = slot->first = 0;
 		slot->text_len = copy_path(slot, slot->text, paths & 15);
 		slot->second_len = copy_path(slot, slot->second, paths >> 4);
 	}

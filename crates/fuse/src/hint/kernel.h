@@ -102,11 +102,16 @@ struct path {
 };
 
 /* fs/namei.c */
+struct filename {
+	const char *name;
+};
+
 struct nameidata {
 	struct path path;
 	struct qstr last;
 	unsigned int flags;
 	unsigned int depth;
+	struct filename *name;
 };
 
 struct cred;

@@ -24,6 +24,19 @@ pub(super) fn last(path: &[u8]) -> Option<(&[u8], bool)> {
     (name != b"." && name != b"..").then_some((name, end < path.len()))
 }
 
+/// Does no name go before the last one?
+pub(super) fn is_alone(path: &[u8]) -> bool {
+    last(path).is_some_and(|(name, _)| {
+        let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+        is_before_first(&path[..end - name.len()])
+    })
+}
+
+/// Is there no name in what goes before one?
+pub(super) fn is_before_first(text: &[u8]) -> bool {
+    text.iter().all(|&b| b == b'/' || b == b'.')
+}
+
 /// Where `name` is a component of `path`: what follows it, for each place.
 pub(super) fn places<'a>(path: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let mut rest = Some(path);

@@ -64,8 +64,8 @@ impl Proc {
             *path = self.inside(tid, arg, &args, read_path(tid, args[arg.path], text)?)?;
         }
         let call = resolve_openat2(tid, call, &mut args)?;
-        let step = find(&call, lookup.name, paths, &args)?;
-        Some(Hint { step, reval: false })
+        let (step, first) = find(&call, lookup.name, paths, &args)?;
+        Some(Hint { step, first, reval: false })
     }
 
     /// The thread reads a symlink; until its next syscall its walk is elsewhere.
@@ -120,8 +120,13 @@ impl Proc {
     }
 }
 
-/// Where `name` is in the paths, if there is but one place.
-fn find(call: &Syscall, name: &[u8], paths: [&[u8]; 2], args: &[u64; ARGS]) -> Option<Step> {
+/// Where `name` is in the paths, if there is but one place, and whether it is the first there.
+fn find(
+    call: &Syscall,
+    name: &[u8],
+    paths: [&[u8]; 2],
+    args: &[u64; ARGS],
+) -> Option<(Step, bool)> {
     if paths.iter().any(|path| path.split(|&b| b == b'/').any(|part| part == b"..")) {
         return None;
     }
@@ -131,10 +136,13 @@ fn find(call: &Syscall, name: &[u8], paths: [&[u8]; 2], args: &[u64; ARGS]) -> O
     if found.next().is_some() {
         return None;
     }
-    match rest.iter().all(|&b| b == b'/') {
-        true => Some(Step::Last(call.intent(which, !rest.is_empty(), args)?)),
-        false => Some(Step::Through(path::rest(rest))),
-    }
+    let before = paths[which].len() - rest.len() - name.len();
+    let first = path::is_before_first(&paths[which][..before]);
+    let step = match rest.iter().all(|&b| b == b'/') {
+        true => Step::Last(call.intent(which, !rest.is_empty(), args)?),
+        false => Step::Through(path::rest(rest)),
+    };
+    Some((step, first))
 }
 
 /// openat2(2) has its flags in memory.
@@ -263,7 +271,10 @@ mod tests {
             (rename, ["a/x", "b/x"], None),
         ] {
             let paths_of = paths.map(str::as_bytes);
-            assert_eq!(find(&call, b"x", paths_of, &[0; ARGS]), wanted, "{paths:?}");
+            let found = find(&call, b"x", paths_of, &[0; ARGS]);
+            assert_eq!(found.map(|(step, _)| step), wanted, "{paths:?}");
+            let first = !paths.iter().any(|path| path.contains("a/x") || path.contains("b/x"));
+            assert!(found.is_none_or(|(_, it_is)| it_is == first), "{paths:?}");
         }
     }
 

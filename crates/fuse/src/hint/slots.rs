@@ -34,7 +34,7 @@ pub(super) struct Slot {
     depth: u32,
     text_len: u32,
     second_len: u32,
-    unused: u32,
+    first: u32,
     text: [u8; TEXT],
     second: [u8; TEXT],
 }
@@ -111,18 +111,19 @@ impl Slot {
     /// What the note says of `name`; `None` if it is about another one.
     pub(super) fn hint(&self, bits: &Bits, name: &[u8]) -> Option<Hint> {
         if self.walk != WALK_HERE {
-            return Some(Hint { step: Step::Last(self.after_walk(name)?), reval: false });
+            let (intent, first) = self.after_walk(name)?;
+            return Some(Hint { step: Step::Last(intent), first, reval: false });
         }
         let (rest, flags) = self.walk(name)?;
         let has = |bit: u32| flags & bit != 0;
         let step = if has(bits.parent) {
             Step::Through(rest)
         } else if has(bits.open) {
-            Step::Last(Intent::Open { create: has(bits.create), excl: has(bits.excl) })
+            Step::Last(self.open().unwrap_or(Intent::Plain))
         } else {
             Step::Last(Intent::Plain)
         };
-        Some(Hint { step, reval: has(bits.reval) })
+        Some(Hint { step, first: self.first != 0, reval: has(bits.reval) })
     }
 
     /// If the thread's walk is at `name`: what follows, and its flags.
@@ -142,7 +143,14 @@ impl Slot {
         Some((rest, self.flags))
     }
 
-    fn after_walk(&self, name: &[u8]) -> Option<Intent> {
+    /// How the thread opens what is at the end of its walk, if that is known.
+    fn open(&self) -> Option<Intent> {
+        let intent = Syscall::of(self.syscall)?.intent(0, false, &self.args)?;
+        matches!(intent, Intent::Open { .. }).then_some(intent)
+    }
+
+    /// What is wanted of `name`, and whether no other goes before it.
+    fn after_walk(&self, name: &[u8]) -> Option<(Intent, bool)> {
         let call = Syscall::of(self.syscall)?;
         if !call.ends_walk_early() {
             return None;
@@ -154,7 +162,8 @@ impl Slot {
             *to = text;
             (!cut).then_some(())?;
         }
-        call.intent_after_walk(name, paths, &self.args)
+        let (which, intent) = call.intent_after_walk(name, paths, &self.args)?;
+        Some((intent, path::is_alone(paths[which])))
     }
 }
 
@@ -169,7 +178,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const BITS: Bits = Bits { parent: 1, open: 2, create: 4, excl: 8, reval: 16 };
+    const BITS: Bits = Bits { parent: 1, open: 2, reval: 16 };
 
     fn put(text: &str) -> ([u8; TEXT], u32) {
         let mut bytes = [0; TEXT];
@@ -180,7 +189,8 @@ mod tests {
 
     fn walking(rest: &str, flags: u32, depth: u32) -> Slot {
         let (text, text_len) = put(rest);
-        Slot { walk: WALK_HERE, flags, depth, text, text_len, ..Slot::new_zeroed() }
+        let (syscall, args) = (libc::SYS_openat as u32, [0, 0, 0o102, 0, 0]);
+        Slot { walk: WALK_HERE, flags, depth, text, text_len, syscall, args, ..Slot::new_zeroed() }
     }
 
     fn walked(syscall: i64, first: &str, second: &str) -> Slot {
@@ -203,8 +213,7 @@ mod tests {
             (&back, 1, 0, Some(Step::Through(Rest::DotDot))),
             ("x", 0, 0, Some(Step::Last(Intent::Plain))),
             ("x/", 0, 1, Some(Step::Last(Intent::Plain))),
-            ("x", 2, 0, Some(Step::Last(Intent::Open { create: false, excl: false }))),
-            ("x", 14, 0, Some(Step::Last(Intent::Open { create: true, excl: true }))),
+            ("x", 2, 0, Some(Step::Last(Intent::Open { flags: 0o102 }))),
             ("xy", 0, 0, None),
             ("y/x", 1, 0, None),
             ("", 1, 0, None),

@@ -2,7 +2,7 @@
 //!
 //! Source: the manual pages (section 2) and `fs/namei.c` of Linux.
 
-use libc::{AT_REMOVEDIR, O_CREAT, O_EXCL, O_PATH, O_TMPFILE, RENAME_NOREPLACE};
+use libc::{AT_REMOVEDIR, O_PATH, O_TMPFILE, RENAME_NOREPLACE};
 
 use super::Intent;
 #[cfg(any(test, feature = "bpf"))]
@@ -10,6 +10,9 @@ use super::path;
 
 /// Arguments that are noted of a syscall.
 pub(super) const ARGS: usize = 5;
+
+/// The kernel's mark of what is opened to be executed (include/linux/fs.h).
+const FMODE_EXEC: i32 = 0o40;
 
 /// A syscall that takes paths.
 #[derive(Clone, Copy, Debug)]
@@ -142,8 +145,10 @@ impl Syscall {
     pub(super) fn intent(&self, which: usize, slash: bool, args: &[u64; ARGS]) -> Option<Intent> {
         match self.does {
             Does::Look => Some(Intent::Plain),
-            Does::Exec => Some(Intent::Open { create: false, excl: false }),
-            Does::Create => Some(Intent::Open { create: true, excl: false }),
+            Does::Exec => Some(Intent::Open { flags: FMODE_EXEC }),
+            Does::Create => {
+                Some(Intent::Open { flags: libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC })
+            }
             Does::Open { flags } => Some(open(args[flags])),
             // Its flags are not among the arguments.
             Does::Openat2 { .. } => None,
@@ -166,14 +171,15 @@ impl Syscall {
         }
     }
 
-    /// What is wanted of `name`, which is looked up after the walk ended early.
+    /// What is wanted of `name`, which is looked up after the walk ended early, and of which path
+    /// it is the last.
     #[cfg(any(test, feature = "bpf"))]
     pub(super) fn intent_after_walk(
         &self,
         name: &[u8],
         paths: [&[u8]; 2],
         args: &[u64; ARGS],
-    ) -> Option<Intent> {
+    ) -> Option<(usize, Intent)> {
         let slash = |which: usize| {
             path::last(paths[which]).and_then(|(last, slash)| (last == name).then_some(slash))
         };
@@ -187,7 +193,7 @@ impl Syscall {
             },
             _ => (0, slash(0)?),
         };
-        self.intent(which, slash, args)
+        Some((which, self.intent(which, slash, args)?))
     }
 }
 
@@ -197,8 +203,7 @@ fn open(flags: u64) -> Intent {
     if flags & O_PATH != 0 || flags & O_TMPFILE == O_TMPFILE {
         return Intent::Plain;
     }
-    let create = flags & O_CREAT != 0;
-    Intent::Open { create, excl: create && flags & O_EXCL != 0 }
+    Intent::Open { flags }
 }
 
 #[cfg(test)]
@@ -213,7 +218,8 @@ mod tests {
         // The flags of unlinkat and of renameat2.
         args[2] = last_arg as u64;
         args[4] = last_arg as u64;
-        call.intent_after_walk(name.as_bytes(), paths.map(str::as_bytes), &args)
+        let found = call.intent_after_walk(name.as_bytes(), paths.map(str::as_bytes), &args);
+        found.map(|(_, intent)| intent)
     }
 
     #[test]
@@ -262,13 +268,11 @@ mod tests {
         let call = Syscall::of(libc::SYS_openat as u32).unwrap();
         assert!(!call.ends_walk_early());
         for (flags, wanted) in [
-            (libc::O_RDWR, Intent::Open { create: false, excl: false }),
-            (O_EXCL, Intent::Open { create: false, excl: false }),
-            (O_CREAT, Intent::Open { create: true, excl: false }),
-            (O_CREAT | O_EXCL, Intent::Open { create: true, excl: true }),
+            (libc::O_RDWR, Intent::Open { flags: libc::O_RDWR }),
+            (libc::O_CREAT, Intent::Open { flags: libc::O_CREAT }),
             (O_PATH, Intent::Plain),
             (O_TMPFILE | libc::O_RDWR, Intent::Plain),
-            (libc::O_DIRECTORY, Intent::Open { create: false, excl: false }),
+            (libc::O_DIRECTORY, Intent::Open { flags: libc::O_DIRECTORY }),
         ] {
             let args = [0, 0, flags as u64, 0, 0];
             assert_eq!(call.intent(0, false, &args), Some(wanted), "{flags:o}");

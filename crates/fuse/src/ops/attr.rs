@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use saker_client::{Caller, SetAttr, SetTime};
+use saker_types::Result;
 use saker_types::wire::{At, Entry};
-use saker_types::{InodeId, Result};
 
 use crate::abi::{AccessIn, GETATTR_FH, GetattrIn, SetattrIn, StatxIn, StatxOut, fattr};
 use crate::adapter::Adapter;
 use crate::attr;
+use crate::nodes::NodeId;
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -38,7 +39,7 @@ impl Adapter {
         let open = (flags & GETATTR_FH != 0).then(|| self.files.get(handle).ok()).flatten();
         let at = match open {
             Some(open) => At::handle(open.file.locator()),
-            None => self.at(request.header.nodeid)?,
+            None => self.at(request.header.nodeid).await?,
         };
         self.fs.getattr(&request.caller(), &at).await
     }
@@ -55,7 +56,7 @@ impl Adapter {
                 change.by_handle = open.flags.write;
                 At::handle(open.file.locator())
             }
-            None => self.at(request.header.nodeid)?,
+            None => self.at(request.header.nodeid).await?,
         };
         let mut entry = self.fs.setattr(&request.caller(), &at, &change).await?;
         if input.valid & fattr::KILL_SUIDGID != 0 && change.mode.is_none() {
@@ -68,14 +69,14 @@ impl Adapter {
 
     pub(crate) async fn access(&self, request: &Request) -> Result<Reply> {
         let input: AccessIn = request.body().fixed()?;
-        let at = self.at(request.header.nodeid)?;
+        let at = self.at(request.header.nodeid).await?;
         self.fs.access(&request.caller(), &at, input.mask & 7).await?;
         Ok(Reply::done())
     }
 
     /// Somebody without CAP_FSETID writes to a file: clears suid and sgid, if it was last seen
     /// with them.
-    pub(crate) async fn drop_privileges(&self, node: InodeId, at: &At) -> Result<()> {
+    pub(crate) async fn drop_privileges(&self, node: NodeId, at: &At) -> Result<()> {
         if without_privileges(self.nodes.mode(node)).is_none() {
             return Ok(());
         }

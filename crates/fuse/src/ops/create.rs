@@ -4,7 +4,7 @@ use saker_client::OpenFlags;
 use saker_types::{Class, Errno, Error, FileKind, Result};
 
 use crate::abi::{CreateIn, MkdirIn, MknodIn, OPEN_KILL_SUIDGID};
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, is_about_last};
 use crate::ops::OpenFile;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -15,25 +15,35 @@ impl Adapter {
     pub(crate) async fn create(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: CreateIn = body.fixed()?;
-        let at = self.child(request.header.nodeid, body.name()?)?;
+        let (dir, name) = (request.header.nodeid, body.name()?);
+        let at = self.child(request, dir, &name)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         let who = request.maker(input.umask);
         let created = self.fs.create(&who, &at, input.mode & PERMISSIONS, flags).await;
-        // The kernel sends CREATE only for a name that was not there a moment ago. If it is
-        // something else by now, it must walk again and open that.
-        let stale = || Error::new(Errno::ESTALE);
+        // The kernel sends CREATE only for a name that was, or was said to be, free a moment ago.
+        // If it is something else, it must walk again and open that.
+        let stale = || {
+            self.nodes.surprise(dir, &name);
+            Error::new(Errno::ESTALE)
+        };
         let (file, entry) = match created {
-            Err(error) if error.is(Class::Symlink) => return Err(stale()),
+            Err(error) if error.is(Class::Symlink) && is_about_last(&error, &at) => {
+                return Err(stale());
+            }
             other => other?,
         };
         if entry.attr.kind() != FileKind::Regular {
             file.release().await;
             return Err(stale());
         }
+        if !entry.created && self.check_sticky(dir, &entry).is_err() {
+            file.release().await;
+            return Err(stale());
+        }
         if !entry.created && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&entry).await?;
         }
-        let reply = self.hold(&entry);
+        let reply = self.hold(dir, &name, &entry);
         let open = self.opened(OpenFile::new(file, &entry, flags));
         Ok(Reply::pair(&reply, &open))
     }
@@ -41,12 +51,13 @@ impl Adapter {
     /// O_TMPFILE; the name that comes along means nothing.
     pub(crate) async fn tmpfile(&self, request: &Request) -> Result<Reply> {
         let input: CreateIn = request.body().fixed()?;
-        let dir = self.at(request.header.nodeid)?;
+        let dir = self.at(request.header.nodeid).await?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         let who = request.maker(input.umask);
         let made = self.fs.tmpfile(&who, &dir, input.mode & PERMISSIONS, flags);
         let (file, entry) = made.await?;
-        let reply = self.hold(&entry);
+        let node = self.nodes.hold_nameless(&entry);
+        let reply = self.entry_out(node, &entry.attr, self.keep(&entry));
         let open = self.opened(OpenFile::new(file, &entry, flags));
         Ok(Reply::pair(&reply, &open))
     }
@@ -54,31 +65,35 @@ impl Adapter {
     pub(crate) async fn mknod(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: MknodIn = body.fixed()?;
-        let at = self.child(request.header.nodeid, body.name()?)?;
+        let (dir, name) = (request.header.nodeid, body.name()?);
+        let at = self.child(request, dir, &name)?;
         let who = request.maker(input.umask);
         let entry = self.fs.mknod(&who, &at, input.mode, input.rdev).await?;
-        Ok(Reply::of(&self.hold(&entry)))
+        Ok(Reply::of(&self.hold(dir, &name, &entry)))
     }
 
     pub(crate) async fn mkdir(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: MkdirIn = body.fixed()?;
-        let at = self.child(request.header.nodeid, body.name()?)?;
+        let (dir, name) = (request.header.nodeid, body.name()?);
+        let at = self.child(request, dir, &name)?;
         let who = request.maker(input.umask);
         let entry = self.fs.mkdir(&who, &at, input.mode & PERMISSIONS).await?;
-        Ok(Reply::of(&self.hold(&entry)))
+        Ok(Reply::of(&self.hold(dir, &name, &entry)))
     }
 
     pub(crate) async fn symlink(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
-        let at = self.child(request.header.nodeid, body.name()?)?;
+        let (dir, name) = (request.header.nodeid, body.name()?);
+        let at = self.child(request, dir, &name)?;
         let target = body.name()?;
-        let entry = self.fs.symlink(&request.caller(), &at, target).await?;
-        Ok(Reply::of(&self.hold(&entry)))
+        let entry = self.fs.symlink(&request.caller(), &at, &target).await?;
+        Ok(Reply::of(&self.hold(dir, &name, &entry)))
     }
 
     pub(crate) async fn readlink(&self, request: &Request) -> Result<Reply> {
-        let at = self.at(request.header.nodeid)?;
+        self.hints.link_read(request.header.pid);
+        let at = self.at(request.header.nodeid).await?;
         Ok(Reply::data(self.fs.readlink(&request.caller(), &at).await?))
     }
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_lock::Mutex;
-use saker_client::{Caller, DirItem, DirStream};
-use saker_types::wire::At;
+use saker_client::{Caller, DirItem, DirStream, OpenFlags};
+use saker_types::wire::{At, Entry};
 use saker_types::{Errno, FileKind, InodeId, Locator, ROOT, Result};
 use zerocopy::IntoBytes;
 
 use crate::abi::{Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn};
 use crate::adapter::Adapter;
+use crate::nodes::NodeId;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::transport::MAX_WRITE_BYTES;
@@ -24,6 +25,7 @@ const SEARCHABLE: u32 = 0o111;
 
 /// A directory that is open through the mount.
 pub(crate) struct OpenDir {
+    node: NodeId,
     loc: Locator,
     /// The open file's rights, whoever reads it.
     who: Caller,
@@ -43,10 +45,14 @@ struct Listing {
 
 impl Adapter {
     pub(crate) async fn opendir(&self, request: &Request) -> Result<Reply> {
-        let loc = self.nodes.locate(request.header.nodeid)?;
+        let node = request.header.nodeid;
+        let loc = self.locate(node).await?;
         let who = request.caller();
-        self.fs.access(&who, &At::handle(loc.clone()), 4).await?;
-        let fh = self.dirs.insert(Arc::new(OpenDir { loc, who, listing: Mutex::default() }));
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        if self.threads.take(request.header.pid, loc.id, flags).is_none() {
+            self.fs.access(&who, &At::handle(loc.clone()), 4).await?;
+        }
+        let fh = self.dirs.insert(Arc::new(OpenDir { node, loc, who, listing: Mutex::default() }));
         Ok(Reply::of(&OpenOut { fh, open_flags: 0, backing_id: 0 }))
     }
 
@@ -73,7 +79,7 @@ impl Adapter {
     }
 
     async fn fill(&self, dir: &OpenDir, listing: &mut Listing, page: &mut Page) -> Result<()> {
-        let keep = self.keep_listed(dir.loc.id);
+        let keep = self.keep_listed(dir.node);
         loop {
             let item = match listing.ahead.take() {
                 Some(item) => item,
@@ -87,22 +93,24 @@ impl Adapter {
                     }
                 }
             };
-            let entry = page.plus.then(|| self.entry_out(&item.attr, keep));
-            let kind = item.attr.kind();
-            if !page.push(&item.name, item.attr.id, kind, item.cookie, entry) {
+            if !page.has_room(&item.name) {
                 let nothing = page.bytes.is_empty();
                 listing.ahead = Some(item);
                 return if nothing { Err(Errno::EINVAL.into()) } else { Ok(()) };
             }
             listing.at = item.cookie;
-            if page.plus {
-                self.nodes.hold_as(&item.loc, item.attr.id, item.attr.mode);
-            }
+            let (id, kind) = (item.attr.id, item.attr.kind());
+            let entry = page.plus.then(|| {
+                let entry = Entry { attr: item.attr, loc: item.loc, ..Entry::default() };
+                let node = self.nodes.hold(dir.node, &item.name, &entry);
+                self.entry_out(node, &entry.attr, keep)
+            });
+            page.push(&item.name, id, kind, item.cookie, entry);
         }
     }
 
     /// How long names of a listing may be kept: only where all may search the directory.
-    fn keep_listed(&self, dir: InodeId) -> Duration {
+    fn keep_listed(&self, dir: NodeId) -> Duration {
         match self.nodes.mode(dir) & SEARCHABLE {
             SEARCHABLE => self.entry_timeout,
             _ => Duration::ZERO,
@@ -138,15 +146,25 @@ impl Page {
             }
             // No node: the kernel knows these two.
             let entry = self.plus.then(EntryOut::default);
-            if !self.push(name.as_bytes(), id, FileKind::Directory, cookie, entry) {
+            if !self.has_room(name.as_bytes()) {
                 return false;
             }
+            self.push(name.as_bytes(), id, FileKind::Directory, cookie, entry);
             *at = cookie;
         }
         true
     }
 
-    /// Adds an entry; false when there is no room.
+    fn end_after(&self, name: &[u8]) -> usize {
+        let head = if self.plus { size_of::<EntryOut>() } else { 0 } + size_of::<Dirent>();
+        self.bytes.len() + (head + name.len()).next_multiple_of(8)
+    }
+
+    fn has_room(&self, name: &[u8]) -> bool {
+        self.end_after(name) <= self.bytes_max
+    }
+
+    /// Adds an entry, for which there is room.
     fn push(
         &mut self,
         name: &[u8],
@@ -154,13 +172,8 @@ impl Page {
         kind: FileKind,
         cookie: u64,
         entry: Option<EntryOut>,
-    ) -> bool {
-        let head = if self.plus { size_of::<EntryOut>() } else { 0 } + size_of::<Dirent>();
-        let padded = (head + name.len()).next_multiple_of(8);
-        if self.bytes.len() + padded > self.bytes_max {
-            return false;
-        }
-        let end = self.bytes.len() + padded;
+    ) {
+        let end = self.end_after(name);
         if let Some(entry) = entry {
             self.bytes.extend_from_slice(entry.as_bytes());
         }
@@ -169,7 +182,6 @@ impl Page {
         self.bytes.extend_from_slice(dirent.as_bytes());
         self.bytes.extend_from_slice(name);
         self.bytes.resize(end, 0);
-        true
     }
 }
 
@@ -217,14 +229,15 @@ mod tests {
             let name = vec![b'n'; len];
             let size = (24 + len).div_ceil(8) * 8;
             let mut exact = page(size, false);
-            assert!(exact.push(&name, 3, FileKind::Regular, 77, None));
+            assert!(exact.has_room(&name) && !page(size - 1, false).has_room(&name));
+            exact.push(&name, 3, FileKind::Regular, 77, None);
             assert_eq!(exact.bytes.len(), size);
             assert_eq!(exact.bytes[24..24 + len], name);
-            assert!(!exact.push(b"x", 4, FileKind::Regular, 78, None));
-            assert!(!page(size - 1, false).push(&name, 3, FileKind::Regular, 77, None));
+            assert!(!exact.has_room(b"x"));
             let mut plus = page(size + 128, true);
             let entry = EntryOut { nodeid: 3, ..EntryOut::default() };
-            assert!(plus.push(&name, 3, FileKind::Symlink, 77, Some(entry)));
+            assert!(plus.has_room(&name));
+            plus.push(&name, 3, FileKind::Symlink, 77, Some(entry));
             assert_eq!(plus.bytes.len(), size + 128);
             assert_eq!(Dirent::read_from_prefix(&plus.bytes[128..]).unwrap().0.kind, 10);
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use saker_client::{Caller, Fallocate, File, OpenFlags, Seek};
 use saker_types::wire::{At, Entry};
-use saker_types::{Errno, InodeId, Result};
+use saker_types::{Errno, Result};
 
 use crate::abi::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn,
@@ -14,7 +14,7 @@ use crate::abi::{
     ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use crate::adapter::Adapter;
-use crate::nodes::DataVersion;
+use crate::nodes::{DataVersion, NodeId};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::transport::MAX_WRITE_BYTES;
@@ -25,7 +25,7 @@ const COPY_BYTES_MAX: u64 = 64 << 20;
 /// A file that is open through the mount.
 pub(crate) struct OpenFile {
     pub(crate) file: File,
-    pub(crate) node: InodeId,
+    pub(crate) node: NodeId,
     pub(crate) flags: OpenFlags,
     /// What the open saw.
     version: Option<DataVersion>,
@@ -90,9 +90,12 @@ impl Adapter {
     pub(crate) async fn open(&self, request: &Request) -> Result<Reply> {
         let input: OpenIn = request.body().fixed()?;
         let node = request.header.nodeid;
-        let at = self.at(node)?;
+        let at = self.at(node).await?;
         let flags = OpenFlags::from_linux(input.flags as i32);
-        let (file, entry) = self.fs.open(&request.caller(), &at, flags).await?;
+        let (file, entry) = match self.threads.take(request.header.pid, at.anchor.id, flags) {
+            Some(opened) => opened,
+            None => self.fs.open(&request.caller(), &at, flags).await?,
+        };
         self.nodes.refresh(&entry);
         if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&entry).await?;
@@ -139,7 +142,7 @@ impl Adapter {
         }
         let append = input.flags & O_APPEND != 0 && input.write_flags & WRITE_CACHE == 0;
         let file = self.writer(&open, append).await?;
-        let went_to = file.write(input.offset, data).await?;
+        let went_to = file.write(input.offset, &data).await?;
         if went_to != input.offset {
             // The kernel put the data where it thought that the file ends.
             self.notifier.pages(open.node, went_to.min(input.offset), 0);

@@ -92,8 +92,7 @@ impl Adapter {
         if let Some((minor, flags)) = agreed {
             tracing::info!(
                 "mounted on {}: kernel FUSE 7.{minor} (flags {flags:#x}), transport: cloned \
-                 /dev/fuse, shortcut: off (no BPF in this build), entry_timeout {:?}, \
-                 attr_timeout {:?}",
+                 /dev/fuse, entry_timeout {:?}, attr_timeout {:?}",
                 self.mountpoint.display(),
                 self.entry_timeout,
                 self.attr_timeout,

@@ -2,23 +2,26 @@
 
 use saker_client::Caller;
 use saker_types::wire::{At, rename_flags};
-use saker_types::{Errno, Error, InodeId, Result};
+use saker_types::{Errno, Error, Locator, Result};
 
 use crate::abi::{LinkIn, Rename2In, RenameIn};
 use crate::adapter::Adapter;
+use crate::nodes::NodeId;
 use crate::reply::Reply;
 use crate::request::{Body, Request};
 
 impl Adapter {
     pub(crate) async fn unlink(&self, request: &Request) -> Result<Reply> {
-        let at = self.child(request.header.nodeid, request.body().name()?)?;
-        self.fs.unlink(&request.caller(), &at).await?;
+        let (dir, name) = (request.header.nodeid, request.body().name()?);
+        self.fs.unlink(&request.caller(), &self.child(request, dir, &name)?).await?;
+        self.nodes.vanished(dir, &name);
         Ok(Reply::done())
     }
 
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
-        let at = self.child(request.header.nodeid, request.body().name()?)?;
-        self.fs.rmdir(&request.caller(), &at).await?;
+        let (dir, name) = (request.header.nodeid, request.body().name()?);
+        self.fs.rmdir(&request.caller(), &self.child(request, dir, &name)?).await?;
+        self.nodes.vanished(dir, &name);
         Ok(Reply::done())
     }
 
@@ -43,36 +46,50 @@ impl Adapter {
         &self,
         request: &Request,
         mut names: Body<'_>,
-        to_dir: InodeId,
+        to_dir: NodeId,
         flags: u32,
     ) -> Result<Reply> {
-        let from = self.child(request.header.nodeid, names.name()?)?;
-        let to = self.child(to_dir, names.name()?)?;
-        let chain = self.nodes.chain(to_dir)?;
+        let from_dir = request.header.nodeid;
+        let (from_name, to_name) = (names.name()?, names.name()?);
+        let from = self.child(request, from_dir, &from_name)?;
+        let to = self.child(request, to_dir, &to_name)?;
+        let to_chain = self.chain(to_dir, &to)?;
         let who = request.caller();
+        let on_the_way = |error: Error| {
+            let dir = if error.is_about_second() { to_dir } else { from_dir };
+            self.on_the_way(request, dir, error)
+        };
+        let names = [(from_dir, &from_name), (to_dir, &to_name)];
         if flags == rename_flags::EXCHANGE {
-            let from_chain = self.nodes.chain(request.header.nodeid)?;
-            let exchange = self.fs.exchange(&who, &from, &to, [&from_chain, &chain]);
-            exchange.await?.iter().for_each(|moved| self.nodes.moved(moved));
+            let chains = [&self.chain(from_dir, &from)?[..], &to_chain];
+            let moved = self.fs.exchange(&who, &from, &to, chains).await.map_err(on_the_way)?;
+            self.nodes.exchanged(names, &moved);
         } else {
             let no_replace = flags == rename_flags::NOREPLACE;
-            let moved = self.fs.rename(&who, &from, &to, no_replace, &chain).await?;
-            self.nodes.moved(&moved);
+            let moved = self.fs.rename(&who, &from, &to, no_replace, &to_chain).await;
+            self.nodes.renamed(names, &moved.map_err(on_the_way)?);
         }
         Ok(Reply::done())
+    }
+
+    /// The directories above a name, if the name does not say it.
+    fn chain(&self, dir: NodeId, at: &At) -> Result<Vec<Locator>> {
+        if at.anchor == Locator::root() { Ok(Vec::new()) } else { self.nodes.chain(dir) }
     }
 
     pub(crate) async fn link(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: LinkIn = body.fixed()?;
-        let from = self.at(input.oldnodeid)?;
-        let to = self.child(request.header.nodeid, body.name()?)?;
+        let from = self.at(input.oldnodeid).await?;
+        let (dir, name) = (request.header.nodeid, body.name()?);
+        let to = self.child(request, dir, &name)?;
         let who = request.caller();
         if self.protects_links && who.uid != 0 {
             self.may_link(&who, &from).await?;
         }
-        let entry = self.fs.link(&who, &from, &to).await?;
-        Ok(Reply::of(&self.hold(&entry)))
+        let linked = self.fs.link(&who, &from, &to).await;
+        let entry = linked.map_err(|error| self.on_the_way(request, dir, error))?;
+        Ok(Reply::of(&self.hold(dir, &name, &entry)))
     }
 
     /// The part of `fs.protected_hardlinks` (proc_sys_fs(5)) that the kernel leaves to a file

@@ -1,17 +1,144 @@
 //! LOOKUP and FORGET.
+//!
+//! With a hint, most LOOKUPs ask no server (FalconFS, §5). Directories on the way to something are
+//! not looked up at all: the request for what is wanted in the end carries the whole path. Of what
+//! is to be made or removed the kernel is told what lets it go on; the request that follows meets
+//! the truth. Whatever proves wrong is answered ESTALE, upon which the kernel walks again
+//! (`nodes`).
 
-use saker_types::Result;
+use std::time::Duration;
 
-use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne};
-use crate::adapter::Adapter;
+use bytes::Bytes;
+use saker_client::OpenFlags;
+use saker_types::wire::{At, Entry};
+use saker_types::{Attr, Class, Errno, Error, FileKind, Result, check_name};
+
+use crate::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
+use crate::adapter::{Adapter, is_about_last};
+use crate::hint::{Hint, Intent, Lookup, Rest, Step};
+use crate::nodes::NodeId;
 use crate::reply::Reply;
 use crate::request::Request;
 
+/// Owner and group of directories of which nothing is known.
+const NOBODY: u32 = 0xffff_fff0;
+
 impl Adapter {
     pub(crate) async fn lookup(&self, request: &Request) -> Result<Reply> {
-        let at = self.child(request.header.nodeid, request.body().name()?)?;
-        let entry = self.fs.lookup(&request.caller(), &at).await?;
-        Ok(Reply::of(&self.hold(&entry)))
+        let header = &request.header;
+        let (dir, name) = (header.nodeid, request.body().name()?);
+        let (unique, tid) = (header.unique, header.pid);
+        let asked = Lookup { unique, tid, nodeid: dir, name: &name };
+        if let Some(errno) = self.hints.probe(asked) {
+            return Err(errno.into());
+        }
+        check_name(&name)?;
+        let hint = self.hints.of(asked);
+        self.threads.not_opened(tid);
+        let start = self.threads.step(tid, dir, hint.is_some_and(|hint| hint.first));
+        if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint)) {
+            return told.map(|entry| Reply::of(&entry));
+        }
+        let at = self.nodes.child(start, dir, &name)?;
+        let found = match hint {
+            Some(Hint { step: Step::Last(Intent::Open { flags }), reval: false, .. })
+                if flags & libc::O_EXCL == 0 =>
+            {
+                self.open_ahead(request, &at, flags).await
+            }
+            _ => self.fs.lookup(&request.caller(), &at).await,
+        };
+        match found {
+            Ok(entry) => {
+                self.check_sticky(dir, &entry)?;
+                let out = self.hold(dir, &name, &entry);
+                if hint.is_none_or(|hint| matches!(hint.step, Step::Through(_))) {
+                    self.threads.pass(tid, out.nodeid);
+                }
+                Ok(Reply::of(&out))
+            }
+            Err(error) => {
+                if error.errno() == Errno::ENOENT && is_about_last(&error, &at) {
+                    self.nodes.vanished(dir, &name);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// What can be said without asking a server.
+    fn untold(
+        &self,
+        request: &Request,
+        dir: NodeId,
+        name: &Bytes,
+        hint: Hint,
+    ) -> Option<Result<EntryOut>> {
+        if hint.reval {
+            return None;
+        }
+        let told = match hint.step {
+            Step::Through(Rest::Names) => {
+                let (node, attr) = self.nodes.pass(dir, name)?;
+                self.threads.pass(request.header.pid, node);
+                Ok(self.passed(node, attr))
+            }
+            Step::Last(intent) if self.read_only || !intent.is_change() => return None,
+            Step::Last(Intent::Remove { dir: is_dir }) => {
+                let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };
+                let node = self.nodes.pretend(dir, name, kind)?;
+                // The caller's own, so that the kernel has nothing against it.
+                let (uid, gid) = (request.header.uid, request.header.gid);
+                let attr =
+                    Attr { id: node, mode: kind.bits(), uid, gid, nlink: 1, ..Attr::default() };
+                Ok(self.stale_entry(node, &attr))
+            }
+            Step::Last(_) if self.nodes.may_be_free(dir, name) => Err(Errno::ENOENT.into()),
+            Step::Last(_) | Step::Through(_) => return None,
+        };
+        self.untold.inc();
+        Some(told)
+    }
+
+    /// The entry of a directory that is walked through.
+    fn passed(&self, node: NodeId, attr: Option<Attr>) -> EntryOut {
+        let attr = attr.unwrap_or_else(|| {
+            let mode = FileKind::Directory.bits() | 0o777;
+            Attr { id: node, mode, uid: NOBODY, gid: NOBODY, nlink: 2, ..Attr::default() }
+        });
+        self.stale_entry(node, &attr)
+    }
+
+    /// An entry that must be asked for again before anybody sees it.
+    fn stale_entry(&self, node: NodeId, attr: &Attr) -> EntryOut {
+        let entry = self.entry_out(node, attr, Duration::ZERO);
+        EntryOut { attr_valid: 0, attr_valid_nsec: 0, ..entry }
+    }
+
+    /// Opens what is looked up to be opened: [`Adapter::open`] finds it then.
+    async fn open_ahead(&self, request: &Request, at: &At, flags: i32) -> Result<Entry> {
+        let flags = OpenFlags::from_linux(flags);
+        // LOOKUP changes nothing.
+        let flags = OpenFlags { truncate: false, exclusive: false, ..flags };
+        match self.fs.open(&request.caller(), at, flags).await {
+            Ok((file, entry)) => {
+                self.threads.opened(request.header.pid, flags, file, &entry);
+                Ok(entry)
+            }
+            Err(error) if error.is(Class::Symlink) && is_about_last(&error, at) => {
+                self.fs.lookup(&request.caller(), at).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// In a sticky directory the kernel must know so: it looks the directory up, and then walks
+    /// again.
+    pub(crate) fn check_sticky(&self, dir: NodeId, entry: &Entry) -> Result<()> {
+        if entry.sticky && self.nodes.must_be_known(dir) {
+            return Err(Error::new(Errno::ESTALE));
+        }
+        Ok(())
     }
 
     pub(crate) async fn forget(&self, request: &Request) -> Result<Reply> {

@@ -24,10 +24,10 @@ impl Adapter {
         let input: SetxattrIn = body.fixed()?;
         let name = body.name()?;
         let value = body.bytes(input.size as usize)?;
-        served(name)?;
-        let at = self.at(request.header.nodeid)?;
+        served(&name)?;
+        let at = self.at(request.header.nodeid).await?;
         let who = request.caller();
-        self.fs.setxattr(&who, &at, name, value, input.flags).await?;
+        self.fs.setxattr(&who, &at, &name, &value, input.flags).await?;
         Ok(Reply::done())
     }
 
@@ -35,24 +35,24 @@ impl Adapter {
         let mut body = request.body();
         let input: GetxattrIn = body.fixed()?;
         let name = body.name()?;
-        served(name)?;
-        let at = self.at(request.header.nodeid)?;
-        let value = self.fs.getxattr(&request.caller(), &at, name).await?;
+        served(&name)?;
+        let at = self.at(request.header.nodeid).await?;
+        let value = self.fs.getxattr(&request.caller(), &at, &name).await?;
         sized(value, input.size)
     }
 
     pub(crate) async fn listxattr(&self, request: &Request) -> Result<Reply> {
         let input: GetxattrIn = request.body().fixed()?;
-        let at = self.at(request.header.nodeid)?;
+        let at = self.at(request.header.nodeid).await?;
         let names = self.fs.listxattr(&request.caller(), &at).await?;
         sized(names, input.size)
     }
 
     pub(crate) async fn removexattr(&self, request: &Request) -> Result<Reply> {
         let name = request.body().name()?;
-        served(name)?;
-        let at = self.at(request.header.nodeid)?;
-        self.fs.removexattr(&request.caller(), &at, name).await?;
+        served(&name)?;
+        let at = self.at(request.header.nodeid).await?;
+        self.fs.removexattr(&request.caller(), &at, &name).await?;
         Ok(Reply::done())
     }
 }

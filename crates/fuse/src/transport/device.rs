@@ -64,7 +64,7 @@ impl Device {
     pub(super) fn read(&self, buffer: &mut Buffer) -> Read {
         loop {
             match rustix::io::read(&*self.0, buffer.room()) {
-                Ok(len) => match Request::parse(buffer.take(len)) {
+                Ok(len) => match Request::parse(buffer.take(len).into()) {
                     Some(request) => return Read::Request(request),
                     None => tracing::error!("a request of {len} bytes makes no sense"),
                 },

@@ -12,13 +12,24 @@ use super::replica::Dir;
 use crate::request::{Found, Rq, Step, Stop, Wait};
 use crate::shard::Shard;
 
+const S_ISVTX: u32 = 0o1000;
+
 /// The directory that holds the last component.
 #[derive(Clone, Debug)]
 pub struct Parent {
     /// The directory.
     pub dir: Dir,
-    /// It and all directories on the way may be searched by everyone.
+    /// What the directories on the way, this one among them, are like.
+    pub way: Way,
+}
+
+/// What is said of the directories that a name was found through.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Way {
+    /// All may be searched by everyone.
     pub searchable: bool,
+    /// The last one is sticky.
+    pub sticky: bool,
 }
 
 impl Shard {
@@ -29,17 +40,21 @@ impl Shard {
             return Err(Errno::ENAMETOOLONG.into());
         }
         let mut dir = self.anchor(rq, &at.anchor)?;
-        let mut searchable = true;
+        let mut way = Way { searchable: true, sticky: false };
         let last = at.path.len().saturating_sub(1);
         for (i, name) in at.path.iter().enumerate() {
             check_name(name).map_err(|e| Error::at(e, i))?;
-            dir.check(cred, Access::X).map_err(|e| Error { component: i as u32, ..e })?;
-            searchable &= dir.is_open();
+            dir.check(cred, Access::X).map_err(|e| Error { component: Some(i as u32), ..e })?;
+            way.searchable &= dir.is_open();
             if i < last {
                 dir = self.child(rq, &dir, name, i)?;
+                if at.expect.get(i).is_some_and(|id| *id != 0 && *id != dir.id) {
+                    return Err(Error::elsewhere(i).into());
+                }
             }
         }
-        Ok(Parent { dir, searchable })
+        way.sticky = dir.mode & S_ISVTX != 0;
+        Ok(Parent { dir, way })
     }
 
     /// Resolves all components to a directory, of which this shard need not be the owner.

@@ -6,7 +6,7 @@ use saker_types::wire::{CreateReq, Entry, Op, OpenReq};
 use saker_types::{Access, Cred, Errno, Error, FileKind, Inode, limits};
 
 use super::{done, needs_name};
-use crate::namespace::resolve::Parent;
+use crate::namespace::resolve::{Parent, Way};
 use crate::request::{Rq, Step};
 use crate::rows::{Located, Spot, new_attr};
 use crate::shard::Shard;
@@ -30,7 +30,7 @@ impl Shard {
         let parent = self.parent(rq, cred, &msg.at)?;
         let key = self.map.key(parent.dir.id, name);
         if let Some(there) = self.entry_free(&key)? {
-            return self.create_on(rq, msg, Spot::Entry(key), there, parent.searchable);
+            return self.create_on(rq, msg, Spot::Entry(key), there, parent.way);
         }
         may_change(&parent, cred)?;
         if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && cred.uid != 0 {
@@ -41,7 +41,8 @@ impl Shard {
         let inode = self.new_inode(msg, kind, &parent)?;
         let attr = inode.attr.clone();
         self.insert_entry(&key, inode)?;
-        let mut entry = Entry { created: true, searchable: parent.searchable, ..Entry::default() };
+        let mut entry =
+            Entry { created: true, searchable: parent.way.searchable, ..Entry::default() };
         entry.loc = self.locator(&Spot::Entry(key), attr.id, &msg.at);
         entry.attr = attr;
         if kind == FileKind::Directory {
@@ -57,7 +58,7 @@ impl Shard {
         msg: &CreateReq,
         spot: Spot,
         there: std::rc::Rc<Inode>,
-        searchable: bool,
+        way: Way,
     ) -> Step<Bytes> {
         if rq.from.op != Op::Create || msg.exclusive {
             return Err(Errno::EEXIST.into());
@@ -75,7 +76,7 @@ impl Shard {
             self.locate(rq, &msg.ctx.cred, &msg.at)?;
             return self.open(rq, &open_of(msg));
         }
-        let found = Located { spot, inode: there, searchable };
+        let found = Located { spot, inode: there, way };
         self.open_found(rq, &open_of(msg), found)
     }
 

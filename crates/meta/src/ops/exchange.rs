@@ -10,7 +10,7 @@ use super::rename::{Source, moved, second, use_coordinator};
 use super::unlink::may_remove;
 use crate::request::{Rq, Step};
 use crate::shard::{Handle, Shard, encoded};
-use crate::txn::driver::{Transaction, about_second, applied};
+use crate::txn::driver::{Transaction, applied};
 use crate::txn::participant::entry_locator;
 
 impl Shard {
@@ -32,7 +32,7 @@ impl Shard {
         let (from, to) = (&source.key, self.map.key(parent.dir.id, name));
         let Some(there) = self.entry_free(&to)? else {
             let missing = Error::at(Errno::ENOENT, msg.to.path.len() - 1);
-            return Err(about_second(missing).into());
+            return Err(missing.about_second().into());
         };
         if there.attr.is_dir() {
             return Err(use_coordinator());
@@ -86,14 +86,14 @@ async fn exchange_there(
         moves_to: Some(entry_locator(&key, 0)),
         ..PrepareReq::default()
     };
-    let vote = txn.prepare(request).await.map_err(about_second)?;
+    let vote = txn.prepare(request).await.map_err(Error::about_second)?;
     let there = vote.row.unwrap_or_default();
     let reply = reply(&row, &there, &key, vote.loc.clone());
     if vote.same {
         txn.abort();
         return Ok(encoded(&reply));
     }
-    txn.prepare_home(&msg.ctx, &there, 0, vote.only_owner).await.map_err(about_second)?;
+    txn.prepare_home(&msg.ctx, &there, 0, vote.only_owner).await.map_err(Error::about_second)?;
     let comes = moved(&there, h.hub.wall_ns());
     txn.commit(|s| applied(s.exchange_entry(&key, &row, comes, vote.loc).map(|()| encoded(&reply))))
 }

@@ -14,7 +14,7 @@ use super::rename::second;
 use super::{needs_name, not_below};
 use crate::request::{Rq, Step};
 use crate::shard::{Handle, Shard, encoded};
-use crate::txn::driver::{Transaction, about_second};
+use crate::txn::driver::Transaction;
 
 /// The inode to link, as the driver finds it.
 enum Source {
@@ -128,7 +128,7 @@ async fn link_plain(
     let slot = u32::from(h.shard().map.slot(&key.name));
     let id = row.attr.id;
     let vote = txn.prepare(insert(&msg, reference(&row, slot))).await;
-    let vote = vote.map_err(about_second)?;
+    let vote = vote.map_err(Error::about_second)?;
     if vote.same {
         txn.abort();
         return Err(Errno::EEXIST.into());
@@ -147,7 +147,8 @@ async fn link_linked(
     slot: u32,
 ) -> Result<Bytes, Error> {
     let row = txn.prepare_nlink(&msg.ctx, id, slot, 1).await?;
-    let vote = txn.prepare(insert(&msg, reference(&row, slot))).await.map_err(about_second)?;
+    let vote =
+        txn.prepare(insert(&msg, reference(&row, slot))).await.map_err(Error::about_second)?;
     if vote.same {
         txn.abort();
         return Err(Errno::EEXIST.into());
@@ -169,7 +170,7 @@ async fn link_nameless(
 ) -> Result<Bytes, Error> {
     row.attr.nlink = 1;
     row.attr.ctime_ns = h.hub.wall_ns().max(row.attr.ctime_ns);
-    let vote = txn.prepare(insert(&msg, row.clone())).await.map_err(about_second)?;
+    let vote = txn.prepare(insert(&msg, row.clone())).await.map_err(Error::about_second)?;
     let entry = Entry { attr: row.attr, loc: vote.loc, ..Entry::default() };
     txn.commit(|s| {
         // It is no orphan any more: handles go on at its name.

@@ -19,7 +19,6 @@ pub(crate) mod unlink;
 pub(crate) mod xattr;
 
 use bytes::Bytes;
-use saker_types::error::SECOND_PATH;
 use saker_types::wire::{At, Ctx, Entry, Op};
 use saker_types::{Errno, Error};
 
@@ -72,7 +71,8 @@ impl Shard {
         Entry {
             loc: self.locator(&found.spot, attr.id, at),
             attr,
-            searchable: found.searchable,
+            searchable: found.way.searchable,
+            sticky: found.way.sticky,
             ..Entry::default()
         }
     }
@@ -92,8 +92,7 @@ pub(crate) fn not_below(from: &At, to: &At) -> Result<(), Error> {
     if !is_below {
         return Ok(());
     }
-    let component = depth.saturating_sub(1) as u32 | SECOND_PATH;
-    Err(Error { component, ..Error::new(Errno::ENOTDIR) })
+    Err(Error::at(Errno::ENOTDIR, depth.saturating_sub(1)).about_second())
 }
 
 /// Counts the moments at which a request with this context may still wait.

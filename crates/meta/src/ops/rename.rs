@@ -15,7 +15,7 @@ use super::unlink::may_remove;
 use super::{needs_name, not_below};
 use crate::request::{Rq, Step, Stop};
 use crate::shard::{Handle, Shard, encoded};
-use crate::txn::driver::{Transaction, about_second, applied};
+use crate::txn::driver::{Transaction, applied};
 use crate::txn::participant::{check_replace, entry_locator};
 
 /// The entry that a rename is about, as its owner finds it.
@@ -159,7 +159,7 @@ async fn rename_there(
         no_replace,
         ..PrepareReq::default()
     };
-    let vote = txn.prepare(request).await.map_err(about_second)?;
+    let vote = txn.prepare(request).await.map_err(Error::about_second)?;
     let loc = row.handle_at(vote.loc);
     let reply = RenameReply { loc: loc.clone(), other: None };
     if vote.same {
@@ -171,7 +171,7 @@ async fn rename_there(
     }
     if let Some(replaced) = vote.row {
         let dropped = txn.prepare_home(&msg.ctx, &replaced, -1, vote.only_owner).await;
-        dropped.map_err(about_second)?;
+        dropped.map_err(Error::about_second)?;
     }
     txn.commit(|s| applied(s.take_entry(&key, &row, &loc).map(|()| encoded(&reply))))
 }
@@ -185,7 +185,7 @@ pub(super) fn moved(row: &Inode, now_ns: i64) -> Inode {
 
 pub(super) fn second(stop: Stop) -> Stop {
     match stop {
-        Stop::Fail(e) => Stop::Fail(about_second(e)),
+        Stop::Fail(e) => Stop::Fail(e.about_second()),
         other => other,
     }
 }

@@ -54,8 +54,3 @@ pub(crate) fn applied(step: Step<Bytes>) -> Result<Bytes, Error> {
         Stop::Wait(_) | Stop::Task(_) => Error::retry("the transaction could not be applied"),
     })
 }
-
-/// An error about the second of two paths: bit 31 of the component says so.
-pub(crate) fn about_second(e: Error) -> Error {
-    Error { component: e.component | saker_types::error::SECOND_PATH, ..e }
-}

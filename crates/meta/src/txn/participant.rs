@@ -14,7 +14,7 @@ use saker_types::wire::{
 use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
 
 use crate::namespace::replica::Dir;
-use crate::namespace::resolve::Parent;
+use crate::namespace::resolve::{Parent, Way};
 use crate::ops::create::may_change;
 use crate::ops::needs_name;
 use crate::ops::setattr::apply_access;
@@ -421,7 +421,7 @@ async fn in_doubt(h: Handle, txn: TxnId) {
 fn resolved_by_driver(anchor: &Locator) -> Parent {
     let mode = FileKind::Directory.bits() | 0o777;
     let dir = Dir { id: anchor.id, mode, uid: 0, gid: 0, policy: 0, acls: None };
-    Parent { dir, searchable: true }
+    Parent { dir, way: Way::default() }
 }
 
 /// rename(2): what may replace what.

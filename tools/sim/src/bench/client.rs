@@ -27,7 +27,7 @@ pub fn at(path: &str) -> At {
 /// A path below a directory.
 pub fn below(anchor: Locator, path: &str) -> At {
     let names = path.split('/').filter(|name| !name.is_empty());
-    At { anchor, path: names.map(|name| Bytes::copy_from_slice(name.as_bytes())).collect() }
+    At::below(anchor, names.map(|name| Bytes::copy_from_slice(name.as_bytes())).collect())
 }
 
 /// A shard's number as a node's.

@@ -111,9 +111,8 @@ impl Prober {
 /// in), shards by names, stores by data.
 fn probe(fs: &Fs, n: usize) -> Result<()> {
     let who = Caller::root();
-    let at = |path: &[String]| At {
-        anchor: Locator::root(),
-        path: path.iter().map(|name| Bytes::from(name.clone())).collect(),
+    let at = |path: &[String]| {
+        At::below(Locator::root(), path.iter().map(|name| Bytes::from(name.clone())).collect())
     };
     let dir = format!("probe-{n}");
     fs.block_on(async {

@@ -326,7 +326,7 @@ impl Client {
             }
         };
         let names = path.names.iter().map(|name| Bytes::from(name_of(*name)));
-        Ok(At { anchor, path: names.collect() })
+        Ok(At::below(anchor, names.collect()))
     }
 
     fn subject_at(&self, of: &Subject) -> Result<At, Error> {

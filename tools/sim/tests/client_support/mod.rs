@@ -21,10 +21,8 @@ pub struct Cluster {
 /// A place from the root.
 pub fn path(text: &str) -> At {
     let names = text.split('/').filter(|name| !name.is_empty());
-    At {
-        anchor: Locator::root(),
-        path: names.map(|name| Bytes::copy_from_slice(name.as_bytes())).collect(),
-    }
+    let names = names.map(|name| Bytes::copy_from_slice(name.as_bytes()));
+    At::below(Locator::root(), names.collect())
 }
 
 /// Addresses that nobody uses now.

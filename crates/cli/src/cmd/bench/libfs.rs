@@ -51,7 +51,7 @@ impl Target for LibFs {
     fn place(&self, dir: &Dir, name: &str) -> At {
         let names = std::iter::once(self.base.as_str()).chain(dir.iter().map(String::as_str));
         let path = names.chain([name]).map(|name| Bytes::copy_from_slice(name.as_bytes()));
-        At { anchor: Locator::root(), path: path.collect() }
+        At::below(Locator::root(), path.collect())
     }
 
     async fn create(&self, place: &At) -> io::Result<()> {

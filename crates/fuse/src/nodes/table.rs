@@ -1,0 +1,268 @@
+//! The table of nodes and names.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_runtime::telemetry::Gauge;
+use saker_runtime::time::{self, Time};
+use saker_types::id::COUNTER_BITS;
+use saker_types::wire::Entry;
+use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result};
+
+use super::{DataVersion, NodeId, stale};
+
+/// Guesses have the allocator number that no shard can have.
+const FIRST_GUESS: NodeId = u64::MAX << COUNTER_BITS;
+/// Names kept that are not what the kernel was told.
+const SURPRISES_MAX: usize = 1024;
+/// They are kept this long: until the kernel has walked again, for which it may look up the name
+/// more than once, and forget it in between.
+const SURPRISE_TIME: Duration = Duration::from_secs(5);
+
+type Name = (NodeId, Bytes);
+
+/// What there is of a node.
+pub(super) struct Node {
+    pub(super) what: What,
+    /// Names that the kernel has for it, the newest last. Only with guesses.
+    pub(super) names: Vec<Name>,
+    /// Replies that named it, less what was forgotten.
+    pub(super) lookups: u64,
+    /// Pages that the kernel has cached hold data of this version or a later one.
+    pub(super) cached: Option<DataVersion>,
+    /// It was found not to be what its name leads to.
+    pub(super) doubted: bool,
+}
+
+pub(super) enum What {
+    /// Something that is said to be of this kind.
+    Guess(FileKind),
+    /// An inode.
+    Known {
+        loc: Locator,
+        /// `st_mode` as last seen.
+        mode: u32,
+        /// Of a directory its attributes as last seen.
+        dir: Option<Box<Attr>>,
+    },
+}
+
+impl What {
+    fn of(entry: &Entry) -> What {
+        let dir = entry.attr.is_dir().then(|| Box::new(entry.attr.clone()));
+        What::Known { loc: owned(&entry.loc), mode: entry.attr.mode, dir }
+    }
+}
+
+/// All nodes.
+pub(super) struct Table {
+    pub(super) nodes: HashMap<NodeId, Node>,
+    pub(super) names: HashMap<Name, NodeId>,
+    /// Nodes of inodes that have another number: they were guesses first.
+    aliases: HashMap<InodeId, NodeId>,
+    /// Until when each is kept.
+    surprises: HashMap<Name, Time>,
+    next_guess: NodeId,
+    /// Nodes held, besides the root.
+    pub(super) held: Gauge,
+}
+
+impl Table {
+    pub(super) fn new(held: Gauge) -> Table {
+        let what = What::Known { loc: Locator::root(), mode: 0o040_755, dir: None };
+        let mut table = Table {
+            nodes: HashMap::new(),
+            names: HashMap::new(),
+            aliases: HashMap::new(),
+            surprises: HashMap::new(),
+            next_guess: FIRST_GUESS,
+            held,
+        };
+        table.nodes.insert(ROOT, Node { lookups: 1, ..Node::new(what) });
+        table
+    }
+
+    pub(super) fn get(&self, id: NodeId) -> Result<&Node> {
+        self.nodes.get(&id).ok_or_else(stale)
+    }
+
+    pub(super) fn get_mut(&mut self, id: NodeId) -> Result<&mut Node> {
+        self.nodes.get_mut(&id).ok_or_else(stale)
+    }
+
+    /// The node of an inode, if the kernel holds it.
+    pub(super) fn node_of(&self, inode: InodeId) -> NodeId {
+        self.aliases.get(&inode).copied().unwrap_or(inode)
+    }
+
+    /// The node that the kernel has for a name.
+    pub(super) fn named(&self, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+        self.names.get(&(dir, name.clone())).copied()
+    }
+
+    /// A new guess, not held yet.
+    pub(super) fn guess(&mut self, dir: NodeId, name: &Bytes, kind: FileKind) -> Option<NodeId> {
+        if !self.nodes.contains_key(&dir) || self.is_surprise(dir, name) {
+            return None;
+        }
+        let id = self.next_guess;
+        self.next_guess += 1;
+        self.add(id, What::Guess(kind));
+        self.name(id, dir, name);
+        Some(id)
+    }
+
+    fn add(&mut self, id: NodeId, what: What) {
+        self.held.add(1);
+        self.nodes.insert(id, Node::new(what));
+    }
+
+    pub(super) fn hold(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.lookups += 1;
+        }
+    }
+
+    /// The node of an inode, as a reply describes it.
+    pub(super) fn known(&mut self, entry: &Entry) -> NodeId {
+        let id = self.node_of(entry.attr.id);
+        if self.nodes.contains_key(&id) {
+            self.refresh(entry);
+        } else {
+            self.add(id, What::of(entry));
+        }
+        id
+    }
+
+    /// The node of the inode that a name leads to.
+    pub(super) fn named_as(&mut self, dir: NodeId, name: &Bytes, entry: &Entry) -> NodeId {
+        if let Some(id) = self.named(dir, name)
+            && entry.attr.is_dir()
+            && self.bind(id, entry)
+        {
+            return id;
+        }
+        let id = self.known(entry);
+        if self.named(dir, name) != Some(id) {
+            self.unname(dir, name);
+            if entry.attr.is_dir() {
+                // It has no other.
+                self.unname_all(id);
+            }
+            self.name(id, dir, name);
+        }
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.doubted = false;
+        }
+        id
+    }
+
+    /// A node is this directory: true if it is, or as a guess can become it.
+    pub(super) fn bind(&mut self, id: NodeId, entry: &Entry) -> bool {
+        let inode = entry.attr.id;
+        let other = self.node_of(inode);
+        let taken = other != id && self.nodes.contains_key(&other);
+        let Some(node) = self.nodes.get_mut(&id) else { return false };
+        match &node.what {
+            What::Known { loc, .. } if loc.id != inode => return false,
+            What::Guess(kind) if taken || *kind != FileKind::Directory => return false,
+            What::Guess(_) | What::Known { .. } => {}
+        }
+        node.what = What::of(entry);
+        node.doubted = false;
+        if id != inode {
+            self.aliases.insert(inode, id);
+        }
+        true
+    }
+
+    pub(super) fn refresh(&mut self, entry: &Entry) {
+        let id = self.node_of(entry.attr.id);
+        let Some(Node { what: What::Known { loc, mode, dir }, .. }) = self.nodes.get_mut(&id)
+        else {
+            return;
+        };
+        *mode = entry.attr.mode;
+        if let Some(dir) = dir {
+            **dir = entry.attr.clone();
+        }
+        if *loc != entry.loc {
+            *loc = owned(&entry.loc);
+        }
+    }
+
+    /// An inode is elsewhere now.
+    pub(super) fn moved(&mut self, to: &Locator) {
+        let id = self.node_of(to.id);
+        if let Some(Node { what: What::Known { loc, .. }, .. }) = self.nodes.get_mut(&id) {
+            *loc = owned(to);
+        }
+    }
+
+    /// The kernel has this name for a node.
+    pub(super) fn name(&mut self, id: NodeId, dir: NodeId, name: &Bytes) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let own = (dir, Bytes::copy_from_slice(name));
+        node.names.push(own.clone());
+        self.names.insert(own, id);
+    }
+
+    /// The kernel has the name for nothing, or will. For what it had it.
+    pub(super) fn unname(&mut self, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+        let key = (dir, name.clone());
+        let id = self.names.remove(&key)?;
+        self.nodes.get_mut(&id)?.names.retain(|other| *other != key);
+        Some(id)
+    }
+
+    fn unname_all(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        for name in std::mem::take(&mut node.names) {
+            self.names.remove(&name);
+        }
+    }
+
+    pub(super) fn is_surprise(&self, dir: NodeId, name: &Bytes) -> bool {
+        !self.surprises.is_empty()
+            && self.surprises.get(&(dir, name.clone())).is_some_and(|until| time::now() < *until)
+    }
+
+    pub(super) fn surprise(&mut self, dir: NodeId, name: &Bytes) {
+        let now = time::now();
+        self.surprises.retain(|_, until| now < *until);
+        if self.surprises.len() < SURPRISES_MAX {
+            self.surprises.insert((dir, Bytes::copy_from_slice(name)), now + SURPRISE_TIME);
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: NodeId, count: u64) {
+        if id == ROOT {
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.lookups = node.lookups.saturating_sub(count);
+        if node.lookups > 0 {
+            return;
+        }
+        self.unname_all(id);
+        if let Some(Node { what: What::Known { loc, .. }, .. }) = self.nodes.remove(&id)
+            && loc.id != id
+        {
+            self.aliases.remove(&loc.id);
+        }
+        self.held.add(-1);
+    }
+}
+
+impl Node {
+    fn new(what: What) -> Node {
+        Node { what, names: Vec::new(), lookups: 0, cached: None, doubted: false }
+    }
+}
+
+/// A copy whose name is its own: names in replies are parts of a whole frame, which must not be
+/// kept.
+fn owned(loc: &Locator) -> Locator {
+    Locator { name: Bytes::copy_from_slice(&loc.name), ..loc.clone() }
+}

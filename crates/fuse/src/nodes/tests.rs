@@ -1,0 +1,271 @@
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+use super::*;
+
+const DIR: u32 = 0o040_755;
+const FILE: u32 = 0o100_644;
+
+fn name(text: &'static str) -> Bytes {
+    Bytes::from_static(text.as_bytes())
+}
+
+fn entry(pid: u64, name: &'static str, id: u64, mode: u32) -> Entry {
+    let loc = Locator { pid, name: name.into(), id, home_slot: None };
+    Entry { attr: Attr { id, mode, ..Attr::default() }, loc, ..Entry::default() }
+}
+
+fn plain() -> Nodes {
+    Nodes::new(Gauge::default(), false)
+}
+
+fn guessing() -> Nodes {
+    Nodes::new(Gauge::default(), true)
+}
+
+fn held(nodes: &Nodes) -> i64 {
+    nodes.lock().held.get()
+}
+
+/// Holds `name` in `dir`, whose inode is `pid`.
+fn hold(nodes: &Nodes, dir: NodeId, pid: u64, text: &'static str, id: u64, mode: u32) -> NodeId {
+    nodes.hold(dir, &name(text), &entry(pid, text, id, mode))
+}
+
+fn path(at: &At) -> String {
+    let names: Vec<_> = at.path.iter().map(|name| String::from_utf8_lossy(name)).collect();
+    format!("{}:{}", at.anchor.id, names.join("/"))
+}
+
+#[test]
+fn nodes_stay_until_all_references_are_given_back() {
+    let nodes = plain();
+    for _ in 0..3 {
+        assert_eq!(hold(&nodes, ROOT, 1, "a", 10, DIR), 10);
+    }
+    nodes.forget(10, 2);
+    assert_eq!(nodes.locate(10).unwrap().name, "a");
+    assert_eq!(nodes.mode(10), DIR);
+    nodes.forget(10, 1);
+    assert_eq!(nodes.locate(10).unwrap_err().errno(), Errno::ESTALE);
+    assert_eq!(nodes.mode(10), 0);
+    nodes.forget(10, 5);
+    nodes.forget(ROOT, u64::MAX);
+    assert_eq!(held(&nodes), 0);
+    assert_eq!(nodes.locate(ROOT).unwrap(), Locator::root());
+}
+
+#[test]
+fn forgetting_more_than_was_held_does_not_wrap() {
+    let nodes = plain();
+    hold(&nodes, ROOT, 1, "a", 10, DIR);
+    nodes.forget(10, 9);
+    hold(&nodes, ROOT, 1, "a", 10, DIR);
+    nodes.forget(10, 1);
+    assert_eq!(held(&nodes), 0);
+}
+
+#[test]
+fn chains_follow_moves() {
+    let nodes = plain();
+    hold(&nodes, ROOT, 1, "a", 10, DIR);
+    hold(&nodes, 10, 10, "b", 20, DIR);
+    hold(&nodes, 20, 20, "c", 30, DIR);
+    let names =
+        |id| -> Vec<Bytes> { nodes.chain(id).unwrap().into_iter().map(|loc| loc.name).collect() };
+    assert_eq!(names(30), ["a", "b", "c"]);
+    assert!(names(ROOT).is_empty());
+    let z = entry(1, "z", 20, DIR);
+    nodes.renamed([(10, &name("b")), (ROOT, &name("z"))], &z.loc);
+    assert_eq!(names(30), ["z", "c"]);
+    nodes.refresh(&entry(10, "y", 20, DIR));
+    assert_eq!(names(30), ["a", "y", "c"]);
+    nodes.forget(10, 1);
+    assert_eq!(nodes.chain(30).unwrap_err().errno(), Errno::ESTALE);
+    hold(&nodes, 30, 30, "a", 10, DIR);
+    assert_eq!(nodes.chain(30).unwrap_err().errno(), Errno::ESTALE, "a cycle");
+}
+
+#[test]
+fn what_is_not_held_is_not_added_by_news_of_it() {
+    let nodes = plain();
+    nodes.refresh(&entry(1, "a", 10, DIR));
+    nodes.renamed([(1, &name("b")), (1, &name("a"))], &entry(1, "a", 10, DIR).loc);
+    assert_eq!(held(&nodes), 0);
+}
+
+#[test]
+fn pages_are_kept_only_when_they_were_read_at_this_version() {
+    let nodes = plain();
+    hold(&nodes, ROOT, 1, "f", 10, FILE);
+    let version = |n| DataVersion::of(&Attr { data_version: n, ..Attr::default() });
+    assert!(!nodes.keep_pages(10, version(1)), "nothing is known");
+    assert!(!nodes.keep_pages(10, version(1)), "the first open may not have returned");
+    nodes.filled(10, version(1));
+    assert!(nodes.keep_pages(10, version(1)));
+    assert!(!nodes.keep_pages(10, version(2)));
+    assert!(!nodes.keep_pages(10, version(1)), "the pages are on their way out");
+    nodes.filled(10, None);
+    assert!(!nodes.keep_pages(10, None), "chunks tell nothing");
+    nodes.filled(10, version(2));
+    nodes.forget(10, 1);
+    hold(&nodes, ROOT, 1, "f", 10, FILE);
+    assert!(!nodes.keep_pages(10, version(2)), "forgotten with its pages");
+}
+
+#[test]
+fn names_do_not_keep_the_frame_alive() {
+    let frame = Bytes::from(vec![b'x'; 1 << 16]);
+    let mut e = entry(1, "", 10, DIR);
+    e.loc.name = frame.slice(0..3);
+    let nodes = guessing();
+    nodes.hold(ROOT, &frame.slice(0..3), &e);
+    assert_eq!(nodes.locate(10).unwrap().name, "xxx");
+    drop(e);
+    assert!(frame.try_into_mut().is_ok(), "nobody else holds it");
+}
+
+#[test]
+fn counts_are_exact_under_contention() {
+    let nodes = std::sync::Arc::new(guessing());
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let nodes = std::sync::Arc::clone(&nodes);
+            std::thread::spawn(move || {
+                for i in 0..1000 {
+                    hold(&nodes, ROOT, 1, "f", 10 + i % 7, FILE);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    for id in 10..17 {
+        let held = if id < 16 { 4 * 143 } else { 4 * 142 };
+        nodes.forget(id, held - 1);
+        assert!(nodes.locate(id).is_ok());
+        nodes.forget(id, 1);
+        assert!(nodes.locate(id).is_err());
+    }
+    let table = nodes.lock();
+    assert!(table.names.is_empty(), "names go with their nodes");
+}
+
+#[test]
+fn what_is_walked_through_is_named_by_its_path() {
+    let nodes = guessing();
+    let (a, none) = nodes.pass(ROOT, &name("a")).unwrap();
+    assert!(none.is_none(), "nothing is known of it");
+    let (b, _) = nodes.pass(a, &name("b")).unwrap();
+    assert_eq!(path(&nodes.child(ROOT, b, &name("c")).unwrap()), "1:a/b/c");
+    assert_eq!(nodes.pass(ROOT, &name("a")).unwrap().0, a, "always the same node");
+    assert!(nodes.locate(b).is_err());
+    let Place::Guess(at) = nodes.place(b).unwrap() else { panic!("a guess") };
+    assert_eq!((path(&at), at.expect), ("1:a/b".into(), vec![0, 0]));
+    // It is looked up for its own sake: the same node, known from now on.
+    assert_eq!(hold(&nodes, a, 7, "b", 20, DIR), b);
+    let at = nodes.child(ROOT, b, &name("c")).unwrap();
+    assert_eq!((path(&at), at.expect), ("1:a/b/c".into(), vec![0, 20]));
+    assert_eq!(nodes.pass(a, &name("b")).unwrap().1.unwrap().id, 20);
+    assert_eq!(path(&nodes.child(b, b, &name("c")).unwrap()), "20:c", "the walk began there");
+    assert_eq!(path(&nodes.child(a, b, &name("c")).unwrap()), "1:a/b/c", "not in a guess");
+    assert_eq!(held(&nodes), 2);
+    nodes.forget(b, 3);
+    nodes.forget(a, 2);
+    assert_eq!(held(&nodes), 0);
+    assert_eq!(hold(&nodes, ROOT, 1, "z", 20, DIR), 20, "the alias went with the node");
+}
+
+#[test]
+fn a_file_is_never_walked_through_nor_said_to_be_free() {
+    let nodes = guessing();
+    hold(&nodes, ROOT, 1, "f", 10, FILE);
+    assert!(nodes.pass(ROOT, &name("f")).is_none());
+    assert!(!nodes.may_be_free(ROOT, &name("f")));
+    assert!(nodes.pretend(ROOT, &name("f"), FileKind::Regular).is_none());
+    nodes.vanished(ROOT, &name("f"));
+    assert!(nodes.may_be_free(ROOT, &name("f")));
+    let gone = nodes.pretend(ROOT, &name("f"), FileKind::Regular).unwrap();
+    assert!(nodes.pass(ROOT, &name("f")).is_none(), "said to be a file");
+    assert!(!nodes.may_be_free(ROOT, &name("f")), "held");
+    nodes.forget(gone, 1);
+    assert!(nodes.may_be_free(ROOT, &name("f")));
+    nodes.surprise(ROOT, &name("f"));
+    assert!(!nodes.may_be_free(ROOT, &name("f")));
+    hold(&nodes, ROOT, 1, "f", 11, FILE);
+    nodes.forget(11, 1);
+    assert!(!nodes.may_be_free(ROOT, &name("f")), "the kernel may look it up twice");
+    assert!(nodes.pass(ROOT, &name("f")).is_none());
+}
+
+#[test]
+fn a_wrong_guess_is_looked_up_before_it_is_walked_through_again() {
+    let nodes = guessing();
+    let (l, _) = nodes.pass(ROOT, &name("l")).unwrap();
+    let error = |e| nodes.doubt(ROOT, l, &e);
+    assert!(!error(Error::symlink(1, "t".into())), "the last component itself");
+    assert!(!error(Error::at(Errno::ENOTDIR, 0)), "true, whatever else is known");
+    assert!(!error(Error::new(Errno::EACCES)));
+    assert!(nodes.pass(ROOT, &name("l")).is_some());
+    assert!(error(Error::symlink(0, "t".into())));
+    assert!(nodes.pass(ROOT, &name("l")).is_none());
+    let link = hold(&nodes, ROOT, 1, "l", 30, 0o120_777);
+    assert_ne!(link, l);
+    assert!(nodes.pass(ROOT, &name("l")).is_none(), "a link as long as it is held");
+    nodes.forget(link, 1);
+    assert!(nodes.pass(ROOT, &name("l")).is_none(), "and for a while after that");
+}
+
+#[test]
+fn who_is_in_a_directory_that_was_moved_stays_in_it() {
+    let nodes = guessing();
+    let (a, _) = nodes.pass(ROOT, &name("a")).unwrap();
+    let b = hold(&nodes, a, 7, "b", 20, DIR);
+    // Another client has put another directory there. Who came by the name must look again,
+    assert!(nodes.doubt(ROOT, b, &Error::elsewhere(1)));
+    assert_eq!(path(&nodes.child(ROOT, b, &name("c")).unwrap()), "1:a/b/c");
+    assert!(nodes.pass(a, &name("b")).is_none());
+    let other = hold(&nodes, a, 7, "b", 21, DIR);
+    assert_ne!(other, b);
+    assert_eq!(path(&nodes.child(ROOT, other, &name("c")).unwrap()), "1:a/b/c");
+    // and who began in it is where it was.
+    assert_eq!(path(&nodes.child(b, b, &name("c")).unwrap()), "20:c");
+    let (c, _) = nodes.pass(b, &name("c")).unwrap();
+    assert_eq!(path(&nodes.child(b, c, &name("d")).unwrap()), "20:c/d");
+    assert_eq!(nodes.pass(a, &name("b")).unwrap().0, other);
+}
+
+#[test]
+fn a_directory_that_turns_up_elsewhere_keeps_its_node() {
+    let nodes = guessing();
+    let (a, _) = nodes.pass(ROOT, &name("a")).unwrap();
+    hold(&nodes, ROOT, 1, "a", 20, DIR);
+    let (q, _) = nodes.pass(ROOT, &name("q")).unwrap();
+    assert_eq!(hold(&nodes, ROOT, 1, "q", 20, DIR), a, "not the guess that stood there");
+    assert_eq!(path(&nodes.child(ROOT, a, &name("x")).unwrap()), "1:q/x");
+    assert!(nodes.pass(q, &name("x")).is_some(), "held all the same");
+    let (other, attr) = nodes.pass(ROOT, &name("a")).unwrap();
+    assert!(other != a && attr.is_none(), "what is at the old place is unknown");
+}
+
+#[test]
+fn names_follow_what_is_renamed_here() {
+    let nodes = guessing();
+    let (a, _) = nodes.pass(ROOT, &name("a")).unwrap();
+    let (b, _) = nodes.pass(ROOT, &name("b")).unwrap();
+    let loc = entry(1, "c", 99, DIR).loc;
+    nodes.renamed([(ROOT, &name("a")), (b, &name("c"))], &loc);
+    assert_eq!(path(&nodes.child(ROOT, a, &name("x")).unwrap()), "1:b/c/x");
+    let (d, _) = nodes.pass(ROOT, &name("d")).unwrap();
+    nodes.exchanged([(b, &name("c")), (ROOT, &name("d"))], &[loc.clone(), loc]);
+    assert_eq!(path(&nodes.child(ROOT, a, &name("x")).unwrap()), "1:d/x");
+    assert_eq!(path(&nodes.child(ROOT, d, &name("x")).unwrap()), "1:b/c/x");
+}
+
+#[test]
+fn a_guess_that_is_no_directory_is_not_confirmed() {
+    let nodes = guessing();
+    let (a, _) = nodes.pass(ROOT, &name("a")).unwrap();
+    assert_eq!(nodes.confirm(a, &entry(1, "a", 5, FILE)).unwrap_err().errno(), Errno::ESTALE);
+    assert!(nodes.pass(ROOT, &name("a")).is_none());
+    nodes.confirm(a, &entry(1, "a", 6, DIR)).unwrap();
+    assert_eq!(nodes.locate(a).unwrap().id, 6);
+    assert!(nodes.confirm(a, &entry(1, "a", 7, DIR)).is_err(), "another one by now");
+}

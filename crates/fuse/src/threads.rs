@@ -1,0 +1,196 @@
+//! What threads are in the middle of: walks, and opens.
+//!
+//! A path is a row of LOOKUPs, which the kernel sends one by one. Those of one thread belong
+//! together: the walk begins in some directory, and what it meets is named by the path from there.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use saker_client::{File, OpenFlags};
+use saker_types::InodeId;
+use saker_types::wire::Entry;
+
+use crate::nodes::NodeId;
+
+/// The id of threads in other pid namespaces, which are not told apart: none is remembered.
+const NOBODY: u32 = 0;
+const SHARDS: usize = 16;
+/// Threads that are remembered, in each shard, after which those are forgotten that did nothing
+/// since as many others came. Who is forgotten within one syscall walks from where it is.
+const THREADS_MAX: usize = 256;
+
+/// The threads, by their ids.
+#[derive(Default)]
+pub(crate) struct Threads([Mutex<Shard>; SHARDS]);
+
+#[derive(Default)]
+struct Shard {
+    young: HashMap<u32, Thread>,
+    old: HashMap<u32, Thread>,
+}
+
+/// One thread.
+#[derive(Default)]
+struct Thread {
+    /// The last two walks, the later one first: rename(2) has two.
+    walks: [Walk; 2],
+    /// What it has looked up to open it.
+    opened: Option<Opened>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Walk {
+    /// Where it began.
+    start: NodeId,
+    /// How far it is.
+    at: NodeId,
+}
+
+struct Opened {
+    flags: OpenFlags,
+    file: File,
+    entry: Entry,
+}
+
+impl Threads {
+    fn shard(&self, tid: u32) -> MutexGuard<'_, Shard> {
+        self.0[tid as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the walk began that has come to `dir`; there, if none is known.
+    pub(crate) fn start(&self, tid: u32, dir: NodeId) -> NodeId {
+        if tid == NOBODY {
+            return dir;
+        }
+        let mut shard = self.shard(tid);
+        let walks = shard.get(tid).map(|thread| thread.walks).unwrap_or_default();
+        walks.iter().find(|walk| walk.at == dir).map_or(dir, |walk| walk.start)
+    }
+
+    /// A walk is in `dir`, and may have begun there. Where it did.
+    pub(crate) fn step(&self, tid: u32, dir: NodeId, first: bool) -> NodeId {
+        if tid == NOBODY {
+            return dir;
+        }
+        let mut shard = self.shard(tid);
+        let walks = &mut shard.entry(tid).walks;
+        match walks.iter().position(|walk| walk.at == dir) {
+            Some(known) => walks[..=known].rotate_right(1),
+            None => {
+                walks.rotate_right(1);
+                walks[0] = Walk { start: dir, at: dir };
+            }
+        }
+        if first {
+            walks[0].start = dir;
+        }
+        walks[0].start
+    }
+
+    /// The walk goes on to a node.
+    pub(crate) fn pass(&self, tid: u32, node: NodeId) {
+        if tid != NOBODY {
+            self.shard(tid).entry(tid).walks[0].at = node;
+        }
+    }
+
+    /// The thread has looked up what it will open, and it is open.
+    pub(crate) fn opened(&self, tid: u32, flags: OpenFlags, file: File, entry: &Entry) {
+        if tid == NOBODY {
+            return;
+        }
+        let opened = Opened { flags, file, entry: entry.clone() };
+        let before = self.shard(tid).entry(tid).opened.replace(opened);
+        // Not under the lock: it may be the file's end.
+        drop(before);
+    }
+
+    /// The thread looks up something else: it did not open that.
+    pub(crate) fn not_opened(&self, tid: u32) {
+        let before = self.shard(tid).get(tid).and_then(|thread| thread.opened.take());
+        drop(before);
+    }
+
+    /// The thread opens this inode.
+    pub(crate) fn take(&self, tid: u32, inode: InodeId, flags: OpenFlags) -> Option<(File, Entry)> {
+        let opened = self.shard(tid).get(tid)?.opened.take()?;
+        let same = opened.entry.attr.id == inode && opened.flags == flags;
+        same.then_some((opened.file, opened.entry))
+    }
+}
+
+impl Shard {
+    fn get(&mut self, tid: u32) -> Option<&mut Thread> {
+        if !self.young.contains_key(&tid) {
+            let thread = self.old.remove(&tid)?;
+            self.young.insert(tid, thread);
+        }
+        self.young.get_mut(&tid)
+    }
+
+    fn entry(&mut self, tid: u32) -> &mut Thread {
+        if self.young.len() >= THREADS_MAX && !self.young.contains_key(&tid) {
+            let thread = self.old.remove(&tid);
+            self.old = std::mem::take(&mut self.young);
+            self.young.extend(thread.map(|thread| (tid, thread)));
+        }
+        if let Some(thread) = self.old.remove(&tid) {
+            self.young.insert(tid, thread);
+        }
+        self.young.entry(tid).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_is_followed_from_its_start() {
+        let threads = Threads::default();
+        assert_eq!(threads.start(7, 50), 50, "nothing is known");
+        assert_eq!(threads.step(7, 1, true), 1);
+        threads.pass(7, 20);
+        assert_eq!(threads.step(7, 20, false), 1);
+        threads.pass(7, 30);
+        assert_eq!((threads.start(7, 30), threads.start(7, 20)), (1, 20));
+        assert_eq!(threads.start(8, 30), 30, "another thread");
+        assert_eq!(threads.step(7, 30, true), 30, "a path that begins there");
+        assert_eq!(threads.start(7, 30), 30);
+    }
+
+    #[test]
+    fn the_two_paths_of_a_rename_are_both_known() {
+        let threads = Threads::default();
+        threads.step(7, 1, true);
+        threads.pass(7, 20);
+        threads.step(7, 5, true);
+        threads.pass(7, 30);
+        assert_eq!((threads.start(7, 20), threads.start(7, 30)), (1, 5));
+        assert_eq!(threads.step(7, 20, false), 1, "the source's last name");
+        assert_eq!(threads.step(7, 30, false), 5, "the target's");
+        assert_eq!((threads.start(7, 20), threads.start(7, 30)), (1, 5));
+    }
+
+    #[test]
+    fn who_is_busy_is_not_forgotten() {
+        let threads = Threads::default();
+        threads.step(16, 1, true);
+        threads.pass(16, 20);
+        let others = |from: u32| {
+            for n in from..from + THREADS_MAX as u32 {
+                threads.step(n * SHARDS as u32, 9, true);
+            }
+        };
+        others(2);
+        assert_eq!(threads.start(16, 20), 1);
+        others(10_000);
+        assert_eq!(threads.start(16, 20), 1);
+        others(20_000);
+        others(30_000);
+        others(40_000);
+        assert_eq!(threads.start(16, 20), 20, "forgotten at last");
+        let shard = threads.shard(0);
+        assert!(shard.young.len() + shard.old.len() <= 2 * THREADS_MAX);
+    }
+}

@@ -1,0 +1,421 @@
+//! The VFS shortcut: what the kernel is told without asking a server is never seen by a process,
+//! and one open costs one request at any depth. Each case with each source of hints. Needs root,
+//! /dev/fuse; BPF where the machine lets us use it.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use saker_client::Caller;
+use saker_sim::cluster::{Cluster, Shape, can_mount};
+use saker_sim::fsx::{PosixFile, Target};
+use saker_types::Locator;
+use saker_types::wire::At;
+
+/// Requests of the wire that serve names and attributes.
+const OPS: [&str; 12] = [
+    "lookup", "getattr", "open", "create", "mkdir", "mknod", "unlink", "rename", "access",
+    "setattr", "link", "symlink",
+];
+
+/// A cluster, and a mount of it with hints from one source.
+struct Mounted {
+    source: String,
+    point: PathBuf,
+    cluster: Cluster,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let words = [Path::new("umount"), &self.point];
+        let _ = Command::new(saker_sim::cluster::binary()).args(words).status();
+    }
+}
+
+impl Mounted {
+    /// `None` where that source does not work.
+    fn start(source: &str, options: &str) -> Option<Mounted> {
+        let cluster = Cluster::start(Shape { mnodes: 2, ..Shape::default() });
+        let point = cluster.scratch().join("mnt");
+        fs::create_dir(&point).unwrap();
+        let log = cluster.scratch().join("mount.log");
+        let mut mount = Command::new(saker_sim::cluster::binary());
+        mount.arg("mount").arg(cluster.dir()).arg(&point).arg("--log").arg(&log);
+        let status = mount.args(["-o", &format!("shortcut={source},{options}")]).status();
+        assert!(status.unwrap().success(), "no mount");
+        let mounted = Mounted { source: source.to_owned(), point, cluster };
+        let said = wait_for_line(&log, "shortcut: ");
+        if said.contains("no hints") {
+            assert!(source == "bpf" && std::env::var_os("SAKER_REQUIRE_BPF").is_none(), "{said}");
+            eprintln!("skipped with {source}: {said}");
+            return None;
+        }
+        Some(mounted)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.point.join(name)
+    }
+
+    /// Requests that MNodes have served so far.
+    fn requests(&self) -> u64 {
+        let served = |op: &&str| {
+            let name = format!("saker_mnode_requests_total{{op=\"{op}\"}}");
+            self.cluster.metric_of("mnode", &name)
+        };
+        OPS.iter().map(served).sum::<f64>() as u64
+    }
+
+    /// Requests that `f` causes.
+    fn cost<T>(&self, f: impl FnOnce() -> T) -> u64 {
+        let before = self.requests();
+        f();
+        self.requests() - before
+    }
+}
+
+fn wait_for_line(log: &Path, what: &str) -> String {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let text = fs::read_to_string(log).unwrap_or_default();
+        if let Some(line) = text.lines().find(|line| line.contains(what)) {
+            return line.to_owned();
+        }
+        assert!(Instant::now() < deadline, "no line {what:?} in {text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Runs `f` with each source of hints.
+fn each(test: &str, f: impl Fn(&Mounted)) {
+    each_with(test, "rw", f);
+}
+
+/// The same with options of the mount.
+fn each_with(test: &str, options: &str, f: impl Fn(&Mounted)) {
+    if !can_mount(test) {
+        return;
+    }
+    for source in ["bpf", "proc"] {
+        if let Some(mounted) = Mounted::start(source, options) {
+            eprintln!("{test} with {source}");
+            f(&mounted);
+            mounted.cluster.fsck();
+        }
+    }
+}
+
+fn errno<T>(result: std::io::Result<T>) -> i32 {
+    result.err().and_then(|e| e.raw_os_error()).unwrap_or(0)
+}
+
+/// open(2), read(2), close(2), and nothing else.
+fn read_only(path: &Path) -> [u8; 4096] {
+    let fd = rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap();
+    let mut data = [0; 4096];
+    assert_eq!(rustix::io::read(&fd, &mut data).unwrap(), data.len());
+    data
+}
+
+fn read_open(path: &Path) -> Vec<u8> {
+    let mut data = Vec::new();
+    File::open(path).unwrap().read_to_end(&mut data).unwrap();
+    data
+}
+
+/// Another client moves and makes directories.
+fn elsewhere(t: &Mounted, f: impl AsyncFnOnce(&saker_client::Fs, &Caller)) {
+    let fs = t.cluster.connect();
+    fs.block_on(f(&fs, &Caller::root()));
+    fs.close();
+}
+
+fn at(path: &str) -> At {
+    let names = path.split('/').map(|name| bytes::Bytes::copy_from_slice(name.as_bytes()));
+    At::below(Locator::root(), names.collect())
+}
+
+#[test]
+fn one_request_whatever_the_depth() {
+    // Attributes live long enough for a machine that is busy.
+    each_with("one_request_whatever_the_depth", "attr_timeout=5", |t| {
+        for depth in [1, 3, 7] {
+            let names: Vec<String> = (0..depth).map(|n| format!("d{depth}-{n}")).collect();
+            let dir = t.path(&names.join("/"));
+            fs::create_dir_all(&dir).unwrap();
+            for n in 0..4 {
+                fs::write(dir.join(format!("f{n}")), [7; 4096]).unwrap();
+            }
+            for drop in [true, true, false] {
+                if drop {
+                    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+                }
+                let file = dir.join("f1");
+                let cost = t.cost(|| assert_eq!(read_only(&file), [7; 4096]));
+                assert_eq!(cost, 1, "open, read, close at depth {depth}, caches dropped: {drop}");
+                let file = dir.join("f2");
+                // Not statx(2) with the birth time, for which the kernel asks once more.
+                let cost = t.cost(|| rustix::fs::stat(&file).unwrap());
+                assert_eq!(cost, 1, "stat at depth {depth}");
+            }
+            let new = dir.join("new");
+            assert_eq!(t.cost(|| File::create_new(&new).unwrap()), 1, "create at depth {depth}");
+            let other = dir.join("other");
+            assert_eq!(t.cost(|| fs::create_dir(&other).unwrap()), 1, "mkdir at depth {depth}");
+            let link = dir.join("link");
+            assert_eq!(t.cost(|| symlink("x", &link).unwrap()), 1, "symlink at depth {depth}");
+            let moved = dir.join("moved");
+            let cost = t.cost(|| fs::rename(dir.join("f3"), &moved).unwrap());
+            // From /proc a name that is in both paths cannot be told where it is.
+            let most = if t.source == "proc" { 3 + 2 * depth as u64 } else { 3 };
+            assert!(cost <= most, "rename at depth {depth}: {cost}");
+            fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+            let cost = t.cost(|| fs::remove_file(dir.join("f0")).unwrap());
+            assert_eq!(cost, 1, "unlink at depth {depth}");
+        }
+    });
+}
+
+#[test]
+fn fakes_are_never_seen() {
+    each("fakes_are_never_seen", |t| {
+        fs::create_dir_all(t.path("a/b/c")).unwrap();
+        fs::set_permissions(t.path("a/b"), fs::Permissions::from_mode(0o750)).unwrap();
+        fs::write(t.path("a/b/c/f"), "text").unwrap();
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        for _ in 0..2 {
+            assert_eq!(read_open(&t.path("a/b/c/f")), b"text");
+            let meta = fs::metadata(t.path("a/b")).unwrap();
+            assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.nlink()), (0o750, 0, 3));
+            let dir = File::open(t.path("a/b")).unwrap();
+            assert_eq!(dir.metadata().unwrap().mode() & 0o7777, 0o750);
+            assert_eq!(dir.metadata().unwrap().ino(), meta.ino());
+        }
+        assert_eq!(errno(fs::metadata(t.path("a/x/c"))), libc::ENOENT);
+        assert_eq!(errno(fs::metadata(t.path("a/b/c/f/g"))), libc::ENOTDIR);
+        assert_eq!(errno(File::create(t.path("x/new"))), libc::ENOENT);
+        assert_eq!(errno(File::create(t.path("a/b/c/f/new"))), libc::ENOTDIR);
+        assert_eq!(errno(fs::create_dir(t.path("a/b"))), libc::EEXIST);
+        assert_eq!(errno(fs::remove_file(t.path("a/nothing"))), libc::ENOENT);
+        assert_eq!(errno(fs::remove_dir(t.path("a/nothing"))), libc::ENOENT);
+        assert_eq!(errno(fs::remove_dir(t.path("a/b"))), libc::ENOTEMPTY);
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        assert_eq!(errno(fs::remove_file(t.path("a/b"))), libc::EISDIR);
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        assert_eq!(errno(fs::remove_dir(t.path("a/b/c/f"))), libc::ENOTDIR);
+        assert_eq!(read_open(&t.path("a/b/c/f")), b"text");
+        assert_eq!(errno(File::create(t.path("a/b"))), libc::EISDIR);
+        assert_eq!(errno(File::create_new(t.path("a/b/c/f"))), libc::EEXIST);
+        assert_eq!(read_open(&t.path("a/b/c/f")), b"text", "nothing was cut");
+        drop(File::create(t.path("a/b/c/f")).unwrap());
+        assert_eq!(read_open(&t.path("a/b/c/f")), b"", "cut by O_TRUNC");
+        // What is said to be free, and is not, is replaced all the same.
+        for name in ["one", "two"] {
+            fs::write(t.path(name), name).unwrap();
+        }
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        let cwd = rustix::fs::CWD;
+        let (one, two) = (t.path("one"), t.path("two"));
+        let error = rustix::fs::renameat_with(cwd, &one, cwd, &two, RenameFlags::NOREPLACE);
+        assert_eq!(error.unwrap_err(), rustix::io::Errno::EXIST);
+        rustix::fs::renameat_with(cwd, &one, cwd, &two, RenameFlags::EXCHANGE).unwrap();
+        assert_eq!((read_open(&one), read_open(&two)), (b"two".to_vec(), b"one".to_vec()));
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        fs::rename(&one, &two).unwrap();
+        assert_eq!(read_open(&two), b"two");
+        assert_eq!(errno(fs::metadata(&one)), libc::ENOENT);
+    });
+}
+
+#[test]
+fn links_and_dots_on_the_way_lead_where_they_should() {
+    each("links_and_dots_on_the_way_lead_where_they_should", |t| {
+        fs::create_dir_all(t.path("real/sub/deep")).unwrap();
+        fs::create_dir_all(t.path("side")).unwrap();
+        fs::write(t.path("real/sub/deep/f"), "deep").unwrap();
+        fs::write(t.path("real/f"), "above").unwrap();
+        fs::write(t.path("f"), "top").unwrap();
+        symlink("../real/sub", t.path("side/l")).unwrap();
+        symlink(t.path("real/sub/deep"), t.path("absolute")).unwrap();
+        symlink("side/l/deep/f", t.path("last")).unwrap();
+        symlink("loop", t.path("loop")).unwrap();
+        for round in 0..3 {
+            if round < 2 {
+                fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+            }
+            assert_eq!(read_open(&t.path("side/l/deep/f")), b"deep");
+            assert_eq!(read_open(&t.path("side/l/../f")), b"above", "not side/f");
+            assert_eq!(read_open(&t.path("side/l/deep/../../../f")), b"top");
+            assert_eq!(read_open(&t.path("absolute/f")), b"deep");
+            assert_eq!(read_open(&t.path("absolute/../../f")), b"above");
+            assert_eq!(read_open(&t.path("last")), b"deep");
+            assert_eq!(read_open(&t.path("./side//l/./deep//f")), b"deep");
+            assert_eq!(
+                fs::metadata(t.path("side/l/")).unwrap().ino(),
+                fs::metadata(t.path("real/sub")).unwrap().ino()
+            );
+            assert!(fs::symlink_metadata(t.path("side/l")).unwrap().is_symlink());
+            assert_eq!(errno(fs::metadata(t.path("loop/x"))), libc::ELOOP);
+            assert_eq!(errno(fs::metadata(t.path("last/x"))), libc::ENOTDIR);
+            assert_eq!(errno(fs::metadata(t.path("f/"))), libc::ENOTDIR);
+            let nofollow = OFlags::NOFOLLOW | OFlags::RDONLY;
+            let error = rustix::fs::open(t.path("last"), nofollow, Mode::empty()).unwrap_err();
+            assert_eq!(error, rustix::io::Errno::LOOP);
+        }
+        // O_CREAT on names that are taken by something else.
+        symlink("target", t.path("dangling")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            t.path("fifo"),
+            rustix::fs::FileType::Fifo,
+            Mode::RWXU,
+            0,
+        )
+        .unwrap();
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        File::create(t.path("dangling")).unwrap().write_all(b"through").unwrap();
+        assert_eq!(read_open(&t.path("target")), b"through");
+        let fifo = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(t.path("fifo"));
+        assert!(fifo.unwrap().metadata().unwrap().mode() & libc::S_IFMT == libc::S_IFIFO);
+        assert_eq!(errno(File::create(t.path("real"))), libc::EISDIR);
+        fs::create_dir(t.path("side/l/made")).unwrap();
+        assert!(t.path("real/sub/made").is_dir());
+    });
+}
+
+#[test]
+fn who_is_in_a_directory_stays_in_it_when_another_takes_its_place() {
+    each("who_is_in_a_directory_stays_in_it_when_another_takes_its_place", |t| {
+        fs::create_dir_all(t.path("a/b/c")).unwrap();
+        fs::write(t.path("a/b/c/f"), "old").unwrap();
+        let b = File::open(t.path("a/b")).unwrap();
+        let in_b = |path: &str| {
+            let fd = rustix::fs::openat(&b, path, OFlags::RDONLY, Mode::empty())?;
+            let mut data = Vec::new();
+            File::from(fd).read_to_end(&mut data).unwrap();
+            rustix::io::Result::Ok(data)
+        };
+        assert_eq!(in_b("c/f").unwrap(), b"old");
+        assert_eq!(read_open(&t.path("a/b/c/f")), b"old");
+        elsewhere(t, async |fs, who| {
+            fs.rename(who, &at("a/b"), &at("a/moved"), false, &[]).await.unwrap();
+            fs.mkdir(who, &at("a/b"), 0o755).await.unwrap();
+            fs.mkdir(who, &at("a/b/c"), 0o755).await.unwrap();
+            let flags = saker_client::OpenFlags::from_linux(libc::O_CREAT | libc::O_WRONLY);
+            let (file, _) = fs.create(who, &at("a/b/c/f"), 0o644, flags).await.unwrap();
+            file.write(0, b"new").await.unwrap();
+            file.flush().await.unwrap();
+            file.release().await;
+        });
+        for _ in 0..3 {
+            assert_eq!(read_open(&t.path("a/b/c/f")), b"new");
+            assert_eq!(in_b("c/f").unwrap(), b"old");
+            assert_eq!(read_open(&t.path("a/moved/c/f")), b"old");
+        }
+        // What is made there is made in the directory, wherever that is.
+        rustix::fs::mkdirat(&b, "made", Mode::RWXU).unwrap();
+        assert!(t.path("a/moved/made").is_dir());
+        assert!(!t.path("a/b/made").exists());
+        rustix::fs::unlinkat(&b, "made", AtFlags::REMOVEDIR).unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "cat c/f && echo x > c/g && rm c/g"]).current_dir(t.path("a/moved"));
+        elsewhere(t, async |fs, who| {
+            fs.rename(who, &at("a"), &at("z"), false, &[]).await.unwrap();
+        });
+        assert_eq!(errno(fs::metadata(t.path("a/b/c/f"))), libc::ENOENT);
+        assert_eq!(in_b("c/f").unwrap(), b"old");
+        assert_eq!(read_open(&t.path("z/b/c/f")), b"new");
+        // And after a rename through the mount itself.
+        fs::rename(t.path("z"), t.path("y")).unwrap();
+        assert_eq!(in_b("c/f").unwrap(), b"old");
+        assert_eq!(read_open(&t.path("y/b/c/f")), b"new");
+        assert_eq!(errno(fs::metadata(t.path("z/b"))), libc::ENOENT);
+    });
+}
+
+#[test]
+fn what_the_kernel_holds_is_never_said_to_be_free() {
+    each("what_the_kernel_holds_is_never_said_to_be_free", |t| {
+        fs::create_dir_all(t.path("d/e")).unwrap();
+        fs::write(t.path("d/e/f"), [5; 8192]).unwrap();
+        let mut map = PosixFile::create(&t.path("d/e/f")).unwrap();
+        let held = File::open(t.path("d/e/f")).unwrap();
+        let link =
+            PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held)));
+        let here = CString::new(t.path("d/e").as_os_str().as_bytes()).unwrap();
+        for round in 0..20 {
+            let file = t.path("d/e/f");
+            drop(OpenOptions::new().create(true).append(true).open(&file).unwrap());
+            assert_eq!(errno(File::create_new(&file)), libc::EEXIST);
+            assert_eq!(errno(fs::create_dir(&file)), libc::EEXIST);
+            assert_eq!(errno(fs::remove_dir(&file)), libc::ENOTDIR);
+            assert_eq!(errno(fs::remove_file(t.path("d/e"))), libc::EISDIR);
+            assert_eq!(fs::read_link(&link).unwrap(), file, "round {round}");
+            assert_eq!(map.map_read(4096, 4096).unwrap(), [5; 4096], "no SIGBUS");
+        }
+        let script = "mkdir x && rmdir x && pwd -P";
+        let mut shell = Command::new("sh");
+        let output = shell.args(["-c", script]).current_dir(t.path("d/e")).output().unwrap();
+        assert_eq!(output.stdout.trim_ascii_end(), here.as_bytes());
+    });
+}
+
+#[test]
+fn permissions_are_those_of_the_whole_path() {
+    each("permissions_are_those_of_the_whole_path", |t| {
+        fs::set_permissions(&t.point, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir_all(t.path("open/closed/in")).unwrap();
+        fs::write(t.path("open/closed/in/f"), "secret").unwrap();
+        fs::set_permissions(t.path("open/closed"), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::create_dir(t.path("tmp")).unwrap();
+        fs::set_permissions(t.path("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
+        fs::write(t.path("tmp/of-root"), "x").unwrap();
+        for dir in t.point.ancestors().skip(1).take_while(|dir| dir.starts_with("/tmp")) {
+            let _ = fs::set_permissions(dir, fs::Permissions::from_mode(0o755));
+        }
+        let as_user = |script: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]).current_dir(&t.point).uid(1000).gid(1000);
+            let output = shell.output().unwrap();
+            (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+        };
+        for drop in [true, false] {
+            if drop {
+                fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+            }
+            assert_eq!(read_open(&t.path("open/closed/in/f")), b"secret");
+            for script in [
+                "cat open/closed/in/f",
+                "stat open/closed/in",
+                "cd open/closed/in",
+                "touch open/closed/in/f",
+                "mkdir open/closed/in/x",
+                "rm -f tmp/of-root",
+                "mv tmp/of-root tmp/mine",
+            ] {
+                let (code, err) = as_user(script);
+                assert!(code != 0, "{script} must fail");
+                let denied = err.contains("denied")
+                    || err.contains("not permitted")
+                    || err.contains("can't cd");
+                assert!(denied, "{script}: {err}");
+            }
+            let (code, err) = as_user("echo y > tmp/own && mv tmp/own tmp/own2 && rm tmp/own2");
+            assert_eq!(code, 0, "{err}");
+        }
+        assert!(t.path("tmp/of-root").exists());
+    });
+}
