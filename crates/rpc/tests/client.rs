@@ -163,12 +163,12 @@ fn reactor() -> Arc<Reactor> {
     Reactor::new(hello(RoleKind::Client, 0)).unwrap()
 }
 
-fn call(reactor: &Reactor, to: SocketAddr, op: u16, id: u64, timeout: Duration) -> Call {
+fn call(reactor: &Arc<Reactor>, to: SocketAddr, op: u16, id: u64, timeout: Duration) -> Call {
     let body = Bytes::copy_from_slice(&id.to_le_bytes());
     reactor.call(to, op, 0, body, Bytes::new(), timeout)
 }
 
-fn echo(reactor: &Reactor, to: SocketAddr, id: u64) -> Result<u64, CallError> {
+fn echo(reactor: &Arc<Reactor>, to: SocketAddr, id: u64) -> Result<u64, CallError> {
     let reply = reactor.block_on(call(reactor, to, ECHO, id, LONG))?;
     Ok(u64::from_le_bytes(reply.body[..].try_into().unwrap()))
 }
@@ -535,4 +535,50 @@ fn a_server_that_talks_garbage_loses_its_connection_only() {
 fn block_on_does_not_nest() {
     let reactor = reactor();
     reactor.block_on(async { reactor.block_on(async {}) });
+}
+
+#[test]
+fn a_sibling_has_connections_of_its_own_and_serves_whoever_is_in_it() {
+    let _watchdog = watchdog(60);
+    let server = Server::start(Mood::default());
+    let reactor = Reactor::new(hello(RoleKind::Client, 0)).unwrap();
+    let sibling = reactor.sibling().unwrap();
+    let stranger = Reactor::new(hello(RoleKind::Client, 0)).unwrap();
+    let ask = |id| reactor.with_local(|local| call_over(local, server.addr, id));
+    for driver in [&reactor, &sibling, &sibling] {
+        driver.block_on(async { ask(7).await }).unwrap();
+    }
+    assert_eq!(server.shared.hellos.lock().unwrap().len(), 2, "one each");
+    assert!(stranger.with_local(|local| std::ptr::eq(local, &*stranger)));
+}
+
+fn call_over(reactor: &Reactor, to: SocketAddr, id: u64) -> Call {
+    let body = Bytes::copy_from_slice(&id.to_le_bytes());
+    reactor.call(to, ECHO, 0, body, Bytes::new(), LONG)
+}
+
+#[test]
+fn a_watched_file_wakes_its_reactor_as_long_as_it_can_be_read() {
+    let _watchdog = watchdog(60);
+    let reactor = Reactor::new(hello(RoleKind::Client, 0)).unwrap();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    reactor.watch(std::os::fd::AsFd::as_fd(&reader)).unwrap();
+    let readable = || std::future::poll_fn(|cx| reactor.poll_source(cx));
+    let other = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        rustix::io::write(&writer, b"xy").unwrap();
+        writer
+    });
+    reactor.block_on(async {
+        readable().await;
+        rustix::io::read(&reader, &mut [0; 1]).unwrap();
+        // One byte is left.
+        readable().await;
+        rustix::io::read(&reader, &mut [0; 1]).unwrap();
+        let nothing = reactor.sleep(Duration::from_millis(50));
+        let more = select(Box::pin(readable()), nothing).await;
+        assert!(matches!(more, Either::Right(_)), "nothing is there to be read");
+    });
+    reactor.unwatch(std::os::fd::AsFd::as_fd(&reader)).unwrap();
+    drop(other.join().unwrap());
 }
