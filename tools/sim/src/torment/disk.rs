@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::mount::UnmountFlags;
 
 use super::PATIENCE;
+use super::mounts::SecondMount;
 use super::shell::Shell;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Shape};
 
 /// Size of an image; it is sparse.
 const IMAGE_BYTES: u64 = 2 << 30;
@@ -27,6 +28,17 @@ const THAW: libc::c_ulong = 0xc004_5878;
 pub const ROLES: [&str; 7] =
     ["coordinator-0", "mnode-0", "mnode-1", "mnode-2", "mnode-3", "store-0", "store-1"];
 
+/// A new cluster whose processes have disks of their own, and which is mounted twice; with a shell
+/// from before the mounts.
+pub fn start() -> (Cluster, Shell, Vec<Disk>, SecondMount) {
+    let cluster = Cluster::new(Shape { mount: true, ..Shape::default() });
+    let mut shell = Shell::start();
+    let disks = Disk::all(&cluster, &mut shell);
+    cluster.up();
+    let second = SecondMount::start(&cluster);
+    (cluster, shell, disks, second)
+}
+
 /// The disk of one process.
 pub struct Disk {
     /// Whose.
@@ -37,7 +49,7 @@ pub struct Disk {
 
 impl Disk {
     /// One for each of [`ROLES`] of a cluster that is not started yet.
-    pub fn all(cluster: &Cluster, shell: &mut Shell) -> Vec<Disk> {
+    fn all(cluster: &Cluster, shell: &mut Shell) -> Vec<Disk> {
         ROLES.iter().enumerate().map(|(n, role)| Disk::new(cluster, shell, n, role)).collect()
     }
 

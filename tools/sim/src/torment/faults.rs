@@ -17,8 +17,8 @@ use super::mounts::SecondMount;
 use super::network::{Harm, Rules};
 use super::prober::Prober;
 use super::shell::Shell;
-use super::{Game, OUTAGE_MAX, Report, settle, up, wait_gone};
-use crate::cluster::{Cluster, Shape};
+use super::{Game, OUTAGE_MAX, Report, look_back, settle, up, wait_gone};
+use crate::cluster::Cluster;
 use crate::generate::Random;
 
 /// How often the ports of a victim are looked up.
@@ -292,11 +292,7 @@ fn is_displaced(mount: &Path) -> bool {
 
 /// Does harm to a cluster for so long while clients work; what came of it.
 pub fn suffer_faults(seed: u64, length: Duration, think: Duration) -> Report {
-    let cluster = Cluster::new(Shape { mount: true, ..Shape::default() });
-    let mut shell = Shell::start();
-    let disks = Disk::all(&cluster, &mut shell);
-    cluster.up();
-    let second = SecondMount::start(&cluster);
+    let (cluster, mut shell, disks, second) = disk::start();
     let (first, other) = (cluster.mount(), second.point().to_path_buf());
     let mut game = Game::start(&[&first, &other], seed, false, think);
     let prober = Prober::start(cluster.connect(), game.field.tops.clone());
@@ -314,17 +310,11 @@ pub fn suffer_faults(seed: u64, length: Duration, think: Duration) -> Report {
     if let Err(error) = prober.stop() {
         report.wrong.push(format!("a probe failed: {error}"));
     }
-    cluster.fsck();
-    drop(second);
-    cluster.down();
-    cluster.up();
-    settle(&cluster, &[&first]);
-    game.judge(&mut report);
+    look_back(&cluster, second, &game, &mut report);
     let least = 5 * length.as_secs();
     let few = format!("{} acknowledged changes of {least}", report.mutations);
     report.demand(report.mutations >= least, few);
-    let calm = report.failed * 5 <= report.calls;
-    report.demand(calm, format!("{} of {} calls failed", report.failed, report.calls));
+    report.demand_calm();
     cluster.down();
     drop(disks);
     report

@@ -213,12 +213,7 @@ pub fn kill(options: &Options) -> Report {
     let (outages, probes) = prober.stop().expect("no probe may fail");
     eprintln!("{probes} probes");
     report.judge_outages(&outages);
-    cluster.fsck();
-    drop(second);
-    cluster.down();
-    cluster.up();
-    settle(&cluster, &[&first]);
-    game.judge(&mut report);
+    look_back(&cluster, second, &game, &mut report);
     report.demand_for(options);
     report
 }
@@ -242,9 +237,24 @@ impl Report {
         let mutations = (seconds * 20_000.0 / 600.0) as u64;
         let few = format!("{} acknowledged changes of {mutations}", self.mutations);
         self.demand(self.mutations >= mutations, few);
+        self.demand_calm();
+    }
+
+    /// At most a call in five may fail.
+    fn demand_calm(&mut self) {
         let calm = self.failed * 5 <= self.calls;
         self.demand(calm, format!("{} of {} calls failed", self.failed, self.calls));
     }
+}
+
+/// After the game: what is there, on a cluster that was started afresh, and what clients were told.
+fn look_back(cluster: &Cluster, second: SecondMount, game: &Game, report: &mut Report) {
+    cluster.fsck();
+    drop(second);
+    cluster.down();
+    cluster.up();
+    settle(cluster, &[&cluster.mount()]);
+    game.judge(report);
 }
 
 /// Waits until all processes run and the mounts work.

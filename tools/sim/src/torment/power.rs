@@ -11,11 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::disk::Disk;
-use super::mounts::SecondMount;
-use super::shell::Shell;
-use super::{Game, Report, settle, up};
-use crate::cluster::{Cluster, Shape};
+use super::disk::{self, Disk};
+use super::{Game, Report, look_back, settle, up};
 use crate::generate::Random;
 
 /// Every so manieth time the power of all fails at once.
@@ -23,11 +20,7 @@ const ALL_EVERY: usize = 4;
 
 /// Lets the power fail `rounds` times while clients work, which flush what they write.
 pub fn lose_power(seed: u64, rounds: usize, think: Duration) -> Report {
-    let cluster = Cluster::new(Shape { mount: true, ..Shape::default() });
-    let mut shell = Shell::start();
-    let disks = Disk::all(&cluster, &mut shell);
-    cluster.up();
-    let second = SecondMount::start(&cluster);
+    let (cluster, mut shell, disks, second) = disk::start();
     let (first, other) = (cluster.mount(), second.point().to_path_buf());
     let mut game = Game::start(&[&first, &other], seed, true, think);
     let mut rng = Random::new(seed);
@@ -63,12 +56,7 @@ pub fn lose_power(seed: u64, rounds: usize, think: Duration) -> Report {
     sleep(Duration::from_millis(500));
     settle(&cluster, &[&first, &other]);
     game.stop();
-    cluster.fsck();
-    drop(second);
-    cluster.down();
-    cluster.up();
-    settle(&cluster, &[&first]);
-    game.judge(&mut report);
+    look_back(&cluster, second, &game, &mut report);
     let each = report.mutations >= 50 * rounds as u64;
     report.demand(each, format!("only {} acknowledged changes", report.mutations));
     cluster.down();
