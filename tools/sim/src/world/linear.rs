@@ -370,29 +370,24 @@ fn only_looks(entry: &Entry) -> bool {
         (_, Answer::Unknown(_)) => false,
         (_, Answer::Failed(_)) => true,
         (Call::Create { .. }, Answer::Opened(_, made)) => !made,
-        (call, _) => matches!(
-            call,
-            Call::Lookup { .. }
-                | Call::Getattr { .. }
-                | Call::Getxattr { .. }
-                | Call::Readdir { .. }
-                | Call::Open { .. }
-        ),
+        (call, _) => reads(call),
     }
+}
+
+/// Does a call of this kind read only?
+fn reads(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::Lookup { .. }
+            | Call::Getattr { .. }
+            | Call::Getxattr { .. }
+            | Call::Readdir { .. }
+            | Call::Open { .. }
+    )
 }
 
 /// Calls whose outcome nobody knows and that read only say nothing: they are left out.
 pub fn relevant(entries: &[Entry]) -> Vec<Entry> {
-    let reads = |call: &Call| {
-        matches!(
-            call,
-            Call::Lookup { .. }
-                | Call::Getattr { .. }
-                | Call::Getxattr { .. }
-                | Call::Readdir { .. }
-                | Call::Open { .. }
-        )
-    };
     let says = |e: &&Entry| !(reads(&e.call) && matches!(e.answer, Answer::Unknown(_)));
     entries.iter().filter(says).cloned().collect()
 }
