@@ -153,8 +153,7 @@ impl Fs {
 
 /// Is only the last component missing?
 fn is_last_missing(error: &Error, at: &At) -> bool {
-    let last = at.path.len().checked_sub(1);
-    error.errno() == Errno::ENOENT && error.component.map(|at| at as usize) == last
+    error.errno() == Errno::ENOENT && at.ends_at(error)
 }
 
 #[cfg(test)]

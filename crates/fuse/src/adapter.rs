@@ -34,7 +34,7 @@ pub(crate) struct Adapter {
     pub(crate) hints: Hints,
     pub(crate) threads: Threads,
     pub(crate) notifier: Notifier,
-    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) waiters: Waiters,
     /// Somebody has used fcntl(2) locks here, so that every close must be heard of.
     pub(crate) locked: AtomicBool,
     pub(crate) entry_timeout: Duration,
@@ -71,15 +71,16 @@ impl Adapter {
             "op",
             Opcode::TABLE,
         );
+        let hinted = options.shortcut != HintMode::Off;
         Adapter {
-            nodes: Nodes::new(held, options.shortcut != HintMode::Off),
+            nodes: Nodes::new(held, hinted),
             hints: Hints::new(options.shortcut),
-            threads: Threads::default(),
+            threads: Threads::new(hinted),
             files: Handles::new(handles.clone()),
             dirs: Handles::new(handles),
             fs,
             notifier,
-            waiters: Arc::default(),
+            waiters: Waiters::default(),
             locked: AtomicBool::new(false),
             read_only: options.read_only,
             untold,
@@ -235,11 +236,6 @@ impl Adapter {
 
 /// Not among the errors that servers give.
 const ENOTTY: Errno = Errno(25);
-
-/// Is it the last component's fault?
-pub(crate) fn is_about_last(error: &Error, at: &At) -> bool {
-    error.component.is_some_and(|component| component as usize + 1 == at.path.len())
-}
 
 impl Dispatch for Adapter {
     async fn handle(&self, request: &Request) -> Reply {

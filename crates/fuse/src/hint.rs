@@ -97,10 +97,10 @@ pub(crate) enum Rest {
     Dots,
     /// A `..` is among it.
     DotDot,
-    #[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "by BPF only"))]
+    #[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
     /// The name is part of a symlink's text, which something unknown may follow.
     InLink,
-    #[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "by BPF only"))]
+    #[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
     /// Too much to be noted.
     Cut,
 }
@@ -135,7 +135,7 @@ impl Intent {
 
 /// A LOOKUP: `unique`, `pid` and `nodeid` of its header, and its name.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "by BPF only"))]
+#[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
 pub(crate) struct Lookup<'a> {
     pub(crate) unique: u64,
     pub(crate) tid: u32,

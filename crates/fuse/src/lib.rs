@@ -2,8 +2,8 @@
 //!
 //! Thin by intent: parse -> client call -> reply. `transport` moves requests and replies,
 //! [`Adapter`](adapter) answers them with one function for each operation (`ops/`), `nodes`
-//! knows where the inodes are that the kernel holds, `handles` what it has open, `mount` attaches
-//! all that to a directory. The server checks permissions; nothing here is a cache that
+//! knows where the inodes are that the kernel holds, `handles` what it has open, `hint` what a
+//! LOOKUP is for and `threads` where its walk began, `mount` attaches all that to a directory. The server checks permissions; nothing here is a cache that
 //! correctness needs.
 
 mod abi;
@@ -66,12 +66,13 @@ impl Mount {
             Some(name) => name.clone(),
             None => format!("saker:{}", fs.map().name),
         };
+        let reactors: Result<Vec<_>> = (0..options.threads.max(1)).map(|_| fs.reactor()).collect();
+        let reactors = reactors?;
         let (device, mounted) = mount::mount(mountpoint, &source, &options)?;
         let notifier = Notifier::start(device.share())
             .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))?;
-        let reactors: Result<Vec<_>> = (0..options.threads.max(1)).map(|_| fs.reactor()).collect();
         let adapter = Arc::new(Adapter::new(fs, notifier, mounted.path.clone(), &options));
-        let transport = Transport::new(device, Arc::clone(&adapter), reactors?);
+        let transport = Transport::new(device, Arc::clone(&adapter), reactors);
         Ok(Mount { transport, adapter, mounted })
     }
 

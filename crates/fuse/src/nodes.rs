@@ -31,7 +31,7 @@ pub(crate) type NodeId = u64;
 /// The nodes. All methods may be called from many threads.
 pub(crate) struct Nodes {
     table: Mutex<Table>,
-    /// There are guesses: what is below a directory goes by its path from the root.
+    /// There are guesses: what is below a directory goes by its path from where a walk began.
     by_path: bool,
 }
 
@@ -336,9 +336,8 @@ fn steps(table: &Table, start: NodeId, dir: NodeId) -> Result<Steps> {
         }
         met |= id == start || nodes.len() >= COMPONENTS_MAX;
         match (&node.what, node.names.last()) {
-            (What::Known { loc, .. }, _) if met => break loc.clone(),
-            (What::Known { loc, .. }, None) => break loc.clone(),
-            (What::Guess(_), None) => return Err(stale()),
+            (What::Known { loc, .. }, name) if met || name.is_none() => break loc.clone(),
+            (_, None) => return Err(stale()),
             _ if nodes.len() > COMPONENTS_MAX => return Err(stale()),
             (what, Some((parent, name))) => {
                 expect.push(match what {

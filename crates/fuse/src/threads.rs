@@ -20,8 +20,11 @@ const SHARDS: usize = 16;
 const THREADS_MAX: usize = 256;
 
 /// The threads, by their ids.
-#[derive(Default)]
-pub(crate) struct Threads([Mutex<Shard>; SHARDS]);
+pub(crate) struct Threads {
+    shards: [Mutex<Shard>; SHARDS],
+    /// There are hints; without them every LOOKUP stands for itself.
+    followed: bool,
+}
 
 #[derive(Default)]
 struct Shard {
@@ -53,13 +56,23 @@ struct Opened {
 }
 
 impl Threads {
+    /// Knows nobody. `followed`: there will be hints.
+    pub(crate) fn new(followed: bool) -> Threads {
+        Threads { shards: Default::default(), followed }
+    }
+
+    /// Is this thread remembered?
+    fn follows(&self, tid: u32) -> bool {
+        self.followed && tid != NOBODY
+    }
+
     fn shard(&self, tid: u32) -> MutexGuard<'_, Shard> {
-        self.0[tid as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[tid as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the walk began that has come to `dir`; there, if none is known.
     pub(crate) fn start(&self, tid: u32, dir: NodeId) -> NodeId {
-        if tid == NOBODY {
+        if !self.follows(tid) {
             return dir;
         }
         let mut shard = self.shard(tid);
@@ -69,7 +82,7 @@ impl Threads {
 
     /// A walk is in `dir`, and may have begun there. Where it did.
     pub(crate) fn step(&self, tid: u32, dir: NodeId, first: bool) -> NodeId {
-        if tid == NOBODY {
+        if !self.follows(tid) {
             return dir;
         }
         let mut shard = self.shard(tid);
@@ -89,14 +102,14 @@ impl Threads {
 
     /// The walk goes on to a node.
     pub(crate) fn pass(&self, tid: u32, node: NodeId) {
-        if tid != NOBODY {
+        if self.follows(tid) {
             self.shard(tid).entry(tid).walks[0].at = node;
         }
     }
 
     /// The thread has looked up what it will open, and it is open.
     pub(crate) fn opened(&self, tid: u32, flags: OpenFlags, file: File, entry: &Entry) {
-        if tid == NOBODY {
+        if !self.follows(tid) {
             return;
         }
         let opened = Opened { flags, file, entry: entry.clone() };
@@ -107,13 +120,16 @@ impl Threads {
 
     /// The thread looks up something else: it did not open that.
     pub(crate) fn not_opened(&self, tid: u32) {
+        if !self.follows(tid) {
+            return;
+        }
         let before = self.shard(tid).get(tid).and_then(|thread| thread.opened.take());
         drop(before);
     }
 
     /// The thread opens this inode.
     pub(crate) fn take(&self, tid: u32, inode: InodeId, flags: OpenFlags) -> Option<(File, Entry)> {
-        let opened = self.shard(tid).get(tid)?.opened.take()?;
+        let opened = self.follows(tid).then(|| self.shard(tid).get(tid)?.opened.take())??;
         let same = opened.entry.attr.id == inode && opened.flags == flags;
         same.then_some((opened.file, opened.entry))
     }
@@ -147,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_walk_is_followed_from_its_start() {
-        let threads = Threads::default();
+        let threads = Threads::new(true);
         assert_eq!(threads.start(7, 50), 50, "nothing is known");
         assert_eq!(threads.step(7, 1, true), 1);
         threads.pass(7, 20);
@@ -160,8 +176,18 @@ mod tests {
     }
 
     #[test]
+    fn who_cannot_be_told_apart_begins_where_it_is() {
+        for (threads, tid) in [(Threads::new(true), NOBODY), (Threads::new(false), 7)] {
+            assert_eq!(threads.step(tid, 1, true), 1);
+            threads.pass(tid, 20);
+            assert_eq!((threads.step(tid, 20, false), threads.start(tid, 20)), (20, 20));
+            assert!(threads.shard(tid).young.is_empty());
+        }
+    }
+
+    #[test]
     fn the_two_paths_of_a_rename_are_both_known() {
-        let threads = Threads::default();
+        let threads = Threads::new(true);
         threads.step(7, 1, true);
         threads.pass(7, 20);
         threads.step(7, 5, true);
@@ -174,7 +200,7 @@ mod tests {
 
     #[test]
     fn who_is_busy_is_not_forgotten() {
-        let threads = Threads::default();
+        let threads = Threads::new(true);
         threads.step(16, 1, true);
         threads.pass(16, 20);
         let others = |from: u32| {

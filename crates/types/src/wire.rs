@@ -217,6 +217,11 @@ impl At {
         At { anchor, path, expect: Vec::new() }
     }
 
+    /// Is the error about the last component of this path?
+    pub fn ends_at(&self, error: &crate::Error) -> bool {
+        error.component.is_some_and(|component| component as usize + 1 == self.path.len())
+    }
+
     /// The inode at a locator itself.
     pub fn handle(loc: Locator) -> At {
         At::below(loc, Vec::new())

@@ -5,7 +5,7 @@
 use libc::{AT_REMOVEDIR, O_PATH, O_TMPFILE, RENAME_NOREPLACE};
 
 use super::Intent;
-#[cfg(any(test, feature = "bpf"))]
+#[cfg(any(test, bpf))]
 use super::path;
 
 /// Arguments that are noted of a syscall.
@@ -133,7 +133,7 @@ impl Syscall {
     }
 
     /// The kernel ends its walk before the last component and looks that up by itself.
-    #[cfg(any(test, feature = "bpf"))]
+    #[cfg(any(test, bpf))]
     pub(super) fn ends_walk_early(&self) -> bool {
         !matches!(
             self.does,
@@ -173,7 +173,7 @@ impl Syscall {
 
     /// What is wanted of `name`, which is looked up after the walk ended early, and of which path
     /// it is the last.
-    #[cfg(any(test, feature = "bpf"))]
+    #[cfg(any(test, bpf))]
     pub(super) fn intent_after_walk(
         &self,
         name: &[u8],

@@ -206,7 +206,7 @@ type At<'a> = &'a dyn Fn(&str) -> PathBuf;
 struct Case(
     &'static str,
     fn(At<'_>),
-    #[cfg_attr(not(feature = "bpf"), expect(dead_code))] &'static str,
+    #[cfg_attr(not(bpf), expect(dead_code))] &'static str,
     &'static str,
 );
 
@@ -511,7 +511,7 @@ fn nothing_is_told_through_an_overlay(mode: HintMode) {
 }
 
 #[test]
-#[cfg(feature = "bpf")]
+#[cfg(bpf)]
 fn bpf_tells_nothing_through_an_overlay() {
     nothing_is_told_through_an_overlay(HintMode::Bpf);
 }
@@ -522,7 +522,7 @@ fn proc_tells_nothing_through_an_overlay() {
 }
 
 #[test]
-#[cfg(feature = "bpf")]
+#[cfg(bpf)]
 fn threads_get_hints_of_their_own() {
     let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
     let seen = mounted.lookups(|at| {
@@ -545,7 +545,7 @@ fn threads_get_hints_of_their_own() {
 
 /// The 32-bit open(2) or mkdir(2), whose numbers are other syscalls' with 64 bits. From a process of
 /// its own, which a kernel without them kills; `None` then.
-#[cfg(all(feature = "bpf", target_arch = "x86_64"))]
+#[cfg(all(bpf, target_arch = "x86_64"))]
 fn in_32_bits(nr: u32, path: &Path) -> Option<()> {
     let path = path.as_os_str().as_encoded_bytes();
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -574,7 +574,7 @@ fn in_32_bits(nr: u32, path: &Path) -> Option<()> {
 }
 
 #[test]
-#[cfg(all(feature = "bpf", target_arch = "x86_64"))]
+#[cfg(all(bpf, target_arch = "x86_64"))]
 fn bpf_tells_nothing_of_32_bits() {
     let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
     const OPEN: u32 = 5;

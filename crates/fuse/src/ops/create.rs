@@ -4,7 +4,7 @@ use saker_client::OpenFlags;
 use saker_types::{Class, Errno, Error, FileKind, Result};
 
 use crate::abi::{CreateIn, MkdirIn, MknodIn, OPEN_KILL_SUIDGID};
-use crate::adapter::{Adapter, is_about_last};
+use crate::adapter::Adapter;
 use crate::ops::OpenFile;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -27,16 +27,13 @@ impl Adapter {
             Error::new(Errno::ESTALE)
         };
         let (file, entry) = match created {
-            Err(error) if error.is(Class::Symlink) && is_about_last(&error, &at) => {
+            Err(error) if error.is(Class::Symlink) && at.ends_at(&error) => {
                 return Err(stale());
             }
             other => other?,
         };
-        if entry.attr.kind() != FileKind::Regular {
-            file.release().await;
-            return Err(stale());
-        }
-        if !entry.created && self.check_sticky(dir, &entry).is_err() {
+        let another = entry.attr.kind() != FileKind::Regular;
+        if another || (!entry.created && self.check_sticky(dir, &entry).is_err()) {
             file.release().await;
             return Err(stale());
         }

@@ -14,7 +14,7 @@ use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Class, Errno, Error, FileKind, Result, check_name};
 
 use crate::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
-use crate::adapter::{Adapter, is_about_last};
+use crate::adapter::Adapter;
 use crate::hint::{Hint, Intent, Lookup, Rest, Step};
 use crate::nodes::NodeId;
 use crate::reply::Reply;
@@ -58,7 +58,7 @@ impl Adapter {
                 Ok(Reply::of(&out))
             }
             Err(error) => {
-                if error.errno() == Errno::ENOENT && is_about_last(&error, &at) {
+                if error.errno() == Errno::ENOENT && at.ends_at(&error) {
                     self.nodes.vanished(dir, &name);
                 }
                 Err(error)
@@ -125,7 +125,7 @@ impl Adapter {
                 self.threads.opened(request.header.pid, flags, file, &entry);
                 Ok(entry)
             }
-            Err(error) if error.is(Class::Symlink) && is_about_last(&error, at) => {
+            Err(error) if error.is(Class::Symlink) && at.ends_at(&error) => {
                 self.fs.lookup(&request.caller(), at).await
             }
             Err(error) => Err(error),
