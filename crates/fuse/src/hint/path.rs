@@ -25,6 +25,7 @@ pub(super) fn last(path: &[u8]) -> Option<(&[u8], bool)> {
 }
 
 /// Does no name go before the last one?
+#[cfg(any(test, bpf))]
 pub(super) fn is_alone(path: &[u8]) -> bool {
     last(path).is_some_and(|(name, _)| {
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
@@ -87,6 +88,20 @@ mod tests {
         ] {
             let wanted = wanted.map(|(name, slash)| (name.as_bytes(), slash));
             assert_eq!(last(path.as_bytes()), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_alone_if_only_dots_go_before_it() {
+        for (path, alone) in [
+            ("x", true),
+            ("/x", true),
+            ("./../x/", true),
+            ("a/x", false),
+            ("", false),
+            ("..", false),
+        ] {
+            assert_eq!(is_alone(path.as_bytes()), alone, "{path}");
         }
     }
 
