@@ -16,8 +16,8 @@
 //! **No hint is always an answer**: the LOOKUP then goes to the server as without hints. There is
 //! none for 32-bit programs, for io_uring's workers, for file systems stacked on this one
 //! (overlayfs), for a rename of a name onto the same name, or when a slot was overwritten
-//! meanwhile. By BPF there is none of [`Intent::Create`], [`Intent::Remove`] and
-//! [`Intent::RenameSource`] for names of more than about 40 bytes, nor, since Linux 6.14 or so,
+//! meanwhile. By BPF there is none of [`Intent::Create`], [`Intent::Remove`],
+//! [`Intent::RenameSource`] and [`Intent::RenameTarget`] for names of more than about 40 bytes, nor, since Linux 6.14 or so,
 //! for names that the kernel holds: without a walk, the directory's lock is what shows that it is
 //! the syscall itself that looks up, and the lock is found through the name's place in memory.
 //! What a hint says is true as long as the program does not change the path under its own running
@@ -75,7 +75,7 @@ pub(crate) struct Hint {
     /// No other name goes before it in the path: the walk begins in the directory of the LOOKUP.
     pub(crate) first: bool,
     /// The kernel walks for the second time, after ESTALE: answer nothing but the truth. By BPF
-    /// only, and not for [`Intent::Create`], [`Intent::Remove`] and [`Intent::RenameSource`].
+    /// only, and only of what is looked up in a walk.
     pub(crate) reval: bool,
 }
 
@@ -98,6 +98,10 @@ pub(crate) enum Rest {
     /// A `..` is among it.
     DotDot,
     #[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
+    /// Names, but the syscall's other path ends in none: the kernel has an error of its own for
+    /// that, if both paths lead somewhere.
+    BesideDots,
+    #[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
     /// The name is part of a symlink's text, which something unknown may follow.
     InLink,
     #[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
@@ -113,13 +117,14 @@ pub(crate) enum Intent {
     /// To open it, by open(2), creat(2), execve(2), with these flags of open(2) and the kernel's
     /// own mark for execution ([`OpenFlags::from_linux`](saker_client::OpenFlags::from_linux)).
     Open { flags: i32 },
-    /// To make it: mkdir(2), mknod(2), symlink(2), the targets of link(2) and of rename(2). A
-    /// rename's may exist.
+    /// To make it: mkdir(2), mknod(2), symlink(2), the target of link(2).
     Create,
     /// To remove it, as a directory or as anything else.
     Remove { dir: bool },
     /// To give it another name.
     RenameSource,
+    /// To be that name; it may exist.
+    RenameTarget,
 }
 
 impl Intent {
@@ -127,7 +132,7 @@ impl Intent {
     pub(crate) fn is_change(self) -> bool {
         match self {
             Intent::Open { flags } => flags & libc::O_CREAT != 0,
-            Intent::Create | Intent::Remove { .. } => true,
+            Intent::Create | Intent::Remove { .. } | Intent::RenameTarget => true,
             Intent::Plain | Intent::RenameSource => false,
         }
     }

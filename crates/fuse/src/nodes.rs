@@ -147,16 +147,36 @@ impl Nodes {
         table.named(dir, name).is_none() && !table.is_surprise(dir, name)
     }
 
+    /// Is this directory below a node, or the node itself, as far as the kernel knows? It is if
+    /// that cannot be told.
+    pub(crate) fn is_inside(&self, dir: NodeId, node: NodeId) -> bool {
+        let table = self.lock();
+        let mut id = dir;
+        for _ in 0..COMPONENTS_MAX {
+            match table.nodes.get(&id).and_then(|node| node.names.last()) {
+                _ if id == node => return true,
+                _ if id == ROOT => return false,
+                Some((parent, _)) => id = *parent,
+                None => return true,
+            }
+        }
+        true
+    }
+
     /// Is this directory a guess, whose attributes the kernel must see? Then it is looked up the
     /// next time.
     pub(crate) fn must_be_known(&self, dir: NodeId) -> bool {
-        match self.lock().nodes.get_mut(&dir) {
-            Some(node @ Node { what: What::Guess(_), .. }) => {
-                node.doubted = true;
-                true
-            }
-            _ => false,
+        let mut table = self.lock();
+        let Some(Node { what: What::Guess(_), names, doubted, .. }) = table.nodes.get_mut(&dir)
+        else {
+            return false;
+        };
+        *doubted = true;
+        // The kernel may forget the node before it walks again.
+        if let Some((parent, name)) = names.last().cloned() {
+            table.surprise(parent, &name);
         }
+        true
     }
 
     /// A name was told to be free and is not: it must be looked up for a while.

@@ -30,7 +30,7 @@ pub struct MountOptions {
     pub entry_timeout: Duration,
     /// How long the kernel may keep attributes. Default 5 ms: with less, one stat asks twice.
     pub attr_timeout: Duration,
-    /// Where the mount learns what a LOOKUP is for. Default: nowhere; experimental.
+    /// Where the mount learns what a LOOKUP is for. Default: by the best way that works.
     pub shortcut: Shortcut,
     /// Threads that serve requests. Default: one for each core, at most 16.
     pub threads: usize,
@@ -47,7 +47,7 @@ impl Default for MountOptions {
             exec: true,
             entry_timeout: Duration::ZERO,
             attr_timeout: Duration::from_millis(5),
-            shortcut: Shortcut::Off,
+            shortcut: Shortcut::Auto,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
         }
     }

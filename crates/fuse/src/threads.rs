@@ -39,6 +39,8 @@ struct Thread {
     walks: [Walk; 2],
     /// What it has looked up to open it.
     opened: Option<Opened>,
+    /// What its last LOOKUP has found.
+    found: Option<NodeId>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -118,13 +120,25 @@ impl Threads {
         drop(before);
     }
 
-    /// The thread looks up something else: it did not open that.
-    pub(crate) fn not_opened(&self, tid: u32) {
+    /// The thread looks up something else: what it has looked up to open it, it did not open.
+    /// Returns what its last LOOKUP has found at a server.
+    pub(crate) fn next(&self, tid: u32) -> Option<NodeId> {
         if !self.follows(tid) {
-            return;
+            return None;
         }
-        let before = self.shard(tid).get(tid).and_then(|thread| thread.opened.take());
-        drop(before);
+        let mut shard = self.shard(tid);
+        let thread = shard.get(tid)?;
+        let (opened, found) = (thread.opened.take(), thread.found.take());
+        drop(shard);
+        drop(opened);
+        found
+    }
+
+    /// The thread's LOOKUP has found this at a server.
+    pub(crate) fn found(&self, tid: u32, node: NodeId) {
+        if self.follows(tid) {
+            self.shard(tid).entry(tid).found = Some(node);
+        }
     }
 
     /// The thread opens this inode.

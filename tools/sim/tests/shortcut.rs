@@ -236,6 +236,35 @@ fn fakes_are_never_seen() {
 }
 
 #[test]
+fn a_rename_to_where_nothing_is_fails_as_it_should() {
+    each("a_rename_to_where_nothing_is_fails_as_it_should", |t| {
+        fs::create_dir_all(t.path("d/e")).unwrap();
+        fs::write(t.path("f"), "text").unwrap();
+        let rename = |from: &str, to: &str| errno(fs::rename(t.path(from), t.path(to)));
+        for _ in 0..2 {
+            for drop in [true, false] {
+                if drop {
+                    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+                }
+                assert_eq!(rename("d", "d/nothing/x"), libc::ENOENT, "the target's directory");
+                assert_eq!(rename("d", "d/e/../../d/nothing/x"), libc::ENOENT);
+                assert_eq!(rename("d/nothing/x", "d"), libc::ENOENT, "the source's");
+                assert_eq!(rename("d/.", "nothing/x"), libc::ENOENT, "before EBUSY");
+                assert_eq!(rename("nothing/x", "d/e/.."), libc::ENOENT);
+                assert_eq!(rename("f", "nothing/x"), libc::ENOENT);
+                assert_eq!(rename("d", "d/e/x"), libc::EINVAL);
+                assert_eq!(rename("d/e", "d"), libc::ENOTEMPTY);
+                assert_eq!(rename("d/.", "d/e/x"), libc::EBUSY);
+                assert_eq!(rename("f", "f/x"), libc::ENOTDIR);
+            }
+            let d = File::open(t.path("d")).unwrap();
+            let below = rustix::fs::renameat(&d, "../d", &d, "nothing/x");
+            assert_eq!(below, Err(rustix::io::Errno::NOENT));
+        }
+    });
+}
+
+#[test]
 fn links_and_dots_on_the_way_lead_where_they_should() {
     each("links_and_dots_on_the_way_lead_where_they_should", |t| {
         fs::create_dir_all(t.path("real/sub/deep")).unwrap();

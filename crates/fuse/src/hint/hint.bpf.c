@@ -35,7 +35,7 @@ struct slot {
 	__u32 second_len;
 	__u32 first;		/* walk: no name goes before this one in the path */
 	char text[TEXT];	/* walk: from this component on; else the syscall's first path */
-	char second[TEXT];	/* the syscall's second path */
+	char second[TEXT];	/* walk: the syscall's other path, if it has two; else its second */
 };
 
 struct {
@@ -108,13 +108,25 @@ static __attribute__((always_inline)) int is_first(struct nameidata *walk)
 	return 1;
 }
 
+/* Of a syscall with two paths the argument that is not the one that is walked; 0: none. */
+static __attribute__((always_inline)) __u32 other_path(struct slot *slot, struct nameidata *walk,
+						       __u32 paths)
+{
+	__u32 first = paths & 15, second = paths >> 4;
+
+	if (!second || first == 0 || first > ARGS)
+		return 0;
+	return (__u64)walk->name->uptr == slot->args[first - 1] ? second : first;
+}
+
 static __attribute__((always_inline)) void note(struct slot *slot, struct task_struct *task)
 {
 	struct nameidata *walk = task->nameidata;
+	__u32 paths;
 	long len;
 
 	note_syscall(slot, bpf_task_pt_regs(task));
-	slot->second_len = 0;
+	paths = slot->syscall < SYSCALLS ? path_args[slot->syscall] : 0;
 	if (walk) {
 		slot->walk = WALK_HERE;
 		slot->flags = walk->flags;
@@ -122,9 +134,8 @@ static __attribute__((always_inline)) void note(struct slot *slot, struct task_s
 		slot->first = is_first(walk);
 		len = bpf_probe_read_kernel_str(slot->text, TEXT, walk->last.name);
 		slot->text_len = len > 0 ? len : 0;
+		slot->second_len = copy_path(slot, slot->second, other_path(slot, walk, paths));
 	} else {
-		__u32 paths = slot->syscall < SYSCALLS ? path_args[slot->syscall] : 0;
-
 		slot->walk = WALK_NONE;
 		slot->flags = slot->depth = slot->first = 0;
 		slot->text_len = copy_path(slot, slot->text, paths & 15);

@@ -104,6 +104,7 @@ struct path {
 /* fs/namei.c */
 struct filename {
 	const char *name;
+	const char *uptr;
 };
 
 struct nameidata {

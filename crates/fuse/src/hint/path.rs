@@ -16,7 +16,6 @@ pub(super) fn rest(text: &[u8]) -> Rest {
 }
 
 /// The last component and whether slashes follow it; `None` for an empty path, for `.` and `..`.
-#[cfg(any(test, bpf))]
 pub(super) fn last(path: &[u8]) -> Option<(&[u8], bool)> {
     let end = path.iter().rposition(|&b| b != b'/')? + 1;
     let start = path[..end].iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);

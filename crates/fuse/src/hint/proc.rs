@@ -130,6 +130,9 @@ fn find(
     if paths.iter().any(|path| path.split(|&b| b == b'/').any(|part| part == b"..")) {
         return None;
     }
+    if call.walks_both() && paths.iter().any(|path| path::last(path).is_none()) {
+        return None;
+    }
     let places = |which: usize| path::places(paths[which], name).map(move |rest| (which, rest));
     let mut found = places(0).chain(places(1));
     let (which, rest) = found.next()?;
@@ -265,7 +268,9 @@ mod tests {
             (stat, ["a/b", ""], None),
             (stat, ["b/../x", ""], None),
             (rename, ["a/x", "b/y"], Some(Step::Last(Intent::RenameSource))),
-            (rename, ["a/y", "b/x"], Some(Step::Last(Intent::Create))),
+            (rename, ["a/y", "b/x"], Some(Step::Last(Intent::RenameTarget))),
+            (rename, ["x/y", "b/."], None),
+            (rename, [".", "x/y"], None),
             (rename, ["x/y", "b/z"], names),
             (rename, ["x/y", "x/z"], None),
             (rename, ["a/x", "b/x"], None),

@@ -138,9 +138,17 @@ impl Slot {
             _ if self.depth > 0 => Rest::InLink,
             Rest::DotDot => Rest::DotDot,
             _ if cut => Rest::Cut,
+            Rest::Names if self.is_beside_dots() => Rest::BesideDots,
             rest => rest,
         };
         Some((rest, self.flags))
+    }
+
+    /// The thread walks one of two paths, and the other is not known to end in a name.
+    fn is_beside_dots(&self) -> bool {
+        Syscall::of(self.syscall).is_some_and(|call| call.walks_both())
+            && text(&self.second, self.second_len)
+                .is_none_or(|(other, cut)| cut || path::last(other).is_none())
     }
 
     /// How the thread opens what is at the end of its walk, if that is known.
@@ -221,6 +229,16 @@ mod tests {
             let hint = walking(rest, flags, depth).hint(&BITS, b"x");
             assert_eq!(hint.map(|hint| hint.step), wanted, "{rest} {flags}");
         }
+        for (other, wanted) in
+            [("b/y", Rest::Names), ("b/.", Rest::BesideDots), ("..", Rest::BesideDots)]
+        {
+            let syscall = libc::SYS_renameat2 as u32;
+            let (second, second_len) = put(other);
+            let slot = Slot { syscall, second, second_len, ..walking("x/y", 1, 0) };
+            assert_eq!(slot.walk(b"x"), Some((wanted, 1)), "{other}");
+            let unreadable = Slot { second_len: 0, ..slot };
+            assert_eq!(unreadable.walk(b"x"), Some((Rest::BesideDots, 1)));
+        }
         assert!(walking("x", 16, 0).hint(&BITS, b"x").unwrap().reval);
         assert!(!walking("x", 15, 0).hint(&BITS, b"x").unwrap().reval);
     }
@@ -232,7 +250,8 @@ mod tests {
         let create = Some(Step::Last(Intent::Create));
         assert_eq!(step(walked(libc::SYS_mkdirat, "a/x", "")), create);
         assert_eq!(step(walked(libc::SYS_mkdirat, &long, "")), None);
-        assert_eq!(step(walked(libc::SYS_renameat, "a/y", "b/x")), create);
+        let target = Some(Step::Last(Intent::RenameTarget));
+        assert_eq!(step(walked(libc::SYS_renameat, "a/y", "b/x")), target);
         assert_eq!(step(walked(libc::SYS_renameat, "x", &long)), None);
         assert_eq!(step(walked(libc::SYS_newfstatat, "x", "")), None);
         assert_eq!(step(walked(libc::SYS_read, "x", "")), None);

@@ -167,8 +167,13 @@ impl Syscall {
             }
             Does::Renameat2 { flags } if args[flags] as u32 & !RENAME_NOREPLACE != 0 => None,
             Does::Rename | Does::Renameat2 { .. } if which == 0 => Some(Intent::RenameSource),
-            Does::Rename | Does::Renameat2 { .. } => Some(Intent::Create),
+            Does::Rename | Does::Renameat2 { .. } => Some(Intent::RenameTarget),
         }
+    }
+
+    /// Before it looks at a path's end the kernel walks both, and has errors of its own then.
+    pub(super) fn walks_both(&self) -> bool {
+        matches!(self.does, Does::Rename | Does::Renameat2 { .. })
     }
 
     /// What is wanted of `name`, which is looked up after the walk ended early, and of which path
@@ -245,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_two_names_of_a_rename_are_told_apart_or_not_at_all() {
-        const TARGET: Option<Intent> = Some(Intent::Create);
+        const TARGET: Option<Intent> = Some(Intent::RenameTarget);
         for (paths, flags, wanted) in [
             (["a/x", "y"], 0, Some(Intent::RenameSource)),
             (["x/y", "a/x"], 0, TARGET),
@@ -259,7 +264,8 @@ mod tests {
             let found = after_walk(libc::SYS_renameat2, "x", paths, flags as i32);
             assert_eq!(found, wanted, "{paths:?} {flags}");
         }
-        assert_eq!(after_walk(libc::SYS_linkat, "x", ["a/x", "b/x"], 0), TARGET);
+        let found = after_walk(libc::SYS_linkat, "x", ["a/x", "b/x"], 0);
+        assert_eq!(found, Some(Intent::Create));
         assert_eq!(after_walk(libc::SYS_linkat, "x", ["x", "y"], 0), None);
     }
 

@@ -135,6 +135,7 @@ fn short(hint: Option<Hint>) -> String {
         Step::Through(Rest::DotDot) => ">..",
         Step::Through(Rest::InLink) => ">link",
         Step::Through(Rest::Cut) => ">cut",
+        Step::Through(Rest::BesideDots) => ">beside",
         Step::Last(Intent::Plain) => "=plain",
         Step::Last(Intent::Open { flags }) if flags & libc::O_CREAT == 0 => "=open",
         Step::Last(Intent::Open { flags }) if flags & libc::O_EXCL == 0 => "=open+create",
@@ -143,6 +144,7 @@ fn short(hint: Option<Hint>) -> String {
         Step::Last(Intent::Remove { dir: true }) => "=rmdir",
         Step::Last(Intent::Remove { dir: false }) => "=unlink",
         Step::Last(Intent::RenameSource) => "=source",
+        Step::Last(Intent::RenameTarget) => "=target",
     };
     if hint.reval { format!("{step}!") } else { step.into() }
 }
@@ -372,8 +374,17 @@ const CASES: &[Case] = &[
     Case(
         "rename",
         |at| rename(at("a/b/fifth"), at("new"), RenameFlags::empty()),
-        "a> b> fifth=source new=create",
-        "a> b> fifth=source new=create",
+        "a> b> fifth=source new=target",
+        "a> b> fifth=source new=target",
+    ),
+    Case(
+        "rename where one path ends in no name",
+        |at| {
+            rename(at("a/b/x"), at("a/."), RenameFlags::empty());
+            rename(at("a/.."), at("a/b/x"), RenameFlags::empty());
+        },
+        "a>beside b>beside a>. a>.. a>beside b>beside",
+        "a? b? a? a? a? b?",
     ),
     Case(
         "rename with a directory in common",

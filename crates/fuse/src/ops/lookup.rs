@@ -34,9 +34,9 @@ impl Adapter {
         }
         check_name(&name)?;
         let hint = self.hints.of(asked);
-        self.threads.not_opened(tid);
+        let before = self.threads.next(tid);
         let start = self.threads.step(tid, dir, hint.is_some_and(|hint| hint.first));
-        if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint)) {
+        if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
             return told.map(|entry| Reply::of(&entry));
         }
         let at = self.nodes.child(start, dir, &name)?;
@@ -55,24 +55,30 @@ impl Adapter {
                 if hint.is_none_or(|hint| matches!(hint.step, Step::Through(_))) {
                     self.threads.pass(tid, out.nodeid);
                 }
+                self.threads.found(tid, out.nodeid);
                 Ok(Reply::of(&out))
             }
-            Err(error) => {
-                if error.errno() == Errno::ENOENT && at.ends_at(&error) {
+            Err(error) if error.errno() == Errno::ENOENT => {
+                if at.ends_at(&error) {
                     self.nodes.vanished(dir, &name);
+                } else if self.is_rename(dir, hint, before) && self.nodes.must_be_known(dir) {
+                    // Not the name is free, but its directory is missing.
+                    return Err(Errno::ESTALE.into());
                 }
                 Err(error)
             }
+            Err(error) => Err(error),
         }
     }
 
-    /// What can be said without asking a server.
+    /// What can be said without asking a server. `before`: what the thread has found last.
     fn untold(
         &self,
         request: &Request,
         dir: NodeId,
         name: &Bytes,
         hint: Hint,
+        before: Option<NodeId>,
     ) -> Option<Result<EntryOut>> {
         if hint.reval {
             return None;
@@ -93,11 +99,28 @@ impl Adapter {
                     Attr { id: node, mode: kind.bits(), uid, gid, nlink: 1, ..Attr::default() };
                 Ok(self.stale_entry(node, &attr))
             }
+            Step::Last(Intent::RenameTarget) if self.may_be_in_source(dir, before) => return None,
             Step::Last(_) if self.nodes.may_be_free(dir, name) => Err(Errno::ENOENT.into()),
             Step::Last(_) | Step::Through(_) => return None,
         };
         self.untold.inc();
         Some(told)
+    }
+
+    /// Is the target of a rename in `dir` inside of its source? For that the kernel has an error of
+    /// its own, if `dir` is there. `before`: what the thread has found last.
+    fn may_be_in_source(&self, dir: NodeId, before: Option<NodeId>) -> bool {
+        // That is the source, if the kernel keeps no names.
+        !self.entry_timeout.is_zero()
+            || before.is_none_or(|source| self.nodes.is_inside(dir, source))
+    }
+
+    /// May the kernel look up the target of a rename in `dir`, which is inside of its source?
+    fn is_rename(&self, dir: NodeId, hint: Option<Hint>, before: Option<NodeId>) -> bool {
+        match hint {
+            Some(hint) => hint.step == Step::Last(Intent::RenameTarget),
+            None => before.is_some_and(|source| self.nodes.is_inside(dir, source)),
+        }
     }
 
     /// The entry of a directory that is walked through.
@@ -125,7 +148,11 @@ impl Adapter {
                 self.threads.opened(request.header.pid, flags, file, &entry);
                 Ok(entry)
             }
-            Err(error) if error.is(Class::Symlink) && at.ends_at(&error) => {
+            // The kernel has errors of its own for some of what cannot be opened.
+            Err(error) if at.ends_at(&error) && error.is(Class::Symlink) => {
+                self.fs.lookup(&request.caller(), at).await
+            }
+            Err(error) if matches!(error.errno(), Errno::EACCES | Errno::EISDIR) => {
                 self.fs.lookup(&request.caller(), at).await
             }
             Err(error) => Err(error),
