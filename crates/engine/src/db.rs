@@ -16,54 +16,21 @@
 //! starts. So replay must only put and delete rows as the records say, never decide by what it
 //! reads; at its end every row is as the records left it.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Range;
-use std::iter::Peekable;
-use std::ops::{Bound, ControlFlow};
+mod overlay;
+
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use overlay::{Discarded, Merged, Overlay};
+
 use crate::table::{KEY_BYTES_MAX, RESERVED, RowChange, Table, TableError};
 
 type Result<T> = std::result::Result<T, TableError>;
-type Rows = BTreeMap<Bytes, Option<Bytes>>;
 
 /// Where the number of the journal segment to replay from is kept: 8 bytes, little-endian.
 const MARKER_KEY: &[u8] = b"\xffmarker";
-
-/// What a row in an overlay costs besides its bytes: its part of a tree node, two allocations.
-const ROW_OVERHEAD_BYTES: usize = 128;
-
-/// How many rows of the last checkpoint each change frees. All at once would stop the shard for
-/// tens of milliseconds.
-const FREED_PER_CHANGE: usize = 4;
-
-/// Changes not in the table yet.
-#[derive(Default)]
-struct Overlay {
-    rows: Rows,
-    bytes: usize,
-}
-
-fn row_bytes(key: &[u8], value: &Option<Bytes>) -> usize {
-    ROW_OVERHEAD_BYTES + key.len() + value.as_ref().map_or(0, Bytes::len)
-}
-
-impl Overlay {
-    fn insert(&mut self, key: Bytes, value: Option<Bytes>) {
-        self.bytes += row_bytes(&key, &value);
-        let key_bytes = key.len();
-        if let Some(replaced) = self.rows.insert(key, value) {
-            let value_bytes = replaced.as_ref().map_or(0, Bytes::len);
-            self.bytes -= ROW_OVERHEAD_BYTES + key_bytes + value_bytes;
-        }
-    }
-
-    fn range<'a>(&'a self, start: &[u8], end: &[u8]) -> Peekable<Range<'a, Bytes, Option<Bytes>>> {
-        self.rows.range::<[u8], _>((Bound::Included(start), Bound::Excluded(end))).peekable()
-    }
-}
 
 /// The rows of a shard; see the module.
 pub struct Db {
@@ -72,7 +39,7 @@ pub struct Db {
     /// What the running checkpoint writes, or a failed one was to write.
     frozen: Option<Arc<Overlay>>,
     /// Rows of the last checkpoint, to be freed bit by bit.
-    discarded: Rows,
+    discarded: Discarded,
     /// The marker of the running checkpoint.
     running: Option<u64>,
     marker: Option<u64>,
@@ -95,7 +62,7 @@ impl Db {
             table,
             overlay: Overlay::default(),
             frozen: None,
-            discarded: Rows::new(),
+            discarded: Discarded::default(),
             running: None,
             marker,
         })
@@ -111,10 +78,10 @@ impl Db {
     /// # Errors
     /// The table's.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        if let Some(value) = self.overlay.rows.get(key) {
+        if let Some(value) = self.overlay.get(key) {
             return Ok(value.clone());
         }
-        if let Some(value) = self.frozen.as_ref().and_then(|frozen| frozen.rows.get(key)) {
+        if let Some(value) = self.frozen.as_ref().and_then(|frozen| frozen.get(key)) {
             return Ok(value.clone());
         }
         self.table.get(key)
@@ -140,11 +107,7 @@ impl Db {
         let first = key.first().copied().unwrap_or(RESERVED);
         assert!(first != RESERVED && key.len() <= KEY_BYTES_MAX, "the key {key:?}");
         self.overlay.insert(key, value);
-        for _ in 0..FREED_PER_CHANGE {
-            if self.discarded.pop_first().is_none() {
-                break;
-            }
-        }
+        self.discarded.free_some();
     }
 
     /// Calls `f` with the rows from `start` (inclusive) to `end` (exclusive) in order of keys,
@@ -188,12 +151,12 @@ impl Db {
 
     /// Memory of the changes since the last [`Db::checkpoint_begin`], in bytes (an estimate).
     pub fn overlay_bytes(&self) -> usize {
-        self.overlay.bytes
+        self.overlay.bytes()
     }
 
     /// Memory of the changes that the running checkpoint writes, in bytes (an estimate).
     pub fn frozen_bytes(&self) -> usize {
-        self.frozen.as_ref().map_or(0, |frozen| frozen.bytes)
+        self.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
     }
 
     /// Whether a checkpoint was begun and not finished.
@@ -208,15 +171,12 @@ impl Db {
     /// If a checkpoint is running.
     pub fn checkpoint_begin(&mut self, marker: u64) -> Checkpoint {
         assert!(self.running.is_none(), "a checkpoint is running");
-        let mut overlay = std::mem::take(&mut self.overlay);
+        let next = Overlay::like(&self.overlay);
+        let mut overlay = std::mem::replace(&mut self.overlay, next);
         if let Some(failed) = self.frozen.take() {
-            let newer = std::mem::take(&mut overlay.rows);
             // The failed checkpoint's thread is gone; should it not be, a copy is as good.
-            let Overlay { rows, bytes } = Arc::try_unwrap(failed).unwrap_or_else(|shared| {
-                Overlay { rows: shared.rows.clone(), bytes: shared.bytes }
-            });
-            overlay = Overlay { rows, bytes };
-            newer.into_iter().for_each(|(key, value)| overlay.insert(key, value));
+            let newer = std::mem::replace(&mut overlay, Arc::unwrap_or_clone(failed));
+            overlay.update(newer);
         }
         let frozen = Arc::new(overlay);
         self.frozen = Some(frozen.clone());
@@ -235,35 +195,9 @@ impl Db {
         result?;
         self.marker = marker.or(self.marker);
         if let Some(overlay) = self.frozen.take().and_then(Arc::into_inner) {
-            self.discarded = overlay.rows;
+            self.discarded = Discarded::new(overlay);
         }
         Ok(())
-    }
-}
-
-/// Changes of two overlays in order of keys, the newer one's where both have one.
-struct Merged<'a> {
-    newer: Peekable<Range<'a, Bytes, Option<Bytes>>>,
-    older: Option<Peekable<Range<'a, Bytes, Option<Bytes>>>>,
-}
-
-impl<'a> Iterator for Merged<'a> {
-    type Item = (&'a Bytes, &'a Option<Bytes>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let Some(older) = &mut self.older else {
-            return self.newer.next();
-        };
-        let (Some((newer_key, _)), Some((older_key, _))) = (self.newer.peek(), older.peek()) else {
-            return self.newer.next().or_else(|| older.next());
-        };
-        if older_key < newer_key {
-            return older.next();
-        }
-        if older_key == newer_key {
-            older.next();
-        }
-        self.newer.next()
     }
 }
 
@@ -282,8 +216,7 @@ impl Checkpoint {
     /// # Errors
     /// The table's.
     pub fn run(self) -> Result<()> {
-        let rows = &self.frozen.rows;
-        let mut rows = rows.iter().map(|(key, value)| (key.clone(), value.clone()));
+        let mut rows = self.frozen.iter().map(|(key, value)| (key.clone(), value.clone()));
         self.table.write(&mut rows)?;
         // The marker says that the rows are durable, so it must not be so before them.
         self.table.persist()?;
