@@ -126,7 +126,11 @@ impl Adapter {
     /// The reply that gives what has this name to the kernel, which holds it from now on.
     pub(crate) fn hold(&self, dir: NodeId, name: &Bytes, entry: &Entry) -> EntryOut {
         let node = self.nodes.hold(dir, name, entry);
-        self.entry_out(node, &entry.attr, self.keep(entry))
+        let keep = self.keep(entry);
+        if !keep.is_zero() {
+            self.nodes.prove(dir);
+        }
+        self.entry_out(node, &entry.attr, keep)
     }
 
     /// How long the kernel may keep a name: for others, too, so only if all may walk there. The

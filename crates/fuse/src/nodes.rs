@@ -63,6 +63,15 @@ pub(crate) enum Place {
     Guess(At),
 }
 
+/// A directory that is walked through.
+pub(crate) struct Passed {
+    pub(crate) node: NodeId,
+    /// As last seen, if ever.
+    pub(crate) attr: Option<Attr>,
+    /// It was there, and everybody could walk there.
+    pub(crate) proved: bool,
+}
+
 impl Nodes {
     /// A table with the root, which is never forgotten. `held` counts the others. `by_path`: there
     /// will be guesses.
@@ -110,9 +119,8 @@ impl Nodes {
         Ok(at)
     }
 
-    /// The kernel walks through a name: its node, held once more, and its attributes as last seen.
-    /// `None`: it must be looked up.
-    pub(crate) fn pass(&self, dir: NodeId, name: &Bytes) -> Option<(NodeId, Option<Attr>)> {
+    /// The kernel walks through a name: its node is held once more. `None`: it must be looked up.
+    pub(crate) fn pass(&self, dir: NodeId, name: &Bytes) -> Option<Passed> {
         let mut table = self.lock();
         let id = match table.named(dir, name) {
             Some(id) => id,
@@ -125,7 +133,20 @@ impl Nodes {
             What::Guess(_) | What::Known { .. } => return None,
         };
         node.lookups += 1;
-        Some((id, attr))
+        Some(Passed { node: id, attr, proved: node.proved })
+    }
+
+    /// A server has found something in a directory, on a way that everybody may walk.
+    pub(crate) fn prove(&self, dir: NodeId) {
+        let mut table = self.lock();
+        let mut id = dir;
+        while let Some(node) = table.nodes.get_mut(&id).filter(|node| !node.proved) {
+            node.proved = true;
+            match node.names.last() {
+                Some((parent, _)) => id = *parent,
+                None => break,
+            }
+        }
     }
 
     /// Something of this kind is about to be removed: a node for it, held once. `None`: it must be

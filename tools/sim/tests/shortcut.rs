@@ -99,6 +99,12 @@ fn each(test: &str, f: impl Fn(&Mounted)) {
     each_with(test, "rw", f);
 }
 
+/// The same where the kernel keeps no names, and where it does.
+fn each_keeping(test: &str, f: impl Fn(&Mounted)) {
+    each_with(test, "rw", &f);
+    each_with(test, "entry_timeout=1", &f);
+}
+
 /// The same with options of the mount.
 fn each_with(test: &str, options: &str, f: impl Fn(&Mounted)) {
     if !can_mount(test) {
@@ -186,7 +192,7 @@ fn one_request_whatever_the_depth() {
 
 #[test]
 fn fakes_are_never_seen() {
-    each("fakes_are_never_seen", |t| {
+    each_keeping("fakes_are_never_seen", |t| {
         fs::create_dir_all(t.path("a/b/c")).unwrap();
         fs::set_permissions(t.path("a/b"), fs::Permissions::from_mode(0o750)).unwrap();
         fs::write(t.path("a/b/c/f"), "text").unwrap();
@@ -266,7 +272,7 @@ fn a_rename_to_where_nothing_is_fails_as_it_should() {
 
 #[test]
 fn links_and_dots_on_the_way_lead_where_they_should() {
-    each("links_and_dots_on_the_way_lead_where_they_should", |t| {
+    each_keeping("links_and_dots_on_the_way_lead_where_they_should", |t| {
         fs::create_dir_all(t.path("real/sub/deep")).unwrap();
         fs::create_dir_all(t.path("side")).unwrap();
         fs::write(t.path("real/sub/deep/f"), "deep").unwrap();
@@ -404,7 +410,7 @@ fn what_the_kernel_holds_is_never_said_to_be_free() {
 
 #[test]
 fn permissions_are_those_of_the_whole_path() {
-    each("permissions_are_those_of_the_whole_path", |t| {
+    each_keeping("permissions_are_those_of_the_whole_path", |t| {
         fs::set_permissions(&t.point, fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir_all(t.path("open/closed/in")).unwrap();
         fs::write(t.path("open/closed/in/f"), "secret").unwrap();

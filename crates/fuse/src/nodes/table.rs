@@ -33,6 +33,8 @@ pub(super) struct Node {
     pub(super) cached: Option<DataVersion>,
     /// It was found not to be what its name leads to.
     pub(super) doubted: bool,
+    /// A server has found it on a way that everybody may walk.
+    pub(super) proved: bool,
 }
 
 pub(super) enum What {
@@ -257,7 +259,7 @@ impl Table {
 
 impl Node {
     fn new(what: What) -> Node {
-        Node { what, names: Vec::new(), lookups: 0, cached: None, doubted: false }
+        Node { what, names: Vec::new(), lookups: 0, cached: None, doubted: false, proved: false }
     }
 }
 

@@ -151,11 +151,11 @@ fn counts_are_exact_under_contention() {
 #[test]
 fn what_is_walked_through_is_named_by_its_path() {
     let nodes = guessing();
-    let (a, none) = nodes.pass(ROOT, &name("a")).unwrap();
+    let Passed { node: a, attr: none, .. } = nodes.pass(ROOT, &name("a")).unwrap();
     assert!(none.is_none(), "nothing is known of it");
-    let (b, _) = nodes.pass(a, &name("b")).unwrap();
+    let b = nodes.pass(a, &name("b")).unwrap().node;
     assert_eq!(path(&nodes.child(ROOT, b, &name("c")).unwrap()), "1:a/b/c");
-    assert_eq!(nodes.pass(ROOT, &name("a")).unwrap().0, a, "always the same node");
+    assert_eq!(nodes.pass(ROOT, &name("a")).unwrap().node, a, "always the same node");
     assert!(nodes.locate(b).is_err());
     let Place::Guess(at) = nodes.place(b).unwrap() else { panic!("a guess") };
     assert_eq!((path(&at), at.expect), ("1:a/b".into(), vec![0, 0]));
@@ -163,7 +163,7 @@ fn what_is_walked_through_is_named_by_its_path() {
     assert_eq!(hold(&nodes, a, 7, "b", 20, DIR), b);
     let at = nodes.child(ROOT, b, &name("c")).unwrap();
     assert_eq!((path(&at), at.expect), ("1:a/b/c".into(), vec![0, 20]));
-    assert_eq!(nodes.pass(a, &name("b")).unwrap().1.unwrap().id, 20);
+    assert_eq!(nodes.pass(a, &name("b")).unwrap().attr.unwrap().id, 20);
     assert_eq!(path(&nodes.child(b, b, &name("c")).unwrap()), "20:c", "the walk began there");
     assert_eq!(path(&nodes.child(a, b, &name("c")).unwrap()), "1:a/b/c", "not in a guess");
     assert_eq!(held(&nodes), 2);
@@ -198,7 +198,7 @@ fn a_file_is_never_walked_through_nor_said_to_be_free() {
 #[test]
 fn a_wrong_guess_is_looked_up_before_it_is_walked_through_again() {
     let nodes = guessing();
-    let (l, _) = nodes.pass(ROOT, &name("l")).unwrap();
+    let l = nodes.pass(ROOT, &name("l")).unwrap().node;
     let error = |e| nodes.doubt(ROOT, l, &e);
     assert!(!error(Error::symlink(1, "t".into())), "the last component itself");
     assert!(!error(Error::at(Errno::ENOTDIR, 0)), "true, whatever else is known");
@@ -216,7 +216,7 @@ fn a_wrong_guess_is_looked_up_before_it_is_walked_through_again() {
 #[test]
 fn who_is_in_a_directory_that_was_moved_stays_in_it() {
     let nodes = guessing();
-    let (a, _) = nodes.pass(ROOT, &name("a")).unwrap();
+    let a = nodes.pass(ROOT, &name("a")).unwrap().node;
     let b = hold(&nodes, a, 7, "b", 20, DIR);
     // Another client has put another directory there. Who came by the name must look again,
     assert!(nodes.doubt(ROOT, b, &Error::elsewhere(1)));
@@ -227,33 +227,33 @@ fn who_is_in_a_directory_that_was_moved_stays_in_it() {
     assert_eq!(path(&nodes.child(ROOT, other, &name("c")).unwrap()), "1:a/b/c");
     // and who began in it is where it was.
     assert_eq!(path(&nodes.child(b, b, &name("c")).unwrap()), "20:c");
-    let (c, _) = nodes.pass(b, &name("c")).unwrap();
+    let c = nodes.pass(b, &name("c")).unwrap().node;
     assert_eq!(path(&nodes.child(b, c, &name("d")).unwrap()), "20:c/d");
-    assert_eq!(nodes.pass(a, &name("b")).unwrap().0, other);
+    assert_eq!(nodes.pass(a, &name("b")).unwrap().node, other);
 }
 
 #[test]
 fn a_directory_that_turns_up_elsewhere_keeps_its_node() {
     let nodes = guessing();
-    let (a, _) = nodes.pass(ROOT, &name("a")).unwrap();
+    let a = nodes.pass(ROOT, &name("a")).unwrap().node;
     hold(&nodes, ROOT, 1, "a", 20, DIR);
-    let (q, _) = nodes.pass(ROOT, &name("q")).unwrap();
+    let q = nodes.pass(ROOT, &name("q")).unwrap().node;
     assert_eq!(hold(&nodes, ROOT, 1, "q", 20, DIR), a, "not the guess that stood there");
     assert_eq!(path(&nodes.child(ROOT, a, &name("x")).unwrap()), "1:q/x");
     assert!(nodes.pass(q, &name("x")).is_some(), "held all the same");
-    let (other, attr) = nodes.pass(ROOT, &name("a")).unwrap();
+    let Passed { node: other, attr, .. } = nodes.pass(ROOT, &name("a")).unwrap();
     assert!(other != a && attr.is_none(), "what is at the old place is unknown");
 }
 
 #[test]
 fn names_follow_what_is_renamed_here() {
     let nodes = guessing();
-    let (a, _) = nodes.pass(ROOT, &name("a")).unwrap();
-    let (b, _) = nodes.pass(ROOT, &name("b")).unwrap();
+    let a = nodes.pass(ROOT, &name("a")).unwrap().node;
+    let b = nodes.pass(ROOT, &name("b")).unwrap().node;
     let loc = entry(1, "c", 99, DIR).loc;
     nodes.renamed([(ROOT, &name("a")), (b, &name("c"))], &loc);
     assert_eq!(path(&nodes.child(ROOT, a, &name("x")).unwrap()), "1:b/c/x");
-    let (d, _) = nodes.pass(ROOT, &name("d")).unwrap();
+    let d = nodes.pass(ROOT, &name("d")).unwrap().node;
     nodes.exchanged([(b, &name("c")), (ROOT, &name("d"))], &[loc.clone(), loc]);
     assert_eq!(path(&nodes.child(ROOT, a, &name("x")).unwrap()), "1:d/x");
     assert_eq!(path(&nodes.child(ROOT, d, &name("x")).unwrap()), "1:b/c/x");
@@ -262,10 +262,24 @@ fn names_follow_what_is_renamed_here() {
 #[test]
 fn a_guess_that_is_no_directory_is_not_confirmed() {
     let nodes = guessing();
-    let (a, _) = nodes.pass(ROOT, &name("a")).unwrap();
+    let a = nodes.pass(ROOT, &name("a")).unwrap().node;
     assert_eq!(nodes.confirm(a, &entry(1, "a", 5, FILE)).unwrap_err().errno(), Errno::ESTALE);
     assert!(nodes.pass(ROOT, &name("a")).is_none());
     nodes.confirm(a, &entry(1, "a", 6, DIR)).unwrap();
     assert_eq!(nodes.locate(a).unwrap().id, 6);
     assert!(nodes.confirm(a, &entry(1, "a", 7, DIR)).is_err(), "another one by now");
+}
+
+#[test]
+fn a_way_that_a_server_has_found_may_be_kept() {
+    let nodes = guessing();
+    let proved = |dir, text| nodes.pass(dir, &name(text)).unwrap().proved;
+    let a = nodes.pass(ROOT, &name("a")).unwrap().node;
+    let b = nodes.pass(a, &name("b")).unwrap().node;
+    nodes.prove(a);
+    assert!(proved(ROOT, "a"));
+    assert!(!proved(a, "b"), "not on the way");
+    nodes.prove(b);
+    assert!(proved(a, "b"));
+    assert!(!proved(ROOT, "x"));
 }

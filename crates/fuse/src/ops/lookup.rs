@@ -16,7 +16,7 @@ use saker_types::{Attr, Class, Errno, Error, FileKind, Result, check_name};
 use crate::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
 use crate::adapter::Adapter;
 use crate::hint::{Hint, Intent, Lookup, Rest, Step};
-use crate::nodes::NodeId;
+use crate::nodes::{NodeId, Passed};
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -85,9 +85,9 @@ impl Adapter {
         }
         let told = match hint.step {
             Step::Through(Rest::Names) => {
-                let (node, attr) = self.nodes.pass(dir, name)?;
-                self.threads.pass(request.header.pid, node);
-                Ok(self.passed(node, attr))
+                let passed = self.nodes.pass(dir, name)?;
+                self.threads.pass(request.header.pid, passed.node);
+                Ok(self.passed(passed))
             }
             Step::Last(intent) if self.read_only || !intent.is_change() => return None,
             Step::Last(Intent::Remove { dir: is_dir }) => {
@@ -97,7 +97,7 @@ impl Adapter {
                 let (uid, gid) = (request.header.uid, request.header.gid);
                 let attr =
                     Attr { id: node, mode: kind.bits(), uid, gid, nlink: 1, ..Attr::default() };
-                Ok(self.stale_entry(node, &attr))
+                Ok(self.bare_entry(node, &attr, Duration::ZERO))
             }
             Step::Last(Intent::RenameTarget) if self.may_be_in_source(dir, before) => return None,
             Step::Last(_) if self.nodes.may_be_free(dir, name) => Err(Errno::ENOENT.into()),
@@ -124,17 +124,19 @@ impl Adapter {
     }
 
     /// The entry of a directory that is walked through.
-    fn passed(&self, node: NodeId, attr: Option<Attr>) -> EntryOut {
+    fn passed(&self, Passed { node, attr, proved }: Passed) -> EntryOut {
         let attr = attr.unwrap_or_else(|| {
             let mode = FileKind::Directory.bits() | 0o777;
             Attr { id: node, mode, uid: NOBODY, gid: NOBODY, nlink: 2, ..Attr::default() }
         });
-        self.stale_entry(node, &attr)
+        // A name that may not be there must not be kept: the kernel would refuse to make it.
+        let keep = if proved { self.entry_timeout } else { Duration::ZERO };
+        self.bare_entry(node, &attr, keep)
     }
 
-    /// An entry that must be asked for again before anybody sees it.
-    fn stale_entry(&self, node: NodeId, attr: &Attr) -> EntryOut {
-        let entry = self.entry_out(node, attr, Duration::ZERO);
+    /// An entry whose attributes must be asked for before anybody sees them.
+    fn bare_entry(&self, node: NodeId, attr: &Attr, keep: Duration) -> EntryOut {
+        let entry = self.entry_out(node, attr, keep);
         EntryOut { attr_valid: 0, attr_valid_nsec: 0, ..entry }
     }
 
