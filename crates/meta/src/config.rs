@@ -30,6 +30,21 @@ pub struct Config {
     /// Directories of other owners that a worker keeps.
     #[serde(default = "replica")]
     pub replica: usize,
+    /// Requests that have arrived are run as one batch. For measurements: without it one by one.
+    #[serde(default = "yes")]
+    pub merge_requests: bool,
+    /// A flush is for all that was changed before it began, and others go on meanwhile. For
+    /// measurements: without it each batch waits for a flush of its own.
+    #[serde(default = "yes")]
+    pub group_commit: bool,
+    /// A directory is made by its owner alone, and others fetch what they need. For measurements:
+    /// without it each is made in a transaction of all shards.
+    #[serde(default = "yes")]
+    pub lazy_replication: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn overlay_bytes() -> u64 {

@@ -77,6 +77,7 @@ fn run_worker(
             overlay_bytes: config.overlay_bytes,
             inodes: config.inodes,
             replica: config.replica,
+            lazy_replication: config.lazy_replication,
             ..Limits::default()
         },
         metrics,
@@ -86,8 +87,13 @@ fn run_worker(
     let node = saker_rpc::NodeId(NodeId::Shard(no).to_u32());
     let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
     let hello = Hello::new(RoleKind::Shard, node, cluster);
+    let mut shell = ShellConfig::new(hello, policy);
+    shell.group_commit = config.group_commit;
+    if !config.merge_requests {
+        shell.batch_inputs_max = 1;
+    }
     tracing::info!("shard {no} serves at {}", listener.local_addr()?);
-    Shell::new(Worker::new(shard), listener, ShellConfig::new(hello, policy))?.run(stop)
+    Shell::new(Worker::new(shard), listener, shell)?.run(stop)
 }
 
 fn shards_of(map: &ClusterMap, mnode: u32) -> Vec<ShardNo> {

@@ -49,6 +49,8 @@ pub struct Limits {
     pub inodes: usize,
     /// Entries of the namespace replica kept.
     pub replica: usize,
+    /// Others learn of a new directory when they need it; else when it is made.
+    pub lazy_replication: bool,
 }
 
 impl Default for Limits {
@@ -58,6 +60,7 @@ impl Default for Limits {
             segment_bytes: 64 << 20,
             inodes: 65_536,
             replica: 1 << 20,
+            lazy_replication: true,
         }
     }
 }

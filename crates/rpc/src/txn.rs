@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use saker_runtime::failpoint;
 use saker_types::change::{Decision, What};
 use saker_types::inode::{Inode, Locator};
@@ -106,6 +107,17 @@ impl<D: Driver> Transaction<D> {
         let vote = self.hub.ask::<Vote>(to, Op::Prepare, 0, &request, PREPARE_TIMEOUT).await;
         failpoint!("txn.voted");
         vote.inspect_err(|_| self.abort())
+    }
+
+    /// First phase at several nodes at once, which vote on the same; a no aborts the transaction.
+    pub async fn prepare_at(&mut self, to: &[NodeId], request: PrepareReq) -> Result<(), Error> {
+        let (driver, number) = (self.id.driver.to_u32(), self.id.number);
+        let request = PrepareReq { driver, number, ..request };
+        self.participants.extend_from_slice(to);
+        let ask =
+            |to: &NodeId| self.hub.ask::<Vote>(*to, Op::Prepare, 0, &request, PREPARE_TIMEOUT);
+        let votes = try_join_all(to.iter().map(ask)).await;
+        votes.map(drop).inspect_err(|_| self.abort())
     }
 
     /// First phase of a change of a hard-linked inode's link count; gives the attribute row.

@@ -67,6 +67,36 @@ fn a_replica_without_room_is_only_slower() {
     b.check();
 }
 
+/// Eager replication, which lazy replication is measured against: nobody fetches what a mkdir has
+/// told to all; a decision that is told late says nothing after an invalidation (rule 2).
+#[test]
+fn a_directory_made_everywhere_is_fetched_by_nobody() {
+    let limits = Limits { lazy_replication: false, segment_bytes: 64 << 10, ..Limits::default() };
+    let mut b = Bench::with_limits(3, limits);
+    let (dir, file) = (b.name_on(shard(0), "dir"), b.name_on(shard(1), "f"));
+    b.mkdir(&dir).unwrap();
+    b.pass(Duration::from_millis(10));
+    let call = create(&mut b, shard(1), &format!("{dir}/{file}"));
+    b.settle_but(|m| m.asks(Op::Fetch));
+    assert!(b.answer::<Entry>(call).unwrap().is_ok(), "without a fetch");
+
+    let late = b.name_on(shard(0), "late");
+    let request = b.create_req(at(&late), FileKind::Directory);
+    let made = b.ask(Op::Mkdir, shard(0), &request);
+    let told = |m: &Message| m.asks(Op::Decide) && m.is_to(shard(1));
+    b.settle_but(told);
+    assert!(b.answer::<Entry>(made).unwrap().is_ok());
+    let decisions = b.take(told);
+    assert_eq!(decisions.len(), 1);
+    b.rmdir_but(&late, told).unwrap();
+    b.put(decisions);
+    b.pass(Duration::from_millis(200));
+    let call = create(&mut b, shard(1), &format!("{late}/{file}"));
+    b.settle();
+    assert_eq!(errno(b.answer::<Entry>(call).unwrap()), Errno::ENOENT);
+    b.check();
+}
+
 /// Rule 4: a parked request is told to try again at its deadline, and has changed nothing.
 #[test]
 fn a_parked_request_is_answered_at_its_deadline() {

@@ -23,6 +23,7 @@ impl Shard {
         let skipped = mutation("invalidation acknowledged without the guard pass");
         for key in msg.keys.iter().filter(|_| !skipped) {
             self.replica.invalidate(key.pid, &key.name);
+            self.spoil_replicas(key);
         }
         failpoint!("invalidate.served");
         for dir in &msg.forget {

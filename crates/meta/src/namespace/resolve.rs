@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use saker_types::wire::{At, Dentry};
 use saker_types::{
-    Access, Cred, Errno, Error, FileKind, InodeId, Locator, acl, check_name, limits,
+    Access, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, acl, check_name, limits,
 };
 
 use super::replica::Dir;
@@ -156,24 +156,31 @@ impl Shard {
         }
         let mut answer = Dentry::default();
         if let Some(inode) = self.entry(&key)? {
-            let a = &inode.attr;
-            answer = Dentry {
-                id: a.id,
-                mode: a.mode,
-                uid: a.uid,
-                gid: a.gid,
-                policy: inode.policy,
-                acl: inode.xattr(acl::ACCESS).cloned().unwrap_or_default(),
-                default_acl: inode.xattr(acl::DEFAULT).cloned().unwrap_or_default(),
-                ..answer
-            };
-            if a.kind() == saker_types::FileKind::Symlink {
-                answer.target = inode.inline.clone();
-            }
+            answer = dentry_of(&inode);
         }
         if anchor_id != 0 && answer.id != anchor_id {
             answer.moved = self.gone(anchor_id)?.and_then(|gone| gone.moved);
         }
         Ok(answer)
+    }
+}
+
+/// What an owner says of an entry to those who resolve paths through it.
+pub(super) fn dentry_of(inode: &Inode) -> Dentry {
+    let a = &inode.attr;
+    let target = match a.kind() {
+        FileKind::Symlink => inode.inline.clone(),
+        _ => Bytes::new(),
+    };
+    Dentry {
+        id: a.id,
+        mode: a.mode,
+        uid: a.uid,
+        gid: a.gid,
+        policy: inode.policy,
+        target,
+        moved: None,
+        acl: inode.xattr(acl::ACCESS).cloned().unwrap_or_default(),
+        default_acl: inode.xattr(acl::DEFAULT).cloned().unwrap_or_default(),
     }
 }

@@ -40,14 +40,18 @@ impl Shard {
 
         let inode = self.new_inode(msg, kind, &parent)?;
         let attr = inode.attr.clone();
-        self.insert_entry(&key, inode)?;
+        let spot = Spot::Entry(key.clone());
         let mut entry =
             Entry { created: true, searchable: parent.way.searchable, ..Entry::default() };
-        entry.loc = self.locator(&Spot::Entry(key), attr.id, &msg.at);
+        entry.loc = self.locator(&spot, attr.id, &msg.at);
         entry.attr = attr;
         if kind == FileKind::Directory {
             entry.attr.nlink = 2;
+            if !self.limits.lazy_replication {
+                return self.make_everywhere(&msg.ctx, key, inode, entry);
+            }
         }
+        self.insert_entry(&key, inode)?;
         done(&entry)
     }
 

@@ -32,7 +32,7 @@ pub struct PreparedTxn {
     pub parts: Vec<Prepared>,
 }
 
-pub(super) fn busy() -> Stop {
+pub(crate) fn busy() -> Stop {
     Error::retry("another transaction holds the entry").into()
 }
 
@@ -57,11 +57,12 @@ impl Shard {
                 self.prepare_directory(rq, txn, msg, intent)?
             }
             Intent::Swap => self.prepare_swap(rq, txn, msg)?,
+            Intent::Replica => self.prepare_replica(txn, msg)?,
         };
         Ok(encoded(&vote))
     }
 
-    pub(super) fn vote_for(&mut self, txn: TxnId, part: Prepared) {
+    pub(crate) fn vote_for(&mut self, txn: TxnId, part: Prepared) {
         failpoint!("participant.votes");
         let first = !self.prepared.contains_key(&txn);
         self.log_change(What::Prepared(part.clone()));
@@ -317,6 +318,10 @@ impl Shard {
     fn commit_part(&mut self, part: &Prepared) -> Step<()> {
         let Some(entry) = &part.entry else { return self.change_nlink(part.attr_id, part.delta) };
         let key = self.map.key(entry.pid, &entry.name);
+        if part.intent == Intent::Replica as i32 {
+            self.replicate(entry, part.row.as_ref());
+            return Ok(());
+        }
         let there = self.entry(&key)?;
         match (Intent::try_from(part.intent), there) {
             (Ok(Intent::Insert), there) => {

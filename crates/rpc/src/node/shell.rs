@@ -39,6 +39,9 @@ pub struct ShellConfig {
     pub batch_inputs_max: usize,
     /// A peer that does not read is closed when this many bytes wait for it.
     pub out_bytes_max: usize,
+    /// A flush may go on in the background, and is for all steps before it; else each step that
+    /// changed something is flushed before the next.
+    pub group_commit: bool,
 }
 
 impl ShellConfig {
@@ -51,6 +54,7 @@ impl ShellConfig {
             connections_max: CONNECTIONS_MAX,
             batch_inputs_max: BATCH_INPUTS_MAX,
             out_bytes_max: OUT_BYTES_MAX,
+            group_commit: true,
         }
     }
 
@@ -111,6 +115,7 @@ pub struct Shell<R> {
     net: Net,
     outbox: Outbox,
     gate: Gate<Outgoing>,
+    group_commit: bool,
     /// A background flush is under way.
     flushing: bool,
     /// It has ended.
@@ -134,9 +139,11 @@ impl<R: Role> Shell<R> {
         listener: Option<TcpListener>,
         config: ShellConfig,
     ) -> io::Result<Shell<R>> {
+        let group_commit = config.group_commit;
         let net = Net::new(place, listener, config)?;
         let (outbox, gate) = (Outbox::new(), Gate::new());
-        Ok(Shell { role, net, outbox, gate, flushing: false, flushed: Arc::default() })
+        let flushed = Arc::default();
+        Ok(Shell { role, net, outbox, gate, group_commit, flushing: false, flushed })
     }
 
     /// Runs until `stop`, then flushes what is appended, sends what that releases, says goodbye.
@@ -206,10 +213,10 @@ impl<R: Role> Shell<R> {
         if self.flushing || self.role.durable() >= self.role.appended() {
             return Ok(());
         }
-        if !self.net.has_input() {
+        if self.group_commit && !self.net.has_input() {
             self.net.poll(Some(Duration::ZERO))?;
         }
-        if !self.net.has_input() {
+        if !self.group_commit || !self.net.has_input() {
             // What need not wait for this flush should not.
             self.release();
             self.net.write_all();
