@@ -6,6 +6,7 @@
 mod flags;
 mod input;
 mod output;
+pub(crate) mod ring;
 
 pub(crate) use flags::*;
 pub(crate) use input::*;

@@ -21,7 +21,7 @@ use crate::options::MountOptions;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::threads::Threads;
-use crate::transport::Dispatch;
+use crate::transport::{Dispatch, Serving};
 use crate::{attr, errno, ops};
 
 /// Everything a mount keeps: what the kernel holds and has open. All else is asked of the client
@@ -180,7 +180,8 @@ impl Adapter {
 
     async fn answer(&self, opcode: Opcode, request: &Request) -> Result<Reply> {
         match opcode {
-            Opcode::Init => self.init(request).await,
+            // The first request, and no other.
+            Opcode::Init => Ok(Reply::error(Errno::EIO)),
             Opcode::Lookup => self.lookup(request).await,
             Opcode::Forget => self.forget(request).await,
             Opcode::BatchForget => self.batch_forget(request).await,
@@ -242,6 +243,18 @@ impl Adapter {
 const ENOTTY: Errno = Errno(25);
 
 impl Dispatch for Adapter {
+    fn init(&self, request: &Request, extra: u64) -> (Reply, Option<u64>) {
+        self.requests.inc(Opcode::Init as u16);
+        self.greet(request, extra).unwrap_or_else(|error| {
+            tracing::error!("INIT: {error}");
+            (Reply::error(errno::of(&error)), None)
+        })
+    }
+
+    fn serving(&self, how: &Serving) {
+        tracing::info!("transport: {how}");
+    }
+
     async fn handle(&self, request: &Request) -> Reply {
         let raw = request.header.opcode;
         self.requests.inc(u16::try_from(raw).unwrap_or(u16::MAX));

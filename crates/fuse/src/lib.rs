@@ -34,6 +34,7 @@ use saker_types::{Errno, Error, Result};
 
 pub use mount::unmount;
 pub use options::{MountOptions, Shortcut};
+pub use transport::Mode as TransportMode;
 
 use adapter::Adapter;
 use mount::Mounted;
@@ -72,7 +73,7 @@ impl Mount {
         let notifier = Notifier::start(device.share())
             .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))?;
         let adapter = Arc::new(Adapter::new(fs, notifier, mounted.path.clone(), &options));
-        let transport = Transport::new(device, Arc::clone(&adapter), reactors);
+        let transport = Transport::new(device, Arc::clone(&adapter), reactors, options.transport);
         Ok(Mount { transport, adapter, mounted })
     }
 

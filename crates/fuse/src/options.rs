@@ -5,6 +5,7 @@ use std::time::Duration;
 use saker_types::{Errno, Error, Result};
 
 pub use crate::hint::HintMode as Shortcut;
+use crate::transport::Mode as TransportMode;
 
 /// Each thread has connections to all servers: more than this only by option.
 const THREADS_DEFAULT_MAX: usize = 16;
@@ -32,6 +33,8 @@ pub struct MountOptions {
     pub attr_timeout: Duration,
     /// Where the mount learns what a LOOKUP is for. Default: by the best way that works.
     pub shortcut: Shortcut,
+    /// How requests come from the kernel.
+    pub transport: TransportMode,
     /// Threads that serve requests. Default: one for each core, at most 16.
     pub threads: usize,
 }
@@ -48,6 +51,7 @@ impl Default for MountOptions {
             entry_timeout: Duration::ZERO,
             attr_timeout: Duration::from_millis(5),
             shortcut: Shortcut::Auto,
+            transport: TransportMode::Auto,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
         }
     }
@@ -57,7 +61,7 @@ impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `fsname=TEXT`,
     /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
-    /// `shortcut=auto|bpf|proc|off`, `threads=N`.
+    /// `shortcut=auto|bpf|proc|off`, `transport=auto|uring|dev`, `threads=N`.
     /// What fstab(5) has for mount(8) and systemd alone is skipped.
     ///
     /// # Errors
@@ -108,6 +112,14 @@ impl MountOptions {
                     _ => return Err(bad_value(key, value)),
                 }
             }
+            "transport" => {
+                self.transport = match value {
+                    "auto" => TransportMode::Auto,
+                    "uring" => TransportMode::Uring,
+                    "dev" => TransportMode::Dev,
+                    _ => return Err(bad_value(key, value)),
+                }
+            }
             "threads" => {
                 let n = value.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
                 self.threads = n.ok_or_else(|| bad_value(key, value))?;
@@ -143,7 +155,8 @@ mod tests {
         assert_eq!(MountOptions::parse("").unwrap(), default);
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
-            "ro,noallow_other,suid,noexec,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3",
+            "ro,noallow_other,suid,noexec,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
+             transport=uring",
         );
         let wanted = MountOptions {
             read_only: true,
@@ -154,6 +167,7 @@ mod tests {
             entry_timeout: Duration::from_millis(1500),
             attr_timeout: Duration::ZERO,
             threads: 3,
+            transport: TransportMode::Uring,
             ..default
         };
         assert_eq!(parsed.unwrap(), wanted);
@@ -161,8 +175,15 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for bad in ["frobnicate", "ro=1", "entry_timeout=-1", "attr_timeout=x", "threads=0", "a=b"]
-        {
+        for bad in [
+            "frobnicate",
+            "ro=1",
+            "entry_timeout=-1",
+            "attr_timeout=x",
+            "threads=0",
+            "transport=x",
+            "a=b",
+        ] {
             let error = MountOptions::parse(bad).unwrap_err();
             assert_eq!(error.errno(), Errno::EINVAL, "{bad}");
             assert!(error.text.contains("mount option"), "{error}");

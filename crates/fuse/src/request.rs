@@ -1,26 +1,31 @@
 //! A request of the kernel, and reading it with bounds checks.
 //!
 //! A request is a header, a structure that depends on the operation, and the rest (names, data).
-//! `/dev/fuse` delivers them in one piece, io_uring the structure apart from the rest; [`Body`]
-//! reads both forms.
+//! `/dev/fuse` delivers them in one piece, io_uring the structure apart from the rest, both in
+//! memory that is the kernel's again when the request is answered; [`Body`] reads both forms.
 
 use std::ops::Range;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use saker_client::{Caller, Groups};
 use saker_types::{Errno, Result};
 use zerocopy::FromBytes;
 
 use crate::abi::InHeader;
+use crate::transport::Entry;
 
 /// A request.
-#[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) header: InHeader,
-    bytes: Bytes,
-    /// Where in `bytes` the operation's structure is, if it is apart from the rest.
-    op: Range<usize>,
-    rest: Range<usize>,
+    form: Form,
+}
+
+/// What follows the header.
+enum Form {
+    /// All in one piece; `rest` is where it is there.
+    Whole { bytes: Bytes, rest: Range<usize> },
+    /// An entry of a ring: the structure's length, and that of what follows it.
+    Apart { entry: Entry, op: usize, rest: usize },
 }
 
 impl Request {
@@ -33,12 +38,41 @@ impl Request {
             return None;
         }
         let rest = size_of::<InHeader>()..bytes.len() - extensions;
-        Some(Request { header, bytes, op: 0..0, rest })
+        Some(Request { header, form: Form::Whole { bytes, rest } })
+    }
+
+    /// Reads what is in an entry of a ring.
+    ///
+    /// # Errors
+    /// The entry, if the kernel could not have written it.
+    pub(crate) fn apart(entry: Entry) -> std::result::Result<Request, Entry> {
+        let (header, payload) = (entry.request_header(), entry.payload().len());
+        let op = (header.len as usize).checked_sub(size_of::<InHeader>() + payload);
+        let rest = payload.checked_sub(usize::from(header.total_extlen) * 8);
+        match (op.filter(|&op| op <= entry.op().len()), rest) {
+            (Some(op), Some(rest)) => Ok(Request { header, form: Form::Apart { entry, op, rest } }),
+            _ => Err(entry),
+        }
+    }
+
+    /// The entry of the ring that it came in, if it did.
+    pub(crate) fn into_entry(self) -> Option<Entry> {
+        match self.form {
+            Form::Whole { .. } => None,
+            Form::Apart { entry, .. } => Some(entry),
+        }
     }
 
     /// What follows the header.
     pub(crate) fn body(&self) -> Body<'_> {
-        Body { op: &self.bytes[self.op.clone()], rest: self.bytes.slice(self.rest.clone()) }
+        match &self.form {
+            Form::Whole { bytes, rest } => {
+                Body { op: &[], rest: &bytes[rest.clone()], owner: Some(bytes) }
+            }
+            Form::Apart { entry, op, rest } => {
+                Body { op: &entry.op()[..*op], rest: &entry.payload()[..*rest], owner: None }
+            }
+        }
     }
 
     /// Who asks.
@@ -59,21 +93,22 @@ impl Request {
 }
 
 /// Reads the body of a request from its start to its end.
-#[derive(Clone, Debug)]
 pub(crate) struct Body<'a> {
     op: &'a [u8],
-    rest: Bytes,
+    rest: &'a [u8],
+    /// What `rest` is a part of, if that may be shared.
+    owner: Option<&'a Bytes>,
 }
 
-impl Body<'_> {
+impl<'a> Body<'a> {
     /// The next structure.
     ///
     /// # Errors
     /// EINVAL when the request ends before it does.
     pub(crate) fn fixed<T: FromBytes>(&mut self) -> Result<T> {
         if self.op.is_empty() {
-            let (value, _) = T::read_from_prefix(&self.rest).map_err(|_| short())?;
-            self.rest.advance(size_of::<T>());
+            let (value, left) = T::read_from_prefix(self.rest).map_err(|_| short())?;
+            self.rest = left;
             return Ok(value);
         }
         let (value, left) = T::read_from_prefix(self.op).map_err(|_| short())?;
@@ -87,20 +122,19 @@ impl Body<'_> {
     /// EINVAL when no NUL follows.
     pub(crate) fn name(&mut self) -> Result<Bytes> {
         let end = self.rest.iter().position(|&b| b == 0).ok_or_else(short)?;
-        let name = self.rest.split_to(end);
-        self.rest.advance(1);
-        Ok(name)
+        let (name, left) = self.rest.split_at(end);
+        self.rest = &left[1..];
+        Ok(self.owner.map_or_else(|| Bytes::copy_from_slice(name), |all| all.slice_ref(name)))
     }
 
     /// The next `len` bytes.
     ///
     /// # Errors
     /// EINVAL when there are fewer.
-    pub(crate) fn bytes(&mut self, len: usize) -> Result<Bytes> {
-        if len > self.rest.len() {
-            return Err(short());
-        }
-        Ok(self.rest.split_to(len))
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
+        let (bytes, left) = self.rest.split_at_checked(len).ok_or_else(short)?;
+        self.rest = left;
+        Ok(bytes)
     }
 }
 
@@ -113,6 +147,7 @@ pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::abi::{CreateIn, SetxattrIn, WriteIn};
+    use crate::transport::entry_of;
     use zerocopy::IntoBytes;
 
     /// A well-formed request.
@@ -163,19 +198,25 @@ pub(crate) mod tests {
         assert_eq!(body.fixed::<WriteIn>().unwrap_err().errno(), Errno::EINVAL);
         assert_eq!(body.bytes(40).unwrap_err().errno(), Errno::EINVAL);
         assert_eq!(body.bytes(39).unwrap().len(), 39);
-        assert_eq!(body.bytes(0).unwrap(), "");
+        assert_eq!(body.bytes(0).unwrap(), b"");
     }
 
     #[test]
     fn a_structure_apart_from_the_rest_reads_the_same() {
         let header = Request::parse(bytes_of(21, 1, b"")).unwrap().header;
-        let op = SetxattrIn { size: 2, flags: 1 };
-        let bytes = Bytes::from([op.as_bytes(), b"user.a\0xy"].concat());
-        let request = Request { header, op: 0..8, rest: 8..bytes.len(), bytes };
+        let (op, payload) = (SetxattrIn { size: 2, flags: 1 }, b"user.a\0xy");
+        let header = InHeader { len: 40 + 8 + payload.len() as u32, ..header };
+        let request = Request::apart(entry_of(header, op.as_bytes(), payload)).ok().unwrap();
         let mut body = request.body();
         assert_eq!(body.fixed::<SetxattrIn>().unwrap().size, 2);
         assert_eq!(body.name().unwrap(), "user.a");
-        assert_eq!(body.bytes(2).unwrap(), "xy");
+        assert_eq!(body.bytes(2).unwrap(), b"xy");
+        assert!(body.bytes(1).is_err());
+        assert!(request.into_entry().is_some());
+        for (len, total_extlen) in [(40, 0), (40 + 129 + 9, 0), (u32::MAX, 0), (40 + 9, 2)] {
+            let lie = InHeader { len, total_extlen, ..header };
+            assert!(Request::apart(entry_of(lie, b"", payload)).is_err(), "{len} {total_extlen}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use crate::mount::{FS_TYPE, Mounted};
 use crate::options::MountOptions;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::transport::{Device, Dispatch, Transport};
+use crate::transport::{Device, Dispatch, Mode, Serving, Shape, Transport};
 use crate::{attr, mount, ops};
 
 const THREADS: usize = 3;
@@ -42,6 +42,23 @@ struct Tree {
     reactor: Arc<Reactor>,
     reading: AtomicUsize,
     reading_max: AtomicUsize,
+    serving: OnceLock<Serving>,
+}
+
+/// The kernel's switch for FUSE over io_uring; who changes it is alone with it.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+static SWITCH_USERS: RwLock<()> = RwLock::new(());
+
+/// Runs `test` over each transport that there is.
+fn each(test: impl Fn(Mode)) {
+    test(Mode::Dev);
+    let _same = SWITCH_USERS.read().unwrap_or_else(PoisonError::into_inner);
+    if fs::read_to_string(SWITCH).is_ok_and(|on| on.trim() == "Y") {
+        test(Mode::Uring);
+    } else {
+        assert!(std::env::var_os("SAKER_REQUIRE_URING").is_none(), "{SWITCH} is off");
+        eprintln!("io_uring skipped: {SWITCH} is off");
+    }
 }
 
 fn content(n: u64) -> Bytes {
@@ -62,7 +79,6 @@ impl Tree {
     async fn answer(&self, request: &Request) -> Result<Reply> {
         let node = request.header.nodeid;
         match Opcode::from_u32(request.header.opcode) {
-            Some(Opcode::Init) => Ok(ops::negotiate(request, false)?.0),
             Some(Opcode::Getattr) => {
                 let attr = attr::body(&attributes(node).ok_or(Errno::ESTALE)?);
                 Ok(Reply::of(&AttrOut { attr, ..AttrOut::default() }))
@@ -116,6 +132,15 @@ fn list(input: &ReadIn) -> Reply {
 }
 
 impl Dispatch for Tree {
+    fn init(&self, request: &Request, extra: u64) -> (Reply, Option<u64>) {
+        let (reply, agreed) = ops::negotiate(request, extra).unwrap();
+        (reply, agreed.map(|(_, flags)| flags))
+    }
+
+    fn serving(&self, how: &Serving) {
+        self.serving.set(how.clone()).unwrap();
+    }
+
     async fn handle(&self, request: &Request) -> Reply {
         let answer = self.answer(request).await;
         answer.unwrap_or_else(|error| Reply::error(crate::errno::of(&error)))
@@ -134,7 +159,14 @@ struct Served {
 
 impl Served {
     /// `None`: this machine does not let us mount.
-    fn start() -> Option<Served> {
+    fn start(mode: Mode) -> Option<Served> {
+        let served = Served::shaped(mode, Shape::default())?;
+        let uring = matches!(served.serving(), Serving::Uring { .. });
+        assert_eq!(uring, mode == Mode::Uring, "{}", served.serving());
+        Some(served)
+    }
+
+    fn shaped(mode: Mode, shape: Shape) -> Option<Served> {
         if Device::open().is_err() {
             eprintln!("skipped: needs /dev/fuse");
             return None;
@@ -145,11 +177,16 @@ impl Served {
         let hello = Hello::new(RoleKind::Client, NodeId::NONE, None);
         let reactor = Reactor::new(hello).unwrap();
         let reactors = (0..THREADS).map(|_| reactor.sibling().unwrap()).collect();
-        let (reading, reading_max) = Default::default();
-        let tree = Arc::new(Tree { reactor, reading, reading_max });
-        let transport = Transport::new(device, Arc::clone(&tree), reactors);
+        let (reading, reading_max, serving) = Default::default();
+        let tree = Arc::new(Tree { reactor, reading, reading_max, serving });
+        let transport = Transport::new(device, Arc::clone(&tree), reactors, mode).shaped(shape);
         let thread = Some(std::thread::spawn(move || transport.run()));
         Some(Served { dir, mounted, tree, thread })
+    }
+
+    /// How it is served, once that is known.
+    fn serving(&self) -> &Serving {
+        self.tree.serving.wait()
     }
 
     fn path(&self) -> &Path {
@@ -176,7 +213,11 @@ impl Drop for Served {
 
 #[test]
 fn a_tree_can_be_walked_and_read_from_many_threads() {
-    let Some(served) = Served::start() else { return };
+    each(walk_and_read);
+}
+
+fn walk_and_read(mode: Mode) {
+    let Some(served) = Served::start(mode) else { return };
     let root = fs::metadata(served.path()).unwrap();
     assert_eq!((root.ino(), root.mode()), (1, 0o040_755));
     let mut names: Vec<_> =
@@ -210,7 +251,11 @@ fn a_tree_can_be_walked_and_read_from_many_threads() {
 
 #[test]
 fn requests_that_wait_starve_nobody() {
-    let Some(served) = Served::start() else { return };
+    each(many_wait);
+}
+
+fn many_wait(mode: Mode) {
+    let Some(served) = Served::start(mode) else { return };
     std::thread::scope(|scope| {
         for n in SLOW {
             let served = &served;
@@ -228,17 +273,19 @@ fn requests_that_wait_starve_nobody() {
 
 #[test]
 fn a_panic_is_an_error_of_that_call_alone() {
-    let Some(served) = Served::start() else { return };
-    for _ in 0..3 {
-        let error = fs::read(served.file(PANICS)).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EIO));
-    }
-    assert!(fs::read(served.file(1)).unwrap() == content(1));
+    each(|mode| {
+        let Some(served) = Served::start(mode) else { return };
+        for _ in 0..3 {
+            let error = fs::read(served.file(PANICS)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        }
+        assert!(fs::read(served.file(1)).unwrap() == content(1));
+    });
 }
 
 #[test]
 fn a_mount_point_is_checked_and_let_go() {
-    let Some(mut served) = Served::start() else { return };
+    let Some(mut served) = Served::start(Mode::Dev) else { return };
     let options = MountOptions::default();
     let failure = |path: &Path| mount::mount(path, "x", &options).map(drop).unwrap_err();
     let error = failure(served.path());
@@ -256,7 +303,11 @@ fn a_mount_point_is_checked_and_let_go() {
 
 #[test]
 fn a_busy_mount_is_detached_and_ends_with_its_last_user() {
-    let Some(mut served) = Served::start() else { return };
+    each(detach_while_open);
+}
+
+fn detach_while_open(mode: Mode) {
+    let Some(mut served) = Served::start(mode) else { return };
     let open = fs::File::open(served.file(2)).unwrap();
     assert_eq!(mount::unmount(served.path(), false).unwrap_err().errno(), Errno::EBUSY);
     let mounted = served.mounted.clone();
@@ -271,7 +322,7 @@ fn a_busy_mount_is_detached_and_ends_with_its_last_user() {
 
 #[test]
 fn what_a_killed_mount_leaves_is_replaced() {
-    if Served::start().is_none() {
+    if Served::start(Mode::Dev).is_none() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -289,4 +340,71 @@ fn what_a_killed_mount_leaves_is_replaced() {
     drop(device);
     mount::unmount(&mounted.path, false).unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_kernel_refuses_rings_and_the_device_serves() {
+    let _same = SWITCH_USERS.read().unwrap_or_else(PoisonError::into_inner);
+    // After INIT: the payloads are smaller than what was agreed on.
+    let shape = Shape { payload_bytes: 4096, ..Shape::default() };
+    let Some(served) = Served::shaped(Mode::Uring, shape) else { return };
+    let Serving::Dev(why) = served.serving() else { panic!("served by rings") };
+    assert!(why.contains("refuses") || why.contains("not offer"), "{why}");
+    assert!(fs::read(served.file(1)).unwrap() == content(1));
+}
+
+#[test]
+fn rings_that_cannot_be_made_are_not_asked_for() {
+    let _same = SWITCH_USERS.read().unwrap_or_else(PoisonError::into_inner);
+    // More than there are addresses.
+    let shape = Shape { payload_bytes: 1 << 46, ..Shape::default() };
+    let Some(served) = Served::shaped(Mode::Uring, shape) else { return };
+    let Serving::Dev(why) = served.serving() else { panic!("served by rings") };
+    assert!(why.starts_with("rings: "), "{why}");
+    assert!(fs::read(served.file(1)).unwrap() == content(1));
+}
+
+#[test]
+fn a_kernel_that_does_not_offer_rings_is_served_through_the_device() {
+    let _alone = SWITCH_USERS.write().unwrap_or_else(PoisonError::into_inner);
+    let was = fs::read_to_string(SWITCH).unwrap_or_default();
+    if !was.is_empty() && fs::write(SWITCH, "N").is_err() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let served = Served::shaped(Mode::Uring, Shape::default());
+    if !was.is_empty() {
+        fs::write(SWITCH, was).unwrap();
+    }
+    let Some(served) = served else { return };
+    let Serving::Dev(why) = served.serving() else { panic!("served by rings") };
+    assert!(why.contains("does not offer"), "{why}");
+    assert!(fs::read(served.file(1)).unwrap() == content(1));
+}
+
+#[test]
+fn an_aborted_connection_ends() {
+    each(|mode| {
+        let Some(mut served) = Served::start(mode) else { return };
+        let abort = format!("/sys/fs/fuse/connections/{}/abort", connection(served.path()));
+        if fs::metadata(&abort).is_err() {
+            eprintln!("skipped: no {abort}");
+            return;
+        }
+        std::thread::scope(|scope| {
+            for n in SLOW {
+                let file = served.file(n);
+                scope.spawn(move || fs::read(file));
+            }
+            std::thread::sleep(SLOW_TIME / 4);
+            fs::write(&abort, "1").unwrap();
+        });
+        served.thread.take().unwrap().join().unwrap().unwrap();
+        mount::unmount(&served.mounted.path, false).unwrap();
+    });
+}
+
+/// Number of a connection: the minor number of its device.
+fn connection(path: &Path) -> u32 {
+    rustix::fs::minor(fs::symlink_metadata(path).unwrap().dev())
 }

@@ -1,44 +1,83 @@
 //! Moves requests from the kernel to a [`Dispatch`] and its replies back, and nothing else.
 //!
-//! A few threads serve a mount. Each has a channel to the kernel (a clone of `/dev/fuse`) and a
-//! reactor, thus connections to servers, of its own, so that one thread reads a request, asks the
-//! servers and answers, and none hands anything to another. A request is a future: one that waits
-//! keeps nobody waiting. Another transport (io_uring) needs only to call [`Dispatch::handle`] the
-//! same way.
+//! A few threads serve a mount. Each has a channel to the kernel (a clone of `/dev/fuse`, and with
+//! io_uring a ring) and a reactor, thus connections to servers, of its own, so that one thread
+//! reads a request, asks the servers and answers, and none hands anything to another. A request is
+//! a future: one that waits keeps nobody waiting.
 
 mod buffer;
 mod device;
+mod server;
+mod uring;
 
-use std::future::{Future, poll_fn};
-use std::os::fd::AsFd;
-use std::panic::AssertUnwindSafe;
+use std::fmt;
+use std::future::Future;
+use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
-use futures_util::FutureExt;
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use saker_client::Reactor;
-use saker_runtime::thread;
+use saker_runtime::thread::{self, JoinHandle};
 use saker_types::{Errno, Error, Result};
 
 pub(crate) use device::Device;
+#[cfg(test)]
+pub(crate) use uring::entry_of;
+pub(crate) use uring::{Entry, LONG_WAITS_MAX, Shape};
 
-use crate::abi::Opcode;
+use crate::abi::{Opcode, init};
 use crate::reply::Reply;
 use crate::request::Request;
 use buffer::Buffer;
 use device::Read;
+use server::Server;
+use uring::Ring;
 
 /// Most bytes of data in one READ or WRITE: 256 pages, the kernel's default bound.
 pub(crate) const MAX_WRITE_BYTES: usize = 1 << 20;
-/// Requests read in a row, before sockets get a turn.
-const TURN_REQUESTS: usize = 16;
-/// Requests under way in one thread; beyond that others take them, or they wait in the kernel.
-const REQUESTS_MAX: usize = 4096;
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// What has measured better: through `/dev/fuse`, so far.
+    #[default]
+    Auto,
+    /// By io_uring if the kernel offers that, else through `/dev/fuse`.
+    Uring,
+    /// Through `/dev/fuse`.
+    Dev,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Serving {
+    /// By io_uring: queues, and entries of each.
+    Uring { queues: usize, depth: usize },
+    /// Through `/dev/fuse`, and why.
+    Dev(String),
+}
+
+impl fmt::Display for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Serving::Uring { queues, depth } => {
+                write!(f, "io_uring ({queues} queues of {depth} entries)")
+            }
+            Serving::Dev(why) => write!(f, "cloned /dev/fuse ({why})"),
+        }
+    }
+}
 
 /// Answers requests.
 pub(crate) trait Dispatch: Send + Sync + 'static {
-    /// Answers one request. Called from many threads at once, none of which it may block.
+    /// Answers INIT, asking for the flags `extra`, too; with the flags agreed on, unless the
+    /// kernel must ask again.
+    fn init(&self, request: &Request, extra: u64) -> (Reply, Option<u64>);
+
+    /// It has been settled how requests come.
+    fn serving(&self, how: &Serving);
+
+    /// Answers any other request. Called from many threads at once, none of which it may block.
     fn handle(&self, request: &Request) -> impl Future<Output = Reply>;
 
     /// The kernel takes no more answers: what waits for something that may never come ends.
@@ -50,6 +89,23 @@ pub(crate) struct Transport<D> {
     device: Device,
     dispatch: Arc<D>,
     reactors: Vec<Arc<Reactor>>,
+    mode: Mode,
+    shape: Shape,
+}
+
+/// What a thread starts with, once it is known.
+struct Orders {
+    ring: Option<Ring>,
+    /// Hears how it went with the ring.
+    done: Sender<io::Result<()>>,
+}
+
+/// A thread that waits for its orders.
+struct Thread {
+    orders: Sender<Orders>,
+    handle: JoinHandle<()>,
+    /// The connection, for a ring.
+    device: Device,
 }
 
 impl<D: Dispatch> Transport<D> {
@@ -58,8 +114,15 @@ impl<D: Dispatch> Transport<D> {
         device: Device,
         dispatch: Arc<D>,
         reactors: Vec<Arc<Reactor>>,
+        mode: Mode,
     ) -> Transport<D> {
-        Transport { device, dispatch, reactors }
+        Transport { device, dispatch, reactors, mode, shape: Shape::default() }
+    }
+
+    /// With rings of another shape.
+    #[cfg(test)]
+    pub(crate) fn shaped(self, shape: Shape) -> Transport<D> {
+        Transport { shape, ..self }
     }
 
     /// Serves until the file system is unmounted or its connection aborted.
@@ -67,129 +130,116 @@ impl<D: Dispatch> Transport<D> {
     /// # Errors
     /// When not even one thread can serve.
     pub(crate) fn run(self) -> Result<()> {
-        let Transport { device, dispatch, reactors } = self;
-        let started: Vec<_> = reactors
-            .into_iter()
-            .map(|reactor| {
-                let (dispatch, device) = (Arc::clone(&dispatch), device.clone_channel()?);
-                reactor.watch(device.as_fd())?;
-                let server = Server { device, dispatch, reactor };
-                thread::spawn("saker-fuse", move || server.run())
-            })
-            .collect();
-        // From now on the servers' channels are all there are.
-        drop(device);
-        let (mut served, mut failure) = (false, None);
-        for thread in started {
-            match thread {
-                Ok(thread) => served |= thread.join().is_ok(),
+        let (mut threads, mut failure) = (Vec::new(), None);
+        for reactor in &self.reactors {
+            match self.start(reactor) {
+                Ok(thread) => threads.push(thread),
                 Err(error) => {
                     tracing::warn!("one FUSE thread less: {error}");
                     failure = Some(error);
                 }
             }
         }
-        match failure {
-            Some(error) if !served => {
-                Err(Error::new(Errno::EAGAIN).with_text(format!("FUSE thread: {error}")))
-            }
-            _ => Ok(()),
+        if let (true, Some(error)) = (threads.is_empty(), failure) {
+            return Err(Error::new(Errno::EAGAIN).with_text(format!("FUSE thread: {error}")));
         }
+        let rings = self.rings(&threads);
+        if let Some(agreed) = self.handshake(rings.is_ok()) {
+            let offered = agreed & init::OVER_IO_URING != 0;
+            let how = self.begin(&threads, rings.and_then(|rings| if_offered(rings, offered)));
+            self.dispatch.serving(&how);
+        }
+        // From now on the threads' channels are all there are.
+        drop(self.device);
+        for Thread { orders, handle, .. } in threads {
+            drop(orders);
+            if handle.join().is_err() {
+                tracing::error!("a FUSE thread panicked");
+            }
+        }
+        self.dispatch.end();
+        Ok(())
     }
-}
 
-/// One thread's part.
-struct Server<D> {
-    device: Device,
-    dispatch: Arc<D>,
-    reactor: Arc<Reactor>,
-}
+    fn start(&self, reactor: &Arc<Reactor>) -> io::Result<Thread> {
+        let (orders, receiver) = channel();
+        let device = self.device.clone_channel()?;
+        let server = Server::new(device.share(), Arc::clone(&self.dispatch), Arc::clone(reactor))?;
+        let handle = thread::spawn("saker-fuse", move || obey(server, &receiver))?;
+        Ok(Thread { orders, handle, device })
+    }
 
-/// What a server has to do: the requests under way, and reading others.
-struct Work<F> {
-    requests: FuturesUnordered<F>,
-    buffer: Buffer,
-    /// No more requests will come.
-    ended: bool,
-    /// The device is not watched: there are enough requests.
-    full: bool,
-}
-
-impl<D: Dispatch> Server<D> {
-    fn run(self) {
-        let mut work = Work {
-            requests: FuturesUnordered::new(),
-            buffer: Buffer::default(),
-            ended: false,
-            full: false,
+    /// A ring for each thread; all queues are divided among them.
+    fn rings(&self, threads: &[Thread]) -> std::result::Result<Vec<Ring>, String> {
+        match self.mode {
+            Mode::Auto => return Err("by default".into()),
+            Mode::Dev => return Err("as asked for".into()),
+            Mode::Uring => {}
+        }
+        let queues = uring::queues().map_err(|e| e.to_string())?;
+        let part = |n: usize| (0..queues).skip(n).step_by(threads.len()).collect::<Vec<_>>();
+        let ring = |(n, thread): (usize, &Thread)| {
+            Ring::new(thread.device.share(), part(n), self.shape).map_err(|e| format!("rings: {e}"))
         };
-        let start = |request| self.answer(request);
-        self.reactor.block_on(poll_fn(|cx| self.poll(&mut work, cx, start)));
+        threads.iter().enumerate().take(usize::from(queues)).map(ring).collect()
     }
 
-    /// Lets requests proceed and takes new ones, as long as there are any.
-    fn poll<F: Future<Output = ()>>(
-        &self,
-        work: &mut Work<F>,
-        cx: &mut Context<'_>,
-        start: impl Fn(Request) -> F,
-    ) -> Poll<()> {
+    /// Answers INIT, which is the first request. The flags agreed on, if it was not unmounted
+    /// before that.
+    fn handshake(&self, rings: bool) -> Option<u64> {
+        let extra = if rings { init::OVER_IO_URING } else { 0 };
+        let mut buffer = Buffer::default();
         loop {
-            while let Poll::Ready(Some(())) = work.requests.poll_next_unpin(cx) {}
-            if work.ended && work.requests.is_empty() {
-                return Poll::Ready(());
-            }
-            self.watch_unless(work.requests.len() >= REQUESTS_MAX, &mut work.full);
-            if work.ended || work.full || self.reactor.poll_source(cx).is_pending() {
-                return Poll::Pending;
-            }
-            for _ in 0..TURN_REQUESTS {
-                match self.device.read(&mut work.buffer) {
-                    Read::Request(request) if is_brief(&request) => {
-                        // It is ready at once.
-                        let _ = start(request).now_or_never();
-                    }
-                    Read::Request(request) => work.requests.push(start(request)),
-                    Read::Nothing => break,
-                    Read::End => {
-                        work.ended = true;
-                        self.dispatch.end();
-                        break;
+            // This channel blocks.
+            match self.device.read(&mut buffer) {
+                Read::Request(request) => {
+                    let first = request.header.opcode == Opcode::Init as u32;
+                    let (reply, agreed) = match first {
+                        true => self.dispatch.init(&request, extra),
+                        false => (Reply::error(Errno::EIO), None),
+                    };
+                    self.device.reply(&reply, request.header.unique);
+                    if agreed.is_some() {
+                        return agreed;
                     }
                 }
+                Read::Nothing => {}
+                Read::End => return None,
             }
         }
     }
 
-    fn watch_unless(&self, full: bool, was: &mut bool) {
-        if full == std::mem::replace(was, full) {
-            return;
+    /// Lets the threads serve, with rings or without.
+    fn begin(&self, threads: &[Thread], rings: std::result::Result<Vec<Ring>, String>) -> Serving {
+        let (done, heard) = channel();
+        let (mut rings, why) = match rings {
+            Ok(rings) => (rings, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        let queues = rings.iter().map(Ring::queues).sum();
+        rings.reverse();
+        for thread in threads {
+            // A thread that is gone is seen when it is joined.
+            let _ = thread.orders.send(Orders { ring: rings.pop(), done: done.clone() });
         }
-        let device = self.device.as_fd();
-        let changed = if full { self.reactor.unwatch(device) } else { self.reactor.watch(device) };
-        if let Err(error) = changed {
-            tracing::error!("watching /dev/fuse: {error}");
-        }
-    }
-
-    /// A defect in a handler must not hang the caller.
-    async fn answer(&self, request: Request) {
-        let handled = AssertUnwindSafe(self.dispatch.handle(&request)).catch_unwind();
-        let reply = handled.await.unwrap_or_else(|_| {
-            let opcode = request.header.opcode;
-            tracing::error!("panic while handling FUSE operation {opcode}");
-            Reply::error(Errno::EIO)
-        });
-        if !reply.silent {
-            self.device.reply(&reply, request.header.unique);
+        drop(done);
+        match (why, heard.iter().find_map(io::Result::err)) {
+            (Some(why), _) => Serving::Dev(why),
+            (None, Some(error)) => Serving::Dev(format!("the kernel refuses rings: {error}")),
+            (None, None) => Serving::Uring { queues, depth: self.shape.depth },
         }
     }
 }
 
-/// Forgetting never waits, and comes in crowds.
-fn is_brief(request: &Request) -> bool {
-    matches!(
-        Opcode::from_u32(request.header.opcode),
-        Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt)
-    )
+fn if_offered(rings: Vec<Ring>, offered: bool) -> std::result::Result<Vec<Ring>, String> {
+    let why = "the kernel does not offer io_uring: before 6.14, or fuse.enable_uring is off";
+    if offered { Ok(rings) } else { Err(why.into()) }
+}
+
+/// A thread's work.
+fn obey<D: Dispatch>(server: Server<D>, orders: &Receiver<Orders>) {
+    // Without orders there is nothing to serve.
+    if let Ok(Orders { ring, done }) = orders.recv() {
+        server.run(ring, done);
+    }
 }

@@ -562,8 +562,8 @@ fn a_watched_file_wakes_its_reactor_as_long_as_it_can_be_read() {
     let _watchdog = watchdog(60);
     let reactor = Reactor::new(hello(RoleKind::Client, 0)).unwrap();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
-    reactor.watch(std::os::fd::AsFd::as_fd(&reader)).unwrap();
-    let readable = || std::future::poll_fn(|cx| reactor.poll_source(cx));
+    reactor.watch(1, std::os::fd::AsFd::as_fd(&reader)).unwrap();
+    let readable = || std::future::poll_fn(|cx| reactor.poll_source(1, cx));
     let other = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
         rustix::io::write(&writer, b"xy").unwrap();

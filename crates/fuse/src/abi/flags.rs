@@ -17,6 +17,7 @@ pub(crate) mod init {
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// `valid` of SETATTR.
@@ -71,3 +72,8 @@ pub(crate) const F_RDLCK: u32 = 0;
 pub(crate) const F_WRLCK: u32 = 1;
 /// None.
 pub(crate) const F_UNLCK: u32 = 2;
+
+/// Command of a ring: here is an entry for requests.
+pub(crate) const RING_REGISTER: u32 = 1;
+/// Command of a ring: this is the answer, and the entry is free for another request.
+pub(crate) const RING_COMMIT_AND_FETCH: u32 = 2;

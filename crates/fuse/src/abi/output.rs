@@ -55,5 +55,7 @@ outputs! {
     GetxattrOut(8) { size: u32, padding: u32, }
     /// Followed by the name, padded to 8 bytes.
     Dirent(24) { ino: u64, off: u64, namelen: u32, kind: u32, }
+    /// What a command of a ring is about; at the end of its submission.
+    RingCmd(24) { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
     NotifyInvalInode(24) { ino: u64, off: i64, len: i64, }
 }

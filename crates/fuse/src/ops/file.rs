@@ -142,7 +142,7 @@ impl Adapter {
         }
         let append = input.flags & O_APPEND != 0 && input.write_flags & WRITE_CACHE == 0;
         let file = self.writer(&open, append).await?;
-        let went_to = file.write(input.offset, &data).await?;
+        let went_to = file.write(input.offset, data).await?;
         if went_to != input.offset {
             // The kernel put the data where it thought that the file ends.
             self.notifier.pages(open.node, went_to.min(input.offset), 0);

@@ -47,12 +47,9 @@ const WANTED: u64 = init::ASYNC_READ
 /// listing all the same, and what READDIRPLUS brought would only have to be forgotten again.
 const WANTED_WITH_NAMES: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
 
-/// Answers INIT; with the minor version of the kernel and the flags agreed on, unless the kernel
-/// must ask again.
-pub(crate) fn negotiate(
-    request: &Request,
-    names_kept: bool,
-) -> Result<(Reply, Option<(u32, u64)>)> {
+/// Answers INIT, asking for `extra` flags, too; with the minor version of the kernel and the flags
+/// agreed on, unless the kernel must ask again.
+pub(crate) fn negotiate(request: &Request, extra: u64) -> Result<(Reply, Option<(u32, u64)>)> {
     let mut body = request.body();
     let input: InitIn = body.fixed()?;
     if input.major > abi::MAJOR {
@@ -68,8 +65,7 @@ pub(crate) fn negotiate(
     if offered & init::INIT_EXT != 0 {
         offered |= u64::from(body.fixed::<InitInExt>()?.flags2) << 32;
     }
-    let names = if names_kept { WANTED_WITH_NAMES } else { 0 };
-    let agreed = offered & (WANTED | names);
+    let agreed = offered & (WANTED | extra);
     let out = InitOut {
         major: abi::MAJOR,
         minor: abi::MINOR,
@@ -87,18 +83,20 @@ pub(crate) fn negotiate(
 }
 
 impl Adapter {
-    pub(crate) async fn init(&self, request: &Request) -> Result<Reply> {
-        let (reply, agreed) = negotiate(request, !self.entry_timeout.is_zero())?;
+    /// Answers INIT; with the flags agreed on, unless the kernel must ask again.
+    pub(crate) fn greet(&self, request: &Request, extra: u64) -> Result<(Reply, Option<u64>)> {
+        let names = if self.entry_timeout.is_zero() { 0 } else { WANTED_WITH_NAMES };
+        let (reply, agreed) = negotiate(request, names | extra)?;
         if let Some((minor, flags)) = agreed {
             tracing::info!(
-                "mounted on {}: kernel FUSE 7.{minor} (flags {flags:#x}), transport: cloned \
-                 /dev/fuse, entry_timeout {:?}, attr_timeout {:?}",
+                "mounted on {}: kernel FUSE 7.{minor} (flags {flags:#x}), entry_timeout {:?}, \
+                 attr_timeout {:?}",
                 self.mountpoint.display(),
                 self.entry_timeout,
                 self.attr_timeout,
             );
         }
-        Ok(reply)
+        Ok((reply, agreed.map(|(_, flags)| flags)))
     }
 }
 
@@ -117,7 +115,7 @@ mod tests {
             body.extend_from_slice(more.as_bytes());
         }
         let raw = bytes_of(26, 0, &body);
-        let (reply, agreed) = negotiate(&Request::parse(raw).unwrap(), false)?;
+        let (reply, agreed) = negotiate(&Request::parse(raw).unwrap(), 0)?;
         Ok((InitOut::read_from_bytes(&reply.head).unwrap(), agreed))
     }
 

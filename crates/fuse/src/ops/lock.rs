@@ -13,11 +13,12 @@ use crate::adapter::Adapter;
 use crate::ops::OpenFile;
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::transport::LONG_WAITS_MAX;
 
 /// How long the shard lets a request wait; an interrupt is heeded in between.
 const WAIT: Duration = Duration::from_millis(500);
 /// Most that wait at a time.
-const WAITERS_MAX: usize = 1_024;
+const WAITERS_MAX: usize = LONG_WAITS_MAX;
 /// Interrupts kept that came before their request was seen to wait.
 const EARLY_MAX: usize = 256;
 /// The kernel's "to the end".

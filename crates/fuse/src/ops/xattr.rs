@@ -27,7 +27,7 @@ impl Adapter {
         served(&name)?;
         let at = self.at(request.header.nodeid).await?;
         let who = request.caller();
-        self.fs.setxattr(&who, &at, &name, &value, input.flags).await?;
+        self.fs.setxattr(&who, &at, &name, value, input.flags).await?;
         Ok(Reply::done())
     }
 

@@ -26,7 +26,10 @@ use crate::frame::Frame;
 use crate::hello::{Hello, HelloReply};
 
 const TOKEN_WAKER: Token = Token(usize::MAX);
+/// Of the first source; the others go down from there.
 const TOKEN_SOURCE: Token = Token(usize::MAX - 1);
+/// Files that a reactor can look at beside its sockets.
+const SOURCES: usize = 2;
 const EVENTS_MAX: usize = 256;
 /// The driver looks around at least this often, so that calls with longer deadlines, which is
 /// nearly all of them, need not wake it to tell about them.
@@ -46,7 +49,7 @@ pub struct Reactor {
     /// Shared by siblings, which are known by it.
     hello: Arc<Mutex<Hello>>,
     conns: RwLock<Conns>,
-    source: Source,
+    sources: [Source; SOURCES],
     dirty: Mutex<Vec<Arc<Conn>>>,
     alarms: Alarms,
     seats: Seats<Driver>,
@@ -130,7 +133,7 @@ impl Reactor {
             waker,
             hello,
             conns: RwLock::default(),
-            source: Source::default(),
+            sources: Default::default(),
             dirty: Mutex::default(),
             alarms: Alarms::default(),
             seats: Seats::new(driver),
@@ -157,16 +160,29 @@ impl Reactor {
         })
     }
 
-    /// From now on `fd` is looked at together with the sockets, for [`Reactor::poll_source`]; one
-    /// at a time. Of several reactors that watch the same file only one is woken when it can be
-    /// read (EPOLLEXCLUSIVE of epoll_ctl(2)).
+    /// From now on `fd` is looked at together with the sockets, for [`Reactor::poll_source`] of
+    /// the same `source` (0 or 1); one at a time for each. Of several reactors that watch the same
+    /// file only one is woken when it can be read (EPOLLEXCLUSIVE of epoll_ctl(2)).
     ///
     /// # Errors
     /// As epoll_ctl(2).
-    pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let token = epoll::EventData::new_u64(TOKEN_SOURCE.0 as u64);
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-        Ok(epoll::add(self.epoll(), fd, token, flags)?)
+    pub fn watch(&self, source: usize, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.add(source, fd, epoll::EventFlags::EXCLUSIVE)
+    }
+
+    /// The same for an eventfd(2), which nobody has to read: the source is ready whenever it was
+    /// written to.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn watch_signals(&self, source: usize, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        self.add(source, eventfd, epoll::EventFlags::ET)
+    }
+
+    fn add(&self, source: usize, fd: BorrowedFd<'_>, how: epoll::EventFlags) -> io::Result<()> {
+        debug_assert!(source < SOURCES);
+        let token = epoll::EventData::new_u64((TOKEN_SOURCE.0 - source) as u64);
+        Ok(epoll::add(self.epoll(), fd, token, epoll::EventFlags::IN | how)?)
     }
 
     /// Ends a [`Reactor::watch`].
@@ -183,15 +199,12 @@ impl Reactor {
         unsafe { BorrowedFd::borrow_raw(self.registry.as_raw_fd()) }
     }
 
-    /// Ready when the watched file could be read since this was ready last. Who does not read all
-    /// that is there gets it ready again.
-    pub fn poll_source(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.source.waker.register(cx.waker());
-        if self.source.ready.swap(false, Ordering::AcqRel) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
+    /// Ready when the file watched as `source` could be read since this was ready last. Who does
+    /// not read all that is there gets it ready again.
+    pub fn poll_source(&self, source: usize, cx: &mut Context<'_>) -> Poll<()> {
+        let source = &self.sources[source];
+        source.waker.register(cx.waker());
+        if source.ready.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Runs `future` on the calling thread, and drives the sockets while it waits.
@@ -252,9 +265,10 @@ impl Reactor {
             }
         }
         for event in events.iter() {
-            if event.token() == TOKEN_SOURCE {
-                self.source.ready.store(true, Ordering::Release);
-                self.source.waker.wake();
+            let source = TOKEN_SOURCE.0.wrapping_sub(event.token().0);
+            if let Some(source) = self.sources.get(source) {
+                source.ready.store(true, Ordering::Release);
+                source.waker.wake();
                 continue;
             }
             let conns = self.conns.read().unwrap_or_else(PoisonError::into_inner);
