@@ -164,6 +164,7 @@ if [[ $able == yes ]]; then
     stage faults torment --faults "$([[ $form == long ]] && echo 300 || echo 30)" --seed 733
     stage semantics sim semantics
     stage shortcut sim shortcut
+    stage transports sim transports
     stage two-mounts sim two_mounts
     stage stress sim stress
     stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"

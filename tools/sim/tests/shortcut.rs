@@ -54,7 +54,10 @@ impl Mounted {
         let mounted = Mounted { source: source.to_owned(), point, cluster };
         let said = wait_for_line(&log, "shortcut: ");
         if said.contains("no hints") {
-            assert!(source == "bpf" && std::env::var_os("SAKER_REQUIRE_BPF").is_none(), "{said}");
+            assert!(
+                source.starts_with("bpf") && std::env::var_os("SAKER_REQUIRE_BPF").is_none(),
+                "{said}"
+            );
             eprintln!("skipped with {source}: {said}");
             return None;
         }
@@ -94,7 +97,7 @@ fn wait_for_line(log: &Path, what: &str) -> String {
     }
 }
 
-/// Runs `f` with each source of hints.
+/// Runs `f` with each source of hints, by BPF over each transport.
 fn each(test: &str, f: impl Fn(&Mounted)) {
     each_with(test, "rw", f);
 }
@@ -110,7 +113,8 @@ fn each_with(test: &str, options: &str, f: impl Fn(&Mounted)) {
     if !can_mount(test) {
         return;
     }
-    for source in ["bpf", "proc"] {
+    // With io_uring the kernel numbers requests later.
+    for source in ["bpf,transport=dev", "bpf,transport=uring", "proc"] {
         if let Some(mounted) = Mounted::start(source, options) {
             eprintln!("{test} with {source}");
             f(&mounted);
