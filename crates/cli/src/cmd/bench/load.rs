@@ -72,13 +72,13 @@ pub trait Operation<T: Runner>: Clone + Send + 'static {
 struct Limits {
     share: Share,
     left: AtomicU64,
-    end: time::Time,
+    time: Option<Duration>,
 }
 
 impl Limits {
     /// May this worker begin its `n`-th operation?
-    fn take(&self, worker: usize, n: u64) -> bool {
-        if signals::interrupted() || time::now() >= self.end {
+    fn take(&self, worker: usize, n: u64, end: time::Time) -> bool {
+        if signals::interrupted() || time::now() >= end {
             return false;
         }
         if let Share::Each(counts) = &self.share
@@ -115,11 +115,9 @@ pub fn run<T: Runner, O: Operation<T>>(
     share: Share,
     operation: &O,
 ) -> Outcome<Measured> {
-    let barrier = Arc::new(Barrier::new(load.threads + 1));
-    let began = time::now();
-    let end = until.time.map_or(time::Time::MAX, |time| began + time);
+    let barrier = Arc::new(Barrier::new(load.threads));
     let left = AtomicU64::new(until.ops.unwrap_or(u64::MAX));
-    let limits = Arc::new(Limits { share, left, end });
+    let limits = Arc::new(Limits { share, left, time: until.time });
     let mut threads = Vec::new();
     for n in 0..load.threads {
         let (target, operation) = (target.clone(), operation.clone());
@@ -130,8 +128,8 @@ pub fn run<T: Runner, O: Operation<T>>(
         };
         threads.push(thread::spawn(&format!("bench-{n}"), body).about("threads")?);
     }
-    barrier.wait();
-    let began = time::now();
+    // By the threads' own clocks: this one may sleep while they are at it.
+    let (mut first, mut last) = (time::Time::MAX, None);
     let mut sum = Measured {
         done: Vec::new(),
         errors: 0,
@@ -141,22 +139,28 @@ pub fn run<T: Runner, O: Operation<T>>(
     };
     for thread in threads {
         let of_thread = thread.join().map_err(|_| Failure::new("bench", "a thread panicked"))?;
+        let (began, of_thread) = of_thread;
+        first = first.min(began);
+        last = last.max(Some(began + of_thread.time));
         sum.done.extend(of_thread.done);
         sum.errors += of_thread.errors;
         sum.first_error = sum.first_error.or(of_thread.first_error);
         sum.latency_ns.add(&of_thread.latency_ns).about("latencies")?;
     }
-    sum.time = time::now() - began;
+    sum.time = last.map_or(Duration::ZERO, |last| last - first);
     Ok(sum)
 }
 
+/// When it began, and what came of it.
 fn one_thread<T: Runner, O: Operation<T>>(
     target: &T,
     first_worker: usize,
     workers: usize,
     limits: &Limits,
     operation: &O,
-) -> Measured {
+) -> (time::Time, Measured) {
+    let began = time::now();
+    let end = limits.time.map_or(time::Time::MAX, |time| began + time);
     let tally = Tally {
         latency_ns: RefCell::new(histogram()),
         errors: Cell::new(0),
@@ -168,7 +172,7 @@ fn one_thread<T: Runner, O: Operation<T>>(
             let worker = first_worker + i;
             let mut n = 0;
             let mut good = 0;
-            while limits.take(worker, n) {
+            while limits.take(worker, n, end) {
                 let began = time::now();
                 let result = operation.run(target, worker, n).await;
                 good += u64::from(result.is_ok());
@@ -182,13 +186,14 @@ fn one_thread<T: Runner, O: Operation<T>>(
             done[i] = good;
         }
     });
-    Measured {
+    let measured = Measured {
         done,
         errors: tally.errors.get(),
         first_error: tally.first_error.into_inner(),
-        time: Duration::ZERO,
+        time: time::now() - began,
         latency_ns: tally.latency_ns.into_inner(),
-    }
+    };
+    (began, measured)
 }
 
 impl Tally {
