@@ -203,6 +203,36 @@ fn benchmarks_report_what_the_contract_says() {
     assert_eq!(cluster.succeed(&["fs", "ls"]), "");
 }
 
+/// A tree that was left is read by one request for each file, from the stores when it is not small;
+/// and it is not mistaken for another one.
+#[test]
+fn a_traversal_reads_the_tree_that_was_prepared() {
+    let cluster = Cluster::up(&[]);
+    let tree = |files, step| {
+        let shape = ["bench", "traverse", "--depth", "2", "--fanout", "3", "--size", "5000"];
+        [&shape[..], &["--files", files, step]].concat()
+    };
+    cluster.succeed(&tree("30", "--prepare"));
+    let phase = &cluster.json(&tree("30", "--read"))["phases"][0];
+    assert_eq!((&phase["ops"], &phase["errors"]), (&30.into(), &0.into()), "{phase}");
+    assert_eq!(phase["requests_per_op"]["open"], 1.0, "{phase}");
+    assert!(phase["store_read_bytes"].as_u64().unwrap() >= 30 * 5000, "{phase}");
+    cluster.fail(&tree("31", "--read"), 1);
+}
+
+#[test]
+fn one_directory_and_bursts_are_compared_with_others() {
+    let cluster = Cluster::up(&[]);
+    let shared = cluster.json(&["bench", "shared", "--files", "40"]);
+    assert!(shared["ratios"]["create, shared / create, private"].is_number(), "{shared}");
+    let bursts = ["bench", "burst", "--bursts", "1,4", "--dirs", "3", "--files", "20"];
+    let burst = cluster.json(&bursts);
+    let phases = burst["phases"].as_array().unwrap();
+    assert_eq!(phases.len(), 4, "{burst}");
+    assert!(phases.iter().all(|p| p["ops"] == 20 && p["errors"] == 0), "{burst}");
+    assert_eq!(cluster.succeed(&["fs", "ls"]), "", "the benchmarks clean up");
+}
+
 #[test]
 fn mounts_come_and_go_by_command() {
     if !can_mount() {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use saker_client::{Caller, Fs, OpenFlags};
+use saker_client::{Caller, File, Fs, OpenFlags};
 use saker_types::wire::At;
 use saker_types::{Error, FileKind, Locator};
 
@@ -36,6 +36,16 @@ impl LibFs {
 
 fn io_error(error: Error) -> io::Error {
     io::Error::other(error)
+}
+
+/// Writes the content of a file, and closes it.
+async fn fill(file: File, content: &[u8]) -> io::Result<()> {
+    let written = match file.write(0, content).await {
+        Ok(_) => file.flush().await,
+        Err(error) => Err(error),
+    };
+    file.release().await;
+    written.map_err(io_error)
 }
 
 impl Runner for LibFs {
@@ -87,21 +97,23 @@ impl Target for LibFs {
     async fn write(&self, place: &At, content: &[u8]) -> io::Result<()> {
         let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
         let (file, _) = self.fs.create(&self.who, place, FILE, flags).await.map_err(io_error)?;
-        let written = match file.write(0, content).await {
-            Ok(_) => file.flush().await,
-            Err(error) => Err(error),
-        };
-        file.release().await;
-        written.map_err(io_error)
+        fill(file, content).await
     }
 
-    async fn read(&self, place: &At, len: usize) -> io::Result<()> {
+    async fn overwrite(&self, place: &At, content: &[u8]) -> io::Result<()> {
+        let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
+        let (file, _) = self.fs.open(&self.who, place, flags).await.map_err(io_error)?;
+        fill(file, content).await
+    }
+
+    async fn read(&self, place: &At, len: usize) -> io::Result<Bytes> {
         let flags = OpenFlags { read: true, ..OpenFlags::default() };
         let (file, _) = self.fs.open(&self.who, place, flags).await.map_err(io_error)?;
         let content = file.read(0, len).await;
         file.release().await;
-        match content.map_err(io_error)?.len() == len {
-            true => Ok(()),
+        let content = content.map_err(io_error)?;
+        match content.len() == len {
+            true => Ok(content),
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

@@ -1,16 +1,21 @@
 //! `saker bench`: how fast a cluster, or any mounted file system, is.
 
+mod burst;
+mod counters;
 mod cpu;
 mod echo;
 mod libfs;
 mod load;
 mod meta;
+mod phases;
 mod posix;
 mod raw;
 mod report;
+mod shared;
 mod small;
 mod spin;
 mod target;
+mod traverse;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,6 +36,7 @@ use report::Report;
 ///   saker bench meta --cluster .saker --threads 2 --inflight 64
 ///   saker bench meta --path /mnt/other --threads 32 --pids server:1234
 ///   saker bench small --path ./mnt --size 4096 --files 20000 --json
+///   saker bench traverse --path ./mnt --depth 4 --files 100000
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -42,6 +48,9 @@ pub struct Args {
 enum Command {
     Meta(meta::Args),
     Small(small::Args),
+    Traverse(traverse::Args),
+    Shared(shared::Args),
+    Burst(burst::Args),
     Raw(raw::Args),
     #[command(hide = true)]
     Spinner(spin::Args),
@@ -64,16 +73,20 @@ pub struct Common {
     #[arg(long, value_name = "N", conflicts_with = "path")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
     inflight: Option<u32>,
-    /// Directories above each file, in which only one worker works.
+    /// Directories above each file.
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     depth: u32,
-    /// Operations of a phase (default: as many as the time allows).
+    /// Operations of a phase (default: as many as the time allows); with traverse, files of the tree.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     files: Option<u64>,
     /// Seconds of a phase (default: 20, with --files no limit).
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
+    /// Flush the directory (fsync) after each operation that changes it, for file systems that
+    /// acknowledge earlier. With --path only.
+    #[arg(long, requires = "path")]
+    sync_dirs: bool,
     /// Processes whose CPU time is counted (default: those of the cluster's directory).
     #[arg(long, value_name = "NAME:PID,..", value_delimiter = ',', value_parser = cpu::parse_pid)]
     pids: Vec<cpu::Watched>,
@@ -86,7 +99,7 @@ pub struct Common {
     json: bool,
 }
 
-const SECONDS_DEFAULT: f64 = 20.0;
+const TIME_DEFAULT: Duration = Duration::from_secs(20);
 
 impl Common {
     /// Threads and operations under way on each.
@@ -100,23 +113,28 @@ impl Common {
 
     /// When a phase ends.
     fn until(&self) -> Outcome<Until> {
-        let seconds = match (self.seconds, self.files) {
-            (None, None) => Some(SECONDS_DEFAULT),
+        let time = match (self.time()?, self.files) {
+            (None, None) => Some(TIME_DEFAULT),
             (given, _) => given,
         };
-        let time = seconds
-            .map(Duration::try_from_secs_f64)
-            .transpose()
-            .map_err(|why| Failure::usage("--seconds", why))?;
         Ok(Until { ops: self.files, time })
+    }
+
+    /// How long a phase may last at most, if that was said.
+    fn time(&self) -> Outcome<Option<Duration>> {
+        let time = self.seconds.map(Duration::try_from_secs_f64).transpose();
+        time.map_err(|why| Failure::usage("--seconds", why))
     }
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Outcome<u8> {
     match &args.command {
-        Command::Meta(args) => meta::run(args),
-        Command::Small(args) => small::run(args),
+        Command::Meta(args) => phases::run(args),
+        Command::Small(args) => phases::run(args),
+        Command::Traverse(args) => phases::run(args),
+        Command::Shared(args) => phases::run(args),
+        Command::Burst(args) => phases::run(args),
         Command::Raw(args) => raw::run(args),
         Command::Spinner(args) => spin::run(args),
         Command::EchoServer(args) => echo::run_server(args),

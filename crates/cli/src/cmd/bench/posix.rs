@@ -7,18 +7,29 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
+
 use super::target::{Dir, Runner, Target};
 
 /// A directory of any file system.
 #[derive(Clone)]
 pub struct Posix {
     base: Arc<PathBuf>,
+    sync_dirs: bool,
 }
 
 impl Posix {
-    /// Works in `base`, which does not exist yet.
-    pub fn new(base: PathBuf) -> Posix {
-        Posix { base: Arc::new(base) }
+    /// Works in `base`. With `sync_dirs` a directory is flushed after each of its changes.
+    pub fn new(base: PathBuf, sync_dirs: bool) -> Posix {
+        Posix { base: Arc::new(base), sync_dirs }
+    }
+
+    /// Makes the change of a name durable, if that was asked for.
+    fn changed(&self, place: &Path) -> io::Result<()> {
+        match place.parent() {
+            Some(dir) if self.sync_dirs => File::open(dir)?.sync_all(),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -51,7 +62,8 @@ impl Target for Posix {
     }
 
     async fn create(&self, place: &PathBuf) -> io::Result<()> {
-        File::create_new(place).map(drop)
+        drop(File::create_new(place)?);
+        self.changed(place)
     }
 
     async fn getattr(&self, place: &PathBuf) -> io::Result<()> {
@@ -63,15 +75,18 @@ impl Target for Posix {
     }
 
     async fn unlink(&self, place: &PathBuf) -> io::Result<()> {
-        std::fs::remove_file(place)
+        std::fs::remove_file(place)?;
+        self.changed(place)
     }
 
     async fn mkdir(&self, place: &PathBuf) -> io::Result<()> {
-        std::fs::create_dir(place)
+        std::fs::create_dir(place)?;
+        self.changed(place)
     }
 
     async fn rmdir(&self, place: &PathBuf) -> io::Result<()> {
-        std::fs::remove_dir(place)
+        std::fs::remove_dir(place)?;
+        self.changed(place)
     }
 
     async fn write(&self, place: &PathBuf, content: &[u8]) -> io::Result<()> {
@@ -79,10 +94,18 @@ impl Target for Posix {
         file.write_all(content)
     }
 
-    async fn read(&self, place: &PathBuf, len: usize) -> io::Result<()> {
+    async fn overwrite(&self, place: &PathBuf, content: &[u8]) -> io::Result<()> {
+        OpenOptions::new().write(true).truncate(true).open(place)?.write_all(content)
+    }
+
+    async fn read(&self, place: &PathBuf, len: usize) -> io::Result<Bytes> {
         let mut file = File::open(place)?;
         let mut content = vec![0; len];
-        file.read_exact(&mut content).map_err(|_| short())
+        match file.read_exact(&mut content) {
+            Ok(()) => Ok(content.into()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(short()),
+            Err(error) => Err(error),
+        }
     }
 
     fn make_base(&self) -> io::Result<()> {

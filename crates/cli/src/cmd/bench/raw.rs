@@ -49,7 +49,14 @@ pub fn run(args: &Args) -> Outcome<u8> {
     .into();
     phases.extend(echo::measure(time)?);
     let (cores, spin) = (thread::parallelism(), args.spin);
-    let report = Report { system: "raw".to_owned(), cores, spin, depth: None, phases };
+    let report = Report {
+        system: "raw".to_owned(),
+        cores,
+        spin,
+        depth: None,
+        phases,
+        ratios: Default::default(),
+    };
     report.print(args.json)?;
     Ok(0)
 }
@@ -71,5 +78,7 @@ fn of_engine(name: &str, figure: &Figure) -> Phase {
         max_us: None,
         errors: 0,
         cpu_us_per_op: [("client".to_owned(), figure.cpu_us())].into(),
+        requests_per_op: Default::default(),
+        store_read_bytes: None,
     }
 }

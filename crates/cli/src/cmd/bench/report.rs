@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::counters::Counts;
 use super::load::{Load, Measured};
 use crate::fail::{Context, Outcome};
 
@@ -22,6 +23,9 @@ pub struct Report {
     pub depth: Option<u32>,
     /// In the order in which they ran.
     pub phases: Vec<Phase>,
+    /// Throughput of one phase in terms of another.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ratios: BTreeMap<String, f64>,
 }
 
 /// One phase.
@@ -56,6 +60,12 @@ pub struct Phase {
     pub errors: u64,
     /// CPU time of each process.
     pub cpu_us_per_op: BTreeMap<String, f64>,
+    /// Requests that MNodes served, by operation of the wire; only of clusters on this machine.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub requests_per_op: BTreeMap<String, f64>,
+    /// Bytes that stores read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_read_bytes: Option<u64>,
 }
 
 impl Phase {
@@ -87,11 +97,31 @@ impl Phase {
             max_us: Some(us(latency.max() as f64)),
             errors: measured.errors,
             cpu_us_per_op: cpu.into_iter().map(|(name, time)| (name, per_op(time))).collect(),
+            requests_per_op: BTreeMap::new(),
+            store_read_bytes: None,
         }
+    }
+
+    /// Adds what the servers say.
+    pub fn count(&mut self, counts: &Counts) {
+        let per_op = |(op, n): (&String, &u64)| (op.clone(), *n as f64 / self.ops.max(1) as f64);
+        self.requests_per_op = counts.requests.iter().map(per_op).collect();
+        self.store_read_bytes = Some(counts.store_read_bytes);
     }
 }
 
 impl Report {
+    /// Compares the throughput of two phases; does nothing where one did not run.
+    pub fn ratio(&mut self, of: &str, to: &str) {
+        let speed = |name: &str| {
+            let phase = self.phases.iter().find(|phase| phase.phase == name)?;
+            (phase.ops > 0).then_some(phase.ops_per_s)
+        };
+        if let (true, Some(a), Some(b)) = (of != to, speed(of), speed(to)) {
+            self.ratios.insert(format!("{of} / {to}"), a / b);
+        }
+    }
+
     /// Prints it.
     pub fn print(&self, json: bool) -> Outcome {
         if json {
@@ -130,7 +160,25 @@ impl Report {
                 cpu_text(&phase.cpu_us_per_op),
             );
         }
+        for phase in self.phases.iter().filter(|phase| !phase.requests_per_op.is_empty()) {
+            println!("{}", phase.counts_text());
+        }
+        for (name, ratio) in &self.ratios {
+            println!("{name}: {ratio:.2}");
+        }
         Ok(())
+    }
+}
+
+impl Phase {
+    /// `open: requests per operation: open 1.00; read by stores: 0.0 MiB`.
+    fn counts_text(&self) -> String {
+        let mut ops: Vec<_> = self.requests_per_op.iter().collect();
+        ops.sort_by(|a, b| b.1.total_cmp(a.1));
+        let requests: Vec<String> = ops.iter().map(|(op, n)| format!("{op} {n:.3}")).collect();
+        let mib = self.store_read_bytes.unwrap_or(0) as f64 / (1 << 20) as f64;
+        let Phase { phase, .. } = self;
+        format!("{phase}: requests per op: {}; stores read {mib:.1} MiB", requests.join(", "))
     }
 }
 

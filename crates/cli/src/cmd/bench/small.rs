@@ -3,13 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use saker_runtime::rand::Rng;
-
 use super::Common;
-use super::libfs::LibFs;
 use super::load::{Operation, Share};
-use super::meta::{Bench, Prepared};
+use super::phases::{Bench, Program};
 use super::target::{Dir, Target};
+use super::traverse::pattern;
 use crate::fail::Outcome;
 
 /// Measure small files: write them (open, write, close), read them (open, read, close).
@@ -38,32 +36,25 @@ impl<T: Target> Operation<T> for SmallOp {
             None => target.write(&place(n), &self.content).await,
             Some(written) => {
                 let place = place(n % written[worker].max(1));
-                target.read(&place, self.content.len()).await
+                target.read(&place, self.content.len()).await.map(drop)
             }
         }
     }
 }
 
-pub fn run(args: &Args) -> Outcome<u8> {
-    let size = args.size;
-    match Bench::<LibFs>::prepare(&args.common)? {
-        Prepared::LibFs(bench) => bench.run(&args.common, |bench| phases(bench, size)),
-        Prepared::Posix(bench) => bench.run(&args.common, |bench| phases(bench, size)),
+impl Program for Args {
+    fn common(&self) -> &Common {
+        &self.common
     }
-}
 
-fn phases<T: Target>(bench: &mut Bench<T>, size: u64) -> Outcome {
-    // Not zeros: some file systems store those for free.
-    let mut content = vec![0; size as usize];
-    Rng::seeded(size).fill(&mut content);
-    let write = SmallOp { dirs: bench.dirs(), content: Arc::new(content), written: None };
-    let until = bench.until;
-    let written = bench.phase("write", until, Share::Open, size, &write)?;
-    if written.iter().all(|n| *n == 0) {
-        return Ok(());
+    fn phases<T: Target>(&self, bench: &mut Bench<T>) -> Outcome {
+        let content = Arc::new(pattern(self.size, self.size as usize));
+        let write = SmallOp { dirs: bench.private_dirs()?, content, written: None };
+        let until = bench.until;
+        let written = bench.phase("write", until, Share::Open, self.size, &write)?;
+        let busy = written.iter().map(|n| if *n > 0 { u64::MAX } else { 0 }).collect();
+        let read = SmallOp { written: Some(Arc::new(written)), ..write };
+        bench.phase("read", until, Share::Each(Arc::new(busy)), self.size, &read)?;
+        Ok(())
     }
-    let busy = written.iter().map(|n| if *n > 0 { u64::MAX } else { 0 }).collect();
-    let read = SmallOp { written: Some(Arc::new(written)), ..write };
-    bench.phase("read", until, Share::Each(Arc::new(busy)), size, &read)?;
-    Ok(())
 }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use bytes::Bytes;
+
 /// A directory below the benchmark's own one: names from there down.
 pub type Dir = Vec<String>;
 
@@ -34,8 +36,10 @@ pub trait Target: Runner {
     async fn rmdir(&self, place: &Self::Place) -> io::Result<()>;
     /// Makes a file with this content, and closes it.
     async fn write(&self, place: &Self::Place, content: &[u8]) -> io::Result<()>;
+    /// Replaces the content of a file that is there, and closes it.
+    async fn overwrite(&self, place: &Self::Place, content: &[u8]) -> io::Result<()>;
     /// Reads a file of so many bytes from the start to the end; an error if it is shorter.
-    async fn read(&self, place: &Self::Place, len: usize) -> io::Result<()>;
+    async fn read(&self, place: &Self::Place, len: usize) -> io::Result<Bytes>;
     /// Makes the benchmark's own directory.
     fn make_base(&self) -> io::Result<()>;
     /// Removes it with all that is in it.
