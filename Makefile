@@ -1,7 +1,7 @@
 # Saker: what to type. `make run` and `make test` need Debian 12 or newer, root or sudo, and
 # rustup's stable toolchain; they install what else is missing.
 
-.PHONY: help run stop test test-long bench fmt lint
+.PHONY: help run stop test test-long bench peers traverse fmt lint
 
 help:
 	@echo "make run        build, start a cluster in .saker, mount it at mnt, try it; leaves it running"
@@ -9,6 +9,8 @@ help:
 	@echo "make test       everything that CI runs"
 	@echo "make test-long  the same with the long forms"
 	@echo "make bench      measure this machine: engine, network, cluster, mount"
+	@echo "make peers      measure other file systems beside it: PEERS=\"ext4 moosefs\" PEERS_OPTIONS=--quick"
+	@echo "make traverse   random traversal with limited memory: PEERS=\"saker-bpf cephfs\""
 	@echo "make fmt lint   format; clippy with all warnings as errors"
 
 run:
@@ -25,6 +27,12 @@ test-long:
 
 bench:
 	scripts/bench.sh
+
+peers:
+	scripts/peers.sh compare $(PEERS) $(PEERS_OPTIONS)
+
+traverse:
+	scripts/peers.sh traverse $(PEERS) $(PEERS_OPTIONS)
 
 fmt:
 	cargo fmt --all

@@ -1,0 +1,223 @@
+"""Saker beside other file systems on this machine: `make peers`.
+
+Each system is installed, started, mounted, measured by the same programs (`saker bench --path`),
+and stopped without a trace; then the next one. Every second round goes in reverse order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+
+import host
+import programs
+import report
+import traverse
+from cephfs import CephFs, CephFsSync
+from ext4 import Ext4
+from glusterfs import GlusterFs
+from host import Failed, Machine, say
+from juicefs import JuiceFs, JuiceFsSync, JuiceFsUncached
+from moosefs import MooseFs, MooseFsSync, MooseFsUncached
+from passthrough import Passthrough, PassthroughCached
+from saker import Saker, SakerCached
+from system import System
+
+SYSTEMS: dict[str, type[System]] = {
+    system.name: system
+    for system in (
+        *(Saker, SakerCached, Ext4, Passthrough, PassthroughCached),
+        *(MooseFs, MooseFsSync, MooseFsUncached, JuiceFs, JuiceFsSync, JuiceFsUncached),
+        *(CephFs, CephFsSync, GlusterFs),
+    )
+}
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="scripts/peers", description=__doc__)
+    parser.add_argument("--saker", type=Path, required=True, help="a release build")
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs/benchmarks")
+    commands = parser.add_subparsers(dest="command", required=True)
+    compare = commands.add_parser("compare", help="all programs on all systems")
+    compare.add_argument("systems", nargs="*", metavar="SYSTEM", help=" ".join(SYSTEMS))
+    compare.add_argument("--rounds", type=int, help="5, with --quick 2")
+    compare.add_argument("--seconds", type=float, help="of each phase")
+    compare.add_argument("--quick", action="store_true", help="2 short rounds: does it work?")
+    tree = commands.add_parser("traverse", help="a tree, with limited memory of the client")
+    tree.add_argument("systems", nargs="*", metavar="SYSTEM", help=" ".join(traverse.SYSTEMS))
+    tree.add_argument("--files", type=int, default=100_000)
+    tree.add_argument("--levels", type=int, default=7, help="of directories")
+    tree.add_argument("--fanout", type=int, default=3)
+    tree.add_argument("--size", type=int, default=4096)
+    tree.add_argument("--threads", type=int, default=16)
+    tree.add_argument("--budgets", default="10,25,50,100", help="percent")
+    return parser.parse_args()
+
+
+def chosen(names: list[str], all_: dict[str, type[System]]) -> list[type[System]]:
+    """Systems by their names; all if there are none."""
+    if unknown := set(names) - set(all_):
+        sys.exit(f"unknown: {' '.join(sorted(unknown))}; there are: {' '.join(all_)}")
+    return [all_[name] for name in names or all_]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Where the systems keep their data."""
+    base = os.environ.get("SAKER_SCRATCH") or tempfile.gettempdir()
+    work = Path(tempfile.mkdtemp(prefix="saker-peers-", dir=base))
+    work.chmod(0o755)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def running(kind: type[System], work: Path) -> Iterator[System]:
+    """A system from its start to its end, whatever happens between."""
+    system = kind(work)
+    say(f"{system.name}: starting")
+    try:
+        system.up()
+        yield system
+    finally:
+        # A second Ctrl-C must not leave processes behind.
+        old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        system.down()
+        signal.signal(signal.SIGINT, old)
+
+
+def about(work: Path, plan: object) -> dict:
+    """What all results need to be understood."""
+    commit = ["git", "-C", REPOSITORY, "describe", "--always", "--dirty"]
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "commit": host.command(commit, code=None).strip(),
+        "machine": dataclasses.asdict(Machine.look(work)),
+        "plan": report.plan_of(plan),
+        "rounds": 1,
+        "systems": {},
+        "problems": [],
+    }
+
+
+def compare(args: argparse.Namespace, work: Path) -> None:
+    """All programs on all systems, in turn and in reverse."""
+    plan = programs.QUICK if args.quick else programs.Plan()
+    if args.seconds:
+        plan = dataclasses.replace(plan, seconds=args.seconds)
+    rounds = args.rounds or (2 if args.quick else 5)
+    order, told, records = chosen(args.systems, SYSTEMS), about(work, plan), []
+    names = [kind.name for kind in order]
+    for n in range(rounds):
+        say(f"round {n + 1} of {rounds}")
+        for kind in order if n % 2 == 0 else reversed(order):
+            one_visit(args.saker, kind, work, plan, n, told, records)
+        told["rounds"] = n + 1
+        # After each round, so that hours are not lost to the last one.
+        records.sort(key=lambda record: names.index(record["system"]))
+        if records:
+            report.write(args.out, told, records)
+            say(f"written: {args.out}/peers.md")
+
+
+def one_visit(
+    program: Path,
+    kind: type[System],
+    work: Path,
+    plan: programs.Plan,
+    n: int,
+    told: dict,
+    records: list[dict],
+) -> None:
+    """One system in one round."""
+    try:
+        with running(kind, work) as system:
+            told["systems"][kind.name] = {"version": system.version(), "about": kind.about}
+            bench = programs.Bench(program, system, n + 1)
+            try:
+                bench.all(plan)
+            finally:
+                records += bench.records
+                told["problems"] += bench.problems
+    except (Failed, OSError) as why:
+        left_out(kind.name, why, told)
+
+
+def left_out(name: str, why: Exception, told: dict) -> None:
+    """Says that a system could not be measured; the others go on."""
+    say(f"{name}: LEFT OUT: {why}")
+    told["problems"].append(f"{name} was left out: {why}")
+
+
+def limited(args: argparse.Namespace, work: Path) -> None:
+    """The traversal at all budgets."""
+    plan = traverse.Plan(
+        args.files,
+        args.levels,
+        args.fanout,
+        args.size,
+        args.threads,
+        tuple(int(budget) for budget in args.budgets.split(",")),
+    )
+    told, records = about(work, plan), []
+    for kind in chosen(args.systems, traverse.SYSTEMS):
+        try:
+            with running(kind, work) as system:
+                told["systems"][kind.name] = {"version": system.version(), "about": kind.about}
+                all_budgets(traverse.Traversal(args.saker, system, plan), told, records)
+        except (Failed, OSError) as why:
+            left_out(kind.name, why, told)
+    if records:
+        report.write_traverse(args.out, told, records)
+        say(f"written: {args.out}/traverse.md")
+
+
+def all_budgets(traversal: traverse.Traversal, told: dict, records: list[dict]) -> None:
+    """One system: its tree, then each budget."""
+    name = traversal.system.name
+    say(f"  {name}: a tree of {traversal.plan.entries} entries")
+    traversal.bench("--prepare")
+    for budget in traversal.plan.budgets:
+        try:
+            record = traversal.at(budget)
+        except Failed as why:
+            say(f"  {name}, {budget}%: {why}")
+            told["problems"].append(f"{name}, {budget}%: {why}")
+            continue
+        records.append(record)
+        requests, mode = record["metadata_requests_per_op"], record["mode"]
+        say(f"  {name}, {budget}%: {record['ops_per_s']:.0f}/s, requests {requests}, {mode or ''}")
+
+
+def main() -> None:
+    """Runs the command."""
+    args = arguments()
+    if os.geteuid() != 0:
+        sys.exit("mounts and networks of their own need root")
+    args.saker = args.saker.resolve()
+    Saker.program = args.saker
+    # As Ctrl-C: everything is stopped on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with scratch() as work:
+        try:
+            {"compare": compare, "traverse": limited}[args.command](args, work)
+        except KeyboardInterrupt:
+            sys.exit("interrupted")
+
+
+main()

@@ -1,0 +1,130 @@
+"""The programs that run on every system in turn: all of them `saker bench --path`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import host
+from host import Failed
+from system import System
+
+Record = dict[str, object]
+"""One phase: system, round, program, phase, and what `saker bench --json` says of it."""
+
+KIB = 1024
+INLINE_MAX = 4 * KIB
+"""Saker keeps files up to this size in their inode rows: no store serves them, bytes."""
+TREE_SHAPE = ("--depth", "4", "--fanout", "5")
+THREADS = 16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    seconds: float = 2
+    """Of each phase."""
+    threads: tuple[int, ...] = (16, 128, 1)
+    """Of the metadata programs."""
+    sizes: tuple[int, ...] = (4096, 65536, 114688)
+    """Bytes of small files."""
+    tree_files: int = 10000
+    """Of the tree that is read cold and warm; less of those larger than 4 KiB."""
+    burst_dirs: int = 64
+
+    def tree_files_of(self, size: int) -> int:
+        """So many files of this size."""
+        return self.tree_files if size <= INLINE_MAX else self.tree_files // 4
+
+
+QUICK = Plan(seconds=0.5, threads=(16,), sizes=(4096, 65536), tree_files=1000, burst_dirs=8)
+
+
+class Bench:
+    """Runs programs on one system, and collects what they say."""
+
+    def __init__(self, program: Path, system: System, round_: int) -> None:
+        self.program = program
+        self.system = system
+        self.round = round_
+        self.records: list[Record] = []
+        self.problems: list[str] = []
+
+    def all(self, plan: Plan) -> None:
+        """Every program of the plan."""
+        seconds = ("--seconds", str(plan.seconds))
+        durable = self.system.bench_options
+        for threads in plan.threads:
+            words = ("--threads", str(threads), *seconds, *durable)
+            self.attempt(self.bench, f"metadata, {threads} threads", "meta", *words)
+        for size in plan.sizes:
+            kib = f"{size // KIB} KiB"
+            words = ("--size", str(size), *seconds)
+            self.attempt(self.bench, f"files of {kib}", "small", *words)
+            self.attempt(self.tree, f"tree of {kib} files", size, plan.tree_files_of(size))
+        self.attempt(self.bench, "one directory", "shared", *seconds, *durable)
+        words = ("--threads", "64", "--dirs", str(plan.burst_dirs), *seconds)
+        self.attempt(self.bench, "bursts of 4 KiB files", "burst", *words)
+
+    def attempt(self, program: Callable[..., object], title: str, *words: object) -> None:
+        """Runs one program; the next ones run also if it fails."""
+        host.say(f"  {self.system.name}: {title}")
+        try:
+            program(title, *words)
+        except (Failed, OSError) as why:
+            self.problem(f"{title}: {why}")
+
+    def tree(self, title: str, size: int, files: int) -> None:
+        """Written, read in random order with nothing cached, and read again."""
+        words = ("traverse", *TREE_SHAPE, "--size", str(size), "--files", str(files))
+        self.bench(title, *words, "--prepare")
+        self.system.remount()
+        before = self.system.served_bytes()
+        (cold,) = self.bench(title, *words, "--read", phase="read, cold")
+        self.check_served(cold, size, before)
+        self.bench(title, *words, "--read", phase="read, again")
+        # Out of the way of the next one; it goes with the system.
+        (self.system.point / "saker-bench-tree").rename(self.system.point / f"tree-{size}")
+
+    def check_served(self, phase: Record, size: int, before: int | None) -> None:
+        """What was read cold must have come from the servers, where they count."""
+        after = self.system.served_bytes()
+        served = phase.get("store_read_bytes") if size > INLINE_MAX else None
+        if before is not None and after is not None:
+            served = after - before
+        phase["served_bytes"] = served
+        if served is not None and served < phase["ops"] * size:
+            self.problem(f"{phase['program']}: servers served only {served} bytes")
+
+    def bench(self, title: str, *words: str, phase: str | None = None) -> list[Record]:
+        """Runs `saker bench`; its phases as records."""
+        command = [self.program, "bench", *words, "--path", self.system.point, "--json"]
+        if "--threads" not in words:
+            command += ["--threads", str(THREADS)]
+        if pids := self.system.pids():
+            command += ["--pids", ",".join(pids)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+        try:
+            said = json.loads(done.stdout)
+        except json.JSONDecodeError as why:
+            raise Failed(done.stderr.strip() or f"exit code {done.returncode}") from why
+        if done.returncode:
+            self.problem(f"{title}: {' '.join(done.stderr.split())}")
+        same = {"system": self.system.name, "round": self.round, "program": title}
+        records = [{**same, **figures} for figures in said["phases"]]
+        for record in records:
+            record["phase"] = phase or record["phase"]
+            record["cpu_us"] = sum(record["cpu_us_per_op"].values())
+        self.records += records
+        ratios = said.get("ratios", {})
+        self.records += [{**same, "phase": name, "ratio": ratio} for name, ratio in ratios.items()]
+        return records
+
+    def problem(self, text: str) -> None:
+        """Something to say beside the figures."""
+        host.say(f"  {self.system.name}: {text}")
+        self.problems.append(f"{self.system.name}, round {self.round}: {text}")
