@@ -77,12 +77,13 @@ impl Mount {
         Ok(Mount { transport, adapter, mounted })
     }
 
-    /// Serves until the file system is unmounted, by [`MountHandle::unmount`] or umount(8).
+    /// Serves until the file system is unmounted, by [`MountHandle::unmount`] or umount(8). `ready`
+    /// is called, from another thread, when it is as fast as it will be.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn run(self) -> Result<()> {
-        self.start_hints();
+    pub fn run(self, ready: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.start_hints(ready);
         let served = self.transport.run();
         self.adapter.fs.block_on(self.adapter.close_all());
         // The kernel may have dropped its last RELEASEs: no lock may wait for its lease to end.
@@ -92,10 +93,11 @@ impl Mount {
     }
 
     /// From a thread of its own: it walks through the mount, which must be served for that.
-    fn start_hints(&self) {
+    fn start_hints(&self, ready: impl FnOnce() + Send + 'static) {
         let adapter = Arc::clone(&self.adapter);
         let started = thread::spawn("saker-hints", move || {
             tracing::info!("shortcut: {}", adapter.hints.start(&adapter.mountpoint));
+            ready();
         });
         if let Err(error) = started {
             tracing::warn!("no shortcut: {error}");

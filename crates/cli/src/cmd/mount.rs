@@ -188,8 +188,7 @@ fn serve(args: &Args, options: MountOptions) -> Outcome<u8> {
         }
     };
     thread::spawn("signals", wait).about("thread")?;
-    tell(ready, READY);
-    mount.run().map(|()| 0).about(args.point.display())
+    mount.run(move || tell(ready, READY)).map(|()| 0).about(args.point.display())
 }
 
 const READY: &str = "ready";
