@@ -153,6 +153,14 @@ stage replicas sim replicas
 # Of one file; through the library, and where there are mounts through those.
 stage fsx sim fsx
 stage metrics metrics
+# FUSE over io_uring, where the kernel has it: off by default. Mounts are tested by it, and some by
+# /dev/fuse, too.
+uring=/sys/module/fuse/parameters/enable_uring
+if [[ $able == yes && -e $uring ]]; then
+    uring_was=$(cat $uring)
+    trap '"${root[@]}" sh -c "echo $uring_was >$uring"' EXIT
+    "${root[@]}" sh -c "echo Y >$uring"
+fi
 if [[ $able == yes ]]; then
     stage mount sim mount_vs_local
     stage posix sim posix

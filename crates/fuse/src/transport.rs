@@ -171,10 +171,8 @@ impl<D: Dispatch> Transport<D> {
 
     /// A ring for each thread; all queues are divided among them.
     fn rings(&self, threads: &[Thread]) -> std::result::Result<Vec<Ring>, String> {
-        match self.mode {
-            Mode::Auto => return Err("by default".into()),
-            Mode::Dev => return Err("as asked for".into()),
-            Mode::Uring => {}
+        if self.mode == Mode::Dev {
+            return Err("as asked for".into());
         }
         let queues = uring::queues().map_err(|e| e.to_string())?;
         let part = |n: usize| (0..queues).skip(n).step_by(threads.len()).collect::<Vec<_>>();
