@@ -87,6 +87,9 @@ impl Cluster {
                 cache_bytes: 16 << 20,
                 inodes: 10_000,
                 replica: 10_000,
+                merge_requests: true,
+                group_commit: true,
+                lazy_replication: true,
             };
             run_role(&mut stops, move |stop| saker_meta::serve(config, stop));
         }
