@@ -1,4 +1,4 @@
-"""Saker: `saker up` with four MNodes on this machine, and one mount."""
+"""Saker: `saker up` on this machine, and one mount."""
 
 import os
 from pathlib import Path
@@ -7,18 +7,31 @@ import host
 from system import System
 
 
+URING = Path("/sys/module/fuse/parameters/enable_uring")
+"""The kernel's switch for FUSE over io_uring, off by default."""
+
+
 class Saker(System):
     name = "saker"
-    about = "1 coordinator, 4 MNodes, 2 stores, one mount; every reply leaves after a flush"
+    about = (
+        "1 coordinator, 1 MNode, 1 store, one mount, by io_uring where the kernel has that; "
+        "every reply leaves after a flush"
+    )
     packages = ("fuse3",)
     own_network = False
     program: Path
     """The release build, set by the driver."""
     options = ""
     """Of the mount."""
+    mnodes = stores = 1
+    uring_was: str | None = None
 
     def start(self) -> None:
-        self.run(self.program, "up", "--dir", self.cluster, "--mnodes", "4", log=True)
+        if URING.exists():
+            self.uring_was = URING.read_text()
+            URING.write_text("Y")
+        shape = ("--mnodes", str(self.mnodes), "--stores", str(self.stores))
+        self.run(self.program, "up", "--dir", self.cluster, *shape, log=True)
 
     @property
     def cluster(self) -> Path:
@@ -37,6 +50,8 @@ class Saker(System):
         self.run_client(*words, *(["-o", options] if options else []))
 
     def halt(self) -> None:
+        if self.uring_was is not None:
+            URING.write_text(self.uring_was)
         if self.cluster.exists():
             host.command([self.program, "down", "--dir", self.cluster, "--wipe"])
 
@@ -50,5 +65,11 @@ class Saker(System):
 
 class SakerCached(Saker):
     name = "saker-cached"
-    about = "the same; the mount keeps names and attributes for 1 s (entry_timeout, attr_timeout)"
+    about = "saker; the mount keeps names and attributes for 1 s (entry_timeout, attr_timeout)"
     options = "entry_timeout=1,attr_timeout=1"
+
+
+class SakerFour(Saker):
+    name = "saker-4"
+    about = "saker with 4 MNodes and 2 stores"
+    mnodes, stores = 4, 2

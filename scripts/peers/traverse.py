@@ -9,27 +9,27 @@ from pathlib import Path
 import host
 from cephfs import CephFs
 from host import Failed, Group
-from saker import Saker
+from saker import Saker, SakerFour
 from system import System
 
 MIB = 1 << 20
 
 
-class SakerBpf(Saker):
+class SakerBpf(SakerFour):
     name = "saker-bpf"
-    about = "4 MNodes; the mount's hints come from BPF"
+    about = "4 MNodes, 2 stores; the mount's hints come from BPF"
     options = "shortcut=bpf"
 
 
-class SakerProc(Saker):
+class SakerProc(SakerFour):
     name = "saker-proc"
-    about = "4 MNodes; the mount's hints come from /proc"
+    about = "4 MNodes, 2 stores; the mount's hints come from /proc"
     options = "shortcut=proc"
 
 
-class SakerOff(Saker):
+class SakerOff(SakerFour):
     name = "saker-off"
-    about = "4 MNodes; each component is looked up (FalconFS-NoBypass)"
+    about = "4 MNodes, 2 stores; each component is looked up (FalconFS-NoBypass)"
     options = "shortcut=off"
 
 
