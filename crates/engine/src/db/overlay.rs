@@ -4,9 +4,10 @@
 //! hundred thousand rows that costs a dozen cache misses, in a hash table one or two; so the tree
 //! holds the order only, and a row that changes again does not touch it.
 
-use std::collections::{BTreeSet, HashMap, btree_set, hash_map};
-use std::iter::Peekable;
+use std::collections::{BTreeSet, HashMap, btree_set};
+use std::iter::{Flatten, Peekable};
 use std::ops::Bound;
+use std::vec;
 
 use bytes::Bytes;
 
@@ -17,23 +18,55 @@ const ROW_OVERHEAD_BYTES: usize = 176;
 /// tens of milliseconds.
 const FREED_PER_CHANGE: usize = 4;
 
+/// Tables that the rows are spread over: one that grows moves all of its rows at once, which with
+/// all rows in it would stop the shard for tens of milliseconds.
+const PARTS: usize = 64;
+
+type Part = HashMap<Bytes, Option<Bytes>>;
+
+/// Rows by key.
+#[derive(Clone)]
+struct Rows(Vec<Part>);
+
+impl Rows {
+    fn part(key: &[u8]) -> usize {
+        let hash = key.iter().fold(0u32, |hash, &b| hash.wrapping_mul(31).wrapping_add(b.into()));
+        hash as usize % PARTS
+    }
+
+    fn get(&self, key: &[u8]) -> Option<(&Bytes, &Option<Bytes>)> {
+        self.0[Rows::part(key)].get_key_value(key)
+    }
+
+    fn insert(&mut self, key: Bytes, value: Option<Bytes>) -> Option<Option<Bytes>> {
+        self.0[Rows::part(&key)].insert(key, value)
+    }
+}
+
+impl Default for Rows {
+    fn default() -> Rows {
+        Rows((0..PARTS).map(|_| Part::new()).collect())
+    }
+}
+
 /// Rows that were put, or deleted (`None`).
 #[derive(Clone, Default)]
 pub(super) struct Overlay {
-    rows: HashMap<Bytes, Option<Bytes>>,
+    rows: Rows,
     order: BTreeSet<Bytes>,
     bytes: usize,
 }
 
 impl Overlay {
-    /// An empty one with room for as many rows as `other` has, so that it does not stop to grow.
+    /// An empty one with room for as many rows as `other` has, which then need not be moved.
     pub(super) fn like(other: &Overlay) -> Overlay {
-        Overlay { rows: HashMap::with_capacity(other.rows.len()), ..Overlay::default() }
+        let parts = other.rows.0.iter().map(|part| Part::with_capacity(part.len())).collect();
+        Overlay { rows: Rows(parts), ..Overlay::default() }
     }
 
     /// What became of a row; `None`: nothing is known of it here.
     pub(super) fn get(&self, key: &[u8]) -> Option<&Option<Bytes>> {
-        self.rows.get(key)
+        self.rows.get(key).map(|(_, value)| value)
     }
 
     pub(super) fn insert(&mut self, key: Bytes, value: Option<Bytes>) {
@@ -49,7 +82,7 @@ impl Overlay {
 
     /// Takes over what a newer one has.
     pub(super) fn update(&mut self, newer: Overlay) {
-        newer.rows.into_iter().for_each(|(key, value)| self.insert(key, value));
+        newer.rows.0.into_iter().flatten().for_each(|(key, value)| self.insert(key, value));
     }
 
     /// Memory, in bytes (an estimate).
@@ -59,7 +92,7 @@ impl Overlay {
 
     /// All rows in order of keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Bytes, &Option<Bytes>)> {
-        self.order.iter().filter_map(|key| self.rows.get_key_value(key))
+        self.order.iter().filter_map(|key| self.rows.get(key))
     }
 
     /// The rows from `start` (inclusive) to `end` (exclusive) in order of keys.
@@ -75,7 +108,7 @@ fn bytes_of(value: &Option<Bytes>) -> usize {
 
 /// Rows in order of keys.
 pub(super) struct Range<'a> {
-    rows: &'a HashMap<Bytes, Option<Bytes>>,
+    rows: &'a Rows,
     keys: Peekable<btree_set::Range<'a, Bytes>>,
 }
 
@@ -90,7 +123,7 @@ impl<'a> Iterator for Range<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let rows = self.rows;
-        self.keys.next().and_then(|key| rows.get_key_value(key))
+        self.keys.next().and_then(|key| rows.get(key))
     }
 }
 
@@ -123,13 +156,14 @@ impl<'a> Iterator for Merged<'a> {
 /// Rows that nobody needs any more, freed bit by bit.
 #[derive(Default)]
 pub(super) struct Discarded {
-    rows: Option<hash_map::IntoIter<Bytes, Option<Bytes>>>,
+    rows: Option<Flatten<vec::IntoIter<Part>>>,
     order: btree_set::IntoIter<Bytes>,
 }
 
 impl Discarded {
     pub(super) fn new(overlay: Overlay) -> Discarded {
-        Discarded { rows: Some(overlay.rows.into_iter()), order: overlay.order.into_iter() }
+        let rows = overlay.rows.0.into_iter().flatten();
+        Discarded { rows: Some(rows), order: overlay.order.into_iter() }
     }
 
     /// Frees a few.

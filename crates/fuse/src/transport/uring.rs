@@ -222,6 +222,13 @@ impl Ring {
             if !self.uring.submission().taskrun() && self.uring.completion().is_empty() {
                 break;
             }
+            // The kernel may say that there is work when that was done already: it adds work before
+            // it says so (`io_req_local_work_add`), and nobody takes the word back. What comes
+            // from here on signals.
+            self.submit();
+            if self.reap() == 0 {
+                break;
+            }
         }
         self.give_back();
         std::mem::take(&mut self.arrived)
@@ -239,16 +246,19 @@ impl Ring {
         while let Err(error) = self.uring.submit() {
             // Neither says that anything was lost: completions have no room, or a signal came.
             match error.raw_os_error() {
-                Some(libc::EBUSY | libc::EAGAIN) => self.reap(),
+                Some(libc::EBUSY | libc::EAGAIN) => _ = self.reap(),
                 Some(libc::EINTR) => {}
                 _ => panic!("the kernel refuses a ring that it has made: {error}"),
             }
         }
     }
 
-    fn reap(&mut self) {
+    /// Takes what is complete; how much that was.
+    fn reap(&mut self) -> usize {
         let (states, memory) = (&mut self.states, &self.memory);
+        let (mut count, new) = (0, self.arrived.len());
         for done in self.uring.completion() {
+            count += 1;
             let state = usize::try_from(done.user_data()).ok().and_then(|i| states.get_mut(i));
             match (done.result(), state) {
                 (0, Some(state)) if !state.here => {
@@ -267,10 +277,11 @@ impl Ring {
                 }
             }
         }
-        for at in 0..self.arrived.len() {
+        for at in new..self.arrived.len() {
             let entry = &self.arrived[at];
             self.reach(entry.index(), entry.payload().len());
         }
+        count
     }
 
     /// An entry's payload has come to hold so many bytes.
