@@ -300,6 +300,19 @@ impl Drop for Cluster {
     }
 }
 
+/// Waits for a line of a log that has `what` in it.
+pub fn line_with(log: &Path, what: &str) -> String {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        if let Some(line) = text.lines().find(|line| line.contains(what)) {
+            return line.to_owned();
+        }
+        assert!(Instant::now() < deadline, "no line {what:?} in {text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// An HTTP GET; the body comes with its headers.
 pub fn fetch(http: &str, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(http)?;

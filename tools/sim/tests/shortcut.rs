@@ -11,11 +11,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use saker_client::Caller;
-use saker_sim::cluster::{Cluster, Shape, can_mount};
+use saker_sim::cluster::{Cluster, Shape, can_mount, line_with};
 use saker_sim::fsx::{PosixFile, Target};
 use saker_types::Locator;
 use saker_types::wire::At;
@@ -52,7 +51,7 @@ impl Mounted {
         let status = mount.args(["-o", &format!("shortcut={source},{options}")]).status();
         assert!(status.unwrap().success(), "no mount");
         let mounted = Mounted { source: source.to_owned(), point, cluster };
-        let said = wait_for_line(&log, "shortcut: ");
+        let said = line_with(&log, "shortcut: ");
         if said.contains("no hints") {
             assert!(
                 source.starts_with("bpf") && std::env::var_os("SAKER_REQUIRE_BPF").is_none(),
@@ -82,18 +81,6 @@ impl Mounted {
         let before = self.requests();
         f();
         self.requests() - before
-    }
-}
-
-fn wait_for_line(log: &Path, what: &str) -> String {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let text = fs::read_to_string(log).unwrap_or_default();
-        if let Some(line) = text.lines().find(|line| line.contains(what)) {
-            return line.to_owned();
-        }
-        assert!(Instant::now() < deadline, "no line {what:?} in {text}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

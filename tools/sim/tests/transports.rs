@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
-use saker_sim::cluster::{Cluster, Shape, binary, can_mount};
+use saker_sim::cluster::{Cluster, Shape, binary, can_mount, line_with};
 
 /// More than a queue of the ring has entries, and than may wait at a time.
 const WAITERS: usize = 1_200;
@@ -58,18 +58,6 @@ impl Drop for Mount {
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = Command::new(binary()).arg("umount").arg(&self.point).status();
-    }
-}
-
-fn line_with(log: &Path, what: &str) -> String {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let text = fs::read_to_string(log).unwrap_or_default();
-        if let Some(line) = text.lines().find(|line| line.contains(what)) {
-            return line.to_owned();
-        }
-        assert!(Instant::now() < deadline, "no line {what:?} in {text}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -14,15 +14,14 @@ pub struct Args {
     core: usize,
 }
 
-/// Loops for ever at the lowest priority; ends with its parent.
+/// Loops for ever at the lowest priority; ends with its parent. Between sessions priority does not
+/// count (sched(7), "autogroup"): where servers wait for a disk, `kernel.sched_autogroup_enabled`
+/// must be 0, or each wake-up waits for the scheduler's tick.
 pub fn run(args: &Args) -> Outcome<u8> {
     procfs::end_with_parent();
     // SAFETY: these calls read their arguments only; all bytes of cpu_set_t and sched_param may
     // be zero. Failures are harmless: the loop then runs elsewhere, or with a little more weight.
     unsafe {
-        // A session of its own is a scheduling group of its own (sched(7), "autogroup"): within
-        // that of the benchmark the lowest priority would be low in there only.
-        libc::setsid();
         libc::nice(19);
         let param: libc::sched_param = std::mem::zeroed();
         libc::sched_setscheduler(0, libc::SCHED_IDLE, &param);
@@ -30,17 +29,9 @@ pub fn run(args: &Args) -> Outcome<u8> {
         libc::CPU_SET(args.core, &mut cores);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &cores);
     }
-    lower_group();
     loop {
         std::hint::spin_loop();
     }
-}
-
-/// Gives the group the lowest priority among groups. Kernels without groups have no such file.
-// The kernel's file, not one that a simulation holds.
-#[allow(clippy::disallowed_methods)]
-fn lower_group() {
-    let _ = std::fs::write("/proc/self/autogroup", "19");
 }
 
 /// Running loops; dropping it ends them.
