@@ -36,10 +36,9 @@ while kill -0 $bench 2>/dev/null; do
     before=$(served) start=$(date +%s%N)
     counts=$(perf stat -x, -e "$events" -p "$mnode" -- sleep 1 2>&1 >/dev/null)
     # perf counts for a second, and takes a while to begin and to end.
-    share=$(bc -l <<<"1000000000 / ($(date +%s%N) - $start)")
+    share=$(awk -v ns=$(($(date +%s%N) - start)) 'BEGIN { print 1e9 / ns }')
     after=$(served)
     awk -v share="$share" -F'[, ]' '
-        FILENAME == "-" { next }
         part == 1 { was[$1] = $2; next }
         part == 2 { n = $2 - was[$1]; all += n; if (n > most) { most = n; op = $1 } next }
         { name = $3; sub(/.*sys_enter_?/, "", name); if ($3 ~ /malloc/) name = "malloc"

@@ -96,19 +96,25 @@ def bars(axis: pyplot.Axes, rows: dict[str, Row]) -> None:
 def conditions(about: dict) -> list[str]:
     """Where and when it was measured."""
     machine, plan = about["machine"], about["plan"]
+    rounds = about["rounds"]
+    turns = f"{rounds} rounds, every second one in reverse order" if rounds > 1 else "1 round"
     return [
         f"{about['date']}, Saker {about['commit']}, {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB, {machine['disk']}, Linux {machine['kernel']}; load average "
-        f"before: {machine['load_before']:.2f}; {about['rounds']} rounds, every second one in "
-        f"reverse order. Plan: {', '.join(f'{k} {v}' for k, v in plan.items())}.",
+        f"before: {machine['load_before']:.2f}; {turns}. "
+        f"Plan: {', '.join(f'{k} {v}' for k, v in plan.items())}.",
     ]
+
+
+def raw(out: Path, name: str, about: dict, records: list[dict]) -> None:
+    """All figures, as they are."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps({**about, "records": records}, indent=1) + "\n")
 
 
 def write(out: Path, about: dict, records: list[dict]) -> None:
     """All of it, into a directory."""
-    out.mkdir(parents=True, exist_ok=True)
-    raw = json.dumps({**about, "records": records}, indent=1)
-    (out / "peers.json").write_text(raw + "\n")
+    raw(out, "peers", about, records)
     text = ["# Side by side", "", *conditions(about), ""]
     text += ["Through a mount: operations a second, and in brackets CPU microseconds per operation"]
     text += ["(the program that measures, FUSE daemon and servers). Medians of the rounds.", ""]
@@ -129,9 +135,7 @@ def write(out: Path, about: dict, records: list[dict]) -> None:
 
 def write_traverse(out: Path, about: dict, records: list[dict]) -> None:
     """The traversal with limited memory."""
-    out.mkdir(parents=True, exist_ok=True)
-    raw = json.dumps({**about, "records": records}, indent=1)
-    (out / "traverse.json").write_text(raw + "\n")
+    raw(out, "traverse", about, records)
     text = ["# Random traversal with limited memory of the client", "", *conditions(about), ""]
     text += ["| system | budget | limit | peak | files/s | CPU us | metadata requests per open |"]
     text += ["|---" * 7 + "|"]

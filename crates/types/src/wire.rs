@@ -875,7 +875,8 @@ pub enum Intent {
     /// brings the old row. A driver that does not know the other row yet leaves it out, and
     /// prepares the same entry, as a handle, again when it does.
     Swap = 5,
-    /// Remember the directory `row` of another owner, at `moves_to` (FalconFS §6.7, "no inv").
+    /// Remember the directory `row` of another owner, which is at the target, a handle (FalconFS
+    /// §6.7, "no inv").
     Replica = 6,
 }
 
@@ -909,7 +910,7 @@ pub struct PrepareReq {
     #[prost(sint32, tag = "9")]
     #[allow(missing_docs)]
     pub delta: i32,
-    /// TakeDir, Swap: where the inode will be, for its gone record. Replica: where it is.
+    /// TakeDir, Swap: where the inode will be, for its gone record.
     #[prost(message, optional, tag = "10")]
     pub moves_to: Option<Locator>,
     /// SetDir: an ACL by the name of its attribute; empty: there is to be none.
