@@ -35,9 +35,10 @@ pub(crate) struct Nodes {
     by_path: bool,
 }
 
-/// Which data a file holds: grows with each change of it. Only of files whose data is in their
-/// row, where version and data change together. Chunks can change after the version: an append
-/// has the owner grow the file before the data reaches the stores.
+/// Which data a file holds. It grows with each change of data in the file's row, and whenever the
+/// owner hears that data has reached the stores: so pages that were read since an open that saw
+/// this version are right as long as opens see it. (Of a writer that dies before it has told,
+/// they may or may not have what it wrote.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataVersion {
     data_version: u64,
@@ -47,10 +48,10 @@ pub(crate) struct DataVersion {
 }
 
 impl DataVersion {
-    /// The version that an open saw; `None` where it says nothing.
-    pub(crate) fn of(attr: &Attr) -> Option<DataVersion> {
+    /// The version that an open saw.
+    pub(crate) fn of(attr: &Attr) -> DataVersion {
         let Attr { data_version, truncate_gen, size, mtime_ns, .. } = *attr;
-        (!attr.chunked).then_some(DataVersion { data_version, truncate_gen, size, mtime_ns })
+        DataVersion { data_version, truncate_gen, size, mtime_ns }
     }
 }
 
@@ -297,19 +298,16 @@ impl Nodes {
 
     /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
     pub(crate) fn mode(&self, id: NodeId) -> u32 {
-        match self.lock().nodes.get(&id).map(|node| &node.what) {
-            Some(What::Known { mode, .. }) => *mode,
-            Some(What::Guess(_)) | None => 0,
-        }
+        self.lock().mode(id)
     }
 
     /// A file is opened at `version`: may the kernel keep the pages it has? If not, it will drop
     /// them before the open returns, and [`Nodes::filled`] tells when that is done. Until then
     /// no other open may keep them either: it could return before they are dropped.
-    pub(crate) fn keep_pages(&self, id: NodeId, version: Option<DataVersion>) -> bool {
+    pub(crate) fn keep_pages(&self, id: NodeId, version: DataVersion) -> bool {
         let mut table = self.lock();
         let Some(node) = table.nodes.get_mut(&id) else { return false };
-        let keep = version.is_some() && node.cached == version;
+        let keep = node.cached == Some(version);
         if !keep {
             node.cached = None;
         }

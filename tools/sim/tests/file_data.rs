@@ -142,6 +142,27 @@ fn an_append_that_spills_is_executed_once() {
     b.check();
 }
 
+/// Two clients append, and the later place is filled first: who has read zeros in the earlier one
+/// sees by the version that there is something else now.
+#[test]
+fn the_data_of_an_append_changes_the_version_also_where_the_file_does_not_grow() {
+    let mut b = Bench::new(1);
+    b.create("f").unwrap();
+    let append = |b: &mut Bench, size| {
+        let at = at("f");
+        let request = AppendReq { ctx: b.ctx(), at, len: 5_000, size, ..AppendReq::default() };
+        b.run::<AppendReply>(Op::Append, SHARD, &request).unwrap()
+    };
+    assert_eq!(append(&mut b, 0).offset, 0);
+    assert_eq!(append(&mut b, 0).offset, 5_000);
+    let later = append(&mut b, 10_000).entry.attr;
+    assert_eq!(later.size, 10_000);
+    let earlier = append(&mut b, 5_000).entry.attr;
+    assert_eq!(earlier.size, 10_000);
+    assert!(earlier.data_version > later.data_version);
+    b.check();
+}
+
 /// A truncation comes after an append that has its place, also one that nobody was told of yet:
 /// its bytes are cut, and the next one begins where the file ends.
 #[test]

@@ -114,6 +114,38 @@ fn what_one_mount_closed_the_other_opens() {
     t.cluster.fsck();
 }
 
+/// What was read once is in the kernel's cache until somebody changes it, wherever the data is.
+#[test]
+fn pages_of_a_file_are_kept_until_it_changes() {
+    let Some(t) = Mounts::start("pages_of_a_file_are_kept_until_it_changes") else { return };
+    let sent = || t.cluster.metric_of("store", "saker_store_read_bytes_total");
+    for (n, size) in SIZES.into_iter().enumerate().skip(1) {
+        let name = format!("f{n}");
+        let mut want = bytes(size, 1);
+        fs::write(t.a(&name), &want).unwrap();
+        let before = sent();
+        assert!(fs::read(t.b(&name)).unwrap() == want);
+        let once = sent();
+        assert!(once - before >= size as f64);
+        for _ in 0..3 {
+            assert!(fs::read(t.b(&name)).unwrap() == want);
+        }
+        assert_eq!(sent(), once, "read again from the stores");
+        open(&t.a(&name)).write_all_at(b"new", size as u64 - 10).unwrap();
+        want[size - 10..size - 7].copy_from_slice(b"new");
+        assert!(fs::read(t.b(&name)).unwrap() == want);
+        assert!(sent() - once >= size as f64);
+        let held = append(&t.a(&name), &bytes(5_000, 2));
+        fs::read(t.b(&name)).unwrap();
+        // The next append tells that this one is there.
+        drop(append(&t.a(&name), b"end"));
+        drop(held);
+        want.extend_from_slice(&bytes(5_000, 2));
+        want.extend_from_slice(b"end");
+        assert!(fs::read(t.b(&name)).unwrap() == want);
+    }
+}
+
 /// A reader that comes while an append is on its way sees the file as it was before, not zeros.
 #[test]
 fn an_append_shows_no_zeros_before_its_data() {

@@ -103,8 +103,6 @@ fn pages_are_kept_only_when_they_were_read_at_this_version() {
     assert!(nodes.keep_pages(10, version(1)));
     assert!(!nodes.keep_pages(10, version(2)));
     assert!(!nodes.keep_pages(10, version(1)), "the pages are on their way out");
-    nodes.filled(10, None);
-    assert!(!nodes.keep_pages(10, None), "chunks tell nothing");
     nodes.filled(10, version(2));
     nodes.forget(10, 1);
     hold(&nodes, ROOT, 1, "f", 10, FILE);

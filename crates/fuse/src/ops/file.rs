@@ -28,7 +28,7 @@ pub(crate) struct OpenFile {
     pub(crate) node: NodeId,
     pub(crate) flags: OpenFlags,
     /// What the open saw.
-    version: Option<DataVersion>,
+    version: DataVersion,
     /// The kernel dropped its pages at this open, and no request has come through it yet.
     unused: AtomicBool,
     /// The same file with the opposite of `flags.append`, opened when it is first needed: for

@@ -81,10 +81,14 @@ impl Shard {
     pub(crate) fn append(&mut self, rq: &Rq, msg: &AppendReq) -> Step<Bytes> {
         let found = self.locate_file(rq, &msg.ctx.cred, &msg.at)?;
         let mut inode = (*found.inode).clone();
-        if msg.size > inode.attr.size && msg.truncate_gen == inode.attr.truncate_gen {
+        if msg.size > 0 && msg.truncate_gen == inode.attr.truncate_gen {
+            // What the writer appended before is there: others' appends may have grown the file
+            // beyond it.
             let (old, size) = (&inode.attr, msg.size.min(limits::FILE_BYTES_MAX));
-            let stored = old.stored_bytes() + (size - old.size);
-            inode.attr.set_size(size, stored);
+            if size > old.size {
+                let stored = old.stored_bytes() + (size - old.size);
+                inode.attr.set_size(size, stored);
+            }
             self.data_changed(&mut inode.attr);
         }
         let offset = inode.attr.size.max(inode.append_end);
