@@ -5,10 +5,10 @@
 //! server (FalconFS, §5, which patches the kernel for it). Here it is found out beside the
 //! request, from one of two sources:
 //!
-//! - **BPF** (feature `bpf`, and clang when it is built): a program at the tracepoint `fuse_request_send` runs in the calling
-//!   thread before the request can be read, and notes the thread's walk and syscall in memory
-//!   that is shared with this process (`hint.bpf.c`). Needs root or CAP_BPF and CAP_PERFMON, and
-//!   a kernel with BTF and the tracepoint (about 6.12).
+//! - **BPF** (feature `bpf`, and clang when it is built): a program at the tracepoint
+//!   `fuse_request_send` runs in the calling thread before the request can be read, and notes the
+//!   thread's walk and syscall in memory that is shared with this process (`hint.bpf.c`). Needs
+//!   root or CAP_BPF and CAP_PERFMON, and a kernel with BTF and the tracepoint (about 6.12).
 //! - **Proc**: `/proc/TID/syscall` and the caller's memory. Knows the path that was passed, but
 //!   not how far the walk is; so a hint is given only where the name and the path leave one
 //!   answer.
@@ -17,9 +17,10 @@
 //! none for 32-bit programs, for io_uring's workers, for file systems stacked on this one
 //! (overlayfs), for a rename of a name onto the same name, or when a slot was overwritten
 //! meanwhile. By BPF there is none of [`Intent::Create`], [`Intent::Remove`],
-//! [`Intent::RenameSource`] and [`Intent::RenameTarget`] for names of more than about 40 bytes, nor, since Linux 6.14 or so,
-//! for names that the kernel holds: without a walk, the directory's lock is what shows that it is
-//! the syscall itself that looks up, and the lock is found through the name's place in memory.
+//! [`Intent::RenameSource`] and [`Intent::RenameTarget`] for names of more than about 40 bytes that
+//! the kernel does not hold: without a walk, what shows that it is the syscall itself that looks up
+//! is the directory's lock, found through the name's place in its dentry, or that the name is part
+//! of the kernel's copy of the syscall's path.
 //! What a hint says is true as long as the program does not change the path under its own running
 //! syscall; by proc also only where no symlink leads here from another file system that is
 //! mounted inside this one.

@@ -25,6 +25,9 @@ use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, R
 
 use table::{Node, Table, What};
 
+/// Of a directory: only owners remove names.
+const S_ISVTX: u32 = 0o1000;
+
 /// A node's number.
 pub(crate) type NodeId = u64;
 
@@ -130,7 +133,7 @@ impl Nodes {
         let node = table.nodes.get_mut(&id).filter(|node| !node.doubted)?;
         let attr = match &node.what {
             What::Guess(FileKind::Directory) => None,
-            What::Known { dir: Some(attr), .. } => Some((**attr).clone()),
+            What::Known { attr, .. } if attr.is_dir() => Some((**attr).clone()),
             What::Guess(_) | What::Known { .. } => return None,
         };
         node.lookups += 1;
@@ -150,16 +153,31 @@ impl Nodes {
         }
     }
 
-    /// Something of this kind is about to be removed: a node for it, held once. `None`: it must be
-    /// looked up.
-    pub(crate) fn pretend(&self, dir: NodeId, name: &Bytes, kind: FileKind) -> Option<NodeId> {
+    /// A directory, or something else, is about to be removed: the node that the kernel has for it
+    /// with its attributes, or a new one without any; held once more. `None`: it must be looked up.
+    pub(crate) fn pretend(
+        &self,
+        dir: NodeId,
+        name: &Bytes,
+        is_dir: bool,
+    ) -> Option<(NodeId, Option<Attr>)> {
         let mut table = self.lock();
-        if table.named(dir, name).is_some() {
-            return None;
-        }
-        let id = table.guess(dir, name, kind)?;
-        table.nodes.get_mut(&id)?.lookups += 1;
-        Some(id)
+        let id = match table.named(dir, name) {
+            // Of what is in a sticky directory the kernel needs to know the owner.
+            Some(_) if table.mode(dir) & S_ISVTX != 0 => return None,
+            Some(id) => id,
+            None => {
+                let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };
+                let id = table.guess(dir, name, kind)?;
+                table.hold(id);
+                return Some((id, None));
+            }
+        };
+        let node = table.nodes.get_mut(&id).filter(|node| !node.doubted && !node.drifted)?;
+        let What::Known { attr, .. } = &node.what else { return None };
+        let attr = (attr.is_dir() == is_dir).then(|| (**attr).clone())?;
+        node.lookups += 1;
+        Some((id, Some(attr)))
     }
 
     /// May the kernel be told that a name is free, since what it does then will show? Not if it
@@ -227,9 +245,20 @@ impl Nodes {
 
     /// A server says that a name is free.
     pub(crate) fn vanished(&self, dir: NodeId, name: &Bytes) {
-        if self.by_path {
-            self.lock().unname(dir, name);
+        if !self.by_path {
+            return;
         }
+        let mut table = self.lock();
+        if let Some(id) = table.unname(dir, name) {
+            // If it was removed here, the kernel counts one link less.
+            table.drift(id);
+        }
+    }
+
+    /// The kernel changes the attributes of a file by itself: its data is written, say. To be told
+    /// before it hears that this was done.
+    pub(crate) fn drift(&self, id: NodeId) {
+        self.lock().drift(id);
     }
 
     /// What a server says of a guess: a directory, and the node is known from now on; or not, and
@@ -316,9 +345,9 @@ impl Nodes {
 
     /// A request came through a handle whose open at `version` kept no pages: those that the
     /// kernel has now were read after that open.
-    pub(crate) fn filled(&self, id: NodeId, version: Option<DataVersion>) {
+    pub(crate) fn filled(&self, id: NodeId, version: DataVersion) {
         if let Some(node) = self.lock().nodes.get_mut(&id) {
-            node.cached = version;
+            node.cached = Some(version);
         }
     }
 

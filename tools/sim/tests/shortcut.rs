@@ -135,6 +135,14 @@ fn elsewhere(t: &Mounted, f: impl AsyncFnOnce(&saker_client::Fs, &Caller)) {
     fs.close();
 }
 
+/// Everybody may walk to the mount.
+fn let_others_in(t: &Mounted) {
+    // The mount, the scratch directory that it is in, and the cluster's.
+    for dir in t.point.ancestors().take(3) {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
 fn at(path: &str) -> At {
     let names = path.split('/').map(|name| bytes::Bytes::copy_from_slice(name.as_bytes()));
     At::below(Locator::root(), names.collect())
@@ -177,6 +185,17 @@ fn one_request_whatever_the_depth() {
             fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
             let cost = t.cost(|| fs::remove_file(dir.join("f0")).unwrap());
             assert_eq!(cost, 1, "unlink at depth {depth}");
+            // Of what was written here the kernel may know a size that no reply has told it.
+            fs::write(dir.join("written"), "text").unwrap();
+            for (name, wanted) in [("f1", 1), ("new", 1), ("written", 2)] {
+                rustix::fs::stat(dir.join(name)).unwrap();
+                let cost = t.cost(|| fs::remove_file(dir.join(name)).unwrap());
+                assert_eq!(cost, wanted, "unlink of {name}, which is held, at depth {depth}");
+            }
+            rustix::fs::stat(&other).unwrap();
+            let cost = t.cost(|| fs::remove_dir(&other).unwrap());
+            // The coordinator removes it.
+            assert_eq!(cost, 0, "rmdir of a held name at depth {depth}");
         }
     });
 }
@@ -400,18 +419,73 @@ fn what_the_kernel_holds_is_never_said_to_be_free() {
 }
 
 #[test]
+fn what_the_kernel_holds_is_removed_as_it_is() {
+    each("what_the_kernel_holds_is_removed_as_it_is", |t| {
+        let_others_in(t);
+        fs::create_dir(t.path("d")).unwrap();
+        // Written here: the reply to its creation told a size of 0.
+        let mut map = PosixFile::create(&t.path("d/f")).unwrap();
+        map.write(0, &[5; 8192]).unwrap();
+        let refused = Command::new("rm").arg("-f").arg(t.path("d/f")).uid(1000).gid(1000).output();
+        assert!(!refused.unwrap().status.success());
+        assert_eq!(map.map_read(4096, 4096).unwrap(), [5; 4096], "no SIGBUS");
+        assert_eq!(fs::metadata(t.path("d/f")).unwrap().len(), 8192);
+        // Grown elsewhere, and seen here.
+        File::create(t.path("d/g")).unwrap();
+        elsewhere(t, async |fs, who| {
+            let flags = saker_client::OpenFlags::from_linux(libc::O_WRONLY);
+            let (file, _) = fs.open(who, &at("d/g"), flags).await.unwrap();
+            file.write(0, &[6; 8192]).await.unwrap();
+            file.flush().await.unwrap();
+            file.release().await;
+        });
+        let g = File::open(t.path("d/g")).unwrap();
+        let refused = Command::new("rm").arg("-f").arg(t.path("d/g")).uid(1000).gid(1000).output();
+        assert!(!refused.unwrap().status.success());
+        assert_eq!(g.metadata().unwrap().len(), 8192);
+        fs::remove_file(t.path("d/g")).unwrap();
+        assert_eq!(g.metadata().unwrap().nlink(), 0);
+        // One of two names.
+        File::create(t.path("d/one")).unwrap();
+        fs::hard_link(t.path("d/one"), t.path("d/two")).unwrap();
+        fs::remove_file(t.path("d/one")).unwrap();
+        assert_eq!(fs::metadata(t.path("d/two")).unwrap().nlink(), 1);
+        fs::remove_file(t.path("d/two")).unwrap();
+        // Another client has put something else there.
+        for name in ["file", "other"] {
+            File::create(t.path("d").join(name)).unwrap();
+        }
+        fs::create_dir(t.path("d/dir")).unwrap();
+        fs::create_dir(t.path("d/full")).unwrap();
+        elsewhere(t, async |fs, who| {
+            for (name, other) in [("d/file", "d/dir"), ("d/other", "d/full")] {
+                fs.unlink(who, &at(name)).await.unwrap();
+                fs.rmdir(who, &at(other)).await.unwrap();
+                fs.mkdir(who, &at(name), 0o755).await.unwrap();
+                fs.mknod(who, &at(other), libc::S_IFREG | 0o644, 0).await.unwrap();
+            }
+            fs.mkdir(who, &at("d/other/in"), 0o755).await.unwrap();
+        });
+        assert_eq!(errno(fs::remove_file(t.path("d/file"))), libc::EISDIR);
+        assert_eq!(errno(fs::remove_dir(t.path("d/dir"))), libc::ENOTDIR);
+        fs::remove_dir(t.path("d/file")).unwrap();
+        fs::remove_file(t.path("d/dir")).unwrap();
+        assert_eq!(errno(fs::remove_dir(t.path("d/other"))), libc::ENOTEMPTY);
+        elsewhere(t, async |fs, who| fs.unlink(who, &at("d/full")).await.unwrap());
+        assert_eq!(errno(fs::remove_file(t.path("d/full"))), libc::ENOENT);
+    });
+}
+
+#[test]
 fn permissions_are_those_of_the_whole_path() {
     each_keeping("permissions_are_those_of_the_whole_path", |t| {
-        fs::set_permissions(&t.point, fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir_all(t.path("open/closed/in")).unwrap();
         fs::write(t.path("open/closed/in/f"), "secret").unwrap();
         fs::set_permissions(t.path("open/closed"), fs::Permissions::from_mode(0o700)).unwrap();
         fs::create_dir(t.path("tmp")).unwrap();
         fs::set_permissions(t.path("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
         fs::write(t.path("tmp/of-root"), "x").unwrap();
-        for dir in t.point.ancestors().skip(1).take_while(|dir| dir.starts_with("/tmp")) {
-            let _ = fs::set_permissions(dir, fs::Permissions::from_mode(0o755));
-        }
+        let_others_in(t);
         let as_user = |script: &str| {
             let mut shell = Command::new("sh");
             shell.args(["-c", script]).current_dir(&t.point).uid(1000).gid(1000);

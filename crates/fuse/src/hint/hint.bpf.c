@@ -13,6 +13,7 @@
 #define FUSE_LOOKUP 1
 #define ARGS 5
 #define SYSCALLS 512
+#define PATH_MAX 4096
 
 /* include/linux/sched.h: threads that no syscall describes. */
 #define PF_IO_WORKER 0x00000010
@@ -82,6 +83,12 @@ static __attribute__((always_inline)) void note_syscall(struct slot *slot, struc
 #endif
 }
 
+/* Where the noted syscall has paths whose last component is looked up without a walk. */
+static __attribute__((always_inline)) __u32 paths_of(struct slot *slot)
+{
+	return slot->syscall < SYSCALLS ? path_args[slot->syscall] : 0;
+}
+
 /* Copies the path that argument `which` - 1 points to. */
 static __attribute__((always_inline)) __u32 copy_path(struct slot *slot, char *to, __u32 which)
 {
@@ -122,11 +129,9 @@ static __attribute__((always_inline)) __u32 other_path(struct slot *slot, struct
 static __attribute__((always_inline)) void note(struct slot *slot, struct task_struct *task)
 {
 	struct nameidata *walk = task->nameidata;
-	__u32 paths;
+	__u32 paths = paths_of(slot);
 	long len;
 
-	note_syscall(slot, bpf_task_pt_regs(task));
-	paths = slot->syscall < SYSCALLS ? path_args[slot->syscall] : 0;
 	if (walk) {
 		slot->walk = WALK_HERE;
 		slot->flags = walk->flags;
@@ -143,17 +148,11 @@ static __attribute__((always_inline)) void note(struct slot *slot, struct task_s
 	}
 }
 
-/* Whether the thread has locked the directory of the name for writing, as the kernel does after a
- * walk and a file system stacked on this one does not. Found from the name's place in its dentry:
- * of a long name, or one that the kernel has already, this says no. */
-static __attribute__((always_inline)) int has_locked_directory(struct task_struct *task,
-							       struct fuse_req *req)
+/* The name that is looked up. */
+static __attribute__((always_inline)) const void *name_of(struct fuse_req *req)
 {
 	struct fuse_args *args;
-	const void *name, *found;
-	struct dentry *entry;
-	struct inode *dir;
-	__u64 owner;
+	const void *name;
 	__u32 size;
 
 	/* Since Linux 6.15 the first argument is empty. */
@@ -161,6 +160,38 @@ static __attribute__((always_inline)) int has_locked_directory(struct task_struc
 		return 0;
 	if (size ? READ(name, args->in_args[0].value) : READ(name, args->in_args[1].value))
 		return 0;
+	return name;
+}
+
+/* Whether a name is part of the kernel's copy of a path of the syscall, as names are since Linux
+ * 6.14 that the kernel has already and asks about again. A file system stacked on this one asks
+ * for names of its own. The copy and what describes it are in one page; of a very long path they
+ * are not, and this says no. */
+static __attribute__((always_inline)) int is_in_path(struct slot *slot, const void *name)
+{
+	struct filename *path = (void *)((unsigned long)name & ~(PATH_MAX - 1UL));
+	__u32 paths = paths_of(slot), first = paths & 15, second = paths >> 4;
+	const void *text, *from;
+
+	if (READ(text, path->name) || READ(from, path->uptr))
+		return 0;
+	if (text < (void *)path || text > name)
+		return 0;
+	return (first && first <= ARGS && (__u64)from == slot->args[first - 1]) ||
+	       (second && second <= ARGS && (__u64)from == slot->args[second - 1]);
+}
+
+/* Whether the thread has locked the directory of a name for writing, as the kernel does after a
+ * walk and a file system stacked on this one does not. Found from the name's place in its dentry:
+ * of a long name this says no. */
+static __attribute__((always_inline)) int has_locked_directory(struct task_struct *task,
+							       const void *name)
+{
+	const void *found;
+	struct dentry *entry;
+	struct inode *dir;
+	__u64 owner;
+
 	if (FIELD(BPF_FIELD_EXISTS, struct dentry___since, d_shortname))
 		entry = (void *)name - FIELD(BPF_FIELD_BYTE_OFFSET, struct dentry___since, d_shortname);
 	else
@@ -175,16 +206,20 @@ static __attribute__((always_inline)) int has_locked_directory(struct task_struc
 
 /* Whether the request comes straight from the syscall, and not through a file system stacked on
  * this one: that has its own walk, and looks up without one or with its mounter's rights. */
-static __attribute__((always_inline)) int is_direct(struct task_struct *task, struct fuse_req *req,
-						    struct super_block *sb)
+static __attribute__((always_inline)) int is_direct(struct slot *slot, struct task_struct *task,
+						    struct fuse_req *req, struct super_block *sb)
 {
 	struct nameidata *walk = task->nameidata;
+	const void *name;
 
 	if (task->flags & (PF_IO_WORKER | PF_USER_WORKER | PF_KTHREAD) || is_compat(task))
 		return 0;
 	if (walk)
 		return walk->path.dentry->d_sb == sb;
-	return task->cred == task->real_cred && has_locked_directory(task, req);
+	if (task->cred != task->real_cred)
+		return 0;
+	name = name_of(req);
+	return name && (has_locked_directory(task, name) || is_in_path(slot, name));
 }
 
 SEC("raw_tp/fuse_request_send")
@@ -211,7 +246,8 @@ int on_send(struct raw_tracepoint_args *ctx)
 	if (__sync_val_compare_and_swap(&slot->sequence, sequence, sequence + 1) != sequence)
 		return 0;
 	struct task_struct *task = bpf_get_current_task_btf();
-	if (is_direct(task, req, sb)) {
+	note_syscall(slot, bpf_task_pt_regs(task));
+	if (is_direct(slot, task, req, sb)) {
 		slot->tid = tid;
 		READ(slot->unique, req->in.h.unique);
 		READ(slot->nodeid, req->in.h.nodeid);

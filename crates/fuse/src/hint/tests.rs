@@ -372,6 +372,17 @@ const CASES: &[Case] = &[
         "a> b> file=unlink a> new?",
     ),
     Case(
+        "removal of what the kernel holds",
+        |at| {
+            stat(at("a/b/c"));
+            let _ = rustix::fs::unlink(at("a/b/c"));
+            stat(at("a/b"));
+            let _ = rustix::fs::rmdir(at("a/b"));
+        },
+        "a> b> c=plain a> b> c=unlink a> b=plain a> b=rmdir",
+        "a> b> c=plain a> b> c=unlink a> b=plain a> b=rmdir",
+    ),
+    Case(
         "rename",
         |at| rename(at("a/b/fifth"), at("new"), RenameFlags::empty()),
         "a> b> fifth=source new=target",
@@ -511,6 +522,8 @@ fn nothing_is_told_through_an_overlay(mode: HintMode) {
         stat(merged.join("a/b/c"));
         open(merged.join("a/b/new"), OFlags::RDWR | OFlags::CREATE);
         let _ = rustix::fs::mkdir(merged.join("a/other"), Mode::RWXU);
+        let _ = rustix::fs::unlink(merged.join("a/f"));
+        // Held now.
         let _ = rustix::fs::unlink(merged.join("a/f"));
         rename(merged.join("a/b/c"), merged.join("third"), RenameFlags::empty());
     });

@@ -35,6 +35,8 @@ pub(super) struct Node {
     pub(super) doubted: bool,
     /// A server has found it on a way that everybody may walk.
     pub(super) proved: bool,
+    /// The kernel may have attributes of it that no reply has told it: it was written here, say.
+    pub(super) drifted: bool,
 }
 
 pub(super) enum What {
@@ -43,17 +45,14 @@ pub(super) enum What {
     /// An inode.
     Known {
         loc: Locator,
-        /// `st_mode` as last seen.
-        mode: u32,
-        /// Of a directory its attributes as last seen.
-        dir: Option<Box<Attr>>,
+        /// As last seen.
+        attr: Box<Attr>,
     },
 }
 
 impl What {
     fn of(entry: &Entry) -> What {
-        let dir = entry.attr.is_dir().then(|| Box::new(entry.attr.clone()));
-        What::Known { loc: owned(&entry.loc), mode: entry.attr.mode, dir }
+        What::Known { loc: owned(&entry.loc), attr: Box::new(entry.attr.clone()) }
     }
 }
 
@@ -72,7 +71,8 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(held: Gauge) -> Table {
-        let what = What::Known { loc: Locator::root(), mode: 0o040_755, dir: None };
+        let attr = Attr { id: ROOT, mode: FileKind::Directory.bits() | 0o755, ..Attr::default() };
+        let what = What::Known { loc: Locator::root(), attr: Box::new(attr) };
         let mut table = Table {
             nodes: HashMap::new(),
             names: HashMap::new(),
@@ -181,16 +181,29 @@ impl Table {
 
     pub(super) fn refresh(&mut self, entry: &Entry) {
         let id = self.node_of(entry.attr.id);
-        let Some(Node { what: What::Known { loc, mode, dir }, .. }) = self.nodes.get_mut(&id)
+        let Some(Node { what: What::Known { loc, attr }, drifted, .. }) = self.nodes.get_mut(&id)
         else {
             return;
         };
-        *mode = entry.attr.mode;
-        if let Some(dir) = dir {
-            **dir = entry.attr.clone();
-        }
+        // Replies can overtake each other; the kernel heeds those in the order that it sees.
+        *drifted |= entry.attr.data_version < attr.data_version;
+        **attr = entry.attr.clone();
         if *loc != entry.loc {
             *loc = owned(&entry.loc);
+        }
+    }
+
+    /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
+    pub(super) fn mode(&self, id: NodeId) -> u32 {
+        match self.nodes.get(&id).map(|node| &node.what) {
+            Some(What::Known { attr, .. }) => attr.mode,
+            Some(What::Guess(_)) | None => 0,
+        }
+    }
+
+    pub(super) fn drift(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.drifted = true;
         }
     }
 
@@ -259,7 +272,15 @@ impl Table {
 
 impl Node {
     fn new(what: What) -> Node {
-        Node { what, names: Vec::new(), lookups: 0, cached: None, doubted: false, proved: false }
+        Node {
+            what,
+            names: Vec::new(),
+            lookups: 0,
+            cached: None,
+            doubted: false,
+            proved: false,
+            drifted: false,
+        }
     }
 }
 

@@ -110,6 +110,52 @@ fn pages_are_kept_only_when_they_were_read_at_this_version() {
 }
 
 #[test]
+fn what_is_held_is_removed_as_it_was_last_seen() {
+    let nodes = guessing();
+    let sized = |id, size, data_version| {
+        let mut entry = entry(1, "f", id, FILE);
+        (entry.attr.size, entry.attr.data_version) = (size, data_version);
+        entry
+    };
+    let seen = || nodes.pretend(ROOT, &name("f"), false).map(|(_, attr)| attr.unwrap().size);
+    nodes.hold(ROOT, &name("f"), &sized(10, 5, 1));
+    assert_eq!(seen(), Some(5));
+    nodes.refresh(&sized(10, 7, 2));
+    assert_eq!(seen(), Some(7));
+    assert!(nodes.pretend(ROOT, &name("f"), true).is_none(), "it is no directory");
+    nodes.forget(10, 3);
+    nodes.hold(ROOT, &name("f"), &sized(10, 7, 2));
+    nodes.drift(10);
+    assert_eq!(seen(), None, "the kernel knows of a write");
+    nodes.vanished(ROOT, &name("f"));
+    nodes.hold(ROOT, &name("f"), &sized(11, 9, 3));
+    assert_eq!(seen(), Some(9));
+    nodes.refresh(&sized(11, 5, 2));
+    assert_eq!(seen(), None, "whether the kernel heeds a late reply is not known");
+    nodes.vanished(ROOT, &name("f"));
+    nodes.hold(ROOT, &name("f"), &sized(12, 0, 1));
+    hold(&nodes, ROOT, 1, "g", 12, FILE);
+    nodes.vanished(ROOT, &name("g"));
+    assert_eq!(seen(), None, "the kernel counts one link less");
+}
+
+#[test]
+fn what_is_held_in_a_sticky_directory_is_looked_up() {
+    let nodes = guessing();
+    hold(&nodes, ROOT, 1, "d", 20, DIR | S_ISVTX);
+    hold(&nodes, 20, 20, "f", 21, FILE);
+    hold(&nodes, 20, 20, "e", 22, DIR);
+    assert!(nodes.pretend(20, &name("f"), false).is_none());
+    assert!(nodes.pretend(20, &name("e"), true).is_none());
+    nodes.refresh(&entry(1, "d", 20, DIR));
+    assert_eq!(nodes.pretend(20, &name("f"), false).unwrap().0, 21);
+    assert_eq!(nodes.pretend(20, &name("e"), true).unwrap().0, 22);
+    nodes.forget(21, 2);
+    nodes.forget(22, 2);
+    assert_eq!(held(&nodes), 1);
+}
+
+#[test]
 fn names_do_not_keep_the_frame_alive() {
     let frame = Bytes::from(vec![b'x'; 1 << 16]);
     let mut e = entry(1, "", 10, DIR);
@@ -177,10 +223,10 @@ fn a_file_is_never_walked_through_nor_said_to_be_free() {
     hold(&nodes, ROOT, 1, "f", 10, FILE);
     assert!(nodes.pass(ROOT, &name("f")).is_none());
     assert!(!nodes.may_be_free(ROOT, &name("f")));
-    assert!(nodes.pretend(ROOT, &name("f"), FileKind::Regular).is_none());
+    assert!(nodes.pretend(ROOT, &name("f"), true).is_none(), "a file");
     nodes.vanished(ROOT, &name("f"));
     assert!(nodes.may_be_free(ROOT, &name("f")));
-    let gone = nodes.pretend(ROOT, &name("f"), FileKind::Regular).unwrap();
+    let (gone, _) = nodes.pretend(ROOT, &name("f"), false).unwrap();
     assert!(nodes.pass(ROOT, &name("f")).is_none(), "said to be a file");
     assert!(!nodes.may_be_free(ROOT, &name("f")), "held");
     nodes.forget(gone, 1);

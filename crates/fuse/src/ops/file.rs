@@ -142,6 +142,7 @@ impl Adapter {
         }
         let append = input.flags & O_APPEND != 0 && input.write_flags & WRITE_CACHE == 0;
         let file = self.writer(&open, append).await?;
+        self.nodes.drift(open.node);
         let went_to = file.write(input.offset, data).await?;
         if went_to != input.offset {
             // The kernel put the data where it thought that the file ends.
@@ -203,6 +204,7 @@ impl Adapter {
         let input: FallocateIn = request.body().fixed()?;
         let how = Fallocate::from_linux(input.mode)?;
         let open = self.files.get(input.fh)?;
+        self.nodes.drift(open.node);
         open.file.fallocate(how, input.offset, input.length).await?;
         Ok(Reply::done())
     }
@@ -224,6 +226,7 @@ impl Adapter {
     pub(crate) async fn copy_file_range(&self, request: &Request, wide: bool) -> Result<Reply> {
         let input: CopyFileRangeIn = request.body().fixed()?;
         let (from, to) = (self.files.get(input.fh_in)?, self.files.get(input.fh_out)?);
+        self.nodes.drift(to.node);
         // What the handle's flags are now: the kernel refuses files opened for appending.
         let to = self.writer(&to, false).await?;
         let len = input.len.min(COPY_BYTES_MAX);

@@ -91,12 +91,13 @@ impl Adapter {
             }
             Step::Last(intent) if self.read_only || !intent.is_change() => return None,
             Step::Last(Intent::Remove { dir: is_dir }) => {
-                let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };
-                let node = self.nodes.pretend(dir, name, kind)?;
-                // The caller's own, so that the kernel has nothing against it.
-                let (uid, gid) = (request.header.uid, request.header.gid);
-                let attr =
-                    Attr { id: node, mode: kind.bits(), uid, gid, nlink: 1, ..Attr::default() };
+                let (node, seen) = self.nodes.pretend(dir, name, is_dir)?;
+                let attr = seen.unwrap_or_else(|| {
+                    let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };
+                    // The caller's own, so that the kernel has nothing against it.
+                    let (uid, gid) = (request.header.uid, request.header.gid);
+                    Attr { id: node, mode: kind.bits(), uid, gid, nlink: 1, ..Attr::default() }
+                });
                 Ok(self.bare_entry(node, &attr, Duration::ZERO))
             }
             Step::Last(Intent::RenameTarget) if self.may_be_in_source(dir, before) => return None,
