@@ -224,17 +224,18 @@ impl Cluster {
 
     /// Sum of a metric's samples at an address, labels (`{op="map"}`) given or not.
     pub fn metric(&self, http: &str, name: &str) -> f64 {
-        let text = fetch(http, "/metrics").unwrap_or_else(|e| panic!("{http}: {e}"));
-        let samples = text.lines().filter(|line| {
-            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
-        });
-        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        metrics(http, &[name])
     }
 
     /// Sum of a metric over all processes of a kind.
     pub fn metric_of(&self, role: &str, name: &str) -> f64 {
+        self.metrics_of(role, &[name])
+    }
+
+    /// The same of several metrics together.
+    pub fn metrics_of(&self, role: &str, names: &[&str]) -> f64 {
         let roles = self.roles().into_iter().filter(|r| r.role == role);
-        roles.map(|r| self.metric(&r.http, name)).sum()
+        roles.map(|r| metrics(&r.http, names)).sum()
     }
 
     /// `saker fsck` must find nothing. What was orphaned is given time to go.
@@ -311,6 +312,17 @@ pub fn line_with(log: &Path, what: &str) -> String {
         assert!(Instant::now() < deadline, "no line {what:?} in {text}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Sum of the samples of some metrics at an address.
+fn metrics(http: &str, names: &[&str]) -> f64 {
+    let text = fetch(http, "/metrics").unwrap_or_else(|e| panic!("{http}: {e}"));
+    let wanted = |line: &&str| {
+        let mut rests = names.iter().filter_map(|name| line.strip_prefix(name));
+        rests.any(|rest| rest.starts_with(['{', ' ']))
+    };
+    let samples = text.lines().filter(wanted);
+    samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 /// An HTTP GET; the body comes with its headers.

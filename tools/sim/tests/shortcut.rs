@@ -69,11 +69,9 @@ impl Mounted {
 
     /// Requests that MNodes have served so far.
     fn requests(&self) -> u64 {
-        let served = |op: &&str| {
-            let name = format!("saker_mnode_requests_total{{op=\"{op}\"}}");
-            self.cluster.metric_of("mnode", &name)
-        };
-        OPS.iter().map(served).sum::<f64>() as u64
+        let name = |op| format!("saker_mnode_requests_total{{op=\"{op}\"}}");
+        let names = OPS.map(name);
+        self.cluster.metrics_of("mnode", &names.each_ref().map(String::as_str)) as u64
     }
 
     /// Requests that `f` causes.
