@@ -17,6 +17,7 @@ mod table;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use libc::S_ISVTX;
 use saker_runtime::telemetry::Gauge;
 use saker_types::error::SECOND_PATH;
 use saker_types::limits::COMPONENTS_MAX;
@@ -24,9 +25,6 @@ use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result};
 
 use table::{Node, Table, What};
-
-/// Of a directory: only owners remove names.
-const S_ISVTX: u32 = 0o1000;
 
 /// A node's number.
 pub(crate) type NodeId = u64;
