@@ -142,8 +142,8 @@ pub fn run(args: &Args) -> Outcome<u8> {
 }
 
 /// Prints the result, also of a benchmark that was cut short.
-fn finish(common: &Common, report: &Report) -> Outcome<u8> {
-    report.print(common.json)?;
+fn finish(report: &Report) -> Outcome<u8> {
+    report.end()?;
     if crate::signals::interrupted() {
         return Err(Failure::new("bench", "interrupted"));
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use saker_runtime::{rand, thread};
+use saker_runtime::rand;
 
 use super::counters::Counts;
 use super::cpu::{self, Watched};
@@ -84,14 +84,6 @@ impl<T: Target> Bench<T> {
         dir: Option<ClusterDir>,
     ) -> Outcome<Bench<T>> {
         let pids = if common.pids.is_empty() { found } else { common.pids.clone() };
-        let report = Report {
-            system,
-            cores: thread::parallelism(),
-            spin: common.spin,
-            depth: Some(common.depth),
-            phases: Vec::new(),
-            ratios: Default::default(),
-        };
         Ok(Bench {
             target,
             load: common.load(),
@@ -99,7 +91,7 @@ impl<T: Target> Bench<T> {
             pids,
             cluster: dir.and_then(|dir| dir.load().ok()),
             depth: common.depth,
-            report,
+            report: Report::begin(system, common.spin, Some(common.depth), common.json),
             _spinners: common.spin.then(Spinners::start).transpose()?,
         })
     }
@@ -115,7 +107,7 @@ impl<T: Target> Bench<T> {
             self.target.remove_base().about("bench: removing its directory")?;
             ran?;
         }
-        finish(program.common(), &self.report)
+        finish(&self.report)
     }
 
     /// Makes directories at the depth that was asked for, one below each of so many names.
@@ -157,7 +149,7 @@ impl<T: Target> Bench<T> {
         if let (Some(before), Some(after)) = (before.0, self.counts()) {
             phase.count(&after.since(&before));
         }
-        self.report.phases.push(phase);
+        self.report.add(phase);
         Ok(measured.done)
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use saker_engine::bench::{self, Figure};
-use saker_runtime::{rand, thread};
+use saker_runtime::rand;
 
 use super::echo;
 use super::report::{Phase, Report};
@@ -38,26 +38,18 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let figures = bench::raw(&dir, args.seconds);
     std::fs::remove_dir_all(&dir).about(dir.display())?;
     let figures = figures.about("bench raw")?;
-    let mut phases: Vec<Phase> = [
+    let mut report = Report::begin("raw".to_owned(), args.spin, None, args.json);
+    for (name, figure) in [
         ("write, 256 to a flush", &figures.write_256),
         ("write, 1 to a flush", &figures.write_1),
         ("read, from overlay", &figures.read_overlay),
         ("read, from table", &figures.read_table),
         ("read, absent row", &figures.read_absent),
-    ]
-    .map(|(name, figure)| of_engine(name, figure))
-    .into();
-    phases.extend(echo::measure(time)?);
-    let (cores, spin) = (thread::parallelism(), args.spin);
-    let report = Report {
-        system: "raw".to_owned(),
-        cores,
-        spin,
-        depth: None,
-        phases,
-        ratios: Default::default(),
-    };
-    report.print(args.json)?;
+    ] {
+        report.add(of_engine(name, figure));
+    }
+    echo::measure(time)?.into_iter().for_each(|phase| report.add(phase));
+    report.end()?;
     Ok(0)
 }
 

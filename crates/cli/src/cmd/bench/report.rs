@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use saker_runtime::thread;
 use serde::Serialize;
 
 use super::counters::Counts;
 use super::load::{Load, Measured};
 use crate::fail::{Context, Outcome};
+
+/// Room for the name of a phase.
+const PHASE_WIDTH: usize = 21;
 
 /// All phases (contract.md).
 #[derive(Serialize)]
@@ -26,6 +30,9 @@ pub struct Report {
     /// Throughput of one phase in terms of another.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ratios: BTreeMap<String, f64>,
+    /// One document at the end instead of a table.
+    #[serde(skip)]
+    json: bool,
 }
 
 /// One phase.
@@ -122,43 +129,42 @@ impl Report {
         }
     }
 
-    /// Prints it.
-    pub fn print(&self, json: bool) -> Outcome {
-        if json {
+    /// An empty report; its table begins to be printed.
+    pub fn begin(system: String, spin: bool, depth: Option<u32>, json: bool) -> Report {
+        let cores = thread::parallelism();
+        if !json {
+            let awake = if spin { ", cores kept awake" } else { "" };
+            println!("{system} ({cores} cores{awake})");
+            println!(
+                "{:<PHASE_WIDTH$} {:>9} {:>8} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>6}  CPU us/op",
+                "phase",
+                "ops",
+                "seconds",
+                "ops/s",
+                "MiB/s",
+                "mean us",
+                "p50 us",
+                "p99 us",
+                "max us",
+                "errors"
+            );
+        }
+        Report { system, cores, spin, depth, phases: Vec::new(), ratios: BTreeMap::new(), json }
+    }
+
+    /// A phase has ended; its row is printed at once, so that a long run shows what it has.
+    pub fn add(&mut self, phase: Phase) {
+        if !self.json {
+            println!("{}", phase.row());
+        }
+        self.phases.push(phase);
+    }
+
+    /// Prints what goes below the table, or else the document.
+    pub fn end(&self) -> Outcome {
+        if self.json {
             println!("{}", serde_json::to_string_pretty(self).about("report")?);
             return Ok(());
-        }
-        let awake = if self.spin { ", cores kept awake" } else { "" };
-        println!("{} ({} cores{awake})", self.system, self.cores);
-        let width = self.phases.iter().map(|phase| phase.phase.len()).max().unwrap_or(0).max(8);
-        println!(
-            "{:<width$} {:>9} {:>8} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>6}  CPU us/op",
-            "phase",
-            "ops",
-            "seconds",
-            "ops/s",
-            "MiB/s",
-            "mean us",
-            "p50 us",
-            "p99 us",
-            "max us",
-            "errors"
-        );
-        for phase in &self.phases {
-            println!(
-                "{:<width$} {:>9} {:>8.2} {:>10.0} {:>8.1} {:>9.1} {:>9} {:>9} {:>9} {:>6}  {}",
-                phase.phase,
-                phase.ops,
-                phase.seconds,
-                phase.ops_per_s,
-                phase.mib_per_s,
-                phase.mean_us,
-                figure(phase.p50_us),
-                figure(phase.p99_us),
-                figure(phase.max_us),
-                phase.errors,
-                cpu_text(&phase.cpu_us_per_op),
-            );
         }
         for phase in self.phases.iter().filter(|phase| !phase.requests_per_op.is_empty()) {
             println!("{}", phase.counts_text());
@@ -171,6 +177,24 @@ impl Report {
 }
 
 impl Phase {
+    /// Its row of the table.
+    fn row(&self) -> String {
+        format!(
+            "{:<PHASE_WIDTH$} {:>9} {:>8.2} {:>10.0} {:>8.1} {:>9.1} {:>9} {:>9} {:>9} {:>6}  {}",
+            self.phase,
+            self.ops,
+            self.seconds,
+            self.ops_per_s,
+            self.mib_per_s,
+            self.mean_us,
+            figure(self.p50_us),
+            figure(self.p99_us),
+            figure(self.max_us),
+            self.errors,
+            cpu_text(&self.cpu_us_per_op),
+        )
+    }
+
     /// `open: requests per operation: open 1.00; read by stores: 0.0 MiB`.
     fn counts_text(&self) -> String {
         let mut ops: Vec<_> = self.requests_per_op.iter().collect();
