@@ -8,6 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use saker_runtime::fs::File;
 use saker_runtime::thread::{self, JoinHandle};
 
+use super::ZEROS_AHEAD;
+
 /// Bytes to put into a segment and make durable.
 pub struct Write {
     /// The segment.
@@ -18,7 +20,12 @@ pub struct Write {
     pub data: Vec<u8>,
     /// Length to preallocate first, where the file is too short.
     pub preallocate: Option<u64>,
+    /// From the end of the data up to here zeros are written, so that later writes change the
+    /// file's content only. No further than [`ZEROS_AHEAD`](super::ZEROS_AHEAD).
+    pub zeros_to: Option<u64>,
 }
+
+static ZEROS: [u8; ZEROS_AHEAD as usize] = [0; ZEROS_AHEAD as usize];
 
 impl Write {
     /// Does it. After an error nothing is known about what is durable.
@@ -31,7 +38,13 @@ impl Write {
         if let Some(len) = self.preallocate {
             self.file.preallocate(len)?;
         }
-        self.file.write_at(self.offset, &self.data)
+        self.file.write_at(self.offset, &self.data)?;
+        let end = self.offset + self.data.len() as u64;
+        let zeros = self.zeros_to.map_or(0, |to| to.saturating_sub(end) as usize);
+        if zeros > 0 {
+            self.file.write_at(end, &ZEROS[..zeros])?;
+        }
+        Ok(())
     }
 }
 

@@ -4,9 +4,11 @@
 //! its name only once its header and first record are durable, so a crash at any point leaves
 //! whole segments, of which only the last can end in a torn flush.
 //!
-//! Segments are preallocated and old ones recycled: on ext4 an fdatasync of 60 KB takes 190 us
-//! when the file grows, 175 us where it is only allocated and 100 us where it was written before.
+//! Segments are preallocated, written with zeros some way ahead, and recycled: on ext4 an fdatasync
+//! of 60 KB takes 190 us when the file grows, 175 us where it is only allocated (each time the
+//! inode is written, too) and 100 us where it was written before.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -32,6 +34,9 @@ pub type Lsn = u64;
 pub type SegmentNo = u64;
 
 type Result<T> = std::result::Result<T, JournalError>;
+
+/// How far ahead of the records zeros are written.
+const ZEROS_AHEAD: u64 = 256 << 10;
 
 /// A segment in the making, or an old one about to be overwritten.
 const SPARE_NAME: &str = "spare";
@@ -64,6 +69,8 @@ pub struct Journal {
     first_lsn: Lsn,
     file: Arc<dyn File>,
     file_bytes: u64,
+    /// Up to here the file was written, be it with zeros or in an earlier life.
+    written: u64,
     /// Appended, not handed to a flush. Starts at the log position `buffer_start`.
     buffer: Vec<u8>,
     buffer_start: Lsn,
@@ -72,6 +79,8 @@ pub struct Journal {
     idle_buffer: Vec<u8>,
     flusher: Option<Flusher>,
     in_flight: bool,
+    /// How far older segments were written, as far as that is known.
+    older_written: BTreeMap<SegmentNo, u64>,
     /// A trimmed segment whose blocks the next one will use.
     recyclable: Option<SegmentNo>,
     poison: Option<String>,
@@ -141,12 +150,14 @@ impl Journal {
             first_lsn,
             file,
             file_bytes,
+            written: 0,
             buffer: Vec::new(),
             buffer_start: first_lsn,
             durable: first_lsn,
             idle_buffer: Vec::new(),
             flusher: None,
             in_flight: false,
+            older_written: BTreeMap::new(),
             recyclable: None,
             poison: None,
         })
@@ -260,7 +271,9 @@ impl Journal {
         let end = offset + data.len() as u64;
         let grow = (end > self.file_bytes).then(|| end + self.config.segment_bytes);
         self.file_bytes = grow.unwrap_or(self.file_bytes);
-        Write { file: self.file.clone(), offset, data, preallocate: grow }
+        let zeros_to = (end > self.written).then(|| (end + ZEROS_AHEAD).min(self.file_bytes));
+        self.written = zeros_to.unwrap_or(self.written);
+        Write { file: self.file.clone(), offset, data, preallocate: grow, zeros_to }
     }
 
     fn wrote(&mut self, mut data: Vec<u8>, result: io::Result<()>) -> Result<()> {
@@ -290,9 +303,12 @@ impl Journal {
         });
         let bytes = self.config.segment_bytes.max(data.len() as u64);
         let recycled = self.recyclable.take();
+        let before = recycled.and_then(|old| self.older_written.remove(&old));
         let made = make_segment(&*self.dir, segment, recycled, &data, bytes)
             .and_then(|file| Ok((file.len()?, file)));
         (self.file_bytes, self.file) = self.guard("rotate", made)?;
+        self.older_written.insert(self.segment, self.written);
+        self.written = before.unwrap_or(0).max(data.len() as u64).min(self.file_bytes);
         (self.segment, self.first_lsn) = (segment, first_lsn);
         (self.buffer_start, self.durable) = (end, end);
         Ok(segment)
@@ -308,6 +324,7 @@ impl Journal {
         let before = before.min(self.segment);
         for segment in self.oldest..before {
             if let Some(older) = self.recyclable.replace(segment) {
+                self.older_written.remove(&older);
                 remove(&*self.dir, &[segment_name(older)])?;
             }
             self.oldest = segment + 1;

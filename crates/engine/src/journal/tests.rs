@@ -151,6 +151,42 @@ fn a_trimmed_segment_is_recycled_and_its_old_records_stay_dead() {
     assert_eq!(dir.list().unwrap().len(), 2, "the current one and one to recycle");
 }
 
+#[test]
+fn zeros_are_written_ahead_once() {
+    let (writes, written) = mpsc::channel();
+    let script = move |op: &Op<'_>| {
+        if op.kind == OpKind::Write {
+            writes.send((op.offset, op.len)).unwrap();
+        }
+        Fault::None
+    };
+    let dir: Arc<dyn Dir> = Arc::new(FaultDir::new(Arc::new(MemDir::new()), Box::new(script)));
+    let config = JournalConfig { segment_bytes: 1 << 20, ..CONFIG };
+    let mut journal = Journal::open(dir, config, None, &mut |_, _, _| Ok(())).unwrap();
+    let flushed = |journal: &mut Journal| -> Vec<(u64, u64)> {
+        // What the making of a segment wrote.
+        written.try_iter().for_each(drop);
+        journal.append(Kind::Changes, &[7; 200_000]);
+        journal.flush().unwrap();
+        written.try_iter().collect()
+    };
+    let header = SEGMENT_HEADER_BYTES as u64;
+    let record = 200_000 + format::RECORD_HEADER_BYTES as u64;
+    let end = |n: u64| header + n * record;
+    assert_eq!(flushed(&mut journal), [(header, record), (end(1), ZEROS_AHEAD)]);
+    assert_eq!(flushed(&mut journal), [(end(1), record)]);
+    assert_eq!(flushed(&mut journal), [(end(2), record), (end(3), ZEROS_AHEAD)]);
+    assert_eq!(flushed(&mut journal), [(end(3), record)]);
+    let to_the_end = (end(5), (1 << 20) - end(5));
+    assert_eq!(flushed(&mut journal), [(end(4), record), to_the_end]);
+    // Another segment, and then one in the blocks of the first.
+    let second = journal.rotate(b"").unwrap();
+    journal.trim(second).unwrap();
+    assert_eq!(flushed(&mut journal).len(), 2);
+    journal.rotate(b"").unwrap();
+    assert_eq!((0..5).map(|_| flushed(&mut journal).len()).sum::<usize>(), 5);
+}
+
 /// What the process that writes the log knows when it dies.
 #[derive(Default)]
 struct Story {
