@@ -197,7 +197,8 @@ fn existing(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
 
 fn new(args: &Args) -> Outcome<Cluster> {
     let mnodes = args.mnodes.unwrap_or(4);
-    let workers = (thread::parallelism() as u32 / mnodes).max(1);
+    // Half of the cores: the other half is for the flushes, the stores and those who ask.
+    let workers = (thread::parallelism() as u32 / 2 / mnodes).max(1);
     let size = Size { mnodes, workers, stores: args.stores.unwrap_or(2) };
     let replicas = args.replicas.unwrap_or(1);
     if replicas > size.stores {
