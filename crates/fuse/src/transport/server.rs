@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll};
@@ -17,7 +18,7 @@ use saker_types::Errno;
 use super::Dispatch;
 use super::buffer::Buffer;
 use super::device::{Device, Read};
-use super::uring::Ring;
+use super::uring::{Entry, Ring};
 use crate::abi::Opcode;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -41,12 +42,22 @@ pub(super) struct Server<D> {
 
 /// What a server has to do: the requests under way, and reading others.
 struct Work<F> {
-    requests: FuturesUnordered<F>,
+    requests: FuturesUnordered<Pin<Box<F>>>,
     buffer: Buffer,
     /// No more requests will come.
     ended: bool,
     /// The device is not watched: there are enough requests.
     full: bool,
+}
+
+impl<F: Future<Output = ()>> Work<F> {
+    /// Most requests ask no server, and end here.
+    fn begin(&mut self, request: F, cx: &mut Context<'_>) {
+        let mut request = Box::pin(request);
+        if request.as_mut().poll(cx).is_pending() {
+            self.requests.push(request);
+        }
+    }
 }
 
 impl<D: Dispatch> Server<D> {
@@ -126,14 +137,16 @@ impl<D: Dispatch> Server<D> {
             return false;
         }
         let arrived = ring.turn();
+        // Answers need it.
+        drop(ring);
         let any = !arrived.is_empty();
         for entry in arrived {
             match Request::apart(entry) {
-                Ok(request) => work.requests.push(start(request)),
+                Ok(request) => work.begin(start(request), cx),
                 Err(entry) => {
                     tracing::error!("a request in a ring makes no sense");
                     let unique = entry.commit_id();
-                    ring.answer(entry, &Reply::error(Errno::EIO), unique);
+                    self.answer_by_ring(entry, &Reply::error(Errno::EIO), unique);
                 }
             }
         }
@@ -158,7 +171,7 @@ impl<D: Dispatch> Server<D> {
                     // It is ready at once.
                     let _ = start(request).now_or_never();
                 }
-                Read::Request(request) => work.requests.push(start(request)),
+                Read::Request(request) => work.begin(start(request), cx),
                 Read::Nothing => break,
                 Read::End => {
                     work.ended = true;
@@ -191,10 +204,17 @@ impl<D: Dispatch> Server<D> {
             Reply::error(Errno::EIO)
         });
         let unique = request.header.unique;
-        match (request.into_entry(), &self.ring) {
-            (Some(entry), Some(ring)) => ring.borrow_mut().answer(entry, &reply, unique),
-            _ if reply.silent => {}
-            _ => self.device.reply(&reply, unique),
+        match request.into_entry() {
+            Some(entry) => self.answer_by_ring(entry, &reply, unique),
+            None if reply.silent => {}
+            None => self.device.reply(&reply, unique),
+        }
+    }
+
+    /// Answers what came through the ring.
+    fn answer_by_ring(&self, entry: Entry, reply: &Reply, unique: u64) {
+        if let Some(ring) = &self.ring {
+            ring.borrow_mut().answer(entry, reply, unique);
         }
     }
 }
