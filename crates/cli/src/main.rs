@@ -26,6 +26,12 @@ mod wire;
 
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
+
+// A request and its reply are some small allocations, often freed by another thread.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> ExitCode {
     let (name, outcome) = args::parse_and_run();
     match outcome {

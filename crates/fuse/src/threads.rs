@@ -3,9 +3,9 @@
 //! A path is a row of LOOKUPs, which the kernel sends one by one. Those of one thread belong
 //! together: the walk begins in some directory, and what it meets is named by the path from there.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustc_hash::FxHashMap;
 use saker_client::{File, OpenFlags};
 use saker_types::InodeId;
 use saker_types::wire::Entry;
@@ -28,8 +28,8 @@ pub(crate) struct Threads {
 
 #[derive(Default)]
 struct Shard {
-    young: HashMap<u32, Thread>,
-    old: HashMap<u32, Thread>,
+    young: FxHashMap<u32, Thread>,
+    old: FxHashMap<u32, Thread>,
 }
 
 /// One thread.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
 use saker_types::id::COUNTER_BITS;
@@ -58,10 +59,11 @@ impl What {
 
 /// All nodes.
 pub(super) struct Table {
-    pub(super) nodes: HashMap<NodeId, Node>,
+    pub(super) nodes: FxHashMap<NodeId, Node>,
+    /// Users choose names, so that nobody may know how they are hashed.
     pub(super) names: HashMap<Name, NodeId>,
     /// Nodes of inodes that have another number: they were guesses first.
-    aliases: HashMap<InodeId, NodeId>,
+    aliases: FxHashMap<InodeId, NodeId>,
     /// Until when each is kept.
     surprises: HashMap<Name, Time>,
     next_guess: NodeId,
@@ -74,9 +76,9 @@ impl Table {
         let attr = Attr { id: ROOT, mode: FileKind::Directory.bits() | 0o755, ..Attr::default() };
         let what = What::Known { loc: Locator::root(), attr: Box::new(attr) };
         let mut table = Table {
-            nodes: HashMap::new(),
+            nodes: FxHashMap::default(),
             names: HashMap::new(),
-            aliases: HashMap::new(),
+            aliases: FxHashMap::default(),
             surprises: HashMap::new(),
             next_guess: FIRST_GUESS,
             held,
