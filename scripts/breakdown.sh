@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What merging, group commit and lazy replication give (FalconFS, figure 16): mkdir through the
-# library on four MNodes, with each switched off in turn.
+# library on four MNodes, with each switched off in turn; and getattr of paths that are not there,
+# which takes two hops.
 #
 #   scripts/breakdown.sh SAKER DIR [SECONDS]
 #
@@ -23,7 +24,7 @@ measure() {
         "$saker" up --dir "$dir" >/dev/null
     fi
     echo "== $name"
-    "$saker" bench meta --cluster "$dir" --threads $threads --inflight $inflight --seconds "$seconds"
+    "$saker" bench meta --missing --cluster "$dir" --threads $threads --inflight $inflight --seconds "$seconds"
     "$saker" down --dir "$dir" --wipe >/dev/null
 }
 trap '"$saker" down --dir "$dir" --wipe >/dev/null 2>&1 || true' EXIT

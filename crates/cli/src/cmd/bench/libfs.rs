@@ -35,7 +35,8 @@ impl LibFs {
 }
 
 fn io_error(error: Error) -> io::Error {
-    io::Error::other(error)
+    let kind = io::Error::from_raw_os_error(error.errno().0.into()).kind();
+    io::Error::new(kind, error)
 }
 
 /// Writes the content of a file, and closes it.

@@ -14,6 +14,10 @@ use crate::fail::Outcome;
 pub struct Args {
     #[command(flatten)]
     common: Common,
+    /// Also look at files below directories that are not there: an MNode that does not have a
+    /// directory asks its owner before it says so.
+    #[arg(long)]
+    missing: bool,
 }
 
 /// What a worker does to its entries.
@@ -23,6 +27,8 @@ pub enum What {
     Create,
     /// stat(2).
     Getattr,
+    /// stat(2) below a directory that is not there.
+    Missing,
     /// Opens, and closes.
     Open,
     /// unlink(2).
@@ -49,6 +55,14 @@ impl<T: Target> Operation<T> for MetaOp {
         match self.what {
             What::Create => target.create(&place("f", n)).await,
             What::Getattr => target.getattr(&place("f", n % there())).await,
+            What::Missing => {
+                let none = dir.iter().cloned().chain([format!("none{worker}-{n}")]).collect();
+                match target.getattr(&target.place(&none, "f")).await {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                    Err(error) => Err(error),
+                    Ok(()) => Err(io::Error::other("a file below a directory that is not there")),
+                }
+            }
             What::Open => target.open(&place("f", n % there())).await,
             What::Unlink => target.unlink(&place("f", n)).await,
             What::Mkdir => target.mkdir(&place("d", n)).await,
@@ -111,6 +125,9 @@ impl Program for Args {
         let files = private.make(bench, What::Create)?;
         private.look(bench, What::Getattr, &files)?;
         private.look(bench, What::Open, &files)?;
+        if self.missing {
+            private.look(bench, What::Missing, &files)?;
+        }
         private.remove(bench, What::Unlink, files)?;
         private.remove(bench, What::Rmdir, dirs)
     }
