@@ -21,7 +21,7 @@ pub struct Write {
     /// Length to preallocate first, where the file is too short.
     pub preallocate: Option<u64>,
     /// From the end of the data up to here zeros are written, so that later writes change the
-    /// file's content only. No further than [`ZEROS_AHEAD`](super::ZEROS_AHEAD).
+    /// file's content only. No further than `ZEROS_AHEAD`.
     pub zeros_to: Option<u64>,
 }
 
