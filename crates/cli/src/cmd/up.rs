@@ -41,6 +41,10 @@ pub struct Args {
     /// Metadata nodes of a new cluster (default: 4).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     mnodes: Option<u32>,
+    /// Threads of each metadata node in a new cluster (default: half of the cores, divided among
+    /// the metadata nodes).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    workers: Option<u32>,
     /// Stores of a new cluster (default: 2).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     stores: Option<u32>,
@@ -183,6 +187,7 @@ fn existing(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
     let cluster = dir.load()?;
     let asked = [
         ("--mnodes", args.mnodes, cluster.mnode.len() as u32),
+        ("--workers", args.workers, cluster.mnode.first().map_or(0, |node| node.addr.len() as u32)),
         ("--stores", args.stores, cluster.store.len() as u32),
         ("--replicas", args.replicas, cluster.replicas),
     ];
@@ -198,8 +203,9 @@ fn existing(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
 fn new(args: &Args) -> Outcome<Cluster> {
     let mnodes = args.mnodes.unwrap_or(4);
     // Half of the cores: the other half is for the flushes, the stores and those who ask.
-    let workers = (thread::parallelism() as u32 / 2 / mnodes).max(1);
-    let size = Size { mnodes, workers, stores: args.stores.unwrap_or(2) };
+    let half = (thread::parallelism() as u32 / 2 / mnodes).max(1);
+    let size =
+        Size { mnodes, workers: args.workers.unwrap_or(half), stores: args.stores.unwrap_or(2) };
     let replicas = args.replicas.unwrap_or(1);
     if replicas > size.stores {
         let why = format!("more copies than the {} stores", size.stores);
