@@ -17,12 +17,11 @@ mod table;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use libc::S_ISVTX;
 use saker_runtime::telemetry::Gauge;
 use saker_types::error::SECOND_PATH;
 use saker_types::limits::COMPONENTS_MAX;
 use saker_types::wire::{At, Entry};
-use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result};
+use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, access};
 
 use table::{Node, Table, What};
 
@@ -162,7 +161,7 @@ impl Nodes {
         let mut table = self.lock();
         let id = match table.named(dir, name) {
             // Of what is in a sticky directory the kernel needs to know the owner.
-            Some(_) if table.mode(dir) & S_ISVTX != 0 => return None,
+            Some(_) if table.mode(dir) & access::S_ISVTX != 0 => return None,
             Some(id) => id,
             None => {
                 let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };

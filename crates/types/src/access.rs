@@ -92,6 +92,9 @@ pub fn check(
 /// No user's id (`(uid_t) -1`).
 pub const NOBODY: u32 = u32::MAX;
 
+/// The sticky bit of a mode (inode(7)).
+pub const S_ISVTX: u32 = 0o1000;
+
 /// May `cred` remove or rename the entry of `victim` in a directory with `dir_mode`/`dir_uid`?
 /// The sticky bit reserves it to the owners of either (inode(7)).
 pub fn check_sticky(
@@ -100,7 +103,7 @@ pub fn check_sticky(
     victim_uid: u32,
     cred: &Cred,
 ) -> Result<(), Error> {
-    let free = dir_mode & 0o1000 == 0;
+    let free = dir_mode & S_ISVTX == 0;
     if free || cred.uid == 0 || cred.uid == dir_uid || cred.uid == victim_uid {
         Ok(())
     } else {

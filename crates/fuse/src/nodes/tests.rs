@@ -142,7 +142,7 @@ fn what_is_held_is_removed_as_it_was_last_seen() {
 #[test]
 fn what_is_held_in_a_sticky_directory_is_looked_up() {
     let nodes = guessing();
-    hold(&nodes, ROOT, 1, "d", 20, DIR | S_ISVTX);
+    hold(&nodes, ROOT, 1, "d", 20, DIR | access::S_ISVTX);
     hold(&nodes, 20, 20, "f", 21, FILE);
     hold(&nodes, 20, 20, "e", 22, DIR);
     assert!(nodes.pretend(20, &name("f"), false).is_none());

@@ -5,14 +5,12 @@
 use bytes::Bytes;
 use saker_types::wire::{At, Dentry};
 use saker_types::{
-    Access, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, acl, check_name, limits,
+    Access, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, access, acl, check_name, limits,
 };
 
 use super::replica::Dir;
 use crate::request::{Found, Rq, Step, Stop, Wait};
 use crate::shard::Shard;
-
-const S_ISVTX: u32 = 0o1000;
 
 /// The directory that holds the last component.
 #[derive(Clone, Debug)]
@@ -53,7 +51,7 @@ impl Shard {
                 }
             }
         }
-        way.sticky = dir.mode & S_ISVTX != 0;
+        way.sticky = dir.mode & access::S_ISVTX != 0;
         Ok(Parent { dir, way })
     }
 

@@ -162,7 +162,8 @@ fn check_write(inode: &Inode, name: &[u8], cred: &Cred) -> Result<(), Error> {
     match namespace(name)? {
         Namespace::User => {
             let plain = matches!(a.kind(), FileKind::Regular | FileKind::Directory);
-            let sticky = a.is_dir() && a.mode & 0o1000 != 0 && cred.uid != 0 && cred.uid != a.uid;
+            let sticky =
+                a.is_dir() && a.mode & access::S_ISVTX != 0 && cred.uid != 0 && cred.uid != a.uid;
             if !plain || sticky {
                 return Err(Errno::EPERM.into());
             }
