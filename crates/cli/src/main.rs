@@ -28,7 +28,8 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-// A request and its reply are some small allocations, often freed by another thread.
+// A request and its reply are some small allocations, often freed by another thread. Without huge
+// pages, which gain nothing here: with them a mount took 80 MiB instead of 58.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
