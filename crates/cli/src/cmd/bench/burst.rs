@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Common;
+use super::content::Content;
 use super::load::{Operation, Share, Until};
 use super::phases::{Bench, Program};
 use super::target::{Dir, Target};
-use super::traverse::pattern;
 use crate::fail::{Failure, Outcome};
 
 /// Measure bursts: all threads together write, then read, so many files of one directory before
@@ -95,7 +95,7 @@ impl Program for Args {
             burst: files_per_dir,
             dirs: bench.make_dirs("b", self.dirs as usize)?,
             files_per_dir,
-            content: Arc::new(pattern(self.size, self.size as usize)),
+            content: Arc::new(Content::new(self.size, self.size as usize).bytes()),
             next: Arc::default(),
         };
         let all = Until { ops: Some(files_per_dir * u64::from(self.dirs)), time: None };

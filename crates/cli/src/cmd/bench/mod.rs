@@ -1,6 +1,7 @@
 //! `saker bench`: how fast a cluster, or any mounted file system, is.
 
 mod burst;
+mod content;
 mod counters;
 mod cpu;
 mod echo;

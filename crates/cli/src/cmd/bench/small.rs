@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::Common;
+use super::content::Content;
 use super::load::{Operation, Share};
 use super::phases::{Bench, Program};
 use super::target::{Dir, Target};
-use super::traverse::pattern;
 use crate::fail::Outcome;
 
 /// Measure small files: write them (open, write, close), read them (open, read, close).
@@ -48,7 +48,7 @@ impl Program for Args {
     }
 
     fn phases<T: Target>(&self, bench: &mut Bench<T>) -> Outcome {
-        let content = Arc::new(pattern(self.size, self.size as usize));
+        let content = Arc::new(Content::new(self.size, self.size as usize).bytes());
         let write = SmallOp { dirs: bench.private_dirs()?, content, written: None };
         let until = bench.until;
         let written = bench.phase("write", until, Share::Open, self.size, &write)?;
