@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use saker_runtime::fs::File;
+use saker_runtime::fs::{End, File};
 use saker_runtime::thread::{self, JoinHandle};
 
 use super::ZEROS_AHEAD;
@@ -16,6 +16,8 @@ pub struct Write {
     pub file: Arc<dyn File>,
     /// Where.
     pub offset: u64,
+    /// What is before it in its block ([`End::before`]).
+    pub before: Vec<u8>,
     /// What.
     pub data: Vec<u8>,
     /// Length to preallocate first, where the file is too short.
@@ -30,21 +32,27 @@ static ZEROS: [u8; ZEROS_AHEAD as usize] = [0; ZEROS_AHEAD as usize];
 impl Write {
     /// Does it. After an error nothing is known about what is durable.
     pub fn run(&self) -> io::Result<()> {
-        self.write()?;
-        self.file.sync()
+        self.make_room()?;
+        self.file.write_end(&self.end())
     }
 
-    fn write(&self) -> io::Result<()> {
-        if let Some(len) = self.preallocate {
-            self.file.preallocate(len)?;
-        }
-        self.file.write_at(self.offset, &self.data)?;
-        let end = self.offset + self.data.len() as u64;
+    fn make_room(&self) -> io::Result<()> {
+        self.preallocate.map_or(Ok(()), |len| self.file.preallocate(len))
+    }
+
+    fn end(&self) -> End<'_> {
+        let Write { offset, before, data, .. } = self;
+        let end = offset + data.len() as u64;
         let zeros = self.zeros_to.map_or(0, |to| to.saturating_sub(end) as usize);
-        if zeros > 0 {
-            self.file.write_at(end, &ZEROS[..zeros])?;
-        }
-        Ok(())
+        End { offset: *offset, before, data, zeros: &ZEROS[..zeros] }
+    }
+
+    /// The first half of [`Write::run`]; to sync the file is the other.
+    fn write(&self) -> io::Result<()> {
+        self.make_room()?;
+        let End { offset, data, zeros, .. } = self.end();
+        self.file.write_at(offset, data)?;
+        self.file.write_at(offset + data.len() as u64, zeros)
     }
 }
 

@@ -6,13 +6,14 @@
 //!
 //! Segments are preallocated, written with zeros some way ahead, and recycled: on ext4 an fdatasync
 //! of 60 KB takes 190 us when the file grows, 175 us where it is only allocated (each time the
-//! inode is written, too) and 100 us where it was written before.
+//! inode is written, too) and 100 us where it was written before. Past the page cache, in whole
+//! blocks (`File::write_end`), the same takes a quarter less, and half of the CPU.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use saker_runtime::fs::{Dir, File};
+use saker_runtime::fs::{BLOCK_BYTES, Dir, File};
 
 mod error;
 mod flusher;
@@ -69,6 +70,8 @@ pub struct Journal {
     first_lsn: Lsn,
     file: Arc<dyn File>,
     file_bytes: u64,
+    /// What was handed to flushes, or is in the file, from the last multiple of [`BLOCK_BYTES`] on.
+    block: Vec<u8>,
     /// Up to here the file was written, be it with zeros or in an earlier life.
     written: u64,
     /// Appended, not handed to a flush. Starts at the log position `buffer_start`.
@@ -122,6 +125,8 @@ impl Journal {
         journal.oldest = before.first().copied().unwrap_or(last);
         journal.buffer_start = found.end;
         journal.durable = found.end;
+        let read = journal.read_block(found.file_bytes());
+        read.map_err(|e| io_error(segment_path(&*journal.dir, last), "read", e))?;
         Ok(journal)
     }
 
@@ -130,7 +135,9 @@ impl Journal {
             SegmentHeader { uuid: config.uuid, shard: config.shard, segment: 0, first_lsn: 0 };
         let made = make_segment(&*dir, 0, None, &header.encode(), config.segment_bytes);
         let file = made.map_err(|e| io_error(segment_path(&*dir, 0), "create", e))?;
-        Journal::at(dir, config, 0, 0, file)
+        let mut journal = Journal::at(dir, config, 0, 0, file)?;
+        journal.block = header.encode().to_vec();
+        Ok(journal)
     }
 
     fn at(
@@ -150,6 +157,7 @@ impl Journal {
             first_lsn,
             file,
             file_bytes,
+            block: Vec::new(),
             written: 0,
             buffer: Vec::new(),
             buffer_start: first_lsn,
@@ -161,6 +169,16 @@ impl Journal {
             recyclable: None,
             poison: None,
         })
+    }
+
+    /// Reads what the file, whose records end at `end`, has in its last block.
+    fn read_block(&mut self, end: u64) -> io::Result<()> {
+        let len = (end % BLOCK_BYTES as u64) as usize;
+        self.block.resize(len, 0);
+        match self.file.read_at(end - len as u64, &mut self.block)? {
+            read if read == len => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 
     /// Appends a record to the buffer; no I/O. Returns its LSN. On a poisoned journal the record
@@ -205,7 +223,7 @@ impl Journal {
         self.segment
     }
 
-    /// Makes everything appended durable, on this thread: one write, one fdatasync. Waits for a
+    /// Makes everything appended durable, on this thread: one flush. Waits for a
     /// background flush first.
     ///
     /// # Errors
@@ -269,11 +287,12 @@ impl Journal {
         let offset = SEGMENT_HEADER_BYTES as u64 + self.buffer_start - self.first_lsn;
         self.buffer_start += data.len() as u64;
         let end = offset + data.len() as u64;
+        let before = follow(&mut self.block, &data, end);
         let grow = (end > self.file_bytes).then(|| end + self.config.segment_bytes);
         self.file_bytes = grow.unwrap_or(self.file_bytes);
         let zeros_to = (end > self.written).then(|| (end + ZEROS_AHEAD).min(self.file_bytes));
         self.written = zeros_to.unwrap_or(self.written);
-        Write { file: self.file.clone(), offset, data, preallocate: grow, zeros_to }
+        Write { file: self.file.clone(), offset, before, data, preallocate: grow, zeros_to }
     }
 
     fn wrote(&mut self, mut data: Vec<u8>, result: io::Result<()>) -> Result<()> {
@@ -307,6 +326,8 @@ impl Journal {
         let made = make_segment(&*self.dir, segment, recycled, &data, bytes)
             .and_then(|file| Ok((file.len()?, file)));
         (self.file_bytes, self.file) = self.guard("rotate", made)?;
+        self.block.clear();
+        follow(&mut self.block, &data, data.len() as u64);
         self.older_written.insert(self.segment, self.written);
         self.written = before.unwrap_or(0).max(data.len() as u64).min(self.file_bytes);
         (self.segment, self.first_lsn) = (segment, first_lsn);
@@ -348,6 +369,18 @@ impl Journal {
             error
         })
     }
+}
+
+/// Makes of the last block of a file what it is after `data`, which ends at `end`; returns what it
+/// was.
+fn follow(block: &mut Vec<u8>, data: &[u8], end: u64) -> Vec<u8> {
+    let len = (end % BLOCK_BYTES as u64) as usize;
+    let before = block.clone();
+    if len <= data.len() {
+        block.clear();
+    }
+    block.extend_from_slice(&data[data.len().saturating_sub(len)..]);
+    before
 }
 
 /// Makes the file of `segment` with `data` at its start, out of `recycled` if there is one.

@@ -509,5 +509,18 @@ fn the_same_on_real_files() {
     let mut log = Vec::new();
     open(Some(3), &mut log).unwrap();
     assert_eq!(payloads(&log), [&[8; 5000][..], &[9; 3000][..]]);
+    // Each life goes on in the middle of a block that it has not written itself.
+    for (life, len) in (0u8..).zip([1, 1000, 4096, 7, 9000, 0]) {
+        let mut journal = open(Some(3), &mut Vec::new()).unwrap();
+        journal.append(Kind::Changes, &vec![life; len]);
+        journal.flush().unwrap();
+        journal.append(Kind::Changes, &vec![life; 2 * len]);
+        journal.flush().unwrap();
+        drop(journal);
+        let mut log = Vec::new();
+        open(Some(3), &mut log).unwrap();
+        assert_eq!(log.len(), 4 + 2 * usize::from(life));
+        assert!(payloads(&log).ends_with(&[&vec![life; len][..], &vec![life; 2 * len]]));
+    }
     std::fs::remove_dir_all(&path).unwrap();
 }

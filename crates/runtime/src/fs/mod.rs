@@ -22,6 +22,22 @@ pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
 pub use mem::MemDir;
 pub use real::RealDir;
 
+/// What [`File::write_end`] writes as a whole, bytes: as much as any disk may want.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// What is added to a log ([`File::write_end`]).
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// Where the data goes. Behind it the file has nothing of worth.
+    pub offset: u64,
+    /// What the file has before it, from the last multiple of [`BLOCK_BYTES`] on.
+    pub before: &'a [u8],
+    /// The data.
+    pub data: &'a [u8],
+    /// Zeros to write after it, so that later writes there change the file's content only.
+    pub zeros: &'a [u8],
+}
+
 /// A directory. Names are single components: no `/`, not empty, not `.` or `..`.
 pub trait Dir: Send + Sync {
     /// Opens an existing file for reading and writing; `NotFound` if there is none.
@@ -64,6 +80,18 @@ pub trait File: Send + Sync {
     /// Makes everything written so far durable (fdatasync). After an error the caller must
     /// consider all of it lost and never try again: a second call may lie.
     fn sync(&self) -> io::Result<()>;
+    /// Writes the end of a log and makes it durable, and nothing else that was written. Up to the
+    /// next multiple of [`BLOCK_BYTES`] zeros may follow, and the file grow for them. An error
+    /// means what one of [`File::sync`] does.
+    ///
+    /// A log is not read while it is written: so this goes past the page cache where that can be.
+    fn write_end(&self, end: &End<'_>) -> io::Result<()> {
+        self.write_at(end.offset, end.data)?;
+        if !end.zeros.is_empty() {
+            self.write_at(end.offset + end.data.len() as u64, end.zeros)?;
+        }
+        self.sync()
+    }
     /// Sets the length; bytes past it are gone, new bytes are zeros.
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// Makes the file at least `len` bytes long with its blocks allocated, so that writing there

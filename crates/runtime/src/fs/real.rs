@@ -1,14 +1,24 @@
 //! The operating system's files.
 
+use std::cell::RefCell;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 
-use super::{Dir, File, check_name};
+use super::{BLOCK_BYTES, Dir, End, File, check_name};
+
+/// Memory above this is not kept from one [`File::write_end`] to the next, bytes.
+const KEEP_BYTES_MAX: usize = 4 << 20;
+
+thread_local! {
+    /// Room for what is written past the page cache.
+    static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A directory of the operating system.
 pub struct RealDir {
@@ -39,7 +49,7 @@ impl RealDir {
     fn file(&self, name: &str, options: &mut fs::OpenOptions) -> io::Result<Arc<dyn File>> {
         check_name(name)?;
         let file = options.read(true).write(true).open(self.path.join(name))?;
-        Ok(Arc::new(RealFile { file, append: Mutex::new(()) }))
+        Ok(Arc::new(RealFile { file, append: Mutex::default(), direct: OnceLock::new() }))
     }
 }
 
@@ -96,6 +106,9 @@ struct RealFile {
     /// Held while the end is looked up and written. Not `O_APPEND`: Linux would then ignore the
     /// offset of every other write.
     append: Mutex<()>,
+    /// The same file without the page cache, whose writes are durable when they return; `None`
+    /// inside: the file system has no such thing.
+    direct: OnceLock<Option<fs::File>>,
 }
 
 impl File for RealFile {
@@ -131,6 +144,19 @@ impl File for RealFile {
         self.file.sync_data()
     }
 
+    fn write_end(&self, end: &End<'_>) -> io::Result<()> {
+        if let Some(direct) = self.direct() {
+            match with_blocks(end, |at, blocks| direct.write_all_at(blocks, at)) {
+                // Larger blocks are wanted than these; the write had no effect.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                done => return done,
+            }
+        }
+        self.write_at(end.offset, end.data)?;
+        self.write_at(end.offset + end.data.len() as u64, end.zeros)?;
+        self.sync()
+    }
+
     fn truncate(&self, len: u64) -> io::Result<()> {
         self.file.set_len(len)
     }
@@ -162,6 +188,16 @@ impl File for RealFile {
 }
 
 impl RealFile {
+    fn direct(&self) -> Option<&fs::File> {
+        let open = || {
+            // By this name, for the file may have had several.
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let flags = libc::O_DIRECT | libc::O_DSYNC;
+            fs::OpenOptions::new().write(true).custom_flags(flags).open(path).ok()
+        };
+        self.direct.get_or_init(open).as_ref()
+    }
+
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         let zeros = vec![0; 1 << 16];
         let mut done = 0;
@@ -172,4 +208,29 @@ impl RealFile {
         }
         Ok(())
     }
+}
+
+/// Calls `f` with the end of a file in whole blocks, at an address that is a multiple of them, and
+/// where they begin.
+fn with_blocks<T>(end: &End<'_>, f: impl FnOnce(u64, &[u8]) -> T) -> T {
+    let End { offset, before, data, zeros } = end;
+    let used = before.len() + data.len();
+    // Whole blocks of zeros only: the file must not grow for them.
+    let len =
+        used.next_multiple_of(BLOCK_BYTES).max((used + zeros.len()) / BLOCK_BYTES * BLOCK_BYTES);
+    ROOM.with_borrow_mut(|room| {
+        if room.len() < len + BLOCK_BYTES {
+            room.resize(len + BLOCK_BYTES, 0);
+        }
+        let start = room.as_ptr().align_offset(BLOCK_BYTES);
+        let blocks = &mut room[start..start + len];
+        blocks[..before.len()].copy_from_slice(before);
+        blocks[before.len()..used].copy_from_slice(data);
+        blocks[used..].fill(0);
+        let done = f(offset - before.len() as u64, blocks);
+        if room.len() > KEEP_BYTES_MAX {
+            *room = Vec::new();
+        }
+        done
+    })
 }

@@ -46,6 +46,38 @@ fn file_conforms(file: &dyn File) {
     assert!(data[6000..8999].iter().all(|&byte| byte == 7));
     assert_eq!(data[8999], 0);
     file.sync().unwrap();
+    log_conforms(file);
+}
+
+fn log_conforms(file: &dyn File) {
+    const ZEROS: [u8; 10_000] = [0; 10_000];
+    file.truncate(0).unwrap();
+    file.preallocate(40_000).unwrap();
+    // Of an earlier life.
+    file.write_at(0, &[9; 40_000]).unwrap();
+    let mut log = Vec::new();
+    let lens = [1, 100, 3995, 4096, 0, 5000, 3, 12_000, 700];
+    for (n, len) in lens.into_iter().enumerate() {
+        let start = log.len();
+        log.resize(start + len, n as u8 + 10);
+        let zeros = if n % 2 == 0 { &ZEROS[..] } else { &[] };
+        let (before, data) = log.split_at(start);
+        let before = &before[start / BLOCK_BYTES * BLOCK_BYTES..];
+        file.write_end(&End { offset: start as u64, before, data, zeros }).unwrap();
+        let found = read_all(file).unwrap();
+        assert_eq!(found.len(), 40_000);
+        assert!(found.starts_with(&log), "{n}");
+        let after = &found[log.len()..];
+        let cleared = after.iter().take_while(|&&byte| byte == 0).count();
+        assert!(cleared + BLOCK_BYTES > zeros.len(), "{n}");
+        // Buffered writes and reads see the same file.
+        file.write_at(39_999, &[n as u8]).unwrap();
+        assert_eq!(read_all(file).unwrap()[39_999], n as u8);
+    }
+    let end = log.len() as u64;
+    let before = &log[log.len() / BLOCK_BYTES * BLOCK_BYTES..];
+    file.write_end(&End { offset: end, before, data: &[1; 30_000], zeros: &[] }).unwrap();
+    assert!(file.len().unwrap() - (end + 30_000) < BLOCK_BYTES as u64, "it grows");
 }
 
 fn names_conform(dir: &dyn Dir) {
