@@ -17,6 +17,9 @@ use crate::node::{FlushDone, Input, Outbox, Place, Role, Shell, ShellConfig, Spr
 
 /// Answers requests; called from several threads at once.
 pub trait Service: Send + Sync + 'static {
+    /// This request will be handled when those before it are: what it needs of a disk can be
+    /// fetched meanwhile.
+    fn announce(&self, _frame: &Frame) {}
     /// Executes one request; `frame.reply(..)` makes the answer.
     fn handle(&self, peer: &PeerHello, frame: Frame) -> Frame;
 }
@@ -51,7 +54,8 @@ pub fn serve(
         let stop = stop.clone();
         thread::spawn(&format!("service-{n}"), move || {
             let together = Together(stop);
-            Shell::shared(Adapter(service), place, listener, config)?.run(&together.0)
+            Shell::shared(Adapter { service, announced: 0 }, place, listener, config)?
+                .run(&together.0)
         })
     };
     let mut running = Vec::new();
@@ -84,15 +88,27 @@ impl Drop for Together {
 }
 
 /// A service as a role without a journal.
-struct Adapter(Arc<dyn Service>);
+struct Adapter {
+    service: Arc<dyn Service>,
+    /// So many of the inputs that are there were announced.
+    announced: usize,
+}
 
 impl Role for Adapter {
     fn step(&mut self, now: Time, _: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         let until = now + BATCH_TIME_MAX;
         let mut bytes = 0;
+        // Its turn is now: the first needs no announcement.
+        for input in inputs.range(self.announced.max(1).min(inputs.len())..) {
+            if let Input::Request { frame, .. } = input {
+                self.service.announce(frame);
+            }
+        }
+        self.announced = inputs.len();
         while let Some(input) = inputs.pop_front() {
+            self.announced -= 1;
             let Input::Request { conn, peer, frame } = input else { continue };
-            let reply = self.0.handle(&peer, frame);
+            let reply = self.service.handle(&peer, frame);
             bytes += reply.wire_len();
             out.reply(conn, reply);
             if bytes >= BATCH_REPLY_BYTES_MAX || time::now() >= until {

@@ -3,8 +3,8 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Raw, config, hello, listen, watchdog};
@@ -24,11 +24,18 @@ struct Disk {
     handled: AtomicU64,
     busy: AtomicU64,
     busy_max: AtomicU64,
+    /// What was announced, and (negative) what was handled, in this order.
+    calls: Mutex<Vec<i64>>,
 }
 
 impl Service for Disk {
+    fn announce(&self, frame: &Frame) {
+        self.calls.lock().unwrap().push(frame.call as i64);
+    }
+
     fn handle(&self, peer: &PeerHello, frame: Frame) -> Frame {
         assert_eq!(peer.role, RoleKind::Client);
+        self.calls.lock().unwrap().push(-(frame.call as i64));
         let busy = self.busy.fetch_add(1, SeqCst) + 1;
         self.busy_max.fetch_max(busy, SeqCst);
         let payload = match frame.op {
@@ -100,6 +107,28 @@ fn replies_leave_while_the_batch_goes_on() {
         (2..=40).for_each(|call| assert_eq!(raw.receive().unwrap().call, call));
         assert!(start.elapsed() >= NAP * 40);
         assert!(first < start.elapsed() / 2, "the first reply came after {first:?}");
+    });
+}
+
+/// What waits behind another is announced, once, while that one is still to be handled.
+#[test]
+fn what_has_to_wait_is_announced() {
+    let _watchdog = watchdog(60);
+    with_disk(1, |addr, disk| {
+        let mut raw = Raw::client(addr);
+        (1..=40).for_each(|call| raw.request(call, SLEEP, b""));
+        (1..=40).for_each(|call| assert_eq!(raw.receive().unwrap().call, call));
+        raw.request(41, FAST, b"");
+        raw.receive().unwrap();
+        let calls = disk.calls.lock().unwrap();
+        let at = |call| calls.iter().position(|found| *found == call);
+        for call in 1..=41 {
+            let announced = calls.iter().filter(|found| **found == call).count();
+            assert!(announced <= 1, "{call}: {announced} times");
+            assert!(at(call) < at(-call), "{call}");
+        }
+        assert_eq!((at(1), at(41)), (None, None), "nothing was before them");
+        assert!((2..=40).filter(|call| at(*call).is_some()).count() > 20, "{calls:?}");
     });
 }
 

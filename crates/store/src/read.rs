@@ -136,6 +136,20 @@ pub fn read(
     Ok(Data { bytes: bytes.into(), sum: sum.get(), version, replicas })
 }
 
+/// Begins to fetch what [`read`] will need of these pieces.
+pub fn prefetch(segments: &Segments, pieces: Vec<Piece>) {
+    let wants: Vec<Want> = pieces.into_iter().map(Want::new).collect();
+    let mut rest = &wants[..];
+    while !rest.is_empty() {
+        let (together, after) = rest.split_at(span(rest));
+        if let Ok((file, _)) = segments.open(&together[0].segment) {
+            let (start, end) = (together[0].start, together[together.len() - 1].end);
+            file.prefetch(start, end - start);
+        }
+        rest = after;
+    }
+}
+
 /// How many of the first wants are read together.
 fn span(wants: &[Want]) -> usize {
     let first = &wants[0];

@@ -164,6 +164,7 @@ impl Segments {
     fn fill(&self, temporary: &str, no: u32, bytes: u32) -> io::Result<Opened> {
         let salt = rand::u64() as u32;
         let file = self.dir.create(temporary)?;
+        file.expect_random_reads();
         let header = SegmentHeader { identity: self.identity, segment: no, salt };
         file.preallocate(u64::from(bytes))?;
         file.write_at(0, &header.encode())?;
@@ -226,6 +227,8 @@ impl Segments {
             return Ok(opened.clone());
         }
         let file = self.dir.open(&segment.name())?;
+        // Chunks of many files lie here in the order they were written.
+        file.expect_random_reads();
         let mut header = [0; SEGMENT_HEADER_BYTES as usize];
         let read = file.read_at(0, &mut header)?;
         let header = SegmentHeader::decode(&header[..read], &self.identity, segment.no)

@@ -69,6 +69,14 @@ impl StoreService {
 }
 
 impl Service for StoreService {
+    fn announce(&self, frame: &Frame) {
+        if Op::from_u16(frame.op) == Some(Op::ChunkRead)
+            && let Ok(req) = ChunkReadReq::decode(&frame.body[..])
+        {
+            self.store.prefetch(&req);
+        }
+    }
+
     fn handle(&self, _peer: &PeerHello, frame: Frame) -> Frame {
         match self.answer(frame.op, &frame.body, &frame.payload) {
             Ok((body, payload)) => frame.reply(0, body, payload),

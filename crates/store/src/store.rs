@@ -290,6 +290,18 @@ impl Store {
         Ok((data.bytes, data.sum))
     }
 
+    /// Begins to fetch from the disk what a [`Store::read`] that is to come will need.
+    pub fn prefetch(&self, req: &ChunkReadReq) {
+        let end = req.offset.saturating_add(req.len).min(CHUNK_BYTES);
+        if req.offset < end {
+            // What fails here fails there.
+            let key = (req.id, req.index);
+            if let Ok((pieces, _)) = self.index.lookup(key, req.offset as u32, end as u32) {
+                read::prefetch(&self.segments, pieces);
+            }
+        }
+    }
+
     fn read_range(&self, key: ChunkKey, start: u32, end: u32) -> Result<read::Data> {
         let mut tries = 0;
         loop {

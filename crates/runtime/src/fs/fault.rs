@@ -236,6 +236,14 @@ impl File for FaultFile {
         }
     }
 
+    fn expect_random_reads(&self) {
+        self.inner.expect_random_reads();
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        self.inner.prefetch(offset, len);
+    }
+
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
     }

@@ -71,6 +71,11 @@ pub trait File: Send + Sync {
     fn append(&self, data: &[u8]) -> io::Result<u64>;
     /// Reads until `buf` is full or the file ends; returns the bytes read.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// From now on reads take from the disk what they ask for and no more: what comes next is
+    /// unlikely to be wanted next.
+    fn expect_random_reads(&self) {}
+    /// A range will be read soon: what of it is on the disk only is fetched meanwhile.
+    fn prefetch(&self, _offset: u64, _len: u64) {}
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Whether the file has no bytes.

@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 
 use super::{BLOCK_BYTES, Dir, End, File, check_name};
 
@@ -134,6 +135,17 @@ impl File for RealFile {
             }
         }
         Ok(read)
+    }
+
+    fn expect_random_reads(&self) {
+        // Advice that is not taken is no harm.
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Random);
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        if let Some(len) = NonZeroU64::new(len) {
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
+        }
     }
 
     fn len(&self) -> io::Result<u64> {
