@@ -41,7 +41,7 @@ class Plan:
         return self.tree_files if size <= INLINE_MAX else self.tree_files // 4
 
 
-QUICK = Plan(seconds=0.5, threads=(16, 128), sizes=(4096, 65536), tree_files=1000, burst_dirs=8)
+QUICK = Plan(seconds=0.5, threads=(16, 128), sizes=(4096, 65536), tree_files=4000, burst_dirs=8)
 
 
 class Bench:
