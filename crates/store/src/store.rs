@@ -99,6 +99,12 @@ fn invalid(text: impl Into<String>) -> Error {
     Error::new(Errno::EINVAL).with_text(text)
 }
 
+/// Start and end of what a read wants of a chunk; `None` for nothing.
+fn range_of(req: &ChunkReadReq) -> Option<(u32, u32)> {
+    let end = req.offset.saturating_add(req.len).min(CHUNK_BYTES);
+    (req.offset < end).then_some((req.offset as u32, end as u32))
+}
+
 impl Store {
     /// Opens the store in `dir` (its segments are in the sub-directory `segments`), with its
     /// index in `table`, and brings the index up to the end of the log.
@@ -280,25 +286,20 @@ impl Store {
     /// # Errors
     /// EIO, naming file and offset, if any block that the range touches is damaged.
     pub fn read(&self, req: &ChunkReadReq) -> Result<(Bytes, u32)> {
-        let end = req.offset.saturating_add(req.len).min(CHUNK_BYTES);
         self.metrics.reads.inc();
-        if req.offset >= end {
-            return Ok((Bytes::new(), 0));
-        }
-        let data = self.read_range((req.id, req.index), req.offset as u32, end as u32)?;
+        let Some((start, end)) = range_of(req) else { return Ok((Bytes::new(), 0)) };
+        let data = self.read_range((req.id, req.index), start, end)?;
         self.metrics.read_bytes.add(data.bytes.len() as u64);
         Ok((data.bytes, data.sum))
     }
 
     /// Begins to fetch from the disk what a [`Store::read`] that is to come will need.
     pub fn prefetch(&self, req: &ChunkReadReq) {
-        let end = req.offset.saturating_add(req.len).min(CHUNK_BYTES);
-        if req.offset < end {
-            // What fails here fails there.
-            let key = (req.id, req.index);
-            if let Ok((pieces, _)) = self.index.lookup(key, req.offset as u32, end as u32) {
-                read::prefetch(&self.segments, pieces);
-            }
+        // What fails here fails there.
+        if let Some((start, end)) = range_of(req)
+            && let Ok((pieces, _)) = self.index.lookup((req.id, req.index), start, end)
+        {
+            read::prefetch(&self.segments, pieces);
         }
     }
 

@@ -50,9 +50,7 @@ impl Write {
     /// The first half of [`Write::run`]; to sync the file is the other.
     fn write(&self) -> io::Result<()> {
         self.make_room()?;
-        let End { offset, data, zeros, .. } = self.end();
-        self.file.write_at(offset, data)?;
-        self.file.write_at(offset + data.len() as u64, zeros)
+        self.end().write_to(&*self.file)
     }
 }
 

@@ -223,8 +223,7 @@ impl Journal {
         self.segment
     }
 
-    /// Makes everything appended durable, on this thread: one flush. Waits for a
-    /// background flush first.
+    /// Makes everything appended durable, on this thread, after a background flush.
     ///
     /// # Errors
     /// `Io`, and from then on `Poisoned`.

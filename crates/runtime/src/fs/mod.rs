@@ -38,6 +38,17 @@ pub struct End<'a> {
     pub zeros: &'a [u8],
 }
 
+impl End<'_> {
+    /// Writes data and zeros as [`File::write_at`] does: they are not durable then.
+    pub fn write_to(&self, file: &(impl File + ?Sized)) -> io::Result<()> {
+        file.write_at(self.offset, self.data)?;
+        if self.zeros.is_empty() {
+            return Ok(());
+        }
+        file.write_at(self.offset + self.data.len() as u64, self.zeros)
+    }
+}
+
 /// A directory. Names are single components: no `/`, not empty, not `.` or `..`.
 pub trait Dir: Send + Sync {
     /// Opens an existing file for reading and writing; `NotFound` if there is none.
@@ -91,10 +102,7 @@ pub trait File: Send + Sync {
     ///
     /// A log is not read while it is written: so this goes past the page cache where that can be.
     fn write_end(&self, end: &End<'_>) -> io::Result<()> {
-        self.write_at(end.offset, end.data)?;
-        if !end.zeros.is_empty() {
-            self.write_at(end.offset + end.data.len() as u64, end.zeros)?;
-        }
+        end.write_to(self)?;
         self.sync()
     }
     /// Sets the length; bytes past it are gone, new bytes are zeros.

@@ -164,8 +164,7 @@ impl File for RealFile {
                 done => return done,
             }
         }
-        self.write_at(end.offset, end.data)?;
-        self.write_at(end.offset + end.data.len() as u64, end.zeros)?;
+        end.write_to(self)?;
         self.sync()
     }
 
