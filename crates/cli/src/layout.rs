@@ -353,8 +353,6 @@ fn config_text(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<Optio
         #[serde(skip_serializing_if = "Option::is_none")]
         coordinator: Option<SocketAddr>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        cache_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
         cluster: Option<Members<'a>>,
     }
     let addrs = cluster.addrs(id);
@@ -381,18 +379,9 @@ fn config_text(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<Optio
         },
         http,
         coordinator: (!leads).then_some(cluster.coordinator),
-        cache_bytes: (id.role == Role::Mnode).then(|| cache_bytes(listen.len() as u64)),
         cluster: leads.then(members),
     };
     toml::to_string(&config).map(Some).about(dir.config_file(id).display())
-}
-
-/// Memory for table blocks of each of an MNode's workers: together a part of this machine's that
-/// leaves room for several MNodes, stores, and the page cache.
-fn cache_bytes(workers: u64) -> u64 {
-    let info = rustix::system::sysinfo();
-    let memory = info.totalram as u64 * u64::from(info.mem_unit.max(1));
-    (memory / 32 / workers.max(1)).clamp(64 << 20, 1 << 30)
 }
 
 /// Writes a file so that a crash leaves the old or the new content.

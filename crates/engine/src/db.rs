@@ -11,10 +11,8 @@
 //! 3. On another thread (in simulation inline): `result = checkpoint.run()`; the shard goes on.
 //! 4. `db.checkpoint_finish(result)`, `journal.trim(segment)`.
 //!
-//! At start: `db = Db::open(table)`, `Journal::open(dir, config, db.marker(), ..)`. The table may
-//! then hold some of the rows of a checkpoint that did not finish, newer than where replay
-//! starts. So replay must only put and delete rows as the records say, never decide by what it
-//! reads; at its end every row is as the records left it.
+//! At start: `db = Db::open(table)`, `Journal::open(dir, config, db.marker(), ..)`. Rows and marker
+//! are written as one, so the table is as the records before that segment left it.
 
 mod overlay;
 
@@ -210,20 +208,16 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Writes the frozen rows into the table, makes them durable, and then the marker. Takes
-    /// seconds.
+    /// Writes the frozen rows and the marker into the table. Takes seconds.
     ///
     /// # Errors
     /// The table's.
     pub fn run(self) -> Result<()> {
-        let mut rows = self.frozen.iter().map(|(key, value)| (key.clone(), value.clone()));
-        self.table.write(&mut rows)?;
-        // The marker says that the rows are durable, so it must not be so before them.
-        self.table.persist()?;
         let marker = Bytes::copy_from_slice(&self.marker.to_le_bytes());
-        let marker_row: RowChange = (Bytes::from_static(MARKER_KEY), Some(marker));
-        self.table.write(&mut std::iter::once(marker_row))?;
-        self.table.persist()
+        // Last by its key: the engine's own are greater than all others.
+        let marker: RowChange = (Bytes::from_static(MARKER_KEY), Some(marker));
+        let rows = self.frozen.iter().map(|(key, value)| (key.clone(), value.clone()));
+        self.table.write(&mut rows.chain([marker]))
     }
 }
 

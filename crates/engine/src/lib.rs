@@ -20,4 +20,4 @@ pub use crc32c::crc32c;
 
 pub use db::{Checkpoint, Db};
 pub use journal::{Journal, JournalConfig, JournalError, Kind, Lsn, SegmentNo};
-pub use table::{EmbeddedConfig, EmbeddedTable, MemoryTable, Table, TableError};
+pub use table::{EmbeddedConfig, EmbeddedTable, Table, TableError};

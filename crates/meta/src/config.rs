@@ -21,9 +21,6 @@ pub struct Config {
     /// Bytes of changed rows that a worker keeps in memory between checkpoints.
     #[serde(default = "overlay_bytes")]
     pub overlay_bytes: u64,
-    /// Bytes of table blocks that a worker keeps in memory.
-    #[serde(default = "cache_bytes")]
-    pub cache_bytes: u64,
     /// Decoded inodes that a worker keeps.
     #[serde(default = "inodes")]
     pub inodes: usize,
@@ -49,10 +46,6 @@ fn yes() -> bool {
 
 fn overlay_bytes() -> u64 {
     crate::Limits::default().overlay_bytes
-}
-
-fn cache_bytes() -> u64 {
-    64 << 20
 }
 
 fn inodes() -> usize {

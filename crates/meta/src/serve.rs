@@ -66,9 +66,8 @@ fn run_worker(
     stop: &Stop,
 ) -> io::Result<()> {
     let name = format!("shard-{no}");
-    let table_config = EmbeddedConfig { cache_bytes: config.cache_bytes, ..Default::default() };
-    let table = EmbeddedTable::open(config.data_dir.join(&name).join("table"), &table_config)
-        .map_err(io::Error::other)?;
+    let table = config.data_dir.join(&name).join("table");
+    let table = EmbeddedTable::open(table, &EmbeddedConfig::default()).map_err(io::Error::other)?;
     let home = Home {
         journal: dir.sub_dir(&name)?.sub_dir("journal")?,
         table: Arc::new(table),

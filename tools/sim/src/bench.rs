@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use saker_coordinator::config::Members;
-use saker_engine::{MemoryTable, Table};
+use saker_engine::Table;
 use saker_meta::Limits;
 use saker_rpc::frame::Frame;
 use saker_rpc::{CallError, CallId, ConnId, Input, Outbox, Outgoing, Role, RoleKind};
@@ -86,7 +86,6 @@ struct Node {
     role: Option<Box<dyn Role>>,
     outbox: Outbox,
     disk: MemDir,
-    table: Arc<MemoryTable>,
     life: u64,
 }
 
@@ -153,8 +152,7 @@ impl Bench {
     }
 
     fn add(&mut self, id: NodeId, disk: MemDir) {
-        let table = Arc::new(MemoryTable::new());
-        let node = Node { role: None, outbox: Outbox::new(), disk, table, life: 0 };
+        let node = Node { role: None, outbox: Outbox::new(), disk, life: 0 };
         self.nodes.insert(id, node);
         self.start(id);
     }
@@ -200,7 +198,8 @@ impl Bench {
                     .expect("the coordinator starts"),
             ),
             NodeId::Shard(no) => {
-                let (inner, unreadable) = (node.table.clone(), self.unreadable.clone());
+                let inner = roles::open_table(&*disk).expect("the table opens");
+                let unreadable = self.unreadable.clone();
                 let table: Arc<dyn Table> = Arc::new(BadPlace { inner, unreadable });
                 let shard = roles::start_shard(no, disk, table, &limits, &map, self.now, wall_ns);
                 Box::new(shard.expect("the shard starts"))
@@ -220,7 +219,6 @@ impl Bench {
         let node = self.nodes.get_mut(&id).expect("a node of the bench");
         node.role = None;
         node.disk = node.disk.crash(seed);
-        node.table = Arc::new(node.table.crash(seed));
         self.wire.retain(|m| m.to != Peer::Node(id));
         self.pending.retain(|(asker, _, _), _| *asker != id);
         let broken: Vec<_> =

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use saker_coordinator::config::{Members, ShardMember};
-use saker_engine::Table;
 use saker_engine::journal::{Journal, JournalConfig, Kind};
+use saker_engine::{EmbeddedConfig, EmbeddedTable, Table};
 use saker_meta::{Limits, recover};
 use saker_rpc::RoleKind;
 use saker_rpc::hello::PeerHello;
@@ -113,6 +113,16 @@ pub fn start_coordinator(
     state.map(saker_coordinator::service::Worker::new).map_err(|e| e.to_string())
 }
 
+/// The table on a disk. What it merges it merges while it is written.
+///
+/// # Errors
+/// What keeps it from being opened.
+pub fn open_table(disk: &dyn Dir) -> Result<Arc<dyn Table>, String> {
+    let dir = disk.sub_dir("table").map_err(|e| e.to_string())?;
+    let table = EmbeddedTable::open_in(dir, &EmbeddedConfig { merge_threads: 0 });
+    Ok(Arc::new(table.map_err(|e| e.to_string())?))
+}
+
 /// Starts a shard from its disk.
 ///
 /// # Errors
@@ -127,7 +137,7 @@ pub fn start_shard(
     wall_ns: i64,
 ) -> Result<saker_meta::service::Worker, String> {
     let home = recover::Home {
-        journal: disk,
+        journal: disk.sub_dir("journal").map_err(|e| e.to_string())?,
         table,
         no,
         limits: limits.clone(),

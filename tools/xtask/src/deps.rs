@@ -21,13 +21,8 @@ const ALLOWED: [(&str, &[&str]); 12] = [
 
 /// Crates of others that only some of ours may use: one door each to threads of an executor, to
 /// the network, to chance.
-const DOORS: [(&str, &[&str]); 5] = [
-    ("tokio", &["runtime"]),
-    ("axum", &["runtime"]),
-    ("rand", &["runtime"]),
-    ("mio", &["rpc"]),
-    ("fjall", &["engine"]),
-];
+const DOORS: [(&str, &[&str]); 4] =
+    [("tokio", &["runtime"]), ("axum", &["runtime"]), ("rand", &["runtime"]), ("mio", &["rpc"])];
 
 /// Checks the workspace that the working directory is in.
 pub fn check() -> Result<String, Vec<String>> {

@@ -8,7 +8,7 @@ use saker_runtime::rand::Rng;
 
 use super::*;
 use crate::journal::{Journal, JournalConfig, Kind, Lsn};
-use crate::table::{EmbeddedConfig, EmbeddedTable, MemoryTable, OnRow};
+use crate::table::{EmbeddedConfig, EmbeddedTable, Table};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -95,7 +95,7 @@ fn against_a_model(table: Arc<dyn Table>, rounds: u64) {
 
 #[test]
 fn reads_see_overlay_then_frozen_then_table() {
-    against_a_model(Arc::new(MemoryTable::new()), 2000);
+    against_a_model(open_table(&MemDir::new()).unwrap(), 2000);
     let dir = tempfile::tempdir().unwrap();
     let table = EmbeddedTable::open(dir.path(), &EmbeddedConfig::default()).unwrap();
     against_a_model(Arc::new(table), 300);
@@ -103,7 +103,7 @@ fn reads_see_overlay_then_frozen_then_table() {
 
 #[test]
 fn overlay_bytes_follow_what_is_in_it() {
-    let mut db = Db::open(Arc::new(MemoryTable::new())).unwrap();
+    let mut db = Db::open(open_table(&MemDir::new()).unwrap()).unwrap();
     assert_eq!((db.overlay_bytes(), db.marker()), (0, None));
     db.put(vec![1; 10], vec![0; 100]);
     let one = db.overlay_bytes();
@@ -121,7 +121,7 @@ fn overlay_bytes_follow_what_is_in_it() {
 #[test]
 #[should_panic(expected = "the key")]
 fn the_engines_own_keys_cannot_be_written() {
-    Db::open(Arc::new(MemoryTable::new())).unwrap().put(MARKER_KEY, &b"1"[..]);
+    Db::open(open_table(&MemDir::new()).unwrap()).unwrap().put(MARKER_KEY, &b"1"[..]);
 }
 
 /// A machine that dies at a point: the journal's directory and the table count together.
@@ -141,10 +141,6 @@ impl Death {
         self.calls.load(Ordering::SeqCst) > self.at
     }
 
-    fn error() -> TableError {
-        TableError::Io(std::io::Error::other("the machine died"))
-    }
-
     fn dir(&self, disk: &MemDir) -> Arc<dyn saker_runtime::fs::Dir> {
         let death = self.clone();
         let script = move |op: &Op<'_>| match (death.is_past(), op.kind.mutates()) {
@@ -153,39 +149,6 @@ impl Death {
             (false, _) => Fault::None,
         };
         Arc::new(FaultDir::new(Arc::new(disk.clone()), Box::new(script)))
-    }
-}
-
-struct MortalTable {
-    inner: Arc<MemoryTable>,
-    death: Death,
-}
-
-impl Table for MortalTable {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        if self.death.is_past() { Err(Death::error()) } else { self.inner.get(key) }
-    }
-
-    fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<()> {
-        if self.death.is_past() { Err(Death::error()) } else { self.inner.scan(start, end, f) }
-    }
-
-    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<()> {
-        let mut alive = true;
-        self.inner.write(&mut rows.take_while(|_| {
-            alive = !self.death.strikes();
-            alive
-        }))?;
-        if alive { Ok(()) } else { Err(Death::error()) }
-    }
-
-    fn persist(&self) -> Result<()> {
-        // Before it and after it.
-        if self.death.strikes() {
-            return Err(Death::error());
-        }
-        self.inner.persist()?;
-        if self.death.strikes() { Err(Death::error()) } else { Ok(()) }
     }
 }
 
@@ -223,12 +186,15 @@ struct Observed {
 
 type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-fn open_shard(
-    dir: Arc<dyn saker_runtime::fs::Dir>,
-    table: Arc<dyn Table>,
-) -> Outcome<(Journal, Db)> {
-    let mut db = Db::open(table)?;
-    let journal = Journal::open(dir, CONFIG, db.marker(), &mut |_, kind, payload| {
+fn open_table(disk: &dyn saker_runtime::fs::Dir) -> Result<Arc<EmbeddedTable>> {
+    let config = EmbeddedConfig { merge_threads: 0 };
+    Ok(Arc::new(EmbeddedTable::open_in(disk.sub_dir("table")?, &config)?))
+}
+
+fn open_shard(disk: &dyn saker_runtime::fs::Dir) -> Outcome<(Journal, Db)> {
+    let mut db = Db::open(open_table(disk)?)?;
+    let journal = disk.sub_dir("journal")?;
+    let journal = Journal::open(journal, CONFIG, db.marker(), &mut |_, kind, payload| {
         if kind == Kind::Changes {
             replay(&mut db, payload);
         }
@@ -237,12 +203,8 @@ fn open_shard(
     Ok((journal, db))
 }
 
-fn run_shard(
-    dir: Arc<dyn saker_runtime::fs::Dir>,
-    table: Arc<dyn Table>,
-    seen: &mut Observed,
-) -> Outcome<()> {
-    let (mut journal, mut db) = open_shard(dir, table)?;
+fn run_shard(disk: &dyn saker_runtime::fs::Dir, seen: &mut Observed) -> Outcome<()> {
+    let (mut journal, mut db) = open_shard(disk)?;
     let mut rng = Rng::seeded(11);
     let mut running: Option<(Checkpoint, u64, u64)> = None;
     for round in 0..150 {
@@ -277,15 +239,13 @@ fn run_shard(
 fn a_crash_at_any_point_of_the_checkpoint_protocol_loses_nothing_acknowledged() {
     let mut rng = Rng::seeded(1);
     for at in 0.. {
-        let (disk, table) = (MemDir::new(), Arc::new(MemoryTable::new()));
+        let disk = MemDir::new();
         let death = Death { calls: Arc::default(), at };
-        let mortal = MortalTable { inner: table.clone(), death: death.clone() };
         let mut seen = Observed::default();
         seen.states.insert(0, Model::new());
-        let survived = run_shard(death.dir(&disk), Arc::new(mortal), &mut seen).is_ok();
+        let survived = run_shard(&*death.dir(&disk), &mut seen).is_ok();
         for seed in 0..6 {
-            let (disk, table) = (disk.crash(seed), Arc::new(table.crash(seed)));
-            let (journal, db) = open_shard(Arc::new(disk), table).unwrap();
+            let (journal, db) = open_shard(&disk.crash(seed)).unwrap();
             let context = format!("death at {at}, seed {seed}");
             assert!(journal.durable() >= seen.acknowledged, "{context}");
             let model = seen.states.get(&journal.durable());
@@ -301,9 +261,10 @@ fn a_crash_at_any_point_of_the_checkpoint_protocol_loses_nothing_acknowledged() 
 
 #[test]
 fn a_failed_checkpoint_keeps_the_rows_for_the_next() {
-    let inner = Arc::new(MemoryTable::new());
-    let death = Death { calls: Arc::default(), at: 2 };
-    let mut db = Db::open(Arc::new(MortalTable { inner: inner.clone(), death })).unwrap();
+    let disk = MemDir::new();
+    // The write of the rows fails: before it the file was made.
+    let death = Death { calls: Arc::default(), at: 3 };
+    let mut db = Db::open(open_table(&*death.dir(&disk)).unwrap()).unwrap();
     for n in 0..5 {
         db.put(vec![n], vec![0]);
     }
@@ -317,12 +278,12 @@ fn a_failed_checkpoint_keeps_the_rows_for_the_next() {
     assert_eq!(db.marker(), None);
     assert_eq!(db.get(&[4]).unwrap().unwrap(), [0][..]);
 
-    db.table = inner.clone();
+    db.table = open_table(&disk.crash(0)).unwrap();
     let before = db.overlay_bytes() + db.frozen_bytes();
     let checkpoint = db.checkpoint_begin(2);
     assert!(db.frozen_bytes() < before && db.frozen_bytes() > before / 2);
     db.checkpoint_finish(checkpoint.run()).unwrap();
-    let db = Db::open(inner).unwrap();
+    let db = Db::open(db.table).unwrap();
     assert_eq!(db.marker(), Some(2));
     let expected: Vec<_> = [0, 2, 3, 4].map(|n| (vec![n], vec![u8::from(n == 0)])).into();
     assert_eq!(rows(&db, b"\0", b"\xff", 99), expected);

@@ -6,12 +6,10 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 mod embedded;
-mod memory;
 #[cfg(test)]
 mod tests;
 
 pub use embedded::{EmbeddedConfig, EmbeddedTable};
-pub use memory::MemoryTable;
 
 /// A row to write: its key, and its value or `None` to delete it.
 pub type RowChange = (Bytes, Option<Bytes>);
@@ -34,23 +32,25 @@ pub trait Table: Send + Sync {
     /// until it breaks.
     fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<(), TableError>;
 
-    /// Writes rows, whose keys must ascend strictly. Readable on return; durable, any part of
-    /// them, at any time from the call on. Takes the rows one by one: they need not fit in memory.
+    /// Writes rows, whose keys must ascend strictly. On return they are readable and durable. When
+    /// it fails or power does, all of them are, or none is; after an error none can be read until
+    /// the table is opened again. Takes the rows one by one: they need not fit in memory.
     fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<(), TableError>;
-
-    /// Makes everything written durable.
-    fn persist(&self) -> Result<(), TableError>;
 }
 
 /// First byte of the engine's own keys.
 pub const RESERVED: u8 = 0xff;
 
-/// A table failed. What it holds on disk is still what the last `persist` made durable.
+/// A table failed. What it holds on disk is still what it held before.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum TableError {
     #[error("table: {0}")]
-    Embedded(#[from] fjall::Error),
+    Damaged(String),
+    #[error("table: another process has {0} open")]
+    InUse(String),
+    #[error("table: a key of over {KEY_BYTES_MAX} bytes, or a value of 4 GiB or more")]
+    TooLong,
     #[error("table: {0}")]
     Io(#[from] io::Error),
 }

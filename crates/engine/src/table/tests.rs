@@ -68,8 +68,6 @@ fn conforms(open: &dyn Fn() -> std::sync::Arc<dyn Table>) {
         assert_eq!(table.get(b"\xffn").unwrap(), None);
     };
     check(&*table);
-    table.persist().unwrap();
-    check(&*table);
     drop(table);
     let table = open();
     check(&*table);
@@ -79,7 +77,6 @@ fn conforms(open: &dyn Fn() -> std::sync::Arc<dyn Table>) {
     assert_eq!(table.get(&key(1)).unwrap().unwrap(), "third");
     assert_eq!(table.get(&key(2)).unwrap(), None);
     reads_inside_a_scan(&*table);
-    table.persist().unwrap();
     drop(table);
     let table = open();
     assert_eq!(table.get(&key(1)).unwrap().unwrap(), "third");
@@ -99,63 +96,8 @@ fn reads_inside_a_scan(table: &dyn Table) {
 }
 
 #[test]
-fn memory_conforms() {
-    let table = std::sync::Mutex::new(std::sync::Arc::new(MemoryTable::new()));
-    conforms(&|| {
-        let mut table = table.lock().unwrap();
-        *table = std::sync::Arc::new(table.crash(0));
-        table.clone()
-    });
-}
-
-#[test]
 fn embedded_conforms() {
     let dir = tempfile::tempdir().unwrap();
     let open = || EmbeddedTable::open(dir.path(), &EmbeddedConfig::default()).unwrap();
     conforms(&|| std::sync::Arc::new(open()));
-}
-
-#[test]
-fn embedded_keeps_the_newest_row_through_compactions() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = EmbeddedConfig { cache_bytes: 1 << 20, ..EmbeddedConfig::default() };
-    for round in 0..30u32 {
-        let table = EmbeddedTable::open(dir.path(), &config).unwrap();
-        let value = format!("{round}");
-        let rows: Vec<_> = (0..2000)
-            .filter(|n| n % (round + 1) == 0)
-            .map(|n| (key(n), (n % 7 != round % 7).then_some(&value[..])))
-            .collect();
-        write(&table, &rows);
-        for (key, value) in rows {
-            assert_eq!(table.get(&key).unwrap().as_deref(), value.map(str::as_bytes));
-        }
-    }
-    let table = EmbeddedTable::open(dir.path(), &config).unwrap();
-    assert!(table.disk_bytes() > 0);
-    for n in 0..2000 {
-        let round = (0..30).rev().find(|round| n % (round + 1) == 0).unwrap();
-        let value = (n % 7 != round % 7).then_some(round.to_string());
-        assert_eq!(table.get(&key(n)).unwrap().as_deref(), value.as_deref().map(str::as_bytes));
-    }
-}
-
-#[test]
-fn memory_loses_what_was_not_persisted() {
-    let table = MemoryTable::new();
-    write(&table, &[(key(0), Some("kept"))]);
-    table.persist().unwrap();
-    let rows: Vec<_> = (1..5).map(|n| (key(n), Some("maybe"))).collect();
-    write(&table, &rows);
-    let mut survivors = std::collections::BTreeSet::new();
-    for seed in 0..300 {
-        let crashed = table.crash(seed);
-        assert_eq!(crashed.get(&key(0)).unwrap().unwrap(), "kept");
-        let kept: Vec<u32> = (1..5).filter(|n| crashed.get(&key(*n)).unwrap().is_some()).collect();
-        if seed % 2 == 0 {
-            assert_eq!(kept, (1..1 + kept.len() as u32).collect::<Vec<_>>());
-        }
-        survivors.insert(kept);
-    }
-    assert_eq!(survivors.len(), 16);
 }

@@ -1,21 +1,19 @@
 //! Writing what changed into the table, in commits of bounded size.
 //!
-//! The table writes any part of what it is given when power fails, so each commit first makes
-//! durable what the rows count for before it ([`Undo`]). With that, the live bytes of each
-//! segment are exact after every crash, without reading the whole table.
+//! The rows of a commit and what they count for are one write, of which a crash leaves all or
+//! nothing. So the live bytes of each segment are exact after every crash, without reading the
+//! whole table.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use prost::Message;
 use saker_engine::table::Table;
 use saker_types::{InodeId, Result};
 
-use super::rows::{self, InodeRow, SAVED_KEY, SavedSegment, UNDO_KEY, Undo, UndoRow};
+use super::rows::{self, InodeRow, SAVED_KEY};
 use super::{Index, NOTHING_VOID, RowKey, Saved, State, encoded, failed};
-use crate::extent::Chunk;
 use crate::log::Position;
 use crate::segment::locked;
 
@@ -49,36 +47,13 @@ impl Batch {
     }
 }
 
-/// Reads what `table` holds and puts its counts right if a commit was cut short.
+/// Reads what `table` holds.
 ///
 /// # Errors
 /// The table's, or what it holds makes no sense.
 pub fn open_saved(table: &dyn Table) -> Result<Saved> {
-    let get = |key: &[u8]| table.get(key).map_err(|e| failed("read", e));
-    let mut saved = get(SAVED_KEY)?.map_or(Ok(Saved::default()), |row| Saved::decode(&row))?;
-    let Some(undo) = get(UNDO_KEY)? else { return Ok(saved) };
-    let undo = Undo::decode(undo).map_err(|e| failed("read", e))?;
-    if undo.epoch != saved.epoch + 1 {
-        return Ok(saved);
-    }
-    for row in &undo.rows {
-        for live in &row.live {
-            saved.segments.entry(live.no).or_default().0 -= live.live;
-        }
-        saved.chunks -= u64::from(row.present);
-        if let Some(now) = get(&row.key)? {
-            saved.count(&rows::decode_chunk(&now)?, 1);
-        }
-    }
-    saved.epoch += 1;
-    put(table, SAVED_KEY, saved.encode())?;
-    Ok(saved)
-}
-
-fn put(table: &dyn Table, key: &'static [u8], value: Bytes) -> Result<()> {
-    let row = (Bytes::from_static(key), Some(value));
-    table.write(&mut std::iter::once(row)).map_err(|e| failed("write", e))?;
-    table.persist().map_err(|e| failed("write", e))
+    let row = table.get(SAVED_KEY).map_err(|e| failed("read", e))?;
+    row.map_or(Ok(Saved::default()), |row| Saved::decode(&row))
 }
 
 impl Index {
@@ -173,33 +148,20 @@ impl Index {
         Ok(())
     }
 
-    /// Writes a batch. Nothing may come after it if it fails half-way: what the rows count for
-    /// would be known no more.
+    /// Writes a batch. Nothing may come after it if that fails: it may be in the table or not.
     fn write(&self, saved: &mut Saved, batch: &Batch, marker: &Position) -> Result<()> {
         let table = &*self.table;
         let mut next = saved.clone();
-        next.epoch += 1;
-        let mut undo = Undo { epoch: next.epoch, rows: Vec::new() };
         for (key, row) in &batch.rows {
             if rows::decode_key(key).is_err() {
                 continue;
             }
-            let old = table.get(key).map_err(|e| failed("read", e))?;
-            let old = old.map(|row| rows::decode_chunk(&row)).transpose()?;
-            undo.rows.push(undo_row(key, old.as_ref()));
-            old.iter().for_each(|chunk| next.count(chunk, -1));
+            if let Some(old) = table.get(key).map_err(|e| failed("read", e))? {
+                next.count(&rows::decode_chunk(&old)?, -1);
+            }
             if let Some(row) = row {
                 next.count(&rows::decode_chunk(row)?, 1);
             }
-        }
-        saved.broken = true;
-        if !undo.rows.is_empty() {
-            put(table, UNDO_KEY, encoded(&undo))?;
-        }
-        if !batch.rows.is_empty() {
-            let mut rows = batch.rows.iter().map(|(key, row)| (key.clone(), row.clone()));
-            table.write(&mut rows).map_err(|e| failed("write", e))?;
-            table.persist().map_err(|e| failed("write", e))?;
         }
         if !batch.more {
             (next.segment, next.pos) = (marker.place.segment, marker.place.pos);
@@ -210,7 +172,11 @@ impl Index {
             let end = segment.end.load(Ordering::Acquire);
             next.segments.entry(segment.no).or_default().1 = end;
         }
-        put(table, SAVED_KEY, next.encode())?;
+        saved.broken = true;
+        let rows = batch.rows.iter().map(|(key, row)| (key.clone(), row.clone()));
+        // Last by its key, as the engine's own are.
+        let counts = (Bytes::from_static(SAVED_KEY), Some(next.encode()));
+        table.write(&mut rows.chain([counts])).map_err(|e| failed("write", e))?;
         *saved = next;
         Ok(())
     }
@@ -268,13 +234,4 @@ fn collect_chunk(state: &mut State, key: super::ChunkKey, batch: &mut Batch) {
         batch.bytes += row.as_ref().map_or(0, Bytes::len);
         batch.rows.insert(rows::chunk_key(key), row);
     }
-}
-
-fn undo_row(key: &Bytes, old: Option<&Chunk>) -> UndoRow {
-    let mut live: BTreeMap<u32, i64> = BTreeMap::new();
-    if let Some(chunk) = old {
-        chunk.live(&mut |segment, bytes| *live.entry(segment).or_default() += bytes);
-    }
-    let live = live.into_iter().map(|(no, live)| SavedSegment { no, live, end: 0 }).collect();
-    UndoRow { key: key.clone(), present: old.is_some(), live }
 }

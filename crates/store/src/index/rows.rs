@@ -14,9 +14,8 @@ use crate::extent::Chunk;
 const CHUNK: u8 = b'c';
 const INODE: u8 = b'i';
 
-/// Where [`Saved`] and [`Undo`] are kept.
+/// Where [`Saved`] is kept.
 pub const SAVED_KEY: &[u8] = &[RESERVED, b's'];
-pub const UNDO_KEY: &[u8] = &[RESERVED, b'u'];
 
 /// Sorts as (id, index).
 pub fn chunk_key((id, index): ChunkKey) -> Bytes {
@@ -84,8 +83,6 @@ pub struct SavedSegment {
 /// What the table holds, as one row of it.
 #[derive(Clone, PartialEq, prost::Message)]
 struct SavedRow {
-    #[prost(uint64, tag = "1")]
-    epoch: u64,
     #[prost(uint32, tag = "2")]
     segment: u32,
     #[prost(uint32, tag = "3")]
@@ -98,34 +95,9 @@ struct SavedRow {
     segments: Vec<SavedSegment>,
 }
 
-/// Rows that a commit is about to write, as they are before it; makes the counts right again if
-/// it is cut short.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Undo {
-    /// The commit's number.
-    #[prost(uint64, tag = "1")]
-    pub epoch: u64,
-    #[prost(message, repeated, tag = "2")]
-    pub rows: Vec<UndoRow>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct UndoRow {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub key: Bytes,
-    /// There was a row.
-    #[prost(bool, tag = "2")]
-    pub present: bool,
-    /// Its live bytes; `end` is not used.
-    #[prost(message, repeated, tag = "3")]
-    pub live: Vec<SavedSegment>,
-}
-
 /// What the table holds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
-    /// Number of the last commit that finished.
-    pub epoch: u64,
     /// Where the replay of the log starts: segment, position, sequence number.
     pub segment: u32,
     #[allow(missing_docs)]
@@ -145,7 +117,6 @@ impl Saved {
     pub fn encode(&self) -> Bytes {
         let segments = self.segments.iter();
         let row = SavedRow {
-            epoch: self.epoch,
             segment: self.segment,
             pos: self.pos,
             next_seq: self.next_seq,
@@ -162,7 +133,6 @@ impl Saved {
     pub fn decode(row: &[u8]) -> Result<Saved> {
         let row = SavedRow::decode(row).map_err(|e| failed("read", e))?;
         Ok(Saved {
-            epoch: row.epoch,
             segment: row.segment,
             pos: row.pos,
             next_seq: row.next_seq,

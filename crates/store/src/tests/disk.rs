@@ -1,13 +1,13 @@
-//! Simulated machines: a disk and a table that die together, at a chosen change.
+//! Simulated machines that die at a chosen change of their disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use bytes::Bytes;
-use saker_engine::table::{MemoryTable, OnRow, RowChange, Table, TableError};
+use saker_engine::{EmbeddedConfig, EmbeddedTable, TableError};
 use saker_runtime::fs::{Dir, Fault, FaultDir, MemDir};
 use saker_runtime::telemetry::Registry;
+use saker_types::{Errno, Error};
 
 use crate::format::Identity;
 use crate::log::Space;
@@ -27,16 +27,15 @@ pub fn options() -> Options {
     }
 }
 
-/// What survives a process: disk and table.
+/// What survives a process.
 #[derive(Clone)]
 pub struct Machine {
     pub dir: MemDir,
-    pub table: Arc<MemoryTable>,
 }
 
 impl Machine {
     pub fn new() -> Machine {
-        Machine { dir: MemDir::new(), table: Arc::new(MemoryTable::new()) }
+        Machine { dir: MemDir::new() }
     }
 
     pub fn open(&self) -> Arc<Store> {
@@ -44,20 +43,18 @@ impl Machine {
     }
 
     pub fn open_with(&self, options: Options) -> saker_types::Result<Arc<Store>> {
-        Store::open(Arc::new(self.dir.clone()), self.table.clone(), IDENTITY, options)
+        open_in(Arc::new(self.dir.clone()), IDENTITY, options)
     }
 
     /// After power was lost and came back.
     pub fn power_loss(&self, seed: u64) -> Machine {
-        Machine { dir: self.dir.crash(seed), table: Arc::new(self.table.crash(seed)) }
+        Machine { dir: self.dir.crash(seed) }
     }
 
     /// Opens the store so that the change number `count` is the last thing it does.
     pub fn open_dying(&self, count: i64) -> saker_types::Result<Arc<Store>> {
         let fuse = Fuse(Arc::new(AtomicI64::new(count)));
-        let script_fuse = fuse.clone();
-        let script = move |op: &saker_runtime::fs::Op<'_>| match script_fuse.burn(op.kind.mutates())
-        {
+        let script = move |op: &saker_runtime::fs::Op<'_>| match fuse.burn(op.kind.mutates()) {
             Burn::Alive => Fault::None,
             // Of a write that dies, a part is done.
             Burn::Last => match op.kind {
@@ -68,9 +65,20 @@ impl Machine {
         };
         let dir: Arc<dyn Dir> =
             Arc::new(FaultDir::new(Arc::new(self.dir.clone()), Box::new(script)));
-        let table = Arc::new(DyingTable { inner: self.table.clone(), fuse });
-        Store::open(dir, table, IDENTITY, options())
+        open_in(dir, IDENTITY, options())
     }
+}
+
+/// Opens the store in a directory, with its index in another beneath.
+pub fn open_in(
+    dir: Arc<dyn Dir>,
+    identity: Identity,
+    options: Options,
+) -> saker_types::Result<Arc<Store>> {
+    let failed = |error: TableError| Error::new(Errno::EIO).with_text(error.to_string());
+    let index = dir.sub_dir("index").map_err(TableError::from).map_err(failed)?;
+    let table = EmbeddedTable::open_in(index, &EmbeddedConfig { merge_threads: 0 });
+    Store::open(dir, Arc::new(table.map_err(failed)?), identity, options)
 }
 
 #[derive(Clone)]
@@ -94,49 +102,6 @@ impl Fuse {
             0 if mutates => Burn::Last,
             0 => Burn::Alive,
             _ => Burn::Dead,
-        }
-    }
-}
-
-struct DyingTable {
-    inner: Arc<MemoryTable>,
-    fuse: Fuse,
-}
-
-fn dead() -> TableError {
-    TableError::Io(std::io::Error::from_raw_os_error(libc::EIO))
-}
-
-impl Table for DyingTable {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError> {
-        match self.fuse.burn(false) {
-            Burn::Dead => Err(dead()),
-            _ => self.inner.get(key),
-        }
-    }
-
-    fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<(), TableError> {
-        match self.fuse.burn(false) {
-            Burn::Dead => Err(dead()),
-            _ => self.inner.scan(start, end, f),
-        }
-    }
-
-    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<(), TableError> {
-        for row in rows {
-            match self.fuse.burn(true) {
-                Burn::Alive => self.inner.write(&mut std::iter::once(row))?,
-                Burn::Last | Burn::Dead => return Err(dead()),
-            }
-        }
-        Ok(())
-    }
-
-    fn persist(&self) -> Result<(), TableError> {
-        match self.fuse.burn(true) {
-            Burn::Alive => self.inner.persist(),
-            Burn::Last => self.inner.persist().and(Err(dead())),
-            Burn::Dead => Err(dead()),
         }
     }
 }

@@ -9,7 +9,7 @@ use saker_types::wire::{
 };
 use saker_types::{Class, Errno, Result};
 
-use super::disk::{IDENTITY, Machine, SEGMENT_BYTES, audit, options};
+use super::disk::{IDENTITY, Machine, SEGMENT_BYTES, audit, open_in, options};
 use crate::format::{self, Identity, Record};
 use crate::log::{Draft, Purpose, Space};
 use crate::store::{Options, Store};
@@ -103,7 +103,7 @@ fn on_small_disk(machine: &Machine, statvfs_knows: bool) -> Arc<Store> {
     let dir: Arc<dyn Dir> =
         Arc::new(FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script)));
     let options = Options { space: Arc::new(space), ..options() };
-    Store::open(dir, machine.table.clone(), IDENTITY, options).unwrap()
+    open_in(dir, IDENTITY, options).unwrap()
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_failed_flush_is_told_and_its_data_is_saved() {
         };
         let dir: Arc<dyn Dir> =
             Arc::new(FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script)));
-        let store = Store::open(dir, machine.table.clone(), IDENTITY, options()).unwrap();
+        let store = open_in(dir, IDENTITY, options()).unwrap();
         put(&store, 1, 0, &pattern(1, 5_000)).unwrap();
         let cut = ChunkTruncateReq { id: 1, truncate_gen: 3, cut: 4_000 };
         store.truncate(&cut).unwrap();
@@ -255,10 +255,7 @@ fn foreign_data_is_refused() {
     let store = machine.open();
     put(&store, 1, 0, b"data").unwrap();
     drop(store);
-    let open = |identity| {
-        let dir = Arc::new(machine.dir.clone());
-        Store::open(dir, machine.table.clone(), identity, options())
-    };
+    let open = |identity| open_in(Arc::new(machine.dir.clone()), identity, options());
     let text = |identity| open(identity).err().unwrap().text;
     let cluster = text(Identity { cluster: [8; 16], store: 2 });
     assert!(cluster.contains("another cluster (0707"), "{cluster}");

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
-use saker_engine::MemoryTable;
 use saker_rpc::frame::Frame;
 use saker_runtime::fs::MemDir;
 use saker_runtime::telemetry::Registry;
@@ -13,7 +12,7 @@ use saker_types::wire::{ChunkReadReq, Op};
 use saker_types::{InodeId, limits};
 
 use super::Bench;
-use crate::roles::UUID;
+use crate::roles::{UUID, open_table};
 
 const DISK_BYTES: u64 = 1 << 40;
 
@@ -27,7 +26,8 @@ pub(super) fn open() -> StoreService {
         disk: 0,
         registry: Registry::new(),
     };
-    let (dir, table) = (Arc::new(MemDir::new()), Arc::new(MemoryTable::new()));
+    let dir = Arc::new(MemDir::new());
+    let table = open_table(&*dir).expect("a disk in memory");
     let identity = Identity { cluster: UUID, store: 0 };
     StoreService::new(Store::open(dir, table, identity, options).expect("a disk in memory"))
 }

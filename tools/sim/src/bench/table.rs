@@ -3,16 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use saker_engine::MemoryTable;
 use saker_engine::table::{OnRow, RowChange, Table, TableError};
 
 /// The key of the row that cannot be read, if there is one.
 pub type Unreadable = Arc<Mutex<Option<Bytes>>>;
 
-/// A table in memory, behind a bad place of its disk.
+/// A table, behind a bad place of its disk.
 pub struct BadPlace {
     /// What it holds.
-    pub inner: Arc<MemoryTable>,
+    pub inner: Arc<dyn Table>,
     /// Where it is bad.
     pub unreadable: Unreadable,
 }
@@ -32,9 +31,5 @@ impl Table for BadPlace {
 
     fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<(), TableError> {
         self.inner.write(rows)
-    }
-
-    fn persist(&self) -> Result<(), TableError> {
-        self.inner.persist()
     }
 }

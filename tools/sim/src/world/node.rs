@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use saker_coordinator::config::Members;
-use saker_engine::{MemoryTable, Table};
 use saker_meta::Limits;
 use saker_rpc::frame::Frame;
 use saker_rpc::node::Gate;
@@ -67,7 +66,6 @@ pub struct Node {
     /// Everything takes so many times longer.
     pub slowness: u64,
     pub disk: Disk,
-    table: Arc<MemoryTable>,
 }
 
 impl Node {
@@ -86,7 +84,6 @@ impl Node {
             skew_ns: 0,
             slowness: 1,
             disk: Disk::new(),
-            table: Arc::new(MemoryTable::new()),
         }
     }
 
@@ -115,11 +112,11 @@ impl Node {
             NodeId::Shard(no) => {
                 let (limits, map) = (&cluster.limits, &cluster.map);
                 let wall_ns = self.wall_ns(now);
-                let table: Arc<dyn Table> = self.table.clone();
+                let table = roles::open_table(&*disk)?;
                 let shard = roles::start_shard(no, disk, table, limits, map, now, wall_ns);
                 Running::Shard(shard?)
             }
-            NodeId::Store(no) => Running::Store(open_store(no, disk, &self.table)?),
+            NodeId::Store(no) => Running::Store(open_store(no, disk)?),
         };
         if let Some(why) = sim::take_crash() {
             return Err(why);
@@ -138,7 +135,6 @@ impl Node {
         (self.flushing, self.stepping, self.wake_at) = (false, false, None);
         if let Death::Powerless(seed) = death {
             self.disk.lose_power(seed);
-            self.table = Arc::new(self.table.crash(seed));
         }
     }
 
@@ -230,11 +226,7 @@ impl Node {
     }
 }
 
-fn open_store(
-    no: u16,
-    disk: Arc<dyn saker_runtime::fs::Dir>,
-    table: &Arc<MemoryTable>,
-) -> Result<StoreService, String> {
+fn open_store(no: u16, disk: Arc<dyn saker_runtime::fs::Dir>) -> Result<StoreService, String> {
     let space = || Ok(Space { capacity_bytes: 1 << 30, free_bytes: 1 << 29 });
     let options = Options {
         segment_bytes: 256 << 10,
@@ -245,7 +237,8 @@ fn open_store(
         registry: Registry::new(),
     };
     let identity = Identity { cluster: UUID, store: no };
-    let store = Store::open(disk, table.clone() as Arc<dyn Table>, identity, options);
+    let table = roles::open_table(&*disk)?;
+    let store = Store::open(disk, table, identity, options);
     store.map(StoreService::new).map_err(|e| e.to_string())
 }
 

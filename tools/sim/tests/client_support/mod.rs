@@ -84,7 +84,6 @@ impl Cluster {
                 http,
                 coordinator,
                 overlay_bytes: 16 << 20,
-                cache_bytes: 16 << 20,
                 inodes: 10_000,
                 replica: 10_000,
                 merge_requests: true,

@@ -1,0 +1,386 @@
+//! Rows in files: a log-structured merge tree for a table that is written in large, sorted
+//! pieces and read row by row.
+//!
+//! Each write makes a [`run`], and a run is never changed. Threads make runs of about the same size
+//! one, so that there are few. A run's hash table is in memory: to find a row costs a look into
+//! the table of each run that is newer, mostly one cache miss, and then one read of the row.
+//!
+//! **Names say what counts.** Writes are numbered, and a run is called after the first and the
+//! last write whose rows it holds: `FIRST-LAST.run`. A merged run gets its name when it is
+//! durable, and counts from then on instead of those whose numbers lie in its own, which are then
+//! removed. So one rename is all that has to be atomic, and there is no list of runs that could
+//! contradict the files.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_runtime::fs::{Dir, RealDir};
+use saker_runtime::thread::{self, JoinHandle};
+
+use super::{OnRow, RESERVED, RowChange, Table, TableError};
+use merge::{Merge, runs_to_merge};
+use run::{Run, RunWriter, TEMPORARY, damaged, hash_of};
+
+mod merge;
+mod run;
+#[cfg(test)]
+mod tests;
+
+type Result<T> = std::result::Result<T, TableError>;
+
+/// With more runs than this a write waits for the threads that merge.
+const RUNS_MAX: usize = 48;
+/// Then it goes on: what keeps them has an error to report.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const SUFFIX: &str = ".run";
+
+/// How an [`EmbeddedTable`] works.
+#[derive(Clone, Debug)]
+pub struct EmbeddedConfig {
+    /// Threads that merge runs, so that small runs need not wait for large ones. With none, a
+    /// write does that itself before it returns.
+    pub merge_threads: usize,
+}
+
+impl Default for EmbeddedConfig {
+    fn default() -> EmbeddedConfig {
+        EmbeddedConfig { merge_threads: 2 }
+    }
+}
+
+/// A table in a directory of its own. A second process that opens it is refused.
+pub struct EmbeddedTable {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    dir: Arc<dyn Dir>,
+    runs: Mutex<Runs>,
+    changed: Condvar,
+    /// Held by a write.
+    writing: Mutex<()>,
+    stop: AtomicBool,
+}
+
+struct Runs {
+    /// Newest first; together they hold all writes from the first to the last.
+    all: Arc<[Numbered]>,
+    /// What is being merged.
+    busy: Vec<Span>,
+    /// A merge failed. The next write makes the threads try again.
+    failed: bool,
+}
+
+/// The first and the last write whose rows a run holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    first: u64,
+    last: u64,
+}
+
+#[derive(Clone)]
+struct Numbered {
+    span: Span,
+    run: Arc<Run>,
+}
+
+impl Span {
+    fn file_name(self) -> String {
+        format!("{:016x}-{:016x}{SUFFIX}", self.first, self.last)
+    }
+
+    fn of_file_name(name: &str) -> Option<Span> {
+        let (first, last) = name.strip_suffix(SUFFIX)?.split_once('-')?;
+        let number = |digits| u64::from_str_radix(digits, 16).ok();
+        let span = Span { first: number(first)?, last: number(last)? };
+        (span.first <= span.last && span.file_name() == name).then_some(span)
+    }
+
+    fn contains(self, other: Span) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
+}
+
+impl EmbeddedTable {
+    /// Opens the table in `path`, making it if it is missing.
+    ///
+    /// # Errors
+    /// I/O; damaged files, missing ones, or some that are no table's; a lock held by another
+    /// process.
+    pub fn open(path: impl AsRef<Path>, config: &EmbeddedConfig) -> Result<EmbeddedTable> {
+        EmbeddedTable::open_in(Arc::new(RealDir::open(path)?), config)
+    }
+
+    /// The same in a directory that is open.
+    ///
+    /// # Errors
+    /// As [`EmbeddedTable::open`].
+    pub fn open_in(dir: Arc<dyn Dir>, config: &EmbeddedConfig) -> Result<EmbeddedTable> {
+        dir.lock().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => TableError::InUse(dir.label()),
+            _ => error.into(),
+        })?;
+        let all = open_runs(&*dir)?;
+        let shared = Arc::new(Shared {
+            dir,
+            runs: Mutex::new(Runs { all, busy: Vec::new(), failed: false }),
+            changed: Condvar::new(),
+            writing: Mutex::new(()),
+            stop: AtomicBool::new(false),
+        });
+        let mut table = EmbeddedTable { shared, threads: Vec::new() };
+        for n in 0..config.merge_threads {
+            let shared = table.shared.clone();
+            table.threads.push(thread::spawn(&format!("merge-{n}"), move || shared.merge_all())?);
+        }
+        Ok(table)
+    }
+
+    /// Bytes of rows on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.shared.all().iter().map(|numbered| numbered.run.file_bytes()).sum()
+    }
+}
+
+impl Drop for EmbeddedTable {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        // Under the lock, so that no thread is between its look at `stop` and its sleep.
+        drop(self.shared.runs());
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic there has already said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The runs that count, newest first. Removes what does not count.
+fn open_runs(dir: &dyn Dir) -> Result<Arc<[Numbered]>> {
+    let mut spans = Vec::new();
+    for name in dir.list()? {
+        match Span::of_file_name(&name) {
+            Some(span) => spans.push(span),
+            None if name.ends_with(TEMPORARY) => dir.remove(&name)?,
+            None => return Err(damaged(dir, &name, "no table of this version has such a file")),
+        }
+    }
+    let count = spans_that_count(&mut spans).map_err(|missing| {
+        let what = format!("the file of write {missing} is missing");
+        TableError::Damaged(format!("{}: {what}", dir.label()))
+    })?;
+    let open = |span: &Span| {
+        let run = Arc::new(Run::open(dir, &span.file_name())?);
+        Ok(Numbered { span: *span, run })
+    };
+    let all = count.iter().rev().map(open).collect::<Result<_>>()?;
+    for span in spans.iter().filter(|span| !count.contains(span)) {
+        dir.remove(&span.file_name())?;
+    }
+    Ok(all)
+}
+
+/// Of these, some that hold each write once, oldest first: as few as can be.
+///
+/// # Errors
+/// The first write that is in none of them, or that none begins with.
+fn spans_that_count(spans: &mut [Span]) -> std::result::Result<Vec<Span>, u64> {
+    spans.sort_unstable_by_key(|span| Reverse((span.first, span.last)));
+    let end = spans.iter().map(|span| span.last + 1).max().unwrap_or(1);
+    // From where on the rest is there, and by which run then: a longer one comes before.
+    let mut from: BTreeMap<u64, Option<Span>> = BTreeMap::from([(end, None)]);
+    for span in spans.iter() {
+        if from.contains_key(&(span.last + 1)) {
+            from.entry(span.first).or_insert(Some(*span));
+        }
+    }
+    let mut at = 1;
+    if !from.contains_key(&at) {
+        // Oldest first.
+        let reach =
+            |at: u64, span: &Span| if span.first <= at { at.max(span.last + 1) } else { at };
+        return Err(spans.iter().rev().fold(at, reach));
+    }
+    let mut count = Vec::new();
+    while let Some(Some(span)) = from.get(&at) {
+        count.push(*span);
+        at = span.last + 1;
+    }
+    Ok(count)
+}
+
+impl Shared {
+    fn runs(&self) -> MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all(&self) -> Arc<[Numbered]> {
+        self.runs().all.clone()
+    }
+
+    /// Merges whenever there is something to, until the table is dropped.
+    fn merge_all(&self) {
+        let mut runs = self.runs();
+        while !self.stop.load(Ordering::Relaxed) {
+            runs = match self.start_merge(&mut runs) {
+                Some(inputs) => {
+                    drop(runs);
+                    self.merge(&inputs);
+                    self.runs()
+                }
+                None => self.changed.wait(runs).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Runs to make one, marked as busy.
+    fn start_merge(&self, runs: &mut Runs) -> Option<Vec<Numbered>> {
+        if runs.failed {
+            return None;
+        }
+        let rows: Vec<u64> = runs.all.iter().map(|numbered| numbered.run.rows()).collect();
+        let is_busy = |span: Span| runs.busy.iter().any(|busy| busy.contains(span));
+        let busy: Vec<bool> = runs.all.iter().map(|numbered| is_busy(numbered.span)).collect();
+        let inputs = runs.all[runs_to_merge(&rows, &busy)?].to_vec();
+        runs.busy.push(span_of(&inputs));
+        Some(inputs)
+    }
+
+    /// Makes runs one.
+    fn merge(&self, inputs: &[Numbered]) {
+        let span = span_of(inputs);
+        let merged = self.write_merged(inputs);
+        let done = merged.is_ok();
+        let mut runs = self.runs();
+        runs.busy.retain(|busy| *busy != span);
+        match merged {
+            Ok(run) => {
+                let newer = runs.all.iter().take_while(|numbered| !span.contains(numbered.span));
+                let newer = newer.count();
+                let mut all = runs.all.to_vec();
+                all.splice(newer..newer + inputs.len(), [Numbered { span, run: Arc::new(run) }]);
+                runs.all = all.into();
+            }
+            Err(error) => {
+                runs.failed = true;
+                if !self.stop.load(Ordering::Relaxed) {
+                    tracing::warn!("cannot merge runs of {}: {error}", self.dir.label());
+                }
+            }
+        }
+        drop(runs);
+        self.changed.notify_all();
+        if done {
+            for input in inputs {
+                // What stays is removed when the table is opened.
+                if let Err(error) = self.dir.remove(input.run.name()) {
+                    tracing::warn!("cannot remove {}: {error}", input.run.name());
+                }
+            }
+        }
+    }
+
+    fn write_merged(&self, inputs: &[Numbered]) -> Result<Run> {
+        let span = span_of(inputs);
+        let name = span.file_name();
+        let runs: Vec<_> = inputs.iter().map(|input| input.run.clone()).collect();
+        let mut rows = Merge::all(&runs, &*self.dir)?;
+        let mut writer = RunWriter::new(&*self.dir, &name)?;
+        while let Some(row) = rows.next()? {
+            // That a row is deleted nobody needs to know where nothing is older.
+            if row.value().is_some() || span.first > 1 {
+                writer.copy(&row)?;
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(io::Error::from(io::ErrorKind::Interrupted).into());
+            }
+        }
+        writer.finish(&name)
+    }
+
+    /// Waits until there are few enough runs to add one.
+    fn wait_for_merges(&self) {
+        let mut runs = self.runs();
+        runs.failed = false;
+        self.changed.notify_all();
+        let too_many = |runs: &mut Runs| runs.all.len() >= RUNS_MAX && !runs.failed;
+        let waited = self.changed.wait_timeout_while(runs, WAIT_MAX, too_many);
+        let (runs, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if runs.all.len() >= RUNS_MAX {
+            tracing::warn!(runs = runs.all.len(), "merging does not keep up");
+        }
+    }
+}
+
+/// From the oldest to the newest of some runs, newest first.
+fn span_of(runs: &[Numbered]) -> Span {
+    let first = runs.last().map_or(1, |oldest| oldest.span.first);
+    Span { first, last: runs.first().map_or(0, |newest| newest.span.last) }
+}
+
+impl Table for EmbeddedTable {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let hash = hash_of(key);
+        for numbered in &*self.shared.all() {
+            if let Some(value) = numbered.run.get(key, hash)? {
+                return Ok(value);
+            }
+        }
+        Ok(None)
+    }
+
+    fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<()> {
+        let end = end.min(&[RESERVED]);
+        if start >= end {
+            return Ok(());
+        }
+        let runs: Vec<_> = self.shared.all().iter().map(|numbered| numbered.run.clone()).collect();
+        let mut rows = Merge::seek(&runs, start)?;
+        while let Some(row) = rows.next()?.filter(|row| row.key() < end) {
+            if row.value().is_some_and(|value| f(row.key(), value).is_break()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<()> {
+        let _writing = self.shared.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.threads.is_empty() {
+            self.shared.runs().failed = false;
+        } else {
+            self.shared.wait_for_merges();
+        }
+        let mut rows = rows.peekable();
+        if rows.peek().is_none() {
+            return Ok(());
+        }
+        let no = self.shared.all().first().map_or(1, |newest| newest.span.last + 1);
+        let span = Span { first: no, last: no };
+        let name = span.file_name();
+        let mut writer = RunWriter::new(&*self.shared.dir, &name)?;
+        for (key, value) in rows {
+            writer.push(&key, value.as_deref())?;
+        }
+        let run = Arc::new(writer.finish(&name)?);
+        let mut runs = self.shared.runs();
+        runs.all =
+            std::iter::once(Numbered { span, run }).chain(runs.all.iter().cloned()).collect();
+        self.shared.changed.notify_all();
+        while self.threads.is_empty()
+            && let Some(inputs) = self.shared.start_merge(&mut runs)
+        {
+            drop(runs);
+            self.shared.merge(&inputs);
+            runs = self.shared.runs();
+        }
+        Ok(())
+    }
+}

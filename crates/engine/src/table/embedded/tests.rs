@@ -1,0 +1,312 @@
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use saker_runtime::fs::{Fault, FaultDir, MemDir, OpKind, fail_from, read_all};
+use saker_runtime::rand::Rng;
+
+use super::*;
+
+type Model = BTreeMap<Bytes, Bytes>;
+
+const INLINE: EmbeddedConfig = EmbeddedConfig { merge_threads: 0 };
+const KEYS: u64 = 400;
+
+fn open(dir: &MemDir) -> Result<EmbeddedTable> {
+    EmbeddedTable::open_in(Arc::new(dir.clone()), &INLINE)
+}
+
+fn key(n: u64) -> Bytes {
+    format!("{:03}{}", n / 2, if n.is_multiple_of(2) { "" } else { "/and more" }).into()
+}
+
+/// Some changes in order of keys: small rows, and now and then one of up to `bytes_max`.
+fn changes(rng: &mut Rng, bytes_max: u64) -> Vec<RowChange> {
+    let share = 1 + rng.below(20);
+    let chosen: Vec<u64> = (0..KEYS).filter(|_| rng.chance(1, share)).collect();
+    let change = |n: u64| {
+        let bytes = match rng.below(40) {
+            0..3 => rng.below(bytes_max),
+            5..15 => return (key(n), None),
+            _ => rng.below(120),
+        };
+        let mut value = vec![0; bytes as usize];
+        rng.fill(&mut value);
+        (key(n), Some(value.into()))
+    };
+    let mut changes: Vec<RowChange> = chosen.into_iter().map(change).collect();
+    changes.sort();
+    changes
+}
+
+fn apply(model: &mut Model, changes: &[RowChange]) {
+    for (key, value) in changes.iter().cloned() {
+        match value {
+            Some(value) => model.insert(key, value),
+            None => model.remove(&key),
+        };
+    }
+}
+
+fn all_rows(table: &EmbeddedTable) -> Model {
+    let mut rows = Model::new();
+    table
+        .scan(b"\0", b"\xff", &mut |key, value| {
+            let row = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+            assert!(rows.last_key_value().is_none_or(|(last, _)| *last < row.0));
+            rows.insert(row.0, row.1);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    rows
+}
+
+fn check(table: &EmbeddedTable, model: &Model, context: &str) {
+    assert!(all_rows(table) == *model, "{context}");
+    for n in 0..KEYS {
+        assert!(table.get(&key(n)).unwrap() == model.get(&key(n)).cloned(), "{context}: {n}");
+    }
+    assert_eq!(table.get(b"000/and less").unwrap(), None);
+    assert_eq!(table.get(b"zzz").unwrap(), None);
+}
+
+#[test]
+fn a_table_is_as_a_map_through_merges_and_restarts() {
+    let (dir, mut model) = (MemDir::new(), Model::new());
+    for seed in 0..150 {
+        let mut rng = Rng::seeded(seed);
+        let table = open(&dir).unwrap();
+        for _ in 0..1 + rng.below(3) {
+            // Some longer than the last class of a slot says.
+            let bytes_max = if rng.chance(1, 10) { 5_000_000 } else { 9000 };
+            let changes = changes(&mut rng, bytes_max);
+            table.write(&mut changes.iter().cloned()).unwrap();
+            apply(&mut model, &changes);
+        }
+        check(&table, &model, &format!("seed {seed}"));
+        let (from, to) = (key(rng.below(KEYS)), key(rng.below(KEYS)));
+        let mut seen = 0;
+        table
+            .scan(&from, &to, &mut |key, value| {
+                assert!(from <= key && key < &to[..] && model[key] == value);
+                seen += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        let expected = model.iter().filter(|(key, _)| (&from..&to).contains(key));
+        assert_eq!(seen, expected.count());
+        assert!(table.shared.all().len() < 12);
+    }
+}
+
+#[test]
+fn threads_that_merge_change_nothing() {
+    let (dir, mut model) = (tempfile::tempdir().unwrap(), Model::new());
+    let mut rng = Rng::seeded(3);
+    let mut fewest = usize::MAX;
+    for round in 0..10 {
+        let table = EmbeddedTable::open(dir.path(), &EmbeddedConfig::default()).unwrap();
+        for _ in 0..20 {
+            let changes = changes(&mut rng, 9000);
+            table.write(&mut changes.iter().cloned()).unwrap();
+            apply(&mut model, &changes);
+            let n = rng.below(KEYS);
+            assert!(table.get(&key(n)).unwrap() == model.get(&key(n)).cloned());
+        }
+        check(&table, &model, &format!("round {round}"));
+        fewest = fewest.min(table.shared.all().len());
+        assert!(table.disk_bytes() > 0);
+    }
+    assert!(fewest < 20, "nothing was merged: {fewest} runs");
+}
+
+/// Writes until something fails. Returns the model of what was acknowledged, and the changes
+/// under way if one failed.
+fn write_until_it_fails(dir: Arc<dyn Dir>) -> (Model, Option<Vec<RowChange>>) {
+    let mut model = Model::new();
+    let mut rng = Rng::seeded(5);
+    for restart in 0..3 {
+        let Ok(table) = EmbeddedTable::open_in(dir.clone(), &INLINE) else {
+            assert!(restart > 0 || model.is_empty());
+            return (model, Some(Vec::new()));
+        };
+        for _ in 0..9 {
+            let changes = changes(&mut rng, 9000);
+            if table.write(&mut changes.iter().cloned()).is_err() {
+                return (model, Some(changes));
+            }
+            apply(&mut model, &changes);
+        }
+    }
+    (model, None)
+}
+
+#[test]
+fn a_crash_at_any_point_keeps_what_was_acknowledged_and_all_or_nothing_of_the_last_write() {
+    let mut outcomes = [0, 0];
+    for count in 0.. {
+        let disk = MemDir::new();
+        let faults = FaultDir::new(Arc::new(disk.clone()), fail_from(count));
+        let (model, under_way) = write_until_it_fails(Arc::new(faults));
+        for seed in 0..4 {
+            let disk = if seed < 2 { disk.crash(seed) } else { disk.crash_flipping(seed) };
+            let context = format!("death at {count}, seed {seed}");
+            let table = open(&disk).unwrap_or_else(|error| panic!("{context}: {error}"));
+            let found = all_rows(&table);
+            let mut other = model.clone();
+            apply(&mut other, under_way.as_deref().unwrap_or_default());
+            let is_other = found != model;
+            outcomes[usize::from(is_other)] += 1;
+            check(&table, if is_other { &other } else { &model }, &context);
+            // What it left is no obstacle.
+            let mut rng = Rng::seeded(count);
+            for _ in 0..5 {
+                let changes = changes(&mut rng, 9000);
+                table.write(&mut changes.iter().cloned()).unwrap();
+            }
+            drop(table);
+            open(&disk).unwrap();
+        }
+        if under_way.is_none() {
+            assert!(count > 100, "{count} changes of the disk");
+            break;
+        }
+    }
+    assert!(outcomes.iter().all(|times| *times > 20), "{outcomes:?}");
+}
+
+#[test]
+fn a_full_disk_stops_merging_but_not_the_table() {
+    let disk = MemDir::new();
+    let full = Arc::new(AtomicBool::new(true));
+    let script_full = full.clone();
+    // Of merged runs the names have two numbers.
+    let script = move |op: &saker_runtime::fs::Op<'_>| {
+        let merged = op.name.get(..16) != op.name.get(17..33);
+        let fails = op.kind == OpKind::Write && merged && script_full.load(Ordering::Relaxed);
+        if fails { Fault::Fail(libc_enospc()) } else { Fault::None }
+    };
+    let dir = FaultDir::new(Arc::new(disk.clone()), Box::new(script));
+    let table = EmbeddedTable::open_in(Arc::new(dir), &INLINE).unwrap();
+    let (mut model, mut rng) = (Model::new(), Rng::seeded(8));
+    for round in 0..20 {
+        let changes = changes(&mut rng, 9000);
+        table.write(&mut changes.iter().cloned()).unwrap();
+        apply(&mut model, &changes);
+        check(&table, &model, &format!("round {round}"));
+        let runs = table.shared.all().len();
+        if round == 9 {
+            assert_eq!(runs, 10);
+            full.store(false, Ordering::Relaxed);
+        }
+        assert!(round <= 9 || runs < 8, "round {round}: {runs} runs");
+    }
+    let names = disk.list().unwrap();
+    assert_eq!(names.len(), table.shared.all().len(), "{names:?}");
+}
+
+fn libc_enospc() -> i32 {
+    io::Error::from(io::ErrorKind::StorageFull).raw_os_error().unwrap_or(28)
+}
+
+fn copy_of(dir: &MemDir, flip: Option<(&str, u64)>) -> MemDir {
+    let copy = MemDir::new();
+    for name in dir.list().unwrap() {
+        let mut bytes = read_all(&*dir.open(&name).unwrap()).unwrap();
+        if let Some((_, at)) = flip.filter(|(flipped, _)| *flipped == name) {
+            bytes[(at / 8) as usize] ^= 1 << (at % 8);
+        }
+        copy.create(&name).unwrap().write_at(0, &bytes).unwrap();
+    }
+    copy
+}
+
+/// Reads everything, or says why it cannot.
+fn read_everything(dir: &MemDir) -> Result<Model> {
+    let table = open(dir)?;
+    let mut rows = Model::new();
+    table.scan(b"\0", b"\xff", &mut |key, value| {
+        rows.insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+        ControlFlow::Continue(())
+    })?;
+    for n in 0..20 {
+        let found = table.get(&key(n))?;
+        assert_eq!(found, rows.get(&key(n)).cloned());
+    }
+    Ok(rows)
+}
+
+#[test]
+fn each_flipped_bit_is_noticed() {
+    let dir = MemDir::new();
+    let table = open(&dir).unwrap();
+    let changes = (0..20).map(|n| (key(n), (n != 7).then(|| Bytes::from(vec![n as u8; 9]))));
+    table.write(&mut changes.collect::<BTreeMap<_, _>>().into_iter()).unwrap();
+    drop(table);
+    let rows = read_everything(&dir).unwrap();
+    assert_eq!(rows.len(), 19);
+    let name = &dir.list().unwrap()[0];
+    let file = dir.open(name).unwrap();
+    // The first 8 bytes tell programs what it is; nothing is read from them.
+    for bit in 64..file.len().unwrap() * 8 {
+        match read_everything(&copy_of(&dir, Some((name, bit)))) {
+            Err(TableError::Damaged(what)) => assert!(what.contains(&name[..]), "{what}"),
+            other => panic!("bit {bit}: {other:?}"),
+        }
+    }
+    for len in 0..file.len().unwrap() {
+        let copy = copy_of(&dir, None);
+        copy.open(name).unwrap().truncate(len).unwrap();
+        assert!(matches!(open(&copy), Err(TableError::Damaged(_))), "{len} bytes");
+    }
+}
+
+#[test]
+fn what_is_no_table_or_only_a_part_of_one_is_refused() {
+    let dir = MemDir::new();
+    let table = open(&dir).unwrap();
+    for n in 0..3 {
+        table.write(&mut std::iter::once((key(n), Some(Bytes::new())))).unwrap();
+    }
+    drop(table);
+    let names = dir.list().unwrap();
+    assert_eq!(names.len(), 3);
+    let why = |dir: &MemDir| open(dir).err().unwrap().to_string();
+    for (name, missing) in [(&names[0], 1), (&names[1], 2)] {
+        let copy = copy_of(&dir, None);
+        copy.remove(name).unwrap();
+        let expected = format!("the file of write {missing} is missing");
+        assert!(why(&copy).ends_with(&expected), "{}", why(&copy));
+    }
+    let copy = copy_of(&dir, None);
+    copy.create("0.jnl").unwrap();
+    assert!(why(&copy).contains("/0.jnl: no table of this version"), "{}", why(&copy));
+    open(&dir).unwrap();
+}
+
+#[test]
+fn a_table_has_one_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = EmbeddedTable::open(dir.path(), &EmbeddedConfig::default()).unwrap();
+    let again = EmbeddedTable::open(dir.path(), &EmbeddedConfig::default());
+    assert!(matches!(again, Err(TableError::InUse(_))));
+    drop(table);
+    EmbeddedTable::open(dir.path(), &EmbeddedConfig::default()).unwrap();
+}
+
+#[test]
+fn the_runs_that_count_hold_each_write_once() {
+    let spans = |pairs: &[(u64, u64)]| -> Vec<Span> {
+        pairs.iter().map(|&(first, last)| Span { first, last }).collect()
+    };
+    let count = |pairs: &[(u64, u64)]| spans_that_count(&mut spans(pairs));
+    assert_eq!(count(&[]), Ok(vec![]));
+    assert_eq!(count(&[(1, 1), (2, 2), (3, 3)]), Ok(spans(&[(1, 1), (2, 2), (3, 3)])));
+    assert_eq!(count(&[(1, 1), (2, 2), (1, 2), (3, 3)]), Ok(spans(&[(1, 2), (3, 3)])));
+    // A merge whose name was not durable as it seemed, and a later one of others.
+    let overlapping = [(1, 4), (1, 1), (2, 2), (3, 6), (7, 7)];
+    assert_eq!(count(&overlapping), Ok(spans(&[(1, 1), (2, 2), (3, 6), (7, 7)])));
+    assert_eq!(count(&[(2, 2), (3, 3)]), Err(1));
+    assert_eq!(count(&[(1, 1), (3, 3)]), Err(2));
+}
