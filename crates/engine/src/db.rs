@@ -23,7 +23,7 @@ use bytes::Bytes;
 
 use overlay::{Discarded, Merged, Overlay};
 
-use crate::table::{KEY_BYTES_MAX, RESERVED, RowChange, Table, TableError};
+use crate::table::{KEY_BYTES_MAX, RESERVED, RowChange, Table, TableError, hash_of};
 
 type Result<T> = std::result::Result<T, TableError>;
 
@@ -76,10 +76,11 @@ impl Db {
     /// # Errors
     /// The table's.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        if let Some(value) = self.overlay.get(key) {
+        let hash = hash_of(key);
+        if let Some(value) = self.overlay.get(key, hash) {
             return Ok(value.clone());
         }
-        if let Some(value) = self.frozen.as_ref().and_then(|frozen| frozen.get(key)) {
+        if let Some(value) = self.frozen.as_ref().and_then(|frozen| frozen.get(key, hash)) {
             return Ok(value.clone());
         }
         self.table.get(key)

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
 
 mod embedded;
 #[cfg(test)]
@@ -36,6 +37,11 @@ pub trait Table: Send + Sync {
     /// it fails or power does, all of them are, or none is; after an error none can be read until
     /// the table is opened again. Takes the rows one by one: they need not fit in memory.
     fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<(), TableError>;
+}
+
+/// The hash that rows are found by. A constant of the format of embedded tables.
+pub(crate) fn hash_of(key: &[u8]) -> u64 {
+    xxh3_64(key)
 }
 
 /// First byte of the engine's own keys.

@@ -23,9 +23,9 @@ use bytes::Bytes;
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::thread::{self, JoinHandle};
 
-use super::{OnRow, RESERVED, RowChange, Table, TableError};
+use super::{OnRow, RESERVED, RowChange, Table, TableError, hash_of};
 use merge::{Merge, runs_to_merge};
-use run::{Run, RunWriter, TEMPORARY, damaged, hash_of};
+use run::{Run, RunWriter, TEMPORARY, damaged};
 
 mod merge;
 mod run;

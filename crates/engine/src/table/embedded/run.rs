@@ -22,9 +22,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use saker_runtime::fs::{Dir, File};
-use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::TableError;
+use crate::table::{TableError, hash_of};
 
 const MAGIC: [u8; 8] = *b"SAKERROW";
 const FORMAT_VERSION: u32 = 1;
@@ -47,17 +46,12 @@ const SMALL_ROW_BYTES: usize = 512;
 const STEP_BYTES: u64 = 4096;
 /// How much is written at once.
 const WRITE_BYTES: usize = 1 << 20;
-/// How much is written before a flush: without, the last one would keep the disk for seconds.
-const FLUSH_BYTES: u64 = 32 << 20;
+/// How much is written before a flush: behind it, on the same disk, flushes of the journal wait.
+const FLUSH_BYTES: u64 = 4 << 20;
 /// How much a scan reads at first, and at most.
 const READ_BYTES: (usize, usize) = (8 << 10, 256 << 10);
 
 type Result<T> = std::result::Result<T, TableError>;
-
-/// The hash that rows are found by.
-pub(super) fn hash_of(key: &[u8]) -> u64 {
-    xxh3_64(key)
-}
 
 /// A row as it lies in a file, its checksum verified.
 #[derive(Clone, Copy)]
