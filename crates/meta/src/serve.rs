@@ -66,10 +66,11 @@ fn run_worker(
     stop: &Stop,
 ) -> io::Result<()> {
     let name = format!("shard-{no}");
-    let table = config.data_dir.join(&name).join("table");
-    let table = EmbeddedTable::open(table, &EmbeddedConfig::default()).map_err(io::Error::other)?;
+    let dir = dir.sub_dir(&name)?;
+    let table = EmbeddedTable::open_in(dir.sub_dir("table")?, &EmbeddedConfig::default());
+    let table = table.map_err(io::Error::other)?;
     let home = Home {
-        journal: dir.sub_dir(&name)?.sub_dir("journal")?,
+        journal: dir.sub_dir("journal")?,
         table: Arc::new(table),
         no,
         limits: Limits {

@@ -44,7 +44,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
         disk: disk_of(&config.data_dir, addr.ip())?,
         registry: registry.clone(),
     };
-    let table = EmbeddedTable::open(config.data_dir.join("index"), &EmbeddedConfig::default());
+    let table = EmbeddedTable::open_in(dir.sub_dir("index")?, &EmbeddedConfig::default());
     let table = Arc::new(table.map_err(io::Error::other)?);
     let identity = Identity { cluster, store: config.n };
     adopt(&*dir, &identity)?;

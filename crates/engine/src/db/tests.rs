@@ -251,6 +251,13 @@ fn a_crash_at_any_point_of_the_checkpoint_protocol_loses_nothing_acknowledged() 
             let model = seen.states.get(&journal.durable());
             check(&db, model.unwrap_or_else(|| panic!("{context}")), &mut rng);
         }
+        // Killed, started again, and then without power: what was replayed once stays.
+        let durable = open_shard(&disk).unwrap().0.durable();
+        for seed in 0..3 {
+            let (journal, db) = open_shard(&disk.crash(seed)).unwrap();
+            assert_eq!(journal.durable(), durable, "killed at {at}, power lost with seed {seed}");
+            check(&db, &seen.states[&durable], &mut rng);
+        }
         if survived {
             assert!(seen.checkpoints >= 3, "{}", seen.checkpoints);
             assert!(at > 300, "{at}");

@@ -172,6 +172,10 @@ impl Dir for FaultDir {
         self.inner.lock()
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.inner.free_bytes()
+    }
+
     fn label(&self) -> String {
         self.inner.label()
     }

@@ -214,6 +214,10 @@ impl Dir for MemDir {
         Ok(())
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
     fn label(&self) -> String {
         format!("memory:{}", self.name)
     }

@@ -68,6 +68,8 @@ pub trait Dir: Send + Sync {
     /// Keeps other processes from locking this directory until the last handle is dropped;
     /// `WouldBlock` if one has.
     fn lock(&self) -> io::Result<()>;
+    /// Bytes that may still be written to the disk that it is on.
+    fn free_bytes(&self) -> io::Result<u64>;
     /// What to call this directory in messages: its path, or a made-up name.
     fn label(&self) -> String;
 }

@@ -97,6 +97,11 @@ impl Dir for RealDir {
         Ok(rustix::fs::flock(&self.handle, FlockOperation::NonBlockingLockExclusive)?)
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        let disk = rustix::fs::fstatvfs(&self.handle)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+
     fn label(&self) -> String {
         self.path.display().to_string()
     }

@@ -69,17 +69,14 @@ impl Index {
     /// moves the marker to `marker`, which must have been taken before [`Index::begin_drain`].
     ///
     /// # Errors
-    /// `sync`'s, after which it may be tried again; the table's, after which it may not: the
-    /// index stays in memory as it is, and every later commit fails.
+    /// `sync`'s or the table's. It may be tried again: the table is as it was, or the next commit
+    /// takes the place of the one that failed.
     pub fn commit(
         &self,
         marker: &Position,
         sync: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Commit> {
         let mut saved = locked(&self.saved);
-        if saved.broken {
-            return Err(failed("write", "it failed before"));
-        }
         let mut batch = Batch::default();
         let result = self.collect(&mut batch).and_then(|()| {
             sync()?;
@@ -148,7 +145,7 @@ impl Index {
         Ok(())
     }
 
-    /// Writes a batch. Nothing may come after it if that fails: it may be in the table or not.
+    /// Writes a batch.
     fn write(&self, saved: &mut Saved, batch: &Batch, marker: &Position) -> Result<()> {
         let table = &*self.table;
         let mut next = saved.clone();
@@ -172,7 +169,6 @@ impl Index {
             let end = segment.end.load(Ordering::Acquire);
             next.segments.entry(segment.no).or_default().1 = end;
         }
-        saved.broken = true;
         let rows = batch.rows.iter().map(|(key, row)| (key.clone(), row.clone()));
         // Last by its key, as the engine's own are.
         let counts = (Bytes::from_static(SAVED_KEY), Some(next.encode()));

@@ -108,8 +108,6 @@ pub struct Saved {
     pub chunks: u64,
     /// Live bytes and end of each segment.
     pub segments: BTreeMap<u32, (i64, u32)>,
-    /// A write failed: nobody knows what the table holds until it is opened again.
-    pub broken: bool,
 }
 
 impl Saved {
@@ -138,7 +136,6 @@ impl Saved {
             next_seq: row.next_seq,
             chunks: row.chunks,
             segments: row.segments.iter().map(|s| (s.no, (s.live, s.end))).collect(),
-            broken: false,
         })
     }
 

@@ -14,19 +14,19 @@ type Result<T> = std::result::Result<T, TableError>;
 /// would make reads look into more runs.
 const RUNS_MERGED_MIN: usize = 4;
 
-/// Which runs, newest first, to make one, if any; `busy` are being made one already. `rows` says
-/// how large each is.
+/// Which runs, newest first, to make one of at most `rows_max` rows, if any. `rows` says how large
+/// each is; those that are `busy` are left alone.
 ///
 /// A run joins those newer than it if it is not much larger than they are together. So each row is
 /// written about once for every factor of four between the table and a checkpoint, and there are
 /// about three runs for every such factor.
-pub(super) fn runs_to_merge(rows: &[u64], busy: &[bool]) -> Option<Range<usize>> {
+pub(super) fn runs_to_merge(rows: &[u64], busy: &[bool], rows_max: u64) -> Option<Range<usize>> {
     (0..rows.len()).find_map(|start| {
         let mut together = 0;
         let joins = |n: &usize| {
-            let fits = *n == start || rows[*n] <= together + together / 4;
+            let alike = *n == start || rows[*n] <= together + together / 4;
             together += rows[*n];
-            fits && !busy[*n]
+            alike && !busy[*n] && together <= rows_max
         };
         let end = start + (start..rows.len()).take_while(joins).count();
         (end - start >= RUNS_MERGED_MIN).then_some(start..end)
@@ -98,7 +98,7 @@ mod tests {
         for n in 0..checkpoints {
             runs.insert(0, 900 + n % 200);
             written += runs[0];
-            while let Some(merged) = runs_to_merge(&runs, &vec![false; runs.len()]) {
+            while let Some(merged) = runs_to_merge(&runs, &vec![false; runs.len()], u64::MAX) {
                 let rows: u64 = runs.drain(merged.clone()).sum();
                 runs.insert(merged.start, rows);
                 written += rows;
@@ -119,12 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_run_is_left_alone() {
-        assert_eq!(runs_to_merge(&[1, 1, 1, 1], &[false; 4]), Some(0..4));
-        assert_eq!(runs_to_merge(&[1, 1, 1, 1], &[false, true, false, false]), None);
+    fn busy_runs_are_left_alone_and_large_ones_to_who_has_the_time() {
+        assert_eq!(runs_to_merge(&[1, 1, 1, 1], &[false; 4], 9), Some(0..4));
+        assert_eq!(runs_to_merge(&[1, 1, 1, 1], &[false, true, false, false], 9), None);
         let rows = [1, 1, 1, 1, 1, 1];
-        assert_eq!(runs_to_merge(&rows, &[true, true, false, false, false, false]), Some(2..6));
-        assert_eq!(runs_to_merge(&[1, 1, 1, 9], &[false; 4]), None);
-        assert_eq!(runs_to_merge(&[5, 1, 1, 1, 1, 12], &[false; 6]), Some(0..5));
+        assert_eq!(runs_to_merge(&rows, &[true, true, false, false, false, false], 9), Some(2..6));
+        assert_eq!(runs_to_merge(&[1, 1, 1, 9], &[false; 4], 9), None);
+        assert_eq!(runs_to_merge(&[5, 1, 1, 1, 1, 12], &[false; 6], 9), Some(0..5));
+        assert_eq!(runs_to_merge(&[5, 1, 1, 1, 1, 12], &[false; 6], 8), Some(0..4));
+        assert_eq!(runs_to_merge(&[1, 1, 1, 1], &[false; 4], 3), None);
     }
 }

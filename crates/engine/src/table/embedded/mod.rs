@@ -14,6 +14,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::thread::{self, JoinHandle};
+use saker_runtime::time::sleep;
 
 use super::{OnRow, RESERVED, RowChange, Table, TableError, hash_of};
 use merge::{Merge, runs_to_merge};
@@ -36,8 +38,14 @@ type Result<T> = std::result::Result<T, TableError>;
 
 /// With more runs than this a write waits for the threads that merge.
 const RUNS_MAX: usize = 48;
-/// Then it goes on: what keeps them has an error to report.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// What a merge leaves free on the disk, bytes: the journal beside it must go on.
+const FREE_BYTES_MIN: u64 = 64 << 20;
+/// A merge of at most so many rows takes a second or two.
+const SMALL_MERGE_ROWS: u64 = 4 << 20;
+/// How often, and how many times, whoever removes runs looks whether others still read them.
+const LAST_READER_STEP: Duration = Duration::from_millis(1);
+const LAST_READER_STEPS: usize = 1000;
 const SUFFIX: &str = ".run";
 
 /// How an [`EmbeddedTable`] works.
@@ -74,8 +82,16 @@ struct Runs {
     all: Arc<[Numbered]>,
     /// What is being merged.
     busy: Vec<Span>,
-    /// A merge failed. The next write makes the threads try again.
-    failed: bool,
+    failed: Vec<Failed>,
+}
+
+/// The oldest run of a merge that failed. It is left alone for some writes, so that newer ones are
+/// merged all the same, and the disk is not kept busy with what fails again.
+struct Failed {
+    run: Span,
+    times: u32,
+    /// Until the table holds this write.
+    until: u64,
 }
 
 /// The first and the last write whose rows a run holds.
@@ -100,7 +116,8 @@ impl Span {
         let (first, last) = name.strip_suffix(SUFFIX)?.split_once('-')?;
         let number = |digits| u64::from_str_radix(digits, 16).ok();
         let span = Span { first: number(first)?, last: number(last)? };
-        (span.first <= span.last && span.file_name() == name).then_some(span)
+        let sound = span.first <= span.last && span.last < u64::MAX && span.file_name() == name;
+        sound.then_some(span)
     }
 
     fn contains(self, other: Span) -> bool {
@@ -130,7 +147,7 @@ impl EmbeddedTable {
         let all = open_runs(&*dir)?;
         let shared = Arc::new(Shared {
             dir,
-            runs: Mutex::new(Runs { all, busy: Vec::new(), failed: false }),
+            runs: Mutex::new(Runs { all, busy: Vec::new(), failed: Vec::new() }),
             changed: Condvar::new(),
             writing: Mutex::new(()),
             stop: AtomicBool::new(false),
@@ -138,7 +155,10 @@ impl EmbeddedTable {
         let mut table = EmbeddedTable { shared, threads: Vec::new() };
         for n in 0..config.merge_threads {
             let shared = table.shared.clone();
-            table.threads.push(thread::spawn(&format!("merge-{n}"), move || shared.merge_all())?);
+            // One that has time for small runs while another works for minutes.
+            let rows_max = if n == 1 { SMALL_MERGE_ROWS } else { u64::MAX };
+            let merge = move || shared.merge_all(rows_max);
+            table.threads.push(thread::spawn(&format!("merge-{n}"), merge)?);
         }
         Ok(table)
     }
@@ -164,11 +184,14 @@ impl Drop for EmbeddedTable {
 
 /// The runs that count, newest first. Removes what does not count.
 fn open_runs(dir: &dyn Dir) -> Result<Arc<[Numbered]>> {
-    let mut spans = Vec::new();
+    // Names may be those of a process that was killed before they were durable. From here on
+    // what does not count without them goes, here and in the journal.
+    dir.sync()?;
+    let (mut spans, mut remove) = (Vec::new(), Vec::new());
     for name in dir.list()? {
         match Span::of_file_name(&name) {
             Some(span) => spans.push(span),
-            None if name.ends_with(TEMPORARY) => dir.remove(&name)?,
+            None if name.ends_with(TEMPORARY) => remove.push(name),
             None => return Err(damaged(dir, &name, "no table of this version has such a file")),
         }
     }
@@ -181,10 +204,17 @@ fn open_runs(dir: &dyn Dir) -> Result<Arc<[Numbered]>> {
         Ok(Numbered { span: *span, run })
     };
     let all = count.iter().rev().map(open).collect::<Result<_>>()?;
-    for span in spans.iter().filter(|span| !count.contains(span)) {
-        dir.remove(&span.file_name())?;
-    }
+    let others = spans.iter().filter(|span| !count.contains(span));
+    remove.extend(others.map(|span| span.file_name()));
+    remove.iter().for_each(|name| remove_unused(dir, name));
     Ok(all)
+}
+
+/// Removes a file that does not count. If it stays it does no harm.
+fn remove_unused(dir: &dyn Dir, name: &str) {
+    if let Err(error) = dir.remove(name) {
+        tracing::warn!("cannot remove {}/{name}: {error}", dir.label());
+    }
 }
 
 /// Of these, some that hold each write once, oldest first: as few as can be.
@@ -225,14 +255,16 @@ impl Shared {
         self.runs().all.clone()
     }
 
-    /// Merges whenever there is something to, until the table is dropped.
-    fn merge_all(&self) {
+    /// Merges whenever there is something to, but no more than so many rows, until the table is
+    /// dropped.
+    fn merge_all(&self, rows_max: u64) {
         let mut runs = self.runs();
         while !self.stop.load(Ordering::Relaxed) {
-            runs = match self.start_merge(&mut runs) {
+            runs = match self.start_merge(&mut runs, rows_max) {
                 Some(inputs) => {
                     drop(runs);
                     self.merge(&inputs);
+                    self.wait_for_last_reader(inputs);
                     self.runs()
                 }
                 None => self.changed.wait(runs).unwrap_or_else(PoisonError::into_inner),
@@ -240,15 +272,37 @@ impl Shared {
         }
     }
 
-    /// Runs to make one, marked as busy.
-    fn start_merge(&self, runs: &mut Runs) -> Option<Vec<Numbered>> {
-        if runs.failed {
-            return None;
+    /// Frees runs that were merged. Not before a reader has done with them: it takes long, and
+    /// must not be a reader who does it. (Another merge may be one for minutes.)
+    fn wait_for_last_reader(&self, merged: Vec<Numbered>) {
+        let counts = self.all();
+        let is_read = |input: &Numbered| {
+            Arc::strong_count(&input.run) > 1
+                && !counts.iter().any(|numbered| numbered.span == input.span)
+        };
+        for _ in 0..LAST_READER_STEPS {
+            if self.stop.load(Ordering::Relaxed) || !merged.iter().any(is_read) {
+                return;
+            }
+            sleep(LAST_READER_STEP);
         }
+    }
+
+    /// Which runs to make one, if any.
+    fn to_merge(&self, runs: &Runs, rows_max: u64) -> Option<Range<usize>> {
+        let newest = runs.all.first()?.span.last;
+        let is_busy = |span: Span| {
+            runs.busy.iter().any(|busy| busy.contains(span))
+                || runs.failed.iter().any(|failed| failed.run == span && newest < failed.until)
+        };
         let rows: Vec<u64> = runs.all.iter().map(|numbered| numbered.run.rows()).collect();
-        let is_busy = |span: Span| runs.busy.iter().any(|busy| busy.contains(span));
         let busy: Vec<bool> = runs.all.iter().map(|numbered| is_busy(numbered.span)).collect();
-        let inputs = runs.all[runs_to_merge(&rows, &busy)?].to_vec();
+        runs_to_merge(&rows, &busy, rows_max)
+    }
+
+    /// Runs to make one, marked as busy.
+    fn start_merge(&self, runs: &mut Runs, rows_max: u64) -> Option<Vec<Numbered>> {
+        let inputs = runs.all[self.to_merge(runs, rows_max)?].to_vec();
         runs.busy.push(span_of(&inputs));
         Some(inputs)
     }
@@ -257,46 +311,50 @@ impl Shared {
     fn merge(&self, inputs: &[Numbered]) {
         let span = span_of(inputs);
         let merged = self.write_merged(inputs);
-        let done = merged.is_ok();
         let mut runs = self.runs();
         runs.busy.retain(|busy| *busy != span);
-        match merged {
+        let done = match merged {
             Ok(run) => {
                 let newer = runs.all.iter().take_while(|numbered| !span.contains(numbered.span));
                 let newer = newer.count();
                 let mut all = runs.all.to_vec();
                 all.splice(newer..newer + inputs.len(), [Numbered { span, run: Arc::new(run) }]);
                 runs.all = all.into();
+                runs.failed.retain(|failed| !span.contains(failed.run));
+                true
             }
             Err(error) => {
-                runs.failed = true;
+                runs.add_failure(inputs);
                 if !self.stop.load(Ordering::Relaxed) {
                     tracing::warn!("cannot merge runs of {}: {error}", self.dir.label());
                 }
+                false
             }
-        }
+        };
         drop(runs);
         self.changed.notify_all();
         if done {
-            for input in inputs {
-                // What stays is removed when the table is opened.
-                if let Err(error) = self.dir.remove(input.run.name()) {
-                    tracing::warn!("cannot remove {}: {error}", input.run.name());
-                }
-            }
+            inputs.iter().for_each(|input| remove_unused(&*self.dir, input.run.name()));
         }
     }
 
     fn write_merged(&self, inputs: &[Numbered]) -> Result<Run> {
         let span = span_of(inputs);
+        let bytes: u64 = inputs.iter().map(|input| input.run.file_bytes()).sum();
+        if self.dir.free_bytes()? < bytes + FREE_BYTES_MIN {
+            return Err(io::Error::from(io::ErrorKind::StorageFull).into());
+        }
         let name = span.file_name();
         let runs: Vec<_> = inputs.iter().map(|input| input.run.clone()).collect();
+        let all = self.all();
+        let older = || all.iter().filter(|numbered| numbered.span.last < span.first);
         let mut rows = Merge::all(&runs, &*self.dir)?;
         let mut writer = RunWriter::new(&*self.dir, &name)?;
         while let Some(row) = rows.next()? {
-            // That a row is deleted nobody needs to know where nothing is older.
-            if row.value().is_some() || span.first > 1 {
-                writer.copy(&row)?;
+            // That a row is deleted nobody needs to know where nothing older has it.
+            let hash = hash_of(row.key());
+            if row.value().is_some() || older().any(|numbered| numbered.run.may_have(hash)) {
+                writer.copy(&row, hash)?;
             }
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::from(io::ErrorKind::Interrupted).into());
@@ -307,14 +365,28 @@ impl Shared {
 
     /// Waits until there are few enough runs to add one.
     fn wait_for_merges(&self) {
-        let mut runs = self.runs();
-        runs.failed = false;
-        self.changed.notify_all();
-        let too_many = |runs: &mut Runs| runs.all.len() >= RUNS_MAX && !runs.failed;
-        let waited = self.changed.wait_timeout_while(runs, WAIT_MAX, too_many);
+        let too_many = |runs: &mut Runs| {
+            let merging = !runs.busy.is_empty() || self.to_merge(runs, u64::MAX).is_some();
+            runs.all.len() >= RUNS_MAX && merging
+        };
+        let waited = self.changed.wait_timeout_while(self.runs(), WAIT_MAX, too_many);
         let (runs, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if runs.all.len() >= RUNS_MAX {
             tracing::warn!(runs = runs.all.len(), "merging does not keep up");
+        }
+    }
+}
+
+impl Runs {
+    fn add_failure(&mut self, inputs: &[Numbered]) {
+        let (Some(newest), Some(oldest)) = (self.all.first(), inputs.last()) else { return };
+        let (newest, run) = (newest.span.last, oldest.span);
+        if !self.failed.iter().any(|failed| failed.run == run) {
+            self.failed.push(Failed { run, times: 0, until: 0 });
+        }
+        for failed in self.failed.iter_mut().filter(|failed| failed.run == run) {
+            failed.until = newest + (1 << failed.times.min(10));
+            failed.times += 1;
         }
     }
 }
@@ -353,9 +425,7 @@ impl Table for EmbeddedTable {
 
     fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<()> {
         let _writing = self.shared.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.threads.is_empty() {
-            self.shared.runs().failed = false;
-        } else {
+        if !self.threads.is_empty() {
             self.shared.wait_for_merges();
         }
         let mut rows = rows.peekable();
@@ -375,7 +445,7 @@ impl Table for EmbeddedTable {
             std::iter::once(Numbered { span, run }).chain(runs.all.iter().cloned()).collect();
         self.shared.changed.notify_all();
         while self.threads.is_empty()
-            && let Some(inputs) = self.shared.start_merge(&mut runs)
+            && let Some(inputs) = self.shared.start_merge(&mut runs, u64::MAX)
         {
             drop(runs);
             self.shared.merge(&inputs);

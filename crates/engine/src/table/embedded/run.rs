@@ -103,6 +103,10 @@ fn first_slot(hash: u64, slots: usize) -> usize {
     ((u128::from(hash) * slots as u128) >> 64) as usize
 }
 
+fn tag_of(slot: u64) -> u64 {
+    slot >> (OFFSET_BITS + 4)
+}
+
 /// A run that is open.
 pub(super) struct Run {
     name: String,
@@ -288,13 +292,20 @@ impl Run {
             if slot == 0 {
                 return Ok(None);
             }
-            if slot >> (OFFSET_BITS + 4) == hash & TAG_MASK
+            if tag_of(slot) == hash & TAG_MASK
                 && let Some(value) = self.read(slot, key)?
             {
                 return Ok(Some(value));
             }
             at = if at + 1 == self.slots.len() { 0 } else { at + 1 };
         }
+    }
+
+    /// Could it have the row, be it deleted, whose key has this hash? One in some 300,000 it has not.
+    pub(super) fn may_have(&self, hash: u64) -> bool {
+        let from = first_slot(hash, self.slots.len());
+        let slots = self.slots[from..].iter().chain(&self.slots[..from]);
+        slots.take_while(|slot| **slot != 0).any(|slot| tag_of(*slot) == hash & TAG_MASK)
     }
 
     /// The value of the row of a slot, if it has this key.
@@ -366,7 +377,8 @@ fn read_slots(file: &dyn File, offset: u64, count: usize) -> io::Result<Option<(
 /// Writes a run. Until [`RunWriter::finish`] it has a name that nobody looks for.
 pub(super) struct RunWriter<'a> {
     dir: &'a dyn Dir,
-    temporary: String,
+    /// What it may be called, until it is finished.
+    names: Vec<String>,
     file: Arc<dyn File>,
     buf: Vec<u8>,
     /// What is in the file, and of it durable.
@@ -377,7 +389,6 @@ pub(super) struct RunWriter<'a> {
     steps: Steps,
     next_step: u64,
     last_key: Vec<u8>,
-    finished: bool,
 }
 
 /// What ends the names of files that are being written.
@@ -394,7 +405,7 @@ impl<'a> RunWriter<'a> {
         let file = dir.create(&temporary)?;
         Ok(RunWriter {
             dir,
-            temporary,
+            names: vec![temporary],
             file,
             buf: MAGIC.to_vec(),
             written: 0,
@@ -403,7 +414,6 @@ impl<'a> RunWriter<'a> {
             steps: Steps::default(),
             next_step: 0,
             last_key: Vec::new(),
-            finished: false,
         })
     }
 
@@ -426,20 +436,20 @@ impl<'a> RunWriter<'a> {
         self.buf.extend_from_slice(value.unwrap_or_default());
         let crc = crc32c::crc32c(&self.buf[start + 4..]);
         self.buf[start..start + 4].copy_from_slice(&crc.to_le_bytes());
-        self.pushed(start, key)
+        self.pushed(start, key, hash_of(key))
     }
 
-    /// Adds a row as another run has it.
+    /// Adds a row as another run has it. `hash` is its key's.
     ///
     /// # Panics
     /// As [`RunWriter::push`].
-    pub(super) fn copy(&mut self, row: &Row<'_>) -> Result<()> {
+    pub(super) fn copy(&mut self, row: &Row<'_>, hash: u64) -> Result<()> {
         let start = self.buf.len();
         self.buf.extend_from_slice(row.bytes);
-        self.pushed(start, row.key())
+        self.pushed(start, row.key(), hash)
     }
 
-    fn pushed(&mut self, start: usize, key: &[u8]) -> Result<()> {
+    fn pushed(&mut self, start: usize, key: &[u8], hash: u64) -> Result<()> {
         assert!(self.last_key[..] < *key, "{key:?} comes after {:?}", self.last_key);
         let offset = self.written + start as u64;
         if offset > OFFSET_MASK {
@@ -452,7 +462,7 @@ impl<'a> RunWriter<'a> {
             self.next_step = offset + STEP_BYTES;
         }
         let class = class_of(self.buf.len() - start);
-        self.found_by.push((hash_of(key), u64::from(class) << OFFSET_BITS | offset));
+        self.found_by.push((hash, u64::from(class) << OFFSET_BITS | offset));
         if self.buf.len() >= WRITE_BYTES { self.write_out() } else { Ok(()) }
     }
 
@@ -489,9 +499,10 @@ impl<'a> RunWriter<'a> {
         self.buf.extend_from_slice(&foot.encode());
         self.write_out()?;
         self.file.sync()?;
-        self.dir.rename(&self.temporary, name)?;
-        self.finished = true;
+        self.names.push(name.to_owned());
+        self.dir.rename(&self.names[0], name)?;
         self.dir.sync()?;
+        self.names.clear();
         self.file.expect_random_reads();
         Ok(Run {
             name: name.to_owned(),
@@ -507,9 +518,9 @@ impl<'a> RunWriter<'a> {
 
 impl Drop for RunWriter<'_> {
     fn drop(&mut self) {
-        if !self.finished {
-            // Should that fail, opening the table removes it.
-            let _ = self.dir.remove(&self.temporary);
+        for name in &self.names {
+            // If it stays, opening the table removes it, or all of it counts.
+            let _ = self.dir.remove(name);
         }
     }
 }

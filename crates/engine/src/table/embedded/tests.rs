@@ -160,13 +160,22 @@ fn a_crash_at_any_point_keeps_what_was_acknowledged_and_all_or_nothing_of_the_la
             outcomes[usize::from(is_other)] += 1;
             check(&table, if is_other { &other } else { &model }, &context);
             // What it left is no obstacle.
+            let mut model = found;
             let mut rng = Rng::seeded(count);
             for _ in 0..5 {
                 let changes = changes(&mut rng, 9000);
                 table.write(&mut changes.iter().cloned()).unwrap();
+                apply(&mut model, &changes);
             }
             drop(table);
-            open(&disk).unwrap();
+            check(&open(&disk).unwrap(), &model, &context);
+        }
+        // Killed, started again, and then without power: what was seen once stays.
+        let found = all_rows(&open(&disk).unwrap());
+        for seed in 0..4 {
+            let table = open(&disk.crash(seed));
+            let table = table.unwrap_or_else(|error| panic!("death at {count}, {seed}: {error}"));
+            check(&table, &found, &format!("killed at {count}, power lost with seed {seed}"));
         }
         if under_way.is_none() {
             assert!(count > 100, "{count} changes of the disk");
@@ -174,6 +183,54 @@ fn a_crash_at_any_point_keeps_what_was_acknowledged_and_all_or_nothing_of_the_la
         }
     }
     assert!(outcomes.iter().all(|times| *times > 20), "{outcomes:?}");
+}
+
+/// A disk that fails now and then, in any way, and a table that goes on.
+#[test]
+fn errors_of_the_disk_change_nothing_that_was_acknowledged() {
+    let mut failures = 0;
+    for seed in 0..60 {
+        let (disk, mut rng) = (MemDir::new(), Rng::seeded(seed));
+        let mut faults = Rng::seeded(seed + 1000);
+        let script = move |op: &saker_runtime::fs::Op<'_>| match faults.below(60) {
+            0 if op.kind.mutates() => Fault::Fail(5),
+            1 if op.kind.mutates() => Fault::FailAfter(5),
+            2 if op.kind == OpKind::Write => Fault::Short(op.len / 2, 28),
+            _ => Fault::None,
+        };
+        let faulty: Arc<dyn Dir> =
+            Arc::new(FaultDir::new(Arc::new(disk.clone()), Box::new(script)));
+        let mut model = Model::new();
+        let mut last_failed = Vec::new();
+        for life in 0..4 {
+            let Ok(table) = EmbeddedTable::open_in(faulty.clone(), &INLINE) else { continue };
+            let context = format!("seed {seed}, life {life}");
+            let found = all_rows(&table);
+            if found != model {
+                // The last write before it failed, and yet was done.
+                apply(&mut model, &last_failed);
+            }
+            check(&table, &model, &context);
+            for _ in 0..12 {
+                let changes = changes(&mut rng, 900);
+                if table.write(&mut changes.iter().cloned()).is_ok() {
+                    apply(&mut model, &changes);
+                    last_failed.clear();
+                } else {
+                    last_failed = changes;
+                    failures += 1;
+                }
+                check(&table, &model, &context);
+            }
+        }
+        let mut other = model.clone();
+        apply(&mut other, &last_failed);
+        let table = open(&disk.crash(seed)).unwrap();
+        let found = all_rows(&table);
+        let expected = if found == model { &model } else { &other };
+        check(&table, expected, &format!("seed {seed}, at the end"));
+    }
+    assert!(failures > 100, "{failures}");
 }
 
 #[test]
@@ -190,7 +247,7 @@ fn a_full_disk_stops_merging_but_not_the_table() {
     let dir = FaultDir::new(Arc::new(disk.clone()), Box::new(script));
     let table = EmbeddedTable::open_in(Arc::new(dir), &INLINE).unwrap();
     let (mut model, mut rng) = (Model::new(), Rng::seeded(8));
-    for round in 0..20 {
+    for round in 0..40 {
         let changes = changes(&mut rng, 9000);
         table.write(&mut changes.iter().cloned()).unwrap();
         apply(&mut model, &changes);
@@ -200,8 +257,8 @@ fn a_full_disk_stops_merging_but_not_the_table() {
             assert_eq!(runs, 10);
             full.store(false, Ordering::Relaxed);
         }
-        assert!(round <= 9 || runs < 8, "round {round}: {runs} runs");
     }
+    assert!(table.shared.all().len() < 8, "{} runs", table.shared.all().len());
     let names = disk.list().unwrap();
     assert_eq!(names.len(), table.shared.all().len(), "{names:?}");
 }
@@ -222,17 +279,22 @@ fn copy_of(dir: &MemDir, flip: Option<(&str, u64)>) -> MemDir {
     copy
 }
 
-/// Reads everything, or says why it cannot.
-fn read_everything(dir: &MemDir) -> Result<Model> {
-    let table = open(dir)?;
+/// Reads everything in order, or says why it cannot.
+fn scan_everything(dir: &MemDir) -> Result<Model> {
     let mut rows = Model::new();
-    table.scan(b"\0", b"\xff", &mut |key, value| {
+    open(dir)?.scan(b"\0", b"\xff", &mut |key, value| {
         rows.insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
         ControlFlow::Continue(())
     })?;
+    Ok(rows)
+}
+
+/// Reads every row by its key, or says why it cannot.
+fn get_everything(dir: &MemDir) -> Result<Model> {
+    let table = open(dir)?;
+    let mut rows = Model::new();
     for n in 0..20 {
-        let found = table.get(&key(n))?;
-        assert_eq!(found, rows.get(&key(n)).cloned());
+        rows.extend(table.get(&key(n))?.map(|value| (key(n), value)));
     }
     Ok(rows)
 }
@@ -244,15 +306,19 @@ fn each_flipped_bit_is_noticed() {
     let changes = (0..20).map(|n| (key(n), (n != 7).then(|| Bytes::from(vec![n as u8; 9]))));
     table.write(&mut changes.collect::<BTreeMap<_, _>>().into_iter()).unwrap();
     drop(table);
-    let rows = read_everything(&dir).unwrap();
+    let rows = scan_everything(&dir).unwrap();
     assert_eq!(rows.len(), 19);
+    assert_eq!(get_everything(&dir).unwrap(), rows);
     let name = &dir.list().unwrap()[0];
     let file = dir.open(name).unwrap();
     // The first 8 bytes tell programs what it is; nothing is read from them.
     for bit in 64..file.len().unwrap() * 8 {
-        match read_everything(&copy_of(&dir, Some((name, bit)))) {
-            Err(TableError::Damaged(what)) => assert!(what.contains(&name[..]), "{what}"),
-            other => panic!("bit {bit}: {other:?}"),
+        let copy = copy_of(&dir, Some((name, bit)));
+        for read in [scan_everything, get_everything] {
+            match read(&copy) {
+                Err(TableError::Damaged(what)) => assert!(what.contains(&name[..]), "{what}"),
+                other => panic!("bit {bit}: {other:?}"),
+            }
         }
     }
     for len in 0..file.len().unwrap() {
@@ -283,6 +349,45 @@ fn what_is_no_table_or_only_a_part_of_one_is_refused() {
     copy.create("0.jnl").unwrap();
     assert!(why(&copy).contains("/0.jnl: no table of this version"), "{}", why(&copy));
     open(&dir).unwrap();
+}
+
+#[test]
+fn the_longest_key_is_taken_and_no_longer_one() {
+    let dir = MemDir::new();
+    let table = open(&dir).unwrap();
+    let write =
+        |bytes| table.write(&mut std::iter::once((vec![1; bytes].into(), Some("1".into()))));
+    write(65_535).unwrap();
+    assert!(matches!(write(65_536), Err(TableError::TooLong)));
+    drop(table);
+    let table = open(&dir).unwrap();
+    assert_eq!(table.get(&[1; 65_535]).unwrap().unwrap(), "1");
+    assert_eq!(table.get(&[1; 65_536]).unwrap(), None);
+    assert_eq!(all_rows(&table).len(), 1);
+    assert_eq!(dir.list().unwrap().len(), 1);
+}
+
+#[test]
+fn what_no_older_run_has_need_not_be_known_to_be_deleted() {
+    let table = open(&MemDir::new()).unwrap();
+    let rows = |from: u64, value: Option<&'static str>| {
+        let rows =
+            (from..from + 100).map(move |n| (format!("{n:05}").into(), value.map(Bytes::from)));
+        rows.collect::<Vec<RowChange>>().into_iter()
+    };
+    // A large run that no merge takes along, and then rows that come and go, and one of it.
+    let large = (0..20).flat_map(|n| rows(n * 100, Some("kept")));
+    table.write(&mut large.collect::<Vec<_>>().into_iter()).unwrap();
+    for n in 0..2 {
+        table.write(&mut rows(5000 + n * 100, Some("going"))).unwrap();
+        let gone = std::iter::once(("00007".into(), None)).chain(rows(5000 + n * 100, None));
+        table.write(&mut gone.collect::<Vec<_>>().into_iter()).unwrap();
+    }
+    let all: Vec<u64> = table.shared.all().iter().map(|numbered| numbered.run.rows()).collect();
+    assert_eq!(all, [1, 2000]);
+    assert_eq!(table.get(b"00007").unwrap(), None);
+    assert_eq!(table.get(b"05007").unwrap(), None);
+    assert_eq!(all_rows(&table).len(), 1999);
 }
 
 #[test]
