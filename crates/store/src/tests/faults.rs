@@ -250,6 +250,40 @@ fn a_failed_flush_is_told_and_its_data_is_saved() {
 }
 
 #[test]
+fn a_checkpoint_that_failed_is_taken_again() {
+    for fault in [Fault::Fail(libc::ENOSPC), Fault::FailAfter(libc::EIO)] {
+        for kind in [OpKind::Create, OpKind::Write, OpKind::Sync, OpKind::Rename] {
+            let machine = Machine::new();
+            let armed = Arc::new(AtomicBool::new(false));
+            let trigger = armed.clone();
+            let script = move |op: &saker_runtime::fs::Op<'_>| {
+                let hit = op.kind == kind && op.name.ends_with(".run.new");
+                if hit && trigger.swap(false, Ordering::SeqCst) { fault } else { Fault::None }
+            };
+            let dir = FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script));
+            let store = open_in(Arc::new(dir), IDENTITY, options()).unwrap();
+            put(&store, 1, 0, &pattern(1, 5_000)).unwrap();
+            store.checkpoint().unwrap();
+            put(&store, 1, 2_000, &pattern(9, 1_000)).unwrap();
+            put(&store, 2, 0, &pattern(2, 5_000)).unwrap();
+            armed.store(true, Ordering::SeqCst);
+            store.checkpoint().unwrap_err();
+            assert!(!armed.load(Ordering::SeqCst), "{kind:?} never happened");
+            put(&store, 3, 0, &pattern(3, 5_000)).unwrap();
+            audit(&store);
+            store.checkpoint().unwrap();
+            audit(&store);
+            let after = machine.power_loss(1).open();
+            audit(&after);
+            for (id, seed) in [(2, 2), (3, 3)] {
+                assert_eq!(get(&after, id, 0, 9_000).unwrap(), pattern(seed, 5_000));
+            }
+            assert_eq!(get(&after, 1, 2_000, 1_000).unwrap(), pattern(9, 1_000));
+        }
+    }
+}
+
+#[test]
 fn foreign_data_is_refused() {
     let machine = Machine::new();
     let store = machine.open();
