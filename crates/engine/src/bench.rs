@@ -58,7 +58,7 @@ pub struct RawFigures {
     pub write_1: Figure,
     /// Random reads of rows in the overlay.
     pub read_overlay: Figure,
-    /// Random reads of rows in a table of a million, with the default cache.
+    /// Random reads of rows in a table of a million.
     pub read_table: Figure,
     /// Random reads of rows that this table does not have.
     pub read_absent: Figure,

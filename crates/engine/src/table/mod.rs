@@ -26,7 +26,7 @@ pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
 /// Keys have 1 to [`KEY_BYTES_MAX`] bytes. Keys that start with [`RESERVED`] are the engine's own
 /// few: only `get` reads them, and no scan reaches past `[RESERVED]`.
 pub trait Table: Send + Sync {
-    /// The value of a row. Of a row that is absent, a bloom filter says so in most cases.
+    /// The value of a row.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError>;
 
     /// Calls `f` with the rows from `start` (inclusive) to `end` (exclusive) in order of keys,

@@ -12,10 +12,10 @@
 //! ```
 //!
 //! All numbers are little-endian. A row is found by the hash of its key: the upper bits say at
-//! which slot to begin, the lower 20 are the tag. From there slot by slot, until an empty one, those with the
-//! tag may be the row's. The class says how much to read, so that a row costs one read. Slots and
-//! steps are in memory while a run is open, 12 bytes and about 2 bytes for each row; rows are read
-//! from the file, thus from the page cache.
+//! which slot to begin, the lower 20 are the tag. From there slot by slot, until an empty one,
+//! those with the tag may be the row's. The class says how much to read, so that a row costs one
+//! read. Slots and steps are in memory while a run is open, 12 bytes and about 2 bytes for each
+//! row; rows are read from the file, thus from the page cache.
 
 use std::io;
 use std::sync::Arc;
@@ -72,15 +72,18 @@ impl<'a> Row<'a> {
 
     /// The row that `bytes` are; `None` if they are none.
     fn parse(bytes: &'a [u8]) -> Option<Row<'a>> {
-        if Row::bytes_of(bytes)? != bytes.len() {
+        let (crc, rest) = bytes.split_at_checked(4)?;
+        if Row::bytes_of(bytes)? != bytes.len() || crc32c::crc32c(rest).to_le_bytes() != crc {
             return None;
         }
-        let (crc, rest) = bytes.split_at(4);
-        if crc32c::crc32c(rest).to_le_bytes() != crc {
-            return None;
-        }
-        let key_bytes = usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
-        Some(Row { bytes, key_bytes, deleted: bytes[6..ROW_HEAD_BYTES] == DELETED.to_le_bytes() })
+        Row::parsed(bytes)
+    }
+
+    /// The row that `bytes` were found to be; `None` if there are none.
+    fn parsed(bytes: &'a [u8]) -> Option<Row<'a>> {
+        let key_bytes = usize::from(u16::from_le_bytes([*bytes.get(4)?, *bytes.get(5)?]));
+        let deleted = bytes[6..ROW_HEAD_BYTES] == DELETED.to_le_bytes();
+        Some(Row { bytes, key_bytes, deleted })
     }
 
     pub(super) fn key(&self) -> &'a [u8] {
@@ -110,6 +113,8 @@ fn tag_of(slot: u64) -> u64 {
 /// A run that is open.
 pub(super) struct Run {
     name: String,
+    /// What to call the directory in messages.
+    dir: String,
     file: Arc<dyn File>,
     rows: u64,
     rows_end: u64,
@@ -259,6 +264,7 @@ impl Run {
         file.expect_random_reads();
         Ok(Run {
             name: name.to_owned(),
+            dir: dir.label(),
             file,
             rows: foot.rows,
             rows_end: foot.rows_end,
@@ -338,7 +344,7 @@ impl Run {
     }
 
     fn damaged(&self, offset: u64) -> TableError {
-        let what = format!("{}: the row at byte {offset} is damaged", self.name);
+        let what = format!("{}/{}: the row at byte {offset} is damaged", self.dir, self.name);
         TableError::Damaged(what)
     }
 }
@@ -506,6 +512,7 @@ impl<'a> RunWriter<'a> {
         self.file.expect_random_reads();
         Ok(Run {
             name: name.to_owned(),
+            dir: self.dir.label(),
             file: self.file.clone(),
             rows,
             rows_end,
@@ -582,10 +589,7 @@ impl Cursor {
 
     /// The row here; `None` at the end.
     pub(super) fn row(&self) -> Option<Row<'_>> {
-        let bytes = &self.buf[self.row.clone()];
-        let key_bytes = usize::from(u16::from_le_bytes([*bytes.get(4)?, *bytes.get(5)?]));
-        let deleted = bytes[6..ROW_HEAD_BYTES] == DELETED.to_le_bytes();
-        Some(Row { bytes, key_bytes, deleted })
+        Row::parsed(&self.buf[self.row.clone()])
     }
 
     /// Goes to the next row.

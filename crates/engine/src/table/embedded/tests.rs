@@ -12,6 +12,8 @@ type Model = BTreeMap<Bytes, Bytes>;
 
 const INLINE: EmbeddedConfig = EmbeddedConfig { merge_threads: 0 };
 const KEYS: u64 = 400;
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
 
 fn open(dir: &MemDir) -> Result<EmbeddedTable> {
     EmbeddedTable::open_in(Arc::new(dir.clone()), &INLINE)
@@ -193,9 +195,9 @@ fn errors_of_the_disk_change_nothing_that_was_acknowledged() {
         let (disk, mut rng) = (MemDir::new(), Rng::seeded(seed));
         let mut faults = Rng::seeded(seed + 1000);
         let script = move |op: &saker_runtime::fs::Op<'_>| match faults.below(60) {
-            0 if op.kind.mutates() => Fault::Fail(5),
-            1 if op.kind.mutates() => Fault::FailAfter(5),
-            2 if op.kind == OpKind::Write => Fault::Short(op.len / 2, 28),
+            0 if op.kind.mutates() => Fault::Fail(EIO),
+            1 if op.kind.mutates() => Fault::FailAfter(EIO),
+            2 if op.kind == OpKind::Write => Fault::Short(op.len / 2, ENOSPC),
             _ => Fault::None,
         };
         let faulty: Arc<dyn Dir> =
@@ -242,7 +244,7 @@ fn a_full_disk_stops_merging_but_not_the_table() {
     let script = move |op: &saker_runtime::fs::Op<'_>| {
         let merged = op.name.get(..16) != op.name.get(17..33);
         let fails = op.kind == OpKind::Write && merged && script_full.load(Ordering::Relaxed);
-        if fails { Fault::Fail(libc_enospc()) } else { Fault::None }
+        if fails { Fault::Fail(ENOSPC) } else { Fault::None }
     };
     let dir = FaultDir::new(Arc::new(disk.clone()), Box::new(script));
     let table = EmbeddedTable::open_in(Arc::new(dir), &INLINE).unwrap();
@@ -261,10 +263,6 @@ fn a_full_disk_stops_merging_but_not_the_table() {
     assert!(table.shared.all().len() < 8, "{} runs", table.shared.all().len());
     let names = disk.list().unwrap();
     assert_eq!(names.len(), table.shared.all().len(), "{names:?}");
-}
-
-fn libc_enospc() -> i32 {
-    io::Error::from(io::ErrorKind::StorageFull).raw_os_error().unwrap_or(28)
 }
 
 fn copy_of(dir: &MemDir, flip: Option<(&str, u64)>) -> MemDir {
