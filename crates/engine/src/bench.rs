@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use bytes::Bytes;
 use saker_runtime::fs::RealDir;
 use saker_runtime::rand::Rng;
 use saker_runtime::thread::{self, JoinHandle};
@@ -96,7 +97,7 @@ pub fn raw(dir: &Path, seconds: f64) -> Outcome<RawFigures> {
     let mut rng = Rng::seeded(2);
     let read_table = reads(&db, phase, &mut || row_key(rng.below(TABLE_ROWS)), true)?;
     let read_absent = reads(&db, phase, &mut || row_key(TABLE_ROWS + rng.u64() / 2), false)?;
-    (0..OVERLAY_ROWS).for_each(|n| db.put(row_key(n), row_value(n)));
+    (0..OVERLAY_ROWS).for_each(|n| db.put(&row_key(n), &row_value(n)));
     let read_overlay = reads(&db, phase, &mut || row_key(rng.below(OVERLAY_ROWS)), true)?;
     Ok(RawFigures { write_256, write_1, read_overlay, read_table, read_absent })
 }
@@ -144,18 +145,18 @@ fn row_key(n: u64) -> Vec<u8> {
     key
 }
 
-fn row_value(n: u64) -> Vec<u8> {
+fn row_value(n: u64) -> Bytes {
     let mut value = vec![0; VALUE_BYTES];
     // Half of it does not compress.
     Rng::seeded(n).fill(&mut value[..VALUE_BYTES / 2]);
-    value
+    value.into()
 }
 
 fn load(path: &Path) -> Outcome<Db> {
     let table = EmbeddedTable::open(path, &EmbeddedConfig::default())?;
     let mut db = Db::open(Arc::new(table))?;
     for n in 0..TABLE_ROWS {
-        db.put(row_key(n), row_value(n));
+        db.put(&row_key(n), &row_value(n));
         if db.overlay_bytes() > OVERLAY_BYTES_MAX || n + 1 == TABLE_ROWS {
             let checkpoint = db.checkpoint_begin(n);
             db.checkpoint_finish(checkpoint.run())?;
@@ -174,7 +175,7 @@ struct Shard {
     to_thread: Option<Sender<Checkpoint>>,
     finished: Receiver<Result<(), TableError>>,
     thread: Option<JoinHandle<()>>,
-    value: Vec<u8>,
+    value: Bytes,
 }
 
 impl Shard {
@@ -207,7 +208,7 @@ impl Shard {
                 let key = row_key(n);
                 record.extend_from_slice(&key);
                 record.extend_from_slice(value);
-                db.put(key, value.clone());
+                db.put(&key, value);
             }
         });
         self.journal.flush()?;

@@ -78,10 +78,10 @@ impl Db {
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let hash = hash_of(key);
         if let Some(value) = self.overlay.get(key, hash) {
-            return Ok(value.clone());
+            return Ok(value);
         }
         if let Some(value) = self.frozen.as_ref().and_then(|frozen| frozen.get(key, hash)) {
-            return Ok(value.clone());
+            return Ok(value);
         }
         self.table.get(key)
     }
@@ -90,19 +90,19 @@ impl Db {
     ///
     /// # Panics
     /// If the key is empty, over [`KEY_BYTES_MAX`] or starts with 0xff (the engine's own keys).
-    pub fn put(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) {
-        self.change(key.into(), Some(value.into()));
+    pub fn put(&mut self, key: &[u8], value: &Bytes) {
+        self.change(key, Some(value));
     }
 
     /// Removes a row, whether it is there or not.
     ///
     /// # Panics
     /// As [`Db::put`].
-    pub fn delete(&mut self, key: impl Into<Bytes>) {
-        self.change(key.into(), None);
+    pub fn delete(&mut self, key: &[u8]) {
+        self.change(key, None);
     }
 
-    fn change(&mut self, key: Bytes, value: Option<Bytes>) {
+    fn change(&mut self, key: &[u8], value: Option<&Bytes>) {
         let first = key.first().copied().unwrap_or(RESERVED);
         assert!(first != RESERVED && key.len() <= KEY_BYTES_MAX, "the key {key:?}");
         self.overlay.insert(key, value);
@@ -175,7 +175,7 @@ impl Db {
         if let Some(failed) = self.frozen.take() {
             // The failed checkpoint's thread is gone; should it not be, a copy is as good.
             let newer = std::mem::replace(&mut overlay, Arc::unwrap_or_clone(failed));
-            overlay.update(newer);
+            overlay.update(&newer);
         }
         let frozen = Arc::new(overlay);
         self.frozen = Some(frozen.clone());

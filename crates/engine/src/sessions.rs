@@ -52,9 +52,15 @@ impl<W> Session<W> {
     fn acknowledge(&mut self, ack: u64) {
         if ack > self.ack {
             self.ack = ack;
-            self.results = self.results.split_off(&ack);
-            self.sent_away = self.sent_away.split_off(&ack);
+            drop_below(&mut self.results, ack);
+            drop_below(&mut self.sent_away, ack);
         }
+    }
+}
+
+fn drop_below<T>(map: &mut BTreeMap<u64, T>, end: u64) {
+    while let Some(first) = map.first_entry().filter(|first| *first.key() < end) {
+        first.remove();
     }
 }
 

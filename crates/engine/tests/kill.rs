@@ -34,11 +34,11 @@ fn open(path: &Path) -> (Journal, Db) {
 
 /// Change number `n` touches three rows; what it does depends on `n` alone.
 fn apply(db: &mut Db, n: u64) {
-    db.put(row_key(n), row_value(n));
+    db.put(&row_key(n), &row_value(n).into());
     if n.is_multiple_of(5) {
-        db.delete(row_key(n / 2));
+        db.delete(&row_key(n / 2));
     }
-    db.put(&b"count"[..], n.to_le_bytes().to_vec());
+    db.put(b"count", &n.to_le_bytes().to_vec().into());
 }
 
 fn row_key(n: u64) -> Vec<u8> {

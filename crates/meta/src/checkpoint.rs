@@ -84,7 +84,7 @@ impl Shard {
         ];
         all.extend(self.sessions.snapshot().into_iter().map(What::Result));
         let prepared = self.prepared.values().flat_map(|p| p.parts.iter().cloned());
-        all.extend(prepared.map(What::Prepared));
+        all.extend(prepared.map(|part| What::Prepared(Box::new(part))));
         all.extend(self.ledger.decisions.values().cloned().map(What::Decision));
         Record { changes: all.into_iter().map(|what| Change { what: Some(what) }).collect() }
     }

@@ -129,8 +129,8 @@ pub fn open_at(
 fn replay(db: &mut Db, v: &mut Volatile, record: Record) {
     for change in record.changes {
         match change.what {
-            Some(What::Put(row)) => db.put(row.key, row.value),
-            Some(What::Delete(key)) => db.delete(key),
+            Some(What::Put(row)) => db.put(&row.key, &row.value),
+            Some(What::Delete(key)) => db.delete(&key),
             Some(What::Result(result)) => v.sessions.restore(result),
             Some(What::SessionOpen(session)) => {
                 v.sessions.open(session);
@@ -139,7 +139,7 @@ fn replay(db: &mut Db, v: &mut Volatile, record: Record) {
             Some(What::Prepared(part)) => {
                 if let Some(driver) = NodeId::from_u32(part.driver) {
                     let txn = TxnId { driver, number: part.number };
-                    v.prepared.entry(txn).or_default().push(part);
+                    v.prepared.entry(txn).or_default().push(*part);
                 }
             }
             Some(What::PreparedEnd(end)) => {

@@ -47,12 +47,12 @@ impl Shard {
     }
 
     pub(crate) fn put(&mut self, key: Bytes, value: Bytes) {
-        self.db.put(key.clone(), value.clone());
+        self.db.put(&key, &value);
         self.log_change(What::Put(Row { key, value }));
     }
 
     pub(crate) fn delete(&mut self, key: Bytes) {
-        self.db.delete(key.clone());
+        self.db.delete(&key);
         self.log_change(What::Delete(key));
     }
 
@@ -148,7 +148,15 @@ impl Shard {
         if inode.home_slot.is_none() {
             self.count_inodes(1);
         }
-        self.put_inode(entry_key(key), inode);
+        match inode.attr.is_dir() {
+            true => self.put_inode(entry_key(key), inode),
+            // Whether anybody looks at it again will show.
+            false => {
+                let key = entry_key(key);
+                debug_assert!(self.inodes.peek(&key).is_none(), "in place of none");
+                self.put(key, inode.encode_to_vec().into());
+            }
+        }
         Ok(())
     }
 
@@ -176,7 +184,7 @@ impl Shard {
 
     pub(crate) fn count_inodes(&mut self, by: i64) {
         self.inode_count += by;
-        self.log_change(What::Inodes(by));
+        self.inode_count_change += by;
         self.metrics.inodes.add(by);
     }
 

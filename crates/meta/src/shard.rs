@@ -105,6 +105,8 @@ pub struct Shard {
     pub(crate) checkpointing: Checkpointing,
     /// Number of inodes that live here.
     pub(crate) inode_count: i64,
+    /// What this batch has changed of it; logged at its end.
+    pub(crate) inode_count_change: i64,
     next_id: u64,
     reserved_ids: u64,
     changes: Vec<Change>,
@@ -188,6 +190,7 @@ impl Shard {
                 lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),
                 inode_count: volatile.inode_count,
+                inode_count_change: 0,
                 next_id: reserved,
                 reserved_ids: reserved,
                 changes: Vec::new(),
@@ -359,6 +362,10 @@ impl Shard {
     /// Ends a batch: its changes become one record of the journal.
     pub(crate) fn seal(&mut self) {
         self.write_totals();
+        if self.inode_count_change != 0 {
+            let by = std::mem::take(&mut self.inode_count_change);
+            self.log_change(What::Inodes(by));
+        }
         if self.changes.is_empty() {
             return;
         }

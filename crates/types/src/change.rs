@@ -170,8 +170,6 @@ pub struct TxnEnd {
 }
 
 /// One change.
-// Most are `Put`, which is small; boxing the rare large ones would buy nothing.
-#[allow(clippy::large_enum_variant)]
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum What {
     /// A row is now this.
@@ -190,8 +188,8 @@ pub enum What {
     #[prost(uint64, tag = "5")]
     SessionClose(u64),
     /// A participant voted yes.
-    #[prost(message, tag = "6")]
-    Prepared(Prepared),
+    #[prost(message, boxed, tag = "6")]
+    Prepared(Box<Prepared>),
     /// A participant learned the outcome; its rows are in the same record.
     #[prost(message, tag = "7")]
     PreparedEnd(TxnEnd),

@@ -1,20 +1,33 @@
 //! Changes in memory: found by key at once, and walked in order of keys.
 //!
-//! Most reads are of one row, and most of those find nothing here. In an ordered tree of some
-//! hundred thousand rows that costs a dozen cache misses, in a hash table one or two; so the tree
-//! holds the order only, and a row that changes again does not touch it.
+//! Most reads are of one row, and most of those find nothing here: a hash table says so with one or
+//! two cache misses. The order is needed by checkpoints and by listings only, so it is not kept in
+//! a tree but in sorted runs, and rows that came last are not sorted at all until there are enough.
 
-use std::collections::{BTreeSet, btree_set};
 use std::iter::{Flatten, Peekable};
-use std::vec;
+use std::{slice, vec};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use hashbrown::HashTable;
+use itertools::{Itertools, KMerge, Merge};
 
-use crate::table::hash_of;
+use crate::table::{RESERVED, hash_of};
 
-/// What a row costs besides its bytes: its parts of the table and of the tree, two allocations.
-const ROW_OVERHEAD_BYTES: usize = 208;
+/// What a row costs besides its bytes: its parts of the table and of the order.
+const ROW_OVERHEAD_BYTES: usize = 160;
+
+/// Keys and short values lie side by side in blocks of this size: memory of its own for each would
+/// be a cache miss when it is taken and one when it is given back.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// Longer values stay where they are.
+const SHORT_BYTES_MAX: usize = 1 << 10;
+
+/// Keys in the smallest run.
+const RUN_KEYS: usize = 1024;
+
+/// So many runs of one length become one.
+const RUNS_MERGED: usize = 4;
 
 /// How many rows of a discarded overlay each change frees. All at once would stop the shard for
 /// tens of milliseconds.
@@ -48,17 +61,13 @@ impl Rows {
         self.0[Rows::part(hash)].find(hash, |row| row.key == key)
     }
 
-    /// What it replaces; `None`: the row was not there.
-    fn insert(&mut self, key: Bytes, value: Option<Bytes>) -> Option<Option<Bytes>> {
-        let hash = hash_of(&key);
-        let part = &mut self.0[Rows::part(hash)];
-        match part.find_mut(hash, |row| row.key == key) {
-            Some(row) => Some(std::mem::replace(&mut row.value, value)),
-            None => {
-                part.insert_unique(hash, Row { hash, key, value }, |row| row.hash);
-                None
-            }
-        }
+    fn get_mut(&mut self, key: &[u8], hash: u64) -> Option<&mut Row> {
+        self.0[Rows::part(hash)].find_mut(hash, |row| row.key == key)
+    }
+
+    /// Of a key that is not there.
+    fn insert(&mut self, row: Row) {
+        self.0[Rows::part(row.hash)].insert_unique(row.hash, row, |row| row.hash);
     }
 }
 
@@ -68,7 +77,22 @@ impl Default for Rows {
     }
 }
 
-/// A key in the tree. It is compared by its first 16 bytes first, which lie in the tree itself:
+/// Memory of many rows.
+#[derive(Clone, Default)]
+struct Block(BytesMut);
+
+impl Block {
+    /// A copy that lives as long as it is needed, and its block with it.
+    fn copy(&mut self, bytes: &[u8]) -> Bytes {
+        if self.0.capacity() < bytes.len() {
+            self.0 = BytesMut::with_capacity(BLOCK_BYTES.max(bytes.len()));
+        }
+        self.0.extend_from_slice(bytes);
+        self.0.split().freeze()
+    }
+}
+
+/// A key in the order. It is compared by its first 16 bytes first, which lie in the run itself:
 /// those of most keys differ, and the rest is a cache miss away.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct OrderedKey {
@@ -86,11 +110,61 @@ impl OrderedKey {
     }
 }
 
+/// Keys in order, each once.
+#[derive(Clone, Default)]
+struct Order {
+    /// Of [`RUN_KEYS`] keys times a power of [`RUNS_MERGED`] each, the longest first.
+    runs: Vec<Vec<OrderedKey>>,
+    /// Fewer than [`RUN_KEYS`], as they came.
+    recent: Vec<OrderedKey>,
+}
+
+impl Order {
+    /// Adds a key that is not there.
+    fn push(&mut self, key: Bytes) {
+        self.recent.push(OrderedKey::new(key));
+        if self.recent.len() < RUN_KEYS {
+            return;
+        }
+        let mut run = std::mem::replace(&mut self.recent, Vec::with_capacity(RUN_KEYS));
+        loop {
+            // Where it is made of sorted runs, that is a merge.
+            run.sort();
+            let of_this_length = self.runs.iter().rev().take_while(|r| r.len() == run.len());
+            let merged = of_this_length.count() + 1;
+            if merged < RUNS_MERGED {
+                break self.runs.push(run);
+            }
+            let mut all = Vec::with_capacity(merged * run.len());
+            all.extend(self.runs.drain(self.runs.len() + 1 - merged..).flatten());
+            all.append(&mut run);
+            run = all;
+        }
+    }
+
+    /// The keys from `start` (inclusive) to `end` (exclusive).
+    fn range(&self, start: &[u8], end: &[u8]) -> Keys<'_> {
+        let bound = |key: &[u8]| OrderedKey::new(Bytes::copy_from_slice(key));
+        let (start, end) = (bound(start), bound(end));
+        let sorted = self.runs.iter().map(|run| {
+            let from = run.partition_point(|key| *key < start);
+            let len = run[from..].partition_point(|key| *key < end);
+            &run[from..from + len]
+        });
+        let recent = self.recent.iter().filter(|key| (&start..&end).contains(key)).sorted();
+        sorted.kmerge().merge(recent)
+    }
+}
+
+/// Some keys of an [`Order`].
+type Keys<'a> = Merge<KMerge<slice::Iter<'a, OrderedKey>>, vec::IntoIter<&'a OrderedKey>>;
+
 /// Rows that were put, or deleted (`None`).
 #[derive(Clone, Default)]
 pub(super) struct Overlay {
     rows: Rows,
-    order: BTreeSet<OrderedKey>,
+    order: Order,
+    block: Block,
     bytes: usize,
 }
 
@@ -102,24 +176,33 @@ impl Overlay {
     }
 
     /// What became of a row; `None`: nothing is known of it here. `hash` is the key's.
-    pub(super) fn get(&self, key: &[u8], hash: u64) -> Option<&Option<Bytes>> {
-        self.rows.get(key, hash).map(|row| &row.value)
+    pub(super) fn get(&self, key: &[u8], hash: u64) -> Option<Option<Bytes>> {
+        self.rows.get(key, hash).map(|row| row.value.as_ref().map(own))
     }
 
-    pub(super) fn insert(&mut self, key: Bytes, value: Option<Bytes>) {
-        let value_bytes = bytes_of(&value);
-        match self.rows.insert(key.clone(), value) {
-            Some(replaced) => self.bytes = self.bytes + value_bytes - bytes_of(&replaced),
-            None => {
-                self.bytes += ROW_OVERHEAD_BYTES + key.len() + value_bytes;
-                self.order.insert(OrderedKey::new(key));
-            }
+    pub(super) fn insert(&mut self, key: &[u8], value: Option<&Bytes>) {
+        let hash = hash_of(key);
+        let value_bytes = value.map_or(0, Bytes::len);
+        if let Some(row) = self.rows.get_mut(key, hash) {
+            let replaced = std::mem::replace(&mut row.value, value.map(own));
+            self.bytes = self.bytes + value_bytes - replaced.map_or(0, |value| value.len());
+            return;
         }
+        self.bytes += ROW_OVERHEAD_BYTES + key.len() + value_bytes;
+        let key = self.block.copy(key);
+        let value = value.map(|value| match value.len() {
+            ..=SHORT_BYTES_MAX => self.block.copy(value),
+            _ => value.clone(),
+        });
+        self.order.push(key.clone());
+        self.rows.insert(Row { hash, key, value });
     }
 
     /// Takes over what a newer one has.
-    pub(super) fn update(&mut self, newer: Overlay) {
-        newer.rows.0.into_iter().flatten().for_each(|row| self.insert(row.key, row.value));
+    pub(super) fn update(&mut self, newer: &Overlay) {
+        for row in newer.rows.0.iter().flatten() {
+            self.insert(&row.key, row.value.as_ref());
+        }
     }
 
     /// Memory, in bytes (an estimate).
@@ -128,15 +211,13 @@ impl Overlay {
     }
 
     /// All rows in order of keys.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
-        self.order.iter().filter_map(|key| self.change(key))
+    pub(super) fn iter(&self) -> Range<'_> {
+        self.range(&[], &[RESERVED])
     }
 
     /// The rows from `start` (inclusive) to `end` (exclusive) in order of keys.
-    pub(super) fn range<'a>(&'a self, start: &[u8], end: &[u8]) -> Range<'a> {
-        let bound = |key: &[u8]| OrderedKey::new(Bytes::copy_from_slice(key));
-        let keys = self.order.range(bound(start)..bound(end)).peekable();
-        Range { overlay: self, keys }
+    pub(super) fn range(&self, start: &[u8], end: &[u8]) -> Range<'_> {
+        Range { overlay: self, keys: self.order.range(start, end).peekable() }
     }
 
     fn change(&self, key: &OrderedKey) -> Option<Change<'_>> {
@@ -145,17 +226,21 @@ impl Overlay {
     }
 }
 
+/// A value apart from the block that it may lie in, which is kept whole by each part of it.
+fn own(value: &Bytes) -> Bytes {
+    match value.len() {
+        ..=SHORT_BYTES_MAX => Bytes::copy_from_slice(value),
+        _ => value.clone(),
+    }
+}
+
 /// A key, and the value that was put or `None`.
 type Change<'a> = (&'a Bytes, &'a Option<Bytes>);
-
-fn bytes_of(value: &Option<Bytes>) -> usize {
-    value.as_ref().map_or(0, Bytes::len)
-}
 
 /// Rows in order of keys.
 pub(super) struct Range<'a> {
     overlay: &'a Overlay,
-    keys: Peekable<btree_set::Range<'a, OrderedKey>>,
+    keys: Peekable<Keys<'a>>,
 }
 
 impl<'a> Range<'a> {
@@ -203,23 +288,80 @@ impl<'a> Iterator for Merged<'a> {
 #[derive(Default)]
 pub(super) struct Discarded {
     rows: Option<Flatten<vec::IntoIter<Part>>>,
-    order: btree_set::IntoIter<OrderedKey>,
+    keys: Option<Flatten<vec::IntoIter<Vec<OrderedKey>>>>,
 }
 
 impl Discarded {
     pub(super) fn new(overlay: Overlay) -> Discarded {
-        let rows = overlay.rows.0.into_iter().flatten();
-        Discarded { rows: Some(rows), order: overlay.order.into_iter() }
+        let Overlay { rows, mut order, .. } = overlay;
+        order.runs.push(order.recent);
+        let (rows, keys) = (rows.0.into_iter().flatten(), order.runs.into_iter().flatten());
+        Discarded { rows: Some(rows), keys: Some(keys) }
     }
 
     /// Frees a few.
     pub(super) fn free_some(&mut self) {
-        let Some(rows) = &mut self.rows else { return };
+        let (Some(rows), Some(keys)) = (&mut self.rows, &mut self.keys) else { return };
         for _ in 0..FREED_PER_CHANGE {
-            if rows.next().is_none() & self.order.next().is_none() {
-                self.rows = None;
+            if rows.next().is_none() & keys.next().is_none() {
+                *self = Discarded::default();
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use saker_runtime::rand::Rng;
+
+    use super::*;
+
+    type Model = BTreeMap<Vec<u8>, Option<Bytes>>;
+
+    fn key(rng: &mut Rng) -> Vec<u8> {
+        let shared = rng.below(20) as usize;
+        let mut key = vec![b'k'; 1 + shared];
+        key.extend_from_slice(&(rng.below(3000) as u16).to_be_bytes());
+        key
+    }
+
+    fn owned(rows: Range<'_>) -> Vec<(Vec<u8>, Option<Bytes>)> {
+        rows.map(|(key, value)| (key.to_vec(), value.clone())).collect()
+    }
+
+    #[test]
+    fn rows_are_in_order_whatever_the_runs() {
+        let (mut overlay, mut model, mut rng) = (Overlay::default(), Model::new(), Rng::seeded(3));
+        let longest = RUN_KEYS * RUNS_MERGED * RUNS_MERGED;
+        while model.len() < longest + RUN_KEYS * 9 / 2 {
+            let key = key(&mut rng);
+            let value = rng.chance(3, 4).then(|| {
+                let long = if rng.chance(1, 100) { SHORT_BYTES_MAX } else { 0 };
+                vec![rng.below(256) as u8; rng.below(40) as usize + long].into()
+            });
+            overlay.insert(&key, value.as_ref());
+            model.insert(key, value);
+        }
+        let runs: Vec<_> = overlay.order.runs.iter().map(Vec::len).collect();
+        assert_eq!(runs, [longest, RUN_KEYS * RUNS_MERGED]);
+        assert_eq!(overlay.order.recent.len(), RUN_KEYS / 2);
+        assert!(owned(overlay.iter()).into_iter().eq(model.clone()));
+        for _ in 0..100 {
+            let (start, end) = (key(&mut rng), key(&mut rng));
+            let inside = model.iter().filter(|(key, _)| (&start..&end).contains(key));
+            assert!(owned(overlay.range(&start, &end)).iter().map(|(k, v)| (k, v)).eq(inside));
+            assert_eq!(overlay.get(&start, hash_of(&start)), model.get(&start).cloned());
+        }
+    }
+
+    #[test]
+    fn what_is_read_keeps_no_block() {
+        let mut overlay = Overlay::default();
+        overlay.insert(b"key", Some(&Bytes::from_static(b"value")));
+        let value = overlay.get(b"key", hash_of(b"key")).flatten();
+        assert!(value.is_some_and(|value| value == "value" && value.is_unique()));
     }
 }

@@ -50,8 +50,8 @@ fn random_changes(rng: &mut Rng, serial: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)>
 fn apply(db: &mut Db, changes: &[(Vec<u8>, Option<Vec<u8>>)]) {
     for (key, value) in changes {
         match value {
-            Some(value) => db.put(key.clone(), value.clone()),
-            None => db.delete(key.clone()),
+            Some(value) => db.put(key, &value.clone().into()),
+            None => db.delete(key),
         }
     }
 }
@@ -105,12 +105,12 @@ fn reads_see_overlay_then_frozen_then_table() {
 fn overlay_bytes_follow_what_is_in_it() {
     let mut db = Db::open(open_table(&MemDir::new()).unwrap()).unwrap();
     assert_eq!((db.overlay_bytes(), db.marker()), (0, None));
-    db.put(vec![1; 10], vec![0; 100]);
+    db.put(&[1; 10], &vec![0; 100].into());
     let one = db.overlay_bytes();
     assert!((110..=400).contains(&one), "{one}");
-    db.put(vec![1; 10], vec![0; 200]);
+    db.put(&[1; 10], &vec![0; 200].into());
     assert_eq!(db.overlay_bytes(), one + 100);
-    db.delete(vec![1; 10]);
+    db.delete(&[1; 10]);
     assert_eq!(db.overlay_bytes(), one - 100);
     let checkpoint = db.checkpoint_begin(0);
     assert_eq!((db.overlay_bytes(), db.frozen_bytes()), (0, one - 100));
@@ -121,7 +121,9 @@ fn overlay_bytes_follow_what_is_in_it() {
 #[test]
 #[should_panic(expected = "the key")]
 fn the_engines_own_keys_cannot_be_written() {
-    Db::open(open_table(&MemDir::new()).unwrap()).unwrap().put(MARKER_KEY, &b"1"[..]);
+    Db::open(open_table(&MemDir::new()).unwrap())
+        .unwrap()
+        .put(MARKER_KEY, &Bytes::from_static(b"1"));
 }
 
 /// A machine that dies at a point: the journal's directory and the table count together.
@@ -168,8 +170,8 @@ fn encode(changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
 fn replay(db: &mut Db, record: &[u8]) {
     for line in record.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
         match line.iter().position(|&byte| byte == b'=') {
-            Some(at) => db.put(line[..at].to_vec(), line[at + 1..].to_vec()),
-            None => db.delete(line.to_vec()),
+            Some(at) => db.put(&line[..at], &Bytes::copy_from_slice(&line[at + 1..])),
+            None => db.delete(line),
         }
     }
 }
@@ -273,12 +275,12 @@ fn a_failed_checkpoint_keeps_the_rows_for_the_next() {
     let death = Death { calls: Arc::default(), at: 3 };
     let mut db = Db::open(open_table(&*death.dir(&disk)).unwrap()).unwrap();
     for n in 0..5 {
-        db.put(vec![n], vec![0]);
+        db.put(&[n], &vec![0].into());
     }
     let checkpoint = db.checkpoint_begin(1);
     assert!(db.checkpointing());
-    db.put(vec![0], vec![1]);
-    db.delete(vec![1]);
+    db.put(&[0], &vec![1].into());
+    db.delete(&[1]);
     let result = checkpoint.run();
     db.checkpoint_finish(result).unwrap_err();
     assert!(!db.checkpointing());

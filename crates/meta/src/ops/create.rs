@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use saker_types::acl::{self, Acl};
 use saker_types::wire::{CreateReq, Entry, Op, OpenReq};
-use saker_types::{Access, Cred, Errno, Error, FileKind, Inode, limits};
+use saker_types::{Access, Cred, Errno, Error, FileKind, Inode, Locator, limits};
 
 use super::{done, needs_name};
 use crate::namespace::resolve::{Parent, Way};
@@ -40,11 +40,9 @@ impl Shard {
 
         let inode = self.new_inode(msg, kind, &parent)?;
         let attr = inode.attr.clone();
-        let spot = Spot::Entry(key.clone());
-        let mut entry =
-            Entry { created: true, searchable: parent.way.searchable, ..Entry::default() };
-        entry.loc = self.locator(&spot, attr.id, &msg.at);
-        entry.attr = attr;
+        let loc = Locator { pid: key.pid, name: name.clone(), id: attr.id, home_slot: None };
+        let searchable = parent.way.searchable;
+        let mut entry = Entry { attr, loc, created: true, searchable, ..Entry::default() };
         if kind == FileKind::Directory {
             entry.attr.nlink = 2;
             if !self.limits.lazy_replication {

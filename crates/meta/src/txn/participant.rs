@@ -65,7 +65,7 @@ impl Shard {
     pub(crate) fn vote_for(&mut self, txn: TxnId, part: Prepared) {
         failpoint!("participant.votes");
         let first = !self.prepared.contains_key(&txn);
-        self.log_change(What::Prepared(part.clone()));
+        self.log_change(What::Prepared(Box::new(part.clone())));
         self.restore_prepared(part);
         if first {
             self.ask_when_in_doubt(txn);
