@@ -64,6 +64,7 @@ def arguments() -> argparse.Namespace:
     tree.add_argument("--size", type=int, default=4096)
     tree.add_argument("--threads", type=int, default=16)
     tree.add_argument("--budgets", default="10,25,50,100", help="percent")
+    tree.add_argument("--seconds", type=float, help="of reading at most; the whole tree without")
     return parser.parse_args()
 
 
@@ -173,6 +174,7 @@ def limited(args: argparse.Namespace, work: Path) -> None:
         args.size,
         args.threads,
         tuple(int(budget) for budget in args.budgets.split(",")),
+        args.seconds,
     )
     told, records = about(work, plan), []
     for kind in chosen(args.systems, traverse.SYSTEMS):

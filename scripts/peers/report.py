@@ -140,17 +140,25 @@ def write_traverse(out: Path, about: dict, records: list[dict]) -> None:
     text += ["| system | budget | limit | peak | files/s | CPU us | metadata requests per open |"]
     text += ["|---" * 7 + "|"]
     for r in records:
-        requests = r["metadata_requests_per_op"]
         text.append(
             f"| {r['system']} | {r['budget']}% | {r['limit'] / 2**20:.0f} MiB "
             f"| {r['peak'] / 2**20:.0f} MiB | {r['ops_per_s']:.0f} | {r['cpu_us']:.0f} "
-            f"| {'-' if requests is None else f'{requests:.3f}'} |"
+            f"| {requests(r)} |"
         )
     text += ["", "![traversal](traverse.png)", ""]
     text += [f"- {name}: {system['about']}" for name, system in about["systems"].items()]
     text += [f"- {problem}" for problem in about["problems"]]
     (out / "traverse.md").write_text("\n".join(text) + "\n")
     plot_traverse(records, out / "traverse.png")
+
+
+def requests(record: dict) -> str:
+    """Metadata requests for each open, by kind where the servers tell."""
+    kinds = record.get("requests_per_op") or {}
+    if shown := [f"{kind} {count:.3f}" for kind, count in kinds.items() if count >= 0.0005]:
+        return ", ".join(shown)
+    count = record["metadata_requests_per_op"]
+    return "-" if count is None else f"{count:.3f}"
 
 
 def plot_traverse(records: list[dict], file: Path) -> None:

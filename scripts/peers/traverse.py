@@ -50,6 +50,8 @@ class Plan:
     threads: int
     budgets: tuple[int, ...]
     """Percent of what the kernel needs for all inodes and dentries of the tree."""
+    seconds: float | None
+    """The longest that one system reads at one budget; `None`: the whole tree."""
     base_mib: int = 64
     """What is added to the budget, for the programs themselves."""
     ceph_base_mib: int = 256
@@ -110,7 +112,8 @@ class Traversal:
         system.mount()
         system.wait_usable()
         before = system.metadata_requests()
-        phase = self.bench("--read", group=system.client)
+        until = [] if plan.seconds is None else ["--seconds", str(plan.seconds)]
+        phase = self.bench("--read", *until, group=system.client)
         record = {**phase, "system": system.name, "budget": budget, "limit": limit}
         record["peak"] = system.client.memory_peak()
         record["cpu_us"] = sum(phase["cpu_us_per_op"].values())
