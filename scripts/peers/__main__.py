@@ -190,11 +190,12 @@ def limited(args: argparse.Namespace, work: Path) -> None:
 
 
 def all_budgets(traversal: traverse.Traversal, told: dict, records: list[dict]) -> None:
-    """One system: its tree, then each budget."""
+    """One system: its tree, then each budget, twice."""
     name = traversal.system.name
     say(f"  {name}: a tree of {traversal.plan.entries} entries")
     traversal.bench("--prepare")
-    for budget in traversal.plan.budgets:
+    # There and back: what is fresh costs more, whatever the budget.
+    for budget in (*traversal.plan.budgets, *reversed(traversal.plan.budgets)):
         try:
             record = traversal.at(budget)
         except Failed as why:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import goals
 import matplotlib
@@ -168,7 +168,9 @@ def plot_traverse(records: list[dict], file: Path) -> None:
     for axis, (name, label) in zip(axes, kinds, strict=True):
         for system in unique([record["system"] for record in records]):
             of = [r for r in records if r["system"] == system and r[name] is not None]
-            axis.plot([r["budget"] for r in of], [r[name] for r in of], "o-", label=system)
+            budgets = sorted({record["budget"] for record in of})
+            means = [mean(r[name] for r in of if r["budget"] == budget) for budget in budgets]
+            axis.plot(budgets, means, "o-", label=system)
         axis.set_xlabel("budget, % of all inodes and dentries")
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
