@@ -77,6 +77,7 @@ impl Shard {
 
     /// What the journal must say again.
     fn snapshot(&self) -> Record {
+        debug_assert_eq!(self.inode_count_change, 0, "the batch is sealed");
         let mut all = vec![
             What::IdsReserved(self.reserved_ids()),
             What::Inodes(self.inode_count),

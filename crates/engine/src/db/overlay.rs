@@ -9,6 +9,7 @@ use std::{slice, vec};
 
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use itertools::{Itertools, KMerge, Merge};
 
 use crate::table::{RESERVED, hash_of};
@@ -16,18 +17,20 @@ use crate::table::{RESERVED, hash_of};
 /// What a row costs besides its bytes: its parts of the table and of the order.
 const ROW_OVERHEAD_BYTES: usize = 160;
 
-/// Keys and short values lie side by side in blocks of this size: memory of its own for each would
-/// be a cache miss when it is taken and one when it is given back.
+/// The key of a row and its first value, if that is short, lie side by side with those of others in
+/// blocks of this size: memory of its own for each would be a cache miss when it is taken and one
+/// when it is given back. A block goes with the last of its rows.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Longer values stay where they are.
+/// Longer values stay where they came.
 const SHORT_BYTES_MAX: usize = 1 << 10;
 
 /// Keys in the smallest run.
 const RUN_KEYS: usize = 1024;
 
-/// So many runs of one length become one.
+/// So many runs of one length become one, up to a length that takes some milliseconds to merge.
 const RUNS_MERGED: usize = 4;
+const RUN_KEYS_MAX: usize = RUN_KEYS * 64;
 
 /// How many rows of a discarded overlay each change frees. All at once would stop the shard for
 /// tens of milliseconds.
@@ -61,13 +64,8 @@ impl Rows {
         self.0[Rows::part(hash)].find(hash, |row| row.key == key)
     }
 
-    fn get_mut(&mut self, key: &[u8], hash: u64) -> Option<&mut Row> {
-        self.0[Rows::part(hash)].find_mut(hash, |row| row.key == key)
-    }
-
-    /// Of a key that is not there.
-    fn insert(&mut self, row: Row) {
-        self.0[Rows::part(row.hash)].insert_unique(row.hash, row, |row| row.hash);
+    fn entry(&mut self, key: &[u8], hash: u64) -> Entry<'_, Row> {
+        self.0[Rows::part(hash)].entry(hash, |row| row.key == key, |row| row.hash)
     }
 }
 
@@ -113,7 +111,8 @@ impl OrderedKey {
 /// Keys in order, each once.
 #[derive(Clone, Default)]
 struct Order {
-    /// Of [`RUN_KEYS`] keys times a power of [`RUNS_MERGED`] each, the longest first.
+    /// Of [`RUN_KEYS`] keys times a power of [`RUNS_MERGED`] each, up to [`RUN_KEYS_MAX`]; the
+    /// longest first.
     runs: Vec<Vec<OrderedKey>>,
     /// Fewer than [`RUN_KEYS`], as they came.
     recent: Vec<OrderedKey>,
@@ -132,7 +131,7 @@ impl Order {
             run.sort();
             let of_this_length = self.runs.iter().rev().take_while(|r| r.len() == run.len());
             let merged = of_this_length.count() + 1;
-            if merged < RUNS_MERGED {
+            if merged < RUNS_MERGED || run.len() >= RUN_KEYS_MAX {
                 break self.runs.push(run);
             }
             let mut all = Vec::with_capacity(merged * run.len());
@@ -182,20 +181,26 @@ impl Overlay {
 
     pub(super) fn insert(&mut self, key: &[u8], value: Option<&Bytes>) {
         let hash = hash_of(key);
-        let value_bytes = value.map_or(0, Bytes::len);
-        if let Some(row) = self.rows.get_mut(key, hash) {
-            let replaced = std::mem::replace(&mut row.value, value.map(own));
-            self.bytes = self.bytes + value_bytes - replaced.map_or(0, |value| value.len());
-            return;
+        self.bytes += value.map_or(0, Bytes::len);
+        match self.rows.entry(key, hash) {
+            Entry::Occupied(mut row) => {
+                // Rows that change often do not fill blocks.
+                let replaced = std::mem::replace(&mut row.get_mut().value, value.map(own));
+                // What lies in a block stays there.
+                let freed = replaced.filter(|old| old.len() > SHORT_BYTES_MAX || old.is_unique());
+                self.bytes -= freed.map_or(0, |old| old.len());
+            }
+            Entry::Vacant(row) => {
+                self.bytes += ROW_OVERHEAD_BYTES + key.len();
+                let key = self.block.copy(key);
+                let value = value.map(|value| match value.len() {
+                    ..=SHORT_BYTES_MAX => self.block.copy(value),
+                    _ => value.clone(),
+                });
+                self.order.push(key.clone());
+                row.insert(Row { hash, key, value });
+            }
         }
-        self.bytes += ROW_OVERHEAD_BYTES + key.len() + value_bytes;
-        let key = self.block.copy(key);
-        let value = value.map(|value| match value.len() {
-            ..=SHORT_BYTES_MAX => self.block.copy(value),
-            _ => value.clone(),
-        });
-        self.order.push(key.clone());
-        self.rows.insert(Row { hash, key, value });
     }
 
     /// Takes over what a newer one has.
@@ -284,27 +289,25 @@ impl<'a> Iterator for Merged<'a> {
     }
 }
 
-/// Rows that nobody needs any more, freed bit by bit.
+/// Rows that nobody needs any more, dropped bit by bit; their blocks go with the last ones.
 #[derive(Default)]
-pub(super) struct Discarded {
-    rows: Option<Flatten<vec::IntoIter<Part>>>,
-    keys: Option<Flatten<vec::IntoIter<Vec<OrderedKey>>>>,
-}
+pub(super) struct Discarded(Option<(Parts<Part>, Parts<Vec<OrderedKey>>)>);
+
+type Parts<T> = Flatten<vec::IntoIter<T>>;
 
 impl Discarded {
     pub(super) fn new(overlay: Overlay) -> Discarded {
         let Overlay { rows, mut order, .. } = overlay;
         order.runs.push(order.recent);
-        let (rows, keys) = (rows.0.into_iter().flatten(), order.runs.into_iter().flatten());
-        Discarded { rows: Some(rows), keys: Some(keys) }
+        Discarded(Some((rows.0.into_iter().flatten(), order.runs.into_iter().flatten())))
     }
 
-    /// Frees a few.
+    /// Drops a few.
     pub(super) fn free_some(&mut self) {
-        let (Some(rows), Some(keys)) = (&mut self.rows, &mut self.keys) else { return };
+        let Some((rows, keys)) = &mut self.0 else { return };
         for _ in 0..FREED_PER_CHANGE {
             if rows.next().is_none() & keys.next().is_none() {
-                *self = Discarded::default();
+                self.0 = None;
                 return;
             }
         }
@@ -321,11 +324,10 @@ mod tests {
 
     type Model = BTreeMap<Vec<u8>, Option<Bytes>>;
 
+    /// Some begin with others, and some differ by zeros at their end.
     fn key(rng: &mut Rng) -> Vec<u8> {
-        let shared = rng.below(20) as usize;
-        let mut key = vec![b'k'; 1 + shared];
-        key.extend_from_slice(&(rng.below(3000) as u16).to_be_bytes());
-        key
+        let len = 10 + rng.below(12);
+        (0..len).map(|n| if n < 4 { b'k' } else { [0, 1, b'k'][rng.below(3) as usize] }).collect()
     }
 
     fn owned(rows: Range<'_>) -> Vec<(Vec<u8>, Option<Bytes>)> {
