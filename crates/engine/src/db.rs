@@ -86,6 +86,16 @@ impl Db {
         self.table.get(key)
     }
 
+    /// How many rows were read for which the disk was waited for, so far.
+    pub fn waits(&self) -> u64 {
+        self.table.waits()
+    }
+
+    /// This row will be read soon: if it is on the disk only, it is fetched meanwhile.
+    pub fn prefetch(&self, key: &[u8]) {
+        self.table.prefetch(key);
+    }
+
     /// Sets a row.
     ///
     /// # Panics

@@ -18,6 +18,8 @@ pub struct Metrics {
     pub invalidations: Counter,
     /// Flushes of the journals.
     pub flushes: Counter,
+    /// Rows that the disk was waited for.
+    pub row_waits: Counter,
     /// Inodes that live here.
     pub inodes: Gauge,
 }
@@ -52,6 +54,10 @@ impl Metrics {
                 "Invalidations of the coordinator served",
             ),
             flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals"),
+            row_waits: registry.counter(
+                "saker_mnode_row_waits_total",
+                "Rows that were not in memory when a request needed them",
+            ),
             inodes: registry.gauge("saker_mnode_inodes", "Inodes that live here"),
         }
     }

@@ -46,6 +46,24 @@ impl Shard {
         self.db.get(key).map_err(|e| broken("cannot read a row", e))
     }
 
+    /// The row of what a request is about, if that can be told at once and it is on the disk only,
+    /// is fetched meanwhile.
+    pub(crate) fn prefetch(&self, at: &At) {
+        let known = |pid, name: &[u8]| self.replica.get(pid, name).map(|dir| dir.id);
+        let key = match at.path.split_last() {
+            None => Some(self.map.key(at.anchor.pid, &at.anchor.name)),
+            Some((name, on_the_way)) => {
+                let start = known(at.anchor.pid, &at.anchor.name);
+                let dir = on_the_way.iter().fold(start, |dir, name| known(dir?, name));
+                dir.map(|dir| self.map.key(dir, name))
+            }
+        };
+        let key = key.map(|key| entry_key(&key));
+        if let Some(key) = key.filter(|key| self.inodes.peek(key).is_none()) {
+            self.db.prefetch(&key);
+        }
+    }
+
     pub(crate) fn put(&mut self, key: Bytes, value: Bytes) {
         self.db.put(&key, &value);
         self.log_change(What::Put(Row { key, value }));

@@ -53,6 +53,24 @@ impl Worker {
         self.shard.borrow().replica.all()
     }
 
+    /// A shard reads one row after the other. As long as these reads wait for a disk, the rows of a
+    /// batch are fetched together before.
+    fn announce(&self, inputs: &VecDeque<Input>) {
+        let mut s = self.shard.borrow_mut();
+        if !s.waits_for_rows() || inputs.len() < 2 {
+            return;
+        }
+        for input in inputs {
+            if let Input::Request { frame, .. } = input
+                && let Some(op) = Op::from_u16(frame.op)
+                && let Ok(msg) = Msg::decode(op, &frame.body)
+                && let Some((_, at)) = msg.target()
+            {
+                s.prefetch(at);
+            }
+        }
+    }
+
     fn receive(&self, conn: ConnId, peer: &PeerHello, frame: Frame) {
         let (call, trace) = (frame.call, frame.trace);
         let Some(op) = Op::from_u16(frame.op) else {
@@ -155,6 +173,7 @@ impl Drop for Worker {
 impl Role for Worker {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.hub.begin(now, wall_ns);
+        self.announce(inputs);
         for input in inputs.drain(..) {
             match input {
                 Input::Request { conn, peer, frame } => self.receive(conn, &peer, frame),

@@ -37,6 +37,8 @@ use crate::txn::participant::PreparedTxn;
 pub const PARKED_MAX: usize = 65_536;
 /// Ids reserved by one journal record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
+/// After a read that waited for a disk others are likely to, for so long.
+const WAITS_EXPECTED: Duration = Duration::from_millis(50);
 
 /// Sizes and bounds of a shard.
 #[derive(Clone, Debug)]
@@ -63,6 +65,15 @@ impl Default for Limits {
             lazy_replication: true,
         }
     }
+}
+
+/// Reads of rows that waited for a disk.
+#[derive(Default)]
+struct RowWaits {
+    /// As last counted.
+    count: u64,
+    /// Until then more are expected.
+    until: Option<Time>,
 }
 
 /// State of a shard.
@@ -109,6 +120,7 @@ pub struct Shard {
     pub(crate) inode_count_change: i64,
     next_id: u64,
     reserved_ids: u64,
+    row_waits: RowWaits,
     changes: Vec<Change>,
     me: Weak<RefCell<Shard>>,
 }
@@ -193,6 +205,7 @@ impl Shard {
                 inode_count_change: 0,
                 next_id: reserved,
                 reserved_ids: reserved,
+                row_waits: RowWaits::default(),
                 changes: Vec::new(),
                 limits,
                 me: me.clone(),
@@ -225,6 +238,18 @@ impl Shard {
     /// Wall clock, ns since the epoch.
     pub fn wall_ns(&self) -> i64 {
         self.hub.wall_ns()
+    }
+
+    /// Did rows have to be read from a disk just now?
+    pub(crate) fn waits_for_rows(&mut self) -> bool {
+        let now = self.hub.now();
+        let count = self.db.waits();
+        let more = count - std::mem::replace(&mut self.row_waits.count, count);
+        if more > 0 {
+            self.metrics.row_waits.add(more);
+            self.row_waits.until = Some(now + WAITS_EXPECTED);
+        }
+        self.row_waits.until.is_some_and(|until| now < until)
     }
 
     /// Adds to the batch's record.

@@ -29,6 +29,14 @@ pub trait Table: Send + Sync {
     /// The value of a row.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError>;
 
+    /// How many rows `get` has waited for a disk for, so far.
+    fn waits(&self) -> u64 {
+        0
+    }
+
+    /// This row will be read soon: if it is on the disk only, it is fetched meanwhile.
+    fn prefetch(&self, _key: &[u8]) {}
+
     /// Calls `f` with the rows from `start` (inclusive) to `end` (exclusive) in order of keys,
     /// until it breaks.
     fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<(), TableError>;

@@ -84,6 +84,10 @@ pub trait File: Send + Sync {
     fn append(&self, data: &[u8]) -> io::Result<u64>;
     /// Reads until `buf` is full or the file ends; returns the bytes read.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// The same, but does not wait for a disk: `None` if it would have to.
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        self.read_at(offset, buf).map(Some)
+    }
     /// From now on reads take from the disk what they ask for and no more: what comes next is
     /// unlikely to be wanted next.
     fn expect_random_reads(&self) {}

@@ -2,14 +2,16 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{BLOCK_BYTES, Dir, End, File, check_name};
 
@@ -50,7 +52,12 @@ impl RealDir {
     fn file(&self, name: &str, options: &mut fs::OpenOptions) -> io::Result<Arc<dyn File>> {
         check_name(name)?;
         let file = options.read(true).write(true).open(self.path.join(name))?;
-        Ok(Arc::new(RealFile { file, append: Mutex::default(), direct: OnceLock::new() }))
+        Ok(Arc::new(RealFile {
+            file,
+            append: Mutex::default(),
+            direct: OnceLock::new(),
+            always_waits: AtomicBool::new(false),
+        }))
     }
 }
 
@@ -115,6 +122,8 @@ struct RealFile {
     /// The same file without the page cache, whose writes are durable when they return; `None`
     /// inside: the file system has no such thing.
     direct: OnceLock<Option<fs::File>>,
+    /// The file system does not say whether a read would wait.
+    always_waits: AtomicBool,
 }
 
 impl File for RealFile {
@@ -140,6 +149,24 @@ impl File for RealFile {
             }
         }
         Ok(read)
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        if self.always_waits.load(Ordering::Relaxed) {
+            return self.read_at(offset, buf).map(Some);
+        }
+        let wanted = buf.len();
+        let buf = &mut [IoSliceMut::new(buf)];
+        match rustix::io::preadv2(&self.file, buf, offset, ReadWriteFlags::NOWAIT) {
+            // A shorter one ends at the end of the file, or where the cache does.
+            Ok(read) => Ok((read == wanted).then_some(read)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(Errno::OPNOTSUPP) => {
+                self.always_waits.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn expect_random_reads(&self) {

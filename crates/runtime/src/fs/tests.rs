@@ -29,6 +29,10 @@ fn file_conforms(file: &dyn File) {
     assert_eq!(file.read_at(7, &mut buf).unwrap(), 2);
     assert_eq!(&buf[..2], b"hi");
     assert_eq!(file.read_at(100, &mut buf).unwrap(), 0);
+    if let Some(read) = file.read_cached(4, &mut buf).unwrap() {
+        assert_eq!((read, &buf), (4, b"efgh"));
+    }
+    assert!(matches!(file.read_cached(7, &mut buf).unwrap(), None | Some(2)));
 
     file.truncate(4).unwrap();
     file.truncate(6).unwrap();
@@ -229,4 +233,22 @@ fn a_process_that_died_does_nothing_more() {
     file.write_at(0, b"late").unwrap_err();
     dir.open("a").err().unwrap();
     assert_eq!(read_all(&*memory.open("a").unwrap()).unwrap(), b"last");
+}
+
+#[test]
+fn what_is_on_the_disk_only_is_not_waited_for() {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let path = tempfile::tempdir().unwrap();
+    let file = RealDir::open(path.path()).unwrap().create("a").unwrap();
+    file.write_at(0, &[7; 1 << 16]).unwrap();
+    file.sync().unwrap();
+    let mut buf = [0; 100];
+    assert_eq!(file.read_cached(5000, &mut buf).unwrap(), Some(100));
+    let same = std::fs::File::open(path.path().join("a")).unwrap();
+    rustix::fs::fadvise(&same, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let in_memory = rustix::fs::fstatfs(&same).unwrap().f_type == TMPFS_MAGIC;
+    assert_eq!(file.read_cached(5000, &mut buf).unwrap().is_some(), in_memory);
+    assert_eq!(file.read_at(5000, &mut buf).unwrap(), 100);
+    assert_eq!(file.read_cached(5000, &mut buf).unwrap(), Some(100));
+    assert_eq!(buf, [7; 100]);
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -66,6 +66,7 @@ impl Default for EmbeddedConfig {
 pub struct EmbeddedTable {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    waits: AtomicU64,
 }
 
 struct Shared {
@@ -152,7 +153,7 @@ impl EmbeddedTable {
             writing: Mutex::new(()),
             stop: AtomicBool::new(false),
         });
-        let mut table = EmbeddedTable { shared, threads: Vec::new() };
+        let mut table = EmbeddedTable { shared, threads: Vec::new(), waits: AtomicU64::new(0) };
         for n in 0..config.merge_threads {
             let shared = table.shared.clone();
             // One that has time for small runs while another works for minutes.
@@ -399,13 +400,28 @@ fn span_of(runs: &[Numbered]) -> Span {
 
 impl Table for EmbeddedTable {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let hash = hash_of(key);
+        let (hash, mut waited) = (hash_of(key), false);
+        let mut found = None;
         for numbered in &*self.shared.all() {
-            if let Some(value) = numbered.run.get(key, hash)? {
-                return Ok(value);
+            found = numbered.run.get(key, hash, &mut waited)?;
+            if found.is_some() {
+                break;
             }
         }
-        Ok(None)
+        if waited {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(found.flatten())
+    }
+
+    fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    fn prefetch(&self, key: &[u8]) {
+        let hash = hash_of(key);
+        let all = self.shared.all();
+        let _newest = all.iter().any(|numbered| numbered.run.prefetch(hash));
     }
 
     fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<()> {

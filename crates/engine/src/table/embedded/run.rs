@@ -290,8 +290,13 @@ impl Run {
     }
 
     /// What it knows of a row: nothing, that it is deleted (`Some(None)`), or its value.
-    /// `hash` is the key's.
-    pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Option<Bytes>>> {
+    /// `hash` is the key's. `waited` is set if it has waited for the disk.
+    pub(super) fn get(
+        &self,
+        key: &[u8],
+        hash: u64,
+        waited: &mut bool,
+    ) -> Result<Option<Option<Bytes>>> {
         let mut at = first_slot(hash, self.slots.len());
         loop {
             let slot = self.slots[at];
@@ -299,7 +304,7 @@ impl Run {
                 return Ok(None);
             }
             if tag_of(slot) == hash & TAG_MASK
-                && let Some(value) = self.read(slot, key)?
+                && let Some(value) = self.read(slot, key, waited)?
             {
                 return Ok(Some(value));
             }
@@ -309,22 +314,52 @@ impl Run {
 
     /// Could it have the row, be it deleted, whose key has this hash? One in some 300,000 it has not.
     pub(super) fn may_have(&self, hash: u64) -> bool {
+        self.slot_of(hash).is_some()
+    }
+
+    /// The row whose key has this hash, if there may be one, is fetched if it is not in memory.
+    /// Was there?
+    pub(super) fn prefetch(&self, hash: u64) -> bool {
+        let slot = self.slot_of(hash);
+        if let Some((offset, bytes)) = slot.map(|slot| self.place(slot)) {
+            self.file.prefetch(offset, bytes as u64);
+        }
+        slot.is_some()
+    }
+
+    /// The first slot that may be of a key with this hash.
+    fn slot_of(&self, hash: u64) -> Option<u64> {
         let from = first_slot(hash, self.slots.len());
-        let slots = self.slots[from..].iter().chain(&self.slots[..from]);
-        slots.take_while(|slot| **slot != 0).any(|slot| tag_of(*slot) == hash & TAG_MASK)
+        let slots = self.slots[from..].iter().chain(&self.slots[..from]).copied();
+        slots.take_while(|slot| *slot != 0).find(|slot| tag_of(*slot) == hash & TAG_MASK)
+    }
+
+    /// Where the row of a slot is, and how much to read for it.
+    fn place(&self, slot: u64) -> (u64, usize) {
+        let offset = slot & OFFSET_MASK;
+        let bytes = CLASS_0_BYTES << ((slot >> OFFSET_BITS) & u64::from(CLASS_MAX));
+        (offset, bytes.min(self.file_bytes.saturating_sub(offset) as usize))
+    }
+
+    /// Reads; `waited` is set if that waited for the disk.
+    fn read_at(&self, offset: u64, buf: &mut [u8], waited: &mut bool) -> Result<usize> {
+        if let Some(read) = self.file.read_cached(offset, buf)? {
+            return Ok(read);
+        }
+        *waited = true;
+        Ok(self.file.read_at(offset, buf)?)
     }
 
     /// The value of the row of a slot, if it has this key.
-    fn read(&self, slot: u64, key: &[u8]) -> Result<Option<Option<Bytes>>> {
-        let offset = slot & OFFSET_MASK;
-        let bytes = CLASS_0_BYTES << ((slot >> OFFSET_BITS) & u64::from(CLASS_MAX));
+    fn read(&self, slot: u64, key: &[u8], waited: &mut bool) -> Result<Option<Option<Bytes>>> {
+        let (offset, bytes) = self.place(slot);
         if bytes <= SMALL_ROW_BYTES {
             let mut row = [0; SMALL_ROW_BYTES];
-            let read = self.file.read_at(offset, &mut row[..bytes])?;
+            let read = self.read_at(offset, &mut row[..bytes], waited)?;
             return self.value_in(offset, &row[..read], key);
         }
         let mut row = vec![0; bytes];
-        let read = self.file.read_at(offset, &mut row)?;
+        let read = self.read_at(offset, &mut row, waited)?;
         row.truncate(read);
         if let Some(len) = Row::bytes_of(&row).filter(|len| *len > read) {
             if offset + len as u64 > self.rows_end {

@@ -413,3 +413,33 @@ fn the_runs_that_count_hold_each_write_once() {
     assert_eq!(count(&[(2, 2), (3, 3)]), Err(1));
     assert_eq!(count(&[(1, 1), (3, 3)]), Err(2));
 }
+
+#[test]
+fn what_a_look_waits_for_can_be_fetched_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = EmbeddedTable::open(dir.path(), &EmbeddedConfig::default()).unwrap();
+    let rows: Vec<RowChange> =
+        (0..KEYS).map(|n| (key(n), Some(vec![n as u8; 500].into()))).collect();
+    table.write(&mut rows.iter().cloned()).unwrap();
+    let run = Span { first: 1, last: 1 }.file_name();
+    let file = std::fs::File::open(dir.path().join(run)).unwrap();
+    let evict = || rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let right = |n: u64| assert_eq!(table.get(&key(n)).unwrap().unwrap(), vec![n as u8; 500]);
+
+    right(300);
+    assert_eq!(table.waits(), 0, "it was just written");
+    evict();
+    right(300);
+    // A file system in memory cannot evict.
+    assert!(table.waits() <= 1);
+    table.prefetch(b"not there");
+    let fetched = (0..100).any(|_| {
+        evict();
+        table.prefetch(&key(300));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let before = table.waits();
+        right(300);
+        table.waits() == before
+    });
+    assert!(fetched);
+}
