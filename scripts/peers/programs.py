@@ -21,7 +21,7 @@ INLINE_MAX = 4 * KIB
 TREE_SHAPE = ("--depth", "4", "--fanout", "5")
 THREADS = 16
 SECOND_PASS_S = 0.3
-"""Of each phase of the program whose names were all looked up less than a second before."""
+"""Of each phase of the program whose files were all made less than a second before."""
 
 
 @dataclass(frozen=True)

@@ -420,8 +420,11 @@ impl Table for EmbeddedTable {
 
     fn prefetch(&self, key: &[u8]) {
         let hash = hash_of(key);
-        let all = self.shared.all();
-        let _newest = all.iter().any(|numbered| numbered.run.prefetch(hash));
+        for numbered in &*self.shared.all() {
+            if numbered.run.prefetch(hash) {
+                return;
+            }
+        }
     }
 
     fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<()> {
