@@ -11,7 +11,7 @@ UNCACHED = ("moosefs-uncached", "juicefs-uncached", "cephfs")
 PEERS = ("moosefs", "moosefs-sync", "juicefs", "juicefs-sync", "cephfs", "cephfs-sync", "glusterfs")
 CEPH = ("cephfs", "cephfs-sync")
 AT_16, AT_128 = "metadata, 16 threads", "metadata, 128 threads"
-# Phases so short that what is kept for a second since a file was made is kept to the end.
+# Each file looked at once, and then in a phase so short that what is kept for a second stays.
 AGAIN = "metadata, second pass"
 CHANGES = ("create", "unlink", "mkdir")
 KIB_4, KIB_64, KIB_112 = (f"files of {kib} KiB" for kib in (4, 64, 112))

@@ -21,7 +21,7 @@ INLINE_MAX = 4 * KIB
 TREE_SHAPE = ("--depth", "4", "--fanout", "5")
 THREADS = 16
 SECOND_PASS_S = 0.3
-"""Of each phase of the program whose files were all made less than a second before."""
+"""Of each phase of the program whose files were all looked at less than a second before."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Bench:
         for threads in plan.threads:
             words = ("--threads", str(threads), *seconds, *durable)
             self.attempt(self.bench, f"metadata, {threads} threads", "meta", *words)
-        words = ("--threads", str(THREADS), "--seconds", str(SECOND_PASS_S))
+        words = ("--again", "--threads", str(THREADS), "--seconds", str(SECOND_PASS_S))
         self.attempt(self.bench, "metadata, second pass", "meta", *words)
         for size in plan.sizes:
             kib = f"{size // KIB} KiB"

@@ -18,6 +18,10 @@ pub struct Args {
     /// directory asks its owner before it says so.
     #[arg(long)]
     missing: bool,
+    /// Before getattr and open are measured, look at each file once: so the figures are those of
+    /// a second pass.
+    #[arg(long)]
+    again: bool,
 }
 
 /// What a worker does to its entries.
@@ -83,32 +87,49 @@ impl Entries {
     /// Makes entries, as long as the time allows; returns how many of each worker there are.
     pub fn make<T: Target>(&self, bench: &mut Bench<T>, what: What) -> Outcome<Vec<u64>> {
         let none = vec![0; bench.load.workers()];
-        self.phase(bench, what, bench.until, Share::Open, &none)
+        self.phase(bench, what, self.label, bench.until, Share::Open, &none)
     }
 
     /// Looks at entries, as long as the time allows.
     pub fn look<T: Target>(&self, bench: &mut Bench<T>, what: What, there: &[u64]) -> Outcome {
         // Workers that made none have nothing to look at.
         let busy = there.iter().map(|n| if *n > 0 { u64::MAX } else { 0 }).collect();
-        self.phase(bench, what, bench.until, Share::Each(Arc::new(busy)), there).map(drop)
+        let share = Share::Each(Arc::new(busy));
+        self.phase(bench, what, self.label, bench.until, share, there).map(drop)
+    }
+
+    /// Looks at each entry once, however long it takes.
+    fn look_once<T: Target>(&self, bench: &mut Bench<T>, what: What, there: &[u64]) -> Outcome {
+        self.each(bench, what, ", first", there)
     }
 
     /// Removes all that was made, however long it takes.
-    pub fn remove<T: Target>(&self, bench: &mut Bench<T>, what: What, there: Vec<u64>) -> Outcome {
+    pub fn remove<T: Target>(&self, bench: &mut Bench<T>, what: What, there: &[u64]) -> Outcome {
+        self.each(bench, what, self.label, there)
+    }
+
+    fn each<T: Target>(
+        &self,
+        bench: &mut Bench<T>,
+        what: What,
+        label: &str,
+        there: &[u64],
+    ) -> Outcome {
         let all = Until { ops: None, time: None };
-        let share = Share::Each(Arc::new(there.clone()));
-        self.phase(bench, what, all, share, &there).map(drop)
+        let share = Share::Each(Arc::new(there.to_vec()));
+        self.phase(bench, what, label, all, share, there).map(drop)
     }
 
     fn phase<T: Target>(
         &self,
         bench: &mut Bench<T>,
         what: What,
+        label: &str,
         until: Until,
         share: Share,
         there: &[u64],
     ) -> Outcome<Vec<u64>> {
-        let name = format!("{what:?}{}", self.label).to_lowercase();
+        let name = format!("{what:?}{label}").to_lowercase();
         let (dirs, there) = (Arc::clone(&self.dirs), Arc::new(there.to_vec()));
         bench.phase(&name, until, share, 0, &MetaOp { what, dirs, there })
     }
@@ -123,12 +144,16 @@ impl Program for Args {
         let private = Entries { label: "", dirs: bench.private_dirs()? };
         let dirs = private.make(bench, What::Mkdir)?;
         let files = private.make(bench, What::Create)?;
-        private.look(bench, What::Getattr, &files)?;
-        private.look(bench, What::Open, &files)?;
+        for what in [What::Getattr, What::Open] {
+            if self.again {
+                private.look_once(bench, what, &files)?;
+            }
+            private.look(bench, what, &files)?;
+        }
         if self.missing {
             private.look(bench, What::Missing, &files)?;
         }
-        private.remove(bench, What::Unlink, files)?;
-        private.remove(bench, What::Rmdir, dirs)
+        private.remove(bench, What::Unlink, &files)?;
+        private.remove(bench, What::Rmdir, &dirs)
     }
 }

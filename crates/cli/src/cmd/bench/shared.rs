@@ -35,7 +35,7 @@ impl Program for Args {
             entries.look(bench, What::Getattr, files)?;
         }
         for (entries, files) in both.iter().zip(files) {
-            entries.remove(bench, What::Unlink, files)?;
+            entries.remove(bench, What::Unlink, &files)?;
         }
         for what in ["create", "getattr", "unlink"] {
             bench.ratio(&format!("{what}, shared"), &format!("{what}, private"));
