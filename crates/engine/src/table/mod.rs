@@ -41,6 +41,10 @@ pub trait Table: Send + Sync {
     /// until it breaks.
     fn scan(&self, start: &[u8], end: &[u8], f: &mut OnRow<'_>) -> Result<(), TableError>;
 
+    /// Waits as long as a write would wait before it begins. For who holds a lock that others want
+    /// while it writes.
+    fn make_room(&self) {}
+
     /// Writes rows, whose keys must ascend strictly. On return they are readable and durable. When
     /// it fails or power does, all of them are, or none is; after an error none can be read until
     /// the table is opened again. Takes the rows one by one: they need not fit in memory.

@@ -76,6 +76,7 @@ impl Index {
         marker: &Position,
         sync: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Commit> {
+        self.table.make_room();
         let mut saved = locked(&self.saved);
         let mut batch = Batch::default();
         let result = self.collect(&mut batch).and_then(|()| {

@@ -163,11 +163,6 @@ impl EmbeddedTable {
         }
         Ok(table)
     }
-
-    /// Bytes of rows on disk.
-    pub fn disk_bytes(&self) -> u64 {
-        self.shared.all().iter().map(|numbered| numbered.run.file_bytes()).sum()
-    }
 }
 
 impl Drop for EmbeddedTable {
@@ -442,11 +437,15 @@ impl Table for EmbeddedTable {
         Ok(())
     }
 
-    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<()> {
-        let _writing = self.shared.writing.lock().unwrap_or_else(PoisonError::into_inner);
+    fn make_room(&self) {
         if !self.threads.is_empty() {
             self.shared.wait_for_merges();
         }
+    }
+
+    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<()> {
+        let _writing = self.shared.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.make_room();
         let mut rows = rows.peekable();
         if rows.peek().is_none() {
             return Ok(());

@@ -118,7 +118,6 @@ fn threads_that_merge_change_nothing() {
         }
         check(&table, &model, &format!("round {round}"));
         fewest = fewest.min(table.shared.all().len());
-        assert!(table.disk_bytes() > 0);
     }
     assert!(fewest < 20, "nothing was merged: {fewest} runs");
 }
