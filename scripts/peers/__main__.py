@@ -55,6 +55,7 @@ def arguments() -> argparse.Namespace:
     compare.add_argument("systems", nargs="*", metavar="SYSTEM", help=" ".join(SYSTEMS))
     compare.add_argument("--rounds", type=int, help="5, with --quick 2")
     compare.add_argument("--seconds", type=float, help="of each phase")
+    compare.add_argument("--only", default="", help="programs with this in their names")
     compare.add_argument("--quick", action="store_true", help="2 short rounds: does it work?")
     tree = commands.add_parser("traverse", help="a tree, with limited memory of the client")
     tree.add_argument("systems", nargs="*", metavar="SYSTEM", help=" ".join(traverse.SYSTEMS))
@@ -119,8 +120,7 @@ def about(work: Path, plan: object) -> dict:
 def compare(args: argparse.Namespace, work: Path) -> None:
     """All programs on all systems, in turn and in reverse."""
     plan = programs.QUICK if args.quick else programs.Plan()
-    if args.seconds:
-        plan = dataclasses.replace(plan, seconds=args.seconds)
+    plan = dataclasses.replace(plan, seconds=args.seconds or plan.seconds, only=args.only)
     rounds = args.rounds or (2 if args.quick else 5)
     order, told, records = chosen(args.systems, SYSTEMS), about(work, plan), []
     names = [kind.name for kind in order]
@@ -149,9 +149,9 @@ def one_visit(
     try:
         with running(kind, work) as system:
             told["systems"][kind.name] = {"version": system.version(), "about": kind.about}
-            bench = programs.Bench(program, system, n + 1)
+            bench = programs.Bench(program, system, n + 1, plan)
             try:
-                bench.all(plan)
+                bench.all()
             finally:
                 records += bench.records
                 told["problems"] += bench.problems

@@ -37,6 +37,8 @@ class Plan:
     tree_files: int = 10000
     """Of the tree that is read cold and warm; less of those larger than 4 KiB."""
     burst_dirs: int = 64
+    only: str = ""
+    """Part of the names of the programs to run."""
 
     def tree_files_of(self, size: int) -> int:
         """So many files of this size."""
@@ -49,15 +51,17 @@ QUICK = Plan(seconds=0.5, threads=(16, 128), tree_files=4000, burst_dirs=8)
 class Bench:
     """Runs programs on one system, and collects what they say."""
 
-    def __init__(self, program: Path, system: System, round_: int) -> None:
+    def __init__(self, program: Path, system: System, round_: int, plan: Plan) -> None:
         self.program = program
+        self.plan = plan
         self.system = system
         self.round = round_
         self.records: list[Record] = []
         self.problems: list[str] = []
 
-    def all(self, plan: Plan) -> None:
+    def all(self) -> None:
         """Every program of the plan."""
+        plan = self.plan
         seconds = ("--seconds", str(plan.seconds))
         durable = self.system.bench_options
         for threads in plan.threads:
@@ -75,7 +79,9 @@ class Bench:
         self.attempt(self.bench, "bursts of 4 KiB files", "burst", *words)
 
     def attempt(self, program: Callable[..., object], title: str, *words: object) -> None:
-        """Runs one program; the next ones run also if it fails."""
+        """Runs one program, if it was chosen; the next ones run also if it fails."""
+        if self.plan.only not in title:
+            return
         host.say(f"  {self.system.name}: {title}")
         try:
             program(title, *words)
