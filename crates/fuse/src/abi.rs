@@ -96,3 +96,21 @@ opcodes! {
     Statx = 52 => "statx",
     CopyFileRange64 = 53 => "copy_file_range",
 }
+
+impl Opcode {
+    /// May it change what a file is? OPEN and RELEASE may, too: by their flags.
+    pub(crate) fn is_change(self) -> bool {
+        use Opcode::*;
+        match self {
+            Init | Destroy | Lookup | Forget | BatchForget | Getattr | Statx | Access
+            | Readlink | Open | Read | Release | Opendir | Readdir | Readdirplus | Releasedir
+            | Statfs | Getxattr | Listxattr | Lseek | Getlk | Interrupt | NotifyReply | Ioctl
+            | Bmap | Poll | SetupMapping | RemoveMapping => false,
+            // Who gets a lock wants to see what others did before.
+            Setlk | Setlkw => true,
+            Setattr | Symlink | Mknod | Mkdir | Unlink | Rmdir | Rename | Rename2 | Link
+            | Write | Fsync | Setxattr | Removexattr | Flush | Fsyncdir | Create | Fallocate
+            | CopyFileRange | CopyFileRange64 | Syncfs | Tmpfile => true,
+        }
+    }
+}

@@ -11,7 +11,8 @@ use saker_runtime::telemetry::{Counter, OpCounters};
 use saker_types::wire::{At, Entry};
 use saker_types::{Errno, Error, Locator, Result, check_name};
 
-use crate::abi::{AttrOut, EntryOut, Opcode};
+use crate::abi::{EntryOut, Opcode};
+use crate::changes::Changes;
 use crate::handles::Handles;
 use crate::hint::{HintMode, Hints};
 use crate::nodes::{NodeId, Nodes, Place};
@@ -33,6 +34,7 @@ pub(crate) struct Adapter {
     pub(crate) dirs: Handles<Arc<OpenDir>>,
     pub(crate) hints: Hints,
     pub(crate) threads: Threads,
+    pub(crate) changes: Changes,
     pub(crate) notifier: Notifier,
     pub(crate) waiters: Waiters,
     /// Somebody has used fcntl(2) locks here, so that every close must be heard of.
@@ -76,6 +78,7 @@ impl Adapter {
             nodes: Nodes::new(held, hinted),
             hints: Hints::new(options.shortcut),
             threads: Threads::new(hinted),
+            changes: Changes::default(),
             files: Handles::new(handles.clone()),
             dirs: Handles::new(handles),
             fs,
@@ -165,9 +168,7 @@ impl Adapter {
     /// The reply to GETATTR and SETATTR.
     pub(crate) fn attr_reply(&self, entry: &Entry, fresh: Duration) -> Reply {
         self.nodes.refresh(entry);
-        let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
-        let attr = attr::body(&entry.attr);
-        Reply::of(&AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr })
+        Reply::of(&attr::reply(&entry.attr, fresh))
     }
 
     /// Closes what the kernel has left open: the connection ended without RELEASEs.
@@ -261,6 +262,7 @@ impl Dispatch for Adapter {
         let Some(opcode) = Opcode::from_u32(raw) else {
             return Reply::error(Errno::ENOSYS);
         };
+        let _change = opcode.is_change().then(|| self.changes.begin());
         self.answer(opcode, request).await.unwrap_or_else(|error| {
             let error = match error.is_about_second() {
                 true => error,

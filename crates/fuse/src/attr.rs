@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use saker_types::Attr;
 
-use crate::abi::{AttrBody, STATX_BASIC_STATS, STATX_BTIME, StatxBody, StatxTime};
+use crate::abi::{AttrBody, AttrOut, STATX_BASIC_STATS, STATX_BTIME, StatxBody, StatxTime};
 
 const NS_PER_S: i64 = 1_000_000_000;
 /// `st_blocks` counts these.
@@ -12,7 +12,7 @@ const BLOCK_BYTES: u64 = 512;
 /// `st_blksize`: what programs should read and write at once.
 const IO_BYTES: u32 = 128 << 10;
 
-/// For entries and GETATTR.
+/// For entries, GETATTR and SETATTR.
 pub(crate) fn body(attr: &Attr) -> AttrBody {
     let [atime, mtime, ctime] = [attr.atime_ns, attr.mtime_ns, attr.ctime_ns].map(split);
     AttrBody {
@@ -33,6 +33,12 @@ pub(crate) fn body(attr: &Attr) -> AttrBody {
         blksize: IO_BYTES,
         flags: 0,
     }
+}
+
+/// For GETATTR; the kernel may keep them for so long.
+pub(crate) fn reply(attr: &Attr, fresh: Duration) -> AttrOut {
+    let (attr_valid, attr_valid_nsec) = validity(fresh);
+    AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: body(attr) }
 }
 
 /// For STATX.

@@ -9,6 +9,7 @@
 mod abi;
 mod adapter;
 mod attr;
+mod changes;
 mod errno;
 mod handles;
 mod hint;

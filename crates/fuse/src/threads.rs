@@ -10,6 +10,7 @@ use saker_client::{File, OpenFlags};
 use saker_types::InodeId;
 use saker_types::wire::Entry;
 
+use crate::changes::Asked;
 use crate::nodes::NodeId;
 
 /// The id of threads in other pid namespaces, which are not told apart: none is remembered.
@@ -51,10 +52,12 @@ struct Walk {
     at: NodeId,
 }
 
-struct Opened {
-    flags: OpenFlags,
-    file: File,
-    entry: Entry,
+/// What was opened, and what the server said of it.
+pub(crate) struct Opened {
+    pub(crate) flags: OpenFlags,
+    pub(crate) file: File,
+    pub(crate) entry: Entry,
+    pub(crate) asked: Asked,
 }
 
 impl Threads {
@@ -110,11 +113,10 @@ impl Threads {
     }
 
     /// The thread has looked up what it will open, and it is open.
-    pub(crate) fn opened(&self, tid: u32, flags: OpenFlags, file: File, entry: &Entry) {
+    pub(crate) fn opened(&self, tid: u32, opened: Opened) {
         if !self.follows(tid) {
             return;
         }
-        let opened = Opened { flags, file, entry: entry.clone() };
         let before = self.shard(tid).entry(tid).opened.replace(opened);
         // Not under the lock: it may be the file's end.
         drop(before);
@@ -142,10 +144,10 @@ impl Threads {
     }
 
     /// The thread opens this inode.
-    pub(crate) fn take(&self, tid: u32, inode: InodeId, flags: OpenFlags) -> Option<(File, Entry)> {
+    pub(crate) fn take(&self, tid: u32, inode: InodeId, flags: OpenFlags) -> Option<Opened> {
         let opened = self.follows(tid).then(|| self.shard(tid).get(tid)?.opened.take())??;
         let same = opened.entry.attr.id == inode && opened.flags == flags;
-        same.then_some((opened.file, opened.entry))
+        same.then_some(opened)
     }
 }
 

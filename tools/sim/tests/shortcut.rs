@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use saker_client::Caller;
@@ -195,6 +196,36 @@ fn one_request_whatever_the_depth() {
             // The coordinator removes it.
             assert_eq!(cost, 0, "rmdir of a held name at depth {depth}");
         }
+    });
+}
+
+#[test]
+fn one_request_while_the_kernel_evicts_inodes() {
+    const FILES: usize = 400;
+    const READERS: usize = 4;
+    each_with("one_request_while_the_kernel_evicts_inodes", "attr_timeout=5", |t| {
+        let dir = t.path("a/b/c/d/e");
+        fs::create_dir_all(&dir).unwrap();
+        let file = |n: usize| dir.join(format!("f{n}"));
+        for n in 0..FILES {
+            fs::write(file(n), [7; 4096]).unwrap();
+        }
+        let read_all = || {
+            for n in 0..FILES {
+                let fd = rustix::fs::open(file(n), OFlags::RDONLY, Mode::empty()).unwrap();
+                // More than there is: the kernel makes sure of the size first.
+                assert_eq!(rustix::io::read(&fd, &mut [0; 8192]).unwrap(), 4096);
+            }
+        };
+        let cost = t.cost(|| {
+            thread::scope(|threads| {
+                let readers: Vec<_> = (0..READERS).map(|_| threads.spawn(read_all)).collect();
+                while readers.iter().any(|reader| !reader.is_finished()) {
+                    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+                }
+            });
+        });
+        assert_eq!(cost, (FILES * READERS) as u64);
     });
 }
 

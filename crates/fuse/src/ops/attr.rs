@@ -1,5 +1,6 @@
 //! GETATTR, STATX, SETATTR, ACCESS.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use saker_client::{Caller, SetAttr, SetTime};
@@ -10,6 +11,7 @@ use crate::abi::{AccessIn, GETATTR_FH, GetattrIn, SetattrIn, StatxIn, StatxOut, 
 use crate::adapter::Adapter;
 use crate::attr;
 use crate::nodes::NodeId;
+use crate::ops::OpenFile;
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -21,6 +23,11 @@ const PERMISSIONS: u32 = 0o7777;
 impl Adapter {
     pub(crate) async fn getattr(&self, request: &Request) -> Result<Reply> {
         let input: GetattrIn = request.body().fixed()?;
+        let open = self.handle(input.flags, input.fh);
+        let open = open.as_ref().and_then(|open| open.attr(&self.changes, self.attr_timeout));
+        if let Some((attr, fresh)) = open {
+            return Ok(Reply::of(&attr::reply(attr, fresh)));
+        }
         let entry = self.attributes(request, input.flags, input.fh).await?;
         Ok(self.attr_reply(&entry, self.attr_timeout))
     }
@@ -35,13 +42,16 @@ impl Adapter {
     }
 
     async fn attributes(&self, request: &Request, flags: u32, handle: u64) -> Result<Entry> {
-        // The handle may be of a directory: then the node serves.
-        let open = (flags & GETATTR_FH != 0).then(|| self.files.get(handle).ok()).flatten();
-        let at = match open {
+        let at = match self.handle(flags, handle) {
             Some(open) => At::handle(open.file.locator()),
             None => self.at(request.header.nodeid).await?,
         };
         self.fs.getattr(&request.caller(), &at).await
+    }
+
+    /// The open file that a GETATTR goes by. The handle may be of a directory: then the node serves.
+    fn handle(&self, flags: u32, handle: u64) -> Option<Arc<OpenFile>> {
+        (flags & GETATTR_FH != 0).then(|| self.files.get(handle).ok()).flatten()
     }
 
     pub(crate) async fn setattr(&self, request: &Request) -> Result<Reply> {

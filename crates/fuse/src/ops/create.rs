@@ -8,6 +8,7 @@ use crate::adapter::Adapter;
 use crate::ops::OpenFile;
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::threads::Opened;
 
 const PERMISSIONS: u32 = 0o7777;
 
@@ -19,6 +20,7 @@ impl Adapter {
         let at = self.child(request, dir, &name)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         let who = request.maker(input.umask);
+        let asked = self.changes.ask();
         let created = self.fs.create(&who, &at, input.mode & PERMISSIONS, flags).await;
         // The kernel sends CREATE only for a name that was, or was said to be, free a moment ago.
         // If it is something else, it must walk again and open that.
@@ -41,7 +43,7 @@ impl Adapter {
             self.drop_privileges_of(&entry).await?;
         }
         let reply = self.hold(dir, &name, &entry);
-        let open = self.opened(OpenFile::new(file, &entry, flags));
+        let open = self.opened(OpenFile::new(Opened { flags, file, entry, asked }));
         Ok(Reply::pair(&reply, &open))
     }
 
@@ -51,11 +53,12 @@ impl Adapter {
         let dir = self.at(request.header.nodeid).await?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         let who = request.maker(input.umask);
+        let asked = self.changes.ask();
         let made = self.fs.tmpfile(&who, &dir, input.mode & PERMISSIONS, flags);
         let (file, entry) = made.await?;
         let node = self.nodes.hold_nameless(&entry);
         let reply = self.entry_out(node, &entry.attr, self.keep(&entry));
-        let open = self.opened(OpenFile::new(file, &entry, flags));
+        let open = self.opened(OpenFile::new(Opened { flags, file, entry, asked }));
         Ok(Reply::pair(&reply, &open))
     }
 

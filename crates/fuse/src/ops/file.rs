@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use saker_client::{Caller, Fallocate, File, OpenFlags, Seek};
 use saker_types::wire::{At, Entry};
-use saker_types::{Errno, Result};
+use saker_types::{Attr, Errno, Result};
 
 use crate::abi::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn,
@@ -14,9 +15,11 @@ use crate::abi::{
     ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use crate::adapter::Adapter;
+use crate::changes::{Asked, Changes};
 use crate::nodes::{DataVersion, NodeId};
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::threads::Opened;
 use crate::transport::MAX_WRITE_BYTES;
 
 /// Most bytes that one COPY_FILE_RANGE copies: callers ask again, and can be interrupted between.
@@ -27,8 +30,9 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) node: NodeId,
     pub(crate) flags: OpenFlags,
-    /// What the open saw.
-    version: DataVersion,
+    /// What the open saw, and when it was asked for.
+    attr: Attr,
+    asked: Asked,
     /// The kernel dropped its pages at this open, and no request has come through it yet.
     unused: AtomicBool,
     /// The same file with the opposite of `flags.append`, opened when it is first needed: for
@@ -40,17 +44,26 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    /// `entry` is the answer to the open.
-    pub(crate) fn new(file: File, entry: &Entry, flags: OpenFlags) -> OpenFile {
+    pub(crate) fn new(Opened { flags, file, entry, asked }: Opened) -> OpenFile {
         OpenFile {
             file,
             node: entry.attr.id,
             flags,
-            version: DataVersion::of(&entry.attr),
+            attr: entry.attr,
+            asked,
             unused: AtomicBool::new(false),
             other: async_lock::Mutex::new(None),
             lockers: Mutex::default(),
         }
+    }
+
+    fn version(&self) -> DataVersion {
+        DataVersion::of(&self.attr)
+    }
+
+    /// Its attributes, if nothing was changed since the open, and for how long that may be said.
+    pub(crate) fn attr(&self, changes: &Changes, keep: Duration) -> Option<(&Attr, Duration)> {
+        changes.counts(self.asked, keep).map(|left| (&self.attr, left))
     }
 
     async fn files(&self) -> impl Iterator<Item = File> {
@@ -92,15 +105,20 @@ impl Adapter {
         let node = request.header.nodeid;
         let at = self.at(node).await?;
         let flags = OpenFlags::from_linux(input.flags as i32);
-        let (file, entry) = match self.threads.take(request.header.pid, at.anchor.id, flags) {
+        let _change = flags.truncate.then(|| self.changes.begin());
+        let opened = match self.threads.take(request.header.pid, at.anchor.id, flags) {
             Some(opened) => opened,
-            None => self.fs.open(&request.caller(), &at, flags).await?,
+            None => {
+                let asked = self.changes.ask();
+                let (file, entry) = self.fs.open(&request.caller(), &at, flags).await?;
+                Opened { flags, file, entry, asked }
+            }
         };
-        self.nodes.refresh(&entry);
+        self.nodes.refresh(&opened.entry);
         if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
-            self.drop_privileges_of(&entry).await?;
+            self.drop_privileges_of(&opened.entry).await?;
         }
-        Ok(Reply::of(&self.opened(OpenFile::new(file, &entry, flags))))
+        Ok(Reply::of(&self.opened(OpenFile::new(opened))))
     }
 
     /// A handle for an open file. Pages that the kernel has cached from earlier stay if this
@@ -108,7 +126,7 @@ impl Adapter {
     pub(crate) fn opened(&self, mut open: OpenFile) -> OpenOut {
         let heard = open.flags.write || self.locked.load(Ordering::Relaxed);
         let mut open_flags = if heard { 0 } else { FOPEN_NOFLUSH };
-        if self.nodes.keep_pages(open.node, open.version) {
+        if self.nodes.keep_pages(open.node, open.version()) {
             open_flags |= FOPEN_KEEP_CACHE;
         } else {
             open.unused = AtomicBool::new(true);
@@ -126,7 +144,7 @@ impl Adapter {
         let input: ReadIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
         if open.unused.swap(false, Ordering::Relaxed) {
-            self.nodes.filled(open.node, open.version);
+            self.nodes.filled(open.node, open.version());
         }
         let len = (input.size as usize).min(MAX_WRITE_BYTES);
         Ok(Reply::data(open.file.read(input.offset, len).await?))
@@ -187,6 +205,7 @@ impl Adapter {
     pub(crate) async fn release(&self, request: &Request) -> Result<Reply> {
         let input: ReleaseIn = request.body().fixed()?;
         let open = self.files.remove(input.fh)?;
+        let _change = open.flags.write.then(|| self.changes.begin());
         if input.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
             open.file.unlock_all(input.lock_owner, true).await;
         }

@@ -19,6 +19,7 @@ use crate::hint::{Hint, Intent, Lookup, Rest, Step};
 use crate::nodes::{NodeId, Passed};
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::threads::Opened;
 
 /// Owner and group of directories of which nothing is known.
 const NOBODY: u32 = 0xffff_fff0;
@@ -146,9 +147,11 @@ impl Adapter {
         let flags = OpenFlags::from_linux(flags);
         // LOOKUP changes nothing.
         let flags = OpenFlags { truncate: false, exclusive: false, ..flags };
+        let asked = self.changes.ask();
         match self.fs.open(&request.caller(), at, flags).await {
             Ok((file, entry)) => {
-                self.threads.opened(request.header.pid, flags, file, &entry);
+                let opened = Opened { flags, file, entry: entry.clone(), asked };
+                self.threads.opened(request.header.pid, opened);
                 Ok(entry)
             }
             // The kernel has errors of its own for some of what cannot be opened.
