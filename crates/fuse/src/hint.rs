@@ -10,8 +10,8 @@
 //!   thread's walk and syscall in memory that is shared with this process (`hint.bpf.c`). Needs
 //!   root or CAP_BPF and CAP_PERFMON, and a kernel with BTF and the tracepoint (about 6.12).
 //! - **Proc**: `/proc/TID/syscall` and the caller's memory. Knows the path that was passed, but
-//!   not how far the walk is; so a hint is given only where the name and the path leave one
-//!   answer.
+//!   not how far the walk is; so a hint is given only where the name and the path, and of a name
+//!   that comes twice the way to its directory, leave one answer.
 //!
 //! **No hint is always an answer**: the LOOKUP then goes to the server as without hints. There is
 //! none for 32-bit programs, for io_uring's workers, for file systems stacked on this one
@@ -51,6 +51,7 @@ use std::sync::OnceLock;
 #[cfg(bpf)]
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use saker_types::Errno;
 
 use proc::Proc;
@@ -195,11 +196,16 @@ impl Hints {
     }
 
     /// What the kernel is doing that sent this LOOKUP.
-    pub(crate) fn of(&self, lookup: Lookup<'_>) -> Option<Hint> {
+    /// `way` tells the names from the mount's root to the directory of the LOOKUP, if they are known.
+    pub(crate) fn of(
+        &self,
+        lookup: Lookup<'_>,
+        way: impl Fn() -> Option<Vec<Bytes>>,
+    ) -> Option<Hint> {
         match self.source.get()? {
             #[cfg(bpf)]
             Source::Bpf(bpf) => bpf.hint(lookup),
-            Source::Proc(proc) => proc.hint(lookup),
+            Source::Proc(proc) => proc.hint(lookup, way),
             Source::Off => None,
         }
     }

@@ -200,6 +200,25 @@ fn one_request_whatever_the_depth() {
 }
 
 #[test]
+fn one_request_where_a_name_comes_twice() {
+    each_with("one_request_where_a_name_comes_twice", "attr_timeout=5", |t| {
+        let dir = t.path("x/x/x/y/x");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("x"), [7; 4096]).unwrap();
+        for _ in 0..2 {
+            fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+            let cost = t.cost(|| assert_eq!(read_only(&dir.join("x")), [7; 4096]));
+            assert_eq!(cost, 1, "by the whole path");
+        }
+        let start = rustix::fs::open(t.path("x/x"), OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let cost = t.cost(|| {
+            rustix::fs::openat(&start, "x/y/x/x", OFlags::RDONLY, Mode::empty()).unwrap();
+        });
+        assert_eq!(cost, 1, "from a directory that is open");
+    });
+}
+
+#[test]
 fn one_request_while_the_kernel_evicts_inodes() {
     const FILES: usize = 400;
     const READERS: usize = 4;

@@ -37,6 +37,11 @@ pub(super) fn is_before_first(text: &[u8]) -> bool {
     text.iter().all(|&b| b == b'/' || b == b'.')
 }
 
+/// The names in a text, as the walk goes through them.
+pub(super) fn names(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".")
+}
+
 /// Where `name` is a component of `path`: what follows it, for each place.
 pub(super) fn places<'a>(path: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let mut rest = Some(path);

@@ -1,8 +1,8 @@
 //! Hints from `/proc/TID/syscall` and the caller's memory (proc(5), process_vm_readv(2)).
 //!
 //! They tell which paths were passed, not where the walk is. So a hint needs more than a name
-//! that is there once: the walk must start inside the mount, no `..` may lead back, and the thread
-//! must not have read a symlink. Then the walk goes through the text from left to right. What is
+//! that is there once, or whose directory shows how far the walk is: the walk must start inside the
+//! mount, no `..` may lead back, and the thread must not have read a symlink. Then the walk goes through the text from left to right. What is
 //! not seen: a symlink in another file system that is mounted inside this one.
 
 use std::collections::HashMap;
@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::syscall::{ARGS, Does, PathArg, Syscall};
@@ -20,6 +21,8 @@ use super::{Hint, Lookup, Step, path};
 
 /// PATH_MAX of Linux, with the NUL.
 const PATH_MAX: usize = 4096;
+/// How often to look at a thread that has sent a request, and does not wait for the answer yet.
+const LOOKS: usize = 16;
 /// No page is smaller.
 const PAGE: usize = 4096;
 
@@ -50,7 +53,11 @@ impl Proc {
     }
 
     /// What a thread is doing that waits for a LOOKUP.
-    pub(super) fn hint(&self, lookup: Lookup<'_>) -> Option<Hint> {
+    pub(super) fn hint(
+        &self,
+        lookup: Lookup<'_>,
+        way: impl Fn() -> Option<Vec<Bytes>>,
+    ) -> Option<Hint> {
         let tid = lookup.tid;
         let line = Line::read(tid)?;
         if self.is_in_link(tid, &line) {
@@ -59,27 +66,34 @@ impl Proc {
         let (nr, mut args) = line.parse()?;
         let call = Syscall::of(nr)?;
         let mut text = [[0; PATH_MAX]; 2];
-        let mut paths = [&[][..]; 2];
+        let (mut paths, mut start) = ([&[][..]; 2], Vec::new());
         for ((arg, text), path) in call.paths.iter().zip(&mut text).zip(&mut paths) {
-            *path = self.inside(tid, arg, &args, read_path(tid, args[arg.path], text)?)?;
+            (start, *path) = self.inside(tid, arg, &args, read_path(tid, args[arg.path], text)?)?;
         }
         let call = resolve_openat2(tid, call, &mut args)?;
-        let (step, first) = find(&call, lookup.name, paths, &args)?;
+        // Of two paths the names may be the same.
+        let is_one = call.paths.len() == 1;
+        let is_here =
+            |before: &[u8]| is_one && way().is_some_and(|way| leads(&start, before, &way));
+        let (step, first) = find(&call, lookup.name, paths, &args, is_here)?;
         Some(Hint { step, first, reval: false })
     }
 
     /// The thread reads a symlink; until its next syscall its walk is elsewhere.
     pub(super) fn link_read(&self, tid: u32) {
-        if let Some(line) = Line::read(tid) {
-            self.in_links().insert(tid, line);
-        }
+        self.in_links().insert(tid, Line::read(tid).unwrap_or(Line::NONE));
     }
 
     fn is_in_link(&self, tid: u32, line: &Line) -> bool {
         let mut in_links = self.in_links();
-        match in_links.get(&tid) {
+        match in_links.get_mut(&tid) {
             // A loop that repeats a syscall with the same arguments looks like the same syscall.
             Some(then) if then == line => true,
+            // It was not seen in which one it read the link: this may be that.
+            Some(then) if *then == Line::NONE => {
+                *then = *line;
+                true
+            }
             Some(_) => {
                 in_links.remove(&tid);
                 false
@@ -92,25 +106,26 @@ impl Proc {
         self.in_links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The part of `path` that is inside the mount, if it is known to start there.
+    /// The part of `path` that is inside the mount, if it is known to start there; and from where
+    /// below the mount point it goes.
     fn inside<'a>(
         &self,
         tid: u32,
         arg: &PathArg,
         args: &[u64; ARGS],
         path: &'a [u8],
-    ) -> Option<&'a [u8]> {
+    ) -> Option<(Vec<u8>, &'a [u8])> {
         let mut link = [0; PATH_MAX];
         if path.starts_with(b"/") {
             let inside = self.below(path)?;
-            return (read_link(tid, format_args!("root"), &mut link)? == b"/").then_some(inside);
+            let is_whole = read_link(tid, format_args!("root"), &mut link)? == b"/";
+            return is_whole.then(|| (Vec::new(), inside));
         }
         let start = match arg.dir.map(|dir| args[dir] as i32) {
             None | Some(libc::AT_FDCWD) => read_link(tid, format_args!("cwd"), &mut link),
             Some(fd) => read_link(tid, format_args!("fd/{fd}"), &mut link),
         };
-        self.below(start?)?;
-        Some(path)
+        Some((self.below(start?)?.to_vec(), path))
     }
 
     /// What follows the mount point.
@@ -120,12 +135,19 @@ impl Proc {
     }
 }
 
-/// Where `name` is in the paths, if there is but one place, and whether it is the first there.
+/// Does the way to a directory go through `start`, and from there through the names in `before`?
+fn leads(start: &[u8], before: &[u8], way: &[Bytes]) -> bool {
+    path::names(start).chain(path::names(before)).eq(way.iter().map(Bytes::as_ref))
+}
+
+/// Where `name` is in the paths, if there is but one place, or one of several is where the walk
+/// is: `is_here` judges by what goes before it. And whether it is the first there.
 fn find(
     call: &Syscall,
     name: &[u8],
     paths: [&[u8]; 2],
     args: &[u64; ARGS],
+    is_here: impl Fn(&[u8]) -> bool,
 ) -> Option<(Step, bool)> {
     if paths.iter().any(|path| path.split(|&b| b == b'/').any(|part| part == b"..")) {
         return None;
@@ -134,13 +156,18 @@ fn find(
         return None;
     }
     let places = |which: usize| path::places(paths[which], name).map(move |rest| (which, rest));
-    let mut found = places(0).chain(places(1));
-    let (which, rest) = found.next()?;
-    if found.next().is_some() {
-        return None;
-    }
-    let before = paths[which].len() - rest.len() - name.len();
-    let first = path::is_before_first(&paths[which][..before]);
+    let before = |(which, rest): (usize, &[u8])| {
+        &paths[which][..paths[which].len() - rest.len() - name.len()]
+    };
+    let found: Vec<_> = places(0).chain(places(1)).collect();
+    let (which, rest) = match found[..] {
+        [place] => place,
+        _ => {
+            let mut here = found.into_iter().filter(|place| is_here(before(*place)));
+            here.next().filter(|_| here.next().is_none())?
+        }
+    };
+    let first = path::is_before_first(before((which, rest)));
     let step = match rest.iter().all(|&b| b == b'/') {
         true => Step::Last(call.intent(which, !rest.is_empty(), args)?),
         false => Step::Through(path::rest(rest)),
@@ -158,16 +185,26 @@ fn resolve_openat2(tid: u32, call: Syscall, args: &mut [u64; ARGS]) -> Option<Sy
 }
 
 impl Line {
+    const NONE: Line = Line { len: 0, bytes: [0; 192] };
+
+    /// `None` if the thread is gone, or runs.
     fn read(tid: u32) -> Option<Line> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file =
             rustix::fs::open(name(tid, format_args!("syscall")), flags, Mode::empty()).ok()?;
-        let mut line = Line { len: 0, bytes: [0; 192] };
-        line.len = rustix::io::read(file.as_fd(), &mut line.bytes).ok()?;
-        Some(line)
+        for _ in 0..LOOKS {
+            let mut line = Line::NONE;
+            line.len = rustix::io::pread(file.as_fd(), &mut line.bytes, 0).ok()?;
+            if &line.bytes[..line.len] != b"running\n" {
+                return Some(line);
+            }
+            // A request is served from when it is sent, a moment before its sender sleeps.
+            std::thread::yield_now();
+        }
+        None
     }
 
-    /// Number and arguments; `None` if the thread runs or is not in a syscall of 64 bits.
+    /// Number and arguments; `None` if the thread is not in a syscall of 64 bits.
     fn parse(&self) -> Option<(u32, [u64; ARGS])> {
         let text = std::str::from_utf8(&self.bytes[..self.len]).ok()?;
         let mut words = text.split_ascii_whitespace();
@@ -276,10 +313,34 @@ mod tests {
             (rename, ["a/x", "b/x"], None),
         ] {
             let paths_of = paths.map(str::as_bytes);
-            let found = find(&call, b"x", paths_of, &[0; ARGS]);
+            let found = find(&call, b"x", paths_of, &[0; ARGS], |_| false);
             assert_eq!(found.map(|(step, _)| step), wanted, "{paths:?}");
             let first = !paths.iter().any(|path| path.contains("a/x") || path.contains("b/x"));
             assert!(found.is_none_or(|(_, it_is)| it_is == first), "{paths:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_comes_twice_is_where_its_directory_is() {
+        let open = Syscall::of(libc::SYS_openat as u32).unwrap();
+        let step = |start: &str, text: &str, way: &str| {
+            let way: Vec<Bytes> = path::names(way.as_bytes()).map(Bytes::copy_from_slice).collect();
+            let is_here = |before: &[u8]| leads(start.as_bytes(), before, &way);
+            find(&open, b"x", [text.as_bytes(), b""], &[0; ARGS], is_here)
+        };
+        let (names, last) = (Step::Through(Rest::Names), Step::Last(Intent::Open { flags: 0 }));
+        for (start, text, way, wanted) in [
+            ("", "/x/x/x", "", Some((names, true))),
+            ("", "/x//x/./x", "x", Some((names, false))),
+            ("", "/x/x/x", "x/x", Some((last, false))),
+            ("", "/x/x/x", "x/x/x", None),
+            ("", "/x/x/x", "x/y", None),
+            ("/x", "x/x", "x", Some((names, true))),
+            ("/x", "x/x", "x/x", Some((last, false))),
+            ("/x", "x/x", "", None),
+            ("/a (deleted)", "x/x", "a", None),
+        ] {
+            assert_eq!(step(start, text, way), wanted, "{start} {text} {way}");
         }
     }
 

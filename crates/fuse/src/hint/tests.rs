@@ -106,7 +106,7 @@ impl Served {
         }
         let name = std::str::from_utf8(name).unwrap();
         let mut seen = self.seen.lock().unwrap();
-        write!(seen, " {name}{}", short(self.hints.of(lookup))).unwrap();
+        write!(seen, " {name}{}", short(self.hints.of(lookup, || None))).unwrap();
         if name == STALE && seen.matches(STALE).count() % 2 == 1 {
             return Err(libc::ESTALE);
         }

@@ -34,7 +34,7 @@ impl Adapter {
             return Err(errno.into());
         }
         check_name(&name)?;
-        let hint = self.hints.of(asked);
+        let hint = self.hints.of(asked, || self.nodes.way(dir));
         let before = self.threads.next(tid);
         let start = self.threads.step(tid, dir, hint.is_some_and(|hint| hint.first));
         if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
