@@ -291,6 +291,18 @@ mod tests {
     }
 
     #[test]
+    fn who_reads_a_link_is_in_it_until_another_syscall_is_seen() {
+        let proc = Proc { mountpoint: Vec::new(), in_links: Mutex::default() };
+        let (one, two) = (line("1 0x1"), line("2 0x2"));
+        for seen in [one, Line::NONE] {
+            proc.in_links().insert(7, seen);
+            assert!(proc.is_in_link(7, &one) && proc.is_in_link(7, &one));
+            assert!(!proc.is_in_link(8, &one), "another thread");
+            assert!(!proc.is_in_link(7, &two) && !proc.is_in_link(7, &one));
+        }
+    }
+
+    #[test]
     fn a_name_needs_one_place() {
         let stat = Syscall::of(libc::SYS_newfstatat as u32).unwrap();
         let rename = Syscall::of(libc::SYS_renameat2 as u32).unwrap();
