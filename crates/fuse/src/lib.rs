@@ -3,8 +3,9 @@
 //! Thin by intent: parse -> client call -> reply. `transport` moves requests and replies,
 //! [`Adapter`](adapter) answers them with one function for each operation (`ops/`), `nodes`
 //! knows where the inodes are that the kernel holds, `handles` what it has open, `hint` what a
-//! LOOKUP is for and `threads` where its walk began, `mount` attaches all that to a directory. The server checks permissions; nothing here is a cache that
-//! correctness needs.
+//! LOOKUP is for and `threads` where its walk began, `changes` whether what an open said still
+//! counts, `mount` attaches all that to a directory. The server checks permissions; nothing here
+//! is a cache that correctness needs.
 
 mod abi;
 mod adapter;
