@@ -63,6 +63,13 @@ pub enum Share {
     Each(Arc<Vec<u64>>),
 }
 
+impl Share {
+    /// Round and round what each worker has, of which some may have none.
+    pub fn round(there: &[u64]) -> Share {
+        Share::Each(Arc::new(there.iter().map(|n| if *n > 0 { u64::MAX } else { 0 }).collect()))
+    }
+}
+
 /// One operation: worker, its how-many-th, target.
 pub trait Operation<T: Runner>: Clone + Send + 'static {
     /// Does it.

@@ -92,10 +92,7 @@ impl Entries {
 
     /// Looks at entries, as long as the time allows.
     pub fn look<T: Target>(&self, bench: &mut Bench<T>, what: What, there: &[u64]) -> Outcome {
-        // Workers that made none have nothing to look at.
-        let busy = there.iter().map(|n| if *n > 0 { u64::MAX } else { 0 }).collect();
-        let share = Share::Each(Arc::new(busy));
-        self.phase(bench, what, self.label, bench.until, share, there).map(drop)
+        self.phase(bench, what, self.label, bench.until, Share::round(there), there).map(drop)
     }
 
     /// Looks at each entry once, however long it takes.

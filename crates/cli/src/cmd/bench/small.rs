@@ -53,12 +53,11 @@ impl Program for Args {
         let write = SmallOp { dirs: bench.private_dirs()?, content, written: None };
         let until = bench.until;
         let written = bench.phase("write", until, Share::Open, self.size, &write)?;
-        let busy = written.iter().map(|n| if *n > 0 { u64::MAX } else { 0 }).collect();
-        let busy = Share::Each(Arc::new(busy));
+        let share = Share::round(&written);
         let read = SmallOp { written: Some(Arc::new(written)), ..write };
         // The first time what was cached when it was written may have to go.
         for phase in ["read", "read, again"] {
-            bench.phase(phase, until, busy.clone(), self.size, &read)?;
+            bench.phase(phase, until, share.clone(), self.size, &read)?;
         }
         Ok(())
     }
