@@ -4,8 +4,6 @@
 //! [`HelloPolicy`] and answers with a [`HelloReply`]; a nonzero status in its frame is a refusal,
 //! its text says why, and the connection is closed.
 
-use std::net::SocketAddr;
-
 use bytes::Bytes;
 use prost::Message;
 
@@ -163,8 +161,6 @@ pub struct PeerHello {
     pub epoch: u64,
     /// Its feature bits.
     pub features: u64,
-    /// The address it connected from; `None` on the loopback of a role to itself.
-    pub addr: Option<SocketAddr>,
 }
 
 impl PeerHello {
@@ -201,11 +197,11 @@ pub struct Refusal {
 }
 
 impl HelloPolicy {
-    /// Decides about the first frame of a connection from `addr`.
+    /// Decides about the first frame of a connection.
     ///
     /// # Errors
     /// The refusal to send back.
-    pub fn check(&self, frame: &Frame, addr: Option<SocketAddr>) -> Result<PeerHello, Refusal> {
+    pub fn check(&self, frame: &Frame) -> Result<PeerHello, Refusal> {
         let refuse = |status, text: String| Err(Refusal { status, text });
         let hello = match Hello::decode(frame.body.clone()) {
             Ok(hello) if frame.kind == Kind::Hello => hello,
@@ -241,7 +237,7 @@ impl HelloPolicy {
         }
         let Hello { session, epoch, features, .. } = hello;
         let node = NodeId(hello.node);
-        Ok(PeerHello { protocol, cluster, role, node, session, epoch, features, addr })
+        Ok(PeerHello { protocol, cluster, role, node, session, epoch, features })
     }
 }
 
@@ -293,7 +289,7 @@ mod tests {
     }
 
     fn status(hello: Hello) -> u16 {
-        match policy().check(&hello.to_frame(), None) {
+        match policy().check(&hello.to_frame()) {
             Ok(_) => 0,
             Err(refusal) => {
                 assert!(!refusal.text.is_empty());
@@ -304,8 +300,7 @@ mod tests {
 
     #[test]
     fn a_good_hello_is_accepted_as_sent() {
-        let addr = Some("127.0.0.1:9".parse().unwrap());
-        let peer = policy().check(&good().to_frame(), addr).unwrap();
+        let peer = policy().check(&good().to_frame()).unwrap();
         assert_eq!(
             peer,
             PeerHello {
@@ -316,7 +311,6 @@ mod tests {
                 session: 99,
                 epoch: 5,
                 features: 0b110,
-                addr,
             }
         );
     }
@@ -335,26 +329,26 @@ mod tests {
         assert_eq!(status(Hello { role: 0, ..good() }), REFUSED_ROLE);
         assert_eq!(status(Hello { features: 0b010, ..good() }), REFUSED_FEATURES);
         let request = Frame::request(0, 0, good().encode_to_vec().into(), Bytes::new());
-        let refusal = policy().check(&request, None).unwrap_err();
+        let refusal = policy().check(&request).unwrap_err();
         assert_eq!(refusal.status, REFUSED_MALFORMED);
         let mut garbage = good().to_frame();
         garbage.body = Bytes::from_static(&[0xff; 9]);
-        assert_eq!(policy().check(&garbage, None).unwrap_err().status, REFUSED_MALFORMED);
+        assert_eq!(policy().check(&garbage).unwrap_err().status, REFUSED_MALFORMED);
     }
 
     #[test]
     fn an_unknown_cluster_is_up_to_the_policy() {
         let fresh = Hello { cluster: Bytes::new(), ..good() }.to_frame();
         let open = HelloPolicy { allow_unknown_cluster: true, ..policy() };
-        assert_eq!(open.check(&fresh, None).unwrap().cluster, None);
+        assert_eq!(open.check(&fresh).unwrap().cluster, None);
         let newborn = HelloPolicy { cluster: None, ..policy() };
-        assert!(newborn.check(&good().to_frame(), None).is_ok());
+        assert!(newborn.check(&good().to_frame()).is_ok());
     }
 
     #[test]
     fn replies_are_checked_by_the_client() {
         let own = Hello::new(RoleKind::Shard, NodeId(1), Some(OURS));
-        let peer = policy().check(&good().to_frame(), None).unwrap();
+        let peer = policy().check(&good().to_frame()).unwrap();
         let accepted = reply_frame(&own, Ok(&peer));
         let (reply, outcome) = check_reply(&good(), &accepted);
         assert_eq!((reply.unwrap().node, outcome), (1, Ok(())));

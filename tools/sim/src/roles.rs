@@ -167,6 +167,5 @@ pub fn hello(role: RoleKind, node: Option<NodeId>) -> PeerHello {
         session: 0,
         epoch: 0,
         features: 0,
-        addr: None,
     }
 }

@@ -302,7 +302,7 @@ impl Net {
     /// Answers the hello of an accepted connection.
     fn greet(&mut self, id: ConnId, frame: &Frame) {
         let Some(conn) = self.conns.get(id) else { return };
-        let outcome = self.config.policy.check(frame, conn.link.peer_addr());
+        let outcome = self.config.policy.check(frame);
         conn.link.out.push(&hello::reply_frame(&self.config.hello, outcome.as_ref()));
         conn.side = match outcome {
             Ok(peer) => Side::Inbound(Rc::new(peer)),

@@ -66,7 +66,7 @@ impl ShellConfig {
         let refused = |refusal: crate::hello::Refusal| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("own hello: {}", refusal.text))
         };
-        lenient.check(&self.hello.to_frame(), None).map_err(refused)
+        lenient.check(&self.hello.to_frame()).map_err(refused)
     }
 }
 
