@@ -1,13 +1,15 @@
 //! A mounted file system, through system calls.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use rustix::buffer::spare_capacity;
+use rustix::io::retry_on_intr;
 
 use super::target::{Dir, Runner, Target};
 
@@ -99,13 +101,16 @@ impl Target for Posix {
     }
 
     async fn read(&self, place: &PathBuf, len: usize) -> io::Result<Bytes> {
-        let mut file = File::open(place)?;
-        let mut content = vec![0; len];
-        match file.read_exact(&mut content) {
-            Ok(()) => Ok(content.into()),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(short()),
-            Err(error) => Err(error),
+        let file = File::open(place)?;
+        // Not zeroed before: that would be a good part of what reading costs.
+        let mut content = Vec::with_capacity(len);
+        while content.len() < len {
+            if retry_on_intr(|| rustix::io::read(&file, spare_capacity(&mut content)))? == 0 {
+                return Err(short());
+            }
         }
+        content.truncate(len);
+        Ok(content.into())
     }
 
     fn make_base(&self) -> io::Result<()> {
