@@ -4,22 +4,24 @@
 #
 #   scripts/costs.sh SAKER DIR [INFLIGHT] [SECONDS]
 #
-# SAKER is a release build; DIR is made, and wiped at the end. Needs root, perf and curl. malloc is
-# counted by a uprobe, which costs a microsecond each time: the throughput meanwhile means nothing.
+# SAKER is a release build; DIR is made, and wiped at the end. Needs root, perf and curl.
+# Allocations are counted by uprobes, which cost a microsecond each time: the throughput meanwhile
+# means nothing.
 set -euo pipefail
 
 saker=$1 dir=$2 inflight=${3:-512} seconds=${4:-6}
 calls=(epoll_wait read recvfrom readv writev sendto sendmsg pwrite64 pwritev fdatasync futex)
 
 finish() {
-    perf probe -q -d probe_libc:saker_malloc 2>/dev/null || true
+    perf probe -q -d 'probe_saker:*' 2>/dev/null || true
     "$saker" down --dir "$dir" --wipe >/dev/null 2>&1 || true
 }
 trap finish EXIT
 
 "$saker" up --dir "$dir" --mnodes 1 --stores 1 >/dev/null
-libc=$(ldd "$saker" | awk '/libc\.so/ { print $3 }')
-perf probe -q -x "$libc" saker_malloc=malloc
+# Of mimalloc, which Rust allocates with; growing in place is none.
+perf probe -q -x "$saker" malloc=mi_theap_malloc_aligned
+perf probe -q -x "$saker" zalloc=mi_zalloc_aligned
 mnode=$(cat "$dir"/run/mnode-0.pid)
 http=$(awk -F'"' '/^http/ { print $2 }' "$dir"/etc/mnode-0.toml)
 
@@ -27,7 +29,7 @@ served() {
     curl -s "http://$http/metrics" | awk -F'[" ]' '/^saker_mnode_requests_total/ { print $2, $NF }'
 }
 
-events=raw_syscalls:sys_enter,probe_libc:saker_malloc
+events=raw_syscalls:sys_enter,probe_saker:malloc,probe_saker:zalloc
 for call in "${calls[@]}"; do events+=,syscalls:sys_enter_$call; done
 "$saker" bench meta --cluster "$dir" --threads 1 --inflight "$inflight" --seconds "$seconds" >/dev/null &
 bench=$!
@@ -41,8 +43,8 @@ while kill -0 $bench 2>/dev/null; do
     awk -v share="$share" -F'[, ]' '
         part == 1 { was[$1] = $2; next }
         part == 2 { n = $2 - was[$1]; all += n; if (n > most) { most = n; op = $1 } next }
-        { name = $3; sub(/.*sys_enter_?/, "", name); if ($3 ~ /malloc/) name = "malloc"
-          if ($3 ~ /raw_syscalls/) name = "all"; count[name] = $1 }
+        { name = $3; sub(/.*sys_enter_?/, "", name); if ($3 ~ /probe_saker/) name = "malloc"
+          if ($3 ~ /raw_syscalls/) name = "all"; count[name] += $1 }
         END {
             # Only where one kind is nearly all.
             if (most < 300 || most < 0.98 * all) exit
