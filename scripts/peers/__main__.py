@@ -121,6 +121,8 @@ def compare(args: argparse.Namespace, work: Path) -> None:
     """All programs on all systems, in turn and in reverse."""
     plan = programs.QUICK if args.quick else programs.Plan()
     plan = dataclasses.replace(plan, seconds=args.seconds or plan.seconds, only=args.only)
+    if not plan.programs():
+        sys.exit(f"--only {args.only}: no program has this in its name")
     rounds = args.rounds or (2 if args.quick else 5)
     order, told, records = chosen(args.systems, SYSTEMS), about(work, plan), []
     names = [kind.name for kind in order]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import host
 from host import Failed
@@ -22,6 +23,18 @@ TREE_SHAPE = ("--depth", "4", "--fanout", "5")
 THREADS = 16
 SECOND_PASS_S = 0.3
 """Of each phase of the program whose files were all looked at less than a second before."""
+
+
+class Program(NamedTuple):
+    """One of those that measure a system."""
+
+    title: str
+    words: tuple[str, ...] = ()
+    """Of `saker bench`."""
+    flushes: bool = False
+    """With the system's options for equal durability."""
+    tree_size: int = 0
+    """Reads a tree of files of so many bytes, instead."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,25 @@ class Plan:
         """So many files of this size."""
         return self.tree_files if size <= INLINE_MAX else self.tree_files // 4
 
+    def programs(self) -> list[Program]:
+        """Those that were chosen, in their order."""
+        return [program for program in self._all() if self.only in program.title]
+
+    def _all(self) -> Iterator[Program]:
+        seconds = ("--seconds", str(self.seconds))
+        for threads in self.threads:
+            words = ("meta", "--threads", str(threads), *seconds)
+            yield Program(f"metadata, {threads} threads", words, flushes=True)
+        words = ("meta", "--again", "--threads", str(THREADS), "--seconds", str(SECOND_PASS_S))
+        yield Program("metadata, second pass", words)
+        for size in self.sizes:
+            kib = f"{size // KIB} KiB"
+            yield Program(f"files of {kib}", ("small", "--size", str(size), *seconds))
+            yield Program(f"tree of {kib} files", tree_size=size)
+        yield Program("one directory", ("shared", *seconds), flushes=True)
+        words = ("burst", "--threads", "64", "--dirs", str(self.burst_dirs), *seconds)
+        yield Program("bursts of 4 KiB files", words)
+
 
 QUICK = Plan(seconds=0.5, threads=(16, 128), tree_files=4000, burst_dirs=8)
 
@@ -60,33 +92,22 @@ class Bench:
         self.problems: list[str] = []
 
     def all(self) -> None:
-        """Every program of the plan."""
-        plan = self.plan
-        seconds = ("--seconds", str(plan.seconds))
-        durable = self.system.bench_options
-        for threads in plan.threads:
-            words = ("--threads", str(threads), *seconds, *durable)
-            self.attempt(self.bench, f"metadata, {threads} threads", "meta", *words)
-        words = ("--again", "--threads", str(THREADS), "--seconds", str(SECOND_PASS_S))
-        self.attempt(self.bench, "metadata, second pass", "meta", *words)
-        for size in plan.sizes:
-            kib = f"{size // KIB} KiB"
-            words = ("--size", str(size), *seconds)
-            self.attempt(self.bench, f"files of {kib}", "small", *words)
-            self.attempt(self.tree, f"tree of {kib} files", size, plan.tree_files_of(size))
-        self.attempt(self.bench, "one directory", "shared", *seconds, *durable)
-        words = ("--threads", "64", "--dirs", str(plan.burst_dirs), *seconds)
-        self.attempt(self.bench, "bursts of 4 KiB files", "burst", *words)
+        """Every program of the plan; the next ones run also if one fails."""
+        for program in self.plan.programs():
+            host.say(f"  {self.system.name}: {program.title}")
+            try:
+                self.run(program)
+            except (Failed, OSError) as why:
+                self.problem(f"{program.title}: {why}")
 
-    def attempt(self, program: Callable[..., object], title: str, *words: object) -> None:
-        """Runs one program, if it was chosen; the next ones run also if it fails."""
-        if self.plan.only not in title:
-            return
-        host.say(f"  {self.system.name}: {title}")
-        try:
-            program(title, *words)
-        except (Failed, OSError) as why:
-            self.problem(f"{title}: {why}")
+    def run(self, program: Program) -> None:
+        """One program."""
+        if program.tree_size:
+            files = self.plan.tree_files_of(program.tree_size)
+            self.tree(program.title, program.tree_size, files)
+        else:
+            durable = self.system.bench_options if program.flushes else ()
+            self.bench(program.title, *program.words, *durable)
 
     def tree(self, title: str, size: int, files: int) -> None:
         """Written, read in random order with nothing cached, and read again."""
