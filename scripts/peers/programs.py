@@ -83,8 +83,8 @@ QUICK = Plan(seconds=0.5, threads=(16, 128), tree_files=4000, burst_dirs=8)
 class Bench:
     """Runs programs on one system, and collects what they say."""
 
-    def __init__(self, program: Path, system: System, round_: int, plan: Plan) -> None:
-        self.program = program
+    def __init__(self, saker: Path, system: System, round_: int, plan: Plan) -> None:
+        self.saker = saker
         self.plan = plan
         self.system = system
         self.round = round_
@@ -133,7 +133,7 @@ class Bench:
 
     def bench(self, title: str, *words: str, phase: str | None = None) -> list[Record]:
         """Runs `saker bench`; its phases as records."""
-        command = [self.program, "bench", *words, "--path", self.system.point, "--json"]
+        command = [self.saker, "bench", *words, "--path", self.system.point, "--json"]
         if "--threads" not in words:
             command += ["--threads", str(THREADS)]
         if pids := self.system.pids():
