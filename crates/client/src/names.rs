@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use saker_types::wire::*;
-use saker_types::{Class, Errno, Error, FileKind, Locator, Result, limits};
+use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, Result, limits};
 
 use crate::core::Core;
 use crate::file::File;
@@ -181,10 +181,16 @@ impl Fs {
 
     /// Removes a name of anything but a directory.
     pub async fn unlink(&self, who: &Caller, at: &At) -> Result<()> {
+        self.unlink_and_keep(who, at).await?;
+        Ok(())
+    }
+
+    /// The same; the directories whose names the lease is for that `at` asks for.
+    pub async fn unlink_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<InodeId>> {
         check_place(at)?;
         let mut request = RemoveReq { at: at.clone(), ..RemoveReq::default() };
-        let _: Empty = self.core().ask(who, Op::Unlink, To::Owner, &mut request).await?;
-        Ok(())
+        let removed: Removed = self.core().ask(who, Op::Unlink, To::Owner, &mut request).await?;
+        Ok(removed.kept)
     }
 
     /// Removes an empty directory.

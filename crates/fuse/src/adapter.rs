@@ -15,7 +15,7 @@ use crate::abi::{EntryOut, Opcode};
 use crate::changes::Changes;
 use crate::handles::Handles;
 use crate::hint::{HintMode, Hints};
-use crate::nodes::{NodeId, Nodes, Place};
+use crate::nodes::{Named, NodeId, Nodes, Place};
 use crate::notify::Notifier;
 use crate::ops::{OpenDir, OpenFile, Waiters};
 use crate::options::MountOptions;
@@ -75,7 +75,7 @@ impl Adapter {
         );
         let hinted = options.shortcut != HintMode::Off;
         Adapter {
-            nodes: Nodes::new(held, hinted),
+            nodes: Nodes::new(held, hinted, options.leases),
             hints: Hints::new(options.shortcut),
             threads: Threads::new(hinted),
             changes: Changes::default(),
@@ -119,6 +119,12 @@ impl Adapter {
         self.nodes.child(self.threads.start(request.header.pid, dir), dir, name)
     }
 
+    /// The same, to ask for what is kept by [`Adapter::hold`].
+    pub(crate) fn named(&self, request: &Request, dir: NodeId, name: &Bytes) -> Result<Named> {
+        check_name(name)?;
+        self.nodes.named(self.threads.start(request.header.pid, dir), dir, name)
+    }
+
     /// What the kernel is told of an error that has to do with the way to `dir`: if what is
     /// known of that is wrong, to walk again.
     pub(crate) fn on_the_way(&self, request: &Request, dir: NodeId, error: Error) -> Error {
@@ -127,11 +133,12 @@ impl Adapter {
     }
 
     /// The reply that gives what has this name to the kernel, which holds it from now on.
-    pub(crate) fn hold(&self, dir: NodeId, name: &Bytes, entry: &Entry) -> EntryOut {
-        let node = self.nodes.hold(dir, name, entry);
+    pub(crate) fn hold(&self, named: &Named, entry: &Entry) -> EntryOut {
+        let node = self.nodes.hold(named.dir, &named.name, entry);
+        self.nodes.kept(named, &entry.kept);
         let keep = self.keep(entry);
         if !keep.is_zero() {
-            self.nodes.prove(dir);
+            self.nodes.prove(named.dir);
         }
         self.entry_out(node, &entry.attr, keep)
     }

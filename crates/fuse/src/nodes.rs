@@ -12,17 +12,23 @@
 //! up before it is walked through again. Who is in it (a working directory, an open one) begins
 //! there, and stays at its inode wherever that is.
 
+mod keep;
 mod table;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
+use saker_runtime::rand;
 use saker_runtime::telemetry::Gauge;
+use saker_runtime::time::{self, Time};
 use saker_types::error::SECOND_PATH;
-use saker_types::limits::COMPONENTS_MAX;
-use saker_types::wire::{At, Entry};
+use saker_types::limits::{COMPONENTS_MAX, NAME_KEEP};
+use saker_types::wire::{At, Entry, NameLease};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, access};
 
+use crate::options::Leases;
+use keep::Keep;
 use table::{Node, Table, What};
 
 /// A node's number.
@@ -33,6 +39,10 @@ pub(crate) struct Nodes {
     table: Mutex<Table>,
     /// There are guesses: what is below a directory goes by its path from where a walk began.
     by_path: bool,
+    /// Who holds the leases on names.
+    holder: u64,
+    /// Times that a name is asked for before it is worth one.
+    often: u32,
 }
 
 /// Which data a file holds. It grows with each change of data in the file's row, and whenever the
@@ -71,13 +81,34 @@ pub(crate) struct Passed {
     pub(crate) attr: Option<Attr>,
     /// It was there, and everybody could walk there.
     pub(crate) proved: bool,
+    /// For how long it will be what the name leads to.
+    pub(crate) keep: Duration,
+}
+
+/// A name in a directory, as a server is asked for it.
+pub(crate) struct Named {
+    pub(crate) dir: NodeId,
+    pub(crate) name: Bytes,
+    pub(crate) at: At,
+    /// What `at.lease` is about.
+    leased: Option<Leased>,
+}
+
+/// Directories whose names the kernel may keep if a server says so.
+struct Leased {
+    asked: Time,
+    /// What the names are below is there until then.
+    base: Time,
+    /// Each with the version of its name.
+    nodes: Vec<(NodeId, u32)>,
 }
 
 impl Nodes {
     /// A table with the root, which is never forgotten. `held` counts the others. `by_path`: there
-    /// will be guesses.
-    pub(crate) fn new(held: Gauge, by_path: bool) -> Nodes {
-        Nodes { table: Mutex::new(Table::new(held)), by_path }
+    /// will be guesses, and `leases` on names.
+    pub(crate) fn new(held: Gauge, by_path: bool, leases: Leases) -> Nodes {
+        let table = Mutex::new(Table::new(held));
+        Nodes { table, by_path, holder: rand::u64().max(1), often: leases.often() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -120,6 +151,77 @@ impl Nodes {
         Ok(at)
     }
 
+    /// The same, to ask for a lease, too, on names on the way that the kernel asks for often. What
+    /// becomes of that is told to [`Nodes::kept`].
+    ///
+    /// # Errors
+    /// As [`Nodes::child`].
+    pub(crate) fn named(&self, start: NodeId, dir: NodeId, name: &Bytes) -> Result<Named> {
+        if !self.by_path {
+            let at = self.child(start, dir, name)?;
+            return Ok(Named { dir, name: name.clone(), at, leased: None });
+        }
+        let table = self.lock();
+        let steps = steps(&table, start, dir)?;
+        let leased = steps.to_lease(&table, time::now(), self.often);
+        drop(table);
+        let mut at = steps.at();
+        at.path.push(name.clone());
+        at.lease = leased.as_ref().map(|leased| {
+            let components = leased.nodes.len() as u32;
+            NameLease { holder: self.holder, components }
+        });
+        Ok(Named { dir, name: name.clone(), at, leased })
+    }
+
+    /// A server has given the lease that it was asked for: on these directories' names.
+    pub(crate) fn kept(&self, named: &Named, dirs: &[InodeId]) {
+        let Some(Leased { asked, base, nodes }) = &named.leased else { return };
+        let until = (*asked + NAME_KEEP).min(*base);
+        let mut table = self.lock();
+        let mut pid = named.at.anchor.id;
+        for ((id, version), dir) in nodes.iter().zip(dirs) {
+            let named = table.nodes.get(id).filter(|node| node.keep.version == *version);
+            // Only what is known is kept: the kernel will use it without asking for its name.
+            if named.is_none() || !table.bind_unseen(*id, pid, *dir) {
+                return;
+            }
+            if let Some(Node { keep, .. }) = table.nodes.get_mut(id) {
+                keep.until = keep.until.max(until);
+            }
+            pid = *dir;
+        }
+    }
+
+    /// The kernel will drop this name of a directory by itself when it has removed it: how to
+    /// ask for that.
+    ///
+    /// # Errors
+    /// As [`Nodes::child`].
+    pub(crate) fn to_remove(&self, start: NodeId, dir: NodeId, name: &Bytes) -> Result<At> {
+        let at = self.child(start, dir, name)?;
+        let mut table = self.lock();
+        let node = table.named(dir, name).and_then(|id| table.nodes.get_mut(&id));
+        if let Some(node) = node {
+            node.keep.end();
+        }
+        Ok(At { lease: Some(NameLease { holder: self.holder, components: 0 }), ..at })
+    }
+
+    /// May the kernel have come to this directory without asking for its name, or for one above?
+    pub(crate) fn is_kept(&self, dir: NodeId) -> bool {
+        let (table, now) = (self.lock(), time::now());
+        let mut id = dir;
+        while let Some(node) = table.nodes.get(&id) {
+            match node.names.last() {
+                _ if node.keep.was_kept(now) => return true,
+                Some((parent, _)) => id = *parent,
+                None => return false,
+            }
+        }
+        false
+    }
+
     /// The kernel walks through a name: its node is held once more. `None`: it must be looked up.
     pub(crate) fn pass(&self, dir: NodeId, name: &Bytes) -> Option<Passed> {
         let mut table = self.lock();
@@ -128,13 +230,15 @@ impl Nodes {
             None => table.guess(dir, name, FileKind::Directory)?,
         };
         let node = table.nodes.get_mut(&id).filter(|node| !node.doubted)?;
+        let now = time::now();
+        node.keep.ask(now);
         let attr = match &node.what {
-            What::Guess(FileKind::Directory) => None,
-            What::Known { attr, .. } if attr.is_dir() => Some((**attr).clone()),
+            What::Guess(FileKind::Directory) | What::Known { attr: None, .. } => None,
+            What::Known { attr: Some(attr), .. } if attr.is_dir() => Some((**attr).clone()),
             What::Guess(_) | What::Known { .. } => return None,
         };
         node.lookups += 1;
-        Some(Passed { node: id, attr, proved: node.proved })
+        Some(Passed { node: id, attr, proved: node.proved, keep: node.keep.left(now) })
     }
 
     /// A server has found something in a directory, on a way that everybody may walk.
@@ -171,7 +275,7 @@ impl Nodes {
             }
         };
         let node = table.nodes.get_mut(&id).filter(|node| !node.doubted && !node.drifted)?;
-        let What::Known { attr, .. } = &node.what else { return None };
+        let What::Known { attr: Some(attr), .. } = &node.what else { return None };
         let attr = (attr.is_dir() == is_dir).then(|| (**attr).clone())?;
         node.lookups += 1;
         Some((id, Some(attr)))
@@ -214,14 +318,12 @@ impl Nodes {
         true
     }
 
-    /// Is this directory a guess, whose attributes the kernel must see? Then it is looked up the
+    /// Are the attributes of this directory a guess, and must be seen by the kernel? Then it is looked up the
     /// next time.
     pub(crate) fn must_be_known(&self, dir: NodeId) -> bool {
         let mut table = self.lock();
-        let Some(Node { what: What::Guess(_), names, doubted, .. }) = table.nodes.get_mut(&dir)
-        else {
-            return false;
-        };
+        let node = table.nodes.get_mut(&dir).filter(|node| !node.what.is_seen());
+        let Some(Node { names, doubted, .. }) = node else { return false };
         *doubted = true;
         // The kernel may forget the node before it walks again.
         if let Some((parent, name)) = names.last().cloned() {
@@ -279,7 +381,7 @@ impl Nodes {
     /// ESTALE: it must.
     pub(crate) fn confirm(&self, id: NodeId, entry: &Entry) -> Result<()> {
         let mut table = self.lock();
-        if entry.attr.is_dir() && table.bind(id, entry) {
+        if entry.attr.is_dir() && table.bind(id, What::of(entry)) {
             return Ok(());
         }
         table.get_mut(id)?.doubted = true;
@@ -392,6 +494,8 @@ impl Nodes {
 /// The way to a directory.
 struct Steps {
     anchor: Locator,
+    /// The anchor's.
+    base: NodeId,
     /// From below the anchor down, inclusive.
     nodes: Vec<NodeId>,
     names: Vec<Bytes>,
@@ -400,7 +504,28 @@ struct Steps {
 
 impl Steps {
     fn at(self) -> At {
-        At { anchor: self.anchor, path: self.names, expect: self.expect }
+        At { expect: self.expect, ..At::below(self.anchor, self.names) }
+    }
+
+    /// Those, from the anchor on, whose names the kernel asks for often, unless it may keep them for
+    /// a while yet.
+    fn to_lease(&self, table: &Table, now: Time, often: u32) -> Option<Leased> {
+        let soon = now + NAME_KEEP / 2;
+        let base = match self.base {
+            ROOT => Time::MAX,
+            id => table.nodes.get(&id)?.keep.until,
+        };
+        let hot = |id: &NodeId| {
+            let keep = &table.nodes.get(id)?.keep;
+            keep.is_hot(now, often).then_some((*id, keep))
+        };
+        let ends_soon = |keep: &Keep| keep.until <= soon;
+        let hot = || self.nodes.iter().map_while(hot);
+        if base <= soon || !hot().any(|(_, keep)| ends_soon(keep)) {
+            return None;
+        }
+        let nodes = hot().map(|(id, keep)| (id, keep.version)).collect();
+        Some(Leased { asked: now, base, nodes })
     }
 }
 
@@ -432,7 +557,7 @@ fn steps(table: &Table, start: NodeId, dir: NodeId) -> Result<Steps> {
     nodes.reverse();
     names.reverse();
     expect.reverse();
-    Ok(Steps { anchor, nodes, names, expect })
+    Ok(Steps { anchor, base: id, nodes, names, expect })
 }
 
 fn stale() -> Error {

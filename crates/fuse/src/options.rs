@@ -11,6 +11,17 @@ use crate::transport::Mode as TransportMode;
 const THREADS_DEFAULT_MAX: usize = 16;
 const THREADS_MAX: usize = 256;
 
+/// Names of directories for which a mount has a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leases {
+    /// Those that are used all the time.
+    Hot,
+    /// All that are walked through.
+    All,
+    /// None: a change of a directory never waits.
+    Off,
+}
+
 /// How a file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -33,6 +44,9 @@ pub struct MountOptions {
     pub attr_timeout: Duration,
     /// Where the mount learns what a LOOKUP is for. Default: by the best way that works.
     pub shortcut: Shortcut,
+    /// Which directories' names the kernel may keep although others are seen at once, because
+    /// servers wait with a change until it does not. Only with a shortcut.
+    pub leases: Leases,
     /// How requests come from the kernel.
     pub transport: TransportMode,
     /// Threads that serve requests. Default: one for each core, at most 16.
@@ -51,6 +65,7 @@ impl Default for MountOptions {
             entry_timeout: Duration::ZERO,
             attr_timeout: Duration::from_millis(5),
             shortcut: Shortcut::Auto,
+            leases: Leases::Hot,
             transport: TransportMode::Auto,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
         }
@@ -61,7 +76,7 @@ impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `fsname=TEXT`,
     /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
-    /// `shortcut=auto|bpf|proc|off`, `transport=auto|uring|dev`, `threads=N`.
+    /// `shortcut=auto|bpf|proc|off`, `leases=hot|all|off`, `transport=auto|uring|dev`, `threads=N`.
     /// What fstab(5) has for mount(8) and systemd alone is skipped.
     ///
     /// # Errors
@@ -112,6 +127,14 @@ impl MountOptions {
                     _ => return Err(bad_value(key, value)),
                 }
             }
+            "leases" => {
+                self.leases = match value {
+                    "hot" => Leases::Hot,
+                    "all" => Leases::All,
+                    "off" => Leases::Off,
+                    _ => return Err(bad_value(key, value)),
+                }
+            }
             "transport" => {
                 self.transport = match value {
                     "auto" => TransportMode::Auto,
@@ -156,7 +179,7 @@ mod tests {
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
             "ro,noallow_other,suid,noexec,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
-             transport=uring",
+             transport=uring,leases=off",
         );
         let wanted = MountOptions {
             read_only: true,
@@ -167,6 +190,7 @@ mod tests {
             entry_timeout: Duration::from_millis(1500),
             attr_timeout: Duration::ZERO,
             threads: 3,
+            leases: Leases::Off,
             transport: TransportMode::Uring,
             ..default
         };
@@ -182,6 +206,7 @@ mod tests {
             "attr_timeout=x",
             "threads=0",
             "transport=x",
+            "leases=on",
             "a=b",
         ] {
             let error = MountOptions::parse(bad).unwrap_err();

@@ -107,7 +107,7 @@ pub fn open_at(
     let decisions: Vec<Decision> = volatile.decisions.values().cloned().collect();
     let Home { no, limits, metrics, .. } = home;
     metrics.inodes.add(volatile.inode_count);
-    let shard = Shard::new(Parts { no, map, journal, db, limits, metrics, volatile });
+    let shard = Shard::new(Parts { no, map, journal, db, limits, metrics, volatile, now });
     {
         let mut s = shard.borrow_mut();
         s.hub.begin(now, wall_ns);

@@ -29,6 +29,7 @@ use crate::checkpoint::Checkpointing;
 use crate::gone::Leases;
 use crate::locks::LockLeases;
 use crate::metrics::Metrics;
+use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
 use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Task, Wait};
 use crate::txn::participant::PreparedTxn;
@@ -91,6 +92,7 @@ pub struct Shard {
     pub(crate) journal: Journal,
     pub(crate) inodes: Cache<Bytes, Rc<Inode>, quick_cache::UnitWeighter, FxBuildHasher>,
     pub(crate) replica: Replica,
+    pub(crate) name_leases: NameLeases,
     pub(crate) sessions: Sessions<ReplyTo>,
     /// Requests that wait, by what for.
     pub(crate) parked: BTreeMap<Wait, Vec<Rc<Rq>>>,
@@ -161,12 +163,14 @@ pub struct Parts {
     pub metrics: Metrics,
     /// What the journal said besides rows.
     pub volatile: crate::recover::Volatile,
+    /// When it begins.
+    pub now: Time,
 }
 
 impl Shard {
     /// Puts a shard together; [`crate::recover`] has the rest.
     pub fn new(parts: Parts) -> Rc<RefCell<Shard>> {
-        let Parts { no, map, journal, db, limits, metrics, volatile } = parts;
+        let Parts { no, map, journal, db, limits, metrics, volatile, now } = parts;
         let cache = |n: usize| {
             Cache::with(n, n as u64, Default::default(), FxBuildHasher, Default::default())
         };
@@ -181,6 +185,7 @@ impl Shard {
                 journal,
                 inodes: cache(limits.inodes),
                 replica: Replica::new(limits.replica),
+                name_leases: NameLeases::new(now),
                 sessions: volatile.sessions,
                 parked: BTreeMap::new(),
                 parked_count: 0,

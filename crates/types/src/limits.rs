@@ -1,6 +1,8 @@
 //! Named bounds (architecture.md, "Formats and identity"). Every queue, frame and table of Saker
 //! is bounded by one of these or by a bound named beside its use.
 
+use std::time::Duration;
+
 /// Longest name of a directory entry, in bytes (`NAME_MAX`).
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path, in bytes (`PATH_MAX`), and so the most components a request may carry.
@@ -31,10 +33,17 @@ pub const SESSION_RESULTS_MAX: usize = 16_384;
 /// lease on it was given or renewed (protocols.md, rule 16).
 pub const LEASE_NS: u64 = 60_000_000_000;
 
+/// A directory's name is not changed for so long after a mount was told that it may keep it.
+pub const NAME_LEASE: Duration = Duration::from_millis(400);
+/// So long a mount lets its kernel keep it, counted from before it asked. The rest is for the
+/// kernel, which counts from when the thread that waits for a reply runs again.
+pub const NAME_KEEP: Duration = Duration::from_millis(100);
+
 /// A client's file locks end when it has not been heard of for this long.
 pub const LOCK_LEASE_NS: u64 = 10_000_000_000;
 /// Most locks on one file.
 pub const FILE_LOCKS_MAX: usize = 1_024;
 
+const _: () = assert!(NAME_KEEP.as_nanos() * 2 < NAME_LEASE.as_nanos());
 const _: () = assert!(INLINE_BYTES_MAX < CHUNK_BYTES);
 const _: () = assert!(FILE_BYTES_MAX.is_multiple_of(CHUNK_BYTES));

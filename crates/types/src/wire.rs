@@ -209,12 +209,28 @@ pub struct At {
     /// one leads elsewhere, nothing is done (class `Elsewhere`).
     #[prost(uint64, repeated, tag = "3")]
     pub expect: Vec<InodeId>,
+    /// Names on the way that a mount wants to keep. Of the directory of an rmdir: whose lease does
+    /// not count.
+    #[prost(message, optional, tag = "4")]
+    pub lease: Option<NameLease>,
+}
+
+/// A mount lets its kernel keep names of directories for a while, without asking. Until that is
+/// over nobody else may change what they lead to.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct NameLease {
+    /// The mount: a random number.
+    #[prost(uint64, tag = "1")]
+    pub holder: u64,
+    /// So many components of the path, from the first one on, none of them the last one.
+    #[prost(uint32, tag = "2")]
+    pub components: u32,
 }
 
 impl At {
     /// A path from an anchor.
     pub fn below(anchor: Locator, path: Vec<Bytes>) -> At {
-        At { anchor, path, expect: Vec::new() }
+        At { anchor, path, expect: Vec::new(), lease: None }
     }
 
     /// Is the error about the last component of this path?
@@ -277,6 +293,17 @@ pub struct Entry {
     /// deletion, `fs.protected_*` of proc_sys_fs(5)) it must see.
     #[prost(bool, tag = "6")]
     pub sticky: bool,
+    /// The directories whose names the lease is for that was asked for; empty: it is not given.
+    #[prost(uint64, repeated, tag = "7")]
+    pub kept: Vec<InodeId>,
+}
+
+/// A name is gone.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Removed {
+    /// As that of [`Entry`].
+    #[prost(uint64, repeated, tag = "1")]
+    pub kept: Vec<InodeId>,
 }
 
 /// Setattr; unset fields stay.
@@ -835,6 +862,9 @@ pub struct InvalidateReq {
     /// Directories removed long ago, as their last owner says: their totals may be dropped.
     #[prost(uint64, repeated, tag = "3")]
     pub forget: Vec<InodeId>,
+    /// Whose leases on the entries' names do not count; 0: all do.
+    #[prost(uint64, tag = "4")]
+    pub holder: u64,
 }
 
 /// Whether a directory has entries on a shard.
@@ -855,6 +885,9 @@ pub struct InvalidateReply {
     #[prost(enumeration = "Emptiness", tag = "1")]
     #[allow(missing_docs)]
     pub emptiness: i32,
+    /// So many milliseconds from now somebody may still keep one of the names.
+    #[prost(uint32, tag = "2")]
+    pub kept_ms: u32,
 }
 
 /// What a participant is to prepare.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use saker_meta::Limits;
 use saker_sim::bench::{Bench, Message, at, errno, shard, with_dir};
 use saker_types::change::{id_key, table};
+use saker_types::limits::NAME_LEASE;
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
@@ -409,4 +410,180 @@ fn a_rename_that_cannot_read_changes_nothing() {
     b.set_unreadable(None);
     b.lookup(&at("a/f")).unwrap();
     assert_eq!(b.check().entries.len(), 4);
+}
+
+/// The lease of one mount on all names on the way.
+fn leased(path: &str, holder: u64) -> At {
+    let at = at(path);
+    let components = at.path.len() as u32 - 1;
+    At { lease: Some(NameLease { holder, components }), ..at }
+}
+
+/// Gives answers to a request for so long, and says after how long there was one.
+fn answered_after<R: prost::Message + Default>(b: &mut Bench, call: u64) -> Duration {
+    const STEP: Duration = Duration::from_millis(5);
+    for steps in 0..400 {
+        b.settle();
+        if let Some(answer) = b.answer::<R>(call) {
+            answer.unwrap();
+            return STEP * steps;
+        }
+        b.advance(STEP);
+    }
+    panic!("no answer");
+}
+
+/// Directories `a/b`, a file in it, and what keeps its name until now.
+fn with_kept_names(holders: &[u64]) -> (Bench, &'static str) {
+    let (mut b, file) = (Bench::new(3), "a/b/f");
+    b.mkdir("a").unwrap();
+    b.mkdir("a/b").unwrap();
+    b.create(file).unwrap();
+    for holder in holders {
+        assert_eq!(b.lookup(&leased(file, *holder)).unwrap().kept.len(), 2);
+    }
+    (b, file)
+}
+
+/// A mount that keeps names (decision 20): they lead to what they led to until it stops.
+#[test]
+fn a_directory_stays_where_it_is_while_a_mount_keeps_its_name() {
+    for (from, to) in [("a", "c"), ("a/b", "c")] {
+        let (mut b, _) = with_kept_names(&[7]);
+        b.advance(NAME_LEASE / 4);
+        let request = b.rename_req(from, to);
+        let call = b.ask(Op::Rename, COORDINATOR, &request);
+        b.settle();
+        // It is there for all until the change, and nobody can keep it any more.
+        let waits = answered_after::<RenameReply>(&mut b, call);
+        assert!(waits + NAME_LEASE / 4 >= NAME_LEASE && waits < NAME_LEASE, "{from}: {waits:?}");
+        b.check();
+    }
+    // What nobody keeps, or nobody keeps any more.
+    let (mut b, _) = with_kept_names(&[]);
+    let request = b.rename_req("a", "c");
+    let call = b.ask(Op::Rename, COORDINATOR, &request);
+    assert_eq!(answered_after::<RenameReply>(&mut b, call), Duration::ZERO);
+    assert_eq!(b.lookup(&leased("c/b/f", 7)).unwrap().kept.len(), 2);
+    b.advance(NAME_LEASE);
+    let request = b.rename_req("c/b", "a");
+    let call = b.ask(Op::Rename, COORDINATOR, &request);
+    assert_eq!(answered_after::<RenameReply>(&mut b, call), Duration::ZERO);
+    b.check();
+}
+
+/// A name that is exchanged, and one that is replaced, was kept, too.
+#[test]
+fn a_kept_name_is_neither_exchanged_nor_replaced() {
+    for flags in [rename_flags::EXCHANGE, 0] {
+        let (mut b, _) = with_kept_names(&[]);
+        b.mkdir("c").unwrap();
+        b.mkdir("a/b/d").unwrap();
+        b.create("a/b/d/g").unwrap();
+        assert_eq!(b.lookup(&leased("a/b/d/g", 7)).unwrap().kept.len(), 3);
+        b.unlink("a/b/d/g").unwrap();
+        let request = RenameReq { flags, ..b.rename_req("c", "a/b/d") };
+        let call = b.ask(Op::Rename, COORDINATOR, &request);
+        assert!(
+            answered_after::<RenameReply>(&mut b, call) >= NAME_LEASE - Duration::from_millis(5)
+        );
+        b.check();
+    }
+}
+
+/// A mount's own rmdir ends the name in its kernel: it waits for other mounts only.
+#[test]
+fn a_mount_removes_what_it_keeps_itself_at_once() {
+    for (holders, waits) in [(&[7][..], false), (&[7, 8], true), (&[8], true)] {
+        let (mut b, file) = with_kept_names(holders);
+        b.unlink(file).unwrap();
+        let own = At { lease: Some(NameLease { holder: 7, components: 0 }), ..at("a/b") };
+        let request = RemoveReq { ctx: b.ctx(), at: own };
+        let call = b.ask(Op::Rmdir, COORDINATOR, &request);
+        assert_eq!(answered_after::<Empty>(&mut b, call) > Duration::ZERO, waits, "{holders:?}");
+        b.check();
+    }
+    // A directory that is not empty is none to wait for.
+    let (mut b, _) = with_kept_names(&[8]);
+    let request = RemoveReq { ctx: b.ctx(), at: at("a/b") };
+    let call = b.ask(Op::Rmdir, COORDINATOR, &request);
+    b.settle();
+    assert_eq!(errno(b.answer::<Empty>(call).unwrap()), Errno::ENOTEMPTY);
+}
+
+/// A kept name is known to all: so a directory that hides what is below it waits.
+#[test]
+fn a_directory_is_closed_when_nobody_keeps_names_below_it() {
+    for (path, mode, waits, kept) in [
+        ("a", 0o775, false, true),
+        ("a", 0o750, true, false),
+        // Its own name is for all to know.
+        ("a/b", 0o700, true, true),
+        ("a/b", 0o777, false, true),
+    ] {
+        let (mut b, _) = with_kept_names(&[7]);
+        let ctx = b.ctx();
+        let request = SetattrReq { ctx, at: at(path), mode: Some(mode), ..SetattrReq::default() };
+        let call = b.ask(Op::Setattr, COORDINATOR, &request);
+        assert_eq!(
+            answered_after::<Entry>(&mut b, call) > Duration::ZERO,
+            waits,
+            "{path} {mode:o}"
+        );
+        let now = b.lookup(&leased("a/b/f", 7)).unwrap().kept;
+        assert_eq!(!now.is_empty(), kept, "{path} {mode:o}");
+    }
+    // The root has no name; who may search it decides all the same.
+    let (mut b, _) = with_kept_names(&[7]);
+    let (ctx, root) = (b.ctx(), at(""));
+    let request = SetattrReq { ctx, at: root, mode: Some(0o700), ..SetattrReq::default() };
+    let call = b.ask(Op::Setattr, COORDINATOR, &request);
+    assert!(answered_after::<Entry>(&mut b, call) > Duration::ZERO);
+}
+
+/// What a shard gave before it died counts, and a coordinator that asks again hears it again.
+#[test]
+fn a_lease_outlives_shards_and_lost_answers() {
+    for shard_no in 0..3 {
+        let (mut b, _) = with_kept_names(&[7]);
+        b.restart(shard(shard_no));
+        let request = b.rename_req("a", "c");
+        let call = b.ask(Op::Rename, COORDINATOR, &request);
+        assert!(
+            answered_after::<RenameReply>(&mut b, call) >= NAME_LEASE - Duration::from_millis(5)
+        );
+        b.check();
+    }
+    let (mut b, _) = with_kept_names(&[7]);
+    let request = b.rename_req("a", "c");
+    let call = b.ask(Op::Rename, COORDINATOR, &request);
+    b.settle_but(|m| m.answers(Op::Invalidate));
+    assert_eq!(b.take(|m| m.answers(Op::Invalidate)).len(), 3);
+    // The calls time out, or their connections break.
+    let asked_again = |b: &Bench| b.wire().iter().any(|m| m.asks(Op::Invalidate));
+    let mut passed = Duration::ZERO;
+    while !asked_again(&b) {
+        b.advance(Duration::from_millis(10));
+        passed += Duration::from_millis(10);
+        assert!(passed < Duration::from_secs(20), "it does not ask again");
+    }
+    let waits = answered_after::<RenameReply>(&mut b, call);
+    assert!(waits + passed >= NAME_LEASE - Duration::from_millis(10), "{passed:?} and {waits:?}");
+    b.check();
+}
+
+/// Who walks to a directory that is about to change waits for the change, and keeps no old name.
+#[test]
+fn no_lease_is_given_on_a_name_that_is_about_to_change() {
+    let (mut b, _) = with_kept_names(&[7]);
+    let request = b.rename_req("a/b", "c");
+    let rename = b.ask(Op::Rename, COORDINATOR, &request);
+    b.settle();
+    let request = EntryReq { ctx: b.ctx(), at: leased("a/b/f", 8), full: false };
+    let lookup = b.ask(Op::Lookup, b.owner("f"), &request);
+    let waits = answered_after::<RenameReply>(&mut b, rename);
+    assert!(waits < NAME_LEASE + Duration::from_millis(10), "{waits:?}");
+    b.settle();
+    assert_eq!(errno(b.answer::<Entry>(lookup).unwrap()), Errno::ENOENT);
+    b.check();
 }

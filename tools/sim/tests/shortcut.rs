@@ -11,7 +11,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use saker_client::Caller;
@@ -99,8 +101,8 @@ fn each_with(test: &str, options: &str, f: impl Fn(&Mounted)) {
     if !can_mount(test) {
         return;
     }
-    // With io_uring the kernel numbers requests later.
-    for source in ["bpf,transport=dev", "bpf,transport=uring", "proc"] {
+    // With io_uring the kernel numbers requests later. With leases on all names none need be in use.
+    for source in ["bpf,transport=dev", "bpf,transport=uring", "bpf,leases=all", "proc"] {
         if let Some(mounted) = Mounted::start(source, options) {
             eprintln!("{test} with {source}");
             f(&mounted);
@@ -567,5 +569,147 @@ fn permissions_are_those_of_the_whole_path() {
             assert_eq!(code, 0, "{err}");
         }
         assert!(t.path("tmp/of-root").exists());
+    });
+}
+
+/// Each request of the kernel makes its caller wait; how often that was in so many opens.
+fn waits_of_opens(file: &Path, opens: usize) -> usize {
+    let waits = || {
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.unwrap().trim().parse::<usize>().unwrap()
+    };
+    let before = waits();
+    for _ in 0..opens {
+        drop(rustix::fs::open(file, OFlags::RDONLY, Mode::empty()).unwrap());
+    }
+    waits() - before
+}
+
+#[test]
+fn names_on_the_way_are_not_asked_for_while_there_is_a_lease() {
+    const OPENS: usize = 400;
+    const DEPTH: usize = 8;
+    if !can_mount("names_on_the_way_are_not_asked_for_while_there_is_a_lease") {
+        return;
+    }
+    for transport in ["dev", "uring"] {
+        let waits = ["off", "all"].map(|leases| {
+            let t = Mounted::start("bpf", &format!("transport={transport},leases={leases}"))?;
+            let dir = t.path(&vec!["d"; DEPTH].join("/"));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("f"), "text").unwrap();
+            Some(waits_of_opens(&dir.join("f"), OPENS))
+        });
+        let [Some(off), Some(all)] = waits else { continue };
+        // A LOOKUP for each directory, one for the file, and OPEN.
+        assert!(off >= OPENS * DEPTH, "{transport}: {off}");
+        assert!(all < OPENS * DEPTH / 2, "{transport}: {all}, without {off}");
+    }
+}
+
+/// Is set when it goes.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What another client does to a directory that is in use here is seen here as soon as it is done,
+/// also by what the kernel answers by itself.
+#[test]
+fn a_directory_in_use_is_changed_for_all_at_once() {
+    const ROUNDS: u32 = 6;
+    each("a_directory_in_use_is_changed_for_all_at_once", |t| {
+        fs::create_dir_all(t.path("a/b/c")).unwrap();
+        fs::write(t.path("a/b/c/f"), "old").unwrap();
+        let fs_of = t.cluster.connect();
+        let who = Caller::root();
+        let flags = saker_client::OpenFlags::from_linux(libc::O_CREAT | libc::O_WRONLY);
+        let renew = async |round: u32| {
+            fs_of.mkdir(&who, &at("a/b"), 0o755).await.unwrap();
+            fs_of.mkdir(&who, &at("a/b/c"), 0o755).await.unwrap();
+            let (file, _) = fs_of.create(&who, &at("a/b/c/f"), 0o644, flags).await.unwrap();
+            file.write(0, round.to_string().as_bytes()).await.unwrap();
+            file.flush().await.unwrap();
+            file.release().await;
+            fs_of.lookup(&who, &at("a/b")).await.unwrap().attr.id
+        };
+        let idle = AtomicBool::new(false);
+        let usage = || {
+            while !idle.load(Ordering::Relaxed) {
+                // It may be missing for a moment.
+                let _ = File::open(t.path("a/b/c/f"));
+                let _ = fs::metadata(t.path("a/b/c"));
+            }
+        };
+        thread::scope(|threads| {
+            // Also when an assertion fails.
+            let _end = OnDrop(&idle);
+            (0..2).for_each(|_| _ = threads.spawn(usage));
+            for round in 0..ROUNDS {
+                thread::sleep(Duration::from_millis(50));
+                let moved = format!("a/moved{round}");
+                fs_of.block_on(async {
+                    fs_of.rename(&who, &at("a/b"), &at(&moved), false, &[]).await.unwrap();
+                });
+                assert_eq!(errno(fs::metadata(t.path("a/b"))), libc::ENOENT);
+                assert_eq!(errno(fs::metadata(t.path("a/b/c"))), libc::ENOENT);
+                // The kernel would say EISDIR, and EINVAL, of a directory that it keeps.
+                drop(File::create_new(t.path("a/b")).unwrap());
+                assert_eq!(errno(fs::read_link(t.path("a/b"))), libc::EINVAL);
+                fs::remove_file(t.path("a/b")).unwrap();
+                assert!(fs::metadata(t.path(&moved).join("c/f")).is_ok());
+                let id = fs_of.block_on(renew(round));
+                assert_eq!(fs::metadata(t.path("a/b")).unwrap().ino(), id);
+                let path = rustix::fs::open(t.path("a/b"), OFlags::PATH, Mode::empty()).unwrap();
+                assert_eq!(rustix::fs::fstat(&path).unwrap().st_ino, id);
+                assert_eq!(read_open(&t.path("a/b/c/f")), round.to_string().as_bytes());
+                // And what hides a name.
+                let mode = |mode| saker_client::SetAttr { mode: Some(mode), ..Default::default() };
+                let chmod = async |bits| fs_of.setattr(&who, &at("a"), &mode(bits)).await.unwrap();
+                fs_of.block_on(chmod(0o700));
+                let mut stat = Command::new("stat");
+                let status = stat.arg(t.path("a/b/c")).uid(1000).gid(1000).output().unwrap().status;
+                assert!(!status.success(), "nobody else may walk there");
+                fs_of.block_on(chmod(0o755));
+            }
+        });
+        fs_of.close();
+        let waits = t.cluster.metrics_of("coordinator", &["saker_coordinator_name_waits_total"]);
+        eprintln!("{} of {} changes waited", waits, ROUNDS * 2);
+        assert!(waits > 0.0, "the names were in use");
+    });
+}
+
+/// Who removes a directory through the mount that uses it need not wait; its name is gone here, too.
+#[test]
+fn a_directory_in_use_is_removed_by_its_mount_at_once() {
+    const ROUNDS: usize = 40;
+    each("a_directory_in_use_is_removed_by_its_mount_at_once", |t| {
+        for round in 0..ROUNDS {
+            fs::create_dir_all(t.path("a/b")).unwrap();
+            for n in 0..12 {
+                File::create_new(t.path(&format!("a/b/f{n}"))).unwrap();
+            }
+            for n in 0..12 {
+                fs::remove_file(t.path(&format!("a/b/f{n}"))).unwrap();
+            }
+            fs::remove_dir(t.path("a/b")).unwrap();
+            assert_eq!(errno(fs::metadata(t.path("a/b"))), libc::ENOENT);
+            assert_eq!(errno(File::create(t.path("a/b/f"))), libc::ENOENT);
+            // Somebody else makes a file of that name, which no walk may take for the directory.
+            if round % 8 == 0 {
+                elsewhere(t, async |fs, who| {
+                    fs.mknod(who, &at("a/b"), libc::S_IFREG | 0o644, 0).await.unwrap();
+                });
+                assert_eq!(errno(File::create(t.path("a/b/f"))), libc::ENOTDIR);
+                fs::remove_file(t.path("a/b")).unwrap();
+            }
+        }
+        let waits = t.cluster.metrics_of("coordinator", &["saker_coordinator_name_waits_total"]);
+        assert!(waits <= 1.0, "{waits} of {ROUNDS} waited, one may have at the start");
     });
 }

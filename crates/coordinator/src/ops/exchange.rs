@@ -10,7 +10,7 @@ use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error};
 
 use super::rename::moved;
-use super::{chain, invalidate};
+use super::{Keepers, chain, invalidate};
 use crate::state::Handle;
 
 /// Exchanges two names of any kinds. The caller has the turn.
@@ -56,7 +56,8 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     let row = Some(moved(there, now_ns));
     let at = At::handle(first.loc.clone());
     txn.prepare(half(msg, at, row, Some(other.loc.clone()))).await?;
-    let invalidated = invalidate(h, &[&first.loc, &other.loc], 0).await;
+    let all = Keepers::AllBut(0);
+    let invalidated = invalidate(h, &[&first.loc, &other.loc], 0, all).await;
     invalidated.map_err(|e| txn.refuse(e))?;
     failpoint!("dir_exchange.invalidated");
     txn.commit(|_| Ok(reply.encode_to_vec().into()))

@@ -8,7 +8,7 @@ use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Errno, Error};
 
-use super::{chain, exchange, invalidate};
+use super::{Keepers, chain, exchange, invalidate};
 use crate::state::Handle;
 
 /// Moves a directory, or exchanges what may be one.
@@ -71,7 +71,8 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         // What moves is in it; locked, it would only make the emptiness undecided.
         return Err(txn.refuse(Errno::ENOTEMPTY.into()));
     }
-    let invalidated = invalidate(h, &[&taken.loc, &vote.loc], replaced).await;
+    let all = Keepers::AllBut(0);
+    let invalidated = invalidate(h, &[&taken.loc, &vote.loc], replaced, all).await;
     invalidated.map_err(|e| txn.refuse(e))?;
     failpoint!("dir_rename.invalidated");
     txn.commit(|_| Ok(reply.encode_to_vec().into()))

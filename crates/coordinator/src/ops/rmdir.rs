@@ -7,7 +7,7 @@ use saker_runtime::failpoint;
 use saker_types::wire::{Empty, Intent, PrepareReq, RemoveReq};
 use saker_types::{Errno, Error};
 
-use super::invalidate;
+use super::{Keepers, invalidate};
 use crate::state::Handle;
 
 /// Removes an empty directory.
@@ -25,7 +25,8 @@ pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
     };
     let vote = txn.prepare(request).await?;
     failpoint!("rmdir.prepared");
-    if let Err(e) = invalidate(h, &[&vote.loc], vote.loc.id).await {
+    let keepers = Keepers::AllBut(msg.at.lease.map_or(0, |lease| lease.holder));
+    if let Err(e) = invalidate(h, &[&vote.loc], vote.loc.id, keepers).await {
         txn.abort();
         return Err(e);
     }

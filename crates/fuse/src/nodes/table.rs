@@ -11,6 +11,7 @@ use saker_types::id::COUNTER_BITS;
 use saker_types::wire::Entry;
 use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result};
 
+use super::keep::Keep;
 use super::{DataVersion, NodeId, stale};
 
 /// Guesses have the allocator number that no shard can have.
@@ -36,6 +37,8 @@ pub(super) struct Node {
     pub(super) doubted: bool,
     /// A server has found it on a way that everybody may walk.
     pub(super) proved: bool,
+    /// A directory's name: how long the kernel may keep it.
+    pub(super) keep: Keep,
     /// The kernel may have attributes of it that no reply has told it: it was written here, say.
     pub(super) drifted: bool,
 }
@@ -46,14 +49,19 @@ pub(super) enum What {
     /// An inode.
     Known {
         loc: Locator,
-        /// As last seen.
-        attr: Box<Attr>,
+        /// As last seen; `None`: never.
+        attr: Option<Box<Attr>>,
     },
 }
 
 impl What {
-    fn of(entry: &Entry) -> What {
-        What::Known { loc: owned(&entry.loc), attr: Box::new(entry.attr.clone()) }
+    /// Its attributes were told by a server.
+    pub(super) fn is_seen(&self) -> bool {
+        matches!(self, What::Known { attr: Some(_), .. })
+    }
+
+    pub(super) fn of(entry: &Entry) -> What {
+        What::Known { loc: owned(&entry.loc), attr: Some(Box::new(entry.attr.clone())) }
     }
 }
 
@@ -74,7 +82,7 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(held: Gauge) -> Table {
         let attr = Attr { id: ROOT, mode: FileKind::Directory.bits() | 0o755, ..Attr::default() };
-        let what = What::Known { loc: Locator::root(), attr: Box::new(attr) };
+        let what = What::Known { loc: Locator::root(), attr: Some(Box::new(attr)) };
         let mut table = Table {
             nodes: FxHashMap::default(),
             names: HashMap::new(),
@@ -143,7 +151,7 @@ impl Table {
     pub(super) fn named_as(&mut self, dir: NodeId, name: &Bytes, entry: &Entry) -> NodeId {
         if let Some(id) = self.named(dir, name)
             && entry.attr.is_dir()
-            && self.bind(id, entry)
+            && self.bind(id, What::of(entry))
         {
             return id;
         }
@@ -162,9 +170,22 @@ impl Table {
         id
     }
 
+    /// A name leads to this directory: true if its node is that, or as a guess can become it.
+    pub(super) fn bind_unseen(&mut self, id: NodeId, pid: InodeId, inode: InodeId) -> bool {
+        let Some(node) = self.nodes.get(&id) else { return false };
+        match (&node.what, node.names.last()) {
+            (What::Known { loc, .. }, _) => loc.id == inode,
+            (What::Guess(_), None) => false,
+            (What::Guess(_), Some((_, name))) => {
+                let loc = Locator { pid, name: name.clone(), id: inode, home_slot: None };
+                self.bind(id, What::Known { loc, attr: None })
+            }
+        }
+    }
+
     /// A node is this directory: true if it is, or as a guess can become it.
-    pub(super) fn bind(&mut self, id: NodeId, entry: &Entry) -> bool {
-        let inode = entry.attr.id;
+    pub(super) fn bind(&mut self, id: NodeId, what: What) -> bool {
+        let What::Known { loc: Locator { id: inode, .. }, .. } = what else { return false };
         let other = self.node_of(inode);
         let taken = other != id && self.nodes.contains_key(&other);
         let Some(node) = self.nodes.get_mut(&id) else { return false };
@@ -173,7 +194,7 @@ impl Table {
             What::Guess(kind) if taken || *kind != FileKind::Directory => return false,
             What::Guess(_) | What::Known { .. } => {}
         }
-        node.what = What::of(entry);
+        node.what = what;
         node.doubted = false;
         if id != inode {
             self.aliases.insert(inode, id);
@@ -188,8 +209,9 @@ impl Table {
             return;
         };
         // Replies can overtake each other; the kernel heeds those in the order that it sees.
-        *drifted |= entry.attr.data_version < attr.data_version;
-        **attr = entry.attr.clone();
+        let before = attr.as_ref().map_or(0, |attr| attr.data_version);
+        *drifted |= entry.attr.data_version < before;
+        *attr = Some(Box::new(entry.attr.clone()));
         if *loc != entry.loc {
             *loc = owned(&entry.loc);
         }
@@ -198,8 +220,8 @@ impl Table {
     /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
     pub(super) fn mode(&self, id: NodeId) -> u32 {
         match self.nodes.get(&id).map(|node| &node.what) {
-            Some(What::Known { attr, .. }) => attr.mode,
-            Some(What::Guess(_)) | None => 0,
+            Some(What::Known { attr: Some(attr), .. }) => attr.mode,
+            Some(What::Known { attr: None, .. } | What::Guess(_)) | None => 0,
         }
     }
 
@@ -229,12 +251,15 @@ impl Table {
     pub(super) fn unname(&mut self, dir: NodeId, name: &Bytes) -> Option<NodeId> {
         let key = (dir, name.clone());
         let id = self.names.remove(&key)?;
-        self.nodes.get_mut(&id)?.names.retain(|other| *other != key);
+        let node = self.nodes.get_mut(&id)?;
+        node.names.retain(|other| *other != key);
+        node.keep.end();
         Some(id)
     }
 
     fn unname_all(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.keep.end();
         for name in std::mem::take(&mut node.names) {
             self.names.remove(&name);
         }
@@ -281,6 +306,7 @@ impl Node {
             cached: None,
             doubted: false,
             proved: false,
+            keep: Keep::default(),
             drifted: false,
         }
     }

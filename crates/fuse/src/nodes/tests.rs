@@ -14,11 +14,11 @@ fn entry(pid: u64, name: &'static str, id: u64, mode: u32) -> Entry {
 }
 
 fn plain() -> Nodes {
-    Nodes::new(Gauge::default(), false)
+    Nodes::new(Gauge::default(), false, Leases::Hot)
 }
 
 fn guessing() -> Nodes {
-    Nodes::new(Gauge::default(), true)
+    Nodes::new(Gauge::default(), true, Leases::Hot)
 }
 
 fn held(nodes: &Nodes) -> i64 {
@@ -326,4 +326,91 @@ fn a_way_that_a_server_has_found_may_be_kept() {
     nodes.prove(b);
     assert!(proved(a, "b"));
     assert!(!proved(ROOT, "x"));
+}
+
+/// Names that are all worth a lease.
+fn leasing() -> Nodes {
+    Nodes::new(Gauge::default(), true, Leases::All)
+}
+
+fn walk(nodes: &Nodes, dir: NodeId, text: &'static str) -> (NodeId, Duration) {
+    let Passed { node, keep, .. } = nodes.pass(dir, &name(text)).unwrap();
+    (node, keep)
+}
+
+fn components(named: &Named) -> u32 {
+    named.at.lease.map_or(0, |lease| lease.components)
+}
+
+#[test]
+fn names_under_a_lease_may_be_kept_and_are_known() {
+    let nodes = leasing();
+    let (a, keep) = walk(&nodes, ROOT, "a");
+    assert!(keep.is_zero());
+    let (b, _) = walk(&nodes, a, "b");
+    let named = nodes.named(ROOT, b, &name("f")).unwrap();
+    assert_eq!((path(&named.at).as_str(), components(&named)), ("1:a/b/f", 2));
+    nodes.kept(&named, &[10, 11]);
+    for (dir, text, id) in [(ROOT, "a", 10), (a, "b", 11)] {
+        let (node, keep) = walk(&nodes, dir, text);
+        assert!(!keep.is_zero() && keep <= NAME_KEEP, "{keep:?}");
+        assert_eq!(nodes.locate(node).unwrap().id, id);
+        assert!(nodes.must_be_known(node), "its attributes are not");
+    }
+    assert_eq!(nodes.locate(b).unwrap().pid, 10);
+    // It is not asked again so soon.
+    let again = nodes.named(ROOT, b, &name("f")).unwrap();
+    assert_eq!((components(&again), again.at.expect), (0, vec![10, 11]));
+    assert!(nodes.is_kept(b) && !nodes.is_kept(ROOT));
+}
+
+#[test]
+fn names_that_are_asked_for_seldom_are_worth_no_lease() {
+    let nodes = guessing();
+    let (a, _) = walk(&nodes, ROOT, "a");
+    let asks = || components(&nodes.named(ROOT, a, &name("f")).unwrap());
+    assert_eq!(asks(), 0);
+    (0..10).for_each(|_| _ = walk(&nodes, ROOT, "a"));
+    let (b, _) = walk(&nodes, a, "b");
+    assert_eq!(components(&nodes.named(ROOT, b, &name("f")).unwrap()), 1, "b is cold");
+    let off = Nodes::new(Gauge::default(), true, Leases::Off);
+    (0..10).for_each(|_| _ = walk(&off, ROOT, "a"));
+    let (a, _) = walk(&off, ROOT, "a");
+    assert_eq!(components(&off.named(ROOT, a, &name("f")).unwrap()), 0);
+}
+
+#[test]
+fn a_name_is_kept_no_longer_than_those_above_it() {
+    let nodes = leasing();
+    let (a, _) = walk(&nodes, ROOT, "a");
+    let (b, _) = walk(&nodes, a, "b");
+    nodes.confirm(a, &entry(1, "a", 10, DIR)).unwrap();
+    // Asked from a directory whose own name is not kept: someone's working directory.
+    assert_eq!(components(&nodes.named(a, b, &name("f")).unwrap()), 0);
+    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[10]);
+    let from_a = nodes.named(a, b, &name("f")).unwrap();
+    assert_eq!((path(&from_a.at).as_str(), components(&from_a)), ("10:b/f", 1));
+    nodes.kept(&from_a, &[11]);
+    let (_, of_a) = walk(&nodes, ROOT, "a");
+    let (_, of_b) = walk(&nodes, a, "b");
+    assert!(of_b <= of_a && !of_b.is_zero(), "{of_b:?} {of_a:?}");
+}
+
+#[test]
+fn what_changes_its_name_is_not_kept_by_an_answer_about_the_old_one() {
+    let nodes = leasing();
+    let (a, _) = walk(&nodes, ROOT, "a");
+    let late = nodes.named(ROOT, a, &name("f")).unwrap();
+    nodes.renamed([(ROOT, &name("a")), (ROOT, &name("b"))], &entry(1, "b", 10, DIR).loc);
+    nodes.kept(&late, &[10]);
+    assert_eq!(walk(&nodes, ROOT, "b"), (a, Duration::ZERO));
+    // Nor is what is about to be removed.
+    let late = nodes.named(ROOT, a, &name("f")).unwrap();
+    assert_eq!(nodes.to_remove(ROOT, ROOT, &name("b")).unwrap().lease.unwrap().components, 0);
+    nodes.kept(&late, &[10]);
+    assert_eq!(walk(&nodes, ROOT, "b"), (a, Duration::ZERO));
+    // And what turns out to be another directory is not, either.
+    nodes.confirm(a, &entry(1, "b", 10, DIR)).unwrap();
+    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[12]);
+    assert_eq!(walk(&nodes, ROOT, "b"), (a, Duration::ZERO));
 }

@@ -17,11 +17,11 @@ impl Adapter {
         let mut body = request.body();
         let input: CreateIn = body.fixed()?;
         let (dir, name) = (request.header.nodeid, body.name()?);
-        let at = self.child(request, dir, &name)?;
+        let named = self.named(request, dir, &name)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         let who = request.maker(input.umask);
         let asked = self.changes.ask();
-        let created = self.fs.create(&who, &at, input.mode & PERMISSIONS, flags).await;
+        let created = self.fs.create(&who, &named.at, input.mode & PERMISSIONS, flags).await;
         // The kernel sends CREATE only for a name that was, or was said to be, free a moment ago.
         // If it is something else, it must walk again and open that.
         let stale = || {
@@ -29,7 +29,7 @@ impl Adapter {
             Error::new(Errno::ESTALE)
         };
         let (file, entry) = match created {
-            Err(error) if error.is(Class::Symlink) && at.ends_at(&error) => {
+            Err(error) if error.is(Class::Symlink) && named.at.ends_at(&error) => {
                 return Err(stale());
             }
             other => other?,
@@ -42,7 +42,7 @@ impl Adapter {
         if !entry.created && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&entry).await?;
         }
-        let reply = self.hold(dir, &name, &entry);
+        let reply = self.hold(&named, &entry);
         let open = self.opened(OpenFile::new(Opened { flags, file, entry, asked }));
         Ok(Reply::pair(&reply, &open))
     }
@@ -66,29 +66,29 @@ impl Adapter {
         let mut body = request.body();
         let input: MknodIn = body.fixed()?;
         let (dir, name) = (request.header.nodeid, body.name()?);
-        let at = self.child(request, dir, &name)?;
+        let named = self.named(request, dir, &name)?;
         let who = request.maker(input.umask);
-        let entry = self.fs.mknod(&who, &at, input.mode, input.rdev).await?;
-        Ok(Reply::of(&self.hold(dir, &name, &entry)))
+        let entry = self.fs.mknod(&who, &named.at, input.mode, input.rdev).await?;
+        Ok(Reply::of(&self.hold(&named, &entry)))
     }
 
     pub(crate) async fn mkdir(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: MkdirIn = body.fixed()?;
         let (dir, name) = (request.header.nodeid, body.name()?);
-        let at = self.child(request, dir, &name)?;
+        let named = self.named(request, dir, &name)?;
         let who = request.maker(input.umask);
-        let entry = self.fs.mkdir(&who, &at, input.mode & PERMISSIONS).await?;
-        Ok(Reply::of(&self.hold(dir, &name, &entry)))
+        let entry = self.fs.mkdir(&who, &named.at, input.mode & PERMISSIONS).await?;
+        Ok(Reply::of(&self.hold(&named, &entry)))
     }
 
     pub(crate) async fn symlink(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let (dir, name) = (request.header.nodeid, body.name()?);
-        let at = self.child(request, dir, &name)?;
+        let named = self.named(request, dir, &name)?;
         let target = body.name()?;
-        let entry = self.fs.symlink(&request.caller(), &at, &target).await?;
-        Ok(Reply::of(&self.hold(dir, &name, &entry)))
+        let entry = self.fs.symlink(&request.caller(), &named.at, &target).await?;
+        Ok(Reply::of(&self.hold(&named, &entry)))
     }
 
     pub(crate) async fn readlink(&self, request: &Request) -> Result<Reply> {

@@ -2,7 +2,7 @@
 
 use saker_client::Caller;
 use saker_types::wire::{At, rename_flags};
-use saker_types::{Errno, Error, Locator, Result};
+use saker_types::{Errno, Error, Locator, Result, check_name};
 
 use crate::abi::{LinkIn, Rename2In, RenameIn};
 use crate::adapter::Adapter;
@@ -13,14 +13,19 @@ use crate::request::{Body, Request};
 impl Adapter {
     pub(crate) async fn unlink(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
-        self.fs.unlink(&request.caller(), &self.child(request, dir, &name)?).await?;
+        let named = self.named(request, dir, &name)?;
+        let kept = self.fs.unlink_and_keep(&request.caller(), &named.at).await?;
+        self.nodes.kept(&named, &kept);
         self.nodes.vanished(dir, &name);
         Ok(Reply::done())
     }
 
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
-        self.fs.rmdir(&request.caller(), &self.child(request, dir, &name)?).await?;
+        check_name(&name)?;
+        let start = self.threads.start(request.header.pid, dir);
+        let at = self.nodes.to_remove(start, dir, &name)?;
+        self.fs.rmdir(&request.caller(), &at).await?;
         self.nodes.vanished(dir, &name);
         Ok(Reply::done())
     }
@@ -82,14 +87,14 @@ impl Adapter {
         let input: LinkIn = body.fixed()?;
         let from = self.at(input.oldnodeid).await?;
         let (dir, name) = (request.header.nodeid, body.name()?);
-        let to = self.child(request, dir, &name)?;
+        let to = self.named(request, dir, &name)?;
         let who = request.caller();
         if self.protects_links && who.uid != 0 {
             self.may_link(&who, &from).await?;
         }
-        let linked = self.fs.link(&who, &from, &to).await;
+        let linked = self.fs.link(&who, &from, &to.at).await;
         let entry = linked.map_err(|error| self.on_the_way(request, dir, error))?;
-        Ok(Reply::of(&self.hold(dir, &name, &entry)))
+        Ok(Reply::of(&self.hold(&to, &entry)))
     }
 
     /// The part of `fs.protected_hardlinks` (proc_sys_fs(5)) that the kernel leaves to a file

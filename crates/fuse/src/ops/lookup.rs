@@ -40,19 +40,20 @@ impl Adapter {
         if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
             return told.map(|entry| Reply::of(&entry));
         }
-        let at = self.nodes.child(start, dir, &name)?;
+        let named = self.nodes.named(start, dir, &name)?;
+        let at = &named.at;
         let found = match hint {
             Some(Hint { step: Step::Last(Intent::Open { flags }), reval: false, .. })
                 if flags & libc::O_EXCL == 0 =>
             {
-                self.open_ahead(request, &at, flags).await
+                self.open_ahead(request, at, flags).await
             }
-            _ => self.fs.lookup(&request.caller(), &at).await,
+            _ => self.fs.lookup(&request.caller(), at).await,
         };
         match found {
             Ok(entry) => {
                 self.check_sticky(dir, &entry)?;
-                let out = self.hold(dir, &name, &entry);
+                let out = self.hold(&named, &entry);
                 if hint.is_none_or(|hint| matches!(hint.step, Step::Through(_))) {
                     self.threads.pass(tid, out.nodeid);
                 }
@@ -112,8 +113,9 @@ impl Adapter {
     /// Is the target of a rename in `dir` inside of its source? For that the kernel has an error of
     /// its own, if `dir` is there. `before`: what the thread has found last.
     fn may_be_in_source(&self, dir: NodeId, before: Option<NodeId>) -> bool {
-        // That is the source, if the kernel keeps no names.
+        // That is the source, if the kernel had to ask for it.
         !self.entry_timeout.is_zero()
+            || self.nodes.is_kept(dir)
             || before.is_none_or(|source| self.nodes.is_inside(dir, source))
     }
 
@@ -126,13 +128,13 @@ impl Adapter {
     }
 
     /// The entry of a directory that is walked through.
-    fn passed(&self, Passed { node, attr, proved }: Passed) -> EntryOut {
+    fn passed(&self, Passed { node, attr, proved, keep }: Passed) -> EntryOut {
         let attr = attr.unwrap_or_else(|| {
             let mode = FileKind::Directory.bits() | 0o777;
             Attr { id: node, mode, uid: NOBODY, gid: NOBODY, nlink: 2, ..Attr::default() }
         });
         // A name that may not be there must not be kept: the kernel would refuse to make it.
-        let keep = if proved { self.entry_timeout } else { Duration::ZERO };
+        let keep = if proved { keep.max(self.entry_timeout) } else { keep };
         self.bare_entry(node, &attr, keep)
     }
 

@@ -4,5 +4,6 @@
 mod eager;
 pub mod fetch;
 pub mod invalidate;
+pub mod lease;
 pub mod replica;
 pub mod resolve;

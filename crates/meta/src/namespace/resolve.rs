@@ -22,12 +22,14 @@ pub struct Parent {
 }
 
 /// What is said of the directories that a name was found through.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Way {
     /// All may be searched by everyone.
     pub searchable: bool,
     /// The last one is sticky.
     pub sticky: bool,
+    /// Those whose names the lease is for that was asked for; empty: it is not given.
+    pub kept: Vec<InodeId>,
 }
 
 impl Shard {
@@ -38,21 +40,45 @@ impl Shard {
             return Err(Errno::ENAMETOOLONG.into());
         }
         let mut dir = self.anchor(rq, &at.anchor)?;
-        let mut way = Way { searchable: true, sticky: false };
+        let mut way = Way { searchable: true, ..Way::default() };
+        let mut lends = self.lends_root(at);
         let last = at.path.len().saturating_sub(1);
         for (i, name) in at.path.iter().enumerate() {
             check_name(name).map_err(|e| Error::at(e, i))?;
             dir.check(cred, Access::X).map_err(|e| Error { component: Some(i as u32), ..e })?;
             way.searchable &= dir.is_open();
             if i < last {
+                let above = dir.id;
                 dir = self.child(rq, &dir, name, i)?;
                 if at.expect.get(i).is_some_and(|id| *id != 0 && *id != dir.id) {
                     return Err(Error::elsewhere(i).into());
                 }
+                // The kernel tells the name to everybody.
+                lends = lends && way.searchable && self.lends(at, i, above, name);
+                if lends {
+                    way.kept.push(dir.id);
+                }
             }
         }
+        way.kept.truncate(at.lease.filter(|_| lends).map_or(0, |lease| lease.components as usize));
         way.sticky = dir.mode & access::S_ISVTX != 0;
         Ok(Parent { dir, way })
+    }
+
+    /// Gives the lease that is asked for on component `i`, `name` in the directory `above`, if one
+    /// is. False: it is not to be had.
+    fn lends(&mut self, at: &At, i: usize, above: InodeId, name: &Bytes) -> bool {
+        let now = self.hub.now();
+        let lease = at.lease.filter(|lease| i < lease.components as usize);
+        lease.is_none_or(|lease| self.name_leases.give(above, name, lease.holder, now))
+    }
+
+    /// The root has no name to keep, but while names below it are kept everybody may search it.
+    /// False: no lease is asked for, or none is to be had.
+    fn lends_root(&mut self, at: &At) -> bool {
+        let asked = at.lease.is_some_and(|lease| lease.components > 0);
+        let root = Locator::root();
+        asked && (at.anchor != root || self.lends(at, 0, root.pid, &root.name))
     }
 
     /// Resolves all components to a directory, of which this shard need not be the owner.

@@ -73,6 +73,7 @@ impl Shard {
             attr,
             searchable: found.way.searchable,
             sticky: found.way.sticky,
+            kept: found.way.kept.clone(),
             ..Entry::default()
         }
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use saker_rpc::txn;
-use saker_types::wire::{Empty, RemoveReq};
+use saker_types::wire::{RemoveReq, Removed};
 use saker_types::{Cred, Errno, Error, Inode, InodeId, Key, Locator, access};
 
 use super::create::may_change;
@@ -31,7 +31,7 @@ impl Shard {
             return Err(Errno::EISDIR.into());
         }
         self.not_frozen(parent.dir.id)?;
-        if let Some(stop) = self.unlink_remote(&key, &inode, msg, only_owner)? {
+        if let Some(stop) = self.unlink_remote(&key, &inode, msg, only_owner, &parent)? {
             return Err(stop);
         }
         self.remove_entry(&key, &inode)?;
@@ -42,7 +42,7 @@ impl Shard {
             // A handle that was opened by this name goes on at the home.
             self.put_moved(inode.attr.id, Locator::home(inode.attr.id, slot));
         }
-        Ok(encoded(&Empty {}))
+        Ok(encoded(&Removed { kept: parent.way.kept }))
     }
 
     /// Owner of the inode of an entry, for the sticky bit; `None`: its home knows.
@@ -93,6 +93,7 @@ impl Shard {
         inode: &Rc<Inode>,
         msg: &RemoveReq,
         only_owner: bool,
+        parent: &Parent,
     ) -> Step<Option<Stop>> {
         let Some(slot) = inode.home_slot else { return Ok(None) };
         let id = inode.attr.id;
@@ -103,6 +104,7 @@ impl Shard {
         let txn = txn::begin(self)?;
         self.lock(key, txn);
         let (key, inode, ctx) = (key.clone(), inode.clone(), msg.ctx.clone());
+        let kept = parent.way.kept.clone();
         Ok(Some(self.task(move |h| async move {
             let mut txn = Transaction::new(h.rc(), txn, Some(key.clone()));
             txn.prepare_home(&ctx, &inode, -1, only_owner).await?;
@@ -110,7 +112,7 @@ impl Shard {
                 let removed = s.remove_entry(&key, &inode);
                 applied(removed.map(|()| {
                     s.put_moved(id, Locator::home(id, slot));
-                    encoded(&Empty {})
+                    encoded(&Removed { kept })
                 }))
             })
         })))
