@@ -187,18 +187,25 @@ impl Fs {
 
     /// The same; the directories whose names the lease is for that `at` asks for.
     pub async fn unlink_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<InodeId>> {
-        check_place(at)?;
-        let mut request = RemoveReq { at: at.clone(), ..RemoveReq::default() };
-        let removed: Removed = self.core().ask(who, Op::Unlink, To::Owner, &mut request).await?;
-        Ok(removed.kept)
+        self.remove(who, at, Op::Unlink, To::Owner).await
     }
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, who: &Caller, at: &At) -> Result<()> {
+        self.rmdir_and_keep(who, at).await?;
+        Ok(())
+    }
+
+    /// The same; the directories whose names the lease is for that `at` asks for.
+    pub async fn rmdir_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<InodeId>> {
+        self.remove(who, at, Op::Rmdir, To::Coordinator).await
+    }
+
+    async fn remove(&self, who: &Caller, at: &At, op: Op, to: To) -> Result<Vec<InodeId>> {
         check_place(at)?;
         let mut request = RemoveReq { at: at.clone(), ..RemoveReq::default() };
-        let _: Empty = self.core().ask(who, Op::Rmdir, To::Coordinator, &mut request).await?;
-        Ok(())
+        let removed: Removed = self.core().ask(who, op, to, &mut request).await?;
+        Ok(removed.kept)
     }
 
     /// rename(2); with `no_replace` it fails if the target is there. Returns the new place.

@@ -28,7 +28,6 @@ use saker_types::wire::{At, Entry, NameLease};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, access};
 
 use crate::options::Leases;
-use keep::Keep;
 use table::{Node, Table, What};
 
 /// A node's number.
@@ -161,9 +160,9 @@ impl Nodes {
             let at = self.child(start, dir, name)?;
             return Ok(Named { dir, name: name.clone(), at, leased: None });
         }
-        let table = self.lock();
+        let mut table = self.lock();
         let steps = steps(&table, start, dir)?;
-        let leased = steps.to_lease(&table, time::now(), self.often);
+        let leased = steps.to_lease(&mut table, time::now(), self.often);
         drop(table);
         let mut at = steps.at();
         at.path.push(name.clone());
@@ -193,33 +192,18 @@ impl Nodes {
         }
     }
 
-    /// The kernel will drop this name of a directory by itself when it has removed it: how to
-    /// ask for that.
-    ///
-    /// # Errors
-    /// As [`Nodes::child`].
-    pub(crate) fn to_remove(&self, start: NodeId, dir: NodeId, name: &Bytes) -> Result<At> {
-        let at = self.child(start, dir, name)?;
+    /// A directory's name is about to be removed, or moved, through this mount. True: the kernel may
+    /// keep it, and must ask for it again first.
+    pub(crate) fn let_go(&self, dir: NodeId, name: &Bytes) -> bool {
         let mut table = self.lock();
         let node = table.named(dir, name).and_then(|id| table.nodes.get_mut(&id));
-        if let Some(node) = node {
-            node.keep.end();
-        }
-        Ok(At { lease: Some(NameLease { holder: self.holder, components: 0 }), ..at })
+        node.is_some_and(|node| node.keep.let_go(time::now()))
     }
 
-    /// May the kernel have come to this directory without asking for its name, or for one above?
-    pub(crate) fn is_kept(&self, dir: NodeId) -> bool {
-        let (table, now) = (self.lock(), time::now());
-        let mut id = dir;
-        while let Some(node) = table.nodes.get(&id) {
-            match node.names.last() {
-                _ if node.keep.was_kept(now) => return true,
-                Some((parent, _)) => id = *parent,
-                None => return false,
-            }
-        }
-        false
+    /// After that the mount's own lease on the name does not count.
+    pub(crate) fn without_own(&self, at: At) -> At {
+        let components = at.lease.map_or(0, |lease| lease.components);
+        At { lease: Some(NameLease { holder: self.holder, components }), ..at }
     }
 
     /// The kernel walks through a name: its node is held once more. `None`: it must be looked up.
@@ -231,7 +215,9 @@ impl Nodes {
         };
         let node = table.nodes.get_mut(&id).filter(|node| !node.doubted)?;
         let now = time::now();
-        node.keep.ask(now);
+        if !node.keep.ask(now) {
+            return None;
+        }
         let attr = match &node.what {
             What::Guess(FileKind::Directory) | What::Known { attr: None, .. } => None,
             What::Known { attr: Some(attr), .. } if attr.is_dir() => Some((**attr).clone()),
@@ -509,22 +495,24 @@ impl Steps {
 
     /// Those, from the anchor on, whose names the kernel asks for often, unless it may keep them for
     /// a while yet.
-    fn to_lease(&self, table: &Table, now: Time, often: u32) -> Option<Leased> {
-        let soon = now + NAME_KEEP / 2;
+    fn to_lease(&self, table: &mut Table, now: Time, often: u32) -> Option<Leased> {
         let base = match self.base {
             ROOT => Time::MAX,
             id => table.nodes.get(&id)?.keep.until,
         };
-        let hot = |id: &NodeId| {
-            let keep = &table.nodes.get(id)?.keep;
-            keep.is_hot(now, often).then_some((*id, keep))
-        };
-        let ends_soon = |keep: &Keep| keep.until <= soon;
-        let hot = || self.nodes.iter().map_while(hot);
-        if base <= soon || !hot().any(|(_, keep)| ends_soon(keep)) {
+        let keep = |id: &NodeId| Some(&table.nodes.get(id)?.keep);
+        let hot = |id: &&NodeId| keep(id).is_some_and(|keep| keep.is_hot(now, often));
+        let hot = self.nodes.iter().take_while(hot).count();
+        let due = |id: &NodeId| keep(id).is_some_and(|keep| keep.ends_soon(now));
+        if base <= now + NAME_KEEP / 2 || !self.nodes[..hot].iter().any(due) {
             return None;
         }
-        let nodes = hot().map(|(id, keep)| (id, keep.version)).collect();
+        let mut nodes = Vec::with_capacity(hot);
+        for id in &self.nodes[..hot] {
+            let keep = &mut table.nodes.get_mut(id)?.keep;
+            keep.tried = now;
+            nodes.push((*id, keep.version));
+        }
         Some(Leased { asked: now, base, nodes })
     }
 }

@@ -193,6 +193,11 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// Everybody may search it: a directory without an ACL that could say otherwise.
+    pub fn is_open(&self) -> bool {
+        self.attr.mode & 0o111 == 0o111 && self.xattr(crate::acl::ACCESS).is_none()
+    }
+
     /// Value of an extended attribute.
     pub fn xattr(&self, name: &[u8]) -> Option<&Bytes> {
         self.xattrs.iter().find(|x| x.name == name).map(|x| &x.value)

@@ -209,14 +209,14 @@ pub struct At {
     /// one leads elsewhere, nothing is done (class `Elsewhere`).
     #[prost(uint64, repeated, tag = "3")]
     pub expect: Vec<InodeId>,
-    /// Names on the way that a mount wants to keep. Of the directory of an rmdir: whose lease does
-    /// not count.
+    /// Names on the way that a mount wants to keep. In rmdir, and of the source in rename: whose
+    /// leases do not count.
     #[prost(message, optional, tag = "4")]
     pub lease: Option<NameLease>,
 }
 
 /// A mount lets its kernel keep names of directories for a while, without asking. Until that is
-/// over nobody else may change what they lead to.
+/// over what they lead to does not change, but by a request of that mount which says so.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct NameLease {
     /// The mount: a random number.
@@ -293,7 +293,8 @@ pub struct Entry {
     /// deletion, `fs.protected_*` of proc_sys_fs(5)) it must see.
     #[prost(bool, tag = "6")]
     pub sticky: bool,
-    /// The directories whose names the lease is for that was asked for; empty: it is not given.
+    /// The directories on the way, from the first one on, on whose names a lease was asked for and
+    /// given.
     #[prost(uint64, repeated, tag = "7")]
     pub kept: Vec<InodeId>,
 }
@@ -865,6 +866,9 @@ pub struct InvalidateReq {
     /// Whose leases on the entries' names do not count; 0: all do.
     #[prost(uint64, tag = "4")]
     pub holder: u64,
+    /// For a while no leases on them are given.
+    #[prost(bool, tag = "5")]
+    pub bar: bool,
 }
 
 /// Whether a directory has entries on a shard.
@@ -967,6 +971,12 @@ pub struct Vote {
     /// The directory is sticky: only the owner of the inode may go on, whom its home knows.
     #[prost(bool, tag = "4")]
     pub only_owner: bool,
+    /// As that of [`Entry`].
+    #[prost(uint64, repeated, tag = "5")]
+    pub kept: Vec<InodeId>,
+    /// Everybody may search the directory, and that will be over.
+    #[prost(bool, tag = "6")]
+    pub closes: bool,
 }
 
 /// Second phase.

@@ -160,6 +160,11 @@ impl Bench {
         self.start(id);
     }
 
+    /// What the clock says.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
     /// The cluster map.
     pub fn map(&self) -> &ClusterMap {
         &self.map

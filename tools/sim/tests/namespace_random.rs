@@ -5,11 +5,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use saker_meta::Limits;
 use saker_runtime::rand::Rng;
+use saker_runtime::time::Time;
 use saker_sim::bench::{Bench, at};
+use saker_types::limits::NAME_KEEP;
 use saker_types::wire::*;
-use saker_types::{Class, Errno, Error, FileKind, Locator, NodeId};
+use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, NodeId};
 
 const DIRS: [&str; 6] = ["", "a", "b", "a/c", "b/c", "a/c/b"];
 const NAMES: [&str; 6] = ["a", "b", "c", "x", "y", "z"];
@@ -22,6 +25,7 @@ struct Running {
     op: Op,
     request: Request,
     path: String,
+    begun: Time,
     /// It is to be sent again, after a pause: two that stand in each other's way must not
     /// try again in step (decision 6).
     pauses: bool,
@@ -37,19 +41,40 @@ enum Request {
     Setattr(SetattrReq),
 }
 
+/// A directory's name that a mount keeps.
+struct Kept {
+    pid: InodeId,
+    name: Bytes,
+    id: InodeId,
+    from: Time,
+    until: Time,
+}
+
+/// Which operations there are.
+#[derive(Clone, Copy, PartialEq)]
+enum Mix {
+    All,
+    /// Those that keep the number of files countable.
+    Counted,
+    /// Looks and changes of few directories, in little time: names are kept meanwhile.
+    Names,
+}
+
 struct Run {
     b: Bench,
     rng: Rng,
     running: Vec<Running>,
     /// Directories as they were last seen.
     known: BTreeMap<String, Locator>,
+    kept: Vec<Kept>,
+    /// Replies that could have shown a kept name to be wrong.
+    compared: u32,
     done: BTreeMap<&'static str, (u32, u32)>,
-    /// Only operations that keep the number of files countable.
-    counted: bool,
+    mix: Mix,
 }
 
 impl Run {
-    fn new(seed: u64, counted: bool) -> Run {
+    fn new(seed: u64, mix: Mix) -> Run {
         let rng = Rng::seeded(seed);
         let limits = Limits {
             segment_bytes: 64 << 10,
@@ -58,7 +83,16 @@ impl Run {
             ..Limits::default()
         };
         let b = Bench::with_limits(3, limits);
-        Run { b, rng, running: Vec::new(), known: BTreeMap::new(), done: BTreeMap::new(), counted }
+        Run {
+            b,
+            rng,
+            running: Vec::new(),
+            known: BTreeMap::new(),
+            kept: Vec::new(),
+            compared: 0,
+            done: BTreeMap::new(),
+            mix,
+        }
     }
 
     fn pick(&mut self, from: &[&str]) -> String {
@@ -84,15 +118,33 @@ impl Run {
                 )
             }
         };
-        let mut running =
-            Running { call: 0, to: self.b.owner(&path), op, request, path, pauses: false };
+        let to = self.b.owner(&path);
+        self.send(op, to, request, path);
+    }
+
+    fn begin_names(&mut self) {
+        let path = self.pick(&["a", "b", "a/b", "b/a", "a/b/a"]);
+        let (op, request) = match self.rng.below(8) {
+            0..5 => (Op::Lookup, self.entry(&path)),
+            5..7 => (Op::Mkdir, Request::Create(self.b.create_req(at(&path), FileKind::Directory))),
+            _ => (Op::Rename, Request::Rename(self.rename(&path))),
+        };
+        let to = self.b.owner(path.rsplit('/').next().unwrap());
+        self.send(op, to, request, path);
+    }
+
+    fn send(&mut self, op: Op, to: NodeId, request: Request, path: String) {
+        let begun = self.b.now();
+        let mut running = Running { call: 0, to, op, request, path, begun, pauses: false };
         running.send(&mut self.b);
         self.running.push(running);
     }
 
     fn begin(&mut self) {
-        if self.counted {
-            return self.begin_counted();
+        match self.mix {
+            Mix::All => {}
+            Mix::Counted => return self.begin_counted(),
+            Mix::Names => return self.begin_names(),
         }
         let path = self.path();
         let (op, request) = match self.rng.below(20) {
@@ -105,7 +157,10 @@ impl Run {
                 let to = at(&self.path());
                 (Op::Link, Request::Link(LinkReq { ctx: self.b.ctx(), from: at(&path), to }))
             }
-            17 => (Op::Getattr, self.entry(&path)),
+            17 => {
+                let op = if self.rng.chance(1, 2) { Op::Getattr } else { Op::Lookup };
+                (op, self.entry(&path))
+            }
             18 => (Op::Spill, self.entry(&path)),
             _ => {
                 let ctx = self.b.ctx();
@@ -122,13 +177,39 @@ impl Run {
             Op::Rmdir => NodeId::Coordinator,
             _ => self.b.owner(path.rsplit('/').next().unwrap()),
         };
-        let mut running = Running { call: 0, to, op, request, path, pauses: false };
-        running.send(&mut self.b);
-        self.running.push(running);
+        self.send(op, to, request, path);
     }
 
+    /// By one of two mounts, which wants to keep the names on the way.
     fn entry(&mut self, path: &str) -> Request {
-        Request::Entry(EntryReq { ctx: self.b.ctx(), at: at(path), full: true })
+        let mut at = at(path);
+        let (holder, components) = (1 + self.rng.below(2), at.path.len() as u32 - 1);
+        at.lease = Some(NameLease { holder, components });
+        Request::Entry(EntryReq { ctx: self.b.ctx(), at, full: true })
+    }
+
+    /// The names on the way to what was found, which its mount keeps from now on.
+    fn keep(&mut self, r: &Running, entry: &Entry) {
+        let Request::Entry(EntryReq { at, .. }) = &r.request else { return };
+        let (from, until) = (self.b.now(), r.begun + NAME_KEEP);
+        let mut pid = at.anchor.id;
+        for (name, id) in at.path.iter().zip(&entry.kept) {
+            self.kept.push(Kept { pid, name: name.clone(), id: *id, from, until });
+            pid = *id;
+        }
+    }
+
+    /// A request that began when a name was kept has found what is at this place: if the name is
+    /// kept still, it leads there.
+    fn compare(&mut self, r: &Running, loc: &Locator) {
+        let now = self.b.now();
+        self.kept.retain(|kept| kept.until > now);
+        for kept in self.kept.iter().filter(|kept| kept.from <= r.begun) {
+            let (same_name, same_id) =
+                ((kept.pid, &kept.name) == (loc.pid, &loc.name), kept.id == loc.id);
+            self.compared += u32::from(same_name || same_id);
+            assert_eq!(same_name, same_id, "{} {}: {loc:?}", r.op.name(), r.path);
+        }
     }
 
     fn rename(&mut self, from: &str) -> RenameReq {
@@ -156,6 +237,10 @@ impl Run {
                 true
             }
             Some(Ok(entry)) => {
+                if let Some(entry) = &entry {
+                    self.compare(r, &entry.loc);
+                    self.keep(r, entry);
+                }
                 if let Some(entry) = entry.filter(|e| e.attr.is_dir()) {
                     self.known.insert(r.path.clone(), entry.loc);
                 }
@@ -209,7 +294,8 @@ impl Run {
             let nth = self.rng.u64();
             self.b.deliver_any(nth);
             if self.rng.chance(1, 20) {
-                let ms = 1 + self.rng.below(600);
+                let most = if self.mix == Mix::Names { 10 } else { 600 };
+                let ms = 1 + self.rng.below(most);
                 self.b.advance(Duration::from_millis(ms));
             }
             if crashes > 0 && self.rng.chance(crashes, 1_000) {
@@ -248,7 +334,10 @@ impl Running {
     fn answer(&self, b: &mut Bench) -> Option<Result<Option<Entry>, Error>> {
         match self.op {
             Op::Unlink | Op::Rmdir => Some(b.answer::<Empty>(self.call)?.map(|_| None)),
-            Op::Rename => Some(b.answer::<RenameReply>(self.call)?.map(|_| None)),
+            Op::Rename => {
+                let moved = |reply: RenameReply| Entry { loc: reply.loc, ..Entry::default() };
+                Some(b.answer::<RenameReply>(self.call)?.map(|reply| Some(moved(reply))))
+            }
             _ => Some(b.answer::<Entry>(self.call)?.map(Some)),
         }
     }
@@ -284,7 +373,7 @@ fn play(seeds: std::ops::Range<u64>, crashes: u64) {
     let mut done: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
     for seed in seeds {
         println!("seed {seed}");
-        let mut run = Run::new(seed, false);
+        let mut run = Run::new(seed, Mix::All);
         run.play(1_500, crashes);
         run.b.check();
         for (op, (good, bad)) in run.done {
@@ -300,7 +389,7 @@ fn play(seeds: std::ops::Range<u64>, crashes: u64) {
 #[test]
 fn each_operation_takes_effect_as_often_as_it_is_answered() {
     for seed in 2_000..2_000 + seeds() {
-        let mut run = Run::new(seed, true);
+        let mut run = Run::new(seed, Mix::Counted);
         run.play(1_500, 6);
         let good = |op| run.done.get(op).map_or(0, |(good, _)| *good);
         let expected = good("create") - good("unlink");
@@ -321,4 +410,19 @@ fn the_tree_stays_whole_in_any_order_of_messages() {
 #[test]
 fn the_tree_stays_whole_whoever_crashes() {
     play(1_000..1_000 + seeds(), 4);
+}
+
+/// Decision 20: what a mount keeps is so, whoever changes names and whoever crashes.
+#[test]
+fn a_kept_name_leads_where_it_led() {
+    let mut compared = 0;
+    for seed in 3_000..3_000 + seeds() {
+        println!("seed {seed}");
+        let mut run = Run::new(seed, Mix::Names);
+        run.play(1_500, seed % 3);
+        run.b.check();
+        compared += run.compared;
+    }
+    println!("{compared} answers about kept names");
+    assert!(compared as u64 > seeds(), "hardly any name was kept: {compared}");
 }

@@ -10,11 +10,11 @@ use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error};
 
 use super::rename::moved;
-use super::{Keepers, chain, invalidate};
+use super::{Keepers, Stop, chain, invalidate};
 use crate::state::Handle;
 
 /// Exchanges two names of any kinds. The caller has the turn.
-pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> {
+pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes, Stop> {
     let from_parent = chain::check(h, &msg.from_chain, &msg.from).await?;
     let to_parent = chain::check(h, &msg.to_chain, &msg.to).await?;
     let id = txn::begin(&mut *h.state())?;
@@ -25,11 +25,11 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     failpoint!("dir_exchange.first");
     let here = first.row.clone().unwrap_or_default();
     if first.loc.pid != from_parent {
-        return Err(txn.refuse(chain::stale()));
+        return Err(txn.refuse(chain::stale()).into());
     }
     // Before the other name is resolved: its path may lead through what is locked now.
     if msg.to_chain.iter().any(|loc| loc.id == here.attr.id) {
-        return Err(txn.refuse(Errno::EINVAL.into()));
+        return Err(txn.refuse(Errno::EINVAL.into()).into());
     }
     txn.prepare_home(&msg.ctx, &here, 0, first.only_owner).await?;
 
@@ -47,7 +47,7 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
         return Ok(reply.encode_to_vec().into());
     }
     if other.loc.pid != to_parent {
-        return Err(txn.refuse(chain::stale()));
+        return Err(txn.refuse(chain::stale()).into());
     }
     chain::check_move(msg, &there, to_parent, &msg.from_chain).map_err(|e| txn.refuse(e))?;
     chain::check_move(msg, &here, from_parent, &msg.to_chain).map_err(|e| txn.refuse(e))?;
@@ -56,11 +56,13 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     let row = Some(moved(there, now_ns));
     let at = At::handle(first.loc.clone());
     txn.prepare(half(msg, at, row, Some(other.loc.clone()))).await?;
-    let all = Keepers::AllBut(0);
-    let invalidated = invalidate(h, &[&first.loc, &other.loc], 0, all).await;
-    invalidated.map_err(|e| txn.refuse(e))?;
+    let keepers = Keepers::but_of(&msg.from);
+    if let Err(stop) = invalidate(h, &[&first.loc, &other.loc], 0, keepers).await {
+        txn.abort();
+        return Err(stop);
+    }
     failpoint!("dir_exchange.invalidated");
-    txn.commit(|_| Ok(reply.encode_to_vec().into()))
+    Ok(txn.commit(|_| Ok(reply.encode_to_vec().into()))?)
 }
 
 /// What one of the two entries is asked for.

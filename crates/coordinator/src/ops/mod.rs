@@ -20,38 +20,101 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use saker_runtime::failpoint;
 use saker_types::inode::Locator;
-use saker_types::wire::{Emptiness, InvalidateReply, InvalidateReq, Op};
+use saker_types::wire::{At, Emptiness, EntryKey, InvalidateReply, InvalidateReq, Op};
 use saker_types::{Errno, Error, InodeId, NodeId};
 
 use crate::state::{Handle, key_of};
 
+/// Why a change was not made.
+enum Stop {
+    /// It cannot be.
+    Fail(Error),
+    /// Mounts keep these names; whose leases do not count.
+    Kept(Vec<EntryKey>, u64),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Fail(errno.into())
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Fail(error)
+    }
+}
+
 /// Whose leases on the names of entries must be over before these change.
 #[derive(Clone, Copy, Debug)]
 enum Keepers {
-    /// All but this mount's (0: none), whose kernel changes the name itself.
+    /// All but this mount's (0: none), whose kernel has let go of them.
     AllBut(u64),
     /// None: the names lead to the same as before, and everybody may know it.
     None,
 }
 
+impl Keepers {
+    /// All but the mount that asks, as it says with its path.
+    fn but_of(at: &At) -> Keepers {
+        Keepers::AllBut(at.lease.map_or(0, |lease| lease.holder))
+    }
+}
+
+/// Makes a change of directories. If mounts keep their names, no leases on these are given from then
+/// on, and the change is made again when those that were given are over. Meanwhile nothing is locked:
+/// who walks there goes on, and other changes are made.
+async fn when_let_go(
+    h: &Handle,
+    change: impl AsyncFn() -> Result<Bytes, Stop>,
+) -> Result<Bytes, Error> {
+    loop {
+        match change().await {
+            Ok(reply) => return Ok(reply),
+            Err(Stop::Fail(error)) => return Err(error),
+            Err(Stop::Kept(keys, holder)) => {
+                h.state().metrics.kept.inc();
+                let request = InvalidateReq { keys, holder, bar: true, ..InvalidateReq::default() };
+                let kept_ms = broadcast(h, &request).await?.kept_ms;
+                failpoint!("invalidate.barred");
+                h.hub.sleep(Duration::from_millis(kept_ms.into())).await;
+            }
+        }
+    }
+}
+
 /// Invalidates entries on every shard, and asks whether `empty_dir` (0: none) is empty. Returns
-/// when all have acknowledged, however long a shard is down, and no mount keeps the names any more:
-/// until then nothing may change.
+/// when all have acknowledged, however long a shard is down: until then nothing may change.
 async fn invalidate(
     h: &Handle,
     entries: &[&Locator],
     empty_dir: InodeId,
     keepers: Keepers,
-) -> Result<(), Error> {
-    let shards = h.state().map.shards.len() as u16;
-    let keys = entries.iter().map(|loc| key_of(loc)).collect();
+) -> Result<(), Stop> {
+    let keys: Vec<EntryKey> = entries.iter().map(|loc| key_of(loc)).collect();
     let holder = if let Keepers::AllBut(holder) = keepers { holder } else { 0 };
-    let request = InvalidateReq { keys, empty_dir, forget: Vec::new(), holder };
+    let request = InvalidateReq { keys, empty_dir, holder, ..InvalidateReq::default() };
+    failpoint!("invalidate.sent");
+    let InvalidateReply { emptiness, kept_ms } = broadcast(h, &request).await?;
+    match Emptiness::try_from(emptiness).unwrap_or(Emptiness::Undecided) {
+        Emptiness::NotEmpty => Err(Errno::ENOTEMPTY.into()),
+        Emptiness::Undecided => {
+            Err(Error::retry("an entry of the directory is being moved").into())
+        }
+        Emptiness::Empty if kept_ms > 0 && matches!(keepers, Keepers::AllBut(_)) => {
+            Err(Stop::Kept(request.keys, holder))
+        }
+        Emptiness::Empty => Ok(()),
+    }
+}
+
+/// Asks every shard; the answer of all together.
+async fn broadcast(h: &Handle, request: &InvalidateReq) -> Result<InvalidateReply, Error> {
+    let shards = h.state().map.shards.len() as u16;
     let calls = (0..shards).map(|n| {
         let to = NodeId::Shard(n);
-        h.hub.ask_until::<InvalidateReply>(to, Op::Invalidate, 0, &request, Bytes::new())
+        h.hub.ask_until::<InvalidateReply>(to, Op::Invalidate, 0, request, Bytes::new())
     });
-    failpoint!("invalidate.sent");
     let (mut worst, mut kept_ms) = (Emptiness::Empty, 0);
     for answer in join_all(calls).await {
         let answer = answer?;
@@ -63,15 +126,5 @@ async fn invalidate(
             _ => Emptiness::Empty,
         };
     }
-    match worst {
-        Emptiness::Empty => {
-            if kept_ms > 0 && matches!(keepers, Keepers::AllBut(_)) {
-                h.state().metrics.kept.inc();
-                h.hub.sleep(Duration::from_millis(kept_ms.into())).await;
-            }
-            Ok(())
-        }
-        Emptiness::NotEmpty => Err(Errno::ENOTEMPTY.into()),
-        Emptiness::Undecided => Err(Error::retry("an entry of the directory is being moved")),
-    }
+    Ok(InvalidateReply { emptiness: worst.into(), kept_ms })
 }

@@ -8,7 +8,7 @@ use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Errno, Error};
 
-use super::{Keepers, chain, exchange, invalidate};
+use super::{Keepers, Stop, chain, exchange, invalidate, when_let_go};
 use crate::state::Handle;
 
 /// Moves a directory, or exchanges what may be one.
@@ -17,17 +17,20 @@ pub(crate) async fn rename(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> 
     if msg.from.path.is_empty() {
         return Err(Errno::EBUSY.into());
     }
-    chain::turn(h).await;
-    let result = match msg.flags {
-        0 | rename_flags::NOREPLACE => rename_alone(h, msg, name).await,
-        rename_flags::EXCHANGE => exchange::exchange_alone(h, msg).await,
-        _ => Err(Errno::EINVAL.into()),
+    let change = async || {
+        chain::turn(h).await;
+        let result = match msg.flags {
+            0 | rename_flags::NOREPLACE => rename_alone(h, msg, name).await,
+            rename_flags::EXCHANGE => exchange::exchange_alone(h, msg).await,
+            _ => Err(Errno::EINVAL.into()),
+        };
+        h.state().rename_done();
+        result
     };
-    h.state().rename_done();
-    result
+    when_let_go(h, change).await
 }
 
-async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, Error> {
+async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, Stop> {
     let parent = chain::check(h, &msg.to_chain, &msg.to).await?;
     failpoint!("dir_rename.chain_checked");
     let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
@@ -64,18 +67,20 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         return Ok(reply.encode_to_vec().into());
     }
     if vote.loc.pid != parent {
-        return Err(txn.refuse(chain::stale()));
+        return Err(txn.refuse(chain::stale()).into());
     }
     let replaced = vote.row.as_ref().map_or(0, |row| row.attr.id);
     if replaced != 0 && replaced == taken.loc.pid {
         // What moves is in it; locked, it would only make the emptiness undecided.
-        return Err(txn.refuse(Errno::ENOTEMPTY.into()));
+        return Err(txn.refuse(Errno::ENOTEMPTY.into()).into());
     }
-    let all = Keepers::AllBut(0);
-    let invalidated = invalidate(h, &[&taken.loc, &vote.loc], replaced, all).await;
-    invalidated.map_err(|e| txn.refuse(e))?;
+    let keepers = Keepers::but_of(&msg.from);
+    if let Err(stop) = invalidate(h, &[&taken.loc, &vote.loc], replaced, keepers).await {
+        txn.abort();
+        return Err(stop);
+    }
     failpoint!("dir_rename.invalidated");
-    txn.commit(|_| Ok(reply.encode_to_vec().into()))
+    Ok(txn.commit(|_| Ok(reply.encode_to_vec().into()))?)
 }
 
 pub(super) fn moved(mut row: Inode, now_ns: i64) -> Inode {

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use prost::Message;
 use saker_rpc::txn::{self, Transaction};
 use saker_runtime::failpoint;
-use saker_types::wire::{Empty, Intent, PrepareReq, RemoveReq};
+use saker_types::wire::{Intent, PrepareReq, RemoveReq, Removed};
 use saker_types::{Errno, Error};
 
-use super::{Keepers, invalidate};
+use super::{Keepers, Stop, invalidate, when_let_go};
 use crate::state::Handle;
 
 /// Removes an empty directory.
@@ -15,6 +15,10 @@ pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
     if msg.at.path.is_empty() {
         return Err(Errno::EBUSY.into());
     }
+    when_let_go(h, async || rmdir_once(h, msg).await).await
+}
+
+async fn rmdir_once(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Stop> {
     let id = txn::begin(&mut *h.state())?;
     let mut txn = Transaction::new(h.state.clone(), id, None);
     let request = PrepareReq {
@@ -25,11 +29,12 @@ pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
     };
     let vote = txn.prepare(request).await?;
     failpoint!("rmdir.prepared");
-    let keepers = Keepers::AllBut(msg.at.lease.map_or(0, |lease| lease.holder));
-    if let Err(e) = invalidate(h, &[&vote.loc], vote.loc.id, keepers).await {
+    let keepers = Keepers::but_of(&msg.at);
+    if let Err(stop) = invalidate(h, &[&vote.loc], vote.loc.id, keepers).await {
         txn.abort();
-        return Err(e);
+        return Err(stop);
     }
     failpoint!("rmdir.invalidated");
-    txn.commit(|_| Ok(Empty {}.encode_to_vec().into()))
+    let removed = Removed { kept: vote.kept };
+    Ok(txn.commit(|_| Ok(removed.encode_to_vec().into()))?)
 }

@@ -4,11 +4,10 @@ use bytes::Bytes;
 use prost::Message;
 use saker_rpc::txn::{self, Transaction};
 use saker_runtime::failpoint;
-use saker_types::inode::Inode;
+use saker_types::Error;
 use saker_types::wire::{Entry, Intent, PrepareReq, SetattrReq, Vote};
-use saker_types::{Error, acl};
 
-use super::{Keepers, invalidate};
+use super::{Keepers, Stop, invalidate, when_let_go};
 use crate::state::Handle;
 
 /// Changes mode or owner of a directory. The answer's times and link count are the row's own.
@@ -27,24 +26,30 @@ pub(crate) async fn setattr(h: &Handle, msg: &SetattrReq) -> Result<Bytes, Error
     set_directory(h, request, answer).await
 }
 
-/// Who must have stopped keeping the names before the change: nobody, if it leaves the directory
-/// open to all.
-fn keepers(vote: &Vote) -> Keepers {
-    let open = |row: &Inode| row.attr.mode & 0o111 == 0o111 && row.xattr(acl::ACCESS).is_none();
-    if vote.row.as_ref().is_some_and(open) { Keepers::None } else { Keepers::AllBut(0) }
-}
-
 /// Changes what replicas hold of a directory.
 pub(super) async fn set_directory(
     h: &Handle,
     request: PrepareReq,
-    answer: impl FnOnce(Vote) -> Bytes,
+    answer: impl Fn(Vote) -> Bytes,
 ) -> Result<Bytes, Error> {
+    let request = PrepareReq { intent: Intent::SetDir.into(), ..request };
+    when_let_go(h, async || set_once(h, request.clone(), &answer).await).await
+}
+
+async fn set_once(
+    h: &Handle,
+    request: PrepareReq,
+    answer: impl Fn(Vote) -> Bytes,
+) -> Result<Bytes, Stop> {
     let id = txn::begin(&mut *h.state())?;
     let mut txn = Transaction::new(h.state.clone(), id, None);
-    let vote = txn.prepare(PrepareReq { intent: Intent::SetDir.into(), ..request }).await?;
+    let vote = txn.prepare(request).await?;
     failpoint!("dir_setattr.prepared");
-    invalidate(h, &[&vote.loc], 0, keepers(&vote)).await.map_err(|e| txn.refuse(e))?;
+    let keepers = if vote.closes { Keepers::AllBut(0) } else { Keepers::None };
+    if let Err(stop) = invalidate(h, &[&vote.loc], 0, keepers).await {
+        txn.abort();
+        return Err(stop);
+    }
     failpoint!("dir_setattr.invalidated");
-    txn.commit(|_| Ok(answer(vote)))
+    Ok(txn.commit(|_| Ok(answer(vote)))?)
 }

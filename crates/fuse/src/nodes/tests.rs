@@ -361,7 +361,6 @@ fn names_under_a_lease_may_be_kept_and_are_known() {
     // It is not asked again so soon.
     let again = nodes.named(ROOT, b, &name("f")).unwrap();
     assert_eq!((components(&again), again.at.expect), (0, vec![10, 11]));
-    assert!(nodes.is_kept(b) && !nodes.is_kept(ROOT));
 }
 
 #[test]
@@ -404,13 +403,28 @@ fn what_changes_its_name_is_not_kept_by_an_answer_about_the_old_one() {
     nodes.renamed([(ROOT, &name("a")), (ROOT, &name("b"))], &entry(1, "b", 10, DIR).loc);
     nodes.kept(&late, &[10]);
     assert_eq!(walk(&nodes, ROOT, "b"), (a, Duration::ZERO));
-    // Nor is what is about to be removed.
-    let late = nodes.named(ROOT, a, &name("f")).unwrap();
-    assert_eq!(nodes.to_remove(ROOT, ROOT, &name("b")).unwrap().lease.unwrap().components, 0);
-    nodes.kept(&late, &[10]);
-    assert_eq!(walk(&nodes, ROOT, "b"), (a, Duration::ZERO));
-    // And what turns out to be another directory is not, either.
+    // What turns out to be another directory is not, either.
     nodes.confirm(a, &entry(1, "b", 10, DIR)).unwrap();
     nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[12]);
     assert_eq!(walk(&nodes, ROOT, "b"), (a, Duration::ZERO));
+}
+
+#[test]
+fn a_name_that_the_mount_itself_changes_is_let_go_first() {
+    let nodes = leasing();
+    let (a, _) = walk(&nodes, ROOT, "a");
+    assert!(!nodes.let_go(ROOT, &name("a")), "it is not kept");
+    let late = nodes.named(ROOT, a, &name("f")).unwrap();
+    nodes.kept(&late, &[10]);
+    assert!(nodes.let_go(ROOT, &name("a")), "the kernel must ask");
+    assert!(!nodes.let_go(ROOT, &name("a")), "it has");
+    nodes.kept(&late, &[10]);
+    // Names below it may be kept for a while: so somebody must say that it is there.
+    assert!(nodes.pass(ROOT, &name("a")).is_none());
+    assert_eq!(components(&nodes.named(ROOT, a, &name("f")).unwrap()), 0);
+    let loc = entry(1, "b", 10, DIR).loc;
+    nodes.renamed([(ROOT, &name("a")), (ROOT, &name("b"))], &loc);
+    assert!(nodes.pass(ROOT, &name("b")).is_none(), "under its new name, too");
+    let own = nodes.without_own(nodes.child(ROOT, ROOT, &name("b")).unwrap()).lease.unwrap();
+    assert_eq!(own.components, 0);
 }

@@ -57,7 +57,9 @@ impl Adapter {
                 if hint.is_none_or(|hint| matches!(hint.step, Step::Through(_))) {
                     self.threads.pass(tid, out.nodeid);
                 }
-                self.threads.found(tid, out.nodeid);
+                if hint.is_some_and(|hint| hint.step == Step::Last(Intent::RenameSource)) {
+                    self.threads.found(tid, out.nodeid);
+                }
                 Ok(Reply::of(&out))
             }
             Err(error) if error.errno() == Errno::ENOENT => {
@@ -115,7 +117,6 @@ impl Adapter {
     fn may_be_in_source(&self, dir: NodeId, before: Option<NodeId>) -> bool {
         // That is the source, if the kernel had to ask for it.
         !self.entry_timeout.is_zero()
-            || self.nodes.is_kept(dir)
             || before.is_none_or(|source| self.nodes.is_inside(dir, source))
     }
 

@@ -36,6 +36,9 @@ impl Shard {
             0 => Emptiness::Empty,
             dir => self.emptiness(dir)?,
         };
+        if msg.bar {
+            self.name_leases.bar(&msg.keys, self.hub.now());
+        }
         let kept = self.name_leases.left(&msg.keys, msg.holder, self.hub.now());
         let kept_ms = kept.as_micros().div_ceil(1000) as u32;
         Ok(encoded(&InvalidateReply { emptiness: emptiness.into(), kept_ms }))

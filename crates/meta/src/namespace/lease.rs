@@ -3,10 +3,10 @@
 //! acknowledgement of the invalidation. After that it gives no lease, since whoever walks there
 //! waits for the decision.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustc_hash::FxHashMap;
 use saker_runtime::time::Time;
 use saker_types::InodeId;
 use saker_types::limits::NAME_LEASE;
@@ -15,9 +15,14 @@ use saker_types::wire::EntryKey;
 /// Names under lease at a time; more are not given. Mounts ask for names that they use all the time.
 const NAMES_MAX: usize = 65_536;
 
+/// How long none is given on names that are to change: until those that are there are over, and the
+/// change has been made.
+const BAR: Duration = NAME_LEASE.saturating_mul(4);
+
 /// The leases of one shard, in memory: those that it may have given before it began are over soon.
 pub struct NameLeases {
-    names: FxHashMap<EntryKey, Lease>,
+    /// Users choose names, so that nobody may know how they are hashed.
+    names: HashMap<EntryKey, Lease>,
     /// What was given before may count until then.
     forgotten: Time,
     /// When those that are over are dropped.
@@ -28,34 +33,51 @@ struct Lease {
     until: Time,
     /// `None`: several.
     holder: Option<u64>,
+    /// None is given until then.
+    barred: Time,
 }
 
 impl NameLeases {
     /// Of a shard that begins to serve now.
     pub fn new(now: Time) -> NameLeases {
-        NameLeases { names: FxHashMap::default(), forgotten: now + NAME_LEASE, sweep: now }
+        NameLeases { names: HashMap::new(), forgotten: now + NAME_LEASE, sweep: now }
     }
 
     /// `holder` may keep a name. False: it may not.
     pub fn give(&mut self, pid: InodeId, name: &Bytes, holder: u64, now: Time) -> bool {
+        let key = EntryKey { pid, name: name.clone() };
+        let Some(lease) = self.lease(key, now) else { return false };
+        if now < lease.barred {
+            return false;
+        }
+        let others = lease.until > now && lease.holder != Some(holder);
+        (lease.until, lease.holder) = (now + NAME_LEASE, (!others).then_some(holder));
+        true
+    }
+
+    /// From now on and for a while nobody may keep these names anew.
+    pub fn bar(&mut self, names: &[EntryKey], now: Time) {
+        for key in names {
+            // Where there is no room for it there is none for a lease.
+            if let Some(lease) = self.lease(key.clone(), now) {
+                lease.barred = now + BAR;
+            }
+        }
+    }
+
+    /// The name's place in the table; `None`: there is none, and no room.
+    fn lease(&mut self, key: EntryKey, now: Time) -> Option<&mut Lease> {
         if now >= self.sweep {
-            self.names.retain(|_, lease| lease.until > now);
+            self.names.retain(|_, lease| lease.until.max(lease.barred) > now);
             self.sweep = now + NAME_LEASE;
         }
-        let until = now + NAME_LEASE;
-        // A name of its own: this one is part of a whole frame.
-        let key = |name| EntryKey { pid, name: Bytes::copy_from_slice(name) };
-        let borrowed = EntryKey { pid, name: name.clone() };
-        let full = self.names.len() >= NAMES_MAX;
-        match self.names.get_mut(&borrowed) {
-            Some(lease) => {
-                let others = lease.until > now && lease.holder != Some(holder);
-                *lease = Lease { until, holder: (!others).then_some(holder) };
-            }
-            None if full => return false,
-            None => _ = self.names.insert(key(name), Lease { until, holder: Some(holder) }),
+        if self.names.len() >= NAMES_MAX && !self.names.contains_key(&key) {
+            return None;
         }
-        true
+        // A name of its own: this one is part of a whole frame.
+        let own = EntryKey { name: Bytes::copy_from_slice(&key.name), ..key };
+        let none = Lease { until: Time::ZERO, holder: None, barred: Time::ZERO };
+        Some(self.names.entry(own).or_insert(none))
     }
 
     /// How long from now somebody but `except` (0: anybody) may keep one of the names.
@@ -111,6 +133,19 @@ mod tests {
         let leases = NameLeases::new(S);
         assert_eq!(leases.left(&[key(b"a")], 7, S), NAME_LEASE);
         assert_eq!(leases.left(&[], 0, S + NAME_LEASE), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_to_change_is_not_lent() {
+        let mut leases = begun();
+        assert!(leases.give(1, &key(b"a").name, 7, S));
+        leases.bar(&[key(b"a"), key(b"b")], S);
+        assert_eq!(leases.left(&[key(b"a"), key(b"b")], 0, S), NAME_LEASE);
+        for (at, given) in [(S + NAME_LEASE, false), (S + BAR, true)] {
+            for name in [b"a", b"b"] {
+                assert_eq!(leases.give(1, &key(name).name, 7, at), given);
+            }
+        }
     }
 
     #[test]

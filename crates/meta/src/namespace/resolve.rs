@@ -28,7 +28,7 @@ pub struct Way {
     pub searchable: bool,
     /// The last one is sticky.
     pub sticky: bool,
-    /// Those whose names the lease is for that was asked for; empty: it is not given.
+    /// Those from the first one on whose names a lease was asked for and given.
     pub kept: Vec<InodeId>,
 }
 
@@ -60,21 +60,21 @@ impl Shard {
                 }
             }
         }
-        way.kept.truncate(at.lease.filter(|_| lends).map_or(0, |lease| lease.components as usize));
         way.sticky = dir.mode & access::S_ISVTX != 0;
         Ok(Parent { dir, way })
     }
 
-    /// Gives the lease that is asked for on component `i`, `name` in the directory `above`, if one
-    /// is. False: it is not to be had.
+    /// Gives a lease on component `i`, `name` in the directory `above`, if it is asked for and to be
+    /// had.
     fn lends(&mut self, at: &At, i: usize, above: InodeId, name: &Bytes) -> bool {
-        let now = self.hub.now();
         let lease = at.lease.filter(|lease| i < lease.components as usize);
-        lease.is_none_or(|lease| self.name_leases.give(above, name, lease.holder, now))
+        let now = self.hub.now();
+        lease.is_some_and(|lease| self.name_leases.give(above, name, lease.holder, now))
     }
 
-    /// The root has no name to keep, but while names below it are kept everybody may search it.
-    /// False: no lease is asked for, or none is to be had.
+    /// The root has no name to keep, but while names below it are kept everybody may search it. (A
+    /// walk that begins elsewhere is for who keeps the names down to there.) False: no lease is asked
+    /// for, or none is to be had.
     fn lends_root(&mut self, at: &At) -> bool {
         let asked = at.lease.is_some_and(|lease| lease.components > 0);
         let root = Locator::root();

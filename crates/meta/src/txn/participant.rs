@@ -11,7 +11,7 @@ use saker_types::inode::Locator;
 use saker_types::wire::{
     DecideReq, Empty, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
 };
-use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
+use saker_types::{Class, Errno, Error, FileKind, Inode, InodeId, Key, NodeId, TxnId, acl, limits};
 
 use crate::namespace::replica::Dir;
 use crate::namespace::resolve::{Parent, Way};
@@ -142,7 +142,7 @@ impl Shard {
         if let Some(there) = &there {
             no_wait(self.not_busy(there.attr.id))?;
             if there.attr.id == row.attr.id && !msg.no_replace {
-                return Ok(Vote { loc, row: Some(shown(there)), same: true, only_owner: false });
+                return Ok(Vote { loc, row: Some(shown(there)), same: true, ..Vote::default() });
             }
             check_replace(&row, there, msg.no_replace)?;
             let owner = self.owner_of(there)?;
@@ -157,7 +157,7 @@ impl Shard {
             ..Prepared::default()
         };
         self.vote_for(txn, part);
-        Ok(Vote { loc, row: there.map(|there| shown(&there)), same: false, only_owner })
+        Ok(Vote { loc, row: there.map(|there| shown(&there)), only_owner, ..Vote::default() })
     }
 
     fn prepared_entry(&self, txn: TxnId, key: &Key) -> bool {
@@ -176,7 +176,7 @@ impl Shard {
         msg: &PrepareReq,
         intent: Intent,
     ) -> Step<Vote> {
-        let (key, inode) = self.find_directory(rq, txn, msg, intent)?;
+        let (key, inode, kept) = self.find_directory(rq, txn, msg, intent)?;
         let mut part = Prepared {
             driver: txn.driver.to_u32(),
             number: txn.number,
@@ -197,18 +197,21 @@ impl Shard {
             part.row = Some(row);
         }
         let loc = entry_locator(&key, inode.attr.id);
+        let was_open = inode.is_open();
         let row = part.row.clone().unwrap_or(inode);
+        let closes = was_open && !row.is_open();
         self.vote_for(txn, part);
-        Ok(Vote { loc, row: Some(row), ..Vote::default() })
+        Ok(Vote { loc, row: Some(row), kept, closes, ..Vote::default() })
     }
 
+    /// Its key and row, and the names on the way that a lease was given on.
     fn find_directory(
         &mut self,
         rq: &Rq,
         txn: TxnId,
         msg: &PrepareReq,
         intent: Intent,
-    ) -> Step<(Key, Inode)> {
+    ) -> Step<(Key, Inode, Vec<InodeId>)> {
         let (key, parent) = match msg.at.path.last() {
             Some(name) => {
                 let parent = no_wait(self.parent(rq, &msg.ctx.cred, &msg.at))?;
@@ -244,7 +247,8 @@ impl Shard {
             may_remove(parent, Some(inode.attr.uid), &msg.ctx.cred)?;
             no_wait(self.not_frozen(parent.dir.id))?;
         }
-        Ok((key, (*inode).clone()))
+        let kept = parent.map(|parent| parent.way.kept).unwrap_or_default();
+        Ok((key, (*inode).clone(), kept))
     }
 
     /// The directory that a request is about is not there.

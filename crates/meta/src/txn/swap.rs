@@ -28,7 +28,7 @@ impl Shard {
         let loc = entry_locator(&key, there.attr.id);
         let is_same = msg.row.as_ref().is_some_and(|row| row.attr.id == there.attr.id);
         if is_same || self.locked_by(&key).is_some() {
-            return Ok(Vote { loc, row: Some(shown(&there)), same: true, only_owner: false });
+            return Ok(Vote { loc, row: Some(shown(&there)), same: true, ..Vote::default() });
         }
         no_wait(self.not_busy(there.attr.id))?;
         let owner = self.owner_of(&there)?;
@@ -38,7 +38,7 @@ impl Shard {
         }
         no_wait(self.not_frozen(parent.dir.id))?;
         self.vote_for(txn, swap(txn, &key, msg));
-        Ok(Vote { loc, row: Some((*there).clone()), same: false, only_owner })
+        Ok(Vote { loc, row: Some((*there).clone()), only_owner, ..Vote::default() })
     }
 
     /// The other row of an exchange is known by now: the entry is locked already.
