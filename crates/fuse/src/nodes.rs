@@ -93,6 +93,23 @@ pub(crate) struct Named {
     leased: Option<Leased>,
 }
 
+/// Names that are being changed through this mount, while it lives.
+pub(crate) struct Changing<'a> {
+    nodes: &'a Nodes,
+    changed: Vec<(NodeId, bool)>,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let (mut table, now) = (self.nodes.lock(), time::now());
+        for (id, was_let_go) in &self.changed {
+            if let Some(node) = table.nodes.get_mut(id) {
+                node.keep.end_change(*was_let_go, now);
+            }
+        }
+    }
+}
+
 /// Directories whose names the kernel may keep if a server says so.
 struct Leased {
     asked: Time,
@@ -192,15 +209,37 @@ impl Nodes {
         }
     }
 
-    /// A directory's name is about to be removed, or moved, through this mount. True: the kernel may
-    /// keep it, and must ask for it again first.
+    /// A name is about to be removed, or moved, through this mount. True: it is a directory's that the
+    /// kernel may keep, and must ask for again first.
     pub(crate) fn let_go(&self, dir: NodeId, name: &Bytes) -> bool {
         let mut table = self.lock();
         let node = table.named(dir, name).and_then(|id| table.nodes.get_mut(&id));
         node.is_some_and(|node| node.keep.let_go(time::now()))
     }
 
-    /// After that the mount's own lease on the name does not count.
+    /// These names are being removed or moved: the kernel keeps none of them until that is done.
+    ///
+    /// # Errors
+    /// ESTALE: it must ask for one again first.
+    pub(crate) fn change<const N: usize>(
+        &self,
+        names: [(NodeId, &Bytes); N],
+    ) -> Result<Changing<'_>> {
+        if names.map(|(dir, name)| self.let_go(dir, name)).contains(&true) {
+            return Err(stale());
+        }
+        let (mut table, now) = (self.lock(), time::now());
+        let mut changed = Vec::with_capacity(N);
+        for (dir, name) in names {
+            let id = table.named(dir, name);
+            if let Some((id, node)) = id.and_then(|id| Some((id, table.nodes.get_mut(&id)?))) {
+                changed.push((id, node.keep.begin_change(now)));
+            }
+        }
+        Ok(Changing { nodes: self, changed })
+    }
+
+    /// Meanwhile the mount's own lease on the name does not count.
     pub(crate) fn without_own(&self, at: At) -> At {
         let components = at.lease.map_or(0, |lease| lease.components);
         At { lease: Some(NameLease { holder: self.holder, components }), ..at }
@@ -304,8 +343,8 @@ impl Nodes {
         true
     }
 
-    /// Are the attributes of this directory a guess, and must be seen by the kernel? Then it is looked up the
-    /// next time.
+    /// Are the attributes of this directory a guess, and must be seen by the kernel? Then it is
+    /// looked up the next time.
     pub(crate) fn must_be_known(&self, dir: NodeId) -> bool {
         let mut table = self.lock();
         let node = table.nodes.get_mut(&dir).filter(|node| !node.what.is_seen());

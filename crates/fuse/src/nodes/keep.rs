@@ -80,6 +80,18 @@ impl Keep {
         was_kept
     }
 
+    /// Nor while the name is being changed. True: names below it may be kept.
+    pub(super) fn begin_change(&mut self, now: Time) -> bool {
+        let was_let_go = now < self.let_go;
+        self.let_go = Time::MAX;
+        was_let_go
+    }
+
+    /// The name was changed.
+    pub(super) fn end_change(&mut self, was_let_go: bool, now: Time) {
+        self.let_go = if was_let_go { now + NAME_LEASE } else { Time::ZERO };
+    }
+
     /// The node has this name no more.
     pub(super) fn end(&mut self) {
         let version = self.version.wrapping_add(1);

@@ -425,6 +425,27 @@ fn a_name_that_the_mount_itself_changes_is_let_go_first() {
     let loc = entry(1, "b", 10, DIR).loc;
     nodes.renamed([(ROOT, &name("a")), (ROOT, &name("b"))], &loc);
     assert!(nodes.pass(ROOT, &name("b")).is_none(), "under its new name, too");
+    drop(nodes.change([(ROOT, &name("b"))]).unwrap());
+    assert!(nodes.pass(ROOT, &name("b")).is_none(), "and after that");
     let own = nodes.without_own(nodes.child(ROOT, ROOT, &name("b")).unwrap()).lease.unwrap();
     assert_eq!(own.components, 0);
+}
+
+#[test]
+fn a_name_is_not_kept_while_it_is_changed() {
+    let nodes = leasing();
+    let (a, _) = walk(&nodes, ROOT, "a");
+    let named = nodes.named(ROOT, a, &name("f")).unwrap();
+    nodes.kept(&named, &[10]);
+    assert!(nodes.change([(ROOT, &name("a"))]).is_err(), "the kernel must ask for it first");
+    let (b, _) = walk(&nodes, ROOT, "b");
+    let changing = nodes.change([(ROOT, &name("b")), (ROOT, &name("c"))]).unwrap();
+    assert!(nodes.pass(ROOT, &name("b")).is_none());
+    assert_eq!(components(&nodes.named(ROOT, b, &name("f")).unwrap()), 0);
+    drop(changing);
+    assert_eq!(
+        walk(&nodes, ROOT, "b"),
+        (b, Duration::ZERO),
+        "it was not kept: nor is anything below"
+    );
 }

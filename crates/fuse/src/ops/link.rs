@@ -1,6 +1,5 @@
 //! UNLINK, RMDIR, RENAME, LINK.
 
-use bytes::Bytes;
 use saker_client::Caller;
 use saker_types::wire::{At, rename_flags};
 use saker_types::{Errno, Error, Locator, Result};
@@ -23,20 +22,13 @@ impl Adapter {
 
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
-        self.let_go([(dir, &name)])?;
+        let _changing = self.nodes.change([(dir, &name)])?;
         let mut named = self.named(request, dir, &name)?;
         named.at = self.nodes.without_own(named.at);
         let kept = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
         self.nodes.kept(&named, &kept);
         self.nodes.vanished(dir, &name);
         Ok(Reply::done())
-    }
-
-    /// These names will lead to something else. A directory's that the kernel keeps it must ask for
-    /// again: then it keeps it no more, and servers need not wait for that.
-    fn let_go<const N: usize>(&self, names: [(NodeId, &Bytes); N]) -> Result<()> {
-        let kept = names.map(|(dir, name)| self.nodes.let_go(dir, name));
-        if kept.contains(&true) { Err(Errno::ESTALE.into()) } else { Ok(()) }
     }
 
     pub(crate) async fn rename(&self, request: &Request) -> Result<Reply> {
@@ -65,7 +57,8 @@ impl Adapter {
     ) -> Result<Reply> {
         let from_dir = request.header.nodeid;
         let (from_name, to_name) = (names.name()?, names.name()?);
-        self.let_go([(from_dir, &from_name), (to_dir, &to_name)])?;
+        let names = [(from_dir, &from_name), (to_dir, &to_name)];
+        let _changing = self.nodes.change(names)?;
         let from = self.nodes.without_own(self.child(request, from_dir, &from_name)?);
         let to = self.child(request, to_dir, &to_name)?;
         let to_chain = self.chain(to_dir, &to)?;
@@ -74,7 +67,6 @@ impl Adapter {
             let dir = if error.is_about_second() { to_dir } else { from_dir };
             self.on_the_way(request, dir, error)
         };
-        let names = [(from_dir, &from_name), (to_dir, &to_name)];
         if flags == rename_flags::EXCHANGE {
             let chains = [&self.chain(from_dir, &from)?[..], &to_chain];
             let moved = self.fs.exchange(&who, &from, &to, chains).await.map_err(on_the_way)?;

@@ -40,6 +40,10 @@ impl Adapter {
         if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
             return told.map(|entry| Reply::of(&entry));
         }
+        if hint.is_some_and(|hint| hint.reval && hint.step.changes_name()) {
+            // The reply ends what the kernel keeps.
+            self.nodes.let_go(dir, &name);
+        }
         let named = self.nodes.named(start, dir, &name)?;
         let at = &named.at;
         let found = match hint {
