@@ -90,14 +90,6 @@ pub(crate) enum Step {
     Last(Intent),
 }
 
-impl Step {
-    /// Is it the last name, and will lead to something else?
-    pub(crate) fn changes_name(self) -> bool {
-        use Intent::{Remove, RenameSource, RenameTarget};
-        matches!(self, Step::Last(Remove { .. } | RenameSource | RenameTarget))
-    }
-}
-
 /// What follows a name on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {

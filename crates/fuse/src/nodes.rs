@@ -19,12 +19,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_runtime::rand;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
 use saker_types::error::SECOND_PATH;
 use saker_types::limits::{COMPONENTS_MAX, NAME_KEEP};
-use saker_types::wire::{At, Entry, NameLease};
+use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, access};
 
 use crate::options::Leases;
@@ -38,10 +37,7 @@ pub(crate) struct Nodes {
     table: Mutex<Table>,
     /// There are guesses: what is below a directory goes by its path from where a walk began.
     by_path: bool,
-    /// Who holds the leases on names.
-    holder: u64,
-    /// Times that a name is asked for before it is worth one.
-    often: u32,
+    leases: Leases,
 }
 
 /// Which data a file holds. It grows with each change of data in the file's row, and whenever the
@@ -93,23 +89,6 @@ pub(crate) struct Named {
     leased: Option<Leased>,
 }
 
-/// Names that are being changed through this mount, while it lives.
-pub(crate) struct Changing<'a> {
-    nodes: &'a Nodes,
-    changed: Vec<(NodeId, bool)>,
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        let (mut table, now) = (self.nodes.lock(), time::now());
-        for (id, was_let_go) in &self.changed {
-            if let Some(node) = table.nodes.get_mut(id) {
-                node.keep.end_change(*was_let_go, now);
-            }
-        }
-    }
-}
-
 /// Directories whose names the kernel may keep if a server says so.
 struct Leased {
     asked: Time,
@@ -123,8 +102,7 @@ impl Nodes {
     /// A table with the root, which is never forgotten. `held` counts the others. `by_path`: there
     /// will be guesses, and `leases` on names.
     pub(crate) fn new(held: Gauge, by_path: bool, leases: Leases) -> Nodes {
-        let table = Mutex::new(Table::new(held));
-        Nodes { table, by_path, holder: rand::u64().max(1), often: leases.often() }
+        Nodes { table: Mutex::new(Table::new(held)), by_path, leases }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -179,14 +157,11 @@ impl Nodes {
         }
         let mut table = self.lock();
         let steps = steps(&table, start, dir)?;
-        let leased = steps.to_lease(&mut table, time::now(), self.often);
+        let leased = steps.to_lease(&mut table, time::now(), self.leases);
         drop(table);
         let mut at = steps.at();
         at.path.push(name.clone());
-        at.lease = leased.as_ref().map(|leased| {
-            let components = leased.nodes.len() as u32;
-            NameLease { holder: self.holder, components }
-        });
+        at.lease = leased.as_ref().map_or(0, |leased| leased.nodes.len() as u32);
         Ok(Named { dir, name: name.clone(), at, leased })
     }
 
@@ -195,54 +170,16 @@ impl Nodes {
         let Some(Leased { asked, base, nodes }) = &named.leased else { return };
         let until = (*asked + NAME_KEEP).min(*base);
         let mut table = self.lock();
-        let mut pid = named.at.anchor.id;
         for ((id, version), dir) in nodes.iter().zip(dirs) {
-            let named = table.nodes.get(id).filter(|node| node.keep.version == *version);
-            // Only what is known is kept: the kernel will use it without asking for its name.
-            if named.is_none() || !table.bind_unseen(*id, pid, *dir) {
+            let Some(Node { what: What::Known { loc, .. }, keep, .. }) = table.nodes.get_mut(id)
+            else {
+                return;
+            };
+            if keep.version != *version || loc.id != *dir {
                 return;
             }
-            if let Some(Node { keep, .. }) = table.nodes.get_mut(id) {
-                keep.until = keep.until.max(until);
-            }
-            pid = *dir;
+            keep.until = keep.until.max(until);
         }
-    }
-
-    /// A name is about to be removed, or moved, through this mount. True: it is a directory's that the
-    /// kernel may keep, and must ask for again first.
-    pub(crate) fn let_go(&self, dir: NodeId, name: &Bytes) -> bool {
-        let mut table = self.lock();
-        let node = table.named(dir, name).and_then(|id| table.nodes.get_mut(&id));
-        node.is_some_and(|node| node.keep.let_go(time::now()))
-    }
-
-    /// These names are being removed or moved: the kernel keeps none of them until that is done.
-    ///
-    /// # Errors
-    /// ESTALE: it must ask for one again first.
-    pub(crate) fn change<const N: usize>(
-        &self,
-        names: [(NodeId, &Bytes); N],
-    ) -> Result<Changing<'_>> {
-        if names.map(|(dir, name)| self.let_go(dir, name)).contains(&true) {
-            return Err(stale());
-        }
-        let (mut table, now) = (self.lock(), time::now());
-        let mut changed = Vec::with_capacity(N);
-        for (dir, name) in names {
-            let id = table.named(dir, name);
-            if let Some((id, node)) = id.and_then(|id| Some((id, table.nodes.get_mut(&id)?))) {
-                changed.push((id, node.keep.begin_change(now)));
-            }
-        }
-        Ok(Changing { nodes: self, changed })
-    }
-
-    /// Meanwhile the mount's own lease on the name does not count.
-    pub(crate) fn without_own(&self, at: At) -> At {
-        let components = at.lease.map_or(0, |lease| lease.components);
-        At { lease: Some(NameLease { holder: self.holder, components }), ..at }
     }
 
     /// The kernel walks through a name: its node is held once more. `None`: it must be looked up.
@@ -254,12 +191,12 @@ impl Nodes {
         };
         let node = table.nodes.get_mut(&id).filter(|node| !node.doubted)?;
         let now = time::now();
-        if !node.keep.ask(now) {
-            return None;
-        }
+        node.keep.ask(now);
         let attr = match &node.what {
-            What::Guess(FileKind::Directory) | What::Known { attr: None, .. } => None,
-            What::Known { attr: Some(attr), .. } if attr.is_dir() => Some((**attr).clone()),
+            // What is kept must be known: the kernel will use it without asking for its name.
+            What::Guess(FileKind::Directory) if node.keep.is_hot(now, self.leases) => return None,
+            What::Guess(FileKind::Directory) => None,
+            What::Known { attr, .. } if attr.is_dir() => Some((**attr).clone()),
             What::Guess(_) | What::Known { .. } => return None,
         };
         node.lookups += 1;
@@ -300,7 +237,7 @@ impl Nodes {
             }
         };
         let node = table.nodes.get_mut(&id).filter(|node| !node.doubted && !node.drifted)?;
-        let What::Known { attr: Some(attr), .. } = &node.what else { return None };
+        let What::Known { attr, .. } = &node.what else { return None };
         let attr = (attr.is_dir() == is_dir).then(|| (**attr).clone())?;
         node.lookups += 1;
         Some((id, Some(attr)))
@@ -343,12 +280,14 @@ impl Nodes {
         true
     }
 
-    /// Are the attributes of this directory a guess, and must be seen by the kernel? Then it is
-    /// looked up the next time.
+    /// Is this directory a guess, whose attributes the kernel must see? Then it is looked up the
+    /// next time.
     pub(crate) fn must_be_known(&self, dir: NodeId) -> bool {
         let mut table = self.lock();
-        let node = table.nodes.get_mut(&dir).filter(|node| !node.what.is_seen());
-        let Some(Node { names, doubted, .. }) = node else { return false };
+        let Some(Node { what: What::Guess(_), names, doubted, .. }) = table.nodes.get_mut(&dir)
+        else {
+            return false;
+        };
         *doubted = true;
         // The kernel may forget the node before it walks again.
         if let Some((parent, name)) = names.last().cloned() {
@@ -406,7 +345,7 @@ impl Nodes {
     /// ESTALE: it must.
     pub(crate) fn confirm(&self, id: NodeId, entry: &Entry) -> Result<()> {
         let mut table = self.lock();
-        if entry.attr.is_dir() && table.bind(id, What::of(entry)) {
+        if entry.attr.is_dir() && table.bind(id, entry) {
             return Ok(());
         }
         table.get_mut(id)?.doubted = true;
@@ -534,13 +473,17 @@ impl Steps {
 
     /// Those, from the anchor on, whose names the kernel asks for often, unless it may keep them for
     /// a while yet.
-    fn to_lease(&self, table: &mut Table, now: Time, often: u32) -> Option<Leased> {
+    fn to_lease(&self, table: &mut Table, now: Time, leases: Leases) -> Option<Leased> {
         let base = match self.base {
             ROOT => Time::MAX,
             id => table.nodes.get(&id)?.keep.until,
         };
         let keep = |id: &NodeId| Some(&table.nodes.get(id)?.keep);
-        let hot = |id: &&NodeId| keep(id).is_some_and(|keep| keep.is_hot(now, often));
+        let hot = |id: &&NodeId| {
+            let known = table.nodes.get(id).map(|node| &node.what);
+            matches!(known, Some(What::Known { .. }))
+                && keep(id).is_some_and(|keep| keep.is_hot(now, leases))
+        };
         let hot = self.nodes.iter().take_while(hot).count();
         let due = |id: &NodeId| keep(id).is_some_and(|keep| keep.ends_soon(now));
         if base <= now + NAME_KEEP / 2 || !self.nodes[..hot].iter().any(due) {

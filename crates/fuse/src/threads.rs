@@ -40,7 +40,7 @@ struct Thread {
     walks: [Walk; 2],
     /// What it has looked up to open it.
     opened: Option<Opened>,
-    /// What its last LOOKUP has found, if that was to be renamed.
+    /// What its last LOOKUP has found, if that was, or may have been, to be renamed.
     found: Option<NodeId>,
 }
 
@@ -123,7 +123,7 @@ impl Threads {
     }
 
     /// The thread looks up something else: what it has looked up to open it, it did not open.
-    /// Returns what its last LOOKUP has found at a server, if that was to be renamed.
+    /// Returns what its last LOOKUP has found at a server.
     pub(crate) fn next(&self, tid: u32) -> Option<NodeId> {
         if !self.follows(tid) {
             return None;
@@ -136,7 +136,7 @@ impl Threads {
         found
     }
 
-    /// The thread's LOOKUP has found this at a server, to be renamed.
+    /// The thread's LOOKUP has found this at a server.
     pub(crate) fn found(&self, tid: u32, node: NodeId) {
         if self.follows(tid) {
             self.shard(tid).entry(tid).found = Some(node);

@@ -34,7 +34,7 @@ pub const SESSION_RESULTS_MAX: usize = 16_384;
 pub const LEASE_NS: u64 = 60_000_000_000;
 
 /// A directory's name is not changed for so long after a mount was told that it may keep it.
-pub const NAME_LEASE: Duration = Duration::from_millis(400);
+pub const NAME_LEASE: Duration = Duration::from_millis(300);
 /// So long a mount lets its kernel keep it, counted from before it asked. The rest is for the
 /// kernel, which counts from when the thread that waits for a reply runs again.
 pub const NAME_KEEP: Duration = Duration::from_millis(100);

@@ -209,28 +209,17 @@ pub struct At {
     /// one leads elsewhere, nothing is done (class `Elsewhere`).
     #[prost(uint64, repeated, tag = "3")]
     pub expect: Vec<InodeId>,
-    /// Names on the way that a mount wants to keep. In rmdir, and of the source in rename: whose
-    /// leases do not count.
-    #[prost(message, optional, tag = "4")]
-    pub lease: Option<NameLease>,
-}
-
-/// A mount lets its kernel keep names of directories for a while, without asking. Until that is
-/// over what they lead to does not change, but by a request of that mount which says so.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct NameLease {
-    /// The mount: a random number.
-    #[prost(uint64, tag = "1")]
-    pub holder: u64,
-    /// So many components of the path, from the first one on, none of them the last one.
-    #[prost(uint32, tag = "2")]
-    pub components: u32,
+    /// So many components, from the first one on and none of them the last, are directories whose
+    /// names a mount wants to keep: to let its kernel use them for a while without asking. Until that
+    /// is over they lead where they led.
+    #[prost(uint32, tag = "4")]
+    pub lease: u32,
 }
 
 impl At {
     /// A path from an anchor.
     pub fn below(anchor: Locator, path: Vec<Bytes>) -> At {
-        At { anchor, path, expect: Vec::new(), lease: None }
+        At { anchor, path, expect: Vec::new(), lease: 0 }
     }
 
     /// Is the error about the last component of this path?
@@ -863,11 +852,8 @@ pub struct InvalidateReq {
     /// Directories removed long ago, as their last owner says: their totals may be dropped.
     #[prost(uint64, repeated, tag = "3")]
     pub forget: Vec<InodeId>,
-    /// Whose leases on the entries' names do not count; 0: all do.
-    #[prost(uint64, tag = "4")]
-    pub holder: u64,
-    /// For a while no leases on them are given.
-    #[prost(bool, tag = "5")]
+    /// For a while no leases on the entries' names are given.
+    #[prost(bool, tag = "4")]
     pub bar: bool,
 }
 

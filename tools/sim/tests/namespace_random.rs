@@ -180,11 +180,10 @@ impl Run {
         self.send(op, to, request, path);
     }
 
-    /// By one of two mounts, which wants to keep the names on the way.
+    /// By a mount that wants to keep the names on the way.
     fn entry(&mut self, path: &str) -> Request {
         let mut at = at(path);
-        let (holder, components) = (1 + self.rng.below(2), at.path.len() as u32 - 1);
-        at.lease = Some(NameLease { holder, components });
+        at.lease = at.path.len() as u32 - 1;
         Request::Entry(EntryReq { ctx: self.b.ctx(), at, full: true })
     }
 

@@ -412,11 +412,11 @@ fn a_rename_that_cannot_read_changes_nothing() {
     assert_eq!(b.check().entries.len(), 4);
 }
 
-/// The lease of one mount on all names on the way.
-fn leased(path: &str, holder: u64) -> At {
+/// With a lease on all names on the way.
+fn leased(path: &str) -> At {
     let at = at(path);
-    let components = at.path.len() as u32 - 1;
-    At { lease: Some(NameLease { holder, components }), ..at }
+    let lease = at.path.len() as u32 - 1;
+    At { lease, ..at }
 }
 
 /// Gives answers to a request for so long, and says after how long there was one.
@@ -433,14 +433,14 @@ fn answered_after<R: prost::Message + Default>(b: &mut Bench, call: u64) -> Dura
     panic!("no answer");
 }
 
-/// Directories `a/b`, a file in it, and what keeps its name until now.
-fn with_kept_names(holders: &[u64]) -> (Bench, &'static str) {
+/// Directories `a/b`, and a file in it; if `kept`, both names are kept.
+fn with_names(kept: bool) -> (Bench, &'static str) {
     let (mut b, file) = (Bench::new(3), "a/b/f");
     b.mkdir("a").unwrap();
     b.mkdir("a/b").unwrap();
     b.create(file).unwrap();
-    for holder in holders {
-        assert_eq!(b.lookup(&leased(file, *holder)).unwrap().kept.len(), 2);
+    if kept {
+        assert_eq!(b.lookup(&leased(file)).unwrap().kept.len(), 2);
     }
     (b, file)
 }
@@ -449,7 +449,7 @@ fn with_kept_names(holders: &[u64]) -> (Bench, &'static str) {
 #[test]
 fn a_directory_stays_where_it_is_while_a_mount_keeps_its_name() {
     for (from, to) in [("a", "c"), ("a/b", "c")] {
-        let (mut b, _) = with_kept_names(&[7]);
+        let (mut b, _) = with_names(true);
         b.advance(NAME_LEASE / 4);
         let request = b.rename_req(from, to);
         let call = b.ask(Op::Rename, COORDINATOR, &request);
@@ -460,11 +460,11 @@ fn a_directory_stays_where_it_is_while_a_mount_keeps_its_name() {
         b.check();
     }
     // What nobody keeps, or nobody keeps any more.
-    let (mut b, _) = with_kept_names(&[]);
+    let (mut b, _) = with_names(false);
     let request = b.rename_req("a", "c");
     let call = b.ask(Op::Rename, COORDINATOR, &request);
     assert_eq!(answered_after::<RenameReply>(&mut b, call), Duration::ZERO);
-    assert_eq!(b.lookup(&leased("c/b/f", 7)).unwrap().kept.len(), 2);
+    assert_eq!(b.lookup(&leased("c/b/f")).unwrap().kept.len(), 2);
     b.advance(NAME_LEASE);
     let request = b.rename_req("c/b", "a");
     let call = b.ask(Op::Rename, COORDINATOR, &request);
@@ -476,11 +476,11 @@ fn a_directory_stays_where_it_is_while_a_mount_keeps_its_name() {
 #[test]
 fn a_kept_name_is_neither_exchanged_nor_replaced() {
     for flags in [rename_flags::EXCHANGE, 0] {
-        let (mut b, _) = with_kept_names(&[]);
+        let (mut b, _) = with_names(false);
         b.mkdir("c").unwrap();
         b.mkdir("a/b/d").unwrap();
         b.create("a/b/d/g").unwrap();
-        assert_eq!(b.lookup(&leased("a/b/d/g", 7)).unwrap().kept.len(), 3);
+        assert_eq!(b.lookup(&leased("a/b/d/g")).unwrap().kept.len(), 3);
         b.unlink("a/b/d/g").unwrap();
         let request = RenameReq { flags, ..b.rename_req("c", "a/b/d") };
         let call = b.ask(Op::Rename, COORDINATOR, &request);
@@ -491,24 +491,21 @@ fn a_kept_name_is_neither_exchanged_nor_replaced() {
     }
 }
 
-/// A mount's own rmdir ends the name in its kernel: it waits for other mounts only.
+/// rmdir waits, too, but not to say that there is something in the directory.
 #[test]
-fn a_mount_removes_what_it_keeps_itself_at_once() {
-    for (holders, waits) in [(&[7][..], false), (&[7, 8], true), (&[8], true)] {
-        let (mut b, file) = with_kept_names(holders);
-        b.unlink(file).unwrap();
-        let own = At { lease: Some(NameLease { holder: 7, components: 0 }), ..at("a/b") };
-        let request = RemoveReq { ctx: b.ctx(), at: own };
-        let call = b.ask(Op::Rmdir, COORDINATOR, &request);
-        assert_eq!(answered_after::<Empty>(&mut b, call) > Duration::ZERO, waits, "{holders:?}");
-        b.check();
-    }
-    // A directory that is not empty is none to wait for.
-    let (mut b, _) = with_kept_names(&[8]);
-    let request = RemoveReq { ctx: b.ctx(), at: at("a/b") };
-    let call = b.ask(Op::Rmdir, COORDINATOR, &request);
+fn a_directory_whose_name_is_kept_is_removed_later() {
+    let (mut b, file) = with_names(true);
+    let remove = |b: &mut Bench| {
+        let request = RemoveReq { ctx: b.ctx(), at: at("a/b") };
+        b.ask(Op::Rmdir, COORDINATOR, &request)
+    };
+    let call = remove(&mut b);
     b.settle();
-    assert_eq!(errno(b.answer::<Empty>(call).unwrap()), Errno::ENOTEMPTY);
+    assert_eq!(errno(b.answer::<Removed>(call).unwrap()), Errno::ENOTEMPTY);
+    b.unlink(file).unwrap();
+    let call = remove(&mut b);
+    assert!(answered_after::<Removed>(&mut b, call) > Duration::ZERO);
+    b.check();
 }
 
 /// A kept name is known to all: so a directory that hides what is below it waits.
@@ -521,7 +518,7 @@ fn a_directory_is_closed_when_nobody_keeps_names_below_it() {
         ("a/b", 0o700, true, true),
         ("a/b", 0o777, false, true),
     ] {
-        let (mut b, _) = with_kept_names(&[7]);
+        let (mut b, _) = with_names(true);
         let ctx = b.ctx();
         let request = SetattrReq { ctx, at: at(path), mode: Some(mode), ..SetattrReq::default() };
         let call = b.ask(Op::Setattr, COORDINATOR, &request);
@@ -530,11 +527,11 @@ fn a_directory_is_closed_when_nobody_keeps_names_below_it() {
             waits,
             "{path} {mode:o}"
         );
-        let now = b.lookup(&leased("a/b/f", 7)).unwrap().kept;
+        let now = b.lookup(&leased("a/b/f")).unwrap().kept;
         assert_eq!(!now.is_empty(), kept, "{path} {mode:o}");
     }
     // The root has no name; who may search it decides all the same.
-    let (mut b, _) = with_kept_names(&[7]);
+    let (mut b, _) = with_names(true);
     let (ctx, root) = (b.ctx(), at(""));
     let request = SetattrReq { ctx, at: root, mode: Some(0o700), ..SetattrReq::default() };
     let call = b.ask(Op::Setattr, COORDINATOR, &request);
@@ -545,7 +542,7 @@ fn a_directory_is_closed_when_nobody_keeps_names_below_it() {
 #[test]
 fn a_lease_outlives_shards_and_lost_answers() {
     for shard_no in 0..3 {
-        let (mut b, _) = with_kept_names(&[7]);
+        let (mut b, _) = with_names(true);
         b.restart(shard(shard_no));
         let request = b.rename_req("a", "c");
         let call = b.ask(Op::Rename, COORDINATOR, &request);
@@ -554,7 +551,7 @@ fn a_lease_outlives_shards_and_lost_answers() {
         );
         b.check();
     }
-    let (mut b, _) = with_kept_names(&[7]);
+    let (mut b, _) = with_names(true);
     let request = b.rename_req("a", "c");
     let call = b.ask(Op::Rename, COORDINATOR, &request);
     b.settle_but(|m| m.answers(Op::Invalidate));
@@ -576,7 +573,7 @@ fn a_lease_outlives_shards_and_lost_answers() {
 /// the change wait for ever.
 #[test]
 fn no_lease_is_given_on_a_name_that_is_about_to_change() {
-    let (mut b, _) = with_kept_names(&[7]);
+    let (mut b, _) = with_names(true);
     let request = b.rename_req("a/b", "c");
     let rename = b.ask(Op::Rename, COORDINATOR, &request);
     b.settle();
@@ -584,7 +581,7 @@ fn no_lease_is_given_on_a_name_that_is_about_to_change() {
     let (step, mut waits) = (Duration::from_millis(20), Duration::ZERO);
     let answer = loop {
         assert!(waits <= NAME_LEASE + step, "it waits for ever");
-        assert_eq!(b.lookup(&leased("a/b/f", 8)).unwrap().kept, [a]);
+        assert_eq!(b.lookup(&leased("a/b/f")).unwrap().kept, [a]);
         b.advance(step);
         waits += step;
         b.settle();
@@ -595,7 +592,7 @@ fn no_lease_is_given_on_a_name_that_is_about_to_change() {
     answer.unwrap();
     assert_eq!(errno(b.lookup(&at("a/b/f"))), Errno::ENOENT);
     // Another directory may change meanwhile, although renames of directories take turns.
-    let (mut b, _) = with_kept_names(&[7]);
+    let (mut b, _) = with_names(true);
     b.mkdir("d").unwrap();
     let request = b.rename_req("a/b", "c");
     let rename = b.ask(Op::Rename, COORDINATOR, &request);

@@ -56,8 +56,7 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     let row = Some(moved(there, now_ns));
     let at = At::handle(first.loc.clone());
     txn.prepare(half(msg, at, row, Some(other.loc.clone()))).await?;
-    let keepers = Keepers::but_of(&msg.from);
-    if let Err(stop) = invalidate(h, &[&first.loc, &other.loc], 0, keepers).await {
+    if let Err(stop) = invalidate(h, &[&first.loc, &other.loc], 0, Keepers::LetGo).await {
         txn.abort();
         return Err(stop);
     }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use saker_runtime::failpoint;
 use saker_types::inode::Locator;
-use saker_types::wire::{At, Emptiness, EntryKey, InvalidateReply, InvalidateReq, Op};
+use saker_types::wire::{Emptiness, EntryKey, InvalidateReply, InvalidateReq, Op};
 use saker_types::{Errno, Error, InodeId, NodeId};
 
 use crate::state::{Handle, key_of};
@@ -29,8 +29,8 @@ use crate::state::{Handle, key_of};
 enum Stop {
     /// It cannot be.
     Fail(Error),
-    /// Mounts keep these names; whose leases do not count.
-    Kept(Vec<EntryKey>, u64),
+    /// Mounts keep these names.
+    Kept(Vec<EntryKey>),
 }
 
 impl From<Errno> for Stop {
@@ -45,20 +45,13 @@ impl From<Error> for Stop {
     }
 }
 
-/// Whose leases on the names of entries must be over before these change.
-#[derive(Clone, Copy, Debug)]
+/// Must mounts have let go of the names of entries before these change?
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Keepers {
-    /// All but this mount's (0: none), whose kernel has let go of them.
-    AllBut(u64),
-    /// None: the names lead to the same as before, and everybody may know it.
-    None,
-}
-
-impl Keepers {
-    /// All but the mount that asks, as it says with its path.
-    fn but_of(at: &At) -> Keepers {
-        Keepers::AllBut(at.lease.map_or(0, |lease| lease.holder))
-    }
+    /// Yes.
+    LetGo,
+    /// No: the names lead to the same as before, and everybody may know it.
+    Stay,
 }
 
 /// Makes a change of directories. If mounts keep their names, no leases on these are given from then
@@ -72,11 +65,10 @@ async fn when_let_go(
         match change().await {
             Ok(reply) => return Ok(reply),
             Err(Stop::Fail(error)) => return Err(error),
-            Err(Stop::Kept(keys, holder)) => {
+            Err(Stop::Kept(keys)) => {
                 h.state().metrics.kept.inc();
-                let request = InvalidateReq { keys, holder, bar: true, ..InvalidateReq::default() };
+                let request = InvalidateReq { keys, bar: true, ..InvalidateReq::default() };
                 let kept_ms = broadcast(h, &request).await?.kept_ms;
-                failpoint!("invalidate.barred");
                 h.hub.sleep(Duration::from_millis(kept_ms.into())).await;
             }
         }
@@ -92,8 +84,7 @@ async fn invalidate(
     keepers: Keepers,
 ) -> Result<(), Stop> {
     let keys: Vec<EntryKey> = entries.iter().map(|loc| key_of(loc)).collect();
-    let holder = if let Keepers::AllBut(holder) = keepers { holder } else { 0 };
-    let request = InvalidateReq { keys, empty_dir, holder, ..InvalidateReq::default() };
+    let request = InvalidateReq { keys, empty_dir, ..InvalidateReq::default() };
     failpoint!("invalidate.sent");
     let InvalidateReply { emptiness, kept_ms } = broadcast(h, &request).await?;
     match Emptiness::try_from(emptiness).unwrap_or(Emptiness::Undecided) {
@@ -101,8 +92,8 @@ async fn invalidate(
         Emptiness::Undecided => {
             Err(Error::retry("an entry of the directory is being moved").into())
         }
-        Emptiness::Empty if kept_ms > 0 && matches!(keepers, Keepers::AllBut(_)) => {
-            Err(Stop::Kept(request.keys, holder))
+        Emptiness::Empty if kept_ms > 0 && keepers == Keepers::LetGo => {
+            Err(Stop::Kept(request.keys))
         }
         Emptiness::Empty => Ok(()),
     }

@@ -74,8 +74,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         // What moves is in it; locked, it would only make the emptiness undecided.
         return Err(txn.refuse(Errno::ENOTEMPTY.into()).into());
     }
-    let keepers = Keepers::but_of(&msg.from);
-    if let Err(stop) = invalidate(h, &[&taken.loc, &vote.loc], replaced, keepers).await {
+    if let Err(stop) = invalidate(h, &[&taken.loc, &vote.loc], replaced, Keepers::LetGo).await {
         txn.abort();
         return Err(stop);
     }

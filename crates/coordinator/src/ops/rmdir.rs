@@ -29,8 +29,7 @@ async fn rmdir_once(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Stop> {
     };
     let vote = txn.prepare(request).await?;
     failpoint!("rmdir.prepared");
-    let keepers = Keepers::but_of(&msg.at);
-    if let Err(stop) = invalidate(h, &[&vote.loc], vote.loc.id, keepers).await {
+    if let Err(stop) = invalidate(h, &[&vote.loc], vote.loc.id, Keepers::LetGo).await {
         txn.abort();
         return Err(stop);
     }

@@ -45,7 +45,7 @@ async fn set_once(
     let mut txn = Transaction::new(h.state.clone(), id, None);
     let vote = txn.prepare(request).await?;
     failpoint!("dir_setattr.prepared");
-    let keepers = if vote.closes { Keepers::AllBut(0) } else { Keepers::None };
+    let keepers = if vote.closes { Keepers::LetGo } else { Keepers::Stay };
     if let Err(stop) = invalidate(h, &[&vote.loc], 0, keepers).await {
         txn.abort();
         return Err(stop);

@@ -49,19 +49,14 @@ pub(super) enum What {
     /// An inode.
     Known {
         loc: Locator,
-        /// As last seen; `None`: never.
-        attr: Option<Box<Attr>>,
+        /// As last seen.
+        attr: Box<Attr>,
     },
 }
 
 impl What {
-    /// Its attributes were told by a server.
-    pub(super) fn is_seen(&self) -> bool {
-        matches!(self, What::Known { attr: Some(_), .. })
-    }
-
-    pub(super) fn of(entry: &Entry) -> What {
-        What::Known { loc: owned(&entry.loc), attr: Some(Box::new(entry.attr.clone())) }
+    fn of(entry: &Entry) -> What {
+        What::Known { loc: owned(&entry.loc), attr: Box::new(entry.attr.clone()) }
     }
 }
 
@@ -82,7 +77,7 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(held: Gauge) -> Table {
         let attr = Attr { id: ROOT, mode: FileKind::Directory.bits() | 0o755, ..Attr::default() };
-        let what = What::Known { loc: Locator::root(), attr: Some(Box::new(attr)) };
+        let what = What::Known { loc: Locator::root(), attr: Box::new(attr) };
         let mut table = Table {
             nodes: FxHashMap::default(),
             names: HashMap::new(),
@@ -151,7 +146,7 @@ impl Table {
     pub(super) fn named_as(&mut self, dir: NodeId, name: &Bytes, entry: &Entry) -> NodeId {
         if let Some(id) = self.named(dir, name)
             && entry.attr.is_dir()
-            && self.bind(id, What::of(entry))
+            && self.bind(id, entry)
         {
             return id;
         }
@@ -170,22 +165,9 @@ impl Table {
         id
     }
 
-    /// A name leads to this directory: true if its node is that, or as a guess can become it.
-    pub(super) fn bind_unseen(&mut self, id: NodeId, pid: InodeId, inode: InodeId) -> bool {
-        let Some(node) = self.nodes.get(&id) else { return false };
-        match (&node.what, node.names.last()) {
-            (What::Known { loc, .. }, _) => loc.id == inode,
-            (What::Guess(_), None) => false,
-            (What::Guess(_), Some((_, name))) => {
-                let loc = Locator { pid, name: name.clone(), id: inode, home_slot: None };
-                self.bind(id, What::Known { loc, attr: None })
-            }
-        }
-    }
-
     /// A node is this directory: true if it is, or as a guess can become it.
-    pub(super) fn bind(&mut self, id: NodeId, what: What) -> bool {
-        let What::Known { loc: Locator { id: inode, .. }, .. } = what else { return false };
+    pub(super) fn bind(&mut self, id: NodeId, entry: &Entry) -> bool {
+        let inode = entry.attr.id;
         let other = self.node_of(inode);
         let taken = other != id && self.nodes.contains_key(&other);
         let Some(node) = self.nodes.get_mut(&id) else { return false };
@@ -194,7 +176,7 @@ impl Table {
             What::Guess(kind) if taken || *kind != FileKind::Directory => return false,
             What::Guess(_) | What::Known { .. } => {}
         }
-        node.what = what;
+        node.what = What::of(entry);
         node.doubted = false;
         if id != inode {
             self.aliases.insert(inode, id);
@@ -209,9 +191,8 @@ impl Table {
             return;
         };
         // Replies can overtake each other; the kernel heeds those in the order that it sees.
-        let before = attr.as_ref().map_or(0, |attr| attr.data_version);
-        *drifted |= entry.attr.data_version < before;
-        *attr = Some(Box::new(entry.attr.clone()));
+        *drifted |= entry.attr.data_version < attr.data_version;
+        **attr = entry.attr.clone();
         if *loc != entry.loc {
             *loc = owned(&entry.loc);
         }
@@ -220,8 +201,8 @@ impl Table {
     /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
     pub(super) fn mode(&self, id: NodeId) -> u32 {
         match self.nodes.get(&id).map(|node| &node.what) {
-            Some(What::Known { attr: Some(attr), .. }) => attr.mode,
-            Some(What::Known { attr: None, .. } | What::Guess(_)) | None => 0,
+            Some(What::Known { attr, .. }) => attr.mode,
+            Some(What::Guess(_)) | None => 0,
         }
     }
 

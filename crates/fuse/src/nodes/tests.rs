@@ -328,6 +328,8 @@ fn a_way_that_a_server_has_found_may_be_kept() {
     assert!(!proved(ROOT, "x"));
 }
 
+const NONE: Duration = Duration::ZERO;
+
 /// Names that are all worth a lease.
 fn leasing() -> Nodes {
     Nodes::new(Gauge::default(), true, Leases::All)
@@ -338,57 +340,50 @@ fn walk(nodes: &Nodes, dir: NodeId, text: &'static str) -> (NodeId, Duration) {
     (node, keep)
 }
 
-fn components(named: &Named) -> u32 {
-    named.at.lease.map_or(0, |lease| lease.components)
-}
-
 #[test]
-fn names_under_a_lease_may_be_kept_and_are_known() {
+fn names_under_a_lease_may_be_kept() {
     let nodes = leasing();
-    let (a, keep) = walk(&nodes, ROOT, "a");
-    assert!(keep.is_zero());
-    let (b, _) = walk(&nodes, a, "b");
+    let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
+    let b = hold(&nodes, a, 10, "b", 11, DIR);
+    assert_eq!((walk(&nodes, ROOT, "a"), walk(&nodes, a, "b")), ((a, NONE), (b, NONE)));
     let named = nodes.named(ROOT, b, &name("f")).unwrap();
-    assert_eq!((path(&named.at).as_str(), components(&named)), ("1:a/b/f", 2));
+    assert_eq!((path(&named.at).as_str(), named.at.lease), ("1:a/b/f", 2));
     nodes.kept(&named, &[10, 11]);
-    for (dir, text, id) in [(ROOT, "a", 10), (a, "b", 11)] {
-        let (node, keep) = walk(&nodes, dir, text);
+    for (dir, text) in [(ROOT, "a"), (a, "b")] {
+        let (_, keep) = walk(&nodes, dir, text);
         assert!(!keep.is_zero() && keep <= NAME_KEEP, "{keep:?}");
-        assert_eq!(nodes.locate(node).unwrap().id, id);
-        assert!(nodes.must_be_known(node), "its attributes are not");
     }
-    assert_eq!(nodes.locate(b).unwrap().pid, 10);
     // It is not asked again so soon.
-    let again = nodes.named(ROOT, b, &name("f")).unwrap();
-    assert_eq!((components(&again), again.at.expect), (0, vec![10, 11]));
+    assert_eq!(nodes.named(ROOT, b, &name("f")).unwrap().at.lease, 0);
+    // A part of them is a part.
+    let nodes = leasing();
+    let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
+    let b = hold(&nodes, a, 10, "b", 11, DIR);
+    _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
+    nodes.kept(&nodes.named(ROOT, b, &name("f")).unwrap(), &[10]);
+    assert!(!walk(&nodes, ROOT, "a").1.is_zero() && walk(&nodes, a, "b").1.is_zero());
 }
 
 #[test]
-fn names_that_are_asked_for_seldom_are_worth_no_lease() {
-    let nodes = guessing();
-    let (a, _) = walk(&nodes, ROOT, "a");
-    let asks = || components(&nodes.named(ROOT, a, &name("f")).unwrap());
-    assert_eq!(asks(), 0);
-    (0..10).for_each(|_| _ = walk(&nodes, ROOT, "a"));
-    let (b, _) = walk(&nodes, a, "b");
-    assert_eq!(components(&nodes.named(ROOT, b, &name("f")).unwrap()), 1, "b is cold");
-    let off = Nodes::new(Gauge::default(), true, Leases::Off);
-    (0..10).for_each(|_| _ = walk(&off, ROOT, "a"));
-    let (a, _) = walk(&off, ROOT, "a");
-    assert_eq!(components(&off.named(ROOT, a, &name("f")).unwrap()), 0);
+fn what_is_not_known_is_not_kept() {
+    let nodes = leasing();
+    assert!(nodes.pass(ROOT, &name("a")).is_none(), "to be looked up");
+    let usual = guessing();
+    let (a, _) = walk(&usual, ROOT, "a");
+    assert_eq!(usual.named(ROOT, a, &name("f")).unwrap().at.lease, 0);
 }
 
 #[test]
 fn a_name_is_kept_no_longer_than_those_above_it() {
     let nodes = leasing();
-    let (a, _) = walk(&nodes, ROOT, "a");
-    let (b, _) = walk(&nodes, a, "b");
-    nodes.confirm(a, &entry(1, "a", 10, DIR)).unwrap();
+    let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
+    let b = hold(&nodes, a, 10, "b", 11, DIR);
+    _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
     // Asked from a directory whose own name is not kept: someone's working directory.
-    assert_eq!(components(&nodes.named(a, b, &name("f")).unwrap()), 0);
+    assert_eq!(nodes.named(a, b, &name("f")).unwrap().at.lease, 0);
     nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[10]);
     let from_a = nodes.named(a, b, &name("f")).unwrap();
-    assert_eq!((path(&from_a.at).as_str(), components(&from_a)), ("10:b/f", 1));
+    assert_eq!((path(&from_a.at).as_str(), from_a.at.lease), ("10:b/f", 1));
     nodes.kept(&from_a, &[11]);
     let (_, of_a) = walk(&nodes, ROOT, "a");
     let (_, of_b) = walk(&nodes, a, "b");
@@ -398,54 +393,13 @@ fn a_name_is_kept_no_longer_than_those_above_it() {
 #[test]
 fn what_changes_its_name_is_not_kept_by_an_answer_about_the_old_one() {
     let nodes = leasing();
-    let (a, _) = walk(&nodes, ROOT, "a");
+    let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
+    _ = walk(&nodes, ROOT, "a");
     let late = nodes.named(ROOT, a, &name("f")).unwrap();
     nodes.renamed([(ROOT, &name("a")), (ROOT, &name("b"))], &entry(1, "b", 10, DIR).loc);
     nodes.kept(&late, &[10]);
-    assert_eq!(walk(&nodes, ROOT, "b"), (a, Duration::ZERO));
-    // What turns out to be another directory is not, either.
-    nodes.confirm(a, &entry(1, "b", 10, DIR)).unwrap();
+    assert_eq!(walk(&nodes, ROOT, "b"), (a, NONE));
+    // Nor what turns out to be another directory.
     nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[12]);
-    assert_eq!(walk(&nodes, ROOT, "b"), (a, Duration::ZERO));
-}
-
-#[test]
-fn a_name_that_the_mount_itself_changes_is_let_go_first() {
-    let nodes = leasing();
-    let (a, _) = walk(&nodes, ROOT, "a");
-    assert!(!nodes.let_go(ROOT, &name("a")), "it is not kept");
-    let late = nodes.named(ROOT, a, &name("f")).unwrap();
-    nodes.kept(&late, &[10]);
-    assert!(nodes.let_go(ROOT, &name("a")), "the kernel must ask");
-    assert!(!nodes.let_go(ROOT, &name("a")), "it has");
-    nodes.kept(&late, &[10]);
-    // Names below it may be kept for a while: so somebody must say that it is there.
-    assert!(nodes.pass(ROOT, &name("a")).is_none());
-    assert_eq!(components(&nodes.named(ROOT, a, &name("f")).unwrap()), 0);
-    let loc = entry(1, "b", 10, DIR).loc;
-    nodes.renamed([(ROOT, &name("a")), (ROOT, &name("b"))], &loc);
-    assert!(nodes.pass(ROOT, &name("b")).is_none(), "under its new name, too");
-    drop(nodes.change([(ROOT, &name("b"))]).unwrap());
-    assert!(nodes.pass(ROOT, &name("b")).is_none(), "and after that");
-    let own = nodes.without_own(nodes.child(ROOT, ROOT, &name("b")).unwrap()).lease.unwrap();
-    assert_eq!(own.components, 0);
-}
-
-#[test]
-fn a_name_is_not_kept_while_it_is_changed() {
-    let nodes = leasing();
-    let (a, _) = walk(&nodes, ROOT, "a");
-    let named = nodes.named(ROOT, a, &name("f")).unwrap();
-    nodes.kept(&named, &[10]);
-    assert!(nodes.change([(ROOT, &name("a"))]).is_err(), "the kernel must ask for it first");
-    let (b, _) = walk(&nodes, ROOT, "b");
-    let changing = nodes.change([(ROOT, &name("b")), (ROOT, &name("c"))]).unwrap();
-    assert!(nodes.pass(ROOT, &name("b")).is_none());
-    assert_eq!(components(&nodes.named(ROOT, b, &name("f")).unwrap()), 0);
-    drop(changing);
-    assert_eq!(
-        walk(&nodes, ROOT, "b"),
-        (b, Duration::ZERO),
-        "it was not kept: nor is anything below"
-    );
+    assert_eq!(walk(&nodes, ROOT, "b"), (a, NONE));
 }

@@ -22,9 +22,7 @@ impl Adapter {
 
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
-        let _changing = self.nodes.change([(dir, &name)])?;
-        let mut named = self.named(request, dir, &name)?;
-        named.at = self.nodes.without_own(named.at);
+        let named = self.named(request, dir, &name)?;
         let kept = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
         self.nodes.kept(&named, &kept);
         self.nodes.vanished(dir, &name);
@@ -57,9 +55,7 @@ impl Adapter {
     ) -> Result<Reply> {
         let from_dir = request.header.nodeid;
         let (from_name, to_name) = (names.name()?, names.name()?);
-        let names = [(from_dir, &from_name), (to_dir, &to_name)];
-        let _changing = self.nodes.change(names)?;
-        let from = self.nodes.without_own(self.child(request, from_dir, &from_name)?);
+        let from = self.child(request, from_dir, &from_name)?;
         let to = self.child(request, to_dir, &to_name)?;
         let to_chain = self.chain(to_dir, &to)?;
         let who = request.caller();
@@ -67,6 +63,7 @@ impl Adapter {
             let dir = if error.is_about_second() { to_dir } else { from_dir };
             self.on_the_way(request, dir, error)
         };
+        let names = [(from_dir, &from_name), (to_dir, &to_name)];
         if flags == rename_flags::EXCHANGE {
             let chains = [&self.chain(from_dir, &from)?[..], &to_chain];
             let moved = self.fs.exchange(&who, &from, &to, chains).await.map_err(on_the_way)?;

@@ -40,10 +40,6 @@ impl Adapter {
         if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
             return told.map(|entry| Reply::of(&entry));
         }
-        if hint.is_some_and(|hint| hint.reval && hint.step.changes_name()) {
-            // The reply ends what the kernel keeps.
-            self.nodes.let_go(dir, &name);
-        }
         let named = self.nodes.named(start, dir, &name)?;
         let at = &named.at;
         let found = match hint {
@@ -61,7 +57,7 @@ impl Adapter {
                 if hint.is_none_or(|hint| matches!(hint.step, Step::Through(_))) {
                     self.threads.pass(tid, out.nodeid);
                 }
-                if hint.is_some_and(|hint| hint.step == Step::Last(Intent::RenameSource)) {
+                if hint.is_none_or(|hint| hint.step == Step::Last(Intent::RenameSource)) {
                     self.threads.found(tid, out.nodeid);
                 }
                 Ok(Reply::of(&out))

@@ -39,7 +39,7 @@ impl Shard {
         if msg.bar {
             self.name_leases.bar(&msg.keys, self.hub.now());
         }
-        let kept = self.name_leases.left(&msg.keys, msg.holder, self.hub.now());
+        let kept = self.name_leases.left(&msg.keys, self.hub.now());
         let kept_ms = kept.as_micros().div_ceil(1000) as u32;
         Ok(encoded(&InvalidateReply { emptiness: emptiness.into(), kept_ms }))
     }

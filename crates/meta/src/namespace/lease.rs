@@ -1,7 +1,7 @@
-//! Names of directories that mounts keep for a while without asking (decision 20). A change of such
-//! a directory waits until nobody does: the shard tells the coordinator how long, with its
-//! acknowledgement of the invalidation. After that it gives no lease, since whoever walks there
-//! waits for the decision.
+//! Names of directories that mounts keep for a while without asking (decision 20). With its
+//! acknowledgement of an invalidation a shard tells the coordinator how long somebody may keep one
+//! of the names yet. If anybody may, the coordinator gives the change up, has new leases on them
+//! barred, and makes the change again when those that there are are over.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,8 +31,6 @@ pub struct NameLeases {
 
 struct Lease {
     until: Time,
-    /// `None`: several.
-    holder: Option<u64>,
     /// None is given until then.
     barred: Time,
 }
@@ -43,15 +41,14 @@ impl NameLeases {
         NameLeases { names: HashMap::new(), forgotten: now + NAME_LEASE, sweep: now }
     }
 
-    /// `holder` may keep a name. False: it may not.
-    pub fn give(&mut self, pid: InodeId, name: &Bytes, holder: u64, now: Time) -> bool {
+    /// Mounts may keep a name. False: they may not.
+    pub fn give(&mut self, pid: InodeId, name: &Bytes, now: Time) -> bool {
         let key = EntryKey { pid, name: name.clone() };
         let Some(lease) = self.lease(key, now) else { return false };
         if now < lease.barred {
             return false;
         }
-        let others = lease.until > now && lease.holder != Some(holder);
-        (lease.until, lease.holder) = (now + NAME_LEASE, (!others).then_some(holder));
+        lease.until = now + NAME_LEASE;
         true
     }
 
@@ -76,14 +73,13 @@ impl NameLeases {
         }
         // A name of its own: this one is part of a whole frame.
         let own = EntryKey { name: Bytes::copy_from_slice(&key.name), ..key };
-        let none = Lease { until: Time::ZERO, holder: None, barred: Time::ZERO };
+        let none = Lease { until: Time::ZERO, barred: Time::ZERO };
         Some(self.names.entry(own).or_insert(none))
     }
 
-    /// How long from now somebody but `except` (0: anybody) may keep one of the names.
-    pub fn left(&self, names: &[EntryKey], except: u64, now: Time) -> Duration {
-        let mine = |lease: &&Lease| except == 0 || lease.holder != Some(except);
-        let given = names.iter().filter_map(|key| self.names.get(key)).filter(mine);
+    /// How long from now somebody may keep one of the names.
+    pub fn left(&self, names: &[EntryKey], now: Time) -> Duration {
+        let given = names.iter().filter_map(|key| self.names.get(key));
         given.map(|lease| lease.until).fold(self.forgotten, Time::max).since(now)
     }
 }
@@ -103,47 +99,33 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_counts_for_others_until_it_is_over() {
+    fn a_lease_counts_until_it_is_over() {
         let mut leases = begun();
-        assert!(leases.give(1, &key(b"a").name, 7, S));
+        assert!(leases.give(1, &key(b"a").name, S));
         let later = S + NAME_LEASE / 4;
-        assert_eq!(leases.left(&[key(b"b"), key(b"a")], 0, later), NAME_LEASE * 3 / 4);
-        assert_eq!(leases.left(&[key(b"a")], 8, later), NAME_LEASE * 3 / 4);
-        assert_eq!(leases.left(&[key(b"a")], 7, later), Duration::ZERO);
-        assert_eq!(leases.left(&[key(b"b")], 0, later), Duration::ZERO);
-        assert_eq!(leases.left(&[key(b"a")], 0, S + NAME_LEASE), Duration::ZERO);
-    }
-
-    #[test]
-    fn of_two_holders_neither_is_alone() {
-        let mut leases = begun();
-        leases.give(1, &key(b"a").name, 7, S);
-        leases.give(1, &key(b"a").name, 8, S + NAME_LEASE / 2);
-        leases.give(1, &key(b"a").name, 8, S + NAME_LEASE / 2);
-        for except in [0, 7, 8] {
-            assert_eq!(leases.left(&[key(b"a")], except, S + NAME_LEASE), NAME_LEASE / 2);
-        }
-        let after = S + NAME_LEASE * 2;
-        leases.give(1, &key(b"a").name, 8, after);
-        assert_eq!(leases.left(&[key(b"a")], 8, after), Duration::ZERO, "7 has none any more");
+        assert_eq!(leases.left(&[key(b"b"), key(b"a")], later), NAME_LEASE * 3 / 4);
+        assert_eq!(leases.left(&[key(b"b")], later), Duration::ZERO);
+        assert!(leases.give(1, &key(b"a").name, later));
+        assert_eq!(leases.left(&[key(b"a")], later), NAME_LEASE);
+        assert_eq!(leases.left(&[key(b"a")], later + NAME_LEASE), Duration::ZERO);
     }
 
     #[test]
     fn what_was_given_before_a_restart_counts() {
         let leases = NameLeases::new(S);
-        assert_eq!(leases.left(&[key(b"a")], 7, S), NAME_LEASE);
-        assert_eq!(leases.left(&[], 0, S + NAME_LEASE), Duration::ZERO);
+        assert_eq!(leases.left(&[key(b"a")], S), NAME_LEASE);
+        assert_eq!(leases.left(&[], S + NAME_LEASE), Duration::ZERO);
     }
 
     #[test]
     fn what_is_to_change_is_not_lent() {
         let mut leases = begun();
-        assert!(leases.give(1, &key(b"a").name, 7, S));
+        assert!(leases.give(1, &key(b"a").name, S));
         leases.bar(&[key(b"a"), key(b"b")], S);
-        assert_eq!(leases.left(&[key(b"a"), key(b"b")], 0, S), NAME_LEASE);
+        assert_eq!(leases.left(&[key(b"a"), key(b"b")], S), NAME_LEASE);
         for (at, given) in [(S + NAME_LEASE, false), (S + BAR, true)] {
             for name in [b"a", b"b"] {
-                assert_eq!(leases.give(1, &key(name).name, 7, at), given);
+                assert_eq!(leases.give(1, &key(name).name, at), given);
             }
         }
     }
@@ -152,9 +134,9 @@ mod tests {
     fn there_is_room_for_so_many_and_leases_that_are_over_make_room() {
         let mut leases = begun();
         let name = |i: usize| Bytes::from(i.to_string());
-        assert!((0..NAMES_MAX).all(|i| leases.give(1, &name(i), 7, S)));
-        assert!(!leases.give(2, &name(0), 7, S));
-        assert!(leases.give(1, &name(0), 7, S), "it is there");
-        assert!(leases.give(2, &name(0), 7, S + NAME_LEASE));
+        assert!((0..NAMES_MAX).all(|i| leases.give(1, &name(i), S)));
+        assert!(!leases.give(2, &name(0), S));
+        assert!(leases.give(1, &name(0), S), "it is there");
+        assert!(leases.give(2, &name(0), S + NAME_LEASE));
     }
 }

@@ -67,18 +67,15 @@ impl Shard {
     /// Gives a lease on component `i`, `name` in the directory `above`, if it is asked for and to be
     /// had.
     fn lends(&mut self, at: &At, i: usize, above: InodeId, name: &Bytes) -> bool {
-        let lease = at.lease.filter(|lease| i < lease.components as usize);
-        let now = self.hub.now();
-        lease.is_some_and(|lease| self.name_leases.give(above, name, lease.holder, now))
+        i < at.lease as usize && self.name_leases.give(above, name, self.hub.now())
     }
 
     /// The root has no name to keep, but while names below it are kept everybody may search it. (A
     /// walk that begins elsewhere is for who keeps the names down to there.) False: no lease is asked
     /// for, or none is to be had.
     fn lends_root(&mut self, at: &At) -> bool {
-        let asked = at.lease.is_some_and(|lease| lease.components > 0);
         let root = Locator::root();
-        asked && (at.anchor != root || self.lends(at, 0, root.pid, &root.name))
+        at.lease > 0 && (at.anchor != root || self.lends(at, 0, root.pid, &root.name))
     }
 
     /// Resolves all components to a directory, of which this shard need not be the owner.
