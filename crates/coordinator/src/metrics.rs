@@ -8,7 +8,7 @@ use saker_types::wire::Op;
 pub struct Metrics {
     /// Requests served, by operation.
     pub requests: OpCounters,
-    /// Changes of directories that waited for mounts which kept the names.
+    /// Times that changes of directories waited for mounts which kept the names.
     pub kept: Counter,
     /// Flushes of the journal.
     pub flushes: Counter,
@@ -29,7 +29,7 @@ impl Metrics {
             ),
             kept: registry.counter(
                 "saker_coordinator_name_waits_total",
-                "Changes of directories that waited for mounts which kept the names",
+                "Times that changes of directories waited for mounts which kept the names",
             ),
             flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals"),
         }

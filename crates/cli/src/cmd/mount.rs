@@ -29,7 +29,7 @@ use crate::{mountpoint, process, session};
 /// later. The shortcut tells what a LOOKUP is for, so that one request serves a whole path: by BPF
 /// (Linux 6.12, root) or by /proc; auto, the default, takes what works, and the log says which.
 /// Leases let the kernel keep names of directories while nobody changes them: of those in use
-/// all the time, the default, of all, or of none. Others rename such a directory up to 0.4 s later.
+/// all the time, the default, of all, or of none. To rename such a directory takes up to 0.3 s.
 ///
 /// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.
 #[derive(clap::Args)]
