@@ -639,6 +639,11 @@ fn a_directory_in_use_is_changed_for_all_at_once() {
     each("a_directory_in_use_is_changed_for_all_at_once", |t| {
         fs::create_dir_all(t.path("a/b/c")).unwrap();
         fs::write(t.path("a/b/c/f"), "old").unwrap();
+        let_others_in(t);
+        let others_may = || {
+            let mut stat = Command::new("stat");
+            stat.arg(t.path("a/b/c")).uid(1000).gid(1000).output().unwrap().status.success()
+        };
         let fs_of = t.cluster.connect();
         let who = Caller::root();
         let flags = saker_client::OpenFlags::from_linux(libc::O_CREAT | libc::O_WRONLY);
@@ -684,10 +689,9 @@ fn a_directory_in_use_is_changed_for_all_at_once() {
                 // And what hides a name.
                 let mode = |mode| saker_client::SetAttr { mode: Some(mode), ..Default::default() };
                 let chmod = async |bits| fs_of.setattr(&who, &at("a"), &mode(bits)).await.unwrap();
+                assert!(others_may());
                 fs_of.block_on(chmod(0o700));
-                let mut stat = Command::new("stat");
-                let status = stat.arg(t.path("a/b/c")).uid(1000).gid(1000).output().unwrap().status;
-                assert!(!status.success(), "nobody else may walk there");
+                assert!(!others_may(), "nobody else may walk there");
                 fs_of.block_on(chmod(0o755));
             }
         });
