@@ -478,15 +478,12 @@ impl Steps {
             ROOT => Time::MAX,
             id => table.nodes.get(&id)?.keep.until,
         };
-        let keep = |id: &NodeId| Some(&table.nodes.get(id)?.keep);
-        let hot = |id: &&NodeId| {
-            let known = table.nodes.get(id).map(|node| &node.what);
-            matches!(known, Some(What::Known { .. }))
-                && keep(id).is_some_and(|keep| keep.is_hot(now, leases))
-        };
-        let hot = self.nodes.iter().take_while(hot).count();
-        let due = |id: &NodeId| keep(id).is_some_and(|keep| keep.ends_soon(now));
-        if base <= now + NAME_KEEP / 2 || !self.nodes[..hot].iter().any(due) {
+        let known = |node: &Node| matches!(node.what, What::Known { .. });
+        let hot = |node: &&Node| known(node) && node.keep.is_hot(now, leases);
+        let on_the_way = || self.nodes.iter().map_while(|id| table.nodes.get(id));
+        let hot = on_the_way().take_while(hot).count();
+        let due = |node: &Node| node.keep.ends_soon(now);
+        if base <= now + NAME_KEEP / 2 || !on_the_way().take(hot).any(due) {
             return None;
         }
         let mut nodes = Vec::with_capacity(hot);

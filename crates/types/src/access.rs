@@ -55,6 +55,11 @@ impl Cred {
     }
 }
 
+/// May everybody search a directory with this mode? A list could say otherwise.
+pub fn is_open(mode: u32, has_acl: bool) -> bool {
+    mode & 0o111 == 0o111 && !has_acl
+}
+
 /// May `cred` do `want` to an inode with this mode, owner and list?
 pub fn check(
     mode: u32,

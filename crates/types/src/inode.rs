@@ -193,9 +193,9 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// Everybody may search it: a directory without an ACL that could say otherwise.
+    /// Everybody may search it, a directory.
     pub fn is_open(&self) -> bool {
-        self.attr.mode & 0o111 == 0o111 && self.xattr(crate::acl::ACCESS).is_none()
+        access::is_open(self.attr.mode, self.xattr(crate::acl::ACCESS).is_some())
     }
 
     /// Value of an extended attribute.

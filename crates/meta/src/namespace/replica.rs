@@ -74,7 +74,8 @@ impl Dir {
 
     /// Everybody may search it.
     pub fn is_open(&self) -> bool {
-        self.mode & 0o111 == 0o111 && self.acls.as_ref().is_none_or(|acls| acls.access.is_none())
+        let has_acl = self.acls.as_ref().is_some_and(|acls| acls.access.is_some());
+        access::is_open(self.mode, has_acl)
     }
 }
 
