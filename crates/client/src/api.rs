@@ -19,6 +19,8 @@ pub struct ClientOptions {
     pub write_buffer_bytes: usize,
     /// Most bytes read ahead of a sequential reader of one file; 0 turns it off.
     pub read_ahead_bytes: usize,
+    /// Whether data on stores of this machine is read from their files where these can be opened.
+    pub local_reads: bool,
 }
 
 impl Default for ClientOptions {
@@ -27,6 +29,7 @@ impl Default for ClientOptions {
             timeout: Duration::from_secs(60),
             write_buffer_bytes: 1 << 20,
             read_ahead_bytes: 4 << 20,
+            local_reads: true,
         }
     }
 }

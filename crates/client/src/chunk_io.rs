@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
-use saker_runtime::time;
+use saker_runtime::time::{self, Time};
 use saker_types::limits::CHUNK_BYTES;
-use saker_types::wire::{ChunkReadReply, ChunkReadReq, ChunkWriteReq, Empty, Op};
+use saker_types::wire::{ChunkPlace, ChunkReadReply, ChunkReadReq, ChunkWriteReq, Empty, Op};
 use saker_types::{Class, Errno, Error, InodeId, NodeId, Result, StoreNo};
 use std::time::Duration;
 
 use crate::core::{Backoff, Core, Fail, all, decode};
+use crate::local;
 use crate::route::Routes;
 use crate::writer::{Piece, left_in_chunk};
 
@@ -129,30 +130,20 @@ impl Core {
             let mut place = Place::of(&routes, id, offset)?;
             let now = time::now();
             place.stores.sort_by_key(|store| self.suspects.has(*store, now));
-            let message =
-                ChunkReadReq { id, index: place.index, offset: place.within, len: len as u64 };
-            let body = Bytes::from(message.encode_to_vec());
+            let (index, offset, len) = (place.index, place.within, len as u64);
+            let request = ChunkReadReq { id, index, offset, len, by_place: false };
             let mut last = Fail::Answer(Error::new(Errno::EIO));
             let mut all_bad = true;
             for store in &place.stores {
-                let to = NodeId::Store(*store);
                 let until = deadline.min(time::now() + ATTEMPT_MAX);
-                let op = Op::ChunkRead;
-                let sent =
-                    self.send(&routes, to, op, trace, body.clone(), Bytes::new(), until).await;
-                let fail = match sent {
-                    Ok(reply) => match intact(reply.body, reply.payload, len) {
-                        Ok(data) => return Ok(data),
-                        Err(error) => Fail::Answer(error),
-                    },
-                    Err(fail) => {
-                        if let Fail::Call(_) = &fail {
-                            self.suspects.add(*store, time::now());
-                        }
-                        fail
-                    }
+                let fail = match self.read_from(&routes, *store, request, trace, until).await {
+                    Ok(data) => return Ok(data),
+                    Err(fail) => fail,
                 };
-                tracing::debug!(trace, id, offset, %to, "chunk_read: {fail}");
+                if let Fail::Call(_) = &fail {
+                    self.suspects.add(*store, time::now());
+                }
+                tracing::debug!(trace, id, offset, store, "chunk_read: {fail}");
                 all_bad &= matches!(&fail, Fail::Answer(e) if !retryable(e));
                 last = fail;
             }
@@ -171,6 +162,53 @@ impl Core {
             self.pause(&mut backoff, to, Op::ChunkRead, &routes, &last).await?;
         }
     }
+
+    /// Reads a range of a chunk from one store, or from its file.
+    async fn read_from(
+        &self,
+        routes: &Routes,
+        store: StoreNo,
+        request: ChunkReadReq,
+        trace: u64,
+        until: Time,
+    ) -> std::result::Result<Bytes, Fail> {
+        let len = request.len as usize;
+        let ask = async |by_place| {
+            let body = Bytes::from(ChunkReadReq { by_place, ..request }.encode_to_vec());
+            let to = NodeId::Store(store);
+            let sent = self.send(routes, to, Op::ChunkRead, trace, body, Bytes::new(), until);
+            let reply = sent.await?;
+            answer(reply.body, reply.payload, len).map_err(Fail::Answer)
+        };
+        let near = self.options.local_reads
+            && len >= local::BYTES_MIN
+            && !self.elsewhere.has(store, time::now());
+        let places = match ask(near).await? {
+            Answer::Data(data) => return Ok(data),
+            Answer::Places(places) => places,
+        };
+        match local::read(&places) {
+            Ok(Some(data)) => return Ok(data),
+            // It left the page cache since.
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(trace, store, "reading {} here: {error}", places[0].path);
+                self.elsewhere.add(store, time::now());
+            }
+        }
+        match ask(false).await? {
+            Answer::Data(data) => Ok(data),
+            Answer::Places(_) => Err(Fail::Answer(Errno::EPROTO.into())),
+        }
+    }
+}
+
+/// What a store answers a read with.
+#[derive(Debug)]
+enum Answer {
+    Data(Bytes),
+    /// At least one.
+    Places(Vec<ChunkPlace>),
 }
 
 /// May the same request succeed later?
@@ -178,16 +216,20 @@ fn retryable(error: &Error) -> bool {
     error.is(Class::Retry) || error.is(Class::RefreshMap)
 }
 
-/// The payload of a read, if it is what the store sent and not more than was asked for.
-fn intact(body: Bytes, payload: Bytes, len: usize) -> Result<Bytes> {
+/// The answer to a read of `len` bytes, if it is what the store sent and not more.
+fn answer(body: Bytes, payload: Bytes, len: usize) -> Result<Answer> {
     let reply: ChunkReadReply = decode(Op::ChunkRead, body)?;
-    if payload.len() > len {
+    let placed: usize = reply.places.iter().map(|place| place.len as usize).sum();
+    if payload.len() + placed > len {
         return Err(Error::new(Errno::EPROTO).with_text("a store sent more than was asked for"));
+    }
+    if !reply.places.is_empty() {
+        return Ok(Answer::Places(reply.places));
     }
     if crc32c::crc32c(&payload) != reply.crc {
         return Err(Error::new(Errno::EIO).with_text("data was damaged on its way from a store"));
     }
-    Ok(payload)
+    Ok(Answer::Data(payload))
 }
 
 /// `data` followed by zeros up to `len`.
@@ -207,11 +249,18 @@ mod tests {
     #[test]
     fn damaged_or_overlong_data_is_refused() {
         let payload = Bytes::from_static(b"data");
-        let body = |crc| Bytes::from(ChunkReadReply { crc }.encode_to_vec());
+        let body = |crc, places| Bytes::from(ChunkReadReply { crc, places }.encode_to_vec());
         let good = crc32c::crc32c(&payload);
-        assert_eq!(intact(body(good), payload.clone(), 4).unwrap(), payload);
-        assert_eq!(intact(body(good ^ 1), payload.clone(), 4).unwrap_err().errno(), Errno::EIO);
-        assert_eq!(intact(body(good), payload, 3).unwrap_err().errno(), Errno::EPROTO);
+        let said = answer(body(good, vec![]), payload.clone(), 4).unwrap();
+        assert!(matches!(said, Answer::Data(data) if data == payload));
+        let damaged = answer(body(good ^ 1, vec![]), payload.clone(), 4).unwrap_err();
+        assert_eq!(damaged.errno(), Errno::EIO);
+        let long = answer(body(good, vec![]), payload, 3).unwrap_err();
+        assert_eq!(long.errno(), Errno::EPROTO);
+        let place = ChunkPlace { len: 2, ..ChunkPlace::default() };
+        let at = |len| answer(body(0, vec![place.clone(); 2]), Bytes::new(), len);
+        assert!(matches!(at(4).unwrap(), Answer::Places(_)));
+        assert_eq!(at(3).unwrap_err().errno(), Errno::EPROTO);
     }
 
     #[test]

@@ -47,7 +47,11 @@ pub(crate) struct Core {
     /// Trace ids are a random start and a count, mixed.
     trace_seed: u64,
     traces: AtomicU64,
+    /// Stores that did not answer of late: where another has a copy, that one is asked first, so
+    /// that a dead store costs one wait in a while and not one for each read.
     pub(crate) suspects: Suspects,
+    /// Stores whose files could not be read here of late.
+    pub(crate) elsewhere: Suspects,
     /// Chunk writes are known by this number and a count.
     chunk_writer: u64,
     chunk_writes: AtomicU64,
@@ -145,6 +149,7 @@ impl Core {
             trace_seed: saker_runtime::rand::u64(),
             traces: AtomicU64::new(0),
             suspects: Suspects::default(),
+            elsewhere: Suspects::default(),
             chunk_writer: saker_runtime::rand::u64().max(1),
             chunk_writes: AtomicU64::new(0),
         }))

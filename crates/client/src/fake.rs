@@ -45,6 +45,8 @@ pub(crate) struct Model {
     pub(crate) chunks: BTreeMap<(u16, u64, u64), Vec<u8>>,
     /// Truncate generation that stores know.
     pub(crate) generations: BTreeMap<u64, u64>,
+    /// Where stores say that data is, when they are asked for that.
+    pub(crate) place: Option<ChunkPlace>,
     pub(crate) synced: Vec<u16>,
     sessions: Vec<(SocketAddr, u64)>,
     results: BTreeMap<(u64, u64), (u16, Bytes)>,
@@ -461,12 +463,16 @@ impl Model {
     }
 
     fn chunk_read(&self, store: u16, request: &ChunkReadReq) -> (Bytes, Bytes) {
+        if let (true, Some(place)) = (request.by_place, &self.place) {
+            let reply = ChunkReadReply { crc: 0, places: vec![place.clone()] };
+            return (reply.encode_to_vec().into(), Bytes::new());
+        }
         let chunk = self.chunks.get(&(store, request.id, request.index));
         let chunk = chunk.map_or(&[][..], |c| c);
         let start = (request.offset as usize).min(chunk.len());
         let end = (start + request.len as usize).min(chunk.len());
         let payload = Bytes::copy_from_slice(&chunk[start..end]);
-        let reply = ChunkReadReply { crc: crc32c::crc32c(&payload) };
+        let reply = ChunkReadReply { crc: crc32c::crc32c(&payload), places: Vec::new() };
         (reply.encode_to_vec().into(), payload)
     }
 

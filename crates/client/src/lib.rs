@@ -24,6 +24,7 @@ mod fake;
 mod file;
 mod groups;
 mod lease;
+mod local;
 mod locks;
 mod names;
 mod net;

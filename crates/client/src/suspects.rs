@@ -1,5 +1,4 @@
-//! Stores that did not answer of late: where another has a copy, that one is asked first, so that
-//! a dead store costs one wait in a while and not one for each read.
+//! Stores with which something did not work of late, so that it is not tried with every request.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,10 +7,10 @@ use std::time::Duration;
 use saker_runtime::time::Time;
 use saker_types::StoreNo;
 
-/// A store counts as silent for this long.
+/// A store stays among them for this long.
 const FOR: Duration = Duration::from_secs(5);
 
-/// Stores that were silent, and until when they count as that.
+/// Those stores, and until when.
 #[derive(Default)]
 pub(crate) struct Suspects(Mutex<BTreeMap<StoreNo, Time>>);
 
@@ -20,12 +19,12 @@ impl Suspects {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It did not answer.
+    /// It did not work with this store.
     pub(crate) fn add(&self, store: StoreNo, now: Time) {
         self.lock().insert(store, now + FOR);
     }
 
-    /// Does it count as silent?
+    /// Did it not work of late?
     pub(crate) fn has(&self, store: StoreNo, now: Time) -> bool {
         let mut suspects = self.lock();
         if suspects.is_empty() {
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_forgotten_after_a_while() {
+    fn failures_are_forgotten_after_a_while() {
         let suspects = Suspects::default();
         let start = Time::default();
         suspects.add(3, start);

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use saker_types::limits::CHUNK_BYTES;
+use saker_runtime::fs::{Dir, RealDir};
+use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, Locator};
 
@@ -442,6 +443,42 @@ fn reads_go_to_another_replica() {
         t.fake.fault(Op::ChunkRead, Fault::Answer(Errno::EIO.into()));
     }
     assert_eq!(t.run(file.read(0, 6_000)).err().unwrap().errno(), Errno::EIO);
+}
+
+/// What a store has told the place of is read there; if something else is there the store is asked
+/// for it, and the next reads ask it at once.
+#[test]
+fn data_is_read_where_the_store_says_that_it_is() {
+    let t = setup();
+    let file = t.create("f");
+    let data = pattern(20_000, 4);
+    t.write(&file, 0, &data);
+    t.flush(&file);
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = RealDir::open(scratch.path()).unwrap();
+    dir.create("segment").unwrap().write_at(10, &data).unwrap();
+    t.fake.model().place = Some(ChunkPlace {
+        path: dir.path_of("segment").unwrap().to_str().unwrap().to_owned(),
+        pos: 10,
+        bytes: 20_000,
+        sums: data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect(),
+        skip: 0,
+        len: 20_000,
+    });
+    let read = |requests: usize| {
+        t.fake.log();
+        assert!(t.read(&file, 0, 20_000) == data);
+        let asked = t.fake.log().iter().filter(|op| **op == Op::ChunkRead.name()).count();
+        assert_eq!(asked, requests);
+    };
+    // The stores' own copy is not what is read: nobody would see that it is damaged.
+    let good = t.fake.model().chunks.clone();
+    t.fake.model().chunks.values_mut().for_each(|chunk| chunk.fill(0));
+    read(1);
+    t.fake.model().chunks = good;
+    dir.open("segment").unwrap().write_at(5_000, b"other").unwrap();
+    read(2);
+    read(1);
 }
 
 #[test]

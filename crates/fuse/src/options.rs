@@ -47,6 +47,9 @@ pub struct MountOptions {
     /// Which directories' names the kernel may keep although others are seen at once, because
     /// servers wait with a change until it does not. Only with a shortcut.
     pub leases: Leases,
+    /// Whether the mount's client reads data of stores of this machine from their files (its
+    /// `ClientOptions`). Default: yes.
+    pub local_reads: bool,
     /// How requests come from the kernel.
     pub transport: TransportMode,
     /// Threads that serve requests. Default: one for each core, at most 16.
@@ -66,6 +69,7 @@ impl Default for MountOptions {
             attr_timeout: Duration::from_millis(5),
             shortcut: Shortcut::Auto,
             leases: Leases::Hot,
+            local_reads: true,
             transport: TransportMode::Auto,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
         }
@@ -74,7 +78,7 @@ impl Default for MountOptions {
 
 impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
-    /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `fsname=TEXT`,
+    /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `[no]local_reads`, `fsname=TEXT`,
     /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
     /// `shortcut=auto|bpf|proc|off`, `leases=hot|all|off`, `transport=auto|uring|dev`, `threads=N`.
     /// What fstab(5) has for mount(8) and systemd alone is skipped.
@@ -105,6 +109,8 @@ impl MountOptions {
             "nosuid" => self.suid = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "local_reads" => self.local_reads = true,
+            "nolocal_reads" => self.local_reads = false,
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group"
             | "nofail" | "_netdev" | "async" | "noatime" | "relatime" | "nodiratime" => {}
             other if other.starts_with("x-") => {}
@@ -178,7 +184,7 @@ mod tests {
         assert_eq!(MountOptions::parse("").unwrap(), default);
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
-            "ro,noallow_other,suid,noexec,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
+            "ro,noallow_other,suid,noexec,nolocal_reads,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
              transport=uring,leases=off",
         );
         let wanted = MountOptions {
@@ -186,6 +192,7 @@ mod tests {
             allow_other: false,
             suid: true,
             exec: false,
+            local_reads: false,
             fsname: Some("a=b".into()),
             entry_timeout: Duration::from_millis(1500),
             attr_timeout: Duration::ZERO,

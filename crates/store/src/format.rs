@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use crc32c::{crc32c, crc32c_append, crc32c_combine};
 
 /// Bytes of payload under one checksum.
-pub const BLOCK_BYTES: usize = 4096;
+pub use saker_types::limits::BLOCK_BYTES;
 /// Records start at multiples of this.
 pub const RECORD_ALIGN_BYTES: u32 = 512;
 /// The first record of a segment is here.

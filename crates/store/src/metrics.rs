@@ -9,6 +9,8 @@ pub struct Metrics {
     #[allow(missing_docs)]
     pub read_bytes: Counter,
     #[allow(missing_docs)]
+    pub located_bytes: Counter,
+    #[allow(missing_docs)]
     pub writes: Counter,
     #[allow(missing_docs)]
     pub write_bytes: Counter,
@@ -35,6 +37,10 @@ impl Metrics {
         Metrics {
             reads: counter("saker_store_reads_total", "Chunk reads"),
             read_bytes: counter("saker_store_read_bytes_total", "Bytes of chunks read"),
+            located_bytes: counter(
+                "saker_store_located_bytes_total",
+                "Bytes of them that a client of the same machine was told the place of",
+            ),
             writes: counter("saker_store_writes_total", "Chunk writes"),
             write_bytes: counter("saker_store_write_bytes_total", "Bytes of chunks written"),
             flushes: counter("saker_store_flushes_total", "Flushes of segment files"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use crc32c::crc32c;
+use saker_types::wire::ChunkPlace;
 use saker_types::{Errno, Error};
 
 use crate::extent::Extent;
@@ -17,6 +18,9 @@ use crate::segment::{Segment, Segments};
 const GAP_BYTES_MAX: u64 = 64 << 10;
 /// Most bytes of one read.
 const SPAN_BYTES_MAX: u64 = 8 << 20;
+
+/// Most places that [`locate`] tells.
+const PLACES_MAX: usize = 16;
 
 /// Data of a range of a chunk, and what compaction must know of it.
 pub struct Data {
@@ -134,6 +138,59 @@ pub fn read(
     into.zeros_to(end);
     let Assembly { bytes, sum, version, replicas, .. } = into;
     Ok(Data { bytes: bytes.into(), sum: sum.get(), version, replicas })
+}
+
+/// Where the bytes from `start` to `end` of a chunk are, in order, once they are in the page cache;
+/// nothing if there are holes among them, too many pieces, or no files that others can open.
+///
+/// The blocks are not checked: whoever reads them must, by the sums.
+///
+/// # Errors
+/// [`ReadError`], also when a record's header is damaged.
+pub fn locate(
+    segments: &Segments,
+    key: ChunkKey,
+    pieces: Vec<Piece>,
+    start: u32,
+    end: u32,
+) -> std::result::Result<Vec<ChunkPlace>, ReadError> {
+    let bytes: u32 = pieces.iter().map(|(_, extent)| extent.len).sum();
+    if bytes != end - start || pieces.len() > PLACES_MAX {
+        return Ok(Vec::new());
+    }
+    let mut places = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let Some(path) = segments.path(&piece.0) else { return Ok(Vec::new()) };
+        let want = Want { with_head: false, ..Want::new(piece) };
+        let salt = bring(segments, &want)?;
+        let block = BLOCK_BYTES as u32;
+        let Extent { pos, head, skip, len, .. } = want.extent;
+        let pos = u64::from(pos) + u64::from(head) + u64::from(want.first_block * block);
+        let bytes = (want.end - pos) as u32;
+        let mut sums = Vec::with_capacity((want.end_block - want.first_block) as usize);
+        read_head(segments, key, &want, &[], 0, salt, |head| {
+            sums.extend((want.first_block..want.end_block).map(|block| head.sum(block as usize)));
+            Ok(())
+        })?;
+        places.push(ChunkPlace { path, pos, bytes, sums, skip: skip % block, len });
+    }
+    Ok(places)
+}
+
+/// Waits until what a want needs is in the page cache. The salt of its segment.
+fn bring(segments: &Segments, want: &Want) -> std::result::Result<u32, ReadError> {
+    let (start, end) = (u64::from(want.extent.pos), want.end);
+    let byte = &mut [0];
+    let waited = segments.open(&want.segment).and_then(|(file, salt)| {
+        // Both ends say enough: who finds a gap between them asks for the data.
+        if file.read_cached(end - 1, byte)?.is_none() || file.read_cached(start, byte)?.is_none() {
+            file.prefetch(start, end - start);
+            file.read_at(start, byte)?;
+            file.read_at(end - 1, byte)?;
+        }
+        Ok(salt)
+    });
+    waited.map_err(|error| ReadError::Io(error, want.segment.name()))
 }
 
 /// Begins to fetch what [`read`] will need of these pieces.

@@ -277,6 +277,11 @@ impl Segments {
         Ok(())
     }
 
+    /// Where other processes find a segment's file; `None` if they cannot.
+    pub fn path(&self, segment: &Segment) -> Option<String> {
+        self.dir.path_of(&segment.name())?.into_os_string().into_string().ok()
+    }
+
     /// Where the segments are, for messages.
     pub fn label(&self) -> String {
         self.dir.label()

@@ -48,8 +48,13 @@ impl StoreService {
         match Op::from_u16(op) {
             Some(Op::ChunkWrite) => store.write(&decode::<ChunkWriteReq>(body)?, payload).map(done),
             Some(Op::ChunkRead) => {
-                let (data, crc) = store.read(&decode::<ChunkReadReq>(body)?)?;
-                Ok((ChunkReadReply { crc }.encode_to_vec().into(), data))
+                let req = decode::<ChunkReadReq>(body)?;
+                let places = if req.by_place { store.locate(&req)? } else { Vec::new() };
+                if !places.is_empty() {
+                    return Ok(only(&ChunkReadReply { crc: 0, places }));
+                }
+                let (data, crc) = store.read(&req)?;
+                Ok((ChunkReadReply { crc, places }.encode_to_vec().into(), data))
             }
             Some(Op::ChunkSync) => store.sync().map(done),
             Some(Op::ChunkTruncate) => store.truncate(&decode::<ChunkTruncateReq>(body)?).map(done),

@@ -12,15 +12,15 @@ use saker_runtime::fs::Dir;
 use saker_runtime::telemetry::Registry;
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkReadReq, ChunkSeekReply,
-    ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq, StoreStats,
+    ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkPlace, ChunkReadReq,
+    ChunkSeekReply, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq, StoreStats,
 };
 use saker_types::{Class, Errno, Error, InodeId, Result};
 
 use crate::attempts::Attempts;
 use crate::extent::Extent;
 use crate::format::{self, Identity, Kind, REPLICAS_MAX, Record};
-use crate::index::{ChunkKey, Index};
+use crate::index::{ChunkKey, Index, Piece};
 use crate::log::{Draft, Log, Purpose, SpaceFn};
 use crate::maintain::Maintenance;
 use crate::metrics::Metrics;
@@ -303,12 +303,43 @@ impl Store {
         }
     }
 
+    /// Where the data is that [`Store::read`] would return; nothing where others cannot read it, or
+    /// better do not.
+    ///
+    /// # Errors
+    /// As [`Store::read`], but for damage of the data itself: who reads it there must check it.
+    pub fn locate(&self, req: &ChunkReadReq) -> Result<Vec<ChunkPlace>> {
+        let Some((start, end)) = range_of(req) else { return Ok(Vec::new()) };
+        let places = self.with_pieces((req.id, req.index), start, end, |pieces, end| {
+            read::locate(&self.segments, (req.id, req.index), pieces, start, end)
+        })?;
+        if !places.is_empty() {
+            let bytes = places.iter().map(|place| u64::from(place.len)).sum();
+            self.metrics.reads.inc();
+            self.metrics.read_bytes.add(bytes);
+            self.metrics.located_bytes.add(bytes);
+        }
+        Ok(places)
+    }
+
     fn read_range(&self, key: ChunkKey, start: u32, end: u32) -> Result<read::Data> {
+        self.with_pieces(key, start, end, |pieces, end| {
+            read::read(&self.segments, key, pieces, start, end)
+        })
+    }
+
+    /// Calls `f` with the pieces of a range and where its data ends; again when they have moved.
+    fn with_pieces<T>(
+        &self,
+        key: ChunkKey,
+        start: u32,
+        end: u32,
+        f: impl Fn(Vec<Piece>, u32) -> std::result::Result<T, ReadError>,
+    ) -> Result<T> {
         let mut tries = 0;
         loop {
             let (pieces, chunk_end) = self.index.lookup(key, start, end)?;
-            let end = end.min(chunk_end).max(start);
-            match read::read(&self.segments, key, pieces, start, end) {
+            match f(pieces, end.min(chunk_end).max(start)) {
                 // The data moved or was dropped, and its segment removed, since it was looked up.
                 Err(ReadError::Io(error, _))
                     if error.kind() == io::ErrorKind::NotFound && tries < LOOKUPS_MAX =>

@@ -17,6 +17,8 @@ pub const LINKS_MAX: u32 = 65_000;
 pub const FILE_BYTES_MAX: u64 = 16 << 40;
 /// Bytes of a chunk of file data.
 pub const CHUNK_BYTES: u64 = 4 << 20;
+/// Bytes of a chunk that have a checksum of their own.
+pub const BLOCK_BYTES: usize = 4096;
 /// Files up to this many bytes live in their inode row, unless the cluster says otherwise.
 pub const INLINE_BYTES_MAX: u64 = 4096;
 /// Longest value of one extended attribute (`XATTR_SIZE_MAX`).

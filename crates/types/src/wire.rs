@@ -1106,14 +1106,45 @@ pub struct ChunkReadReq {
     #[prost(uint64, tag = "4")]
     #[allow(missing_docs)]
     pub len: u64,
+    /// Instead of the data the reply may say where it is, for a client that can read the store's
+    /// files itself.
+    #[prost(bool, tag = "5")]
+    pub by_place: bool,
 }
 
 /// The payload holds the range up to the last byte written; the rest reads as zeros.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct ChunkReadReply {
     /// CRC32C of the payload, made from the blocks' own checksums' verified data.
     #[prost(fixed32, tag = "1")]
     pub crc: u32,
+    /// Where the data is, one after another; there is no payload then.
+    #[prost(message, repeated, tag = "2")]
+    pub places: Vec<ChunkPlace>,
+}
+
+/// Data of a chunk in a file of the store's machine, of one record. What is there once is never changed; the
+/// file may be removed at any time, when the data has moved or is wanted no more.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ChunkPlace {
+    /// Absolute, as the store's process sees it.
+    #[prost(string, tag = "1")]
+    pub path: String,
+    /// Where the first block begins.
+    #[prost(uint64, tag = "2")]
+    pub pos: u64,
+    /// Bytes of all blocks: each has [`BLOCK_BYTES`](crate::limits::BLOCK_BYTES) but the last.
+    #[prost(uint32, tag = "3")]
+    pub bytes: u32,
+    /// CRC32C of each.
+    #[prost(fixed32, repeated, tag = "4")]
+    pub sums: Vec<u32>,
+    /// Bytes of the first block before the data.
+    #[prost(uint32, tag = "5")]
+    pub skip: u32,
+    /// Bytes of data.
+    #[prost(uint32, tag = "6")]
+    pub len: u32,
 }
 
 /// Cuts a file at `cut` bytes and refuses writes of older generations from now on.

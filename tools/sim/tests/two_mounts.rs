@@ -146,6 +146,33 @@ fn pages_of_a_file_are_kept_until_it_changes() {
     }
 }
 
+/// Data on stores of this machine is read from their files, and from the stores if these are
+/// elsewhere.
+#[test]
+fn a_file_is_read_where_it_is() {
+    let Some(t) = Mounts::start("a_file_is_read_where_it_is") else { return };
+    let count = |name| t.cluster.metric_of("store", name);
+    let located = || count("saker_store_located_bytes_total");
+    for size in &SIZES[1..] {
+        let (name, data) = (format!("f{size}"), bytes(*size, 3));
+        fs::write(t.a(&name), &data).unwrap();
+        let before = located();
+        assert!(fs::read(t.b(&name)).unwrap() == data);
+        // For a small rest it is not worth it.
+        let told = located() - before;
+        assert!(told >= *size as f64 - 5.0, "{told} of {size}");
+    }
+    let data = bytes(100_000, 4);
+    fs::write(t.a("g"), &data).unwrap();
+    let hidden = |n| t.cluster.dir().join(format!("data/store-{n}/segments"));
+    (0..STORES).for_each(|n| fs::rename(hidden(n), hidden(n).with_extension("away")).unwrap());
+    let (before, sent) = (located(), count("saker_store_read_bytes_total"));
+    assert!(fs::read(t.b("g")).unwrap() == data);
+    assert_eq!(located() - before, 100_000.0, "they said where it was");
+    assert_eq!(count("saker_store_read_bytes_total") - sent, 200_000.0, "and sent it");
+    (0..STORES).for_each(|n| fs::rename(hidden(n).with_extension("away"), hidden(n)).unwrap());
+}
+
 /// A reader that comes while an append is on its way sees the file as it was before, not zeros.
 #[test]
 fn an_append_shows_no_zeros_before_its_data() {

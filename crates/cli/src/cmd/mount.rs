@@ -21,15 +21,16 @@ use crate::{mountpoint, process, session};
 /// called as mount.saker, by mount(8) for file systems of type saker in fstab(5):
 ///   127.0.0.1:7400  /data  saker  defaults,_netdev  0  0
 ///
-/// Options (-o): ro, rw, allow_other (default as root), dev, suid, exec (each also with "no" before
-/// it), fsname=TEXT, entry_timeout=S, attr_timeout=S, threads=N, shortcut=auto|bpf|proc|off,
+/// Options (-o): ro, rw, allow_other (default as root), dev, suid, exec, local_reads (each also with
+/// "no" before it), fsname=TEXT, entry_timeout=S, attr_timeout=S, threads=N, shortcut=auto|bpf|proc|off,
 /// leases=hot|all|off, transport=auto|uring|dev (how requests come from the kernel; the log says
 /// which runs). With entry_timeout the kernel keeps names for that long without asking: changes by
 /// others are seen later. The shortcut tells what a LOOKUP is for, so that one request serves a
 /// whole path: by BPF (Linux 6.12, root) or by /proc; auto, the default, takes what works, and the
 /// log says which. Leases let the kernel keep names of directories while nobody changes them: of
 /// those in use all the time, the default, of all, or of none. To rename such a directory takes up
-/// to 0.3 s.
+/// to 0.3 s. Data on stores of this machine is read from their files, where the mount may open
+/// them; nolocal_reads turns that off.
 ///
 /// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.
 #[derive(clap::Args)]
@@ -208,7 +209,8 @@ fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     options.fsname.get_or_insert(spec);
     // Nobody waits for a mount that `saker up` or systemd starts together with its cluster.
     let away = if args.ready_fd.is_some() { AWAY_MAX } else { PATIENCE };
-    let session = session::connect_within(&args.cluster, ClientOptions::default(), away)?;
+    let client = ClientOptions { local_reads: options.local_reads, ..ClientOptions::default() };
+    let session = session::connect_within(&args.cluster, client, away)?;
     Mount::new(session.fs, &args.point, options)
         .map_err(|why| mountpoint::explain(&args.point, &why))
 }

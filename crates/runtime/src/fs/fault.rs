@@ -1,6 +1,7 @@
 //! Files that fail by a script. A wrapper, so that neither kind of file knows about faults.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Dir, File};
@@ -174,6 +175,10 @@ impl Dir for FaultDir {
 
     fn free_bytes(&self) -> io::Result<u64> {
         self.inner.free_bytes()
+    }
+
+    fn path_of(&self, name: &str) -> Option<PathBuf> {
+        self.inner.path_of(name)
     }
 
     fn label(&self) -> String {

@@ -10,6 +10,7 @@
 //! - Nothing else is durable, and of what is not, any part may survive a crash.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 mod fault;
@@ -20,7 +21,7 @@ mod tests;
 
 pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
 pub use mem::MemDir;
-pub use real::RealDir;
+pub use real::{RealDir, read_cached};
 
 /// What [`File::write_end`] writes as a whole, bytes: as much as any disk may want.
 pub const BLOCK_BYTES: usize = 4096;
@@ -72,6 +73,10 @@ pub trait Dir: Send + Sync {
     fn free_bytes(&self) -> io::Result<u64>;
     /// What to call this directory in messages: its path, or a made-up name.
     fn label(&self) -> String;
+    /// Where other processes find a file of this directory; `None` if they cannot.
+    fn path_of(&self, _name: &str) -> Option<PathBuf> {
+        None
+    }
 }
 
 /// An open file. All methods take `&self` and may be called from several threads; writers that

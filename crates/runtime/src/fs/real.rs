@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -31,11 +31,12 @@ pub struct RealDir {
 }
 
 impl RealDir {
-    /// Opens the directory at `path`, making it and its parents if they are missing.
+    /// Opens the directory at `path`, making it and its parents if they are missing, closed to other
+    /// users: what is in it may be anybody's.
     pub fn open(path: impl AsRef<Path>) -> io::Result<RealDir> {
         let path = path.as_ref().to_owned();
         if !path.is_dir() {
-            fs::create_dir_all(&path)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
             if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 fs::File::open(parent)?.sync_all()?;
             }
@@ -112,6 +113,33 @@ impl Dir for RealDir {
     fn label(&self) -> String {
         self.path.display().to_string()
     }
+
+    fn path_of(&self, name: &str) -> Option<PathBuf> {
+        std::path::absolute(self.path.join(name)).ok()
+    }
+}
+
+/// Reads a range of a file that another process writes, if no disk has to be waited for: `None`
+/// if one has to.
+///
+/// # Errors
+/// open(2)'s and preadv2(2)'s, `Unsupported` where the file system does not say whether it would
+/// wait; `UnexpectedEof` if the file ends before.
+pub fn read_cached(path: &Path, offset: u64, len: usize) -> io::Result<Option<Vec<u8>>> {
+    let file = fs::File::open(path)?;
+    let mut data = vec![0; len];
+    let mut read = 0;
+    while read < len {
+        let rest = &mut [IoSliceMut::new(&mut data[read..])];
+        match rustix::io::preadv2(&file, rest, offset + read as u64, ReadWriteFlags::NOWAIT) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(more) => read += more,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Some(data))
 }
 
 struct RealFile {

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 
 /// What every [`Dir`] does. Each implementation runs it on an empty directory.
@@ -127,6 +129,8 @@ fn a_wrapper_without_faults_conforms() {
 fn a_real_directory_is_locked_against_another_handle() {
     let path = std::env::temp_dir().join(format!("saker-lock-{}", std::process::id()));
     let first = RealDir::open(&path).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "others cannot look into it");
     first.lock().unwrap();
     let second = RealDir::open(&path).unwrap();
     assert_eq!(second.lock().unwrap_err().kind(), io::ErrorKind::WouldBlock);

@@ -21,7 +21,9 @@ fn put(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<()> {
 }
 
 fn get(store: &Store, id: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
-    store.read(&ChunkReadReq { id, index: 0, offset, len }).map(|(data, _)| data.to_vec())
+    store
+        .read(&ChunkReadReq { id, index: 0, offset, len, by_place: false })
+        .map(|(data, _)| data.to_vec())
 }
 
 fn pattern(id: u64, len: usize) -> Vec<u8> {

@@ -5,5 +5,6 @@ mod attempts;
 mod disk;
 mod faults;
 mod model;
+mod place;
 mod random;
 mod stress;

@@ -16,7 +16,7 @@ const THREADS: u64 = 6;
 const BLOCK: usize = 3_000;
 const BLOCKS: u64 = 40;
 
-fn open(path: &std::path::Path) -> Arc<Store> {
+pub fn open(path: &std::path::Path) -> Arc<Store> {
     let dir = Arc::new(RealDir::open(path).unwrap());
     let table = EmbeddedTable::open(path.join("index"), &EmbeddedConfig::default()).unwrap();
     let options = Options { segment_bytes: 1 << 20, ..options() };
@@ -50,7 +50,7 @@ fn write(
 
 fn read(store: &Store, id: u64, number: u64) -> Vec<u8> {
     let (index, offset) = (number % 2, number / 2 * BLOCK as u64);
-    let req = ChunkReadReq { id, index, offset, len: BLOCK as u64 };
+    let req = ChunkReadReq { id, index, offset, len: BLOCK as u64, by_place: false };
     let (data, sum) = store.read(&req).unwrap();
     assert_eq!(crc32c::crc32c(&data), sum);
     data.to_vec()

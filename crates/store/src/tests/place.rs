@@ -1,0 +1,73 @@
+//! Where a range is, on real files: whoever reads there gets what the store would have sent.
+
+use saker_runtime::fs::read_cached;
+use saker_runtime::rand::Rng;
+use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use saker_types::wire::{ChunkPlace, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
+
+use super::disk::Machine;
+use super::stress::open;
+use crate::store::Store;
+
+const CHUNK_USED: u64 = 200_000;
+
+fn write(store: &Store, id: u64, truncate_gen: u64, offset: u64, data: &[u8]) {
+    let (replicas, crc) = (vec![0], crc32c::crc32c(data));
+    let req = ChunkWriteReq { id, offset, truncate_gen, replicas, crc, ..Default::default() };
+    store.write(&req, data).unwrap();
+}
+
+fn at_place(place: &ChunkPlace) -> Vec<u8> {
+    let path = std::path::Path::new(&place.path);
+    let data = read_cached(path, place.pos, place.bytes as usize).unwrap().unwrap();
+    assert!(data.chunks(BLOCK_BYTES).map(crc32c::crc32c).eq(place.sums.iter().copied()));
+    data[place.skip as usize..][..place.len as usize].to_vec()
+}
+
+#[test]
+fn a_place_holds_what_a_read_returns() {
+    let path = tempfile::tempdir().unwrap();
+    let store = open(path.path());
+    let mut rng = Rng::seeded(1);
+    let (mut told, mut several, mut not) = (0, 0, 0);
+    for step in 0..3_000u64 {
+        let (id, offset) = (1 + rng.below(4), rng.below(CHUNK_USED));
+        let len = 1 + rng.below(CHUNK_USED - offset);
+        match rng.below(20) {
+            0 => {
+                let req = ChunkTruncateReq { id, cut: offset, truncate_gen: step };
+                // Older than what another step has set: refused, as it should be.
+                let _ = store.truncate(&req);
+            }
+            1 => store.maintain(),
+            2..8 => {
+                let mut data = vec![0; len as usize];
+                rng.fill(&mut data);
+                write(&store, id, step, offset, &data);
+            }
+            _ => {
+                let req = ChunkReadReq { id, index: 0, offset, len, by_place: true };
+                let (data, _) = store.read(&req).unwrap();
+                let places = store.locate(&req).unwrap();
+                if places.is_empty() {
+                    not += 1;
+                } else {
+                    let there: Vec<u8> = places.iter().flat_map(at_place).collect();
+                    assert!(there == data, "step {step}");
+                    told += 1;
+                    several += usize::from(places.len() > 1);
+                }
+            }
+        }
+    }
+    assert!(told > 100 && several > 100 && not > 50, "{told} {several} {not}");
+}
+
+#[test]
+fn what_nobody_else_can_open_has_no_place() {
+    let store = Machine::new().open();
+    write(&store, 1, 0, 0, &[7; 20_000]);
+    let req = ChunkReadReq { id: 1, index: 0, offset: 0, len: CHUNK_BYTES, by_place: true };
+    assert!(store.locate(&req).unwrap().is_empty());
+    assert_eq!(store.read(&req).unwrap().0.len(), 20_000);
+}
