@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use saker_types::wire::*;
-use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, Result, limits};
+use saker_types::{Class, Errno, Error, FileKind, Locator, Result, limits};
 
 use crate::core::Core;
 use crate::file::File;
@@ -186,7 +186,7 @@ impl Fs {
     }
 
     /// The same; the directories whose names the lease is for that `at` asks for.
-    pub async fn unlink_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<InodeId>> {
+    pub async fn unlink_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<KeptDir>> {
         self.remove(who, at, Op::Unlink, To::Owner).await
     }
 
@@ -197,11 +197,11 @@ impl Fs {
     }
 
     /// The same; the directories whose names the lease is for that `at` asks for.
-    pub async fn rmdir_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<InodeId>> {
+    pub async fn rmdir_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<KeptDir>> {
         self.remove(who, at, Op::Rmdir, To::Coordinator).await
     }
 
-    async fn remove(&self, who: &Caller, at: &At, op: Op, to: To) -> Result<Vec<InodeId>> {
+    async fn remove(&self, who: &Caller, at: &At, op: Op, to: To) -> Result<Vec<KeptDir>> {
         check_place(at)?;
         let mut request = RemoveReq { at: at.clone(), ..RemoveReq::default() };
         let removed: Removed = self.core().ask(who, op, to, &mut request).await?;

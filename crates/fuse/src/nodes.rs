@@ -6,7 +6,7 @@
 //! A *known* node is an inode that a server has spoken of; requests about it go to that inode. With
 //! the shortcut, a directory on the way to something is answered without asking anybody: then all
 //! there is of it is a *guess*, "the directory of this name in that one", with a number of its own,
-//! until it is looked up for its own sake. A request names what it is about by its path from where
+//! until it is looked up for its own sake, or a server lends its name (`keep`). A request names what it is about by its path from where
 //! the thread's walk began (`threads`), and says of the known directories on the way which inodes
 //! they are ([`At::expect`]). Where a server finds another one, the node is *doubted*: it is looked
 //! up before it is walked through again. Who is in it (a working directory, an open one) begins
@@ -23,7 +23,7 @@ use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
 use saker_types::error::SECOND_PATH;
 use saker_types::limits::{COMPONENTS_MAX, NAME_KEEP};
-use saker_types::wire::{At, Entry};
+use saker_types::wire::{At, Entry, KeptDir};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, access};
 
 use crate::options::Leases;
@@ -165,20 +165,25 @@ impl Nodes {
         Ok(Named { dir, name: name.clone(), at, leased })
     }
 
-    /// A server has given the lease that it was asked for: on these directories' names.
-    pub(crate) fn kept(&self, named: &Named, dirs: &[InodeId]) {
+    /// A server has given the lease that it was asked for: on these directories' names. Those that were
+    /// guesses are known now.
+    pub(crate) fn kept(&self, named: &Named, dirs: &[KeptDir]) {
         let Some(Leased { asked, base, nodes }) = &named.leased else { return };
         let until = (*asked + NAME_KEEP).min(*base);
         let mut table = self.lock();
-        for ((id, version), dir) in nodes.iter().zip(dirs) {
-            let Some(Node { what: What::Known { loc, .. }, keep, .. }) = table.nodes.get_mut(id)
-            else {
-                return;
-            };
-            if keep.version != *version || loc.id != *dir {
+        let mut pid = named.at.anchor.id;
+        for (((id, version), dir), name) in nodes.iter().zip(dirs).zip(&named.at.path) {
+            match table.nodes.get(id) {
+                Some(node) if node.keep.version == *version => {}
+                _ => return,
+            }
+            if !table.meet(*id, dir, pid, name) {
                 return;
             }
-            keep.until = keep.until.max(until);
+            if let Some(Node { keep, .. }) = table.nodes.get_mut(id) {
+                keep.until = keep.until.max(until);
+            }
+            pid = dir.id;
         }
     }
 
@@ -193,8 +198,6 @@ impl Nodes {
         let now = time::now();
         node.keep.ask(now);
         let attr = match &node.what {
-            // What is kept must be known: the kernel will use it without asking for its name.
-            What::Guess(FileKind::Directory) if node.keep.is_hot(now, self.leases) => return None,
             What::Guess(FileKind::Directory) => None,
             What::Known { attr, .. } if attr.is_dir() => Some((**attr).clone()),
             What::Guess(_) | What::Known { .. } => return None,
@@ -478,8 +481,7 @@ impl Steps {
             ROOT => Time::MAX,
             id => table.nodes.get(&id)?.keep.until,
         };
-        let known = |node: &Node| matches!(node.what, What::Known { .. });
-        let hot = |node: &&Node| known(node) && node.keep.is_hot(now, leases);
+        let hot = |node: &&Node| !node.doubted && node.keep.is_hot(now, leases);
         let on_the_way = || self.nodes.iter().map_while(|id| table.nodes.get(id));
         let hot = on_the_way().take_while(hot).count();
         let due = |node: &Node| node.keep.ends_soon(now);

@@ -284,16 +284,33 @@ pub struct Entry {
     pub sticky: bool,
     /// The directories on the way, from the first one on, on whose names a lease was asked for and
     /// given.
-    #[prost(uint64, repeated, tag = "7")]
-    pub kept: Vec<InodeId>,
+    #[prost(message, repeated, tag = "7")]
+    pub kept: Vec<KeptDir>,
+}
+
+/// A directory whose name may be kept for a while.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct KeptDir {
+    #[prost(uint64, tag = "1")]
+    #[allow(missing_docs)]
+    pub id: InodeId,
+    /// Type and permission bits.
+    #[prost(uint32, tag = "2")]
+    pub mode: u32,
+    /// Owner.
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    /// Group.
+    #[prost(uint32, tag = "4")]
+    pub gid: u32,
 }
 
 /// A name is gone.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Removed {
     /// As that of [`Entry`].
-    #[prost(uint64, repeated, tag = "1")]
-    pub kept: Vec<InodeId>,
+    #[prost(message, repeated, tag = "1")]
+    pub kept: Vec<KeptDir>,
 }
 
 /// Setattr; unset fields stay.
@@ -958,8 +975,8 @@ pub struct Vote {
     #[prost(bool, tag = "4")]
     pub only_owner: bool,
     /// As that of [`Entry`].
-    #[prost(uint64, repeated, tag = "5")]
-    pub kept: Vec<InodeId>,
+    #[prost(message, repeated, tag = "5")]
+    pub kept: Vec<KeptDir>,
     /// Everybody may search the directory, and that will be over.
     #[prost(bool, tag = "6")]
     pub closes: bool,

@@ -192,9 +192,9 @@ impl Run {
         let Request::Entry(EntryReq { at, .. }) = &r.request else { return };
         let (from, until) = (self.b.now(), r.begun + NAME_KEEP);
         let mut pid = at.anchor.id;
-        for (name, id) in at.path.iter().zip(&entry.kept) {
-            self.kept.push(Kept { pid, name: name.clone(), id: *id, from, until });
-            pid = *id;
+        for (name, dir) in at.path.iter().zip(&entry.kept) {
+            self.kept.push(Kept { pid, name: name.clone(), id: dir.id, from, until });
+            pid = dir.id;
         }
     }
 

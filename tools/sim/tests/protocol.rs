@@ -577,7 +577,8 @@ fn no_lease_is_given_on_a_name_that_is_about_to_change() {
     let request = b.rename_req("a/b", "c");
     let rename = b.ask(Op::Rename, COORDINATOR, &request);
     b.settle();
-    let a = b.lookup(&at("a")).unwrap().attr.id;
+    let saker_types::Attr { id, mode, uid, gid, .. } = b.lookup(&at("a")).unwrap().attr;
+    let a = KeptDir { id, mode, uid, gid };
     let (step, mut waits) = (Duration::from_millis(20), Duration::ZERO);
     let answer = loop {
         assert!(waits <= NAME_LEASE + step, "it waits for ever");

@@ -96,17 +96,13 @@ fn each_keeping(test: &str, f: impl Fn(&Mounted)) {
     each_with(test, "entry_timeout=1", &f);
 }
 
-/// The same with options of the mount. Who counts requests has no leases on all names: for these
-/// each directory is looked up once.
+/// The same with options of the mount.
 fn each_with(test: &str, options: &str, f: impl Fn(&Mounted)) {
     if !can_mount(test) {
         return;
     }
     // With io_uring the kernel numbers requests later. With leases on all names none need be in use.
     for source in ["bpf,transport=dev", "bpf,transport=uring", "bpf,leases=all", "proc"] {
-        if source.contains("leases") && options.contains("attr_timeout") {
-            continue;
-        }
         if let Some(mounted) = Mounted::start(source, options) {
             eprintln!("{test} with {source}");
             f(&mounted);

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
 use saker_types::id::COUNTER_BITS;
-use saker_types::wire::Entry;
+use saker_types::wire::{Entry, KeptDir};
 use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result};
 
 use super::keep::Keep;
@@ -182,6 +182,26 @@ impl Table {
             self.aliases.insert(inode, id);
         }
         true
+    }
+
+    /// A server has met a directory as `name` in `pid`, which is this node's name: true if the node is
+    /// that, or as a guess becomes it. A guess that cannot is looked up.
+    ///
+    /// Nobody sees the attributes that it does not say: they are asked for before.
+    pub(super) fn meet(&mut self, id: NodeId, dir: &KeptDir, pid: InodeId, name: &Bytes) -> bool {
+        match self.nodes.get(&id).map(|node| &node.what) {
+            Some(What::Known { loc, .. }) => return loc.id == dir.id,
+            Some(What::Guess(FileKind::Directory)) => {}
+            _ => return false,
+        }
+        let KeptDir { id: inode, mode, uid, gid } = *dir;
+        let attr = Attr { id: inode, mode, uid, gid, nlink: 2, ..Attr::default() };
+        let loc = Locator { pid, name: name.clone(), id: inode, home_slot: None };
+        let met = self.bind(id, &Entry { attr, loc, ..Entry::default() });
+        if !met && let Some(node) = self.nodes.get_mut(&id) {
+            node.doubted = true;
+        }
+        met
     }
 
     pub(super) fn refresh(&mut self, entry: &Entry) {

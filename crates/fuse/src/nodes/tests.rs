@@ -1,4 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+use saker_types::wire::KeptDir;
+
 use super::*;
 
 const DIR: u32 = 0o040_755;
@@ -330,6 +332,11 @@ fn a_way_that_a_server_has_found_may_be_kept() {
 
 const NONE: Duration = Duration::ZERO;
 
+/// What a server says of a directory whose name may be kept.
+fn dir(id: InodeId) -> KeptDir {
+    KeptDir { id, mode: DIR, ..KeptDir::default() }
+}
+
 /// Names that are all worth a lease.
 fn leasing() -> Nodes {
     Nodes::new(Gauge::default(), true, Leases::All)
@@ -348,7 +355,7 @@ fn names_under_a_lease_may_be_kept() {
     assert_eq!((walk(&nodes, ROOT, "a"), walk(&nodes, a, "b")), ((a, NONE), (b, NONE)));
     let named = nodes.named(ROOT, b, &name("f")).unwrap();
     assert_eq!((path(&named.at).as_str(), named.at.lease), ("1:a/b/f", 2));
-    nodes.kept(&named, &[10, 11]);
+    nodes.kept(&named, &[dir(10), dir(11)]);
     for (dir, text) in [(ROOT, "a"), (a, "b")] {
         let (_, keep) = walk(&nodes, dir, text);
         assert!(!keep.is_zero() && keep <= NAME_KEEP, "{keep:?}");
@@ -360,17 +367,41 @@ fn names_under_a_lease_may_be_kept() {
     let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
     let b = hold(&nodes, a, 10, "b", 11, DIR);
     _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
-    nodes.kept(&nodes.named(ROOT, b, &name("f")).unwrap(), &[10]);
+    nodes.kept(&nodes.named(ROOT, b, &name("f")).unwrap(), &[dir(10)]);
     assert!(!walk(&nodes, ROOT, "a").1.is_zero() && walk(&nodes, a, "b").1.is_zero());
 }
 
 #[test]
-fn what_is_not_known_is_not_kept() {
+fn what_is_kept_is_known_by_the_lease() {
     let nodes = leasing();
-    assert!(nodes.pass(ROOT, &name("a")).is_none(), "to be looked up");
+    let (a, _) = walk(&nodes, ROOT, "a");
+    let (b, _) = walk(&nodes, a, "b");
+    assert!(nodes.locate(b).is_err(), "a guess");
+    let named = nodes.named(ROOT, b, &name("f")).unwrap();
+    assert_eq!((path(&named.at).as_str(), named.at.lease), ("1:a/b/f", 2));
+    let sticky = KeptDir { mode: dir(11).mode | access::S_ISVTX, uid: 7, ..dir(11) };
+    nodes.kept(&named, &[dir(10), sticky]);
+    assert_eq!(nodes.locate(b).unwrap(), entry(10, "b", 11, DIR).loc);
+    let passed = nodes.pass(a, &name("b")).unwrap();
+    assert!(passed.node == b && !passed.keep.is_zero());
+    assert_eq!(passed.attr.map(|attr| (attr.mode, attr.uid)), Some((sticky.mode, 7)));
+    assert_eq!(nodes.mode(b), sticky.mode);
     let usual = guessing();
     let (a, _) = walk(&usual, ROOT, "a");
     assert_eq!(usual.named(ROOT, a, &name("f")).unwrap().at.lease, 0);
+}
+
+/// The kernel holds the directory already, as another node.
+#[test]
+fn a_guess_that_cannot_become_what_is_kept_is_looked_up() {
+    let nodes = leasing();
+    hold(&nodes, ROOT, 1, "was", 10, DIR);
+    let (a, _) = walk(&nodes, ROOT, "a");
+    let named = nodes.named(ROOT, a, &name("f")).unwrap();
+    nodes.kept(&named, &[dir(10)]);
+    assert!(nodes.pass(ROOT, &name("a")).is_none());
+    assert!(nodes.locate(a).is_err());
+    assert_eq!(nodes.named(ROOT, a, &name("f")).unwrap().at.lease, 0);
 }
 
 #[test]
@@ -381,10 +412,10 @@ fn a_name_is_kept_no_longer_than_those_above_it() {
     _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
     // Asked from a directory whose own name is not kept: someone's working directory.
     assert_eq!(nodes.named(a, b, &name("f")).unwrap().at.lease, 0);
-    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[10]);
+    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[dir(10)]);
     let from_a = nodes.named(a, b, &name("f")).unwrap();
     assert_eq!((path(&from_a.at).as_str(), from_a.at.lease), ("10:b/f", 1));
-    nodes.kept(&from_a, &[11]);
+    nodes.kept(&from_a, &[dir(11)]);
     let (_, of_a) = walk(&nodes, ROOT, "a");
     let (_, of_b) = walk(&nodes, a, "b");
     assert!(of_b <= of_a && !of_b.is_zero(), "{of_b:?} {of_a:?}");
@@ -397,9 +428,9 @@ fn what_changes_its_name_is_not_kept_by_an_answer_about_the_old_one() {
     _ = walk(&nodes, ROOT, "a");
     let late = nodes.named(ROOT, a, &name("f")).unwrap();
     nodes.renamed([(ROOT, &name("a")), (ROOT, &name("b"))], &entry(1, "b", 10, DIR).loc);
-    nodes.kept(&late, &[10]);
+    nodes.kept(&late, &[dir(10)]);
     assert_eq!(walk(&nodes, ROOT, "b"), (a, NONE));
     // Nor what turns out to be another directory.
-    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[12]);
+    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[dir(12)]);
     assert_eq!(walk(&nodes, ROOT, "b"), (a, NONE));
 }

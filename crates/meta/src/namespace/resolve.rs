@@ -3,7 +3,7 @@
 //! parks the request, which later runs again from the root (rule 4).
 
 use bytes::Bytes;
-use saker_types::wire::{At, Dentry};
+use saker_types::wire::{At, Dentry, KeptDir};
 use saker_types::{
     Access, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, access, acl, check_name, limits,
 };
@@ -29,7 +29,7 @@ pub struct Way {
     /// The last one is sticky.
     pub sticky: bool,
     /// Those from the first one on whose names a lease was asked for and given.
-    pub kept: Vec<InodeId>,
+    pub kept: Vec<KeptDir>,
 }
 
 impl Shard {
@@ -56,7 +56,8 @@ impl Shard {
                 // The kernel tells the name to everybody.
                 lends = lends && way.searchable && self.lends(at, i, above, name);
                 if lends {
-                    way.kept.push(dir.id);
+                    let Dir { id, mode, uid, gid, .. } = dir;
+                    way.kept.push(KeptDir { id, mode, uid, gid });
                 }
             }
         }

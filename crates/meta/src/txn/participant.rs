@@ -9,9 +9,9 @@ use saker_runtime::sim::mutation;
 use saker_types::change::{Prepared, TxnEnd, What};
 use saker_types::inode::Locator;
 use saker_types::wire::{
-    DecideReq, Empty, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
+    DecideReq, Empty, Intent, KeptDir, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
 };
-use saker_types::{Class, Errno, Error, FileKind, Inode, InodeId, Key, NodeId, TxnId, acl, limits};
+use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
 
 use crate::namespace::replica::Dir;
 use crate::namespace::resolve::{Parent, Way};
@@ -211,7 +211,7 @@ impl Shard {
         txn: TxnId,
         msg: &PrepareReq,
         intent: Intent,
-    ) -> Step<(Key, Inode, Vec<InodeId>)> {
+    ) -> Step<(Key, Inode, Vec<KeptDir>)> {
         let (key, parent) = match msg.at.path.last() {
             Some(name) => {
                 let parent = no_wait(self.parent(rq, &msg.ctx.cred, &msg.at))?;
