@@ -405,6 +405,13 @@ impl Nodes {
         true
     }
 
+    /// Are these the attributes that a reply said last of their inode?
+    pub(crate) fn last_seen(&self, attr: &Attr) -> bool {
+        let table = self.lock();
+        let node = table.nodes.get(&table.node_of(attr.id));
+        matches!(node.map(|node| &node.what), Some(What::Known { attr: last, .. }) if **last == *attr)
+    }
+
     /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
     pub(crate) fn mode(&self, id: NodeId) -> u32 {
         self.lock().mode(id)

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
-use saker_client::Caller;
+use saker_client::{Caller, OpenFlags};
 use saker_sim::cluster::{Cluster, Shape, can_mount, line_with};
 use saker_sim::fsx::{PosixFile, Target};
 use saker_types::Locator;
@@ -247,6 +247,40 @@ fn one_request_while_the_kernel_evicts_inodes() {
             });
         });
         assert_eq!(cost, (FILES * READERS) as u64);
+    });
+}
+
+/// What was told with an open serves the first read, however slow the reader is, and nothing else.
+#[test]
+fn a_slow_reader_asks_no_more() {
+    each_with("a_slow_reader_asks_no_more", "attr_timeout=0", |t| {
+        let (file, other) = (t.path("f"), t.path("g"));
+        fs::write(&file, "text").unwrap();
+        fs::write(&other, "").unwrap();
+        let read = |fd: &rustix::fd::OwnedFd| {
+            let mut data = [0; 100];
+            let len = rustix::io::read(fd, &mut data).unwrap();
+            String::from_utf8_lossy(&data[..len]).into_owned()
+        };
+        let open = || {
+            let fd = rustix::fs::open(&file, OFlags::RDONLY, Mode::empty()).unwrap();
+            thread::sleep(Duration::from_millis(20));
+            fd
+        };
+        assert_eq!(t.cost(|| assert_eq!(read(&open()), "text")), 1);
+        let fd = open();
+        // Of another client: this one hears nothing of it.
+        elsewhere(t, async |fs, root| {
+            let flags = OpenFlags { write: true, append: true, ..OpenFlags::default() };
+            let (file, _) = fs.open(root, &at("f"), flags).await.unwrap();
+            file.write(0, b" and more").await.unwrap();
+            file.flush().await.unwrap();
+        });
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_size, 13, "what is asked for by stat is new");
+        assert_eq!(read(&fd), "text and more", "and so is what the kernel was told since the open");
+        let fd = open();
+        fs::write(&other, "a change").unwrap();
+        assert!(t.cost(|| assert_eq!(read(&fd), "text and more")) >= 1, "it could be of this file");
     });
 }
 

@@ -24,8 +24,9 @@ impl Adapter {
     pub(crate) async fn getattr(&self, request: &Request) -> Result<Reply> {
         let input: GetattrIn = request.body().fixed()?;
         let open = self.handle(input.flags, input.fh);
-        let open = open.as_ref().and_then(|open| open.attr(&self.changes, self.attr_timeout));
-        if let Some((attr, fresh)) = open {
+        let told = open.as_ref().and_then(|open| open.attr(&self.changes, self.attr_timeout));
+        // What the kernel has been told since is not taken back.
+        if let Some((attr, fresh)) = told.filter(|(attr, _)| self.nodes.last_seen(attr)) {
             return Ok(Reply::of(&attr::reply(attr, fresh)));
         }
         let entry = self.attributes(request, input.flags, input.fh).await?;

@@ -25,6 +25,10 @@ use crate::transport::MAX_WRITE_BYTES;
 /// Most bytes that one COPY_FILE_RANGE copies: callers ask again, and can be interrupted between.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
+/// A reader's first look at the file may be as old as this since it was opened: others' changes are seen
+/// from open to open.
+const OPEN_AGE_MAX: Duration = Duration::from_secs(1);
+
 /// A file that is open through the mount.
 pub(crate) struct OpenFile {
     pub(crate) file: File,
@@ -33,6 +37,8 @@ pub(crate) struct OpenFile {
     /// What the open saw, and when it was asked for.
     attr: Attr,
     asked: Asked,
+    /// Nothing was read through it, nor its size asked for.
+    fresh: AtomicBool,
     /// The kernel dropped its pages at this open, and no request has come through it yet.
     unused: AtomicBool,
     /// The same file with the opposite of `flags.append`, opened when it is first needed: for
@@ -51,6 +57,7 @@ impl OpenFile {
             flags,
             attr: entry.attr,
             asked,
+            fresh: AtomicBool::new(true),
             unused: AtomicBool::new(false),
             other: async_lock::Mutex::new(None),
             lockers: Mutex::default(),
@@ -61,9 +68,14 @@ impl OpenFile {
         DataVersion::of(&self.attr)
     }
 
-    /// Its attributes, if nothing was changed since the open, and for how long that may be said.
+    /// Its attributes as of the open, for the kernel to go on with what it does by this handle, and
+    /// for how long it may keep them: if nothing was changed since, and they are not older than
+    /// `keep`, or `OPEN_AGE_MAX` for the first that it does.
     pub(crate) fn attr(&self, changes: &Changes, keep: Duration) -> Option<(&Attr, Duration)> {
-        changes.counts(self.asked, keep).map(|left| (&self.attr, left))
+        let first = self.fresh.swap(false, Ordering::Relaxed);
+        let age_max = if first { keep.max(OPEN_AGE_MAX) } else { keep };
+        let left = changes.counts(self.asked, age_max)?;
+        Some((&self.attr, left.saturating_sub(age_max - keep)))
     }
 
     async fn files(&self) -> impl Iterator<Item = File> {
@@ -143,6 +155,7 @@ impl Adapter {
     pub(crate) async fn read(&self, request: &Request) -> Result<Reply> {
         let input: ReadIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
+        open.fresh.store(false, Ordering::Relaxed);
         if open.unused.swap(false, Ordering::Relaxed) {
             self.nodes.filled(open.node, open.version());
         }
