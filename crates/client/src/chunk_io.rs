@@ -7,7 +7,9 @@ use bytes::{Bytes, BytesMut};
 use prost::Message;
 use saker_runtime::time::{self, Time};
 use saker_types::limits::CHUNK_BYTES;
-use saker_types::wire::{ChunkPlace, ChunkReadReply, ChunkReadReq, ChunkWriteReq, Empty, Op};
+use saker_types::wire::{
+    ChunkPlace, ChunkReadReply, ChunkReadReq, ChunkWriteReq, Empty, LocalDir, Op,
+};
 use saker_types::{Class, Errno, Error, InodeId, NodeId, Result, StoreNo};
 use std::time::Duration;
 
@@ -183,22 +185,21 @@ impl Core {
         let near = self.options.local_reads
             && len >= local::BYTES_MIN
             && !self.elsewhere.has(store, time::now());
-        let places = match ask(near).await? {
+        let (dir, places) = match ask(near).await? {
             Answer::Data(data) => return Ok(data),
-            Answer::Places(places) => places,
+            Answer::Places(dir, places) => (dir, places),
         };
-        match local::read(&places) {
+        match self.local.read(&dir, &places) {
             Ok(Some(data)) => return Ok(data),
-            // It left the page cache since.
             Ok(None) => {}
             Err(error) => {
-                tracing::debug!(trace, store, "reading {} here: {error}", places[0].path);
+                tracing::debug!(trace, store, "reading in {} here: {error}", dir.path);
                 self.elsewhere.add(store, time::now());
             }
         }
         match ask(false).await? {
             Answer::Data(data) => Ok(data),
-            Answer::Places(_) => Err(Fail::Answer(Errno::EPROTO.into())),
+            Answer::Places(..) => Err(Fail::Answer(Errno::EPROTO.into())),
         }
     }
 }
@@ -207,8 +208,8 @@ impl Core {
 #[derive(Debug)]
 enum Answer {
     Data(Bytes),
-    /// At least one.
-    Places(Vec<ChunkPlace>),
+    /// At least one place.
+    Places(LocalDir, Vec<ChunkPlace>),
 }
 
 /// May the same request succeed later?
@@ -223,8 +224,8 @@ fn answer(body: Bytes, payload: Bytes, len: usize) -> Result<Answer> {
     if payload.len() + placed > len {
         return Err(Error::new(Errno::EPROTO).with_text("a store sent more than was asked for"));
     }
-    if !reply.places.is_empty() {
-        return Ok(Answer::Places(reply.places));
+    if let Some(dir) = reply.dir.filter(|_| !reply.places.is_empty()) {
+        return Ok(Answer::Places(dir, reply.places));
     }
     if crc32c::crc32c(&payload) != reply.crc {
         return Err(Error::new(Errno::EIO).with_text("data was damaged on its way from a store"));
@@ -249,7 +250,10 @@ mod tests {
     #[test]
     fn damaged_or_overlong_data_is_refused() {
         let payload = Bytes::from_static(b"data");
-        let body = |crc, places| Bytes::from(ChunkReadReply { crc, places }.encode_to_vec());
+        let body = |crc, places| {
+            let dir = Some(LocalDir::default());
+            Bytes::from(ChunkReadReply { crc, places, dir }.encode_to_vec())
+        };
         let good = crc32c::crc32c(&payload);
         let said = answer(body(good, vec![]), payload.clone(), 4).unwrap();
         assert!(matches!(said, Answer::Data(data) if data == payload));
@@ -259,7 +263,7 @@ mod tests {
         assert_eq!(long.errno(), Errno::EPROTO);
         let place = ChunkPlace { len: 2, ..ChunkPlace::default() };
         let at = |len| answer(body(0, vec![place.clone(); 2]), Bytes::new(), len);
-        assert!(matches!(at(4).unwrap(), Answer::Places(_)));
+        assert!(matches!(at(4).unwrap(), Answer::Places(..)));
         assert_eq!(at(3).unwrap_err().errno(), Errno::EPROTO);
     }
 

@@ -14,6 +14,7 @@ use saker_runtime::time::{self, Time};
 use saker_types::wire::{MapReq, Op, SessionReq};
 use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
+use crate::local::Local;
 use crate::locks::Locks;
 use crate::net::{Net, Reply};
 use crate::open_inode::Inodes;
@@ -50,6 +51,7 @@ pub(crate) struct Core {
     /// Stores that did not answer of late: where another has a copy, that one is asked first, so
     /// that a dead store costs one wait in a while and not one for each read.
     pub(crate) suspects: Suspects,
+    pub(crate) local: Local,
     /// Stores whose files could not be read here of late.
     pub(crate) elsewhere: Suspects,
     /// Chunk writes are known by this number and a count.
@@ -149,6 +151,7 @@ impl Core {
             trace_seed: saker_runtime::rand::u64(),
             traces: AtomicU64::new(0),
             suspects: Suspects::default(),
+            local: Local::default(),
             elsewhere: Suspects::default(),
             chunk_writer: saker_runtime::rand::u64().max(1),
             chunk_writes: AtomicU64::new(0),

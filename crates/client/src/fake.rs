@@ -46,7 +46,7 @@ pub(crate) struct Model {
     /// Truncate generation that stores know.
     pub(crate) generations: BTreeMap<u64, u64>,
     /// Where stores say that data is, when they are asked for that.
-    pub(crate) place: Option<ChunkPlace>,
+    pub(crate) place: Option<(LocalDir, ChunkPlace)>,
     pub(crate) synced: Vec<u16>,
     sessions: Vec<(SocketAddr, u64)>,
     results: BTreeMap<(u64, u64), (u16, Bytes)>,
@@ -463,8 +463,9 @@ impl Model {
     }
 
     fn chunk_read(&self, store: u16, request: &ChunkReadReq) -> (Bytes, Bytes) {
-        if let (true, Some(place)) = (request.by_place, &self.place) {
-            let reply = ChunkReadReply { crc: 0, places: vec![place.clone()] };
+        if let (true, Some((dir, place))) = (request.by_place, &self.place) {
+            let (dir, places) = (Some(dir.clone()), vec![place.clone()]);
+            let reply = ChunkReadReply { crc: 0, places, dir };
             return (reply.encode_to_vec().into(), Bytes::new());
         }
         let chunk = self.chunks.get(&(store, request.id, request.index));
@@ -472,7 +473,7 @@ impl Model {
         let start = (request.offset as usize).min(chunk.len());
         let end = (start + request.len as usize).min(chunk.len());
         let payload = Bytes::copy_from_slice(&chunk[start..end]);
-        let reply = ChunkReadReply { crc: crc32c::crc32c(&payload), places: Vec::new() };
+        let reply = ChunkReadReply { crc: crc32c::crc32c(&payload), ..ChunkReadReply::default() };
         (reply.encode_to_vec().into(), payload)
     }
 

@@ -11,6 +11,7 @@ use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, Locator};
 
 use crate::fake::{Fake, Fault, start};
+use crate::local::tests::{settle, told};
 use crate::{Caller, ClientOptions, Fallocate, File, Fs, OpenFlags, SetAttr, SetTime};
 
 const RW: OpenFlags = OpenFlags {
@@ -457,14 +458,16 @@ fn data_is_read_where_the_store_says_that_it_is() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = RealDir::open(scratch.path()).unwrap();
     dir.create("segment").unwrap().write_at(10, &data).unwrap();
-    t.fake.model().place = Some(ChunkPlace {
-        path: dir.path_of("segment").unwrap().to_str().unwrap().to_owned(),
+    let place = ChunkPlace {
+        file: "segment".into(),
         pos: 10,
         bytes: 20_000,
         sums: data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect(),
         skip: 0,
         len: 20_000,
-    });
+    };
+    t.fake.model().place = Some((told(&dir), place));
+    settle(&t.fs.0.local, &told(&dir)).unwrap();
     let read = |requests: usize| {
         t.fake.log();
         assert!(t.read(&file, 0, 20_000) == data);

@@ -27,7 +27,7 @@ use saker_types::wire::{At, Entry, KeptDir};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, access};
 
 use crate::options::Leases;
-use table::{Node, Table, What};
+use table::{Node, Table, What, age};
 
 /// A node's number.
 pub(crate) type NodeId = u64;
@@ -174,7 +174,7 @@ impl Nodes {
         let mut pid = named.at.anchor.id;
         for (((id, version), dir), name) in nodes.iter().zip(dirs).zip(&named.at.path) {
             match table.nodes.get(id) {
-                Some(node) if node.keep.version == *version => {}
+                Some(node) if node.keep.version == *version && !node.doubted => {}
                 _ => return,
             }
             if !table.meet(*id, dir, pid, name) {
@@ -203,6 +203,7 @@ impl Nodes {
             What::Guess(_) | What::Known { .. } => return None,
         };
         node.lookups += 1;
+        node.untold = false;
         Some(Passed { node: id, attr, proved: node.proved, keep: node.keep.left(now) })
     }
 
@@ -283,17 +284,17 @@ impl Nodes {
         true
     }
 
-    /// Is this directory a guess, whose attributes the kernel must see? Then it is looked up the
+    /// Is this directory to the kernel a guess, and must it see the attributes? Then it is looked up the
     /// next time.
     pub(crate) fn must_be_known(&self, dir: NodeId) -> bool {
         let mut table = self.lock();
-        let Some(Node { what: What::Guess(_), names, doubted, .. }) = table.nodes.get_mut(&dir)
-        else {
+        let Some(node) = table.nodes.get_mut(&dir) else { return false };
+        if !matches!(node.what, What::Guess(_)) && !node.untold {
             return false;
-        };
-        *doubted = true;
+        }
+        node.doubted = true;
         // The kernel may forget the node before it walks again.
-        if let Some((parent, name)) = names.last().cloned() {
+        if let Some((parent, name)) = node.names.last().cloned() {
             table.surprise(parent, &name);
         }
         true
@@ -405,11 +406,14 @@ impl Nodes {
         true
     }
 
-    /// Are these the attributes that a reply said last of their inode?
-    pub(crate) fn last_seen(&self, attr: &Attr) -> bool {
+    /// Has the kernel been told nothing newer of the inode, or of any other state of the same age?
+    pub(crate) fn is_newest(&self, attr: &Attr) -> bool {
         let table = self.lock();
         let node = table.nodes.get(&table.node_of(attr.id));
-        matches!(node.map(|node| &node.what), Some(What::Known { attr: last, .. }) if **last == *attr)
+        node.is_some_and(|node| match &node.what {
+            What::Known { attr: last, .. } => **last == *attr && node.newest <= age(attr),
+            What::Guess(_) => false,
+        })
     }
 
     /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.

@@ -141,7 +141,7 @@ pub fn read(
 }
 
 /// Where the bytes from `start` to `end` of a chunk are, in order, once they are in the page cache;
-/// nothing if there are holes among them, too many pieces, or no files that others can open.
+/// nothing if there are holes among them, too many pieces, or if others cannot open the files.
 ///
 /// The blocks are not checked: whoever reads them must, by the sums.
 ///
@@ -155,12 +155,12 @@ pub fn locate(
     end: u32,
 ) -> std::result::Result<Vec<ChunkPlace>, ReadError> {
     let bytes: u32 = pieces.iter().map(|(_, extent)| extent.len).sum();
-    if bytes != end - start || pieces.len() > PLACES_MAX {
+    if bytes != end - start || pieces.len() > PLACES_MAX || segments.local_dir().is_none() {
         return Ok(Vec::new());
     }
     let mut places = Vec::with_capacity(pieces.len());
     for piece in pieces {
-        let Some(path) = segments.path(&piece.0) else { return Ok(Vec::new()) };
+        let file = piece.0.name();
         let want = Want { with_head: false, ..Want::new(piece) };
         let salt = bring(segments, &want)?;
         let block = BLOCK_BYTES as u32;
@@ -172,7 +172,7 @@ pub fn locate(
             sums.extend((want.first_block..want.end_block).map(|block| head.sum(block as usize)));
             Ok(())
         })?;
-        places.push(ChunkPlace { path, pos, bytes, sums, skip: skip % block, len });
+        places.push(ChunkPlace { file, pos, bytes, sums, skip: skip % block, len });
     }
     Ok(places)
 }

@@ -5,8 +5,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use saker_runtime::fs::{Dir, File};
+use saker_runtime::fs::{Dir, File, Whereabouts};
 use saker_runtime::rand;
+use saker_types::wire::LocalDir;
 
 use crate::format::{Identity, SEGMENT_HEADER_BYTES, SegmentHeader};
 
@@ -92,6 +93,11 @@ impl Segment {
     }
 }
 
+fn local_dir(dir: &dyn Dir) -> Option<LocalDir> {
+    let Whereabouts { boot, path, id: (dev, ino) } = dir.whereabouts()?;
+    Some(LocalDir { boot, path: path.into_os_string().into_string().ok()?, dev, ino })
+}
+
 /// Name of a segment's file.
 pub fn name_of(no: u32) -> String {
     format!("{FINISHED}{no:08x}")
@@ -106,6 +112,7 @@ fn number_in(name: &str) -> Option<u32> {
 /// All segments of a store.
 pub struct Segments {
     dir: Arc<dyn Dir>,
+    local_dir: Option<LocalDir>,
     identity: Identity,
     map: RwLock<BTreeMap<u32, Arc<Segment>>>,
     /// Segments with open files that may be closed, oldest first.
@@ -117,6 +124,7 @@ impl Segments {
     /// No segments yet, in `dir`.
     pub fn new(dir: Arc<dyn Dir>, identity: Identity) -> Segments {
         Segments {
+            local_dir: local_dir(&*dir),
             dir,
             identity,
             map: RwLock::default(),
@@ -277,9 +285,9 @@ impl Segments {
         Ok(())
     }
 
-    /// Where other processes find a segment's file; `None` if they cannot.
-    pub fn path(&self, segment: &Segment) -> Option<String> {
-        self.dir.path_of(&segment.name())?.into_os_string().into_string().ok()
+    /// Where clients of this machine find the segments' files; `None` if they cannot.
+    pub fn local_dir(&self) -> Option<&LocalDir> {
+        self.local_dir.as_ref()
     }
 
     /// Where the segments are, for messages.

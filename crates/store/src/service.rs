@@ -49,12 +49,14 @@ impl StoreService {
             Some(Op::ChunkWrite) => store.write(&decode::<ChunkWriteReq>(body)?, payload).map(done),
             Some(Op::ChunkRead) => {
                 let req = decode::<ChunkReadReq>(body)?;
-                let places = if req.by_place { store.locate(&req)? } else { Vec::new() };
-                if !places.is_empty() {
-                    return Ok(only(&ChunkReadReply { crc: 0, places }));
+                if req.by_place
+                    && let Some(located) = store.locate(&req)?
+                {
+                    return Ok(only(&located));
                 }
                 let (data, crc) = store.read(&req)?;
-                Ok((ChunkReadReply { crc, places }.encode_to_vec().into(), data))
+                let reply = ChunkReadReply { crc, ..ChunkReadReply::default() };
+                Ok((reply.encode_to_vec().into(), data))
             }
             Some(Op::ChunkSync) => store.sync().map(done),
             Some(Op::ChunkTruncate) => store.truncate(&decode::<ChunkTruncateReq>(body)?).map(done),

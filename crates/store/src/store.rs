@@ -12,7 +12,7 @@ use saker_runtime::fs::Dir;
 use saker_runtime::telemetry::Registry;
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkPlace, ChunkReadReq,
+    ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkReadReply, ChunkReadReq,
     ChunkSeekReply, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq, StoreStats,
 };
 use saker_types::{Class, Errno, Error, InodeId, Result};
@@ -303,23 +303,25 @@ impl Store {
         }
     }
 
-    /// Where the data is that [`Store::read`] would return; nothing where others cannot read it, or
+    /// Where the data is that [`Store::read`] would return; `None` where others cannot read it, or
     /// better do not.
     ///
     /// # Errors
     /// As [`Store::read`], but for damage of the data itself: who reads it there must check it.
-    pub fn locate(&self, req: &ChunkReadReq) -> Result<Vec<ChunkPlace>> {
-        let Some((start, end)) = range_of(req) else { return Ok(Vec::new()) };
+    pub fn locate(&self, req: &ChunkReadReq) -> Result<Option<ChunkReadReply>> {
+        let Some((start, end)) = range_of(req) else { return Ok(None) };
         let places = self.with_pieces((req.id, req.index), start, end, |pieces, end| {
             read::locate(&self.segments, (req.id, req.index), pieces, start, end)
         })?;
-        if !places.is_empty() {
-            let bytes = places.iter().map(|place| u64::from(place.len)).sum();
-            self.metrics.reads.inc();
-            self.metrics.read_bytes.add(bytes);
-            self.metrics.located_bytes.add(bytes);
+        if places.is_empty() {
+            return Ok(None);
         }
-        Ok(places)
+        let bytes = places.iter().map(|place| u64::from(place.len)).sum();
+        self.metrics.reads.inc();
+        self.metrics.read_bytes.add(bytes);
+        self.metrics.located_bytes.add(bytes);
+        let dir = self.segments.local_dir().cloned();
+        Ok(Some(ChunkReadReply { crc: 0, places, dir }))
     }
 
     fn read_range(&self, key: ChunkKey, start: u32, end: u32) -> Result<read::Data> {

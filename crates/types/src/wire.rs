@@ -284,7 +284,7 @@ pub struct Entry {
     pub sticky: bool,
     /// The directories on the way, from the first one on, on whose names a lease was asked for and
     /// given.
-    #[prost(message, repeated, tag = "7")]
+    #[prost(message, repeated, tag = "8")]
     pub kept: Vec<KeptDir>,
 }
 
@@ -309,7 +309,7 @@ pub struct KeptDir {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Removed {
     /// As that of [`Entry`].
-    #[prost(message, repeated, tag = "1")]
+    #[prost(message, repeated, tag = "2")]
     pub kept: Vec<KeptDir>,
 }
 
@@ -975,7 +975,7 @@ pub struct Vote {
     #[prost(bool, tag = "4")]
     pub only_owner: bool,
     /// As that of [`Entry`].
-    #[prost(message, repeated, tag = "5")]
+    #[prost(message, repeated, tag = "7")]
     pub kept: Vec<KeptDir>,
     /// Everybody may search the directory, and that will be over.
     #[prost(bool, tag = "6")]
@@ -1138,15 +1138,35 @@ pub struct ChunkReadReply {
     /// Where the data is, one after another; there is no payload then.
     #[prost(message, repeated, tag = "2")]
     pub places: Vec<ChunkPlace>,
+    /// The directory of the places.
+    #[prost(message, optional, tag = "3")]
+    pub dir: Option<LocalDir>,
+}
+
+/// A directory of the store's machine.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct LocalDir {
+    /// The machine's `/proc/sys/kernel/random/boot_id`.
+    #[prost(string, tag = "1")]
+    pub boot: String,
+    /// Absolute, as the store's process sees it.
+    #[prost(string, tag = "2")]
+    pub path: String,
+    /// `st_dev`.
+    #[prost(uint64, tag = "3")]
+    pub dev: u64,
+    /// `st_ino`.
+    #[prost(uint64, tag = "4")]
+    pub ino: u64,
 }
 
 /// Data of a chunk in a file of the store's machine, of one record. What is there once is never changed; the
 /// file may be removed at any time, when the data has moved or is wanted no more.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ChunkPlace {
-    /// Absolute, as the store's process sees it.
+    /// Its name.
     #[prost(string, tag = "1")]
-    pub path: String,
+    pub file: String,
     /// Where the first block begins.
     #[prost(uint64, tag = "2")]
     pub pos: u64,

@@ -41,6 +41,17 @@ pub(super) struct Node {
     pub(super) keep: Keep,
     /// The kernel may have attributes of it that no reply has told it: it was written here, say.
     pub(super) drifted: bool,
+    /// Of the newest attributes that a reply has told. Replies can overtake each other.
+    pub(super) newest: Age,
+    /// It is known by a lease; the kernel still thinks what it was told of a guess.
+    pub(super) untold: bool,
+}
+
+/// Of two states of an inode, the newer one's is not lower.
+pub(super) type Age = (u64, i64);
+
+pub(super) fn age(attr: &Attr) -> Age {
+    (attr.data_version, attr.ctime_ns)
 }
 
 pub(super) enum What {
@@ -177,7 +188,8 @@ impl Table {
             What::Guess(_) | What::Known { .. } => {}
         }
         node.what = What::of(entry);
-        node.doubted = false;
+        node.newest = node.newest.max(age(&entry.attr));
+        (node.doubted, node.untold) = (false, false);
         if id != inode {
             self.aliases.insert(inode, id);
         }
@@ -198,18 +210,17 @@ impl Table {
         let attr = Attr { id: inode, mode, uid, gid, nlink: 2, ..Attr::default() };
         let loc = Locator { pid, name: name.clone(), id: inode, home_slot: None };
         let met = self.bind(id, &Entry { attr, loc, ..Entry::default() });
-        if !met && let Some(node) = self.nodes.get_mut(&id) {
-            node.doubted = true;
+        if let Some(node) = self.nodes.get_mut(&id) {
+            (node.doubted, node.untold) = (!met, met);
         }
         met
     }
 
     pub(super) fn refresh(&mut self, entry: &Entry) {
         let id = self.node_of(entry.attr.id);
-        let Some(Node { what: What::Known { loc, attr }, drifted, .. }) = self.nodes.get_mut(&id)
-        else {
-            return;
-        };
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Node { what: What::Known { loc, attr }, drifted, newest, .. } = node else { return };
+        *newest = (*newest).max(age(&entry.attr));
         // Replies can overtake each other; the kernel heeds those in the order that it sees.
         *drifted |= entry.attr.data_version < attr.data_version;
         **attr = entry.attr.clone();
@@ -300,6 +311,10 @@ impl Table {
 
 impl Node {
     fn new(what: What) -> Node {
+        let newest = match &what {
+            What::Known { attr, .. } => age(attr),
+            What::Guess(_) => Age::default(),
+        };
         Node {
             what,
             names: Vec::new(),
@@ -309,6 +324,8 @@ impl Node {
             proved: false,
             keep: Keep::default(),
             drifted: false,
+            newest,
+            untold: false,
         }
     }
 }

@@ -386,9 +386,52 @@ fn what_is_kept_is_known_by_the_lease() {
     assert!(passed.node == b && !passed.keep.is_zero());
     assert_eq!(passed.attr.map(|attr| (attr.mode, attr.uid)), Some((sticky.mode, 7)));
     assert_eq!(nodes.mode(b), sticky.mode);
+    assert!(!nodes.must_be_known(b), "the kernel has heard of it");
     let usual = guessing();
     let (a, _) = walk(&usual, ROOT, "a");
     assert_eq!(usual.named(ROOT, a, &name("f")).unwrap().at.lease, 0);
+}
+
+/// What the kernel thinks of a guess it goes on to think until it asks for the name.
+#[test]
+fn what_is_known_by_a_lease_must_be_told() {
+    let nodes = leasing();
+    let (a, _) = walk(&nodes, ROOT, "a");
+    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[dir(10)]);
+    assert!(nodes.must_be_known(a));
+    assert!(nodes.pass(ROOT, &name("a")).is_none(), "it is looked up");
+    assert_eq!(hold(&nodes, ROOT, 1, "a", 10, DIR), a);
+    assert!(!nodes.must_be_known(a));
+}
+
+/// A reply from before that is of no use.
+#[test]
+fn what_is_doubted_is_not_kept() {
+    let nodes = leasing();
+    let (a, _) = walk(&nodes, ROOT, "a");
+    let named = nodes.named(ROOT, a, &name("f")).unwrap();
+    let error = Error::symlink(0, Bytes::from_static(b"x"));
+    assert!(nodes.doubt(ROOT, a, &error));
+    nodes.kept(&named, &[dir(10)]);
+    assert!(nodes.pass(ROOT, &name("a")).is_none());
+}
+
+#[test]
+fn attributes_are_not_the_newest_after_newer_ones() {
+    let nodes = guessing();
+    let at = |data_version| {
+        let entry = entry(1, "a", 10, FILE);
+        Entry { attr: Attr { data_version, ..entry.attr.clone() }, ..entry }
+    };
+    nodes.hold(ROOT, &name("a"), &at(3));
+    assert!(nodes.is_newest(&at(3).attr) && !nodes.is_newest(&at(4).attr));
+    nodes.refresh(&at(4));
+    assert!(!nodes.is_newest(&at(3).attr));
+    // An answer from before is heard of late.
+    nodes.refresh(&at(3));
+    assert!(!nodes.is_newest(&at(3).attr));
+    nodes.refresh(&at(4));
+    assert!(nodes.is_newest(&at(4).attr));
 }
 
 /// The kernel holds the directory already, as another node.

@@ -26,7 +26,7 @@ impl Adapter {
         let open = self.handle(input.flags, input.fh);
         let told = open.as_ref().and_then(|open| open.attr(&self.changes, self.attr_timeout));
         // What the kernel has been told since is not taken back.
-        if let Some((attr, fresh)) = told.filter(|(attr, _)| self.nodes.last_seen(attr)) {
+        if let Some((attr, fresh)) = told.filter(|(attr, _)| self.nodes.is_newest(attr)) {
             return Ok(Reply::of(&attr::reply(attr, fresh)));
         }
         let entry = self.attributes(request, input.flags, input.fh).await?;

@@ -1,10 +1,9 @@
 //! Files that fail by a script. A wrapper, so that neither kind of file knows about faults.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Dir, File};
+use super::{Dir, File, Whereabouts};
 
 /// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,8 +176,8 @@ impl Dir for FaultDir {
         self.inner.free_bytes()
     }
 
-    fn path_of(&self, name: &str) -> Option<PathBuf> {
-        self.inner.path_of(name)
+    fn whereabouts(&self) -> Option<Whereabouts> {
+        self.inner.whereabouts()
     }
 
     fn label(&self) -> String {

@@ -14,14 +14,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 mod fault;
+mod foreign;
 mod mem;
 mod real;
 #[cfg(test)]
 mod tests;
 
 pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
+pub use foreign::ForeignDir;
 pub use mem::MemDir;
-pub use real::{RealDir, read_cached};
+pub use real::RealDir;
 
 /// What [`File::write_end`] writes as a whole, bytes: as much as any disk may want.
 pub const BLOCK_BYTES: usize = 4096;
@@ -73,10 +75,21 @@ pub trait Dir: Send + Sync {
     fn free_bytes(&self) -> io::Result<u64>;
     /// What to call this directory in messages: its path, or a made-up name.
     fn label(&self) -> String;
-    /// Where other processes find a file of this directory; `None` if they cannot.
-    fn path_of(&self, _name: &str) -> Option<PathBuf> {
+    /// How other processes of this machine find it; `None` if they cannot.
+    fn whereabouts(&self) -> Option<Whereabouts> {
         None
     }
+}
+
+/// A directory of the operating system, by which it is found from outside of its process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// `/proc/sys/kernel/random/boot_id`: which machine.
+    pub boot: String,
+    /// Absolute.
+    pub path: PathBuf,
+    /// `st_dev` and `st_ino`.
+    pub id: (u64, u64),
 }
 
 /// An open file. All methods take `&self` and may be called from several threads; writers that

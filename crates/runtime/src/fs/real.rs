@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::{BLOCK_BYTES, Dir, End, File, check_name};
+use super::{BLOCK_BYTES, Dir, End, File, Whereabouts, check_name};
 
 /// Memory above this is not kept from one [`File::write_end`] to the next, bytes.
 const KEEP_BYTES_MAX: usize = 4 << 20;
@@ -31,13 +31,15 @@ pub struct RealDir {
 }
 
 impl RealDir {
-    /// Opens the directory at `path`, making it and its parents if they are missing, closed to other
-    /// users: what is in it may be anybody's.
+    /// Opens the directory at `path`. If it is missing it is made, and its parents: closed to other users,
+    /// since what is in it may be anybody's.
     pub fn open(path: impl AsRef<Path>) -> io::Result<RealDir> {
         let path = path.as_ref().to_owned();
         if !path.is_dir() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
-            if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            parent.map_or(Ok(()), fs::create_dir_all)?;
+            fs::DirBuilder::new().mode(0o700).create(&path)?;
+            if let Some(parent) = parent {
                 fs::File::open(parent)?.sync_all()?;
             }
         }
@@ -114,32 +116,11 @@ impl Dir for RealDir {
         self.path.display().to_string()
     }
 
-    fn path_of(&self, name: &str) -> Option<PathBuf> {
-        std::path::absolute(self.path.join(name)).ok()
+    fn whereabouts(&self) -> Option<Whereabouts> {
+        let meta = self.handle.metadata().ok()?;
+        let path = std::path::absolute(&self.path).ok()?;
+        Some(Whereabouts { boot: super::foreign::boot()?, path, id: (meta.dev(), meta.ino()) })
     }
-}
-
-/// Reads a range of a file that another process writes, if no disk has to be waited for: `None`
-/// if one has to.
-///
-/// # Errors
-/// open(2)'s and preadv2(2)'s, `Unsupported` where the file system does not say whether it would
-/// wait; `UnexpectedEof` if the file ends before.
-pub fn read_cached(path: &Path, offset: u64, len: usize) -> io::Result<Option<Vec<u8>>> {
-    let file = fs::File::open(path)?;
-    let mut data = vec![0; len];
-    let mut read = 0;
-    while read < len {
-        let rest = &mut [IoSliceMut::new(&mut data[read..])];
-        match rustix::io::preadv2(&file, rest, offset + read as u64, ReadWriteFlags::NOWAIT) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(more) => read += more,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(Some(data))
 }
 
 struct RealFile {

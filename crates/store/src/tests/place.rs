@@ -1,9 +1,9 @@
 //! Where a range is, on real files: whoever reads there gets what the store would have sent.
 
-use saker_runtime::fs::read_cached;
+use saker_runtime::fs::{ForeignDir, Whereabouts};
 use saker_runtime::rand::Rng;
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use saker_types::wire::{ChunkPlace, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
+use saker_types::wire::{ChunkPlace, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq, LocalDir};
 
 use super::disk::Machine;
 use super::stress::open;
@@ -17,11 +17,14 @@ fn write(store: &Store, id: u64, truncate_gen: u64, offset: u64, data: &[u8]) {
     store.write(&req, data).unwrap();
 }
 
-fn at_place(place: &ChunkPlace) -> Vec<u8> {
-    let path = std::path::Path::new(&place.path);
-    let data = read_cached(path, place.pos, place.bytes as usize).unwrap().unwrap();
+fn at_place(dir: &ForeignDir, place: &ChunkPlace) -> Vec<u8> {
+    let data = dir.read_cached(&place.file, place.pos, place.bytes as usize).unwrap().unwrap();
     assert!(data.chunks(BLOCK_BYTES).map(crc32c::crc32c).eq(place.sums.iter().copied()));
     data[place.skip as usize..][..place.len as usize].to_vec()
+}
+
+fn open_dir(LocalDir { boot, path, dev, ino }: LocalDir) -> ForeignDir {
+    ForeignDir::open(&Whereabouts { boot, path: path.into(), id: (dev, ino) }).unwrap()
 }
 
 #[test]
@@ -48,15 +51,16 @@ fn a_place_holds_what_a_read_returns() {
             _ => {
                 let req = ChunkReadReq { id, index: 0, offset, len, by_place: true };
                 let (data, _) = store.read(&req).unwrap();
-                let places = store.locate(&req).unwrap();
-                if places.is_empty() {
+                let Some(located) = store.locate(&req).unwrap() else {
                     not += 1;
-                } else {
-                    let there: Vec<u8> = places.iter().flat_map(at_place).collect();
-                    assert!(there == data, "step {step}");
-                    told += 1;
-                    several += usize::from(places.len() > 1);
-                }
+                    continue;
+                };
+                let dir = open_dir(located.dir.unwrap());
+                let there: Vec<u8> =
+                    located.places.iter().flat_map(|place| at_place(&dir, place)).collect();
+                assert!(there == data, "step {step}");
+                told += 1;
+                several += usize::from(located.places.len() > 1);
             }
         }
     }
@@ -68,6 +72,6 @@ fn what_nobody_else_can_open_has_no_place() {
     let store = Machine::new().open();
     write(&store, 1, 0, 0, &[7; 20_000]);
     let req = ChunkReadReq { id: 1, index: 0, offset: 0, len: CHUNK_BYTES, by_place: true };
-    assert!(store.locate(&req).unwrap().is_empty());
+    assert!(store.locate(&req).unwrap().is_none());
     assert_eq!(store.read(&req).unwrap().0.len(), 20_000);
 }

@@ -1,0 +1,130 @@
+//! Files of another process of this machine, read without ever waiting.
+
+use std::fs;
+use std::io::{self, IoSliceMut};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::{Whereabouts, check_name};
+
+/// `f_type` of FUSE file systems (statfs(2)).
+const FUSE: u64 = 0x6573_5546;
+
+/// Another process's directory.
+pub struct ForeignDir(OwnedFd);
+
+/// This machine, until it starts again. `None` where the kernel does not say.
+pub(super) fn boot() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
+}
+
+impl ForeignDir {
+    /// Opens the directory, if it is seen from here: the very same one. This may take as long as the
+    /// file systems on the way do.
+    ///
+    /// # Errors
+    /// open(2)'s; `NotFound` when it is on another machine, or its path leads to another directory here;
+    /// `Unsupported` on FUSE, whose process could be the caller, who waits for nobody.
+    pub fn open(at: &Whereabouts) -> io::Result<ForeignDir> {
+        let other = || io::Error::new(io::ErrorKind::NotFound, "it is not seen from here");
+        if boot().is_none_or(|boot| boot != at.boot) {
+            return Err(other());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&at.path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&dir)?;
+        if (stat.st_dev, stat.st_ino) != at.id {
+            return Err(other());
+        }
+        if rustix::fs::fstatfs(&dir)?.f_type as u64 == FUSE {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(ForeignDir(dir))
+    }
+
+    /// Reads a range of a file, if neither its name nor its data has to be fetched from a disk: `None` if
+    /// it has.
+    ///
+    /// # Errors
+    /// openat2(2)'s and preadv2(2)'s, `Unsupported` where the file system does not say whether it would
+    /// wait; `UnexpectedEof` if the file ends before; `InvalidInput` for what is no name.
+    pub fn read_cached(&self, name: &str, offset: u64, len: usize) -> io::Result<Option<Vec<u8>>> {
+        check_name(name)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let how = within | ResolveFlags::CACHED;
+        let file = match rustix::fs::openat2(&self.0, name, flags, Mode::empty(), how) {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            opened => opened?,
+        };
+        let mut data = vec![0; len];
+        let mut read = 0;
+        while read < len {
+            let rest = &mut [IoSliceMut::new(&mut data[read..])];
+            match rustix::io::preadv2(&file, rest, offset + read as u64, ReadWriteFlags::NOWAIT) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(more) => read += more,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::{Dir, MemDir, RealDir};
+    use super::*;
+
+    #[test]
+    fn only_the_very_directory_is_opened() {
+        let path = tempfile::tempdir().unwrap();
+        let dir = RealDir::open(path.path()).unwrap();
+        let at = dir.whereabouts().unwrap();
+        assert!(ForeignDir::open(&at).is_ok());
+        let refused = |at: Whereabouts| ForeignDir::open(&at).err().unwrap().kind();
+        let other = tempfile::tempdir().unwrap();
+        assert_eq!(
+            refused(Whereabouts { path: other.path().into(), ..at.clone() }),
+            io::ErrorKind::NotFound
+        );
+        assert_eq!(
+            refused(Whereabouts { boot: "other".into(), ..at.clone() }),
+            io::ErrorKind::NotFound
+        );
+        assert_eq!(
+            refused(Whereabouts { path: "/nowhere".into(), ..at.clone() }),
+            io::ErrorKind::NotFound
+        );
+        dir.create("file").unwrap();
+        assert_eq!(
+            refused(Whereabouts { path: at.path.join("file"), ..at }),
+            io::ErrorKind::NotADirectory
+        );
+        assert!(MemDir::new().whereabouts().is_none());
+    }
+
+    #[test]
+    fn files_are_read_and_nothing_else() {
+        let path = tempfile::tempdir().unwrap();
+        let dir = RealDir::open(path.path()).unwrap();
+        let foreign = ForeignDir::open(&dir.whereabouts().unwrap()).unwrap();
+        dir.create("file").unwrap().write_at(0, b"0123456789").unwrap();
+        assert_eq!(foreign.read_cached("file", 2, 5).unwrap().unwrap(), b"23456");
+        let kind = |name| foreign.read_cached(name, 2, 9).unwrap_err().kind();
+        assert_eq!(kind("file"), io::ErrorKind::UnexpectedEof);
+        assert_eq!(kind("../file"), io::ErrorKind::InvalidInput);
+        std::os::unix::fs::symlink("file", path.path().join("link")).unwrap();
+        assert!(foreign.read_cached("link", 0, 1).is_err());
+        // The name is remembered to be absent, or would have to be looked for.
+        assert!(!matches!(foreign.read_cached("none", 0, 1), Ok(Some(_))));
+        dir.remove("file").unwrap();
+        assert!(!matches!(foreign.read_cached("file", 0, 1), Ok(Some(_))));
+    }
+}
