@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
+use saker_runtime::fs;
 use saker_runtime::time::{self, Time};
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::{
@@ -133,7 +134,7 @@ impl Core {
             let now = time::now();
             place.stores.sort_by_key(|store| self.suspects.has(*store, now));
             let (index, offset, len) = (place.index, place.within, len as u64);
-            let request = ChunkReadReq { id, index, offset, len, by_place: false };
+            let request = ChunkReadReq { id, index, offset, len, machine: 0 };
             let mut last = Fail::Answer(Error::new(Errno::EIO));
             let mut all_bad = true;
             for store in &place.stores {
@@ -175,8 +176,8 @@ impl Core {
         until: Time,
     ) -> std::result::Result<Bytes, Fail> {
         let len = request.len as usize;
-        let ask = async |by_place| {
-            let body = Bytes::from(ChunkReadReq { by_place, ..request }.encode_to_vec());
+        let ask = async |machine| {
+            let body = Bytes::from(ChunkReadReq { machine, ..request }.encode_to_vec());
             let to = NodeId::Store(store);
             let sent = self.send(routes, to, Op::ChunkRead, trace, body, Bytes::new(), until);
             let reply = sent.await?;
@@ -185,7 +186,7 @@ impl Core {
         let near = self.options.local_reads
             && len >= local::BYTES_MIN
             && !self.elsewhere.has(store, time::now());
-        let (dir, places) = match ask(near).await? {
+        let (dir, places) = match ask(if near { fs::machine() } else { 0 }).await? {
             Answer::Data(data) => return Ok(data),
             Answer::Places(dir, places) => (dir, places),
         };
@@ -197,7 +198,7 @@ impl Core {
                 self.elsewhere.add(store, time::now());
             }
         }
-        match ask(false).await? {
+        match ask(0).await? {
             Answer::Data(data) => Ok(data),
             Answer::Places(..) => Err(Fail::Answer(Errno::EPROTO.into())),
         }

@@ -463,7 +463,7 @@ impl Model {
     }
 
     fn chunk_read(&self, store: u16, request: &ChunkReadReq) -> (Bytes, Bytes) {
-        if let (true, Some((dir, place))) = (request.by_place, &self.place) {
+        if let (1.., Some((dir, place))) = (request.machine, &self.place) {
             let (dir, places) = (Some(dir.clone()), vec![place.clone()]);
             let reply = ChunkReadReply { crc: 0, places, dir };
             return (reply.encode_to_vec().into(), Bytes::new());

@@ -81,7 +81,7 @@ impl Local {
                 State::Failed(_) => {}
             }
         } else if dirs.len() >= DIRS_MAX {
-            return Ok(None);
+            return Err(io::ErrorKind::QuotaExceeded.into());
         }
         dirs.insert(wanted.clone(), Dir { state: State::Opening, used: now });
         drop(dirs);
@@ -122,8 +122,8 @@ impl Dirs {
             };
             match next {
                 Ok(dir) => {
-                    let LocalDir { boot, path, dev, ino } = dir.clone();
-                    let at = Whereabouts { boot, path: path.into(), id: (dev, ino) };
+                    let LocalDir { path, dev, ino } = dir.clone();
+                    let at = Whereabouts { path: path.into(), id: (dev, ino) };
                     let state = match ForeignDir::open(&at) {
                         Ok(open) => State::Open(Arc::new(open)),
                         Err(error) => {
@@ -174,8 +174,8 @@ pub(crate) mod tests {
 
     /// What a store would say of its directory.
     pub(crate) fn told(dir: &RealDir) -> LocalDir {
-        let Whereabouts { boot, path, id: (dev, ino) } = dir.whereabouts().unwrap();
-        LocalDir { boot, path: path.to_str().unwrap().to_owned(), dev, ino }
+        let Whereabouts { path, id: (dev, ino) } = dir.whereabouts().unwrap();
+        LocalDir { path: path.to_str().unwrap().to_owned(), dev, ino }
     }
 
     /// Waits until it is known whether a directory can be read.

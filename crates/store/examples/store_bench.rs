@@ -92,7 +92,7 @@ fn write_sync(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
 
 fn read(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
     let (id, index, offset) = place(i, bytes);
-    let (data, _) = store.read(&ChunkReadReq { id, index, offset, len: bytes, by_place: false })?;
+    let (data, _) = store.read(&ChunkReadReq { id, index, offset, len: bytes, machine: 0 })?;
     if data.len() as u64 == bytes { Ok(()) } else { Err("a short read".into()) }
 }
 

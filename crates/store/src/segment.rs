@@ -94,8 +94,8 @@ impl Segment {
 }
 
 fn local_dir(dir: &dyn Dir) -> Option<LocalDir> {
-    let Whereabouts { boot, path, id: (dev, ino) } = dir.whereabouts()?;
-    Some(LocalDir { boot, path: path.into_os_string().into_string().ok()?, dev, ino })
+    let Whereabouts { path, id: (dev, ino) } = dir.whereabouts()?;
+    Some(LocalDir { path: path.into_os_string().into_string().ok()?, dev, ino })
 }
 
 /// Name of a segment's file.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::{Frame, PeerHello, Service};
+use saker_runtime::fs::machine;
 use saker_types::wire::{
     ChunkDeleteReq, ChunkListReq, ChunkReadReply, ChunkReadReq, ChunkSeekReq, ChunkTruncateReq,
     ChunkWriteReq, Empty, Op,
@@ -49,7 +50,8 @@ impl StoreService {
             Some(Op::ChunkWrite) => store.write(&decode::<ChunkWriteReq>(body)?, payload).map(done),
             Some(Op::ChunkRead) => {
                 let req = decode::<ChunkReadReq>(body)?;
-                if req.by_place
+                if req.machine != 0
+                    && req.machine == machine()
                     && let Some(located) = store.locate(&req)?
                 {
                     return Ok(only(&located));

@@ -1123,10 +1123,10 @@ pub struct ChunkReadReq {
     #[prost(uint64, tag = "4")]
     #[allow(missing_docs)]
     pub len: u64,
-    /// Instead of the data the reply may say where it is, for a client that can read the store's
-    /// files itself.
-    #[prost(bool, tag = "5")]
-    pub by_place: bool,
+    /// The client's machine (`runtime::fs::machine`), not 0: if it is the store's, too, the reply may
+    /// say where the data is, instead of the data.
+    #[prost(fixed64, tag = "5")]
+    pub machine: u64,
 }
 
 /// The payload holds the range up to the last byte written; the rest reads as zeros.
@@ -1146,17 +1146,14 @@ pub struct ChunkReadReply {
 /// A directory of the store's machine.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct LocalDir {
-    /// The machine's `/proc/sys/kernel/random/boot_id`.
-    #[prost(string, tag = "1")]
-    pub boot: String,
     /// Absolute, as the store's process sees it.
-    #[prost(string, tag = "2")]
+    #[prost(string, tag = "1")]
     pub path: String,
     /// `st_dev`.
-    #[prost(uint64, tag = "3")]
+    #[prost(uint64, tag = "2")]
     pub dev: u64,
     /// `st_ino`.
-    #[prost(uint64, tag = "4")]
+    #[prost(uint64, tag = "3")]
     pub ino: u64,
 }
 

@@ -21,7 +21,7 @@ mod real;
 mod tests;
 
 pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
-pub use foreign::ForeignDir;
+pub use foreign::{ForeignDir, machine};
 pub use mem::MemDir;
 pub use real::RealDir;
 
@@ -84,8 +84,6 @@ pub trait Dir: Send + Sync {
 /// A directory of the operating system, by which it is found from outside of its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whereabouts {
-    /// `/proc/sys/kernel/random/boot_id`: which machine.
-    pub boot: String,
     /// Absolute.
     pub path: PathBuf,
     /// `st_dev` and `st_ino`.

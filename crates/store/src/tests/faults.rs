@@ -22,7 +22,7 @@ fn put(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<()> {
 
 fn get(store: &Store, id: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
     store
-        .read(&ChunkReadReq { id, index: 0, offset, len, by_place: false })
+        .read(&ChunkReadReq { id, index: 0, offset, len, machine: 0 })
         .map(|(data, _)| data.to_vec())
 }
 

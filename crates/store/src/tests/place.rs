@@ -23,8 +23,8 @@ fn at_place(dir: &ForeignDir, place: &ChunkPlace) -> Vec<u8> {
     data[place.skip as usize..][..place.len as usize].to_vec()
 }
 
-fn open_dir(LocalDir { boot, path, dev, ino }: LocalDir) -> ForeignDir {
-    ForeignDir::open(&Whereabouts { boot, path: path.into(), id: (dev, ino) }).unwrap()
+fn open_dir(LocalDir { path, dev, ino }: LocalDir) -> ForeignDir {
+    ForeignDir::open(&Whereabouts { path: path.into(), id: (dev, ino) }).unwrap()
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_place_holds_what_a_read_returns() {
                 write(&store, id, step, offset, &data);
             }
             _ => {
-                let req = ChunkReadReq { id, index: 0, offset, len, by_place: true };
+                let req = ChunkReadReq { id, index: 0, offset, len, machine: 1 };
                 let (data, _) = store.read(&req).unwrap();
                 let Some(located) = store.locate(&req).unwrap() else {
                     not += 1;
@@ -71,7 +71,7 @@ fn a_place_holds_what_a_read_returns() {
 fn what_nobody_else_can_open_has_no_place() {
     let store = Machine::new().open();
     write(&store, 1, 0, 0, &[7; 20_000]);
-    let req = ChunkReadReq { id: 1, index: 0, offset: 0, len: CHUNK_BYTES, by_place: true };
+    let req = ChunkReadReq { id: 1, index: 0, offset: 0, len: CHUNK_BYTES, machine: 1 };
     assert!(store.locate(&req).unwrap().is_none());
     assert_eq!(store.read(&req).unwrap().0.len(), 20_000);
 }
