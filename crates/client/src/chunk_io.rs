@@ -225,8 +225,9 @@ fn answer(body: Bytes, payload: Bytes, len: usize) -> Result<Answer> {
     if payload.len() + placed > len {
         return Err(Error::new(Errno::EPROTO).with_text("a store sent more than was asked for"));
     }
-    if let Some(dir) = reply.dir.filter(|_| !reply.places.is_empty()) {
-        return Ok(Answer::Places(dir, reply.places));
+    if !reply.places.is_empty() {
+        let nowhere = || Error::new(Errno::EPROTO).with_text("places in no directory");
+        return Ok(Answer::Places(reply.dir.ok_or_else(nowhere)?, reply.places));
     }
     if crc32c::crc32c(&payload) != reply.crc {
         return Err(Error::new(Errno::EIO).with_text("data was damaged on its way from a store"));
@@ -251,10 +252,9 @@ mod tests {
     #[test]
     fn damaged_or_overlong_data_is_refused() {
         let payload = Bytes::from_static(b"data");
-        let body = |crc, places| {
-            let dir = Some(LocalDir::default());
-            Bytes::from(ChunkReadReply { crc, places, dir }.encode_to_vec())
-        };
+        let reply =
+            |crc, places, dir| Bytes::from(ChunkReadReply { crc, places, dir }.encode_to_vec());
+        let body = |crc, places| reply(crc, places, Some(LocalDir::default()));
         let good = crc32c::crc32c(&payload);
         let said = answer(body(good, vec![]), payload.clone(), 4).unwrap();
         assert!(matches!(said, Answer::Data(data) if data == payload));
@@ -266,6 +266,8 @@ mod tests {
         let at = |len| answer(body(0, vec![place.clone(); 2]), Bytes::new(), len);
         assert!(matches!(at(4).unwrap(), Answer::Places(..)));
         assert_eq!(at(3).unwrap_err().errno(), Errno::EPROTO);
+        let nowhere = answer(reply(0, vec![place.clone()], None), Bytes::new(), 4);
+        assert_eq!(nowhere.unwrap_err().errno(), Errno::EPROTO);
     }
 
     #[test]
