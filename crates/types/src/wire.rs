@@ -1157,8 +1157,8 @@ pub struct LocalDir {
     pub ino: u64,
 }
 
-/// Data of a chunk in a file of the store's machine, of one record. What is there once is never changed; the
-/// file may be removed at any time, when the data has moved or is wanted no more.
+/// Data of a chunk in a file of the store's machine, of one record. What is there once is never
+/// changed; the file may be removed at any time, when the data has moved or is wanted no more.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ChunkPlace {
     /// Its name.

@@ -1,13 +1,14 @@
 //! Files of another process of this machine, read without ever waiting.
 
 use std::fs;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
+use super::real::read_now;
 use super::{Whereabouts, check_name};
 
 /// `f_type` of FUSE file systems (statfs(2)).
@@ -32,7 +33,8 @@ impl ForeignDir {
     /// long as the file systems on the way do.
     ///
     /// # Errors
-    /// open(2)'s; `NotFound` when its path leads to another directory here; `Unsupported` on FUSE, whose process could be the caller, who waits for nobody.
+    /// open(2)'s; `NotFound` when its path leads to another directory here; `Unsupported` on FUSE, whose
+    /// process could be the caller, who waits for nobody.
     pub fn open(at: &Whereabouts) -> io::Result<ForeignDir> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(&at.path, flags, Mode::empty())?;
@@ -59,18 +61,15 @@ impl ForeignDir {
         let how = within | ResolveFlags::CACHED;
         let file = match rustix::fs::openat2(&self.0, name, flags, Mode::empty(), how) {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            opened => opened?,
+            opened => fs::File::from(opened?),
         };
         let mut data = vec![0; len];
         let mut read = 0;
         while read < len {
-            let rest = &mut [IoSliceMut::new(&mut data[read..])];
-            match rustix::io::preadv2(&file, rest, offset + read as u64, ReadWriteFlags::NOWAIT) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(more) => read += more,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(error) => return Err(error.into()),
+            match read_now(&file, offset + read as u64, &mut data[read..])? {
+                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(more) => read += more,
+                None => return Ok(None),
             }
         }
         Ok(Some(data))

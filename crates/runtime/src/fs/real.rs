@@ -31,14 +31,15 @@ pub struct RealDir {
 }
 
 impl RealDir {
-    /// Opens the directory at `path`. If it is missing it is made, and its parents: closed to other users,
-    /// since what is in it may be anybody's.
+    /// Opens the directory at `path`. If it is missing it is made, after its parents, and closed to other
+    /// users: what is in it may be anybody's.
     pub fn open(path: impl AsRef<Path>) -> io::Result<RealDir> {
         let path = path.as_ref().to_owned();
         if !path.is_dir() {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             parent.map_or(Ok(()), fs::create_dir_all)?;
-            fs::DirBuilder::new().mode(0o700).create(&path)?;
+            // Somebody else may have made it meanwhile.
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
             if let Some(parent) = parent {
                 fs::File::open(parent)?.sync_all()?;
             }
@@ -123,6 +124,20 @@ impl Dir for RealDir {
     }
 }
 
+/// Reads what is cached at `offset`, up to `buf`'s length; 0 at the end of the file, `None` if a disk
+/// would have to be waited for.
+pub(super) fn read_now(
+    file: &fs::File,
+    offset: u64,
+    buf: &mut [u8],
+) -> rustix::io::Result<Option<usize>> {
+    let buf = &mut [IoSliceMut::new(buf)];
+    match rustix::io::preadv2(file, buf, offset, ReadWriteFlags::NOWAIT) {
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 struct RealFile {
     file: fs::File,
     /// Held while the end is looked up and written. Not `O_APPEND`: Linux would then ignore the
@@ -165,11 +180,9 @@ impl File for RealFile {
             return self.read_at(offset, buf).map(Some);
         }
         let wanted = buf.len();
-        let buf = &mut [IoSliceMut::new(buf)];
-        match rustix::io::preadv2(&self.file, buf, offset, ReadWriteFlags::NOWAIT) {
+        match read_now(&self.file, offset, buf) {
             // A shorter one ends at the end of the file, or where the cache does.
-            Ok(read) => Ok((read == wanted).then_some(read)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Ok(read) => Ok(read.filter(|read| *read == wanted)),
             Err(Errno::OPNOTSUPP) => {
                 self.always_waits.store(true, Ordering::Relaxed);
                 Ok(None)
