@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_runtime::fs::{ForeignDir, Whereabouts};
+use saker_runtime::fs::ForeignDir;
 use saker_runtime::thread;
 use saker_runtime::time::{self, Time};
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -122,12 +122,10 @@ impl Dirs {
             };
             match next {
                 Ok(dir) => {
-                    let LocalDir { path, dev, ino } = dir.clone();
-                    let at = Whereabouts { path: path.into(), id: (dev, ino) };
-                    let state = match ForeignDir::open(&at) {
+                    let state = match ForeignDir::open(&dir) {
                         Ok(open) => State::Open(Arc::new(open)),
                         Err(error) => {
-                            tracing::debug!("{} cannot be read here: {error}", at.path.display());
+                            tracing::debug!("{} cannot be read here: {error}", dir.path);
                             State::Failed(error.kind())
                         }
                     };
@@ -172,12 +170,6 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What a store would say of its directory.
-    pub(crate) fn told(dir: &RealDir) -> LocalDir {
-        let Whereabouts { path, id: (dev, ino) } = dir.whereabouts().unwrap();
-        LocalDir { path: path.to_str().unwrap().to_owned(), dev, ino }
-    }
-
     /// Waits until it is known whether a directory can be read.
     pub(crate) fn settle(local: &Local, dir: &LocalDir) -> io::Result<()> {
         while local.read(dir, &[])?.is_none() {
@@ -192,7 +184,7 @@ pub(crate) mod tests {
         let dir = RealDir::open(path.path()).unwrap();
         let data: Vec<u8> = (0..10_000u32).map(|i| (i * 7 / 3) as u8).collect();
         dir.create("segment").unwrap().write_at(100, &data).unwrap();
-        let (local, at) = (Local::default(), told(&dir));
+        let (local, at) = (Local::default(), dir.whereabouts().unwrap());
         assert!(local.read(&at, &[]).unwrap().is_none(), "it is not open yet");
         settle(&local, &at).unwrap();
         let place = ChunkPlace {
@@ -228,7 +220,8 @@ pub(crate) mod tests {
     #[test]
     fn a_directory_that_is_not_here_is_not_tried_all_the_time() {
         let path = tempfile::tempdir().unwrap();
-        let (local, at) = (Local::default(), told(&RealDir::open(path.path()).unwrap()));
+        let at = RealDir::open(path.path()).unwrap().whereabouts().unwrap();
+        let local = Local::default();
         let other = LocalDir { ino: at.ino + 1, ..at };
         assert_eq!(settle(&local, &other).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(local.read(&other, &[]).is_err());

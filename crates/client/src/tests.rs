@@ -11,7 +11,7 @@ use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, Locator};
 
 use crate::fake::{Fake, Fault, start};
-use crate::local::tests::{settle, told};
+use crate::local::tests::settle;
 use crate::{Caller, ClientOptions, Fallocate, File, Fs, OpenFlags, SetAttr, SetTime};
 
 const RW: OpenFlags = OpenFlags {
@@ -466,8 +466,9 @@ fn data_is_read_where_the_store_says_that_it_is() {
         skip: 0,
         len: 20_000,
     };
-    t.fake.model().place = Some((told(&dir), place));
-    settle(&t.fs.0.local, &told(&dir)).unwrap();
+    let told = dir.whereabouts().unwrap();
+    settle(&t.fs.0.local, &told).unwrap();
+    t.fake.model().place = Some((told, place));
     let read = |requests: usize| {
         t.fake.log();
         assert!(t.read(&file, 0, 20_000) == data);

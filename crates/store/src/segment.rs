@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use saker_runtime::fs::{Dir, File, Whereabouts};
+use saker_runtime::fs::{Dir, File};
 use saker_runtime::rand;
 use saker_types::wire::LocalDir;
 
@@ -93,11 +93,6 @@ impl Segment {
     }
 }
 
-fn local_dir(dir: &dyn Dir) -> Option<LocalDir> {
-    let Whereabouts { path, id: (dev, ino) } = dir.whereabouts()?;
-    Some(LocalDir { path: path.into_os_string().into_string().ok()?, dev, ino })
-}
-
 /// Name of a segment's file.
 pub fn name_of(no: u32) -> String {
     format!("{FINISHED}{no:08x}")
@@ -124,7 +119,7 @@ impl Segments {
     /// No segments yet, in `dir`.
     pub fn new(dir: Arc<dyn Dir>, identity: Identity) -> Segments {
         Segments {
-            local_dir: local_dir(&*dir),
+            local_dir: dir.whereabouts(),
             dir,
             identity,
             map: RwLock::default(),

@@ -3,7 +3,9 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Dir, File, Whereabouts};
+use saker_types::wire::LocalDir;
+
+use super::{Dir, File};
 
 /// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +178,7 @@ impl Dir for FaultDir {
         self.inner.free_bytes()
     }
 
-    fn whereabouts(&self) -> Option<Whereabouts> {
+    fn whereabouts(&self) -> Option<LocalDir> {
         self.inner.whereabouts()
     }
 

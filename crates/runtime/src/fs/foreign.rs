@@ -7,9 +7,10 @@ use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use saker_types::wire::LocalDir;
 
+use super::check_name;
 use super::real::read_now;
-use super::{Whereabouts, check_name};
 
 /// `f_type` of FUSE file systems (statfs(2)).
 const FUSE: u64 = 0x6573_5546;
@@ -35,11 +36,11 @@ impl ForeignDir {
     /// # Errors
     /// open(2)'s; `NotFound` when its path leads to another directory here; `Unsupported` on FUSE, whose
     /// process could be the caller, who waits for nobody.
-    pub fn open(at: &Whereabouts) -> io::Result<ForeignDir> {
+    pub fn open(at: &LocalDir) -> io::Result<ForeignDir> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(&at.path, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&dir)?;
-        if (stat.st_dev, stat.st_ino) != at.id {
+        if (stat.st_dev, stat.st_ino) != (at.dev, at.ino) {
             return Err(io::Error::new(io::ErrorKind::NotFound, "it is not seen from here"));
         }
         if rustix::fs::fstatfs(&dir)?.f_type as u64 == FUSE {
@@ -88,19 +89,19 @@ mod tests {
         let dir = RealDir::open(path.path()).unwrap();
         let at = dir.whereabouts().unwrap();
         assert!(ForeignDir::open(&at).is_ok());
-        let refused = |at: Whereabouts| ForeignDir::open(&at).err().unwrap().kind();
+        let refused = |at: LocalDir| ForeignDir::open(&at).err().unwrap().kind();
         let other = tempfile::tempdir().unwrap();
         assert_eq!(
-            refused(Whereabouts { path: other.path().into(), ..at.clone() }),
+            refused(LocalDir { path: other.path().to_str().unwrap().into(), ..at.clone() }),
             io::ErrorKind::NotFound
         );
         assert_eq!(
-            refused(Whereabouts { path: "/nowhere".into(), ..at.clone() }),
+            refused(LocalDir { path: "/nowhere".into(), ..at.clone() }),
             io::ErrorKind::NotFound
         );
         dir.create("file").unwrap();
         assert_eq!(
-            refused(Whereabouts { path: at.path.join("file"), ..at }),
+            refused(LocalDir { path: format!("{}/file", at.path), ..at }),
             io::ErrorKind::NotADirectory
         );
         assert!(MemDir::new().whereabouts().is_none() && machine() != 0);

@@ -10,8 +10,9 @@
 //! - Nothing else is durable, and of what is not, any part may survive a crash.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
+
+use saker_types::wire::LocalDir;
 
 mod fault;
 mod foreign;
@@ -76,18 +77,9 @@ pub trait Dir: Send + Sync {
     /// What to call this directory in messages: its path, or a made-up name.
     fn label(&self) -> String;
     /// How other processes of this machine find it; `None` if they cannot.
-    fn whereabouts(&self) -> Option<Whereabouts> {
+    fn whereabouts(&self) -> Option<LocalDir> {
         None
     }
-}
-
-/// A directory of the operating system, by which it is found from outside of its process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whereabouts {
-    /// Absolute.
-    pub path: PathBuf,
-    /// `st_dev` and `st_ino`.
-    pub id: (u64, u64),
 }
 
 /// An open file. All methods take `&self` and may be called from several threads; writers that

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags};
+use saker_types::wire::LocalDir;
 
-use super::{BLOCK_BYTES, Dir, End, File, Whereabouts, check_name};
+use super::{BLOCK_BYTES, Dir, End, File, check_name};
 
 /// Memory above this is not kept from one [`File::write_end`] to the next, bytes.
 const KEEP_BYTES_MAX: usize = 4 << 20;
@@ -117,10 +118,10 @@ impl Dir for RealDir {
         self.path.display().to_string()
     }
 
-    fn whereabouts(&self) -> Option<Whereabouts> {
+    fn whereabouts(&self) -> Option<LocalDir> {
         let meta = self.handle.metadata().ok()?;
-        let path = std::path::absolute(&self.path).ok()?;
-        Some(Whereabouts { path, id: (meta.dev(), meta.ino()) })
+        let path = std::path::absolute(&self.path).ok()?.into_os_string().into_string().ok()?;
+        Some(LocalDir { path, dev: meta.dev(), ino: meta.ino() })
     }
 }
 

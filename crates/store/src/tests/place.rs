@@ -1,9 +1,9 @@
 //! Where a range is, on real files: whoever reads there gets what the store would have sent.
 
-use saker_runtime::fs::{ForeignDir, Whereabouts};
+use saker_runtime::fs::ForeignDir;
 use saker_runtime::rand::Rng;
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use saker_types::wire::{ChunkPlace, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq, LocalDir};
+use saker_types::wire::{ChunkPlace, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
 
 use super::disk::Machine;
 use super::stress::open;
@@ -21,10 +21,6 @@ fn at_place(dir: &ForeignDir, place: &ChunkPlace) -> Vec<u8> {
     let data = dir.read_cached(&place.file, place.pos, place.bytes as usize).unwrap().unwrap();
     assert!(data.chunks(BLOCK_BYTES).map(crc32c::crc32c).eq(place.sums.iter().copied()));
     data[place.skip as usize..][..place.len as usize].to_vec()
-}
-
-fn open_dir(LocalDir { path, dev, ino }: LocalDir) -> ForeignDir {
-    ForeignDir::open(&Whereabouts { path: path.into(), id: (dev, ino) }).unwrap()
 }
 
 #[test]
@@ -55,7 +51,7 @@ fn a_place_holds_what_a_read_returns() {
                     not += 1;
                     continue;
                 };
-                let dir = open_dir(located.dir.unwrap());
+                let dir = ForeignDir::open(&located.dir.unwrap()).unwrap();
                 let there: Vec<u8> =
                     located.places.iter().flat_map(|place| at_place(&dir, place)).collect();
                 assert!(there == data, "step {step}");
