@@ -134,7 +134,7 @@ impl Core {
             let now = time::now();
             place.stores.sort_by_key(|store| self.suspects.has(*store, now));
             let (index, offset, len) = (place.index, place.within, len as u64);
-            let request = ChunkReadReq { id, index, offset, len, machine: 0 };
+            let request = ChunkReadReq { id, index, offset, len, ..ChunkReadReq::default() };
             let mut last = Fail::Answer(Error::new(Errno::EIO));
             let mut all_bad = true;
             for store in &place.stores {
@@ -176,8 +176,8 @@ impl Core {
         until: Time,
     ) -> std::result::Result<Bytes, Fail> {
         let len = request.len as usize;
-        let ask = async |machine| {
-            let body = Bytes::from(ChunkReadReq { machine, ..request }.encode_to_vec());
+        let ask = async |machine, fetches| {
+            let body = Bytes::from(ChunkReadReq { machine, fetches, ..request }.encode_to_vec());
             let to = NodeId::Store(store);
             let sent = self.send(routes, to, Op::ChunkRead, trace, body, Bytes::new(), until);
             let reply = sent.await?;
@@ -186,11 +186,15 @@ impl Core {
         let near = self.options.local_reads
             && len >= local::BYTES_MIN
             && !self.elsewhere.has(store, time::now());
-        let (dir, places) = match ask(if near { fs::machine() } else { 0 }).await? {
+        let asked = match near {
+            true => ask(fs::machine(), self.net.reads_files()),
+            false => ask(0, false),
+        };
+        let (dir, places) = match asked.await? {
             Answer::Data(data) => return Ok(data),
             Answer::Places(dir, places) => (dir, places),
         };
-        match self.local.read(&dir, &places) {
+        match self.local.read(&self.net, &dir, &places, until).await {
             Ok(Some(data)) => return Ok(data),
             Ok(None) => {}
             Err(error) => {
@@ -198,7 +202,7 @@ impl Core {
                 self.elsewhere.add(store, time::now());
             }
         }
-        match ask(0).await? {
+        match ask(0, false).await? {
             Answer::Data(data) => Ok(data),
             Answer::Places(..) => Err(Fail::Answer(Errno::EPROTO.into())),
         }

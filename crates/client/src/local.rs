@@ -13,11 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use saker_runtime::fs::ForeignDir;
 use saker_runtime::thread;
 use saker_runtime::time::{self, Time};
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use saker_types::wire::{ChunkPlace, LocalDir};
+
+use crate::net::Net;
 
 /// For less, in bytes, it is not worth opening a file.
 pub(crate) const BYTES_MIN: usize = 16 << 10;
@@ -49,19 +52,26 @@ enum State {
 }
 
 impl Local {
-    /// The data at all of `places` in `dir`, if it can be had without waiting for anything: `None`
-    /// if it cannot now.
+    /// The data at all of `places` in `dir`, if it can be had without keeping the thread waiting: `None`
+    /// if it cannot now. `net` waits for the disk.
     ///
     /// # Errors
-    /// Those of opening and reading the files; `InvalidData` when they hold something else.
-    pub(crate) fn read(&self, dir: &LocalDir, places: &[ChunkPlace]) -> io::Result<Option<Bytes>> {
+    /// Those of opening and reading the files; `InvalidData` when they hold something else; `TimedOut`
+    /// after `until`.
+    pub(crate) async fn read(
+        &self,
+        net: &Net,
+        dir: &LocalDir,
+        places: &[ChunkPlace],
+        until: Time,
+    ) -> io::Result<Option<Bytes>> {
         let Some(dir) = self.dir(dir)? else { return Ok(None) };
         if let [place] = places {
-            return read(&dir, place);
+            return read(net, &dir, place, until).await;
         }
         let mut all = Vec::with_capacity(places.iter().map(|place| place.len as usize).sum());
-        for place in places {
-            let Some(data) = read(&dir, place)? else { return Ok(None) };
+        for data in try_join_all(places.iter().map(|place| read(net, &dir, place, until))).await? {
+            let Some(data) = data else { return Ok(None) };
             all.extend_from_slice(&data);
         }
         Ok(Some(all.into()))
@@ -141,26 +151,59 @@ impl Dirs {
     }
 }
 
-fn read(dir: &ForeignDir, place: &ChunkPlace) -> io::Result<Option<Bytes>> {
-    let invalid = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+async fn read(
+    net: &Net,
+    dir: &ForeignDir,
+    place: &ChunkPlace,
+    until: Time,
+) -> io::Result<Option<Bytes>> {
     let (bytes, skip, len) = (place.bytes as usize, place.skip as usize, place.len as usize);
+    let sums = match place.sum {
+        Some(_) => 0,
+        None => bytes.div_ceil(BLOCK_BYTES),
+    };
     let sound = bytes as u64 <= CHUNK_BYTES
-        && place.sums.len() == bytes.div_ceil(BLOCK_BYTES)
+        && place.sums.len() == sums
         && skip.checked_add(len).is_some_and(|end| end <= bytes);
     if !sound {
-        return invalid("an impossible place");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "an impossible place"));
     }
-    let data = match dir.read_cached(&place.file, place.pos, bytes) {
-        Ok(Some(data)) => data,
-        Ok(None) => return Ok(None),
+    match data_at(net, dir, place, until).await {
+        Ok(Some(data)) if is_right(&data, place) => Ok(Some(data.slice(skip..skip + len))),
+        Ok(Some(_)) => Err(io::Error::new(io::ErrorKind::InvalidData, "not what the store has")),
+        Ok(None) => Ok(None),
         // The data has moved since, and the file is gone.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    if !data.chunks(BLOCK_BYTES).map(crc32c::crc32c).eq(place.sums.iter().copied()) {
-        return invalid("not what the store has");
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
-    Ok(Some(Bytes::from(data).slice(skip..skip + len)))
+}
+
+/// What a place has, from the page cache or from the disk.
+async fn data_at(
+    net: &Net,
+    dir: &ForeignDir,
+    place: &ChunkPlace,
+    until: Time,
+) -> io::Result<Option<Bytes>> {
+    let (pos, bytes) = (place.pos, place.bytes as usize);
+    let Some(file) = dir.file(&place.file)? else { return Ok(None) };
+    if !place.cold {
+        return Ok(file.read_cached(pos, bytes)?.map(Bytes::from));
+    }
+    // Not every file system can do without its page cache.
+    let Ok(file) = file.direct() else { return Ok(None) };
+    match net.read_file(file, pos, bytes, until).await {
+        Ok(data) => Ok(Some(Bytes::from_owner(data))),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_right(data: &[u8], place: &ChunkPlace) -> bool {
+    match place.sum {
+        Some(sum) => crc32c::crc32c(data) == sum,
+        None => data.chunks(BLOCK_BYTES).map(crc32c::crc32c).eq(place.sums.iter().copied()),
+    }
 }
 
 #[cfg(test)]
@@ -172,10 +215,19 @@ pub(crate) mod tests {
 
     /// Waits until it is known whether a directory can be read.
     pub(crate) fn settle(local: &Local, dir: &LocalDir) -> io::Result<()> {
-        while local.read(dir, &[])?.is_none() {
+        while local.dir(dir)?.is_none() {
             time::sleep(Duration::from_millis(1));
         }
         Ok(())
+    }
+
+    fn read(local: &Local, dir: &LocalDir, places: &[ChunkPlace]) -> io::Result<Option<Bytes>> {
+        let net = Net::new().unwrap();
+        let thread = net.sibling().unwrap();
+        thread.block_on(async {
+            net.reads_files();
+            local.read(&net, dir, places, Time::MAX).await
+        })
     }
 
     #[test]
@@ -185,7 +237,7 @@ pub(crate) mod tests {
         let data: Vec<u8> = (0..10_000u32).map(|i| (i * 7 / 3) as u8).collect();
         dir.create("segment").unwrap().write_at(100, &data).unwrap();
         let (local, at) = (Local::default(), dir.whereabouts().unwrap());
-        assert!(local.read(&at, &[]).unwrap().is_none(), "it is not open yet");
+        assert!(local.dir(&at).unwrap().is_none(), "it is not open yet");
         settle(&local, &at).unwrap();
         let place = ChunkPlace {
             file: "segment".into(),
@@ -194,8 +246,9 @@ pub(crate) mod tests {
             sums: data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect(),
             skip: 50,
             len: 9_000,
+            ..ChunkPlace::default()
         };
-        let read = |places: &[ChunkPlace]| local.read(&at, places);
+        let read = |places: &[ChunkPlace]| read(&local, &at, places);
         assert_eq!(read(std::slice::from_ref(&place)).unwrap().unwrap(), data[50..9_050]);
         let twice = [&data[50..9_050], &data[50..9_050]].concat();
         assert_eq!(read(&[place.clone(), place.clone()]).unwrap().unwrap(), twice);
@@ -213,8 +266,45 @@ pub(crate) mod tests {
         assert_eq!(fails(|place| place.bytes = u32::MAX), invalid);
         assert_eq!(fails(|place| place.sums.truncate(2)), invalid);
         assert_eq!(fails(|place| place.file.insert(0, '/')), io::ErrorKind::InvalidInput);
-        let gone = ChunkPlace { file: "gone".into(), ..place };
+        let gone = ChunkPlace { file: "gone".into(), ..place.clone() };
         assert!(read(&[gone]).unwrap().is_none());
+        let sum = Some(crc32c::crc32c(&data));
+        for cold in [false, true] {
+            let whole = ChunkPlace { sums: vec![], sum, cold, ..place.clone() };
+            assert_eq!(read(std::slice::from_ref(&whole)).unwrap().unwrap(), data[50..9_050]);
+            assert_eq!(read(&[place.clone(), whole.clone()]).unwrap().unwrap(), twice);
+            let fails = |other| read(&[whole.clone(), other]).unwrap_err().kind();
+            assert_eq!(fails(ChunkPlace { sum: Some(1), ..whole.clone() }), invalid);
+            assert_eq!(fails(ChunkPlace { sums: vec![1], ..whole.clone() }), invalid);
+            assert_eq!(
+                fails(ChunkPlace { pos: 101, ..whole.clone() }),
+                io::ErrorKind::UnexpectedEof
+            );
+            let gone = ChunkPlace { file: "gone".into(), ..whole.clone() };
+            assert!(read(&[whole, gone]).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_disk_is_waited_for_no_longer_than_a_store() {
+        let path = tempfile::tempdir().unwrap();
+        let dir = RealDir::open(path.path()).unwrap();
+        dir.create("segment").unwrap().write_at(0, &[7; 1 << 20]).unwrap();
+        let (local, at) = (Local::default(), dir.whereabouts().unwrap());
+        settle(&local, &at).unwrap();
+        let (bytes, sum) = (1 << 20, Some(crc32c::crc32c(&[7; 1 << 20])));
+        let file = "segment".into();
+        let place =
+            ChunkPlace { file, bytes, len: bytes, sum, cold: true, ..ChunkPlace::default() };
+        let net = Net::new().unwrap();
+        let read = net.sibling().unwrap().block_on(async {
+            net.reads_files();
+            // Too late before it begins: no disk is as fast.
+            local.read(&net, &at, &[place], time::now()).await
+        });
+        // Where nothing goes past the page cache there is nothing to wait for.
+        let late = io::ErrorKind::TimedOut;
+        assert!(matches!(&read, Ok(None)) || read.unwrap_err().kind() == late);
     }
 
     #[test]
@@ -224,6 +314,6 @@ pub(crate) mod tests {
         let local = Local::default();
         let other = LocalDir { ino: at.ino + 1, ..at };
         assert_eq!(settle(&local, &other).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(local.read(&other, &[]).is_err());
+        assert!(local.dir(&other).is_err());
     }
 }

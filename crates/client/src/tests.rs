@@ -465,6 +465,7 @@ fn data_is_read_where_the_store_says_that_it_is() {
         sums: data.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect(),
         skip: 0,
         len: 20_000,
+        ..ChunkPlace::default()
     };
     let told = dir.whereabouts().unwrap();
     settle(&t.fs.0.local, &told).unwrap();

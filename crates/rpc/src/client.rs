@@ -5,6 +5,7 @@
 
 mod alarms;
 mod conn;
+mod files;
 mod reactor;
 mod seat;
 mod slot;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 
+pub use files::FileRead;
 pub use reactor::Reactor;
 pub use slot::{Call, CallSlot, Sleep, SleepSlot};
 

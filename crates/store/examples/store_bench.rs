@@ -92,7 +92,8 @@ fn write_sync(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
 
 fn read(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
     let (id, index, offset) = place(i, bytes);
-    let (data, _) = store.read(&ChunkReadReq { id, index, offset, len: bytes, machine: 0 })?;
+    let (data, _) =
+        store.read(&ChunkReadReq { id, index, offset, len: bytes, ..Default::default() })?;
     if data.len() as u64 == bytes { Ok(()) } else { Err("a short read".into()) }
 }
 

@@ -142,7 +142,7 @@ impl Store {
             }
         };
         let mut sums = Vec::new();
-        format::block_sums(&data.bytes, &mut sums);
+        let sum = format::block_sums(&data.bytes, &mut sums);
         let record = Record {
             kind: Kind::Write,
             id: key.0,
@@ -152,7 +152,8 @@ impl Store {
             offset: start,
             ..Record::EMPTY
         };
-        let draft = Draft { record, replicas: &data.replicas, sums: &sums, payload: &data.bytes };
+        let (replicas, payload) = (&data.replicas[..], &data.bytes[..]);
+        let draft = Draft { record, replicas, sums: &sums, sum, payload };
         self.append_write(key, &draft, Purpose::Copy)?;
         self.metrics.compacted_bytes.add(data.bytes.len() as u64);
         Ok(())

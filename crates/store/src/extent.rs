@@ -27,6 +27,9 @@ pub struct Extent {
     /// Sequence number of the record: of two extents, the higher one covers the other.
     #[prost(uint64, tag = "8")]
     pub seq: u64,
+    /// CRC32C of the record's payload; none in rows of versions that did not keep it.
+    #[prost(fixed32, optional, tag = "9")]
+    pub sum: Option<u32>,
 }
 
 impl Extent {
@@ -39,6 +42,11 @@ impl Extent {
     pub fn part(&self, start: u32, end: u32) -> Extent {
         debug_assert!(self.off <= start && start < end && end <= self.end());
         Extent { off: start, len: end - start, skip: self.skip + (start - self.off), ..*self }
+    }
+
+    /// The checksum of its bytes, if it is all that its record has.
+    pub fn whole_sum(&self) -> Option<u32> {
+        self.sum.filter(|_| self.len == self.payload)
     }
 
     /// Does `next` go on where this ends, in the chunk as in the record?
@@ -202,7 +210,8 @@ mod tests {
     /// One write of a random history: (seq, off, len).
     fn extent(seq: u64, off: u32, len: u32) -> Extent {
         let segment = (seq % 5) as u32;
-        Extent { off, len, segment, pos: seq as u32 * 512, head: 84, payload: len, skip: 0, seq }
+        let (pos, sum) = (seq as u32 * 512, Some(seq as u32));
+        Extent { off, len, segment, pos, head: 84, payload: len, skip: 0, seq, sum }
     }
 
     /// Which (seq, byte of its payload) is at each byte.
@@ -298,7 +307,9 @@ mod tests {
         }
         assert_eq!(chunk.extents, [whole]);
         assert_eq!(chunk.range(5, 20).collect::<Vec<_>>(), [whole.part(5, 20)]);
+        assert_eq!(chunk.range(0, 100).map(|e| e.whole_sum()).collect::<Vec<_>>(), [Some(1)]);
         chunk.insert(extent(2, 40, 10), &mut ignore);
-        assert_eq!(chunk.extents.len(), 3);
+        let sums: Vec<_> = chunk.extents.iter().map(Extent::whole_sum).collect();
+        assert_eq!(sums, [None, Some(2), None]);
     }
 }

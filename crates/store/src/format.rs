@@ -335,6 +335,18 @@ impl<'a> Head<'a> {
         le_u32(self.bytes, table + block * 4)
     }
 
+    /// Checksum of the whole payload.
+    pub fn payload_sum(&self) -> u32 {
+        let len = self.record.len as usize;
+        let (whole, rest) = (len / BLOCK_BYTES, len % BLOCK_BYTES);
+        let mut sum = Sum::default();
+        (0..whole).for_each(|block| sum.push_block(self.sum(block)));
+        match rest {
+            0 => sum.get(),
+            rest => crc32c_combine(sum.get(), self.sum(whole), rest),
+        }
+    }
+
     /// The stores that hold the chunk.
     pub fn replicas(&self) -> Vec<u16> {
         let count = usize::from(self.bytes[13]);

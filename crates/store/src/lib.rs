@@ -18,6 +18,7 @@ mod attempts;
 mod compact;
 pub mod config;
 pub mod extent;
+mod fetched;
 pub mod format;
 pub mod identity;
 pub mod index;

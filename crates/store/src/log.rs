@@ -127,6 +127,8 @@ pub struct Draft<'a> {
     pub replicas: &'a [u16],
     /// Of the payload's blocks.
     pub sums: &'a [u32],
+    /// Of the payload.
+    pub sum: u32,
     #[allow(missing_docs)]
     pub payload: &'a [u8],
 }

@@ -140,8 +140,19 @@ pub fn read(
     Ok(Data { bytes: bytes.into(), sum: sum.get(), version, replicas })
 }
 
-/// Where the bytes from `start` to `end` of a chunk are, in order, once they are in the page cache;
-/// nothing if there are holes among them, too many pieces, or if others cannot open the files.
+/// Who waits for the disk when data is not in the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch {
+    /// The store.
+    Here,
+    /// Who reads it, if it is a whole record.
+    There,
+    /// The store, for one who could.
+    Both,
+}
+
+/// Where the bytes from `start` to `end` of a chunk are, in order; nothing if there are holes among them,
+/// too many pieces, or if others cannot open the files.
 ///
 /// The blocks are not checked: whoever reads them must, by the sums.
 ///
@@ -153,6 +164,7 @@ pub fn locate(
     pieces: Vec<Piece>,
     start: u32,
     end: u32,
+    fetch: Fetch,
 ) -> std::result::Result<Vec<ChunkPlace>, ReadError> {
     let bytes: u32 = pieces.iter().map(|(_, extent)| extent.len).sum();
     if bytes != end - start || pieces.len() > PLACES_MAX || segments.local_dir().is_none() {
@@ -162,31 +174,55 @@ pub fn locate(
     for piece in pieces {
         let file = piece.0.name();
         let want = Want { with_head: false, ..Want::new(piece) };
-        let salt = bring(segments, &want)?;
         let block = BLOCK_BYTES as u32;
         let Extent { pos, head, skip, len, .. } = want.extent;
         let pos = u64::from(pos) + u64::from(head) + u64::from(want.first_block * block);
         let bytes = (want.end - pos) as u32;
+        let sum = want.extent.whole_sum().filter(|_| fetch != Fetch::Here);
+        if sum.is_some()
+            && let Some(cached) = is_cached(segments, &want.segment, pos, bytes)?
+        {
+            if !cached && fetch == Fetch::Both {
+                bring(segments, &want)?;
+            }
+            let cold = !cached && fetch == Fetch::There;
+            places.push(ChunkPlace { file, pos, bytes, sums: Vec::new(), skip: 0, len, sum, cold });
+            continue;
+        }
+        let salt = bring(segments, &want)?;
         let mut sums = Vec::with_capacity((want.end_block - want.first_block) as usize);
         read_head(segments, key, &want, &[], 0, salt, |head| {
             sums.extend((want.first_block..want.end_block).map(|block| head.sum(block as usize)));
             Ok(())
         })?;
-        places.push(ChunkPlace { file, pos, bytes, sums, skip: skip % block, len });
+        let (skip, sum, cold) = (skip % block, None, false);
+        places.push(ChunkPlace { file, pos, bytes, sums, skip, len, sum, cold });
     }
     Ok(places)
+}
+
+/// Whether bytes of a segment are in the page cache; `None` where the system does not say.
+fn is_cached(
+    segments: &Segments,
+    segment: &Arc<Segment>,
+    pos: u64,
+    bytes: u32,
+) -> std::result::Result<Option<bool>, ReadError> {
+    match segments.open(segment) {
+        Ok((file, _)) => Ok(file.is_cached(pos, u64::from(bytes))),
+        Err(error) => Err(ReadError::Io(error, segment.name())),
+    }
 }
 
 /// Waits until what a want needs is in the page cache. The salt of its segment.
 fn bring(segments: &Segments, want: &Want) -> std::result::Result<u32, ReadError> {
     let (start, end) = (u64::from(want.extent.pos), want.end);
-    let byte = &mut [0];
     let waited = segments.open(&want.segment).and_then(|(file, salt)| {
-        // Both ends say enough: who finds a gap between them asks for the data.
-        if file.read_cached(end - 1, byte)?.is_none() || file.read_cached(start, byte)?.is_none() {
+        if file.is_cached(start, end - start) != Some(true) {
             file.prefetch(start, end - start);
-            file.read_at(start, byte)?;
-            file.read_at(end - 1, byte)?;
+            // Both ends say enough: who finds a gap between them asks for the data.
+            file.read_at(start, &mut [0])?;
+            file.read_at(end - 1, &mut [0])?;
         }
         Ok(salt)
     });

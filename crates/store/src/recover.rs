@@ -181,6 +181,7 @@ fn extent_of(found: &Found) -> Extent {
         payload: len,
         skip: 0,
         seq: found.record.seq,
+        sum: Some(found.sum),
     }
 }
 

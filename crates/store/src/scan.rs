@@ -23,6 +23,8 @@ pub struct Found {
     pub record: Record,
     #[allow(missing_docs)]
     pub head_bytes: u32,
+    /// CRC32C of the payload, as the header has it.
+    pub sum: u32,
     /// The payload is what its checksums say; true also where it was not looked at.
     pub sound: bool,
     /// Of a deletion.
@@ -109,10 +111,10 @@ fn record_at(
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     let Some(head) = head else { return Ok(None) };
     let record = head.record;
-    let mut found =
-        Found { place, record, head_bytes: head_bytes as u32, sound: true, ids: Vec::new() };
+    let (head_bytes, sum) = (head_bytes as u32, head.payload_sum());
+    let mut found = Found { place, record, head_bytes, sum, sound: true, ids: Vec::new() };
     if payloads == Payloads::Verify || record.kind == Kind::Delete {
-        let payload = window.get(pos + head_bytes as u64, record.len as usize)?;
+        let payload = window.get(pos + u64::from(head_bytes), record.len as usize)?;
         let mut blocks = payload.chunks(BLOCK_BYTES).enumerate();
         found.sound = payload.len() == record.len as usize
             && blocks.all(|(i, block)| crc32c(block) == head.sum(i));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use saker_engine::table::Table;
-use saker_runtime::fs::Dir;
+use saker_runtime::fs::{Dir, machine};
 use saker_runtime::telemetry::Registry;
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{
@@ -19,12 +19,13 @@ use saker_types::{Class, Errno, Error, InodeId, Result};
 
 use crate::attempts::Attempts;
 use crate::extent::Extent;
+use crate::fetched::Fetched;
 use crate::format::{self, Identity, Kind, REPLICAS_MAX, Record};
 use crate::index::{ChunkKey, Index, Piece};
 use crate::log::{Draft, Log, Purpose, SpaceFn};
 use crate::maintain::Maintenance;
 use crate::metrics::Metrics;
-use crate::read::{self, ReadError};
+use crate::read::{self, Fetch, ReadError};
 use crate::recover;
 use crate::segment::{Segments, locked};
 
@@ -67,6 +68,7 @@ pub struct Store {
     pub(crate) metrics: Metrics,
     pub(crate) maintenance: Arc<Maintenance>,
     pub(crate) attempts: Attempts,
+    pub(crate) fetched: Fetched,
     /// Chunks of many extents.
     pub(crate) rewrites: Mutex<BTreeSet<ChunkKey>>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
@@ -130,6 +132,7 @@ impl Store {
             metrics,
             maintenance: Arc::default(),
             attempts: Attempts::default(),
+            fetched: Fetched::default(),
             rewrites: Mutex::default(),
             damage_logged: AtomicU64::new(0),
             _dir: dir,
@@ -206,7 +209,7 @@ impl Store {
             version: req.hole,
             ..Record::EMPTY
         };
-        let draft = Draft { record, replicas: &[], sums: &[], payload: &[] };
+        let draft = Draft { record, replicas: &[], sums: &[], sum: 0, payload: &[] };
         let appended = self.log.append(&draft, Purpose::Control);
         let _appended = appended.map_err(|e| io_error("hole", &e))?;
         self.index.punch(key, start, end)?;
@@ -228,7 +231,8 @@ impl Store {
             offset: req.offset as u32,
             ..Record::EMPTY
         };
-        let draft = Draft { record, replicas: &replicas[..req.replicas.len()], sums, payload };
+        let replicas = &replicas[..req.replicas.len()];
+        let draft = Draft { record, replicas, sums, sum: req.crc, payload };
         let extents = self.append_write(key, &draft, Purpose::Data)?;
         if extents > 0 && extents.is_multiple_of(EXTENTS_MAX) {
             let mut rewrites = locked(&self.rewrites);
@@ -267,6 +271,7 @@ impl Store {
             payload: len,
             skip: 0,
             seq: appended.seq,
+            sum: Some(draft.sum),
         };
         self.index.insert(key, extent)
     }
@@ -297,8 +302,10 @@ impl Store {
     pub fn prefetch(&self, req: &ChunkReadReq) {
         // What fails here fails there.
         if let Some((start, end)) = range_of(req)
-            && let Ok((pieces, _)) = self.index.lookup((req.id, req.index), start, end)
+            && let Ok((mut pieces, _)) = self.index.lookup((req.id, req.index), start, end)
         {
+            let fetches = req.fetches && req.machine == machine();
+            pieces.retain(|(_, extent)| !fetches || extent.whole_sum().is_none());
             read::prefetch(&self.segments, pieces);
         }
     }
@@ -310,8 +317,15 @@ impl Store {
     /// As [`Store::read`], but for damage of the data itself: who reads it there must check it.
     pub fn locate(&self, req: &ChunkReadReq) -> Result<Option<ChunkReadReply>> {
         let Some((start, end)) = range_of(req) else { return Ok(None) };
-        let places = self.with_pieces((req.id, req.index), start, end, |pieces, end| {
-            read::locate(&self.segments, (req.id, req.index), pieces, start, end)
+        let key = (req.id, req.index);
+        let fetch = match req.fetches {
+            false => Fetch::Here,
+            // Who has fetched it forgot it, or others want it, too: then it is worth its memory here.
+            true if self.fetched.again(key, start) => Fetch::Both,
+            true => Fetch::There,
+        };
+        let places = self.with_pieces(key, start, end, |pieces, end| {
+            read::locate(&self.segments, key, pieces, start, end, fetch)
         })?;
         if places.is_empty() {
             return Ok(None);
@@ -390,7 +404,7 @@ impl Store {
                     truncate_gen: req.truncate_gen,
                     ..Record::EMPTY
                 };
-                let draft = Draft { record, replicas: &[], sums: &[], payload: &[] };
+                let draft = Draft { record, replicas: &[], sums: &[], sum: 0, payload: &[] };
                 let appended = self.log.append(&draft, Purpose::Control);
                 let _appended = appended.map_err(|e| io_error("truncate", &e))?;
                 self.index.truncate(req.id, req.truncate_gen, req.cut)?;
@@ -415,9 +429,9 @@ impl Store {
             let _alone = alone.collect::<Result<Vec<_>>>()?;
             let payload: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
             let mut sums = Vec::new();
-            format::block_sums(&payload, &mut sums);
+            let sum = format::block_sums(&payload, &mut sums);
             let record = Record { kind: Kind::Delete, ..Record::EMPTY };
-            let draft = Draft { record, replicas: &[], sums: &sums, payload: &payload };
+            let draft = Draft { record, replicas: &[], sums: &sums, sum, payload: &payload };
             let appended = self.log.append(&draft, Purpose::Control);
             let _appended = appended.map_err(|e| io_error("delete", &e))?;
             ids.iter().try_for_each(|id| self.index.delete(*id))?;

@@ -1127,6 +1127,10 @@ pub struct ChunkReadReq {
     /// say where the data is, instead of the data.
     #[prost(fixed64, tag = "5")]
     pub machine: u64,
+    /// The client can wait for that machine's disk itself: the store need not have the data in the page
+    /// cache before it says where it is.
+    #[prost(bool, tag = "6")]
+    pub fetches: bool,
 }
 
 /// The payload holds the range up to the last byte written; the rest reads as zeros.
@@ -1170,7 +1174,7 @@ pub struct ChunkPlace {
     /// Bytes of all blocks: each has [`BLOCK_BYTES`](crate::limits::BLOCK_BYTES) but the last.
     #[prost(uint32, tag = "3")]
     pub bytes: u32,
-    /// CRC32C of each.
+    /// CRC32C of each; none if there is `sum`.
     #[prost(fixed32, repeated, tag = "4")]
     pub sums: Vec<u32>,
     /// Bytes of the first block before the data.
@@ -1179,6 +1183,12 @@ pub struct ChunkPlace {
     /// Bytes of data.
     #[prost(uint32, tag = "6")]
     pub len: u32,
+    /// CRC32C of all blocks, for clients that fetch.
+    #[prost(fixed32, optional, tag = "7")]
+    pub sum: Option<u32>,
+    /// It is on the disk only, and to be fetched from there.
+    #[prost(bool, tag = "8")]
+    pub cold: bool,
 }
 
 /// Cuts a file at `cut` bytes and refuses writes of older generations from now on.

@@ -146,6 +146,16 @@ fn pages_of_a_file_are_kept_until_it_changes() {
     }
 }
 
+/// The first reads of files come too early: the stores' directories are opened meanwhile.
+fn settle(mut is_local: impl FnMut(usize) -> bool) {
+    let mut in_a_row = 0;
+    let settled = (0..200).any(|n| {
+        in_a_row = if is_local(n) { in_a_row + 1 } else { 0 };
+        in_a_row == 20
+    });
+    assert!(settled);
+}
+
 /// Data on stores of this machine is read from their files, and from the stores if something else is
 /// there.
 #[test]
@@ -161,17 +171,8 @@ fn a_file_is_read_where_it_is() {
         let told = count(located) - before.0;
         (told, count(read) - before.1 - told)
     };
-    // The first reads come too early: the stores' directories are opened meanwhile.
     let data = bytes(100_000, 3);
-    let mut in_a_row = 0;
-    for n in 0..200 {
-        let local = costs(&format!("early{n}"), &data).1 == 0.0;
-        in_a_row = if local { in_a_row + 1 } else { 0 };
-        if in_a_row == 20 {
-            break;
-        }
-    }
-    assert_eq!(in_a_row, 20);
+    settle(|n| costs(&format!("early{n}"), &data).1 == 0.0);
     for size in &SIZES[1..] {
         let (told, sent) = costs(&format!("f{size}"), &bytes(*size, 3));
         // For a small rest it is not worth it.
@@ -195,6 +196,62 @@ fn a_file_is_read_where_it_is() {
     let told = (0..20).map(|n| costs(&format!("h{n}"), &data).0).sum::<f64>();
     assert!(told <= 100_000.0, "they are asked where it is, {told} bytes");
     segments.iter().for_each(|file| fs::rename(file.with_extension("away"), file).unwrap());
+}
+
+/// Nothing of a file is in the page cache.
+fn forget(path: &Path) {
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+/// Data that is on the disk only is fetched by the mount, past the page cache; what is wanted again is kept
+/// there by the store.
+#[test]
+fn what_is_read_once_leaves_the_page_cache_alone() {
+    const FILES: usize = 50;
+    let test = "what_is_read_once_leaves_the_page_cache_alone";
+    let Some(t) = Mounts::start(test) else { return };
+    // Bytes that a process has had fetched from a disk.
+    let fetched = |role: &str| {
+        let io = fs::read_to_string(format!("/proc/{}/io", t.cluster.pid(role).unwrap())).unwrap();
+        let line = io.lines().find_map(|line| line.strip_prefix("read_bytes: "));
+        line.unwrap().parse::<usize>().unwrap()
+    };
+    let stores: Vec<String> = (0..STORES).map(|n| format!("store-{n}")).collect();
+    let by_stores = || stores.iter().map(|store| fetched(store)).sum::<usize>();
+    let segments = || {
+        let dirs = (0..STORES).map(|n| t.cluster.dir().join(format!("data/store-{n}/segments")));
+        dirs.flat_map(|dir| fs::read_dir(dir).unwrap()).map(|entry| entry.unwrap().path())
+    };
+    let sent = || t.cluster.metric_of("store", "saker_store_read_bytes_total");
+    let told = || t.cluster.metric_of("store", "saker_store_located_bytes_total");
+    let files: Vec<_> = (0..FILES).map(|n| (t.a(&format!("f{n}")), bytes(150_000, n))).collect();
+    for (path, data) in &files {
+        fs::write(path, data).unwrap();
+        File::open(path).unwrap().sync_all().unwrap();
+    }
+    settle(|n| {
+        let path = t.a(&format!("early{n}"));
+        fs::write(&path, &files[0].1).unwrap();
+        forget(&path);
+        let before = sent() - told();
+        fs::read(&path).unwrap();
+        sent() - told() == before
+    });
+    // The three ways in turn: by the mount, by the store, from the page cache.
+    let all = FILES * 150_000;
+    segments().for_each(|segment| forget(&segment));
+    for (by_mount, by_store) in [(true, false), (false, true), (false, false)] {
+        files.iter().for_each(|(path, _)| forget(path));
+        let before = (fetched("mount-0"), by_stores(), sent() - told());
+        files.iter().for_each(|(path, data)| assert!(&fs::read(path).unwrap() == data));
+        let got = (fetched("mount-0") - before.0, by_stores() - before.1);
+        let is =
+            |bytes: usize, all_of_it: bool| if all_of_it { bytes >= all } else { bytes < all / 10 };
+        assert!(is(got.0, by_mount) && is(got.1, by_store), "{got:?} of {all}");
+        assert_eq!(sent() - told(), before.2, "nothing is sent");
+    }
 }
 
 /// A reader that comes while an append is on its way sees the file as it was before, not zeros.

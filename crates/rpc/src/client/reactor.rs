@@ -15,12 +15,14 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use mio::{Events, Registry, Token};
 use rustix::event::epoll;
+use saker_runtime::fs::DirectFile;
 use saker_runtime::time;
 
 use super::alarms::{Alarm, Alarms};
 use super::conn::{Conn, Effects, Io};
+use super::files::Files;
 use super::seat::{Seats, Waiter};
-use super::{Call, Sleep, Transport};
+use super::{Call, FileRead, Sleep, Transport};
 use crate::CallError;
 use crate::frame::Frame;
 use crate::hello::{Hello, HelloReply};
@@ -30,6 +32,8 @@ const TOKEN_WAKER: Token = Token(usize::MAX);
 const TOKEN_SOURCE: Token = Token(usize::MAX - 1);
 /// Files that a reactor can look at beside its sockets.
 const SOURCES: usize = 2;
+/// The signal of its reads of files.
+const TOKEN_FILES: Token = Token(TOKEN_SOURCE.0 - SOURCES);
 const EVENTS_MAX: usize = 256;
 /// The driver looks around at least this often, so that calls with longer deadlines, which is
 /// nearly all of them, need not wake it to tell about them.
@@ -50,6 +54,8 @@ pub struct Reactor {
     hello: Arc<Mutex<Hello>>,
     conns: RwLock<Conns>,
     sources: [Source; SOURCES],
+    /// Only of a reactor that one thread drives.
+    files: Option<Mutex<Files>>,
     dirty: Mutex<Vec<Arc<Conn>>>,
     alarms: Alarms,
     seats: Seats<Driver>,
@@ -106,18 +112,21 @@ impl Reactor {
     /// # Errors
     /// When the system has no room for another poll.
     pub fn new(hello: Hello) -> io::Result<Arc<Reactor>> {
-        Reactor::with_hello(Arc::new(Mutex::new(hello)))
+        Reactor::with_hello(Arc::new(Mutex::new(hello)), None)
     }
 
-    /// Another reactor of the same client, with connections of its own.
+    /// Another reactor of the same client, with connections of its own, for one thread.
     ///
     /// # Errors
     /// When the system has no room for another poll.
     pub fn sibling(&self) -> io::Result<Arc<Reactor>> {
-        Reactor::with_hello(self.hello.clone())
+        Reactor::with_hello(self.hello.clone(), Some(Mutex::default()))
     }
 
-    fn with_hello(hello: Arc<Mutex<Hello>>) -> io::Result<Arc<Reactor>> {
+    fn with_hello(
+        hello: Arc<Mutex<Hello>>,
+        files: Option<Mutex<Files>>,
+    ) -> io::Result<Arc<Reactor>> {
         let poll = mio::Poll::new()?;
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(mio::Waker::new(&registry, TOKEN_WAKER)?);
@@ -134,6 +143,7 @@ impl Reactor {
             hello,
             conns: RwLock::default(),
             sources: Default::default(),
+            files,
             dirty: Mutex::default(),
             alarms: Alarms::default(),
             seats: Seats::new(driver),
@@ -181,7 +191,16 @@ impl Reactor {
 
     fn add(&self, source: usize, fd: BorrowedFd<'_>, how: epoll::EventFlags) -> io::Result<()> {
         debug_assert!(source < SOURCES);
-        let token = epoll::EventData::new_u64((TOKEN_SOURCE.0 - source) as u64);
+        self.add_token(Token(TOKEN_SOURCE.0 - source), fd, how)
+    }
+
+    fn add_token(
+        &self,
+        token: Token,
+        fd: BorrowedFd<'_>,
+        how: epoll::EventFlags,
+    ) -> io::Result<()> {
+        let token = epoll::EventData::new_u64(token.0 as u64);
         Ok(epoll::add(self.epoll(), fd, token, epoll::EventFlags::IN | how)?)
     }
 
@@ -207,6 +226,24 @@ impl Reactor {
         if source.ready.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Whether [`Reactor::read_file`] works from the calling thread: in a sibling, from the thread that
+    /// drives it, where the kernel allows io_uring (6.1 on).
+    pub fn reads_files(&self) -> bool {
+        let watch =
+            |signal: BorrowedFd<'_>| self.add_token(TOKEN_FILES, signal, epoll::EventFlags::ET);
+        self.files.as_ref().is_some_and(|files| lock(files).start(watch))
+    }
+
+    /// Reads a range of a file past the page cache; like a call, it begins when somebody waits.
+    ///
+    /// # Errors
+    /// `Unsupported` where [`Reactor::reads_files`] was not asked, or said no; `WouldBlock` while too many
+    /// are under way.
+    pub fn read_file(&self, file: DirectFile, offset: u64, len: usize) -> io::Result<FileRead> {
+        let files = self.files.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        lock(files).read(file, offset, len)
+    }
+
     /// Runs `future` on the calling thread, and drives the sockets while it waits.
     ///
     /// # Panics
@@ -226,6 +263,9 @@ impl Reactor {
             conn.flush(&self.io(), &mut effects);
         }
         self.apply(&mut effects);
+        if let Some(files) = &self.files {
+            lock(files).send();
+        }
         let mut kept = lock(&self.dirty);
         if kept.capacity() == 0 {
             *kept = dirty;
@@ -265,6 +305,10 @@ impl Reactor {
             }
         }
         for event in events.iter() {
+            if event.token() == TOKEN_FILES {
+                self.finish_reads();
+                continue;
+            }
             let source = TOKEN_SOURCE.0.wrapping_sub(event.token().0);
             if let Some(source) = self.sources.get(source) {
                 source.ready.store(true, Ordering::Release);
@@ -282,6 +326,17 @@ impl Reactor {
             self.ring(alarm, effects);
         }
         self.apply(effects);
+    }
+
+    fn finish_reads(&self) {
+        let mut ended = Vec::new();
+        if let Some(files) = &self.files {
+            lock(files).finish(&mut ended);
+        }
+        // Not under the lock: this wakes futures.
+        for (slot, result) in ended {
+            slot.complete(result);
+        }
     }
 
     fn ring(&self, alarm: Alarm, effects: &mut Effects) {

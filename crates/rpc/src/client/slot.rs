@@ -15,10 +15,11 @@ enum State<T> {
     Taken,
 }
 
-struct Slot<T>(Mutex<State<T>>);
+/// Filled once.
+pub(super) struct Slot<T>(Mutex<State<T>>);
 
 impl<T> Slot<T> {
-    fn new() -> Arc<Slot<T>> {
+    pub(super) fn new() -> Arc<Slot<T>> {
         Arc::new(Slot(Mutex::new(State::Waiting(None))))
     }
 
@@ -27,7 +28,7 @@ impl<T> Slot<T> {
     }
 
     /// Fills the slot, unless it was filled before, and wakes whoever waits.
-    fn fill(&self, value: T) {
+    pub(super) fn fill(&self, value: T) {
         let mut state = self.lock();
         let State::Waiting(waker) = &mut *state else { return };
         let waker = waker.take();
@@ -42,7 +43,7 @@ impl<T> Slot<T> {
         matches!(*self.lock(), State::Waiting(_))
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<T> {
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<T> {
         let mut state = self.lock();
         match &mut *state {
             State::Waiting(Some(waker)) => waker.clone_from(cx.waker()),

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use saker_types::wire::LocalDir;
 
 use super::check_name;
+use super::direct::DirectFile;
 use super::real::read_now;
 
 /// `f_type` of FUSE file systems (statfs(2)).
@@ -17,6 +18,9 @@ const FUSE: u64 = 0x6573_5546;
 
 /// Another process's directory.
 pub struct ForeignDir(OwnedFd);
+
+/// A file of one, to be read.
+pub struct ForeignFile(fs::File);
 
 /// A number of this machine until it starts again, of its `/proc/sys/kernel/random/boot_id`; 0 where the
 /// kernel does not say.
@@ -49,31 +53,47 @@ impl ForeignDir {
         Ok(ForeignDir(dir))
     }
 
-    /// Reads a range of a file, if neither its name nor its data has to be fetched from a disk: `None` if
-    /// it has.
+    /// Opens a file, unless its name has to be fetched from a disk.
     ///
     /// # Errors
-    /// openat2(2)'s and preadv2(2)'s, `Unsupported` where the file system does not say whether it would
-    /// wait; `UnexpectedEof` if the file ends before; `InvalidInput` for what is no name.
-    pub fn read_cached(&self, name: &str, offset: u64, len: usize) -> io::Result<Option<Vec<u8>>> {
+    /// openat2(2)'s; `InvalidInput` for what is no name.
+    pub fn file(&self, name: &str) -> io::Result<Option<ForeignFile>> {
         check_name(name)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let how = within | ResolveFlags::CACHED;
-        let file = match rustix::fs::openat2(&self.0, name, flags, Mode::empty(), how) {
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            opened => fs::File::from(opened?),
-        };
+        match rustix::fs::openat2(&self.0, name, flags, Mode::empty(), how) {
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            opened => Ok(Some(ForeignFile(opened?.into()))),
+        }
+    }
+}
+
+impl ForeignFile {
+    /// Reads a range, if none of it has to be fetched from a disk.
+    ///
+    /// # Errors
+    /// preadv2(2)'s, `Unsupported` where the file system does not say whether it would wait;
+    /// `UnexpectedEof` if the file ends before.
+    pub fn read_cached(&self, offset: u64, len: usize) -> io::Result<Option<Vec<u8>>> {
         let mut data = vec![0; len];
         let mut read = 0;
         while read < len {
-            match read_now(&file, offset + read as u64, &mut data[read..])? {
+            match read_now(&self.0, offset + read as u64, &mut data[read..])? {
                 Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some(more) => read += more,
                 None => return Ok(None),
             }
         }
         Ok(Some(data))
+    }
+
+    /// The file for reads past the page cache.
+    ///
+    /// # Errors
+    /// `InvalidInput` where its file system cannot do that.
+    pub fn direct(self) -> io::Result<DirectFile> {
+        DirectFile::new(self.0)
     }
 }
 
@@ -113,15 +133,19 @@ mod tests {
         let dir = RealDir::open(path.path()).unwrap();
         let foreign = ForeignDir::open(&dir.whereabouts().unwrap()).unwrap();
         dir.create("file").unwrap().write_at(0, b"0123456789").unwrap();
-        assert_eq!(foreign.read_cached("file", 2, 5).unwrap().unwrap(), b"23456");
-        let kind = |name| foreign.read_cached(name, 2, 9).unwrap_err().kind();
+        let read = |name, len| match foreign.file(name)? {
+            Some(file) => file.read_cached(2, len),
+            None => Ok(None),
+        };
+        assert_eq!(read("file", 5).unwrap().unwrap(), b"23456");
+        let kind = |name| read(name, 9).unwrap_err().kind();
         assert_eq!(kind("file"), io::ErrorKind::UnexpectedEof);
         assert_eq!(kind("../file"), io::ErrorKind::InvalidInput);
         std::os::unix::fs::symlink("file", path.path().join("link")).unwrap();
-        assert!(foreign.read_cached("link", 0, 1).is_err());
+        assert!(read("link", 1).is_err());
         // The name is remembered to be absent, or would have to be looked for.
-        assert!(!matches!(foreign.read_cached("none", 0, 1), Ok(Some(_))));
+        assert!(!matches!(read("none", 1), Ok(Some(_))));
         dir.remove("file").unwrap();
-        assert!(!matches!(foreign.read_cached("file", 0, 1), Ok(Some(_))));
+        assert!(!matches!(read("file", 1), Ok(Some(_))));
     }
 }

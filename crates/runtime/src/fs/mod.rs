@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use saker_types::wire::LocalDir;
 
+mod direct;
 mod fault;
 mod foreign;
 mod mem;
@@ -21,8 +22,9 @@ mod real;
 #[cfg(test)]
 mod tests;
 
+pub use direct::{DirectData, DirectFile, DirectReads};
 pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
-pub use foreign::{ForeignDir, machine};
+pub use foreign::{ForeignDir, ForeignFile, machine};
 pub use mem::MemDir;
 pub use real::RealDir;
 
@@ -95,6 +97,11 @@ pub trait File: Send + Sync {
     /// The same, but does not wait for a disk: `None` if it would have to.
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> io::Result<Option<usize>> {
         self.read_at(offset, buf).map(Some)
+    }
+    /// Whether a whole range can be read without waiting for a disk; `None` where the system does not say.
+    /// (To try it by a read would begin to fetch it.)
+    fn is_cached(&self, _offset: u64, _len: u64) -> Option<bool> {
+        Some(true)
     }
     /// From now on reads take from the disk what they ask for and no more: what comes next is
     /// unlikely to be wanted next.

@@ -139,6 +139,19 @@ pub(super) fn read_now(
     }
 }
 
+/// Pages of a range that are in the page cache: cachestat(2), from Linux 6.5 on.
+fn count_cached(file: &fs::File, offset: u64, len: u64) -> Option<u64> {
+    /// The same number for all architectures; the C library has no word for it.
+    const SYS_CACHESTAT: libc::c_long = 451;
+    // Pages that are cached, dirty, being written, evicted, and evicted of late.
+    let (range, mut counts) = ([offset, len], [0u64; 5]);
+    // SAFETY: a system call that reads `struct cachestat_range` and writes `struct cachestat`, which these are.
+    let done = unsafe {
+        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0)
+    };
+    (done == 0).then_some(counts[0])
+}
+
 struct RealFile {
     file: fs::File,
     /// Held while the end is looked up and written. Not `O_APPEND`: Linux would then ignore the
@@ -190,6 +203,12 @@ impl File for RealFile {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn is_cached(&self, offset: u64, len: u64) -> Option<bool> {
+        let pages = count_cached(&self.file, offset, len)?;
+        let page = rustix::param::page_size() as u64;
+        Some(pages == (offset + len).div_ceil(page) - offset / page)
     }
 
     fn expect_random_reads(&self) {

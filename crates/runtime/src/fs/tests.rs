@@ -251,8 +251,16 @@ fn what_is_on_the_disk_only_is_not_waited_for() {
     let same = std::fs::File::open(path.path().join("a")).unwrap();
     rustix::fs::fadvise(&same, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let in_memory = rustix::fs::fstatfs(&same).unwrap().f_type == TMPFS_MAGIC;
+    let says = |said: Option<bool>, cached| assert!(said.is_none_or(|said| said == cached));
+    says(file.is_cached(5000, 20_000), in_memory);
     assert_eq!(file.read_cached(5000, &mut buf).unwrap().is_some(), in_memory);
     assert_eq!(file.read_at(5000, &mut buf).unwrap(), 100);
     assert_eq!(file.read_cached(5000, &mut buf).unwrap(), Some(100));
     assert_eq!(buf, [7; 100]);
+    file.expect_random_reads();
+    rustix::fs::fadvise(&same, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    file.read_at(8192, &mut [0; 8192]).unwrap();
+    says(file.is_cached(8192, 8192), true);
+    says(file.is_cached(9000, 1), true);
+    says(file.is_cached(8192, 1 << 15), in_memory);
 }

@@ -26,7 +26,11 @@ fn hole(store: &Store, seq: u64, attempt: u32) -> Result<()> {
 
 fn get(store: &Store) -> Vec<u8> {
     let len = LEN as u64;
-    store.read(&ChunkReadReq { id: 1, index: 0, offset: 0, len, machine: 0 }).unwrap().0.to_vec()
+    store
+        .read(&ChunkReadReq { id: 1, index: 0, offset: 0, len, ..Default::default() })
+        .unwrap()
+        .0
+        .to_vec()
 }
 
 #[test]

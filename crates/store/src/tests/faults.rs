@@ -22,7 +22,7 @@ fn put(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<()> {
 
 fn get(store: &Store, id: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
     store
-        .read(&ChunkReadReq { id, index: 0, offset, len, machine: 0 })
+        .read(&ChunkReadReq { id, index: 0, offset, len, ..Default::default() })
         .map(|(data, _)| data.to_vec())
 }
 
@@ -384,9 +384,9 @@ fn a_checkpoint_does_not_pass_a_record_in_flight() {
     let store = machine.open();
     let data = pattern(1, 5_000);
     let mut sums = Vec::new();
-    format::block_sums(&data, &mut sums);
+    let sum = format::block_sums(&data, &mut sums);
     let record = Record { id: 1, index: 0, ..Record::EMPTY };
-    let draft = Draft { record, replicas: &[], sums: &sums, payload: &data };
+    let draft = Draft { record, replicas: &[], sums: &sums, sum, payload: &data };
     // Written, and a crash comes before it is in the index.
     let appended = store.log.append(&draft, Purpose::Data).unwrap();
     put(&store, 2, 0, &pattern(2, 5_000)).unwrap();

@@ -49,8 +49,7 @@ impl Bench {
     /// # Panics
     /// If it cannot be read.
     pub fn first_chunk(&self, id: InodeId) -> Bytes {
-        let request =
-            ChunkReadReq { id, index: 0, offset: 0, len: limits::CHUNK_BYTES, machine: 0 };
+        let request = ChunkReadReq { id, len: limits::CHUNK_BYTES, ..ChunkReadReq::default() };
         let body = request.encode_to_vec();
         let answer = self.store.answer(Op::ChunkRead as u16, &body, &Bytes::new());
         answer.expect("a disk in memory").1

@@ -1,0 +1,280 @@
+//! Reads past the page cache that nobody waits for (io_uring(7)).
+
+use std::alloc::Layout;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::thread::ThreadId;
+
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::event::EventfdFlags;
+use rustix::fs::OFlags;
+
+use super::BLOCK_BYTES;
+
+/// Reads under way, at most.
+const READS_MAX: u32 = 256;
+
+/// A file whose reads go past the page cache.
+pub struct DirectFile(File);
+
+impl DirectFile {
+    /// # Errors
+    /// `InvalidInput` where the file system cannot do that.
+    pub(super) fn new(file: File) -> io::Result<DirectFile> {
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)?;
+        Ok(DirectFile(file))
+    }
+}
+
+/// Memory that a disk can write to: whole blocks, at a multiple of a block.
+struct Room {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it is memory and nothing else, which no thread is bound to.
+unsafe impl Send for Room {}
+// SAFETY: nobody writes to it while it is shared.
+unsafe impl Sync for Room {}
+
+impl Room {
+    fn new(bytes: usize) -> io::Result<Room> {
+        let layout = Layout::from_size_align(bytes.max(1), BLOCK_BYTES);
+        let layout = layout.map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: of more than no bytes.
+        let start = NonNull::new(unsafe { std::alloc::alloc(layout) });
+        Ok(Room { start: start.ok_or(io::ErrorKind::OutOfMemory)?, layout })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: allocated so in `new`, and nobody uses it any more.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// What was read.
+pub struct DirectData {
+    room: Room,
+    /// The part that was asked for; the kernel has written all of it.
+    from: usize,
+    len: usize,
+}
+
+impl AsRef<[u8]> for DirectData {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: within the room, and initialised (see `from`).
+        unsafe { std::slice::from_raw_parts(self.room.start.as_ptr().add(self.from), self.len) }
+    }
+}
+
+struct Read<T> {
+    /// Open until the kernel has it.
+    file: DirectFile,
+    room: Room,
+    from: usize,
+    len: usize,
+    tag: T,
+}
+
+/// Reads under way of one thread, each with a tag that it is known by when it ends.
+pub struct DirectReads<T> {
+    uring: IoUring,
+    /// Written to when some may have ended.
+    signal: OwnedFd,
+    /// The only one that the kernel lets in.
+    thread: ThreadId,
+    reads: Vec<Option<Read<T>>>,
+    free: Vec<usize>,
+    unsent: bool,
+}
+
+impl<T> DirectReads<T> {
+    /// For the calling thread.
+    ///
+    /// # Errors
+    /// As io_uring_setup(2): forbidden, too old (before Linux 6.1), no memory.
+    pub fn new() -> io::Result<DirectReads<T>> {
+        // DEFER_TASKRUN: what ends waits for `finish`, instead of interrupting the thread.
+        let uring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(READS_MAX)?;
+        let signal = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        uring.submitter().register_eventfd(signal.as_raw_fd())?;
+        Ok(DirectReads {
+            uring,
+            signal,
+            thread: std::thread::current().id(),
+            reads: Vec::new(),
+            free: Vec::new(),
+            unsent: false,
+        })
+    }
+
+    /// An eventfd(2) that is written to when [`DirectReads::finish`] is due.
+    pub fn signal(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+
+    /// Takes up a read of `len` bytes at `offset`. It begins with the next [`DirectReads::send`].
+    ///
+    /// # Errors
+    /// `WouldBlock` when too many are under way; `Unsupported` from another thread.
+    pub fn begin(&mut self, file: DirectFile, offset: u64, len: usize, tag: T) -> io::Result<()> {
+        if std::thread::current().id() != self.thread {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        if self.free.is_empty() && self.reads.len() >= READS_MAX as usize {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let from = (offset % BLOCK_BYTES as u64) as usize;
+        let room = Room::new((from + len).next_multiple_of(BLOCK_BYTES))?;
+        let bytes = u32::try_from(room.layout.size()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.reads.push(None);
+            self.reads.len() - 1
+        });
+        let entry = opcode::Read::new(types::Fd(file.0.as_raw_fd()), room.start.as_ptr(), bytes)
+            .offset(offset - from as u64)
+            .build()
+            .user_data(at as u64);
+        self.reads[at] = Some(Read { file, room, from, len, tag });
+        self.push(&entry);
+        Ok(())
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) {
+        self.unsent = true;
+        // SAFETY: file and memory are in `reads` until the kernel has completed the entry; if this
+        // is dropped before, the memory stays for ever.
+        while unsafe { self.uring.submission().push(entry) }.is_err() {
+            self.send();
+        }
+    }
+
+    /// Hands what was begun to the kernel.
+    pub fn send(&mut self) {
+        if std::mem::take(&mut self.unsent) && std::thread::current().id() == self.thread {
+            self.enter();
+        }
+    }
+
+    fn enter(&mut self) {
+        loop {
+            match self.uring.submit().map_err(|error| error.raw_os_error()) {
+                Err(Some(libc::EINTR)) => {}
+                // No memory for it now, or completions first: they signal, and then it is sent.
+                Err(Some(libc::EAGAIN | libc::EBUSY)) => {
+                    self.unsent = true;
+                    return;
+                }
+                Err(error) => panic!("the kernel refuses a ring that it has made: {error:?}"),
+                Ok(_) => return,
+            }
+        }
+    }
+
+    /// Calls `done` for each read that has ended: with its data, or
+    ///
+    /// # Errors
+    /// read(2)'s; `UnexpectedEof` if the file, or what the disk gave at once, ends before.
+    pub fn finish(&mut self, mut done: impl FnMut(T, io::Result<DirectData>)) {
+        self.enter();
+        let (reads, free) = (&mut self.reads, &mut self.free);
+        for entry in self.uring.completion() {
+            let at = entry.user_data() as usize;
+            let Some(read) = reads.get_mut(at).and_then(Option::take) else { continue };
+            free.push(at);
+            let Read { file, room, from, len, tag } = read;
+            drop(file);
+            let result = match usize::try_from(entry.result()) {
+                Err(_) => Err(io::Error::from_raw_os_error(-entry.result())),
+                Ok(bytes) if bytes < from + len => Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => Ok(DirectData { room, from, len }),
+            };
+            done(tag, result);
+        }
+    }
+}
+
+impl<T> Drop for DirectReads<T> {
+    fn drop(&mut self) {
+        // The kernel may still write there.
+        self.reads.drain(..).flatten().for_each(|read| std::mem::forget(read.room));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// A file of these bytes, where it can be read past the page cache.
+    fn file(data: &[u8]) -> Option<File> {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(data, 0).unwrap();
+        DirectFile::new(file.try_clone().unwrap()).ok()?;
+        Some(file)
+    }
+
+    fn all<T>(reads: &mut DirectReads<T>, count: usize) -> Vec<(T, io::Result<DirectData>)> {
+        let mut ended = Vec::new();
+        reads.send();
+        while ended.len() < count {
+            let mut poll =
+                [rustix::event::PollFd::new(&reads.signal, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut poll, None).unwrap();
+            reads.finish(|tag, result| ended.push((tag, result)));
+        }
+        ended
+    }
+
+    #[test]
+    fn any_range_is_read() {
+        let data: Vec<u8> = (0..100_000u32).map(|i| (i * 7 / 3) as u8).collect();
+        let Some(file) = file(&data) else { return };
+        let Ok(mut reads) = DirectReads::new() else { return };
+        let ranges = [(0, 1), (0, 100_000), (4096, 4096), (4095, 2), (99_999, 1), (511, 70_000)];
+        for (offset, len) in ranges {
+            let direct = DirectFile::new(file.try_clone().unwrap()).unwrap();
+            reads.begin(direct, offset, len, (offset, len)).unwrap();
+        }
+        for ((offset, len), result) in all(&mut reads, ranges.len()) {
+            assert_eq!(result.unwrap().as_ref(), &data[offset as usize..][..len]);
+        }
+        let direct = DirectFile::new(file).unwrap();
+        reads.begin(direct, 99_999, 2, (0, 0)).unwrap();
+        let kind = all(&mut reads, 1).remove(0).1.err().unwrap().kind();
+        assert_eq!(kind, io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn there_is_a_bound_and_a_thread() {
+        let Some(file) = file(&[7; 8192]) else { return };
+        let Ok(mut reads) = DirectReads::new() else { return };
+        let direct = || DirectFile::new(file.try_clone().unwrap()).unwrap();
+        for _ in 0..READS_MAX {
+            reads.begin(direct(), 0, 8192, ()).unwrap();
+        }
+        let refused = reads.begin(direct(), 0, 8192, ()).unwrap_err().kind();
+        assert_eq!(refused, io::ErrorKind::WouldBlock);
+        let ended = all(&mut reads, READS_MAX as usize);
+        assert!(ended.into_iter().all(|(_, result)| result.unwrap().as_ref() == [7; 8192]));
+        reads.begin(direct(), 0, 8192, ()).unwrap();
+        let other = direct();
+        std::thread::scope(|scope| {
+            let refused = scope.spawn(|| reads.begin(other, 0, 1, ()).unwrap_err().kind());
+            assert_eq!(refused.join().unwrap(), io::ErrorKind::Unsupported);
+        });
+        // And what is under way when it is dropped does no harm.
+        reads.send();
+    }
+}
