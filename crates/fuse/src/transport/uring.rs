@@ -38,6 +38,8 @@ const SUBMISSIONS: u32 = 256;
 const SMALL_BYTES: usize = 16 << 10;
 /// Bytes beyond that in all payloads of a ring that stay in memory for the next large requests.
 const LARGE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of answers that do not wait for others: whoever gets them has work to do.
+const ANSWERS_BYTES_MAX: usize = 64 << 10;
 /// Command about no queue at all: see [`Ring::give_up`].
 const NO_QUEUE: u16 = u16::MAX;
 
@@ -75,6 +77,8 @@ pub(super) struct Ring {
     /// Entries of more than `SMALL_BYTES` in memory, and those bytes.
     large: Vec<usize>,
     large_bytes: usize,
+    /// Bytes of the answers that the kernel has not seen.
+    unsent_bytes: usize,
     arrived: Vec<Entry>,
     /// The last refusal, an errno.
     failed: Option<i32>,
@@ -118,6 +122,7 @@ impl Ring {
             states: vec![State::default(); entries],
             large: Vec::new(),
             large_bytes: 0,
+            unsent_bytes: 0,
             arrived: Vec::new(),
             failed: None,
         })
@@ -183,7 +188,8 @@ impl Ring {
         self.reap();
     }
 
-    /// The entry's request is answered. It goes to the kernel with the next turn.
+    /// The entry's request is answered. It goes to the kernel with the next turn, or at once if there is
+    /// much data to copy: the copies of many answers would keep the first of those who wait for them.
     pub(super) fn answer(&mut self, mut entry: Entry, reply: &Reply, unique: u64) {
         let mut len = reply.head.len() + reply.data.len();
         let parts = [&reply.head[..], &reply.data[..]];
@@ -203,11 +209,16 @@ impl Ring {
         };
         drop(entry);
         self.push(command(&self.device, RING_COMMIT_AND_FETCH, &about).user_data(index as u64));
+        self.unsent_bytes += len;
+        if self.unsent_bytes >= ANSWERS_BYTES_MAX {
+            self.submit();
+        }
     }
 
-    /// There are answers that the kernel has not seen, or requests from before the first turn.
+    /// There are answers that the kernel has not seen, or requests that were not taken.
     pub(super) fn is_due(&mut self) -> bool {
-        !self.arrived.is_empty() || !self.uring.submission().is_empty()
+        let (arrived, uring) = (&self.arrived, &mut self.uring);
+        !arrived.is_empty() || !uring.submission().is_empty() || !uring.completion().is_empty()
     }
 
     /// Sends the answers, and takes the requests that have come.
@@ -243,6 +254,7 @@ impl Ring {
     }
 
     fn submit(&mut self) {
+        self.unsent_bytes = 0;
         while let Err(error) = self.uring.submit() {
             // Neither says that anything was lost: completions have no room, or a signal came.
             match error.raw_os_error() {
