@@ -1,10 +1,12 @@
 //! Chunks of file data, to and from stores.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
+use saker_rpc::CallError;
 use saker_runtime::fs;
 use saker_runtime::time::{self, Time};
 use saker_types::limits::CHUNK_BYTES;
@@ -197,9 +199,15 @@ impl Core {
         match self.local.read(&self.net, &dir, &places, until).await {
             Ok(Some(data)) => return Ok(data),
             Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                return Err(Fail::Call(CallError::Timeout));
+            }
             Err(error) => {
                 tracing::debug!(trace, store, "reading in {} here: {error}", dir.path);
-                self.elsewhere.add(store, time::now());
+                // What the disk cannot read is for the store to say.
+                if error.raw_os_error() != Some(i32::from(Errno::EIO.0)) {
+                    self.elsewhere.add(store, time::now());
+                }
             }
         }
         match ask(0, false).await? {

@@ -8,7 +8,7 @@ use crate::index::ChunkKey;
 /// Places remembered, at most: 256 KiB of memory.
 const PLACES: usize = 1 << 16;
 
-/// The places fetched of late, by what is left of a hash: a stranger is taken for one once in four billion
+/// The places fetched of late, by what is left of a hash: a stranger is taken for one once in two billion
 /// times, and that only brings data to the page cache for nothing.
 pub struct Fetched(Box<[AtomicU32]>);
 
@@ -22,11 +22,11 @@ impl Fetched {
     /// Somebody fetches a chunk from this byte on. Whether somebody did before, not long ago.
     pub fn again(&self, (id, index): ChunkKey, start: u32) -> bool {
         let mix = |hash: u64, word: u64| {
-            (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+            (hash.rotate_left(32) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         };
         let hash = [id, index, u64::from(start)].into_iter().fold(1, mix);
-        // 0 is nobody's.
-        let (place, rest) = (hash as usize % PLACES, (hash >> 32) as u32 | 1);
+        // The upper bits are the good ones; 0 is nobody's.
+        let (place, rest) = ((hash >> 48) as usize % PLACES, (hash >> 16) as u32 | 1);
         self.0[place].swap(rest, Ordering::Relaxed) == rest
     }
 }

@@ -182,10 +182,10 @@ pub fn locate(
         if sum.is_some()
             && let Some(cached) = is_cached(segments, &want.segment, pos, bytes)?
         {
-            if !cached && fetch == Fetch::Both {
+            let cold = !cached && fetch == Fetch::There;
+            if !cold {
                 bring(segments, &want)?;
             }
-            let cold = !cached && fetch == Fetch::There;
             places.push(ChunkPlace { file, pos, bytes, sums: Vec::new(), skip: 0, len, sum, cold });
             continue;
         }
@@ -220,10 +220,11 @@ fn bring(segments: &Segments, want: &Want) -> std::result::Result<u32, ReadError
     let waited = segments.open(&want.segment).and_then(|(file, salt)| {
         if file.is_cached(start, end - start) != Some(true) {
             file.prefetch(start, end - start);
-            // Both ends say enough: who finds a gap between them asks for the data.
-            file.read_at(start, &mut [0])?;
-            file.read_at(end - 1, &mut [0])?;
         }
+        // What is in the cache may be on its way only. Both ends say enough: who finds a gap between them asks
+        // for the data.
+        file.read_at(start, &mut [0])?;
+        file.read_at(end - 1, &mut [0])?;
         Ok(salt)
     });
     waited.map_err(|error| ReadError::Io(error, want.segment.name()))

@@ -210,6 +210,7 @@ fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     // Nobody waits for a mount that `saker up` or systemd starts together with its cluster.
     let away = if args.ready_fd.is_some() { AWAY_MAX } else { PATIENCE };
     let client = ClientOptions { local_reads: options.local_reads, ..ClientOptions::default() };
+    super::serve::raise_file_limit();
     let session = session::connect_within(&args.cluster, client, away)?;
     Mount::new(session.fs, &args.point, options)
         .map_err(|why| mountpoint::explain(&args.point, &why))

@@ -78,8 +78,8 @@ fn stop_at_signal(signals: Signals, stop: Stop) -> Outcome {
     thread::spawn("signals", wait).map(drop).about("thread")
 }
 
-/// Each connection and each segment takes a descriptor: as many as the system allows.
-fn raise_file_limit() {
+/// Each connection and each file that is read takes a descriptor: as many as the system allows.
+pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -12,7 +12,7 @@ use saker_runtime::fs::{DirectData, DirectFile, DirectReads};
 use super::slot::Slot;
 
 /// A read of a file, as a future: its data, or why there is none.
-#[must_use = "the read only begins when somebody waits"]
+#[must_use = "it is read for somebody"]
 pub struct FileRead(Arc<Slot<io::Result<DirectData>>>);
 
 impl Future for FileRead {
@@ -51,7 +51,8 @@ pub(super) enum Files {
 }
 
 impl Files {
-    /// Makes the ring, which `watch` is to look after, unless that was tried before. Whether there is one.
+    /// Makes the ring, which `watch` is to look after, unless that was tried before. Whether there is one for
+    /// the calling thread.
     pub(super) fn start(&mut self, watch: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> bool {
         if matches!(self, Files::Untried) {
             let made = DirectReads::new().and_then(|ring| {
@@ -66,7 +67,7 @@ impl Files {
                 }
             };
         }
-        matches!(self, Files::Ring(_))
+        matches!(self, Files::Ring(ring) if ring.is_mine())
     }
 
     pub(super) fn read(

@@ -234,14 +234,15 @@ impl Reactor {
         self.files.as_ref().is_some_and(|files| lock(files).start(watch))
     }
 
-    /// Reads a range of a file past the page cache; like a call, it begins when somebody waits.
+    /// Reads a range of a file past the page cache; like a call, it leaves when the thread would wait.
     ///
     /// # Errors
-    /// `Unsupported` where [`Reactor::reads_files`] was not asked, or said no; `WouldBlock` while too many
-    /// are under way.
+    /// `Unsupported` where [`Reactor::reads_files`] says no; `WouldBlock` while too many are under way.
     pub fn read_file(&self, file: DirectFile, offset: u64, len: usize) -> io::Result<FileRead> {
-        let files = self.files.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        lock(files).read(file, offset, len)
+        match &self.files {
+            Some(files) if self.reads_files() => lock(files).read(file, offset, len),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Runs `future` on the calling thread, and drives the sockets while it waits.

@@ -13,8 +13,8 @@ use rustix::fs::OFlags;
 
 use super::BLOCK_BYTES;
 
-/// Reads under way, at most.
-const READS_MAX: u32 = 256;
+/// Reads under way, at most: each has a file open, also when nobody waits for it any more.
+const READS_MAX: u32 = 64;
 
 /// A file whose reads go past the page cache.
 pub struct DirectFile(File);
@@ -73,7 +73,7 @@ impl AsRef<[u8]> for DirectData {
 }
 
 struct Read<T> {
-    /// Open until the kernel has it.
+    /// Open until it has ended.
     file: DirectFile,
     room: Room,
     from: usize,
@@ -127,7 +127,7 @@ impl<T> DirectReads<T> {
     /// # Errors
     /// `WouldBlock` when too many are under way; `Unsupported` from another thread.
     pub fn begin(&mut self, file: DirectFile, offset: u64, len: usize, tag: T) -> io::Result<()> {
-        if std::thread::current().id() != self.thread {
+        if !self.is_mine() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         if self.free.is_empty() && self.reads.len() >= READS_MAX as usize {
@@ -153,14 +153,18 @@ impl<T> DirectReads<T> {
         self.unsent = true;
         // SAFETY: file and memory are in `reads` until the kernel has completed the entry; if this
         // is dropped before, the memory stays for ever.
-        while unsafe { self.uring.submission().push(entry) }.is_err() {
-            self.send();
-        }
+        let pushed = unsafe { self.uring.submission().push(entry) };
+        pushed.expect("there is room for as many as there may be");
+    }
+
+    /// Is the calling thread the ring's?
+    pub fn is_mine(&self) -> bool {
+        std::thread::current().id() == self.thread
     }
 
     /// Hands what was begun to the kernel.
     pub fn send(&mut self) {
-        if std::mem::take(&mut self.unsent) && std::thread::current().id() == self.thread {
+        if self.unsent && self.is_mine() {
             self.enter();
         }
     }
@@ -169,15 +173,12 @@ impl<T> DirectReads<T> {
         loop {
             match self.uring.submit().map_err(|error| error.raw_os_error()) {
                 Err(Some(libc::EINTR)) => {}
-                // No memory for it now, or completions first: they signal, and then it is sent.
-                Err(Some(libc::EAGAIN | libc::EBUSY)) => {
-                    self.unsent = true;
-                    return;
-                }
+                // The rest, or all if there is no memory for it now, comes with the next call.
+                Ok(_) | Err(Some(libc::EAGAIN | libc::EBUSY)) => break,
                 Err(error) => panic!("the kernel refuses a ring that it has made: {error:?}"),
-                Ok(_) => return,
             }
         }
+        self.unsent = !self.uring.submission().is_empty();
     }
 
     /// Calls `done` for each read that has ended: with its data, or
@@ -185,7 +186,12 @@ impl<T> DirectReads<T> {
     /// # Errors
     /// read(2)'s; `UnexpectedEof` if the file, or what the disk gave at once, ends before.
     pub fn finish(&mut self, mut done: impl FnMut(T, io::Result<DirectData>)) {
-        self.enter();
+        if !self.is_mine() {
+            return;
+        }
+        if self.unsent || self.uring.submission().taskrun() {
+            self.enter();
+        }
         let (reads, free) = (&mut self.reads, &mut self.free);
         for entry in self.uring.completion() {
             let at = entry.user_data() as usize;

@@ -52,7 +52,6 @@ fn a_place_holds_what_a_read_returns() {
             }
             _ => {
                 let fetches = rng.chance(1, 2);
-                let (offset, len) = if fetches { (0, CHUNK_USED) } else { (offset, len) };
                 let req = ChunkReadReq { id, index: 0, offset, len, machine: 1, fetches };
                 let (data, _) = store.read(&req).unwrap();
                 let Some(located) = store.locate(&req).unwrap() else {
