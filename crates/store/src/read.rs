@@ -1,10 +1,12 @@
 //! Reading extents: every block that is touched is checked before a byte of it is given out.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use crc32c::crc32c;
+use saker_runtime::fs::File;
 use saker_types::wire::ChunkPlace;
 use saker_types::{Errno, Error};
 
@@ -179,55 +181,38 @@ pub fn locate(
         let pos = u64::from(pos) + u64::from(head) + u64::from(want.first_block * block);
         let bytes = (want.end - pos) as u32;
         let sum = want.extent.whole_sum().filter(|_| fetch != Fetch::Here);
-        if sum.is_some()
-            && let Some(cached) = is_cached(segments, &want.segment, pos, bytes)?
-        {
-            let cold = !cached && fetch == Fetch::There;
-            if !cold {
-                bring(segments, &want)?;
-            }
-            places.push(ChunkPlace { file, pos, bytes, sums: Vec::new(), skip: 0, len, sum, cold });
-            continue;
+        // With a sum of all the header is not needed.
+        let from = if sum.is_some() { pos } else { u64::from(want.extent.pos) };
+        let failed = |error| ReadError::Io(error, want.segment.name());
+        let (opened, salt) = segments.open(&want.segment).map_err(failed)?;
+        let cached = opened.is_cached(from, want.end - from);
+        let cold = sum.is_some() && cached == Some(false) && fetch == Fetch::There;
+        if !cold {
+            bring(&*opened, from..want.end, cached == Some(true)).map_err(failed)?;
         }
-        let salt = bring(segments, &want)?;
-        let mut sums = Vec::with_capacity((want.end_block - want.first_block) as usize);
-        read_head(segments, key, &want, &[], 0, salt, |head| {
-            sums.extend((want.first_block..want.end_block).map(|block| head.sum(block as usize)));
-            Ok(())
-        })?;
-        let (skip, sum, cold) = (skip % block, None, false);
-        places.push(ChunkPlace { file, pos, bytes, sums, skip, len, sum, cold });
+        let mut sums = Vec::new();
+        if sum.is_none() {
+            read_head(segments, key, &want, &[], 0, salt, |head| {
+                let blocks = want.first_block..want.end_block;
+                sums.extend(blocks.map(|block| head.sum(block as usize)));
+                Ok(())
+            })?;
+        }
+        places.push(ChunkPlace { file, pos, bytes, sums, skip: skip % block, len, sum, cold });
     }
     Ok(places)
 }
 
-/// Whether bytes of a segment are in the page cache; `None` where the system does not say.
-fn is_cached(
-    segments: &Segments,
-    segment: &Arc<Segment>,
-    pos: u64,
-    bytes: u32,
-) -> std::result::Result<Option<bool>, ReadError> {
-    match segments.open(segment) {
-        Ok((file, _)) => Ok(file.is_cached(pos, u64::from(bytes))),
-        Err(error) => Err(ReadError::Io(error, segment.name())),
+/// Waits until a range is in the page cache.
+fn bring(file: &dyn File, range: Range<u64>, cached: bool) -> io::Result<()> {
+    if !cached {
+        file.prefetch(range.start, range.end - range.start);
     }
-}
-
-/// Waits until what a want needs is in the page cache. The salt of its segment.
-fn bring(segments: &Segments, want: &Want) -> std::result::Result<u32, ReadError> {
-    let (start, end) = (u64::from(want.extent.pos), want.end);
-    let waited = segments.open(&want.segment).and_then(|(file, salt)| {
-        if file.is_cached(start, end - start) != Some(true) {
-            file.prefetch(start, end - start);
-        }
-        // What is in the cache may be on its way only. Both ends say enough: who finds a gap between them asks
-        // for the data.
-        file.read_at(start, &mut [0])?;
-        file.read_at(end - 1, &mut [0])?;
-        Ok(salt)
-    });
-    waited.map_err(|error| ReadError::Io(error, want.segment.name()))
+    // What is in the cache may be on its way only. Both ends say enough: who finds a gap between them asks
+    // for the data.
+    file.read_at(range.start, &mut [0])?;
+    file.read_at(range.end - 1, &mut [0])?;
+    Ok(())
 }
 
 /// Begins to fetch what [`read`] will need of these pieces.
