@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use io_uring::squeue::Entry128;
-use io_uring::{IoUring, cqueue, opcode, types};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, types};
 use rustix::event::EventfdFlags;
 use rustix::thread::CpuSet;
 use saker_types::Errno;
@@ -101,7 +101,7 @@ impl Ring {
     pub(super) fn new(device: Device, queues: Vec<u16>, shape: Shape) -> io::Result<Ring> {
         let entries = queues.len() * shape.depth;
         let completions = u32::try_from(entries + 1).unwrap_or(u32::MAX);
-        // DEFER_TASKRUN: the kernel writes requests only while this thread is in `turn`. That
+        // DEFER_TASKRUN: the kernel writes requests only while this thread is in `submit`. That
         // saves interruptions, and `give_back` relies on it.
         let uring = IoUring::<Entry128, cqueue::Entry>::builder()
             .setup_cqsize(completions.next_power_of_two().max(2 * SUBMISSIONS))
@@ -253,14 +253,28 @@ impl Ring {
         }
     }
 
+    /// Sends the answers, and has the kernel write the requests that it has: one call for both.
     fn submit(&mut self) {
         self.unsent_bytes = 0;
-        while let Err(error) = self.uring.submit() {
+        loop {
+            let submission = self.uring.submission();
+            let (unsent, is_due) = (submission.len() as u32, submission.taskrun());
+            drop(submission);
+            if unsent == 0 && !is_due {
+                return;
+            }
+            // SAFETY: it waits for nothing, so there is no argument.
+            let entered = unsafe {
+                let flags = EnterFlags::GETEVENTS.bits();
+                self.uring.submitter().enter::<libc::sigset_t>(unsent, 0, flags, None)
+            };
             // Neither says that anything was lost: completions have no room, or a signal came.
-            match error.raw_os_error() {
-                Some(libc::EBUSY | libc::EAGAIN) => _ = self.reap(),
-                Some(libc::EINTR) => {}
-                _ => panic!("the kernel refuses a ring that it has made: {error}"),
+            match entered.map_err(|error| error.raw_os_error()) {
+                Ok(_) if self.uring.submission().is_empty() => return,
+                Ok(_) => {}
+                Err(Some(libc::EBUSY | libc::EAGAIN)) => _ = self.reap(),
+                Err(Some(libc::EINTR)) => {}
+                Err(error) => panic!("the kernel refuses a ring that it has made: {error:?}"),
             }
         }
     }
@@ -320,7 +334,7 @@ impl Ring {
             let State { here, reached } = &mut states[index];
             if !*here {
                 // SAFETY: it is the kernel's, and empty: had a request come for it, it would be
-                // `here` since `reap`, and others are written only within `turn`.
+                // `here` since `reap`, and others are written only within `submit`.
                 unsafe { memory.discard(index, SMALL_BYTES) };
                 self.large_bytes -= *reached - SMALL_BYTES;
                 *reached = 0;
