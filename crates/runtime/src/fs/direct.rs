@@ -1,6 +1,7 @@
 //! Reads past the page cache that nobody waits for (io_uring(7)).
 
 use std::alloc::Layout;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,21 +12,28 @@ use io_uring::{IoUring, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
 
+use self::window::Window;
 use super::BLOCK_BYTES;
+use crate::time::{self, Time};
 
-/// Reads under way, at most: each has a file open, also when nobody waits for it any more.
+mod window;
+
+/// Reads taken up, at most: each has a file open, also when nobody waits for it any more.
 const READS_MAX: u32 = 64;
 
 /// A file whose reads go past the page cache.
-pub struct DirectFile(File);
+pub struct DirectFile {
+    file: File,
+    /// A number that files have in common if their reads wait for each other: `st_dev`.
+    disk: u64,
+}
 
 impl DirectFile {
     /// # Errors
     /// `InvalidInput` where the file system cannot do that.
-    pub(super) fn new(file: File) -> io::Result<DirectFile> {
-        let flags = rustix::fs::fcntl_getfl(&file)?;
-        rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)?;
-        Ok(DirectFile(file))
+    pub(super) fn new(file: File, disk: u64) -> io::Result<DirectFile> {
+        rustix::fs::fcntl_setfl(&file, OFlags::DIRECT)?;
+        Ok(DirectFile { file, disk })
     }
 }
 
@@ -79,6 +87,19 @@ struct Read<T> {
     from: usize,
     len: usize,
     tag: T,
+    /// When the kernel heard of it.
+    begun: Time,
+    /// Others that the disk had to do then.
+    beside: usize,
+}
+
+/// What one disk has to do.
+struct Disk {
+    number: u64,
+    under_way: usize,
+    window: Window,
+    /// Reads that have not begun: it has enough to do.
+    waiting: VecDeque<squeue::Entry>,
 }
 
 /// Reads under way of one thread, each with a tag that it is known by when it ends.
@@ -90,6 +111,7 @@ pub struct DirectReads<T> {
     thread: ThreadId,
     reads: Vec<Option<Read<T>>>,
     free: Vec<usize>,
+    disks: Vec<Disk>,
     unsent: bool,
 }
 
@@ -113,6 +135,7 @@ impl<T> DirectReads<T> {
             thread: std::thread::current().id(),
             reads: Vec::new(),
             free: Vec::new(),
+            disks: Vec::new(),
             unsent: false,
         })
     }
@@ -140,21 +163,36 @@ impl<T> DirectReads<T> {
             self.reads.push(None);
             self.reads.len() - 1
         });
-        let entry = opcode::Read::new(types::Fd(file.0.as_raw_fd()), room.start.as_ptr(), bytes)
+        let fd = types::Fd(file.file.as_raw_fd());
+        let entry = opcode::Read::new(fd, room.start.as_ptr(), bytes)
             .offset(offset - from as u64)
             .build()
             .user_data(at as u64);
-        self.reads[at] = Some(Read { file, room, from, len, tag });
-        self.push(&entry);
+        disk(&mut self.disks, file.disk).waiting.push_back(entry);
+        let (begun, beside) = (Time::ZERO, 0);
+        self.reads[at] = Some(Read { file, room, from, len, tag, begun, beside });
         Ok(())
     }
 
-    fn push(&mut self, entry: &squeue::Entry) {
-        self.unsent = true;
-        // SAFETY: file and memory are in `reads` until the kernel has completed the entry; if this
-        // is dropped before, the memory stays for ever.
-        let pushed = unsafe { self.uring.submission().push(entry) };
-        pushed.expect("there is room for as many as there may be");
+    /// Puts as many into the ring as the disks should have.
+    fn fill(&mut self) {
+        let mut now = None;
+        for disk in &mut self.disks {
+            while disk.window.has_room(disk.under_way)
+                && let Some(entry) = disk.waiting.pop_front()
+            {
+                let read = self.reads[entry.get_user_data() as usize].as_mut();
+                let read = read.expect("it waits");
+                read.begun = *now.get_or_insert_with(time::now);
+                read.beside = disk.under_way;
+                disk.under_way += 1;
+                self.unsent = true;
+                // SAFETY: file and memory are in `reads` until the kernel has completed the entry; if this
+                // is dropped before, the memory stays for ever.
+                let pushed = unsafe { self.uring.submission().push(&entry) };
+                pushed.expect("there is room for as many as there may be");
+            }
+        }
     }
 
     /// Is the calling thread the ring's?
@@ -162,9 +200,13 @@ impl<T> DirectReads<T> {
         std::thread::current().id() == self.thread
     }
 
-    /// Hands what was begun to the kernel.
+    /// Hands what was begun to the kernel, as far as the disks should have it yet.
     pub fn send(&mut self) {
-        if self.unsent && self.is_mine() {
+        if !self.is_mine() {
+            return;
+        }
+        self.fill();
+        if self.unsent {
             self.enter();
         }
     }
@@ -192,21 +234,41 @@ impl<T> DirectReads<T> {
         if self.unsent || self.uring.submission().taskrun() {
             self.enter();
         }
-        let (reads, free) = (&mut self.reads, &mut self.free);
+        let now = time::now();
+        let mut ended = Vec::new();
         for entry in self.uring.completion() {
             let at = entry.user_data() as usize;
-            let Some(read) = reads.get_mut(at).and_then(Option::take) else { continue };
-            free.push(at);
-            let Read { file, room, from, len, tag } = read;
+            let Some(read) = self.reads.get_mut(at).and_then(Option::take) else { continue };
+            self.free.push(at);
+            let disk = disk(&mut self.disks, read.file.disk);
+            disk.under_way -= 1;
+            // What fails says nothing about the disk.
+            if usize::try_from(entry.result()).is_ok_and(|bytes| bytes >= read.from + read.len) {
+                disk.window.ended(read.room.layout.size(), read.beside, read.begun, now);
+            }
+            ended.push((read, entry.result()));
+        }
+        // The disks go on before somebody looks at what it gave.
+        self.send();
+        for (Read { file, room, from, len, tag, .. }, result) in ended {
             drop(file);
-            let result = match usize::try_from(entry.result()) {
-                Err(_) => Err(io::Error::from_raw_os_error(-entry.result())),
+            let result = match usize::try_from(result) {
+                Err(_) => Err(io::Error::from_raw_os_error(-result)),
                 Ok(bytes) if bytes < from + len => Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => Ok(DirectData { room, from, len }),
             };
             done(tag, result);
         }
     }
+}
+
+fn disk(disks: &mut Vec<Disk>, number: u64) -> &mut Disk {
+    let at = disks.iter().position(|disk| disk.number == number).unwrap_or_else(|| {
+        let window = Window::new(time::now());
+        disks.push(Disk { number, under_way: 0, window, waiting: VecDeque::new() });
+        disks.len() - 1
+    });
+    &mut disks[at]
 }
 
 impl<T> Drop for DirectReads<T> {
@@ -227,7 +289,7 @@ mod tests {
     fn file(data: &[u8]) -> Option<File> {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(data, 0).unwrap();
-        DirectFile::new(file.try_clone().unwrap()).ok()?;
+        DirectFile::new(file.try_clone().unwrap(), 1).ok()?;
         Some(file)
     }
 
@@ -250,13 +312,13 @@ mod tests {
         let Ok(mut reads) = DirectReads::new() else { return };
         let ranges = [(0, 1), (0, 100_000), (4096, 4096), (4095, 2), (99_999, 1), (511, 70_000)];
         for (offset, len) in ranges {
-            let direct = DirectFile::new(file.try_clone().unwrap()).unwrap();
+            let direct = DirectFile::new(file.try_clone().unwrap(), 1).unwrap();
             reads.begin(direct, offset, len, (offset, len)).unwrap();
         }
         for ((offset, len), result) in all(&mut reads, ranges.len()) {
             assert_eq!(result.unwrap().as_ref(), &data[offset as usize..][..len]);
         }
-        let direct = DirectFile::new(file).unwrap();
+        let direct = DirectFile::new(file, 1).unwrap();
         reads.begin(direct, 99_999, 2, (0, 0)).unwrap();
         let kind = all(&mut reads, 1).remove(0).1.err().unwrap().kind();
         assert_eq!(kind, io::ErrorKind::UnexpectedEof);
@@ -266,7 +328,7 @@ mod tests {
     fn there_is_a_bound_and_a_thread() {
         let Some(file) = file(&[7; 8192]) else { return };
         let Ok(mut reads) = DirectReads::new() else { return };
-        let direct = || DirectFile::new(file.try_clone().unwrap()).unwrap();
+        let direct = || DirectFile::new(file.try_clone().unwrap(), 1).unwrap();
         for _ in 0..READS_MAX {
             reads.begin(direct(), 0, 8192, ()).unwrap();
         }

@@ -17,10 +17,17 @@ use super::real::read_now;
 const FUSE: u64 = 0x6573_5546;
 
 /// Another process's directory.
-pub struct ForeignDir(OwnedFd);
+pub struct ForeignDir {
+    dir: OwnedFd,
+    /// `st_dev`.
+    disk: u64,
+}
 
 /// A file of one, to be read.
-pub struct ForeignFile(fs::File);
+pub struct ForeignFile {
+    file: fs::File,
+    disk: u64,
+}
 
 /// A number of this machine until it starts again, of its `/proc/sys/kernel/random/boot_id`; 0 where the
 /// kernel does not say.
@@ -50,7 +57,7 @@ impl ForeignDir {
         if rustix::fs::fstatfs(&dir)?.f_type as u64 == FUSE {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Ok(ForeignDir(dir))
+        Ok(ForeignDir { dir, disk: at.dev })
     }
 
     /// Opens a file, unless its name has to be fetched from a disk.
@@ -62,9 +69,9 @@ impl ForeignDir {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let how = within | ResolveFlags::CACHED;
-        match rustix::fs::openat2(&self.0, name, flags, Mode::empty(), how) {
+        match rustix::fs::openat2(&self.dir, name, flags, Mode::empty(), how) {
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            opened => Ok(Some(ForeignFile(opened?.into()))),
+            opened => Ok(Some(ForeignFile { file: opened?.into(), disk: self.disk })),
         }
     }
 }
@@ -79,7 +86,7 @@ impl ForeignFile {
         let mut data = vec![0; len];
         let mut read = 0;
         while read < len {
-            match read_now(&self.0, offset + read as u64, &mut data[read..])? {
+            match read_now(&self.file, offset + read as u64, &mut data[read..])? {
                 Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some(more) => read += more,
                 None => return Ok(None),
@@ -93,7 +100,7 @@ impl ForeignFile {
     /// # Errors
     /// `InvalidInput` where its file system cannot do that.
     pub fn direct(self) -> io::Result<DirectFile> {
-        DirectFile::new(self.0)
+        DirectFile::new(self.file, self.disk)
     }
 }
 
