@@ -113,4 +113,10 @@ impl Opcode {
             | CopyFileRange | CopyFileRange64 | Syncfs | Tmpfile => true,
         }
     }
+
+    /// It makes, removes or changes a name in the directory that it is about.
+    pub(crate) fn is_about_names(self) -> bool {
+        use Opcode::*;
+        matches!(self, Create | Mknod | Mkdir | Symlink | Link | Unlink | Rmdir | Rename | Rename2)
+    }
 }

@@ -270,6 +270,9 @@ impl Dispatch for Adapter {
             return Reply::error(Errno::ENOSYS);
         };
         let _change = opcode.is_change().then(|| self.changes.begin());
+        if opcode.is_about_names() {
+            self.nodes.changed(request.header.nodeid);
+        }
         self.answer(opcode, request).await.unwrap_or_else(|error| {
             let error = match error.is_about_second() {
                 true => error,

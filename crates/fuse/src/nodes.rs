@@ -207,6 +207,30 @@ impl Nodes {
         Some(Passed { node: id, attr, proved: node.proved, keep: node.keep.left(now) })
     }
 
+    /// A name in a directory is made, removed or changed.
+    pub(crate) fn changed(&self, dir: NodeId) {
+        if self.leases == Leases::Hot {
+            self.lock().changed(dir);
+        }
+    }
+
+    /// A directory is about to be renamed or removed, or changed itself.
+    pub(crate) fn changes(&self, node: NodeId) {
+        if self.leases == Leases::Hot {
+            self.lock().changes(node);
+        }
+    }
+
+    /// The same, by its name.
+    pub(crate) fn changes_name(&self, dir: NodeId, name: &Bytes) {
+        if self.leases == Leases::Hot {
+            let mut table = self.lock();
+            if let Some(id) = table.named(dir, name) {
+                table.changes(id);
+            }
+        }
+    }
+
     /// A server has found something in a directory, on a way that everybody may walk.
     pub(crate) fn prove(&self, dir: NodeId) {
         let mut table = self.lock();
@@ -492,7 +516,8 @@ impl Steps {
             ROOT => Time::MAX,
             id => table.nodes.get(&id)?.keep.until,
         };
-        let hot = |node: &&Node| !node.doubted && node.keep.is_hot(now, leases);
+        let eager = table.is_eager(now);
+        let hot = |node: &&Node| !node.doubted && node.keep.is_hot(now, leases, eager);
         let on_the_way = || self.nodes.iter().map_while(|id| table.nodes.get(id));
         let hot = on_the_way().take_while(hot).count();
         let due = |node: &Node| node.keep.ends_soon(now);

@@ -1,11 +1,11 @@
 //! How long the kernel may keep the name of a directory without asking: while the mount has a lease on
-//! it (decision 20). A lease makes others wait who change the directory, so only names are worth one
-//! that have been in use for a while.
+//! it (decisions 20 and 23). A lease makes others wait who change the directory, so only names are worth
+//! one that have been in use for a while, or below which this mount changes nothing.
 
 use std::time::Duration;
 
 use saker_runtime::time::Time;
-use saker_types::limits::NAME_KEEP;
+use saker_types::limits::{NAME_KEEP, NAME_LEASE};
 
 use crate::options::Leases;
 
@@ -14,6 +14,11 @@ const OFTEN: u32 = 8;
 /// So many times `NAME_KEEP` a name has been in use without a break before it is worth a lease: longer
 /// than a change of the directory then has to wait.
 const WARM: u32 = 5;
+/// Nobody changes a directory who has not changed anything below it for so long; `OFTEN` in that time is
+/// enough there.
+const QUIET: Duration = Duration::from_secs(1);
+/// Others may have to wait for so long after the kernel does not keep a name any more.
+const WAITED: Duration = NAME_LEASE.saturating_sub(NAME_KEEP);
 
 /// One name's.
 #[derive(Default)]
@@ -23,8 +28,13 @@ pub(super) struct Keep {
     /// Times that it was asked for since.
     asked: u32,
     since: Time,
+    /// Times that it was asked for since, in `QUIET` at most.
+    asked_lately: u32,
+    lately: Time,
     /// Periods of `NAME_KEEP` before that in which it was asked for often.
     busy: u32,
+    /// When something below was last changed here.
+    changed: Time,
     /// When a lease on it was asked for.
     pub(super) tried: Time,
     /// Counts the names that the node has had: what was said of another one does not count.
@@ -37,17 +47,36 @@ impl Keep {
         let passed = now.since(self.since);
         if passed > NAME_KEEP {
             let busy = self.asked >= OFTEN && passed < NAME_KEEP * 2;
-            self.busy = if busy { self.busy.saturating_add(1) } else { 0 };
+            // While the kernel keeps a name it does not ask.
+            if busy || !self.was_kept(now) {
+                self.busy = if busy { self.busy.saturating_add(1) } else { 0 };
+            }
             (self.asked, self.since) = (0, now);
         }
         self.asked = self.asked.saturating_add(1);
+        if now.since(self.lately) > QUIET {
+            (self.asked_lately, self.lately) = (0, now);
+        }
+        self.asked_lately = self.asked_lately.saturating_add(1);
     }
 
-    /// It is worth a lease.
-    pub(super) fn is_hot(&self, now: Time, leases: Leases) -> bool {
+    /// Something below is changed. Whether that was to be noted: it was not a moment ago.
+    pub(super) fn change(&mut self, now: Time) -> bool {
+        let new = now.since(self.changed) >= NAME_KEEP;
+        if new {
+            self.changed = now;
+        }
+        new
+    }
+
+    /// It is worth a lease. `eager`: also if it was not in use for long, but is only read below.
+    pub(super) fn is_hot(&self, now: Time, leases: Leases, eager: bool) -> bool {
         match leases {
             Leases::Hot => {
-                self.busy >= WARM && now.since(self.since) <= NAME_KEEP || self.was_kept(now)
+                let kept = self.was_kept(now);
+                let quiet = eager && now.since(self.changed) >= QUIET;
+                let lately = self.asked_lately >= OFTEN && now.since(self.lately) <= QUIET;
+                self.is_in_use(now) || quiet && (kept || lately)
             }
             Leases::All => self.asked > 0,
             Leases::Off => false,
@@ -64,6 +93,16 @@ impl Keep {
         self.until.since(now)
     }
 
+    /// It was in use for a while, and is.
+    fn is_in_use(&self, now: Time) -> bool {
+        self.busy >= WARM && (now.since(self.since) <= NAME_KEEP || self.was_kept(now))
+    }
+
+    /// Who changes the directory has to wait, and that is because it was not in use for long.
+    pub(super) fn is_regretted(&self, now: Time) -> bool {
+        self.until > Time::ZERO && self.until + WAITED > now && !self.is_in_use(now)
+    }
+
     /// The kernel may keep the name, or could a moment ago.
     fn was_kept(&self, now: Time) -> bool {
         self.until > Time::ZERO && self.until + NAME_KEEP > now
@@ -71,7 +110,8 @@ impl Keep {
 
     /// The node has this name no more.
     pub(super) fn end(&mut self) {
-        *self = Keep { version: self.version.wrapping_add(1), ..Keep::default() };
+        let (version, changed) = (self.version.wrapping_add(1), self.changed);
+        *self = Keep { version, changed, ..Keep::default() };
     }
 }
 
@@ -95,20 +135,69 @@ mod tests {
         let start = Time::from_ns(1 << 40);
         let mut keep = Keep::default();
         let now = used(&mut keep, start, 5 * MS, NAME_KEEP * 4);
-        assert!(!keep.is_hot(now, Leases::Hot), "not long enough");
+        assert!(!keep.is_hot(now, Leases::Hot, false), "not long enough");
         let now = used(&mut keep, now, 5 * MS, NAME_KEEP * 3);
-        assert!(keep.is_hot(now, Leases::Hot) && !keep.is_hot(now, Leases::Off));
+        assert!(keep.is_hot(now, Leases::Hot, false) && !keep.is_hot(now, Leases::Off, true));
         // While it is kept the kernel does not ask.
         keep.until = now + NAME_KEEP;
         let later = now + NAME_KEEP + NAME_KEEP / 2;
         keep.ask(later);
-        assert!(keep.is_hot(later, Leases::Hot));
+        assert!(keep.is_hot(later, Leases::Hot, false));
         // It was left alone for a while.
         let later = now + NAME_KEEP * 9;
         keep.ask(later);
-        assert!(!keep.is_hot(later, Leases::Hot) && keep.is_hot(later, Leases::All));
+        assert!(!keep.is_hot(later, Leases::Hot, false) && keep.is_hot(later, Leases::All, false));
         let mut seldom = Keep::default();
         let now = used(&mut seldom, start, 30 * MS, NAME_KEEP * 20);
-        assert!(!seldom.is_hot(now, Leases::Hot));
+        assert!(!seldom.is_hot(now, Leases::Hot, false));
+    }
+
+    #[test]
+    fn a_name_below_which_nothing_is_changed_is_worth_a_lease_soon() {
+        const MS: Duration = Duration::from_millis(1);
+        let mut now = Time::from_ns(1 << 40);
+        let mut keep = Keep::default();
+        let hot = |keep: &Keep, now| keep.is_hot(now, Leases::Hot, true);
+        now = used(&mut keep, now, 30 * MS, 30 * MS * (OFTEN - 1));
+        assert!(!hot(&keep, now), "not often");
+        now = used(&mut keep, now, 30 * MS, 30 * MS);
+        assert!(hot(&keep, now) && !keep.is_hot(now, Leases::Hot, false));
+        assert!(!keep.is_regretted(now));
+        // Kept, and renewed at once when the kernel comes back.
+        keep.until = now + NAME_KEEP;
+        now = keep.until + NAME_KEEP / 2;
+        keep.ask(now);
+        assert!(hot(&keep, now) && keep.is_regretted(now));
+        assert!(!keep.is_regretted(keep.until + WAITED), "nobody has to wait");
+        // Now something is made in it.
+        assert!(keep.change(now) && !keep.change(now + MS) && !hot(&keep, now + MS));
+        now = used(&mut keep, now, 30 * MS, QUIET - NAME_KEEP);
+        assert!(!hot(&keep, now));
+        now = used(&mut keep, now, 30 * MS, QUIET);
+        assert!(hot(&keep, now), "that is long ago");
+        now = used(&mut keep, now, NAME_KEEP * 2, NAME_KEEP * 20);
+        assert!(!hot(&keep, now), "too seldom");
+        keep.change(now);
+        keep.end();
+        now = used(&mut keep, now, MS, MS * OFTEN);
+        assert!(!hot(&keep, now), "another name does not make it older");
+    }
+
+    #[test]
+    fn what_was_kept_for_long_use_stays_kept_while_things_change() {
+        const MS: Duration = Duration::from_millis(1);
+        let mut keep = Keep::default();
+        let mut now = used(&mut keep, Time::from_ns(1 << 40), 5 * MS, NAME_KEEP * 7);
+        for _ in 0..10 {
+            keep.change(now);
+            assert!(keep.is_hot(now, Leases::Hot, true));
+            keep.until = now + NAME_KEEP;
+            now = keep.until + 5 * MS;
+            keep.ask(now);
+        }
+        keep.change(now);
+        now += NAME_KEEP * 3;
+        keep.ask(now);
+        assert!(!keep.is_hot(now, Leases::Hot, true), "left alone");
     }
 }

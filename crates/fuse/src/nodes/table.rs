@@ -22,6 +22,10 @@ const SURPRISES_MAX: usize = 1024;
 /// more than once, and forget it in between.
 const SURPRISE_TIME: Duration = Duration::from_secs(5);
 
+/// When a change of a directory has to wait because its name was kept although it was not in use for long, only
+/// names that are count for so long: whoever does that may do it again.
+const REGRET: Duration = Duration::from_secs(10);
+
 type Name = (NodeId, Bytes);
 
 /// What there is of a node.
@@ -76,6 +80,8 @@ pub(super) struct Table {
     pub(super) nodes: FxHashMap<NodeId, Node>,
     /// Users choose names, so that nobody may know how they are hashed.
     pub(super) names: HashMap<Name, NodeId>,
+    /// See [`Table::is_eager`].
+    eager_from: Time,
     /// Nodes of inodes that have another number: they were guesses first.
     aliases: FxHashMap<InodeId, NodeId>,
     /// Until when each is kept.
@@ -92,6 +98,7 @@ impl Table {
         let mut table = Table {
             nodes: FxHashMap::default(),
             names: HashMap::new(),
+            eager_from: Time::ZERO,
             aliases: FxHashMap::default(),
             surprises: HashMap::new(),
             next_guess: FIRST_GUESS,
@@ -275,6 +282,32 @@ impl Table {
         for name in std::mem::take(&mut node.names) {
             self.names.remove(&name);
         }
+    }
+
+    /// Something is changed in a directory.
+    pub(super) fn changed(&mut self, dir: NodeId) {
+        let (mut id, now) = (dir, time::now());
+        // If it is known of one it is known of those above.
+        while let Some(node) = self.nodes.get_mut(&id) {
+            if !node.keep.change(now) {
+                return;
+            }
+            let Some((above, _)) = node.names.last() else { return };
+            id = *above;
+        }
+    }
+
+    /// A directory itself is about to be changed.
+    pub(super) fn changes(&mut self, id: NodeId) {
+        let now = time::now();
+        if self.nodes.get(&id).is_some_and(|node| node.keep.is_regretted(now)) {
+            self.eager_from = now + REGRET;
+        }
+    }
+
+    /// Names may be kept that were not in use for long.
+    pub(super) fn is_eager(&self, now: Time) -> bool {
+        now >= self.eager_from
     }
 
     pub(super) fn is_surprise(&self, dir: NodeId, name: &Bytes) -> bool {

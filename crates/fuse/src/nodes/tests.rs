@@ -372,6 +372,27 @@ fn names_under_a_lease_may_be_kept() {
 }
 
 #[test]
+fn who_has_to_wait_for_a_kept_name_need_not_again() {
+    let nodes = Nodes::new(Gauge::default(), true, Leases::Hot);
+    // Names that a request asks for a lease on, after much use of this one.
+    let leases = |text: &'static str| {
+        let at = (0..8).fold(ROOT, |_, _| walk(&nodes, ROOT, text).0);
+        let named = nodes.named(ROOT, at, &name("f")).unwrap();
+        nodes.kept(&named, &vec![dir(at); named.at.lease as usize]);
+        named.at.lease
+    };
+    for (id, text) in [(10, "a"), (11, "b"), (12, "c"), (13, "d")] {
+        hold(&nodes, ROOT, 1, text, id, DIR);
+    }
+    nodes.changed(10);
+    assert_eq!((leases("a"), leases("b")), (0, 1), "something is made in the first");
+    nodes.changes_name(ROOT, &name("a"));
+    assert_eq!(leases("c"), 1, "nobody waits for a name that is not kept");
+    nodes.changes_name(ROOT, &name("c"));
+    assert_eq!(leases("d"), 0);
+}
+
+#[test]
 fn what_is_kept_is_known_by_the_lease() {
     let nodes = leasing();
     let (a, _) = walk(&nodes, ROOT, "a");
