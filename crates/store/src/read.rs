@@ -205,12 +205,15 @@ pub fn locate(
 
 /// Waits until a range is in the page cache.
 fn bring(file: &dyn File, range: Range<u64>, cached: bool) -> io::Result<()> {
+    // What is in the cache may be on its way only. Both ends say enough of that: who finds a gap between them
+    // asks for the data. What is fetched now may come in any order.
+    let step = if cached { range.end - range.start } else { BLOCK_BYTES as u64 };
     if !cached {
         file.prefetch(range.start, range.end - range.start);
     }
-    // What is in the cache may be on its way only. Both ends say enough: who finds a gap between them asks
-    // for the data.
-    file.read_at(range.start, &mut [0])?;
+    for pos in range.clone().step_by(step.max(1) as usize) {
+        file.read_at(pos, &mut [0])?;
+    }
     file.read_at(range.end - 1, &mut [0])?;
     Ok(())
 }

@@ -250,7 +250,12 @@ fn what_is_read_once_leaves_the_page_cache_alone() {
         let is =
             |bytes: usize, all_of_it: bool| if all_of_it { bytes >= all } else { bytes < all / 10 };
         assert!(is(got.0, by_mount) && is(got.1, by_store), "{got:?} of {all}");
-        assert_eq!(sent() - told(), before.2, "nothing is sent");
+        let who = (by_mount, by_store);
+        assert_eq!(
+            sent() - told(),
+            before.2,
+            "nothing is sent, fetched by (mount, store): {who:?}"
+        );
     }
 }
 
