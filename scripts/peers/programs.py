@@ -48,14 +48,10 @@ class Plan:
     sizes: tuple[int, ...] = (4096, 65536, 114688)
     """Bytes of small files."""
     tree_files: int = 10000
-    """Of the tree that is read cold and warm; less of those larger than 4 KiB."""
+    """Of each tree that is read cold and warm."""
     burst_dirs: int = 64
     only: str = ""
     """Part of the names of the programs to run."""
-
-    def tree_files_of(self, size: int) -> int:
-        """So many files of this size."""
-        return self.tree_files if size <= INLINE_MAX else self.tree_files // 4
 
     def programs(self) -> list[Program]:
         """Those that were chosen, in their order."""
@@ -103,8 +99,7 @@ class Bench:
     def run(self, program: Program) -> None:
         """One program."""
         if program.tree_size:
-            files = self.plan.tree_files_of(program.tree_size)
-            self.tree(program.title, program.tree_size, files)
+            self.tree(program.title, program.tree_size, self.plan.tree_files)
         else:
             durable = self.system.bench_options if program.flushes else ()
             self.bench(program.title, *program.words, *durable)
