@@ -271,7 +271,7 @@ impl Dispatch for Adapter {
         };
         let _change = opcode.is_change().then(|| self.changes.begin());
         if opcode.is_about_names() {
-            self.nodes.changed(request.header.nodeid);
+            self.nodes.changed_in(request.header.nodeid);
         }
         self.answer(opcode, request).await.unwrap_or_else(|error| {
             let error = match error.is_about_second() {

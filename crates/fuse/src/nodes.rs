@@ -208,25 +208,25 @@ impl Nodes {
     }
 
     /// A name in a directory is made, removed or changed.
-    pub(crate) fn changed(&self, dir: NodeId) {
+    pub(crate) fn changed_in(&self, dir: NodeId) {
         if self.leases == Leases::Hot {
-            self.lock().changed(dir);
+            self.lock().changed_in(dir);
         }
     }
 
     /// A directory is about to be renamed or removed, or changed itself.
-    pub(crate) fn changes(&self, node: NodeId) {
+    pub(crate) fn will_change(&self, node: NodeId) {
         if self.leases == Leases::Hot {
-            self.lock().changes(node);
+            self.lock().will_change(node);
         }
     }
 
     /// The same, by its name.
-    pub(crate) fn changes_name(&self, dir: NodeId, name: &Bytes) {
+    pub(crate) fn will_change_name(&self, dir: NodeId, name: &Bytes) {
         if self.leases == Leases::Hot {
             let mut table = self.lock();
             if let Some(id) = table.named(dir, name) {
-                table.changes(id);
+                table.will_change(id);
             }
         }
     }

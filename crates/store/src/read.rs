@@ -207,11 +207,11 @@ pub fn locate(
 fn bring(file: &dyn File, range: Range<u64>, cached: bool) -> io::Result<()> {
     // What is in the cache may be on its way only. Both ends say enough of that: who finds a gap between them
     // asks for the data. What is fetched now may come in any order.
-    let step = if cached { range.end - range.start } else { BLOCK_BYTES as u64 };
+    let step = if cached { usize::MAX } else { BLOCK_BYTES };
     if !cached {
         file.prefetch(range.start, range.end - range.start);
     }
-    for pos in range.clone().step_by(step.max(1) as usize) {
+    for pos in range.clone().step_by(step) {
         file.read_at(pos, &mut [0])?;
     }
     file.read_at(range.end - 1, &mut [0])?;

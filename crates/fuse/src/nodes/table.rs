@@ -285,7 +285,7 @@ impl Table {
     }
 
     /// Something is changed in a directory.
-    pub(super) fn changed(&mut self, dir: NodeId) {
+    pub(super) fn changed_in(&mut self, dir: NodeId) {
         let (mut id, now) = (dir, time::now());
         // If it is known of one it is known of those above.
         while let Some(node) = self.nodes.get_mut(&id) {
@@ -298,7 +298,7 @@ impl Table {
     }
 
     /// A directory itself is about to be changed.
-    pub(super) fn changes(&mut self, id: NodeId) {
+    pub(super) fn will_change(&mut self, id: NodeId) {
         let now = time::now();
         if self.nodes.get(&id).is_some_and(|node| node.keep.is_regretted(now)) {
             self.eager_from = now + REGRET;

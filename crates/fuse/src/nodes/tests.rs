@@ -384,11 +384,11 @@ fn who_has_to_wait_for_a_kept_name_need_not_again() {
     for (id, text) in [(10, "a"), (11, "b"), (12, "c"), (13, "d")] {
         hold(&nodes, ROOT, 1, text, id, DIR);
     }
-    nodes.changed(10);
+    nodes.changed_in(10);
     assert_eq!((leases("a"), leases("b")), (0, 1), "something is made in the first");
-    nodes.changes_name(ROOT, &name("a"));
+    nodes.will_change_name(ROOT, &name("a"));
     assert_eq!(leases("c"), 1, "nobody waits for a name that is not kept");
-    nodes.changes_name(ROOT, &name("c"));
+    nodes.will_change_name(ROOT, &name("c"));
     assert_eq!(leases("d"), 0);
 }
 

@@ -69,7 +69,7 @@ impl Adapter {
             }
             None => self.at(request.header.nodeid).await?,
         };
-        self.nodes.changes(request.header.nodeid);
+        self.nodes.will_change(request.header.nodeid);
         let mut entry = self.fs.setattr(&request.caller(), &at, &change).await?;
         if input.valid & fattr::KILL_SUIDGID != 0 && change.mode.is_none() {
             entry = self.drop_bits(entry).await?;

@@ -23,7 +23,7 @@ impl Adapter {
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;
-        self.nodes.changes_name(dir, &name);
+        self.nodes.will_change_name(dir, &name);
         let kept = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
         self.nodes.kept(&named, &kept);
         self.nodes.vanished(dir, &name);
@@ -65,8 +65,8 @@ impl Adapter {
             self.on_the_way(request, dir, error)
         };
         let names = [(from_dir, &from_name), (to_dir, &to_name)];
-        names.iter().for_each(|(dir, name)| self.nodes.changes_name(*dir, name));
-        self.nodes.changed(to_dir);
+        names.iter().for_each(|(dir, name)| self.nodes.will_change_name(*dir, name));
+        self.nodes.changed_in(to_dir);
         if flags == rename_flags::EXCHANGE {
             let chains = [&self.chain(from_dir, &from)?[..], &to_chain];
             let moved = self.fs.exchange(&who, &from, &to, chains).await.map_err(on_the_way)?;

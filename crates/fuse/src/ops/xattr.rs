@@ -28,7 +28,7 @@ impl Adapter {
         let at = self.at(request.header.nodeid).await?;
         let who = request.caller();
         // It may be a list of who may walk there.
-        self.nodes.changes(request.header.nodeid);
+        self.nodes.will_change(request.header.nodeid);
         self.fs.setxattr(&who, &at, &name, value, input.flags).await?;
         Ok(Reply::done())
     }

@@ -235,30 +235,26 @@ impl<T> DirectReads<T> {
             self.enter();
         }
         let now = time::now();
-        let mut ended = Vec::new();
         for entry in self.uring.completion() {
             let at = entry.user_data() as usize;
             let Some(read) = self.reads.get_mut(at).and_then(Option::take) else { continue };
             self.free.push(at);
-            let disk = disk(&mut self.disks, read.file.disk);
-            disk.under_way -= 1;
-            // What fails says nothing about the disk.
-            if usize::try_from(entry.result()).is_ok_and(|bytes| bytes >= read.from + read.len) {
-                disk.window.ended(read.room.layout.size(), read.beside, read.begun, now);
-            }
-            ended.push((read, entry.result()));
-        }
-        // The disks go on before somebody looks at what it gave.
-        self.send();
-        for (Read { file, room, from, len, tag, .. }, result) in ended {
+            let Read { file, room, from, len, tag, begun, beside } = read;
+            let disk = disk(&mut self.disks, file.disk);
             drop(file);
-            let result = match usize::try_from(result) {
-                Err(_) => Err(io::Error::from_raw_os_error(-result)),
+            disk.under_way -= 1;
+            let result = match usize::try_from(entry.result()) {
+                Err(_) => Err(io::Error::from_raw_os_error(-entry.result())),
                 Ok(bytes) if bytes < from + len => Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) => Ok(DirectData { room, from, len }),
+                Ok(_) => {
+                    // What fails says nothing about the disk.
+                    disk.window.ended(room.layout.size(), beside, begun, now);
+                    Ok(DirectData { room, from, len })
+                }
             };
             done(tag, result);
         }
+        self.send();
     }
 }
 
