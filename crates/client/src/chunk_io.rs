@@ -178,6 +178,13 @@ impl Core {
         until: Time,
     ) -> std::result::Result<Bytes, Fail> {
         let len = request.len as usize;
+        let is_near = || self.options.local_reads && !self.elsewhere.has(store, time::now());
+        if is_near() {
+            let read = self.local.read_known(&self.net, store, &request, until).await;
+            if let Some(data) = self.read_here(store, trace, read)? {
+                return Ok(data);
+            }
+        }
         let ask = async |machine, fetches| {
             let body = Bytes::from(ChunkReadReq { machine, fetches, ..request }.encode_to_vec());
             let to = NodeId::Store(store);
@@ -185,35 +192,48 @@ impl Core {
             let reply = sent.await?;
             answer(reply.body, reply.payload, len).map_err(Fail::Answer)
         };
-        let near = self.options.local_reads
-            && len >= local::BYTES_MIN
-            && !self.elsewhere.has(store, time::now());
-        let asked = match near {
+        let asked = time::now();
+        let places = len >= local::BYTES_MIN || self.local.may_hear(store);
+        let answer = match is_near() && places {
             true => ask(fs::machine(), self.net.reads_files()),
             false => ask(0, false),
         };
-        let (dir, places) = match asked.await? {
+        let (dir, places) = match answer.await? {
             Answer::Data(data) => return Ok(data),
             Answer::Places(dir, places) => (dir, places),
         };
-        match self.local.read(&self.net, &dir, &places, until).await {
-            Ok(Some(data)) => return Ok(data),
-            Ok(None) => {}
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                return Err(Fail::Call(CallError::Timeout));
-            }
-            Err(error) => {
-                tracing::debug!(trace, store, "reading in {} here: {error}", dir.path);
-                // What the disk cannot read is for the store to say.
-                if error.raw_os_error() != Some(i32::from(Errno::EIO.0)) {
-                    self.elsewhere.add(store, time::now());
-                }
-            }
+        self.local.heard(store, &dir, asked);
+        let read = self.local.read(&self.net, &dir, &places, until).await;
+        if let Some(data) = self.read_here(store, trace, read)? {
+            return Ok(data);
         }
         match ask(0, false).await? {
             Answer::Data(data) => Ok(data),
             Answer::Places(..) => Err(Fail::Answer(Errno::EPROTO.into())),
         }
+    }
+
+    /// What was read from a store's file; nothing if the store has to be asked.
+    fn read_here(
+        &self,
+        store: StoreNo,
+        trace: u64,
+        read: io::Result<Option<Bytes>>,
+    ) -> std::result::Result<Option<Bytes>, Fail> {
+        let error = match read {
+            Ok(data) => return Ok(data),
+            // As if the store did not answer.
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                return Err(Fail::Call(CallError::Timeout));
+            }
+            Err(error) => error,
+        };
+        tracing::debug!(trace, store, "reading in its files: {error}");
+        // What the disk cannot read is for the store to say.
+        if error.raw_os_error() != Some(i32::from(Errno::EIO.0)) {
+            self.elsewhere.add(store, time::now());
+        }
+        Ok(None)
     }
 }
 

@@ -2,30 +2,38 @@
 //! instead of four. What is read must have the checksums that the store has told, so nothing else
 //! depends on whether the file is the right one.
 //!
+//! The place of a chunk that is one record is found in the store's [place table](saker_types::places),
+//! without a request; but once in a while one is sent all the same, so that a store which is gone is missed.
+//!
 //! Whoever reads here serves others, too, and must not wait: a thread opens the stores' directories,
 //! and closes those that are not used, so that their disks can be unmounted. Until a directory is
 //! open, data comes from the store.
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use saker_runtime::fs::ForeignDir;
+use saker_runtime::fs::{DirectFile, ForeignDir, ForeignFile, SharedMemory};
 use saker_runtime::thread;
 use saker_runtime::time::{self, Time};
+use saker_types::StoreNo;
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use saker_types::wire::{ChunkPlace, LocalDir};
+use saker_types::places::{BELIEVED, ChunkKey, PlaceTable, RecordPlace, segment_name};
+use saker_types::wire::{ChunkPlace, ChunkReadReq, LocalDir};
 
 use crate::net::Net;
 
-/// For less, in bytes, it is not worth opening a file.
+/// For less, in bytes, it is not worth asking for a place.
 pub(crate) const BYTES_MIN: usize = 16 << 10;
 /// Directories known at a time; data of others comes from their stores.
 const DIRS_MAX: usize = 256;
+/// Segments of one directory that are kept open.
+const SEGMENTS_MAX: usize = 64;
 /// A directory that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -38,7 +46,14 @@ pub(crate) struct Local {
 }
 
 #[derive(Default)]
-struct Dirs(Mutex<HashMap<LocalDir, Dir>>);
+struct Dirs(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    dirs: HashMap<LocalDir, Dir>,
+    /// Which directory a store told last, and when it was asked.
+    stores: HashMap<StoreNo, (Arc<OpenDir>, Time)>,
+}
 
 struct Dir {
     state: State,
@@ -47,11 +62,135 @@ struct Dir {
 
 enum State {
     Opening,
-    Open(Arc<ForeignDir>),
+    Open(Arc<OpenDir>),
     Failed(io::ErrorKind),
 }
 
+/// A store's directory.
+struct OpenDir {
+    at: LocalDir,
+    files: ForeignDir,
+    /// Where its store tells places.
+    table: Option<SharedMemory>,
+    /// The system does not say what is in the page cache: only the store knows who has to wait.
+    is_blind: AtomicBool,
+    open: Mutex<Segments>,
+}
+
+/// Segments that are open, because their places are in the table.
+#[derive(Default)]
+struct Segments {
+    by_no: HashMap<u32, Arc<Segment>>,
+    /// How many their store had removed when the first of them was opened.
+    removed: u64,
+}
+
+struct Segment {
+    file: ForeignFile,
+    /// For reads past the page cache, if its file system can do that.
+    direct: Option<DirectFile>,
+}
+
+impl OpenDir {
+    fn open(at: &LocalDir) -> io::Result<OpenDir> {
+        let files = ForeignDir::open(at)?;
+        let table = at.table.as_ref().and_then(|at| {
+            let opened = SharedMemory::open(at);
+            opened.inspect_err(|error| tracing::debug!("{}: {error}", at.name)).ok()
+        });
+        Ok(OpenDir {
+            at: at.clone(),
+            files,
+            table,
+            is_blind: AtomicBool::new(false),
+            open: Mutex::default(),
+        })
+    }
+
+    /// A segment, unless one would have to wait for its name.
+    fn segment(&self, no: u32, table: PlaceTable<'_>) -> io::Result<Option<Arc<Segment>>> {
+        let open = &mut *self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.removed != table.removed() || open.by_no.len() > SEGMENTS_MAX {
+            *open = Segments { by_no: HashMap::new(), removed: table.removed() };
+        }
+        if let Some(segment) = open.by_no.get(&no) {
+            return Ok(Some(segment.clone()));
+        }
+        let name = segment_name(no);
+        let (Some(file), Some(direct)) = (self.files.file(&name)?, self.files.file(&name)?) else {
+            return Ok(None);
+        };
+        let segment = Arc::new(Segment { file, direct: direct.direct().ok() });
+        open.by_no.insert(no, segment.clone());
+        Ok(Some(segment))
+    }
+
+    fn places(&self) -> Option<PlaceTable<'_>> {
+        let memory = self.table.as_ref().filter(|_| !self.is_blind.load(Ordering::Relaxed));
+        PlaceTable::open(memory?.words())
+    }
+}
+
 impl Local {
+    /// A store was asked at that time, and told places in this directory.
+    pub(crate) fn heard(&self, store: StoreNo, dir: &LocalDir, asked: Time) {
+        let Known { dirs, stores } = &mut *self.dirs.lock();
+        if let Some(Dir { state: State::Open(open), .. }) = dirs.get(dir) {
+            stores.insert(store, (open.clone(), asked));
+        }
+    }
+
+    /// The data of a chunk that is one record, if its place is known without asking the store and it can be had
+    /// without keeping the thread waiting. `net` waits for the disk.
+    ///
+    /// # Errors
+    /// As [`Local::read`].
+    pub(crate) async fn read_known(
+        &self,
+        net: &Net,
+        store: StoreNo,
+        wanted: &ChunkReadReq,
+        until: Time,
+    ) -> io::Result<Option<Bytes>> {
+        if wanted.offset > 0 {
+            return Ok(None);
+        }
+        let Some(dir) = self.believed(store) else { return Ok(None) };
+        let key = (wanted.id, wanted.index);
+        let Some(table) = dir.places() else { return Ok(None) };
+        let whole = |place: &RecordPlace| u64::from(place.len) <= wanted.len.min(CHUNK_BYTES);
+        let Some(place) = table.get(key).filter(whole) else { return Ok(None) };
+        match record_at(net, &dir, table, key, place, until).await {
+            Ok(Some(data)) => {
+                table.count_read(data.len() as u64);
+                if crc32c::crc32c(&data) == place.sum { Ok(Some(data)) } else { Err(wrong()) }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read,
+        }
+    }
+
+    /// Whether to ask a store for a place might help to find the next without asking.
+    pub(crate) fn may_hear(&self, store: StoreNo) -> bool {
+        let known = self.dirs.lock();
+        known
+            .stores
+            .get(&store)
+            .is_none_or(|(dir, asked)| dir.places().is_some() && time::now() - *asked > BELIEVED)
+    }
+
+    /// A store's directory, if its table can be believed now.
+    fn believed(&self, store: StoreNo) -> Option<Arc<OpenDir>> {
+        let Known { dirs, stores } = &mut *self.dirs.lock();
+        let (dir, asked) = stores.get(&store)?;
+        let now = time::now();
+        if now - *asked > BELIEVED {
+            return None;
+        }
+        dirs.get_mut(&dir.at)?.used = now;
+        Some(dir.clone())
+    }
+
     /// The data at all of `places` in `dir`, if it can be had without keeping the thread waiting: `None`
     /// if it cannot now. `net` waits for the disk.
     ///
@@ -77,9 +216,10 @@ impl Local {
         Ok(Some(all.into()))
     }
 
-    fn dir(&self, wanted: &LocalDir) -> io::Result<Option<Arc<ForeignDir>>> {
+    fn dir(&self, wanted: &LocalDir) -> io::Result<Option<Arc<OpenDir>>> {
         let now = time::now();
-        let mut dirs = self.dirs.lock();
+        let mut known = self.dirs.lock();
+        let dirs = &mut known.dirs;
         if let Some(dir) = dirs.get_mut(wanted) {
             match &dir.state {
                 State::Opening => return Ok(None),
@@ -94,7 +234,7 @@ impl Local {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         dirs.insert(wanted.clone(), Dir { state: State::Opening, used: now });
-        drop(dirs);
+        drop(known);
         self.open(wanted)?;
         Ok(None)
     }
@@ -118,42 +258,44 @@ impl Local {
 }
 
 impl Dirs {
-    fn lock(&self) -> MutexGuard<'_, HashMap<LocalDir, Dir>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens what is wanted and closes what is idle.
     fn serve(&self, wanted: &Receiver<LocalDir>) {
         loop {
-            let none = self.lock().is_empty();
+            let none = self.lock().dirs.is_empty();
             let next = match none {
                 true => wanted.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 false => wanted.recv_timeout(IDLE),
             };
             match next {
                 Ok(dir) => {
-                    let state = match ForeignDir::open(&dir) {
+                    let state = match OpenDir::open(&dir) {
                         Ok(open) => State::Open(Arc::new(open)),
                         Err(error) => {
                             tracing::debug!("{} cannot be read here: {error}", dir.path);
                             State::Failed(error.kind())
                         }
                     };
-                    self.lock().insert(dir, Dir { state, used: time::now() });
+                    self.lock().dirs.insert(dir, Dir { state, used: time::now() });
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = time::now();
             let opening = |dir: &Dir| matches!(dir.state, State::Opening);
-            self.lock().retain(|_, dir| opening(dir) || now - dir.used < IDLE);
+            let Known { dirs, stores } = &mut *self.lock();
+            dirs.retain(|_, dir| opening(dir) || now - dir.used < IDLE);
+            stores.retain(|_, (dir, _)| dirs.contains_key(&dir.at));
         }
     }
 }
 
 async fn read(
     net: &Net,
-    dir: &ForeignDir,
+    dir: &OpenDir,
     place: &ChunkPlace,
     until: Time,
 ) -> io::Result<Option<Bytes>> {
@@ -170,7 +312,7 @@ async fn read(
     }
     match data_at(net, dir, place, until).await {
         Ok(Some(data)) if is_right(&data, place) => Ok(Some(data.slice(skip..skip + len))),
-        Ok(Some(_)) => Err(io::Error::new(io::ErrorKind::InvalidData, "not what the store has")),
+        Ok(Some(_)) => Err(wrong()),
         Ok(None) => Ok(None),
         // The data has moved since, and the file is gone.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -181,17 +323,52 @@ async fn read(
 /// What a place has, from the page cache or from the disk.
 async fn data_at(
     net: &Net,
-    dir: &ForeignDir,
+    dir: &OpenDir,
     place: &ChunkPlace,
     until: Time,
 ) -> io::Result<Option<Bytes>> {
     let (pos, bytes) = (place.pos, place.bytes as usize);
-    let Some(file) = dir.file(&place.file)? else { return Ok(None) };
-    if !place.cold {
-        return Ok(file.read_cached(pos, bytes)?.map(Bytes::from));
+    let Some(file) = dir.files.file(&place.file)? else { return Ok(None) };
+    match place.cold {
+        true => fetch(net, file.direct().ok(), pos, bytes, until).await,
+        false => Ok(file.read_cached(pos, bytes)?.map(Bytes::from)),
     }
-    // Not every file system can do without its page cache.
-    let Ok(file) = file.direct() else { return Ok(None) };
+}
+
+/// What a place has that was found in the table, from the page cache or from the disk.
+async fn record_at(
+    net: &Net,
+    dir: &OpenDir,
+    table: PlaceTable<'_>,
+    key: ChunkKey,
+    place: RecordPlace,
+    until: Time,
+) -> io::Result<Option<Bytes>> {
+    let (pos, bytes) = (u64::from(place.pos), place.len as usize);
+    let Some(segment) = dir.segment(place.segment, table)? else { return Ok(None) };
+    match segment.file.is_cached(pos, u64::from(place.len)) {
+        Some(true) => Ok(segment.file.read_cached(pos, bytes)?.map(Bytes::from)),
+        // What is wanted again the store brings to the page cache.
+        Some(false) if net.reads_files() && !table.fetches().again(key, 0) => {
+            fetch(net, segment.direct.clone(), pos, bytes, until).await
+        }
+        Some(false) => Ok(None),
+        None => {
+            dir.is_blind.store(true, Ordering::Relaxed);
+            Ok(None)
+        }
+    }
+}
+
+/// Reads from the disk, if the file's system can do without its page cache.
+async fn fetch(
+    net: &Net,
+    file: Option<DirectFile>,
+    pos: u64,
+    bytes: usize,
+    until: Time,
+) -> io::Result<Option<Bytes>> {
+    let Some(file) = file else { return Ok(None) };
     match net.read_file(file, pos, bytes, until).await {
         Ok(data) => Ok(Some(Bytes::from_owner(data))),
         Err(error) => match error.kind() {
@@ -202,6 +379,10 @@ async fn data_at(
             _ => Err(error),
         },
     }
+}
+
+fn wrong() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "not what the store has")
 }
 
 fn is_right(data: &[u8], place: &ChunkPlace) -> bool {
@@ -285,6 +466,60 @@ pub(crate) mod tests {
             let gone = ChunkPlace { file: "gone".into(), ..whole.clone() };
             assert!(read(&[whole, gone]).unwrap().is_none());
         }
+    }
+
+    #[test]
+    fn a_place_is_found_without_asking() {
+        let path = tempfile::tempdir().unwrap();
+        let dir = RealDir::open(path.path()).unwrap();
+        let data: Vec<u8> = (0..9_000u32).map(|i| (i * 7 / 3) as u8).collect();
+        dir.create(&segment_name(3)).unwrap().write_at(100, &data).unwrap();
+        let name = format!("saker-test-places-{}", std::process::id());
+        let memory = SharedMemory::create(&name, PlaceTable::bytes_of(64)).unwrap();
+        let table = PlaceTable::create(memory.words());
+        let place = RecordPlace { segment: 3, pos: 100, len: 9_000, sum: crc32c::crc32c(&data) };
+        table.put((7, 1), place);
+        let at = LocalDir { table: memory.whereabouts(), ..dir.whereabouts().unwrap() };
+        let local = Local::default();
+        let net = Net::new().unwrap();
+        let read_of = |id, index, offset, len| {
+            let wanted = ChunkReadReq { id, index, offset, len, ..ChunkReadReq::default() };
+            let thread = net.sibling().unwrap();
+            thread.block_on(async { local.read_known(&net, 5, &wanted, Time::MAX).await })
+        };
+        let read = || read_of(7, 1, 0, 9_000);
+        settle(&local, &at).unwrap();
+        assert!(read().unwrap().is_none() && local.may_hear(5), "the store was never heard");
+        local.heard(5, &at, Time::ZERO);
+        assert!(read().unwrap().is_none() && local.may_hear(5), "too long ago");
+        local.heard(5, &at, time::now());
+        assert!(read().unwrap().unwrap() == data && !local.may_hear(5));
+        assert!(read_of(7, 1, 0, 20_000).unwrap().unwrap() == data);
+        assert_eq!(table.counted(), (2, 18_000));
+        for (id, index, offset, len) in
+            [(7, 1, 0, 8_999), (7, 1, 1, 9_000), (7, 0, 0, 9_000), (8, 1, 0, 9_000)]
+        {
+            assert!(read_of(id, index, offset, len).unwrap().is_none());
+        }
+        let fails = |change: fn(&mut RecordPlace)| {
+            let mut other = place;
+            change(&mut other);
+            table.put((7, 1), other);
+            read().unwrap_err().kind()
+        };
+        assert_eq!(fails(|place| place.sum ^= 1), io::ErrorKind::InvalidData);
+        assert_eq!(fails(|place| place.pos += 1), io::ErrorKind::UnexpectedEof);
+        table.put((7, 1), RecordPlace { segment: 4, ..place });
+        assert!(read().unwrap().is_none(), "its segment is gone");
+        table.put((7, 1), place);
+        assert!(read().unwrap().is_some());
+        PlaceTable::close(memory.words());
+        assert!(read().unwrap().is_none());
+        // Another table is another directory.
+        let other = LocalDir { table: None, ..at.clone() };
+        settle(&local, &other).unwrap();
+        local.heard(5, &other, time::now());
+        assert!(read().unwrap().is_none() && !local.may_hear(5), "there is nothing to hear");
     }
 
     #[test]

@@ -15,7 +15,6 @@ use crate::format::{Identity, SEGMENT_HEADER_BYTES, SegmentHeader};
 const OPEN_FILES_MAX: usize = 512;
 /// Segments that are being made have this name and a number.
 const UNFINISHED: &str = "new-";
-const FINISHED: &str = "seg-";
 
 /// Takes a lock, also one that a panicking thread held: what it guards is changed in single steps.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -93,15 +92,12 @@ impl Segment {
     }
 }
 
-/// Name of a segment's file.
-pub fn name_of(no: u32) -> String {
-    format!("{FINISHED}{no:08x}")
-}
+pub use saker_types::places::segment_name as name_of;
 
 /// The number in a segment's file name.
 fn number_in(name: &str) -> Option<u32> {
-    let digits = name.strip_prefix(FINISHED)?;
-    (digits.len() == 8).then(|| u32::from_str_radix(digits, 16).ok())?
+    let (_, digits) = name.rsplit_once('-')?;
+    u32::from_str_radix(digits, 16).ok().filter(|no| name_of(*no) == name)
 }
 
 /// All segments of a store.

@@ -9,17 +9,16 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use saker_engine::table::Table;
 use saker_runtime::fs::{Dir, machine};
-use saker_runtime::telemetry::Registry;
+use saker_runtime::telemetry::{Counter, Registry};
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{
     ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkReadReply, ChunkReadReq,
-    ChunkSeekReply, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq, StoreStats,
+    ChunkSeekReply, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq, LocalDir, StoreStats,
 };
 use saker_types::{Class, Errno, Error, InodeId, Result};
 
 use crate::attempts::Attempts;
 use crate::extent::Extent;
-use crate::fetched::Fetched;
 use crate::format::{self, Identity, Kind, REPLICAS_MAX, Record};
 use crate::index::{ChunkKey, Index, Piece};
 use crate::log::{Draft, Log, Purpose, SpaceFn};
@@ -36,7 +35,7 @@ const EXTENTS_MAX: usize = 256;
 /// Chunks that wait for it; more are left to the next write of them.
 const REWRITES_MAX: usize = 1024;
 /// Most chunks in one list.
-const LIST_MAX: usize = 1024;
+pub(crate) const LIST_MAX: usize = 1024;
 /// A read looks its data up so many times more if it is moved meanwhile.
 const LOOKUPS_MAX: u32 = 10;
 /// Chunks in a file of the largest size.
@@ -68,7 +67,6 @@ pub struct Store {
     pub(crate) metrics: Metrics,
     pub(crate) maintenance: Arc<Maintenance>,
     pub(crate) attempts: Attempts,
-    pub(crate) fetched: Fetched,
     /// Chunks of many extents.
     pub(crate) rewrites: Mutex<BTreeSet<ChunkKey>>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
@@ -132,13 +130,27 @@ impl Store {
             metrics,
             maintenance: Arc::default(),
             attempts: Attempts::default(),
-            fetched: Fetched::default(),
             rewrites: Mutex::default(),
             damage_logged: AtomicU64::new(0),
             _dir: dir,
         };
         store.update_gauges();
+        store.count_placed_reads();
         Ok(Arc::new(store))
+    }
+
+    /// What clients read at places that they found by themselves counts as read when it is asked for.
+    fn count_placed_reads(&self) {
+        let places = Arc::downgrade(self.index.places());
+        let Metrics { reads, read_bytes, located_bytes, unasked_reads, .. } = &self.metrics;
+        let by_reads = [reads, unasked_reads].map(Counter::clone);
+        let by_bytes = [read_bytes, located_bytes].map(Counter::clone);
+        self.options.registry.before_reading(move || {
+            let Some(places) = places.upgrade() else { return };
+            let (reads, bytes) = places.take_counted();
+            by_reads.iter().for_each(|counter| counter.add(reads));
+            by_bytes.iter().for_each(|counter| counter.add(bytes));
+        });
     }
 
     /// Writes a payload into a chunk, or makes a hole there. On return it survives the death of the process; with
@@ -177,7 +189,7 @@ impl Store {
                 let error = Error::of_class(Class::Retry, Errno::EIO);
                 return Err(error.with_text("the payload was damaged on its way"));
             }
-            self.limit_dirty()?;
+            self.before_change()?;
             let _writer = self.index.begin_write(req.id, req.truncate_gen)?;
             if !payload.is_empty() {
                 self.append_data(req, sums, payload)?;
@@ -190,7 +202,7 @@ impl Store {
     }
 
     fn punch(&self, req: &ChunkWriteReq) -> Result<()> {
-        self.limit_dirty()?;
+        self.before_change()?;
         let _alone = self.index.begin_exclusive(req.id)?;
         if req.truncate_gen < self.index.truncate_gen(req.id)? {
             return Err(Error::new(Errno::ESTALE).with_text("the file was truncated since"));
@@ -257,8 +269,8 @@ impl Store {
         })?;
         let half = self.options.segment_bytes / 2;
         let end = appended.place.pos + appended.head + draft.payload.len() as u32;
-        if appended.place.pos < half && end >= half {
-            // Time to make the next segment.
+        if (appended.place.pos < half && end >= half) || self.index.places().may_grow() {
+            // Time to make the next segment, or a larger table.
             self.maintenance.wake();
         }
         let len = draft.payload.len() as u32;
@@ -321,7 +333,7 @@ impl Store {
         let fetch = match req.fetches {
             false => Fetch::Here,
             // Who has fetched it forgot it, or others want it, too: then it is worth its memory here.
-            true if self.fetched.again(key, start) => Fetch::Both,
+            true if self.index.places().fetched_again(key, start) => Fetch::Both,
             true => Fetch::There,
         };
         let places = self.with_pieces(key, start, end, |pieces, end| {
@@ -334,7 +346,8 @@ impl Store {
         self.metrics.reads.inc();
         self.metrics.read_bytes.add(bytes);
         self.metrics.located_bytes.add(bytes);
-        let dir = self.segments.local_dir().cloned();
+        let table = self.index.places().whereabouts();
+        let dir = self.segments.local_dir().map(|dir| LocalDir { table, ..dir.clone() });
         Ok(Some(ChunkReadReply { crc: 0, places, dir }))
     }
 
@@ -393,7 +406,7 @@ impl Store {
     /// # Errors
     /// EIO and ENOSPC; the outcome is unknown then, and a repetition is safe.
     pub fn truncate(&self, req: &ChunkTruncateReq) -> Result<()> {
-        self.limit_dirty()?;
+        self.before_change()?;
         {
             let _alone = self.index.begin_exclusive(req.id)?;
             if req.truncate_gen > self.index.truncate_gen(req.id)? {
@@ -424,7 +437,7 @@ impl Store {
         let ids: BTreeSet<InodeId> = req.ids.iter().copied().collect();
         let ids: Vec<InodeId> = ids.into_iter().collect();
         for ids in ids.chunks(DELETE_IDS_MAX) {
-            self.limit_dirty()?;
+            self.before_change()?;
             let alone = ids.iter().map(|id| self.index.begin_exclusive(*id));
             let _alone = alone.collect::<Result<Vec<_>>>()?;
             let payload: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();

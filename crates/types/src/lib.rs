@@ -13,6 +13,7 @@ pub mod inode;
 pub mod limits;
 pub mod name;
 pub mod placement;
+pub mod places;
 pub mod wire;
 
 pub use access::{Access, Cred};

@@ -6,11 +6,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::thread::ThreadId;
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::event::EventfdFlags;
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
 use self::window::Window;
 use super::BLOCK_BYTES;
@@ -21,9 +22,10 @@ mod window;
 /// Reads taken up, at most: each has a file open, also when nobody waits for it any more.
 const READS_MAX: u32 = 64;
 
-/// A file whose reads go past the page cache.
+/// A file whose reads go past the page cache; clones are the same open file.
+#[derive(Clone)]
 pub struct DirectFile {
-    file: File,
+    file: Arc<File>,
     /// A number that files have in common if their reads wait for each other: `st_dev`.
     disk: u64,
 }
@@ -33,7 +35,7 @@ impl DirectFile {
     /// `InvalidInput` where the file system cannot do that.
     pub(super) fn new(file: File, disk: u64) -> io::Result<DirectFile> {
         rustix::fs::fcntl_setfl(&file, OFlags::DIRECT)?;
-        Ok(DirectFile { file, disk })
+        Ok(DirectFile { file: Arc::new(file), disk })
     }
 }
 
@@ -96,6 +98,8 @@ struct Read<T> {
 /// What one disk has to do.
 struct Disk {
     number: u64,
+    /// Bytes of which reads must begin and end at a multiple.
+    block: u64,
     under_way: usize,
     window: Window,
     /// Reads that have not begun: it has enough to do.
@@ -156,8 +160,9 @@ impl<T> DirectReads<T> {
         if self.free.is_empty() && self.reads.len() >= READS_MAX as usize {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let from = (offset % BLOCK_BYTES as u64) as usize;
-        let room = Room::new((from + len).next_multiple_of(BLOCK_BYTES))?;
+        let disk = disk(&mut self.disks, &file);
+        let from = (offset % disk.block) as usize;
+        let room = Room::new((from + len).next_multiple_of(disk.block as usize))?;
         let bytes = u32::try_from(room.layout.size()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let at = self.free.pop().unwrap_or_else(|| {
             self.reads.push(None);
@@ -168,7 +173,7 @@ impl<T> DirectReads<T> {
             .offset(offset - from as u64)
             .build()
             .user_data(at as u64);
-        disk(&mut self.disks, file.disk).waiting.push_back(entry);
+        disk.waiting.push_back(entry);
         let (begun, beside) = (Time::ZERO, 0);
         self.reads[at] = Some(Read { file, room, from, len, tag, begun, beside });
         Ok(())
@@ -240,7 +245,7 @@ impl<T> DirectReads<T> {
             let Some(read) = self.reads.get_mut(at).and_then(Option::take) else { continue };
             self.free.push(at);
             let Read { file, room, from, len, tag, begun, beside } = read;
-            let disk = disk(&mut self.disks, file.disk);
+            let disk = disk(&mut self.disks, &file);
             drop(file);
             disk.under_way -= 1;
             let result = match usize::try_from(entry.result()) {
@@ -258,13 +263,25 @@ impl<T> DirectReads<T> {
     }
 }
 
-fn disk(disks: &mut Vec<Disk>, number: u64) -> &mut Disk {
+/// The disk that a file is on.
+fn disk<'a>(disks: &'a mut Vec<Disk>, file: &DirectFile) -> &'a mut Disk {
+    let number = file.disk;
     let at = disks.iter().position(|disk| disk.number == number).unwrap_or_else(|| {
         let window = Window::new(time::now());
-        disks.push(Disk { number, under_way: 0, window, waiting: VecDeque::new() });
+        let block = block_bytes(&file.file) as u64;
+        disks.push(Disk { number, block, under_way: 0, window, waiting: VecDeque::new() });
         disks.len() - 1
     });
     &mut disks[at]
+}
+
+/// Bytes of which direct reads of a file must begin and end at a multiple (statx(2), from Linux 6.1 on).
+fn block_bytes(file: &File) -> usize {
+    let (at, mask) = (AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let told =
+        rustix::fs::statx(file, c"", at, mask).ok().filter(|stat| stat.stx_dio_mem_align > 0);
+    let block = told.map_or(BLOCK_BYTES, |stat| stat.stx_dio_offset_align as usize);
+    if block.is_power_of_two() { block.min(BLOCK_BYTES) } else { BLOCK_BYTES }
 }
 
 impl<T> Drop for DirectReads<T> {

@@ -11,7 +11,7 @@ use saker_types::wire::LocalDir;
 
 use super::check_name;
 use super::direct::DirectFile;
-use super::real::read_now;
+use super::real::{is_cached, read_now};
 
 /// `f_type` of FUSE file systems (statfs(2)).
 const FUSE: u64 = 0x6573_5546;
@@ -77,6 +77,13 @@ impl ForeignDir {
 }
 
 impl ForeignFile {
+    /// Whether all of a range is in the page cache, as far as the system says ([`File::is_cached`]).
+    ///
+    /// [`File::is_cached`]: super::File::is_cached
+    pub fn is_cached(&self, offset: u64, len: u64) -> Option<bool> {
+        is_cached(&self.file, offset, len)
+    }
+
     /// Reads a range, if none of it has to be fetched from a disk.
     ///
     /// # Errors

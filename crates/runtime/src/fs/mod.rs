@@ -19,6 +19,7 @@ mod fault;
 mod foreign;
 mod mem;
 mod real;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
 pub use foreign::{ForeignDir, ForeignFile, machine};
 pub use mem::MemDir;
 pub use real::RealDir;
+pub use shared::SharedMemory;
 
 /// What [`File::write_end`] writes as a whole, bytes: as much as any disk may want.
 pub const BLOCK_BYTES: usize = 4096;

@@ -121,7 +121,7 @@ impl Dir for RealDir {
     fn whereabouts(&self) -> Option<LocalDir> {
         let meta = self.handle.metadata().ok()?;
         let path = std::path::absolute(&self.path).ok()?.into_os_string().into_string().ok()?;
-        Some(LocalDir { path, dev: meta.dev(), ino: meta.ino() })
+        Some(LocalDir { path, dev: meta.dev(), ino: meta.ino(), table: None })
     }
 }
 
@@ -137,6 +137,13 @@ pub(super) fn read_now(
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         read => read.map(Some),
     }
+}
+
+/// Whether all of a range is in the page cache; `None` where the system does not say.
+pub(super) fn is_cached(file: &fs::File, offset: u64, len: u64) -> Option<bool> {
+    let pages = count_cached(file, offset, len)?;
+    let page = rustix::param::page_size() as u64;
+    Some(pages == (offset + len).div_ceil(page) - offset / page)
 }
 
 /// Pages of a range that are in the page cache: cachestat(2), from Linux 6.5 on.
@@ -206,9 +213,7 @@ impl File for RealFile {
     }
 
     fn is_cached(&self, offset: u64, len: u64) -> Option<bool> {
-        let pages = count_cached(&self.file, offset, len)?;
-        let page = rustix::param::page_size() as u64;
-        Some(pages == (offset + len).div_ceil(page) - offset / page)
+        is_cached(&self.file, offset, len)
     }
 
     fn expect_random_reads(&self) {
