@@ -6,34 +6,34 @@
 //! without a request; but once in a while one is sent all the same, so that a store which is gone is missed.
 //!
 //! Whoever reads here serves others, too, and must not wait: a thread opens the stores' directories,
-//! and closes those that are not used, so that their disks can be unmounted. Until a directory is
-//! open, data comes from the store.
+//! and closes those that are not used, so that their disks can be unmounted, and segments that may have been
+//! removed. Until a directory is open, data comes from the store.
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use saker_runtime::fs::{DirectFile, ForeignDir, ForeignFile, SharedMemory};
+use saker_runtime::fs::DirectFile;
 use saker_runtime::thread;
 use saker_runtime::time::{self, Time};
 use saker_types::StoreNo;
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use saker_types::places::{BELIEVED, ChunkKey, PlaceTable, RecordPlace, segment_name};
+use saker_types::places::{BELIEVED, ChunkKey, PlaceTable, RecordPlace};
 use saker_types::wire::{ChunkPlace, ChunkReadReq, LocalDir};
 
+use self::open_dir::OpenDir;
 use crate::net::Net;
+
+mod open_dir;
 
 /// For less, in bytes, it is not worth asking for a place.
 pub(crate) const BYTES_MIN: usize = 16 << 10;
 /// Directories known at a time; data of others comes from their stores.
 const DIRS_MAX: usize = 256;
-/// Segments of one directory that are kept open.
-const SEGMENTS_MAX: usize = 64;
 /// A directory that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -50,92 +50,23 @@ struct Dirs(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    dirs: HashMap<LocalDir, Dir>,
+    dirs: HashMap<LocalDir, State>,
     /// Which directory a store told last, and when it was asked.
     stores: HashMap<StoreNo, (Arc<OpenDir>, Time)>,
-}
-
-struct Dir {
-    state: State,
-    used: Time,
 }
 
 enum State {
     Opening,
     Open(Arc<OpenDir>),
-    Failed(io::ErrorKind),
-}
-
-/// A store's directory.
-struct OpenDir {
-    at: LocalDir,
-    files: ForeignDir,
-    /// Where its store tells places.
-    table: Option<SharedMemory>,
-    /// The system does not say what is in the page cache: only the store knows who has to wait.
-    is_blind: AtomicBool,
-    open: Mutex<Segments>,
-}
-
-/// Segments that are open, because their places are in the table.
-#[derive(Default)]
-struct Segments {
-    by_no: HashMap<u32, Arc<Segment>>,
-    /// How many their store had removed when the first of them was opened.
-    removed: u64,
-}
-
-struct Segment {
-    file: ForeignFile,
-    /// For reads past the page cache, if its file system can do that.
-    direct: Option<DirectFile>,
-}
-
-impl OpenDir {
-    fn open(at: &LocalDir) -> io::Result<OpenDir> {
-        let files = ForeignDir::open(at)?;
-        let table = at.table.as_ref().and_then(|at| {
-            let opened = SharedMemory::open(at);
-            opened.inspect_err(|error| tracing::debug!("{}: {error}", at.name)).ok()
-        });
-        Ok(OpenDir {
-            at: at.clone(),
-            files,
-            table,
-            is_blind: AtomicBool::new(false),
-            open: Mutex::default(),
-        })
-    }
-
-    /// A segment, unless one would have to wait for its name.
-    fn segment(&self, no: u32, table: PlaceTable<'_>) -> io::Result<Option<Arc<Segment>>> {
-        let open = &mut *self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.removed != table.removed() || open.by_no.len() > SEGMENTS_MAX {
-            *open = Segments { by_no: HashMap::new(), removed: table.removed() };
-        }
-        if let Some(segment) = open.by_no.get(&no) {
-            return Ok(Some(segment.clone()));
-        }
-        let name = segment_name(no);
-        let (Some(file), Some(direct)) = (self.files.file(&name)?, self.files.file(&name)?) else {
-            return Ok(None);
-        };
-        let segment = Arc::new(Segment { file, direct: direct.direct().ok() });
-        open.by_no.insert(no, segment.clone());
-        Ok(Some(segment))
-    }
-
-    fn places(&self) -> Option<PlaceTable<'_>> {
-        let memory = self.table.as_ref().filter(|_| !self.is_blind.load(Ordering::Relaxed));
-        PlaceTable::open(memory?.words())
-    }
+    /// With that, and when.
+    Failed(io::ErrorKind, Time),
 }
 
 impl Local {
     /// A store was asked at that time, and told places in this directory.
     pub(crate) fn heard(&self, store: StoreNo, dir: &LocalDir, asked: Time) {
         let Known { dirs, stores } = &mut *self.dirs.lock();
-        if let Some(Dir { state: State::Open(open), .. }) = dirs.get(dir) {
+        if let Some(State::Open(open)) = dirs.get(dir) {
             stores.insert(store, (open.clone(), asked));
         }
     }
@@ -181,14 +112,13 @@ impl Local {
 
     /// A store's directory, if its table can be believed now.
     fn believed(&self, store: StoreNo) -> Option<Arc<OpenDir>> {
-        let Known { dirs, stores } = &mut *self.dirs.lock();
-        let (dir, asked) = stores.get(&store)?;
         let now = time::now();
-        if now - *asked > BELIEVED {
-            return None;
-        }
-        dirs.get_mut(&dir.at)?.used = now;
-        Some(dir.clone())
+        let dir = match self.dirs.lock().stores.get(&store) {
+            Some((dir, asked)) if now - *asked <= BELIEVED => dir.clone(),
+            _ => return None,
+        };
+        dir.touch(now);
+        Some(dir)
     }
 
     /// The data at all of `places` in `dir`, if it can be had without keeping the thread waiting: `None`
@@ -220,20 +150,17 @@ impl Local {
         let now = time::now();
         let mut known = self.dirs.lock();
         let dirs = &mut known.dirs;
-        if let Some(dir) = dirs.get_mut(wanted) {
-            match &dir.state {
-                State::Opening => return Ok(None),
-                State::Open(open) => {
-                    dir.used = now;
-                    return Ok(Some(open.clone()));
-                }
-                State::Failed(kind) if now - dir.used < IDLE => return Err((*kind).into()),
-                State::Failed(_) => {}
+        match dirs.get(wanted) {
+            Some(State::Opening) => return Ok(None),
+            Some(State::Open(open)) => {
+                open.touch(now);
+                return Ok(Some(open.clone()));
             }
-        } else if dirs.len() >= DIRS_MAX {
-            return Err(io::ErrorKind::QuotaExceeded.into());
+            Some(State::Failed(kind, at)) if now - *at < IDLE => return Err((*kind).into()),
+            None if dirs.len() >= DIRS_MAX => return Err(io::ErrorKind::QuotaExceeded.into()),
+            _ => {}
         }
-        dirs.insert(wanted.clone(), Dir { state: State::Opening, used: now });
+        dirs.insert(wanted.clone(), State::Opening);
         drop(known);
         self.open(wanted)?;
         Ok(None)
@@ -262,7 +189,7 @@ impl Dirs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens what is wanted and closes what is idle.
+    /// Opens what is wanted and closes what is idle or gone.
     fn serve(&self, wanted: &Receiver<LocalDir>) {
         loop {
             let none = self.lock().dirs.is_empty();
@@ -276,20 +203,38 @@ impl Dirs {
                         Ok(open) => State::Open(Arc::new(open)),
                         Err(error) => {
                             tracing::debug!("{} cannot be read here: {error}", dir.path);
-                            State::Failed(error.kind())
+                            State::Failed(error.kind(), time::now())
                         }
                     };
-                    self.lock().dirs.insert(dir, Dir { state, used: time::now() });
+                    self.lock().dirs.insert(dir, state);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            let now = time::now();
-            let opening = |dir: &Dir| matches!(dir.state, State::Opening);
-            let Known { dirs, stores } = &mut *self.lock();
-            dirs.retain(|_, dir| opening(dir) || now - dir.used < IDLE);
-            stores.retain(|_, (dir, _)| dirs.contains_key(&dir.at));
+            self.close();
         }
+    }
+
+    /// Closes what is idle or gone, while others read.
+    fn close(&self) {
+        let now = time::now();
+        let is_idle = |state: &State| match state {
+            State::Opening => false,
+            State::Open(dir) => now - dir.used() >= IDLE,
+            State::Failed(_, at) => now - *at >= IDLE,
+        };
+        let mut known = self.lock();
+        let Known { dirs, stores } = &mut *known;
+        let idle: Vec<_> = dirs.extract_if(|_, state| is_idle(state)).collect();
+        let lost: Vec<_> = stores.extract_if(|_, (dir, _)| !dirs.contains_key(&dir.at)).collect();
+        let open = dirs.values().filter_map(|state| match state {
+            State::Open(dir) => Some(dir.take_stale()),
+            _ => None,
+        });
+        let stale: Vec<_> = open.collect();
+        // It may take a while to close all that.
+        drop(known);
+        drop((idle, lost, stale));
     }
 }
 
@@ -345,16 +290,16 @@ async fn record_at(
     until: Time,
 ) -> io::Result<Option<Bytes>> {
     let (pos, bytes) = (u64::from(place.pos), place.len as usize);
-    let Some(segment) = dir.segment(place.segment, table)? else { return Ok(None) };
+    let Some(segment) = dir.segment(place.segment)? else { return Ok(None) };
     match segment.file.is_cached(pos, u64::from(place.len)) {
         Some(true) => Ok(segment.file.read_cached(pos, bytes)?.map(Bytes::from)),
         // What is wanted again the store brings to the page cache.
         Some(false) if net.reads_files() && !table.fetches().again(key, 0) => {
-            fetch(net, segment.direct.clone(), pos, bytes, until).await
+            fetch(net, dir.direct(place.segment, &segment)?, pos, bytes, until).await
         }
         Some(false) => Ok(None),
         None => {
-            dir.is_blind.store(true, Ordering::Relaxed);
+            dir.give_up_places();
             Ok(None)
         }
     }
@@ -395,7 +340,8 @@ fn is_right(data: &[u8], place: &ChunkPlace) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
-    use saker_runtime::fs::{Dir as _, RealDir};
+    use saker_runtime::fs::{Dir as _, RealDir, SharedMemory};
+    use saker_types::places::segment_name;
 
     use super::*;
 
@@ -479,7 +425,7 @@ pub(crate) mod tests {
         let table = PlaceTable::create(memory.words());
         let place = RecordPlace { segment: 3, pos: 100, len: 9_000, sum: crc32c::crc32c(&data) };
         table.put((7, 1), place);
-        let at = LocalDir { table: memory.whereabouts(), ..dir.whereabouts().unwrap() };
+        let at = LocalDir { table: memory.whereabouts().cloned(), ..dir.whereabouts().unwrap() };
         let local = Local::default();
         let net = Net::new().unwrap();
         let read_of = |id, index, offset, len| {
@@ -512,6 +458,14 @@ pub(crate) mod tests {
         table.put((7, 1), RecordPlace { segment: 4, ..place });
         assert!(read().unwrap().is_none(), "its segment is gone");
         table.put((7, 1), place);
+        assert!(read().unwrap().is_some());
+        dir.remove(&segment_name(3)).unwrap();
+        local.dirs.close();
+        assert!(read().unwrap().is_some(), "nobody knows that it is removed");
+        table.count_removed();
+        local.dirs.close();
+        assert!(read().unwrap().is_none(), "it is not kept open");
+        dir.create(&segment_name(3)).unwrap().write_at(100, &data).unwrap();
         assert!(read().unwrap().is_some());
         PlaceTable::close(memory.words());
         assert!(read().unwrap().is_none());

@@ -249,7 +249,7 @@ impl Index {
         });
         if scanned.is_err() {
             // Which chunks are void now is not known.
-            self.places.forget_all();
+            self.places.close();
         }
         scanned
     }

@@ -24,9 +24,10 @@ const TAIL_RECORDS_MAX: u64 = 64 << 10;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
 /// Checkpoints that only free space keep this distance.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(200);
-/// Chunks that one round looks at to tell their places, and all rounds.
-const TOLD_MAX: usize = 32 << 10;
+/// Chunks that are looked at to tell their places, in all.
 const LOOKED_MAX: usize = 4 << 20;
+/// And for each [`TICK`].
+const TICK_LOOKED_MAX: usize = 32 << 10;
 /// A round comes at least so often.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -56,6 +57,8 @@ struct Told {
     last: ChunkKey,
     looked: usize,
     all: bool,
+    /// When some were looked at last.
+    at: Time,
 }
 
 #[derive(Default)]
@@ -134,8 +137,11 @@ impl Store {
     /// room.
     fn tell_places(&self) -> Result<()> {
         let told = &mut *locked(&self.maintenance.told);
-        let until = told.looked + TOLD_MAX;
-        while told.looked < until.min(LOOKED_MAX) && !told.all && !self.index.places().is_full() {
+        if told.all || told.looked >= LOOKED_MAX || now().since(told.at) < TICK {
+            return Ok(());
+        }
+        let until = told.looked + TICK_LOOKED_MAX;
+        while told.looked < until && !told.all && !self.index.places().is_full() {
             told.looked += LIST_MAX;
             // If it cannot be read, who asks for it hears that.
             told.all = true;
@@ -144,6 +150,7 @@ impl Store {
             told.all = all;
             self.index.places().grow_if_due();
         }
+        told.at = now();
         Ok(())
     }
 
@@ -173,10 +180,8 @@ impl Store {
         self.segments.all().iter().any(|s| s.is_sealed() && s.live_bytes() == 0)
     }
 
-    /// Before anything changes: keeps the index in memory bounded, and who believes an earlier process from
-    /// missing the change.
-    pub(crate) fn before_change(&self) -> Result<()> {
-        self.index.places().wait_alone();
+    /// Keeps the index in memory bounded.
+    pub(crate) fn limit_dirty(&self) -> Result<()> {
         let over = || self.index.dirty_rows() >= DIRTY_ROWS_LIMIT;
         if !over() && !self.index.take_pressed() {
             return Ok(());

@@ -33,8 +33,8 @@ const STRIPES: usize = 64;
 
 /// The place table of a store; none where no memory is shared, or nobody can open the files.
 pub struct Places {
-    /// Begins the names of this store's tables; `None`: there is none.
-    own: Option<String>,
+    /// Begins the names of this store's tables.
+    own: String,
     table: RwLock<Option<Shared>>,
     /// Nothing larger can be had.
     is_last: AtomicBool,
@@ -65,7 +65,7 @@ impl Shared {
     }
 
     fn table(&self) -> PlaceTable<'_> {
-        PlaceTable::open(self.memory.words()).expect("it was made so")
+        PlaceTable::own(self.memory.words())
     }
 
     /// Calls `f` while nobody else writes the chunk's slot.
@@ -91,7 +91,7 @@ impl Places {
     /// count any more; `is_old`: there may have been one.
     pub fn new(dir: Option<&LocalDir>, is_old: bool) -> Places {
         let mut places = Places {
-            own: None,
+            own: String::new(),
             table: RwLock::default(),
             is_last: AtomicBool::new(false),
             fetches: OnceLock::new(),
@@ -101,8 +101,9 @@ impl Places {
         let Some(dir) = dir else { return places };
         let own = format!("{PREFIX}{:x}-{:x}-", dir.dev, dir.ino);
         let last = |memory: &SharedMemory| PlaceTable::close(memory.words());
-        if SharedMemory::sweep(PREFIX, &own, last) == 0 && is_old {
-            // It was closed, or its name was taken away.
+        let closed = SharedMemory::sweep(PREFIX, &own, last);
+        if is_old && !matches!(closed, Ok(1..)) {
+            // It was closed already, or cannot be found.
             places.alone_from = time::now() + BELIEVED;
         }
         match Shared::create(&own, SLOTS_MIN) {
@@ -111,10 +112,10 @@ impl Places {
                 tracing::info!("no memory is shared, clients ask for each place: {error}")
             }
         }
-        Places { own: Some(own), ..places }
+        Places { own, ..places }
     }
 
-    /// Waits until nobody believes what another process has told. Until then nothing may change.
+    /// Waits until nobody believes what an earlier process has told: before that nobody may hear of anything newer.
     pub fn wait_alone(&self) {
         if self.alone_from > Time::ZERO {
             let left = self.alone_from - time::now();
@@ -134,7 +135,7 @@ impl Places {
 
     /// Where clients find the table.
     pub fn whereabouts(&self) -> Option<LocalMemory> {
-        self.shared().as_ref()?.memory.whereabouts()
+        self.shared().as_ref()?.memory.whereabouts().cloned()
     }
 
     /// A chunk is so now. The caller keeps it from changing.
@@ -154,13 +155,9 @@ impl Places {
         self.set(key, &Chunk::default());
     }
 
-    /// Begins with an empty table.
-    pub fn forget_all(&self) {
-        let Some(own) = &self.own else { return };
-        let mut guard = self.shared_alone();
-        // Closed before anything else.
-        *guard = None;
-        *guard = Shared::create(own, SLOTS_MIN).ok();
+    /// Nobody finds a place any more.
+    pub fn close(&self) {
+        *self.shared_alone() = None;
     }
 
     /// Whether there is no table, or none that can take more without losing others.
@@ -177,20 +174,22 @@ impl Places {
 
     /// Makes a larger table if one is due. Until then chunks lose their slots to others.
     pub fn grow_if_due(&self) {
-        let (Some(own), true) = (&self.own, self.may_grow()) else { return };
+        if !self.may_grow() {
+            return;
+        }
         let slots = self.shared().as_ref().map_or(SLOTS_MAX, |shared| shared.table().slots());
         if slots >= SLOTS_MAX {
             self.is_last.store(true, Ordering::Relaxed);
             return;
         }
-        match Shared::create(own, (slots * GROWTH).min(SLOTS_MAX)) {
+        match Shared::create(&self.own, (slots * GROWTH).min(SLOTS_MAX)) {
             Ok(mut new) => {
                 let mut guard = self.shared_alone();
                 if let Some(old) = &*guard {
                     // What clients count from here on in the old one is lost.
                     *new.used.get_mut() = new.table().copy_from(old.table());
+                    *guard = Some(new);
                 }
-                *guard = Some(new);
             }
             Err(error) => {
                 tracing::warn!("no memory for places of more than {slots} chunks: {error}");
@@ -272,14 +271,12 @@ mod tests {
         places.remove((1, 0));
         assert_eq!(get(&grown, 1), None);
         let at = places.whereabouts().unwrap();
-        places.forget_all();
-        assert_eq!(get(&grown, 2), None, "closed");
-        assert!(SharedMemory::open(&at).is_err());
+        places.close();
+        assert_eq!(get(&grown, 2), None);
+        assert!(SharedMemory::open(&at).is_err() && places.whereabouts().is_none());
         places.set((2, 0), &chunk(5));
-        let anew = SharedMemory::open(&places.whereabouts().unwrap()).unwrap();
-        assert_eq!((get(&anew, 2), get(&anew, 3)), (Some(5), None));
-        drop(places);
-        assert_eq!(get(&anew, 2), None, "closed");
+        places.grow_if_due();
+        assert!(places.whereabouts().is_none() && places.is_full());
     }
 
     /// As after a kill: the name is still there.

@@ -136,6 +136,7 @@ impl Store {
         };
         store.update_gauges();
         store.count_placed_reads();
+        store.index.places().wait_alone();
         Ok(Arc::new(store))
     }
 
@@ -189,7 +190,7 @@ impl Store {
                 let error = Error::of_class(Class::Retry, Errno::EIO);
                 return Err(error.with_text("the payload was damaged on its way"));
             }
-            self.before_change()?;
+            self.limit_dirty()?;
             let _writer = self.index.begin_write(req.id, req.truncate_gen)?;
             if !payload.is_empty() {
                 self.append_data(req, sums, payload)?;
@@ -202,7 +203,7 @@ impl Store {
     }
 
     fn punch(&self, req: &ChunkWriteReq) -> Result<()> {
-        self.before_change()?;
+        self.limit_dirty()?;
         let _alone = self.index.begin_exclusive(req.id)?;
         if req.truncate_gen < self.index.truncate_gen(req.id)? {
             return Err(Error::new(Errno::ESTALE).with_text("the file was truncated since"));
@@ -406,7 +407,7 @@ impl Store {
     /// # Errors
     /// EIO and ENOSPC; the outcome is unknown then, and a repetition is safe.
     pub fn truncate(&self, req: &ChunkTruncateReq) -> Result<()> {
-        self.before_change()?;
+        self.limit_dirty()?;
         {
             let _alone = self.index.begin_exclusive(req.id)?;
             if req.truncate_gen > self.index.truncate_gen(req.id)? {
@@ -437,7 +438,7 @@ impl Store {
         let ids: BTreeSet<InodeId> = req.ids.iter().copied().collect();
         let ids: Vec<InodeId> = ids.into_iter().collect();
         for ids in ids.chunks(DELETE_IDS_MAX) {
-            self.before_change()?;
+            self.limit_dirty()?;
             let alone = ids.iter().map(|id| self.index.begin_exclusive(*id));
             let _alone = alone.collect::<Result<Vec<_>>>()?;
             let payload: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();

@@ -75,6 +75,16 @@ impl<'a> PlaceTable<'a> {
     /// Makes an empty table of memory that is all zeros, for [`PlaceTable::bytes_of`] some slots.
     pub fn create(words: &'a [AtomicU64]) -> PlaceTable<'a> {
         words[MAGIC_AT].store(MAGIC, Ordering::Release);
+        PlaceTable::own(words)
+    }
+
+    /// The table in memory that the caller has made one of: it is not asked again what others may have written
+    /// there since.
+    ///
+    /// # Panics
+    /// If the memory is too small for any.
+    pub fn own(words: &'a [AtomicU64]) -> PlaceTable<'a> {
+        assert!(words.len() >= SLOTS_AT + SET_WORDS, "memory for a table");
         PlaceTable { words }
     }
 

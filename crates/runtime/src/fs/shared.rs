@@ -28,7 +28,7 @@ pub struct SharedMemory {
 
 /// What who made it has: the name is removed in the end.
 struct Made {
-    name: String,
+    at: LocalMemory,
     /// Locked, so that others know that somebody answers for it.
     file: File,
 }
@@ -52,8 +52,10 @@ impl SharedMemory {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path_of(name), flags, Mode::RUSR | Mode::WUSR)?.into();
-        let made = Made { name: name.into(), file };
+        let file: File = rustix::fs::open(path_of(name), flags, Mode::RUSR | Mode::WUSR)?.into();
+        let mut made = Made { at: LocalMemory { name: name.into(), dev: 0, ino: 0 }, file };
+        let meta = made.file.metadata()?;
+        (made.at.dev, made.at.ino) = (meta.dev(), meta.ino());
         rustix::fs::flock(&made.file, FlockOperation::NonBlockingLockExclusive)?;
         let allocate =
             || rustix::fs::fallocate(&made.file, FallocateFlags::empty(), 0, bytes as u64);
@@ -83,10 +85,8 @@ impl SharedMemory {
     }
 
     /// Where others find it; `None` for who has not made it.
-    pub fn whereabouts(&self) -> Option<LocalMemory> {
-        let made = self.made.as_ref()?;
-        let meta = made.file.metadata().ok()?;
-        Some(LocalMemory { name: made.name.clone(), dev: meta.dev(), ino: meta.ino() })
+    pub fn whereabouts(&self) -> Option<&LocalMemory> {
+        Some(&self.made.as_ref()?.at)
     }
 
     #[allow(missing_docs)]
@@ -98,24 +98,31 @@ impl SharedMemory {
 
     /// Removes memory for which nobody answers any more, among all names that begin with `prefix`, and
     /// that with names which begin with `own` in any case; each is shown to `last` before. How many of
-    /// its own there were.
-    pub fn sweep(prefix: &str, own: &str, last: impl Fn(&SharedMemory)) -> usize {
-        let Ok(names) = std::fs::read_dir(DIR) else { return 0 };
-        let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut swept = 0;
-        for name in names.filter(|name| name.starts_with(prefix)) {
+    /// its own were shown.
+    ///
+    /// # Errors
+    /// What keeps it from showing all of its own.
+    pub fn sweep(prefix: &str, own: &str, last: impl Fn(&SharedMemory)) -> io::Result<usize> {
+        let (mut shown, mut result) = (0, Ok(()));
+        for entry in std::fs::read_dir(DIR)? {
+            let Ok(name) = entry?.file_name().into_string() else { continue };
             let is_own = name.starts_with(own);
-            // What is another user's, or in use, stays.
-            let done = abandon(&name, is_own, &last);
-            swept += usize::from(is_own && done.is_ok());
+            if name.starts_with(prefix) {
+                match abandon(&name, is_own, &last) {
+                    Ok(bytes) => shown += usize::from(is_own && bytes > 0),
+                    Err(error) if is_own => result = Err(error),
+                    // What is another user's, or in use, stays.
+                    Err(_) => {}
+                }
+            }
         }
-        swept
+        result.map(|()| shown)
     }
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        let _ = rustix::fs::unlink(path_of(&self.name));
+        let _ = rustix::fs::unlink(path_of(&self.at.name));
     }
 }
 
@@ -135,7 +142,8 @@ fn open(name: &str) -> io::Result<File> {
     Ok(rustix::fs::open(path_of(name), flags, Mode::empty())?.into())
 }
 
-fn abandon(name: &str, is_own: bool, last: impl Fn(&SharedMemory)) -> io::Result<()> {
+/// Returns how many bytes it had.
+fn abandon(name: &str, is_own: bool, last: impl Fn(&SharedMemory)) -> io::Result<usize> {
     let file = open(name)?;
     let meta = file.metadata()?;
     let bytes = meta.len() as usize;
@@ -149,7 +157,8 @@ fn abandon(name: &str, is_own: bool, last: impl Fn(&SharedMemory)) -> io::Result
     if bytes > 0 {
         last(&SharedMemory { start: map(&file, bytes)?, words: bytes / 8, made: None });
     }
-    Ok(rustix::fs::unlink(path_of(name))?)
+    rustix::fs::unlink(path_of(name))?;
+    Ok(bytes)
 }
 
 fn map(file: &File, bytes: usize) -> io::Result<NonNull<AtomicU64>> {
@@ -179,7 +188,7 @@ mod tests {
         assert!(SharedMemory::create(&name, 1 << 20).is_err(), "the name is taken");
         assert!(made.words().len() == 1 << 17);
         assert!(made.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
-        let at = made.whereabouts().unwrap();
+        let at = made.whereabouts().unwrap().clone();
         let other = SharedMemory::open(&at).unwrap();
         made.words()[70_000].store(5, Ordering::Relaxed);
         assert_eq!(other.words()[70_000].load(Ordering::Relaxed), 5);
@@ -207,11 +216,11 @@ mod tests {
         });
         assert!(at.is_some());
         let mark = |memory: &SharedMemory| memory.words()[0].store(9, Ordering::SeqCst);
-        assert_eq!(SharedMemory::sweep(&prefix, &names[2], mark), 1);
+        assert_eq!(SharedMemory::sweep(&prefix, &names[2], mark).unwrap(), 1);
         let there = names.each_ref().map(|name| std::path::Path::new(&path_of(name)).exists());
         assert_eq!(there, [false, true, false]);
         let first = |memory: &SharedMemory| memory.words()[0].load(Ordering::SeqCst);
         assert_eq!([&dead, &alive, &own].map(first), [9, 0, 9]);
-        assert!(SharedMemory::open(&alive.whereabouts().unwrap()).is_ok());
+        assert!(SharedMemory::open(alive.whereabouts().unwrap()).is_ok());
     }
 }

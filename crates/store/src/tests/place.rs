@@ -212,7 +212,6 @@ fn who_finds_a_place_finds_no_older_one() {
         while begun.elapsed() < Duration::from_secs(4) {
             std::thread::sleep(Duration::from_millis(300));
             store.checkpoint().unwrap();
-            store.index.places().forget_all();
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -275,7 +274,6 @@ fn a_failed_cut_leaves_no_place() {
         store.truncate(&ChunkTruncateReq { id: *id, cut: 0, truncate_gen: 1 }).is_err()
     });
     assert!(failed.count() > 100, "their rows are not in memory any more");
-    let finder = Finder::new(&store, path.path());
     assert!((1..500).all(|id| finder.place(id).is_none()));
 }
 
