@@ -54,6 +54,8 @@ impl Adapter {
         let name = request.body().name()?;
         served(&name)?;
         let at = self.at(request.header.nodeid).await?;
+        // As in `setxattr`.
+        self.nodes.will_change(request.header.nodeid);
         self.fs.removexattr(&request.caller(), &at, &name).await?;
         Ok(Reply::done())
     }
