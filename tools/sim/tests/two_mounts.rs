@@ -231,7 +231,7 @@ fn places_are_found_without_asking() {
         let after = reads();
         let (all, unasked) = (after.0 - before.0, after.1 - before.1);
         // Those that were cut are asked for, and one a second of each store.
-        assert!(all >= 100.0 && unasked >= 70.0, "{unasked} of {all}");
+        assert!(all >= 100.0 && unasked >= 40.0, "{unasked} of {all}");
     }
 }
 
