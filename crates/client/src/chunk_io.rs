@@ -193,8 +193,8 @@ impl Core {
             answer(reply.body, reply.payload, len).map_err(Fail::Answer)
         };
         let asked = time::now();
-        let places = is_near() && (len >= local::BYTES_MIN || self.local.may_hear(store));
-        let answer = match places {
+        let wants_place = is_near() && (len >= local::BYTES_MIN || self.local.may_hear(store));
+        let answer = match wants_place {
             true => ask(fs::machine(), self.net.reads_files()),
             false => ask(0, false),
         };

@@ -31,6 +31,7 @@ mod rows;
 pub use checkpoint::{Commit, open_saved};
 pub use guards::{ExclusiveGuard, WriteGuard};
 pub use rows::Saved;
+pub use saker_types::places::ChunkKey;
 
 /// Parts of the index in memory that are locked apart.
 const SHARDS: usize = 64;
@@ -39,9 +40,6 @@ const CHUNK_OVERHEAD_BYTES: usize = 160;
 const EXTENT_BYTES: usize = size_of::<Extent>();
 /// "No row of the table is void."
 const NOTHING_VOID: u64 = u64::MAX;
-
-/// Inode and index of a chunk.
-pub type ChunkKey = (InodeId, u64);
 
 /// The index of a store.
 pub struct Index {

@@ -63,8 +63,8 @@ impl SharedMemory {
         Ok(SharedMemory { start: map(&made.file, bytes)?, words: bytes / 8, made: Some(made) })
     }
 
-    /// The memory that another process of this user, or of root, has made. Others could take it away while it is
-    /// used.
+    /// The memory that another process of this user, or of root, has made. That of other users is refused: they
+    /// could take it away while it is used here.
     ///
     /// # Errors
     /// open(2)'s; `NotFound` when something else has the name here; `PermissionDenied` when it is another
