@@ -35,26 +35,21 @@ fn operations_survive_kills_and_happen_once() {
     }
     let done = AtomicBool::new(false);
     let rounds = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..4)
-            .map(|n| {
-                let done = &done;
-                scope.spawn(move || {
-                    let mut round = 0;
-                    while !done.load(Ordering::Relaxed) || round == 0 {
-                        one_round(fs, who, &format!("{n}-{round}"));
-                        round += 1;
-                    }
-                    round
-                })
-            })
+        let done = &done;
+        let files: Vec<_> = (0..4)
+            .map(|n| scope.spawn(move || until(done, |i| file_round(fs, who, &format!("{n}-{i}")))))
             .collect();
+        // On its own, because after each start of an MNode it waits for leases that the one
+        // before may have given, and during that no kill interrupts it.
+        let dirs = scope.spawn(move || until(done, |i| dir_round(fs, who, &format!("/sub/{i}"))));
         for role in ["mnode-0", "mnode-1", "store-0", "coordinator-0", "mnode-0", "store-1"] {
             std::thread::sleep(Duration::from_millis(300));
             cluster.signal(role, Signal::KILL);
         }
         std::thread::sleep(Duration::from_secs(2));
         done.store(true, Ordering::Relaxed);
-        workers.into_iter().map(|w| w.join().unwrap()).sum::<u64>()
+        dirs.join().unwrap();
+        files.into_iter().map(|worker| worker.join().unwrap()).sum::<u64>()
     });
     assert!(fs.stats().retries > 0, "nothing was interrupted in {rounds} rounds");
     let dir = fs.block_on(fs.lookup(who, &path("/b"))).unwrap().loc;
@@ -67,9 +62,19 @@ fn operations_survive_kills_and_happen_once() {
     assert_eq!(files, rounds);
 }
 
+/// Repeats `round` until it is `done`, at least once. Returns how often.
+fn until(done: &AtomicBool, round: impl Fn(u64)) -> u64 {
+    let mut rounds = 0;
+    while !done.load(Ordering::Relaxed) || rounds == 0 {
+        round(rounds);
+        rounds += 1;
+    }
+    rounds
+}
+
 /// Each step fails if an earlier attempt of it, or of the step before, counts as another
 /// operation: EEXIST, ENOENT.
-fn one_round(fs: &Fs, who: &Caller, name: &str) {
+fn file_round(fs: &Fs, who: &Caller, name: &str) {
     fs.block_on(async {
         let (from, to) = (path(&format!("/a/{name}")), path(&format!("/b/{name}")));
         let (file, entry) = fs.create(who, &from, 0o644, EXCLUSIVE).await.unwrap();
@@ -86,7 +91,13 @@ fn one_round(fs: &Fs, who: &Caller, name: &str) {
         expected.extend_from_slice(&[7; 3_000]);
         expected.extend_from_slice(&[8; 3_000]);
         assert!(file.read(0, 10_000).await.unwrap() == expected, "{name}");
-        let dir = path(&format!("/sub/{name}"));
+    });
+}
+
+/// The same for a directory.
+fn dir_round(fs: &Fs, who: &Caller, dir: &str) {
+    fs.block_on(async {
+        let dir = path(dir);
         fs.mkdir(who, &dir, 0o700).await.unwrap();
         fs.rmdir(who, &dir).await.unwrap();
     });
