@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use saker_types::Result;
 use saker_types::limits::CHUNK_BYTES;
+use saker_types::{Errno, Result};
 
 use crate::format::{self, HEAD_BYTES_MAX, Kind, PAYLOAD_BYTES_MAX, Record};
 use crate::index::{ChunkKey, Piece};
@@ -37,9 +37,13 @@ impl Store {
         }
         for _ in 0..SEGMENTS_PER_ROUND {
             let Some(segment) = self.victim() else { return Ok(()) };
-            self.empty(&segment)?;
-            // It is removed by the checkpoint that knows the copies.
-            self.checkpoint()?;
+            match self.empty(&segment) {
+                // It is removed by the checkpoint that knows the copies.
+                Ok(()) => self.checkpoint()?,
+                Err(error) if error.errno() == Errno::ENOSPC => return Err(error),
+                // What cannot be read must not keep all others from being emptied.
+                Err(error) => self.log_once(&error),
+            }
         }
         self.maintenance.wake();
         Ok(())
@@ -62,20 +66,29 @@ impl Store {
 
     /// Moves all live data out of a segment. What is damaged stays; the segment is left alone
     /// from then on.
+    ///
+    /// # Errors
+    /// ENOSPC at once; of all else the first, when what can be moved is.
     fn empty(&self, segment: &Arc<Segment>) -> Result<()> {
-        let (records, _) = scan(&self.segments, segment, 0, Payloads::Skip)
-            .map_err(|e| io_error(&segment.name(), &e))?;
+        let (records, _) = scan(&self.segments, segment, 0, Payloads::Skip).map_err(|e| {
+            segment.stuck.store(true, Ordering::Release);
+            io_error(&segment.name(), &e)
+        })?;
         let writes = records.iter().filter(|found| found.record.kind == Kind::Write);
         let keys: BTreeSet<ChunkKey> =
             writes.map(|found| (found.record.id, found.record.index)).collect();
         drop(records);
+        let mut result = Ok(());
         for key in keys {
-            self.move_extents(key, Some(segment.no))?;
+            match self.move_extents(key, Some(segment.no)) {
+                Err(error) if error.errno() == Errno::ENOSPC => return Err(error),
+                moved => result = result.and(moved),
+            }
         }
         if segment.live_bytes() > 0 {
             segment.stuck.store(true, Ordering::Release);
         }
-        Ok(())
+        result
     }
 
     /// Moves what can still be read out of a segment whose write or flush failed.

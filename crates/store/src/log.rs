@@ -66,6 +66,8 @@ pub struct Log {
     made: Condvar,
     flush: Mutex<Flush>,
     flushed: Condvar,
+    /// Held by whoever flushes segments.
+    flushing: Mutex<()>,
     /// Segments with records that may not be durable.
     unsynced: Mutex<BTreeMap<u32, Arc<Segment>>>,
     /// Every record below is durable.
@@ -164,6 +166,7 @@ impl Log {
             state: Mutex::new(state),
             made: Condvar::new(),
             flush: Mutex::default(),
+            flushing: Mutex::default(),
             flushed: Condvar::new(),
             unsynced: Mutex::default(),
             durable_seq: AtomicU64::new(0),

@@ -154,7 +154,7 @@ impl Store {
         Ok(())
     }
 
-    fn log_once(&self, error: &Error) {
+    pub(crate) fn log_once(&self, error: &Error) {
         let text = error.to_string();
         let mut logged = locked(&self.maintenance.logged);
         if *logged != text {
@@ -199,12 +199,14 @@ impl Store {
     /// The flush's and the table's; everything stays as it was then, in memory and in the log.
     pub fn checkpoint(&self) -> Result<()> {
         let mut last = locked(&self.maintenance.checkpoint);
-        let poisoned = self.log.poisoned();
+        let mut poisoned = self.log.poisoned();
+        // What is on its way to one would be left there. It takes no more.
+        poisoned.retain(|no| self.log.is_settled(*no));
         for no in &poisoned {
             self.rescue(*no)?;
         }
         let marker = self.log.low_water();
-        drain(&self.index, &self.log, &marker)?;
+        drain(&self.index, &self.log, &marker, &poisoned)?;
         self.metrics.checkpoints.inc();
         // What was readable of them is elsewhere, and what they did is in the table.
         poisoned.iter().for_each(|no| self.log.retire(*no));

@@ -134,7 +134,7 @@ fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<()> {
         replay_one(index, found)?;
         if index.dirty_rows() > DIRTY_ROWS_MAX {
             let next = Position { place: found.place, next_seq: tail.next_seq };
-            drain(index, log, &next)?;
+            drain(index, log, &next, &[])?;
         }
     }
     if torn + damaged == 0 {
@@ -143,7 +143,7 @@ fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<()> {
     tracing::warn!("{torn} records were cut short by the crash, {damaged} are damaged");
     // Before any record can say that the ones before it are durable: the next start must not see
     // those that were cut short, or it would take them for damaged.
-    drain(index, log, &log.low_water())
+    drain(index, log, &log.low_water(), &[])
 }
 
 fn replay_one(index: &Index, found: &Found) -> Result<()> {
@@ -185,10 +185,11 @@ fn extent_of(found: &Found) -> Extent {
     }
 }
 
-/// Writes everything dirty into the table; records before `marker` need no replay then.
-pub fn drain(index: &Index, log: &Log, marker: &Position) -> Result<()> {
+/// Writes everything dirty into the table; records before `marker` need no replay then. `rescued`:
+/// poisoned segments whose data is elsewhere.
+pub fn drain(index: &Index, log: &Log, marker: &Position, rescued: &[u32]) -> Result<()> {
     index.begin_drain();
-    let mut sync = || log.flush_healthy().map_err(|e| io_error("flush", &e));
+    let mut sync = || log.flush_but(rescued).map_err(|e| io_error("flush", &e));
     while index.commit(marker, &mut sync)? == Commit::More {}
     Ok(())
 }

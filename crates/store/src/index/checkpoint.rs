@@ -108,37 +108,52 @@ impl Index {
     }
 
     fn collect_inode(&self, state: &mut State, id: InodeId, batch: &mut Batch) -> Result<()> {
-        let State { inodes, chunks, draining, .. } = state;
-        let Some(inode) = inodes.get_mut(&id) else { return Ok(()) };
+        let Some(inode) = state.inodes.get_mut(&id) else { return Ok(()) };
         (inode.dirty, inode.writing) = (false, true);
-        if inode.void_from != NOTHING_VOID {
-            let start = rows::chunk_key((id, inode.void_from));
+        let (void_from, truncate_gen) = (inode.void_from, inode.truncate_gen);
+        if void_from != NOTHING_VOID {
+            let start = rows::chunk_key((id, void_from));
             let end = rows::chunk_key((id, NOTHING_VOID));
-            let mut full = false;
+            let (mut full, mut written_since) = (false, Vec::new());
+            let chunks = &state.chunks;
             let scanned = self.table.scan(&start, &end, &mut |key, _| {
                 full = batch.is_full();
                 if full {
                     return ControlFlow::Break(());
                 }
                 // A key that makes no sense is none of this inode's, whatever it is.
-                if rows::decode_key(key).is_ok_and(|key| !chunks.contains_key(&key)) {
-                    batch.rows.insert(Bytes::copy_from_slice(key), None);
+                let Ok(chunk) = rows::decode_key(key) else { return ControlFlow::Continue(()) };
+                match chunks.get(&chunk) {
+                    None => _ = batch.rows.insert(Bytes::copy_from_slice(key), None),
+                    Some(cached) if cached.dirty => written_since.push(chunk),
+                    Some(_) => {}
                 }
                 ControlFlow::Continue(())
             });
             scanned.map_err(|e| failed("read", e))?;
+            // The row of such a chunk is void as well, and nobody will know that when the marker
+            // has moved past the truncation: what the chunk is now goes with this batch.
+            for chunk in written_since {
+                let key = RowKey::Chunk(chunk);
+                _ = state.draining.remove(&key) || state.dirty.remove(&key);
+                self.dirty.fetch_sub(1, Ordering::Relaxed);
+                batch.keys.push(key);
+                collect_chunk(state, chunk, batch);
+            }
             if full {
-                inode.dirty = true;
-                draining.insert(RowKey::Inode(id));
+                state.draining.insert(RowKey::Inode(id));
                 self.dirty.fetch_add(1, Ordering::Relaxed);
+                if let Some(inode) = state.inodes.get_mut(&id) {
+                    inode.dirty = true;
+                }
                 batch.more = true;
             } else {
                 batch.voids.push(id);
             }
         }
         let key = rows::inode_key(id);
-        if inode.truncate_gen > 0 {
-            let row = InodeRow { truncate_gen: inode.truncate_gen };
+        if truncate_gen > 0 {
+            let row = InodeRow { truncate_gen };
             batch.rows.insert(key, Some(encoded(&row)));
         } else if self.table.get(&key).map_err(|e| failed("read", e))?.is_some() {
             batch.rows.insert(key, None);

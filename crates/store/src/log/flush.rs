@@ -32,6 +32,12 @@ impl Log {
         locked(&self.poisoned).clone()
     }
 
+    /// Nothing is on its way to this segment any more: not to its file, nor what is in that to the
+    /// index.
+    pub fn is_settled(&self, no: u32) -> bool {
+        !self.state().inflight.values().any(|place| place.segment == no)
+    }
+
     /// The data of a poisoned segment is safe elsewhere; the segment is gone.
     pub fn retire(&self, no: u32) {
         locked(&self.poisoned).retain(|n| *n != no);
@@ -81,20 +87,29 @@ impl Log {
 
     fn flush_now(&self) -> io::Result<()> {
         let low = self.state().low_water().next_seq_durable;
-        self.flush_healthy()?;
-        if let Some(no) = locked(&self.poisoned).first() {
-            let name = name_of(*no);
-            return Err(io::Error::other(format!("{name} failed; its data is being moved")));
-        }
+        self.flush_but(&[])?;
         self.durable_seq.fetch_max(low, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Flushes all segments but the poisoned ones.
+    /// Flushes all segments, of which only these, whose data is elsewhere by now, may be poisoned.
     ///
     /// # Errors
-    /// The first flush's that fails; its segment is poisoned.
-    pub fn flush_healthy(&self) -> io::Result<()> {
+    /// A flush's; while another segment is poisoned.
+    pub fn flush_but(&self, rescued: &[u32]) -> io::Result<()> {
+        // The kernel tells of what it could not write only once for each open file.
+        let _alone = locked(&self.flushing);
+        self.flush_healthy()?;
+        if let Some(no) = locked(&self.poisoned).iter().find(|no| !rescued.contains(no)) {
+            let name = name_of(*no);
+            return Err(io::Error::other(format!("{name} failed; its data is being moved")));
+        }
+        Ok(())
+    }
+
+    /// Flushes all segments but the poisoned ones; the first failure, after which its segment is one
+    /// of them.
+    fn flush_healthy(&self) -> io::Result<()> {
         let segments: Vec<_> = locked(&self.unsynced).values().cloned().collect();
         let mut result = Ok(());
         for segment in segments {

@@ -11,6 +11,7 @@ use saker_types::{Class, Errno, Result};
 
 use super::disk::{IDENTITY, Machine, SEGMENT_BYTES, audit, open_in, options};
 use crate::format::{self, Identity, Record};
+use crate::index::Commit;
 use crate::log::{Draft, Purpose, Space};
 use crate::store::{Options, Store};
 
@@ -283,6 +284,72 @@ fn a_checkpoint_that_failed_is_taken_again() {
             assert_eq!(get(&after, 1, 2_000, 1_000).unwrap(), pattern(9, 1_000));
         }
     }
+}
+
+#[test]
+fn what_was_cut_stays_cut_when_it_is_written_in_the_middle_of_a_checkpoint() {
+    // In one commit, and in several.
+    for others in [0, 6_000] {
+        let machine = Machine::new();
+        let store = machine.open();
+        put(&store, 1, 0, &pattern(1, 50_000)).unwrap();
+        store.checkpoint().unwrap();
+        store.truncate(&ChunkTruncateReq { id: 1, truncate_gen: 1, cut: 0 }).unwrap();
+        (0..others).for_each(|id| put(&store, 100 + id, 0, &[1]).unwrap());
+        let marker = store.log.low_water();
+        store.index.begin_drain();
+        let req = ChunkWriteReq { id: 1, truncate_gen: 1, ..ChunkWriteReq::default() };
+        let data = pattern(2, 4_000);
+        store.write(&ChunkWriteReq { crc: crc32c::crc32c(&data), ..req }, &data).unwrap();
+        let mut sync = || store.sync();
+        while store.index.commit(&marker, &mut sync).unwrap() == Commit::More {}
+        audit(&store);
+        assert_eq!(get(&store, 1, 0, 60_000).unwrap(), data);
+        let after = machine.power_loss(1).open();
+        assert!(get(&after, 1, 0, 60_000).unwrap() == data, "the old data is back");
+        audit(&after);
+    }
+}
+
+#[test]
+fn a_segment_that_cannot_be_read_does_not_keep_others_from_being_emptied() {
+    let machine = Machine::new();
+    let broken = Arc::new(AtomicU64::new(u64::MAX));
+    let bad = broken.clone();
+    let script = move |op: &saker_runtime::fs::Op<'_>| {
+        let name = crate::segment::name_of(bad.load(Ordering::SeqCst) as u32);
+        match op.kind == OpKind::Read && op.name == name {
+            true => Fault::Fail(libc::EIO),
+            false => Fault::None,
+        }
+    };
+    let dir: Arc<dyn Dir> =
+        Arc::new(FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script)));
+    let files = 60;
+    let store = machine.open();
+    (1..files).for_each(|id| put(&store, id, 0, &pattern(id, 10_000)).unwrap());
+    drop(store);
+    // A tenth is live, of no segment less than of the first.
+    let store = open_in(dir, IDENTITY, options()).unwrap();
+    let is_kept = |id: &u64| id % 8 == 1 && *id != 9;
+    let first = store.segments.all().iter().map(|s| s.no).min().unwrap();
+    broken.store(u64::from(first), Ordering::SeqCst);
+    let ids = (1..files).filter(|id| !is_kept(id)).collect();
+    store.delete(&ChunkDeleteReq { ids }).unwrap();
+    for _ in 0..10 {
+        store.maintain();
+    }
+    let all = store.segments.all();
+    let sparse = |s: &&Arc<crate::segment::Segment>| {
+        s.is_sealed() && s.live_bytes() > 0 && s.live_bytes() < u64::from(SEGMENT_BYTES) / 4
+    };
+    let left: Vec<u32> = all.iter().filter(sparse).map(|s| s.no).collect();
+    assert_eq!(left, [first]);
+    broken.store(u64::MAX, Ordering::SeqCst);
+    for id in (1..files).filter(is_kept) {
+        assert_eq!(get(&store, id, 0, 20_000).unwrap(), pattern(id, 10_000));
+    }
+    audit(&store);
 }
 
 #[test]
