@@ -79,7 +79,7 @@ impl std::fmt::Display for Fail {
 /// Pauses between attempts: doubling, with jitter.
 pub(crate) struct Backoff {
     pub(crate) attempts: u32,
-    deadline: Time,
+    pub(crate) deadline: Time,
 }
 
 impl Backoff {
@@ -269,8 +269,9 @@ impl Core {
         let until = time::now() + backoff.next(self.trace());
         if until >= backoff.deadline {
             let errno = match fail {
-                Fail::Call(CallError::Timeout) | Fail::Answer(_) => Errno::ETIMEDOUT,
-                Fail::Call(_) => Errno::EIO,
+                // Who answers so is there, and not whom we want.
+                Fail::Call(CallError::Refused) => Errno::EIO,
+                Fail::Call(_) | Fail::Answer(_) => Errno::ETIMEDOUT,
             };
             let text = format!("{} to {to}, {} attempts: {fail}", op.name(), backoff.attempts);
             return Err(Error::new(errno).with_text(text));
@@ -319,12 +320,21 @@ impl Core {
         Ok(())
     }
 
-    /// Tells all nodes that the client's sessions end. One attempt each: a session whose end a
-    /// node does not hear costs it a little memory.
+    /// Tells all nodes that the client's sessions end.
     pub(crate) async fn end_sessions(&self) {
+        self.tell_end(self.sessions.end()).await;
+    }
+
+    /// The same of sessions that are over while others go on.
+    pub(crate) async fn end_old_sessions(&self) {
+        self.tell_end(self.sessions.over()).await;
+    }
+
+    /// One attempt each: a session whose end a node does not hear costs it a little memory.
+    async fn tell_end(&self, ended: Vec<(u64, NodeId)>) {
         let routes = self.routes();
         let until = time::now() + ANSWER_MARGIN;
-        let tell = self.sessions.end().into_iter().map(|(session, node)| {
+        let tell = ended.into_iter().map(|(session, node)| {
             let body = Bytes::from(SessionReq { session }.encode_to_vec());
             self.send(&routes, node, Op::CloseSession, self.trace(), body, Bytes::new(), until)
         });

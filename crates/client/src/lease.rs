@@ -12,9 +12,13 @@ use saker_types::wire::{At, Op, RenewReply, RenewReq};
 use saker_types::{Locator, NodeId, Result, ShardNo, limits};
 
 use crate::core::{Core, decode};
+use crate::reader::AGE_MAX;
 
 /// Leases of files that are open longer than this are renewed, this often.
 const PERIOD: Duration = Duration::from_secs(20);
+/// An answer to that is waited for so long: a shard that does not give one must not keep the others
+/// from hearing of us in time.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The thread looks this often whether the client is gone.
 const LOOK: Duration = Duration::from_millis(500);
 /// Moves of a file that are followed in one period.
@@ -22,7 +26,9 @@ const MOVES_MAX: u32 = 16;
 /// Most handles in one request.
 const HANDLES_MAX: usize = 1_024;
 
-const _: () = assert!(PERIOD.as_nanos() as u64 * 2 < limits::LEASE_NS);
+// A file is renewed the first time when it is up to two periods old, and a moved one's new home
+// hears of it in the next round.
+const _: () = assert!((PERIOD.as_nanos() + ANSWER_MAX.as_nanos()) as u64 * 2 < limits::LEASE_NS);
 
 /// Starts the thread that renews leases until the client is gone.
 pub(crate) fn start(core: &Arc<Core>) -> std::io::Result<()> {
@@ -35,22 +41,33 @@ fn run(weak: &Weak<Core>) {
     loop {
         sleep(LOOK);
         let Some(core) = weak.upgrade() else { return };
-        if time::now() >= next {
-            core.net.block_on(core.renew_leases(time::now()));
-            next = time::now() + PERIOD;
+        let now = time::now();
+        if now >= next {
+            next = now + PERIOD;
+            core.net.block_on(core.look_after(now));
         }
     }
 }
 
 /// The same as a task.
 pub(crate) async fn keep(core: &Core) {
+    let mut next = time::now() + PERIOD;
     loop {
-        core.net.sleep_until(time::now() + PERIOD).await;
-        core.renew_leases(time::now()).await;
+        core.net.sleep_until(next).await;
+        let now = time::now();
+        next = now + PERIOD;
+        core.look_after(now).await;
     }
 }
 
 impl Core {
+    /// What is to be done every period.
+    async fn look_after(&self, now: Time) {
+        self.renew_leases(now).await;
+        self.let_go_of_data(now);
+        self.end_old_sessions().await;
+    }
+
     /// Renews the lease of every file that is open for long enough; learns where they are.
     async fn renew_leases(&self, now: Time) {
         let inodes = self.inodes.all();
@@ -94,10 +111,19 @@ impl Core {
 
     async fn renew(&self, shard: ShardNo, handles: Vec<Locator>) -> Result<Vec<Locator>> {
         let message = RenewReq { handles };
-        let deadline = time::now() + PERIOD;
+        let deadline = time::now() + ANSWER_MAX;
         let to = NodeId::Shard(shard);
-        let reply = self.call(to, Op::Renew, &message, Bytes::new(), PERIOD, deadline).await?;
+        let reply = self.call(to, Op::Renew, &message, Bytes::new(), ANSWER_MAX, deadline).await?;
         Ok(decode::<RenewReply>(Op::Renew, reply.body)?.moved)
+    }
+
+    /// Forgets what was read ahead in files that nobody has read for a while: it would not be used.
+    fn let_go_of_data(&self, now: Time) {
+        for inode in self.inodes.all() {
+            if let Some(mut ahead) = inode.ahead.try_lock() {
+                ahead.let_go(now, AGE_MAX);
+            }
+        }
     }
 
     fn follow_open(&self, loc: &Locator) {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{join, join_all};
 use saker_runtime::time::{self, Time, sleep};
 use saker_runtime::{rand, thread};
 use saker_types::wire::*;
@@ -24,6 +25,7 @@ const PERIOD: Duration = Duration::from_secs(3);
 /// The thread looks this often whether the client is gone.
 const LOOK: Duration = Duration::from_millis(500);
 
+// Each renewal may take a period, too.
 const _: () = assert!(PERIOD.as_nanos() as u64 * 3 < limits::LOCK_LEASE_NS);
 
 /// A lock on a range of a file, or on a whole file.
@@ -56,8 +58,8 @@ type Holding = (InodeId, bool, u64);
 /// What is known of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// It was asked for; the answer is not here.
-    Asked,
+    /// It was asked for, as the request of this number; the answer is not here.
+    Asked(u64),
     /// It was granted, as the grant of this number.
     Held(u64),
     /// It should have ended, but the shard could not be told.
@@ -73,7 +75,8 @@ struct State {
     /// This client as shards know it; 0: it has not locked anything yet.
     holder: u64,
     held: BTreeMap<Holding, Standing>,
-    grants: u64,
+    /// Requests and grants so far.
+    numbers: u64,
     /// The thread that renews them runs.
     renewed: bool,
 }
@@ -91,19 +94,39 @@ impl Locks {
         state.holder
     }
 
-    fn note(&self, holding: Holding, standing: Option<Standing>) -> Option<Standing> {
+    /// A lock is about to be asked for: it may be granted and the answer lost. What stands now, and
+    /// what stood before.
+    fn ask(&self, holding: Holding) -> (Standing, Option<Standing>) {
         let mut state = self.lock();
-        match standing {
-            Some(standing) => state.held.insert(holding, standing),
-            None => state.held.remove(&holding),
-        }
+        state.numbers += 1;
+        let asked = Standing::Asked(state.numbers);
+        (asked, state.held.insert(holding, asked))
     }
 
     fn granted(&self, holding: Holding) {
         let mut state = self.lock();
-        state.grants += 1;
-        let standing = Standing::Held(state.grants);
+        state.numbers += 1;
+        let standing = Standing::Held(state.numbers);
         state.held.insert(holding, standing);
+    }
+
+    /// It was not granted. Another thread of the same owner may have asked since, and got it.
+    fn refused(&self, holding: Holding, asked: Standing, before: Option<Standing>) {
+        let mut state = self.lock();
+        if state.held.get(&holding) == Some(&asked) {
+            match before {
+                Some(standing) => state.held.insert(holding, standing),
+                None => state.held.remove(&holding),
+            };
+        }
+    }
+
+    fn ended(&self, holding: Holding) {
+        self.lock().held.remove(&holding);
+    }
+
+    fn leaves(&self, holding: Holding) {
+        self.lock().held.insert(holding, Standing::Leaving);
     }
 
     fn holds(&self, holding: &Holding) -> bool {
@@ -141,19 +164,17 @@ impl File {
         core.renew_from_now_on()?;
         let id = self.locator().id;
         let holding = (id, lock.flock, lock.owner);
-        // Before it is asked for: it may be granted and the answer lost.
-        let before = core.locks.note(holding, Some(Standing::Asked));
+        let (asked, before) = core.locks.ask(holding);
         let mut request = core.lock_request(id, lock);
         request.wait_ms = wait.as_millis() as u32;
-        let asked = core.ask::<_, Empty>(&Caller::root(), Op::Setlk, To::Owner, &mut request).await;
-        match asked {
+        match core.ask::<_, Empty>(&Caller::root(), Op::Setlk, To::Owner, &mut request).await {
             Ok(_) => {
                 core.locks.granted(holding);
                 self.see_others().await
             }
             Err(error) => {
                 if error.errno() == Errno::EAGAIN || error.errno() == Errno::ENOLCK {
-                    core.locks.note(holding, before);
+                    core.locks.refused(holding, asked, before);
                 }
                 Err(error)
             }
@@ -181,7 +202,7 @@ impl File {
         }
         if let Err(error) = core.unlock(id, &Lock::whole(owner, flock), core.deadline()).await {
             tracing::warn!("a lock on inode {id:#x} could not be ended yet: {error}");
-            core.locks.note(holding, Some(Standing::Leaving));
+            core.locks.leaves(holding);
         }
     }
 }
@@ -206,7 +227,7 @@ impl Core {
         let (who, to) = (Caller::root(), To::Owner);
         self.ask_until::<_, Empty>(&who, Op::Setlk, to, &mut request, deadline).await?;
         if (lock.start, lock.end) == (0, u64::MAX) {
-            self.locks.note((id, lock.flock, lock.owner), None);
+            self.locks.ended((id, lock.flock, lock.owner));
         }
         Ok(())
     }
@@ -235,26 +256,29 @@ impl Core {
         by_shard
     }
 
+    /// All at once, and no longer than a period: a shard that does not answer must not keep the
+    /// others from hearing of us in time.
     async fn renew_locks(&self) {
+        let deadline = time::now() + PERIOD;
         let renew = self.held_by_shard().into_iter().map(|(shard, held)| async move {
-            match self.renew_at(shard, false).await {
-                Ok(ids) => self.compare(&held, &ids),
-                Err(error) => tracing::warn!("file locks were not renewed: {error}"),
-            }
-            for ((id, flock, owner), standing) in held {
-                if standing == Standing::Leaving {
-                    // A failure is tried again in the next period.
-                    let deadline = time::now() + PERIOD;
-                    _ = self.unlock(id, &Lock::whole(owner, flock), deadline).await;
+            // A failure is tried again in the next period.
+            let leaving = held.iter().filter(|(_, standing)| *standing == Standing::Leaving);
+            let leave = leaving.map(|((id, flock, owner), _)| async move {
+                _ = self.unlock(*id, &Lock::whole(*owner, *flock), deadline).await;
+            });
+            let renewed = async {
+                match self.renew_at(shard, false, deadline).await {
+                    Ok(ids) => self.compare(&held, &ids),
+                    Err(error) => tracing::warn!("file locks were not renewed: {error}"),
                 }
-            }
+            };
+            join(renewed, join_all(leave)).await;
         });
-        futures_util::future::join_all(renew).await;
+        join_all(renew).await;
     }
 
-    async fn renew_at(&self, shard: ShardNo, end: bool) -> Result<Vec<InodeId>> {
+    async fn renew_at(&self, shard: ShardNo, end: bool, deadline: Time) -> Result<Vec<InodeId>> {
         let message = RenewLocksReq { holder: self.locks.holder(), end };
-        let deadline = time::now() + PERIOD;
         let to = NodeId::Shard(shard);
         let reply = self.call(to, Op::RenewLocks, &message, Bytes::new(), PERIOD, deadline).await?;
         Ok(decode::<RenewLocksReply>(Op::RenewLocks, reply.body)?.ids)
@@ -282,8 +306,8 @@ impl Core {
     /// Ends all locks of this client. One attempt: where it fails, the lease ends them.
     pub(crate) async fn end_locks(&self) {
         let shards = self.held_by_shard().into_keys();
-        let end = shards.map(|shard| self.renew_at(shard, true));
-        futures_util::future::join_all(end).await;
+        let deadline = time::now() + PERIOD;
+        join_all(shards.map(|shard| self.renew_at(shard, true, deadline))).await;
         let mut state = self.locks.lock();
         state.held.clear();
         // What is still on its way for the old one ends with its lease.
@@ -300,5 +324,27 @@ fn run(weak: &Weak<Core>) {
             next = time::now() + PERIOD;
             core.net.block_on(core.renew_locks());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_forgets_nothing_that_another_thread_got_meanwhile() {
+        let (locks, holding) = (Locks::default(), (1, false, 7));
+        let (first, before) = locks.ask(holding);
+        locks.ask(holding);
+        locks.granted(holding);
+        locks.refused(holding, first, before);
+        assert!(locks.holds(&holding));
+        let (again, before) = locks.ask(holding);
+        locks.refused(holding, again, before);
+        assert!(locks.holds(&holding), "as before");
+        let other = (2, true, 7);
+        let (asked, before) = locks.ask(other);
+        locks.refused(other, asked, before);
+        assert!(!locks.holds(&other));
     }
 }

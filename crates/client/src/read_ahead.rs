@@ -67,6 +67,13 @@ impl Ahead {
         self.used_at = now;
     }
 
+    /// Forgets everything if nobody has read here for `age_max`.
+    pub(crate) fn let_go(&mut self, now: Time, age_max: Duration) {
+        if now - self.used_at > age_max {
+            self.segments = VecDeque::new();
+        }
+    }
+
     fn covered(&self) -> Range<u64> {
         match (self.segments.front(), self.segments.back()) {
             (Some(first), Some(last)) => first.range.start..last.range.end,

@@ -18,7 +18,7 @@ use crate::request::To;
 
 /// A read that meets the end of a file, or needs data that is kept here, asks whether that is
 /// still so, when the last answer is older than this.
-const AGE_MAX: Duration = Duration::from_secs(1);
+pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
 /// Times that the inline data may change while it is asked for.
 const LOADS_MAX: u32 = 100;
 
@@ -147,7 +147,10 @@ fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
             None => Plan::AskInline,
         };
     }
-    if s.pending.as_ref().is_some_and(|p| p.start < range.end && range.start < p.end) {
+    let waits = |range: &Range<u64>| {
+        s.pending.as_ref().is_some_and(|p| p.start < range.end && range.start < p.end)
+    };
+    if waits(&range) {
         return Plan::WriteOut;
     }
     let window = next_window(s.next_read, s.window, offset, len, window_max);
@@ -155,7 +158,8 @@ fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
     s.window = window;
     // Nothing lies ahead of a read of the whole rest, unless earlier reads fetched it.
     let lone = range.end == size && range.start == 0;
-    let window = if lone { 0 } else { window };
+    // What waits to be written out its store does not have yet, and would not be fetched again.
+    let window = if lone || waits(&(range.start..range.end + window as u64)) { 0 } else { window };
     Plan::Chunks { range, window, epoch: s.epoch, size }
 }
 

@@ -120,7 +120,7 @@ impl Core {
     ) -> Result<A> {
         let trace = self.trace();
         request.ctx().cred = who.cred();
-        let ticket = if request.mutates(op) { Some(self.begin().await) } else { None };
+        let ticket = if request.mutates(op) { Some(self.begin(deadline).await?) } else { None };
         let backoff = Backoff::until(deadline);
         let mut state = Progress { to, ticket, maybe_done: false, hops: 0, backoff };
         loop {
@@ -168,12 +168,17 @@ impl Core {
     }
 
     /// Numbers a mutation, when there is room for one more.
-    async fn begin(&self) -> Ticket {
+    async fn begin(&self, deadline: Time) -> Result<Ticket> {
         loop {
             if let Some(ticket) = self.sessions.begin() {
-                return ticket;
+                return Ok(ticket);
             }
-            self.net.sleep_until(time::now() + std::time::Duration::from_millis(1)).await;
+            let now = time::now();
+            if now >= deadline {
+                let text = "too many operations wait for nodes that do not answer";
+                return Err(Error::new(Errno::ETIMEDOUT).with_text(text));
+            }
+            self.net.sleep_until(now + std::time::Duration::from_millis(1)).await;
         }
     }
 
@@ -215,7 +220,10 @@ impl Core {
                     let text = "a node lost this client's session; the outcome is unknown";
                     return Next::GiveUp(Error::new(Errno::EIO).with_text(text));
                 }
-                state.ticket = Some(self.begin().await);
+                match self.begin(state.backoff.deadline).await {
+                    Ok(ticket) => state.ticket = Some(ticket),
+                    Err(error) => return Next::GiveUp(error),
+                }
                 hop(state)
             }
             Class::UseCoordinator | Class::UseOwner => Next::AfterPause,

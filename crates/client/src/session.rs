@@ -61,13 +61,24 @@ impl Session {
     }
 }
 
+/// Sessions in which a mutation goes on, at most, beside the one in use.
+const RETIRED_MAX: usize = 64;
+
 /// The session in use and those before it.
 pub(crate) struct Sessions(Mutex<All>);
 
 struct All {
     current: Arc<Session>,
-    /// Lost by one node, but known to others until they are told that it ended.
+    /// Lost by one node, or full because one mutation waits for a node that is down. Nodes know
+    /// them until they are told that they have ended.
     retired: Vec<Arc<Session>>,
+}
+
+impl All {
+    fn retire(&mut self) {
+        let old = std::mem::replace(&mut self.current, Session::new());
+        self.retired.push(old);
+    }
 }
 
 impl Sessions {
@@ -81,30 +92,56 @@ impl Sessions {
 
     /// Numbers a mutation; `None` while too many are unanswered.
     pub(crate) fn begin(&self) -> Option<Ticket> {
-        let session = self.lock().current.clone();
-        let seq = session.lock().window.begin()?;
-        Some(Ticket { session, seq })
+        loop {
+            let session = self.lock().current.clone();
+            let seq = session.lock().window.begin();
+            if let Some(seq) = seq {
+                return Some(Ticket { session, seq });
+            }
+            // One that waits must not keep all others from beginning.
+            let mut all = self.lock();
+            if all.retired.len() >= RETIRED_MAX {
+                return None;
+            }
+            if Arc::ptr_eq(&all.current, &session) {
+                all.retire();
+            }
+        }
     }
 
     /// A node has lost this session: others begin after it in a new one.
     pub(crate) fn lost(&self, session: &Arc<Session>) {
         let mut all = self.lock();
         if Arc::ptr_eq(&all.current, session) {
-            let old = std::mem::replace(&mut all.current, Session::new());
-            all.retired.push(old);
+            all.retire();
         }
+    }
+
+    /// Takes those out that will never be used again, and gives all (session, node) that should be
+    /// told of the end.
+    pub(crate) fn over(&self) -> Vec<(u64, NodeId)> {
+        let is_over = |session: &mut Arc<Session>| {
+            // A mutation that is about to begin in it holds it.
+            Arc::strong_count(session) == 1 && session.lock().window.answered.is_empty()
+        };
+        let over: Vec<_> = self.lock().retired.extract_if(.., is_over).collect();
+        known_to(&over)
     }
 
     /// Begins a new session, and gives all (session, node) that should be told of the end.
     pub(crate) fn end(&self) -> Vec<(u64, NodeId)> {
         let mut all = self.lock();
-        let mut ended = std::mem::take(&mut all.retired);
-        ended.push(std::mem::replace(&mut all.current, Session::new()));
-        ended
-            .iter()
-            .flat_map(|s| s.lock().open_on.iter().map(|node| (s.id, *node)).collect::<Vec<_>>())
-            .collect()
+        all.retire();
+        known_to(&std::mem::take(&mut all.retired))
     }
+}
+
+/// Each of the sessions with each node that knows it.
+fn known_to(sessions: &[Arc<Session>]) -> Vec<(u64, NodeId)> {
+    let of_one = |s: &Arc<Session>| -> Vec<_> {
+        s.lock().open_on.iter().map(|node| (s.id, *node)).collect()
+    };
+    sessions.iter().flat_map(of_one).collect()
 }
 
 /// The numbers given out, from the lowest without an answer.
@@ -188,6 +225,22 @@ mod tests {
         new.session.opened(NodeId::Coordinator);
         let expected = vec![(old.id, NodeId::Shard(1)), (new.session.id, NodeId::Coordinator)];
         assert_eq!(sessions.end(), expected);
+    }
+
+    #[test]
+    fn one_that_waits_does_not_keep_others_from_beginning() {
+        let sessions = Sessions::new();
+        let waits = sessions.begin().unwrap();
+        waits.session.opened(NodeId::Coordinator);
+        for _ in 0..3 * limits::SESSION_RESULTS_MAX {
+            assert!(sessions.begin().is_some());
+        }
+        assert_ne!(sessions.begin().unwrap().session.id, waits.session.id);
+        assert!(sessions.over().is_empty(), "it goes on");
+        let id = waits.session.id;
+        drop(waits);
+        assert_eq!(sessions.over(), [(id, NodeId::Coordinator)]);
+        assert!(sessions.over().is_empty() && sessions.end().is_empty());
     }
 
     #[test]
