@@ -395,6 +395,18 @@ fn closing_a_reader_leaves_the_writers_data_alone() {
 }
 
 #[test]
+fn what_waits_to_be_written_out_is_not_read_ahead() {
+    let t = setup();
+    let file = t.create("f");
+    let data = pattern(2_400_000, 9);
+    let parts = || (0..).step_by(65_536).zip(data.chunks(65_536));
+    parts().for_each(|(at, part)| t.write(&file, at, part));
+    for (at, part) in parts() {
+        assert!(t.read(&file, at, part.len()) == part, "at {at}");
+    }
+}
+
+#[test]
 fn fsync_flushes_the_stores_before_the_owner_hears() {
     let t = setup();
     let file = t.create("f");
@@ -406,13 +418,25 @@ fn fsync_flushes_the_stores_before_the_owner_hears() {
     let log = t.fake.log();
     assert_eq!(log, ["spill", "chunk_write", "chunk_write", "chunk_sync", "chunk_sync", "fsync"]);
     assert_eq!(t.fake.model().synced, [0, 1]);
-    t.run(file.fsync()).unwrap();
-    assert!(t.fake.log().is_empty(), "nothing is left to do");
     t.write(&file, 0, b"x");
     t.flush(&file);
     t.fake.log();
     t.run(file.fsync()).unwrap();
     assert_eq!(t.fake.log(), ["chunk_sync", "chunk_sync"]);
+}
+
+#[test]
+fn fsync_flushes_what_others_have_written() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, &pattern(6_000, 1));
+    t.flush(&file);
+    t.run(file.release());
+    t.fake.log();
+    let other = t.open("f", OpenFlags { write: false, ..RW });
+    t.run(other.fsync()).unwrap();
+    assert_eq!(t.fake.log(), ["open", "chunk_sync", "chunk_sync"]);
+    assert_eq!(t.fake.model().synced, [0, 1]);
 }
 
 #[test]
@@ -529,7 +553,7 @@ fn a_dead_node_is_given_up_at_the_deadline() {
         fake.fault(Op::Lookup, Fault::Lost);
     }
     let error = fs.block_on(fs.lookup(&Caller::root(), &at("f"))).unwrap_err();
-    assert_eq!(error.errno(), Errno::EIO);
+    assert_eq!(error.errno(), Errno::ETIMEDOUT);
     assert!(error.text.contains("lookup to shard"), "{error}");
     let answered = Fault::Answer(Error::retry("busy"));
     fake.model().clear_faults();

@@ -161,7 +161,6 @@ impl Core {
             Ok(place) => place,
             Err(error) => return inode.with(|s| s.fail(error)),
         };
-        writer.unsynced.extend(place.stores.iter().copied());
         let truncate_gen = inode.with(|s| s.attr.truncate_gen);
         let write = self.clone().write_chunk(inode.id, truncate_gen, place, piece.clone());
         let landed = piece.clone();
@@ -277,11 +276,13 @@ impl Core {
     ) {
         loop {
             self.pump(inode, writer, true).await;
-            if op == Op::Fsync && !writer.unsynced.is_empty() {
-                let stores = writer.unsynced.clone();
-                match self.sync_stores(stores.into_iter()).await {
-                    Ok(()) => writer.unsynced.clear(),
-                    Err(error) => return inode.with(|s| s.fail(error)),
+            if op == Op::Fsync && inode.with(|s| s.attr.chunked) {
+                // Not only what came through this handle: an earlier one, or another client, may
+                // have left data that no store was told to flush.
+                let size = inode.with(|s| s.attr.size);
+                let stores = self.routes().map.stores_of_file(inode.id, size);
+                if let Err(error) = self.sync_stores(stores.into_iter()).await {
+                    return inode.with(|s| s.fail(error));
                 }
             }
             match self.report(inode, writer, op).await {
@@ -358,7 +359,7 @@ impl Core {
             return Ok(());
         }
         let mut writer = handle.inode.writer.lock().await;
-        if handle.inode.is_dirty() || (op == Op::Fsync && !writer.unsynced.is_empty()) {
+        if handle.inode.is_dirty() || op == Op::Fsync {
             self.write_back(&handle.inode, &mut writer, op).await;
         }
         handle.take_failure()

@@ -5,15 +5,15 @@
 //! whoever writes or flushes next, so that a sequential writer has several chunk writes under
 //! way, and a dropped call loses nothing.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use saker_types::Result;
 use saker_types::limits::CHUNK_BYTES;
-use saker_types::{Result, StoreNo};
 
 /// Most bytes of one file that are in flight.
 pub(crate) const FLYING_BYTES_MAX: usize = 8 << 20;
@@ -82,8 +82,6 @@ pub(crate) struct Writer {
     flights: Vec<Flight>,
     /// Landed, not yet looked at.
     landed: VecDeque<Landed>,
-    /// Stores that accepted data which they were not told to flush.
-    pub(crate) unsynced: BTreeSet<StoreNo>,
 }
 
 /// Bytes from `offset` to the end of its chunk.
@@ -148,14 +146,16 @@ impl Writer {
         self.queue.push_front(piece);
     }
 
-    /// The next piece that may take off: there is room, and no piece in flight overlaps it (its
-    /// bytes must arrive later than theirs).
+    /// The next piece that may take off: there is room, and no piece before it overlaps it (its
+    /// bytes must arrive later than theirs) that is in flight, or has landed and may have to fly
+    /// again.
     pub(crate) fn next_to_fly(&mut self) -> Option<Piece> {
         let next = self.queue.front()?;
         let flying: u64 = self.flights.iter().map(|f| f.weight).sum();
         let full = !self.flights.is_empty() && flying + next.weight() > FLYING_BYTES_MAX as u64;
-        let overlaps =
-            self.flights.iter().any(|f| f.range.start < next.end() && next.offset < f.range.end);
+        let meets = |start: u64, end: u64| start < next.end() && next.offset < end;
+        let overlaps = self.flights.iter().any(|f| meets(f.range.start, f.range.end))
+            || self.landed.iter().any(|l| meets(l.piece.offset, l.piece.end()));
         if full || overlaps { None } else { self.queue.pop_front() }
     }
 

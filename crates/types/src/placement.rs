@@ -1,11 +1,12 @@
 //! Placement: which shard owns a name, which stores hold a chunk (FalconFS §4.2).
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::limits::SLOTS;
+use crate::limits::{CHUNK_BYTES, SLOTS};
 use crate::name::NameHash;
 use crate::wire::At;
 use crate::{Errno, Error, InodeId, Key, NodeId, Result, ShardNo, StoreNo};
@@ -165,6 +166,19 @@ impl ClusterMap {
         scored.truncate(self.replicas.max(1) as usize);
         scored.into_iter().map(|(_, store)| store).collect()
     }
+
+    /// The stores that may hold data of inode `id`, whose file has `size` bytes.
+    pub fn stores_of_file(&self, id: InodeId, size: u64) -> BTreeSet<StoreNo> {
+        let chunks = size.div_ceil(CHUNK_BYTES);
+        let mut stores = BTreeSet::new();
+        for index in 0..chunks {
+            if stores.len() == self.stores.len() {
+                break;
+            }
+            stores.extend(self.stores_of_chunk(id, index));
+        }
+        stores
+    }
 }
 
 #[cfg(test)]
@@ -182,6 +196,17 @@ mod tests {
             replicas: 1,
             ..Default::default()
         }
+    }
+
+    #[test]
+    fn a_files_stores_are_those_of_its_chunks() {
+        let map = map(1, 5);
+        assert!(map.stores_of_file(9, 0).is_empty());
+        let mut stores: BTreeSet<_> = map.stores_of_chunk(9, 0).into_iter().collect();
+        assert_eq!(map.stores_of_file(9, 1), stores);
+        stores.extend(map.stores_of_chunk(9, 1));
+        assert_eq!(map.stores_of_file(9, CHUNK_BYTES + 1), stores);
+        assert_eq!(map.stores_of_file(9, u64::MAX).len(), 5);
     }
 
     #[test]

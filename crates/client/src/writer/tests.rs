@@ -65,6 +65,20 @@ fn take_off(writer: &mut Writer) -> Vec<saker_rpc::client::SleepSlot> {
     slots
 }
 
+#[test]
+fn what_has_landed_may_have_to_fly_again_before_others() {
+    let mut writer = Writer::default();
+    writer.put_all(0, Bytes::from_static(b"older"));
+    drop(take_off(&mut writer));
+    assert!(poll(writer.nudge()).is_ready());
+    writer.put_all(3, Bytes::from_static(b"newer"));
+    assert!(writer.next_to_fly().is_none());
+    let landed = writer.take_landed().unwrap();
+    writer.put_back(landed.piece);
+    assert_eq!(writer.next_to_fly().unwrap().data, "older");
+    assert_eq!(writer.next_to_fly().unwrap().data, "newer");
+}
+
 fn poll<T>(future: impl Future<Output = T>) -> Poll<T> {
     std::pin::pin!(future).poll(&mut Context::from_waker(std::task::Waker::noop()))
 }

@@ -36,6 +36,12 @@ pub struct Hands {
 
 type Sys<T> = Result<T, rustix::io::Errno>;
 
+/// The file once more.
+fn reopened(file: &OwnedFd, flags: OFlags) -> Sys<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
 impl Hands {
     /// Opens a directory; none while no living mount is there.
     pub fn open(path: &Path, sync: bool) -> Option<Hands> {
@@ -104,10 +110,20 @@ impl Hands {
             Op::Resize { len, .. } => fs::ftruncate(&file, *len)?,
             _ => {}
         }
-        if self.sync {
-            fs::fsync(&file)?;
+        // Half of the time not through the descriptor that it was written with.
+        match op {
+            Op::Write { tag, .. } if self.sync && tag % 2 == 0 => {
+                let later = reopened(&file, OFlags::PATH)?;
+                close(file.into()).map_err(system)?;
+                fs::fsync(reopened(&later, OFlags::RDONLY)?)
+            }
+            _ => {
+                if self.sync {
+                    fs::fsync(&file)?;
+                }
+                close(file.into()).map_err(system)
+            }
         }
-        close(file.into()).map_err(system)
     }
 
     fn name_op(&self, op: &Op) -> Sys<Reply> {
