@@ -471,25 +471,17 @@ impl Nodes {
         self.lock().forget(id, count);
     }
 
-    /// The directories from below the root down to `dir`, inclusive; empty for the root. The
-    /// kernel holds the parents of whatever it holds, so that the chain is whole.
-    ///
-    /// # Errors
-    /// ESTALE when a parent is not held, or a guess, or the chain has a cycle (moves of other
-    /// clients can leave an old parent behind).
-    pub(crate) fn chain(&self, dir: NodeId) -> Result<Vec<Locator>> {
-        let mut chain = Vec::new();
-        let mut id = dir;
-        while id != ROOT {
-            if chain.len() >= COMPONENTS_MAX {
-                return Err(stale());
-            }
-            let loc = self.locate(id)?;
-            id = self.lock().node_of(loc.pid);
-            chain.push(loc);
+    /// The directory above one that is at `loc`: where that says, if the kernel holds what is there,
+    /// else where the kernel has found it. (The kernel holds the parents of whatever it holds, but of
+    /// one that was only walked through nobody knows the inode.)
+    pub(crate) fn above(&self, id: NodeId, loc: &Locator) -> NodeId {
+        let table = self.lock();
+        let above = table.node_of(loc.pid);
+        if table.nodes.contains_key(&above) {
+            return above;
         }
-        chain.reverse();
-        Ok(chain)
+        let found = table.nodes.get(&id).and_then(|node| node.names.last());
+        found.map_or(above, |(dir, _)| *dir)
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -460,10 +460,17 @@ fn who_is_in_a_directory_stays_in_it_when_another_takes_its_place() {
         assert!(!t.path("a/b/made").exists());
         rustix::fs::unlinkat(&b, "made", AtFlags::REMOVEDIR).unwrap();
         let mut shell = Command::new("sh");
-        shell.args(["-c", "cat c/f && echo x > c/g && rm c/g"]).current_dir(t.path("a/moved"));
+        let script =
+            "read go; cat c/f; echo x > c/g; mv c/g c/h; rm c/h; mkdir d; mv d c; rmdir c/d";
+        shell.args(["-ec", script]).current_dir(t.path("a/moved"));
+        let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         elsewhere(t, async |fs, who| {
             fs.rename(who, &at("a"), &at("z"), false, &[]).await.unwrap();
         });
+        shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        let output = shell.wait_with_output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(output.stdout, b"old");
         assert_eq!(errno(fs::metadata(t.path("a/b/c/f"))), libc::ENOENT);
         assert_eq!(in_b("c/f").unwrap(), b"old");
         assert_eq!(read_open(&t.path("z/b/c/f")), b"new");
@@ -472,6 +479,49 @@ fn who_is_in_a_directory_stays_in_it_when_another_takes_its_place() {
         assert_eq!(in_b("c/f").unwrap(), b"old");
         assert_eq!(read_open(&t.path("y/b/c/f")), b"new");
         assert_eq!(errno(fs::metadata(t.path("z/b"))), libc::ENOENT);
+    });
+}
+
+#[test]
+fn what_is_in_a_working_directory_is_renamed() {
+    each("what_is_in_a_working_directory_is_renamed", |t| {
+        // By another client: the kernel of this mount knows nothing of it.
+        elsewhere(t, async |fs, who| {
+            for dir in ["a", "a/b", "a/b/c", "a/b/c/s1", "a/b/c/s2", "a/b/c/d"] {
+                fs.mkdir(who, &at(dir), 0o755).await.unwrap();
+            }
+            for file in ["a/b/c/x", "a/b/c/s1/f"] {
+                let flags = OpenFlags::from_linux(libc::O_CREAT | libc::O_WRONLY);
+                fs.create(who, &at(file), 0o644, flags).await.unwrap().0.release().await;
+            }
+        });
+        let script = "mv x y; mv s1/f s2/g; mv d s2/d; mv s2/d e; mv -T s1 s2/s3; find . | sort";
+        let mut shell = Command::new("sh");
+        let output = shell.args(["-ec", script]).current_dir(t.path("a/b/c")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.stdout, b".\n./e\n./s2\n./s2/g\n./s2/s3\n./y\n");
+    });
+}
+
+#[test]
+fn what_is_there_is_opened_through_a_read_only_bind_mount() {
+    each("what_is_there_is_opened_through_a_read_only_bind_mount", |t| {
+        fs::create_dir(t.path("d")).unwrap();
+        fs::write(t.path("d/lock"), "").unwrap();
+        let other = t.cluster.scratch().join("read-only");
+        fs::create_dir(&other).unwrap();
+        let mount = |words: &[&Path]| {
+            assert!(Command::new("mount").args(words).status().unwrap().success());
+        };
+        mount(&[Path::new("--bind"), &t.point, &other]);
+        mount(&[Path::new("-o"), Path::new("remount,bind,ro"), &other]);
+        // The kernel must not know it already.
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        let open =
+            OpenOptions::new().read(true).custom_flags(libc::O_CREAT).open(other.join("d/lock"));
+        let opened = open.map(drop);
+        assert!(Command::new("umount").arg(&other).status().unwrap().success());
+        opened.unwrap();
     });
 }
 

@@ -71,8 +71,15 @@ fn chains_follow_moves() {
     hold(&nodes, ROOT, 1, "a", 10, DIR);
     hold(&nodes, 10, 10, "b", 20, DIR);
     hold(&nodes, 20, 20, "c", 30, DIR);
-    let names =
-        |id| -> Vec<Bytes> { nodes.chain(id).unwrap().into_iter().map(|loc| loc.name).collect() };
+    let names = |mut id| -> Vec<Bytes> {
+        let mut names = Vec::new();
+        while id != ROOT {
+            let loc = nodes.locate(id).unwrap();
+            id = nodes.above(id, &loc);
+            names.insert(0, loc.name);
+        }
+        names
+    };
     assert_eq!(names(30), ["a", "b", "c"]);
     assert!(names(ROOT).is_empty());
     let z = entry(1, "z", 20, DIR);
@@ -80,10 +87,19 @@ fn chains_follow_moves() {
     assert_eq!(names(30), ["z", "c"]);
     nodes.refresh(&entry(10, "y", 20, DIR));
     assert_eq!(names(30), ["a", "y", "c"]);
-    nodes.forget(10, 1);
-    assert_eq!(nodes.chain(30).unwrap_err().errno(), Errno::ESTALE);
-    hold(&nodes, 30, 30, "a", 10, DIR);
-    assert_eq!(nodes.chain(30).unwrap_err().errno(), Errno::ESTALE, "a cycle");
+}
+
+#[test]
+fn above_what_is_held_may_be_a_guess() {
+    let nodes = guessing();
+    let walked = nodes.pass(ROOT, &name("a")).unwrap().node;
+    hold(&nodes, walked, 10, "b", 20, DIR);
+    let loc = nodes.locate(20).unwrap();
+    assert_eq!(loc.pid, 10);
+    assert_eq!(nodes.above(20, &loc), walked);
+    assert_eq!(nodes.locate(walked).unwrap_err().errno(), Errno::ESTALE);
+    nodes.confirm(walked, &entry(1, "a", 10, DIR)).unwrap();
+    assert_eq!(nodes.above(20, &loc), walked);
 }
 
 #[test]

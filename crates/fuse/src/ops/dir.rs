@@ -27,8 +27,6 @@ const SEARCHABLE: u32 = 0o111;
 pub(crate) struct OpenDir {
     node: NodeId,
     loc: Locator,
-    /// The open file's rights, whoever reads it.
-    who: Caller,
     listing: Mutex<Listing>,
 }
 
@@ -47,12 +45,11 @@ impl Adapter {
     pub(crate) async fn opendir(&self, request: &Request) -> Result<Reply> {
         let node = request.header.nodeid;
         let loc = self.locate(node).await?;
-        let who = request.caller();
         let flags = OpenFlags { read: true, ..OpenFlags::default() };
         if self.threads.take(request.header.pid, loc.id, flags).is_none() {
-            self.fs.access(&who, &At::handle(loc.clone()), 4).await?;
+            self.fs.access(&request.caller(), &At::handle(loc.clone()), 4).await?;
         }
-        let fh = self.dirs.insert(Arc::new(OpenDir { node, loc, who, listing: Mutex::default() }));
+        let fh = self.dirs.insert(Arc::new(OpenDir { node, loc, listing: Mutex::default() }));
         Ok(Reply::of(&OpenOut { fh, open_flags: 0, backing_id: 0 }))
     }
 
@@ -85,7 +82,8 @@ impl Adapter {
                 Some(item) => item,
                 None => {
                     let from = if listing.at <= AFTER_DOTS { 0 } else { listing.at };
-                    let open = || self.fs.readdir(&dir.who, &dir.loc, from);
+                    // Who may read it was decided when it was opened.
+                    let open = || self.fs.readdir(&Caller::root(), &dir.loc, from);
                     let stream = listing.stream.get_or_insert_with(open);
                     match stream.next().await? {
                         Some(item) => item,

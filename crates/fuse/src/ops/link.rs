@@ -1,8 +1,9 @@
 //! UNLINK, RMDIR, RENAME, LINK.
 
 use saker_client::Caller;
+use saker_types::limits::COMPONENTS_MAX;
 use saker_types::wire::{At, rename_flags};
-use saker_types::{Errno, Error, Locator, Result};
+use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
 
 use crate::abi::{LinkIn, Rename2In, RenameIn};
 use crate::adapter::Adapter;
@@ -58,7 +59,6 @@ impl Adapter {
         let (from_name, to_name) = (names.name()?, names.name()?);
         let from = self.child(request, from_dir, &from_name)?;
         let to = self.child(request, to_dir, &to_name)?;
-        let to_chain = self.chain(to_dir, &to)?;
         let who = request.caller();
         let on_the_way = |error: Error| {
             let dir = if error.is_about_second() { to_dir } else { from_dir };
@@ -67,21 +67,59 @@ impl Adapter {
         let names = [(from_dir, &from_name), (to_dir, &to_name)];
         names.iter().for_each(|(dir, name)| self.nodes.will_change_name(*dir, name));
         self.nodes.changed_in(to_dir);
-        if flags == rename_flags::EXCHANGE {
-            let chains = [&self.chain(from_dir, &from)?[..], &to_chain];
-            let moved = self.fs.exchange(&who, &from, &to, chains).await.map_err(on_the_way)?;
-            self.nodes.exchanged(names, &moved);
-        } else {
-            let no_replace = flags == rename_flags::NOREPLACE;
-            let moved = self.fs.rename(&who, &from, &to, no_replace, &to_chain).await;
-            self.nodes.renamed(names, &moved.map_err(on_the_way)?);
-        }
-        Ok(Reply::done())
+        let attempt = async || {
+            let to_chain = self.chain(to_dir, &to).await;
+            if flags == rename_flags::EXCHANGE {
+                let from_chain = self.chain(from_dir, &from).await;
+                let moved = self.fs.exchange(&who, &from, &to, [&from_chain, &to_chain]).await?;
+                self.nodes.exchanged(names, &moved);
+            } else {
+                let no_replace = flags == rename_flags::NOREPLACE;
+                let moved = self.fs.rename(&who, &from, &to, no_replace, &to_chain).await?;
+                self.nodes.renamed(names, &moved);
+            }
+            Result::Ok(())
+        };
+        let renamed = match attempt().await {
+            Err(error) if error.errno() == Errno::ESTALE && !error.is(Class::Elsewhere) => {
+                // Another client has moved a directory above one of them.
+                self.find_again(from_dir, &from).await;
+                self.find_again(to_dir, &to).await;
+                attempt().await
+            }
+            other => other,
+        };
+        renamed.map(|()| Reply::done()).map_err(on_the_way)
     }
 
-    /// The directories above a name, if the name does not say it.
-    fn chain(&self, dir: NodeId, at: &At) -> Result<Vec<Locator>> {
-        if at.anchor == Locator::root() { Ok(Vec::new()) } else { self.nodes.chain(dir) }
+    /// Asks where the directories above a name are, if the name does not say it.
+    async fn find_again(&self, dir: NodeId, at: &At) {
+        for loc in self.chain(dir, at).await {
+            if let Ok(entry) = self.fs.getattr(&Caller::root(), &At::handle(loc)).await {
+                self.nodes.refresh(&entry);
+            }
+        }
+    }
+
+    /// The directories from below the root down to `dir`, inclusive, if the name in it does not say
+    /// that by itself. Empty where they cannot be told (moves of other clients can leave an old parent
+    /// behind): whoever needs them, for a directory that moves, must walk again then.
+    async fn chain(&self, dir: NodeId, at: &At) -> Vec<Locator> {
+        let (mut chain, mut id) = (Vec::new(), dir);
+        if at.anchor == Locator::root() {
+            return chain;
+        }
+        while id != ROOT {
+            // What is only a guess is looked up, once.
+            let loc = match self.locate(id).await {
+                Ok(loc) if chain.len() < COMPONENTS_MAX => loc,
+                _ => return Vec::new(),
+            };
+            id = self.nodes.above(id, &loc);
+            chain.push(loc);
+        }
+        chain.reverse();
+        chain
     }
 
     pub(crate) async fn link(&self, request: &Request) -> Result<Reply> {

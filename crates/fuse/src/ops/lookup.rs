@@ -105,6 +105,12 @@ impl Adapter {
                 Ok(self.bare_entry(node, &attr, Duration::ZERO))
             }
             Step::Last(Intent::RenameTarget) if self.may_be_in_source(dir, before) => return None,
+            // Through a read-only bind mount the kernel opens what is there, and creates nothing.
+            Step::Last(Intent::Open { flags })
+                if flags & (libc::O_ACCMODE | libc::O_EXCL) == libc::O_RDONLY =>
+            {
+                return None;
+            }
             Step::Last(_) if self.nodes.may_be_free(dir, name) => Err(Errno::ENOENT.into()),
             Step::Last(_) | Step::Through(_) => return None,
         };
