@@ -97,7 +97,11 @@ impl Worker {
             Op::OpenSession => {
                 let msg: SessionReq = decode(body)?;
                 let mut s = self.h.state();
-                if s.sessions.open(msg.session) {
+                if !s.sessions.knows(msg.session) {
+                    if let Some(other) = s.sessions.make_room() {
+                        s.log(What::SessionClose(other));
+                    }
+                    s.sessions.open(msg.session);
                     s.log(What::SessionOpen(msg.session));
                 }
                 drop(s);
@@ -130,6 +134,9 @@ impl Worker {
         Fut: Future<Output = Result<Bytes, Error>> + 'static,
     {
         let verdict = self.h.state().sessions.begin(&ctx, from);
+        if matches!(verdict, Verdict::Run | Verdict::Joined) {
+            self.h.state().want(&ctx, self.h.hub.now());
+        }
         match verdict {
             Verdict::Run => {}
             Verdict::Joined => return Ok(()),

@@ -1,9 +1,10 @@
 //! State of the coordinator: the map, sessions, transactions, and the journal that keeps them.
 
 use std::cell::{RefCell, RefMut};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -15,10 +16,11 @@ use saker_rpc::txn::{Driver, Ledger};
 use saker_runtime::failpoint;
 use saker_runtime::fs::Dir;
 use saker_runtime::task::oneshot;
+use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, StoredResult, What};
 use saker_types::id::compose;
 use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
-use saker_types::wire::{EntryKey, Op};
+use saker_types::wire::{Ctx, EntryKey, Op};
 use saker_types::{ClusterMap, Error, Key, NodeId, TxnId};
 
 use crate::config::Members;
@@ -26,6 +28,8 @@ use crate::metrics::Metrics;
 
 /// Journal bytes after which its contents are written again, compacted.
 pub const SEGMENT_BYTES: u64 = 8 << 20;
+/// How long a client waits that does not say so.
+const WAIT_DEFAULT: Duration = Duration::from_secs(5);
 /// Numbers reserved by one record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
 /// Shard number of the coordinator's journal.
@@ -54,6 +58,8 @@ pub struct State {
     pub metrics: Metrics,
     /// Results of retries.
     pub sessions: Sessions<ReplyTo>,
+    /// Until when clients wait for the mutations under way (session, number), if they do not ask again.
+    wanted: BTreeMap<(u64, u64), Time>,
     /// Transactions.
     pub ledger: Ledger,
     pub(crate) journal: Journal,
@@ -136,6 +142,7 @@ pub fn open(
         hub: Hub::default(),
         metrics,
         sessions,
+        wanted: BTreeMap::new(),
         ledger,
         journal,
         segment_bytes,
@@ -226,6 +233,7 @@ impl State {
 
     /// Answers everyone who waits for a mutation.
     pub(crate) fn finish(&mut self, session: u64, seq: u64, result: Result<Bytes, Error>) {
+        self.wanted.remove(&(session, seq));
         let waiters = match &result {
             Ok(body) => {
                 let ack = self.sessions.ack(session);
@@ -245,6 +253,21 @@ impl State {
         for to in waiters {
             self.send(to, &result);
         }
+    }
+
+    /// A client asks for a mutation.
+    pub(crate) fn want(&mut self, ctx: &Ctx, now: Time) {
+        let wait = match ctx.wait_ms {
+            0 => WAIT_DEFAULT,
+            ms => Duration::from_millis(ms.into()),
+        };
+        self.wanted.insert((ctx.session, ctx.seq), now + wait);
+    }
+
+    /// Does it still wait for the answer?
+    pub(crate) fn is_wanted(&self, ctx: &Ctx, now: Time) -> bool {
+        let until = self.wanted.get(&(ctx.session, ctx.seq));
+        self.sessions.knows(ctx.session) && until.is_some_and(|until| now <= *until)
     }
 
     /// Sends an answer.

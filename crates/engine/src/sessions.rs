@@ -77,16 +77,22 @@ impl<W> Default for Sessions<W> {
 }
 
 impl<W> Sessions<W> {
+    /// Forgets the session that was unused for longest, if there are too many for one more. Which: its
+    /// end must be journaled, or a replay, which knows nothing of use, would forget another one.
+    pub fn make_room(&mut self) -> Option<u64> {
+        if self.sessions.len() < SESSIONS_MAX {
+            return None;
+        }
+        let idle = self.sessions.iter().filter(|(_, s)| s.running.is_empty());
+        let oldest = idle.min_by_key(|(id, s)| (s.used, **id)).map(|(id, _)| *id)?;
+        self.sessions.remove(&oldest);
+        Some(oldest)
+    }
+
     /// Begins a session; `false` if it was known.
     pub fn open(&mut self, session: u64) -> bool {
         if self.sessions.contains_key(&session) {
             return false;
-        }
-        if self.sessions.len() >= SESSIONS_MAX {
-            let idle = self.sessions.iter().filter(|(_, s)| s.running.is_empty());
-            if let Some(oldest) = idle.min_by_key(|(id, s)| (s.used, **id)).map(|(id, _)| *id) {
-                self.sessions.remove(&oldest);
-            }
         }
         self.clock += 1;
         let fresh = Session {
@@ -233,6 +239,25 @@ mod tests {
         assert_eq!(s.begin(&ctx(1, 0), 'b'), Verdict::Joined);
         assert_eq!(s.finish(9, 1, 0, Bytes::from_static(b"x")), vec!['a', 'b']);
         assert_eq!(s.begin(&ctx(1, 0), 'c'), Verdict::Answer(0, Bytes::from_static(b"x")));
+    }
+
+    #[test]
+    fn the_session_unused_for_longest_makes_room() {
+        let mut s = Sessions::default();
+        (1..SESSIONS_MAX as u64).for_each(|id| assert!(s.open(id)));
+        assert_eq!(s.make_room(), None);
+        assert!(s.open(1 << 40));
+        // The first is in use, the second was of late.
+        let of = |session| Ctx { session, seq: 1, ..Default::default() };
+        assert_eq!(s.begin(&of(2), ()), Verdict::Run);
+        s.finish(2, 1, 0, Bytes::new());
+        assert_eq!(s.begin(&of(1), ()), Verdict::Run);
+        assert_eq!(s.make_room(), Some(3));
+        assert_eq!(s.make_room(), None);
+        assert!(!s.knows(3) && s.knows(1) && s.knows(2));
+        // A replay forgets none but those that it is told of.
+        (0..9).for_each(|id| assert!(s.open((1 << 41) + id)));
+        assert_eq!(s.len(), SESSIONS_MAX + 8);
     }
 
     #[test]

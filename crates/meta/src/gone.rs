@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use prost::Message;
 use rustc_hash::FxHashMap;
 use saker_runtime::failpoint;
 use saker_runtime::time::Time;
+use saker_types::change::{Gone, id_key, table};
 use saker_types::wire::{
     ChunkDeleteReq, Empty, InvalidateReply, InvalidateReq, Op, RenewReply, RenewReq,
 };
@@ -77,7 +79,7 @@ impl Shard {
     /// Serves renewals of open handles.
     pub(crate) fn renew(&mut self, msg: &RenewReq) -> Step<Bytes> {
         let mut moved: Vec<Locator> = Vec::new();
-        let now = self.hub.now();
+        let now = self.served.now();
         for handle in msg.handles.iter().take(limits::COMPONENTS_MAX) {
             let Some(gone) = self.gone(handle.id)? else { continue };
             self.leases.renew(handle.id, now);
@@ -89,24 +91,31 @@ impl Shard {
 
     /// Ends what is over.
     pub(crate) fn expire_gone(&mut self) {
-        let ids = self.leases.expired(self.hub.now());
+        let ids = self.leases.expired(self.served.now());
         let (mut chunked, mut dirs) = (Vec::new(), Vec::new());
         for id in ids {
             if self.not_busy(id).is_err() {
                 // A cut or spill of the orphan is under way.
-                self.leases.start(id, self.hub.now());
+                self.leases.start(id, self.served.now());
                 continue;
             }
             match self.gone(id) {
-                Ok(Some(gone)) => match gone.orphan.map(|inode| inode.attr) {
-                    Some(attr) if attr.chunked => chunked.push(id),
+                Ok(Some(gone)) => match gone.orphan.as_ref().map(|inode| &inode.attr) {
+                    Some(attr) if attr.chunked => {
+                        if gone.linkable {
+                            // From now on it cannot get a name: it has no data any more then.
+                            let gone = Gone { linkable: false, ..gone };
+                            self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
+                        }
+                        chunked.push(id);
+                    }
                     Some(attr) if attr.is_dir() => dirs.push(id),
                     // Nobody renews the lease of a directory that is somebody's working directory.
                     None if gone.directory => {}
                     _ => self.end_gone(id),
                 },
                 Ok(None) => {}
-                Err(_) => self.leases.start(id, self.hub.now()),
+                Err(_) => self.leases.start(id, self.served.now()),
             }
         }
         if !chunked.is_empty() {
@@ -154,7 +163,7 @@ async fn forget_directories(h: Handle, ids: Vec<InodeId>) {
 
 fn end_all(h: &Handle, ids: Vec<InodeId>, failed: Option<Error>) {
     let mut s = h.shard();
-    let now = s.hub.now();
+    let now = s.served.now();
     for id in ids {
         match &failed {
             None => s.end_gone(id),

@@ -23,6 +23,7 @@ pub mod recover;
 mod request;
 mod rows;
 mod serve;
+mod served;
 pub mod service;
 mod shard;
 mod txn;

@@ -271,7 +271,7 @@ impl Shard {
     /// What became of an id; kept for a lease at least.
     pub(crate) fn put_gone(&mut self, id: InodeId, gone: &Gone) {
         self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
-        self.leases.start(id, self.hub.now());
+        self.leases.start(id, self.served.now());
     }
 
     /// The id lost its last name.

@@ -173,6 +173,7 @@ impl Drop for Worker {
 impl Role for Worker {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.hub.begin(now, wall_ns);
+        self.shard.borrow_mut().served.step(now);
         self.announce(inputs);
         for input in inputs.drain(..) {
             match input {
@@ -212,8 +213,8 @@ impl Role for Worker {
             parked,
             checkpoint,
             thaw,
-            s.leases.next(),
-            s.lock_leases.next(),
+            s.leases.next().map(|at| s.served.step_for(at)),
+            s.lock_leases.next().map(|at| s.served.step_for(at)),
             self.hub.next_timer(),
         ];
         all.into_iter().flatten().map(later).min()
@@ -252,7 +253,11 @@ impl Role for Worker {
 impl Shard {
     /// A client begins to change things here; durable before it is told.
     pub(crate) fn open_session(&mut self, msg: &SessionReq) -> Step<Bytes> {
-        if self.sessions.open(msg.session) {
+        if !self.sessions.knows(msg.session) {
+            if let Some(other) = self.sessions.make_room() {
+                self.log_change(What::SessionClose(other));
+            }
+            self.sessions.open(msg.session);
             self.log_change(What::SessionOpen(msg.session));
         }
         Ok(encoded(&Empty {}))

@@ -32,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
 use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Task, Wait};
+use crate::served::Served;
 use crate::txn::participant::PreparedTxn;
 
 /// Requests that may wait at a time; the next is told to try again.
@@ -113,6 +114,8 @@ pub struct Shard {
     pub(crate) frozen: BTreeMap<InodeId, Time>,
     /// Last vectors collected, of directories owned here.
     pub(crate) vectors: Cache<InodeId, Rc<Vec<Totals>>, quick_cache::UnitWeighter, FxBuildHasher>,
+    /// What these two go by.
+    pub(crate) served: Served,
     pub(crate) leases: Leases,
     pub(crate) lock_leases: LockLeases,
     pub(crate) checkpointing: Checkpointing,
@@ -203,6 +206,7 @@ impl Shard {
                     FxBuildHasher,
                     Default::default(),
                 ),
+                served: Served::new(now),
                 leases: Leases::default(),
                 lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),

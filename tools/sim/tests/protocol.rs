@@ -98,6 +98,46 @@ fn a_directory_made_everywhere_is_fetched_by_nobody() {
     b.check();
 }
 
+/// A change of directories that waited with nothing locked for longer than its client is not made: who
+/// asked for it has heard that it failed, and has gone on.
+#[test]
+fn a_rename_that_waits_for_longer_than_its_client_is_not_made() {
+    let (mut b, dir) = with_dir(2);
+    b.mkdir("a").unwrap();
+    b.mkdir("c").unwrap();
+    // This one has the turn, and waits for a shard.
+    let request = b.rename_req(&dir, "moved");
+    let first = b.ask(Op::Rename, COORDINATOR, &request);
+    let held = |m: &Message| m.asks(Op::Invalidate) && m.is_to(shard(0));
+    b.settle_but(held);
+    let mut request = b.rename_req("a", "b");
+    request.ctx.wait_ms = 300;
+    let given_up = b.ask(Op::Rename, COORDINATOR, &request);
+    let mut request = b.rename_req("c", "d");
+    request.ctx.wait_ms = 300;
+    b.ask(Op::Rename, COORDINATOR, &request);
+    for _ in 0..20 {
+        b.settle_but(held);
+        b.advance(Duration::from_millis(10));
+    }
+    // The client of the third still waits, and says so.
+    request.ctx.attempt += 1;
+    request.ctx.wait_ms = 5_000;
+    let asked_again = b.ask(Op::Rename, COORDINATOR, &request);
+    for _ in 0..20 {
+        b.settle_but(held);
+        b.advance(Duration::from_millis(10));
+    }
+    b.pass(Duration::from_secs(1));
+    assert!(b.answer::<RenameReply>(first).unwrap().is_ok());
+    let e = b.answer::<RenameReply>(given_up).unwrap().unwrap_err();
+    assert!(e.is(Class::Retry), "{e:?}");
+    b.lookup(&at("a")).unwrap();
+    assert!(b.answer::<RenameReply>(asked_again).unwrap().is_ok());
+    b.lookup(&at("d")).unwrap();
+    b.check();
+}
+
 /// Rule 4: a parked request is told to try again at its deadline, and has changed nothing.
 #[test]
 fn a_parked_request_is_answered_at_its_deadline() {

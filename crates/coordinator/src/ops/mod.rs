@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use saker_runtime::failpoint;
 use saker_types::inode::Locator;
-use saker_types::wire::{Emptiness, EntryKey, InvalidateReply, InvalidateReq, Op};
+use saker_types::wire::{Ctx, Emptiness, EntryKey, InvalidateReply, InvalidateReq, Op};
 use saker_types::{Errno, Error, InodeId, NodeId};
 
 use crate::state::{Handle, key_of};
@@ -59,6 +59,7 @@ enum Keepers {
 /// who walks there goes on, and other changes are made.
 async fn when_let_go(
     h: &Handle,
+    ctx: &Ctx,
     change: impl AsyncFn() -> Result<Bytes, Stop>,
 ) -> Result<Bytes, Error> {
     loop {
@@ -70,8 +71,19 @@ async fn when_let_go(
                 let request = InvalidateReq { keys, bar: true, ..InvalidateReq::default() };
                 let kept_ms = broadcast(h, &request).await?.kept_ms;
                 h.hub.sleep(Duration::from_millis(kept_ms.into())).await;
+                still_wanted(h, ctx)?;
             }
         }
+    }
+}
+
+/// After a wait with nothing locked: whoever asked for it may have been told meanwhile that it failed,
+/// and have gone on. Then it must not be done, to whatever has the name by now. (Who still waits asks
+/// again.)
+fn still_wanted(h: &Handle, ctx: &Ctx) -> Result<(), Error> {
+    match h.state().is_wanted(ctx, h.hub.now()) {
+        true => Ok(()),
+        false => Err(Error::retry("it waited for longer than its client")),
     }
 }
 

@@ -8,7 +8,7 @@ use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Errno, Error};
 
-use super::{Keepers, Stop, chain, exchange, invalidate, when_let_go};
+use super::{Keepers, Stop, chain, exchange, invalidate, still_wanted, when_let_go};
 use crate::state::Handle;
 
 /// Moves a directory, or exchanges what may be one.
@@ -19,15 +19,16 @@ pub(crate) async fn rename(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> 
     }
     let change = async || {
         chain::turn(h).await;
-        let result = match msg.flags {
-            0 | rename_flags::NOREPLACE => rename_alone(h, msg, name).await,
-            rename_flags::EXCHANGE => exchange::exchange_alone(h, msg).await,
+        let result = match (still_wanted(h, &msg.ctx), msg.flags) {
+            (Err(error), _) => Err(error.into()),
+            (_, 0 | rename_flags::NOREPLACE) => rename_alone(h, msg, name).await,
+            (_, rename_flags::EXCHANGE) => exchange::exchange_alone(h, msg).await,
             _ => Err(Errno::EINVAL.into()),
         };
         h.state().rename_done();
         result
     };
-    when_let_go(h, change).await
+    when_let_go(h, &msg.ctx, change).await
 }
 
 async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, Stop> {

@@ -15,7 +15,7 @@ pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
     if msg.at.path.is_empty() {
         return Err(Errno::EBUSY.into());
     }
-    when_let_go(h, async || rmdir_once(h, msg).await).await
+    when_let_go(h, &msg.ctx, async || rmdir_once(h, msg).await).await
 }
 
 async fn rmdir_once(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Stop> {

@@ -33,7 +33,7 @@ pub(super) async fn set_directory(
     answer: impl Fn(Vote) -> Bytes,
 ) -> Result<Bytes, Error> {
     let request = PrepareReq { intent: Intent::SetDir.into(), ..request };
-    when_let_go(h, async || set_once(h, request.clone(), &answer).await).await
+    when_let_go(h, &request.ctx, async || set_once(h, request.clone(), &answer).await).await
 }
 
 async fn set_once(

@@ -50,7 +50,7 @@ impl Shard {
             self.wake(&Wait::Lock(id));
         }
         let holds = after.locks.iter().any(|lock: &FileLock| lock.holder == wanted.holder);
-        self.lock_leases.note(wanted.holder, id, holds, self.hub.now());
+        self.lock_leases.note(wanted.holder, id, holds, self.served.now());
         Ok(encoded(&Empty {}))
     }
 
@@ -59,7 +59,7 @@ impl Shard {
         if msg.end {
             self.end_locks(msg.holder)?;
         }
-        let ids = self.lock_leases.renew(msg.holder, self.hub.now());
+        let ids = self.lock_leases.renew(msg.holder, self.served.now());
         Ok(encoded(&RenewLocksReply { ids }))
     }
 }

@@ -181,6 +181,8 @@ impl<R: Role> Shell<R> {
         let now = time::now();
         self.net.ring(now);
         self.net.receive();
+        // Not earlier than what was just read was sent: leases count from the step's time.
+        let now = time::now();
         if !self.net.inputs.is_empty() || self.role.next_deadline().is_some_and(|at| at <= now) {
             self.step(now);
         }
