@@ -127,7 +127,7 @@ pub fn run<T: Runner, O: Operation<T>>(
     let limits = Arc::new(Limits { share, left, time: until.time });
     let mut threads = Vec::new();
     for n in 0..load.threads {
-        let (target, operation) = (target.clone(), operation.clone());
+        let (target, operation) = (target.of_thread(n), operation.clone());
         let (limits, barrier) = (Arc::clone(&limits), Arc::clone(&barrier));
         let body = move || {
             barrier.wait();

@@ -64,9 +64,10 @@ enum Command {
 pub struct Common {
     #[command(flatten)]
     cluster: ClusterArg,
-    /// Measure the file system mounted at this directory instead, through system calls.
+    /// Measure the file system mounted at this directory instead, through system calls. Several:
+    /// mounts of one file system, as client machines have them; the threads take turns.
     #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
-    path: Option<PathBuf>,
+    path: Vec<PathBuf>,
     /// Threads that send (default: 2, with --path 16).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
@@ -105,7 +106,7 @@ const TIME_DEFAULT: Duration = Duration::from_secs(20);
 impl Common {
     /// Threads and operations under way on each.
     fn load(&self) -> Load {
-        let (threads, inflight) = if self.path.is_some() { (16, 1) } else { (2, 32) };
+        let (threads, inflight) = if self.path.is_empty() { (2, 32) } else { (16, 1) };
         Load {
             threads: self.threads.unwrap_or(threads) as usize,
             inflight: self.inflight.unwrap_or(inflight) as usize,

@@ -55,13 +55,14 @@ pub fn run(program: &impl Program) -> Outcome<u8> {
         Some(name) => name.to_owned(),
         None => format!("saker-bench-{:08x}", rand::u64() as u32),
     };
-    match &common.path {
+    match common.path.first() {
         Some(path) => {
             let system = posix::fstype(path);
             let mounted = mountpoint::inside(path)?;
             let dir = mounted.and_then(|inside| ClusterDir::new(inside.source.as_ref()).ok());
             let pids = dir.as_ref().map(cpu::of_cluster).unwrap_or_default();
-            let target = Posix::new(path.join(name), common.sync_dirs);
+            let dirs = common.path.iter().map(|path| path.join(&name));
+            let target = Posix::new(dirs.collect(), common.sync_dirs);
             Bench::new(common, target, system, pids, dir)?.run(program)
         }
         None => {

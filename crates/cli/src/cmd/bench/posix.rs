@@ -13,17 +13,24 @@ use rustix::io::retry_on_intr;
 
 use super::target::{Dir, Runner, Target};
 
-/// A directory of any file system.
+/// A directory of any file system, through one or several of its mounts.
 #[derive(Clone)]
 pub struct Posix {
-    base: Arc<PathBuf>,
+    bases: Arc<Vec<PathBuf>>,
+    /// Which of them is used.
+    chosen: usize,
     sync_dirs: bool,
 }
 
 impl Posix {
-    /// Works in `base`. With `sync_dirs` a directory is flushed after each of its changes.
-    pub fn new(base: PathBuf, sync_dirs: bool) -> Posix {
-        Posix { base: Arc::new(base), sync_dirs }
+    /// Works in a directory that has these paths, at least one. With `sync_dirs` a directory is
+    /// flushed after each of its changes.
+    pub fn new(bases: Vec<PathBuf>, sync_dirs: bool) -> Posix {
+        Posix { bases: Arc::new(bases), chosen: 0, sync_dirs }
+    }
+
+    fn base(&self) -> &Path {
+        &self.bases[self.chosen]
     }
 
     /// Makes the change of a name durable, if that was asked for.
@@ -40,6 +47,10 @@ fn short() -> io::Error {
 }
 
 impl Runner for Posix {
+    fn of_thread(&self, n: usize) -> Posix {
+        Posix { chosen: n % self.bases.len(), ..self.clone() }
+    }
+
     /// Nothing here ever waits for anything but a system call.
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
@@ -57,7 +68,7 @@ impl Target for Posix {
     type Place = PathBuf;
 
     fn place(&self, dir: &Dir, name: &str) -> PathBuf {
-        let mut path = self.base.as_ref().clone();
+        let mut path = self.base().to_owned();
         path.extend(dir);
         path.push(name);
         path
@@ -114,11 +125,11 @@ impl Target for Posix {
     }
 
     fn make_base(&self) -> io::Result<()> {
-        std::fs::create_dir(self.base.as_path())
+        std::fs::create_dir(self.base())
     }
 
     fn remove_base(&self) -> io::Result<()> {
-        std::fs::remove_dir_all(self.base.as_path())
+        std::fs::remove_dir_all(self.base())
     }
 }
 
@@ -129,4 +140,17 @@ pub fn fstype(path: &Path) -> String {
     let above = mounts.into_iter().rev().filter(|mount| real.starts_with(&mount.point));
     let innermost = above.max_by_key(|mount| mount.point.components().count());
     innermost.map_or_else(|| "unknown".to_owned(), |mount| mount.fstype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_take_turns_at_the_mounts() {
+        let all = Posix::new(vec!["/a".into(), "/b".into()], false);
+        let place = |n| all.of_thread(n).place(&vec!["d".to_owned()], "f");
+        assert_eq!([0, 1, 2].map(place), ["/a/d/f", "/b/d/f", "/a/d/f"].map(PathBuf::from));
+        assert_eq!(all.base(), Path::new("/a"));
+    }
 }

@@ -11,6 +11,7 @@ use crate::fail::Outcome;
 ///
 /// Example:
 ///   saker bench shared --path /mnt/other --threads 128 --seconds 5
+///   saker bench shared --path /mnt/a --path /mnt/b --threads 2
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {

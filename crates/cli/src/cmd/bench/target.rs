@@ -9,6 +9,10 @@ pub type Dir = Vec<String>;
 
 /// Something that operations run on.
 pub trait Runner: Clone + Send + 'static {
+    /// The same as the `n`-th thread is to use it.
+    fn of_thread(&self, _n: usize) -> Self {
+        self.clone()
+    }
     /// Runs a future on the calling thread.
     fn block_on<F: Future>(&self, future: F) -> F::Output;
 }
