@@ -34,6 +34,10 @@ class Goal:
         """Is less better?"""
         return self.figure == "cpu_us"
 
+    def is_kept_by(self, ratio: float) -> bool:
+        """Is that as much as is wanted, or as little?"""
+        return ratio <= self.wanted if self.at_most else ratio >= self.wanted
+
 
 def goals() -> Iterator[Goal]:
     """All that one run can tell."""
@@ -48,12 +52,13 @@ def goals() -> Iterator[Goal]:
     yield Goal("uncached", AT_16, "getattr", UNCACHED, 4)
     yield Goal("uncached", KIB_4, "read", UNCACHED, 4)
     for program in (KIB_64, KIB_112):
-        yield Goal(
-            "cold", program.replace("files", "tree") + " files", "read, cold", ("ext4",), 0.8
-        )
+        yield Goal("cold", tree_of(program), "read, cold", ("ext4",), 0.8)
         yield Goal("warm", program, "read, again", PEERS, 2)
-    for program, phase in ((AT_16, "create"), (AT_16, "getattr"), (AT_16, "open"), (KIB_4, "read")):
-        yield Goal("against CephFS", program, phase, CEPH, 5.7)
+    for phase in (*CHANGES, "getattr", "open"):
+        yield Goal("against CephFS", AT_16, phase, CEPH, 5.7)
+    for program in (KIB_4, KIB_64, KIB_112):
+        yield Goal("against CephFS", program, "read, again", CEPH, 5.7)
+        yield Goal("against CephFS", tree_of(program), "read, cold", CEPH, 5.7)
     for program, phase in ((AT_16, "getattr"), (AT_16, "open"), (KIB_4, "read")):
         yield Goal("the FUSE bound", program, phase, ("passthrough",), 1)
     for program, phase in ((AGAIN, "getattr"), (AGAIN, "open"), (KIB_4, "read, again")):
@@ -61,33 +66,40 @@ def goals() -> Iterator[Goal]:
         yield Goal("the FUSE bound, cached", program, phase, cached, 0.6, system="saker-cached")
 
 
-def figure_of(records: list[dict], goal: Goal, system: str) -> float | None:
-    """Median of the rounds; none if it was not measured, or with errors."""
+def tree_of(program: str) -> str:
+    """The program that reads files of the same size, cold."""
+    return f"{program.replace('files', 'tree')} files"
+
+
+def figures_of(records: list[dict], goal: Goal, system: str) -> dict[int, float]:
+    """Of each round; none if it was not measured, or with errors."""
     of = [
         r
         for r in records
         if (r["system"], r["program"], r["phase"]) == (system, goal.program, goal.phase)
     ]
-    if not of or any(r["errors"] for r in of):
-        return None
-    return median(r[goal.figure] for r in of)
+    return {} if any(r["errors"] for r in of) else {r["round"]: r[goal.figure] for r in of}
 
 
 def table(records: list[dict]) -> list[str]:
-    """Each goal whose figures are there, kept or not."""
-    lines = ["| | what | best other | Saker / other | aim | |", "|---|---|---|---|---|---|"]
+    """Each goal whose figures are there. It is kept if both the ratio of the medians and the median
+    of the rounds' ratios say so."""
+    lines = ["| | what | best other | Saker / other | aim | | by round |", "|---" * 7 + "|"]
     for goal in goals():
-        mine = figure_of(records, goal, goal.system)
-        others = {name: figure_of(records, goal, name) for name in goal.others}
-        others = {name: figure for name, figure in others.items() if figure}
-        if mine is None or not others:
+        mine = figures_of(records, goal, goal.system)
+        others = {name: figures_of(records, goal, name) for name in goal.others}
+        others = {name: figures for name, figures in others.items() if figures}
+        if not mine or not others:
             continue
-        best = (min if goal.at_most else max)(others, key=others.__getitem__)
-        ratio = mine / others[best]
-        kept = ratio <= goal.wanted if goal.at_most else ratio >= goal.wanted
+        best_of = min if goal.at_most else max
+        best = best_of(others, key=lambda name: median(others[name].values()))
+        ratio = median(mine.values()) / median(others[best].values())
+        rounds = [mine[n] / others[best][n] for n in sorted(mine.keys() & others[best].keys())]
+        kept = all(goal.is_kept_by(r) for r in (ratio, median(rounds)))
         aim = f"{'at most' if goal.at_most else 'at least'} {goal.wanted:g}"
-        where = f"{goal.program}: {goal.phase}"
+        by_round = ", ".join(f"{ratio:.2f}" for ratio in rounds)
         lines.append(
-            f"| {goal.what} | {where} | {best} | {ratio:.2f} | {aim} | {'yes' if kept else 'no'} |"
+            f"| {goal.what} | {goal.program}: {goal.phase} | {best} | {ratio:.2f} | {aim} "
+            f"| {'yes' if kept else 'no'} | {by_round} |"
         )
     return lines

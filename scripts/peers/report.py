@@ -126,7 +126,8 @@ def write(out: Path, about: dict, records: list[dict]) -> None:
         plot(records, program, out / file)
         text += ["", f"## {program[0].upper()}{program[1:]}", "", *table(records, program)]
         text += ["", f"![{program}]({file})"]
-    text += ["", "## Aims", "", *goals.table(records)]
+    text += ["", "## Aims", "", "Ratios of the medians, and of each round. An aim is kept if the"]
+    text += ["median of the rounds' ratios keeps it, too.", "", *goals.table(records)]
     if about["problems"]:
         text += ["", "## What went wrong", ""]
         text += [f"- {problem}" for problem in about["problems"]]
