@@ -276,10 +276,10 @@ impl Core {
     ) {
         loop {
             self.pump(inode, writer, true).await;
-            if op == Op::Fsync && inode.with(|s| s.attr.chunked) {
+            let in_chunks = inode.with(|s| s.attr.chunked.then_some(s.attr.size));
+            if let (Op::Fsync, Some(size)) = (op, in_chunks) {
                 // Not only what came through this handle: an earlier one, or another client, may
                 // have left data that no store was told to flush.
-                let size = inode.with(|s| s.attr.size);
                 let stores = self.routes().map.stores_of_file(inode.id, size);
                 if let Err(error) = self.sync_stores(stores.into_iter()).await {
                     return inode.with(|s| s.fail(error));

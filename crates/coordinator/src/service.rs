@@ -97,13 +97,7 @@ impl Worker {
             Op::OpenSession => {
                 let msg: SessionReq = decode(body)?;
                 let mut s = self.h.state();
-                if !s.sessions.knows(msg.session) {
-                    if let Some(other) = s.sessions.make_room() {
-                        s.log(What::SessionClose(other));
-                    }
-                    s.sessions.open(msg.session);
-                    s.log(What::SessionOpen(msg.session));
-                }
+                s.sessions.admit(msg.session).for_each(|what| s.log(what));
                 drop(s);
                 self.answer(from, Empty {}.encode_to_vec())
             }

@@ -4,7 +4,6 @@ use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -28,8 +27,6 @@ use crate::metrics::Metrics;
 
 /// Journal bytes after which its contents are written again, compacted.
 pub const SEGMENT_BYTES: u64 = 8 << 20;
-/// How long a client waits that does not say so.
-const WAIT_DEFAULT: Duration = Duration::from_secs(5);
 /// Numbers reserved by one record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
 /// Shard number of the coordinator's journal.
@@ -257,11 +254,7 @@ impl State {
 
     /// A client asks for a mutation.
     pub(crate) fn want(&mut self, ctx: &Ctx, now: Time) {
-        let wait = match ctx.wait_ms {
-            0 => WAIT_DEFAULT,
-            ms => Duration::from_millis(ms.into()),
-        };
-        self.wanted.insert((ctx.session, ctx.seq), now + wait);
+        self.wanted.insert((ctx.session, ctx.seq), now + ctx.wait());
     }
 
     /// Does it still wait for the answer?

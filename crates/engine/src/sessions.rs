@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
-use saker_types::change::StoredResult;
+use saker_types::change::{StoredResult, What};
 use saker_types::wire::Ctx;
 use saker_types::{Class, Errno, Error, limits};
 
@@ -77,9 +77,18 @@ impl<W> Default for Sessions<W> {
 }
 
 impl<W> Sessions<W> {
-    /// Forgets the session that was unused for longest, if there are too many for one more. Which: its
-    /// end must be journaled, or a replay, which knows nothing of use, would forget another one.
-    pub fn make_room(&mut self) -> Option<u64> {
+    /// A client begins a session. What of that must be journaled: the end of another, too, that made
+    /// room for it, or a replay, which knows nothing of use, would forget another one.
+    pub fn admit(&mut self, session: u64) -> impl Iterator<Item = What> + use<W> {
+        let is_new = !self.knows(session);
+        let ended = is_new.then(|| self.make_room()).flatten();
+        self.open(session);
+        let begun = is_new.then_some(What::SessionOpen(session));
+        ended.map(What::SessionClose).into_iter().chain(begun)
+    }
+
+    /// Forgets the session that was unused for longest, if there are too many for one more.
+    fn make_room(&mut self) -> Option<u64> {
         if self.sessions.len() < SESSIONS_MAX {
             return None;
         }
@@ -89,7 +98,7 @@ impl<W> Sessions<W> {
         Some(oldest)
     }
 
-    /// Begins a session; `false` if it was known.
+    /// Begins a session, as a replay does; `false` if it was known.
     pub fn open(&mut self, session: u64) -> bool {
         if self.sessions.contains_key(&session) {
             return false;
@@ -245,19 +254,19 @@ mod tests {
     fn the_session_unused_for_longest_makes_room() {
         let mut s = Sessions::default();
         (1..SESSIONS_MAX as u64).for_each(|id| assert!(s.open(id)));
-        assert_eq!(s.make_room(), None);
-        assert!(s.open(1 << 40));
+        let new = 1 << 40;
+        assert!(s.admit(new).eq([What::SessionOpen(new)]));
+        assert_eq!(s.admit(new).count(), 0, "it is known");
         // The first is in use, the second was of late.
         let of = |session| Ctx { session, seq: 1, ..Default::default() };
         assert_eq!(s.begin(&of(2), ()), Verdict::Run);
         s.finish(2, 1, 0, Bytes::new());
         assert_eq!(s.begin(&of(1), ()), Verdict::Run);
-        assert_eq!(s.make_room(), Some(3));
-        assert_eq!(s.make_room(), None);
+        assert!(s.admit(new + 1).eq([What::SessionClose(3), What::SessionOpen(new + 1)]));
         assert!(!s.knows(3) && s.knows(1) && s.knows(2));
         // A replay forgets none but those that it is told of.
         (0..9).for_each(|id| assert!(s.open((1 << 41) + id)));
-        assert_eq!(s.len(), SESSIONS_MAX + 8);
+        assert_eq!(s.len(), SESSIONS_MAX + 9);
     }
 
     #[test]

@@ -20,7 +20,6 @@ use saker_types::wire::{Ctx, Empty, Op, SessionReq};
 use saker_types::{Errno, Error, NodeId, limits};
 
 use crate::namespace::replica::Dir;
-use crate::ops::wait_of;
 use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Wait};
 use crate::shard::{Shard, encoded};
 
@@ -94,7 +93,7 @@ impl Worker {
         let wait = match &msg {
             Msg::Prepare(_) => PREPARE_WAIT,
             Msg::Lock(m) => Duration::from_millis(m.wait_ms.into()).min(LOCK_WAIT_MAX),
-            msg => wait_of(msg.target().map(|(ctx, _)| ctx)),
+            msg => msg.target().map_or_else(|| Ctx::default().wait(), |(ctx, _)| ctx.wait()),
         };
         let deadline = self.hub.now() + wait;
         let rq = Rq { from, msg, raw: frame.body, deadline, found: RefCell::default() };
@@ -253,13 +252,7 @@ impl Role for Worker {
 impl Shard {
     /// A client begins to change things here; durable before it is told.
     pub(crate) fn open_session(&mut self, msg: &SessionReq) -> Step<Bytes> {
-        if !self.sessions.knows(msg.session) {
-            if let Some(other) = self.sessions.make_room() {
-                self.log_change(What::SessionClose(other));
-            }
-            self.sessions.open(msg.session);
-            self.log_change(What::SessionOpen(msg.session));
-        }
+        self.sessions.admit(msg.session).for_each(|what| self.log_change(what));
         Ok(encoded(&Empty {}))
     }
 

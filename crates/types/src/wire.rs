@@ -4,6 +4,8 @@
 //! [`Error`](crate::Error). Unknown fields are skipped, so messages may grow; a field never
 //! changes its meaning.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::inode::{Attr, Inode, Locator, Xattr};
@@ -193,6 +195,14 @@ pub struct Ctx {
     /// that has told the client to go elsewhere or to try again refuses what was sent before.
     #[prost(uint32, tag = "8")]
     pub attempt: u32,
+}
+
+impl Ctx {
+    /// How long the client waits: 5 s if it does not say, a minute at most.
+    pub fn wait(&self) -> Duration {
+        let ms = if self.wait_ms == 0 { 5_000 } else { self.wait_ms.min(60_000) };
+        Duration::from_millis(ms.into())
+    }
 }
 
 /// What a request is about: an anchor directory and the components below it, or, with an empty

@@ -82,23 +82,26 @@ impl Adapter {
         };
         let renamed = match attempt().await {
             Err(error) if error.errno() == Errno::ESTALE && !error.is(Class::Elsewhere) => {
-                // Another client has moved a directory above one of them.
-                self.find_again(from_dir, &from).await;
-                self.find_again(to_dir, &to).await;
-                attempt().await
+                // Has another client moved a directory above one of them?
+                let moved =
+                    [self.find_again(from_dir, &from).await, self.find_again(to_dir, &to).await];
+                if moved.contains(&true) { attempt().await } else { Err(error) }
             }
             other => other,
         };
         renamed.map(|()| Reply::done()).map_err(on_the_way)
     }
 
-    /// Asks where the directories above a name are, if the name does not say it.
-    async fn find_again(&self, dir: NodeId, at: &At) {
+    /// Asks where the directories above a name are, if the name does not say it. Is one elsewhere?
+    async fn find_again(&self, dir: NodeId, at: &At) -> bool {
+        let mut moved = false;
         for loc in self.chain(dir, at).await {
-            if let Ok(entry) = self.fs.getattr(&Caller::root(), &At::handle(loc)).await {
+            if let Ok(entry) = self.fs.getattr(&Caller::root(), &At::handle(loc.clone())).await {
+                moved |= entry.loc != loc;
                 self.nodes.refresh(&entry);
             }
         }
+        moved
     }
 
     /// The directories from below the root down to `dir`, inclusive, if the name in it does not say

@@ -19,7 +19,7 @@ pub(crate) mod unlink;
 pub(crate) mod xattr;
 
 use bytes::Bytes;
-use saker_types::wire::{At, Ctx, Entry, Op};
+use saker_types::wire::{At, Entry, Op};
 use saker_types::{Errno, Error};
 
 use crate::request::{Msg, Rq, Step};
@@ -94,12 +94,6 @@ pub(crate) fn not_below(from: &At, to: &At) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::at(Errno::ENOTDIR, depth.saturating_sub(1)).about_second())
-}
-
-/// Counts the moments at which a request with this context may still wait.
-pub(crate) fn wait_of(ctx: Option<&Ctx>) -> std::time::Duration {
-    let ms = ctx.map_or(0, |ctx| ctx.wait_ms);
-    std::time::Duration::from_millis(if ms == 0 { 5_000 } else { ms.min(60_000).into() })
 }
 
 /// An encoded entry.

@@ -13,6 +13,7 @@ pub trait Runner: Clone + Send + 'static {
     fn of_thread(&self, _n: usize) -> Self {
         self.clone()
     }
+
     /// Runs a future on the calling thread.
     fn block_on<F: Future>(&self, future: F) -> F::Output;
 }
