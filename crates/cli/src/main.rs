@@ -22,6 +22,7 @@ mod session;
 mod signals;
 mod supervisor;
 mod tree;
+mod turns;
 mod wire;
 
 use std::process::ExitCode;

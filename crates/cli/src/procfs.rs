@@ -45,6 +45,39 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
     Some(Stat { state: *fields.first()?.as_bytes().first()?, threads, start_ticks, cpu })
 }
 
+/// What this process's threads did with the CPUs so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnCpu {
+    /// They ran.
+    pub running: Duration,
+    /// They could have run, and others did.
+    pub waiting: Duration,
+}
+
+impl OnCpu {
+    /// What they did after `earlier`. Threads that ended take their past along.
+    pub fn since(self, earlier: OnCpu) -> OnCpu {
+        OnCpu {
+            running: self.running.saturating_sub(earlier.running),
+            waiting: self.waiting.saturating_sub(earlier.waiting),
+        }
+    }
+}
+
+/// The sum over this process's threads (`/proc/PID/schedstat`); `None` where the kernel does not
+/// count.
+pub fn on_cpu() -> Option<OnCpu> {
+    let mut sum = OnCpu::default();
+    for thread in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
+        // One that has just ended has none.
+        let Ok(line) = std::fs::read_to_string(thread.path().join("schedstat")) else { continue };
+        let mut fields = line.split_ascii_whitespace().map_while(|field| field.parse().ok());
+        sum.running += Duration::from_nanos(fields.next()?);
+        sum.waiting += Duration::from_nanos(fields.next()?);
+    }
+    (!sum.running.is_zero()).then_some(sum)
+}
+
 fn ticks_per_s() -> u64 {
     rustix::param::clock_ticks_per_second().max(1)
 }
@@ -193,6 +226,15 @@ mod tests {
         assert!(pids().contains(&me));
         let args: Vec<OsString> = std::env::args_os().collect();
         assert_eq!(cmdline(me).unwrap(), args);
+    }
+
+    #[test]
+    fn time_on_cpus_is_counted() {
+        let before = on_cpu().unwrap();
+        let mut sum = 0u64;
+        while on_cpu().unwrap().since(before).running < Duration::from_millis(1) {
+            sum = std::hint::black_box(sum + 1);
+        }
     }
 
     #[test]

@@ -5,7 +5,8 @@
 mod common;
 
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{Cluster, alive, can_mount, wait_for};
 
@@ -202,6 +203,38 @@ fn a_killed_mount_comes_back() {
     assert_eq!(std::fs::read_to_string(mnt.join("file")).unwrap(), "content");
     cluster.succeed(&["down"]);
     assert_eq!(std::fs::read_dir(&mnt).unwrap().count(), 0);
+}
+
+/// While nobody computes; and where the kernel shares the CPUs among sessions.
+#[test]
+fn callers_of_a_mount_run_first() {
+    let enabled = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
+    if !can_mount() || !enabled.is_ok_and(|enabled| enabled.trim() == "1") {
+        return;
+    }
+    let cluster = Cluster::new();
+    let mnt = cluster.mnt();
+    cluster.succeed(&["up", "--mnodes", "1", "--stores", "1", "--mount", mnt.to_str().unwrap()]);
+    let nice = |pid: i32| {
+        let group = std::fs::read_to_string(format!("/proc/{pid}/autogroup")).unwrap_or_default();
+        group.split_ascii_whitespace().last().map(str::to_owned)
+    };
+    let mount = cluster.pid("run/mount-0.pid");
+    wait_for("the mount to step back", || nice(mount).as_deref() == Some("10"));
+    assert_eq!(nice(cluster.pid("run/mnode-0.pid")).as_deref(), Some("0"));
+    // What serves in somebody's shell must not slow that down.
+    cluster.succeed(&["umount", mnt.to_str().unwrap()]);
+    wait_for("the mount process to end", || !cluster.dir().join("run/mount-0.pid").exists());
+    let mut foreground = Command::new(env!("CARGO_BIN_EXE_saker"));
+    foreground.arg("mount").arg(cluster.dir()).arg(&mnt).arg("--foreground");
+    let mut foreground = foreground.stderr(Stdio::null()).spawn().unwrap();
+    let shell = nice(std::process::id() as i32);
+    let mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    wait_for("the mount", || mounted().contains(mnt.to_str().unwrap()));
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(nice(foreground.id() as i32), shell);
+    cluster.succeed(&["umount", mnt.to_str().unwrap()]);
+    foreground.wait().unwrap();
 }
 
 #[test]

@@ -13,7 +13,7 @@ use saker_runtime::{telemetry, thread};
 
 use crate::fail::{Context, Failure, Outcome};
 use crate::signals::{Signal, Signals};
-use crate::{mountpoint, process, session};
+use crate::{mountpoint, process, session, turns};
 
 /// Mount a cluster at a directory.
 ///
@@ -192,6 +192,7 @@ fn serve(args: &Args, options: MountOptions) -> Outcome<u8> {
         }
     };
     thread::spawn("signals", wait).about("thread")?;
+    turns::give();
     mount.run(move || tell(ready, READY)).map(|()| 0).about(args.point.display())
 }
 
