@@ -4,94 +4,151 @@
 //! sched(7)). So one mount has as large a share as all of its callers together, and whenever it
 //! takes less than that, it runs as soon as any of them has asked something: one request at a
 //! time. With a small share it runs when they all wait, finds many requests, and each costs less
-//! (`docs/decisions/0026`). But beside programs that compute it would wait for those, too; then it
-//! takes its share back.
+//! (`docs/decisions/0026`). But beside programs that compute it would wait for those, too. So it
+//! tries now and then which share serves more.
 
+use std::io;
 use std::time::Duration;
 
 use saker_runtime::{thread, time};
 
 use crate::procfs::{self, OnCpu};
 
-/// How often we look how long we wait for a CPU.
+const AUTOGROUP: &str = "/proc/self/autogroup";
+/// How often the share is looked at.
 const PERIOD: Duration = Duration::from_millis(250);
-/// The share of the mount, as nice(1) counts: a ninth of a session's.
+/// A small share, as nice(1) counts: a ninth of a session's.
 const NICE: i32 = 10;
-/// Who serves waits for those who call him no longer than their work takes, a few times his own
-/// when they read files of 100 KiB. Behind a program that computes it was 7 to 24 times.
-const WAITS_PER_RUN: u32 = 5;
-/// Waiting for less in a period does not matter.
-const WAIT_MIN: Duration = Duration::from_millis(10);
-/// Periods for which the share is taken back; each time it was given up for nothing, twice as many.
-const BACK_MIN: u32 = 40;
-const BACK_MAX: u32 = 640;
+/// A mount whose threads want less than this of a period has nothing to gather.
+const BUSY: Duration = Duration::from_millis(25);
+/// After so many periods of that it has the whole share.
+const QUIET: u32 = 8;
+/// After a try that found the small share to be right there is none for so many periods; a period in
+/// which the threads waited for `STARVING` times as long as they ran counts as so many.
+const TRUST: u32 = 20;
+const STARVING: u32 = 5;
+/// Periods with the whole share after it has served more; each time in a row twice as many.
+const KEEP_MIN: u32 = 40;
+const KEEP_MAX: u32 = 640;
 
-/// Starts this for a process that has a session to itself, where there are such shares.
-pub fn give() {
+/// Starts this for a process that leads its session, where sessions have shares. `served` counts
+/// what the process has done so far, for whoever calls it.
+pub fn give(served: impl Fn() -> u64 + Send + 'static) {
     let enabled = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
-    let grouped = enabled.is_ok_and(|enabled| enabled.trim() == "1");
-    let alone = rustix::process::getsid(None).ok() == Some(rustix::process::getpid());
-    if !grouped || !alone {
+    let shared = enabled.is_ok_and(|enabled| enabled.trim() == "1");
+    let leads = rustix::process::getsid(None).ok() == Some(rustix::process::getpid());
+    // Another share than the usual one is somebody's will.
+    let usual = std::fs::read_to_string(AUTOGROUP).is_ok_and(|text| text.ends_with(" nice 0\n"));
+    // Without these figures it would not notice that it starves.
+    let counted = procfs::on_cpu().is_some();
+    if !(shared && leads && usual && counted) {
         return;
     }
-    if let Err(error) = thread::spawn("turns", run) {
+    if let Err(error) = thread::spawn("turns", move || run(&served)) {
         tracing::warn!("callers get no turns of their own: {error}");
     }
 }
 
-fn run() {
+fn run(served: &impl Fn() -> u64) {
     let mut judge = Judge::default();
     let mut nice = 0;
-    let mut before = procfs::on_cpu();
-    // Without these figures we would not notice that we starve.
-    while let Some(then) = before {
+    let mut before = (procfs::on_cpu(), served());
+    loop {
         time::sleep(PERIOD);
-        before = procfs::on_cpu();
-        let Some(now) = before else { return };
-        let wanted = judge.nice(now.since(then));
+        let now = (procfs::on_cpu(), served());
+        let wanted = match (before.0, now.0) {
+            (Some(then), Some(on_cpu)) => judge.nice(on_cpu.since(then), now.1 - before.1),
+            // No descriptor is left, say.
+            _ => {
+                judge = Judge::default();
+                0
+            }
+        };
+        before = now;
         if wanted == nice {
             continue;
         }
-        match std::fs::write("/proc/self/autogroup", wanted.to_string()) {
+        match std::fs::write(AUTOGROUP, wanted.to_string()) {
             Ok(()) => nice = wanted,
-            Err(error) => {
-                tracing::debug!("autogroup: {error}");
-                return;
-            }
+            // Who is not root may do it if nobody on this machine has for 100 ms: next time.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => tracing::debug!("{AUTOGROUP}: {error}"),
         }
     }
 }
 
-/// Decides, period by period, how large our share should be.
+/// Decides, period by period, how large the share should be.
 #[derive(Default)]
 struct Judge {
-    /// Periods for which we keep the whole share.
-    back: u32,
-    /// For how many it was the last time; 0 once giving it up did no harm for as long.
-    last: u32,
-    /// Periods since it was given up.
-    given: u32,
+    share: Share,
+    /// Periods for which the whole share was kept the last time; 0 after a try that found the
+    /// small one to be right.
+    kept: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Share {
+    /// The whole one: there is little to do.
+    #[default]
+    Idle,
+    /// The small one, for `quiet` periods with little to do; in the next `trusted` ones without a
+    /// try.
+    Small { quiet: u32, trusted: u32 },
+    /// The whole one for a period, after one with the small share that has served so much.
+    Try { before: u64 },
+    /// The small one again, to compare: another load may have come with the try.
+    Compare { before: u64, tried: u64 },
+    /// The whole one for so many periods: it has served more.
+    Whole { left: u32 },
 }
 
 impl Judge {
-    /// The share for the next period, by what the threads did in this one.
-    fn nice(&mut self, spent: OnCpu) -> i32 {
-        if self.back > 0 {
-            self.back -= 1;
-            self.given = 0;
-            return if self.back > 0 { 0 } else { NICE };
+    /// The share for the next period, by what the threads did in this one, and how much they
+    /// served.
+    fn nice(&mut self, spent: OnCpu, served: u64) -> i32 {
+        self.share = self.next(spent, served);
+        match self.share {
+            Share::Idle | Share::Try { .. } | Share::Whole { .. } => 0,
+            Share::Small { .. } | Share::Compare { .. } => NICE,
         }
-        if spent.waiting > WAIT_MIN && spent.waiting > spent.running * WAITS_PER_RUN {
-            self.last = (self.last * 2).clamp(BACK_MIN, BACK_MAX);
-            self.back = self.last;
-            return 0;
-        }
-        self.given = self.given.saturating_add(1);
-        if self.given > self.last {
-            self.last = 0;
-        }
-        NICE
     }
+
+    fn next(&mut self, spent: OnCpu, served: u64) -> Share {
+        let busy = spent.running + spent.waiting >= BUSY;
+        match self.share {
+            Share::Idle if !busy => Share::Idle,
+            Share::Idle => Share::Small { quiet: 0, trusted: 0 },
+            Share::Small { quiet, .. } if !busy && quiet + 1 >= QUIET => Share::Idle,
+            Share::Small { quiet, trusted } if !busy => Share::Small { quiet: quiet + 1, trusted },
+            // Callers keep it waiting, too, while they read what they were given.
+            Share::Small { trusted: 0, .. } if spent.waiting > spent.running => {
+                Share::Try { before: served }
+            }
+            Share::Small { trusted, .. } => {
+                let starving = spent.waiting > spent.running * STARVING;
+                let passed = if starving { STARVING } else { 1 };
+                Share::Small { quiet: 0, trusted: trusted.saturating_sub(passed) }
+            }
+            Share::Try { before } if is_more(served, before) => {
+                Share::Compare { before, tried: served }
+            }
+            Share::Compare { before, tried } if is_more(tried, before.max(served)) => {
+                self.kept = (self.kept * 2).clamp(KEEP_MIN, KEEP_MAX);
+                Share::Whole { left: self.kept }
+            }
+            Share::Try { .. } | Share::Compare { .. } => {
+                self.kept = 0;
+                Share::Small { quiet: 0, trusted: TRUST }
+            }
+            Share::Whole { left } if left > 1 => Share::Whole { left: left - 1 },
+            Share::Whole { .. } => Share::Small { quiet: 0, trusted: 0 },
+        }
+    }
+}
+
+/// By a quarter.
+fn is_more(served: u64, than: u64) -> bool {
+    served > than + than / 4
 }
 
 #[cfg(test)]
@@ -103,41 +160,66 @@ mod tests {
         OnCpu { running, waiting }
     }
 
-    /// Periods until the share is given up again.
-    fn back(judge: &mut Judge) -> u32 {
-        let mut periods = 1;
-        while judge.nice(spent(20, 0)) == 0 {
-            periods += 1;
+    /// Periods with each share while the mount waits for others, and serves so much with either.
+    fn shares(judge: &mut Judge, periods: u32, whole: u64, small: u64) -> [u32; 2] {
+        let mut count = [0, 0];
+        let mut nice = judge.nice(spent(0, 0), 0);
+        for _ in 0..periods {
+            count[usize::from(nice == NICE)] += 1;
+            let served = if nice == NICE { small } else { whole };
+            nice = judge.nice(spent(60, 120), served);
         }
-        periods
+        count
+    }
+
+    #[test]
+    fn who_has_little_to_do_has_its_share() {
+        let mut judge = Judge::default();
+        assert_eq!(judge.nice(spent(10, 5), 100), 0);
+        assert_eq!(judge.nice(spent(100, 20), 10_000), NICE);
+        assert_eq!(judge.nice(spent(100, 20), 10_000), NICE);
+        for _ in 1..QUIET {
+            assert_eq!(judge.nice(spent(0, 1), 0), NICE, "between two bursts");
+        }
+        assert_eq!(judge.nice(spent(0, 1), 0), 0);
     }
 
     #[test]
     fn callers_come_first() {
         let mut judge = Judge::default();
-        assert_eq!(judge.nice(spent(0, 0)), NICE);
-        assert_eq!(judge.nice(spent(100, 300)), NICE, "they read large files");
-        assert_eq!(judge.nice(spent(1, 9)), NICE, "it is not worth while");
+        let [whole, small] = shares(&mut judge, 400, 25_000, 35_000);
+        assert!(whole <= 1 + 400 / TRUST && small > 370, "{whole} {small}");
+        // They read such large files that it makes no difference.
+        let [whole, small] = shares(&mut judge, 400, 5_000, 5_000);
+        assert!(whole <= 400 / TRUST && small > 370, "{whole} {small}");
     }
 
     #[test]
     fn programs_that_compute_do_not() {
         let mut judge = Judge::default();
-        assert_eq!(judge.nice(spent(10, 70)), 0);
-        assert_eq!(back(&mut judge), BACK_MIN);
-        // They still do.
-        assert_eq!(judge.nice(spent(10, 70)), 0);
-        assert_eq!(back(&mut judge), 2 * BACK_MIN);
-        for _ in 0..8 {
-            judge.nice(spent(10, 70));
-            back(&mut judge);
+        let [whole, small] = shares(&mut judge, 1000, 30_000, 6_000);
+        assert!(small <= 12 && whole > 980, "{whole} {small}");
+        // When they are gone that is noticed within three minutes.
+        let [_, small] = shares(&mut judge, KEEP_MAX + 100, 25_000, 35_000);
+        assert!(small > 80, "{small}");
+        // And their next coming is noticed sooner, and the first time believed for ten seconds.
+        let mut until_whole = 0;
+        while !matches!(judge.share, Share::Whole { .. }) {
+            until_whole += 1;
+            let served = if matches!(judge.share, Share::Try { .. }) { 30_000 } else { 6_000 };
+            judge.nice(spent(10, 200), served);
         }
-        assert_eq!(judge.nice(spent(10, 70)), 0);
-        assert_eq!(back(&mut judge), BACK_MAX, "it is tried again every three minutes");
-        for _ in 0..=BACK_MAX {
-            assert_eq!(judge.nice(spent(100, 100)), NICE);
-        }
-        assert_eq!(judge.nice(spent(10, 70)), 0);
-        assert_eq!(back(&mut judge), BACK_MIN, "long ago");
+        assert!(until_whole <= TRUST / STARVING + 5, "{until_whole}");
+        assert_eq!(judge.share, Share::Whole { left: KEEP_MIN });
+    }
+
+    #[test]
+    fn a_load_that_comes_with_a_try_decides_nothing() {
+        let mut judge = Judge::default();
+        judge.nice(spent(100, 200), 1_000);
+        assert_eq!(judge.nice(spent(100, 200), 1_000), 0, "a try");
+        assert_eq!(judge.nice(spent(100, 200), 9_000), NICE, "more was served");
+        assert_eq!(judge.nice(spent(100, 200), 12_000), NICE, "but still more with the small one");
+        assert_eq!(judge.share, Share::Small { quiet: 0, trusted: TRUST });
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Adapter {
     pub(crate) protects_links: bool,
     /// For the log.
     pub(crate) mountpoint: PathBuf,
-    requests: OpCounters,
+    pub(crate) requests: OpCounters,
 }
 
 impl Adapter {

@@ -50,7 +50,7 @@ pub struct Mount {
     mounted: Mounted,
 }
 
-/// Unmounts a [`Mount`] from another thread.
+/// What other threads can do with a [`Mount`].
 #[derive(Clone)]
 pub struct MountHandle {
     mounted: Mounted,
@@ -106,13 +106,18 @@ impl Mount {
         }
     }
 
-    /// For unmounting from another thread.
+    /// For other threads.
     pub fn handle(&self) -> MountHandle {
         MountHandle { mounted: self.mounted.clone(), adapter: Arc::clone(&self.adapter) }
     }
 }
 
 impl MountHandle {
+    /// Requests that the kernel has made so far.
+    pub fn requests(&self) -> u64 {
+        self.adapter.requests.sum()
+    }
+
     /// Unmounts. A mount that stays in use is detached: what was written to it is flushed, it
     /// disappears from the tree, and [`Mount::run`] returns when its last user lets go.
     ///

@@ -185,6 +185,8 @@ fn serve(args: &Args, options: MountOptions) -> Outcome<u8> {
         }
     };
     let handle = mount.handle();
+    let counted = handle.clone();
+    turns::give(move || counted.requests());
     let wait = move || {
         while !matches!(signals.wait(), Ok(Signal::Stop) | Err(_)) {}
         if let Err(error) = handle.unmount() {
@@ -192,7 +194,6 @@ fn serve(args: &Args, options: MountOptions) -> Outcome<u8> {
         }
     };
     thread::spawn("signals", wait).about("thread")?;
-    turns::give();
     mount.run(move || tell(ready, READY)).map(|()| 0).about(args.point.display())
 }
 
