@@ -433,11 +433,12 @@ impl Nodes {
     /// Has the kernel been told nothing newer of the inode, or of any other state of the same age?
     pub(crate) fn is_newest(&self, attr: &Attr) -> bool {
         let table = self.lock();
-        let node = table.nodes.get(&table.node_of(attr.id));
-        node.is_some_and(|node| match &node.what {
-            What::Known { attr: last, .. } => **last == *attr && node.newest <= age(attr),
-            What::Guess(_) => false,
-        })
+        newest(&table, table.node_of(attr.id)).is_some_and(|last| last == attr)
+    }
+
+    /// What the kernel was told last, unless it knows of something newer.
+    pub(crate) fn newest(&self, id: NodeId) -> Option<Attr> {
+        newest(&self.lock(), id).cloned()
     }
 
     /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
@@ -559,6 +560,14 @@ fn steps(table: &Table, start: NodeId, dir: NodeId) -> Result<Steps> {
 
 fn stale() -> Error {
     Error::new(Errno::ESTALE)
+}
+
+fn newest(table: &Table, id: NodeId) -> Option<&Attr> {
+    let node = table.nodes.get(&id)?;
+    match &node.what {
+        What::Known { attr, .. } if node.newest <= age(attr) => Some(attr),
+        What::Known { .. } | What::Guess(_) => None,
+    }
 }
 
 #[cfg(test)]

@@ -42,6 +42,8 @@ struct Thread {
     opened: Option<Opened>,
     /// What its last LOOKUP has found, if that was, or may have been, to be renamed.
     found: Option<NodeId>,
+    /// What its last LOOKUP has told the attributes of, and when those were asked for.
+    told: Option<(NodeId, Asked)>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -131,6 +133,7 @@ impl Threads {
         let mut shard = self.shard(tid);
         let thread = shard.get(tid)?;
         let (opened, found) = (thread.opened.take(), thread.found.take());
+        thread.told = None;
         drop(shard);
         drop(opened);
         found
@@ -141,6 +144,23 @@ impl Threads {
         if self.follows(tid) {
             self.shard(tid).entry(tid).found = Some(node);
         }
+    }
+
+    /// The thread's LOOKUP has told the attributes of this, as a server gave them.
+    pub(crate) fn told(&self, tid: u32, node: NodeId, asked: Asked) {
+        if self.follows(tid) {
+            self.shard(tid).entry(tid).told = Some((node, asked));
+        }
+    }
+
+    /// The thread asks for the attributes of this. When they were asked for if its last LOOKUP has
+    /// told them; once.
+    pub(crate) fn asks(&self, tid: u32, node: NodeId) -> Option<Asked> {
+        if !self.follows(tid) {
+            return None;
+        }
+        let (told, asked) = self.shard(tid).get(tid)?.told.take()?;
+        (told == node).then_some(asked)
     }
 
     /// The thread opens this inode.
@@ -176,6 +196,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changes::Changes;
 
     #[test]
     fn a_walk_is_followed_from_its_start() {
@@ -199,6 +220,21 @@ mod tests {
             assert_eq!((threads.step(tid, 20, false), threads.start(tid, 20)), (20, 20));
             assert!(threads.shard(tid).young.is_empty());
         }
+    }
+
+    #[test]
+    fn what_a_lookup_told_counts_once() {
+        let (threads, changes) = (Threads::new(true), Changes::default());
+        threads.told(7, 20, changes.ask());
+        assert!(threads.asks(8, 20).is_none(), "another thread");
+        assert!(threads.asks(7, 20).is_some());
+        assert!(threads.asks(7, 20).is_none(), "it may be another syscall");
+        threads.told(7, 20, changes.ask());
+        assert!(threads.asks(7, 30).is_none(), "another node");
+        assert!(threads.asks(7, 20).is_none());
+        threads.told(7, 20, changes.ask());
+        threads.next(7);
+        assert!(threads.asks(7, 20).is_none(), "it looked for something else since");
     }
 
     #[test]

@@ -284,6 +284,37 @@ fn a_slow_reader_asks_no_more() {
     });
 }
 
+/// The kernel does not keep when a file came to be with its name, and asks once more if a program wants
+/// to know.
+#[test]
+fn a_stat_with_the_birth_time_is_one_request() {
+    each_with("a_stat_with_the_birth_time_is_one_request", "attr_timeout=5", |t| {
+        elsewhere(t, async |fs, who| {
+            let flags = OpenFlags::from_linux(libc::O_CREAT | libc::O_WRONLY);
+            for name in ["stat", "open", "old"] {
+                fs.create(who, &at(name), 0o644, flags).await.unwrap().0.release().await;
+            }
+        });
+        let born = |name| fs::metadata(t.path(name)).unwrap().created().unwrap();
+        assert_eq!(t.cost(|| born("stat")), 1);
+        assert_eq!(t.cost(|| File::open(t.path("open")).unwrap().metadata().unwrap()), 1);
+        let open = File::open(t.path("old")).unwrap();
+        thread::sleep(Duration::from_millis(5500));
+        elsewhere(t, async |fs, who| {
+            let flags = OpenFlags { write: true, ..OpenFlags::default() };
+            let (file, _) = fs.open(who, &at("old"), flags).await.unwrap();
+            file.write(0, b"text").await.unwrap();
+            file.flush().await.unwrap();
+            file.release().await;
+        });
+        assert_eq!(open.metadata().unwrap().len(), 4, "what the name told is too old");
+        let now = std::time::SystemTime::now();
+        for name in ["stat", "open", "old"] {
+            assert!(now.duration_since(born(name)).unwrap() < Duration::from_secs(60));
+        }
+    });
+}
+
 #[test]
 fn fakes_are_never_seen() {
     each_keeping("fakes_are_never_seen", |t| {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saker_client::{Caller, SetAttr, SetTime};
-use saker_types::Result;
 use saker_types::wire::{At, Entry};
+use saker_types::{Attr, Result};
 
 use crate::abi::{AccessIn, GETATTR_FH, GetattrIn, SetattrIn, StatxIn, StatxOut, fattr};
 use crate::adapter::Adapter;
@@ -23,23 +23,43 @@ const PERMISSIONS: u32 = 0o7777;
 impl Adapter {
     pub(crate) async fn getattr(&self, request: &Request) -> Result<Reply> {
         let input: GetattrIn = request.body().fixed()?;
-        let open = self.handle(input.flags, input.fh);
-        let told = open.as_ref().and_then(|open| open.attr(&self.changes, self.attr_timeout));
-        // What the kernel has been told since is not taken back.
-        if let Some((attr, fresh)) = told.filter(|(attr, _)| self.nodes.is_newest(attr)) {
-            return Ok(Reply::of(&attr::reply(attr, fresh)));
+        let told = match self.handle(input.flags, input.fh) {
+            Some(open) => open
+                .attr(&self.changes, self.attr_timeout)
+                .map(|(attr, fresh)| (attr.clone(), fresh))
+                // What the kernel has been told since is not taken back.
+                .filter(|(attr, _)| self.nodes.is_newest(attr)),
+            None => self.just_told(request),
+        };
+        if let Some((attr, fresh)) = told {
+            return Ok(Reply::of(&attr::reply(&attr, fresh)));
         }
         let entry = self.attributes(request, input.flags, input.fh).await?;
         Ok(self.attr_reply(&entry, self.attr_timeout))
     }
 
+    /// The kernel asks by STATX for what it does not keep with a name: when a file came to be.
     pub(crate) async fn statx(&self, request: &Request) -> Result<Reply> {
         let input: StatxIn = request.body().fixed()?;
-        let entry = self.attributes(request, input.getattr_flags, input.fh).await?;
-        self.nodes.refresh(&entry);
-        let (attr_valid, attr_valid_nsec) = attr::validity(self.attr_timeout);
-        let stat = attr::statx(&entry.attr);
+        let (attr, fresh) = match self.just_told(request) {
+            Some(told) => told,
+            None => {
+                let entry = self.attributes(request, input.getattr_flags, input.fh).await?;
+                self.nodes.refresh(&entry);
+                (entry.attr, self.attr_timeout)
+            }
+        };
+        let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
+        let stat = attr::statx(&attr);
         Ok(Reply::of(&StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }))
+    }
+
+    /// The attributes that the thread of this request was told with the name, and for how long the
+    /// kernel may keep them: what it could have gone on with by itself (`changes`).
+    fn just_told(&self, request: &Request) -> Option<(Attr, Duration)> {
+        let asked = self.threads.asks(request.header.pid, request.header.nodeid)?;
+        let left = self.changes.counts(asked, self.attr_timeout)?;
+        Some((self.nodes.newest(request.header.nodeid)?, left))
     }
 
     async fn attributes(&self, request: &Request, flags: u32, handle: u64) -> Result<Entry> {

@@ -15,6 +15,7 @@ use saker_types::{Attr, Class, Errno, Error, FileKind, Result, check_name};
 
 use crate::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
 use crate::adapter::Adapter;
+use crate::changes::Asked;
 use crate::hint::{Hint, Intent, Lookup, Rest, Step};
 use crate::nodes::{NodeId, Passed};
 use crate::reply::Reply;
@@ -42,11 +43,12 @@ impl Adapter {
         }
         let named = self.nodes.named(start, dir, &name)?;
         let at = &named.at;
+        let asked = self.changes.ask();
         let found = match hint {
             Some(Hint { step: Step::Last(Intent::Open { flags }), reval: false, .. })
                 if flags & libc::O_EXCL == 0 =>
             {
-                self.open_ahead(request, at, flags).await
+                self.open_ahead(request, at, flags, asked).await
             }
             _ => self.fs.lookup(&request.caller(), at).await,
         };
@@ -54,6 +56,10 @@ impl Adapter {
             Ok(entry) => {
                 self.check_sticky(dir, &entry)?;
                 let out = self.hold(&named, &entry);
+                // A directory's are not whole.
+                if !entry.attr.is_dir() {
+                    self.threads.told(tid, out.nodeid, asked);
+                }
                 if hint.is_none_or(|hint| matches!(hint.step, Step::Through(_))) {
                     self.threads.pass(tid, out.nodeid);
                 }
@@ -152,11 +158,16 @@ impl Adapter {
     }
 
     /// Opens what is looked up to be opened: [`Adapter::open`] finds it then.
-    async fn open_ahead(&self, request: &Request, at: &At, flags: i32) -> Result<Entry> {
+    async fn open_ahead(
+        &self,
+        request: &Request,
+        at: &At,
+        flags: i32,
+        asked: Asked,
+    ) -> Result<Entry> {
         let flags = OpenFlags::from_linux(flags);
         // LOOKUP changes nothing.
         let flags = OpenFlags { truncate: false, exclusive: false, ..flags };
-        let asked = self.changes.ask();
         match self.fs.open(&request.caller(), at, flags).await {
             Ok((file, entry)) => {
                 let opened = Opened { flags, file, entry: entry.clone(), asked };
