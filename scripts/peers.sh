@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make peers, make traverse: Saker beside other file systems; results in docs/benchmarks.
 #
-#   scripts/peers.sh compare [SYSTEM…] [--quick] [--rounds N] [--seconds S]
+#   scripts/peers.sh compare [SYSTEM…] [--quick] [--rounds N] [--seconds S] [--more]
 #   scripts/peers.sh traverse [SYSTEM…] [--files N] [--budgets 10,100]
 #
 # Needs root. Other results than those of docs go where $SAKER_PEERS_OUT says.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -54,6 +55,7 @@ def arguments() -> argparse.Namespace:
     compare = commands.add_parser("compare", help="all programs on all systems")
     compare.add_argument("systems", nargs="*", metavar="SYSTEM", help=" ".join(SYSTEMS))
     compare.add_argument("--rounds", type=int, help="5, with --quick 2")
+    compare.add_argument("--more", action="store_true", help="go on with the run in --out")
     compare.add_argument("--seconds", type=float, help="of each phase")
     compare.add_argument("--only", default="", help="programs with this in their names")
     compare.add_argument("--quick", action="store_true", help="2 short rounds: does it work?")
@@ -126,8 +128,12 @@ def compare(args: argparse.Namespace, work: Path) -> None:
     rounds = args.rounds or (2 if args.quick else 5)
     order, told, records = chosen(args.systems, SYSTEMS), about(work, plan), []
     names = [kind.name for kind in order]
-    for n in range(rounds):
-        say(f"round {n + 1} of {rounds}")
+    first = 0
+    if args.more:
+        told, records = more(args.out, told, names)
+        first = told["rounds"]
+    for n in range(first, first + rounds):
+        say(f"round {n + 1} of {first + rounds}")
         for kind in order if n % 2 == 0 else reversed(order):
             one_visit(args.saker, kind, work, plan, n, told, records)
         told["rounds"] = n + 1
@@ -136,6 +142,22 @@ def compare(args: argparse.Namespace, work: Path) -> None:
         if records:
             report.write(args.out, told, records)
             say(f"written: {args.out}/peers.md")
+
+
+def more(out: Path, told: dict, names: list[str]) -> tuple[dict, list[dict]]:
+    """What an earlier run has found, to go on with: it must have measured the same."""
+    try:
+        earlier, records = report.read(out, "peers")
+    except (OSError, ValueError) as why:
+        sys.exit(f"--more: {why}")
+    # JSON knows no tuples.
+    plan = json.loads(json.dumps(told["plan"]))
+    if (earlier["plan"], set(earlier["systems"])) != (plan, set(names)):
+        sys.exit(f"--more: {out}/peers.json is of another plan or of other systems")
+    for key in ("date", "commit"):
+        if told[key] not in earlier[key].split(", "):
+            earlier[key] += f", {told[key]}"
+    return earlier, records
 
 
 def one_visit(

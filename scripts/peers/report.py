@@ -112,6 +112,12 @@ def raw(out: Path, name: str, about: dict, records: list[dict]) -> None:
     (out / f"{name}.json").write_text(json.dumps({**about, "records": records}, indent=1) + "\n")
 
 
+def read(out: Path, name: str) -> tuple[dict, list[dict]]:
+    """What `raw` has written."""
+    about = json.loads((out / f"{name}.json").read_text())
+    return about, about.pop("records")
+
+
 def write(out: Path, about: dict, records: list[dict]) -> None:
     """All of it, into a directory."""
     raw(out, "peers", about, records)
