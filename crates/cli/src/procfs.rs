@@ -12,6 +12,8 @@ use rustix::process::Signal;
 pub struct Stat {
     /// State letter of its first thread: `Z` is a zombie.
     pub state: u8,
+    /// The process that leads its session; 0 if that is in another pid namespace.
+    pub session: u64,
     /// Threads that are left, the zombie of the first one included.
     pub threads: u64,
     /// When it started, in clock ticks since boot. With the pid it names a process for good.
@@ -42,7 +44,8 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
     let ticks = number(14)? + number(15)?;
     let cpu = Duration::from_nanos(ticks.saturating_mul(1_000_000_000 / ticks_per_s()));
     let (threads, start_ticks) = (number(20)?, number(22)?);
-    Some(Stat { state: *fields.first()?.as_bytes().first()?, threads, start_ticks, cpu })
+    let (state, session) = (*fields.first()?.as_bytes().first()?, number(6)?);
+    Some(Stat { state, session, threads, start_ticks, cpu })
 }
 
 /// What this process's threads did with the CPUs so far.
@@ -250,7 +253,8 @@ mod tests {
     fn names_with_parentheses_do_not_confuse() {
         let line = b"7 (a) b) S 1 7 7 0 -1 0 1 2 3 4 100 50 0 0 20 0 9 0 12345 1 2";
         let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.state, stat.threads, stat.start_ticks), (b'S', 9, 12345));
+        assert_eq!((stat.state, stat.session, stat.threads), (b'S', 7, 9));
+        assert_eq!(stat.start_ticks, 12345);
         assert_eq!(stat.cpu, Duration::from_millis(150 * 1000 / ticks_per_s()));
         assert_eq!(parse_stat(b"7 (a) S 1"), None);
         let dying = Stat { state: b'Z', threads: 2, ..stat.clone() };

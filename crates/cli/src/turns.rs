@@ -36,7 +36,8 @@ const KEEP_MAX: u32 = 640;
 pub fn give(served: impl Fn() -> u64 + Send + 'static) {
     let enabled = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
     let shared = enabled.is_ok_and(|enabled| enabled.trim() == "1");
-    let leads = rustix::process::getsid(None).ok() == Some(rustix::process::getpid());
+    let me = std::process::id();
+    let leads = procfs::stat(me).is_some_and(|stat| stat.session == u64::from(me));
     // Another share than the usual one is somebody's will.
     let usual = std::fs::read_to_string(AUTOGROUP).is_ok_and(|text| text.ends_with(" nice 0\n"));
     // Without these figures it would not notice that it starves.
@@ -51,21 +52,22 @@ pub fn give(served: impl Fn() -> u64 + Send + 'static) {
 
 fn run(served: &impl Fn() -> u64) {
     let mut judge = Judge::default();
-    let mut nice = 0;
+    let (mut nice, mut wanted) = (0, 0);
     let mut before = (procfs::on_cpu(), served());
     loop {
         time::sleep(PERIOD);
         let now = (procfs::on_cpu(), served());
-        let wanted = match (before.0, now.0) {
-            (Some(then), Some(on_cpu)) => judge.nice(on_cpu.since(then), now.1 - before.1),
-            // No descriptor is left, say.
-            _ => {
-                judge = Judge::default();
-                0
+        match (before.0, now.0) {
+            // Nothing is learned from a period with another share than was wanted.
+            _ if nice != wanted => {}
+            (Some(then), Some(on_cpu)) => {
+                wanted = judge.nice(on_cpu.since(then), now.1 - before.1);
             }
-        };
+            // No descriptor is left, say.
+            _ => (judge, wanted) = (Judge::default(), 0),
+        }
         before = now;
-        if wanted == nice {
+        if nice == wanted {
             continue;
         }
         match std::fs::write(AUTOGROUP, wanted.to_string()) {

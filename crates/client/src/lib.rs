@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use saker_rpc::Transport;
 use saker_runtime::telemetry::Registry;
-use saker_types::{ClusterMap, Errno, Error, Result};
+use saker_types::{ClusterMap, Errno, Error, InodeId, Result};
 
 mod api;
 mod chunk_io;
@@ -100,6 +100,12 @@ impl Fs {
     /// Runs a future of this client to its end on the calling thread. Not to be nested.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.0.net.block_on(future)
+    }
+
+    /// Was something written to this file, through this client, that no server knows of yet? Then its
+    /// attributes are not those that an open tells. Costs nothing while nothing is unsaved.
+    pub fn is_dirty(&self, file: InodeId) -> bool {
+        self.0.inodes.dirty(file).is_some()
     }
 
     /// A reactor of the caller's own: while a thread is in its `block_on`, what futures of this

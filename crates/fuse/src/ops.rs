@@ -12,7 +12,7 @@ mod misc;
 mod xattr;
 
 pub(crate) use dir::OpenDir;
-pub(crate) use file::OpenFile;
+pub(crate) use file::{OPEN_AGE_MAX, OpenFile};
 #[cfg(test)]
 pub(crate) use init::negotiate;
 pub(crate) use link::protects_links;

@@ -315,6 +315,21 @@ fn a_stat_with_the_birth_time_is_one_request() {
     });
 }
 
+/// Not even if it is told with the open of a file that somebody else is writing to.
+#[test]
+fn times_are_those_of_the_last_write() {
+    each_with("times_are_those_of_the_last_write", "attr_timeout=5", |t| {
+        let mut writer = File::create(t.path("f")).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        let before = std::time::SystemTime::now();
+        thread::sleep(Duration::from_millis(50));
+        writer.write_all(b"text").unwrap();
+        let meta = File::open(t.path("f")).unwrap().metadata().unwrap();
+        assert_eq!(meta.len(), 4);
+        assert!(meta.created().unwrap() < before && before < meta.modified().unwrap());
+    });
+}
+
 #[test]
 fn fakes_are_never_seen() {
     each_keeping("fakes_are_never_seen", |t| {

@@ -11,7 +11,7 @@ use crate::abi::{AccessIn, GETATTR_FH, GetattrIn, SetattrIn, StatxIn, StatxOut, 
 use crate::adapter::Adapter;
 use crate::attr;
 use crate::nodes::NodeId;
-use crate::ops::OpenFile;
+use crate::ops::{OPEN_AGE_MAX, OpenFile};
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -58,8 +58,10 @@ impl Adapter {
     /// kernel may keep them: what it could have gone on with by itself (`changes`).
     fn just_told(&self, request: &Request) -> Option<(Attr, Duration)> {
         let asked = self.threads.asks(request.header.pid, request.header.nodeid)?;
-        let left = self.changes.counts(asked, self.attr_timeout)?;
-        Some((self.nodes.newest(request.header.nodeid)?, left))
+        let left = self.changes.counts(asked, self.attr_timeout.min(OPEN_AGE_MAX))?;
+        let attr = self.nodes.newest(request.header.nodeid)?;
+        // An open does not write out what was written before: the times are not known yet.
+        (!self.fs.is_dirty(attr.id)).then_some((attr, left))
     }
 
     async fn attributes(&self, request: &Request, flags: u32, handle: u64) -> Result<Entry> {

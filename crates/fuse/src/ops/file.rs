@@ -27,7 +27,7 @@ const COPY_BYTES_MAX: u64 = 64 << 20;
 
 /// A reader's first look at the file may be as old as this since it was opened: others' changes are seen
 /// from open to open.
-const OPEN_AGE_MAX: Duration = Duration::from_secs(1);
+pub(crate) const OPEN_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// A file that is open through the mount.
 pub(crate) struct OpenFile {
