@@ -315,7 +315,7 @@ fn a_stat_with_the_birth_time_is_one_request() {
     });
 }
 
-/// Not even if it is told with the open of a file that somebody else is writing to.
+/// Also if they are told with the open of a file that somebody else is writing to.
 #[test]
 fn times_are_those_of_the_last_write() {
     each_with("times_are_those_of_the_last_write", "attr_timeout=5", |t| {
