@@ -1,11 +1,9 @@
 //! Reads past the page cache that nobody waits for (io_uring(7)).
 
-use std::alloc::Layout;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
@@ -13,10 +11,12 @@ use io_uring::{IoUring, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
+use self::room::{Pool, Room};
 use self::window::Window;
 use super::BLOCK_BYTES;
 use crate::time::{self, Time};
 
+mod room;
 mod window;
 
 /// Reads taken up, at most: each has a file open, also when nobody waits for it any more.
@@ -39,34 +39,6 @@ impl DirectFile {
     }
 }
 
-/// Memory that a disk can write to: whole blocks, at a multiple of a block.
-struct Room {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: it is memory and nothing else, which no thread is bound to.
-unsafe impl Send for Room {}
-// SAFETY: nobody writes to it while it is shared.
-unsafe impl Sync for Room {}
-
-impl Room {
-    fn new(bytes: usize) -> io::Result<Room> {
-        let layout = Layout::from_size_align(bytes.max(1), BLOCK_BYTES);
-        let layout = layout.map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: of more than no bytes.
-        let start = NonNull::new(unsafe { std::alloc::alloc(layout) });
-        Ok(Room { start: start.ok_or(io::ErrorKind::OutOfMemory)?, layout })
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        // SAFETY: allocated so in `new`, and nobody uses it any more.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
-    }
-}
-
 /// What was read.
 pub struct DirectData {
     room: Room,
@@ -78,7 +50,7 @@ pub struct DirectData {
 impl AsRef<[u8]> for DirectData {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: within the room, and initialised (see `from`).
-        unsafe { std::slice::from_raw_parts(self.room.start.as_ptr().add(self.from), self.len) }
+        unsafe { std::slice::from_raw_parts(self.room.start().add(self.from), self.len) }
     }
 }
 
@@ -109,6 +81,10 @@ struct Disk {
 /// Reads under way of one thread, each with a tag that it is known by when it ends.
 pub struct DirectReads<T> {
     uring: IoUring,
+    /// For reads that are not large; none if there is no memory for it.
+    pool: Option<Arc<Pool>>,
+    /// The kernel knows the pool: it need not look up its pages for each read.
+    registered: bool,
     /// Written to when some may have ended.
     signal: OwnedFd,
     /// The only one that the kernel lets in.
@@ -133,8 +109,20 @@ impl<T> DirectReads<T> {
             .build(READS_MAX)?;
         let signal = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         uring.submitter().register_eventfd(signal.as_raw_fd())?;
+        let pool = Pool::new().ok();
+        let registered = pool.as_ref().is_some_and(|pool| {
+            // SAFETY: the kernel keeps the pages for itself until the ring is closed.
+            let known = unsafe { uring.submitter().register_buffers(&[pool.iovec()]) };
+            if let Err(error) = &known {
+                // As where little memory may be locked (RLIMIT_MEMLOCK).
+                tracing::debug!("the kernel looks up the memory of each read: {error}");
+            }
+            known.is_ok()
+        });
         Ok(DirectReads {
             uring,
+            pool,
+            registered,
             signal,
             thread: std::thread::current().id(),
             reads: Vec::new(),
@@ -162,18 +150,22 @@ impl<T> DirectReads<T> {
         }
         let disk = disk(&mut self.disks, &file);
         let from = (offset % disk.block) as usize;
-        let room = Room::new((from + len).next_multiple_of(disk.block as usize))?;
-        let bytes = u32::try_from(room.layout.size()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let bytes = (from + len).next_multiple_of(disk.block as usize);
+        let pooled = self.pool.as_ref().and_then(|pool| pool.room(bytes));
+        let registered = self.registered && pooled.is_some();
+        let room = pooled.map_or_else(|| Room::new(bytes), Ok)?;
+        let bytes = u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         let at = self.free.pop().unwrap_or_else(|| {
             self.reads.push(None);
             self.reads.len() - 1
         });
         let fd = types::Fd(file.file.as_raw_fd());
-        let entry = opcode::Read::new(fd, room.start.as_ptr(), bytes)
-            .offset(offset - from as u64)
-            .build()
-            .user_data(at as u64);
-        disk.waiting.push_back(entry);
+        let offset = offset - from as u64;
+        let entry = match registered {
+            true => opcode::ReadFixed::new(fd, room.start(), bytes, 0).offset(offset).build(),
+            false => opcode::Read::new(fd, room.start(), bytes).offset(offset).build(),
+        };
+        disk.waiting.push_back(entry.user_data(at as u64));
         let (begun, beside) = (Time::ZERO, 0);
         self.reads[at] = Some(Read { file, room, from, len, tag, begun, beside });
         Ok(())
@@ -216,7 +208,20 @@ impl<T> DirectReads<T> {
         }
     }
 
+    /// Makes two reads go to the disk together: the kernel tells it of all that come in one call at once, but
+    /// only if they are three (`IO_PLUG_THRESHOLD` of io_uring). To tell a virtual machine's disk takes as long
+    /// as all the rest of a read.
+    fn bundle(&mut self) {
+        let mut submission = self.uring.submission();
+        if submission.len() == 2 {
+            let nothing = opcode::Nop::new().build().flags(squeue::Flags::SKIP_SUCCESS);
+            // SAFETY: it points to nothing.
+            let _ = unsafe { submission.push(&nothing.user_data(u64::MAX)) };
+        }
+    }
+
     fn enter(&mut self) {
+        self.bundle();
         loop {
             match self.uring.submit().map_err(|error| error.raw_os_error()) {
                 Err(Some(libc::EINTR)) => {}
@@ -253,7 +258,7 @@ impl<T> DirectReads<T> {
                 Ok(bytes) if bytes < from + len => Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {
                     // What fails says nothing about the disk.
-                    disk.window.ended(room.layout.size(), beside, begun, now);
+                    disk.window.ended(from + len, beside, begun, now);
                     Ok(DirectData { room, from, len })
                 }
             };
