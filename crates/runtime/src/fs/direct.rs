@@ -22,6 +22,9 @@ mod window;
 /// Reads taken up, at most: each has a file open, also when nobody waits for it any more.
 const READS_MAX: u32 = 64;
 
+/// Places in the ring: for all of them, and for what `bundle` adds, some of which may stay there.
+const SUBMISSIONS: u32 = 2 * READS_MAX;
+
 /// A file whose reads go past the page cache; clones are the same open file.
 #[derive(Clone)]
 pub struct DirectFile {
@@ -67,6 +70,32 @@ struct Read<T> {
     beside: usize,
 }
 
+/// Memory for reads that are not large.
+enum Memory {
+    /// Nothing was read yet.
+    Untried,
+    Pool {
+        pool: Arc<Pool>,
+        /// The kernel knows it: it need not look up its pages for each read.
+        registered: bool,
+    },
+    /// There is none.
+    None,
+}
+
+impl Memory {
+    fn of_ring(uring: &IoUring) -> Memory {
+        let Ok(pool) = Pool::new() else { return Memory::None };
+        // SAFETY: the kernel keeps the pages for itself until the ring is closed.
+        let known = unsafe { uring.submitter().register_buffers(&[pool.iovec()]) };
+        if let Err(error) = &known {
+            // As where little memory may be locked (RLIMIT_MEMLOCK).
+            tracing::debug!("the kernel looks up the memory of each read: {error}");
+        }
+        Memory::Pool { pool, registered: known.is_ok() }
+    }
+}
+
 /// What one disk has to do.
 struct Disk {
     number: u64,
@@ -81,10 +110,7 @@ struct Disk {
 /// Reads under way of one thread, each with a tag that it is known by when it ends.
 pub struct DirectReads<T> {
     uring: IoUring,
-    /// For reads that are not large; none if there is no memory for it.
-    pool: Option<Arc<Pool>>,
-    /// The kernel knows the pool: it need not look up its pages for each read.
-    registered: bool,
+    pool: Memory,
     /// Written to when some may have ended.
     signal: OwnedFd,
     /// The only one that the kernel lets in.
@@ -106,23 +132,12 @@ impl<T> DirectReads<T> {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
-            .build(READS_MAX)?;
+            .build(SUBMISSIONS)?;
         let signal = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         uring.submitter().register_eventfd(signal.as_raw_fd())?;
-        let pool = Pool::new().ok();
-        let registered = pool.as_ref().is_some_and(|pool| {
-            // SAFETY: the kernel keeps the pages for itself until the ring is closed.
-            let known = unsafe { uring.submitter().register_buffers(&[pool.iovec()]) };
-            if let Err(error) = &known {
-                // As where little memory may be locked (RLIMIT_MEMLOCK).
-                tracing::debug!("the kernel looks up the memory of each read: {error}");
-            }
-            known.is_ok()
-        });
         Ok(DirectReads {
             uring,
-            pool,
-            registered,
+            pool: Memory::Untried,
             signal,
             thread: std::thread::current().id(),
             reads: Vec::new(),
@@ -151,8 +166,14 @@ impl<T> DirectReads<T> {
         let disk = disk(&mut self.disks, &file);
         let from = (offset % disk.block) as usize;
         let bytes = (from + len).next_multiple_of(disk.block as usize);
-        let pooled = self.pool.as_ref().and_then(|pool| pool.room(bytes));
-        let registered = self.registered && pooled.is_some();
+        if matches!(self.pool, Memory::Untried) {
+            self.pool = Memory::of_ring(&self.uring);
+        }
+        let (pooled, registered) = match &self.pool {
+            Memory::Pool { pool, registered } => (pool.room(bytes), *registered),
+            Memory::Untried | Memory::None => (None, false),
+        };
+        let registered = registered && pooled.is_some();
         let room = pooled.map_or_else(|| Room::new(bytes), Ok)?;
         let bytes = u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         let at = self.free.pop().unwrap_or_else(|| {
@@ -258,7 +279,8 @@ impl<T> DirectReads<T> {
                 Ok(bytes) if bytes < from + len => Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {
                     // What fails says nothing about the disk.
-                    disk.window.ended(from + len, beside, begun, now);
+                    let bytes = (from + len).next_multiple_of(disk.block as usize);
+                    disk.window.ended(bytes, beside, begun, now);
                     Ok(DirectData { room, from, len })
                 }
             };

@@ -11,8 +11,8 @@ use super::BLOCK_BYTES;
 
 /// Bytes of a pool: one huge page.
 const POOL_BYTES: usize = 2 << 20;
-/// Of each of its rooms.
-const ROOM_BYTES: usize = 128 << 10;
+/// Of each of its rooms: 128 KiB that begin and end anywhere.
+const ROOM_BYTES: usize = (128 << 10) + BLOCK_BYTES;
 
 /// Memory for one read; nobody else has it.
 pub(super) struct Room {
