@@ -1,6 +1,6 @@
 # The time of birth, which nothing changes.
-# The kernel stamps files by its last tick: up to 10 ms before what date says.
-start=$(($(date +%s) - 1))
+# The kernel stamps files by its last tick, up to 10 ms before what date says: that is past by then.
+start=$(date +%s); sleep 0.02
 touch f; mkdir d; ln -s f l; mkfifo p
 # born NAME: is its birth after the start, and what it was at first?
 born() {
