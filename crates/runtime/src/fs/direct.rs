@@ -1,5 +1,6 @@
 //! Reads past the page cache that nobody waits for (io_uring(7)).
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -70,32 +71,6 @@ struct Read<T> {
     beside: usize,
 }
 
-/// Memory for reads that are not large.
-enum Memory {
-    /// Nothing was read yet.
-    Untried,
-    Pool {
-        pool: Arc<Pool>,
-        /// The kernel knows it: it need not look up its pages for each read.
-        registered: bool,
-    },
-    /// There is none.
-    None,
-}
-
-impl Memory {
-    fn of_ring(uring: &IoUring) -> Memory {
-        let Ok(pool) = Pool::new() else { return Memory::None };
-        // SAFETY: the kernel keeps the pages for itself until the ring is closed.
-        let known = unsafe { uring.submitter().register_buffers(&[pool.iovec()]) };
-        if let Err(error) = &known {
-            // As where little memory may be locked (RLIMIT_MEMLOCK).
-            tracing::debug!("the kernel looks up the memory of each read: {error}");
-        }
-        Memory::Pool { pool, registered: known.is_ok() }
-    }
-}
-
 /// What one disk has to do.
 struct Disk {
     number: u64,
@@ -107,10 +82,18 @@ struct Disk {
     waiting: VecDeque<squeue::Entry>,
 }
 
+impl Disk {
+    /// As many bytes as are read for so many from the start of a block on.
+    fn whole_blocks(&self, bytes: usize) -> usize {
+        bytes.next_multiple_of(self.block as usize)
+    }
+}
+
 /// Reads under way of one thread, each with a tag that it is known by when it ends.
 pub struct DirectReads<T> {
     uring: IoUring,
-    pool: Memory,
+    /// For reads that are not large, from the first one on; none if there is no memory for it.
+    pool: OnceCell<Option<Arc<Pool>>>,
     /// Written to when some may have ended.
     signal: OwnedFd,
     /// The only one that the kernel lets in.
@@ -137,7 +120,7 @@ impl<T> DirectReads<T> {
         uring.submitter().register_eventfd(signal.as_raw_fd())?;
         Ok(DirectReads {
             uring,
-            pool: Memory::Untried,
+            pool: OnceCell::new(),
             signal,
             thread: std::thread::current().id(),
             reads: Vec::new(),
@@ -165,15 +148,9 @@ impl<T> DirectReads<T> {
         }
         let disk = disk(&mut self.disks, &file);
         let from = (offset % disk.block) as usize;
-        let bytes = (from + len).next_multiple_of(disk.block as usize);
-        if matches!(self.pool, Memory::Untried) {
-            self.pool = Memory::of_ring(&self.uring);
-        }
-        let (pooled, registered) = match &self.pool {
-            Memory::Pool { pool, registered } => (pool.room(bytes), *registered),
-            Memory::Untried | Memory::None => (None, false),
-        };
-        let registered = registered && pooled.is_some();
+        let bytes = disk.whole_blocks(from + len);
+        let pool = self.pool.get_or_init(|| Pool::new(&self.uring).ok());
+        let pooled = pool.as_ref().and_then(|pool| pool.room(bytes));
         let room = pooled.map_or_else(|| Room::new(bytes), Ok)?;
         let bytes = u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         let at = self.free.pop().unwrap_or_else(|| {
@@ -182,7 +159,7 @@ impl<T> DirectReads<T> {
         });
         let fd = types::Fd(file.file.as_raw_fd());
         let offset = offset - from as u64;
-        let entry = match registered {
+        let entry = match room.is_registered() {
             true => opcode::ReadFixed::new(fd, room.start(), bytes, 0).offset(offset).build(),
             false => opcode::Read::new(fd, room.start(), bytes).offset(offset).build(),
         };
@@ -230,8 +207,8 @@ impl<T> DirectReads<T> {
     }
 
     /// Makes two reads go to the disk together: the kernel tells it of all that come in one call at once, but
-    /// only if they are three (`IO_PLUG_THRESHOLD` of io_uring). To tell a virtual machine's disk takes as long
-    /// as all the rest of a read.
+    /// only if they are three (`IO_PLUG_THRESHOLD` of io_uring). To tell it is a good part of what a read costs
+    /// in a virtual machine (docs/performance.md).
     fn bundle(&mut self) {
         let mut submission = self.uring.submission();
         if submission.len() == 2 {
@@ -279,8 +256,7 @@ impl<T> DirectReads<T> {
                 Ok(bytes) if bytes < from + len => Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {
                     // What fails says nothing about the disk.
-                    let bytes = (from + len).next_multiple_of(disk.block as usize);
-                    disk.window.ended(bytes, beside, begun, now);
+                    disk.window.ended(disk.whole_blocks(from + len), beside, begun, now);
                     Ok(DirectData { room, from, len })
                 }
             };

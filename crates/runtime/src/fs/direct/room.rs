@@ -5,6 +5,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use io_uring::IoUring;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::BLOCK_BYTES;
@@ -47,6 +48,11 @@ impl Room {
     pub(super) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
+
+    /// Whether the ring that it is for can read into it as its buffer 0.
+    pub(super) fn is_registered(&self) -> bool {
+        matches!(&self.home, Home::Pool(pool) if pool.registered)
+    }
 }
 
 impl Drop for Room {
@@ -66,6 +72,7 @@ pub(super) struct Pool {
     /// As mapped; the rooms are in the part of it that a huge page can be.
     mapped: NonNull<u8>,
     free: Mutex<Vec<NonNull<u8>>>,
+    registered: bool,
 }
 
 // SAFETY: it is memory and nothing else, which no thread is bound to.
@@ -74,9 +81,11 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
+    /// A pool for the reads of one ring, which knows it as buffer 0 if the kernel lets it.
+    ///
     /// # Errors
     /// As mmap(2).
-    pub(super) fn new() -> io::Result<Arc<Pool>> {
+    pub(super) fn new(uring: &IoUring) -> io::Result<Arc<Pool>> {
         // SAFETY: new memory, where the kernel likes.
         let mapped = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -84,7 +93,7 @@ impl Pool {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * POOL_BYTES, access, flags)?
         };
         let mapped = NonNull::new(mapped.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mut pool = Pool { mapped, free: Mutex::default() };
+        let mut pool = Pool { mapped, free: Mutex::default(), registered: false };
         let start = pool.start();
         // SAFETY: mapped above, and nobody uses it yet. Where there are no huge pages it is as good as any.
         let _ = unsafe {
@@ -94,6 +103,13 @@ impl Pool {
         // SAFETY: within the mapping.
         let rooms = rooms.map(|n| unsafe { start.add(n * ROOM_BYTES) });
         *pool.free.get_mut().unwrap_or_else(PoisonError::into_inner) = rooms.collect();
+        let all = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: POOL_BYTES };
+        // SAFETY: the kernel keeps the pages for itself until the ring is closed.
+        match unsafe { uring.submitter().register_buffers(&[all]) } {
+            Ok(()) => pool.registered = true,
+            // As where little memory may be locked (RLIMIT_MEMLOCK).
+            Err(error) => tracing::debug!("the kernel looks up the memory of each read: {error}"),
+        }
         Ok(Arc::new(pool))
     }
 
@@ -104,11 +120,6 @@ impl Pool {
 
     fn free(&self) -> MutexGuard<'_, Vec<NonNull<u8>>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// All of its memory.
-    pub(super) fn iovec(&self) -> libc::iovec {
-        libc::iovec { iov_base: self.start().as_ptr().cast(), iov_len: POOL_BYTES }
     }
 
     /// A room for so many bytes, if one is free.
@@ -131,9 +142,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    /// Where the kernel allows rings.
+    fn pool() -> Option<Arc<Pool>> {
+        let uring = IoUring::new(1).ok()?;
+        Some(Pool::new(&uring).unwrap())
+    }
+
     #[test]
     fn rooms_are_apart_and_used_again() {
-        let pool = Pool::new().unwrap();
+        let Some(pool) = pool() else { return };
         assert_eq!(pool.start().as_ptr() as usize % POOL_BYTES, 0);
         assert!(pool.room(ROOM_BYTES + 1).is_none());
         let rooms: Vec<Room> = std::iter::from_fn(|| pool.room(ROOM_BYTES)).collect();
@@ -155,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_room_outlives_its_pool() {
-        let pool = Pool::new().unwrap();
+        let Some(pool) = pool() else { return };
         let room = pool.room(1).unwrap();
         drop(pool);
         // SAFETY: its own memory.
