@@ -4,6 +4,7 @@
 //! plain slots that somebody else fills, so that a simulated transport can hand out the same.
 
 mod alarms;
+mod busy_poll;
 mod conn;
 mod files;
 mod reactor;

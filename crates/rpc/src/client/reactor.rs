@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use saker_runtime::fs::DirectFile;
 use saker_runtime::time;
 
 use super::alarms::{Alarm, Alarms};
+use super::busy_poll::BusyPoll;
 use super::conn::{Conn, Effects, Io};
 use super::files::Files;
 use super::seat::{Seats, Waiter};
@@ -57,6 +58,8 @@ pub struct Reactor {
     /// Only of a reactor that one thread drives.
     files: Option<Mutex<Files>>,
     dirty: Mutex<Vec<Arc<Conn>>>,
+    /// Calls under way.
+    calls: AtomicUsize,
     alarms: Alarms,
     seats: Seats<Driver>,
 }
@@ -82,6 +85,7 @@ struct Driver {
     /// Connections whose turn ended with more to read.
     again: Vec<Arc<Conn>>,
     effects: Effects,
+    busy_poll: BusyPoll,
 }
 
 thread_local! {
@@ -136,6 +140,7 @@ impl Reactor {
             due: Vec::new(),
             again: Vec::new(),
             effects: Effects::default(),
+            busy_poll: BusyPoll::default(),
         };
         Ok(Arc::new(Reactor {
             registry,
@@ -145,6 +150,7 @@ impl Reactor {
             sources: Default::default(),
             files,
             dirty: Mutex::default(),
+            calls: AtomicUsize::new(0),
             alarms: Alarms::default(),
             seats: Seats::new(driver),
         }))
@@ -276,13 +282,7 @@ impl Reactor {
     /// Drives until the waiter's future is woken; at least looks at the sockets once.
     fn drive(&self, driver: &mut Driver, waiter: &Waiter) {
         loop {
-            let now = time::now();
-            let until = self.alarms.before_wait(now + LOOK_AROUND);
-            let idle = driver.again.is_empty();
-            let patience = if idle && waiter.begin_poll() { until - now } else { Duration::ZERO };
-            let polled = driver.poll.poll(&mut driver.events, Some(patience));
-            waiter.end_poll();
-            match polled {
+            match self.wait(driver, waiter) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                     panic!("the system's poll fails: {error}")
                 }
@@ -294,6 +294,28 @@ impl Reactor {
             }
             self.flush();
         }
+    }
+
+    /// Waits for sockets, alarms and the waiter's future.
+    fn wait(&self, driver: &mut Driver, waiter: &Waiter) -> io::Result<()> {
+        let Driver { poll, events, again, busy_poll, .. } = driver;
+        let mut idle = again.is_empty();
+        if idle && busy_poll.is_due(self.calls.load(Ordering::Relaxed)) {
+            let found = busy_poll.run(|| {
+                poll.poll(events, Some(Duration::ZERO))?;
+                Ok(!events.is_empty() || waiter.is_notified())
+            })?;
+            if found {
+                return Ok(());
+            }
+        }
+        let now = time::now();
+        let until = self.alarms.before_wait(now + LOOK_AROUND);
+        idle &= waiter.begin_poll();
+        let patience = if idle { until - now } else { Duration::ZERO };
+        let polled = poll.poll(events, Some(patience));
+        waiter.end_poll();
+        polled
     }
 
     fn handle(&self, driver: &mut Driver) {
@@ -362,6 +384,7 @@ impl Reactor {
         if wake {
             self.wake_driver();
         }
+        self.calls.fetch_sub(effects.done.len(), Ordering::Relaxed);
         for (slot, result) in effects.done.drain(..) {
             slot.complete(result);
         }
@@ -405,6 +428,7 @@ impl Transport for Reactor {
         timeout: Duration,
     ) -> Call {
         let (slot, call) = Call::new();
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let frame = Frame::request(op, trace, body, payload);
         let conn = self.conn(to);
         let mut effects = Effects::default();
