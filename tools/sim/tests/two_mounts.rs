@@ -194,9 +194,11 @@ fn a_file_is_read_where_it_is() {
     assert!(fs::read(t.b("g")).unwrap() == data);
     assert_eq!(count(located) - before.0, 100_000.0, "they said where it was");
     assert_eq!(count(read) - before.1, 200_000.0, "and sent it");
-    // Of each store that is found out once; before, its directory has to be opened.
+    // Of each store that is found out once in five seconds; before, its directory has to be opened.
+    let begin = std::time::Instant::now();
     let told = (0..20).map(|n| costs(&format!("h{n}"), &data).0).sum::<f64>();
-    assert!(told <= 300_000.0, "they are asked where it is, {told} bytes");
+    let times = 1 + begin.elapsed().as_secs() / 5;
+    assert!(told <= 300_000.0 * times as f64, "asked {times} times where it is: {told} bytes");
     segments.iter().for_each(|file| fs::rename(file.with_extension("away"), file).unwrap());
 }
 
