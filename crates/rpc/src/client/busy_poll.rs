@@ -2,10 +2,11 @@
 //!
 //! To put a thread to sleep and to wake it again takes as long as the answer of a server nearby,
 //! and on a virtual machine, whose idle processors go back to the host, more processor time than
-//! looking for the answer meanwhile. So who waits for few calls looks first, as long as such looks
-//! find something; waits for disks and for people cost what they did. Of many calls under way one
-//! wake-up takes several answers, and a look would only take them in smaller pieces. KVM does the
-//! same for idle guests (`halt_poll_ns`), Linux for sockets (`SO_BUSY_POLL` of socket(7)).
+//! looking for the answer meanwhile. So who waits for a call or two looks first, as long as such
+//! looks find something; waits for disks and for people cost what they did. Of many calls under way
+//! one wake-up takes several answers, a look would only take them in smaller pieces, and callers may
+//! want the processor that it keeps busy. KVM does the same for idle guests (`halt_poll_ns`), Linux
+//! for sockets (`SO_BUSY_POLL` of socket(7)).
 
 use std::io;
 use std::time::Duration;
@@ -14,9 +15,10 @@ use saker_runtime::time;
 
 /// Looks at most so long: about the time of going to sleep and being woken.
 const LOOK_TIME: Duration = Duration::from_micros(60);
-/// With more calls under way there are no looks.
-const CALLS_MAX: usize = 16;
-/// When looks have been in vain for long, this many waits pass between two.
+/// With more calls under way there are no looks, nor in the waits right after.
+const CALLS_MAX: usize = 2;
+/// After more calls than that, or when looks have been in vain for long, this many waits pass before
+/// the next one.
 const PAUSE_MAX: u32 = 64;
 
 /// What a thread has learned about its waits.
@@ -24,17 +26,17 @@ const PAUSE_MAX: u32 = 64;
 pub(super) struct BusyPoll {
     /// Waits without a look after the last one: a look in vain doubles it, another halves it.
     pause: u32,
-    /// How many of these are still to come.
+    /// Waits without a look that are still to come.
     left: u32,
 }
 
 impl BusyPoll {
     /// Whether this wait, with so many calls under way, should begin with a look.
     pub fn is_due(&mut self, calls: usize) -> bool {
-        if !(1..=CALLS_MAX).contains(&calls) {
-            return false;
+        if calls > CALLS_MAX {
+            self.left = PAUSE_MAX;
         }
-        let due = self.left == 0;
+        let due = calls > 0 && self.left == 0;
         self.left = self.left.saturating_sub(1);
         due
     }
@@ -88,8 +90,10 @@ mod tests {
     fn sleeps_at_once_for_no_call_and_for_many() {
         let mut busy_poll = BusyPoll::default();
         assert!(!busy_poll.is_due(0));
-        assert!(!busy_poll.is_due(CALLS_MAX + 1));
         assert!(busy_poll.is_due(CALLS_MAX));
+        assert!(!busy_poll.is_due(CALLS_MAX + 1));
+        assert_eq!(looks(&mut busy_poll, PAUSE_MAX - 1, true), 0);
+        assert_eq!(looks(&mut busy_poll, 100, true), 100);
     }
 
     #[test]
