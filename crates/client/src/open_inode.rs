@@ -42,6 +42,8 @@ pub(crate) struct State {
     pub(crate) inline: Option<Bytes>,
     /// Bytes of `inline` that the owner has not heard of.
     pub(crate) unsaved: Ranges,
+    /// The owner was seen to have other data than the unsaved bytes were written over.
+    overtaken: bool,
     /// End of the largest write to chunks that the owner has not heard of; 0: none.
     pub(crate) written_end: u64,
     /// Bytes written to chunks, and cleared in them, that the owner has not heard of.
@@ -71,6 +73,11 @@ impl State {
         !self.unsaved.is_empty() || self.written_end > 0 || self.pending.is_some()
     }
 
+    /// Must unsaved bytes be put over the owner's data before anybody reads them?
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.overtaken && !self.unsaved.is_empty()
+    }
+
     /// Takes what the owner said, unless something newer is known. `inline`: the data that
     /// belongs to it, if it is known. What is dirty here stays.
     pub(crate) fn adopt(&mut self, entry: &Entry, inline: Option<Bytes>) {
@@ -91,6 +98,7 @@ impl State {
         if !self.unsaved.is_empty() {
             // Unsaved bytes belong to the version that they were written over; the owner will
             // find the conflict and answer with the data to build on.
+            self.overtaken |= !same_data;
             let base = (self.attr.data_version, self.attr.truncate_gen, self.attr.chunked);
             self.attr = entry.attr.clone();
             (self.attr.data_version, self.attr.truncate_gen, self.attr.chunked) = base;
@@ -125,6 +133,7 @@ impl State {
         }
         bytes[offset as usize..end as usize].copy_from_slice(data);
         self.inline = Some(bytes.into());
+        self.overtaken &= !self.unsaved.is_empty();
         self.unsaved.add(offset, end);
         self.attr.size = self.attr.size.max(end);
         self.writer_is = Some(who.clone());
@@ -142,6 +151,7 @@ impl State {
     /// When the file is chunked now, the unsaved bytes come back, to be written to chunks.
     pub(crate) fn rebase(&mut self, entry: &Entry) -> Vec<(u64, Bytes)> {
         let ours = self.inline.take().unwrap_or_default();
+        self.overtaken = false;
         self.attr = entry.attr.clone();
         self.loc = entry.loc.clone();
         self.epoch += 1;
@@ -248,6 +258,7 @@ impl Inodes {
             attr: entry.attr.clone(),
             inline,
             unsaved: Ranges::default(),
+            overtaken: false,
             written_end: 0,
             unreported: (0, 0),
             pending: None,

@@ -34,6 +34,8 @@ enum Plan {
     AskInline,
     /// Some of it waits to be written out.
     WriteOut,
+    /// Some of it was written over data that somebody else has changed.
+    CatchUp,
     /// Read these chunks' bytes, with this window and under this epoch, from a file of this
     /// size.
     Chunks { range: Range<u64>, window: usize, epoch: u64, size: u64 },
@@ -61,6 +63,7 @@ impl Core {
                     drop(writer);
                     handle.take_failure()?;
                 }
+                Plan::CatchUp => self.catch_up(handle).await?,
                 Plan::Chunks { range, window: 0, .. } => {
                     return self.read_chunks(inode.id, range).await;
                 }
@@ -69,6 +72,17 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Puts unsaved bytes over what the owner has now, which tells the owner of them.
+    pub(crate) async fn catch_up(self: &Arc<Core>, handle: &Handle) -> Result<()> {
+        let inode = &handle.inode;
+        let mut writer = inode.writer.lock().await;
+        if inode.with(|s| s.is_overtaken()) {
+            self.write_back(inode, &mut writer, Op::Close).await;
+        }
+        drop(writer);
+        handle.take_failure()
     }
 
     /// Reads chunks of a sequential reader.
@@ -130,6 +144,9 @@ impl Core {
 fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
     if s.attr.is_dir() {
         return Plan::NoFile;
+    }
+    if s.is_overtaken() {
+        return Plan::CatchUp;
     }
     let size = s.attr.size;
     let end = offset.saturating_add(len as u64);

@@ -139,6 +139,7 @@ impl Core {
             handle.take_failure()?;
         }
         self.refresh(&handle.who, inode).await?;
+        self.catch_up(handle).await?;
         self.load_inline(&handle.who, inode).await?;
         let (size, inline) = inode.with(|s| {
             let inline = s.inline.as_ref().map_or(0, Bytes::len) as u64;

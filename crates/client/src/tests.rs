@@ -422,7 +422,7 @@ fn fsync_flushes_the_stores_before_the_owner_hears() {
     t.flush(&file);
     t.fake.log();
     t.run(file.fsync()).unwrap();
-    assert_eq!(t.fake.log(), ["chunk_sync", "chunk_sync"]);
+    assert_eq!(t.fake.log(), ["getattr", "chunk_sync", "chunk_sync"]);
 }
 
 #[test]
@@ -435,8 +435,46 @@ fn fsync_flushes_what_others_have_written() {
     t.fake.log();
     let other = t.open("f", OpenFlags { write: false, ..RW });
     t.run(other.fsync()).unwrap();
-    assert_eq!(t.fake.log(), ["open", "chunk_sync", "chunk_sync"]);
+    assert_eq!(t.fake.log(), ["open", "getattr", "chunk_sync", "chunk_sync"]);
     assert_eq!(t.fake.model().synced, [0, 1]);
+}
+
+#[test]
+fn fsync_flushes_what_others_have_written_since_the_open() {
+    for dirty in [false, true] {
+        let t = setup();
+        let file = t.create("f");
+        t.write(&file, 0, b"small");
+        t.flush(&file);
+        // Somebody else makes it larger, and closes it.
+        t.fake.model().spill(&Bytes::from_static(b"f"));
+        t.fake.model().add_to("f", |row| row.attr.size = 6_000);
+        if dirty {
+            t.write(&file, 0, b"S");
+        }
+        t.run(file.fsync()).unwrap();
+        assert_eq!(t.fake.model().synced, [0, 1], "dirty: {dirty}");
+    }
+}
+
+#[test]
+fn an_open_reads_what_others_have_closed_under_unsaved_bytes() {
+    let t = setup();
+    t.fake.model().add("f", b"abcdef");
+    let file = t.open("f", RW);
+    t.write(&file, 1, b"X");
+    t.fake.model().add_to("f", |row| {
+        row.inline = Bytes::from_static(b"ABCDEFGHI");
+        row.attr.size = 9;
+    });
+    let other = t.open("f", OpenFlags { write: false, ..RW });
+    assert_eq!(t.read(&other, 0, 20), "AXCDEFGHI");
+    t.write(&file, 2, b"Y");
+    t.fake.model().add_to("f", |row| row.attr.size = 6_000);
+    t.fake.model().spill(&Bytes::from_static(b"f"));
+    let other = t.open("f", OpenFlags { write: false, ..RW });
+    assert_eq!(t.read(&other, 0, 12), "AXYDEFGHI\0\0\0");
+    assert_eq!(t.run(other.read(5_990, 100)).unwrap().len(), 10);
 }
 
 #[test]

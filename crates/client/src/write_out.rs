@@ -274,10 +274,12 @@ impl Core {
         writer: &mut Held<'_>,
         op: Op,
     ) {
+        let in_chunks = || inode.with(|s| s.attr.chunked.then_some(s.attr.size));
+        let mut may_repeat = op == Op::Fsync;
         loop {
             self.pump(inode, writer, true).await;
-            let in_chunks = inode.with(|s| s.attr.chunked.then_some(s.attr.size));
-            if let (Op::Fsync, Some(size)) = (op, in_chunks) {
+            let flushed = in_chunks();
+            if let (Op::Fsync, Some(size)) = (op, flushed) {
                 // Not only what came through this handle: an earlier one, or another client, may
                 // have left data that no store was told to flush.
                 let stores = self.routes().map.stores_of_file(inode.id, size);
@@ -286,6 +288,8 @@ impl Core {
                 }
             }
             match self.report(inode, writer, op).await {
+                // The owner knew of more, by others, which is to be flushed as well.
+                Ok(Report::Done) if may_repeat && in_chunks() != flushed => may_repeat = false,
                 Ok(Report::Done) => return,
                 Ok(Report::ToChunks) => {}
                 Err(error) => {
@@ -359,6 +363,10 @@ impl Core {
             return Ok(());
         }
         let mut writer = handle.inode.writer.lock().await;
+        if op == Op::Fsync && !handle.inode.is_dirty() {
+            // Nothing will be told to the owner, which may know of data by others.
+            self.refresh(&handle.who, &handle.inode).await?;
+        }
         if handle.inode.is_dirty() || op == Op::Fsync {
             self.write_back(&handle.inode, &mut writer, op).await;
         }

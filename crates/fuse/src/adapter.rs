@@ -157,7 +157,9 @@ impl Adapter {
         body: &saker_types::Attr,
         keep: Duration,
     ) -> EntryOut {
-        let fresh = if body.is_dir() { Duration::ZERO } else { self.attr_timeout };
+        // And what was written through this mount and is unsaved changes times that nobody has told yet.
+        let asks = body.is_dir() || self.fs.is_dirty(body.id);
+        let fresh = if asks { Duration::ZERO } else { self.attr_timeout };
         let (entry_valid, entry_valid_nsec) = attr::validity(keep);
         let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
         EntryOut {

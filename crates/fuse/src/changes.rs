@@ -24,6 +24,13 @@ pub(crate) struct Asked {
     time: Time,
 }
 
+impl Asked {
+    /// How long ago.
+    pub(crate) fn age(self) -> Duration {
+        time::now() - self.time
+    }
+}
+
 impl Changes {
     /// A change begins.
     pub(crate) fn begin(&self) -> Change<'_> {

@@ -10,8 +10,10 @@ use saker_client::{File, OpenFlags};
 use saker_types::InodeId;
 use saker_types::wire::Entry;
 
+use crate::abi::InHeader;
 use crate::changes::Asked;
 use crate::nodes::NodeId;
+use crate::ops::OPEN_AGE_MAX;
 
 /// The id of threads in other pid namespaces, which are not told apart: none is remembered.
 const NOBODY: u32 = 0;
@@ -38,8 +40,8 @@ struct Shard {
 struct Thread {
     /// The last two walks, the later one first: rename(2) has two.
     walks: [Walk; 2],
-    /// What it has looked up to open it.
-    opened: Option<Opened>,
+    /// What it has looked up to open it, as which user and group.
+    opened: Option<((u32, u32), Opened)>,
     /// What its last LOOKUP has found, if that was, or may have been, to be renamed.
     found: Option<NodeId>,
     /// What its last LOOKUP has told the attributes of, and when those were asked for.
@@ -115,11 +117,12 @@ impl Threads {
     }
 
     /// The thread has looked up what it will open, and it is open.
-    pub(crate) fn opened(&self, tid: u32, opened: Opened) {
+    pub(crate) fn opened(&self, caller: &InHeader, opened: Opened) {
+        let InHeader { pid: tid, uid, gid, .. } = *caller;
         if !self.follows(tid) {
             return;
         }
-        let before = self.shard(tid).entry(tid).opened.replace(opened);
+        let before = self.shard(tid).entry(tid).opened.replace(((uid, gid), opened));
         // Not under the lock: it may be the file's end.
         drop(before);
     }
@@ -163,11 +166,19 @@ impl Threads {
         (told == node).then_some(asked)
     }
 
-    /// The thread opens this inode.
-    pub(crate) fn take(&self, tid: u32, inode: InodeId, flags: OpenFlags) -> Option<Opened> {
-        let opened = self.follows(tid).then(|| self.shard(tid).get(tid)?.opened.take())??;
-        let same = opened.entry.attr.id == inode && opened.flags == flags;
-        same.then_some(opened)
+    /// The thread opens this inode. What it has looked up for that long ago, or as somebody else, was
+    /// for an open that never came.
+    pub(crate) fn take(
+        &self,
+        caller: &InHeader,
+        inode: InodeId,
+        flags: OpenFlags,
+    ) -> Option<Opened> {
+        let InHeader { pid: tid, uid, gid, .. } = *caller;
+        let (who, opened) =
+            self.follows(tid).then(|| self.shard(tid).get(tid)?.opened.take())??;
+        let same = who == (uid, gid) && opened.entry.attr.id == inode && opened.flags == flags;
+        (same && opened.asked.age() <= OPEN_AGE_MAX).then_some(opened)
     }
 }
 

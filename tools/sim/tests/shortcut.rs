@@ -327,6 +327,43 @@ fn times_are_those_of_the_last_write() {
         let meta = File::open(t.path("f")).unwrap().metadata().unwrap();
         assert_eq!(meta.len(), 4);
         assert!(meta.created().unwrap() < before && before < meta.modified().unwrap());
+        // Asked for without the birth time: the kernel may answer by itself.
+        thread::sleep(Duration::from_millis(50));
+        let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        writer.write_all(b" more").unwrap();
+        let reader = File::open(t.path("f")).unwrap();
+        let stat = rustix::fs::fstat(&reader).unwrap();
+        assert_eq!(stat.st_size, 9);
+        let changed = Duration::new(stat.st_mtime as u64, stat.st_mtime_nsec as u32);
+        assert!(before < changed, "{before:?} {changed:?}");
+    });
+}
+
+/// Who looks something up to open it, and then opens nothing, leaves no right to open it behind.
+#[test]
+fn an_open_that_never_came_lends_no_rights() {
+    each("an_open_that_never_came_lends_no_rights", |t| {
+        fs::write(t.path("secret"), "text").unwrap();
+        std::os::unix::fs::chown(t.path("secret"), Some(1000), Some(1000)).unwrap();
+        fs::set_permissions(t.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+        let held = rustix::fs::open(t.path("secret"), OFlags::PATH, Mode::empty()).unwrap();
+        let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held));
+        let as_user = |uid: u32, path: &Path, flags: OFlags| {
+            // SAFETY: it changes who this thread is to file systems, and nothing else.
+            let turn_into = |uid: u32| unsafe { libc::syscall(libc::SYS_setfsuid, uid) };
+            turn_into(uid);
+            let opened = rustix::fs::open(path, OFlags::RDONLY | flags, Mode::empty());
+            turn_into(0);
+            opened.map(drop).map_err(|error| error.raw_os_error())
+        };
+        for refused in [OFlags::DIRECTORY, OFlags::NOATIME] {
+            // The first has every right, and opens nothing all the same.
+            let first = if refused == OFlags::DIRECTORY { 1000 } else { 1001 };
+            assert!(as_user(first, &t.path("secret"), refused).is_err());
+            assert_eq!(as_user(1001, again.as_ref(), OFlags::empty()), Err(libc::EACCES));
+            assert_eq!(as_user(1000, again.as_ref(), OFlags::empty()), Ok(()));
+        }
     });
 }
 

@@ -114,6 +114,26 @@ fn what_one_mount_closed_the_other_opens() {
     t.cluster.fsck();
 }
 
+/// Also while the reader's own mount has data of that file that no server knows of yet.
+#[test]
+fn what_others_closed_is_read_beside_unsaved_data() {
+    let Some(t) = Mounts::start("what_others_closed_is_read_beside_unsaved_data") else { return };
+    for (n, size) in [200, 100_000].into_iter().enumerate() {
+        let name = format!("f{n}");
+        let mut want = bytes(10, 1);
+        fs::write(t.a(&name), &want).unwrap();
+        let held = open(&t.a(&name));
+        held.write_all_at(b"X", 1).unwrap();
+        drop(append(&t.b(&name), &bytes(size - 10, 2)));
+        want[1] = b'X';
+        want.extend_from_slice(&bytes(size - 10, 2));
+        assert!(fs::read(t.a(&name)).unwrap() == want, "{size}");
+        drop(held);
+        assert_same(&t, &name, &want);
+    }
+    t.cluster.fsck();
+}
+
 /// What was read once is in the kernel's cache until somebody changes it, wherever the data is.
 #[test]
 fn pages_of_a_file_are_kept_until_it_changes() {

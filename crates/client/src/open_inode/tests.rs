@@ -59,6 +59,9 @@ fn an_open_brings_fresh_data_unless_it_is_older_or_the_file_dirty() {
     assert_eq!(data(&inode).unwrap(), b"fresh!");
     let (size, base) = inode.with(|s| (s.attr.size, s.attr.data_version));
     assert_eq!((size, base), (6, 5), "unsaved bytes belong to the version they were put over");
+    assert!(inode.with(|s| s.is_overtaken()));
+    inode.with(|s| s.rebase(&entry(2, 6, b"no")));
+    assert!(!inode.with(|s| s.is_overtaken()));
 }
 
 #[test]

@@ -27,8 +27,9 @@ impl Adapter {
             Some(open) => open
                 .attr(&self.changes, self.attr_timeout)
                 .map(|(attr, fresh)| (attr.clone(), fresh))
-                // What the kernel has been told since is not taken back.
-                .filter(|(attr, _)| self.nodes.is_newest(attr)),
+                // What the kernel has been told since is not taken back; and what was unsaved when it was
+                // opened has changed it.
+                .filter(|(attr, _)| self.nodes.is_newest(attr) && !self.fs.is_dirty(attr.id)),
             None => self.just_told(request),
         };
         if let Some((attr, fresh)) = told {

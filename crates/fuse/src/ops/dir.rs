@@ -46,7 +46,7 @@ impl Adapter {
         let node = request.header.nodeid;
         let loc = self.locate(node).await?;
         let flags = OpenFlags { read: true, ..OpenFlags::default() };
-        if self.threads.take(request.header.pid, loc.id, flags).is_none() {
+        if self.threads.take(&request.header, loc.id, flags).is_none() {
             self.fs.access(&request.caller(), &At::handle(loc.clone()), 4).await?;
         }
         let fh = self.dirs.insert(Arc::new(OpenDir { node, loc, listing: Mutex::default() }));

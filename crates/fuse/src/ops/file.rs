@@ -118,7 +118,7 @@ impl Adapter {
         let at = self.at(node).await?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         let _change = flags.truncate.then(|| self.changes.begin());
-        let opened = match self.threads.take(request.header.pid, at.anchor.id, flags) {
+        let opened = match self.threads.take(&request.header, at.anchor.id, flags) {
             Some(opened) => opened,
             None => {
                 let asked = self.changes.ask();

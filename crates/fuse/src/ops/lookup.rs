@@ -165,13 +165,16 @@ impl Adapter {
         flags: i32,
         asked: Asked,
     ) -> Result<Entry> {
+        let must_be_dir = flags & libc::O_DIRECTORY != 0;
         let flags = OpenFlags::from_linux(flags);
         // LOOKUP changes nothing.
         let flags = OpenFlags { truncate: false, exclusive: false, ..flags };
         match self.fs.open(&request.caller(), at, flags).await {
+            // The kernel will not open it.
+            Ok((_, entry)) if must_be_dir && !entry.attr.is_dir() => Ok(entry),
             Ok((file, entry)) => {
                 let opened = Opened { flags, file, entry: entry.clone(), asked };
-                self.threads.opened(request.header.pid, opened);
+                self.threads.opened(&request.header, opened);
                 Ok(entry)
             }
             // The kernel has errors of its own for some of what cannot be opened.
