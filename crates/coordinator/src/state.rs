@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_engine::journal::{Journal, JournalConfig, JournalError, Kind, cluster_of};
+use saker_engine::journal::{Journal, JournalConfig, JournalError, Kind, ReplayFrom, cluster_of};
 use saker_engine::sessions::Sessions;
 use saker_rpc::hub::Hub;
 use saker_rpc::node::ConnId;
@@ -104,33 +104,34 @@ pub fn open(
     let (mut sessions, mut ledger, mut reserved) = (Sessions::default(), Ledger::default(), 0);
     let mut map: Option<ClusterMap> = None;
     let config = JournalConfig { segment_bytes, ..JournalConfig::new(uuid, JOURNAL_SHARD) };
-    let journal = Journal::open(dir.clone(), config, None, &mut |_, kind, payload| {
-        let record = Record::decode(payload).map_err(|e| e.to_string())?;
-        if kind == Kind::Snapshot {
-            (sessions, ledger) = (Sessions::default(), Ledger::default());
-        }
-        for change in record.changes {
-            match change.what {
-                Some(What::Result(r)) => sessions.restore(r),
-                Some(What::SessionOpen(id)) => {
-                    sessions.open(id);
-                }
-                Some(What::SessionClose(id)) => sessions.close(id),
-                Some(What::Decision(d)) => {
-                    ledger.decisions.insert(d.number, d);
-                }
-                Some(What::DecisionEnd(n)) => {
-                    ledger.decisions.remove(&n);
-                }
-                Some(What::IdsReserved(n)) => reserved = reserved.max(n),
-                Some(What::Map(raw)) => {
-                    map = Some(ClusterMap::decode(raw).map_err(|e| e.to_string())?);
-                }
-                _ => {}
+    let journal =
+        Journal::open(dir.clone(), config, ReplayFrom::Oldest, &mut |_, kind, payload| {
+            let record = Record::decode(payload).map_err(|e| e.to_string())?;
+            if kind == Kind::Snapshot {
+                (sessions, ledger) = (Sessions::default(), Ledger::default());
             }
-        }
-        Ok(())
-    })?;
+            for change in record.changes {
+                match change.what {
+                    Some(What::Result(r)) => sessions.restore(r),
+                    Some(What::SessionOpen(id)) => {
+                        sessions.open(id);
+                    }
+                    Some(What::SessionClose(id)) => sessions.close(id),
+                    Some(What::Decision(d)) => {
+                        ledger.decisions.insert(d.number, d);
+                    }
+                    Some(What::DecisionEnd(n)) => {
+                        ledger.decisions.remove(&n);
+                    }
+                    Some(What::IdsReserved(n)) => reserved = reserved.max(n),
+                    Some(What::Map(raw)) => {
+                        map = Some(ClusterMap::decode(raw).map_err(|e| e.to_string())?);
+                    }
+                    _ => {}
+                }
+            }
+            Ok(())
+        })?;
     failpoint!("coordinator.replayed");
     let old = map.clone();
     let map = updated_map(map, uuid, members, listen);

@@ -13,7 +13,7 @@ use saker_runtime::rand::Rng;
 use saker_runtime::thread::{self, JoinHandle};
 use saker_runtime::time;
 
-use crate::journal::{Journal, JournalConfig, Kind, SegmentNo};
+use crate::journal::{Journal, JournalConfig, Kind, ReplayFrom, SegmentNo};
 use crate::table::{EmbeddedConfig, EmbeddedTable, TableError};
 use crate::{Checkpoint, Db};
 
@@ -183,7 +183,7 @@ impl Shard {
         let table = EmbeddedTable::open(path.join("table"), &EmbeddedConfig::default())?;
         let dir = Arc::new(RealDir::open(path.join("journal"))?);
         let config = JournalConfig::new([0; 16], 0);
-        let journal = Journal::open(dir, config, None, &mut |_, _, _| Ok(()))?;
+        let journal = Journal::open(dir, config, ReplayFrom::Oldest, &mut |_, _, _| Ok(()))?;
         let db = Db::open(Arc::new(table))?;
         let (to_thread, checkpoints) = channel::<Checkpoint>();
         let (results, finished) = channel();

@@ -11,7 +11,7 @@
 //! 3. On another thread (in simulation inline): `result = checkpoint.run()`; the shard goes on.
 //! 4. `db.checkpoint_finish(result)`, `journal.trim(segment)`.
 //!
-//! At start: `db = Db::open(table)`, `Journal::open(dir, config, db.marker(), ..)`. Rows and marker
+//! At start: `db = Db::open(table)`, `Journal::open(dir, config, db.replay_from(), ..)`. Rows and marker
 //! are written as one, so the table is as the records before that segment left it.
 
 mod overlay;
@@ -23,6 +23,7 @@ use bytes::Bytes;
 
 use overlay::{Discarded, Merged, Overlay};
 
+use crate::journal::{ReplayFrom, SegmentNo};
 use crate::table::{KEY_BYTES_MAX, RESERVED, RowChange, Table, TableError, hash_of};
 
 type Result<T> = std::result::Result<T, TableError>;
@@ -67,8 +68,13 @@ impl Db {
     }
 
     /// The journal segment where replay starts, as of the last checkpoint that finished.
-    pub fn marker(&self) -> Option<u64> {
+    pub fn marker(&self) -> Option<SegmentNo> {
         self.marker
+    }
+
+    /// What that means for [`Journal::open`](crate::Journal::open): before the first checkpoint nothing is trimmed.
+    pub fn replay_from(&self) -> ReplayFrom {
+        self.marker.map_or(ReplayFrom::Start, ReplayFrom::Segment)
     }
 
     /// The value of a row.

@@ -19,5 +19,5 @@ pub mod table;
 pub use crc32c::crc32c;
 
 pub use db::{Checkpoint, Db};
-pub use journal::{Journal, JournalConfig, JournalError, Kind, Lsn, SegmentNo};
+pub use journal::{Journal, JournalConfig, JournalError, Kind, Lsn, ReplayFrom, SegmentNo};
 pub use table::{EmbeddedConfig, EmbeddedTable, Table, TableError};

@@ -23,7 +23,7 @@ fn open(path: &Path) -> (Journal, Db) {
     let mut db = Db::open(Arc::new(table)).unwrap();
     let dir = Arc::new(RealDir::open(path.join("journal")).unwrap());
     let config = JournalConfig { segment_bytes: 1 << 20, ..JournalConfig::new([2; 16], 0) };
-    let journal = Journal::open(dir, config, db.marker(), &mut |_, kind, payload| {
+    let journal = Journal::open(dir, config, db.replay_from(), &mut |_, kind, payload| {
         if kind == Kind::Changes {
             apply(&mut db, u64::from_le_bytes(payload.try_into()?));
         }

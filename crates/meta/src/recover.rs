@@ -93,8 +93,8 @@ pub fn open_at(
         segment_bytes: home.limits.segment_bytes,
         ..JournalConfig::new(uuid, u32::from(home.no))
     };
-    let marker = db.marker();
-    let journal = Journal::open(home.journal, config, marker, &mut |_, kind, payload| {
+    let replay_from = db.replay_from();
+    let journal = Journal::open(home.journal, config, replay_from, &mut |_, kind, payload| {
         let record = Record::decode(payload).map_err(|e| e.to_string())?;
         if kind == Kind::Snapshot {
             volatile = Volatile::default();

@@ -261,8 +261,9 @@ impl Shard {
     }
 
     /// The id moved. What is an orphan already stays one: its data hangs on the record.
+    /// What cannot be read may be one.
     pub(crate) fn put_moved(&mut self, id: InodeId, to: Locator) {
-        if matches!(self.gone(id), Ok(Some(Gone { orphan: Some(_), .. }))) {
+        if !matches!(self.gone(id), Ok(None | Some(Gone { orphan: None, .. }))) {
             return;
         }
         self.put_gone(id, &Gone { moved: Some(to), ..Gone::default() });

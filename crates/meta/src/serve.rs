@@ -46,7 +46,12 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
             let (config, dir, map) = (config.clone(), dir.clone(), map.clone());
             let (metrics, stop) = (metrics.clone(), stop.clone());
             thread::spawn(&format!("shard-{no}"), move || {
-                run_worker(&config, &*dir, map, no, listener, metrics, &stop)
+                let ended = run_worker(&config, &*dir, map, no, listener, metrics, &stop);
+                if ended.is_err() {
+                    // The others end, too: a part of a node must not look like all of it.
+                    stop.stop();
+                }
+                ended
             })
         })
         .collect::<io::Result<_>>()?;

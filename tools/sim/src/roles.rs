@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use saker_coordinator::config::{Members, ShardMember};
-use saker_engine::journal::{Journal, JournalConfig, Kind};
+use saker_engine::journal::{Journal, JournalConfig, Kind, ReplayFrom};
 use saker_engine::{EmbeddedConfig, EmbeddedTable, Table};
 use saker_meta::{Limits, recover};
 use saker_rpc::RoleKind;
@@ -90,8 +90,8 @@ pub fn first_map(members: &Members) -> ClusterMap {
 /// If the disk fails.
 pub fn write_map(disk: Arc<dyn Dir>, map: &ClusterMap) {
     let config = JournalConfig { segment_bytes: 1 << 18, ..JournalConfig::new(UUID, u32::MAX) };
-    let mut journal =
-        Journal::open(disk, config, None, &mut |_, _, _| Ok(())).expect("a disk in memory");
+    let mut journal = Journal::open(disk, config, ReplayFrom::Oldest, &mut |_, _, _| Ok(()))
+        .expect("a disk in memory");
     let what = Some(What::Map(map.encode_to_vec().into()));
     let record = Record { changes: vec![Change { what }] };
     journal.append(Kind::Changes, &record.encode_to_vec());

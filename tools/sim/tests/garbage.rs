@@ -2,6 +2,10 @@
 //! into the file system that is none.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost::Message;
 use saker_client::{Caller, Fs};
@@ -195,4 +199,38 @@ fn names_that_are_none_are_refused_by_the_server() {
     });
     fs.close();
     cluster.fsck();
+}
+
+/// An MNode one of whose workers cannot start ends, and says why: the others alone would look as
+/// if it served.
+#[test]
+fn damage_to_one_workers_journal_ends_its_mnode() {
+    let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let dir = cluster.scratch().join("workers");
+    let saker = |words: &[&str]| {
+        let mut command = Command::new(saker_sim::cluster::binary());
+        command.args(words);
+        command
+    };
+    let path = dir.to_str().unwrap();
+    let up = ["up", "--mnodes", "1", "--stores", "1", "--workers", "2", "--no-supervise", "--dir"];
+    assert!(saker(&[&up[..], &[path]].concat()).status().unwrap().success());
+    assert!(saker(&["down", "--dir", path]).status().unwrap().success());
+    let journal = dir.join("data/mnode-0/shard-1/journal/wal-0000000000000000");
+    let mut data = fs::read(&journal).unwrap();
+    data[20] ^= 0xff;
+    fs::write(&journal, data).unwrap();
+    let settings = dir.join("etc/mnode-0.toml");
+    let mut mnode = saker(&["serve", "mnode", "--config", settings.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ended = (0..300).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        mnode.try_wait().unwrap()
+    });
+    mnode.kill().unwrap();
+    let said = String::from_utf8(mnode.wait_with_output().unwrap().stderr).unwrap();
+    assert_eq!(ended.and_then(|status| status.code()), Some(1), "{said}");
+    assert!(said.contains("shard-1/journal/wal-"), "{said}");
 }

@@ -197,7 +197,7 @@ fn open_table(disk: &dyn saker_runtime::fs::Dir) -> Result<Arc<EmbeddedTable>> {
 fn open_shard(disk: &dyn saker_runtime::fs::Dir) -> Outcome<(Journal, Db)> {
     let mut db = Db::open(open_table(disk)?)?;
     let journal = disk.sub_dir("journal")?;
-    let journal = Journal::open(journal, CONFIG, db.marker(), &mut |_, kind, payload| {
+    let journal = Journal::open(journal, CONFIG, db.replay_from(), &mut |_, kind, payload| {
         if kind == Kind::Changes {
             replay(&mut db, payload);
         }

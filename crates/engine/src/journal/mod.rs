@@ -26,7 +26,7 @@ pub use error::{JournalError, ReplayError};
 use flusher::{Flusher, Write};
 pub use format::Kind;
 use format::{SEGMENT_HEADER_BYTES, SegmentHeader, encode_record, segment_name};
-pub use recover::{OnRecord, cluster_of};
+pub use recover::{OnRecord, ReplayFrom, cluster_of};
 
 /// A position in the log, in bytes: a record's LSN is the position just past it, so a record is
 /// durable when [`Journal::durable`] has reached its LSN.
@@ -90,9 +90,9 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the log in `dir`, making an empty one if there is none, and hands every record from
-    /// the start of segment `replay_from` on to `on_record`, in order. Without `replay_from` it
-    /// starts at the oldest segment there is. What was replayed is durable on return.
+    /// Opens the log in `dir`, making an empty one if there is none, and hands every record of the
+    /// segments that `replay_from` says on to `on_record`, in order. What was replayed is durable on
+    /// return.
     ///
     /// A torn flush at the end is cut: nothing in it was ever reported durable. Damage there that
     /// nothing follows cannot be told from one.
@@ -102,7 +102,7 @@ impl Journal {
     pub fn open(
         dir: Arc<dyn Dir>,
         config: JournalConfig,
-        replay_from: Option<SegmentNo>,
+        replay_from: ReplayFrom,
         on_record: &mut OnRecord<'_>,
     ) -> Result<Journal> {
         dir.lock().map_err(|e| io_error(dir.label(), "lock", e))?;
@@ -343,11 +343,12 @@ impl Journal {
         self.check()?;
         let before = before.min(self.segment);
         for segment in self.oldest..before {
+            // Also if removing fails: the file is not needed any more.
+            self.oldest = segment + 1;
             if let Some(older) = self.recyclable.replace(segment) {
                 self.older_written.remove(&older);
                 remove(&*self.dir, &[segment_name(older)])?;
             }
-            self.oldest = segment + 1;
         }
         Ok(())
     }

@@ -30,6 +30,18 @@ pub fn cluster_of(dir: &dyn Dir) -> Result<Option<[u8; 16]>, JournalError> {
     SegmentHeader::decode(&header, &name).map(|header| Some(header.uuid))
 }
 
+/// Which segments hold what is to be replayed. Others than those are left over; one that is missing
+/// is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayFrom {
+    /// This one and those after it: a table has the effects of the ones before.
+    Segment(SegmentNo),
+    /// All there ever were: no table has anything of them.
+    Start,
+    /// The last ones that follow one another: a snapshot in each has all that came before.
+    Oldest,
+}
+
 /// Which segments a directory holds.
 pub struct Inventory {
     /// Those to replay, ascending and without a hole; empty for a new log.
@@ -39,14 +51,16 @@ pub struct Inventory {
 }
 
 /// Sorts the files of `dir` into those to replay and those a crash left over.
-pub fn take_stock(
-    dir: &dyn Dir,
-    replay_from: Option<SegmentNo>,
-) -> Result<Inventory, JournalError> {
+pub fn take_stock(dir: &dyn Dir, replay_from: ReplayFrom) -> Result<Inventory, JournalError> {
     let names = dir.list().map_err(|e| io_error(dir.label(), "list", e))?;
     let mut segments: Vec<SegmentNo> = names.iter().filter_map(|n| segment_of_name(n)).collect();
     segments.sort_unstable();
-    let start = match (replay_from, segments.last()) {
+    let first = match replay_from {
+        ReplayFrom::Segment(first) => Some(first),
+        ReplayFrom::Start => (!segments.is_empty()).then_some(0),
+        ReplayFrom::Oldest => None,
+    };
+    let start = match (first, segments.last()) {
         (Some(start), Some(&last)) => {
             let missing = (start..=last.max(start)).find(|s| segments.binary_search(s).is_err());
             if let Some(segment) = missing {
@@ -130,6 +144,11 @@ pub fn replay_segment(
         });
     }
     let mut log = Log { data: &data, first_lsn: header.first_lsn, at: SEGMENT_HEADER_BYTES };
+    if segment > 0 && !log.begins_with_a_snapshot() {
+        // It was durable before this segment got its name.
+        let reason = "no snapshot where each segment but the first begins with one";
+        return Err(JournalError::Corrupt { file: path, offset: log.at as u64, reason });
+    }
     log.replay(&path, on_record)?;
     let torn = if last { log.is_torn(&path)? } else { false };
     Ok(Segment { path, first_lsn: header.first_lsn, end: log.position(log.at), torn })
@@ -144,6 +163,11 @@ struct Log<'a> {
 impl Log<'_> {
     fn position(&self, at: usize) -> Lsn {
         self.first_lsn + (at - SEGMENT_HEADER_BYTES) as u64
+    }
+
+    fn begins_with_a_snapshot(&self) -> bool {
+        let first = decode_record(&self.data[self.at..], self.first_lsn);
+        first.is_some_and(|record| record.kind == Kind::Snapshot)
     }
 
     /// Hands out records until there is none.

@@ -12,6 +12,7 @@ type Log = Vec<(Lsn, Kind, Vec<u8>)>;
 
 fn open_from(dir: &MemDir, from: Option<SegmentNo>) -> Result<(Journal, Log)> {
     let mut log = Vec::new();
+    let from = from.map_or(ReplayFrom::Oldest, ReplayFrom::Segment);
     let journal = Journal::open(Arc::new(dir.clone()), CONFIG, from, &mut |lsn, kind, payload| {
         log.push((lsn, kind, payload.to_vec()));
         Ok(())
@@ -162,7 +163,8 @@ fn zeros_are_written_ahead_once() {
     };
     let dir: Arc<dyn Dir> = Arc::new(FaultDir::new(Arc::new(MemDir::new()), Box::new(script)));
     let config = JournalConfig { segment_bytes: 1 << 20, ..CONFIG };
-    let mut journal = Journal::open(dir, config, None, &mut |_, _, _| Ok(())).unwrap();
+    let mut journal =
+        Journal::open(dir, config, ReplayFrom::Oldest, &mut |_, _, _| Ok(())).unwrap();
     let flushed = |journal: &mut Journal| -> Vec<(u64, u64)> {
         // What the making of a segment wrote.
         written.try_iter().for_each(drop);
@@ -198,7 +200,7 @@ struct Story {
 
 /// A script of everything a journal does. Stops at the first error.
 fn write_story(dir: Arc<dyn Dir>, story: &mut Story) -> Result<()> {
-    let mut journal = Journal::open(dir, CONFIG, None, &mut |_, _, _| Ok(()))?;
+    let mut journal = Journal::open(dir, CONFIG, ReplayFrom::Oldest, &mut |_, _, _| Ok(()))?;
     for round in 0u32..20 {
         for part in 0..=round % 3 {
             let payload = vec![(round * 8 + part) as u8; 200 + 400 * part as usize];
@@ -282,7 +284,8 @@ fn a_killed_process_loses_nothing_it_wrote() {
     let disk = MemDir::new();
     drop(open(&disk));
     let faulty = FaultDir::new(Arc::new(disk.clone()), fail_from(1));
-    let mut journal = Journal::open(Arc::new(faulty), CONFIG, None, &mut |_, _, _| Ok(()));
+    let mut journal =
+        Journal::open(Arc::new(faulty), CONFIG, ReplayFrom::Oldest, &mut |_, _, _| Ok(()));
     if let Ok(journal) = &mut journal {
         journal.append(Kind::Changes, b"written");
         journal.flush().unwrap_err();
@@ -308,7 +311,8 @@ fn a_failed_flush_poisons_the_journal() {
                 }
             };
             let faulty = Arc::new(FaultDir::new(Arc::new(disk.clone()), Box::new(script)));
-            let mut journal = Journal::open(faulty, CONFIG, None, &mut |_, _, _| Ok(())).unwrap();
+            let mut journal =
+                Journal::open(faulty, CONFIG, ReplayFrom::Oldest, &mut |_, _, _| Ok(())).unwrap();
             journal.append(Kind::Changes, b"lost");
             if background {
                 journal.flush_begin(|| ()).unwrap();
@@ -361,6 +365,41 @@ fn a_flipped_bit_is_found_and_named() {
             error => panic!("bit {bit}: {error}"),
         }
     }
+}
+
+#[test]
+fn a_segment_without_its_snapshot_is_no_empty_tail() {
+    for from in [None, Some(1)] {
+        let dir = MemDir::new();
+        let (mut journal, _) = open(&dir);
+        journal.append(Kind::Changes, b"before");
+        journal.flush().unwrap();
+        journal.rotate(b"all that was before").unwrap();
+        damage(&dir, &segment_name(1), |data| data[SEGMENT_HEADER_BYTES + 30] ^= 1);
+        let error = open_from(&dir, from).err().unwrap();
+        let at = SEGMENT_HEADER_BYTES as u64;
+        assert!(matches!(error, JournalError::Corrupt { offset, .. } if offset == at), "{error}");
+    }
+}
+
+#[test]
+fn who_has_no_table_needs_all_segments() {
+    let opens = |dir: &MemDir| {
+        let opened =
+            Journal::open(Arc::new(dir.clone()), CONFIG, ReplayFrom::Start, &mut |_, _, _| Ok(()));
+        opened.map(drop)
+    };
+    let dir = MemDir::new();
+    opens(&dir).unwrap();
+    let (mut journal, _) = open(&dir);
+    journal.rotate(b"").unwrap();
+    opens(&dir.crash(0)).unwrap();
+    journal.rotate(b"").unwrap();
+    let trimmed = dir.crash(0);
+    trimmed.remove(&segment_name(0)).unwrap();
+    let error = opens(&trimmed).err().unwrap();
+    assert!(matches!(error, JournalError::MissingSegment { segment: 0, .. }), "{error}");
+    assert!(open_from(&trimmed, None).is_ok(), "their snapshots have all");
 }
 
 #[test]
@@ -427,7 +466,8 @@ fn a_log_of_another_cluster_shard_or_place_is_refused() {
     let (mut journal, _) = open(&dir);
     journal.rotate(b"").unwrap();
     let open_as = |config| {
-        let opened = Journal::open(Arc::new(dir.clone()), config, None, &mut |_, _, _| Ok(()));
+        let opened =
+            Journal::open(Arc::new(dir.clone()), config, ReplayFrom::Oldest, &mut |_, _, _| Ok(()));
         opened.err().unwrap().to_string()
     };
     let error = open_as(JournalConfig { uuid: [8; 16], ..CONFIG });
@@ -451,7 +491,8 @@ fn a_record_the_caller_cannot_apply_stops_the_open() {
     let (mut journal, _) = open(&dir);
     journal.append(Kind::Changes, b"bad");
     journal.flush().unwrap();
-    let opened = Journal::open(Arc::new(dir), CONFIG, None, &mut |_, _, _| Err("why".into()));
+    let opened =
+        Journal::open(Arc::new(dir), CONFIG, ReplayFrom::Oldest, &mut |_, _, _| Err("why".into()));
     let error = opened.err().unwrap();
     assert!(matches!(error, JournalError::Replay { offset: 128, .. }), "{error}");
 }
@@ -495,8 +536,11 @@ fn the_same_on_real_files() {
             Ok(())
         })
     };
-    let mut journal = open(None, &mut Vec::new()).unwrap();
-    assert!(matches!(open(None, &mut Vec::new()), Err(JournalError::Io { action: "lock", .. })));
+    let mut journal = open(ReplayFrom::Oldest, &mut Vec::new()).unwrap();
+    assert!(matches!(
+        open(ReplayFrom::Oldest, &mut Vec::new()),
+        Err(JournalError::Io { action: "lock", .. })
+    ));
     for round in 0..10u8 {
         journal.append(Kind::Changes, &[round; 3000]);
         journal.flush().unwrap();
@@ -507,18 +551,18 @@ fn the_same_on_real_files() {
     }
     drop(journal);
     let mut log = Vec::new();
-    open(Some(3), &mut log).unwrap();
+    open(ReplayFrom::Segment(3), &mut log).unwrap();
     assert_eq!(payloads(&log), [&[8; 5000][..], &[9; 3000][..]]);
     // Each life goes on in the middle of a block that it has not written itself.
     for (life, len) in (0u8..).zip([1, 1000, 4096, 7, 9000, 0]) {
-        let mut journal = open(Some(3), &mut Vec::new()).unwrap();
+        let mut journal = open(ReplayFrom::Segment(3), &mut Vec::new()).unwrap();
         journal.append(Kind::Changes, &vec![life; len]);
         journal.flush().unwrap();
         journal.append(Kind::Changes, &vec![life; 2 * len]);
         journal.flush().unwrap();
         drop(journal);
         let mut log = Vec::new();
-        open(Some(3), &mut log).unwrap();
+        open(ReplayFrom::Segment(3), &mut log).unwrap();
         assert_eq!(log.len(), 4 + 2 * usize::from(life));
         assert!(payloads(&log).ends_with(&[&vec![life; len][..], &vec![life; 2 * len]]));
     }

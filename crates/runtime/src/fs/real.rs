@@ -41,9 +41,12 @@ impl RealDir {
             parent.map_or(Ok(()), fs::create_dir_all)?;
             // Somebody else may have made it meanwhile.
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
-            if let Some(parent) = parent {
-                fs::File::open(parent)?.sync_all()?;
-            }
+        }
+        // Also if it was there: a process may have been killed between making it and this.
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
+            && let Ok(parent) = fs::File::open(parent)
+        {
+            parent.sync_all()?;
         }
         let handle = fs::File::open(&path)?;
         Ok(RealDir { path, handle })
