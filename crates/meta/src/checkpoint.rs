@@ -10,6 +10,7 @@ use saker_runtime::failpoint;
 use saker_runtime::thread::Job;
 use saker_types::change::{Change, Record, What};
 
+use crate::namespace::eager;
 use crate::shard::Shard;
 
 /// Journal bytes, in overlay limits, after which a checkpoint is due although few rows changed
@@ -85,7 +86,7 @@ impl Shard {
         ];
         all.extend(self.sessions.snapshot().into_iter().map(What::Result));
         let prepared = self.prepared.values().flat_map(|p| p.parts.iter().cloned());
-        all.extend(prepared.map(|part| What::Prepared(Box::new(part))));
+        all.extend(prepared.map(|part| What::Prepared(Box::new(eager::journalled(part)))));
         all.extend(self.ledger.decisions.values().cloned().map(What::Decision));
         Record { changes: all.into_iter().map(|what| Change { what: Some(what) }).collect() }
     }

@@ -1,6 +1,7 @@
 //! A request on its way through a shard, and the three ways in which an attempt at it can stop.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -38,6 +39,8 @@ pub struct Rq {
     /// What fetches sent after this request began to wait have found (entries that are no
     /// directories are not kept in the replica).
     pub found: RefCell<Vec<Found>>,
+    /// A directory to list, and the transactions that held entries of it then.
+    pub met: RefCell<Option<(InodeId, BTreeSet<TxnId>)>>,
 }
 
 /// Answer of the owner about an entry.
@@ -246,5 +249,27 @@ impl Rq {
             msg if self.from.op.mutates() => msg.target().map(|(ctx, _)| ctx),
             _ => None,
         }
+    }
+
+    /// The answer at the deadline.
+    pub fn too_late(&self) -> Error {
+        match &self.msg {
+            // Whoever wants to wait on asks anew: its session's results are not held up.
+            Msg::Lock(_) => Errno::EAGAIN.into(),
+            _ => Error::retry("waited too long"),
+        }
+    }
+
+    /// Which of the transactions that hold entries of a directory a listing waits for: those that did
+    /// when it came there first. Later ones end after it began, so that it may miss them; if it waited
+    /// for them, too, a directory that files are moved into all the time could not be listed.
+    pub fn waits_for(&self, dir: InodeId, holding: impl Iterator<Item = TxnId>) -> Option<TxnId> {
+        let mut met = self.met.borrow_mut();
+        if met.as_ref().is_none_or(|(of, _)| *of != dir) {
+            *met = Some((dir, holding.collect()));
+            return met.as_ref()?.1.first().copied();
+        }
+        let (_, first) = met.as_ref()?;
+        holding.into_iter().find(|txn| first.contains(txn))
     }
 }

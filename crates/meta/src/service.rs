@@ -96,7 +96,9 @@ impl Worker {
             msg => msg.target().map_or_else(|| Ctx::default().wait(), |(ctx, _)| ctx.wait()),
         };
         let deadline = self.hub.now() + wait;
-        let rq = Rq { from, msg, raw: frame.body, deadline, found: RefCell::default() };
+        let raw = frame.body;
+        let (found, met) = Default::default();
+        let rq = Rq { from, msg, raw, deadline, found, met };
         drop(s);
         self.admit(Rc::new(rq));
     }
@@ -126,6 +128,10 @@ impl Worker {
 
     fn run(&self, rq: Rc<Rq>) {
         let mut s = self.shard.borrow_mut();
+        if rq.deadline < s.hub.now() {
+            // It has waited for so long that its client may have given up.
+            return s.finish(&rq, Err(rq.too_late()));
+        }
         match s.execute(&rq) {
             Ok(body) => s.finish(&rq, Ok(body)),
             Err(Stop::Fail(e)) => s.finish(&rq, Err(e)),

@@ -31,7 +31,7 @@ use crate::locks::LockLeases;
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
-use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Task, Wait};
+use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
 use crate::served::Served;
 use crate::txn::participant::PreparedTxn;
 
@@ -313,12 +313,7 @@ impl Shard {
         });
         self.parked_count -= late.len();
         for rq in late {
-            let error = match &rq.msg {
-                // Whoever wants to wait on asks anew: its session's results are not held up.
-                Msg::Lock(_) => Errno::EAGAIN.into(),
-                _ => Error::retry("waited too long"),
-            };
-            self.finish(&rq, Err(error));
+            self.finish(&rq, Err(rq.too_late()));
         }
     }
 

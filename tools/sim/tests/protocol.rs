@@ -361,6 +361,59 @@ fn who_looks_after_the_answer_sees_the_file() {
     b.check();
 }
 
+/// Files of shard 0 that are to be moved into a directory, to names of shard 1.
+fn moves_into(b: &mut Bench, dir: &str, count: usize) -> Vec<RenameReq> {
+    let places = (0..count).map(|n| {
+        let (from, to) =
+            (b.name_on(shard(0), &format!("f{n}-")), b.name_on(shard(1), &format!("g{n}-")));
+        (from, format!("{dir}/{to}"))
+    });
+    let places: Vec<_> = places.collect();
+    let mut requests = Vec::new();
+    for (from, to) in &places {
+        b.create(from).unwrap();
+        requests.push(b.rename_req(from, to));
+    }
+    requests
+}
+
+/// Rules 14 and 20: files that come all the time keep nobody from listing a directory, or from its
+/// attributes.
+#[test]
+fn a_directory_is_seen_while_files_move_into_it_without_a_pause() {
+    for lists in [true, false] {
+        let (mut b, dir) = with_dir(2);
+        let found = b.lookup(&at(&dir)).unwrap();
+        let moves = moves_into(&mut b, &dir, 2);
+        let held = |m: &Message| m.asks(Op::Decide);
+        b.ask(Op::Rename, shard(0), &moves[0]);
+        b.settle_but(held);
+        let ctx = Ctx { wait_ms: 5_000, ..Ctx::default() };
+        let list = ReaddirReq { ctx, at: At::handle(found.loc), limit: 9, ..Default::default() };
+        let freeze = CollectReq { dir: found.attr.id, freeze_ms: 1_000 };
+        let look = match lists {
+            true => b.ask(Op::Readdir, shard(1), &list),
+            false => b.ask(Op::Collect, shard(1), &freeze),
+        };
+        b.settle_but(held);
+        let first = b.take(held);
+        // The next one is under way before the first has ended.
+        b.ask(Op::Rename, shard(0), &moves[1]);
+        b.settle_but(held);
+        let second = b.take(held);
+        b.put(first);
+        b.settle();
+        let seen = match lists {
+            true => b.answer::<ReaddirReply>(look).map(|reply| reply.unwrap().entries.len() as u64),
+            false => b.answer::<Totals>(look).map(|reply| reply.unwrap().entries),
+        };
+        assert_eq!(seen, Some(1), "lists: {lists}");
+        b.put(second);
+        b.pass(Duration::from_secs(8));
+        b.check();
+    }
+}
+
 /// Rule 13: participants that hear nothing ask, and hear what the driver's journal says.
 #[test]
 fn a_decision_reaches_those_whom_nobody_told() {

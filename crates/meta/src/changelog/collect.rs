@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use saker_runtime::failpoint;
 use saker_types::wire::{CollectReq, Op, Totals};
-use saker_types::{Attr, Error, Inode, InodeId, NodeId, ShardNo};
+use saker_types::{Attr, Class, Error, Inode, InodeId, NodeId, ShardNo};
 
 use crate::request::{Step, Stop, Wait};
 use crate::shard::{Handle, Shard, encoded};
@@ -27,15 +27,16 @@ const FREEZE_MS: u32 = 20;
 impl Shard {
     /// Serves a collection: waits for prepared entries of the directory (rule 14).
     pub(crate) fn collect(&mut self, msg: &CollectReq) -> Step<Bytes> {
-        let waits_for = self.prepared_below(msg.dir).next().map(|(_, txn)| *txn);
-        if let Some(txn) = waits_for {
-            return Err(Stop::Wait(Wait::Txn(txn)));
-        }
+        // Before it waits: or new entries could be prepared as long as it does.
         if msg.freeze_ms > 0 {
             let until = self.hub.now() + Duration::from_millis(msg.freeze_ms.min(1_000).into());
             // Another collector may count on a freeze that lasts longer.
             let end = self.frozen.entry(msg.dir).or_insert(until);
             *end = until.max(*end);
+        }
+        let waits_for = self.prepared_below(msg.dir).next().map(|(_, txn)| *txn);
+        if let Some(txn) = waits_for {
+            return Err(Stop::Wait(Wait::Txn(txn)));
         }
         Ok(encoded(&self.totals(msg.dir)?))
     }
@@ -56,7 +57,12 @@ async fn round(h: &Handle, dir: InodeId, freeze_ms: u32) -> Result<Vec<Totals>, 
 pub(crate) async fn collect(h: &Handle, dir: InodeId) -> Result<Rc<Vec<Totals>>, Error> {
     let mut last = h.shard().vectors.get(&dir).cloned();
     for _ in 0..ROUNDS {
-        let vector = Rc::new(round(h, dir, 0).await?);
+        let vector = match round(h, dir, 0).await {
+            Ok(vector) => Rc::new(vector),
+            // Some shard had prepared entries all the time.
+            Err(error) if error.is(Class::Retry) => break,
+            Err(error) => return Err(error),
+        };
         if last.as_ref() == Some(&vector) {
             return Ok(vector);
         }

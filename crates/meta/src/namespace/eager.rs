@@ -14,6 +14,13 @@ use crate::shard::{Shard, encoded};
 use crate::txn::driver::{Transaction, applied};
 use crate::txn::participant::busy;
 
+/// What the journal says of a prepared part: of a replica not what it is, for after a crash nobody
+/// knows whether an invalidation has come since.
+pub(crate) fn journalled(part: Prepared) -> Prepared {
+    let is_replica = part.intent == Intent::Replica as i32;
+    Prepared { row: part.row.filter(|_| !is_replica), ..part }
+}
+
 impl Shard {
     /// Makes a directory, whose name is free, together with the replicas of all other shards.
     pub(crate) fn make_everywhere(
@@ -53,9 +60,9 @@ impl Shard {
             intent: Intent::Replica.into(),
             ..Prepared::default()
         };
-        // In memory only: after a crash nobody knows whether an invalidation has come since.
-        self.vote_for(txn, part.clone());
-        self.restore_prepared(Prepared { row: msg.row.clone(), ..part });
+        let part = Prepared { row: msg.row.clone(), ..part };
+        self.vote_for(txn, journalled(part.clone()));
+        self.restore_prepared(part);
         Ok(Vote { loc: loc.clone(), ..Vote::default() })
     }
 

@@ -17,12 +17,12 @@ const ENTRIES_MAX: usize = 2_048;
 const REPLY_BYTES_MAX: usize = 512 << 10;
 
 impl Shard {
-    /// Serves a listing; waits while an entry of the directory is prepared (rule 14).
+    /// Serves a listing; waits for entries of the directory that were prepared before it (rule 14).
     pub(crate) fn readdir(&mut self, rq: &Rq, msg: &ReaddirReq) -> Step<Bytes> {
         let dir = self.directory(rq, &msg.ctx.cred, &msg.at)?;
         dir.check(&msg.ctx.cred, Access::R)?;
-        let waits_for = self.prepared_below(dir.id).next().map(|(_, txn)| *txn);
-        if let Some(txn) = waits_for {
+        let holding = self.prepared_below(dir.id).map(|(_, txn)| *txn);
+        if let Some(txn) = rq.waits_for(dir.id, holding) {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }
         let limit = (msg.limit as usize).clamp(1, ENTRIES_MAX);
