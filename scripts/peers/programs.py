@@ -21,6 +21,8 @@ INLINE_MAX = 4 * KIB
 """Saker keeps files up to this size in their inode rows: no store serves them, bytes."""
 TREE_SHAPE = ("--depth", "4", "--fanout", "5")
 THREADS = 16
+SMALL_FILES = 5000
+"""That every system writes, and then reads: else who writes slowly had fewer to read."""
 SECOND_PASS_S = 0.3
 """Of each phase of the program whose files were all looked at less than a second before."""
 
@@ -66,7 +68,7 @@ class Plan:
         yield Program("metadata, second pass", words)
         for size in self.sizes:
             kib = f"{size // KIB} KiB"
-            yield Program(f"files of {kib}", ("small", "--size", str(size), *seconds))
+            yield Program(f"files of {kib}", ("small", "--size", str(size), "--set", str(SMALL_FILES), *seconds))
             yield Program(f"tree of {kib} files", tree_size=size)
         yield Program("one directory", ("shared", *seconds), flushes=True)
         words = ("burst", "--threads", "64", "--dirs", str(self.burst_dirs), *seconds)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Common;
 use super::content::Content;
-use super::load::{Operation, Share};
+use super::load::{Operation, Share, Until};
 use super::phases::{Bench, Program};
 use super::target::{Dir, Target};
 use crate::fail::Outcome;
@@ -20,6 +20,11 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     size: u64,
+    /// Write so many files, however long that takes, and read these over and over: without it, who
+    /// writes faster has more files to read.
+    #[arg(long, value_name = "N", conflicts_with = "files")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    set: Option<u64>,
 }
 
 #[derive(Clone)]
@@ -52,7 +57,8 @@ impl Program for Args {
         let content = Arc::new(Content::new(self.size, self.size as usize).bytes());
         let write = SmallOp { dirs: bench.private_dirs()?, content, written: None };
         let until = bench.until;
-        let written = bench.phase("write", until, Share::Open, self.size, &write)?;
+        let set = self.set.map(|files| Until { ops: Some(files), time: None });
+        let written = bench.phase("write", set.unwrap_or(until), Share::Open, self.size, &write)?;
         let share = Share::round(&written);
         let read = SmallOp { written: Some(Arc::new(written)), ..write };
         // The first time what was cached when it was written may have to go.
