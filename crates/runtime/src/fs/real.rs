@@ -36,17 +36,19 @@ impl RealDir {
     /// users: what is in it may be anybody's.
     pub fn open(path: impl AsRef<Path>) -> io::Result<RealDir> {
         let path = path.as_ref().to_owned();
-        if !path.is_dir() {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let missing = !path.is_dir();
+        if missing {
             parent.map_or(Ok(()), fs::create_dir_all)?;
             // Somebody else may have made it meanwhile.
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         }
-        // Also if it was there: a process may have been killed between making it and this.
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
-            && let Ok(parent) = fs::File::open(parent)
-        {
-            parent.sync_all()?;
+        if let Some(parent) = parent {
+            // Also if it was there: who made it may have been killed before this.
+            let synced = fs::File::open(parent).and_then(|parent| parent.sync_all());
+            if missing {
+                synced?;
+            }
         }
         let handle = fs::File::open(&path)?;
         Ok(RealDir { path, handle })
