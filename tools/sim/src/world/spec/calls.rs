@@ -218,8 +218,9 @@ impl Spec {
             Call::Truncate { size, .. } => match self.kind(ino) {
                 Kind::Dir => failed(Errno::EISDIR, answer),
                 Kind::File => {
+                    let cuts = *size < self.size(ino).max(self.append_end(ino));
                     let node = self.node_mut(ino);
-                    if *size < node.size {
+                    if cuts {
                         node.append_end = 0;
                     }
                     (node.size, node.mtime) = (*size, None);
