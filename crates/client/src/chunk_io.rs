@@ -1,5 +1,6 @@
 //! Chunks of file data, to and from stores.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,9 +12,10 @@ use saker_runtime::fs;
 use saker_runtime::time::{self, Time};
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::{
-    ChunkPlace, ChunkReadReply, ChunkReadReq, ChunkWriteReq, Empty, LocalDir, Op,
+    ChunkPlace, ChunkReadReply, ChunkReadReq, ChunkSyncReply, ChunkSyncReq, ChunkWriteReply,
+    ChunkWriteReq, LocalDir, Op,
 };
-use saker_types::{Class, Errno, Error, InodeId, NodeId, Result, StoreNo};
+use saker_types::{Class, Errno, Error, InodeId, NodeId, Result, StoreNo, Unflushed};
 use std::time::Duration;
 
 use crate::core::{Backoff, Core, Fail, all, decode};
@@ -52,7 +54,7 @@ impl Place {
 }
 
 impl Core {
-    /// Writes a piece, which lies in one chunk, to all its replicas.
+    /// Writes a piece, which lies in one chunk, to all its replicas. Returns what they call it.
     ///
     /// # Errors
     /// ESTALE when the file was truncated since `truncate_gen`.
@@ -62,7 +64,7 @@ impl Core {
         truncate_gen: u64,
         place: Place,
         piece: Piece,
-    ) -> Result<()> {
+    ) -> Result<Vec<Unflushed>> {
         let Piece { data, hole, .. } = piece;
         let (writer, seq) = self.next_chunk_write();
         let message = ChunkWriteReq {
@@ -79,26 +81,40 @@ impl Core {
             hole,
         };
         let deadline = self.deadline();
-        let write = |store: &StoreNo| {
+        let write = async |store: &StoreNo| {
             let attempt =
                 |attempt| Bytes::from(ChunkWriteReq { attempt, ..message.clone() }.encode_to_vec());
             let (to, op) = (NodeId::Store(*store), Op::ChunkWrite);
-            self.call_each(to, op, attempt, data.clone(), ATTEMPT_MAX, deadline)
+            let call = self.call_each(to, op, attempt, data.clone(), ATTEMPT_MAX, deadline);
+            let ChunkWriteReply { era, seq } = decode(op, call.await?.body)?;
+            Ok(Unflushed { store: u32::from(*store), era, first: seq, more: 0 })
         };
-        if let [only] = place.stores.as_slice() {
-            return write(only).await.map(|_| ());
-        }
-        all(place.stores.iter().map(write)).await.map(|_| ())
+        let mut written = match place.stores.as_slice() {
+            [only] => vec![write(only).await?],
+            stores => all(stores.iter().map(write)).await?,
+        };
+        written.retain(|writes| writes.era > 0);
+        Ok(written)
     }
 
-    /// Everything that these stores have accepted is on disk when it returns.
-    pub(crate) async fn sync_stores(&self, stores: impl Iterator<Item = StoreNo>) -> Result<()> {
+    /// Everything that these stores have accepted is on disk when it returns. True if some of
+    /// `unflushed` was lost with the power of a store's machine.
+    pub(crate) async fn sync_stores(
+        &self,
+        mut stores: BTreeSet<StoreNo>,
+        unflushed: &[Unflushed],
+    ) -> Result<bool> {
         let deadline = self.deadline();
-        let sync = |store| {
-            let (to, empty) = (NodeId::Store(store), &Empty {});
-            self.call(to, Op::ChunkSync, empty, Bytes::new(), SYNC_ATTEMPT_MAX, deadline)
+        stores.extend(unflushed.iter().map(|writes| writes.store as StoreNo));
+        let sync = async |store: StoreNo| -> Result<bool> {
+            let its = unflushed.iter().filter(|writes| writes.store == u32::from(store));
+            let request = ChunkSyncReq { unflushed: its.copied().collect() };
+            let (to, op) = (NodeId::Store(store), Op::ChunkSync);
+            let call = self.call(to, op, &request, Bytes::new(), SYNC_ATTEMPT_MAX, deadline);
+            let ChunkSyncReply { lost } = decode(op, call.await?.body)?;
+            Ok(lost)
         };
-        all(stores.map(sync)).await.map(|_| ())
+        Ok(all(stores.into_iter().map(sync)).await?.contains(&true))
     }
 
     /// Reads a range of a file from its chunks; what was never written reads as zeros.

@@ -48,6 +48,9 @@ pub(crate) struct Model {
     /// Where stores say that data is, when they are asked for that.
     pub(crate) place: Option<(LocalDir, ChunkPlace)>,
     pub(crate) synced: Vec<u16>,
+    /// Of all stores, whose writes have no numbers.
+    pub(crate) era: u64,
+    pub(crate) lost_eras: Vec<u64>,
     sessions: Vec<(SocketAddr, u64)>,
     results: BTreeMap<(u64, u64), (u16, Bytes)>,
     faults: VecDeque<(Op, Fault)>,
@@ -256,7 +259,12 @@ impl Model {
             }
             Op::ChunkSync => {
                 self.synced.push(store);
-                Vec::new()
+                let request: ChunkSyncReq = decode(frame);
+                let lost = request.unflushed.iter().any(|writes| {
+                    assert_eq!(writes.store, u32::from(store));
+                    self.lost_eras.contains(&writes.era)
+                });
+                ChunkSyncReply { lost }.encode_to_vec()
             }
             other => panic!("{} is not known here", other.name()),
         };
@@ -284,7 +292,8 @@ impl Model {
         let file = &self.files[name];
         let loc = Locator { pid: 1, name: name.clone(), id: file.attr.id, home_slot: None };
         let inline = if data { file.inline.clone() } else { Bytes::new() };
-        Entry { attr: file.attr.clone(), loc, inline, ..Entry::default() }
+        let unflushed = file.unflushed.clone();
+        Entry { attr: file.attr.clone(), loc, inline, unflushed, ..Entry::default() }
     }
 
     fn touch(&mut self, name: &Bytes) -> &mut Inode {
@@ -380,6 +389,10 @@ impl Model {
         let conflict =
             request.inline.is_some() && (attr.chunked || attr.data_version != request.base_version);
         if !conflict {
+            self.files.get_mut(&name).unwrap().note_flushes(request.flushed, &request.unflushed);
+        }
+        if !conflict && !request.is_clean {
+            let attr = &self.files[&name].attr;
             let same = attr.truncate_gen == request.truncate_gen;
             let file = self.touch(&name);
             if same {
@@ -453,13 +466,13 @@ impl Model {
             let (start, end) = (request.offset, request.offset + request.hole);
             let len = chunk.len();
             chunk[len.min(start as usize)..len.min(end as usize)].fill(0);
-            return Ok(Vec::new());
+            return Ok(ChunkWriteReply { era: self.era, seq: 1 }.encode_to_vec());
         }
         let (start, end) = (request.offset as usize, request.offset as usize + data.len());
         assert!(end <= CHUNK_BYTES as usize && request.replicas.len() == 2);
         chunk.resize(chunk.len().max(end), 0);
         chunk[start..end].copy_from_slice(data);
-        Ok(Vec::new())
+        Ok(ChunkWriteReply { era: self.era, seq: 1 }.encode_to_vec())
     }
 
     fn chunk_read(&self, store: u16, request: &ChunkReadReq) -> (Bytes, Bytes) {

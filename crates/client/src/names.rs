@@ -71,7 +71,7 @@ impl Fs {
         // Nothing may be written between the flush and the change.
         let mut writer = inode.writer.lock().await;
         if inode.is_dirty() {
-            self.core().write_back(&inode, &mut writer, Op::Close).await;
+            self.core().write_back(&inode, &mut writer).await;
         }
         let entry: Entry = self.core().ask(who, Op::Setattr, To::Owner, &mut request).await?;
         inode.with(|s| {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 use saker_types::wire::{At, Entry};
-use saker_types::{Attr, Error, InodeId, Locator};
+use saker_types::{Attr, Error, InodeId, Locator, Unflushed};
 
 use crate::Caller;
 use crate::ranges::{Ranges, overlay};
@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub(crate) written_end: u64,
     /// Bytes written to chunks, and cleared in them, that the owner has not heard of.
     pub(crate) unreported: (u64, u64),
+    /// What stores have accepted and were not told to flush.
+    pub(crate) unflushed: Vec<Unflushed>,
     /// Range of the file that covers all data which stores have not accepted yet.
     pub(crate) pending: Option<Range<u64>>,
     /// Who wrote last.
@@ -119,6 +121,7 @@ impl State {
         self.unsaved.clear();
         self.written_end = 0;
         self.unreported = (0, 0);
+        self.unflushed.clear();
         self.pending = None;
         self.inline = None;
         self.epoch += 1;
@@ -261,6 +264,7 @@ impl Inodes {
             overtaken: false,
             written_end: 0,
             unreported: (0, 0),
+            unflushed: Vec::new(),
             pending: None,
             writer_is: None,
             epoch: 0,

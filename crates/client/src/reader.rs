@@ -79,7 +79,7 @@ impl Core {
         let inode = &handle.inode;
         let mut writer = inode.writer.lock().await;
         if inode.with(|s| s.is_overtaken()) {
-            self.write_back(inode, &mut writer, Op::Close).await;
+            self.write_back(inode, &mut writer).await;
         }
         drop(writer);
         handle.take_failure()

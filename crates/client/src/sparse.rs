@@ -127,7 +127,7 @@ impl Core {
                 s.writer_is = Some(handle.who.clone());
             });
         }
-        self.write_back(inode, &mut writer, Op::Close).await;
+        self.write_back(inode, &mut writer).await;
         handle.take_failure()
     }
 

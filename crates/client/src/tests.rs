@@ -8,9 +8,9 @@ use bytes::Bytes;
 use saker_runtime::fs::{Dir, RealDir};
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use saker_types::wire::*;
-use saker_types::{Class, Errno, Error, Locator};
+use saker_types::{Class, Errno, Error, Locator, Unflushed};
 
-use crate::fake::{Fake, Fault, start};
+use crate::fake::{Fake, Fault, Model, start};
 use crate::local::tests::settle;
 use crate::{Caller, ClientOptions, Fallocate, File, Fs, OpenFlags, SetAttr, SetTime};
 
@@ -437,6 +437,86 @@ fn fsync_flushes_what_others_have_written() {
     t.run(other.fsync()).unwrap();
     assert_eq!(t.fake.log(), ["open", "getattr", "chunk_sync", "chunk_sync"]);
     assert_eq!(t.fake.model().synced, [0, 1]);
+}
+
+/// All stores lose power, and with it what was not flushed.
+fn lose_power(model: &mut Model) {
+    model.lost_eras.push(model.era);
+    model.era += 1;
+}
+
+/// fsync(2) fails with EIO, once.
+fn fails_once(t: &Setup, file: &File) {
+    assert_eq!(t.run(file.fsync()).unwrap_err().errno(), Errno::EIO);
+    t.run(file.fsync()).unwrap();
+    let row = t.fake.model().entry(&Bytes::from_static(b"f"), false);
+    assert_eq!(row.unflushed, [], "told, and not told again");
+}
+
+#[test]
+fn fsync_fails_for_what_was_lost_before_it() {
+    for closes in [false, true] {
+        let t = setup();
+        t.fake.model().era = 1;
+        let file = t.create("f");
+        t.write(&file, 0, &pattern(600_000, 1));
+        if closes {
+            t.flush(&file);
+        }
+        t.run(file.fsync()).unwrap();
+        lose_power(&mut t.fake.model());
+        t.run(file.fsync()).unwrap();
+        t.write(&file, 0, &pattern(600_000, 2));
+        if closes {
+            t.flush(&file);
+            lose_power(&mut t.fake.model());
+        } else {
+            t.fake.fault(Op::ChunkSync, Fault::Before(Box::new(lose_power)));
+        }
+        fails_once(&t, &file);
+        t.write(&file, 0, &pattern(600_000, 3));
+        t.run(file.fsync()).unwrap();
+    }
+}
+
+#[test]
+fn fsync_fails_for_what_others_have_lost() {
+    for (dirty, reopens) in [(false, false), (true, false), (false, true)] {
+        let t = setup();
+        t.fake.model().era = 1;
+        let mut file = t.create("f");
+        t.write(&file, 0, &pattern(6_000, 1));
+        t.flush(&file);
+        if reopens {
+            t.run(file.release());
+            file = t.open("f", RW);
+        } else {
+            t.run(file.fsync()).unwrap();
+            let unflushed = (0..2).map(|store| Unflushed { store, era: 1, first: 1, more: 0 });
+            t.fake.model().add_to("f", |row| row.unflushed = unflushed.collect());
+        }
+        lose_power(&mut t.fake.model());
+        if dirty {
+            t.write(&file, 0, b"S");
+        }
+        fails_once(&t, &file);
+    }
+}
+
+#[test]
+fn what_is_written_during_an_fsync_stays_to_be_flushed() {
+    let t = setup();
+    t.fake.model().era = 1;
+    let file = t.create("f");
+    t.write(&file, 0, &pattern(6_000, 1));
+    t.flush(&file);
+    let others = Unflushed { store: 0, era: 1, first: 1, more: 0 };
+    let close = move |model: &mut Model| model.add_to("f", |row| row.unflushed = vec![others]);
+    t.fake.fault(Op::Fsync, Fault::Before(Box::new(close)));
+    t.run(file.fsync()).unwrap();
+    let row = t.fake.model().entry(&Bytes::from_static(b"f"), false);
+    assert_eq!(row.unflushed, []);
+    assert_eq!(t.fake.model().synced, [0, 1, 0, 1], "again, with what the owner then knew");
 }
 
 #[test]

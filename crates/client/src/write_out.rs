@@ -7,7 +7,7 @@ use bytes::Bytes;
 use saker_runtime::time;
 use saker_types::limits::FILE_BYTES_MAX;
 use saker_types::wire::*;
-use saker_types::{Class, Errno, Error, Result};
+use saker_types::{Class, Errno, Error, Result, Unflushed};
 use std::time::Duration;
 
 use crate::Caller;
@@ -29,10 +29,22 @@ type Held<'a> = MutexGuard<'a, Writer>;
 
 /// How a report to the owner ended.
 enum Report {
-    /// The owner knows all, or had nothing to hear.
-    Done,
+    /// The owner knows all, and this; `None`: it had nothing to hear.
+    Done(Option<Known>),
     /// The file is chunked now: data must go to stores before the owner can be told.
     ToChunks,
+}
+
+/// What the owner knows to be unflushed, at a version of the data.
+struct Known {
+    unflushed: Vec<Unflushed>,
+    version: u64,
+}
+
+impl Known {
+    fn of(entry: &Entry) -> Known {
+        Known { unflushed: entry.unflushed.clone(), version: entry.attr.data_version }
+    }
 }
 
 impl Core {
@@ -177,9 +189,15 @@ impl Core {
     ) {
         let known_gen = inode.with(|s| s.attr.truncate_gen);
         match result {
-            Ok(()) if truncate_gen == known_gen => return,
-            // Accepted before a truncation that is known by now: it may have been cut.
-            Ok(()) => {}
+            Ok(accepted) => {
+                inode.with(|s| {
+                    accepted.iter().for_each(|writes| Unflushed::add(&mut s.unflushed, *writes));
+                });
+                if truncate_gen == known_gen {
+                    return;
+                }
+                // Accepted before a truncation that is known by now: it may have been cut.
+            }
             Err(error) if error.errno() == Errno::ESTALE && piece.refusals < REFUSALS_MAX => {}
             Err(error) => return inode.with(|s| s.fail(error)),
         }
@@ -230,16 +248,22 @@ impl Core {
     ) -> Result<u64> {
         let inode = &handle.inode;
         if inode.with(|s| !s.unsaved.is_empty() || s.pending.is_some()) {
-            self.write_back(inode, writer, Op::Close).await;
+            self.write_back(inode, writer).await;
             handle.take_failure()?;
         }
         let bytes = Bytes::copy_from_slice(data);
         let small = data.len() as u64 <= self.routes().map.inline_max;
         let inline = if small { bytes.clone() } else { Bytes::new() };
-        let (size, truncate_gen) = inode.with(|s| (s.written_end, s.attr.truncate_gen));
         let (at, len) = (inode.at(), data.len() as u64);
-        let mut request =
-            AppendReq { at, len, data: inline, size, truncate_gen, ..AppendReq::default() };
+        let mut request = inode.with(|s| AppendReq {
+            at,
+            len,
+            data: inline,
+            size: s.written_end,
+            truncate_gen: s.attr.truncate_gen,
+            unflushed: s.unflushed.clone(),
+            ..AppendReq::default()
+        });
         let reply: AppendReply = self.ask(&handle.who, Op::Append, To::Owner, &mut request).await?;
         let offset = reply.offset;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
@@ -266,59 +290,101 @@ impl Core {
         Ok(offset)
     }
 
-    /// Writes all data to stores and tells the owner: `op` is close, or fsync, which makes the
-    /// stores flush before. Failures are noted in the inode.
+    /// Writes all data to stores and tells the owner, as close does. Failures are noted in the
+    /// inode.
     pub(crate) async fn write_back(
         self: &Arc<Core>,
         inode: &Arc<OpenInode>,
         writer: &mut Held<'_>,
-        op: Op,
     ) {
-        let in_chunks = || inode.with(|s| s.attr.chunked.then_some(s.attr.size));
-        let mut may_repeat = op == Op::Fsync;
         loop {
             self.pump(inode, writer, true).await;
-            let flushed = in_chunks();
-            if let (Op::Fsync, Some(size)) = (op, flushed) {
-                // Not only what came through this handle: an earlier one, or another client, may
-                // have left data that no store was told to flush.
-                let stores = self.routes().map.stores_of_file(inode.id, size);
-                if let Err(error) = self.sync_stores(stores.into_iter()).await {
-                    return inode.with(|s| s.fail(error));
-                }
-            }
-            match self.report(inode, writer, op).await {
-                // The owner knew of more, by others, which is to be flushed as well.
-                Ok(Report::Done) if may_repeat && in_chunks() != flushed => may_repeat = false,
-                Ok(Report::Done) => return,
+            match self.report(inode, writer, Op::Close, None).await {
+                Ok(Report::Done(_)) => return,
                 Ok(Report::ToChunks) => {}
-                Err(error) => {
-                    // What the owner refuses for good will be refused again.
-                    let lost = error.is(Class::Final) && !is_timeout(&error);
-                    return inode.with(|s| {
-                        if lost {
-                            s.discard();
-                        }
-                        s.fail(error);
-                    });
-                }
+                Err(error) => return refused(inode, error),
             }
         }
     }
 
-    /// Tells the owner what it has not heard of.
+    /// As [`Core::write_back`], and has the stores flush before the owner hears. Not only what came
+    /// through this handle: an earlier one, or another client, may have left data that no store
+    /// was told to flush.
+    ///
+    /// # Errors
+    /// What keeps the owner from being asked.
+    async fn write_back_and_flush(
+        self: &Arc<Core>,
+        who: &Caller,
+        inode: &Arc<OpenInode>,
+        writer: &mut Held<'_>,
+    ) -> Result<()> {
+        let mut known = None;
+        if !inode.is_dirty() {
+            // Nothing will be told to the owner, which may know of data by others.
+            known = Some(Known::of(&self.refresh(who, inode).await?));
+        }
+        let in_chunks = || inode.with(|s| s.attr.chunked.then_some(s.attr.size));
+        let (mut may_repeat, mut is_lost) = (true, false);
+        loop {
+            self.pump(inode, writer, true).await;
+            let flushed = in_chunks();
+            if let Some(size) = flushed {
+                let stores = self.routes().map.stores_of_file(inode.id, size);
+                let mut unflushed = known.as_ref().map_or(Vec::new(), |k| k.unflushed.clone());
+                inode.with(|s| s.unflushed.iter().for_each(|w| Unflushed::add(&mut unflushed, *w)));
+                match self.sync_stores(stores, &unflushed).await {
+                    Ok(lost) => is_lost |= lost,
+                    Err(error) => {
+                        inode.with(|s| s.fail(error));
+                        return Ok(());
+                    }
+                }
+                // While the writer is held nothing is accepted.
+                inode.with(|s| s.unflushed.clear());
+            }
+            let told = known.take().filter(|known| !known.unflushed.is_empty());
+            match self.report(inode, writer, Op::Fsync, told.map(|known| known.version)).await {
+                // The owner knew of more, by others, which is to be flushed as well.
+                Ok(Report::Done(Some(more)))
+                    if may_repeat && (in_chunks() != flushed || !more.unflushed.is_empty()) =>
+                {
+                    may_repeat = false;
+                    known = Some(more);
+                }
+                Ok(Report::Done(_)) => break,
+                Ok(Report::ToChunks) => {}
+                Err(error) => {
+                    refused(inode, error);
+                    return Ok(());
+                }
+            }
+        }
+        if is_lost {
+            let text = "a store lost data of this file with its machine's power";
+            inode.with(|s| s.fail(Error::new(Errno::EIO).with_text(text)));
+        }
+        Ok(())
+    }
+
+    /// Tells the owner what it has not heard of, and that what it called unflushed at the version
+    /// `flushed` is not any more.
     async fn report(
         self: &Arc<Core>,
         inode: &Arc<OpenInode>,
         writer: &mut Held<'_>,
         op: Op,
+        flushed: Option<u64>,
     ) -> Result<Report> {
         for _ in 0..CONFLICTS_MAX {
             let request = inode.with(|s| {
                 let inline = (!s.unsaved.is_empty()).then(|| s.inline.clone().unwrap_or_default());
                 let size = if inline.is_some() { s.attr.size } else { s.written_end };
-                s.is_dirty().then(|| CloseReq {
+                (s.is_dirty() || flushed.is_some()).then(|| CloseReq {
                     at: At::handle(s.loc.clone()),
+                    is_clean: !s.is_dirty(),
+                    flushed,
+                    unflushed: s.unflushed.clone(),
                     size,
                     truncate_gen: s.attr.truncate_gen,
                     inline,
@@ -328,7 +394,7 @@ impl Core {
                     ctx: Ctx::default(),
                 })
             });
-            let Some(mut request) = request else { return Ok(Report::Done) };
+            let Some(mut request) = request else { return Ok(Report::Done(None)) };
             let who = writer_of(inode);
             let reply: CloseReply = self.ask(&who, op, To::Owner, &mut request).await?;
             if !reply.conflict {
@@ -340,7 +406,7 @@ impl Core {
                     let inline = request.inline.as_ref().and(s.inline.clone());
                     s.adopt(&reply.entry, inline);
                 });
-                return Ok(Report::Done);
+                return Ok(Report::Done(Some(Known::of(&reply.entry))));
             }
             let to_chunks = inode.with(|s| {
                 let pieces = s.rebase(&reply.entry);
@@ -363,12 +429,10 @@ impl Core {
             return Ok(());
         }
         let mut writer = handle.inode.writer.lock().await;
-        if op == Op::Fsync && !handle.inode.is_dirty() {
-            // Nothing will be told to the owner, which may know of data by others.
-            self.refresh(&handle.who, &handle.inode).await?;
-        }
-        if handle.inode.is_dirty() || op == Op::Fsync {
-            self.write_back(&handle.inode, &mut writer, op).await;
+        if op == Op::Fsync {
+            self.write_back_and_flush(&handle.who, &handle.inode, &mut writer).await?;
+        } else if handle.inode.is_dirty() {
+            self.write_back(&handle.inode, &mut writer).await;
         }
         handle.take_failure()
     }
@@ -378,7 +442,7 @@ impl Core {
     pub(crate) async fn settle(self: &Arc<Core>, inode: &Arc<OpenInode>) -> Option<Entry> {
         let mut writer = inode.writer.lock().await;
         if inode.is_dirty() {
-            self.write_back(inode, &mut writer, Op::Close).await;
+            self.write_back(inode, &mut writer).await;
         }
         inode.with(|s| {
             let entry = || Entry { attr: s.attr.clone(), loc: s.loc.clone(), ..Entry::default() };
@@ -393,6 +457,18 @@ impl Core {
         while writer.next_landed().await.is_some() {}
         inode.with(|s| s.discard());
     }
+}
+
+/// The owner refused a report.
+fn refused(inode: &OpenInode, error: Error) {
+    // What it refuses for good it will refuse again.
+    let lost = error.is(Class::Final) && !is_timeout(&error);
+    inode.with(|s| {
+        if lost {
+            s.discard();
+        }
+        s.fail(error);
+    });
 }
 
 /// Who wrote what is dirty.

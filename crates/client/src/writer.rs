@@ -12,8 +12,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use saker_types::Result;
 use saker_types::limits::CHUNK_BYTES;
+use saker_types::{Result, Unflushed};
 
 /// Most bytes of one file that are in flight.
 pub(crate) const FLYING_BYTES_MAX: usize = 8 << 20;
@@ -59,7 +59,7 @@ pub(crate) struct Landed {
     pub(crate) piece: Piece,
     /// Generation under which it was sent.
     pub(crate) truncate_gen: u64,
-    pub(crate) result: Result<()>,
+    pub(crate) result: Result<Vec<Unflushed>>,
 }
 
 /// Contiguous bytes of one chunk that wait for more.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariants, each checked by a test: what was acknowledged survives the death of the process,
-//! what was synced the loss of power; the table is never ahead of the log's durable part; a
+//! what was synced the loss of power, and a flush never succeeds for what that took; the table is never ahead of the log's durable part; a
 //! block whose checksum does not match is an error, never data; a segment's file is removed only
 //! when neither the index nor the table refers to it.
 
@@ -17,6 +17,7 @@
 mod attempts;
 mod compact;
 pub mod config;
+pub mod eras;
 pub mod extent;
 pub mod format;
 pub mod identity;

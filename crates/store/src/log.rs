@@ -102,6 +102,8 @@ pub struct Position {
     pub place: Place,
     /// Sequence number of the next record.
     pub next_seq: u64,
+    /// Every record that was acknowledged with a lower number is before it.
+    pub durable_seq: u64,
 }
 
 /// A written record, in flight until this is dropped.
@@ -289,7 +291,12 @@ impl Log {
         let mut state = self.state();
         (state.bytes, state.records) = (0, 0);
         let low = state.low_water();
-        Position { place: low.place, next_seq: state.next_seq }
+        Position { place: low.place, next_seq: state.next_seq, durable_seq: low.next_seq_durable }
+    }
+
+    /// Sequence number of the next record.
+    pub fn next_seq(&self) -> u64 {
+        self.state().next_seq
     }
 
     /// Bytes and records since the last [`Log::low_water`].

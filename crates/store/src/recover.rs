@@ -8,6 +8,7 @@ use saker_runtime::fs::Dir;
 use saker_types::Result;
 use saker_types::limits::CHUNK_BYTES;
 
+use crate::eras::Eras;
 use crate::extent::Extent;
 use crate::format::{Identity, Kind};
 use crate::index::{Commit, Index, Saved, open_saved};
@@ -26,6 +27,8 @@ pub struct Recovered {
     pub log: Log,
     #[allow(missing_docs)]
     pub index: Index,
+    #[allow(missing_docs)]
+    pub eras: Eras,
 }
 
 struct Tail {
@@ -47,11 +50,17 @@ pub fn recover(
     metrics: &Metrics,
 ) -> Result<Recovered> {
     let segments = Arc::new(Segments::new(dir, identity));
-    let saved = open_saved(&*table)?;
+    let mut saved = open_saved(&*table)?;
     let fail = |e: io::Error| io_error(&segments.label(), &e);
     let files = segments.list_files().map_err(fail)?;
     adopt(&segments, &saved, &files)?;
     let tail = read_tail(&segments, &saved, &files)?;
+    // With the very next commit, whatever that is for, and before anything is acknowledged.
+    let mut there: Vec<u64> =
+        tail.records.iter().filter(|r| r.sound).map(|r| r.record.seq).collect();
+    there.sort_unstable();
+    let another_era = saved.eras.begin(options.cached_since, saved.durable_seq, there.into_iter());
+    let eras = saved.eras.clone();
     let config = LogConfig {
         segment_bytes: options.segment_bytes,
         capacity_bytes: options.capacity_bytes,
@@ -61,8 +70,13 @@ pub fn recover(
     let log = Log::new(segments.clone(), config, tail.next_segment, tail.next_seq, flushes);
     tail.segments.iter().for_each(|segment| log.distrust(segment));
     let index = Index::new(table, segments.clone(), saved, options.cache_bytes);
-    replay(&index, &log, &tail)?;
-    Ok(Recovered { segments, log, index })
+    let was_cut_short = replay(&index, &log, &tail)?;
+    if was_cut_short || another_era {
+        // Before any record can say that the ones before it are durable: the next start must not
+        // see those that were cut short, or it would take them for damaged.
+        drain(&index, &log, &log.low_water(), &[])?;
+    }
+    Ok(Recovered { segments, log, index, eras })
 }
 
 /// Registers the segments that the table knows; removes files of which neither it nor the log's
@@ -120,8 +134,9 @@ fn read_tail(segments: &Arc<Segments>, saved: &Saved, files: &[u32]) -> Result<T
     Ok(tail)
 }
 
-/// Leads the index through the tail. Unconditional, in order: see [`crate::index`].
-fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<()> {
+/// Leads the index through the tail. Unconditional, in order: see [`crate::index`]. True if there
+/// are records that were cut short, or are damaged.
+fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<bool> {
     let durable = tail.records.iter().map(|found| found.record.durable_seq).max().unwrap_or(0);
     let (mut torn, mut damaged) = (0, 0);
     for found in &tail.records {
@@ -133,17 +148,15 @@ fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<()> {
         damaged += usize::from(!found.sound);
         replay_one(index, found)?;
         if index.dirty_rows() > DIRTY_ROWS_MAX {
-            let next = Position { place: found.place, next_seq: tail.next_seq };
+            let next_seq = tail.next_seq;
+            let next = Position { place: found.place, next_seq, durable_seq: found.record.seq };
             drain(index, log, &next, &[])?;
         }
     }
-    if torn + damaged == 0 {
-        return Ok(());
+    if torn + damaged > 0 {
+        tracing::warn!("{torn} records were cut short by the crash, {damaged} are damaged");
     }
-    tracing::warn!("{torn} records were cut short by the crash, {damaged} are damaged");
-    // Before any record can say that the ones before it are durable: the next start must not see
-    // those that were cut short, or it would take them for damaged.
-    drain(index, log, &log.low_water(), &[])
+    Ok(torn + damaged > 0)
 }
 
 fn replay_one(index: &Index, found: &Found) -> Result<()> {

@@ -32,7 +32,9 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let addr = config.listen;
     let listener = TcpListener::bind(addr)
         .map_err(|e| io::Error::new(e.kind(), format!("cannot listen at {addr}: {e}")))?;
-    let dir: Arc<dyn Dir> = Arc::new(RealDir::open(&config.data_dir)?);
+    let dir = RealDir::open(&config.data_dir)?;
+    let cached_since = dir.cached_since();
+    let dir: Arc<dyn Dir> = Arc::new(dir);
     let map = Arc::new(node_map(&*dir, RoleKind::Store, config.coordinator)?);
     let cluster = cluster_id(&map).ok_or_else(|| io::Error::other("the cluster has no uuid"))?;
     let registry = Registry::new();
@@ -42,6 +44,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
         cache_bytes: INDEX_CACHE_BYTES,
         space: space_of(&config.data_dir),
         disk: disk_of(&config.data_dir, addr.ip())?,
+        cached_since,
         registry: registry.clone(),
     };
     let table = EmbeddedTable::open_in(dir.sub_dir("index")?, &EmbeddedConfig::default());

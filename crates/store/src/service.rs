@@ -7,8 +7,8 @@ use prost::Message;
 use saker_rpc::{Frame, PeerHello, Service};
 use saker_runtime::fs::machine;
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkListReq, ChunkReadReply, ChunkReadReq, ChunkSeekReq, ChunkTruncateReq,
-    ChunkWriteReq, Empty, Op,
+    ChunkDeleteReq, ChunkListReq, ChunkReadReply, ChunkReadReq, ChunkSeekReq, ChunkSyncReply,
+    ChunkSyncReq, ChunkTruncateReq, ChunkWriteReq, Empty, Op,
 };
 use saker_types::{Class, Errno, Error, Result};
 
@@ -47,7 +47,10 @@ impl StoreService {
         let store = &self.store;
         let done = |()| only(&Empty {});
         match Op::from_u16(op) {
-            Some(Op::ChunkWrite) => store.write(&decode::<ChunkWriteReq>(body)?, payload).map(done),
+            Some(Op::ChunkWrite) => {
+                let written = store.write(&decode::<ChunkWriteReq>(body)?, payload)?;
+                Ok(only(&written))
+            }
             Some(Op::ChunkRead) => {
                 let req = decode::<ChunkReadReq>(body)?;
                 if req.machine != 0
@@ -60,7 +63,10 @@ impl StoreService {
                 let reply = ChunkReadReply { crc, ..ChunkReadReply::default() };
                 Ok((reply.encode_to_vec().into(), data))
             }
-            Some(Op::ChunkSync) => store.sync().map(done),
+            Some(Op::ChunkSync) => {
+                let lost = store.sync(&decode::<ChunkSyncReq>(body)?.unflushed)?;
+                Ok(only(&ChunkSyncReply { lost }))
+            }
             Some(Op::ChunkTruncate) => store.truncate(&decode::<ChunkTruncateReq>(body)?).map(done),
             Some(Op::ChunkDelete) => store.delete(&decode::<ChunkDeleteReq>(body)?).map(done),
             Some(Op::ChunkSeek) => {

@@ -13,11 +13,13 @@ use saker_runtime::telemetry::{Counter, Registry};
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{
     ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkReadReply, ChunkReadReq,
-    ChunkSeekReply, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq, LocalDir, StoreStats,
+    ChunkSeekReply, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq, LocalDir,
+    StoreStats,
 };
-use saker_types::{Class, Errno, Error, InodeId, Result};
+use saker_types::{Class, Errno, Error, InodeId, Result, Unflushed};
 
 use crate::attempts::Attempts;
+use crate::eras::Eras;
 use crate::extent::Extent;
 use crate::format::{self, Identity, Kind, REPLICAS_MAX, Record};
 use crate::index::{ChunkKey, Index, Piece};
@@ -54,6 +56,9 @@ pub struct Options {
     pub space: SpaceFn,
     /// Number of the disk, the same for all stores that share it; 0: unknown.
     pub disk: u64,
+    /// Changes when what was written and not flushed may be gone
+    /// ([`RealDir::cached_since`](saker_runtime::fs::RealDir::cached_since)).
+    pub cached_since: u64,
     /// Where metrics are declared.
     pub registry: Registry,
 }
@@ -67,6 +72,7 @@ pub struct Store {
     pub(crate) metrics: Metrics,
     pub(crate) maintenance: Arc<Maintenance>,
     pub(crate) attempts: Attempts,
+    eras: Eras,
     /// Chunks of many extents.
     pub(crate) rewrites: Mutex<BTreeSet<ChunkKey>>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
@@ -130,6 +136,7 @@ impl Store {
             metrics,
             maintenance: Arc::default(),
             attempts: Attempts::default(),
+            eras: recovered.eras,
             rewrites: Mutex::default(),
             damage_logged: AtomicU64::new(0),
             _dir: dir,
@@ -155,13 +162,13 @@ impl Store {
     }
 
     /// Writes a payload into a chunk, or makes a hole there. On return it survives the death of the process; with
-    /// `sync` also the loss of power.
+    /// `sync` also the loss of power. Returns what [`Store::sync`] knows it by.
     ///
     /// # Errors
     /// ESTALE below a known truncation (rule 17), ENOSPC, EINVAL for impossible ranges, EIO. With
     /// class Retry: the payload is not what the request's checksum says; nothing was done.
     /// EALREADY for an attempt that comes after a later one.
-    pub fn write(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<()> {
+    pub fn write(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<ChunkWriteReply> {
         if req.hole > 0 && !payload.is_empty() {
             return Err(invalid("a hole with a payload"));
         }
@@ -176,33 +183,37 @@ impl Store {
             0 => None,
             writer => Some(self.attempts.begin((writer, req.seq), req.attempt)?),
         };
-        if req.hole > 0 {
-            self.punch(req)?
-        } else {
-            self.write_data(req, payload)?
+        let seq = match req.hole {
+            0 => self.write_data(req, payload)?,
+            _ => self.punch(req)?,
+        };
+        if req.sync {
+            self.flush()?;
+            return Ok(ChunkWriteReply::default());
         }
-        if req.sync { self.sync() } else { Ok(()) }
+        let written = |seq| ChunkWriteReply { era: self.eras.current(), seq };
+        Ok(seq.map_or(ChunkWriteReply::default(), written))
     }
 
-    fn write_data(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<()> {
-        SUMS.with_borrow_mut(|sums| {
+    /// Number of the record, if there was anything to write.
+    fn write_data(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<Option<u64>> {
+        let seq = SUMS.with_borrow_mut(|sums| {
             if format::block_sums(payload, sums) != req.crc {
                 let error = Error::of_class(Class::Retry, Errno::EIO);
                 return Err(error.with_text("the payload was damaged on its way"));
             }
             self.limit_dirty()?;
             let _writer = self.index.begin_write(req.id, req.truncate_gen)?;
-            if !payload.is_empty() {
-                self.append_data(req, sums, payload)?;
-            }
-            Ok(())
+            let data = (!payload.is_empty()).then_some(payload);
+            data.map(|data| self.append_data(req, sums, data)).transpose()
         })?;
         self.metrics.writes.inc();
         self.metrics.write_bytes.add(payload.len() as u64);
-        Ok(())
+        Ok(seq)
     }
 
-    fn punch(&self, req: &ChunkWriteReq) -> Result<()> {
+    /// Number of the record, if there was anything to clear.
+    fn punch(&self, req: &ChunkWriteReq) -> Result<Option<u64>> {
         self.limit_dirty()?;
         let _alone = self.index.begin_exclusive(req.id)?;
         if req.truncate_gen < self.index.truncate_gen(req.id)? {
@@ -211,7 +222,7 @@ impl Store {
         let key = (req.id, req.index);
         let (start, end) = (req.offset as u32, (req.offset + req.hole) as u32);
         if self.index.lookup(key, start, end)?.0.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let record = Record {
             kind: Kind::Hole,
@@ -224,13 +235,13 @@ impl Store {
         };
         let draft = Draft { record, replicas: &[], sums: &[], sum: 0, payload: &[] };
         let appended = self.log.append(&draft, Purpose::Control);
-        let _appended = appended.map_err(|e| io_error("hole", &e))?;
+        let appended = appended.map_err(|e| io_error("hole", &e))?;
         self.index.punch(key, start, end)?;
         self.maintenance.wake();
-        Ok(())
+        Ok(Some(appended.seq))
     }
 
-    fn append_data(&self, req: &ChunkWriteReq, sums: &[u32], payload: &[u8]) -> Result<()> {
+    fn append_data(&self, req: &ChunkWriteReq, sums: &[u32], payload: &[u8]) -> Result<u64> {
         let mut replicas = [0u16; REPLICAS_MAX];
         for (to, from) in replicas.iter_mut().zip(&req.replicas) {
             *to = u16::try_from(*from).map_err(|_| invalid("a store's number"))?;
@@ -246,23 +257,24 @@ impl Store {
         };
         let replicas = &replicas[..req.replicas.len()];
         let draft = Draft { record, replicas, sums, sum: req.crc, payload };
-        let extents = self.append_write(key, &draft, Purpose::Data)?;
+        let (seq, extents) = self.append_write(key, &draft, Purpose::Data)?;
         if extents > 0 && extents.is_multiple_of(EXTENTS_MAX) {
             let mut rewrites = locked(&self.rewrites);
             if rewrites.len() < REWRITES_MAX {
                 rewrites.insert(key);
             }
         }
-        Ok(())
+        Ok(seq)
     }
 
-    /// Appends file data and puts it into the index; returns how many extents the chunk has.
+    /// Appends file data and puts it into the index; returns the record's number, and how many
+    /// extents the chunk has.
     pub(crate) fn append_write(
         &self,
         key: ChunkKey,
         draft: &Draft<'_>,
         purpose: Purpose,
-    ) -> Result<usize> {
+    ) -> Result<(u64, usize)> {
         let appended = self.log.append(draft, purpose).map_err(|e| {
             // If it is for want of space, compaction may find some.
             self.maintenance.wake();
@@ -286,7 +298,8 @@ impl Store {
             seq: appended.seq,
             sum: Some(draft.sum),
         };
-        self.index.insert(key, extent)
+        let extents = self.index.insert(key, extent)?;
+        Ok((appended.seq, extents))
     }
 
     /// Where a file has data, of the chunks that are here.
@@ -393,11 +406,18 @@ impl Store {
         error.into()
     }
 
-    /// Makes everything that was acknowledged before durable.
+    /// Makes everything that was acknowledged before durable. True if some of `unflushed` is lost,
+    /// since power failed before this.
     ///
     /// # Errors
     /// EIO: some of it may be lost if power fails.
-    pub fn sync(&self) -> Result<()> {
+    pub fn sync(&self, unflushed: &[Unflushed]) -> Result<bool> {
+        self.flush()?;
+        let next_seq = self.log.next_seq();
+        Ok(unflushed.iter().any(|writes| self.eras.lost(writes, next_seq)))
+    }
+
+    fn flush(&self) -> Result<()> {
         self.log.sync().map_err(|e| io_error("flush", &e))
     }
 
@@ -425,7 +445,7 @@ impl Store {
             }
         }
         self.maintenance.wake();
-        self.sync()
+        self.flush()
     }
 
     /// Deletes all chunks of inodes, and forgets their truncations. Survives the death of the

@@ -190,6 +190,39 @@ pub struct Inode {
     /// their writers died.
     #[prost(uint64, tag = "8")]
     pub append_end: u64,
+    /// Writes that no fsync has flushed yet, as far as the owner has heard of them.
+    #[prost(message, repeated, tag = "9")]
+    pub unflushed: Vec<Unflushed>,
+}
+
+/// Writes of a file that a store has accepted. Until the store flushes they may be lost with its
+/// machine's power; it knows which are, and who has them flushed shows it this.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Unflushed {
+    /// Which store.
+    #[prost(uint32, tag = "1")]
+    pub store: u32,
+    /// Its era then, from 1; losses of power end it.
+    #[prost(uint64, tag = "2")]
+    pub era: u64,
+    /// Number of the first write in the store's log.
+    #[prost(uint64, tag = "3")]
+    pub first: u64,
+    /// How many numbers further the last one is.
+    #[prost(uint64, tag = "4")]
+    pub more: u64,
+}
+
+impl Unflushed {
+    /// Adds writes to a list, which has one entry for each store and era.
+    pub fn add(list: &mut Vec<Unflushed>, new: Unflushed) {
+        let same = list.iter_mut().find(|old| (old.store, old.era) == (new.store, new.era));
+        let Some(old) = same else { return list.push(new) };
+        let last = |of: &Unflushed| of.first.saturating_add(of.more);
+        let end = last(old).max(last(&new));
+        old.first = old.first.min(new.first);
+        old.more = end - old.first;
+    }
 }
 
 impl Inode {
@@ -244,6 +277,17 @@ impl Inode {
             self.set_xattr(acl::ACCESS, Some(acl.encode()));
         }
         Ok(())
+    }
+
+    /// What a client said of flushes: everything unflushed at data version `flushed` is flushed,
+    /// and `new` is not. True if this changes the row.
+    pub fn note_flushes(&mut self, flushed: Option<u64>, new: &[Unflushed]) -> bool {
+        let clears = flushed == Some(self.attr.data_version) && !self.unflushed.is_empty();
+        if clears {
+            self.unflushed.clear();
+        }
+        new.iter().for_each(|writes| Unflushed::add(&mut self.unflushed, *writes));
+        clears || !new.is_empty()
     }
 
     /// Where clients find the inode of a row at an entry: there, or, if the row is a reference, at

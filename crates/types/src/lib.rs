@@ -19,6 +19,6 @@ pub mod wire;
 pub use access::{Access, Cred};
 pub use error::{Class, Errno, Error, Result};
 pub use id::{InodeId, NodeId, ROOT, ShardNo, StoreNo, TxnId};
-pub use inode::{Attr, FileKind, Inode, Locator};
+pub use inode::{Attr, FileKind, Inode, Locator, Unflushed};
 pub use name::{Key, check_name};
 pub use placement::ClusterMap;

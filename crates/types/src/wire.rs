@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::inode::{Attr, Inode, Locator, Xattr};
+use crate::inode::{Attr, Inode, Locator, Unflushed, Xattr};
 use crate::{Cred, InodeId};
 
 macro_rules! ops {
@@ -119,11 +119,11 @@ ops! {
     /// [`MapReq`] -> [`ClusterMap`](crate::ClusterMap)
     Map = 60 => "map",
     // To stores.
-    /// [`ChunkWriteReq`] + payload -> [`Empty`]
+    /// [`ChunkWriteReq`] + payload -> [`ChunkWriteReply`]
     ChunkWrite = 80 => "chunk_write",
     /// [`ChunkReadReq`] -> [`ChunkReadReply`] + payload
     ChunkRead = 81 => "chunk_read",
-    /// [`Empty`] -> [`Empty`]: everything acknowledged is flushed
+    /// [`ChunkSyncReq`] -> [`ChunkSyncReply`]: everything acknowledged is flushed
     ChunkSync = 82 => "chunk_sync",
     /// [`ChunkTruncateReq`] -> [`Empty`]
     ChunkTruncate = 83 => "chunk_truncate",
@@ -296,6 +296,9 @@ pub struct Entry {
     /// given.
     #[prost(message, repeated, tag = "8")]
     pub kept: Vec<KeptDir>,
+    /// Of a file in chunks: writes that no fsync has flushed yet.
+    #[prost(message, repeated, tag = "9")]
+    pub unflushed: Vec<Unflushed>,
 }
 
 /// A directory whose name may be kept for a while.
@@ -565,6 +568,16 @@ pub struct CloseReq {
     /// Bytes cleared in chunks since the last report.
     #[prost(uint64, tag = "8")]
     pub cleared_bytes: u64,
+    /// Close: writes to chunks that are not flushed.
+    #[prost(message, repeated, tag = "9")]
+    pub unflushed: Vec<Unflushed>,
+    /// Fsync: all that the row called unflushed at this data version is flushed, or its loss has
+    /// been told.
+    #[prost(uint64, optional, tag = "10")]
+    pub flushed: Option<u64>,
+    /// Fsync: nothing was written.
+    #[prost(bool, tag = "11")]
+    pub is_clean: bool,
 }
 
 /// Answer to close and fsync.
@@ -601,6 +614,9 @@ pub struct AppendReq {
     /// Truncate generation under which they were written.
     #[prost(uint64, tag = "6")]
     pub truncate_gen: u64,
+    /// Those that are not flushed.
+    #[prost(message, repeated, tag = "7")]
+    pub unflushed: Vec<Unflushed>,
 }
 
 /// Answer to append.
@@ -1116,6 +1132,33 @@ pub struct ChunkWriteReq {
     /// Bytes of a hole that is made instead; there is no payload then.
     #[prost(uint64, tag = "11")]
     pub hole: u64,
+}
+
+/// What a write is called when it is to be flushed ([`Unflushed`]).
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ChunkWriteReply {
+    /// The store's era; 0: there is nothing to flush.
+    #[prost(uint64, tag = "1")]
+    pub era: u64,
+    /// Number in the store's log.
+    #[prost(uint64, tag = "2")]
+    pub seq: u64,
+}
+
+/// Flushes all that the store has accepted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ChunkSyncReq {
+    /// Writes that must not have been lost before.
+    #[prost(message, repeated, tag = "1")]
+    pub unflushed: Vec<Unflushed>,
+}
+
+/// Answer to a flush that succeeded.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ChunkSyncReply {
+    /// Some of those writes were lost, with the power of the store's machine.
+    #[prost(bool, tag = "1")]
+    pub lost: bool,
 }
 
 /// Reads a range of a chunk.

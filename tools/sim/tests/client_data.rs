@@ -63,6 +63,36 @@ fn a_large_file_goes_over_several_stores_and_back() {
 }
 
 #[test]
+fn the_owner_knows_what_is_not_flushed() {
+    let t = Cluster::start(2, 2);
+    let other = t.connect();
+    let entry = || other.block_on(other.getattr(&t.root, &path("/f"))).unwrap();
+    let unflushed = || entry().unflushed;
+    let stores = || unflushed().iter().map(|w| (w.store, w.era, w.more)).collect::<Vec<_>>();
+    let (file, _) = t.run(t.fs.create(&t.root, &path("/f"), 0o644, RW)).unwrap();
+    t.run(file.write(0, &pattern(600_000, 1))).unwrap();
+    t.run(file.fsync()).unwrap();
+    assert_eq!(stores(), [], "flushed before the owner heard");
+    t.run(file.write(0, &pattern(60_000, 2))).unwrap();
+    t.run(file.flush()).unwrap();
+    assert_eq!(stores().len(), 2, "on both replicas");
+    let changed = entry().attr.mtime_ns;
+    let theirs = open(&other, RW);
+    other.block_on(theirs.fsync()).unwrap();
+    let after = entry();
+    assert_eq!((after.unflushed.len(), after.attr.mtime_ns), (0, changed));
+    let appends = open(&t.fs, APPEND);
+    (0..2).for_each(|_| _ = t.run(appends.write(0, &pattern(60_000, 3))).unwrap());
+    assert_eq!(stores().len(), 2, "the first of them");
+    let first = unflushed()[0];
+    t.run(appends.flush()).unwrap();
+    assert_eq!((unflushed()[0].first, unflushed()[0].more), (first.first, first.more + 1));
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    t.run(t.fs.setattr(&t.root, &path("/f"), &empty)).unwrap();
+    assert_eq!(stores(), []);
+}
+
+#[test]
 fn appends_of_two_clients_never_overlap() {
     let t = Cluster::start(2, 2);
     let other = t.connect();

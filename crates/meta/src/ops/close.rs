@@ -19,6 +19,8 @@ impl Shard {
             return Err(Errno::EFBIG.into());
         }
         let mut inode = (*found.inode).clone();
+        let tells = inode.note_flushes(msg.flushed, &msg.unflushed);
+        let mut writes = !msg.is_clean;
         if let Some(data) = &msg.inline {
             if a.chunked || a.data_version != msg.base_version {
                 return self.conflict(&found, msg);
@@ -29,18 +31,21 @@ impl Shard {
             inode.inline = data.clone();
             let stored = data.len() as u64;
             inode.attr.set_size(msg.size.max(stored).max(a.size), stored);
-        } else if msg.truncate_gen == a.truncate_gen {
+        } else if msg.truncate_gen != a.truncate_gen {
+            // Written before a truncation, which has told of the last change since.
+            writes = false;
+        } else if writes {
             let stored = a.stored_bytes().saturating_sub(msg.cleared_bytes);
             inode.attr.set_size(a.size.max(msg.size), stored.saturating_add(msg.written_bytes));
-        } else {
-            // Written before a truncation, which has told of the last change since.
-            let entry = self.entry_of(&msg.at, &found);
-            return Ok(encoded(&CloseReply { entry, conflict: false }));
         }
-        self.written(&mut inode.attr, &msg.ctx.cred)?;
+        if writes {
+            self.written(&mut inode.attr, &msg.ctx.cred)?;
+        }
         let mut entry = self.entry_of(&msg.at, &found);
-        entry.attr = inode.attr.clone();
-        self.store(&found.spot, inode);
+        (entry.attr, entry.unflushed) = (inode.attr.clone(), inode.unflushed.clone());
+        if writes || tells {
+            self.store(&found.spot, inode);
+        }
         Ok(encoded(&CloseReply { entry, conflict: false }))
     }
 
@@ -81,6 +86,7 @@ impl Shard {
     pub(crate) fn append(&mut self, rq: &Rq, msg: &AppendReq) -> Step<Bytes> {
         let found = self.locate_file(rq, &msg.ctx.cred, &msg.at)?;
         let mut inode = (*found.inode).clone();
+        inode.note_flushes(None, &msg.unflushed);
         if msg.size > 0 && msg.truncate_gen == inode.attr.truncate_gen {
             // What the writer appended before is there: others' appends may have grown the file
             // beyond it.

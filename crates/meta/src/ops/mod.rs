@@ -74,6 +74,7 @@ impl Shard {
             searchable: found.way.searchable,
             sticky: found.way.sticky,
             kept: found.way.kept.clone(),
+            unflushed: found.inode.unflushed.clone(),
             ..Entry::default()
         }
     }

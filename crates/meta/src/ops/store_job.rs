@@ -38,7 +38,8 @@ impl Shard {
             failpoint!("truncate.cut");
             let mut s = h.shard();
             s.end_cut(&spot, id, &job)?;
-            entry.attr = s.reload(&spot)?.attr.clone();
+            let inode = s.reload(&spot)?;
+            (entry.attr, entry.unflushed) = (inode.attr.clone(), inode.unflushed.clone());
             Ok(encoded(&entry))
         })
     }

@@ -32,6 +32,9 @@ impl Truncation {
         if cuts {
             inode.append_end = 0;
         }
+        if self.size == 0 {
+            inode.unflushed.clear();
+        }
         a.set_size(self.size, a.stored_bytes());
         a.data_version += 1;
         a.mtime_ns = now_ns.max(a.mtime_ns);

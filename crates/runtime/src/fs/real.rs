@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use saker_types::wire::LocalDir;
 
-use super::{BLOCK_BYTES, Dir, End, File, check_name};
+use super::{BLOCK_BYTES, Dir, End, File, check_name, machine};
 
 /// Memory above this is not kept from one [`File::write_end`] to the next, bytes.
 const KEEP_BYTES_MAX: usize = 4 << 20;
@@ -57,6 +57,17 @@ impl RealDir {
     /// Where this directory is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Another number when the machine has started again, or the file system was mounted again:
+    /// what was written there before and not flushed may be gone then. Before Linux 6.8 a mount
+    /// may get the number of one that ended.
+    pub fn cached_since(&self) -> u64 {
+        /// `STATX_MNT_ID_UNIQUE` of statx(2).
+        const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+        let mask = MNT_ID_UNIQUE | StatxFlags::MNT_ID;
+        let stat = rustix::fs::statx(&self.handle, c"", AtFlags::EMPTY_PATH, mask);
+        machine() ^ stat.map_or(0, |stat| stat.stx_mnt_id.rotate_left(32))
     }
 
     fn file(&self, name: &str, options: &mut fs::OpenOptions) -> io::Result<Arc<dyn File>> {

@@ -178,7 +178,7 @@ impl Index {
         }
         if !batch.more {
             (next.segment, next.pos) = (marker.place.segment, marker.place.pos);
-            next.next_seq = marker.next_seq;
+            (next.next_seq, next.durable_seq) = (marker.next_seq, marker.durable_seq);
         }
         next.segments.retain(|_, (live, _)| *live != 0);
         for segment in self.segments.all() {

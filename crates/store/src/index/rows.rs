@@ -8,6 +8,7 @@ use saker_engine::table::RESERVED;
 use saker_types::{InodeId, Result};
 
 use super::{ChunkKey, failed};
+use crate::eras::Eras;
 use crate::extent::Chunk;
 
 /// First bytes of keys.
@@ -93,6 +94,10 @@ struct SavedRow {
     chunks: u64,
     #[prost(message, repeated, tag = "6")]
     segments: Vec<SavedSegment>,
+    #[prost(uint64, tag = "7")]
+    durable_seq: u64,
+    #[prost(message, required, tag = "8")]
+    eras: Eras,
 }
 
 /// What the table holds.
@@ -104,6 +109,10 @@ pub struct Saved {
     pub pos: u32,
     #[allow(missing_docs)]
     pub next_seq: u64,
+    /// Every record that was acknowledged with a lower number is durable.
+    pub durable_seq: u64,
+    #[allow(missing_docs)]
+    pub eras: Eras,
     /// Rows of chunks.
     pub chunks: u64,
     /// Live bytes and end of each segment.
@@ -120,6 +129,8 @@ impl Saved {
             next_seq: self.next_seq,
             chunks: self.chunks,
             segments: segments.map(|(&no, &(live, end))| SavedSegment { no, live, end }).collect(),
+            durable_seq: self.durable_seq,
+            eras: self.eras.clone(),
         };
         super::encoded(&row)
     }
@@ -136,6 +147,8 @@ impl Saved {
             next_seq: row.next_seq,
             chunks: row.chunks,
             segments: row.segments.iter().map(|s| (s.no, (s.live, s.end))).collect(),
+            durable_seq: row.durable_seq,
+            eras: row.eras,
         })
     }
 

@@ -14,14 +14,14 @@ fn put(store: &Store, seq: u64, attempt: u32, value: u8) -> Result<()> {
     let crc = crc32c::crc32c(&data);
     let req =
         ChunkWriteReq { id: 1, crc, writer: WRITER, seq, attempt, ..ChunkWriteReq::default() };
-    store.write(&req, &data)
+    store.write(&req, &data).map(|_| ())
 }
 
 fn hole(store: &Store, seq: u64, attempt: u32) -> Result<()> {
     let hole = LEN as u64;
     let req =
         ChunkWriteReq { id: 1, hole, writer: WRITER, seq, attempt, ..ChunkWriteReq::default() };
-    store.write(&req, &[])
+    store.write(&req, &[]).map(|_| ())
 }
 
 fn get(store: &Store) -> Vec<u8> {

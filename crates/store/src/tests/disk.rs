@@ -23,6 +23,7 @@ pub fn options() -> Options {
         cache_bytes: 64 << 10,
         space: Arc::new(|| Ok(Space { capacity_bytes: 1 << 40, free_bytes: 1 << 39 })),
         disk: 0,
+        cached_since: 0,
         registry: Registry::new(),
     }
 }

@@ -18,7 +18,7 @@ use crate::store::{Options, Store};
 fn put(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<()> {
     let crc = crc32c::crc32c(data);
     let req = ChunkWriteReq { id, offset, crc, ..ChunkWriteReq::default() };
-    store.write(&req, data)
+    store.write(&req, data).map(|_| ())
 }
 
 fn get(store: &Store, id: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
@@ -119,7 +119,7 @@ fn a_disk_that_is_full_all_of_a_sudden_loses_nothing() {
     let machine = Machine::new();
     let store = on_small_disk(&machine, false);
     let files = fill(&store, 20_000);
-    store.sync().unwrap();
+    store.sync(&[]).unwrap();
     store.delete(&ChunkDeleteReq { ids: (2..files).collect() }).unwrap();
     assert_eq!(put(&store, 2, 0, &pattern(2, 20_000)).unwrap_err().errno(), Errno::ENOSPC);
     store.checkpoint().unwrap();
@@ -145,7 +145,7 @@ fn no_flipped_bit_becomes_data() {
     put(&store, 1, 9_000, &pattern(2, 4_000)).unwrap();
     put(&store, 1, 0, &pattern(1, 9_000)).unwrap();
     put(&store, 2, 0, &pattern(2, 13_000)).unwrap();
-    store.sync().unwrap();
+    store.sync(&[]).unwrap();
     store.checkpoint().unwrap();
     let segments = machine.dir.sub_dir("segments").unwrap();
     let name = &segments.list().unwrap()[0];
@@ -185,9 +185,9 @@ fn damage_in_what_was_flushed_is_reported_after_a_restart_too() {
     let machine = Machine::new();
     let store = machine.open();
     put(&store, 1, 0, &pattern(1, 9_000)).unwrap();
-    store.sync().unwrap();
+    store.sync(&[]).unwrap();
     put(&store, 1, 0, &pattern(2, 9_000)).unwrap();
-    store.sync().unwrap();
+    store.sync(&[]).unwrap();
     // Says that the above is durable.
     put(&store, 2, 0, &pattern(2, 100)).unwrap();
     drop(store);
@@ -225,22 +225,22 @@ fn a_failed_flush_is_told_and_its_data_is_saved() {
         put(&store, 2, 0, &pattern(2, 5_000)).unwrap();
         armed.store(true, Ordering::SeqCst);
         if kind == OpKind::Sync {
-            assert_eq!(store.sync().unwrap_err().errno(), Errno::EIO);
+            assert_eq!(store.sync(&[]).unwrap_err().errno(), Errno::EIO);
         } else {
             assert_eq!(put(&store, 3, 0, &pattern(3, 5_000)).unwrap_err().errno(), Errno::EIO);
         }
         assert_eq!(fired.load(Ordering::SeqCst), 1);
         // Not durable, and nobody may be told that it is.
-        assert_eq!(store.sync().unwrap_err().errno(), Errno::EIO);
+        assert_eq!(store.sync(&[]).unwrap_err().errno(), Errno::EIO);
         put(&store, 4, 0, &pattern(4, 5_000)).unwrap();
-        assert_eq!(store.sync().unwrap_err().errno(), Errno::EIO);
+        assert_eq!(store.sync(&[]).unwrap_err().errno(), Errno::EIO);
         // The truncation is known in memory, but a repetition must not claim more.
         let again = ChunkTruncateReq { id: 2, truncate_gen: 1, cut: 100 };
         assert_eq!(store.truncate(&again).unwrap_err().errno(), Errno::EIO);
         assert_eq!(store.truncate(&again).unwrap_err().errno(), Errno::EIO);
         store.maintain();
         store.truncate(&again).unwrap();
-        store.sync().unwrap();
+        store.sync(&[]).unwrap();
         audit(&store);
         assert!(store.segments.all().iter().all(|s| !s.poisoned.load(Ordering::Relaxed)));
         let after = machine.power_loss(1).open();
@@ -301,7 +301,7 @@ fn what_was_cut_stays_cut_when_it_is_written_in_the_middle_of_a_checkpoint() {
         let req = ChunkWriteReq { id: 1, truncate_gen: 1, ..ChunkWriteReq::default() };
         let data = pattern(2, 4_000);
         store.write(&ChunkWriteReq { crc: crc32c::crc32c(&data), ..req }, &data).unwrap();
-        let mut sync = || store.sync();
+        let mut sync = || store.sync(&[]).map(|_| ());
         while store.index.commit(&marker, &mut sync).unwrap() == Commit::More {}
         audit(&store);
         assert_eq!(get(&store, 1, 0, 60_000).unwrap(), data);

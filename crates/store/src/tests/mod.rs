@@ -3,6 +3,7 @@
 
 mod attempts;
 mod disk;
+mod eras;
 mod faults;
 mod model;
 mod place;

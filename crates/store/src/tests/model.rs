@@ -109,7 +109,7 @@ impl Model {
         if sync && result.is_ok() {
             self.synced();
         }
-        result
+        result.map(|_| ())
     }
 
     pub fn punch(
@@ -136,11 +136,11 @@ impl Model {
             let end = req.offset + len as u64;
             assert!(next.end == 0 || next.start >= end, "{next:?} in a hole up to {end}");
         }
-        result
+        result.map(|_| ())
     }
 
     pub fn sync(&mut self, store: &Store) -> Result<()> {
-        store.sync()?;
+        store.sync(&[])?;
         self.synced();
         Ok(())
     }

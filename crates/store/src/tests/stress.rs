@@ -45,7 +45,7 @@ fn write(
         crc: crc32c::crc32c(&data),
         ..ChunkWriteReq::default()
     };
-    store.write(&req, &data)
+    store.write(&req, &data).map(|_| ())
 }
 
 fn read(store: &Store, id: u64, number: u64) -> Vec<u8> {

@@ -24,6 +24,7 @@ pub(super) fn open() -> StoreService {
         cache_bytes: 1 << 20,
         space: Arc::new(|| Ok(Space { capacity_bytes: DISK_BYTES, free_bytes: DISK_BYTES / 2 })),
         disk: 0,
+        cached_since: 0,
         registry: Registry::new(),
     };
     let dir = Arc::new(MemDir::new());

@@ -234,6 +234,7 @@ fn open_store(no: u16, disk: Arc<dyn saker_runtime::fs::Dir>) -> Result<StoreSer
         cache_bytes: 1 << 20,
         space: Arc::new(space),
         disk: 0,
+        cached_since: 0,
         registry: Registry::new(),
     };
     let identity = Identity { cluster: UUID, store: no };

@@ -1,0 +1,147 @@
+//! What losses of power took of what was acknowledged, so that a flush that comes after one does
+//! not succeed for data from before it.
+//!
+//! An *era* lasts as long as the page cache does that writes go to: until the machine starts
+//! again or the file system is mounted again; the death of the process does not end it. Each
+//! write is acknowledged with its era and its sequence number, and who flushes says of which
+//! writes that is to be (NFS has its write verifier for this, RFC 8881, 18.32). When an era
+//! ends, the numbers whose records are not in the log are remembered with the index.
+
+use saker_types::inode::Unflushed;
+
+/// Eras whose losses are remembered; of those before them everything counts as lost.
+const ERAS_MAX: usize = 256;
+/// Runs of lost records of one era; what is behind the last one counts as lost.
+const RUNS_MAX: usize = 256;
+
+/// A run of sequence numbers whose records are lost.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Run {
+    #[prost(uint64, tag = "1")]
+    first: u64,
+    /// Not lost; the end of the last run has no end.
+    #[prost(uint64, tag = "2")]
+    end: u64,
+}
+
+/// What became of the writes of an era that is over.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ended {
+    /// In order. The last one has no end.
+    #[prost(message, repeated, tag = "1")]
+    lost: Vec<Run>,
+}
+
+/// The eras of a store.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Eras {
+    /// What the era that lasts is told from others by
+    /// ([`RealDir::cached_since`](saker_runtime::fs::RealDir::cached_since)).
+    #[prost(fixed64, tag = "1")]
+    boot: u64,
+    /// Eras before those of `ended`.
+    #[prost(uint64, tag = "2")]
+    forgotten: u64,
+    #[prost(message, repeated, tag = "3")]
+    ended: Vec<Ended>,
+    /// Some era has begun.
+    #[prost(bool, tag = "4")]
+    begun: bool,
+}
+
+impl Eras {
+    /// Number of the era that lasts, from 1.
+    pub fn current(&self) -> u64 {
+        self.forgotten + self.ended.len() as u64 + 1
+    }
+
+    /// Begins another era if this is another `boot`. `there`: sequence numbers of the records
+    /// that are in the log, rising; those below `durable` are known to be. True if it did: the
+    /// eras must be saved then before anything is acknowledged.
+    pub fn begin(&mut self, boot: u64, durable: u64, there: impl Iterator<Item = u64>) -> bool {
+        if self.begun && self.boot == boot {
+            return false;
+        }
+        if self.begun {
+            self.ended.push(Ended { lost: missing(durable, there) });
+        }
+        if self.ended.len() > ERAS_MAX {
+            self.ended.remove(0);
+            self.forgotten += 1;
+        }
+        (self.boot, self.begun) = (boot, true);
+        true
+    }
+
+    /// May a record be lost of those that were acknowledged so? `next_seq`: number of the next
+    /// one. True as well for what this store never acknowledged.
+    pub fn lost(&self, writes: &Unflushed, next_seq: u64) -> bool {
+        let last = writes.first.saturating_add(writes.more);
+        if writes.era == self.current() {
+            return last >= next_seq;
+        }
+        let at = writes.era.checked_sub(self.forgotten + 1).and_then(|at| usize::try_from(at).ok());
+        let Some(era) = at.and_then(|at| self.ended.get(at)) else { return true };
+        era.lost.iter().any(|run| writes.first < run.end && run.first <= last)
+    }
+}
+
+/// The runs of numbers from `from` on that are not `there`.
+fn missing(from: u64, there: impl Iterator<Item = u64>) -> Vec<Run> {
+    let (mut next, mut runs) = (from, Vec::new());
+    for seq in there.skip_while(|seq| *seq < from) {
+        if runs.len() + 1 == RUNS_MAX {
+            break;
+        }
+        if seq > next {
+            runs.push(Run { first: next, end: seq });
+        }
+        next = seq + 1;
+    }
+    runs.push(Run { first: next, end: u64::MAX });
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writes(era: u64, first: u64, last: u64) -> Unflushed {
+        Unflushed { store: 0, era, first, more: last - first }
+    }
+
+    #[test]
+    fn what_an_era_left_behind_is_told_from_what_it_lost() {
+        let mut eras = Eras::default();
+        assert!(eras.begin(7, 0, [].into_iter()));
+        assert!(!eras.begin(7, 0, [].into_iter()), "the same");
+        assert_eq!(eras.current(), 1);
+        assert!(!eras.lost(&writes(1, 1, 9), 10));
+        assert!(eras.lost(&writes(1, 1, 10), 10), "not of this store");
+        assert!(eras.lost(&writes(2, 1, 1), 10), "of a later state of this store");
+        // 5, 8 and all from 10 on are not there.
+        assert!(eras.begin(8, 4, [3, 4, 6, 7, 9].into_iter()));
+        assert_eq!(eras.current(), 2);
+        let lost = |first, last| eras.lost(&writes(1, first, last), 10);
+        assert!(!lost(1, 4) && !lost(6, 7) && !lost(9, 9));
+        assert!(
+            lost(5, 5) && lost(1, 5) && lost(7, 8) && lost(8, 9) && lost(10, 10) && lost(50, 60)
+        );
+        assert!(!eras.lost(&writes(2, 10, 10), 11));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut eras = Eras::default();
+        eras.begin(0, 0, [].into_iter());
+        // Each second record is lost.
+        eras.begin(1, 0, (0..4_000).map(|n| 2 * n + 1));
+        let lost = |eras: &Eras, n| eras.lost(&writes(1, n, n), 1);
+        assert!(lost(&eras, 0) && !lost(&eras, 1) && lost(&eras, 400) && !lost(&eras, 401));
+        assert!(lost(&eras, 7_001), "nobody knows any more");
+        assert_eq!(eras.ended[0].lost.len(), RUNS_MAX);
+        (2..300).for_each(|boot| _ = eras.begin(boot, 0, [].into_iter()));
+        assert_eq!((eras.ended.len(), eras.current()), (ERAS_MAX, 300));
+        assert!(lost(&eras, 1), "nobody knows any more");
+    }
+}

@@ -1,0 +1,69 @@
+//! A flush after a loss of power.
+
+use saker_types::wire::{ChunkWriteReply, ChunkWriteReq};
+use saker_types::{InodeId, Unflushed};
+
+use super::disk::{Machine, options};
+use crate::store::{Options, Store};
+
+fn put(store: &Store, id: InodeId) -> ChunkWriteReply {
+    let data = [id as u8; 5_000];
+    let crc = crc32c::crc32c(&data);
+    store.write(&ChunkWriteReq { id, crc, ..ChunkWriteReq::default() }, &data).unwrap()
+}
+
+fn lost(store: &Store, writes: ChunkWriteReply) -> bool {
+    let ChunkWriteReply { era, seq } = writes;
+    store.sync(&[Unflushed { store: 2, era, first: seq, more: 0 }]).unwrap()
+}
+
+fn since(cached_since: u64) -> Options {
+    Options { cached_since, ..options() }
+}
+
+#[test]
+fn a_flush_does_not_succeed_for_what_a_loss_of_power_took() {
+    let (mut torn, mut whole) = (0, 0);
+    for seed in 0..40 {
+        let machine = Machine::new();
+        let store = machine.open_with(since(1)).unwrap();
+        let flushed = put(&store, 1);
+        assert!(!lost(&store, flushed));
+        let checkpointed = put(&store, 2);
+        store.checkpoint().unwrap();
+        let unflushed: Vec<_> = (3..8).map(|id| (id, put(&store, id))).collect();
+        drop(store);
+        // The process alone dies: nothing is lost, and that is told.
+        let store = machine.open_with(since(1)).unwrap();
+        let later = put(&store, 8);
+        drop(store);
+        let machine = machine.power_loss(seed);
+        let store = machine.open_with(since(2)).unwrap();
+        assert!(!lost(&store, flushed) && !lost(&store, checkpointed));
+        for (id, writes) in unflushed.into_iter().chain([(8, later)]) {
+            let req = saker_types::wire::ChunkReadReq { id, len: 5_000, ..Default::default() };
+            let is_there = store.read(&req).unwrap().0[..] == [id as u8; 5_000];
+            assert_eq!(lost(&store, writes), !is_there, "seed {seed}, file {id}");
+            *(if is_there { &mut whole } else { &mut torn }) += 1;
+        }
+        // Also after more that survives, and after more starts.
+        let again = put(&store, 9);
+        assert!(!lost(&store, again) && again.era == 2);
+        drop(store);
+        let store = machine.open_with(since(2)).unwrap();
+        assert!(!lost(&store, again) && lost(&store, ChunkWriteReply { era: 1, seq: 1_000 }));
+    }
+    assert!(torn > 20 && whole > 20, "{torn} lost, {whole} not");
+}
+
+#[test]
+fn a_death_of_the_process_loses_nothing_though_the_machine_starts_again() {
+    let machine = Machine::new();
+    let store = machine.open_with(since(1)).unwrap();
+    let writes: Vec<_> = (1..20).map(|id| put(&store, id)).collect();
+    drop(store);
+    for boot in 1..5 {
+        let store = machine.open_with(since(boot)).unwrap();
+        assert!(writes.iter().all(|writes| !lost(&store, *writes)), "boot {boot}");
+    }
+}
