@@ -333,7 +333,8 @@ impl Model {
 
     pub(crate) fn truncate(&mut self, name: &Bytes, size: u64) {
         let file = self.touch(name);
-        let cuts = size < file.attr.size;
+        let cuts = size < file.attr.size.max(file.append_end);
+        file.append_end = if cuts { 0 } else { file.append_end };
         file.attr.size = size;
         file.inline.truncate(size as usize);
         if !file.attr.chunked || !cuts {

@@ -268,6 +268,37 @@ fn a_write_that_meets_a_truncation_counts_as_later() {
 }
 
 #[test]
+fn an_append_that_meets_a_truncation_goes_to_the_end() {
+    for (cut, refused) in [(0, true), (100, true), (100, false)] {
+        let t = setup();
+        let file = t.create("f");
+        t.write(&file, 0, &pattern(50_000, 3));
+        t.flush(&file);
+        let file = t.open("f", APPEND);
+        // Somebody else truncates it, and appends.
+        let truncate = move |model: &mut Model| {
+            model.truncate(&Bytes::from_static(b"f"), cut);
+            model.add_to("f", |row| row.attr.size += 10);
+        };
+        let line = pattern(6_000, 4);
+        let mut expected = pattern(50_000, 3)[..cut as usize].to_vec();
+        expected.resize(cut as usize + 10, 0);
+        if refused {
+            t.fake.fault(Op::ChunkWrite, Fault::Before(Box::new(truncate)));
+            assert_eq!(t.run(file.write(0, &line)).unwrap(), cut + 10);
+            expected.extend_from_slice(&line);
+        } else {
+            // It is there before the truncation, which takes it away.
+            assert_eq!(t.run(file.write(0, &line)).unwrap(), 50_000);
+            truncate(&mut t.fake.model());
+        }
+        t.flush(&file);
+        assert!(t.content("f") == expected, "cut to {cut}");
+        assert_eq!(file.entry().attr.size, expected.len() as u64);
+    }
+}
+
+#[test]
 fn a_truncation_elsewhere_does_not_bring_old_sizes_back() {
     let t = setup();
     let file = t.create("f");

@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::file::Handle;
 use crate::open_inode::OpenInode;
 use crate::request::To;
-use crate::writer::{Landed, Piece, Writer};
+use crate::writer::{Landed, Piece, Placed, Writer};
 
 /// A piece that is refused this often because of a truncation, and whose owner knows of none,
 /// is lost.
@@ -130,7 +130,9 @@ impl Core {
             writer.seal();
         }
         while !writer.is_idle() {
-            if !writer.is_queue_empty() && !inode.with(|s| s.attr.chunked) {
+            if !inode.with(|s| s.attr.chunked) && writer.waits_to_append() {
+                writer.displace();
+            } else if !writer.is_queue_empty() && !inode.with(|s| s.attr.chunked) {
                 // Truncated to nothing by somebody else, which brings a file back to its row.
                 if let Err(error) = self.spill(&writer_of(inode), inode, writer).await {
                     self.lose(inode, writer, error);
@@ -173,7 +175,8 @@ impl Core {
             Ok(place) => place,
             Err(error) => return inode.with(|s| s.fail(error)),
         };
-        let truncate_gen = inode.with(|s| s.attr.truncate_gen);
+        let known_gen = inode.with(|s| s.attr.truncate_gen);
+        let truncate_gen = piece.placed.map_or(known_gen, |placed| placed.truncate_gen);
         let write = self.clone().write_chunk(inode.id, truncate_gen, place, piece.clone());
         let landed = piece.clone();
         let landing = async move { Landed { result: write.await, truncate_gen, piece: landed } };
@@ -197,6 +200,17 @@ impl Core {
                     return;
                 }
                 // Accepted before a truncation that is known by now: it may have been cut.
+                if let Some(placed) = piece.placed {
+                    // As an append should be that came before.
+                    return self.forget_place(inode, writer, placed).await;
+                }
+            }
+            Err(error) if error.errno() == Errno::ESTALE && piece.placed.is_some() => {
+                writer.displace();
+                if let Some(placed) = piece.placed {
+                    self.forget_place(inode, writer, placed).await;
+                }
+                return;
             }
             Err(error) if error.errno() == Errno::ESTALE && piece.refusals < REFUSALS_MAX => {}
             Err(error) => return inode.with(|s| s.fail(error)),
@@ -212,6 +226,24 @@ impl Core {
         if again {
             self.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
         }
+        if let Err(error) = self.refresh(&writer_of(inode), inode).await {
+            self.lose(inode, writer, error);
+        }
+    }
+
+    /// An append does not end where it was to end: the file was truncated.
+    async fn forget_place(
+        self: &Arc<Core>,
+        inode: &Arc<OpenInode>,
+        writer: &mut Held<'_>,
+        placed: Placed,
+    ) {
+        inode.with(|s| {
+            s.pending = writer.range();
+            if s.written_end == placed.end {
+                s.written_end = s.pending.as_ref().map_or(0, |pending| pending.end);
+            }
+        });
         if let Err(error) = self.refresh(&writer_of(inode), inode).await {
             self.lose(inode, writer, error);
         }
@@ -239,7 +271,8 @@ impl Core {
         Ok(())
     }
 
-    /// Appends; the owner says where, and hears on the same way of the appends before.
+    /// Appends; the owner says where, and hears on the same way of the appends before. What a
+    /// truncation overtakes is appended anew: others may have been given its place since.
     async fn append(
         self: &Arc<Core>,
         handle: &Handle,
@@ -254,40 +287,47 @@ impl Core {
         let bytes = Bytes::copy_from_slice(data);
         let small = data.len() as u64 <= self.routes().map.inline_max;
         let inline = if small { bytes.clone() } else { Bytes::new() };
-        let (at, len) = (inode.at(), data.len() as u64);
-        let mut request = inode.with(|s| AppendReq {
-            at,
-            len,
-            data: inline,
-            size: s.written_end,
-            truncate_gen: s.attr.truncate_gen,
-            unflushed: s.unflushed.clone(),
-            ..AppendReq::default()
-        });
-        let reply: AppendReply = self.ask(&handle.who, Op::Append, To::Owner, &mut request).await?;
-        let offset = reply.offset;
-        let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
-        let end = end
-            .ok_or_else(|| Error::new(Errno::EPROTO).with_text("append beyond the largest file"))?;
-        inode.with(|s| {
-            s.written_end = 0;
-            let inline = reply.stored.then(|| reply.entry.inline.clone());
-            s.adopt(&reply.entry, inline);
-        });
-        if reply.stored {
-            return Ok(offset);
+        for _ in 0..REFUSALS_MAX {
+            let (at, len) = (inode.at(), data.len() as u64);
+            let mut request = inode.with(|s| AppendReq {
+                at,
+                len,
+                data: inline.clone(),
+                size: s.written_end,
+                truncate_gen: s.attr.truncate_gen,
+                unflushed: s.unflushed.clone(),
+                ..AppendReq::default()
+            });
+            let reply: AppendReply =
+                self.ask(&handle.who, Op::Append, To::Owner, &mut request).await?;
+            let offset = reply.offset;
+            let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
+            let beyond = || Error::new(Errno::EPROTO).with_text("append beyond the largest file");
+            let end = end.ok_or_else(beyond)?;
+            inode.with(|s| {
+                s.written_end = 0;
+                let inline = reply.stored.then(|| reply.entry.inline.clone());
+                s.adopt(&reply.entry, inline);
+            });
+            if reply.stored {
+                return Ok(offset);
+            }
+            writer.put_placed(offset, bytes.clone(), reply.entry.attr.truncate_gen);
+            inode.with(|s| {
+                s.attr.size = s.attr.size.max(end);
+                s.written_end = end;
+                s.pending = writer.range();
+                s.writer_is = Some(handle.who.clone());
+                s.epoch += 1;
+            });
+            self.pump(inode, writer, true).await;
+            handle.take_failure()?;
+            if !writer.is_displaced() {
+                return Ok(offset);
+            }
+            self.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
         }
-        writer.put_all(offset, bytes);
-        inode.with(|s| {
-            s.attr.size = s.attr.size.max(end);
-            s.written_end = end;
-            s.pending = writer.range();
-            s.writer_is = Some(handle.who.clone());
-            s.epoch += 1;
-        });
-        self.pump(inode, writer, true).await;
-        handle.take_failure()?;
-        Ok(offset)
+        Err(Error::new(Errno::EIO).with_text("others truncate the file without a pause"))
     }
 
     /// Writes all data to stores and tells the owner, as close does. Failures are noted in the

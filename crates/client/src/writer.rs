@@ -30,11 +30,22 @@ pub(crate) struct Piece {
     pub(crate) hole: u64,
     /// How often it was refused because the file had been truncated.
     pub(crate) refusals: u32,
+    /// Of an append: it belongs there only if nothing was truncated since.
+    pub(crate) placed: Option<Placed>,
+}
+
+/// That the owner gave an append its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// Truncate generation under which it did.
+    pub(crate) truncate_gen: u64,
+    /// Where the append ends.
+    pub(crate) end: u64,
 }
 
 impl Piece {
     fn of(offset: u64, data: Bytes) -> Piece {
-        Piece { offset, data, hole: 0, refusals: 0 }
+        Piece { offset, data, hole: 0, refusals: 0, placed: None }
     }
 
     pub(crate) fn end(&self) -> u64 {
@@ -82,6 +93,8 @@ pub(crate) struct Writer {
     flights: Vec<Flight>,
     /// Landed, not yet looked at.
     landed: VecDeque<Landed>,
+    /// An append has lost its place to a truncation.
+    displaced: bool,
 }
 
 /// Bytes from `offset` to the end of its chunk.
@@ -122,6 +135,33 @@ impl Writer {
             self.queue.push_back(Piece::of(offset, part));
             offset += len;
         }
+    }
+
+    /// Queues an append at the place that the owner gave it under this truncate generation.
+    pub(crate) fn put_placed(&mut self, offset: u64, data: Bytes, truncate_gen: u64) {
+        let end = offset + data.len() as u64;
+        self.seal();
+        let before = self.queue.len();
+        self.put_all(offset, data);
+        let placed = Some(Placed { truncate_gen, end });
+        self.queue.range_mut(before..).for_each(|piece| piece.placed = placed);
+        self.displaced = false;
+    }
+
+    /// Does an append wait to take off?
+    pub(crate) fn waits_to_append(&self) -> bool {
+        self.queue.front().is_some_and(|piece| piece.placed.is_some())
+    }
+
+    /// The append that is here has lost its place: what has not taken off is not sent.
+    pub(crate) fn displace(&mut self) {
+        self.queue.retain(|piece| piece.placed.is_none());
+        self.displaced = true;
+    }
+
+    /// Has the last append lost its place?
+    pub(crate) fn is_displaced(&self) -> bool {
+        self.displaced
     }
 
     /// Queues holes from `offset` up to `end`.

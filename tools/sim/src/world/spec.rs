@@ -31,6 +31,8 @@ struct Node {
     append_end: u64,
     /// Appends that have their place, and whose data is not there.
     appending: u32,
+    /// Truncations that took their places away from appends, of those that are under way.
+    cuts: u32,
     xattr: Option<u8>,
     /// Set by utimes and not changed since.
     mtime: Option<i64>,
@@ -103,8 +105,9 @@ pub enum Stage {
     Found(Ino),
     /// Rename and link resolve each path at an instant of its own: the first led here.
     Source(Ino, Name),
-    /// An append has its place; others see it when its data is there.
-    Appended(Ino, u64),
+    /// An append has its place: where it ends, after so many cuts. Others see it when its data is
+    /// there.
+    Appended(Ino, u64, u32),
 }
 
 /// What one step of a call does.
@@ -165,7 +168,7 @@ impl Spec {
             Fact::Links(ino) => of(ino).map(|node| (node.nlink, node.linked)).hash(&mut hasher),
             Fact::Perm(ino) => of(ino).map(|node| node.perm).hash(&mut hasher),
             Fact::Size(ino) => {
-                of(ino).map(|n| (n.size, n.append_end, n.appending)).hash(&mut hasher);
+                of(ino).map(|n| (n.size, n.append_end, n.appending, n.cuts)).hash(&mut hasher);
             }
             Fact::Xattr(ino) => of(ino).map(|node| node.xattr).hash(&mut hasher),
             Fact::Mtime(ino) => of(ino).map(|node| node.mtime).hash(&mut hasher),
@@ -232,6 +235,11 @@ impl Spec {
         self.node(ino).append_end
     }
 
+    fn cuts(&self, ino: Ino) -> u32 {
+        self.ask(Fact::Size(ino));
+        self.node(ino).cuts
+    }
+
     fn xattr(&self, ino: Ino) -> Option<u8> {
         self.ask(Fact::Xattr(ino));
         self.node(ino).xattr
@@ -261,6 +269,7 @@ impl Spec {
             size: 0,
             append_end: 0,
             appending: 0,
+            cuts: 0,
             xattr: None,
             mtime: None,
             linked: false,

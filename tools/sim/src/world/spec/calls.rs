@@ -50,7 +50,8 @@ impl Spec {
     }
 
     /// An append is given its place, and is seen when its data is there: at once, if that goes into
-    /// the row.
+    /// the row. If the file is truncated before, it was there before that, or it is given another
+    /// place.
     pub(super) fn append(
         &self,
         id: InodeId,
@@ -59,20 +60,23 @@ impl Spec {
         stage: Option<Stage>,
     ) -> Vec<Next> {
         let mut next = Vec::new();
-        if let Some(Stage::Appended(ino, end)) = stage {
+        let fits = |offset| unknown(answer) || *answer == Answer::Offset(offset);
+        if let Some(Stage::Appended(ino, end, cuts)) = stage {
             let mut spec = self.clone();
-            let is_cut = self.append_end(ino) < end;
+            let is_cut = self.cuts(ino) != cuts;
             let node = spec.node_mut(ino);
             node.appending -= 1;
             if node.appending == 0 {
-                node.append_end = 0;
+                (node.append_end, node.cuts) = (0, 0);
             }
             if is_cut {
-                // Truncated meanwhile: its data may count as written before that.
-                next.push(Next::Done(spec.clone()));
+                next = spec.append(id, len, answer, None);
+            } else {
+                spec.grow(ino, end);
             }
-            spec.grow(ino, end);
-            next.push(Next::Done(spec));
+            if fits(end - len) {
+                next.push(Next::Done(spec));
+            }
             return next;
         }
         let Some(ino) = self.by_id(id) else { return next };
@@ -81,9 +85,6 @@ impl Spec {
             return next;
         }
         let offset = self.size(ino).max(self.append_end(ino));
-        if !unknown(answer) && *answer != Answer::Offset(offset) {
-            return next;
-        }
         let end = offset + len;
         for changes_time in [false, true] {
             let mut spec = self.clone();
@@ -92,7 +93,11 @@ impl Spec {
             if changes_time {
                 node.mtime = None;
             }
-            next.push(Next::Later(spec, Stage::Appended(ino, end)));
+            next.push(Next::Later(spec, Stage::Appended(ino, end, self.cuts(ino))));
+        }
+        if !fits(offset) {
+            // It must be given another place.
+            return next;
         }
         let mut spec = self.clone();
         spec.grow(ino, end);
@@ -222,6 +227,7 @@ impl Spec {
                     let node = self.node_mut(ino);
                     if cuts {
                         node.append_end = 0;
+                        node.cuts += u32::from(node.appending > 0);
                     }
                     (node.size, node.mtime) = (*size, None);
                     self.is_there(ino, answer)
