@@ -380,9 +380,9 @@ impl Core {
                         return Ok(());
                     }
                 }
-                // While the writer is held nothing is accepted.
-                inode.with(|s| s.unflushed.clear());
             }
+            // While the writer is held nothing is accepted. A file in its row has nothing on stores.
+            inode.with(|s| s.unflushed.clear());
             let told = known.take().filter(|known| !known.unflushed.is_empty());
             match self.report(inode, writer, Op::Fsync, told.map(|known| known.version)).await {
                 // The owner knew of more, by others, which is to be flushed as well.

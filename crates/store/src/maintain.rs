@@ -172,7 +172,8 @@ impl Store {
             || dirty >= DIRTY_ROWS_MAX
             || (dirty > 0 && since >= CHECKPOINT_EVERY)
             || (since >= CHECKPOINT_PAUSE && self.has_dead_segments())
-            || !self.log.poisoned().is_empty();
+            || !self.log.poisoned().is_empty()
+            || !self.eras_saved.load(Ordering::Acquire);
         if due { self.checkpoint() } else { Ok(()) }
     }
 
@@ -180,9 +181,12 @@ impl Store {
         self.segments.all().iter().any(|s| s.is_sealed() && s.live_bytes() == 0)
     }
 
-    /// Keeps the index in memory bounded.
+    /// Before a record is appended: keeps the index in memory bounded, and the eras saved.
     pub(crate) fn limit_dirty(&self) -> Result<()> {
-        let over = || self.index.dirty_rows() >= DIRTY_ROWS_LIMIT;
+        let over = || {
+            let eras_saved = self.eras_saved.load(Ordering::Acquire);
+            !eras_saved || self.index.dirty_rows() >= DIRTY_ROWS_LIMIT
+        };
         if !over() && !self.index.take_pressed() {
             return Ok(());
         }
@@ -207,6 +211,7 @@ impl Store {
         }
         let marker = self.log.low_water();
         drain(&self.index, &self.log, &marker, &poisoned)?;
+        self.eras_saved.store(true, Ordering::Release);
         self.metrics.checkpoints.inc();
         // What was readable of them is elsewhere, and what they did is in the table.
         poisoned.iter().for_each(|no| self.log.retire(*no));

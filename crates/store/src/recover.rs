@@ -29,6 +29,8 @@ pub struct Recovered {
     pub index: Index,
     #[allow(missing_docs)]
     pub eras: Eras,
+    /// The index says so, too: else it must before anything is appended to the log.
+    pub eras_saved: bool,
 }
 
 struct Tail {
@@ -55,7 +57,7 @@ pub fn recover(
     let files = segments.list_files().map_err(fail)?;
     adopt(&segments, &saved, &files)?;
     let tail = read_tail(&segments, &saved, &files)?;
-    // With the very next commit, whatever that is for, and before anything is acknowledged.
+    // Saved with the very next commit, whatever that is for.
     let mut there: Vec<u64> =
         tail.records.iter().filter(|r| r.sound).map(|r| r.record.seq).collect();
     there.sort_unstable();
@@ -71,12 +73,20 @@ pub fn recover(
     tail.segments.iter().for_each(|segment| log.distrust(segment));
     let index = Index::new(table, segments.clone(), saved, options.cache_bytes);
     let was_cut_short = replay(&index, &log, &tail)?;
+    let mut eras_saved = !another_era;
     if was_cut_short || another_era {
         // Before any record can say that the ones before it are durable: the next start must not
         // see those that were cut short, or it would take them for damaged.
-        drain(&index, &log, &log.low_water(), &[])?;
+        match drain(&index, &log, &log.low_water(), &[]) {
+            Ok(()) => eras_saved = true,
+            // What is here can be served, at least.
+            Err(error) if !was_cut_short => {
+                tracing::warn!("{}: {error}; for now it can be read only", segments.label());
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Ok(Recovered { segments, log, index, eras })
+    Ok(Recovered { segments, log, index, eras, eras_saved })
 }
 
 /// Registers the segments that the table knows; removes files of which neither it nor the log's

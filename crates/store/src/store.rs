@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -73,6 +73,8 @@ pub struct Store {
     pub(crate) maintenance: Arc<Maintenance>,
     pub(crate) attempts: Attempts,
     eras: Eras,
+    /// The index holds them as well.
+    pub(crate) eras_saved: AtomicBool,
     /// Chunks of many extents.
     pub(crate) rewrites: Mutex<BTreeSet<ChunkKey>>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
@@ -137,6 +139,7 @@ impl Store {
             maintenance: Arc::default(),
             attempts: Attempts::default(),
             eras: recovered.eras,
+            eras_saved: AtomicBool::new(recovered.eras_saved),
             rewrites: Mutex::default(),
             damage_logged: AtomicU64::new(0),
             _dir: dir,

@@ -1,9 +1,14 @@
 //! A flush after a loss of power.
 
-use saker_types::wire::{ChunkWriteReply, ChunkWriteReq};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use saker_runtime::fs::{Fault, FaultDir, Op, OpKind};
+use saker_types::wire::{ChunkReadReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq};
 use saker_types::{InodeId, Unflushed};
 
-use super::disk::{Machine, options};
+use super::disk::{IDENTITY, Machine, open_in, options};
 use crate::store::{Options, Store};
 
 fn put(store: &Store, id: InodeId) -> ChunkWriteReply {
@@ -41,7 +46,7 @@ fn a_flush_does_not_succeed_for_what_a_loss_of_power_took() {
         let store = machine.open_with(since(2)).unwrap();
         assert!(!lost(&store, flushed) && !lost(&store, checkpointed));
         for (id, writes) in unflushed.into_iter().chain([(8, later)]) {
-            let req = saker_types::wire::ChunkReadReq { id, len: 5_000, ..Default::default() };
+            let req = ChunkReadReq { id, len: 5_000, ..ChunkReadReq::default() };
             let is_there = store.read(&req).unwrap().0[..] == [id as u8; 5_000];
             assert_eq!(lost(&store, writes), !is_there, "seed {seed}, file {id}");
             *(if is_there { &mut whole } else { &mut torn }) += 1;
@@ -54,6 +59,31 @@ fn a_flush_does_not_succeed_for_what_a_loss_of_power_took() {
         assert!(!lost(&store, again) && lost(&store, ChunkWriteReply { era: 1, seq: 1_000 }));
     }
     assert!(torn > 20 && whole > 20, "{torn} lost, {whole} not");
+}
+
+#[test]
+fn a_store_on_a_full_disk_is_read_after_a_loss_of_power() {
+    let machine = Machine::new();
+    let store = machine.open_with(since(1)).unwrap();
+    let flushed = put(&store, 1);
+    assert!(!lost(&store, flushed));
+    drop(store);
+    let full = Arc::new(AtomicBool::new(true));
+    let is_full = full.clone();
+    let script = move |op: &Op<'_>| match op.kind {
+        OpKind::Write | OpKind::Preallocate if is_full.load(Relaxed) => Fault::Fail(libc::ENOSPC),
+        _ => Fault::None,
+    };
+    let dir = FaultDir::new(Arc::new(machine.power_loss(1).dir), Box::new(script));
+    let store = open_in(Arc::new(dir), IDENTITY, since(2)).unwrap();
+    assert!(!lost(&store, flushed));
+    let read = ChunkReadReq { id: 1, len: 5_000, ..ChunkReadReq::default() };
+    assert_eq!(store.read(&read).unwrap().0[..], [1; 5_000]);
+    let cut = ChunkTruncateReq { id: 1, truncate_gen: 1, cut: 10 };
+    assert!(store.truncate(&cut).unwrap_err().text.contains("No space left"));
+    full.store(false, Relaxed);
+    store.truncate(&cut).unwrap();
+    assert_eq!(put(&store, 2).era, 2);
 }
 
 #[test]
