@@ -299,6 +299,45 @@ fn an_append_that_meets_a_truncation_goes_to_the_end() {
 }
 
 #[test]
+fn an_append_to_many_chunks_that_is_cut_leaves_no_gap() {
+    for refused in [true, false] {
+        let t = setup();
+        let file = t.create("f");
+        let start = CHUNK_BYTES - 1_000;
+        t.write(&file, start - 10, &pattern(10, 3));
+        t.flush(&file);
+        let file = t.open("f", APPEND);
+        // Cut to nothing: right before the first piece is taken, or while all are on their way back.
+        let op = if refused { Op::ChunkWrite } else { Op::Getattr };
+        let truncate = |model: &mut Model| model.truncate(&Bytes::from_static(b"f"), 100);
+        t.fake.fault(op, Fault::Before(Box::new(truncate)));
+        // Three pieces, of which the last lands before the second.
+        let line = pattern(CHUNK_BYTES as usize + 2_000, 4);
+        let offset = t.run(file.write(0, &line)).unwrap();
+        assert_eq!(offset, if refused { 100 } else { start });
+        let _ = t.run(t.fs.getattr(&t.root, &at("f"))).unwrap();
+        let offset = t.run(file.write(0, b"more")).unwrap();
+        assert_eq!(offset, if refused { 100 + line.len() as u64 } else { 100 });
+        t.flush(&file);
+        assert_eq!(t.content("f").len() as u64, offset + 4, "refused: {refused}");
+        assert_eq!(file.entry().attr.size, offset + 4);
+    }
+}
+
+#[test]
+fn an_append_that_fails_leaves_no_gap() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, &pattern(6_000, 3));
+    t.flush(&file);
+    let file = t.open("f", APPEND);
+    t.fake.fault(Op::ChunkWrite, Fault::Answer(Errno::ENOSPC.into()));
+    assert_eq!(t.run(file.write(0, &pattern(6_000, 4))).unwrap_err().errno(), Errno::ENOSPC);
+    t.flush(&file);
+    assert_eq!((t.content("f").len(), file.entry().attr.size), (6_000, 6_000));
+}
+
+#[test]
 fn a_truncation_elsewhere_does_not_bring_old_sizes_back() {
     let t = setup();
     let file = t.create("f");

@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::file::Handle;
 use crate::open_inode::OpenInode;
 use crate::request::To;
-use crate::writer::{Landed, Piece, Placed, Writer};
+use crate::writer::{Landed, Piece, Writer};
 
 /// A piece that is refused this often because of a truncation, and whose owner knows of none,
 /// is lost.
@@ -130,9 +130,10 @@ impl Core {
             writer.seal();
         }
         while !writer.is_idle() {
-            if !inode.with(|s| s.attr.chunked) && writer.waits_to_append() {
+            if writer.waits_to_append() && !inode.with(|s| s.attr.chunked) {
                 writer.displace();
-            } else if !writer.is_queue_empty() && !inode.with(|s| s.attr.chunked) {
+            }
+            if !writer.is_queue_empty() && !inode.with(|s| s.attr.chunked) {
                 // Truncated to nothing by somebody else, which brings a file back to its row.
                 if let Err(error) = self.spill(&writer_of(inode), inode, writer).await {
                     self.lose(inode, writer, error);
@@ -176,7 +177,7 @@ impl Core {
             Err(error) => return inode.with(|s| s.fail(error)),
         };
         let known_gen = inode.with(|s| s.attr.truncate_gen);
-        let truncate_gen = piece.placed.map_or(known_gen, |placed| placed.truncate_gen);
+        let truncate_gen = piece.placed.unwrap_or(known_gen);
         let write = self.clone().write_chunk(inode.id, truncate_gen, place, piece.clone());
         let landed = piece.clone();
         let landing = async move { Landed { result: write.await, truncate_gen, piece: landed } };
@@ -196,21 +197,14 @@ impl Core {
                 inode.with(|s| {
                     accepted.iter().for_each(|writes| Unflushed::add(&mut s.unflushed, *writes));
                 });
-                if truncate_gen == known_gen {
+                // Accepted before a truncation that is known by now, it may have been cut: as an
+                // append should be that came before.
+                if truncate_gen == known_gen || piece.placed.is_some() {
                     return;
-                }
-                // Accepted before a truncation that is known by now: it may have been cut.
-                if let Some(placed) = piece.placed {
-                    // As an append should be that came before.
-                    return self.forget_place(inode, writer, placed).await;
                 }
             }
             Err(error) if error.errno() == Errno::ESTALE && piece.placed.is_some() => {
-                writer.displace();
-                if let Some(placed) = piece.placed {
-                    self.forget_place(inode, writer, placed).await;
-                }
-                return;
+                return writer.displace();
             }
             Err(error) if error.errno() == Errno::ESTALE && piece.refusals < REFUSALS_MAX => {}
             Err(error) => return inode.with(|s| s.fail(error)),
@@ -226,24 +220,6 @@ impl Core {
         if again {
             self.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
         }
-        if let Err(error) = self.refresh(&writer_of(inode), inode).await {
-            self.lose(inode, writer, error);
-        }
-    }
-
-    /// An append does not end where it was to end: the file was truncated.
-    async fn forget_place(
-        self: &Arc<Core>,
-        inode: &Arc<OpenInode>,
-        writer: &mut Held<'_>,
-        placed: Placed,
-    ) {
-        inode.with(|s| {
-            s.pending = writer.range();
-            if s.written_end == placed.end {
-                s.written_end = s.pending.as_ref().map_or(0, |pending| pending.end);
-            }
-        });
         if let Err(error) = self.refresh(&writer_of(inode), inode).await {
             self.lose(inode, writer, error);
         }
@@ -312,7 +288,8 @@ impl Core {
             if reply.stored {
                 return Ok(offset);
             }
-            writer.put_placed(offset, bytes.clone(), reply.entry.attr.truncate_gen);
+            let placed = reply.entry.attr.truncate_gen;
+            writer.put_placed(offset, bytes.clone(), placed);
             inode.with(|s| {
                 s.attr.size = s.attr.size.max(end);
                 s.written_end = end;
@@ -321,11 +298,24 @@ impl Core {
                 s.epoch += 1;
             });
             self.pump(inode, writer, true).await;
-            handle.take_failure()?;
-            if !writer.is_displaced() {
-                return Ok(offset);
+            let result = handle.take_failure();
+            let is_there = inode.with(|s| {
+                let is_there = result.is_ok() && s.attr.truncate_gen == placed;
+                if !is_there || writer.is_displaced() {
+                    // The file does not grow by what is not there.
+                    s.written_end = 0;
+                }
+                is_there
+            });
+            if writer.is_displaced() && result.is_ok() {
+                self.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
+                continue;
             }
-            self.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
+            if !is_there {
+                // How long the file is, the owner knows.
+                self.refresh(&handle.who, inode).await?;
+            }
+            return result.map(|()| offset);
         }
         Err(Error::new(Errno::EIO).with_text("others truncate the file without a pause"))
     }
@@ -340,11 +330,24 @@ impl Core {
         loop {
             self.pump(inode, writer, true).await;
             match self.report(inode, writer, Op::Close, None).await {
+                Ok(Report::Done(Some(known))) if known.unflushed.len() > self.unflushed_max() => {
+                    let who = writer_of(inode);
+                    if let Err(error) = self.write_back_and_flush(&who, inode, writer).await {
+                        inode.with(|s| s.fail(error));
+                    }
+                    return;
+                }
                 Ok(Report::Done(_)) => return,
                 Ok(Report::ToChunks) => {}
                 Err(error) => return refused(inode, error),
             }
         }
+    }
+
+    /// Entries of a row for what is unflushed; more, and it is flushed. They have one for each
+    /// store, and one more for each time that its power was lost meanwhile.
+    fn unflushed_max(&self) -> usize {
+        4 * self.routes().map.stores.len()
     }
 
     /// As [`Core::write_back`], and has the stores flush before the owner hears. Not only what came
@@ -374,7 +377,13 @@ impl Core {
                 let mut unflushed = known.as_ref().map_or(Vec::new(), |k| k.unflushed.clone());
                 inode.with(|s| s.unflushed.iter().for_each(|w| Unflushed::add(&mut unflushed, *w)));
                 match self.sync_stores(stores, &unflushed).await {
-                    Ok(lost) => is_lost |= lost,
+                    Ok(true) if !is_lost => {
+                        is_lost = true;
+                        // At once: what follows may fail otherwise, and the next fsync knows nothing.
+                        let text = "a store lost data of this file with its machine's power";
+                        inode.with(|s| s.fail(Error::new(Errno::EIO).with_text(text)));
+                    }
+                    Ok(_) => {}
                     Err(error) => {
                         inode.with(|s| s.fail(error));
                         return Ok(());
@@ -399,10 +408,6 @@ impl Core {
                     return Ok(());
                 }
             }
-        }
-        if is_lost {
-            let text = "a store lost data of this file with its machine's power";
-            inode.with(|s| s.fail(Error::new(Errno::EIO).with_text(text)));
         }
         Ok(())
     }

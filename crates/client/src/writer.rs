@@ -30,17 +30,8 @@ pub(crate) struct Piece {
     pub(crate) hole: u64,
     /// How often it was refused because the file had been truncated.
     pub(crate) refusals: u32,
-    /// Of an append: it belongs there only if nothing was truncated since.
-    pub(crate) placed: Option<Placed>,
-}
-
-/// That the owner gave an append its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
-    /// Truncate generation under which it did.
-    pub(crate) truncate_gen: u64,
-    /// Where the append ends.
-    pub(crate) end: u64,
+    /// Of an append: the truncate generation under which the owner gave it its place.
+    pub(crate) placed: Option<u64>,
 }
 
 impl Piece {
@@ -139,12 +130,10 @@ impl Writer {
 
     /// Queues an append at the place that the owner gave it under this truncate generation.
     pub(crate) fn put_placed(&mut self, offset: u64, data: Bytes, truncate_gen: u64) {
-        let end = offset + data.len() as u64;
         self.seal();
         let before = self.queue.len();
         self.put_all(offset, data);
-        let placed = Some(Placed { truncate_gen, end });
-        self.queue.range_mut(before..).for_each(|piece| piece.placed = placed);
+        self.queue.range_mut(before..).for_each(|piece| piece.placed = Some(truncate_gen));
         self.displaced = false;
     }
 

@@ -10,9 +10,11 @@
 use saker_types::inode::Unflushed;
 
 /// Eras whose losses are remembered; of those before them everything counts as lost.
-const ERAS_MAX: usize = 256;
+const ERAS_MAX: usize = 4096;
 /// Runs of lost records of one era; what is behind the last one counts as lost.
 const RUNS_MAX: usize = 256;
+/// Eras of which more than one run is remembered; of those before them what is behind the first.
+const TORN_ERAS_MAX: usize = 16;
 
 /// A run of sequence numbers whose records are lost.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -64,6 +66,11 @@ impl Eras {
         }
         if self.begun {
             self.ended.push(Ended { lost: missing(durable, there) });
+        }
+        let torn = self.ended.iter_mut().rev().filter(|era| era.lost.len() > 1);
+        for era in torn.skip(TORN_ERAS_MAX) {
+            era.lost.truncate(1);
+            era.lost.iter_mut().for_each(|run| run.end = u64::MAX);
         }
         if self.ended.len() > ERAS_MAX {
             self.ended.remove(0);
@@ -140,8 +147,18 @@ mod tests {
         assert!(lost(&eras, 0) && !lost(&eras, 1) && lost(&eras, 400) && !lost(&eras, 401));
         assert!(lost(&eras, 7_001), "nobody knows any more");
         assert_eq!(eras.ended[0].lost.len(), RUNS_MAX);
-        (2..300).for_each(|boot| _ = eras.begin(boot, 0, [].into_iter()));
-        assert_eq!((eras.ended.len(), eras.current()), (ERAS_MAX, 300));
+        let torn = |eras: &mut Eras, boots: std::ops::Range<u64>| {
+            boots.for_each(|boot| _ = eras.begin(boot, 0, [0, 2].into_iter()));
+        };
+        torn(&mut eras, 2..17);
+        assert!(!lost(&eras, 1) && lost(&eras, 2));
+        torn(&mut eras, 17..18);
         assert!(lost(&eras, 1), "nobody knows any more");
+        let of_second = |eras: &Eras, n| eras.lost(&writes(2, n, n), 1);
+        assert!(!of_second(&eras, 0) && of_second(&eras, 1) && !of_second(&eras, 2));
+        (18..5_000).for_each(|boot| _ = eras.begin(boot, 9, [].into_iter()));
+        assert_eq!((eras.ended.len(), eras.current()), (ERAS_MAX, 5_000));
+        assert!(of_second(&eras, 0), "nobody knows any more");
+        assert!(!eras.lost(&writes(4_000, 8, 8), 1) && eras.lost(&writes(4_000, 9, 9), 1));
     }
 }

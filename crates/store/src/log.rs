@@ -294,6 +294,11 @@ impl Log {
         Position { place: low.place, next_seq: state.next_seq, durable_seq: low.next_seq_durable }
     }
 
+    /// Is every record flushed?
+    pub fn is_durable(&self) -> bool {
+        self.durable_seq.load(Ordering::Acquire) >= self.next_seq()
+    }
+
     /// Sequence number of the next record.
     pub fn next_seq(&self) -> u64 {
         self.state().next_seq

@@ -173,7 +173,7 @@ impl Store {
             || (dirty > 0 && since >= CHECKPOINT_EVERY)
             || (since >= CHECKPOINT_PAUSE && self.has_dead_segments())
             || !self.log.poisoned().is_empty()
-            || !self.eras_saved.load(Ordering::Acquire);
+            || !self.is_start_saved.load(Ordering::Acquire);
         if due { self.checkpoint() } else { Ok(()) }
     }
 
@@ -181,11 +181,12 @@ impl Store {
         self.segments.all().iter().any(|s| s.is_sealed() && s.live_bytes() == 0)
     }
 
-    /// Before a record is appended: keeps the index in memory bounded, and the eras saved.
+    /// Before a record is appended: keeps the index in memory bounded, and what the start found in
+    /// the table.
     pub(crate) fn limit_dirty(&self) -> Result<()> {
         let over = || {
-            let eras_saved = self.eras_saved.load(Ordering::Acquire);
-            !eras_saved || self.index.dirty_rows() >= DIRTY_ROWS_LIMIT
+            let is_saved = self.is_start_saved.load(Ordering::Acquire);
+            !is_saved || self.index.dirty_rows() >= DIRTY_ROWS_LIMIT
         };
         if !over() && !self.index.take_pressed() {
             return Ok(());
@@ -211,7 +212,7 @@ impl Store {
         }
         let marker = self.log.low_water();
         drain(&self.index, &self.log, &marker, &poisoned)?;
-        self.eras_saved.store(true, Ordering::Release);
+        self.is_start_saved.store(true, Ordering::Release);
         self.metrics.checkpoints.inc();
         // What was readable of them is elsewhere, and what they did is in the table.
         poisoned.iter().for_each(|no| self.log.retire(*no));

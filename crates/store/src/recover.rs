@@ -19,6 +19,10 @@ use crate::scan::{Found, Payloads, scan};
 use crate::segment::{Segment, Segments, name_of};
 use crate::store::{Options, io_error};
 
+/// No record of an era has a number that one before it may have acknowledged, even if the start
+/// is repeated after it has begun to rescue data.
+const ERA_GAP: u64 = 1 << 24;
+
 /// What an open store starts with.
 pub struct Recovered {
     #[allow(missing_docs)]
@@ -29,8 +33,8 @@ pub struct Recovered {
     pub index: Index,
     #[allow(missing_docs)]
     pub eras: Eras,
-    /// The index says so, too: else it must before anything is appended to the log.
-    pub eras_saved: bool,
+    /// The index holds what the start found: else it must before anything is appended to the log.
+    pub is_saved: bool,
 }
 
 struct Tail {
@@ -56,13 +60,16 @@ pub fn recover(
     let fail = |e: io::Error| io_error(&segments.label(), &e);
     let files = segments.list_files().map_err(fail)?;
     adopt(&segments, &saved, &files)?;
-    let tail = read_tail(&segments, &saved, &files)?;
+    let mut tail = read_tail(&segments, &saved, &files)?;
     // Saved with the very next commit, whatever that is for.
     let mut there: Vec<u64> =
         tail.records.iter().filter(|r| r.sound).map(|r| r.record.seq).collect();
     there.sort_unstable();
     let another_era = saved.eras.begin(options.cached_since, saved.durable_seq, there.into_iter());
     let eras = saved.eras.clone();
+    if another_era && eras.current() > 1 {
+        tail.next_seq += ERA_GAP;
+    }
     let config = LogConfig {
         segment_bytes: options.segment_bytes,
         capacity_bytes: options.capacity_bytes,
@@ -73,20 +80,17 @@ pub fn recover(
     tail.segments.iter().for_each(|segment| log.distrust(segment));
     let index = Index::new(table, segments.clone(), saved, options.cache_bytes);
     let was_cut_short = replay(&index, &log, &tail)?;
-    let mut eras_saved = !another_era;
+    let mut is_saved = true;
     if was_cut_short || another_era {
         // Before any record can say that the ones before it are durable: the next start must not
         // see those that were cut short, or it would take them for damaged.
-        match drain(&index, &log, &log.low_water(), &[]) {
-            Ok(()) => eras_saved = true,
+        if let Err(error) = drain(&index, &log, &log.low_water(), &[]) {
             // What is here can be served, at least.
-            Err(error) if !was_cut_short => {
-                tracing::warn!("{}: {error}; for now it can be read only", segments.label());
-            }
-            Err(error) => return Err(error),
+            tracing::warn!("{}: {error}; for now it can be read only", segments.label());
+            is_saved = false;
         }
     }
-    Ok(Recovered { segments, log, index, eras, eras_saved })
+    Ok(Recovered { segments, log, index, eras, is_saved })
 }
 
 /// Registers the segments that the table knows; removes files of which neither it nor the log's

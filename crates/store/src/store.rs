@@ -73,8 +73,8 @@ pub struct Store {
     pub(crate) maintenance: Arc<Maintenance>,
     pub(crate) attempts: Attempts,
     eras: Eras,
-    /// The index holds them as well.
-    pub(crate) eras_saved: AtomicBool,
+    /// The index holds what the start found.
+    pub(crate) is_start_saved: AtomicBool,
     /// Chunks of many extents.
     pub(crate) rewrites: Mutex<BTreeSet<ChunkKey>>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
@@ -139,7 +139,7 @@ impl Store {
             maintenance: Arc::default(),
             attempts: Attempts::default(),
             eras: recovered.eras,
-            eras_saved: AtomicBool::new(recovered.eras_saved),
+            is_start_saved: AtomicBool::new(recovered.is_saved),
             rewrites: Mutex::default(),
             damage_logged: AtomicU64::new(0),
             _dir: dir,
@@ -224,7 +224,8 @@ impl Store {
         }
         let key = (req.id, req.index);
         let (start, end) = (req.offset as u32, (req.offset + req.hole) as u32);
-        if self.index.lookup(key, start, end)?.0.is_empty() {
+        // The record of the hole that is there already may have to be flushed.
+        if self.log.is_durable() && self.index.lookup(key, start, end)?.0.is_empty() {
             return Ok(None);
         }
         let record = Record {

@@ -5,12 +5,14 @@
 //! with a cut under a new truncate generation: so whatever was sent to stores before, by this
 //! process or one that died, changes nothing when it is executed late.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::future::join_all;
 use saker_runtime::failpoint;
 use saker_types::change::StoreJob;
 use saker_types::wire::{ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Op};
-use saker_types::{Attr, Errno, Error, Inode, InodeId, Locator, NodeId};
+use saker_types::{Attr, Class, Errno, Error, Inode, InodeId, Locator, NodeId};
 
 use crate::request::{Rq, Stop};
 use crate::rows::{Located, Spot};
@@ -209,18 +211,30 @@ async fn write_first_chunk(h: &Handle, attr: &Attr, data: Bytes) -> Result<(), E
     })
 }
 
-/// Tells every store, until all have done it.
+/// After a store could not cut.
+const CUT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Tells every store, until all have done it: also one whose disk is full, or damaged. One that has
+/// not would bring the data back, and take late writes.
 async fn cut_chunks(h: &Handle, id: InodeId, job: &StoreJob) {
     let StoreJob { truncate_gen, cut, .. } = *job;
     let request = ChunkTruncateReq { id, truncate_gen, cut };
     let stores = h.shard().map.stores.len() as u16;
-    let calls = (0..stores).map(|n| {
+    let cut_at = async |n| {
         let to = NodeId::Store(n);
-        h.hub.ask_until::<Empty>(to, Op::ChunkTruncate, 0, &request, Bytes::new())
-    });
-    for result in join_all(calls).await {
-        if let Err(e) = result {
-            tracing::error!("cut of inode {id:#x} at {cut} refused: {e}");
+        let mut tries = 0;
+        loop {
+            let cut = h.hub.ask_until::<Empty>(to, Op::ChunkTruncate, 0, &request, Bytes::new());
+            let Err(error) = cut.await else { return };
+            if tries == 0 {
+                tracing::error!("store {n} cannot cut inode {id:#x}, and is asked again: {error}");
+            }
+            if error.is(Class::Fatal) {
+                return;
+            }
+            tries += 1;
+            h.hub.sleep(CUT_PAUSE).await;
         }
-    }
+    };
+    join_all((0..stores).map(cut_at)).await;
 }
