@@ -70,14 +70,8 @@ impl Store {
     /// # Errors
     /// ENOSPC at once; of all else the first, when what can be moved is.
     fn empty(&self, segment: &Arc<Segment>) -> Result<()> {
-        let (records, _) = scan(&self.segments, segment, 0, Payloads::Skip).map_err(|e| {
-            segment.stuck.store(true, Ordering::Release);
-            io_error(&segment.name(), &e)
-        })?;
-        let writes = records.iter().filter(|found| found.record.kind == Kind::Write);
-        let keys: BTreeSet<ChunkKey> =
-            writes.map(|found| (found.record.id, found.record.index)).collect();
-        drop(records);
+        let keys =
+            self.keys_in(segment).inspect_err(|_| segment.stuck.store(true, Ordering::Release))?;
         let mut result = Ok(());
         for key in keys {
             match self.move_extents(key, Some(segment.no)) {
@@ -97,6 +91,30 @@ impl Store {
             Some(segment) if segment.live_bytes() > 0 => self.empty(&segment),
             _ => Ok(()),
         }
+    }
+
+    /// What could not be moved out of such a segment is lost: no flush may succeed for it.
+    pub(crate) fn give_up(&self, no: u32) -> Result<()> {
+        let Some(segment) = self.segments.get(no).filter(|s| s.live_bytes() > 0) else {
+            return Ok(());
+        };
+        let keys = self.keys_in(&segment)?;
+        let mut eras = locked(&self.eras);
+        for key in keys {
+            let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32)?;
+            let left = pieces.into_iter().filter(|(of, _)| of.no == no);
+            eras.give_up(left.map(|(_, extent)| extent.seq));
+        }
+        self.index.save_eras(&eras);
+        Ok(())
+    }
+
+    /// Chunks of which something was written into a segment.
+    fn keys_in(&self, segment: &Arc<Segment>) -> Result<BTreeSet<ChunkKey>> {
+        let (records, _) = scan(&self.segments, segment, 0, Payloads::Skip)
+            .map_err(|e| io_error(&segment.name(), &e))?;
+        let writes = records.iter().filter(|found| found.record.kind == Kind::Write);
+        Ok(writes.map(|found| (found.record.id, found.record.index)).collect())
     }
 
     /// Writes a chunk of many extents anew, if that makes them fewer.

@@ -49,6 +49,9 @@ pub struct Eras {
     /// Some era has begun.
     #[prost(bool, tag = "4")]
     begun: bool,
+    /// Of the era that lasts: what a disk did not take and does not give back.
+    #[prost(message, repeated, tag = "5")]
+    given_up: Vec<Run>,
 }
 
 impl Eras {
@@ -65,7 +68,10 @@ impl Eras {
             return false;
         }
         if self.begun {
-            self.ended.push(Ended { lost: missing(durable, there) });
+            let mut lost = std::mem::take(&mut self.given_up);
+            lost.append(&mut missing(durable, there));
+            lost.sort_by_key(|run| run.first);
+            self.ended.push(Ended { lost });
         }
         let torn = self.ended.iter_mut().rev().filter(|era| era.lost.len() > 1);
         for era in torn.skip(TORN_ERAS_MAX) {
@@ -80,16 +86,33 @@ impl Eras {
         true
     }
 
+    /// These records of the era that lasts are lost: the disk failed to take them, and cannot be
+    /// read there.
+    pub fn give_up(&mut self, seqs: impl IntoIterator<Item = u64>) {
+        for seq in seqs {
+            if self.given_up.iter().any(|run| (run.first..run.end).contains(&seq)) {
+                continue;
+            }
+            let is_full = self.given_up.len() == RUNS_MAX;
+            match self.given_up.last_mut().filter(|_| is_full) {
+                Some(last) => (last.first, last.end) = (last.first.min(seq), last.end.max(seq + 1)),
+                None => self.given_up.push(Run { first: seq, end: seq + 1 }),
+            }
+        }
+    }
+
     /// May a record be lost of those that were acknowledged so? `next_seq`: number of the next
     /// one. True as well for what this store never acknowledged.
     pub fn lost(&self, writes: &Unflushed, next_seq: u64) -> bool {
         let last = writes.first.saturating_add(writes.more);
+        let meets =
+            |runs: &[Run]| runs.iter().any(|run| writes.first < run.end && run.first <= last);
         if writes.era == self.current() {
-            return last >= next_seq;
+            return last >= next_seq || meets(&self.given_up);
         }
         let at = writes.era.checked_sub(self.forgotten + 1).and_then(|at| usize::try_from(at).ok());
         let Some(era) = at.and_then(|at| self.ended.get(at)) else { return true };
-        era.lost.iter().any(|run| writes.first < run.end && run.first <= last)
+        meets(&era.lost)
     }
 }
 

@@ -209,6 +209,7 @@ impl Store {
         poisoned.retain(|no| self.log.is_settled(*no));
         for no in &poisoned {
             self.rescue(*no)?;
+            self.give_up(*no)?;
         }
         let marker = self.log.low_water();
         drain(&self.index, &self.log, &marker, &poisoned)?;

@@ -72,7 +72,9 @@ pub struct Store {
     pub(crate) metrics: Metrics,
     pub(crate) maintenance: Arc<Maintenance>,
     pub(crate) attempts: Attempts,
-    eras: Eras,
+    /// Number of the era that lasts.
+    era: u64,
+    pub(crate) eras: Mutex<Eras>,
     /// The index holds what the start found.
     pub(crate) is_start_saved: AtomicBool,
     /// Chunks of many extents.
@@ -138,7 +140,8 @@ impl Store {
             metrics,
             maintenance: Arc::default(),
             attempts: Attempts::default(),
-            eras: recovered.eras,
+            era: recovered.eras.current(),
+            eras: Mutex::new(recovered.eras),
             is_start_saved: AtomicBool::new(recovered.is_saved),
             rewrites: Mutex::default(),
             damage_logged: AtomicU64::new(0),
@@ -194,7 +197,7 @@ impl Store {
             self.flush()?;
             return Ok(ChunkWriteReply::default());
         }
-        let written = |seq| ChunkWriteReply { era: self.eras.current(), seq };
+        let written = |seq| ChunkWriteReply { era: self.era, seq };
         Ok(seq.map_or(ChunkWriteReply::default(), written))
     }
 
@@ -417,8 +420,8 @@ impl Store {
     /// EIO: some of it may be lost if power fails.
     pub fn sync(&self, unflushed: &[Unflushed]) -> Result<bool> {
         self.flush()?;
-        let next_seq = self.log.next_seq();
-        Ok(unflushed.iter().any(|writes| self.eras.lost(writes, next_seq)))
+        let (next_seq, eras) = (self.log.next_seq(), locked(&self.eras));
+        Ok(unflushed.iter().any(|writes| eras.lost(writes, next_seq)))
     }
 
     fn flush(&self) -> Result<()> {

@@ -14,6 +14,7 @@ use saker_types::{InodeId, Result};
 
 use super::rows::{self, InodeRow, SAVED_KEY};
 use super::{Index, NOTHING_VOID, RowKey, Saved, State, encoded, failed};
+use crate::eras::Eras;
 use crate::log::Position;
 use crate::segment::locked;
 
@@ -57,6 +58,11 @@ pub fn open_saved(table: &dyn Table) -> Result<Saved> {
 }
 
 impl Index {
+    /// The next commit writes these.
+    pub fn save_eras(&self, eras: &Eras) {
+        locked(&self.saved).eras = eras.clone();
+    }
+
     /// Everything that is dirty now belongs to the checkpoint that [`Index::commit`] works on.
     pub fn begin_drain(&self) {
         for shard in &self.shards {

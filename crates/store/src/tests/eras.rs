@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use saker_runtime::fs::{Fault, FaultDir, Op, OpKind};
+use saker_runtime::fs::{Dir, Fault, FaultDir, Op, OpKind};
 use saker_types::wire::{ChunkReadReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq};
 use saker_types::{InodeId, Unflushed};
 
@@ -60,6 +60,35 @@ fn a_flush_does_not_succeed_for_what_a_loss_of_power_took() {
         assert!(lost(&store, ChunkWriteReply { era: 1, seq: 1_000 }));
     }
     assert!(torn > 20 && whole > 20, "{torn} lost, {whole} not");
+}
+
+#[test]
+fn a_flush_does_not_succeed_for_what_a_disk_neither_took_nor_gives_back() {
+    let machine = Machine::new();
+    let fails = Arc::new(AtomicBool::new(false));
+    let armed = fails.clone();
+    let script = move |op: &Op<'_>| match op.kind {
+        OpKind::Sync if op.name.starts_with("new-") && armed.swap(false, Relaxed) => {
+            Fault::Fail(libc::EIO)
+        }
+        _ => Fault::None,
+    };
+    let dir = FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script));
+    let store = open_in(Arc::new(dir), IDENTITY, since(1)).unwrap();
+    let (whole, broken) = (put(&store, 1), put(&store, 2));
+    let segments = machine.dir.sub_dir("segments").unwrap();
+    let file = segments.open(&segments.list().unwrap()[0]).unwrap();
+    // In the second record.
+    file.write_at(512 + 5_632 + 3_000, b"damage").unwrap();
+    fails.store(true, Relaxed);
+    store.sync(&[]).unwrap_err();
+    store.maintain();
+    assert!(!lost(&store, whole) && lost(&store, broken));
+    drop(store);
+    for boot in [1, 2] {
+        let store = machine.open_with(since(boot)).unwrap();
+        assert!(!lost(&store, whole) && lost(&store, broken), "boot {boot}");
+    }
 }
 
 #[test]
