@@ -26,7 +26,7 @@ use saker_runtime::fs::{Dir, MemDir};
 use saker_runtime::time::Time;
 use saker_types::limits::NAME_LEASE;
 use saker_types::wire::Op;
-use saker_types::{ClusterMap, NodeId};
+use saker_types::{ClusterMap, Error, NodeId};
 
 use crate::roles::{self, EPOCH_NS};
 
@@ -69,6 +69,13 @@ impl Message {
     /// Is it an answer to this operation?
     pub fn answers(&self, op: Op) -> bool {
         self.is_reply && self.op == op
+    }
+
+    /// The answer that refuses this request.
+    pub fn refused(self, error: &Error) -> Message {
+        let body = prost::Message::encode_to_vec(error).into();
+        let frame = self.frame.reply(error.errno().0, body, Bytes::new());
+        Message { from: self.to, to: self.from, is_reply: true, frame, ..self }
     }
 
     /// Is it for this node?

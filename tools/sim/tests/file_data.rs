@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_sim::bench::{Answer, Bench, Message, at};
 use saker_types::wire::*;
-use saker_types::{Class, NodeId};
+use saker_types::{Class, Errno, NodeId};
 
 const SHARD: NodeId = NodeId::Shard(0);
 const OLD: &[u8] = b"old bytes that nobody may see again";
@@ -74,6 +74,34 @@ fn bytes_of_a_spill_that_a_crash_cut_short_are_never_seen_again() {
         assert_eq!(b.first_chunk(entry.attr.id), "", "point {n}: old bytes show");
         b.check();
     }
+}
+
+/// A store that has not cut would bring the bytes back, and take late writes.
+#[test]
+fn a_truncation_waits_for_a_store_that_refuses_to_cut() {
+    let mut b = Bench::new(1);
+    let entry = b.create("f").unwrap();
+    save(&mut b, &entry, OLD);
+    let spill = spill_req(&mut b);
+    let _: Entry = b.run(Op::Spill, SHARD, &spill).unwrap();
+    let ctx = b.ctx();
+    let shorter = SetattrReq { ctx, at: at("f"), size: Some(3), ..SetattrReq::default() };
+    let call = b.ask(Op::Setattr, SHARD, &shorter);
+    for errno in [Errno::EIO, Errno::ENOSPC] {
+        b.settle_but(|m| m.asks(Op::ChunkTruncate));
+        let refused = b.take(|m| m.asks(Op::ChunkTruncate)).into_iter();
+        let refused: Vec<_> = refused.map(|asked| asked.refused(&errno.into())).collect();
+        assert!(!refused.is_empty(), "asked again");
+        b.put(refused);
+        b.settle();
+        assert!(b.answer::<Entry>(call).is_none(), "{errno:?}: not cut, and told that it is");
+        assert_eq!(b.first_chunk(entry.attr.id), OLD);
+        b.advance(Duration::from_secs(1));
+    }
+    b.settle();
+    assert_eq!(b.answer::<Entry>(call).unwrap().unwrap().attr.size, 3);
+    assert_eq!(b.first_chunk(entry.attr.id), OLD[..3]);
+    b.check();
 }
 
 #[test]
