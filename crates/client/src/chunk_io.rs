@@ -98,7 +98,7 @@ impl Core {
     }
 
     /// Everything that these stores have accepted is on disk when it returns. True if some of
-    /// `unflushed` was lost with the power of a store's machine.
+    /// `unflushed` was lost, with the power of a store's machine or by its disk.
     pub(crate) async fn sync_stores(
         &self,
         mut stores: BTreeSet<StoreNo>,

@@ -307,7 +307,7 @@ fn an_append_to_many_chunks_that_is_cut_leaves_no_gap() {
         t.write(&file, start - 10, &pattern(10, 3));
         t.flush(&file);
         let file = t.open("f", APPEND);
-        // Cut to nothing: right before the first piece is taken, or while all are on their way back.
+        // Cut before the first piece is taken, or when all are.
         let op = if refused { Op::ChunkWrite } else { Op::Getattr };
         let truncate = |model: &mut Model| model.truncate(&Bytes::from_static(b"f"), 100);
         t.fake.fault(op, Fault::Before(Box::new(truncate)));
@@ -315,7 +315,7 @@ fn an_append_to_many_chunks_that_is_cut_leaves_no_gap() {
         let line = pattern(CHUNK_BYTES as usize + 2_000, 4);
         let offset = t.run(file.write(0, &line)).unwrap();
         assert_eq!(offset, if refused { 100 } else { start });
-        let _ = t.run(t.fs.getattr(&t.root, &at("f"))).unwrap();
+        t.run(t.fs.getattr(&t.root, &at("f"))).unwrap();
         let offset = t.run(file.write(0, b"more")).unwrap();
         assert_eq!(offset, if refused { 100 + line.len() as u64 } else { 100 });
         t.flush(&file);
@@ -571,6 +571,21 @@ fn fsync_fails_for_what_others_have_lost() {
         }
         fails_once(&t, &file);
     }
+}
+
+#[test]
+fn a_row_does_not_name_ever_more_that_is_not_flushed() {
+    let t = setup();
+    let file = t.create("f");
+    // Of four eras of both stores, and then of a fifth.
+    for era in 1..6 {
+        t.fake.model().era = era;
+        t.write(&file, 0, &pattern(6_000, era as u8));
+        t.flush(&file);
+        assert_eq!(t.fake.model().synced.is_empty(), era < 5, "era {era}");
+    }
+    let row = t.fake.model().entry(&Bytes::from_static(b"f"), false);
+    assert_eq!(row.unflushed, []);
 }
 
 #[test]

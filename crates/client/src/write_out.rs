@@ -380,7 +380,7 @@ impl Core {
                     Ok(true) if !is_lost => {
                         is_lost = true;
                         // At once: what follows may fail otherwise, and the next fsync knows nothing.
-                        let text = "a store lost data of this file with its machine's power";
+                        let text = "a store lost unflushed data of this file (its power or its disk failed)";
                         inode.with(|s| s.fail(Error::new(Errno::EIO).with_text(text)));
                     }
                     Ok(_) => {}
@@ -401,15 +401,14 @@ impl Core {
                     may_repeat = false;
                     known = Some(more);
                 }
-                Ok(Report::Done(_)) => break,
                 Ok(Report::ToChunks) => {}
+                Ok(Report::Done(_)) => return Ok(()),
                 Err(error) => {
                     refused(inode, error);
                     return Ok(());
                 }
             }
         }
-        Ok(())
     }
 
     /// Tells the owner what it has not heard of, and that what it called unflushed at the version

@@ -1,5 +1,5 @@
-//! What losses of power took of what was acknowledged, so that a flush that comes after one does
-//! not succeed for data from before it.
+//! What losses of power took of what was acknowledged, and what failed disks did, so that a flush
+//! that comes after one does not succeed for data from before it.
 //!
 //! An *era* lasts as long as the page cache does that writes go to: until the machine starts
 //! again or the file system is mounted again; the death of the process does not end it. Each
@@ -11,7 +11,8 @@ use saker_types::inode::Unflushed;
 
 /// Eras whose losses are remembered; of those before them everything counts as lost.
 const ERAS_MAX: usize = 4096;
-/// Runs of lost records of one era; what is behind the last one counts as lost.
+/// Runs of records that an era lost with its end, what is behind the last one counts as lost; and as
+/// many of what was given up before.
 const RUNS_MAX: usize = 256;
 /// Eras of which more than one run is remembered; of those before them what is behind the first.
 const TORN_ERAS_MAX: usize = 16;
@@ -21,7 +22,7 @@ const TORN_ERAS_MAX: usize = 16;
 pub struct Run {
     #[prost(uint64, tag = "1")]
     first: u64,
-    /// Not lost; the end of the last run has no end.
+    /// The first number behind it.
     #[prost(uint64, tag = "2")]
     end: u64,
 }
@@ -29,7 +30,7 @@ pub struct Run {
 /// What became of the writes of an era that is over.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ended {
-    /// In order. The last one has no end.
+    /// By their first numbers. The last one has no end.
     #[prost(message, repeated, tag = "1")]
     lost: Vec<Run>,
 }
@@ -61,7 +62,7 @@ impl Eras {
     }
 
     /// Begins another era if this is another `boot`. `there`: sequence numbers of the records
-    /// that are in the log, rising; those below `durable` are known to be. True if it did: the
+    /// that are in the log, in any order; those below `durable` are known to be. True if it did: the
     /// eras must be saved then before anything is acknowledged.
     pub fn begin(&mut self, boot: u64, durable: u64, there: impl Iterator<Item = u64>) -> bool {
         if self.begun && self.boot == boot {
@@ -118,8 +119,10 @@ impl Eras {
 
 /// The runs of numbers from `from` on that are not `there`.
 fn missing(from: u64, there: impl Iterator<Item = u64>) -> Vec<Run> {
+    let mut there: Vec<u64> = there.filter(|seq| *seq >= from).collect();
+    there.sort_unstable();
     let (mut next, mut runs) = (from, Vec::new());
-    for seq in there.skip_while(|seq| *seq < from) {
+    for seq in there {
         if runs.len() + 1 == RUNS_MAX {
             break;
         }

@@ -62,10 +62,8 @@ pub fn recover(
     adopt(&segments, &saved, &files)?;
     let mut tail = read_tail(&segments, &saved, &files)?;
     // Saved with the very next commit, whatever that is for.
-    let mut there: Vec<u64> =
-        tail.records.iter().filter(|r| r.sound).map(|r| r.record.seq).collect();
-    there.sort_unstable();
-    let another_era = saved.eras.begin(options.cached_since, saved.durable_seq, there.into_iter());
+    let there = tail.records.iter().filter(|found| found.sound).map(|found| found.record.seq);
+    let another_era = saved.eras.begin(options.cached_since, saved.durable_seq, there);
     let eras = saved.eras.clone();
     if another_era && eras.current() > 1 {
         tail.next_seq += ERA_GAP;

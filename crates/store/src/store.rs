@@ -414,7 +414,7 @@ impl Store {
     }
 
     /// Makes everything that was acknowledged before durable. True if some of `unflushed` is lost,
-    /// since power failed before this.
+    /// since power failed before this, or the disk did.
     ///
     /// # Errors
     /// EIO: some of it may be lost if power fails.

@@ -1156,7 +1156,7 @@ pub struct ChunkSyncReq {
 /// Answer to a flush that succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ChunkSyncReply {
-    /// Some of those writes were lost, with the power of the store's machine.
+    /// Some of those writes were lost, with the power of the store's machine or by its disk.
     #[prost(bool, tag = "1")]
     pub lost: bool,
 }

@@ -222,17 +222,18 @@ async fn cut_chunks(h: &Handle, id: InodeId, job: &StoreJob) {
     let stores = h.shard().map.stores.len() as u16;
     let cut_at = async |n| {
         let to = NodeId::Store(n);
-        let mut tries = 0;
+        let mut logged = false;
         loop {
             let cut = h.hub.ask_until::<Empty>(to, Op::ChunkTruncate, 0, &request, Bytes::new());
             let Err(error) = cut.await else { return };
-            if tries == 0 {
-                tracing::error!("store {n} cannot cut inode {id:#x}, and is asked again: {error}");
+            if !logged {
+                tracing::error!("store {n} does not cut inode {id:#x} at {}: {error}", job.cut);
             }
             if error.is(Class::Fatal) {
+                // It will never understand.
                 return;
             }
-            tries += 1;
+            logged = true;
             h.hub.sleep(CUT_PAUSE).await;
         }
     };
