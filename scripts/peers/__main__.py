@@ -154,6 +154,7 @@ def more(out: Path, told: dict, names: list[str]) -> tuple[dict, list[dict]]:
     plan = json.loads(json.dumps(told["plan"]))
     if (earlier["plan"], set(earlier["systems"])) != (plan, set(names)):
         sys.exit(f"--more: {out}/peers.json is of another plan or of other systems")
+    records = [r for r in records if r["program"].startswith(SYSTEMS[r["system"]].programs)]
     for key in ("date", "commit"):
         if told[key] not in earlier[key].split(", "):
             earlier[key] += f", {told[key]}"
