@@ -126,11 +126,12 @@ def compare(args: argparse.Namespace, work: Path) -> None:
     if not plan.programs():
         sys.exit(f"--only {args.only}: no program has this in its name")
     rounds = args.rounds or (2 if args.quick else 5)
-    order, told, records = chosen(args.systems, SYSTEMS), about(work, plan), []
+    order = [kind for kind in chosen(args.systems, SYSTEMS) if plan.programs_of(kind)]
+    told, records = about(work, plan), []
     names = [kind.name for kind in order]
     first = 0
     if args.more:
-        told, records = more(args.out, told, names)
+        told, records = more(args.out, told, order, plan)
         first = told["rounds"]
     for n in range(first, first + rounds):
         say(f"round {n + 1} of {first + rounds}")
@@ -144,17 +145,21 @@ def compare(args: argparse.Namespace, work: Path) -> None:
             say(f"written: {args.out}/peers.md")
 
 
-def more(out: Path, told: dict, names: list[str]) -> tuple[dict, list[dict]]:
-    """What an earlier run has found, to go on with: it must have measured the same."""
+def more(
+    out: Path, told: dict, order: list[type[System]], plan: programs.Plan
+) -> tuple[dict, list[dict]]:
+    """What an earlier run has found, to go on with: it must have measured the same. What it has of
+    programs that do not measure a system any more is left out."""
     try:
         earlier, records = report.read(out, "peers")
     except (OSError, ValueError) as why:
         sys.exit(f"--more: {why}")
     # JSON knows no tuples.
-    plan = json.loads(json.dumps(told["plan"]))
-    if (earlier["plan"], set(earlier["systems"])) != (plan, set(names)):
+    same = json.loads(json.dumps(told["plan"])), {kind.name for kind in order}
+    if (earlier["plan"], set(earlier["systems"])) != same:
         sys.exit(f"--more: {out}/peers.json is of another plan or of other systems")
-    records = [r for r in records if r["program"].startswith(SYSTEMS[r["system"]].programs)]
+    wanted = {(kind.name, p.title) for kind in order for p in plan.programs_of(kind)}
+    records = [r for r in records if (r["system"], r["program"]) in wanted]
     for key in ("date", "commit"):
         if told[key] not in earlier[key].split(", "):
             earlier[key] += f", {told[key]}"

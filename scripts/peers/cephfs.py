@@ -5,7 +5,7 @@ import uuid
 from pathlib import Path
 
 import host
-from system import FLUSHED, System
+from system import System
 
 SETTINGS = """[global]
 fsid = {fsid}
@@ -99,4 +99,4 @@ class CephFsSync(CephFs):
     name = "cephfs-sync"
     about = "the same; the program flushes the directory (fsync) after each change of a name"
     bench_options = ("--sync-dirs",)
-    programs = FLUSHED
+    only_flushed = True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import host
 from host import Failed
-from system import FLUSHED, OF_NAMES, System
+from system import System
 
 MODULE = "github.com/juicedata/juicefs@v1.3.1"
 # Metadata engines and object stores that are not used here, as its own lite build leaves them out.
@@ -78,13 +78,13 @@ class JuiceFsSync(JuiceFs):
     name = "juicefs-sync"
     about = "the same; Redis flushes before it answers (appendfsync always)"
     fsync = "always"
-    programs = FLUSHED
+    only_flushed = True
 
 
 class JuiceFsUncached(JuiceFs):
     name = "juicefs-uncached"
     about = "as shipped; the mount keeps no names and attributes"
-    programs = OF_NAMES
+    only_names = True
     mount_options = ("--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0")
 
 

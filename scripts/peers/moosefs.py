@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import host
-from system import FLUSHED, OF_NAMES, System
+from system import System
 
 EMPTY = Path("/var/lib/mfs/metadata.mfs.empty")
 
@@ -72,11 +72,11 @@ class MooseFsSync(MooseFs):
     name = "moosefs-sync"
     about = "the same; changelog flushed after each write (CHANGELOG_SAVE_MODE = 2)"
     changelog_mode = 2
-    programs = FLUSHED
+    only_flushed = True
 
 
 class MooseFsUncached(MooseFs):
     name = "moosefs-uncached"
     about = "as shipped; the mount keeps no names and attributes"
-    programs = OF_NAMES
+    only_names = True
     mount_options = "mfsattrcacheto=0,mfsentrycacheto=0,mfsdirentrycacheto=0,mfsnegentrycacheto=0"

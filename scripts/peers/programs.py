@@ -35,6 +35,8 @@ class Program(NamedTuple):
     """Of `saker bench`."""
     flushes: bool = False
     """With the system's options for equal durability."""
+    names: bool = False
+    """Names and attributes that a client keeps count most."""
     tree_size: int = 0
     """Reads a tree of files of so many bytes, instead."""
 
@@ -59,16 +61,26 @@ class Plan:
         """Those that were chosen, in their order."""
         return [program for program in self._all() if self.only in program.title]
 
+    def programs_of(self, system: System | type[System]) -> list[Program]:
+        """Those that measure it: of a variant of another system, where it differs from that."""
+        return [
+            program
+            for program in self.programs()
+            if (program.flushes or not system.only_flushed)
+            and (program.names or not system.only_names)
+        ]
+
     def _all(self) -> Iterator[Program]:
         seconds = ("--seconds", str(self.seconds))
         for threads in self.threads:
             words = ("meta", "--threads", str(threads), *seconds)
-            yield Program(f"metadata, {threads} threads", words, flushes=True)
+            yield Program(f"metadata, {threads} threads", words, flushes=True, names=True)
         words = ("meta", "--again", "--threads", str(THREADS), "--seconds", str(SECOND_PASS_S))
-        yield Program("metadata, second pass", words)
+        yield Program("metadata, second pass", words, names=True)
         for size in self.sizes:
             kib = f"{size // KIB} KiB"
-            yield Program(f"files of {kib}", ("small", "--size", str(size), "--set", str(SMALL_FILES), *seconds))
+            words = ("small", "--size", str(size), "--set", str(SMALL_FILES), *seconds)
+            yield Program(f"files of {kib}", words, names=size <= INLINE_MAX)
             yield Program(f"tree of {kib} files", tree_size=size)
         yield Program("one directory", ("shared", *seconds), flushes=True)
         words = ("burst", "--threads", "64", "--dirs", str(self.burst_dirs), *seconds)
@@ -90,10 +102,8 @@ class Bench:
         self.problems: list[str] = []
 
     def all(self) -> None:
-        """Every program of the plan that is for it; the next ones run also if one fails."""
-        for program in self.plan.programs():
-            if not program.title.startswith(self.system.programs):
-                continue
+        """Every program of the plan that measures it; the next ones run also if one fails."""
+        for program in self.plan.programs_of(self.system):
             host.say(f"  {self.system.name}: {program.title}")
             try:
                 self.run(program)

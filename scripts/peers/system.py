@@ -9,12 +9,6 @@ import host
 from host import Failed, Group, Network
 
 
-FLUSHED = ("metadata, 1", "one directory")
-"""Programs in which names are changed and that is flushed: where only this differs, the rest is as shipped."""
-OF_NAMES = ("metadata", "files of 4 KiB")
-"""Programs in which names and attributes that a client keeps count most."""
-
-
 class System:
     """A file system that can be installed, started, mounted, and stopped without a trace.
 
@@ -29,8 +23,10 @@ class System:
     """Debian's."""
     own_network = True
     """Does it run in a network namespace?"""
-    programs: tuple[str, ...] = ("",)
-    """How the names of the programs begin that measure it: all, or where it differs from another."""
+    only_flushed = False
+    """Does it differ from another only in programs that may flush changes of names?"""
+    only_names = False
+    """Does it differ from another most where names and attributes that a client keeps count?"""
     bench_options: tuple[str, ...] = ()
     """More options of `saker bench meta` and `shared`, for equal durability."""
 
