@@ -22,7 +22,7 @@ use bytes::Bytes;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
 use saker_types::error::SECOND_PATH;
-use saker_types::limits::{COMPONENTS_MAX, NAME_KEEP};
+use saker_types::limits::{COMPONENTS_MAX, NAME_KEEP, NAME_KEEP_MAX};
 use saker_types::wire::{At, Entry, KeptDir};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, access};
 
@@ -85,7 +85,7 @@ pub(crate) struct Named {
     pub(crate) dir: NodeId,
     pub(crate) name: Bytes,
     pub(crate) at: At,
-    /// What `at.lease` is about.
+    /// What `at.keep_ms` is about.
     leased: Option<Leased>,
 }
 
@@ -94,8 +94,8 @@ struct Leased {
     asked: Time,
     /// What the names are below is there until then.
     base: Time,
-    /// Each with the version of its name.
-    nodes: Vec<(NodeId, u32)>,
+    /// Each with the version of its name, and how long that is asked for in milliseconds.
+    nodes: Vec<(NodeId, u32, u32)>,
 }
 
 impl Nodes {
@@ -161,7 +161,9 @@ impl Nodes {
         drop(table);
         let mut at = steps.at();
         at.path.push(name.clone());
-        at.lease = leased.as_ref().map_or(0, |leased| leased.nodes.len() as u32);
+        if let Some(Leased { nodes, .. }) = &leased {
+            at.keep_ms = nodes.iter().map(|(_, _, keep_ms)| *keep_ms).collect();
+        }
         Ok(Named { dir, name: name.clone(), at, leased })
     }
 
@@ -169,10 +171,9 @@ impl Nodes {
     /// guesses are known now.
     pub(crate) fn kept(&self, named: &Named, dirs: &[KeptDir]) {
         let Some(Leased { asked, base, nodes }) = &named.leased else { return };
-        let until = (*asked + NAME_KEEP).min(*base);
         let mut table = self.lock();
         let mut pid = named.at.anchor.id;
-        for (((id, version), dir), name) in nodes.iter().zip(dirs).zip(&named.at.path) {
+        for (((id, version, keep_ms), dir), name) in nodes.iter().zip(dirs).zip(&named.at.path) {
             match table.nodes.get(id) {
                 Some(node) if node.keep.version == *version && !node.doubted => {}
                 _ => return,
@@ -181,7 +182,8 @@ impl Nodes {
                 return;
             }
             if let Some(Node { keep, .. }) = table.nodes.get_mut(id) {
-                keep.until = keep.until.max(until);
+                let until = *asked + Duration::from_millis((*keep_ms).into());
+                keep.until = keep.until.max(until.min(*base));
             }
             pid = dir.id;
         }
@@ -518,10 +520,12 @@ impl Steps {
             return None;
         }
         let mut nodes = Vec::with_capacity(hot);
+        let mut wanted = NAME_KEEP_MAX;
         for id in &self.nodes[..hot] {
             let keep = &mut table.nodes.get_mut(id)?.keep;
             keep.tried = now;
-            nodes.push((*id, keep.version));
+            wanted = wanted.min(keep.wanted(now, eager));
+            nodes.push((*id, keep.version, wanted.as_millis() as u32));
         }
         Some(Leased { asked: now, base, nodes })
     }

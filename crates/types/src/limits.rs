@@ -35,17 +35,21 @@ pub const SESSION_RESULTS_MAX: usize = 16_384;
 /// lease on it was given or renewed (protocols.md, rule 16).
 pub const LEASE_NS: u64 = 60_000_000_000;
 
-/// A directory's name is not changed for so long after a mount was told that it may keep it.
-pub const NAME_LEASE: Duration = Duration::from_millis(300);
-/// So long a mount lets its kernel keep it, counted from before it asked. The rest is for the
-/// kernel, which counts from when the thread that waits for a reply runs again.
+/// So long a mount lets its kernel keep a directory's name, counted from before it asked.
 pub const NAME_KEEP: Duration = Duration::from_millis(100);
+/// The same, of a name that has been in use for long and below which it changes nothing.
+pub const NAME_KEEP_MAX: Duration = Duration::from_secs(1);
+/// So much longer the name is not changed: for the kernel, which counts from when the thread that
+/// waits for a reply runs again.
+pub const NAME_KEEP_MARGIN: Duration = Duration::from_millis(200);
+/// A name is changed at most so much later because mounts keep it.
+pub const NAME_LEASE_MAX: Duration = NAME_KEEP_MAX.saturating_add(NAME_KEEP_MARGIN);
 
 /// A client's file locks end when it has not been heard of for this long.
 pub const LOCK_LEASE_NS: u64 = 10_000_000_000;
 /// Most locks on one file.
 pub const FILE_LOCKS_MAX: usize = 1_024;
 
-const _: () = assert!(NAME_KEEP.as_nanos() * 2 < NAME_LEASE.as_nanos());
+const _: () = assert!(NAME_KEEP.as_nanos() < NAME_KEEP_MAX.as_nanos());
 const _: () = assert!(INLINE_BYTES_MAX < CHUNK_BYTES);
 const _: () = assert!(FILE_BYTES_MAX.is_multiple_of(CHUNK_BYTES));

@@ -219,17 +219,17 @@ pub struct At {
     /// one leads elsewhere, nothing is done (class `Elsewhere`).
     #[prost(uint64, repeated, tag = "3")]
     pub expect: Vec<InodeId>,
-    /// So many components, from the first one on and none of them the last, are directories whose
-    /// names a mount wants to keep: to let its kernel use them for a while without asking. Until that
-    /// is over they lead where they led.
-    #[prost(uint32, tag = "4")]
-    pub lease: u32,
+    /// The first components, none of them the last, are directories whose names a mount wants to keep
+    /// for so many milliseconds each: to let its kernel use them without asking. Until that is over
+    /// they lead where they led. None longer than the one before, nor than `limits::NAME_KEEP_MAX`.
+    #[prost(uint32, repeated, tag = "5")]
+    pub keep_ms: Vec<u32>,
 }
 
 impl At {
     /// A path from an anchor.
     pub fn below(anchor: Locator, path: Vec<Bytes>) -> At {
-        At { anchor, path, expect: Vec::new(), lease: 0 }
+        At { anchor, path, expect: Vec::new(), keep_ms: Vec::new() }
     }
 
     /// Is the error about the last component of this path?

@@ -24,7 +24,7 @@ use saker_rpc::frame::Frame;
 use saker_rpc::{CallError, CallId, ConnId, Input, Outbox, Outgoing, Role, RoleKind};
 use saker_runtime::fs::{Dir, MemDir};
 use saker_runtime::time::Time;
-use saker_types::limits::NAME_LEASE;
+use saker_types::limits::NAME_LEASE_MAX;
 use saker_types::wire::Op;
 use saker_types::{ClusterMap, Error, NodeId};
 
@@ -157,7 +157,7 @@ impl Bench {
         (0..shards).for_each(|n| bench.add(NodeId::Shard(n as u16), MemDir::new()));
         bench.open_session();
         // From here on nobody has a lease of an earlier life.
-        bench.advance(NAME_LEASE);
+        bench.advance(NAME_LEASE_MAX);
         bench
     }
 

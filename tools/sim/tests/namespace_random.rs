@@ -10,7 +10,7 @@ use saker_meta::Limits;
 use saker_runtime::rand::Rng;
 use saker_runtime::time::Time;
 use saker_sim::bench::{Bench, at};
-use saker_types::limits::NAME_KEEP;
+use saker_types::limits::NAME_KEEP_MAX;
 use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, NodeId};
 
@@ -183,16 +183,21 @@ impl Run {
     /// By a mount that wants to keep the names on the way.
     fn entry(&mut self, path: &str) -> Request {
         let mut at = at(path);
-        at.lease = at.path.len() as u32 - 1;
+        let mut keep_ms = NAME_KEEP_MAX.as_millis() as u64;
+        for _ in 1..at.path.len() {
+            keep_ms = self.rng.below(keep_ms + 1);
+            at.keep_ms.push(keep_ms as u32);
+        }
         Request::Entry(EntryReq { ctx: self.b.ctx(), at, full: true })
     }
 
     /// The names on the way to what was found, which its mount keeps from now on.
     fn keep(&mut self, r: &Running, entry: &Entry) {
         let Request::Entry(EntryReq { at, .. }) = &r.request else { return };
-        let (from, until) = (self.b.now(), r.begun + NAME_KEEP);
+        let from = self.b.now();
         let mut pid = at.anchor.id;
-        for (name, dir) in at.path.iter().zip(&entry.kept) {
+        for ((name, keep_ms), dir) in at.path.iter().zip(&at.keep_ms).zip(&entry.kept) {
+            let until = r.begun + Duration::from_millis((*keep_ms).into());
             self.kept.push(Kept { pid, name: name.clone(), id: dir.id, from, until });
             pid = dir.id;
         }

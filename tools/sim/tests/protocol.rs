@@ -7,7 +7,7 @@ use std::time::Duration;
 use saker_meta::Limits;
 use saker_sim::bench::{Bench, Message, at, errno, shard, with_dir};
 use saker_types::change::{id_key, table};
-use saker_types::limits::NAME_LEASE;
+use saker_types::limits::{NAME_KEEP_MAX, NAME_LEASE_MAX};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
@@ -508,8 +508,8 @@ fn a_rename_that_cannot_read_changes_nothing() {
 /// With a lease on all names on the way.
 fn leased(path: &str) -> At {
     let at = at(path);
-    let lease = at.path.len() as u32 - 1;
-    At { lease, ..at }
+    let keep_ms = vec![NAME_KEEP_MAX.as_millis() as u32; at.path.len() - 1];
+    At { keep_ms, ..at }
 }
 
 /// Gives answers to a request for so long, and says after how long there was one.
@@ -543,13 +543,16 @@ fn with_names(kept: bool) -> (Bench, &'static str) {
 fn a_directory_stays_where_it_is_while_a_mount_keeps_its_name() {
     for (from, to) in [("a", "c"), ("a/b", "c")] {
         let (mut b, _) = with_names(true);
-        b.advance(NAME_LEASE / 4);
+        b.advance(NAME_LEASE_MAX / 4);
         let request = b.rename_req(from, to);
         let call = b.ask(Op::Rename, COORDINATOR, &request);
         b.settle();
         // It is there for all until the change, and nobody can keep it any more.
         let waits = answered_after::<RenameReply>(&mut b, call);
-        assert!(waits + NAME_LEASE / 4 >= NAME_LEASE && waits < NAME_LEASE, "{from}: {waits:?}");
+        assert!(
+            waits + NAME_LEASE_MAX / 4 >= NAME_LEASE_MAX && waits < NAME_LEASE_MAX,
+            "{from}: {waits:?}"
+        );
         b.check();
     }
     // What nobody keeps, or nobody keeps any more.
@@ -558,7 +561,7 @@ fn a_directory_stays_where_it_is_while_a_mount_keeps_its_name() {
     let call = b.ask(Op::Rename, COORDINATOR, &request);
     assert_eq!(answered_after::<RenameReply>(&mut b, call), Duration::ZERO);
     assert_eq!(b.lookup(&leased("c/b/f")).unwrap().kept.len(), 2);
-    b.advance(NAME_LEASE);
+    b.advance(NAME_LEASE_MAX);
     let request = b.rename_req("c/b", "a");
     let call = b.ask(Op::Rename, COORDINATOR, &request);
     assert_eq!(answered_after::<RenameReply>(&mut b, call), Duration::ZERO);
@@ -578,7 +581,8 @@ fn a_kept_name_is_neither_exchanged_nor_replaced() {
         let request = RenameReq { flags, ..b.rename_req("c", "a/b/d") };
         let call = b.ask(Op::Rename, COORDINATOR, &request);
         assert!(
-            answered_after::<RenameReply>(&mut b, call) >= NAME_LEASE - Duration::from_millis(5)
+            answered_after::<RenameReply>(&mut b, call)
+                >= NAME_LEASE_MAX - Duration::from_millis(5)
         );
         b.check();
     }
@@ -640,7 +644,8 @@ fn a_lease_outlives_shards_and_lost_answers() {
         let request = b.rename_req("a", "c");
         let call = b.ask(Op::Rename, COORDINATOR, &request);
         assert!(
-            answered_after::<RenameReply>(&mut b, call) >= NAME_LEASE - Duration::from_millis(5)
+            answered_after::<RenameReply>(&mut b, call)
+                >= NAME_LEASE_MAX - Duration::from_millis(5)
         );
         b.check();
     }
@@ -658,7 +663,10 @@ fn a_lease_outlives_shards_and_lost_answers() {
         assert!(passed < Duration::from_secs(20), "it does not ask again");
     }
     let waits = answered_after::<RenameReply>(&mut b, call);
-    assert!(waits + passed >= NAME_LEASE - Duration::from_millis(10), "{passed:?} and {waits:?}");
+    assert!(
+        waits + passed >= NAME_LEASE_MAX - Duration::from_millis(10),
+        "{passed:?} and {waits:?}"
+    );
     b.check();
 }
 
@@ -674,7 +682,7 @@ fn no_lease_is_given_on_a_name_that_is_about_to_change() {
     let a = KeptDir { id, mode, uid, gid };
     let (step, mut waits) = (Duration::from_millis(20), Duration::ZERO);
     let answer = loop {
-        assert!(waits <= NAME_LEASE + step, "it waits for ever");
+        assert!(waits <= NAME_LEASE_MAX + step, "it waits for ever");
         assert_eq!(b.lookup(&leased("a/b/f")).unwrap().kept, [a]);
         b.advance(step);
         waits += step;

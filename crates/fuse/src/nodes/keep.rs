@@ -1,11 +1,12 @@
 //! How long the kernel may keep the name of a directory without asking: while the mount has a lease on
-//! it (decisions 20 and 23). A lease makes others wait who change the directory, so only names are worth
-//! one that have been in use for a while, or below which this mount changes nothing.
+//! it (decisions 20, 23 and 28). A lease makes others wait who change the directory, so only names are worth
+//! one that have been in use for a while, or below which this mount changes nothing; and it is the longer
+//! the longer they have been in use so.
 
 use std::time::Duration;
 
 use saker_runtime::time::Time;
-use saker_types::limits::{NAME_KEEP, NAME_LEASE};
+use saker_types::limits::{NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX};
 
 use crate::options::Leases;
 
@@ -14,11 +15,10 @@ const OFTEN: u32 = 8;
 /// So many times `NAME_KEEP` a name has been in use without a break before it is worth a lease: longer
 /// than a change of the directory then has to wait.
 const WARM: u32 = 5;
-/// Nobody changes a directory who has not changed anything below it for so long; `OFTEN` in that time is
-/// enough there.
+/// Nobody changes a directory who has not changed anything below it for so long.
 const QUIET: Duration = Duration::from_secs(1);
-/// Others may have to wait for so long after the kernel does not keep a name any more.
-const WAITED: Duration = NAME_LEASE.saturating_sub(NAME_KEEP);
+/// Times that the kernel asks for a name within `QUIET` if that is in use, where nothing is changed.
+const OFTEN_QUIET: u32 = 4;
 
 /// One name's.
 #[derive(Default)]
@@ -31,6 +31,9 @@ pub(super) struct Keep {
     /// Times that it was asked for since, in `QUIET` at most.
     asked_lately: u32,
     lately: Time,
+    /// When it was asked for last, and since when that has been so without a pause of `QUIET`.
+    used: Time,
+    used_since: Time,
     /// Periods of `NAME_KEEP` before that in which it was asked for often.
     busy: u32,
     /// When something below was last changed here.
@@ -58,6 +61,10 @@ impl Keep {
             (self.asked_lately, self.lately) = (0, now);
         }
         self.asked_lately = self.asked_lately.saturating_add(1);
+        if now.since(self.used.max(self.until)) > QUIET {
+            self.used_since = now;
+        }
+        self.used = now;
     }
 
     /// Something below is changed. Whether that was to be noted: it was not a moment ago.
@@ -73,14 +80,28 @@ impl Keep {
     pub(super) fn is_hot(&self, now: Time, leases: Leases, eager: bool) -> bool {
         match leases {
             Leases::Hot => {
-                let kept = self.was_kept(now);
-                let quiet = eager && now.since(self.changed) >= QUIET;
-                let lately = self.asked_lately >= OFTEN && now.since(self.lately) <= QUIET;
-                self.is_in_use(now) || quiet && (kept || lately)
+                let kept = self.was_kept_within(now, QUIET);
+                let lately = self.asked_lately >= OFTEN_QUIET && now.since(self.lately) <= QUIET;
+                self.is_in_use(now) || self.is_quiet(now, eager) && (kept || lately)
             }
             Leases::All => self.asked > 0,
             Leases::Off => false,
         }
+    }
+
+    /// For how long it should be kept: who changes the directory waits for a part only of the time that it
+    /// was in use unchanged.
+    pub(super) fn wanted(&self, now: Time, eager: bool) -> Duration {
+        let unchanged = now.since(self.used_since.max(self.changed));
+        match self.is_quiet(now, eager) {
+            true => (unchanged / 2).clamp(NAME_KEEP, NAME_KEEP_MAX),
+            false => NAME_KEEP,
+        }
+    }
+
+    /// Nothing is changed below.
+    fn is_quiet(&self, now: Time, eager: bool) -> bool {
+        eager && now.since(self.changed) >= QUIET
     }
 
     /// A lease should be asked for again.
@@ -98,14 +119,21 @@ impl Keep {
         self.busy >= WARM && (now.since(self.since) <= NAME_KEEP || self.was_kept(now))
     }
 
-    /// Who changes the directory has to wait, and that is because it was not in use for long.
+    /// Who changes the directory has to wait, and would not if it were kept only for being in use, or not for
+    /// so long.
     pub(super) fn is_regretted(&self, now: Time) -> bool {
-        self.until > Time::ZERO && self.until + WAITED > now && !self.is_in_use(now)
+        let long = self.left(now) > NAME_KEEP;
+        self.was_kept_within(now, NAME_KEEP_MARGIN) && (long || !self.is_in_use(now))
     }
 
     /// The kernel may keep the name, or could a moment ago.
     fn was_kept(&self, now: Time) -> bool {
-        self.until > Time::ZERO && self.until + NAME_KEEP > now
+        self.was_kept_within(now, NAME_KEEP)
+    }
+
+    /// The same, a while ago at most.
+    fn was_kept_within(&self, now: Time, a_while: Duration) -> bool {
+        self.until > Time::ZERO && self.until + a_while > now
     }
 
     /// The node has this name no more.
@@ -158,7 +186,7 @@ mod tests {
         let mut now = Time::from_ns(1 << 40);
         let mut keep = Keep::default();
         let hot = |keep: &Keep, now| keep.is_hot(now, Leases::Hot, true);
-        now = used(&mut keep, now, 30 * MS, 30 * MS * (OFTEN - 1));
+        now = used(&mut keep, now, 30 * MS, 30 * MS * (OFTEN_QUIET - 1));
         assert!(!hot(&keep, now), "not often");
         now = used(&mut keep, now, 30 * MS, 30 * MS);
         assert!(hot(&keep, now) && !keep.is_hot(now, Leases::Hot, false));
@@ -168,19 +196,52 @@ mod tests {
         now = keep.until + NAME_KEEP / 2;
         keep.ask(now);
         assert!(hot(&keep, now) && keep.is_regretted(now));
-        assert!(!keep.is_regretted(keep.until + WAITED), "nobody has to wait");
+        assert!(!keep.is_regretted(keep.until + NAME_KEEP_MARGIN), "nobody has to wait");
         // Now something is made in it.
         assert!(keep.change(now) && !keep.change(now + MS) && !hot(&keep, now + MS));
         now = used(&mut keep, now, 30 * MS, QUIET - NAME_KEEP);
         assert!(!hot(&keep, now));
         now = used(&mut keep, now, 30 * MS, QUIET);
         assert!(hot(&keep, now), "that is long ago");
-        now = used(&mut keep, now, NAME_KEEP * 2, NAME_KEEP * 20);
+        now = used(&mut keep, now, NAME_KEEP * 4, NAME_KEEP * 40);
         assert!(!hot(&keep, now), "too seldom");
         keep.change(now);
         keep.end();
         now = used(&mut keep, now, MS, MS * OFTEN);
         assert!(!hot(&keep, now), "another name does not make it older");
+    }
+
+    #[test]
+    fn a_name_is_kept_for_part_of_the_time_that_it_was_in_use_unchanged() {
+        const MS: Duration = Duration::from_millis(1);
+        let mut keep = Keep::default();
+        let start = Time::from_ns(1 << 40);
+        let mut now = used(&mut keep, start, 5 * MS, 100 * MS);
+        assert_eq!(keep.wanted(now, true), NAME_KEEP);
+        // While it is kept the kernel does not ask.
+        keep.until = now + NAME_KEEP_MAX;
+        now = keep.until + QUIET / 2;
+        keep.ask(now);
+        let long = keep.wanted(now, true);
+        assert!(long <= (now.since(start)) / 2 && long > NAME_KEEP * 6, "{long:?}");
+        assert!(keep.is_hot(now, Leases::Hot, true), "asked for soon after");
+        assert_eq!(keep.wanted(now, false), NAME_KEEP, "who changes it has waited");
+        now = used(&mut keep, now, 5 * MS, NAME_KEEP_MAX);
+        assert_eq!(keep.wanted(now, true), NAME_KEEP_MAX);
+        // It is in use, but for less it would be kept less long.
+        keep.until = now + NAME_KEEP_MAX;
+        assert!(keep.is_in_use(now) && keep.is_regretted(now));
+        keep.until = now + NAME_KEEP;
+        assert!(!keep.is_regretted(now));
+        keep.change(now);
+        now = used(&mut keep, now, 5 * MS, QUIET / 2);
+        assert_eq!(keep.wanted(now, true), NAME_KEEP, "changed lately");
+        now = used(&mut keep, now, 5 * MS, QUIET);
+        assert!(keep.wanted(now, true) > NAME_KEEP, "and not so lately");
+        // Left alone for a while.
+        now += QUIET + MS;
+        keep.ask(now);
+        assert_eq!(keep.wanted(now, true), NAME_KEEP);
     }
 
     #[test]

@@ -370,14 +370,14 @@ fn names_under_a_lease_may_be_kept() {
     let b = hold(&nodes, a, 10, "b", 11, DIR);
     assert_eq!((walk(&nodes, ROOT, "a"), walk(&nodes, a, "b")), ((a, NONE), (b, NONE)));
     let named = nodes.named(ROOT, b, &name("f")).unwrap();
-    assert_eq!((path(&named.at).as_str(), named.at.lease), ("1:a/b/f", 2));
+    assert_eq!((path(&named.at).as_str(), named.at.keep_ms.len()), ("1:a/b/f", 2));
     nodes.kept(&named, &[dir(10), dir(11)]);
     for (dir, text) in [(ROOT, "a"), (a, "b")] {
         let (_, keep) = walk(&nodes, dir, text);
         assert!(!keep.is_zero() && keep <= NAME_KEEP, "{keep:?}");
     }
     // It is not asked again so soon.
-    assert_eq!(nodes.named(ROOT, b, &name("f")).unwrap().at.lease, 0);
+    assert_eq!(nodes.named(ROOT, b, &name("f")).unwrap().at.keep_ms, []);
     // A part of them is a part.
     let nodes = leasing();
     let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
@@ -392,10 +392,10 @@ fn who_has_to_wait_for_a_kept_name_need_not_again() {
     let nodes = Nodes::new(Gauge::default(), true, Leases::Hot);
     // Names that a request asks for a lease on, after much use of this one.
     let leases = |text: &'static str| {
-        let at = (0..8).fold(ROOT, |_, _| walk(&nodes, ROOT, text).0);
+        let at = (0..4).fold(ROOT, |_, _| walk(&nodes, ROOT, text).0);
         let named = nodes.named(ROOT, at, &name("f")).unwrap();
-        nodes.kept(&named, &vec![dir(at); named.at.lease as usize]);
-        named.at.lease
+        nodes.kept(&named, &vec![dir(at); named.at.keep_ms.len()]);
+        named.at.keep_ms.len()
     };
     for (id, text) in [(10, "a"), (11, "b"), (12, "c"), (13, "d")] {
         hold(&nodes, ROOT, 1, text, id, DIR);
@@ -415,7 +415,7 @@ fn what_is_kept_is_known_by_the_lease() {
     let (b, _) = walk(&nodes, a, "b");
     assert!(nodes.locate(b).is_err(), "a guess");
     let named = nodes.named(ROOT, b, &name("f")).unwrap();
-    assert_eq!((path(&named.at).as_str(), named.at.lease), ("1:a/b/f", 2));
+    assert_eq!((path(&named.at).as_str(), named.at.keep_ms.len()), ("1:a/b/f", 2));
     let sticky = KeptDir { mode: dir(11).mode | access::S_ISVTX, uid: 7, ..dir(11) };
     nodes.kept(&named, &[dir(10), sticky]);
     assert_eq!(nodes.locate(b).unwrap(), entry(10, "b", 11, DIR).loc);
@@ -426,7 +426,7 @@ fn what_is_kept_is_known_by_the_lease() {
     assert!(!nodes.must_be_known(b), "the kernel has heard of it");
     let usual = guessing();
     let (a, _) = walk(&usual, ROOT, "a");
-    assert_eq!(usual.named(ROOT, a, &name("f")).unwrap().at.lease, 0);
+    assert_eq!(usual.named(ROOT, a, &name("f")).unwrap().at.keep_ms, []);
 }
 
 /// What the kernel thinks of a guess it goes on to think until it asks for the name.
@@ -481,7 +481,7 @@ fn a_guess_that_cannot_become_what_is_kept_is_looked_up() {
     nodes.kept(&named, &[dir(10)]);
     assert!(nodes.pass(ROOT, &name("a")).is_none());
     assert!(nodes.locate(a).is_err());
-    assert_eq!(nodes.named(ROOT, a, &name("f")).unwrap().at.lease, 0);
+    assert_eq!(nodes.named(ROOT, a, &name("f")).unwrap().at.keep_ms, []);
 }
 
 #[test]
@@ -491,10 +491,10 @@ fn a_name_is_kept_no_longer_than_those_above_it() {
     let b = hold(&nodes, a, 10, "b", 11, DIR);
     _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
     // Asked from a directory whose own name is not kept: someone's working directory.
-    assert_eq!(nodes.named(a, b, &name("f")).unwrap().at.lease, 0);
+    assert_eq!(nodes.named(a, b, &name("f")).unwrap().at.keep_ms, []);
     nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[dir(10)]);
     let from_a = nodes.named(a, b, &name("f")).unwrap();
-    assert_eq!((path(&from_a.at).as_str(), from_a.at.lease), ("10:b/f", 1));
+    assert_eq!((path(&from_a.at).as_str(), from_a.at.keep_ms.len()), ("10:b/f", 1));
     nodes.kept(&from_a, &[dir(11)]);
     let (_, of_a) = walk(&nodes, ROOT, "a");
     let (_, of_b) = walk(&nodes, a, "b");

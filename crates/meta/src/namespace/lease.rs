@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::time::Time;
 use saker_types::InodeId;
-use saker_types::limits::NAME_LEASE;
+use saker_types::limits::{NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX};
 use saker_types::wire::EntryKey;
 
 /// Names under lease at a time; more are not given. Mounts ask for names that they use all the time.
@@ -17,7 +17,7 @@ const NAMES_MAX: usize = 65_536;
 
 /// How long none is given on names that are to change: until those that are there are over, and the
 /// change has been made.
-const BAR: Duration = NAME_LEASE.saturating_mul(4);
+const BAR: Duration = NAME_LEASE_MAX.saturating_mul(2);
 
 /// The leases of one shard, in memory: those that it may have given before it began are over soon.
 pub struct NameLeases {
@@ -38,17 +38,20 @@ struct Lease {
 impl NameLeases {
     /// Of a shard that begins to serve now.
     pub fn new(now: Time) -> NameLeases {
-        NameLeases { names: HashMap::new(), forgotten: now + NAME_LEASE, sweep: now }
+        NameLeases { names: HashMap::new(), forgotten: now + NAME_LEASE_MAX, sweep: now }
     }
 
-    /// Mounts may keep a name. False: they may not.
-    pub fn give(&mut self, pid: InodeId, name: &Bytes, now: Time) -> bool {
+    /// A mount may keep a name for so long after it asked, which was before now. False: it may not.
+    pub fn give(&mut self, pid: InodeId, name: &Bytes, keep: Duration, now: Time) -> bool {
+        if keep > NAME_KEEP_MAX {
+            return false;
+        }
         let key = EntryKey { pid, name: name.clone() };
         let Some(lease) = self.lease(key, now) else { return false };
         if now < lease.barred {
             return false;
         }
-        lease.until = now + NAME_LEASE;
+        lease.until = lease.until.max(now + keep + NAME_KEEP_MARGIN);
         true
     }
 
@@ -66,7 +69,7 @@ impl NameLeases {
     fn lease(&mut self, key: EntryKey, now: Time) -> Option<&mut Lease> {
         if now >= self.sweep {
             self.names.retain(|_, lease| lease.until.max(lease.barred) > now);
-            self.sweep = now + NAME_LEASE;
+            self.sweep = now + NAME_LEASE_MAX;
         }
         if self.names.len() >= NAMES_MAX && !self.names.contains_key(&key) {
             return None;
@@ -86,9 +89,11 @@ impl NameLeases {
 
 #[cfg(test)]
 mod tests {
+    use saker_types::limits::NAME_KEEP;
+
     use super::*;
 
-    const S: Time = Time::from_ns(1_000_000_000);
+    const S: Time = Time::from_ns(2_000_000_000);
 
     fn key(name: &'static [u8]) -> EntryKey {
         EntryKey { pid: 1, name: Bytes::from_static(name) }
@@ -98,34 +103,52 @@ mod tests {
         NameLeases::new(Time::ZERO)
     }
 
+    /// For as long as may be.
+    fn give(leases: &mut NameLeases, key: EntryKey, now: Time) -> bool {
+        leases.give(key.pid, &key.name, NAME_KEEP_MAX, now)
+    }
+
     #[test]
     fn a_lease_counts_until_it_is_over() {
         let mut leases = begun();
-        assert!(leases.give(1, &key(b"a").name, S));
-        let later = S + NAME_LEASE / 4;
-        assert_eq!(leases.left(&[key(b"b"), key(b"a")], later), NAME_LEASE * 3 / 4);
+        assert!(give(&mut leases, key(b"a"), S));
+        let later = S + NAME_LEASE_MAX / 4;
+        assert_eq!(leases.left(&[key(b"b"), key(b"a")], later), NAME_LEASE_MAX * 3 / 4);
         assert_eq!(leases.left(&[key(b"b")], later), Duration::ZERO);
-        assert!(leases.give(1, &key(b"a").name, later));
-        assert_eq!(leases.left(&[key(b"a")], later), NAME_LEASE);
-        assert_eq!(leases.left(&[key(b"a")], later + NAME_LEASE), Duration::ZERO);
+        assert!(give(&mut leases, key(b"a"), later));
+        assert_eq!(leases.left(&[key(b"a")], later), NAME_LEASE_MAX);
+        assert_eq!(leases.left(&[key(b"a")], later + NAME_LEASE_MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_lease_is_as_long_as_was_asked_for() {
+        let mut leases = begun();
+        let short = NAME_KEEP + NAME_KEEP_MARGIN;
+        assert!(leases.give(1, &key(b"a").name, NAME_KEEP, S));
+        assert_eq!(leases.left(&[key(b"a")], S), short);
+        // Another mount's does not end with it.
+        assert!(give(&mut leases, key(b"b"), S) && leases.give(1, &key(b"b").name, NAME_KEEP, S));
+        assert_eq!(leases.left(&[key(b"b")], S + short), NAME_LEASE_MAX - short);
+        let too_long = NAME_KEEP_MAX + Duration::from_millis(1);
+        assert!(!leases.give(1, &key(b"c").name, too_long, S));
     }
 
     #[test]
     fn what_was_given_before_a_restart_counts() {
         let leases = NameLeases::new(S);
-        assert_eq!(leases.left(&[key(b"a")], S), NAME_LEASE);
-        assert_eq!(leases.left(&[], S + NAME_LEASE), Duration::ZERO);
+        assert_eq!(leases.left(&[key(b"a")], S), NAME_LEASE_MAX);
+        assert_eq!(leases.left(&[], S + NAME_LEASE_MAX), Duration::ZERO);
     }
 
     #[test]
     fn what_is_to_change_is_not_lent() {
         let mut leases = begun();
-        assert!(leases.give(1, &key(b"a").name, S));
+        assert!(give(&mut leases, key(b"a"), S));
         leases.bar(&[key(b"a"), key(b"b")], S);
-        assert_eq!(leases.left(&[key(b"a"), key(b"b")], S), NAME_LEASE);
-        for (at, given) in [(S + NAME_LEASE, false), (S + BAR, true)] {
+        assert_eq!(leases.left(&[key(b"a"), key(b"b")], S), NAME_LEASE_MAX);
+        for (at, given) in [(S + NAME_LEASE_MAX, false), (S + BAR, true)] {
             for name in [b"a", b"b"] {
-                assert_eq!(leases.give(1, &key(name).name, at), given);
+                assert_eq!(give(&mut leases, key(name), at), given);
             }
         }
     }
@@ -133,10 +156,10 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many_and_leases_that_are_over_make_room() {
         let mut leases = begun();
-        let name = |i: usize| Bytes::from(i.to_string());
-        assert!((0..NAMES_MAX).all(|i| leases.give(1, &name(i), S)));
-        assert!(!leases.give(2, &name(0), S));
-        assert!(leases.give(1, &name(0), S), "it is there");
-        assert!(leases.give(2, &name(0), S + NAME_LEASE));
+        let key = |pid, i: usize| EntryKey { pid, name: Bytes::from(i.to_string()) };
+        assert!((0..NAMES_MAX).all(|i| give(&mut leases, key(1, i), S)));
+        assert!(!give(&mut leases, key(2, 0), S));
+        assert!(give(&mut leases, key(1, 0), S), "it is there");
+        assert!(give(&mut leases, key(2, 0), S + NAME_LEASE_MAX));
     }
 }

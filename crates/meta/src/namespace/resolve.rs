@@ -2,6 +2,8 @@
 //! the first resolved component to the change is one atomic step (rules 1, 2). A missing entry
 //! parks the request, which later runs again from the root (rule 4).
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use saker_types::wire::{At, Dentry, KeptDir};
 use saker_types::{
@@ -68,7 +70,9 @@ impl Shard {
     /// Gives a lease on component `i`, `name` in the directory `above`, if it is asked for and to be
     /// had.
     fn lends(&mut self, at: &At, i: usize, above: InodeId, name: &Bytes) -> bool {
-        i < at.lease as usize && self.name_leases.give(above, name, self.hub.now())
+        let Some(keep_ms) = at.keep_ms.get(i) else { return false };
+        let keep = Duration::from_millis((*keep_ms).into());
+        self.name_leases.give(above, name, keep, self.hub.now())
     }
 
     /// The root has no name to keep, but while names below it are kept everybody may search it. (A
@@ -76,7 +80,7 @@ impl Shard {
     /// for, or none is to be had.
     fn lends_root(&mut self, at: &At) -> bool {
         let root = Locator::root();
-        at.lease > 0 && (at.anchor != root || self.lends(at, 0, root.pid, &root.name))
+        !at.keep_ms.is_empty() && (at.anchor != root || self.lends(at, 0, root.pid, &root.name))
     }
 
     /// Resolves all components to a directory, of which this shard need not be the owner.
