@@ -172,7 +172,7 @@ impl Nodes {
     pub(crate) fn kept(&self, named: &Named, dirs: &[KeptDir]) {
         let Some(Leased { asked, base, nodes }) = &named.leased else { return };
         let mut table = self.lock();
-        let mut pid = named.at.anchor.id;
+        let (mut pid, mut above) = (named.at.anchor.id, *base);
         for (((id, version, keep_ms), dir), name) in nodes.iter().zip(dirs).zip(&named.at.path) {
             match table.nodes.get(id) {
                 Some(node) if node.keep.version == *version && !node.doubted => {}
@@ -183,7 +183,8 @@ impl Nodes {
             }
             if let Some(Node { keep, .. }) = table.nodes.get_mut(id) {
                 let until = *asked + Duration::from_millis((*keep_ms).into());
-                keep.until = keep.until.max(until.min(*base));
+                keep.until = keep.until.max(until.min(above));
+                above = keep.until;
             }
             pid = dir.id;
         }
@@ -211,26 +212,28 @@ impl Nodes {
 
     /// A name in a directory is made, removed or changed.
     pub(crate) fn changed_in(&self, dir: NodeId) {
-        if self.leases == Leases::Hot {
+        if self.leases != Leases::Off {
             self.lock().changed_in(dir);
         }
     }
 
-    /// A directory is about to be renamed or removed, or changed itself.
-    pub(crate) fn will_change(&self, node: NodeId) {
-        if self.leases == Leases::Hot {
-            self.lock().will_change(node);
-        }
+    /// Whoever changes a directory now has to wait because its name is kept, and that was not worth it.
+    pub(crate) fn is_regretted(&self, node: NodeId) -> bool {
+        self.leases != Leases::Off && self.lock().is_regretted(node)
     }
 
-    /// The same, by its name.
-    pub(crate) fn will_change_name(&self, dir: NodeId, name: &Bytes) {
-        if self.leases == Leases::Hot {
-            let mut table = self.lock();
-            if let Some(id) = table.named(dir, name) {
-                table.will_change(id);
-            }
+    /// The same, of one that is to be renamed or removed.
+    pub(crate) fn is_regretted_name(&self, dir: NodeId, name: &Bytes) -> bool {
+        if self.leases == Leases::Off {
+            return false;
         }
+        let table = self.lock();
+        table.named(dir, name).is_some_and(|node| table.is_regretted(node))
+    }
+
+    /// Somebody has waited so.
+    pub(crate) fn regret(&self) {
+        self.lock().regret();
     }
 
     /// A server has found something in a directory, on a way that everybody may walk.
@@ -520,7 +523,8 @@ impl Steps {
             return None;
         }
         let mut nodes = Vec::with_capacity(hot);
-        let mut wanted = NAME_KEEP_MAX;
+        // What is below a name is kept no longer than that.
+        let mut wanted = NAME_KEEP_MAX.min(base.since(now));
         for id in &self.nodes[..hot] {
             let keep = &mut table.nodes.get_mut(id)?.keep;
             keep.tried = now;

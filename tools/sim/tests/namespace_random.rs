@@ -298,7 +298,7 @@ impl Run {
             let nth = self.rng.u64();
             self.b.deliver_any(nth);
             if self.rng.chance(1, 20) {
-                let most = if self.mix == Mix::Names { 10 } else { 600 };
+                let most = if self.mix == Mix::Names { 60 } else { 600 };
                 let ms = 1 + self.rng.below(most);
                 self.b.advance(Duration::from_millis(ms));
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use saker_meta::Limits;
 use saker_sim::bench::{Bench, Message, at, errno, shard, with_dir};
 use saker_types::change::{id_key, table};
-use saker_types::limits::{NAME_KEEP_MAX, NAME_LEASE_MAX};
+use saker_types::limits::{NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
@@ -566,6 +566,22 @@ fn a_directory_stays_where_it_is_while_a_mount_keeps_its_name() {
     let call = b.ask(Op::Rename, COORDINATOR, &request);
     assert_eq!(answered_after::<RenameReply>(&mut b, call), Duration::ZERO);
     b.check();
+}
+
+/// Each name for as long as its mount asked for.
+#[test]
+fn a_change_waits_for_its_own_names_only() {
+    let short = NAME_KEEP + NAME_KEEP_MARGIN;
+    for (from, longest) in [("a", NAME_LEASE_MAX), ("a/b", short)] {
+        let (mut b, file) = with_names(false);
+        let keep_ms = [NAME_KEEP_MAX, NAME_KEEP].map(|keep| keep.as_millis() as u32).to_vec();
+        assert_eq!(b.lookup(&At { keep_ms, ..at(file) }).unwrap().kept.len(), 2);
+        let request = b.rename_req(from, "c");
+        let call = b.ask(Op::Rename, COORDINATOR, &request);
+        let waits = answered_after::<RenameReply>(&mut b, call);
+        let least = longest - Duration::from_millis(5);
+        assert!((least..=longest).contains(&waits), "{from}: {waits:?}");
+    }
 }
 
 /// A name that is exchanged, and one that is replaced, was kept, too.

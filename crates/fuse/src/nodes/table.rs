@@ -297,12 +297,14 @@ impl Table {
         }
     }
 
-    /// A directory itself is about to be changed.
-    pub(super) fn will_change(&mut self, id: NodeId) {
-        let now = time::now();
-        if self.nodes.get(&id).is_some_and(|node| node.keep.is_regretted(now)) {
-            self.eager_from = now + REGRET;
-        }
+    /// Whoever changes a directory has to wait, and that was not worth it.
+    pub(super) fn is_regretted(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.keep.is_regretted(time::now()))
+    }
+
+    /// Somebody has waited so.
+    pub(super) fn regret(&mut self) {
+        self.eager_from = time::now() + REGRET;
     }
 
     /// Names may be kept that were not in use for long.

@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+use saker_types::limits::NAME_KEEP_MAX;
 use saker_types::wire::KeptDir;
 
 use super::*;
@@ -374,7 +375,7 @@ fn names_under_a_lease_may_be_kept() {
     nodes.kept(&named, &[dir(10), dir(11)]);
     for (dir, text) in [(ROOT, "a"), (a, "b")] {
         let (_, keep) = walk(&nodes, dir, text);
-        assert!(!keep.is_zero() && keep <= NAME_KEEP, "{keep:?}");
+        assert!(!keep.is_zero() && keep <= NAME_KEEP_MAX, "{keep:?}");
     }
     // It is not asked again so soon.
     assert_eq!(nodes.named(ROOT, b, &name("f")).unwrap().at.keep_ms, []);
@@ -402,9 +403,10 @@ fn who_has_to_wait_for_a_kept_name_need_not_again() {
     }
     nodes.changed_in(10);
     assert_eq!((leases("a"), leases("b")), (0, 1), "something is made in the first");
-    nodes.will_change_name(ROOT, &name("a"));
-    assert_eq!(leases("c"), 1, "nobody waits for a name that is not kept");
-    nodes.will_change_name(ROOT, &name("c"));
+    let regretted = |text: &'static str| nodes.is_regretted_name(ROOT, &name(text));
+    assert!(!regretted("a"), "nobody waits for a name that is not kept");
+    assert!(regretted("b") && leases("c") == 1);
+    nodes.regret();
     assert_eq!(leases("d"), 0);
 }
 
@@ -499,6 +501,31 @@ fn a_name_is_kept_no_longer_than_those_above_it() {
     let (_, of_a) = walk(&nodes, ROOT, "a");
     let (_, of_b) = walk(&nodes, a, "b");
     assert!(of_b <= of_a && !of_b.is_zero(), "{of_b:?} {of_a:?}");
+}
+
+#[test]
+fn no_name_is_asked_for_longer_than_the_one_above_it() {
+    let nodes = leasing();
+    let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
+    let b = hold(&nodes, a, 10, "b", 11, DIR);
+    let asked = |start, text: &'static str| {
+        _ = (walk(&nodes, ROOT, text), walk(&nodes, a, "b"));
+        nodes.named(start, b, &name("f")).unwrap()
+    };
+    let least = NAME_KEEP.as_millis() as u32;
+    _ = asked(ROOT, "a");
+    time::sleep(NAME_KEEP * 8);
+    let long = asked(ROOT, "a");
+    assert!(long.at.keep_ms.iter().all(|ms| *ms >= 4 * least), "{:?}", long.at.keep_ms);
+    // From a directory that is kept: no longer than that.
+    nodes.kept(&long, &[dir(10)]);
+    time::sleep(NAME_KEEP);
+    let [below] = asked(a, "a").at.keep_ms[..] else { panic!("one name") };
+    assert!(below <= long.at.keep_ms[0] - least, "{below}");
+    // The upper one has another name, which is new.
+    nodes.renamed([(ROOT, &name("a")), (ROOT, &name("c"))], &entry(1, "c", 10, DIR).loc);
+    time::sleep(NAME_KEEP);
+    assert_eq!(asked(ROOT, "c").at.keep_ms, [least, least]);
 }
 
 #[test]

@@ -92,8 +92,12 @@ impl Adapter {
             }
             None => self.at(request.header.nodeid).await?,
         };
-        self.nodes.will_change(request.header.nodeid);
+        // Nobody waits for the rest.
+        let regretted = change.mode.is_some() && self.nodes.is_regretted(request.header.nodeid);
         let mut entry = self.fs.setattr(&request.caller(), &at, &change).await?;
+        if regretted {
+            self.nodes.regret();
+        }
         if input.valid & fattr::KILL_SUIDGID != 0 && change.mode.is_none() {
             entry = self.drop_bits(entry).await?;
         }

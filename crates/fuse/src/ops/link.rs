@@ -24,8 +24,11 @@ impl Adapter {
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;
-        self.nodes.will_change_name(dir, &name);
+        let regretted = self.nodes.is_regretted_name(dir, &name);
         let kept = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
+        if regretted {
+            self.nodes.regret();
+        }
         self.nodes.kept(&named, &kept);
         self.nodes.vanished(dir, &name);
         Ok(Reply::done())
@@ -65,7 +68,7 @@ impl Adapter {
             self.on_the_way(request, dir, error)
         };
         let names = [(from_dir, &from_name), (to_dir, &to_name)];
-        names.iter().for_each(|(dir, name)| self.nodes.will_change_name(*dir, name));
+        let regretted = names.map(|(dir, name)| self.nodes.is_regretted_name(dir, name));
         self.nodes.changed_in(to_dir);
         let attempt = async || {
             let to_chain = self.chain(to_dir, &to).await;
@@ -89,6 +92,9 @@ impl Adapter {
             }
             other => other,
         };
+        if renamed.is_ok() && regretted.contains(&true) {
+            self.nodes.regret();
+        }
         renamed.map(|()| Reply::done()).map_err(on_the_way)
     }
 

@@ -1,10 +1,11 @@
 //! SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR.
 
 use bytes::Bytes;
-use saker_types::{Errno, Error, Result};
+use saker_types::{Errno, Error, Result, acl};
 
 use crate::abi::{GetxattrIn, GetxattrOut, SetxattrIn};
 use crate::adapter::Adapter;
+use crate::nodes::NodeId;
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -27,9 +28,11 @@ impl Adapter {
         served(&name)?;
         let at = self.at(request.header.nodeid).await?;
         let who = request.caller();
-        // It may be a list of who may walk there.
-        self.nodes.will_change(request.header.nodeid);
+        let regretted = self.is_regretted(request.header.nodeid, &name);
         self.fs.setxattr(&who, &at, &name, value, input.flags).await?;
+        if regretted {
+            self.nodes.regret();
+        }
         Ok(Reply::done())
     }
 
@@ -54,10 +57,18 @@ impl Adapter {
         let name = request.body().name()?;
         served(&name)?;
         let at = self.at(request.header.nodeid).await?;
-        // As in `setxattr`.
-        self.nodes.will_change(request.header.nodeid);
+        let regretted = self.is_regretted(request.header.nodeid, &name);
         self.fs.removexattr(&request.caller(), &at, &name).await?;
+        if regretted {
+            self.nodes.regret();
+        }
         Ok(Reply::done())
+    }
+
+    /// See [`crate::nodes::Nodes::is_regretted`]: nobody waits for other attributes than the list of who may
+    /// walk there.
+    fn is_regretted(&self, node: NodeId, name: &[u8]) -> bool {
+        name == acl::ACCESS && self.nodes.is_regretted(node)
     }
 }
 

@@ -47,7 +47,14 @@ impl NameLeases {
             return false;
         }
         let key = EntryKey { pid, name: name.clone() };
-        let Some(lease) = self.lease(key, now) else { return false };
+        if now >= self.sweep {
+            self.names.retain(|_, lease| lease.until.max(lease.barred) > now);
+            self.sweep = now + NAME_LEASE_MAX;
+        }
+        if self.names.len() >= NAMES_MAX && !self.names.contains_key(&key) {
+            return false;
+        }
+        let lease = self.lease(key);
         if now < lease.barred {
             return false;
         }
@@ -58,26 +65,16 @@ impl NameLeases {
     /// From now on and for a while nobody may keep these names anew.
     pub fn bar(&mut self, names: &[EntryKey], now: Time) {
         for key in names {
-            // Where there is no room for it there is none for a lease.
-            if let Some(lease) = self.lease(key.clone(), now) {
-                lease.barred = now + BAR;
-            }
+            self.lease(key.clone()).barred = now + BAR;
         }
     }
 
-    /// The name's place in the table; `None`: there is none, and no room.
-    fn lease(&mut self, key: EntryKey, now: Time) -> Option<&mut Lease> {
-        if now >= self.sweep {
-            self.names.retain(|_, lease| lease.until.max(lease.barred) > now);
-            self.sweep = now + NAME_LEASE_MAX;
-        }
-        if self.names.len() >= NAMES_MAX && !self.names.contains_key(&key) {
-            return None;
-        }
+    /// The name's place in the table.
+    fn lease(&mut self, key: EntryKey) -> &mut Lease {
         // A name of its own: this one is part of a whole frame.
         let own = EntryKey { name: Bytes::copy_from_slice(&key.name), ..key };
         let none = Lease { until: Time::ZERO, barred: Time::ZERO };
-        Some(self.names.entry(own).or_insert(none))
+        self.names.entry(own).or_insert(none)
     }
 
     /// How long from now somebody may keep one of the names.
@@ -160,6 +157,9 @@ mod tests {
         assert!((0..NAMES_MAX).all(|i| give(&mut leases, key(1, i), S)));
         assert!(!give(&mut leases, key(2, 0), S));
         assert!(give(&mut leases, key(1, 0), S), "it is there");
+        // A bar finds room, and others that are over do not make it void.
+        leases.bar(&[key(3, 0)], S + NAME_LEASE_MAX / 2);
         assert!(give(&mut leases, key(2, 0), S + NAME_LEASE_MAX));
+        assert!(!give(&mut leases, key(3, 0), S + NAME_LEASE_MAX));
     }
 }
