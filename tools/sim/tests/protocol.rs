@@ -584,6 +584,25 @@ fn a_change_waits_for_its_own_names_only() {
     }
 }
 
+/// By names that lead elsewhere than what the client saw of the way: here through what moves, which is
+/// locked.
+#[test]
+fn a_rename_whose_path_is_another_than_its_chain_is_refused_at_once() {
+    let mut b = Bench::new(3);
+    b.mkdir("a").unwrap();
+    b.mkdir("d").unwrap();
+    let name = (0..).map(|i| format!("x{i}")).find(|name| b.owner(name) != b.owner("a")).unwrap();
+    for flags in [rename_flags::EXCHANGE, 0] {
+        let RenameReq { to_chain, .. } = b.rename_req("a", &format!("d/{name}"));
+        let request = b.rename_req("a", &format!("a/{name}"));
+        let call = b.ask(Op::Rename, COORDINATOR, &RenameReq { to_chain, flags, ..request });
+        b.settle();
+        let answer = b.answer::<RenameReply>(call).expect("it waits for nothing");
+        assert_eq!(errno(answer), Errno::ESTALE);
+    }
+    b.check();
+}
+
 /// A name that is exchanged, and one that is replaced, was kept, too.
 #[test]
 fn a_kept_name_is_neither_exchanged_nor_replaced() {

@@ -20,8 +20,9 @@ pub(super) async fn turn(h: &Handle) {
     }
 }
 
-/// The directories from the root to the parent of `at` are still what the client saw; gives the
-/// parent.
+/// The directories from the root to the parent of `at` are still what the client saw, and what its
+/// names lead through: whoever resolves them while what moves is locked does not come to that. Gives
+/// the parent.
 pub(super) async fn check(h: &Handle, chain: &[Locator], at: &At) -> Result<InodeId, Error> {
     let mut above: InodeId = ROOT;
     for loc in chain {
@@ -30,7 +31,7 @@ pub(super) async fn check(h: &Handle, chain: &[Locator], at: &At) -> Result<Inod
         }
         above = loc.id;
     }
-    if at.path.len() == 1 && at.anchor.id != above {
+    if !leads_along(at, chain) {
         return Err(stale());
     }
     let calls = chain.iter().map(|loc| {
@@ -48,6 +49,16 @@ pub(super) async fn check(h: &Handle, chain: &[Locator], at: &At) -> Result<Inod
         }
     }
     Ok(above)
+}
+
+/// Do the names of `at` above its last one lead along the end of the chain?
+fn leads_along(at: &At, chain: &[Locator]) -> bool {
+    let start = match at.anchor.id {
+        ROOT => Some(0),
+        id => chain.iter().position(|loc| loc.id == id).map(|found| found + 1),
+    };
+    let names = at.path.split_last().map_or(&[][..], |(_, names)| names);
+    start.is_some_and(|start| chain[start..].iter().map(|loc| &loc.name).eq(names))
 }
 
 /// May what was found in directory `old` go to the end of `chain`? A directory not into itself,
