@@ -4,7 +4,7 @@
 use futures_util::future::join_all;
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{At, Dentry, FetchReq, Op, RenameReq};
-use saker_types::{Access, Errno, Error, InodeId, NodeId, ROOT};
+use saker_types::{Access, Errno, Error, InodeId, NodeId, ROOT, check_name};
 
 use crate::state::Handle;
 
@@ -24,6 +24,7 @@ pub(super) async fn turn(h: &Handle) {
 /// names lead through: whoever resolves them while what moves is locked does not come to that. Gives
 /// the parent.
 pub(super) async fn check(h: &Handle, chain: &[Locator], at: &At) -> Result<InodeId, Error> {
+    at.path.iter().try_for_each(|name| check_name(name))?;
     let mut above: InodeId = ROOT;
     for loc in chain {
         if loc.pid != above || loc.home_slot.is_some() {
