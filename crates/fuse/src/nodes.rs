@@ -94,8 +94,8 @@ struct Leased {
     asked: Time,
     /// What the names are below is there until then.
     base: Time,
-    /// Each with the version of its name, and how long that is asked for in milliseconds.
-    nodes: Vec<(NodeId, u32, u32)>,
+    /// Each with the version of its name.
+    nodes: Vec<(NodeId, u32)>,
 }
 
 impl Nodes {
@@ -157,13 +157,11 @@ impl Nodes {
         }
         let mut table = self.lock();
         let steps = steps(&table, start, dir)?;
-        let leased = steps.to_lease(&mut table, time::now(), self.leases);
+        let (leased, keep_ms) = steps.to_lease(&mut table, time::now(), self.leases).unzip();
         drop(table);
         let mut at = steps.at();
         at.path.push(name.clone());
-        if let Some(Leased { nodes, .. }) = &leased {
-            at.keep_ms = nodes.iter().map(|(_, _, keep_ms)| *keep_ms).collect();
-        }
+        at.keep_ms = keep_ms.unwrap_or_default();
         Ok(Named { dir, name: name.clone(), at, leased })
     }
 
@@ -172,8 +170,10 @@ impl Nodes {
     pub(crate) fn kept(&self, named: &Named, dirs: &[KeptDir]) {
         let Some(Leased { asked, base, nodes }) = &named.leased else { return };
         let mut table = self.lock();
-        let (mut pid, mut above) = (named.at.anchor.id, *base);
-        for (((id, version, keep_ms), dir), name) in nodes.iter().zip(dirs).zip(&named.at.path) {
+        let At { anchor, path, keep_ms, .. } = &named.at;
+        let (mut pid, mut above) = (anchor.id, *base);
+        for ((((id, version), keep_ms), dir), name) in nodes.iter().zip(keep_ms).zip(dirs).zip(path)
+        {
             match table.nodes.get(id) {
                 Some(node) if node.keep.version == *version && !node.doubted => {}
                 _ => return,
@@ -231,9 +231,11 @@ impl Nodes {
         table.named(dir, name).is_some_and(|node| table.is_regretted(node))
     }
 
-    /// Somebody has waited so.
-    pub(crate) fn regret(&self) {
-        self.lock().regret();
+    /// A change is made that was `regretted` before, if it was: somebody has waited.
+    pub(crate) fn changed_itself(&self, regretted: bool) {
+        if regretted {
+            self.lock().regret();
+        }
     }
 
     /// A server has found something in a directory, on a way that everybody may walk.
@@ -508,8 +510,8 @@ impl Steps {
     }
 
     /// Those, from the anchor on, whose names the kernel asks for often, unless it may keep them for
-    /// a while yet.
-    fn to_lease(&self, table: &mut Table, now: Time, leases: Leases) -> Option<Leased> {
+    /// a while yet; and for how long each is wanted (`At::keep_ms`).
+    fn to_lease(&self, table: &mut Table, now: Time, leases: Leases) -> Option<(Leased, Vec<u32>)> {
         let base = match self.base {
             ROOT => Time::MAX,
             id => table.nodes.get(&id)?.keep.until,
@@ -522,16 +524,17 @@ impl Steps {
         if base <= now + NAME_KEEP / 2 || !on_the_way().take(hot).any(due) {
             return None;
         }
-        let mut nodes = Vec::with_capacity(hot);
+        let (mut nodes, mut keep_ms) = (Vec::with_capacity(hot), Vec::with_capacity(hot));
         // What is below a name is kept no longer than that.
         let mut wanted = NAME_KEEP_MAX.min(base.since(now));
         for id in &self.nodes[..hot] {
             let keep = &mut table.nodes.get_mut(id)?.keep;
             keep.tried = now;
             wanted = wanted.min(keep.wanted(now, eager));
-            nodes.push((*id, keep.version, wanted.as_millis() as u32));
+            nodes.push((*id, keep.version));
+            keep_ms.push(wanted.as_millis() as u32);
         }
-        Some(Leased { asked: now, base, nodes })
+        Some((Leased { asked: now, base, nodes }, keep_ms))
     }
 }
 

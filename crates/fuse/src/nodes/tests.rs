@@ -406,7 +406,7 @@ fn who_has_to_wait_for_a_kept_name_need_not_again() {
     let regretted = |text: &'static str| nodes.is_regretted_name(ROOT, &name(text));
     assert!(!regretted("a"), "nobody waits for a name that is not kept");
     assert!(regretted("b") && leases("c") == 1);
-    nodes.regret();
+    nodes.changed_itself(true);
     assert_eq!(leases("d"), 0);
 }
 

@@ -95,9 +95,7 @@ impl Adapter {
         // Nobody waits for the rest.
         let regretted = change.mode.is_some() && self.nodes.is_regretted(request.header.nodeid);
         let mut entry = self.fs.setattr(&request.caller(), &at, &change).await?;
-        if regretted {
-            self.nodes.regret();
-        }
+        self.nodes.changed_itself(regretted);
         if input.valid & fattr::KILL_SUIDGID != 0 && change.mode.is_none() {
             entry = self.drop_bits(entry).await?;
         }

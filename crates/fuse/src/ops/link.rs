@@ -26,9 +26,7 @@ impl Adapter {
         let named = self.named(request, dir, &name)?;
         let regretted = self.nodes.is_regretted_name(dir, &name);
         let kept = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
-        if regretted {
-            self.nodes.regret();
-        }
+        self.nodes.changed_itself(regretted);
         self.nodes.kept(&named, &kept);
         self.nodes.vanished(dir, &name);
         Ok(Reply::done())
@@ -92,9 +90,7 @@ impl Adapter {
             }
             other => other,
         };
-        if renamed.is_ok() && regretted.contains(&true) {
-            self.nodes.regret();
-        }
+        self.nodes.changed_itself(renamed.is_ok() && regretted.contains(&true));
         renamed.map(|()| Reply::done()).map_err(on_the_way)
     }
 

@@ -30,9 +30,7 @@ impl Adapter {
         let who = request.caller();
         let regretted = self.is_regretted(request.header.nodeid, &name);
         self.fs.setxattr(&who, &at, &name, value, input.flags).await?;
-        if regretted {
-            self.nodes.regret();
-        }
+        self.nodes.changed_itself(regretted);
         Ok(Reply::done())
     }
 
@@ -59,9 +57,7 @@ impl Adapter {
         let at = self.at(request.header.nodeid).await?;
         let regretted = self.is_regretted(request.header.nodeid, &name);
         self.fs.removexattr(&request.caller(), &at, &name).await?;
-        if regretted {
-            self.nodes.regret();
-        }
+        self.nodes.changed_itself(regretted);
         Ok(Reply::done())
     }
 
