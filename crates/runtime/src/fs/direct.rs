@@ -20,11 +20,14 @@ use crate::time::{self, Time};
 mod room;
 mod window;
 
-/// Reads taken up, at most: each has a file open, also when nobody waits for it any more.
-const READS_MAX: u32 = 64;
+/// Reads that the disks have at a time, at most.
+const READS_MAX: usize = 64;
+
+/// Reads that wait for their disk, at most: each may have a file open, also when nobody waits for it any more.
+const WAITING_MAX: usize = 256;
 
 /// Places in the ring: for all of them, and for what `bundle` adds, some of which may stay there.
-const SUBMISSIONS: u32 = 2 * READS_MAX;
+const SUBMISSIONS: u32 = 2 * READS_MAX as u32;
 
 /// A file whose reads go past the page cache; clones are the same open file.
 #[derive(Clone)]
@@ -58,13 +61,21 @@ impl AsRef<[u8]> for DirectData {
     }
 }
 
-struct Read<T> {
-    /// Open until it has ended.
+/// A read, from when it is taken up.
+struct Wanted<T> {
     file: DirectFile,
-    room: Room,
-    from: usize,
+    offset: u64,
     len: usize,
     tag: T,
+}
+
+/// A read that the kernel has heard of.
+struct Read<T> {
+    /// Its file is open until it has ended.
+    wanted: Wanted<T>,
+    room: Room,
+    /// What was wanted begins here in the room.
+    from: usize,
     /// When the kernel heard of it.
     begun: Time,
     /// Others that the disk had to do then.
@@ -72,138 +83,82 @@ struct Read<T> {
 }
 
 /// What one disk has to do.
-struct Disk {
+struct Disk<T> {
     number: u64,
     /// Bytes of which reads must begin and end at a multiple.
     block: u64,
     under_way: usize,
     window: Window,
-    /// Reads that have not begun: it has enough to do.
-    waiting: VecDeque<squeue::Entry>,
+    /// Reads that have not begun: it has enough to do. They have no memory yet.
+    waiting: VecDeque<Wanted<T>>,
 }
 
-impl Disk {
-    /// As many bytes as are read for so many from the start of a block on.
-    fn whole_blocks(&self, bytes: usize) -> usize {
-        bytes.next_multiple_of(self.block as usize)
+impl<T> Disk<T> {
+    /// How far into its first block a read begins, and the bytes of all that it touches.
+    fn blocks(&self, offset: u64, len: usize) -> (usize, usize) {
+        let from = (offset % self.block) as usize;
+        (from, (from + len).next_multiple_of(self.block as usize))
     }
 }
 
 /// Reads under way of one thread, each with a tag that it is known by when it ends.
 pub struct DirectReads<T> {
-    uring: IoUring,
-    /// For reads that are not large, from the first one on; none if there is no memory for it.
-    pool: OnceCell<Option<Arc<Pool>>>,
+    ring: Ring<T>,
     /// Written to when some may have ended.
     signal: OwnedFd,
     /// The only one that the kernel lets in.
     thread: ThreadId,
+    disks: Vec<Disk<T>>,
+    /// Those that could not begin.
+    failed: Vec<(T, io::Error)>,
+}
+
+/// The kernel's side of it.
+struct Ring<T> {
+    uring: IoUring,
+    /// For reads that are not large, from the first one on; none if there is no memory for it.
+    pool: OnceCell<Option<Arc<Pool>>>,
     reads: Vec<Option<Read<T>>>,
     free: Vec<usize>,
-    disks: Vec<Disk>,
     unsent: bool,
 }
 
-impl<T> DirectReads<T> {
-    /// For the calling thread.
-    ///
-    /// # Errors
-    /// As io_uring_setup(2): forbidden, too old (before Linux 6.1), no memory.
-    pub fn new() -> io::Result<DirectReads<T>> {
-        // DEFER_TASKRUN: what ends waits for `finish`, instead of interrupting the thread.
-        let uring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag()
-            .build(SUBMISSIONS)?;
-        let signal = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        uring.submitter().register_eventfd(signal.as_raw_fd())?;
-        Ok(DirectReads {
-            uring,
-            pool: OnceCell::new(),
-            signal,
-            thread: std::thread::current().id(),
-            reads: Vec::new(),
-            free: Vec::new(),
-            disks: Vec::new(),
-            unsent: false,
-        })
+impl<T> Ring<T> {
+    fn under_way(&self) -> usize {
+        self.reads.len() - self.free.len()
     }
 
-    /// An eventfd(2) that is written to when [`DirectReads::finish`] is due.
-    pub fn signal(&self) -> BorrowedFd<'_> {
-        self.signal.as_fd()
-    }
-
-    /// Takes up a read of `len` bytes at `offset`. It begins with the next [`DirectReads::send`].
+    /// Puts a read into the ring, of which it is one of `READS_MAX`.
     ///
     /// # Errors
-    /// `WouldBlock` when too many are under way; `Unsupported` from another thread.
-    pub fn begin(&mut self, file: DirectFile, offset: u64, len: usize, tag: T) -> io::Result<()> {
-        if !self.is_mine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        if self.free.is_empty() && self.reads.len() >= READS_MAX as usize {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let disk = disk(&mut self.disks, &file);
-        let from = (offset % disk.block) as usize;
-        let bytes = disk.whole_blocks(from + len);
+    /// When there is no memory for it.
+    fn push(&mut self, disk: &Disk<T>, wanted: Wanted<T>, now: Time) -> Result<(), (T, io::Error)> {
+        let (from, bytes) = disk.blocks(wanted.offset, wanted.len);
         let pool = self.pool.get_or_init(|| Pool::new(&self.uring).ok());
         let pooled = pool.as_ref().and_then(|pool| pool.room(bytes));
-        let room = pooled.map_or_else(|| Room::new(bytes), Ok)?;
-        let bytes = u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let room = match pooled.map_or_else(|| Room::new(bytes), Ok) {
+            Ok(room) => room,
+            Err(error) => return Err((wanted.tag, error)),
+        };
         let at = self.free.pop().unwrap_or_else(|| {
             self.reads.push(None);
             self.reads.len() - 1
         });
-        let fd = types::Fd(file.file.as_raw_fd());
-        let offset = offset - from as u64;
+        let fd = types::Fd(wanted.file.file.as_raw_fd());
+        let offset = wanted.offset - from as u64;
+        // `begin` has seen that it fits.
+        let bytes = bytes as u32;
         let entry = match room.is_registered() {
             true => opcode::ReadFixed::new(fd, room.start(), bytes, 0).offset(offset).build(),
             false => opcode::Read::new(fd, room.start(), bytes).offset(offset).build(),
         };
-        disk.waiting.push_back(entry.user_data(at as u64));
-        let (begun, beside) = (Time::ZERO, 0);
-        self.reads[at] = Some(Read { file, room, from, len, tag, begun, beside });
+        self.reads[at] = Some(Read { wanted, room, from, begun: now, beside: disk.under_way });
+        self.unsent = true;
+        // SAFETY: file and memory are in `reads` until the kernel has completed the entry; if this
+        // is dropped before, the memory stays for ever.
+        let pushed = unsafe { self.uring.submission().push(&entry.user_data(at as u64)) };
+        pushed.expect("there is room for as many as there may be");
         Ok(())
-    }
-
-    /// Puts as many into the ring as the disks should have.
-    fn fill(&mut self) {
-        let mut now = None;
-        for disk in &mut self.disks {
-            while disk.window.has_room(disk.under_way)
-                && let Some(entry) = disk.waiting.pop_front()
-            {
-                let read = self.reads[entry.get_user_data() as usize].as_mut();
-                let read = read.expect("it waits");
-                read.begun = *now.get_or_insert_with(time::now);
-                read.beside = disk.under_way;
-                disk.under_way += 1;
-                self.unsent = true;
-                // SAFETY: file and memory are in `reads` until the kernel has completed the entry; if this
-                // is dropped before, the memory stays for ever.
-                let pushed = unsafe { self.uring.submission().push(&entry) };
-                pushed.expect("there is room for as many as there may be");
-            }
-        }
-    }
-
-    /// Is the calling thread the ring's?
-    pub fn is_mine(&self) -> bool {
-        std::thread::current().id() == self.thread
-    }
-
-    /// Hands what was begun to the kernel, as far as the disks should have it yet.
-    pub fn send(&mut self) {
-        if !self.is_mine() {
-            return;
-        }
-        self.fill();
-        if self.unsent {
-            self.enter();
-        }
     }
 
     /// Makes two reads go to the disk together: the kernel tells it of all that come in one call at once, but
@@ -230,24 +185,117 @@ impl<T> DirectReads<T> {
         }
         self.unsent = !self.uring.submission().is_empty();
     }
+}
+
+impl<T> DirectReads<T> {
+    /// For the calling thread.
+    ///
+    /// # Errors
+    /// As io_uring_setup(2): forbidden, too old (before Linux 6.1), no memory.
+    pub fn new() -> io::Result<DirectReads<T>> {
+        // DEFER_TASKRUN: what ends waits for `finish`, instead of interrupting the thread.
+        let uring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(SUBMISSIONS)?;
+        let signal = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        uring.submitter().register_eventfd(signal.as_raw_fd())?;
+        let (pool, reads, free) = (OnceCell::new(), Vec::new(), Vec::new());
+        Ok(DirectReads {
+            ring: Ring { uring, pool, reads, free, unsent: false },
+            signal,
+            thread: std::thread::current().id(),
+            disks: Vec::new(),
+            failed: Vec::new(),
+        })
+    }
+
+    /// An eventfd(2) that is written to when [`DirectReads::finish`] is due.
+    pub fn signal(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+
+    /// Takes up a read of `len` bytes at `offset`. It begins with a [`DirectReads::send`].
+    ///
+    /// # Errors
+    /// `WouldBlock` when too many wait; `Unsupported` from another thread; `InvalidInput` for 4 GiB or more.
+    pub fn begin(&mut self, file: DirectFile, offset: u64, len: usize, tag: T) -> io::Result<()> {
+        if !self.is_mine() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        if self.disks.iter().map(|disk| disk.waiting.len()).sum::<usize>() >= WAITING_MAX {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let disk = disk(&mut self.disks, &file);
+        let (_, bytes) = disk.blocks(offset, len);
+        u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        disk.waiting.push_back(Wanted { file, offset, len, tag });
+        Ok(())
+    }
+
+    /// Puts as many into the ring as the disks should have.
+    fn fill(&mut self) {
+        let mut now = None;
+        for disk in &mut self.disks {
+            while disk.window.has_room(disk.under_way)
+                && self.ring.under_way() < READS_MAX
+                && let Some(wanted) = disk.waiting.pop_front()
+            {
+                match self.ring.push(disk, wanted, *now.get_or_insert_with(time::now)) {
+                    Ok(()) => disk.under_way += 1,
+                    Err(failed) => self.failed.push(failed),
+                }
+            }
+        }
+        if self.ring.under_way() == READS_MAX {
+            // So that each disk comes to be the first.
+            self.disks.rotate_left(1);
+        }
+        if !self.failed.is_empty() {
+            // `finish` tells; a counter that is full is a signal, too.
+            let _ = rustix::io::write(&self.signal, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Is the calling thread the ring's?
+    pub fn is_mine(&self) -> bool {
+        std::thread::current().id() == self.thread
+    }
+
+    /// Hands what was begun to the kernel, as far as the disks should have it yet.
+    pub fn send(&mut self) {
+        if !self.is_mine() {
+            return;
+        }
+        self.fill();
+        if self.ring.unsent {
+            self.ring.enter();
+        }
+    }
 
     /// Calls `done` for each read that has ended: with its data, or
     ///
     /// # Errors
-    /// read(2)'s; `UnexpectedEof` if the file, or what the disk gave at once, ends before.
+    /// read(2)'s; `UnexpectedEof` if the file, or what the disk gave at once, ends before; `OutOfMemory`.
     pub fn finish(&mut self, mut done: impl FnMut(T, io::Result<DirectData>)) {
         if !self.is_mine() {
             return;
         }
-        if self.unsent || self.uring.submission().taskrun() {
-            self.enter();
+        if self.ring.unsent || self.ring.uring.submission().taskrun() {
+            self.ring.enter();
+        }
+        for (tag, error) in self.failed.drain(..) {
+            done(tag, Err(error));
         }
         let now = time::now();
-        for entry in self.uring.completion() {
+        let Ring { uring, reads, free, .. } = &mut self.ring;
+        for entry in uring.completion() {
             let at = entry.user_data() as usize;
-            let Some(read) = self.reads.get_mut(at).and_then(Option::take) else { continue };
-            self.free.push(at);
-            let Read { file, room, from, len, tag, begun, beside } = read;
+            let Some(read) = reads.get_mut(at).and_then(Option::take) else { continue };
+            free.push(at);
+            let Read { wanted: Wanted { file, offset, len, tag }, room, from, begun, beside } =
+                read;
             let disk = disk(&mut self.disks, &file);
             drop(file);
             disk.under_way -= 1;
@@ -256,7 +304,8 @@ impl<T> DirectReads<T> {
                 Ok(bytes) if bytes < from + len => Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {
                     // What fails says nothing about the disk.
-                    disk.window.ended(disk.whole_blocks(from + len), beside, begun, now);
+                    let (_, bytes) = disk.blocks(offset, len);
+                    disk.window.ended(bytes, beside, begun, now);
                     Ok(DirectData { room, from, len })
                 }
             };
@@ -267,7 +316,7 @@ impl<T> DirectReads<T> {
 }
 
 /// The disk that a file is on.
-fn disk<'a>(disks: &'a mut Vec<Disk>, file: &DirectFile) -> &'a mut Disk {
+fn disk<'a, T>(disks: &'a mut Vec<Disk<T>>, file: &DirectFile) -> &'a mut Disk<T> {
     let number = file.disk;
     let at = disks.iter().position(|disk| disk.number == number).unwrap_or_else(|| {
         let window = Window::new(time::now());
@@ -287,7 +336,7 @@ fn block_bytes(file: &File) -> usize {
     if block.is_power_of_two() { block.min(BLOCK_BYTES) } else { BLOCK_BYTES }
 }
 
-impl<T> Drop for DirectReads<T> {
+impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
         // The kernel may still write there.
         self.reads.drain(..).flatten().for_each(|read| std::mem::forget(read.room));
@@ -345,12 +394,12 @@ mod tests {
         let Some(file) = file(&[7; 8192]) else { return };
         let Ok(mut reads) = DirectReads::new() else { return };
         let direct = || DirectFile::new(file.try_clone().unwrap(), 1).unwrap();
-        for _ in 0..READS_MAX {
+        for _ in 0..WAITING_MAX {
             reads.begin(direct(), 0, 8192, ()).unwrap();
         }
         let refused = reads.begin(direct(), 0, 8192, ()).unwrap_err().kind();
         assert_eq!(refused, io::ErrorKind::WouldBlock);
-        let ended = all(&mut reads, READS_MAX as usize);
+        let ended = all(&mut reads, WAITING_MAX);
         assert!(ended.into_iter().all(|(_, result)| result.unwrap().as_ref() == [7; 8192]));
         reads.begin(direct(), 0, 8192, ()).unwrap();
         let other = direct();
