@@ -91,8 +91,8 @@ impl Net {
     /// Reads a range of a file past the page cache.
     ///
     /// # Errors
-    /// read(2)'s; `Unsupported` where [`Net::reads_files`] said no; `WouldBlock` while too many are under
-    /// way; `TimedOut` after `until`.
+    /// read(2)'s; `Unsupported` where [`Net::reads_files`] said no; `WouldBlock` while too many wait;
+    /// `TimedOut` after `until`.
     pub(crate) async fn read_file(
         &self,
         file: DirectFile,

@@ -243,7 +243,7 @@ impl Reactor {
     /// Reads a range of a file past the page cache; like a call, it leaves when the thread would wait.
     ///
     /// # Errors
-    /// `Unsupported` where [`Reactor::reads_files`] says no; `WouldBlock` while too many are under way.
+    /// `Unsupported` where [`Reactor::reads_files`] says no; `WouldBlock` while too many wait.
     pub fn read_file(&self, file: DirectFile, offset: u64, len: usize) -> io::Result<FileRead> {
         match &self.files {
             Some(files) if self.reads_files() => lock(files).read(file, offset, len),

@@ -390,6 +390,27 @@ mod tests {
     }
 
     #[test]
+    fn many_disks_share_the_ring() {
+        const DISKS: usize = READS_MAX;
+        let Some(file) = file(&[7; 8192]) else { return };
+        let Ok(mut reads) = DirectReads::new() else { return };
+        // Of each four may be under way at first: more than fit.
+        for n in 0..4 * DISKS {
+            let disk = (n % DISKS) as u64;
+            let direct = DirectFile::new(file.try_clone().unwrap(), disk).unwrap();
+            reads.begin(direct, 0, 8192, n).unwrap();
+        }
+        reads.send();
+        assert_eq!(reads.ring.under_way(), READS_MAX);
+        let ended = all(&mut reads, 4 * DISKS);
+        let mut tags: Vec<usize> = ended.iter().map(|(tag, _)| *tag).collect();
+        tags.sort_unstable();
+        assert_eq!(tags, (0..4 * DISKS).collect::<Vec<_>>());
+        assert!(ended.into_iter().all(|(_, result)| result.unwrap().as_ref() == [7; 8192]));
+        assert_eq!(reads.ring.under_way(), 0);
+    }
+
+    #[test]
     fn there_is_a_bound_and_a_thread() {
         let Some(file) = file(&[7; 8192]) else { return };
         let Ok(mut reads) = DirectReads::new() else { return };
