@@ -8,7 +8,8 @@ use crate::op::{At, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
 
 impl Model {
     /// Errors that are true of an operation with two names, before it is applied. Those of one
-    /// name have a defined order, but for a name that is too long: who sees that first says it.
+    /// name have a defined order, but for a name that is too long, which whoever sees it first says, and for
+    /// rmdir(2) of something else.
     pub fn true_errors(&self, who: &User, op: &Op) -> Vec<Errno> {
         let mut errors = Vec::new();
         let names = op.paths().into_iter().flat_map(|at| &at.path);
@@ -23,6 +24,14 @@ impl Model {
             Op::Unlink { at } | Op::Rmdir { at } if self.rules.kernel => {
                 let as_dir = matches!(op, Op::Rmdir { .. });
                 self.removal_errors(who, at, as_dir, &mut note);
+            }
+            // Of an inode with several names, the shard of one of them may know what it is, but not whose.
+            Op::Rmdir { at } => {
+                let place = self.walk(who, at, Stop::NoFollow);
+                let ino = place.ok().and_then(|place| place.ino);
+                if ino.is_some_and(|ino| !self.inode(ino).is_dir()) {
+                    note(Err(Errno::ENOTDIR));
+                }
             }
             _ => {}
         }
