@@ -170,10 +170,9 @@ impl Nodes {
     pub(crate) fn kept(&self, named: &Named, dirs: &[KeptDir]) {
         let Some(Leased { asked, base, nodes }) = &named.leased else { return };
         let mut table = self.lock();
-        let At { anchor, path, keep_ms, .. } = &named.at;
+        let At { anchor, path, .. } = &named.at;
         let (mut pid, mut above) = (anchor.id, *base);
-        for ((((id, version), keep_ms), dir), name) in nodes.iter().zip(keep_ms).zip(dirs).zip(path)
-        {
+        for (((id, version), dir), name) in nodes.iter().zip(dirs).zip(path) {
             match table.nodes.get(id) {
                 Some(node) if node.keep.version == *version && !node.doubted => {}
                 _ => return,
@@ -182,7 +181,7 @@ impl Nodes {
                 return;
             }
             if let Some(Node { keep, .. }) = table.nodes.get_mut(id) {
-                let until = *asked + Duration::from_millis((*keep_ms).into());
+                let until = *asked + Duration::from_millis(dir.keep_ms.into());
                 keep.until = keep.until.max(until.min(above));
                 above = keep.until;
             }

@@ -37,11 +37,14 @@ pub const LEASE_NS: u64 = 60_000_000_000;
 
 /// So long a mount lets its kernel keep a directory's name, counted from before it asked.
 pub const NAME_KEEP: Duration = Duration::from_millis(100);
-/// The same, of a name that has been in use for long and below which it changes nothing.
+/// The same, of a name below which it changes nothing.
 pub const NAME_KEEP_MAX: Duration = Duration::from_secs(1);
 /// So much longer the name is not changed: for the kernel, which counts from when the thread that
 /// waits for a reply runs again.
 pub const NAME_KEEP_MARGIN: Duration = Duration::from_millis(200);
+/// After somebody had to wait for names that were kept so, they are not for so long: whoever moves directories
+/// that were just read in may go on to the next.
+pub const NAME_REGRET: Duration = Duration::from_secs(10);
 /// A name is changed at most so much later because mounts keep it.
 pub const NAME_LEASE_MAX: Duration = NAME_KEEP_MAX.saturating_add(NAME_KEEP_MARGIN);
 

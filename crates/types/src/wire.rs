@@ -222,7 +222,7 @@ pub struct At {
     /// The first components, none of them the last, are directories whose names a mount wants to keep
     /// for so many milliseconds each: to let its kernel use them without asking. Until that is over
     /// they lead where they led. None longer than the one before, nor than `limits::NAME_KEEP_MAX`.
-    #[prost(uint32, repeated, tag = "5")]
+    #[prost(uint32, repeated, tag = "6")]
     pub keep_ms: Vec<u32>,
 }
 
@@ -316,6 +316,9 @@ pub struct KeptDir {
     /// Group.
     #[prost(uint32, tag = "4")]
     pub gid: u32,
+    /// For how long, in milliseconds from when it was asked for (`At::keep_ms`): not longer than that.
+    #[prost(uint32, tag = "5")]
+    pub keep_ms: u32,
 }
 
 /// A name is gone.
@@ -898,6 +901,9 @@ pub struct InvalidateReq {
     /// For a while no leases on the entries' names are given.
     #[prost(bool, tag = "4")]
     pub bar: bool,
+    /// With `bar`: how long the entries' change has to wait for leases, in milliseconds.
+    #[prost(uint32, tag = "5")]
+    pub waits_ms: u32,
 }
 
 /// Whether a directory has entries on a shard.

@@ -10,7 +10,7 @@ use saker_meta::Limits;
 use saker_runtime::rand::Rng;
 use saker_runtime::time::Time;
 use saker_sim::bench::{Bench, at};
-use saker_types::limits::NAME_KEEP_MAX;
+use saker_types::limits::{NAME_KEEP, NAME_KEEP_MAX};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, NodeId};
 
@@ -48,6 +48,8 @@ struct Kept {
     id: InodeId,
     from: Time,
     until: Time,
+    /// For longer than a lease is after somebody has waited.
+    long: bool,
 }
 
 /// Which operations there are.
@@ -69,6 +71,7 @@ struct Run {
     kept: Vec<Kept>,
     /// Replies that could have shown a kept name to be wrong.
     compared: u32,
+    compared_long: u32,
     done: BTreeMap<&'static str, (u32, u32)>,
     mix: Mix,
 }
@@ -90,6 +93,7 @@ impl Run {
             known: BTreeMap::new(),
             kept: Vec::new(),
             compared: 0,
+            compared_long: 0,
             done: BTreeMap::new(),
             mix,
         }
@@ -197,8 +201,10 @@ impl Run {
         let from = self.b.now();
         let mut pid = at.anchor.id;
         for ((name, keep_ms), dir) in at.path.iter().zip(&at.keep_ms).zip(&entry.kept) {
-            let until = r.begun + Duration::from_millis((*keep_ms).into());
-            self.kept.push(Kept { pid, name: name.clone(), id: dir.id, from, until });
+            assert!(dir.keep_ms <= *keep_ms);
+            let until = r.begun + Duration::from_millis(dir.keep_ms.into());
+            let long = u128::from(dir.keep_ms) > NAME_KEEP.as_millis();
+            self.kept.push(Kept { pid, name: name.clone(), id: dir.id, from, until, long });
             pid = dir.id;
         }
     }
@@ -211,7 +217,9 @@ impl Run {
         for kept in self.kept.iter().filter(|kept| kept.from <= r.begun) {
             let (same_name, same_id) =
                 ((kept.pid, &kept.name) == (loc.pid, &loc.name), kept.id == loc.id);
-            self.compared += u32::from(same_name || same_id);
+            let met = u32::from(same_name || same_id);
+            self.compared += met;
+            self.compared_long += met * u32::from(kept.long);
             assert_eq!(same_name, same_id, "{} {}: {loc:?}", r.op.name(), r.path);
         }
     }
@@ -419,14 +427,16 @@ fn the_tree_stays_whole_whoever_crashes() {
 /// Decision 20: what a mount keeps is so, whoever changes names and whoever crashes.
 #[test]
 fn a_kept_name_leads_where_it_led() {
-    let mut compared = 0;
+    let (mut compared, mut long) = (0, 0);
     for seed in 3_000..3_000 + seeds() {
         println!("seed {seed}");
         let mut run = Run::new(seed, Mix::Names);
         run.play(1_500, seed % 3);
         run.b.check();
         compared += run.compared;
+        long += run.compared_long;
     }
-    println!("{compared} answers about kept names");
+    println!("{compared} answers about kept names, {long} of them kept for long");
     assert!(compared as u64 > seeds(), "hardly any name was kept: {compared}");
+    assert!(long as u64 > seeds(), "hardly any for long: {long}");
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use saker_meta::Limits;
 use saker_sim::bench::{Bench, Message, at, errno, shard, with_dir};
 use saker_types::change::{id_key, table};
-use saker_types::limits::{NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX};
+use saker_types::limits::{
+    NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX, NAME_REGRET,
+};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
@@ -584,6 +586,42 @@ fn a_change_waits_for_its_own_names_only() {
     }
 }
 
+/// Who looks for what is not there keeps the names on the way to it, too.
+#[test]
+fn what_is_not_there_is_said_with_the_names_that_are_kept() {
+    let (mut b, _) = with_names(false);
+    let error = b.lookup(&leased("a/b/none")).unwrap_err();
+    assert_eq!((error.errno(), error.kept.len()), (Errno::ENOENT, 2));
+    let error = b.lookup(&at("a/b/none")).unwrap_err();
+    assert_eq!((error.errno(), error.kept.len()), (Errno::ENOENT, 0));
+}
+
+/// Who moves directories that others have just read in waits for long once.
+#[test]
+fn after_a_long_wait_leases_are_short_for_a_while() {
+    let short = NAME_KEEP + NAME_KEEP_MARGIN;
+    let mut b = Bench::new(3);
+    let names: Vec<String> = (0..4).map(|i| format!("d{i}")).collect();
+    for name in &names {
+        b.mkdir(name).unwrap();
+        b.create(&format!("{name}/f")).unwrap();
+    }
+    let mut waits = Vec::new();
+    for name in &names {
+        if waits.len() == 3 {
+            b.advance(NAME_REGRET);
+        }
+        let file = format!("{name}/f");
+        assert_eq!(b.lookup(&leased(&file)).unwrap().kept.len(), 1);
+        let request = b.rename_req(name, &format!("{name}-done"));
+        let call = b.ask(Op::Rename, COORDINATOR, &request);
+        waits.push(answered_after::<RenameReply>(&mut b, call));
+    }
+    assert!(waits[0] > short && waits[3] > short, "{waits:?}");
+    assert!(waits[1] <= short && waits[2] <= short && waits[1] > NAME_KEEP, "{waits:?}");
+    b.check();
+}
+
 /// By names that lead elsewhere than what the client saw of the way: here through what moves, which is
 /// locked.
 #[test]
@@ -714,7 +752,9 @@ fn no_lease_is_given_on_a_name_that_is_about_to_change() {
     let rename = b.ask(Op::Rename, COORDINATOR, &request);
     b.settle();
     let saker_types::Attr { id, mode, uid, gid, .. } = b.lookup(&at("a")).unwrap().attr;
-    let a = KeptDir { id, mode, uid, gid };
+    // The other has to wait for long.
+    let keep_ms = NAME_KEEP.as_millis() as u32;
+    let a = KeptDir { id, mode, uid, gid, keep_ms };
     let (step, mut waits) = (Duration::from_millis(20), Duration::ZERO);
     let answer = loop {
         assert!(waits <= NAME_LEASE_MAX + step, "it waits for ever");

@@ -801,7 +801,7 @@ fn use_for_a_while(t: &Mounted, dir: &str) {
 #[test]
 fn a_directory_in_use_is_changed_for_all_at_once() {
     const ROUNDS: u32 = 3;
-    // After a change that had to wait no lease is given for a while; then they become longer.
+    // After a change that had to wait no lease is given for a while, and then short ones.
     const PAUSE: Duration = Duration::from_secs(4);
     each("a_directory_in_use_is_changed_for_all_at_once", |t| {
         fs::create_dir_all(t.path("a/b/c")).unwrap();

@@ -29,7 +29,7 @@ use crate::{mountpoint, process, session, turns};
 /// whole path: by BPF (Linux 6.12, root) or by /proc; auto, the default, takes what works, and the
 /// log says which. Leases let the kernel keep names of directories while nobody changes them: of
 /// those in use all the time, the default, of all, or of none. To rename such a directory takes up
-/// to 0.3 s, or 1.2 s if it was read for long. Data on stores of this machine is read from their
+/// to 0.3 s, or up to 1.2 s if it was only read. Data on stores of this machine is read from their
 /// files, where the mount may open them; nolocal_reads turns that off.
 ///
 /// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.

@@ -29,8 +29,8 @@ use crate::state::{Handle, key_of};
 enum Stop {
     /// It cannot be.
     Fail(Error),
-    /// Mounts keep these names.
-    Kept(Vec<EntryKey>),
+    /// Mounts keep these names, for so many milliseconds yet.
+    Kept { keys: Vec<EntryKey>, waits_ms: u32 },
 }
 
 impl From<Errno> for Stop {
@@ -66,9 +66,10 @@ async fn when_let_go(
         match change().await {
             Ok(reply) => return Ok(reply),
             Err(Stop::Fail(error)) => return Err(error),
-            Err(Stop::Kept(keys)) => {
+            Err(Stop::Kept { keys, waits_ms }) => {
                 h.state().metrics.kept.inc();
-                let request = InvalidateReq { keys, bar: true, ..InvalidateReq::default() };
+                let request =
+                    InvalidateReq { keys, bar: true, waits_ms, ..InvalidateReq::default() };
                 let kept_ms = broadcast(h, &request).await?.kept_ms;
                 h.hub.sleep(Duration::from_millis(kept_ms.into())).await;
                 still_wanted(h, ctx)?;
@@ -105,7 +106,7 @@ async fn invalidate(
             Err(Error::retry("an entry of the directory is being moved").into())
         }
         Emptiness::Empty if kept_ms > 0 && keepers == Keepers::LetGo => {
-            Err(Stop::Kept(request.keys))
+            Err(Stop::Kept { keys: request.keys, waits_ms: kept_ms })
         }
         Emptiness::Empty => Ok(()),
     }

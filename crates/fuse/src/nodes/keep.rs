@@ -1,7 +1,6 @@
 //! How long the kernel may keep the name of a directory without asking: while the mount has a lease on
-//! it (decisions 20, 23 and 28). A lease makes others wait who change the directory, so only names are worth
-//! one that have been in use for a while, or below which this mount changes nothing; and it is the longer
-//! the longer they have been in use so.
+//! it (decisions 20, 23, 28 and 29). A lease makes others wait who change the directory, so only names are worth
+//! one that have been in use for a while, or below which this mount changes nothing; those it may have for longer.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ const WARM: u32 = 5;
 /// Nobody changes a directory who has not changed anything below it for so long.
 const QUIET: Duration = Duration::from_secs(1);
 /// Times that the kernel asks for a name within `QUIET` if that is in use, where nothing is changed.
-const OFTEN_QUIET: u32 = 4;
+const OFTEN_QUIET: u32 = 3;
 
 /// One name's.
 #[derive(Default)]
@@ -31,9 +30,6 @@ pub(super) struct Keep {
     /// Times that it was asked for since, in `QUIET` at most.
     asked_lately: u32,
     lately: Time,
-    /// When it was asked for last, and since when that has been so without a pause of `QUIET`.
-    used: Time,
-    used_since: Time,
     /// Periods of `NAME_KEEP` before that in which it was asked for often.
     busy: u32,
     /// When something below was last changed here.
@@ -61,10 +57,6 @@ impl Keep {
             (self.asked_lately, self.lately) = (0, now);
         }
         self.asked_lately = self.asked_lately.saturating_add(1);
-        if now.since(self.used.max(self.until)) > QUIET {
-            self.used_since = now;
-        }
-        self.used = now;
     }
 
     /// Something below is changed. Whether that was to be noted: it was not a moment ago.
@@ -89,14 +81,9 @@ impl Keep {
         }
     }
 
-    /// For how long it should be kept: who changes the directory waits for a part only of the time that it
-    /// was in use unchanged.
+    /// For how long it should be kept.
     pub(super) fn wanted(&self, now: Time, eager: bool) -> Duration {
-        let unchanged = now.since(self.used_since.max(self.changed));
-        match self.is_quiet(now, eager) {
-            true => (unchanged / 2).clamp(NAME_KEEP, NAME_KEEP_MAX),
-            false => NAME_KEEP,
-        }
+        if self.is_quiet(now, eager) { NAME_KEEP_MAX } else { NAME_KEEP }
     }
 
     /// Nothing is changed below.
@@ -190,6 +177,7 @@ mod tests {
         assert!(!hot(&keep, now), "not often");
         now = used(&mut keep, now, 30 * MS, 30 * MS);
         assert!(hot(&keep, now) && !keep.is_hot(now, Leases::Hot, false));
+        assert_eq!(keep.wanted(now, true), NAME_KEEP_MAX);
         assert!(!keep.is_regretted(now));
         // Kept, and renewed at once when the kernel comes back.
         keep.until = now + NAME_KEEP;
@@ -212,22 +200,19 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_kept_for_part_of_the_time_that_it_was_in_use_unchanged() {
+    fn a_name_is_kept_for_longer_where_nothing_is_changed() {
         const MS: Duration = Duration::from_millis(1);
         let mut keep = Keep::default();
         let start = Time::from_ns(1 << 40);
-        let mut now = used(&mut keep, start, 5 * MS, 100 * MS);
-        assert_eq!(keep.wanted(now, true), NAME_KEEP);
+        let mut now = used(&mut keep, start, 5 * MS, NAME_KEEP * 7);
+        assert_eq!(keep.wanted(now, true), NAME_KEEP_MAX);
+        assert_eq!(keep.wanted(now, false), NAME_KEEP, "who changes it has waited");
         // While it is kept the kernel does not ask.
         keep.until = now + NAME_KEEP_MAX;
         now = keep.until + QUIET / 2;
         keep.ask(now);
-        let long = keep.wanted(now, true);
-        assert!(long <= (now.since(start)) / 2 && long > NAME_KEEP * 6, "{long:?}");
         assert!(keep.is_hot(now, Leases::Hot, true), "asked for soon after");
-        assert_eq!(keep.wanted(now, false), NAME_KEEP, "who changes it has waited");
-        now = used(&mut keep, now, 5 * MS, NAME_KEEP_MAX);
-        assert_eq!(keep.wanted(now, true), NAME_KEEP_MAX);
+        now = used(&mut keep, now, 5 * MS, NAME_KEEP * 7);
         // It is in use, but for less it would be kept less long.
         keep.until = now + NAME_KEEP_MAX;
         assert!(keep.is_in_use(now) && keep.is_regretted(now));
@@ -237,11 +222,7 @@ mod tests {
         now = used(&mut keep, now, 5 * MS, QUIET / 2);
         assert_eq!(keep.wanted(now, true), NAME_KEEP, "changed lately");
         now = used(&mut keep, now, 5 * MS, QUIET);
-        assert!(keep.wanted(now, true) > NAME_KEEP, "and not so lately");
-        // Left alone for a while.
-        now += QUIET + MS;
-        keep.ask(now);
-        assert_eq!(keep.wanted(now, true), NAME_KEEP);
+        assert_eq!(keep.wanted(now, true), NAME_KEEP_MAX, "and not so lately");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
 use saker_types::id::COUNTER_BITS;
+use saker_types::limits::NAME_REGRET;
 use saker_types::wire::{Entry, KeptDir};
 use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result};
 
@@ -21,10 +22,6 @@ const SURPRISES_MAX: usize = 1024;
 /// They are kept this long: until the kernel has walked again, for which it may look up the name
 /// more than once, and forget it in between.
 const SURPRISE_TIME: Duration = Duration::from_secs(5);
-
-/// When a change of a directory has to wait because its name was kept although it was not in use for long, only
-/// names that are count for so long: whoever does that may do it again.
-const REGRET: Duration = Duration::from_secs(10);
 
 type Name = (NodeId, Bytes);
 
@@ -213,7 +210,7 @@ impl Table {
             Some(What::Guess(FileKind::Directory)) => {}
             _ => return false,
         }
-        let KeptDir { id: inode, mode, uid, gid } = *dir;
+        let KeptDir { id: inode, mode, uid, gid, .. } = *dir;
         let attr = Attr { id: inode, mode, uid, gid, nlink: 2, ..Attr::default() };
         let loc = Locator { pid, name: name.clone(), id: inode, home_slot: None };
         let met = self.bind(id, &Entry { attr, loc, ..Entry::default() });
@@ -302,9 +299,9 @@ impl Table {
         self.nodes.get(&id).is_some_and(|node| node.keep.is_regretted(time::now()))
     }
 
-    /// Somebody has waited so.
+    /// Somebody has waited so: for a while only names that are in use for long count.
     pub(super) fn regret(&mut self) {
-        self.eager_from = time::now() + REGRET;
+        self.eager_from = time::now() + NAME_REGRET;
     }
 
     /// Names may be kept that were not in use for long.

@@ -351,7 +351,8 @@ const NONE: Duration = Duration::ZERO;
 
 /// What a server says of a directory whose name may be kept.
 fn dir(id: InodeId) -> KeptDir {
-    KeptDir { id, mode: DIR, ..KeptDir::default() }
+    let keep_ms = NAME_KEEP_MAX.as_millis() as u32;
+    KeptDir { id, mode: DIR, keep_ms, ..KeptDir::default() }
 }
 
 /// Names that are all worth a lease.
@@ -389,11 +390,26 @@ fn names_under_a_lease_may_be_kept() {
 }
 
 #[test]
+fn a_name_is_kept_no_longer_than_a_server_says() {
+    let nodes = leasing();
+    let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
+    let b = hold(&nodes, a, 10, "b", 11, DIR);
+    _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
+    let named = nodes.named(ROOT, b, &name("f")).unwrap();
+    let short = KeptDir { keep_ms: NAME_KEEP.as_millis() as u32, ..dir(10) };
+    nodes.kept(&named, &[short, dir(11)]);
+    for (dir, text) in [(ROOT, "a"), (a, "b")] {
+        let (_, keep) = walk(&nodes, dir, text);
+        assert!(!keep.is_zero() && keep <= NAME_KEEP, "{keep:?}");
+    }
+}
+
+#[test]
 fn who_has_to_wait_for_a_kept_name_need_not_again() {
     let nodes = Nodes::new(Gauge::default(), true, Leases::Hot);
     // Names that a request asks for a lease on, after much use of this one.
     let leases = |text: &'static str| {
-        let at = (0..4).fold(ROOT, |_, _| walk(&nodes, ROOT, text).0);
+        let at = (0..3).fold(ROOT, |_, _| walk(&nodes, ROOT, text).0);
         let named = nodes.named(ROOT, at, &name("f")).unwrap();
         nodes.kept(&named, &vec![dir(at); named.at.keep_ms.len()]);
         named.at.keep_ms.len()
@@ -512,18 +528,17 @@ fn no_name_is_asked_for_longer_than_the_one_above_it() {
         _ = (walk(&nodes, ROOT, text), walk(&nodes, a, "b"));
         nodes.named(start, b, &name("f")).unwrap()
     };
-    let least = NAME_KEEP.as_millis() as u32;
-    _ = asked(ROOT, "a");
-    time::sleep(NAME_KEEP * 8);
+    let [least, most] = [NAME_KEEP, NAME_KEEP_MAX].map(|keep| keep.as_millis() as u32);
     let long = asked(ROOT, "a");
-    assert!(long.at.keep_ms.iter().all(|ms| *ms >= 4 * least), "{:?}", long.at.keep_ms);
+    assert_eq!(long.at.keep_ms, [most, most]);
     // From a directory that is kept: no longer than that.
     nodes.kept(&long, &[dir(10)]);
     time::sleep(NAME_KEEP);
     let [below] = asked(a, "a").at.keep_ms[..] else { panic!("one name") };
-    assert!(below <= long.at.keep_ms[0] - least, "{below}");
-    // The upper one has another name, which is new.
+    assert!(below <= most - least, "{below}");
+    // The upper one has another name, and something is made in it.
     nodes.renamed([(ROOT, &name("a")), (ROOT, &name("c"))], &entry(1, "c", 10, DIR).loc);
+    nodes.changed_in(a);
     time::sleep(NAME_KEEP);
     assert_eq!(asked(ROOT, "c").at.keep_ms, [least, least]);
 }

@@ -70,6 +70,7 @@ impl Adapter {
             }
             Err(error) if error.errno() == Errno::ENOENT => {
                 if at.ends_at(&error) {
+                    self.nodes.kept(&named, &error.kept);
                     self.nodes.vanished(dir, &name);
                 } else if self.is_rename(dir, hint, before) && self.nodes.must_be_known(dir) {
                     // Not the name is free, but its directory is missing.

@@ -6,6 +6,8 @@
 //! (rule 6): from here on nothing can be created in it through this shard until the change is
 //! decided, and what is removed later only makes a "not empty" that was true when it was told.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
@@ -37,7 +39,8 @@ impl Shard {
             dir => self.emptiness(dir)?,
         };
         if msg.bar {
-            self.name_leases.bar(&msg.keys, self.hub.now());
+            let waits = Duration::from_millis(msg.waits_ms.into());
+            self.name_leases.bar(&msg.keys, waits, self.hub.now());
         }
         let kept = self.name_leases.left(&msg.keys, self.hub.now());
         let kept_ms = kept.as_micros().div_ceil(1000) as u32;

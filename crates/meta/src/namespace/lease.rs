@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::time::Time;
 use saker_types::InodeId;
-use saker_types::limits::{NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX};
+use saker_types::limits::{
+    NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX, NAME_REGRET,
+};
 use saker_types::wire::EntryKey;
 
 /// Names under lease at a time; more are not given. Mounts ask for names that they use all the time.
@@ -27,6 +29,8 @@ pub struct NameLeases {
     forgotten: Time,
     /// When those that are over are dropped.
     sweep: Time,
+    /// Until then no name may be kept for longer than `NAME_KEEP`: somebody had to wait for one that was.
+    short: Time,
 }
 
 struct Lease {
@@ -38,32 +42,45 @@ struct Lease {
 impl NameLeases {
     /// Of a shard that begins to serve now.
     pub fn new(now: Time) -> NameLeases {
-        NameLeases { names: HashMap::new(), forgotten: now + NAME_LEASE_MAX, sweep: now }
+        let forgotten = now + NAME_LEASE_MAX;
+        NameLeases { names: HashMap::new(), forgotten, sweep: now, short: Time::ZERO }
     }
 
-    /// A mount may keep a name for so long after it asked, which was before now. False: it may not.
-    pub fn give(&mut self, pid: InodeId, name: &Bytes, keep: Duration, now: Time) -> bool {
+    /// A mount wants to keep a name for `keep` after it asked, which was before now. For how long it may,
+    /// if it may.
+    pub fn give(
+        &mut self,
+        pid: InodeId,
+        name: &Bytes,
+        keep: Duration,
+        now: Time,
+    ) -> Option<Duration> {
         if keep > NAME_KEEP_MAX {
-            return false;
+            return None;
         }
+        let keep = if now < self.short { keep.min(NAME_KEEP) } else { keep };
         let key = EntryKey { pid, name: name.clone() };
         if now >= self.sweep {
             self.names.retain(|_, lease| lease.until.max(lease.barred) > now);
             self.sweep = now + NAME_LEASE_MAX;
         }
         if self.names.len() >= NAMES_MAX && !self.names.contains_key(&key) {
-            return false;
+            return None;
         }
         let lease = self.lease(key);
         if now < lease.barred {
-            return false;
+            return None;
         }
         lease.until = lease.until.max(now + keep + NAME_KEEP_MARGIN);
-        true
+        Some(keep)
     }
 
-    /// From now on and for a while nobody may keep these names anew.
-    pub fn bar(&mut self, names: &[EntryKey], now: Time) {
+    /// From now on and for a while nobody may keep these names anew: a change of them waits so long.
+    pub fn bar(&mut self, names: &[EntryKey], waits: Duration, now: Time) {
+        // A lease may have been renewed since the coordinator heard for how long.
+        if waits.max(self.left(names, now)) > NAME_KEEP + NAME_KEEP_MARGIN {
+            self.short = now + NAME_REGRET;
+        }
         for key in names {
             self.lease(key.clone()).barred = now + BAR;
         }
@@ -86,8 +103,6 @@ impl NameLeases {
 
 #[cfg(test)]
 mod tests {
-    use saker_types::limits::NAME_KEEP;
-
     use super::*;
 
     const S: Time = Time::from_ns(2_000_000_000);
@@ -102,7 +117,7 @@ mod tests {
 
     /// For as long as may be.
     fn give(leases: &mut NameLeases, key: EntryKey, now: Time) -> bool {
-        leases.give(key.pid, &key.name, NAME_KEEP_MAX, now)
+        leases.give(key.pid, &key.name, NAME_KEEP_MAX, now).is_some()
     }
 
     #[test]
@@ -121,13 +136,14 @@ mod tests {
     fn a_lease_is_as_long_as_was_asked_for() {
         let mut leases = begun();
         let short = NAME_KEEP + NAME_KEEP_MARGIN;
-        assert!(leases.give(1, &key(b"a").name, NAME_KEEP, S));
+        assert_eq!(leases.give(1, &key(b"a").name, NAME_KEEP, S), Some(NAME_KEEP));
         assert_eq!(leases.left(&[key(b"a")], S), short);
         // Another mount's does not end with it.
-        assert!(give(&mut leases, key(b"b"), S) && leases.give(1, &key(b"b").name, NAME_KEEP, S));
+        assert!(give(&mut leases, key(b"b"), S));
+        assert!(leases.give(1, &key(b"b").name, NAME_KEEP, S).is_some());
         assert_eq!(leases.left(&[key(b"b")], S + short), NAME_LEASE_MAX - short);
         let too_long = NAME_KEEP_MAX + Duration::from_millis(1);
-        assert!(!leases.give(1, &key(b"c").name, too_long, S));
+        assert!(leases.give(1, &key(b"c").name, too_long, S).is_none());
     }
 
     #[test]
@@ -141,13 +157,37 @@ mod tests {
     fn what_is_to_change_is_not_lent() {
         let mut leases = begun();
         assert!(give(&mut leases, key(b"a"), S));
-        leases.bar(&[key(b"a"), key(b"b")], S);
+        leases.bar(&[key(b"a"), key(b"b")], NAME_LEASE_MAX, S);
         assert_eq!(leases.left(&[key(b"a"), key(b"b")], S), NAME_LEASE_MAX);
         for (at, given) in [(S + NAME_LEASE_MAX, false), (S + BAR, true)] {
             for name in [b"a", b"b"] {
                 assert_eq!(give(&mut leases, key(name), at), given);
             }
         }
+    }
+
+    #[test]
+    fn who_has_waited_for_long_need_not_again_so_soon() {
+        let given = |waits, later| {
+            let mut leases = begun();
+            leases.bar(&[key(b"a")], waits, S);
+            leases.give(1, &key(b"b").name, NAME_KEEP_MAX, S + later)
+        };
+        let short = NAME_KEEP + NAME_KEEP_MARGIN;
+        assert_eq!(given(short, Duration::ZERO), Some(NAME_KEEP_MAX));
+        assert_eq!(given(short + NAME_KEEP, Duration::ZERO), Some(NAME_KEEP));
+        let last = NAME_REGRET - Duration::from_nanos(1);
+        assert_eq!(given(short + NAME_KEEP, last), Some(NAME_KEEP));
+        assert_eq!(given(short + NAME_KEEP, NAME_REGRET), Some(NAME_KEEP_MAX));
+        let mut leases = begun();
+        leases.bar(&[key(b"a")], NAME_LEASE_MAX, S);
+        leases.give(1, &key(b"b").name, NAME_KEEP_MAX, S);
+        assert_eq!(leases.left(&[key(b"b")], S), short, "and nobody waits for more than was given");
+        // It was renewed, for longer, after the coordinator had heard.
+        let mut leases = begun();
+        assert!(give(&mut leases, key(b"a"), S));
+        leases.bar(&[key(b"a")], short, S);
+        assert_eq!(leases.give(1, &key(b"b").name, NAME_KEEP_MAX, S), Some(NAME_KEEP));
     }
 
     #[test]
@@ -158,7 +198,7 @@ mod tests {
         assert!(!give(&mut leases, key(2, 0), S));
         assert!(give(&mut leases, key(1, 0), S), "it is there");
         // A bar finds room, and others that are over do not make it void.
-        leases.bar(&[key(3, 0)], S + NAME_LEASE_MAX / 2);
+        leases.bar(&[key(3, 0)], NAME_LEASE_MAX, S + NAME_LEASE_MAX / 2);
         assert!(give(&mut leases, key(2, 0), S + NAME_LEASE_MAX));
         assert!(!give(&mut leases, key(3, 0), S + NAME_LEASE_MAX));
     }

@@ -56,11 +56,15 @@ impl Shard {
                     return Err(Error::elsewhere(i).into());
                 }
                 // The kernel tells the name to everybody.
-                lends = lends && way.searchable && self.lends(at, i, above, name);
-                if lends {
-                    let Dir { id, mode, uid, gid, .. } = dir;
-                    way.kept.push(KeptDir { id, mode, uid, gid });
-                }
+                let lent = match lends && way.searchable {
+                    true => self.lend(at, i, above, name),
+                    false => None,
+                };
+                lends = lent.is_some();
+                way.kept.extend(lent.map(|keep| {
+                    let (id, mode, uid, gid) = (dir.id, dir.mode, dir.uid, dir.gid);
+                    KeptDir { id, mode, uid, gid, keep_ms: keep.as_millis() as u32 }
+                }));
             }
         }
         way.sticky = dir.mode & access::S_ISVTX != 0;
@@ -68,10 +72,9 @@ impl Shard {
     }
 
     /// Gives a lease on component `i`, `name` in the directory `above`, if it is asked for and to be
-    /// had.
-    fn lends(&mut self, at: &At, i: usize, above: InodeId, name: &Bytes) -> bool {
-        let Some(keep_ms) = at.keep_ms.get(i) else { return false };
-        let keep = Duration::from_millis((*keep_ms).into());
+    /// had; for how long the name may be kept.
+    fn lend(&mut self, at: &At, i: usize, above: InodeId, name: &Bytes) -> Option<Duration> {
+        let keep = Duration::from_millis((*at.keep_ms.get(i)?).into());
         self.name_leases.give(above, name, keep, self.hub.now())
     }
 
@@ -80,7 +83,8 @@ impl Shard {
     /// for, or none is to be had.
     fn lends_root(&mut self, at: &At) -> bool {
         let root = Locator::root();
-        !at.keep_ms.is_empty() && (at.anchor != root || self.lends(at, 0, root.pid, &root.name))
+        !at.keep_ms.is_empty()
+            && (at.anchor != root || self.lend(at, 0, root.pid, &root.name).is_some())
     }
 
     /// Resolves all components to a directory, of which this shard need not be the owner.
