@@ -38,8 +38,9 @@ const SUBMISSIONS: u32 = 256;
 const SMALL_BYTES: usize = 16 << 10;
 /// Bytes beyond that in all payloads of a ring that stay in memory for the next large requests.
 const LARGE_BYTES_MAX: usize = 16 << 20;
-/// Bytes of answers that do not wait for others: whoever gets them has work to do.
-const ANSWERS_BYTES_MAX: usize = 64 << 10;
+/// Bytes of answers that do not wait for others: whoever gets them has work to do. (Not fewer: a caller that is
+/// woken runs at once, and what else there is to do is done in pieces.)
+const ANSWERS_BYTES_MAX: usize = 1 << 20;
 /// Command about no queue at all: see [`Ring::give_up`].
 const NO_QUEUE: u16 = u16::MAX;
 
