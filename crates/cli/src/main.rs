@@ -12,6 +12,7 @@ mod cmd;
 mod fail;
 mod format;
 mod layout;
+mod memory;
 mod mountpoint;
 mod ports;
 mod probe;

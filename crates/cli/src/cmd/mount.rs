@@ -13,7 +13,7 @@ use saker_runtime::{telemetry, thread};
 
 use crate::fail::{Context, Failure, Outcome};
 use crate::signals::{Signal, Signals};
-use crate::{mountpoint, process, session, turns};
+use crate::{memory, mountpoint, process, session, turns};
 
 /// Mount a cluster at a directory.
 ///
@@ -187,6 +187,7 @@ fn serve(args: &Args, options: MountOptions) -> Outcome<u8> {
     let handle = mount.handle();
     let counted = handle.clone();
     turns::give(move || counted.requests());
+    memory::give_back();
     let wait = move || {
         while !matches!(signals.wait(), Ok(Signal::Stop) | Err(_)) {}
         if let Err(error) = handle.unmount() {

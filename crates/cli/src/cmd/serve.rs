@@ -8,6 +8,7 @@ use saker_runtime::{config, telemetry, thread};
 use serde::de::DeserializeOwned;
 
 use crate::fail::{Context, Failure, Outcome};
+use crate::memory;
 use crate::signals::{Signal, Signals};
 
 /// Run one role of a cluster in the foreground, until SIGTERM or SIGINT.
@@ -40,6 +41,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let signals = Signals::block().about("signals")?;
     telemetry::init();
     raise_file_limit();
+    memory::give_back();
     let stop = Stop::new();
     stop_at_signal(signals, stop.clone())?;
     let file = &args.config;
