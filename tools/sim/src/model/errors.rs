@@ -113,8 +113,12 @@ impl Model {
     fn link_errors(&self, who: &User, from: &At, to: &At, note: &mut impl FnMut(Found<()>)) {
         let source = self.find(who, from, Stop::NoFollow);
         note(source.as_ref().map(|_| ()).map_err(|e| *e));
-        if source.is_ok_and(|source| self.inode(source).is_dir()) {
-            note(Err(Errno::EPERM));
+        if let Ok(source) = source {
+            // A kernel looks at that after the target's directory, of which it may have been told a guess.
+            note(self.may_link(who, source));
+            if self.inode(source).is_dir() {
+                note(Err(Errno::EPERM));
+            }
         }
         match self.walk(who, to, Stop::NoFollow) {
             Ok(place) => {
