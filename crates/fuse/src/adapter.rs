@@ -116,19 +116,19 @@ impl Adapter {
     /// A name in a directory that the thread of this request has come to.
     pub(crate) fn child(&self, request: &Request, dir: NodeId, name: &Bytes) -> Result<At> {
         check_name(name)?;
-        self.nodes.child(self.threads.start(request.header.pid, dir), dir, name)
+        self.nodes.child(self.threads.start(&request.header, dir), dir, name)
     }
 
     /// The same, to ask for what is kept by [`Adapter::hold`].
     pub(crate) fn named(&self, request: &Request, dir: NodeId, name: &Bytes) -> Result<Named> {
         check_name(name)?;
-        self.nodes.named(self.threads.start(request.header.pid, dir), dir, name)
+        self.nodes.named(self.threads.start(&request.header, dir), dir, name)
     }
 
     /// What the kernel is told of an error that has to do with the way to `dir`: if what is
     /// known of that is wrong, to walk again.
     pub(crate) fn on_the_way(&self, request: &Request, dir: NodeId, error: Error) -> Error {
-        let start = self.threads.start(request.header.pid, dir);
+        let start = self.threads.start(&request.header, dir);
         if self.nodes.doubt(start, dir, &error) { Errno::ESTALE.into() } else { error }
     }
 

@@ -15,8 +15,8 @@
 //!
 //! **No hint is always an answer**: the LOOKUP then goes to the server as without hints. There is
 //! none for 32-bit programs, for io_uring's workers, for file systems stacked on this one
-//! (overlayfs), for a rename of a name onto the same name, or when a slot was overwritten
-//! meanwhile. By BPF there is none of [`Intent::Create`], [`Intent::Remove`],
+//! (overlayfs), for a rename of `a/x` to `x`, where the name does not tell whose it is, or when a
+//! slot was overwritten meanwhile. By BPF there is none of [`Intent::Create`], [`Intent::Remove`],
 //! [`Intent::RenameSource`] and [`Intent::RenameTarget`] for names of more than about 40 bytes that
 //! the kernel does not hold: without a walk, what shows that it is the syscall itself that looks up
 //! is the directory's lock, found through the name's place in its dentry, or that the name is part
@@ -76,6 +76,10 @@ pub(crate) struct Hint {
     pub(crate) step: Step,
     /// No other name goes before it in the path: the walk begins in the directory of the LOOKUP.
     pub(crate) first: bool,
+    /// The syscall is a rename, and the last two walks of the thread may be its own two. Not so if
+    /// its other path has no names before its last; but the source's directory is then known when
+    /// the target's last name is looked up.
+    pub(crate) beside: bool,
     /// The kernel walks for the second time, after ESTALE: answer nothing but the truth. By BPF
     /// only, and only of what is looked up in a walk.
     pub(crate) reval: bool,
@@ -123,7 +127,8 @@ pub(crate) enum Intent {
     Create,
     /// To remove it, as a directory or as anything else.
     Remove { dir: bool },
-    /// To give it another name.
+    /// To give it another name; or it is a rename's target of which the truth must be told: names
+    /// change places, slashes follow it, or it has the source's name.
     RenameSource,
     /// To be that name; it may exist.
     RenameTarget,

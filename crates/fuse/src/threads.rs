@@ -12,6 +12,7 @@ use saker_types::wire::Entry;
 
 use crate::abi::InHeader;
 use crate::changes::Asked;
+use crate::hint::{Hint, Step};
 use crate::nodes::NodeId;
 use crate::ops::OPEN_AGE_MAX;
 
@@ -38,22 +39,29 @@ struct Shard {
 /// One thread.
 #[derive(Default)]
 struct Thread {
-    /// The last two walks, the later one first: rename(2) has two.
-    walks: [Walk; 2],
-    /// What it has looked up to open it, as which user and group.
-    opened: Option<((u32, u32), Opened)>,
+    /// As which user and group it acts.
+    who: (u32, u32),
+    walks: Walks,
+    /// What it has looked up to open it.
+    opened: Option<Opened>,
     /// What its last LOOKUP has found, if that was, or may have been, to be renamed.
     found: Option<NodeId>,
     /// What its last LOOKUP has told the attributes of, and when those were asked for.
     told: Option<(NodeId, Asked)>,
 }
 
+/// The last two walks, the later one first: rename(2) has two.
 #[derive(Clone, Copy, Default)]
+struct Walks([Walk; 2]);
+
+#[derive(Clone, Copy, Default, PartialEq)]
 struct Walk {
     /// Where it began.
     start: NodeId,
     /// How far it is.
     at: NodeId,
+    /// Names that it has passed.
+    steps: u32,
 }
 
 /// What was opened, and what the server said of it.
@@ -80,49 +88,53 @@ impl Threads {
     }
 
     /// Where the walk began that has come to `dir`; there, if none is known.
-    pub(crate) fn start(&self, tid: u32, dir: NodeId) -> NodeId {
-        if !self.follows(tid) {
+    pub(crate) fn start(&self, caller: &InHeader, dir: NodeId) -> NodeId {
+        if !self.follows(caller.pid) {
             return dir;
         }
-        let mut shard = self.shard(tid);
-        let walks = shard.get(tid).map(|thread| thread.walks).unwrap_or_default();
-        walks.iter().find(|walk| walk.at == dir).map_or(dir, |walk| walk.start)
+        let mut shard = self.shard(caller.pid);
+        let thread = shard.get(caller.pid).filter(|thread| thread.who == who(caller));
+        thread.and_then(|thread| thread.walks.longest_to(dir)).map_or(dir, |walk| walk.start)
     }
 
     /// A walk is in `dir`, and may have begun there. Where it did.
-    pub(crate) fn step(&self, tid: u32, dir: NodeId, first: bool) -> NodeId {
-        if !self.follows(tid) {
+    pub(crate) fn step(&self, caller: &InHeader, dir: NodeId, hint: Option<Hint>) -> NodeId {
+        if !self.follows(caller.pid) {
             return dir;
         }
-        let mut shard = self.shard(tid);
-        let walks = &mut shard.entry(tid).walks;
-        match walks.iter().position(|walk| walk.at == dir) {
-            Some(known) => walks[..=known].rotate_right(1),
-            None => {
-                walks.rotate_right(1);
-                walks[0] = Walk { start: dir, at: dir };
-            }
+        let mut shard = self.shard(caller.pid);
+        let thread = shard.entry(caller.pid);
+        // Nobody becomes somebody else in the middle of a syscall.
+        if thread.who != who(caller) {
+            *thread = Thread { who: who(caller), ..Thread::default() };
         }
-        if first {
-            walks[0].start = dir;
-        }
-        walks[0].start
+        let beside = hint.is_some_and(|hint| hint.beside);
+        let known = match hint {
+            Some(Hint { first: true, .. }) => None,
+            // Only when both are walked the last names are looked up.
+            Some(Hint { step: Step::Last(_), .. }) if beside => thread.walks.longest_to(dir),
+            _ => thread.walks.all_to(dir).next(),
+        };
+        let walk = known.unwrap_or(Walk { start: dir, at: dir, steps: 0 });
+        thread.walks.put(walk, beside);
+        walk.start
     }
 
     /// The walk goes on to a node.
     pub(crate) fn pass(&self, tid: u32, node: NodeId) {
         if self.follows(tid) {
-            self.shard(tid).entry(tid).walks[0].at = node;
+            let mut shard = self.shard(tid);
+            let [walk, _] = &mut shard.entry(tid).walks.0;
+            (walk.at, walk.steps) = (node, walk.steps.saturating_add(1));
         }
     }
 
     /// The thread has looked up what it will open, and it is open.
-    pub(crate) fn opened(&self, caller: &InHeader, opened: Opened) {
-        let InHeader { pid: tid, uid, gid, .. } = *caller;
+    pub(crate) fn opened(&self, tid: u32, opened: Opened) {
         if !self.follows(tid) {
             return;
         }
-        let before = self.shard(tid).entry(tid).opened.replace(((uid, gid), opened));
+        let before = self.shard(tid).entry(tid).opened.replace(opened);
         // Not under the lock: it may be the file's end.
         drop(before);
     }
@@ -174,11 +186,40 @@ impl Threads {
         inode: InodeId,
         flags: OpenFlags,
     ) -> Option<Opened> {
-        let InHeader { pid: tid, uid, gid, .. } = *caller;
-        let (who, opened) =
-            self.follows(tid).then(|| self.shard(tid).get(tid)?.opened.take())??;
-        let same = who == (uid, gid) && opened.entry.attr.id == inode && opened.flags == flags;
+        if !self.follows(caller.pid) {
+            return None;
+        }
+        let mut shard = self.shard(caller.pid);
+        let thread = shard.get(caller.pid)?;
+        let (is_same, opened) = (thread.who == who(caller), thread.opened.take());
+        drop(shard);
+        let opened = opened?;
+        let same = is_same && opened.entry.attr.id == inode && opened.flags == flags;
         (same && opened.asked.age() <= OPEN_AGE_MAX).then_some(opened)
+    }
+}
+
+fn who(caller: &InHeader) -> (u32, u32) {
+    (caller.uid, caller.gid)
+}
+
+impl Walks {
+    /// Of a rename's walks to one directory the one that passes more. A caller who may go that way
+    /// may go the other: it is a part of it.
+    fn longest_to(&self, dir: NodeId) -> Option<Walk> {
+        self.all_to(dir).reduce(|a, b| if b.steps > a.steps { b } else { a })
+    }
+
+    /// The walks that have come to `dir`, the later one first.
+    fn all_to(&self, dir: NodeId) -> impl Iterator<Item = Walk> {
+        self.0.into_iter().filter(move |walk| walk.at == dir)
+    }
+
+    /// This walk goes on. `beside`: the other one, too, wherever it is; else one that came to the
+    /// same directory is over.
+    fn put(&mut self, walk: Walk, beside: bool) {
+        let goes_on = |other: &Walk| *other != walk && (beside || other.at != walk.at);
+        self.0 = [walk, self.0.into_iter().find(goes_on).unwrap_or_default()];
     }
 }
 
@@ -208,27 +249,53 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::changes::Changes;
+    use crate::hint::{Intent, Rest};
+    use zerocopy::FromZeros as _;
+
+    const FIRST: Option<Hint> = hint(THROUGH, true, false);
+    const LATER: Option<Hint> = hint(THROUGH, false, false);
+    const THROUGH: Step = Step::Through(Rest::Names);
+    const SOURCE: Step = Step::Last(Intent::RenameSource);
+    const TARGET: Step = Step::Last(Intent::RenameTarget);
+
+    const fn hint(step: Step, first: bool, beside: bool) -> Option<Hint> {
+        Some(Hint { step, first, beside, reval: false })
+    }
+
+    fn by(tid: u32) -> InHeader {
+        InHeader { pid: tid, ..InHeader::new_zeroed() }
+    }
+
+    /// A thread walks from node 1 by way of 20 to 30.
+    fn walked() -> Threads {
+        let threads = Threads::new(true);
+        threads.step(&by(7), 1, FIRST);
+        threads.pass(7, 20);
+        threads.step(&by(7), 20, LATER);
+        threads.pass(7, 30);
+        threads
+    }
 
     #[test]
     fn a_walk_is_followed_from_its_start() {
         let threads = Threads::new(true);
-        assert_eq!(threads.start(7, 50), 50, "nothing is known");
-        assert_eq!(threads.step(7, 1, true), 1);
+        assert_eq!(threads.start(&by(7), 50), 50, "nothing is known");
+        assert_eq!(threads.step(&by(7), 1, FIRST), 1);
         threads.pass(7, 20);
-        assert_eq!(threads.step(7, 20, false), 1);
+        assert_eq!(threads.step(&by(7), 20, LATER), 1);
         threads.pass(7, 30);
-        assert_eq!((threads.start(7, 30), threads.start(7, 20)), (1, 20));
-        assert_eq!(threads.start(8, 30), 30, "another thread");
-        assert_eq!(threads.step(7, 30, true), 30, "a path that begins there");
-        assert_eq!(threads.start(7, 30), 30);
+        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 20)), (1, 20));
+        assert_eq!(threads.start(&by(8), 30), 30, "another thread");
+        assert_eq!(threads.step(&by(7), 30, FIRST), 30, "a path that begins there");
+        assert_eq!(threads.start(&by(7), 30), 30);
     }
 
     #[test]
     fn who_cannot_be_told_apart_begins_where_it_is() {
         for (threads, tid) in [(Threads::new(true), NOBODY), (Threads::new(false), 7)] {
-            assert_eq!(threads.step(tid, 1, true), 1);
+            assert_eq!(threads.step(&by(tid), 1, FIRST), 1);
             threads.pass(tid, 20);
-            assert_eq!((threads.step(tid, 20, false), threads.start(tid, 20)), (20, 20));
+            assert_eq!((threads.step(&by(tid), 20, LATER), threads.start(&by(tid), 20)), (20, 20));
             assert!(threads.shard(tid).young.is_empty());
         }
     }
@@ -250,35 +317,101 @@ mod tests {
 
     #[test]
     fn the_two_paths_of_a_rename_are_both_known() {
-        let threads = Threads::new(true);
-        threads.step(7, 1, true);
-        threads.pass(7, 20);
-        threads.step(7, 5, true);
+        let threads = walked();
+        threads.step(&by(7), 5, hint(THROUGH, true, true));
+        threads.pass(7, 40);
+        let starts = || (threads.start(&by(7), 30), threads.start(&by(7), 40));
+        assert_eq!(starts(), (1, 5));
+        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, true)), 1);
+        assert_eq!(threads.step(&by(7), 40, hint(TARGET, false, true)), 5);
+        assert_eq!(starts(), (1, 5));
+    }
+
+    #[test]
+    fn a_rename_within_a_directory_goes_by_the_longer_of_its_paths() {
+        // From an open directory to a path; then something else from there.
+        let threads = walked();
+        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, true, true)), 30);
+        assert_eq!(threads.start(&by(7), 30), 1);
+        assert_eq!(threads.step(&by(7), 30, hint(TARGET, false, true)), 1);
+        assert_eq!(threads.start(&by(7), 30), 1);
+        assert_eq!(threads.step(&by(7), 30, FIRST), 30);
+        assert_eq!(threads.start(&by(7), 30), 30);
+        // From a path to an open directory.
+        let threads = walked();
+        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, false)), 1);
+        assert_eq!(threads.step(&by(7), 30, hint(TARGET, true, true)), 30);
+        assert_eq!(threads.start(&by(7), 30), 1);
+        // Both pass names, and the shorter is walked last.
+        let threads = walked();
+        assert_eq!(threads.step(&by(7), 20, hint(THROUGH, true, true)), 20);
         threads.pass(7, 30);
-        assert_eq!((threads.start(7, 20), threads.start(7, 30)), (1, 5));
-        assert_eq!(threads.step(7, 20, false), 1, "the source's last name");
-        assert_eq!(threads.step(7, 30, false), 5, "the target's");
-        assert_eq!((threads.start(7, 20), threads.start(7, 30)), (1, 5));
+        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, true)), 1);
+        assert_eq!(threads.step(&by(7), 30, hint(TARGET, false, true)), 1);
+        assert_eq!(threads.start(&by(7), 30), 1);
+    }
+
+    #[test]
+    fn a_target_may_begin_where_the_source_ends() {
+        let threads = walked();
+        assert_eq!(threads.step(&by(7), 30, hint(THROUGH, true, true)), 30);
+        threads.pass(7, 40);
+        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, true)), 1);
+        assert_eq!(threads.step(&by(7), 40, hint(TARGET, false, true)), 30);
+        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 40)), (1, 30));
+    }
+
+    #[test]
+    fn what_was_walked_before_is_over() {
+        // By another path to the same directory.
+        let threads = walked();
+        assert_eq!(threads.step(&by(7), 20, FIRST), 20);
+        threads.pass(7, 30);
+        assert_eq!(threads.step(&by(7), 30, LATER), 20);
+        assert_eq!(threads.start(&by(7), 30), 20);
+        // From the directory itself; a rename's names may both begin there.
+        let threads = walked();
+        for step in [SOURCE, TARGET] {
+            assert_eq!(threads.step(&by(7), 30, hint(step, true, false)), 30);
+            assert_eq!(threads.start(&by(7), 30), 30);
+        }
+        // A rename to somewhere else.
+        let threads = walked();
+        threads.step(&by(7), 5, FIRST);
+        threads.pass(7, 40);
+        threads.step(&by(7), 30, hint(SOURCE, true, true));
+        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 40)), (30, 5));
+        // It goes on in its own walk, not in a longer one.
+        let threads = walked();
+        threads.step(&by(7), 20, hint(THROUGH, true, true));
+        threads.pass(7, 30);
+        assert_eq!(threads.step(&by(7), 30, hint(THROUGH, false, true)), 20);
+        // As another user.
+        let threads = walked();
+        let other = InHeader { uid: 1, ..by(7) };
+        assert_eq!((threads.start(&other, 30), threads.start(&by(7), 30)), (30, 1));
+        assert_eq!(threads.step(&other, 30, None), 30);
+        assert_eq!(threads.step(&by(7), 30, None), 30);
     }
 
     #[test]
     fn who_is_busy_is_not_forgotten() {
         let threads = Threads::new(true);
-        threads.step(16, 1, true);
+        threads.step(&by(16), 1, FIRST);
         threads.pass(16, 20);
         let others = |from: u32| {
             for n in from..from + THREADS_MAX as u32 {
-                threads.step(n * SHARDS as u32, 9, true);
+                threads.step(&by(n * SHARDS as u32), 9, FIRST);
             }
         };
         others(2);
-        assert_eq!(threads.start(16, 20), 1);
+        assert_eq!(threads.start(&by(16), 20), 1);
         others(10_000);
-        assert_eq!(threads.start(16, 20), 1);
+        assert_eq!(threads.start(&by(16), 20), 1);
         others(20_000);
         others(30_000);
         others(40_000);
-        assert_eq!(threads.start(16, 20), 20, "forgotten at last");
+        assert_eq!(threads.start(&by(16), 20), 20, "forgotten at last");
         let shard = threads.shard(0);
         assert!(shard.young.len() + shard.old.len() <= 2 * THREADS_MAX);
     }

@@ -24,7 +24,6 @@ pub(super) fn last(path: &[u8]) -> Option<(&[u8], bool)> {
 }
 
 /// Does no name go before the last one?
-#[cfg(any(test, bpf))]
 pub(super) fn is_alone(path: &[u8]) -> bool {
     last(path).is_some_and(|(name, _)| {
         let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);

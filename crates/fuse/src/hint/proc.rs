@@ -75,8 +75,7 @@ impl Proc {
         let is_one = call.paths.len() == 1;
         let is_here =
             |before: &[u8]| is_one && way().is_some_and(|way| leads(&start, before, &way));
-        let (step, first) = find(&call, lookup.name, paths, &args, is_here)?;
-        Some(Hint { step, first, reval: false })
+        find(&call, lookup.name, paths, &args, is_here)
     }
 
     /// The thread reads a symlink; until its next syscall its walk is elsewhere.
@@ -141,14 +140,14 @@ fn leads(start: &[u8], before: &[u8], way: &[Bytes]) -> bool {
 }
 
 /// Where `name` is in the paths, if there is but one place, or one of several is where the walk
-/// is: `is_here` judges by what goes before it. And whether it is the first there.
+/// is: `is_here` judges by what goes before it.
 fn find(
     call: &Syscall,
     name: &[u8],
     paths: [&[u8]; 2],
     args: &[u64; ARGS],
     is_here: impl Fn(&[u8]) -> bool,
-) -> Option<(Step, bool)> {
+) -> Option<Hint> {
     if paths.iter().any(|path| path.split(|&b| b == b'/').any(|part| part == b"..")) {
         return None;
     }
@@ -162,17 +161,34 @@ fn find(
     let found: Vec<_> = places(0).chain(places(1)).collect();
     let (which, rest) = match found[..] {
         [place] => place,
+        // Both names of a rename, and nothing on the way.
+        [source, target]
+            if call.walks_both()
+                && [source, target].iter().all(|(_, rest)| is_end(rest))
+                && path::is_alone(paths[0]) == path::is_alone(paths[1]) =>
+        {
+            source
+        }
         _ => {
             let mut here = found.into_iter().filter(|place| is_here(before(*place)));
             here.next().filter(|_| here.next().is_none())?
         }
     };
     let first = path::is_before_first(before((which, rest)));
-    let step = match rest.iter().all(|&b| b == b'/') {
-        true => Step::Last(call.intent(which, !rest.is_empty(), args)?),
+    let step = match is_end(rest) {
+        true => Step::Last(call.intent(which, !rest.is_empty(), args)),
         false => Step::Through(path::rest(rest)),
     };
-    Some((step, first))
+    let beside = match step {
+        Step::Last(_) => call.is_beside(which, paths),
+        Step::Through(_) => call.walks_both() && !path::is_alone(paths[1 - which]),
+    };
+    Some(Hint { step, first, beside, reval: false })
+}
+
+/// Is there no more than slashes?
+fn is_end(rest: &[u8]) -> bool {
+    rest.iter().all(|&b| b == b'/')
 }
 
 /// openat2(2) has its flags in memory.
@@ -322,13 +338,16 @@ mod tests {
             (rename, [".", "x/y"], None),
             (rename, ["x/y", "b/z"], names),
             (rename, ["x/y", "x/z"], None),
-            (rename, ["a/x", "b/x"], None),
+            (rename, ["a/x", "b/x"], Some(Step::Last(Intent::RenameSource))),
+            (rename, ["x", "x"], Some(Step::Last(Intent::RenameSource))),
+            (rename, ["a/x", "x"], None),
+            (rename, ["x/x", "b"], None),
         ] {
             let paths_of = paths.map(str::as_bytes);
             let found = find(&call, b"x", paths_of, &[0; ARGS], |_| false);
-            assert_eq!(found.map(|(step, _)| step), wanted, "{paths:?}");
+            assert_eq!(found.map(|hint| hint.step), wanted, "{paths:?}");
             let first = !paths.iter().any(|path| path.contains("a/x") || path.contains("b/x"));
-            assert!(found.is_none_or(|(_, it_is)| it_is == first), "{paths:?}");
+            assert!(found.is_none_or(|hint| hint.first == first), "{paths:?}");
         }
     }
 
@@ -338,7 +357,9 @@ mod tests {
         let step = |start: &str, text: &str, way: &str| {
             let way: Vec<Bytes> = path::names(way.as_bytes()).map(Bytes::copy_from_slice).collect();
             let is_here = |before: &[u8]| leads(start.as_bytes(), before, &way);
-            find(&open, b"x", [text.as_bytes(), b""], &[0; ARGS], is_here)
+            let hint = find(&open, b"x", [text.as_bytes(), b""], &[0; ARGS], is_here)?;
+            assert!(!hint.beside);
+            Some((hint.step, hint.first))
         };
         let (names, last) = (Step::Through(Rest::Names), Step::Last(Intent::Open { flags: 0 }));
         for (start, text, way, wanted) in [

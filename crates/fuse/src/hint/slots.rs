@@ -111,8 +111,7 @@ impl Slot {
     /// What the note says of `name`; `None` if it is about another one.
     pub(super) fn hint(&self, bits: &Bits, name: &[u8]) -> Option<Hint> {
         if self.walk != WALK_HERE {
-            let (intent, first) = self.after_walk(name)?;
-            return Some(Hint { step: Step::Last(intent), first, reval: false });
+            return self.after_walk(name);
         }
         let (rest, flags) = self.walk(name)?;
         let has = |bit: u32| flags & bit != 0;
@@ -123,7 +122,8 @@ impl Slot {
         } else {
             Step::Last(Intent::Plain)
         };
-        Some(Hint { step, first: self.first != 0, reval: has(bits.reval) })
+        let beside = self.other().is_some_and(|other| !other.is_some_and(path::is_alone));
+        Some(Hint { step, first: self.first != 0, beside, reval: has(bits.reval) })
     }
 
     /// If the thread's walk is at `name`: what follows, and its flags.
@@ -146,19 +146,24 @@ impl Slot {
 
     /// The thread walks one of two paths, and the other is not known to end in a name.
     fn is_beside_dots(&self) -> bool {
-        Syscall::of(self.syscall).is_some_and(|call| call.walks_both())
-            && text(&self.second, self.second_len)
-                .is_none_or(|(other, cut)| cut || path::last(other).is_none())
+        self.other().is_some_and(|other| other.is_none_or(|other| path::last(other).is_none()))
+    }
+
+    /// If the thread walks one of two paths: the other, if that could be read whole.
+    fn other(&self) -> Option<Option<&[u8]>> {
+        let both = Syscall::of(self.syscall).is_some_and(|call| call.walks_both());
+        let whole = || text(&self.second, self.second_len).filter(|(_, cut)| !cut);
+        both.then(|| whole().map(|(other, _)| other))
     }
 
     /// How the thread opens what is at the end of its walk, if that is known.
     fn open(&self) -> Option<Intent> {
-        let intent = Syscall::of(self.syscall)?.intent(0, false, &self.args)?;
+        let intent = Syscall::of(self.syscall)?.intent(0, false, &self.args);
         matches!(intent, Intent::Open { .. }).then_some(intent)
     }
 
-    /// What is wanted of `name`, and whether no other goes before it.
-    fn after_walk(&self, name: &[u8]) -> Option<(Intent, bool)> {
+    /// What is wanted of `name`, which is the last of its path.
+    fn after_walk(&self, name: &[u8]) -> Option<Hint> {
         let call = Syscall::of(self.syscall)?;
         if !call.ends_walk_early() {
             return None;
@@ -171,7 +176,9 @@ impl Slot {
             (!cut).then_some(())?;
         }
         let (which, intent) = call.intent_after_walk(name, paths, &self.args)?;
-        Some((intent, path::is_alone(paths[which])))
+        let first = path::is_alone(paths[which]);
+        let beside = call.is_beside(which, paths);
+        Some(Hint { step: Step::Last(intent), first, beside, reval: false })
     }
 }
 

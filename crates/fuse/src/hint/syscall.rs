@@ -5,7 +5,6 @@
 use libc::{AT_REMOVEDIR, O_PATH, O_TMPFILE, RENAME_NOREPLACE};
 
 use super::Intent;
-#[cfg(any(test, bpf))]
 use super::path;
 
 /// Arguments that are noted of a syscall.
@@ -142,38 +141,48 @@ impl Syscall {
     }
 
     /// What is wanted of the last component of path `which`; `slash`: slashes follow it.
-    pub(super) fn intent(&self, which: usize, slash: bool, args: &[u64; ARGS]) -> Option<Intent> {
+    pub(super) fn intent(&self, which: usize, slash: bool, args: &[u64; ARGS]) -> Intent {
         match self.does {
-            Does::Look => Some(Intent::Plain),
-            Does::Exec => Some(Intent::Open { flags: FMODE_EXEC }),
-            Does::Create => {
-                Some(Intent::Open { flags: libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC })
-            }
-            Does::Open { flags } => Some(open(args[flags])),
+            Does::Look => Intent::Plain,
+            Does::Exec => Intent::Open { flags: FMODE_EXEC },
+            Does::Create => Intent::Open { flags: libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC },
+            Does::Open { flags } => open(args[flags]),
             // Its flags are not among the arguments.
-            Does::Openat2 { .. } => None,
-            Does::Mkdir => Some(Intent::Create),
-            Does::Rmdir => Some(Intent::Remove { dir: true }),
+            Does::Openat2 { .. } => Intent::Plain,
+            Does::Mkdir => Intent::Create,
+            Does::Rmdir => Intent::Remove { dir: true },
             Does::Unlinkat { flags } if args[flags] as i32 == AT_REMOVEDIR => {
-                Some(Intent::Remove { dir: true })
+                Intent::Remove { dir: true }
             }
-            Does::Link if which == 0 => Some(Intent::Plain),
+            Does::Link if which == 0 => Intent::Plain,
+            Does::Rename if which == 0 || slash => Intent::RenameSource,
+            Does::Rename => Intent::RenameTarget,
+            // Two names change places, or what the flags say is not known.
+            Does::Renameat2 { flags } if args[flags] as u32 & !RENAME_NOREPLACE != 0 => {
+                Intent::RenameSource
+            }
+            Does::Renameat2 { .. } if which == 0 || slash => Intent::RenameSource,
+            Does::Renameat2 { .. } => Intent::RenameTarget,
             // The kernel has errors of its own then, for which it needs to know the truth.
-            _ if slash => None,
-            Does::Make | Does::Link => Some(Intent::Create),
-            Does::Unlink => Some(Intent::Remove { dir: false }),
-            Does::Unlinkat { flags } => {
-                (args[flags] as u32 == 0).then_some(Intent::Remove { dir: false })
+            Does::Make | Does::Link | Does::Unlink | Does::Unlinkat { .. } if slash => {
+                Intent::Plain
             }
-            Does::Renameat2 { flags } if args[flags] as u32 & !RENAME_NOREPLACE != 0 => None,
-            Does::Rename | Does::Renameat2 { .. } if which == 0 => Some(Intent::RenameSource),
-            Does::Rename | Does::Renameat2 { .. } => Some(Intent::RenameTarget),
+            Does::Make | Does::Link => Intent::Create,
+            Does::Unlink => Intent::Remove { dir: false },
+            Does::Unlinkat { flags } if args[flags] as u32 == 0 => Intent::Remove { dir: false },
+            Does::Unlinkat { .. } => Intent::Plain,
         }
     }
 
     /// Before it looks at a path's end the kernel walks both, and has errors of its own then.
     pub(super) fn walks_both(&self) -> bool {
         matches!(self.does, Does::Rename | Does::Renameat2 { .. })
+    }
+
+    /// See [`Hint::beside`](super::Hint::beside), of the last name of path `which`.
+    pub(super) fn is_beside(&self, which: usize, paths: [&[u8]; 2]) -> bool {
+        let [source, target] = paths.map(path::is_alone);
+        self.walks_both() && !(target && (source || which == 0))
     }
 
     /// What is wanted of `name`, which is looked up after the walk ended early, and of which path
@@ -194,11 +203,15 @@ impl Syscall {
             Does::Rename | Does::Renameat2 { .. } => match (slash(0), slash(1)) {
                 (Some(slash), None) => (0, slash),
                 (None, Some(slash)) => (1, slash),
+                // Which of both it is nobody knows: the source's is what needs the truth.
+                (Some(slash), Some(_)) if path::is_alone(paths[0]) == path::is_alone(paths[1]) => {
+                    (0, slash)
+                }
                 _ => return None,
             },
             _ => (0, slash(0)?),
         };
-        Some((which, self.intent(which, slash, args)?))
+        Some((which, self.intent(which, slash, args)))
     }
 }
 
@@ -230,6 +243,7 @@ mod tests {
     #[test]
     fn makers_and_removers_are_known_by_their_syscall() {
         use libc::*;
+        const PLAIN: Option<Intent> = Some(Intent::Plain);
         const DIR: Option<Intent> = Some(Intent::Remove { dir: true });
         const FILE: Option<Intent> = Some(Intent::Remove { dir: false });
         for (nr, path, flags, wanted) in [
@@ -237,29 +251,34 @@ mod tests {
             (SYS_mkdirat, "a/x/", 0, Some(Intent::Create)),
             (SYS_mkdirat, "x/a", 0, None),
             (SYS_mknodat, "a/x", 0, Some(Intent::Create)),
-            (SYS_mknodat, "a/x/", 0, None),
+            (SYS_mknodat, "a/x/", 0, PLAIN),
             (SYS_symlinkat, "x", 0, Some(Intent::Create)),
             (SYS_unlinkat, "x", 0, FILE),
-            (SYS_unlinkat, "x/", 0, None),
+            (SYS_unlinkat, "x/", 0, PLAIN),
             (SYS_unlinkat, "x/", AT_REMOVEDIR, DIR),
-            (SYS_unlinkat, "x", AT_REMOVEDIR | 1, None),
+            (SYS_unlinkat, "x", AT_REMOVEDIR | 1, PLAIN),
         ] {
             assert_eq!(after_walk(nr, "x", [path, ""], flags), wanted, "{nr} {path} {flags}");
         }
     }
 
     #[test]
-    fn the_two_names_of_a_rename_are_told_apart_or_not_at_all() {
+    fn of_a_rename_the_target_is_known_or_the_truth_is_told() {
+        const SOURCE: Option<Intent> = Some(Intent::RenameSource);
         const TARGET: Option<Intent> = Some(Intent::RenameTarget);
         for (paths, flags, wanted) in [
-            (["a/x", "y"], 0, Some(Intent::RenameSource)),
+            (["a/x", "y"], 0, SOURCE),
             (["x/y", "a/x"], 0, TARGET),
             (["y", "x"], RENAME_NOREPLACE, TARGET),
-            (["a/x", "b/x"], 0, None),
+            (["a/x", "b/x"], 0, SOURCE),
+            (["x", "x"], 0, SOURCE),
+            (["a/x", "x"], 0, None),
             (["a", "b"], 0, None),
-            (["a/x/", "y"], 0, None),
-            (["x", "y"], libc::RENAME_EXCHANGE, None),
-            (["x", "y"], 1 << 20, None),
+            (["a/x/", "y"], 0, SOURCE),
+            (["a/y", "x/"], 0, SOURCE),
+            (["x", "y"], libc::RENAME_EXCHANGE, SOURCE),
+            (["y", "x"], libc::RENAME_EXCHANGE, SOURCE),
+            (["y", "x"], 1 << 20, SOURCE),
         ] {
             let found = after_walk(libc::SYS_renameat2, "x", paths, flags as i32);
             assert_eq!(found, wanted, "{paths:?} {flags}");
@@ -281,7 +300,7 @@ mod tests {
             (libc::O_DIRECTORY, Intent::Open { flags: libc::O_DIRECTORY }),
         ] {
             let args = [0, 0, flags as u64, 0, 0];
-            assert_eq!(call.intent(0, false, &args), Some(wanted), "{flags:o}");
+            assert_eq!(call.intent(0, false, &args), wanted, "{flags:o}");
         }
     }
 

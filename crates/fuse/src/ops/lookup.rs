@@ -37,7 +37,7 @@ impl Adapter {
         check_name(&name)?;
         let hint = self.hints.of(asked, || self.nodes.way(dir));
         let before = self.threads.next(tid);
-        let start = self.threads.step(tid, dir, hint.is_some_and(|hint| hint.first));
+        let start = self.threads.step(header, dir, hint);
         if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
             return told.map(|entry| Reply::of(&entry));
         }
@@ -135,9 +135,12 @@ impl Adapter {
 
     /// May the kernel look up the target of a rename in `dir`, which is inside of its source?
     fn is_rename(&self, dir: NodeId, hint: Option<Hint>, before: Option<NodeId>) -> bool {
-        match hint {
-            Some(hint) => hint.step == Step::Last(Intent::RenameTarget),
-            None => before.is_some_and(|source| self.nodes.is_inside(dir, source)),
+        match hint.map(|hint| hint.step) {
+            Some(Step::Last(Intent::RenameTarget)) => true,
+            Some(Step::Last(Intent::RenameSource)) | None => {
+                before.is_some_and(|source| self.nodes.is_inside(dir, source))
+            }
+            Some(_) => false,
         }
     }
 
@@ -175,7 +178,7 @@ impl Adapter {
             Ok((_, entry)) if must_be_dir && !entry.attr.is_dir() => Ok(entry),
             Ok((file, entry)) => {
                 let opened = Opened { flags, file, entry: entry.clone(), asked };
-                self.threads.opened(&request.header, opened);
+                self.threads.opened(request.header.pid, opened);
                 Ok(entry)
             }
             // The kernel has errors of its own for some of what cannot be opened.

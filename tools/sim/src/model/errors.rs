@@ -60,8 +60,17 @@ impl Model {
         if let (Ok(old), Some(source)) = (&old, source) {
             note(self.may_delete(who, old.dir, source, self.inode(source).is_dir()));
         }
-        // A move into itself is one, whether or not the caller may look there.
         let root = User { uid: 0, gid: 0, groups: vec![] };
+        // The kernel sees that a path ends in no name, whether or not the caller may look there.
+        let is_nameless =
+            |at| self.walk(&root, at, Stop::Parent).is_ok_and(|place| place.name.is_none());
+        if self.rules.kernel && is_nameless(from) {
+            note(Err(Errno::EBUSY));
+        }
+        if self.rules.kernel && is_nameless(to) {
+            note(Err(if flags & RENAME_NOREPLACE != 0 { Errno::EEXIST } else { Errno::EBUSY }));
+        }
+        // A move into itself is one, whether or not the caller may look there.
         if let (Some(source), Ok(new)) = (source, self.walk(&root, to, Stop::NoFollow))
             && self.is_within(new.dir, source)
         {
