@@ -12,7 +12,7 @@ use saker_types::wire::Entry;
 
 use crate::abi::InHeader;
 use crate::changes::Asked;
-use crate::hint::{Hint, Step};
+use crate::hint::{Hint, Rest, Step};
 use crate::nodes::NodeId;
 use crate::ops::OPEN_AGE_MAX;
 
@@ -62,6 +62,8 @@ struct Walk {
     at: NodeId,
     /// Names that it has passed.
     steps: u32,
+    /// It goes back, or into a symlink: where its next step is cannot be told from the last one's.
+    turns: bool,
 }
 
 /// What was opened, and what the server said of it.
@@ -115,9 +117,26 @@ impl Threads {
             Some(Hint { step: Step::Last(_), .. }) if beside => thread.walks.longest_to(dir),
             _ => thread.walks.all_to(dir).next(),
         };
-        let walk = known.unwrap_or(Walk { start: dir, at: dir, steps: 0 });
-        thread.walks.put(walk, beside);
+        let [last, _] = &mut thread.walks.0;
+        match known {
+            None if last.turns && !hint.is_some_and(|hint| hint.first) => {
+                *last = Walk { start: dir, at: dir, turns: false, ..*last };
+            }
+            _ => thread.walks.put(known.unwrap_or(Walk::begin(dir)), beside),
+        }
+        let [walk, _] = &mut thread.walks.0;
+        let step = hint.map(|hint| hint.step);
+        walk.turns |= matches!(step, Some(Step::Through(Rest::DotDot | Rest::InLink)));
         walk.start
+    }
+
+    /// The thread reads a symlink, and may go on from there.
+    pub(crate) fn link_read(&self, tid: u32) {
+        if self.follows(tid) {
+            let mut shard = self.shard(tid);
+            let [walk, _] = &mut shard.entry(tid).walks.0;
+            walk.turns = true;
+        }
     }
 
     /// The walk goes on to a node.
@@ -203,6 +222,12 @@ fn who(caller: &InHeader) -> (u32, u32) {
     (caller.uid, caller.gid)
 }
 
+impl Walk {
+    fn begin(dir: NodeId) -> Walk {
+        Walk { start: dir, at: dir, steps: 0, turns: false }
+    }
+}
+
 impl Walks {
     /// Of a rename's walks to one directory the one that passes more. A caller who may go that way
     /// may go the other: it is a part of it.
@@ -249,7 +274,7 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::changes::Changes;
-    use crate::hint::{Intent, Rest};
+    use crate::hint::Intent;
     use zerocopy::FromZeros as _;
 
     const FIRST: Option<Hint> = hint(THROUGH, true, false);
@@ -359,6 +384,23 @@ mod tests {
         assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, true)), 1);
         assert_eq!(threads.step(&by(7), 40, hint(TARGET, false, true)), 30);
         assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 40)), (1, 30));
+    }
+
+    #[test]
+    fn a_target_that_turns_leaves_the_source_alone() {
+        const BACK: Step = Step::Through(Rest::DotDot);
+        let threads = walked();
+        threads.step(&by(7), 5, hint(BACK, true, true));
+        threads.pass(7, 40);
+        assert_eq!(threads.step(&by(7), 5, hint(THROUGH, false, true)), 5, "../");
+        threads.pass(7, 50);
+        threads.link_read(7);
+        assert_eq!(threads.step(&by(7), 6, hint(THROUGH, false, true)), 6);
+        threads.pass(7, 60);
+        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 60)), (1, 6));
+        // A path of which the kernel knew the first names.
+        assert_eq!(threads.step(&by(7), 70, hint(THROUGH, false, true)), 70);
+        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 60)), (30, 6));
     }
 
     #[test]
