@@ -15,6 +15,7 @@ use crate::abi::{EntryOut, Opcode};
 use crate::changes::Changes;
 use crate::handles::Handles;
 use crate::hint::{HintMode, Hints};
+use crate::links::Links;
 use crate::nodes::{Named, NodeId, Nodes, Place};
 use crate::notify::Notifier;
 use crate::ops::{OpenDir, OpenFile, Waiters};
@@ -35,6 +36,7 @@ pub(crate) struct Adapter {
     pub(crate) hints: Hints,
     pub(crate) threads: Threads,
     pub(crate) changes: Changes,
+    pub(crate) links: Links,
     pub(crate) notifier: Notifier,
     pub(crate) waiters: Waiters,
     /// Somebody has used fcntl(2) locks here, so that every close must be heard of.
@@ -79,6 +81,7 @@ impl Adapter {
             hints: Hints::new(options.shortcut),
             threads: Threads::new(hinted),
             changes: Changes::default(),
+            links: Links::default(),
             files: Handles::new(handles.clone()),
             dirs: Handles::new(handles),
             fs,
@@ -161,7 +164,7 @@ impl Adapter {
         let asks = body.is_dir() || self.fs.is_dirty(body.id);
         let fresh = if asks { Duration::ZERO } else { self.attr_timeout };
         let (entry_valid, entry_valid_nsec) = attr::validity(keep);
-        let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
+        let (attr_valid, attr_valid_nsec) = attr::validity(self.links.told(body, fresh));
         EntryOut {
             nodeid: node,
             // Inode ids are never used again.
@@ -177,7 +180,14 @@ impl Adapter {
     /// The reply to GETATTR and SETATTR.
     pub(crate) fn attr_reply(&self, entry: &Entry, fresh: Duration) -> Reply {
         self.nodes.refresh(entry);
-        Reply::of(&attr::reply(&entry.attr, fresh))
+        Reply::of(&attr::reply(&entry.attr, self.links.told(&entry.attr, fresh)))
+    }
+
+    /// A name was removed, and the kernel need not know of what.
+    pub(crate) async fn unlinked(&self) {
+        for inode in self.links.take() {
+            self.notifier.drop_attributes(self.nodes.node_of(inode)).await;
+        }
     }
 
     /// Closes what the kernel has left open: the connection ended without RELEASEs.

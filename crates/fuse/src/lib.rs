@@ -14,6 +14,7 @@ mod changes;
 mod errno;
 mod handles;
 mod hint;
+mod links;
 mod mount;
 mod nodes;
 mod notify;

@@ -366,6 +366,11 @@ impl Nodes {
         }
     }
 
+    /// The node that the kernel has for an inode, if it holds it.
+    pub(crate) fn node_of(&self, inode: InodeId) -> NodeId {
+        self.lock().node_of(inode)
+    }
+
     /// The kernel changes the attributes of a file by itself: its data is written, say. To be told
     /// before it hears that this was done.
     pub(crate) fn drift(&self, id: NodeId) {

@@ -22,7 +22,8 @@ impl Target for Twins {
         let disk = self.disk.apply(who, step);
         match (&mount, &disk) {
             (Ok(Value::Stat(a)), Ok(Value::Stat(b))) => {
-                assert_eq!((a.mode, a.uid, a.gid, a.nlink), (b.mode, b.uid, b.gid, b.nlink));
+                let [a, b] = [a, b].map(|stat| (stat.mode, stat.uid, stat.gid, stat.nlink));
+                assert_eq!(a, b, "{step:?}");
             }
             // Which of several errors comes first is between the kernel and the file system; the
             // runner sees to it that it is a true one.

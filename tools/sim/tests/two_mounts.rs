@@ -383,6 +383,28 @@ fn open_files_outlive_their_names() {
 }
 
 /// Holes are told truly, in blocks of 4 KiB, and take no space.
+/// The kernel of this mount does not know the name that goes, and has just been told the link count.
+#[test]
+fn a_name_less_is_counted_at_once() {
+    let Some(t) = Mounts::start("a_name_less_is_counted_at_once") else { return };
+    for round in 0..20 {
+        let name = |n: u32| format!("{round}.{n}");
+        fs::write(t.a(&name(0)), b"x").unwrap();
+        for n in 1..4 {
+            fs::hard_link(t.a(&name(0)), t.a(&name(n))).unwrap();
+        }
+        fs::write(t.a(&name(4)), b"y").unwrap();
+        let file = File::open(t.b(&name(0))).unwrap();
+        assert_eq!(file.metadata().unwrap().nlink(), 4);
+        fs::remove_file(t.b(&name(1))).unwrap();
+        assert_eq!(file.metadata().unwrap().nlink(), 3);
+        fs::rename(t.b(&name(4)), t.b(&name(2))).unwrap();
+        assert_eq!(file.metadata().unwrap().nlink(), 2);
+        fs::remove_file(t.b(&name(3))).unwrap();
+        assert_eq!(fs::metadata(t.b(&name(0))).unwrap().nlink(), 1);
+    }
+}
+
 #[test]
 fn holes_are_found_through_the_other_mount() {
     let Some(t) = Mounts::start("holes_are_found_through_the_other_mount") else { return };

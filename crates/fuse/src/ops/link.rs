@@ -18,6 +18,7 @@ impl Adapter {
         let kept = self.fs.unlink_and_keep(&request.caller(), &named.at).await?;
         self.nodes.kept(&named, &kept);
         self.nodes.vanished(dir, &name);
+        self.unlinked().await;
         Ok(Reply::done())
     }
 
@@ -91,7 +92,9 @@ impl Adapter {
             other => other,
         };
         self.nodes.changed_itself(renamed.is_ok() && regretted.contains(&true));
-        renamed.map(|()| Reply::done()).map_err(on_the_way)
+        renamed.map_err(on_the_way)?;
+        self.unlinked().await;
+        Ok(Reply::done())
     }
 
     /// Asks where the directories above a name are, if the name does not say it. Is one elsewhere?

@@ -59,6 +59,7 @@ impl Model {
         }
         if let (Ok(old), Some(source)) = (&old, source) {
             note(self.may_delete(who, old.dir, source, self.inode(source).is_dir()));
+            note(self.check_sticky(who, old.dir, source));
         }
         let root = User { uid: 0, gid: 0, groups: vec![] };
         // The kernel sees that a path ends in no name, whether or not the caller may look there.
@@ -83,6 +84,7 @@ impl Model {
         }
         if let Some(target) = target {
             note(self.may_delete(who, new.dir, target, self.inode(target).is_dir()));
+            note(self.check_sticky(who, new.dir, target));
             if let Some(source) = source.filter(|_| flags & RENAME_EXCHANGE == 0) {
                 match (self.inode(source).is_dir(), self.inode(target).is_dir()) {
                     (true, false) => note(Err(Errno::ENOTDIR)),
@@ -112,6 +114,7 @@ impl Model {
         let Ok(place) = self.walk(who, at, Stop::NoFollow) else { return };
         let Some(ino) = place.ino else { return };
         note(self.may_delete(who, place.dir, ino, as_dir));
+        note(self.check_sticky(who, place.dir, ino));
         match (as_dir, self.inode(ino).is_dir()) {
             (true, false) => note(Err(Errno::ENOTDIR)),
             (false, true) => note(Err(Errno::EISDIR)),

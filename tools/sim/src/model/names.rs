@@ -91,15 +91,18 @@ impl Model {
     /// Linux's `may_delete`.
     pub(super) fn may_delete(&self, who: &User, dir: Ino, victim: Ino, as_dir: bool) -> Found<()> {
         self.permit(who, dir, 3)?;
-        let sticky = self.inode(dir).mode & 0o1000 != 0;
-        if sticky && !self.is_owner(who, dir) && !self.is_owner(who, victim) {
-            return Err(Errno::EPERM);
-        }
+        self.check_sticky(who, dir, victim)?;
         match (as_dir, self.inode(victim).is_dir()) {
             (true, false) => Err(Errno::ENOTDIR),
             (false, true) => Err(Errno::EISDIR),
             _ => Ok(()),
         }
+    }
+
+    pub(super) fn check_sticky(&self, who: &User, dir: Ino, victim: Ino) -> Found<()> {
+        let sticky = self.inode(dir).mode & 0o1000 != 0;
+        let is_owner = self.is_owner(who, dir) || self.is_owner(who, victim);
+        if sticky && !is_owner { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     pub(super) fn may_create(&self, who: &User, dir: Ino) -> Found<()> {
