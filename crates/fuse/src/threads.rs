@@ -54,7 +54,7 @@ struct Thread {
 #[derive(Clone, Copy, Default)]
 struct Walks([Walk; 2]);
 
-#[derive(Clone, Copy, Default, PartialEq)]
+#[derive(Clone, Copy, Default)]
 struct Walk {
     /// Where it began.
     start: NodeId,
@@ -96,7 +96,8 @@ impl Threads {
         }
         let mut shard = self.shard(caller.pid);
         let thread = shard.get(caller.pid).filter(|thread| thread.who == who(caller));
-        thread.and_then(|thread| thread.walks.longest_to(dir)).map_or(dir, |walk| walk.start)
+        let walks = thread.map(|thread| thread.walks).unwrap_or_default();
+        walks.longest_to(dir).map_or(dir, |at| walks.0[at].start)
     }
 
     /// A walk is in `dir`, and may have begun there. Where it did.
@@ -110,21 +111,21 @@ impl Threads {
         if thread.who != who(caller) {
             *thread = Thread { who: who(caller), ..Thread::default() };
         }
+        let walks = &mut thread.walks;
         let beside = hint.is_some_and(|hint| hint.beside);
         let known = match hint {
             Some(Hint { first: true, .. }) => None,
             // Only when both are walked the last names are looked up.
-            Some(Hint { step: Step::Last(_), .. }) if beside => thread.walks.longest_to(dir),
-            _ => thread.walks.all_to(dir).next(),
+            Some(Hint { step: Step::Last(_), .. }) if beside => walks.longest_to(dir),
+            _ => walks.all_to(dir).next(),
         };
-        let [last, _] = &mut thread.walks.0;
+        let goes_on = walks.0[0].turns && !hint.is_some_and(|hint| hint.first);
         match known {
-            None if last.turns && !hint.is_some_and(|hint| hint.first) => {
-                *last = Walk { start: dir, at: dir, turns: false, ..*last };
-            }
-            _ => thread.walks.put(known.unwrap_or(Walk::begin(dir)), beside),
+            Some(known) => walks.resume(known, beside),
+            None if goes_on => walks.0[0] = Walk { steps: walks.0[0].steps, ..Walk::begin(dir) },
+            None => walks.begin(dir, beside),
         }
-        let [walk, _] = &mut thread.walks.0;
+        let [walk, _] = &mut walks.0;
         let step = hint.map(|hint| hint.step);
         walk.turns |= matches!(step, Some(Step::Through(Rest::DotDot | Rest::InLink)));
         walk.start
@@ -231,20 +232,30 @@ impl Walk {
 impl Walks {
     /// Of a rename's walks to one directory the one that passes more. A caller who may go that way
     /// may go the other: it is a part of it.
-    fn longest_to(&self, dir: NodeId) -> Option<Walk> {
-        self.all_to(dir).reduce(|a, b| if b.steps > a.steps { b } else { a })
+    fn longest_to(&self, dir: NodeId) -> Option<usize> {
+        self.all_to(dir).reduce(|a, b| if self.0[b].steps > self.0[a].steps { b } else { a })
     }
 
     /// The walks that have come to `dir`, the later one first.
-    fn all_to(&self, dir: NodeId) -> impl Iterator<Item = Walk> {
-        self.0.into_iter().filter(move |walk| walk.at == dir)
+    fn all_to(&self, dir: NodeId) -> impl Iterator<Item = usize> {
+        (0..self.0.len()).filter(move |&at| self.0[at].at == dir)
     }
 
-    /// This walk goes on. `beside`: the other one, too, wherever it is; else one that came to the
-    /// same directory is over.
-    fn put(&mut self, walk: Walk, beside: bool) {
-        let goes_on = |other: &Walk| *other != walk && (beside || other.at != walk.at);
-        self.0 = [walk, self.0.into_iter().find(goes_on).unwrap_or_default()];
+    /// A walk begins in `dir`. `beside`: the last one goes on, wherever it is; else one that came here
+    /// is over.
+    fn begin(&mut self, dir: NodeId, beside: bool) {
+        let other = self.0.into_iter().find(|walk| beside || walk.at != dir);
+        self.0 = [Walk::begin(dir), other.unwrap_or_default()];
+    }
+
+    /// This walk goes on. `beside`: the other one, too, wherever it is; else one that came here is
+    /// over.
+    fn resume(&mut self, at: usize, beside: bool) {
+        self.0[..=at].rotate_right(1);
+        let [walk, other] = &mut self.0;
+        if !beside && other.at == walk.at {
+            *other = Walk::default();
+        }
     }
 }
 
@@ -384,6 +395,19 @@ mod tests {
         assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, true)), 1);
         assert_eq!(threads.step(&by(7), 40, hint(TARGET, false, true)), 30);
         assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 40)), (1, 30));
+    }
+
+    #[test]
+    fn both_paths_of_a_rename_may_go_the_same_way() {
+        let threads = Threads::new(true);
+        for _ in 0..2 {
+            threads.step(&by(7), 1, hint(THROUGH, true, true));
+            threads.pass(7, 20);
+        }
+        threads.step(&by(7), 20, hint(THROUGH, false, true));
+        threads.pass(7, 30);
+        assert_eq!(threads.step(&by(7), 20, hint(SOURCE, false, true)), 1);
+        assert_eq!(threads.step(&by(7), 30, hint(TARGET, false, true)), 1);
     }
 
     #[test]

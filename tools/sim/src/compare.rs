@@ -187,7 +187,8 @@ impl<T: Target> Runner<T> {
             "{why}\n  step     client {client} user {user} {op:?}\n  expected {expected:?}\n  \
              got      {got:?}"
         );
-        for at in op.paths() {
+        let parent = |at: &At| (!at.path.is_empty()).then(|| at.parent());
+        for at in op.paths().into_iter().flat_map(|at| [Some(at.clone()), parent(at)]).flatten() {
             let root = self.users[0].clone();
             let op = Op::Stat { at: at.clone(), follow: false };
             let step = Step { client: *client, user: 0, op };
