@@ -14,7 +14,7 @@ use saker_types::{Errno, Error, Locator, Result, check_name};
 use crate::abi::{EntryOut, Opcode};
 use crate::changes::Changes;
 use crate::handles::Handles;
-use crate::hint::{HintMode, Hints};
+use crate::hint::{HintMode, Hints, Which};
 use crate::links::Links;
 use crate::nodes::{Named, NodeId, Nodes, Place};
 use crate::notify::Notifier;
@@ -38,6 +38,8 @@ pub(crate) struct Adapter {
     pub(crate) changes: Changes,
     pub(crate) links: Links,
     pub(crate) notifier: Notifier,
+    /// For attributes alone, which wait for no page.
+    pub(crate) attr_notifier: Notifier,
     pub(crate) waiters: Waiters,
     /// Somebody has used fcntl(2) locks here, so that every close must be heard of.
     pub(crate) locked: AtomicBool,
@@ -57,7 +59,7 @@ impl Adapter {
     /// A dispatcher for one mount of `fs`.
     pub(crate) fn new(
         fs: Fs,
-        notifier: Notifier,
+        [notifier, attr_notifier]: [Notifier; 2],
         mountpoint: PathBuf,
         options: &MountOptions,
     ) -> Adapter {
@@ -86,6 +88,7 @@ impl Adapter {
             dirs: Handles::new(handles),
             fs,
             notifier,
+            attr_notifier,
             waiters: Waiters::default(),
             locked: AtomicBool::new(false),
             read_only: options.read_only,
@@ -116,10 +119,16 @@ impl Adapter {
         Ok(At::handle(self.locate(node).await?))
     }
 
-    /// A name in a directory that the thread of this request has come to.
-    pub(crate) fn child(&self, request: &Request, dir: NodeId, name: &Bytes) -> Result<At> {
+    /// The source or the target of a rename, in a directory that its thread has come to.
+    pub(crate) fn renamed(
+        &self,
+        request: &Request,
+        which: Which,
+        dir: NodeId,
+        name: &Bytes,
+    ) -> Result<At> {
         check_name(name)?;
-        self.nodes.child(self.threads.start(&request.header, dir), dir, name)
+        self.nodes.child(self.threads.start_of(&request.header, which, dir), dir, name)
     }
 
     /// The same, to ask for what is kept by [`Adapter::hold`].
@@ -131,7 +140,11 @@ impl Adapter {
     /// What the kernel is told of an error that has to do with the way to `dir`: if what is
     /// known of that is wrong, to walk again.
     pub(crate) fn on_the_way(&self, request: &Request, dir: NodeId, error: Error) -> Error {
-        let start = self.threads.start(&request.header, dir);
+        self.on_the_way_from(self.threads.start(&request.header, dir), dir, error)
+    }
+
+    /// The same; the way begins in `start`.
+    pub(crate) fn on_the_way_from(&self, start: NodeId, dir: NodeId, error: Error) -> Error {
         if self.nodes.doubt(start, dir, &error) { Errno::ESTALE.into() } else { error }
     }
 
@@ -163,8 +176,19 @@ impl Adapter {
         // And what was written through this mount and is unsaved changes times that nobody has told yet.
         let asks = body.is_dir() || self.fs.is_dirty(body.id);
         let fresh = if asks { Duration::ZERO } else { self.attr_timeout };
+        self.entry_for(node, body, keep, self.links.told(body, fresh))
+    }
+
+    /// The same, with attributes that are good for `fresh`.
+    pub(crate) fn entry_for(
+        &self,
+        node: NodeId,
+        body: &saker_types::Attr,
+        keep: Duration,
+        fresh: Duration,
+    ) -> EntryOut {
         let (entry_valid, entry_valid_nsec) = attr::validity(keep);
-        let (attr_valid, attr_valid_nsec) = attr::validity(self.links.told(body, fresh));
+        let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
         EntryOut {
             nodeid: node,
             // Inode ids are never used again.
@@ -183,11 +207,17 @@ impl Adapter {
         Reply::of(&attr::reply(&entry.attr, self.links.told(&entry.attr, fresh)))
     }
 
-    /// A name was removed, and the kernel need not know of what.
+    /// A name was removed, or may have been, and the kernel need not know of what.
     pub(crate) async fn unlinked(&self) {
-        for inode in self.links.take() {
-            self.notifier.drop_attributes(self.nodes.node_of(inode)).await;
+        if self.links.is_empty() {
+            return;
         }
+        // Who finds nothing to tell waits for whoever tells it.
+        let _telling = self.links.telling.lock().await;
+        let files = self.links.take();
+        self.attr_notifier
+            .drop_attributes(files.iter().map(|&file| self.nodes.node_of(file)))
+            .await;
     }
 
     /// Closes what the kernel has left open: the connection ended without RELEASEs.

@@ -15,8 +15,8 @@
 //!
 //! **No hint is always an answer**: the LOOKUP then goes to the server as without hints. There is
 //! none for 32-bit programs, for io_uring's workers, for file systems stacked on this one
-//! (overlayfs), for a rename of `a/x` to `x`, where the name does not tell whose it is, or when a
-//! slot was overwritten meanwhile. By BPF there is none of [`Intent::Create`], [`Intent::Remove`],
+//! (overlayfs), for a rename of `a/x` to `x`, where the name does not tell whose it is, or of one
+//! text by two directories, or when a slot was overwritten meanwhile. By BPF there is none of [`Intent::Create`], [`Intent::Remove`],
 //! [`Intent::RenameSource`] and [`Intent::RenameTarget`] for names of more than about 40 bytes that
 //! the kernel does not hold: without a walk, what shows that it is the syscall itself that looks up
 //! is the directory's lock, found through the name's place in its dentry, or that the name is part
@@ -76,13 +76,35 @@ pub(crate) struct Hint {
     pub(crate) step: Step,
     /// No other name goes before it in the path: the walk begins in the directory of the LOOKUP.
     pub(crate) first: bool,
-    /// The syscall is a rename, and the last two walks of the thread may be its own two. Not so if
-    /// its other path has no names before its last; but the source's directory is then known when
-    /// the target's last name is looked up.
+    /// Which of the syscall's paths the name is of; `None`: it may be of either. The only path is
+    /// the first.
+    pub(crate) path: Option<Which>,
+    /// The syscall is a rename, and names go before the last one of its other path: that is walked,
+    /// too. The kernel walks the first path, then the second, and then looks up their last names.
     pub(crate) beside: bool,
     /// The kernel walks for the second time, after ESTALE: answer nothing but the truth. By BPF
     /// only, and only of what is looked up in a walk.
     pub(crate) reval: bool,
+}
+
+/// One of the paths of a syscall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    First,
+    Second,
+}
+
+impl Which {
+    pub(crate) fn other(self) -> Which {
+        match self {
+            Which::First => Which::Second,
+            Which::Second => Which::First,
+        }
+    }
+
+    fn of(path: usize) -> Which {
+        if path == 0 { Which::First } else { Which::Second }
+    }
 }
 
 /// Where in a path a name is.

@@ -73,9 +73,12 @@ impl Mount {
         let reactors: Result<Vec<_>> = (0..options.threads.max(1)).map(|_| fs.reactor()).collect();
         let reactors = reactors?;
         let (device, mounted) = mount::mount(mountpoint, &source, &options)?;
-        let notifier = Notifier::start(device.share())
-            .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))?;
-        let adapter = Arc::new(Adapter::new(fs, notifier, mounted.path.clone(), &options));
+        let notifier = || {
+            Notifier::start(device.share())
+                .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))
+        };
+        let notifiers = [notifier()?, notifier()?];
+        let adapter = Arc::new(Adapter::new(fs, notifiers, mounted.path.clone(), &options));
         let transport = Transport::new(device, Arc::clone(&adapter), reactors, options.transport);
         Ok(Mount { transport, adapter, mounted })
     }

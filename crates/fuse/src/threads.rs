@@ -3,6 +3,7 @@
 //! A path is a row of LOOKUPs, which the kernel sends one by one. Those of one thread belong
 //! together: the walk begins in some directory, and what it meets is named by the path from there.
 
+use std::ops::{Index, IndexMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -12,7 +13,7 @@ use saker_types::wire::Entry;
 
 use crate::abi::InHeader;
 use crate::changes::Asked;
-use crate::hint::{Hint, Rest, Step};
+use crate::hint::{Hint, Which};
 use crate::nodes::NodeId;
 use crate::ops::OPEN_AGE_MAX;
 
@@ -50,20 +51,23 @@ struct Thread {
     told: Option<(NodeId, Asked)>,
 }
 
-/// The last two walks, the later one first: rename(2) has two.
+/// The walks of the thread's last syscall: rename(2) has two.
 #[derive(Clone, Copy, Default)]
-struct Walks([Walk; 2]);
+struct Walks {
+    /// Of its first path, and of its second.
+    of: [Option<Walk>; 2],
+    /// Of a path that no hint tells, since the last hint.
+    untold: Option<Walk>,
+    /// Whose step was the last: of these, or `None`: of `untold`.
+    last: Option<Which>,
+}
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Walk {
     /// Where it began.
     start: NodeId,
     /// How far it is.
     at: NodeId,
-    /// Names that it has passed.
-    steps: u32,
-    /// It goes back, or into a symlink: where its next step is cannot be told from the last one's.
-    turns: bool,
 }
 
 /// What was opened, and what the server said of it.
@@ -89,15 +93,27 @@ impl Threads {
         self.shards[tid as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the walk began that has come to `dir`; there, if none is known.
+    /// Where the walk began that has come to `dir`, the last one if several have; there, if none is
+    /// known.
     pub(crate) fn start(&self, caller: &InHeader, dir: NodeId) -> NodeId {
+        self.walks(caller).to(dir).map_or(dir, |(_, walk)| walk.start)
+    }
+
+    /// Where the walk of one of a rename's paths began, if it has come to `dir`; else there. Without
+    /// a hint the last names have just been looked up, by their paths.
+    pub(crate) fn start_of(&self, caller: &InHeader, which: Which, dir: NodeId) -> NodeId {
+        let walks = self.walks(caller);
+        let walk = walks[which].filter(|walk| walk.at == dir && walks.untold.is_none());
+        walk.map_or(dir, |walk| walk.start)
+    }
+
+    fn walks(&self, caller: &InHeader) -> Walks {
         if !self.follows(caller.pid) {
-            return dir;
+            return Walks::default();
         }
         let mut shard = self.shard(caller.pid);
         let thread = shard.get(caller.pid).filter(|thread| thread.who == who(caller));
-        let walks = thread.map(|thread| thread.walks).unwrap_or_default();
-        walks.longest_to(dir).map_or(dir, |at| walks.0[at].start)
+        thread.map(|thread| thread.walks).unwrap_or_default()
     }
 
     /// A walk is in `dir`, and may have begun there. Where it did.
@@ -111,41 +127,22 @@ impl Threads {
         if thread.who != who(caller) {
             *thread = Thread { who: who(caller), ..Thread::default() };
         }
-        let walks = &mut thread.walks;
-        let beside = hint.is_some_and(|hint| hint.beside);
-        let known = match hint {
-            Some(Hint { first: true, .. }) => None,
-            // Only when both are walked the last names are looked up.
-            Some(Hint { step: Step::Last(_), .. }) if beside => walks.longest_to(dir),
-            _ => walks.all_to(dir).next(),
-        };
-        let goes_on = walks.0[0].turns && !hint.is_some_and(|hint| hint.first);
-        match known {
-            Some(known) => walks.resume(known, beside),
-            None if goes_on => walks.0[0] = Walk { steps: walks.0[0].steps, ..Walk::begin(dir) },
-            None => walks.begin(dir, beside),
-        }
-        let [walk, _] = &mut walks.0;
-        let step = hint.map(|hint| hint.step);
-        walk.turns |= matches!(step, Some(Step::Through(Rest::DotDot | Rest::InLink)));
-        walk.start
-    }
-
-    /// The thread reads a symlink, and may go on from there.
-    pub(crate) fn link_read(&self, tid: u32) {
-        if self.follows(tid) {
-            let mut shard = self.shard(tid);
-            let [walk, _] = &mut shard.entry(tid).walks.0;
-            walk.turns = true;
-        }
+        thread.walks.step(dir, hint)
     }
 
     /// The walk goes on to a node.
     pub(crate) fn pass(&self, tid: u32, node: NodeId) {
-        if self.follows(tid) {
-            let mut shard = self.shard(tid);
-            let [walk, _] = &mut shard.entry(tid).walks.0;
-            (walk.at, walk.steps) = (node, walk.steps.saturating_add(1));
+        if !self.follows(tid) {
+            return;
+        }
+        let mut shard = self.shard(tid);
+        let walks = &mut shard.entry(tid).walks;
+        let walk = match walks.last {
+            Some(which) => &mut walks[which],
+            None => &mut walks.untold,
+        };
+        if let Some(walk) = walk {
+            walk.at = node;
         }
     }
 
@@ -223,39 +220,81 @@ fn who(caller: &InHeader) -> (u32, u32) {
     (caller.uid, caller.gid)
 }
 
-impl Walk {
-    fn begin(dir: NodeId) -> Walk {
-        Walk { start: dir, at: dir, steps: 0, turns: false }
+impl Walks {
+    /// See [`Threads::step`].
+    fn step(&mut self, dir: NodeId, hint: Option<Hint>) -> NodeId {
+        let walk = match hint {
+            Some(hint @ Hint { path: Some(which), .. }) => self.hinted(dir, hint, which),
+            Some(Hint { path: None, first, .. }) => self.either(dir, first),
+            None => self.unhinted(dir),
+        };
+        walk.start
+    }
+
+    /// The last name of both paths of a rename: it is looked up for the first, then for the second.
+    fn either(&mut self, dir: NodeId, first: bool) -> Walk {
+        if first {
+            *self = Walks::default();
+        }
+        self.untold = None;
+        let last = self.last.unwrap_or(Which::Second);
+        for which in [last.other(), last] {
+            if let Some(walk) = self[which].filter(|walk| walk.at == dir) {
+                self.last = Some(which);
+                return walk;
+            }
+        }
+        Walk { start: dir, at: dir }
+    }
+
+    fn hinted(&mut self, dir: NodeId, hint: Hint, which: Which) -> Walk {
+        self.untold = None;
+        // Else it is an earlier syscall's.
+        if !hint.beside {
+            self[which.other()] = None;
+        }
+        // Through `..` and symlinks, and names that the kernel keeps, a walk comes to where it was not
+        // seen to go.
+        let known = self[which].filter(|walk| walk.at == dir && !hint.first);
+        let walk = known.unwrap_or(Walk { start: dir, at: dir });
+        self[which] = Some(walk);
+        self.last = Some(which);
+        walk
+    }
+
+    /// Who is known to be here goes on. Nobody else is forgotten: this may be either path, and of the
+    /// other one names were passed that no server has been asked about.
+    fn unhinted(&mut self, dir: NodeId) -> Walk {
+        if let Some((which, walk)) = self.to(dir) {
+            self.last = which;
+            return walk;
+        }
+        self.last = None;
+        *self.untold.insert(Walk { start: dir, at: dir })
+    }
+
+    /// The walk that has come to `dir`, the last one if several have.
+    fn to(&self, dir: NodeId) -> Option<(Option<Which>, Walk)> {
+        let known = [None, Some(Which::First), Some(Which::Second)];
+        let is_here = |which: Option<Which>| {
+            let walk = which.map_or(self.untold, |which| self[which])?;
+            (walk.at == dir).then_some((which, walk))
+        };
+        is_here(self.last).or_else(|| known.into_iter().find_map(is_here))
     }
 }
 
-impl Walks {
-    /// Of a rename's walks to one directory the one that passes more. A caller who may go that way
-    /// may go the other: it is a part of it.
-    fn longest_to(&self, dir: NodeId) -> Option<usize> {
-        self.all_to(dir).reduce(|a, b| if self.0[b].steps > self.0[a].steps { b } else { a })
-    }
+impl Index<Which> for Walks {
+    type Output = Option<Walk>;
 
-    /// The walks that have come to `dir`, the later one first.
-    fn all_to(&self, dir: NodeId) -> impl Iterator<Item = usize> {
-        (0..self.0.len()).filter(move |&at| self.0[at].at == dir)
+    fn index(&self, which: Which) -> &Option<Walk> {
+        &self.of[which as usize]
     }
+}
 
-    /// A walk begins in `dir`. `beside`: the last one goes on, wherever it is; else one that came here
-    /// is over.
-    fn begin(&mut self, dir: NodeId, beside: bool) {
-        let other = self.0.into_iter().find(|walk| beside || walk.at != dir);
-        self.0 = [Walk::begin(dir), other.unwrap_or_default()];
-    }
-
-    /// This walk goes on. `beside`: the other one, too, wherever it is; else one that came here is
-    /// over.
-    fn resume(&mut self, at: usize, beside: bool) {
-        self.0[..=at].rotate_right(1);
-        let [walk, other] = &mut self.0;
-        if !beside && other.at == walk.at {
-            *other = Walk::default();
-        }
+impl IndexMut<Which> for Walks {
+    fn index_mut(&mut self, which: Which) -> &mut Option<Walk> {
+        &mut self.of[which as usize]
     }
 }
 
@@ -285,17 +324,34 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::changes::Changes;
-    use crate::hint::Intent;
+    use crate::hint::{Rest, Step};
     use zerocopy::FromZeros as _;
 
-    const FIRST: Option<Hint> = hint(THROUGH, true, false);
-    const LATER: Option<Hint> = hint(THROUGH, false, false);
-    const THROUGH: Step = Step::Through(Rest::Names);
-    const SOURCE: Step = Step::Last(Intent::RenameSource);
-    const TARGET: Step = Step::Last(Intent::RenameTarget);
+    const FIRST: Option<Hint> = hint(Which::First, true, false);
+    const LATER: Option<Hint> = hint(Which::First, false, false);
 
-    const fn hint(step: Step, first: bool, beside: bool) -> Option<Hint> {
-        Some(Hint { step, first, beside, reval: false })
+    /// Of a rename's paths; what is wanted of the name does not matter.
+    const fn hint(path: Which, first: bool, beside: bool) -> Option<Hint> {
+        let step = Step::Through(Rest::Names);
+        Some(Hint { step, first, path: Some(path), beside, reval: false })
+    }
+
+    const fn source(first: bool, beside: bool) -> Option<Hint> {
+        hint(Which::First, first, beside)
+    }
+
+    const fn target(first: bool, beside: bool) -> Option<Hint> {
+        hint(Which::Second, first, beside)
+    }
+
+    fn either(first: bool) -> Option<Hint> {
+        Some(Hint { path: None, ..hint(Which::First, first, !first)? })
+    }
+
+    /// From where a rename between two directories names its source and its target.
+    fn rename(threads: &Threads, from: NodeId, to: NodeId) -> (NodeId, NodeId) {
+        let start = |which, dir| threads.start_of(&by(7), which, dir);
+        (start(Which::First, from), start(Which::Second, to))
     }
 
     fn by(tid: u32) -> InHeader {
@@ -354,77 +410,103 @@ mod tests {
     #[test]
     fn the_two_paths_of_a_rename_are_both_known() {
         let threads = walked();
-        threads.step(&by(7), 5, hint(THROUGH, true, true));
+        threads.step(&by(7), 5, target(true, true));
         threads.pass(7, 40);
-        let starts = || (threads.start(&by(7), 30), threads.start(&by(7), 40));
-        assert_eq!(starts(), (1, 5));
-        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, true)), 1);
-        assert_eq!(threads.step(&by(7), 40, hint(TARGET, false, true)), 5);
-        assert_eq!(starts(), (1, 5));
+        assert_eq!(rename(&threads, 30, 40), (1, 5));
+        assert_eq!(threads.step(&by(7), 30, source(false, true)), 1);
+        assert_eq!(threads.step(&by(7), 40, target(false, true)), 5);
+        assert_eq!(rename(&threads, 30, 40), (1, 5));
+        // The same name in both.
+        assert_eq!(threads.step(&by(7), 30, either(false)), 1);
+        assert_eq!(threads.step(&by(7), 40, either(false)), 5);
+        assert_eq!(rename(&threads, 30, 40), (1, 5));
     }
 
     #[test]
-    fn a_rename_within_a_directory_goes_by_the_longer_of_its_paths() {
-        // From an open directory to a path; then something else from there.
-        let threads = walked();
-        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, true, true)), 30);
-        assert_eq!(threads.start(&by(7), 30), 1);
-        assert_eq!(threads.step(&by(7), 30, hint(TARGET, false, true)), 1);
-        assert_eq!(threads.start(&by(7), 30), 1);
-        assert_eq!(threads.step(&by(7), 30, FIRST), 30);
-        assert_eq!(threads.start(&by(7), 30), 30);
+    fn the_paths_of_a_rename_may_meet() {
+        // From an open directory to a path.
+        let threads = Threads::new(true);
+        threads.step(&by(7), 1, target(true, false));
+        threads.pass(7, 30);
+        assert_eq!(threads.step(&by(7), 30, source(true, true)), 30);
+        assert_eq!(threads.step(&by(7), 30, target(false, false)), 1);
+        // The source is known to begin there: that needs no note.
+        assert_eq!(rename(&threads, 30, 30), (30, 1));
         // From a path to an open directory.
         let threads = walked();
-        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, false)), 1);
-        assert_eq!(threads.step(&by(7), 30, hint(TARGET, true, true)), 30);
-        assert_eq!(threads.start(&by(7), 30), 1);
-        // Both pass names, and the shorter is walked last.
-        let threads = walked();
-        assert_eq!(threads.step(&by(7), 20, hint(THROUGH, true, true)), 20);
-        threads.pass(7, 30);
-        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, true)), 1);
-        assert_eq!(threads.step(&by(7), 30, hint(TARGET, false, true)), 1);
-        assert_eq!(threads.start(&by(7), 30), 1);
-    }
-
-    #[test]
-    fn a_target_may_begin_where_the_source_ends() {
-        let threads = walked();
-        assert_eq!(threads.step(&by(7), 30, hint(THROUGH, true, true)), 30);
-        threads.pass(7, 40);
-        assert_eq!(threads.step(&by(7), 30, hint(SOURCE, false, true)), 1);
-        assert_eq!(threads.step(&by(7), 40, hint(TARGET, false, true)), 30);
-        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 40)), (1, 30));
-    }
-
-    #[test]
-    fn both_paths_of_a_rename_may_go_the_same_way() {
+        assert_eq!(threads.step(&by(7), 30, source(false, false)), 1);
+        assert_eq!(threads.step(&by(7), 30, target(true, true)), 30);
+        assert_eq!(rename(&threads, 30, 30), (1, 30));
+        // The target begins where the source ends, or on the way there.
+        for begin in [20, 30] {
+            let threads = walked();
+            assert_eq!(threads.step(&by(7), begin, target(true, true)), begin);
+            threads.pass(7, 40);
+            assert_eq!(threads.step(&by(7), 30, source(false, true)), 1);
+            assert_eq!(threads.step(&by(7), 40, target(false, true)), begin);
+            assert_eq!(rename(&threads, 30, 40), (1, begin));
+        }
+        // And have the same last name.
         let threads = Threads::new(true);
-        for _ in 0..2 {
-            threads.step(&by(7), 1, hint(THROUGH, true, true));
+        for (begin, hint) in [(1, source(true, true)), (2, target(true, true))] {
+            threads.step(&by(7), begin, hint);
+            threads.pass(7, 30);
+        }
+        assert_eq!(threads.step(&by(7), 30, either(false)), 1);
+        assert_eq!(threads.step(&by(7), 30, either(false)), 2);
+        // Both go the same way.
+        let threads = Threads::new(true);
+        for hint in [source(true, true), target(true, true)] {
+            threads.step(&by(7), 1, hint);
             threads.pass(7, 20);
         }
-        threads.step(&by(7), 20, hint(THROUGH, false, true));
+        threads.step(&by(7), 20, target(false, true));
         threads.pass(7, 30);
-        assert_eq!(threads.step(&by(7), 20, hint(SOURCE, false, true)), 1);
-        assert_eq!(threads.step(&by(7), 30, hint(TARGET, false, true)), 1);
+        assert_eq!(threads.step(&by(7), 20, source(false, true)), 1);
+        assert_eq!(threads.step(&by(7), 30, target(false, true)), 1);
+        assert_eq!(rename(&threads, 20, 30), (1, 1));
     }
 
     #[test]
-    fn a_target_that_turns_leaves_the_source_alone() {
-        const BACK: Step = Step::Through(Rest::DotDot);
+    fn a_path_that_turns_leaves_the_other_alone() {
         let threads = walked();
-        threads.step(&by(7), 5, hint(BACK, true, true));
+        threads.step(&by(7), 5, target(true, true));
         threads.pass(7, 40);
-        assert_eq!(threads.step(&by(7), 5, hint(THROUGH, false, true)), 5, "../");
-        threads.pass(7, 50);
-        threads.link_read(7);
-        assert_eq!(threads.step(&by(7), 6, hint(THROUGH, false, true)), 6);
+        // By `..`, into a symlink, past what the kernel keeps.
+        for (at, to) in [(5, 50), (6, 60), (70, 80)] {
+            assert_eq!(threads.step(&by(7), at, target(false, true)), at);
+            threads.pass(7, to);
+        }
+        // The source is in a directory that nobody was seen to go to.
+        assert_eq!(threads.step(&by(7), 2, source(false, true)), 2);
+        assert_eq!(threads.step(&by(7), 80, target(false, true)), 70);
+        assert_eq!(rename(&threads, 2, 80), (2, 70));
+        // The source's path turns.
+        let threads = walked();
+        assert_eq!(threads.step(&by(7), 6, source(false, true)), 6);
         threads.pass(7, 60);
-        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 60)), (1, 6));
-        // A path of which the kernel knew the first names.
-        assert_eq!(threads.step(&by(7), 70, hint(THROUGH, false, true)), 70);
-        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 60)), (30, 6));
+        threads.step(&by(7), 1, target(false, true));
+        threads.pass(7, 40);
+        assert_eq!(rename(&threads, 60, 40), (6, 1));
+    }
+
+    #[test]
+    fn who_gives_no_hint_forgets_nobody() {
+        let threads = walked();
+        threads.step(&by(7), 5, target(true, true));
+        threads.pass(7, 40);
+        assert_eq!(threads.step(&by(7), 30, None), 1);
+        assert_eq!(rename(&threads, 30, 40), (1, 5));
+        assert_eq!(threads.step(&by(7), 6, None), 6);
+        threads.pass(7, 30);
+        assert_eq!(threads.step(&by(7), 30, None), 6, "the last one");
+        assert_eq!(threads.start(&by(7), 30), 6);
+        assert_eq!(rename(&threads, 30, 40), (30, 40), "who knows whose that is");
+        assert_eq!(threads.step(&by(7), 30, source(false, true)), 1);
+        assert_eq!(threads.step(&by(7), 40, None), 5);
+        assert_eq!(rename(&threads, 30, 40), (1, 5));
+        assert_eq!(threads.step(&by(7), 40, either(true)), 40, "a rename of `x` to `x`");
+        assert_eq!(rename(&threads, 30, 40), (30, 40));
     }
 
     #[test]
@@ -437,21 +519,19 @@ mod tests {
         assert_eq!(threads.start(&by(7), 30), 20);
         // From the directory itself; a rename's names may both begin there.
         let threads = walked();
-        for step in [SOURCE, TARGET] {
-            assert_eq!(threads.step(&by(7), 30, hint(step, true, false)), 30);
+        for hint in [source(true, false), target(true, false)] {
+            assert_eq!(threads.step(&by(7), 30, hint), 30);
             assert_eq!(threads.start(&by(7), 30), 30);
         }
-        // A rename to somewhere else.
-        let threads = walked();
-        threads.step(&by(7), 5, FIRST);
-        threads.pass(7, 40);
-        threads.step(&by(7), 30, hint(SOURCE, true, true));
-        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 40)), (30, 5));
-        // It goes on in its own walk, not in a longer one.
-        let threads = walked();
-        threads.step(&by(7), 20, hint(THROUGH, true, true));
+        assert_eq!(rename(&threads, 30, 30), (30, 30));
+        // By the target's path of another rename.
+        let threads = Threads::new(true);
+        threads.step(&by(7), 1, target(true, true));
         threads.pass(7, 30);
-        assert_eq!(threads.step(&by(7), 30, hint(THROUGH, false, true)), 20);
+        threads.step(&by(7), 20, source(true, false));
+        threads.pass(7, 30);
+        assert_eq!(threads.step(&by(7), 30, source(false, false)), 20);
+        assert_eq!(rename(&threads, 30, 30), (20, 30));
         // As another user.
         let threads = walked();
         let other = InHeader { uid: 1, ..by(7) };

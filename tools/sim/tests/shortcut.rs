@@ -739,6 +739,87 @@ fn permissions_are_those_of_the_whole_path() {
     });
 }
 
+/// Renames as somebody who may not search `m/w`, but has `m/w/z` open.
+#[test]
+fn a_rename_goes_by_both_of_its_paths() {
+    each("a_rename_goes_by_both_of_its_paths", |t| {
+        for (dir, mode) in [("pub", 0o777), ("m", 0o777), ("m/w", 0o700), ("m/w/z", 0o777)] {
+            fs::create_dir(t.path(dir)).unwrap();
+            fs::set_permissions(t.path(dir), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        fs::create_dir(t.path("m/w/z/s")).unwrap();
+        fs::set_permissions(t.path("m/w/z/s"), fs::Permissions::from_mode(0o777)).unwrap();
+        for file in ["pub/x", "m/w/z/f", "m/w/z/s/f"] {
+            fs::write(t.path(file), file).unwrap();
+        }
+        symlink("m", t.path("l")).unwrap();
+        let_others_in(t);
+        let path = |path: &str| t.path(path).to_str().unwrap().to_owned();
+        let open = File::open(t.path("m/w/z")).unwrap();
+        let rename = |from: &str, to: &str| {
+            // The mount knows all of these.
+            for known in ["m/w/z/s", "l/w/z/s", "pub"] {
+                fs::metadata(t.path(known)).unwrap();
+            }
+            let absolute = |name: &str| match name.strip_prefix('/') {
+                Some(below) => path(below),
+                None => name.to_owned(),
+            };
+            let (from, to) = (absolute(from), absolute(to));
+            thread::scope(|scope| {
+                scope
+                    .spawn(|| {
+                        as_other(|| {
+                            // An earlier walk of the same thread.
+                            assert_eq!(errno(fs::metadata(path("m/w/z/s/f"))), libc::EACCES);
+                            let renamed = rustix::fs::renameat(&open, from, &open, to);
+                            renamed.map_err(|e| e.raw_os_error())
+                        })
+                    })
+                    .join()
+                    .unwrap()
+            })
+        };
+        for (from, to) in [
+            ("/pub/x", "/l/w/z/y"),
+            ("/pub/x", "/m/w/z/y"),
+            ("/l/w/z/f", "/pub/y"),
+            ("/m/w/z/f", "/pub/y"),
+            ("/m/w/z/f", "g"),
+            ("f", "/m/w/z/g"),
+            ("f", "/l/w/z/g"),
+            ("/m/w/z/f", "s/../g"),
+            ("s/f", "/m/w/z/s/g"),
+            ("/m/w/z/s/f", "s/g"),
+            ("/m/w/z/s", "s/f/g"),
+            ("/m/w/z/f", "f"),
+        ] {
+            assert_eq!(rename(from, to), Err(libc::EACCES), "{from} to {to}");
+        }
+        for (from, to) in [
+            ("f", "g"),
+            ("g", "/pub/f"),
+            ("/pub/f", "f"),
+            ("s/f", "/pub/g"),
+            ("/pub/g", "s/f"),
+            ("s/f", "s/../g"),
+            ("g", "s/f"),
+            ("f", "f"),
+        ] {
+            assert_eq!(rename(from, to), Ok(()), "{from} to {to}");
+        }
+    });
+}
+
+/// Runs this as another user, for this thread alone.
+fn as_other<R>(f: impl FnOnce() -> R) -> R {
+    for call in [libc::SYS_setfsgid, libc::SYS_setfsuid] {
+        // SAFETY: it takes a number, and is about this thread.
+        unsafe { libc::syscall(call, 1000) };
+    }
+    f()
+}
+
 /// Each request of the kernel makes its caller wait; how often that was in so many opens.
 fn waits_of_opens(file: &Path, opens: usize) -> usize {
     let waits = || {

@@ -382,7 +382,6 @@ fn open_files_outlive_their_names() {
     t.cluster.fsck();
 }
 
-/// Holes are told truly, in blocks of 4 KiB, and take no space.
 /// The kernel of this mount does not know the name that goes, and has just been told the link count.
 #[test]
 fn a_name_less_is_counted_at_once() {
@@ -405,6 +404,7 @@ fn a_name_less_is_counted_at_once() {
     }
 }
 
+/// Holes are told truly, in blocks of 4 KiB, and take no space.
 #[test]
 fn holes_are_found_through_the_other_mount() {
     let Some(t) = Mounts::start("holes_are_found_through_the_other_mount") else { return };

@@ -20,7 +20,7 @@
 #define PF_USER_WORKER 0x00004000
 #define PF_KTHREAD 0x00200000
 
-enum walk { WALK_NONE, WALK_HERE };
+enum walk { WALK_NONE, WALK_HERE, WALK_SECOND };	/* the last: of the syscall's second path */
 
 struct slot {
 	__u64 sequence;		/* odd while this is written */
@@ -104,42 +104,49 @@ static __attribute__((always_inline)) int is_first(struct nameidata *walk)
 	const char *path = walk->name->name;
 	unsigned long before = (unsigned long)walk->last.name - (unsigned long)path;
 	char text[BEFORE] = {};
+	int dots = 0;
 
 	if (walk->depth || before > BEFORE)
 		return 0;
 	if (bpf_probe_read_kernel(text, BEFORE, path))
 		return 0;
-	for (unsigned long i = 0; i < BEFORE; i++)
-		if (i < before && text[i] != '/' && text[i] != '.')
+	for (unsigned long i = 0; i < BEFORE && i < before; i++) {
+		if (text[i] != '/' && text[i] != '.')
 			return 0;
+		/* Three of them are a name. */
+		dots = text[i] == '.' ? dots + 1 : 0;
+		if (dots > 2)
+			return 0;
+	}
 	return 1;
 }
 
-/* Of a syscall with two paths the argument that is not the one that is walked; 0: none. */
-static __attribute__((always_inline)) __u32 other_path(struct slot *slot, struct nameidata *walk,
-						       __u32 paths)
+/* Whether a walk is that of the second of a syscall's two paths. */
+static __attribute__((always_inline)) int is_second(struct slot *slot, struct nameidata *walk,
+						    __u32 paths)
 {
 	__u32 first = paths & 15, second = paths >> 4;
 
-	if (!second || first == 0 || first > ARGS)
-		return 0;
-	return (__u64)walk->name->uptr == slot->args[first - 1] ? second : first;
+	return second && first && first <= ARGS &&
+	       (__u64)walk->name->uptr != slot->args[first - 1];
 }
 
 static __attribute__((always_inline)) void note(struct slot *slot, struct task_struct *task)
 {
 	struct nameidata *walk = task->nameidata;
 	__u32 paths = paths_of(slot);
+	int second;
 	long len;
 
 	if (walk) {
-		slot->walk = WALK_HERE;
+		second = is_second(slot, walk, paths);
+		slot->walk = second ? WALK_SECOND : WALK_HERE;
 		slot->flags = walk->flags;
 		slot->depth = walk->depth;
 		slot->first = is_first(walk);
 		len = bpf_probe_read_kernel_str(slot->text, TEXT, walk->last.name);
 		slot->text_len = len > 0 ? len : 0;
-		slot->second_len = copy_path(slot, slot->second, other_path(slot, walk, paths));
+		slot->second_len = copy_path(slot, slot->second, second ? paths & 15 : paths >> 4);
 	} else {
 		slot->walk = WALK_NONE;
 		slot->flags = slot->depth = slot->first = 0;

@@ -33,7 +33,7 @@ pub(super) fn is_alone(path: &[u8]) -> bool {
 
 /// Is there no name in what goes before one?
 pub(super) fn is_before_first(text: &[u8]) -> bool {
-    text.iter().all(|&b| b == b'/' || b == b'.')
+    text.split(|&b| b == b'/').all(|part| matches!(part, b"" | b"." | b".."))
 }
 
 /// The names in a text, as the walk goes through them.

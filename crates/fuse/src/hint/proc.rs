@@ -17,7 +17,7 @@ use bytes::Bytes;
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::syscall::{ARGS, Does, PathArg, Syscall};
-use super::{Hint, Lookup, Step, path};
+use super::{Hint, Lookup, Step, Which, path};
 
 /// PATH_MAX of Linux, with the NUL.
 const PATH_MAX: usize = 4096;
@@ -159,16 +159,15 @@ fn find(
         &paths[which][..paths[which].len() - rest.len() - name.len()]
     };
     let found: Vec<_> = places(0).chain(places(1)).collect();
+    // Both names of a rename, and nothing on the way.
+    let alike = path::is_alone(paths[0]) == path::is_alone(paths[1]);
+    let is_either = call.walks_both()
+        && alike
+        && found.len() == 2
+        && found.iter().all(|(_, rest)| is_end(rest));
     let (which, rest) = match found[..] {
         [place] => place,
-        // Both names of a rename, and nothing on the way.
-        [source, target]
-            if call.walks_both()
-                && [source, target].iter().all(|(_, rest)| is_end(rest))
-                && path::is_alone(paths[0]) == path::is_alone(paths[1]) =>
-        {
-            source
-        }
+        [source, _] if is_either => source,
         _ => {
             let mut here = found.into_iter().filter(|place| is_here(before(*place)));
             here.next().filter(|_| here.next().is_none())?
@@ -179,11 +178,9 @@ fn find(
         true => Step::Last(call.intent(which, !rest.is_empty(), args)),
         false => Step::Through(path::rest(rest)),
     };
-    let beside = match step {
-        Step::Last(_) => call.is_beside(which, paths),
-        Step::Through(_) => call.walks_both() && !path::is_alone(paths[1 - which]),
-    };
-    Some(Hint { step, first, beside, reval: false })
+    let beside = call.walks_both() && !path::is_alone(paths[1 - which]);
+    let path = (!is_either).then(|| Which::of(which));
+    Some(Hint { step, first, path, beside, reval: false })
 }
 
 /// Is there no more than slashes?

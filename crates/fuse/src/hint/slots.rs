@@ -9,15 +9,17 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::calibrate::Bits;
 use super::syscall::{ARGS, Syscall};
-use super::{Hint, Intent, Lookup, Rest, Step, path};
+use super::{Hint, Intent, Lookup, Rest, Step, Which, path};
 
 const SLOTS: usize = 4096;
 const TEXT: usize = 464;
 const WORDS: usize = size_of::<Slot>() / 8;
 /// Words before the texts.
 const HEAD: usize = (size_of::<Slot>() - 2 * TEXT) / 8;
-/// `walk`: the thread walks a path in this mount; else it has ended its walk.
-const WALK_HERE: u32 = 1;
+/// `walk`: the thread has ended its walk.
+const WALK_NONE: u32 = 0;
+/// `walk`: it walks the second of the syscall's two paths; else the first.
+const WALK_SECOND: u32 = 2;
 
 /// What the program notes of one LOOKUP, as `struct slot` there.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -110,7 +112,11 @@ impl Slot {
 
     /// What the note says of `name`; `None` if it is about another one.
     pub(super) fn hint(&self, bits: &Bits, name: &[u8]) -> Option<Hint> {
-        if self.walk != WALK_HERE {
+        // The kernel's copies of two paths are told apart by where they come from.
+        if self.has_one_text() {
+            return None;
+        }
+        if self.walk == WALK_NONE {
             return self.after_walk(name);
         }
         let (rest, flags) = self.walk(name)?;
@@ -122,15 +128,17 @@ impl Slot {
         } else {
             Step::Last(Intent::Plain)
         };
+        let path = if self.walk == WALK_SECOND { Which::Second } else { Which::First };
         let beside = self.other().is_some_and(|other| !other.is_some_and(path::is_alone));
-        Some(Hint { step, first: self.first != 0, beside, reval: has(bits.reval) })
+        let (first, reval) = (self.first != 0, has(bits.reval));
+        Some(Hint { step, first, path: Some(path), beside, reval })
     }
 
     /// If the thread's walk is at `name`: what follows, and its flags.
     pub(super) fn walk(&self, name: &[u8]) -> Option<(Rest, u32)> {
         let (text, cut) = text(&self.text, self.text_len)?;
         let rest = text.strip_prefix(name)?;
-        if self.walk != WALK_HERE || rest.first().is_some_and(|&b| b != b'/') {
+        if self.walk == WALK_NONE || rest.first().is_some_and(|&b| b != b'/') {
             return None;
         }
         let rest = match path::rest(rest) {
@@ -156,6 +164,14 @@ impl Slot {
         both.then(|| whole().map(|(other, _)| other))
     }
 
+    /// Both paths of the syscall are one text, from two directories perhaps.
+    fn has_one_text(&self) -> bool {
+        Syscall::of(self.syscall).is_some_and(|call| match call.paths {
+            [a, b] => self.args[a.path] == self.args[b.path],
+            _ => false,
+        })
+    }
+
     /// How the thread opens what is at the end of its walk, if that is known.
     fn open(&self) -> Option<Intent> {
         let intent = Syscall::of(self.syscall)?.intent(0, false, &self.args);
@@ -176,9 +192,10 @@ impl Slot {
             (!cut).then_some(())?;
         }
         let (which, intent) = call.intent_after_walk(name, paths, &self.args)?;
-        let first = path::is_alone(paths[which]);
-        let beside = call.is_beside(which, paths);
-        Some(Hint { step: Step::Last(intent), first, beside, reval: false })
+        let first = path::is_alone(paths[which.unwrap_or(0)]);
+        let beside = call.walks_both() && !path::is_alone(paths[1 - which.unwrap_or(0)]);
+        let path = which.map(Which::of);
+        Some(Hint { step: Step::Last(intent), first, path, beside, reval: false })
     }
 }
 
@@ -205,13 +222,14 @@ mod tests {
     fn walking(rest: &str, flags: u32, depth: u32) -> Slot {
         let (text, text_len) = put(rest);
         let (syscall, args) = (libc::SYS_openat as u32, [0, 0, 0o102, 0, 0]);
-        Slot { walk: WALK_HERE, flags, depth, text, text_len, syscall, args, ..Slot::new_zeroed() }
+        Slot { walk: 1, flags, depth, text, text_len, syscall, args, ..Slot::new_zeroed() }
     }
 
     fn walked(syscall: i64, first: &str, second: &str) -> Slot {
         let ((text, text_len), (second, second_len)) = (put(first), put(second));
         let syscall = syscall as u32;
-        Slot { syscall, text, text_len, second, second_len, ..Slot::new_zeroed() }
+        let args = [1, 2, 3, 4, 5];
+        Slot { syscall, args, text, text_len, second, second_len, ..Slot::new_zeroed() }
     }
 
     #[test]

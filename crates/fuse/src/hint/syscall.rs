@@ -5,6 +5,7 @@
 use libc::{AT_REMOVEDIR, O_PATH, O_TMPFILE, RENAME_NOREPLACE};
 
 use super::Intent;
+#[cfg(any(test, bpf))]
 use super::path;
 
 /// Arguments that are noted of a syscall.
@@ -179,21 +180,15 @@ impl Syscall {
         matches!(self.does, Does::Rename | Does::Renameat2 { .. })
     }
 
-    /// See [`Hint::beside`](super::Hint::beside), of the last name of path `which`.
-    pub(super) fn is_beside(&self, which: usize, paths: [&[u8]; 2]) -> bool {
-        let [source, target] = paths.map(path::is_alone);
-        self.walks_both() && !(target && (source || which == 0))
-    }
-
     /// What is wanted of `name`, which is looked up after the walk ended early, and of which path
-    /// it is the last.
+    /// it is the last; `None`: of either.
     #[cfg(any(test, bpf))]
     pub(super) fn intent_after_walk(
         &self,
         name: &[u8],
         paths: [&[u8]; 2],
         args: &[u64; ARGS],
-    ) -> Option<(usize, Intent)> {
+    ) -> Option<(Option<usize>, Intent)> {
         let slash = |which: usize| {
             path::last(paths[which]).and_then(|(last, slash)| (last == name).then_some(slash))
         };
@@ -205,13 +200,13 @@ impl Syscall {
                 (None, Some(slash)) => (1, slash),
                 // Which of both it is nobody knows: the source's is what needs the truth.
                 (Some(slash), Some(_)) if path::is_alone(paths[0]) == path::is_alone(paths[1]) => {
-                    (0, slash)
+                    return Some((None, self.intent(0, slash, args)));
                 }
                 _ => return None,
             },
             _ => (0, slash(0)?),
         };
-        Some((which, self.intent(which, slash, args)))
+        Some((Some(which), self.intent(which, slash, args)))
     }
 }
 

@@ -7,6 +7,7 @@ use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
 
 use crate::abi::{LinkIn, Rename2In, RenameIn};
 use crate::adapter::Adapter;
+use crate::hint::Which;
 use crate::nodes::NodeId;
 use crate::reply::Reply;
 use crate::request::{Body, Request};
@@ -15,11 +16,14 @@ impl Adapter {
     pub(crate) async fn unlink(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;
-        let kept = self.fs.unlink_and_keep(&request.caller(), &named.at).await?;
-        self.nodes.kept(&named, &kept);
-        self.nodes.vanished(dir, &name);
+        let removed = self.fs.unlink_and_keep(&request.caller(), &named.at).await;
+        if let Ok(kept) = &removed {
+            self.nodes.kept(&named, kept);
+            self.nodes.vanished(dir, &name);
+        }
+        // It may be removed, whatever the answer.
         self.unlinked().await;
-        Ok(Reply::done())
+        removed.map(|_| Reply::done())
     }
 
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
@@ -59,12 +63,16 @@ impl Adapter {
     ) -> Result<Reply> {
         let from_dir = request.header.nodeid;
         let (from_name, to_name) = (names.name()?, names.name()?);
-        let from = self.child(request, from_dir, &from_name)?;
-        let to = self.child(request, to_dir, &to_name)?;
+        let from = self.renamed(request, Which::First, from_dir, &from_name)?;
+        let to = self.renamed(request, Which::Second, to_dir, &to_name)?;
         let who = request.caller();
         let on_the_way = |error: Error| {
-            let dir = if error.is_about_second() { to_dir } else { from_dir };
-            self.on_the_way(request, dir, error)
+            let (which, dir) = match error.is_about_second() {
+                true => (Which::Second, to_dir),
+                false => (Which::First, from_dir),
+            };
+            let start = self.threads.start_of(&request.header, which, dir);
+            self.on_the_way_from(start, dir, error)
         };
         let names = [(from_dir, &from_name), (to_dir, &to_name)];
         let regretted = names.map(|(dir, name)| self.nodes.is_regretted_name(dir, name));
@@ -92,9 +100,8 @@ impl Adapter {
             other => other,
         };
         self.nodes.changed_itself(renamed.is_ok() && regretted.contains(&true));
-        renamed.map_err(on_the_way)?;
         self.unlinked().await;
-        Ok(Reply::done())
+        renamed.map(|()| Reply::done()).map_err(on_the_way)
     }
 
     /// Asks where the directories above a name are, if the name does not say it. Is one elsewhere?

@@ -157,8 +157,7 @@ impl Adapter {
 
     /// An entry whose attributes must be asked for before anybody sees them.
     fn bare_entry(&self, node: NodeId, attr: &Attr, keep: Duration) -> EntryOut {
-        let entry = self.entry_out(node, attr, keep);
-        EntryOut { attr_valid: 0, attr_valid_nsec: 0, ..entry }
+        self.entry_for(node, attr, keep, Duration::ZERO)
     }
 
     /// Opens what is looked up to be opened: [`Adapter::open`] finds it then.
