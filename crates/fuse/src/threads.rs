@@ -130,6 +130,16 @@ impl Threads {
         thread.walks.step(dir, hint)
     }
 
+    /// If both paths of a rename lead to `dir`: where the walk of the second began.
+    pub(crate) fn second_start(&self, caller: &InHeader, dir: NodeId) -> Option<NodeId> {
+        match self.walks(caller).of {
+            [Some(first), Some(second)] if first.at == dir && second.at == dir => {
+                Some(second.start)
+            }
+            _ => None,
+        }
+    }
+
     /// The walk goes on to a node.
     pub(crate) fn pass(&self, tid: u32, node: NodeId) {
         if !self.follows(tid) {
@@ -231,20 +241,14 @@ impl Walks {
         walk.start
     }
 
-    /// The last name of both paths of a rename: it is looked up for the first, then for the second.
+    /// The last name of both paths of a rename.
     fn either(&mut self, dir: NodeId, first: bool) -> Walk {
         if first {
             *self = Walks::default();
         }
         self.untold = None;
-        let last = self.last.unwrap_or(Which::Second);
-        for which in [last.other(), last] {
-            if let Some(walk) = self[which].filter(|walk| walk.at == dir) {
-                self.last = Some(which);
-                return walk;
-            }
-        }
-        Walk { start: dir, at: dir }
+        let known = self.of.into_iter().flatten().find(|walk| walk.at == dir);
+        known.unwrap_or(Walk { start: dir, at: dir })
     }
 
     fn hinted(&mut self, dir: NodeId, hint: Hint, which: Which) -> Walk {
@@ -453,7 +457,8 @@ mod tests {
             threads.pass(7, 30);
         }
         assert_eq!(threads.step(&by(7), 30, either(false)), 1);
-        assert_eq!(threads.step(&by(7), 30, either(false)), 2);
+        assert_eq!(threads.second_start(&by(7), 30), Some(2));
+        assert_eq!(threads.second_start(&by(7), 40), None);
         // Both go the same way.
         let threads = Threads::new(true);
         for hint in [source(true, true), target(true, true)] {

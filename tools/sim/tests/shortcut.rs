@@ -793,6 +793,9 @@ fn a_rename_goes_by_both_of_its_paths() {
             ("/m/w/z/s/f", "s/g"),
             ("/m/w/z/s", "s/f/g"),
             ("/m/w/z/f", "f"),
+            ("f", "/m/w/z/f"),
+            ("s/f", "/m/w/z/s/f"),
+            ("/m/w/z/s/f", "s/f"),
         ] {
             assert_eq!(rename(from, to), Err(libc::EACCES), "{from} to {to}");
         }

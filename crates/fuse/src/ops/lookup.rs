@@ -54,6 +54,13 @@ impl Adapter {
         };
         match found {
             Ok(entry) => {
+                if hint.is_some_and(|hint| hint.path.is_none())
+                    && let Some(start) = self.threads.second_start(header, dir)
+                {
+                    // Both names of a rename are this one; the caller must be able to walk to both.
+                    let at = self.nodes.named(start, dir, &name)?.at;
+                    self.fs.lookup(&request.caller(), &at).await?;
+                }
                 self.check_sticky(dir, &entry)?;
                 let out = self.hold(&named, &entry);
                 // A directory's are not whole.
