@@ -16,11 +16,11 @@
 //! **No hint is always an answer**: the LOOKUP then goes to the server as without hints. There is
 //! none for 32-bit programs, for io_uring's workers, for file systems stacked on this one
 //! (overlayfs), for a rename of `a/x` to `x`, where the name does not tell whose it is, or of one
-//! text by two directories, or when a slot was overwritten meanwhile. By BPF there is none of [`Intent::Create`], [`Intent::Remove`],
-//! [`Intent::RenameSource`] and [`Intent::RenameTarget`] for names of more than about 40 bytes that
-//! the kernel does not hold: without a walk, what shows that it is the syscall itself that looks up
-//! is the directory's lock, found through the name's place in its dentry, or that the name is part
-//! of the kernel's copy of the syscall's path.
+//! text by two directories, or when a slot was overwritten meanwhile. By BPF there is none of
+//! [`Intent::Create`], [`Intent::Remove`], [`Intent::RenameSource`] and [`Intent::RenameTarget`] for
+//! names of more than about 40 bytes that the kernel does not hold: without a walk, what shows that
+//! it is the syscall itself that looks up is the directory's lock, found through the name's place in
+//! its dentry, or that the name is part of the kernel's copy of the syscall's path.
 //! What a hint says is true as long as the program does not change the path under its own running
 //! syscall; by proc also only where no symlink leads here from another file system that is
 //! mounted inside this one.
