@@ -185,8 +185,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The same; the directories whose names the lease is for that `at` asks for.
-    pub async fn unlink_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<KeptDir>> {
+    /// The same; what was removed, and the directories whose names the lease is for that `at` asks for.
+    pub async fn unlink_and_keep(&self, who: &Caller, at: &At) -> Result<Removed> {
         self.remove(who, at, Op::Unlink, To::Owner).await
     }
 
@@ -198,17 +198,17 @@ impl Fs {
 
     /// The same; the directories whose names the lease is for that `at` asks for.
     pub async fn rmdir_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<KeptDir>> {
-        self.remove(who, at, Op::Rmdir, To::Coordinator).await
+        Ok(self.remove(who, at, Op::Rmdir, To::Coordinator).await?.kept)
     }
 
-    async fn remove(&self, who: &Caller, at: &At, op: Op, to: To) -> Result<Vec<KeptDir>> {
+    async fn remove(&self, who: &Caller, at: &At, op: Op, to: To) -> Result<Removed> {
         check_place(at)?;
         let mut request = RemoveReq { at: at.clone(), ..RemoveReq::default() };
-        let removed: Removed = self.core().ask(who, op, to, &mut request).await?;
-        Ok(removed.kept)
+        self.core().ask(who, op, to, &mut request).await
     }
 
-    /// rename(2); with `no_replace` it fails if the target is there. Returns the new place.
+    /// rename(2); with `no_replace` it fails if the target is there. Returns the new place, and what
+    /// was replaced.
     ///
     /// `to_chain`: the directories from below the root to the new parent inclusive, as the
     /// caller knows them. It matters only when a directory moves, and may be empty when
@@ -220,10 +220,9 @@ impl Fs {
         to: &At,
         no_replace: bool,
         to_chain: &[Locator],
-    ) -> Result<Locator> {
+    ) -> Result<RenameReply> {
         let flags = if no_replace { rename_flags::NOREPLACE } else { 0 };
-        let reply = self.core().rename(who, from, to, flags, [&[], to_chain]).await?;
-        Ok(reply.loc)
+        self.core().rename(who, from, to, flags, [&[], to_chain]).await
     }
 
     /// renameat2(2) with RENAME_EXCHANGE: two names of any kinds change places. Returns where the

@@ -15,7 +15,6 @@ use crate::abi::{EntryOut, Opcode};
 use crate::changes::Changes;
 use crate::handles::Handles;
 use crate::hint::{HintMode, Hints, Which};
-use crate::links::Links;
 use crate::nodes::{Named, NodeId, Nodes, Place};
 use crate::notify::Notifier;
 use crate::ops::{OpenDir, OpenFile, Waiters};
@@ -36,7 +35,6 @@ pub(crate) struct Adapter {
     pub(crate) hints: Hints,
     pub(crate) threads: Threads,
     pub(crate) changes: Changes,
-    pub(crate) links: Links,
     pub(crate) notifier: Notifier,
     /// For attributes alone, which wait for no page.
     pub(crate) attr_notifier: Notifier,
@@ -83,7 +81,6 @@ impl Adapter {
             hints: Hints::new(options.shortcut),
             threads: Threads::new(hinted),
             changes: Changes::default(),
-            links: Links::default(),
             files: Handles::new(handles.clone()),
             dirs: Handles::new(handles),
             fs,
@@ -176,7 +173,7 @@ impl Adapter {
         // And what was written through this mount and is unsaved changes times that nobody has told yet.
         let asks = body.is_dir() || self.fs.is_dirty(body.id);
         let fresh = if asks { Duration::ZERO } else { self.attr_timeout };
-        self.entry_for(node, body, keep, self.links.told(body, fresh))
+        self.entry_for(node, body, keep, fresh)
     }
 
     /// The same, with attributes that are good for `fresh`.
@@ -204,20 +201,7 @@ impl Adapter {
     /// The reply to GETATTR and SETATTR.
     pub(crate) fn attr_reply(&self, entry: &Entry, fresh: Duration) -> Reply {
         self.nodes.refresh(entry);
-        Reply::of(&attr::reply(&entry.attr, self.links.told(&entry.attr, fresh)))
-    }
-
-    /// A name was removed, or may have been, and the kernel need not know of what.
-    pub(crate) async fn unlinked(&self) {
-        if self.links.is_empty() {
-            return;
-        }
-        // Who finds nothing to tell waits for whoever tells it.
-        let _telling = self.links.telling.lock().await;
-        let files = self.links.take();
-        self.attr_notifier
-            .drop_attributes(files.iter().map(|&file| self.nodes.node_of(file)))
-            .await;
+        Reply::of(&attr::reply(&entry.attr, fresh))
     }
 
     /// Closes what the kernel has left open: the connection ended without RELEASEs.

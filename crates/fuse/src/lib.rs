@@ -14,7 +14,6 @@ mod changes;
 mod errno;
 mod handles;
 mod hint;
-mod links;
 mod mount;
 mod nodes;
 mod notify;

@@ -366,9 +366,17 @@ impl Nodes {
         }
     }
 
-    /// The node that the kernel has for an inode, if it holds it.
-    pub(crate) fn node_of(&self, inode: InodeId) -> NodeId {
-        self.lock().node_of(inode)
+    /// A file has lost a name here, and the kernel, which holds it by another one or open, does not
+    /// know that: of the name it had only a guess, or it thought that the name is free. The file's
+    /// node. To be asked before the name is taken away.
+    pub(crate) fn unaware(&self, file: InodeId, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+        if !self.by_path {
+            // It has looked the name up.
+            return None;
+        }
+        let table = self.lock();
+        let node = table.node_of(file);
+        (table.nodes.contains_key(&node) && table.named(dir, name) != Some(node)).then_some(node)
     }
 
     /// The kernel changes the attributes of a file by itself: its data is written, say. To be told

@@ -46,21 +46,18 @@ impl Notifier {
         let _ = self.0.try_send(Message { body, told: None });
     }
 
-    /// The cached attributes of these inodes are gone when this ends.
-    pub(crate) async fn drop_attributes(&self, nodes: impl Iterator<Item = NodeId>) {
-        let (told, heard) = async_channel::bounded(1);
-        for node in nodes {
-            let body = NotifyInvalInode { ino: node, off: -1, len: 0 };
-            let _ = self.0.send(Message { body, told: Some(told.clone()) }).await;
-        }
-        drop(told);
-        let Err(_closed) = heard.recv().await;
+    /// The cached attributes of an inode are gone when this ends.
+    pub(crate) async fn drop_attributes(&self, node: NodeId) {
+        self.tell(NotifyInvalInode { ino: node, off: -1, len: 0 }).await;
     }
 
     /// All cached pages and the attributes of an inode are gone when this ends. Not while a READ
     /// or WRITE of it is handled: the kernel waits for the pages of those.
     pub(crate) async fn drop_pages(&self, node: NodeId) {
-        let body = NotifyInvalInode { ino: node, off: 0, len: 0 };
+        self.tell(NotifyInvalInode { ino: node, off: 0, len: 0 }).await;
+    }
+
+    async fn tell(&self, body: NotifyInvalInode) {
         let (told, heard) = async_channel::bounded(1);
         // Without the thread the mount is gone, and the message is dropped.
         let _ = self.0.send(Message { body, told: Some(told) }).await;

@@ -401,6 +401,18 @@ fn a_name_less_is_counted_at_once() {
         assert_eq!(file.metadata().unwrap().nlink(), 2);
         fs::remove_file(t.b(&name(3))).unwrap();
         assert_eq!(fs::metadata(t.b(&name(0))).unwrap().nlink(), 1);
+        // The last name is one that the other mount has given the file.
+        for replaced in [false, true] {
+            let file = File::open(t.b(&name(0))).unwrap();
+            fs::rename(t.a(&name(0)), t.a(&name(5))).unwrap();
+            assert_eq!(file.metadata().unwrap().nlink(), 1);
+            match replaced {
+                false => fs::remove_file(t.b(&name(5))).unwrap(),
+                true => fs::rename(t.b(&name(2)), t.b(&name(5))).unwrap(),
+            }
+            assert_eq!(file.metadata().unwrap().nlink(), 0);
+            fs::write(t.a(&name(0)), b"z").unwrap();
+        }
     }
 }
 

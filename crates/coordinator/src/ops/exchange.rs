@@ -41,6 +41,7 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     let reply = RenameReply {
         loc: here.handle_at(other.loc.clone()),
         other: Some(there.handle_at(first.loc.clone())),
+        replaced: 0,
     };
     if other.same {
         txn.abort();

@@ -59,7 +59,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     };
     let vote = txn.prepare(insert).await.map_err(Error::about_second)?;
     failpoint!("dir_rename.inserted");
-    let reply = RenameReply { loc: vote.loc.clone(), other: None };
+    let reply = RenameReply { loc: vote.loc.clone(), ..RenameReply::default() };
     if vote.same {
         txn.abort();
         if no_replace {

@@ -33,7 +33,7 @@ impl Adapter {
             None => self.just_told(request),
         };
         if let Some((attr, fresh)) = told {
-            return Ok(Reply::of(&attr::reply(&attr, self.links.told(&attr, fresh))));
+            return Ok(Reply::of(&attr::reply(&attr, fresh)));
         }
         let entry = self.attributes(request, input.flags, input.fh).await?;
         Ok(self.attr_reply(&entry, self.attr_timeout))
@@ -50,7 +50,7 @@ impl Adapter {
                 (entry.attr, self.attr_timeout)
             }
         };
-        let (attr_valid, attr_valid_nsec) = attr::validity(self.links.told(&attr, fresh));
+        let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
         let stat = attr::statx(&attr);
         Ok(Reply::of(&StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }))
     }

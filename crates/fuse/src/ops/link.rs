@@ -16,14 +16,19 @@ impl Adapter {
     pub(crate) async fn unlink(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;
-        let removed = self.fs.unlink_and_keep(&request.caller(), &named.at).await;
-        if let Ok(kept) = &removed {
-            self.nodes.kept(&named, kept);
-            self.nodes.vanished(dir, &name);
+        let removed = self.fs.unlink_and_keep(&request.caller(), &named.at).await?;
+        let unaware = self.nodes.unaware(removed.inode, dir, &name);
+        self.nodes.kept(&named, &removed.kept);
+        self.nodes.vanished(dir, &name);
+        self.tell_of_a_name_less(unaware).await;
+        Ok(Reply::done())
+    }
+
+    /// The kernel would tell the old link count for as long as it may keep the attributes.
+    async fn tell_of_a_name_less(&self, unaware: Option<NodeId>) {
+        if let Some(node) = unaware {
+            self.attr_notifier.drop_attributes(node).await;
         }
-        // It may be removed, whatever the answer.
-        self.unlinked().await;
-        removed.map(|_| Reply::done())
     }
 
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
@@ -86,7 +91,9 @@ impl Adapter {
             } else {
                 let no_replace = flags == rename_flags::NOREPLACE;
                 let moved = self.fs.rename(&who, &from, &to, no_replace, &to_chain).await?;
-                self.nodes.renamed(names, &moved);
+                let unaware = self.nodes.unaware(moved.replaced, to_dir, &to_name);
+                self.nodes.renamed(names, &moved.loc);
+                self.tell_of_a_name_less(unaware).await;
             }
             Result::Ok(())
         };
@@ -100,7 +107,6 @@ impl Adapter {
             other => other,
         };
         self.nodes.changed_itself(renamed.is_ok() && regretted.contains(&true));
-        self.unlinked().await;
         renamed.map(|()| Reply::done()).map_err(on_the_way)
     }
 

@@ -100,5 +100,5 @@ async fn exchange_there(
 
 fn reply(row: &Inode, there: &Inode, from: &Key, to: Locator) -> RenameReply {
     let other = there.handle_at(entry_locator(from, 0));
-    RenameReply { loc: row.handle_at(to), other: Some(other) }
+    RenameReply { loc: row.handle_at(to), other: Some(other), replaced: 0 }
 }

@@ -101,7 +101,7 @@ impl Shard {
         let there = self.entry_free(&to)?;
         let unchanged = there.as_ref().is_some_and(|there| there.attr.id == row.attr.id);
         let loc = row.handle_at(entry_locator(&to, row.attr.id));
-        let reply = RenameReply { loc: loc.clone(), other: None };
+        let mut reply = RenameReply { loc: loc.clone(), ..RenameReply::default() };
         if unchanged && !no_replace {
             return Ok(Some(encoded(&reply)));
         }
@@ -111,6 +111,7 @@ impl Shard {
             check_replace(row, there, no_replace)?;
             let owner = self.owner_of(there)?;
             may_remove(&parent, owner, cred)?;
+            reply.replaced = there.attr.id;
             if let Some(slot) = there.home_slot {
                 if self.map.shard_of_slot(slot as u16) != self.no {
                     return Ok(None);
@@ -161,7 +162,7 @@ async fn rename_there(
     };
     let vote = txn.prepare(request).await.map_err(Error::about_second)?;
     let loc = row.handle_at(vote.loc);
-    let reply = RenameReply { loc: loc.clone(), other: None };
+    let mut reply = RenameReply { loc: loc.clone(), ..RenameReply::default() };
     if vote.same {
         txn.abort();
         if no_replace {
@@ -170,6 +171,7 @@ async fn rename_there(
         return Ok(encoded(&reply));
     }
     if let Some(replaced) = vote.row {
+        reply.replaced = replaced.attr.id;
         let dropped = txn.prepare_home(&msg.ctx, &replaced, -1, vote.only_owner).await;
         dropped.map_err(Error::about_second)?;
     }

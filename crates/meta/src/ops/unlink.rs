@@ -42,7 +42,7 @@ impl Shard {
             // A handle that was opened by this name goes on at the home.
             self.put_moved(inode.attr.id, Locator::home(inode.attr.id, slot));
         }
-        Ok(encoded(&Removed { kept: parent.way.kept }))
+        Ok(encoded(&Removed { inode: inode.attr.id, kept: parent.way.kept }))
     }
 
     /// Owner of the inode of an entry, for the sticky bit; `None`: its home knows.
@@ -112,7 +112,7 @@ impl Shard {
                 let removed = s.remove_entry(&key, &inode);
                 applied(removed.map(|()| {
                     s.put_moved(id, Locator::home(id, slot));
-                    encoded(&Removed { kept })
+                    encoded(&Removed { inode: id, kept })
                 }))
             })
         })))

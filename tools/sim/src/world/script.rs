@@ -401,7 +401,7 @@ impl Client {
             }
             Call::Rename { from, to, no_replace } => {
                 let (from, to) = (self.at(from)?, self.at(to)?);
-                only_id(fs.rename(&who, &from, &to, *no_replace, &[]).await?.id)
+                only_id(fs.rename(&who, &from, &to, *no_replace, &[]).await?.loc.id)
             }
             Call::Exchange { from, to } => {
                 let (from, to) = (self.at(from)?, self.at(to)?);
