@@ -196,9 +196,9 @@ impl Fs {
         Ok(())
     }
 
-    /// The same; the directories whose names the lease is for that `at` asks for.
-    pub async fn rmdir_and_keep(&self, who: &Caller, at: &At) -> Result<Vec<KeptDir>> {
-        Ok(self.remove(who, at, Op::Rmdir, To::Coordinator).await?.kept)
+    /// The same; what was removed, and the directories whose names the lease is for that `at` asks for.
+    pub async fn rmdir_and_keep(&self, who: &Caller, at: &At) -> Result<Removed> {
+        self.remove(who, at, Op::Rmdir, To::Coordinator).await
     }
 
     async fn remove(&self, who: &Caller, at: &At, op: Op, to: To) -> Result<Removed> {

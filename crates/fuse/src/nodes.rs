@@ -366,17 +366,14 @@ impl Nodes {
         }
     }
 
-    /// A file has lost a name here, and the kernel, which holds it by another one or open, does not
-    /// know that: of the name it had only a guess, or it thought that the name is free. The file's
-    /// node. To be asked before the name is taken away.
-    pub(crate) fn unaware(&self, file: InodeId, dir: NodeId, name: &Bytes) -> Option<NodeId> {
-        if !self.by_path {
-            // It has looked the name up.
-            return None;
-        }
+    /// An inode has lost a name here, and the kernel, which holds it by another one or open, may not
+    /// know that: it had a guess for the name, or something else, or thought that it is free. Its node.
+    /// To be asked before the name is taken away.
+    pub(crate) fn unaware(&self, inode: InodeId, dir: NodeId, name: &Bytes) -> Option<NodeId> {
         let table = self.lock();
-        let node = table.node_of(file);
-        (table.nodes.contains_key(&node) && table.named(dir, name) != Some(node)).then_some(node)
+        let id = table.node_of(inode);
+        let is_aware = |node: &Node| !node.displaces && table.named(dir, name) == Some(id);
+        table.nodes.get(&id).is_some_and(|node| !is_aware(node)).then_some(id)
     }
 
     /// The kernel changes the attributes of a file by itself: its data is written, say. To be told

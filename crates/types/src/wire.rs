@@ -324,8 +324,8 @@ pub struct KeptDir {
 /// A name is gone.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Removed {
-    /// What it led to: that has a name less. 0 where a directory was removed.
-    #[prost(uint64, tag = "1")]
+    /// What it led to: that has a name less.
+    #[prost(uint64, tag = "3")]
     pub inode: InodeId,
     /// As that of [`Entry`].
     #[prost(message, repeated, tag = "2")]
@@ -483,7 +483,7 @@ pub struct RenameReply {
     /// Exchange: where the other one is now.
     #[prost(message, optional, tag = "2")]
     pub other: Option<Locator>,
-    /// What the new name led to, which has a name less now; 0: nothing, or a directory.
+    /// What the new name led to, which has a name less now; 0: nothing.
     #[prost(uint64, tag = "3")]
     pub replaced: InodeId,
 }

@@ -413,6 +413,21 @@ fn a_name_less_is_counted_at_once() {
             assert_eq!(file.metadata().unwrap().nlink(), 0);
             fs::write(t.a(&name(0)), b"z").unwrap();
         }
+        // Or it is a directory's.
+        for replaced in [false, true] {
+            fs::create_dir(t.a(&name(6))).unwrap();
+            fs::create_dir(t.a(&name(7))).unwrap();
+            let dir = File::open(t.b(&name(6))).unwrap();
+            fs::rename(t.a(&name(6)), t.a(&name(8))).unwrap();
+            assert_eq!(dir.metadata().unwrap().nlink(), 2);
+            match replaced {
+                false => fs::remove_dir(t.b(&name(8))).unwrap(),
+                true => fs::rename(t.b(&name(7)), t.b(&name(8))).unwrap(),
+            }
+            assert_eq!(dir.metadata().unwrap().nlink(), 0);
+            let left = if replaced { 8 } else { 7 };
+            fs::remove_dir(t.a(&name(left))).unwrap();
+        }
     }
 }
 

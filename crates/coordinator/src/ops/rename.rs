@@ -59,7 +59,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     };
     let vote = txn.prepare(insert).await.map_err(Error::about_second)?;
     failpoint!("dir_rename.inserted");
-    let reply = RenameReply { loc: vote.loc.clone(), ..RenameReply::default() };
+    let mut reply = RenameReply { loc: vote.loc.clone(), ..RenameReply::default() };
     if vote.same {
         txn.abort();
         if no_replace {
@@ -75,6 +75,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
         // What moves is in it; locked, it would only make the emptiness undecided.
         return Err(txn.refuse(Errno::ENOTEMPTY.into()).into());
     }
+    reply.replaced = replaced;
     if let Err(stop) = invalidate(h, &[&taken.loc, &vote.loc], replaced, Keepers::LetGo).await {
         txn.abort();
         return Err(stop);

@@ -44,6 +44,9 @@ pub(super) struct Node {
     pub(super) drifted: bool,
     /// Of the newest attributes that a reply has told. Replies can overtake each other.
     pub(super) newest: Age,
+    /// It has a name that was another node's until a LOOKUP: whoever removes that name at the same time has
+    /// the other one for it.
+    pub(super) displaces: bool,
     /// It is known by a lease; the kernel still thinks what it was told of a guess.
     pub(super) untold: bool,
 }
@@ -167,12 +170,15 @@ impl Table {
         }
         let id = self.known(entry);
         if self.named(dir, name) != Some(id) {
-            self.unname(dir, name);
+            let displaces = self.unname(dir, name).is_some();
             if entry.attr.is_dir() {
                 // It has no other.
                 self.unname_all(id);
             }
             self.name(id, dir, name);
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.displaces |= displaces;
+            }
         }
         if let Some(node) = self.nodes.get_mut(&id) {
             node.doubted = false;
@@ -357,6 +363,7 @@ impl Node {
             keep: Keep::default(),
             drifted: false,
             newest,
+            displaces: false,
             untold: false,
         }
     }

@@ -556,3 +556,29 @@ fn what_changes_its_name_is_not_kept_by_an_answer_about_the_old_one() {
     nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[dir(12)]);
     assert_eq!(walk(&nodes, ROOT, "b"), (a, NONE));
 }
+
+#[test]
+fn the_kernel_is_told_of_names_that_it_did_not_know() {
+    let nodes = guessing();
+    let gone = |inode, dir, text| nodes.unaware(inode, dir, &name(text));
+    assert_eq!(gone(10, ROOT, "a"), None, "it does not hold the file");
+    hold(&nodes, ROOT, 1, "a", 10, FILE);
+    assert_eq!(gone(10, ROOT, "a"), None, "it counts itself");
+    assert_eq!(gone(10, ROOT, "b"), Some(10), "it thought that the name is free");
+    nodes.pretend(ROOT, &name("b"), false).unwrap();
+    assert_eq!(gone(10, ROOT, "b"), Some(10), "it had a guess for it");
+    hold(&nodes, ROOT, 1, "c", 11, FILE);
+    assert_eq!(gone(10, ROOT, "c"), Some(10), "it had another file for it");
+    // Another thread looks the name up whose removal is under way.
+    hold(&nodes, ROOT, 1, "b", 10, FILE);
+    assert_eq!(gone(10, ROOT, "b"), Some(10), "it may have had the guess");
+    assert_eq!(gone(0, ROOT, "b"), None, "nothing was there");
+    let (guess, _) = nodes.pretend(ROOT, &name("d"), true).unwrap();
+    nodes.confirm(guess, &entry(1, "d", 12, DIR)).unwrap();
+    assert_eq!(gone(12, ROOT, "d"), None);
+    assert_eq!(gone(12, ROOT, "e"), Some(guess), "by the number that it knows");
+
+    let nodes = plain();
+    hold(&nodes, ROOT, 1, "a", 10, FILE);
+    assert_eq!(nodes.unaware(10, ROOT, &name("a")), Some(10), "no names are known");
+}

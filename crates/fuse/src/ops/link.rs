@@ -1,14 +1,15 @@
 //! UNLINK, RMDIR, RENAME, LINK.
 
+use bytes::Bytes;
 use saker_client::Caller;
 use saker_types::limits::COMPONENTS_MAX;
-use saker_types::wire::{At, rename_flags};
+use saker_types::wire::{At, Removed, rename_flags};
 use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
 
 use crate::abi::{LinkIn, Rename2In, RenameIn};
 use crate::adapter::Adapter;
 use crate::hint::Which;
-use crate::nodes::NodeId;
+use crate::nodes::{Named, NodeId};
 use crate::reply::Reply;
 use crate::request::{Body, Request};
 
@@ -17,16 +18,22 @@ impl Adapter {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;
         let removed = self.fs.unlink_and_keep(&request.caller(), &named.at).await?;
-        let unaware = self.nodes.unaware(removed.inode, dir, &name);
-        self.nodes.kept(&named, &removed.kept);
-        self.nodes.vanished(dir, &name);
-        self.tell_of_a_name_less(unaware).await;
+        self.removed(&named, (dir, &name), &removed).await;
         Ok(Reply::done())
+    }
+
+    async fn removed(&self, named: &Named, (dir, name): (NodeId, &Bytes), removed: &Removed) {
+        let unaware = self.nodes.unaware(removed.inode, dir, name);
+        self.nodes.kept(named, &removed.kept);
+        self.nodes.vanished(dir, name);
+        self.tell_of_a_name_less(unaware).await;
     }
 
     /// The kernel would tell the old link count for as long as it may keep the attributes.
     async fn tell_of_a_name_less(&self, unaware: Option<NodeId>) {
         if let Some(node) = unaware {
+            // What was asked before counts no more, either.
+            drop(self.changes.begin());
             self.attr_notifier.drop_attributes(node).await;
         }
     }
@@ -35,10 +42,9 @@ impl Adapter {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;
         let regretted = self.nodes.is_regretted_name(dir, &name);
-        let kept = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
+        let removed = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
         self.nodes.changed_itself(regretted);
-        self.nodes.kept(&named, &kept);
-        self.nodes.vanished(dir, &name);
+        self.removed(&named, (dir, &name), &removed).await;
         Ok(Reply::done())
     }
 
