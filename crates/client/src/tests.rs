@@ -2,9 +2,11 @@
 //! when some of them fail.
 #![allow(clippy::unwrap_used)]
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::poll;
 use saker_runtime::fs::{Dir, RealDir};
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use saker_types::wire::*;
@@ -408,6 +410,26 @@ fn attributes_cover_what_was_written_here() {
     let mut listing = t.fs.readdir(&t.root, &Locator::root(), 0);
     assert_eq!(t.run(listing.next()).unwrap().unwrap().attr.size, 5);
     assert_eq!(t.content("f"), b"abcde");
+}
+
+#[test]
+fn attributes_are_not_older_than_the_question() {
+    let t = setup();
+    let file = t.create("f");
+    t.write(&file, 0, b"abc");
+    let inode = t.fs.0.inodes.get(file.locator().id).unwrap();
+    t.run(async {
+        // Another call closes the file.
+        let mut closing = inode.writer.lock().await;
+        let by_handle = At::handle(file.locator());
+        let mut asked = pin!(t.fs.getattr(&t.root, &by_handle));
+        assert!(poll!(asked.as_mut()).is_pending());
+        t.fs.0.write_back(&inode, &mut closing).await;
+        // After what that is told, and before it has finished.
+        t.fake.model().files.get_mut(&b"f"[..]).unwrap().attr.nlink = 2;
+        drop(closing);
+        assert_eq!(asked.await.unwrap().attr.nlink, 2);
+    });
 }
 
 #[test]

@@ -481,13 +481,15 @@ impl Core {
         handle.take_failure()
     }
 
-    /// Lets the owner know of everything that was written through this client. The entry if
-    /// the inode was dirty and is not any more.
+    /// Lets the owner know of everything that was written through this client. The entry as of a time
+    /// since this was called, if the inode is not dirty any more.
     pub(crate) async fn settle(self: &Arc<Core>, inode: &Arc<OpenInode>) -> Option<Entry> {
         let mut writer = inode.writer.lock().await;
-        if inode.is_dirty() {
-            self.write_back(inode, &mut writer).await;
+        if !inode.is_dirty() {
+            // Another call has told the owner, whose answer may be older than this call.
+            return self.refresh(&writer_of(inode), inode).await.ok();
         }
+        self.write_back(inode, &mut writer).await;
         inode.with(|s| {
             let entry = || Entry { attr: s.attr.clone(), loc: s.loc.clone(), ..Entry::default() };
             (!s.is_dirty()).then(entry)
