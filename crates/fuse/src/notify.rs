@@ -14,8 +14,8 @@ use crate::abi::{NOTIFY_INVAL_INODE, NotifyInvalInode};
 use crate::nodes::NodeId;
 use crate::transport::Device;
 
-/// Notifications that may wait. Beyond that they are dropped: each only brings forward what the
-/// kernel notices at its next GETATTR.
+/// Notifications that may wait. Beyond that those which nobody waits for are dropped: each only brings
+/// forward what the kernel notices at its next GETATTR.
 const QUEUE_MAX: usize = 1024;
 
 /// A place to leave notifications.
