@@ -94,6 +94,13 @@ struct Disk<T> {
 }
 
 impl<T> Disk<T> {
+    /// May another of those that wait begin? Also if the disk has enough to do, as long as twice as many
+    /// would wait behind it: then there are enough readers for all, and telling it of many at once is
+    /// less work (decision 24).
+    fn may_begin(&self) -> bool {
+        self.window.has_room(self.under_way) || self.waiting.len() > 2 * self.under_way
+    }
+
     /// How far into its first block a read begins, and the bytes of all that it touches.
     fn blocks(&self, offset: u64, len: usize) -> (usize, usize) {
         let from = (offset % self.block) as usize;
@@ -238,7 +245,7 @@ impl<T> DirectReads<T> {
     fn fill(&mut self) {
         let mut now = None;
         for disk in &mut self.disks {
-            while disk.window.has_room(disk.under_way)
+            while disk.may_begin()
                 && self.ring.under_way() < READS_MAX
                 && let Some(wanted) = disk.waiting.pop_front()
             {
@@ -408,6 +415,21 @@ mod tests {
         assert_eq!(tags, (0..4 * DISKS).collect::<Vec<_>>());
         assert!(ended.into_iter().all(|(_, result)| result.unwrap().as_ref() == [7; 8192]));
         assert_eq!(reads.ring.under_way(), 0);
+    }
+
+    #[test]
+    fn where_many_wait_a_third_is_under_way() {
+        let Some(file) = file(&[7; 8192]) else { return };
+        for (wanted, under_way) in [(3, 3), (12, 4), (13, 5), (90, 30), (WAITING_MAX, READS_MAX)] {
+            let Ok(mut reads) = DirectReads::new() else { return };
+            for _ in 0..wanted {
+                let direct = DirectFile::new(file.try_clone().unwrap(), 1).unwrap();
+                reads.begin(direct, 0, 8192, ()).unwrap();
+            }
+            reads.send();
+            assert_eq!(reads.ring.under_way(), under_way, "of {wanted}");
+            assert_eq!(all(&mut reads, wanted).len(), wanted);
+        }
     }
 
     #[test]
