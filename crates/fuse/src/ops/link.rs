@@ -1,6 +1,5 @@
 //! UNLINK, RMDIR, RENAME, LINK.
 
-use bytes::Bytes;
 use saker_client::Caller;
 use saker_types::limits::COMPONENTS_MAX;
 use saker_types::wire::{At, Removed, rename_flags};
@@ -18,14 +17,14 @@ impl Adapter {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;
         let removed = self.fs.unlink_and_keep(&request.caller(), &named.at).await?;
-        self.removed(&named, (dir, &name), &removed).await;
+        self.removed(&named, &removed).await;
         Ok(Reply::done())
     }
 
-    async fn removed(&self, named: &Named, (dir, name): (NodeId, &Bytes), removed: &Removed) {
-        let unaware = self.nodes.unaware(removed.inode, dir, name);
+    async fn removed(&self, named: &Named, removed: &Removed) {
+        let unaware = self.nodes.unaware(removed.inode, named.dir, &named.name);
         self.nodes.kept(named, &removed.kept);
-        self.nodes.vanished(dir, name);
+        self.nodes.vanished(named.dir, &named.name);
         self.tell_of_a_name_less(unaware).await;
     }
 
@@ -44,7 +43,7 @@ impl Adapter {
         let regretted = self.nodes.is_regretted_name(dir, &name);
         let removed = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
         self.nodes.changed_itself(regretted);
-        self.removed(&named, (dir, &name), &removed).await;
+        self.removed(&named, &removed).await;
         Ok(Reply::done())
     }
 
