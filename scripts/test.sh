@@ -150,6 +150,7 @@ stage property sim property
 stage balance sim balance
 stage garbage sim garbage
 stage replicas sim replicas
+stage members sim members
 # Of one file; through the library, and where there are mounts through those.
 stage fsx sim fsx
 stage metrics metrics

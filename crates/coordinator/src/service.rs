@@ -15,7 +15,7 @@ use saker_rpc::txn::Driver;
 use saker_runtime::time::Time;
 use saker_types::change::What;
 use saker_types::wire::{
-    Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq, XattrReq,
+    Ctx, Empty, JoinReq, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq, XattrReq,
 };
 use saker_types::{Errno, Error, NodeId};
 
@@ -44,12 +44,12 @@ impl Worker {
         if op == Op::Outcome && peer.member().is_none() {
             return self.h.state().send(from, &Err(Errno::EPERM.into()));
         }
-        if let Err(e) = self.dispatch(from, &frame.body) {
+        if let Err(e) = self.dispatch(from, peer, &frame.body) {
             self.h.state().send(from, &Err(e));
         }
     }
 
-    fn dispatch(&self, from: ReplyTo, body: &Bytes) -> Result<(), Error> {
+    fn dispatch(&self, from: ReplyTo, peer: &PeerHello, body: &Bytes) -> Result<(), Error> {
         match from.op {
             Op::Rmdir => {
                 let msg: RemoveReq = decode(body)?;
@@ -88,6 +88,11 @@ impl Worker {
             Op::Map => {
                 let map = self.h.state().map.encode_to_vec();
                 self.answer(from, map)
+            }
+            Op::Join => {
+                let msg: JoinReq = decode(body)?;
+                self.h.state().join(peer.role, msg)?;
+                self.answer(from, Empty {}.encode_to_vec())
             }
             Op::Outcome => {
                 let msg: OutcomeReq = decode(body)?;

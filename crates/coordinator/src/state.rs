@@ -9,6 +9,7 @@ use bytes::Bytes;
 use prost::Message;
 use saker_engine::journal::{Journal, JournalConfig, JournalError, Kind, ReplayFrom, cluster_of};
 use saker_engine::sessions::Sessions;
+use saker_rpc::hello::RoleKind;
 use saker_rpc::hub::Hub;
 use saker_rpc::node::ConnId;
 use saker_rpc::txn::{Driver, Ledger};
@@ -16,11 +17,11 @@ use saker_runtime::failpoint;
 use saker_runtime::fs::Dir;
 use saker_runtime::task::oneshot;
 use saker_runtime::time::Time;
-use saker_types::change::{Change, Record, StoredResult, What};
+use saker_types::change::{Change, Joined, Record, StoredResult, What};
 use saker_types::id::compose;
 use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
-use saker_types::wire::{Ctx, EntryKey, Op};
-use saker_types::{ClusterMap, Error, Key, NodeId, TxnId};
+use saker_types::wire::{Ctx, EntryKey, JoinReq, Op};
+use saker_types::{ClusterMap, Errno, Error, Key, NodeId, TxnId};
 
 use crate::config::Members;
 use crate::metrics::Metrics;
@@ -29,6 +30,8 @@ use crate::metrics::Metrics;
 pub const SEGMENT_BYTES: u64 = 8 << 20;
 /// Numbers reserved by one record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
+/// Bytes of the id of an MNode's or store's data directory.
+const DIR_ID_BYTES: usize = 16;
 /// Shard number of the coordinator's journal.
 const JOURNAL_SHARD: u32 = u32::MAX;
 
@@ -59,6 +62,8 @@ pub struct State {
     wanted: BTreeMap<(u64, u64), Time>,
     /// Transactions.
     pub ledger: Ledger,
+    /// The data directories of MNodes and stores, by role and number.
+    joined: BTreeMap<(u32, u32), Bytes>,
     pub(crate) journal: Journal,
     segment_bytes: u64,
     /// Bytes with which the current segment began.
@@ -102,6 +107,7 @@ pub fn open(
         uuid
     });
     let (mut sessions, mut ledger, mut reserved) = (Sessions::default(), Ledger::default(), 0);
+    let mut joined = BTreeMap::new();
     let mut map: Option<ClusterMap> = None;
     let config = JournalConfig { segment_bytes, ..JournalConfig::new(uuid, JOURNAL_SHARD) };
     let journal =
@@ -127,6 +133,9 @@ pub fn open(
                     Some(What::Map(raw)) => {
                         map = Some(ClusterMap::decode(raw).map_err(|e| e.to_string())?);
                     }
+                    Some(What::Joined(j)) => {
+                        joined.insert((j.role, j.n), j.dir);
+                    }
                     _ => {}
                 }
             }
@@ -142,6 +151,7 @@ pub fn open(
         sessions,
         wanted: BTreeMap::new(),
         ledger,
+        joined,
         journal,
         segment_bytes,
         snapshot_bytes: 0,
@@ -226,7 +236,45 @@ impl State {
             vec![What::Map(self.map.encode_to_vec().into()), What::IdsReserved(self.reserved_ids)];
         all.extend(self.sessions.snapshot().into_iter().map(What::Result));
         all.extend(self.ledger.decisions.values().cloned().map(What::Decision));
+        let joined = self.joined.iter();
+        all.extend(
+            joined.map(|(&(role, n), dir)| What::Joined(Joined { role, n, dir: dir.clone() })),
+        );
         Record { changes: all.into_iter().map(|what| Change { what: Some(what) }).collect() }
+    }
+
+    /// An MNode or store starts on a data directory.
+    ///
+    /// # Errors
+    /// EINVAL if the cluster has none of that number, EEXIST if it has served from another
+    /// directory, EPERM if somebody else asks.
+    pub(crate) fn join(&mut self, who: RoleKind, request: JoinReq) -> Result<(), Error> {
+        let Joined { role, n, dir } = request.joined;
+        let (what, is_there) = match who {
+            _ if who as u32 != role => return Err(Errno::EPERM.into()),
+            RoleKind::Shard => ("MNode", self.map.shards.iter().any(|s| s.mnode == n)),
+            RoleKind::Store => ("store", (n as usize) < self.map.stores.len()),
+            _ => return Err(Errno::EPERM.into()),
+        };
+        if dir.len() != DIR_ID_BYTES {
+            return Err(Error::new(Errno::EINVAL).with_text("a directory's id has 16 bytes"));
+        }
+        if !is_there {
+            let text = format!("the cluster has no {what} {n}");
+            return Err(Error::new(Errno::EINVAL).with_text(text));
+        }
+        if let Some(before) = self.joined.get(&(role, n)) {
+            if *before == dir {
+                return Ok(());
+            }
+            let text =
+                format!("{what} {n} had its data in another directory; is a disk not mounted?");
+            return Err(Error::new(Errno::EEXIST).with_text(text));
+        }
+        tracing::info!("{what} {n} has joined");
+        self.joined.insert((role, n), dir.clone());
+        self.log(What::Joined(Joined { role, n, dir }));
+        Ok(())
     }
 
     /// Answers everyone who waits for a mutation.
@@ -340,4 +388,73 @@ impl Driver for State {
 /// Key of an entry as invalidations carry it.
 pub(crate) fn key_of(loc: &saker_types::Locator) -> EntryKey {
     EntryKey { pid: loc.pid, name: loc.name.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use saker_runtime::fs::MemDir;
+    use saker_runtime::telemetry::Registry;
+
+    use super::*;
+    use crate::config::ShardMember;
+
+    const STORE: u32 = RoleKind::Store as u32;
+    const SHARD: u32 = RoleKind::Shard as u32;
+    /// Compacted after each batch.
+    const SMALL: u64 = 1;
+
+    fn open_on(disk: &MemDir, segment_bytes: u64) -> Handle {
+        let addr = "127.0.0.1:7400".parse().unwrap();
+        let members = Members {
+            name: "test".into(),
+            shards: vec![ShardMember { mnode: 0, addr }, ShardMember { mnode: 0, addr }],
+            stores: vec![addr, addr],
+            replicas: 1,
+            inline_max: 4096,
+        };
+        let metrics = Metrics::new(&Registry::new());
+        open(Arc::new(disk.clone()), &members, "127.0.0.1:7400", metrics, segment_bytes).unwrap()
+    }
+
+    /// Asks, and flushes as is done before an answer leaves.
+    fn join(h: &Handle, role: u32, n: u32, dir: u8) -> u16 {
+        let joined = Joined { role, n, dir: Bytes::copy_from_slice(&[dir; 16]) };
+        let mut state = h.state();
+        let who = RoleKind::from_wire(role).unwrap();
+        let answer = state.join(who, JoinReq { joined });
+        state.seal().unwrap();
+        state.journal.flush().unwrap();
+        answer.map_or_else(|e| e.errno().0, |()| 0)
+    }
+
+    #[test]
+    fn a_member_starts_on_its_own_directory_only() {
+        for segment_bytes in [SEGMENT_BYTES, SMALL] {
+            let mut disk = MemDir::new();
+            let mut h = open_on(&disk, segment_bytes);
+            assert_eq!(join(&h, STORE, 1, b'a'), 0);
+            for seed in 0..3 {
+                assert_eq!(join(&h, STORE, 1, b'a'), 0, "again");
+                assert_eq!(join(&h, STORE, 1, b'b'), Errno::EEXIST.0);
+                disk = disk.crash(seed);
+                h = open_on(&disk, segment_bytes);
+            }
+            assert_eq!(join(&h, SHARD, 0, b'c'), 0, "numbers are the role's");
+            assert_eq!(join(&h, STORE, 0, b'd'), 0);
+            assert_eq!(join(&h, SHARD, 0, b'b'), Errno::EEXIST.0);
+        }
+    }
+
+    #[test]
+    fn nobody_joins_whom_the_cluster_does_not_have() {
+        let h = open_on(&MemDir::new(), SEGMENT_BYTES);
+        assert_eq!(join(&h, STORE, 2, b'a'), Errno::EINVAL.0);
+        assert_eq!(join(&h, SHARD, 1, b'a'), Errno::EINVAL.0);
+        assert_eq!(join(&h, RoleKind::Client as u32, 0, b'a'), Errno::EPERM.0);
+        let joined = Joined { role: STORE, n: 0, dir: Bytes::from_static(b"short") };
+        let ask = |who| h.state().join(who, JoinReq { joined: joined.clone() }).unwrap_err();
+        assert_eq!(ask(RoleKind::Shard).errno(), Errno::EPERM);
+        assert_eq!(ask(RoleKind::Store).errno(), Errno::EINVAL);
+    }
 }

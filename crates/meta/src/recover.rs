@@ -156,6 +156,8 @@ fn replay(db: &mut Db, v: &mut Volatile, record: Record) {
             Some(What::IdsReserved(ids)) => v.reserved_ids = v.reserved_ids.max(ids),
             Some(What::Inodes(by)) => v.inode_count += by,
             Some(What::Map(map)) => v.map = Some(map),
+            // The coordinator's.
+            Some(What::Joined(_)) => {}
             // Written by a newer version under a compatible feature bit.
             None => {}
         }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use saker_engine::{EmbeddedConfig, EmbeddedTable};
-use saker_rpc::bootstrap::{cluster_id, node_map};
+use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
 use saker_rpc::node::{Shell, ShellConfig, Stop};
 use saker_runtime::fs::{Dir, RealDir};
@@ -26,7 +26,8 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let listeners: Vec<TcpListener> =
         config.listen.iter().map(|addr| bind(*addr)).collect::<io::Result<_>>()?;
     let dir: Arc<dyn Dir> = Arc::new(RealDir::open(&config.data_dir)?);
-    let map = Arc::new(node_map(&*dir, RoleKind::Shard, config.coordinator)?);
+    let start = Start { role: RoleKind::Shard, n: config.n, coordinator: config.coordinator };
+    let map = Arc::new(join(&*dir, &start)?);
     let shards = shards_of(&map, config.n);
     if shards.len() != listeners.len() {
         return Err(io::Error::other(format!(

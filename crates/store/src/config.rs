@@ -15,7 +15,7 @@ pub struct Config {
     /// Where metrics are answered; nowhere if unset.
     #[serde(default)]
     pub http: Option<SocketAddr>,
-    /// Asked for the cluster's uuid when the data directory is new.
+    /// Where the coordinator is: asked for the cluster map with each start.
     pub coordinator: SocketAddr,
     /// Bytes of disk that the segments may take; unset: what the disk has.
     #[serde(default)]

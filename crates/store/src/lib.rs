@@ -20,7 +20,6 @@ pub mod config;
 pub mod eras;
 pub mod extent;
 pub mod format;
-pub mod identity;
 pub mod index;
 pub mod log;
 pub mod maintain;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use saker_engine::{EmbeddedConfig, EmbeddedTable};
-use saker_rpc::bootstrap::{cluster_id, node_map};
+use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
 use saker_rpc::node::{ShellConfig, Stop};
 use saker_rpc::service::{self, Service};
@@ -14,8 +14,6 @@ use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_types::NodeId;
 
-use crate::format::hex;
-use crate::identity;
 use crate::service::StoreService;
 use crate::{Config, Identity, Options, Space, SpaceFn, Store};
 
@@ -35,7 +33,9 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let dir = RealDir::open(&config.data_dir)?;
     let cached_since = dir.cached_since();
     let dir: Arc<dyn Dir> = Arc::new(dir);
-    let map = Arc::new(node_map(&*dir, RoleKind::Store, config.coordinator)?);
+    let start =
+        Start { role: RoleKind::Store, n: config.n.into(), coordinator: config.coordinator };
+    let map = Arc::new(join(&*dir, &start)?);
     let cluster = cluster_id(&map).ok_or_else(|| io::Error::other("the cluster has no uuid"))?;
     let registry = Registry::new();
     let options = Options {
@@ -50,7 +50,6 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let table = EmbeddedTable::open_in(dir.sub_dir("index")?, &EmbeddedConfig::default());
     let table = Arc::new(table.map_err(io::Error::other)?);
     let identity = Identity { cluster, store: config.n };
-    adopt(&*dir, &identity)?;
     let store = Store::open(dir, table, identity, options).map_err(io::Error::other)?;
     store.start().map_err(io::Error::other)?;
     if let Some(http) = config.http {
@@ -63,20 +62,6 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     tracing::info!("store {} serves at {addr}", config.n);
     let service: Arc<dyn Service> = Arc::new(StoreService::new(store));
     service::serve(&listener, &service, &ShellConfig::new(hello, policy), config.threads, stop)
-}
-
-/// A new directory becomes the store's; another store's is refused.
-fn adopt(dir: &dyn Dir, own: &Identity) -> io::Result<()> {
-    match identity::load(dir).map_err(io::Error::other)? {
-        None => identity::save(dir, own).map_err(io::Error::other),
-        Some(found) if found == *own => Ok(()),
-        Some(found) => Err(io::Error::other(format!(
-            "{} belongs to store {} of cluster {}",
-            dir.label(),
-            found.store,
-            hex(&found.cluster)
-        ))),
-    }
 }
 
 /// Number of the file system that holds the data. Those of different machines may have the same

@@ -169,6 +169,20 @@ pub struct TxnEnd {
     pub number: u64,
 }
 
+/// An MNode or store has served from this directory.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Joined {
+    /// 2 an MNode, 4 a store: a role's number in a hello.
+    #[prost(uint32, tag = "1")]
+    pub role: u32,
+    /// Number of the MNode or store.
+    #[prost(uint32, tag = "2")]
+    pub n: u32,
+    /// What the directory was given when it was empty: 16 random bytes.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub dir: Bytes,
+}
+
 /// One change.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum What {
@@ -208,12 +222,15 @@ pub enum What {
     /// The newest cluster map known (coordinator, and as a start for a shard).
     #[prost(bytes = "bytes", tag = "12")]
     Map(Bytes),
+    /// Where an MNode or store has its data (coordinator).
+    #[prost(message, tag = "13")]
+    Joined(Joined),
 }
 
 /// A change, as a field of a record.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Change {
-    #[prost(oneof = "What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    #[prost(oneof = "What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
     #[allow(missing_docs)]
     pub what: Option<What>,
 }

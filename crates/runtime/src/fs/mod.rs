@@ -146,6 +146,22 @@ pub fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
+/// Gives `name` this content, durably; a crash leaves the old or the new one. What is not finished
+/// is called `NAME.new`.
+pub fn replace(dir: &dyn Dir, name: &str, data: &[u8]) -> io::Result<()> {
+    let unfinished = format!("{name}.new");
+    match dir.remove(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        // Left over from a crash, or not.
+        _ => {}
+    }
+    let file = dir.create(&unfinished)?;
+    file.write_at(0, data)?;
+    file.sync()?;
+    dir.rename(&unfinished, name)?;
+    dir.sync()
+}
+
 /// Refuses names that would leave the directory.
 fn check_name(name: &str) -> io::Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {

@@ -1,0 +1,118 @@
+//! An MNode or store starts on the directory that it had, and on no other: on an empty one all that
+//! it held would seem never to have been.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustix::process::Signal;
+use saker_client::{Caller, ClientOptions, ClusterAddr, Fs, OpenFlags};
+use saker_sim::cluster::{Cluster, Shape, binary};
+use saker_types::wire::At;
+use saker_types::{Errno, Locator};
+
+const FILES: usize = 12;
+/// Too large for an inode row.
+const SIZE: usize = 300_000;
+
+fn at(file: usize) -> At {
+    At::below(Locator::root(), vec![Bytes::from(format!("f{file}"))])
+}
+
+fn content(file: usize) -> Vec<u8> {
+    (0..SIZE).map(|i| (i / 7 + file * 13) as u8).collect()
+}
+
+fn write_all(fs: &Fs) {
+    let flags = OpenFlags::from_linux(2);
+    for n in 0..FILES {
+        fs.block_on(async {
+            let (file, _) = fs.create(&Caller::root(), &at(n), 0o644, flags).await.unwrap();
+            file.write(0, &content(n)).await.unwrap();
+            file.fsync().await.unwrap();
+            file.release().await;
+        });
+    }
+}
+
+/// How many files are read whole by a client that does not wait long. No other answer than an
+/// error may come of the rest.
+fn read_all(cluster: &Cluster) -> usize {
+    let options = ClientOptions { timeout: Duration::from_millis(700), ..ClientOptions::default() };
+    let fs = Fs::connect(&ClusterAddr::Dir(cluster.dir()), options).unwrap();
+    let mut read = 0;
+    for n in 0..FILES {
+        let got = fs.block_on(async {
+            let (file, _) = fs.open(&Caller::root(), &at(n), OpenFlags::from_linux(0)).await?;
+            file.read(0, SIZE + 1).await
+        });
+        match got {
+            Ok(data) => {
+                assert!(data == content(n), "file {n}: {} bytes", data.len());
+                read += 1;
+            }
+            Err(error) => assert_ne!(error.errno(), Errno::ENOENT, "file {n}"),
+        }
+    }
+    fs.close();
+    read
+}
+
+/// `saker serve` as a service manager calls it.
+fn serve(cluster: &Cluster, role: &str) -> Output {
+    let (kind, _) = role.split_once('-').unwrap();
+    let config = cluster.dir().join(format!("etc/{role}.toml"));
+    Command::new(binary()).args(["serve", kind, "--config"]).arg(config).output().unwrap()
+}
+
+fn data(cluster: &Cluster, role: &str) -> PathBuf {
+    cluster.dir().join("data").join(role)
+}
+
+fn stop(cluster: &Cluster, role: &str) {
+    cluster.signal(role, Signal::KILL);
+    let pid = cluster.pid(role).unwrap();
+    while PathBuf::from(format!("/proc/{pid}/exe")).exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_lost_disk_is_noticed() {
+    let shape = Shape { mnodes: 2, stores: 2, ..Shape::default() };
+    let cluster = Cluster::start(shape);
+    let fs = cluster.connect();
+    write_all(&fs);
+    fs.close();
+    assert_eq!(read_all(&cluster), FILES);
+    for role in ["store-1", "mnode-1"] {
+        stop(&cluster, role);
+        let (place, away) = (data(&cluster, role), cluster.scratch().join(role));
+        std::fs::rename(&place, &away).unwrap();
+        // An empty mount point.
+        std::fs::create_dir(&place).unwrap();
+        for _ in 0..2 {
+            let output = serve(&cluster, role);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains("had its data in another directory"), "{said}");
+        }
+        assert!(!place.join("MEMBER").exists(), "it is as it was");
+        assert!(read_all(&cluster) < FILES, "some of it was there");
+        // Another member's.
+        let other = data(&cluster, &role.replace('1', "0"));
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        std::fs::copy(other.join("MEMBER"), place.join("MEMBER")).unwrap();
+        let output = serve(&cluster, role);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(" 0 of cluster"), "{said}");
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(&away, &place).unwrap();
+        cluster.up();
+        assert_eq!(read_all(&cluster), FILES);
+    }
+    cluster.fsck();
+}
