@@ -60,11 +60,13 @@ fn read_all(cluster: &Cluster) -> usize {
     read
 }
 
-/// `saker serve` as a service manager calls it.
+/// `saker serve` as a service manager calls it; one that serves after all is stopped.
 fn serve(cluster: &Cluster, role: &str) -> Output {
     let (kind, _) = role.split_once('-').unwrap();
     let config = cluster.dir().join(format!("etc/{role}.toml"));
-    Command::new(binary()).args(["serve", kind, "--config"]).arg(config).output().unwrap()
+    let mut command = Command::new("timeout");
+    command.arg("20").arg(binary()).args(["serve", kind, "--config"]).arg(config);
+    command.output().unwrap()
 }
 
 fn data(cluster: &Cluster, role: &str) -> PathBuf {
