@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -13,13 +13,16 @@ use saker_runtime::time::{self, Time};
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::{
     ChunkPlace, ChunkReadReply, ChunkReadReq, ChunkSyncReply, ChunkSyncReq, ChunkWriteReply,
-    ChunkWriteReq, LocalDir, Op,
+    ChunkWriteReq, Entry, EntryReq, LocalDir, Op,
 };
 use saker_types::{Class, Errno, Error, InodeId, NodeId, Result, StoreNo, Unflushed};
 use std::time::Duration;
 
+use crate::Caller;
 use crate::core::{Backoff, Core, Fail, all, decode};
 use crate::local;
+use crate::open_inode::OpenInode;
+use crate::request::To;
 use crate::route::Routes;
 use crate::writer::{Piece, left_in_chunk};
 
@@ -117,11 +120,23 @@ impl Core {
         Ok(all(stores.into_iter().map(sync)).await?.contains(&true))
     }
 
-    /// Reads a range of a file from its chunks; what was never written reads as zeros.
-    pub(crate) async fn read_chunks(&self, id: InodeId, range: Range<u64>) -> Result<Bytes> {
+    /// Reads a range of a file from its chunks; what was never written reads as zeros. Keeps the
+    /// file open no longer than it is.
+    ///
+    /// # Errors
+    /// ESTALE when it was removed, and its lease has ended.
+    pub(crate) async fn read_chunks(
+        &self,
+        inode: &Weak<OpenInode>,
+        id: InodeId,
+        range: Range<u64>,
+    ) -> Result<Bytes> {
         let len = range.end - range.start;
         if len <= left_in_chunk(range.start) {
             let data = self.read_chunk(id, range.start, len as usize).await?;
+            if data.len() as u64 != len {
+                self.must_be_there(inode).await?;
+            }
             return Ok(pad(data, len as usize));
         }
         let mut parts = Vec::new();
@@ -133,12 +148,24 @@ impl Core {
         }
         let read = parts.iter().map(|(at, len)| self.read_chunk(id, *at, *len));
         let read = all(read).await?;
+        if read.iter().map(|data| data.len() as u64).sum::<u64>() != len {
+            self.must_be_there(inode).await?;
+        }
         let mut out = BytesMut::zeroed(len as usize);
         for ((at, _), data) in parts.iter().zip(read) {
             let at = (at - range.start) as usize;
             out[at..at + data.len()].copy_from_slice(&data);
         }
         Ok(out.freeze())
+    }
+
+    /// Where a store has nothing, nothing was written; or the file was removed while nobody heard of
+    /// this client, and its chunks are deleted (protocols.md, rule 16). Its owner knows.
+    async fn must_be_there(&self, inode: &Weak<OpenInode>) -> Result<()> {
+        let at = inode.upgrade().map(|inode| inode.at()).ok_or(Errno::EBADF)?;
+        let mut request = EntryReq { at, ..EntryReq::default() };
+        let who = Caller::root();
+        self.ask::<_, Entry>(&who, Op::Getattr, To::Owner, &mut request).await.map(drop)
     }
 
     /// Reads up to `len` bytes of one chunk, from the first replica that gives them intact.

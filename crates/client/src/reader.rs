@@ -65,7 +65,7 @@ impl Core {
                 }
                 Plan::CatchUp => self.catch_up(handle).await?,
                 Plan::Chunks { range, window: 0, .. } => {
-                    return self.read_chunks(inode.id, range).await;
+                    return self.read_chunks(&Arc::downgrade(inode), inode.id, range).await;
                 }
                 Plan::Chunks { range, window, epoch, size } => {
                     return self.read_ahead(inode, range, window, epoch, size).await;
@@ -94,12 +94,12 @@ impl Core {
         epoch: u64,
         size: u64,
     ) -> Result<Bytes> {
-        let id = inode.id;
+        let (weak, id) = (Arc::downgrade(inode), inode.id);
         let mut ahead = inode.ahead.lock().await;
         ahead.validate(epoch, time::now(), AGE_MAX);
         ahead.extend(&range, window, size, |part| {
-            let core = self.clone();
-            Box::pin(async move { core.read_chunks(id, part).await })
+            let (core, inode) = (self.clone(), weak.clone());
+            Box::pin(async move { core.read_chunks(&inode, id, part).await })
         });
         ahead.nudge().await;
         let data = ahead.take(&range).await;
@@ -107,7 +107,7 @@ impl Core {
         drop(ahead);
         match data {
             Some(data) => Ok(data),
-            None => self.read_chunks(id, range).await,
+            None => self.read_chunks(&weak, id, range).await,
         }
     }
 

@@ -735,6 +735,34 @@ fn data_is_read_where_the_store_says_that_it_is() {
     read(1);
 }
 
+/// Its lease ended while nobody heard of this client, and its chunks were deleted.
+#[test]
+fn a_file_that_is_gone_is_no_hole() {
+    let t = setup();
+    let large = 3 << 20;
+    for (len, first) in [(6_000, 0), (large, 0), (large, 100_000)] {
+        let file = t.create("f");
+        let data = pattern(len, 5);
+        t.write(&file, 0, &data);
+        t.flush(&file);
+        // A sequential reader has more than it has asked for.
+        assert!(t.read(&file, 0, first) == data[..first]);
+        let mut model = t.fake.model();
+        model.files.clear();
+        model.chunks.clear();
+        drop(model);
+        let mut at = first;
+        let error = loop {
+            match t.run(file.read(at as u64, 100_000)) {
+                Ok(part) => assert!(!part.is_empty() && part == data[at..at + part.len()]),
+                Err(error) => break error,
+            }
+            at += 100_000;
+        };
+        assert_eq!(error.errno(), Errno::ESTALE, "{len} {first}");
+    }
+}
+
 #[test]
 fn holes_read_as_zeros() {
     let t = setup();

@@ -47,6 +47,11 @@ impl Leases {
         }
     }
 
+    /// Somebody may still have it open. Else it is about to end, and an orphan's chunks may be gone.
+    pub(crate) fn has(&self, id: InodeId) -> bool {
+        self.until.contains_key(&id)
+    }
+
     /// Ids whose time is over, at most a batch.
     fn expired(&mut self, now: Time) -> Vec<InodeId> {
         let mut out = Vec::new();

@@ -64,6 +64,30 @@ fn a_file_without_a_name_gets_one() {
     }
 }
 
+/// Whoever reads zeros of an orphan, since its chunks are deleted, must not hear that it is there.
+#[test]
+fn an_orphan_whose_chunks_are_deleted_is_not_there() {
+    let mut b = Bench::new(2);
+    let name = b.name_on(shard(0), "f");
+    let made = b.create(&name).unwrap();
+    let handle = At::handle(made.loc);
+    let request = EntryReq { ctx: b.ctx(), at: handle.clone(), ..EntryReq::default() };
+    b.run::<Entry>(Op::Spill, shard(0), &request).unwrap();
+    b.unlink(&name).unwrap();
+    b.pass(Duration::from_secs(59));
+    assert_eq!(b.stat(&handle).unwrap().attr.nlink, 0, "somebody may have it open");
+    b.advance(Duration::from_secs(2));
+    b.settle_but(|m| m.asks(Op::ChunkDelete));
+    assert!(b.wire().iter().any(|m| m.asks(Op::ChunkDelete)));
+    let request = EntryReq { ctx: b.ctx(), at: handle, ..EntryReq::default() };
+    let call = b.ask(Op::Getattr, shard(0), &request);
+    b.settle_but(|m| m.asks(Op::ChunkDelete));
+    assert_eq!(errno(b.answer::<Entry>(call).unwrap()), Errno::ESTALE);
+    b.pass(Duration::from_secs(1));
+    assert_eq!(records(&mut b), 0);
+    b.check();
+}
+
 #[test]
 fn what_may_not_be_linked_is_not() {
     let mut b = Bench::new(2);
