@@ -63,6 +63,9 @@ pub struct Cluster {
     pub format: u32,
     /// The cluster's name.
     pub name: String,
+    /// Its uuid, once it has served: an empty directory is not taken for a new cluster then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
     /// Where the coordinator listens.
     pub coordinator: SocketAddr,
     /// Where the coordinator serves metrics.
@@ -138,10 +141,11 @@ impl Cluster {
             let addr = ports.take(Range::Store)?;
             store.push(Store { n, addr, http: ports.take(Range::Http)? });
         }
-        let (format, name, mount) = (FORMAT, name.to_owned(), None);
+        let (format, name, uuid, mount) = (FORMAT, name.to_owned(), None, None);
         Ok(Cluster {
             format,
             name,
+            uuid,
             coordinator,
             coordinator_http,
             replicas,
@@ -351,6 +355,8 @@ fn config_text(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<Optio
         listen: Listen,
         http: SocketAddr,
         #[serde(skip_serializing_if = "Option::is_none")]
+        uuid: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         coordinator: Option<SocketAddr>,
         #[serde(skip_serializing_if = "Option::is_none")]
         cluster: Option<Members<'a>>,
@@ -378,6 +384,7 @@ fn config_text(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<Optio
             (_, []) => return Ok(None),
         },
         http,
+        uuid: cluster.uuid.as_deref().filter(|_| leads),
         coordinator: (!leads).then_some(cluster.coordinator),
         cluster: leads.then(members),
     };

@@ -17,6 +17,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Address of /metrics.
     pub http: SocketAddr,
+    /// Uuid of the cluster, in hexadecimal digits, once it is known: without, an empty directory
+    /// becomes a new cluster.
+    #[serde(default)]
+    pub uuid: Option<String>,
     /// Members of the cluster: taken when it is made; later only their addresses are.
     pub cluster: Members,
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use saker_engine::journal::cluster_of;
 use saker_rpc::bootstrap::cluster_id;
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
 use saker_rpc::node::{Shell, ShellConfig, Stop};
@@ -29,6 +30,9 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let metrics = Metrics::new(&registry);
     let listen = listener.local_addr()?.to_string();
     let journal = dir.sub_dir("journal")?;
+    if let Some(uuid) = &config.uuid {
+        must_be(&*journal, uuid)?;
+    }
     let h = state::open(journal, &config.cluster, &listen, metrics, state::SEGMENT_BYTES)
         .map_err(io::Error::other)?;
     serve_http(config.http, registry)?;
@@ -38,4 +42,21 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let hello = Hello::new(RoleKind::Coordinator, node, cluster);
     tracing::info!("coordinator serves at {listen}");
     Shell::new(Worker::new(h), listener, ShellConfig::new(hello, policy))?.run(stop)
+}
+
+/// Refuses a directory that is not that cluster's.
+fn must_be(journal: &dyn Dir, uuid: &str) -> io::Result<()> {
+    let found = cluster_of(journal).map_err(io::Error::other)?;
+    let hex = |bytes: [u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let (label, text) = (
+        journal.label(),
+        match found.map(hex) {
+            Some(found) if found == uuid => return Ok(()),
+            Some(found) => format!("belongs to cluster {found}, not to {uuid}"),
+            None => {
+                format!("cluster {uuid} had its data in another directory; is a disk not mounted?")
+            }
+        },
+    );
+    Err(io::Error::other(format!("{label}: {text}")))
 }

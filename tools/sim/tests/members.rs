@@ -118,3 +118,27 @@ fn a_lost_disk_is_noticed() {
     }
     cluster.fsck();
 }
+
+#[test]
+fn a_lost_cluster_is_noticed() {
+    for supervise in [false, true] {
+        let shape = Shape { mnodes: 1, stores: 1, supervise, ..Shape::default() };
+        let cluster = Cluster::start(shape);
+        let fs = cluster.connect();
+        write_all(&fs);
+        fs.close();
+        cluster.down();
+        let (place, away) = (cluster.dir().join("data"), cluster.scratch().join("data"));
+        std::fs::rename(&place, &away).unwrap();
+        let words = cluster.up_words();
+        let output = Command::new(&words[0]).args(&words[1..]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("in another directory"), "{said}");
+        assert!(cluster.roles().iter().all(|role| role.state == "down"));
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(&away, &place).unwrap();
+        cluster.up();
+        assert_eq!(read_all(&cluster), FILES);
+        cluster.fsck();
+    }
+}

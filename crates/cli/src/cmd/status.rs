@@ -111,6 +111,7 @@ fn from_map(map: &ClusterMap) -> Outcome<Cluster> {
     Ok(Cluster {
         format: crate::layout::FORMAT,
         name: map.name.clone(),
+        uuid: None,
         coordinator: parse(&map.coordinator)?,
         coordinator_http: unknown,
         replicas: map.replicas,

@@ -17,6 +17,7 @@ use crate::ports::{self, Ports, Range};
 use crate::probe::{self, Probe};
 use crate::process;
 use crate::signals::Signals;
+use crate::wire::Wire;
 use crate::{mountpoint, procfs, session, supervisor};
 
 /// Start a cluster on this machine, or start again what is not running.
@@ -124,6 +125,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
         wait_bound(&cluster);
         drop(ports);
         wait_all(&dir, &cluster)?;
+        note_uuid(&dir, &mut cluster)?;
         if !args.no_supervise && process::find_supervisor(&dir).is_none() {
             // The one that was there was being killed.
             supervise_anew(&dir)?;
@@ -301,6 +303,16 @@ fn wait_bound(cluster: &Cluster) {
     }
 }
 
+/// Writes down which cluster this is, now that it serves.
+fn note_uuid(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome {
+    if cluster.uuid.is_none() {
+        let map = Wire::new()?.map(&[cluster.coordinator], PATIENCE)?;
+        cluster.uuid = Some(map.uuid.iter().map(|byte| format!("{byte:02x}")).collect());
+        dir.store(cluster)?;
+    }
+    Ok(())
+}
+
 /// Waits until all roles serve.
 fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
     let probe = Probe::new()?;
@@ -364,7 +376,11 @@ fn foreground(
     thread::spawn("wait-serving", move || {
         wait_bound(&cluster_again);
         drop(locks);
-        match wait_all(&dir_again, &cluster_again) {
+        let serves = wait_all(&dir_again, &cluster_again).and_then(|()| {
+            let _lock = lock(&dir_again)?;
+            note_uuid(&dir_again, &mut dir_again.load()?)
+        });
+        match serves {
             Ok(()) => announce(&dir_again, &cluster_again, false, false),
             Err(failure) => eprintln!("saker: {failure}"),
         }

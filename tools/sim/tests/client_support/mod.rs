@@ -70,6 +70,7 @@ impl Cluster {
             data_dir: dir.path().join("coordinator"),
             listen: coordinator,
             http,
+            uuid: None,
             cluster: members,
         };
         std::fs::create_dir_all(&config.data_dir).unwrap();
