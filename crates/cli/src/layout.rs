@@ -289,12 +289,20 @@ impl ClusterDir {
         parse(&text).map_err(|why| Failure::new(path.display(), why))
     }
 
-    /// Writes the settings of all processes, then `cluster.toml`.
+    /// Writes the settings of all processes, then `cluster.toml`. What else somebody has set in them
+    /// stays.
     pub fn store(&self, cluster: &Cluster) -> Outcome {
         for id in cluster.roles() {
-            if let Some(text) = config_text(self, cluster, id)? {
-                write_file(&self.config_file(id), text.as_bytes())?;
-            }
+            let Some(own) = config(self, cluster, id)? else { continue };
+            let path = self.config_file(id);
+            let mut all = match std::fs::read_to_string(&path) {
+                Ok(text) => text.parse::<toml::Table>().about(path.display())?,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => toml::Table::new(),
+                Err(e) => return Err(Failure::new(path.display(), e)),
+            };
+            all.extend(own);
+            let text = toml::to_string(&all).about(path.display())?;
+            write_file(&path, text.as_bytes())?;
         }
         let text = toml::to_string(cluster).about("cluster.toml")?;
         write_file(&self.cluster_file(), text.as_bytes())
@@ -328,7 +336,7 @@ fn parse(text: &str) -> Result<Cluster, String> {
 }
 
 /// Settings of a coordinator, an MNode or a store; mounts have none.
-fn config_text(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<Option<String>> {
+fn config(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<Option<toml::Table>> {
     #[derive(Serialize)]
     struct Shard {
         mnode: u32,
@@ -388,7 +396,7 @@ fn config_text(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<Optio
         coordinator: (!leads).then_some(cluster.coordinator),
         cluster: leads.then(members),
     };
-    toml::to_string(&config).map(Some).about(dir.config_file(id).display())
+    toml::Table::try_from(&config).map(Some).about(dir.config_file(id).display())
 }
 
 /// Writes a file so that a crash leaves the old or the new content.
@@ -439,16 +447,35 @@ mod tests {
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!((all.len(), distinct.len()), (2 + 6 + 2, 10));
         let id = RoleId { role: Role::Mnode, n: 1 };
-        let text = config_text(&dir, &cluster, id).unwrap().unwrap();
-        let value: toml::Table = toml::from_str(&text).unwrap();
+        let value = config(&dir, &cluster, id).unwrap().unwrap();
         assert_eq!(value["listen"].as_array().unwrap().len(), 2);
         assert_eq!(value["coordinator"].as_str(), Some(&*cluster.coordinator.to_string()));
         let id = RoleId { role: Role::Coordinator, n: 0 };
-        let text = config_text(&dir, &cluster, id).unwrap().unwrap();
-        let value: toml::Table = toml::from_str(&text).unwrap();
+        let value = config(&dir, &cluster, id).unwrap().unwrap();
         let shards = value["cluster"]["shards"].as_array().unwrap();
         assert_eq!(shards.len(), 4);
         assert_eq!(shards[3]["mnode"].as_integer(), Some(1));
+    }
+
+    #[test]
+    fn settings_made_by_hand_stay() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::new(temporary.path()).unwrap();
+        dir.make().unwrap();
+        let mut cluster = cluster();
+        dir.store(&cluster).unwrap();
+        let path = dir.config_file(RoleId { role: Role::Mnode, n: 0 });
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("inodes = 77\n{text}")).unwrap();
+        let new: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        cluster.move_addr(cluster.mnode[0].http, new);
+        dir.store(&cluster).unwrap();
+        let value: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+        assert_eq!(value["inodes"].as_integer(), Some(77));
+        assert_eq!(value["http"].as_str(), Some("127.0.0.1:1"));
+        std::fs::write(&path, "no = toml = this").unwrap();
+        let error = dir.store(&cluster).unwrap_err().to_string();
+        assert!(error.contains("mnode-0.toml"), "{error}");
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn in_the_foreground_the_cluster_ends_with_its_command() {
 }
 
 #[test]
-fn what_cannot_start_is_told_and_nothing_is_left_running() {
+fn what_cannot_start_is_told_and_the_rest_serves() {
     let cluster = Cluster::up(&[]);
     cluster.succeed(&["down"]);
     let (data, aside) = (cluster.dir().join("data/mnode-1"), cluster.path("aside"));
@@ -130,10 +130,25 @@ fn what_cannot_start_is_told_and_nothing_is_left_running() {
         let why = std::io::Error::from_raw_os_error(rustix::io::Errno::NOTDIR.raw_os_error());
         assert!(said.contains("mnode-1: it does not come up"), "{said}");
         assert!(said.contains(&why.to_string()) || said.contains("File exists"), "{said}");
-        assert!(!cluster.dir().join("run/coordinator-0.pid").exists());
+        let running = |role: &str| cluster.dir().join(format!("run/{role}.pid")).exists();
+        assert!(running("coordinator-0") && running("mnode-0") && running("store-0"));
+        cluster.succeed(&["down"]);
     }
     std::fs::remove_file(&data).unwrap();
     std::fs::rename(&aside, &data).unwrap();
+    cluster.succeed(&["up"]);
+    cluster.succeed(&["down"]);
+    // Without the coordinator nothing is left running.
+    let journal = cluster.dir().join("data/coordinator-0/journal");
+    std::fs::rename(&journal, &aside).unwrap();
+    for options in [&["up"][..], &["up", "--no-supervise"]] {
+        let said = cluster.fail(options, 1);
+        assert!(said.contains("is a disk not mounted"), "{said}");
+        assert!(!cluster.dir().join("run/mnode-0.pid").exists());
+        assert!(!cluster.dir().join("supervisor.pid").exists());
+    }
+    std::fs::remove_dir_all(&journal).unwrap();
+    std::fs::rename(&aside, &journal).unwrap();
     cluster.succeed(&["up"]);
 }
 

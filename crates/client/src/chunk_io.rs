@@ -133,11 +133,11 @@ impl Core {
     ) -> Result<Bytes> {
         let len = range.end - range.start;
         if len <= left_in_chunk(range.start) {
-            let data = self.read_chunk(id, range.start, len as usize).await?;
-            if data.len() as u64 != len {
+            let part = self.read_chunk(id, range.start, len as usize).await?;
+            if part.has_holes(len as usize) {
                 self.must_be_there(inode).await?;
             }
-            return Ok(pad(data, len as usize));
+            return Ok(pad(part.data, len as usize));
         }
         let mut parts = Vec::new();
         let mut at = range.start;
@@ -148,11 +148,11 @@ impl Core {
         }
         let read = parts.iter().map(|(at, len)| self.read_chunk(id, *at, *len));
         let read = all(read).await?;
-        if read.iter().map(|data| data.len() as u64).sum::<u64>() != len {
+        if parts.iter().zip(&read).any(|((_, len), part)| part.has_holes(*len)) {
             self.must_be_there(inode).await?;
         }
         let mut out = BytesMut::zeroed(len as usize);
-        for ((at, _), data) in parts.iter().zip(read) {
+        for ((at, _), Part { data, .. }) in parts.iter().zip(read) {
             let at = (at - range.start) as usize;
             out[at..at + data.len()].copy_from_slice(&data);
         }
@@ -169,7 +169,7 @@ impl Core {
     }
 
     /// Reads up to `len` bytes of one chunk, from the first replica that gives them intact.
-    async fn read_chunk(&self, id: InodeId, offset: u64, len: usize) -> Result<Bytes> {
+    async fn read_chunk(&self, id: InodeId, offset: u64, len: usize) -> Result<Part> {
         let deadline = self.deadline();
         let (trace, mut backoff) = (self.trace(), Backoff::until(deadline));
         let mut bad_rounds = 0;
@@ -219,13 +219,13 @@ impl Core {
         request: ChunkReadReq,
         trace: u64,
         until: Time,
-    ) -> std::result::Result<Bytes, Fail> {
+    ) -> std::result::Result<Part, Fail> {
         let len = request.len as usize;
         let is_near = || self.options.local_reads && !self.elsewhere.has(store, time::now());
         if is_near() {
             let read = self.local.read_known(&self.net, store, &request, until).await;
             if let Some(data) = self.read_here(store, trace, read)? {
-                return Ok(data);
+                return Ok(Part::whole(data));
             }
         }
         let ask = async |machine, fetches| {
@@ -242,16 +242,16 @@ impl Core {
             false => ask(0, false),
         };
         let (dir, places) = match answer.await? {
-            Answer::Data(data) => return Ok(data),
+            Answer::Data(part) => return Ok(part),
             Answer::Places(dir, places) => (dir, places),
         };
         self.local.heard(store, &dir, asked);
         let read = self.local.read(&self.net, &dir, &places, until).await;
         if let Some(data) = self.read_here(store, trace, read)? {
-            return Ok(data);
+            return Ok(Part::whole(data));
         }
         match ask(0, false).await? {
-            Answer::Data(data) => Ok(data),
+            Answer::Data(part) => Ok(part),
             Answer::Places(..) => Err(Fail::Answer(Errno::EPROTO.into())),
         }
     }
@@ -280,10 +280,29 @@ impl Core {
     }
 }
 
+/// What was read of a chunk, up to the last byte that is there.
+#[derive(Debug)]
+struct Part {
+    data: Bytes,
+    /// Some of it was never written, or cleared.
+    holes: bool,
+}
+
+impl Part {
+    fn whole(data: Bytes) -> Part {
+        Part { data, holes: false }
+    }
+
+    /// Was any of the `len` bytes that were asked for in no record?
+    fn has_holes(&self, len: usize) -> bool {
+        self.holes || self.data.len() < len
+    }
+}
+
 /// What a store answers a read with.
 #[derive(Debug)]
 enum Answer {
-    Data(Bytes),
+    Data(Part),
     /// At least one place.
     Places(LocalDir, Vec<ChunkPlace>),
 }
@@ -307,7 +326,7 @@ fn answer(body: Bytes, payload: Bytes, len: usize) -> Result<Answer> {
     if crc32c::crc32c(&payload) != reply.crc {
         return Err(Error::new(Errno::EIO).with_text("data was damaged on its way from a store"));
     }
-    Ok(Answer::Data(payload))
+    Ok(Answer::Data(Part { data: payload, holes: reply.holes }))
 }
 
 /// `data` followed by zeros up to `len`.
@@ -327,12 +346,13 @@ mod tests {
     #[test]
     fn damaged_or_overlong_data_is_refused() {
         let payload = Bytes::from_static(b"data");
-        let reply =
-            |crc, places, dir| Bytes::from(ChunkReadReply { crc, places, dir }.encode_to_vec());
+        let reply = |crc, places, dir| {
+            Bytes::from(ChunkReadReply { crc, places, dir, holes: false }.encode_to_vec())
+        };
         let body = |crc, places| reply(crc, places, Some(LocalDir::default()));
         let good = crc32c::crc32c(&payload);
         let said = answer(body(good, vec![]), payload.clone(), 4).unwrap();
-        assert!(matches!(said, Answer::Data(data) if data == payload));
+        assert!(matches!(said, Answer::Data(part) if part.data == payload));
         let damaged = answer(body(good ^ 1, vec![]), payload.clone(), 4).unwrap_err();
         assert_eq!(damaged.errno(), Errno::EIO);
         let long = answer(body(good, vec![]), payload, 3).unwrap_err();

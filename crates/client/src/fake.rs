@@ -47,6 +47,8 @@ pub(crate) struct Model {
     pub(crate) generations: BTreeMap<u64, u64>,
     /// Where stores say that data is, when they are asked for that.
     pub(crate) place: Option<(LocalDir, ChunkPlace)>,
+    /// Stores say that there are holes within chunks.
+    pub(crate) holes: bool,
     pub(crate) synced: Vec<u16>,
     /// Of all stores, whose writes have no numbers.
     pub(crate) era: u64,
@@ -479,7 +481,7 @@ impl Model {
     fn chunk_read(&self, store: u16, request: &ChunkReadReq) -> (Bytes, Bytes) {
         if let (1.., Some((dir, place))) = (request.machine, &self.place) {
             let (dir, places) = (Some(dir.clone()), vec![place.clone()]);
-            let reply = ChunkReadReply { crc: 0, places, dir };
+            let reply = ChunkReadReply { places, dir, ..ChunkReadReply::default() };
             return (reply.encode_to_vec().into(), Bytes::new());
         }
         let chunk = self.chunks.get(&(store, request.id, request.index));
@@ -487,7 +489,8 @@ impl Model {
         let start = (request.offset as usize).min(chunk.len());
         let end = (start + request.len as usize).min(chunk.len());
         let payload = Bytes::copy_from_slice(&chunk[start..end]);
-        let reply = ChunkReadReply { crc: crc32c::crc32c(&payload), ..ChunkReadReply::default() };
+        let (crc, holes) = (crc32c::crc32c(&payload), self.holes);
+        let reply = ChunkReadReply { crc, holes, ..ChunkReadReply::default() };
         (reply.encode_to_vec().into(), payload)
     }
 

@@ -761,6 +761,14 @@ fn a_file_that_is_gone_is_no_hole() {
         };
         assert_eq!(error.errno(), Errno::ESTALE, "{len} {first}");
     }
+    // What comes late makes chunks anew, with a hole before it.
+    let file = t.create("f");
+    t.write(&file, 0, &pattern(6_000, 5));
+    t.flush(&file);
+    t.fake.model().files.clear();
+    t.fake.model().chunks.values_mut().for_each(|chunk| chunk.fill(0));
+    t.fake.model().holes = true;
+    assert_eq!(t.run(file.read(0, 6_000)).unwrap_err().errno(), Errno::ESTALE);
 }
 
 #[test]

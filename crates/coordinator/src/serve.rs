@@ -51,7 +51,7 @@ fn must_be(journal: &dyn Dir, uuid: &str) -> io::Result<()> {
     let (label, text) = (
         journal.label(),
         match found.map(hex) {
-            Some(found) if found == uuid => return Ok(()),
+            Some(found) if found.eq_ignore_ascii_case(uuid) => return Ok(()),
             Some(found) => format!("belongs to cluster {found}, not to {uuid}"),
             None => {
                 format!("cluster {uuid} had its data in another directory; is a disk not mounted?")

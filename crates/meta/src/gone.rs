@@ -47,11 +47,6 @@ impl Leases {
         }
     }
 
-    /// Somebody may still have it open. Else it is about to end, and an orphan's chunks may be gone.
-    pub(crate) fn has(&self, id: InodeId) -> bool {
-        self.until.contains_key(&id)
-    }
-
     /// Ids whose time is over, at most a batch.
     fn expired(&mut self, now: Time) -> Vec<InodeId> {
         let mut out = Vec::new();
@@ -107,9 +102,10 @@ impl Shard {
             match self.gone(id) {
                 Ok(Some(gone)) => match gone.orphan.as_ref().map(|inode| &inode.attr) {
                     Some(attr) if attr.chunked => {
-                        if gone.linkable {
-                            // From now on it cannot get a name: it has no data any more then.
-                            let gone = Gone { linkable: false, ..gone };
+                        if !gone.deleting {
+                            // From now on it can neither get a name nor be found: it has no data
+                            // any more then, which would seem to be a hole.
+                            let gone = Gone { linkable: false, deleting: true, ..gone };
                             self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
                         }
                         chunked.push(id);

@@ -342,7 +342,7 @@ impl Shard {
             }
         }
         match self.gone(id)? {
-            Some(Gone { orphan: Some(inode), .. }) if self.leases.has(id) => {
+            Some(Gone { orphan: Some(inode), deleting: false, .. }) => {
                 Ok(Located { spot: Spot::Orphan(id), inode: Rc::new(inode), way: Way::default() })
             }
             Some(Gone { moved: Some(to), .. }) => Err(Error::moved(to).into()),

@@ -10,7 +10,7 @@ use prost::Message;
 use saker_runtime::fs::{Dir, read_all, replace};
 use saker_types::change::Joined;
 use saker_types::wire::{Empty, JoinReq, MapReq, Op};
-use saker_types::{Class, ClusterMap, Error};
+use saker_types::{Class, ClusterMap, Errno, Error};
 
 use crate::NodeId;
 use crate::client::{Reactor, Transport};
@@ -56,66 +56,66 @@ pub struct Start {
 /// When the directory is another node's, or not the one that this node had; and the disk's.
 pub fn join(dir: &dyn Dir, start: &Start) -> io::Result<ClusterMap> {
     let reactor = Reactor::new(Hello::new(start.role, NodeId::NONE, None))?;
-    let mut known = member::load(dir)?;
-    if let Some(other) = known.filter(|own| (own.role, own.n) != (start.role, start.n)) {
-        return Err(foreign(dir, &other));
-    }
-    let saved = load(dir).filter(|map| known.is_some_and(|own| map.uuid == own.cluster[..]));
+    let at = start.coordinator;
     let mut told = false;
     loop {
-        let error = match reactor.block_on(fetch_map(&*reactor, start.coordinator)) {
-            Ok(map) => {
-                let own = own_or_new(dir, &map, start, known)?;
-                match reactor.block_on(ask_to_join(&*reactor, start, &own)) {
-                    Ok(()) => {
-                        replace(dir, MAP_FILE, &map.encode_to_vec())?;
-                        return Ok(map);
-                    }
-                    Err(e) if e.is(Class::Retry) => {
-                        known = Some(own);
-                        e
-                    }
-                    Err(e) => {
-                        if known.is_none() {
-                            // As it was before.
-                            member::remove(dir)?;
-                        }
-                        return Err(io::Error::other(format!("{}: {}", dir.label(), e.text)));
-                    }
+        // Anew each time: what is waited for may be a disk, too.
+        let own = member::load(dir)?;
+        if let Some(other) = own.filter(|own| (own.role, own.n) != (start.role, start.n)) {
+            return Err(foreign(dir, &other));
+        }
+        let map = match reactor.block_on(fetch_map(&*reactor, at)) {
+            Ok(map) => map,
+            Err(error) => {
+                let saved = load(dir);
+                if let Some(map) = saved.filter(|map| own.is_some_and(|own| own.is_of(map))) {
+                    tracing::warn!("coordinator at {at}: {error}; starting with the last map");
+                    return Ok(map);
                 }
+                wait(&mut told, at, &error);
+                continue;
             }
-            Err(e) => e,
         };
-        let at = start.coordinator;
-        if let Some(map) = saved {
-            tracing::warn!("coordinator at {at}: {error}; starting with the last map");
-            return Ok(map);
+        let own = mark(dir, &map, start, own)?;
+        match reactor.block_on(ask_to_join(&*reactor, start, &own)) {
+            Ok(()) => {}
+            Err(error) if error.is(Class::Retry) => {
+                wait(&mut told, at, &error);
+                continue;
+            }
+            Err(error) if error.errno() == Errno::EPROTO => tracing::warn!(
+                "the coordinator is of an earlier version: it cannot say whether {} is where this \
+                 node had its data",
+                dir.label()
+            ),
+            Err(error) => return Err(io::Error::other(format!("{}: {error}", dir.label()))),
         }
-        if !std::mem::replace(&mut told, true) {
-            tracing::info!("waiting for the coordinator at {at}: {error}");
-        }
-        saker_runtime::time::sleep(PAUSE);
+        replace(dir, MAP_FILE, &map.encode_to_vec())?;
+        return Ok(map);
     }
 }
 
-/// Who the directory says it is; a new one is marked before the coordinator hears of it.
-fn own_or_new(
-    dir: &dyn Dir,
-    map: &ClusterMap,
-    start: &Start,
-    known: Option<Member>,
-) -> io::Result<Member> {
+fn wait(told: &mut bool, at: SocketAddr, error: &Error) {
+    if !std::mem::replace(told, true) {
+        tracing::info!("waiting for the coordinator at {at}: {error}");
+    }
+    saker_runtime::time::sleep(PAUSE);
+}
+
+/// Whose the directory is; one that is nobody's is marked before the coordinator hears of it.
+fn mark(dir: &dyn Dir, map: &ClusterMap, start: &Start, own: Option<Member>) -> io::Result<Member> {
     let cluster = ClusterId::try_from(&map.uuid[..]);
     let cluster = cluster.map_err(|_| io::Error::other("the cluster has no uuid"))?;
-    match known {
-        Some(own) if own.cluster == cluster => Ok(own),
-        Some(other) => Err(foreign(dir, &other)),
-        None => {
-            let own = Member::new(cluster, start.role, start.n);
-            member::save(dir, &own)?;
-            Ok(own)
+    let own = match own {
+        Some(own) => own,
+        None if load(dir).is_some_and(|saved| saved.uuid != map.uuid) => {
+            let text = format!("{} belongs to another cluster", dir.label());
+            return Err(io::Error::other(text));
         }
-    }
+        None => member::mark(dir, Member::new(cluster, start.role, start.n))?,
+    };
+    let is_own = own.is_of(map) && (own.role, own.n) == (start.role, start.n);
+    if is_own { Ok(own) } else { Err(foreign(dir, &own)) }
 }
 
 fn foreign(dir: &dyn Dir, other: &Member) -> io::Error {

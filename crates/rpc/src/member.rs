@@ -3,12 +3,15 @@
 use std::io;
 
 use crc32c::crc32c;
-use saker_runtime::fs::{Dir, read_all, replace};
+use saker_runtime::fs::{Dir, read_all};
+
+use saker_types::ClusterMap;
 
 use crate::hello::{CLUSTER_BYTES, ClusterId, RoleKind};
 
 /// Name of the file in the data directory.
 const FILE: &str = "MEMBER";
+const UNFINISHED: &str = "MEMBER.new";
 const MAGIC: [u8; 8] = *b"SAKERMEM";
 const VERSION: u32 = 1;
 /// Bytes of a directory's id.
@@ -41,6 +44,11 @@ impl Member {
         let mut id = [0; ID_BYTES];
         saker_runtime::rand::fill(&mut id);
         Member { cluster, role, n, id }
+    }
+
+    /// Is it of the map's cluster?
+    pub(crate) fn is_of(&self, map: &ClusterMap) -> bool {
+        map.uuid == self.cluster[..]
     }
 
     fn encode(&self) -> [u8; BYTES] {
@@ -92,15 +100,24 @@ pub(crate) fn load(dir: &dyn Dir) -> io::Result<Option<Member>> {
     member.map(Some).map_err(|why| io::Error::other(format!("{}/{FILE}: {why}", dir.label())))
 }
 
-/// Makes `dir` the member's, durably.
-pub(crate) fn save(dir: &dyn Dir, member: &Member) -> io::Result<()> {
-    replace(dir, FILE, &member.encode())
-}
-
-/// Makes `dir` nobody's again.
-pub(crate) fn remove(dir: &dyn Dir) -> io::Result<()> {
-    dir.remove(FILE)?;
-    dir.sync()
+/// Makes `dir` the member's, durably, if it is nobody's. Whose it is then: a disk may be mounted
+/// there at any moment, and its mark must stay.
+pub(crate) fn mark(dir: &dyn Dir, member: Member) -> io::Result<Member> {
+    match dir.remove(UNFINISHED) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        // Left over from a crash, or not.
+        _ => {}
+    }
+    let file = dir.create(UNFINISHED)?;
+    file.write_at(0, &member.encode())?;
+    file.sync()?;
+    // From here on a disk that is mounted has no unfinished one.
+    if let Some(other) = load(dir)? {
+        return Ok(other);
+    }
+    dir.rename(UNFINISHED, FILE)?;
+    dir.sync()?;
+    Ok(member)
 }
 
 #[cfg(test)]
@@ -116,8 +133,10 @@ mod tests {
         assert_eq!(load(&dir).unwrap(), None);
         let member = Member::new([9; CLUSTER_BYTES], RoleKind::Store, 300);
         // A start that was cut short.
-        dir.create("MEMBER.new").unwrap();
-        save(&dir, &member).unwrap();
+        dir.create(UNFINISHED).unwrap();
+        assert_eq!(mark(&dir, member).unwrap(), member);
+        let other = Member::new([9; CLUSTER_BYTES], RoleKind::Store, 300);
+        assert_eq!(mark(&dir, other).unwrap(), member, "it was there before");
         let dir = dir.crash(1);
         assert_eq!(load(&dir).unwrap(), Some(member));
         let file = dir.open(FILE).unwrap();
@@ -130,7 +149,5 @@ mod tests {
         }
         file.truncate(5).unwrap();
         assert!(load(&dir).unwrap_err().to_string().contains("length"));
-        remove(&dir).unwrap();
-        assert_eq!(load(&dir.crash(2)).unwrap(), None);
     }
 }

@@ -30,6 +30,8 @@ pub struct Data {
     pub bytes: Bytes,
     /// CRC32C of the bytes.
     pub sum: u32,
+    /// Some of them are in no record.
+    pub holes: bool,
     /// The newest of the records' versions.
     pub version: u64,
     /// The newest record's list.
@@ -138,8 +140,9 @@ pub fn read(
         from = to;
     }
     into.zeros_to(end);
+    let holes = wants.iter().map(|want| want.extent.len).sum::<u32>() < end - start;
     let Assembly { bytes, sum, version, replicas, .. } = into;
-    Ok(Data { bytes: bytes.into(), sum: sum.get(), version, replicas })
+    Ok(Data { bytes: bytes.into(), sum: sum.get(), holes, version, replicas })
 }
 
 /// Who waits for the disk when data is not in the page cache.
@@ -333,7 +336,8 @@ fn read_one(
     want: &Want,
 ) -> std::result::Result<Data, ReadError> {
     let (buffer, salt) = read_file(segments, &want.segment, want.start, want.end)?;
-    let mut data = Data { bytes: Bytes::new(), sum: 0, version: 0, replicas: Vec::new() };
+    let (bytes, replicas) = (Bytes::new(), Vec::new());
+    let mut data = Data { bytes, sum: 0, holes: false, version: 0, replicas };
     let mut sum = Sum::default();
     read_head(segments, key, want, &buffer, want.start, salt, |head| {
         (data.version, data.replicas) = (head.record.version, head.replicas());

@@ -7,8 +7,8 @@ use prost::Message;
 use saker_rpc::{Frame, PeerHello, Service};
 use saker_runtime::fs::machine;
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkListReq, ChunkReadReply, ChunkReadReq, ChunkSeekReq, ChunkSyncReply,
-    ChunkSyncReq, ChunkTruncateReq, ChunkWriteReq, Empty, Op,
+    ChunkDeleteReq, ChunkListReq, ChunkReadReq, ChunkSeekReq, ChunkSyncReply, ChunkSyncReq,
+    ChunkTruncateReq, ChunkWriteReq, Empty, Op,
 };
 use saker_types::{Class, Errno, Error, Result};
 
@@ -59,8 +59,7 @@ impl StoreService {
                 {
                     return Ok(only(&located));
                 }
-                let (data, crc) = store.read(&req)?;
-                let reply = ChunkReadReply { crc, ..ChunkReadReply::default() };
+                let (data, reply) = store.read(&req)?;
                 Ok((reply.encode_to_vec().into(), data))
             }
             Some(Op::ChunkSync) => {

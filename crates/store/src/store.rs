@@ -319,16 +319,17 @@ impl Store {
     }
 
     /// Reads a range of a chunk up to the last byte written; holes are zeros. Returns the data
-    /// and its CRC32C.
+    /// and what is to be said of it.
     ///
     /// # Errors
     /// EIO, naming file and offset, if any block that the range touches is damaged.
-    pub fn read(&self, req: &ChunkReadReq) -> Result<(Bytes, u32)> {
+    pub fn read(&self, req: &ChunkReadReq) -> Result<(Bytes, ChunkReadReply)> {
         self.metrics.reads.inc();
-        let Some((start, end)) = range_of(req) else { return Ok((Bytes::new(), 0)) };
+        let Some((start, end)) = range_of(req) else { return Ok(Default::default()) };
         let data = self.read_range((req.id, req.index), start, end)?;
         self.metrics.read_bytes.add(data.bytes.len() as u64);
-        Ok((data.bytes, data.sum))
+        let (crc, holes) = (data.sum, data.holes);
+        Ok((data.bytes, ChunkReadReply { crc, holes, ..ChunkReadReply::default() }))
     }
 
     /// Begins to fetch from the disk what a [`Store::read`] that is to come will need.
@@ -369,7 +370,7 @@ impl Store {
         self.metrics.located_bytes.add(bytes);
         let table = self.index.places().whereabouts();
         let dir = self.segments.local_dir().map(|dir| LocalDir { table, ..dir.clone() });
-        Ok(Some(ChunkReadReply { crc: 0, places, dir }))
+        Ok(Some(ChunkReadReply { places, dir, ..ChunkReadReply::default() }))
     }
 
     fn read_range(&self, key: ChunkKey, start: u32, end: u32) -> Result<read::Data> {

@@ -71,6 +71,9 @@ pub struct Gone {
     /// Orphan: it never had a name (O_TMPFILE), and may get one.
     #[prost(bool, tag = "4")]
     pub linkable: bool,
+    /// Orphan: its chunks are being deleted, so that it must not be found any more.
+    #[prost(bool, tag = "5")]
+    pub deleting: bool,
 }
 
 /// Work on stores that a crash must not forget: the cut of a truncation, or a spill, the move of

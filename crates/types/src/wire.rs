@@ -1221,6 +1221,9 @@ pub struct ChunkReadReply {
     /// The directory of the places.
     #[prost(message, optional, tag = "3")]
     pub dir: Option<LocalDir>,
+    /// Some of the payload was never written, or cleared.
+    #[prost(bool, tag = "4")]
+    pub holes: bool,
 }
 
 /// A directory of the store's machine.

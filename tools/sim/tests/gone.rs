@@ -83,7 +83,12 @@ fn an_orphan_whose_chunks_are_deleted_is_not_there() {
     let call = b.ask(Op::Getattr, shard(0), &request);
     b.settle_but(|m| m.asks(Op::ChunkDelete));
     assert_eq!(errno(b.answer::<Entry>(call).unwrap()), Errno::ESTALE);
+    // Nor when it begins again, which may be after some stores have deleted it.
+    b.restart(shard(0));
     b.pass(Duration::from_secs(1));
+    assert_eq!(records(&mut b), 1);
+    assert_eq!(errno(b.stat(&request.at)), Errno::ESTALE);
+    b.pass(Duration::from_secs(61));
     assert_eq!(records(&mut b), 0);
     b.check();
 }

@@ -101,7 +101,6 @@ fn a_lost_disk_is_noticed() {
             assert_eq!(output.status.code(), Some(1), "{said}");
             assert!(said.contains("had its data in another directory"), "{said}");
         }
-        assert!(!place.join("MEMBER").exists(), "it is as it was");
         assert!(read_all(&cluster) < FILES, "some of it was there");
         // Another member's.
         let other = data(&cluster, &role.replace('1', "0"));
@@ -139,6 +138,34 @@ fn a_lost_cluster_is_noticed() {
         std::fs::rename(&away, &place).unwrap();
         cluster.up();
         assert_eq!(read_all(&cluster), FILES);
+        cluster.fsck();
+    }
+}
+
+/// The other copy is read, as when the store is dead.
+#[test]
+fn a_cluster_starts_without_a_lost_disk() {
+    for supervise in [false, true] {
+        let shape = Shape { mnodes: 1, stores: 2, replicas: 2, supervise, ..Shape::default() };
+        let cluster = Cluster::start(shape);
+        let fs = cluster.connect();
+        write_all(&fs);
+        fs.close();
+        cluster.down();
+        let (place, away) = (data(&cluster, "store-0"), cluster.scratch().join("store-0"));
+        std::fs::rename(&place, &away).unwrap();
+        let words = cluster.up_words();
+        let output = Command::new(&words[0]).args(&words[1..]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains("store-0: it does not come up"),
+            "{said}"
+        );
+        assert_eq!(read_all(&cluster), FILES);
+        cluster.down();
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(&away, &place).unwrap();
+        cluster.up();
         cluster.fsck();
     }
 }

@@ -125,7 +125,9 @@ pub fn run(args: &Args) -> Outcome<u8> {
         wait_bound(&cluster);
         drop(ports);
         wait_all(&dir, &cluster)?;
-        note_uuid(&dir, &mut cluster)?;
+        if let Err(failure) = note_uuid(&dir, &mut cluster) {
+            eprintln!("saker: {failure}");
+        }
         if !args.no_supervise && process::find_supervisor(&dir).is_none() {
             // The one that was there was being killed.
             supervise_anew(&dir)?;
@@ -133,7 +135,8 @@ pub fn run(args: &Args) -> Outcome<u8> {
         if rustix::process::geteuid().is_root() { Ok(()) } else { own_the_root(&dir) }
     });
     if let Err(failure) = started {
-        if !ran {
+        // What serves of an old cluster goes on: one disk that is lost must not stop all.
+        if fresh || (!ran && !Probe::new()?.serves(&cluster, COORDINATOR)) {
             // Leave no half of a cluster behind.
             down::stop_supervisor(&dir);
             down::stop_roles(&dir, &cluster)?;
@@ -253,11 +256,11 @@ fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
 fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome {
     if no_supervise {
         down::stop_supervisor(dir);
-        for id in cluster.roles() {
-            if process::find_role(dir, cluster, id).is_none() {
-                start_alone(dir, cluster, id)?;
-            }
-        }
+        let idle = cluster
+            .roles()
+            .into_iter()
+            .filter(|id| process::find_role(dir, cluster, *id).is_none());
+        each(idle, |id| start_alone(dir, cluster, id))?;
     } else if let Some(supervisor) = process::find_supervisor(dir) {
         // It reads the settings again, and mounts again what was unmounted.
         supervisor.signal(Signal::HUP);
@@ -270,6 +273,20 @@ fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome {
 fn supervise_anew(dir: &ClusterDir) -> Outcome {
     let args = process::supervisor_args(dir);
     process::spawn_daemon(&args, &dir.supervisor_log_file(), None).map(drop)
+}
+
+/// Does this for each role, also after one that failed, which is told. But without a coordinator
+/// nothing serves, and a mount answers when all do.
+fn each(roles: impl Iterator<Item = RoleId>, act: impl Fn(RoleId) -> Outcome) -> Outcome {
+    let mut first = Ok(());
+    for id in roles {
+        match id.role {
+            Role::Coordinator => act(id)?,
+            Role::Mount => first = first.and_then(|()| act(id)),
+            Role::Mnode | Role::Store => first = first.and(act(id)),
+        }
+    }
+    first
 }
 
 /// Without a supervisor: a role that must serve before the next one is started, so that the mount
@@ -317,7 +334,7 @@ fn note_uuid(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome {
 fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
-    for id in cluster.roles() {
+    each(cluster.roles().into_iter(), |id| {
         let ours = || {
             let process = process::find_role(dir, cluster, id);
             process.is_some_and(|process| probe::holds_ports(&process, cluster, id))
@@ -330,8 +347,8 @@ fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
             }
             time::sleep(Duration::from_millis(10));
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn does_not_serve(dir: &ClusterDir, id: RoleId) -> Failure {

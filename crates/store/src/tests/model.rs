@@ -237,8 +237,8 @@ impl Model {
 fn read(store: &Store, file: usize, index: u64, from: usize, to: usize) -> Vec<u8> {
     let (offset, len) = (from as u64, (to - from) as u64);
     let req = ChunkReadReq { id: file as u64 + 1, index, offset, len, ..Default::default() };
-    let (data, sum) = store.read(&req).unwrap();
-    assert_eq!(crc32c::crc32c(&data), sum);
+    let (data, reply) = store.read(&req).unwrap();
+    assert_eq!(crc32c::crc32c(&data), reply.crc);
     assert!(data.len() <= to - from);
     let mut data = data.to_vec();
     data.resize(to - from, 0);

@@ -44,7 +44,7 @@ fn a_place_holds_what_a_read_returns() {
     let path = tempfile::tempdir().unwrap();
     let store = open(path.path());
     let finder = Finder::new(&store, path.path());
-    let mut found = 0;
+    let (mut found, mut holes) = (0, 0);
     let mut rng = Rng::seeded(1);
     let (mut told, mut several, mut whole, mut not) = (0, 0, 0, 0);
     for step in 0..3_000u64 {
@@ -68,7 +68,9 @@ fn a_place_holds_what_a_read_returns() {
             _ => {
                 let fetches = rng.chance(1, 2);
                 let req = ChunkReadReq { id, index: 0, offset, len, machine: 1, fetches };
-                let (data, _) = store.read(&req).unwrap();
+                let (data, reply) = store.read(&req).unwrap();
+                holes += usize::from(reply.holes);
+                assert!(!reply.holes || data.contains(&0));
                 if let Some(place) = finder.place(id) {
                     let whole = ChunkReadReq { offset: 0, len: CHUNK_BYTES, ..req };
                     assert!(finder.data(place).unwrap() == store.read(&whole).unwrap().0);
@@ -78,6 +80,7 @@ fn a_place_holds_what_a_read_returns() {
                     not += 1;
                     continue;
                 };
+                assert!(!reply.holes, "step {step}");
                 let dir = ForeignDir::open(&located.dir.unwrap()).unwrap();
                 let there: Vec<u8> =
                     located.places.iter().flat_map(|place| at_place(&dir, place)).collect();
@@ -88,8 +91,8 @@ fn a_place_holds_what_a_read_returns() {
             }
         }
     }
-    let enough = told > 100 && several > 100 && whole > 100 && not > 50 && found > 50;
-    assert!(enough, "{told} {several} {whole} {not} {found}");
+    let enough = told > 100 && several > 100 && whole > 100 && not > 50 && found > 50 && holes > 50;
+    assert!(enough, "{told} {several} {whole} {not} {found} {holes}");
 }
 
 /// Finds places as a client does.

@@ -51,8 +51,8 @@ fn write(
 fn read(store: &Store, id: u64, number: u64) -> Vec<u8> {
     let (index, offset) = (number % 2, number / 2 * BLOCK as u64);
     let req = ChunkReadReq { id, index, offset, len: BLOCK as u64, ..Default::default() };
-    let (data, sum) = store.read(&req).unwrap();
-    assert_eq!(crc32c::crc32c(&data), sum);
+    let (data, reply) = store.read(&req).unwrap();
+    assert_eq!(crc32c::crc32c(&data), reply.crc);
     data.to_vec()
 }
 
