@@ -2,6 +2,7 @@
 //! it held would seem never to have been.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::process::Signal;
 use saker_client::{Caller, ClientOptions, ClusterAddr, Fs, OpenFlags};
-use saker_sim::cluster::{Cluster, Shape, binary};
+use saker_sim::cluster::{Cluster, Shape, binary, line_with};
 use saker_types::wire::At;
 use saker_types::{Errno, Locator};
 
@@ -60,13 +61,16 @@ fn read_all(cluster: &Cluster) -> usize {
     read
 }
 
-/// `saker serve` as a service manager calls it; one that serves after all is stopped.
-fn serve(cluster: &Cluster, role: &str) -> Output {
+/// `saker serve` as a service manager calls it.
+fn words(cluster: &Cluster, role: &str) -> [OsString; 5] {
     let (kind, _) = role.split_once('-').unwrap();
     let config = cluster.dir().join(format!("etc/{role}.toml"));
-    let mut command = Command::new("timeout");
-    command.arg("20").arg(binary()).args(["serve", kind, "--config"]).arg(config);
-    command.output().unwrap()
+    [binary().into(), "serve".into(), kind.into(), "--config".into(), config.into()]
+}
+
+/// What becomes of it; if it serves after all it is stopped.
+fn serve(cluster: &Cluster, role: &str) -> Output {
+    Command::new("timeout").arg("20").args(words(cluster, role)).output().unwrap()
 }
 
 fn data(cluster: &Cluster, role: &str) -> PathBuf {
@@ -168,4 +172,30 @@ fn a_cluster_starts_without_a_lost_disk() {
         cluster.up();
         cluster.fsck();
     }
+}
+
+#[test]
+fn a_node_starts_on_its_directory_while_the_coordinator_is_down() {
+    let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let fs = cluster.connect();
+    write_all(&fs);
+    for role in ["coordinator-0", "store-0"] {
+        stop(&cluster, role);
+    }
+    let log = cluster.scratch().join("log");
+    let stderr = std::fs::File::create(&log).unwrap();
+    let [program, args @ ..] = words(&cluster, "store-0");
+    let mut store = Command::new(program).args(args).stderr(stderr).spawn().unwrap();
+    line_with(&log, "starting with the last map");
+    line_with(&log, "store 0 serves");
+    let read = fs.block_on(async {
+        let (file, _) = fs.open(&Caller::root(), &at(0), OpenFlags::from_linux(0)).await?;
+        file.read(0, SIZE).await
+    });
+    assert!(read.unwrap() == content(0));
+    fs.close();
+    store.kill().unwrap();
+    store.wait().unwrap();
+    cluster.up();
+    assert_eq!(read_all(&cluster), FILES);
 }
