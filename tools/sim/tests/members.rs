@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -85,6 +85,19 @@ fn stop(cluster: &Cluster, role: &str) {
     }
 }
 
+/// `saker up` with nothing at a place where something was: what it says.
+fn up_without(cluster: &Cluster, place: &Path, meanwhile: impl FnOnce()) -> String {
+    let away = cluster.scratch().join("away");
+    std::fs::rename(place, &away).unwrap();
+    let words = cluster.up_words();
+    let output = Command::new(&words[0]).args(&words[1..]).output().unwrap();
+    assert!(!output.status.success());
+    meanwhile();
+    std::fs::remove_dir_all(place).unwrap();
+    std::fs::rename(&away, place).unwrap();
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 #[test]
 fn a_lost_disk_is_noticed() {
     let shape = Shape { mnodes: 2, stores: 2, ..Shape::default() };
@@ -131,15 +144,10 @@ fn a_lost_cluster_is_noticed() {
         write_all(&fs);
         fs.close();
         cluster.down();
-        let (place, away) = (cluster.dir().join("data"), cluster.scratch().join("data"));
-        std::fs::rename(&place, &away).unwrap();
-        let words = cluster.up_words();
-        let output = Command::new(&words[0]).args(&words[1..]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("in another directory"), "{said}");
-        assert!(cluster.roles().iter().all(|role| role.state == "down"));
-        std::fs::remove_dir_all(&place).unwrap();
-        std::fs::rename(&away, &place).unwrap();
+        let said = up_without(&cluster, &cluster.dir().join("data"), || {
+            assert!(cluster.roles().iter().all(|role| role.state == "down"));
+        });
+        assert!(said.contains("in another directory"), "{said}");
         cluster.up();
         assert_eq!(read_all(&cluster), FILES);
         cluster.fsck();
@@ -156,19 +164,11 @@ fn a_cluster_starts_without_a_lost_disk() {
         write_all(&fs);
         fs.close();
         cluster.down();
-        let (place, away) = (data(&cluster, "store-0"), cluster.scratch().join("store-0"));
-        std::fs::rename(&place, &away).unwrap();
-        let words = cluster.up_words();
-        let output = Command::new(&words[0]).args(&words[1..]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            !output.status.success() && said.contains("store-0: it does not come up"),
-            "{said}"
-        );
-        assert_eq!(read_all(&cluster), FILES);
-        cluster.down();
-        std::fs::remove_dir_all(&place).unwrap();
-        std::fs::rename(&away, &place).unwrap();
+        let said = up_without(&cluster, &data(&cluster, "store-0"), || {
+            assert_eq!(read_all(&cluster), FILES);
+            cluster.down();
+        });
+        assert!(said.contains("store-0: it does not come up"), "{said}");
         cluster.up();
         cluster.fsck();
     }
