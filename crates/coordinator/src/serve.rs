@@ -11,6 +11,7 @@ use saker_rpc::node::{Shell, ShellConfig, Stop};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_types::NodeId;
+use saker_types::id::hex;
 
 use crate::Config;
 use crate::metrics::Metrics;
@@ -46,17 +47,13 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
 
 /// Refuses a directory that is not that cluster's.
 fn must_be(journal: &dyn Dir, uuid: &str) -> io::Result<()> {
-    let found = cluster_of(journal).map_err(io::Error::other)?;
-    let hex = |bytes: [u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let (label, text) = (
-        journal.label(),
-        match found.map(hex) {
-            Some(found) if found.eq_ignore_ascii_case(uuid) => return Ok(()),
-            Some(found) => format!("belongs to cluster {found}, not to {uuid}"),
-            None => {
-                format!("cluster {uuid} had its data in another directory; is a disk not mounted?")
-            }
-        },
-    );
-    Err(io::Error::other(format!("{label}: {text}")))
+    let found = cluster_of(journal).map_err(io::Error::other)?.map(|found| hex(&found));
+    let text = match found {
+        Some(found) if found.eq_ignore_ascii_case(uuid) => return Ok(()),
+        Some(found) => format!("belongs to cluster {found}, not to {uuid}"),
+        None => {
+            format!("cluster {uuid} had its data in another directory; is a disk not mounted?")
+        }
+    };
+    Err(io::Error::other(format!("{}: {text}", journal.label())))
 }

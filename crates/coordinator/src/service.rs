@@ -13,9 +13,9 @@ use saker_rpc::hello::PeerHello;
 use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
 use saker_rpc::txn::Driver;
 use saker_runtime::time::Time;
-use saker_types::change::What;
+use saker_types::change::{Joined, What};
 use saker_types::wire::{
-    Ctx, Empty, JoinReq, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq, XattrReq,
+    Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq, XattrReq,
 };
 use saker_types::{Errno, Error, NodeId};
 
@@ -90,7 +90,7 @@ impl Worker {
                 self.answer(from, map)
             }
             Op::Join => {
-                let msg: JoinReq = decode(body)?;
+                let msg: Joined = decode(body)?;
                 self.h.state().join(peer.role, msg)?;
                 self.answer(from, Empty {}.encode_to_vec())
             }

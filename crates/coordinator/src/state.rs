@@ -17,10 +17,10 @@ use saker_runtime::failpoint;
 use saker_runtime::fs::Dir;
 use saker_runtime::task::oneshot;
 use saker_runtime::time::Time;
-use saker_types::change::{Change, Joined, Record, StoredResult, What};
+use saker_types::change::{Change, DIR_ID_BYTES, Joined, Record, StoredResult, What};
 use saker_types::id::compose;
 use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
-use saker_types::wire::{Ctx, EntryKey, JoinReq, Op};
+use saker_types::wire::{Ctx, EntryKey, Op};
 use saker_types::{ClusterMap, Errno, Error, Key, NodeId, TxnId};
 
 use crate::config::Members;
@@ -30,8 +30,6 @@ use crate::metrics::Metrics;
 pub const SEGMENT_BYTES: u64 = 8 << 20;
 /// Numbers reserved by one record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
-/// Bytes of the id of an MNode's or store's data directory.
-const DIR_ID_BYTES: usize = 16;
 /// Shard number of the coordinator's journal.
 const JOURNAL_SHARD: u32 = u32::MAX;
 
@@ -248,8 +246,8 @@ impl State {
     /// # Errors
     /// EINVAL if the cluster has none of that number, EEXIST if it has served from another
     /// directory, EPERM if somebody else asks.
-    pub(crate) fn join(&mut self, who: RoleKind, request: JoinReq) -> Result<(), Error> {
-        let Joined { role, n, dir } = request.joined;
+    pub(crate) fn join(&mut self, who: RoleKind, joined: Joined) -> Result<(), Error> {
+        let Joined { role, n, dir } = joined;
         let (what, is_there) = match who {
             _ if who as u32 != role => return Err(Errno::EPERM.into()),
             RoleKind::Shard => ("MNode", self.map.shards.iter().any(|s| s.mnode == n)),
@@ -257,7 +255,7 @@ impl State {
             _ => return Err(Errno::EPERM.into()),
         };
         if dir.len() != DIR_ID_BYTES {
-            return Err(Error::new(Errno::EINVAL).with_text("a directory's id has 16 bytes"));
+            return Err(Error::new(Errno::EINVAL).with_text("that is no directory's id"));
         }
         if !is_there {
             let text = format!("the cluster has no {what} {n}");
@@ -419,10 +417,10 @@ mod tests {
 
     /// Asks, and flushes as is done before an answer leaves.
     fn join(h: &Handle, role: u32, n: u32, dir: u8) -> u16 {
-        let joined = Joined { role, n, dir: Bytes::copy_from_slice(&[dir; 16]) };
+        let joined = Joined { role, n, dir: Bytes::copy_from_slice(&[dir; DIR_ID_BYTES]) };
         let mut state = h.state();
         let who = RoleKind::from_wire(role).unwrap();
-        let answer = state.join(who, JoinReq { joined });
+        let answer = state.join(who, joined);
         state.seal().unwrap();
         state.journal.flush().unwrap();
         answer.map_or_else(|e| e.errno().0, |()| 0)
@@ -453,7 +451,7 @@ mod tests {
         assert_eq!(join(&h, SHARD, 1, b'a'), Errno::EINVAL.0);
         assert_eq!(join(&h, RoleKind::Client as u32, 0, b'a'), Errno::EPERM.0);
         let joined = Joined { role: STORE, n: 0, dir: Bytes::from_static(b"short") };
-        let ask = |who| h.state().join(who, JoinReq { joined: joined.clone() }).unwrap_err();
+        let ask = |who| h.state().join(who, joined.clone()).unwrap_err();
         assert_eq!(ask(RoleKind::Shard).errno(), Errno::EPERM);
         assert_eq!(ask(RoleKind::Store).errno(), Errno::EINVAL);
     }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use prost::Message;
 use saker_runtime::fs::{Dir, read_all, replace};
 use saker_types::change::Joined;
-use saker_types::wire::{Empty, JoinReq, MapReq, Op};
+use saker_types::id::hex;
+use saker_types::wire::{Empty, MapReq, Op};
 use saker_types::{Class, ClusterMap, Errno, Error};
 
 use crate::NodeId;
@@ -76,7 +77,14 @@ pub fn join(dir: &dyn Dir, start: &Start) -> io::Result<ClusterMap> {
                 continue;
             }
         };
-        let own = mark(dir, &map, start, own)?;
+        let Some(own) = own else {
+            // Before the coordinator hears of it. Whose it is then shows in the next turn.
+            mark(dir, &map, start)?;
+            continue;
+        };
+        if !own.is_of(&map) {
+            return Err(foreign(dir, &own));
+        }
         match reactor.block_on(ask_to_join(&*reactor, start, &own)) {
             Ok(()) => {}
             Err(error) if error.is(Class::Retry) => {
@@ -102,33 +110,25 @@ fn wait(told: &mut bool, at: SocketAddr, error: &Error) {
     saker_runtime::time::sleep(PAUSE);
 }
 
-/// Whose the directory is; one that is nobody's is marked before the coordinator hears of it.
-fn mark(dir: &dyn Dir, map: &ClusterMap, start: &Start, own: Option<Member>) -> io::Result<Member> {
+/// A directory that is nobody's becomes the node's.
+fn mark(dir: &dyn Dir, map: &ClusterMap, start: &Start) -> io::Result<()> {
+    if load(dir).is_some_and(|saved| saved.uuid != map.uuid) {
+        return Err(io::Error::other(format!("{} belongs to another cluster", dir.label())));
+    }
     let cluster = ClusterId::try_from(&map.uuid[..]);
     let cluster = cluster.map_err(|_| io::Error::other("the cluster has no uuid"))?;
-    let own = match own {
-        Some(own) => own,
-        None if load(dir).is_some_and(|saved| saved.uuid != map.uuid) => {
-            let text = format!("{} belongs to another cluster", dir.label());
-            return Err(io::Error::other(text));
-        }
-        None => member::mark(dir, Member::new(cluster, start.role, start.n))?,
-    };
-    let is_own = own.is_of(map) && (own.role, own.n) == (start.role, start.n);
-    if is_own { Ok(own) } else { Err(foreign(dir, &own)) }
+    member::mark(dir, &Member::new(cluster, start.role, start.n))
 }
 
 fn foreign(dir: &dyn Dir, other: &Member) -> io::Error {
     let what = if other.role == RoleKind::Store { "store" } else { "MNode" };
-    let cluster: String = other.cluster.iter().map(|byte| format!("{byte:02x}")).collect();
-    let text = format!("{} belongs to {what} {} of cluster {cluster}", dir.label(), other.n);
-    io::Error::other(text)
+    let (label, cluster) = (dir.label(), hex(&other.cluster));
+    io::Error::other(format!("{label} belongs to {what} {} of cluster {cluster}", other.n))
 }
 
 async fn ask_to_join(transport: &dyn Transport, start: &Start, own: &Member) -> Result<(), Error> {
     let dir = Bytes::copy_from_slice(&own.id);
-    let joined = Joined { role: own.role as u32, n: own.n, dir };
-    let body = JoinReq { joined }.encode_to_vec().into();
+    let body = Joined { role: own.role as u32, n: own.n, dir }.encode_to_vec().into();
     let at = start.coordinator;
     let answer = transport.call(at, Op::Join as u16, 0, body, Bytes::new(), ATTEMPT).await;
     decode_reply::<Empty>(answer).map(drop)

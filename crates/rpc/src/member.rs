@@ -3,27 +3,24 @@
 use std::io;
 
 use crc32c::crc32c;
-use saker_runtime::fs::{Dir, read_all};
-
+use saker_runtime::fs::{Dir, read_all, write_aside};
 use saker_types::ClusterMap;
+use saker_types::change::DIR_ID_BYTES;
 
 use crate::hello::{CLUSTER_BYTES, ClusterId, RoleKind};
 
 /// Name of the file in the data directory.
 const FILE: &str = "MEMBER";
-const UNFINISHED: &str = "MEMBER.new";
 const MAGIC: [u8; 8] = *b"SAKERMEM";
 const VERSION: u32 = 1;
-/// Bytes of a directory's id.
-const ID_BYTES: usize = 16;
 /// Magic, version, three words of feature bits (compatible, incompatible, read-only compatible;
 /// none is defined yet), cluster, role, number, id, checksum.
-const BYTES: usize = 8 + 4 + 12 + CLUSTER_BYTES + 4 + 4 + ID_BYTES + 4;
+const BYTES: usize = 8 + 4 + 12 + CLUSTER_BYTES + 4 + 4 + DIR_ID_BYTES + 4;
 const CLUSTER_AT: usize = 24;
 const ROLE_AT: usize = CLUSTER_AT + CLUSTER_BYTES;
 const NUMBER_AT: usize = ROLE_AT + 4;
 const ID_AT: usize = NUMBER_AT + 4;
-const CHECKSUM_AT: usize = ID_AT + ID_BYTES;
+const CHECKSUM_AT: usize = ID_AT + DIR_ID_BYTES;
 
 /// Whose a data directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +32,13 @@ pub(crate) struct Member {
     /// Number of the MNode or store.
     pub(crate) n: u32,
     /// Drawn at random for this directory: an empty one cannot pass for it.
-    pub(crate) id: [u8; ID_BYTES],
+    pub(crate) id: [u8; DIR_ID_BYTES],
 }
 
 impl Member {
     /// A directory that belongs to this member from now on.
     pub(crate) fn new(cluster: ClusterId, role: RoleKind, n: u32) -> Member {
-        let mut id = [0; ID_BYTES];
+        let mut id = [0; DIR_ID_BYTES];
         saker_runtime::rand::fill(&mut id);
         Member { cluster, role, n, id }
     }
@@ -79,7 +76,7 @@ impl Member {
             return Err("it is damaged");
         }
         let role = RoleKind::from_wire(word(ROLE_AT)).ok_or("it names an unknown role")?;
-        let (mut cluster, mut id) = ([0; CLUSTER_BYTES], [0; ID_BYTES]);
+        let (mut cluster, mut id) = ([0; CLUSTER_BYTES], [0; DIR_ID_BYTES]);
         cluster.copy_from_slice(&bytes[CLUSTER_AT..ROLE_AT]);
         id.copy_from_slice(&bytes[ID_AT..CHECKSUM_AT]);
         Ok(Member { cluster, role, n: word(NUMBER_AT), id })
@@ -100,24 +97,15 @@ pub(crate) fn load(dir: &dyn Dir) -> io::Result<Option<Member>> {
     member.map(Some).map_err(|why| io::Error::other(format!("{}/{FILE}: {why}", dir.label())))
 }
 
-/// Makes `dir` the member's, durably, if it is nobody's. Whose it is then: a disk may be mounted
-/// there at any moment, and its mark must stay.
-pub(crate) fn mark(dir: &dyn Dir, member: Member) -> io::Result<Member> {
-    match dir.remove(UNFINISHED) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        // Left over from a crash, or not.
-        _ => {}
-    }
-    let file = dir.create(UNFINISHED)?;
-    file.write_at(0, &member.encode())?;
-    file.sync()?;
+/// Makes `dir` the member's, durably, if it is nobody's: a disk may be mounted there at any moment,
+/// and its mark must stay.
+pub(crate) fn mark(dir: &dyn Dir, member: &Member) -> io::Result<()> {
+    let unfinished = write_aside(dir, FILE, &member.encode())?;
     // From here on a disk that is mounted has no unfinished one.
-    if let Some(other) = load(dir)? {
-        return Ok(other);
+    if load(dir)?.is_none() {
+        dir.rename(&unfinished, FILE)?;
     }
-    dir.rename(UNFINISHED, FILE)?;
-    dir.sync()?;
-    Ok(member)
+    dir.sync()
 }
 
 #[cfg(test)]
@@ -133,12 +121,12 @@ mod tests {
         assert_eq!(load(&dir).unwrap(), None);
         let member = Member::new([9; CLUSTER_BYTES], RoleKind::Store, 300);
         // A start that was cut short.
-        dir.create(UNFINISHED).unwrap();
-        assert_eq!(mark(&dir, member).unwrap(), member);
+        dir.create("MEMBER.new").unwrap();
+        mark(&dir, &member).unwrap();
         let other = Member::new([9; CLUSTER_BYTES], RoleKind::Store, 300);
-        assert_eq!(mark(&dir, other).unwrap(), member, "it was there before");
+        mark(&dir, &other).unwrap();
         let dir = dir.crash(1);
-        assert_eq!(load(&dir).unwrap(), Some(member));
+        assert_eq!(load(&dir).unwrap(), Some(member), "it was there before");
         let file = dir.open(FILE).unwrap();
         for at in 0..BYTES as u64 {
             let mut byte = [0];

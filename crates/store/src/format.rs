@@ -8,6 +8,7 @@
 use std::sync::LazyLock;
 
 use crc32c::{crc32c, crc32c_append, crc32c_combine};
+use saker_types::id::hex;
 
 /// Bytes of payload under one checksum.
 pub use saker_types::limits::BLOCK_BYTES;
@@ -61,11 +62,6 @@ pub struct Identity {
     pub cluster: [u8; 16],
     /// Number of the store in it.
     pub store: u16,
-}
-
-/// Bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn le_u16(bytes: &[u8], at: usize) -> u16 {

@@ -172,6 +172,9 @@ pub struct TxnEnd {
     pub number: u64,
 }
 
+/// Bytes of the id of an MNode's or store's data directory.
+pub const DIR_ID_BYTES: usize = 16;
+
 /// An MNode or store has served from this directory.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Joined {
@@ -181,7 +184,7 @@ pub struct Joined {
     /// Number of the MNode or store.
     #[prost(uint32, tag = "2")]
     pub n: u32,
-    /// What the directory was given when it was empty: 16 random bytes.
+    /// What the directory was given when it was empty: [`DIR_ID_BYTES`] random bytes.
     #[prost(bytes = "bytes", tag = "3")]
     pub dir: Bytes,
 }

@@ -23,6 +23,11 @@ pub fn allocator(id: InodeId) -> u16 {
     (id >> COUNTER_BITS) as u16
 }
 
+/// A uuid, or any bytes, in hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// A distributed transaction: the driver's node and a number the driver never reuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TxnId {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::change::Joined;
 use crate::inode::{Attr, Inode, Locator, Unflushed, Xattr};
 use crate::{Cred, InodeId};
 
@@ -119,7 +118,8 @@ ops! {
     // To the coordinator.
     /// [`MapReq`] -> [`ClusterMap`](crate::ClusterMap)
     Map = 60 => "map",
-    /// [`JoinReq`] -> [`Empty`]: an MNode or store starts
+    /// [`Joined`](crate::change::Joined) -> [`Empty`]: an MNode or store starts on a data directory;
+    /// refused if it has served from another one
     Join = 61 => "join",
     // To stores.
     /// [`ChunkWriteReq`] + payload -> [`ChunkWriteReply`]
@@ -804,14 +804,6 @@ pub struct SessionReq {
     /// Drawn at random by the client.
     #[prost(uint64, tag = "1")]
     pub session: u64,
-}
-
-/// An MNode or store starts on a data directory. Refused if it has served from another one.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct JoinReq {
-    #[prost(message, required, tag = "1")]
-    #[allow(missing_docs)]
-    pub joined: Joined,
 }
 
 /// A replica asks the owner of (pid, name).

@@ -38,6 +38,15 @@ fn write_all(fs: &Fs) {
     }
 }
 
+/// A cluster with these files.
+fn with_files(shape: Shape) -> Cluster {
+    let cluster = Cluster::start(shape);
+    let fs = cluster.connect();
+    write_all(&fs);
+    fs.close();
+    cluster
+}
+
 /// How many files are read whole by a client that does not wait long. No other answer than an
 /// error may come of the rest.
 fn read_all(cluster: &Cluster) -> usize {
@@ -100,11 +109,7 @@ fn up_without(cluster: &Cluster, place: &Path, meanwhile: impl FnOnce()) -> Stri
 
 #[test]
 fn a_lost_disk_is_noticed() {
-    let shape = Shape { mnodes: 2, stores: 2, ..Shape::default() };
-    let cluster = Cluster::start(shape);
-    let fs = cluster.connect();
-    write_all(&fs);
-    fs.close();
+    let cluster = with_files(Shape { mnodes: 2, stores: 2, ..Shape::default() });
     assert_eq!(read_all(&cluster), FILES);
     for role in ["store-1", "mnode-1"] {
         stop(&cluster, role);
@@ -139,10 +144,7 @@ fn a_lost_disk_is_noticed() {
 fn a_lost_cluster_is_noticed() {
     for supervise in [false, true] {
         let shape = Shape { mnodes: 1, stores: 1, supervise, ..Shape::default() };
-        let cluster = Cluster::start(shape);
-        let fs = cluster.connect();
-        write_all(&fs);
-        fs.close();
+        let cluster = with_files(shape);
         cluster.down();
         let said = up_without(&cluster, &cluster.dir().join("data"), || {
             assert!(cluster.roles().iter().all(|role| role.state == "down"));
@@ -159,10 +161,7 @@ fn a_lost_cluster_is_noticed() {
 fn a_cluster_starts_without_a_lost_disk() {
     for supervise in [false, true] {
         let shape = Shape { mnodes: 1, stores: 2, replicas: 2, supervise, ..Shape::default() };
-        let cluster = Cluster::start(shape);
-        let fs = cluster.connect();
-        write_all(&fs);
-        fs.close();
+        let cluster = with_files(shape);
         cluster.down();
         let said = up_without(&cluster, &data(&cluster, "store-0"), || {
             assert_eq!(read_all(&cluster), FILES);

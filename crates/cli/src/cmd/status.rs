@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use saker_client::ClusterAddr;
 use saker_types::ClusterMap;
+use saker_types::id::hex;
 use saker_types::wire::{Empty, MapReq, Op, ShardStats, StoreStats};
 use serde::Serialize;
 
@@ -111,7 +112,7 @@ fn from_map(map: &ClusterMap) -> Outcome<Cluster> {
     Ok(Cluster {
         format: crate::layout::FORMAT,
         name: map.name.clone(),
-        uuid: None,
+        uuid: Some(hex(&map.uuid)),
         coordinator: parse(&map.coordinator)?,
         coordinator_http: unknown,
         replicas: map.replicas,

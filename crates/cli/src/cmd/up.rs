@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use saker_client::{Caller, ClientOptions, SetAttr};
 use saker_runtime::{thread, time};
 use saker_types::Locator;
+use saker_types::id::hex;
 use saker_types::wire::At;
 
 use super::{down, supervise};
@@ -136,7 +137,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
     });
     if let Err(failure) = started {
         // What serves of an old cluster goes on: one disk that is lost must not stop all.
-        if fresh || (!ran && !Probe::new()?.serves(&cluster, COORDINATOR)) {
+        if fresh || (!ran && !Probe::new().is_ok_and(|probe| probe.serves(&cluster, COORDINATOR))) {
             // Leave no half of a cluster behind.
             down::stop_supervisor(&dir);
             down::stop_roles(&dir, &cluster)?;
@@ -260,7 +261,7 @@ fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome {
             .roles()
             .into_iter()
             .filter(|id| process::find_role(dir, cluster, *id).is_none());
-        each(idle, |id| start_alone(dir, cluster, id))?;
+        each_role(idle, |id| start_alone(dir, cluster, id))?;
     } else if let Some(supervisor) = process::find_supervisor(dir) {
         // It reads the settings again, and mounts again what was unmounted.
         supervisor.signal(Signal::HUP);
@@ -277,7 +278,7 @@ fn supervise_anew(dir: &ClusterDir) -> Outcome {
 
 /// Does this for each role, also after one that failed, which is told. But without a coordinator
 /// nothing serves, and a mount answers when all do.
-fn each(roles: impl Iterator<Item = RoleId>, act: impl Fn(RoleId) -> Outcome) -> Outcome {
+fn each_role(roles: impl Iterator<Item = RoleId>, act: impl Fn(RoleId) -> Outcome) -> Outcome {
     let mut first = Ok(());
     for id in roles {
         match id.role {
@@ -324,7 +325,7 @@ fn wait_bound(cluster: &Cluster) {
 fn note_uuid(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome {
     if cluster.uuid.is_none() {
         let map = Wire::new()?.map(&[cluster.coordinator], PATIENCE)?;
-        cluster.uuid = Some(map.uuid.iter().map(|byte| format!("{byte:02x}")).collect());
+        cluster.uuid = Some(hex(&map.uuid));
         dir.store(cluster)?;
     }
     Ok(())
@@ -334,7 +335,7 @@ fn note_uuid(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome {
 fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
-    each(cluster.roles().into_iter(), |id| {
+    each_role(cluster.roles().into_iter(), |id| {
         let ours = || {
             let process = process::find_role(dir, cluster, id);
             process.is_some_and(|process| probe::holds_ports(&process, cluster, id))

@@ -146,9 +146,15 @@ pub fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Gives `name` this content, durably; a crash leaves the old or the new one. What is not finished
-/// is called `NAME.new`.
+/// Gives `name` this content, durably; a crash leaves the old or the new one.
 pub fn replace(dir: &dyn Dir, name: &str, data: &[u8]) -> io::Result<()> {
+    let unfinished = write_aside(dir, name, data)?;
+    dir.rename(&unfinished, name)?;
+    dir.sync()
+}
+
+/// Writes what is to be renamed to `name`, durably. Returns what it is called until then.
+pub fn write_aside(dir: &dyn Dir, name: &str, data: &[u8]) -> io::Result<String> {
     let unfinished = format!("{name}.new");
     match dir.remove(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -158,8 +164,7 @@ pub fn replace(dir: &dyn Dir, name: &str, data: &[u8]) -> io::Result<()> {
     let file = dir.create(&unfinished)?;
     file.write_at(0, data)?;
     file.sync()?;
-    dir.rename(&unfinished, name)?;
-    dir.sync()
+    Ok(unfinished)
 }
 
 /// Refuses names that would leave the directory.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use saker_types::id::hex;
+
 use crate::fail::{Failure, Outcome};
 use crate::session::{self, ClusterArg, ClusterPath, Session, each};
 
@@ -97,7 +99,7 @@ fn show_value(value: &[u8]) -> String {
         {
             format!("\"{text}\"")
         }
-        _ => value.iter().fold("0x".to_owned(), |hex, byte| hex + &format!("{byte:02x}")),
+        _ => format!("0x{}", hex(value)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use prost::Message;
 use saker_types::change::{Gone, parse_entry_key, table};
+use saker_types::id::hex;
 use saker_types::name::NameHash;
 use saker_types::wire::{FileLocks, Row, Totals};
 use saker_types::{ClusterMap, FileKind, Inode, InodeId, Key, ROOT, ShardNo};
@@ -46,11 +47,6 @@ pub struct Rows {
     /// Said by the totals rows.
     pub totals: Vec<Count>,
     pub problems: Problems,
-}
-
-/// The last bytes of a key, for messages.
-fn hex(key: &[u8]) -> String {
-    key.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 impl Rows {
