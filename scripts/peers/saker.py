@@ -44,8 +44,12 @@ class Saker(System):
         return self.work / "saker-mount.log"
 
     def mount(self) -> None:
+        self.mount_with(self.options)
+
+    def mount_with(self, options: str) -> None:
+        """Mounts it with these options, and those of the environment."""
         given = os.environ.get("SAKER_MOUNT_OPTIONS", "")
-        options = ",".join(option for option in (self.options, given) if option)
+        options = ",".join(option for option in (options, given) if option)
         words = [self.program, "mount", self.cluster, self.point, "--log", self.mount_log]
         self.run_client(*words, *(["-o", options] if options else []))
 
@@ -67,6 +71,22 @@ class SakerCached(Saker):
     name = "saker-cached"
     about = "saker; the mount keeps names and attributes for 1 s (entry_timeout, attr_timeout)"
     options = "entry_timeout=1,attr_timeout=1"
+
+
+class SakerDrop(Saker):
+    name = "saker-drop"
+    about = "saker; small files are read by a mount that keeps none of their pages (ro, pages=drop)"
+    only_cold = True
+
+    def remount_to_read(self) -> None:
+        self.unmount()
+        host.drop_caches()
+        self.mount_with("ro,pages=drop")
+        # As used as the other mounts are when they have written a first file.
+        host.wait_until(f"{self.name}: a listing", 60, lambda: any(self.point.iterdir()))
+
+    def remount_to_write(self) -> None:
+        self.remount()
 
 
 class SakerFour(Saker):

@@ -2,7 +2,7 @@
 //!
 //! Thin by intent: parse -> client call -> reply. `transport` moves requests and replies,
 //! [`Adapter`](adapter) answers them with one function for each operation (`ops/`), `nodes`
-//! knows where the inodes are that the kernel holds, `handles` what it has open, `hint` what a
+//! knows where the inodes are that the kernel holds, `handles` what it has open, `backing` which way, `hint` what a
 //! LOOKUP is for and `threads` where its walk began, `changes` whether what an open said still
 //! counts, `mount` attaches all that to a directory. The server checks permissions; nothing here
 //! is a cache that correctness needs.
@@ -10,6 +10,7 @@
 mod abi;
 mod adapter;
 mod attr;
+mod backing;
 mod changes;
 mod errno;
 mod handles;
@@ -35,10 +36,11 @@ use saker_runtime::thread;
 use saker_types::{Errno, Error, Result};
 
 pub use mount::unmount;
-pub use options::{MountOptions, Shortcut};
+pub use options::{MountOptions, Pages, Shortcut};
 pub use transport::Mode as TransportMode;
 
 use adapter::Adapter;
+use backing::Backings;
 use mount::Mounted;
 use notify::Notifier;
 use transport::Transport;
@@ -77,7 +79,14 @@ impl Mount {
                 .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))
         };
         let notifiers = [notifier()?, notifier()?];
-        let adapter = Arc::new(Adapter::new(fs, notifiers, mounted.path.clone(), &options));
+        let backings = match options.pages {
+            Pages::Keep => None,
+            Pages::Drop => Backings::new(device.share())
+                .inspect_err(|error| tracing::warn!("pages=drop: {error}; pages are kept"))
+                .ok(),
+        };
+        let adapter = Adapter::new(fs, notifiers, backings, mounted.path.clone(), &options);
+        let adapter = Arc::new(adapter);
         let transport = Transport::new(device, Arc::clone(&adapter), reactors, options.transport);
         Ok(Mount { transport, adapter, mounted })
     }

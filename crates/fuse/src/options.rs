@@ -22,6 +22,15 @@ pub enum Leases {
     Off,
 }
 
+/// The data of small files that are opened to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Comes when it is read; the kernel keeps its pages for the next open.
+    Keep,
+    /// Comes whole when the file is opened, and goes with the last close, if it may be had so ([`crate::backing`]).
+    Drop,
+}
+
 /// How a file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -50,6 +59,8 @@ pub struct MountOptions {
     /// Whether the mount's client reads data of stores of this machine from their files (its
     /// `ClientOptions`). Default: yes.
     pub local_reads: bool,
+    /// What becomes of the pages of small files. Default: they are kept.
+    pub pages: Pages,
     /// How requests come from the kernel.
     pub transport: TransportMode,
     /// Threads that serve requests. Default: one for each core, at most 16.
@@ -70,6 +81,7 @@ impl Default for MountOptions {
             shortcut: Shortcut::Auto,
             leases: Leases::Hot,
             local_reads: true,
+            pages: Pages::Keep,
             transport: TransportMode::Auto,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
         }
@@ -80,11 +92,12 @@ impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `[no]local_reads`, `fsname=TEXT`,
     /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
-    /// `shortcut=auto|bpf|proc|off`, `leases=hot|all|off`, `transport=auto|uring|dev`, `threads=N`.
-    /// What fstab(5) has for mount(8) and systemd alone is skipped.
+    /// `shortcut=auto|bpf|proc|off`, `leases=hot|all|off`, `pages=keep|drop`,
+    /// `transport=auto|uring|dev`, `threads=N`. What fstab(5) has for mount(8) and systemd alone is
+    /// skipped.
     ///
     /// # Errors
-    /// EINVAL, naming the option, for an unknown one or a bad value.
+    /// EINVAL, naming the option, for an unknown one, a bad value, or one that does not go with another.
     pub fn parse(text: &str) -> Result<MountOptions> {
         let mut options = MountOptions::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -93,6 +106,9 @@ impl MountOptions {
                 Some(value) => options.set(key, value)?,
                 None => options.flag(key)?,
             }
+        }
+        if options.pages == Pages::Drop && !options.read_only {
+            return Err(invalid("mount option pages=drop goes with ro only".into()));
         }
         Ok(options)
     }
@@ -141,6 +157,13 @@ impl MountOptions {
                     _ => return Err(bad_value(key, value)),
                 }
             }
+            "pages" => {
+                self.pages = match value {
+                    "keep" => Pages::Keep,
+                    "drop" => Pages::Drop,
+                    _ => return Err(bad_value(key, value)),
+                }
+            }
             "transport" => {
                 self.transport = match value {
                     "auto" => TransportMode::Auto,
@@ -185,7 +208,7 @@ mod tests {
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
             "ro,noallow_other,suid,noexec,nolocal_reads,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
-             transport=uring,leases=off",
+             transport=uring,leases=off,pages=drop",
         );
         let wanted = MountOptions {
             read_only: true,
@@ -198,6 +221,7 @@ mod tests {
             attr_timeout: Duration::ZERO,
             threads: 3,
             leases: Leases::Off,
+            pages: Pages::Drop,
             transport: TransportMode::Uring,
             ..default
         };
@@ -214,6 +238,8 @@ mod tests {
             "threads=0",
             "transport=x",
             "leases=on",
+            "ro,pages=x",
+            "pages=drop",
             "a=b",
         ] {
             let error = MountOptions::parse(bad).unwrap_err();

@@ -21,7 +21,7 @@ outputs! {
     InitOut(64) {
         major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,
         congestion_threshold: u16, max_write: u32, time_gran: u32, max_pages: u16,
-        map_alignment: u16, flags2: u32, unused: [u32; 7],
+        map_alignment: u16, flags2: u32, max_stack_depth: u32, unused: [u32; 6],
     }
     AttrBody(88) {
         ino: u64, size: u64, blocks: u64, atime: i64, mtime: i64, ctime: i64, atimensec: u32,

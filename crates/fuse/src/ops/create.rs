@@ -19,6 +19,7 @@ impl Adapter {
         let (dir, name) = (request.header.nodeid, body.name()?);
         let named = self.named(request, dir, &name)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
+        self.may_open(flags)?;
         let who = request.maker(input.umask);
         let asked = self.changes.ask();
         let created = self.fs.create(&who, &named.at, input.mode & PERMISSIONS, flags).await;
@@ -42,8 +43,9 @@ impl Adapter {
         if !entry.created && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&entry).await?;
         }
+        let way = self.way(&file, &entry.attr).await?;
         let reply = self.hold(&named, &entry);
-        let open = self.opened(OpenFile::new(Opened { flags, file, entry, asked }));
+        let open = self.opened(OpenFile::new(Opened { flags, file, entry, asked }), way);
         Ok(Reply::pair(&reply, &open))
     }
 
@@ -52,13 +54,15 @@ impl Adapter {
         let input: CreateIn = request.body().fixed()?;
         let dir = self.at(request.header.nodeid).await?;
         let flags = OpenFlags::from_linux(input.flags as i32);
+        self.may_open(flags)?;
         let who = request.maker(input.umask);
         let asked = self.changes.ask();
         let made = self.fs.tmpfile(&who, &dir, input.mode & PERMISSIONS, flags);
         let (file, entry) = made.await?;
+        let way = self.way(&file, &entry.attr).await?;
         let node = self.nodes.hold_nameless(&entry);
         let reply = self.entry_out(node, &entry.attr, self.keep(&entry));
-        let open = self.opened(OpenFile::new(Opened { flags, file, entry, asked }));
+        let open = self.opened(OpenFile::new(Opened { flags, file, entry, asked }), way);
         Ok(Reply::pair(&reply, &open))
     }
 
