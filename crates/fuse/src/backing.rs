@@ -8,7 +8,6 @@
 
 mod memory;
 
-use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -110,40 +109,28 @@ impl Backings {
         if let Some(open) = self.lock().get_mut(&node) {
             return open.more_with(data_version, data);
         }
-        let made = data.clone().map(|data| self.memory.file(&data));
+        let mut whole = self.memory_file(&data).map(|file| Whole { file, data_version });
         let mut inodes = self.lock();
-        let open = match inodes.entry(node) {
-            Entry::Occupied(open) => open.into_mut(),
-            Entry::Vacant(none) => {
-                let whole = match made {
-                    Ok(Ok(file)) => Some(Whole { file, data_version }),
-                    Ok(Err(error)) => {
-                        self.cannot(&error);
-                        None
-                    }
-                    // Who reads is told.
-                    Err(_) => None,
-                };
-                return Ok(none.insert(Open { count: 0, whole }).more());
-            }
-        };
-        let way = open.more_with(data_version, data);
+        let new = || Open { count: 0, whole: whole.take() };
+        let way = inodes.entry(node).or_insert_with(new).more_with(data_version, data);
         drop(inodes);
-        if let Ok(Ok(file)) = made {
-            self.memory.put(file);
+        if let Some(unused) = whole {
+            self.memory.put(unused.file);
         }
         way
     }
 
-    /// A file goes by pages.
-    fn cannot(&self, error: &io::Error) {
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => {
+    /// `None`: it goes by pages, and who reads is told if it cannot be read.
+    fn memory_file(&self, data: &Result<Bytes>) -> Option<MemoryFile> {
+        match self.memory.file(data.as_ref().ok()?) {
+            Ok(file) => return Some(file),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 tracing::warn!("pages=drop: {error}; pages are kept");
                 self.agreed.store(false, Ordering::Relaxed);
             }
-            _ => tracing::debug!("pages=drop: {error}; pages are kept"),
+            Err(error) => tracing::debug!("pages=drop: {error}; pages are kept"),
         }
+        None
     }
 
     /// The kernel has released one open of an inode, and has it open in no way if that was the last.

@@ -2,10 +2,10 @@
 //!
 //! Thin by intent: parse -> client call -> reply. `transport` moves requests and replies,
 //! [`Adapter`](adapter) answers them with one function for each operation (`ops/`), `nodes`
-//! knows where the inodes are that the kernel holds, `handles` what it has open, `backing` which way, `hint` what a
-//! LOOKUP is for and `threads` where its walk began, `changes` whether what an open said still
-//! counts, `mount` attaches all that to a directory. The server checks permissions; nothing here
-//! is a cache that correctness needs.
+//! knows where the inodes are that the kernel holds, `handles` what it has open, `backing` which
+//! way, `hint` what a LOOKUP is for and `threads` where its walk began, `changes` whether what an
+//! open said still counts, `mount` attaches all that to a directory. The server checks
+//! permissions; nothing here is a cache that correctness needs.
 
 mod abi;
 mod adapter;
@@ -36,13 +36,14 @@ use saker_runtime::thread;
 use saker_types::{Errno, Error, Result};
 
 pub use mount::unmount;
-pub use options::{MountOptions, Pages, Shortcut};
+pub use options::{MountOptions, Shortcut};
 pub use transport::Mode as TransportMode;
 
 use adapter::Adapter;
 use backing::Backings;
 use mount::Mounted;
 use notify::Notifier;
+use options::Pages;
 use transport::Transport;
 
 /// A mounted Saker file system. The kernel's requests wait until [`Mount::run`] serves them.

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -170,6 +171,16 @@ impl Cluster {
         SecondMount(point)
     }
 
+    /// The same with options, by a process that can be stopped or killed.
+    pub fn own_mount(&self, name: &str, options: &str) -> OwnMount {
+        let (point, log) = (self.scratch().join(name), self.scratch().join(format!("{name}.log")));
+        std::fs::create_dir_all(&point).expect("the scratch directory can be written");
+        let mut command = Command::new(binary());
+        command.arg("mount").arg(self.dir()).arg(&point).args(["--foreground", "-o", options]);
+        command.stderr(File::create(&log).expect("the scratch directory can be written"));
+        OwnMount { point, log, process: command.spawn().expect("saker can be run") }
+    }
+
     /// Runs `saker ARGS --cluster DIR`.
     pub fn saker(&self, args: &[&str]) -> Output {
         let mut command = Command::new(binary());
@@ -281,6 +292,34 @@ impl SecondMount {
 impl Drop for SecondMount {
     fn drop(&mut self) {
         let _ = Command::new(binary()).arg("umount").arg(&self.0).status();
+    }
+}
+
+/// A mount that a test's own child process serves; killed when dropped, which must be before the cluster is.
+pub struct OwnMount {
+    point: PathBuf,
+    log: PathBuf,
+    /// The one that serves it.
+    pub process: Child,
+}
+
+impl OwnMount {
+    /// Something in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.point.join(name)
+    }
+
+    /// Waits for a line of its log that has `what` in it.
+    pub fn said(&self, what: &str) -> String {
+        line_with(&self.log, what)
+    }
+}
+
+impl Drop for OwnMount {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = Command::new(binary()).arg("umount").arg(&self.point).status();
     }
 }
 

@@ -13,6 +13,7 @@ pub mod generate;
 pub mod history;
 pub mod libfs;
 pub mod local;
+pub mod map;
 pub mod model;
 pub mod op;
 pub mod raw;

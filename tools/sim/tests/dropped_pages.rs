@@ -7,51 +7,42 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
-use saker_sim::cluster::{Cluster, Shape, binary, can_mount, line_with};
+use saker_sim::cluster::{Cluster, OwnMount, Shape, can_mount};
+use saker_sim::map::Map;
 
 const PAGE: usize = 4096;
 /// A little more than a row holds, whole pages and not, the largest that comes whole.
 const SIZES: [usize; 5] = [4097, 65_536, 100_001, 131_072, 1 << 20];
 
-/// The mount; killed when dropped.
-struct Mount {
-    point: PathBuf,
-    process: Child,
+struct Mounts {
+    mount: OwnMount,
     cluster: Cluster,
 }
 
-impl Mount {
+impl Mounts {
     /// `None` where the kernel cannot do it.
-    fn start(test: &str) -> Option<Mount> {
+    fn start(test: &str) -> Option<Mounts> {
         if !can_mount(test) {
             return None;
         }
         let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
-        let (point, log) = (cluster.scratch().join("drop"), cluster.scratch().join("drop.log"));
-        fs::create_dir(&point).unwrap();
-        let mut command = Command::new(binary());
-        command.arg("mount").arg(cluster.dir()).arg(&point).args([
-            "--foreground",
-            "-o",
-            "ro,pages=drop",
-        ]);
-        command.stderr(File::create(&log).unwrap());
-        let mount = Mount { point, process: command.spawn().unwrap(), cluster };
-        line_with(&log, "shortcut: ");
-        let said = line_with(&log, "pages=drop: ");
-        if said.contains("are kept") {
+        let mount = cluster.own_mount("drop", "ro,pages=drop");
+        mount.said("shortcut: ");
+        let said = mount.said("pages=drop: ");
+        if said.contains("the kernel has no passthrough") {
             eprintln!("{test} skipped: {said}");
             return None;
         }
-        Some(mount)
+        assert!(said.contains("when they are opened"), "{said}");
+        Some(Mounts { mount, cluster })
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.point.join(name)
+        self.mount.path(name)
     }
 
     /// The same file where it can be written.
@@ -65,52 +56,16 @@ impl Mount {
 
     /// Runs `f` while the mount's process stands still: whatever asks it would never end.
     fn without_it(&self, f: impl FnOnce()) {
-        let pid = Pid::from_child(&self.process);
+        let pid = Pid::from_child(&self.mount.process);
         kill_process(pid, Signal::STOP).unwrap();
         f();
         kill_process(pid, Signal::CONT).unwrap();
     }
 }
 
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.process), Signal::CONT);
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = Command::new(binary()).arg("umount").arg(&self.point).status();
-    }
-}
-
-/// A map of a whole file.
-struct Map {
-    start: *mut libc::c_void,
-    len: usize,
-}
-
-impl Map {
-    fn of(file: &File, len: usize) -> io::Result<Map> {
-        let (access, shared) = (libc::PROT_READ, libc::MAP_SHARED);
-        // SAFETY: a new mapping, at an address that the kernel chooses.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, access, shared, file.as_raw_fd(), 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Map { start, len: len.next_multiple_of(PAGE) })
-    }
-
-    /// Up to the end of the last page.
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for as long, and nobody writes there.
-        unsafe { std::slice::from_raw_parts(self.start.cast(), self.len) }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: mapped so in `of`.
-        unsafe { libc::munmap(self.start, self.len) };
-    }
+/// A map of a whole file, up to the end of its last page.
+fn map_of(file: &File, len: usize) -> Map {
+    Map::new(file, 0, len.next_multiple_of(PAGE), false).unwrap()
 }
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
@@ -135,7 +90,7 @@ fn read(file: &File, piece: usize) -> Vec<u8> {
 
 #[test]
 fn what_is_open_is_there_without_the_mount() {
-    let Some(t) = Mount::start("what_is_open_is_there_without_the_mount") else { return };
+    let Some(t) = Mounts::start("what_is_open_is_there_without_the_mount") else { return };
     // Of each size twice, from long to short and back, so that files in memory are used again.
     for (n, size) in SIZES.into_iter().rev().chain(SIZES).enumerate() {
         let (name, want) = (format!("f{n}"), bytes(size, n));
@@ -145,9 +100,9 @@ fn what_is_open_is_there_without_the_mount() {
             for piece in [size + 1, 10_000] {
                 assert!(read(&file, piece) == want && read(&again, piece) == want, "{size}");
             }
-            let map = Map::of(&file, size).unwrap();
-            assert!(map.bytes()[..size] == want, "{size} mapped");
-            assert!(map.bytes()[size..].iter().all(|byte| *byte == 0), "{size}: behind its end");
+            let map = map_of(&file, size);
+            assert!(map.read()[..size] == want, "{size} mapped");
+            assert!(map.read()[size..].iter().all(|byte| *byte == 0), "{size}: behind its end");
         });
     }
     // Others go by pages.
@@ -163,12 +118,12 @@ fn what_is_open_is_there_without_the_mount() {
 #[test]
 fn a_map_shows_its_file_after_the_close() {
     const FILES: usize = 100;
-    let Some(t) = Mount::start("a_map_shows_its_file_after_the_close") else { return };
+    let Some(t) = Mounts::start("a_map_shows_its_file_after_the_close") else { return };
     let (size, name) = (SIZES[2], |n: usize| format!("f{n}"));
     for n in 0..FILES {
         t.write(&name(n), &bytes(size, n));
     }
-    let mapped = |n| Map::of(&File::open(t.path(&name(n))).unwrap(), size).unwrap();
+    let mapped = |n| map_of(&File::open(t.path(&name(n))).unwrap(), size);
     let mut maps: Vec<(usize, Map)> = Vec::new();
     for n in 0..FILES {
         if n % 3 == 0 {
@@ -177,25 +132,25 @@ fn a_map_shows_its_file_after_the_close() {
         assert!(fs::read(t.path(&name(n))).unwrap() == bytes(size, n), "{n}");
     }
     for (n, map) in &maps {
-        assert!(map.bytes()[..size] == bytes(size, *n), "{n} mapped");
+        assert!(map.read()[..size] == bytes(size, *n), "{n} mapped");
     }
     drop(maps);
     for n in 0..FILES {
-        assert!(mapped(n).bytes()[..size] == bytes(size, n), "{n} mapped again");
+        assert!(mapped(n).read()[..size] == bytes(size, n), "{n} mapped again");
     }
 }
 
 #[test]
 fn an_open_sees_what_was_closed_before() {
-    let Some(t) = Mount::start("an_open_sees_what_was_closed_before") else { return };
+    let Some(t) = Mounts::start("an_open_sees_what_was_closed_before") else { return };
     for (n, size) in SIZES.into_iter().enumerate() {
         let name = format!("f{n}");
         let mut want = bytes(size, n);
         t.write(&name, &want);
         // Somebody has it open, and mapped, all the time.
         let held = File::open(t.path(&name)).unwrap();
-        let map = Map::of(&held, size).unwrap();
-        assert!(map.bytes()[..size] == want);
+        let map = map_of(&held, size);
+        assert!(map.read()[..size] == want);
         let write = || OpenOptions::new().read(true).write(true).open(t.writable(&name)).unwrap();
         for change in 0..4 {
             match change {
@@ -213,9 +168,9 @@ fn an_open_sees_what_was_closed_before() {
             }
             let late = File::open(t.path(&name)).unwrap();
             assert!(read(&late, 50_000) == want, "{size}, {change}");
-            let map = Map::of(&late, want.len()).unwrap();
-            assert!(map.bytes()[..want.len()] == want, "{size}, {change} mapped");
-            assert!(map.bytes()[want.len()..].iter().all(|b| *b == 0), "{size}, {change}: behind");
+            let map = map_of(&late, want.len());
+            assert!(map.read()[..want.len()] == want, "{size}, {change} mapped");
+            assert!(map.read()[want.len()..].iter().all(|b| *b == 0), "{size}, {change}: behind");
             // Whoever had it open before sees that, too.
             assert!(read(&held, 50_000) == want, "{size}, {change} held");
         }
@@ -238,7 +193,7 @@ fn an_open_sees_what_was_closed_before() {
 #[test]
 fn what_was_spliced_stays_as_it_was() {
     const FILES: usize = 20;
-    let Some(t) = Mount::start("what_was_spliced_stays_as_it_was") else { return };
+    let Some(t) = Mounts::start("what_was_spliced_stays_as_it_was") else { return };
     let (size, name) = (65_536, |n: usize| format!("f{n}"));
     for n in 0..FILES {
         t.write(&name(n), &bytes(size, n));
@@ -266,7 +221,7 @@ fn what_was_spliced_stays_as_it_was() {
 /// nobody from opening it.
 #[test]
 fn pages_that_are_there_do_not_matter() {
-    let Some(t) = Mount::start("pages_that_are_there_do_not_matter") else { return };
+    let Some(t) = Mounts::start("pages_that_are_there_do_not_matter") else { return };
     let (size, large) = (65_536, 2 << 20);
     t.write("file", &bytes(size, 1));
     t.write("large", &bytes(large, 2));
@@ -290,7 +245,7 @@ fn pages_that_are_there_do_not_matter() {
 fn many_open_and_close_while_it_changes() {
     const THREADS: usize = 8;
     const ROUNDS: usize = 300;
-    let Some(t) = Mount::start("many_open_and_close_while_it_changes") else { return };
+    let Some(t) = Mounts::start("many_open_and_close_while_it_changes") else { return };
     let name = |n: usize| format!("f{n}");
     for (n, size) in SIZES.into_iter().enumerate() {
         t.write(&name(n), &bytes(size, n));
@@ -309,8 +264,8 @@ fn many_open_and_close_while_it_changes() {
                         continue;
                     }
                     let file = File::open(t.path(&name(n))).unwrap();
-                    let map = Map::of(&file, want.len()).unwrap();
-                    assert!(read(&file, 200_000) == want && map.bytes()[..want.len()] == want);
+                    let map = map_of(&file, want.len());
+                    assert!(read(&file, 200_000) == want && map.read()[..want.len()] == want);
                 }
             });
         }
@@ -320,11 +275,11 @@ fn many_open_and_close_while_it_changes() {
 
 #[test]
 fn nothing_is_written_where_it_would_be_lost() {
-    let Some(t) = Mount::start("nothing_is_written_where_it_would_be_lost") else { return };
+    let Some(t) = Mounts::start("nothing_is_written_where_it_would_be_lost") else { return };
     t.write("file", &bytes(50_000, 1));
     let open = || OpenOptions::new().read(true).write(true).open(t.path("file"));
     assert_eq!(open().unwrap_err().raw_os_error(), Some(libc::EROFS));
-    let remount = Command::new("mount").args(["-i", "-o", "remount,rw"]).arg(&t.point).status();
+    let remount = Command::new("mount").args(["-i", "-o", "remount,rw"]).arg(t.path("")).status();
     assert!(remount.unwrap().success());
     assert_eq!(open().unwrap_err().raw_os_error(), Some(libc::EROFS));
     for (flags, name) in [(libc::O_TRUNC, "file"), (libc::O_CREAT | libc::O_WRONLY, "new")] {

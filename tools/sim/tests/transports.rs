@@ -6,13 +6,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
-use saker_sim::cluster::{Cluster, Shape, binary, can_mount, line_with};
+use saker_sim::cluster::{Cluster, OwnMount, Shape, can_mount};
 
 /// More than a queue of the ring has entries, and than may wait at a time.
 const WAITERS: usize = 1_200;
@@ -20,55 +19,28 @@ const WAITERS_MAX: usize = 1_024;
 /// In the inode's row, less than a page of the ring, in three chunks.
 const SIZES: [usize; 4] = [1_000, 15_000, 300_000, (8 << 20) + 5];
 
-/// A mount with one transport; killed when dropped.
-struct Mount {
-    point: PathBuf,
-    process: Child,
-}
-
-impl Mount {
-    /// `None` if the machine does not have it.
-    fn start(cluster: &Cluster, transport: &str) -> Option<Mount> {
-        let point = cluster.scratch().join(transport);
-        fs::create_dir_all(&point).unwrap();
-        let log = cluster.scratch().join(format!("{transport}.log"));
-        let mut command = Command::new(binary());
-        command.arg("mount").arg(cluster.dir()).arg(&point).arg("--foreground");
-        command.args(["-o", &format!("transport={transport}")]);
-        command.stderr(File::create(&log).unwrap());
-        let mount = Mount { point, process: command.spawn().unwrap() };
-        let said = line_with(&log, "transport: ");
-        let uring = said.contains("transport: io_uring");
-        if transport == "uring" && !uring {
-            assert!(std::env::var_os("SAKER_REQUIRE_URING").is_none(), "{said}");
-            eprintln!("skipped: {said}");
-            return None;
-        }
-        assert_eq!(uring, transport == "uring", "{said}");
-        Some(mount)
+/// A mount with one transport; `None` if the machine does not have it.
+fn mount(cluster: &Cluster, transport: &str) -> Option<OwnMount> {
+    let mount = cluster.own_mount(transport, &format!("transport={transport}"));
+    let said = mount.said("transport: ");
+    let uring = said.contains("transport: io_uring");
+    if transport == "uring" && !uring {
+        assert!(std::env::var_os("SAKER_REQUIRE_URING").is_none(), "{said}");
+        eprintln!("skipped: {said}");
+        return None;
     }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.point.join(name)
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = Command::new(binary()).arg("umount").arg(&self.point).status();
-    }
+    assert_eq!(uring, transport == "uring", "{said}");
+    Some(mount)
 }
 
 /// Runs `test` on a mount with each transport.
-fn each(name: &str, test: impl Fn(Mount)) {
+fn each(name: &str, test: impl Fn(OwnMount)) {
     if !can_mount(name) {
         return;
     }
     let cluster = Cluster::start(Shape { mnodes: 2, ..Shape::default() });
     for transport in ["dev", "uring"] {
-        if let Some(mount) = Mount::start(&cluster, transport) {
+        if let Some(mount) = mount(&cluster, transport) {
             eprintln!("{name} with {transport}");
             test(mount);
         }
@@ -91,8 +63,8 @@ fn one_transport_reads_what_the_other_wrote() {
         return;
     }
     let cluster = Cluster::start(Shape { mnodes: 2, ..Shape::default() });
-    let Some(uring) = Mount::start(&cluster, "uring") else { return };
-    let dev = Mount::start(&cluster, "dev").unwrap();
+    let Some(uring) = mount(&cluster, "uring") else { return };
+    let dev = mount(&cluster, "dev").unwrap();
     for (writer, reader, dir) in [(&uring, &dev, "u"), (&dev, &uring, "d")] {
         fs::create_dir(writer.path(dir)).unwrap();
         std::thread::scope(|scope| {
