@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What merging, group commit and lazy replication give (FalconFS, figure 16): mkdir through the
+# What merging, prefix coalescing, group commit and lazy replication give (FalconFS, figure 16): mkdir through the
 # library on four MNodes, with each switched off in turn; and getattr of paths that are not there,
 # which takes two hops.
 #
@@ -30,6 +30,7 @@ measure() {
 trap '"$saker" down --dir "$dir" --wipe >/dev/null 2>&1 || true' EXIT
 
 measure full
+measure "no prefix coalescing" coalesce_prefixes
 measure "no lazy replication" lazy_replication
 measure "no lazy replication, no merging" lazy_replication merge_requests group_commit
 measure "no merging" merge_requests group_commit

@@ -34,6 +34,10 @@ pub struct Config {
     /// measurements: without it each batch waits for a flush of its own.
     #[serde(default = "yes")]
     pub group_commit: bool,
+    /// Requests that begin with the same directories walk through them once. For measurements: without
+    /// it each walks by itself.
+    #[serde(default = "yes")]
+    pub coalesce_prefixes: bool,
     /// A directory is made by its owner alone, and others fetch what they need. For measurements:
     /// without it each is made in a transaction of all shards.
     #[serde(default = "yes")]

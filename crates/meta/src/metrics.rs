@@ -16,6 +16,8 @@ pub struct Metrics {
     pub fetches: Counter,
     /// Invalidations served.
     pub invalidations: Counter,
+    /// Components of paths that were found by the walk before.
+    pub coalesced: Counter,
     /// Flushes of the journals.
     pub flushes: Counter,
     /// Rows that the disk was waited for.
@@ -52,6 +54,10 @@ impl Metrics {
             invalidations: registry.counter(
                 "saker_mnode_invalidations_total",
                 "Invalidations of the coordinator served",
+            ),
+            coalesced: registry.counter(
+                "saker_mnode_coalesced_components_total",
+                "Components of paths that were found by the walk of the request before",
             ),
             flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals"),
             row_waits: registry.counter(

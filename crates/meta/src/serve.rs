@@ -83,6 +83,7 @@ fn run_worker(
             overlay_bytes: config.overlay_bytes,
             inodes: config.inodes,
             replica: config.replica,
+            coalesce_prefixes: config.coalesce_prefixes,
             lazy_replication: config.lazy_replication,
             ..Limits::default()
         },

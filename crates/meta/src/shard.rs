@@ -53,6 +53,8 @@ pub struct Limits {
     pub inodes: usize,
     /// Entries of the namespace replica kept.
     pub replica: usize,
+    /// Requests that begin with the same directories walk through them once.
+    pub coalesce_prefixes: bool,
     /// Others learn of a new directory when they need it; else when it is made.
     pub lazy_replication: bool,
 }
@@ -64,6 +66,7 @@ impl Default for Limits {
             segment_bytes: 64 << 20,
             inodes: 65_536,
             replica: 1 << 20,
+            coalesce_prefixes: true,
             lazy_replication: true,
         }
     }

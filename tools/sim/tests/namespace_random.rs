@@ -81,6 +81,7 @@ impl Run {
         let rng = Rng::seeded(seed);
         let limits = Limits {
             segment_bytes: 64 << 10,
+            coalesce_prefixes: !seed.is_multiple_of(3),
             lazy_replication: !seed.is_multiple_of(5),
             overlay_bytes: if seed.is_multiple_of(3) { 2_000 } else { 1 << 20 },
             ..Limits::default()

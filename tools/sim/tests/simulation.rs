@@ -130,6 +130,11 @@ fn a_scan_that_ignores_prepared_rows_is_found() {
     is_found("scan ignoring prepared rows");
 }
 
+#[test]
+fn a_walk_that_outlives_an_invalidation_is_found() {
+    is_found("a walk that outlives an invalidation");
+}
+
 /// 200 calls of one client, without other faults.
 fn scripted() -> Config {
     Config { clients: 1, calls: 200, inline_max: 64, ..Config::of_seed(7).without_faults() }

@@ -7,3 +7,4 @@ pub mod invalidate;
 pub mod lease;
 pub mod replica;
 pub mod resolve;
+pub mod walk;

@@ -8,9 +8,12 @@ use bytes::Bytes;
 use quick_cache::Equivalent;
 use quick_cache::unsync::Cache;
 use rustc_hash::{FxBuildHasher, FxHashMap};
+use saker_runtime::sim::mutation;
 use saker_types::acl::Acl;
 use saker_types::wire::{Dentry, EntryKey};
 use saker_types::{Access, Cred, Errno, Error, InodeId, access};
+
+use super::walk::LastWalk;
 
 /// A directory, as path resolution needs it.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +104,8 @@ pub struct Fetching {
 /// The replica of one shard.
 pub struct Replica {
     entries: Cache<Name, Dir, quick_cache::UnitWeighter, FxBuildHasher>,
+    /// The way that was walked last.
+    pub last_walk: LastWalk,
     /// Invalidations served. What a parked request keeps of an answer is as good as an entry
     /// only until the next one.
     pub invalidations: u64,
@@ -120,6 +125,7 @@ impl Replica {
                 FxBuildHasher,
                 Default::default(),
             ),
+            last_walk: LastWalk::default(),
             invalidations: 0,
             fetching: FxHashMap::default(),
         }
@@ -143,6 +149,9 @@ impl Replica {
     /// Forgets an entry, and spoils the fetches of it that are under way.
     pub fn invalidate(&mut self, pid: InodeId, name: &[u8]) {
         self.invalidations += 1;
+        if !mutation("a walk that outlives an invalidation") {
+            self.last_walk.clear();
+        }
         self.entries.remove(&NameRef(pid, name));
         for ((key, _), fetching) in &mut self.fetching {
             fetching.stale |= key.pid == pid && key.name == name;

@@ -11,6 +11,7 @@ use saker_types::{
 };
 
 use super::replica::Dir;
+use super::walk::{LastWalk, Place};
 use crate::request::{Found, Rq, Step, Stop, Wait};
 use crate::shard::Shard;
 
@@ -41,11 +42,24 @@ impl Shard {
         if at.path.len() > limits::COMPONENTS_MAX {
             return Err(Errno::ENAMETOOLONG.into());
         }
-        let mut dir = self.anchor(rq, &at.anchor)?;
-        let mut way = Way { searchable: true, ..Way::default() };
+        let coalesces = self.limits.coalesce_prefixes && LastWalk::serves(at);
+        let shared = if coalesces { self.replica.last_walk.resume(cred, at) } else { None };
+        let (first, start) = match shared {
+            Some(shared) => shared,
+            None => {
+                let start = Place::start(self.anchor(rq, &at.anchor)?);
+                if coalesces {
+                    self.replica.last_walk.begin(cred, start.clone());
+                }
+                (0, start)
+            }
+        };
+        self.metrics.coalesced.add(first as u64);
+        let mut dir = start.dir;
+        let mut way = Way { searchable: start.searchable, ..Way::default() };
         let mut lends = self.lends_root(at);
         let last = at.path.len().saturating_sub(1);
-        for (i, name) in at.path.iter().enumerate() {
+        for (i, name) in at.path.iter().enumerate().skip(first) {
             check_name(name).map_err(|e| Error::at(e, i))?;
             dir.check(cred, Access::X).map_err(|e| Error { component: Some(i as u32), ..e })?;
             way.searchable &= dir.is_open();
@@ -54,6 +68,9 @@ impl Shard {
                 dir = self.child(rq, &dir, name, i)?;
                 if at.expect.get(i).is_some_and(|id| *id != 0 && *id != dir.id) {
                     return Err(Error::elsewhere(i).into());
+                }
+                if coalesces {
+                    self.replica.last_walk.add(name, &dir, way.searchable);
                 }
                 // The kernel tells the name to everybody.
                 let lent = match lends && way.searchable {

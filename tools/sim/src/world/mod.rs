@@ -76,6 +76,7 @@ impl Config {
             inodes: [8, 65_536][rng.below(2) as usize],
             // Some forget directories all the time.
             replica: [3, 64, 1 << 20][rng.below(3) as usize],
+            coalesce_prefixes: !seed.is_multiple_of(3),
             lazy_replication: !seed.is_multiple_of(8),
         };
         Config {

@@ -89,6 +89,7 @@ impl Cluster {
                 replica: 10_000,
                 merge_requests: true,
                 group_commit: true,
+                coalesce_prefixes: true,
                 lazy_replication: true,
             };
             run_role(&mut stops, move |stop| saker_meta::serve(config, stop));
