@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::writer::left_in_chunk;
 
 /// Bytes of one request for data ahead.
-const SEGMENT_BYTES: u64 = 1 << 20;
+pub(crate) const SEGMENT_BYTES: u64 = 1 << 20;
 /// Readers in the kernel ask for neighbouring ranges out of order: this far from where the last
 /// read ended still counts as sequential, in bytes.
 const REORDER_BYTES: u64 = 1 << 20;

@@ -13,12 +13,15 @@ use crate::Caller;
 use crate::core::Core;
 use crate::file::Handle;
 use crate::open_inode::{OpenInode, State};
-use crate::read_ahead::next_window;
+use crate::read_ahead::{SEGMENT_BYTES, next_window};
 use crate::request::To;
 
 /// A read that meets the end of a file, or needs data that is kept here, asks whether that is
 /// still so, when the last answer is older than this.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
+/// Whoever begins with this part of a small file is expected to read all of it: a whole record comes from the disk
+/// without its store, parts of it do not.
+const WHOLE_PART: u64 = 8;
 /// Times that the inline data may change while it is asked for.
 const LOADS_MAX: u32 = 100;
 
@@ -170,7 +173,10 @@ fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
     if waits(&range) {
         return Plan::WriteOut;
     }
-    let window = next_window(s.next_read, s.window, offset, len, window_max);
+    let mut window = next_window(s.next_read, s.window, offset, len, window_max);
+    if range.start == 0 && window > 0 && size <= SEGMENT_BYTES.min(range.end * WHOLE_PART) {
+        window = window.max(size as usize).min(window_max);
+    }
     s.next_read = if window == 0 { range.end } else { s.next_read.max(range.end) };
     s.window = window;
     // Nothing lies ahead of a read of the whole rest, unless earlier reads fetched it.

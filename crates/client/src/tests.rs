@@ -487,6 +487,24 @@ fn closing_a_reader_leaves_the_writers_data_alone() {
 }
 
 #[test]
+fn who_begins_a_small_file_gets_the_whole() {
+    let t = setup();
+    let data = pattern(600_000, 4);
+    let file = t.create("f");
+    t.write(&file, 0, &data);
+    t.flush(&file);
+    t.run(file.release());
+    for (first, requests) in [(75_000, 1), (74_999, 2)] {
+        let file = t.open("f", OpenFlags { write: false, ..RW });
+        t.fake.log();
+        assert!(t.read(&file, 0, first) == data[..first]);
+        assert!(t.read(&file, first as u64, 600_000) == data[first..]);
+        assert_eq!(t.fake.log(), vec!["chunk_read"; requests], "{first} bytes first");
+        t.run(file.release());
+    }
+}
+
+#[test]
 fn what_waits_to_be_written_out_is_not_read_ahead() {
     let t = setup();
     let file = t.create("f");

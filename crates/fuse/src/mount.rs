@@ -20,6 +20,9 @@ use crate::transport::{Device, MAX_WRITE_BYTES};
 
 /// File system type shown by mount(8).
 pub(crate) const FS_TYPE: &str = "fuse.saker";
+/// How far ahead of a reader the kernel reads: so that a file of that size comes as one request, and its
+/// record from the disk as a whole.
+pub(crate) const READ_AHEAD_BYTES: usize = MAX_WRITE_BYTES;
 /// How long a busy mount is asked to go before it is detached.
 const BUSY_RETRIES: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
@@ -47,7 +50,23 @@ pub(crate) fn mount(
     } else {
         helper::mount(&path, &helper_options(source, options))?
     };
+    if let Err(error) = read_ahead(&path) {
+        tracing::info!(
+            "the kernel reads 128 KiB ahead, not {} KiB: {error}",
+            READ_AHEAD_BYTES >> 10
+        );
+    }
     Ok((device, Mounted { path }))
+}
+
+/// Lets the kernel read further ahead than it would by itself, which only root may do.
+fn read_ahead(path: &Path) -> Result<()> {
+    let line = table::at(path)?.ok_or(Errno::ENOENT)?;
+    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", line.device);
+    // A knob of the kernel, not a file that a simulation could hold.
+    #[allow(clippy::disallowed_methods)]
+    std::fs::write(&knob, (READ_AHEAD_BYTES >> 10).to_string())
+        .map_err(|error| Error::new(Errno::EIO).with_text(format!("{knob}: {error}")))
 }
 
 /// Checks the mount point, detaching what is left of a killed mount.
@@ -58,7 +77,7 @@ fn prepare(path: &Path) -> Result<PathBuf> {
             tracing::warn!("{}: detaching what a killed mount has left", path.display());
             detach(&path)?;
         }
-        _ if table::type_at(&path)?.as_deref() == Some(FS_TYPE) => {
+        _ if is_ours(&path)? => {
             let text = format!("{}: a Saker file system is mounted there", path.display());
             return Err(Error::new(Errno::EBUSY).with_text(text));
         }
@@ -69,6 +88,11 @@ fn prepare(path: &Path) -> Result<PathBuf> {
         return Err(failed(&path, rustix::io::Errno::NOTDIR));
     }
     Ok(path)
+}
+
+/// Is a Saker file system mounted there?
+fn is_ours(path: &Path) -> Result<bool> {
+    Ok(table::at(path)?.is_some_and(|line| line.kind == FS_TYPE))
 }
 
 /// The path without symbolic links. Its last component is not followed by stat(2), which fails
@@ -139,7 +163,7 @@ fn helper_options(source: &str, options: &MountOptions) -> String {
 /// EINVAL if none is mounted there, EBUSY if it is in use and not `lazy`; each with words.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     let path = canonical(mountpoint)?;
-    if table::type_at(&path)?.as_deref() != Some(FS_TYPE) {
+    if !is_ours(&path)? {
         let text = format!("{}: no Saker file system is mounted there", path.display());
         return Err(Error::new(Errno::EINVAL).with_text(text));
     }

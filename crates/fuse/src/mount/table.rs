@@ -6,23 +6,32 @@ use std::path::{Path, PathBuf};
 
 use saker_types::{Errno, Error, Result};
 
-/// Type of the file system mounted last at exactly `path`, if one is.
-pub(super) fn type_at(path: &Path) -> Result<Option<String>> {
+/// A line of the table.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    at: PathBuf,
+    /// `MAJOR:MINOR`
+    pub(super) device: String,
+    /// The file system's type.
+    pub(super) kind: String,
+}
+
+/// What is mounted last at exactly `path`, if something is.
+pub(super) fn at(path: &Path) -> Result<Option<Line>> {
     // The kernel's own table, not a file that a simulation could hold.
     #[allow(clippy::disallowed_methods)]
     let table = std::fs::read("/proc/self/mountinfo")
         .map_err(|e| Error::new(Errno::EIO).with_text(format!("/proc/self/mountinfo: {e}")))?;
-    let found = table.split(|&b| b == b'\n').filter_map(parse).rfind(|(at, _)| at == path);
-    Ok(found.map(|(_, kind)| kind))
+    Ok(table.split(|&b| b == b'\n').filter_map(parse).rfind(|line| line.at == path))
 }
 
-/// Mount point and type of one line.
-fn parse(line: &[u8]) -> Option<(PathBuf, String)> {
+fn parse(line: &[u8]) -> Option<Line> {
     let mut fields = line.split(|&b| b == b' ');
-    let at = fields.nth(4)?;
-    let kind = fields.skip_while(|&field| field != b"-").nth(1)?;
-    let kind = String::from_utf8(kind.to_vec()).ok()?;
-    Some((PathBuf::from(OsString::from_vec(unescape(at))), kind))
+    let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
+    let device = text(fields.nth(2)?)?;
+    let at = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
+    let kind = text(fields.skip_while(|&field| field != b"-").nth(1)?)?;
+    Some(Line { at, device, kind })
 }
 
 /// Space, tab, newline and backslash are written as `\` and three octal digits.
@@ -56,16 +65,18 @@ mod tests {
     #[test]
     fn lines_are_read_with_and_without_optional_fields() {
         let line = b"36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 shared:2 - fuse.saker s rw";
-        assert_eq!(parse(line).unwrap(), ("/mnt 2".into(), "fuse.saker".into()));
+        let wanted =
+            |at: &str, kind: &str| Line { at: at.into(), device: "98:0".into(), kind: kind.into() };
+        assert_eq!(parse(line).unwrap(), wanted("/mnt 2", "fuse.saker"));
         let line = b"36 35 98:0 / /a\\134b rw - ext4 /dev/root rw";
-        assert_eq!(parse(line).unwrap(), ("/a\\b".into(), "ext4".into()));
+        assert_eq!(parse(line).unwrap(), wanted("/a\\b", "ext4"));
         assert!(parse(b"").is_none());
         assert!(parse(b"36 35 98:0 / /x rw").is_none());
     }
 
     #[test]
     fn the_root_is_mounted() {
-        assert!(type_at(Path::new("/")).unwrap().is_some());
-        assert_eq!(type_at(Path::new("/no such place")).unwrap(), None);
+        assert!(at(Path::new("/")).unwrap().is_some());
+        assert_eq!(at(Path::new("/no such place")).unwrap(), None);
     }
 }

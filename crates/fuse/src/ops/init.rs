@@ -4,6 +4,7 @@ use saker_types::{Errno, Error, Result};
 
 use crate::abi::{self, InitIn, InitInExt, InitOut, init};
 use crate::adapter::Adapter;
+use crate::mount::READ_AHEAD_BYTES;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::transport::MAX_WRITE_BYTES;
@@ -69,7 +70,8 @@ pub(crate) fn negotiate(request: &Request, extra: u64) -> Result<(Reply, Option<
     let out = InitOut {
         major: abi::MAJOR,
         minor: abi::MINOR,
-        max_readahead: input.max_readahead,
+        // No more than the mount's device has, which its knob may raise before or after.
+        max_readahead: input.max_readahead.max(READ_AHEAD_BYTES as u32),
         flags: agreed as u32,
         flags2: (agreed >> 32) as u32,
         max_background: MAX_BACKGROUND,
