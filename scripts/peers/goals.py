@@ -14,6 +14,7 @@ AT_16, AT_128 = "metadata, 16 threads", "metadata, 128 threads"
 # Each file looked at once, and then in a phase so short that what is kept for a second stays.
 AGAIN = "metadata, second pass"
 CHANGES = ("create", "unlink", "mkdir")
+ONE_DIRECTORY, BURSTS = "one directory", "bursts of 4 KiB files"
 KIB_4, KIB_64, KIB_112 = (f"files of {kib} KiB" for kib in (4, 64, 112))
 
 
@@ -28,6 +29,8 @@ class Goal:
     wanted: float
     system: str = "saker"
     figure: str = "ops_per_s"
+    beside: str = ""
+    """The others' phase, if it is another."""
 
     @property
     def at_most(self) -> bool:
@@ -65,6 +68,13 @@ def goals() -> Iterator[Goal]:
     for program, phase in ((AGAIN, "getattr"), (AGAIN, "open"), (KIB_4, "read, again")):
         cached = ("passthrough-cached",)
         yield Goal("the FUSE bound, cached", program, phase, cached, 0.6, system="saker-cached")
+    for phase in ("create", "getattr", "unlink"):
+        shared, private = f"{phase}, shared", f"{phase}, private"
+        yield Goal("of private ones", ONE_DIRECTORY, shared, ("saker",), 0.95, beside=private)
+    for phase in ("write", "read"):
+        for files in (10, 100):
+            burst, mixed = f"{phase}, bursts of {files}", f"{phase}, bursts of 1"
+            yield Goal("of mixed ones", BURSTS, burst, ("saker",), 0.95, beside=mixed)
 
 
 def tree_of(program: str) -> str:
@@ -72,12 +82,12 @@ def tree_of(program: str) -> str:
     return f"{program.replace('files', 'tree')} files"
 
 
-def figures_of(records: list[dict], goal: Goal, system: str) -> dict[int, float]:
+def figures_of(records: list[dict], goal: Goal, system: str, phase: str) -> dict[int, float]:
     """Of each round; none if it was not measured, or with errors."""
     of = [
         r
         for r in records
-        if (r["system"], r["program"], r["phase"]) == (system, goal.program, goal.phase)
+        if (r["system"], r["program"], r["phase"]) == (system, goal.program, phase)
     ]
     return {} if any(r["errors"] for r in of) else {r["round"]: r[goal.figure] for r in of}
 
@@ -87,8 +97,9 @@ def table(records: list[dict]) -> list[str]:
     of the rounds' ratios say so."""
     lines = ["| | what | best other | Saker / other | aim | | by round |", "|---" * 7 + "|"]
     for goal in goals():
-        mine = figures_of(records, goal, goal.system)
-        others = {name: figures_of(records, goal, name) for name in goal.others}
+        mine = figures_of(records, goal, goal.system, goal.phase)
+        beside = goal.beside or goal.phase
+        others = {name: figures_of(records, goal, name, beside) for name in goal.others}
         others = {name: figures for name, figures in others.items() if figures}
         if not mine or not others:
             continue
@@ -100,7 +111,7 @@ def table(records: list[dict]) -> list[str]:
         aim = f"{'at most' if goal.at_most else 'at least'} {goal.wanted:g}"
         by_round = ", ".join(f"{ratio:.2f}" for ratio in rounds)
         lines.append(
-            f"| {goal.what} | {goal.program}: {goal.phase} | {best} | {ratio:.2f} | {aim} "
+            f"| {goal.what} | {goal.program}: {goal.phase} | {goal.beside or best} | {ratio:.2f} | {aim} "
             f"| {'yes' if kept else 'no'} | {by_round} |"
         )
     return lines
