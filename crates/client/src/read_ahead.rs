@@ -14,8 +14,10 @@ use crate::writer::left_in_chunk;
 
 /// Bytes of one request for data ahead.
 pub(crate) const SEGMENT_BYTES: u64 = 1 << 20;
-/// Readers in the kernel ask for neighbouring ranges out of order: this far from where the last
-/// read ended still counts as sequential, in bytes.
+/// Readers in the kernel ask for neighbouring ranges out of order: so many reads away from where the
+/// last one ended still counts as sequential.
+const REORDER_READS: u64 = 4;
+/// The same for short reads, in bytes.
 const REORDER_BYTES: u64 = 1 << 20;
 /// The first window, in bytes.
 const WINDOW_BYTES_MIN: usize = 128 << 10;
@@ -29,7 +31,8 @@ pub(crate) fn next_window(
     len: usize,
     window_max: usize,
 ) -> usize {
-    if offset.abs_diff(expected) > REORDER_BYTES || (window == 0 && offset != expected) {
+    let near = REORDER_BYTES.max(REORDER_READS * len as u64);
+    if offset.abs_diff(expected) > near || (window == 0 && offset != expected) {
         0
     } else {
         (window * 2).max(len * 2).max(WINDOW_BYTES_MIN).min(window_max)

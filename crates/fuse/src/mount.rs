@@ -61,7 +61,7 @@ pub(crate) fn mount(
 
 /// Lets the kernel read further ahead than it would by itself, which only root may do.
 fn read_ahead(path: &Path) -> Result<()> {
-    let line = table::at(path)?.ok_or(Errno::ENOENT)?;
+    let line = table::at(path)?.filter(|line| line.kind == FS_TYPE).ok_or(Errno::ENOENT)?;
     let knob = format!("/sys/class/bdi/{}/read_ahead_kb", line.device);
     // A knob of the kernel, not a file that a simulation could hold.
     #[allow(clippy::disallowed_methods)]

@@ -249,7 +249,7 @@ fn walk_and_read(mode: Mode) {
     assert_eq!(error.raw_os_error(), Some(libc::EROFS));
 }
 
-/// As root; and the reply to INIT, which comes later, leaves it so.
+/// Where a mount may say so; and the reply to INIT, which comes later, leaves it so.
 #[test]
 fn the_kernel_reads_as_far_ahead_as_a_request_may_be_long() {
     each(|mode| {
@@ -257,8 +257,9 @@ fn the_kernel_reads_as_far_ahead_as_a_request_may_be_long() {
         let device = fs::metadata(served.path()).unwrap().dev();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-        if rustix::process::geteuid().is_root() {
-            assert_eq!(fs::read_to_string(knob).unwrap().trim(), "1024");
+        match fs::OpenOptions::new().write(true).open(&knob) {
+            Ok(_) => assert_eq!(fs::read_to_string(&knob).unwrap().trim(), "1024"),
+            Err(error) => eprintln!("skipped: {knob}: {error}"),
         }
     });
 }

@@ -37,6 +37,8 @@ fn windows_double_for_sequential_readers_only() {
     assert_eq!(seen, [128, 256, 512, 1_024, 2_048, 4_096, 4_096]);
     assert!(next_window(at, window, at + 128 * K, 4096, max) > 0, "the kernel reorders");
     assert_eq!(next_window(at, window, at + 2 * M, 4096, max), 0);
+    // Of two reads of a megabyte the second came first.
+    assert!(next_window(at + 2 * M, window, at, M as usize, max) > 0);
     assert_eq!(next_window(0, 0, 8 * K, 4096, max), 0);
     assert_eq!(next_window(0, 0, 0, 4096, 0), 0, "turned off");
 }

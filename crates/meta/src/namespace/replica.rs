@@ -136,9 +136,11 @@ impl Replica {
         self.entries.get(&NameRef(pid, name)).cloned()
     }
 
-    /// All entries: parent, name, directory.
+    /// All that is remembered: parent, name, directory.
     pub fn all(&self) -> Vec<(InodeId, Bytes, Dir)> {
-        self.entries.iter().map(|(name, dir)| (name.0, name.1.clone(), dir.clone())).collect()
+        let entries = self.entries.iter();
+        let entries = entries.map(|(name, dir)| (name.0, name.1.clone(), dir.clone()));
+        entries.chain(self.last_walk.all()).collect()
     }
 
     /// The owner's answer.

@@ -2,8 +2,9 @@
 //! one has found on it the next need not look up again. The paper spares locks by that; a shard has none, and
 //! spares the looks into its replica and the checks of permissions.
 
+use bytes::Bytes;
 use saker_types::wire::At;
-use saker_types::{Cred, Locator};
+use saker_types::{Cred, InodeId, Locator};
 
 use super::replica::Dir;
 
@@ -76,6 +77,14 @@ impl LastWalk {
         self.places.push(Place { dir: dir.clone(), searchable, end: self.names.len() });
     }
 
+    /// All of it but the root, as entries of the replica: parent, name, directory.
+    pub fn all(&self) -> impl Iterator<Item = (InodeId, Bytes, Dir)> {
+        self.places.windows(2).map(|pair| {
+            let name = &self.names[pair[0].end..pair[1].end];
+            (pair[0].dir.id, Bytes::copy_from_slice(name), pair[1].dir.clone())
+        })
+    }
+
     /// Forgets it.
     pub fn clear(&mut self) {
         self.names.clear();
@@ -86,8 +95,6 @@ impl LastWalk {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use bytes::Bytes;
-
     use super::*;
 
     fn dir(id: u64) -> Dir {
