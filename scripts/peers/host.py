@@ -215,6 +215,16 @@ def drop_caches() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
+def disk_read_bytes(path: Path) -> int | None:
+    """What the disk that holds `path` has read so far; `None` where that is not one device."""
+    device = path.stat().st_dev
+    with suppress(FileNotFoundError):
+        stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
+        # Sectors are of 512 bytes, whatever the disk's (Documentation/block/stat.rst).
+        return int(stat.split()[2]) * 512
+    return None
+
+
 @dataclass
 class Machine:
     """What figures depend on."""
