@@ -10,6 +10,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use saker_rpc::Transport;
 use saker_runtime::telemetry::Registry;
@@ -100,6 +101,11 @@ impl Fs {
     /// Runs a future of this client to its end on the calling thread. Not to be nested.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.0.net.block_on(future)
+    }
+
+    /// Waits, where futures of this client are run, which go on meanwhile.
+    pub async fn sleep(&self, duration: Duration) {
+        self.0.net.sleep_until(saker_runtime::time::now() + duration).await;
     }
 
     /// Was something written to this file, through this client, that no server knows of yet? Then its

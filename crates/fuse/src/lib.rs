@@ -12,6 +12,7 @@ mod adapter;
 mod attr;
 mod backing;
 mod changes;
+mod crowds;
 mod errno;
 mod handles;
 mod hint;

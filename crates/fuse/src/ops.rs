@@ -2,6 +2,7 @@
 
 mod attr;
 mod create;
+mod create_apart;
 mod dir;
 mod file;
 mod init;

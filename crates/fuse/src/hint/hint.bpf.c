@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Notes what the calling thread is doing when FUSE sends a LOOKUP.
+/* Notes what the calling thread is doing when FUSE sends a LOOKUP or a MKNOD.
  *
  * Runs in that thread, before the daemon can see the request. One slot for each thread id modulo
- * SLOTS: a thread waits for its LOOKUP, so it has one at a time. Whoever collides with another
+ * SLOTS: a thread waits for its request, so it has one at a time. Whoever collides with another
  * thread, or meets anything unexpected, leaves no note, and the daemon does a real lookup.
  * `struct slot` and the constants are also in slots.rs and bpf.rs. The slots take 4 MiB a mount. */
 #include "kernel.h"
@@ -11,6 +11,7 @@
 #define TEXT 464
 #define BEFORE 16
 #define FUSE_LOOKUP 1
+#define FUSE_MKNOD 8
 #define ARGS 5
 #define SYSCALLS 512
 #define PATH_MAX 4096
@@ -229,6 +230,24 @@ static __attribute__((always_inline)) int is_direct(struct slot *slot, struct ta
 	return name && (has_locked_directory(task, name) || is_in_path(slot, name));
 }
 
+/* Of a MKNOD: the walk of an open that makes what it opens, or that there is none. What mknod(2)
+ * makes, and what a file system stacked on this one makes, comes without a walk in this one. */
+static __attribute__((always_inline)) void note_making(struct slot *slot, struct task_struct *task,
+						       struct super_block *sb)
+{
+	struct nameidata *walk = task->nameidata;
+	long len = 0;
+
+	slot->walk = WALK_NONE;
+	slot->flags = slot->depth = slot->first = slot->second_len = 0;
+	if (walk && walk->path.dentry->d_sb == sb) {
+		slot->walk = WALK_HERE;
+		slot->flags = walk->flags;
+		len = bpf_probe_read_kernel_str(slot->text, TEXT, walk->last.name);
+	}
+	slot->text_len = len > 0 ? len : 0;
+}
+
 SEC("raw_tp/fuse_request_send")
 int on_send(struct raw_tracepoint_args *ctx)
 {
@@ -237,7 +256,7 @@ int on_send(struct raw_tracepoint_args *ctx)
 	struct super_block *sb;
 	__u32 opcode, dev, tid, key;
 
-	if (READ(opcode, req->in.h.opcode) || opcode != FUSE_LOOKUP)
+	if (READ(opcode, req->in.h.opcode) || (opcode != FUSE_LOOKUP && opcode != FUSE_MKNOD))
 		return 0;
 	if (READ(mount, req->fm) || READ(sb, mount->sb) || READ(dev, sb->s_dev) || dev != device)
 		return 0;
@@ -254,14 +273,15 @@ int on_send(struct raw_tracepoint_args *ctx)
 		return 0;
 	struct task_struct *task = bpf_get_current_task_btf();
 	note_syscall(slot, bpf_task_pt_regs(task));
-	if (is_direct(slot, task, req, sb)) {
-		slot->tid = tid;
-		READ(slot->unique, req->in.h.unique);
-		READ(slot->nodeid, req->in.h.nodeid);
+	slot->tid = tid;
+	READ(slot->unique, req->in.h.unique);
+	READ(slot->nodeid, req->in.h.nodeid);
+	if (opcode == FUSE_MKNOD)
+		note_making(slot, task, sb);
+	else if (is_direct(slot, task, req, sb))
 		note(slot, task);
-	} else {
+	else
 		slot->tid = 0;
-	}
 	__sync_fetch_and_add(&slot->sequence, 1);
 	return 0;
 }

@@ -582,3 +582,162 @@ fn the_kernel_is_told_of_names_that_it_did_not_know() {
     hold(&nodes, ROOT, 1, "a", 10, FILE);
     assert_eq!(nodes.unaware(10, ROOT, &name("a")), Some(10), "no names are known");
 }
+
+fn promise_of(named: Named) -> Promise {
+    Promise { named, tid: 7, who: Caller::root(), mode: FILE, exclusive: true }
+}
+
+/// What was promised of a node.
+fn redeem(nodes: &Nodes, node: NodeId) -> Named {
+    match nodes.redeem(node) {
+        Redeemed::Promise(promise) => promise.named,
+        Redeemed::Begun(_) | Redeemed::Nothing => panic!("nothing was promised"),
+    }
+}
+
+/// A file that is promised as `text` in the root.
+fn promise(nodes: &Nodes, text: &'static str) -> NodeId {
+    let named = nodes.named(ROOT, ROOT, &name(text)).unwrap();
+    nodes.promise(promise_of(named)).unwrap()
+}
+
+#[test]
+fn a_promise_is_kept_once() {
+    let nodes = guessing();
+    let node = promise(&nodes, "f");
+    for other in [ROOT, node + 1] {
+        assert!(matches!(nodes.redeem(other), Redeemed::Nothing));
+    }
+    let named = redeem(&nodes, node);
+    let Redeemed::Begun(end) = nodes.redeem(node) else { panic!("it is being made") };
+    assert!(end.try_recv().unwrap_err().is_empty());
+    assert!(nodes.kept_promise(node, &named, &entry(1, "f", 10, FILE)));
+    assert!(end.try_recv().unwrap_err().is_closed());
+    assert!(matches!(nodes.redeem(node), Redeemed::Nothing));
+    assert_eq!((nodes.of(10), nodes.locate(node).unwrap().id), (node, 10));
+    // The kernel goes on with that node.
+    assert_eq!(hold(&nodes, ROOT, 1, "f", 10, FILE), node);
+    nodes.forget(node, 2);
+    assert_eq!((nodes.of(10), held(&nodes)), (10, 0));
+}
+
+#[test]
+fn what_has_the_name_of_a_promise_may_be_it() {
+    let nodes = guessing();
+    let node = promise(&nodes, "f");
+    let named = redeem(&nodes, node);
+    // A LOOKUP overtakes the reply.
+    assert_eq!(hold(&nodes, ROOT, 1, "f", 10, FILE), node);
+    assert!(nodes.kept_promise(node, &named, &entry(1, "f", 10, FILE)));
+    // It was another file's name.
+    let node = promise(&nodes, "g");
+    let named = redeem(&nodes, node);
+    assert_eq!(hold(&nodes, ROOT, 1, "g", 11, FILE), node);
+    assert!(!nodes.kept_promise(node, &named, &entry(1, "g", 12, FILE)));
+    assert_eq!(hold(&nodes, ROOT, 1, "g", 12, FILE), 12);
+    // A directory is never it.
+    let node = promise(&nodes, "h");
+    assert_eq!(hold(&nodes, ROOT, 1, "h", 13, DIR), 13);
+    let named = redeem(&nodes, node);
+    assert!(nodes.kept_promise(node, &named, &entry(1, "h", 14, FILE)), "of a name that it lost");
+}
+
+#[test]
+fn a_file_that_came_by_another_name_is_not_that_of_a_promise() {
+    let nodes = guessing();
+    let node = promise(&nodes, "f");
+    let named = redeem(&nodes, node);
+    assert_eq!(hold(&nodes, ROOT, 1, "g", 10, FILE), 10);
+    assert!(!nodes.kept_promise(node, &named, &entry(1, "f", 10, FILE)));
+    assert_eq!(nodes.of(10), 10);
+}
+
+#[test]
+fn what_is_found_before_a_promise_is_redeemed_is_something_else() {
+    let nodes = guessing();
+    let node = promise(&nodes, "f");
+    assert_eq!(hold(&nodes, ROOT, 1, "f", 10, FILE), 10);
+    assert!(matches!(nodes.progress(ROOT, &name("f")), Progress::Ended));
+    // Whoever was promised it meets the other one.
+    let named = redeem(&nodes, node);
+    nodes.broke_promise(node, &named);
+    assert_eq!(nodes.lock().named(ROOT, &name("f")), Some(10));
+}
+
+#[test]
+fn a_promised_name_is_not_free_because_a_server_says_so() {
+    let nodes = guessing();
+    let node = promise(&nodes, "f");
+    nodes.vanished(ROOT, &name("f"));
+    assert!(matches!(nodes.progress(ROOT, &name("f")), Progress::Promised));
+    let named = redeem(&nodes, node);
+    nodes.vanished(ROOT, &name("f"));
+    assert!(!nodes.may_be_free(ROOT, &name("f")));
+    assert!(nodes.kept_promise(node, &named, &entry(1, "f", 10, FILE)));
+    nodes.vanished(ROOT, &name("f"));
+    assert!(nodes.may_be_free(ROOT, &name("f")));
+}
+
+#[test]
+fn nobody_waits_for_a_promise_that_was_left() {
+    let nodes = guessing();
+    let node = promise(&nodes, "f");
+    time::sleep(Duration::from_millis(30));
+    assert!(matches!(nodes.progress(ROOT, &name("f")), Progress::Ended));
+    nodes.vanished(ROOT, &name("f"));
+    assert!(nodes.may_be_free(ROOT, &name("f")));
+    // It may be kept all the same.
+    let named = redeem(&nodes, node);
+    assert!(nodes.kept_promise(node, &named, &entry(1, "f", 10, FILE)));
+    assert!(!nodes.may_be_free(ROOT, &name("f")));
+}
+
+#[test]
+fn a_broken_promise_leaves_the_name_free() {
+    let nodes = guessing();
+    let node = promise(&nodes, "f");
+    assert!(!nodes.may_be_free(ROOT, &name("f")));
+    let named = redeem(&nodes, node);
+    nodes.broke_promise(node, &named);
+    assert!(nodes.may_be_free(ROOT, &name("f")));
+    nodes.forget(node, 1);
+    // And one that nobody redeems goes with its node.
+    let node = promise(&nodes, "g");
+    nodes.forget(node, 1);
+    assert!(matches!(nodes.redeem(node), Redeemed::Nothing) && held(&nodes) == 0);
+}
+
+#[test]
+fn what_surprised_is_not_promised() {
+    let nodes = guessing();
+    nodes.surprise(ROOT, &name("f"));
+    let named = nodes.named(ROOT, ROOT, &name("f")).unwrap();
+    assert_eq!(nodes.promise(promise_of(named)).unwrap_err().errno(), Errno::ESTALE);
+}
+
+#[test]
+fn who_made_a_file_may_open_it_once() {
+    let nodes = guessing();
+    let soon = Duration::from_secs(60);
+    nodes.grant(10, 7, 1000, soon);
+    assert!(!nodes.is_granted(11, 7, 1000));
+    assert!(!nodes.is_granted(10, 7, 0) && !nodes.is_granted(10, 8, 1000), "somebody else");
+    assert!(nodes.is_granted(10, 7, 1000) && !nodes.is_granted(10, 7, 1000));
+    nodes.grant(10, 7, 1000, Duration::ZERO);
+    assert!(!nodes.is_granted(10, 7, 1000), "too late");
+}
+
+#[test]
+fn others_wait_until_a_promised_file_is_made() {
+    let nodes = guessing();
+    let progress = |nodes: &Nodes| nodes.progress(ROOT, &name("f"));
+    assert!(matches!(progress(&nodes), Progress::Ended));
+    let node = promise(&nodes, "f");
+    assert!(matches!(progress(&nodes), Progress::Promised));
+    let named = redeem(&nodes, node);
+    let Progress::Begun(end) = progress(&nodes) else { panic!("it is being made") };
+    assert!(end.try_recv().unwrap_err().is_empty());
+    assert!(nodes.kept_promise(node, &named, &entry(1, "f", 10, FILE)));
+    assert!(end.try_recv().unwrap_err().is_closed());
+    assert!(matches!(progress(&nodes), Progress::Ended));
+}

@@ -1,10 +1,11 @@
 //! CREATE, TMPFILE, MKNOD, MKDIR, SYMLINK, READLINK.
 
-use saker_client::OpenFlags;
+use saker_client::{Caller, OpenFlags};
 use saker_types::{Class, Errno, Error, FileKind, Result};
 
 use crate::abi::{CreateIn, MkdirIn, MknodIn, OPEN_KILL_SUIDGID};
 use crate::adapter::Adapter;
+use crate::nodes::Named;
 use crate::ops::OpenFile;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -17,16 +18,42 @@ impl Adapter {
         let mut body = request.body();
         let input: CreateIn = body.fixed()?;
         let (dir, name) = (request.header.nodeid, body.name()?);
+        let turn = self.crowds.enter(dir, request.header.pid);
+        if turn.is_crowded() && self.hints.tell_makers() {
+            return Ok(self.create_apart_from_now_on());
+        }
         let named = self.named(request, dir, &name)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         self.may_open(flags)?;
         let who = request.maker(input.umask);
+        let opened = self.make(&who, &named, input.mode, flags).await?;
+        let is_new = opened.entry.created;
+        if !is_new && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
+            self.drop_privileges_of(&opened.entry).await?;
+        }
+        let way = self.way(&opened.file, &opened.entry.attr).await?;
+        let reply = self.hold(&named, &opened.entry);
+        let open = self.opened(OpenFile::new(reply.nodeid, opened), way);
+        Ok(Reply::pair(&reply, &open))
+    }
+
+    /// Makes a file, or opens the one that is there; `mode` as open(2) has it.
+    ///
+    /// # Errors
+    /// ESTALE also where something else than a file is there: the kernel must walk again.
+    pub(crate) async fn make(
+        &self,
+        who: &Caller,
+        named: &Named,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<Opened> {
         let asked = self.changes.ask();
-        let created = self.fs.create(&who, &named.at, input.mode & PERMISSIONS, flags).await;
+        let created = self.fs.create(who, &named.at, mode & PERMISSIONS, flags).await;
         // The kernel sends CREATE only for a name that was, or was said to be, free a moment ago.
         // If it is something else, it must walk again and open that.
         let stale = || {
-            self.nodes.surprise(dir, &name);
+            self.nodes.surprise(named.dir, &named.name);
             Error::new(Errno::ESTALE)
         };
         let (file, entry) = match created {
@@ -36,17 +63,11 @@ impl Adapter {
             other => other?,
         };
         let another = entry.attr.kind() != FileKind::Regular;
-        if another || (!entry.created && self.check_sticky(dir, &entry).is_err()) {
+        if another || (!entry.created && self.check_sticky(named.dir, &entry).is_err()) {
             file.release().await;
             return Err(stale());
         }
-        if !entry.created && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
-            self.drop_privileges_of(&entry).await?;
-        }
-        let way = self.way(&file, &entry.attr).await?;
-        let reply = self.hold(&named, &entry);
-        let open = self.opened(OpenFile::new(Opened { flags, file, entry, asked }), way);
-        Ok(Reply::pair(&reply, &open))
+        Ok(Opened { flags, file, entry, asked })
     }
 
     /// O_TMPFILE; the name that comes along means nothing.
@@ -62,7 +83,7 @@ impl Adapter {
         let way = self.way(&file, &entry.attr).await?;
         let node = self.nodes.hold_nameless(&entry);
         let reply = self.entry_out(node, &entry.attr, self.keep(&entry));
-        let open = self.opened(OpenFile::new(Opened { flags, file, entry, asked }), way);
+        let open = self.opened(OpenFile::new(node, Opened { flags, file, entry, asked }), way);
         Ok(Reply::pair(&reply, &open))
     }
 
@@ -71,6 +92,9 @@ impl Adapter {
         let input: MknodIn = body.fixed()?;
         let (dir, name) = (request.header.nodeid, body.name()?);
         let named = self.named(request, dir, &name)?;
+        if let Some(maker) = self.opener_by(request, input.mode, &name) {
+            return self.create_before_open(request, named, &input, maker).await;
+        }
         let who = request.maker(input.umask);
         let entry = self.fs.mknod(&who, &named.at, input.mode, input.rdev).await?;
         Ok(Reply::of(&self.hold(&named, &entry)))

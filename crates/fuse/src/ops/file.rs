@@ -18,7 +18,7 @@ use crate::abi::{
 use crate::adapter::Adapter;
 use crate::backing::Way;
 use crate::changes::{Asked, Changes};
-use crate::nodes::{DataVersion, NodeId};
+use crate::nodes::{DataVersion, NodeId, Redeemed};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::threads::Opened;
@@ -52,10 +52,12 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(crate) fn new(Opened { flags, file, entry, asked }: Opened) -> OpenFile {
+    /// What was opened, as the kernel's `node`.
+    pub(crate) fn new(node: NodeId, opened: Opened) -> OpenFile {
+        let Opened { flags, file, entry, asked } = opened;
         OpenFile {
             file,
-            node: entry.attr.id,
+            node,
             flags,
             attr: entry.attr,
             asked,
@@ -117,24 +119,37 @@ impl Adapter {
     pub(crate) async fn open(&self, request: &Request) -> Result<Reply> {
         let input: OpenIn = request.body().fixed()?;
         let node = request.header.nodeid;
-        let at = self.at(node).await?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         self.may_open(flags)?;
+        match self.nodes.redeem(node) {
+            Redeemed::Promise(promise) if promise.tid == request.header.pid => {
+                return self.open_promised(request, flags, *promise).await;
+            }
+            Redeemed::Promise(promise) => self.make_for_another(node, *promise).await,
+            Redeemed::Begun(end) => {
+                // Nothing is ever sent.
+                let _ = end.recv().await;
+            }
+            Redeemed::Nothing => {}
+        }
+        let at = self.at(node).await?;
         let _change = flags.truncate.then(|| self.changes.begin());
         let opened = match self.threads.take(&request.header, at.anchor.id, flags) {
             Some(opened) => opened,
             None => {
                 let asked = self.changes.ask();
-                let (file, entry) = self.fs.open(&request.caller(), &at, flags).await?;
+                let who = self.opener(request);
+                let (file, entry) = self.fs.open(&who, &at, flags).await?;
                 Opened { flags, file, entry, asked }
             }
         };
         self.nodes.refresh(&opened.entry);
-        if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
+        let is_new = opened.entry.created;
+        if !is_new && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&opened.entry).await?;
         }
         let way = self.way(&opened.file, &opened.entry.attr).await?;
-        Ok(Reply::of(&self.opened(OpenFile::new(opened), way)))
+        Ok(Reply::of(&self.opened(OpenFile::new(node, opened), way)))
     }
 
     /// How the kernel is to have a file open, until it releases it.
@@ -187,7 +202,8 @@ impl Adapter {
     /// A truncating open cleared a file: its suid and sgid go.
     pub(crate) async fn drop_privileges_of(&self, entry: &Entry) -> Result<()> {
         self.nodes.refresh(entry);
-        self.drop_privileges(entry.attr.id, &At::handle(entry.loc.clone())).await
+        let node = self.nodes.of(entry.attr.id);
+        self.drop_privileges(node, &At::handle(entry.loc.clone())).await
     }
 
     pub(crate) async fn read(&self, request: &Request) -> Result<Reply> {
@@ -257,7 +273,7 @@ impl Adapter {
         let input: ReleaseIn = request.body().fixed()?;
         let open = self.files.remove(input.fh)?;
         if let Some(backings) = &self.backings {
-            backings.leave(open.node);
+            backings.leave(open.attr.id);
         }
         let _change = open.flags.write.then(|| self.changes.begin());
         if input.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
