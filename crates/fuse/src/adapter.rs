@@ -170,12 +170,18 @@ impl Adapter {
     /// The reply that gives what has this name to the kernel, which holds it from now on.
     pub(crate) fn hold(&self, named: &Named, entry: &Entry) -> EntryOut {
         let node = self.nodes.hold(named.dir, &named.name, entry);
+        let keep = self.learn_way(named, entry);
+        self.entry_out(node, &entry.attr, keep)
+    }
+
+    /// Notes what a server says of the way to what has this name; for how long the kernel may keep the name.
+    pub(crate) fn learn_way(&self, named: &Named, entry: &Entry) -> Duration {
         self.nodes.kept(named, &entry.kept);
         let keep = self.keep(entry);
         if !keep.is_zero() {
             self.nodes.prove(named.dir);
         }
-        self.entry_out(node, &entry.attr, keep)
+        keep
     }
 
     /// How long the kernel may keep a name: for others, too, so only if all may walk there. The

@@ -217,9 +217,8 @@ impl Threads {
 
     /// Has the thread made this name in its first walk?
     pub(crate) fn has_made(&self, tid: u32, dir: NodeId, name: &Bytes) -> bool {
-        let mut shard = self.shard(tid);
-        let thread = shard.get(tid).filter(|_| self.follows(tid));
-        thread.and_then(|thread| thread.made.as_ref()).is_some_and(|made| made.is(dir, name))
+        let is_it = |thread: &mut Thread| thread.made.as_ref().is_some_and(|it| it.is(dir, name));
+        self.follows(tid) && self.shard(tid).get(tid).is_some_and(is_it)
     }
 
     /// What it has made, if it has.
@@ -228,10 +227,7 @@ impl Threads {
             return None;
         }
         let made = self.shard(tid).get(tid)?.made.take()?;
-        if !made.is(dir, name) {
-            return None;
-        }
-        Some(made.opened)
+        made.is(dir, name).then_some(made.opened)
     }
 
     /// The thread's LOOKUP has found this at a server.

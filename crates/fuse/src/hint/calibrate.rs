@@ -98,13 +98,11 @@ pub(super) fn walk(mountpoint: &Path, seen: impl Fn() -> Option<Seen>) -> Result
     let _ = open(CREATE, OFlags::RDONLY | OFlags::CREATE);
     let _ = open(EXCLUSIVE, OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL);
     let _ = rustix::fs::stat(path(AGAIN));
-    let walks = [STAT, PARENT, OPEN, CREATE, EXCLUSIVE, REVAL];
-    let seen = seen().ok_or(missing)?;
-    let seen = walks.map(|walk| seen[walk]);
-    let [Some(a), Some(b), Some(c), Some(d), Some(e), Some(f)] = seen else {
-        return Err(missing.into());
+    let all = |seen: Seen| {
+        let (open, create) = (seen[OPEN]?, seen[CREATE]?);
+        Some([seen[STAT]?, seen[PARENT]?, open, create, seen[EXCLUSIVE]?, seen[REVAL]?])
     };
-    let seen = [a, b, c, d, e, f];
+    let seen = seen().and_then(all).ok_or(missing)?;
     bits(seen).ok_or_else(|| format!("the flags of walks are not understood: {seen:x?}"))
 }
 

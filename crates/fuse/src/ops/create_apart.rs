@@ -26,6 +26,7 @@ use crate::nodes::{Named, NodeId, Progress, Promise};
 use crate::ops::{OPEN_AGE_MAX, OpenFile};
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::threads::Opened;
 
 /// Between looks whether an OPEN has come: from one to the other it doubles.
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
@@ -105,23 +106,27 @@ impl Adapter {
         mode: u32,
         exclusive: bool,
     ) -> Result<Reply> {
-        if let Some(opened) = self.threads.take_made(tid, named.dir, &named.name) {
-            // The kernel has this node, and perhaps newer attributes than the file was made with.
-            let at = At::handle(opened.file.locator());
-            let entry = self.fs.getattr(&Caller::root(), &at).await?;
-            let reply = self.hold(named, &entry);
-            if opened.entry.created {
-                self.nodes.grant(reply.nodeid, tid, who.uid, OPEN_AGE_MAX);
+        let made = self.threads.take_made(tid, named.dir, &named.name);
+        let (entry, is_new) = match &made {
+            Some(opened) => {
+                // The kernel has this node, and perhaps newer attributes than the file was made with.
+                let at = At::handle(opened.file.locator());
+                (self.fs.getattr(&Caller::root(), &at).await?, opened.entry.created)
             }
-            self.threads.opened(tid, opened);
-            return Ok(Reply::of(&reply));
-        }
-        let flags = OpenFlags { exclusive, ..OpenFlags::default() };
-        let opened = self.make(who, named, mode, flags).await?;
-        opened.file.release().await;
-        let reply = self.hold(named, &opened.entry);
-        if opened.entry.created {
+            None => {
+                let flags = OpenFlags { exclusive, ..OpenFlags::default() };
+                let Opened { file, entry, .. } = self.make(who, named, mode, flags).await?;
+                file.release().await;
+                let is_new = entry.created;
+                (entry, is_new)
+            }
+        };
+        let reply = self.hold(named, &entry);
+        if is_new {
             self.nodes.grant(reply.nodeid, tid, who.uid, OPEN_AGE_MAX);
+        }
+        if let Some(opened) = made {
+            self.threads.opened(tid, opened);
         }
         Ok(Reply::of(&reply))
     }
@@ -181,10 +186,7 @@ impl Adapter {
             self.nodes.broke_promise(node, &named);
         } else if self.nodes.kept_promise(node, &named, &opened.entry) {
             self.promised.inc();
-            self.nodes.kept(&named, &opened.entry.kept);
-            if !self.keep(&opened.entry).is_zero() {
-                self.nodes.prove(named.dir);
-            }
+            self.learn_way(&named, &opened.entry);
             let way = self.way(&opened.file, &opened.entry.attr).await?;
             return Ok(Reply::of(&self.opened(OpenFile::new(node, opened), way)));
         }
