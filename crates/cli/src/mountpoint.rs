@@ -1,11 +1,8 @@
-//! Saker mounts of this machine: found, waited for, taken away.
+//! Saker mounts of this machine: found, and waited for.
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::mount::UnmountFlags;
 use saker_runtime::time;
 
 use crate::fail::{Context, Failure, Outcome};
@@ -18,34 +15,6 @@ pub const FSTYPE: &str = "fuse.saker";
 /// dead mount cannot hang the caller.
 pub fn is_mounted(point: &Path) -> bool {
     procfs::mount_at(point).is_some_and(|mount| mount.fstype == FSTYPE)
-}
-
-/// Takes a mount away. `lazily`: also when it is in use; it is then gone for all who come later.
-pub fn unmount(point: &Path, lazily: bool) -> io::Result<()> {
-    let mut flags = UnmountFlags::NOFOLLOW;
-    if lazily {
-        flags |= UnmountFlags::DETACH;
-    }
-    match rustix::mount::unmount(point, flags) {
-        Err(rustix::io::Errno::PERM) => fusermount(point, lazily),
-        result => Ok(result?),
-    }
-}
-
-/// As a user: through FUSE's set-user-id helper.
-fn fusermount(point: &Path, lazily: bool) -> io::Result<()> {
-    let option = if lazily { "-uz" } else { "-u" };
-    let output = Command::new("fusermount3")
-        .arg(option)
-        .arg("--")
-        .arg(point)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| io::Error::other(format!("fusermount3 (package fuse3): {e}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 /// Waits until the file system at `point` is ours and answers; false at the end of the time.

@@ -222,20 +222,9 @@ fn timespec(wait: Duration) -> Timespec {
 }
 
 fn start(dir: &ClusterDir, cluster: &Cluster, watched: &mut Watched) -> Outcome {
-    if let (Role::Mount, Some(point)) = (watched.id.role, &cluster.mount) {
-        clear_dead_mount(point)?;
-    }
     let (child, process) = process::start_role(dir, cluster, watched.id)?;
     tracing::info!("{}: started process {}", watched.id, process.pid);
     watched.began(process, Some(child));
-    Ok(())
-}
-
-/// Unmounts what a killed mount process left behind; its descriptors get ENOTCONN.
-pub fn clear_dead_mount(point: &std::path::Path) -> Outcome {
-    while mountpoint::is_mounted(point) {
-        mountpoint::unmount(point, true).about(point.display())?;
-    }
     Ok(())
 }
 

@@ -1,23 +1,24 @@
 //! Attaching `/dev/fuse` to a directory and taking it away again.
 //!
-//! As root by mount(2); else by `fusermount3`, which is set-uid root and passes the descriptor
+//! As root by [`direct`]; else by `fusermount3`, which is set-uid root and passes the descriptor
 //! back over a socket.
 
+pub(crate) mod direct;
 mod helper;
 mod table;
 
-use std::ffi::CString;
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use saker_types::{Errno, Error, Result};
 
 use crate::options::MountOptions;
 use crate::transport::{Device, MAX_WRITE_BYTES};
 
+/// Which of FUSE's file systems this is.
+const SUBTYPE: &str = "saker";
 /// File system type shown by mount(8).
 pub(crate) const FS_TYPE: &str = "fuse.saker";
 /// How far ahead of a reader the kernel reads: so that a file of that size comes as one request, and its
@@ -44,10 +45,13 @@ pub(crate) fn mount(
     source: &str,
     options: &MountOptions,
 ) -> Result<(Device, Mounted)> {
-    let path = prepare(path)?;
+    let path = canonical(path)?;
+    let replace = check(&path)?;
     let device = if rustix::process::geteuid().is_root() {
-        direct(&path, source, options)?
+        direct::mount(&path, source, options, replace)?
     } else {
+        // The helper refuses to mount over a dead one.
+        clear(&path)?;
         helper::mount(&path, &helper_options(source, options))?
     };
     if let Err(error) = read_ahead(&path) {
@@ -69,25 +73,37 @@ fn read_ahead(path: &Path) -> Result<()> {
         .map_err(|error| Error::new(Errno::EIO).with_text(format!("{knob}: {error}")))
 }
 
-/// Checks the mount point, detaching what is left of a killed mount.
-fn prepare(path: &Path) -> Result<PathBuf> {
-    let path = canonical(path)?;
-    match rustix::fs::stat(&path) {
-        Err(rustix::io::Errno::NOTCONN) => {
-            tracing::warn!("{}: detaching what a killed mount has left", path.display());
-            detach(&path)?;
-        }
-        _ if is_ours(&path)? => {
+/// Checks the mount point. Is there something that a killed mount has left?
+fn check(path: &Path) -> Result<bool> {
+    if is_ours(path)? {
+        if !is_dead(path) {
             let text = format!("{}: a Saker file system is mounted there", path.display());
             return Err(Error::new(Errno::EBUSY).with_text(text));
         }
-        _ => {}
+        tracing::warn!("{}: replacing what a killed mount has left", path.display());
+        return Ok(true);
     }
-    let stat = rustix::fs::stat(&path).map_err(|e| failed(&path, e))?;
+    let stat = rustix::fs::stat(path).map_err(|e| failed(path, e))?;
     if stat.st_mode & 0o170_000 != 0o040_000 {
-        return Err(failed(&path, rustix::io::Errno::NOTDIR));
+        return Err(failed(path, rustix::io::Errno::NOTDIR));
     }
-    Ok(path)
+    Ok(false)
+}
+
+/// Does nobody serve the mount any more? Asked by statfs(2), which always asks the server: the
+/// answer to stat(2) may have been kept by the kernel.
+fn is_dead(path: &Path) -> bool {
+    use rustix::io::Errno;
+    // The latter is said to who asked before the kernel knew.
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+/// Takes what killed mounts have left off a mount point.
+fn clear(path: &Path) -> Result<()> {
+    while is_ours(path)? && is_dead(path) {
+        detach(path)?;
+    }
+    Ok(())
 }
 
 /// Is a Saker file system mounted there?
@@ -112,35 +128,11 @@ fn canonical(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// mount(2).
-fn direct(path: &Path, source: &str, options: &MountOptions) -> Result<Device> {
-    let device = Device::open().map_err(no_device)?;
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},max_read={MAX_WRITE_BYTES}",
-        device.as_fd().as_raw_fd(),
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw(),
-    );
-    if options.allow_other {
-        data.push_str(",allow_other");
-    }
-    // Reading sets no times (`Attr::atime_ns`).
-    let mut flags = MountFlags::NOATIME;
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NODEV, !options.dev);
-    flags.set(MountFlags::NOSUID, !options.suid);
-    flags.set(MountFlags::NOEXEC, !options.exec);
-    let data = CString::new(data).map_err(|_| Error::new(Errno::EINVAL))?;
-    rustix::mount::mount(source, path, FS_TYPE, flags, data.as_c_str())
-        .map_err(|e| failed(path, e))?;
-    Ok(device)
-}
-
-/// The same for `fusermount3 -o`.
+/// The options for `fusermount3 -o`.
 fn helper_options(source: &str, options: &MountOptions) -> String {
     // It takes a comma in a value only behind a backslash.
     let source = source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut text = format!("fsname={source},subtype=saker,max_read={MAX_WRITE_BYTES},noatime");
+    let mut text = format!("fsname={source},subtype={SUBTYPE},max_read={MAX_WRITE_BYTES},noatime");
     for (wanted, name) in [
         (options.allow_other, "allow_other"),
         (options.read_only, "ro"),
@@ -167,8 +159,12 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
         let text = format!("{}: no Saker file system is mounted there", path.display());
         return Err(Error::new(Errno::EINVAL).with_text(text));
     }
-    let stale = matches!(rustix::fs::stat(&path), Err(rustix::io::Errno::NOTCONN));
-    if lazy || stale { detach(&path) } else { plain(&path) }
+    if lazy {
+        detach(&path)?
+    } else {
+        plain(&path)?
+    }
+    clear(&path)
 }
 
 impl Mounted {
@@ -179,12 +175,13 @@ impl Mounted {
                 Err(error) if error.errno() == Errno::EBUSY => {
                     saker_runtime::time::sleep(BUSY_PAUSE);
                 }
-                result => return result,
+                result => return result.and_then(|()| clear(&self.path)),
             }
         }
         tracing::warn!("{} is in use: detaching it", self.path.display());
         busy();
-        detach(&self.path)
+        detach(&self.path)?;
+        clear(&self.path)
     }
 }
 

@@ -358,6 +358,21 @@ fn what_a_killed_mount_leaves_is_replaced() {
 }
 
 #[test]
+fn a_killed_mount_below_another_goes_with_it() {
+    if Served::start(Mode::Dev).is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let options = MountOptions::default();
+    for _ in 0..3 {
+        // As where a mount cannot be put beneath another (before Linux 6.5).
+        mount::direct::mount(dir.path(), "saker:dead", &options, false).unwrap();
+    }
+    mount::unmount(dir.path(), false).unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn the_kernel_refuses_rings_and_the_device_serves() {
     let _same = SWITCH_USERS.read().unwrap_or_else(PoisonError::into_inner);
     // After INIT: the payloads are smaller than what was agreed on.

@@ -2,6 +2,7 @@
 //! service is back in seconds. Needs root and /dev/fuse. `SAKER_CRASH_ROUNDS` repeats.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -115,6 +116,48 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     cluster.up();
     assert_kept(&copier);
     assert!(late.is_empty(), "service came back late: {late:?}");
+}
+
+/// What is written while a mount is away must fail: in the directory below nobody would see it.
+#[test]
+fn nothing_is_written_below_a_killed_mount() {
+    if !can_mount("nothing_is_written_below_a_killed_mount") {
+        return;
+    }
+    let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
+    let (mount, written, stop) = (cluster.mount(), AtomicU32::new(0), AtomicBool::new(false));
+    let write = |writer: usize| {
+        let (dir, start) = (mount.join(format!("writer-{writer}")), Instant::now());
+        // Not for ever, should the other thread panic.
+        while !stop.load(Ordering::Relaxed) && start.elapsed() < Duration::from_secs(120) {
+            let made = std::fs::create_dir_all(&dir);
+            if made.and_then(|()| std::fs::write(dir.join("file"), "")).is_ok() {
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let write = &write;
+        for writer in 0..2 {
+            scope.spawn(move || write(writer));
+        }
+        for _ in 0..10 {
+            let old = cluster.pid("mount-0");
+            cluster.signal("mount-0", Signal::KILL);
+            let (before, start) = (written.load(Ordering::Relaxed), Instant::now());
+            while [None, old].contains(&cluster.pid("mount-0"))
+                || written.load(Ordering::Relaxed) < before + 100
+            {
+                assert!(start.elapsed() < Duration::from_secs(60), "the mount does not come back");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    cluster.down();
+    let below: Vec<_> =
+        std::fs::read_dir(&mount).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(below.is_empty(), "{below:?}");
 }
 
 fn assert_kept(copier: &Copier) {

@@ -164,10 +164,10 @@ pub fn run_umount(args: &UmountArgs) -> Outcome<u8> {
     if !mountpoint::is_mounted(&point) {
         return Err(Failure::new(point.display(), "no Saker file system is mounted there"));
     }
-    mountpoint::unmount(&point, args.lazy).map_err(|why| {
-        let busy = why.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error());
+    saker_fuse::unmount(&point, args.lazy).map_err(|why| {
+        let busy = why.errno() == saker_types::Errno::EBUSY;
         let hint = if busy { " (fuser -vm shows by whom; -l takes it away)" } else { "" };
-        Failure::new(point.display(), format!("{why}{hint}"))
+        Failure::new("umount", format!("{why}{hint}"))
     })?;
     Ok(0)
 }

@@ -293,9 +293,6 @@ fn each_role(roles: impl Iterator<Item = RoleId>, act: impl Fn(RoleId) -> Outcom
 /// Without a supervisor: a role that must serve before the next one is started, so that the mount
 /// finds its cluster.
 fn start_alone(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome {
-    if let (Role::Mount, Some(point)) = (id.role, &cluster.mount) {
-        supervisor::clear_dead_mount(point)?;
-    }
     let (_, process) = process::start_role(dir, cluster, id)?;
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;

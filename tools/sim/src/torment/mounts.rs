@@ -51,7 +51,6 @@ impl SecondMount {
             let _ = kill_process(pid, Signal::KILL);
             wait_gone(pid);
         }
-        self.unmount();
         self.spawn();
     }
 
