@@ -91,10 +91,12 @@ torment() {
 metrics() {
     local dir status=0
     dir=$(mktemp -d)
-    "$SAKER_BIN" up --dir "$dir/cluster" --no-supervise
+    mkdir "$dir/mnt"
+    "${root[@]}" "$SAKER_BIN" up --dir "$dir/cluster" --no-supervise --mount "$dir/mnt"
     "$SAKER_BIN" status --json --cluster "$dir/cluster" | grep -o '"http": *"[^"]*"' |
         cut -d '"' -f 4 | xargs cargo xtask metrics || status=1
-    "$SAKER_BIN" down --dir "$dir/cluster" --wipe
+    "${root[@]}" "$SAKER_BIN" down --dir "$dir/cluster" --wipe
+    rmdir "$dir/mnt" "$dir"
     return $status
 }
 
@@ -153,7 +155,6 @@ stage replicas sim replicas
 stage members sim members
 # Of one file; through the library, and where there are mounts through those.
 stage fsx sim fsx
-stage metrics metrics
 # FUSE over io_uring, where the kernel has it: off by default. Mounts are tested by it, and some by
 # /dev/fuse, too.
 uring=/sys/module/fuse/parameters/enable_uring
@@ -163,6 +164,7 @@ if [[ $able == yes && -e $uring ]]; then
     "${root[@]}" sh -c "echo Y >$uring"
 fi
 if [[ $able == yes ]]; then
+    stage metrics metrics
     stage mount sim mount_vs_local
     stage posix sim posix
     stage crash sim crash

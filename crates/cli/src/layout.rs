@@ -77,6 +77,9 @@ pub struct Cluster {
     /// Where it is mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<PathBuf>,
+    /// Where that mount serves metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_http: Option<SocketAddr>,
     /// The metadata nodes.
     #[serde(default)]
     pub mnode: Vec<Mnode>,
@@ -141,16 +144,17 @@ impl Cluster {
             let addr = ports.take(Range::Store)?;
             store.push(Store { n, addr, http: ports.take(Range::Http)? });
         }
-        let (format, name, uuid, mount) = (FORMAT, name.to_owned(), None, None);
+        let (format, name) = (FORMAT, name.to_owned());
         Ok(Cluster {
             format,
             name,
-            uuid,
+            uuid: None,
             coordinator,
             coordinator_http,
             replicas,
             inline_max,
-            mount,
+            mount: None,
+            mount_http: None,
             mnode,
             store,
         })
@@ -168,14 +172,15 @@ impl Cluster {
     /// Moves what listens at `old` to `new`.
     pub fn move_addr(&mut self, old: SocketAddr, new: SocketAddr) {
         let own = [&mut self.coordinator, &mut self.coordinator_http];
+        let own = own.into_iter().chain(&mut self.mount_http);
         let of_mnodes =
             self.mnode.iter_mut().flat_map(|node| node.addr.iter_mut().chain([&mut node.http]));
         let of_stores = self.store.iter_mut().flat_map(|store| [&mut store.addr, &mut store.http]);
-        let all = own.into_iter().chain(of_mnodes).chain(of_stores);
+        let all = own.chain(of_mnodes).chain(of_stores);
         all.filter(|addr| **addr == old).for_each(|addr| *addr = new);
     }
 
-    /// All addresses that a process binds, its HTTP address last; none for mounts.
+    /// All addresses that a process binds, its HTTP address last. Mounts have no other.
     pub fn addrs(&self, id: RoleId) -> Vec<SocketAddr> {
         let n = id.n as usize;
         match id.role {
@@ -188,7 +193,7 @@ impl Cluster {
             Role::Store => {
                 self.store.get(n).map(|store| vec![store.addr, store.http]).unwrap_or_default()
             }
-            Role::Mount => Vec::new(),
+            Role::Mount => self.mount_http.into_iter().collect(),
         }
     }
 }
@@ -313,7 +318,13 @@ impl ClusterDir {
         let config = || OsString::from(self.config_file(id));
         match (id.role, &cluster.mount) {
             (Role::Mount, Some(point)) => {
-                vec!["mount".into(), self.0.clone().into(), point.into(), "--foreground".into()]
+                let mut args: Vec<OsString> =
+                    vec!["mount".into(), self.0.clone().into(), point.into()];
+                if let Some(http) = cluster.mount_http {
+                    args.extend(["-o".into(), format!("http={http}").into()]);
+                }
+                args.push("--foreground".into());
+                args
             }
             _ => vec!["serve".into(), id.role.name().into(), "--config".into(), config()],
         }
@@ -419,6 +430,7 @@ mod tests {
         let size = Size { mnodes: 2, workers: 2, stores: 1 };
         Cluster {
             mount: Some("/mnt/x".into()),
+            mount_http: Some("127.0.0.1:15099".parse().unwrap()),
             ..Cluster::plan("c", size, 1, 4096, 15_000).unwrap()
         }
     }
@@ -445,7 +457,7 @@ mod tests {
         let all: Vec<SocketAddr> =
             cluster.roles().into_iter().flat_map(|id| cluster.addrs(id)).collect();
         let distinct: std::collections::HashSet<_> = all.iter().collect();
-        assert_eq!((all.len(), distinct.len()), (2 + 6 + 2, 10));
+        assert_eq!((all.len(), distinct.len()), (2 + 6 + 2 + 1, 11));
         let id = RoleId { role: Role::Mnode, n: 1 };
         let value = config(&dir, &cluster, id).unwrap().unwrap();
         assert_eq!(value["listen"].as_array().unwrap().len(), 2);

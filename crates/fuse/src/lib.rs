@@ -33,6 +33,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use saker_client::Fs;
+use saker_runtime::telemetry::serve_http;
 use saker_runtime::thread;
 use saker_types::{Errno, Error, Result};
 
@@ -67,12 +68,17 @@ impl Mount {
     ///
     /// # Errors
     /// With words: ENOENT or ENOTDIR for the mount point, EBUSY if a Saker file system is there,
-    /// ENXIO without FUSE in the kernel, EPERM without the right to mount.
+    /// ENXIO without FUSE in the kernel, EPERM without the right to mount, EIO if it cannot listen
+    /// at `options.http`.
     pub fn new(fs: Fs, mountpoint: &Path, options: MountOptions) -> Result<Mount> {
         let source = match &options.fsname {
             Some(name) => name.clone(),
             None => format!("saker:{}", fs.map().name),
         };
+        if let Some(addr) = options.http {
+            serve_http(addr, fs.metrics().clone())
+                .map_err(|e| Error::new(Errno::EIO).with_text(format!("http={addr}: {e}")))?;
+        }
         let reactors: Result<Vec<_>> = (0..options.threads.max(1)).map(|_| fs.reactor()).collect();
         let reactors = reactors?;
         let (device, mounted) = mount::mount(mountpoint, &source, &options)?;

@@ -1,5 +1,6 @@
 //! Options of a mount, as after `-o` of mount(8).
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use saker_types::{Errno, Error, Result};
@@ -63,6 +64,8 @@ pub struct MountOptions {
     pub pages: Pages,
     /// How requests come from the kernel.
     pub transport: TransportMode,
+    /// Where its metrics are served (docs/metrics.md). Default: nowhere.
+    pub http: Option<SocketAddr>,
     /// Threads that serve requests. Default: one for each core, at most 16.
     pub threads: usize,
 }
@@ -83,6 +86,7 @@ impl Default for MountOptions {
             local_reads: true,
             pages: Pages::Keep,
             transport: TransportMode::Auto,
+            http: None,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
         }
     }
@@ -93,7 +97,7 @@ impl MountOptions {
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `[no]local_reads`, `fsname=TEXT`,
     /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
     /// `shortcut=auto|bpf|proc|off`, `leases=hot|all|off`, `pages=keep|drop`,
-    /// `transport=auto|uring|dev`, `threads=N`. What fstab(5) has for mount(8) and systemd alone is
+    /// `transport=auto|uring|dev`, `http=ADDR:PORT`, `threads=N`. What fstab(5) has for mount(8) and systemd alone is
     /// skipped.
     ///
     /// # Errors
@@ -172,6 +176,9 @@ impl MountOptions {
                     _ => return Err(bad_value(key, value)),
                 }
             }
+            "http" => {
+                self.http = Some(value.parse().map_err(|_| bad_value(key, value))?);
+            }
             "threads" => {
                 let n = value.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
                 self.threads = n.ok_or_else(|| bad_value(key, value))?;
@@ -208,7 +215,7 @@ mod tests {
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
             "ro,noallow_other,suid,noexec,nolocal_reads,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
-             transport=uring,leases=off,pages=drop",
+             transport=uring,leases=off,pages=drop,http=127.0.0.1:7480",
         );
         let wanted = MountOptions {
             read_only: true,
@@ -223,6 +230,7 @@ mod tests {
             leases: Leases::Off,
             pages: Pages::Drop,
             transport: TransportMode::Uring,
+            http: Some("127.0.0.1:7480".parse().unwrap()),
             ..default
         };
         assert_eq!(parsed.unwrap(), wanted);
@@ -237,6 +245,7 @@ mod tests {
             "attr_timeout=x",
             "threads=0",
             "transport=x",
+            "http=7480",
             "leases=on",
             "ro,pages=x",
             "pages=drop",

@@ -23,8 +23,8 @@ use crate::{memory, mountpoint, process, session, turns};
 ///
 /// Options (-o): ro, rw, allow_other (default as root), dev, suid, exec, local_reads (each also with
 /// "no" before it), fsname=TEXT, entry_timeout=S, attr_timeout=S, threads=N, shortcut=auto|bpf|proc|off,
-/// leases=hot|all|off, pages=keep|drop, transport=auto|uring|dev (how requests come from the kernel;
-/// the log says which runs). With entry_timeout the kernel keeps names for that long without asking: changes by
+/// leases=hot|all|off, pages=keep|drop, http=ADDR:PORT (serves /metrics and /healthz there),
+/// transport=auto|uring|dev (how requests come from the kernel; the log says which runs). With entry_timeout the kernel keeps names for that long without asking: changes by
 /// others are seen later. The shortcut tells what a LOOKUP is for, so that one request serves a
 /// whole path: by BPF (Linux 6.12, root) or by /proc; auto, the default, takes what works, and the
 /// log says which. Leases let the kernel keep names of directories while nobody changes them: of

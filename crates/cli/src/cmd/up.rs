@@ -100,6 +100,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A role that died this often before it served once will not serve.
 const HOPELESS_RESTARTS: u64 = 3;
 const COORDINATOR: RoleId = RoleId { role: Role::Coordinator, n: 0 };
+const MOUNT: RoleId = RoleId { role: Role::Mount, n: 0 };
 /// Files up to this size live in their inode row, bytes.
 const INLINE_MAX: u64 = saker_types::limits::INLINE_BYTES_MAX;
 
@@ -181,6 +182,13 @@ fn settle(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
                 return Err(Failure::new(dir.path().display(), why));
             }
             _ => cluster.mount = Some(point),
+        }
+        let runs = process::find_role(dir, &cluster, MOUNT).is_some();
+        if cluster.mount_http.is_none() && !runs {
+            let given = cluster.roles().into_iter().flat_map(|id| cluster.addrs(id));
+            let base = cluster.coordinator.port().min(ports::BASE_MAX);
+            let mut ports = Ports::new(base, given.map(|addr| addr.port()));
+            cluster.mount_http = Some(ports.take(Range::Http)?);
         }
     }
     if before != cluster || !dir.exists() {
