@@ -2,10 +2,13 @@
 //! MKNOD. All that open(2) promises is as before. Needs root, /dev/fuse and hints by BPF.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use saker_sim::cluster::{Cluster, OwnMount, Shape, can_mount, line_with};
 
@@ -449,6 +453,50 @@ impl Listener {
             }
         }
     }
+}
+
+#[test]
+fn who_hears_of_a_file_finds_it() {
+    let Some(t) = Mounts::start("who_hears_of_a_file_finds_it") else { return };
+    let dir = t.dir("dir");
+    let heard = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&heard, &dir, WatchFlags::CREATE).unwrap();
+    let done = AtomicBool::new(false);
+    let listen = || {
+        let (mut there, mut missing) = (0, 0);
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&heard, &mut buffer);
+        loop {
+            let last = done.load(Ordering::SeqCst);
+            match events.next() {
+                Ok(event) => {
+                    let name = OsStr::from_bytes(event.file_name().unwrap().to_bytes());
+                    match fs::metadata(dir.join(name)) {
+                        Ok(_) => there += 1,
+                        Err(_) => missing += 1,
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN) if last => return (there, missing),
+                Err(rustix::io::Errno::AGAIN) => thread::yield_now(),
+                Err(errno) => panic!("{errno}"),
+            }
+        }
+    };
+    // It is asked between MKNOD and OPEN, and lets both wait.
+    let Some(asked) = Listener::new(&t.path("")) else {
+        eprintln!("skipped: no fanotify");
+        return;
+    };
+    let (there, missing) = thread::scope(|scope| {
+        scope.spawn(|| asked.run(&done));
+        let hears = scope.spawn(listen);
+        create_all(&dir, 0..20);
+        done.store(true, Ordering::SeqCst);
+        hears.join().unwrap()
+    });
+    assert_eq!(there + missing, 20 * THREADS);
+    // Who looks does not wait for ever for a thread that makes its file late.
+    assert!(missing <= there / 10, "{missing} of {} were not there yet", there + missing);
 }
 
 #[test]
