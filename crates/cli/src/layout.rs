@@ -172,15 +172,15 @@ impl Cluster {
     /// Moves what listens at `old` to `new`.
     pub fn move_addr(&mut self, old: SocketAddr, new: SocketAddr) {
         let own = [&mut self.coordinator, &mut self.coordinator_http];
-        let own = own.into_iter().chain(&mut self.mount_http);
         let of_mnodes =
             self.mnode.iter_mut().flat_map(|node| node.addr.iter_mut().chain([&mut node.http]));
         let of_stores = self.store.iter_mut().flat_map(|store| [&mut store.addr, &mut store.http]);
-        let all = own.chain(of_mnodes).chain(of_stores);
+        let all = own.into_iter().chain(of_mnodes).chain(of_stores);
         all.filter(|addr| **addr == old).for_each(|addr| *addr = new);
     }
 
-    /// All addresses that a process binds, its HTTP address last. Mounts have no other.
+    /// All addresses that a process needs, its HTTP address last; none for mounts, which work
+    /// without it.
     pub fn addrs(&self, id: RoleId) -> Vec<SocketAddr> {
         let n = id.n as usize;
         match id.role {
@@ -193,7 +193,7 @@ impl Cluster {
             Role::Store => {
                 self.store.get(n).map(|store| vec![store.addr, store.http]).unwrap_or_default()
             }
-            Role::Mount => self.mount_http.into_iter().collect(),
+            Role::Mount => Vec::new(),
         }
     }
 }
@@ -318,13 +318,7 @@ impl ClusterDir {
         let config = || OsString::from(self.config_file(id));
         match (id.role, &cluster.mount) {
             (Role::Mount, Some(point)) => {
-                let mut args: Vec<OsString> =
-                    vec!["mount".into(), self.0.clone().into(), point.into()];
-                if let Some(http) = cluster.mount_http {
-                    args.extend(["-o".into(), format!("http={http}").into()]);
-                }
-                args.push("--foreground".into());
-                args
+                vec!["mount".into(), self.0.clone().into(), point.into(), "--foreground".into()]
             }
             _ => vec!["serve".into(), id.role.name().into(), "--config".into(), config()],
         }
@@ -457,7 +451,7 @@ mod tests {
         let all: Vec<SocketAddr> =
             cluster.roles().into_iter().flat_map(|id| cluster.addrs(id)).collect();
         let distinct: std::collections::HashSet<_> = all.iter().collect();
-        assert_eq!((all.len(), distinct.len()), (2 + 6 + 2 + 1, 11));
+        assert_eq!((all.len(), distinct.len()), (2 + 6 + 2, 10));
         let id = RoleId { role: Role::Mnode, n: 1 };
         let value = config(&dir, &cluster, id).unwrap().unwrap();
         assert_eq!(value["listen"].as_array().unwrap().len(), 2);

@@ -41,7 +41,7 @@ impl State {
 }
 
 /// Does the process hold the ports of its role? Where it does not, whoever answers there is a
-/// stranger.
+/// stranger. Mounts need none.
 pub fn holds_ports(process: &Process, cluster: &Cluster, id: RoleId) -> bool {
     cluster.addrs(id).iter().all(|addr| procfs::listens(process.pid, addr.port()))
 }

@@ -29,11 +29,14 @@ mod transport;
 #[cfg(test)]
 mod tests;
 
+use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use saker_client::Fs;
-use saker_runtime::telemetry::serve_http;
+use saker_runtime::telemetry::{Registry, serve_http};
 use saker_runtime::thread;
 use saker_types::{Errno, Error, Result};
 
@@ -47,6 +50,9 @@ use mount::Mounted;
 use notify::Notifier;
 use options::Pages;
 use transport::Transport;
+
+/// How often it is tried to serve metrics at an address that another process has.
+const METRICS_RETRY: Duration = Duration::from_secs(1);
 
 /// A mounted Saker file system. The kernel's requests wait until [`Mount::run`] serves them.
 pub struct Mount {
@@ -63,8 +69,7 @@ pub struct MountHandle {
 }
 
 impl Mount {
-    /// Mounts `fs` on the directory `mountpoint`. What a killed mount has left there is detached
-    /// first.
+    /// Mounts `fs` on the directory `mountpoint`. What a killed mount has left there is replaced.
     ///
     /// # Errors
     /// With words: ENOENT or ENOTDIR for the mount point, EBUSY if a Saker file system is there,
@@ -76,8 +81,7 @@ impl Mount {
             None => format!("saker:{}", fs.map().name),
         };
         if let Some(addr) = options.http {
-            serve_http(addr, fs.metrics().clone())
-                .map_err(|e| Error::new(Errno::EIO).with_text(format!("http={addr}: {e}")))?;
+            serve_metrics(addr, fs.metrics())?;
         }
         let reactors: Result<Vec<_>> = (0..options.threads.max(1)).map(|_| fs.reactor()).collect();
         let reactors = reactors?;
@@ -110,6 +114,7 @@ impl Mount {
         self.adapter.fs.block_on(self.adapter.close_all());
         // The kernel may have dropped its last RELEASEs: no lock may wait for its lease to end.
         self.adapter.fs.close();
+        self.mounted.clear_below();
         tracing::info!("{} is unmounted", self.mounted.path.display());
         served
     }
@@ -129,6 +134,32 @@ impl Mount {
     /// For other threads.
     pub fn handle(&self) -> MountHandle {
         MountHandle { mounted: self.mounted.clone(), adapter: Arc::clone(&self.adapter) }
+    }
+}
+
+/// Serves `metrics` at `addr`; as long as another process has that (a mount that is about to end,
+/// say), it is tried again, and files do not wait for it.
+///
+/// # Errors
+/// EIO if it is no address to listen at.
+fn serve_metrics(addr: SocketAddr, metrics: &Registry) -> Result<()> {
+    let why = |e: io::Error| Error::new(Errno::EIO).with_text(format!("http={addr}: {e}"));
+    let serve = {
+        let metrics = metrics.clone();
+        move || serve_http(addr, metrics.clone())
+    };
+    match serve() {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+            tracing::warn!("metrics are not served until {addr} is free");
+            let again = move || {
+                while serve().is_err() {
+                    saker_runtime::time::sleep(METRICS_RETRY);
+                }
+                tracing::info!("metrics are served at {addr}");
+            };
+            thread::spawn("saker-metrics", again).map(drop).map_err(why)
+        }
+        result => result.map(drop).map_err(why),
     }
 }
 

@@ -8,9 +8,11 @@ mod helper;
 mod table;
 
 use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
 use saker_types::{Errno, Error, Result};
 
@@ -33,6 +35,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Mounted {
     /// Absolute, without symbolic links.
     pub(crate) path: PathBuf,
+    /// Below is what a killed mount has left.
+    on_dead: bool,
 }
 
 /// Mounts at `path`; `source` is what mount(8) shows.
@@ -46,13 +50,16 @@ pub(crate) fn mount(
     options: &MountOptions,
 ) -> Result<(Device, Mounted)> {
     let path = canonical(path)?;
-    let replace = check(&path)?;
-    let device = if rustix::process::geteuid().is_root() {
-        direct::mount(&path, source, options, replace)?
+    let dead = check(&path)?;
+    if dead.is_some() {
+        tracing::warn!("{}: replacing what a killed mount has left", path.display());
+    }
+    let (device, on_dead) = if rustix::process::geteuid().is_root() {
+        as_root(&path, source, options, dead)?
     } else {
         // The helper refuses to mount over a dead one.
-        clear(&path)?;
-        helper::mount(&path, &helper_options(source, options))?
+        clear(&path);
+        (helper::mount(&path, &helper_options(source, options))?, false)
     };
     if let Err(error) = read_ahead(&path) {
         tracing::info!(
@@ -60,7 +67,25 @@ pub(crate) fn mount(
             READ_AHEAD_BYTES >> 10
         );
     }
-    Ok((device, Mounted { path }))
+    Ok((device, Mounted { path, on_dead }))
+}
+
+/// Mounts in place of `dead`, or on top of what cannot be replaced: the second of what is returned.
+fn as_root(
+    path: &Path,
+    source: &str,
+    options: &MountOptions,
+    dead: Option<OwnedFd>,
+) -> Result<(Device, bool)> {
+    if let Some(dead) = &dead {
+        match direct::beneath(dead, source, options) {
+            Ok(device) => return Ok((device, false)),
+            Err(errno) => tracing::info!("{}: mounting on top of it: {errno}", path.display()),
+        }
+        // Somebody else may have replaced it.
+        check(path)?;
+    }
+    Ok((direct::on_top(path, source, options)?, dead.is_some()))
 }
 
 /// Lets the kernel read further ahead than it would by itself, which only root may do.
@@ -73,37 +98,39 @@ fn read_ahead(path: &Path) -> Result<()> {
         .map_err(|error| Error::new(Errno::EIO).with_text(format!("{knob}: {error}")))
 }
 
-/// Checks the mount point. Is there something that a killed mount has left?
-fn check(path: &Path) -> Result<bool> {
-    if is_ours(path)? {
-        if !is_dead(path) {
-            let text = format!("{}: a Saker file system is mounted there", path.display());
-            return Err(Error::new(Errno::EBUSY).with_text(text));
+/// Checks the mount point: the root of what a killed mount has left there, if there is that.
+fn check(path: &Path) -> Result<Option<OwnedFd>> {
+    use rustix::io::Errno as Os;
+    if !is_ours(path)? {
+        let stat = rustix::fs::stat(path).map_err(|e| failed(path, e))?;
+        if stat.st_mode & 0o170_000 != 0o040_000 {
+            return Err(failed(path, Os::NOTDIR));
         }
-        tracing::warn!("{}: replacing what a killed mount has left", path.display());
-        return Ok(true);
+        return Ok(None);
     }
-    let stat = rustix::fs::stat(path).map_err(|e| failed(path, e))?;
-    if stat.st_mode & 0o170_000 != 0o040_000 {
-        return Err(failed(path, rustix::io::Errno::NOTDIR));
-    }
-    Ok(false)
-}
-
-/// Does nobody serve the mount any more? Asked by statfs(2), which always asks the server: the
-/// answer to stat(2) may have been kept by the kernel.
-fn is_dead(path: &Path) -> bool {
-    use rustix::io::Errno;
-    // The latter is said to who asked before the kernel knew.
-    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    let root = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| failed(path, e))?;
+    // statfs(2) asks the server: the answer to stat(2) may have been kept by the kernel.
+    let why = match rustix::fs::fstatfs(&root) {
+        // The second is said to who asked before the kernel knew.
+        Err(Os::NOTCONN | Os::CONNABORTED) => return Ok(Some(root)),
+        // Not if the mount is for another user alone.
+        Ok(stat) if stat.f_bsize == 0 => {
+            "another user's Saker file system is mounted there, dead or alive (umount -l takes it away)"
+        }
+        _ => "a Saker file system is mounted there",
+    };
+    Err(Error::new(Errno::EBUSY).with_text(format!("{}: {why}", path.display())))
 }
 
 /// Takes what killed mounts have left off a mount point.
-fn clear(path: &Path) -> Result<()> {
-    while is_ours(path)? && is_dead(path) {
-        detach(path)?;
+fn clear(path: &Path) {
+    while let Ok(Some(_)) = check(path) {
+        if let Err(error) = detach(path) {
+            tracing::warn!("what a killed mount has left stays: {error}");
+            return;
+        }
     }
-    Ok(())
 }
 
 /// Is a Saker file system mounted there?
@@ -164,7 +191,8 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     } else {
         plain(&path)?
     }
-    clear(&path)
+    clear(&path);
+    Ok(())
 }
 
 impl Mounted {
@@ -175,13 +203,19 @@ impl Mounted {
                 Err(error) if error.errno() == Errno::EBUSY => {
                     saker_runtime::time::sleep(BUSY_PAUSE);
                 }
-                result => return result.and_then(|()| clear(&self.path)),
+                result => return result,
             }
         }
         tracing::warn!("{} is in use: detaching it", self.path.display());
         busy();
-        detach(&self.path)?;
-        clear(&self.path)
+        detach(&self.path)
+    }
+
+    /// Takes away what this one was mounted on, now that it is gone.
+    pub(crate) fn clear_below(&self) {
+        if self.on_dead {
+            clear(&self.path);
+        }
     }
 }
 

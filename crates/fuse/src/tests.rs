@@ -366,7 +366,7 @@ fn a_killed_mount_below_another_goes_with_it() {
     let options = MountOptions::default();
     for _ in 0..3 {
         // As where a mount cannot be put beneath another (before Linux 6.5).
-        mount::direct::mount(dir.path(), "saker:dead", &options, false).unwrap();
+        mount::direct::on_top(dir.path(), "saker:dead", &options).unwrap();
     }
     mount::unmount(dir.path(), false).unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

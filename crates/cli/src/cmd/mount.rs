@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use saker_fuse::{Mount, MountOptions};
 use saker_runtime::{telemetry, thread};
 
 use crate::fail::{Context, Failure, Outcome};
+use crate::layout::ClusterDir;
 use crate::signals::{Signal, Signals};
 use crate::{memory, mountpoint, process, session, turns};
 
@@ -212,6 +214,7 @@ fn tell(ready: Option<std::fs::File>, text: &str) {
 fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     let spec = spec(&args.cluster)?;
     options.fsname.get_or_insert(spec);
+    options.http = options.http.or_else(|| http_of_up(args));
     // Nobody waits for a mount that `saker up` or systemd starts together with its cluster.
     let away = if args.ready_fd.is_some() { AWAY_MAX } else { PATIENCE };
     let client = ClientOptions { local_reads: options.local_reads, ..ClientOptions::default() };
@@ -219,6 +222,16 @@ fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     let session = session::connect_within(&args.cluster, client, away)?;
     Mount::new(session.fs, &args.point, options)
         .map_err(|why| mountpoint::explain(&args.point, &why))
+}
+
+/// Where the mount of `saker up` serves its metrics, if this is it. Not an argument of its process:
+/// that is recognised by its arguments, also where it was started before the port was known.
+fn http_of_up(args: &Args) -> Option<SocketAddr> {
+    let saker_client::ClusterAddr::Dir(dir) = session::resolve(&args.cluster).ok()? else {
+        return None;
+    };
+    let cluster = ClusterDir::new(&dir).ok()?.load().ok()?;
+    cluster.mount_http.filter(|_| cluster.mount.as_ref() == Some(&args.point))
 }
 
 /// The source that mount(8) shows. Commands find the cluster of a path by it, and `mount -a` sees

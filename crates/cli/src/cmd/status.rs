@@ -169,11 +169,10 @@ fn look(wire: &Wire, cluster: &Cluster, dir: Option<&ClusterDir>) -> Status {
         };
         let pid = found.as_ref().map(|process| process.pid);
         let addrs = cluster.addrs(id);
-        let http = addrs.last().copied().filter(|http| http.port() != 0);
-        let listen: Vec<String> = match (id.role, addrs.split_last()) {
-            (Role::Mount, _) => cluster.mount.iter().map(|at| at.display().to_string()).collect(),
-            (_, Some((_, listen))) => listen.iter().map(SocketAddr::to_string).collect(),
-            (_, None) => Vec::new(),
+        let http = addrs.last().copied().or(cluster.mount_http).filter(|http| http.port() != 0);
+        let listen: Vec<String> = match (addrs.split_last(), &cluster.mount) {
+            (Some((_, listen)), _) => listen.iter().map(SocketAddr::to_string).collect(),
+            (None, point) => point.iter().map(|point| point.display().to_string()).collect(),
         };
         let addr = (!listen.is_empty()).then(|| listen.join(","));
         status.roles.push(RoleStatus { role: id.role.name(), n: id.n, addr, http, pid, state });

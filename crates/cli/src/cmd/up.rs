@@ -183,13 +183,12 @@ fn settle(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
             }
             _ => cluster.mount = Some(point),
         }
-        let runs = process::find_role(dir, &cluster, MOUNT).is_some();
-        if cluster.mount_http.is_none() && !runs {
-            let given = cluster.roles().into_iter().flat_map(|id| cluster.addrs(id));
-            let base = cluster.coordinator.port().min(ports::BASE_MAX);
-            let mut ports = Ports::new(base, given.map(|addr| addr.port()));
-            cluster.mount_http = Some(ports.take(Range::Http)?);
-        }
+    }
+    let mounted = || process::find_role(dir, &cluster, MOUNT).is_some();
+    let is_free = cluster.mount_http.is_some_and(|addr| ports::is_free(addr.port()));
+    if cluster.mount.is_some() && !is_free && !mounted() {
+        let mut ports = ports_beside(&cluster);
+        cluster.mount_http = Some(ports.take(Range::Http)?);
     }
     if before != cluster || !dir.exists() {
         dir.store(&cluster)?;
@@ -228,6 +227,13 @@ fn new(args: &Args) -> Outcome<Cluster> {
     Cluster::plan("saker", size, replicas, INLINE_MAX, args.port.unwrap_or(ports::BASE))
 }
 
+/// Ports that the cluster does not know.
+fn ports_beside(cluster: &Cluster) -> Ports {
+    let known = cluster.roles().into_iter().flat_map(|id| cluster.addrs(id));
+    let known = known.chain(cluster.mount_http).map(|addr| addr.port());
+    Ports::new(cluster.coordinator.port().min(ports::BASE_MAX), known)
+}
+
 /// A port of a role that does not run must be free, or somebody else has it. A cluster of which
 /// nothing runs moves on to other ports; of one that runs in part, the others know the old ones.
 /// Returns whether it moved.
@@ -240,9 +246,7 @@ fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
     let taken: Vec<_> =
         addrs.filter(|(id, addr)| !ports::is_free(addr.port()) && !runs(&known, *id)).collect();
     let in_part = known.roles().into_iter().any(|id| runs(&known, id));
-    let all = known.roles().into_iter().flat_map(|id| known.addrs(id));
-    let base = known.coordinator.port().min(ports::BASE_MAX);
-    let mut others = Ports::new(base, all.map(|addr| addr.port()));
+    let mut others = ports_beside(&known);
     for (id, old) in &taken {
         let who = procfs::listener_of(old.port());
         let who = who.as_deref().unwrap_or("a process that you may not see");
