@@ -17,8 +17,13 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// Bytes of written data that one file may hold back before it writes them out.
     pub write_buffer_bytes: usize,
+    /// Bytes of written data that all of them may hold back, or have on its way; then whoever writes waits until the
+    /// stores have what it wrote.
+    pub write_buffer_total_bytes: usize,
     /// Most bytes read ahead of a sequential reader of one file; 0 turns it off.
     pub read_ahead_bytes: usize,
+    /// Most bytes read ahead of all of them: whoever comes when so much is held gets no more than it asks for.
+    pub read_ahead_total_bytes: usize,
     /// Whether data on stores of this machine is read from their files where these can be opened.
     pub local_reads: bool,
 }
@@ -28,7 +33,9 @@ impl Default for ClientOptions {
         ClientOptions {
             timeout: Duration::from_secs(60),
             write_buffer_bytes: 1 << 20,
+            write_buffer_total_bytes: 256 << 20,
             read_ahead_bytes: 4 << 20,
+            read_ahead_total_bytes: 256 << 20,
             local_reads: true,
         }
     }

@@ -16,6 +16,7 @@ use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
 use crate::local::Local;
 use crate::locks::Locks;
+use crate::memory::Memory;
 use crate::net::{Net, Reply};
 use crate::open_inode::Inodes;
 use crate::route::{self, Routes};
@@ -43,6 +44,10 @@ pub(crate) struct Core {
     pub(crate) inodes: Inodes,
     pub(crate) locks: Locks,
     pub(crate) stat_cache: StatCache,
+    /// For what is read ahead.
+    pub(crate) ahead: Memory,
+    /// For what waits to be written out, or is on its way.
+    pub(crate) unwritten: Memory,
     pub(crate) registry: Registry,
     retries: Counter,
     /// Trace ids are a random start and a count, mixed.
@@ -138,6 +143,14 @@ impl Core {
         net.know_cluster(&map)?;
         let routes = RwLock::new(Arc::new(Routes::new(map, &registry)?));
         let retries = registry.counter("saker_client_retries_total", "Requests sent again");
+        let ahead = registry.gauge(
+            "saker_client_read_ahead_bytes",
+            "Bytes that are held, or on their way, for sequential readers",
+        );
+        let unwritten = registry
+            .gauge("saker_client_unwritten_bytes", "Bytes of files that no store has accepted yet");
+        let ahead = Memory::new(ahead, options.read_ahead_total_bytes);
+        let unwritten = Memory::new(unwritten, options.write_buffer_total_bytes);
         Ok(Arc::new(Core {
             options,
             net,
@@ -146,6 +159,8 @@ impl Core {
             inodes: Inodes::default(),
             locks: Locks::default(),
             stat_cache: StatCache::default(),
+            ahead,
+            unwritten,
             registry,
             retries,
             trace_seed: saker_runtime::rand::u64(),

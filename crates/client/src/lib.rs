@@ -27,6 +27,7 @@ mod groups;
 mod lease;
 mod local;
 mod locks;
+mod memory;
 mod names;
 mod net;
 mod open_inode;

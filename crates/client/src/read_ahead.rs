@@ -10,6 +10,7 @@ use saker_runtime::time::Time;
 use saker_types::Result;
 use std::time::Duration;
 
+use crate::memory::{Memory, Share};
 use crate::writer::left_in_chunk;
 
 /// Bytes of one request for data ahead.
@@ -49,6 +50,7 @@ enum Body {
 struct Segment {
     range: Range<u64>,
     body: Body,
+    _share: Share,
 }
 
 /// Contiguous segments of one file, ascending.
@@ -85,22 +87,20 @@ impl Ahead {
     }
 
     /// Begins to fetch what is missing of `wanted` and of the window behind it, up to `size`,
-    /// and forgets what lies more than a window before. `fetch` asks for a range.
+    /// and forgets what lies more than a window before. `fetch` asks for a range; `memory` is what all files share.
     pub(crate) fn extend(
         &mut self,
         wanted: &Range<u64>,
         window: usize,
         size: u64,
+        memory: &Memory,
         mut fetch: impl FnMut(Range<u64>) -> Fetch,
     ) {
         let covered = self.covered();
         if wanted.start < covered.start || wanted.start > covered.end {
             self.segments.clear();
         }
-        let keep_from = wanted.start.saturating_sub(window as u64);
-        while self.segments.front().is_some_and(|s| s.range.end <= keep_from) {
-            self.segments.pop_front();
-        }
+        self.forget_before(wanted.start.saturating_sub(window as u64));
         let mut at = match self.segments.back() {
             Some(last) => last.range.end,
             None => wanted.start,
@@ -113,8 +113,16 @@ impl Ahead {
         while at < target {
             let part = SEGMENT_BYTES.min(left_in_chunk(at));
             let end = (at + part).min(target);
-            self.segments.push_back(Segment { range: at..end, body: Body::Flying(fetch(at..end)) });
+            let (body, _share) = (Body::Flying(fetch(at..end)), memory.take(end - at));
+            self.segments.push_back(Segment { range: at..end, body, _share });
             at = end;
+        }
+    }
+
+    /// Forgets what lies before an offset.
+    pub(crate) fn forget_before(&mut self, offset: u64) {
+        while self.segments.front().is_some_and(|s| s.range.end <= offset) {
+            self.segments.pop_front();
         }
     }
 

@@ -100,10 +100,13 @@ impl Core {
         let (weak, id) = (Arc::downgrade(inode), inode.id);
         let mut ahead = inode.ahead.lock().await;
         ahead.validate(epoch, time::now(), AGE_MAX);
-        ahead.extend(&range, window, size, |part| {
-            let (core, inode) = (self.clone(), weak.clone());
-            Box::pin(async move { core.read_chunks(&inode, id, part).await })
-        });
+        match window.min(self.ahead.left()) {
+            0 => ahead.forget_before(range.start),
+            window => ahead.extend(&range, window, size, &self.ahead, |part| {
+                let (core, inode) = (self.clone(), weak.clone());
+                Box::pin(async move { core.read_chunks(&inode, id, part).await })
+            }),
+        }
         ahead.nudge().await;
         let data = ahead.take(&range).await;
         self.net.flush();

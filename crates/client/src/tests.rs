@@ -34,7 +34,11 @@ struct Setup {
 }
 
 fn setup() -> Setup {
-    let (fake, fs) = start(ClientOptions::default());
+    setup_with(ClientOptions::default())
+}
+
+fn setup_with(options: ClientOptions) -> Setup {
+    let (fake, fs) = start(options);
     fake.log();
     Setup { fake, fs, root: Caller::root() }
 }
@@ -502,6 +506,66 @@ fn who_begins_a_small_file_gets_the_whole() {
         assert_eq!(t.fake.log(), vec!["chunk_read"; requests], "{first} bytes first");
         t.run(file.release());
     }
+}
+
+#[test]
+fn what_is_read_ahead_of_many_files_is_bounded() {
+    const TOTAL: usize = 1 << 20;
+    const FIRST: usize = 75_000;
+    let options = ClientOptions { read_ahead_total_bytes: TOTAL, ..ClientOptions::default() };
+    let t = setup_with(options);
+    let held = || t.fs.metrics().gauge("saker_client_read_ahead_bytes", "").get();
+    let names = ["a", "b", "c", "d", "e"];
+    let data = pattern(600_000, 4);
+    for name in names {
+        let file = t.create(name);
+        t.write(&file, 0, &data);
+        t.flush(&file);
+        t.run(file.release());
+    }
+    let files = names.map(|name| t.open(name, OpenFlags { write: false, ..RW }));
+    for file in &files {
+        assert!(t.read(file, 0, FIRST) == data[..FIRST]);
+        assert!(held() <= (TOTAL + FIRST) as i64, "{} bytes", held());
+    }
+    assert!(held() >= TOTAL as i64);
+    for file in &files {
+        for at in (FIRST..data.len()).step_by(FIRST) {
+            let end = data.len().min(at + FIRST);
+            assert!(t.read(file, at as u64, FIRST) == data[at..end]);
+            assert!(held() <= (TOTAL + FIRST) as i64, "{} bytes", held());
+        }
+    }
+    for file in files {
+        t.run(file.release());
+    }
+    assert_eq!(held(), 0);
+}
+
+#[test]
+fn what_is_written_to_many_files_and_not_out_yet_is_bounded() {
+    const TOTAL: usize = 1 << 20;
+    const PART: usize = 50_000;
+    let options = ClientOptions { write_buffer_total_bytes: TOTAL, ..ClientOptions::default() };
+    let t = setup_with(options);
+    let held = || t.fs.metrics().gauge("saker_client_unwritten_bytes", "").get();
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let files = names.map(|name| t.create(name));
+    let data = pattern(500_000, 3);
+    let mut most = 0;
+    for (part, at) in data.chunks(PART).zip((0..).step_by(PART)) {
+        for file in &files {
+            t.write(file, at, part);
+            most = most.max(held());
+        }
+    }
+    assert!((TOTAL as i64 - PART as i64..=TOTAL as i64).contains(&most), "{most} bytes");
+    assert!(held() > 0);
+    for (file, name) in files.iter().zip(names) {
+        t.flush(file);
+        assert!(t.content(name) == data);
+    }
+    assert_eq!(held(), 0);
 }
 
 #[test]

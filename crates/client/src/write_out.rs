@@ -89,7 +89,7 @@ impl Core {
         Ok(offset)
     }
 
-    /// Hands data to the writer, and waits while too much is in flight.
+    /// Hands data to the writer, and waits while too much of this file is in flight, or of all files anywhere here.
     async fn write_behind(
         self: &Arc<Core>,
         inode: &Arc<OpenInode>,
@@ -112,8 +112,10 @@ impl Core {
                     s.writer_is = Some(who.clone());
                 }
             });
-            if !writer.is_queue_empty() {
-                self.pump(inode, writer, false).await;
+            writer.weigh(&self.unwritten);
+            let drain = self.unwritten.left() == 0;
+            if drain || !writer.is_queue_empty() {
+                self.pump(inode, writer, drain).await;
             }
         }
     }
@@ -160,6 +162,7 @@ impl Core {
                 None => break,
             }
         }
+        writer.weigh(&self.unwritten);
         inode.with(|s| s.pending = writer.range());
     }
 

@@ -15,6 +15,8 @@ use bytes::Bytes;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Result, Unflushed};
 
+use crate::memory::{Memory, Share};
+
 /// Most bytes of one file that are in flight.
 pub(crate) const FLYING_BYTES_MAX: usize = 8 << 20;
 /// A hole costs no memory, but its request should not be one of too many.
@@ -86,6 +88,8 @@ pub(crate) struct Writer {
     landed: VecDeque<Landed>,
     /// An append has lost its place to a truncation.
     displaced: bool,
+    /// Of what all files may hold back.
+    share: Option<Share>,
 }
 
 /// Bytes from `offset` to the end of its chunk.
@@ -221,6 +225,16 @@ impl Writer {
         let flights = self.flights.iter().map(|f| f.range.clone());
         let all = buffer.chain(queue).chain(landed).chain(flights);
         all.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
+    }
+
+    /// Takes as much of the memory that all files share as is here.
+    pub(crate) fn weigh(&mut self, memory: &Memory) {
+        let buffer = self.buffer.iter().map(|b| b.data.len() as u64);
+        let queue = self.queue.iter().map(|p| p.data.len() as u64);
+        let landed = self.landed.iter().map(|l| l.piece.data.len() as u64);
+        let flights = self.flights.iter().map(|f| f.weight);
+        let bytes = buffer.chain(queue).chain(landed).chain(flights).sum();
+        self.share.get_or_insert_with(|| memory.take(0)).set(bytes);
     }
 
     /// Forgets what has not taken off.

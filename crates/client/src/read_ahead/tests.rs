@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use saker_runtime::telemetry::Gauge;
 use std::cell::RefCell;
 use std::task::{Context, Poll, Waker};
 
@@ -12,6 +13,10 @@ fn run<T>(future: impl Future<Output = T>) -> T {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("the data is here"),
     }
+}
+
+fn memory() -> Memory {
+    Memory::new(Gauge::default(), usize::MAX)
 }
 
 /// The file's byte at an offset.
@@ -51,7 +56,7 @@ fn a_sequential_reader_gets_what_was_fetched_ahead() {
     let mut at = 0;
     while at < size {
         let wanted = at..(at + 100 * K).min(size);
-        ahead.extend(&wanted, 2 << 20, size, |range| {
+        ahead.extend(&wanted, 2 << 20, size, &memory(), |range| {
             fetched.borrow_mut().push(range.clone());
             Box::pin(async move { Ok(content(&range)) })
         });
@@ -72,20 +77,24 @@ fn a_failure_or_a_change_makes_the_reader_ask_itself() {
     let at = |s: u64| Time::from_ns(s * 1_000_000_000);
     ahead.validate(1, at(5), age_max);
     let mut calls = 0;
-    ahead.extend(&(0..4096), 128 << 10, M, |_| {
+    ahead.extend(&(0..4096), 128 << 10, M, &memory(), |_| {
         calls += 1;
         Box::pin(async { Err(saker_types::Errno::EIO.into()) })
     });
     run(ahead.nudge());
     assert_eq!(run(ahead.take(&(0..4096))), None);
     assert!(ahead.segments.is_empty());
-    ahead.extend(&(0..4096), 128 << 10, M, |range| Box::pin(async move { Ok(content(&range)) }));
+    ahead.extend(&(0..4096), 128 << 10, M, &memory(), |range| {
+        Box::pin(async move { Ok(content(&range)) })
+    });
     assert!(run(ahead.take(&(0..4096))).is_some());
     ahead.validate(1, at(6), age_max);
     assert!(run(ahead.take(&(0..4096))).is_some());
     ahead.validate(2, at(6), age_max);
     assert_eq!(run(ahead.take(&(0..4096))), None, "of another epoch");
-    ahead.extend(&(0..4096), 128 << 10, M, |range| Box::pin(async move { Ok(content(&range)) }));
+    ahead.extend(&(0..4096), 128 << 10, M, &memory(), |range| {
+        Box::pin(async move { Ok(content(&range)) })
+    });
     ahead.validate(2, at(8), age_max);
     assert_eq!(run(ahead.take(&(0..4096))), None, "too old");
     assert_eq!(calls, 1);
@@ -95,10 +104,28 @@ fn a_failure_or_a_change_makes_the_reader_ask_itself() {
 fn a_jump_begins_anew() {
     let mut ahead = Ahead::default();
     for wanted in [0..4 * K, 6 * M..6 * M + 4 * K, 2 * M..2 * M + 4 * K] {
-        ahead.extend(&wanted, 128 << 10, 16 * M, |range| {
+        ahead.extend(&wanted, 128 << 10, 16 * M, &memory(), |range| {
             Box::pin(async move { Ok(content(&range)) })
         });
         assert_eq!(run(ahead.take(&wanted)).unwrap(), content(&wanted));
         assert_eq!(ahead.covered().start, wanted.start);
     }
+}
+
+#[test]
+fn what_is_held_is_counted_until_it_is_forgotten() {
+    let memory = Memory::new(Gauge::default(), 3 << 20);
+    let fetch = |range: Range<u64>| -> Fetch { Box::pin(async move { Ok(content(&range)) }) };
+    let mut files = [Ahead::default(), Ahead::default()];
+    for ahead in &mut files {
+        ahead.extend(&(0..64 * K), 1 << 20, 16 * M, &memory, fetch);
+    }
+    assert_eq!(memory.left() as u64, 3 * M - 2 * (M + 64 * K));
+    let [first, second] = &mut files;
+    first.forget_before(M);
+    assert_eq!(memory.left() as u64, 3 * M - (M + 64 * K) - 64 * K, "only what lies behind");
+    assert_eq!(run(first.take(&(M..M + 64 * K))).unwrap(), content(&(M..M + 64 * K)));
+    second.validate(1, Time::from_ns(0), Duration::ZERO);
+    drop(files);
+    assert_eq!(memory.left() as u64, 3 * M);
 }

@@ -1,0 +1,49 @@
+//! What all files of a client hold together, and how much that may be.
+
+use saker_runtime::telemetry::Gauge;
+
+/// Memory for one purpose.
+pub(crate) struct Memory {
+    held: Gauge,
+    bytes_max: usize,
+}
+
+impl Memory {
+    /// `held` shows what is held of `bytes_max`.
+    pub(crate) fn new(held: Gauge, bytes_max: usize) -> Memory {
+        Memory { held, bytes_max }
+    }
+
+    /// Bytes that may still be taken.
+    pub(crate) fn left(&self) -> usize {
+        self.bytes_max.saturating_sub(usize::try_from(self.held.get()).unwrap_or(0))
+    }
+
+    /// Takes so many, also if they are more than there are.
+    pub(crate) fn take(&self, bytes: u64) -> Share {
+        let mut share = Share { held: self.held.clone(), bytes: 0 };
+        share.set(bytes);
+        share
+    }
+}
+
+/// A part of it, given back when it is dropped.
+pub(crate) struct Share {
+    held: Gauge,
+    bytes: i64,
+}
+
+impl Share {
+    /// It is so many bytes now.
+    pub(crate) fn set(&mut self, bytes: u64) {
+        let bytes = bytes as i64;
+        self.held.add(bytes - self.bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
