@@ -12,7 +12,6 @@ use saker_types::wire::{At, Op, RenewReply, RenewReq};
 use saker_types::{Locator, NodeId, Result, ShardNo, limits};
 
 use crate::core::{Core, decode};
-use crate::reader::AGE_MAX;
 
 /// Leases of files that are open longer than this are renewed, this often.
 const PERIOD: Duration = Duration::from_secs(20);
@@ -115,15 +114,6 @@ impl Core {
         let to = NodeId::Shard(shard);
         let reply = self.call(to, Op::Renew, &message, Bytes::new(), ANSWER_MAX, deadline).await?;
         Ok(decode::<RenewReply>(Op::Renew, reply.body)?.moved)
-    }
-
-    /// Forgets what was read ahead in files that nobody has read for a while: it would not be used.
-    fn let_go_of_data(&self, now: Time) {
-        for inode in self.inodes.all() {
-            if let Some(mut ahead) = inode.ahead.try_lock() {
-                ahead.let_go(now, AGE_MAX);
-            }
-        }
     }
 
     fn follow_open(&self, loc: &Locator) {

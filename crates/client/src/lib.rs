@@ -24,6 +24,7 @@ mod core;
 mod fake;
 mod file;
 mod groups;
+mod idle;
 mod lease;
 mod local;
 mod locks;

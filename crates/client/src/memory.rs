@@ -1,22 +1,36 @@
 //! What all files of a client hold together, and how much that may be.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use saker_runtime::telemetry::Gauge;
+use saker_runtime::time::Time;
 
 /// Memory for one purpose.
 pub(crate) struct Memory {
     held: Gauge,
     bytes_max: usize,
+    /// When somebody looked for what can be given back, in nanoseconds.
+    looked: AtomicU64,
 }
 
 impl Memory {
     /// `held` shows what is held of `bytes_max`.
     pub(crate) fn new(held: Gauge, bytes_max: usize) -> Memory {
-        Memory { held, bytes_max }
+        Memory { held, bytes_max, looked: AtomicU64::new(0) }
     }
 
     /// Bytes that may still be taken.
     pub(crate) fn left(&self) -> usize {
         self.bytes_max.saturating_sub(usize::try_from(self.held.get()).unwrap_or(0))
+    }
+
+    /// Shall the caller look for what can be given back? One of all, once in `every`.
+    pub(crate) fn is_due(&self, now: Time, every: Duration) -> bool {
+        let last = self.looked.load(Ordering::Relaxed);
+        let (order, now_ns) = (Ordering::Relaxed, now.as_ns());
+        now.since(Time::from_ns(last)) >= every
+            && self.looked.compare_exchange(last, now_ns, order, order).is_ok()
     }
 
     /// Takes so many, also if they are more than there are.

@@ -8,7 +8,7 @@ use saker_types::{Class, Errno, Error, FileKind, Locator, Result, limits};
 
 use crate::core::Core;
 use crate::file::File;
-use crate::open_inode::OpenInode;
+use crate::open_inode::{OpenInode, inline_of};
 use crate::request::To;
 use crate::{Caller, Fs, OpenFlags, SetAttr, SetTime};
 
@@ -75,7 +75,7 @@ impl Fs {
         }
         let entry: Entry = self.core().ask(who, Op::Setattr, To::Owner, &mut request).await?;
         inode.with(|s| {
-            let inline = (!entry.attr.chunked).then(|| entry.inline.clone());
+            let inline = inline_of(&entry);
             s.adopt(&entry, inline);
         });
         Ok(entry)

@@ -96,7 +96,7 @@ impl State {
         }
         let own_end = self.written_end.max(pending_end).max(self.unsaved.end());
         let size = entry.attr.size.max(own_end);
-        self.loc = entry.loc.clone();
+        self.loc = entry.loc.owned();
         if !self.unsaved.is_empty() {
             // Unsaved bytes belong to the version that they were written over; the owner will
             // find the conflict and answer with the data to build on.
@@ -156,7 +156,7 @@ impl State {
         let ours = self.inline.take().unwrap_or_default();
         self.overtaken = false;
         self.attr = entry.attr.clone();
-        self.loc = entry.loc.clone();
+        self.loc = entry.loc.owned();
         self.epoch += 1;
         self.attr.size = self.attr.size.max(self.unsaved.end());
         if entry.attr.chunked {
@@ -217,7 +217,7 @@ impl OpenInode {
     pub(crate) fn moved_to(&self, loc: &Locator) {
         self.with(|s| {
             if s.loc != *loc {
-                s.loc = loc.clone();
+                s.loc = loc.owned();
             }
         });
     }
@@ -226,6 +226,11 @@ impl OpenInode {
     pub(crate) fn is_dirty(&self) -> bool {
         self.with(|s| s.is_dirty())
     }
+}
+
+/// A small file's data in a reply. A copy: that there is part of a whole frame, which must not be kept.
+pub(crate) fn inline_of(entry: &Entry) -> Option<Bytes> {
+    (!entry.attr.chunked).then(|| Bytes::copy_from_slice(&entry.inline))
 }
 
 /// The open inodes of a client.
@@ -243,7 +248,7 @@ impl Inodes {
     /// A new handle of the inode that was just opened.
     pub(crate) fn open(&self, entry: &Entry) -> Arc<OpenInode> {
         let id = entry.attr.id;
-        let inline = (!entry.attr.chunked).then(|| entry.inline.clone());
+        let inline = inline_of(entry);
         let now = time::now();
         let mut table = self.lock();
         if let Some(inode) = table.get(&id) {
@@ -257,7 +262,7 @@ impl Inodes {
             return inode.clone();
         }
         let state = State {
-            loc: entry.loc.clone(),
+            loc: entry.loc.owned(),
             attr: entry.attr.clone(),
             inline,
             unsaved: Ranges::default(),

@@ -21,7 +21,7 @@ const REORDER_READS: u64 = 4;
 /// The same for short reads, in bytes.
 const REORDER_BYTES: u64 = 1 << 20;
 /// The first window, in bytes.
-const WINDOW_BYTES_MIN: usize = 128 << 10;
+pub(crate) const WINDOW_BYTES_MIN: usize = 128 << 10;
 
 /// The next window of a reader that was expected at `expected` with `window`, and reads `len`
 /// bytes at `offset`; 0 for a reader that jumps.

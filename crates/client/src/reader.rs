@@ -12,7 +12,7 @@ use saker_types::{Errno, Error, Result};
 use crate::Caller;
 use crate::core::Core;
 use crate::file::Handle;
-use crate::open_inode::{OpenInode, State};
+use crate::open_inode::{OpenInode, State, inline_of};
 use crate::read_ahead::{SEGMENT_BYTES, next_window};
 use crate::request::To;
 
@@ -100,7 +100,7 @@ impl Core {
         let (weak, id) = (Arc::downgrade(inode), inode.id);
         let mut ahead = inode.ahead.lock().await;
         ahead.validate(epoch, time::now(), AGE_MAX);
-        match window.min(self.ahead.left()) {
+        match window.min(self.room_to_read_ahead()) {
             0 => ahead.forget_before(range.start),
             window => ahead.extend(&range, window, size, &self.ahead, |part| {
                 let (core, inode) = (self.clone(), weak.clone());
@@ -136,7 +136,7 @@ impl Core {
             }
             let mut request = OpenReq { at: inode.at(), ..OpenReq::default() };
             let entry: Entry = self.ask(who, Op::Open, To::Owner, &mut request).await?;
-            let inline = (!entry.attr.chunked).then(|| entry.inline.clone());
+            let inline = inline_of(&entry);
             inode.with(|s| {
                 s.asked_at = time::now();
                 s.adopt(&entry, inline);

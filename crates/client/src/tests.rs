@@ -569,6 +569,37 @@ fn what_is_written_to_many_files_and_not_out_yet_is_bounded() {
 }
 
 #[test]
+fn who_writes_on_does_not_pay_for_files_that_are_idle() {
+    const TOTAL: usize = 1 << 20;
+    const IDLE: usize = 20;
+    let options = ClientOptions { write_buffer_total_bytes: TOTAL, ..ClientOptions::default() };
+    let t = setup_with(options);
+    let held = || t.fs.metrics().gauge("saker_client_unwritten_bytes", "").get();
+    let names: [&'static str; IDLE] = std::array::from_fn(|n| &"abcdefghijklmnopqrst"[n..=n]);
+    let idle = names.map(|name| t.create(name));
+    let data = pattern(TOTAL / IDLE, 6);
+    idle.iter().for_each(|file| t.write(file, 0, &data));
+    assert!(held() > (TOTAL - IDLE) as i64 && held() <= TOTAL as i64);
+    let file = t.create("busy");
+    let sent = || t.fake.log().iter().filter(|op| **op == "chunk_write").count();
+    sent();
+    t.write(&file, 0, &pattern(5_000, 1));
+    // To two stores each; whether its own comes after is a matter of when they answer.
+    assert!((2 * IDLE..=2 * IDLE + 2).contains(&sent()));
+    for n in 1..=100 {
+        t.write(&file, n * 5_000, &pattern(5_000, 1));
+    }
+    assert_eq!(sent(), 0);
+    for (file, name) in idle.iter().zip(names) {
+        t.flush(file);
+        assert!(t.content(name) == data);
+    }
+    t.flush(&file);
+    assert!(t.content("busy") == pattern(5_000, 1).repeat(101));
+    assert_eq!(held(), 0);
+}
+
+#[test]
 fn what_waits_to_be_written_out_is_not_read_ahead() {
     let t = setup();
     let file = t.create("f");

@@ -25,7 +25,7 @@ const REFUSAL_PAUSE: Duration = Duration::from_millis(25);
 /// Conflicts in a row before a report gives up: each means that somebody else won.
 const CONFLICTS_MAX: u32 = 100;
 
-type Held<'a> = MutexGuard<'a, Writer>;
+pub(crate) type Held<'a> = MutexGuard<'a, Writer>;
 
 /// How a report to the owner ended.
 enum Report {
@@ -112,11 +112,13 @@ impl Core {
                     s.writer_is = Some(who.clone());
                 }
             });
-            writer.weigh(&self.unwritten);
-            let drain = self.unwritten.left() == 0;
-            if drain || !writer.is_queue_empty() {
-                self.pump(inode, writer, drain).await;
+            if !writer.is_queue_empty() {
+                self.pump(inode, writer, false).await;
             }
+        }
+        writer.weigh(&self.unwritten);
+        if !self.room_to_write().await {
+            self.pump(inode, writer, true).await;
         }
     }
 
@@ -161,6 +163,27 @@ impl Core {
                 None if drain => {}
                 None => break,
             }
+        }
+        writer.weigh(&self.unwritten);
+        inode.with(|s| s.pending = writer.range());
+    }
+
+    /// Sends what a file holds, unless the owner has to be asked before, and takes note of what stores have accepted.
+    /// Waits for neither.
+    pub(crate) async fn send_on(self: &Arc<Core>, inode: &Arc<OpenInode>, writer: &mut Held<'_>) {
+        if inode.with(|s| !s.attr.chunked) {
+            return;
+        }
+        if writer.is_landed() {
+            writer.seal();
+        }
+        while let Some(piece) = writer.next_to_fly() {
+            self.take_off(inode, writer, piece);
+        }
+        writer.nudge().await;
+        self.net.flush();
+        while let Some(landed) = writer.take_landed() {
+            self.land(inode, writer, landed).await;
         }
         writer.weigh(&self.unwritten);
         inode.with(|s| s.pending = writer.range());
@@ -285,7 +308,7 @@ impl Core {
             let end = end.ok_or_else(beyond)?;
             inode.with(|s| {
                 s.written_end = 0;
-                let inline = reply.stored.then(|| reply.entry.inline.clone());
+                let inline = reply.stored.then(|| Bytes::copy_from_slice(&reply.entry.inline));
                 s.adopt(&reply.entry, inline);
             });
             if reply.stored {
@@ -293,6 +316,7 @@ impl Core {
             }
             let placed = reply.entry.attr.truncate_gen;
             writer.put_placed(offset, bytes.clone(), placed);
+            writer.weigh(&self.unwritten);
             inode.with(|s| {
                 s.attr.size = s.attr.size.max(end);
                 s.written_end = end;
@@ -504,6 +528,7 @@ impl Core {
         let mut writer = inode.writer.lock().await;
         writer.clear();
         while writer.next_landed().await.is_some() {}
+        writer.weigh(&self.unwritten);
         inode.with(|s| s.discard());
     }
 }

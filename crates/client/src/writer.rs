@@ -28,7 +28,7 @@ pub(crate) struct Piece {
     /// In the file.
     pub(crate) offset: u64,
     pub(crate) data: Bytes,
-    /// Bytes of the hole; `data` is empty then.
+    /// Bytes of the hole; `data` is empty then. It may go on in other chunks until it takes off.
     pub(crate) hole: u64,
     /// How often it was refused because the file had been truncated.
     pub(crate) refusals: u32,
@@ -55,6 +55,8 @@ impl Piece {
 pub(crate) struct Flight {
     range: Range<u64>,
     weight: u64,
+    /// Of its data.
+    bytes: u64,
     landing: Pin<Box<dyn Future<Output = Landed> + Send>>,
 }
 
@@ -157,13 +159,11 @@ impl Writer {
         self.displaced
     }
 
-    /// Queues holes from `offset` up to `end`.
-    pub(crate) fn put_hole(&mut self, mut offset: u64, end: u64) {
+    /// Queues a hole from `offset` up to `end`, of which each chunk's part takes off by itself.
+    pub(crate) fn put_hole(&mut self, offset: u64, end: u64) {
         self.seal();
-        while offset < end {
-            let hole = (end - offset).min(left_in_chunk(offset));
-            self.queue.push_back(Piece { hole, ..Piece::of(offset, Bytes::new()) });
-            offset += hole;
+        if offset < end {
+            self.queue.push_back(Piece { hole: end - offset, ..Piece::of(offset, Bytes::new()) });
         }
     }
 
@@ -183,6 +183,13 @@ impl Writer {
     /// bytes must arrive later than theirs) that is in flight, or has landed and may have to fly
     /// again.
     pub(crate) fn next_to_fly(&mut self) -> Option<Piece> {
+        let next = self.queue.front_mut()?;
+        let rest = next.hole.saturating_sub(left_in_chunk(next.offset));
+        if rest > 0 {
+            next.hole -= rest;
+            let rest = Piece { offset: next.end(), hole: rest, ..next.clone() };
+            self.queue.insert(1, rest);
+        }
         let next = self.queue.front()?;
         let flying: u64 = self.flights.iter().map(|f| f.weight).sum();
         let full = !self.flights.is_empty() && flying + next.weight() > FLYING_BYTES_MAX as u64;
@@ -199,7 +206,8 @@ impl Writer {
         landing: impl Future<Output = Landed> + Send + 'static,
     ) {
         let (range, weight) = (piece.offset..piece.end(), piece.weight());
-        self.flights.push(Flight { range, weight, landing: Box::pin(landing) });
+        let (bytes, landing) = (piece.data.len() as u64, Box::pin(landing));
+        self.flights.push(Flight { range, weight, bytes, landing });
     }
 
     /// Is there anything to take off or in flight?
@@ -232,7 +240,7 @@ impl Writer {
         let buffer = self.buffer.iter().map(|b| b.data.len() as u64);
         let queue = self.queue.iter().map(|p| p.data.len() as u64);
         let landed = self.landed.iter().map(|l| l.piece.data.len() as u64);
-        let flights = self.flights.iter().map(|f| f.weight);
+        let flights = self.flights.iter().map(|f| f.bytes);
         let bytes = buffer.chain(queue).chain(landed).chain(flights).sum();
         self.share.get_or_insert_with(|| memory.take(0)).set(bytes);
     }

@@ -323,6 +323,11 @@ impl Locator {
         Locator { pid: 0, name: Bytes::new(), id: ROOT, home_slot: None }
     }
 
+    /// A copy whose name is its own: names in replies are parts of a whole frame, which must not be kept.
+    pub fn owned(&self) -> Locator {
+        Locator { name: Bytes::copy_from_slice(&self.name), ..*self }
+    }
+
     /// The attributes of a hard-linked inode.
     pub fn home(id: InodeId, slot: u32) -> Locator {
         Locator { pid: 0, name: Bytes::new(), id, home_slot: Some(slot) }

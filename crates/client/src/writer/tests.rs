@@ -126,3 +126,21 @@ fn what_has_not_taken_off_can_be_forgotten() {
     writer.clear();
     assert!(writer.is_queue_empty() && writer.range().is_none());
 }
+
+#[test]
+fn a_hole_is_one_piece_until_its_parts_take_off() {
+    let mut writer = Writer::default();
+    writer.put_hole(CHUNK_BYTES - 5, 1 << 44);
+    writer.put_all(1 << 44, Bytes::from_static(b"after"));
+    assert_eq!(writer.queue.len(), 2);
+    assert_eq!(writer.range(), Some(CHUNK_BYTES - 5..(1 << 44) + 5));
+    let parts: Vec<_> = std::iter::from_fn(|| writer.next_to_fly()).take(3).collect();
+    let parts: Vec<_> = parts.iter().map(|piece| piece.offset..piece.end()).collect();
+    let chunk = |n: u64| n * CHUNK_BYTES..(n + 1) * CHUNK_BYTES;
+    assert_eq!(parts, [CHUNK_BYTES - 5..CHUNK_BYTES, chunk(1), chunk(2)]);
+    assert_eq!(writer.range(), Some(3 * CHUNK_BYTES..(1 << 44) + 5));
+    writer.clear();
+    writer.put_hole(7, 9);
+    assert_eq!(writer.next_to_fly().map(|piece| piece.offset..piece.end()), Some(7..9));
+    assert!(writer.is_queue_empty());
+}

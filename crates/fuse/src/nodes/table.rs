@@ -74,7 +74,7 @@ pub(super) enum What {
 
 impl What {
     fn of(entry: &Entry) -> What {
-        What::Known { loc: owned(&entry.loc), attr: Box::new(entry.attr.clone()) }
+        What::Known { loc: entry.loc.owned(), attr: Box::new(entry.attr.clone()) }
     }
 }
 
@@ -277,7 +277,7 @@ impl Table {
         *drifted |= entry.attr.data_version < attr.data_version;
         **attr = entry.attr.clone();
         if *loc != entry.loc {
-            *loc = owned(&entry.loc);
+            *loc = entry.loc.owned();
         }
     }
 
@@ -299,7 +299,7 @@ impl Table {
     pub(super) fn moved(&mut self, to: &Locator) {
         let id = self.node_of(to.id);
         if let Some(Node { what: What::Known { loc, .. }, .. }) = self.nodes.get_mut(&id) {
-            *loc = owned(to);
+            *loc = to.owned();
         }
     }
 
@@ -437,10 +437,4 @@ impl Node {
             untold: false,
         }
     }
-}
-
-/// A copy whose name is its own: names in replies are parts of a whole frame, which must not be
-/// kept.
-fn owned(loc: &Locator) -> Locator {
-    Locator { name: Bytes::copy_from_slice(&loc.name), ..loc.clone() }
 }
