@@ -157,7 +157,12 @@ impl Cluster {
 
     /// A new client.
     pub fn connect(&self) -> Fs {
-        Fs::connect(&ClusterAddr::Dir(self.dir()), ClientOptions::default())
+        self.connect_with(ClientOptions::default())
+    }
+
+    /// A new client that behaves so.
+    pub fn connect_with(&self, options: ClientOptions) -> Fs {
+        Fs::connect(&ClusterAddr::Dir(self.dir()), options)
             .unwrap_or_else(|error| panic!("no client: {error}"))
     }
 

@@ -2,6 +2,7 @@
 //! mounts. `SAKER_SEEDS` and `SAKER_OPS` run longer; `cargo run -p saker-sim --bin fsx` by hand.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use saker_client::ClientOptions;
 use saker_sim::cluster::{Cluster, Shape, can_mount};
 use saker_sim::fsx::{LibFsFile, PosixFile, run, run_two};
 use saker_sim::settings;
@@ -34,6 +35,25 @@ fn a_file_through_the_library_agrees_with_memory() {
         let mut file = LibFsFile::create(&fs, &at).unwrap();
         let report = run(&mut file, seed, ops as u64).unwrap_or_else(|what| panic!("{what}"));
         eprintln!("seed {seed}: {report:?}");
+    }
+    fs.close();
+    cluster.fsck();
+}
+
+/// Most writes wait for the stores, and most reads get nothing ahead.
+#[test]
+fn a_file_of_a_client_with_little_memory_agrees_with_memory() {
+    let cluster = Cluster::start(Shape::default());
+    let fs = cluster.connect_with(ClientOptions {
+        write_buffer_total_bytes: 0,
+        read_ahead_total_bytes: 200 << 10,
+        ..ClientOptions::default()
+    });
+    let (seeds, ops) = settings::runs(2, 10_000);
+    for seed in seeds {
+        let at = At::child(Locator::root(), format!("f{seed}").as_bytes());
+        let mut file = LibFsFile::create(&fs, &at).unwrap();
+        run(&mut file, seed, ops as u64).unwrap_or_else(|what| panic!("{what}"));
     }
     fs.close();
     cluster.fsck();
