@@ -569,6 +569,18 @@ fn what_is_written_to_many_files_and_not_out_yet_is_bounded() {
 }
 
 #[test]
+fn what_a_truncation_drops_is_not_held() {
+    let t = setup();
+    let held = || t.fs.metrics().gauge("saker_client_unwritten_bytes", "").get();
+    let file = t.create("f");
+    t.write(&file, 0, &pattern(300_000, 1));
+    assert_eq!(held(), 300_000);
+    let other = t.open("f", TRUNC);
+    assert_eq!(held(), 0);
+    assert_eq!(t.read(&other, 0, 10), "");
+}
+
+#[test]
 fn who_writes_on_does_not_pay_for_files_that_are_idle() {
     const TOTAL: usize = 1 << 20;
     const IDLE: usize = 20;
