@@ -68,6 +68,10 @@ impl Setup {
         self.run(file.read(offset, len)).unwrap()
     }
 
+    fn gauge(&self, name: &'static str) -> i64 {
+        self.fs.metrics().gauge(name, "").get()
+    }
+
     fn flush(&self, file: &File) {
         self.run(file.flush()).unwrap();
     }
@@ -514,7 +518,7 @@ fn what_is_read_ahead_of_many_files_is_bounded() {
     const FIRST: usize = 75_000;
     let options = ClientOptions { read_ahead_total_bytes: TOTAL, ..ClientOptions::default() };
     let t = setup_with(options);
-    let held = || t.fs.metrics().gauge("saker_client_read_ahead_bytes", "").get();
+    let held = || t.gauge("saker_client_read_ahead_bytes");
     let names = ["a", "b", "c", "d", "e"];
     let data = pattern(600_000, 4);
     for name in names {
@@ -548,7 +552,7 @@ fn what_is_written_to_many_files_and_not_out_yet_is_bounded() {
     const PART: usize = 50_000;
     let options = ClientOptions { write_buffer_total_bytes: TOTAL, ..ClientOptions::default() };
     let t = setup_with(options);
-    let held = || t.fs.metrics().gauge("saker_client_unwritten_bytes", "").get();
+    let held = || t.gauge("saker_client_unwritten_bytes");
     let names = ["a", "b", "c", "d", "e", "f"];
     let files = names.map(|name| t.create(name));
     let data = pattern(500_000, 3);
@@ -571,7 +575,7 @@ fn what_is_written_to_many_files_and_not_out_yet_is_bounded() {
 #[test]
 fn what_a_truncation_drops_is_not_held() {
     let t = setup();
-    let held = || t.fs.metrics().gauge("saker_client_unwritten_bytes", "").get();
+    let held = || t.gauge("saker_client_unwritten_bytes");
     let file = t.create("f");
     t.write(&file, 0, &pattern(300_000, 1));
     assert_eq!(held(), 300_000);
@@ -586,7 +590,7 @@ fn who_writes_on_does_not_pay_for_files_that_are_idle() {
     const IDLE: usize = 20;
     let options = ClientOptions { write_buffer_total_bytes: TOTAL, ..ClientOptions::default() };
     let t = setup_with(options);
-    let held = || t.fs.metrics().gauge("saker_client_unwritten_bytes", "").get();
+    let held = || t.gauge("saker_client_unwritten_bytes");
     let names: [&'static str; IDLE] = std::array::from_fn(|n| &"abcdefghijklmnopqrst"[n..=n]);
     let idle = names.map(|name| t.create(name));
     let data = pattern(TOTAL / IDLE, 6);

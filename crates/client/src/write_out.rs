@@ -25,7 +25,7 @@ const REFUSAL_PAUSE: Duration = Duration::from_millis(25);
 /// Conflicts in a row before a report gives up: each means that somebody else won.
 const CONFLICTS_MAX: u32 = 100;
 
-pub(crate) type Held<'a> = MutexGuard<'a, Writer>;
+type Held<'a> = MutexGuard<'a, Writer>;
 
 /// How a report to the owner ended.
 enum Report {
@@ -169,7 +169,7 @@ impl Core {
     }
 
     /// Sends what a file holds, unless the owner has to be asked before, and takes note of what stores have accepted.
-    /// Waits for neither.
+    /// Waits for neither; only for what a truncation has made a store refuse.
     pub(crate) async fn send_on(self: &Arc<Core>, inode: &Arc<OpenInode>, writer: &mut Held<'_>) {
         if inode.with(|s| !s.attr.chunked) {
             return;

@@ -126,6 +126,7 @@ fn what_is_held_is_counted_until_it_is_forgotten() {
     assert_eq!(memory.left() as u64, 3 * M - (M + 64 * K) - 64 * K, "only what lies behind");
     assert_eq!(run(first.take(&(M..M + 64 * K))).unwrap(), content(&(M..M + 64 * K)));
     second.validate(1, Time::from_ns(0), Duration::ZERO);
+    assert_eq!(memory.left() as u64, 3 * M - 64 * K, "nothing of another epoch");
     drop(files);
     assert_eq!(memory.left() as u64, 3 * M);
 }
