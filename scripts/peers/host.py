@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -209,10 +210,37 @@ def unmount(point: Path) -> None:
     wait_until(f"unmounting {point}", 20, lambda: not is_mounted(point))
 
 
-def drop_caches() -> None:
-    """Names, inodes and pages that the kernel holds."""
+def drop_caches(pids: Sequence[int] = (), below: Path | None = None) -> None:
+    """Names, inodes and pages that the kernel holds; also those of files `below` a directory that
+    one of these processes has mapped, which it would keep."""
     os.sync()
+    for pid in pids if below else ():
+        page_out(pid, f"{below}/")
     Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+def page_out(pid: int, prefix: str) -> None:
+    """Takes the pages of all files whose names begin so from a process that has mapped them."""
+    madv_pageout, sys_process_madvise = 21, 440
+    spans = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, *_, path = line.split(maxsplit=5)
+            if path.startswith(prefix):
+                spans.append(tuple(int(end, 16) for end in span.split("-")))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for start, end in spans:
+        # Bytes of one call are bounded.
+        step = 1 << 30
+        for at in range(start, end, step):
+            piece = (ctypes.c_size_t * 2)(at, min(step, end - at))
+            process = os.pidfd_open(pid)
+            done = libc.syscall(
+                sys_process_madvise, process, piece, ctypes.c_size_t(1), madv_pageout, 0
+            )
+            os.close(process)
+            if done != piece[1]:
+                raise Failed(f"pages of {pid}: {os.strerror(ctypes.get_errno())}")
 
 
 def disk_read_bytes(path: Path) -> int | None:

@@ -80,7 +80,7 @@ class SakerDrop(Saker):
 
     def remount_to_read(self) -> None:
         self.unmount()
-        host.drop_caches()
+        self.drop_caches()
         self.mount_with("ro,pages=drop")
         # As used as the other mounts are when they have written a first file.
         host.wait_until(f"{self.name}: a listing", 60, lambda: any(self.point.iterdir()))

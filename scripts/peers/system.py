@@ -106,10 +106,14 @@ class System:
         host.unmount(self.point)
         host.wait_until(f"{self.name}: its client ends", 30, lambda: not self.client.pids())
 
+    def drop_caches(self) -> None:
+        """What the kernel holds for anybody, and for servers that have files of theirs mapped."""
+        host.drop_caches(self.group.pids() if self.group else (), self.work)
+
     def remount(self) -> None:
         """So that neither kernel nor client remember anything."""
         self.unmount()
-        host.drop_caches()
+        self.drop_caches()
         self.mount()
         self.wait_usable()
 

@@ -101,7 +101,7 @@ class Traversal:
         system, plan = self.system, self.plan
         system.unmount()
         system.client.end()
-        host.drop_caches()
+        system.drop_caches()
         ceph = isinstance(system, CephFs)
         base = plan.ceph_base_mib if ceph else plan.base_mib
         limit = base * MIB + kernel_bytes(plan.entries) * budget // 100

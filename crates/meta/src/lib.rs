@@ -15,6 +15,7 @@ mod changelog;
 mod checkpoint;
 pub mod config;
 mod gone;
+mod inodes;
 mod locks;
 pub mod metrics;
 mod namespace;

@@ -59,7 +59,7 @@ impl Shard {
             }
         };
         let key = key.map(|key| entry_key(&key));
-        if let Some(key) = key.filter(|key| self.inodes.peek(key).is_none()) {
+        if let Some(key) = key.filter(|key| !self.inodes.has(key)) {
             self.db.prefetch(&key);
         }
     }
@@ -81,17 +81,17 @@ impl Shard {
 
     fn inode(&mut self, key: &Bytes) -> Result<Option<Rc<Inode>>, Error> {
         if let Some(inode) = self.inodes.get(key) {
-            return Ok(Some(inode.clone()));
+            return Ok(Some(inode));
         }
         let Some(inode) = self.get_as::<Inode>(key)? else { return Ok(None) };
         let inode = Rc::new(inode);
-        self.inodes.insert(key.clone(), inode.clone());
+        self.inodes.looked_at(key, &inode);
         Ok(Some(inode))
     }
 
     fn put_inode(&mut self, key: Bytes, inode: Inode) {
         self.put(key.clone(), inode.encode_to_vec().into());
-        self.inodes.insert(key, Rc::new(inode));
+        self.inodes.put(key, inode);
     }
 
     // ---- entries --------------------------------------------------------------------------
@@ -171,7 +171,7 @@ impl Shard {
             // Whether anybody looks at it again will show.
             false => {
                 let key = entry_key(key);
-                debug_assert!(self.inodes.peek(&key).is_none(), "in place of none");
+                debug_assert!(!self.inodes.has(&key), "in place of none");
                 self.put(key, inode.encode_to_vec().into());
             }
         }

@@ -23,10 +23,11 @@ use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, StoredResult, What};
 use saker_types::id::{COUNTER_BITS, compose};
 use saker_types::wire::{EntryKey, Op, Totals};
-use saker_types::{ClusterMap, Errno, Error, Inode, InodeId, ShardNo, TxnId};
+use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, TxnId};
 
 use crate::checkpoint::Checkpointing;
 use crate::gone::Leases;
+use crate::inodes::Inodes;
 use crate::locks::LockLeases;
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
@@ -94,7 +95,7 @@ pub struct Shard {
     pub(crate) limits: Limits,
     pub(crate) db: Db,
     pub(crate) journal: Journal,
-    pub(crate) inodes: Cache<Bytes, Rc<Inode>, quick_cache::UnitWeighter, FxBuildHasher>,
+    pub(crate) inodes: Inodes,
     pub(crate) replica: Replica,
     pub(crate) name_leases: NameLeases,
     pub(crate) sessions: Sessions<ReplyTo>,
@@ -177,9 +178,6 @@ impl Shard {
     /// Puts a shard together; [`crate::recover`] has the rest.
     pub fn new(parts: Parts) -> Rc<RefCell<Shard>> {
         let Parts { no, map, journal, db, limits, metrics, volatile, now } = parts;
-        let cache = |n: usize| {
-            Cache::with(n, n as u64, Default::default(), FxBuildHasher, Default::default())
-        };
         let reserved = volatile.reserved_ids.max(saker_types::ROOT + 1);
         Rc::new_cyclic(|me| {
             RefCell::new(Shard {
@@ -189,7 +187,7 @@ impl Shard {
                 metrics,
                 db,
                 journal,
-                inodes: cache(limits.inodes),
+                inodes: Inodes::new(limits.inodes),
                 replica: Replica::new(limits.replica),
                 name_leases: NameLeases::new(now),
                 sessions: volatile.sessions,

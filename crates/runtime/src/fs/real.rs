@@ -15,7 +15,13 @@ use rustix::io::{Errno, ReadWriteFlags};
 use saker_types::wire::LocalDir;
 
 use super::{BLOCK_BYTES, Dir, End, File, check_name, machine};
+use mapping::Mapping;
 
+mod guarded;
+pub(super) mod mapping;
+
+/// A page of the smallest size.
+const PAGE_BYTES: u64 = 4096;
 /// Memory above this is not kept from one [`File::write_end`] to the next, bytes.
 const KEEP_BYTES_MAX: usize = 4 << 20;
 
@@ -78,6 +84,7 @@ impl RealDir {
             append: Mutex::default(),
             direct: OnceLock::new(),
             always_waits: AtomicBool::new(false),
+            mapping: OnceLock::new(),
         }))
     }
 }
@@ -185,6 +192,8 @@ struct RealFile {
     direct: OnceLock<Option<fs::File>>,
     /// The file system does not say whether a read would wait.
     always_waits: AtomicBool,
+    /// All of it, once nobody writes to it any more.
+    mapping: OnceLock<Mapping>,
 }
 
 impl File for RealFile {
@@ -213,6 +222,13 @@ impl File for RealFile {
     }
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        // Of several pages the kernel would fetch one after the other that way.
+        if let Some(mapping) = self.mapping.get()
+            && offset % PAGE_BYTES + buf.len() as u64 <= PAGE_BYTES
+        {
+            // For what cannot be read the kernel has an error.
+            return Ok(mapping.read(offset, buf));
+        }
         if self.always_waits.load(Ordering::Relaxed) {
             return self.read_at(offset, buf).map(Some);
         }
@@ -235,6 +251,13 @@ impl File for RealFile {
     fn expect_random_reads(&self) {
         // Advice that is not taken is no harm.
         let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Random);
+    }
+
+    fn map(&self) {
+        match Mapping::new(&self.file) {
+            Ok(mapping) => drop(self.mapping.set(mapping)),
+            Err(error) => tracing::debug!("a file is read without being mapped: {error}"),
+        }
     }
 
     fn prefetch(&self, offset: u64, len: u64) {

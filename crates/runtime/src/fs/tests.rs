@@ -293,3 +293,87 @@ fn what_is_on_the_disk_only_is_not_waited_for() {
     says(file.is_cached(9000, 1), true);
     says(file.is_cached(8192, 1 << 15), in_memory);
 }
+
+/// A mapped file of three pages, by its handle and once more.
+fn mapped(dir: &tempfile::TempDir) -> (Arc<dyn File>, std::fs::File) {
+    let file = RealDir::open(dir.path()).unwrap().create("a").unwrap();
+    let bytes: Vec<u8> = (0..12_288_u32).map(|n| (n % 251) as u8).collect();
+    file.write_at(0, &bytes).unwrap();
+    file.sync().unwrap();
+    file.map();
+    let options = std::fs::OpenOptions::new().read(true).write(true).to_owned();
+    (file, options.open(dir.path().join("a")).unwrap())
+}
+
+#[test]
+fn what_is_mapped_reads_as_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, _) = mapped(&dir);
+    for (offset, len) in
+        [(0, 1), (0, 15), (4090, 16), (4095, 300), (1, 12_287), (12_280, 8), (7, 0)]
+    {
+        let (mut by_mapping, mut by_kernel) = (vec![0; len], vec![1; len]);
+        assert_eq!(file.read_cached(offset, &mut by_mapping).unwrap(), Some(len));
+        assert_eq!(file.read_at(offset, &mut by_kernel).unwrap(), len);
+        assert!(by_mapping == by_kernel, "{len} bytes at {offset}");
+    }
+    let mut buf = [0; 100];
+    assert_eq!(file.read_cached(12_288, &mut buf).unwrap(), Some(0));
+    assert_eq!(file.read_cached(u64::MAX - 4095, &mut buf).unwrap(), Some(0));
+    let empty = RealDir::open(dir.path()).unwrap().create("empty").unwrap();
+    empty.map();
+    assert_eq!(empty.read_at(0, &mut buf).unwrap(), 0);
+}
+
+#[test]
+fn a_page_that_cannot_be_read_is_no_end_of_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, same) = mapped(&dir);
+    // As with a bad sector, the kernel has no page to show.
+    same.set_len(4096).unwrap();
+    let read = |offset, len| file.read_cached(offset, &mut vec![0; len]).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for n in 0..400 {
+                    assert_eq!(read(n, 300), Some(300));
+                    assert_eq!(read(4096 + n, 300), None);
+                }
+            });
+        }
+    });
+    assert_eq!(read(8192, 1), None);
+    assert_eq!(file.read_at(4096, &mut [0; 10]).unwrap(), 0);
+}
+
+/// Not here: in a process of its own, which is this program with that in its environment.
+#[test]
+fn any_other_bad_page_ends_the_process() {
+    const INSIDE: &str = "SAKER_TEST_BAD_PAGE";
+    let dir = tempfile::tempdir().unwrap();
+    let (file, same) = mapped(&dir);
+    if std::env::var_os(INSIDE).is_none() {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "fs::tests::any_other_bad_page_ends_the_process"]).env(INSIDE, "1");
+        let ended = again.output().unwrap().status;
+        return assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&ended),
+            Some(libc::SIGBUS)
+        );
+    }
+    same.set_len(0).unwrap();
+    assert_eq!(file.read_cached(0, &mut [0; 10]).unwrap(), None);
+    let flags = rustix::mm::MapFlags::SHARED;
+    // SAFETY: a new mapping wherever the kernel likes, and a read of it that ends the process.
+    unsafe {
+        let start = rustix::mm::mmap(
+            std::ptr::null_mut(),
+            4096,
+            rustix::mm::ProtFlags::READ,
+            flags,
+            &same,
+            0,
+        );
+        start.unwrap().cast::<u8>().read_volatile();
+    }
+}

@@ -13,6 +13,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -21,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_runtime::fs::{Dir, RealDir};
+use saker_runtime::fs::{Dir, RealDir, page_waits};
 use saker_runtime::thread::{self, JoinHandle};
 use saker_runtime::time::sleep;
 
@@ -396,8 +397,11 @@ fn span_of(runs: &[Numbered]) -> Span {
 impl Table for EmbeddedTable {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let (hash, mut waited) = (hash_of(key), false);
+        let runs = self.shared.all();
+        // Of all at once: while the processor waits for one it waits for the others, too.
+        black_box(runs.iter().fold(0, |all, numbered| all ^ numbered.run.slot(hash)));
         let mut found = None;
-        for numbered in &*self.shared.all() {
+        for numbered in &*runs {
             found = numbered.run.get(key, hash, &mut waited)?;
             if found.is_some() {
                 break;
@@ -410,7 +414,7 @@ impl Table for EmbeddedTable {
     }
 
     fn waits(&self) -> u64 {
-        self.waits.load(Ordering::Relaxed)
+        self.waits.load(Ordering::Relaxed) + page_waits()
     }
 
     fn prefetch(&self, key: &[u8]) {

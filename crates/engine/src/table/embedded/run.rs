@@ -262,6 +262,7 @@ impl Run {
         let steps = steps.and_then(|steps| Steps::decode(&steps));
         let steps = steps.ok_or_else(|| damaged("the checksum of its index is wrong"))?;
         file.expect_random_reads();
+        file.map();
         Ok(Run {
             name: name.to_owned(),
             dir: dir.label(),
@@ -287,6 +288,11 @@ impl Run {
     /// Bytes of the file.
     pub(super) fn file_bytes(&self) -> u64 {
         self.file_bytes
+    }
+
+    /// The slot where a search for this hash begins.
+    pub(super) fn slot(&self, hash: u64) -> u64 {
+        self.slots[first_slot(hash, self.slots.len())]
     }
 
     /// What it knows of a row: nothing, that it is deleted (`Some(None)`), or its value.
@@ -545,6 +551,7 @@ impl<'a> RunWriter<'a> {
         self.dir.sync()?;
         self.names.clear();
         self.file.expect_random_reads();
+        self.file.map();
         Ok(Run {
             name: name.to_owned(),
             dir: self.dir.label(),

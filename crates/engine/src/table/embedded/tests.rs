@@ -413,6 +413,20 @@ fn the_runs_that_count_hold_each_write_once() {
     assert_eq!(count(&[(1, 1), (3, 3)]), Err(2));
 }
 
+/// Takes the pages of this process' mappings of files below a directory from memory, if the kernel likes.
+fn page_out(dir: &std::path::Path) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for line in maps.lines().filter(|line| line.contains(dir.to_str().unwrap())) {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let address = |digits| usize::from_str_radix(digits, 16).unwrap();
+        let (start, end) = (address(start), address(end));
+        let memory = std::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: whoever reads there next waits for the disk; nothing else changes.
+        unsafe { rustix::mm::madvise(memory, end - start, rustix::mm::Advice::LinuxPageOut) }
+            .unwrap();
+    }
+}
+
 #[test]
 fn what_a_look_waits_for_can_be_fetched_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -422,7 +436,10 @@ fn what_a_look_waits_for_can_be_fetched_before() {
     table.write(&mut rows.iter().cloned()).unwrap();
     let run = Span { first: 1, last: 1 }.file_name();
     let file = std::fs::File::open(dir.path().join(run)).unwrap();
-    let evict = || rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let evict = || {
+        page_out(dir.path());
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    };
     let right = |n: u64| assert_eq!(table.get(&key(n)).unwrap().unwrap(), vec![n as u8; 500]);
 
     right(300);
