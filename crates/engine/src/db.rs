@@ -24,7 +24,7 @@ use bytes::Bytes;
 use overlay::{Discarded, Merged, Overlay};
 
 use crate::journal::{ReplayFrom, SegmentNo};
-use crate::table::{KEY_BYTES_MAX, RESERVED, RowChange, Table, TableError, hash_of};
+use crate::table::{KEY_BYTES_MAX, RESERVED, RowChange, Table, TableError, Waits, hash_of};
 
 type Result<T> = std::result::Result<T, TableError>;
 
@@ -92,8 +92,8 @@ impl Db {
         self.table.get(key)
     }
 
-    /// How many rows were read for which the disk was waited for, so far.
-    pub fn waits(&self) -> u64 {
+    /// What looks at rows have made the disk do ([`Table::waits`]).
+    pub fn waits(&self) -> Waits {
         self.table.waits()
     }
 

@@ -15,6 +15,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use saker_engine::db::Db;
 use saker_engine::journal::{Journal, Kind};
 use saker_engine::sessions::Sessions;
+use saker_engine::table::Waits;
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
 use saker_rpc::txn::Ledger;
@@ -40,6 +41,8 @@ use crate::txn::participant::PreparedTxn;
 pub const PARKED_MAX: usize = 65_536;
 /// Ids reserved by one journal record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
+/// Reads that waited for a disk are counted this often at most: it takes a system call.
+const WAITS_COUNTED: Duration = Duration::from_millis(1);
 /// After a read that waited for a disk others are likely to, for so long.
 const WAITS_EXPECTED: Duration = Duration::from_millis(50);
 
@@ -74,12 +77,13 @@ impl Default for Limits {
 }
 
 /// Reads of rows that waited for a disk.
-#[derive(Default)]
 struct RowWaits {
     /// As last counted.
-    count: u64,
+    count: Waits,
+    /// When they are counted next.
+    look_at: Time,
     /// Until then more are expected.
-    until: Option<Time>,
+    until: Time,
 }
 
 /// State of a shard.
@@ -178,6 +182,8 @@ impl Shard {
     /// Puts a shard together; [`crate::recover`] has the rest.
     pub fn new(parts: Parts) -> Rc<RefCell<Shard>> {
         let Parts { no, map, journal, db, limits, metrics, volatile, now } = parts;
+        // What opening it has read does not count.
+        let row_waits = RowWaits { count: db.waits(), look_at: now, until: now };
         let reserved = volatile.reserved_ids.max(saker_types::ROOT + 1);
         Rc::new_cyclic(|me| {
             RefCell::new(Shard {
@@ -215,7 +221,7 @@ impl Shard {
                 inode_count_change: 0,
                 next_id: reserved,
                 reserved_ids: reserved,
-                row_waits: RowWaits::default(),
+                row_waits,
                 changes: Vec::new(),
                 limits,
                 me: me.clone(),
@@ -253,13 +259,17 @@ impl Shard {
     /// Did rows have to be read from a disk just now?
     pub(crate) fn waits_for_rows(&mut self) -> bool {
         let now = self.hub.now();
-        let count = self.db.waits();
-        let more = count - std::mem::replace(&mut self.row_waits.count, count);
-        if more > 0 {
-            self.metrics.row_waits.add(more);
-            self.row_waits.until = Some(now + WAITS_EXPECTED);
+        if now >= self.row_waits.look_at {
+            self.row_waits.look_at = now + WAITS_COUNTED;
+            let count = self.db.waits();
+            let before = std::mem::replace(&mut self.row_waits.count, count);
+            self.metrics.row_waits.add(count.rows.saturating_sub(before.rows));
+            // What is fetched ahead, and nobody waits for, says as much.
+            if count != before {
+                self.row_waits.until = now + WAITS_EXPECTED;
+            }
         }
-        self.row_waits.until.is_some_and(|until| now < until)
+        now < self.row_waits.until
     }
 
     /// Adds to the batch's record.

@@ -21,6 +21,15 @@ pub type OnRow<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 /// Longest key a table takes, in bytes.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
 
+/// What looks at rows have made a disk do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Looks that have waited for it.
+    pub rows: u64,
+    /// What was read, in blocks of 512 bytes, also when nobody waited; 0 where that is not known.
+    pub blocks: u64,
+}
+
 /// A sorted map of rows. One thread writes, others may read meanwhile.
 ///
 /// Keys have 1 to [`KEY_BYTES_MAX`] bytes. Keys that start with [`RESERVED`] are the engine's own
@@ -29,9 +38,9 @@ pub trait Table: Send + Sync {
     /// The value of a row.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError>;
 
-    /// How many rows `get` has waited for a disk for, so far.
-    fn waits(&self) -> u64 {
-        0
+    /// What looks at rows have made the disk do, so far. Of the calling thread, where the kernel counts it.
+    fn waits(&self) -> Waits {
+        Waits::default()
     }
 
     /// This row will be read soon: if it is on the disk only, it is fetched meanwhile.

@@ -28,7 +28,7 @@ pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
 pub use foreign::{ForeignDir, ForeignFile, machine};
 pub use mem::MemDir;
 pub use real::RealDir;
-pub use real::mapping::page_waits;
+pub use real::mapping::{PageWaits, page_waits};
 pub use shared::SharedMemory;
 
 /// What [`File::write_end`] writes as a whole, bytes: as much as any disk may want.

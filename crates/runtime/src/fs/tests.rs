@@ -305,17 +305,21 @@ fn mapped(dir: &tempfile::TempDir) -> (Arc<dyn File>, std::fs::File) {
     (file, options.open(dir.path().join("a")).unwrap())
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn what_is_mapped_reads_as_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let (file, _) = mapped(&dir);
     for (offset, len) in
-        [(0, 1), (0, 15), (4090, 16), (4095, 300), (1, 12_287), (12_280, 8), (7, 0)]
+        [(0, 1), (0, 15), (4080, 16), (4095, 300), (1, 12_287), (8200, 4000), (7, 0)]
     {
         let (mut by_mapping, mut by_kernel) = (vec![0; len], vec![1; len]);
-        assert_eq!(file.read_cached(offset, &mut by_mapping).unwrap(), Some(len));
+        let read = file.read_cached(offset, &mut by_mapping).unwrap();
         assert_eq!(file.read_at(offset, &mut by_kernel).unwrap(), len);
-        assert!(by_mapping == by_kernel, "{len} bytes at {offset}");
+        let in_one_page = offset % 4096 + len as u64 <= 4096;
+        // Others the kernel reads, and there are file systems that do not say whether that would wait.
+        assert!(read == Some(len) || (!in_one_page && read.is_none()), "{len} bytes at {offset}");
+        assert!(read.is_none() || by_mapping == by_kernel, "{len} bytes at {offset}");
     }
     let mut buf = [0; 100];
     assert_eq!(file.read_cached(12_288, &mut buf).unwrap(), Some(0));
@@ -325,6 +329,7 @@ fn what_is_mapped_reads_as_the_file() {
     assert_eq!(empty.read_at(0, &mut buf).unwrap(), 0);
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_page_that_cannot_be_read_is_no_end_of_the_process() {
     let dir = tempfile::tempdir().unwrap();
@@ -347,6 +352,7 @@ fn a_page_that_cannot_be_read_is_no_end_of_the_process() {
 }
 
 /// Not here: in a process of its own, which is this program with that in its environment.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn any_other_bad_page_ends_the_process() {
     const INSIDE: &str = "SAKER_TEST_BAD_PAGE";

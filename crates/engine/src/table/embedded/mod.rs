@@ -22,11 +22,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_runtime::fs::{Dir, RealDir, page_waits};
+use saker_runtime::fs::{Dir, PageWaits, RealDir, page_waits};
 use saker_runtime::thread::{self, JoinHandle};
 use saker_runtime::time::sleep;
 
-use super::{OnRow, RESERVED, RowChange, Table, TableError, hash_of};
+use super::{OnRow, RESERVED, RowChange, Table, TableError, Waits, hash_of};
 use merge::{Merge, runs_to_merge};
 use run::{Run, RunWriter, TEMPORARY, damaged};
 
@@ -413,8 +413,9 @@ impl Table for EmbeddedTable {
         Ok(found.flatten())
     }
 
-    fn waits(&self) -> u64 {
-        self.waits.load(Ordering::Relaxed) + page_waits()
+    fn waits(&self) -> Waits {
+        let PageWaits { faults, blocks } = page_waits();
+        Waits { rows: self.waits.load(Ordering::Relaxed) + faults, blocks }
     }
 
     fn prefetch(&self, key: &[u8]) {

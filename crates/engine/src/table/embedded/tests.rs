@@ -427,6 +427,8 @@ fn page_out(dir: &std::path::Path) {
     }
 }
 
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
 #[test]
 fn what_a_look_waits_for_can_be_fetched_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -442,20 +444,31 @@ fn what_a_look_waits_for_can_be_fetched_before() {
     };
     let right = |n: u64| assert_eq!(table.get(&key(n)).unwrap().unwrap(), vec![n as u8; 500]);
 
-    right(300);
-    assert_eq!(table.waits(), 0, "it was just written");
-    evict();
-    right(300);
-    // A file system in memory cannot evict.
-    assert!(table.waits() <= 1);
+    let waits = |n: u64| {
+        let before = table.waits().rows;
+        right(n);
+        table.waits().rows - before
+    };
+    // The kernel may have to fetch a page of this program, too, but not each time.
+    assert!((0..100).any(|_| waits(300) == 0), "it was just written");
     table.prefetch(b"not there");
     let fetched = (0..100).any(|_| {
         evict();
         table.prefetch(&key(300));
         std::thread::sleep(std::time::Duration::from_millis(20));
-        let before = table.waits();
-        right(300);
-        table.waits() == before
+        waits(300) == 0
     });
     assert!(fetched);
+    // A file system in memory cannot evict.
+    if rustix::fs::fstatfs(&file).unwrap().f_type == TMPFS_MAGIC {
+        return;
+    }
+    // Rows within a page, which is mapped, and across two.
+    for n in 300..316 {
+        let once = (0..100).any(|_| {
+            evict();
+            waits(n) == 1
+        });
+        assert!(once, "row {n} is on the disk only");
+    }
 }

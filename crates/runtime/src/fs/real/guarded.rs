@@ -98,17 +98,21 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
         *at = reads.end;
         return;
     }
+    // SAFETY: as above.
+    let code = unsafe { (*info).si_code };
     match BEFORE.get().map(|before| before.sa_sigaction) {
-        None | Some(libc::SIG_DFL | libc::SIG_IGN) => {
-            // The same instruction raises it again, and then it ends the process.
-            // SAFETY: takes a handler away.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
-        }
-        Some(handler) => {
+        Some(handler) if code > 0 && handler != libc::SIG_DFL && handler != libc::SIG_IGN => {
             type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-            // SAFETY: a handler by sigaction(2)'s word; one of a single argument does not look at the others.
+            // SAFETY: a handler by sigaction(2)'s word; one of a single argument does not look at the others. (The
+            // standard library's, which it is here, asks for nothing by its flags.)
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             handler(signal, info, context);
         }
+        // It ends the process when this returns; also when another process has sent it.
+        // SAFETY: takes a handler away, and raises what waits until then.
+        _ => unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        },
     }
 }

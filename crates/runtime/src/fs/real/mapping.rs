@@ -8,6 +8,7 @@ use std::ptr::{self, NonNull};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::guarded;
+use crate::sim;
 
 /// A file as it was when it was mapped.
 pub(super) struct Mapping {
@@ -57,11 +58,19 @@ impl Drop for Mapping {
     }
 }
 
-/// How often this thread has waited for the disk since what it read of a mapped file was not in memory: its major
-/// page faults (getrusage(2)). 0 in a process that has mapped no file.
-pub fn page_waits() -> u64 {
-    if !guarded::is_prepared() {
-        return 0;
+/// What this thread has made the disk do so far (getrusage(2)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageWaits {
+    /// Major page faults: what was touched, of mapped files and of the program, had to be read first.
+    pub faults: u64,
+    /// Reads, in blocks of 512 bytes: for these, and for others without waiting for them.
+    pub blocks: u64,
+}
+
+/// That, where files are read by mappings: not while simulated, nor before a file is mapped.
+pub fn page_waits() -> PageWaits {
+    if sim::is_active() || !guarded::is_prepared() {
+        return PageWaits::default();
     }
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: it has room for what is written, and its zeros are a value, too.
@@ -69,5 +78,5 @@ pub fn page_waits() -> u64 {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init()
     };
-    usage.ru_majflt as u64
+    PageWaits { faults: usage.ru_majflt as u64, blocks: usage.ru_inblock as u64 }
 }
