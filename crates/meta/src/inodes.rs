@@ -23,11 +23,10 @@ const MARKS_PER_INODE: usize = 16;
 pub(crate) struct Inodes {
     kept: Cache<Bytes, Rc<Inode>, UnitWeighter, FxBuildHasher>,
     bound: usize,
-    /// A bit for each hash: an inode with it was looked at, and not kept.
-    marks: Vec<u64>,
-    /// How many are set. When there are as many as inodes may be kept, they become the older ones.
+    /// A bit for each hash, of late and before: an inode with it was looked at, and not kept.
+    marks: Vec<[u64; 2]>,
+    /// How many are set of late. When there are as many as inodes may be kept, these become those before.
     marked: usize,
-    older_marks: Vec<u64>,
 }
 
 impl Inodes {
@@ -45,9 +44,8 @@ impl Inodes {
         Inodes {
             kept: Cache::with_options(options, UnitWeighter, FxBuildHasher, Default::default()),
             bound,
-            marks: vec![0; marks / 64],
+            marks: vec![[0; 2]; marks / 64],
             marked: 0,
-            older_marks: vec![0; marks / 64],
         }
     }
 
@@ -88,15 +86,15 @@ impl Inodes {
     fn was_marked(&mut self, key: &Bytes) -> bool {
         let bit = FxBuildHasher.hash_one(key) as usize % (self.marks.len() * 64);
         let (word, mask) = (bit / 64, 1 << (bit % 64));
-        if (self.marks[word] | self.older_marks[word]) & mask != 0 {
+        let [late, before] = self.marks[word];
+        if (late | before) & mask != 0 {
             return true;
         }
         if self.marked >= self.bound {
-            std::mem::swap(&mut self.marks, &mut self.older_marks);
-            self.marks.fill(0);
+            self.marks.iter_mut().for_each(|[late, before]| *before = std::mem::take(late));
             self.marked = 0;
         }
-        self.marks[word] |= mask;
+        self.marks[word][0] |= mask;
         self.marked += 1;
         false
     }
