@@ -472,3 +472,18 @@ fn what_a_look_waits_for_can_be_fetched_before() {
         assert!(once, "row {n} is on the disk only");
     }
 }
+
+/// As with a bad sector: the table says so, and whoever has it open lives.
+#[test]
+fn what_cannot_be_read_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = EmbeddedTable::open(dir.path(), &INLINE).unwrap();
+    table.write(&mut (0..KEYS).map(|n| (key(n), Some(vec![n as u8; 50].into())))).unwrap();
+    let run = dir.path().join(Span { first: 1, last: 1 }.file_name());
+    let run = std::fs::OpenOptions::new().write(true).open(run).unwrap();
+    run.set_len(4096).unwrap();
+    assert_eq!(table.get(&key(0)).unwrap().unwrap(), vec![0; 50]);
+    for n in 100..KEYS {
+        assert!(matches!(table.get(&key(n)), Err(TableError::Damaged(_))), "row {n}");
+    }
+}
