@@ -77,7 +77,10 @@ impl Shard {
 
     /// An entry becomes invalid: what is about to be remembered of it is not true any more.
     pub(crate) fn spoil_replicas(&mut self, entry: &EntryKey) {
-        let parts = self.prepared.values_mut().flat_map(|prepared| &mut prepared.parts);
+        // Whoever has prepared it has locked it.
+        let holder = self.locked_by(&self.map.key(entry.pid, &entry.name));
+        let prepared = holder.and_then(|txn| self.prepared.get_mut(&txn));
+        let parts = prepared.into_iter().flat_map(|prepared| &mut prepared.parts);
         for part in parts.filter(|part| part.intent == Intent::Replica as i32) {
             if part.entry.as_ref() == Some(entry) {
                 part.row = None;
