@@ -211,11 +211,11 @@ def unmount(point: Path) -> None:
     wait_until(f"unmounting {point}", 20, lambda: not is_mounted(point))
 
 
-def drop_caches(pids: Sequence[int] = (), below: Path | None = None) -> None:
+def drop_caches(pids: Sequence[int], below: Path) -> None:
     """Names, inodes and pages that the kernel holds; also those of files `below` a directory that
     one of these processes has mapped, which it would keep."""
     os.sync()
-    for pid in pids if below else ():
+    for pid in pids:
         page_out(pid, f"{below.resolve()}/")
     Path("/proc/sys/vm/drop_caches").write_text("3")
 

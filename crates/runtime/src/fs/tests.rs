@@ -295,6 +295,7 @@ fn what_is_on_the_disk_only_is_not_waited_for() {
 }
 
 /// A mapped file of three pages, by its handle and once more.
+#[cfg(target_arch = "x86_64")]
 fn mapped(dir: &tempfile::TempDir) -> (Arc<dyn File>, std::fs::File) {
     let file = RealDir::open(dir.path()).unwrap().create("a").unwrap();
     let bytes: Vec<u8> = (0..12_288_u32).map(|n| (n % 251) as u8).collect();
