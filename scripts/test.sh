@@ -177,7 +177,6 @@ if [[ $able == yes ]]; then
     stage shortcut sim shortcut
     stage transports sim transports
     stage dropped-pages sim dropped_pages
-    stage crowds sim crowds
     stage two-mounts sim two_mounts
     stage stress sim stress
     stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"

@@ -14,7 +14,6 @@ use saker_types::{Errno, Error, Locator, Result, check_name};
 use crate::abi::{EntryOut, Opcode};
 use crate::backing::Backings;
 use crate::changes::Changes;
-use crate::crowds::Crowds;
 use crate::handles::Handles;
 use crate::hint::{HintMode, Hints, Which};
 use crate::nodes::{Named, NodeId, Nodes, Place};
@@ -37,7 +36,6 @@ pub(crate) struct Adapter {
     pub(crate) hints: Hints,
     pub(crate) threads: Threads,
     pub(crate) changes: Changes,
-    pub(crate) crowds: Crowds,
     pub(crate) notifier: Notifier,
     /// For attributes alone, which wait for no page.
     pub(crate) attr_notifier: Notifier,
@@ -53,8 +51,6 @@ pub(crate) struct Adapter {
     pub(crate) untold: Counter,
     /// Files that the kernel was given whole.
     pub(crate) whole: Counter,
-    /// Files that were made by an OPEN.
-    pub(crate) promised: Counter,
     /// `fs.protected_hardlinks` as it was when this was mounted.
     pub(crate) protects_links: bool,
     /// For the log.
@@ -82,10 +78,6 @@ impl Adapter {
             "saker_fuse_whole_opens_total",
             "Opens whose files the kernel has whole (pages=drop)",
         );
-        let promised = metrics.counter(
-            "saker_fuse_promised_creates_total",
-            "Files that were made by an OPEN, since threads wait to create in one directory",
-        );
         let requests = metrics.op_counters(
             "saker_fuse_requests_total",
             "Requests of the kernel to the mount",
@@ -99,7 +91,6 @@ impl Adapter {
             hints: Hints::new(options.shortcut),
             threads: Threads::new(hinted),
             changes: Changes::default(),
-            crowds: Crowds::default(),
             files: Handles::new(handles.clone()),
             dirs: Handles::new(handles),
             fs,
@@ -111,7 +102,6 @@ impl Adapter {
             read_only: options.read_only,
             untold,
             whole,
-            promised,
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
             protects_links: ops::protects_links(),
@@ -170,18 +160,12 @@ impl Adapter {
     /// The reply that gives what has this name to the kernel, which holds it from now on.
     pub(crate) fn hold(&self, named: &Named, entry: &Entry) -> EntryOut {
         let node = self.nodes.hold(named.dir, &named.name, entry);
-        let keep = self.learn_way(named, entry);
-        self.entry_out(node, &entry.attr, keep)
-    }
-
-    /// Notes what a server says of the way to what has this name; for how long the kernel may keep the name.
-    pub(crate) fn learn_way(&self, named: &Named, entry: &Entry) -> Duration {
         self.nodes.kept(named, &entry.kept);
         let keep = self.keep(entry);
         if !keep.is_zero() {
             self.nodes.prove(named.dir);
         }
-        keep
+        self.entry_out(node, &entry.attr, keep)
     }
 
     /// How long the kernel may keep a name: for others, too, so only if all may walk there. The

@@ -167,25 +167,7 @@ impl Intent {
     }
 }
 
-/// Why the kernel sends a MKNOD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
-pub(crate) enum Maker {
-    /// For an open(2), creat(2) or openat2(2) with O_CREAT, and the kernel sends no CREATE; it will open what
-    /// it has made.
-    Open {
-        /// O_EXCL.
-        exclusive: bool,
-        /// The kernel walks for the second time, after ESTALE.
-        reval: bool,
-    },
-    /// For mknod(2), or bind(2), or a file system stacked on this one.
-    Mknod,
-    /// That is not known.
-    Unknown,
-}
-
-/// A LOOKUP, or a MKNOD: `unique`, `pid` and `nodeid` of its header, and its name.
+/// A LOOKUP: `unique`, `pid` and `nodeid` of its header, and its name.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
 pub(crate) struct Lookup<'a> {
@@ -252,25 +234,6 @@ impl Hints {
             Source::Bpf(bpf) => bpf.hint(lookup),
             Source::Proc(proc) => proc.hint(lookup, way),
             Source::Off => None,
-        }
-    }
-
-    /// Do they tell who sends a MKNOD?
-    pub(crate) fn tell_makers(&self) -> bool {
-        match self.source.get() {
-            #[cfg(bpf)]
-            Some(Source::Bpf(_)) => true,
-            _ => false,
-        }
-    }
-
-    /// Who has sent this MKNOD.
-    #[cfg_attr(not(bpf), allow(unused_variables, reason = "by BPF only"))]
-    pub(crate) fn maker(&self, mknod: Lookup<'_>) -> Maker {
-        match self.source.get() {
-            #[cfg(bpf)]
-            Some(Source::Bpf(bpf)) => bpf.maker(mknod),
-            _ => Maker::Unknown,
         }
     }
 

@@ -12,7 +12,6 @@ mod adapter;
 mod attr;
 mod backing;
 mod changes;
-mod crowds;
 mod errno;
 mod handles;
 mod hint;

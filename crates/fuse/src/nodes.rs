@@ -18,9 +18,7 @@ mod table;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_channel::Receiver;
 use bytes::Bytes;
-use saker_client::Caller;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
 use saker_types::error::SECOND_PATH;
@@ -29,7 +27,7 @@ use saker_types::wire::{At, Entry, KeptDir};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, access};
 
 use crate::options::Leases;
-use table::{FIRST_GUESS, Making, Node, Table, What, age};
+use table::{Node, Table, What, age};
 
 /// A node's number.
 pub(crate) type NodeId = u64;
@@ -89,36 +87,6 @@ pub(crate) struct Named {
     pub(crate) at: At,
     /// What `at.keep_ms` is about.
     leased: Option<Leased>,
-}
-
-/// A file that the kernel was told to have made: the OPEN that follows makes it.
-pub(crate) struct Promise {
-    pub(crate) named: Named,
-    /// The thread whose OPEN makes it, and as whom.
-    pub(crate) tid: u32,
-    pub(crate) who: Caller,
-    /// As open(2) has it.
-    pub(crate) mode: u32,
-    /// It must be new.
-    pub(crate) exclusive: bool,
-}
-
-/// What there is of a promise.
-pub(crate) enum Redeemed {
-    Nothing,
-    Promise(Box<Promise>),
-    /// It is being made already. This fails when that has ended.
-    Begun(Receiver<()>),
-}
-
-/// How far a promised file is.
-pub(crate) enum Progress {
-    /// It is made, or none, or nobody may wait for it any longer.
-    Ended,
-    /// The OPEN has not come.
-    Promised,
-    /// It is being made. This fails when that has ended.
-    Begun(Receiver<()>),
 }
 
 /// Directories whose names the kernel may keep if a server says so.
@@ -269,74 +237,6 @@ impl Nodes {
         }
     }
 
-    /// The kernel is told that a file is made: the node that it gets, held once.
-    ///
-    /// # Errors
-    /// ESTALE: it must walk again, and be told the truth.
-    pub(crate) fn promise(&self, promise: Promise) -> Result<NodeId> {
-        let (dir, name) = (promise.named.dir, promise.named.name.clone());
-        let mut table = self.lock();
-        let displaces = table.unname(dir, &name).is_some();
-        let id = table.guess(dir, &name, FileKind::Regular).ok_or_else(stale)?;
-        table.get_mut(id)?.displaces = displaces;
-        table.hold(id);
-        table.promises.insert(id, Making::new(promise, time::now()));
-        Ok(id)
-    }
-
-    /// A node is opened. What was promised of it is given once; until [`Nodes::kept_promise`] or
-    /// [`Nodes::broke_promise`] what has its name may be it, and others wait.
-    pub(crate) fn redeem(&self, id: NodeId) -> Redeemed {
-        if id < FIRST_GUESS {
-            return Redeemed::Nothing;
-        }
-        let mut table = self.lock();
-        let Some(making) = table.promises.get_mut(&id) else { return Redeemed::Nothing };
-        match making.promise.take() {
-            Some(promise) => Redeemed::Promise(Box::new(promise)),
-            None => Redeemed::Begun(making.end()),
-        }
-    }
-
-    /// How far is a file that is promised as this name?
-    pub(crate) fn progress(&self, dir: NodeId, name: &Bytes) -> Progress {
-        let mut table = self.lock();
-        let making = table.named(dir, name).and_then(|id| table.promises.get_mut(&id));
-        making.map_or(Progress::Ended, |making| making.progress(time::now()))
-    }
-
-    /// A promised file is made: this. False if the kernel has another node for that by now, or the node
-    /// for another inode.
-    pub(crate) fn kept_promise(&self, id: NodeId, named: &Named, entry: &Entry) -> bool {
-        let mut table = self.lock();
-        table.promises.remove(&id);
-        let is_it = table.bind(id, entry);
-        // A LOOKUP may have said meanwhile that the name is free.
-        if is_it && table.named(named.dir, &named.name).is_none() {
-            table.name(id, named.dir, &named.name);
-        }
-        is_it
-    }
-
-    /// A promised file is not made.
-    pub(crate) fn broke_promise(&self, id: NodeId, named: &Named) {
-        let mut table = self.lock();
-        table.promises.remove(&id);
-        if table.named(named.dir, &named.name) == Some(id) {
-            table.unname(named.dir, &named.name);
-        }
-    }
-
-    /// A user's thread has made a file and is about to open it, which its mode may forbid.
-    pub(crate) fn grant(&self, id: NodeId, tid: u32, uid: u32, time: Duration) {
-        self.lock().grant(id, (tid, uid), time);
-    }
-
-    /// Is it about to? Once.
-    pub(crate) fn is_granted(&self, id: NodeId, tid: u32, uid: u32) -> bool {
-        self.lock().is_granted(id, (tid, uid))
-    }
-
     /// The node of an inode, if the kernel holds that.
     pub(crate) fn of(&self, inode: InodeId) -> NodeId {
         self.lock().node_of(inode)
@@ -465,10 +365,6 @@ impl Nodes {
             return;
         }
         let mut table = self.lock();
-        if table.is_promised(dir, name) {
-            // Of course it is.
-            return;
-        }
         if let Some(id) = table.unname(dir, name) {
             // If it was removed here, the kernel counts one link less.
             table.drift(id);

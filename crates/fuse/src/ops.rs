@@ -2,7 +2,6 @@
 
 mod attr;
 mod create;
-mod create_apart;
 mod dir;
 mod file;
 mod init;

@@ -6,10 +6,8 @@
 use std::ops::{Index, IndexMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use saker_client::{File, OpenFlags};
-use saker_runtime::time::{self, Time};
 use saker_types::InodeId;
 use saker_types::wire::Entry;
 
@@ -47,8 +45,6 @@ struct Thread {
     walks: Walks,
     /// What it has looked up to open it.
     opened: Option<Opened>,
-    /// A file that it has made or opened as one that was promised, and the kernel has another node for it.
-    made: Option<Made>,
     /// What its last LOOKUP has found, if that was, or may have been, to be renamed.
     found: Option<NodeId>,
     /// What its last LOOKUP has told the attributes of, and when those were asked for.
@@ -80,25 +76,6 @@ pub(crate) struct Opened {
     pub(crate) file: File,
     pub(crate) entry: Entry,
     pub(crate) asked: Asked,
-}
-
-/// A file that the thread has made, or opened, as this name.
-struct Made {
-    dir: NodeId,
-    name: Bytes,
-    opened: Opened,
-    /// It walks again at once.
-    since: Time,
-}
-
-impl Made {
-    fn is(&self, dir: NodeId, name: &Bytes) -> bool {
-        (self.dir, &self.name) == (dir, name) && self.is_young()
-    }
-
-    fn is_young(&self) -> bool {
-        time::now() <= self.since + OPEN_AGE_MAX
-    }
 }
 
 impl Threads {
@@ -199,35 +176,9 @@ impl Threads {
         let thread = shard.get(tid)?;
         let (opened, found) = (thread.opened.take(), thread.found.take());
         thread.told = None;
-        let made = thread.made.take_if(|made| !made.is_young());
         drop(shard);
-        drop((opened, made));
+        drop(opened);
         found
-    }
-
-    /// The thread has made a file, and walks again to open it.
-    pub(crate) fn made(&self, tid: u32, dir: NodeId, name: &Bytes, opened: Opened) {
-        if !self.follows(tid) {
-            return;
-        }
-        let made = Made { dir, name: Bytes::copy_from_slice(name), opened, since: time::now() };
-        let before = self.shard(tid).entry(tid).made.replace(made);
-        drop(before);
-    }
-
-    /// Has the thread made this name in its first walk?
-    pub(crate) fn has_made(&self, tid: u32, dir: NodeId, name: &Bytes) -> bool {
-        let is_it = |thread: &mut Thread| thread.made.as_ref().is_some_and(|it| it.is(dir, name));
-        self.follows(tid) && self.shard(tid).get(tid).is_some_and(is_it)
-    }
-
-    /// What it has made, if it has.
-    pub(crate) fn take_made(&self, tid: u32, dir: NodeId, name: &Bytes) -> Option<Opened> {
-        if !self.follows(tid) {
-            return None;
-        }
-        let made = self.shard(tid).get(tid)?.made.take()?;
-        made.is(dir, name).then_some(made.opened)
     }
 
     /// The thread's LOOKUP has found this at a server.

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use super::calibrate::Bits;
 use super::slots::Slots;
 use super::syscall::Syscall;
-use super::{Hint, Lookup, Maker};
+use super::{Hint, Lookup};
 
 /// The kernel's types, and those of its module fuse if that is not built in.
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -44,12 +44,6 @@ impl Bpf {
     /// What the kernel noted about this LOOKUP.
     pub(super) fn hint(&self, lookup: Lookup<'_>) -> Option<Hint> {
         self.program.slots.find(lookup)?.hint(&self.bits, lookup.name)
-    }
-
-    /// What the kernel noted about this MKNOD.
-    pub(super) fn maker(&self, mknod: Lookup<'_>) -> Maker {
-        let slot = self.program.slots.find(mknod);
-        slot.map_or(Maker::Unknown, |slot| slot.maker(&self.bits, mknod.name))
     }
 }
 

@@ -21,10 +21,6 @@ pub(super) struct Bits {
     pub(super) parent: u32,
     /// LOOKUP_OPEN.
     pub(super) open: u32,
-    /// LOOKUP_CREATE: O_CREAT.
-    pub(super) create: u32,
-    /// LOOKUP_EXCL: O_EXCL.
-    pub(super) exclusive: u32,
     /// LOOKUP_REVAL.
     pub(super) reval: u32,
 }
@@ -34,14 +30,12 @@ const PREFIX: &[u8] = b".saker-hint-";
 const STAT: usize = 0;
 const PARENT: usize = 1;
 const OPEN: usize = 2;
-const CREATE: usize = 3;
-const EXCLUSIVE: usize = 4;
-const AGAIN: usize = 5;
+const AGAIN: usize = 3;
 /// Seen last: the second walk to [`AGAIN`].
-const REVAL: usize = 6;
+const REVAL: usize = 4;
 
 /// Flags of the walk to each name.
-pub(super) type Seen = [Option<u32>; 7];
+pub(super) type Seen = [Option<u32>; 5];
 
 /// The other end of [`walk`]: answers its LOOKUPs.
 pub(super) struct Probing {
@@ -93,30 +87,17 @@ pub(super) fn walk(mountpoint: &Path, seen: impl Fn() -> Option<Seen>) -> Result
         return Err(missing.into());
     }
     let _ = rustix::fs::stat(path(PARENT).join("x"));
-    let open = |probe, how| rustix::fs::open(path(probe), how | OFlags::CLOEXEC, Mode::empty());
-    let _ = open(OPEN, OFlags::RDONLY);
-    let _ = open(CREATE, OFlags::RDONLY | OFlags::CREATE);
-    let _ = open(EXCLUSIVE, OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL);
+    let _ = rustix::fs::open(path(OPEN), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let _ = rustix::fs::stat(path(AGAIN));
-    let all = |seen: Seen| {
-        let (open, create) = (seen[OPEN]?, seen[CREATE]?);
-        Some([seen[STAT]?, seen[PARENT]?, open, create, seen[EXCLUSIVE]?, seen[REVAL]?])
-    };
+    let all = |seen: Seen| Some([seen[STAT]?, seen[PARENT]?, seen[OPEN]?, seen[REVAL]?]);
     let seen = seen().and_then(all).ok_or(missing)?;
     bits(seen).ok_or_else(|| format!("the flags of walks are not understood: {seen:x?}"))
 }
 
-/// From the flags of the walks by stat, through a directory, by open, with O_CREAT, with O_EXCL, too,
-/// and again.
-fn bits([stat, through, open, create, exclusive, again]: [u32; 6]) -> Option<Bits> {
-    let bits = Bits {
-        parent: through & !stat,
-        open: open & !stat,
-        create: create & !open,
-        exclusive: exclusive & !create,
-        reval: again & !stat,
-    };
-    let all = [bits.parent, bits.open, bits.create, bits.exclusive, bits.reval];
+/// From the flags of the walks by stat, through a directory, by open, and again.
+fn bits([stat, through, open, again]: [u32; 4]) -> Option<Bits> {
+    let bits = Bits { parent: through & !stat, open: open & !stat, reval: again & !stat };
+    let all = [bits.parent, bits.open, bits.reval];
     let distinct = all.iter().fold(0, |sum, bit| sum | bit).count_ones() as usize == all.len();
     (distinct && all.iter().all(|bit| bit.is_power_of_two())).then_some(bits)
 }
@@ -128,23 +109,17 @@ mod tests {
     #[test]
     fn bits_of_two_kernels_are_learnt() {
         // Linux 6.12 and 6.18, with LOOKUP_FOLLOW.
-        for [parent, open, create, exclusive, reval] in
-            [[0x10, 0x100, 0x200, 0x400, 0x20], [0x400, 0x1_0000, 0x2_0000, 0x4_0000, 0x80]]
-        {
-            // O_EXCL does not follow.
-            let seen =
-                [1, 1 | parent, 1 | open, 1 | open | create, open | create | exclusive, 1 | reval];
-            assert_eq!(bits(seen), Some(Bits { parent, open, create, exclusive, reval }));
+        for [parent, open, reval] in [[0x10, 0x100, 0x20], [0x400, 0x1_0000, 0x80]] {
+            let seen = [1, 1 | parent, 1 | open, 1 | reval];
+            assert_eq!(bits(seen), Some(Bits { parent, open, reval }));
         }
     }
 
     #[test]
     fn what_is_not_one_bit_each_is_refused() {
-        let good = [1, 1 | 2, 1 | 4, 1 | 4 | 8, 4 | 8 | 16, 1 | 32];
+        let good = [1, 1 | 2, 1 | 4, 1 | 32];
         assert!(bits(good).is_some());
-        for (at, flags) in
-            [(1, 1), (1, 1 | 2 | 64), (1, 1 | 4), (2, 1), (3, 1 | 4), (4, 4 | 8), (5, 1 | 2)]
-        {
+        for (at, flags) in [(1, 1), (1, 1 | 2 | 64), (1, 1 | 4), (2, 1), (3, 1 | 2)] {
             let mut bad = good;
             bad[at] = flags;
             assert_eq!(bits(bad), None, "{at} {flags}");
@@ -156,7 +131,7 @@ mod tests {
         for probe in STAT..=AGAIN {
             assert_eq!(probe_of(&name_of(probe)), Some(probe));
         }
-        for name in [&b".saker-hint-6"[..], b".saker-hint-", b"0", b""] {
+        for name in [&b".saker-hint-4"[..], b".saker-hint-", b"0", b""] {
             assert_eq!(probe_of(name), None);
         }
     }

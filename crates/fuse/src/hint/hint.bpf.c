@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Notes what the calling thread is doing when FUSE sends a LOOKUP or a MKNOD.
+/* Notes what the calling thread is doing when FUSE sends a LOOKUP.
  *
  * Runs in that thread, before the daemon can see the request. One slot for each thread id modulo
  * SLOTS: a thread waits for its request, so it has one at a time. Whoever collides with another
@@ -11,7 +11,6 @@
 #define TEXT 464
 #define BEFORE 16
 #define FUSE_LOOKUP 1
-#define FUSE_MKNOD 8
 #define ARGS 5
 #define SYSCALLS 512
 #define PATH_MAX 4096
@@ -230,24 +229,6 @@ static __attribute__((always_inline)) int is_direct(struct slot *slot, struct ta
 	return name && (has_locked_directory(task, name) || is_in_path(slot, name));
 }
 
-/* Of a MKNOD: the walk of an open that makes what it opens, or that there is none. What mknod(2)
- * makes, and what a file system stacked on this one makes, comes without a walk in this one. */
-static __attribute__((always_inline)) void note_making(struct slot *slot, struct task_struct *task,
-						       struct super_block *sb)
-{
-	struct nameidata *walk = task->nameidata;
-	long len = 0;
-
-	slot->walk = WALK_NONE;
-	slot->flags = slot->depth = slot->first = slot->second_len = 0;
-	if (walk && walk->path.dentry->d_sb == sb) {
-		slot->walk = WALK_HERE;
-		slot->flags = walk->flags;
-		len = bpf_probe_read_kernel_str(slot->text, TEXT, walk->last.name);
-	}
-	slot->text_len = len > 0 ? len : 0;
-}
-
 SEC("raw_tp/fuse_request_send")
 int on_send(struct raw_tracepoint_args *ctx)
 {
@@ -256,7 +237,7 @@ int on_send(struct raw_tracepoint_args *ctx)
 	struct super_block *sb;
 	__u32 opcode, dev, tid, key;
 
-	if (READ(opcode, req->in.h.opcode) || (opcode != FUSE_LOOKUP && opcode != FUSE_MKNOD))
+	if (READ(opcode, req->in.h.opcode) || opcode != FUSE_LOOKUP)
 		return 0;
 	if (READ(mount, req->fm) || READ(sb, mount->sb) || READ(dev, sb->s_dev) || dev != device)
 		return 0;
@@ -276,9 +257,7 @@ int on_send(struct raw_tracepoint_args *ctx)
 	slot->tid = tid;
 	READ(slot->unique, req->in.h.unique);
 	READ(slot->nodeid, req->in.h.nodeid);
-	if (opcode == FUSE_MKNOD)
-		note_making(slot, task, sb);
-	else if (is_direct(slot, task, req, sb))
+	if (is_direct(slot, task, req, sb))
 		note(slot, task);
 	else
 		slot->tid = 0;

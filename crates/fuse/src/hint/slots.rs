@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::calibrate::Bits;
 use super::syscall::{ARGS, Syscall};
-use super::{Hint, Intent, Lookup, Maker, Rest, Step, Which, path};
+use super::{Hint, Intent, Lookup, Rest, Step, Which, path};
 
 const SLOTS: usize = 4096;
 const TEXT: usize = 464;
@@ -21,7 +21,7 @@ const WALK_NONE: u32 = 0;
 /// `walk`: it walks the second of the syscall's two paths; else the first.
 const WALK_SECOND: u32 = 2;
 
-/// What the program notes of one LOOKUP or MKNOD, as `struct slot` there.
+/// What the program notes of one LOOKUP, as `struct slot` there.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Slot {
@@ -63,7 +63,7 @@ impl Slots {
         Ok(Slots { words: words.cast() })
     }
 
-    /// The note about this LOOKUP or MKNOD, if it is there and whole.
+    /// The note about this LOOKUP, if it is there and whole.
     pub(super) fn find(&self, lookup: Lookup<'_>) -> Option<Slot> {
         // SAFETY: the mapping has SLOTS times WORDS words, aligned as a page is.
         let words = unsafe { std::slice::from_raw_parts(self.words, SLOTS * WORDS) };
@@ -132,19 +132,6 @@ impl Slot {
         let beside = self.other().is_some_and(|other| !other.is_some_and(path::is_alone));
         let (first, reval) = (self.first != 0, has(bits.reval));
         Some(Hint { step, first, path: Some(path), beside, reval })
-    }
-
-    /// Whose MKNOD of `name` the note is about.
-    pub(super) fn maker(&self, bits: &Bits, name: &[u8]) -> Maker {
-        if self.walk == WALK_NONE {
-            return Maker::Mknod;
-        }
-        let has = |bit: u32| self.flags & bit != 0;
-        let is_it = text(&self.text, self.text_len).is_some_and(|(text, _)| text == name);
-        if !is_it || !has(bits.open) || !has(bits.create) {
-            return Maker::Unknown;
-        }
-        Maker::Open { exclusive: has(bits.exclusive), reval: has(bits.reval) }
     }
 
     /// If the thread's walk is at `name`: what follows, and its flags.
@@ -223,7 +210,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const BITS: Bits = Bits { parent: 1, open: 2, create: 4, exclusive: 8, reval: 16 };
+    const BITS: Bits = Bits { parent: 1, open: 2, reval: 16 };
 
     fn put(text: &str) -> ([u8; TEXT], u32) {
         let mut bytes = [0; TEXT];
@@ -295,18 +282,6 @@ mod tests {
         assert_eq!(step(walked(libc::SYS_read, "x", "")), None);
         let unreadable = Slot { text_len: 0, ..walked(libc::SYS_mkdirat, "x", "") };
         assert_eq!(step(unreadable), None);
-    }
-
-    #[test]
-    fn who_makes_a_node_is_understood() {
-        let maker = |rest: &str, flags| walking(rest, flags, 0).maker(&BITS, b"x");
-        assert_eq!(maker("x", 6), Maker::Open { exclusive: false, reval: false });
-        assert_eq!(maker("x", 30), Maker::Open { exclusive: true, reval: true });
-        assert_eq!(maker("x", 4), Maker::Unknown, "no open");
-        assert_eq!(maker("x", 2), Maker::Unknown, "it makes nothing");
-        assert_eq!(maker("xy", 6), Maker::Unknown, "another name");
-        assert_eq!(maker("", 6), Maker::Unknown);
-        assert_eq!(walked(libc::SYS_mknodat, "x", "").maker(&BITS, b"x"), Maker::Mknod);
     }
 
     #[test]

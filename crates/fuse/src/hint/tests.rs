@@ -48,9 +48,6 @@ struct Served {
     hints: Arc<Hints>,
     /// What was looked up since the last call of `take`.
     seen: Mutex<String>,
-    /// CREATE is unknown: a MKNOD comes instead.
-    #[cfg(bpf)]
-    apart: std::sync::atomic::AtomicBool,
 }
 
 impl Served {
@@ -93,28 +90,6 @@ impl Served {
             Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt => return None,
             Opcode::Statfs => {
                 Ok(StatfsOut { namelen: 255, ..StatfsOut::default() }.as_bytes().to_vec())
-            }
-            #[cfg(bpf)]
-            Opcode::Create if self.apart.load(std::sync::atomic::Ordering::Relaxed) => {
-                Err(libc::ENOSYS)
-            }
-            #[cfg(bpf)]
-            Opcode::Mknod if self.apart.load(std::sync::atomic::Ordering::Relaxed) => {
-                let (_, name) = crate::abi::MknodIn::read_from_prefix(body).unwrap();
-                let name = name.split_last().unwrap().1;
-                let &InHeader { unique, pid: tid, nodeid, .. } = header;
-                let maker = self.hints.maker(Lookup { unique, tid, nodeid, name });
-                let name = std::str::from_utf8(name).unwrap();
-                let maker = match maker {
-                    super::Maker::Open { exclusive, reval } => {
-                        let mark = |is: bool, mark: &'static str| if is { mark } else { "" };
-                        format!("open{}{}", mark(exclusive, "+excl"), mark(reval, "!"))
-                    }
-                    super::Maker::Mknod => "mknod".into(),
-                    super::Maker::Unknown => "?".into(),
-                };
-                write!(self.seen.lock().unwrap(), " {name}*{maker}").unwrap();
-                Err(if name == "again" { libc::ESTALE } else { libc::EACCES })
             }
             Opcode::Access | Opcode::Flush | Opcode::Getxattr | Opcode::Listxattr => {
                 Err(libc::ENOSYS)
@@ -198,12 +173,7 @@ impl Mounted {
         let flags = MountFlags::empty();
         rustix::mount::mount("hints", dir.path(), "fuse.hints", flags, data.as_c_str()).unwrap();
         let hints = Arc::new(Hints::new(mode));
-        let served = Arc::new(Served {
-            hints,
-            seen: Mutex::default(),
-            #[cfg(bpf)]
-            apart: Default::default(),
-        });
+        let served = Arc::new(Served { hints, seen: Mutex::default() });
         let thread = {
             let served = Arc::clone(&served);
             std::thread::spawn(move || served.run(&device))
@@ -660,37 +630,4 @@ fn what_is_not_built_in_is_replaced_and_said() {
     drop(mounted);
     let mounted = Mounted::new(HintMode::Bpf).unwrap();
     assert!(mounted.why.starts_with("no hints"), "{}", mounted.why);
-}
-
-#[cfg(bpf)]
-#[test]
-fn who_sends_a_mknod_is_told() {
-    let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
-    assert!(mounted.served.hints.tell_makers(), "{}", mounted.why);
-    mounted.served.apart.store(true, std::sync::atomic::Ordering::Relaxed);
-    let made = |call: fn(At<'_>)| {
-        let seen = mounted.lookups(call);
-        let makers = seen.split(' ').filter_map(|one| one.split_once('*'));
-        makers.map(|(_, maker)| maker.to_owned()).collect::<Vec<_>>().join(" ")
-    };
-    let seen = mounted.lookups(|at| open(at("a/new"), OFlags::WRONLY | OFlags::CREATE));
-    assert!(seen.ends_with("new*open"), "{seen}");
-    let exclusive = made(|at| open(at("a/b/new"), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL));
-    assert_eq!(exclusive, "open+excl");
-    let by_openat2 = made(|at| {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let resolve = rustix::fs::ResolveFlags::empty();
-        let _ = rustix::fs::openat2(CWD, at("new"), flags, Mode::RWXU, resolve);
-    });
-    assert_eq!(by_openat2, "open+excl");
-    let again = made(|at| open(at("again"), OFlags::WRONLY | OFlags::CREATE));
-    assert_eq!(again, "open open!");
-    let mknod = made(|at| {
-        let kind = rustix::fs::FileType::RegularFile;
-        let _ = rustix::fs::mknodat(CWD, at("a/new"), kind, Mode::RUSR, 0);
-    });
-    assert_eq!(mknod, "mknod");
-    let long = "n".repeat(200);
-    let seen = mounted.lookups(|at| open(at(&"n".repeat(200)), OFlags::WRONLY | OFlags::CREATE));
-    assert!(seen.ends_with(&format!("{long}*open")), "{seen}");
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use async_channel::{Receiver, Sender};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use saker_runtime::telemetry::Gauge;
@@ -14,14 +13,12 @@ use saker_types::wire::{Entry, KeptDir};
 use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result};
 
 use super::keep::Keep;
-use super::{DataVersion, NodeId, Progress, Promise, stale};
+use super::{DataVersion, NodeId, stale};
 
 /// Guesses have the allocator number that no shard can have.
 pub(super) const FIRST_GUESS: NodeId = u64::MAX << COUNTER_BITS;
 /// Names kept that are not what the kernel was told.
 const SURPRISES_MAX: usize = 1024;
-/// A promised file is opened within this time, as a rule.
-const PROMISE_TIME: Duration = Duration::from_millis(20);
 /// They are kept this long: until the kernel has walked again, for which it may look up the name
 /// more than once, and forget it in between.
 const SURPRISE_TIME: Duration = Duration::from_secs(5);
@@ -78,38 +75,6 @@ impl What {
     }
 }
 
-/// A file that is promised, or being made.
-pub(super) struct Making {
-    /// Until it is being made.
-    pub(super) promise: Option<Promise>,
-    since: Time,
-    /// Others wait until this is gone.
-    end: Option<(Sender<()>, Receiver<()>)>,
-}
-
-impl Making {
-    pub(super) fn new(promise: Promise, now: Time) -> Making {
-        Making { promise: Some(promise), since: now, end: None }
-    }
-
-    /// Nobody will open it: the opener has died, or was forbidden to.
-    fn is_left(&self, now: Time) -> bool {
-        self.promise.is_some() && now >= self.since + PROMISE_TIME
-    }
-
-    pub(super) fn progress(&mut self, now: Time) -> Progress {
-        if self.promise.is_some() {
-            return if self.is_left(now) { Progress::Ended } else { Progress::Promised };
-        }
-        Progress::Begun(self.end())
-    }
-
-    /// What fails when it is no longer being made.
-    pub(super) fn end(&mut self) -> Receiver<()> {
-        self.end.get_or_insert_with(|| async_channel::bounded(1)).1.clone()
-    }
-}
-
 /// All nodes.
 pub(super) struct Table {
     pub(super) nodes: FxHashMap<NodeId, Node>,
@@ -119,11 +84,6 @@ pub(super) struct Table {
     eager_from: Time,
     /// Nodes of inodes that have another number: they were guesses first.
     aliases: FxHashMap<InodeId, NodeId>,
-    /// Guesses that are files which whoever opens them makes.
-    pub(super) promises: FxHashMap<NodeId, Making>,
-    /// Files that a thread of a user has just made, and may open whatever their modes say: it is the one
-    /// open that does both. Until when.
-    grants: FxHashMap<NodeId, ((u32, u32), Time)>,
     /// Until when each is kept.
     surprises: HashMap<Name, Time>,
     next_guess: NodeId,
@@ -140,8 +100,6 @@ impl Table {
             names: HashMap::new(),
             eager_from: Time::ZERO,
             aliases: FxHashMap::default(),
-            promises: FxHashMap::default(),
-            grants: FxHashMap::default(),
             surprises: HashMap::new(),
             next_guess: FIRST_GUESS,
             held,
@@ -205,7 +163,7 @@ impl Table {
     /// The node of the inode that a name leads to.
     pub(super) fn named_as(&mut self, dir: NodeId, name: &Bytes, entry: &Entry) -> NodeId {
         if let Some(id) = self.named(dir, name)
-            && (entry.attr.is_dir() || self.is_begun(id))
+            && entry.attr.is_dir()
             && self.bind(id, entry)
         {
             return id;
@@ -228,7 +186,7 @@ impl Table {
         id
     }
 
-    /// A node is this directory, or promised file: true if it is, or as a guess can become it.
+    /// A node is this directory: true if it is, or as a guess can become it.
     pub(super) fn bind(&mut self, id: NodeId, entry: &Entry) -> bool {
         let inode = entry.attr.id;
         let other = self.node_of(inode);
@@ -370,31 +328,6 @@ impl Table {
         }
     }
 
-    /// A promised file is being made.
-    fn is_begun(&self, id: NodeId) -> bool {
-        self.promises.get(&id).is_some_and(|making| making.promise.is_none())
-    }
-
-    /// A file is promised as this name, or being made.
-    pub(super) fn is_promised(&self, dir: NodeId, name: &Bytes) -> bool {
-        let making = || self.promises.get(&self.named(dir, name)?);
-        !self.promises.is_empty() && making().is_some_and(|making| !making.is_left(time::now()))
-    }
-
-    /// Who has made this may open it, whatever its mode says: once, within this time.
-    pub(super) fn grant(&mut self, id: NodeId, who: (u32, u32), time: Duration) {
-        let now = time::now();
-        self.grants.retain(|_, (_, until)| now < *until);
-        self.grants.insert(id, (who, now + time));
-    }
-
-    /// May this one?
-    pub(super) fn is_granted(&mut self, id: NodeId, who: (u32, u32)) -> bool {
-        let now = time::now();
-        let is_it = |(granted, until): &(_, _)| *granted == who && now < *until;
-        self.grants.get(&id).is_some_and(is_it) && self.grants.remove(&id).is_some()
-    }
-
     pub(super) fn forget(&mut self, id: NodeId, count: u64) {
         if id == ROOT {
             return;
@@ -405,9 +338,6 @@ impl Table {
             return;
         }
         self.unname_all(id);
-        if id >= FIRST_GUESS {
-            self.promises.remove(&id);
-        }
         if let Some(Node { what: What::Known { loc, .. }, .. }) = self.nodes.remove(&id)
             && loc.id != id
         {

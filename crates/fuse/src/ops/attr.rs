@@ -36,7 +36,7 @@ impl Adapter {
             return Ok(Reply::of(&attr::reply(&attr, fresh)));
         }
         let entry = self.attributes(request, input.flags, input.fh).await?;
-        Ok(self.attr_reply(&entry, self.keep_attr(&entry.attr)))
+        Ok(self.attr_reply(&entry, self.attr_timeout))
     }
 
     /// The kernel asks by STATX for what it does not keep with a name: when a file came to be.
@@ -47,8 +47,7 @@ impl Adapter {
             None => {
                 let entry = self.attributes(request, input.getattr_flags, input.fh).await?;
                 self.nodes.refresh(&entry);
-                let fresh = self.keep_attr(&entry.attr);
-                (entry.attr, fresh)
+                (entry.attr, self.attr_timeout)
             }
         };
         let (attr_valid, attr_valid_nsec) = attr::validity(fresh);
@@ -64,12 +63,6 @@ impl Adapter {
         let attr = self.nodes.newest(request.header.nodeid)?;
         // An open does not write out what was written before: the times are not known yet.
         (!self.fs.is_dirty(attr.id)).then_some((attr, left))
-    }
-
-    /// How long the kernel may keep attributes. It asks for a directory's again after a MKNOD is answered, which
-    /// may be before the file is there.
-    fn keep_attr(&self, attr: &Attr) -> Duration {
-        if attr.is_dir() && self.crowds.seen() { Duration::ZERO } else { self.attr_timeout }
     }
 
     async fn attributes(&self, request: &Request, flags: u32, handle: u64) -> Result<Entry> {

@@ -18,10 +18,6 @@ impl Adapter {
         let mut body = request.body();
         let input: CreateIn = body.fixed()?;
         let (dir, name) = (request.header.nodeid, body.name()?);
-        let turn = self.crowds.enter(dir, request.header.pid);
-        if turn.is_crowded() && self.hints.tell_makers() {
-            return Ok(self.create_apart_from_now_on());
-        }
         let named = self.named(request, dir, &name)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
         self.may_open(flags)?;
@@ -41,7 +37,7 @@ impl Adapter {
     ///
     /// # Errors
     /// ESTALE also where something else than a file is there: the kernel must walk again.
-    pub(crate) async fn make(
+    async fn make(
         &self,
         who: &Caller,
         named: &Named,
@@ -92,9 +88,6 @@ impl Adapter {
         let input: MknodIn = body.fixed()?;
         let (dir, name) = (request.header.nodeid, body.name()?);
         let named = self.named(request, dir, &name)?;
-        if let Some(maker) = self.opener_by(request, input.mode, &name) {
-            return self.create_before_open(request, named, &input, maker).await;
-        }
         let who = request.maker(input.umask);
         let entry = self.fs.mknod(&who, &named.at, input.mode, input.rdev).await?;
         Ok(Reply::of(&self.hold(&named, &entry)))

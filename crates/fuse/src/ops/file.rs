@@ -18,7 +18,7 @@ use crate::abi::{
 use crate::adapter::Adapter;
 use crate::backing::Way;
 use crate::changes::{Asked, Changes};
-use crate::nodes::{DataVersion, NodeId, Redeemed};
+use crate::nodes::{DataVersion, NodeId};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::threads::Opened;
@@ -121,31 +121,18 @@ impl Adapter {
         let node = request.header.nodeid;
         let flags = OpenFlags::from_linux(input.flags as i32);
         self.may_open(flags)?;
-        match self.nodes.redeem(node) {
-            Redeemed::Promise(promise) if promise.tid == request.header.pid => {
-                return self.open_promised(request, flags, *promise).await;
-            }
-            Redeemed::Promise(promise) => self.make_for_another(node, *promise).await,
-            Redeemed::Begun(end) => {
-                // Nothing is ever sent.
-                let _ = end.recv().await;
-            }
-            Redeemed::Nothing => {}
-        }
         let at = self.at(node).await?;
         let _change = flags.truncate.then(|| self.changes.begin());
         let opened = match self.threads.take(&request.header, at.anchor.id, flags) {
             Some(opened) => opened,
             None => {
                 let asked = self.changes.ask();
-                let who = self.opener(request);
-                let (file, entry) = self.fs.open(&who, &at, flags).await?;
+                let (file, entry) = self.fs.open(&request.caller(), &at, flags).await?;
                 Opened { flags, file, entry, asked }
             }
         };
         self.nodes.refresh(&opened.entry);
-        let is_new = opened.entry.created;
-        if !is_new && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
+        if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&opened.entry).await?;
         }
         let way = self.way(&opened.file, &opened.entry.attr).await?;

@@ -36,13 +36,8 @@ impl Adapter {
         }
         check_name(&name)?;
         let hint = self.hints.of(asked, || self.nodes.way(dir));
-        self.promises_kept(dir, &name).await;
         let before = self.threads.next(tid);
         let start = self.threads.step(header, dir, hint);
-        if hint.is_none_or(|hint| hint.reval) && self.threads.has_made(tid, dir, &name) {
-            // So that the kernel goes on to make it, and is given what there is.
-            return Err(Errno::ENOENT.into());
-        }
         if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
             return told.map(|entry| Reply::of(&entry));
         }
@@ -168,7 +163,7 @@ impl Adapter {
     }
 
     /// An entry whose attributes must be asked for before anybody sees them.
-    pub(crate) fn bare_entry(&self, node: NodeId, attr: &Attr, keep: Duration) -> EntryOut {
+    fn bare_entry(&self, node: NodeId, attr: &Attr, keep: Duration) -> EntryOut {
         self.entry_for(node, attr, keep, Duration::ZERO)
     }
 
