@@ -23,7 +23,6 @@ mod session;
 mod signals;
 mod supervisor;
 mod tree;
-mod turns;
 mod wire;
 
 use std::process::ExitCode;

@@ -12,8 +12,6 @@ use rustix::process::Signal;
 pub struct Stat {
     /// State letter of its first thread: `Z` is a zombie.
     pub state: u8,
-    /// The process that leads its session; 0 if that is in another pid namespace.
-    pub session: u64,
     /// Threads that are left, the zombie of the first one included.
     pub threads: u64,
     /// When it started, in clock ticks since boot. With the pid it names a process for good.
@@ -44,41 +42,8 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
     let ticks = number(14)? + number(15)?;
     let cpu = Duration::from_nanos(ticks.saturating_mul(1_000_000_000 / ticks_per_s()));
     let (threads, start_ticks) = (number(20)?, number(22)?);
-    let (state, session) = (*fields.first()?.as_bytes().first()?, number(6)?);
-    Some(Stat { state, session, threads, start_ticks, cpu })
-}
-
-/// What this process's threads did with the CPUs so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OnCpu {
-    /// They ran.
-    pub running: Duration,
-    /// They could have run, and others did.
-    pub waiting: Duration,
-}
-
-impl OnCpu {
-    /// What they did after `earlier`. Threads that ended take their past along.
-    pub fn since(self, earlier: OnCpu) -> OnCpu {
-        OnCpu {
-            running: self.running.saturating_sub(earlier.running),
-            waiting: self.waiting.saturating_sub(earlier.waiting),
-        }
-    }
-}
-
-/// The sum over this process's threads (`/proc/PID/task/TID/schedstat`); `None` where the kernel
-/// does not count, or it cannot be read.
-pub fn on_cpu() -> Option<OnCpu> {
-    let mut sum = OnCpu::default();
-    for thread in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
-        // One that has just ended has none.
-        let Ok(line) = std::fs::read_to_string(thread.path().join("schedstat")) else { continue };
-        let mut fields = line.split_ascii_whitespace().map_while(|field| field.parse().ok());
-        sum.running += Duration::from_nanos(fields.next()?);
-        sum.waiting += Duration::from_nanos(fields.next()?);
-    }
-    (!sum.running.is_zero()).then_some(sum)
+    let state = *fields.first()?.as_bytes().first()?;
+    Some(Stat { state, threads, start_ticks, cpu })
 }
 
 fn ticks_per_s() -> u64 {
@@ -219,8 +184,6 @@ pub fn end_with_parent() {
 
 #[cfg(test)]
 mod tests {
-    use saker_runtime::time;
-
     use super::*;
 
     #[test]
@@ -234,26 +197,10 @@ mod tests {
     }
 
     #[test]
-    fn time_on_cpus_is_counted() {
-        let Some(before) = on_cpu() else {
-            eprintln!("skipped: the kernel does not count");
-            return;
-        };
-        let deadline = time::now() + Duration::from_secs(30);
-        // Threads of other tests end, and take their past along.
-        let mut most = before;
-        while most.since(before).running < Duration::from_millis(1) {
-            assert!(time::now() < deadline, "{most:?} after {before:?}");
-            let now = on_cpu().unwrap();
-            most.running = most.running.max(now.running);
-        }
-    }
-
-    #[test]
     fn names_with_parentheses_do_not_confuse() {
         let line = b"7 (a) b) S 1 7 7 0 -1 0 1 2 3 4 100 50 0 0 20 0 9 0 12345 1 2";
         let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.state, stat.session, stat.threads), (b'S', 7, 9));
+        assert_eq!((stat.state, stat.threads), (b'S', 9));
         assert_eq!(stat.start_ticks, 12345);
         assert_eq!(stat.cpu, Duration::from_millis(150 * 1000 / ticks_per_s()));
         assert_eq!(parse_stat(b"7 (a) S 1"), None);

@@ -5,10 +5,7 @@
 mod common;
 
 use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::process::Command;
 
 use common::{Cluster, alive, can_mount, wait_for};
 
@@ -220,66 +217,6 @@ fn a_killed_mount_comes_back() {
     assert_eq!(std::fs::read_to_string(mnt.join("file")).unwrap(), "content");
     cluster.succeed(&["down"]);
     assert_eq!(std::fs::read_dir(&mnt).unwrap().count(), 0);
-}
-
-/// Where the kernel shares the CPUs among sessions.
-#[test]
-fn callers_of_a_busy_mount_run_first() {
-    let enabled = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
-    if !can_mount() || !enabled.is_ok_and(|enabled| enabled.trim() == "1") {
-        eprintln!("skipped: no mount, or sessions have no shares here");
-        return;
-    }
-    let cluster = Cluster::new();
-    let mnt = cluster.mnt();
-    cluster.succeed(&["up", "--mnodes", "1", "--stores", "1", "--mount", mnt.to_str().unwrap()]);
-    let nice = |pid: i32| {
-        let group = std::fs::read_to_string(format!("/proc/{pid}/autogroup")).unwrap_or_default();
-        group.split_ascii_whitespace().last().map(str::to_owned)
-    };
-    let mount = cluster.pid("run/mount-0.pid");
-    assert_eq!(nice(mount).as_deref(), Some("0"));
-    busy(&mnt, || {
-        wait_for("the mount to step back", || nice(mount).as_deref() == Some("10"));
-    });
-    assert_eq!(nice(cluster.pid("run/mnode-0.pid")).as_deref(), Some("0"));
-    wait_for("it to have its share again", || nice(mount).as_deref() == Some("0"));
-    // What serves in somebody's shell must not slow that down.
-    cluster.succeed(&["umount", mnt.to_str().unwrap()]);
-    wait_for("the mount process to end", || !cluster.dir().join("run/mount-0.pid").exists());
-    let mut foreground = Command::new(env!("CARGO_BIN_EXE_saker"));
-    foreground.arg("mount").arg(cluster.dir()).arg(&mnt).arg("--foreground");
-    let mut foreground = foreground.stderr(Stdio::null()).spawn().unwrap();
-    let shell = nice(std::process::id() as i32);
-    let mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    wait_for("the mount", || mounted().contains(mnt.to_str().unwrap()));
-    busy(&mnt, || std::thread::sleep(Duration::from_millis(1500)));
-    assert_eq!(nice(foreground.id() as i32), shell);
-    cluster.succeed(&["umount", mnt.to_str().unwrap()]);
-    foreground.wait().unwrap();
-}
-
-/// Has a mount work while `meanwhile` runs.
-fn busy(mnt: &Path, meanwhile: impl FnOnce()) {
-    struct End<'a>(&'a AtomicBool);
-    impl Drop for End<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-    let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        // Also when `meanwhile` panics.
-        let _end = End(&ended);
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while !ended.load(Ordering::Relaxed) {
-                    std::fs::metadata(mnt.join("nothing")).unwrap_err();
-                }
-            });
-        }
-        meanwhile();
-    });
 }
 
 #[test]

@@ -163,11 +163,6 @@ fn serve_metrics(addr: SocketAddr, metrics: &Registry) -> Result<()> {
 }
 
 impl MountHandle {
-    /// Requests that the kernel has made so far.
-    pub fn requests(&self) -> u64 {
-        self.adapter.requests.sum()
-    }
-
     /// Unmounts. A mount that stays in use is detached: what was written to it is flushed, it
     /// disappears from the tree, and [`Mount::run`] returns when its last user lets go.
     ///

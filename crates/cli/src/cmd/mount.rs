@@ -15,7 +15,7 @@ use saker_runtime::{telemetry, thread};
 use crate::fail::{Context, Failure, Outcome};
 use crate::layout::ClusterDir;
 use crate::signals::{Signal, Signals};
-use crate::{memory, mountpoint, process, session, turns};
+use crate::{memory, mountpoint, process, session};
 
 /// Mount a cluster at a directory.
 ///
@@ -189,8 +189,6 @@ fn serve(args: &Args, options: MountOptions) -> Outcome<u8> {
         }
     };
     let handle = mount.handle();
-    let counted = handle.clone();
-    turns::give(move || counted.requests());
     memory::give_back();
     let wait = move || {
         while !matches!(signals.wait(), Ok(Signal::Stop) | Err(_)) {}

@@ -105,11 +105,6 @@ impl OpCounters {
         self.slot(op).load(Ordering::Relaxed)
     }
 
-    /// All of them together.
-    pub fn sum(&self) -> u64 {
-        self.0.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
-    }
-
     fn slot(&self, op: u16) -> &AtomicU64 {
         let last = self.0.counts.len() - 1;
         &self.0.counts[usize::from(op).min(last)]
