@@ -176,7 +176,6 @@ if [[ $able == yes ]]; then
     stage semantics sim semantics
     stage shortcut sim shortcut
     stage transports sim transports
-    stage dropped-pages sim dropped_pages
     stage two-mounts sim two_mounts
     stage stress sim stress
     stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"

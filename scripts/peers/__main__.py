@@ -32,13 +32,13 @@ from host import Failed, Machine, say
 from juicefs import JuiceFs, JuiceFsSync, JuiceFsUncached
 from moosefs import MooseFs, MooseFsSync, MooseFsUncached
 from passthrough import Passthrough, PassthroughCached
-from saker import Saker, SakerCached, SakerDrop, SakerFour
+from saker import Saker, SakerCached, SakerFour
 from system import System
 
 SYSTEMS: dict[str, type[System]] = {
     system.name: system
     for system in (
-        *(Saker, SakerFour, SakerCached, SakerDrop, Ext4, Passthrough, PassthroughCached),
+        *(Saker, SakerFour, SakerCached, Ext4, Passthrough, PassthroughCached),
         *(MooseFs, MooseFsSync, MooseFsUncached, JuiceFs, JuiceFsSync, JuiceFsUncached),
         *(CephFs, CephFsSync, GlusterFs),
     )

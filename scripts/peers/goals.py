@@ -55,8 +55,7 @@ def goals() -> Iterator[Goal]:
     yield Goal("uncached", AT_16, "getattr", UNCACHED, 4)
     yield Goal("uncached", KIB_4, "read", UNCACHED, 4)
     for program in (KIB_64, KIB_112):
-        for name, system in (("cold", "saker"), ("cold, pages=drop", "saker-drop")):
-            yield Goal(name, tree_of(program), "read, cold", ("ext4",), 0.8, system)
+        yield Goal("cold", tree_of(program), "read, cold", ("ext4",), 0.8)
         yield Goal("warm", program, "read, again", PEERS, 2)
     for phase in (*CHANGES, "getattr", "open"):
         yield Goal("against CephFS", AT_16, phase, CEPH, 5.7)

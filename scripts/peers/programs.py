@@ -68,7 +68,6 @@ class Plan:
             for program in self.programs()
             if (program.flushes or not system.only_flushed)
             and (program.names or not system.only_names)
-            and (program.tree_size > INLINE_MAX or not system.only_cold)
         ]
 
     def _all(self) -> Iterator[Program]:
@@ -123,12 +122,11 @@ class Bench:
         """Written, read in random order with nothing cached, and read again."""
         words = ("traverse", *TREE_SHAPE, "--size", str(size), "--files", str(files))
         self.bench(title, *words, "--prepare")
-        self.system.remount_to_read()
+        self.system.remount()
         before = self.counted()
         (cold,) = self.bench(title, *words, "--read", phase="read, cold")
         self.check_served(cold, size, before)
         self.bench(title, *words, "--read", phase="read, again")
-        self.system.remount_to_write()
         # Out of the way of the next one; it goes with the system.
         (self.system.point / "saker-bench-tree").rename(self.system.point / f"tree-{size}")
 

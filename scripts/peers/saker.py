@@ -73,22 +73,6 @@ class SakerCached(Saker):
     options = "entry_timeout=1,attr_timeout=1"
 
 
-class SakerDrop(Saker):
-    name = "saker-drop"
-    about = "saker; small files are read by a mount that keeps none of their pages (ro, pages=drop)"
-    only_cold = True
-
-    def remount_to_read(self) -> None:
-        self.unmount()
-        self.drop_caches()
-        self.mount_with("ro,pages=drop")
-        # As used as the other mounts are when they have written a first file.
-        host.wait_until(f"{self.name}: a listing", 60, lambda: any(self.point.iterdir()))
-
-    def remount_to_write(self) -> None:
-        self.remount()
-
-
 class SakerFour(Saker):
     name = "saker-4"
     about = "saker with 4 MNodes and 2 stores"

@@ -27,8 +27,6 @@ class System:
     """Does it differ from another only in programs that may flush changes of names?"""
     only_names = False
     """Does it differ from another most where names and attributes that a client keeps count?"""
-    only_cold = False
-    """Does it differ from another only where data is read cold, by a mount that need not write?"""
     bench_options: tuple[str, ...] = ()
     """More options of `saker bench meta` and `shared`, for equal durability."""
 
@@ -116,13 +114,6 @@ class System:
         self.drop_caches()
         self.mount()
         self.wait_usable()
-
-    def remount_to_read(self) -> None:
-        """The same for what will only be read."""
-        self.remount()
-
-    def remount_to_write(self) -> None:
-        """After that."""
 
     def pids(self) -> list[str]:
         """NAME:PID of every process but the program that measures."""

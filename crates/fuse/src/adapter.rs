@@ -12,7 +12,6 @@ use saker_types::wire::{At, Entry};
 use saker_types::{Errno, Error, Locator, Result, check_name};
 
 use crate::abi::{EntryOut, Opcode};
-use crate::backing::Backings;
 use crate::changes::Changes;
 use crate::handles::Handles;
 use crate::hint::{HintMode, Hints, Which};
@@ -40,8 +39,6 @@ pub(crate) struct Adapter {
     /// For attributes alone, which wait for no page.
     pub(crate) attr_notifier: Notifier,
     pub(crate) waiters: Waiters,
-    /// With `pages=drop`.
-    pub(crate) backings: Option<Backings>,
     /// Somebody has used fcntl(2) locks here, so that every close must be heard of.
     pub(crate) locked: AtomicBool,
     pub(crate) entry_timeout: Duration,
@@ -49,8 +46,6 @@ pub(crate) struct Adapter {
     pub(crate) read_only: bool,
     /// LOOKUPs that no server was asked for.
     pub(crate) untold: Counter,
-    /// Files that the kernel was given whole.
-    pub(crate) whole: Counter,
     /// `fs.protected_hardlinks` as it was when this was mounted.
     pub(crate) protects_links: bool,
     /// For the log.
@@ -63,7 +58,6 @@ impl Adapter {
     pub(crate) fn new(
         fs: Fs,
         [notifier, attr_notifier]: [Notifier; 2],
-        backings: Option<Backings>,
         mountpoint: PathBuf,
         options: &MountOptions,
     ) -> Adapter {
@@ -73,10 +67,6 @@ impl Adapter {
         let untold = metrics.counter(
             "saker_fuse_lookups_untold_total",
             "LOOKUPs of the kernel that were answered without asking a server",
-        );
-        let whole = metrics.counter(
-            "saker_fuse_whole_opens_total",
-            "Opens whose files the kernel has whole (pages=drop)",
         );
         let requests = metrics.op_counters(
             "saker_fuse_requests_total",
@@ -97,11 +87,9 @@ impl Adapter {
             notifier,
             attr_notifier,
             waiters: Waiters::default(),
-            backings,
             locked: AtomicBool::new(false),
             read_only: options.read_only,
             untold,
-            whole,
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
             protects_links: ops::protects_links(),

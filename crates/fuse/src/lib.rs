@@ -2,15 +2,13 @@
 //!
 //! Thin by intent: parse -> client call -> reply. `transport` moves requests and replies,
 //! [`Adapter`](adapter) answers them with one function for each operation (`ops/`), `nodes`
-//! knows where the inodes are that the kernel holds, `handles` what it has open, `backing` which
-//! way, `hint` what a LOOKUP is for and `threads` where its walk began, `changes` whether what an
+//! knows where the inodes are that the kernel holds, `handles` what it has open, `hint` what a LOOKUP is for and `threads` where its walk began, `changes` whether what an
 //! open said still counts, `mount` attaches all that to a directory. The server checks
 //! permissions; nothing here is a cache that correctness needs.
 
 mod abi;
 mod adapter;
 mod attr;
-mod backing;
 mod changes;
 mod errno;
 mod handles;
@@ -44,10 +42,8 @@ pub use options::{MountOptions, Shortcut};
 pub use transport::Mode as TransportMode;
 
 use adapter::Adapter;
-use backing::Backings;
 use mount::Mounted;
 use notify::Notifier;
-use options::Pages;
 use transport::Transport;
 
 /// How often it is tried to serve metrics at an address that another process has.
@@ -90,13 +86,7 @@ impl Mount {
                 .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))
         };
         let notifiers = [notifier()?, notifier()?];
-        let backings = match options.pages {
-            Pages::Keep => None,
-            Pages::Drop => Backings::new(device.share())
-                .inspect_err(|error| tracing::warn!("pages=drop: {error}; pages are kept"))
-                .ok(),
-        };
-        let adapter = Adapter::new(fs, notifiers, backings, mounted.path.clone(), &options);
+        let adapter = Adapter::new(fs, notifiers, mounted.path.clone(), &options);
         let adapter = Arc::new(adapter);
         let transport = Transport::new(device, Arc::clone(&adapter), reactors, options.transport);
         Ok(Mount { transport, adapter, mounted })

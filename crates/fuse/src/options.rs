@@ -23,15 +23,6 @@ pub enum Leases {
     Off,
 }
 
-/// The data of small files that are opened to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
-    /// Comes when it is read; the kernel keeps its pages for the next open.
-    Keep,
-    /// Comes whole when the file is opened, and goes with the last close, if it may be had so ([`crate::backing`]).
-    Drop,
-}
-
 /// How a file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -60,8 +51,6 @@ pub struct MountOptions {
     /// Whether the mount's client reads data of stores of this machine from their files (its
     /// `ClientOptions`). Default: yes.
     pub local_reads: bool,
-    /// What becomes of the pages of small files. Default: they are kept.
-    pub pages: Pages,
     /// How requests come from the kernel.
     pub transport: TransportMode,
     /// Where its metrics are served (docs/metrics.md). Default: nowhere.
@@ -84,7 +73,6 @@ impl Default for MountOptions {
             shortcut: Shortcut::Auto,
             leases: Leases::Hot,
             local_reads: true,
-            pages: Pages::Keep,
             transport: TransportMode::Auto,
             http: None,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
@@ -96,12 +84,11 @@ impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `[no]local_reads`, `fsname=TEXT`,
     /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
-    /// `shortcut=auto|bpf|proc|off`, `leases=hot|all|off`, `pages=keep|drop`,
-    /// `transport=auto|uring|dev`, `http=ADDR:PORT`, `threads=N`. What fstab(5) has for mount(8) and systemd alone is
-    /// skipped.
+    /// `shortcut=auto|bpf|proc|off`, `leases=hot|all|off`, `transport=auto|uring|dev`,
+    /// `http=ADDR:PORT`, `threads=N`. What fstab(5) has for mount(8) and systemd alone is skipped.
     ///
     /// # Errors
-    /// EINVAL, naming the option, for an unknown one, a bad value, or one that does not go with another.
+    /// EINVAL, naming the option, for an unknown one or a bad value.
     pub fn parse(text: &str) -> Result<MountOptions> {
         let mut options = MountOptions::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -110,9 +97,6 @@ impl MountOptions {
                 Some(value) => options.set(key, value)?,
                 None => options.flag(key)?,
             }
-        }
-        if options.pages == Pages::Drop && !options.read_only {
-            return Err(invalid("mount option pages=drop goes with ro only".into()));
         }
         Ok(options)
     }
@@ -158,13 +142,6 @@ impl MountOptions {
                     "hot" => Leases::Hot,
                     "all" => Leases::All,
                     "off" => Leases::Off,
-                    _ => return Err(bad_value(key, value)),
-                }
-            }
-            "pages" => {
-                self.pages = match value {
-                    "keep" => Pages::Keep,
-                    "drop" => Pages::Drop,
                     _ => return Err(bad_value(key, value)),
                 }
             }
@@ -215,7 +192,7 @@ mod tests {
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
             "ro,noallow_other,suid,noexec,nolocal_reads,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
-             transport=uring,leases=off,pages=drop,http=127.0.0.1:7480",
+             transport=uring,leases=off,http=127.0.0.1:7480",
         );
         let wanted = MountOptions {
             read_only: true,
@@ -228,7 +205,6 @@ mod tests {
             attr_timeout: Duration::ZERO,
             threads: 3,
             leases: Leases::Off,
-            pages: Pages::Drop,
             transport: TransportMode::Uring,
             http: Some("127.0.0.1:7480".parse().unwrap()),
             ..default
@@ -247,7 +223,6 @@ mod tests {
             "transport=x",
             "http=7480",
             "leases=on",
-            "ro,pages=x",
             "pages=drop",
             "a=b",
         ] {

@@ -25,16 +25,14 @@ use crate::{memory, mountpoint, process, session};
 ///
 /// Options (-o): ro, rw, allow_other (default as root), dev, suid, exec, local_reads (each also with
 /// "no" before it), fsname=TEXT, entry_timeout=S, attr_timeout=S, threads=N, shortcut=auto|bpf|proc|off,
-/// leases=hot|all|off, pages=keep|drop, http=ADDR:PORT (serves /metrics and /healthz there),
+/// leases=hot|all|off, http=ADDR:PORT (serves /metrics and /healthz there),
 /// transport=auto|uring|dev (how requests come from the kernel; the log says which runs). With entry_timeout the kernel keeps names for that long without asking: changes by
 /// others are seen later. The shortcut tells what a LOOKUP is for, so that one request serves a
 /// whole path: by BPF (Linux 6.12, root) or by /proc; auto, the default, takes what works, and the
 /// log says which. Leases let the kernel keep names of directories while nobody changes them: of
 /// those in use all the time, the default, of all, or of none. To rename such a directory takes up
 /// to 0.3 s, or up to 1.2 s if it was only read. Data on stores of this machine is read from their
-/// files, where the mount may open them; nolocal_reads turns that off. With ro, pages=drop reads small
-/// files (up to 1 MiB) whole when they are opened and keeps nothing when they are closed: for data that
-/// is larger than memory (Linux 6.14, root).
+/// files, where the mount may open them; nolocal_reads turns that off.
 ///
 /// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.
 #[derive(clap::Args)]

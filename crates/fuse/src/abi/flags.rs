@@ -17,7 +17,6 @@ pub(crate) mod init {
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
-    pub(crate) const PASSTHROUGH: u64 = 1 << 37;
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
@@ -43,8 +42,6 @@ pub(crate) const OPEN_KILL_SUIDGID: u32 = 1;
 pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// `open_flags` of a reply: close(2) needs no FLUSH.
 pub(crate) const FOPEN_NOFLUSH: u32 = 1 << 5;
-/// `open_flags` of a reply: reads go to the file that `backing_id` names.
-pub(crate) const FOPEN_PASSTHROUGH: u32 = 1 << 7;
 /// `write_flags`: a page of the cache is written back; `fh` may be any writable handle.
 pub(crate) const WRITE_CACHE: u32 = 1;
 /// `write_flags`: clear suid and sgid.

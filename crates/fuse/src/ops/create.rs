@@ -20,16 +20,14 @@ impl Adapter {
         let (dir, name) = (request.header.nodeid, body.name()?);
         let named = self.named(request, dir, &name)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
-        self.may_open(flags)?;
         let who = request.maker(input.umask);
         let opened = self.make(&who, &named, input.mode, flags).await?;
         let is_new = opened.entry.created;
         if !is_new && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&opened.entry).await?;
         }
-        let way = self.way(&opened.file, &opened.entry.attr).await?;
         let reply = self.hold(&named, &opened.entry);
-        let open = self.opened(OpenFile::new(reply.nodeid, opened), way);
+        let open = self.opened(OpenFile::new(reply.nodeid, opened));
         Ok(Reply::pair(&reply, &open))
     }
 
@@ -71,15 +69,13 @@ impl Adapter {
         let input: CreateIn = request.body().fixed()?;
         let dir = self.at(request.header.nodeid).await?;
         let flags = OpenFlags::from_linux(input.flags as i32);
-        self.may_open(flags)?;
         let who = request.maker(input.umask);
         let asked = self.changes.ask();
         let made = self.fs.tmpfile(&who, &dir, input.mode & PERMISSIONS, flags);
         let (file, entry) = made.await?;
-        let way = self.way(&file, &entry.attr).await?;
         let node = self.nodes.hold_nameless(&entry);
         let reply = self.entry_out(node, &entry.attr, self.keep(&entry));
-        let open = self.opened(OpenFile::new(node, Opened { flags, file, entry, asked }), way);
+        let open = self.opened(OpenFile::new(node, Opened { flags, file, entry, asked }));
         Ok(Reply::pair(&reply, &open))
     }
 

@@ -50,7 +50,7 @@ impl Adapter {
             self.fs.access(&request.caller(), &At::handle(loc.clone()), 4).await?;
         }
         let fh = self.dirs.insert(Arc::new(OpenDir { node, loc, listing: Mutex::default() }));
-        Ok(Reply::of(&OpenOut { fh, open_flags: 0, backing_id: 0 }))
+        Ok(Reply::of(&OpenOut { fh, ..OpenOut::default() }))
     }
 
     pub(crate) async fn readdir(&self, request: &Request, plus: bool) -> Result<Reply> {

@@ -10,13 +10,11 @@ use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Errno, Result};
 
 use crate::abi::{
-    CopyFileRangeIn, CopyFileRangeOut, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PASSTHROUGH,
-    FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, O_APPEND, OPEN_KILL_SUIDGID, OpenIn, OpenOut,
-    RELEASE_FLOCK_UNLOCK, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID,
-    WriteIn, WriteOut,
+    CopyFileRangeIn, CopyFileRangeOut, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn,
+    FsyncIn, LseekIn, LseekOut, O_APPEND, OPEN_KILL_SUIDGID, OpenIn, OpenOut, RELEASE_FLOCK_UNLOCK,
+    ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use crate::adapter::Adapter;
-use crate::backing::Way;
 use crate::changes::{Asked, Changes};
 use crate::nodes::{DataVersion, NodeId};
 use crate::reply::Reply;
@@ -120,7 +118,6 @@ impl Adapter {
         let input: OpenIn = request.body().fixed()?;
         let node = request.header.nodeid;
         let flags = OpenFlags::from_linux(input.flags as i32);
-        self.may_open(flags)?;
         let at = self.at(node).await?;
         let _change = flags.truncate.then(|| self.changes.begin());
         let opened = match self.threads.take(&request.header, at.anchor.id, flags) {
@@ -135,55 +132,20 @@ impl Adapter {
         if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&opened.entry).await?;
         }
-        let way = self.way(&opened.file, &opened.entry.attr).await?;
-        Ok(Reply::of(&self.opened(OpenFile::new(node, opened), way)))
-    }
-
-    /// How the kernel is to have a file open, until it releases it.
-    ///
-    /// # Errors
-    /// See [`Backings::enter_with`](crate::backing::Backings::enter_with).
-    pub(crate) async fn way(&self, file: &File, attr: &Attr) -> Result<Way> {
-        let Some(backings) = &self.backings else { return Ok(Way::Pages) };
-        if let Some(way) = backings.enter(attr)? {
-            return Ok(way);
-        }
-        // As much as the open saw: `enter` has looked at it.
-        let data = file.read(0, attr.size as usize).await;
-        backings.enter_with(attr, data)
-    }
-
-    /// What is written to a file in memory would be lost, so it stays read-only if it is mounted again to write.
-    ///
-    /// # Errors
-    /// EROFS.
-    pub(crate) fn may_open(&self, flags: OpenFlags) -> Result<()> {
-        match &self.backings {
-            Some(_) if flags.write || flags.truncate => Err(Errno::EROFS.into()),
-            _ => Ok(()),
-        }
+        Ok(Reply::of(&self.opened(OpenFile::new(node, opened))))
     }
 
     /// A handle for an open file. Pages that the kernel has cached from earlier stay if this
     /// open saw the version of the data that they were read at.
-    pub(crate) fn opened(&self, mut open: OpenFile, way: Way) -> OpenOut {
+    pub(crate) fn opened(&self, mut open: OpenFile) -> OpenOut {
         let heard = open.flags.write || self.locked.load(Ordering::Relaxed);
         let mut open_flags = if heard { 0 } else { FOPEN_NOFLUSH };
-        let backing_id = match way {
-            Way::Pages => 0,
-            Way::Whole(id) => {
-                self.whole.inc();
-                open_flags |= FOPEN_PASSTHROUGH;
-                id
-            }
-        };
-        // The kernel refuses both.
-        if way == Way::Pages && self.nodes.keep_pages(open.node, open.version()) {
+        if self.nodes.keep_pages(open.node, open.version()) {
             open_flags |= FOPEN_KEEP_CACHE;
         } else {
             open.unused = AtomicBool::new(true);
         }
-        OpenOut { fh: self.files.insert(Arc::new(open)), open_flags, backing_id }
+        OpenOut { fh: self.files.insert(Arc::new(open)), open_flags, ..OpenOut::default() }
     }
 
     /// A truncating open cleared a file: its suid and sgid go.
@@ -259,9 +221,6 @@ impl Adapter {
     pub(crate) async fn release(&self, request: &Request) -> Result<Reply> {
         let input: ReleaseIn = request.body().fixed()?;
         let open = self.files.remove(input.fh)?;
-        if let Some(backings) = &self.backings {
-            backings.leave(open.attr.id);
-        }
         let _change = open.flags.write.then(|| self.changes.begin());
         if input.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
             open.file.unlock_all(input.lock_owner, true).await;

@@ -78,8 +78,6 @@ pub(crate) fn negotiate(request: &Request, extra: u64) -> Result<(Reply, Option<
         congestion_threshold: CONGESTION,
         max_write: MAX_WRITE_BYTES as u32,
         max_pages: (MAX_WRITE_BYTES / PAGE_BYTES) as u16,
-        // Files that it reads from lie in a file system that lies on no other.
-        max_stack_depth: u32::from(agreed & init::PASSTHROUGH != 0),
         time_gran: 1,
         ..InitOut::default()
     };
@@ -90,19 +88,8 @@ impl Adapter {
     /// Answers INIT; with the flags agreed on, unless the kernel must ask again.
     pub(crate) fn greet(&self, request: &Request, extra: u64) -> Result<(Reply, Option<u64>)> {
         let names = if self.entry_timeout.is_zero() { 0 } else { WANTED_WITH_NAMES };
-        let whole = if self.backings.is_some() { init::PASSTHROUGH } else { 0 };
-        let (reply, agreed) = negotiate(request, names | whole | extra)?;
+        let (reply, agreed) = negotiate(request, names | extra)?;
         if let Some((minor, flags)) = agreed {
-            match &self.backings {
-                Some(backings) if flags & init::PASSTHROUGH != 0 => {
-                    tracing::info!("pages=drop: small files come when they are opened");
-                    backings.agree();
-                }
-                Some(_) => tracing::warn!(
-                    "pages=drop: the kernel has no passthrough (Linux 6.9); pages are kept"
-                ),
-                None => {}
-            }
             tracing::info!(
                 "mounted on {}: kernel FUSE 7.{minor} (flags {flags:#x}), entry_timeout {:?}, \
                  attr_timeout {:?}",

@@ -17,18 +17,6 @@ const PATH: &str = "/dev/fuse";
 /// `_IOR(229, 0, uint32_t)`: makes a fresh `/dev/fuse` another channel of a mounted one.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500u32 as libc::Ioctl;
 
-/// `_IOW(229, 1, struct fuse_backing_map)` and `_IOW(229, 2, uint32_t)`.
-const FUSE_DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501u32 as libc::Ioctl;
-const FUSE_DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502u32 as libc::Ioctl;
-
-/// `struct fuse_backing_map`.
-#[repr(C)]
-struct BackingMap {
-    fd: i32,
-    flags: u32,
-    padding: u64,
-}
-
 /// What a channel has.
 pub(super) enum Read {
     /// A request.
@@ -48,28 +36,6 @@ impl Device {
     pub(crate) fn open() -> rustix::io::Result<Device> {
         let fd = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Device::from(fd))
-    }
-
-    /// Lets the kernel read from `file`, by the id that is returned.
-    ///
-    /// # Errors
-    /// EPERM without CAP_SYS_ADMIN, or if passthrough was not agreed on.
-    pub(crate) fn back(&self, file: &OwnedFd) -> std::io::Result<i32> {
-        let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
-        // SAFETY: the call reads one structure, which outlives it; both descriptors are open.
-        let id =
-            unsafe { libc::ioctl(self.0.as_raw_fd(), FUSE_DEV_IOC_BACKING_OPEN, &raw const map) };
-        if id <= 0 { Err(std::io::Error::last_os_error()) } else { Ok(id) }
-    }
-
-    /// The id is not used any more; who has the file open keeps it.
-    pub(crate) fn unback(&self, id: i32) {
-        // SAFETY: the call reads one u32, which outlives it.
-        let done =
-            unsafe { libc::ioctl(self.0.as_raw_fd(), FUSE_DEV_IOC_BACKING_CLOSE, &raw const id) };
-        if done < 0 {
-            tracing::debug!("backing file {id}: {}", std::io::Error::last_os_error());
-        }
     }
 
     /// Another channel, which does not block: its own queue of requests under way, without
