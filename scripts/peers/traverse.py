@@ -21,12 +21,6 @@ class SakerBpf(SakerFour):
     options = "shortcut=bpf"
 
 
-class SakerProc(SakerFour):
-    name = "saker-proc"
-    about = "4 MNodes, 2 stores; the mount's hints come from /proc"
-    options = "shortcut=proc"
-
-
 class SakerOff(SakerFour):
     name = "saker-off"
     about = "4 MNodes, 2 stores; each component is looked up (FalconFS-NoBypass)"
@@ -34,7 +28,7 @@ class SakerOff(SakerFour):
 
 
 SYSTEMS: dict[str, type[System]] = {
-    system.name: system for system in (SakerBpf, SakerProc, SakerOff, CephFs)
+    system.name: system for system in (SakerBpf, SakerOff, CephFs)
 }
 
 

@@ -3,31 +3,25 @@
 //! LOOKUP says a directory and a name, but not whether the name is on the way to another one or
 //! the last, nor what is wanted of the last. With that known, most LOOKUPs need no request to a
 //! server (FalconFS, §5, which patches the kernel for it). Here it is found out beside the
-//! request, from one of two sources:
-//!
-//! - **BPF** (feature `bpf`, and clang when it is built): a program at the tracepoint
-//!   `fuse_request_send` runs in the calling thread before the request can be read, and notes the
-//!   thread's walk and syscall in memory that is shared with this process (`hint.bpf.c`). Needs
-//!   root or CAP_BPF and CAP_PERFMON, and a kernel with BTF and the tracepoint (about 6.12).
-//! - **Proc**: `/proc/TID/syscall` and the caller's memory. Knows the path that was passed, but
-//!   not how far the walk is; so a hint is given only where the name and the path, and of a name
-//!   that comes twice the way to its directory, leave one answer.
+//! request, by BPF (feature `bpf`, and clang when it is built): a program at the tracepoint
+//! `fuse_request_send` runs in the calling thread before the request can be read, and notes the
+//! thread's walk and syscall in memory that is shared with this process (`hint.bpf.c`). Needs
+//! root or CAP_BPF and CAP_PERFMON, and a kernel with BTF and the tracepoint (about 6.12).
 //!
 //! **No hint is always an answer**: the LOOKUP then goes to the server as without hints. There is
 //! none for 32-bit programs, for io_uring's workers, for file systems stacked on this one
 //! (overlayfs), for a rename of `a/x` to `x`, where the name does not tell whose it is, or of one
-//! text by two directories, or when a slot was overwritten meanwhile. By BPF there is none of
+//! text by two directories, or when a slot was overwritten meanwhile. There is none of
 //! [`Intent::Create`], [`Intent::Remove`], [`Intent::RenameSource`] and [`Intent::RenameTarget`] for
 //! names of more than about 40 bytes that the kernel does not hold: without a walk, what shows that
 //! it is the syscall itself that looks up is the directory's lock, found through the name's place in
 //! its dentry, or that the name is part of the kernel's copy of the syscall's path.
 //! What a hint says is true as long as the program does not change the path under its own running
-//! syscall; by proc also only where no symlink leads here from another file system that is
-//! mounted inside this one.
+//! syscall.
 //!
-//! Cost of a hint, on a loaded two-core machine with Linux 6.18: to the daemon 0.12 to 0.18 us by
-//! BPF (0.07 for a miss) and 9 to 10 us by proc; to the caller, by BPF, 0.25 to 0.45 us with the
-//! kernel's own timing (bpf_stats_enabled) in it.
+//! Cost of a hint, on a loaded two-core machine with Linux 6.18: to the daemon 0.12 to 0.18 us
+//! (0.07 for a miss); to the caller 0.25 to 0.45 us with the kernel's own timing
+//! (bpf_stats_enabled) in it.
 //!
 //! How to use it: make [`Hints`] with the adapter, ask [`Hints::probe`] before anything else in
 //! LOOKUP, and call [`Hints::start`] from a thread of its own once INIT is answered; until it
@@ -37,13 +31,14 @@
 mod bpf;
 #[cfg(bpf)]
 mod calibrate;
+#[cfg(bpf)]
 mod path;
-mod proc;
 #[cfg(bpf)]
 mod slots;
+#[cfg(bpf)]
 mod syscall;
 
-#[cfg(test)]
+#[cfg(all(test, bpf))]
 mod tests;
 
 use std::path::Path;
@@ -51,20 +46,13 @@ use std::sync::OnceLock;
 #[cfg(bpf)]
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
 use saker_types::Errno;
-
-use proc::Proc;
 
 /// Which source is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HintMode {
-    /// The best that works.
-    Auto,
-    /// BPF or none.
+    /// BPF, or none where that does not work.
     Bpf,
-    /// Proc or none.
-    Proc,
     /// None.
     Off,
 }
@@ -82,13 +70,14 @@ pub(crate) struct Hint {
     /// The syscall is a rename, and names go before the last one of its other path: that is walked,
     /// too. The kernel walks the first path, then the second, and then looks up their last names.
     pub(crate) beside: bool,
-    /// The kernel walks for the second time, after ESTALE: answer nothing but the truth. By BPF
-    /// only, and only of what is looked up in a walk.
+    /// The kernel walks for the second time, after ESTALE: answer nothing but the truth. Only of
+    /// what is looked up in a walk.
     pub(crate) reval: bool,
 }
 
 /// One of the paths of a syscall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
 pub(crate) enum Which {
     First,
     Second,
@@ -102,6 +91,7 @@ impl Which {
         }
     }
 
+    #[cfg(bpf)]
     fn of(path: usize) -> Which {
         if path == 0 { Which::First } else { Which::Second }
     }
@@ -109,6 +99,7 @@ impl Which {
 
 /// Where in a path a name is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
 pub(crate) enum Step {
     /// On the way: whatever has this name must be a directory, or a symlink to one.
     Through(Rest),
@@ -118,6 +109,7 @@ pub(crate) enum Step {
 
 /// What follows a name on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
 pub(crate) enum Rest {
     /// Names, and nothing that leads back.
     Names,
@@ -125,20 +117,18 @@ pub(crate) enum Rest {
     Dots,
     /// A `..` is among it.
     DotDot,
-    #[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
     /// Names, but the syscall's other path ends in none: the kernel has an error of its own for
     /// that, if both paths lead somewhere.
     BesideDots,
-    #[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
     /// The name is part of a symlink's text, which something unknown may follow.
     InLink,
-    #[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
     /// Too much to be noted.
     Cut,
 }
 
 /// What is wanted of the last name of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
 pub(crate) enum Intent {
     /// Its inode, for stat(2), access(2), chdir(2), as the source of link(2) and so on.
     Plain,
@@ -169,7 +159,7 @@ impl Intent {
 
 /// A LOOKUP: `unique`, `pid` and `nodeid` of its header, and its name.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(bpf), allow(dead_code, reason = "by BPF only"))]
+#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
 pub(crate) struct Lookup<'a> {
     pub(crate) unique: u64,
     pub(crate) tid: u32,
@@ -189,7 +179,6 @@ pub(crate) struct Hints {
 enum Source {
     #[cfg(bpf)]
     Bpf(bpf::Bpf),
-    Proc(Proc),
     Off,
 }
 
@@ -204,17 +193,12 @@ impl Hints {
         }
     }
 
-    /// Starts the best source that `mode` allows; returns which, and why not a better one, in one
-    /// line. Blocks until other threads have answered LOOKUPs in `mountpoint` (absolute, without
-    /// symlinks), for which they must ask [`Hints::probe`]. Only the first call has an effect.
+    /// Starts the source that is wanted; returns which, or why there is none, in one line. Blocks
+    /// until other threads have answered LOOKUPs in `mountpoint` (absolute, without symlinks), for
+    /// which they must ask [`Hints::probe`]. Only the first call has an effect.
     pub(crate) fn start(&self, mountpoint: &Path) -> String {
         let (source, why) = match self.mode {
-            HintMode::Auto => self.bpf(mountpoint).or_else(|why| {
-                let (source, proc) = proc(mountpoint)?;
-                Ok((source, format!("{proc}, as BPF does not work: {why}")))
-            }),
             HintMode::Bpf => self.bpf(mountpoint),
-            HintMode::Proc => proc(mountpoint),
             HintMode::Off => Err("not wanted".into()),
         }
         .unwrap_or_else(|why: String| (Source::Off, format!("no hints: {why}")));
@@ -223,16 +207,11 @@ impl Hints {
     }
 
     /// What the kernel is doing that sent this LOOKUP.
-    /// `way` tells the names from the mount's root to the directory of the LOOKUP, if they are known.
-    pub(crate) fn of(
-        &self,
-        lookup: Lookup<'_>,
-        way: impl Fn() -> Option<Vec<Bytes>>,
-    ) -> Option<Hint> {
+    #[cfg_attr(not(bpf), allow(unused_variables, reason = "by BPF only"))]
+    pub(crate) fn of(&self, lookup: Lookup<'_>) -> Option<Hint> {
         match self.source.get()? {
             #[cfg(bpf)]
             Source::Bpf(bpf) => bpf.hint(lookup),
-            Source::Proc(proc) => proc.hint(lookup, way),
             Source::Off => None,
         }
     }
@@ -250,14 +229,6 @@ impl Hints {
     #[cfg(not(bpf))]
     pub(crate) fn probe(&self, _: Lookup<'_>) -> Option<Errno> {
         None
-    }
-
-    /// To be called at each READLINK of a thread: from there on its walk is not on the path that
-    /// it passed.
-    pub(crate) fn link_read(&self, tid: u32) {
-        if let Some(Source::Proc(proc)) = self.source.get() {
-            proc.link_read(tid);
-        }
     }
 
     #[cfg(bpf)]
@@ -278,8 +249,4 @@ impl Hints {
     fn bpf(&self, _: &Path) -> Result<(Source, String), String> {
         Err("this program was built without it".into())
     }
-}
-
-fn proc(mountpoint: &Path) -> Result<(Source, String), String> {
-    Ok((Source::Proc(Proc::new(mountpoint)?), "hints from /proc".into()))
 }

@@ -282,20 +282,6 @@ impl Nodes {
         Some((id, Some(attr)))
     }
 
-    /// The names that the kernel has come to a directory by, from the root on.
-    pub(crate) fn way(&self, dir: NodeId) -> Option<Vec<Bytes>> {
-        let table = self.lock();
-        let (mut id, mut names) = (dir, Vec::new());
-        while id != ROOT {
-            let (parent, name) = table.nodes.get(&id)?.names.last()?;
-            names.push(name.clone());
-            (names.len() <= COMPONENTS_MAX).then_some(())?;
-            id = *parent;
-        }
-        names.reverse();
-        Some(names)
-    }
-
     /// May the kernel be told that a name is free, since what it does then will show? Not if it
     /// holds what is there.
     pub(crate) fn may_be_free(&self, dir: NodeId, name: &Bytes) -> bool {

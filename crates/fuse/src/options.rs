@@ -43,7 +43,7 @@ pub struct MountOptions {
     pub entry_timeout: Duration,
     /// How long the kernel may keep attributes. Default 5 ms: with less, one stat asks twice.
     pub attr_timeout: Duration,
-    /// Where the mount learns what a LOOKUP is for. Default: by the best way that works.
+    /// Where the mount learns what a LOOKUP is for. Default: by BPF, if that works.
     pub shortcut: Shortcut,
     /// Which directories' names the kernel may keep although others are seen at once, because
     /// servers wait with a change until it does not. Only with a shortcut.
@@ -70,7 +70,7 @@ impl Default for MountOptions {
             exec: true,
             entry_timeout: Duration::ZERO,
             attr_timeout: Duration::from_millis(5),
-            shortcut: Shortcut::Auto,
+            shortcut: Shortcut::Bpf,
             leases: Leases::Hot,
             local_reads: true,
             transport: TransportMode::Auto,
@@ -84,7 +84,7 @@ impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `[no]local_reads`, `fsname=TEXT`,
     /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
-    /// `shortcut=auto|bpf|proc|off`, `leases=hot|all|off`, `transport=auto|uring|dev`,
+    /// `shortcut=auto|off` (`bpf` is `auto`), `leases=hot|all|off`, `transport=auto|uring|dev`,
     /// `http=ADDR:PORT`, `threads=N`. What fstab(5) has for mount(8) and systemd alone is skipped.
     ///
     /// # Errors
@@ -130,9 +130,7 @@ impl MountOptions {
             "attr_timeout" => self.attr_timeout = seconds(key, value)?,
             "shortcut" => {
                 self.shortcut = match value {
-                    "auto" => Shortcut::Auto,
-                    "bpf" => Shortcut::Bpf,
-                    "proc" => Shortcut::Proc,
+                    "auto" | "bpf" => Shortcut::Bpf,
                     "off" => Shortcut::Off,
                     _ => return Err(bad_value(key, value)),
                 }
@@ -217,6 +215,7 @@ mod tests {
         for bad in [
             "frobnicate",
             "ro=1",
+            "shortcut=proc",
             "entry_timeout=-1",
             "attr_timeout=x",
             "threads=0",

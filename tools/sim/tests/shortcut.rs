@@ -102,7 +102,7 @@ fn each_with(test: &str, options: &str, f: impl Fn(&Mounted)) {
         return;
     }
     // With io_uring the kernel numbers requests later. With leases on all names none need be in use.
-    for source in ["bpf,transport=dev", "bpf,transport=uring", "bpf,leases=all", "proc"] {
+    for source in ["bpf,transport=dev", "bpf,transport=uring", "bpf,leases=all"] {
         if let Some(mounted) = Mounted::start(source, options) {
             eprintln!("{test} with {source}");
             f(&mounted);
@@ -180,9 +180,7 @@ fn one_request_whatever_the_depth() {
             assert_eq!(t.cost(|| symlink("x", &link).unwrap()), 1, "symlink at depth {depth}");
             let moved = dir.join("moved");
             let cost = t.cost(|| fs::rename(dir.join("f3"), &moved).unwrap());
-            // From /proc a name that is in both paths cannot be told where it is.
-            let most = if t.source == "proc" { 3 + 2 * depth as u64 } else { 3 };
-            assert!(cost <= most, "rename at depth {depth}: {cost}");
+            assert!(cost <= 3, "rename at depth {depth}: {cost}");
             fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
             let cost = t.cost(|| fs::remove_file(dir.join("f0")).unwrap());
             assert_eq!(cost, 1, "unlink at depth {depth}");

@@ -100,7 +100,7 @@ fn path_args() -> [u8; SYSCALLS] {
     std::array::from_fn(|nr| {
         let call = Syscall::of(nr as u32).filter(Syscall::ends_walk_early);
         let paths = call.map_or(&[][..], |call| call.paths);
-        let arg = |which: usize| paths.get(which).map_or(0, |arg| arg.path as u8 + 1);
+        let arg = |which: usize| paths.get(which).map_or(0, |arg| *arg as u8 + 1);
         arg(0) | arg(1) << 4
     })
 }

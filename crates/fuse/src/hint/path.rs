@@ -36,26 +36,6 @@ pub(super) fn is_before_first(text: &[u8]) -> bool {
     text.split(|&b| b == b'/').all(|part| matches!(part, b"" | b"." | b".."))
 }
 
-/// The names in a text, as the walk goes through them.
-pub(super) fn names(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    text.split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".")
-}
-
-/// Where `name` is a component of `path`: what follows it, for each place.
-pub(super) fn places<'a>(path: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-    let mut rest = Some(path);
-    std::iter::from_fn(move || {
-        loop {
-            let text = rest.take()?;
-            let end = text.iter().position(|&b| b == b'/').unwrap_or(text.len());
-            rest = text.get(end + 1..);
-            if !name.is_empty() && text[..end] == *name {
-                return Some(&text[end..]);
-            }
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,16 +86,5 @@ mod tests {
         ] {
             assert_eq!(is_alone(path.as_bytes()), alone, "{path}");
         }
-    }
-
-    #[test]
-    fn every_place_of_a_name_is_found() {
-        let found = |path: &'static str, name: &'static str| -> Vec<&[u8]> {
-            places(path.as_bytes(), name.as_bytes()).collect()
-        };
-        assert_eq!(found("a/b/a", "a"), [&b"/b/a"[..], b""]);
-        assert_eq!(found("a/b//", "b"), [b"//"]);
-        assert_eq!(found("ab/b", "a"), [b""; 0]);
-        assert_eq!(found("//", ""), [b""; 0]);
     }
 }

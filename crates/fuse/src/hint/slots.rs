@@ -167,7 +167,7 @@ impl Slot {
     /// Both paths of the syscall are one text, from two directories perhaps.
     fn has_one_text(&self) -> bool {
         Syscall::of(self.syscall).is_some_and(|call| match call.paths {
-            [a, b] => self.args[a.path] == self.args[b.path],
+            &[a, b] => self.args[a] == self.args[b],
             _ => false,
         })
     }

@@ -4,9 +4,7 @@
 
 use libc::{AT_REMOVEDIR, O_PATH, O_TMPFILE, RENAME_NOREPLACE};
 
-use super::Intent;
-#[cfg(any(test, bpf))]
-use super::path;
+use super::{Intent, path};
 
 /// Arguments that are noted of a syscall.
 pub(super) const ARGS: usize = 5;
@@ -17,16 +15,9 @@ const FMODE_EXEC: i32 = 0o40;
 /// A syscall that takes paths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Syscall {
-    pub(super) paths: &'static [PathArg],
+    /// Which of its arguments are paths.
+    pub(super) paths: &'static [usize],
     pub(super) does: Does,
-}
-
-/// Where a syscall's path is among its arguments.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PathArg {
-    pub(super) path: usize,
-    /// The descriptor of the directory where a relative one starts; `None`: the current one.
-    pub(super) dir: Option<usize>,
 }
 
 /// What a syscall does; numbers are those of arguments.
@@ -38,9 +29,8 @@ pub(super) enum Does {
     Open {
         flags: usize,
     },
-    Openat2 {
-        how: usize,
-    },
+    /// Its flags are not among the arguments.
+    Openat2,
     Mkdir,
     /// What must not have a slash at its end: mknod(2), symlink(2).
     Make,
@@ -56,27 +46,19 @@ pub(super) enum Does {
     },
 }
 
-const fn from_cwd(path: usize) -> PathArg {
-    PathArg { path, dir: None }
-}
-
-/// A descriptor and the path after it.
-const fn from_dir(dir: usize) -> PathArg {
-    PathArg { path: dir + 1, dir: Some(dir) }
-}
-
-const PATH: &[PathArg] = &[from_cwd(0)];
-const AT: &[PathArg] = &[from_dir(0)];
+const PATH: &[usize] = &[0];
+/// After a descriptor.
+const AT: &[usize] = &[1];
 /// Of a symlink, after its text.
-const AT_AFTER_TEXT: &[PathArg] = &[from_dir(1)];
-const TWO_AT: &[PathArg] = &[from_dir(0), from_dir(2)];
+const AT_AFTER_TEXT: &[usize] = &[2];
+const TWO_AT: &[usize] = &[1, 3];
 
 impl Syscall {
     /// By number; `None` for those that take no path, and for rare ones.
     pub(super) fn of(nr: u32) -> Option<Syscall> {
         let (paths, does) = match libc::c_long::from(nr) {
             libc::SYS_openat => (AT, Does::Open { flags: 2 }),
-            libc::SYS_openat2 => (AT, Does::Openat2 { how: 2 }),
+            libc::SYS_openat2 => (AT, Does::Openat2),
             libc::SYS_execve => (PATH, Does::Exec),
             libc::SYS_execveat => (AT, Does::Exec),
             libc::SYS_mkdirat => (AT, Does::Mkdir),
@@ -102,9 +84,9 @@ impl Syscall {
 
     /// Those that only old architectures have.
     #[cfg(target_arch = "x86_64")]
-    fn old(nr: libc::c_long) -> Option<(&'static [PathArg], Does)> {
-        const AFTER_TEXT: &[PathArg] = &[from_cwd(1)];
-        const TWO: &[PathArg] = &[from_cwd(0), from_cwd(1)];
+    fn old(nr: libc::c_long) -> Option<(&'static [usize], Does)> {
+        const AFTER_TEXT: &[usize] = &[1];
+        const TWO: &[usize] = &[0, 1];
         Some(match nr {
             libc::SYS_open => (PATH, Does::Open { flags: 1 }),
             libc::SYS_creat => (PATH, Does::Create),
@@ -128,28 +110,25 @@ impl Syscall {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn old(_: libc::c_long) -> Option<(&'static [PathArg], Does)> {
+    fn old(_: libc::c_long) -> Option<(&'static [usize], Does)> {
         None
     }
 
     /// The kernel ends its walk before the last component and looks that up by itself.
-    #[cfg(any(test, bpf))]
     pub(super) fn ends_walk_early(&self) -> bool {
         !matches!(
             self.does,
-            Does::Look | Does::Exec | Does::Create | Does::Open { .. } | Does::Openat2 { .. }
+            Does::Look | Does::Exec | Does::Create | Does::Open { .. } | Does::Openat2
         )
     }
 
     /// What is wanted of the last component of path `which`; `slash`: slashes follow it.
     pub(super) fn intent(&self, which: usize, slash: bool, args: &[u64; ARGS]) -> Intent {
         match self.does {
-            Does::Look => Intent::Plain,
+            Does::Look | Does::Openat2 => Intent::Plain,
             Does::Exec => Intent::Open { flags: FMODE_EXEC },
             Does::Create => Intent::Open { flags: libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC },
             Does::Open { flags } => open(args[flags]),
-            // Its flags are not among the arguments.
-            Does::Openat2 { .. } => Intent::Plain,
             Does::Mkdir => Intent::Create,
             Does::Rmdir => Intent::Remove { dir: true },
             Does::Unlinkat { flags } if args[flags] as i32 == AT_REMOVEDIR => {
@@ -182,7 +161,6 @@ impl Syscall {
 
     /// What is wanted of `name`, which is looked up after the walk ended early, and of which path
     /// it is the last; `None`: of either.
-    #[cfg(any(test, bpf))]
     pub(super) fn intent_after_walk(
         &self,
         name: &[u8],

@@ -81,10 +81,7 @@ impl Served {
             Opcode::Getattr => {
                 Ok(AttrOut { attr: attr(header.nodeid), ..AttrOut::default() }.as_bytes().to_vec())
             }
-            Opcode::Readlink => {
-                self.hints.link_read(header.pid);
-                Ok(TREE[header.nodeid as usize - 1].3.as_bytes().to_vec())
-            }
+            Opcode::Readlink => Ok(TREE[header.nodeid as usize - 1].3.as_bytes().to_vec()),
             Opcode::Open | Opcode::Opendir => Ok(OpenOut::default().as_bytes().to_vec()),
             Opcode::Read | Opcode::Release | Opcode::Releasedir => Ok(Vec::new()),
             Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt => return None,
@@ -106,7 +103,7 @@ impl Served {
         }
         let name = std::str::from_utf8(name).unwrap();
         let mut seen = self.seen.lock().unwrap();
-        write!(seen, " {name}{}", short(self.hints.of(lookup, || None))).unwrap();
+        write!(seen, " {name}{}", short(self.hints.of(lookup))).unwrap();
         if name == STALE && seen.matches(STALE).count() % 2 == 1 {
             return Err(libc::ESTALE);
         }
@@ -203,14 +200,9 @@ impl Drop for Mounted {
 
 type At<'a> = &'a dyn Fn(&str) -> PathBuf;
 
-/// What to do, and what is to be seen by BPF and by proc. Results do not matter: what would change
-/// something is refused.
-struct Case(
-    &'static str,
-    fn(At<'_>),
-    #[cfg_attr(not(bpf), expect(dead_code))] &'static str,
-    &'static str,
-);
+/// What to do, and what is to be seen. Results do not matter: what would change something is
+/// refused.
+struct Case(&'static str, fn(At<'_>), &'static str);
 
 fn open(path: impl AsRef<Path>, flags: OFlags) {
     let _ = rustix::fs::open(path.as_ref(), flags, Mode::RWXU);
@@ -230,27 +222,25 @@ fn long() -> String {
 }
 
 const CASES: &[Case] = &[
-    Case("stat", |at| stat(at("a/b/c")), "a> b> c=plain", "a> b> c=plain"),
-    Case("stat of what is not there", |at| stat(at("a/x/c")), "a> x>", "a> x>"),
-    Case("slashes", |at| stat(at("a//./b///c")), "a> b> c=plain", "a> b> c=plain"),
-    Case("slash at the end", |at| stat(at("a/b//")), "a> b=plain", "a> b=plain"),
-    Case("dot at the end", |at| stat(at("a/b/./")), "a> b>.", "a> b>."),
-    Case("dot dot", |at| stat(at("a/../a/b/c")), "a>.. a> b> c=plain", "a? a? b? c?"),
-    Case("open", |at| open(at("a/b/c"), OFlags::RDONLY), "a> b> c=open", "a> b> c=open"),
+    Case("stat", |at| stat(at("a/b/c")), "a> b> c=plain"),
+    Case("stat of what is not there", |at| stat(at("a/x/c")), "a> x>"),
+    Case("slashes", |at| stat(at("a//./b///c")), "a> b> c=plain"),
+    Case("slash at the end", |at| stat(at("a/b//")), "a> b=plain"),
+    Case("dot at the end", |at| stat(at("a/b/./")), "a> b>."),
+    Case("dot dot", |at| stat(at("a/../a/b/c")), "a>.. a> b> c=plain"),
+    Case("open", |at| open(at("a/b/c"), OFlags::RDONLY), "a> b> c=open"),
     Case(
         "O_CREAT",
         |at| open(at("a/b/new"), OFlags::RDWR | OFlags::CREATE),
-        "a> b> new=open+create",
         "a> b> new=open+create",
     ),
     Case(
         "O_EXCL",
         |at| open(at("a/new"), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL),
         "a> new=open+excl",
-        "a> new=open+excl",
     ),
-    Case("O_PATH", |at| open(at("a/b/c"), OFlags::PATH), "a> b> c=plain", "a> b> c=plain"),
-    Case("O_DIRECTORY", |at| open(at("a/b"), OFlags::DIRECTORY), "a> b=open", "a> b=open"),
+    Case("O_PATH", |at| open(at("a/b/c"), OFlags::PATH), "a> b> c=plain"),
+    Case("O_DIRECTORY", |at| open(at("a/b"), OFlags::DIRECTORY), "a> b=open"),
     #[cfg(target_arch = "x86_64")]
     Case(
         "old system calls",
@@ -266,7 +256,6 @@ const CASES: &[Case] = &[
             }
         },
         "a> f=open a> f=open+create a> new=create",
-        "a> f=open a> f=open+create a> new=create",
     ),
     Case(
         "openat2",
@@ -276,7 +265,6 @@ const CASES: &[Case] = &[
             let _ = rustix::fs::openat2(CWD, at("a/b/new"), flags, Mode::RUSR, resolve);
         },
         "a> b> new=plain",
-        "a> b> new=open+create",
     ),
     Case(
         "openat",
@@ -285,7 +273,6 @@ const CASES: &[Case] = &[
             let _ = rustix::fs::openat(&dir, "c", OFlags::RDONLY, Mode::empty());
             let _ = rustix::fs::mkdirat(&dir, "new", Mode::RWXU);
         },
-        "a> b=plain c=open new=create",
         "a> b=plain c=open new=create",
     ),
     Case(
@@ -297,14 +284,12 @@ const CASES: &[Case] = &[
             rustix::process::chdir("/").unwrap();
         },
         "a> b=plain c=plain d> new=open+create",
-        "a> b=plain c=plain d> new=open+create",
     ),
     Case(
         "access",
         |at| {
             let _ = rustix::fs::access(at("a/b/c"), rustix::fs::Access::READ_OK);
         },
-        "a> b> c=plain",
         "a> b> c=plain",
     ),
     Case(
@@ -314,7 +299,6 @@ const CASES: &[Case] = &[
             let _ = rustix::fs::mkdir(at("a/new/"), Mode::RWXU);
         },
         "a> b> new=create a> new=create",
-        "a> b> new=create a> new=create",
     ),
     Case(
         "mkdir of a name that is not in its dentry",
@@ -323,7 +307,6 @@ const CASES: &[Case] = &[
                 rustix::fs::mkdir(at("a-name-of-more-than-forty-characters-in-all"), Mode::RWXU);
         },
         "a-name-of-more-than-forty-characters-in-all?",
-        "a-name-of-more-than-forty-characters-in-all=create",
     ),
     Case(
         "mknod",
@@ -334,14 +317,12 @@ const CASES: &[Case] = &[
             }
         },
         "a> new=create a> new=plain",
-        "a> new=create a> new=plain",
     ),
     Case(
         "symlink",
         |at| {
             let _ = rustix::fs::symlink("b", at("a/new"));
         },
-        "a> new=create",
         "a> new=create",
     ),
     Case(
@@ -351,7 +332,6 @@ const CASES: &[Case] = &[
             let _ = rustix::fs::link(at("a/b/c"), at("new"));
         },
         "a> b> c=plain link>.. a>link b>link c>link a> b> c=plain new=create",
-        "a? b? c? link? a? b? c? a> b> c=plain new=create",
     ),
     Case(
         "rmdir",
@@ -360,7 +340,6 @@ const CASES: &[Case] = &[
             let _ = rustix::fs::unlinkat(CWD, at("a/b/bare/"), AtFlags::REMOVEDIR);
         },
         "a> b> empty=rmdir a> b> bare=rmdir",
-        "a> b> empty=rmdir a> b> bare=rmdir",
     ),
     Case(
         "unlink",
@@ -368,7 +347,6 @@ const CASES: &[Case] = &[
             let _ = rustix::fs::unlink(at("a/b/file"));
             let _ = rustix::fs::unlinkat(CWD, at("a/new/"), AtFlags::empty());
         },
-        "a> b> file=unlink a> new=plain",
         "a> b> file=unlink a> new=plain",
     ),
     Case(
@@ -380,12 +358,10 @@ const CASES: &[Case] = &[
             let _ = rustix::fs::rmdir(at("a/b"));
         },
         "a> b> c=plain a> b> c=unlink a> b=plain a> b=rmdir",
-        "a> b> c=plain a> b> c=unlink a> b=plain a> b=rmdir",
     ),
     Case(
         "rename",
         |at| rename(at("a/b/fifth"), at("new"), RenameFlags::empty()),
-        "a> b> fifth=source new=target",
         "a> b> fifth=source new=target",
     ),
     Case(
@@ -395,78 +371,51 @@ const CASES: &[Case] = &[
             rename(at("a/.."), at("a/b/x"), RenameFlags::empty());
         },
         "a>beside b>beside a>. a>.. a>beside b>beside",
-        "a? b? a? a? a? b?",
     ),
     Case(
         "rename with a directory in common",
         |at| rename(at("a/b/x"), at("a/y"), RenameFlags::NOREPLACE),
         "a> b> a> x=source",
-        "a? b> a? x=source",
     ),
     Case(
         "rename to the same name",
         |at| rename(at("a/b/c"), at("a/c"), RenameFlags::empty()),
         "a> b> a> c=source c=source",
-        "a? b> a? c=source c=source",
     ),
     Case(
         "rename that exchanges",
         |at| rename(at("a/b/c"), at("a/f"), RenameFlags::EXCHANGE),
         "a> b> a> c=source f=source",
-        "a? b> a? c=source f=source",
     ),
-    Case("symlink on the way", |at| stat(at("a/l/c")), "a> l> b>link c=plain", "a> l> b? c?"),
+    Case("symlink on the way", |at| stat(at("a/l/c")), "a> l> b>link c=plain"),
     Case(
         "symlink itself",
         |at| {
             let _ = rustix::fs::lstat(at("link"));
         },
         "link=plain",
-        "link=plain",
     ),
-    Case(
-        "symlink at the end",
-        |at| stat(at("link")),
-        "link=plain a>link b>link c=plain",
-        "link=plain a? b? c?",
-    ),
+    Case("symlink at the end", |at| stat(at("link")), "link=plain a>link b>link c=plain"),
     Case(
         "O_CREAT through a symlink",
         |at| open(at("link"), OFlags::RDWR | OFlags::CREATE),
         "link=open+create a>link b>link c=open+create",
-        "link=open+create a? b? c?",
     ),
-    Case(
-        "execve",
-        |at| assert!(Command::new(at("a/b/c")).spawn().is_err()),
-        "a> b> c=open",
-        "a> b> c=open",
-    ),
-    Case(
-        "long path",
-        |at| stat(at(&format!("a/b/{}c", long()))),
-        "a>cut b>cut c=plain",
-        "a> b> c=plain",
-    ),
+    Case("execve", |at| assert!(Command::new(at("a/b/c")).spawn().is_err()), "a> b> c=open"),
+    Case("long path", |at| stat(at(&format!("a/b/{}c", long()))), "a>cut b>cut c=plain"),
     Case(
         "long path to make",
         |at| {
             let _ = rustix::fs::mkdir(at(&format!("a/{}new", long())), Mode::RWXU);
         },
         "a>cut new?",
-        "a> new=create",
     ),
-    Case(
-        "second walk after ESTALE",
-        |at| stat(at(STALE)),
-        "stale=plain stale=plain!",
-        "stale=plain stale=plain",
-    ),
+    Case("second walk after ESTALE", |at| stat(at(STALE)), "stale=plain stale=plain!"),
 ];
 
-/// Runs all cases; `wanted` picks the column.
-fn run(mode: HintMode, wanted: fn(&Case) -> &str) {
-    let Some(mounted) = Mounted::new(mode) else { return };
+#[test]
+fn bpf_tells_what_the_kernel_does() {
+    let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
     eprintln!("{}", mounted.why);
     assert!(!mounted.why.starts_with("no hints"), "{}", mounted.why);
     // Its working directory is its own.
@@ -477,9 +426,9 @@ fn run(mode: HintMode, wanted: fn(&Case) -> &str) {
             unshared().unwrap();
             let run = |case: &&Case| {
                 let seen = mounted.lookups(case.1);
-                let same = seen == wanted(case);
+                let same = seen == case.2;
                 if !same {
-                    eprintln!("{}:\n  wanted {}\n  seen   {seen}", case.0, wanted(case));
+                    eprintln!("{}:\n  wanted {}\n  seen   {seen}", case.0, case.2);
                 }
                 !same
             };
@@ -490,20 +439,10 @@ fn run(mode: HintMode, wanted: fn(&Case) -> &str) {
     assert_eq!(failed, 0, "cases failed");
 }
 
-#[test]
-#[cfg(bpf)]
-fn bpf_tells_what_the_kernel_does() {
-    run(HintMode::Bpf, |case| case.2);
-}
-
-#[test]
-fn proc_tells_what_the_kernel_does() {
-    run(HintMode::Proc, |case| case.3);
-}
-
 /// overlayfs looks up below under its own walk or none, with names that are those of the caller.
-fn nothing_is_told_through_an_overlay(mode: HintMode) {
-    let Some(mounted) = Mounted::new(mode) else { return };
+#[test]
+fn bpf_tells_nothing_through_an_overlay() {
+    let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
     let dir = tempfile::tempdir().unwrap();
     for name in ["upper", "work", "merged"] {
         std::fs::create_dir(dir.path().join(name)).unwrap();
@@ -535,18 +474,6 @@ fn nothing_is_told_through_an_overlay(mode: HintMode) {
 }
 
 #[test]
-#[cfg(bpf)]
-fn bpf_tells_nothing_through_an_overlay() {
-    nothing_is_told_through_an_overlay(HintMode::Bpf);
-}
-
-#[test]
-fn proc_tells_nothing_through_an_overlay() {
-    nothing_is_told_through_an_overlay(HintMode::Proc);
-}
-
-#[test]
-#[cfg(bpf)]
 fn threads_get_hints_of_their_own() {
     let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
     let seen = mounted.lookups(|at| {
@@ -569,7 +496,7 @@ fn threads_get_hints_of_their_own() {
 
 /// The 32-bit open(2) or mkdir(2), whose numbers are other syscalls' with 64 bits. From a process of
 /// its own, which a kernel without them kills; `None` then.
-#[cfg(all(bpf, target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
 fn in_32_bits(nr: u32, path: &Path) -> Option<()> {
     let path = path.as_os_str().as_encoded_bytes();
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -598,7 +525,7 @@ fn in_32_bits(nr: u32, path: &Path) -> Option<()> {
 }
 
 #[test]
-#[cfg(all(bpf, target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
 fn bpf_tells_nothing_of_32_bits() {
     let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
     const OPEN: u32 = 5;
@@ -619,15 +546,4 @@ fn without_hints_there_are_none() {
     let Some(mounted) = Mounted::new(HintMode::Off) else { return };
     assert_eq!(mounted.why, "no hints: not wanted");
     assert_eq!(mounted.lookups(|at| stat(at("a/b/c"))), "a? b? c?");
-}
-
-#[test]
-#[cfg(not(bpf))]
-fn what_is_not_built_in_is_replaced_and_said() {
-    let Some(mounted) = Mounted::new(HintMode::Auto) else { return };
-    assert!(mounted.why.starts_with("hints from /proc"), "{}", mounted.why);
-    assert!(mounted.why.ends_with("this program was built without it"), "{}", mounted.why);
-    drop(mounted);
-    let mounted = Mounted::new(HintMode::Bpf).unwrap();
-    assert!(mounted.why.starts_with("no hints"), "{}", mounted.why);
 }

@@ -109,7 +109,6 @@ impl Adapter {
     }
 
     pub(crate) async fn readlink(&self, request: &Request) -> Result<Reply> {
-        self.hints.link_read(request.header.pid);
         let at = self.at(request.header.nodeid).await?;
         Ok(Reply::data(self.fs.readlink(&request.caller(), &at).await?))
     }

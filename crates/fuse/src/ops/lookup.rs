@@ -35,7 +35,7 @@ impl Adapter {
             return Err(errno.into());
         }
         check_name(&name)?;
-        let hint = self.hints.of(asked, || self.nodes.way(dir));
+        let hint = self.hints.of(asked);
         let before = self.threads.next(tid);
         let start = self.threads.step(header, dir, hint);
         if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
