@@ -222,12 +222,6 @@ impl Core {
     ) -> std::result::Result<Part, Fail> {
         let len = request.len as usize;
         let is_near = || self.options.local_reads && !self.elsewhere.has(store, time::now());
-        if is_near() {
-            let read = self.local.read_known(&self.net, store, &request, until).await;
-            if let Some(data) = self.read_here(store, trace, read)? {
-                return Ok(Part::whole(data));
-            }
-        }
         let ask = async |machine, fetches| {
             let body = Bytes::from(ChunkReadReq { machine, fetches, ..request }.encode_to_vec());
             let to = NodeId::Store(store);
@@ -235,9 +229,7 @@ impl Core {
             let reply = sent.await?;
             answer(reply.body, reply.payload, len).map_err(Fail::Answer)
         };
-        let asked = time::now();
-        let wants_place = is_near() && (len >= local::BYTES_MIN || self.local.may_hear(store));
-        let answer = match wants_place {
+        let answer = match len >= local::BYTES_MIN && is_near() {
             true => ask(fs::machine(), self.net.reads_files()),
             false => ask(0, false),
         };
@@ -245,7 +237,6 @@ impl Core {
             Answer::Data(part) => return Ok(part),
             Answer::Places(dir, places) => (dir, places),
         };
-        self.local.heard(store, &dir, asked);
         let read = self.local.read(&self.net, &dir, &places, until).await;
         if let Some(data) = self.read_here(store, trace, read)? {
             return Ok(Part::whole(data));

@@ -2,12 +2,9 @@
 //! instead of four. What is read must have the checksums that the store has told, so nothing else
 //! depends on whether the file is the right one.
 //!
-//! The place of a chunk that is one record is found in the store's [place table](saker_types::places),
-//! without a request; but once in a while one is sent all the same, so that a store which is gone is missed.
-//!
 //! Whoever reads here serves others, too, and must not wait: a thread opens the stores' directories,
-//! and closes those that are not used, so that their disks can be unmounted, and segments that may have been
-//! removed. Until a directory is open, data comes from the store.
+//! and closes those that are not used, so that their disks can be unmounted. Until a directory is
+//! open, data comes from the store.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,10 +17,8 @@ use futures_util::future::try_join_all;
 use saker_runtime::fs::DirectFile;
 use saker_runtime::thread;
 use saker_runtime::time::{self, Time};
-use saker_types::StoreNo;
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use saker_types::places::{BELIEVED, ChunkKey, PlaceTable, RecordPlace};
-use saker_types::wire::{ChunkPlace, ChunkReadReq, LocalDir};
+use saker_types::wire::{ChunkPlace, LocalDir};
 
 use self::open_dir::OpenDir;
 use crate::net::Net;
@@ -46,14 +41,7 @@ pub(crate) struct Local {
 }
 
 #[derive(Default)]
-struct Dirs(Mutex<Known>);
-
-#[derive(Default)]
-struct Known {
-    dirs: HashMap<LocalDir, State>,
-    /// Which directory a store told last, and when it was asked.
-    stores: HashMap<StoreNo, (Arc<OpenDir>, Time)>,
-}
+struct Dirs(Mutex<HashMap<LocalDir, State>>);
 
 enum State {
     Opening,
@@ -63,64 +51,6 @@ enum State {
 }
 
 impl Local {
-    /// A store was asked at that time, and told places in this directory.
-    pub(crate) fn heard(&self, store: StoreNo, dir: &LocalDir, asked: Time) {
-        let Known { dirs, stores } = &mut *self.dirs.lock();
-        if let Some(State::Open(open)) = dirs.get(dir) {
-            stores.insert(store, (open.clone(), asked));
-        }
-    }
-
-    /// The data of a chunk that is one record, if its place is known without asking the store and it can be had
-    /// without keeping the thread waiting. `net` waits for the disk.
-    ///
-    /// # Errors
-    /// As [`Local::read`].
-    pub(crate) async fn read_known(
-        &self,
-        net: &Net,
-        store: StoreNo,
-        wanted: &ChunkReadReq,
-        until: Time,
-    ) -> io::Result<Option<Bytes>> {
-        if wanted.offset > 0 {
-            return Ok(None);
-        }
-        let Some(dir) = self.believed(store) else { return Ok(None) };
-        let key = (wanted.id, wanted.index);
-        let Some(table) = dir.places() else { return Ok(None) };
-        let whole = |place: &RecordPlace| u64::from(place.len) <= wanted.len.min(CHUNK_BYTES);
-        let Some(place) = table.get(key).filter(whole) else { return Ok(None) };
-        match record_at(net, &dir, table, key, place, until).await {
-            Ok(Some(data)) => {
-                table.count_read(data.len() as u64);
-                if crc32c::crc32c(&data) == place.sum { Ok(Some(data)) } else { Err(wrong()) }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            read => read,
-        }
-    }
-
-    /// Whether to ask a store for a place might help to find the next without asking.
-    pub(crate) fn may_hear(&self, store: StoreNo) -> bool {
-        let known = self.dirs.lock();
-        known
-            .stores
-            .get(&store)
-            .is_none_or(|(dir, asked)| dir.places().is_some() && time::now() - *asked > BELIEVED)
-    }
-
-    /// A store's directory, if its table can be believed now.
-    fn believed(&self, store: StoreNo) -> Option<Arc<OpenDir>> {
-        let now = time::now();
-        let dir = match self.dirs.lock().stores.get(&store) {
-            Some((dir, asked)) if now - *asked <= BELIEVED => dir.clone(),
-            _ => return None,
-        };
-        dir.touch(now);
-        Some(dir)
-    }
-
     /// The data at all of `places` in `dir`, if it can be had without keeping the thread waiting: `None`
     /// if it cannot now. `net` waits for the disk.
     ///
@@ -148,8 +78,7 @@ impl Local {
 
     fn dir(&self, wanted: &LocalDir) -> io::Result<Option<Arc<OpenDir>>> {
         let now = time::now();
-        let mut known = self.dirs.lock();
-        let dirs = &mut known.dirs;
+        let mut dirs = self.dirs.lock();
         match dirs.get(wanted) {
             Some(State::Opening) => return Ok(None),
             Some(State::Open(open)) => {
@@ -161,7 +90,7 @@ impl Local {
             _ => {}
         }
         dirs.insert(wanted.clone(), State::Opening);
-        drop(known);
+        drop(dirs);
         self.open(wanted)?;
         Ok(None)
     }
@@ -185,14 +114,14 @@ impl Local {
 }
 
 impl Dirs {
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LocalDir, State>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens what is wanted and closes what is idle or gone.
+    /// Opens what is wanted and closes what is idle.
     fn serve(&self, wanted: &Receiver<LocalDir>) {
         loop {
-            let none = self.lock().dirs.is_empty();
+            let none = self.lock().is_empty();
             let next = match none {
                 true => wanted.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 false => wanted.recv_timeout(IDLE),
@@ -206,7 +135,7 @@ impl Dirs {
                             State::Failed(error.kind(), time::now())
                         }
                     };
-                    self.lock().dirs.insert(dir, state);
+                    self.lock().insert(dir, state);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -215,7 +144,7 @@ impl Dirs {
         }
     }
 
-    /// Closes what is idle or gone, while others read.
+    /// Closes what is idle, while others read.
     fn close(&self) {
         let now = time::now();
         let is_idle = |state: &State| match state {
@@ -223,18 +152,9 @@ impl Dirs {
             State::Open(dir) => now - dir.used() >= IDLE,
             State::Failed(_, at) => now - *at >= IDLE,
         };
-        let mut known = self.lock();
-        let Known { dirs, stores } = &mut *known;
-        let idle: Vec<_> = dirs.extract_if(|_, state| is_idle(state)).collect();
-        let lost: Vec<_> = stores.extract_if(|_, (dir, _)| !dirs.contains_key(&dir.at)).collect();
-        let open = dirs.values().filter_map(|state| match state {
-            State::Open(dir) => Some(dir.take_stale()),
-            _ => None,
-        });
-        let stale: Vec<_> = open.collect();
-        // It may take a while to close all that.
-        drop(known);
-        drop((idle, lost, stale));
+        let idle: Vec<_> = self.lock().extract_if(|_, state| is_idle(state)).collect();
+        // It may take a while to close them.
+        drop(idle);
     }
 }
 
@@ -280,31 +200,6 @@ async fn data_at(
     }
 }
 
-/// What a place has that was found in the table, from the page cache or from the disk.
-async fn record_at(
-    net: &Net,
-    dir: &OpenDir,
-    table: PlaceTable<'_>,
-    key: ChunkKey,
-    place: RecordPlace,
-    until: Time,
-) -> io::Result<Option<Bytes>> {
-    let (pos, bytes) = (u64::from(place.pos), place.len as usize);
-    let Some(segment) = dir.segment(place.segment)? else { return Ok(None) };
-    match segment.file.is_cached(pos, u64::from(place.len)) {
-        Some(true) => Ok(segment.file.read_cached(pos, bytes)?.map(Bytes::from)),
-        // What is wanted again the store brings to the page cache.
-        Some(false) if net.reads_files() && !table.fetches().again(key, 0) => {
-            fetch(net, dir.direct(place.segment, &segment)?, pos, bytes, until).await
-        }
-        Some(false) => Ok(None),
-        None => {
-            dir.give_up_places();
-            Ok(None)
-        }
-    }
-}
-
 /// Reads from the disk, if the file's system can do without its page cache.
 async fn fetch(
     net: &Net,
@@ -340,8 +235,7 @@ fn is_right(data: &[u8], place: &ChunkPlace) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
-    use saker_runtime::fs::{Dir as _, RealDir, SharedMemory};
-    use saker_types::places::segment_name;
+    use saker_runtime::fs::{Dir as _, RealDir};
 
     use super::*;
 
@@ -412,68 +306,6 @@ pub(crate) mod tests {
             let gone = ChunkPlace { file: "gone".into(), ..whole.clone() };
             assert!(read(&[whole, gone]).unwrap().is_none());
         }
-    }
-
-    #[test]
-    fn a_place_is_found_without_asking() {
-        let path = tempfile::tempdir().unwrap();
-        let dir = RealDir::open(path.path()).unwrap();
-        let data: Vec<u8> = (0..9_000u32).map(|i| (i * 7 / 3) as u8).collect();
-        dir.create(&segment_name(3)).unwrap().write_at(100, &data).unwrap();
-        let name = format!("saker-test-places-{}", std::process::id());
-        let memory = SharedMemory::create(&name, PlaceTable::bytes_of(64)).unwrap();
-        let table = PlaceTable::create(memory.words());
-        let place = RecordPlace { segment: 3, pos: 100, len: 9_000, sum: crc32c::crc32c(&data) };
-        table.put((7, 1), place);
-        let at = LocalDir { table: memory.whereabouts().cloned(), ..dir.whereabouts().unwrap() };
-        let local = Local::default();
-        let net = Net::new().unwrap();
-        let read_of = |id, index, offset, len| {
-            let wanted = ChunkReadReq { id, index, offset, len, ..ChunkReadReq::default() };
-            let thread = net.sibling().unwrap();
-            thread.block_on(async { local.read_known(&net, 5, &wanted, Time::MAX).await })
-        };
-        let read = || read_of(7, 1, 0, 9_000);
-        settle(&local, &at).unwrap();
-        assert!(read().unwrap().is_none() && local.may_hear(5), "the store was never heard");
-        local.heard(5, &at, Time::ZERO);
-        assert!(read().unwrap().is_none() && local.may_hear(5), "too long ago");
-        local.heard(5, &at, time::now());
-        assert!(read().unwrap().unwrap() == data && !local.may_hear(5));
-        assert!(read_of(7, 1, 0, 20_000).unwrap().unwrap() == data);
-        assert_eq!(table.counted(), (2, 18_000));
-        for (id, index, offset, len) in
-            [(7, 1, 0, 8_999), (7, 1, 1, 9_000), (7, 0, 0, 9_000), (8, 1, 0, 9_000)]
-        {
-            assert!(read_of(id, index, offset, len).unwrap().is_none());
-        }
-        let fails = |change: fn(&mut RecordPlace)| {
-            let mut other = place;
-            change(&mut other);
-            table.put((7, 1), other);
-            read().unwrap_err().kind()
-        };
-        assert_eq!(fails(|place| place.sum ^= 1), io::ErrorKind::InvalidData);
-        assert_eq!(fails(|place| place.pos += 1), io::ErrorKind::UnexpectedEof);
-        table.put((7, 1), RecordPlace { segment: 4, ..place });
-        assert!(read().unwrap().is_none(), "its segment is gone");
-        table.put((7, 1), place);
-        assert!(read().unwrap().is_some());
-        dir.remove(&segment_name(3)).unwrap();
-        local.dirs.close();
-        assert!(read().unwrap().is_some(), "nobody knows that it is removed");
-        table.count_removed();
-        local.dirs.close();
-        assert!(read().unwrap().is_none(), "it is not kept open");
-        dir.create(&segment_name(3)).unwrap().write_at(100, &data).unwrap();
-        assert!(read().unwrap().is_some());
-        PlaceTable::close(memory.words());
-        assert!(read().unwrap().is_none());
-        // Another table is another directory.
-        let other = LocalDir { table: None, ..at.clone() };
-        settle(&local, &other).unwrap();
-        local.heard(5, &other, time::now());
-        assert!(read().unwrap().is_none() && !local.may_hear(5), "there is nothing to hear");
     }
 
     #[test]

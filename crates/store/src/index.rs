@@ -19,7 +19,6 @@ use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Errno, Error, InodeId, Result};
 
 use crate::extent::{Chunk, Extent};
-use crate::places::Places;
 use crate::segment::{Segment, Segments, locked};
 
 mod checkpoint;
@@ -31,7 +30,9 @@ mod rows;
 pub use checkpoint::{Commit, open_saved};
 pub use guards::{ExclusiveGuard, WriteGuard};
 pub use rows::Saved;
-pub use saker_types::places::ChunkKey;
+
+/// Inode and index of a chunk.
+pub type ChunkKey = (InodeId, u64);
 
 /// Parts of the index in memory that are locked apart.
 const SHARDS: usize = 64;
@@ -45,8 +46,6 @@ const NOTHING_VOID: u64 = u64::MAX;
 pub struct Index {
     table: Arc<dyn Table>,
     segments: Arc<Segments>,
-    /// Hears of each change of a chunk before the next of the same chunk can begin.
-    places: Arc<Places>,
     shards: Vec<Shard>,
     /// What the table holds. Who changes the table, or must not see it change, has this lock;
     /// it is taken before a shard's.
@@ -136,7 +135,6 @@ impl Index {
     ) -> Index {
         Index {
             table,
-            places: Arc::new(Places::new(segments.local_dir(), segments.count() > 0)),
             segments,
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             chunks: AtomicI64::new(saved.chunks as i64),
@@ -150,11 +148,6 @@ impl Index {
     fn shard(&self, id: InodeId) -> &Shard {
         let mixed = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(mixed >> 32) as usize % SHARDS]
-    }
-
-    /// Where the only records of chunks are.
-    pub fn places(&self) -> &Arc<Places> {
-        &self.places
     }
 
     /// Chunks that hold data.
@@ -238,23 +231,16 @@ impl Index {
         inode.void_from = void_before.min(dead_from);
         self.mark_inode(&mut state, id);
         drop(state);
-        let scanned = self.scan_chunks(id, dead_from, void_before, &mut |index, chunk| {
+        self.scan_chunks(id, dead_from, void_before, &mut |index, chunk| {
             if !known.contains(&index) {
-                self.places.remove((id, index));
                 chunk.live(&mut |segment, bytes| self.segments.adjust(segment, -bytes));
                 self.chunks.fetch_sub(1, Ordering::Relaxed);
             }
-        });
-        if scanned.is_err() {
-            // Which chunks are void now is not known.
-            self.places.close();
-        }
-        scanned
+        })
     }
 
     /// Takes a chunk out of memory and out of the counts.
     fn forget(&self, state: &mut State, key: ChunkKey) {
-        self.places.remove(key);
         if let Some(cached) = state.chunks.remove(&key) {
             state.bytes -= bytes_of(&cached.chunk);
             cached.chunk.live(&mut |segment, bytes| self.segments.adjust(segment, -bytes));
@@ -298,7 +284,6 @@ impl Index {
             pieces.push((segment, extent));
         }
         let chunk_end = chunk.end();
-        self.places.set(key, chunk);
         self.evict(&mut state);
         Ok((pieces, chunk_end))
     }
@@ -340,9 +325,6 @@ impl Index {
         let (changed, result) =
             f(&mut cached.chunk, &mut |segment, delta| self.segments.adjust(segment, delta));
         state.bytes = state.bytes - bytes + bytes_of(&cached.chunk);
-        if changed {
-            self.places.set(key, &cached.chunk);
-        }
         let counted = i64::from(was_empty) - i64::from(cached.chunk.extents.is_empty());
         self.chunks.fetch_add(counted, Ordering::Relaxed);
         let empty = cached.chunk.extents.is_empty();

@@ -8,10 +8,9 @@ use saker_runtime::thread::{self, JoinHandle};
 use saker_runtime::time::{Time, now};
 use saker_types::{Errno, Error, Result};
 
-use crate::index::ChunkKey;
 use crate::recover::drain;
 use crate::segment::locked;
-use crate::store::{LIST_MAX, Store};
+use crate::store::Store;
 
 /// Rows that differ from the table's before a checkpoint writes them.
 pub const DIRTY_ROWS_MAX: usize = 16 << 10;
@@ -24,10 +23,6 @@ const TAIL_RECORDS_MAX: u64 = 64 << 10;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
 /// Checkpoints that only free space keep this distance.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(200);
-/// Chunks that are looked at to tell their places, in all.
-const LOOKED_MAX: usize = 4 << 20;
-/// And for each [`TICK`].
-const TICK_LOOKED_MAX: usize = 32 << 10;
 /// A round comes at least so often.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -37,7 +32,6 @@ pub struct Maintenance {
     wake: Mutex<Wake>,
     woken: Condvar,
     checkpoint: Mutex<LastCheckpoint>,
-    told: Mutex<Told>,
     /// Who takes a checkpoint because too much is dirty.
     turn: Mutex<()>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -49,16 +43,6 @@ pub struct Maintenance {
 struct Wake {
     wanted: bool,
     stop: bool,
-}
-
-/// Whose places were told to clients, of the chunks that were stored before this process began.
-#[derive(Default)]
-struct Told {
-    last: ChunkKey,
-    looked: usize,
-    all: bool,
-    /// When some were looked at last.
-    at: Time,
 }
 
 #[derive(Default)]
@@ -123,35 +107,12 @@ impl Store {
     /// One round of background work. Failures are logged and tried again in the next.
     pub fn maintain(&self) {
         self.log.prepare();
-        self.index.places().grow_if_due();
         let result = self.checkpoint_if_due().and_then(|()| self.compact_some());
-        let result = result.and_then(|()| self.tell_places());
         match result {
             Ok(()) => locked(&self.maintenance.logged).clear(),
             Err(error) => self.log_once(&error),
         }
         self.update_gauges();
-    }
-
-    /// Tells clients more of the places of what was stored before this process began, as far as there is
-    /// room.
-    fn tell_places(&self) -> Result<()> {
-        let told = &mut *locked(&self.maintenance.told);
-        if told.all || told.looked >= LOOKED_MAX || now().since(told.at) < TICK {
-            return Ok(());
-        }
-        let until = told.looked + TICK_LOOKED_MAX;
-        while told.looked < until && !told.all && !self.index.places().is_full() {
-            told.looked += LIST_MAX;
-            // If it cannot be read, who asks for it hears that.
-            told.all = true;
-            let (chunks, all) = self.index.list(told.last, LIST_MAX)?;
-            told.last = chunks.last().map_or(told.last, |(key, _)| *key);
-            told.all = all;
-            self.index.places().grow_if_due();
-        }
-        told.at = now();
-        Ok(())
     }
 
     pub(crate) fn log_once(&self, error: &Error) {
@@ -221,7 +182,6 @@ impl Store {
         for no in self.index.unreferenced() {
             self.log.retire(no);
             self.segments.remove(no).map_err(|e| crate::store::io_error("remove", &e))?;
-            self.index.places().count_removed();
         }
         last.at = now();
         Ok(())

@@ -11,8 +11,6 @@ pub struct Metrics {
     #[allow(missing_docs)]
     pub located_bytes: Counter,
     #[allow(missing_docs)]
-    pub unasked_reads: Counter,
-    #[allow(missing_docs)]
     pub writes: Counter,
     #[allow(missing_docs)]
     pub write_bytes: Counter,
@@ -41,11 +39,7 @@ impl Metrics {
             read_bytes: counter("saker_store_read_bytes_total", "Bytes of chunks read"),
             located_bytes: counter(
                 "saker_store_located_bytes_total",
-                "Bytes of them that a client of the same machine was told, or found, the place of",
-            ),
-            unasked_reads: counter(
-                "saker_store_unasked_reads_total",
-                "Chunk reads of clients of the same machine that found the place by themselves",
+                "Bytes of them that a client of the same machine was told the place of",
             ),
             writes: counter("saker_store_writes_total", "Chunk writes"),
             write_bytes: counter("saker_store_write_bytes_total", "Bytes of chunks written"),

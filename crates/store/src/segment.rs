@@ -92,7 +92,10 @@ impl Segment {
     }
 }
 
-pub use saker_types::places::segment_name as name_of;
+/// Name of a segment's file.
+pub fn name_of(no: u32) -> String {
+    format!("seg-{no:08x}")
+}
 
 /// The number in a segment's file name.
 fn number_in(name: &str) -> Option<u32> {

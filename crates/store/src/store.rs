@@ -4,23 +4,23 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use saker_engine::table::Table;
 use saker_runtime::fs::{Dir, machine};
-use saker_runtime::telemetry::{Counter, Registry};
+use saker_runtime::telemetry::Registry;
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{
     ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkReadReply, ChunkReadReq,
-    ChunkSeekReply, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq, LocalDir,
-    StoreStats,
+    ChunkSeekReply, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq, StoreStats,
 };
 use saker_types::{Class, Errno, Error, InodeId, Result, Unflushed};
 
 use crate::attempts::Attempts;
 use crate::eras::Eras;
 use crate::extent::Extent;
+use crate::fetches::Fetches;
 use crate::format::{self, Identity, Kind, REPLICAS_MAX, Record};
 use crate::index::{ChunkKey, Index, Piece};
 use crate::log::{Draft, Log, Purpose, SpaceFn};
@@ -79,6 +79,8 @@ pub struct Store {
     pub(crate) is_start_saved: AtomicBool,
     /// Chunks of many extents.
     pub(crate) rewrites: Mutex<BTreeSet<ChunkKey>>,
+    /// What clients have fetched.
+    fetches: OnceLock<Fetches>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
     pub(crate) damage_logged: AtomicU64,
     /// Kept, because it holds the lock.
@@ -144,27 +146,12 @@ impl Store {
             eras: Mutex::new(recovered.eras),
             is_start_saved: AtomicBool::new(recovered.is_saved),
             rewrites: Mutex::default(),
+            fetches: OnceLock::new(),
             damage_logged: AtomicU64::new(0),
             _dir: dir,
         };
         store.update_gauges();
-        store.count_placed_reads();
-        store.index.places().wait_alone();
         Ok(Arc::new(store))
-    }
-
-    /// What clients read at places that they found by themselves counts as read when it is asked for.
-    fn count_placed_reads(&self) {
-        let places = Arc::downgrade(self.index.places());
-        let Metrics { reads, read_bytes, located_bytes, unasked_reads, .. } = &self.metrics;
-        let by_reads = [reads, unasked_reads].map(Counter::clone);
-        let by_bytes = [read_bytes, located_bytes].map(Counter::clone);
-        self.options.registry.before_reading(move || {
-            let Some(places) = places.upgrade() else { return };
-            let (reads, bytes) = places.take_counted();
-            by_reads.iter().for_each(|counter| counter.add(reads));
-            by_bytes.iter().for_each(|counter| counter.add(bytes));
-        });
     }
 
     /// Writes a payload into a chunk, or makes a hole there. On return it survives the death of the process; with
@@ -289,8 +276,8 @@ impl Store {
         })?;
         let half = self.options.segment_bytes / 2;
         let end = appended.place.pos + appended.head + draft.payload.len() as u32;
-        if (appended.place.pos < half && end >= half) || self.index.places().may_grow() {
-            // Time to make the next segment, or a larger table.
+        if appended.place.pos < half && end >= half {
+            // Time to make the next segment.
             self.maintenance.wake();
         }
         let len = draft.payload.len() as u32;
@@ -355,7 +342,7 @@ impl Store {
         let fetch = match req.fetches {
             false => Fetch::Here,
             // Who has fetched it forgot it, or others want it, too: then it is worth its memory here.
-            true if self.index.places().fetched_again(key, start) => Fetch::Both,
+            true if self.fetches.get_or_init(Fetches::default).again(key, start) => Fetch::Both,
             true => Fetch::There,
         };
         let places = self.with_pieces(key, start, end, |pieces, end| {
@@ -368,8 +355,7 @@ impl Store {
         self.metrics.reads.inc();
         self.metrics.read_bytes.add(bytes);
         self.metrics.located_bytes.add(bytes);
-        let table = self.index.places().whereabouts();
-        let dir = self.segments.local_dir().map(|dir| LocalDir { table, ..dir.clone() });
+        let dir = self.segments.local_dir().cloned();
         Ok(Some(ChunkReadReply { places, dir, ..ChunkReadReply::default() }))
     }
 

@@ -2,7 +2,7 @@
 //! format of the journal and the table that a store shares with its machine. No I/O, no clock, no async.
 //!
 //! Start with [`id`] and [`inode`] for what a row is, [`placement`] for where it lives,
-//! [`wire`] for what travels, [`change`] for what the journals hold, [`places`] for what processes share.
+//! [`wire`] for what travels, [`change`] for what the journals hold.
 
 pub mod access;
 pub mod acl;
@@ -13,7 +13,6 @@ pub mod inode;
 pub mod limits;
 pub mod name;
 pub mod placement;
-pub mod places;
 pub mod wire;
 
 pub use access::{Access, Cred};

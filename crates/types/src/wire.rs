@@ -1230,23 +1230,6 @@ pub struct LocalDir {
     /// `st_ino`.
     #[prost(uint64, tag = "3")]
     pub ino: u64,
-    /// The [place table](crate::places) of the store whose directory it is.
-    #[prost(message, optional, tag = "4")]
-    pub table: Option<LocalMemory>,
-}
-
-/// Memory that the store's process shares with others of its machine.
-#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
-pub struct LocalMemory {
-    /// In `/dev/shm`.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// `st_dev`.
-    #[prost(uint64, tag = "2")]
-    pub dev: u64,
-    /// `st_ino`.
-    #[prost(uint64, tag = "3")]
-    pub ino: u64,
 }
 
 /// Data of a chunk in a file of the store's machine, of one record. What is there once is never

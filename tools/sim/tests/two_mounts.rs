@@ -222,41 +222,6 @@ fn a_file_is_read_where_it_is() {
     segments.iter().for_each(|file| fs::rename(file.with_extension("away"), file).unwrap());
 }
 
-/// Where small files are, a mount finds without asking the stores; and what changed meanwhile, it sees.
-#[test]
-fn places_are_found_without_asking() {
-    let Some(t) = Mounts::start("places_are_found_without_asking") else { return };
-    let count = |name| t.cluster.metric_of("store", name);
-    let reads = || (count("saker_store_reads_total"), count("saker_store_unasked_reads_total"));
-    let name = |n: usize| format!("f{n}");
-    let found = (0..500).any(|n| {
-        fs::write(t.a(&name(n)), bytes(50_000, n)).unwrap();
-        fs::read(t.b(&name(n))).unwrap();
-        reads().1 > 5.0
-    });
-    assert!(found);
-    for round in 0..3 {
-        let before = reads();
-        for n in 0..100 {
-            // The second time over, some are made anew, some are cut.
-            let (size, file) = (10_000 * (1 + (n + round) % 9), t.a(&name(n)));
-            if n % 3 == 0 {
-                let _ = fs::remove_file(&file);
-            }
-            fs::write(&file, bytes(size, n + round)).unwrap();
-            if n % 7 == 0 {
-                OpenOptions::new().write(true).open(&file).unwrap().set_len(9_000).unwrap();
-            }
-            let left = if n % 7 == 0 { 9_000 } else { size };
-            assert!(fs::read(t.b(&name(n))).unwrap() == bytes(size, n + round)[..left]);
-        }
-        let after = reads();
-        let (all, unasked) = (after.0 - before.0, after.1 - before.1);
-        // Those that were cut are asked for, and one a second of each store.
-        assert!(all >= 100.0 && unasked >= 40.0, "{unasked} of {all}");
-    }
-}
-
 /// Nothing of a file is in the page cache.
 fn forget(path: &Path) {
     let file = File::open(path).unwrap();

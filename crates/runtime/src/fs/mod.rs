@@ -19,7 +19,6 @@ mod fault;
 mod foreign;
 mod mem;
 mod real;
-mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +28,6 @@ pub use foreign::{ForeignDir, ForeignFile, machine};
 pub use mem::MemDir;
 pub use real::RealDir;
 pub use real::mapping::{PageWaits, page_waits};
-pub use shared::SharedMemory;
 
 /// What [`File::write_end`] writes as a whole, bytes: as much as any disk may want.
 pub const BLOCK_BYTES: usize = 4096;

@@ -148,7 +148,7 @@ impl Dir for RealDir {
     fn whereabouts(&self) -> Option<LocalDir> {
         let meta = self.handle.metadata().ok()?;
         let path = std::path::absolute(&self.path).ok()?.into_os_string().into_string().ok()?;
-        Some(LocalDir { path, dev: meta.dev(), ino: meta.ino(), table: None })
+        Some(LocalDir { path, dev: meta.dev(), ino: meta.ino() })
     }
 }
 

@@ -151,11 +151,7 @@ struct Family {
 #[derive(Clone, Default)]
 pub struct Registry {
     families: Arc<Mutex<BTreeMap<&'static str, Family>>>,
-    /// Called before the metrics are read.
-    updates: Arc<Mutex<Vec<Update>>>,
 }
-
-type Update = Box<dyn Fn() + Send>;
 
 impl Registry {
     /// No metrics.
@@ -212,18 +208,8 @@ impl Registry {
         self.lock().values().map(|family| family.metric.clone()).collect()
     }
 
-    /// Calls `update` before each time that the metrics are read, for what is counted elsewhere.
-    pub fn before_reading(&self, update: impl Fn() + Send + 'static) {
-        self.updates.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(update));
-    }
-
     /// The metrics now, in the OpenMetrics text format.
     pub fn encode(&self) -> String {
-        self.updates
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .for_each(|update| update());
         let mut registry = prometheus_client::registry::Registry::default();
         registry.register_collector(Box::new(self.clone()));
         let mut text = String::new();

@@ -21,11 +21,7 @@ impl Index {
             let (keys, end) = self.candidates(after, limit)?;
             for key in keys {
                 let mut state = locked(&self.shard(key.0).state);
-                let chunk = self.load(&mut state, key)?;
-                let chunk_end = chunk.as_ref().map_or(0, |chunk| chunk.end());
-                if let Some(chunk) = chunk {
-                    self.places.set(key, chunk);
-                }
+                let chunk_end = self.load(&mut state, key)?.map_or(0, |chunk| chunk.end());
                 self.evict(&mut state);
                 if chunk_end > 0 {
                     found.push((key, chunk_end));
