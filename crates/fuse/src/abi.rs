@@ -1,42 +1,43 @@
 //! The kernel's FUSE ABI, from 7.31 (Linux 5.4) to 7.45, as in `include/uapi/linux/fuse.h`.
 //!
 //! Requests are copied out of the buffer with bounds checks ([`crate::request`]); replies are
-//! plain bytes. `zerocopy` proves that no structure has padding or invalid bit patterns.
+//! plain bytes. Names are the header's. `zerocopy` proves that no structure has padding or invalid bit patterns.
 
 mod flags;
 mod input;
 mod output;
 pub(crate) mod ring;
 
-pub(crate) use flags::*;
-pub(crate) use input::*;
-pub(crate) use output::*;
+pub use flags::*;
+pub use input::*;
+pub use output::*;
 
 /// Major version that this code speaks.
-pub(crate) const MAJOR: u32 = 7;
+pub const MAJOR: u32 = 7;
 /// Newest minor version that it knows.
-pub(crate) const MINOR: u32 = 45;
+pub const MINOR: u32 = 45;
 /// Oldest minor version that it serves.
-pub(crate) const MINOR_MIN: u32 = 31;
+pub const MINOR_MIN: u32 = 31;
 
 macro_rules! opcodes {
     ($($name:ident = $value:literal => $text:literal,)*) => {
         /// What a request asks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
-        pub(crate) enum Opcode { $($name = $value,)* }
+        #[allow(missing_docs, reason = "named as in the kernel's header")]
+        pub enum Opcode { $($name = $value,)* }
 
         impl Opcode {
             /// Number and name of each, for counters.
-            pub(crate) const TABLE: &[(u16, &'static str)] = &[$(($value, $text),)*];
+            pub const TABLE: &[(u16, &'static str)] = &[$(($value, $text),)*];
 
             /// From the number in a request's header.
-            pub(crate) fn from_u32(raw: u32) -> Option<Opcode> {
+            pub fn from_u32(raw: u32) -> Option<Opcode> {
                 match raw { $($value => Some(Opcode::$name),)* _ => None }
             }
 
             /// Name in counters and logs: the wire's operation names where there is one.
-            pub(crate) fn name(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self { $(Opcode::$name => $text,)* }
             }
         }
@@ -99,7 +100,7 @@ opcodes! {
 
 impl Opcode {
     /// May it change what a file is? OPEN and RELEASE may, too: by their flags.
-    pub(crate) fn is_change(self) -> bool {
+    pub fn is_change(self) -> bool {
         use Opcode::*;
         match self {
             Init | Destroy | Lookup | Forget | BatchForget | Getattr | Statx | Access
@@ -115,7 +116,7 @@ impl Opcode {
     }
 
     /// It makes, removes or changes a name in the directory that it is about.
-    pub(crate) fn is_about_names(self) -> bool {
+    pub fn is_about_names(self) -> bool {
         use Opcode::*;
         matches!(self, Create | Mknod | Mkdir | Symlink | Link | Unlink | Rmdir | Rename | Rename2)
     }

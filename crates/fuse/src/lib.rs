@@ -1,168 +1,19 @@
-//! The FUSE adapter: requests of the kernel become calls of the client library.
+//! The kernel's FUSE protocol, and nothing of Saker.
 //!
-//! Thin by intent: parse -> client call -> reply. `transport` moves requests and replies,
-//! [`Adapter`](adapter) answers them with one function for each operation (`ops/`), `nodes`
-//! knows where the inodes are that the kernel holds, `handles` what it has open, `hint` what a LOOKUP is for and `threads` where its walk began, `changes` whether what an
-//! open said still counts, `mount` attaches all that to a directory. The server checks
-//! permissions; nothing here is a cache that correctness needs.
+//! [`Transport`] takes requests from `/dev/fuse` or by io_uring and gives each to a [`Dispatch`],
+//! whose [`Reply`] goes back; [`Device::notify`] tells the kernel what it has not asked for. A
+//! [`Request`] can be made without a kernel, too, so that whatever serves a mount can be driven by
+//! somebody who plays it.
 
-mod abi;
-mod adapter;
-mod attr;
-mod changes;
-mod errno;
-mod handles;
-mod hint;
-mod mount;
-mod nodes;
+pub mod abi;
 mod notify;
-mod ops;
-mod options;
 mod reply;
 mod request;
-mod threads;
 mod transport;
 
-#[cfg(test)]
-mod tests;
-
-use std::io;
-use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
-
-use saker_client::Fs;
-use saker_runtime::telemetry::{Registry, serve_http};
-use saker_runtime::thread;
-use saker_types::{Errno, Error, Result};
-
-pub use mount::unmount;
-pub use options::{MountOptions, Shortcut};
-pub use transport::Mode as TransportMode;
-
-use adapter::Adapter;
-use mount::Mounted;
-use notify::Notifier;
-use transport::Transport;
-
-/// How often it is tried to serve metrics at an address that another process has.
-const METRICS_RETRY: Duration = Duration::from_secs(1);
-
-/// A mounted Saker file system. The kernel's requests wait until [`Mount::run`] serves them.
-pub struct Mount {
-    transport: Transport<Adapter>,
-    adapter: Arc<Adapter>,
-    mounted: Mounted,
-}
-
-/// What other threads can do with a [`Mount`].
-#[derive(Clone)]
-pub struct MountHandle {
-    mounted: Mounted,
-    adapter: Arc<Adapter>,
-}
-
-impl Mount {
-    /// Mounts `fs` on the directory `mountpoint`. What a killed mount has left there is replaced.
-    ///
-    /// # Errors
-    /// With words: ENOENT or ENOTDIR for the mount point, EBUSY if a Saker file system is there,
-    /// ENXIO without FUSE in the kernel, EPERM without the right to mount, EIO if it cannot listen
-    /// at `options.http`.
-    pub fn new(fs: Fs, mountpoint: &Path, options: MountOptions) -> Result<Mount> {
-        let source = match &options.fsname {
-            Some(name) => name.clone(),
-            None => format!("saker:{}", fs.map().name),
-        };
-        if let Some(addr) = options.http {
-            serve_metrics(addr, fs.metrics())?;
-        }
-        let reactors: Result<Vec<_>> = (0..options.threads.max(1)).map(|_| fs.reactor()).collect();
-        let reactors = reactors?;
-        let (device, mounted) = mount::mount(mountpoint, &source, &options)?;
-        let notifier = || {
-            Notifier::start(device.share())
-                .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))
-        };
-        let notifiers = [notifier()?, notifier()?];
-        let adapter = Adapter::new(fs, notifiers, mounted.path.clone(), &options);
-        let adapter = Arc::new(adapter);
-        let transport = Transport::new(device, Arc::clone(&adapter), reactors, options.transport);
-        Ok(Mount { transport, adapter, mounted })
-    }
-
-    /// Serves until the file system is unmounted, by [`MountHandle::unmount`] or umount(8). `ready`
-    /// is called, from another thread, when it is as fast as it will be.
-    ///
-    /// # Errors
-    /// When no thread can be started.
-    pub fn run(self, ready: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.start_hints(ready);
-        let served = self.transport.run();
-        self.adapter.fs.block_on(self.adapter.close_all());
-        // The kernel may have dropped its last RELEASEs: no lock may wait for its lease to end.
-        self.adapter.fs.close();
-        self.mounted.clear_below();
-        tracing::info!("{} is unmounted", self.mounted.path.display());
-        served
-    }
-
-    /// From a thread of its own: it walks through the mount, which must be served for that.
-    fn start_hints(&self, ready: impl FnOnce() + Send + 'static) {
-        let adapter = Arc::clone(&self.adapter);
-        let started = thread::spawn("saker-hints", move || {
-            tracing::info!("shortcut: {}", adapter.hints.start(&adapter.mountpoint));
-            ready();
-        });
-        if let Err(error) = started {
-            tracing::warn!("no shortcut: {error}");
-        }
-    }
-
-    /// For other threads.
-    pub fn handle(&self) -> MountHandle {
-        MountHandle { mounted: self.mounted.clone(), adapter: Arc::clone(&self.adapter) }
-    }
-}
-
-/// Serves `metrics` at `addr`; as long as another process has that (a mount that is about to end,
-/// say), it is tried again, and files do not wait for it.
-///
-/// # Errors
-/// EIO if it is no address to listen at.
-fn serve_metrics(addr: SocketAddr, metrics: &Registry) -> Result<()> {
-    let why = |e: io::Error| Error::new(Errno::EIO).with_text(format!("http={addr}: {e}"));
-    let serve = {
-        let metrics = metrics.clone();
-        move || serve_http(addr, metrics.clone())
-    };
-    match serve() {
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-            tracing::warn!("metrics are not served until {addr} is free");
-            let again = move || {
-                while serve().is_err() {
-                    saker_runtime::time::sleep(METRICS_RETRY);
-                }
-                tracing::info!("metrics are served at {addr}");
-            };
-            thread::spawn("saker-metrics", again).map(drop).map_err(why)
-        }
-        result => result.map(drop).map_err(why),
-    }
-}
-
-impl MountHandle {
-    /// Unmounts. A mount that stays in use is detached: what was written to it is flushed, it
-    /// disappears from the tree, and [`Mount::run`] returns when its last user lets go.
-    ///
-    /// # Errors
-    /// As umount(2), with words.
-    pub fn unmount(&self) -> Result<()> {
-        self.mounted.unmount(|| {
-            if let Err(error) = self.adapter.fs.block_on(self.adapter.sync_all()) {
-                tracing::error!("not all that was written could be flushed: {error}");
-            }
-        })
-    }
-}
+pub use notify::Notification;
+pub use reply::Reply;
+pub use request::{Body, Request};
+pub use transport::{
+    Device, Dispatch, LONG_WAITS_MAX, MAX_WRITE_BYTES, Mode, Reactor, Serving, Shape, Transport,
+};

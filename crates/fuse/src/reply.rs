@@ -10,40 +10,40 @@ use crate::abi::OutHeader;
 
 /// An answer: an errno, or structures followed by data.
 #[derive(Debug, Default)]
-pub(crate) struct Reply {
+pub struct Reply {
     /// 0 or an errno.
-    pub(crate) errno: u16,
+    pub errno: u16,
     /// Structures of the ABI.
-    pub(crate) head: Vec<u8>,
+    pub head: Vec<u8>,
     /// Data after them, sent without a copy.
-    pub(crate) data: Bytes,
+    pub data: Bytes,
     /// The kernel expects no answer.
-    pub(crate) silent: bool,
+    pub silent: bool,
 }
 
 impl Reply {
     /// Done, nothing to say.
-    pub(crate) fn done() -> Reply {
+    pub fn done() -> Reply {
         Reply::default()
     }
 
     /// No answer at all (FORGET).
-    pub(crate) fn none() -> Reply {
+    pub fn none() -> Reply {
         Reply { silent: true, ..Reply::default() }
     }
 
     /// It failed.
-    pub(crate) fn error(errno: Errno) -> Reply {
+    pub fn error(errno: Errno) -> Reply {
         Reply { errno: errno.0, ..Reply::default() }
     }
 
     /// One structure.
-    pub(crate) fn of<T: IntoBytes + Immutable>(value: &T) -> Reply {
+    pub fn of<T: IntoBytes + Immutable>(value: &T) -> Reply {
         Reply { head: value.as_bytes().to_vec(), ..Reply::default() }
     }
 
     /// Two structures.
-    pub(crate) fn pair<A, B>(a: &A, b: &B) -> Reply
+    pub fn pair<A, B>(a: &A, b: &B) -> Reply
     where
         A: IntoBytes + Immutable,
         B: IntoBytes + Immutable,
@@ -52,23 +52,23 @@ impl Reply {
     }
 
     /// Bytes put together by hand.
-    pub(crate) fn head(head: Vec<u8>) -> Reply {
+    pub fn head(head: Vec<u8>) -> Reply {
         Reply { head, ..Reply::default() }
     }
 
     /// Data alone.
-    pub(crate) fn data(data: Bytes) -> Reply {
+    pub fn data(data: Bytes) -> Reply {
         Reply { data, ..Reply::default() }
     }
 
     /// The header that goes before it.
-    pub(crate) fn header(&self, unique: u64) -> OutHeader {
+    pub fn header(&self, unique: u64) -> OutHeader {
         let len = size_of::<OutHeader>() + self.head.len() + self.data.len();
         OutHeader { len: len as u32, error: -i32::from(self.errno), unique }
     }
 
     /// Everything after the header.
-    pub(crate) fn parts(&self) -> [IoSlice<'_>; 2] {
+    pub fn parts(&self) -> [IoSlice<'_>; 2] {
         [IoSlice::new(&self.head), IoSlice::new(&self.data)]
     }
 }

@@ -7,16 +7,16 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use saker_client::{Caller, Groups};
 use saker_types::{Errno, Result};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::InHeader;
 use crate::transport::Entry;
 
 /// A request.
-pub(crate) struct Request {
-    pub(crate) header: InHeader,
+pub struct Request {
+    /// Who asks for what, of which node.
+    pub header: InHeader,
     form: Form,
 }
 
@@ -29,9 +29,18 @@ enum Form {
 }
 
 impl Request {
+    /// As the kernel would send it; the header's lengths are set.
+    pub fn new(header: InHeader, body: &[u8]) -> Request {
+        let len = (size_of::<InHeader>() + body.len()) as u32;
+        let header = InHeader { len, total_extlen: 0, ..header };
+        let bytes = Bytes::from([header.as_bytes(), body].concat());
+        let rest = size_of::<InHeader>()..bytes.len();
+        Request { header, form: Form::Whole { bytes, rest } }
+    }
+
     /// Reads what one read(2) of `/dev/fuse` returned; `None` if the kernel could not have
     /// written it.
-    pub(crate) fn parse(bytes: Bytes) -> Option<Request> {
+    pub fn parse(bytes: Bytes) -> Option<Request> {
         let (header, rest) = InHeader::read_from_prefix(&bytes).ok()?;
         let extensions = usize::from(header.total_extlen) * 8;
         if header.len as usize != bytes.len() || extensions > rest.len() {
@@ -64,7 +73,7 @@ impl Request {
     }
 
     /// What follows the header.
-    pub(crate) fn body(&self) -> Body<'_> {
+    pub fn body(&self) -> Body<'_> {
         match &self.form {
             Form::Whole { bytes, rest } => {
                 Body { op: &[], rest: &bytes[rest.clone()], owner: Some(bytes) }
@@ -74,26 +83,10 @@ impl Request {
             }
         }
     }
-
-    /// Who asks.
-    pub(crate) fn caller(&self) -> Caller {
-        let InHeader { uid, gid, pid, .. } = self.header;
-        let groups = match pid {
-            // From outside our pid namespace: its groups cannot be read.
-            0 => Groups::Known([].into()),
-            pid => Groups::OfProcess(pid),
-        };
-        Caller { uid, gid, groups, umask: 0 }
-    }
-
-    /// Who makes something.
-    pub(crate) fn maker(&self, umask: u32) -> Caller {
-        Caller { umask, ..self.caller() }
-    }
 }
 
 /// Reads the body of a request from its start to its end.
-pub(crate) struct Body<'a> {
+pub struct Body<'a> {
     op: &'a [u8],
     rest: &'a [u8],
     /// What `rest` is a part of, if that may be shared.
@@ -105,7 +98,7 @@ impl<'a> Body<'a> {
     ///
     /// # Errors
     /// EINVAL when the request ends before it does.
-    pub(crate) fn fixed<T: FromBytes>(&mut self) -> Result<T> {
+    pub fn fixed<T: FromBytes>(&mut self) -> Result<T> {
         if self.op.is_empty() {
             let (value, left) = T::read_from_prefix(self.rest).map_err(|_| short())?;
             self.rest = left;
@@ -120,7 +113,7 @@ impl<'a> Body<'a> {
     ///
     /// # Errors
     /// EINVAL when no NUL follows.
-    pub(crate) fn name(&mut self) -> Result<Bytes> {
+    pub fn name(&mut self) -> Result<Bytes> {
         let end = self.rest.iter().position(|&b| b == 0).ok_or_else(short)?;
         let (name, left) = self.rest.split_at(end);
         self.rest = &left[1..];
@@ -131,7 +124,7 @@ impl<'a> Body<'a> {
     ///
     /// # Errors
     /// EINVAL when there are fewer.
-    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
         let (bytes, left) = self.rest.split_at_checked(len).ok_or_else(short)?;
         self.rest = left;
         Ok(bytes)
@@ -148,7 +141,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::abi::{CreateIn, SetxattrIn, WriteIn};
     use crate::transport::entry_of;
-    use zerocopy::IntoBytes;
 
     /// A well-formed request.
     pub(crate) fn bytes_of(opcode: u32, nodeid: u64, body: &[u8]) -> Bytes {
@@ -239,16 +231,5 @@ pub(crate) mod tests {
             while body.fixed::<CreateIn>().is_ok() && body.name().is_ok() {}
             assert!(body.rest.len() < len);
         }
-    }
-
-    #[test]
-    fn groups_are_read_from_the_caller_unless_it_is_out_of_sight() {
-        let mut raw = bytes_of(1, 1, b"").to_vec();
-        let caller = Request::parse(raw.clone().into()).unwrap().caller();
-        assert!(matches!(caller.groups, Groups::Known(groups) if groups.is_empty()));
-        raw[32..36].copy_from_slice(&77u32.to_ne_bytes());
-        let caller = Request::parse(raw.clone().into()).unwrap().caller();
-        assert!(matches!(caller.groups, Groups::OfProcess(77)));
-        assert_eq!((caller.uid, caller.gid), (1, 2));
     }
 }

@@ -13,17 +13,19 @@ mod uring;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll};
 
-use saker_client::Reactor;
 use saker_runtime::thread::{self, JoinHandle};
 use saker_types::{Errno, Error, Result};
 
-pub(crate) use device::Device;
+pub use device::Device;
+pub(crate) use uring::Entry;
 #[cfg(test)]
 pub(crate) use uring::entry_of;
-pub(crate) use uring::{Entry, LONG_WAITS_MAX, Shape};
+pub use uring::{LONG_WAITS_MAX, Shape};
 
 use crate::abi::{Opcode, init};
 use crate::reply::Reply;
@@ -34,7 +36,7 @@ use server::Server;
 use uring::Ring;
 
 /// Most bytes of data in one READ or WRITE: 256 pages, the kernel's default bound.
-pub(crate) const MAX_WRITE_BYTES: usize = 1 << 20;
+pub const MAX_WRITE_BYTES: usize = 1 << 20;
 
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,9 +52,14 @@ pub enum Mode {
 
 /// What it came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Serving {
-    /// By io_uring: queues, and entries of each.
-    Uring { queues: usize, depth: usize },
+pub enum Serving {
+    /// By io_uring.
+    Uring {
+        /// How many there are.
+        queues: usize,
+        /// Entries of each.
+        depth: usize,
+    },
     /// Through `/dev/fuse`, and why.
     Dev(String),
 }
@@ -69,7 +76,7 @@ impl fmt::Display for Serving {
 }
 
 /// Answers requests.
-pub(crate) trait Dispatch: Send + Sync + 'static {
+pub trait Dispatch: Send + Sync + 'static {
     /// Answers INIT, asking for the flags `extra`, too; with the flags agreed on, unless the
     /// kernel must ask again.
     fn init(&self, request: &Request, extra: u64) -> (Reply, Option<u64>);
@@ -84,11 +91,41 @@ pub(crate) trait Dispatch: Send + Sync + 'static {
     fn end(&self);
 }
 
+/// Waits for what a thread serves, and for whatever its answers need.
+pub trait Reactor: Send + 'static {
+    /// From now on `fd` is looked at, for [`Reactor::poll_source`] of the same `source` (0 or 1). Of
+    /// several reactors that watch the same file only one is woken when it can be read.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    fn watch(&self, source: usize, fd: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// The same for an eventfd(2), which nobody has to read: the source is ready whenever it was
+    /// written to.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    fn watch_signals(&self, source: usize, eventfd: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// Ends a [`Reactor::watch`].
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    fn unwatch(&self, fd: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// Ready when the file watched as `source` could be read since this was ready last. Who does
+    /// not read all that is there gets it ready again.
+    fn poll_source(&self, source: usize, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Runs `future` on the calling thread, until it is done.
+    fn block_on(&self, future: impl Future<Output = ()>);
+}
+
 /// What serves one mount.
-pub(crate) struct Transport<D> {
+pub struct Transport<D, R> {
     device: Device,
     dispatch: Arc<D>,
-    reactors: Vec<Arc<Reactor>>,
+    reactors: Vec<R>,
     mode: Mode,
     shape: Shape,
 }
@@ -108,20 +145,14 @@ struct Thread {
     device: Device,
 }
 
-impl<D: Dispatch> Transport<D> {
+impl<D: Dispatch, R: Reactor> Transport<D, R> {
     /// Serves the connection of `device` with a thread for each of `reactors`.
-    pub(crate) fn new(
-        device: Device,
-        dispatch: Arc<D>,
-        reactors: Vec<Arc<Reactor>>,
-        mode: Mode,
-    ) -> Transport<D> {
+    pub fn new(device: Device, dispatch: Arc<D>, reactors: Vec<R>, mode: Mode) -> Transport<D, R> {
         Transport { device, dispatch, reactors, mode, shape: Shape::default() }
     }
 
     /// With rings of another shape.
-    #[cfg(test)]
-    pub(crate) fn shaped(self, shape: Shape) -> Transport<D> {
+    pub fn shaped(self, shape: Shape) -> Transport<D, R> {
         Transport { shape, ..self }
     }
 
@@ -129,9 +160,9 @@ impl<D: Dispatch> Transport<D> {
     ///
     /// # Errors
     /// When not even one thread can serve.
-    pub(crate) fn run(self) -> Result<()> {
+    pub fn run(mut self) -> Result<()> {
         let (mut threads, mut failure) = (Vec::new(), None);
-        for reactor in &self.reactors {
+        for reactor in std::mem::take(&mut self.reactors) {
             match self.start(reactor) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
@@ -161,10 +192,10 @@ impl<D: Dispatch> Transport<D> {
         Ok(())
     }
 
-    fn start(&self, reactor: &Arc<Reactor>) -> io::Result<Thread> {
+    fn start(&self, reactor: R) -> io::Result<Thread> {
         let (orders, receiver) = channel();
         let device = self.device.clone_channel()?;
-        let server = Server::new(device.share(), Arc::clone(&self.dispatch), Arc::clone(reactor))?;
+        let server = Server::new(device.share(), Arc::clone(&self.dispatch), reactor)?;
         let handle = thread::spawn("saker-fuse", move || obey(server, &receiver))?;
         Ok(Thread { orders, handle, device })
     }
@@ -235,7 +266,7 @@ fn if_offered(rings: Vec<Ring>, offered: bool) -> std::result::Result<Vec<Ring>,
 }
 
 /// A thread's work.
-fn obey<D: Dispatch>(server: Server<D>, orders: &Receiver<Orders>) {
+fn obey<D: Dispatch, R: Reactor>(server: Server<D, R>, orders: &Receiver<Orders>) {
     // Without orders there is nothing to serve.
     if let Ok(Orders { ring, done }) = orders.recv() {
         server.run(ring, done);

@@ -76,9 +76,9 @@ pub fn stop_roles(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
 fn unmount(cluster: &Cluster) -> Outcome {
     let Some(point) = &cluster.mount else { return Ok(()) };
     while mountpoint::is_mounted(point) {
-        if let Err(why) = saker_fuse::unmount(point, false) {
+        if let Err(why) = saker_mount::unmount(point, false) {
             eprintln!("saker: {why}; it is taken away under its users");
-            saker_fuse::unmount(point, true).about(point.display())?;
+            saker_mount::unmount(point, true).about(point.display())?;
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::mount::MountFlags;
 use saker_client::ClientOptions;
-use saker_fuse::{Mount, MountOptions};
+use saker_mount::{Mount, MountOptions};
 use saker_runtime::{telemetry, thread};
 
 use crate::fail::{Context, Failure, Outcome};
@@ -164,7 +164,7 @@ pub fn run_umount(args: &UmountArgs) -> Outcome<u8> {
     if !mountpoint::is_mounted(&point) {
         return Err(Failure::new(point.display(), "no Saker file system is mounted there"));
     }
-    saker_fuse::unmount(&point, args.lazy).map_err(|why| {
+    saker_mount::unmount(&point, args.lazy).map_err(|why| {
         let busy = why.errno() == saker_types::Errno::EBUSY;
         let hint = if busy { " (fuser -vm shows by whom; -l takes it away)" } else { "" };
         Failure::new("umount", format!("{why}{hint}"))

@@ -9,7 +9,8 @@ macro_rules! inputs {
         // IntoBytes is derived for its proof that there is no padding.
         #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
-        pub(crate) struct $name { $(pub(crate) $field: $type,)* }
+        #[allow(missing_docs, reason = "named as in the kernel's header")]
+        pub struct $name { $(pub $field: $type,)* }
         const _: () = assert!(size_of::<$name>() == $size);
     )* };
 }

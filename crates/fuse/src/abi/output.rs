@@ -9,7 +9,8 @@ macro_rules! outputs {
         // FromBytes is derived for the tests, which read replies.
         #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
-        pub(crate) struct $name { $(pub(crate) $field: $type,)* }
+        #[allow(missing_docs, reason = "named as in the kernel's header")]
+        pub struct $name { $(pub $field: $type,)* }
         const _: () = assert!(size_of::<$name>() == $size);
     )* };
 }

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 
 use super::buffer::Buffer;
 use crate::abi::OutHeader;
+use crate::notify::Notification;
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -29,11 +30,14 @@ pub(super) enum Read {
 
 /// A channel of a mount's connection to the kernel.
 #[derive(Clone)]
-pub(crate) struct Device(Arc<OwnedFd>);
+pub struct Device(Arc<OwnedFd>);
 
 impl Device {
     /// Opens `/dev/fuse`, not mounted yet.
-    pub(crate) fn open() -> rustix::io::Result<Device> {
+    ///
+    /// # Errors
+    /// As open(2).
+    pub fn open() -> rustix::io::Result<Device> {
         let fd = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Device::from(fd))
     }
@@ -56,7 +60,7 @@ impl Device {
     }
 
     /// The same channel, for notifications.
-    pub(crate) fn share(&self) -> Device {
+    pub fn share(&self) -> Device {
         Device(Arc::clone(&self.0))
     }
 
@@ -99,11 +103,16 @@ impl Device {
         }
     }
 
-    /// Tells the kernel something: `code` and its structure.
-    pub(crate) fn notify(&self, code: i32, body: &[u8]) -> rustix::io::Result<()> {
-        let len = size_of::<OutHeader>() + body.len();
+    /// Tells the kernel something that it has not asked for. When this returns it has heeded it, for
+    /// which it may have waited for pages.
+    ///
+    /// # Errors
+    /// ENOENT: it does not know what that is about.
+    pub fn notify(&self, notification: &Notification) -> rustix::io::Result<()> {
+        let (code, body) = notification.wire();
+        let len = size_of::<OutHeader>() + size_of_val(&body);
         let header = OutHeader { len: len as u32, error: code, unique: 0 };
-        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body.as_bytes())];
         rustix::io::writev(&*self.0, &parts).map(drop)
     }
 }

@@ -12,13 +12,12 @@ use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use saker_client::Reactor;
 use saker_types::Errno;
 
-use super::Dispatch;
 use super::buffer::Buffer;
 use super::device::{Device, Read};
 use super::uring::{Entry, Ring};
+use super::{Dispatch, Reactor};
 use crate::abi::Opcode;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -33,10 +32,10 @@ const DEVICE: usize = 0;
 const RING: usize = 1;
 
 /// One thread's part.
-pub(super) struct Server<D> {
+pub(super) struct Server<D, R> {
     device: Device,
     dispatch: Arc<D>,
-    reactor: Arc<Reactor>,
+    reactor: R,
     ring: Option<RefCell<Ring>>,
 }
 
@@ -60,16 +59,12 @@ impl<F: Future<Output = ()>> Work<F> {
     }
 }
 
-impl<D: Dispatch> Server<D> {
+impl<D: Dispatch, R: Reactor> Server<D, R> {
     /// Will serve what comes through `device`.
     ///
     /// # Errors
     /// As epoll_ctl(2).
-    pub(super) fn new(
-        device: Device,
-        dispatch: Arc<D>,
-        reactor: Arc<Reactor>,
-    ) -> io::Result<Server<D>> {
+    pub(super) fn new(device: Device, dispatch: Arc<D>, reactor: R) -> io::Result<Server<D, R>> {
         reactor.watch(DEVICE, device.as_fd())?;
         Ok(Server { device, dispatch, reactor, ring: None })
     }

@@ -46,16 +46,16 @@ const NO_QUEUE: u16 = u16::MAX;
 
 /// How much there is of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    /// Entries of each queue. More than callers that may wait for others (`ops::lock`), so that
-    /// there is always one for the others.
-    pub(crate) depth: usize,
+pub struct Shape {
+    /// Entries of each queue. More than callers that may wait for others
+    /// ([`LONG_WAITS_MAX`]), so that there is always one for the others.
+    pub depth: usize,
     /// Room for a request's data or an answer's, in bytes.
-    pub(crate) payload_bytes: usize,
+    pub payload_bytes: usize,
 }
 
-/// Callers that may wait for other callers at a time.
-pub(crate) const LONG_WAITS_MAX: usize = 1024;
+/// Callers that a [`Dispatch`](super::Dispatch) may let wait for other callers at a time.
+pub const LONG_WAITS_MAX: usize = 1024;
 
 impl Default for Shape {
     fn default() -> Shape {

@@ -1,19 +1,19 @@
 //! CREATE, TMPFILE, MKNOD, MKDIR, SYMLINK, READLINK.
 
 use saker_client::{Caller, OpenFlags};
+use saker_fuse::abi::{CreateIn, MkdirIn, MknodIn, OPEN_KILL_SUIDGID};
+use saker_fuse::{Reply, Request};
 use saker_types::{Class, Errno, Error, FileKind, Result};
 
-use crate::abi::{CreateIn, MkdirIn, MknodIn, OPEN_KILL_SUIDGID};
-use crate::adapter::Adapter;
-use crate::nodes::Named;
+use crate::caller::WithCaller as _;
+use crate::names::nodes::Named;
+use crate::names::threads::Opened;
 use crate::ops::OpenFile;
-use crate::reply::Reply;
-use crate::request::Request;
-use crate::threads::Opened;
+use crate::served::Served;
 
 const PERMISSIONS: u32 = 0o7777;
 
-impl Adapter {
+impl Served {
     pub(crate) async fn create(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: CreateIn = body.fixed()?;

@@ -1,38 +1,35 @@
-//! The dispatcher of a mounted Saker file system: what its operations share.
+//! What serves a mounted Saker file system: what its operations share.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
 use saker_client::{Caller, Fs};
+use saker_fuse::abi::{EntryOut, Opcode};
+use saker_fuse::{Dispatch, Reply, Request, Serving};
 use saker_runtime::telemetry::{Counter, OpCounters};
 use saker_types::wire::{At, Entry};
 use saker_types::{Errno, Error, Locator, Result, check_name};
 
-use crate::abi::{EntryOut, Opcode};
 use crate::changes::Changes;
 use crate::handles::Handles;
-use crate::hint::{HintMode, Hints, Which};
-use crate::nodes::{Named, NodeId, Nodes, Place};
+use crate::names::hint::{Hints, Which};
+use crate::names::nodes::{Named, NodeId, Nodes, Place};
+use crate::names::threads::Threads;
 use crate::notify::Notifier;
 use crate::ops::{OpenDir, OpenFile, Waiters};
 use crate::options::MountOptions;
-use crate::reply::Reply;
-use crate::request::Request;
-use crate::threads::Threads;
-use crate::transport::{Dispatch, Serving};
 use crate::{attr, errno, ops};
 
 /// Everything a mount keeps: what the kernel holds and has open. All else is asked of the client
-/// each time.
-pub(crate) struct Adapter {
+/// each time. It answers requests ([`Dispatch`]), whoever brings them.
+pub struct Served {
     pub(crate) fs: Fs,
     pub(crate) nodes: Nodes,
     pub(crate) files: Handles<Arc<OpenFile>>,
     pub(crate) dirs: Handles<Arc<OpenDir>>,
-    pub(crate) hints: Hints,
+    pub(crate) hints: Option<Arc<dyn Hints>>,
     pub(crate) threads: Threads,
     pub(crate) changes: Changes,
     pub(crate) notifier: Notifier,
@@ -48,19 +45,18 @@ pub(crate) struct Adapter {
     pub(crate) untold: Counter,
     /// `fs.protected_hardlinks` as it was when this was mounted.
     pub(crate) protects_links: bool,
-    /// For the log.
-    pub(crate) mountpoint: PathBuf,
     pub(crate) requests: OpCounters,
 }
 
-impl Adapter {
-    /// A dispatcher for one mount of `fs`.
-    pub(crate) fn new(
+impl Served {
+    /// A mount of `fs`. Without `hints` each LOOKUP goes to a server. Of the notifiers the second is
+    /// for attributes alone, which wait for no page.
+    pub fn new(
         fs: Fs,
+        hints: Option<Arc<dyn Hints>>,
         [notifier, attr_notifier]: [Notifier; 2],
-        mountpoint: PathBuf,
         options: &MountOptions,
-    ) -> Adapter {
+    ) -> Served {
         let metrics = fs.metrics();
         let held = metrics.gauge("saker_fuse_inodes", "Inodes that the kernel holds");
         let handles = metrics.gauge("saker_fuse_handles", "Open files and directories");
@@ -75,11 +71,10 @@ impl Adapter {
             "op",
             Opcode::TABLE,
         );
-        let hinted = options.shortcut != HintMode::Off;
-        Adapter {
-            nodes: Nodes::new(held, hinted, options.leases),
-            hints: Hints::new(options.shortcut),
-            threads: Threads::new(hinted),
+        Served {
+            nodes: Nodes::new(held, hints.is_some(), options.leases),
+            threads: Threads::new(hints.is_some()),
+            hints,
             changes: Changes::default(),
             files: Handles::new(handles.clone()),
             dirs: Handles::new(handles),
@@ -93,7 +88,6 @@ impl Adapter {
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
             protects_links: ops::protects_links(),
-            mountpoint,
             requests,
         }
     }
@@ -128,7 +122,7 @@ impl Adapter {
         self.nodes.child(self.threads.start_of(&request.header, which, dir), dir, name)
     }
 
-    /// The same, to ask for what is kept by [`Adapter::hold`].
+    /// The same, to ask for what is kept by [`Served::hold`].
     pub(crate) fn named(&self, request: &Request, dir: NodeId, name: &Bytes) -> Result<Named> {
         check_name(name)?;
         self.nodes.named(self.threads.start(&request.header, dir), dir, name)
@@ -205,7 +199,7 @@ impl Adapter {
     }
 
     /// Closes what the kernel has left open: the connection ended without RELEASEs.
-    pub(crate) async fn close_all(&self) {
+    pub async fn close_all(&self) {
         drop(self.dirs.drain());
         for open in self.files.drain() {
             open.close().await;
@@ -276,7 +270,7 @@ impl Adapter {
 /// Not among the errors that servers give.
 const ENOTTY: Errno = Errno(25);
 
-impl Dispatch for Adapter {
+impl Dispatch for Served {
     fn init(&self, request: &Request, extra: u64) -> (Reply, Option<u64>) {
         self.requests.inc(Opcode::Init as u16);
         self.greet(request, extra).unwrap_or_else(|error| {

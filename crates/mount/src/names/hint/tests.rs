@@ -15,10 +15,11 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Hint, HintMode, Hints, Intent, Lookup, Rest, Step};
-use crate::abi::{
+use saker_fuse::abi::{
     AttrBody, AttrOut, EntryOut, InHeader, InitOut, Opcode, OpenOut, OutHeader, StatfsOut, init,
 };
+
+use super::{Hint, Hints, Intent, KernelHints, Lookup, Rest, Step};
 
 const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
@@ -45,7 +46,7 @@ const STALE: &str = "stale";
 
 /// The file system's end of the mount.
 struct Served {
-    hints: Arc<Hints>,
+    hints: KernelHints,
     /// What was looked up since the last call of `take`.
     seen: Mutex<String>,
 }
@@ -151,13 +152,20 @@ struct Mounted {
     dir: tempfile::TempDir,
     served: Arc<Served>,
     thread: Option<JoinHandle<()>>,
-    /// What `Hints::start` said.
+    /// What `KernelHints::start` said.
     why: String,
 }
 
 impl Mounted {
     /// `None`: this machine does not let us mount.
-    fn new(mode: HintMode) -> Option<Mounted> {
+    fn new() -> Option<Mounted> {
+        let mut mounted = Mounted::without_hints()?;
+        let dir = mounted.dir.path().canonicalize().unwrap();
+        mounted.why = mounted.served.hints.start(&dir);
+        Some(mounted)
+    }
+
+    fn without_hints() -> Option<Mounted> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let device = rustix::fs::open("/dev/fuse", flags, Mode::empty()).ok();
         let Some(device) = device.filter(|_| rustix::process::geteuid().is_root()) else {
@@ -169,14 +177,12 @@ impl Mounted {
         let data = CString::new(data).unwrap();
         let flags = MountFlags::empty();
         rustix::mount::mount("hints", dir.path(), "fuse.hints", flags, data.as_c_str()).unwrap();
-        let hints = Arc::new(Hints::new(mode));
-        let served = Arc::new(Served { hints, seen: Mutex::default() });
+        let served = Arc::new(Served { hints: KernelHints::new(), seen: Mutex::default() });
         let thread = {
             let served = Arc::clone(&served);
             std::thread::spawn(move || served.run(&device))
         };
-        let why = served.hints.start(&dir.path().canonicalize().unwrap());
-        Some(Mounted { dir, served, thread: Some(thread), why })
+        Some(Mounted { dir, served, thread: Some(thread), why: String::new() })
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -415,7 +421,7 @@ const CASES: &[Case] = &[
 
 #[test]
 fn bpf_tells_what_the_kernel_does() {
-    let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
+    let Some(mounted) = Mounted::new() else { return };
     eprintln!("{}", mounted.why);
     assert!(!mounted.why.starts_with("no hints"), "{}", mounted.why);
     // Its working directory is its own.
@@ -442,7 +448,7 @@ fn bpf_tells_what_the_kernel_does() {
 /// overlayfs looks up below under its own walk or none, with names that are those of the caller.
 #[test]
 fn bpf_tells_nothing_through_an_overlay() {
-    let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
+    let Some(mounted) = Mounted::new() else { return };
     let dir = tempfile::tempdir().unwrap();
     for name in ["upper", "work", "merged"] {
         std::fs::create_dir(dir.path().join(name)).unwrap();
@@ -475,7 +481,7 @@ fn bpf_tells_nothing_through_an_overlay() {
 
 #[test]
 fn threads_get_hints_of_their_own() {
-    let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
+    let Some(mounted) = Mounted::new() else { return };
     let seen = mounted.lookups(|at| {
         let (at_c, at_f, at_l) = (at("a/b/c"), at("a/f"), at("a/l"));
         std::thread::scope(|scope| {
@@ -527,7 +533,7 @@ fn in_32_bits(nr: u32, path: &Path) -> Option<()> {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn bpf_tells_nothing_of_32_bits() {
-    let Some(mounted) = Mounted::new(HintMode::Bpf) else { return };
+    let Some(mounted) = Mounted::new() else { return };
     const OPEN: u32 = 5;
     const MKDIR: u32 = 39;
     let seen = mounted.lookups(|at| {
@@ -543,7 +549,6 @@ fn bpf_tells_nothing_of_32_bits() {
 
 #[test]
 fn without_hints_there_are_none() {
-    let Some(mounted) = Mounted::new(HintMode::Off) else { return };
-    assert_eq!(mounted.why, "no hints: not wanted");
+    let Some(mounted) = Mounted::without_hints() else { return };
     assert_eq!(mounted.lookups(|at| stat(at("a/b/c"))), "a? b? c?");
 }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use saker_fuse::abi::{AttrBody, AttrOut, STATX_BASIC_STATS, STATX_BTIME, StatxBody, StatxTime};
 use saker_types::Attr;
-
-use crate::abi::{AttrBody, AttrOut, STATX_BASIC_STATS, STATX_BTIME, StatxBody, StatxTime};
 
 const NS_PER_S: i64 = 1_000_000_000;
 /// `st_blocks` counts these.

@@ -1,17 +1,16 @@
 //! STATFS, SYNCFS.
 
+use saker_fuse::abi::StatfsOut;
+use saker_fuse::{Reply, Request};
 use saker_types::Result;
 use saker_types::limits::NAME_BYTES_MAX;
 
-use crate::abi::StatfsOut;
-use crate::adapter::Adapter;
-use crate::reply::Reply;
-use crate::request::Request;
+use crate::served::Served;
 
 /// Unit of the block counts.
 const BLOCK_BYTES: u64 = 4096;
 
-impl Adapter {
+impl Served {
     pub(crate) async fn statfs(&self, _request: &Request) -> Result<Reply> {
         let stat = self.fs.statfs().await?;
         let free = stat.free_bytes / BLOCK_BYTES;

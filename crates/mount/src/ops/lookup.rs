@@ -10,32 +10,32 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use saker_client::OpenFlags;
+use saker_fuse::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
+use saker_fuse::{Reply, Request};
 use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Class, Errno, Error, FileKind, Result, check_name};
 
-use crate::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
-use crate::adapter::Adapter;
+use crate::caller::WithCaller as _;
 use crate::changes::Asked;
-use crate::hint::{Hint, Intent, Lookup, Rest, Step};
-use crate::nodes::{NodeId, Passed};
-use crate::reply::Reply;
-use crate::request::Request;
-use crate::threads::Opened;
+use crate::names::hint::{Hint, Intent, Lookup, Rest, Step};
+use crate::names::nodes::{NodeId, Passed};
+use crate::names::threads::Opened;
+use crate::served::Served;
 
 /// Owner and group of directories of which nothing is known.
 const NOBODY: u32 = 0xffff_fff0;
 
-impl Adapter {
+impl Served {
     pub(crate) async fn lookup(&self, request: &Request) -> Result<Reply> {
         let header = &request.header;
         let (dir, name) = (header.nodeid, request.body().name()?);
         let (unique, tid) = (header.unique, header.pid);
         let asked = Lookup { unique, tid, nodeid: dir, name: &name };
-        if let Some(errno) = self.hints.probe(asked) {
+        if let Some(errno) = self.hints.as_ref().and_then(|hints| hints.probe(asked)) {
             return Err(errno.into());
         }
         check_name(&name)?;
-        let hint = self.hints.of(asked);
+        let hint = self.hints.as_ref().and_then(|hints| hints.of(asked));
         let before = self.threads.next(tid);
         let start = self.threads.step(header, dir, hint);
         if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
@@ -167,7 +167,7 @@ impl Adapter {
         self.entry_for(node, attr, keep, Duration::ZERO)
     }
 
-    /// Opens what is looked up to be opened: [`Adapter::open`] finds it then.
+    /// Opens what is looked up to be opened: [`Served::open`] finds it then.
     async fn open_ahead(
         &self,
         request: &Request,

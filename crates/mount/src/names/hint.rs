@@ -23,9 +23,7 @@
 //! (0.07 for a miss); to the caller 0.25 to 0.45 us with the kernel's own timing
 //! (bpf_stats_enabled) in it.
 //!
-//! How to use it: make [`Hints`] with the adapter, ask [`Hints::probe`] before anything else in
-//! LOOKUP, and call [`Hints::start`] from a thread of its own once INIT is answered; until it
-//! returns there are no hints.
+//! Whoever drives a mount without a kernel has hints of its own ([`Hints`]).
 
 #[cfg(bpf)]
 mod bpf;
@@ -42,44 +40,47 @@ mod syscall;
 mod tests;
 
 use std::path::Path;
-use std::sync::OnceLock;
 #[cfg(bpf)]
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use saker_types::Errno;
 
-/// Which source is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HintMode {
-    /// BPF, or none where that does not work.
-    Bpf,
-    /// None.
-    Off,
+/// A source of hints.
+pub trait Hints: Send + Sync + 'static {
+    /// What the kernel is doing that sent this LOOKUP; `None`: that is not known.
+    fn of(&self, lookup: Lookup<'_>) -> Option<Hint>;
+
+    /// If this LOOKUP is one of the source's own, by which it learns to read what it sees: the error
+    /// to answer it with. Asked before anything else in LOOKUP.
+    fn probe(&self, _: Lookup<'_>) -> Option<Errno> {
+        None
+    }
 }
 
 /// What the kernel does with the name that it looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hint {
+pub struct Hint {
     /// Where in the path the name is.
-    pub(crate) step: Step,
+    pub step: Step,
     /// No other name goes before it in the path: the walk begins in the directory of the LOOKUP.
-    pub(crate) first: bool,
+    pub first: bool,
     /// Which of the syscall's paths the name is of; `None`: it may be of either. The only path is
     /// the first.
-    pub(crate) path: Option<Which>,
+    pub path: Option<Which>,
     /// The syscall is a rename, and names go before the last one of its other path: that is walked,
     /// too. The kernel walks the first path, then the second, and then looks up their last names.
-    pub(crate) beside: bool,
+    pub beside: bool,
     /// The kernel walks for the second time, after ESTALE: answer nothing but the truth. Only of
     /// what is looked up in a walk.
-    pub(crate) reval: bool,
+    pub reval: bool,
 }
 
 /// One of the paths of a syscall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
-pub(crate) enum Which {
+pub enum Which {
+    /// The only one, or a rename's source.
     First,
+    /// A rename's target, or link(2)'s.
     Second,
 }
 
@@ -99,8 +100,7 @@ impl Which {
 
 /// Where in a path a name is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
-pub(crate) enum Step {
+pub enum Step {
     /// On the way: whatever has this name must be a directory, or a symlink to one.
     Through(Rest),
     /// The last.
@@ -109,8 +109,7 @@ pub(crate) enum Step {
 
 /// What follows a name on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
-pub(crate) enum Rest {
+pub enum Rest {
     /// Names, and nothing that leads back.
     Names,
     /// Only `.` and slashes: the directory itself is what is wanted.
@@ -128,17 +127,22 @@ pub(crate) enum Rest {
 
 /// What is wanted of the last name of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
-pub(crate) enum Intent {
+pub enum Intent {
     /// Its inode, for stat(2), access(2), chdir(2), as the source of link(2) and so on.
     Plain,
     /// To open it, by open(2), creat(2), execve(2), with these flags of open(2) and the kernel's
     /// own mark for execution ([`OpenFlags::from_linux`](saker_client::OpenFlags::from_linux)).
-    Open { flags: i32 },
+    Open {
+        /// As open(2) has them.
+        flags: i32,
+    },
     /// To make it: mkdir(2), mknod(2), symlink(2), the target of link(2).
     Create,
     /// To remove it, as a directory or as anything else.
-    Remove { dir: bool },
+    Remove {
+        /// As rmdir(2) does it.
+        dir: bool,
+    },
     /// To give it another name; or it is a rename's target of which the truth must be told: names
     /// change places, slashes follow it, or it has the source's name.
     RenameSource,
@@ -159,80 +163,47 @@ impl Intent {
 
 /// A LOOKUP: `unique`, `pid` and `nodeid` of its header, and its name.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(bpf), allow(dead_code, reason = "made by BPF only"))]
-pub(crate) struct Lookup<'a> {
-    pub(crate) unique: u64,
-    pub(crate) tid: u32,
-    pub(crate) nodeid: u64,
-    pub(crate) name: &'a [u8],
+pub struct Lookup<'a> {
+    /// The request's.
+    pub unique: u64,
+    /// The calling thread.
+    pub tid: u32,
+    /// The directory.
+    pub nodeid: u64,
+    /// What is looked up in it.
+    pub name: &'a [u8],
 }
 
-/// The source of hints of one mount.
-pub(crate) struct Hints {
-    mode: HintMode,
-    source: OnceLock<Source>,
+/// Hints of the kernel that this process runs on.
+pub(crate) struct KernelHints {
+    /// `None`: there are none.
+    #[cfg(bpf)]
+    source: OnceLock<Option<bpf::Bpf>>,
     /// While the program's notes are being learnt to read.
     #[cfg(bpf)]
     probing: Mutex<Option<calibrate::Probing>>,
 }
 
-enum Source {
-    #[cfg(bpf)]
-    Bpf(bpf::Bpf),
-    Off,
-}
-
-impl Hints {
-    /// Gives no hints before [`Hints::start`].
-    pub(crate) fn new(mode: HintMode) -> Hints {
-        Hints {
-            mode,
-            source: OnceLock::new(),
-            #[cfg(bpf)]
-            probing: Mutex::new(None),
-        }
+#[cfg(bpf)]
+impl KernelHints {
+    /// Gives no hints before [`KernelHints::start`].
+    pub(crate) fn new() -> KernelHints {
+        KernelHints { source: OnceLock::new(), probing: Mutex::new(None) }
     }
 
-    /// Starts the source that is wanted; returns which, or why there is none, in one line. Blocks
-    /// until other threads have answered LOOKUPs in `mountpoint` (absolute, without symlinks), for
-    /// which they must ask [`Hints::probe`]. Only the first call has an effect.
+    /// Starts it; returns in one line how, or why there are none. Blocks until other threads have
+    /// answered LOOKUPs in `mountpoint` (absolute, without symlinks), so from a thread of its own
+    /// once INIT is answered. Only the first call has an effect.
     pub(crate) fn start(&self, mountpoint: &Path) -> String {
-        let (source, why) = match self.mode {
-            HintMode::Bpf => self.bpf(mountpoint),
-            HintMode::Off => Err("not wanted".into()),
-        }
-        .unwrap_or_else(|why: String| (Source::Off, format!("no hints: {why}")));
+        let (source, why) = match self.bpf(mountpoint) {
+            Ok(bpf) => (Some(bpf), "hints by BPF".into()),
+            Err(why) => (None, format!("no hints: {why}")),
+        };
         self.source.get_or_init(|| source);
         why
     }
 
-    /// What the kernel is doing that sent this LOOKUP.
-    #[cfg_attr(not(bpf), allow(unused_variables, reason = "by BPF only"))]
-    pub(crate) fn of(&self, lookup: Lookup<'_>) -> Option<Hint> {
-        match self.source.get()? {
-            #[cfg(bpf)]
-            Source::Bpf(bpf) => bpf.hint(lookup),
-            Source::Off => None,
-        }
-    }
-
-    /// If this LOOKUP is one of [`Hints::start`]'s own: the error to answer it with.
-    #[cfg(bpf)]
-    pub(crate) fn probe(&self, lookup: Lookup<'_>) -> Option<Errno> {
-        if self.source.get().is_some() {
-            return None;
-        }
-        self.probing.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?.answer(lookup)
-    }
-
-    /// If this LOOKUP is one of [`Hints::start`]'s own: the error to answer it with.
-    #[cfg(not(bpf))]
-    pub(crate) fn probe(&self, _: Lookup<'_>) -> Option<Errno> {
-        None
-    }
-
-    #[cfg(bpf)]
-    fn bpf(&self, mountpoint: &Path) -> Result<(Source, String), String> {
+    fn bpf(&self, mountpoint: &Path) -> Result<bpf::Bpf, String> {
         let program = bpf::Program::load(mountpoint)?;
         let probing = |value| {
             *self.probing.lock().unwrap_or_else(PoisonError::into_inner) = value;
@@ -242,11 +213,40 @@ impl Hints {
             self.probing.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|p| p.seen)
         });
         probing(None);
-        Ok((Source::Bpf(bpf::Bpf::new(program, walked?)), "hints by BPF".into()))
+        Ok(bpf::Bpf::new(program, walked?))
+    }
+}
+
+#[cfg(bpf)]
+impl Hints for KernelHints {
+    fn of(&self, lookup: Lookup<'_>) -> Option<Hint> {
+        self.source.get()?.as_ref()?.hint(lookup)
     }
 
-    #[cfg(not(bpf))]
-    fn bpf(&self, _: &Path) -> Result<(Source, String), String> {
-        Err("this program was built without it".into())
+    fn probe(&self, lookup: Lookup<'_>) -> Option<Errno> {
+        if self.source.get().is_some() {
+            return None;
+        }
+        self.probing.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?.answer(lookup)
+    }
+}
+
+#[cfg(not(bpf))]
+impl KernelHints {
+    /// Gives none.
+    pub(crate) fn new() -> KernelHints {
+        KernelHints {}
+    }
+
+    /// Says why.
+    pub(crate) fn start(&self, _: &Path) -> String {
+        "no hints: this program was built without BPF".into()
+    }
+}
+
+#[cfg(not(bpf))]
+impl Hints for KernelHints {
+    fn of(&self, _: Lookup<'_>) -> Option<Hint> {
+        None
     }
 }

@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saker_client::{Caller, SetAttr, SetTime};
+use saker_fuse::abi::{AccessIn, GETATTR_FH, GetattrIn, SetattrIn, StatxIn, StatxOut, fattr};
+use saker_fuse::{Reply, Request};
 use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Result};
 
-use crate::abi::{AccessIn, GETATTR_FH, GetattrIn, SetattrIn, StatxIn, StatxOut, fattr};
-use crate::adapter::Adapter;
 use crate::attr;
-use crate::nodes::NodeId;
+use crate::caller::WithCaller as _;
+use crate::names::nodes::NodeId;
 use crate::ops::{OPEN_AGE_MAX, OpenFile};
-use crate::reply::Reply;
-use crate::request::Request;
+use crate::served::Served;
 
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 const PERMISSIONS: u32 = 0o7777;
 
-impl Adapter {
+impl Served {
     pub(crate) async fn getattr(&self, request: &Request) -> Result<Reply> {
         let input: GetattrIn = request.body().fixed()?;
         let told = match self.handle(input.flags, input.fh) {

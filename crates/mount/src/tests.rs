@@ -14,16 +14,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use saker_client::Reactor;
+use saker_fuse::abi::{AttrOut, Dirent, EntryOut, Opcode, OpenOut, ReadIn};
+use saker_fuse::{Device, Dispatch, Mode, Reply, Request, Serving, Shape, Transport};
 use saker_rpc::{Hello, NodeId, RoleKind, Transport as _};
 use saker_types::{Attr, Errno, Result};
 use zerocopy::IntoBytes;
 
-use crate::abi::{AttrOut, Dirent, EntryOut, Opcode, OpenOut, ReadIn};
 use crate::mount::{FS_TYPE, Mounted};
 use crate::options::MountOptions;
-use crate::reply::Reply;
-use crate::request::Request;
-use crate::transport::{Device, Dispatch, Mode, Serving, Shape, Transport};
 use crate::{attr, mount, ops};
 
 const THREADS: usize = 3;
@@ -176,7 +174,8 @@ impl Served {
         let (device, mounted) = mount::mount(dir.path(), "saker:test", &options).unwrap();
         let hello = Hello::new(RoleKind::Client, NodeId::NONE, None);
         let reactor = Reactor::new(hello).unwrap();
-        let reactors = (0..THREADS).map(|_| reactor.sibling().unwrap()).collect();
+        let sibling = |_| crate::reactor::Reactor(reactor.sibling().unwrap());
+        let reactors = (0..THREADS).map(sibling).collect();
         let (reading, reading_max, serving) = Default::default();
         let tree = Arc::new(Tree { reactor, reading, reading_max, serving });
         let transport = Transport::new(device, Arc::clone(&tree), reactors, mode).shaped(shape);

@@ -6,14 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use saker_client::Lock;
+use saker_fuse::abi::{F_RDLCK, F_UNLCK, F_WRLCK, InterruptIn, LK_FLOCK, LkIn, LkOut};
+use saker_fuse::{LONG_WAITS_MAX, Reply, Request};
 use saker_types::{Errno, Error, Result};
 
-use crate::abi::{F_RDLCK, F_UNLCK, F_WRLCK, InterruptIn, LK_FLOCK, LkIn, LkOut};
-use crate::adapter::Adapter;
 use crate::ops::OpenFile;
-use crate::reply::Reply;
-use crate::request::Request;
-use crate::transport::LONG_WAITS_MAX;
+use crate::served::Served;
 
 /// How long the shard lets a request wait; an interrupt is heeded in between.
 const WAIT: Duration = Duration::from_millis(500);
@@ -104,7 +102,7 @@ fn lock_of(input: &LkIn) -> Result<Lock> {
     })
 }
 
-impl Adapter {
+impl Served {
     pub(crate) async fn getlk(&self, request: &Request) -> Result<Reply> {
         let input: LkIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;

@@ -8,13 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 use saker_client::{File, OpenFlags};
+use saker_fuse::abi::InHeader;
 use saker_types::InodeId;
 use saker_types::wire::Entry;
 
-use crate::abi::InHeader;
 use crate::changes::Asked;
-use crate::hint::{Hint, Which};
-use crate::nodes::NodeId;
+use crate::names::hint::{Hint, Which};
+use crate::names::nodes::NodeId;
 use crate::ops::OPEN_AGE_MAX;
 
 /// The id of threads in other pid namespaces, which are not told apart: none is remembered.
@@ -328,7 +328,7 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::changes::Changes;
-    use crate::hint::{Rest, Step};
+    use crate::names::hint::{Rest, Step};
     use zerocopy::FromZeros as _;
 
     const FIRST: Option<Hint> = hint(Which::First, true, false);

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
+use saker_fuse::{Device, MAX_WRITE_BYTES};
 use saker_types::{Errno, Error, Result};
 
 use crate::options::MountOptions;
-use crate::transport::{Device, MAX_WRITE_BYTES};
 
 /// Which of FUSE's file systems this is.
 const SUBTYPE: &str = "saker";

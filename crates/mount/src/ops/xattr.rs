@@ -1,13 +1,13 @@
 //! SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR.
 
 use bytes::Bytes;
+use saker_fuse::abi::{GetxattrIn, GetxattrOut, SetxattrIn};
+use saker_fuse::{Reply, Request};
 use saker_types::{Errno, Error, Result, acl};
 
-use crate::abi::{GetxattrIn, GetxattrOut, SetxattrIn};
-use crate::adapter::Adapter;
-use crate::nodes::NodeId;
-use crate::reply::Reply;
-use crate::request::Request;
+use crate::caller::WithCaller as _;
+use crate::names::nodes::NodeId;
+use crate::served::Served;
 
 /// Does the mount serve attributes of this name? Asking for the others costs no request:
 /// programs and the kernel ask for them all the time.
@@ -19,7 +19,7 @@ fn served(name: &[u8]) -> Result<()> {
     }
 }
 
-impl Adapter {
+impl Served {
     pub(crate) async fn setxattr(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: SetxattrIn = body.fixed()?;
@@ -61,7 +61,7 @@ impl Adapter {
         Ok(Reply::done())
     }
 
-    /// See [`crate::nodes::Nodes::is_regretted`]: nobody waits for other attributes than the list of who may
+    /// See [`crate::names::nodes::Nodes::is_regretted`]: nobody waits for other attributes than the list of who may
     /// walk there.
     fn is_regretted(&self, node: NodeId, name: &[u8]) -> bool {
         name == acl::ACCESS && self.nodes.is_regretted(node)

@@ -6,21 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use saker_client::{Caller, Fallocate, File, OpenFlags, Seek};
-use saker_types::wire::{At, Entry};
-use saker_types::{Attr, Errno, Result};
-
-use crate::abi::{
+use saker_fuse::abi::{
     CopyFileRangeIn, CopyFileRangeOut, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn,
     FsyncIn, LseekIn, LseekOut, O_APPEND, OPEN_KILL_SUIDGID, OpenIn, OpenOut, RELEASE_FLOCK_UNLOCK,
     ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
-use crate::adapter::Adapter;
+use saker_fuse::{MAX_WRITE_BYTES, Reply, Request};
+use saker_types::wire::{At, Entry};
+use saker_types::{Attr, Errno, Result};
+
+use crate::caller::WithCaller as _;
 use crate::changes::{Asked, Changes};
-use crate::nodes::{DataVersion, NodeId};
-use crate::reply::Reply;
-use crate::request::Request;
-use crate::threads::Opened;
-use crate::transport::MAX_WRITE_BYTES;
+use crate::names::nodes::{DataVersion, NodeId};
+use crate::names::threads::Opened;
+use crate::served::Served;
 
 /// Most bytes that one COPY_FILE_RANGE copies: callers ask again, and can be interrupted between.
 const COPY_BYTES_MAX: u64 = 64 << 20;
@@ -113,7 +112,7 @@ impl OpenFile {
     }
 }
 
-impl Adapter {
+impl Served {
     pub(crate) async fn open(&self, request: &Request) -> Result<Reply> {
         let input: OpenIn = request.body().fixed()?;
         let node = request.header.nodeid;

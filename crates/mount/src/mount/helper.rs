@@ -9,9 +9,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
+use saker_fuse::Device;
 use saker_types::{Errno, Error, Result};
-
-use crate::transport::Device;
 
 const HELPER: &str = "fusermount3";
 /// Where the helper finds the number of its end of the socket.

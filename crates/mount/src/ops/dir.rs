@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use async_lock::Mutex;
 use saker_client::{Caller, DirItem, DirStream, OpenFlags};
+use saker_fuse::abi::{Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn};
+use saker_fuse::{MAX_WRITE_BYTES, Reply, Request};
 use saker_types::wire::{At, Entry};
 use saker_types::{Errno, FileKind, InodeId, Locator, ROOT, Result};
 use zerocopy::IntoBytes;
 
-use crate::abi::{Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn};
-use crate::adapter::Adapter;
-use crate::nodes::NodeId;
-use crate::reply::Reply;
-use crate::request::Request;
-use crate::transport::MAX_WRITE_BYTES;
+use crate::caller::WithCaller as _;
+use crate::names::nodes::NodeId;
+use crate::served::Served;
 
 /// Cookie after `.`.
 const AFTER_DOT: u64 = 1;
@@ -41,7 +40,7 @@ struct Listing {
     ahead: Option<DirItem>,
 }
 
-impl Adapter {
+impl Served {
     pub(crate) async fn opendir(&self, request: &Request) -> Result<Reply> {
         let node = request.header.nodeid;
         let loc = self.locate(node).await?;

@@ -1,18 +1,18 @@
 //! UNLINK, RMDIR, RENAME, LINK.
 
 use saker_client::Caller;
+use saker_fuse::abi::{LinkIn, Rename2In, RenameIn};
+use saker_fuse::{Body, Reply, Request};
 use saker_types::limits::COMPONENTS_MAX;
 use saker_types::wire::{At, Removed, rename_flags};
 use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
 
-use crate::abi::{LinkIn, Rename2In, RenameIn};
-use crate::adapter::Adapter;
-use crate::hint::Which;
-use crate::nodes::{Named, NodeId};
-use crate::reply::Reply;
-use crate::request::{Body, Request};
+use crate::caller::WithCaller as _;
+use crate::names::hint::Which;
+use crate::names::nodes::{Named, NodeId};
+use crate::served::Served;
 
-impl Adapter {
+impl Served {
     pub(crate) async fn unlink(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;

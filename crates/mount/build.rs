@@ -1,11 +1,11 @@
-//! Compiles the kernel's half of the hints (`src/hint/`), and sets `cfg(bpf)` when there is one:
+//! Compiles the kernel's half of the hints (`src/names/hint/`), and sets `cfg(bpf)` when there is one:
 //! with the feature `bpf`, where clang can be run.
 
 use std::env;
 use std::path::Path;
 use std::process::Command;
 
-const DIR: &str = "src/hint";
+const DIR: &str = "src/names/hint";
 const SOURCE: &str = "hint.bpf.c";
 
 fn main() {

@@ -13,11 +13,11 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
     fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
 };
+use saker_fuse::{Device, MAX_WRITE_BYTES};
 use saker_types::{Errno, Error, Result};
 
 use super::{FS_TYPE, SUBTYPE, failed, no_device};
 use crate::options::MountOptions;
-use crate::transport::{Device, MAX_WRITE_BYTES};
 
 /// Mounts at `path`, over whatever is there.
 pub(crate) fn on_top(path: &Path, source: &str, options: &MountOptions) -> Result<Device> {

@@ -3,14 +3,21 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use saker_fuse::Mode as TransportMode;
 use saker_types::{Errno, Error, Result};
-
-pub use crate::hint::HintMode as Shortcut;
-use crate::transport::Mode as TransportMode;
 
 /// Each thread has connections to all servers: more than this only by option.
 const THREADS_DEFAULT_MAX: usize = 16;
 const THREADS_MAX: usize = 256;
+
+/// Where a mount learns what a LOOKUP is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortcut {
+    /// By BPF, or not where that does not work.
+    Bpf,
+    /// Not at all.
+    Off,
+}
 
 /// Names of directories for which a mount has a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,11 @@
-//! INIT: what kernel and adapter agree on.
+//! INIT: what kernel and mount agree on.
 
+use saker_fuse::abi::{self, InitIn, InitInExt, InitOut, init};
+use saker_fuse::{MAX_WRITE_BYTES, Reply, Request};
 use saker_types::{Errno, Error, Result};
 
-use crate::abi::{self, InitIn, InitInExt, InitOut, init};
-use crate::adapter::Adapter;
 use crate::mount::READ_AHEAD_BYTES;
-use crate::reply::Reply;
-use crate::request::Request;
-use crate::transport::MAX_WRITE_BYTES;
+use crate::served::Served;
 
 /// Asynchronous requests (read-ahead, write-back of maps) that may be under way.
 const MAX_BACKGROUND: u16 = 128;
@@ -20,7 +18,7 @@ const PAGE_BYTES: usize = 4096;
 /// - `HANDLE_KILLPRIV_V2`: write, truncate and chown must clear suid and sgid. The kernel alone
 ///   would send a SETATTR in the writer's name, which the server refuses to all but the owner,
 ///   and would ask for `security.capability` before every write. With it, the kernel says when
-///   bits must go, and the adapter clears them (`Adapter::drop_privileges`); file capabilities
+///   bits must go, and the mount clears them (`Served::drop_privileges`); file capabilities
 ///   are refused, so there are none to clear.
 /// - `DONT_MASK`: the umask comes with the request, and the server applies it where the directory
 ///   has no default ACL.
@@ -84,16 +82,14 @@ pub(crate) fn negotiate(request: &Request, extra: u64) -> Result<(Reply, Option<
     Ok((Reply::of(&out), Some((input.minor, agreed))))
 }
 
-impl Adapter {
+impl Served {
     /// Answers INIT; with the flags agreed on, unless the kernel must ask again.
     pub(crate) fn greet(&self, request: &Request, extra: u64) -> Result<(Reply, Option<u64>)> {
         let names = if self.entry_timeout.is_zero() { 0 } else { WANTED_WITH_NAMES };
         let (reply, agreed) = negotiate(request, names | extra)?;
         if let Some((minor, flags)) = agreed {
             tracing::info!(
-                "mounted on {}: kernel FUSE 7.{minor} (flags {flags:#x}), entry_timeout {:?}, \
-                 attr_timeout {:?}",
-                self.mountpoint.display(),
+                "kernel FUSE 7.{minor} (flags {flags:#x}), entry_timeout {:?}, attr_timeout {:?}",
                 self.entry_timeout,
                 self.attr_timeout,
             );
@@ -106,8 +102,8 @@ impl Adapter {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::request::tests::bytes_of;
-    use zerocopy::{FromBytes, IntoBytes};
+    use saker_fuse::abi::InHeader;
+    use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
     fn ask(major: u32, minor: u32, flags: u64, ext: bool) -> Result<(InitOut, Option<(u32, u64)>)> {
         let input = InitIn { major, minor, max_readahead: 131_072, flags: flags as u32 };
@@ -116,8 +112,7 @@ mod tests {
         if ext {
             body.extend_from_slice(more.as_bytes());
         }
-        let raw = bytes_of(26, 0, &body);
-        let (reply, agreed) = negotiate(&Request::parse(raw).unwrap(), 0)?;
+        let (reply, agreed) = negotiate(&Request::new(InHeader::new_zeroed(), &body), 0)?;
         Ok((InitOut::read_from_bytes(&reply.head).unwrap(), agreed))
     }
 
