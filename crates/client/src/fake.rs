@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message;
 use saker_rpc::{Call, CallError, Frame, Sleep, Transport};
 use saker_types::limits::CHUNK_BYTES;
-use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
+use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
 use saker_types::wire::*;
 use saker_types::{Attr, Class, ClusterMap, Errno, Error, FileKind, Inode, Locator, Result};
 
@@ -69,7 +69,11 @@ pub(crate) struct Fake(Mutex<Model>);
 
 pub(crate) fn map() -> ClusterMap {
     let addr = |port: u16| format!("127.0.0.1:{port}");
-    let shard = |n| ShardInfo { addr: addr(SHARD_PORT + n), ..ShardInfo::default() };
+    let shard = |n| ShardInfo {
+        addr: addr(SHARD_PORT + n),
+        allocator: u32::from(n) + 1,
+        ..ShardInfo::default()
+    };
     ClusterMap {
         version: 1,
         uuid: Bytes::from_static(&[7; 16]),
@@ -84,6 +88,7 @@ pub(crate) fn map() -> ClusterMap {
         replicas: 2,
         inline_max: 4096,
         name: "fake".into(),
+        format: FORMAT,
     }
 }
 

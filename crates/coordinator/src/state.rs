@@ -19,7 +19,7 @@ use saker_runtime::task::oneshot;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, DIR_ID_BYTES, Joined, Record, StoredResult, What};
 use saker_types::id::compose;
-use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
+use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
 use saker_types::wire::{Ctx, EntryKey, Op};
 use saker_types::{ClusterMap, Errno, Error, Key, NodeId, TxnId};
 
@@ -129,7 +129,9 @@ pub fn open(
                     }
                     Some(What::IdsReserved(n)) => reserved = reserved.max(n),
                     Some(What::Map(raw)) => {
-                        map = Some(ClusterMap::decode(raw).map_err(|e| e.to_string())?);
+                        let known = ClusterMap::decode(raw).map_err(|e| e.to_string())?;
+                        known.check_format()?;
+                        map = Some(known);
                     }
                     Some(What::Joined(j)) => {
                         joined.insert((j.role, j.n), j.dir);
@@ -196,6 +198,7 @@ fn updated_map(
         replicas: members.replicas.max(1),
         inline_max: members.inline_max.min(saker_types::limits::INLINE_BYTES_MAX),
         name: members.name.clone(),
+        format: FORMAT,
     };
     let Some(known) = known else { return fresh };
     let mut map = known.clone();
@@ -403,6 +406,10 @@ mod tests {
     const SMALL: u64 = 1;
 
     fn open_on(disk: &MemDir, segment_bytes: u64) -> Handle {
+        try_open(disk, segment_bytes).unwrap()
+    }
+
+    fn try_open(disk: &MemDir, segment_bytes: u64) -> Result<Handle, JournalError> {
         let addr = "127.0.0.1:7400".parse().unwrap();
         let members = Members {
             name: "test".into(),
@@ -412,7 +419,7 @@ mod tests {
             inline_max: 4096,
         };
         let metrics = Metrics::new(&Registry::new());
-        open(Arc::new(disk.clone()), &members, "127.0.0.1:7400", metrics, segment_bytes).unwrap()
+        open(Arc::new(disk.clone()), &members, "127.0.0.1:7400", metrics, segment_bytes)
     }
 
     /// Asks, and flushes as is done before an answer leaves.
@@ -442,6 +449,26 @@ mod tests {
             assert_eq!(join(&h, STORE, 0, b'd'), 0);
             assert_eq!(join(&h, SHARD, 0, b'b'), Errno::EEXIST.0);
         }
+    }
+
+    #[test]
+    fn a_cluster_of_another_format_is_not_opened() {
+        let disk = MemDir::new();
+        let mut map = (*open_on(&disk, SEGMENT_BYTES).state().map).clone();
+        map.check().unwrap();
+        map.format -= 1;
+        let config = JournalConfig::new(map.uuid[..].try_into().unwrap(), JOURNAL_SHARD);
+        let disk = MemDir::new();
+        let mut journal =
+            Journal::open(Arc::new(disk.clone()), config, ReplayFrom::Oldest, &mut |_, _, _| Ok(()))
+                .unwrap();
+        let what = Some(What::Map(map.encode_to_vec().into()));
+        let record = Record { changes: vec![Change { what }] };
+        journal.append(Kind::Changes, &record.encode_to_vec());
+        journal.flush().unwrap();
+        drop(journal);
+        let error = try_open(&disk, SEGMENT_BYTES).err().unwrap().to_string();
+        assert!(error.contains("another version of Saker"), "{error}");
     }
 
     #[test]

@@ -1,11 +1,21 @@
 //! Identities: inodes, nodes, transactions.
 
-/// Number of an inode: 16 bits of allocator, 48 bits of counter; never reused. Zero is "none".
+/// Number of an inode: 13 bits of allocator, 40 bits of counter; never reused. Zero is "none". So it
+/// is below 2^53, and exact where programs keep numbers of inodes as doubles (JavaScript).
 pub type InodeId = u64;
 /// The root directory. Its row has parent 0 and the empty name.
 pub const ROOT: InodeId = 1;
-/// Bits of an id that count; the rest name the allocator.
-pub const COUNTER_BITS: u32 = 48;
+/// Bits of an id that count; those above name the allocator.
+pub const COUNTER_BITS: u32 = 40;
+/// Allocators that ids can name: 0 is the coordinator's, [`GUESSES`] are the mounts', and each of the
+/// others is a shard's.
+pub const ALLOCATORS: u16 = 1 << 13;
+/// The allocator of the numbers that a mount makes up for what it does not know yet.
+pub const GUESSES: u16 = ALLOCATORS - 1;
+/// Most shards of a cluster.
+pub const SHARDS_MAX: usize = ALLOCATORS as usize - 2;
+
+const _: () = assert!((ALLOCATORS as u64) << COUNTER_BITS == 1 << 53);
 
 /// A shard: one worker of an MNode. Counts from 0 over the whole cluster.
 pub type ShardNo = u16;
@@ -13,14 +23,9 @@ pub type ShardNo = u16;
 pub type StoreNo = u16;
 
 /// The id that an allocator gives out at a count.
-pub fn compose(allocator: u16, counter: u64) -> InodeId {
-    debug_assert!(counter < 1 << COUNTER_BITS);
-    (u64::from(allocator) << COUNTER_BITS) | counter
-}
-
-/// The allocator of an id.
-pub fn allocator(id: InodeId) -> u16 {
-    (id >> COUNTER_BITS) as u16
+pub const fn compose(allocator: u16, counter: u64) -> InodeId {
+    debug_assert!(allocator < ALLOCATORS && counter < 1 << COUNTER_BITS);
+    ((allocator as u64) << COUNTER_BITS) | counter
 }
 
 /// A uuid, or any bytes, in hexadecimal digits.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::id::SHARDS_MAX;
 use crate::limits::{CHUNK_BYTES, SLOTS};
 use crate::name::NameHash;
 use crate::wire::At;
@@ -20,7 +21,7 @@ pub struct ShardInfo {
     /// `host:port` it listens on.
     #[prost(string, tag = "2")]
     pub addr: String,
-    /// Its allocator number for inode ids; never given to another shard.
+    /// Its allocator of inode ids, from 1 to [`SHARDS_MAX`]; never given to another shard.
     #[prost(uint32, tag = "3")]
     pub allocator: u32,
 }
@@ -66,11 +67,17 @@ pub struct ClusterMap {
     /// Name of the cluster, shown as the source of mounts.
     #[prost(string, tag = "10")]
     pub name: String,
+    /// What ids and times in its rows mean: [`FORMAT`].
+    #[prost(uint32, tag = "11")]
+    pub format: u32,
 }
+
+/// Of clusters that this version makes and knows. 0: ids of 64 bits, times since 1970.
+pub const FORMAT: u32 = 1;
 
 /// The slot table of a new cluster: round robin, so that every shard has its share exactly.
 pub fn initial_slots(shards: usize) -> Bytes {
-    assert!(shards > 0 && shards <= SLOTS, "a cluster has 1 to {SLOTS} shards");
+    assert!(shards > 0 && shards <= SHARDS_MAX, "a cluster has 1 to {SHARDS_MAX} shards");
     (0..SLOTS).flat_map(|slot| ((slot % shards) as u16).to_le_bytes()).collect::<Vec<u8>>().into()
 }
 
@@ -81,8 +88,21 @@ pub fn lock_slot(id: InodeId) -> u16 {
 }
 
 impl ClusterMap {
+    /// Refuses a cluster whose rows this version would misread.
+    pub fn check_format(&self) -> Result<()> {
+        if self.format == FORMAT {
+            return Ok(());
+        }
+        Err(Error::new(Errno::EPROTO).with_text(format!(
+            "the cluster was made by another version of Saker (format {}, this one has {FORMAT}) \
+             and cannot be opened",
+            self.format
+        )))
+    }
+
     /// Refuses a map that would make routing panic or lie.
     pub fn check(&self) -> Result<()> {
+        self.check_format()?;
         let bad =
             |why: &str| Err(Error::new(Errno::EPROTO).with_text(format!("cluster map: {why}")));
         if self.slots.len() != SLOTS * 2 {
@@ -91,8 +111,11 @@ impl ClusterMap {
         if self.uuid.len() != 16 {
             return bad("no uuid");
         }
-        if self.shards.is_empty() || self.shards.len() > SLOTS || self.stores.len() > SLOTS {
+        if self.shards.is_empty() || self.shards.len() > SHARDS_MAX || self.stores.len() > SLOTS {
             return bad("number of shards or stores");
+        }
+        if self.shards.iter().any(|s| s.allocator == 0 || s.allocator as usize > SHARDS_MAX) {
+            return bad("a shard cannot give out ids");
         }
         let (slots, _) = self.slots.as_chunks::<2>();
         if slots.iter().any(|s| usize::from(u16::from_le_bytes(*s)) >= self.shards.len()) {
@@ -189,13 +212,18 @@ mod tests {
         ClusterMap {
             uuid: Bytes::from_static(&[7; 16]),
             hash_seed: 42,
-            shards: vec![ShardInfo { addr: "127.0.0.1:1".into(), ..Default::default() }; shards],
+            shards: (1..=shards as u32).map(shard).collect(),
             stores: vec![StoreInfo { addr: "127.0.0.1:1".into() }; stores],
             slots: initial_slots(shards),
             coordinator: "127.0.0.1:1".into(),
             replicas: 1,
+            format: FORMAT,
             ..Default::default()
         }
+    }
+
+    fn shard(allocator: u32) -> ShardInfo {
+        ShardInfo { addr: "127.0.0.1:1".into(), allocator, ..Default::default() }
     }
 
     #[test]
@@ -240,6 +268,9 @@ mod tests {
             |m| m.shards.truncate(1),
             |m| m.uuid = Bytes::new(),
             |m| m.coordinator = "nowhere".into(),
+            |m| m.format = 0,
+            |m| m.shards[1].allocator = 0,
+            |m| m.shards[1].allocator = SHARDS_MAX as u32 + 1,
         ] {
             let mut bad = good.clone();
             break_it(&mut bad);

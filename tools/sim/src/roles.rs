@@ -15,7 +15,7 @@ use saker_runtime::fs::Dir;
 use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, What};
-use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
+use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
 use saker_types::{ClusterMap, NodeId};
 
 /// The simulated cluster's uuid.
@@ -81,6 +81,7 @@ pub fn first_map(members: &Members) -> ClusterMap {
         replicas: 1,
         inline_max: members.inline_max,
         name: members.name.clone(),
+        format: FORMAT,
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
-use saker_types::id::COUNTER_BITS;
+use saker_types::id::{GUESSES, compose};
 use saker_types::limits::NAME_REGRET;
 use saker_types::wire::{Entry, KeptDir};
 use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result};
@@ -15,8 +15,8 @@ use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result};
 use super::keep::Keep;
 use super::{DataVersion, NodeId, stale};
 
-/// Guesses have the allocator number that no shard can have.
-pub(super) const FIRST_GUESS: NodeId = u64::MAX << COUNTER_BITS;
+/// Guesses have the allocator number that no shard can have. All from here on are guesses.
+pub(super) const FIRST_GUESS: NodeId = compose(GUESSES, 0);
 /// Names kept that are not what the kernel was told.
 const SURPRISES_MAX: usize = 1024;
 /// They are kept this long: until the kernel has walked again, for which it may look up the name
