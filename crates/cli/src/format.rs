@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use saker_types::{Attr, FileKind};
+use saker_types::time::unix;
+use saker_types::{Attr, FileKind, Stamp};
 
 /// The mode as ls(1) shows it, as `drwxr-xr-x`.
 pub fn mode(mode: u32) -> String {
@@ -62,8 +63,8 @@ pub fn bytes(n: u64) -> String {
 }
 
 /// A time in the local time zone, as `2026-01-31 23:59:59`.
-pub fn time(ns: i64) -> String {
-    let seconds: libc::time_t = ns.div_euclid(1_000_000_000);
+pub fn time(stamp: Stamp) -> String {
+    let seconds: libc::time_t = unix(stamp).0;
     // SAFETY: all bytes of tm may be zero; localtime_r reads `seconds` and writes `tm` only.
     let tm = unsafe {
         let mut tm: libc::tm = std::mem::zeroed();
@@ -115,6 +116,8 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use saker_types::time::stamp;
+
     use super::*;
 
     #[test]
@@ -135,7 +138,7 @@ mod tests {
 
     #[test]
     fn times_are_dates() {
-        assert!(time(1_700_000_000_000_000_000).starts_with("2023-11-1"));
+        assert!(time(stamp(1_700_000_000, 0)).starts_with("2023-11-1"));
         assert_eq!(Names::users().of(0), "root");
         assert_eq!(Names::groups().of(4_000_000_000), "4000000000");
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use saker_types::wire::{At, Entry};
-use saker_types::{Attr, Cred, Errno, Error, Locator, Result};
+use saker_types::{Attr, Cred, Errno, Error, Locator, Result, Stamp};
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
@@ -211,8 +211,8 @@ pub enum Seek {
 pub enum SetTime {
     /// The owner's clock.
     Now,
-    /// ns since the epoch.
-    Ns(i64),
+    /// This time.
+    At(Stamp),
 }
 
 /// What setattr changes; unset fields stay.

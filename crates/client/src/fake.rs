@@ -61,7 +61,7 @@ pub(crate) struct Model {
     /// Chunk writes whose earlier attempts are refused.
     barred: BTreeMap<(u16, u64, u64), u32>,
     pub(crate) log: Vec<(Op, u16)>,
-    clock: i64,
+    clock: u64,
     ids: u64,
 }
 

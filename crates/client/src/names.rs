@@ -408,7 +408,7 @@ impl Core {
 /// The wire form of a change.
 fn setattr_request(at: &At, change: &SetAttr) -> SetattrReq {
     let ns = |time| match time {
-        Some(SetTime::Ns(ns)) => Some(ns),
+        Some(SetTime::At(stamp)) => Some(stamp),
         _ => None,
     };
     SetattrReq {
@@ -446,7 +446,7 @@ mod tests {
     fn times_to_set_are_a_clock_or_a_number() {
         let change = SetAttr {
             atime: Some(SetTime::Now),
-            mtime: Some(SetTime::Ns(5)),
+            mtime: Some(SetTime::At(5)),
             mode: Some(0o100_644),
             ..SetAttr::default()
         };

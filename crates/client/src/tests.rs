@@ -388,7 +388,7 @@ fn setattr_comes_after_the_writes_and_close_leaves_its_times() {
     t.write(&file, 0, b"abcdef");
     let handle = At::handle(file.locator());
     t.fake.log();
-    let change = SetAttr { mtime: Some(SetTime::Ns(77)), ..SetAttr::default() };
+    let change = SetAttr { mtime: Some(SetTime::At(77)), ..SetAttr::default() };
     let entry = t.run(t.fs.setattr(&t.root, &handle, &change)).unwrap();
     assert_eq!(entry.attr.mtime_ns, 77);
     t.flush(&file);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use saker_types::change::{Gone, StoreJob, What, entry_key, id_key, table};
 use saker_types::wire::{At, Row};
-use saker_types::{Attr, Cred, Errno, Error, Inode, InodeId, Key, Locator, TxnId};
+use saker_types::{Attr, Cred, Errno, Error, Inode, InodeId, Key, Locator, Stamp, TxnId};
 
 use crate::namespace::resolve::Way;
 use crate::request::{Rq, Step, Stop, Wait};
@@ -403,7 +403,7 @@ impl Shard {
 }
 
 /// A new inode's attributes.
-pub(crate) fn new_attr(id: InodeId, mode: u32, uid: u32, gid: u32, now_ns: i64) -> Attr {
+pub(crate) fn new_attr(id: InodeId, mode: u32, uid: u32, gid: u32, now_ns: Stamp) -> Attr {
     Attr {
         id,
         mode,

@@ -24,7 +24,7 @@ use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, StoredResult, What};
 use saker_types::id::{COUNTER_BITS, compose};
 use saker_types::wire::{EntryKey, Op, Totals};
-use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, TxnId};
+use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, Stamp, TxnId};
 
 use crate::checkpoint::Checkpointing;
 use crate::gone::Leases;
@@ -251,8 +251,8 @@ impl Shard {
         self.map.shard_of_name(name) == self.no
     }
 
-    /// Wall clock, ns since the epoch.
-    pub fn wall_ns(&self) -> i64 {
+    /// Wall clock.
+    pub fn wall_ns(&self) -> Stamp {
         self.hub.wall_ns()
     }
 

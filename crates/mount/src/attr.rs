@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use saker_fuse::abi::{AttrBody, AttrOut, STATX_BASIC_STATS, STATX_BTIME, StatxBody, StatxTime};
 use saker_types::Attr;
+use saker_types::time::unix;
 
-const NS_PER_S: i64 = 1_000_000_000;
 /// `st_blocks` counts these.
 const BLOCK_BYTES: u64 = 512;
 /// `st_blksize`: what programs should read and write at once.
@@ -13,7 +13,7 @@ const IO_BYTES: u32 = 128 << 10;
 
 /// For entries, GETATTR and SETATTR.
 pub(crate) fn body(attr: &Attr) -> AttrBody {
-    let [atime, mtime, ctime] = [attr.atime_ns, attr.mtime_ns, attr.ctime_ns].map(split);
+    let [atime, mtime, ctime] = [attr.atime_ns, attr.mtime_ns, attr.ctime_ns].map(unix);
     AttrBody {
         ino: attr.id,
         size: attr.size,
@@ -43,8 +43,8 @@ pub(crate) fn reply(attr: &Attr, fresh: Duration) -> AttrOut {
 /// For STATX.
 pub(crate) fn statx(attr: &Attr) -> StatxBody {
     let [atime, btime, ctime, mtime] = [attr.atime_ns, attr.btime_ns, attr.ctime_ns, attr.mtime_ns]
-        .map(|ns| {
-            let (sec, nsec) = split(ns);
+        .map(|stamp| {
+            let (sec, nsec) = unix(stamp);
             StatxTime { sec, nsec, reserved: 0 }
         });
     StatxBody {
@@ -69,17 +69,6 @@ pub(crate) fn statx(attr: &Attr) -> StatxBody {
     }
 }
 
-/// Seconds and nanoseconds of a time; before 1970, too.
-fn split(ns: i64) -> (i64, u32) {
-    (ns.div_euclid(NS_PER_S), ns.rem_euclid(NS_PER_S) as u32)
-}
-
-/// Inverse of [`split`]; times that an `i64` of nanoseconds cannot hold (before 1677, after 2262)
-/// become the nearest that it can.
-pub(crate) fn join(seconds: i64, ns: u32) -> i64 {
-    seconds.saturating_mul(NS_PER_S).saturating_add(i64::from(ns))
-}
-
 /// A timeout in the kernel's form.
 pub(crate) fn validity(time: Duration) -> (u64, u32) {
     (time.as_secs(), time.subsec_nanos())
@@ -88,19 +77,6 @@ pub(crate) fn validity(time: Duration) -> (u64, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_before_1970_keep_their_nanoseconds() {
-        for ns in [0, 1, -1, -1_000_000_000, 1_700_000_000_123_456_789, i64::MAX, i64::MIN] {
-            let (s, n) = split(ns);
-            assert!(n < 1_000_000_000);
-            assert_eq!(i128::from(s) * 1_000_000_000 + i128::from(n), i128::from(ns));
-        }
-        assert_eq!(split(-1), (-1, 999_999_999));
-        assert_eq!(join(-1, 999_999_999), -1);
-        assert_eq!(join(i64::MAX, 5), i64::MAX);
-        assert_eq!(join(i64::MIN, 5), i64::MIN + 5);
-    }
 
     #[test]
     fn blocks_and_device_numbers() {

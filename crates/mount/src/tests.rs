@@ -17,6 +17,7 @@ use saker_client::Reactor;
 use saker_fuse::abi::{AttrOut, Dirent, EntryOut, Opcode, OpenOut, ReadIn};
 use saker_fuse::{Device, Dispatch, Mode, Reply, Request, Serving, Shape, Transport};
 use saker_rpc::{Hello, NodeId, RoleKind, Transport as _};
+use saker_types::time::stamp_of_unix_ns;
 use saker_types::{Attr, Errno, Result};
 use zerocopy::IntoBytes;
 
@@ -70,7 +71,7 @@ fn attributes(node: u64) -> Option<Attr> {
         1 => (0o040_755, 0),
         _ => (0o100_644, content(file()?).len() as u64),
     };
-    Some(Attr { id: node, mode, size, nlink: 1, mtime_ns: -1, ..Attr::default() })
+    Some(Attr { id: node, mode, size, nlink: 1, mtime_ns: stamp_of_unix_ns(-1), ..Attr::default() })
 }
 
 impl Tree {

@@ -14,8 +14,9 @@ use prost::Message;
 use rustc_hash::FxHashMap;
 use saker_runtime::task::{Executor, Timers, oneshot};
 use saker_runtime::time::Time;
+use saker_types::time::stamp_of_unix_ns;
 use saker_types::wire::Op;
-use saker_types::{Class, Errno, Error, NodeId};
+use saker_types::{Class, Errno, Error, NodeId, Stamp};
 
 use crate::CallError;
 use crate::frame::Frame;
@@ -45,7 +46,7 @@ struct Inner {
     executor: Executor,
     timers: Timers,
     now: Cell<Time>,
-    wall_ns: Cell<i64>,
+    wall_ns: Cell<Stamp>,
     out: RefCell<Vec<Out>>,
     waiting: RefCell<FxHashMap<CallId, oneshot::Sender<Answer>>>,
 }
@@ -56,10 +57,11 @@ const RETRY_PAUSE: Duration = Duration::from_millis(2);
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(200);
 
 impl Hub {
-    /// A step begins: what time it is.
+    /// A step begins: what time it is; `wall_ns` since 1970.
     pub fn begin(&self, now: Time, wall_ns: i64) {
         self.0.now.set(now);
         // The wall clock may jump back; stamps given out here never do.
+        let wall_ns = stamp_of_unix_ns(wall_ns);
         self.0.wall_ns.set(wall_ns.max(self.0.wall_ns.get()));
         self.0.timers.fire(now);
     }
@@ -69,8 +71,8 @@ impl Hub {
         self.0.now.get()
     }
 
-    /// Wall clock of this step, ns since the epoch; never goes back.
-    pub fn wall_ns(&self) -> i64 {
+    /// Wall clock of this step; never goes back.
+    pub fn wall_ns(&self) -> Stamp {
         self.0.wall_ns.get()
     }
 

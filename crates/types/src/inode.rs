@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::access::{self, Access, Cred};
 use crate::acl::{self, Acl};
-use crate::{Errno, Error, InodeId, ROOT};
+use crate::{Errno, Error, InodeId, ROOT, Stamp};
 
 /// Type bits of `st_mode` (inode(7)).
 pub const S_IFMT: u32 = 0o170_000;
@@ -87,18 +87,18 @@ pub struct Attr {
     /// Device number of device files, as in mknod(2).
     #[prost(uint32, tag = "7")]
     pub rdev: u32,
-    /// Last access, ns since the epoch (set only by utimes: mounted as noatime).
-    #[prost(sfixed64, tag = "8")]
-    pub atime_ns: i64,
-    /// Last change of data, ns since the epoch.
-    #[prost(sfixed64, tag = "9")]
-    pub mtime_ns: i64,
-    /// Last change of the inode, ns since the epoch.
-    #[prost(sfixed64, tag = "10")]
-    pub ctime_ns: i64,
-    /// Birth, ns since the epoch.
-    #[prost(sfixed64, tag = "11")]
-    pub btime_ns: i64,
+    /// Last access (set only by utimes: mounted as noatime).
+    #[prost(fixed64, tag = "8")]
+    pub atime_ns: Stamp,
+    /// Last change of data.
+    #[prost(fixed64, tag = "9")]
+    pub mtime_ns: Stamp,
+    /// Last change of the inode.
+    #[prost(fixed64, tag = "10")]
+    pub ctime_ns: Stamp,
+    /// Birth.
+    #[prost(fixed64, tag = "11")]
+    pub btime_ns: Stamp,
     /// Counts truncations; data written under an older generation is refused (rule 17).
     #[prost(uint64, tag = "12")]
     pub truncate_gen: u64,

@@ -13,6 +13,7 @@ pub mod inode;
 pub mod limits;
 pub mod name;
 pub mod placement;
+pub mod time;
 pub mod wire;
 
 pub use access::{Access, Cred};
@@ -21,3 +22,4 @@ pub use id::{InodeId, NodeId, ROOT, ShardNo, StoreNo, TxnId};
 pub use inode::{Attr, FileKind, Inode, Locator, Unflushed};
 pub use name::{Key, check_name};
 pub use placement::ClusterMap;
+pub use time::Stamp;

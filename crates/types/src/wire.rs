@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::inode::{Attr, Inode, Locator, Unflushed, Xattr};
-use crate::{Cred, InodeId};
+use crate::{Cred, InodeId, Stamp};
 
 macro_rules! ops {
     ($($(#[doc = $doc:literal])* $name:ident = $value:literal => $text:literal,)*) => {
@@ -356,12 +356,12 @@ pub struct SetattrReq {
     /// Truncate or extend to this.
     #[prost(uint64, optional, tag = "6")]
     pub size: Option<u64>,
-    /// ns since the epoch.
-    #[prost(sfixed64, optional, tag = "7")]
-    pub atime_ns: Option<i64>,
-    /// ns since the epoch.
-    #[prost(sfixed64, optional, tag = "8")]
-    pub mtime_ns: Option<i64>,
+    /// Set atime to this.
+    #[prost(fixed64, optional, tag = "7")]
+    pub atime_ns: Option<Stamp>,
+    /// Set mtime to this.
+    #[prost(fixed64, optional, tag = "8")]
+    pub mtime_ns: Option<Stamp>,
     /// Set atime to the owner's clock.
     #[prost(bool, tag = "9")]
     pub atime_now: bool,
@@ -879,9 +879,9 @@ pub struct Totals {
     /// Directories among them.
     #[prost(uint64, tag = "3")]
     pub subdirs: u64,
-    /// Largest time of a change, ns since the epoch.
-    #[prost(sfixed64, tag = "4")]
-    pub mtime_ns: i64,
+    /// Largest time of a change.
+    #[prost(fixed64, tag = "4")]
+    pub mtime_ns: Stamp,
 }
 
 /// An entry of the namespace.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use saker_client::{Caller, DirItem, File, Fs, Groups, OpenFlags, SetAttr, SetTime as WireTime};
+use saker_types::time::{stamp_of_unix_ns, unix_ns};
 use saker_types::wire::{self, Entry};
 use saker_types::{Class, Errno, Error, FileKind, Locator, limits};
 
@@ -365,7 +366,7 @@ fn wire_time(time: SetTime) -> Option<WireTime> {
     match time {
         SetTime::Omit => None,
         SetTime::Now => Some(WireTime::Now),
-        SetTime::Ns(ns) => Some(WireTime::Ns(ns)),
+        SetTime::Ns(ns) => Some(WireTime::At(stamp_of_unix_ns(ns))),
     }
 }
 
@@ -378,8 +379,8 @@ fn convert(entry: &Entry) -> Stat<i64> {
         gid: attr.gid,
         nlink: attr.nlink,
         size: attr.size,
-        atime: attr.atime_ns,
-        mtime: attr.mtime_ns,
-        ctime: attr.ctime_ns,
+        atime: unix_ns(attr.atime_ns) as i64,
+        mtime: unix_ns(attr.mtime_ns) as i64,
+        ctime: unix_ns(attr.ctime_ns) as i64,
     }
 }

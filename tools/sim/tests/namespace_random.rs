@@ -172,7 +172,7 @@ impl Run {
                 let mut request = SetattrReq { ctx, at: at(&path), ..SetattrReq::default() };
                 match self.rng.below(3) {
                     0 => request.mode = Some(self.rng.below(0o1000) as u32 | 0o700),
-                    1 => request.mtime_ns = Some(self.rng.below(1 << 60) as i64),
+                    1 => request.mtime_ns = Some(self.rng.below(1 << 60)),
                     _ => request.size = Some(self.rng.below(2) * 100),
                 }
                 (Op::Setattr, Request::Setattr(request))

@@ -3,7 +3,7 @@ use super::*;
 
 fn entry(size: u64, data_version: u64, inline: &'static [u8]) -> Entry {
     Entry {
-        attr: Attr { id: 7, size, data_version, ctime_ns: data_version as i64, ..Attr::default() },
+        attr: Attr { id: 7, size, data_version, ctime_ns: data_version, ..Attr::default() },
         loc: Locator { pid: 1, name: Bytes::from_static(b"f"), id: 7, home_slot: None },
         inline: Bytes::from_static(inline),
         ..Entry::default()

@@ -6,7 +6,7 @@ use saker_rpc::txn::{self, Transaction};
 use saker_runtime::failpoint;
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
-use saker_types::{Errno, Error};
+use saker_types::{Errno, Error, Stamp};
 
 use super::{Keepers, Stop, chain, exchange, invalidate, still_wanted, when_let_go};
 use crate::state::Handle;
@@ -84,7 +84,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     Ok(txn.commit(|_| Ok(reply.encode_to_vec().into()))?)
 }
 
-pub(super) fn moved(mut row: Inode, now_ns: i64) -> Inode {
+pub(super) fn moved(mut row: Inode, now_ns: Stamp) -> Inode {
     row.attr.ctime_ns = now_ns.max(row.attr.ctime_ns);
     row
 }

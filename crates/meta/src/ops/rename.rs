@@ -8,7 +8,7 @@ use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
 use saker_types::change::Gone;
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
-use saker_types::{Class, Errno, Error, Inode, Key, Locator};
+use saker_types::{Class, Errno, Error, Inode, Key, Locator, Stamp};
 
 use super::create::may_change;
 use super::unlink::may_remove;
@@ -179,7 +179,7 @@ async fn rename_there(
 }
 
 /// The row as it is at its new name.
-pub(super) fn moved(row: &Inode, now_ns: i64) -> Inode {
+pub(super) fn moved(row: &Inode, now_ns: Stamp) -> Inode {
     let mut row = row.clone();
     row.attr.ctime_ns = now_ns.max(row.attr.ctime_ns);
     row

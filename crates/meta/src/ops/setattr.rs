@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use saker_types::inode::SeenVersion;
 use saker_types::wire::{Entry, SetattrReq};
-use saker_types::{Access, Attr, Class, Cred, Errno, Error, FileKind, Inode, access, limits};
+use saker_types::{Access, Attr, Class, Cred, Errno, Error, FileKind, Inode, Stamp, access, limits};
 
 use super::done;
 use super::truncate::Truncation;
@@ -118,7 +118,7 @@ fn replicated(a: &Attr) -> (u32, u32, u32) {
 }
 
 /// chmod(2) and chown(2): checks, and changes mode, owner and ctime.
-pub(crate) fn apply_access(inode: &mut Inode, msg: &SetattrReq, now_ns: i64) -> Result<(), Error> {
+pub(crate) fn apply_access(inode: &mut Inode, msg: &SetattrReq, now_ns: Stamp) -> Result<(), Error> {
     let cred = &msg.ctx.cred;
     let a = &mut inode.attr;
     let chowns = msg.uid.is_some() || msg.gid.is_some();
@@ -159,7 +159,7 @@ fn check_chown(a: &Attr, msg: &SetattrReq, cred: &Cred) -> Result<(), Error> {
 
 /// utimensat(2): setting both to now needs write permission, anything else ownership. A
 /// truncation brings its mtime along.
-fn apply_times(inode: &mut Inode, msg: &SetattrReq, now_ns: i64) -> Result<bool, Error> {
+fn apply_times(inode: &mut Inode, msg: &SetattrReq, now_ns: Stamp) -> Result<bool, Error> {
     let cred = &msg.ctx.cred;
     if msg.atime_ns.is_some() || msg.mtime_ns.is_some() {
         access::check_owner(&inode.attr, cred)?;

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use saker_types::change::StoreJob;
 use saker_types::wire::Entry;
-use saker_types::{Attr, Cred, Error, Inode, access};
+use saker_types::{Attr, Cred, Error, Inode, Stamp, access};
 
 use super::done;
 use crate::request::{Rq, Step};
@@ -25,7 +25,7 @@ impl Truncation {
     }
 
     /// Applies it to a row; `Some` when stores must cut.
-    pub(crate) fn apply(&self, inode: &mut Inode, now_ns: i64) -> Option<StoreJob> {
+    pub(crate) fn apply(&self, inode: &mut Inode, now_ns: Stamp) -> Option<StoreJob> {
         let a: &mut Attr = &mut inode.attr;
         // Also what is being appended, and is not told of yet: it comes before.
         let cuts = self.size < a.size.max(inode.append_end);

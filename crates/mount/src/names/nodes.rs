@@ -24,7 +24,7 @@ use saker_runtime::time::{self, Time};
 use saker_types::error::SECOND_PATH;
 use saker_types::limits::{COMPONENTS_MAX, NAME_KEEP, NAME_KEEP_MAX};
 use saker_types::wire::{At, Entry, KeptDir};
-use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, access};
+use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, Stamp, access};
 
 use crate::options::Leases;
 use table::{Node, Table, What, age};
@@ -49,7 +49,7 @@ pub(crate) struct DataVersion {
     data_version: u64,
     truncate_gen: u64,
     size: u64,
-    mtime_ns: i64,
+    mtime_ns: Stamp,
 }
 
 impl DataVersion {

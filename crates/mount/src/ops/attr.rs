@@ -6,6 +6,7 @@ use std::time::Duration;
 use saker_client::{Caller, SetAttr, SetTime};
 use saker_fuse::abi::{AccessIn, GETATTR_FH, GetattrIn, SetattrIn, StatxIn, StatxOut, fattr};
 use saker_fuse::{Reply, Request};
+use saker_types::time::stamp;
 use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Result};
 
@@ -138,7 +139,7 @@ fn change(input: &SetattrIn) -> SetAttr {
     let has = |bit| input.valid & bit != 0;
     let time = |bit, now, seconds, ns| match () {
         () if has(now) => Some(SetTime::Now),
-        () if has(bit) => Some(SetTime::Ns(attr::join(seconds, ns))),
+        () if has(bit) => Some(SetTime::At(stamp(seconds, ns))),
         () => None,
     };
     SetAttr {
@@ -186,7 +187,7 @@ mod tests {
         (input.atime, input.atimensec, input.mode) = (-1, 5, 0o100_640);
         let wanted = SetAttr {
             mode: Some(0o640),
-            atime: Some(SetTime::Ns(-999_999_995)),
+            atime: Some(SetTime::At(stamp(-1, 5))),
             mtime: Some(SetTime::Now),
             ..SetAttr::default()
         };

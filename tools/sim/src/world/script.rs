@@ -6,6 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use saker_client::{Caller, DirItem, File, Fs, OpenFlags, SetAttr, SetTime};
 use saker_runtime::rand::Rng;
+use saker_types::time::{stamp_of_unix_ns, unix_ns};
 use saker_types::wire::{self, At};
 use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, ROOT};
 
@@ -428,7 +429,7 @@ impl Client {
         let change = match call {
             Call::Chmod { mode, .. } => SetAttr { mode: Some(*mode), ..SetAttr::default() },
             Call::Utimes { mtime_ns, .. } => {
-                SetAttr { mtime: Some(SetTime::Ns(*mtime_ns)), ..SetAttr::default() }
+                SetAttr { mtime: Some(SetTime::At(stamp_of_unix_ns(*mtime_ns))), ..SetAttr::default() }
             }
             Call::Truncate { size, .. } => SetAttr { size: Some(*size), ..SetAttr::default() },
             _ => SetAttr::default(),
@@ -484,7 +485,7 @@ fn only_id(id: InodeId) -> Answer {
 
 fn seen(entry: &wire::Entry) -> Seen {
     let a = &entry.attr;
-    Seen { id: a.id, mode: a.mode, nlink: a.nlink, size: a.size, mtime_ns: a.mtime_ns }
+    Seen { id: a.id, mode: a.mode, nlink: a.nlink, size: a.size, mtime_ns: unix_ns(a.mtime_ns) as i64 }
 }
 
 /// What an error says. Some say that nobody knows.

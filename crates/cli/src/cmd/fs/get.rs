@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use saker_client::OpenFlags;
+use saker_types::time::unix;
 use saker_types::wire::At;
-use saker_types::{Attr, FileKind, InodeId, Locator};
+use saker_types::{Attr, FileKind, InodeId, Locator, Stamp};
 
 use super::keep::{Links, get_xattrs};
 use super::transfer::{Copy, PIECE, Pool, check_interrupt, shown};
@@ -223,9 +224,11 @@ fn read_all(
 }
 
 /// A time of the cluster as the standard library wants it.
-fn system_time(ns: i64) -> SystemTime {
-    let distance = Duration::from_nanos(ns.unsigned_abs());
-    if ns < 0 { SystemTime::UNIX_EPOCH - distance } else { SystemTime::UNIX_EPOCH + distance }
+fn system_time(stamp: Stamp) -> SystemTime {
+    let (seconds, ns) = unix(stamp);
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let start = SystemTime::UNIX_EPOCH;
+    (if seconds < 0 { start - whole } else { start + whole }) + Duration::from_nanos(ns.into())
 }
 
 fn preserve(local: &File, attr: &Attr) -> std::io::Result<()> {

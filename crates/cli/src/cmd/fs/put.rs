@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use saker_client::{Caller, OpenFlags, SetAttr, SetTime};
+use saker_types::time::stamp;
 use saker_types::wire::At;
 use saker_types::{Errno, FileKind, Locator};
 
@@ -250,10 +251,10 @@ fn read_full(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
 }
 
 fn times(meta: &Metadata) -> SetAttr {
-    let ns = |s: i64, ns: i64| Some(SetTime::Ns(s.saturating_mul(1_000_000_000) + ns));
+    let at = |seconds, ns: i64| Some(SetTime::At(stamp(seconds, ns as u32)));
     SetAttr {
-        atime: ns(meta.atime(), meta.atime_nsec()),
-        mtime: ns(meta.mtime(), meta.mtime_nsec()),
+        atime: at(meta.atime(), meta.atime_nsec()),
+        mtime: at(meta.mtime(), meta.mtime_nsec()),
         ..SetAttr::default()
     }
 }

@@ -10,7 +10,7 @@ use saker_runtime::time::{self, Time};
 use saker_types::id::{GUESSES, compose};
 use saker_types::limits::NAME_REGRET;
 use saker_types::wire::{Entry, KeptDir};
-use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result};
+use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result, Stamp};
 
 use super::keep::Keep;
 use super::{DataVersion, NodeId, stale};
@@ -52,7 +52,7 @@ pub(super) struct Node {
 }
 
 /// Of two states of an inode, the newer one's is not lower.
-pub(super) type Age = (u64, i64);
+pub(super) type Age = (u64, Stamp);
 
 pub(super) fn age(attr: &Attr) -> Age {
     (attr.data_version, attr.ctime_ns)
