@@ -92,6 +92,8 @@ pub enum Groups {
     Known(Arc<[u32]>),
     /// Those of the process with this id, read from `/proc` when the server asks for them.
     OfProcess(u32),
+    /// Nobody can read them ([`Cred::groups_hidden`]).
+    Hidden,
 }
 
 impl Caller {
@@ -102,11 +104,14 @@ impl Caller {
 
     /// What is known without reading groups.
     pub(crate) fn cred(&self) -> Cred {
-        let (groups, groups_known) = match &self.groups {
-            Groups::Known(groups) => (groups.to_vec(), true),
-            Groups::OfProcess(_) => (Vec::new(), false),
-        };
-        Cred { uid: self.uid, gid: self.gid, groups, groups_known }
+        let cred = Cred { uid: self.uid, gid: self.gid, ..Cred::default() };
+        match &self.groups {
+            Groups::Known(groups) => {
+                Cred { groups: groups.to_vec(), groups_known: true, ..cred }
+            }
+            Groups::OfProcess(_) => cred,
+            Groups::Hidden => Cred { groups_hidden: true, ..cred },
+        }
     }
 }
 

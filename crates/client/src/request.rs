@@ -209,7 +209,7 @@ impl Core {
                 hop(state)
             }
             Class::UseCoordinator if state.to == To::OwnerOnly => Next::GiveUp(error.clone()),
-            Class::NeedGroups if !request.ctx().cred.groups_known => {
+            Class::NeedGroups if request.ctx().cred.groups_are_unread() => {
                 request.ctx().cred = full_cred(who);
                 Next::AtOnce
             }

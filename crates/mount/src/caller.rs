@@ -18,7 +18,7 @@ impl WithCaller for Request {
         let InHeader { uid, gid, pid, .. } = self.header;
         let groups = match pid {
             // From outside our pid namespace: its groups cannot be read.
-            0 => Groups::Known([].into()),
+            0 => Groups::Hidden,
             pid => Groups::OfProcess(pid),
         };
         Caller { uid, gid, groups, umask: 0 }
@@ -38,7 +38,7 @@ mod tests {
     fn groups_are_read_from_the_caller_unless_it_is_out_of_sight() {
         let header = InHeader { uid: 1, gid: 2, ..InHeader::new_zeroed() };
         let caller = Request::new(header, b"").caller();
-        assert!(matches!(caller.groups, Groups::Known(groups) if groups.is_empty()));
+        assert!(matches!(caller.groups, Groups::Hidden));
         let caller = Request::new(InHeader { pid: 77, ..header }, b"").caller();
         assert!(matches!(caller.groups, Groups::OfProcess(77)));
         assert_eq!((caller.uid, caller.gid), (1, 2));

@@ -35,22 +35,32 @@ pub struct Cred {
     /// The groups were read; else a decision that depends on them answers `NeedGroups`.
     #[prost(bool, tag = "4")]
     pub groups_known: bool,
+    /// Nobody can read the groups: the caller may be in any where that takes a right away, and is in
+    /// none where it would give one.
+    #[prost(bool, tag = "5")]
+    pub groups_hidden: bool,
 }
 
 impl Cred {
     /// The superuser.
     pub fn root() -> Cred {
-        Cred { uid: 0, gid: 0, groups: Vec::new(), groups_known: true }
+        Cred { groups_known: true, ..Cred::default() }
     }
 
-    /// Is it a member of the group? `Err(NeedGroups)` where only the unread groups can tell.
+    /// Could the groups still be read?
+    pub fn groups_are_unread(&self) -> bool {
+        !self.groups_known && !self.groups_hidden
+    }
+
+    /// Does it have what membership of the group gives? `Err(NeedGroups)` where only the unread
+    /// groups can tell.
     pub fn in_group(&self, gid: u32) -> Result<bool, Error> {
         if self.gid == gid || self.groups.contains(&gid) {
             Ok(true)
-        } else if self.groups_known {
-            Ok(false)
-        } else {
+        } else if self.groups_are_unread() {
             Err(Error::of_class(Class::NeedGroups, Errno::EACCES))
+        } else {
+            Ok(false)
         }
     }
 }
@@ -88,6 +98,8 @@ pub fn check(
         other
     } else if cred.in_group(gid)? {
         group
+    } else if cred.groups_hidden {
+        group & other
     } else {
         other
     };
@@ -137,7 +149,8 @@ mod tests {
 
     fn cred(uid: u32, gid: u32, groups: Option<&[u32]>) -> Cred {
         let groups_known = groups.is_some();
-        Cred { uid, gid, groups: groups.unwrap_or_default().to_vec(), groups_known }
+        let groups = groups.unwrap_or_default().to_vec();
+        Cred { uid, gid, groups, groups_known, groups_hidden: false }
     }
 
     #[test]
@@ -156,6 +169,21 @@ mod tests {
         assert!(check(0o100_044, 7, 8, None, &unread, Access::R).is_ok());
         let e = check(0o100_040, 7, 8, None, &unread, Access::R).unwrap_err();
         assert!(e.is(Class::NeedGroups));
+    }
+
+    #[test]
+    fn hidden_groups_give_nothing_and_may_take_away() {
+        let hidden = Cred { groups_hidden: true, ..cred(9, 1, None) };
+        let can = |mode, gid, want| check(mode, 7, gid, None, &hidden, want).is_ok();
+        assert!(!can(0o100_604, 8, Access::R), "a group that is shut out");
+        assert!(!can(0o100_640, 8, Access::R), "a group that is let in");
+        assert!(can(0o100_644, 8, Access::R) && can(0o100_657, 8, Access::R));
+        assert!(!can(0o100_657, 8, Access::W));
+        assert!(can(0o100_640, 1, Access::R), "its own group is known");
+        assert!(!can(0o100_604, 1, Access::R));
+        assert!(!hidden.in_group(8).unwrap() && hidden.in_group(1).unwrap());
+        let file = Attr { mode: 0o102_745, gid: 8, ..Attr::default() };
+        assert_eq!(mode_without_privilege(&file, &hidden).unwrap(), 0o100_745);
     }
 
     #[test]

@@ -154,8 +154,10 @@ impl Acl {
         if let Some((_, bits)) = self.users.iter().find(|(id, _)| *id == cred.uid) {
             return Ok(grants(bits & mask));
         }
+        let owners = (gid, self.group);
+        let groups = || std::iter::once(&owners).chain(&self.groups);
         let mut is_member = false;
-        for (id, bits) in std::iter::once(&(gid, self.group)).chain(&self.groups) {
+        for (id, bits) in groups() {
             if cred.in_group(*id)? {
                 is_member = true;
                 if grants(*bits) {
@@ -163,7 +165,9 @@ impl Acl {
                 }
             }
         }
-        Ok(!is_member && grants(self.other))
+        // Of whichever of them the caller is a member, that must not be why it is refused.
+        let none_denies = || groups().all(|(_, bits)| grants(bits & mask));
+        Ok(!is_member && grants(self.other) && (!cred.groups_hidden || none_denies()))
     }
 }
 
@@ -239,8 +243,8 @@ mod tests {
         let acl = acl(FULL);
         let can = |uid, groups: &[u32], want| {
             let groups = groups.to_vec();
-            acl.permits(5, &Cred { uid, gid: 99, groups, groups_known: true }, Access(want))
-                .unwrap()
+            let cred = Cred { uid, gid: 99, groups, groups_known: true, groups_hidden: false };
+            acl.permits(5, &cred, Access(want)).unwrap()
         };
         assert!(can(10, &[], 6) && !can(10, &[], 1));
         assert!(can(11, &[5], 6) && !can(11, &[], 7), "the mask bounds a named user");
@@ -249,9 +253,34 @@ mod tests {
         assert!(!can(1, &[20, 21], 6), "no two entries together");
         assert!(can(1, &[5, 20], 2));
         assert!(can(1, &[], 1) && !can(1, &[], 4));
-        let unread = Cred { uid: 1, gid: 99, groups: vec![], groups_known: false };
+        let unread = Cred { uid: 1, gid: 99, ..Cred::default() };
         assert!(acl.permits(5, &unread, Access::R).is_err());
         assert!(acl.permits(5, &Cred { uid: 10, ..unread }, Access::R).unwrap());
+    }
+
+    #[test]
+    fn hidden_groups_give_nothing_and_may_take_away() {
+        let list = |group, named, mask| {
+            let entries = [
+                (USER_OBJ, 6, NO_ID),
+                (USER, 4, 10),
+                (GROUP_OBJ, group, NO_ID),
+                (GROUP, named, 20),
+                (MASK, mask, NO_ID),
+                (OTHER, 4, NO_ID),
+            ];
+            acl(&entries)
+        };
+        let can = |list: &Acl, uid, gid| {
+            let cred = Cred { uid, gid, groups_hidden: true, ..Cred::default() };
+            list.permits(5, &cred, Access::R).unwrap()
+        };
+        assert!(can(&list(4, 4, 7), 1, 99));
+        assert!(!can(&list(4, 0, 7), 1, 99), "a group that is shut out");
+        assert!(!can(&list(0, 4, 7), 1, 99), "the file's own");
+        assert!(!can(&list(4, 4, 2), 1, 99), "by the mask");
+        assert!(can(&list(4, 0, 7), 1, 5) && !can(&list(0, 4, 7), 1, 5), "its group is known");
+        assert!(can(&list(0, 0, 7), 10, 99), "and who is named");
     }
 
     #[test]

@@ -34,7 +34,7 @@ fn create_as(b: &mut Bench, path: &str, uid: u32) -> Result<Entry, saker_types::
     let mut request = b.create_req(at(path), FileKind::Regular);
     request.mode = FileKind::Regular.bits() | 0o666;
     request.umask = 0o077;
-    request.ctx.cred = Cred { uid, gid: uid, groups: vec![], groups_known: true };
+    request.ctx.cred = Cred { uid, gid: uid, groups_known: true, ..Default::default() };
     let owner = b.owner_of(&request.at);
     b.run(Op::Create, owner, &request)
 }

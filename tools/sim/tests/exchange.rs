@@ -184,7 +184,7 @@ fn a_create_meets_the_old_or_the_new_directory_and_never_the_wrong_one() {
 
 #[test]
 fn the_sticky_bit_asks_who_owns_both() {
-    let user = |uid| Cred { uid, gid: uid, groups: vec![], groups_known: true };
+    let user = |uid| Cred { uid, gid: uid, groups_known: true, ..Default::default() };
     for (n, home) in [(0, 0), (0, 1), (1, 0), (1, 2)] {
         let mut b = Bench::new(3);
         b.mkdir("tmp").unwrap();

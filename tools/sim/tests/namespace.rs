@@ -349,7 +349,7 @@ fn the_sticky_bit_asks_who_owns_a_hard_link() {
     b.mkdir("tmp").unwrap();
     let all = SetattrReq { ctx: b.ctx(), at: at("tmp"), mode: Some(0o1777), ..Default::default() };
     b.setattr(&all).unwrap();
-    let user = |uid| saker_types::Cred { uid, gid: uid, groups: vec![], groups_known: true };
+    let user = |uid| saker_types::Cred { uid, gid: uid, groups_known: true, ..Default::default() };
     for n in 0..2 {
         let first = format!("tmp/{}", b.name_on(shard(0), &format!("first{n}-")));
         let second = format!("tmp/{}", b.name_on(shard(n), "second"));
@@ -521,7 +521,7 @@ fn a_set_group_id_bit_that_is_lost_is_lost_everywhere() {
     // The same mode, asked for by an owner that is not of the group: chmod(2) takes the bit.
     let mut same =
         SetattrReq { ctx: b.ctx(), at: at(&dir), mode: Some(0o2777), ..Default::default() };
-    same.ctx.cred = saker_types::Cred { uid: 5, gid: 5, groups: vec![], groups_known: true };
+    same.ctx.cred = saker_types::Cred { uid: 5, gid: 5, groups_known: true, ..Default::default() };
     assert_eq!(b.setattr(&same).unwrap().attr.mode & 0o7777, 0o777);
     for n in 0..2 {
         let file = name(&b, n);

@@ -231,7 +231,7 @@ fn a_chmod_of_a_directory_survives_any_crash() {
                 let file = format!("{dir}/{}", b.name_on(shard(n), "f"));
                 let mut request = b.create_req(at(&file), FileKind::Regular);
                 request.ctx.cred =
-                    saker_types::Cred { uid: 6, gid: 6, groups: vec![], groups_known: true };
+                    saker_types::Cred { uid: 6, gid: 6, groups_known: true, ..Default::default() };
                 let made = b.run::<Entry>(Op::Create, shard(n), &request);
                 assert_eq!(errno(made), Errno::EACCES, "{victim} at {step}");
             }
