@@ -177,6 +177,7 @@ if [[ $able == yes ]]; then
     stage shortcut sim shortcut
     stage transports sim transports
     stage two-mounts sim two_mounts
+    stage local-reads sim local_reads
     stage stress sim stress
     stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"
     stage workloads "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"

@@ -24,7 +24,7 @@ pub struct ClientOptions {
     pub read_ahead_bytes: usize,
     /// Most bytes read ahead of all of them: whoever comes when so much is held gets no more than it asks for.
     pub read_ahead_total_bytes: usize,
-    /// Whether data on stores of this machine is read from their files where these can be opened.
+    /// Whether data on stores of this machine is read from their files, where these can be opened.
     pub local_reads: bool,
 }
 
@@ -36,7 +36,7 @@ impl Default for ClientOptions {
             write_buffer_total_bytes: 256 << 20,
             read_ahead_bytes: 4 << 20,
             read_ahead_total_bytes: 256 << 20,
-            local_reads: true,
+            local_reads: false,
         }
     }
 }

@@ -1,14 +1,12 @@
 //! Chunks of file data, to and from stores.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 use saker_rpc::CallError;
-use saker_runtime::fs;
 use saker_runtime::time::{self, Time};
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::{
@@ -20,7 +18,6 @@ use std::time::Duration;
 
 use crate::Caller;
 use crate::core::{Backoff, Core, Fail, all, decode};
-use crate::local;
 use crate::open_inode::OpenInode;
 use crate::request::To;
 use crate::route::Routes;
@@ -221,53 +218,30 @@ impl Core {
         until: Time,
     ) -> std::result::Result<Part, Fail> {
         let len = request.len as usize;
-        let is_near = || self.options.local_reads && !self.elsewhere.has(store, time::now());
-        let ask = async |machine, fetches| {
-            let body = Bytes::from(ChunkReadReq { machine, fetches, ..request }.encode_to_vec());
-            let to = NodeId::Store(store);
+        let ask = async |request: ChunkReadReq| {
+            let (to, body) = (NodeId::Store(store), Bytes::from(request.encode_to_vec()));
             let sent = self.send(routes, to, Op::ChunkRead, trace, body, Bytes::new(), until);
             let reply = sent.await?;
             answer(reply.body, reply.payload, len).map_err(Fail::Answer)
         };
-        let answer = match len >= local::BYTES_MIN && is_near() {
-            true => ask(fs::machine(), self.net.reads_files()),
-            false => ask(0, false),
-        };
-        let (dir, places) = match answer.await? {
-            Answer::Data(part) => return Ok(part),
-            Answer::Places(dir, places) => (dir, places),
-        };
-        let read = self.local.read(&self.net, &dir, &places, until).await;
-        if let Some(data) = self.read_here(store, trace, read)? {
-            return Ok(Part::whole(data));
+        if let Some(local) = &self.local {
+            let mut request = request;
+            local.ask(store, &mut request);
+            let (dir, places) = match ask(request).await? {
+                Answer::Data(part) => return Ok(part),
+                Answer::Places(dir, places) => (dir, places),
+            };
+            match local.read(&self.net, store, &dir, &places, until).await {
+                Ok(Some(data)) => return Ok(Part { data, holes: false }),
+                Ok(None) => {}
+                // As if the store did not answer.
+                Err(_) => return Err(Fail::Call(CallError::Timeout)),
+            }
         }
-        match ask(0, false).await? {
+        match ask(request).await? {
             Answer::Data(part) => Ok(part),
             Answer::Places(..) => Err(Fail::Answer(Errno::EPROTO.into())),
         }
-    }
-
-    /// What was read from a store's file; nothing if the store has to be asked.
-    fn read_here(
-        &self,
-        store: StoreNo,
-        trace: u64,
-        read: io::Result<Option<Bytes>>,
-    ) -> std::result::Result<Option<Bytes>, Fail> {
-        let error = match read {
-            Ok(data) => return Ok(data),
-            // As if the store did not answer.
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                return Err(Fail::Call(CallError::Timeout));
-            }
-            Err(error) => error,
-        };
-        tracing::debug!(trace, store, "reading in its files: {error}");
-        // What the disk cannot read is for the store to say.
-        if error.raw_os_error() != Some(i32::from(Errno::EIO.0)) {
-            self.elsewhere.add(store, time::now());
-        }
-        Ok(None)
     }
 }
 
@@ -280,10 +254,6 @@ struct Part {
 }
 
 impl Part {
-    fn whole(data: Bytes) -> Part {
-        Part { data, holes: false }
-    }
-
     /// Was any of the `len` bytes that were asked for in no record?
     fn has_holes(&self, len: usize) -> bool {
         self.holes || self.data.len() < len

@@ -14,7 +14,7 @@ use saker_runtime::time::{self, Time};
 use saker_types::wire::{MapReq, Op, SessionReq};
 use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
-use crate::local::Local;
+use crate::local::{LocalReads, StoreFiles};
 use crate::locks::Locks;
 use crate::memory::Memory;
 use crate::net::{Net, Reply};
@@ -56,9 +56,8 @@ pub(crate) struct Core {
     /// Stores that did not answer of late: where another has a copy, that one is asked first, so
     /// that a dead store costs one wait in a while and not one for each read.
     pub(crate) suspects: Suspects,
-    pub(crate) local: Local,
-    /// Stores whose files could not be read here of late.
-    pub(crate) elsewhere: Suspects,
+    /// If data may be had without the stores.
+    pub(crate) local: Option<Box<dyn LocalReads>>,
     /// Chunk writes are known by this number and a count.
     chunk_writer: u64,
     chunk_writes: AtomicU64,
@@ -151,6 +150,7 @@ impl Core {
             .gauge("saker_client_unwritten_bytes", "Bytes of files that no store has accepted yet");
         let ahead = Memory::new(ahead, options.read_ahead_total_bytes);
         let unwritten = Memory::new(unwritten, options.write_buffer_total_bytes);
+        let local = options.local_reads.then(|| Box::new(StoreFiles::new()) as Box<dyn LocalReads>);
         Ok(Arc::new(Core {
             options,
             net,
@@ -166,8 +166,7 @@ impl Core {
             trace_seed: saker_runtime::rand::u64(),
             traces: AtomicU64::new(0),
             suspects: Suspects::default(),
-            local: Local::default(),
-            elsewhere: Suspects::default(),
+            local,
             chunk_writer: saker_runtime::rand::u64().max(1),
             chunk_writes: AtomicU64::new(0),
         }))

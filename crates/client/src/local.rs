@@ -1,228 +1,191 @@
-//! Data that a store of this machine has told the place of, read without the store: one copy
-//! instead of four. What is read must have the checksums that the store has told, so nothing else
-//! depends on whether the file is the right one.
+//! Data of stores of this machine, read from their files without them: a store tells where it is, and
+//! what is read must have the checksums that it has told, so nothing else depends on whether the
+//! file is the right one (docs/decisions/0021, 0022, 0024, 0050).
 //!
-//! Whoever reads here serves others, too, and must not wait: a thread opens the stores' directories,
-//! and closes those that are not used, so that their disks can be unmounted. Until a directory is
-//! open, data comes from the store.
+//! Off unless [`ClientOptions::local_reads`](crate::ClientOptions) is set: then there is a [`StoreFiles`].
+//! Whoever reads here serves others, too, and must not wait: [`dirs`] opens the stores' directories, and
+//! [`disk`] reads what is in no page cache. Until a directory is open, data comes from the store.
 
-use std::collections::HashMap;
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::pin::pin;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
-use saker_runtime::fs::DirectFile;
-use saker_runtime::thread;
+use futures_util::future::{BoxFuture, Either, select, try_join_all};
+use saker_runtime::fs::machine;
 use saker_runtime::time::{self, Time};
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use saker_types::wire::{ChunkPlace, LocalDir};
+use saker_types::wire::{ChunkPlace, ChunkReadReq, LocalDir};
+use saker_types::{Errno, StoreNo};
 
-use self::open_dir::OpenDir;
+use self::dirs::{Dirs, OpenDir};
+use self::disk::Disk;
 use crate::net::Net;
+use crate::suspects::Suspects;
 
-mod open_dir;
+mod dirs;
+mod disk;
+mod foreign;
+mod ring;
 
 /// For less, in bytes, it is not worth asking for a place.
-pub(crate) const BYTES_MIN: usize = 16 << 10;
-/// Directories known at a time; data of others comes from their stores.
-const DIRS_MAX: usize = 256;
-/// A directory that was not used for so long is closed.
-const IDLE: Duration = Duration::from_secs(5);
+const BYTES_MIN: u64 = 16 << 10;
 
-/// The stores' directories.
-#[derive(Default)]
-pub(crate) struct Local {
-    dirs: Arc<Dirs>,
-    /// To the thread that opens them; there is none before it is needed.
-    wanted: Mutex<Option<Sender<LocalDir>>>,
-}
+/// A way to data beside the stores.
+pub(crate) trait LocalReads: Send + Sync {
+    /// Says in a request whether its store may tell places instead of sending data.
+    fn ask(&self, store: StoreNo, request: &mut ChunkReadReq);
 
-#[derive(Default)]
-struct Dirs(Mutex<HashMap<LocalDir, State>>);
-
-enum State {
-    Opening,
-    Open(Arc<OpenDir>),
-    /// With that, and when.
-    Failed(io::ErrorKind, Time),
-}
-
-impl Local {
-    /// The data at all of `places` in `dir`, if it can be had without keeping the thread waiting: `None`
-    /// if it cannot now. `net` waits for the disk.
+    /// The data at all of `places` in `dir`, which this store has told; `None` if the store must be asked
+    /// for it. Waits until `until` at most.
     ///
     /// # Errors
-    /// Those of opening and reading the files; `InvalidData` when they hold something else; `TimedOut`
-    /// after `until`.
-    pub(crate) async fn read(
+    /// `TimedOut`.
+    fn read<'a>(
+        &'a self,
+        net: &'a Net,
+        store: StoreNo,
+        dir: &'a LocalDir,
+        places: &'a [ChunkPlace],
+        until: Time,
+    ) -> BoxFuture<'a, io::Result<Option<Bytes>>>;
+}
+
+/// The files of stores of this machine.
+pub(crate) struct StoreFiles {
+    dirs: Dirs,
+    /// `None` where the kernel has no io_uring for us.
+    disk: Option<Disk>,
+    /// Stores whose files could not be read here of late.
+    elsewhere: Suspects,
+}
+
+impl StoreFiles {
+    /// With no directory open.
+    pub(crate) fn new() -> StoreFiles {
+        let disk = Disk::start().inspect_err(|error| {
+            tracing::info!("what is in no page cache is read by the stores: {error}");
+        });
+        StoreFiles { dirs: Dirs::default(), disk: disk.ok(), elsewhere: Suspects::default() }
+    }
+
+    async fn read_all(
         &self,
         net: &Net,
         dir: &LocalDir,
         places: &[ChunkPlace],
         until: Time,
     ) -> io::Result<Option<Bytes>> {
-        let Some(dir) = self.dir(dir)? else { return Ok(None) };
+        let Some(dir) = self.dirs.get(dir)? else { return Ok(None) };
         if let [place] = places {
-            return read(net, &dir, place, until).await;
+            return self.read_one(net, &dir, place, until).await;
         }
         let mut all = Vec::with_capacity(places.iter().map(|place| place.len as usize).sum());
-        for data in try_join_all(places.iter().map(|place| read(net, &dir, place, until))).await? {
+        let read = places.iter().map(|place| self.read_one(net, &dir, place, until));
+        for data in try_join_all(read).await? {
             let Some(data) = data else { return Ok(None) };
             all.extend_from_slice(&data);
         }
         Ok(Some(all.into()))
     }
 
-    fn dir(&self, wanted: &LocalDir) -> io::Result<Option<Arc<OpenDir>>> {
-        let now = time::now();
-        let mut dirs = self.dirs.lock();
-        match dirs.get(wanted) {
-            Some(State::Opening) => return Ok(None),
-            Some(State::Open(open)) => {
-                open.touch(now);
-                return Ok(Some(open.clone()));
-            }
-            Some(State::Failed(kind, at)) if now - *at < IDLE => return Err((*kind).into()),
-            None if dirs.len() >= DIRS_MAX => return Err(io::ErrorKind::QuotaExceeded.into()),
-            _ => {}
+    async fn read_one(
+        &self,
+        net: &Net,
+        dir: &OpenDir,
+        place: &ChunkPlace,
+        until: Time,
+    ) -> io::Result<Option<Bytes>> {
+        let (bytes, skip, len) = (place.bytes as usize, place.skip as usize, place.len as usize);
+        let sums = match place.sum {
+            Some(_) => 0,
+            None => bytes.div_ceil(BLOCK_BYTES),
+        };
+        let sound = bytes as u64 <= CHUNK_BYTES
+            && place.sums.len() == sums
+            && skip.checked_add(len).is_some_and(|end| end <= bytes);
+        if !sound {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "an impossible place"));
         }
-        dirs.insert(wanted.clone(), State::Opening);
-        drop(dirs);
-        self.open(wanted)?;
-        Ok(None)
+        match self.data_at(net, dir, place, until).await {
+            Ok(Some(data)) if is_right(&data, place) => Ok(Some(data.slice(skip..skip + len))),
+            Ok(Some(_)) => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "not what the store has"))
+            }
+            Ok(None) => Ok(None),
+            // The data has moved since, and the file is gone.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Lets the thread open it.
-    fn open(&self, wanted: &LocalDir) -> io::Result<()> {
-        let mut sender = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let sender = match &mut *sender {
-            Some(sender) => sender,
-            none => {
-                let (sender, wanted) = channel();
-                let dirs = self.dirs.clone();
-                thread::spawn("saker-local", move || dirs.serve(&wanted))?;
-                none.insert(sender)
-            }
+    /// What a place has, from the page cache or from the disk.
+    async fn data_at(
+        &self,
+        net: &Net,
+        dir: &OpenDir,
+        place: &ChunkPlace,
+        until: Time,
+    ) -> io::Result<Option<Bytes>> {
+        let (pos, bytes) = (place.pos, place.bytes as usize);
+        let Some(file) = dir.files.file(&place.file)? else { return Ok(None) };
+        if !place.cold {
+            return Ok(file.read_cached(pos, bytes)?.map(Bytes::from));
+        }
+        // Where a file system cannot do without its page cache, the store reads.
+        let (Some(disk), Ok(file)) = (&self.disk, file.direct()) else { return Ok(None) };
+        if time::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let (read, late) = (pin!(disk.read(file, pos, bytes)), pin!(net.sleep_until(until)));
+        let result = match select(read, late).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(io::ErrorKind::TimedOut.into()),
         };
-        // It ends after the last sender only.
-        let _ = sender.send(wanted.clone());
-        Ok(())
+        match result {
+            Ok(data) => Ok(Some(Bytes::from_owner(data))),
+            // Too many; larger blocks than ours.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::InvalidInput
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
-impl Dirs {
-    fn lock(&self) -> MutexGuard<'_, HashMap<LocalDir, State>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl LocalReads for StoreFiles {
+    fn ask(&self, store: StoreNo, request: &mut ChunkReadReq) {
+        if request.len >= BYTES_MIN && !self.elsewhere.has(store, time::now()) {
+            request.machine = machine();
+            request.fetches = self.disk.is_some();
+        }
     }
 
-    /// Opens what is wanted and closes what is idle.
-    fn serve(&self, wanted: &Receiver<LocalDir>) {
-        loop {
-            let none = self.lock().is_empty();
-            let next = match none {
-                true => wanted.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => wanted.recv_timeout(IDLE),
+    fn read<'a>(
+        &'a self,
+        net: &'a Net,
+        store: StoreNo,
+        dir: &'a LocalDir,
+        places: &'a [ChunkPlace],
+        until: Time,
+    ) -> BoxFuture<'a, io::Result<Option<Bytes>>> {
+        Box::pin(async move {
+            let error = match self.read_all(net, dir, places, until).await {
+                Err(error) if error.kind() != io::ErrorKind::TimedOut => error,
+                read => return read,
             };
-            match next {
-                Ok(dir) => {
-                    let state = match OpenDir::open(&dir) {
-                        Ok(open) => State::Open(Arc::new(open)),
-                        Err(error) => {
-                            tracing::debug!("{} cannot be read here: {error}", dir.path);
-                            State::Failed(error.kind(), time::now())
-                        }
-                    };
-                    self.lock().insert(dir, state);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            tracing::debug!(store, "reading in its files: {error}");
+            // What the disk cannot read is for the store to say.
+            if error.raw_os_error() != Some(i32::from(Errno::EIO.0)) {
+                self.elsewhere.add(store, time::now());
             }
-            self.close();
-        }
+            Ok(None)
+        })
     }
-
-    /// Closes what is idle, while others read.
-    fn close(&self) {
-        let now = time::now();
-        let is_idle = |state: &State| match state {
-            State::Opening => false,
-            State::Open(dir) => now - dir.used() >= IDLE,
-            State::Failed(_, at) => now - *at >= IDLE,
-        };
-        let idle: Vec<_> = self.lock().extract_if(|_, state| is_idle(state)).collect();
-        // It may take a while to close them.
-        drop(idle);
-    }
-}
-
-async fn read(
-    net: &Net,
-    dir: &OpenDir,
-    place: &ChunkPlace,
-    until: Time,
-) -> io::Result<Option<Bytes>> {
-    let (bytes, skip, len) = (place.bytes as usize, place.skip as usize, place.len as usize);
-    let sums = match place.sum {
-        Some(_) => 0,
-        None => bytes.div_ceil(BLOCK_BYTES),
-    };
-    let sound = bytes as u64 <= CHUNK_BYTES
-        && place.sums.len() == sums
-        && skip.checked_add(len).is_some_and(|end| end <= bytes);
-    if !sound {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "an impossible place"));
-    }
-    match data_at(net, dir, place, until).await {
-        Ok(Some(data)) if is_right(&data, place) => Ok(Some(data.slice(skip..skip + len))),
-        Ok(Some(_)) => Err(wrong()),
-        Ok(None) => Ok(None),
-        // The data has moved since, and the file is gone.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// What a place has, from the page cache or from the disk.
-async fn data_at(
-    net: &Net,
-    dir: &OpenDir,
-    place: &ChunkPlace,
-    until: Time,
-) -> io::Result<Option<Bytes>> {
-    let (pos, bytes) = (place.pos, place.bytes as usize);
-    let Some(file) = dir.files.file(&place.file)? else { return Ok(None) };
-    match place.cold {
-        true => fetch(net, file.direct().ok(), pos, bytes, until).await,
-        false => Ok(file.read_cached(pos, bytes)?.map(Bytes::from)),
-    }
-}
-
-/// Reads from the disk, if the file's system can do without its page cache.
-async fn fetch(
-    net: &Net,
-    file: Option<DirectFile>,
-    pos: u64,
-    bytes: usize,
-    until: Time,
-) -> io::Result<Option<Bytes>> {
-    let Some(file) = file else { return Ok(None) };
-    match net.read_file(file, pos, bytes, until).await {
-        Ok(data) => Ok(Some(Bytes::from_owner(data))),
-        Err(error) => match error.kind() {
-            // Another thread has come back to it; too many; larger blocks than ours.
-            io::ErrorKind::Unsupported
-            | io::ErrorKind::WouldBlock
-            | io::ErrorKind::InvalidInput => Ok(None),
-            _ => Err(error),
-        },
-    }
-}
-
-fn wrong() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "not what the store has")
 }
 
 fn is_right(data: &[u8], place: &ChunkPlace) -> bool {
@@ -233,24 +196,29 @@ fn is_right(data: &[u8], place: &ChunkPlace) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use saker_runtime::fs::{Dir as _, RealDir};
 
     use super::*;
 
     /// Waits until it is known whether a directory can be read.
-    pub(crate) fn settle(local: &Local, dir: &LocalDir) -> io::Result<()> {
-        while local.dir(dir)?.is_none() {
+    pub(super) fn settle(dirs: &Dirs, dir: &LocalDir) -> io::Result<()> {
+        while dirs.get(dir)?.is_none() {
             time::sleep(Duration::from_millis(1));
         }
         Ok(())
     }
 
-    fn read(local: &Local, dir: &LocalDir, places: &[ChunkPlace]) -> io::Result<Option<Bytes>> {
+    fn read(
+        local: &StoreFiles,
+        dir: &LocalDir,
+        places: &[ChunkPlace],
+    ) -> io::Result<Option<Bytes>> {
         let net = Net::new().unwrap();
-        let thread = net.sibling().unwrap();
-        thread.block_on(async { local.read(&net, dir, places, Time::MAX).await })
+        net.block_on(local.read_all(&net, dir, places, Time::MAX))
     }
 
     #[test]
@@ -259,9 +227,9 @@ pub(crate) mod tests {
         let dir = RealDir::open(path.path()).unwrap();
         let data: Vec<u8> = (0..10_000u32).map(|i| (i * 7 / 3) as u8).collect();
         dir.create("segment").unwrap().write_at(100, &data).unwrap();
-        let (local, at) = (Local::default(), dir.whereabouts().unwrap());
-        assert!(local.dir(&at).unwrap().is_none(), "it is not open yet");
-        settle(&local, &at).unwrap();
+        let (local, at) = (StoreFiles::new(), dir.whereabouts().unwrap());
+        assert!(local.dirs.get(&at).unwrap().is_none(), "it is not open yet");
+        settle(&local.dirs, &at).unwrap();
         let place = ChunkPlace {
             file: "segment".into(),
             pos: 100,
@@ -313,29 +281,17 @@ pub(crate) mod tests {
         let path = tempfile::tempdir().unwrap();
         let dir = RealDir::open(path.path()).unwrap();
         dir.create("segment").unwrap().write_at(0, &[7; 1 << 20]).unwrap();
-        let (local, at) = (Local::default(), dir.whereabouts().unwrap());
-        settle(&local, &at).unwrap();
+        let (local, at) = (StoreFiles::new(), dir.whereabouts().unwrap());
+        settle(&local.dirs, &at).unwrap();
         let (bytes, sum) = (1 << 20, Some(crc32c::crc32c(&[7; 1 << 20])));
         let file = "segment".into();
         let place =
             ChunkPlace { file, bytes, len: bytes, sum, cold: true, ..ChunkPlace::default() };
         let net = Net::new().unwrap();
-        let read = net.sibling().unwrap().block_on(async {
-            // Too late before it begins: no disk is as fast.
-            local.read(&net, &at, &[place], time::now()).await
-        });
+        // Too late before it begins.
+        let read = net.block_on(local.read_all(&net, &at, &[place], time::now()));
         // Where nothing goes past the page cache there is nothing to wait for.
         let late = io::ErrorKind::TimedOut;
         assert!(matches!(&read, Ok(None)) || read.unwrap_err().kind() == late);
-    }
-
-    #[test]
-    fn a_directory_that_is_not_here_is_not_tried_all_the_time() {
-        let path = tempfile::tempdir().unwrap();
-        let at = RealDir::open(path.path()).unwrap().whereabouts().unwrap();
-        let local = Local::default();
-        let other = LocalDir { ino: at.ino + 1, ..at };
-        assert_eq!(settle(&local, &other).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(local.dir(&other).is_err());
     }
 }

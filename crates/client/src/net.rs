@@ -2,14 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use saker_rpc::hello::{CLUSTER_BYTES, ClusterId};
 use saker_rpc::{CallError, Frame, Hello, NodeId, Reactor, RoleKind, Transport};
-use saker_runtime::fs::{DirectData, DirectFile};
 use saker_runtime::time::Time;
 use saker_types::wire::Op;
 use saker_types::{ClusterMap, Errno, Error, Result};
@@ -79,32 +76,6 @@ impl Net {
             (Some(transport), _) => f(&**transport),
             (None, Some(reactor)) => reactor.with_local(|local| f(local)),
             (None, None) => unreachable!("a client without a reactor was given a transport"),
-        }
-    }
-
-    /// Whether the calling thread can wait for a disk and serve others meanwhile.
-    pub(crate) fn reads_files(&self) -> bool {
-        let reactor = self.reactor.as_ref().filter(|_| self.transport.is_none());
-        reactor.is_some_and(|reactor| reactor.with_local(Reactor::reads_files))
-    }
-
-    /// Reads a range of a file past the page cache.
-    ///
-    /// # Errors
-    /// read(2)'s; `Unsupported` where [`Net::reads_files`] said no; `WouldBlock` while too many wait;
-    /// `TimedOut` after `until`.
-    pub(crate) async fn read_file(
-        &self,
-        file: DirectFile,
-        offset: u64,
-        len: usize,
-        until: Time,
-    ) -> io::Result<DirectData> {
-        let reactor = self.reactor.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let read = reactor.with_local(|local| local.read_file(file, offset, len))?;
-        match select(read, pin!(self.sleep_until(until))).await {
-            Either::Left((result, _)) => result,
-            Either::Right(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 

@@ -56,7 +56,7 @@ pub struct MountOptions {
     /// servers wait with a change until it does not. Only with a shortcut.
     pub leases: Leases,
     /// Whether the mount's client reads data of stores of this machine from their files (its
-    /// `ClientOptions`). Default: yes.
+    /// `ClientOptions`). Default: no.
     pub local_reads: bool,
     /// How requests come from the kernel.
     pub transport: TransportMode,
@@ -79,7 +79,7 @@ impl Default for MountOptions {
             attr_timeout: Duration::from_millis(5),
             shortcut: Shortcut::Bpf,
             leases: Leases::Hot,
-            local_reads: true,
+            local_reads: false,
             transport: TransportMode::Auto,
             http: None,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
@@ -89,10 +89,11 @@ impl Default for MountOptions {
 
 impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
-    /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `[no]local_reads`, `fsname=TEXT`,
+    /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `fsname=TEXT`,
     /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
-    /// `shortcut=auto|off` (`bpf` is `auto`), `leases=hot|all|off`, `transport=auto|uring|dev`,
-    /// `http=ADDR:PORT`, `threads=N`. What fstab(5) has for mount(8) and systemd alone is skipped.
+    /// `shortcut=auto|off` (`bpf` is `auto`), `leases=hot|all|off`, `local_reads=on|off`,
+    /// `transport=auto|uring|dev`, `http=ADDR:PORT`, `threads=N`. What fstab(5) has for mount(8) and systemd alone
+    /// is skipped.
     ///
     /// # Errors
     /// EINVAL, naming the option, for an unknown one or a bad value.
@@ -120,8 +121,6 @@ impl MountOptions {
             "nosuid" => self.suid = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
-            "local_reads" => self.local_reads = true,
-            "nolocal_reads" => self.local_reads = false,
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group"
             | "nofail" | "_netdev" | "async" | "noatime" | "relatime" | "nodiratime" => {}
             other if other.starts_with("x-") => {}
@@ -147,6 +146,13 @@ impl MountOptions {
                     "hot" => Leases::Hot,
                     "all" => Leases::All,
                     "off" => Leases::Off,
+                    _ => return Err(bad_value(key, value)),
+                }
+            }
+            "local_reads" => {
+                self.local_reads = match value {
+                    "on" => true,
+                    "off" => false,
                     _ => return Err(bad_value(key, value)),
                 }
             }
@@ -196,7 +202,7 @@ mod tests {
         assert_eq!(MountOptions::parse("").unwrap(), default);
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
-            "ro,noallow_other,suid,noexec,nolocal_reads,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
+            "ro,noallow_other,suid,noexec,local_reads=on,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
              transport=uring,leases=off,http=127.0.0.1:7480",
         );
         let wanted = MountOptions {
@@ -204,7 +210,7 @@ mod tests {
             allow_other: false,
             suid: true,
             exec: false,
-            local_reads: false,
+            local_reads: true,
             fsname: Some("a=b".into()),
             entry_timeout: Duration::from_millis(1500),
             attr_timeout: Duration::ZERO,
@@ -229,6 +235,7 @@ mod tests {
             "transport=x",
             "http=7480",
             "leases=on",
+            "local_reads",
             "pages=drop",
             "a=b",
         ] {

@@ -6,7 +6,6 @@
 mod alarms;
 mod busy_poll;
 mod conn;
-mod files;
 mod reactor;
 mod seat;
 mod slot;
@@ -17,7 +16,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 
-pub use files::FileRead;
 pub use reactor::Reactor;
 pub use slot::{Call, CallSlot, Sleep, SleepSlot};
 

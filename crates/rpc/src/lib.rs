@@ -23,7 +23,7 @@ mod sync;
 pub mod txn;
 
 pub use bytes::Bytes;
-pub use client::{Call, CallSlot, FileRead, Reactor, Sleep, SleepSlot, Transport};
+pub use client::{Call, CallSlot, Reactor, Sleep, SleepSlot, Transport};
 pub use frame::{Frame, Kind};
 pub use hello::{Hello, HelloPolicy, HelloReply, PeerHello, RoleKind};
 pub use node::{

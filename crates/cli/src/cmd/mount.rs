@@ -23,16 +23,16 @@ use crate::{memory, mountpoint, process, session};
 /// called as mount.saker, by mount(8) for file systems of type saker in fstab(5):
 ///   127.0.0.1:7400  /data  saker  defaults,_netdev  0  0
 ///
-/// Options (-o): ro, rw, allow_other (default as root), dev, suid, exec, local_reads (each also with
+/// Options (-o): ro, rw, allow_other (default as root), dev, suid, exec (each also with
 /// "no" before it), fsname=TEXT, entry_timeout=S, attr_timeout=S, threads=N, shortcut=auto|off,
-/// leases=hot|all|off, http=ADDR:PORT (serves /metrics and /healthz there),
+/// leases=hot|all|off, local_reads=on|off, http=ADDR:PORT (serves /metrics and /healthz there),
 /// transport=auto|uring|dev (how requests come from the kernel; the log says which runs). With entry_timeout the kernel keeps names for that long without asking: changes by
 /// others are seen later. The shortcut tells what a LOOKUP is for, so that one request serves a
 /// whole path, by BPF (Linux 6.12, root); auto, the default, does without where that does not work,
 /// and the log says so. Leases let the kernel keep names of directories while nobody changes them: of
 /// those in use all the time, the default, of all, or of none. To rename such a directory takes up
-/// to 0.3 s, or up to 1.2 s if it was only read. Data on stores of this machine is read from their
-/// files, where the mount may open them; nolocal_reads turns that off.
+/// to 0.3 s, or up to 1.2 s if it was only read. With local_reads=on data on stores of this machine is
+/// read from their files, where the mount may open them.
 ///
 /// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.
 #[derive(clap::Args)]

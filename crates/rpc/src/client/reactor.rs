@@ -15,15 +15,13 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use mio::{Events, Registry, Token};
 use rustix::event::epoll;
-use saker_runtime::fs::DirectFile;
 use saker_runtime::time;
 
 use super::alarms::{Alarm, Alarms};
 use super::busy_poll::BusyPoll;
 use super::conn::{Conn, Effects, Io};
-use super::files::Files;
 use super::seat::{Seats, Waiter};
-use super::{Call, FileRead, Sleep, Transport};
+use super::{Call, Sleep, Transport};
 use crate::CallError;
 use crate::frame::Frame;
 use crate::hello::{Hello, HelloReply};
@@ -33,8 +31,6 @@ const TOKEN_WAKER: Token = Token(usize::MAX);
 const TOKEN_SOURCE: Token = Token(usize::MAX - 1);
 /// Files that a reactor can look at beside its sockets.
 const SOURCES: usize = 2;
-/// The signal of its reads of files.
-const TOKEN_FILES: Token = Token(TOKEN_SOURCE.0 - SOURCES);
 const EVENTS_MAX: usize = 256;
 /// The driver looks around at least this often, so that calls with longer deadlines, which is
 /// nearly all of them, need not wake it to tell about them.
@@ -55,8 +51,6 @@ pub struct Reactor {
     hello: Arc<Mutex<Hello>>,
     conns: RwLock<Conns>,
     sources: [Source; SOURCES],
-    /// Only of a reactor that one thread drives.
-    files: Option<Mutex<Files>>,
     dirty: Mutex<Vec<Arc<Conn>>>,
     /// Calls under way.
     calls: AtomicUsize,
@@ -116,7 +110,7 @@ impl Reactor {
     /// # Errors
     /// When the system has no room for another poll.
     pub fn new(hello: Hello) -> io::Result<Arc<Reactor>> {
-        Reactor::with_hello(Arc::new(Mutex::new(hello)), None)
+        Reactor::with_hello(Arc::new(Mutex::new(hello)))
     }
 
     /// Another reactor of the same client, with connections of its own, for one thread.
@@ -124,13 +118,10 @@ impl Reactor {
     /// # Errors
     /// When the system has no room for another poll.
     pub fn sibling(&self) -> io::Result<Arc<Reactor>> {
-        Reactor::with_hello(self.hello.clone(), Some(Mutex::default()))
+        Reactor::with_hello(self.hello.clone())
     }
 
-    fn with_hello(
-        hello: Arc<Mutex<Hello>>,
-        files: Option<Mutex<Files>>,
-    ) -> io::Result<Arc<Reactor>> {
+    fn with_hello(hello: Arc<Mutex<Hello>>) -> io::Result<Arc<Reactor>> {
         let poll = mio::Poll::new()?;
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(mio::Waker::new(&registry, TOKEN_WAKER)?);
@@ -148,7 +139,6 @@ impl Reactor {
             hello,
             conns: RwLock::default(),
             sources: Default::default(),
-            files,
             dirty: Mutex::default(),
             calls: AtomicUsize::new(0),
             alarms: Alarms::default(),
@@ -197,16 +187,7 @@ impl Reactor {
 
     fn add(&self, source: usize, fd: BorrowedFd<'_>, how: epoll::EventFlags) -> io::Result<()> {
         debug_assert!(source < SOURCES);
-        self.add_token(Token(TOKEN_SOURCE.0 - source), fd, how)
-    }
-
-    fn add_token(
-        &self,
-        token: Token,
-        fd: BorrowedFd<'_>,
-        how: epoll::EventFlags,
-    ) -> io::Result<()> {
-        let token = epoll::EventData::new_u64(token.0 as u64);
+        let token = epoll::EventData::new_u64((TOKEN_SOURCE.0 - source) as u64);
         Ok(epoll::add(self.epoll(), fd, token, epoll::EventFlags::IN | how)?)
     }
 
@@ -232,25 +213,6 @@ impl Reactor {
         if source.ready.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Whether [`Reactor::read_file`] works from the calling thread: in a sibling, from the thread that
-    /// drives it, where the kernel allows io_uring (6.1 on).
-    pub fn reads_files(&self) -> bool {
-        let watch =
-            |signal: BorrowedFd<'_>| self.add_token(TOKEN_FILES, signal, epoll::EventFlags::ET);
-        self.files.as_ref().is_some_and(|files| lock(files).start(watch))
-    }
-
-    /// Reads a range of a file past the page cache; like a call, it leaves when the thread would wait.
-    ///
-    /// # Errors
-    /// `Unsupported` where [`Reactor::reads_files`] says no; `WouldBlock` while too many wait.
-    pub fn read_file(&self, file: DirectFile, offset: u64, len: usize) -> io::Result<FileRead> {
-        match &self.files {
-            Some(files) if self.reads_files() => lock(files).read(file, offset, len),
-            _ => Err(io::ErrorKind::Unsupported.into()),
-        }
-    }
-
     /// Runs `future` on the calling thread, and drives the sockets while it waits.
     ///
     /// # Panics
@@ -270,9 +232,6 @@ impl Reactor {
             conn.flush(&self.io(), &mut effects);
         }
         self.apply(&mut effects);
-        if let Some(files) = &self.files {
-            lock(files).send();
-        }
         let mut kept = lock(&self.dirty);
         if kept.capacity() == 0 {
             *kept = dirty;
@@ -328,10 +287,6 @@ impl Reactor {
             }
         }
         for event in events.iter() {
-            if event.token() == TOKEN_FILES {
-                self.finish_reads();
-                continue;
-            }
             let source = TOKEN_SOURCE.0.wrapping_sub(event.token().0);
             if let Some(source) = self.sources.get(source) {
                 source.ready.store(true, Ordering::Release);
@@ -349,17 +304,6 @@ impl Reactor {
             self.ring(alarm, effects);
         }
         self.apply(effects);
-    }
-
-    fn finish_reads(&self) {
-        let mut ended = Vec::new();
-        if let Some(files) = &self.files {
-            lock(files).finish(&mut ended);
-        }
-        // Not under the lock: this wakes futures.
-        for (slot, result) in ended {
-            slot.complete(result);
-        }
     }
 
     fn ring(&self, alarm: Alarm, effects: &mut Effects) {

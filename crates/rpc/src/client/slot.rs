@@ -16,10 +16,10 @@ enum State<T> {
 }
 
 /// Filled once.
-pub(super) struct Slot<T>(Mutex<State<T>>);
+struct Slot<T>(Mutex<State<T>>);
 
 impl<T> Slot<T> {
-    pub(super) fn new() -> Arc<Slot<T>> {
+    fn new() -> Arc<Slot<T>> {
         Arc::new(Slot(Mutex::new(State::Waiting(None))))
     }
 
@@ -28,7 +28,7 @@ impl<T> Slot<T> {
     }
 
     /// Fills the slot, unless it was filled before, and wakes whoever waits.
-    pub(super) fn fill(&self, value: T) {
+    fn fill(&self, value: T) {
         let mut state = self.lock();
         let State::Waiting(waker) = &mut *state else { return };
         let waker = waker.take();
@@ -43,7 +43,7 @@ impl<T> Slot<T> {
         matches!(*self.lock(), State::Waiting(_))
     }
 
-    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<T> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<T> {
         let mut state = self.lock();
         match &mut *state {
             State::Waiting(Some(waker)) => waker.clone_from(cx.waker()),

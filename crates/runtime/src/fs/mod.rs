@@ -14,20 +14,16 @@ use std::sync::Arc;
 
 use saker_types::wire::LocalDir;
 
-mod direct;
 mod fault;
-mod foreign;
 mod mem;
 mod real;
 #[cfg(test)]
 mod tests;
 
-pub use direct::{DirectData, DirectFile, DirectReads};
 pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
-pub use foreign::{ForeignDir, ForeignFile, machine};
 pub use mem::MemDir;
-pub use real::RealDir;
 pub use real::mapping::{PageWaits, page_waits};
+pub use real::{RealDir, machine};
 
 /// What [`File::write_end`] writes as a whole, bytes: as much as any disk may want.
 pub const BLOCK_BYTES: usize = 4096;

@@ -14,7 +14,7 @@ use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use saker_types::wire::LocalDir;
 
-use super::{BLOCK_BYTES, Dir, End, File, check_name, machine};
+use super::{BLOCK_BYTES, Dir, End, File, check_name};
 use mapping::Mapping;
 
 #[cfg_attr(not(target_arch = "x86_64"), path = "real/unguarded.rs")]
@@ -152,13 +152,20 @@ impl Dir for RealDir {
     }
 }
 
+/// A number of this machine until it starts again, of its `/proc/sys/kernel/random/boot_id`; 0 where the
+/// kernel does not say.
+pub fn machine() -> u64 {
+    static MACHINE: OnceLock<u64> = OnceLock::new();
+    *MACHINE.get_or_init(|| {
+        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let id = u128::from_str_radix(&id.trim().replace('-', ""), 16).unwrap_or_default();
+        id as u64 ^ (id >> 64) as u64
+    })
+}
+
 /// Reads what is cached at `offset`, up to `buf`'s length; 0 at the end of the file, `None` if a disk
 /// would have to be waited for.
-pub(super) fn read_now(
-    file: &fs::File,
-    offset: u64,
-    buf: &mut [u8],
-) -> rustix::io::Result<Option<usize>> {
+fn read_now(file: &fs::File, offset: u64, buf: &mut [u8]) -> rustix::io::Result<Option<usize>> {
     let buf = &mut [IoSliceMut::new(buf)];
     match rustix::io::preadv2(file, buf, offset, ReadWriteFlags::NOWAIT) {
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
@@ -167,7 +174,7 @@ pub(super) fn read_now(
 }
 
 /// Whether all of a range is in the page cache; `None` where the system does not say.
-pub(super) fn is_cached(file: &fs::File, offset: u64, len: u64) -> Option<bool> {
+fn is_cached(file: &fs::File, offset: u64, len: u64) -> Option<bool> {
     let pages = count_cached(file, offset, len)?;
     let page = rustix::param::page_size() as u64;
     Some(pages == (offset + len).div_ceil(page) - offset / page)

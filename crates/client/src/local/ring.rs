@@ -1,21 +1,19 @@
-//! Reads past the page cache that nobody waits for (io_uring(7)).
+//! Reads past the page cache, many at a time (io_uring(7)).
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::ThreadId;
 
 use io_uring::{IoUring, opcode, squeue, types};
-use rustix::event::EventfdFlags;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
 use self::room::{Pool, Room};
 use self::window::Window;
-use super::BLOCK_BYTES;
-use crate::time::{self, Time};
+use saker_runtime::fs::BLOCK_BYTES;
+use saker_runtime::time::{self, Time};
 
 mod room;
 mod window;
@@ -24,14 +22,14 @@ mod window;
 const READS_MAX: usize = 64;
 
 /// Reads that wait for their disk, at most: each may have a file open, also when nobody waits for it any more.
-const WAITING_MAX: usize = 256;
+pub(super) const WAITING_MAX: usize = 256;
 
 /// Places in the ring: for all of them, and for what `bundle` adds, some of which may stay there.
 const SUBMISSIONS: u32 = 2 * READS_MAX as u32;
 
 /// A file whose reads go past the page cache; clones are the same open file.
 #[derive(Clone)]
-pub struct DirectFile {
+pub(super) struct DirectFile {
     file: Arc<File>,
     /// A number that files have in common if their reads wait for each other: `st_dev`.
     disk: u64,
@@ -47,7 +45,7 @@ impl DirectFile {
 }
 
 /// What was read.
-pub struct DirectData {
+pub(crate) struct DirectData {
     room: Room,
     /// The part that was asked for; the kernel has written all of it.
     from: usize,
@@ -61,12 +59,12 @@ impl AsRef<[u8]> for DirectData {
     }
 }
 
-/// A read, from when it is taken up.
-struct Wanted<T> {
-    file: DirectFile,
-    offset: u64,
-    len: usize,
-    tag: T,
+/// A read that somebody wants.
+pub(super) struct Wanted<T> {
+    pub(super) file: DirectFile,
+    pub(super) offset: u64,
+    pub(super) len: usize,
+    pub(super) tag: T,
 }
 
 /// A read that the kernel has heard of.
@@ -108,13 +106,12 @@ impl<T> Disk<T> {
     }
 }
 
-/// Reads under way of one thread, each with a tag that it is known by when it ends.
-pub struct DirectReads<T> {
+/// Reads under way, each with a tag that it is known by when it ends. Only the thread that has made it
+/// may use it: the kernel lets no other in.
+pub(super) struct DirectReads<T> {
     ring: Ring<T>,
     /// Written to when some may have ended.
-    signal: OwnedFd,
-    /// The only one that the kernel lets in.
-    thread: ThreadId,
+    signal: Arc<OwnedFd>,
     disks: Vec<Disk<T>>,
     /// Those that could not begin.
     failed: Vec<(T, io::Error)>,
@@ -195,49 +192,41 @@ impl<T> Ring<T> {
 }
 
 impl<T> DirectReads<T> {
-    /// For the calling thread.
+    /// For the calling thread. `signal`, an eventfd(2), is written to when [`DirectReads::finish`] is due.
     ///
     /// # Errors
     /// As io_uring_setup(2): forbidden, too old (before Linux 6.1), no memory.
-    pub fn new() -> io::Result<DirectReads<T>> {
+    pub(super) fn new(signal: Arc<OwnedFd>) -> io::Result<DirectReads<T>> {
         // DEFER_TASKRUN: what ends waits for `finish`, instead of interrupting the thread.
         let uring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
             .build(SUBMISSIONS)?;
-        let signal = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         uring.submitter().register_eventfd(signal.as_raw_fd())?;
         let (pool, reads, free) = (OnceCell::new(), Vec::new(), Vec::new());
         Ok(DirectReads {
             ring: Ring { uring, pool, reads, free, unsent: false },
             signal,
-            thread: std::thread::current().id(),
             disks: Vec::new(),
             failed: Vec::new(),
         })
     }
 
-    /// An eventfd(2) that is written to when [`DirectReads::finish`] is due.
-    pub fn signal(&self) -> BorrowedFd<'_> {
-        self.signal.as_fd()
-    }
-
-    /// Takes up a read of `len` bytes at `offset`. It begins with a [`DirectReads::send`].
+    /// Takes up a read. It begins with a [`DirectReads::send`].
     ///
     /// # Errors
-    /// `WouldBlock` when too many wait; `Unsupported` from another thread; `InvalidInput` for 4 GiB or more.
-    pub fn begin(&mut self, file: DirectFile, offset: u64, len: usize, tag: T) -> io::Result<()> {
-        if !self.is_mine() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
+    /// `WouldBlock` when too many wait; `InvalidInput` for 4 GiB or more; each with the read.
+    pub(super) fn begin(&mut self, wanted: Wanted<T>) -> Result<(), (Wanted<T>, io::ErrorKind)> {
         if self.disks.iter().map(|disk| disk.waiting.len()).sum::<usize>() >= WAITING_MAX {
-            return Err(io::ErrorKind::WouldBlock.into());
+            return Err((wanted, io::ErrorKind::WouldBlock));
         }
-        let disk = disk(&mut self.disks, &file);
-        let (_, bytes) = disk.blocks(offset, len);
-        u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
-        disk.waiting.push_back(Wanted { file, offset, len, tag });
+        let disk = disk(&mut self.disks, &wanted.file);
+        let (_, bytes) = disk.blocks(wanted.offset, wanted.len);
+        if u32::try_from(bytes).is_err() {
+            return Err((wanted, io::ErrorKind::InvalidInput));
+        }
+        disk.waiting.push_back(wanted);
         Ok(())
     }
 
@@ -261,20 +250,12 @@ impl<T> DirectReads<T> {
         }
         if !self.failed.is_empty() {
             // `finish` tells; a counter that is full is a signal, too.
-            let _ = rustix::io::write(&self.signal, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&*self.signal, &1u64.to_ne_bytes());
         }
-    }
-
-    /// Is the calling thread the ring's?
-    pub fn is_mine(&self) -> bool {
-        std::thread::current().id() == self.thread
     }
 
     /// Hands what was begun to the kernel, as far as the disks should have it yet.
-    pub fn send(&mut self) {
-        if !self.is_mine() {
-            return;
-        }
+    pub(super) fn send(&mut self) {
         self.fill();
         if self.ring.unsent {
             self.ring.enter();
@@ -285,10 +266,7 @@ impl<T> DirectReads<T> {
     ///
     /// # Errors
     /// read(2)'s; `UnexpectedEof` if the file, or what the disk gave at once, ends before; `OutOfMemory`.
-    pub fn finish(&mut self, mut done: impl FnMut(T, io::Result<DirectData>)) {
-        if !self.is_mine() {
-            return;
-        }
+    pub(super) fn finish(&mut self, mut done: impl FnMut(T, io::Result<DirectData>)) {
         if self.ring.unsent || self.ring.uring.submission().taskrun() {
             self.ring.enter();
         }
@@ -365,13 +343,26 @@ mod tests {
         Some(file)
     }
 
+    /// Where the kernel allows rings.
+    fn ring<T>() -> Option<DirectReads<T>> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC;
+        DirectReads::new(Arc::new(rustix::event::eventfd(0, flags).unwrap())).ok()
+    }
+
+    fn wanted<T>(file: &File, disk: u64, offset: u64, len: usize, tag: T) -> Wanted<T> {
+        let file = DirectFile::new(file.try_clone().unwrap(), disk).unwrap();
+        Wanted { file, offset, len, tag }
+    }
+
+    fn begin<T>(reads: &mut DirectReads<T>, wanted: Wanted<T>) -> Result<(), io::ErrorKind> {
+        reads.begin(wanted).map_err(|(_, kind)| kind)
+    }
+
     fn all<T>(reads: &mut DirectReads<T>, count: usize) -> Vec<(T, io::Result<DirectData>)> {
         let mut ended = Vec::new();
         reads.send();
         while ended.len() < count {
-            let mut poll =
-                [rustix::event::PollFd::new(&reads.signal, rustix::event::PollFlags::IN)];
-            rustix::event::poll(&mut poll, None).unwrap();
+            rustix::io::read(&*reads.signal, &mut [0; 8]).unwrap();
             reads.finish(|tag, result| ended.push((tag, result)));
         }
         ended
@@ -381,17 +372,15 @@ mod tests {
     fn any_range_is_read() {
         let data: Vec<u8> = (0..100_000u32).map(|i| (i * 7 / 3) as u8).collect();
         let Some(file) = file(&data) else { return };
-        let Ok(mut reads) = DirectReads::new() else { return };
+        let Some(mut reads) = ring() else { return };
         let ranges = [(0, 1), (0, 100_000), (4096, 4096), (4095, 2), (99_999, 1), (511, 70_000)];
         for (offset, len) in ranges {
-            let direct = DirectFile::new(file.try_clone().unwrap(), 1).unwrap();
-            reads.begin(direct, offset, len, (offset, len)).unwrap();
+            begin(&mut reads, wanted(&file, 1, offset, len, (offset, len))).unwrap();
         }
         for ((offset, len), result) in all(&mut reads, ranges.len()) {
             assert_eq!(result.unwrap().as_ref(), &data[offset as usize..][..len]);
         }
-        let direct = DirectFile::new(file, 1).unwrap();
-        reads.begin(direct, 99_999, 2, (0, 0)).unwrap();
+        begin(&mut reads, wanted(&file, 1, 99_999, 2, (0, 0))).unwrap();
         let kind = all(&mut reads, 1).remove(0).1.err().unwrap().kind();
         assert_eq!(kind, io::ErrorKind::UnexpectedEof);
     }
@@ -400,12 +389,11 @@ mod tests {
     fn many_disks_share_the_ring() {
         const DISKS: usize = READS_MAX;
         let Some(file) = file(&[7; 8192]) else { return };
-        let Ok(mut reads) = DirectReads::new() else { return };
+        let Some(mut reads) = ring() else { return };
         // Of each four may be under way at first: more than fit.
         for n in 0..4 * DISKS {
             let disk = (n % DISKS) as u64;
-            let direct = DirectFile::new(file.try_clone().unwrap(), disk).unwrap();
-            reads.begin(direct, 0, 8192, n).unwrap();
+            begin(&mut reads, wanted(&file, disk, 0, 8192, n)).unwrap();
         }
         reads.send();
         assert_eq!(reads.ring.under_way(), READS_MAX);
@@ -420,36 +408,29 @@ mod tests {
     #[test]
     fn where_many_wait_a_third_is_under_way() {
         let Some(file) = file(&[7; 8192]) else { return };
-        for (wanted, under_way) in [(3, 3), (12, 4), (13, 5), (90, 30), (WAITING_MAX, READS_MAX)] {
-            let Ok(mut reads) = DirectReads::new() else { return };
-            for _ in 0..wanted {
-                let direct = DirectFile::new(file.try_clone().unwrap(), 1).unwrap();
-                reads.begin(direct, 0, 8192, ()).unwrap();
+        for (count, under_way) in [(3, 3), (12, 4), (13, 5), (90, 30), (WAITING_MAX, READS_MAX)] {
+            let Some(mut reads) = ring() else { return };
+            for _ in 0..count {
+                begin(&mut reads, wanted(&file, 1, 0, 8192, ())).unwrap();
             }
             reads.send();
-            assert_eq!(reads.ring.under_way(), under_way, "of {wanted}");
-            assert_eq!(all(&mut reads, wanted).len(), wanted);
+            assert_eq!(reads.ring.under_way(), under_way, "of {count}");
+            assert_eq!(all(&mut reads, count).len(), count);
         }
     }
 
     #[test]
-    fn there_is_a_bound_and_a_thread() {
+    fn there_is_a_bound() {
         let Some(file) = file(&[7; 8192]) else { return };
-        let Ok(mut reads) = DirectReads::new() else { return };
-        let direct = || DirectFile::new(file.try_clone().unwrap(), 1).unwrap();
+        let Some(mut reads) = ring() else { return };
         for _ in 0..WAITING_MAX {
-            reads.begin(direct(), 0, 8192, ()).unwrap();
+            begin(&mut reads, wanted(&file, 1, 0, 8192, ())).unwrap();
         }
-        let refused = reads.begin(direct(), 0, 8192, ()).unwrap_err().kind();
+        let refused = begin(&mut reads, wanted(&file, 1, 0, 8192, ())).unwrap_err();
         assert_eq!(refused, io::ErrorKind::WouldBlock);
         let ended = all(&mut reads, WAITING_MAX);
         assert!(ended.into_iter().all(|(_, result)| result.unwrap().as_ref() == [7; 8192]));
-        reads.begin(direct(), 0, 8192, ()).unwrap();
-        let other = direct();
-        std::thread::scope(|scope| {
-            let refused = scope.spawn(|| reads.begin(other, 0, 1, ()).unwrap_err().kind());
-            assert_eq!(refused.join().unwrap(), io::ErrorKind::Unsupported);
-        });
+        begin(&mut reads, wanted(&file, 1, 0, 8192, ())).unwrap();
         // And what is under way when it is dropped does no harm.
         reads.send();
     }

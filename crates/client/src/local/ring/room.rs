@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use io_uring::IoUring;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::BLOCK_BYTES;
+use saker_runtime::fs::BLOCK_BYTES;
 
 /// Bytes of a pool: one huge page.
 const POOL_BYTES: usize = 2 << 20;

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::time::Time;
+use saker_runtime::time::Time;
 
 /// Reads under way, at least and at most.
 const READS: RangeInclusive<f32> = 4.0..=64.0;

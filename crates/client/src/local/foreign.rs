@@ -1,43 +1,29 @@
 //! Files of another process of this machine, read without ever waiting.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use saker_types::wire::LocalDir;
 
-use super::check_name;
-use super::direct::DirectFile;
-use super::real::{is_cached, read_now};
+use super::ring::DirectFile;
 
 /// `f_type` of FUSE file systems (statfs(2)).
 const FUSE: u64 = 0x6573_5546;
 
 /// Another process's directory.
-pub struct ForeignDir {
+pub(super) struct ForeignDir {
     dir: OwnedFd,
     /// `st_dev`.
     disk: u64,
 }
 
 /// A file of one, to be read.
-pub struct ForeignFile {
-    file: fs::File,
+pub(super) struct ForeignFile {
+    file: File,
     disk: u64,
-}
-
-/// A number of this machine until it starts again, of its `/proc/sys/kernel/random/boot_id`; 0 where the
-/// kernel does not say.
-pub fn machine() -> u64 {
-    static MACHINE: OnceLock<u64> = OnceLock::new();
-    *MACHINE.get_or_init(|| {
-        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let id = u128::from_str_radix(&id.trim().replace('-', ""), 16).unwrap_or_default();
-        id as u64 ^ (id >> 64) as u64
-    })
 }
 
 impl ForeignDir {
@@ -47,7 +33,7 @@ impl ForeignDir {
     /// # Errors
     /// open(2)'s; `NotFound` when its path leads to another directory here; `Unsupported` on FUSE, whose
     /// process could be the caller, who waits for nobody.
-    pub fn open(at: &LocalDir) -> io::Result<ForeignDir> {
+    pub(super) fn open(at: &LocalDir) -> io::Result<ForeignDir> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(&at.path, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&dir)?;
@@ -64,8 +50,12 @@ impl ForeignDir {
     ///
     /// # Errors
     /// openat2(2)'s; `InvalidInput` for what is no name.
-    pub fn file(&self, name: &str) -> io::Result<Option<ForeignFile>> {
-        check_name(name)?;
+    pub(super) fn file(&self, name: &str) -> io::Result<Option<ForeignFile>> {
+        let is_name =
+            !name.is_empty() && !name.contains(['/', '\0']) && name != "." && name != "..";
+        if !is_name {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("file name {name:?}")));
+        }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let how = within | ResolveFlags::CACHED;
@@ -77,26 +67,22 @@ impl ForeignDir {
 }
 
 impl ForeignFile {
-    /// Whether all of a range is in the page cache, as far as the system says ([`File::is_cached`]).
-    ///
-    /// [`File::is_cached`]: super::File::is_cached
-    pub fn is_cached(&self, offset: u64, len: u64) -> Option<bool> {
-        is_cached(&self.file, offset, len)
-    }
-
     /// Reads a range, if none of it has to be fetched from a disk.
     ///
     /// # Errors
     /// preadv2(2)'s, `Unsupported` where the file system does not say whether it would wait;
     /// `UnexpectedEof` if the file ends before.
-    pub fn read_cached(&self, offset: u64, len: usize) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn read_cached(&self, offset: u64, len: usize) -> io::Result<Option<Vec<u8>>> {
         let mut data = vec![0; len];
         let mut read = 0;
         while read < len {
-            match read_now(&self.file, offset + read as u64, &mut data[read..])? {
-                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Some(more) => read += more,
-                None => return Ok(None),
+            let rest = &mut [IoSliceMut::new(&mut data[read..])];
+            let at = offset + read as u64;
+            match rustix::io::preadv2(&self.file, rest, at, ReadWriteFlags::NOWAIT) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(more) => read += more,
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(Some(data))
@@ -106,7 +92,7 @@ impl ForeignFile {
     ///
     /// # Errors
     /// `InvalidInput` where its file system cannot do that.
-    pub fn direct(self) -> io::Result<DirectFile> {
+    pub(super) fn direct(self) -> io::Result<DirectFile> {
         DirectFile::new(self.file, self.disk)
     }
 }
@@ -114,7 +100,8 @@ impl ForeignFile {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::{Dir, MemDir, RealDir};
+    use saker_runtime::fs::{Dir, MemDir, RealDir};
+
     use super::*;
 
     #[test]
@@ -138,7 +125,7 @@ mod tests {
             refused(LocalDir { path: format!("{}/file", at.path), ..at }),
             io::ErrorKind::NotADirectory
         );
-        assert!(MemDir::new().whereabouts().is_none() && machine() != 0);
+        assert!(MemDir::new().whereabouts().is_none());
     }
 
     #[test]
