@@ -24,7 +24,7 @@ use bytes::Bytes;
 use overlay::{Discarded, Merged, Overlay};
 
 use crate::journal::{ReplayFrom, SegmentNo};
-use crate::table::{KEY_BYTES_MAX, RESERVED, RowChange, Table, TableError, Waits, hash_of};
+use crate::table::{KEY_BYTES_MAX, RESERVED, Reads, RowChange, Table, TableError, hash_of};
 
 type Result<T> = std::result::Result<T, TableError>;
 
@@ -92,9 +92,9 @@ impl Db {
         self.table.get(key)
     }
 
-    /// What looks at rows have made the disk do ([`Table::waits`]).
-    pub fn waits(&self) -> Waits {
-        self.table.waits()
+    /// How looks at rows of the table were served.
+    pub fn reads(&self) -> Reads {
+        self.table.reads()
     }
 
     /// This row will be read soon: if it is on the disk only, it is fetched meanwhile.

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+/// Rows of some half a million files.
+const ROW_CACHE_BYTES: usize = 128 << 20;
+
 /// `saker serve mnode --config FILE`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
@@ -24,6 +27,9 @@ pub struct Config {
     /// Decoded inodes that a worker keeps.
     #[serde(default = "inodes")]
     pub inodes: usize,
+    /// Bytes of blocks of rows that a worker keeps.
+    #[serde(default = "row_cache_bytes")]
+    pub row_cache_bytes: usize,
     /// Directories of other owners that a worker keeps.
     #[serde(default = "replica")]
     pub replica: usize,
@@ -54,6 +60,10 @@ fn overlay_bytes() -> u64 {
 
 fn inodes() -> usize {
     crate::Limits::default().inodes
+}
+
+fn row_cache_bytes() -> usize {
+    ROW_CACHE_BYTES
 }
 
 fn replica() -> usize {

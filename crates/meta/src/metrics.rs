@@ -20,6 +20,10 @@ pub struct Metrics {
     pub coalesced: Counter,
     /// Flushes of the journals.
     pub flushes: Counter,
+    /// Rows that were found in blocks that are kept.
+    pub rows_found: Counter,
+    /// Rows that were read from a file.
+    pub rows_missed: Counter,
     /// Rows that the disk was waited for.
     pub row_waits: Counter,
     /// Inodes that live here.
@@ -60,6 +64,14 @@ impl Metrics {
                 "Components of paths that were found by the walk of the request before",
             ),
             flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals"),
+            rows_found: registry.counter(
+                "saker_mnode_row_cache_hits_total",
+                "Looks at rows of the tables that found them in the row cache",
+            ),
+            rows_missed: registry.counter(
+                "saker_mnode_row_cache_misses_total",
+                "Looks at rows of the tables that read them from their file",
+            ),
             row_waits: registry.counter(
                 "saker_mnode_row_waits_total",
                 "Rows that were not in memory when a request needed them",

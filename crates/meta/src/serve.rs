@@ -73,7 +73,8 @@ fn run_worker(
 ) -> io::Result<()> {
     let name = format!("shard-{no}");
     let dir = dir.sub_dir(&name)?;
-    let table = EmbeddedTable::open_in(dir.sub_dir("table")?, &EmbeddedConfig::default());
+    let rows = EmbeddedConfig { cache_bytes: config.row_cache_bytes, ..EmbeddedConfig::default() };
+    let table = EmbeddedTable::open_in(dir.sub_dir("table")?, &rows);
     let table = table.map_err(io::Error::other)?;
     let home = Home {
         journal: dir.sub_dir("journal")?,

@@ -15,7 +15,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use saker_engine::db::Db;
 use saker_engine::journal::{Journal, Kind};
 use saker_engine::sessions::Sessions;
-use saker_engine::table::Waits;
+use saker_engine::table::Reads;
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
 use saker_rpc::txn::Ledger;
@@ -41,8 +41,6 @@ use crate::txn::participant::PreparedTxn;
 pub const PARKED_MAX: usize = 65_536;
 /// Ids reserved by one journal record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
-/// Reads that waited for a disk are counted this often at most: it takes a system call.
-const WAITS_COUNTED: Duration = Duration::from_millis(1);
 /// After a read that waited for a disk others are likely to, for so long.
 const WAITS_EXPECTED: Duration = Duration::from_millis(50);
 
@@ -76,14 +74,12 @@ impl Default for Limits {
     }
 }
 
-/// Reads of rows that waited for a disk.
-struct RowWaits {
+/// How rows were read.
+struct RowReads {
     /// As last counted.
-    count: Waits,
-    /// When they are counted next.
-    look_at: Time,
-    /// Until then more are expected.
-    until: Time,
+    count: Reads,
+    /// Until then more that wait for a disk are expected.
+    waits_until: Time,
 }
 
 /// State of a shard.
@@ -133,7 +129,7 @@ pub struct Shard {
     pub(crate) inode_count_change: i64,
     next_id: u64,
     reserved_ids: u64,
-    row_waits: RowWaits,
+    row_reads: RowReads,
     changes: Vec<Change>,
     me: Weak<RefCell<Shard>>,
 }
@@ -183,7 +179,7 @@ impl Shard {
     pub fn new(parts: Parts) -> Rc<RefCell<Shard>> {
         let Parts { no, map, journal, db, limits, metrics, volatile, now } = parts;
         // What opening it has read does not count.
-        let row_waits = RowWaits { count: db.waits(), look_at: now, until: now };
+        let row_reads = RowReads { count: db.reads(), waits_until: now };
         let reserved = volatile.reserved_ids.max(saker_types::ROOT + 1);
         Rc::new_cyclic(|me| {
             RefCell::new(Shard {
@@ -221,7 +217,7 @@ impl Shard {
                 inode_count_change: 0,
                 next_id: reserved,
                 reserved_ids: reserved,
-                row_waits,
+                row_reads,
                 changes: Vec::new(),
                 limits,
                 me: me.clone(),
@@ -259,17 +255,15 @@ impl Shard {
     /// Did rows have to be read from a disk just now?
     pub(crate) fn waits_for_rows(&mut self) -> bool {
         let now = self.hub.now();
-        if now >= self.row_waits.look_at {
-            self.row_waits.look_at = now + WAITS_COUNTED;
-            let count = self.db.waits();
-            let before = std::mem::replace(&mut self.row_waits.count, count);
-            self.metrics.row_waits.add(count.rows.saturating_sub(before.rows));
-            // What is fetched ahead, and nobody waits for, says as much.
-            if count != before {
-                self.row_waits.until = now + WAITS_EXPECTED;
-            }
+        let count = self.db.reads();
+        let before = std::mem::replace(&mut self.row_reads.count, count);
+        self.metrics.rows_found.add(count.found - before.found);
+        self.metrics.rows_missed.add(count.missed - before.missed);
+        self.metrics.row_waits.add(count.waited - before.waited);
+        if count.waited > before.waited {
+            self.row_reads.waits_until = now + WAITS_EXPECTED;
         }
-        now < self.row_waits.until
+        now < self.row_reads.waits_until
     }
 
     /// Adds to the batch's record.

@@ -114,13 +114,19 @@ pub fn start_coordinator(
     state.map(saker_coordinator::service::Worker::new).map_err(|e| e.to_string())
 }
 
+/// So small that blocks take the place of others.
+const TABLE_CACHE_BYTES: usize = 64 << 10;
+
 /// The table on a disk. What it merges it merges while it is written.
 ///
 /// # Errors
 /// What keeps it from being opened.
 pub fn open_table(disk: &dyn Dir) -> Result<Arc<dyn Table>, String> {
     let dir = disk.sub_dir("table").map_err(|e| e.to_string())?;
-    let table = EmbeddedTable::open_in(dir, &EmbeddedConfig { merge_threads: 0 });
+    let table = EmbeddedTable::open_in(
+        dir,
+        &EmbeddedConfig { merge_threads: 0, cache_bytes: TABLE_CACHE_BYTES },
+    );
     Ok(Arc::new(table.map_err(|e| e.to_string())?))
 }
 

@@ -190,7 +190,7 @@ struct Observed {
 type Outcome<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn open_table(disk: &dyn saker_runtime::fs::Dir) -> Result<Arc<EmbeddedTable>> {
-    let config = EmbeddedConfig { merge_threads: 0 };
+    let config = EmbeddedConfig { merge_threads: 0, ..EmbeddedConfig::default() };
     Ok(Arc::new(EmbeddedTable::open_in(disk.sub_dir("table")?, &config)?))
 }
 

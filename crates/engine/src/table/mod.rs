@@ -21,13 +21,15 @@ pub type OnRow<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 /// Longest key a table takes, in bytes.
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
 
-/// What looks at rows have made a disk do.
+/// How looks at rows were served, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// Looks that have waited for it.
-    pub rows: u64,
-    /// What was read, in blocks of 512 bytes, also when nobody waited; 0 where that is not known.
-    pub blocks: u64,
+pub struct Reads {
+    /// From blocks that the table keeps.
+    pub found: u64,
+    /// From the file, of those that may be in such a block.
+    pub missed: u64,
+    /// Looks that have waited for a disk.
+    pub waited: u64,
 }
 
 /// A sorted map of rows. One thread writes, others may read meanwhile.
@@ -38,9 +40,9 @@ pub trait Table: Send + Sync {
     /// The value of a row.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError>;
 
-    /// What looks at rows have made the disk do, so far. Of the calling thread, where the kernel counts it.
-    fn waits(&self) -> Waits {
-        Waits::default()
+    /// How looks at rows were served.
+    fn reads(&self) -> Reads {
+        Reads::default()
     }
 
     /// This row will be read soon: if it is on the disk only, it is fetched meanwhile.

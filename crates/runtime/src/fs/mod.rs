@@ -22,7 +22,6 @@ mod tests;
 
 pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
 pub use mem::MemDir;
-pub use real::mapping::{PageWaits, page_waits};
 pub use real::{RealDir, machine};
 
 /// What [`File::write_end`] writes as a whole, bytes: as much as any disk may want.
@@ -103,9 +102,6 @@ pub trait File: Send + Sync {
     /// From now on reads take from the disk what they ask for and no more: what comes next is
     /// unlikely to be wanted next.
     fn expect_random_reads(&self) {}
-    /// From now on nobody changes the file, and [`File::read_cached`] may read it by a mapping, which takes
-    /// no system call, but does wait for a disk: [`page_waits`] counts that.
-    fn map(&self) {}
     /// A range will be read soon: what of it is on the disk only is fetched meanwhile.
     fn prefetch(&self, _offset: u64, _len: u64) {}
     /// Length in bytes.

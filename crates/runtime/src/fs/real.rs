@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, StatxFlags};
@@ -15,16 +15,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use saker_types::wire::LocalDir;
 
 use super::{BLOCK_BYTES, Dir, End, File, check_name};
-use mapping::Mapping;
 
-#[cfg_attr(not(target_arch = "x86_64"), path = "real/unguarded.rs")]
-mod guarded;
-pub(super) mod mapping;
-
-/// A page of the smallest size.
-const PAGE_BYTES: u64 = 4096;
-/// Of so many reads of a mapped file the kernel makes one.
-const READS_SHOWN: u32 = 16;
 /// Memory above this is not kept from one [`File::write_end`] to the next, bytes.
 const KEEP_BYTES_MAX: usize = 4 << 20;
 
@@ -87,8 +78,6 @@ impl RealDir {
             append: Mutex::default(),
             direct: OnceLock::new(),
             always_waits: AtomicBool::new(false),
-            mapping: OnceLock::new(),
-            reads: AtomicU32::new(1),
         }))
     }
 }
@@ -203,10 +192,6 @@ struct RealFile {
     direct: OnceLock<Option<fs::File>>,
     /// The file system does not say whether a read would wait.
     always_waits: AtomicBool,
-    /// All of it, once nobody writes to it any more.
-    mapping: OnceLock<Mapping>,
-    /// Of these that could be made by the mapping.
-    reads: AtomicU32,
 }
 
 impl File for RealFile {
@@ -235,14 +220,6 @@ impl File for RealFile {
     }
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> io::Result<Option<usize>> {
-        // Of several pages the kernel would fetch one after the other that way.
-        if let Some(mapping) = self.mapping.get()
-            && offset % PAGE_BYTES + buf.len() as u64 <= PAGE_BYTES
-            && !self.shows_use()
-        {
-            // For what cannot be read the kernel has an error.
-            return Ok(mapping.read(offset, buf));
-        }
         if self.always_waits.load(Ordering::Relaxed) {
             return self.read_at(offset, buf).map(Some);
         }
@@ -265,13 +242,6 @@ impl File for RealFile {
     fn expect_random_reads(&self) {
         // Advice that is not taken is no harm.
         let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Random);
-    }
-
-    fn map(&self) {
-        match Mapping::new(&self.file) {
-            Ok(mapping) => drop(self.mapping.set(mapping)),
-            Err(error) => tracing::debug!("a file is read without being mapped: {error}"),
-        }
     }
 
     fn prefetch(&self, offset: u64, len: u64) {
@@ -331,12 +301,6 @@ impl File for RealFile {
 }
 
 impl RealFile {
-    /// The kernel does not look at who has touched pages of a mapping for random reads (`vma_has_recency`), but sees
-    /// each that it reads itself. If it is left some of the reads, it keeps the pages that are read often.
-    fn shows_use(&self) -> bool {
-        self.reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(READS_SHOWN)
-    }
-
     fn direct(&self) -> Option<&fs::File> {
         let open = || {
             // By this name, for the file may have had several.

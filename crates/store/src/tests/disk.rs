@@ -78,7 +78,8 @@ pub fn open_in(
 ) -> saker_types::Result<Arc<Store>> {
     let failed = |error: TableError| Error::new(Errno::EIO).with_text(error.to_string());
     let index = dir.sub_dir("index").map_err(TableError::from).map_err(failed)?;
-    let table = EmbeddedTable::open_in(index, &EmbeddedConfig { merge_threads: 0 });
+    let table =
+        EmbeddedTable::open_in(index, &EmbeddedConfig { merge_threads: 0, cache_bytes: 64 << 10 });
     Store::open(dir, Arc::new(table.map_err(failed)?), identity, options)
 }
 

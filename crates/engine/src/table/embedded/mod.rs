@@ -22,14 +22,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_runtime::fs::{Dir, PageWaits, RealDir, page_waits};
+use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::thread::{self, JoinHandle};
 use saker_runtime::time::sleep;
 
-use super::{OnRow, RESERVED, RowChange, Table, TableError, Waits, hash_of};
+use super::{OnRow, RESERVED, Reads, RowChange, Table, TableError, hash_of};
+use cache::BlockCache;
 use merge::{Merge, runs_to_merge};
 use run::{Run, RunWriter, TEMPORARY, damaged};
 
+mod cache;
 mod merge;
 mod run;
 #[cfg(test)]
@@ -48,6 +50,8 @@ const SMALL_MERGE_ROWS: u64 = 4 << 20;
 const LAST_READER_STEP: Duration = Duration::from_millis(1);
 const LAST_READER_STEPS: usize = 1000;
 const SUFFIX: &str = ".run";
+/// [`EmbeddedConfig::cache_bytes`], if nobody says otherwise.
+const CACHE_BYTES: usize = 16 << 20;
 
 /// How an [`EmbeddedTable`] works.
 #[derive(Clone, Debug)]
@@ -55,11 +59,13 @@ pub struct EmbeddedConfig {
     /// Threads that merge runs, so that small runs need not wait for large ones. With none, a
     /// write does that itself before it returns.
     pub merge_threads: usize,
+    /// Bytes of blocks of rows that are kept in memory; 0: none.
+    pub cache_bytes: usize,
 }
 
 impl Default for EmbeddedConfig {
     fn default() -> EmbeddedConfig {
-        EmbeddedConfig { merge_threads: 2 }
+        EmbeddedConfig { merge_threads: 2, cache_bytes: CACHE_BYTES }
     }
 }
 
@@ -72,6 +78,7 @@ pub struct EmbeddedTable {
 
 struct Shared {
     dir: Arc<dyn Dir>,
+    cache: Arc<BlockCache>,
     runs: Mutex<Runs>,
     changed: Condvar,
     /// Held by a write.
@@ -146,9 +153,11 @@ impl EmbeddedTable {
             io::ErrorKind::WouldBlock => TableError::InUse(dir.label()),
             _ => error.into(),
         })?;
-        let all = open_runs(&*dir)?;
+        let cache = BlockCache::new(config.cache_bytes);
+        let all = open_runs(&*dir, &cache)?;
         let shared = Arc::new(Shared {
             dir,
+            cache,
             runs: Mutex::new(Runs { all, busy: Vec::new(), failed: Vec::new() }),
             changed: Condvar::new(),
             writing: Mutex::new(()),
@@ -180,7 +189,7 @@ impl Drop for EmbeddedTable {
 }
 
 /// The runs that count, newest first. Removes what does not count.
-fn open_runs(dir: &dyn Dir) -> Result<Arc<[Numbered]>> {
+fn open_runs(dir: &dyn Dir, cache: &Arc<BlockCache>) -> Result<Arc<[Numbered]>> {
     // Names may be those of a process that was killed before they were durable. From here on
     // what does not count without them goes, here and in the journal.
     dir.sync()?;
@@ -197,7 +206,7 @@ fn open_runs(dir: &dyn Dir) -> Result<Arc<[Numbered]>> {
         TableError::Damaged(format!("{}: {what}", dir.label()))
     })?;
     let open = |span: &Span| {
-        let run = Arc::new(Run::open(dir, &span.file_name())?);
+        let run = Arc::new(Run::open(dir, &span.file_name(), cache.of_new_run())?);
         Ok(Numbered { span: *span, run })
     };
     let all = count.iter().rev().map(open).collect::<Result<_>>()?;
@@ -357,7 +366,7 @@ impl Shared {
                 return Err(io::Error::from(io::ErrorKind::Interrupted).into());
             }
         }
-        writer.finish(&name)
+        writer.finish(&name, self.cache.of_new_run())
     }
 
     /// Waits until there are few enough runs to add one.
@@ -413,9 +422,9 @@ impl Table for EmbeddedTable {
         Ok(found.flatten())
     }
 
-    fn waits(&self) -> Waits {
-        let PageWaits { faults, blocks } = page_waits();
-        Waits { rows: self.waits.load(Ordering::Relaxed) + faults, blocks }
+    fn reads(&self) -> Reads {
+        let (found, missed) = self.shared.cache.counts();
+        Reads { found, missed, waited: self.waits.load(Ordering::Relaxed) }
     }
 
     fn prefetch(&self, key: &[u8]) {
@@ -462,7 +471,7 @@ impl Table for EmbeddedTable {
         for (key, value) in rows {
             writer.push(&key, value.as_deref())?;
         }
-        let run = Arc::new(writer.finish(&name)?);
+        let run = Arc::new(writer.finish(&name, self.shared.cache.of_new_run())?);
         let mut runs = self.shared.runs();
         runs.all =
             std::iter::once(Numbered { span, run }).chain(runs.all.iter().cloned()).collect();

@@ -15,7 +15,7 @@
 //! which slot to begin, the lower 20 are the tag. From there slot by slot, until an empty one,
 //! those with the tag may be the row's. The class says how much to read, so that a row costs one
 //! read. Slots and steps are in memory while a run is open, 12 bytes and about 2 bytes for each
-//! row; rows are read from the file, thus from the page cache.
+//! row; rows are read from the file, and its blocks that are looked at often are kept ([`RunBlocks`]).
 
 use std::io;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use saker_runtime::fs::{Dir, File};
 
+use super::cache::RunBlocks;
 use crate::table::{TableError, hash_of};
 
 const MAGIC: [u8; 8] = *b"SAKERROW";
@@ -116,6 +117,8 @@ pub(super) struct Run {
     /// What to call the directory in messages.
     dir: String,
     file: Arc<dyn File>,
+    /// Of it what is kept in memory.
+    blocks: RunBlocks,
     rows: u64,
     rows_end: u64,
     file_bytes: u64,
@@ -238,7 +241,7 @@ impl Foot {
 
 impl Run {
     /// Opens the run in the file `name`, and reads its slots and steps.
-    pub(super) fn open(dir: &dyn Dir, name: &str) -> Result<Run> {
+    pub(super) fn open(dir: &dyn Dir, name: &str, blocks: RunBlocks) -> Result<Run> {
         let damaged = |what: &str| damaged(dir, name, what);
         let file = dir.open(name)?;
         let file_bytes = file.len()?;
@@ -262,11 +265,11 @@ impl Run {
         let steps = steps.and_then(|steps| Steps::decode(&steps));
         let steps = steps.ok_or_else(|| damaged("the checksum of its index is wrong"))?;
         file.expect_random_reads();
-        file.map();
         Ok(Run {
             name: name.to_owned(),
             dir: dir.label(),
             file,
+            blocks,
             rows: foot.rows,
             rows_end: foot.rows_end,
             file_bytes,
@@ -327,7 +330,9 @@ impl Run {
     /// Was there?
     pub(super) fn prefetch(&self, hash: u64) -> bool {
         let slot = self.slot_of(hash);
-        if let Some((offset, bytes)) = slot.map(|slot| self.place(slot)) {
+        if let Some((offset, bytes)) = slot.map(|slot| self.place(slot))
+            && !self.blocks.has(offset, bytes)
+        {
             self.file.prefetch(offset, bytes as u64);
         }
         slot.is_some()
@@ -349,11 +354,18 @@ impl Run {
 
     /// Reads; `waited` is set if that waited for the disk.
     fn read_at(&self, offset: u64, buf: &mut [u8], waited: &mut bool) -> Result<usize> {
-        if let Some(read) = self.file.read_cached(offset, buf)? {
-            return Ok(read);
+        if self.blocks.copy(offset, buf) {
+            return Ok(buf.len());
         }
-        *waited = true;
-        Ok(self.file.read_at(offset, buf)?)
+        let read = match self.file.read_cached(offset, buf)? {
+            Some(read) => read,
+            None => {
+                *waited = true;
+                self.file.read_at(offset, buf)?
+            }
+        };
+        self.blocks.was_read(&*self.file, offset, read)?;
+        Ok(read)
     }
 
     /// The value of the row of a slot, if it has this key.
@@ -525,7 +537,7 @@ impl<'a> RunWriter<'a> {
     }
 
     /// Writes what is missing, makes the run durable and only then gives it its name.
-    pub(super) fn finish(mut self, name: &str) -> Result<Run> {
+    pub(super) fn finish(mut self, name: &str, blocks: RunBlocks) -> Result<Run> {
         self.write_out()?;
         let rows_end = self.written;
         if !self.last_key.is_empty() {
@@ -551,11 +563,11 @@ impl<'a> RunWriter<'a> {
         self.dir.sync()?;
         self.names.clear();
         self.file.expect_random_reads();
-        self.file.map();
         Ok(Run {
             name: name.to_owned(),
             dir: self.dir.label(),
             file: self.file.clone(),
+            blocks,
             rows,
             rows_end,
             file_bytes: self.written,
