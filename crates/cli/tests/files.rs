@@ -164,7 +164,7 @@ fn leak_a_chunk(cluster: &Cluster, id: u64) {
 }
 
 #[test]
-fn fsck_finds_and_deletes_leaked_chunks() {
+fn fsck_sets_leaked_chunks_aside() {
     let cluster = Cluster::up(&[]);
     leak_a_chunk(&cluster, 0xFFFF_0000_0001);
     let output = cluster.saker(&["fsck", "--json"]);
@@ -173,7 +173,12 @@ fn fsck_finds_and_deletes_leaked_chunks() {
     assert_eq!(said["problems"][0]["kind"], "leaked_chunks", "{said}");
     assert_eq!(said["problems"][0]["repaired"], false, "{said}");
     assert_eq!(cluster.saker(&["fsck", "--repair"]).status.code(), Some(1));
-    assert_eq!(cluster.saker(&["fsck"]).status.code(), Some(0));
+    let said = cluster.json(&["fsck"]);
+    assert_eq!((&said["quarantined"], &said["deleted"]), (&1.into(), &0.into()), "{said}");
+    assert_eq!((&said["problems"], &said["chunks"]), (&serde_json::json!([]), &1.into()));
+    // Its day is not over.
+    assert_eq!(cluster.saker(&["fsck", "--repair"]).status.code(), Some(0));
+    assert_eq!(cluster.json(&["fsck"])["quarantined"], 1);
 }
 
 #[test]

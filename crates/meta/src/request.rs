@@ -145,6 +145,7 @@ messages! {
     Decide(DecideReq): Decide;
     Outcome(OutcomeReq): Outcome;
     Scan(ScanReq): Scan;
+    Watch(WatchReq): Watch;
 }
 
 impl Msg {
@@ -175,7 +176,8 @@ impl Msg {
             | Msg::Invalidate(_)
             | Msg::Decide(_)
             | Msg::Outcome(_)
-            | Msg::Scan(_) => return None,
+            | Msg::Scan(_)
+            | Msg::Watch(_) => return None,
         })
     }
 
@@ -210,7 +212,9 @@ impl Msg {
             Msg::Prepare(m) => is_driver(m.driver),
             Msg::Decide(m) => is_driver(m.driver),
             Msg::Fetch(_) | Msg::Invalidate(_) | Msg::Outcome(_) => member.is_some(),
-            Msg::Collect(_) | Msg::Scan(_) => member.is_some() || peer.role == RoleKind::Tool,
+            Msg::Collect(_) | Msg::Scan(_) | Msg::Watch(_) => {
+                member.is_some() || peer.role == RoleKind::Tool
+            }
             _ => true,
         }
     }

@@ -65,6 +65,7 @@ impl Shard {
     }
 
     pub(crate) fn put(&mut self, key: Bytes, value: Bytes) {
+        self.watches.put(&key, &value);
         self.db.put(&key, &value);
         self.log_change(What::Put(Row { key, value }));
     }
@@ -124,6 +125,7 @@ impl Shard {
 
     /// Holds an inode until [`Shard::release`].
     pub(crate) fn hold(&mut self, id: InodeId) {
+        self.watches.saw(id);
         self.busy.insert(id, ());
     }
 

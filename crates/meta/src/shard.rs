@@ -33,6 +33,7 @@ use crate::locks::LockLeases;
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
+use crate::ops::watch::Watches;
 use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
 use crate::served::Served;
 use crate::txn::participant::PreparedTxn;
@@ -123,6 +124,8 @@ pub struct Shard {
     pub(crate) leases: Leases,
     pub(crate) lock_leases: LockLeases,
     pub(crate) checkpointing: Checkpointing,
+    /// Inodes that fsck asks for.
+    pub(crate) watches: Watches,
     /// Number of inodes that live here.
     pub(crate) inode_count: i64,
     /// What this batch has changed of it; logged at its end.
@@ -213,6 +216,7 @@ impl Shard {
                 leases: Leases::default(),
                 lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),
+                watches: Watches::default(),
                 inode_count: volatile.inode_count,
                 inode_count_change: 0,
                 next_id: reserved,

@@ -23,7 +23,10 @@ fn open(path: &PathBuf) -> Result<Arc<Store>, Failure> {
         segment_bytes: 64 << 20,
         capacity_bytes: u64::MAX,
         cache_bytes: 64 << 20,
-        space: Arc::new(|| Ok(Space { capacity_bytes: 1 << 50, free_bytes: 1 << 50 })),
+        deleted_max: saker_store::store::DELETED_MAX,
+        space: Arc::new(|| {
+            Ok(Space { capacity_bytes: 1 << 50, free_bytes: 1 << 50, unused_bytes: 1 << 50 })
+        }),
         disk: 0,
         cached_since: 0,
         registry: Registry::new(),

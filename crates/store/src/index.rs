@@ -22,13 +22,15 @@ use crate::extent::{Chunk, Extent};
 use crate::segment::{Segment, Segments, locked};
 
 mod checkpoint;
+mod deleted;
 mod evict;
 mod guards;
 mod list;
 mod rows;
 
 pub use checkpoint::{Commit, open_saved};
-pub use guards::{ExclusiveGuard, WriteGuard};
+pub use deleted::DELETED;
+pub use guards::{ExclusiveGuard, WriteGuard, check_gen};
 pub use rows::Saved;
 
 /// Inode and index of a chunk.
@@ -50,6 +52,9 @@ pub struct Index {
     /// What the table holds. Who changes the table, or must not see it change, has this lock;
     /// it is taken before a shard's.
     saved: Mutex<Saved>,
+    deleted: Mutex<deleted::Deleted>,
+    /// So many deletions are remembered, and a few more until the next checkpoint.
+    deleted_max: u64,
     /// Rows that differ from the table's.
     dirty: AtomicUsize,
     chunks: AtomicI64,
@@ -97,7 +102,7 @@ struct Cached {
 
 /// What is known of an inode besides its chunks.
 struct Inode {
-    /// Newest truncation known.
+    /// Newest truncation known, or [`DELETED`].
     truncate_gen: u64,
     /// Rows of chunks from this index on are void, unless memory has the chunk.
     void_from: u64,
@@ -126,12 +131,13 @@ fn failed(what: &str, error: impl std::fmt::Display) -> Error {
 
 impl Index {
     /// The index in `table`, whose state was `saved`; `cache_bytes` bounds what is in memory and
-    /// in the table, too.
+    /// in the table, too, `deleted_max` the deletions that are remembered.
     pub fn new(
         table: Arc<dyn Table>,
         segments: Arc<Segments>,
         saved: Saved,
         cache_bytes: usize,
+        deleted_max: u64,
     ) -> Index {
         Index {
             table,
@@ -139,6 +145,8 @@ impl Index {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             chunks: AtomicI64::new(saved.chunks as i64),
             saved: Mutex::new(saved),
+            deleted: Mutex::default(),
+            deleted_max,
             dirty: AtomicUsize::new(0),
             shard_bytes_max: cache_bytes / SHARDS,
             pressed: AtomicBool::new(false),
@@ -202,14 +210,14 @@ impl Index {
         self.drop_from(saved, state, id, dead_from)
     }
 
-    /// Forgets an inode and all of its chunks.
+    /// Forgets all chunks of an inode, and takes no more.
     ///
     /// # Errors
     /// The table's.
     pub fn delete(&self, id: InodeId) -> Result<()> {
         let saved = locked(&self.saved);
         let mut state = locked(&self.shard(id).state);
-        self.inode(&mut state, id)?.truncate_gen = 0;
+        self.inode(&mut state, id)?.truncate_gen = DELETED;
         self.drop_from(saved, state, id, 0)
     }
 
@@ -255,7 +263,7 @@ impl Index {
         }
     }
 
-    /// Newest truncation known of an inode; 0 for none.
+    /// Newest truncation known of an inode; 0 for none, [`DELETED`] if it is gone.
     ///
     /// # Errors
     /// The table's.

@@ -25,6 +25,7 @@ pub mod index;
 pub mod log;
 pub mod maintain;
 pub mod metrics;
+pub mod quarantine;
 pub mod read;
 pub mod recover;
 pub mod scan;

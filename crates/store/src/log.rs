@@ -30,6 +30,8 @@ pub struct Space {
     pub capacity_bytes: u64,
     /// Bytes that can be written.
     pub free_bytes: u64,
+    /// Bytes that nothing takes: also what the file system keeps for root.
+    pub unused_bytes: u64,
 }
 
 /// Asks the file system of the data directory (statvfs).

@@ -108,6 +108,7 @@ impl Store {
     pub fn maintain(&self) {
         self.log.prepare();
         let result = self.checkpoint_if_due().and_then(|()| self.compact_some());
+        let result = result.and_then(|()| self.quarantine.save());
         match result {
             Ok(()) => locked(&self.maintenance.logged).clear(),
             Err(error) => self.log_once(&error),

@@ -76,7 +76,8 @@ pub fn recover(
     let flushes = metrics.flushes.clone();
     let log = Log::new(segments.clone(), config, tail.next_segment, tail.next_seq, flushes);
     tail.segments.iter().for_each(|segment| log.distrust(segment));
-    let index = Index::new(table, segments.clone(), saved, options.cache_bytes);
+    let (cache_bytes, deleted_max) = (options.cache_bytes, options.deleted_max);
+    let index = Index::new(table, segments.clone(), saved, cache_bytes, deleted_max);
     let was_cut_short = replay(&index, &log, &tail)?;
     let mut is_saved = true;
     if was_cut_short || another_era {
@@ -190,7 +191,10 @@ fn replay_one(index: &Index, found: &Found) -> Result<()> {
                 place.pos
             );
         }
-        Kind::Delete => found.ids.iter().try_for_each(|id| index.delete(*id))?,
+        Kind::Delete => {
+            found.ids.iter().try_for_each(|id| index.delete(*id))?;
+            index.remember_deleted(record.seq, &found.ids);
+        }
     }
     Ok(())
 }
@@ -213,7 +217,7 @@ fn extent_of(found: &Found) -> Extent {
 /// Writes everything dirty into the table; records before `marker` need no replay then. `rescued`:
 /// poisoned segments whose data is elsewhere.
 pub fn drain(index: &Index, log: &Log, marker: &Position, rescued: &[u32]) -> Result<()> {
-    index.begin_drain();
+    index.begin_drain()?;
     let mut sync = || log.flush_but(rescued).map_err(|e| io_error("flush", &e));
     while index.commit(marker, &mut sync)? == Commit::More {}
     Ok(())

@@ -42,6 +42,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
         segment_bytes: SEGMENT_BYTES,
         capacity_bytes: config.capacity_bytes.unwrap_or(u64::MAX),
         cache_bytes: INDEX_CACHE_BYTES,
+        deleted_max: crate::store::DELETED_MAX,
         space: space_of(&config.data_dir),
         disk: disk_of(&config.data_dir, addr.ip())?,
         cached_since,
@@ -83,6 +84,7 @@ fn space_of(path: &Path) -> SpaceFn {
         Ok(Space {
             capacity_bytes: stat.f_blocks * stat.f_frsize,
             free_bytes: stat.f_bavail * stat.f_frsize,
+            unused_bytes: stat.f_bfree * stat.f_frsize,
         })
     })
 }

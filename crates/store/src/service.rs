@@ -7,8 +7,8 @@ use prost::Message;
 use saker_rpc::{Frame, PeerHello, Service};
 use saker_runtime::fs::machine;
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkListReq, ChunkReadReq, ChunkSeekReq, ChunkSyncReply, ChunkSyncReq,
-    ChunkTruncateReq, ChunkWriteReq, Empty, Op,
+    ChunkDeleteReq, ChunkListReq, ChunkQuarantineReq, ChunkReadReq, ChunkSeekReq, ChunkSyncReply,
+    ChunkSyncReq, ChunkTruncateReq, ChunkWriteReq, Empty, Op,
 };
 use saker_types::{Class, Errno, Error, Result};
 
@@ -68,6 +68,9 @@ impl StoreService {
             }
             Some(Op::ChunkTruncate) => store.truncate(&decode::<ChunkTruncateReq>(body)?).map(done),
             Some(Op::ChunkDelete) => store.delete(&decode::<ChunkDeleteReq>(body)?).map(done),
+            Some(Op::ChunkQuarantine) => {
+                Ok(only(&store.quarantine(&decode::<ChunkQuarantineReq>(body)?)?))
+            }
             Some(Op::ChunkSeek) => {
                 let req = decode::<ChunkSeekReq>(body)?;
                 Ok(only(&store.seek(&req)?))

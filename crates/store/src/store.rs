@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bytes::Bytes;
 use saker_engine::table::Table;
 use saker_runtime::fs::{Dir, machine};
-use saker_runtime::telemetry::Registry;
+use saker_runtime::telemetry::{Counter, Registry};
+use saker_runtime::time::wall_ns;
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkReadReply, ChunkReadReq,
-    ChunkSeekReply, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq, StoreStats,
+    ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkQuarantineReply,
+    ChunkQuarantineReq, ChunkReadReply, ChunkReadReq, ChunkSeekReply, ChunkSeekReq,
+    ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq, StoreStats,
 };
 use saker_types::{Class, Errno, Error, InodeId, Result, Unflushed};
 
@@ -22,10 +24,11 @@ use crate::eras::Eras;
 use crate::extent::Extent;
 use crate::fetches::Fetches;
 use crate::format::{self, Identity, Kind, REPLICAS_MAX, Record};
-use crate::index::{ChunkKey, Index, Piece};
+use crate::index::{self, ChunkKey, Index, Piece};
 use crate::log::{Draft, Log, Purpose, SpaceFn};
 use crate::maintain::Maintenance;
 use crate::metrics::Metrics;
+use crate::quarantine::Quarantine;
 use crate::read::{self, Fetch, ReadError};
 use crate::recover;
 use crate::segment::{Segments, locked};
@@ -36,6 +39,8 @@ const DELETE_IDS_MAX: usize = 512;
 const EXTENTS_MAX: usize = 256;
 /// Chunks that wait for it; more are left to the next write of them.
 const REWRITES_MAX: usize = 1024;
+/// A store remembers so many inodes whose chunks were deleted, and refuses late writes to them.
+pub const DELETED_MAX: u64 = 1 << 20;
 /// Most chunks in one list.
 pub(crate) const LIST_MAX: usize = 1024;
 /// A read looks its data up so many times more if it is moved meanwhile.
@@ -52,6 +57,8 @@ pub struct Options {
     pub capacity_bytes: u64,
     /// Bytes of index kept in memory.
     pub cache_bytes: usize,
+    /// Deleted inodes that are remembered ([`DELETED_MAX`]).
+    pub deleted_max: u64,
     /// The disk's space.
     pub space: SpaceFn,
     /// Number of the disk, the same for all stores that share it; 0: unknown.
@@ -72,6 +79,7 @@ pub struct Store {
     pub(crate) metrics: Metrics,
     pub(crate) maintenance: Arc<Maintenance>,
     pub(crate) attempts: Attempts,
+    pub(crate) quarantine: Quarantine,
     /// Number of the era that lasts.
     era: u64,
     pub(crate) eras: Mutex<Eras>,
@@ -133,6 +141,7 @@ impl Store {
         lock(&*dir)?;
         let segments = dir.sub_dir("segments").map_err(|e| io_error("segments", &e))?;
         let metrics = Metrics::new(&options.registry);
+        let quarantine = Quarantine::open(dir.clone()).map_err(|e| io_error("quarantine", &e))?;
         let recovered = recover::recover(segments, table, identity, &options, &metrics)?;
         let store = Store {
             segments: recovered.segments,
@@ -142,6 +151,7 @@ impl Store {
             metrics,
             maintenance: Arc::default(),
             attempts: Attempts::default(),
+            quarantine,
             era: recovered.eras.current(),
             eras: Mutex::new(recovered.eras),
             is_start_saved: AtomicBool::new(recovered.is_saved),
@@ -158,7 +168,7 @@ impl Store {
     /// `sync` also the loss of power. Returns what [`Store::sync`] knows it by.
     ///
     /// # Errors
-    /// ESTALE below a known truncation (rule 17), ENOSPC, EINVAL for impossible ranges, EIO. With
+    /// ESTALE below a known truncation (rule 17) and for a deleted inode, ENOSPC, EINVAL for impossible ranges, EIO. With
     /// class Retry: the payload is not what the request's checksum says; nothing was done.
     /// EALREADY for an attempt that comes after a later one.
     pub fn write(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<ChunkWriteReply> {
@@ -172,6 +182,7 @@ impl Store {
         if req.replicas.len() > REPLICAS_MAX {
             return Err(invalid("too many replicas"));
         }
+        self.quarantine.leave(req.id);
         let _attempt = match req.writer {
             0 => None,
             writer => Some(self.attempts.begin((writer, req.seq), req.attempt)?),
@@ -209,9 +220,7 @@ impl Store {
     fn punch(&self, req: &ChunkWriteReq) -> Result<Option<u64>> {
         self.limit_dirty()?;
         let _alone = self.index.begin_exclusive(req.id)?;
-        if req.truncate_gen < self.index.truncate_gen(req.id)? {
-            return Err(Error::new(Errno::ESTALE).with_text("the file was truncated since"));
-        }
+        index::check_gen(req.id, req.truncate_gen, self.index.truncate_gen(req.id)?)?;
         let key = (req.id, req.index);
         let (start, end) = (req.offset as u32, (req.offset + req.hole) as u32);
         // The record of the hole that is there already may have to be flushed.
@@ -301,6 +310,7 @@ impl Store {
     /// # Errors
     /// The index's.
     pub fn seek(&self, req: &ChunkSeekReq) -> Result<ChunkSeekReply> {
+        self.quarantine.leave(req.id);
         let run = self.index.seek(req.id, req.offset)?;
         Ok(run.map_or(ChunkSeekReply::default(), |(start, end)| ChunkSeekReply { start, end }))
     }
@@ -311,6 +321,7 @@ impl Store {
     /// # Errors
     /// EIO, naming file and offset, if any block that the range touches is damaged.
     pub fn read(&self, req: &ChunkReadReq) -> Result<(Bytes, ChunkReadReply)> {
+        self.quarantine.leave(req.id);
         self.metrics.reads.inc();
         let Some((start, end)) = range_of(req) else { return Ok(Default::default()) };
         let data = self.read_range((req.id, req.index), start, end)?;
@@ -338,6 +349,7 @@ impl Store {
     /// As [`Store::read`], but for damage of the data itself: who reads it there must check it.
     pub fn locate(&self, req: &ChunkReadReq) -> Result<Option<ChunkReadReply>> {
         let Some((start, end)) = range_of(req) else { return Ok(None) };
+        self.quarantine.leave(req.id);
         let key = (req.id, req.index);
         let fetch = match req.fetches {
             false => Fetch::Here,
@@ -421,6 +433,7 @@ impl Store {
     /// # Errors
     /// EIO and ENOSPC; the outcome is unknown then, and a repetition is safe.
     pub fn truncate(&self, req: &ChunkTruncateReq) -> Result<()> {
+        self.quarantine.leave(req.id);
         self.limit_dirty()?;
         {
             let _alone = self.index.begin_exclusive(req.id)?;
@@ -442,7 +455,7 @@ impl Store {
         self.flush()
     }
 
-    /// Deletes all chunks of inodes, and forgets their truncations. Survives the death of the
+    /// Deletes all chunks of inodes, and refuses late writes to them. Survives the death of the
     /// process on return, the loss of power after the next flush.
     ///
     /// # Errors
@@ -461,11 +474,34 @@ impl Store {
             let record = Record { kind: Kind::Delete, ..Record::EMPTY };
             let draft = Draft { record, replicas: &[], sums: &sums, sum, payload: &payload };
             let appended = self.log.append(&draft, Purpose::Control);
-            let _appended = appended.map_err(|e| io_error("delete", &e))?;
+            let appended = appended.map_err(|e| io_error("delete", &e))?;
             ids.iter().try_for_each(|id| self.index.delete(*id))?;
+            self.index.remember_deleted(appended.seq, ids);
+            ids.iter().for_each(|id| self.quarantine.leave(*id));
         }
         self.maintenance.wake();
         Ok(())
+    }
+
+    /// Sets the chunks of inodes that nobody seems to know aside, takes others back, and deletes
+    /// those that were aside for long enough; returns their ids.
+    ///
+    /// # Errors
+    /// ENOSPC when too many are aside, and those of a deletion; a repetition is safe.
+    pub fn quarantine(&self, req: &ChunkQuarantineReq) -> Result<ChunkQuarantineReply> {
+        self.quarantine_at(req, wall_ns())
+    }
+
+    pub(crate) fn quarantine_at(
+        &self,
+        req: &ChunkQuarantineReq,
+        now_ns: i64,
+    ) -> Result<ChunkQuarantineReply> {
+        let deleted = self.quarantine.change(req, now_ns)?;
+        if !deleted.is_empty() {
+            self.delete(&ChunkDeleteReq { ids: deleted.clone() })?;
+        }
+        Ok(ChunkQuarantineReply { deleted })
     }
 
     /// Space and counts. What is free is what may be written before ENOSPC.
@@ -483,6 +519,8 @@ impl Store {
             disk: self.options.disk,
             disk_bytes: space.capacity_bytes,
             disk_free_bytes: space.free_bytes,
+            unused_bytes: self.log.unused_bytes().min(space.unused_bytes),
+            disk_unused_bytes: space.unused_bytes,
         })
     }
 
@@ -501,7 +539,8 @@ impl Store {
             {
                 problem = error.text;
             }
-            chunks.push(ChunkInfo { id, index, len: u64::from(len), problem });
+            let aside_ns = self.quarantine.since(id).unwrap_or_default();
+            chunks.push(ChunkInfo { id, index, len: u64::from(len), problem, aside_ns });
         }
         Ok(ChunkListReply { chunks, end })
     }

@@ -27,6 +27,8 @@ pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 pub const XATTRS_BYTES_MAX: usize = 64 << 10;
 /// Most supplementary groups carried with a request (`NGROUPS_MAX` of Linux).
 pub const GROUPS_MAX: usize = 65_536;
+/// Most inodes that a shard looks out for at a time for one who asks.
+pub const WATCHED_MAX: usize = 65_536;
 /// Number of slots that names hash to; a constant of the on-disk format.
 pub const SLOTS: usize = 65_536;
 /// Mutations that one session may have unanswered; the shard keeps this many results at most.

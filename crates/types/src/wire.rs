@@ -115,6 +115,8 @@ ops! {
     Outcome = 45 => "outcome",
     /// [`ScanReq`] -> [`ScanReply`]: rows, for fsck
     Scan = 46 => "scan",
+    /// [`WatchReq`] -> [`WatchReply`]: whether inodes are known here, for fsck
+    Watch = 47 => "watch",
     // To the coordinator.
     /// [`MapReq`] -> [`ClusterMap`](crate::ClusterMap)
     Map = 60 => "map",
@@ -138,6 +140,8 @@ ops! {
     ChunkList = 86 => "chunk_list",
     /// [`ChunkSeekReq`] -> [`ChunkSeekReply`]: where a file has data on this store
     ChunkSeek = 87 => "chunk_seek",
+    /// [`ChunkQuarantineReq`] -> [`ChunkQuarantineReply`]: for fsck
+    ChunkQuarantine = 88 => "chunk_quarantine",
 }
 
 impl Op {
@@ -1098,6 +1102,30 @@ pub struct Row {
     pub value: Bytes,
 }
 
+/// Begins to look out for inodes on a shard, or says what was seen of them since.
+///
+/// A row moves while rows are scanned, from one shard to another or behind the scan. So a shard that
+/// looks out for an inode notes each row, vote or hold of it that comes. Who asks all shards to look
+/// out, then scans all their rows, and then asks again, has met every inode that was there when the
+/// last shard began.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WatchReq {
+    /// Drawn at random.
+    #[prost(uint64, tag = "1")]
+    pub watch: u64,
+    /// Begins: what to look out for. Empty: it ends.
+    #[prost(uint64, repeated, tag = "2")]
+    pub ids: Vec<InodeId>,
+}
+
+/// Answer to watch.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WatchReply {
+    /// Those that are known here besides by their rows, or have come.
+    #[prost(uint64, repeated, tag = "1")]
+    pub known: Vec<InodeId>,
+}
+
 /// Asks the coordinator for the cluster map.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct MapReq {
@@ -1284,13 +1312,35 @@ pub struct ChunkDeleteReq {
     pub ids: Vec<InodeId>,
 }
 
+/// Sets chunks aside that nobody seems to know, for a day at least before they are deleted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ChunkQuarantineReq {
+    /// Inodes whose chunks are set aside. Who reads or writes one has it taken back.
+    #[prost(uint64, repeated, tag = "1")]
+    pub aside: Vec<InodeId>,
+    /// These are taken back.
+    #[prost(uint64, repeated, tag = "2")]
+    pub back: Vec<InodeId>,
+    /// No shard knows these, still: deleted if they were set aside a day ago or earlier.
+    #[prost(uint64, repeated, tag = "3")]
+    pub delete: Vec<InodeId>,
+}
+
+/// Answer to quarantine.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ChunkQuarantineReply {
+    /// Those whose chunks are deleted.
+    #[prost(uint64, repeated, tag = "1")]
+    pub deleted: Vec<InodeId>,
+}
+
 /// State of a store.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct StoreStats {
     /// Bytes of the disk that the store may use.
     #[prost(uint64, tag = "1")]
     pub capacity_bytes: u64,
-    /// Bytes free on it.
+    /// Bytes of them that may be written.
     #[prost(uint64, tag = "2")]
     pub free_bytes: u64,
     /// Bytes of live data.
@@ -1311,6 +1361,12 @@ pub struct StoreStats {
     /// Bytes free on the whole disk.
     #[prost(uint64, tag = "8")]
     pub disk_free_bytes: u64,
+    /// Bytes of the capacity that nothing takes: also what is kept free.
+    #[prost(uint64, tag = "9")]
+    pub unused_bytes: u64,
+    /// The same of the whole disk: also what its file system keeps for root.
+    #[prost(uint64, tag = "10")]
+    pub disk_unused_bytes: u64,
 }
 
 /// Lists chunks in order of (id, index), after the one given.
@@ -1345,6 +1401,9 @@ pub struct ChunkInfo {
     /// With `verify`: what is wrong; empty is good.
     #[prost(string, tag = "4")]
     pub problem: String,
+    /// Since when its inode is set aside ([`ChunkQuarantineReq`]), ns since the epoch; 0: it is not.
+    #[prost(sfixed64, tag = "5")]
+    pub aside_ns: i64,
 }
 
 /// Answer to list.

@@ -16,6 +16,7 @@ mod store_job;
 mod tmpfile;
 pub(crate) mod truncate;
 pub(crate) mod unlink;
+pub(crate) mod watch;
 pub(crate) mod xattr;
 
 use bytes::Bytes;
@@ -62,6 +63,7 @@ impl Shard {
             (Msg::Decide(m), _) => self.decide(m),
             (Msg::Outcome(m), _) => self.outcome(m),
             (Msg::Scan(m), _) => self.scan(m),
+            (Msg::Watch(m), _) => self.watch(m),
         }
     }
 

@@ -74,6 +74,7 @@ impl Shard {
 
     /// Locks what a vote has locked; also when the journal is replayed.
     pub(crate) fn restore_prepared(&mut self, part: Prepared) {
+        self.watches.prepared(&part);
         let Some(driver) = NodeId::from_u32(part.driver) else { return };
         let txn = TxnId { driver, number: part.number };
         if let Some(entry) = &part.entry {

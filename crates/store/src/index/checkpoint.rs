@@ -40,6 +40,8 @@ struct Batch {
     voids: Vec<InodeId>,
     bytes: usize,
     more: bool,
+    /// By how many inodes it changes what is remembered of deletions.
+    deleted: i64,
 }
 
 impl Batch {
@@ -64,11 +66,16 @@ impl Index {
     }
 
     /// Everything that is dirty now belongs to the checkpoint that [`Index::commit`] works on.
-    pub fn begin_drain(&self) {
+    ///
+    /// # Errors
+    /// The table's.
+    pub fn begin_drain(&self) -> Result<()> {
+        self.drain_deleted()?;
         for shard in &self.shards {
             let state = &mut *locked(&shard.state);
             state.draining.append(&mut state.dirty);
         }
+        Ok(())
     }
 
     /// Writes a part of what is to be drained. `sync` must make the log durable; the last commit
@@ -86,9 +93,15 @@ impl Index {
         let mut saved = locked(&self.saved);
         let mut batch = Batch::default();
         let result = self.collect(&mut batch).and_then(|()| {
+            if !batch.more {
+                batch.deleted = self.deleted_rows(&mut batch.rows)?;
+            }
             sync()?;
             self.write(&mut saved, &batch, marker)
         });
+        if result.is_ok() && !batch.more {
+            self.deleted_written();
+        }
         self.release(&batch, result.is_ok());
         result.map(|()| if batch.more { Commit::More } else { Commit::Done })
     }
@@ -185,6 +198,7 @@ impl Index {
         if !batch.more {
             (next.segment, next.pos) = (marker.place.segment, marker.place.pos);
             (next.next_seq, next.durable_seq) = (marker.next_seq, marker.durable_seq);
+            next.deleted = next.deleted.saturating_add_signed(batch.deleted);
         }
         next.segments.retain(|_, (live, _)| *live != 0);
         for segment in self.segments.all() {

@@ -4,24 +4,21 @@ use std::sync::PoisonError;
 
 use saker_types::{Errno, Error, InodeId, Result};
 
-use super::Index;
+use super::{DELETED, Index};
 use crate::segment::locked;
 
 impl Index {
     /// Joins the writers of an inode, once nobody has it alone.
     ///
     /// # Errors
-    /// ESTALE when a truncation newer than `truncate_gen` is known.
+    /// ESTALE when a truncation newer than `truncate_gen` is known, or the inode was deleted.
     pub fn begin_write(&self, id: InodeId, truncate_gen: u64) -> Result<WriteGuard<'_>> {
         let shard = self.shard(id);
         let mut state = locked(&shard.state);
         loop {
             let inode = self.inode(&mut state, id)?;
             if !inode.exclusive {
-                if truncate_gen < inode.truncate_gen {
-                    let text = format!("inode {id} was truncated since");
-                    return Err(Error::new(Errno::ESTALE).with_text(text));
-                }
+                check_gen(id, truncate_gen, inode.truncate_gen)?;
                 inode.writers += 1;
                 self.evict(&mut state);
                 return Ok(WriteGuard { index: self, id });
@@ -52,6 +49,19 @@ impl Index {
         }
         Ok(guard)
     }
+}
+
+/// May what was sent under `truncate_gen` be written to an inode that knows `newest`?
+///
+/// # Errors
+/// ESTALE.
+pub fn check_gen(id: InodeId, truncate_gen: u64, newest: u64) -> Result<()> {
+    let text = match newest {
+        DELETED => format!("inode {id} was deleted"),
+        newest if truncate_gen < newest => format!("inode {id} was truncated since"),
+        _ => return Ok(()),
+    };
+    Err(Error::new(Errno::ESTALE).with_text(text))
 }
 
 /// One of the writers of an inode.

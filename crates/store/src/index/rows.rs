@@ -14,6 +14,7 @@ use crate::extent::Chunk;
 /// First bytes of keys.
 const CHUNK: u8 = b'c';
 const INODE: u8 = b'i';
+const DELETED: u8 = b'd';
 
 /// Where [`Saved`] is kept.
 pub const SAVED_KEY: &[u8] = &[RESERVED, b's'];
@@ -52,7 +53,7 @@ pub fn decode_chunk(row: &[u8]) -> Result<Chunk> {
 /// What the table knows of an inode.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct InodeRow {
-    /// Newest truncation known.
+    /// Newest truncation known, or [`super::DELETED`].
     #[prost(uint64, tag = "1")]
     pub truncate_gen: u64,
 }
@@ -66,6 +67,32 @@ pub fn inode_key(id: InodeId) -> Bytes {
 
 pub fn decode_inode(row: &[u8]) -> Result<u64> {
     Ok(InodeRow::decode(row).map_err(|e| failed("read", e))?.truncate_gen)
+}
+
+/// The inodes of one record of a deletion.
+#[derive(Clone, PartialEq, prost::Message)]
+struct DeletedRow {
+    #[prost(uint64, repeated, tag = "1")]
+    ids: Vec<InodeId>,
+}
+
+/// By the record's sequence number: the oldest come first.
+pub fn deleted_key(seq: u64) -> Bytes {
+    let mut key = Vec::with_capacity(9);
+    key.push(DELETED);
+    key.extend_from_slice(&seq.to_be_bytes());
+    key.into()
+}
+
+pub fn encode_deleted(ids: &[InodeId]) -> Bytes {
+    super::encoded(&DeletedRow { ids: ids.to_vec() })
+}
+
+pub fn decode_deleted(key: &[u8], row: &[u8]) -> Result<(u64, Vec<InodeId>)> {
+    let seq = key.get(1..).and_then(|seq| seq.try_into().ok());
+    let seq = seq.ok_or_else(|| failed("read", format!("a key of {} bytes", key.len())))?;
+    let row = DeletedRow::decode(row).map_err(|e| failed("read", e))?;
+    Ok((u64::from_be_bytes(seq), row.ids))
 }
 
 /// A segment as the table knows it.
@@ -98,6 +125,8 @@ struct SavedRow {
     durable_seq: u64,
     #[prost(message, required, tag = "8")]
     eras: Eras,
+    #[prost(uint64, tag = "9")]
+    deleted: u64,
 }
 
 /// What the table holds.
@@ -115,6 +144,8 @@ pub struct Saved {
     pub eras: Eras,
     /// Rows of chunks.
     pub chunks: u64,
+    /// Inodes whose deletion is remembered.
+    pub deleted: u64,
     /// Live bytes and end of each segment.
     pub segments: BTreeMap<u32, (i64, u32)>,
 }
@@ -131,6 +162,7 @@ impl Saved {
             segments: segments.map(|(&no, &(live, end))| SavedSegment { no, live, end }).collect(),
             durable_seq: self.durable_seq,
             eras: self.eras.clone(),
+            deleted: self.deleted,
         };
         super::encoded(&row)
     }
@@ -149,6 +181,7 @@ impl Saved {
             segments: row.segments.iter().map(|s| (s.no, (s.live, s.end))).collect(),
             durable_seq: row.durable_seq,
             eras: row.eras,
+            deleted: row.deleted,
         })
     }
 

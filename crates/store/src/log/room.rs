@@ -34,7 +34,7 @@ impl Log {
     }
 
     /// What the segments do not take of their capacity.
-    fn unused_bytes(&self) -> u64 {
+    pub fn unused_bytes(&self) -> u64 {
         self.config.capacity_bytes.saturating_sub(self.segments.disk_bytes())
     }
 

@@ -16,12 +16,17 @@ use crate::store::{Options, Store};
 pub const SEGMENT_BYTES: u32 = 128 << 10;
 pub const IDENTITY: Identity = Identity { cluster: [7; 16], store: 2 };
 
+pub fn space(capacity_bytes: u64, free_bytes: u64) -> Space {
+    Space { capacity_bytes, free_bytes, unused_bytes: free_bytes }
+}
+
 pub fn options() -> Options {
     Options {
         segment_bytes: SEGMENT_BYTES,
         capacity_bytes: 1 << 40,
         cache_bytes: 64 << 10,
-        space: Arc::new(|| Ok(Space { capacity_bytes: 1 << 40, free_bytes: 1 << 39 })),
+        deleted_max: crate::store::DELETED_MAX,
+        space: Arc::new(|| Ok(space(1 << 40, 1 << 39))),
         disk: 0,
         cached_since: 0,
         registry: Registry::new(),

@@ -12,7 +12,7 @@ use saker_types::{Class, Errno, Result};
 use super::disk::{IDENTITY, Machine, SEGMENT_BYTES, audit, open_in, options};
 use crate::format::{self, Identity, Record};
 use crate::index::Commit;
-use crate::log::{Draft, Purpose, Space};
+use crate::log::{Draft, Purpose};
 use crate::store::{Options, Store};
 
 fn put(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<()> {
@@ -60,12 +60,13 @@ fn check_full_store(store: &Store) {
         saker_runtime::time::sleep(std::time::Duration::from_millis(20));
         store.maintain();
     }
+    let new = |id: u64| id + 1_000_000;
     for id in &gone {
-        put(store, *id, 0, &pattern(*id, len / 2)).unwrap();
+        put(store, new(*id), 0, &pattern(*id, len / 2)).unwrap();
     }
     for id in 2..=files {
-        let len = if gone.contains(&id) { len / 2 } else { len };
-        assert_eq!(get(store, id, 0, 1 << 20).unwrap(), pattern(id, len), "file {id}");
+        let (of, len) = if gone.contains(&id) { (new(id), len / 2) } else { (id, len) };
+        assert_eq!(get(store, of, 0, 1 << 20).unwrap(), pattern(id, len), "file {id}");
     }
     audit(store);
 }
@@ -101,7 +102,7 @@ fn on_small_disk(machine: &Machine, statvfs_knows: bool) -> Arc<Store> {
     let space = move || {
         let free = 8u64.saturating_sub(count()?) * u64::from(SEGMENT_BYTES) + (16 << 20);
         let free_bytes = if statvfs_knows { free } else { 1 << 30 };
-        Ok(Space { capacity_bytes: 1 << 28, free_bytes })
+        Ok(super::disk::space(1 << 28, free_bytes))
     };
     let dir: Arc<dyn Dir> =
         Arc::new(FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script)));
@@ -121,10 +122,11 @@ fn a_disk_that_is_full_all_of_a_sudden_loses_nothing() {
     let files = fill(&store, 20_000);
     store.sync(&[]).unwrap();
     store.delete(&ChunkDeleteReq { ids: (2..files).collect() }).unwrap();
-    assert_eq!(put(&store, 2, 0, &pattern(2, 20_000)).unwrap_err().errno(), Errno::ENOSPC);
+    let new = files + 1;
+    assert_eq!(put(&store, new, 0, &pattern(new, 20_000)).unwrap_err().errno(), Errno::ENOSPC);
     store.checkpoint().unwrap();
-    put(&store, 2, 0, &pattern(2, 20_000)).unwrap();
-    for id in [1, 2, files] {
+    put(&store, new, 0, &pattern(new, 20_000)).unwrap();
+    for id in [1, new, files] {
         assert_eq!(get(&store, id, 0, 1 << 20).unwrap(), pattern(id, 20_000));
     }
     audit(&store);
@@ -297,7 +299,7 @@ fn what_was_cut_stays_cut_when_it_is_written_in_the_middle_of_a_checkpoint() {
         store.truncate(&ChunkTruncateReq { id: 1, truncate_gen: 1, cut: 0 }).unwrap();
         (0..others).for_each(|id| put(&store, 100 + id, 0, &[1]).unwrap());
         let marker = store.log.low_water();
-        store.index.begin_drain();
+        store.index.begin_drain().unwrap();
         let req = ChunkWriteReq { id: 1, truncate_gen: 1, ..ChunkWriteReq::default() };
         let data = pattern(2, 4_000);
         store.write(&ChunkWriteReq { crc: crc32c::crc32c(&data), ..req }, &data).unwrap();

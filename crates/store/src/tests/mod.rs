@@ -2,6 +2,7 @@
 //! A store on simulated disks, against a model that knows for each byte what it may be.
 
 mod attempts;
+mod deleted;
 mod disk;
 mod eras;
 mod faults;

@@ -7,6 +7,7 @@ use saker_types::wire::{
 use saker_types::{Errno, Result};
 
 use super::disk::audit;
+use crate::index::DELETED;
 use crate::store::Store;
 
 pub const CHUNK_BYTES: u64 = 4 << 20;
@@ -47,16 +48,29 @@ impl Bytes {
 /// A file.
 #[derive(Clone)]
 struct File {
+    /// Another one after each deletion.
+    id: u64,
     chunks: Vec<Bytes>,
     /// Possible newest truncations; as with bytes.
     gen_kill: Vec<u64>,
     gen_power: Vec<u64>,
 }
 
+impl File {
+    fn new(id: u64) -> File {
+        let chunks = vec![Bytes::new(); CHUNKS as usize];
+        File { id, chunks, gen_kill: vec![0], gen_power: vec![0] }
+    }
+}
+
 /// All files of a store.
 #[derive(Clone)]
 pub struct Model {
     files: Vec<File>,
+    /// Inodes that were deleted: whatever crashes, and unless power fails.
+    deleted: Vec<u64>,
+    deleted_unsynced: Vec<u64>,
+    next_id: u64,
     /// Grows with each truncation, over all files.
     pub truncate_gen: u64,
 }
@@ -70,12 +84,15 @@ pub enum Crash {
 
 impl Model {
     pub fn new(files: usize) -> Model {
-        let file = File {
-            chunks: vec![Bytes::new(); CHUNKS as usize],
-            gen_kill: vec![0],
-            gen_power: vec![0],
-        };
-        Model { files: vec![file; files], truncate_gen: 0 }
+        let next_id = files as u64 + 1;
+        let files = (1..next_id).map(File::new).collect();
+        let (deleted, deleted_unsynced) = (Vec::new(), Vec::new());
+        Model { files, deleted, deleted_unsynced, next_id, truncate_gen: 0 }
+    }
+
+    fn fresh(&mut self) -> File {
+        self.next_id += 1;
+        File::new(self.next_id - 1)
     }
 
     /// The generation to write with.
@@ -92,7 +109,7 @@ impl Model {
         sync: bool,
     ) -> Result<()> {
         let req = ChunkWriteReq {
-            id: file as u64 + 1,
+            id: self.files[file].id,
             index,
             offset: offset as u64,
             truncate_gen: self.newest_gen(file),
@@ -120,7 +137,7 @@ impl Model {
         len: usize,
     ) -> Result<()> {
         let req = ChunkWriteReq {
-            id: file as u64 + 1,
+            id: self.files[file].id,
             index,
             offset: offset as u64,
             truncate_gen: self.newest_gen(file),
@@ -147,6 +164,7 @@ impl Model {
 
     /// Everything answered is durable.
     fn synced(&mut self) {
+        self.deleted.append(&mut self.deleted_unsynced);
         for file in &mut self.files {
             file.gen_power.clone_from(&file.gen_kill);
             for chunk in &mut file.chunks {
@@ -158,7 +176,7 @@ impl Model {
     pub fn truncate(&mut self, store: &Store, file: usize, cut: u64) -> Result<()> {
         self.truncate_gen += 1;
         let truncate_gen = self.truncate_gen;
-        let id = file as u64 + 1;
+        let id = self.files[file].id;
         let result = store.truncate(&ChunkTruncateReq { id, truncate_gen, cut });
         let answered = result.is_ok();
         let file = &mut self.files[file];
@@ -178,18 +196,20 @@ impl Model {
     }
 
     pub fn delete(&mut self, store: &Store, files: &[usize]) -> Result<()> {
-        let ids = files.iter().map(|file| *file as u64 + 1).collect();
-        let result = store.delete(&ChunkDeleteReq { ids });
-        for file in files {
+        let ids: Vec<u64> = files.iter().map(|file| self.files[*file].id).collect();
+        let result = store.delete(&ChunkDeleteReq { ids: ids.clone() });
+        for (file, id) in files.iter().zip(ids) {
+            if result.is_ok() {
+                self.deleted_unsynced.push(id);
+                self.files[*file] = self.fresh();
+                continue;
+            }
             let file = &mut self.files[*file];
             for chunk in &mut file.chunks {
-                (0..CHUNK_USED).for_each(|at| chunk.put(at, 0, result.is_ok()));
+                (0..CHUNK_USED).for_each(|at| chunk.put(at, 0, false));
             }
-            if result.is_ok() {
-                file.gen_kill.clear();
-            }
-            file.gen_kill.push(0);
-            file.gen_power.push(0);
+            file.gen_kill.push(DELETED);
+            file.gen_power.push(DELETED);
         }
         result
     }
@@ -197,7 +217,7 @@ impl Model {
     /// Compares a range after calls that were all answered.
     pub fn read(&self, store: &Store, (file, index): (usize, u64), from: usize, to: usize) {
         let chunk = &self.files[file].chunks[index as usize];
-        let got = read(store, file, index, from, to);
+        let got = read(store, self.files[file].id, index, from, to);
         for (at, byte) in got.iter().enumerate() {
             assert_eq!([*byte], chunk.kill[from + at][..], "{file}/{index} at {}", from + at);
         }
@@ -206,8 +226,14 @@ impl Model {
     /// Compares everything, and takes what the store says for what is.
     pub fn check(&mut self, store: &Store, crash: Crash) {
         audit(store);
+        if crash == Crash::Power {
+            self.deleted_unsynced.clear();
+        }
+        for id in self.deleted.iter().chain(&self.deleted_unsynced) {
+            check_deleted(store, *id);
+        }
         for (number, file) in self.files.iter_mut().enumerate() {
-            let truncate_gen = store.index.truncate_gen(number as u64 + 1).unwrap();
+            let truncate_gen = store.index.truncate_gen(file.id).unwrap();
             let gens = if crash == Crash::Kill { &file.gen_kill } else { &file.gen_power };
             assert!(gens.contains(&truncate_gen), "{crash:?}: {truncate_gen} is not in {gens:?}");
             file.gen_kill = vec![truncate_gen];
@@ -215,7 +241,7 @@ impl Model {
                 file.gen_power = vec![truncate_gen];
             }
             for (index, chunk) in file.chunks.iter_mut().enumerate() {
-                let got = read(store, number, index as u64, 0, CHUNK_USED);
+                let got = read(store, file.id, index as u64, 0, CHUNK_USED);
                 for (at, byte) in got.into_iter().enumerate() {
                     let values =
                         if crash == Crash::Kill { &chunk.kill[at] } else { &chunk.power[at] };
@@ -231,12 +257,33 @@ impl Model {
                 }
             }
         }
+        for number in 0..self.files.len() {
+            if self.files[number].gen_kill == [DELETED] {
+                check_deleted(store, self.files[number].id);
+                self.files[number] = self.fresh();
+            }
+        }
     }
 }
 
-fn read(store: &Store, file: usize, index: u64, from: usize, to: usize) -> Vec<u8> {
+/// A late write does not bring an inode back.
+fn check_deleted(store: &Store, id: u64) {
+    assert_eq!(store.index.truncate_gen(id).unwrap(), DELETED, "inode {id}");
+    assert_eq!(
+        store.index.list((id, 0), 1).unwrap().0.first().filter(|(key, _)| key.0 == id),
+        None
+    );
+    let req = ChunkWriteReq { id, crc: crc32c::crc32c(&[1]), ..ChunkWriteReq::default() };
+    let newest = ChunkWriteReq { truncate_gen: u64::MAX, ..req.clone() };
+    let hole = ChunkWriteReq { hole: 1, ..ChunkWriteReq::default() };
+    for (req, data) in [(&req, &[1][..]), (&newest, &[1]), (&ChunkWriteReq { id, ..hole }, &[])] {
+        assert_eq!(store.write(req, data).unwrap_err().errno(), Errno::ESTALE);
+    }
+}
+
+fn read(store: &Store, id: u64, index: u64, from: usize, to: usize) -> Vec<u8> {
     let (offset, len) = (from as u64, (to - from) as u64);
-    let req = ChunkReadReq { id: file as u64 + 1, index, offset, len, ..Default::default() };
+    let req = ChunkReadReq { id, index, offset, len, ..Default::default() };
     let (data, reply) = store.read(&req).unwrap();
     assert_eq!(crc32c::crc32c(&data), reply.crc);
     assert!(data.len() <= to - from);

@@ -22,7 +22,11 @@ pub(super) fn open() -> StoreService {
         segment_bytes: 1 << 20,
         capacity_bytes: DISK_BYTES,
         cache_bytes: 1 << 20,
-        space: Arc::new(|| Ok(Space { capacity_bytes: DISK_BYTES, free_bytes: DISK_BYTES / 2 })),
+        deleted_max: saker_store::store::DELETED_MAX,
+        space: Arc::new(|| {
+            let (capacity_bytes, free_bytes) = (DISK_BYTES, DISK_BYTES / 2);
+            Ok(Space { capacity_bytes, free_bytes, unused_bytes: free_bytes })
+        }),
         disk: 0,
         cached_since: 0,
         registry: Registry::new(),

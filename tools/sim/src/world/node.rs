@@ -227,11 +227,13 @@ impl Node {
 }
 
 fn open_store(no: u16, disk: Arc<dyn saker_runtime::fs::Dir>) -> Result<StoreService, String> {
-    let space = || Ok(Space { capacity_bytes: 1 << 30, free_bytes: 1 << 29 });
+    let space =
+        || Ok(Space { capacity_bytes: 1 << 30, free_bytes: 1 << 29, unused_bytes: 1 << 29 });
     let options = Options {
         segment_bytes: 256 << 10,
         capacity_bytes: 1 << 30,
         cache_bytes: 1 << 20,
+        deleted_max: saker_store::store::DELETED_MAX,
         space: Arc::new(space),
         disk: 0,
         cached_since: 0,

@@ -18,6 +18,8 @@ pub struct Look {
     /// Chunks with fewer copies than there should be.
     pub under_replicated: u64,
     pub problems: Problems,
+    /// Inodes whose chunks are set aside, and whether a row knows them.
+    pub aside: Vec<(InodeId, bool)>,
     /// Parent of each directory, sorted by id.
     pub parents: Vec<(InodeId, InodeId)>,
 }
@@ -32,10 +34,10 @@ pub fn check(map: &ClusterMap, mut rows: Rows, mut chunks: Chunks, strict: bool)
     check_links(map, &mut rows, &mut problems);
     check_totals(&mut rows, &mut problems);
     check_orphans(&rows, &ids, &mut problems);
-    check_chunks(&mut rows, &ids, &chunks, strict, &mut problems);
+    let aside = check_chunks(&mut rows, &ids, &chunks, strict, &mut problems);
     let inodes = (rows.dirs.len() + rows.others.len() + rows.attributes.len()) as u64;
     let Chunks { total, under_replicated, .. } = chunks;
-    Look { inodes, chunks: total, under_replicated, problems, parents: rows.dirs }
+    Look { inodes, chunks: total, under_replicated, problems, aside, parents: rows.dirs }
 }
 
 /// All ids that have a row, sorted; tells of those that have two.
@@ -201,20 +203,28 @@ fn check_orphans(rows: &Rows, ids: &[InodeId], problems: &mut Problems) {
     }
 }
 
-/// Every chunk belongs to an inode, and lies within its size.
+/// Every chunk belongs to an inode, and lies within its size. What is set aside may belong to none.
 fn check_chunks(
     rows: &mut Rows,
     ids: &[InodeId],
     chunks: &Chunks,
     strict: bool,
     problems: &mut Problems,
-) {
+) -> Vec<(InodeId, bool)> {
+    let mut aside = Vec::new();
     rows.chunked.sort_unstable();
     let orphans: HashSet<InodeId> = rows.orphans.iter().copied().collect();
     let jobs: HashSet<InodeId> = rows.jobs.iter().copied().collect();
     for inode in &chunks.inodes {
         let Chunked { id, .. } = *inode;
-        if ids.binary_search(&id).is_err() && !orphans.contains(&id) {
+        let is_known = ids.binary_search(&id).is_ok() || orphans.contains(&id);
+        if inode.aside {
+            aside.push((id, is_known));
+        }
+        if !is_known && inode.aside {
+            continue;
+        }
+        if !is_known {
             let detail = format!("{} chunks of an inode that does not exist", inode.chunks);
             problems.add(Kind::LeakedChunks, Subject::Inode(id), detail);
             continue;
@@ -227,4 +237,5 @@ fn check_chunks(
             problems.add(Kind::BeyondEnd, Subject::Inode(id), detail);
         }
     }
+    aside
 }

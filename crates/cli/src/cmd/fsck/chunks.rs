@@ -15,6 +15,8 @@ pub struct Chunked {
     pub last: u64,
     /// End of the last byte in the last one, within the chunk.
     pub last_len: u64,
+    /// Every copy of each is set aside.
+    pub aside: bool,
 }
 
 /// What was read of the stores.
@@ -59,15 +61,17 @@ impl Chunks {
         }
         self.total += 1;
         self.under_replicated += u64::from(there < wanted.len());
-        self.note(id, index, first.len);
+        let aside = copies.iter().all(|(_, copy)| copy.aside_ns != 0);
+        self.note(id, index, first.len, aside);
     }
 
-    fn note(&mut self, id: InodeId, last: u64, last_len: u64) {
+    fn note(&mut self, id: InodeId, last: u64, last_len: u64, aside: bool) {
         match self.inodes.last_mut() {
             Some(inode) if inode.id == id => {
-                *inode = Chunked { id, chunks: inode.chunks + 1, last, last_len };
+                let (chunks, aside) = (inode.chunks + 1, inode.aside && aside);
+                *inode = Chunked { id, chunks, last, last_len, aside };
             }
-            _ => self.inodes.push(Chunked { id, chunks: 1, last, last_len }),
+            _ => self.inodes.push(Chunked { id, chunks: 1, last, last_len, aside }),
         }
     }
 }

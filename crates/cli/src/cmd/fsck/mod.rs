@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use saker_runtime::time;
+use saker_types::wire::ChunkQuarantineReq;
 use saker_types::{ClusterMap, InodeId, ROOT};
 use serde::Serialize;
 
@@ -42,7 +43,8 @@ use scan::{INTERRUPTED, Places, Scanner};
 pub struct Args {
     #[command(flatten)]
     cluster: ClusterArg,
-    /// Delete chunks that belong to no inode. Nothing else is ever changed.
+    /// Set chunks aside that belong to no inode, and delete those that were set aside a day ago or
+    /// earlier. Nothing else is ever changed.
     #[arg(long)]
     repair: bool,
     /// Read all data, and check it against its checksums.
@@ -78,6 +80,10 @@ struct Report {
     inodes: u64,
     chunks: u64,
     under_replicated: u64,
+    /// Inodes that nobody knows, whose chunks are set aside.
+    quarantined: u64,
+    /// Inodes whose chunks had been aside for long enough, and are deleted.
+    deleted: u64,
     problems: Vec<Told>,
     /// Problems that did not fit into the list.
     more: u64,
@@ -105,7 +111,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
         print(&report);
     }
     let left = report.more > 0 || report.problems.iter().any(|told| !told.repaired);
-    Ok(match (left, report.problems.is_empty()) {
+    Ok(match (left, report.problems.is_empty() && report.deleted == 0) {
         (true, _) => ERRORS_LEFT,
         (false, true) => 0,
         (false, false) => REPAIRED,
@@ -143,17 +149,18 @@ fn examine(
         look.problems.keep_seen_before(&before);
     }
     settle_totals(scanner, &mut look.problems)?;
+    let strays = settle_leaks(scanner, &mut look)?;
     for (shard, n) in scanner.stuck_shards(TRANSACTION_PATIENCE)? {
         let detail = format!("shard {shard} has {n} transactions without an outcome");
         look.problems.add(Kind::StuckTransaction, Subject::Shard(shard), detail);
     }
-    let repaired = if args.repair { repair(scanner, &look.problems)? } else { HashSet::new() };
+    let deleted = if args.repair { repair(scanner, &strays)? } else { 0 };
     let names = Names::of(scanner, &look)?;
     let told = |problem: &Problem| Told {
         kind: problem.kind.name(),
         path: names.of_subject(&problem.subject),
         detail: problem.detail.clone(),
-        repaired: leaked(problem).is_some_and(|id| repaired.contains(&id)),
+        repaired: args.repair && leaked(problem).is_some(),
     };
     let mut problems: Vec<Told> = look.problems.list.iter().map(told).collect();
     if let Some(below) = below {
@@ -161,7 +168,10 @@ fn examine(
         problems.retain(|told| told.path.is_empty() || is_below(&told.path, &below));
     }
     let Look { inodes, chunks, under_replicated, .. } = look;
-    Ok(Report { inodes, chunks, under_replicated, problems, more: look.problems.more })
+    let set_aside = if args.repair { strays.leaked.len() } else { 0 };
+    let quarantined = (strays.aside.len() + set_aside) as u64 - deleted;
+    let more = look.problems.more;
+    Ok(Report { inodes, chunks, under_replicated, quarantined, deleted, problems, more })
 }
 
 /// Waits, unless Ctrl-C is pressed.
@@ -196,15 +206,49 @@ fn leaked(problem: &Problem) -> Option<InodeId> {
     problem.subject.inode().filter(|_| problem.kind == Kind::LeakedChunks)
 }
 
-/// Deletes leaked chunks; returns whose.
-fn repair(scanner: &Scanner<'_>, problems: &Problems) -> Result<HashSet<InodeId>, String> {
+/// Inodes of chunks, as shards were asked about them.
+struct Strays {
+    /// Nobody knows them, and their chunks are not set aside yet.
+    leaked: Vec<InodeId>,
+    /// Nobody knows them, and their chunks are set aside.
+    aside: Vec<InodeId>,
+    /// Their chunks are set aside, but they are known.
+    known: Vec<InodeId>,
+}
+
+/// A scan misses what moves meanwhile. So every shard is asked about each inode that a scan did not
+/// find; who is known has leaked nothing.
+fn settle_leaks(scanner: &Scanner<'_>, look: &mut Look) -> Result<Strays, String> {
+    let mut asked: Vec<InodeId> = look.problems.list.iter().filter_map(leaked).collect();
+    asked.extend(look.aside.iter().filter(|(_, is_known)| !is_known).map(|(id, _)| *id));
+    let unknown: HashSet<InodeId> = match asked.is_empty() {
+        true => HashSet::new(),
+        false => scanner.unknown(&asked)?.into_iter().collect(),
+    };
+    look.problems.list.retain(|problem| leaked(problem).is_none_or(|id| unknown.contains(&id)));
+    let leaked = look.problems.list.iter().filter_map(leaked).collect();
+    let all = look.aside.iter().map(|(id, _)| *id);
+    let (aside, known) = all.partition(|id| unknown.contains(id));
+    Ok(Strays { leaked, aside, known })
+}
+
+/// Sets leaked chunks aside, and deletes those that were for long enough; returns of how many
+/// inodes.
+fn repair(scanner: &Scanner<'_>, strays: &Strays) -> Result<u64, String> {
     /// Inodes in one request.
     const AT_ONCE: usize = 1000;
-    let ids: Vec<InodeId> = problems.list.iter().filter_map(leaked).collect();
-    for part in ids.chunks(AT_ONCE) {
-        scanner.delete_chunks(part)?;
+    for part in strays.leaked.chunks(AT_ONCE) {
+        scanner.quarantine(&ChunkQuarantineReq { aside: part.to_vec(), ..Default::default() })?;
     }
-    Ok(ids.into_iter().collect())
+    for part in strays.known.chunks(AT_ONCE) {
+        scanner.quarantine(&ChunkQuarantineReq { back: part.to_vec(), ..Default::default() })?;
+    }
+    let mut deleted = 0;
+    for part in strays.aside.chunks(AT_ONCE) {
+        let request = ChunkQuarantineReq { delete: part.to_vec(), ..Default::default() };
+        deleted += scanner.quarantine(&request)?.len() as u64;
+    }
+    Ok(deleted)
 }
 
 /// Paths of the inodes that problems are about.
@@ -276,19 +320,27 @@ fn is_below(path: &str, root: &str) -> bool {
 
 fn print(report: &Report) {
     for told in &report.problems {
-        let state = if told.repaired { "repaired" } else { "not repaired" };
+        let state = if told.repaired { "set aside for a day" } else { "not repaired" };
         println!("{}: {}: {} ({state})", told.kind, told.path, told.detail);
     }
     if report.more > 0 {
         println!("and {} more", report.more);
     }
-    let Report { inodes, chunks, under_replicated, .. } = report;
+    let Report { inodes, chunks, under_replicated, quarantined, deleted, .. } = report;
     let problems = report.problems.len() as u64 + report.more;
     let copies = match under_replicated {
         0 => String::new(),
         n => format!(", {n} chunks with too few copies"),
     };
-    println!("{inodes} inodes, {chunks} chunks{copies}, {problems} problems");
+    let aside = match quarantined {
+        0 => String::new(),
+        n => format!(", chunks of {n} inodes set aside"),
+    };
+    let deleted = match deleted {
+        0 => String::new(),
+        n => format!(", chunks of {n} inodes deleted"),
+    };
+    println!("{inodes} inodes, {chunks} chunks{copies}{aside}{deleted}, {problems} problems");
 }
 
 #[cfg(test)]

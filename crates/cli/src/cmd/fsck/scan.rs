@@ -9,9 +9,10 @@ use futures_util::future::{join_all, try_join_all};
 use prost::Message;
 use saker_runtime::time;
 use saker_types::change::{entry_key, id_key, parse_entry_key, table};
+use saker_types::limits::WATCHED_MAX;
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkListReply, ChunkListReq, Empty, Op, Row, ScanReply, ScanReq, ShardStats,
-    Totals,
+    ChunkListReply, ChunkListReq, ChunkQuarantineReply, ChunkQuarantineReq, Empty, Op, Row,
+    ScanReply, ScanReq, ShardStats, Totals, WatchReply, WatchReq,
 };
 use saker_types::{ClusterMap, Inode, InodeId, Key, NodeId, ShardNo, StoreNo};
 
@@ -241,17 +242,70 @@ impl Scanner<'_> {
         })
     }
 
-    /// Deletes all chunks of these inodes on all stores.
-    pub fn delete_chunks(&self, ids: &[InodeId]) -> Result<(), Fault> {
+    /// Which of these inodes no shard knows, whatever moves meanwhile ([`WatchReq`]).
+    pub fn unknown(&self, ids: &[InodeId]) -> Result<Vec<InodeId>, Fault> {
+        let mut unknown = Vec::new();
+        for part in ids.chunks(WATCHED_MAX) {
+            unknown.extend(self.wire.block_on(self.unknown_of(part))?);
+        }
+        Ok(unknown)
+    }
+
+    async fn unknown_of(&self, ids: &[InodeId]) -> Result<HashSet<InodeId>, Fault> {
+        let watch = saker_runtime::rand::u64();
+        let mut left: HashSet<InodeId> = ids.iter().copied().collect();
+        for known in self.ask_all(&WatchReq { watch, ids: ids.to_vec() }).await? {
+            left.remove(&known);
+        }
+        // Every shard looks out by now: what is nowhere in their rows either moves, and is met, or
+        // is not there.
+        let wanted = &left;
+        let found = try_join_all(self.shards().map(async |shard| {
+            let mut found = Vec::new();
+            self.each_row(shard, Bytes::new(), |row| {
+                found.extend(id_of(row).filter(|id| wanted.contains(id)));
+                true
+            })
+            .await?;
+            Ok::<_, Fault>(found)
+        }))
+        .await?;
+        for known in found.into_iter().flatten() {
+            left.remove(&known);
+        }
+        for known in self.ask_all(&WatchReq { watch, ids: Vec::new() }).await? {
+            left.remove(&known);
+        }
+        Ok(left)
+    }
+
+    async fn ask_all(&self, request: &WatchReq) -> Result<Vec<InodeId>, Fault> {
+        let answers = try_join_all(self.shards().map(async |shard| {
+            let to = self.addr(NodeId::Shard(shard))?;
+            self.wire.call::<WatchReply>(to, Op::Watch, request, ANSWER_WITHIN).await
+        }));
+        Ok(answers.await?.into_iter().flat_map(|answer| answer.known).collect())
+    }
+
+    /// Has all stores set chunks aside, take them back, or delete those that were aside for long
+    /// enough; returns whose some store has deleted.
+    pub fn quarantine(&self, request: &ChunkQuarantineReq) -> Result<HashSet<InodeId>, Fault> {
         self.wire.block_on(async {
-            try_join_all(self.stores().map(async |store| {
+            let answers = try_join_all(self.stores().map(async |store| {
                 let to = self.addr(NodeId::Store(store))?;
-                let request = ChunkDeleteReq { ids: ids.to_vec() };
-                self.wire.call::<Empty>(to, Op::ChunkDelete, &request, ANSWER_WITHIN).await
-            }))
-            .await
-            .map(drop)
+                let op = Op::ChunkQuarantine;
+                self.wire.call::<ChunkQuarantineReply>(to, op, request, ANSWER_WITHIN).await
+            }));
+            Ok(answers.await?.into_iter().flat_map(|answer| answer.deleted).collect())
         })
+    }
+}
+
+/// The inode that a row belongs to, whatever it says of it.
+fn id_of(row: &Row) -> Option<InodeId> {
+    match row.key.first() {
+        Some(&table::ENTRY) => Inode::decode(row.value.clone()).ok().map(|inode| inode.attr.id),
+        _ => Some(InodeId::from_be_bytes(row.key.get(1..)?.try_into().ok()?)),
     }
 }
 

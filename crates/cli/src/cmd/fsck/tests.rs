@@ -73,7 +73,7 @@ impl World {
 
     fn chunk(&mut self, id: InodeId, index: u64) {
         for store in [0, 1] {
-            let info = ChunkInfo { id, index, len: 9, problem: String::new() };
+            let info = ChunkInfo { id, index, len: 9, ..ChunkInfo::default() };
             self.chunks.push((store, info));
         }
     }
@@ -266,7 +266,7 @@ fn a_second_look_drops_what_it_does_not_see() {
 
 #[test]
 fn lists_are_merged_in_order_as_they_come() {
-    let info = |id, index| ChunkInfo { id, index, len: 1, problem: String::new() };
+    let info = |id, index| ChunkInfo { id, index, len: 1, ..ChunkInfo::default() };
     let mut merge = Merge::of([0, 1]);
     assert_eq!((merge.hungry(), merge.next()), (vec![0, 1], None));
     merge.feed(0, vec![info(1, 0), info(3, 0)], true);
