@@ -266,8 +266,10 @@ pub struct Resolved {
 pub struct StatFs {
     /// Bytes of file data that it can hold, copies counted once.
     pub capacity_bytes: u64,
-    /// Bytes of them that are free.
+    /// Bytes of them that may be written.
     pub free_bytes: u64,
+    /// Bytes of them that nothing takes: also what is kept free on the disks.
+    pub unused_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
 }

@@ -100,8 +100,8 @@ impl Core {
         // What others have written and closed since this file was opened is not beyond its end.
         self.refresh(&handle.who, inode).await?;
         let size = inode.with(|s| s.attr.size);
-        if how.reserves() && end.saturating_sub(size) > self.statfs().await?.free_bytes {
-            return Err(Errno::ENOSPC.into());
+        if how.reserves() && end > size {
+            self.must_have_room(end - size).await?;
         }
         if how.clears() {
             let end = if how.grows() { end } else { end.min(size) };

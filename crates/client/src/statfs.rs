@@ -1,7 +1,7 @@
 //! statfs(2): capacity from the stores, inodes from the shards.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,24 +11,37 @@ use saker_runtime::time::{self, Time};
 use saker_types::wire::{Empty, Op, ShardStats, StoreStats};
 use saker_types::{Errno, Error, NodeId, Result};
 
-use crate::core::{Core, Fail, decode};
+use crate::core::{Backoff, Core, Fail, decode};
 use crate::{Fs, StatFs};
 
 /// Figures older than this are asked for again.
 const AGE_MAX: Duration = Duration::from_secs(1);
-/// A node that does not answer within this is left out: `df` must not hang for a dead store.
+/// Who does not answer within this counts with what it said last: `df` must not hang for a dead
+/// store.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The last figures, and when they were asked for.
+/// The last figures.
 #[derive(Default)]
-pub(crate) struct StatCache(Mutex<Option<(Time, StatFs)>>);
+pub(crate) struct StatCache(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// All together, and when they were asked for.
+    sum: Option<(Time, StatFs)>,
+    /// What each node said last: one that does not answer has what it had.
+    stores: BTreeMap<NodeId, StoreStats>,
+    shards: BTreeMap<NodeId, ShardStats>,
+}
+
+/// A node that does not answer, and why.
+type Silent = (NodeId, Fail);
 
 impl Fs {
     /// Capacity and use of the whole file system, at most a second old. Nodes that do not answer
-    /// are left out.
+    /// count with what they said last.
     ///
     /// # Errors
-    /// EIO when no shard answers.
+    /// EIO when no shard has ever answered.
     pub async fn statfs(&self) -> Result<StatFs> {
         self.0.statfs().await
     }
@@ -38,41 +51,74 @@ impl Core {
     /// What [`Fs::statfs`] says.
     pub(crate) async fn statfs(&self) -> Result<StatFs> {
         let asked = time::now();
-        let cache = || self.stat_cache.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, stat)) = *cache()
+        if let Some((at, stat)) = self.known_stat().sum
             && asked - at < AGE_MAX
         {
             return Ok(stat);
         }
-        let stat = self.ask_statfs(asked + PATIENCE).await?;
-        *cache() = Some((asked, stat));
-        Ok(stat)
+        Ok(self.ask_statfs().await?.0)
     }
 
-    async fn ask_statfs(&self, until: Time) -> Result<StatFs> {
-        let map = self.routes().map.clone();
+    /// Is there room for so many bytes more? A store that does not answer is waited for, as by other
+    /// operations, unless there is enough without it.
+    ///
+    /// # Errors
+    /// ENOSPC; ETIMEDOUT and EIO when a store that must be asked does not answer.
+    pub(crate) async fn must_have_room(&self, bytes: u64) -> Result<()> {
+        let mut backoff = Backoff::until(self.deadline());
+        loop {
+            let (stat, silent) = self.ask_statfs().await?;
+            if bytes <= stat.free_bytes {
+                return Ok(());
+            }
+            let Some((to, fail)) = silent else { return Err(Errno::ENOSPC.into()) };
+            self.pause(&mut backoff, to, Op::StoreStat, &self.routes(), &fail).await?;
+        }
+    }
+
+    fn known_stat(&self) -> MutexGuard<'_, Known> {
+        self.stat_cache.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks everybody; also a store that did not answer.
+    async fn ask_statfs(&self) -> Result<(StatFs, Option<Silent>)> {
+        let (asked, map) = (time::now(), self.routes().map.clone());
+        let until = asked + PATIENCE;
         let stores = (0..map.stores.len()).map(|n| NodeId::Store(n as u16));
         let shards = (0..map.shards.len()).map(|n| NodeId::Shard(n as u16));
         let stores = join_all(stores.map(|n| self.stat_of::<StoreStats>(n, Op::StoreStat, until)));
         let shards = join_all(shards.map(|n| self.stat_of::<ShardStats>(n, Op::Statfs, until)));
         let (stores, shards) = futures_util::future::join(stores, shards).await;
-        if shards.iter().all(Result::is_err) {
+        let known = &mut *self.known_stat();
+        let mut silent = None;
+        for answer in stores {
+            match answer {
+                Ok((node, stats)) => _ = known.stores.insert(node, stats),
+                Err(failed) => silent = Some(failed),
+            }
+        }
+        known.shards.extend(shards.into_iter().flatten());
+        if known.shards.is_empty() {
             return Err(Error::new(Errno::EIO).with_text("no shard answers"));
         }
-        let stores: Vec<StoreStats> = stores.into_iter().flatten().collect();
-        let shards: Vec<ShardStats> = shards.into_iter().flatten().collect();
-        Ok(sum(&stores, &shards, map.replicas))
+        let stores: Vec<StoreStats> = known.stores.values().copied().collect();
+        let shards: Vec<ShardStats> = known.shards.values().copied().collect();
+        let stat = sum(&stores, &shards, map.replicas);
+        known.sum = Some((asked, stat));
+        Ok((stat, silent))
     }
 
-    async fn stat_of<A: Message + Default>(&self, node: NodeId, op: Op, until: Time) -> Result<A> {
+    async fn stat_of<A: Message + Default>(
+        &self,
+        node: NodeId,
+        op: Op,
+        until: Time,
+    ) -> std::result::Result<(NodeId, A), Silent> {
         let body = Bytes::from(Empty {}.encode_to_vec());
         let routes = self.routes();
         let sent = self.send(&routes, node, op, self.trace(), body, Bytes::new(), until).await;
-        let reply = sent.map_err(|fail| match fail {
-            Fail::Answer(error) => error,
-            Fail::Call(error) => Error::new(Errno::EIO).with_text(error.to_string()),
-        })?;
-        decode(op, reply.body)
+        let decoded = sent.and_then(|reply| decode(op, reply.body).map_err(Fail::Answer));
+        decoded.map(|stats| (node, stats)).map_err(|fail| (node, fail))
     }
 }
 
@@ -86,12 +132,14 @@ fn sum(stores: &[StoreStats], shards: &[ShardStats], replicas: u32) -> StatFs {
         let disk = disks.entry(place).or_default();
         disk.capacity_bytes += store.capacity_bytes;
         disk.free_bytes += store.free_bytes;
-        disk.whole = (store.disk != 0).then_some((store.disk_bytes, store.disk_free_bytes));
+        disk.unused_bytes += store.unused_bytes;
+        disk.whole = (store.disk != 0).then_some(*store);
     }
     disks.values_mut().for_each(Disk::bound);
     StatFs {
         capacity_bytes: disks.values().map(|d| d.capacity_bytes).sum::<u64>() / copies,
         free_bytes: disks.values().map(|d| d.free_bytes).sum::<u64>() / copies,
+        unused_bytes: disks.values().map(|d| d.unused_bytes).sum::<u64>() / copies,
         inodes: shards.iter().map(|s| s.inodes).sum(),
     }
 }
@@ -101,16 +149,18 @@ fn sum(stores: &[StoreStats], shards: &[ShardStats], replicas: u32) -> StatFs {
 struct Disk {
     capacity_bytes: u64,
     free_bytes: u64,
-    /// Capacity and free bytes of the disk itself.
-    whole: Option<(u64, u64)>,
+    unused_bytes: u64,
+    /// One of them, for the figures of the disk itself.
+    whole: Option<StoreStats>,
 }
 
 impl Disk {
     /// Stores cannot have more together than the disk has.
     fn bound(&mut self) {
-        if let Some((capacity_bytes, free_bytes)) = self.whole {
-            self.capacity_bytes = self.capacity_bytes.min(capacity_bytes);
-            self.free_bytes = self.free_bytes.min(free_bytes);
+        if let Some(store) = &self.whole {
+            self.capacity_bytes = self.capacity_bytes.min(store.disk_bytes);
+            self.free_bytes = self.free_bytes.min(store.disk_free_bytes);
+            self.unused_bytes = self.unused_bytes.min(store.disk_unused_bytes);
         }
     }
 }
@@ -121,10 +171,15 @@ mod tests {
 
     #[test]
     fn replicas_are_counted_once() {
-        let store = StoreStats { capacity_bytes: 100, free_bytes: 40, ..StoreStats::default() };
+        let (capacity_bytes, free_bytes, unused_bytes) = (100, 40, 50);
+        let store =
+            StoreStats { capacity_bytes, free_bytes, unused_bytes, ..StoreStats::default() };
         let shard = ShardStats { inodes: 7, ..ShardStats::default() };
         let stat = sum(&[store; 4], &[shard; 3], 2);
-        assert_eq!(stat, StatFs { capacity_bytes: 200, free_bytes: 80, inodes: 21 });
+        assert_eq!(
+            stat,
+            StatFs { capacity_bytes: 200, free_bytes: 80, unused_bytes: 100, inodes: 21 }
+        );
         assert_eq!(sum(&[store], &[], 0).capacity_bytes, 100);
     }
 
@@ -134,13 +189,15 @@ mod tests {
             disk,
             capacity_bytes,
             free_bytes,
+            unused_bytes: capacity_bytes - 20,
             disk_bytes: 100,
             disk_free_bytes: 60,
+            disk_unused_bytes: 65,
             ..StoreStats::default()
         };
         // Two that may use all of a disk, two that have a part of another.
         let stores = [disk(1, 100, 60), disk(1, 100, 58), disk(2, 30, 20), disk(2, 30, 10)];
         let stat = sum(&stores, &[], 1);
-        assert_eq!((stat.capacity_bytes, stat.free_bytes), (160, 90));
+        assert_eq!((stat.capacity_bytes, stat.free_bytes, stat.unused_bytes), (160, 90, 65 + 20));
     }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::poll;
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::time;
-use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, Locator, Unflushed};
 
@@ -1003,6 +1003,27 @@ fn futures_may_move_between_threads() {
     check(&t.fs.resolve(&t.root, b"/f", true));
     check(&t.fs.statfs());
     check(&t.fs.readdir(&t.root, &Locator::root(), 0).next());
+}
+
+/// A store that stands still is not a full one.
+#[test]
+fn fallocate_waits_for_stores_that_do_not_answer() {
+    let t = setup();
+    let file = t.create("f");
+    let stores = t.fs.0.routes().map.stores.len();
+    let lose_all = || (0..stores).for_each(|_| t.fake.fault(Op::StoreStat, Fault::Lost));
+    let asked = || t.fake.log().iter().filter(|op| **op == "store_stat").count();
+    asked();
+    lose_all();
+    t.run(file.fallocate(Fallocate::Grow, 0, 1 << 20)).unwrap();
+    assert_eq!(asked(), 2 * stores);
+    // What they said last counts.
+    lose_all();
+    t.run(file.fallocate(Fallocate::Grow, 0, 2 << 20)).unwrap();
+    assert_eq!(asked(), stores);
+    assert!(t.run(t.fs.statfs()).unwrap().capacity_bytes > 0);
+    let too_much = file.fallocate(Fallocate::Grow, 0, FILE_BYTES_MAX);
+    assert_eq!(t.run(too_much).unwrap_err().errno(), Errno::ENOSPC);
 }
 
 /// A write that was sent twice is executed once more after later writes of the same bytes.

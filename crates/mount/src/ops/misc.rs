@@ -14,9 +14,11 @@ impl Served {
     pub(crate) async fn statfs(&self, _request: &Request) -> Result<Reply> {
         let stat = self.fs.statfs().await?;
         let free = stat.free_bytes / BLOCK_BYTES;
+        let unused = stat.unused_bytes / BLOCK_BYTES;
         Ok(Reply::of(&StatfsOut {
             blocks: stat.capacity_bytes / BLOCK_BYTES,
-            bfree: free,
+            // df takes the rest for used.
+            bfree: unused.max(free),
             bavail: free,
             // Inodes have no bound of their own: room for data is room for as many files.
             files: stat.inodes.saturating_add(free),
