@@ -15,6 +15,7 @@ pub mod libfs;
 pub mod local;
 pub mod map;
 pub mod model;
+pub mod mounts;
 pub mod op;
 pub mod raw;
 pub mod roles;

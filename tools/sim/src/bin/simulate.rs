@@ -3,6 +3,7 @@
 //! ```text
 //! simulate --seeds A..B [--mutation NAME] [--no-faults]   runs them; stops at the first failure
 //! simulate --seed N                                       runs one, with its log if it fails
+//! simulate --mounts ...                                   mounts below kernels, instead of clients
 //! ```
 
 // The figures are of the machine's own clock.
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use saker_sim::mounts;
 use saker_sim::world::{Config, Failure, Report, points, run, run_and_explain};
 
 /// Lines of a failing run's log that are printed.
@@ -22,6 +24,7 @@ struct Options {
     mutation: Option<&'static str>,
     no_faults: bool,
     go_on: bool,
+    mounts: bool,
 }
 
 fn main() -> ExitCode {
@@ -29,11 +32,14 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(why) => {
             eprintln!(
-                "{why}\nusage: simulate --seeds A..B | --seed N [--mutation NAME] [--no-faults] [--go-on]"
+                "{why}\nusage: simulate [--mounts] --seeds A..B | --seed N [--mutation NAME] [--no-faults] [--go-on]"
             );
             return ExitCode::from(2);
         }
     };
+    if options.mounts {
+        return run_mounts(&options);
+    }
     let start = Instant::now();
     let mut sums = Sums::default();
     let count = options.seeds.end - options.seeds.start;
@@ -68,8 +74,53 @@ fn main() -> ExitCode {
     if failures > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+/// Seeds of `mounts`.
+fn run_mounts(options: &Options) -> ExitCode {
+    let start = Instant::now();
+    let count = options.seeds.end - options.seeds.start;
+    let (mut failures, mut calls, mut good, mut steps, mut steps_max) = (0, 0, 0, 0, 0);
+    for seed in options.seeds.clone() {
+        let config = mounts::Config {
+            mutation: options.mutation,
+            ..mounts::Config::of_seed(seed)
+        };
+        let outcome = match options.go_on {
+            true => mounts::run(&config),
+            false => mounts::run_and_explain(&config),
+        };
+        match outcome {
+            Ok(report) => {
+                calls += report.calls;
+                good += report.good;
+                steps += report.steps;
+                steps_max = steps_max.max(report.steps);
+            }
+            Err(failure) => {
+                failures += 1;
+                if !options.go_on {
+                    println!("{}\nseed {seed}: {}", failure.log, failure.what);
+                    return ExitCode::FAILURE;
+                }
+                let lines: Vec<&str> = failure.what.lines().take(4).collect();
+                println!("seed {seed}: {}", lines.join(" "));
+            }
+        }
+        let done = seed - options.seeds.start + 1;
+        if done % 500 == 0 {
+            let rate = done as f64 / start.elapsed().as_secs_f64();
+            println!("{done} of {count} seeds, {rate:.1} a second, {failures} failed");
+        }
+    }
+    println!(
+        "{count} seeds, {failures} with a violation, in {:.1} s: {calls} calls, {good} of them done; \
+         {steps} steps of the judge, {steps_max} at most",
+        start.elapsed().as_secs_f64(),
+    );
+    if failures > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options = Options { seeds: 0..2_000, mutation: None, no_faults: false, go_on: false };
+    let mut options = Options { seeds: 0..2_000, mutation: None, no_faults: false, go_on: false, mounts: false };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));
@@ -85,6 +136,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             }
             "--mutation" => options.mutation = Some(value()?.leak()),
             "--no-faults" => options.no_faults = true,
+            "--mounts" => options.mounts = true,
             "--go-on" => options.go_on = true,
             _ => return Err(format!("what is {arg}?")),
         }

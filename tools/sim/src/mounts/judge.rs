@@ -1,0 +1,201 @@
+//! Is there an order of the steps of all calls in which each answer is right? Depth first, as
+//! [`crate::world::linear`], of which this is the short form: histories are short here, and calls
+//! have more steps.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::FxHashSet;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::history::{Answer, Call, Entry};
+use super::spec::{Next, Spec, Stage, paths};
+
+/// Steps after which a history counts as too hard.
+const STEPS_MAX: usize = 400_000;
+
+/// Why there is no order.
+#[derive(Debug)]
+pub struct Violation {
+    /// Calls placed in the best attempt, and those that could not be placed next then.
+    pub placed: usize,
+    pub stuck: Vec<usize>,
+    /// The search was given up.
+    pub undecided: bool,
+}
+
+#[derive(Clone)]
+struct State {
+    spec: Spec,
+    done: u128,
+    stages: BTreeMap<usize, Stage>,
+}
+
+struct Search<'a> {
+    entries: &'a [Entry],
+    split: Vec<bool>,
+    seen: FxHashSet<u128>,
+    steps: usize,
+    best: Violation,
+}
+
+/// Looks for an order; the number of steps that it took.
+///
+/// # Errors
+/// Where it got stuck.
+pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
+    assert!(entries.len() <= 128, "a set of calls is 128 bits");
+    let best = Violation { placed: 0, stuck: Vec::new(), undecided: false };
+    let split = splits(entries);
+    let mut search = Search { entries, split, seen: FxHashSet::default(), steps: 0, best };
+    let start = State { spec: Spec::new(), done: 0, stages: BTreeMap::new() };
+    match search.finds(start) {
+        true => Ok(search.steps),
+        false => Err(search.best),
+    }
+}
+
+/// Calls beside which names may have changed.
+fn splits(entries: &[Entry]) -> Vec<bool> {
+    let changes = |entry: &Entry| {
+        let changes = matches!(
+            entry.call,
+            Call::Rename { .. }
+                | Call::Exchange { .. }
+                | Call::Rmdir { .. }
+                | Call::Unlink { .. }
+                | Call::Mkdir { .. }
+                | Call::Mkfifo { .. }
+                | Call::Create { .. }
+                | Call::Link { .. }
+        );
+        changes && !matches!(entry.answer, Answer::Failed(_) | Answer::Refused)
+    };
+    let is_beside = |(i, entry): (usize, &Entry)| {
+        let others = entries.iter().enumerate().filter(|(j, _)| *j != i);
+        let mut others = others.filter(|(_, other)| changes(other));
+        paths(&entry.call).0.is_some()
+            && others.any(|(_, o)| o.invoked < entry.returned && entry.invoked < o.returned)
+    };
+    entries.iter().enumerate().map(is_beside).collect()
+}
+
+impl Search<'_> {
+    fn finds(&mut self, state: State) -> bool {
+        let state = self.settle(state);
+        let placed = state.done.count_ones() as usize;
+        if placed == self.entries.len() {
+            return true;
+        }
+        let (open, end) = self.open(&state);
+        if placed > self.best.placed || self.best.stuck.is_empty() {
+            (self.best.placed, self.best.stuck) = (placed, open.clone());
+        }
+        if !self.seen.insert(key(&state)) {
+            return false;
+        }
+        for call in open {
+            for next in self.next(&state, call, end) {
+                self.steps += 1;
+                if self.steps > STEPS_MAX {
+                    self.best.undecided = true;
+                    return false;
+                }
+                if self.finds(after(&state, call, next)) {
+                    return true;
+                }
+            }
+        }
+        for spec in state.spec.write_out() {
+            self.steps += 1;
+            if self.finds(State { spec, ..state.clone() }) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Calls that may go on next, and the end of the first that ends.
+    fn open(&self, state: &State) -> (Vec<usize>, u64) {
+        let left = |i: &usize| state.done >> i & 1 == 0;
+        let end = (0..self.entries.len()).filter(left).map(|i| self.entries[i].returned).min();
+        let end = end.unwrap_or(u64::MAX);
+        let mut open: Vec<usize> =
+            (0..self.entries.len()).filter(left).filter(|i| self.entries[*i].invoked < end).collect();
+        open.sort_by_key(|i| self.entries[*i].returned);
+        (open, end)
+    }
+
+    /// Begins listings, and places what only looks and is right.
+    fn settle(&self, mut state: State) -> State {
+        loop {
+            let (open, end) = self.open(&state);
+            for &i in &open {
+                if let Call::List { dir } = self.entries[i].call
+                    && !state.spec.is_listing(i)
+                {
+                    state.spec.begin_listing(i, dir);
+                }
+            }
+            let placed = open.iter().find_map(|&i| {
+                if !only_looks(&self.entries[i]) {
+                    return None;
+                }
+                let done = self.next(&state, i, end).into_iter().find_map(|next| match next {
+                    Next::Done(spec) if spec.learnt() == state.spec.learnt() => Some(spec),
+                    _ => None,
+                })?;
+                Some((i, done))
+            });
+            match placed {
+                Some((call, spec)) => state = after(&state, call, Next::Done(spec)),
+                None => return state,
+            }
+        }
+    }
+
+    fn next(&self, state: &State, call: usize, end: u64) -> Vec<Next> {
+        let entry = &self.entries[call];
+        if let Call::List { .. } = entry.call {
+            if entry.returned != end && entry.answer != Answer::Refused {
+                // It ends as late as it can.
+                return Vec::new();
+            }
+            let ended = state.spec.end_listing(call, &entry.answer);
+            return ended.into_iter().map(Next::Done).collect();
+        }
+        let stage = state.stages.get(&call).cloned().unwrap_or_default();
+        state.spec.step(call, entry, &stage, self.split[call])
+    }
+}
+
+fn after(state: &State, call: usize, next: Next) -> State {
+    let mut after = state.clone();
+    match next {
+        Next::Done(spec) => {
+            after.spec = spec;
+            after.done |= 1 << call;
+            after.stages.remove(&call);
+        }
+        Next::Later(spec, stage) => {
+            after.spec = spec;
+            after.stages.insert(call, stage);
+        }
+    }
+    after
+}
+
+fn key(state: &State) -> u128 {
+    let mut hasher = Xxh3::new();
+    (state.done, &state.stages, &state.spec).hash(&mut hasher);
+    hasher.write_u8(0);
+    hasher.digest128()
+}
+
+/// Can the call change nothing, with this answer?
+fn only_looks(entry: &Entry) -> bool {
+    match entry.answer {
+        Answer::Failed(_) | Answer::Refused => true,
+        _ => matches!(entry.call, Call::Stat { .. } | Call::OpenDir { .. } | Call::Look { .. }),
+    }
+}

@@ -1,0 +1,892 @@
+//! What a tree of files answers, one step of a call after the other.
+//!
+//! A path is no instant: each component is looked up at a moment between the call's beginning and
+//! its end, in order, and then the call acts in the directory that was found, or on the inode. So a
+//! call has steps ([`Stage`] is how far it is); a name that led elsewhere before the call began, by
+//! a call that had ended, is never followed.
+//!
+//! **Data** is close to open: what one mount writes others see when it is flushed, at the latest, and
+//! whoever opens a file then reads that or something newer. A file is the list of its versions; what
+//! is read by a descriptor is of the version that the open saw, or of later ones, and no older than
+//! what the same mount was told before.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use saker_types::{Errno, InodeId, ROOT};
+
+use super::history::{Answer, Call, Entry, Fd};
+use crate::world::history::{Name, Path};
+
+/// Number of an inode: of the call that made it, plus one; 0 is the root.
+pub type Ino = u16;
+const ROOT_INO: Ino = 0;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Kind {
+    File,
+    Dir,
+    Fifo,
+}
+
+impl Kind {
+    fn bits(self) -> u32 {
+        match self {
+            Kind::File => libc::S_IFREG,
+            Kind::Dir => libc::S_IFDIR,
+            Kind::Fifo => libc::S_IFIFO,
+        }
+    }
+}
+
+/// A file's data at one time.
+#[derive(Clone, Hash, PartialEq, Eq)]
+struct Version(Rc<Vec<u8>>);
+
+impl Version {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+/// What was written and is not flushed.
+#[derive(Clone, Hash, PartialEq, Eq)]
+struct Pending {
+    mount: usize,
+    offset: u64,
+    len: u64,
+    tag: u8,
+    /// When the write had ended.
+    since: u64,
+}
+
+impl Pending {
+    fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    fn has(&self, at: u64) -> bool {
+        at >= self.offset && at < self.end()
+    }
+}
+
+/// A mount knows of a version.
+#[derive(Clone, Hash, PartialEq, Eq)]
+struct Told {
+    mount: usize,
+    /// When the call had ended that told it.
+    since: u64,
+    version: usize,
+}
+
+#[derive(Clone, Hash)]
+struct Node {
+    kind: Kind,
+    perm: u32,
+    nlink: u32,
+    entries: BTreeMap<Name, Ino>,
+    /// The real id, once it was seen.
+    id: InodeId,
+    versions: Vec<Version>,
+    pending: Vec<Pending>,
+    told: Vec<Told>,
+}
+
+impl Node {
+    fn newest(&self) -> usize {
+        self.versions.len() - 1
+    }
+
+    /// The file's end to a mount, of a version.
+    fn size(&self, version: usize, mount: Option<usize>) -> u64 {
+        let own = self.pending.iter().filter(|own| Some(own.mount) == mount);
+        own.map(Pending::end).chain([self.versions[version].size()]).max().unwrap_or_default()
+    }
+
+    fn add_version(&mut self, data: Vec<u8>) {
+        self.versions.push(Version(Rc::new(data)));
+    }
+
+    fn tell(&mut self, mount: Option<usize>, since: u64, version: usize) {
+        let Some(mount) = mount else { return };
+        self.told.retain(|told| told.mount != mount || told.version > version || told.since < since);
+        let told = Told { mount, since, version };
+        if !self.told.contains(&told) {
+            self.told.push(told);
+        }
+    }
+
+    /// What was written first by a mount is there for all.
+    fn apply_first(&mut self, mount: usize) -> bool {
+        let Some(at) = self.pending.iter().position(|own| own.mount == mount) else { return false };
+        let own = self.pending.remove(at);
+        let mut data = Vec::clone(&self.versions[self.newest()].0);
+        if (data.len() as u64) < own.end() {
+            data.resize(own.end() as usize, 0);
+        }
+        data[own.offset as usize..own.end() as usize].fill(own.tag);
+        self.add_version(data);
+        self.tell(Some(mount), own.since, self.newest());
+        true
+    }
+}
+
+/// How far a call is.
+#[derive(Clone, Default, Hash, PartialEq, Eq)]
+pub struct Stage {
+    /// Of each path: the directory, and the names that remain.
+    at: [Option<(Ino, Vec<Name>)>; 2],
+    /// Directories that each path has led through.
+    passed: [Vec<Ino>; 2],
+    /// The inode that it acts on.
+    found: Option<Ino>,
+    /// What a rename has found as its source.
+    source: Option<Option<Ino>>,
+    /// What was opened, and its version then.
+    opened: Option<(Ino, usize)>,
+}
+
+/// What one step of a call leads to.
+pub enum Next {
+    Done(Spec),
+    Later(Spec, Stage),
+}
+
+/// The state.
+#[derive(Clone)]
+pub struct Spec {
+    nodes: Vec<Option<Rc<Node>>>,
+    fds: BTreeMap<Fd, (Ino, usize)>,
+    learnt: usize,
+    /// By listing: what was there all the time, and at some time.
+    listings: BTreeMap<usize, Listing>,
+}
+
+#[derive(Clone, Hash)]
+struct Listing {
+    dir: Ino,
+    throughout: Vec<Name>,
+    ever: Vec<(Name, Ino)>,
+}
+
+impl Hash for Spec {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.nodes, &self.fds, &self.listings).hash(state);
+    }
+}
+
+type Step<T> = Result<T, Errno>;
+
+struct Place {
+    dir: Ino,
+    name: Name,
+    there: Option<Ino>,
+    passed: Vec<Ino>,
+}
+
+impl Spec {
+    /// An empty root.
+    pub fn new() -> Spec {
+        let mut spec = Spec {
+            nodes: Vec::new(),
+            fds: BTreeMap::new(),
+            learnt: 0,
+            listings: BTreeMap::new(),
+        };
+        spec.make(ROOT_INO, Kind::Dir, ROOT);
+        spec
+    }
+
+    /// Ids that were learnt so far.
+    pub fn learnt(&self) -> usize {
+        self.learnt
+    }
+
+    fn node(&self, ino: Ino) -> &Node {
+        self.nodes[usize::from(ino)].as_ref().expect("entries name inodes that are there")
+    }
+
+    fn node_mut(&mut self, ino: Ino) -> &mut Node {
+        let node = self.nodes[usize::from(ino)].as_mut();
+        Rc::make_mut(node.expect("entries name inodes that are there"))
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        self.node(ino).kind == Kind::Dir
+    }
+
+    fn make(&mut self, ino: Ino, kind: Kind, id: InodeId) {
+        let index = usize::from(ino);
+        if self.nodes.len() <= index {
+            self.nodes.resize(index + 1, None);
+        }
+        let perm = if kind == Kind::Dir { 0o755 } else { 0o644 };
+        let node = Node {
+            kind,
+            perm,
+            nlink: 1,
+            entries: BTreeMap::new(),
+            id,
+            versions: vec![Version(Rc::new(Vec::new()))],
+            pending: Vec::new(),
+            told: Vec::new(),
+        };
+        self.nodes[index] = Some(Rc::new(node));
+    }
+
+    fn by_id(&self, id: InodeId) -> Option<Ino> {
+        let found = |node: &Option<Rc<Node>>| node.as_ref().is_some_and(|node| node.id == id);
+        self.nodes.iter().position(found).map(|ino| ino as Ino)
+    }
+
+    fn is(&mut self, ino: Ino, id: InodeId) -> bool {
+        match self.node(ino).id {
+            0 if id != 0 && self.by_id(id).is_none() => {
+                self.node_mut(ino).id = id;
+                self.learnt += 1;
+                true
+            }
+            known => known == id,
+        }
+    }
+
+    // ---- paths ----------------------------------------------------------------------------
+
+    fn enter(&self, dir: Ino, name: Name) -> Step<Ino> {
+        let child = *self.node(dir).entries.get(&name).ok_or(Errno::ENOENT)?;
+        if self.is_dir(child) { Ok(child) } else { Err(Errno::ENOTDIR) }
+    }
+
+    /// Where a path is: as far as the stage says, or at its start. `None`: nobody knows that directory yet.
+    fn position(&self, path: &Path, which: usize, stage: &Stage) -> Option<(Ino, Vec<Name>)> {
+        if let Some(position) = &stage.at[which] {
+            return Some(position.clone());
+        }
+        let dir = path.base.map_or(Some(ROOT_INO), |id| self.by_id(id))?;
+        Some((dir, path.names.clone()))
+    }
+
+    fn place(&self, path: &Path, which: usize, stage: &Stage) -> Step<Place> {
+        let (mut dir, names) = self.position(path, which, stage).ok_or(UNKNOWN)?;
+        let mut passed = stage.passed[which].clone();
+        let (&name, above) = names.split_last().ok_or(Errno::EINVAL)?;
+        passed.push(dir);
+        for name in above {
+            dir = self.enter(dir, *name)?;
+            passed.push(dir);
+        }
+        let there = self.node(dir).entries.get(&name).copied();
+        Ok(Place { dir, name, there, passed })
+    }
+
+    /// The stage after the next component of a path, if names remain before the last.
+    fn advance(&self, path: &Path, which: usize, stage: &Stage) -> Option<Stage> {
+        let (dir, mut names) = self.position(path, which, stage)?;
+        if names.len() < 2 {
+            return None;
+        }
+        let next = self.enter(dir, names.remove(0)).ok()?;
+        let mut stage = stage.clone();
+        stage.passed[which].push(dir);
+        stage.at[which] = Some((next, names));
+        Some(stage)
+    }
+
+    fn is_walked(path: &Path, which: usize, stage: &Stage) -> bool {
+        stage.at[which].as_ref().map_or(path.names.len(), |(_, names)| names.len()) == 1
+    }
+
+    // ---- steps ----------------------------------------------------------------------------
+
+    /// The ways in which a call may go on now. `split`: others may have changed names meanwhile.
+    pub fn step(&self, number: usize, entry: &Entry, stage: &Stage, split: bool) -> Vec<Next> {
+        let mut next = Vec::new();
+        if entry.answer == Answer::Refused {
+            return vec![Next::Done(self.clone())];
+        }
+        if split && stage.found.is_none() && stage.opened.is_none() {
+            next.extend(self.walk_on(&entry.call, stage));
+        }
+        if let Call::Open { at, fd } = &entry.call {
+            next.extend(self.open(at, *fd, entry, stage));
+            return next;
+        }
+        let mut spec = self.clone();
+        if spec.act(number, entry, stage) {
+            spec.note_listings();
+            next.push(Next::Done(spec));
+        }
+        next
+    }
+
+    fn walk_on(&self, call: &Call, stage: &Stage) -> Vec<Next> {
+        let (first, second) = paths(call);
+        let Some(first) = first else { return Vec::new() };
+        let later = |stage| vec![Next::Later(self.clone(), stage)];
+        if !Spec::is_walked(first, 0, stage) {
+            return self.advance(first, 0, stage).map_or_else(Vec::new, later);
+        }
+        if let Call::Link { .. } = call
+            && stage.found.is_none()
+            && let Ok(Place { there: Some(found), .. }) = self.place(first, 0, stage)
+        {
+            // It goes on with the other path then.
+            return later(Stage { found: Some(found), ..stage.clone() });
+        }
+        if let Some(second) = second {
+            if !Spec::is_walked(second, 1, stage) {
+                return self.advance(second, 1, stage).map_or_else(Vec::new, later);
+            }
+            if stage.source.is_none()
+                && let Ok(place) = self.place(first, 0, stage)
+            {
+                return later(Stage { source: Some(place.there), ..stage.clone() });
+            }
+            return Vec::new();
+        }
+        let acts_on_inode = matches!(
+            call,
+            Call::Stat { .. }
+                | Call::Chmod { .. }
+                | Call::Truncate { .. }
+                | Call::OpenDir { .. }
+                | Call::Create { exclusive: false, .. }
+        );
+        match self.place(first, 0, stage) {
+            Ok(Place { there: Some(found), .. }) if acts_on_inode => {
+                later(Stage { found: Some(found), ..stage.clone() })
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Can the call be over now, with its answer?
+    fn act(&mut self, number: usize, entry: &Entry, stage: &Stage) -> bool {
+        let (call, answer, mount) = (&entry.call, &entry.answer, entry.mount);
+        let ino = number as Ino + 1;
+        match call {
+            Call::Mkdir { at } => self.new_entry(ino, at, Kind::Dir, answer, stage),
+            Call::Mkfifo { at } => self.new_entry(ino, at, Kind::Fifo, answer, stage),
+            Call::Create { at, exclusive } => self.create(ino, at, *exclusive, answer, stage),
+            Call::Unlink { at } => {
+                let result = self.unlink(at, stage);
+                is_answer(result, answer)
+            }
+            Call::Rmdir { at } => {
+                let result = self.rmdir(at, stage);
+                is_answer(result, answer)
+            }
+            Call::Rename { from, to, no_replace } => {
+                self.rename([from, to], *no_replace, answer, stage)
+            }
+            Call::Exchange { from, to } => self.exchange([from, to], answer, stage),
+            Call::Link { from, to } => self.link(from, to, answer, stage),
+            Call::Stat { at } | Call::Chmod { at, .. } | Call::Truncate { at, .. }
+            | Call::OpenDir { at } => {
+                let found = match stage.found {
+                    Some(found) => Ok(found),
+                    None => self.place(at, 0, stage).and_then(|p| p.there.ok_or(Errno::ENOENT)),
+                };
+                match found {
+                    Ok(found) => self.act_on(found, entry),
+                    Err(errno) => *answer == Answer::Failed(errno),
+                }
+            }
+            Call::List { .. } | Call::Open { .. } => false,
+            Call::Write { fd, offset, len, tag } => {
+                let Some((ino, _)) = self.fds.get(fd).copied() else { return false };
+                let Some(mount) = mount else { return false };
+                let (offset, len, tag, since) = (*offset, *len, *tag, entry.returned);
+                let pending = Pending { mount, offset, len, tag, since };
+                self.node_mut(ino).pending.push(pending);
+                *answer == Answer::Done
+            }
+            Call::Flush { fd } => {
+                let (Some((ino, _)), Some(mount)) = (self.fds.get(fd).copied(), mount) else {
+                    return false;
+                };
+                while self.node_mut(ino).apply_first(mount) {}
+                *answer == Answer::Done
+            }
+            Call::Look { fd, back } => self.look(*fd, *back, entry),
+        }
+    }
+
+    fn act_on(&mut self, found: Ino, entry: &Entry) -> bool {
+        let (answer, mount) = (&entry.answer, entry.mount);
+        match &entry.call {
+            Call::Stat { .. } => self.shows(found, answer, mount),
+            Call::OpenDir { .. } => match self.is_dir(found) {
+                true => matches!(answer, Answer::Seen(seen) if self.is(found, seen.id)),
+                false => *answer == Answer::Failed(Errno::ENOTDIR),
+            },
+            Call::Chmod { mode, .. } => {
+                self.node_mut(found).perm = *mode;
+                *answer == Answer::Done
+            }
+            Call::Truncate { size, .. } => match self.node(found).kind {
+                Kind::Dir => *answer == Answer::Failed(Errno::EISDIR),
+                Kind::Fifo => *answer == Answer::Failed(Errno::EINVAL),
+                Kind::File => {
+                    if let Some(mount) = mount {
+                        while self.node_mut(found).apply_first(mount) {}
+                    }
+                    let node = self.node_mut(found);
+                    let mut data = Vec::clone(&node.versions[node.newest()].0);
+                    data.resize(*size as usize, 0);
+                    node.add_version(data);
+                    node.tell(mount, entry.returned, node.newest());
+                    *answer == Answer::Done
+                }
+            },
+            _ => false,
+        }
+    }
+
+    fn shows(&mut self, ino: Ino, answer: &Answer, mount: Option<usize>) -> bool {
+        let Answer::Seen(seen) = answer else { return false };
+        let node = self.node(ino);
+        let size = node.size(node.newest(), mount);
+        let fits = seen.mode == node.kind.bits() | node.perm
+            && (node.kind != Kind::File || seen.size == size);
+        fits && self.is(ino, seen.id)
+    }
+
+    // ---- names ----------------------------------------------------------------------------
+
+    fn new_entry(
+        &mut self,
+        ino: Ino,
+        at: &Path,
+        kind: Kind,
+        answer: &Answer,
+        stage: &Stage,
+    ) -> bool {
+        let place = match self.place(at, 0, stage) {
+            Ok(place) => place,
+            Err(errno) => return *answer == Answer::Failed(errno),
+        };
+        if place.there.is_some() {
+            return *answer == Answer::Failed(Errno::EEXIST);
+        }
+        if self.node(place.dir).nlink == 0 {
+            return *answer == Answer::Failed(Errno::ENOENT);
+        }
+        let id = match answer {
+            Answer::Done => 0,
+            Answer::Seen(seen) if self.by_id(seen.id).is_none() => seen.id,
+            _ => return false,
+        };
+        self.make(ino, kind, id);
+        self.node_mut(place.dir).entries.insert(place.name, ino);
+        true
+    }
+
+    fn create(
+        &mut self,
+        ino: Ino,
+        at: &Path,
+        exclusive: bool,
+        answer: &Answer,
+        stage: &Stage,
+    ) -> bool {
+        let there = match stage.found {
+            Some(found) => found,
+            None => match self.place(at, 0, stage) {
+                Err(errno) => return *answer == Answer::Failed(errno),
+                Ok(Place { there: None, .. }) => {
+                    return self.new_entry(ino, at, Kind::File, answer, stage);
+                }
+                Ok(Place { there: Some(there), .. }) => there,
+            },
+        };
+        match (exclusive, self.node(there).kind) {
+            (true, _) => *answer == Answer::Failed(Errno::EEXIST),
+            (false, Kind::Dir) => *answer == Answer::Failed(Errno::EISDIR),
+            (false, Kind::File | Kind::Fifo) => {
+                matches!(answer, Answer::Seen(seen) if self.is(there, seen.id))
+            }
+        }
+    }
+
+    fn unlink(&mut self, at: &Path, stage: &Stage) -> Step<()> {
+        let place = self.place(at, 0, stage)?;
+        let ino = place.there.ok_or(Errno::ENOENT)?;
+        if self.is_dir(ino) {
+            return Err(Errno::EISDIR);
+        }
+        self.node_mut(place.dir).entries.remove(&place.name);
+        self.node_mut(ino).nlink -= 1;
+        Ok(())
+    }
+
+    fn rmdir(&mut self, at: &Path, stage: &Stage) -> Step<()> {
+        let place = self.place(at, 0, stage)?;
+        let ino = place.there.ok_or(Errno::ENOENT)?;
+        if !self.is_dir(ino) {
+            return Err(Errno::ENOTDIR);
+        }
+        if !self.node(ino).entries.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.node_mut(place.dir).entries.remove(&place.name);
+        self.node_mut(ino).nlink -= 1;
+        Ok(())
+    }
+
+    fn is_within(&self, dir: Ino, top: Ino) -> bool {
+        let mut children = self.node(top).entries.values();
+        dir == top || children.any(|ino| self.is_dir(*ino) && self.is_within(dir, *ino))
+    }
+
+    /// All errors that are true of a rename: which one is told is not promised.
+    fn rename_errors(
+        &self,
+        places: &[Step<Place>; 2],
+        no_replace: bool,
+        stage: &Stage,
+    ) -> Vec<Errno> {
+        let mut errors: Vec<Errno> =
+            places.iter().filter_map(|place| place.as_ref().err().copied()).collect();
+        if places[0].as_ref().is_ok_and(|place| place.there.is_none()) {
+            errors.push(Errno::ENOENT);
+        }
+        let [Ok(old), Ok(new)] = places else { return errors };
+        // The source as it was found before, or as it is now.
+        let sources = [stage.source, Some(old.there)].into_iter().flatten();
+        for source in sources {
+            let Some(source) = source else {
+                errors.push(Errno::ENOENT);
+                continue;
+            };
+            if self.node(new.dir).nlink == 0 {
+                errors.push(Errno::ENOENT);
+            }
+            let source_is_dir = self.is_dir(source);
+            let is_inside = |passed: &[Ino], ino| passed.contains(&ino);
+            if source_is_dir
+                && (is_inside(&new.passed, source) || self.is_within(new.dir, source))
+            {
+                errors.push(Errno::EINVAL);
+            }
+            let Some(target) = new.there else { continue };
+            if no_replace {
+                errors.push(Errno::EEXIST);
+            }
+            if target == source {
+                continue;
+            }
+            match (source_is_dir, self.is_dir(target)) {
+                (true, false) => errors.push(Errno::ENOTDIR),
+                (false, true) => errors.extend([Errno::EISDIR]),
+                _ => {}
+            }
+            if self.is_dir(target)
+                && (is_inside(&old.passed, target) || self.is_within(old.dir, target))
+            {
+                errors.push(Errno::ENOTEMPTY);
+            }
+            if source_is_dir && self.is_dir(target) && !self.node(target).entries.is_empty() {
+                errors.push(Errno::ENOTEMPTY);
+            }
+        }
+        errors
+    }
+
+    fn rename(
+        &mut self,
+        [from, to]: [&Path; 2],
+        no_replace: bool,
+        answer: &Answer,
+        stage: &Stage,
+    ) -> bool {
+        let places = [self.place(from, 0, stage), self.place(to, 1, stage)];
+        if let Answer::Failed(errno) = answer {
+            return self.rename_errors(&places, no_replace, stage).contains(errno);
+        }
+        let is_same_inode = |source: Ino, new: &Place| new.there == Some(source);
+        let [Ok(old), Ok(new)] = places else { return false };
+        // Two names of one inode: nothing is done.
+        if let Some(Some(source)) = stage.source
+            && is_same_inode(source, &new)
+            && !no_replace
+        {
+            return *answer == Answer::Done;
+        }
+        let now = Stage { source: None, ..stage.clone() };
+        let places = [Ok(old), Ok(new)];
+        if !self.rename_errors(&places, no_replace, &now).is_empty() {
+            return false;
+        }
+        let [Ok(old), Ok(new)] = places else { return false };
+        let Some(source) = old.there else { return false };
+        if new.there != Some(source) {
+            if let Some(target) = new.there {
+                self.node_mut(target).nlink -= 1;
+            }
+            self.node_mut(old.dir).entries.remove(&old.name);
+            self.node_mut(new.dir).entries.insert(new.name, source);
+        }
+        *answer == Answer::Done
+    }
+
+    fn exchange(&mut self, [from, to]: [&Path; 2], answer: &Answer, stage: &Stage) -> bool {
+        let places = [self.place(from, 0, stage), self.place(to, 1, stage)];
+        let mut errors: Vec<Errno> =
+            places.iter().filter_map(|place| place.as_ref().err().copied()).collect();
+        let source = stage.source.flatten();
+        let is_free = |place: &Step<Place>| place.as_ref().is_ok_and(|it| it.there.is_none());
+        if places.iter().any(is_free) || stage.source == Some(None) {
+            errors.push(Errno::ENOENT);
+        }
+        let mut exchanged = None;
+        if let [Ok(old), Ok(new)] = &places {
+            let moves = [(old.there, new), (new.there, old), (source, new)];
+            for (moved, into) in moves {
+                let Some(moved) = moved.filter(|ino| self.is_dir(*ino)) else { continue };
+                if into.passed.contains(&moved) || self.is_within(into.dir, moved) {
+                    errors.push(Errno::EINVAL);
+                }
+            }
+            exchanged = old.there.zip(new.there);
+        }
+        if let Answer::Failed(errno) = answer {
+            return errors.contains(errno);
+        }
+        if let ([Ok(_), Ok(new)], Some(source)) = (&places, source)
+            && new.there == Some(source)
+        {
+            return *answer == Answer::Done;
+        }
+        let ([Ok(old), Ok(new)], Some((a, b))) = (&places, exchanged) else { return false };
+        let inside = |moved: Ino, into: &Place| {
+            self.is_dir(moved) && self.is_within(into.dir, moved)
+        };
+        if inside(a, new) || inside(b, old) {
+            return false;
+        }
+        if a != b {
+            let (old, new) = ((old.dir, old.name), (new.dir, new.name));
+            self.node_mut(old.0).entries.insert(old.1, b);
+            self.node_mut(new.0).entries.insert(new.1, a);
+        }
+        *answer == Answer::Done
+    }
+
+    fn link(&mut self, from: &Path, to: &Path, answer: &Answer, stage: &Stage) -> bool {
+        let found = match stage.found {
+            Some(found) => Ok(found),
+            None => self.place(from, 0, stage).and_then(|p| p.there.ok_or(Errno::ENOENT)),
+        };
+        let place = self.place(to, 1, stage);
+        let mut errors = Vec::new();
+        match found {
+            Ok(found) if self.is_dir(found) => errors.push(Errno::EPERM),
+            Ok(found) if self.node(found).nlink == 0 => errors.push(Errno::ENOENT),
+            Ok(_) => {}
+            Err(errno) => errors.push(errno),
+        }
+        match &place {
+            Ok(Place { there: Some(_), .. }) => errors.push(Errno::EEXIST),
+            Ok(place) if self.node(place.dir).nlink == 0 => errors.push(Errno::ENOENT),
+            Ok(_) => {}
+            Err(errno) => errors.push(*errno),
+        }
+        if let Answer::Failed(errno) = answer {
+            return errors.contains(errno);
+        }
+        let (Ok(found), Ok(place), true) = (found, place, errors.is_empty()) else { return false };
+        self.node_mut(found).nlink += 1;
+        self.node_mut(place.dir).entries.insert(place.name, found);
+        *answer == Answer::Done
+    }
+
+    // ---- data -----------------------------------------------------------------------------
+
+    fn open(&self, at: &Path, fd: Fd, entry: &Entry, stage: &Stage) -> Vec<Next> {
+        let mut spec = self.clone();
+        let mount = entry.mount;
+        if let Some((ino, version)) = stage.opened {
+            let Answer::Seen(seen) = entry.answer else { return Vec::new() };
+            let node = spec.node(ino);
+            let least = node.told_before(mount, entry.invoked).max(version);
+            let seen_version =
+                (least..=node.newest()).find(|version| node.size(*version, mount) == seen.size);
+            let Some(seen_version) = seen_version else { return Vec::new() };
+            if !spec.is(ino, seen.id) {
+                return Vec::new();
+            }
+            spec.node_mut(ino).tell(mount, entry.returned, seen_version);
+            spec.fds.insert(fd, (ino, version));
+            return vec![Next::Done(spec)];
+        }
+        let found = self.place(at, 0, stage).and_then(|place| place.there.ok_or(Errno::ENOENT));
+        match found {
+            Err(errno) if entry.answer == Answer::Failed(errno) => vec![Next::Done(spec)],
+            Err(_) => Vec::new(),
+            Ok(ino) => match self.node(ino).kind {
+                Kind::Dir if entry.answer == Answer::Failed(Errno::EISDIR) => {
+                    vec![Next::Done(spec)]
+                }
+                Kind::Fifo => match entry.answer {
+                    Answer::Seen(seen) if spec.is(ino, seen.id) => vec![Next::Done(spec)],
+                    _ => Vec::new(),
+                },
+                Kind::Dir => Vec::new(),
+                Kind::File => {
+                    let opened = Some((ino, self.node(ino).newest()));
+                    vec![Next::Later(spec, Stage { opened, ..stage.clone() })]
+                }
+            },
+        }
+    }
+
+    /// A mount writes out what it has, if it likes to.
+    pub fn write_out(&self) -> Vec<Spec> {
+        let mut all = Vec::new();
+        for (ino, node) in self.nodes.iter().enumerate() {
+            let Some(node) = node else { continue };
+            let mut mounts: Vec<usize> = node.pending.iter().map(|own| own.mount).collect();
+            mounts.sort_unstable();
+            mounts.dedup();
+            for mount in mounts {
+                let mut spec = self.clone();
+                spec.node_mut(ino as Ino).apply_first(mount);
+                all.push(spec);
+            }
+        }
+        all
+    }
+
+    fn look(&mut self, fd: Fd, back: u64, entry: &Entry) -> bool {
+        let Answer::Data { end, bytes } = &entry.answer else { return false };
+        let Some((ino, opened)) = self.fds.get(&fd).copied() else { return false };
+        let (node, mount) = (self.node(ino), entry.mount);
+        let least = node.told_before(mount, entry.invoked).max(opened);
+        let from = end.saturating_sub(back);
+        let all = least..=node.newest();
+        let read = |version: &usize| {
+            let size = node.size(*version, mount);
+            size.saturating_sub(from).min(back) == bytes.len() as u64
+        };
+        let fits = |version: &usize| {
+            node.size(*version, mount) == *end && (*version..=node.newest()).any(|later| read(&later))
+        };
+        let Some(seen) = all.clone().find(fits) else { return false };
+        let has = |at: u64, byte: u8| {
+            let own = node.pending.iter().filter(|own| Some(own.mount) == mount && own.has(at));
+            let own = own.map(|own| own.tag);
+            let versions = all.clone().map(|version| {
+                node.versions[version].0.get(at as usize).copied().unwrap_or_default()
+            });
+            own.chain(versions).any(|known| known == byte)
+        };
+        let wrong = bytes.iter().zip(from..).any(|(byte, at)| !has(at, *byte));
+        if wrong {
+            return false;
+        }
+        self.node_mut(ino).tell(mount, entry.returned, seen);
+        true
+    }
+
+    // ---- listings -------------------------------------------------------------------------
+
+    /// A listing begins.
+    pub fn begin_listing(&mut self, call: usize, dir: InodeId) {
+        let Some(dir) = self.by_id(dir) else { return };
+        let entries = &self.node(dir).entries;
+        let throughout = entries.keys().copied().collect();
+        let ever = entries.iter().map(|(name, ino)| (*name, *ino)).collect();
+        self.listings.insert(call, Listing { dir, throughout, ever });
+    }
+
+    pub fn is_listing(&self, call: usize) -> bool {
+        self.listings.contains_key(&call)
+    }
+
+    fn note_listings(&mut self) {
+        let mut listings = std::mem::take(&mut self.listings);
+        for listing in listings.values_mut() {
+            let entries = &self.node(listing.dir).entries;
+            listing.throughout.retain(|name| entries.contains_key(name));
+            for (name, ino) in entries {
+                if !listing.ever.contains(&(*name, *ino)) {
+                    listing.ever.push((*name, *ino));
+                }
+            }
+        }
+        self.listings = listings;
+    }
+
+    /// The states after a listing.
+    pub fn end_listing(&self, call: usize, answer: &Answer) -> Vec<Spec> {
+        let mut spec = self.clone();
+        let Some(listing) = spec.listings.remove(&call) else { return Vec::new() };
+        let is_gone = spec.node(listing.dir).nlink == 0;
+        let names = match answer {
+            Answer::Names(names) => names,
+            Answer::Failed(Errno::ENOENT) if is_gone => return vec![spec],
+            _ => return Vec::new(),
+        };
+        let twice = (1..names.len()).any(|i| names[..i].iter().any(|n| n.0 == names[i].0));
+        let missing = |name: &Name| !names.iter().any(|listed| listed.0 == *name);
+        if twice || listing.throughout.iter().any(missing) {
+            return Vec::new();
+        }
+        let saw = |specs: Vec<Spec>, (name, id): &(Name, InodeId)| {
+            let mut all = Vec::new();
+            for spec in specs {
+                for (_, ino) in listing.ever.iter().filter(|(other, _)| other == name) {
+                    let mut spec = spec.clone();
+                    if spec.is(*ino, *id) {
+                        all.push(spec);
+                    }
+                }
+            }
+            all
+        };
+        names.iter().fold(vec![spec], saw)
+    }
+}
+
+impl Node {
+    /// The newest version that a mount had been told of when a call began.
+    fn told_before(&self, mount: Option<usize>, invoked: u64) -> usize {
+        let told = self.told.iter();
+        let told = told.filter(|told| Some(told.mount) == mount && told.since < invoked);
+        told.map(|told| told.version).max().unwrap_or_default()
+    }
+}
+
+/// Nobody has seen the directory yet where a path begins.
+const UNKNOWN: Errno = Errno(u16::MAX - 2);
+
+/// The paths of a call.
+pub fn paths(call: &Call) -> (Option<&Path>, Option<&Path>) {
+    match call {
+        Call::Mkdir { at }
+        | Call::Mkfifo { at }
+        | Call::Create { at, .. }
+        | Call::Unlink { at }
+        | Call::Rmdir { at }
+        | Call::Stat { at }
+        | Call::Chmod { at, .. }
+        | Call::Truncate { at, .. }
+        | Call::OpenDir { at }
+        | Call::Open { at, .. } => (Some(at), None),
+        Call::Rename { from, to, .. } | Call::Exchange { from, to } | Call::Link { from, to } => {
+            (Some(from), Some(to))
+        }
+        Call::List { .. } | Call::Write { .. } | Call::Flush { .. } | Call::Look { .. } => {
+            (None, None)
+        }
+    }
+}
+
+fn is_answer(result: Step<()>, answer: &Answer) -> bool {
+    match result {
+        Ok(()) => *answer == Answer::Done,
+        Err(errno) => *answer == Answer::Failed(errno),
+    }
+}
