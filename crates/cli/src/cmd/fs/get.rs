@@ -259,12 +259,14 @@ fn link(first: &Path, other: &Path) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use saker_types::time::stamp_of_unix_ns;
+
     use super::*;
 
     #[test]
     fn times_before_1970_are_kept() {
         let before = SystemTime::UNIX_EPOCH - Duration::from_nanos(1_500_000_000);
-        assert_eq!(system_time(-1_500_000_000), before);
-        assert_eq!(system_time(0), SystemTime::UNIX_EPOCH);
+        assert_eq!(system_time(stamp_of_unix_ns(-1_500_000_000)), before);
+        assert_eq!(system_time(stamp_of_unix_ns(0)), SystemTime::UNIX_EPOCH);
     }
 }
