@@ -106,9 +106,7 @@ impl Caller {
     pub(crate) fn cred(&self) -> Cred {
         let cred = Cred { uid: self.uid, gid: self.gid, ..Cred::default() };
         match &self.groups {
-            Groups::Known(groups) => {
-                Cred { groups: groups.to_vec(), groups_known: true, ..cred }
-            }
+            Groups::Known(groups) => Cred { groups: groups.to_vec(), groups_known: true, ..cred },
             Groups::OfProcess(_) => cred,
             Groups::Hidden => Cred { groups_hidden: true, ..cred },
         }

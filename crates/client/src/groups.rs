@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn groups_of_a_process() {
-        let status = b"Name:\t\xd0\xb1\xd0\nUid:\t0\t0\t0\t9\nGid:\t5\t5\t5\t5\nGroups:\t4 24 1000 \n";
+        let status =
+            b"Name:\t\xd0\xb1\xd0\nUid:\t0\t0\t0\t9\nGid:\t5\t5\t5\t5\nGroups:\t4 24 1000 \n";
         assert_eq!(parse_status(status, 9).unwrap(), [4, 24, 1000]);
         assert_eq!(parse_status(status, 0), None, "works in another user's name");
         assert_eq!(parse_status(b"Uid:\t1\t1\t1\t1\nGroups:\t \n", 1).unwrap(), [0u32; 0]);

@@ -459,9 +459,13 @@ mod tests {
         map.format -= 1;
         let config = JournalConfig::new(map.uuid[..].try_into().unwrap(), JOURNAL_SHARD);
         let disk = MemDir::new();
-        let mut journal =
-            Journal::open(Arc::new(disk.clone()), config, ReplayFrom::Oldest, &mut |_, _, _| Ok(()))
-                .unwrap();
+        let mut journal = Journal::open(
+            Arc::new(disk.clone()),
+            config,
+            ReplayFrom::Oldest,
+            &mut |_, _, _| Ok(()),
+        )
+        .unwrap();
         let what = Some(What::Map(map.encode_to_vec().into()));
         let record = Record { changes: vec![Change { what }] };
         journal.append(Kind::Changes, &record.encode_to_vec());

@@ -4,7 +4,9 @@
 use bytes::Bytes;
 use saker_types::inode::SeenVersion;
 use saker_types::wire::{Entry, SetattrReq};
-use saker_types::{Access, Attr, Class, Cred, Errno, Error, FileKind, Inode, Stamp, access, limits};
+use saker_types::{
+    Access, Attr, Class, Cred, Errno, Error, FileKind, Inode, Stamp, access, limits,
+};
 
 use super::done;
 use super::truncate::Truncation;
@@ -118,7 +120,11 @@ fn replicated(a: &Attr) -> (u32, u32, u32) {
 }
 
 /// chmod(2) and chown(2): checks, and changes mode, owner and ctime.
-pub(crate) fn apply_access(inode: &mut Inode, msg: &SetattrReq, now_ns: Stamp) -> Result<(), Error> {
+pub(crate) fn apply_access(
+    inode: &mut Inode,
+    msg: &SetattrReq,
+    now_ns: Stamp,
+) -> Result<(), Error> {
     let cred = &msg.ctx.cred;
     let a = &mut inode.attr;
     let chowns = msg.uid.is_some() || msg.gid.is_some();

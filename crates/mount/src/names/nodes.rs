@@ -24,7 +24,9 @@ use saker_runtime::time::{self, Time};
 use saker_types::error::SECOND_PATH;
 use saker_types::limits::{COMPONENTS_MAX, NAME_KEEP, NAME_KEEP_MAX};
 use saker_types::wire::{At, Entry, KeptDir};
-use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, Stamp, access};
+use saker_types::{
+    Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, Stamp, access,
+};
 
 use crate::options::Leases;
 use table::{Node, Table, What, age};

@@ -428,9 +428,10 @@ impl Client {
         let (fs, who) = (self.fs.clone(), self.who.clone());
         let change = match call {
             Call::Chmod { mode, .. } => SetAttr { mode: Some(*mode), ..SetAttr::default() },
-            Call::Utimes { mtime_ns, .. } => {
-                SetAttr { mtime: Some(SetTime::At(stamp_of_unix_ns(*mtime_ns))), ..SetAttr::default() }
-            }
+            Call::Utimes { mtime_ns, .. } => SetAttr {
+                mtime: Some(SetTime::At(stamp_of_unix_ns(*mtime_ns))),
+                ..SetAttr::default()
+            },
             Call::Truncate { size, .. } => SetAttr { size: Some(*size), ..SetAttr::default() },
             _ => SetAttr::default(),
         };
@@ -485,7 +486,13 @@ fn only_id(id: InodeId) -> Answer {
 
 fn seen(entry: &wire::Entry) -> Seen {
     let a = &entry.attr;
-    Seen { id: a.id, mode: a.mode, nlink: a.nlink, size: a.size, mtime_ns: unix_ns(a.mtime_ns) as i64 }
+    Seen {
+        id: a.id,
+        mode: a.mode,
+        nlink: a.nlink,
+        size: a.size,
+        mtime_ns: unix_ns(a.mtime_ns) as i64,
+    }
 }
 
 /// What an error says. Some say that nobody knows.
