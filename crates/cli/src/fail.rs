@@ -2,6 +2,24 @@
 
 use std::fmt;
 
+/// Says a line on stderr. That it cannot be said is no reason to end, as it is for `eprintln!`.
+#[macro_export]
+macro_rules! complain {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
+/// The same on stdout, of a process that goes on.
+#[macro_export]
+macro_rules! announce {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 /// Exit code of a failure of ours.
 pub const FAILED: u8 = 1;
 /// Exit code of a command line that makes no sense.

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("{name}: {failure}");
+            crate::complain!("{name}: {failure}");
             ExitCode::from(failure.code)
         }
     }

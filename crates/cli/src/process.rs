@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
-use saker_runtime::time;
+use saker_runtime::{telemetry, time};
 
 use crate::fail::{Context, Failure, Outcome};
 use crate::layout::{Cluster, ClusterDir, RoleId, write_file};
@@ -69,6 +69,13 @@ pub fn write_pid_file(path: &Path, process: &Process) -> Outcome {
     write_file(path, format!("{}\n", process.pid).as_bytes())
 }
 
+/// The same; without it the process is found by its arguments.
+pub fn note_pid(path: &Path, process: &Process) {
+    if let Err(failure) = write_pid_file(path, process) {
+        tracing::warn!("{failure}");
+    }
+}
+
 /// Removes what [`write_pid_file`] wrote.
 pub fn remove_pid_file(path: &Path) {
     for file in [path.to_owned(), path.with_extension("start")] {
@@ -113,13 +120,22 @@ pub fn find_supervisor(dir: &ClusterDir) -> Option<Process> {
 }
 
 /// Starts this program again with other arguments, in a session of its own, so that no terminal
-/// and no parent takes it along. Output is appended to `log`. The child gets `keep`, too, under
+/// and no parent takes it along. Output is appended to `log`, which it begins anew when it is large. The child gets `keep`, too, under
 /// the number that it has here.
 pub fn spawn_daemon(args: &[OsString], log: &Path, keep: Option<&OwnedFd>) -> Outcome<Child> {
     let program: PathBuf = procfs::this_program().about("saker")?;
     let open = || OpenOptions::new().create(true).append(true).open(log);
-    let (stdout, stderr) = (open().about(log.display())?, open().about(log.display())?);
+    let output = || match open() {
+        Ok(file) => Stdio::from(file),
+        // The disk may be full: rather without a log than not at all.
+        Err(error) => {
+            tracing::warn!("{}: {error}", log.display());
+            Stdio::null()
+        }
+    };
+    let (stdout, stderr) = (output(), output());
     let mut command = Command::new(&program);
+    command.env(telemetry::LOG_FILE_ENV, log);
     command.args(args).current_dir("/").stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     let keep = keep.map(AsRawFd::as_raw_fd);
     // SAFETY: setsid and fcntl are async-signal-safe, and nothing else runs between fork and
@@ -141,7 +157,7 @@ pub fn start_role(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<(C
     let args = dir.args(cluster, id);
     let child = spawn_daemon(&args, &dir.log_file(id), None)?;
     let process = identify(&child).ok_or_else(|| Failure::new(id, died_at_once(dir, id)))?;
-    write_pid_file(&dir.pid_file(id), &process)?;
+    note_pid(&dir.pid_file(id), &process);
     Ok((child, process))
 }
 

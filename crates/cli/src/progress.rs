@@ -46,7 +46,7 @@ impl Progress {
 
     /// Prints a line on stderr without spoiling the display.
     pub fn error(&self, text: &str) {
-        self.0.suspend(|| eprintln!("{text}"));
+        self.0.suspend(|| crate::complain!("{text}"));
     }
 
     /// Takes the line away.

@@ -206,7 +206,7 @@ pub fn each<T>(items: impl IntoIterator<Item = T>, mut f: impl FnMut(T) -> Outco
     let mut code = 0;
     for item in items {
         if let Err(failure) = f(item) {
-            eprintln!("saker: {failure}");
+            crate::complain!("saker: {failure}");
             code = failure.code;
         }
     }

@@ -143,7 +143,7 @@ impl Supervisor {
             let mut watched =
                 Watched { id, running: None, start_at, backoff, state: RoleState::default() };
             if let Some(process) = process::find_role(&self.dir, &self.cluster, id) {
-                process::write_pid_file(&self.dir.pid_file(id), &process)?;
+                process::note_pid(&self.dir.pid_file(id), &process);
                 tracing::info!("{id}: adopted process {}", process.pid);
                 watched.began(process, None);
             }

@@ -98,7 +98,7 @@ pub fn join(dir: &dyn Dir, start: &Start) -> io::Result<ClusterMap> {
             ),
             Err(error) => return Err(io::Error::other(format!("{}: {error}", dir.label()))),
         }
-        replace(dir, MAP_FILE, &map.encode_to_vec())?;
+        save(dir, &map)?;
         return Ok(map);
     }
 }
@@ -139,6 +139,21 @@ fn load(dir: &dyn Dir) -> Option<ClusterMap> {
     let raw = read_all(&*file).ok()?;
     let map = ClusterMap::decode(&raw[..]).ok()?;
     map.check().ok().map(|()| map)
+}
+
+/// Keeps the map for a start without the coordinator. That a full disk does not take a new one must
+/// not keep a node from serving: it may be the one that can make room.
+fn save(dir: &dyn Dir, map: &ClusterMap) -> io::Result<()> {
+    if load(dir).as_ref() == Some(map) {
+        return Ok(());
+    }
+    match replace(dir, MAP_FILE, &map.encode_to_vec()) {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            tracing::warn!("{}: the new cluster map is not kept: {error}", dir.label());
+            Ok(())
+        }
+        saved => saved,
+    }
 }
 
 /// The cluster's id as hellos carry it.

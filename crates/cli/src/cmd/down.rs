@@ -77,7 +77,7 @@ fn unmount(cluster: &Cluster) -> Outcome {
     let Some(point) = &cluster.mount else { return Ok(()) };
     while mountpoint::is_mounted(point) {
         if let Err(why) = saker_mount::unmount(point, false) {
-            eprintln!("saker: {why}; it is taken away under its users");
+            crate::complain!("saker: {why}; it is taken away under its users");
             saker_mount::unmount(point, true).about(point.display())?;
         }
     }
@@ -99,7 +99,7 @@ fn stop(dir: &ClusterDir, processes: &[(RoleId, Process)]) {
 fn kill_after(process: &Process, name: &str, patience: Duration) {
     if !process.wait_gone(patience) {
         let pid = process.pid;
-        eprintln!("saker: {name}: process {pid} does not end on SIGTERM; it is killed");
+        crate::complain!("saker: {name}: process {pid} does not end on SIGTERM; it is killed");
         process.signal(Signal::KILL);
         process.wait_gone(PATIENCE);
     }

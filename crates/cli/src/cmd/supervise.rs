@@ -34,7 +34,7 @@ pub fn watch(dir: &ClusterDir, signals: &Signals) -> Outcome {
     let process = process::Process::with_args(me, &own_args)
         .ok_or_else(|| Failure::new("supervisor", "/proc does not show this process"))?;
     let pid_file = dir.supervisor_pid_file();
-    process::write_pid_file(&pid_file, &process)?;
+    process::note_pid(&pid_file, &process);
     let result = Supervisor::new(dir.clone()).and_then(|mut supervisor| supervisor.run(signals));
     process::remove_pid_file(&pid_file);
     result

@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
         drop(ports);
         wait_all(&dir, &cluster)?;
         if let Err(failure) = note_uuid(&dir, &mut cluster) {
-            eprintln!("saker: {failure}");
+            crate::complain!("saker: {failure}");
         }
         if !args.no_supervise && process::find_supervisor(&dir).is_none() {
             // The one that was there was being killed.
@@ -256,7 +256,7 @@ fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
             return Err(Failure::new(id, format!("{why}; {advice}")));
         }
         let new = others.take(Range::Others)?;
-        println!("{id}: {why}; moved to {}", new.port());
+        crate::announce!("{id}: {why}; moved to {}", new.port());
         cluster.move_addr(*old, new);
     }
     if !taken.is_empty() {
@@ -409,7 +409,7 @@ fn foreground(
         });
         match serves {
             Ok(()) => announce(&dir_again, &cluster_again, false, false),
-            Err(failure) => eprintln!("saker: {failure}"),
+            Err(failure) => crate::complain!("saker: {failure}"),
         }
     })
     .about("thread")?;
@@ -421,7 +421,7 @@ fn foreground(
 fn announce(dir: &ClusterDir, cluster: &Cluster, fresh: bool, alone: bool) {
     let made = if fresh { "new cluster" } else { "cluster" };
     let watched = if alone { ", not supervised" } else { "" };
-    println!(
+    crate::announce!(
         "{made} {} in {}: coordinator {}, {} MNodes, {} stores{watched}",
         cluster.name,
         dir.path().display(),
@@ -430,6 +430,6 @@ fn announce(dir: &ClusterDir, cluster: &Cluster, fresh: bool, alone: bool) {
         cluster.store.len(),
     );
     if let Some(point) = &cluster.mount {
-        println!("mounted at {}", point.display());
+        crate::announce!("mounted at {}", point.display());
     }
 }

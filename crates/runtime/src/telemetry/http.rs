@@ -17,6 +17,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// # Errors
 /// When the address cannot be bound, or the thread or its event loop not made.
 pub fn serve_http(addr: SocketAddr, registry: Registry) -> io::Result<SocketAddr> {
+    let lost = registry
+        .counter("saker_log_lines_lost_total", "Lines of the log that could not be written");
+    registry.before_reading(move || lost.add(super::log::lines_lost() - lost.get()));
     let listener = TcpListener::bind(addr)?;
     listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;

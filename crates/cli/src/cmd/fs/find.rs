@@ -64,7 +64,7 @@ fn find(session: &Session, path: &ClusterPath, args: &Args) -> Outcome {
         Met::Entry(path, item) => print(path, &item.name, &item.attr),
         Met::Failed(path, error) => {
             failures += 1;
-            eprintln!("saker: {}: {error}", String::from_utf8_lossy(path));
+            crate::complain!("saker: {}: {error}", String::from_utf8_lossy(path));
             false
         }
     };
