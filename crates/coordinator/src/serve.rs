@@ -7,7 +7,7 @@ use std::sync::Arc;
 use saker_engine::journal::cluster_of;
 use saker_rpc::bootstrap::cluster_id;
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
-use saker_rpc::node::{Shell, ShellConfig, Stop};
+use saker_rpc::node::{ConnMetrics, Shell, ShellConfig, Stop};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_types::NodeId;
@@ -36,13 +36,17 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     }
     let h = state::open(journal, &config.cluster, &listen, metrics, state::SEGMENT_BYTES)
         .map_err(io::Error::other)?;
+    let connections = ConnMetrics::new(&registry);
     serve_http(config.http, registry)?;
     let cluster = cluster_id(&h.state().map);
     let node = saker_rpc::NodeId(NodeId::Coordinator.to_u32());
     let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
     let hello = Hello::new(RoleKind::Coordinator, node, cluster);
     tracing::info!("coordinator serves at {listen}");
-    Shell::new(Worker::new(h), listener, ShellConfig::new(hello, policy))?.run(stop)
+    let mut shell = ShellConfig::new(hello, policy);
+    shell.bounds.payload_bytes_max = 0;
+    shell.metrics = connections;
+    Shell::new(Worker::new(h), listener, shell)?.run(stop)
 }
 
 /// Refuses a directory that is not that cluster's.

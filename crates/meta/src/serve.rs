@@ -7,7 +7,7 @@ use std::sync::Arc;
 use saker_engine::{EmbeddedConfig, EmbeddedTable};
 use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
-use saker_rpc::node::{Shell, ShellConfig, Stop};
+use saker_rpc::node::{ConnMetrics, Shell, ShellConfig, Stop};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_runtime::thread;
@@ -39,15 +39,18 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     }
     let registry = Registry::new();
     let metrics = Metrics::new(&registry);
+    let connections = ConnMetrics::new(&registry);
     serve_http(config.http, registry)?;
     let workers: Vec<_> = shards
         .into_iter()
         .zip(listeners)
         .map(|(no, listener)| {
             let (config, dir, map) = (config.clone(), dir.clone(), map.clone());
-            let (metrics, stop) = (metrics.clone(), stop.clone());
+            let (metrics, connections) = (metrics.clone(), connections.clone());
+            let stop = stop.clone();
             thread::spawn(&format!("shard-{no}"), move || {
-                let ended = run_worker(&config, &*dir, map, no, listener, metrics, &stop);
+                let ended =
+                    run_worker(&config, &*dir, map, no, listener, (metrics, connections), &stop);
                 if ended.is_err() {
                     // The others end, too: a part of a node must not look like all of it.
                     stop.stop();
@@ -68,7 +71,7 @@ fn run_worker(
     map: Arc<ClusterMap>,
     no: ShardNo,
     listener: TcpListener,
-    metrics: Metrics,
+    (metrics, connections): (Metrics, ConnMetrics),
     stop: &Stop,
 ) -> io::Result<()> {
     let name = format!("shard-{no}");
@@ -97,6 +100,8 @@ fn run_worker(
     let hello = Hello::new(RoleKind::Shard, node, cluster);
     let mut shell = ShellConfig::new(hello, policy);
     shell.group_commit = config.group_commit;
+    shell.bounds.payload_bytes_max = 0;
+    shell.metrics = connections;
     if !config.merge_requests {
         shell.batch_inputs_max = 1;
     }

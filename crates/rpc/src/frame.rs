@@ -35,6 +35,8 @@ const MAGIC: u16 = 0x5a4b;
 const VERSION: u8 = 1;
 /// A read asks for this much when no frame is known to be longer.
 const READ_BYTES: usize = 64 << 10;
+/// A buffer grows to so many times more than what has arrived of a frame.
+const GROWTH: usize = 4;
 /// A read is not tried with less room than this.
 const READ_BYTES_MIN: usize = 16 << 10;
 
@@ -89,10 +91,10 @@ pub enum FrameError {
     /// Flags or reserved bytes that this program does not know.
     #[error("frame flags {0:#x} are unknown")]
     Flags(u64),
-    /// The body is above [`BODY_BYTES_MAX`].
+    /// The body is above its bound.
     #[error("a body of {0} bytes is above the bound")]
     Body(u32),
-    /// The payload is above [`PAYLOAD_BYTES_MAX`].
+    /// The payload is above its bound.
     #[error("a payload of {0} bytes is above the bound")]
     Payload(u32),
 }
@@ -196,7 +198,7 @@ struct Header {
 
 impl Header {
     /// Reads a header; its lengths are within bounds.
-    fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
+    fn decode(bytes: &[u8; HEADER_BYTES], bounds: &FrameBounds) -> Result<Header, FrameError> {
         let mut bytes = &mut bytes.as_slice();
         let from = &mut bytes;
         let magic = from.get_u16_le();
@@ -210,10 +212,10 @@ impl Header {
         let kind = Kind::from_wire(from.get_u8())?;
         let (op, status) = (from.get_u16_le(), from.get_u16_le());
         let (body_len, payload_len) = (from.get_u32_le(), from.get_u32_le());
-        if body_len as usize > BODY_BYTES_MAX {
+        if body_len as usize > bounds.body_max {
             return Err(FrameError::Body(body_len));
         }
-        if payload_len as usize > PAYLOAD_BYTES_MAX {
+        if payload_len as usize > bounds.payload_max {
             return Err(FrameError::Payload(payload_len));
         }
         let (call, trace) = (from.get_u64_le(), from.get_u64_le());
@@ -232,11 +234,32 @@ impl Header {
 }
 
 /// Turns a stream of bytes into frames. Body and payload share the buffer that was read into.
-#[derive(Default)]
 pub struct Decoder {
     buffer: BytesMut,
     /// The header of the frame whose rest the buffer starts with, once it is complete.
     header: Option<Header>,
+    bounds: FrameBounds,
+}
+
+/// How large the frames of a stream may be.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameBounds {
+    /// Bytes of a body.
+    pub body_max: usize,
+    /// Bytes of a payload.
+    pub payload_max: usize,
+}
+
+impl Default for FrameBounds {
+    fn default() -> FrameBounds {
+        FrameBounds { body_max: BODY_BYTES_MAX, payload_max: PAYLOAD_BYTES_MAX }
+    }
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder { buffer: BytesMut::new(), header: None, bounds: FrameBounds::default() }
+    }
 }
 
 /// What one read brought.
@@ -254,6 +277,21 @@ impl Decoder {
         Decoder::default()
     }
 
+    /// From the next header on frames have other bounds.
+    pub fn set_bounds(&mut self, bounds: FrameBounds) {
+        self.bounds = bounds;
+    }
+
+    /// Bytes that were read and are not a frame yet.
+    pub fn unfinished(&self) -> usize {
+        self.buffer.len() + self.header.map_or(0, |_| HEADER_BYTES)
+    }
+
+    /// Bytes that the frame will have which is being read, as far as its header is there.
+    pub fn frame_bytes(&self) -> usize {
+        self.header.map_or(HEADER_BYTES, |header| HEADER_BYTES + header.rest())
+    }
+
     /// Appends bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
@@ -267,8 +305,11 @@ impl Decoder {
         let missing = self.header.map_or(0, |h| h.rest().saturating_sub(self.buffer.len()));
         let room = self.buffer.capacity() - self.buffer.len();
         if room < missing.max(READ_BYTES_MIN) {
-            // Pages that the peer does not fill stay untouched, so a false length costs nothing.
-            self.buffer.reserve((missing + HEADER_BYTES).max(READ_BYTES));
+            // By what has arrived, not by what the header promises.
+            let more = (missing + HEADER_BYTES).min(GROWTH * self.buffer.len());
+            if room < more.max(READ_BYTES_MIN) {
+                self.buffer.reserve(more.max(READ_BYTES));
+            }
         }
         let spare = self.buffer.spare_capacity_mut();
         let room = spare.len();
@@ -292,7 +333,7 @@ impl Decoder {
                 let Some(bytes) = self.buffer.first_chunk::<HEADER_BYTES>() else {
                     return Ok(None);
                 };
-                let header = Header::decode(bytes)?;
+                let header = Header::decode(bytes, &self.bounds)?;
                 self.buffer.advance(HEADER_BYTES);
                 *self.header.insert(header)
             }

@@ -4,6 +4,8 @@
 //! [`HelloPolicy`] and answers with a [`HelloReply`]; a nonzero status in its frame is a refusal,
 //! its text says why, and the connection is closed.
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 use prost::Message;
 
@@ -31,6 +33,11 @@ pub const REFUSED_CLUSTER: u16 = 3;
 pub const REFUSED_ROLE: u16 = 4;
 /// Status of a refusal: a feature is missing that this server requires.
 pub const REFUSED_FEATURES: u16 = 5;
+
+/// Status of a refusal: there are as many connections as may be, and none of them is idle.
+pub const REFUSED_BUSY: u16 = 6;
+/// Bound of a hello's body, bytes.
+pub const HELLO_BYTES_MAX: usize = 4096;
 
 /// What kind of process speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,6 +168,8 @@ pub struct PeerHello {
     pub epoch: u64,
     /// Its feature bits.
     pub features: u64,
+    /// Where it connects from; `None` of this node itself.
+    pub ip: Option<IpAddr>,
 }
 
 impl PeerHello {
@@ -237,7 +246,7 @@ impl HelloPolicy {
         }
         let Hello { session, epoch, features, .. } = hello;
         let node = NodeId(hello.node);
-        Ok(PeerHello { protocol, cluster, role, node, session, epoch, features })
+        Ok(PeerHello { protocol, cluster, role, node, session, epoch, features, ip: None })
     }
 }
 
@@ -311,6 +320,7 @@ mod tests {
                 session: 99,
                 epoch: 5,
                 features: 0b110,
+                ip: None,
             }
         );
     }

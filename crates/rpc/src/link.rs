@@ -12,7 +12,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
-use crate::frame::{Decoder, Frame, FrameError};
+use crate::frame::{Decoder, Frame, FrameBounds, FrameError};
 
 /// Payloads from this size on are not copied into the output buffer, bytes.
 const COPY_BYTES_MAX: usize = 16 << 10;
@@ -190,6 +190,21 @@ impl Link {
         }
     }
 
+    /// From the next frame on.
+    pub fn set_bounds(&mut self, bounds: FrameBounds) {
+        self.decoder.set_bounds(bounds);
+    }
+
+    /// Bytes that were read and are not a frame yet.
+    pub fn unfinished(&self) -> usize {
+        self.decoder.unfinished()
+    }
+
+    /// Bytes that the frame will have which is being read.
+    pub fn frame_bytes(&self) -> usize {
+        self.decoder.frame_bytes()
+    }
+
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.stream.peer_addr().ok()
     }
@@ -204,20 +219,35 @@ impl Link {
     /// The next frame, read from the socket if none is buffered; `None` when all was read.
     pub fn receive(&mut self) -> Result<Option<Frame>, LinkError> {
         loop {
-            if let Some(frame) = self.decoder.next_frame()? {
+            if let Some(frame) = self.buffered()? {
                 return Ok(Some(frame));
             }
-            if !self.readable {
+            if !self.read()? {
                 return Ok(None);
             }
+        }
+    }
+
+    /// The next frame, if all of it was read.
+    pub fn buffered(&mut self) -> Result<Option<Frame>, LinkError> {
+        Ok(self.decoder.next_frame()?)
+    }
+
+    /// Reads once from the socket. Returns whether anything came.
+    pub fn read(&mut self) -> Result<bool, LinkError> {
+        while self.readable {
             match self.decoder.read_from(&self.stream) {
                 Ok(read) if read.bytes == 0 => return Err(LinkError::Closed),
-                Ok(read) => self.readable = !read.drained || self.hangup,
+                Ok(read) => {
+                    self.readable = !read.drained || self.hangup;
+                    return Ok(true);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
         }
+        Ok(false)
     }
 
     /// Writes what waits. Returns whether all of it went.

@@ -11,6 +11,7 @@
 //!   input is ready does the flush run in the background, while the next batch is executed.
 
 mod alarms;
+pub mod bounds;
 mod conns;
 mod gate;
 mod net;
@@ -29,6 +30,7 @@ use saker_runtime::time::Time;
 pub(crate) use peers::Backoff;
 pub(crate) use spread::{Place, Spread};
 
+pub use bounds::{Bounds, ConnMetrics};
 pub use gate::Gate;
 pub use outbox::{Outbox, Outgoing};
 pub use shell::{Shell, ShellConfig, Stop};

@@ -11,8 +11,13 @@ use std::time::{Duration, Instant};
 use common::{Raw, config, hello, listen, watchdog};
 use prost::Message;
 use saker_rpc::frame::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use saker_rpc::hello::{REFUSED_CLUSTER, REFUSED_MALFORMED, REFUSED_PROTOCOL, REFUSED_ROLE};
-use saker_rpc::{Bytes, Frame, Hello, HelloReply, Kind, PeerHello, RoleKind, Service, Stop, serve};
+use saker_rpc::hello::{
+    HELLO_BYTES_MAX, REFUSED_CLUSTER, REFUSED_MALFORMED, REFUSED_PROTOCOL, REFUSED_ROLE,
+};
+use saker_rpc::node::Bounds;
+use saker_rpc::{
+    Bytes, Frame, Hello, HelloReply, Kind, PeerHello, RoleKind, Service, ShellConfig, Stop, serve,
+};
 use saker_runtime::rand::Rng;
 
 struct Echo;
@@ -25,11 +30,16 @@ impl Service for Echo {
 
 /// Runs `test` against an echo service on one thread, so that all its connections are together.
 fn with_echo(test: impl FnOnce(SocketAddr)) {
+    with_bounded_echo(Bounds::default(), test);
+}
+
+fn with_bounded_echo(bounds: Bounds, test: impl FnOnce(SocketAddr)) {
     let (listener, addr) = listen();
+    let config = ShellConfig { bounds, ..config(1) };
     let stop = Stop::new();
     let service: Arc<dyn Service> = Arc::new(Echo);
     std::thread::scope(|scope| {
-        let serving = scope.spawn(|| serve(&listener, &service, &config(1), 1, &stop));
+        let serving = scope.spawn(|| serve(&listener, &service, &config, 1, &stop));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(addr)));
         stop.stop();
         serving.join().unwrap().unwrap();
@@ -204,5 +214,73 @@ fn silence_instead_of_a_hello_is_closed() {
         let took = start.elapsed();
         assert!(took > Duration::from_secs(3) && took < Duration::from_secs(20), "{took:?}");
         check(&mut quiet, 1);
+    });
+}
+
+/// A frame must end some time after it began, also if its sender adds a byte now and then.
+#[test]
+fn a_frame_that_does_not_end_is_given_up() {
+    let _watchdog = watchdog(60);
+    let frame_time_max = Duration::from_millis(300);
+    with_bounded_echo(Bounds { frame_time_max, ..Bounds::default() }, |addr| {
+        let mut quiet = Raw::client(addr);
+        let mut slow = Raw::client(addr);
+        slow.stream.write_all(&header(1 << 20, 0)).unwrap();
+        while slow.stream.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        check(&mut quiet, 1);
+    });
+}
+
+/// Frames that are promised and do not come take the memory of nobody for long, and many large
+/// ones at once come through one after the other.
+#[test]
+fn large_frames_take_turns() {
+    let _watchdog = watchdog(60);
+    let (unfinished_bytes_max, stall_max) = (4 << 20, Duration::from_millis(200));
+    let bounds = Bounds { unfinished_bytes_max, stall_max, ..Bounds::default() };
+    with_bounded_echo(bounds, |addr| {
+        let stalled: Vec<Raw> = (0..6)
+            .map(|_| {
+                let mut raw = Raw::client(addr);
+                raw.stream.write_all(&header(1 << 20, 0)).unwrap();
+                raw.stream.write_all(&vec![0; 200 << 10]).unwrap();
+                raw
+            })
+            .collect();
+        let body = Bytes::from(vec![7; 1 << 20]);
+        std::thread::scope(|scope| {
+            for _ in 0..10 {
+                scope.spawn(|| {
+                    let mut raw = Raw::client(addr);
+                    raw.request(5, 1, &body);
+                    assert!(raw.receive().expect("it was closed").body == body);
+                });
+            }
+        });
+        drop(stalled);
+    });
+}
+
+/// Who says nothing is closed for who comes.
+#[test]
+fn a_flood_without_hellos_keeps_nobody_out() {
+    let _watchdog = watchdog(60);
+    with_bounded_echo(Bounds { greetings_max: 8, ..Bounds::default() }, |addr| {
+        let flood: Vec<Raw> = (0..100).map(|_| Raw::dial(addr)).collect();
+        check(&mut Raw::client(addr), 1);
+        drop(flood);
+    });
+}
+
+/// Before the hello a peer may not even promise much.
+#[test]
+fn a_long_hello_is_refused() {
+    let _watchdog = watchdog(60);
+    with_echo(|addr| {
+        let mut raw = Raw::dial(addr);
+        raw.stream.write_all(&header(HELLO_BYTES_MAX as u32 + 1, 0)).unwrap();
+        assert!(raw.is_closed());
     });
 }

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Raw, Running, config, listen, listen_at, watchdog};
+use common::{Raw, Running, config, hello, listen, listen_at, watchdog};
+use saker_rpc::hello::REFUSED_BUSY;
 use saker_rpc::{
-    Bytes, CallError, CallId, ConnId, FlushDone, Frame, Input, NodeId, Outbox, Role, Shell, Stop,
+    Bytes, CallError, CallId, ConnId, FlushDone, Frame, Input, NodeId, Outbox, Role, RoleKind,
+    Shell, Stop,
 };
 use saker_runtime::time::{self, Time};
 
@@ -450,17 +452,61 @@ fn a_peer_that_does_not_read_is_closed_at_the_bound() {
     assert_eq!(other.receive().unwrap().call, 1);
 }
 
+/// Asks for what gets no answer, and waits until the node has taken that.
+fn swallowed(raw: &mut Raw) {
+    raw.request(1, SWALLOW, b"");
+    raw.request(2, READ, b"");
+    assert_eq!(raw.receive().unwrap().call, 2);
+}
+
 #[test]
-fn connections_beyond_the_bound_are_closed_at_once() {
+fn who_is_idle_makes_room_and_who_waits_does_not() {
     let _watchdog = watchdog(60);
-    let node = Node::start_with(1, &Addrs::default(), |c| c.connections_max = 2);
-    let (mut first, second) = (Raw::client(node.addr), Raw::client(node.addr));
-    assert!(Raw::dial(node.addr).is_closed());
-    drop(second);
-    wait_until("room", || node.journal.closed.load(SeqCst) == 1);
+    let node = Node::start_with(1, &Addrs::default(), |c| {
+        (c.bounds.clients_max, c.bounds.idle_min) = (2, Duration::ZERO);
+    });
+    let (mut busy, mut idle) = (Raw::client(node.addr), Raw::client(node.addr));
+    swallowed(&mut busy);
+    let mut third = Raw::client(node.addr);
+    assert!(idle.is_closed());
+    swallowed(&mut third);
+    let refusal = Raw::dial(node.addr).shake(&hello(RoleKind::Client, 0)).unwrap();
+    assert_eq!(refusal.status, REFUSED_BUSY);
+    // The cluster's own nodes have room of their own.
+    let coordinator = hello(RoleKind::Coordinator, saker_types::NodeId::Coordinator.to_u32());
+    assert_eq!(Raw::dial(node.addr).shake(&coordinator).unwrap().status, 0);
+    drop(third);
+    wait_until("room", || node.journal.closed.load(SeqCst) >= 2);
     Raw::client(node.addr);
-    first.request(1, WRITE, b"");
-    assert_eq!(first.receive().unwrap().call, 1);
+    busy.request(3, WRITE, b"");
+    assert_eq!(busy.receive().unwrap().call, 3);
+}
+
+#[test]
+fn only_a_client_that_wants_nothing_is_idle() {
+    let _watchdog = watchdog(60);
+    let node = Node::start_with(1, &Addrs::default(), |c| c.bounds.idle_max = Duration::ZERO);
+    let (mut busy, mut idle) = (Raw::client(node.addr), Raw::client(node.addr));
+    swallowed(&mut busy);
+    let mut member = Raw::dial(node.addr);
+    let coordinator = hello(RoleKind::Coordinator, saker_types::NodeId::Coordinator.to_u32());
+    assert_eq!(member.shake(&coordinator).unwrap().status, 0);
+    assert!(idle.is_closed());
+    for raw in [&mut busy, &mut member] {
+        raw.request(3, READ, b"");
+        assert_eq!(raw.receive().unwrap().call, 3);
+    }
+}
+
+/// What a peer makes a node send, and does not read, is given up after a time.
+#[test]
+fn a_peer_that_does_not_read_is_closed_in_time() {
+    let _watchdog = watchdog(60);
+    let short = Duration::from_millis(10);
+    let node = Node::start_with(1, &Addrs::default(), |c| c.bounds.frame_time_max = short);
+    let mut deaf = Raw::client(node.addr);
+    (1..=20).for_each(|call| deaf.request(call, LOAD, &number(1 << 20)));
+    wait_until("the end of the connection", || node.journal.closed.load(SeqCst) == 1);
 }
 
 /// At its end a node flushes and answers what it has executed.

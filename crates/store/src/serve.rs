@@ -8,7 +8,7 @@ use std::sync::Arc;
 use saker_engine::{EmbeddedConfig, EmbeddedTable};
 use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
-use saker_rpc::node::{ShellConfig, Stop};
+use saker_rpc::node::{ConnMetrics, ShellConfig, Stop};
 use saker_rpc::service::{self, Service};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
@@ -51,6 +51,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let table = EmbeddedTable::open_in(dir.sub_dir("index")?, &EmbeddedConfig::default());
     let table = Arc::new(table.map_err(io::Error::other)?);
     let identity = Identity { cluster, store: config.n };
+    let metrics = ConnMetrics::new(&registry);
     let store = Store::open(dir, table, identity, options).map_err(io::Error::other)?;
     store.start().map_err(io::Error::other)?;
     if let Some(http) = config.http {
@@ -62,7 +63,8 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
     tracing::info!("store {} serves at {addr}", config.n);
     let service: Arc<dyn Service> = Arc::new(StoreService::new(store));
-    service::serve(&listener, &service, &ShellConfig::new(hello, policy), config.threads, stop)
+    let shell = ShellConfig { metrics, ..ShellConfig::new(hello, policy) };
+    service::serve(&listener, &service, &shell, config.threads, stop)
 }
 
 /// Number of the file system that holds the data. Those of different machines may have the same

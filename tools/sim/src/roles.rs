@@ -174,5 +174,6 @@ pub fn hello(role: RoleKind, node: Option<NodeId>) -> PeerHello {
         session: 0,
         epoch: 0,
         features: 0,
+        ip: None,
     }
 }

@@ -19,6 +19,8 @@ pub(super) enum Alarm {
     Redial(NodeId),
     /// Connections may be accepted again.
     Accept,
+    /// Connections are looked at for those that stand still.
+    Look,
 }
 
 /// Settled alarms that may lie in the heap beyond as many as live ones.

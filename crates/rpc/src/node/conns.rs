@@ -1,10 +1,13 @@
 //! The table of connections.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use mio::{Registry, Token};
+use saker_runtime::time::{self, Time};
 
 use super::ConnId;
+use super::bounds::Guest;
 use crate::NodeId;
 use crate::hello::PeerHello;
 use crate::link::Link;
@@ -43,6 +46,27 @@ pub(super) struct Conn {
     pub open: usize,
     /// Not read, because `open`, or what waits to be written, is at its bound.
     pub held: bool,
+    /// Not read, because frames of others take the memory.
+    pub starved: bool,
+    /// What it counts as; `None`: it was dialed.
+    pub guest: Option<Guest>,
+    /// Where it comes from.
+    pub ip: Option<IpAddr>,
+    /// When it was accepted, a frame came last, or the last reply went.
+    pub used: Time,
+    /// When the frame began that is being read, and when bytes of it came last.
+    pub frame_since: Option<(Time, Time)>,
+    /// Memory that it was given for that.
+    pub granted: usize,
+    /// Since when its peer has read nothing of what waits for it.
+    pub deaf_since: Option<Time>,
+}
+
+impl Conn {
+    /// Nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.open == 0 && self.link.out.is_empty() && self.frame_since.is_none()
+    }
 }
 
 /// Connections in slots. A [`ConnId`] is a slot (low 32 bits) and how often it was used before.
@@ -63,6 +87,11 @@ impl Conns {
         token.0.checked_sub(TOKEN_FIRST_CONN)
     }
 
+    /// All connections.
+    pub fn all(&self) -> impl Iterator<Item = &Conn> {
+        self.slots.iter().flatten()
+    }
+
     /// Connections in the table.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -81,8 +110,22 @@ impl Conns {
             self.used.push(0);
         }
         let id = ConnId(u64::from(self.used[slot]) << 32 | slot as u64);
-        let (in_ready, in_dirty, open, held) = (false, false, 0, false);
-        self.slots[slot] = Some(Conn { id, side, link, in_ready, in_dirty, open, held });
+        self.slots[slot] = Some(Conn {
+            id,
+            side,
+            link,
+            in_ready: false,
+            in_dirty: false,
+            open: 0,
+            held: false,
+            starved: false,
+            guest: None,
+            ip: None,
+            used: time::now(),
+            frame_since: None,
+            granted: 0,
+            deaf_since: None,
+        });
         Ok(id)
     }
 

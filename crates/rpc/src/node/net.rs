@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,16 @@ use mio::{Events, Interest, Poll, Waker};
 use saker_runtime::time::{self, Time};
 
 use super::alarms::{Alarm, Alarms};
+use super::bounds::{
+    Bounds, CONNECTIONS_PER_MEMBER_MAX, Guest, LARGE_FRAME_BYTES, LOOK_EVERY, Usage,
+};
 use super::conns::{Conn, Conns, Side, TOKEN_LISTENER, TOKEN_WAKER};
 use super::peers::{Peers, Pending};
 use super::shell::{BATCH_INPUTS_MAX, ShellConfig};
 use super::spread::{Inbox, Place, Spread};
 use super::{CallId, ConnId, Input, Outgoing, Role};
-use crate::frame::{FRAME_BYTES_MAX, Frame, Kind};
-use crate::hello::{self, PeerHello};
+use crate::frame::{FRAME_BYTES_MAX, Frame, FrameBounds, Kind};
+use crate::hello::{self, HELLO_BYTES_MAX, PeerHello, REFUSED_BUSY, Refusal};
 use crate::link::{Link, LinkError};
 use crate::{CallError, NodeId};
 
@@ -39,6 +42,18 @@ const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
 /// Pause after the system had no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const EVENTS_MAX: usize = 1024;
+/// Connections that waited for memory and go on in one turn.
+const FED_AT_ONCE: usize = 16;
+
+fn goodbye() -> Frame {
+    let empty = bytes::Bytes::new();
+    Frame { kind: Kind::Goodbye, ..Frame::request(0, 0, empty.clone(), empty) }
+}
+
+fn busy() -> Refusal {
+    let text = "there are as many connections as may be, and none of them is idle";
+    Refusal { status: REFUSED_BUSY, text: text.to_owned() }
+}
 
 impl Conn {
     /// Whether it should not be read. Never one whose peer is called: its replies are what the
@@ -77,6 +92,11 @@ pub(super) struct Net {
     dirty: Vec<ConnId>,
     peers: Peers,
     alarms: Alarms,
+    usage: Usage,
+    /// Connections that wait for memory.
+    starved: VecDeque<ConnId>,
+    /// An alarm to look at connections is set.
+    looks: bool,
     /// For the role's next step.
     pub inputs: VecDeque<Input>,
 }
@@ -113,6 +133,9 @@ impl Net {
             dirty: Vec::new(),
             peers: Peers::default(),
             alarms: Alarms::default(),
+            usage: Usage::default(),
+            starved: VecDeque::new(),
+            looks: false,
             inputs: VecDeque::new(),
         })
     }
@@ -212,26 +235,121 @@ impl Net {
 
     /// Takes over an accepted connection.
     fn admit(&mut self, stream: mio::net::TcpStream) {
-        if self.conns.len() >= self.config.connections_max {
-            return tracing::warn!("connection refused: {} are open", self.conns.len());
+        if self.usage.greetings >= self.config.bounds.greetings_max {
+            self.end_longest(|conn| conn.guest == Some(Guest::Greeting));
         }
         let registry = self.poll.registry();
         match self.conns.add(Side::Greeting, |token| Link::accepted(stream, registry, token)) {
-            Ok(id) => self.alarms.set(time::now() + HELLO_TIME_MAX, Alarm::Hello(id)),
-            Err(error) => tracing::warn!("accepted connection lost: {error}"),
+            Ok(id) => {
+                self.enter(id, Guest::Greeting);
+                self.alarms.set(time::now() + HELLO_TIME_MAX, Alarm::Hello(id));
+                self.look_later();
+            }
+            Err(error) => self.refused(None, &error.to_string()),
         }
         self.inbox.set_open(self.conns.len());
     }
 
+    /// An accepted connection counts as `guest` from now on.
+    fn enter(&mut self, id: ConnId, guest: Guest) {
+        let Some(conn) = self.conns.get(id) else { return };
+        conn.ip = conn.ip.or_else(|| conn.link.peer_addr().map(|addr| addr.ip().to_canonical()));
+        if let Some(before) = conn.guest.replace(guest) {
+            self.usage.count(before, conn.ip, -1);
+        }
+        self.usage.count(guest, conn.ip, 1);
+        let bounds = match guest {
+            Guest::Greeting => FrameBounds { body_max: HELLO_BYTES_MAX, payload_max: 0 },
+            Guest::Client | Guest::Member(_) => {
+                let payload_max = self.config.bounds.payload_bytes_max;
+                FrameBounds { payload_max, ..FrameBounds::default() }
+            }
+        };
+        conn.link.set_bounds(bounds);
+    }
+
+    /// Counts a connection that is not let in, and says so now and then.
+    fn refused(&mut self, from: Option<SocketAddr>, why: &str) {
+        self.config.metrics.refused.inc();
+        if let Some(others) = self.usage.refusals.tell() {
+            tracing::warn!("connection {from:?} refused: {why} ({others} others before)");
+        }
+    }
+
+    /// Ends the connection that has been idle for longest, of these.
+    fn end_longest(&mut self, of_these: impl Fn(&Conn) -> bool) -> bool {
+        let these = self.conns.all().filter(|conn| of_these(conn));
+        let Some(id) = these.min_by_key(|conn| conn.used).map(|conn| conn.id) else { return false };
+        self.end(id, "another needs its place");
+        true
+    }
+
+    /// Ends a connection that is in the way of others. A peer that reads it knows that nothing
+    /// which it has not sent yet will be done.
+    fn end(&mut self, id: ConnId, why: &str) {
+        self.config.metrics.ended.inc();
+        let Some(conn) = self.conns.get(id) else { return };
+        if let Some(others) = self.usage.ends.tell() {
+            let from = conn.link.peer_addr();
+            tracing::info!("connection {from:?} ended: {why} ({others} others before)");
+        }
+        if matches!(conn.side, Side::Inbound(_)) {
+            conn.link.out.push(&goodbye());
+            // What it does not take at once it need not know.
+            let _ = conn.link.flush();
+        }
+        self.drop_conn(id, CallError::Disconnected);
+    }
+
+    /// Makes room for one more client from this address; false: nobody is idle.
+    fn make_room(&mut self, ip: Option<IpAddr>, now: Time) -> bool {
+        let Bounds { clients_max, clients_per_address_max, idle_min, .. } = self.config.bounds;
+        let whose = if self.usage.clients_of(ip) >= clients_per_address_max {
+            ip
+        } else if self.usage.clients >= clients_max {
+            // A flood makes room itself.
+            self.usage.largest()
+        } else {
+            return true;
+        };
+        self.end_longest(|conn| {
+            let idle = conn.is_idle() && now.since(conn.used) >= idle_min;
+            conn.guest == Some(Guest::Client) && conn.ip == whose && idle
+        })
+    }
+
+    /// What the peer counts as, if it may be let in.
+    fn guest_of(&mut self, id: ConnId, peer: &PeerHello) -> Option<Guest> {
+        let ip = self.conns.get(id)?.ip;
+        if let Some(node) =
+            peer.member().filter(|_| self.usage.members < self.config.bounds.members_max)
+        {
+            let member = Guest::Member(node);
+            let same = self.conns.all().filter(|conn| conn.guest == Some(member)).count();
+            if same < CONNECTIONS_PER_MEMBER_MAX
+                || self.end_longest(|conn| conn.guest == Some(member) && conn.is_idle())
+            {
+                return Some(member);
+            }
+        }
+        self.make_room(ip, time::now()).then_some(Guest::Client)
+    }
+
     /// Takes what has arrived into the batch, within its bounds, in turns over connections.
-    pub fn receive(&mut self) {
+    pub fn receive(&mut self, now: Time) {
+        self.receive_ready(now);
+        self.feed(now);
+    }
+
+    fn receive_ready(&mut self, now: Time) {
         let mut bytes = 0;
         let inputs_max = self.config.batch_inputs_max.max(1);
         let share = inputs_max / self.ready.len().max(1);
         let share = share.max(TURN_REQUESTS_MIN);
         while self.inputs.len() < inputs_max && bytes < BATCH_BYTES_MAX {
             let Some(id) = self.ready.pop_front() else { return };
-            match self.receive_from(id, share.min(inputs_max - self.inputs.len()), &mut bytes) {
+            match self.receive_from(id, share.min(inputs_max - self.inputs.len()), &mut bytes, now)
+            {
                 Ok(true) => self.ready.push_back(id),
                 Ok(false) => {
                     if let Some(conn) = self.conns.get(id) {
@@ -243,12 +361,30 @@ impl Net {
         }
     }
 
+    /// Lets connections that wait for memory read on, when there is some.
+    fn feed(&mut self, now: Time) {
+        for _ in 0..self.starved.len().min(FED_AT_ONCE) {
+            let Some(id) = self.starved.pop_front() else { return };
+            let Some(conn) = self.conns.get(id) else { continue };
+            let bytes = conn.link.frame_bytes();
+            if self.usage.grant(&self.config.bounds, conn.ip, bytes) {
+                (conn.starved, conn.granted) = (false, bytes);
+                // That it had to wait is not its fault.
+                conn.frame_since = Some((now, now));
+                self.mark_ready(id);
+            } else {
+                self.starved.push_back(id);
+            }
+        }
+    }
+
     /// Takes up to `share` frames. Returns whether there may be more.
     fn receive_from(
         &mut self,
         id: ConnId,
         share: usize,
         bytes: &mut usize,
+        now: Time,
     ) -> Result<bool, LinkError> {
         for _ in 0..share {
             let Some(conn) = self.conns.get(id) else { return Ok(false) };
@@ -256,7 +392,7 @@ impl Net {
                 conn.held = true;
                 return Ok(false);
             }
-            let Some(frame) = conn.link.receive()? else { return Ok(false) };
+            let Some(frame) = self.read(id, now)? else { return Ok(false) };
             *bytes += frame.wire_len();
             if *bytes > BATCH_BYTES_MAX {
                 self.take(id, frame)?;
@@ -265,6 +401,40 @@ impl Net {
             self.take(id, frame)?;
         }
         Ok(true)
+    }
+
+    /// The next frame of a connection, if it is there and there is memory for it.
+    fn read(&mut self, id: ConnId, now: Time) -> Result<Option<Frame>, LinkError> {
+        loop {
+            let Some(conn) = self.conns.get(id) else { return Ok(None) };
+            if conn.guest.is_none() {
+                return conn.link.receive();
+            }
+            if let Some(frame) = conn.link.buffered()? {
+                conn.used = now;
+                conn.frame_since = (conn.link.unfinished() > 0).then_some((now, now));
+                let granted = std::mem::take(&mut conn.granted);
+                if granted > 0 {
+                    self.usage.give_back(conn.ip, granted);
+                }
+                return Ok(Some(frame));
+            }
+            if conn.granted == 0 && conn.link.unfinished() >= LARGE_FRAME_BYTES {
+                let bytes = conn.link.frame_bytes();
+                if !self.usage.grant(&self.config.bounds, conn.ip, bytes) {
+                    if !std::mem::replace(&mut conn.starved, true) {
+                        self.starved.push_back(id);
+                    }
+                    return Ok(None);
+                }
+                conn.granted = bytes;
+            }
+            if !conn.link.read()? {
+                return Ok(None);
+            }
+            let since = conn.frame_since.map_or(now, |(since, _)| since);
+            conn.frame_since = Some((since, now));
+        }
     }
 
     fn take(&mut self, id: ConnId, frame: Frame) -> Result<(), LinkError> {
@@ -301,17 +471,23 @@ impl Net {
 
     /// Answers the hello of an accepted connection.
     fn greet(&mut self, id: ConnId, frame: &Frame) {
-        let Some(conn) = self.conns.get(id) else { return };
-        let outcome = self.config.policy.check(frame);
-        conn.link.out.push(&hello::reply_frame(&self.config.hello, outcome.as_ref()));
-        conn.side = match outcome {
-            Ok(peer) => Side::Inbound(Rc::new(peer)),
-            Err(refusal) => {
-                let from = conn.link.peer_addr();
-                tracing::warn!("hello from {from:?} refused: {}", refusal.text);
-                Side::Leaving
+        let mut outcome = self.config.policy.check(frame);
+        if let Ok(peer) = &mut outcome {
+            match self.guest_of(id, peer) {
+                Some(guest) => self.enter(id, guest),
+                None => outcome = Err(busy()),
             }
-        };
+        }
+        let Some(conn) = self.conns.get(id) else { return };
+        conn.link.out.push(&hello::reply_frame(&self.config.hello, outcome.as_ref()));
+        match outcome {
+            Ok(peer) => conn.side = Side::Inbound(Rc::new(PeerHello { ip: conn.ip, ..peer })),
+            Err(refusal) => {
+                conn.side = Side::Leaving;
+                let from = conn.link.peer_addr();
+                self.refused(from, &refusal.text);
+            }
+        }
         self.mark_dirty(id);
     }
 
@@ -349,7 +525,7 @@ impl Net {
         let calls = &self.peers.calls;
         self.alarms.settle(|alarm| match alarm {
             Alarm::Call(call) => calls.contains_key(call),
-            Alarm::Hello(_) | Alarm::Redial(_) | Alarm::Accept => true,
+            Alarm::Hello(_) | Alarm::Redial(_) | Alarm::Accept | Alarm::Look => true,
         });
         self.inputs.push_back(Input::Reply { call, result });
     }
@@ -380,8 +556,56 @@ impl Net {
                     }
                 }
                 Alarm::Accept => self.accept(),
+                Alarm::Look => self.look(now),
             }
         }
+    }
+
+    fn look_later(&mut self) {
+        if !std::mem::replace(&mut self.looks, true) {
+            self.alarms.set(time::now() + LOOK_EVERY, Alarm::Look);
+        }
+    }
+
+    /// Ends connections that stand still.
+    fn look(&mut self, now: Time) {
+        self.looks = false;
+        let bounds = &self.config.bounds;
+        let frame_time = |conn: &Conn| {
+            let is_short = !self.starved.is_empty();
+            // What was not read here yet may be the rest.
+            let (since, last) =
+                conn.frame_since.filter(|_| !conn.in_ready && !conn.starved && !conn.held)?;
+            let late = now.since(since) >= bounds.frame_time_max;
+            let stalls = is_short && conn.granted > 0 && now.since(last) >= bounds.stall_max;
+            (late || stalls).then_some("it does not finish a frame")
+        };
+        let why = |conn: &Conn| {
+            let deaf = conn.deaf_since.is_some_and(|at| now.since(at) >= bounds.frame_time_max);
+            let idle = conn.is_idle() && now.since(conn.used) >= bounds.idle_max;
+            match conn.guest? {
+                _ if deaf => Some("it does not read"),
+                Guest::Client if idle => Some("it is idle"),
+                _ => frame_time(conn),
+            }
+        };
+        let over = self.conns.all().filter_map(|conn| Some((conn.id, why(conn)?)));
+        let mut over: Vec<_> = over.collect();
+        over.extend(self.unread_beyond().map(|id| (id, "what it does not read takes the memory")));
+        for (id, why) in over {
+            self.end(id, why);
+        }
+        if self.usage.greetings + self.usage.clients + self.usage.members > 0 {
+            self.look_later();
+        }
+    }
+
+    /// If more waits to be written than may, the connection for which the most does.
+    fn unread_beyond(&self) -> Option<ConnId> {
+        let guests = || self.conns.all().filter(|conn| conn.guest.is_some());
+        let all: usize = guests().map(|conn| conn.link.out.len()).sum();
+        let most = || guests().max_by_key(|conn| conn.link.out.len()).map(|conn| conn.id);
+        if all > self.config.bounds.unread_bytes_max { most() } else { None }
     }
 
     /// A call was made; it may have to wait for the journal, but its deadline runs.
@@ -421,6 +645,7 @@ impl Net {
         }
         conn.link.out.push(frame);
         conn.open = conn.open.saturating_sub(1);
+        conn.used = time::now();
         // The write that follows looks whether the connection may be read again.
         self.mark_dirty(id);
     }
@@ -529,6 +754,10 @@ impl Net {
     fn drop_conn(&mut self, id: ConnId, calls: CallError) {
         let Some(conn) = self.conns.remove(id, self.poll.registry()) else { return };
         self.inbox.set_open(self.conns.len());
+        self.usage.give_back(conn.ip, conn.granted);
+        if let Some(guest) = conn.guest {
+            self.usage.count(guest, conn.ip, -1);
+        }
         match conn.side {
             Side::Inbound(_) => self.inputs.push_back(Input::Closed { conn: id }),
             Side::Dialing(node) | Side::Shaking(node) | Side::Outbound(node) => {
@@ -565,7 +794,14 @@ impl Net {
         let Some(conn) = self.conns.get(id) else { return };
         conn.in_dirty = false;
         let leaving = matches!(conn.side, Side::Leaving);
-        match conn.link.flush() {
+        let before = conn.link.out.len();
+        let flushed = conn.link.flush();
+        conn.deaf_since = match conn.link.out.len() {
+            0 => None,
+            left if left < before => Some(time::now()),
+            _ => conn.deaf_since.or_else(|| Some(time::now())),
+        };
+        match flushed {
             Ok(true) if leaving => self.close(id, &LinkError::Closed),
             Ok(_) if conn.link.out.len() > self.config.out_bytes_max => {
                 self.close(id, &LinkError::Protocol("the peer does not read"));
@@ -581,8 +817,7 @@ impl Net {
 
     /// Says goodbye on all connections, as far as they take it without waiting.
     pub fn say_goodbye(&mut self) {
-        let empty = bytes::Bytes::new();
-        let frame = Frame { kind: Kind::Goodbye, ..Frame::request(0, 0, empty.clone(), empty) };
+        let frame = goodbye();
         for id in self.conns.ids() {
             if let Some(conn) = self.conns.get(id)
                 && matches!(conn.side, Side::Inbound(_) | Side::Outbound(_))

@@ -9,6 +9,7 @@ use std::time::Duration;
 use mio::Waker;
 use saker_runtime::time::{self, Time};
 
+use super::bounds::{Bounds, ConnMetrics};
 use super::gate::Gate;
 use super::net::Net;
 use super::spread::{Place, Spread};
@@ -16,8 +17,6 @@ use super::{FlushDone, Outbox, Outgoing, Role};
 use crate::NodeId;
 use crate::hello::{Hello, HelloPolicy, PeerHello};
 
-/// Default bound of a node's connections.
-pub const CONNECTIONS_MAX: usize = 4096;
 /// Default bound of a batch, inputs. Not more: while a batch is worked on, those who sent the one
 /// before go on, and its flush runs. With all that is under way in one batch, each waits for the
 /// others in turn (docs/performance.md).
@@ -27,7 +26,7 @@ pub const BATCH_INPUTS_MAX: usize = 64;
 pub const OUT_BYTES_MAX: usize = 512 << 20;
 
 /// How a node presents itself, and its bounds.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ShellConfig {
     /// This node: calls to it are looped back.
     pub node: NodeId,
@@ -35,8 +34,10 @@ pub struct ShellConfig {
     pub hello: Hello,
     /// Whom it lets in.
     pub policy: HelloPolicy,
-    /// Connections beyond are closed at once.
-    pub connections_max: usize,
+    /// What peers may make it hold.
+    pub bounds: Bounds,
+    /// What it counts of that.
+    pub metrics: ConnMetrics,
     /// Requests taken for one step. Their replies all wait in memory at worst.
     pub batch_inputs_max: usize,
     /// A peer that does not read is closed when this many bytes wait for it.
@@ -53,7 +54,8 @@ impl ShellConfig {
             node: NodeId(hello.node),
             hello,
             policy,
-            connections_max: CONNECTIONS_MAX,
+            bounds: Bounds::default(),
+            metrics: ConnMetrics::default(),
             batch_inputs_max: BATCH_INPUTS_MAX,
             out_bytes_max: OUT_BYTES_MAX,
             group_commit: true,
@@ -180,7 +182,7 @@ impl<R: Role> Shell<R> {
         }
         let now = time::now();
         self.net.ring(now);
-        self.net.receive();
+        self.net.receive(now);
         // Not earlier than what was just read was sent: leases count from the step's time.
         let now = time::now();
         if !self.net.inputs.is_empty() || self.role.next_deadline().is_some_and(|at| at <= now) {
