@@ -328,9 +328,9 @@ impl Core {
         node: NodeId,
         deadline: Time,
     ) -> Result<()> {
-        let message = SessionReq { session: session.id };
+        let (message, asked) = (SessionReq { session: session.id }, time::now());
         self.call(node, Op::OpenSession, &message, Bytes::new(), ATTEMPT_MAX, deadline).await?;
-        session.opened(node);
+        session.heard(node, asked);
         Ok(())
     }
 

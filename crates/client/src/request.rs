@@ -13,7 +13,7 @@ use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, Shar
 use crate::Caller;
 use crate::core::{ATTEMPT_MAX, Backoff, Core, Fail, decode};
 use crate::groups::full_cred;
-use crate::session::Ticket;
+use crate::session::{Known, Ticket};
 
 /// Answers of the kind "ask somebody else" that are followed at once; after that with pauses.
 const HOPS_AT_ONCE: u32 = 8;
@@ -126,20 +126,36 @@ impl Core {
         loop {
             let routes = self.routes();
             let node = node_of(state.to, &routes.map, request.place());
-            let until = deadline.min(time::now() + ATTEMPT_MAX);
+            let asked = time::now();
+            let until = deadline.min(asked + ATTEMPT_MAX);
+            if let Some(ticket) = &state.ticket
+                && ticket.session.standing(node, asked).1 == Known::Once
+                && !state.maybe_done
+            {
+                // Were it to end there meanwhile, the outcome would be unknown.
+                self.sessions.lost(&ticket.session);
+                state.ticket = None;
+                state.ticket = Some(self.begin(deadline).await?);
+            }
             let ctx = request.ctx();
             ctx.attempt += 1;
             ctx.map_version = routes.map.version;
             ctx.wait_ms = Core::wait_ms(until);
             if let Some(ticket) = &state.ticket {
-                let (ack, open) = ticket.session.standing(node);
+                let (ack, known) = ticket.session.standing(node, asked);
                 (ctx.session, ctx.seq, ctx.ack) = (ticket.session.id, ticket.seq, ack);
-                if !open {
+                if known == Known::No {
                     self.open_session(&ticket.session, node, deadline).await?;
                 }
             }
             let body = Bytes::from(request.encode_to_vec());
             let sent = self.send(&routes, node, op, trace, body, Bytes::new(), until).await;
+            if let Some(ticket) = &mut state.ticket
+                && !matches!(sent, Err(Fail::Call(_)))
+            {
+                ticket.session.heard(node, asked);
+                ticket.answer_bytes = sent.as_ref().map_or(0, |reply| reply.body.len());
+            }
             let fail = match sent {
                 Ok(reply) => return decode(op, reply.body),
                 Err(fail) => fail,

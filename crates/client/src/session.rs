@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use saker_runtime::time::Time;
 use saker_types::{NodeId, limits};
 
 /// A session on all nodes.
@@ -19,8 +20,19 @@ pub(crate) struct Session {
 
 struct State {
     window: Window,
-    /// Nodes that know the session.
-    open_on: Vec<NodeId>,
+    /// Nodes that know the session, and when that was asked which they have answered last.
+    open_on: Vec<(NodeId, Time)>,
+}
+
+/// What a node knows of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Nothing.
+    No,
+    /// That it goes on.
+    Yes,
+    /// It was not heard of for so long that it may be about to end there.
+    Once,
 }
 
 /// A mutation that has begun. When it is dropped, its number counts as answered: nobody will
@@ -28,11 +40,13 @@ struct State {
 pub(crate) struct Ticket {
     pub(crate) session: Arc<Session>,
     pub(crate) seq: u64,
+    /// Of the answer, if there is one: so many bytes the node keeps until it is acknowledged.
+    pub(crate) answer_bytes: usize,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.session.lock().window.finish(self.seq);
+        self.session.lock().window.finish(self.seq, self.answer_bytes);
     }
 }
 
@@ -47,16 +61,23 @@ impl Session {
     }
 
     /// The lowest number without an answer, and whether `node` knows the session.
-    pub(crate) fn standing(&self, node: NodeId) -> (u64, bool) {
+    pub(crate) fn standing(&self, node: NodeId, now: Time) -> (u64, Known) {
         let state = self.lock();
-        (state.window.low, state.open_on.contains(&node))
+        let heard = state.open_on.iter().find(|(known, _)| *known == node);
+        let known = match heard {
+            None => Known::No,
+            Some((_, at)) if now.since(*at) < limits::SESSION_FRESH => Known::Yes,
+            Some(_) => Known::Once,
+        };
+        (state.window.low, known)
     }
 
-    /// `node` knows the session now.
-    pub(crate) fn opened(&self, node: NodeId) {
+    /// `node` has answered what was asked in the session at `asked`, or that it knows it.
+    pub(crate) fn heard(&self, node: NodeId, asked: Time) {
         let mut state = self.lock();
-        if !state.open_on.contains(&node) {
-            state.open_on.push(node);
+        match state.open_on.iter_mut().find(|(known, _)| *known == node) {
+            Some((_, at)) => *at = asked.max(*at),
+            None => state.open_on.push((node, asked)),
         }
     }
 }
@@ -96,7 +117,7 @@ impl Sessions {
             let session = self.lock().current.clone();
             let seq = session.lock().window.begin();
             if let Some(seq) = seq {
-                return Some(Ticket { session, seq });
+                return Some(Ticket { session, seq, answer_bytes: 0 });
             }
             // One that waits must not keep all others from beginning.
             let mut all = self.lock();
@@ -109,7 +130,7 @@ impl Sessions {
         }
     }
 
-    /// A node has lost this session: others begin after it in a new one.
+    /// A node has lost this session, or may soon: others begin after it in a new one.
     pub(crate) fn lost(&self, session: &Arc<Session>) {
         let mut all = self.lock();
         if Arc::ptr_eq(&all.current, session) {
@@ -139,7 +160,7 @@ impl Sessions {
 /// Each of the sessions with each node that knows it.
 fn known_to(sessions: &[Arc<Session>]) -> Vec<(u64, NodeId)> {
     let of_one = |s: &Arc<Session>| -> Vec<_> {
-        s.lock().open_on.iter().map(|node| (s.id, *node)).collect()
+        s.lock().open_on.iter().map(|(node, _)| (s.id, *node)).collect()
     };
     sessions.iter().flat_map(of_one).collect()
 }
@@ -149,33 +170,39 @@ fn known_to(sessions: &[Arc<Session>]) -> Vec<(u64, NodeId)> {
 struct Window {
     /// All below have been answered.
     low: u64,
-    /// Whether `low`, `low + 1`, … have been answered.
-    answered: VecDeque<bool>,
+    /// Of `low`, `low + 1`, … the bytes of the answers that have come.
+    answered: VecDeque<Option<usize>>,
+    /// Of these answers.
+    bytes: usize,
 }
 
 impl Default for Window {
     fn default() -> Window {
-        Window { low: 1, answered: VecDeque::new() }
+        Window { low: 1, answered: VecDeque::new(), bytes: 0 }
     }
 }
 
 impl Window {
     fn begin(&mut self) -> Option<u64> {
-        if self.answered.len() >= limits::SESSION_RESULTS_MAX {
+        if self.answered.len() >= limits::SESSION_RESULTS_MAX
+            || self.bytes >= limits::SESSION_ANSWERS_BYTES_MAX
+        {
             return None;
         }
-        self.answered.push_back(false);
+        self.answered.push_back(None);
         Some(self.low + self.answered.len() as u64 - 1)
     }
 
-    fn finish(&mut self, seq: u64) {
+    fn finish(&mut self, seq: u64, answer_bytes: usize) {
         let slot = seq.checked_sub(self.low).and_then(|i| self.answered.get_mut(i as usize));
         debug_assert!(slot.is_some(), "{seq} is not under way");
         if let Some(slot) = slot {
-            *slot = true;
+            *slot = Some(answer_bytes);
+            self.bytes += answer_bytes;
         }
-        while self.answered.front() == Some(&true) {
+        while let Some(&Some(bytes)) = self.answered.front() {
             self.answered.pop_front();
+            self.bytes -= bytes;
             self.low += 1;
         }
     }
@@ -191,7 +218,7 @@ mod tests {
         let seqs: Vec<u64> = (0..4).filter_map(|_| window.begin()).collect();
         assert_eq!(seqs, [1, 2, 3, 4]);
         for (answered, low) in [(2, 1), (4, 1), (1, 3), (3, 5)] {
-            window.finish(answered);
+            window.finish(answered, 0);
             assert_eq!(window.low, low, "after {answered}");
         }
         assert_eq!(window.begin(), Some(5));
@@ -204,10 +231,37 @@ mod tests {
             assert!(window.begin().is_some());
         }
         assert_eq!(window.begin(), None);
-        window.finish(2);
+        window.finish(2, 0);
         assert_eq!(window.begin(), None);
-        window.finish(1);
+        window.finish(1, 0);
         assert_eq!(window.begin(), Some(limits::SESSION_RESULTS_MAX as u64 + 1));
+    }
+
+    #[test]
+    fn the_window_is_bounded_in_bytes() {
+        let mut window = Window::default();
+        let waits = window.begin().unwrap();
+        let half = limits::SESSION_ANSWERS_BYTES_MAX / 2;
+        for _ in 0..2 {
+            let seq = window.begin().unwrap();
+            window.finish(seq, half);
+        }
+        assert_eq!(window.begin(), None, "the nodes keep these answers");
+        window.finish(waits, 10);
+        assert!(window.begin().is_some() && window.bytes == 0);
+    }
+
+    #[test]
+    fn a_node_that_was_silent_may_have_ended_a_session() {
+        let session = Session::new();
+        let (node, later) = (NodeId::Shard(1), Time::ZERO + limits::SESSION_FRESH);
+        assert_eq!(session.standing(node, later).1, Known::No);
+        session.heard(node, Time::ZERO);
+        assert_eq!(session.standing(node, Time::from_ns(5)).1, Known::Yes);
+        assert_eq!(session.standing(node, later).1, Known::Once);
+        session.heard(node, Time::from_ns(1));
+        session.heard(node, Time::ZERO);
+        assert_eq!(session.standing(node, later).1, Known::Yes);
     }
 
     #[test]
@@ -215,14 +269,14 @@ mod tests {
         let sessions = Sessions::new();
         let ticket = sessions.begin().unwrap();
         let old = ticket.session.clone();
-        old.opened(NodeId::Shard(1));
-        old.opened(NodeId::Shard(1));
+        old.heard(NodeId::Shard(1), Time::ZERO);
+        old.heard(NodeId::Shard(1), Time::ZERO);
         sessions.lost(&old);
         sessions.lost(&old);
         let new = sessions.begin().unwrap();
         assert_ne!(new.session.id, old.id);
         assert_eq!(new.seq, 1);
-        new.session.opened(NodeId::Coordinator);
+        new.session.heard(NodeId::Coordinator, Time::ZERO);
         let expected = vec![(old.id, NodeId::Shard(1)), (new.session.id, NodeId::Coordinator)];
         assert_eq!(sessions.end(), expected);
     }
@@ -231,7 +285,7 @@ mod tests {
     fn one_that_waits_does_not_keep_others_from_beginning() {
         let sessions = Sessions::new();
         let waits = sessions.begin().unwrap();
-        waits.session.opened(NodeId::Coordinator);
+        waits.session.heard(NodeId::Coordinator, Time::ZERO);
         for _ in 0..3 * limits::SESSION_RESULTS_MAX {
             assert!(sessions.begin().is_some());
         }
@@ -248,6 +302,7 @@ mod tests {
         let sessions = Sessions::new();
         let (first, second) = (sessions.begin().unwrap(), sessions.begin().unwrap());
         drop(first);
-        assert_eq!(second.session.standing(NodeId::Coordinator), (2, false));
+        let standing = second.session.standing(NodeId::Coordinator, Time::ZERO);
+        assert_eq!(standing, (2, Known::No));
     }
 }

@@ -205,7 +205,10 @@ fn the_watermark_lets_results_go() {
         .await;
     });
     let ticket = t.fs.0.sessions.begin().unwrap();
-    assert_eq!(ticket.session.standing(saker_types::NodeId::Coordinator).0, ticket.seq);
+    assert_eq!(
+        ticket.session.standing(saker_types::NodeId::Coordinator, saker_runtime::time::now()).0,
+        ticket.seq
+    );
 }
 
 #[test]

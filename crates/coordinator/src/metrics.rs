@@ -12,6 +12,8 @@ pub struct Metrics {
     pub kept: Counter,
     /// Flushes of the journal.
     pub flushes: Counter,
+    /// Sessions refused.
+    pub sessions_refused: Counter,
 }
 
 impl Metrics {
@@ -30,6 +32,10 @@ impl Metrics {
             kept: registry.counter(
                 "saker_coordinator_name_waits_total",
                 "Times that changes of directories waited for mounts which kept the names",
+            ),
+            sessions_refused: registry.counter(
+                "saker_sessions_refused_total",
+                "Sessions of clients that were refused, because there are as many as may be",
             ),
             flushes: registry.counter("saker_wal_flushes_total", "Flushes of the journals"),
         }

@@ -102,7 +102,9 @@ impl Worker {
             Op::OpenSession => {
                 let msg: SessionReq = decode(body)?;
                 let mut s = self.h.state();
-                s.sessions.admit(msg.session).for_each(|what| s.log(what));
+                let admitted = s.sessions.admit(msg.session, peer.ip);
+                let begun = admitted.inspect_err(|_| s.metrics.sessions_refused.inc())?;
+                begun.into_iter().for_each(|what| s.log(what));
                 drop(s);
                 self.answer(from, Empty {}.encode_to_vec())
             }
@@ -132,6 +134,7 @@ impl Worker {
         F: FnOnce(Handle) -> Fut,
         Fut: Future<Output = Result<Bytes, Error>> + 'static,
     {
+        self.h.state().may_change_anything()?;
         let verdict = self.h.state().sessions.begin(&ctx, from);
         if matches!(verdict, Verdict::Run | Verdict::Joined) {
             self.h.state().want(&ctx, self.h.hub.now());
@@ -168,6 +171,7 @@ impl Drop for Worker {
 impl Role for Worker {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.h.hub.begin(now, wall_ns);
+        self.h.state().begin_step(now);
         for input in inputs.drain(..) {
             match input {
                 Input::Request { conn, peer, frame } => self.receive(conn, &peer, frame),

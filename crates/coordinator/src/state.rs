@@ -7,8 +7,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_engine::journal::{Journal, JournalConfig, JournalError, Kind, ReplayFrom, cluster_of};
+use saker_engine::journal::{
+    Journal, JournalConfig, JournalError, Kind, ReplayFrom, SegmentNo, cluster_of,
+};
+use saker_engine::room::{Level, Room, RoomConfig};
+use saker_engine::served::Served;
 use saker_engine::sessions::Sessions;
+use saker_engine::snapshot;
 use saker_rpc::hello::RoleKind;
 use saker_rpc::hub::Hub;
 use saker_rpc::node::ConnId;
@@ -56,6 +61,8 @@ pub struct State {
     pub metrics: Metrics,
     /// Results of retries.
     pub sessions: Sessions<ReplyTo>,
+    /// What these go by; none before the first step.
+    served: Option<Served>,
     /// Until when clients wait for the mutations under way (session, number), if they do not ask again.
     wanted: BTreeMap<(u64, u64), Time>,
     /// Transactions.
@@ -63,6 +70,7 @@ pub struct State {
     /// The data directories of MNodes and stores, by role and number.
     joined: BTreeMap<(u32, u32), Bytes>,
     pub(crate) journal: Journal,
+    room: Room,
     segment_bytes: u64,
     /// Bytes with which the current segment began.
     snapshot_bytes: u64,
@@ -149,10 +157,19 @@ pub fn open(
         hub: Hub::default(),
         metrics,
         sessions,
+        served: None,
         wanted: BTreeMap::new(),
         ledger,
         joined,
         journal,
+        room: Room::new(
+            dir,
+            RoomConfig {
+                reserve_bytes: segment_bytes,
+                free_bytes_min: segment_bytes,
+                segment_bytes,
+            },
+        ),
         segment_bytes,
         snapshot_bytes: 0,
         rename_busy: false,
@@ -216,32 +233,54 @@ fn updated_map(
 }
 
 impl State {
+    /// A step begins: sessions whose clients are gone end.
+    pub(crate) fn begin_step(&mut self, now: Time) {
+        let sessions = &mut self.sessions;
+        let served = self.served.get_or_insert_with(|| {
+            sessions.begin_serving(now);
+            Served::new(now)
+        });
+        served.step(now);
+        self.room.look(now, &mut self.journal);
+        let ended = sessions.step(served.now());
+        ended.into_iter().for_each(|what| self.log(what));
+    }
+
     /// Ends a batch: its changes become one record.
     pub(crate) fn seal(&mut self) -> Result<(), JournalError> {
         if !self.changes.is_empty() {
             let record = Record { changes: std::mem::take(&mut self.changes) };
             self.journal.append(Kind::Changes, &record.encode_to_vec());
+            self.journal.keep_up()?;
         }
         if self.journal.segment_bytes() > self.snapshot_bytes + self.segment_bytes {
             failpoint!("coordinator.compacting");
-            let snapshot = self.snapshot().encode_to_vec();
-            let segment = self.journal.rotate(&snapshot)?;
+            let compacted = match self.rotate() {
+                // It goes on as it is, and is compacted later.
+                Err(error) if error.is_full() => {
+                    self.snapshot_bytes += self.segment_bytes;
+                    return Ok(());
+                }
+                rotated => rotated?,
+            };
             self.snapshot_bytes = self.journal.segment_bytes();
-            self.journal.trim(segment)?;
+            self.journal.trim(compacted)?;
         }
         Ok(())
     }
 
-    fn snapshot(&self) -> Record {
-        let mut all =
-            vec![What::Map(self.map.encode_to_vec().into()), What::IdsReserved(self.reserved_ids)];
-        all.extend(self.sessions.snapshot().into_iter().map(What::Result));
-        all.extend(self.ledger.decisions.values().cloned().map(What::Decision));
-        let joined = self.joined.iter();
-        all.extend(
-            joined.map(|(&(role, n), dir)| What::Joined(Joined { role, n, dir: dir.clone() })),
-        );
-        Record { changes: all.into_iter().map(|what| Change { what: Some(what) }).collect() }
+    /// Begins a journal segment with all that is known.
+    fn rotate(&mut self) -> Result<SegmentNo, JournalError> {
+        let counts =
+            [What::Map(self.map.encode_to_vec().into()), What::IdsReserved(self.reserved_ids)];
+        let State { journal, sessions, ledger, joined, .. } = self;
+        let joined = joined.iter().map(|(&(role, n), dir)| Joined { role, n, dir: dir.clone() });
+        let all = counts
+            .into_iter()
+            .chain(sessions.snapshot().map(What::Result))
+            .chain(ledger.decisions.values().cloned().map(What::Decision))
+            .chain(joined.map(What::Joined));
+        journal.rotate_in_pieces(snapshot::pieces(all))
     }
 
     /// An MNode or store starts on a data directory.
@@ -299,6 +338,16 @@ impl State {
         };
         for to in waiters {
             self.send(to, &result);
+        }
+    }
+
+    /// Refuses every change, if there is no room to say it.
+    pub(crate) fn may_change_anything(&self) -> Result<(), Error> {
+        match self.room.level() {
+            Level::Enough | Level::Short => Ok(()),
+            Level::Out => {
+                Err(Error::new(Errno::ENOSPC).with_text("the disk of the coordinator is full"))
+            }
         }
     }
 

@@ -13,7 +13,10 @@
 pub mod bench;
 pub mod db;
 pub mod journal;
+pub mod room;
+pub mod served;
 pub mod sessions;
+pub mod snapshot;
 pub mod table;
 
 pub use crc32c::crc32c;

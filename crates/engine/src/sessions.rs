@@ -3,18 +3,46 @@
 //!
 //! Pure state. The node journals the results of mutations that changed something in the record
 //! of the change itself; refusals live in memory only, since running them again does no harm.
+//!
+//! **What clients can make a node keep is bounded**, and a result is never dropped that a client
+//! with a live session may ask for ([decision 42](../../../docs/decisions/0042-bounds-of-servers.md)):
+//! a session that keeps too much is told to acknowledge first, a client too many is told to come
+//! back later, and a session ends when its client has not been heard of for a lease.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
+use saker_runtime::time::Time;
 use saker_types::change::{StoredResult, What};
 use saker_types::wire::Ctx;
 use saker_types::{Class, Errno, Error, limits};
 
-/// Sessions a node remembers; beyond it the one unused for longest is forgotten, and its client
-/// is refused (never misled).
+/// Sessions that a node remembers; beyond it new ones are refused until old ones end.
 pub const SESSIONS_MAX: usize = 65_536;
+/// The same for one address, so that one machine cannot keep out all others.
+pub const SESSIONS_PER_ADDRESS_MAX: usize = SESSIONS_MAX / 4;
+/// Bytes of results of all sessions of a node: above it a session may keep
+/// [`SESSION_SHARE_BYTES`] only.
+pub const RESULTS_BYTES_MAX: usize = 256 << 20;
+/// What each session may keep however much others do: those that keep little go on.
+pub const SESSION_SHARE_BYTES: usize = 16 << 10;
+/// What a result takes besides its body, bytes (an estimate).
+const RESULT_OVERHEAD_BYTES: usize = 64;
+/// What a mutation that runs will keep, bytes: most answers have less.
+const RESULT_BYTES_EXPECTED: usize = 512;
+/// A session that was opened and in which nothing was asked for ends after this.
+pub const SESSION_UNUSED_LEASE: Duration = Duration::from_secs(60);
+/// How often sessions are looked through for those that end.
+const EXPIRE_EVERY: Duration = Duration::from_secs(10);
+
+const _: () = {
+    assert!(limits::SESSION_RESULTS_BYTES_MAX * 4 <= RESULTS_BYTES_MAX);
+    assert!(SESSION_SHARE_BYTES >= 2 * RESULT_BYTES_EXPECTED);
+    assert!(SESSION_UNUSED_LEASE.as_nanos() < limits::SESSION_LEASE.as_nanos());
+};
 
 /// What to do with a mutation that arrived.
 #[derive(Debug, PartialEq)]
@@ -32,12 +60,19 @@ pub enum Verdict {
 struct Session<W> {
     ack: u64,
     results: BTreeMap<u64, (u16, Bytes)>,
+    /// Of the results.
+    bytes: usize,
     running: BTreeMap<u64, Running<W>>,
     /// Of what was sent away unexecuted, the last attempt that was. An earlier one may still
     /// arrive, over a connection that broke: the client has its answer from elsewhere by then. In
     /// memory only: such connections do not outlive the process.
     sent_away: BTreeMap<u64, u32>,
-    used: u64,
+    /// When its client was heard of last.
+    heard: Time,
+    /// Whether a mutation was ever asked for in it.
+    is_used: bool,
+    /// Whose it is, as far as this process knows.
+    from: Option<IpAddr>,
 }
 
 /// A mutation that is being executed.
@@ -47,87 +82,165 @@ struct Running<W> {
     waiters: Vec<W>,
 }
 
+fn result_bytes(body: &Bytes) -> usize {
+    RESULT_OVERHEAD_BYTES + body.len()
+}
+
 impl<W> Session<W> {
-    /// The client has the answers of everything below.
-    fn acknowledge(&mut self, ack: u64) {
-        if ack > self.ack {
-            self.ack = ack;
-            drop_below(&mut self.results, ack);
-            drop_below(&mut self.sent_away, ack);
+    /// The client has the answers of everything below. Returns the bytes that this frees.
+    fn acknowledge(&mut self, ack: u64) -> usize {
+        if ack <= self.ack {
+            return 0;
         }
+        self.ack = ack;
+        drop_below(&mut self.sent_away, ack, |_| {});
+        let mut freed = 0;
+        drop_below(&mut self.results, ack, |(_, body)| freed += result_bytes(&body));
+        self.bytes -= freed;
+        freed
+    }
+
+    /// Keeps a result. Returns the bytes that it takes more than before.
+    fn keep(&mut self, seq: u64, status: u16, body: Bytes) -> usize {
+        let bytes = result_bytes(&body);
+        if self.results.insert(seq, (status, body)).is_some() {
+            // A replay has it twice, and it is the same.
+            return 0;
+        }
+        self.bytes += bytes;
+        bytes
+    }
+
+    /// What it keeps, and will when all has run that does.
+    fn bytes_expected(&self) -> usize {
+        self.bytes + self.running.len() * RESULT_BYTES_EXPECTED
+    }
+
+    fn ends_at(&self) -> Time {
+        self.heard + if self.is_used { limits::SESSION_LEASE } else { SESSION_UNUSED_LEASE }
     }
 }
 
-fn drop_below<T>(map: &mut BTreeMap<u64, T>, end: u64) {
+fn drop_below<T>(map: &mut BTreeMap<u64, T>, end: u64, mut dropped: impl FnMut(T)) {
     while let Some(first) = map.first_entry().filter(|first| *first.key() < end) {
-        first.remove();
+        dropped(first.remove());
     }
 }
 
 /// The sessions of one node; `W` is whom to answer.
 pub struct Sessions<W> {
     sessions: FxHashMap<u64, Session<W>>,
-    clock: u64,
+    /// How many of them each address has.
+    addresses: FxHashMap<IpAddr, usize>,
+    /// Of all results.
+    bytes: usize,
+    now: Time,
+    expire_at: Time,
 }
 
 impl<W> Default for Sessions<W> {
     fn default() -> Self {
-        Sessions { sessions: FxHashMap::default(), clock: 0 }
+        let (sessions, addresses) = Default::default();
+        Sessions { sessions, addresses, bytes: 0, now: Time::ZERO, expire_at: Time::ZERO }
     }
 }
 
 impl<W> Sessions<W> {
-    /// A client begins a session. What of that must be journaled: the end of another, too, that made
-    /// room for it, or a replay, which knows nothing of use, would forget another one.
-    pub fn admit(&mut self, session: u64) -> impl Iterator<Item = What> + use<W> {
-        let is_new = !self.knows(session);
-        let ended = is_new.then(|| self.make_room()).flatten();
-        self.open(session);
-        let begun = is_new.then_some(What::SessionOpen(session));
-        ended.map(What::SessionClose).into_iter().chain(begun)
+    /// The node begins to serve, after a replay: all leases begin anew.
+    pub fn begin_serving(&mut self, now: Time) {
+        self.now = now;
+        self.expire_at = now + EXPIRE_EVERY;
+        for session in self.sessions.values_mut() {
+            (session.heard, session.is_used) = (now, true);
+        }
     }
 
-    /// Forgets the session that was unused for longest, if there are too many for one more.
-    fn make_room(&mut self) -> Option<u64> {
-        if self.sessions.len() < SESSIONS_MAX {
-            return None;
+    /// Time goes on. What must be journaled: the ends of sessions whose clients are gone. `now`
+    /// should stand still while the node does not serve.
+    pub fn step(&mut self, now: Time) -> Vec<What> {
+        self.now = now;
+        if now < self.expire_at { Vec::new() } else { self.expire() }
+    }
+
+    fn expire(&mut self) -> Vec<What> {
+        self.expire_at = self.now + EXPIRE_EVERY;
+        let over = |s: &Session<W>| s.running.is_empty() && s.ends_at() <= self.now;
+        let ended = self.sessions.iter().filter(|(_, s)| over(s)).map(|(id, _)| *id);
+        let mut ended: Vec<u64> = ended.collect();
+        ended.sort_unstable();
+        ended.iter().for_each(|id| self.close(*id));
+        ended.into_iter().map(What::SessionClose).collect()
+    }
+
+    /// A client begins a session. What of that must be journaled.
+    ///
+    /// # Errors
+    /// EBUSY, to be tried again: there are too many, of the client's address or of all. No live
+    /// one is ended to make room.
+    pub fn admit(&mut self, session: u64, from: Option<IpAddr>) -> Result<Option<What>, Error> {
+        if let Some(known) = self.sessions.get_mut(&session) {
+            known.heard = self.now;
+            return Ok(None);
         }
-        let idle = self.sessions.iter().filter(|(_, s)| s.running.is_empty());
-        let oldest = idle.min_by_key(|(id, s)| (s.used, **id)).map(|(id, _)| *id)?;
-        self.sessions.remove(&oldest);
-        Some(oldest)
+        let busy = |text| Err(Error::of_class(Class::Retry, Errno::EBUSY).with_text(text));
+        if self.sessions.len() >= SESSIONS_MAX {
+            return busy("this node has as many sessions as it may");
+        }
+        let of_address = from.and_then(|from| self.addresses.get(&from)).copied().unwrap_or(0);
+        if of_address >= SESSIONS_PER_ADDRESS_MAX {
+            return busy("the clients of this address have as many sessions as they may");
+        }
+        self.insert(session, from);
+        Ok(Some(What::SessionOpen(session)))
     }
 
     /// Begins a session, as a replay does; `false` if it was known.
     pub fn open(&mut self, session: u64) -> bool {
-        if self.sessions.contains_key(&session) {
-            return false;
+        let is_new = !self.knows(session);
+        if is_new {
+            self.insert(session, None);
         }
-        self.clock += 1;
+        is_new
+    }
+
+    fn insert(&mut self, session: u64, from: Option<IpAddr>) {
         let fresh = Session {
             ack: 0,
             results: BTreeMap::new(),
+            bytes: 0,
             running: BTreeMap::new(),
             sent_away: BTreeMap::new(),
-            used: self.clock,
+            heard: self.now,
+            is_used: false,
+            from,
         };
+        if let Some(from) = from {
+            *self.addresses.entry(from).or_default() += 1;
+        }
         self.sessions.insert(session, fresh);
-        true
     }
 
     /// Ends a session and drops its results.
     pub fn close(&mut self, session: u64) {
-        self.sessions.remove(&session);
+        let Some(session) = self.sessions.remove(&session) else { return };
+        self.bytes -= session.bytes;
+        if let Some(from) = session.from
+            && let Some(count) = self.addresses.get_mut(&from)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.addresses.remove(&from);
+            }
+        }
     }
 
     /// A mutation has arrived; the waiter is kept until `finish` or `send_away`.
     pub fn begin(&mut self, ctx: &Ctx, waiter: W) -> Verdict {
-        self.clock += 1;
         let Some(session) = self.sessions.get_mut(&ctx.session) else {
             return Verdict::Refuse(Error::of_class(Class::SessionLost, Errno::EIO));
         };
-        session.used = self.clock;
-        session.acknowledge(ctx.ack);
+        (session.heard, session.is_used) = (self.now, true);
+        self.bytes -= session.acknowledge(ctx.ack);
         if ctx.seq == 0 || ctx.seq < session.ack {
             return Verdict::Refuse(Error::of_class(Class::Fatal, Errno::EINVAL));
         }
@@ -147,6 +260,12 @@ impl<W> Sessions<W> {
         if sent_away.is_none() && kept >= limits::SESSION_RESULTS_MAX {
             return Verdict::Refuse(Error::retry("too many unanswered requests in the session"));
         }
+        let is_full = self.bytes >= RESULTS_BYTES_MAX;
+        let room = if is_full { SESSION_SHARE_BYTES } else { limits::SESSION_RESULTS_BYTES_MAX };
+        if session.bytes_expected() >= room {
+            let text = "the session must acknowledge answers before it asks for more";
+            return Verdict::Refuse(Error::retry(text));
+        }
         let running = Running { attempt: ctx.attempt, waiters: vec![waiter] };
         session.running.insert(ctx.seq, running);
         Verdict::Run
@@ -156,7 +275,7 @@ impl<W> Sessions<W> {
     pub fn finish(&mut self, session: u64, seq: u64, status: u16, body: Bytes) -> Vec<W> {
         let Some(session) = self.sessions.get_mut(&session) else { return Vec::new() };
         if seq >= session.ack {
-            session.results.insert(seq, (status, body));
+            self.bytes += session.keep(seq, status, body);
         }
         session.sent_away.remove(&seq);
         session.running.remove(&seq).map_or_else(Vec::new, |running| running.waiters)
@@ -197,27 +316,34 @@ impl<W> Sessions<W> {
     pub fn restore(&mut self, result: StoredResult) {
         self.open(result.session);
         let Some(session) = self.sessions.get_mut(&result.session) else { return };
-        session.acknowledge(result.ack);
+        session.is_used = true;
+        self.bytes -= session.acknowledge(result.ack);
         // seq 0 carries a watermark without a result (snapshots).
         if result.seq >= session.ack && result.seq > 0 {
-            session.results.insert(result.seq, (result.status as u16, result.body));
+            self.bytes += session.keep(result.seq, result.status as u16, result.body);
         }
     }
 
     /// Everything that must survive, as results to `restore`; a session without results appears
     /// with seq 0.
-    pub fn snapshot(&self) -> Vec<StoredResult> {
-        let mut out = Vec::new();
-        for (&session, s) in &self.sessions {
-            out.push(StoredResult { session, ack: s.ack, ..Default::default() });
+    pub fn snapshot(&self) -> impl Iterator<Item = StoredResult> {
+        let mut sessions: Vec<_> = self.sessions.iter().collect();
+        sessions.sort_unstable_by_key(|(session, _)| **session);
+        sessions.into_iter().flat_map(|(&session, s)| {
+            let known = StoredResult { session, ack: s.ack, ..Default::default() };
             // Refusals are kept in memory only.
-            for (&seq, (status, body)) in s.results.iter().filter(|(_, (status, _))| *status == 0) {
+            let good = s.results.iter().filter(|(_, (status, _))| *status == 0);
+            let results = good.map(move |(&seq, (status, body))| {
                 let status = u32::from(*status);
-                out.push(StoredResult { session, seq, ack: s.ack, status, body: body.clone() });
-            }
-        }
-        out.sort_unstable_by_key(|r| (r.session, r.seq));
-        out
+                StoredResult { session, seq, ack: s.ack, status, body: body.clone() }
+            });
+            std::iter::once(known).chain(results)
+        })
+    }
+
+    /// Bytes of all results (an estimate).
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Number of sessions.
@@ -250,23 +376,118 @@ mod tests {
         assert_eq!(s.begin(&ctx(1, 0), 'c'), Verdict::Answer(0, Bytes::from_static(b"x")));
     }
 
+    fn is_busy(result: Result<Option<What>, Error>) -> bool {
+        result.is_err_and(|e| e.is(Class::Retry) && e.errno() == Errno::EBUSY)
+    }
+
+    fn from(n: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([10, 0, 0, n]))
+    }
+
     #[test]
-    fn the_session_unused_for_longest_makes_room() {
+    fn a_flood_of_new_sessions_ends_no_live_one() {
         let mut s = Sessions::default();
-        (1..SESSIONS_MAX as u64).for_each(|id| assert!(s.open(id)));
-        let new = 1 << 40;
-        assert!(s.admit(new).eq([What::SessionOpen(new)]));
-        assert_eq!(s.admit(new).count(), 0, "it is known");
-        // The first is in use, the second was of late.
-        let of = |session| Ctx { session, seq: 1, ..Default::default() };
-        assert_eq!(s.begin(&of(2), ()), Verdict::Run);
-        s.finish(2, 1, 0, Bytes::new());
-        assert_eq!(s.begin(&of(1), ()), Verdict::Run);
-        assert!(s.admit(new + 1).eq([What::SessionClose(3), What::SessionOpen(new + 1)]));
-        assert!(!s.knows(3) && s.knows(1) && s.knows(2));
+        let live = 1 << 40;
+        assert_eq!(s.admit(live, from(1)), Ok(Some(What::SessionOpen(live))));
+        assert_eq!(s.admit(live, from(1)), Ok(None), "it is known");
+        let of_live = |seq| Ctx { session: live, ..ctx(seq, 0) };
+        assert_eq!(s.begin(&of_live(1), ()), Verdict::Run);
+        s.finish(live, 1, 0, Bytes::new());
+        let mut next = 1;
+        for address in 2..=5 {
+            while s.admit(next, from(address)).is_ok() {
+                next += 1;
+            }
+        }
+        assert_eq!(s.len(), SESSIONS_MAX, "none of those that are there has ended");
+        assert!(is_busy(s.admit(next, from(6))));
+        assert_eq!(s.begin(&of_live(1), ()), Verdict::Answer(0, Bytes::new()));
         // A replay forgets none but those that it is told of.
         (0..9).for_each(|id| assert!(s.open((1 << 41) + id)));
         assert_eq!(s.len(), SESSIONS_MAX + 9);
+        // The flood was never used: it ends soon, and who waits comes in.
+        let (soon, all) = (Time::ZERO + SESSION_UNUSED_LEASE, SESSIONS_MAX + 9);
+        assert_eq!(s.step(soon).len(), all - 1);
+        assert!(s.knows(live) && s.admit(next, from(2)).is_ok());
+    }
+
+    #[test]
+    fn one_address_has_a_part_of_the_sessions() {
+        let mut s = Sessions::<()>::default();
+        let ids = 1..=SESSIONS_PER_ADDRESS_MAX as u64;
+        assert!(ids.clone().all(|id| s.admit(id, from(1)).is_ok()));
+        let next = ids.end() + 1;
+        assert!(is_busy(s.admit(next, from(1))));
+        assert!(s.admit(next, from(2)).is_ok());
+        s.close(7);
+        assert!(s.admit(7, from(1)).is_ok() && is_busy(s.admit(8 << 20, from(1))));
+    }
+
+    #[test]
+    fn a_session_ends_a_lease_after_its_client_was_heard_of() {
+        let mut s = Sessions::default();
+        s.begin_serving(Time::ZERO + EXPIRE_EVERY);
+        let mut now = Time::ZERO + EXPIRE_EVERY;
+        (s.open(8), s.open(9));
+        let of = |session, seq| Ctx { session, ..ctx(seq, 0) };
+        for session in [8, 9] {
+            assert_eq!(s.begin(&of(session, 1), ()), Verdict::Run);
+        }
+        s.finish(9, 1, 0, Bytes::new());
+        now += limits::SESSION_LEASE / 2;
+        assert!(s.step(now).is_empty());
+        assert_eq!(s.begin(&of(9, 2), ()), Verdict::Run);
+        s.finish(9, 2, 0, Bytes::new());
+        now += limits::SESSION_LEASE / 2;
+        assert!(s.step(now).is_empty(), "one is asked in, one has a mutation that runs");
+        now += limits::SESSION_LEASE / 2;
+        assert_eq!(s.step(now), [What::SessionClose(9)]);
+        assert_eq!((s.bytes(), s.knows(8)), (0, true));
+    }
+
+    /// Answers of 4,000 bytes until one is refused; how many.
+    fn hoard(s: &mut Sessions<()>, session: u64, ack: u64) -> u64 {
+        let start = ack.max(1);
+        for seq in start.. {
+            match s.begin(&Ctx { session, ..ctx(seq, ack) }, ()) {
+                Verdict::Run => {}
+                Verdict::Refuse(e) if e.is(Class::Retry) => return seq - start,
+                other => panic!("{other:?}"),
+            }
+            s.finish(session, seq, 0, vec![7; 4000].into());
+        }
+        0
+    }
+
+    #[test]
+    fn a_session_that_keeps_too_much_acknowledges_first() {
+        let mut s = Sessions::default();
+        s.open(9);
+        let kept = hoard(&mut s, 9, 0);
+        let bytes = kept as usize * (4000 + RESULT_OVERHEAD_BYTES);
+        assert_eq!(s.bytes(), bytes);
+        assert!(bytes.abs_diff(limits::SESSION_RESULTS_BYTES_MAX) < 8192, "{bytes}");
+        // What was answered is answered again: nothing that may be asked for was dropped.
+        let first = Verdict::Answer(0, vec![7; 4000].into());
+        assert_eq!(s.begin(&ctx(1, 0), ()), first);
+        assert_eq!(hoard(&mut s, 9, kept + 1), kept, "all were acknowledged");
+        s.close(9);
+        assert_eq!(s.bytes(), 0);
+    }
+
+    #[test]
+    fn all_sessions_together_are_bounded_and_small_ones_go_on() {
+        let mut s = Sessions::default();
+        let mut session = 1;
+        while s.bytes() < RESULTS_BYTES_MAX {
+            s.open(session);
+            assert!(hoard(&mut s, session, 0) > 0);
+            session += 1;
+        }
+        assert!(s.bytes() < RESULTS_BYTES_MAX + limits::SESSION_RESULTS_BYTES_MAX);
+        s.open(session);
+        let few = hoard(&mut s, session, 0);
+        assert!(few > 0 && few as usize * 4000 <= SESSION_SHARE_BYTES + 4000, "{few}");
     }
 
     #[test]
@@ -314,7 +535,8 @@ mod tests {
         s.finish(9, 5, 0, Bytes::from_static(b"five"));
         s.finish(9, 6, 17, Bytes::new());
         let mut again = Sessions::default();
-        s.snapshot().into_iter().for_each(|r| again.restore(r));
+        s.snapshot().for_each(|r| again.restore(r));
+        assert_eq!(again.bytes(), RESULT_OVERHEAD_BYTES + 4);
         assert_eq!(again.begin(&ctx(5, 0), ()), Verdict::Answer(0, Bytes::from_static(b"five")));
         assert_eq!(again.begin(&ctx(6, 0), ()), Verdict::Run);
         assert!(matches!(again.begin(&ctx(4, 0), ()), Verdict::Refuse(_)));

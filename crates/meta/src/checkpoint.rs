@@ -3,12 +3,15 @@
 //! record of the next journal segment.
 
 use std::io;
+use std::time::Duration;
 
 use prost::Message;
-use saker_engine::TableError;
+use saker_engine::{JournalError, SegmentNo, TableError, snapshot};
 use saker_runtime::failpoint;
+use saker_runtime::fs::is_full;
 use saker_runtime::thread::Job;
-use saker_types::change::{Change, Record, What};
+use saker_runtime::time::Time;
+use saker_types::change::What;
 
 use crate::namespace::eager;
 use crate::shard::Shard;
@@ -20,10 +23,15 @@ const JOURNAL_LIMITS: u64 = 4;
 /// bounded.
 const OVERLAY_LIMITS: u64 = 2;
 
+/// Pause after a checkpoint for which the disk had no room.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+
 /// The checkpoint under way, if any.
 #[derive(Default)]
 pub struct Checkpointing {
     running: Option<(u64, Job<Result<(), TableError>>)>,
+    /// After one for which there was no room.
+    not_before: Time,
     /// Bytes with which the current journal segment began: the next checkpoint would not save them.
     snapshot_bytes: u64,
 }
@@ -39,20 +47,37 @@ impl Shard {
     /// Begins a checkpoint when enough has changed, and ends one that is done. Called after the
     /// batch is sealed: everything in the tables in memory is in the journal.
     pub(crate) fn checkpoint(&mut self) -> io::Result<()> {
+        self.journal.keep_up().map_err(io::Error::other)?;
         let limit = self.limits.overlay_bytes;
         let overlay = self.db.overlay_bytes() as u64;
         self.finish_checkpoint(overlay >= limit * OVERLAY_LIMITS)?;
         let journal = self.journal.segment_bytes() - self.checkpointing.snapshot_bytes;
         let due = overlay >= limit || journal >= limit * JOURNAL_LIMITS;
-        if due && !self.checkpointing.running() {
+        if due && !self.checkpointing.running() && self.hub.now() >= self.checkpointing.not_before {
             self.begin_checkpoint()?;
         }
         Ok(())
     }
 
+    /// The disk is full: the journal goes on for as long as it has room.
+    fn put_off(&mut self, why: &dyn std::fmt::Display) {
+        tracing::warn!("a checkpoint is put off: {why}");
+        self.checkpointing.not_before = self.hub.now() + FULL_PAUSE;
+    }
+
     fn begin_checkpoint(&mut self) -> io::Result<()> {
-        let snapshot = self.snapshot().encode_to_vec();
-        let segment = self.journal.rotate(&snapshot).map_err(io::Error::other)?;
+        let rows = (self.db.overlay_bytes() + self.db.frozen_bytes()) as u64;
+        if !self.room.has_room_for(self.limits.segment_bytes + rows) {
+            self.put_off(&"the disk is full");
+            return Ok(());
+        }
+        let segment = match self.rotate() {
+            Err(error) if error.is_full() => {
+                self.put_off(&error);
+                return Ok(());
+            }
+            rotated => rotated.map_err(io::Error::other)?,
+        };
         self.checkpointing.snapshot_bytes = self.journal.segment_bytes();
         let checkpoint = self.db.checkpoint_begin(segment);
         let job = Job::start("checkpoint", move || checkpoint.run())?;
@@ -61,33 +86,43 @@ impl Shard {
         Ok(())
     }
 
+    /// Begins a journal segment with what it must say again.
+    fn rotate(&mut self) -> Result<SegmentNo, JournalError> {
+        debug_assert_eq!(self.inode_count_change, 0, "the batch is sealed");
+        let counts = [
+            What::IdsReserved(self.reserved_ids()),
+            What::Inodes(self.inode_count),
+            What::Map(self.map.encode_to_vec().into()),
+        ];
+        let Shard { journal, sessions, prepared, ledger, .. } = self;
+        let prepared = prepared.values().flat_map(|p| p.parts.iter().cloned());
+        let all = counts
+            .into_iter()
+            .chain(sessions.snapshot().map(What::Result))
+            .chain(prepared.map(|part| What::Prepared(Box::new(eager::journalled(part)))))
+            .chain(ledger.decisions.values().cloned().map(What::Decision));
+        journal.rotate_in_pieces(snapshot::pieces(all))
+    }
+
     fn finish_checkpoint(&mut self, wait: bool) -> io::Result<()> {
         let done = |(_, job): &mut (u64, Job<_>)| wait || job.is_finished();
         let Some((segment, job)) = self.checkpointing.running.take_if(done) else {
             return Ok(());
         };
         let result = job.join().map_err(|_| io::Error::other("the checkpoint panicked"))?;
-        self.db.checkpoint_finish(result).map_err(io::Error::other)?;
+        match self.db.checkpoint_finish(result) {
+            // The rows stay in memory and in the journal, and nothing that counts was written.
+            Err(TableError::Io(error)) if is_full(&error) => {
+                self.put_off(&error);
+                return Ok(());
+            }
+            finished => finished.map_err(io::Error::other)?,
+        }
         failpoint!("checkpoint.written");
         if let Err(e) = self.journal.trim(segment) {
             // A segment too many is read again at the next start; nothing is lost.
             tracing::warn!("cannot trim the journal: {e}");
         }
         Ok(())
-    }
-
-    /// What the journal must say again.
-    fn snapshot(&self) -> Record {
-        debug_assert_eq!(self.inode_count_change, 0, "the batch is sealed");
-        let mut all = vec![
-            What::IdsReserved(self.reserved_ids()),
-            What::Inodes(self.inode_count),
-            What::Map(self.map.encode_to_vec().into()),
-        ];
-        all.extend(self.sessions.snapshot().into_iter().map(What::Result));
-        let prepared = self.prepared.values().flat_map(|p| p.parts.iter().cloned());
-        all.extend(prepared.map(|part| What::Prepared(Box::new(eager::journalled(part)))));
-        all.extend(self.ledger.decisions.values().cloned().map(What::Decision));
-        Record { changes: all.into_iter().map(|what| Change { what: Some(what) }).collect() }
     }
 }

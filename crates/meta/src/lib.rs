@@ -24,7 +24,6 @@ pub mod recover;
 mod request;
 mod rows;
 mod serve;
-mod served;
 pub mod service;
 mod shard;
 mod txn;

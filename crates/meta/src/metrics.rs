@@ -28,6 +28,10 @@ pub struct Metrics {
     pub row_waits: Counter,
     /// Inodes that live here.
     pub inodes: Gauge,
+    /// Sessions refused.
+    pub sessions_refused: Counter,
+    /// Shards whose disk is full.
+    pub short_of_space: Gauge,
 }
 
 impl Metrics {
@@ -75,6 +79,14 @@ impl Metrics {
             row_waits: registry.counter(
                 "saker_mnode_row_waits_total",
                 "Rows that were not in memory when a request needed them",
+            ),
+            sessions_refused: registry.counter(
+                "saker_sessions_refused_total",
+                "Sessions of clients that were refused, because there are as many as may be",
+            ),
+            short_of_space: registry.gauge(
+                "saker_mnode_full_workers",
+                "Workers that take nothing new, because their disk is full",
             ),
             inodes: registry.gauge("saker_mnode_inodes", "Inodes that live here"),
         }

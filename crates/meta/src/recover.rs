@@ -94,6 +94,7 @@ pub fn open_at(
         ..JournalConfig::new(uuid, u32::from(home.no))
     };
     let replay_from = db.replay_from();
+    let journal_dir = home.journal.clone();
     let journal = Journal::open(home.journal, config, replay_from, &mut |_, kind, payload| {
         let record = Record::decode(payload).map_err(|e| e.to_string())?;
         if kind == Kind::Snapshot {
@@ -107,7 +108,8 @@ pub fn open_at(
     let decisions: Vec<Decision> = volatile.decisions.values().cloned().collect();
     let Home { no, limits, metrics, .. } = home;
     metrics.inodes.add(volatile.inode_count);
-    let shard = Shard::new(Parts { no, map, journal, db, limits, metrics, volatile, now });
+    let shard =
+        Shard::new(Parts { no, map, journal, db, journal_dir, limits, metrics, volatile, now });
     {
         let mut s = shard.borrow_mut();
         s.hub.begin(now, wall_ns);

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 
 use bytes::Bytes;
@@ -30,6 +31,8 @@ pub struct ReplyTo {
 pub struct Rq {
     /// Whom to answer (a retry of a running mutation adds others).
     pub from: ReplyTo,
+    /// Where it comes from.
+    pub ip: Option<IpAddr>,
     /// What it asks.
     pub msg: Msg,
     /// The frame's body as it came, for forwarding.

@@ -98,7 +98,7 @@ impl Worker {
         let deadline = self.hub.now() + wait;
         let raw = frame.body;
         let (found, met) = Default::default();
-        let rq = Rq { from, msg, raw, deadline, found, met };
+        let rq = Rq { from, ip: peer.ip, msg, raw, deadline, found, met };
         drop(s);
         self.admit(Rc::new(rq));
     }
@@ -112,6 +112,11 @@ impl Worker {
             let owner = s.map.shard_of(at);
             if owner != s.no {
                 return forward(&mut s, rq.clone(), ctx, owner);
+            }
+        }
+        if rq.mutation().is_some() || matches!(rq.msg, Msg::Prepare(_)) {
+            if let Err(full) = s.may_change_anything() {
+                return s.send(rq.from, &Err(full));
             }
         }
         if let Some(ctx) = rq.mutation() {
@@ -128,6 +133,7 @@ impl Worker {
 
     fn run(&self, rq: Rc<Rq>) {
         let mut s = self.shard.borrow_mut();
+        s.seal_if_large();
         if rq.deadline < s.hub.now() {
             // It has waited for so long that its client may have given up.
             return s.finish(&rq, Err(rq.too_late()));
@@ -155,14 +161,14 @@ impl Worker {
         }
     }
 
-    /// Runs requests and tasks until none can go on.
+    /// Runs requests and tasks until none can go on, or the step is full.
     fn settle(&self) {
-        loop {
+        while !self.shard.borrow().is_step_full() {
             let next = self.shard.borrow_mut().ready.pop_front();
             match next {
                 Some(rq) => self.run(rq),
                 None if self.hub.run() == 0 => return,
-                None => {}
+                None => self.shard.borrow_mut().seal_if_large(),
             }
         }
     }
@@ -178,7 +184,7 @@ impl Drop for Worker {
 impl Role for Worker {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.hub.begin(now, wall_ns);
-        self.shard.borrow_mut().served.step(now);
+        self.shard.borrow_mut().begin_step(now);
         self.announce(inputs);
         for input in inputs.drain(..) {
             match input {
@@ -212,11 +218,13 @@ impl Role for Worker {
         let now = self.hub.now();
         let parked = s.has_parked().then(|| now + PARKED_TICK);
         let checkpoint = s.checkpointing.running().then(|| now + CHECKPOINT_TICK);
+        let rest = s.is_step_full().then_some(now);
         let thaw = s.frozen.values().min().copied();
         let later = |t: Time| t.max(now + Duration::from_millis(1));
         let all = [
             parked,
             checkpoint,
+            rest,
             thaw,
             s.leases.next().map(|at| s.served.step_for(at)),
             s.lock_leases.next().map(|at| s.served.step_for(at)),
@@ -257,8 +265,10 @@ impl Role for Worker {
 
 impl Shard {
     /// A client begins to change things here; durable before it is told.
-    pub(crate) fn open_session(&mut self, msg: &SessionReq) -> Step<Bytes> {
-        self.sessions.admit(msg.session).for_each(|what| self.log_change(what));
+    pub(crate) fn open_session(&mut self, rq: &Rq, msg: &SessionReq) -> Step<Bytes> {
+        let admitted = self.sessions.admit(msg.session, rq.ip);
+        let begun = admitted.inspect_err(|_| self.metrics.sessions_refused.inc())?;
+        begun.into_iter().for_each(|what| self.log_change(what));
         Ok(encoded(&Empty {}))
     }
 

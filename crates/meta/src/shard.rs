@@ -14,11 +14,15 @@ use quick_cache::unsync::Cache;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use saker_engine::db::Db;
 use saker_engine::journal::{Journal, Kind};
+use saker_engine::room::{Level, Room, RoomConfig};
+use saker_engine::served::Served;
 use saker_engine::sessions::Sessions;
+use saker_engine::snapshot::weight;
 use saker_engine::table::Reads;
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
 use saker_rpc::txn::Ledger;
+use saker_runtime::fs::Dir;
 use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, StoredResult, What};
@@ -35,11 +39,17 @@ use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
 use crate::ops::watch::Watches;
 use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
-use crate::served::Served;
 use crate::txn::participant::PreparedTxn;
 
 /// Requests that may wait at a time; the next is told to try again.
 pub const PARKED_MAX: usize = 65_536;
+/// Bytes of the requests that may wait.
+pub const PARKED_BYTES_MAX: usize = 64 << 20;
+/// Changes of one step go to the next journal record after this many bytes. Those of one request
+/// stay together.
+const RECORD_BYTES: usize = 4 << 20;
+/// A step ends, and others follow, when it has changed this many bytes.
+const STEP_BYTES_MAX: usize = 8 << 20;
 /// Ids reserved by one journal record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
 /// After a read that waited for a disk others are likely to, for so long.
@@ -75,6 +85,15 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// A checkpoint must have room for a segment of the journal and the rows in memory.
+    fn room(&self) -> RoomConfig {
+        let segment_bytes = self.segment_bytes;
+        let free_bytes_min = segment_bytes + 2 * self.overlay_bytes;
+        RoomConfig { reserve_bytes: segment_bytes, free_bytes_min, segment_bytes }
+    }
+}
+
 /// How rows were read.
 struct RowReads {
     /// As last counted.
@@ -103,6 +122,7 @@ pub struct Shard {
     /// Requests that wait, by what for.
     pub(crate) parked: BTreeMap<Wait, Vec<Rc<Rq>>>,
     pub(crate) parked_count: usize,
+    parked_bytes: usize,
     /// Requests that may run again.
     pub(crate) ready: VecDeque<Rc<Rq>>,
     /// Transactions voted for, without an outcome yet.
@@ -126,6 +146,7 @@ pub struct Shard {
     pub(crate) checkpointing: Checkpointing,
     /// Inodes that fsck asks for.
     pub(crate) watches: Watches,
+    pub(crate) room: Room,
     /// Number of inodes that live here.
     pub(crate) inode_count: i64,
     /// What this batch has changed of it; logged at its end.
@@ -134,6 +155,10 @@ pub struct Shard {
     reserved_ids: u64,
     row_reads: RowReads,
     changes: Vec<Change>,
+    /// Of these changes.
+    change_bytes: usize,
+    /// Of all changes of this step.
+    step_bytes: usize,
     me: Weak<RefCell<Shard>>,
 }
 
@@ -167,6 +192,8 @@ pub struct Parts {
     pub journal: Journal,
     /// Rows.
     pub db: Db,
+    /// Where it is.
+    pub journal_dir: Arc<dyn Dir>,
     /// Bounds.
     pub limits: Limits,
     /// Counters.
@@ -180,7 +207,9 @@ pub struct Parts {
 impl Shard {
     /// Puts a shard together; [`crate::recover`] has the rest.
     pub fn new(parts: Parts) -> Rc<RefCell<Shard>> {
-        let Parts { no, map, journal, db, limits, metrics, volatile, now } = parts;
+        let Parts { no, map, journal, db, journal_dir, limits, metrics, mut volatile, now } = parts;
+        let room = Room::new(journal_dir, limits.room());
+        volatile.sessions.begin_serving(now);
         // What opening it has read does not count.
         let row_reads = RowReads { count: db.reads(), waits_until: now };
         let reserved = volatile.reserved_ids.max(saker_types::ROOT + 1);
@@ -198,6 +227,7 @@ impl Shard {
                 sessions: volatile.sessions,
                 parked: BTreeMap::new(),
                 parked_count: 0,
+                parked_bytes: 0,
                 ready: VecDeque::new(),
                 prepared: BTreeMap::new(),
                 locks: BTreeMap::new(),
@@ -217,12 +247,15 @@ impl Shard {
                 lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),
                 watches: Watches::default(),
+                room,
                 inode_count: volatile.inode_count,
                 inode_count_change: 0,
                 next_id: reserved,
                 reserved_ids: reserved,
                 row_reads,
                 changes: Vec::new(),
+                change_bytes: 0,
+                step_bytes: 0,
                 limits,
                 me: me.clone(),
             })
@@ -272,6 +305,7 @@ impl Shard {
 
     /// Adds to the batch's record.
     pub(crate) fn log_change(&mut self, what: What) {
+        self.change_bytes += weight(&what);
         self.changes.push(Change { what: Some(what) });
     }
 
@@ -297,17 +331,19 @@ impl Shard {
 
     /// Lets a request wait and run again from the root.
     pub(crate) fn park(&mut self, wait: Wait, rq: Rc<Rq>) {
-        if self.parked_count >= PARKED_MAX {
+        let bytes = self.parked_bytes + rq.raw.len();
+        if self.parked_count >= PARKED_MAX || bytes > PARKED_BYTES_MAX {
             return self.finish(&rq, Err(Error::retry("too many requests wait")));
         }
         self.parked_count += 1;
+        self.parked_bytes = bytes;
         self.parked.entry(wait).or_default().push(rq);
     }
 
     /// What they waited for is over.
     pub(crate) fn wake(&mut self, wait: &Wait) {
         if let Some(requests) = self.parked.remove(wait) {
-            self.parked_count -= requests.len();
+            self.forget_parked(&requests);
             self.ready.extend(requests);
         }
     }
@@ -320,10 +356,15 @@ impl Shard {
             late.extend(requests.extract_if(.., |rq| rq.deadline <= now));
             !requests.is_empty()
         });
-        self.parked_count -= late.len();
+        self.forget_parked(&late);
         for rq in late {
             self.finish(&rq, Err(rq.too_late()));
         }
+    }
+
+    fn forget_parked(&mut self, requests: &[Rc<Rq>]) {
+        self.parked_count -= requests.len();
+        self.parked_bytes -= requests.iter().map(|rq| rq.raw.len()).sum::<usize>();
     }
 
     /// The earliest deadline of a parked request is looked for this often at most.
@@ -413,7 +454,52 @@ impl Shard {
         });
         self.changes = record.changes;
         self.changes.clear();
+        self.step_bytes += std::mem::take(&mut self.change_bytes);
         self.metrics.batches.inc();
+    }
+
+    /// A step begins. What must be done for time that has gone by.
+    pub(crate) fn begin_step(&mut self, now: Time) {
+        self.served.step(now);
+        self.step_bytes = 0;
+        self.look_at_room(now);
+        let ended = self.sessions.step(self.served.now());
+        ended.into_iter().for_each(|what| self.log_change(what));
+    }
+
+    fn look_at_room(&mut self, now: Time) {
+        let before = self.room.level();
+        if let Some(level) = self.room.look(now, &mut self.journal) {
+            let is_short = |level| i64::from(level != Level::Enough);
+            self.metrics.short_of_space.add(is_short(level) - is_short(before));
+        }
+    }
+
+    /// Refuses what would take more space, if there is little.
+    pub(crate) fn may_grow(&self) -> Result<(), Error> {
+        match self.room.level() {
+            Level::Enough => Ok(()),
+            Level::Short | Level::Out => {
+                Err(Error::new(Errno::ENOSPC).with_text("the disk of an MNode is full"))
+            }
+        }
+    }
+
+    /// Refuses every change, if there is no room to say it.
+    pub(crate) fn may_change_anything(&self) -> Result<(), Error> {
+        if self.room.level() == Level::Out { self.may_grow() } else { Ok(()) }
+    }
+
+    /// Between two requests: a record, and a step, are bounded.
+    pub(crate) fn seal_if_large(&mut self) {
+        if self.change_bytes >= RECORD_BYTES {
+            self.seal();
+        }
+    }
+
+    /// Must the rest wait for the next step?
+    pub(crate) fn is_step_full(&self) -> bool {
+        self.step_bytes + self.change_bytes >= STEP_BYTES_MAX
     }
 
     /// Refuses a row of another shard: the asker's map is old.

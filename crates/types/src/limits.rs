@@ -25,6 +25,8 @@ pub const INLINE_BYTES_MAX: u64 = 4096;
 pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 /// All extended attributes of one inode together, names and values.
 pub const XATTRS_BYTES_MAX: usize = 64 << 10;
+/// Stores, and eras of them, that an inode remembers writes to which no fsync has flushed.
+pub const UNFLUSHED_MAX: usize = 4_096;
 /// Most supplementary groups carried with a request (`NGROUPS_MAX` of Linux).
 pub const GROUPS_MAX: usize = 65_536;
 /// Most inodes that a shard looks out for at a time for one who asks.
@@ -33,6 +35,17 @@ pub const WATCHED_MAX: usize = 65_536;
 pub const SLOTS: usize = 65_536;
 /// Mutations that one session may have unanswered; the shard keeps this many results at most.
 pub const SESSION_RESULTS_MAX: usize = 16_384;
+/// Bytes of the results that a shard keeps for one session; what runs when they are reached may
+/// add to it.
+pub const SESSION_RESULTS_BYTES_MAX: usize = 16 << 20;
+/// Bytes of answers that a client has and cannot acknowledge, for an earlier one is missing, after
+/// which it begins a new session: it never comes to the bound of a shard.
+pub const SESSION_ANSWERS_BYTES_MAX: usize = SESSION_RESULTS_BYTES_MAX / 2;
+/// A session ends when its client has not been heard of for this long.
+pub const SESSION_LEASE: Duration = Duration::from_secs(600);
+/// A client goes on in a session if the node has answered in it within this time. Else the node
+/// may be about to end it, and what was asked in it would have an unknown outcome.
+pub const SESSION_FRESH: Duration = Duration::from_secs(300);
 /// How long a removed or moved name is remembered, and an orphan's data kept, after the last
 /// lease on it was given or renewed (protocols.md, rule 16).
 pub const LEASE_NS: u64 = 60_000_000_000;
@@ -56,5 +69,6 @@ pub const LOCK_LEASE_NS: u64 = 10_000_000_000;
 pub const FILE_LOCKS_MAX: usize = 1_024;
 
 const _: () = assert!(NAME_KEEP.as_nanos() < NAME_KEEP_MAX.as_nanos());
+const _: () = assert!(SESSION_FRESH.as_nanos() * 2 <= SESSION_LEASE.as_nanos());
 const _: () = assert!(INLINE_BYTES_MAX < CHUNK_BYTES);
 const _: () = assert!(FILE_BYTES_MAX.is_multiple_of(CHUNK_BYTES));

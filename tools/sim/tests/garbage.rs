@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use saker_client::{Caller, Fs};
+use saker_engine::sessions::SESSIONS_PER_ADDRESS_MAX;
 use saker_sim::cluster::{Cluster, Shape};
 use saker_sim::generate::Random;
 use saker_sim::raw::{Raw, header};
@@ -233,4 +234,85 @@ fn damage_to_one_workers_journal_ends_its_mnode() {
     let said = String::from_utf8(mnode.wait_with_output().unwrap().stderr).unwrap();
     assert_eq!(ended.and_then(|status| status.code()), Some(1), "{said}");
     assert!(said.contains("shard-1/journal/wal-"), "{said}");
+}
+
+/// A client that asks and never acknowledges is told to, and nobody else notices; nor does the
+/// next start.
+#[test]
+fn results_that_nobody_acknowledges_are_bounded() {
+    let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let fs = cluster.connect();
+    let place = At::below(Locator::root(), vec![Bytes::from_static(b"file")]);
+    let flags = saker_client::OpenFlags::from_linux(2);
+    fs.block_on(async {
+        let (file, _) = fs.create(&Caller::root(), &place, 0o644, flags).await.unwrap();
+        file.write(0, &[7; 4000]).await.unwrap();
+        file.fsync().await.unwrap();
+        file.release().await;
+    });
+    let (_, addr) = ports(&cluster).into_iter().find(|(role, _)| role == "mnode-0").unwrap();
+    let mut raw = Raw::connect(&addr).unwrap();
+    let session = 0x600d;
+    raw.hello(session).unwrap();
+    assert_eq!(raw.call(Op::OpenSession, &wire::SessionReq { session }).unwrap().0, 0);
+    // The answer to an append of nothing is the whole row.
+    let append = |raw: &mut Raw, seq, ack| {
+        let ctx = wire::Ctx { ack, ..ctx(session, seq) };
+        let request = wire::AppendReq { ctx, at: place.clone(), ..wire::AppendReq::default() };
+        raw.call(Op::Append, &request).unwrap()
+    };
+    let first = append(&mut raw, 1, 0);
+    assert!(first.0 == 0 && first.1.len() > 4000, "{first:?}");
+    let refused = (2..20_000).find_map(|seq| match append(&mut raw, seq, 0) {
+        (0, _) => None,
+        (_, error) => Some((seq, Error::decode(&error[..]).unwrap())),
+    });
+    let (kept, error) = refused.expect("it keeps everything");
+    assert!(error.is(Class::Retry) && error.text.contains("acknowledge"), "{error:?}");
+    assert!(kept as usize * 4000 <= saker_types::limits::SESSION_RESULTS_BYTES_MAX, "{kept}");
+    assert_serves(&fs, 0);
+    // Nothing was dropped that may be asked for, also by a restart.
+    assert!(append(&mut raw, 1, 0) == first);
+    cluster.signal("mnode-0", rustix::process::Signal::KILL);
+    cluster.up();
+    let mut raw = Raw::connect(&addr).unwrap();
+    raw.hello(session).unwrap();
+    assert!(append(&mut raw, 1, 0) == first);
+    assert_ne!(append(&mut raw, kept, 0).0, 0);
+    assert_eq!(append(&mut raw, kept, kept).0, 0, "acknowledged");
+    assert_serves(&fs, 1);
+    fs.close();
+}
+
+/// Sessions and idle connections of strangers keep nobody out.
+#[test]
+fn floods_keep_nobody_out() {
+    let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let fs = cluster.connect();
+    assert_serves(&fs, 0);
+    for (role, addr) in ports(&cluster) {
+        if !role.starts_with("store") {
+            let mut raw = Raw::connect(&addr).unwrap();
+            raw.hello(1).unwrap();
+            let mut answers = (0..=SESSIONS_PER_ADDRESS_MAX as u64).map(|n| {
+                let session = 10_000_000 + n;
+                raw.call(Op::OpenSession, &wire::SessionReq { session }).unwrap()
+            });
+            let (status, error) = answers.find(|(status, _)| *status != 0).expect("a bound");
+            let error = Error::decode(&error[..]).unwrap();
+            assert!(status == Errno::EBUSY.0 && error.is(Class::Retry), "{role}: {error:?}");
+        }
+        // As many as this process may have open, up to the bound.
+        let idle: Vec<Raw> = (0..800)
+            .map_while(|_| {
+                let mut raw = Raw::connect(&addr).ok()?;
+                raw.hello(1).ok().map(|_| raw)
+            })
+            .collect();
+        assert!(idle.len() > 400, "{}", idle.len());
+        // Who has a session goes on.
+        assert_serves(&fs, 1 + u64::from(role.starts_with("mnode")));
+        fs.block_on(fs.statfs()).unwrap();
+    }
+    fs.close();
 }

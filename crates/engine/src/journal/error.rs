@@ -2,6 +2,8 @@
 
 use std::io;
 
+use saker_runtime::fs::is_full;
+
 use super::SegmentNo;
 
 /// Any of these but `Io` at open means that the log must not be written: start nothing, say so.
@@ -34,6 +36,14 @@ pub enum JournalError {
     /// The caller could not apply a record.
     #[error("{file}: record at byte {offset}: {source}")]
     Replay { file: String, offset: u64, source: ReplayError },
+}
+
+impl JournalError {
+    /// Whether it says that the disk is full, and nothing else is wrong: out of
+    /// [`super::Journal::rotate`] the journal goes on then as it was.
+    pub fn is_full(&self) -> bool {
+        matches!(self, JournalError::Io { source, .. } if is_full(source))
+    }
 }
 
 /// Whatever the caller of [`super::Journal::open`] makes of a record it cannot apply.

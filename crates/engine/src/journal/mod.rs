@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use saker_runtime::fs::{BLOCK_BYTES, Dir, File};
+use saker_runtime::fs::{BLOCK_BYTES, Dir, File, is_full};
 
 mod error;
 mod flusher;
@@ -38,6 +38,9 @@ type Result<T> = std::result::Result<T, JournalError>;
 
 /// How far ahead of the records zeros are written.
 const ZEROS_AHEAD: u64 = 256 << 10;
+
+/// When more bytes than this are appended and not durable, [`Journal::keep_up`] waits.
+pub const BEHIND_BYTES_MAX: u64 = 256 << 20;
 
 /// A segment in the making, or an old one about to be overwritten.
 const SPARE_NAME: &str = "spare";
@@ -133,7 +136,12 @@ impl Journal {
     fn create(dir: Arc<dyn Dir>, config: JournalConfig) -> Result<Journal> {
         let header =
             SegmentHeader { uuid: config.uuid, shard: config.shard, segment: 0, first_lsn: 0 };
-        let made = make_segment(&*dir, 0, None, &header.encode(), config.segment_bytes);
+        let made = open_spare(&*dir, None, config.segment_bytes).and_then(|file| {
+            file.write_at(0, &header.encode())?;
+            file.sync()?;
+            name_segment(&*dir, 0)?;
+            Ok(file)
+        });
         let file = made.map_err(|e| io_error(segment_path(&*dir, 0), "create", e))?;
         let mut journal = Journal::at(dir, config, 0, 0, file)?;
         journal.block = header.encode().to_vec();
@@ -218,6 +226,24 @@ impl Journal {
         self.appended() - self.first_lsn
     }
 
+    /// Bytes that can be appended and flushed before the file must grow.
+    pub fn room_bytes(&self) -> u64 {
+        let used = SEGMENT_HEADER_BYTES as u64 + self.segment_bytes();
+        self.file_bytes.saturating_sub(used)
+    }
+
+    /// Makes the file longer by so many bytes, so that no flush has to. A failure is no harm.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn grow(&mut self, bytes: u64) -> io::Result<()> {
+        let used = SEGMENT_HEADER_BYTES as u64 + self.segment_bytes();
+        let to = self.file_bytes.max(used) + bytes;
+        self.file.preallocate(to)?;
+        self.file_bytes = to;
+        Ok(())
+    }
+
     /// The segment that is being written.
     pub fn segment(&self) -> SegmentNo {
         self.segment
@@ -235,6 +261,14 @@ impl Journal {
         let write = self.take_write();
         let result = write.run();
         self.wrote(write.data, result)
+    }
+
+    /// Waits for a flush if one is far behind: what is appended is bounded, however slow the disk.
+    ///
+    /// # Errors
+    /// As [`Journal::flush`].
+    pub fn keep_up(&mut self) -> Result<()> {
+        if self.appended() - self.durable <= BEHIND_BYTES_MAX { Ok(()) } else { self.flush() }
     }
 
     /// Starts to make everything appended so far durable on the flusher thread, while more is
@@ -311,24 +345,44 @@ impl Journal {
     /// # Errors
     /// As [`Journal::flush`].
     pub fn rotate(&mut self, snapshot: &[u8]) -> Result<SegmentNo> {
+        self.rotate_in_pieces([snapshot])
+    }
+
+    /// [`Journal::rotate`] with a snapshot of any size: its first piece is a record of kind
+    /// [`Kind::Snapshot`], and the others follow it as changes.
+    ///
+    /// # Errors
+    /// As [`Journal::flush`].
+    pub fn rotate_in_pieces<P: AsRef<[u8]>>(
+        &mut self,
+        pieces: impl IntoIterator<Item = P>,
+    ) -> Result<SegmentNo> {
         self.flush()?;
         let (segment, first_lsn) = (self.segment + 1, self.durable);
         let header =
             SegmentHeader { uuid: self.config.uuid, shard: self.config.shard, segment, first_lsn };
-        let mut data = header.encode().to_vec();
-        let end = encode_record(&mut data, first_lsn, 0, Kind::Snapshot, |out| {
-            out.extend_from_slice(snapshot);
-        });
-        let bytes = self.config.segment_bytes.max(data.len() as u64);
         let recycled = self.recyclable.take();
         let before = recycled.and_then(|old| self.older_written.remove(&old));
-        let made = make_segment(&*self.dir, segment, recycled, &data, bytes)
-            .and_then(|file| Ok((file.len()?, file)));
-        (self.file_bytes, self.file) = self.guard("rotate", made)?;
-        self.block.clear();
-        follow(&mut self.block, &data, data.len() as u64);
+        let spare = open_spare(&*self.dir, recycled, self.config.segment_bytes).and_then(|file| {
+            let begun = Begun::write(&*file, &header, &mut pieces.into_iter())?;
+            file.sync()?;
+            Ok((begun, file.len()?, file))
+        });
+        let spare = match spare {
+            Err(source) if is_full(&source) => {
+                // Nobody has seen it: the journal goes on in its old segment.
+                discard_spare(&*self.dir);
+                return Err(io_error(segment_path(&*self.dir, segment), "begin", source));
+            }
+            spare => self.guard("rotate", spare)?,
+        };
+        let (begun, file_bytes, file) = spare;
+        let named = name_segment(&*self.dir, segment);
+        self.guard("rotate", named)?;
+        let Begun { bytes, block, end } = begun;
+        (self.file, self.file_bytes, self.block) = (file, file_bytes, block);
         self.older_written.insert(self.segment, self.written);
-        self.written = before.unwrap_or(0).max(data.len() as u64).min(self.file_bytes);
+        self.written = before.unwrap_or(0).max(bytes).min(self.file_bytes);
         (self.segment, self.first_lsn) = (segment, first_lsn);
         (self.buffer_start, self.durable) = (end, end);
         Ok(segment)
@@ -383,14 +437,58 @@ fn follow(block: &mut Vec<u8>, data: &[u8], end: u64) -> Vec<u8> {
     before
 }
 
-/// Makes the file of `segment` with `data` at its start, out of `recycled` if there is one.
-fn make_segment(
-    dir: &dyn Dir,
-    segment: SegmentNo,
-    recycled: Option<SegmentNo>,
-    data: &[u8],
+/// How a new segment begins.
+struct Begun {
+    /// Bytes of the file up to the end of the snapshot.
     bytes: u64,
-) -> io::Result<Arc<dyn File>> {
+    /// Those after the last multiple of [`BLOCK_BYTES`].
+    block: Vec<u8>,
+    /// The snapshot's LSN.
+    end: Lsn,
+}
+
+impl Begun {
+    /// Writes header and snapshot, one piece after the other.
+    fn write<P: AsRef<[u8]>>(
+        file: &dyn File,
+        header: &SegmentHeader,
+        pieces: &mut dyn Iterator<Item = P>,
+    ) -> io::Result<Begun> {
+        let mut data = header.encode().to_vec();
+        let mut begun = Begun { bytes: 0, block: Vec::new(), end: header.first_lsn };
+        let mut kind = Kind::Snapshot;
+        for piece in pieces {
+            // Each counts as a flush of its own: nothing of them may be missing.
+            begun.end = encode_record(&mut data, begun.end, 0, kind, |out| {
+                out.extend_from_slice(piece.as_ref());
+            });
+            kind = Kind::Changes;
+            begun.put(file, &data)?;
+            data.clear();
+        }
+        Ok(begun)
+    }
+
+    fn put(&mut self, file: &dyn File, data: &[u8]) -> io::Result<()> {
+        file.write_at(self.bytes, data)?;
+        self.bytes += data.len() as u64;
+        follow(&mut self.block, data, self.bytes);
+        Ok(())
+    }
+}
+
+/// Removes what an attempt to make a segment may have left.
+fn discard_spare(dir: &dyn Dir) {
+    match dir.remove(SPARE_NAME) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("{}/{SPARE_NAME}: {error}", dir.label());
+        }
+        _ => {}
+    }
+}
+
+/// A file for a new segment, out of `recycled` if there is one.
+fn open_spare(dir: &dyn Dir, recycled: Option<SegmentNo>, bytes: u64) -> io::Result<Arc<dyn File>> {
     let file = if let Some(old) = recycled {
         dir.rename(&segment_name(old), SPARE_NAME)?;
         // Or a crash could bring the old name back with the new content.
@@ -401,14 +499,17 @@ fn make_segment(
         }
         file
     } else {
+        discard_spare(dir);
         dir.create(SPARE_NAME)?
     };
     file.preallocate(bytes)?;
-    file.write_at(0, data)?;
-    file.sync()?;
-    dir.rename(SPARE_NAME, &segment_name(segment))?;
-    dir.sync()?;
     Ok(file)
+}
+
+/// Makes a spare file, whose content is durable, a segment.
+fn name_segment(dir: &dyn Dir, segment: SegmentNo) -> io::Result<()> {
+    dir.rename(SPARE_NAME, &segment_name(segment))?;
+    dir.sync()
 }
 
 /// Makes the last segment, found to hold `len` bytes of records, ready to be written on. What was
@@ -420,7 +521,11 @@ fn settle(dir: &dyn Dir, segment: SegmentNo, len: u64, torn: bool) -> io::Result
         file.truncate(len)?;
         // Durable before the length grows again: else the torn records could be under the zeros.
         file.sync()?;
-        file.preallocate(bytes)?;
+        match file.preallocate(bytes) {
+            // It is shorter then, and grows when it must.
+            Err(error) if is_full(&error) => {}
+            allocated => allocated?,
+        }
     }
     file.sync()?;
     dir.sync()?;

@@ -568,3 +568,23 @@ fn the_same_on_real_files() {
     }
     std::fs::remove_dir_all(&path).unwrap();
 }
+
+#[test]
+fn a_snapshot_in_pieces_is_read_again_in_order_and_goes_on() {
+    let dir = MemDir::new();
+    let (mut journal, _) = open(&dir);
+    journal.append(Kind::Changes, b"before");
+    let pieces = [&b"one"[..], b"two", &[3; 9000]];
+    assert_eq!(journal.rotate_in_pieces(pieces).unwrap(), 1);
+    assert_eq!(journal.appended(), journal.durable());
+    journal.append(Kind::Changes, b"after");
+    journal.flush().unwrap();
+    let (_, log) = open_from(&dir.crash(0), Some(1)).unwrap();
+    let found: Vec<(Kind, usize)> = log.iter().map(|(_, kind, data)| (*kind, data.len())).collect();
+    let changes = |len| (Kind::Changes, len);
+    assert_eq!(found, [(Kind::Snapshot, 3), changes(3), changes(9000), changes(5)]);
+    // A piece that is damaged is no torn tail.
+    let flipped = dir.crash(0);
+    damage(&flipped, &segment_name(1), |data| data[SEGMENT_HEADER_BYTES + 5000] ^= 1);
+    assert!(matches!(open_from(&flipped, Some(1)).err(), Some(JournalError::Corrupt { .. })));
+}

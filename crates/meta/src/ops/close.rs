@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use saker_types::wire::{AppendReply, AppendReq, At, CloseReply, CloseReq, EntryReq};
-use saker_types::{Attr, Cred, Errno, FileKind, limits};
+use saker_types::{Attr, Cred, Errno, Error, FileKind, Inode, limits};
 
 use super::{done, truncate};
 use crate::request::{Rq, Step};
@@ -20,6 +20,7 @@ impl Shard {
         }
         let mut inode = (*found.inode).clone();
         let tells = inode.note_flushes(msg.flushed, &msg.unflushed);
+        check_unflushed(&inode)?;
         let mut writes = !msg.is_clean;
         if let Some(data) = &msg.inline {
             if a.chunked || a.data_version != msg.base_version {
@@ -27,6 +28,9 @@ impl Shard {
             }
             if data.len() as u64 > self.map.inline_max {
                 return Err(Errno::EFBIG.into());
+            }
+            if data.len() > inode.inline.len() {
+                self.may_grow()?;
             }
             inode.inline = data.clone();
             let stored = data.len() as u64;
@@ -87,6 +91,7 @@ impl Shard {
         let found = self.locate_file(rq, &msg.ctx.cred, &msg.at)?;
         let mut inode = (*found.inode).clone();
         inode.note_flushes(None, &msg.unflushed);
+        check_unflushed(&inode)?;
         if msg.size > 0 && msg.truncate_gen == inode.attr.truncate_gen {
             // What the writer appended before is there: others' appends may have grown the file
             // beyond it.
@@ -113,6 +118,7 @@ impl Shard {
             }));
         }
         if stored {
+            self.may_grow()?;
             inode.inline = appended(&inode.inline, offset, &msg.data);
             inode.attr.set_size(end, inode.inline.len() as u64);
             self.data_changed(&mut inode.attr);
@@ -151,6 +157,14 @@ impl Shard {
             (inode, encoded(&entry))
         }))
     }
+}
+
+/// A row is bounded. Nothing of this may be forgotten: an fsync would succeed for what is lost.
+fn check_unflushed(inode: &Inode) -> Result<(), Error> {
+    if inode.unflushed.len() <= limits::UNFLUSHED_MAX {
+        return Ok(());
+    }
+    Err(Error::new(Errno::ENOSPC).with_text("too many stores hold what no fsync has flushed"))
 }
 
 fn appended(old: &Bytes, offset: u64, data: &Bytes) -> Bytes {

@@ -37,6 +37,7 @@ impl Shard {
             return Err(Errno::EPERM.into());
         }
         self.not_frozen(parent.dir.id)?;
+        self.may_grow()?;
 
         let inode = self.new_inode(msg, kind, &parent)?;
         let attr = inode.attr.clone();

@@ -34,6 +34,7 @@ impl Shard {
         not_below(&msg.from, &msg.to)?;
         // Before anything is locked: a path through the source itself must not wait for its lock.
         self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
+        self.may_grow()?;
         let txn = txn::begin(self)?;
         let own = match &source {
             Source::Plain(key, _) => {

@@ -53,7 +53,7 @@ impl Shard {
             (Msg::Lock(m), _) => self.setlk(m),
             (Msg::RenewLocks(m), _) => self.renew_locks(m),
             (Msg::Renew(m), _) => self.renew(m),
-            (Msg::Session(m), Op::OpenSession) => self.open_session(m),
+            (Msg::Session(m), Op::OpenSession) => self.open_session(rq, m),
             (Msg::Session(m), _) => self.close_session(m),
             (Msg::Empty(_), _) => self.statfs(),
             (Msg::Fetch(m), _) => self.fetch(rq, m),

@@ -20,6 +20,7 @@ impl Shard {
         }
         let parent = self.parent(rq, &msg.ctx.cred, &msg.at)?;
         may_change(&parent, &msg.ctx.cred)?;
+        self.may_grow()?;
         let mut inode = self.new_inode(msg, FileKind::Regular, &parent)?;
         inode.attr.nlink = 0;
         let (attr, id) = (inode.attr.clone(), inode.attr.id);

@@ -50,6 +50,7 @@ impl Shard {
             None if msg.flags & REPLACE != 0 => return Err(Errno::ENODATA.into()),
             _ => {}
         }
+        self.may_grow()?;
         let mut inode = (*found.inode).clone();
         inode.set_xattr(&msg.name, Some(msg.value.clone()));
         check_room(&inode)?;
@@ -73,6 +74,9 @@ impl Shard {
     fn store_acl(&mut self, msg: &XattrReq, found: Located) -> Step<Bytes> {
         if found.inode.attr.is_dir() {
             return Err(use_coordinator());
+        }
+        if !msg.value.is_empty() {
+            self.may_grow()?;
         }
         let mut inode = (*found.inode).clone();
         apply_acl(&mut inode, &msg.name, &msg.value, &msg.ctx.cred)?;

@@ -131,6 +131,11 @@ pub trait File: Send + Sync {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 }
 
+/// Whether an error says that the disk, or somebody's part of it, is full.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Reads a whole file.
 pub fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
     let len = usize::try_from(file.len()?).map_err(io::Error::other)?;

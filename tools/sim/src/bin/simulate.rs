@@ -80,10 +80,7 @@ fn run_mounts(options: &Options) -> ExitCode {
     let count = options.seeds.end - options.seeds.start;
     let (mut failures, mut calls, mut good, mut steps, mut steps_max) = (0, 0, 0, 0, 0);
     for seed in options.seeds.clone() {
-        let config = mounts::Config {
-            mutation: options.mutation,
-            ..mounts::Config::of_seed(seed)
-        };
+        let config = mounts::Config { mutation: options.mutation, ..mounts::Config::of_seed(seed) };
         let outcome = match options.go_on {
             true => mounts::run(&config),
             false => mounts::run_and_explain(&config),
@@ -120,7 +117,8 @@ fn run_mounts(options: &Options) -> ExitCode {
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options = Options { seeds: 0..2_000, mutation: None, no_faults: false, go_on: false, mounts: false };
+    let mut options =
+        Options { seeds: 0..2_000, mutation: None, no_faults: false, go_on: false, mounts: false };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));

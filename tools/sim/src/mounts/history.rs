@@ -12,30 +12,76 @@ pub type Fd = u32;
 /// A call of a program; some are a few syscalls in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    Mkdir { at: Path },
-    Mkfifo { at: Path },
+    Mkdir {
+        at: Path,
+    },
+    Mkfifo {
+        at: Path,
+    },
     /// open(O_CREAT), fstat, close.
-    Create { at: Path, exclusive: bool },
-    Unlink { at: Path },
-    Rmdir { at: Path },
-    Rename { from: Path, to: Path, no_replace: bool },
-    Exchange { from: Path, to: Path },
-    Link { from: Path, to: Path },
-    Stat { at: Path },
-    Chmod { at: Path, mode: u32 },
-    Truncate { at: Path, size: u64 },
+    Create {
+        at: Path,
+        exclusive: bool,
+    },
+    Unlink {
+        at: Path,
+    },
+    Rmdir {
+        at: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        no_replace: bool,
+    },
+    Exchange {
+        from: Path,
+        to: Path,
+    },
+    Link {
+        from: Path,
+        to: Path,
+    },
+    Stat {
+        at: Path,
+    },
+    Chmod {
+        at: Path,
+        mode: u32,
+    },
+    Truncate {
+        at: Path,
+        size: u64,
+    },
     /// open(O_DIRECTORY), fstat.
-    OpenDir { at: Path },
+    OpenDir {
+        at: Path,
+    },
     /// All names of an open directory.
-    List { dir: InodeId },
+    List {
+        dir: InodeId,
+    },
     /// open(2) of a file, fstat.
-    Open { at: Path, fd: Fd },
+    Open {
+        at: Path,
+        fd: Fd,
+    },
     /// Each byte is the tag.
-    Write { fd: Fd, offset: u64, len: u64, tag: u8 },
+    Write {
+        fd: Fd,
+        offset: u64,
+        len: u64,
+        tag: u8,
+    },
     /// close(2) or fsync(2): others see what was written.
-    Flush { fd: Fd },
+    Flush {
+        fd: Fd,
+    },
     /// lseek(SEEK_END), then pread(2) of what lies before it.
-    Look { fd: Fd, back: u64 },
+    Look {
+        fd: Fd,
+        back: u64,
+    },
 }
 
 /// Attributes that a program saw.
@@ -53,7 +99,10 @@ pub enum Answer {
     Seen(Seen),
     Names(Vec<(Name, InodeId)>),
     /// The file's end, and what was read before it.
-    Data { end: u64, bytes: Vec<u8> },
+    Data {
+        end: u64,
+        bytes: Vec<u8>,
+    },
     Failed(Errno),
     /// The kernel would not do it, for what it holds itself: nothing was done.
     Refused,

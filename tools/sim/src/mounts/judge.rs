@@ -120,8 +120,10 @@ impl Search<'_> {
         let left = |i: &usize| state.done >> i & 1 == 0;
         let end = (0..self.entries.len()).filter(left).map(|i| self.entries[i].returned).min();
         let end = end.unwrap_or(u64::MAX);
-        let mut open: Vec<usize> =
-            (0..self.entries.len()).filter(left).filter(|i| self.entries[*i].invoked < end).collect();
+        let mut open: Vec<usize> = (0..self.entries.len())
+            .filter(left)
+            .filter(|i| self.entries[*i].invoked < end)
+            .collect();
         open.sort_by_key(|i| self.entries[*i].returned);
         (open, end)
     }

@@ -385,7 +385,9 @@ impl Library {
         let number = self.shared.borrow_mut().history.begin(None, self.thread, call.clone());
         let answer = match self.make(&call).await {
             Ok(answer) => answer,
-            Err(error) if error.errno() == Errno::ESTALE || error.is(Class::Retry) => Answer::Refused,
+            Err(error) if error.errno() == Errno::ESTALE || error.is(Class::Retry) => {
+                Answer::Refused
+            }
             Err(error) => Answer::Failed(error.errno()),
         };
         self.shared.borrow_mut().history.end(number, answer);

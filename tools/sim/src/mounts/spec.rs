@@ -110,7 +110,8 @@ impl Node {
 
     fn tell(&mut self, mount: Option<usize>, since: u64, version: usize) {
         let Some(mount) = mount else { return };
-        self.told.retain(|told| told.mount != mount || told.version > version || told.since < since);
+        self.told
+            .retain(|told| told.mount != mount || told.version > version || told.since < since);
         let told = Told { mount, since, version };
         if !self.told.contains(&told) {
             self.told.push(told);
@@ -188,12 +189,8 @@ struct Place {
 impl Spec {
     /// An empty root.
     pub fn new() -> Spec {
-        let mut spec = Spec {
-            nodes: Vec::new(),
-            fds: BTreeMap::new(),
-            learnt: 0,
-            listings: BTreeMap::new(),
-        };
+        let mut spec =
+            Spec { nodes: Vec::new(), fds: BTreeMap::new(), learnt: 0, listings: BTreeMap::new() };
         spec.make(ROOT_INO, Kind::Dir, ROOT);
         spec
     }
@@ -382,7 +379,9 @@ impl Spec {
             }
             Call::Exchange { from, to } => self.exchange([from, to], answer, stage),
             Call::Link { from, to } => self.link(from, to, answer, stage),
-            Call::Stat { at } | Call::Chmod { at, .. } | Call::Truncate { at, .. }
+            Call::Stat { at }
+            | Call::Chmod { at, .. }
+            | Call::Truncate { at, .. }
             | Call::OpenDir { at } => {
                 let found = match stage.found {
                     Some(found) => Ok(found),
@@ -565,8 +564,7 @@ impl Spec {
             }
             let source_is_dir = self.is_dir(source);
             let is_inside = |passed: &[Ino], ino| passed.contains(&ino);
-            if source_is_dir
-                && (is_inside(&new.passed, source) || self.is_within(new.dir, source))
+            if source_is_dir && (is_inside(&new.passed, source) || self.is_within(new.dir, source))
             {
                 errors.push(Errno::EINVAL);
             }
@@ -660,9 +658,8 @@ impl Spec {
             return *answer == Answer::Done;
         }
         let ([Ok(old), Ok(new)], Some((a, b))) = (&places, exchanged) else { return false };
-        let inside = |moved: Ino, into: &Place| {
-            self.is_dir(moved) && self.is_within(into.dir, moved)
-        };
+        let inside =
+            |moved: Ino, into: &Place| self.is_dir(moved) && self.is_within(into.dir, moved);
         if inside(a, new) || inside(b, old) {
             return false;
         }
@@ -771,7 +768,8 @@ impl Spec {
             size.saturating_sub(from).min(back) == bytes.len() as u64
         };
         let fits = |version: &usize| {
-            node.size(*version, mount) == *end && (*version..=node.newest()).any(|later| read(&later))
+            node.size(*version, mount) == *end
+                && (*version..=node.newest()).any(|later| read(&later))
         };
         let Some(seen) = all.clone().find(fits) else { return false };
         let has = |at: u64, byte: u8| {

@@ -11,7 +11,6 @@ use super::wire::{
     RENAME_EXCHANGE, RENAME_NOREPLACE, S_IFDIR, S_IFLNK, S_IFREG, op,
 };
 
-
 /// An open file or directory.
 pub struct Opened {
     pub(super) dentry: Ref,
@@ -270,9 +269,7 @@ impl Kernel {
             return Err(Errno::EPERM);
         }
         let (opcode, body, kind) = match new {
-            New::Dir => {
-                (op::MKDIR, Body::default().u32(0o755).u32(0).name(&name), Some(S_IFDIR))
-            }
+            New::Dir => (op::MKDIR, Body::default().u32(0o755).u32(0).name(&name), Some(S_IFDIR)),
             New::Fifo => {
                 let mode = libc::S_IFIFO | 0o644;
                 let body = Body::default().u32(mode).u32(0).u32(0).u32(0).name(&name);

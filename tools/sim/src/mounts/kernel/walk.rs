@@ -251,11 +251,10 @@ impl Kernel {
         force: bool,
     ) -> Result<bool, Errno> {
         let Some(inode) = self.inode_of(dentry) else { return Ok(false) };
-        let (bad, nodeid, kind) =
-            self.with(|all| {
-                let inode = all.inode(inode.id);
-                (inode.bad, inode.nodeid, inode.attr.kind())
-            });
+        let (bad, nodeid, kind) = self.with(|all| {
+            let inode = all.inode(inode.id);
+            (inode.bad, inode.nodeid, inode.attr.kind())
+        });
         if bad {
             return Ok(false);
         }

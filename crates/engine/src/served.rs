@@ -1,4 +1,4 @@
-//! A clock that stands still while the shard does.
+//! A clock that stands still while its node does.
 //!
 //! Leases of clients end by it. While a process is stopped, swapped out, waiting for its disk or
 //! still starting, what its clients have sent lies unread: that they were not heard of then says
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use saker_runtime::time::Time;
 
-/// A shard that has leases makes a step at least this often.
+/// A node that has leases makes a step at least this often.
 const STEP_EVERY: Duration = Duration::from_secs(1);
 /// So more time than this between two steps was not served.
 const STEP_MAX: Duration = Duration::from_secs(2);
 
-/// Time in which a shard has served.
+/// Time in which a node has served.
 pub struct Served {
     time: Time,
     /// When the last step began.
