@@ -86,6 +86,7 @@ impl Cluster {
                 coordinator,
                 overlay_bytes: 16 << 20,
                 inodes: 10_000,
+                row_cache_bytes: 8 << 20,
                 replica: 10_000,
                 merge_requests: true,
                 group_commit: true,
