@@ -4,7 +4,6 @@
 //! held by a file of no other use. When little is free besides, nothing new is taken any more; when
 //! a journal must grow and nothing is free, it gets what the file held.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,6 +181,7 @@ impl Room {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::io;
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
     use saker_runtime::fs::MemDir;

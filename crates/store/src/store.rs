@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bytes::Bytes;
 use saker_engine::table::Table;
 use saker_runtime::fs::{Dir, machine};
-use saker_runtime::telemetry::{Counter, Registry};
+use saker_runtime::telemetry::Registry;
 use saker_runtime::time::wall_ns;
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{

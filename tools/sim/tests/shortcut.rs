@@ -30,7 +30,6 @@ const OPS: [&str; 12] = [
 
 /// A cluster, and a mount of it with hints from one source.
 struct Mounted {
-    source: String,
     point: PathBuf,
     cluster: Cluster,
 }
@@ -53,7 +52,7 @@ impl Mounted {
         mount.arg("mount").arg(cluster.dir()).arg(&point).arg("--log").arg(&log);
         let status = mount.args(["-o", &format!("shortcut={source},{options}")]).status();
         assert!(status.unwrap().success(), "no mount");
-        let mounted = Mounted { source: source.to_owned(), point, cluster };
+        let mounted = Mounted { point, cluster };
         let said = line_with(&log, "shortcut: ");
         if said.contains("no hints") {
             assert!(

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 
-use super::Registry;
+use super::{Counter, Registry};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -19,7 +19,6 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 pub fn serve_http(addr: SocketAddr, registry: Registry) -> io::Result<SocketAddr> {
     let lost = registry
         .counter("saker_log_lines_lost_total", "Lines of the log that could not be written");
-    registry.before_reading(move || lost.add(super::log::lines_lost() - lost.get()));
     let listener = TcpListener::bind(addr)?;
     listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
@@ -27,7 +26,7 @@ pub fn serve_http(addr: SocketAddr, registry: Registry) -> io::Result<SocketAddr
     crate::thread::spawn("saker-http", move || {
         let served = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            axum::serve(listener, router(registry)).await
+            axum::serve(listener, router(registry, lost)).await
         });
         if let Err(error) = served {
             tracing::error!("HTTP on {bound} stopped: {error}");
@@ -36,8 +35,12 @@ pub fn serve_http(addr: SocketAddr, registry: Registry) -> io::Result<SocketAddr
     Ok(bound)
 }
 
-fn router(registry: Registry) -> Router {
-    let metrics = move || async move { ([(CONTENT_TYPE, OPEN_METRICS)], registry.encode()) };
+/// `lines_lost` counts what the log counts, too: it is brought up to date when it is read.
+fn router(registry: Registry, lines_lost: Counter) -> Router {
+    let metrics = move || async move {
+        lines_lost.add(super::log::lines_lost() - lines_lost.get());
+        ([(CONTENT_TYPE, OPEN_METRICS)], registry.encode())
+    };
     Router::new().route("/metrics", get(metrics)).route("/healthz", get(|| async { "ok\n" }))
 }
 
