@@ -20,6 +20,7 @@ use crate::memory::Memory;
 use crate::net::{Net, Reply};
 use crate::open_inode::Inodes;
 use crate::route::{self, Routes};
+use crate::seen::Seen;
 use crate::session::{Session, Sessions};
 use crate::statfs::StatCache;
 use crate::suspects::Suspects;
@@ -42,6 +43,7 @@ pub(crate) struct Core {
     routes: RwLock<Arc<Routes>>,
     pub(crate) sessions: Sessions,
     pub(crate) inodes: Inodes,
+    pub(crate) seen: Seen,
     pub(crate) locks: Locks,
     pub(crate) stat_cache: StatCache,
     /// For what is read ahead.
@@ -157,6 +159,7 @@ impl Core {
             routes,
             sessions: Sessions::new(),
             inodes: Inodes::default(),
+            seen: Seen::default(),
             locks: Locks::default(),
             stat_cache: StatCache::default(),
             ahead,

@@ -39,6 +39,7 @@ mod readdir;
 mod reader;
 mod request;
 mod route;
+mod seen;
 mod session;
 mod sparse;
 mod statfs;

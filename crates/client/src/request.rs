@@ -13,6 +13,7 @@ use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, Shar
 use crate::Caller;
 use crate::core::{ATTEMPT_MAX, Backoff, Core, Fail, decode};
 use crate::groups::full_cred;
+use crate::seen::{self, Tells};
 use crate::session::{Known, Ticket};
 
 /// Answers of the kind "ask somebody else" that are followed at once; after that with pauses.
@@ -99,7 +100,7 @@ enum Next {
 impl Core {
     /// Asks for `op` on behalf of `who` until there is an answer. Places in `request` are
     /// updated where inodes were found to have moved.
-    pub(crate) async fn ask<R: Routed, A: Message + Default>(
+    pub(crate) async fn ask<R: Routed, A: Tells>(
         &self,
         who: &Caller,
         op: Op,
@@ -110,7 +111,7 @@ impl Core {
     }
 
     /// As [`Core::ask`], up to a deadline.
-    pub(crate) async fn ask_until<R: Routed, A: Message + Default>(
+    pub(crate) async fn ask_until<R: Routed, A: Tells>(
         &self,
         who: &Caller,
         op: Op,
@@ -141,6 +142,7 @@ impl Core {
             ctx.attempt += 1;
             ctx.map_version = routes.map.version;
             ctx.wait_ms = Core::wait_ms(until);
+            (ctx.now_ns, ctx.seen_ns) = (seen::now(), self.seen.newest_ns());
             if let Some(ticket) = &state.ticket {
                 let (ack, known) = ticket.session.standing(node, asked);
                 (ctx.session, ctx.seq, ctx.ack) = (ticket.session.id, ticket.seq, ack);
@@ -157,7 +159,11 @@ impl Core {
                 ticket.answer_bytes = sent.as_ref().map_or(0, |reply| reply.body.len());
             }
             let fail = match sent {
-                Ok(reply) => return decode(op, reply.body),
+                Ok(reply) => {
+                    let reply: A = decode(op, reply.body)?;
+                    self.seen.see(reply.changed_ns());
+                    return Ok(reply);
+                }
                 Err(fail) => fail,
             };
             tracing::debug!(trace, op = op.name(), %node, "{fail}");

@@ -148,7 +148,8 @@ impl Worker {
             }
             Verdict::Refuse(e) => return Err(e),
         }
-        let (h, task) = (self.h.clone(), run(self.h.clone()));
+        let asker = self.h.hub.asker(&ctx);
+        let (h, task) = (self.h.clone(), self.h.hub.serve_task(asker, run(self.h.clone())));
         self.h.hub.spawn(async move {
             let result = task.await;
             h.state().finish(ctx.session, ctx.seq, result);

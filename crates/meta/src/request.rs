@@ -9,6 +9,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::hello::{PeerHello, RoleKind};
+use saker_rpc::hub::Asker;
 use saker_rpc::node::ConnId;
 use saker_runtime::time::Time;
 use saker_types::wire::*;
@@ -39,6 +40,8 @@ pub struct Rq {
     pub raw: Bytes,
     /// When it is answered with "try again" if it still waits.
     pub deadline: Time,
+    /// For whom times are told.
+    pub asker: Asker,
     /// What fetches sent after this request began to wait have found (entries that are no
     /// directories are not kept in the replica).
     pub found: RefCell<Vec<Found>>,

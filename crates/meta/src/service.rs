@@ -12,7 +12,7 @@ use bytes::Bytes;
 use saker_engine::sessions::Verdict;
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::PeerHello;
-use saker_rpc::hub::Hub;
+use saker_rpc::hub::{Asker, Hub};
 use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
 use saker_runtime::time::Time;
 use saker_types::change::What;
@@ -98,7 +98,8 @@ impl Worker {
         let deadline = self.hub.now() + wait;
         let raw = frame.body;
         let (found, met) = Default::default();
-        let rq = Rq { from, ip: peer.ip, msg, raw, deadline, found, met };
+        let asker = msg.target().map_or_else(Asker::default, |(ctx, _)| self.hub.asker(ctx));
+        let rq = Rq { from, ip: peer.ip, msg, raw, deadline, asker, found, met };
         drop(s);
         self.admit(Rc::new(rq));
     }
@@ -138,7 +139,7 @@ impl Worker {
             // It has waited for so long that its client may have given up.
             return s.finish(&rq, Err(rq.too_late()));
         }
-        match s.execute(&rq) {
+        match self.hub.serve(rq.asker, || s.execute(&rq)) {
             Ok(body) => s.finish(&rq, Ok(body)),
             Err(Stop::Fail(e)) => s.finish(&rq, Err(e)),
             Err(Stop::Wait(wait)) => {
@@ -153,6 +154,7 @@ impl Worker {
             }
             Err(Stop::Task(task)) => {
                 let shard = self.shard.clone();
+                let task = self.hub.serve_task(rq.asker, task);
                 self.hub.spawn(async move {
                     let result = task.await;
                     shard.borrow_mut().finish(&rq, result);

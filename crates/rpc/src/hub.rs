@@ -5,7 +5,7 @@
 //! with [`Hub::end`], which passes what was queued to the outbox.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ use prost::Message;
 use rustc_hash::FxHashMap;
 use saker_runtime::task::{Executor, Timers, oneshot};
 use saker_runtime::time::Time;
+use saker_types::limits::{CLOCK_BEHIND_NS_MAX, CLOCK_SKEW_NS_MAX};
 use saker_types::time::stamp_of_unix_ns;
-use saker_types::wire::Op;
+use saker_types::wire::{Ctx, Op};
 use saker_types::{Class, Errno, Error, NodeId, Stamp};
 
 use crate::CallError;
@@ -46,9 +47,22 @@ struct Inner {
     executor: Executor,
     timers: Timers,
     now: Cell<Time>,
+    /// As the machine's clock says.
+    own_ns: Cell<Stamp>,
+    /// The same, but never less than before, nor than what askers have seen.
     wall_ns: Cell<Stamp>,
+    asker: Cell<Asker>,
     out: RefCell<Vec<Out>>,
     waiting: RefCell<FxHashMap<CallId, oneshot::Sender<Answer>>>,
+}
+
+/// Whose request is served, as far as times are concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asker {
+    /// How far its clock is behind this one's, or its request has come.
+    behind_ns: u64,
+    /// The newest time that it has seen.
+    seen_ns: Stamp,
 }
 
 /// First pause between attempts of a call that must succeed.
@@ -60,8 +74,9 @@ impl Hub {
     /// A step begins: what time it is; `wall_ns` since 1970.
     pub fn begin(&self, now: Time, wall_ns: i64) {
         self.0.now.set(now);
-        // The wall clock may jump back; stamps given out here never do.
         let wall_ns = stamp_of_unix_ns(wall_ns);
+        self.0.own_ns.set(wall_ns);
+        // The wall clock may jump back; stamps given out here never do.
         self.0.wall_ns.set(wall_ns.max(self.0.wall_ns.get()));
         self.0.timers.fire(now);
     }
@@ -71,9 +86,43 @@ impl Hub {
         self.0.now.get()
     }
 
-    /// Wall clock of this step; never goes back.
+    /// Wall clock of this step; never goes back. For an asker's request: not ahead of its
+    /// clock, so that it sees no change of its own in the future, and later than what it has seen, whichever
+    /// server told it that.
     pub fn wall_ns(&self) -> Stamp {
-        self.0.wall_ns.get()
+        let Asker { behind_ns, seen_ns } = self.0.asker.get();
+        match behind_ns {
+            0 => self.0.wall_ns.get(),
+            behind => self.0.own_ns.get().saturating_sub(behind).max(seen_ns.saturating_add(1)),
+        }
+    }
+
+    /// Who asks, by the context of a request that has just come.
+    pub fn asker(&self, ctx: &Ctx) -> Asker {
+        let own_ns = self.0.own_ns.get();
+        let behind_ns = own_ns.saturating_sub(ctx.now_ns);
+        let is_near = ctx.seen_ns <= own_ns.saturating_add(CLOCK_SKEW_NS_MAX);
+        let seen_ns = if is_near { ctx.seen_ns } else { 0 };
+        self.0.wall_ns.set(self.0.wall_ns.get().max(seen_ns.saturating_add(1)));
+        Asker { behind_ns: if behind_ns <= CLOCK_BEHIND_NS_MAX { behind_ns } else { 0 }, seen_ns }
+    }
+
+    /// Runs what this asker's request does in one step.
+    pub fn serve<T>(&self, asker: Asker, step: impl FnOnce() -> T) -> T {
+        let before = self.0.asker.replace(asker);
+        let result = step();
+        self.0.asker.set(before);
+        result
+    }
+
+    /// The same of a task.
+    pub fn serve_task<F: Future>(
+        &self,
+        asker: Asker,
+        task: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        let (hub, mut task) = (self.clone(), Box::pin(task));
+        poll_fn(move |cx| hub.serve(asker, || task.as_mut().poll(cx)))
     }
 
     /// Starts a task; it runs before the step ends.
@@ -202,4 +251,60 @@ pub fn decode_reply<R: Message + Default>(answer: Answer) -> Result<R, Error> {
 /// The error in a reply frame whose status is not 0.
 pub fn decode_error(frame: &Frame) -> Error {
     Error::decode(&frame.body[..]).unwrap_or_else(|_| Error::new(Errno(frame.status)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_UNIX: i64 = 1_800_000_000_000_000_000;
+    const NOW: Stamp = 3_947_483_648_000_000_000;
+    const MS: Stamp = 1_000_000;
+
+    fn ctx(now_ns: Stamp, seen_ns: Stamp) -> Ctx {
+        Ctx { now_ns, seen_ns, ..Ctx::default() }
+    }
+
+    /// The time that a request of this client is given by a server whose clock says [`NOW`].
+    fn given(hub: &Hub, now_ns: Stamp, seen_ns: Stamp) -> Stamp {
+        hub.serve(hub.asker(&ctx(now_ns, seen_ns)), || hub.wall_ns())
+    }
+
+    #[test]
+    fn a_change_is_later_than_what_its_client_has_seen() {
+        let hub = Hub::default();
+        hub.begin(Time::ZERO, NOW_UNIX);
+        assert_eq!(given(&hub, 0, 0), NOW, "who says nothing");
+        assert_eq!(
+            given(&hub, NOW + 5 * MS, 0),
+            NOW,
+            "clocks of clients do not count that are ahead"
+        );
+        assert_eq!(given(&hub, NOW - 5 * MS, 0), NOW - 5 * MS, "nothing is in its client's future");
+        assert_eq!(given(&hub, NOW - 5 * MS, NOW - MS), NOW - MS + 1);
+        assert_eq!(given(&hub, NOW - 2 * CLOCK_BEHIND_NS_MAX, 0), NOW, "too far behind");
+        assert_eq!(given(&hub, NOW, NOW + 2 * CLOCK_SKEW_NS_MAX), NOW, "too far ahead");
+        assert_eq!(hub.wall_ns(), NOW);
+        assert_eq!(given(&hub, NOW, NOW + MS), NOW + MS + 1);
+        assert_eq!(hub.wall_ns(), NOW + MS + 1, "from now on for all");
+        hub.begin(Time::ZERO, NOW_UNIX - MS as i64);
+        assert_eq!(hub.wall_ns(), NOW + MS + 1, "and it does not go back");
+    }
+
+    #[test]
+    fn a_task_serves_its_own_asker_whenever_it_runs() {
+        let hub = Hub::default();
+        hub.begin(Time::ZERO, NOW_UNIX);
+        let (sender, receiver) = oneshot();
+        let told = Rc::new(Cell::new(0));
+        let (task, seen) = ((hub.clone(), told.clone()), hub.asker(&ctx(NOW - MS, 0)));
+        hub.spawn(hub.serve_task(seen, async move {
+            receiver.await.unwrap_or(());
+            task.1.set(task.0.wall_ns());
+        }));
+        hub.run();
+        assert!(sender.send(()).is_ok());
+        hub.run();
+        assert_eq!((told.get(), hub.wall_ns()), (NOW - MS, NOW));
+    }
 }

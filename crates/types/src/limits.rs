@@ -63,6 +63,11 @@ pub const NAME_REGRET: Duration = Duration::from_secs(10);
 /// A name is changed at most so much later because mounts keep it.
 pub const NAME_LEASE_MAX: Duration = NAME_KEEP_MAX.saturating_add(NAME_KEEP_MARGIN);
 
+/// A time that a client has seen is heeded by a server whose own clock is this far behind it at most (docs/decisions/0048).
+pub const CLOCK_SKEW_NS_MAX: u64 = 10_000_000_000;
+/// What a client changes is not in its own future, if its clock is this far behind the server's at most.
+pub const CLOCK_BEHIND_NS_MAX: u64 = 1_000_000_000;
+
 /// A client's file locks end when it has not been heard of for this long.
 pub const LOCK_LEASE_NS: u64 = 10_000_000_000;
 /// Most locks on one file.

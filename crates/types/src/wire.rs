@@ -202,6 +202,12 @@ pub struct Ctx {
     /// that has told the client to go elsewhere or to try again refuses what was sent before.
     #[prost(uint32, tag = "8")]
     pub attempt: u32,
+    /// What the client takes the time for; 0: it does not say.
+    #[prost(fixed64, tag = "9")]
+    pub now_ns: Stamp,
+    /// The newest time of a change that the client has seen: what this request changes is later.
+    #[prost(fixed64, tag = "10")]
+    pub seen_ns: Stamp,
 }
 
 impl Ctx {

@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use saker_types::wire::{AppendReply, AppendReq, At, CloseReply, CloseReq, EntryReq};
 use saker_types::{Attr, Cred, Errno, Error, FileKind, Inode, limits};
 
+use super::truncate::later;
 use super::{done, truncate};
 use crate::request::{Rq, Step};
 use crate::rows::Located;
@@ -71,8 +72,8 @@ impl Shard {
     fn data_changed(&self, a: &mut Attr) {
         let now = self.wall_ns();
         a.data_version += 1;
-        a.mtime_ns = now.max(a.mtime_ns);
-        a.ctime_ns = now.max(a.ctime_ns);
+        a.mtime_ns = later(a.mtime_ns, now);
+        a.ctime_ns = later(a.ctime_ns, now);
     }
 
     fn locate_file(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Located> {

@@ -37,8 +37,8 @@ impl Truncation {
         }
         a.set_size(self.size, a.stored_bytes());
         a.data_version += 1;
-        a.mtime_ns = now_ns.max(a.mtime_ns);
-        a.ctime_ns = now_ns.max(a.ctime_ns);
+        a.mtime_ns = later(a.mtime_ns, now_ns);
+        a.ctime_ns = later(a.ctime_ns, now_ns);
         a.mode = self.mode;
         if !a.chunked {
             let keep = inode.inline.len().min(self.size as usize);
@@ -53,6 +53,12 @@ impl Truncation {
         let (truncate_gen, cut) = (a.truncate_gen, self.size);
         Some(StoreJob { truncate_gen, cut, ..StoreJob::default() })
     }
+}
+
+/// The time of a change after one at `before`: two changes of data never have the same, whoever's clock they have
+/// theirs from.
+pub(crate) fn later(before: Stamp, now_ns: Stamp) -> Stamp {
+    now_ns.max(before.saturating_add(1))
 }
 
 /// The mode of a file after this user changed its data.

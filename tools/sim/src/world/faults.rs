@@ -5,6 +5,7 @@ use std::time::Duration;
 use saker_runtime::fs::OpKind;
 use saker_runtime::rand::Rng;
 use saker_types::NodeId;
+use saker_types::limits::CLOCK_SKEW_NS_MAX;
 
 use super::net::Who;
 use super::node::Death;
@@ -39,6 +40,15 @@ pub enum Fault {
 
 /// With which of the clients' calls something goes wrong, so that they are there to see it.
 pub type Timed = (usize, Fault);
+
+/// Do clocks stay so near each other that times are kept in order for each client?
+pub fn clocks_stay_near(faults: &[Timed]) -> bool {
+    let jumps = faults.iter().map(|(_, fault)| match fault {
+        Fault::Clock(_, by) => by.unsigned_abs(),
+        _ => 0,
+    });
+    jumps.sum::<u64>() < CLOCK_SKEW_NS_MAX
+}
 
 /// Draws at least five faults, one of them a crash.
 pub fn draw(rng: &mut Rng, shards: u16, calls: usize) -> Vec<Timed> {
@@ -119,7 +129,9 @@ fn any(rng: &mut Rng, shards: u16) -> Fault {
         10 | 11 => Fault::Double(10_000 + rng.below(300_000), lasts(rng, 500)),
         12 | 13 => Fault::Spikes(10_000 + rng.below(200_000), lasts(rng, 500)),
         14 => {
-            let by = rng.below(7_200_000_000_000) as i64 - 3_600_000_000_000;
+            let far = rng.below(7_200_000_000_000) as i64 - 3_600_000_000_000;
+            // Every other jump is one that clients' times are kept in order for.
+            let by = if far % 2 == 0 { far } else { far % (CLOCK_SKEW_NS_MAX as i64 / 2) };
             Fault::Clock(node, by)
         }
         _ => {

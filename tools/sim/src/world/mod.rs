@@ -183,7 +183,9 @@ type Played = (Vec<history::Entry>, usize);
 
 fn play(config: &Config, world: &mut World) -> Result<Played, String> {
     let calls = world.progress.clone();
-    let shared = Rc::new(RefCell::new(Shared::new(calls)));
+    let clocks_are_near = faults::clocks_stay_near(&config.faults);
+    let shared = Shared { clocks_are_near, ..Shared::new(calls) };
+    let shared = Rc::new(RefCell::new(shared));
     let size_max = config.inline_max * 2;
     for number in 0..config.clients {
         let (shared, seed, calls) = (shared.clone(), world.rng.u64(), config.calls);

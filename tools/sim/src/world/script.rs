@@ -8,7 +8,7 @@ use saker_client::{Caller, DirItem, File, Fs, OpenFlags, SetAttr, SetTime};
 use saker_runtime::rand::Rng;
 use saker_types::time::{stamp_of_unix_ns, unix_ns};
 use saker_types::wire::{self, At};
-use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, ROOT};
+use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Stamp};
 
 use super::history::{Answer, Call, History, Name, Path, Seen, Subject, name_of, parse_name};
 
@@ -32,6 +32,8 @@ pub struct Shared {
     pub finished: usize,
     /// Calls made so far; the world watches it.
     pub calls: Rc<Cell<usize>>,
+    /// Clocks are about right.
+    pub clocks_are_near: bool,
 }
 
 impl Shared {
@@ -60,6 +62,8 @@ pub struct Client {
     anchors: Vec<Locator>,
     /// Largest size of a truncation or write, so that some files leave their rows.
     size_max: u64,
+    /// The newest time of a change that it has seen.
+    seen_ns: Stamp,
 }
 
 impl Client {
@@ -67,7 +71,8 @@ impl Client {
     pub fn new(number: usize, fs: Fs, seed: u64, shared: Share, size_max: u64) -> Client {
         let rng = Rng::seeded(seed);
         let (open, anchors) = (Vec::new(), Vec::new());
-        Client { number, fs, who: Caller::root(), rng, shared, open, anchors, size_max }
+        let (who, seen_ns) = (Caller::root(), 0);
+        Client { number, fs, who, rng, shared, open, anchors, size_max, seen_ns }
     }
 
     // ---- what to do -----------------------------------------------------------------------
@@ -345,8 +350,20 @@ impl Client {
     async fn entry(&mut self, call: &Call) -> Result<wire::Entry, Error> {
         let Call::Lookup { at } = call else { return Err(Errno::EINVAL.into()) };
         let entry = self.fs.lookup(&self.who, &self.at(at)?).await?;
+        self.see_time(&entry, false);
         self.anchor(&entry);
         Ok(entry)
+    }
+
+    /// What is `new` was made later than all that this client has seen.
+    fn see_time(&mut self, entry: &wire::Entry, new: bool) {
+        let Attr { id, ctime_ns, .. } = entry.attr;
+        let number = self.number;
+        assert!(
+            !new || ctime_ns > self.seen_ns || !self.shared.borrow().clocks_are_near,
+            "client {number}: inode {id:#x} is new and older than what it has seen"
+        );
+        self.seen_ns = self.seen_ns.max(ctime_ns);
     }
 
     fn anchor(&mut self, entry: &wire::Entry) {
@@ -370,6 +387,7 @@ impl Client {
                     ..OpenFlags::default()
                 };
                 let (file, entry) = fs.create(&who, &at, 0o755, flags).await?;
+                self.see_time(&entry, entry.created);
                 self.keep(file, &entry, append);
                 Answer::Opened(seen(&entry), entry.created)
             }
@@ -382,15 +400,20 @@ impl Client {
             }
             Call::Mkdir { at } => {
                 let entry = fs.mkdir(&who, &self.at(at)?, 0o755).await?;
+                self.see_time(&entry, true);
                 self.anchor(&entry);
                 Answer::Entry(seen(&entry))
             }
             Call::Symlink { at } => {
-                Answer::Entry(seen(&fs.symlink(&who, &self.at(at)?, b"nowhere").await?))
+                let entry = fs.symlink(&who, &self.at(at)?, b"nowhere").await?;
+                self.see_time(&entry, true);
+                Answer::Entry(seen(&entry))
             }
             Call::Mkfifo { at } => {
                 let mode = FileKind::Fifo.bits() | 0o755;
-                Answer::Entry(seen(&fs.mknod(&who, &self.at(at)?, mode, 0).await?))
+                let entry = fs.mknod(&who, &self.at(at)?, mode, 0).await?;
+                self.see_time(&entry, true);
+                Answer::Entry(seen(&entry))
             }
             Call::Unlink { at } => {
                 fs.unlink(&who, &self.at(at)?).await?;
@@ -437,7 +460,9 @@ impl Client {
         };
         Ok(match call {
             Call::Getattr { of } => {
-                Answer::Entry(seen(&fs.getattr(&who, &self.subject_at(of)?).await?))
+                let entry = fs.getattr(&who, &self.subject_at(of)?).await?;
+                self.see_time(&entry, false);
+                Answer::Entry(seen(&entry))
             }
             Call::Chmod { of, .. } | Call::Utimes { of, .. } | Call::Truncate { of, .. } => {
                 let at = self.subject_at(of)?;
