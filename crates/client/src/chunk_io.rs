@@ -11,15 +11,14 @@ use saker_runtime::time::{self, Time};
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::{
     ChunkPlace, ChunkReadReply, ChunkReadReq, ChunkSyncReply, ChunkSyncReq, ChunkWriteReply,
-    ChunkWriteReq, Entry, EntryReq, LocalDir, Op,
+    ChunkWriteReq, LocalDir, Op,
 };
-use saker_types::{Class, Errno, Error, InodeId, NodeId, Result, StoreNo, Unflushed};
+use saker_types::{Attr, Class, Errno, Error, InodeId, NodeId, Result, StoreNo, Unflushed};
 use std::time::Duration;
 
 use crate::Caller;
 use crate::core::{Backoff, Core, Fail, all, decode};
 use crate::open_inode::OpenInode;
-use crate::request::To;
 use crate::route::Routes;
 use crate::writer::{Piece, left_in_chunk};
 
@@ -117,8 +116,9 @@ impl Core {
         Ok(all(stores.into_iter().map(sync)).await?.contains(&true))
     }
 
-    /// Reads a range of a file from its chunks; what was never written reads as zeros. Keeps the
-    /// file open no longer than it is.
+    /// Reads a range of a file from its chunks; what was never written reads as zeros. `None`: the file
+    /// was cut after this truncate generation, and what is missing may be what was cut. Keeps the file open
+    /// no longer than it is.
     ///
     /// # Errors
     /// ESTALE when it was removed, and its lease has ended.
@@ -127,14 +127,17 @@ impl Core {
         inode: &Weak<OpenInode>,
         id: InodeId,
         range: Range<u64>,
-    ) -> Result<Bytes> {
+        truncate_gen: u64,
+    ) -> Result<Option<Bytes>> {
         let len = range.end - range.start;
         if len <= left_in_chunk(range.start) {
             let part = self.read_chunk(id, range.start, len as usize).await?;
-            if part.has_holes(len as usize) {
-                self.must_be_there(inode).await?;
+            if part.has_holes(len as usize)
+                && !self.are_holes(inode, range.end, truncate_gen).await?
+            {
+                return Ok(None);
             }
-            return Ok(pad(part.data, len as usize));
+            return Ok(Some(pad(part.data, len as usize)));
         }
         let mut parts = Vec::new();
         let mut at = range.start;
@@ -145,24 +148,31 @@ impl Core {
         }
         let read = parts.iter().map(|(at, len)| self.read_chunk(id, *at, *len));
         let read = all(read).await?;
-        if parts.iter().zip(&read).any(|((_, len), part)| part.has_holes(*len)) {
-            self.must_be_there(inode).await?;
+        let has_holes = parts.iter().zip(&read).any(|((_, len), part)| part.has_holes(*len));
+        if has_holes && !self.are_holes(inode, range.end, truncate_gen).await? {
+            return Ok(None);
         }
         let mut out = BytesMut::zeroed(len as usize);
         for ((at, _), Part { data, .. }) in parts.iter().zip(read) {
             let at = (at - range.start) as usize;
             out[at..at + data.len()].copy_from_slice(&data);
         }
-        Ok(out.freeze())
+        Ok(Some(out.freeze()))
     }
 
-    /// Where a store has nothing, nothing was written; or the file was removed while nobody heard of
-    /// this client, and its chunks are deleted (protocols.md, rule 16). Its owner knows.
-    async fn must_be_there(&self, inode: &Weak<OpenInode>) -> Result<()> {
-        let at = inode.upgrade().map(|inode| inode.at()).ok_or(Errno::EBADF)?;
-        let mut request = EntryReq { at, ..EntryReq::default() };
-        let who = Caller::root();
-        self.ask::<_, Entry>(&who, Op::Getattr, To::Owner, &mut request).await.map(drop)
+    /// Where a store has nothing, nothing was written; or the file was cut, by a truncation after this
+    /// generation; or it was removed while nobody heard of this client, and its chunks are deleted
+    /// (protocols.md, rule 16). Its owner knows: whom a truncation that stores have begun makes wait.
+    async fn are_holes(
+        &self,
+        inode: &Weak<OpenInode>,
+        end: u64,
+        truncate_gen: u64,
+    ) -> Result<bool> {
+        let inode = inode.upgrade().ok_or(Errno::EBADF)?;
+        self.refresh(&Caller::root(), &inode).await?;
+        let Attr { chunked, size, truncate_gen: newest, .. } = inode.with(|s| s.attr.clone());
+        Ok(chunked && size >= end && newest == truncate_gen)
     }
 
     /// Reads up to `len` bytes of one chunk, from the first replica that gives them intact.

@@ -19,6 +19,7 @@ use crate::locks::Locks;
 use crate::memory::Memory;
 use crate::net::{Net, Reply};
 use crate::open_inode::Inodes;
+use crate::reports::Reports;
 use crate::route::{self, Routes};
 use crate::seen::Seen;
 use crate::session::{Session, Sessions};
@@ -43,6 +44,7 @@ pub(crate) struct Core {
     routes: RwLock<Arc<Routes>>,
     pub(crate) sessions: Sessions,
     pub(crate) inodes: Inodes,
+    pub(crate) reports: Reports,
     pub(crate) seen: Seen,
     pub(crate) locks: Locks,
     pub(crate) stat_cache: StatCache,
@@ -159,6 +161,7 @@ impl Core {
             routes,
             sessions: Sessions::new(),
             inodes: Inodes::default(),
+            reports: Reports::default(),
             seen: Seen::default(),
             locks: Locks::default(),
             stat_cache: StatCache::default(),

@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     Lost,
     /// Nobody ever answers.
     Hang,
+    /// It is executed; its answer comes when [`Fake::deliver_answers`] says so.
+    Slow,
     /// It is executed; its answer is lost.
     AnswerLost,
     /// It is held up, and executed when [`Fake::deliver_late`] says so; nobody hears of it.
@@ -37,6 +39,8 @@ pub(crate) enum Fault {
 /// Port of the first shard; stores follow at 100, the coordinator is 1.
 const SHARD_PORT: u16 = 10;
 const STORE_PORT: u16 = 100;
+
+type Answer = std::result::Result<Frame, CallError>;
 
 #[derive(Default)]
 pub(crate) struct Model {
@@ -57,6 +61,9 @@ pub(crate) struct Model {
     results: BTreeMap<(u64, u64), (u16, Bytes)>,
     faults: VecDeque<(Op, Fault)>,
     hanging: Vec<saker_rpc::client::CallSlot>,
+    /// The answer to this request is slow.
+    held: Option<Answer>,
+    slow: Vec<(saker_rpc::client::CallSlot, Answer)>,
     late: Vec<(SocketAddr, Op, Frame)>,
     /// Chunk writes whose earlier attempts are refused.
     barred: BTreeMap<(u16, u64, u64), u32>,
@@ -118,6 +125,12 @@ impl Fake {
         late.len()
     }
 
+    /// Answers that were slow come now.
+    pub(crate) fn deliver_answers(&self) {
+        let slow = std::mem::take(&mut self.model().slow);
+        slow.into_iter().for_each(|(slot, answer)| slot.complete(answer));
+    }
+
     /// Operations since the last call, without those on sessions.
     pub(crate) fn log(&self) -> Vec<&'static str> {
         let log = std::mem::take(&mut self.model().log);
@@ -141,7 +154,10 @@ impl Transport for Fake {
         let mut model = self.model();
         match model.serve(to, op, &frame) {
             Some(result) => slot.complete(result),
-            None => model.hanging.push(slot),
+            None => match model.held.take() {
+                Some(answer) => model.slow.push((slot, answer)),
+                None => model.hanging.push(slot),
+            },
         }
         call
     }
@@ -156,16 +172,11 @@ fn decode<M: Message + Default>(frame: &Frame) -> M {
 }
 
 impl Model {
-    fn serve(
-        &mut self,
-        to: SocketAddr,
-        op: Op,
-        frame: &Frame,
-    ) -> Option<std::result::Result<Frame, CallError>> {
+    fn serve(&mut self, to: SocketAddr, op: Op, frame: &Frame) -> Option<Answer> {
         self.log.push((op, to.port()));
         let due = self.faults.front().is_some_and(|(due, _)| *due == op);
         let fault = if due { self.faults.pop_front().map(|(_, fault)| fault) } else { None };
-        let mut answer_lost = false;
+        let (mut answer_lost, mut is_slow) = (false, false);
         match fault {
             Some(Fault::Lost) => return Some(Err(CallError::Disconnected)),
             Some(Fault::Hang) => return None,
@@ -174,6 +185,7 @@ impl Model {
             }
             Some(Fault::Before(act)) => act(self),
             Some(Fault::AnswerLost) => answer_lost = true,
+            Some(Fault::Slow) => is_slow = true,
             Some(Fault::Late) => {
                 self.late.push((to, op, frame.clone()));
                 return Some(Err(CallError::Timeout));
@@ -184,7 +196,12 @@ impl Model {
         if answer_lost {
             return Some(Err(CallError::Disconnected));
         }
-        Some(Ok(frame.reply(status, body, payload)))
+        let answer = Ok(frame.reply(status, body, payload));
+        if is_slow {
+            self.held = Some(answer);
+            return None;
+        }
+        Some(answer)
     }
 
     fn execute(&mut self, to: SocketAddr, op: Op, frame: &Frame) -> (u16, Bytes, Bytes) {

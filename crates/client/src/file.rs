@@ -86,6 +86,11 @@ impl File {
         Entry { attr, loc, ..Entry::default() }
     }
 
+    /// How often the file was found to be shorter than it was known to be: because others have cut it.
+    pub fn cuts(&self) -> u64 {
+        self.0.inode.with(|s| s.cuts)
+    }
+
     /// Where it was last known to be. A file that is moved or removed stays reachable by what it
     /// was at its opening.
     pub fn locator(&self) -> Locator {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use saker_rpc::Transport;
 use saker_runtime::telemetry::Registry;
-use saker_types::{ClusterMap, Errno, Error, InodeId, Result};
+use saker_types::{Attr, ClusterMap, Errno, Error, InodeId, Result};
 
 mod api;
 mod chunk_io;
@@ -37,6 +37,7 @@ mod ranges;
 mod read_ahead;
 mod readdir;
 mod reader;
+mod reports;
 mod request;
 mod route;
 mod seen;
@@ -115,6 +116,14 @@ impl Fs {
     /// attributes are not those that an open tells. Costs nothing while nothing is unsaved.
     pub fn is_dirty(&self, file: InodeId) -> bool {
         self.0.inodes.dirty(file).is_some()
+    }
+
+    /// Is nothing newer known here of a file that is open, nor anything unsaved?
+    pub fn is_newest(&self, attr: &Attr) -> bool {
+        let is_newest = |inode: Arc<open_inode::OpenInode>| {
+            inode.with(|s| !s.is_dirty() && open_inode::age(&s.attr) <= open_inode::age(attr))
+        };
+        self.0.inodes.get(attr.id).is_none_or(is_newest)
     }
 
     /// A reactor of the caller's own: while a thread is in its `block_on`, what futures of this

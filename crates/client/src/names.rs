@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use saker_runtime::time::{self, Time};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, FileKind, Locator, Result, limits};
 
@@ -49,13 +50,17 @@ impl Fs {
         {
             return Ok(entry);
         }
-        let mut request = EntryReq { at: at.clone(), full, ..EntryReq::default() };
-        let entry: Entry = self.core().ask(who, op, To::Owner, &mut request).await?;
-        if let Some(settled) = self.core().settled(entry.attr.id).await {
-            return Ok(settled);
+        loop {
+            let mut request = EntryReq { at: at.clone(), full, ..EntryReq::default() };
+            let asked = time::now();
+            let entry: Entry = self.core().ask(who, op, To::Owner, &mut request).await?;
+            if let Some(settled) = self.core().settled(entry.attr.id).await {
+                return Ok(settled);
+            }
+            if !self.core().reports.is_after(entry.attr.id, asked) {
+                return Ok(self.core().learn(entry));
+            }
         }
-        self.core().learn(&entry);
-        Ok(entry)
     }
 
     /// Changes attributes. What was written through this client comes before it.
@@ -65,8 +70,7 @@ impl Fs {
         let inode = self.core().inode_at(who, at).await?;
         let Some(inode) = inode else {
             let entry = self.core().setattr(who, &mut request).await?;
-            self.core().learn(&entry);
-            return Ok(entry);
+            return Ok(self.core().learn(entry));
         };
         // Nothing may be written between the flush and the change.
         let mut writer = inode.writer.lock().await;
@@ -74,11 +78,13 @@ impl Fs {
             self.core().write_back(&inode, &mut writer).await;
         }
         let entry: Entry = self.core().ask(who, Op::Setattr, To::Owner, &mut request).await?;
-        inode.with(|s| {
-            let inline = inline_of(&entry);
+        Ok(inode.with(|s| {
+            let (inline, cuts) = (inline_of(&entry), s.cuts);
             s.adopt(&entry, inline);
-        });
-        Ok(entry)
+            // Who cuts it knows so.
+            s.cuts = cuts;
+            s.newest(entry)
+        }))
     }
 
     /// Makes a regular file, or opens the one that is there; `mode` holds permission bits.
@@ -99,8 +105,9 @@ impl Fs {
             umask: who.umask,
             ..CreateReq::default()
         };
+        let asked = time::now();
         let entry: Entry = self.core().ask(who, Op::Create, To::Owner, &mut request).await?;
-        Ok(self.core().opened(who, entry, flags).await)
+        Ok(self.core().opened(who, entry, flags, asked).await)
     }
 
     /// Makes a regular file without a name in a directory and opens it (O_TMPFILE). It ends with its
@@ -123,8 +130,9 @@ impl Fs {
         };
         request.at.path.push(name.into());
         check_place(&request.at)?;
+        let asked = time::now();
         let entry: Entry = self.core().ask(who, Op::Tmpfile, To::Owner, &mut request).await?;
-        Ok(self.core().opened(who, entry, flags).await)
+        Ok(self.core().opened(who, entry, flags, asked).await)
     }
 
     /// Opens what is there; `at` may be a handle (empty path).
@@ -136,8 +144,9 @@ impl Fs {
             truncate: flags.truncate,
             ..OpenReq::default()
         };
+        let asked = time::now();
         let entry: Entry = self.core().ask(who, Op::Open, To::Owner, &mut request).await?;
-        Ok(self.core().opened(who, entry, flags).await)
+        Ok(self.core().opened(who, entry, flags, asked).await)
     }
 
     /// Makes a directory; `mode` holds permission bits.
@@ -247,10 +256,7 @@ impl Fs {
         let entry: Entry = self.core().ask(who, Op::Link, To::Owner, &mut request).await?;
         match self.core().settled(entry.attr.id).await {
             Some(settled) => Ok(settled),
-            None => {
-                self.core().learn(&entry);
-                Ok(entry)
-            }
+            None => Ok(self.core().learn(entry)),
         }
     }
 
@@ -272,14 +278,14 @@ impl Core {
         entry
     }
 
-    /// Tells an open inode what an answer about its name says.
-    fn learn(&self, entry: &Entry) {
-        if let Some(inode) = self.inodes.get(entry.attr.id) {
-            inode.with(|s| {
-                s.asked_at = saker_runtime::time::now();
-                s.adopt(entry, None);
-            });
-        }
+    /// Tells an open inode what an answer about its name says; which is newer.
+    fn learn(&self, entry: Entry) -> Entry {
+        let Some(inode) = self.inodes.get(entry.attr.id) else { return entry };
+        inode.with(|s| {
+            s.asked_at = time::now();
+            s.adopt(&entry, None);
+            s.newest(entry)
+        })
     }
 
     /// Changes attributes at the owner. Of a directory the coordinator changes what replicas hold;
@@ -310,26 +316,30 @@ impl Core {
         Ok(self.inodes.get(entry.attr.id))
     }
 
-    /// A file that was just opened.
+    /// A file that was just opened; the owner was asked at `asked`.
     async fn opened(
         self: &Arc<Core>,
         who: &Caller,
         entry: Entry,
         flags: OpenFlags,
+        asked: Time,
     ) -> (File, Entry) {
-        let mut entry = entry;
-        let dirty = self.inodes.dirty(entry.attr.id);
-        if let Some(inode) = &dirty
-            && flags.truncate
+        if flags.truncate
             && !entry.created
+            && let Some(inode) = self.inodes.dirty(entry.attr.id)
         {
-            self.abandon(inode).await;
+            self.abandon(&inode).await;
         }
         let inode = self.inodes.open(&entry);
-        if dirty.is_some() {
-            entry.attr = inode.with(|s| s.attr.clone());
+        let file = File::new(self.clone(), inode.clone(), who, flags);
+        if !entry.created
+            && self.reports.is_after(entry.attr.id, asked)
+            && let Err(error) = self.refresh(who, &inode).await
+        {
+            // It is open, whatever its owner cannot be asked.
+            tracing::debug!(id = entry.attr.id, "after an open: {error}");
         }
-        (File::new(self.clone(), inode, who, flags), entry)
+        (file, inode.with(|s| s.newest(entry)))
     }
 
     /// Renames, and tells open inodes where they are.

@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) writer_is: Option<Caller>,
     /// Changes whenever data that was read ahead may be wrong.
     pub(crate) epoch: u64,
+    /// How often the owner said that the file is shorter than was known here.
+    pub(crate) cuts: u64,
     /// Where a sequential reader would go on.
     pub(crate) next_read: u64,
     /// Bytes to read ahead of it.
@@ -83,8 +85,7 @@ impl State {
     /// Takes what the owner said, unless something newer is known. `inline`: the data that
     /// belongs to it, if it is known. What is dirty here stays.
     pub(crate) fn adopt(&mut self, entry: &Entry, inline: Option<Bytes>) {
-        let version = |attr: &Attr| (attr.data_version, attr.ctime_ns);
-        if version(&entry.attr) < version(&self.attr) {
+        if age(&entry.attr) < age(&self.attr) {
             return;
         }
         let same_data = entry.attr.data_version == self.attr.data_version
@@ -96,6 +97,7 @@ impl State {
         }
         let own_end = self.written_end.max(pending_end).max(self.unsaved.end());
         let size = entry.attr.size.max(own_end);
+        self.cuts += u64::from(size < self.attr.size);
         self.loc = entry.loc.owned();
         if !self.unsaved.is_empty() {
             // Unsaved bytes belong to the version that they were written over; the owner will
@@ -114,6 +116,11 @@ impl State {
             }
         }
         self.attr.size = size;
+    }
+
+    /// An answer about this inode that was adopted, with what is known here if that is newer.
+    pub(crate) fn newest(&self, entry: Entry) -> Entry {
+        Entry { attr: self.attr.clone(), loc: self.loc.clone(), ..entry }
     }
 
     /// Forgets what is dirty, as after a truncation of the file to nothing.
@@ -228,6 +235,11 @@ impl OpenInode {
     }
 }
 
+/// Of two states of an inode, the newer one's is not lower.
+pub(crate) fn age(attr: &Attr) -> (u64, i64) {
+    (attr.data_version, attr.ctime_ns)
+}
+
 /// A small file's data in a reply. A copy: that there is part of a whole frame, which must not be kept.
 pub(crate) fn inline_of(entry: &Entry) -> Option<Bytes> {
     (!entry.attr.chunked).then(|| Bytes::copy_from_slice(&entry.inline))
@@ -273,6 +285,7 @@ impl Inodes {
             pending: None,
             writer_is: None,
             epoch: 0,
+            cuts: 0,
             next_read: 0,
             window: 0,
             asked_at: now,

@@ -39,13 +39,25 @@ enum Plan {
     WriteOut,
     /// Some of it was written over data that somebody else has changed.
     CatchUp,
-    /// Read these chunks' bytes, with this window and under this epoch, from a file of this
-    /// size.
-    Chunks { range: Range<u64>, window: usize, epoch: u64, size: u64 },
+    /// Read these bytes of chunks.
+    Chunks(Chunks),
+}
+
+/// Bytes to be read from chunks.
+#[derive(Clone)]
+struct Chunks {
+    range: Range<u64>,
+    /// To read ahead of them.
+    window: usize,
+    epoch: u64,
+    /// Of the file, when this was planned.
+    size: u64,
+    truncate_gen: u64,
 }
 
 impl Core {
-    /// Reads up to `len` bytes at `offset`; less only at the end of the file.
+    /// Reads up to `len` bytes at `offset`; less only at the end of the file. Somebody else may cut the file
+    /// meanwhile: then what is returned is from before, or ends where the file does.
     pub(crate) async fn read(
         self: &Arc<Core>,
         handle: &Handle,
@@ -67,11 +79,14 @@ impl Core {
                     handle.take_failure()?;
                 }
                 Plan::CatchUp => self.catch_up(handle).await?,
-                Plan::Chunks { range, window: 0, .. } => {
-                    return self.read_chunks(&Arc::downgrade(inode), inode.id, range).await;
-                }
-                Plan::Chunks { range, window, epoch, size } => {
-                    return self.read_ahead(inode, range, window, epoch, size).await;
+                Plan::Chunks(chunks) => {
+                    let read = match chunks.window {
+                        0 => self.read_planned(inode, &chunks).await?,
+                        _ => self.read_ahead(inode, &chunks).await?,
+                    };
+                    if let Some(data) = read {
+                        return Ok(data);
+                    }
                 }
             }
         }
@@ -88,15 +103,18 @@ impl Core {
         handle.take_failure()
     }
 
-    /// Reads chunks of a sequential reader.
+    async fn read_planned(&self, inode: &Arc<OpenInode>, chunks: &Chunks) -> Result<Option<Bytes>> {
+        let (range, truncate_gen) = (chunks.range.clone(), chunks.truncate_gen);
+        self.read_chunks(&Arc::downgrade(inode), inode.id, range, truncate_gen).await
+    }
+
+    /// Reads chunks of a sequential reader; see [`Core::read_chunks`].
     async fn read_ahead(
         self: &Arc<Core>,
         inode: &Arc<OpenInode>,
-        range: Range<u64>,
-        window: usize,
-        epoch: u64,
-        size: u64,
-    ) -> Result<Bytes> {
+        chunks: &Chunks,
+    ) -> Result<Option<Bytes>> {
+        let Chunks { range, window, epoch, size, truncate_gen } = chunks.clone();
         let (weak, id) = (Arc::downgrade(inode), inode.id);
         let mut ahead = inode.ahead.lock().await;
         ahead.validate(epoch, time::now(), AGE_MAX);
@@ -104,7 +122,10 @@ impl Core {
             0 => ahead.forget_before(range.start),
             window => ahead.extend(&range, window, size, &self.ahead, |part| {
                 let (core, inode) = (self.clone(), weak.clone());
-                Box::pin(async move { core.read_chunks(&inode, id, part).await })
+                Box::pin(async move {
+                    // What was cut is missing.
+                    Ok(core.read_chunks(&inode, id, part, truncate_gen).await?.unwrap_or_default())
+                })
             }),
         }
         ahead.nudge().await;
@@ -112,8 +133,8 @@ impl Core {
         self.net.flush();
         drop(ahead);
         match data {
-            Some(data) => Ok(data),
-            None => self.read_chunks(&weak, id, range).await,
+            Some(data) => Ok(Some(data)),
+            None => self.read_planned(inode, chunks).await,
         }
     }
 
@@ -186,7 +207,8 @@ fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
     let lone = range.end == size && range.start == 0;
     // What waits to be written out its store does not have yet, and would not be fetched again.
     let window = if lone || waits(&(range.start..range.end + window as u64)) { 0 } else { window };
-    Plan::Chunks { range, window, epoch: s.epoch, size }
+    let (epoch, truncate_gen) = (s.epoch, s.attr.truncate_gen);
+    Plan::Chunks(Chunks { range, window, epoch, size, truncate_gen })
 }
 
 /// A range of a small file: zeros beyond its data.

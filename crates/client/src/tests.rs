@@ -444,6 +444,72 @@ fn attributes_are_not_older_than_the_question() {
     });
 }
 
+/// An open, or a lookup, is answered; then the owner hears of what had been written before it was sent; then the answer
+/// arrives.
+#[test]
+fn no_answer_is_older_than_what_was_written_before_the_question() {
+    for (closes, opens) in [(false, false), (false, true), (true, false), (true, true)] {
+        let t = setup();
+        let file = t.create("f");
+        t.write(&file, 0, &pattern(20_000, 1));
+        t.run(async {
+            t.fake.fault(if opens { Op::Open } else { Op::Lookup }, Fault::Slow);
+            let place = at("f");
+            let mut asked = pin!(async {
+                match opens {
+                    true => t.fs.open(&t.root, &place, RW).await.map(|(f, entry)| (Some(f), entry)),
+                    false => t.fs.lookup(&t.root, &place).await.map(|entry| (None, entry)),
+                }
+            });
+            assert!(poll!(asked.as_mut()).is_pending());
+            file.flush().await.unwrap();
+            let _still_open = (!closes).then(|| file.clone());
+            file.release().await;
+            t.fake.deliver_answers();
+            let (again, entry) = asked.await.unwrap();
+            assert_eq!(entry.attr.size, 20_000, "closed: {closes}, opened: {opens}");
+            if let Some(again) = again {
+                assert!(again.read(0, 30_000).await.unwrap() == pattern(20_000, 1));
+            }
+        });
+    }
+}
+
+/// Somebody cuts a file, and perhaps writes to it, when its chunks are about to be read.
+#[test]
+fn who_reads_what_others_cut_gets_no_zeros() {
+    let (size, cut) = (5 * CHUNK_BYTES as usize / 2, 50_000);
+    for (at, len) in [(45_000, 20_000), (0, size - 10)] {
+        for (rewrites, ahead) in [(false, 0), (false, 4 << 20), (true, 0), (true, 4 << 20)] {
+            let t =
+                setup_with(ClientOptions { read_ahead_bytes: ahead, ..ClientOptions::default() });
+            let file = t.create("f");
+            let old = pattern(size, 1);
+            t.write(&file, 0, &old);
+            t.flush(&file);
+            t.fake.fault(
+                Op::ChunkRead,
+                Fault::Before(Box::new(move |model| {
+                    let name = Bytes::from_static(b"f");
+                    model.truncate(&name, if rewrites { 0 } else { cut as u64 });
+                    if rewrites {
+                        model.spill(&name);
+                        model.add_to("f", |row| row.attr.size = 40_000);
+                        let id = model.files[&name].attr.id;
+                        (0..2).for_each(|n| _ = model.chunks.insert((n, id, 0), vec![7; 40_000]));
+                    }
+                })),
+            );
+            let new = if rewrites { vec![7; 40_000] } else { old[..cut].to_vec() };
+            let got = t.read(&file, at as u64, len);
+            let words = format!("{} of {len} bytes, rewritten: {rewrites}, {ahead}", got.len());
+            assert!(got == new[at.min(new.len())..new.len().min(at + len)], "{words}");
+            assert_eq!(file.cuts(), 1);
+            assert!(t.read(&file, 0, size) == new, "{words}");
+        }
+    }
+}
+
 #[test]
 fn appends_go_where_the_owner_says() {
     let t = setup();

@@ -306,6 +306,7 @@ impl Core {
             let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
             let beyond = || Error::new(Errno::EPROTO).with_text("append beyond the largest file");
             let end = end.ok_or_else(beyond)?;
+            self.reports.note(inode.id);
             inode.with(|s| {
                 s.written_end = 0;
                 let inline = reply.stored.then(|| Bytes::copy_from_slice(&reply.entry.inline));
@@ -468,6 +469,7 @@ impl Core {
             let Some(mut request) = request else { return Ok(Report::Done(None)) };
             let who = writer_of(inode);
             let reply: CloseReply = self.ask(&who, op, To::Owner, &mut request).await?;
+            self.reports.note(inode.id);
             if !reply.conflict {
                 inode.with(|s| {
                     s.unsaved.clear();
@@ -514,7 +516,8 @@ impl Core {
         let mut writer = inode.writer.lock().await;
         if !inode.is_dirty() {
             // Another call has told the owner, whose answer may be older than this call.
-            return self.refresh(&writer_of(inode), inode).await.ok();
+            let entry = self.refresh(&writer_of(inode), inode).await.ok()?;
+            return Some(inode.with(|s| s.newest(entry)));
         }
         self.write_back(inode, &mut writer).await;
         inode.with(|s| {

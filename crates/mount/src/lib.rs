@@ -3,7 +3,8 @@
 //! Thin by intent: parse -> client call -> reply. `saker_fuse` moves requests and replies,
 //! [`Served`] answers them with one function for each operation (`ops/`), `names` knows what the
 //! kernel holds, what a LOOKUP is for and where its walk began, `handles` what it has open,
-//! `changes` whether what an open said still counts, `mount` attaches all that to a directory.
+//! `changes` whether what an open said still counts, `refusals` which READs do not, `mount` attaches
+//! all that to a directory.
 //! The server checks permissions; nothing here is a cache that correctness needs.
 //!
 //! [`Served`] can do without a kernel: whoever plays it makes requests, tells hints, and takes
@@ -20,6 +21,7 @@ mod notify;
 mod ops;
 mod options;
 mod reactor;
+mod refusals;
 mod served;
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub mod init {
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
@@ -40,6 +41,8 @@ pub mod fattr {
 pub const GETATTR_FH: u32 = 1;
 /// `open_flags` of OPEN and CREATE requests: clear suid and sgid when the file is truncated.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
+/// `open_flags` of a reply: reads and writes go past the kernel's pages, and come as they were called.
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// `open_flags` of a reply: pages cached from earlier stay.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// `open_flags` of a reply: close(2) needs no FLUSH.
@@ -56,6 +59,8 @@ pub const STATX_BTIME: u32 = 0x800;
 
 /// Flags of open(2) as the kernel passes them on every architecture that this builds for.
 pub const O_APPEND: u32 = 0o2000;
+/// The same.
+pub const O_DIRECT: u32 = libc::O_DIRECT as u32;
 /// `whence` of LSEEK; the kernel does the others itself.
 pub const SEEK_DATA: u32 = 3;
 /// The same.

@@ -28,9 +28,9 @@ impl Served {
             Some(open) => open
                 .attr(&self.changes, self.attr_timeout)
                 .map(|(attr, fresh)| (attr.clone(), fresh))
-                // What the kernel has been told since is not taken back; and what was unsaved when it was
-                // opened has changed it.
-                .filter(|(attr, _)| self.nodes.is_newest(attr) && !self.fs.is_dirty(attr.id)),
+                // What the kernel has been told since is not taken back, nor what reads have met; and what
+                // was unsaved when it was opened has changed it.
+                .filter(|(attr, _)| self.nodes.is_newest(attr) && self.fs.is_newest(attr)),
             None => self.just_told(request),
         };
         if let Some((attr, fresh)) = told {
@@ -63,7 +63,7 @@ impl Served {
         let left = self.changes.counts(asked, self.attr_timeout.min(OPEN_AGE_MAX))?;
         let attr = self.nodes.newest(request.header.nodeid)?;
         // An open does not write out what was written before: the times are not known yet.
-        (!self.fs.is_dirty(attr.id)).then_some((attr, left))
+        self.fs.is_newest(&attr).then_some((attr, left))
     }
 
     async fn attributes(&self, request: &Request, flags: u32, handle: u64) -> Result<Entry> {

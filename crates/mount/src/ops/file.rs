@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use saker_client::{Caller, Fallocate, File, OpenFlags, Seek};
 use saker_fuse::abi::{
-    CopyFileRangeIn, CopyFileRangeOut, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FallocateIn, FlushIn,
-    FsyncIn, LseekIn, LseekOut, O_APPEND, OPEN_KILL_SUIDGID, OpenIn, OpenOut, RELEASE_FLOCK_UNLOCK,
-    ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    CopyFileRangeIn, CopyFileRangeOut, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
+    FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, O_APPEND, OPEN_KILL_SUIDGID, OpenIn, OpenOut,
+    RELEASE_FLOCK_UNLOCK, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID,
+    WriteIn, WriteOut,
 };
 use saker_fuse::{MAX_WRITE_BYTES, Reply, Request};
 use saker_types::wire::{At, Entry};
@@ -19,6 +20,7 @@ use crate::caller::WithCaller as _;
 use crate::changes::{Asked, Changes};
 use crate::names::nodes::{DataVersion, NodeId};
 use crate::names::threads::Opened;
+use crate::refusals::Cuts;
 use crate::served::Served;
 
 /// Most bytes that one COPY_FILE_RANGE copies: callers ask again, and can be interrupted between.
@@ -40,6 +42,7 @@ pub(crate) struct OpenFile {
     fresh: AtomicBool,
     /// The kernel dropped its pages at this open, and no request has come through it yet.
     unused: AtomicBool,
+    cuts: Cuts,
     /// The same file with the opposite of `flags.append`, opened when it is first needed: for
     /// fcntl(F_SETFL), and for mapped pages, which are written back through any writable handle
     /// but belong where they are.
@@ -60,9 +63,16 @@ impl OpenFile {
             asked,
             fresh: AtomicBool::new(true),
             unused: AtomicBool::new(false),
+            cuts: Cuts::default(),
             other: async_lock::Mutex::new(None),
             lockers: Mutex::default(),
         }
+    }
+
+    /// Are its reads and writes those of programs, whole and not of the kernel's pages? Of one write(2) that crosses a
+    /// page the kernel makes two WRITEs else, and others could append between them.
+    fn is_direct(&self) -> bool {
+        self.flags.append && self.flags.write
     }
 
     fn version(&self) -> DataVersion {
@@ -139,6 +149,9 @@ impl Served {
     pub(crate) fn opened(&self, mut open: OpenFile) -> OpenOut {
         let heard = open.flags.write || self.locked.load(Ordering::Relaxed);
         let mut open_flags = if heard { 0 } else { FOPEN_NOFLUSH };
+        if open.is_direct() {
+            open_flags |= FOPEN_DIRECT_IO;
+        }
         if self.nodes.keep_pages(open.node, open.version()) {
             open_flags |= FOPEN_KEEP_CACHE;
         } else {
@@ -162,7 +175,13 @@ impl Served {
             self.nodes.filled(open.node, open.version());
         }
         let len = (input.size as usize).min(MAX_WRITE_BYTES);
-        Ok(Reply::data(open.file.read(input.offset, len).await?))
+        let reading = open.cuts.reading();
+        let data = open.file.read(input.offset, len).await?;
+        if !open.is_direct() {
+            let (file, node, notifier) = (&open.file, open.node, &self.attr_notifier);
+            reading.ends(&input, data.len(), file, node, notifier).await?;
+        }
+        Ok(Reply::data(data))
     }
 
     pub(crate) async fn write(&self, request: &Request) -> Result<Reply> {

@@ -24,6 +24,7 @@ const PAGE_BYTES: usize = 4096;
 ///   has no default ACL.
 /// - `POSIX_LOCKS`, `FLOCK_LOCKS`: locks hold between mounts (`ops::lock`).
 /// - `AUTO_INVAL_DATA`: cached pages go when size or mtime changed elsewhere.
+/// - `DIRECT_IO_ALLOW_MMAP`: what is opened to append (`Served::opened`) can be mapped.
 ///
 /// Not wanted: write-back cache, cached symlinks and explicit invalidation (another mount's
 /// changes would show late), `POSIX_ACL` and `default_permissions` (the server checks), `NO_OPEN`
@@ -36,6 +37,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DONT_MASK
     | init::AUTO_INVAL_DATA
     | init::ASYNC_DIO
+    | init::DIRECT_IO_ALLOW_MMAP
     | init::PARALLEL_DIROPS
     | init::ABORT_ERROR
     | init::MAX_PAGES
