@@ -20,6 +20,9 @@ pub struct ClientOptions {
     /// Bytes of written data that all of them may hold back, or have on its way; then whoever writes waits until the
     /// stores have what it wrote.
     pub write_buffer_total_bytes: usize,
+    /// How long written data is held back at most; when its writer pauses it is written out after half a second. Zero: until
+    /// close, fsync, or there is enough of it.
+    pub write_back: Duration,
     /// Most bytes read ahead of a sequential reader of one file; 0 turns it off.
     pub read_ahead_bytes: usize,
     /// Most bytes read ahead of all of them: whoever comes when so much is held gets no more than it asks for.
@@ -34,6 +37,7 @@ impl Default for ClientOptions {
             timeout: Duration::from_secs(60),
             write_buffer_bytes: 1 << 20,
             write_buffer_total_bytes: 256 << 20,
+            write_back: Duration::from_secs(5),
             read_ahead_bytes: 4 << 20,
             read_ahead_total_bytes: 256 << 20,
             local_reads: false,

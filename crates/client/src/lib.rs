@@ -47,6 +47,7 @@ mod statfs;
 mod suspects;
 #[cfg(test)]
 mod tests;
+mod write_back;
 mod write_out;
 mod writer;
 mod xattr;
@@ -76,7 +77,7 @@ impl Fs {
     pub fn connect(cluster: &ClusterAddr, options: ClientOptions) -> Result<Fs> {
         let coordinators: Vec<SocketAddr> = connect::coordinators(cluster)?;
         let core = core::Core::connect(net::Net::new()?, &coordinators, options)?;
-        lease::start(&core).map_err(|e| {
+        lease::start(&core).and_then(|()| write_back::start(&core)).map_err(|e| {
             Error::new(Errno::EAGAIN).with_text(format!("no thread for leases: {e}"))
         })?;
         Ok(Fs(core))
@@ -84,7 +85,8 @@ impl Fs {
 
     /// Connects over another network than TCP, which the caller drives, as a simulator does. Such a
     /// client never blocks: [`Fs::block_on`] and [`Fs::close`] are not for it, and
-    /// [`Fs::keep_leases`] must be run beside its operations.
+    /// [`Fs::keep_leases`] must be run beside its operations. What it has written waits until it is closed or
+    /// synced, whatever `options.write_back` says.
     ///
     /// # Errors
     /// As [`Fs::connect`].

@@ -66,6 +66,10 @@ pub(crate) struct State {
     pub(crate) asked_at: Time,
     /// When it was opened first.
     pub(crate) opened_at: Time,
+    /// Since when something waits to be written out or reported, if it does.
+    pub(crate) dirty_since: Time,
+    /// When it was written to last.
+    pub(crate) written_at: Time,
     handles: usize,
     /// Failures of writing out so far, and the last one.
     failures: (u64, Option<Error>),
@@ -147,6 +151,7 @@ impl State {
         self.unsaved.add(offset, end);
         self.attr.size = self.attr.size.max(end);
         self.writer_is = Some(who.clone());
+        self.written_at = time::now();
     }
 
     /// Clears bytes of a small file whose data is known; where it has none it is clear.
@@ -208,7 +213,10 @@ impl OpenInode {
         let before = state.is_dirty();
         let result = f(&mut state);
         match (before, state.is_dirty()) {
-            (false, true) => _ = self.dirty_inodes.fetch_add(1, Ordering::Relaxed),
+            (false, true) => {
+                state.dirty_since = time::now();
+                self.dirty_inodes.fetch_add(1, Ordering::Relaxed);
+            }
             (true, false) => _ = self.dirty_inodes.fetch_sub(1, Ordering::Relaxed),
             _ => {}
         }
@@ -290,6 +298,8 @@ impl Inodes {
             window: 0,
             asked_at: now,
             opened_at: now,
+            dirty_since: now,
+            written_at: now,
             handles: 1,
             failures: (0, None),
         };

@@ -108,6 +108,7 @@ impl Core {
                 s.unreported.0 += taken as u64;
                 s.pending = writer.range();
                 s.epoch += 1;
+                s.written_at = time::now();
                 if s.writer_is.is_none() {
                     s.writer_is = Some(who.clone());
                 }
@@ -323,6 +324,7 @@ impl Core {
                 s.written_end = end;
                 s.pending = writer.range();
                 s.writer_is = Some(handle.who.clone());
+                s.written_at = time::now();
                 s.epoch += 1;
             });
             self.pump(inode, writer, true).await;

@@ -58,6 +58,9 @@ pub struct MountOptions {
     /// Whether the mount's client reads data of stores of this machine from their files (its
     /// `ClientOptions`). Default: no.
     pub local_reads: bool,
+    /// How long the mount holds back what is written and not synced (its `ClientOptions`); zero: until close. Default:
+    /// 5 s.
+    pub writeback: Duration,
     /// How requests come from the kernel.
     pub transport: TransportMode,
     /// Where its metrics are served (docs/metrics.md). Default: nowhere.
@@ -80,6 +83,7 @@ impl Default for MountOptions {
             shortcut: Shortcut::Bpf,
             leases: Leases::Hot,
             local_reads: false,
+            writeback: Duration::from_secs(5),
             transport: TransportMode::Auto,
             http: None,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
@@ -90,7 +94,7 @@ impl Default for MountOptions {
 impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `fsname=TEXT`,
-    /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS` (fractions allowed),
+    /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS`, `writeback=SECONDS` (fractions allowed),
     /// `shortcut=auto|off` (`bpf` is `auto`), `leases=hot|all|off`, `local_reads=on|off`,
     /// `transport=auto|uring|dev`, `http=ADDR:PORT`, `threads=N`. What fstab(5) has for mount(8) and systemd alone
     /// is skipped.
@@ -134,6 +138,7 @@ impl MountOptions {
             "fsname" => self.fsname = Some(value.to_owned()),
             "entry_timeout" => self.entry_timeout = seconds(key, value)?,
             "attr_timeout" => self.attr_timeout = seconds(key, value)?,
+            "writeback" => self.writeback = seconds(key, value)?,
             "shortcut" => {
                 self.shortcut = match value {
                     "auto" | "bpf" => Shortcut::Bpf,
@@ -202,8 +207,8 @@ mod tests {
         assert_eq!(MountOptions::parse("").unwrap(), default);
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
-            "ro,noallow_other,suid,noexec,local_reads=on,fsname=a=b,entry_timeout=1.5,attr_timeout=0,threads=3,\
-             transport=uring,leases=off,http=127.0.0.1:7480",
+            "ro,noallow_other,suid,noexec,local_reads=on,fsname=a=b,entry_timeout=1.5,attr_timeout=0,\
+             writeback=0.5,threads=3,transport=uring,leases=off,http=127.0.0.1:7480",
         );
         let wanted = MountOptions {
             read_only: true,
@@ -214,6 +219,7 @@ mod tests {
             fsname: Some("a=b".into()),
             entry_timeout: Duration::from_millis(1500),
             attr_timeout: Duration::ZERO,
+            writeback: Duration::from_millis(500),
             threads: 3,
             leases: Leases::Off,
             transport: TransportMode::Uring,
@@ -231,6 +237,7 @@ mod tests {
             "shortcut=proc",
             "entry_timeout=-1",
             "attr_timeout=x",
+            "writeback=-1",
             "threads=0",
             "transport=x",
             "http=7480",

@@ -134,6 +134,88 @@ fn what_others_closed_is_read_beside_unsaved_data() {
     t.cluster.fsck();
 }
 
+/// However long its records are, and wherever pages and chunks end.
+#[test]
+fn an_append_is_one_piece() {
+    let Some(t) = Mounts::start("an_append_is_one_piece") else { return };
+    for (size, count) in [(99, 300), (5_000, 60), (70_000, 40), (900_000, 8)] {
+        let name = format!("f{size}");
+        fs::write(t.a(&name), b"").unwrap();
+        std::thread::scope(|scope| {
+            for (path, letter) in [(t.a(&name), b'a'), (t.b(&name), b'b'), (t.a(&name), b'c')] {
+                scope.spawn(move || {
+                    let file = OpenOptions::new().append(true).open(path).unwrap();
+                    for _ in 0..count {
+                        let written = rustix::io::write(&file, &vec![letter; size]).unwrap();
+                        assert_eq!(written, size);
+                    }
+                });
+            }
+        });
+        let all = fs::read(t.b(&name)).unwrap();
+        assert_eq!(all.len(), 3 * count * size);
+        let torn = |record: &&[u8]| record.iter().any(|byte| *byte != record[0]);
+        assert_eq!(all.chunks(size).filter(torn).count(), 0, "records of {size} bytes are torn");
+    }
+    // It can be read and mapped as any other file.
+    fs::write(t.a("f"), b"begin ").unwrap();
+    let mut both = OpenOptions::new().read(true).append(true).open(t.a("f")).unwrap();
+    std::io::Write::write_all(&mut both, b"end").unwrap();
+    let mut data = [0; 20];
+    assert_eq!(both.read_at(&mut data, 0).unwrap(), 9);
+    assert_eq!(&data[..9], b"begin end");
+    assert_eq!(fs::metadata(t.a("f")).unwrap().len(), 9);
+    assert_eq!(fs::read(t.b("f")).unwrap(), b"begin end");
+    t.cluster.fsck();
+}
+
+/// Old bytes, fewer bytes, or new ones.
+#[test]
+fn who_reads_what_another_mount_cuts_gets_no_zeros() {
+    let name = "who_reads_what_another_mount_cuts_gets_no_zeros";
+    let Some(t) = Mounts::start(name) else { return };
+    for size in [100, 5_000, 100_000, 5 << 20] {
+        for how in ["open", "shrink", "rewrite"] {
+            fs::write(t.a("f"), vec![b'a'; size]).unwrap();
+            let reader = File::open(t.b("f")).unwrap();
+            let writer = match how {
+                "shrink" => {
+                    open(&t.a("f")).set_len(size as u64 / 2).unwrap();
+                    None
+                }
+                _ => Some(File::create(t.a("f")).unwrap()),
+            };
+            if how == "rewrite" {
+                writer.as_ref().unwrap().write_all_at(&vec![b'b'; size / 3], 0).unwrap();
+                drop(writer);
+            }
+            let mut data = vec![0; size];
+            let read = reader.read_at(&mut data, 0).unwrap();
+            let zeros = data[..read].iter().filter(|byte| **byte == 0).count();
+            assert_eq!(zeros, 0, "{how} of {size}: {read} bytes");
+            fs::remove_file(t.a("f")).unwrap();
+        }
+    }
+    t.cluster.fsck();
+}
+
+/// A program's log, say: it is never closed, and its last page is never full.
+#[test]
+fn what_is_never_synced_is_seen_by_others() {
+    let Some(t) = Mounts::start("what_is_never_synced_is_seen_by_others") else { return };
+    for (name, len) in [("small", 300), ("large", 10_001)] {
+        let log = File::create(t.a(name)).unwrap();
+        let lines = bytes(len, 1);
+        log.write_all_at(&lines, 0).unwrap();
+        let begin = std::time::Instant::now();
+        while fs::read(t.b(name)).unwrap() != lines {
+            assert!(begin.elapsed().as_secs() < 60, "others do not see {name}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        drop(log);
+    }
+}
+
 /// What was read once is in the kernel's cache until somebody changes it, wherever the data is.
 #[test]
 fn pages_of_a_file_are_kept_until_it_changes() {

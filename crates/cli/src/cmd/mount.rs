@@ -24,7 +24,8 @@ use crate::{memory, mountpoint, process, session};
 ///   127.0.0.1:7400  /data  saker  defaults,_netdev  0  0
 ///
 /// Options (-o): ro, rw, allow_other (default as root), dev, suid, exec (each also with
-/// "no" before it), fsname=TEXT, entry_timeout=S, attr_timeout=S, threads=N, shortcut=auto|off,
+/// "no" before it), fsname=TEXT, entry_timeout=S, attr_timeout=S, writeback=S, threads=N,
+/// shortcut=auto|off,
 /// leases=hot|all|off, local_reads=on|off, http=ADDR:PORT (serves /metrics and /healthz there),
 /// transport=auto|uring|dev (how requests come from the kernel; the log says which runs). With entry_timeout the kernel keeps names for that long without asking: changes by
 /// others are seen later. The shortcut tells what a LOOKUP is for, so that one request serves a
@@ -32,7 +33,8 @@ use crate::{memory, mountpoint, process, session};
 /// and the log says so. Leases let the kernel keep names of directories while nobody changes them: of
 /// those in use all the time, the default, of all, or of none. To rename such a directory takes up
 /// to 0.3 s, or up to 1.2 s if it was only read. With local_reads=on data on stores of this machine is
-/// read from their files, where the mount may open them.
+/// read from their files, where the mount may open them. What is written and not synced is written out when
+/// its writer pauses, and after writeback seconds (default 5) at the latest.
 ///
 /// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.
 #[derive(clap::Args)]
@@ -213,7 +215,11 @@ fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     options.http = options.http.or_else(|| http_of_up(args));
     // Nobody waits for a mount that `saker up` or systemd starts together with its cluster.
     let away = if args.ready_fd.is_some() { AWAY_MAX } else { PATIENCE };
-    let client = ClientOptions { local_reads: options.local_reads, ..ClientOptions::default() };
+    let client = ClientOptions {
+        local_reads: options.local_reads,
+        write_back: options.writeback,
+        ..ClientOptions::default()
+    };
     super::serve::raise_file_limit();
     let session = session::connect_within(&args.cluster, client, away)?;
     Mount::new(session.fs, &args.point, options)
