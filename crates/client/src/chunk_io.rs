@@ -53,16 +53,18 @@ impl Place {
 }
 
 impl Core {
-    /// Writes a piece, which lies in one chunk, to all its replicas. Returns what they call it.
+    /// Writes a piece, which lies in one chunk, to all its replicas, as long as no more locks are lost than those of
+    /// `under` ([`Core::may_send`]). Returns what they call it.
     ///
     /// # Errors
-    /// ESTALE when the file was truncated since `truncate_gen`.
+    /// ESTALE when the file was truncated since `truncate_gen`; EIO when a lock was lost.
     pub(crate) async fn write_chunk(
         self: Arc<Core>,
         id: InodeId,
         truncate_gen: u64,
         place: Place,
         piece: Piece,
+        (inode, losses): (Weak<OpenInode>, u64),
     ) -> Result<Vec<Unflushed>> {
         let Piece { data, hole, .. } = piece;
         let (writer, seq) = self.next_chunk_write();
@@ -84,7 +86,9 @@ impl Core {
             let attempt =
                 |attempt| Bytes::from(ChunkWriteReq { attempt, ..message.clone() }.encode_to_vec());
             let (to, op) = (NodeId::Store(*store), Op::ChunkWrite);
-            let call = self.call_each(to, op, attempt, data.clone(), ATTEMPT_MAX, deadline);
+            let may_send = || self.may_send(inode.clone(), losses);
+            let data = data.clone();
+            let call = self.call_while(to, op, attempt, data, ATTEMPT_MAX, deadline, may_send);
             let ChunkWriteReply { era, seq } = decode(op, call.await?.body)?;
             Ok(Unflushed { store: u32::from(*store), era, first: seq, more: 0 })
         };

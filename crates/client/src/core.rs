@@ -1,7 +1,7 @@
 //! What all operations of one client share, and a request to a given node, sent until it is
 //! answered.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -231,11 +231,16 @@ impl Core {
         deadline: Time,
     ) -> Result<Reply> {
         let body = Bytes::from(message.encode_to_vec());
-        self.call_each(to, op, |_| body.clone(), payload, attempt_max, deadline).await
+        let may_send = || ready(Ok(Time::MAX));
+        self.call_while(to, op, |_| body.clone(), payload, attempt_max, deadline, may_send).await
     }
 
-    /// As [`Core::call`], with a body of its own for each attempt, numbered from 0.
-    pub(crate) async fn call_each(
+    /// As [`Core::call`], with a body of its own for each attempt, numbered from 0, and as long as `may_send` says
+    /// until when an attempt may last.
+    ///
+    /// # Errors
+    /// Also its.
+    pub(crate) async fn call_while<F: Future<Output = Result<Time>>>(
         &self,
         to: NodeId,
         op: Op,
@@ -243,11 +248,12 @@ impl Core {
         payload: Bytes,
         attempt_max: Duration,
         deadline: Time,
+        may_send: impl Fn() -> F,
     ) -> Result<Reply> {
         let (trace, mut backoff) = (self.trace(), Backoff::until(deadline));
         loop {
             let routes = self.routes();
-            let until = deadline.min(time::now() + attempt_max);
+            let until = deadline.min(time::now() + attempt_max).min(may_send().await?);
             let body = body(backoff.attempts);
             let sent = self.send(&routes, to, op, trace, body, payload.clone(), until);
             let fail = match sent.await {

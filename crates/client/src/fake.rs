@@ -1,7 +1,7 @@
 //! A cluster in memory for tests: one directory of files, two shards, two stores. It executes a
 //! request when it is sent, and fails as it is told.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -57,6 +57,8 @@ pub(crate) struct Model {
     /// Of all stores, whose writes have no numbers.
     pub(crate) era: u64,
     pub(crate) lost_eras: Vec<u64>,
+    /// Files that are locked by the client. Those that are taken out it has lost.
+    pub(crate) locked: BTreeSet<u64>,
     sessions: Vec<(SocketAddr, u64)>,
     results: BTreeMap<(u64, u64), (u16, Bytes)>,
     faults: VecDeque<(Op, Fault)>,
@@ -274,6 +276,18 @@ impl Model {
             Op::Readdir => self.readdir(to, &decode(frame)).encode_to_vec(),
             Op::ChunkWrite => self.chunk_write(store, &decode(frame), &frame.payload)?,
             Op::ChunkRead => return Ok(self.chunk_read(store, &decode(frame))),
+            Op::Setlk => {
+                let request: LockReq = decode(frame);
+                match request.unlock {
+                    true => self.locked.remove(&request.at.anchor.id),
+                    false => self.locked.insert(request.at.anchor.id),
+                };
+                Empty {}.encode_to_vec()
+            }
+            Op::RenewLocks => {
+                let ids = self.locked.iter().copied().collect();
+                RenewLocksReply { ids }.encode_to_vec()
+            }
             Op::Statfs => ShardStats::default().encode_to_vec(),
             Op::StoreStat => {
                 let bytes = 1 << 40;

@@ -1,14 +1,15 @@
 //! Open files.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use saker_types::wire::{Entry, Op};
 use saker_types::{Errno, Locator, Result};
 
 use crate::core::Core;
-use crate::open_inode::OpenInode;
+use crate::open_inode::{LockOwner, OpenInode, lost_lock};
 use crate::{Caller, OpenFlags};
 
 /// An open file. Clones are the same open file; all open files of one inode in this client see
@@ -24,6 +25,8 @@ pub(crate) struct Handle {
     pub(crate) flags: OpenFlags,
     /// Failures of the inode's writes that this handle has reported, or that are older.
     failures_seen: AtomicU64,
+    /// Owners of locks that were set through it, and the losses of the inode before.
+    locked: Mutex<BTreeMap<LockOwner, u64>>,
 }
 
 impl Handle {
@@ -35,6 +38,40 @@ impl Handle {
                 return Ok(());
             }
             last.map_or(Ok(()), |error| Err(error.clone()))
+        })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<LockOwner, u64>> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lock is about to be set through it. False if it relies on one of this owner already.
+    pub(crate) fn locks(&self, owner: LockOwner) -> bool {
+        let losses = self.inode.with(|s| s.losses);
+        let mut locked = self.locked();
+        let is_new = !locked.contains_key(&owner);
+        locked.entry(owner).or_insert(losses);
+        is_new
+    }
+
+    /// It does not rely on this owner's locks any more.
+    pub(crate) fn unlocks(&self, owner: LockOwner) {
+        self.locked().remove(&owner);
+    }
+
+    /// Whoever uses this handle may have read and written under a lock: is that still there?
+    ///
+    /// # Errors
+    /// EIO: it is lost, until the handle is closed. ETIMEDOUT: nobody says.
+    pub(crate) async fn still_holds(&self) -> Result<()> {
+        let relies = !self.locked().is_empty();
+        if !relies {
+            return Ok(());
+        }
+        self.core.lease(self.inode.id).await?;
+        self.inode.with(|s| match self.locked().iter().any(|(owner, n)| s.has_lost(*owner, *n)) {
+            true => Err(lost_lock()),
+            false => Ok(()),
         })
     }
 }
@@ -55,7 +92,8 @@ impl File {
         flags: OpenFlags,
     ) -> File {
         let failures_seen = AtomicU64::new(inode.with(|s| s.failures().0));
-        File(Arc::new(Handle { core, inode, who: who.clone(), flags, failures_seen }))
+        let locked = Mutex::default();
+        File(Arc::new(Handle { core, inode, who: who.clone(), flags, failures_seen, locked }))
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -70,6 +108,14 @@ impl File {
     /// Writes out what this client has written to the file, if anything is left to.
     pub(crate) async fn flush_if_dirty(&self) -> Result<()> {
         if self.0.inode.is_dirty() { self.flush().await } else { Ok(()) }
+    }
+
+    /// Are all locks there that were set through this?
+    ///
+    /// # Errors
+    /// EIO when one was lost, until this is closed; ETIMEDOUT when the locks' shard does not answer.
+    pub async fn still_holds_locks(&self) -> Result<()> {
+        self.0.still_holds().await
     }
 
     /// From now on reads see what others have written out.
@@ -112,11 +158,13 @@ impl File {
     /// was opened for appending. Data may be held back until [`File::flush`].
     ///
     /// # Errors
-    /// EBADF when it is not open for writing; EFBIG; the failure of an earlier write.
+    /// EBADF when it is not open for writing; EFBIG; EIO after a lock that was set through this was lost; the
+    /// failure of an earlier write.
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<u64> {
         if !self.0.flags.write {
             return Err(Errno::EBADF.into());
         }
+        self.0.still_holds().await?;
         self.0.core.write(&self.0, offset, data).await
     }
 
@@ -125,6 +173,7 @@ impl File {
     /// # Errors
     /// Those of this and of earlier writes, once for each open file.
     pub async fn fsync(&self) -> Result<()> {
+        self.0.still_holds().await?;
         self.0.core.flush(&self.0, Op::Fsync).await
     }
 

@@ -18,6 +18,7 @@ use saker_types::{Errno, InodeId, NodeId, Result, ShardNo, limits};
 use crate::Caller;
 use crate::core::{Core, decode};
 use crate::file::File;
+use crate::open_inode::{OpenInode, lost_lock};
 use crate::request::To;
 
 /// A client that holds locks says so this often.
@@ -75,6 +76,8 @@ struct State {
     /// This client as shards know it; 0: it has not locked anything yet.
     holder: u64,
     held: BTreeMap<Holding, Standing>,
+    /// Until when each shard keeps what is held there, at least, by [`time::awake_or_not`].
+    leases: BTreeMap<ShardNo, Time>,
     /// Requests and grants so far.
     numbers: u64,
     /// The thread that renews them runs.
@@ -132,6 +135,32 @@ impl Locks {
     fn holds(&self, holding: &Holding) -> bool {
         self.lock().held.contains_key(holding)
     }
+
+    /// Is a lock held on this file?
+    fn holds_any(&self, id: InodeId) -> bool {
+        let state = self.lock();
+        let mut of_file = state.held.range((id, false, 0)..=(id, true, u64::MAX));
+        of_file.any(|(_, standing)| matches!(standing, Standing::Held(_)))
+    }
+
+    /// The shard has answered what it was asked at `asked`: it keeps all that it knows for a lease.
+    fn heard(&self, shard: ShardNo, asked: Time) {
+        let until = asked + Duration::from_nanos(limits::LOCK_LEASE_NS);
+        let mut state = self.lock();
+        let known = state.leases.entry(shard).or_insert(until);
+        *known = until.max(*known);
+    }
+
+    /// As after a long silence.
+    #[cfg(test)]
+    pub(crate) fn forget_leases(&self) {
+        self.lock().leases.clear();
+    }
+
+    /// Until when the shard keeps what is held there.
+    fn until(&self, shard: ShardNo) -> Time {
+        self.lock().leases.get(&shard).copied().unwrap_or(Time::ZERO)
+    }
 }
 
 impl File {
@@ -158,23 +187,33 @@ impl File {
     /// too long) for others to end theirs.
     ///
     /// # Errors
-    /// EAGAIN when others still hold theirs; ENOLCK when the file has too many locks.
+    /// EAGAIN when others still hold theirs; ENOLCK when the file has too many locks; EIO after a lock that was set
+    /// through this was lost.
     pub async fn set_lock(&self, lock: &Lock, wait: Duration) -> Result<()> {
         let core = self.core();
         core.renew_from_now_on()?;
         let id = self.locator().id;
+        // A shard that knows of a new lock on the file does not say that it has forgotten the old ones.
+        core.lease(id).await?;
+        self.handle().still_holds().await?;
+        let is_new = self.handle().locks((lock.flock, lock.owner));
         let holding = (id, lock.flock, lock.owner);
         let (asked, before) = core.locks.ask(holding);
         let mut request = core.lock_request(id, lock);
         request.wait_ms = wait.as_millis() as u32;
+        let (shard, asked_at) = (core.lock_shard(id), time::awake_or_not());
         match core.ask::<_, Empty>(&Caller::root(), Op::Setlk, To::Owner, &mut request).await {
             Ok(_) => {
+                core.locks.heard(shard, asked_at);
                 core.locks.granted(holding);
                 self.see_others().await
             }
             Err(error) => {
                 if error.errno() == Errno::EAGAIN || error.errno() == Errno::ENOLCK {
                     core.locks.refused(holding, asked, before);
+                    if is_new {
+                        self.handle().unlocks((lock.flock, lock.owner));
+                    }
                 }
                 Err(error)
             }
@@ -184,11 +223,18 @@ impl File {
     /// Ends what the lock's owner holds in its range; what was written is written out before.
     ///
     /// # Errors
-    /// Those of writing; ETIMEDOUT when the locks' shard does not answer.
+    /// Those of writing; EIO after a lock that was set through this was lost; ETIMEDOUT when the locks' shard does not
+    /// answer.
     pub async fn unlock(&self, lock: &Lock) -> Result<()> {
-        let written = self.flush_if_dirty().await;
+        let written = match self.handle().still_holds().await {
+            Ok(()) => self.flush_if_dirty().await,
+            lost => lost,
+        };
         let core = self.core();
         core.unlock(self.locator().id, lock, core.deadline()).await?;
+        if written.is_ok() && (lock.start, lock.end) == (0, u64::MAX) {
+            self.handle().unlocks((lock.flock, lock.owner));
+        }
         written
     }
 
@@ -197,6 +243,7 @@ impl File {
     pub async fn unlock_all(&self, owner: u64, flock: bool) {
         let (core, id) = (self.core(), self.locator().id);
         let holding = (id, flock, owner);
+        self.handle().unlocks((flock, owner));
         if !core.locks.holds(&holding) {
             return;
         }
@@ -232,6 +279,44 @@ impl Core {
         Ok(())
     }
 
+    /// The shard that keeps a file's locks.
+    fn lock_shard(&self, id: InodeId) -> ShardNo {
+        self.routes().map.shard_of(&At::locks(id))
+    }
+
+    /// Until when the locks that are held on this file are this client's for sure: asks, if that is not so any more.
+    /// For ever if there are none, also if they turn out to be lost.
+    ///
+    /// # Errors
+    /// ETIMEDOUT when their shard does not answer.
+    pub(crate) async fn lease(&self, id: InodeId) -> Result<Time> {
+        let deadline = self.deadline();
+        while self.locks.holds_any(id) {
+            let (shard, now) = (self.lock_shard(id), time::awake_or_not());
+            let until = self.locks.until(shard);
+            if now < until {
+                return Ok(time::now() + (until - now));
+            }
+            let held = self.held_by_shard().remove(&shard).unwrap_or_default();
+            self.renew_held(shard, &held, deadline).await?;
+        }
+        Ok(Time::MAX)
+    }
+
+    /// Until when what was written to a file at so many losses of locks may be sent.
+    ///
+    /// # Errors
+    /// EIO: no more. ETIMEDOUT: nobody says.
+    pub(crate) async fn may_send(&self, inode: Weak<OpenInode>, losses: u64) -> Result<Time> {
+        // Nobody has it open any more: all its locks were ended.
+        let Some(inode) = inode.upgrade() else { return Ok(Time::MAX) };
+        let until = self.lease(inode.id).await?;
+        match inode.with(|s| s.losses == losses) {
+            true => Ok(until),
+            false => Err(lost_lock()),
+        }
+    }
+
     /// Starts the thread that renews locks, at the first one.
     fn renew_from_now_on(self: &Arc<Core>) -> Result<()> {
         let mut state = self.locks.lock();
@@ -258,7 +343,7 @@ impl Core {
 
     /// All at once, and no longer than a period: a shard that does not answer must not keep the
     /// others from hearing of us in time.
-    async fn renew_locks(&self) {
+    pub(crate) async fn renew_locks(&self) {
         let deadline = time::now() + PERIOD;
         let renew = self.held_by_shard().into_iter().map(|(shard, held)| async move {
             // A failure is tried again in the next period.
@@ -267,14 +352,26 @@ impl Core {
                 _ = self.unlock(*id, &Lock::whole(*owner, *flock), deadline).await;
             });
             let renewed = async {
-                match self.renew_at(shard, false, deadline).await {
-                    Ok(ids) => self.compare(&held, &ids),
-                    Err(error) => tracing::warn!("file locks were not renewed: {error}"),
+                if let Err(error) = self.renew_held(shard, &held, deadline).await {
+                    tracing::warn!("file locks were not renewed: {error}");
                 }
             };
             join(renewed, join_all(leave)).await;
         });
         join_all(renew).await;
+    }
+
+    async fn renew_held(
+        &self,
+        shard: ShardNo,
+        held: &[(Holding, Standing)],
+        deadline: Time,
+    ) -> Result<()> {
+        let asked = time::awake_or_not();
+        let ids = self.renew_at(shard, false, deadline).await?;
+        self.compare(held, &ids);
+        self.locks.heard(shard, asked);
+        Ok(())
     }
 
     async fn renew_at(&self, shard: ShardNo, end: bool, deadline: Time) -> Result<Vec<InodeId>> {
@@ -298,6 +395,10 @@ impl Core {
                     holding.0,
                     Duration::from_nanos(limits::LOCK_LEASE_NS)
                 );
+                // Known to be lost before it is forgotten that it was held: who asks between gets no yes.
+                if let Some(inode) = self.inodes.get(holding.0) {
+                    inode.with(|s| s.lose_lock((holding.1, holding.2)));
+                }
                 state.held.remove(holding);
             }
         }

@@ -12,12 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 use saker_types::wire::{At, Entry};
-use saker_types::{Attr, Error, InodeId, Locator, Unflushed};
+use saker_types::{Attr, Errno, Error, InodeId, Locator, Unflushed};
 
 use crate::Caller;
 use crate::ranges::{Ranges, overlay};
 use crate::read_ahead::Ahead;
 use crate::writer::Writer;
+
+/// Whose lock it is: flock(2)'s or not, and the owner's number.
+pub(crate) type LockOwner = (bool, u64);
 
 /// A file that is open in this client.
 pub(crate) struct OpenInode {
@@ -70,6 +73,9 @@ pub(crate) struct State {
     pub(crate) dirty_since: Time,
     /// When it was written to last.
     pub(crate) written_at: Time,
+    /// Locks on it that this client has lost, and of which one each owner has lost last.
+    pub(crate) losses: u64,
+    lost: BTreeMap<LockOwner, u64>,
     handles: usize,
     /// Failures of writing out so far, and the last one.
     failures: (u64, Option<Error>),
@@ -194,6 +200,23 @@ impl State {
         pieces
     }
 
+    /// A lock was lost. What was written, perhaps under it, and not sent yet is not sent any more.
+    pub(crate) fn lose_lock(&mut self, owner: LockOwner) {
+        self.losses += 1;
+        self.lost.insert(owner, self.losses);
+        if self.is_dirty() {
+            self.discard();
+            // How long the file is without that, the owner knows.
+            self.asked_at = Time::ZERO;
+            self.fail(lost_lock());
+        }
+    }
+
+    /// Has this owner lost a lock after so many losses?
+    pub(crate) fn has_lost(&self, owner: LockOwner, losses: u64) -> bool {
+        self.lost.get(&owner).is_some_and(|last| *last > losses)
+    }
+
     /// Notes a failure of writing out, for all handles to report.
     pub(crate) fn fail(&mut self, error: Error) {
         tracing::warn!(inode = self.attr.id, "data could not be written out: {error}");
@@ -241,6 +264,11 @@ impl OpenInode {
     pub(crate) fn is_dirty(&self) -> bool {
         self.with(|s| s.is_dirty())
     }
+}
+
+/// What programs are told that rely on a lock which is lost.
+pub(crate) fn lost_lock() -> Error {
+    Error::new(Errno::EIO).with_text("a lock on the file was lost")
 }
 
 /// Of two states of an inode, the newer one's is not lower.
@@ -300,6 +328,8 @@ impl Inodes {
             opened_at: now,
             dirty_since: now,
             written_at: now,
+            losses: 0,
+            lost: BTreeMap::new(),
             handles: 1,
             failures: (0, None),
         };

@@ -4,6 +4,8 @@
 //! a node that has executed it gives the first answer again. What an answer's class asks for is
 //! done here; callers see results, final errors and symbolic links.
 
+use std::future::{Future, ready};
+
 use bytes::Bytes;
 use prost::Message;
 use saker_runtime::time::{self, Time};
@@ -119,6 +121,22 @@ impl Core {
         request: &mut R,
         deadline: Time,
     ) -> Result<A> {
+        self.ask_while(who, op, to, request, deadline, || ready(Ok(Time::MAX))).await
+    }
+
+    /// The same, as long as `may_send` says until when an attempt may last.
+    ///
+    /// # Errors
+    /// Also its.
+    pub(crate) async fn ask_while<R: Routed, A: Tells, F: Future<Output = Result<Time>>>(
+        &self,
+        who: &Caller,
+        op: Op,
+        to: To,
+        request: &mut R,
+        deadline: Time,
+        may_send: impl Fn() -> F,
+    ) -> Result<A> {
         let trace = self.trace();
         request.ctx().cred = who.cred();
         let ticket = if request.mutates(op) { Some(self.begin(deadline).await?) } else { None };
@@ -127,8 +145,9 @@ impl Core {
         loop {
             let routes = self.routes();
             let node = node_of(state.to, &routes.map, request.place());
+            let allowed = may_send().await?;
             let asked = time::now();
-            let until = deadline.min(asked + ATTEMPT_MAX);
+            let until = deadline.min(asked + ATTEMPT_MAX).min(allowed);
             if let Some(ticket) = &state.ticket
                 && ticket.session.standing(node, asked).1 == Known::Once
                 && !state.maybe_done

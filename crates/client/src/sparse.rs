@@ -41,6 +41,7 @@ impl File {
         if !handle.flags.write {
             return Err(Errno::EBADF.into());
         }
+        handle.still_holds().await?;
         handle.core.fallocate(handle, how, offset, len).await
     }
 

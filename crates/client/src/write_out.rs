@@ -62,6 +62,7 @@ impl Core {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(Errno::EFBIG)?;
         let mut writer = inode.writer.lock().await;
+        lose_written(inode, &mut writer);
         handle.take_failure()?;
         if handle.flags.append {
             return self.append(handle, &mut writer, data).await;
@@ -134,7 +135,11 @@ impl Core {
         if drain {
             writer.seal();
         }
-        while !writer.is_idle() {
+        loop {
+            lose_written(inode, writer);
+            if writer.is_idle() {
+                break;
+            }
             if writer.waits_to_append() && !inode.with(|s| s.attr.chunked) {
                 writer.displace();
             }
@@ -172,6 +177,7 @@ impl Core {
     /// Sends what a file holds, unless the owner has to be asked before, and takes note of what stores have accepted.
     /// Waits for neither; only for what a truncation has made a store refuse.
     pub(crate) async fn send_on(self: &Arc<Core>, inode: &Arc<OpenInode>, writer: &mut Held<'_>) {
+        lose_written(inode, writer);
         if inode.with(|s| !s.attr.chunked) {
             return;
         }
@@ -197,17 +203,19 @@ impl Core {
     }
 
     /// Asks the stores to take a piece.
-    fn take_off(self: &Arc<Core>, inode: &OpenInode, writer: &mut Held<'_>, piece: Piece) {
+    fn take_off(self: &Arc<Core>, inode: &Arc<OpenInode>, writer: &mut Held<'_>, piece: Piece) {
         let routes = self.routes();
         let place = match Place::of(&routes, inode.id, piece.offset) {
             Ok(place) => place,
             Err(error) => return inode.with(|s| s.fail(error)),
         };
-        let known_gen = inode.with(|s| s.attr.truncate_gen);
+        let (known_gen, losses) = inode.with(|s| (s.attr.truncate_gen, s.losses));
         let truncate_gen = piece.placed.unwrap_or(known_gen);
-        let write = self.clone().write_chunk(inode.id, truncate_gen, place, piece.clone());
+        let under = (Arc::downgrade(inode), losses);
+        let write = self.clone().write_chunk(inode.id, truncate_gen, place, piece.clone(), under);
         let landed = piece.clone();
-        let landing = async move { Landed { result: write.await, truncate_gen, piece: landed } };
+        let landing =
+            async move { Landed { result: write.await, truncate_gen, losses, piece: landed } };
         writer.fly(&piece, landing);
     }
 
@@ -216,8 +224,12 @@ impl Core {
         self: &Arc<Core>,
         inode: &Arc<OpenInode>,
         writer: &mut Held<'_>,
-        Landed { mut piece, truncate_gen, result }: Landed,
+        Landed { mut piece, truncate_gen, losses, result }: Landed,
     ) {
+        if losses != inode.with(|s| s.losses) {
+            // That is known, and it is not sent again.
+            return;
+        }
         let known_gen = inode.with(|s| s.attr.truncate_gen);
         match result {
             Ok(accepted) => {
@@ -301,8 +313,12 @@ impl Core {
                 unflushed: s.unflushed.clone(),
                 ..AppendReq::default()
             });
-            let reply: AppendReply =
-                self.ask(&handle.who, Op::Append, To::Owner, &mut request).await?;
+            let losses = inode.with(|s| s.losses);
+            let may_send = || self.may_send(Arc::downgrade(inode), losses);
+            let (who, deadline) = (&handle.who, self.deadline());
+            let asked =
+                self.ask_while(who, Op::Append, To::Owner, &mut request, deadline, may_send);
+            let reply: AppendReply = asked.await?;
             let offset = reply.offset;
             let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
             let beyond = || Error::new(Errno::EPROTO).with_text("append beyond the largest file");
@@ -470,7 +486,11 @@ impl Core {
             });
             let Some(mut request) = request else { return Ok(Report::Done(None)) };
             let who = writer_of(inode);
-            let reply: CloseReply = self.ask(&who, op, To::Owner, &mut request).await?;
+            let losses = inode.with(|s| s.losses);
+            let may_send = || self.may_send(Arc::downgrade(inode), losses);
+            let deadline = self.deadline();
+            let asked = self.ask_while(&who, op, To::Owner, &mut request, deadline, may_send);
+            let reply: CloseReply = asked.await?;
             self.reports.note(inode.id);
             if !reply.conflict {
                 inode.with(|s| {
@@ -547,6 +567,15 @@ fn refused(inode: &OpenInode, error: Error) {
             s.discard();
         }
         s.fail(error);
+    });
+}
+
+/// Forgets what was written before a lock was lost.
+fn lose_written(inode: &OpenInode, writer: &mut Writer) {
+    inode.with(|s| {
+        if writer.lose(s.losses) {
+            s.pending = writer.range();
+        }
     });
 }
 

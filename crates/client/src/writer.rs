@@ -65,6 +65,8 @@ pub(crate) struct Landed {
     pub(crate) piece: Piece,
     /// Generation under which it was sent.
     pub(crate) truncate_gen: u64,
+    /// Losses of locks before it was sent.
+    pub(crate) losses: u64,
     pub(crate) result: Result<Vec<Unflushed>>,
 }
 
@@ -90,6 +92,8 @@ pub(crate) struct Writer {
     landed: VecDeque<Landed>,
     /// An append has lost its place to a truncation.
     displaced: bool,
+    /// Losses of locks before what is here was written.
+    losses: u64,
     /// Of what all files may hold back.
     share: Option<Share>,
 }
@@ -243,6 +247,16 @@ impl Writer {
         let flights = self.flights.iter().map(|f| f.bytes);
         let bytes = buffer.chain(queue).chain(landed).chain(flights).sum();
         self.share.get_or_insert_with(|| memory.take(0)).set(bytes);
+    }
+
+    /// Forgets what was written before the last of so many losses of locks, and has not taken off. Was there a new loss?
+    pub(crate) fn lose(&mut self, losses: u64) -> bool {
+        let is_new = self.losses != losses;
+        if is_new {
+            self.losses = losses;
+            self.clear();
+        }
+        is_new
     }
 
     /// Forgets what has not taken off.

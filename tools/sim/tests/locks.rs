@@ -264,6 +264,34 @@ fn locks_survive_their_shards(cluster: &Cluster, mounts: &[&Path; 2]) {
     }
 }
 
+/// Who was not heard of for a lease has lost its locks, and hears so: what it writes then does not reach the file.
+fn a_lost_lock_is_heard_of(first: &Path, second: &SecondMount) {
+    let paths = [first.join("lost"), second.point().join("lost")];
+    std::fs::write(&paths[0], b"begin").unwrap();
+    let (ours, theirs) = (open(&paths[0]), open(&paths[1]));
+    flock(&theirs, libc::LOCK_EX).unwrap();
+    let pid = second.pid().unwrap();
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    flock(&ours, libc::LOCK_EX).unwrap();
+    ours.write_all_at(b"ours!", 0).unwrap();
+    ours.sync_all().unwrap();
+    flock(&ours, libc::LOCK_UN).unwrap();
+    rustix::process::kill_process(pid, Signal::CONT).unwrap();
+    let errno = |result: std::io::Result<()>| result.unwrap_err().raw_os_error().unwrap();
+    assert_eq!(errno(theirs.write_all_at(b"theirs", 0)), libc::EIO);
+    assert_eq!(errno(theirs.sync_all()), libc::EIO);
+    assert_eq!(flock(&theirs, libc::LOCK_UN), Err(libc::EIO));
+    drop(theirs);
+    for path in &paths {
+        assert_eq!(std::fs::read(path).unwrap(), b"ours!");
+    }
+    let again = open(&paths[1]);
+    flock(&again, libc::LOCK_EX).unwrap();
+    again.write_all_at(b"again", 0).unwrap();
+    flock(&again, libc::LOCK_UN).unwrap();
+    assert_eq!(std::fs::read(&paths[0]).unwrap(), b"again");
+}
+
 fn locks_end_with_their_client(cluster: &Cluster, first: &Path, second: &mut SecondMount) {
     let path = second.point().join("orphaned");
     let theirs = open(&path);
@@ -319,6 +347,7 @@ fn locks_hold_between_mounts() {
     }
     timed("sqlite", &mut || sqlite_counts_right(&mounts));
     timed("killed shards", &mut || locks_survive_their_shards(&cluster, &mounts));
+    timed("lost lock", &mut || a_lost_lock_is_heard_of(&first, &second));
     timed("killed client", &mut || locks_end_with_their_client(&cluster, &first, &mut second));
     cluster.fsck();
 }

@@ -59,7 +59,7 @@ fn take_off(writer: &mut Writer) -> Vec<saker_rpc::client::SleepSlot> {
         let flown = piece.clone();
         writer.fly(&flown, async move {
             sleep.await;
-            Landed { piece, truncate_gen: 0, result: Ok(Vec::new()) }
+            Landed { piece, truncate_gen: 0, losses: 0, result: Ok(Vec::new()) }
         });
     }
     slots

@@ -89,6 +89,9 @@ impl Served {
         let at = match open {
             Some(open) => {
                 change.by_handle = open.flags.write;
+                if change.size.is_some() {
+                    open.file.still_holds_locks().await?;
+                }
                 At::handle(open.file.locator())
             }
             None => self.at(request.header.nodeid).await?,

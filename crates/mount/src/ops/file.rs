@@ -194,6 +194,10 @@ impl Served {
         }
         let append = input.flags & O_APPEND != 0 && input.write_flags & WRITE_CACHE == 0;
         let file = self.writer(&open, append).await?;
+        if append != open.flags.append {
+            // Locks are set through the one that was opened.
+            open.file.still_holds_locks().await?;
+        }
         self.nodes.drift(open.node);
         let went_to = file.write(input.offset, data).await?;
         if went_to != input.offset {
