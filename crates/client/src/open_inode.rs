@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 use saker_types::wire::{At, Entry};
-use saker_types::{Attr, Errno, Error, InodeId, Locator, Unflushed};
+use saker_types::{Attr, Errno, Error, InodeId, Locator, Stamp, Unflushed};
 
 use crate::Caller;
 use crate::ranges::{Ranges, overlay};
@@ -272,7 +272,7 @@ pub(crate) fn lost_lock() -> Error {
 }
 
 /// Of two states of an inode, the newer one's is not lower.
-pub(crate) fn age(attr: &Attr) -> (u64, i64) {
+pub(crate) fn age(attr: &Attr) -> (u64, Stamp) {
     (attr.data_version, attr.ctime_ns)
 }
 

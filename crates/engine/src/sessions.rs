@@ -428,7 +428,8 @@ mod tests {
         let mut s = Sessions::default();
         s.begin_serving(Time::ZERO + EXPIRE_EVERY);
         let mut now = Time::ZERO + EXPIRE_EVERY;
-        (s.open(8), s.open(9));
+        s.open(8);
+        s.open(9);
         let of = |session, seq| Ctx { session, ..ctx(seq, 0) };
         for session in [8, 9] {
             assert_eq!(s.begin(&of(session, 1), ()), Verdict::Run);

@@ -115,10 +115,10 @@ impl Worker {
                 return forward(&mut s, rq.clone(), ctx, owner);
             }
         }
-        if rq.mutation().is_some() || matches!(rq.msg, Msg::Prepare(_)) {
-            if let Err(full) = s.may_change_anything() {
-                return s.send(rq.from, &Err(full));
-            }
+        if (rq.mutation().is_some() || matches!(rq.msg, Msg::Prepare(_)))
+            && let Err(full) = s.may_change_anything()
+        {
+            return s.send(rq.from, &Err(full));
         }
         if let Some(ctx) = rq.mutation() {
             match s.sessions.begin(ctx, rq.from) {

@@ -184,7 +184,8 @@ type Played = (Vec<history::Entry>, usize);
 fn play(config: &Config, world: &mut World) -> Result<Played, String> {
     let calls = world.progress.clone();
     let clocks_are_near = faults::clocks_stay_near(&config.faults);
-    let shared = Shared { clocks_are_near, ..Shared::new(calls) };
+    let mut shared = Shared::new(calls);
+    shared.clocks_are_near = clocks_are_near;
     let shared = Rc::new(RefCell::new(shared));
     let size_max = config.inline_max * 2;
     for number in 0..config.clients {
