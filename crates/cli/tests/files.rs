@@ -255,6 +255,7 @@ fn mounts_come_and_go_by_command() {
     fs::create_dir(&mnt).unwrap();
     let (dir, point) = (cluster.dir(), mnt.to_str().unwrap().to_owned());
     cluster.succeed(&["mount", dir.to_str().unwrap(), &point, "-o", "noexec"]);
+    assert!(line_of(&point).contains("nosuid,nodev,noexec"));
     fs::write(mnt.join("file"), "seen").unwrap();
     // A path below the mount names the file and its cluster.
     let below = format!("{point}/file");
@@ -273,9 +274,10 @@ fn mounts_come_and_go_by_command() {
     let mut mount = Command::new(&helper);
     mount.arg(&dir).arg(&mnt).args(["-v", "-o", "ro,_netdev,fsname=the-name"]);
     assert!(mount.status().unwrap().success());
-    let shown = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = shown.lines().find(|line| line.contains(&point)).unwrap();
+    let line = line_of(&point);
     assert!(line.contains(" - fuse.saker the-name "), "{line}");
+    // mount(8) does not tell its helpers of "dev" and "suid", which are its defaults.
+    assert!(!line.contains("nosuid") && !line.contains("nodev"), "{line}");
     // As mount.fuse(8) calls it for the type fuse.saker.
     let remount = |how: &str| {
         let mut remount = Command::new(env!("CARGO_BIN_EXE_saker"));
@@ -286,6 +288,20 @@ fn mounts_come_and_go_by_command() {
     assert!(remount("remount,ro"));
     let error = fs::write(mnt.join("other"), "").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let line = line_of(&point);
+    assert!(!line.contains("nosuid") && !line.contains("nodev"), "{line}");
+    assert!(remount("remount,ro,nosuid,nodev"));
+    assert!(line_of(&point).contains("nosuid,nodev"));
+    cluster.succeed(&["umount", &point]);
+    mount.args(["-o", "nosuid,nodev"]);
+    assert!(mount.status().unwrap().success());
+    assert!(line_of(&point).contains("nosuid,nodev"));
     cluster.succeed(&["umount", &point]);
     assert_eq!(mount.arg("-o").arg("nonsense").status().unwrap().code(), Some(1));
+}
+
+/// What the kernel's table says of a mount.
+fn line_of(point: &str) -> String {
+    let shown = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    shown.lines().find(|line| line.contains(point)).unwrap().to_owned()
 }

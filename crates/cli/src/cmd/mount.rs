@@ -36,6 +36,9 @@ use crate::{memory, mountpoint, process, session};
 /// read from their files, where the mount may open them. What is written and not synced is written out when
 /// its writer pauses, and after writeback seconds (default 5) at the latest.
 ///
+/// Without "dev" and "suid" device files and set-user-id programs do not work; called by mount(8) as root
+/// they do, as on any file system, unless "nodev" and "nosuid" are among the options.
+///
 /// Exit codes are those of mount(8): 0 done, 1 wrong command line, 2 system error, 32 failed.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -129,14 +132,21 @@ pub fn run_helper(args: &[OsString]) -> Outcome<u8> {
     if helper.options.iter().any(|option| option == "remount") {
         return remount(&helper.dir, &helper.options);
     }
-    let (cluster, point, options) = (helper.spec, helper.dir, helper.options);
+    let (cluster, point, options) = (helper.spec, helper.dir, as_mount_means(helper.options));
     run(&Args { cluster, point, options, foreground: false, log: None, ready_fd: None })
+}
+
+/// mount(8) does not pass on what is its default, and what an administrator has written in fstab(5)
+/// as that: `dev` and `suid`. Those whom only `user` lets mount have their opposites from it.
+fn as_mount_means(options: Vec<String>) -> Vec<String> {
+    let defaults = if rustix::process::geteuid().is_root() { &["dev", "suid"][..] } else { &[] };
+    defaults.iter().map(|&option| option.to_owned()).chain(options).collect()
 }
 
 /// Changes the flags of what is mounted (`mount -o remount,ro`). Its other options, which
 /// mount(8) repeats, stay as they are.
 fn remount(point: &Path, options: &[String]) -> Outcome<u8> {
-    let mut flags = MountFlags::NOATIME | MountFlags::NODEV | MountFlags::NOSUID;
+    let mut flags = MountFlags::NOATIME;
     for option in options {
         let (flag, on) = match option.as_str() {
             "ro" => (MountFlags::RDONLY, true),
