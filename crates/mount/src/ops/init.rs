@@ -25,10 +25,13 @@ const PAGE_BYTES: usize = 4096;
 /// - `POSIX_LOCKS`, `FLOCK_LOCKS`: locks hold between mounts (`ops::lock`).
 /// - `AUTO_INVAL_DATA`: cached pages go when size or mtime changed elsewhere.
 /// - `DIRECT_IO_ALLOW_MMAP`: what is opened to append (`Served::opened`) can be mapped.
+/// - `NO_EXPORT_SUPPORT`: nobody gets handles (`name_to_handle_at`) that end when the kernel forgets
+///   the inode: nothing is found by id alone.
 ///
 /// Not wanted: write-back cache, cached symlinks and explicit invalidation (another mount's
 /// changes would show late), `POSIX_ACL` and `default_permissions` (the server checks), `NO_OPEN`
-/// and `NO_OPENDIR` (handles are needed), export (nothing is found by id alone).
+/// and `NO_OPENDIR` (handles are needed), `ALLOW_IDMAP` (it takes `default_permissions`, and requests
+/// then do not say who asks).
 const WANTED: u64 = init::ASYNC_READ
     | init::ATOMIC_O_TRUNC
     | init::POSIX_LOCKS
@@ -42,6 +45,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::ABORT_ERROR
     | init::MAX_PAGES
     | init::HANDLE_KILLPRIV_V2
+    | init::NO_EXPORT_SUPPORT
     | init::INIT_EXT;
 
 /// Wanted where names may be kept. Without that the kernel would ask LOOKUP for each name of a
