@@ -606,6 +606,51 @@ fn what_is_there_is_opened_through_a_read_only_bind_mount() {
 }
 
 #[test]
+fn what_is_there_is_said_to_be_so_where_nothing_can_be_made() {
+    each("what_is_there_is_said_to_be_so_where_nothing_can_be_made", |t| {
+        fs::create_dir_all(t.path("d/e")).unwrap();
+        fs::write(t.path("d/f"), "").unwrap();
+        let mount = |words: &[&Path]| {
+            assert!(Command::new("mount").args(words).status().unwrap().success());
+        };
+        let remount = |how: &str, point: &Path| {
+            mount(&[Path::new("-i"), Path::new("-o"), Path::new(how), point]);
+        };
+        let makes = |point: &Path, name: &str| {
+            // The kernel must not know it already.
+            let made = |make: &dyn Fn(&Path) -> std::io::Result<()>| {
+                fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+                errno(make(&point.join(name)))
+            };
+            [
+                made(&|path| fs::create_dir(path)),
+                made(&|path| symlink("x", path)),
+                made(&|path| fs::hard_link(point.join("d/f"), path)),
+                made(&|path| File::create_new(path).map(drop)),
+                made(&|path| {
+                    let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RWXU);
+                    Ok(rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0)?)
+                }),
+            ]
+        };
+        let look = |point: &Path| ["d/e", "d/f", "d/new"].map(|name| makes(point, name));
+        let wanted = [libc::EEXIST, libc::EEXIST, libc::EROFS].map(|errno| [errno; 5]);
+        let other = t.cluster.scratch().join("read-only");
+        fs::create_dir(&other).unwrap();
+        mount(&[Path::new("--bind"), &t.point, &other]);
+        remount("remount,bind,ro", &other);
+        let seen = look(&other);
+        assert!(Command::new("umount").arg(&other).status().unwrap().success());
+        assert_eq!(seen, wanted, "a bind mount");
+        remount("remount,ro", &t.point);
+        let seen = look(&t.point);
+        remount("remount,rw", &t.point);
+        assert_eq!(seen, wanted, "mounted anew");
+        fs::create_dir(t.path("d/new")).unwrap();
+    });
+}
+
+#[test]
 fn what_the_kernel_holds_is_never_said_to_be_free() {
     each("what_the_kernel_holds_is_never_said_to_be_free", |t| {
         fs::create_dir_all(t.path("d/e")).unwrap();

@@ -20,7 +20,17 @@
 #define PF_USER_WORKER 0x00004000
 #define PF_KTHREAD 0x00200000
 
+/* include/linux/fs.h, include/linux/mount.h */
+#define SB_RDONLY 1
+#define MNT_READONLY 0x40
+#define MOUNTS 16
+
 enum walk { WALK_NONE, WALK_HERE, WALK_SECOND };	/* the last: of the syscall's second path */
+
+enum bits {
+	FIRST = 1,		/* walk: no name goes before this one in the path */
+	READ_ONLY = 2,		/* nothing can be made, perhaps */
+};
 
 struct slot {
 	__u64 sequence;		/* odd while this is written */
@@ -34,7 +44,7 @@ struct slot {
 	__u32 depth;		/* symlinks that the walk is inside of */
 	__u32 text_len;		/* with the NUL; 0: unreadable */
 	__u32 second_len;
-	__u32 first;		/* walk: no name goes before this one in the path */
+	__u32 bits;		/* enum bits */
 	char text[TEXT];	/* walk: from this component on; else the syscall's first path */
 	char second[TEXT];	/* walk: the syscall's other path, if it has two; else its second */
 };
@@ -131,7 +141,60 @@ static __attribute__((always_inline)) int is_second(struct slot *slot, struct na
 	       (__u64)walk->name->uptr != slot->args[first - 1];
 }
 
-static __attribute__((always_inline)) void note(struct slot *slot, struct task_struct *task)
+static __attribute__((always_inline)) int is_read_only_mount(struct vfsmount *mount)
+{
+	int flags;
+
+	return READ(flags, mount->mnt_flags) || flags & MNT_READONLY;
+}
+
+/* Whether one of a file system's mounts is read-only, or there are too many of them to tell. Nothing is
+ * locked: while mounts come and go, this may say either. */
+static __attribute__((always_inline)) int has_read_only_mount(struct super_block *sb)
+{
+	struct mount *mount;
+
+	if (FIELD(BPF_FIELD_EXISTS, struct mount___since, mnt_next_for_sb)) {
+		if (READ(mount, ((struct super_block___since *)sb)->s_mounts))
+			return 1;
+		for (int i = 0; i < MOUNTS && mount; i++) {
+			if (is_read_only_mount(&mount->mnt))
+				return 1;
+			if (READ(mount, ((struct mount___since *)mount)->mnt_next_for_sb))
+				return 1;
+		}
+		return mount != 0;
+	}
+	struct list_head *head = (void *)sb + FIELD(BPF_FIELD_BYTE_OFFSET,
+						    struct super_block___before, s_mounts);
+	struct list_head *at = head;
+
+	for (int i = 0; i < MOUNTS; i++) {
+		if (READ(at, at->next))
+			return 1;
+		if (at == head)
+			return 0;
+		mount = (void *)at - FIELD(BPF_FIELD_BYTE_OFFSET, struct mount___before, mnt_instance);
+		if (is_read_only_mount(&mount->mnt))
+			return 1;
+	}
+	return 1;
+}
+
+/* Whether nothing can be made: by a walk, through its mount; without one, through any, since the thread's
+ * own is not known. Of a name that is there the kernel says so before it says that. */
+static __attribute__((always_inline)) int is_read_only(struct super_block *sb,
+						       struct nameidata *walk)
+{
+	unsigned long flags;
+
+	if (READ(flags, sb->s_flags) || flags & SB_RDONLY)
+		return 1;
+	return walk ? is_read_only_mount(walk->path.mnt) : has_read_only_mount(sb);
+}
+
+static __attribute__((always_inline)) void note(struct slot *slot, struct task_struct *task,
+						struct super_block *sb)
 {
 	struct nameidata *walk = task->nameidata;
 	__u32 paths = paths_of(slot);
@@ -143,16 +206,18 @@ static __attribute__((always_inline)) void note(struct slot *slot, struct task_s
 		slot->walk = second ? WALK_SECOND : WALK_HERE;
 		slot->flags = walk->flags;
 		slot->depth = walk->depth;
-		slot->first = is_first(walk);
+		slot->bits = is_first(walk) ? FIRST : 0;
 		len = bpf_probe_read_kernel_str(slot->text, TEXT, walk->last.name);
 		slot->text_len = len > 0 ? len : 0;
 		slot->second_len = copy_path(slot, slot->second, second ? paths & 15 : paths >> 4);
 	} else {
 		slot->walk = WALK_NONE;
-		slot->flags = slot->depth = slot->first = 0;
+		slot->flags = slot->depth = slot->bits = 0;
 		slot->text_len = copy_path(slot, slot->text, paths & 15);
 		slot->second_len = copy_path(slot, slot->second, paths >> 4);
 	}
+	if (is_read_only(sb, walk))
+		slot->bits |= READ_ONLY;
 }
 
 /* The name that is looked up. */
@@ -258,7 +323,7 @@ int on_send(struct raw_tracepoint_args *ctx)
 	READ(slot->unique, req->in.h.unique);
 	READ(slot->nodeid, req->in.h.nodeid);
 	if (is_direct(slot, task, req, sb))
-		note(slot, task);
+		note(slot, task, sb);
 	else
 		slot->tid = 0;
 	__sync_fetch_and_add(&slot->sequence, 1);

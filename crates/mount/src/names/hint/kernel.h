@@ -39,6 +39,36 @@ struct fuse_in_header {
 
 struct super_block {
 	__u32 s_dev;
+	unsigned long s_flags;
+};
+
+/* The mounts of a file system: since Linux 6.18, and before. */
+struct list_head {
+	struct list_head *next;
+};
+
+struct vfsmount {
+	int mnt_flags;
+};
+
+struct mount {
+	struct vfsmount mnt;
+};
+
+struct super_block___since {
+	struct mount *s_mounts;
+};
+
+struct mount___since {
+	struct mount *mnt_next_for_sb;
+};
+
+struct super_block___before {
+	struct list_head s_mounts;
+};
+
+struct mount___before {
+	struct list_head mnt_instance;
 };
 
 /* fs/fuse/fuse_i.h */
@@ -98,6 +128,7 @@ struct dentry___since {
 };
 
 struct path {
+	struct vfsmount *mnt;
 	struct dentry *dentry;
 };
 

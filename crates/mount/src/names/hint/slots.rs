@@ -18,6 +18,10 @@ const WORDS: usize = size_of::<Slot>() / 8;
 const HEAD: usize = (size_of::<Slot>() - 2 * TEXT) / 8;
 /// `walk`: the thread has ended its walk.
 const WALK_NONE: u32 = 0;
+/// `bits`: no name goes before this one in the path.
+const FIRST: u32 = 1;
+/// `bits`: nothing can be made, perhaps.
+const READ_ONLY: u32 = 2;
 /// `walk`: it walks the second of the syscall's two paths; else the first.
 const WALK_SECOND: u32 = 2;
 
@@ -36,7 +40,7 @@ pub(super) struct Slot {
     depth: u32,
     text_len: u32,
     second_len: u32,
-    first: u32,
+    bits: u32,
     text: [u8; TEXT],
     second: [u8; TEXT],
 }
@@ -124,13 +128,13 @@ impl Slot {
         let step = if has(bits.parent) {
             Step::Through(rest)
         } else if has(bits.open) {
-            Step::Last(self.open().unwrap_or(Intent::Plain))
+            Step::Last(self.feasible(self.open().unwrap_or(Intent::Plain)))
         } else {
             Step::Last(Intent::Plain)
         };
         let path = if self.walk == WALK_SECOND { Which::Second } else { Which::First };
         let beside = self.other().is_some_and(|other| !other.is_some_and(path::is_alone));
-        let (first, reval) = (self.first != 0, has(bits.reval));
+        let (first, reval) = (self.bits & FIRST != 0, has(bits.reval));
         Some(Hint { step, first, path: Some(path), beside, reval })
     }
 
@@ -195,7 +199,19 @@ impl Slot {
         let first = path::is_alone(paths[which.unwrap_or(0)]);
         let beside = call.walks_both() && !path::is_alone(paths[1 - which.unwrap_or(0)]);
         let path = which.map(Which::of);
-        Some(Hint { step: Step::Last(intent), first, path, beside, reval: false })
+        let step = Step::Last(self.feasible(intent));
+        Some(Hint { step, first, path, beside, reval: false })
+    }
+
+    /// The intent, unless nothing can be made: of what is there the kernel says so first, and needs to know.
+    fn feasible(&self, intent: Intent) -> Intent {
+        let makes = match intent {
+            Intent::Open { .. } | Intent::Create => intent.is_change(),
+            // The kernel refuses these through a read-only mount before it looks names up.
+            Intent::Remove { .. } | Intent::RenameTarget => false,
+            Intent::Plain | Intent::RenameSource => false,
+        };
+        if makes && self.bits & READ_ONLY != 0 { Intent::Plain } else { intent }
     }
 }
 
@@ -264,6 +280,11 @@ mod tests {
             let unreadable = Slot { second_len: 0, ..slot };
             assert_eq!(unreadable.walk(b"x"), Some((Rest::BesideDots, 1)));
         }
+        let slot = Slot { bits: READ_ONLY, ..walking("x", 2, 0) };
+        assert_eq!(slot.hint(&BITS, b"x").unwrap().step, Step::Last(Intent::Plain));
+        let slot = Slot { args: [0; ARGS], ..slot };
+        let step = Step::Last(Intent::Open { flags: 0 });
+        assert_eq!(slot.hint(&BITS, b"x").unwrap().step, step, "it makes nothing");
         assert!(walking("x", 16, 0).hint(&BITS, b"x").unwrap().reval);
         assert!(!walking("x", 15, 0).hint(&BITS, b"x").unwrap().reval);
     }
@@ -280,6 +301,10 @@ mod tests {
         assert_eq!(step(walked(libc::SYS_renameat, "x", &long)), None);
         assert_eq!(step(walked(libc::SYS_newfstatat, "x", "")), None);
         assert_eq!(step(walked(libc::SYS_read, "x", "")), None);
+        let slot = Slot { bits: READ_ONLY, ..walked(libc::SYS_mkdirat, "a/x", "") };
+        assert_eq!(step(slot), Some(Step::Last(Intent::Plain)));
+        let slot = Slot { bits: READ_ONLY, ..walked(libc::SYS_renameat, "a/y", "b/x") };
+        assert_eq!(step(slot), target);
         let unreadable = Slot { text_len: 0, ..walked(libc::SYS_mkdirat, "x", "") };
         assert_eq!(step(unreadable), None);
     }
