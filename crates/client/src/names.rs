@@ -95,6 +95,31 @@ impl Fs {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(File, Entry)> {
+        self.create_or(who, at, mode, flags, false).await
+    }
+
+    /// The same, for who looks first at what others have put in a sticky directory.
+    ///
+    /// # Errors
+    /// ESTALE if it is there, and belongs neither to `who` nor to the directory's owner.
+    pub async fn create_warily(
+        &self,
+        who: &Caller,
+        at: &At,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(File, Entry)> {
+        self.create_or(who, at, mode, flags, true).await
+    }
+
+    async fn create_or(
+        &self,
+        who: &Caller,
+        at: &At,
+        mode: u32,
+        flags: OpenFlags,
+        wary: bool,
+    ) -> Result<(File, Entry)> {
         check_place(at)?;
         let mut request = CreateReq {
             at: at.clone(),
@@ -103,6 +128,7 @@ impl Fs {
             access: flags.access(),
             truncate: flags.truncate,
             umask: who.umask,
+            wary,
             ..CreateReq::default()
         };
         let asked = time::now();

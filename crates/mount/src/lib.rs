@@ -20,6 +20,7 @@ mod names;
 mod notify;
 mod ops;
 mod options;
+mod protect;
 mod reactor;
 mod refusals;
 mod served;

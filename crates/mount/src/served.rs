@@ -20,6 +20,7 @@ use crate::names::threads::Threads;
 use crate::notify::Notifier;
 use crate::ops::{OpenDir, OpenFile, Waiters};
 use crate::options::MountOptions;
+use crate::protect::Links;
 use crate::{attr, errno, ops};
 
 /// Everything a mount keeps: what the kernel holds and has open. All else is asked of the client
@@ -45,6 +46,8 @@ pub struct Served {
     pub(crate) untold: Counter,
     /// `fs.protected_hardlinks` as it was when this was mounted.
     pub(crate) protects_links: bool,
+    /// Links that nobody may follow.
+    pub(crate) links: Links,
     pub(crate) requests: OpCounters,
 }
 
@@ -88,6 +91,7 @@ impl Served {
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
             protects_links: ops::protects_links(),
+            links: Links::default(),
             requests,
         }
     }
@@ -153,7 +157,9 @@ impl Served {
     /// How long the kernel may keep a name: for others, too, so only if all may walk there. The
     /// kernel checks no permissions itself.
     pub(crate) fn keep(&self, entry: &Entry) -> Duration {
-        if entry.searchable { self.entry_timeout } else { Duration::ZERO }
+        // In a sticky directory each look is judged (`protect`).
+        let is_free = entry.searchable && entry.sticky.is_none();
+        if is_free { self.entry_timeout } else { Duration::ZERO }
     }
 
     /// The form of an entry. A directory's link count and times are not whole here: they were

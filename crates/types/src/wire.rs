@@ -301,10 +301,10 @@ pub struct Entry {
     /// other users, too.
     #[prost(bool, tag = "5")]
     pub searchable: bool,
-    /// The directory that the name is in is sticky: what the kernel checks of that (restricted
-    /// deletion, `fs.protected_*` of proc_sys_fs(5)) it must see.
-    #[prost(bool, tag = "6")]
-    pub sticky: bool,
+    /// The directory that the name is in, if it is sticky: what is there may be a trap
+    /// (`fs.protected_symlinks` and so on of proc_sys_fs(5)).
+    #[prost(message, optional, tag = "6")]
+    pub sticky: Option<StickyDir>,
     /// The directories on the way, from the first one on, on whose names a lease was asked for and
     /// given.
     #[prost(message, repeated, tag = "8")]
@@ -312,6 +312,17 @@ pub struct Entry {
     /// Of a file in chunks: writes that no fsync has flushed yet.
     #[prost(message, repeated, tag = "9")]
     pub unflushed: Vec<Unflushed>,
+}
+
+/// A directory with the sticky bit.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct StickyDir {
+    /// Type and permission bits.
+    #[prost(uint32, tag = "1")]
+    pub mode: u32,
+    #[prost(uint32, tag = "2")]
+    #[allow(missing_docs)]
+    pub uid: u32,
 }
 
 /// A directory whose name may be kept for a while.
@@ -425,6 +436,10 @@ pub struct CreateReq {
     /// Permission bits that a new inode does not get, unless the directory has a default ACL.
     #[prost(uint32, tag = "9")]
     pub umask: u32,
+    /// What is there in a sticky directory, and belongs neither to the caller nor to the directory's
+    /// owner, is not opened: ESTALE (it must be looked at first).
+    #[prost(bool, tag = "10")]
+    pub wary: bool,
 }
 
 /// Open of what is there.

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
-use saker_client::{Caller, OpenFlags};
+use saker_client::{Caller, OpenFlags, SetAttr};
 use saker_sim::cluster::{Cluster, Shape, can_mount, line_with};
 use saker_sim::fsx::{PosixFile, Target};
 use saker_types::Locator;
@@ -647,6 +647,76 @@ fn what_is_there_is_said_to_be_so_where_nothing_can_be_made() {
         remount("remount,rw", &t.point);
         assert_eq!(seen, wanted, "mounted anew");
         fs::create_dir(t.path("d/new")).unwrap();
+    });
+}
+
+/// The sysctls that protect what lies in sticky directories, on; as they were when dropped.
+struct Protections(Vec<(String, String)>);
+
+impl Protections {
+    fn on() -> Protections {
+        let switch = |what| {
+            let path = format!("/proc/sys/fs/protected_{what}");
+            let was = fs::read_to_string(&path).unwrap();
+            fs::write(&path, "1").unwrap();
+            (path, was)
+        };
+        Protections(["symlinks", "regular", "fifos"].map(switch).into())
+    }
+}
+
+impl Drop for Protections {
+    fn drop(&mut self) {
+        for (path, was) in &self.0 {
+            let _ = fs::write(path, was);
+        }
+    }
+}
+
+#[test]
+fn what_lies_in_a_sticky_directory_is_protected() {
+    each_keeping("what_lies_in_a_sticky_directory_is_protected", |t| {
+        let_others_in(t);
+        fs::write(t.path("secret"), "secret").unwrap();
+        let _on = Protections::on();
+        let can = |uid: u32, script: &str| {
+            let mut shell = Command::new("sh");
+            let shell = shell.args(["-ec", script]).current_dir(&t.point).uid(uid).gid(uid);
+            shell.stderr(Stdio::null()).status().unwrap().success()
+        };
+        let make = "ln -s ../secret s/link; : > s/file; mkfifo s/fifo; chmod 666 s/file s/fifo";
+        let uses = ["cat s/link", "echo >> s/file", "echo > s/file", ": <> s/fifo"];
+        for by_another in [false, true] {
+            let dir = t.path("s");
+            fs::create_dir(&dir).unwrap();
+            fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+            assert!(can(2001, make));
+            if by_another {
+                elsewhere(t, async |fs, who| {
+                    let (mode, uid) = (Some(0o1777), Some(2000));
+                    let change = SetAttr { mode, uid, ..SetAttr::default() };
+                    fs.setattr(who, &at("s"), &change).await.unwrap();
+                });
+            } else {
+                std::os::unix::fs::chown(&dir, Some(2000), None).unwrap();
+                fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
+            }
+            for forgets in [false, true] {
+                for what in uses {
+                    for (uid, may) in [(2002, false), (2001, true)] {
+                        if forgets {
+                            fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+                        }
+                        assert_eq!(
+                            can(uid, what),
+                            may,
+                            "{what} by {uid} ({by_another}, {forgets})"
+                        );
+                    }
+                }
+            }
+            fs::remove_dir_all(&dir).unwrap();
+        }
     });
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_types::wire::{At, Dentry, KeptDir};
+use saker_types::wire::{At, Dentry, KeptDir, StickyDir};
 use saker_types::{
     Access, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, access, acl, check_name, limits,
 };
@@ -29,8 +29,8 @@ pub struct Parent {
 pub struct Way {
     /// All may be searched by everyone.
     pub searchable: bool,
-    /// The last one is sticky.
-    pub sticky: bool,
+    /// The last one, if it is sticky.
+    pub sticky: Option<StickyDir>,
     /// Those from the first one on whose names a lease was asked for and given.
     pub kept: Vec<KeptDir>,
 }
@@ -84,7 +84,8 @@ impl Shard {
                 }));
             }
         }
-        way.sticky = dir.mode & access::S_ISVTX != 0;
+        let is_sticky = dir.mode & access::S_ISVTX != 0;
+        way.sticky = is_sticky.then(|| StickyDir { mode: dir.mode, uid: dir.uid });
         Ok(Parent { dir, way })
     }
 

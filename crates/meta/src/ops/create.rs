@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use saker_types::acl::{self, Acl};
-use saker_types::wire::{CreateReq, Entry, Op, OpenReq};
+use saker_types::wire::{CreateReq, Entry, Op, OpenReq, StickyDir};
 use saker_types::{Access, Cred, Errno, Error, FileKind, Inode, Locator, limits};
 
 use super::{done, needs_name};
@@ -73,6 +73,10 @@ impl Shard {
                 return Err(Error::symlink(last, there.inline.clone()).into());
             }
             _ => {}
+        }
+        let is_foreign = |dir: &StickyDir| ![dir.uid, msg.ctx.cred.uid].contains(&there.attr.uid);
+        if msg.wary && there.home_slot.is_none() && way.sticky.as_ref().is_some_and(is_foreign) {
+            return Err(Errno::ESTALE.into());
         }
         if there.home_slot.is_some() {
             // Finds the attributes, here or where the client must go.

@@ -43,7 +43,7 @@ impl Served {
         flags: OpenFlags,
     ) -> Result<Opened> {
         let asked = self.changes.ask();
-        let created = self.fs.create(who, &named.at, mode & PERMISSIONS, flags).await;
+        let created = self.fs.create_warily(who, &named.at, mode & PERMISSIONS, flags).await;
         // The kernel sends CREATE only for a name that was, or was said to be, free a moment ago.
         // If it is something else, it must walk again and open that.
         let stale = || {
@@ -54,10 +54,13 @@ impl Served {
             Err(error) if error.is(Class::Symlink) && named.at.ends_at(&error) => {
                 return Err(stale());
             }
+            // It is judged when it is looked up (`protect`).
+            Err(error) if error.is(Class::Final) && error.errno() == Errno::ESTALE => {
+                return Err(stale());
+            }
             other => other?,
         };
-        let another = entry.attr.kind() != FileKind::Regular;
-        if another || (!entry.created && self.check_sticky(named.dir, &entry).is_err()) {
+        if entry.attr.kind() != FileKind::Regular {
             file.release().await;
             return Err(stale());
         }
@@ -109,6 +112,7 @@ impl Served {
     }
 
     pub(crate) async fn readlink(&self, request: &Request) -> Result<Reply> {
+        self.may_follow(request)?;
         let at = self.at(request.header.nodeid).await?;
         Ok(Reply::data(self.fs.readlink(&request.caller(), &at).await?))
     }

@@ -21,6 +21,8 @@ const AFTER_DOT: u64 = 1;
 const AFTER_DOTS: u64 = 2;
 /// Everybody may search.
 const SEARCHABLE: u32 = 0o111;
+/// The sticky bit.
+const STICKY: u32 = 0o1000;
 
 /// A directory that is open through the mount.
 pub(crate) struct OpenDir {
@@ -108,7 +110,7 @@ impl Served {
 
     /// How long names of a listing may be kept: only where all may search the directory.
     fn keep_listed(&self, dir: NodeId) -> Duration {
-        match self.nodes.mode(dir) & SEARCHABLE {
+        match self.nodes.mode(dir) & (SEARCHABLE | STICKY) {
             SEARCHABLE => self.entry_timeout,
             _ => Duration::ZERO,
         }

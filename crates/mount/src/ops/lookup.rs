@@ -13,7 +13,7 @@ use saker_client::OpenFlags;
 use saker_fuse::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
 use saker_fuse::{Reply, Request};
 use saker_types::wire::{At, Entry};
-use saker_types::{Attr, Class, Errno, Error, FileKind, Result, check_name};
+use saker_types::{Attr, Class, Errno, FileKind, Result, check_name};
 
 use crate::caller::WithCaller as _;
 use crate::changes::Asked;
@@ -61,8 +61,9 @@ impl Served {
                     let at = self.nodes.named(start, dir, &name)?.at;
                     self.fs.lookup(&request.caller(), &at).await?;
                 }
-                self.check_sticky(dir, &entry)?;
+                self.may_be_opened(request, &entry)?;
                 let out = self.hold(&named, &entry);
+                self.note_link(request, &entry, out.nodeid, hint);
                 // A directory's are not whole.
                 if !entry.attr.is_dir() {
                     self.threads.told(tid, out.nodeid, asked);
@@ -196,15 +197,6 @@ impl Served {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// In a sticky directory the kernel must know so: it looks the directory up, and then walks
-    /// again.
-    pub(crate) fn check_sticky(&self, dir: NodeId, entry: &Entry) -> Result<()> {
-        if entry.sticky && self.nodes.must_be_known(dir) {
-            return Err(Error::new(Errno::ESTALE));
-        }
-        Ok(())
     }
 
     pub(crate) async fn forget(&self, request: &Request) -> Result<Reply> {
