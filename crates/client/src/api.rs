@@ -13,7 +13,7 @@ use saker_types::{Attr, Cred, Errno, Error, Locator, Result, Stamp};
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Deadline of one operation, retries included.
+    /// Deadline of one operation, retries included; or [`FOREVER`].
     pub timeout: Duration,
     /// Bytes of written data that one file may hold back before it writes them out.
     pub write_buffer_bytes: usize,
@@ -30,6 +30,9 @@ pub struct ClientOptions {
     /// Whether data on stores of this machine is read from their files, where these can be opened.
     pub local_reads: bool,
 }
+
+/// As a deadline: there is none.
+pub const FOREVER: Duration = Duration::MAX;
 
 impl Default for ClientOptions {
     fn default() -> ClientOptions {

@@ -12,7 +12,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saker_rpc::Transport;
 use saker_runtime::telemetry::Registry;
 use saker_types::{Attr, ClusterMap, Errno, Error, InodeId, Result};
 
@@ -53,13 +52,13 @@ mod writer;
 mod xattr;
 
 pub use api::{
-    Caller, ClientOptions, ClientStats, ClusterAddr, DirItem, Fallocate, Groups, OpenFlags,
-    Resolved, Seek, SetAttr, SetTime, StatFs,
+    Caller, ClientOptions, ClientStats, ClusterAddr, DirItem, FOREVER, Fallocate, Groups,
+    OpenFlags, Resolved, Seek, SetAttr, SetTime, StatFs,
 };
 pub use file::File;
 pub use locks::Lock;
 pub use readdir::DirStream;
-pub use saker_rpc::Reactor;
+pub use saker_rpc::{Reactor, Transport};
 pub use saker_types;
 
 /// A connected client. Clones share one connection to the cluster; all methods may be used from

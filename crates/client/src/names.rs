@@ -1,6 +1,7 @@
 //! Operations on names and attributes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
@@ -41,6 +42,18 @@ impl Fs {
     /// open in this client with everything that was written through it.
     pub async fn getattr(&self, who: &Caller, at: &At) -> Result<Entry> {
         self.entry(who, at, Op::Getattr, true).await
+    }
+
+    /// [`Fs::getattr`] of a directory, for who does not wait longer than `patience`.
+    ///
+    /// # Errors
+    /// ETIMEDOUT then.
+    pub async fn getattr_within(&self, who: &Caller, at: &At, patience: Duration) -> Result<Entry> {
+        let mut request = EntryReq { at: at.clone(), full: true, ..EntryReq::default() };
+        let until = time::now() + patience;
+        let core = self.core();
+        let entry = core.ask_until(who, Op::Getattr, To::Owner, &mut request, until).await?;
+        Ok(core.learn(entry))
     }
 
     async fn entry(&self, who: &Caller, at: &At, op: Op, full: bool) -> Result<Entry> {
@@ -291,6 +304,24 @@ impl Fs {
         check_place(at)?;
         let mut request = AccessReq { at: at.clone(), want, ..AccessReq::default() };
         let _: Empty = self.core().ask(who, Op::Access, To::Owner, &mut request).await?;
+        Ok(())
+    }
+
+    /// [`Fs::access`], for who does not wait longer than `patience`.
+    ///
+    /// # Errors
+    /// ETIMEDOUT then.
+    pub async fn access_within(
+        &self,
+        who: &Caller,
+        at: &At,
+        want: u32,
+        patience: Duration,
+    ) -> Result<()> {
+        let mut request = AccessReq { at: at.clone(), want, ..AccessReq::default() };
+        let until = time::now() + patience;
+        let _: Empty =
+            self.core().ask_until(who, Op::Access, To::Owner, &mut request, until).await?;
         Ok(())
     }
 }

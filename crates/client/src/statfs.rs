@@ -18,7 +18,7 @@ use crate::{Fs, StatFs};
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// Who does not answer within this counts with what it said last: `df` must not hang for a dead
 /// store.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The last figures.
 #[derive(Default)]

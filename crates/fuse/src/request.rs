@@ -10,8 +10,12 @@ use bytes::Bytes;
 use saker_types::{Errno, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::abi::InHeader;
+use crate::abi::{InHeader, Opcode, WRITE_CACHE, WriteIn};
 use crate::transport::Entry;
+
+/// Of what comes in an entry of a ring this much is copied: names and structures, not the data of a WRITE
+/// of more than a page.
+const COPIED_BYTES_MAX: usize = 4096 + 256;
 
 /// A request.
 pub struct Request {
@@ -26,6 +30,15 @@ enum Form {
     Whole { bytes: Bytes, rest: Range<usize> },
     /// An entry of a ring: the structure's length, and that of what follows it.
     Apart { entry: Entry, op: usize, rest: usize },
+}
+
+impl Form {
+    fn into_entry(self) -> Option<Entry> {
+        match self {
+            Form::Whole { .. } => None,
+            Form::Apart { entry, .. } => Some(entry),
+        }
+    }
 }
 
 impl Request {
@@ -64,12 +77,46 @@ impl Request {
         }
     }
 
-    /// The entry of the ring that it came in, if it did.
-    pub(crate) fn into_entry(self) -> Option<Entry> {
-        match self.form {
-            Form::Whole { .. } => None,
-            Form::Apart { entry, .. } => Some(entry),
+    /// The entry of the ring that it came in, if it did, and if what it brings is little: that is copied,
+    /// so that the entry can go back before the request is answered for good.
+    pub(crate) fn detach(&mut self) -> Option<Entry> {
+        let Form::Apart { entry, op, rest } = &self.form else { return None };
+        if op + rest > COPIED_BYTES_MAX {
+            return None;
         }
+        let bytes = Bytes::from([&entry.op()[..*op], &entry.payload()[..*rest]].concat());
+        let form = Form::Whole { rest: 0..bytes.len(), bytes };
+        std::mem::replace(&mut self.form, form).into_entry()
+    }
+
+    /// Nobody can be told that it goes on without an answer: it is answered at once, or nobody waits, or
+    /// the kernel counts on what it asks for, or its data is in the ring.
+    pub(crate) fn is_nobodys(&self) -> bool {
+        if matches!(self.form, Form::Apart { .. }) {
+            return true;
+        }
+        let opcode = Opcode::from_u32(self.header.opcode);
+        match opcode {
+            Some(Opcode::Write) => {
+                let written = self.body().fixed::<WriteIn>();
+                written.is_ok_and(|input| input.write_flags & WRITE_CACHE != 0)
+            }
+            Some(Opcode::Release | Opcode::Releasedir | Opcode::Destroy) | None => true,
+            Some(_) => self.is_brief(),
+        }
+    }
+
+    /// Forgetting never waits, and comes in crowds.
+    pub(crate) fn is_brief(&self) -> bool {
+        matches!(
+            Opcode::from_u32(self.header.opcode),
+            Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt)
+        )
+    }
+
+    /// The entry of the ring that it came in, if it is still there.
+    pub(crate) fn into_entry(self) -> Option<Entry> {
+        self.form.into_entry()
     }
 
     /// What follows the header.

@@ -6,6 +6,7 @@
 //! a future: one that waits keeps nobody waiting.
 
 mod buffer;
+mod caller;
 mod device;
 mod server;
 mod uring;
@@ -17,6 +18,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use saker_runtime::thread::{self, JoinHandle};
 use saker_types::{Errno, Error, Result};
@@ -87,6 +89,10 @@ pub trait Dispatch: Send + Sync + 'static {
     /// Answers any other request. Called from many threads at once, none of which it may block.
     fn handle(&self, request: &Request) -> impl Future<Output = Reply>;
 
+    /// Whoever waited for this answer was killed, and the kernel was told so instead: what the answer
+    /// gives it (nodes, handles, locks) it does not have.
+    fn undo(&self, request: &Request, reply: &Reply) -> impl Future<Output = ()>;
+
     /// The kernel takes no more answers: what waits for something that may never come ends.
     fn end(&self);
 }
@@ -116,6 +122,9 @@ pub trait Reactor: Send + 'static {
     /// Ready when the file watched as `source` could be read since this was ready last. Who does
     /// not read all that is there gets it ready again.
     fn poll_source(&self, source: usize, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Is done after so long.
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + 'static;
 
     /// Runs `future` on the calling thread, until it is done.
     fn block_on(&self, future: impl Future<Output = ()>);

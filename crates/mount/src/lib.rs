@@ -23,6 +23,7 @@ mod options;
 mod protect;
 mod reactor;
 mod refusals;
+mod root;
 mod served;
 
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use served::Served;
 use hint::{Hints, KernelHints};
 use mount::Mounted;
 use reactor::Reactor;
+use root::Root;
 
 /// How often it is tried to serve metrics at an address that another process has.
 const METRICS_RETRY: Duration = Duration::from_secs(1);
@@ -101,7 +103,9 @@ impl Mount {
             Shortcut::Off => None,
         };
         let source = hints.clone().map(|hints| hints as Arc<dyn Hints>);
-        let served = Arc::new(Served::new(fs, source, notifiers, &options));
+        let mut served = Served::new(fs, source, notifiers, &options);
+        served.root = Some(Root::default());
+        let served = Arc::new(served);
         let transport = Transport::new(device, Arc::clone(&served), reactors, options.transport);
         tracing::info!("mounted on {}", mounted.path.display());
         Ok(Mount { transport, served, hints, mounted })

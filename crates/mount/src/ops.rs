@@ -9,6 +9,7 @@ mod link;
 mod lock;
 mod lookup;
 mod misc;
+mod undo;
 mod xattr;
 
 pub(crate) use dir::OpenDir;

@@ -61,6 +61,9 @@ pub struct MountOptions {
     /// How long the mount holds back what is written and not synced (its `ClientOptions`); zero: until close. Default:
     /// 5 s.
     pub writeback: Duration,
+    /// Operations wait for servers that do not answer as long as it takes (its `ClientOptions`).
+    /// Default: no.
+    pub hard: bool,
     /// How requests come from the kernel.
     pub transport: TransportMode,
     /// Where its metrics are served (docs/metrics.md). Default: nowhere.
@@ -84,6 +87,7 @@ impl Default for MountOptions {
             leases: Leases::Hot,
             local_reads: false,
             writeback: Duration::from_secs(5),
+            hard: false,
             transport: TransportMode::Auto,
             http: None,
             threads: saker_runtime::thread::parallelism().min(THREADS_DEFAULT_MAX),
@@ -93,7 +97,7 @@ impl Default for MountOptions {
 
 impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
-    /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `fsname=TEXT`,
+    /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `hard`, `soft`, `fsname=TEXT`,
     /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS`, `writeback=SECONDS` (fractions allowed),
     /// `shortcut=auto|off` (`bpf` is `auto`), `leases=hot|all|off`, `local_reads=on|off`,
     /// `transport=auto|uring|dev`, `http=ADDR:PORT`, `threads=N`. What fstab(5) has for mount(8) and systemd alone
@@ -125,6 +129,8 @@ impl MountOptions {
             "nosuid" => self.suid = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "hard" => self.hard = true,
+            "soft" => self.hard = false,
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group"
             | "nofail" | "_netdev" | "async" | "noatime" | "relatime" | "nodiratime" => {}
             other if other.starts_with("x-") => {}
@@ -207,7 +213,7 @@ mod tests {
         assert_eq!(MountOptions::parse("").unwrap(), default);
         assert_eq!(MountOptions::parse("defaults,_netdev,x-systemd.automount").unwrap(), default);
         let parsed = MountOptions::parse(
-            "ro,noallow_other,suid,noexec,local_reads=on,fsname=a=b,entry_timeout=1.5,attr_timeout=0,\
+            "ro,noallow_other,suid,noexec,local_reads=on,hard,fsname=a=b,entry_timeout=1.5,attr_timeout=0,\
              writeback=0.5,threads=3,transport=uring,leases=off,http=127.0.0.1:7480",
         );
         let wanted = MountOptions {
@@ -216,6 +222,7 @@ mod tests {
             suid: true,
             exec: false,
             local_reads: true,
+            hard: true,
             fsname: Some("a=b".into()),
             entry_timeout: Duration::from_millis(1500),
             attr_timeout: Duration::ZERO,

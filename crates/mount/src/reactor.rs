@@ -5,6 +5,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
+
+use saker_client::Transport;
 
 /// The client's reactor of one thread.
 pub(crate) struct Reactor(pub(crate) Arc<saker_client::Reactor>);
@@ -24,6 +27,10 @@ impl saker_fuse::Reactor for Reactor {
 
     fn poll_source(&self, source: usize, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_source(source, cx)
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + 'static {
+        self.0.sleep(time)
     }
 
     fn block_on(&self, future: impl Future<Output = ()>) {

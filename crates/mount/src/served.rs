@@ -21,6 +21,7 @@ use crate::notify::Notifier;
 use crate::ops::{OpenDir, OpenFile, Waiters};
 use crate::options::MountOptions;
 use crate::protect::Links;
+use crate::root::Root;
 use crate::{attr, errno, ops};
 
 /// Everything a mount keeps: what the kernel holds and has open. All else is asked of the client
@@ -42,6 +43,8 @@ pub struct Served {
     pub(crate) entry_timeout: Duration,
     pub(crate) attr_timeout: Duration,
     pub(crate) read_only: bool,
+    /// `None`: whoever asks about the root waits for its servers.
+    pub(crate) root: Option<Root>,
     /// LOOKUPs that no server was asked for.
     pub(crate) untold: Counter,
     /// `fs.protected_hardlinks` as it was when this was mounted.
@@ -87,6 +90,7 @@ impl Served {
             waiters: Waiters::default(),
             locked: AtomicBool::new(false),
             read_only: options.read_only,
+            root: None,
             untold,
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
@@ -258,7 +262,8 @@ impl Served {
             Opcode::Destroy => Ok(Reply::done()),
             // Of use to who waits for a lock only: any other request cannot be taken back once
             // it may have reached a server, and the kernel interrupts at any signal, also where
-            // programs expect no EINTR. The client's deadline bounds the wait.
+            // programs expect no EINTR. The client's deadline bounds the wait, and who is killed
+            // waits no longer (`Dispatch::undo`).
             Opcode::Interrupt => self.interrupt(request).await,
             Opcode::NotifyReply => Ok(Reply::none()),
             Opcode::Ioctl => Ok(Reply::error(ENOTTY)),
@@ -310,6 +315,10 @@ impl Dispatch for Served {
             }
             Reply::error(errno::of(&error))
         })
+    }
+
+    async fn undo(&self, request: &Request, reply: &Reply) {
+        self.take_back(request, reply).await;
     }
 
     fn end(&self) {

@@ -7,12 +7,14 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rustix::process::{Pid, Signal};
 use saker_client::Reactor;
 use saker_fuse::abi::{AttrOut, Dirent, EntryOut, Opcode, OpenOut, ReadIn};
 use saker_fuse::{Device, Dispatch, Mode, Reply, Request, Serving, Shape, Transport};
@@ -34,6 +36,8 @@ const PANICS: u64 = 13;
 /// Reading these takes a while.
 const SLOW: std::ops::Range<u64> = 20..60;
 const SLOW_TIME: Duration = Duration::from_millis(200);
+/// Opening this one takes as long as `Tree::held`.
+const HANGS: u64 = 77;
 
 /// A read-only directory of files.
 struct Tree {
@@ -42,6 +46,11 @@ struct Tree {
     reading: AtomicUsize,
     reading_max: AtomicUsize,
     serving: OnceLock<Serving>,
+    /// OPENs of `HANGS` that have begun.
+    hanging: AtomicUsize,
+    held: AtomicBool,
+    /// Answers that were taken back.
+    undone: AtomicUsize,
 }
 
 /// The kernel's switch for FUSE over io_uring; who changes it is alone with it.
@@ -89,6 +98,13 @@ impl Tree {
                 let attr = n.and_then(|n| attributes(FIRST + n)).ok_or(Errno::ENOENT)?;
                 let (nodeid, attr) = (attr.id, attr::body(&attr));
                 Ok(Reply::of(&EntryOut { nodeid, attr, ..EntryOut::default() }))
+            }
+            Some(Opcode::Open) if node == FIRST + HANGS => {
+                self.hanging.fetch_add(1, Ordering::SeqCst);
+                while self.held.load(Ordering::SeqCst) {
+                    self.reactor.with_local(|local| local.sleep(Duration::from_millis(5))).await;
+                }
+                Ok(Reply::of(&OpenOut::default()))
             }
             Some(Opcode::Open | Opcode::Opendir) => Ok(Reply::of(&OpenOut::default())),
             Some(Opcode::Read) => self.read(node - FIRST, &request.body().fixed()?).await,
@@ -145,6 +161,11 @@ impl Dispatch for Tree {
         answer.unwrap_or_else(|error| Reply::error(crate::errno::of(&error)))
     }
 
+    async fn undo(&self, request: &Request, reply: &Reply) {
+        assert_eq!((request.header.opcode, reply.errno), (Opcode::Open as u32, 0));
+        self.undone.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn end(&self) {}
 }
 
@@ -177,8 +198,15 @@ impl Served {
         let reactor = Reactor::new(hello).unwrap();
         let sibling = |_| crate::reactor::Reactor(reactor.sibling().unwrap());
         let reactors = (0..THREADS).map(sibling).collect();
-        let (reading, reading_max, serving) = Default::default();
-        let tree = Arc::new(Tree { reactor, reading, reading_max, serving });
+        let tree = Arc::new(Tree {
+            reactor,
+            reading: AtomicUsize::default(),
+            reading_max: AtomicUsize::default(),
+            serving: OnceLock::new(),
+            hanging: AtomicUsize::default(),
+            held: AtomicBool::default(),
+            undone: AtomicUsize::default(),
+        });
         let transport = Transport::new(device, Arc::clone(&tree), reactors, mode).shaped(shape);
         let thread = Some(std::thread::spawn(move || transport.run()));
         Some(Served { dir, mounted, tree, thread })
@@ -207,6 +235,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
+        self.tree.held.store(false, Ordering::SeqCst);
         self.stop();
     }
 }
@@ -284,6 +313,40 @@ fn many_wait(mode: Mode) {
     // Far more than there are threads.
     let most = served.tree.reading_max.load(Ordering::SeqCst);
     assert!(most > 20, "only {most} at once");
+}
+
+/// The kernel lets a caller go only with an answer, even if it was killed.
+#[test]
+fn who_is_killed_waits_no_longer() {
+    each(|mode| {
+        let Some(served) = Served::start(mode) else { return };
+        let tree = &served.tree;
+        tree.held.store(true, Ordering::SeqCst);
+        let cat = || Command::new("cat").arg(served.file(HANGS)).stdout(Stdio::piped()).spawn();
+        for (n, signal) in [(1, Signal::KILL), (2, Signal::TERM)] {
+            let mut child = cat().unwrap();
+            until("it waits", || tree.hanging.load(Ordering::SeqCst) == n);
+            rustix::process::kill_process(Pid::from_child(&child), signal).unwrap();
+            until("it ends", || child.try_wait().unwrap().is_some());
+        }
+        let patient = cat().unwrap();
+        until("it waits", || tree.hanging.load(Ordering::SeqCst) == 3);
+        rustix::process::kill_process(Pid::from_child(&patient), Signal::WINCH).unwrap();
+        assert_eq!(tree.undone.load(Ordering::SeqCst), 0, "what was asked for goes on");
+        tree.held.store(false, Ordering::SeqCst);
+        until("they are taken back", || tree.undone.load(Ordering::SeqCst) == 2);
+        assert!(patient.wait_with_output().unwrap().stdout == content(HANGS));
+        assert_eq!(tree.undone.load(Ordering::SeqCst), 2);
+    });
+}
+
+/// Waits for a condition, but not for ever.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}: not in a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::mount::MountFlags;
-use saker_client::ClientOptions;
+use saker_client::{ClientOptions, FOREVER};
 use saker_mount::{Mount, MountOptions};
 use saker_runtime::{telemetry, thread};
 
@@ -36,6 +36,8 @@ use crate::{memory, mountpoint, process, session};
 /// read from their files, where the mount may open them. What is written and not synced is written out when
 /// its writer pauses, and after writeback seconds (default 5) at the latest.
 ///
+/// An operation waits 60 s for servers that do not answer, then it fails with ETIMEDOUT; with hard (the
+/// opposite is soft) it waits for ever. Who waits can be killed.
 /// Without "dev" and "suid" device files and set-user-id programs do not work; called by mount(8) as root
 /// they do, as on any file system, unless "nodev" and "nosuid" are among the options.
 ///
@@ -225,11 +227,14 @@ fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     options.http = options.http.or_else(|| http_of_up(args));
     // Nobody waits for a mount that `saker up` or systemd starts together with its cluster.
     let away = if args.ready_fd.is_some() { AWAY_MAX } else { PATIENCE };
-    let client = ClientOptions {
+    let mut client = ClientOptions {
         local_reads: options.local_reads,
         write_back: options.writeback,
         ..ClientOptions::default()
     };
+    if options.hard {
+        client.timeout = FOREVER;
+    }
     super::serve::raise_file_limit();
     let session = session::connect_within(&args.cluster, client, away)?;
     Mount::new(session.fs, &args.point, options)

@@ -1,24 +1,27 @@
 //! One thread that serves requests.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use saker_types::Errno;
 
 use super::buffer::Buffer;
+use super::caller::is_killed;
 use super::device::{Device, Read};
 use super::uring::{Entry, Ring};
 use super::{Dispatch, Reactor};
-use crate::abi::Opcode;
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -39,9 +42,64 @@ pub(super) struct Server<D, R> {
     ring: Option<RefCell<Ring>>,
 }
 
+/// How often it is looked whether those who wait were killed. (The kernel's INTERRUPT comes at the
+/// first signal, whatever that is, and not for a FLUSH of a process that ends.)
+const LOOK: Duration = Duration::from_millis(200);
+/// Of so many at a time, in turn.
+const LOOKS_MAX: usize = 256;
+/// Threads remembered that were killed.
+const GONE_MAX: usize = 16;
+
+/// Who waits for an answer.
+struct Waiter {
+    unique: u64,
+    tid: u32,
+    /// Nobody does.
+    nobody: bool,
+    /// Where the request came from, if it does not need that any more.
+    entry: RefCell<Option<Entry>>,
+    /// It was killed, and has an answer.
+    gone: Cell<bool>,
+    /// Looks that do not concern it.
+    spared: Cell<usize>,
+}
+
+impl Waiter {
+    fn of(request: &mut Request) -> Waiter {
+        let entry = request.detach();
+        Waiter {
+            unique: request.header.unique,
+            tid: request.header.pid,
+            nobody: request.is_nobodys(),
+            entry: RefCell::new(entry),
+            gone: Cell::new(false),
+            // It has only begun.
+            spared: Cell::new(1),
+        }
+    }
+}
+
+/// A request under way.
+struct Answering<F> {
+    waiter: Rc<Waiter>,
+    answer: Pin<Box<F>>,
+}
+
+impl<F: Future<Output = ()>> Future for Answering<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.answer.as_mut().poll(cx)
+    }
+}
+
 /// What a server has to do: the requests under way, and reading others.
 struct Work<F> {
-    requests: FuturesUnordered<Pin<Box<F>>>,
+    requests: FuturesUnordered<Answering<F>>,
+    /// When it is looked after them.
+    look: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// Threads that were let go last. One that ends closes its files, one after the other.
+    gone: VecDeque<u32>,
     buffer: Buffer,
     /// No more requests will come.
     ended: bool,
@@ -50,12 +108,22 @@ struct Work<F> {
 }
 
 impl<F: Future<Output = ()>> Work<F> {
-    /// Most requests ask no server, and end here.
-    fn begin(&mut self, request: F, cx: &mut Context<'_>) {
-        let mut request = Box::pin(request);
-        if request.as_mut().poll(cx).is_pending() {
-            self.requests.push(request);
+    /// Most requests ask no server, and end here. Else: who waits.
+    fn begin(
+        &mut self,
+        mut request: Request,
+        cx: &mut Context<'_>,
+        start: impl Fn(Request, Rc<Waiter>) -> F,
+    ) -> Option<Rc<Waiter>> {
+        let waiter = Rc::new(Waiter::of(&mut request));
+        let answer = Box::pin(start(request, Rc::clone(&waiter)));
+        let mut answering = Answering { waiter, answer };
+        if answering.poll_unpin(cx).is_ready() {
+            return None;
         }
+        let waiter = Rc::clone(&answering.waiter);
+        self.requests.push(answering);
+        Some(waiter)
     }
 }
 
@@ -74,22 +142,24 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
     pub(super) fn run(mut self, ring: Option<Ring>, done: Sender<io::Result<()>>) {
         if let Some(mut ring) = ring {
             // Nobody listens when another ring has failed already.
-            let _ = done.send(self.begin(&mut ring));
+            let _ = done.send(self.begin_ring(&mut ring));
             self.ring = Some(RefCell::new(ring));
         }
         drop(done);
         let mut work = Work {
             requests: FuturesUnordered::new(),
+            look: None,
+            gone: VecDeque::with_capacity(GONE_MAX),
             buffer: Buffer::default(),
             ended: false,
             full: false,
         };
-        let start = |request| self.answer(request);
+        let start = |request, waiter| self.answer(request, waiter);
         self.reactor.block_on(poll_fn(|cx| self.poll(&mut work, cx, start)));
     }
 
     /// Lets the kernel use the ring; if that fails, go on without any.
-    fn begin(&self, ring: &mut Ring) -> io::Result<()> {
+    fn begin_ring(&self, ring: &mut Ring) -> io::Result<()> {
         let begun = self.reactor.watch_signals(RING, ring.signal()).and_then(|()| ring.register());
         match &begun {
             Ok(()) => ring.stay_near(),
@@ -103,7 +173,7 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
         &self,
         work: &mut Work<F>,
         cx: &mut Context<'_>,
-        start: impl Fn(Request) -> F,
+        start: impl Fn(Request, Rc<Waiter>) -> F,
     ) -> Poll<()> {
         loop {
             while let Poll::Ready(Some(())) = work.requests.poll_next_unpin(cx) {}
@@ -112,9 +182,65 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
             }
             let from_ring = self.turn_ring(work, cx, &start);
             let from_device = self.turn_device(work, cx, &start);
-            if !from_ring && !from_device {
+            let looked = self.look_after(work, cx);
+            if !from_ring && !from_device && !looked {
                 return Poll::Pending;
             }
+        }
+    }
+
+    /// Now and then: whoever was killed need not wait. What it has asked for goes on: servers may
+    /// have heard of it, and what is half done here must not stay so.
+    fn look_after<F: Future<Output = ()>>(&self, work: &mut Work<F>, cx: &mut Context<'_>) -> bool {
+        if work.requests.is_empty() {
+            return false;
+        }
+        let look = work.look.get_or_insert_with(|| Box::pin(self.reactor.sleep(LOOK)));
+        if look.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        work.look = None;
+        let (mut looks, rounds) = (0, 1 + work.requests.len() / LOOKS_MAX);
+        for waiter in work.requests.iter().map(|answering| &answering.waiter) {
+            if waiter.nobody || waiter.gone.get() {
+                continue;
+            }
+            if let Some(spared) = waiter.spared.get().checked_sub(1) {
+                waiter.spared.set(spared);
+            } else if looks < LOOKS_MAX {
+                looks += 1;
+                waiter.spared.set(rounds - 1);
+                if is_killed(waiter.tid) {
+                    self.let_go(waiter);
+                    work.gone.truncate(GONE_MAX - 1);
+                    work.gone.push_front(waiter.tid);
+                }
+            }
+        }
+        true
+    }
+
+    /// A request has come.
+    fn begin<F: Future<Output = ()>>(
+        &self,
+        work: &mut Work<F>,
+        request: Request,
+        cx: &mut Context<'_>,
+        start: impl Fn(Request, Rc<Waiter>) -> F,
+    ) {
+        let waiter = work.begin(request, cx, start);
+        let again = waiter.filter(|waiter| !waiter.nobody && work.gone.contains(&waiter.tid));
+        if let Some(waiter) = again.filter(|waiter| is_killed(waiter.tid)) {
+            self.let_go(&waiter);
+        }
+    }
+
+    fn let_go(&self, waiter: &Waiter) {
+        waiter.gone.set(true);
+        let reply = Reply::error(Errno::EINTR);
+        match waiter.entry.take() {
+            Some(entry) => self.answer_by_ring(entry, &reply, waiter.unique),
+            None => self.device.reply(&reply, waiter.unique),
         }
     }
 
@@ -123,7 +249,7 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
         &self,
         work: &mut Work<F>,
         cx: &mut Context<'_>,
-        start: impl Fn(Request) -> F,
+        start: impl Fn(Request, Rc<Waiter>) -> F,
     ) -> bool {
         let Some(ring) = &self.ring else { return false };
         let mut ring = ring.borrow_mut();
@@ -137,7 +263,7 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
         let any = !arrived.is_empty();
         for entry in arrived {
             match Request::apart(entry) {
-                Ok(request) => work.begin(start(request), cx),
+                Ok(request) => self.begin(work, request, cx, &start),
                 Err(entry) => {
                     tracing::error!("a request in a ring makes no sense");
                     let unique = entry.commit_id();
@@ -153,7 +279,7 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
         &self,
         work: &mut Work<F>,
         cx: &mut Context<'_>,
-        start: impl Fn(Request) -> F,
+        start: impl Fn(Request, Rc<Waiter>) -> F,
     ) -> bool {
         let full = self.ring.is_none() && work.requests.len() >= REQUESTS_MAX;
         self.watch_unless(full, &mut work.full);
@@ -162,11 +288,12 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
         }
         for _ in 0..TURN_REQUESTS {
             match self.device.read(&mut work.buffer) {
-                Read::Request(request) if is_brief(&request) => {
+                Read::Request(mut request) if request.is_brief() => {
+                    let waiter = Rc::new(Waiter::of(&mut request));
                     // It is ready at once.
-                    let _ = start(request).now_or_never();
+                    let _ = start(request, waiter).now_or_never();
                 }
-                Read::Request(request) => work.begin(start(request), cx),
+                Read::Request(request) => self.begin(work, request, cx, &start),
                 Read::Nothing => break,
                 Read::End => {
                     work.ended = true;
@@ -191,15 +318,18 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
     }
 
     /// A defect in a handler must not hang the caller.
-    async fn answer(&self, request: Request) {
+    async fn answer(&self, request: Request, waiter: Rc<Waiter>) {
         let handled = AssertUnwindSafe(self.dispatch.handle(&request)).catch_unwind();
         let reply = handled.await.unwrap_or_else(|_| {
             let opcode = request.header.opcode;
             tracing::error!("panic while handling FUSE operation {opcode}");
             Reply::error(Errno::EIO)
         });
+        if waiter.gone.get() {
+            return self.dispatch.undo(&request, &reply).await;
+        }
         let unique = request.header.unique;
-        match request.into_entry() {
+        match waiter.entry.take().or_else(|| request.into_entry()) {
             Some(entry) => self.answer_by_ring(entry, &reply, unique),
             None if reply.silent => {}
             None => self.device.reply(&reply, unique),
@@ -212,12 +342,4 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
             ring.borrow_mut().answer(entry, reply, unique);
         }
     }
-}
-
-/// Forgetting never waits, and comes in crowds.
-fn is_brief(request: &Request) -> bool {
-    matches!(
-        Opcode::from_u32(request.header.opcode),
-        Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt)
-    )
 }

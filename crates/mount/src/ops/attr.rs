@@ -8,7 +8,7 @@ use saker_fuse::abi::{AccessIn, GETATTR_FH, GetattrIn, SetattrIn, StatxIn, Statx
 use saker_fuse::{Reply, Request};
 use saker_types::time::stamp;
 use saker_types::wire::{At, Entry};
-use saker_types::{Attr, Result};
+use saker_types::{Attr, ROOT, Result};
 
 use crate::attr;
 use crate::caller::WithCaller as _;
@@ -67,6 +67,11 @@ impl Served {
     }
 
     async fn attributes(&self, request: &Request, flags: u32, handle: u64) -> Result<Entry> {
+        if request.header.nodeid == ROOT
+            && let Some(answer) = self.root_attributes(&request.caller()).await
+        {
+            return answer;
+        }
         let at = match self.handle(flags, handle) {
             Some(open) => At::handle(open.file.locator()),
             None => self.at(request.header.nodeid).await?,

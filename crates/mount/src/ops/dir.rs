@@ -1,6 +1,7 @@
 //! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR, FSYNCDIR.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_lock::Mutex;
@@ -28,6 +29,8 @@ const STICKY: u32 = 0o1000;
 pub(crate) struct OpenDir {
     node: NodeId,
     loc: Locator,
+    /// Whoever opened it may read it.
+    is_checked: AtomicBool,
     listing: Mutex<Listing>,
 }
 
@@ -47,10 +50,18 @@ impl Served {
         let node = request.header.nodeid;
         let loc = self.locate(node).await?;
         let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let mut is_checked = true;
         if self.threads.take(&request.header, loc.id, flags).is_none() {
-            self.fs.access(&request.caller(), &At::handle(loc.clone()), 4).await?;
+            match node {
+                ROOT if self.root.is_some() => {
+                    let answer = self.may_list_root(&request.caller()).await;
+                    is_checked = answer.transpose()?.is_some();
+                }
+                _ => self.fs.access(&request.caller(), &At::handle(loc.clone()), 4).await?,
+            }
         }
-        let fh = self.dirs.insert(Arc::new(OpenDir { node, loc, listing: Mutex::default() }));
+        let (is_checked, listing) = (AtomicBool::new(is_checked), Mutex::default());
+        let fh = self.dirs.insert(Arc::new(OpenDir { node, loc, is_checked, listing }));
         Ok(Reply::of(&OpenOut { fh, ..OpenOut::default() }))
     }
 
@@ -58,6 +69,10 @@ impl Served {
         let input: ReadIn = request.body().fixed()?;
         let dir = self.dirs.get(input.fh)?;
         let mut listing = dir.listing.lock().await;
+        if !dir.is_checked.load(Ordering::Relaxed) {
+            self.fs.access(&request.caller(), &At::handle(dir.loc.clone()), 4).await?;
+            dir.is_checked.store(true, Ordering::Relaxed);
+        }
         // Offset 0 is a fresh start, also where the listing stands at its start already.
         if input.offset == 0 || input.offset != listing.at {
             *listing = Listing { at: input.offset, ..Listing::default() };

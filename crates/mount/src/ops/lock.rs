@@ -87,7 +87,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-fn lock_of(input: &LkIn) -> Result<Lock> {
+pub(crate) fn lock_of(input: &LkIn) -> Result<Lock> {
     let end = if input.end >= OFFSET_MAX { u64::MAX } else { input.end };
     if input.start > end || input.kind > F_UNLCK {
         return Err(Errno::EINVAL.into());
