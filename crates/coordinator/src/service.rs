@@ -15,7 +15,7 @@ use saker_rpc::txn::Driver;
 use saker_runtime::time::Time;
 use saker_types::change::{Joined, What};
 use saker_types::wire::{
-    Ctx, Empty, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq, XattrReq,
+    Ctx, Empty, MarkReq, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq, XattrReq,
 };
 use saker_types::{Errno, Error, NodeId};
 
@@ -93,6 +93,15 @@ impl Worker {
                 let msg: Joined = decode(body)?;
                 self.h.state().join(peer.role, msg)?;
                 self.answer(from, Empty {}.encode_to_vec())
+            }
+            Op::Mark => {
+                let msg: MarkReq = decode(body)?;
+                self.h.state().mark(peer.role, msg)?;
+                self.answer(from, Empty {}.encode_to_vec())
+            }
+            Op::Refused => {
+                let refused = self.h.state().refused().encode_to_vec();
+                self.answer(from, refused)
             }
             Op::Outcome => {
                 let msg: OutcomeReq = decode(body)?;

@@ -22,10 +22,10 @@ use saker_runtime::failpoint;
 use saker_runtime::fs::Dir;
 use saker_runtime::task::oneshot;
 use saker_runtime::time::Time;
-use saker_types::change::{Change, DIR_ID_BYTES, Joined, Record, StoredResult, What};
+use saker_types::change::{Change, DIR_ID_BYTES, Joined, Marked, Record, StoredResult, What};
 use saker_types::id::compose;
 use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
-use saker_types::wire::{Ctx, EntryKey, Op};
+use saker_types::wire::{Ctx, EntryKey, MarkReq, Op, RefusedMember, RefusedReply};
 use saker_types::{ClusterMap, Errno, Error, Key, NodeId, TxnId};
 
 use crate::config::Members;
@@ -69,6 +69,10 @@ pub struct State {
     pub ledger: Ledger,
     /// The data directories of MNodes and stores, by role and number.
     joined: BTreeMap<(u32, u32), Bytes>,
+    /// How far shards and stores have come, by role and number.
+    marks: BTreeMap<(u32, u32), Marked>,
+    /// Those that were refused when they asked last, and why.
+    refused: BTreeMap<(u32, u32), String>,
     pub(crate) journal: Journal,
     room: Room,
     segment_bytes: u64,
@@ -113,7 +117,7 @@ pub fn open(
         uuid
     });
     let (mut sessions, mut ledger, mut reserved) = (Sessions::default(), Ledger::default(), 0);
-    let mut joined = BTreeMap::new();
+    let (mut joined, mut marks) = (BTreeMap::new(), BTreeMap::new());
     let mut map: Option<ClusterMap> = None;
     let config = JournalConfig { segment_bytes, ..JournalConfig::new(uuid, JOURNAL_SHARD) };
     let journal =
@@ -144,6 +148,9 @@ pub fn open(
                     Some(What::Joined(j)) => {
                         joined.insert((j.role, j.n), j.dir);
                     }
+                    Some(What::Marked(m)) => {
+                        marks.insert((m.role, m.n), m);
+                    }
                     _ => {}
                 }
             }
@@ -161,6 +168,8 @@ pub fn open(
         wanted: BTreeMap::new(),
         ledger,
         joined,
+        marks,
+        refused: BTreeMap::new(),
         journal,
         room: Room::new(
             dir,
@@ -273,13 +282,14 @@ impl State {
     fn rotate(&mut self) -> Result<SegmentNo, JournalError> {
         let counts =
             [What::Map(self.map.encode_to_vec().into()), What::IdsReserved(self.reserved_ids)];
-        let State { journal, sessions, ledger, joined, .. } = self;
+        let State { journal, sessions, ledger, joined, marks, .. } = self;
         let joined = joined.iter().map(|(&(role, n), dir)| Joined { role, n, dir: dir.clone() });
         let all = counts
             .into_iter()
             .chain(sessions.snapshot().map(What::Result))
             .chain(ledger.decisions.values().cloned().map(What::Decision))
-            .chain(joined.map(What::Joined));
+            .chain(joined.map(What::Joined))
+            .chain(marks.values().copied().map(What::Marked));
         journal.rotate_in_pieces(snapshot::pieces(all))
     }
 
@@ -315,6 +325,58 @@ impl State {
         self.joined.insert((role, n), dir.clone());
         self.log(What::Joined(Joined { role, n, dir }));
         Ok(())
+    }
+
+    /// A shard has reserved ids, or a store begins to serve.
+    ///
+    /// # Errors
+    /// ESTALE if its directory is behind what it has told, or this coordinator's is; EINVAL if the
+    /// cluster has none of that number, EPERM if somebody else asks.
+    pub(crate) fn mark(&mut self, who: RoleKind, msg: MarkReq) -> Result<(), Error> {
+        let MarkReq { role, n, told, have, want, token } = msg;
+        let (what, count) = match who {
+            _ if who as u32 != role => return Err(Errno::EPERM.into()),
+            RoleKind::Shard => ("shard", self.map.shards.len()),
+            RoleKind::Store => ("store", self.map.stores.len()),
+            _ => return Err(Errno::EPERM.into()),
+        };
+        if n as usize >= count || want < have {
+            let text = format!("the cluster has no {what} {n}, or that is no mark");
+            return Err(Error::new(Errno::EINVAL).with_text(text));
+        }
+        let known = self.marks.get(&(role, n)).copied().unwrap_or_default();
+        if known.mark == want && known.token == token {
+            return Ok(());
+        }
+        let behind = if known.mark < told {
+            Some(format!("the coordinator's directory (it knows {} of {told})", known.mark))
+        } else if have < known.mark {
+            Some(format!("its directory (it has {have} of {})", known.mark))
+        } else {
+            None
+        };
+        if let Some(which) = behind {
+            let why =
+                format!("{what} {n}: {which} is older than it was; was it put back from a copy?");
+            tracing::error!("{why}");
+            self.refused.insert((role, n), why.clone());
+            return Err(Error::new(Errno::ESTALE).with_text(why));
+        }
+        self.refused.remove(&(role, n));
+        if want > known.mark {
+            let marked = Marked { role, n, mark: want, token };
+            self.marks.insert((role, n), marked);
+            self.log(What::Marked(marked));
+        }
+        Ok(())
+    }
+
+    /// Who may not serve.
+    pub(crate) fn refused(&self) -> RefusedReply {
+        let refused = self.refused.iter();
+        let members =
+            refused.map(|(&(role, n), why)| RefusedMember { role, n, why: why.clone() }).collect();
+        RefusedReply { members }
     }
 
     /// Answers everyone who waits for a mutation.
@@ -498,6 +560,50 @@ mod tests {
             assert_eq!(join(&h, STORE, 0, b'd'), 0);
             assert_eq!(join(&h, SHARD, 0, b'b'), Errno::EEXIST.0);
         }
+    }
+
+    fn mark(h: &Handle, told: u64, have: u64, want: u64, token: u64) -> u16 {
+        let mut state = h.state();
+        let msg = MarkReq { role: SHARD, n: 1, told, have, want, token };
+        let answer = state.mark(RoleKind::Shard, msg);
+        state.seal().unwrap();
+        state.journal.flush().unwrap();
+        answer.map_or_else(|e| e.errno().0, |()| 0)
+    }
+
+    #[test]
+    fn a_directory_that_was_put_back_is_refused() {
+        for segment_bytes in [SEGMENT_BYTES, SMALL] {
+            let disk = MemDir::new();
+            let mut h = open_on(&disk, segment_bytes);
+            assert_eq!(mark(&h, 0, 0, 100, 1), 0);
+            let copy = disk.crash(1);
+            assert_eq!(mark(&h, 100, 100, 200, 2), 0);
+            assert_eq!(mark(&h, 100, 100, 200, 2), 0, "the answer was lost");
+            h = open_on(&disk.crash(2), segment_bytes);
+            // What was raised and not told is no reason to refuse.
+            assert_eq!(mark(&h, 200, 300, 400, 3), 0);
+            assert_eq!(mark(&h, 400, 400, 400, 0), 0, "compared");
+            assert_eq!(mark(&h, 100, 100, 400, 4), Errno::ESTALE.0, "its copy");
+            assert_eq!(h.state().refused().members.len(), 1);
+            assert!(h.state().refused().members[0].why.contains("its directory"));
+            assert_eq!(mark(&h, 400, 400, 500, 5), 0, "the right one again");
+            assert_eq!(h.state().refused().members, []);
+            let old = open_on(&copy, segment_bytes);
+            assert_eq!(mark(&old, 500, 500, 600, 6), Errno::ESTALE.0);
+            assert!(old.state().refused().members[0].why.contains("the coordinator's directory"));
+        }
+    }
+
+    #[test]
+    fn a_mark_is_told_by_its_node() {
+        let h = open_on(&MemDir::new(), SEGMENT_BYTES);
+        let msg = MarkReq { role: STORE, n: 0, want: 1, ..MarkReq::default() };
+        let ask = |who, msg| h.state().mark(who, msg).map_err(|e| e.errno());
+        assert_eq!(ask(RoleKind::Shard, msg), Err(Errno::EPERM));
+        assert_eq!(ask(RoleKind::Store, MarkReq { n: 2, ..msg }), Err(Errno::EINVAL));
+        assert_eq!(ask(RoleKind::Store, MarkReq { have: 2, ..msg }), Err(Errno::EINVAL));
+        assert_eq!(ask(RoleKind::Store, msg), Ok(()));
     }
 
     #[test]

@@ -90,14 +90,15 @@ impl Shard {
     fn rotate(&mut self) -> Result<SegmentNo, JournalError> {
         debug_assert_eq!(self.inode_count_change, 0, "the batch is sealed");
         let counts = [
-            What::IdsReserved(self.reserved_ids()),
             What::Inodes(self.inode_count),
             What::Map(self.map.encode_to_vec().into()),
         ];
+        let ids = self.ids.snapshot();
         let Shard { journal, sessions, prepared, ledger, .. } = self;
         let prepared = prepared.values().flat_map(|p| p.parts.iter().cloned());
         let all = counts
             .into_iter()
+            .chain(ids)
             .chain(sessions.snapshot().map(What::Result))
             .chain(prepared.map(|part| What::Prepared(Box::new(eager::journalled(part)))))
             .chain(ledger.decisions.values().cloned().map(What::Decision));

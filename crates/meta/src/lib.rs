@@ -15,6 +15,7 @@ mod changelog;
 mod checkpoint;
 pub mod config;
 mod gone;
+mod ids;
 mod inodes;
 mod locks;
 pub mod metrics;

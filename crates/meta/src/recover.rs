@@ -33,6 +33,8 @@ pub struct Volatile {
     pub decisions: BTreeMap<u64, Decision>,
     /// Ids below may have been given out.
     pub reserved_ids: u64,
+    /// Of these, the coordinator knows of ids below.
+    pub told_ids: u64,
     /// Inodes here.
     pub inode_count: i64,
     /// The newest map the journal holds.
@@ -156,10 +158,11 @@ fn replay(db: &mut Db, v: &mut Volatile, record: Record) {
                 v.decisions.remove(&number);
             }
             Some(What::IdsReserved(ids)) => v.reserved_ids = v.reserved_ids.max(ids),
+            Some(What::IdsTold(ids)) => v.told_ids = v.told_ids.max(ids),
             Some(What::Inodes(by)) => v.inode_count += by,
             Some(What::Map(map)) => v.map = Some(map),
             // The coordinator's.
-            Some(What::Joined(_)) => {}
+            Some(What::Joined(_) | What::Marked(_)) => {}
             // Written by a newer version under a compatible feature bit.
             None => {}
         }

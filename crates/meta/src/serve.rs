@@ -7,6 +7,7 @@ use std::sync::Arc;
 use saker_engine::{EmbeddedConfig, EmbeddedTable};
 use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
+use saker_rpc::mark;
 use saker_rpc::node::{ConnMetrics, Shell, ShellConfig, Stop};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
@@ -89,12 +90,21 @@ fn run_worker(
             replica: config.replica,
             coalesce_prefixes: config.coalesce_prefixes,
             lazy_replication: config.lazy_replication,
+            tells_ids: true,
             ..Limits::default()
         },
         metrics,
     };
     let cluster = cluster_id(&map);
     let shard = recover::open(home, map).map_err(io::Error::other)?;
+    let start = Start { role: RoleKind::Shard, n: config.n, coordinator: config.coordinator };
+    // What it holds must not be seen if it is a copy. While the coordinator is down it may be: but
+    // no id is given out before that has said that it is not.
+    let mark = shard.borrow().mark_to_compare();
+    if !mark::compare(&start, &mark)? {
+        tracing::warn!("shard {no}: the coordinator does not answer; new ids wait for it");
+    }
+    shard.borrow_mut().reserve_ids().map_err(io::Error::other)?;
     let node = saker_rpc::NodeId(NodeId::Shard(no).to_u32());
     let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
     let hello = Hello::new(RoleKind::Shard, node, cluster);

@@ -26,12 +26,12 @@ use saker_runtime::fs::Dir;
 use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, StoredResult, What};
-use saker_types::id::{COUNTER_BITS, compose};
 use saker_types::wire::{EntryKey, Op, Totals};
 use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, Stamp, TxnId};
 
 use crate::checkpoint::Checkpointing;
 use crate::gone::Leases;
+use crate::ids::Ids;
 use crate::inodes::Inodes;
 use crate::locks::LockLeases;
 use crate::metrics::Metrics;
@@ -50,8 +50,6 @@ pub const PARKED_BYTES_MAX: usize = 64 << 20;
 const RECORD_BYTES: usize = 4 << 20;
 /// A step ends, and others follow, when it has changed this many bytes.
 const STEP_BYTES_MAX: usize = 8 << 20;
-/// Ids reserved by one journal record.
-const IDS_PER_RESERVATION: u64 = 1 << 16;
 /// After a read that waited for a disk others are likely to, for so long.
 const WAITS_EXPECTED: Duration = Duration::from_millis(50);
 
@@ -71,6 +69,8 @@ pub struct Limits {
     /// Others learn of a new directory when they need it; else when it is made.
     pub lazy_replication: bool,
 }
+    /// The coordinator hears of ids before they are given out.
+    pub tells_ids: bool,
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -82,6 +82,7 @@ impl Default for Limits {
             coalesce_prefixes: true,
             lazy_replication: true,
         }
+            tells_ids: false,
     }
 }
 
@@ -151,8 +152,7 @@ pub struct Shard {
     pub(crate) inode_count: i64,
     /// What this batch has changed of it; logged at its end.
     pub(crate) inode_count_change: i64,
-    next_id: u64,
-    reserved_ids: u64,
+    pub(crate) ids: Ids,
     row_reads: RowReads,
     changes: Vec<Change>,
     /// Of these changes.
@@ -212,7 +212,7 @@ impl Shard {
         volatile.sessions.begin_serving(now);
         // What opening it has read does not count.
         let row_reads = RowReads { count: db.reads(), waits_until: now };
-        let reserved = volatile.reserved_ids.max(saker_types::ROOT + 1);
+        let ids = Ids::new(volatile.reserved_ids, volatile.told_ids, limits.tells_ids);
         Rc::new_cyclic(|me| {
             RefCell::new(Shard {
                 no,
@@ -250,8 +250,7 @@ impl Shard {
                 room,
                 inode_count: volatile.inode_count,
                 inode_count_change: 0,
-                next_id: reserved,
-                reserved_ids: reserved,
+                ids,
                 row_reads,
                 changes: Vec::new(),
                 change_bytes: 0,
@@ -307,26 +306,6 @@ impl Shard {
     pub(crate) fn log_change(&mut self, what: What) {
         self.change_bytes += weight(&what);
         self.changes.push(Change { what: Some(what) });
-    }
-
-    /// A number never given out before, for inodes and transactions.
-    pub fn new_id(&mut self) -> Result<u64, Error> {
-        if self.next_id >= self.reserved_ids {
-            self.reserved_ids = self.next_id + IDS_PER_RESERVATION;
-            if self.reserved_ids >= 1 << COUNTER_BITS {
-                return Err(Error::new(Errno::ENOSPC).with_text("inode numbers are used up"));
-            }
-            self.log_change(What::IdsReserved(self.reserved_ids));
-        }
-        let allocator = self.map.shards.get(usize::from(self.no)).map_or(0, |s| s.allocator);
-        let id = compose(allocator as u16, self.next_id);
-        self.next_id += 1;
-        Ok(id)
-    }
-
-    /// The highest count of ids that may have been given out.
-    pub(crate) fn reserved_ids(&self) -> u64 {
-        self.reserved_ids
     }
 
     /// Lets a request wait and run again from the root.

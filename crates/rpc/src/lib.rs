@@ -16,6 +16,7 @@ pub mod frame;
 pub mod hello;
 pub mod hub;
 mod link;
+pub mod mark;
 mod member;
 pub mod node;
 pub mod service;

@@ -3,15 +3,18 @@
 use std::io;
 use std::net::{IpAddr, TcpListener};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use saker_engine::{EmbeddedConfig, EmbeddedTable};
 use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
+use saker_rpc::mark::Mark;
 use saker_rpc::node::{ConnMetrics, ShellConfig, Stop};
 use saker_rpc::service::{self, Service};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
+use saker_runtime::{thread, time};
 use saker_types::NodeId;
 
 use crate::service::StoreService;
@@ -21,6 +24,11 @@ use crate::{Config, Identity, Options, Space, SpaceFn, Store};
 const SEGMENT_BYTES: u32 = 64 << 20;
 /// Bytes of index rows kept in memory.
 const INDEX_CACHE_BYTES: usize = 64 << 20;
+
+/// A store to which something was written raises its mark this often.
+const MARK_EVERY: Duration = Duration::from_secs(60);
+/// And looks this often whether it must.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Runs a store until `stop`.
 ///
@@ -36,6 +44,8 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let start =
         Start { role: RoleKind::Store, n: config.n.into(), coordinator: config.coordinator };
     let map = Arc::new(join(&*dir, &start)?);
+    let mut mark = Mark::load(dir.clone(), start)?;
+    let told = mark.raise()?;
     let cluster = cluster_id(&map).ok_or_else(|| io::Error::other("the cluster has no uuid"))?;
     let registry = Registry::new();
     let options = Options {
@@ -54,6 +64,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let metrics = ConnMetrics::new(&registry);
     let store = Store::open(dir, table, identity, options).map_err(io::Error::other)?;
     store.start().map_err(io::Error::other)?;
+    keep_marking(Arc::downgrade(&store), mark, told, stop.clone())?;
     if let Some(http) = config.http {
         serve_http(http, registry)?;
     }
@@ -65,6 +76,30 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let service: Arc<dyn Service> = Arc::new(StoreService::new(store));
     let shell = ShellConfig { metrics, ..ShellConfig::new(hello, policy) };
     service::serve(&listener, &service, &shell, config.threads, stop)
+}
+
+/// Raises the store's mark from time to time, so that a copy of its directory is known for one; ends
+/// the store if it is.
+fn keep_marking(store: Weak<Store>, mut mark: Mark, mut told: bool, stop: Stop) -> io::Result<()> {
+    let (mut marked, mut at) = (0, time::now());
+    let run = move || {
+        while !stop.is_stopped() {
+            time::sleep(LOOK);
+            let Some(seq) = store.upgrade().map(|store| store.log.next_seq()) else { return };
+            if told && (seq == marked || time::now().since(at) < MARK_EVERY) {
+                continue;
+            }
+            match mark.raise() {
+                Ok(answers) => told = answers,
+                Err(error) => {
+                    tracing::error!("{error}");
+                    return stop.stop();
+                }
+            }
+            (marked, at) = (seq, time::now());
+        }
+    };
+    thread::spawn("store-mark", run).map(drop)
 }
 
 /// Number of the file system that holds the data. Those of different machines may have the same

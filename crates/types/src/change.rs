@@ -189,6 +189,23 @@ pub struct Joined {
     pub dir: Bytes,
 }
 
+/// How far a shard or store has come ([`MarkReq`](crate::wire::MarkReq)).
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Marked {
+    /// 2 a shard, 4 a store: a role's number in a hello.
+    #[prost(uint32, tag = "1")]
+    pub role: u32,
+    /// Number of the shard or store.
+    #[prost(uint32, tag = "2")]
+    pub n: u32,
+    /// The highest mark that it has told.
+    #[prost(uint64, tag = "3")]
+    pub mark: u64,
+    /// Of that mark.
+    #[prost(fixed64, tag = "4")]
+    pub token: u64,
+}
+
 /// One change.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum What {
@@ -231,12 +248,18 @@ pub enum What {
     /// Where an MNode or store has its data (coordinator).
     #[prost(message, tag = "13")]
     Joined(Joined),
+    /// The coordinator knows that ids below this count may have been given out (shard).
+    #[prost(uint64, tag = "14")]
+    IdsTold(u64),
+    /// How far a shard or store has come (coordinator).
+    #[prost(message, tag = "15")]
+    Marked(Marked),
 }
 
 /// A change, as a field of a record.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Change {
-    #[prost(oneof = "What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
+    #[prost(oneof = "What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15")]
     #[allow(missing_docs)]
     pub what: Option<What>,
 }

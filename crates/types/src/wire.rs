@@ -123,6 +123,11 @@ ops! {
     /// [`Joined`](crate::change::Joined) -> [`Empty`]: an MNode or store starts on a data directory;
     /// refused if it has served from another one
     Join = 61 => "join",
+    /// [`MarkReq`] -> [`Empty`]: how far a shard or store has come; refused if its directory, or
+    /// the coordinator's, is behind what it was
+    Mark = 62 => "mark",
+    /// [`Empty`] -> [`RefusedReply`]: members that may not serve, and why
+    Refused = 63 => "refused",
     // To stores.
     /// [`ChunkWriteReq`] + payload -> [`ChunkWriteReply`]
     ChunkWrite = 80 => "chunk_write",
@@ -1153,6 +1158,52 @@ pub struct MapReq {
     /// Answer when there is one newer than this.
     #[prost(uint64, tag = "1")]
     pub newer_than: u64,
+}
+
+/// A shard reserves ids, or a store begins to serve: its mark is raised. It is in the node's
+/// directory, durably, before it is told.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct MarkReq {
+    /// 2 a shard, 4 a store: a role's number in a hello.
+    #[prost(uint32, tag = "1")]
+    pub role: u32,
+    /// Number of the shard or store.
+    #[prost(uint32, tag = "2")]
+    pub n: u32,
+    /// The highest mark that the coordinator has acknowledged.
+    #[prost(uint64, tag = "3")]
+    pub told: u64,
+    /// The mark before this one: ids below may have been given out.
+    #[prost(uint64, tag = "4")]
+    pub have: u64,
+    /// The mark now; `have`: nothing is raised.
+    #[prost(uint64, tag = "5")]
+    pub want: u64,
+    /// Drawn at random for this mark: a repetition is told from a copy.
+    #[prost(fixed64, tag = "6")]
+    pub token: u64,
+}
+
+/// Members that may not serve.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RefusedReply {
+    /// In order of their roles and numbers.
+    #[prost(message, repeated, tag = "1")]
+    pub members: Vec<RefusedMember>,
+}
+
+/// A member that was refused when it asked last.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RefusedMember {
+    /// 2 a shard, 4 a store.
+    #[prost(uint32, tag = "1")]
+    pub role: u32,
+    /// Number of the shard or store.
+    #[prost(uint32, tag = "2")]
+    pub n: u32,
+    /// In words.
+    #[prost(string, tag = "3")]
+    pub why: String,
 }
 
 /// Writes payload into a chunk at an offset, or makes a hole there.

@@ -255,6 +255,22 @@ impl Bench {
         self.start(id);
     }
 
+    /// A copy of what is durable of a node's directory.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn copy_of(&self, id: NodeId) -> MemDir {
+        self.nodes[&id].disk.crash(0)
+    }
+
+    /// A node that has crashed finds another directory in the place of its own.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn put_back(&mut self, id: NodeId, copy: MemDir) {
+        self.nodes.get_mut(&id).expect("a node of the bench").disk = copy;
+    }
+
     /// From now on a row cannot be read from any shard's table; `None`: all can.
     pub fn set_unreadable(&self, key: Option<Bytes>) {
         *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner) = key;

@@ -198,3 +198,71 @@ fn a_node_starts_on_its_directory_while_the_coordinator_is_down() {
     cluster.up();
     assert_eq!(read_all(&cluster), FILES);
 }
+
+/// Writes a file and waits until it is safe.
+fn write_one(cluster: &Cluster, name: &'static str) {
+    let fs = cluster.connect();
+    fs.block_on(async {
+        let at = At::below(Locator::root(), vec![Bytes::from(name)]);
+        let flags = OpenFlags::from_linux(2);
+        let (file, _) = fs.create(&Caller::root(), &at, 0o644, flags).await.unwrap();
+        file.write(0, &content(0)).await.unwrap();
+        file.fsync().await.unwrap();
+        file.release().await;
+    });
+    fs.close();
+}
+
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+}
+
+/// An old copy of a directory lacks what was acknowledged since, and of an MNode's the ids that were
+/// given out are free.
+#[test]
+fn a_directory_that_was_put_back_from_a_copy_is_noticed() {
+    let cluster = with_files(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    for role in ["store-0", "mnode-0"] {
+        stop(&cluster, role);
+        let (place, old) = (data(&cluster, role), cluster.scratch().join(format!("old-{role}")));
+        copy(&place, &old);
+        cluster.up();
+        write_one(&cluster, if role == "store-0" { "a" } else { "b" });
+        stop(&cluster, role);
+        let away = cluster.scratch().join(role);
+        std::fs::rename(&place, &away).unwrap();
+        copy(&old, &place);
+        for _ in 0..2 {
+            let output = serve(&cluster, role);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains("is older than it was"), "{said}");
+        }
+        let refused = &cluster.json(&["status"])["refused"];
+        assert!(refused[0].as_str().unwrap().contains("put back from a copy"), "{refused}");
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(&away, &place).unwrap();
+        cluster.up();
+        assert_eq!(read_all(&cluster), FILES);
+        assert_eq!(cluster.json(&["status"])["refused"], serde_json::json!([]));
+    }
+    // The coordinator's own: the nodes know what they told it.
+    cluster.down();
+    let (place, old) = (data(&cluster, "coordinator-0"), cluster.scratch().join("old"));
+    copy(&place, &old);
+    cluster.up();
+    cluster.down();
+    let away = cluster.scratch().join("coordinator");
+    std::fs::rename(&place, &away).unwrap();
+    copy(&old, &place);
+    let words = cluster.up_words();
+    let output = Command::new(&words[0]).args(&words[1..]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("the coordinator's directory"), "{said}");
+    cluster.down();
+    std::fs::remove_dir_all(&place).unwrap();
+    std::fs::rename(&away, &place).unwrap();
+    cluster.up();
+    assert_eq!(read_all(&cluster), FILES);
+    cluster.fsck();
+}

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use saker_client::ClusterAddr;
 use saker_types::ClusterMap;
 use saker_types::id::hex;
-use saker_types::wire::{Empty, MapReq, Op, ShardStats, StoreStats};
+use saker_types::wire::{Empty, MapReq, Op, RefusedReply, ShardStats, StoreStats};
 use serde::Serialize;
 
 use crate::fail::{Context, Outcome};
@@ -47,6 +47,8 @@ struct Status {
     capacity_bytes: u64,
     free_bytes: u64,
     mnodes: Vec<Share>,
+    /// Why members may not serve.
+    refused: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -129,6 +131,7 @@ struct Answers {
     map: Result<ClusterMap, String>,
     shards: Vec<Vec<Result<ShardStats, String>>>,
     stores: Vec<Result<StoreStats, String>>,
+    refused: Result<RefusedReply, String>,
 }
 
 fn ask(wire: &Wire, cluster: &Cluster) -> Answers {
@@ -139,8 +142,10 @@ fn ask(wire: &Wire, cluster: &Cluster) -> Answers {
     let map = wire.call(cluster.coordinator, Op::Map, &any_map, ANSWER_WITHIN);
     let shards = join_all(cluster.mnode.iter().map(of_mnode));
     let stores = join_all(cluster.store.iter().map(store));
-    let (map, shards, stores) = wire.block_on(futures_util::future::join3(map, shards, stores));
-    Answers { map, shards, stores }
+    let refused = wire.call(cluster.coordinator, Op::Refused, &Empty {}, ANSWER_WITHIN);
+    let (map, shards, stores, refused) =
+        wire.block_on(futures_util::future::join4(map, shards, stores, refused));
+    Answers { map, shards, stores, refused }
 }
 
 fn look(wire: &Wire, cluster: &Cluster, dir: Option<&ClusterDir>) -> Status {
@@ -178,6 +183,8 @@ fn look(wire: &Wire, cluster: &Cluster, dir: Option<&ClusterDir>) -> Status {
         status.roles.push(RoleStatus { role: id.role.name(), n: id.n, addr, http, pid, state });
     }
     count(&mut status, cluster, &answers);
+    let refused = answers.refused.into_iter().flat_map(|refused| refused.members);
+    status.refused = refused.map(|member| member.why).collect();
     status
 }
 
@@ -214,6 +221,9 @@ fn print(status: &Status) {
         format::bytes(status.free_bytes),
         format::bytes(status.capacity_bytes),
     );
+    for why in &status.refused {
+        println!("refused: {why}");
+    }
     for share in &status.mnodes {
         println!(
             "mnode {:>3}: {:>12} inodes {:>6.2} %",

@@ -78,6 +78,7 @@ impl Config {
             replica: [3, 64, 1 << 20][rng.below(3) as usize],
             coalesce_prefixes: !seed.is_multiple_of(3),
             lazy_replication: !seed.is_multiple_of(8),
+            tells_ids: seed.is_multiple_of(2),
         };
         Config {
             seed,
