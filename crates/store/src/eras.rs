@@ -61,6 +61,11 @@ impl Eras {
         self.forgotten + self.ended.len() as u64 + 1
     }
 
+    /// Does the era last that began with `boot`?
+    pub fn lasts_since(&self, boot: u64) -> bool {
+        self.begun && self.boot == boot
+    }
+
     /// Begins another era if this is another `boot`. `there`: sequence numbers of the records
     /// that are in the log, in any order; those below `durable` are known to be. True if it did: the
     /// eras must be saved then before anything is acknowledged.

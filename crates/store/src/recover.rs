@@ -60,6 +60,7 @@ pub fn recover(
     let fail = |e: io::Error| io_error(&segments.label(), &e);
     let files = segments.list_files().map_err(fail)?;
     adopt(&segments, &saved, &files)?;
+    let is_same_boot = saved.eras.lasts_since(options.cached_since);
     let mut tail = read_tail(&segments, &saved, &files)?;
     // Saved with the very next commit, whatever that is for.
     let there = tail.records.iter().filter(|found| found.sound).map(|found| found.record.seq);
@@ -75,7 +76,12 @@ pub fn recover(
     };
     let flushes = metrics.flushes.clone();
     let log = Log::new(segments.clone(), config, tail.next_segment, tail.next_seq, flushes);
-    tail.segments.iter().for_each(|segment| log.distrust(segment));
+    for segment in &tail.segments {
+        log.distrust(segment);
+        if is_same_boot {
+            log.check_flushed(segment);
+        }
+    }
     let (cache_bytes, deleted_max) = (options.cache_bytes, options.deleted_max);
     let index = Index::new(table, segments.clone(), saved, cache_bytes, deleted_max);
     let was_cut_short = replay(&index, &log, &tail)?;

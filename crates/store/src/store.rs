@@ -160,6 +160,12 @@ impl Store {
             damage_logged: AtomicU64::new(0),
             _dir: dir,
         };
+        if !store.log.poisoned().is_empty()
+            && let Err(error) = store.checkpoint()
+        {
+            // Tried again in the background; no flush succeeds until then.
+            store.log_once(&error);
+        }
         store.update_gauges();
         Ok(Arc::new(store))
     }

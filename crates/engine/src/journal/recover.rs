@@ -1,6 +1,8 @@
 //! Reading a log back: which segments, which records, and where the torn tail starts.
 
-use saker_runtime::fs::{Dir, read_all};
+use std::io;
+
+use saker_runtime::fs::{Dir, File, is_durable, read_all, read_all_durable};
 
 use super::format::{
     RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, decode_record, segment_name,
@@ -98,8 +100,8 @@ pub struct Segment {
     pub first_lsn: Lsn,
     /// Position just past its last whole record.
     pub end: Lsn,
-    /// Whether records of a torn flush lie after the end: they must be erased before the place
-    /// is written again, or they could come back.
+    /// Whether records of a flush that was torn, or failed, lie after the end: they must be erased
+    /// before the place is written again, or they could come back.
     pub torn: bool,
 }
 
@@ -122,8 +124,8 @@ pub fn replay_segment(
 ) -> Result<Segment, JournalError> {
     let name = segment_name(segment);
     let path = format!("{}/{name}", dir.label());
-    let read = || dir.open(&name).and_then(|file| read_all(&*file));
-    let data = read().map_err(|e| io_error(path.clone(), "read", e))?;
+    let read = || dir.open(&name).and_then(|file| read_segment(&*file, last));
+    let (data, has_more) = read().map_err(|e| io_error(path.clone(), "read", e))?;
     let header = SegmentHeader::decode(&data, &path)?;
     let misplaced = |of| Err(JournalError::Misplaced { file: path.clone(), of });
     if header.uuid != config.uuid {
@@ -150,8 +152,19 @@ pub fn replay_segment(
         return Err(JournalError::Corrupt { file: path, offset: log.at as u64, reason });
     }
     log.replay(&path, on_record)?;
-    let torn = if last { log.is_torn(&path)? } else { false };
+    let torn = if last { log.is_torn(&path)? || has_more } else { false };
     Ok(Segment { path, first_lsn: header.first_lsn, end: log.position(log.at), torn })
+}
+
+/// The content of a segment; and whether the page cache has what the disk does not. Of the last one,
+/// to which a flush may have failed, what the disk has counts.
+fn read_segment(file: &dyn File, last: bool) -> io::Result<(Vec<u8>, bool)> {
+    if !last {
+        return Ok((read_all(file)?, false));
+    }
+    // What a process that was killed has written, and not flushed.
+    file.sync()?;
+    Ok((read_all_durable(file)?, !is_durable(file, 0)?))
 }
 
 struct Log<'a> {

@@ -63,6 +63,39 @@ fn what_is_flushed_is_replayed_with_its_lsn_and_kind() {
     assert_eq!((journal.appended(), journal.durable()), (third, third));
 }
 
+/// The kernel takes pages that a disk did not take for clean: who is killed then, and replays them,
+/// would go on from what a loss of power takes away.
+#[test]
+fn what_a_failed_flush_has_left_in_the_page_cache_is_not_replayed() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (dir, fails) = (MemDir::new(), Arc::new(AtomicBool::new(false)));
+    let armed = fails.clone();
+    let script = move |op: &Op<'_>| match op.kind {
+        OpKind::Sync if armed.swap(false, Ordering::Relaxed) => Fault::Lose(libc::EIO),
+        _ => Fault::None,
+    };
+    let failing = FaultDir::new(Arc::new(dir.clone()), Box::new(script));
+    let oldest = ReplayFrom::Oldest;
+    let mut journal =
+        Journal::open(Arc::new(failing), CONFIG, oldest, &mut |_, _, _| Ok(())).unwrap();
+    journal.append(Kind::Changes, b"kept");
+    journal.flush().unwrap();
+    journal.append(Kind::Changes, b"lost, and longer than the next");
+    fails.store(true, Ordering::Relaxed);
+    assert!(matches!(journal.flush(), Err(JournalError::Io { .. })));
+    drop(journal);
+    let (mut journal, log) = open(&dir);
+    assert_eq!(payloads(&log), [b"kept"]);
+    journal.append(Kind::Changes, b"next");
+    journal.flush().unwrap();
+    drop(journal);
+    for seed in 0..4 {
+        let (_, log) = open(&dir.crash(seed));
+        assert_eq!(payloads(&log), [b"kept", b"next"]);
+    }
+    assert_eq!(payloads(&open(&dir).1), [b"kept", b"next"]);
+}
+
 #[test]
 fn a_flush_larger_than_the_segment_extends_it() {
     let dir = MemDir::new();

@@ -65,6 +65,9 @@ pub enum Fault {
     None,
     /// It fails with this errno and has no effect.
     Fail(i32),
+    /// The same; but of a flush, as on Linux: what was written is in the page cache only from then on
+    /// ([`File::lose_unsynced`]), and the next flush does not tell.
+    Lose(i32),
     /// It takes effect but fails with this errno: the outcome is unknown to the caller.
     FailAfter(i32),
     /// A write stops after so many bytes and fails with this errno. Other calls just fail.
@@ -110,7 +113,7 @@ impl Judge {
     ) -> io::Result<T> {
         match self.fate(kind, name, range.0, range.1) {
             Fault::None | Fault::FlipBit(_) => call(),
-            Fault::Fail(errno) | Fault::Short(_, errno) => Err(failure(errno)),
+            Fault::Fail(errno) | Fault::Lose(errno) | Fault::Short(_, errno) => Err(failure(errno)),
             Fault::FailAfter(errno) => call().and(Err(failure(errno))),
         }
     }
@@ -197,7 +200,7 @@ impl FaultFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         match self.judge.fate(OpKind::Write, &self.name, offset, data.len() as u64) {
             Fault::None => self.inner.write_at(offset, data),
-            Fault::Fail(errno) => Err(failure(errno)),
+            Fault::Fail(errno) | Fault::Lose(errno) => Err(failure(errno)),
             Fault::FailAfter(errno) => self.inner.write_at(offset, data).and(Err(failure(errno))),
             Fault::Short(len, errno) => {
                 let len = data.len().min(len as usize);
@@ -240,9 +243,10 @@ impl File for FaultFile {
                 flip(&mut buf[..read], bit);
                 Ok(read)
             }
-            Fault::Fail(errno) | Fault::FailAfter(errno) | Fault::Short(_, errno) => {
-                Err(failure(errno))
-            }
+            Fault::Fail(errno)
+            | Fault::Lose(errno)
+            | Fault::FailAfter(errno)
+            | Fault::Short(_, errno) => Err(failure(errno)),
         }
     }
 
@@ -258,8 +262,25 @@ impl File for FaultFile {
         self.inner.len()
     }
 
+    fn read_durable(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let read = (offset, buf.len() as u64);
+        self.judge.run(OpKind::Read, &self.name, read, || self.inner.read_durable(offset, buf))
+    }
+
     fn sync(&self) -> io::Result<()> {
-        self.run(OpKind::Sync, (0, 0), || self.inner.sync())
+        match self.judge.fate(OpKind::Sync, &self.name, 0, 0) {
+            Fault::None | Fault::FlipBit(_) => self.inner.sync(),
+            Fault::FailAfter(errno) => self.inner.sync().and(Err(failure(errno))),
+            Fault::Lose(errno) => {
+                self.inner.lose_unsynced();
+                Err(failure(errno))
+            }
+            Fault::Fail(errno) | Fault::Short(_, errno) => Err(failure(errno)),
+        }
+    }
+
+    fn lose_unsynced(&self) {
+        self.inner.lose_unsynced();
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {

@@ -290,11 +290,7 @@ impl File for MemFile {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let node = locked(&self.0);
-        let start = to_index(offset).min(node.current.len());
-        let read = buf.len().min(node.current.len() - start);
-        buf[..read].copy_from_slice(&node.current[start..start + read]);
-        Ok(read)
+        Ok(copy(&locked(&self.0).current, offset, buf))
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -307,6 +303,15 @@ impl File for MemFile {
             change.apply(&mut node.synced);
         }
         Ok(())
+    }
+
+    fn read_durable(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(copy(&locked(&self.0).synced, offset, buf))
+    }
+
+    fn lose_unsynced(&self) {
+        // Data; what the file system does it logs.
+        locked(&self.0).pending.retain(|change| !matches!(change, FileChange::Write(..)));
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
@@ -323,6 +328,14 @@ impl File for MemFile {
         locked(&self.0).change(FileChange::Punch(offset, len));
         Ok(())
     }
+}
+
+/// Fills `buf` with what is at `offset`, as far as there is something.
+fn copy(data: &[u8], offset: u64, buf: &mut [u8]) -> usize {
+    let start = to_index(offset).min(data.len());
+    let read = buf.len().min(data.len() - start);
+    buf[..read].copy_from_slice(&data[start..start + read]);
+    read
 }
 
 /// Writes some sectors.

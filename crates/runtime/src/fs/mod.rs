@@ -113,6 +113,14 @@ pub trait File: Send + Sync {
     /// Makes everything written so far durable (fdatasync). After an error the caller must
     /// consider all of it lost and never try again: a second call may lie.
     fn sync(&self) -> io::Result<()>;
+    /// As [`File::read_at`], but of what the disk has, past the page cache. For what is to be taken for
+    /// durable, after a [`File::sync`]: where one has failed before, perhaps in another process, the
+    /// kernel keeps pages that the disk never got, and takes them for clean.
+    fn read_durable(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_at(offset, buf)
+    }
+    /// A simulated flush fails, as on Linux: what was written is from now on in the page cache only.
+    fn lose_unsynced(&self) {}
     /// Writes the end of a log and makes it durable, and nothing else that was written. Up to the
     /// next multiple of [`BLOCK_BYTES`] zeros may follow, and the file grow for them. An error
     /// means what one of [`File::sync`] does.
@@ -138,11 +146,41 @@ pub fn is_full(error: &io::Error) -> bool {
 
 /// Reads a whole file.
 pub fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
+    read_whole(file, |data| file.read_at(0, data))
+}
+
+/// Reads a whole file as the disk has it ([`File::read_durable`]).
+pub fn read_all_durable(file: &dyn File) -> io::Result<Vec<u8>> {
+    read_whole(file, |data| file.read_durable(0, data))
+}
+
+fn read_whole(
+    file: &dyn File,
+    read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+) -> io::Result<Vec<u8>> {
     let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
     let mut data = vec![0; len];
-    let read = file.read_at(0, &mut data)?;
+    let read = read(&mut data)?;
     data.truncate(read);
     Ok(data)
+}
+
+/// Bytes of a file that are compared at a time.
+const COMPARE_BYTES: usize = 1 << 20;
+
+/// Is a file, from `offset` on, the same on the disk as in the page cache? After a [`File::sync`].
+pub fn is_durable(file: &dyn File, mut offset: u64) -> io::Result<bool> {
+    let (mut cached, mut durable) = (vec![0; COMPARE_BYTES], vec![0; COMPARE_BYTES]);
+    loop {
+        let read = file.read_at(offset, &mut cached)?;
+        if file.read_durable(offset, &mut durable)? != read || cached[..read] != durable[..read] {
+            return Ok(false);
+        }
+        if read < COMPARE_BYTES {
+            return Ok(true);
+        }
+        offset += read as u64;
+    }
 }
 
 /// Gives `name` this content, durably; a crash leaves the old or the new one.

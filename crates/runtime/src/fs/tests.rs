@@ -52,7 +52,45 @@ fn file_conforms(file: &dyn File) {
     assert!(data[6000..8999].iter().all(|&byte| byte == 7));
     assert_eq!(data[8999], 0);
     file.sync().unwrap();
+    assert_eq!(read_all_durable(file).unwrap(), data);
+    assert!(is_durable(file, 0).unwrap() && is_durable(file, 4_097).unwrap());
+    let mut part = [0; 5_000];
+    assert_eq!(file.read_durable(5_999, &mut part).unwrap(), 3_001);
+    assert_eq!(part[..3_001], data[5_999..]);
+    assert_eq!(file.read_durable(9_000, &mut part).unwrap(), 0);
     log_conforms(file);
+}
+
+#[test]
+fn after_a_flush_that_fails_the_page_cache_has_what_the_disk_has_not() {
+    let fails = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let armed = fails.clone();
+    let script = move |op: &Op<'_>| match op.kind == OpKind::Sync
+        && armed.swap(false, std::sync::atomic::Ordering::Relaxed)
+    {
+        true => Fault::Lose(libc::EIO),
+        false => Fault::None,
+    };
+    let disk = MemDir::new();
+    let dir = FaultDir::new(Arc::new(disk.clone()), Box::new(script));
+    let file = dir.create("f").unwrap();
+    dir.sync().unwrap();
+    file.write_at(0, b"kept").unwrap();
+    file.sync().unwrap();
+    file.write_at(4, b"lost").unwrap();
+    fails.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(file.sync().is_err());
+    // It seems to be there, and the next flush lies.
+    file.sync().unwrap();
+    assert_eq!(read_all(&*file).unwrap(), b"keptlost");
+    assert_eq!(read_all_durable(&*file).unwrap(), b"kept");
+    assert!(!is_durable(&*file, 0).unwrap());
+    file.write_at(8, b"more").unwrap();
+    file.sync().unwrap();
+    for seed in 0..4 {
+        let file = disk.crash(seed).open("f").unwrap();
+        assert_eq!(read_all(&*file).unwrap(), b"kept\0\0\0\0more");
+    }
 }
 
 fn log_conforms(file: &dyn File) {

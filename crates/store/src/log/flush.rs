@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use saker_runtime::fs::is_durable;
+
 use super::Log;
 use crate::segment::{Segment, locked, name_of};
 
@@ -49,6 +51,23 @@ impl Log {
         segment.reserved.fetch_add(1, Ordering::AcqRel);
         segment.written.fetch_add(1, Ordering::AcqRel);
         locked(&self.unsynced).insert(segment.no, segment.clone());
+    }
+
+    /// A flush of a segment of an earlier run may have failed, which that did not live to see to: then
+    /// the page cache has what the disk does not, and no later flush tells. The segment is given up
+    /// then as if the flush had failed now.
+    pub fn check_flushed(&self, segment: &Arc<Segment>) {
+        let check = || {
+            let (file, _) = self.segments.open(segment)?;
+            file.sync()?;
+            match is_durable(&*file, 0)? {
+                true => Ok(()),
+                false => Err(io::Error::other("the disk lacks what was written")),
+            }
+        };
+        if let Err(error) = check() {
+            self.poison(segment, "flush", &error);
+        }
     }
 
     /// Makes every record durable whose append returned before this call. Callers that come

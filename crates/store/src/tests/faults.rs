@@ -202,6 +202,40 @@ fn damage_in_what_was_flushed_is_reported_after_a_restart_too() {
     assert_eq!(get(&store, 2, 0, 9_000).unwrap(), pattern(2, 100));
 }
 
+/// The kernel takes pages that a disk did not take for clean, and the next process knows nothing of
+/// the flush that failed.
+#[test]
+fn a_flush_that_failed_before_a_kill_is_noticed() {
+    let machine = Machine::new();
+    let armed = Arc::new(AtomicBool::new(false));
+    let trigger = armed.clone();
+    let script = move |op: &saker_runtime::fs::Op<'_>| {
+        let is_segment = op.kind == OpKind::Sync && op.name.starts_with("new-");
+        match is_segment && trigger.swap(false, Ordering::SeqCst) {
+            true => Fault::Lose(libc::EIO),
+            false => Fault::None,
+        }
+    };
+    let dir = FaultDir::new(Arc::new(machine.dir.clone()), Box::new(script));
+    let store = open_in(Arc::new(dir), IDENTITY, options()).unwrap();
+    put(&store, 1, 0, &pattern(1, 5_000)).unwrap();
+    store.sync(&[]).unwrap();
+    put(&store, 2, 0, &pattern(2, 5_000)).unwrap();
+    armed.store(true, Ordering::SeqCst);
+    assert_eq!(store.sync(&[]).unwrap_err().errno(), Errno::EIO);
+    drop(store);
+    let store = machine.open();
+    assert_eq!(get(&store, 2, 0, 9_000).unwrap(), pattern(2, 5_000));
+    store.sync(&[]).unwrap();
+    audit(&store);
+    for seed in 0..4 {
+        let after = machine.power_loss(seed).open();
+        for id in [1, 2] {
+            assert_eq!(get(&after, id, 0, 9_000).unwrap(), pattern(id, 5_000), "file {id}");
+        }
+    }
+}
+
 #[test]
 fn a_failed_flush_is_told_and_its_data_is_saved() {
     for kind in [OpKind::Sync, OpKind::Write] {

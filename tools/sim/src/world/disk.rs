@@ -75,6 +75,8 @@ impl Plan {
         };
         match self.errors.remove(at) {
             (_, errno, true) => Fault::FailAfter(errno),
+            // The pages stay, and the disk never gets them.
+            (OpKind::Sync, errno, false) => Fault::Lose(errno),
             (_, errno, false) => Fault::Fail(errno),
         }
     }
