@@ -31,6 +31,8 @@ const BATCH: usize = 64;
 pub struct Leases {
     until: FxHashMap<InodeId, Time>,
     queue: VecDeque<(Time, InodeId)>,
+    /// Nobody has these open.
+    at_once: VecDeque<InodeId>,
 }
 
 impl Leases {
@@ -38,6 +40,12 @@ impl Leases {
     pub fn start(&mut self, id: InodeId, now: Time) {
         self.until.insert(id, now + LEASE);
         self.queue.push_back((now + LEASE, id));
+    }
+
+    /// The id left its name, and nobody has it open.
+    pub fn end(&mut self, id: InodeId, now: Time) {
+        self.until.insert(id, now);
+        self.at_once.push_back(id);
     }
 
     /// Somebody still has it open.
@@ -49,7 +57,9 @@ impl Leases {
 
     /// Ids whose time is over, at most a batch.
     fn expired(&mut self, now: Time) -> Vec<InodeId> {
-        let mut out = Vec::new();
+        let ready = BATCH.min(self.at_once.len());
+        let mut out: Vec<InodeId> = self.at_once.drain(..ready).collect();
+        out.retain(|id| self.until.remove(id).is_some());
         while out.len() < BATCH && self.queue.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, id)) = self.queue.pop_front() else { break };
             match self.until.get(&id) {
@@ -66,7 +76,8 @@ impl Leases {
 
     /// When to look again.
     pub fn next(&self) -> Option<Time> {
-        self.queue.front().map(|(at, _)| *at)
+        let first = self.queue.front().map(|(at, _)| *at);
+        if self.at_once.is_empty() { first } else { Some(Time::default()) }
     }
 
     /// Records kept.
@@ -81,6 +92,7 @@ impl Shard {
         let mut moved: Vec<Locator> = Vec::new();
         let now = self.served.now();
         for handle in msg.handles.iter().take(limits::COMPONENTS_MAX) {
+            self.opened.note(handle.id, now);
             let Some(gone) = self.gone(handle.id)? else { continue };
             self.leases.renew(handle.id, now);
             // To a home that the handle names already there is nowhere to go.
@@ -91,6 +103,7 @@ impl Shard {
 
     /// Ends what is over.
     pub(crate) fn expire_gone(&mut self) {
+        self.opened.go_on(self.served.now());
         let ids = self.leases.expired(self.served.now());
         let (mut chunked, mut dirs) = (Vec::new(), Vec::new());
         for id in ids {
@@ -191,5 +204,20 @@ mod tests {
         assert_eq!(leases.expired(start + LEASE), vec![1]);
         assert_eq!(leases.expired(start + LEASE * 3 / 2), vec![2]);
         assert_eq!(leases.len(), 0);
+    }
+
+    #[test]
+    fn what_nobody_has_open_ends_before_others() {
+        let mut leases = Leases::default();
+        let start = Time::default();
+        leases.start(1, start);
+        leases.end(2, start);
+        assert_eq!((leases.next(), leases.len()), (Some(start), 2));
+        assert_eq!(leases.expired(start), vec![2]);
+        assert_eq!((leases.next(), leases.len()), (Some(start + LEASE), 1));
+        // Back at a name, and gone again.
+        leases.end(1, start);
+        assert_eq!(leases.expired(start), vec![1]);
+        assert_eq!((leases.expired(start + LEASE), leases.len()), (vec![], 0));
     }
 }

@@ -20,6 +20,7 @@ mod inodes;
 mod locks;
 pub mod metrics;
 mod namespace;
+mod opened;
 mod ops;
 pub mod recover;
 mod request;

@@ -159,6 +159,8 @@ impl Shard {
 
     /// A new entry, in place of none.
     pub(crate) fn insert_entry(&mut self, key: &Key, inode: Inode) -> Step<()> {
+        // Who has it open has opened it where it was.
+        self.note_opened(&inode.attr);
         let subdir = u64::from(inode.attr.is_dir());
         // The only step that can fail is the first.
         self.change_totals(key.pid, |t| {
@@ -282,7 +284,20 @@ impl Shard {
         let id = inode.attr.id;
         inode.attr.nlink = 0;
         inode.attr.ctime_ns = self.wall_ns().max(inode.attr.ctime_ns);
-        self.put_gone(id, &Gone { orphan: Some(inode), ..Gone::default() });
+        let gone = Gone { orphan: Some(inode), ..Gone::default() };
+        self.put_gone(id, &gone);
+        let is_chunked = gone.orphan.is_some_and(|inode| inode.attr.chunked);
+        let now = self.served.now();
+        if is_chunked && !self.opened.may_have(id, now) {
+            self.leases.end(id, now);
+        }
+    }
+
+    /// Somebody has the file open, or may have.
+    pub(crate) fn note_opened(&mut self, attr: &Attr) {
+        if attr.chunked {
+            self.opened.note(attr.id, self.served.now());
+        }
     }
 
     /// The id is back at a name of this shard, or its lease has ended.

@@ -229,6 +229,7 @@ impl Role for Worker {
             rest,
             thaw,
             s.leases.next().map(|at| s.served.step_for(at)),
+            s.opened.next().map(|at| s.served.step_for(at)),
             s.lock_leases.next().map(|at| s.served.step_for(at)),
             self.hub.next_timer(),
         ];

@@ -37,6 +37,7 @@ use crate::locks::LockLeases;
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
+use crate::opened::Opened;
 use crate::ops::watch::Watches;
 use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
 use crate::txn::participant::PreparedTxn;
@@ -145,6 +146,8 @@ pub struct Shard {
     pub(crate) leases: Leases,
     pub(crate) lock_leases: LockLeases,
     pub(crate) checkpointing: Checkpointing,
+    /// Files that somebody may have open.
+    pub(crate) opened: Opened,
     /// Inodes that fsck asks for.
     pub(crate) watches: Watches,
     pub(crate) room: Room,
@@ -246,6 +249,7 @@ impl Shard {
                 leases: Leases::default(),
                 lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),
+                opened: Opened::new(now),
                 watches: Watches::default(),
                 room,
                 inode_count: volatile.inode_count,

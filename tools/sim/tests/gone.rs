@@ -64,6 +64,58 @@ fn a_file_without_a_name_gets_one() {
     }
 }
 
+fn spill(b: &mut Bench, name: &str) -> Locator {
+    let loc = b.create(name).unwrap().loc;
+    let request = EntryReq { ctx: b.ctx(), at: At::handle(loc.clone()), ..EntryReq::default() };
+    let owner = b.owner(name);
+    b.run::<Entry>(Op::Spill, owner, &request).unwrap();
+    loc
+}
+
+/// Are its chunks deleted as soon as its name is gone?
+fn goes_at_once(b: &mut Bench, name: &str) -> bool {
+    let asked = |b: &Bench| b.stored.iter().filter(|(op, _)| *op == Op::ChunkDelete).count();
+    let before = asked(b);
+    b.unlink(name).unwrap();
+    b.pass(Duration::from_millis(10));
+    asked(b) > before
+}
+
+#[test]
+fn space_of_what_nobody_has_open_comes_back_at_once() {
+    let mut b = Bench::new(2);
+    let on_0 = |b: &mut Bench, name| b.name_on(shard(0), name);
+    let names = ["old", "opened", "renewed", "moved", "new"].map(|name| on_0(&mut b, name));
+    let [old, opened, renewed, moved, new] = &names;
+    let handles = [old, opened, renewed].map(|name| spill(&mut b, name));
+    let elsewhere = b.name_on(shard(1), "elsewhere");
+    spill(&mut b, &elsewhere);
+    b.pass(Duration::from_secs(200));
+    let request = OpenReq { ctx: b.ctx(), at: at(opened), access: 4, ..OpenReq::default() };
+    b.run::<Entry>(Op::Open, shard(0), &request).unwrap();
+    let request = RenewReq { handles: vec![handles[2].clone()] };
+    b.run::<RenewReply>(Op::Renew, shard(0), &request).unwrap();
+    // Perhaps it is open, and was opened there.
+    b.rename(&elsewhere, moved).unwrap();
+    spill(&mut b, new);
+    b.pass(Duration::from_secs(58));
+    for name in [opened, renewed, moved, new] {
+        assert!(!goes_at_once(&mut b, name), "{name}");
+    }
+    assert!(goes_at_once(&mut b, old));
+    assert_eq!(b.stat(&At::handle(handles[1].clone())).unwrap().attr.nlink, 0);
+    assert_eq!(errno(b.stat(&At::handle(handles[0].clone()))), Errno::ESTALE);
+    b.pass(Duration::from_secs(130));
+    assert_eq!(records(&mut b), 0);
+    // Who has just started knows nothing.
+    spill(&mut b, "last");
+    b.pass(Duration::from_secs(200));
+    b.restart(shard(0));
+    b.restart(shard(1));
+    assert!(!goes_at_once(&mut b, "last"));
+    b.check();
+}
+
 /// Whoever reads zeros of an orphan, since its chunks are deleted, must not hear that it is there.
 #[test]
 fn an_orphan_whose_chunks_are_deleted_is_not_there() {

@@ -30,6 +30,7 @@ impl Shard {
         }
         let want = (msg.access & 7) | if msg.truncate { 2 } else { 0 };
         found.inode.check(&msg.ctx.cred, Access(want))?;
+        self.note_opened(a);
         let mut entry = self.entry_of(&msg.at, &found);
         if a.kind() != FileKind::Regular {
             return done(&entry);
