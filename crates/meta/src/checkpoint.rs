@@ -89,10 +89,7 @@ impl Shard {
     /// Begins a journal segment with what it must say again.
     fn rotate(&mut self) -> Result<SegmentNo, JournalError> {
         debug_assert_eq!(self.inode_count_change, 0, "the batch is sealed");
-        let counts = [
-            What::Inodes(self.inode_count),
-            What::Map(self.map.encode_to_vec().into()),
-        ];
+        let counts = [What::Inodes(self.inode_count), What::Map(self.map.encode_to_vec().into())];
         let ids = self.ids.snapshot();
         let Shard { journal, sessions, prepared, ledger, .. } = self;
         let prepared = prepared.values().flat_map(|p| p.parts.iter().cloned());

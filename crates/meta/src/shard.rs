@@ -69,9 +69,9 @@ pub struct Limits {
     pub coalesce_prefixes: bool,
     /// Others learn of a new directory when they need it; else when it is made.
     pub lazy_replication: bool,
-}
     /// The coordinator hears of ids before they are given out.
     pub tells_ids: bool,
+}
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -82,8 +82,8 @@ impl Default for Limits {
             replica: 1 << 20,
             coalesce_prefixes: true,
             lazy_replication: true,
-        }
             tells_ids: false,
+        }
     }
 }
 
