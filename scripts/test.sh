@@ -60,6 +60,11 @@ deny() {
 edges() {
     cargo xtask deps
     cargo test -p saker-xtask
+    # Each file of tests is run by some stage.
+    local file
+    for file in tools/sim/tests/*.rs; do
+        grep -qw -- "$(basename "$file" .rs)" "$0" || { echo "no stage runs $file"; return 1; }
+    done
 }
 
 build() {
@@ -78,7 +83,7 @@ client() {
 
 simulation() {
     cargo test -p saker-sim --test namespace --test namespace_random --test file_data \
-        --test protocol --test exchange --test acl --test gone --test links
+        --test protocol --test exchange --test acl --test gone --test links --test ids --test watch
 }
 
 # Kills, power loss, other faults; "1 passed, 0 failed" for each.
@@ -165,6 +170,7 @@ if [[ $able == yes && -e $uring ]]; then
 fi
 if [[ $able == yes ]]; then
     stage metrics metrics
+    stage full-disk sim full_disk
     stage mount sim mount_vs_local
     stage posix sim posix
     stage crash sim crash
