@@ -40,6 +40,8 @@ pub fn weight(what: &What) -> usize {
             | What::Decision(_)
             | What::DecisionEnd(_)
             | What::IdsReserved(_)
+            | What::IdsTold(_)
+            | What::Marked(_)
             | What::Inodes(_)
             | What::Joined(_) => 0,
         }
