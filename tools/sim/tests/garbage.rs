@@ -133,6 +133,7 @@ fn requests(ctx: wire::Ctx, at: At) -> Vec<(Op, Vec<u8>)> {
             access: 6,
             truncate: false,
             umask: 0,
+            wary: false,
         };
         request.encode_to_vec()
     };
