@@ -675,7 +675,7 @@ impl Drop for Protections {
 
 #[test]
 fn what_lies_in_a_sticky_directory_is_protected() {
-    each_keeping("what_lies_in_a_sticky_directory_is_protected", |t| {
+    each("what_lies_in_a_sticky_directory_is_protected", |t| {
         let_others_in(t);
         fs::write(t.path("secret"), "secret").unwrap();
         let _on = Protections::on();
