@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import shutil
 import signal
@@ -211,67 +209,10 @@ def unmount(point: Path) -> None:
     wait_until(f"unmounting {point}", 20, lambda: not is_mounted(point))
 
 
-def drop_caches(pids: Sequence[int], below: Path) -> None:
-    """Names, inodes and pages that the kernel holds; also those of files `below` a directory that
-    one of these processes has mapped, which it would keep."""
+def drop_caches() -> None:
+    """Names, inodes and pages that the kernel holds."""
     os.sync()
-    for pid in pids:
-        page_out(pid, f"{below.resolve()}/")
     Path("/proc/sys/vm/drop_caches").write_text("3")
-
-
-def page_out(pid: int, prefix: str) -> None:
-    """Takes the pages of all files whose names begin so from a process that has mapped them."""
-
-    def is_out() -> bool:
-        try:
-            resident = mapped(pid, prefix)
-            if resident:
-                advise_pageout(pid, [span for span, _ in resident])
-            return sum(size for _, size in mapped(pid, prefix)) < 4 << 20
-        except ProcessLookupError:
-            return True
-
-    # The process may be writing to them, or map others meanwhile.
-    wait_until(f"pages that {pid} has mapped", 60, is_out)
-
-
-def mapped(pid: int, prefix: str) -> list[tuple[tuple[int, int], int]]:
-    """From where to where files whose names begin so are mapped, and how many bytes of that are in
-    memory."""
-    spans: list[tuple[tuple[int, int], int]] = []
-    try:
-        lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
-    except FileNotFoundError as error:
-        raise ProcessLookupError from error
-    span = None
-    for line in lines:
-        first, *rest = line.split(maxsplit=5)
-        if not first.endswith(":"):
-            start, end = (int(address, 16) for address in first.split("-"))
-            span = (start, end) if rest[-1].startswith(prefix) else None
-        elif first == "Rss:" and span and rest[0] != "0":
-            spans.append((span, int(rest[0]) * 1024))
-    return spans
-
-
-def advise_pageout(pid: int, spans: Sequence[tuple[int, int]]) -> None:
-    """process_madvise(2), Linux 5.10; as root. A span that is gone by now is none of ours."""
-    sys_process_madvise, madv_pageout = 440, 21
-    step = 1 << 30
-    libc = ctypes.CDLL(None, use_errno=True)
-    process = os.pidfd_open(pid)
-    try:
-        for start, end in spans:
-            for at in range(start, end, step):
-                piece = (ctypes.c_size_t * 2)(at, min(step, end - at))
-                ctypes.set_errno(0)
-                one = ctypes.c_size_t(1)
-                done = libc.syscall(sys_process_madvise, process, piece, one, madv_pageout, 0)
-                if done < 0 and ctypes.get_errno() not in (errno.ENOMEM, errno.ESRCH):
-                    raise Failed(f"process_madvise: {os.strerror(ctypes.get_errno())}")
-    finally:
-        os.close(process)
 
 
 def disk_read_bytes(path: Path) -> int | None:

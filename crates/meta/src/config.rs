@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-/// Rows of some half a million files.
+/// Rows of some million files, of about 100 bytes each.
 const ROW_CACHE_BYTES: usize = 128 << 20;
 
 /// `saker serve mnode --config FILE`.
