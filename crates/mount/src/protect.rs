@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn rules_are_the_kernels() {
-        let dir = |mode| StickyDir { mode: 0o041_000 | mode, uid: 7 };
+        let dir = |mode: u32| StickyDir { mode: 0o041_000 | mode, uid: 7 };
         for (mode, link_uid, uid, wanted) in [
             (0o777, 8, 9, true),
             (0o777, 8, 0, true),
