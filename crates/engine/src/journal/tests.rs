@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 
 use saker_runtime::fs::{Fault, FaultDir, MemDir, Op, OpKind, RealDir, fail_from, read_all};
+use saker_types::Errno;
 
 use super::*;
 
@@ -71,7 +72,7 @@ fn what_a_failed_flush_has_left_in_the_page_cache_is_not_replayed() {
     let (dir, fails) = (MemDir::new(), Arc::new(AtomicBool::new(false)));
     let armed = fails.clone();
     let script = move |op: &Op<'_>| match op.kind {
-        OpKind::Sync if armed.swap(false, Ordering::Relaxed) => Fault::Lose(libc::EIO),
+        OpKind::Sync if armed.swap(false, Ordering::Relaxed) => Fault::Lose(Errno::EIO.0.into()),
         _ => Fault::None,
     };
     let failing = FaultDir::new(Arc::new(dir.clone()), Box::new(script));
