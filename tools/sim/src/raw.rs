@@ -86,6 +86,19 @@ impl Raw {
         self.reply()
     }
 
+    /// The same with many requests at once: their replies.
+    pub fn calls(&mut self, op: Op, messages: &[impl Message]) -> std::io::Result<Vec<Reply>> {
+        let mut out = Vec::new();
+        for message in messages {
+            self.calls += 1;
+            let body = message.encode_to_vec();
+            out.extend(header(KIND_REQUEST, op as u16, body.len() as u32, 0, self.calls));
+            out.extend(body);
+        }
+        self.send(&out)?;
+        messages.iter().map(|_| self.reply()).collect()
+    }
+
     fn reply(&mut self) -> std::io::Result<Reply> {
         let mut head = [0; HEADER_BYTES];
         self.stream.read_exact(&mut head)?;

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use saker_client::{Caller, Fs};
 use saker_engine::sessions::SESSIONS_PER_ADDRESS_MAX;
+use saker_rpc::node::bounds::CLIENTS_PER_ADDRESS_MAX;
 use saker_sim::cluster::{Cluster, Shape};
 use saker_sim::generate::Random;
 use saker_sim::raw::{Raw, header};
@@ -288,32 +290,38 @@ fn results_that_nobody_acknowledges_are_bounded() {
 /// Sessions and idle connections of strangers keep nobody out.
 #[test]
 fn floods_keep_nobody_out() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
     let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
     let fs = cluster.connect();
     assert_serves(&fs, 0);
-    for (role, addr) in ports(&cluster) {
-        if !role.starts_with("store") {
-            let mut raw = Raw::connect(&addr).unwrap();
-            raw.hello(1).unwrap();
-            let mut answers = (0..=SESSIONS_PER_ADDRESS_MAX as u64).map(|n| {
-                let session = 10_000_000 + n;
-                raw.call(Op::OpenSession, &wire::SessionReq { session }).unwrap()
-            });
-            let (status, error) = answers.find(|(status, _)| *status != 0).expect("a bound");
-            let error = Error::decode(&error[..]).unwrap();
-            assert!(status == Errno::EBUSY.0 && error.is(Class::Retry), "{role}: {error:?}");
-        }
-        // As many as this process may have open, up to the bound.
-        let idle: Vec<Raw> = (0..800)
-            .map_while(|_| {
-                let mut raw = Raw::connect(&addr).ok()?;
-                raw.hello(1).ok().map(|_| raw)
+    for (role, addr) in ports(&cluster).into_iter().filter(|(role, _)| !role.starts_with("store")) {
+        let idle: Vec<Raw> = (0..CLIENTS_PER_ADDRESS_MAX + 50)
+            .map(|_| {
+                let mut raw = Raw::connect(&addr).unwrap();
+                raw.hello(1).unwrap();
+                raw
             })
             .collect();
-        assert!(idle.len() > 400, "{}", idle.len());
-        // Who has a session goes on.
-        assert_serves(&fs, 1 + u64::from(role.starts_with("mnode")));
-        fs.block_on(fs.statfs()).unwrap();
+        // Who has been here goes on, and who is new comes in.
+        assert_serves(&fs, 1);
+        let new = cluster.connect();
+        assert_serves(&new, 2);
+        new.close();
+        drop(idle);
+        let mut raw = Raw::connect(&addr).unwrap();
+        raw.hello(1).unwrap();
+        let sessions: Vec<_> = (0..=SESSIONS_PER_ADDRESS_MAX as u64)
+            .map(|n| wire::SessionReq { session: 10_000_000 + n })
+            .collect();
+        let answers =
+            sessions.chunks(500).flat_map(|some| raw.calls(Op::OpenSession, some).unwrap());
+        let refused: Vec<_> = answers.filter(|(status, _)| *status != 0).collect();
+        let (status, error) = refused.first().expect("a bound");
+        let error = Error::decode(&error[..]).unwrap();
+        assert!(*status == Errno::EBUSY.0 && error.is(Class::Retry), "{role}: {error:?}");
+        assert_serves(&fs, 3);
     }
     fs.close();
 }
