@@ -2,7 +2,7 @@
 
 use std::io;
 
-use saker_runtime::fs::{Dir, File, is_durable, read_all, read_all_durable};
+use saker_runtime::fs::{Dir, File, is_cached_as, read_all, read_all_durable};
 
 use super::format::{
     RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, decode_record, segment_name,
@@ -164,7 +164,9 @@ fn read_segment(file: &dyn File, last: bool) -> io::Result<(Vec<u8>, bool)> {
     }
     // What a process that was killed has written, and not flushed.
     file.sync()?;
-    Ok((read_all_durable(file)?, !is_durable(file, 0)?))
+    let data = read_all_durable(file)?;
+    let has_more = !is_cached_as(file, &data)?;
+    Ok((data, has_more))
 }
 
 struct Log<'a> {

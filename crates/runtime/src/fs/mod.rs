@@ -168,9 +168,10 @@ fn read_whole(
 /// Bytes of a file that are compared at a time.
 const COMPARE_BYTES: usize = 1 << 20;
 
-/// Is a file, from `offset` on, the same on the disk as in the page cache? After a [`File::sync`].
-pub fn is_durable(file: &dyn File, mut offset: u64) -> io::Result<bool> {
+/// Is a file the same on the disk as in the page cache? After a [`File::sync`].
+pub fn is_durable(file: &dyn File) -> io::Result<bool> {
     let (mut cached, mut durable) = (vec![0; COMPARE_BYTES], vec![0; COMPARE_BYTES]);
+    let mut offset = 0;
     loop {
         let read = file.read_at(offset, &mut cached)?;
         if file.read_durable(offset, &mut durable)? != read || cached[..read] != durable[..read] {
@@ -181,6 +182,20 @@ pub fn is_durable(file: &dyn File, mut offset: u64) -> io::Result<bool> {
         }
         offset += read as u64;
     }
+}
+
+/// Does the page cache have this, and no more, of a file?
+pub fn is_cached_as(file: &dyn File, content: &[u8]) -> io::Result<bool> {
+    let mut cached = vec![0; COMPARE_BYTES];
+    let mut offset = 0;
+    for part in content.chunks(COMPARE_BYTES) {
+        let read = file.read_at(offset, &mut cached[..part.len()])?;
+        if cached[..read] != *part {
+            return Ok(false);
+        }
+        offset += read as u64;
+    }
+    Ok(file.len()? == offset)
 }
 
 /// Gives `name` this content, durably; a crash leaves the old or the new one.

@@ -60,7 +60,7 @@ impl Log {
         let check = || {
             let (file, _) = self.segments.open(segment)?;
             file.sync()?;
-            match is_durable(&*file, 0)? {
+            match is_durable(&*file)? {
                 true => Ok(()),
                 false => Err(io::Error::other("the disk lacks what was written")),
             }
