@@ -85,7 +85,7 @@ impl Shard {
             }
         }
         let is_sticky = dir.mode & access::S_ISVTX != 0;
-        way.sticky = is_sticky.then(|| StickyDir { mode: dir.mode, uid: dir.uid });
+        way.sticky = is_sticky.then_some(StickyDir { mode: dir.mode, uid: dir.uid });
         Ok(Parent { dir, way })
     }
 
