@@ -218,7 +218,9 @@ mod tests {
         places: &[ChunkPlace],
     ) -> io::Result<Option<Bytes>> {
         let net = Net::new().unwrap();
-        net.block_on(local.read_all(&net, dir, places, Time::MAX))
+        let read = || net.block_on(local.read_all(&net, dir, places, Time::MAX));
+        // The kernel may say of any read that it would wait, but not each time.
+        (0..100).map(|_| read()).find(|read| !matches!(read, Ok(None))).unwrap_or(Ok(None))
     }
 
     #[test]

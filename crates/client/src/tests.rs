@@ -1011,15 +1011,15 @@ fn data_is_read_where_the_store_says_that_it_is() {
         requests() == 1
     };
     assert!((0..10_000).any(is_open));
-    let read = |wanted: usize| assert_eq!(requests(), wanted);
     // The stores' own copy is not what is read: nobody would see that it is damaged.
     let good = t.fake.model().chunks.clone();
     t.fake.model().chunks.values_mut().for_each(|chunk| chunk.fill(0));
-    read(1);
+    // The kernel may say of any read that it would wait, but not each time.
+    assert!((0..100).any(|_| t.read(&file, 0, 20_000) == data));
     t.fake.model().chunks = good;
     dir.open("segment").unwrap().write_at(5_000, b"other").unwrap();
-    read(2);
-    read(1);
+    assert_eq!(requests(), 2);
+    assert!((0..100).any(|_| requests() == 1));
 }
 
 /// Its lease ended while nobody heard of this client, and its chunks were deleted.

@@ -138,12 +138,13 @@ mod tests {
             Some(file) => file.read_cached(2, len),
             None => Ok(None),
         };
-        assert_eq!(read("file", 5).unwrap().unwrap(), b"23456");
-        let kind = |name| read(name, 9).unwrap_err().kind();
+        // The kernel may say of any read that it would wait, but not each time.
+        assert_eq!((0..100).find_map(|_| read("file", 5).unwrap()).unwrap(), b"23456");
+        let kind = |name| (0..100).find_map(|_| read(name, 9).err()).unwrap().kind();
         assert_eq!(kind("file"), io::ErrorKind::UnexpectedEof);
         assert_eq!(kind("../file"), io::ErrorKind::InvalidInput);
         std::os::unix::fs::symlink("file", path.path().join("link")).unwrap();
-        assert!(read("link", 1).is_err());
+        assert!((0..100).any(|_| read("link", 1).is_err()));
         // The name is remembered to be absent, or would have to be looked for.
         assert!(!matches!(read("none", 1), Ok(Some(_))));
         dir.remove("file").unwrap();
