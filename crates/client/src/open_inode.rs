@@ -130,6 +130,9 @@ impl State {
 
     /// An answer about this inode that was adopted, with what is known here if that is newer.
     pub(crate) fn newest(&self, entry: Entry) -> Entry {
+        if saker_runtime::sim::mutation("older attributes than are known") {
+            return entry;
+        }
         Entry { attr: self.attr.clone(), loc: self.loc.clone(), ..entry }
     }
 

@@ -115,6 +115,25 @@ impl Opcode {
         }
     }
 
+    /// It is about an inode that a path has led to, or that is open.
+    pub fn is_about_inode(self) -> bool {
+        use Opcode::*;
+        matches!(
+            self,
+            Getattr
+                | Statx
+                | Setattr
+                | Access
+                | Readlink
+                | Open
+                | Opendir
+                | Getxattr
+                | Setxattr
+                | Listxattr
+                | Removexattr
+        )
+    }
+
     /// It makes, removes or changes a name in the directory that it is about.
     pub fn is_about_names(self) -> bool {
         use Opcode::*;

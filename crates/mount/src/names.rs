@@ -7,3 +7,4 @@
 pub mod hint;
 pub(crate) mod nodes;
 pub(crate) mod threads;
+pub(crate) mod walk;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use saker_client::{Caller, Fs};
-use saker_fuse::abi::{EntryOut, Opcode};
+use saker_fuse::abi::{EntryOut, LinkIn, Opcode};
 use saker_fuse::{Dispatch, Reply, Request, Serving};
+use saker_runtime::sim::mutation;
 use saker_runtime::telemetry::{Counter, OpCounters};
 use saker_types::wire::{At, Entry};
 use saker_types::{Errno, Error, Locator, Result, check_name};
@@ -17,6 +18,7 @@ use crate::handles::Handles;
 use crate::names::hint::{Hints, Which};
 use crate::names::nodes::{Named, NodeId, Nodes, Place};
 use crate::names::threads::Threads;
+use crate::names::walk::Walk;
 use crate::notify::Notifier;
 use crate::ops::{OpenDir, OpenFile, Waiters};
 use crate::options::MountOptions;
@@ -127,24 +129,42 @@ impl Served {
         name: &Bytes,
     ) -> Result<At> {
         check_name(name)?;
-        self.nodes.child(self.threads.start_of(&request.header, which, dir), dir, name)
+        self.nodes.child(&self.threads.way_of(&request.header, which, dir), name)
     }
 
     /// The same, to ask for what is kept by [`Served::hold`].
     pub(crate) fn named(&self, request: &Request, dir: NodeId, name: &Bytes) -> Result<Named> {
         check_name(name)?;
-        self.nodes.named(self.threads.start(&request.header, dir), dir, name)
+        self.nodes.named(&self.threads.way(&request.header, dir), name)
     }
 
     /// What the kernel is told of an error that has to do with the way to `dir`: if what is
     /// known of that is wrong, to walk again.
     pub(crate) fn on_the_way(&self, request: &Request, dir: NodeId, error: Error) -> Error {
-        self.on_the_way_from(self.threads.start(&request.header, dir), dir, error)
+        self.on_this_way(&self.threads.way(&request.header, dir), error)
     }
 
-    /// The same; the way begins in `start`.
-    pub(crate) fn on_the_way_from(&self, start: NodeId, dir: NodeId, error: Error) -> Error {
-        if self.nodes.doubt(start, dir, &error) { Errno::ESTALE.into() } else { error }
+    /// The same, of a walk.
+    pub(crate) fn on_this_way(&self, walk: &Walk, error: Error) -> Error {
+        if self.nodes.doubt(walk, &error) { Errno::ESTALE.into() } else { error }
+    }
+
+    /// A path has led to an inode that was removed meanwhile. Something else may have its name now: the
+    /// kernel must walk again.
+    fn not_gone(&self, opcode: Opcode, request: &Request, error: Error) -> Error {
+        let is_gone = error.errno() == Errno::ENOENT && error.component.is_none();
+        if !is_gone || mutation("what went is not walked to again") {
+            return error;
+        }
+        let node = match opcode {
+            Opcode::Link => request.body().fixed().map_or(0, |input: LinkIn| input.oldnodeid),
+            opcode if opcode.is_about_inode() => request.header.nodeid,
+            _ => return error,
+        };
+        match self.threads.may_walk_again(request.header.pid, node) {
+            true => Errno::ESTALE.into(),
+            false => error,
+        }
     }
 
     /// The reply that gives what has this name to the kernel, which holds it from now on.
@@ -199,6 +219,15 @@ impl Served {
             entry_valid_nsec,
             attr_valid_nsec,
             attr: attr::body(body),
+        }
+    }
+
+    /// The kernel is about to be told attributes that are to count: none that is older does after this.
+    pub(crate) async fn overrule(&self, node: NodeId, attr: &saker_types::Attr) {
+        let may_be_behind = self.nodes.tell(node, attr, self.attr_timeout);
+        if may_be_behind && !mutation("attributes that are not heeded") {
+            self.attr_notifier.drop_attributes(node).await;
+            self.nodes.untell(node);
         }
     }
 
@@ -309,6 +338,7 @@ impl Dispatch for Served {
                 true => error,
                 false => self.on_the_way(request, request.header.nodeid, error),
             };
+            let error = self.not_gone(opcode, request, error);
             if errno::unexpected(&error) {
                 let node = request.header.nodeid;
                 tracing::warn!("{} of inode {node:#x}: {error}", opcode.name());

@@ -3,7 +3,7 @@
 
 use futures_util::future::join_all;
 use saker_types::inode::{Inode, Locator};
-use saker_types::wire::{At, Dentry, FetchReq, Op, RenameReq};
+use saker_types::wire::{At, Dentry, FetchReq, Op, RenameReq, rename_flags};
 use saker_types::{Access, Errno, Error, InodeId, NodeId, ROOT, check_name};
 
 use crate::state::Handle;
@@ -20,10 +20,29 @@ pub(super) async fn turn(h: &Handle) {
     }
 }
 
+/// The parents of both names, if none of the directories above them can be what moves, or if they are
+/// what the client saw ([`check`]).
+pub(super) async fn parents(h: &Handle, msg: &RenameReq) -> Result<[InodeId; 2], Error> {
+    // Two names in one directory, wherever that is: its place is nobody's business.
+    if let [_] = &msg.from.path[..]
+        && let [_] = &msg.to.path[..]
+        && msg.from.anchor.id == msg.to.anchor.id
+    {
+        msg.to.path.iter().try_for_each(|name| check_name(name))?;
+        return Ok([msg.from.anchor.id; 2]);
+    }
+    let from = match msg.flags {
+        rename_flags::EXCHANGE => check(h, &msg.from_chain, &msg.from).await?,
+        // It is found when the row is taken.
+        _ => 0,
+    };
+    Ok([from, check(h, &msg.to_chain, &msg.to).await?])
+}
+
 /// The directories from the root to the parent of `at` are still what the client saw, and what its
 /// names lead through: whoever resolves them while what moves is locked does not come to that. Gives
 /// the parent.
-pub(super) async fn check(h: &Handle, chain: &[Locator], at: &At) -> Result<InodeId, Error> {
+async fn check(h: &Handle, chain: &[Locator], at: &At) -> Result<InodeId, Error> {
     at.path.iter().try_for_each(|name| check_name(name))?;
     let mut above: InodeId = ROOT;
     for loc in chain {
@@ -62,12 +81,12 @@ fn leads_along(at: &At, chain: &[Locator]) -> bool {
     start.is_some_and(|start| chain[start..].iter().map(|loc| &loc.name).eq(names))
 }
 
-/// May what was found in directory `old` go to the end of `chain`? A directory not into itself,
+/// May what was found in directory `old` go to `new`, the end of `chain`? A directory not into itself,
 /// and into another directory only with write permission on it: its `..` changes (rename(2)).
 pub(super) fn check_move(
     msg: &RenameReq,
     row: &Inode,
-    old: InodeId,
+    [old, new]: [InodeId; 2],
     chain: &[Locator],
 ) -> Result<(), Error> {
     let a = &row.attr;
@@ -77,7 +96,7 @@ pub(super) fn check_move(
     if chain.iter().any(|loc| loc.id == a.id) {
         return Err(Errno::EINVAL.into());
     }
-    if chain.last().map_or(ROOT, |loc| loc.id) != old {
+    if new != old {
         row.check(&msg.ctx.cred, Access::W)?;
     }
     Ok(())

@@ -15,8 +15,7 @@ use crate::state::Handle;
 
 /// Exchanges two names of any kinds. The caller has the turn.
 pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes, Stop> {
-    let from_parent = chain::check(h, &msg.from_chain, &msg.from).await?;
-    let to_parent = chain::check(h, &msg.to_chain, &msg.to).await?;
+    let [from_parent, to_parent] = chain::parents(h, msg).await?;
     let id = txn::begin(&mut *h.state())?;
     let mut txn = Transaction::new(h.state.clone(), id, None);
     let now_ns = h.hub.wall_ns();
@@ -50,8 +49,10 @@ pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes,
     if other.loc.pid != to_parent {
         return Err(txn.refuse(chain::stale()).into());
     }
-    chain::check_move(msg, &there, to_parent, &msg.from_chain).map_err(|e| txn.refuse(e))?;
-    chain::check_move(msg, &here, from_parent, &msg.to_chain).map_err(|e| txn.refuse(e))?;
+    chain::check_move(msg, &there, [to_parent, from_parent], &msg.from_chain)
+        .map_err(|e| txn.refuse(e))?;
+    chain::check_move(msg, &here, [from_parent, to_parent], &msg.to_chain)
+        .map_err(|e| txn.refuse(e))?;
     txn.prepare_home(&msg.ctx, &there, 0, other.only_owner).await.map_err(Error::about_second)?;
 
     let row = Some(moved(there, now_ns));

@@ -32,7 +32,7 @@ pub(crate) async fn rename(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> 
 }
 
 async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, Stop> {
-    let parent = chain::check(h, &msg.to_chain, &msg.to).await?;
+    let [_, parent] = chain::parents(h, msg).await?;
     failpoint!("dir_rename.chain_checked");
     let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
     let target = Locator { pid: parent, name: name.clone(), id: 0, home_slot: None };
@@ -48,7 +48,8 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     let taken = txn.prepare(take).await?;
     failpoint!("dir_rename.taken");
     let row = taken.row.clone().unwrap_or_default();
-    chain::check_move(msg, &row, taken.loc.pid, &msg.to_chain).map_err(|e| txn.refuse(e))?;
+    chain::check_move(msg, &row, [taken.loc.pid, parent], &msg.to_chain)
+        .map_err(|e| txn.refuse(e))?;
     let insert = PrepareReq {
         ctx: msg.ctx.clone(),
         at: msg.to.clone(),

@@ -6,19 +6,22 @@
 //! A *known* node is an inode that a server has spoken of; requests about it go to that inode. With
 //! the shortcut, a directory on the way to something is answered without asking anybody: then all
 //! there is of it is a *guess*, "the directory of this name in that one", with a number of its own,
-//! until it is looked up for its own sake, or a server lends its name (`keep`). A request names what it is about by its path from where
-//! the thread's walk began (`threads`), and says of the known directories on the way which inodes
-//! they are ([`At::expect`]). Where a server finds another one, the node is *doubted*: it is looked
-//! up before it is walked through again. Who is in it (a working directory, an open one) begins
-//! there, and stays at its inode wherever that is.
+//! until it is looked up for its own sake, or a server lends its name (`keep`). A request names what it
+//! is about by the names that its own walk has passed ([`Walk`]), and says of the known directories on the
+//! way which inodes they are ([`At::expect`]). Where a server finds another one, the node is *doubted*: it
+//! is looked up before it is walked through again. Who is in it (a working directory, an open one) begins
+//! there, and stays at its inode wherever that is. What the table has a node by is for the next walk: no
+//! call that has passed it goes by that.
 
 mod keep;
 mod table;
 
+use std::cmp::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use saker_runtime::sim::mutation;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
 use saker_types::error::SECOND_PATH;
@@ -28,6 +31,7 @@ use saker_types::{
     Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, Stamp, access,
 };
 
+use crate::names::walk::Walk;
 use crate::options::Leases;
 use table::{Node, Table, What, age};
 
@@ -76,6 +80,8 @@ pub(crate) struct Passed {
     pub(crate) node: NodeId,
     /// As last seen, if ever.
     pub(crate) attr: Option<Attr>,
+    /// The inode; 0: nobody knows.
+    pub(crate) id: InodeId,
     /// It was there, and everybody could walk there.
     pub(crate) proved: bool,
     /// For how long it will be what the name leads to.
@@ -119,7 +125,7 @@ impl Nodes {
         let table = self.lock();
         match &table.get(id)?.what {
             What::Known { loc, .. } => Ok(Place::Known(loc.clone())),
-            What::Guess(_) => Ok(Place::Guess(steps(&table, ROOT, id)?.at())),
+            What::Guess(_) => Ok(Place::Guess(Way::to(&table, id)?.at())),
         }
     }
 
@@ -134,15 +140,15 @@ impl Nodes {
         }
     }
 
-    /// A name in a directory that a walk has come to from `start`.
+    /// A name in the directory that a walk has come to.
     ///
     /// # Errors
     /// ESTALE for a directory that the kernel does not hold.
-    pub(crate) fn child(&self, start: NodeId, dir: NodeId, name: &Bytes) -> Result<At> {
+    pub(crate) fn child(&self, walk: &Walk, name: &Bytes) -> Result<At> {
         if !self.by_path {
-            return Ok(At::below(self.locate(dir)?, vec![name.clone()]));
+            return Ok(At::below(self.locate(walk.at())?, vec![name.clone()]));
         }
-        let mut at = steps(&self.lock(), start, dir)?.at();
+        let mut at = Way::of(&self.lock(), walk)?.at();
         at.path.push(name.clone());
         Ok(at)
     }
@@ -152,16 +158,17 @@ impl Nodes {
     ///
     /// # Errors
     /// As [`Nodes::child`].
-    pub(crate) fn named(&self, start: NodeId, dir: NodeId, name: &Bytes) -> Result<Named> {
+    pub(crate) fn named(&self, walk: &Walk, name: &Bytes) -> Result<Named> {
+        let dir = walk.at();
         if !self.by_path {
-            let at = self.child(start, dir, name)?;
+            let at = self.child(walk, name)?;
             return Ok(Named { dir, name: name.clone(), at, leased: None });
         }
         let mut table = self.lock();
-        let steps = steps(&table, start, dir)?;
-        let (leased, keep_ms) = steps.to_lease(&mut table, time::now(), self.leases).unzip();
+        let way = Way::of(&table, walk)?;
+        let (leased, keep_ms) = way.to_lease(&mut table, time::now(), self.leases).unzip();
         drop(table);
-        let mut at = steps.at();
+        let mut at = way.at();
         at.path.push(name.clone());
         at.keep_ms = keep_ms.unwrap_or_default();
         Ok(Named { dir, name: name.clone(), at, leased })
@@ -201,14 +208,14 @@ impl Nodes {
         let node = table.nodes.get_mut(&id).filter(|node| !node.doubted)?;
         let now = time::now();
         node.keep.ask(now);
-        let attr = match &node.what {
-            What::Guess(FileKind::Directory) => None,
-            What::Known { attr, .. } if attr.is_dir() => Some((**attr).clone()),
+        let (id_of, attr) = match &node.what {
+            What::Guess(FileKind::Directory) => (0, None),
+            What::Known { loc, attr } if attr.is_dir() => (loc.id, Some((**attr).clone())),
             What::Guess(_) | What::Known { .. } => return None,
         };
         node.lookups += 1;
         node.untold = false;
-        Some(Passed { node: id, attr, proved: node.proved, keep: node.keep.left(now) })
+        Some(Passed { node: id, attr, id: id_of, proved: node.proved, keep: node.keep.left(now) })
     }
 
     /// A name in a directory is made, removed or changed.
@@ -291,11 +298,14 @@ impl Nodes {
         table.named(dir, name).is_none() && !table.is_surprise(dir, name)
     }
 
-    /// Is this directory below a node, or the node itself, as far as the kernel knows? It is if
-    /// that cannot be told.
-    pub(crate) fn is_inside(&self, dir: NodeId, node: NodeId) -> bool {
+    /// Has the walk come through a node, or began below it, as far as the kernel knows? It has if that
+    /// cannot be told.
+    pub(crate) fn is_inside(&self, walk: &Walk, node: NodeId) -> bool {
+        if walk.has(node) {
+            return true;
+        }
         let table = self.lock();
-        let mut id = dir;
+        let mut id = walk.start;
         for _ in 0..COMPONENTS_MAX {
             match table.nodes.get(&id).and_then(|node| node.names.last()) {
                 _ if id == node => return true,
@@ -421,20 +431,33 @@ impl Nodes {
         }
     }
 
-    /// A request failed that names something by its path from `start` through `dir`: because a node
-    /// on the way is not what is there? Then it is doubted now, and the kernel must walk again.
-    pub(crate) fn doubt(&self, start: NodeId, dir: NodeId, error: &Error) -> bool {
+    /// A request failed that names something by its path, as far as the walk is: because a name on the way
+    /// does not lead to what was passed there? Then it is looked up the next time, and the kernel must
+    /// walk again.
+    pub(crate) fn doubt(&self, walk: &Walk, error: &Error) -> bool {
         if !self.by_path || !(error.is(Class::Elsewhere) || error.is(Class::Symlink)) {
             return false;
         }
+        self.mistrust(walk, error)
+    }
+
+    /// A name is not there that the walk has passed, and the kernel thinks it is. It is looked up the next
+    /// time.
+    pub(crate) fn is_missing(&self, walk: &Walk, error: &Error) -> bool {
+        self.by_path && !mutation("a missing way of a rename") && self.mistrust(walk, error)
+    }
+
+    fn mistrust(&self, walk: &Walk, error: &Error) -> bool {
         let mut table = self.lock();
-        let at = error.component.map(|at| (at & !SECOND_PATH) as usize);
-        let met = at.zip(steps(&table, start, dir).ok());
-        let met = met.and_then(|(at, steps)| steps.nodes.get(at).copied());
-        let Some(node) = met.and_then(|id| table.nodes.get_mut(&id)) else { return false };
-        node.doubted = true;
-        if let Some((dir, name)) = node.names.last().cloned().filter(|_| error.is(Class::Symlink)) {
-            table.surprise(dir, &name);
+        let Some(at) = error.component.map(|at| (at & !SECOND_PATH) as usize) else { return false };
+        let Ok(way) = Way::of(&table, walk) else { return false };
+        let Some((&id, name)) = way.nodes.get(at).zip(way.names.get(at)) else { return false };
+        if let Some(node) = table.nodes.get_mut(&id) {
+            node.doubted = true;
+        }
+        if error.is(Class::Symlink) {
+            let above = at.checked_sub(1).map_or(way.base, |above| way.nodes[above]);
+            table.surprise(above, name);
         }
         true
     }
@@ -443,6 +466,32 @@ impl Nodes {
     pub(crate) fn is_newest(&self, attr: &Attr) -> bool {
         let table = self.lock();
         newest(&table, table.node_of(attr.id)).is_some_and(|last| last == attr)
+    }
+
+    /// The kernel is about to be told these attributes, and may keep them for `keep`. May it go by older
+    /// ones all the same? It does not heed a reply to a request that it sent before another reply came,
+    /// though it was the older one.
+    pub(crate) fn tell(&self, id: NodeId, attr: &Attr, keep: Duration) -> bool {
+        let mut table = self.lock();
+        let Some(node) = table.nodes.get_mut(&id) else { return false };
+        let (now, age, (last, since)) = (time::now(), age(attr), node.told);
+        let until = |told: Time| if told > Time::ZERO { told + keep * 2 } else { told };
+        match age.cmp(&last) {
+            Ordering::Greater => node.behind = node.behind.max(until(since)),
+            Ordering::Less => node.behind = node.behind.max(until(now)),
+            Ordering::Equal => {}
+        }
+        if age >= last {
+            node.told = (age, now);
+        }
+        now < node.behind
+    }
+
+    /// The kernel has thrown away the attributes that it had.
+    pub(crate) fn untell(&self, id: NodeId) {
+        if let Some(node) = self.lock().nodes.get_mut(&id) {
+            node.behind = Time::ZERO;
+        }
     }
 
     /// What the kernel was told last, unless it knows of something newer.
@@ -495,8 +544,8 @@ impl Nodes {
     }
 }
 
-/// The way to a directory.
-struct Steps {
+/// The way to a directory, as a request names it.
+struct Way {
     anchor: Locator,
     /// The anchor's.
     base: NodeId,
@@ -506,7 +555,55 @@ struct Steps {
     expect: Vec<InodeId>,
 }
 
-impl Steps {
+impl Way {
+    /// Where a walk is: from the last directory that a server has found in it, or from its start, by the
+    /// names that were passed.
+    ///
+    /// # Errors
+    /// ESTALE.
+    fn of(table: &Table, walk: &Walk) -> Result<Way> {
+        if mutation("a call acts where another has walked") {
+            return Way::to(table, walk.at());
+        }
+        let found = walk.steps.iter().rposition(|step| step.found);
+        let (base, passed) = match found {
+            Some(at) => (walk.steps[at].node, &walk.steps[at + 1..]),
+            None => (walk.start, &walk.steps[..]),
+        };
+        let mut way = Way::to(table, base)?;
+        for step in passed {
+            way.nodes.push(step.node);
+            way.names.push(step.name.clone());
+            way.expect.push(step.id);
+        }
+        Ok(way)
+    }
+
+    /// A directory by itself: its inode, or of a guess the names that it was passed by.
+    ///
+    /// # Errors
+    /// ESTALE.
+    fn to(table: &Table, dir: NodeId) -> Result<Way> {
+        let (mut nodes, mut names) = (Vec::new(), Vec::new());
+        let mut id = dir;
+        let anchor = loop {
+            let node = table.get(id)?;
+            match (&node.what, node.names.last()) {
+                (What::Known { loc, .. }, _) => break loc.clone(),
+                (What::Guess(_), Some((parent, name))) if nodes.len() < COMPONENTS_MAX => {
+                    nodes.push(id);
+                    names.push(name.clone());
+                    id = *parent;
+                }
+                (What::Guess(_), _) => return Err(stale()),
+            }
+        };
+        nodes.reverse();
+        names.reverse();
+        let expect = vec![0; names.len()];
+        Ok(Way { anchor, base: id, nodes, names, expect })
+    }
+
     fn at(self) -> At {
         At { expect: self.expect, ..At::below(self.anchor, self.names) }
     }
@@ -538,37 +635,6 @@ impl Steps {
         }
         Some((Leased { asked: now, base, nodes }, keep_ms))
     }
-}
-
-/// The way to `dir` by names: from `start`, or above it if that is a guess.
-fn steps(table: &Table, start: NodeId, dir: NodeId) -> Result<Steps> {
-    let (mut nodes, mut names, mut expect) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut id, mut met) = (dir, false);
-    let anchor = loop {
-        let node = table.get(id)?;
-        if id == ROOT {
-            break Locator::root();
-        }
-        met |= id == start || nodes.len() >= COMPONENTS_MAX;
-        match (&node.what, node.names.last()) {
-            (What::Known { loc, .. }, name) if met || name.is_none() => break loc.clone(),
-            (_, None) => return Err(stale()),
-            _ if nodes.len() > COMPONENTS_MAX => return Err(stale()),
-            (what, Some((parent, name))) => {
-                expect.push(match what {
-                    What::Known { loc, .. } => loc.id,
-                    What::Guess(_) => 0,
-                });
-                nodes.push(id);
-                names.push(name.clone());
-                id = *parent;
-            }
-        }
-    };
-    nodes.reverse();
-    names.reverse();
-    expect.reverse();
-    Ok(Steps { anchor, base: id, nodes, names, expect })
 }
 
 fn stale() -> Error {

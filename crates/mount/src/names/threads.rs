@@ -1,9 +1,8 @@
 //! What threads are in the middle of: walks, and opens.
 //!
 //! A path is a row of LOOKUPs, which the kernel sends one by one. Those of one thread belong
-//! together: the walk begins in some directory, and what it meets is named by the path from there.
+//! together ([`Walk`]).
 
-use std::ops::{Index, IndexMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -15,6 +14,7 @@ use saker_types::wire::Entry;
 use crate::changes::Asked;
 use crate::names::hint::{Hint, Which};
 use crate::names::nodes::NodeId;
+use crate::names::walk::{Step, Walk, Walks};
 use crate::ops::OPEN_AGE_MAX;
 
 /// The id of threads in other pid namespaces, which are not told apart: none is remembered.
@@ -47,27 +47,10 @@ struct Thread {
     opened: Option<Opened>,
     /// What its last LOOKUP has found, if that was, or may have been, to be renamed.
     found: Option<NodeId>,
+    /// What its last path has led to, in its first walk.
+    ended: Option<NodeId>,
     /// What its last LOOKUP has told the attributes of, and when those were asked for.
     told: Option<(NodeId, Asked)>,
-}
-
-/// The walks of the thread's last syscall: rename(2) has two.
-#[derive(Clone, Copy, Default)]
-struct Walks {
-    /// Of its first path, and of its second.
-    of: [Option<Walk>; 2],
-    /// Of a path that no hint tells, since the last hint.
-    untold: Option<Walk>,
-    /// Whose step was the last: of these, or `None`: of `untold`.
-    last: Option<Which>,
-}
-
-#[derive(Clone, Copy)]
-struct Walk {
-    /// Where it began.
-    start: NodeId,
-    /// How far it is.
-    at: NodeId,
 }
 
 /// What was opened, and what the server said of it.
@@ -93,33 +76,35 @@ impl Threads {
         self.shards[tid as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the walk began that has come to `dir`, the last one if several have; there, if none is
-    /// known.
-    pub(crate) fn start(&self, caller: &InHeader, dir: NodeId) -> NodeId {
-        self.walks(caller).to(dir).map_or(dir, |(_, walk)| walk.start)
+    /// The walk that has come to `dir`, the last one if several have; one from there, if none is known.
+    pub(crate) fn way(&self, caller: &InHeader, dir: NodeId) -> Walk {
+        self.with(caller, |walks| walks.way(dir)).unwrap_or_else(|| Walk::from(dir))
     }
 
-    /// Where the walk of one of a rename's paths began, if it has come to `dir`; else there. Without
-    /// a hint the last names have just been looked up, by their paths.
-    pub(crate) fn start_of(&self, caller: &InHeader, which: Which, dir: NodeId) -> NodeId {
-        let walks = self.walks(caller);
-        let walk = walks[which].filter(|walk| walk.at == dir && walks.untold.is_none());
-        walk.map_or(dir, |walk| walk.start)
+    /// The walk of one of a rename's paths, if it has come to `dir`; else one from there.
+    pub(crate) fn way_of(&self, caller: &InHeader, which: Which, dir: NodeId) -> Walk {
+        let known = self.with(caller, |walks| walks.way_of(which, dir));
+        known.unwrap_or_else(|| Walk::from(dir))
     }
 
-    fn walks(&self, caller: &InHeader) -> Walks {
+    /// If both paths of a rename lead to `dir`: the walk of the second.
+    pub(crate) fn second_to(&self, caller: &InHeader, dir: NodeId) -> Option<Walk> {
+        self.with(caller, |walks| walks.second_to(dir))?
+    }
+
+    fn with<T>(&self, caller: &InHeader, f: impl FnOnce(&Walks) -> T) -> Option<T> {
         if !self.follows(caller.pid) {
-            return Walks::default();
+            return None;
         }
         let mut shard = self.shard(caller.pid);
-        let thread = shard.get(caller.pid).filter(|thread| thread.who == who(caller));
-        thread.map(|thread| thread.walks).unwrap_or_default()
+        let thread = shard.get(caller.pid).filter(|thread| thread.who == who(caller))?;
+        Some(f(&thread.walks))
     }
 
-    /// A walk is in `dir`, and may have begun there. Where it did.
-    pub(crate) fn step(&self, caller: &InHeader, dir: NodeId, hint: Option<Hint>) -> NodeId {
+    /// A walk is in `dir`, and may have begun there: as far as it is.
+    pub(crate) fn step(&self, caller: &InHeader, dir: NodeId, hint: Option<Hint>) -> Walk {
         if !self.follows(caller.pid) {
-            return dir;
+            return Walk::from(dir);
         }
         let mut shard = self.shard(caller.pid);
         let thread = shard.entry(caller.pid);
@@ -130,29 +115,10 @@ impl Threads {
         thread.walks.step(dir, hint)
     }
 
-    /// If both paths of a rename lead to `dir`: where the walk of the second began.
-    pub(crate) fn second_start(&self, caller: &InHeader, dir: NodeId) -> Option<NodeId> {
-        match self.walks(caller).of {
-            [Some(first), Some(second)] if first.at == dir && second.at == dir => {
-                Some(second.start)
-            }
-            _ => None,
-        }
-    }
-
-    /// The walk goes on to a node.
-    pub(crate) fn pass(&self, tid: u32, node: NodeId) {
-        if !self.follows(tid) {
-            return;
-        }
-        let mut shard = self.shard(tid);
-        let walks = &mut shard.entry(tid).walks;
-        let walk = match walks.last {
-            Some(which) => &mut walks[which],
-            None => &mut walks.untold,
-        };
-        if let Some(walk) = walk {
-            walk.at = node;
+    /// The walk goes on.
+    pub(crate) fn pass(&self, tid: u32, step: Step) {
+        if self.follows(tid) {
+            self.shard(tid).entry(tid).walks.pass(step);
         }
     }
 
@@ -186,6 +152,18 @@ impl Threads {
         if self.follows(tid) {
             self.shard(tid).entry(tid).found = Some(node);
         }
+    }
+
+    /// The thread's path has led to this. `again`: in its second walk.
+    pub(crate) fn ended(&self, tid: u32, node: NodeId, again: bool) {
+        if self.follows(tid) {
+            self.shard(tid).entry(tid).ended = (!again).then_some(node);
+        }
+    }
+
+    /// Has the thread's path led to this, so that it would walk again if that is gone?
+    pub(crate) fn may_walk_again(&self, tid: u32, node: NodeId) -> bool {
+        self.follows(tid) && self.shard(tid).get(tid).is_some_and(|it| it.ended == Some(node))
     }
 
     /// The thread's LOOKUP has told the attributes of this, as a server gave them.
@@ -230,78 +208,6 @@ fn who(caller: &InHeader) -> (u32, u32) {
     (caller.uid, caller.gid)
 }
 
-impl Walks {
-    /// See [`Threads::step`].
-    fn step(&mut self, dir: NodeId, hint: Option<Hint>) -> NodeId {
-        let walk = match hint {
-            Some(hint @ Hint { path: Some(which), .. }) => self.hinted(dir, hint, which),
-            Some(Hint { path: None, first, .. }) => self.either(dir, first),
-            None => self.unhinted(dir),
-        };
-        walk.start
-    }
-
-    /// The last name of both paths of a rename.
-    fn either(&mut self, dir: NodeId, first: bool) -> Walk {
-        if first {
-            *self = Walks::default();
-        }
-        self.untold = None;
-        let known = self.of.into_iter().flatten().find(|walk| walk.at == dir);
-        known.unwrap_or(Walk { start: dir, at: dir })
-    }
-
-    fn hinted(&mut self, dir: NodeId, hint: Hint, which: Which) -> Walk {
-        self.untold = None;
-        // Else it is an earlier syscall's.
-        if !hint.beside {
-            self[which.other()] = None;
-        }
-        // Through `..` and symlinks, and names that the kernel keeps, a walk comes to where it was not
-        // seen to go.
-        let known = self[which].filter(|walk| walk.at == dir && !hint.first);
-        let walk = known.unwrap_or(Walk { start: dir, at: dir });
-        self[which] = Some(walk);
-        self.last = Some(which);
-        walk
-    }
-
-    /// Who is known to be here goes on. Nobody else is forgotten: this may be either path, and of the
-    /// other one names were passed that no server has been asked about.
-    fn unhinted(&mut self, dir: NodeId) -> Walk {
-        if let Some((which, walk)) = self.to(dir) {
-            self.last = which;
-            return walk;
-        }
-        self.last = None;
-        *self.untold.insert(Walk { start: dir, at: dir })
-    }
-
-    /// The walk that has come to `dir`, the last one if several have.
-    fn to(&self, dir: NodeId) -> Option<(Option<Which>, Walk)> {
-        let known = [None, Some(Which::First), Some(Which::Second)];
-        let is_here = |which: Option<Which>| {
-            let walk = which.map_or(self.untold, |which| self[which])?;
-            (walk.at == dir).then_some((which, walk))
-        };
-        is_here(self.last).or_else(|| known.into_iter().find_map(is_here))
-    }
-}
-
-impl Index<Which> for Walks {
-    type Output = Option<Walk>;
-
-    fn index(&self, which: Which) -> &Option<Walk> {
-        &self.of[which as usize]
-    }
-}
-
-impl IndexMut<Which> for Walks {
-    fn index_mut(&mut self, which: Which) -> &mut Option<Walk> {
-        &mut self.of[which as usize]
-    }
-}
-
 impl Shard {
     fn get(&mut self, tid: u32) -> Option<&mut Thread> {
         if !self.young.contains_key(&tid) {
@@ -328,7 +234,7 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::changes::Changes;
-    use crate::names::hint::{Rest, Step};
+    use crate::names::hint::{self, Rest};
     use zerocopy::FromZeros as _;
 
     const FIRST: Option<Hint> = hint(Which::First, true, false);
@@ -336,7 +242,7 @@ mod tests {
 
     /// Of a rename's paths; what is wanted of the name does not matter.
     const fn hint(path: Which, first: bool, beside: bool) -> Option<Hint> {
-        let step = Step::Through(Rest::Names);
+        let step = hint::Step::Through(Rest::Names);
         Some(Hint { step, first, path: Some(path), beside, reval: false })
     }
 
@@ -354,8 +260,22 @@ mod tests {
 
     /// From where a rename between two directories names its source and its target.
     fn rename(threads: &Threads, from: NodeId, to: NodeId) -> (NodeId, NodeId) {
-        let start = |which, dir| threads.start_of(&by(7), which, dir);
+        let start = |which, dir| threads.way_of(&by(7), which, dir).start;
         (start(Which::First, from), start(Which::Second, to))
+    }
+
+    /// Where the walk began that is in `dir` now.
+    fn step(threads: &Threads, caller: &InHeader, dir: NodeId, hint: Option<Hint>) -> NodeId {
+        threads.step(caller, dir, hint).start
+    }
+
+    fn start(threads: &Threads, caller: &InHeader, dir: NodeId) -> NodeId {
+        threads.way(caller, dir).start
+    }
+
+    fn pass(threads: &Threads, tid: u32, node: NodeId) {
+        let name = bytes::Bytes::from_static(b"n");
+        threads.pass(tid, Step { node, name, id: 0, found: false, untold: false });
     }
 
     fn by(tid: u32) -> InHeader {
@@ -365,33 +285,36 @@ mod tests {
     /// A thread walks from node 1 by way of 20 to 30.
     fn walked() -> Threads {
         let threads = Threads::new(true);
-        threads.step(&by(7), 1, FIRST);
-        threads.pass(7, 20);
-        threads.step(&by(7), 20, LATER);
-        threads.pass(7, 30);
+        step(&threads, &by(7), 1, FIRST);
+        pass(&threads, 7, 20);
+        step(&threads, &by(7), 20, LATER);
+        pass(&threads, 7, 30);
         threads
     }
 
     #[test]
     fn a_walk_is_followed_from_its_start() {
         let threads = Threads::new(true);
-        assert_eq!(threads.start(&by(7), 50), 50, "nothing is known");
-        assert_eq!(threads.step(&by(7), 1, FIRST), 1);
-        threads.pass(7, 20);
-        assert_eq!(threads.step(&by(7), 20, LATER), 1);
-        threads.pass(7, 30);
-        assert_eq!((threads.start(&by(7), 30), threads.start(&by(7), 20)), (1, 20));
-        assert_eq!(threads.start(&by(8), 30), 30, "another thread");
-        assert_eq!(threads.step(&by(7), 30, FIRST), 30, "a path that begins there");
-        assert_eq!(threads.start(&by(7), 30), 30);
+        assert_eq!(start(&threads, &by(7), 50), 50, "nothing is known");
+        assert_eq!(step(&threads, &by(7), 1, FIRST), 1);
+        pass(&threads, 7, 20);
+        assert_eq!(step(&threads, &by(7), 20, LATER), 1);
+        pass(&threads, 7, 30);
+        assert_eq!((start(&threads, &by(7), 30), start(&threads, &by(7), 20)), (1, 20));
+        assert_eq!(start(&threads, &by(8), 30), 30, "another thread");
+        assert_eq!(step(&threads, &by(7), 30, FIRST), 30, "a path that begins there");
+        assert_eq!(start(&threads, &by(7), 30), 30);
     }
 
     #[test]
     fn who_cannot_be_told_apart_begins_where_it_is() {
         for (threads, tid) in [(Threads::new(true), NOBODY), (Threads::new(false), 7)] {
-            assert_eq!(threads.step(&by(tid), 1, FIRST), 1);
-            threads.pass(tid, 20);
-            assert_eq!((threads.step(&by(tid), 20, LATER), threads.start(&by(tid), 20)), (20, 20));
+            assert_eq!(step(&threads, &by(tid), 1, FIRST), 1);
+            pass(&threads, tid, 20);
+            assert_eq!(
+                (step(&threads, &by(tid), 20, LATER), start(&threads, &by(tid), 20)),
+                (20, 20)
+            );
             assert!(threads.shard(tid).young.is_empty());
         }
     }
@@ -414,15 +337,15 @@ mod tests {
     #[test]
     fn the_two_paths_of_a_rename_are_both_known() {
         let threads = walked();
-        threads.step(&by(7), 5, target(true, true));
-        threads.pass(7, 40);
+        step(&threads, &by(7), 5, target(true, true));
+        pass(&threads, 7, 40);
         assert_eq!(rename(&threads, 30, 40), (1, 5));
-        assert_eq!(threads.step(&by(7), 30, source(false, true)), 1);
-        assert_eq!(threads.step(&by(7), 40, target(false, true)), 5);
+        assert_eq!(step(&threads, &by(7), 30, source(false, true)), 1);
+        assert_eq!(step(&threads, &by(7), 40, target(false, true)), 5);
         assert_eq!(rename(&threads, 30, 40), (1, 5));
         // The same name in both.
-        assert_eq!(threads.step(&by(7), 30, either(false)), 1);
-        assert_eq!(threads.step(&by(7), 40, either(false)), 5);
+        assert_eq!(step(&threads, &by(7), 30, either(false)), 1);
+        assert_eq!(step(&threads, &by(7), 40, either(false)), 5);
         assert_eq!(rename(&threads, 30, 40), (1, 5));
     }
 
@@ -430,87 +353,87 @@ mod tests {
     fn the_paths_of_a_rename_may_meet() {
         // From an open directory to a path.
         let threads = Threads::new(true);
-        threads.step(&by(7), 1, target(true, false));
-        threads.pass(7, 30);
-        assert_eq!(threads.step(&by(7), 30, source(true, true)), 30);
-        assert_eq!(threads.step(&by(7), 30, target(false, false)), 1);
+        step(&threads, &by(7), 1, target(true, false));
+        pass(&threads, 7, 30);
+        assert_eq!(step(&threads, &by(7), 30, source(true, true)), 30);
+        assert_eq!(step(&threads, &by(7), 30, target(false, false)), 1);
         // The source is known to begin there: that needs no note.
         assert_eq!(rename(&threads, 30, 30), (30, 1));
         // From a path to an open directory.
         let threads = walked();
-        assert_eq!(threads.step(&by(7), 30, source(false, false)), 1);
-        assert_eq!(threads.step(&by(7), 30, target(true, true)), 30);
+        assert_eq!(step(&threads, &by(7), 30, source(false, false)), 1);
+        assert_eq!(step(&threads, &by(7), 30, target(true, true)), 30);
         assert_eq!(rename(&threads, 30, 30), (1, 30));
         // The target begins where the source ends, or on the way there.
         for begin in [20, 30] {
             let threads = walked();
-            assert_eq!(threads.step(&by(7), begin, target(true, true)), begin);
-            threads.pass(7, 40);
-            assert_eq!(threads.step(&by(7), 30, source(false, true)), 1);
-            assert_eq!(threads.step(&by(7), 40, target(false, true)), begin);
+            assert_eq!(step(&threads, &by(7), begin, target(true, true)), begin);
+            pass(&threads, 7, 40);
+            assert_eq!(step(&threads, &by(7), 30, source(false, true)), 1);
+            assert_eq!(step(&threads, &by(7), 40, target(false, true)), begin);
             assert_eq!(rename(&threads, 30, 40), (1, begin));
         }
         // And have the same last name.
         let threads = Threads::new(true);
         for (begin, hint) in [(1, source(true, true)), (2, target(true, true))] {
-            threads.step(&by(7), begin, hint);
-            threads.pass(7, 30);
+            step(&threads, &by(7), begin, hint);
+            pass(&threads, 7, 30);
         }
-        assert_eq!(threads.step(&by(7), 30, either(false)), 1);
-        assert_eq!(threads.second_start(&by(7), 30), Some(2));
-        assert_eq!(threads.second_start(&by(7), 40), None);
+        assert_eq!(step(&threads, &by(7), 30, either(false)), 1);
+        assert_eq!(threads.second_to(&by(7), 30).map(|walk| walk.start), Some(2));
+        assert_eq!(threads.second_to(&by(7), 40), None);
         // Both go the same way.
         let threads = Threads::new(true);
         for hint in [source(true, true), target(true, true)] {
-            threads.step(&by(7), 1, hint);
-            threads.pass(7, 20);
+            step(&threads, &by(7), 1, hint);
+            pass(&threads, 7, 20);
         }
-        threads.step(&by(7), 20, target(false, true));
-        threads.pass(7, 30);
-        assert_eq!(threads.step(&by(7), 20, source(false, true)), 1);
-        assert_eq!(threads.step(&by(7), 30, target(false, true)), 1);
+        step(&threads, &by(7), 20, target(false, true));
+        pass(&threads, 7, 30);
+        assert_eq!(step(&threads, &by(7), 20, source(false, true)), 1);
+        assert_eq!(step(&threads, &by(7), 30, target(false, true)), 1);
         assert_eq!(rename(&threads, 20, 30), (1, 1));
     }
 
     #[test]
     fn a_path_that_turns_leaves_the_other_alone() {
         let threads = walked();
-        threads.step(&by(7), 5, target(true, true));
-        threads.pass(7, 40);
+        step(&threads, &by(7), 5, target(true, true));
+        pass(&threads, 7, 40);
         // By `..`, into a symlink, past what the kernel keeps.
         for (at, to) in [(5, 50), (6, 60), (70, 80)] {
-            assert_eq!(threads.step(&by(7), at, target(false, true)), at);
-            threads.pass(7, to);
+            assert_eq!(step(&threads, &by(7), at, target(false, true)), at);
+            pass(&threads, 7, to);
         }
         // The source is in a directory that nobody was seen to go to.
-        assert_eq!(threads.step(&by(7), 2, source(false, true)), 2);
-        assert_eq!(threads.step(&by(7), 80, target(false, true)), 70);
+        assert_eq!(step(&threads, &by(7), 2, source(false, true)), 2);
+        assert_eq!(step(&threads, &by(7), 80, target(false, true)), 70);
         assert_eq!(rename(&threads, 2, 80), (2, 70));
         // The source's path turns.
         let threads = walked();
-        assert_eq!(threads.step(&by(7), 6, source(false, true)), 6);
-        threads.pass(7, 60);
-        threads.step(&by(7), 1, target(false, true));
-        threads.pass(7, 40);
+        assert_eq!(step(&threads, &by(7), 6, source(false, true)), 6);
+        pass(&threads, 7, 60);
+        step(&threads, &by(7), 1, target(false, true));
+        pass(&threads, 7, 40);
         assert_eq!(rename(&threads, 60, 40), (6, 1));
     }
 
     #[test]
     fn who_gives_no_hint_forgets_nobody() {
         let threads = walked();
-        threads.step(&by(7), 5, target(true, true));
-        threads.pass(7, 40);
-        assert_eq!(threads.step(&by(7), 30, None), 1);
+        step(&threads, &by(7), 5, target(true, true));
+        pass(&threads, 7, 40);
+        assert_eq!(step(&threads, &by(7), 30, None), 1);
         assert_eq!(rename(&threads, 30, 40), (1, 5));
-        assert_eq!(threads.step(&by(7), 6, None), 6);
-        threads.pass(7, 30);
-        assert_eq!(threads.step(&by(7), 30, None), 6, "the last one");
-        assert_eq!(threads.start(&by(7), 30), 6);
-        assert_eq!(rename(&threads, 30, 40), (30, 40), "who knows whose that is");
-        assert_eq!(threads.step(&by(7), 30, source(false, true)), 1);
-        assert_eq!(threads.step(&by(7), 40, None), 5);
+        assert_eq!(step(&threads, &by(7), 6, None), 6);
+        pass(&threads, 7, 30);
+        assert_eq!(step(&threads, &by(7), 30, None), 6, "the last one");
+        assert_eq!(start(&threads, &by(7), 30), 6);
+        assert_eq!(rename(&threads, 30, 40), (6, 5), "the last one that is there");
+        assert_eq!(step(&threads, &by(7), 30, source(false, true)), 1);
+        assert_eq!(step(&threads, &by(7), 40, None), 5);
         assert_eq!(rename(&threads, 30, 40), (1, 5));
-        assert_eq!(threads.step(&by(7), 40, either(true)), 40, "a rename of `x` to `x`");
+        assert_eq!(step(&threads, &by(7), 40, either(true)), 40, "a rename of `x` to `x`");
         assert_eq!(rename(&threads, 30, 40), (30, 40));
     }
 
@@ -518,51 +441,51 @@ mod tests {
     fn what_was_walked_before_is_over() {
         // By another path to the same directory.
         let threads = walked();
-        assert_eq!(threads.step(&by(7), 20, FIRST), 20);
-        threads.pass(7, 30);
-        assert_eq!(threads.step(&by(7), 30, LATER), 20);
-        assert_eq!(threads.start(&by(7), 30), 20);
+        assert_eq!(step(&threads, &by(7), 20, FIRST), 20);
+        pass(&threads, 7, 30);
+        assert_eq!(step(&threads, &by(7), 30, LATER), 20);
+        assert_eq!(start(&threads, &by(7), 30), 20);
         // From the directory itself; a rename's names may both begin there.
         let threads = walked();
         for hint in [source(true, false), target(true, false)] {
-            assert_eq!(threads.step(&by(7), 30, hint), 30);
-            assert_eq!(threads.start(&by(7), 30), 30);
+            assert_eq!(step(&threads, &by(7), 30, hint), 30);
+            assert_eq!(start(&threads, &by(7), 30), 30);
         }
         assert_eq!(rename(&threads, 30, 30), (30, 30));
         // By the target's path of another rename.
         let threads = Threads::new(true);
-        threads.step(&by(7), 1, target(true, true));
-        threads.pass(7, 30);
-        threads.step(&by(7), 20, source(true, false));
-        threads.pass(7, 30);
-        assert_eq!(threads.step(&by(7), 30, source(false, false)), 20);
+        step(&threads, &by(7), 1, target(true, true));
+        pass(&threads, 7, 30);
+        step(&threads, &by(7), 20, source(true, false));
+        pass(&threads, 7, 30);
+        assert_eq!(step(&threads, &by(7), 30, source(false, false)), 20);
         assert_eq!(rename(&threads, 30, 30), (20, 30));
         // As another user.
         let threads = walked();
         let other = InHeader { uid: 1, ..by(7) };
-        assert_eq!((threads.start(&other, 30), threads.start(&by(7), 30)), (30, 1));
-        assert_eq!(threads.step(&other, 30, None), 30);
-        assert_eq!(threads.step(&by(7), 30, None), 30);
+        assert_eq!((start(&threads, &other, 30), start(&threads, &by(7), 30)), (30, 1));
+        assert_eq!(step(&threads, &other, 30, None), 30);
+        assert_eq!(step(&threads, &by(7), 30, None), 30);
     }
 
     #[test]
     fn who_is_busy_is_not_forgotten() {
         let threads = Threads::new(true);
-        threads.step(&by(16), 1, FIRST);
-        threads.pass(16, 20);
+        step(&threads, &by(16), 1, FIRST);
+        pass(&threads, 16, 20);
         let others = |from: u32| {
             for n in from..from + THREADS_MAX as u32 {
-                threads.step(&by(n * SHARDS as u32), 9, FIRST);
+                step(&threads, &by(n * SHARDS as u32), 9, FIRST);
             }
         };
         others(2);
-        assert_eq!(threads.start(&by(16), 20), 1);
+        assert_eq!(start(&threads, &by(16), 20), 1);
         others(10_000);
-        assert_eq!(threads.start(&by(16), 20), 1);
+        assert_eq!(start(&threads, &by(16), 20), 1);
         others(20_000);
         others(30_000);
         others(40_000);
-        assert_eq!(threads.start(&by(16), 20), 20, "forgotten at last");
+        assert_eq!(start(&threads, &by(16), 20), 20, "forgotten at last");
         let shard = threads.shard(0);
         assert!(shard.young.len() + shard.old.len() <= 2 * THREADS_MAX);
     }

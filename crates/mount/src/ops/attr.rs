@@ -37,6 +37,12 @@ impl Served {
             return Ok(Reply::of(&attr::reply(&attr, fresh)));
         }
         let entry = self.attributes(request, input.flags, input.fh).await?;
+        if input.flags & GETATTR_FH == 0 {
+            // That is stat(2): it shows this reply, whatever the kernel makes of it.
+            self.overrule(request.header.nodeid, &entry.attr).await;
+        } else {
+            self.nodes.tell(request.header.nodeid, &entry.attr, self.attr_timeout);
+        }
         Ok(self.attr_reply(&entry, self.attr_timeout))
     }
 

@@ -1,8 +1,10 @@
 //! UNLINK, RMDIR, RENAME, LINK.
 
+use bytes::Bytes;
 use saker_client::Caller;
 use saker_fuse::abi::{LinkIn, Rename2In, RenameIn};
 use saker_fuse::{Body, Reply, Request};
+use saker_runtime::sim::mutation;
 use saker_types::limits::COMPONENTS_MAX;
 use saker_types::wire::{At, Removed, rename_flags};
 use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
@@ -11,6 +13,9 @@ use crate::caller::WithCaller as _;
 use crate::names::hint::Which;
 use crate::names::nodes::{Named, NodeId};
 use crate::served::Served;
+
+/// Times that the directories above a rename's names may be found elsewhere while it is tried.
+const MOVES_MAX: usize = 20;
 
 impl Served {
     pub(crate) async fn unlink(&self, request: &Request) -> Result<Reply> {
@@ -73,21 +78,23 @@ impl Served {
     ) -> Result<Reply> {
         let from_dir = request.header.nodeid;
         let (from_name, to_name) = (names.name()?, names.name()?);
-        let from = self.renamed(request, Which::First, from_dir, &from_name)?;
-        let to = self.renamed(request, Which::Second, to_dir, &to_name)?;
+        let places = || {
+            let from = self.renamed(request, Which::First, from_dir, &from_name)?;
+            Result::Ok((from, self.renamed(request, Which::Second, to_dir, &to_name)?))
+        };
         let who = request.caller();
         let on_the_way = |error: Error| {
             let (which, dir) = match error.is_about_second() {
                 true => (Which::Second, to_dir),
                 false => (Which::First, from_dir),
             };
-            let start = self.threads.start_of(&request.header, which, dir);
-            self.on_the_way_from(start, dir, error)
+            self.on_this_way(&self.threads.way_of(&request.header, which, dir), error)
         };
         let names = [(from_dir, &from_name), (to_dir, &to_name)];
         let regretted = names.map(|(dir, name)| self.nodes.is_regretted_name(dir, name));
         self.nodes.changed_in(to_dir);
         let attempt = async || {
+            let (from, to) = self.unlocked(places, [&from_name, &to_name]).await?;
             let to_chain = self.chain(to_dir, &to).await;
             if flags == rename_flags::EXCHANGE {
                 let from_chain = self.chain(from_dir, &from).await;
@@ -102,17 +109,42 @@ impl Served {
             }
             Result::Ok(())
         };
-        let renamed = match attempt().await {
-            Err(error) if error.errno() == Errno::ESTALE && !error.is(Class::Elsewhere) => {
-                // Has another client moved a directory above one of them?
-                let moved =
-                    [self.find_again(from_dir, &from).await, self.find_again(to_dir, &to).await];
-                if moved.contains(&true) { attempt().await } else { Err(error) }
+        let is_moved =
+            |error: &Error| error.errno() == Errno::ESTALE && !error.is(Class::Elsewhere);
+        let mut renamed = attempt().await;
+        for _ in 0..MOVES_MAX {
+            if !renamed.as_ref().is_err_and(is_moved) {
+                break;
             }
-            other => other,
-        };
+            // Has another client moved a directory above one of them?
+            let (from, to) = places()?;
+            let moved =
+                [self.find_again(from_dir, &from).await, self.find_again(to_dir, &to).await];
+            if !moved.contains(&true) {
+                break;
+            }
+            renamed = attempt().await;
+        }
         self.nodes.changed_itself(renamed.is_ok() && regretted.contains(&true));
         renamed.map(|()| Reply::done()).map_err(on_the_way)
+    }
+
+    /// Two places, of which none begins in a directory whose own name, as it is known here, may be one of
+    /// these: that would be locked when it is looked at, though the directory may be elsewhere by now.
+    async fn unlocked(
+        &self,
+        places: impl Fn() -> Result<(At, At)>,
+        names: [&Bytes; 2],
+    ) -> Result<(At, At)> {
+        let (from, to) = places()?;
+        for anchor in [&from.anchor, &to.anchor] {
+            let may_be_locked = names.contains(&&anchor.name);
+            if may_be_locked && !mutation("a place by a locked name") {
+                let at = At::handle(anchor.clone());
+                self.nodes.refresh(&self.fs.lookup(&Caller::root(), &at).await?);
+            }
+        }
+        places()
     }
 
     /// Asks where the directories above a name are, if the name does not say it. Is one elsewhere?

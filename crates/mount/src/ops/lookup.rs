@@ -12,14 +12,16 @@ use bytes::Bytes;
 use saker_client::OpenFlags;
 use saker_fuse::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
 use saker_fuse::{Reply, Request};
+use saker_runtime::sim::mutation;
 use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Class, Errno, FileKind, Result, check_name};
 
 use crate::caller::WithCaller as _;
 use crate::changes::Asked;
-use crate::names::hint::{Hint, Intent, Lookup, Rest, Step};
+use crate::names::hint::{self, Hint, Intent, Lookup, Rest};
 use crate::names::nodes::{NodeId, Passed};
 use crate::names::threads::Opened;
+use crate::names::walk::{Step, Walk};
 use crate::served::Served;
 
 /// Owner and group of directories of which nothing is known.
@@ -37,28 +39,27 @@ impl Served {
         check_name(&name)?;
         let hint = self.hints.as_ref().and_then(|hints| hints.of(asked));
         let before = self.threads.next(tid);
-        let start = self.threads.step(header, dir, hint);
-        if let Some(told) = hint.and_then(|hint| self.untold(request, dir, &name, hint, before)) {
+        let walk = self.threads.step(header, dir, hint);
+        if let Some(told) = hint.and_then(|hint| self.untold(request, &walk, &name, hint, before)) {
             return told.map(|entry| Reply::of(&entry));
         }
-        let named = self.nodes.named(start, dir, &name)?;
+        let named = self.nodes.named(&walk, &name)?;
         let at = &named.at;
         let asked = self.changes.ask();
-        let found = match hint {
-            Some(Hint { step: Step::Last(Intent::Open { flags }), reval: false, .. })
-                if flags & libc::O_EXCL == 0 =>
-            {
-                self.open_ahead(request, at, flags, asked).await
-            }
-            _ => self.fs.lookup(&request.caller(), at).await,
-        };
+        let found =
+            match hint {
+                Some(Hint {
+                    step: hint::Step::Last(Intent::Open { flags }), reval: false, ..
+                }) if flags & libc::O_EXCL == 0 => self.open_ahead(request, at, flags, asked).await,
+                _ => self.fs.lookup(&request.caller(), at).await,
+            };
         match found {
             Ok(entry) => {
                 if hint.is_some_and(|hint| hint.path.is_none())
-                    && let Some(start) = self.threads.second_start(header, dir)
+                    && let Some(walk) = self.threads.second_to(header, dir)
                 {
                     // Both names of a rename are this one; the caller must be able to walk to both.
-                    let at = self.nodes.named(start, dir, &name)?.at;
+                    let at = self.nodes.named(&walk, &name)?.at;
                     self.fs.lookup(&request.caller(), &at).await?;
                 }
                 self.may_be_opened(request, &entry)?;
@@ -66,12 +67,24 @@ impl Served {
                 self.note_link(request, &entry, out.nodeid, hint);
                 // A directory's are not whole.
                 if !entry.attr.is_dir() {
+                    self.overrule(out.nodeid, &entry.attr).await;
                     self.threads.told(tid, out.nodeid, asked);
                 }
-                if hint.is_none_or(|hint| matches!(hint.step, Step::Through(_))) {
-                    self.threads.pass(tid, out.nodeid);
+                if hint.is_none_or(|hint| matches!(hint.step, hint::Step::Through(_))) {
+                    let (node, id) = (out.nodeid, entry.attr.id);
+                    let found = !mutation("a second walk expects");
+                    let untold = hint.is_none();
+                    self.threads.pass(tid, Step { node, name: name.clone(), id, found, untold });
                 }
-                if hint.is_none_or(|hint| hint.step == Step::Last(Intent::RenameSource)) {
+                if let Some(Hint {
+                    step: hint::Step::Last(Intent::Plain | Intent::Open { .. }),
+                    reval,
+                    ..
+                }) = hint
+                {
+                    self.threads.ended(tid, out.nodeid, reval);
+                }
+                if hint.is_none_or(|hint| hint.step == hint::Step::Last(Intent::RenameSource)) {
                     self.threads.found(tid, out.nodeid);
                 }
                 Ok(Reply::of(&out))
@@ -80,11 +93,17 @@ impl Served {
                 if at.ends_at(&error) {
                     self.nodes.kept(&named, &error.kept);
                     self.nodes.vanished(dir, &name);
-                } else if self.is_rename(dir, hint, before) && self.nodes.must_be_known(dir) {
+                } else if self.is_rename(&walk, hint, before)
+                    && (self.nodes.must_be_known(dir) || self.nodes.is_missing(&walk, &error))
+                {
                     // Not the name is free, but its directory is missing.
                     return Err(Errno::ESTALE.into());
                 }
                 Err(error)
+            }
+            // The kernel would give up: it walks again for what is to be made, not for that LOOKUP.
+            Err(error) if is_to_be_made(hint) && self.nodes.doubt(&walk, &error) => {
+                Err(Errno::ENOENT.into())
             }
             Err(error) => Err(error),
         }
@@ -94,7 +113,7 @@ impl Served {
     fn untold(
         &self,
         request: &Request,
-        dir: NodeId,
+        walk: &Walk,
         name: &Bytes,
         hint: Hint,
         before: Option<NodeId>,
@@ -102,14 +121,17 @@ impl Served {
         if hint.reval {
             return None;
         }
+        let dir = walk.at();
         let told = match hint.step {
-            Step::Through(Rest::Names) => {
+            hint::Step::Through(Rest::Names) => {
                 let passed = self.nodes.pass(dir, name)?;
-                self.threads.pass(request.header.pid, passed.node);
+                let (node, id) = (passed.node, passed.id);
+                let step = Step { node, name: name.clone(), id, found: false, untold: false };
+                self.threads.pass(request.header.pid, step);
                 Ok(self.passed(passed))
             }
-            Step::Last(intent) if self.read_only || !intent.is_change() => return None,
-            Step::Last(Intent::Remove { dir: is_dir }) => {
+            hint::Step::Last(intent) if self.read_only || !intent.is_change() => return None,
+            hint::Step::Last(Intent::Remove { dir: is_dir }) => {
                 let (node, seen) = self.nodes.pretend(dir, name, is_dir)?;
                 let attr = seen.unwrap_or_else(|| {
                     let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };
@@ -119,15 +141,17 @@ impl Served {
                 });
                 Ok(self.bare_entry(node, &attr, Duration::ZERO))
             }
-            Step::Last(Intent::RenameTarget) if self.may_be_in_source(dir, before) => return None,
+            hint::Step::Last(Intent::RenameTarget) if self.may_be_in_source(walk, before) => {
+                return None;
+            }
             // Through a read-only bind mount the kernel opens what is there, and creates nothing.
-            Step::Last(Intent::Open { flags })
+            hint::Step::Last(Intent::Open { flags })
                 if flags & (libc::O_ACCMODE | libc::O_EXCL) == libc::O_RDONLY =>
             {
                 return None;
             }
-            Step::Last(_) if self.nodes.may_be_free(dir, name) => Err(Errno::ENOENT.into()),
-            Step::Last(_) | Step::Through(_) => return None,
+            hint::Step::Last(_) if self.nodes.may_be_free(dir, name) => Err(Errno::ENOENT.into()),
+            hint::Step::Last(_) | hint::Step::Through(_) => return None,
         };
         self.untold.inc();
         Some(told)
@@ -135,25 +159,25 @@ impl Served {
 
     /// Is the target of a rename in `dir` inside of its source? For that the kernel has an error of
     /// its own, if `dir` is there. `before`: what the thread has found last.
-    fn may_be_in_source(&self, dir: NodeId, before: Option<NodeId>) -> bool {
+    fn may_be_in_source(&self, walk: &Walk, before: Option<NodeId>) -> bool {
         // That is the source, if the kernel had to ask for it.
         !self.entry_timeout.is_zero()
-            || before.is_none_or(|source| self.nodes.is_inside(dir, source))
+            || before.is_none_or(|source| self.nodes.is_inside(walk, source))
     }
 
     /// May the kernel look up the target of a rename in `dir`, which is inside of its source?
-    fn is_rename(&self, dir: NodeId, hint: Option<Hint>, before: Option<NodeId>) -> bool {
+    fn is_rename(&self, walk: &Walk, hint: Option<Hint>, before: Option<NodeId>) -> bool {
         match hint.map(|hint| hint.step) {
-            Some(Step::Last(Intent::RenameTarget)) => true,
-            Some(Step::Last(Intent::RenameSource)) | None => {
-                before.is_some_and(|source| self.nodes.is_inside(dir, source))
+            Some(hint::Step::Last(Intent::RenameTarget)) => true,
+            Some(hint::Step::Last(Intent::RenameSource)) | None => {
+                before.is_some_and(|source| self.nodes.is_inside(walk, source))
             }
             Some(_) => false,
         }
     }
 
     /// The entry of a directory that is walked through.
-    fn passed(&self, Passed { node, attr, proved, keep }: Passed) -> EntryOut {
+    fn passed(&self, Passed { node, attr, proved, keep, .. }: Passed) -> EntryOut {
         let attr = attr.unwrap_or_else(|| {
             let mode = FileKind::Directory.bits() | 0o777;
             Attr { id: node, mode, uid: NOBODY, gid: NOBODY, nlink: 2, ..Attr::default() }
@@ -215,4 +239,10 @@ impl Served {
         }
         Ok(Reply::none())
     }
+}
+
+/// Is the name that is looked up to be made, by something else than open(2)?
+fn is_to_be_made(hint: Option<Hint>) -> bool {
+    hint.is_some_and(|hint| hint.step == hint::Step::Last(Intent::Create))
+        && !mutation("a lookup of what is to be made is stale")
 }

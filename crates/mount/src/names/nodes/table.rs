@@ -44,6 +44,10 @@ pub(super) struct Node {
     pub(super) drifted: bool,
     /// Of the newest attributes that a reply has told. Replies can overtake each other.
     pub(super) newest: Age,
+    /// What the kernel was told last, and when.
+    pub(super) told: (Age, Time),
+    /// Until then the kernel may have older attributes than that.
+    pub(super) behind: Time,
     /// It has a name that was another node's until a LOOKUP: whoever removes that name at the same time has
     /// the other one for it.
     pub(super) displaces: bool,
@@ -363,6 +367,8 @@ impl Node {
             keep: Keep::default(),
             drifted: false,
             newest,
+            told: (Age::default(), Time::ZERO),
+            behind: Time::ZERO,
             displaces: false,
             untold: false,
         }

@@ -3,6 +3,7 @@ use saker_types::limits::NAME_KEEP_MAX;
 use saker_types::wire::KeptDir;
 
 use super::*;
+use crate::names::walk::Step;
 
 const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
@@ -31,6 +32,23 @@ fn held(nodes: &Nodes) -> i64 {
 /// Holds `name` in `dir`, whose inode is `pid`.
 fn hold(nodes: &Nodes, dir: NodeId, pid: u64, text: &'static str, id: u64, mode: u32) -> NodeId {
     nodes.hold(dir, &name(text), &entry(pid, text, id, mode))
+}
+
+/// A walk from `start` to `dir` that has passed the names that the table has.
+fn went(nodes: &Nodes, start: NodeId, dir: NodeId) -> Walk {
+    let table = nodes.lock();
+    let (mut at, mut steps) = (dir, Vec::new());
+    while at != start {
+        let node = table.get(at).unwrap();
+        let (above, name) = node.names.last().cloned().unwrap();
+        let id = match &node.what {
+            What::Known { loc, .. } => loc.id,
+            What::Guess(_) => 0,
+        };
+        steps.insert(0, Step { node: at, name, id, found: false, untold: false });
+        at = above;
+    }
+    Walk { start, steps }
 }
 
 fn path(at: &At) -> String {
@@ -217,18 +235,26 @@ fn what_is_walked_through_is_named_by_its_path() {
     let Passed { node: a, attr: none, .. } = nodes.pass(ROOT, &name("a")).unwrap();
     assert!(none.is_none(), "nothing is known of it");
     let b = nodes.pass(a, &name("b")).unwrap().node;
-    assert_eq!(path(&nodes.child(ROOT, b, &name("c")).unwrap()), "1:a/b/c");
+    assert_eq!(path(&nodes.child(&went(&nodes, ROOT, b), &name("c")).unwrap()), "1:a/b/c");
     assert_eq!(nodes.pass(ROOT, &name("a")).unwrap().node, a, "always the same node");
     assert!(nodes.locate(b).is_err());
     let Place::Guess(at) = nodes.place(b).unwrap() else { panic!("a guess") };
     assert_eq!((path(&at), at.expect), ("1:a/b".into(), vec![0, 0]));
     // It is looked up for its own sake: the same node, known from now on.
     assert_eq!(hold(&nodes, a, 7, "b", 20, DIR), b);
-    let at = nodes.child(ROOT, b, &name("c")).unwrap();
+    let at = nodes.child(&went(&nodes, ROOT, b), &name("c")).unwrap();
     assert_eq!((path(&at), at.expect), ("1:a/b/c".into(), vec![0, 20]));
     assert_eq!(nodes.pass(a, &name("b")).unwrap().attr.unwrap().id, 20);
-    assert_eq!(path(&nodes.child(b, b, &name("c")).unwrap()), "20:c", "the walk began there");
-    assert_eq!(path(&nodes.child(a, b, &name("c")).unwrap()), "1:a/b/c", "not in a guess");
+    assert_eq!(
+        path(&nodes.child(&went(&nodes, b, b), &name("c")).unwrap()),
+        "20:c",
+        "the walk began there"
+    );
+    assert_eq!(
+        path(&nodes.child(&went(&nodes, a, b), &name("c")).unwrap()),
+        "1:a/b/c",
+        "not in a guess"
+    );
     assert_eq!(held(&nodes), 2);
     nodes.forget(b, 3);
     nodes.forget(a, 2);
@@ -262,7 +288,7 @@ fn a_file_is_never_walked_through_nor_said_to_be_free() {
 fn a_wrong_guess_is_looked_up_before_it_is_walked_through_again() {
     let nodes = guessing();
     let l = nodes.pass(ROOT, &name("l")).unwrap().node;
-    let error = |e| nodes.doubt(ROOT, l, &e);
+    let error = |e| nodes.doubt(&went(&nodes, ROOT, l), &e);
     assert!(!error(Error::symlink(1, "t".into())), "the last component itself");
     assert!(!error(Error::at(Errno::ENOTDIR, 0)), "true, whatever else is known");
     assert!(!error(Error::new(Errno::EACCES)));
@@ -282,16 +308,16 @@ fn who_is_in_a_directory_that_was_moved_stays_in_it() {
     let a = nodes.pass(ROOT, &name("a")).unwrap().node;
     let b = hold(&nodes, a, 7, "b", 20, DIR);
     // Another client has put another directory there. Who came by the name must look again,
-    assert!(nodes.doubt(ROOT, b, &Error::elsewhere(1)));
-    assert_eq!(path(&nodes.child(ROOT, b, &name("c")).unwrap()), "1:a/b/c");
+    assert!(nodes.doubt(&went(&nodes, ROOT, b), &Error::elsewhere(1)));
+    assert_eq!(path(&nodes.child(&went(&nodes, ROOT, b), &name("c")).unwrap()), "1:a/b/c");
     assert!(nodes.pass(a, &name("b")).is_none());
     let other = hold(&nodes, a, 7, "b", 21, DIR);
     assert_ne!(other, b);
-    assert_eq!(path(&nodes.child(ROOT, other, &name("c")).unwrap()), "1:a/b/c");
+    assert_eq!(path(&nodes.child(&went(&nodes, ROOT, other), &name("c")).unwrap()), "1:a/b/c");
     // and who began in it is where it was.
-    assert_eq!(path(&nodes.child(b, b, &name("c")).unwrap()), "20:c");
+    assert_eq!(path(&nodes.child(&went(&nodes, b, b), &name("c")).unwrap()), "20:c");
     let c = nodes.pass(b, &name("c")).unwrap().node;
-    assert_eq!(path(&nodes.child(b, c, &name("d")).unwrap()), "20:c/d");
+    assert_eq!(path(&nodes.child(&went(&nodes, b, c), &name("d")).unwrap()), "20:c/d");
     assert_eq!(nodes.pass(a, &name("b")).unwrap().node, other);
 }
 
@@ -302,7 +328,7 @@ fn a_directory_that_turns_up_elsewhere_keeps_its_node() {
     hold(&nodes, ROOT, 1, "a", 20, DIR);
     let q = nodes.pass(ROOT, &name("q")).unwrap().node;
     assert_eq!(hold(&nodes, ROOT, 1, "q", 20, DIR), a, "not the guess that stood there");
-    assert_eq!(path(&nodes.child(ROOT, a, &name("x")).unwrap()), "1:q/x");
+    assert_eq!(path(&nodes.child(&went(&nodes, ROOT, a), &name("x")).unwrap()), "1:q/x");
     assert!(nodes.pass(q, &name("x")).is_some(), "held all the same");
     let Passed { node: other, attr, .. } = nodes.pass(ROOT, &name("a")).unwrap();
     assert!(other != a && attr.is_none(), "what is at the old place is unknown");
@@ -315,11 +341,11 @@ fn names_follow_what_is_renamed_here() {
     let b = nodes.pass(ROOT, &name("b")).unwrap().node;
     let loc = entry(1, "c", 99, DIR).loc;
     nodes.renamed([(ROOT, &name("a")), (b, &name("c"))], &loc);
-    assert_eq!(path(&nodes.child(ROOT, a, &name("x")).unwrap()), "1:b/c/x");
+    assert_eq!(path(&nodes.child(&went(&nodes, ROOT, a), &name("x")).unwrap()), "1:b/c/x");
     let d = nodes.pass(ROOT, &name("d")).unwrap().node;
     nodes.exchanged([(b, &name("c")), (ROOT, &name("d"))], &[loc.clone(), loc]);
-    assert_eq!(path(&nodes.child(ROOT, a, &name("x")).unwrap()), "1:d/x");
-    assert_eq!(path(&nodes.child(ROOT, d, &name("x")).unwrap()), "1:b/c/x");
+    assert_eq!(path(&nodes.child(&went(&nodes, ROOT, a), &name("x")).unwrap()), "1:d/x");
+    assert_eq!(path(&nodes.child(&went(&nodes, ROOT, d), &name("x")).unwrap()), "1:b/c/x");
 }
 
 #[test]
@@ -371,7 +397,7 @@ fn names_under_a_lease_may_be_kept() {
     let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
     let b = hold(&nodes, a, 10, "b", 11, DIR);
     assert_eq!((walk(&nodes, ROOT, "a"), walk(&nodes, a, "b")), ((a, NONE), (b, NONE)));
-    let named = nodes.named(ROOT, b, &name("f")).unwrap();
+    let named = nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap();
     assert_eq!((path(&named.at).as_str(), named.at.keep_ms.len()), ("1:a/b/f", 2));
     nodes.kept(&named, &[dir(10), dir(11)]);
     for (dir, text) in [(ROOT, "a"), (a, "b")] {
@@ -379,13 +405,13 @@ fn names_under_a_lease_may_be_kept() {
         assert!(!keep.is_zero() && keep <= NAME_KEEP_MAX, "{keep:?}");
     }
     // It is not asked again so soon.
-    assert_eq!(nodes.named(ROOT, b, &name("f")).unwrap().at.keep_ms, []);
+    assert_eq!(nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap().at.keep_ms, []);
     // A part of them is a part.
     let nodes = leasing();
     let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
     let b = hold(&nodes, a, 10, "b", 11, DIR);
     _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
-    nodes.kept(&nodes.named(ROOT, b, &name("f")).unwrap(), &[dir(10)]);
+    nodes.kept(&nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap(), &[dir(10)]);
     assert!(!walk(&nodes, ROOT, "a").1.is_zero() && walk(&nodes, a, "b").1.is_zero());
 }
 
@@ -395,7 +421,7 @@ fn a_name_is_kept_no_longer_than_a_server_says() {
     let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
     let b = hold(&nodes, a, 10, "b", 11, DIR);
     _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
-    let named = nodes.named(ROOT, b, &name("f")).unwrap();
+    let named = nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap();
     let short = KeptDir { keep_ms: NAME_KEEP.as_millis() as u32, ..dir(10) };
     nodes.kept(&named, &[short, dir(11)]);
     for (dir, text) in [(ROOT, "a"), (a, "b")] {
@@ -410,7 +436,7 @@ fn who_has_to_wait_for_a_kept_name_need_not_again() {
     // Names that a request asks for a lease on, after much use of this one.
     let leases = |text: &'static str| {
         let at = (0..3).fold(ROOT, |_, _| walk(&nodes, ROOT, text).0);
-        let named = nodes.named(ROOT, at, &name("f")).unwrap();
+        let named = nodes.named(&went(&nodes, ROOT, at), &name("f")).unwrap();
         nodes.kept(&named, &vec![dir(at); named.at.keep_ms.len()]);
         named.at.keep_ms.len()
     };
@@ -432,7 +458,7 @@ fn what_is_kept_is_known_by_the_lease() {
     let (a, _) = walk(&nodes, ROOT, "a");
     let (b, _) = walk(&nodes, a, "b");
     assert!(nodes.locate(b).is_err(), "a guess");
-    let named = nodes.named(ROOT, b, &name("f")).unwrap();
+    let named = nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap();
     assert_eq!((path(&named.at).as_str(), named.at.keep_ms.len()), ("1:a/b/f", 2));
     let sticky = KeptDir { mode: dir(11).mode | access::S_ISVTX, uid: 7, ..dir(11) };
     nodes.kept(&named, &[dir(10), sticky]);
@@ -444,7 +470,7 @@ fn what_is_kept_is_known_by_the_lease() {
     assert!(!nodes.must_be_known(b), "the kernel has heard of it");
     let usual = guessing();
     let (a, _) = walk(&usual, ROOT, "a");
-    assert_eq!(usual.named(ROOT, a, &name("f")).unwrap().at.keep_ms, []);
+    assert_eq!(usual.named(&went(&usual, ROOT, a), &name("f")).unwrap().at.keep_ms, []);
 }
 
 /// What the kernel thinks of a guess it goes on to think until it asks for the name.
@@ -452,7 +478,7 @@ fn what_is_kept_is_known_by_the_lease() {
 fn what_is_known_by_a_lease_must_be_told() {
     let nodes = leasing();
     let (a, _) = walk(&nodes, ROOT, "a");
-    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[dir(10)]);
+    nodes.kept(&nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap(), &[dir(10)]);
     assert!(nodes.must_be_known(a));
     assert!(nodes.pass(ROOT, &name("a")).is_none(), "it is looked up");
     assert_eq!(hold(&nodes, ROOT, 1, "a", 10, DIR), a);
@@ -464,9 +490,9 @@ fn what_is_known_by_a_lease_must_be_told() {
 fn what_is_doubted_is_not_kept() {
     let nodes = leasing();
     let (a, _) = walk(&nodes, ROOT, "a");
-    let named = nodes.named(ROOT, a, &name("f")).unwrap();
+    let named = nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap();
     let error = Error::symlink(0, Bytes::from_static(b"x"));
-    assert!(nodes.doubt(ROOT, a, &error));
+    assert!(nodes.doubt(&went(&nodes, ROOT, a), &error));
     nodes.kept(&named, &[dir(10)]);
     assert!(nodes.pass(ROOT, &name("a")).is_none());
 }
@@ -495,11 +521,11 @@ fn a_guess_that_cannot_become_what_is_kept_is_looked_up() {
     let nodes = leasing();
     hold(&nodes, ROOT, 1, "was", 10, DIR);
     let (a, _) = walk(&nodes, ROOT, "a");
-    let named = nodes.named(ROOT, a, &name("f")).unwrap();
+    let named = nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap();
     nodes.kept(&named, &[dir(10)]);
     assert!(nodes.pass(ROOT, &name("a")).is_none());
     assert!(nodes.locate(a).is_err());
-    assert_eq!(nodes.named(ROOT, a, &name("f")).unwrap().at.keep_ms, []);
+    assert_eq!(nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap().at.keep_ms, []);
 }
 
 #[test]
@@ -509,9 +535,9 @@ fn a_name_is_kept_no_longer_than_those_above_it() {
     let b = hold(&nodes, a, 10, "b", 11, DIR);
     _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
     // Asked from a directory whose own name is not kept: someone's working directory.
-    assert_eq!(nodes.named(a, b, &name("f")).unwrap().at.keep_ms, []);
-    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[dir(10)]);
-    let from_a = nodes.named(a, b, &name("f")).unwrap();
+    assert_eq!(nodes.named(&went(&nodes, a, b), &name("f")).unwrap().at.keep_ms, []);
+    nodes.kept(&nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap(), &[dir(10)]);
+    let from_a = nodes.named(&went(&nodes, a, b), &name("f")).unwrap();
     assert_eq!((path(&from_a.at).as_str(), from_a.at.keep_ms.len()), ("10:b/f", 1));
     nodes.kept(&from_a, &[dir(11)]);
     let (_, of_a) = walk(&nodes, ROOT, "a");
@@ -526,7 +552,7 @@ fn no_name_is_asked_for_longer_than_the_one_above_it() {
     let b = hold(&nodes, a, 10, "b", 11, DIR);
     let asked = |start, text: &'static str| {
         _ = (walk(&nodes, ROOT, text), walk(&nodes, a, "b"));
-        nodes.named(start, b, &name("f")).unwrap()
+        nodes.named(&went(&nodes, start, b), &name("f")).unwrap()
     };
     let [least, most] = [NAME_KEEP, NAME_KEEP_MAX].map(|keep| keep.as_millis() as u32);
     let long = asked(ROOT, "a");
@@ -548,12 +574,12 @@ fn what_changes_its_name_is_not_kept_by_an_answer_about_the_old_one() {
     let nodes = leasing();
     let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
     _ = walk(&nodes, ROOT, "a");
-    let late = nodes.named(ROOT, a, &name("f")).unwrap();
+    let late = nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap();
     nodes.renamed([(ROOT, &name("a")), (ROOT, &name("b"))], &entry(1, "b", 10, DIR).loc);
     nodes.kept(&late, &[dir(10)]);
     assert_eq!(walk(&nodes, ROOT, "b"), (a, NONE));
     // Nor what turns out to be another directory.
-    nodes.kept(&nodes.named(ROOT, a, &name("f")).unwrap(), &[dir(12)]);
+    nodes.kept(&nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap(), &[dir(12)]);
     assert_eq!(walk(&nodes, ROOT, "b"), (a, NONE));
 }
 
@@ -581,4 +607,30 @@ fn the_kernel_is_told_of_names_that_it_did_not_know() {
     let nodes = plain();
     hold(&nodes, ROOT, 1, "a", 10, FILE);
     assert_eq!(nodes.unaware(10, ROOT, &name("a")), Some(10), "no names are known");
+}
+
+/// Another thread looks up a name that a walk has passed, and finds something else there.
+#[test]
+fn a_call_acts_where_its_own_walk_went() {
+    let nodes = guessing();
+    let d = hold(&nodes, ROOT, 1, "d", 10, DIR);
+    let old = hold(&nodes, d, 10, "cur", 20, DIR);
+    let Passed { node, id, .. } = nodes.pass(d, &name("cur")).unwrap();
+    assert_eq!((node, id), (old, 20));
+    let step = |node, text, id, found| Step { node, name: name(text), id, found, untold: false };
+    let walk = |found| Walk {
+        start: ROOT,
+        steps: vec![step(d, "d", 10, false), step(old, "cur", 20, found)],
+    };
+    let new = hold(&nodes, d, 10, "cur", 21, DIR);
+    assert_ne!(new, old);
+    let at = nodes.child(&walk(false), &name("f")).unwrap();
+    assert_eq!((path(&at), at.expect.clone()), ("1:d/cur/f".into(), vec![10, 20]));
+    // The server finds the new one there: the kernel walks again, and what is found then counts.
+    assert!(nodes.doubt(&walk(false), &Error::elsewhere(1)));
+    let at = nodes.child(&walk(true), &name("f")).unwrap();
+    assert_eq!((path(&at), at.expect), ("20:f".into(), vec![]));
+    assert!(!nodes.doubt(&walk(true), &Error::elsewhere(0)), "nothing is expected then");
+    // Who was not seen to walk there is in it.
+    assert_eq!(path(&nodes.child(&Walk::from(old), &name("f")).unwrap()), "20:f");
 }
