@@ -8,6 +8,7 @@
 // Fields of plain records of a test tool.
 #![allow(missing_docs)]
 
+pub mod data;
 pub mod history;
 pub mod judge;
 pub mod kernel;
@@ -48,6 +49,8 @@ pub struct Config {
     /// Bytes of the largest file that stays in its row.
     pub inline_max: u64,
     pub mix: Mix,
+    /// Now and then the kernel gives no hint.
+    pub hints_lost: bool,
     pub mutation: Option<&'static str>,
     pub readable: bool,
 }
@@ -65,6 +68,7 @@ impl Config {
         let mix = Mix {
             data: [0, 0, 30, 80][rng.below(4) as usize],
             moves: [0, 15, 50][rng.below(3) as usize],
+            names: [2, 4, 4][rng.below(3) as usize],
             size_max: [60, 5_000, 10_000][rng.below(3) as usize],
         };
         let mounts = 2 + rng.below(2) as usize;
@@ -76,6 +80,7 @@ impl Config {
             options,
             inline_max: [64, 4096][rng.below(2) as usize],
             mix,
+            hints_lost: rng.chance(1, 4),
             mutation: None,
             readable: false,
         }
@@ -185,6 +190,7 @@ fn play(
                 sender: other(),
                 spawner: spawner.clone(),
                 seed,
+                hints_lost: config.hints_lost,
                 log,
                 readable: config.readable,
             });
@@ -216,7 +222,8 @@ fn play(
     let entries = std::mem::take(&mut shared.borrow_mut().history.entries);
     let good = entries.iter().filter(|entry| !matches!(entry.answer, history::Answer::Failed(_)));
     let good = good.count();
-    let steps = judge::check(&entries).map_err(|violation| explain(&entries, &violation))?;
+    let why = |violation| explain(&entries, &violation);
+    let steps = judge::check(&entries).map_err(why)? + data::check(&entries).map_err(why)?;
     Ok((entries.len(), good, steps))
 }
 

@@ -16,7 +16,6 @@ use super::kernel::{Kernel, Opened, PathArg, wire};
 use crate::world::history::{Name, Path, name_of, parse_name};
 use crate::world::transport::Sender;
 
-const NAMES: u64 = 4;
 const DEPTH_MAX: u64 = 3;
 /// Files and directories that a program has open.
 const OPEN_MAX: usize = 2;
@@ -39,6 +38,8 @@ pub struct Mix {
     pub data: u64,
     /// Of 100 others, those that move directories and what else they are called by.
     pub moves: u64,
+    /// Names that there are, besides that of a file at the top.
+    pub names: u64,
     /// Longest size, bytes.
     pub size_max: u64,
 }
@@ -51,7 +52,7 @@ pub struct Draw {
 
 impl Draw {
     fn name(&mut self) -> Name {
-        self.rng.below(NAMES) as Name
+        self.rng.below(self.mix.names) as Name
     }
 
     /// A path, mostly of one or two names.
@@ -67,7 +68,8 @@ impl Draw {
 
     fn dir_path(&mut self) -> Path {
         let len = 1 + self.rng.below(2);
-        let names: Vec<Name> = (0..len).map(|_| self.name() % 3).collect();
+        let names: Vec<Name> =
+            (0..len).map(|_| self.name() % 3.min(self.mix.names as Name)).collect();
         Path::of(&names)
     }
 
@@ -215,8 +217,7 @@ impl Program {
         if open == 0 || (self.files.len() < OPEN_MAX && draw.rng.chance(1, 4)) {
             let mut shared = self.shared.borrow_mut();
             shared.fds += 1;
-            let names = [draw.rng.below(2) as Name + 2];
-            let at = if draw.rng.chance(3, 4) { Path::of(&names) } else { draw.path() };
+            let at = if draw.rng.chance(3, 4) { Path::of(&[3]) } else { draw.path() };
             return Call::Open { at, fd: shared.fds };
         }
         let fd = self.files[draw.rng.below(open) as usize].0;
@@ -277,7 +278,8 @@ impl Program {
             }
             Call::Chmod { at, mode } => kernel.chmod(tid, &self.arg(at)?, *mode).await.map(done),
             Call::Truncate { at, size } => {
-                kernel.truncate(tid, &self.arg(at)?, *size).await.map(done)
+                let told = kernel.truncate(tid, &self.arg(at)?, *size).await?;
+                Ok(Answer::Seen(seen(&told)))
             }
             Call::OpenDir { at } => {
                 let flags = libc::O_RDONLY | libc::O_DIRECTORY;
@@ -441,8 +443,7 @@ impl Library {
             }
             Call::Truncate { at: path, size } => {
                 let change = saker_client::SetAttr { size: Some(*size), ..Default::default() };
-                fs.setattr(who, &at(path), &change).await?;
-                Answer::Done
+                of(&fs.setattr(who, &at(path), &change).await?.attr)
             }
             Call::Mkfifo { at: path } => {
                 fs.mknod(who, &at(path), libc::S_IFIFO | 0o644, 0).await?;

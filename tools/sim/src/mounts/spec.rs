@@ -4,11 +4,6 @@
 //! its end, in order, and then the call acts in the directory that was found, or on the inode. So a
 //! call has steps ([`Stage`] is how far it is); a name that led elsewhere before the call began, by
 //! a call that had ended, is never followed.
-//!
-//! **Data** is close to open: what one mount writes others see when it is flushed, at the latest, and
-//! whoever opens a file then reads that or something newer. A file is the list of its versions; what
-//! is read by a descriptor is of the version that the open saw, or of later ones, and no older than
-//! what the same mount was told before.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -16,7 +11,7 @@ use std::rc::Rc;
 
 use saker_types::{Errno, InodeId, ROOT};
 
-use super::history::{Answer, Call, Entry, Fd};
+use super::history::{Answer, Call, Entry};
 use crate::world::history::{Name, Path};
 
 /// Number of an inode: of the call that made it, plus one; 0 is the root.
@@ -40,46 +35,6 @@ impl Kind {
     }
 }
 
-/// A file's data at one time.
-#[derive(Clone, Hash, PartialEq, Eq)]
-struct Version(Rc<Vec<u8>>);
-
-impl Version {
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-}
-
-/// What was written and is not flushed.
-#[derive(Clone, Hash, PartialEq, Eq)]
-struct Pending {
-    mount: usize,
-    offset: u64,
-    len: u64,
-    tag: u8,
-    /// When the write had ended.
-    since: u64,
-}
-
-impl Pending {
-    fn end(&self) -> u64 {
-        self.offset + self.len
-    }
-
-    fn has(&self, at: u64) -> bool {
-        at >= self.offset && at < self.end()
-    }
-}
-
-/// A mount knows of a version.
-#[derive(Clone, Hash, PartialEq, Eq)]
-struct Told {
-    mount: usize,
-    /// When the call had ended that told it.
-    since: u64,
-    version: usize,
-}
-
 #[derive(Clone, Hash)]
 struct Node {
     kind: Kind,
@@ -88,49 +43,6 @@ struct Node {
     entries: BTreeMap<Name, Ino>,
     /// The real id, once it was seen.
     id: InodeId,
-    versions: Vec<Version>,
-    pending: Vec<Pending>,
-    told: Vec<Told>,
-}
-
-impl Node {
-    fn newest(&self) -> usize {
-        self.versions.len() - 1
-    }
-
-    /// The file's end to a mount, of a version.
-    fn size(&self, version: usize, mount: Option<usize>) -> u64 {
-        let own = self.pending.iter().filter(|own| Some(own.mount) == mount);
-        own.map(Pending::end).chain([self.versions[version].size()]).max().unwrap_or_default()
-    }
-
-    fn add_version(&mut self, data: Vec<u8>) {
-        self.versions.push(Version(Rc::new(data)));
-    }
-
-    fn tell(&mut self, mount: Option<usize>, since: u64, version: usize) {
-        let Some(mount) = mount else { return };
-        self.told
-            .retain(|told| told.mount != mount || told.version > version || told.since < since);
-        let told = Told { mount, since, version };
-        if !self.told.contains(&told) {
-            self.told.push(told);
-        }
-    }
-
-    /// What was written first by a mount is there for all.
-    fn apply_first(&mut self, mount: usize) -> bool {
-        let Some(at) = self.pending.iter().position(|own| own.mount == mount) else { return false };
-        let own = self.pending.remove(at);
-        let mut data = Vec::clone(&self.versions[self.newest()].0);
-        if (data.len() as u64) < own.end() {
-            data.resize(own.end() as usize, 0);
-        }
-        data[own.offset as usize..own.end() as usize].fill(own.tag);
-        self.add_version(data);
-        self.tell(Some(mount), own.since, self.newest());
-        true
-    }
 }
 
 /// How far a call is.
@@ -144,8 +56,6 @@ pub struct Stage {
     found: Option<Ino>,
     /// What a rename has found as its source.
     source: Option<Option<Ino>>,
-    /// What was opened, and its version then.
-    opened: Option<(Ino, usize)>,
 }
 
 /// What one step of a call leads to.
@@ -158,7 +68,6 @@ pub enum Next {
 #[derive(Clone)]
 pub struct Spec {
     nodes: Vec<Option<Rc<Node>>>,
-    fds: BTreeMap<Fd, (Ino, usize)>,
     learnt: usize,
     /// By listing: what was there all the time, and at some time.
     listings: BTreeMap<usize, Listing>,
@@ -173,7 +82,7 @@ struct Listing {
 
 impl Hash for Spec {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.nodes, &self.fds, &self.listings).hash(state);
+        (&self.nodes, &self.listings).hash(state);
     }
 }
 
@@ -189,8 +98,7 @@ struct Place {
 impl Spec {
     /// An empty root.
     pub fn new() -> Spec {
-        let mut spec =
-            Spec { nodes: Vec::new(), fds: BTreeMap::new(), learnt: 0, listings: BTreeMap::new() };
+        let mut spec = Spec { nodes: Vec::new(), learnt: 0, listings: BTreeMap::new() };
         spec.make(ROOT_INO, Kind::Dir, ROOT);
         spec
     }
@@ -219,16 +127,7 @@ impl Spec {
             self.nodes.resize(index + 1, None);
         }
         let perm = if kind == Kind::Dir { 0o755 } else { 0o644 };
-        let node = Node {
-            kind,
-            perm,
-            nlink: 1,
-            entries: BTreeMap::new(),
-            id,
-            versions: vec![Version(Rc::new(Vec::new()))],
-            pending: Vec::new(),
-            told: Vec::new(),
-        };
+        let node = Node { kind, perm, nlink: 1, entries: BTreeMap::new(), id };
         self.nodes[index] = Some(Rc::new(node));
     }
 
@@ -302,15 +201,13 @@ impl Spec {
         if entry.answer == Answer::Refused {
             return vec![Next::Done(self.clone())];
         }
-        if split && stage.found.is_none() && stage.opened.is_none() {
+        let is_link = matches!(entry.call, Call::Link { .. });
+        if split && (stage.found.is_none() || is_link) {
             next.extend(self.walk_on(&entry.call, stage));
         }
-        if let Call::Open { at, fd } = &entry.call {
-            next.extend(self.open(at, *fd, entry, stage));
-            return next;
-        }
         let mut spec = self.clone();
-        if spec.act(number, entry, stage) {
+        let done = spec.act(number, entry, stage);
+        if done {
             spec.note_listings();
             next.push(Next::Done(spec));
         }
@@ -336,6 +233,7 @@ impl Spec {
                 return self.advance(second, 1, stage).map_or_else(Vec::new, later);
             }
             if stage.source.is_none()
+                && !matches!(call, Call::Link { .. })
                 && let Ok(place) = self.place(first, 0, stage)
             {
                 return later(Stage { source: Some(place.there), ..stage.clone() });
@@ -348,6 +246,7 @@ impl Spec {
                 | Call::Chmod { .. }
                 | Call::Truncate { .. }
                 | Call::OpenDir { .. }
+                | Call::Open { .. }
                 | Call::Create { exclusive: false, .. }
         );
         match self.place(first, 0, stage) {
@@ -360,7 +259,7 @@ impl Spec {
 
     /// Can the call be over now, with its answer?
     fn act(&mut self, number: usize, entry: &Entry, stage: &Stage) -> bool {
-        let (call, answer, mount) = (&entry.call, &entry.answer, entry.mount);
+        let (call, answer) = (&entry.call, &entry.answer);
         let ino = number as Ino + 1;
         match call {
             Call::Mkdir { at } => self.new_entry(ino, at, Kind::Dir, answer, stage),
@@ -382,7 +281,8 @@ impl Spec {
             Call::Stat { at }
             | Call::Chmod { at, .. }
             | Call::Truncate { at, .. }
-            | Call::OpenDir { at } => {
+            | Call::OpenDir { at }
+            | Call::Open { at, .. } => {
                 let found = match stage.found {
                     Some(found) => Ok(found),
                     None => self.place(at, 0, stage).and_then(|p| p.there.ok_or(Errno::ENOENT)),
@@ -392,30 +292,16 @@ impl Spec {
                     Err(errno) => *answer == Answer::Failed(errno),
                 }
             }
-            Call::List { .. } | Call::Open { .. } => false,
-            Call::Write { fd, offset, len, tag } => {
-                let Some((ino, _)) = self.fds.get(fd).copied() else { return false };
-                let Some(mount) = mount else { return false };
-                let (offset, len, tag, since) = (*offset, *len, *tag, entry.returned);
-                let pending = Pending { mount, offset, len, tag, since };
-                self.node_mut(ino).pending.push(pending);
-                *answer == Answer::Done
-            }
-            Call::Flush { fd } => {
-                let (Some((ino, _)), Some(mount)) = (self.fds.get(fd).copied(), mount) else {
-                    return false;
-                };
-                while self.node_mut(ino).apply_first(mount) {}
-                *answer == Answer::Done
-            }
-            Call::Look { fd, back } => self.look(*fd, *back, entry),
+            Call::List { .. } => false,
+            // Of the file, not of its names.
+            Call::Write { .. } | Call::Flush { .. } | Call::Look { .. } => true,
         }
     }
 
     fn act_on(&mut self, found: Ino, entry: &Entry) -> bool {
-        let (answer, mount) = (&entry.answer, entry.mount);
+        let answer = &entry.answer;
         match &entry.call {
-            Call::Stat { .. } => self.shows(found, answer, mount),
+            Call::Stat { .. } => self.shows(found, answer),
             Call::OpenDir { .. } => match self.is_dir(found) {
                 true => matches!(answer, Answer::Seen(seen) if self.is(found, seen.id)),
                 false => *answer == Answer::Failed(Errno::ENOTDIR),
@@ -424,31 +310,29 @@ impl Spec {
                 self.node_mut(found).perm = *mode;
                 *answer == Answer::Done
             }
-            Call::Truncate { size, .. } => match self.node(found).kind {
+            Call::Open { .. } => match self.node(found).kind {
+                Kind::Dir => *answer == Answer::Failed(Errno::EISDIR),
+                Kind::File | Kind::Fifo => {
+                    matches!(answer, Answer::Seen(seen) if self.is(found, seen.id))
+                }
+            },
+            Call::Truncate { .. } => match self.node(found).kind {
                 Kind::Dir => *answer == Answer::Failed(Errno::EISDIR),
                 Kind::Fifo => *answer == Answer::Failed(Errno::EINVAL),
-                Kind::File => {
-                    if let Some(mount) = mount {
-                        while self.node_mut(found).apply_first(mount) {}
-                    }
-                    let node = self.node_mut(found);
-                    let mut data = Vec::clone(&node.versions[node.newest()].0);
-                    data.resize(*size as usize, 0);
-                    node.add_version(data);
-                    node.tell(mount, entry.returned, node.newest());
-                    *answer == Answer::Done
-                }
+                Kind::File => match answer {
+                    Answer::Done => true,
+                    Answer::Seen(seen) => self.is(found, seen.id),
+                    _ => false,
+                },
             },
             _ => false,
         }
     }
 
-    fn shows(&mut self, ino: Ino, answer: &Answer, mount: Option<usize>) -> bool {
+    fn shows(&mut self, ino: Ino, answer: &Answer) -> bool {
         let Answer::Seen(seen) = answer else { return false };
         let node = self.node(ino);
-        let size = node.size(node.newest(), mount);
-        let fits = seen.mode == node.kind.bits() | node.perm
-            && (node.kind != Kind::File || seen.size == size);
+        let fits = seen.mode == node.kind.bits() | node.perm;
         fits && self.is(ino, seen.id)
     }
 
@@ -592,6 +476,30 @@ impl Spec {
         errors
     }
 
+    /// What may be said of two paths one of which begins with the other, whatever is behind that.
+    fn below_errors(
+        &self,
+        [from, to]: [&Path; 2],
+        places: &[Step<Place>; 2],
+        above: Errno,
+    ) -> Vec<Errno> {
+        let is_dir = |place: &Step<Place>| {
+            let there = place.as_ref().ok().and_then(|place| place.there);
+            there.is_some_and(|there| self.is_dir(there))
+        };
+        let is_below = |a: &Path, b: &Path| {
+            a.base == b.base && a.names.len() > b.names.len() && a.names.starts_with(&b.names)
+        };
+        let mut errors = Vec::new();
+        if is_below(to, from) && is_dir(&places[0]) {
+            errors.push(Errno::EINVAL);
+        }
+        if is_below(from, to) && is_dir(&places[1]) {
+            errors.push(above);
+        }
+        errors
+    }
+
     fn rename(
         &mut self,
         [from, to]: [&Path; 2],
@@ -601,7 +509,9 @@ impl Spec {
     ) -> bool {
         let places = [self.place(from, 0, stage), self.place(to, 1, stage)];
         if let Answer::Failed(errno) = answer {
-            return self.rename_errors(&places, no_replace, stage).contains(errno);
+            let mut errors = self.rename_errors(&places, no_replace, stage);
+            errors.extend(self.below_errors([from, to], &places, Errno::ENOTEMPTY));
+            return errors.contains(errno);
         }
         let is_same_inode = |source: Ino, new: &Place| new.there == Some(source);
         let [Ok(old), Ok(new)] = places else { return false };
@@ -650,6 +560,7 @@ impl Spec {
             exchanged = old.there.zip(new.there);
         }
         if let Answer::Failed(errno) = answer {
+            errors.extend(self.below_errors([from, to], &places, Errno::EINVAL));
             return errors.contains(errno);
         }
         if let ([Ok(_), Ok(new)], Some(source)) = (&places, source)
@@ -697,95 +608,6 @@ impl Spec {
         self.node_mut(found).nlink += 1;
         self.node_mut(place.dir).entries.insert(place.name, found);
         *answer == Answer::Done
-    }
-
-    // ---- data -----------------------------------------------------------------------------
-
-    fn open(&self, at: &Path, fd: Fd, entry: &Entry, stage: &Stage) -> Vec<Next> {
-        let mut spec = self.clone();
-        let mount = entry.mount;
-        if let Some((ino, version)) = stage.opened {
-            let Answer::Seen(seen) = entry.answer else { return Vec::new() };
-            let node = spec.node(ino);
-            let least = node.told_before(mount, entry.invoked).max(version);
-            let seen_version =
-                (least..=node.newest()).find(|version| node.size(*version, mount) == seen.size);
-            let Some(seen_version) = seen_version else { return Vec::new() };
-            if !spec.is(ino, seen.id) {
-                return Vec::new();
-            }
-            spec.node_mut(ino).tell(mount, entry.returned, seen_version);
-            spec.fds.insert(fd, (ino, version));
-            return vec![Next::Done(spec)];
-        }
-        let found = self.place(at, 0, stage).and_then(|place| place.there.ok_or(Errno::ENOENT));
-        match found {
-            Err(errno) if entry.answer == Answer::Failed(errno) => vec![Next::Done(spec)],
-            Err(_) => Vec::new(),
-            Ok(ino) => match self.node(ino).kind {
-                Kind::Dir if entry.answer == Answer::Failed(Errno::EISDIR) => {
-                    vec![Next::Done(spec)]
-                }
-                Kind::Fifo => match entry.answer {
-                    Answer::Seen(seen) if spec.is(ino, seen.id) => vec![Next::Done(spec)],
-                    _ => Vec::new(),
-                },
-                Kind::Dir => Vec::new(),
-                Kind::File => {
-                    let opened = Some((ino, self.node(ino).newest()));
-                    vec![Next::Later(spec, Stage { opened, ..stage.clone() })]
-                }
-            },
-        }
-    }
-
-    /// A mount writes out what it has, if it likes to.
-    pub fn write_out(&self) -> Vec<Spec> {
-        let mut all = Vec::new();
-        for (ino, node) in self.nodes.iter().enumerate() {
-            let Some(node) = node else { continue };
-            let mut mounts: Vec<usize> = node.pending.iter().map(|own| own.mount).collect();
-            mounts.sort_unstable();
-            mounts.dedup();
-            for mount in mounts {
-                let mut spec = self.clone();
-                spec.node_mut(ino as Ino).apply_first(mount);
-                all.push(spec);
-            }
-        }
-        all
-    }
-
-    fn look(&mut self, fd: Fd, back: u64, entry: &Entry) -> bool {
-        let Answer::Data { end, bytes } = &entry.answer else { return false };
-        let Some((ino, opened)) = self.fds.get(&fd).copied() else { return false };
-        let (node, mount) = (self.node(ino), entry.mount);
-        let least = node.told_before(mount, entry.invoked).max(opened);
-        let from = end.saturating_sub(back);
-        let all = least..=node.newest();
-        let read = |version: &usize| {
-            let size = node.size(*version, mount);
-            size.saturating_sub(from).min(back) == bytes.len() as u64
-        };
-        let fits = |version: &usize| {
-            node.size(*version, mount) == *end
-                && (*version..=node.newest()).any(|later| read(&later))
-        };
-        let Some(seen) = all.clone().find(fits) else { return false };
-        let has = |at: u64, byte: u8| {
-            let own = node.pending.iter().filter(|own| Some(own.mount) == mount && own.has(at));
-            let own = own.map(|own| own.tag);
-            let versions = all.clone().map(|version| {
-                node.versions[version].0.get(at as usize).copied().unwrap_or_default()
-            });
-            own.chain(versions).any(|known| known == byte)
-        };
-        let wrong = bytes.iter().zip(from..).any(|(byte, at)| !has(at, *byte));
-        if wrong {
-            return false;
-        }
-        self.node_mut(ino).tell(mount, entry.returned, seen);
-        true
     }
 
     // ---- listings -------------------------------------------------------------------------
@@ -845,15 +667,6 @@ impl Spec {
             all
         };
         names.iter().fold(vec![spec], saw)
-    }
-}
-
-impl Node {
-    /// The newest version that a mount had been told of when a call began.
-    fn told_before(&self, mount: Option<usize>, invoked: u64) -> usize {
-        let told = self.told.iter();
-        let told = told.filter(|told| Some(told.mount) == mount && told.since < invoked);
-        told.map(|told| told.version).max().unwrap_or_default()
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Opened {
     pub(super) dentry: Ref,
     pub(super) inode: InodeRef,
     pub(super) fh: u64,
-    pub(super) flags: i32,
+
     no_flush: bool,
 }
 
@@ -83,14 +83,14 @@ impl Kernel {
 
     async fn stat_once(&self, tid: u32, path: &PathArg, reval: bool) -> Result<Attr, Errno> {
         let (_dentry, inode) = self.find_inode(path, tid, reval, false).await?;
-        self.update_attributes(tid, &inode, None).await?;
-        Ok(self.told(&inode))
+        let told = self.update_attributes(tid, &inode, None).await?;
+        Ok(told.unwrap_or_else(|| self.told(&inode)))
     }
 
     /// fstat(2).
     pub async fn fstat(&self, tid: u32, open: &Opened) -> Result<Attr, Errno> {
-        self.update_attributes(tid, &open.inode, None).await?;
-        Ok(self.told(&open.inode))
+        let told = self.update_attributes(tid, &open.inode, None).await?;
+        Ok(told.unwrap_or_else(|| self.told(&open.inode)))
     }
 
     pub(super) fn told(&self, inode: &InodeRef) -> Attr {
@@ -100,13 +100,13 @@ impl Kernel {
         })
     }
 
-    /// `fuse_update_attributes`.
+    /// `fuse_update_get_attr`: what the mount says, if it is asked, whatever the kernel makes of it.
     pub(super) async fn update_attributes(
         &self,
         tid: u32,
         inode: &InodeRef,
         fh: Option<u64>,
-    ) -> Result<(), Errno> {
+    ) -> Result<Option<Attr>, Errno> {
         let now = saker_runtime::time::now();
         let (bad, is_fresh, nodeid, kind) = self.with(|all| {
             let inode = all.inode(inode.id);
@@ -117,7 +117,7 @@ impl Kernel {
             return Err(Errno::EIO);
         }
         if is_fresh {
-            return Ok(());
+            return Ok(None);
         }
         let version = self.version();
         let flags = if fh.is_some() { wire::GETATTR_FH } else { 0 };
@@ -129,19 +129,19 @@ impl Kernel {
             return Err(Errno::EIO);
         }
         self.change_attributes(inode.id, &attr, valid_ns, version, false);
-        Ok(())
+        Ok(Some(attr))
     }
 
     /// chmod(2).
     pub async fn chmod(&self, tid: u32, path: &PathArg, mode: u32) -> Result<(), Errno> {
         retry_estale!(reval => async {
             let (_dentry, inode) = self.find_inode(path, tid, reval, true).await?;
-            self.setattr(tid, &inode, FATTR_MODE, mode, 0, 0).await
+            self.setattr(tid, &inode, FATTR_MODE, mode, 0, 0).await.map(drop)
         }.await)
     }
 
-    /// truncate(2).
-    pub async fn truncate(&self, tid: u32, path: &PathArg, size: u64) -> Result<(), Errno> {
+    /// truncate(2); what the mount says of the file then.
+    pub async fn truncate(&self, tid: u32, path: &PathArg, size: u64) -> Result<Attr, Errno> {
         retry_estale!(reval => async {
             let (_dentry, inode) = self.find_inode(path, tid, reval, true).await?;
             match self.kind_of(&inode) {
@@ -154,7 +154,7 @@ impl Kernel {
 
     /// ftruncate(2).
     pub async fn ftruncate(&self, tid: u32, open: &Opened, size: u64) -> Result<(), Errno> {
-        self.setattr(tid, &open.inode, FATTR_SIZE | FATTR_FH, 0, size, open.fh).await
+        self.setattr(tid, &open.inode, FATTR_SIZE | FATTR_FH, 0, size, open.fh).await.map(drop)
     }
 
     /// `fuse_do_setattr`, with the inode locked.
@@ -166,7 +166,7 @@ impl Kernel {
         mode: u32,
         size: u64,
         fh: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<Attr, Errno> {
         let lock = self.with(|all| all.inode(inode.id).lock.clone());
         let _exclusive = lock.exclusive().await;
         let truncates = valid & FATTR_SIZE != 0;
@@ -190,7 +190,7 @@ impl Kernel {
             return Err(Errno::EIO);
         }
         self.set_attributes(inode.id, &attr, valid_ns, truncates);
-        Ok(())
+        Ok(attr)
     }
 
     // ---- making ---------------------------------------------------------------------------
@@ -409,7 +409,14 @@ impl Kernel {
         to: &PathArg,
         flags: u32,
     ) -> Result<(), Errno> {
-        retry_estale!(reval => self.rename_once(tid, from, to, flags, reval).await)
+        let renamed = retry_estale!(reval => self.rename_once(tid, from, to, flags, reval).await);
+        // Where an open directory is that others have moved below one that this machine does not know,
+        // nobody can tell (docs/decisions/0039).
+        let start = |path: &PathArg| path.start.as_ref().map(|dir| dir.id);
+        match renamed {
+            Err(Errno::ESTALE) if start(from) != start(to) => Err(REFUSED),
+            other => other,
+        }
     }
 
     async fn rename_once(
@@ -565,7 +572,7 @@ impl Kernel {
         let created = self.0.created.borrow_mut().remove(&tid);
         if let Some((_, fh, open_flags)) = created {
             let no_flush = open_flags & FOPEN_NOFLUSH != 0;
-            return Ok(Opened { dentry, inode, fh, flags, no_flush });
+            return Ok(Opened { dentry, inode, fh, no_flush });
         }
         let kind = self.kind_of(&inode);
         if flags & libc::O_CREAT != 0 {
@@ -587,7 +594,7 @@ impl Kernel {
         }
         if kind != S_IFREG && kind != S_IFDIR {
             // A FIFO is the kernel's own.
-            return Ok(Opened { dentry, inode, fh: NO_HANDLE, flags, no_flush: true });
+            return Ok(Opened { dentry, inode, fh: NO_HANDLE, no_flush: true });
         }
         let opcode = if kind == S_IFDIR { op::OPENDIR } else { op::OPEN };
         let passed = (flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY)) as u32;
@@ -608,7 +615,7 @@ impl Kernel {
             });
         }
         let no_flush = open_flags & FOPEN_NOFLUSH != 0;
-        Ok(Opened { dentry, inode, fh, flags, no_flush })
+        Ok(Opened { dentry, inode, fh, no_flush })
     }
 
     /// close(2) of the last descriptor.

@@ -40,6 +40,9 @@ use lock::Lock;
 pub use walk::PathArg;
 use wire::Body;
 
+/// Of so many hints one is lost, where some are.
+const HINTS_LOST: u64 = 8;
+
 /// An answer: an errno or 0, and what follows the header; `None`: none is expected.
 pub type Answer = Pin<Box<dyn Future<Output = Option<(u16, Bytes)>>>>;
 
@@ -92,6 +95,7 @@ struct Inner {
     log: Rc<RefCell<Vec<String>>>,
     readable: bool,
     number: usize,
+    hints_lost: bool,
 }
 
 /// How a kernel is made.
@@ -102,6 +106,8 @@ pub struct Setup {
     pub sender: Sender,
     pub spawner: Spawner,
     pub seed: u64,
+    /// Now and then there is no hint.
+    pub hints_lost: bool,
     pub log: Rc<RefCell<Vec<String>>>,
     pub readable: bool,
 }
@@ -109,7 +115,8 @@ pub struct Setup {
 impl Kernel {
     /// A kernel that holds the root.
     pub fn new(setup: Setup) -> Kernel {
-        let Setup { number, served, hints, sender, spawner, seed, log, readable } = setup;
+        let Setup { number, served, hints, sender, spawner, seed, hints_lost, log, readable } =
+            setup;
         Kernel(Rc::new(Inner {
             served,
             hints,
@@ -125,6 +132,7 @@ impl Kernel {
             log,
             readable,
             number,
+            hints_lost,
         }))
     }
 
@@ -181,6 +189,7 @@ impl Kernel {
     ) -> Result<Bytes, Errno> {
         let unique = self.unique();
         let bytes = wire::request(opcode, unique, nodeid, tid, body);
+        let hint = hint.filter(|_| !self.0.hints_lost || self.below(HINTS_LOST) > 0);
         if let Some(hint) = hint {
             self.0.hints.put(unique, hint);
         }

@@ -1,0 +1,371 @@
+//! Files' data: what was written, who may see it, and when.
+//!
+//! Data is close to open: what one mount writes others see when it is flushed, at the latest, and
+//! whoever opens a file then reads that or something newer. A file is the list of its versions; what
+//! is read by a descriptor is of the version that the open saw, or of later ones, and no older than
+//! what the same mount was told before. Each file is judged by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use rustc_hash::FxHashSet;
+use saker_types::InodeId;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::history::{Answer, Call, Entry, Fd, Seen};
+use super::judge::Violation;
+
+/// Steps after which a history counts as too hard.
+const STEPS_MAX: usize = 400_000;
+
+/// What was written and is not flushed.
+#[derive(Clone, Hash, PartialEq, Eq)]
+struct Pending {
+    mount: usize,
+    offset: u64,
+    len: u64,
+    tag: u8,
+    /// When the write had ended.
+    since: u64,
+}
+
+impl Pending {
+    fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    fn has(&self, at: u64) -> bool {
+        at >= self.offset && at < self.end()
+    }
+}
+
+/// A mount knows of a version.
+#[derive(Clone, Hash, PartialEq, Eq)]
+struct Told {
+    mount: usize,
+    /// When the call had ended that told it.
+    since: u64,
+    version: usize,
+}
+
+/// A file.
+#[derive(Clone, Hash)]
+struct File {
+    versions: Vec<Rc<Vec<u8>>>,
+    pending: Vec<Pending>,
+    told: Vec<Told>,
+    /// The version that each open saw.
+    fds: BTreeMap<Fd, usize>,
+    /// By calls that have begun: opens that have seen a version, looks that have seen the end of one.
+    begun: BTreeMap<usize, usize>,
+}
+
+impl File {
+    fn new() -> File {
+        File {
+            versions: vec![Rc::default()],
+            pending: Vec::new(),
+            told: Vec::new(),
+            fds: BTreeMap::new(),
+            begun: BTreeMap::new(),
+        }
+    }
+
+    fn newest(&self) -> usize {
+        self.versions.len() - 1
+    }
+
+    /// The file's end to a mount, of a version.
+    fn size(&self, version: usize, mount: Option<usize>) -> u64 {
+        let own = self.pending.iter().filter(|own| Some(own.mount) == mount);
+        let size = self.versions[version].len() as u64;
+        own.map(Pending::end).chain([size]).max().unwrap_or_default()
+    }
+
+    fn tell(&mut self, mount: Option<usize>, since: u64, version: usize) {
+        let Some(mount) = mount else { return };
+        let told = Told { mount, since, version };
+        let says_less =
+            |old: &Told| old.mount == mount && old.version <= version && old.since >= since;
+        self.told.retain(|old| !says_less(old));
+        self.told.push(told);
+    }
+
+    /// The newest version that a mount had been told of when a call began.
+    fn told_before(&self, mount: Option<usize>, invoked: u64) -> usize {
+        let told = self.told.iter();
+        let told = told.filter(|told| Some(told.mount) == mount && told.since < invoked);
+        told.map(|told| told.version).max().unwrap_or_default()
+    }
+
+    /// What a mount has written first is there for all.
+    fn apply_first(&mut self, mount: usize) -> bool {
+        let Some(at) = self.pending.iter().position(|own| own.mount == mount) else { return false };
+        let own = self.pending.remove(at);
+        let mut data = Vec::clone(&self.versions[self.newest()]);
+        if (data.len() as u64) < own.end() {
+            data.resize(own.end() as usize, 0);
+        }
+        data[own.offset as usize..own.end() as usize].fill(own.tag);
+        self.versions.push(Rc::new(data));
+        self.tell(Some(mount), own.since, self.newest());
+        true
+    }
+
+    fn apply_all(&mut self, mount: Option<usize>) {
+        if let Some(mount) = mount {
+            while self.apply_first(mount) {}
+        }
+    }
+
+    /// A size that a mount was told, of this version or a later one.
+    fn shows(&mut self, entry: &Entry, seen: &Seen, least: usize) -> bool {
+        let mount = entry.mount;
+        let least = self.told_before(mount, entry.invoked).max(least);
+        let mut all = least..=self.newest();
+        let found = all.find(|version| self.size(*version, mount) == seen.size);
+        if let Some(version) = found {
+            self.tell(mount, entry.returned, version);
+        }
+        found.is_some()
+    }
+
+    /// The oldest version that a descriptor may show. `overtaken`: the same mount changes the size
+    /// meanwhile, and the kernel does not heed then what it is told of it.
+    fn least(&self, fd: Fd, entry: &Entry, overtaken: bool) -> Option<usize> {
+        let opened = self.fds.get(&fd).copied()?;
+        let opened = if overtaken { 0 } else { opened };
+        Some(self.told_before(entry.mount, entry.invoked).max(opened))
+    }
+
+    /// The version whose end a look sees.
+    fn sees_end(&self, fd: Fd, entry: &Entry, overtaken: bool) -> Option<usize> {
+        let Answer::Data { end, .. } = &entry.answer else { return None };
+        let least = self.least(fd, entry, overtaken)?;
+        (least..=self.newest()).find(|version| self.size(*version, entry.mount) == *end)
+    }
+
+    /// A look that has seen the end of version `seen` reads.
+    fn reads(&mut self, seen: usize, fd: Fd, back: u64, entry: &Entry, overtaken: bool) -> bool {
+        let Answer::Data { end, bytes } = &entry.answer else { return false };
+        let Some(least) = self.least(fd, entry, overtaken) else { return false };
+        let mount = entry.mount;
+        let from = end.saturating_sub(back);
+        let all = least..=self.newest();
+        let read = |version: usize| {
+            let size = self.size(version, mount);
+            size.saturating_sub(from).min(back) == bytes.len() as u64
+        };
+        if !(seen..=self.newest()).any(read) {
+            return false;
+        }
+        let has = |at: u64, byte: u8| {
+            let own = self.pending.iter().filter(|own| Some(own.mount) == mount && own.has(at));
+            let own = own.map(|own| own.tag);
+            let versions = all.clone().map(|version| {
+                self.versions[version].get(at as usize).copied().unwrap_or_default()
+            });
+            own.chain(versions).any(|known| known == byte)
+        };
+        if bytes.iter().zip(from..).any(|(byte, at)| !has(at, *byte)) {
+            return false;
+        }
+        self.tell(mount, entry.returned, seen);
+        true
+    }
+
+    /// The ways in which a call may go on now; true: it is over then.
+    fn step(&self, number: usize, entry: &Entry, overtaken: bool) -> Option<(File, bool)> {
+        let mut file = self.clone();
+        let done = match &entry.call {
+            Call::Open { .. } | Call::Create { .. } => {
+                let Answer::Seen(seen) = &entry.answer else { return None };
+                let Some(opened) = file.begun.remove(&number) else {
+                    file.begun.insert(number, file.newest());
+                    return Some((file, false));
+                };
+                if let Call::Open { fd, .. } = entry.call {
+                    file.fds.insert(fd, opened);
+                }
+                file.shows(entry, seen, opened)
+            }
+            Call::Stat { .. } => {
+                let Answer::Seen(seen) = &entry.answer else { return None };
+                file.shows(entry, seen, file.newest())
+            }
+            Call::Truncate { size, .. } => {
+                file.apply_all(entry.mount);
+                let mut data = Vec::clone(&file.versions[file.newest()]);
+                data.resize(*size as usize, 0);
+                file.versions.push(Rc::new(data));
+                file.tell(entry.mount, entry.returned, file.newest());
+                true
+            }
+            Call::Write { offset, len, tag, .. } => {
+                let mount = entry.mount?;
+                let (offset, len, tag, since) = (*offset, *len, *tag, entry.returned);
+                file.pending.push(Pending { mount, offset, len, tag, since });
+                true
+            }
+            Call::Flush { .. } => {
+                file.apply_all(entry.mount);
+                true
+            }
+            Call::Look { fd, back } => {
+                let Some(seen) = file.begun.remove(&number) else {
+                    let seen = file.sees_end(*fd, entry, overtaken)?;
+                    file.begun.insert(number, seen);
+                    return Some((file, false));
+                };
+                file.reads(seen, *fd, *back, entry, overtaken)
+            }
+            _ => false,
+        };
+        done.then_some((file, true))
+    }
+}
+
+#[derive(Clone)]
+struct State {
+    file: File,
+    done: u128,
+}
+
+struct Search<'a> {
+    /// Of the file, with their numbers.
+    entries: Vec<(usize, &'a Entry)>,
+    overtaken: Vec<bool>,
+    seen: FxHashSet<u128>,
+    steps: usize,
+    best: Violation,
+}
+
+/// Looks for an order of what was done with each file; the number of steps that it took.
+///
+/// # Errors
+/// Where it got stuck.
+pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
+    let mut of_fd: BTreeMap<Fd, InodeId> = BTreeMap::new();
+    let mut files: BTreeSet<InodeId> = BTreeSet::new();
+    for entry in entries {
+        if let (Call::Open { fd, .. }, Answer::Seen(seen)) = (&entry.call, &entry.answer) {
+            of_fd.insert(*fd, seen.id);
+            files.insert(seen.id);
+        }
+    }
+    let id = |entry: &Entry| match (&entry.call, &entry.answer) {
+        (Call::Write { fd, .. } | Call::Flush { fd } | Call::Look { fd, .. }, _) => {
+            of_fd.get(fd).copied()
+        }
+        (
+            Call::Open { .. } | Call::Create { .. } | Call::Stat { .. } | Call::Truncate { .. },
+            Answer::Seen(seen),
+        ) => Some(seen.id),
+        _ => None,
+    };
+    let mut steps = 0;
+    for file in files {
+        let own = entries.iter().enumerate().filter(|(_, entry)| id(entry) == Some(file));
+        let own: Vec<(usize, &Entry)> = own.collect();
+        let overtaken = own.iter().map(|(_, entry)| is_overtaken(entry, &own)).collect();
+        let best = Violation { placed: 0, stuck: Vec::new(), undecided: false };
+        let mut search =
+            Search { entries: own, overtaken, seen: FxHashSet::default(), steps: 0, best };
+        if !search.finds(State { file: File::new(), done: 0 }) {
+            return Err(search.best);
+        }
+        steps += search.steps;
+    }
+    Ok(steps)
+}
+
+fn is_overtaken(entry: &Entry, own: &[(usize, &Entry)]) -> bool {
+    let mut sizes = own.iter().filter(|(_, other)| {
+        let sizes = matches!(other.call, Call::Write { .. } | Call::Truncate { .. });
+        sizes && other.mount == entry.mount
+    });
+    sizes.any(|(_, other)| other.invoked < entry.returned && entry.invoked < other.returned)
+}
+
+impl Search<'_> {
+    fn finds(&mut self, mut state: State) -> bool {
+        while let Some(next) = self.settle(&state) {
+            state = next;
+        }
+        let placed = state.done.count_ones() as usize;
+        if placed == self.entries.len() {
+            return true;
+        }
+        let open = self.open(&state);
+        if placed > self.best.placed || self.best.stuck.is_empty() {
+            let stuck = open.iter().map(|i| self.entries[*i].0).collect();
+            (self.best.placed, self.best.stuck) = (placed, stuck);
+        }
+        if !self.seen.insert(key(&state)) {
+            return false;
+        }
+        for &i in &open {
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                self.best.undecided = true;
+                return false;
+            }
+            if let Some(next) = self.step(&state, i)
+                && self.finds(next)
+            {
+                return true;
+            }
+        }
+        let mounts: BTreeSet<usize> = state.file.pending.iter().map(|own| own.mount).collect();
+        for mount in mounts {
+            // Nobody sees it before somebody else does something.
+            if !open.iter().any(|i| self.entries[*i].1.mount != Some(mount)) {
+                continue;
+            }
+            self.steps += 1;
+            let mut next = state.clone();
+            next.file.apply_first(mount);
+            if self.finds(next) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn step(&self, state: &State, i: usize) -> Option<State> {
+        let (number, entry) = self.entries[i];
+        let (file, over) = state.file.step(number, entry, self.overtaken[i])?;
+        Some(State { file, done: state.done | u128::from(over) << i })
+    }
+
+    /// Places what only looks and is right.
+    fn settle(&self, state: &State) -> Option<State> {
+        self.open(state).into_iter().find_map(|i| {
+            let (number, entry) = self.entries[i];
+            let looks = match entry.call {
+                Call::Look { .. } | Call::Stat { .. } => true,
+                Call::Open { .. } | Call::Create { .. } => state.file.begun.contains_key(&number),
+                _ => false,
+            };
+            if looks { self.step(state, i) } else { None }
+        })
+    }
+
+    /// Calls that may go on next.
+    fn open(&self, state: &State) -> Vec<usize> {
+        let left = |i: &usize| state.done >> i & 1 == 0;
+        let all = || (0..self.entries.len()).filter(left);
+        let end = all().map(|i| self.entries[i].1.returned).min().unwrap_or(u64::MAX);
+        let mut open: Vec<usize> = all().filter(|i| self.entries[*i].1.invoked < end).collect();
+        open.sort_by_key(|i| self.entries[*i].1.returned);
+        open
+    }
+}
+
+fn key(state: &State) -> u128 {
+    let mut hasher = Xxh3::new();
+    (state.done, &state.file).hash(&mut hasher);
+    hasher.write_u8(0);
+    hasher.digest128()
+}
