@@ -450,3 +450,96 @@ fn who_may_execute_a_file_needs_not_read_it() {
         }
     }
 }
+
+/// Exchanges two names through a mount.
+fn exchange(a: &Path, b: &Path) {
+    let flags = rustix::fs::RenameFlags::EXCHANGE;
+    rustix::fs::renameat_with(rustix::fs::CWD, a, rustix::fs::CWD, b, flags).unwrap();
+}
+
+/// The other mount has put another directory in the place of `cur`, and that has returned. One thread acts
+/// below the name, another one looks at it.
+#[test]
+fn a_call_acts_in_the_directory_that_has_the_name() {
+    let Some(t) = Mounts::start("a_call_acts_in_the_directory_that_has_the_name") else { return };
+    for dir in ["d", "d/cur", "d/other"] {
+        fs::create_dir(t.b(dir)).unwrap();
+    }
+    for round in 0..200 {
+        // This mount knows the directory.
+        _ = fs::metadata(t.a("d/cur/nothing"));
+        exchange(&t.b("d/cur"), &t.b("d/other"));
+        for dir in ["cur", "other"] {
+            fs::write(t.b(&format!("d/{dir}/f")), dir).unwrap();
+        }
+        let made = format!("d/cur/made-{round}");
+        let moved = format!("d/cur/moved-{round}");
+        fs::write(t.b("d/source"), "source").unwrap();
+        std::thread::scope(|scope| {
+            let at_once = [
+                scope.spawn(|| fs::remove_file(t.a("d/cur/f")).unwrap()),
+                scope.spawn(|| drop(File::create_new(t.a(&made)).unwrap())),
+                scope.spawn(|| fs::rename(t.a("d/source"), t.a(&moved)).unwrap()),
+                scope.spawn(|| drop(fs::metadata(t.a("d/cur")).unwrap())),
+            ];
+            at_once.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert!(!t.b("d/cur/f").exists(), "round {round}: it stays");
+        assert!(t.b("d/other/f").exists(), "round {round}: the wrong file is removed");
+        assert!(t.b(&made).exists() && t.b(&moved).exists(), "round {round}: made elsewhere");
+    }
+}
+
+#[test]
+fn a_name_that_became_a_file_has_nothing_below_it() {
+    let Some(t) = Mounts::start("a_name_that_became_a_file_has_nothing_below_it") else { return };
+    fs::create_dir(t.a("f")).unwrap();
+    assert_eq!(fs::read_dir(t.a("f")).unwrap().count(), 0);
+    fs::write(t.b("g"), "precious").unwrap();
+    exchange(&t.b("f"), &t.b("g"));
+    let error = fs::rename(t.a("f"), t.a("f/e")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
+    assert_eq!(fs::read(t.b("f")).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(t.b("g")).unwrap().count(), 0);
+}
+
+/// Within one mount: whoever is told of a block can read it.
+#[test]
+fn what_the_end_of_a_file_shows_can_be_read() {
+    const BLOCK: usize = 8_192;
+    const FILES: usize = 200;
+    let Some(t) = Mounts::start("what_the_end_of_a_file_shows_can_be_read") else { return };
+    let made = std::sync::atomic::AtomicUsize::new(0);
+    let reader = || {
+        let mut file = 0;
+        while file < FILES {
+            let Ok(open) = File::open(t.a(&format!("f{file}"))) else {
+                file = made.load(std::sync::atomic::Ordering::SeqCst);
+                continue;
+            };
+            let (mut last, mut block) = (0, vec![0; BLOCK]);
+            while made.load(std::sync::atomic::Ordering::SeqCst) == file {
+                let end = rustix::fs::seek(&open, rustix::fs::SeekFrom::End(0)).unwrap();
+                assert!(end >= last, "from {last} back to {end}");
+                last = end;
+                if end >= BLOCK as u64 {
+                    let got = open.read_at(&mut block, end - BLOCK as u64).unwrap();
+                    assert_eq!(got, BLOCK, "file {file}: its end is {end}");
+                }
+            }
+            file = made.load(std::sync::atomic::Ordering::SeqCst);
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..6).map(|_| scope.spawn(reader)).collect();
+        for file in 0..FILES {
+            let open = File::create_new(t.a(&format!("f{file}"))).unwrap();
+            for block in 0..5 {
+                open.write_all_at(&vec![1; BLOCK], (block * BLOCK) as u64).unwrap();
+            }
+            drop(open);
+            made.store(file + 1, std::sync::atomic::Ordering::SeqCst);
+        }
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+}
