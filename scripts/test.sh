@@ -63,7 +63,8 @@ edges() {
     # Each file of tests is run by some stage.
     local file
     for file in tools/sim/tests/*.rs; do
-        grep -qw -- "$(basename "$file" .rs)" scripts/test.sh || { echo "no stage runs $file"; return 1; }
+        grep -qE -- "(--test|sim) $(basename "$file" .rs)( |\$)" scripts/test.sh ||
+            { echo "no stage runs $file"; return 1; }
     done
 }
 
@@ -134,6 +135,8 @@ stage sim-unit cargo test -p saker-sim --lib
 stage simulation simulation
 # A whole cluster with its clients: thousands of seeds, crash points, rules broken on purpose.
 stage world sim simulation
+# The same below mounts, each on a model of the kernel.
+stage mounts sim mounts
 
 # Mounts and users need root.
 if [[ $(id -u) -ne 0 ]] && sudo -n true 2>/dev/null; then
