@@ -54,7 +54,7 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
     let apart = entries.iter().enumerate().filter(|(_, entry)| apart(entry));
     let done = apart.fold(0, |done, (i, _)| done | 1 << i);
     let mut search = Search { entries, split, seen: FxHashSet::default(), steps: 0, best };
-    let start = State { spec: Spec::new(), done, stages: BTreeMap::new() };
+    let start = State { spec: Spec::default(), done, stages: BTreeMap::new() };
     match search.finds(start) {
         true => Ok(search.steps),
         false => Err(search.best),

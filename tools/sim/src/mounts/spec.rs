@@ -95,14 +95,16 @@ struct Place {
     passed: Vec<Ino>,
 }
 
-impl Spec {
+impl Default for Spec {
     /// An empty root.
-    pub fn new() -> Spec {
+    fn default() -> Spec {
         let mut spec = Spec { nodes: Vec::new(), learnt: 0, listings: BTreeMap::new() };
         spec.make(ROOT_INO, Kind::Dir, ROOT);
         spec
     }
+}
 
+impl Spec {
     /// Ids that were learnt so far.
     pub fn learnt(&self) -> usize {
         self.learnt
