@@ -103,7 +103,7 @@ fn run_mounts(options: &Options) -> ExitCode {
             }
         }
         let done = seed - options.seeds.start + 1;
-        if done % 500 == 0 {
+        if done.is_multiple_of(500) {
             let rate = done as f64 / start.elapsed().as_secs_f64();
             println!("{done} of {count} seeds, {rate:.1} a second, {failures} failed");
         }
