@@ -106,6 +106,11 @@ impl Request {
         }
     }
 
+    /// It waits for a lock, for as long as that takes.
+    pub(crate) fn waits_for_lock(&self) -> bool {
+        matches!(Opcode::from_u32(self.header.opcode), Some(Opcode::Setlkw))
+    }
+
     /// Forgetting never waits, and comes in crowds.
     pub(crate) fn is_brief(&self) -> bool {
         matches!(

@@ -45,6 +45,9 @@ pub(super) struct Server<D, R> {
 /// How often it is looked whether those who wait were killed. (The kernel's INTERRUPT comes at the
 /// first signal, whatever that is, and not for a FLUSH of a process that ends.)
 const LOOK: Duration = Duration::from_millis(200);
+/// Who waits for a lock is answered when its INTERRUPT is heeded: nobody may be given a lock after that.
+/// Only if that takes longer than so many looks is it let go as others are.
+const LOCK_LOOKS: u32 = 4;
 /// Of so many at a time, in turn.
 const LOOKS_MAX: usize = 256;
 /// Threads remembered that were killed.
@@ -62,6 +65,8 @@ struct Waiter {
     gone: Cell<bool>,
     /// Looks that do not concern it.
     spared: Cell<usize>,
+    /// Looks that find it killed before it is let go.
+    patience: Cell<u32>,
 }
 
 impl Waiter {
@@ -75,6 +80,7 @@ impl Waiter {
             gone: Cell::new(false),
             // It has only begun.
             spared: Cell::new(1),
+            patience: Cell::new(if request.waits_for_lock() { LOCK_LOOKS } else { 1 }),
         }
     }
 }
@@ -211,9 +217,12 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
                 looks += 1;
                 waiter.spared.set(rounds - 1);
                 if is_killed(waiter.tid) {
-                    self.let_go(waiter);
-                    work.gone.truncate(GONE_MAX - 1);
-                    work.gone.push_front(waiter.tid);
+                    waiter.patience.set(waiter.patience.get() - 1);
+                    if waiter.patience.get() == 0 {
+                        self.let_go(waiter);
+                        work.gone.truncate(GONE_MAX - 1);
+                        work.gone.push_front(waiter.tid);
+                    }
                 }
             }
         }
