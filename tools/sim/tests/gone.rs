@@ -211,6 +211,8 @@ fn a_directory_that_somebody_holds_is_found_however_long_ago_it_moved() {
         b.pass(Duration::from_secs(600));
         b.restart(shard(0));
         b.pass(Duration::from_secs(600));
+        // The client's own sessions have ended meanwhile.
+        b.open_session();
         let (mut place, mut hops) = (held.clone(), 0);
         let file = b.name_on(shard(2), &format!("f-{hops}-"));
         loop {

@@ -59,8 +59,10 @@ fn a_shard_on_an_old_copy_is_refused() {
     // A process that hears of it ends.
     b.settle_but(|m| m.answers(Op::Mark));
     assert!(b.answer::<Entry>(create).unwrap().unwrap_err().is(Class::Retry));
-    let refused = b.run::<RefusedReply>(Op::Refused, COORDINATOR, &Empty {});
-    assert!(refused.unwrap().members[0].why.contains("put back from a copy"));
+    let refused = b.ask(Op::Refused, COORDINATOR, &Empty {});
+    b.settle_but(|m| m.answers(Op::Mark));
+    let refused = b.answer::<RefusedReply>(refused).unwrap().unwrap();
+    assert!(refused.members[0].why.contains("put back from a copy"));
     b.crash(shard(0));
     b.put_back(shard(0), own);
     b.start(shard(0));

@@ -13,21 +13,24 @@ const WATCH: u64 = 7;
 fn watch(b: &mut Bench, on: NodeId, ids: &[InodeId]) -> Vec<InodeId> {
     let request = WatchReq { watch: WATCH, ids: ids.to_vec() };
     let call = b.ask(Op::Watch, on, &request);
-    // Nothing else moves meanwhile.
-    while b.answer::<WatchReply>(call).is_none() {
-        assert!(b.deliver(|m| m.asks(Op::Watch) || m.answers(Op::Watch)));
+    alone::<WatchReply>(b, Op::Watch, call).known
+}
+
+/// The answer to a call; nothing else moves meanwhile.
+fn alone<R: prost::Message + Default>(b: &mut Bench, op: Op, call: u64) -> R {
+    loop {
+        if let Some(answer) = b.answer::<R>(call) {
+            return answer.unwrap();
+        }
+        assert!(b.deliver(|m| m.asks(op) || m.answers(op)));
     }
-    b.answer::<WatchReply>(call).unwrap().unwrap().known
 }
 
 /// Inodes that have an entry on a shard, as a scan sees them.
 fn scanned(b: &mut Bench, on: NodeId) -> Vec<InodeId> {
     let request = ScanReq { after: Bytes::new(), limit: 65_536 };
     let call = b.ask(Op::Scan, on, &request);
-    while b.answer::<ScanReply>(call).is_none() {
-        assert!(b.deliver(|m| m.asks(Op::Scan) || m.answers(Op::Scan)));
-    }
-    let rows = b.answer::<ScanReply>(call).unwrap().unwrap().rows;
+    let rows = alone::<ScanReply>(b, Op::Scan, call).rows;
     let entries = rows.into_iter().filter(|row| row.key[0] == table::ENTRY);
     let inode = |row: Row| {
         parse_entry_key(&row.key).unwrap();

@@ -59,7 +59,11 @@ pub fn with_dir(shards: u32) -> (Bench, String) {
 }
 
 impl Bench {
-    pub(super) fn open_session(&mut self) {
+    /// Opens the client's session on every node, also where it has ended.
+    ///
+    /// # Panics
+    /// If one refuses.
+    pub fn open_session(&mut self) {
         let nodes: Vec<NodeId> = self.shards().into_iter().chain([NodeId::Coordinator]).collect();
         for node in nodes {
             let call = self.ask(Op::OpenSession, node, &SessionReq { session: SESSION });
