@@ -6,6 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message;
 use saker_types::change::{Gone, StoreJob, What, entry_key, id_key, table};
+use saker_types::time::later;
 use saker_types::wire::{At, Row};
 use saker_types::{Attr, Cred, Errno, Error, Inode, InodeId, Key, Locator, Stamp, TxnId};
 
@@ -283,7 +284,7 @@ impl Shard {
     pub(crate) fn put_orphan(&mut self, mut inode: Inode) {
         let id = inode.attr.id;
         inode.attr.nlink = 0;
-        inode.attr.ctime_ns = self.wall_ns().max(inode.attr.ctime_ns);
+        inode.attr.ctime_ns = later(inode.attr.ctime_ns, self.wall_ns());
         let gone = Gone { orphan: Some(inode), ..Gone::default() };
         self.put_gone(id, &gone);
         let is_chunked = gone.orphan.is_some_and(|inode| inode.attr.chunked);

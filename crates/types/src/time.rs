@@ -35,6 +35,12 @@ pub fn unix_ns(stamp: Stamp) -> i128 {
     i128::from(stamp) + i128::from(FIRST_S) * i128::from(NS_PER_S)
 }
 
+/// The time of a change after one at `before`: two changes of an inode never have the same, whoever's clock
+/// they have theirs from (docs/decisions/0048).
+pub fn later(before: Stamp, now: Stamp) -> Stamp {
+    now.max(before.saturating_add(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -57,6 +57,7 @@ impl Raw {
         let stream = TcpStream::connect(addr)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_nodelay(true)?;
         Ok(Raw { stream, calls: 0 })
     }
 

@@ -5,6 +5,7 @@ use prost::Message;
 use saker_rpc::txn::{self, Transaction};
 use saker_runtime::failpoint;
 use saker_types::inode::{Inode, Locator};
+use saker_types::time::later;
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Errno, Error, Stamp};
 
@@ -86,6 +87,6 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
 }
 
 pub(super) fn moved(mut row: Inode, now_ns: Stamp) -> Inode {
-    row.attr.ctime_ns = now_ns.max(row.attr.ctime_ns);
+    row.attr.ctime_ns = later(row.attr.ctime_ns, now_ns);
     row
 }

@@ -1,10 +1,10 @@
 //! What writers report: close and fsync (size, small-file data), append, spill (rule 17).
 
 use bytes::{Bytes, BytesMut};
+use saker_types::time::later;
 use saker_types::wire::{AppendReply, AppendReq, At, CloseReply, CloseReq, EntryReq};
 use saker_types::{Attr, Cred, Errno, Error, FileKind, Inode, limits};
 
-use super::truncate::later;
 use super::{done, truncate};
 use crate::request::{Rq, Step};
 use crate::rows::Located;

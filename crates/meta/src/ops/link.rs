@@ -7,6 +7,7 @@ use bytes::Bytes;
 use saker_rpc::txn;
 use saker_runtime::failpoint;
 use saker_types::change::Gone;
+use saker_types::time::later;
 use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
 use saker_types::{Attr, Errno, Error, FileKind, Inode, Key, Locator};
 
@@ -52,7 +53,7 @@ impl Shard {
             let txn = Transaction::new(h.rc(), txn, own);
             match source {
                 Source::Plain(key, row) => link_plain(h, txn, msg, key, row).await,
-                Source::Linked(id, slot) => link_linked(h, txn, msg, id, slot).await,
+                Source::Linked(id, slot) => link_linked(txn, msg, id, slot).await,
                 Source::Nameless(row) => {
                     let id = row.attr.id;
                     let linked = link_nameless(&h, txn, msg, row).await;
@@ -100,7 +101,7 @@ impl Shard {
         failpoint!("link.splits");
         let mut attributes = row.clone();
         attributes.attr.nlink = 2;
-        attributes.attr.ctime_ns = self.wall_ns().max(row.attr.ctime_ns);
+        attributes.attr.ctime_ns = later(row.attr.ctime_ns, self.wall_ns());
         let attr = attributes.attr.clone();
         self.update_entry(key, reference(row, slot));
         self.put_attr_row(attributes, false);
@@ -141,7 +142,6 @@ async fn link_plain(
 }
 
 async fn link_linked(
-    h: Handle,
     mut txn: Transaction,
     msg: LinkReq,
     id: u64,
@@ -154,11 +154,12 @@ async fn link_linked(
         txn.abort();
         return Err(Errno::EEXIST.into());
     }
-    let now_ns = h.hub.wall_ns();
     txn.commit(|_| {
         let mut attr = row.attr;
         attr.nlink += 1;
-        attr.ctime_ns = now_ns.max(attr.ctime_ns);
+        // The attributes' owner gives the time when it commits: this is no later. Whoever took an answer for
+        // newer than what the owner has would not believe that afterwards.
+        attr.ctime_ns = later(attr.ctime_ns, 0);
         Ok(encoded(&Entry { attr, loc: Locator::home(id, slot), ..Entry::default() }))
     })
 }
@@ -170,7 +171,7 @@ async fn link_nameless(
     mut row: Inode,
 ) -> Result<Bytes, Error> {
     row.attr.nlink = 1;
-    row.attr.ctime_ns = h.hub.wall_ns().max(row.attr.ctime_ns);
+    row.attr.ctime_ns = later(row.attr.ctime_ns, h.hub.wall_ns());
     let vote = txn.prepare(insert(&msg, row.clone())).await.map_err(Error::about_second)?;
     let entry = Entry { attr: row.attr, loc: vote.loc, ..Entry::default() };
     txn.commit(|s| {

@@ -7,6 +7,7 @@ use saker_rpc::txn;
 use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
 use saker_types::change::Gone;
+use saker_types::time::later;
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Class, Errno, Error, Inode, Key, Locator, Stamp};
 
@@ -181,7 +182,7 @@ async fn rename_there(
 /// The row as it is at its new name.
 pub(super) fn moved(row: &Inode, now_ns: Stamp) -> Inode {
     let mut row = row.clone();
-    row.attr.ctime_ns = now_ns.max(row.attr.ctime_ns);
+    row.attr.ctime_ns = later(row.attr.ctime_ns, now_ns);
     row
 }
 

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use saker_types::inode::SeenVersion;
+use saker_types::time::later;
 use saker_types::wire::{Entry, SetattrReq};
 use saker_types::{
     Access, Attr, Class, Cred, Errno, Error, FileKind, Inode, Stamp, access, limits,
@@ -145,7 +146,7 @@ pub(crate) fn apply_access(
         }
         inode.set_mode_bits(bits)?;
     }
-    inode.attr.ctime_ns = now_ns.max(inode.attr.ctime_ns);
+    inode.attr.ctime_ns = later(inode.attr.ctime_ns, now_ns);
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use saker_types::change::StoreJob;
+use saker_types::time::later;
 use saker_types::wire::Entry;
 use saker_types::{Attr, Cred, Error, Inode, Stamp, access};
 
@@ -53,12 +54,6 @@ impl Truncation {
         let (truncate_gen, cut) = (a.truncate_gen, self.size);
         Some(StoreJob { truncate_gen, cut, ..StoreJob::default() })
     }
-}
-
-/// The time of a change after one at `before`: two changes of data never have the same, whoever's clock they have
-/// theirs from.
-pub(crate) fn later(before: Stamp, now_ns: Stamp) -> Stamp {
-    now_ns.max(before.saturating_add(1))
 }
 
 /// The mode of a file after this user changed its data.

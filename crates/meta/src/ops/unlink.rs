@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use saker_rpc::txn;
+use saker_types::time::later;
 use saker_types::wire::{RemoveReq, Removed};
 use saker_types::{Cred, Errno, Error, Inode, InodeId, Key, Locator, access};
 
@@ -76,7 +77,7 @@ impl Shard {
         };
         let mut row = (*row).clone();
         row.attr.nlink = row.attr.nlink.saturating_add_signed(delta);
-        row.attr.ctime_ns = self.wall_ns().max(row.attr.ctime_ns);
+        row.attr.ctime_ns = later(row.attr.ctime_ns, self.wall_ns());
         if row.attr.nlink == 0 {
             self.delete_attr_row(id);
             self.put_orphan(row);

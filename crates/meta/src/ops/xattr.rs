@@ -2,6 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use saker_types::acl::{self, Acl};
+use saker_types::time::later;
 use saker_types::wire::{Empty, XattrReply, XattrReq};
 use saker_types::{Access, Cred, Errno, Error, FileKind, Inode, access, limits};
 
@@ -84,7 +85,7 @@ impl Shard {
     }
 
     fn store_xattrs(&mut self, found: &Located, mut inode: Inode) -> Step<Bytes> {
-        inode.attr.ctime_ns = self.wall_ns().max(inode.attr.ctime_ns);
+        inode.attr.ctime_ns = later(inode.attr.ctime_ns, self.wall_ns());
         self.store(&found.spot, inode);
         Ok(encoded(&Empty {}))
     }

@@ -8,6 +8,7 @@ use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
 use saker_types::change::{Prepared, TxnEnd, What};
 use saker_types::inode::Locator;
+use saker_types::time::later;
 use saker_types::wire::{
     DecideReq, Empty, Intent, KeptDir, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
 };
@@ -194,7 +195,7 @@ impl Shard {
                 (None, Some(acl)) => apply_acl(&mut row, &acl.name, &acl.value, &msg.ctx.cred)?,
                 (None, None) => return Err(Errno::EINVAL.into()),
             }
-            row.attr.ctime_ns = now_ns.max(row.attr.ctime_ns);
+            row.attr.ctime_ns = later(row.attr.ctime_ns, now_ns);
             part.row = Some(row);
         }
         let loc = entry_locator(&key, inode.attr.id);
