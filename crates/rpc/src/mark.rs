@@ -105,11 +105,15 @@ impl Mark {
             want,
             token: saker_runtime::rand::u64(),
         };
-        let answers = known(self.reactor.block_on(tell(&*self.reactor, &self.start, &request)))?;
-        if answers {
-            self.save(want, want)?;
+        match known(self.reactor.block_on(tell(&*self.reactor, &self.start, &request))) {
+            Ok(true) => self.save(want, want).map(|()| true),
+            Ok(false) => Ok(false),
+            Err(refused) => {
+                // Else the next start would say that it has come so far.
+                self.save(have, self.told)?;
+                Err(refused)
+            }
         }
-        Ok(answers)
     }
 
     fn save(&mut self, mark: u64, told: u64) -> io::Result<()> {
