@@ -120,8 +120,8 @@ pub fn find_supervisor(dir: &ClusterDir) -> Option<Process> {
 }
 
 /// Starts this program again with other arguments, in a session of its own, so that no terminal
-/// and no parent takes it along. Output is appended to `log`, which it begins anew when it is large. The child gets `keep`, too, under
-/// the number that it has here.
+/// and no parent takes it along. Output is appended to `log`, which it begins anew when it is
+/// large. The child gets `keep`, too, under the number that it has here.
 pub fn spawn_daemon(args: &[OsString], log: &Path, keep: Option<&OwnedFd>) -> Outcome<Child> {
     let program: PathBuf = procfs::this_program().about("saker")?;
     let open = || OpenOptions::new().create(true).append(true).open(log);

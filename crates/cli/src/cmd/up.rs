@@ -126,7 +126,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let started = start(&dir, &cluster, args.no_supervise).and_then(|()| {
         wait_bound(&cluster);
         drop(ports);
-        wait_all(&dir, &cluster)?;
+        wait_all(&dir, &cluster, args.no_supervise)?;
         if let Err(failure) = note_uuid(&dir, &mut cluster) {
             crate::complain!("saker: {failure}");
         }
@@ -234,17 +234,26 @@ fn ports_beside(cluster: &Cluster) -> Ports {
     Ports::new(cluster.coordinator.port().min(ports::BASE_MAX), known)
 }
 
+/// The kernel closes the sockets of a killed process, which io_uring holds, a little after its end.
+const CLOSING: Duration = Duration::from_secs(1);
+
 /// A port of a role that does not run must be free, or somebody else has it. A cluster of which
 /// nothing runs moves on to other ports; of one that runs in part, the others know the old ones.
 /// Returns whether it moved.
 fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
     let runs = |cluster: &Cluster, id| process::find_role(dir, cluster, id).is_some();
     let known = cluster.clone();
-    let idle = known.roles().into_iter().filter(|id| !runs(&known, *id));
-    let addrs = idle.flat_map(|id| known.addrs(id).into_iter().map(move |addr| (id, addr)));
-    // A supervisor may have started it just now.
-    let taken: Vec<_> =
-        addrs.filter(|(id, addr)| !ports::is_free(addr.port()) && !runs(&known, *id)).collect();
+    let taken = || -> Vec<_> {
+        let idle = known.roles().into_iter().filter(|id| !runs(&known, *id));
+        let addrs = idle.flat_map(|id| known.addrs(id).into_iter().map(move |addr| (id, addr)));
+        // A supervisor may have started it just now.
+        addrs.filter(|(id, addr)| !ports::is_free(addr.port()) && !runs(&known, *id)).collect()
+    };
+    let deadline = time::now() + CLOSING;
+    while !taken().is_empty() && time::now() < deadline {
+        time::sleep(Duration::from_millis(10));
+    }
+    let taken = taken();
     let in_part = known.roles().into_iter().any(|id| runs(&known, id));
     let mut others = ports_beside(&known);
     for (id, old) in &taken {
@@ -340,8 +349,9 @@ fn note_uuid(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome {
     Ok(())
 }
 
-/// Waits until all roles serve.
-fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
+/// Waits until all roles serve. Without a supervisor, those are started that have ended since they
+/// were looked for: a process that is being killed is there for a while.
+fn wait_all(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome {
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
     each_role(cluster.roles().into_iter(), |id| {
@@ -350,6 +360,9 @@ fn wait_all(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
             process.is_some_and(|process| probe::holds_ports(&process, cluster, id))
         };
         while !ours() || !probe.serves(cluster, id) {
+            if no_supervise && process::find_role(dir, cluster, id).is_none() {
+                return start_alone(dir, cluster, id);
+            }
             let state = supervisor::read_state(dir);
             let restarts = state.roles.get(&id.to_string()).map_or(0, |role| role.restarts);
             if restarts >= HOPELESS_RESTARTS || time::now() > deadline {
@@ -403,7 +416,7 @@ fn foreground(
     thread::spawn("wait-serving", move || {
         wait_bound(&cluster_again);
         drop(locks);
-        let serves = wait_all(&dir_again, &cluster_again).and_then(|()| {
+        let serves = wait_all(&dir_again, &cluster_again, false).and_then(|()| {
             let _lock = lock(&dir_again)?;
             note_uuid(&dir_again, &mut dir_again.load()?)
         });
