@@ -153,6 +153,13 @@ impl Nodes {
         Ok(at)
     }
 
+    /// The same by names alone, for a walk that began at the root and found each name.
+    pub(crate) fn by_names(&self, walk: &Walk, name: &Bytes) -> Option<At> {
+        let is_found = walk.start == ROOT && walk.steps.iter().all(|step| step.found);
+        let names = walk.steps.iter().map(|step| &step.name).chain([name]);
+        is_found.then(|| At::below(Locator::root(), names.cloned().collect()))
+    }
+
     /// The same, to ask for a lease, too, on names on the way that the kernel asks for often. What
     /// becomes of that is told to [`Nodes::kept`].
     ///
@@ -298,14 +305,14 @@ impl Nodes {
         table.named(dir, name).is_none() && !table.is_surprise(dir, name)
     }
 
-    /// Has the walk come through a node, or began below it, as far as the kernel knows? It has if that
-    /// cannot be told.
+    /// Has the walk come through a node, or is it below it by now, as far as the kernel knows? It is if
+    /// that cannot be told.
     pub(crate) fn is_inside(&self, walk: &Walk, node: NodeId) -> bool {
         if walk.has(node) {
             return true;
         }
         let table = self.lock();
-        let mut id = walk.start;
+        let mut id = walk.at();
         for _ in 0..COMPONENTS_MAX {
             match table.nodes.get(&id).and_then(|node| node.names.last()) {
                 _ if id == node => return true,
@@ -377,6 +384,24 @@ impl Nodes {
         let id = table.node_of(inode);
         let is_aware = |node: &Node| !node.displaces && table.named(dir, name) == Some(id);
         table.nodes.get(&id).is_some_and(|node| !is_aware(node)).then_some(id)
+    }
+
+    /// The kernel has removed a directory's name, which led to `told`, as it thinks, and led to `removed`.
+    /// If that is another one, the kernel does nothing any more in the one that is still there.
+    pub(crate) fn buried(&self, told: NodeId, removed: InodeId) {
+        let mut table = self.lock();
+        if let Some(Node { what: What::Known { loc, attr }, .. }) = table.nodes.get(&told)
+            && attr.is_dir()
+            && loc.id != removed
+            && !mutation("a directory that is taken for removed")
+        {
+            table.disown(told);
+        }
+    }
+
+    /// The node that the kernel has for a name.
+    pub(crate) fn of_name(&self, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+        self.lock().named(dir, name)
     }
 
     /// The kernel changes the attributes of a file by itself: its data is written, say. To be told

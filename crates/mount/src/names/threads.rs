@@ -5,6 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use saker_client::{File, OpenFlags};
 use saker_fuse::abi::InHeader;
@@ -47,6 +48,8 @@ struct Thread {
     opened: Option<Opened>,
     /// What its last LOOKUP has found, if that was, or may have been, to be renamed.
     found: Option<NodeId>,
+    /// The name that it has looked up last, and the node that the kernel was told that it is.
+    last: Option<(NodeId, Bytes, NodeId)>,
     /// What its last path has led to, in its first walk.
     ended: Option<NodeId>,
     /// What its last LOOKUP has told the attributes of, and when those were asked for.
@@ -92,13 +95,23 @@ impl Threads {
         self.with(caller, |walks| walks.second_to(dir))?
     }
 
-    fn with<T>(&self, caller: &InHeader, f: impl FnOnce(&Walks) -> T) -> Option<T> {
+    /// Has one of the thread's walks passed this directory, unasked, by another name than this?
+    pub(crate) fn passed_by_another(
+        &self,
+        caller: &InHeader,
+        node: NodeId,
+        name: (NodeId, &Bytes),
+    ) -> bool {
+        self.with(caller, |walks| walks.passed_by_another(node, name)).unwrap_or_default()
+    }
+
+    fn with<T>(&self, caller: &InHeader, f: impl FnOnce(&mut Walks) -> T) -> Option<T> {
         if !self.follows(caller.pid) {
             return None;
         }
         let mut shard = self.shard(caller.pid);
         let thread = shard.get(caller.pid).filter(|thread| thread.who == who(caller))?;
-        Some(f(&thread.walks))
+        Some(f(&mut thread.walks))
     }
 
     /// A walk is in `dir`, and may have begun there: as far as it is.
@@ -152,6 +165,23 @@ impl Threads {
         if self.follows(tid) {
             self.shard(tid).entry(tid).found = Some(node);
         }
+    }
+
+    /// The thread's LOOKUP of a name is told this node.
+    pub(crate) fn told_of(&self, tid: u32, dir: NodeId, name: &Bytes, node: NodeId) {
+        if self.follows(tid) {
+            self.shard(tid).entry(tid).last = Some((dir, name.clone(), node));
+        }
+    }
+
+    /// The node that the thread's last LOOKUP was told, if that was this name's.
+    pub(crate) fn told_last(&self, tid: u32, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+        if !self.follows(tid) {
+            return None;
+        }
+        let mut shard = self.shard(tid);
+        let (of, last, node) = shard.get(tid)?.last.as_ref()?;
+        (*of == dir && last == name).then_some(*node)
     }
 
     /// The thread's path has led to this. `again`: in its second walk.

@@ -15,6 +15,9 @@ use saker_types::InodeId;
 use crate::names::hint::{Hint, Which};
 use crate::names::nodes::NodeId;
 
+/// The kernel asks once more for a name that it knew, before it walks again.
+const CONTRADICTIONS: u8 = 2;
+
 /// One path, as far as it is walked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Walk {
@@ -62,6 +65,14 @@ impl Walk {
         Some(Walk { start: self.start, steps: self.steps[..len].to_vec() })
     }
 
+    /// Has it passed this node, unasked, by another name than this?
+    fn passed_by_another(&self, node: NodeId, (dir, name): (NodeId, &Bytes)) -> bool {
+        let above = std::iter::once(self.start).chain(self.steps.iter().map(|step| step.node));
+        let is_other = |above, step: &Step| above != dir || step.name != *name;
+        let passed = self.steps.iter().zip(above).filter(|(step, _)| !step.found);
+        passed.into_iter().any(|(step, above)| step.node == node && is_other(above, step))
+    }
+
     fn is_at(&self, dir: NodeId) -> bool {
         self.at() == dir
     }
@@ -87,6 +98,8 @@ pub(super) struct Walks {
     untold: Option<Walk>,
     /// Whose step was the last: of these, or `None`: of `untold`.
     last: Option<Which>,
+    /// How often it was found that one has passed a directory by an old name.
+    contradicted: u8,
 }
 
 impl Walks {
@@ -156,6 +169,18 @@ impl Walks {
     pub(super) fn way_of(&self, which: Which, dir: NodeId) -> Walk {
         let known = [&self.untold, &self[which]].into_iter().flatten();
         known.filter_map(|walk| walk.here(dir)).next().unwrap_or_else(|| Walk::from(dir))
+    }
+
+    /// Has one of them passed this directory, unasked, by another name than this? Said often enough for
+    /// the kernel to walk again; if it does not, they are of an earlier syscall.
+    pub(super) fn passed_by_another(&mut self, node: NodeId, name: (NodeId, &Bytes)) -> bool {
+        let all = self.of.iter().chain([&self.untold]).flatten();
+        let passed = all.into_iter().any(|walk| walk.passed_by_another(node, name));
+        self.contradicted += u8::from(passed);
+        if self.contradicted == CONTRADICTIONS {
+            *self = Walks::default();
+        }
+        passed
     }
 
     /// If both paths of a rename lead to `dir`: the walk of the second.

@@ -7,7 +7,7 @@ use saker_fuse::{Body, Reply, Request};
 use saker_runtime::sim::mutation;
 use saker_types::limits::COMPONENTS_MAX;
 use saker_types::wire::{At, Removed, rename_flags};
-use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
+use saker_types::{Class, Errno, Error, InodeId, Locator, ROOT, Result};
 
 use crate::caller::WithCaller as _;
 use crate::names::hint::Which;
@@ -46,10 +46,24 @@ impl Served {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;
         let regretted = self.nodes.is_regretted_name(dir, &name);
+        let told = self.told(request, dir, &name);
         let removed = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
         self.nodes.changed_itself(regretted);
+        self.bury(told, removed.inode);
         self.removed(&named, &removed).await;
         Ok(Reply::done())
+    }
+
+    /// What the kernel thinks that a name leads to, which it holds the directory of.
+    fn told(&self, request: &Request, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+        let told = self.threads.told_last(request.header.pid, dir, name);
+        told.or_else(|| self.nodes.of_name(dir, name))
+    }
+
+    fn bury(&self, told: Option<NodeId>, removed: InodeId) {
+        if let Some(told) = told {
+            self.nodes.buried(told, removed);
+        }
     }
 
     pub(crate) async fn rename(&self, request: &Request) -> Result<Reply> {
@@ -93,21 +107,26 @@ impl Served {
         let names = [(from_dir, &from_name), (to_dir, &to_name)];
         let regretted = names.map(|(dir, name)| self.nodes.is_regretted_name(dir, name));
         self.nodes.changed_in(to_dir);
-        let attempt = async || {
-            let (from, to) = self.unlocked(places, [&from_name, &to_name]).await?;
-            let to_chain = self.chain(to_dir, &to).await;
+        let told = self.told(request, to_dir, &to_name);
+        let change = async |from: &At, to: &At| {
+            let to_chain = self.chain(to_dir, to).await;
             if flags == rename_flags::EXCHANGE {
-                let from_chain = self.chain(from_dir, &from).await;
-                let moved = self.fs.exchange(&who, &from, &to, [&from_chain, &to_chain]).await?;
+                let from_chain = self.chain(from_dir, from).await;
+                let moved = self.fs.exchange(&who, from, to, [&from_chain, &to_chain]).await?;
                 self.nodes.exchanged(names, &moved);
             } else {
                 let no_replace = flags == rename_flags::NOREPLACE;
-                let moved = self.fs.rename(&who, &from, &to, no_replace, &to_chain).await?;
+                let moved = self.fs.rename(&who, from, to, no_replace, &to_chain).await?;
+                self.bury(told, moved.replaced);
                 let unaware = self.nodes.unaware(moved.replaced, to_dir, &to_name);
                 self.nodes.renamed(names, &moved.loc);
                 self.tell_of_a_name_less(unaware).await;
             }
             Result::Ok(())
+        };
+        let attempt = async || {
+            let (from, to) = self.unlocked(places, [&from_name, &to_name]).await?;
+            change(&from, &to).await
         };
         let is_moved =
             |error: &Error| error.errno() == Errno::ESTALE && !error.is(Class::Elsewhere);
@@ -125,8 +144,22 @@ impl Served {
             }
             renamed = attempt().await;
         }
+        if renamed.as_ref().is_err_and(is_moved)
+            && let Some(from) = self.by_names(request, Which::First, from_dir, &from_name)
+            && let Some(to) = self.by_names(request, Which::Second, to_dir, &to_name)
+        {
+            // One of the directories has gone where nobody here knows it, or for good. Each name was
+            // found: the kernel would not walk again. What they lead to by now counts as well.
+            renamed = change(&from, &to).await;
+        }
         self.nodes.changed_itself(renamed.is_ok() && regretted.contains(&true));
         renamed.map(|()| Reply::done()).map_err(on_the_way)
+    }
+
+    fn by_names(&self, request: &Request, which: Which, dir: NodeId, name: &Bytes) -> Option<At> {
+        let may = !mutation("a rename by what its names lead to");
+        let walk = self.threads.way_of(&request.header, which, dir);
+        self.nodes.by_names(&walk, name).filter(|_| may)
     }
 
     /// Two places, of which none begins in a directory whose own name, as it is known here, may be one of

@@ -62,8 +62,17 @@ impl Served {
                     let at = self.nodes.named(&walk, &name)?.at;
                     self.fs.lookup(&request.caller(), &at).await?;
                 }
+                let node = self.nodes.of(entry.attr.id);
+                if entry.attr.is_dir()
+                    && is_of_a_rename(hint)
+                    && self.threads.passed_by_another(header, node, (dir, &name))
+                {
+                    // The kernel would take two of the rename's directories for one.
+                    return Err(Errno::ESTALE.into());
+                }
                 self.may_be_opened(request, &entry)?;
                 let out = self.hold(&named, &entry);
+                self.threads.told_of(tid, dir, &name, out.nodeid);
                 self.note_link(request, &entry, out.nodeid, hint);
                 // A directory's are not whole.
                 if !entry.attr.is_dir() {
@@ -133,6 +142,7 @@ impl Served {
             hint::Step::Last(intent) if self.read_only || !intent.is_change() => return None,
             hint::Step::Last(Intent::Remove { dir: is_dir }) => {
                 let (node, seen) = self.nodes.pretend(dir, name, is_dir)?;
+                self.threads.told_of(request.header.pid, dir, name, node);
                 let attr = seen.unwrap_or_else(|| {
                     let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };
                     // The caller's own, so that the kernel has nothing against it.
@@ -239,6 +249,14 @@ impl Served {
         }
         Ok(Reply::none())
     }
+}
+
+/// May the name that is looked up be one that is renamed?
+fn is_of_a_rename(hint: Option<Hint>) -> bool {
+    let is_named = |hint: Hint| {
+        matches!(hint.step, hint::Step::Last(Intent::RenameSource | Intent::RenameTarget))
+    };
+    hint.is_none_or(is_named) && !mutation("one directory by two names")
 }
 
 /// Is the name that is looked up to be made, by something else than open(2)?

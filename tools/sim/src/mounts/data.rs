@@ -3,7 +3,8 @@
 //! Data is close to open: what one mount writes others see when it is flushed, at the latest, and
 //! whoever opens a file then reads that or something newer. A file is the list of its versions; what
 //! is read by a descriptor is of the version that the open saw, or of later ones, and no older than
-//! what the same mount was told before. Each file is judged by itself.
+//! what the same mount was told before. Bytes can be seen before the size that they make, and of two
+//! mounts' writes at the same time each byte may be of either. Each file is judged by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -26,8 +27,12 @@ struct Pending {
     offset: u64,
     len: u64,
     tag: u8,
+    /// When the write began.
+    began: u64,
     /// When the write had ended.
     since: u64,
+    /// When it had been flushed, or truncated by the same mount.
+    flushed: u64,
 }
 
 impl Pending {
@@ -38,6 +43,13 @@ impl Pending {
     fn has(&self, at: u64) -> bool {
         at >= self.offset && at < self.end()
     }
+}
+
+/// A write that a version has.
+#[derive(Clone, Hash)]
+struct Applied {
+    version: usize,
+    write: Pending,
 }
 
 /// A mount knows of a version.
@@ -54,6 +66,8 @@ struct Told {
 struct File {
     versions: Vec<Rc<Vec<u8>>>,
     pending: Vec<Pending>,
+    /// Those of all versions, since the file was truncated.
+    applied: Vec<Applied>,
     told: Vec<Told>,
     /// The version that each open saw.
     fds: BTreeMap<Fd, usize>,
@@ -66,6 +80,7 @@ impl File {
         File {
             versions: vec![Rc::default()],
             pending: Vec::new(),
+            applied: Vec::new(),
             told: Vec::new(),
             fds: BTreeMap::new(),
             begun: BTreeMap::new(),
@@ -109,7 +124,9 @@ impl File {
         }
         data[own.offset as usize..own.end() as usize].fill(own.tag);
         self.versions.push(Rc::new(data));
-        self.tell(Some(mount), own.since, self.newest());
+        let version = self.newest();
+        self.tell(Some(mount), own.since, version);
+        self.applied.push(Applied { version, write: own });
         true
     }
 
@@ -117,6 +134,15 @@ impl File {
         if let Some(mount) = mount {
             while self.apply_first(mount) {}
         }
+    }
+
+    /// May the stores have this byte of a write that a version has after another one's? That must have
+    /// begun before this one was flushed.
+    fn may_be_left(&self, least: usize, at: u64, byte: u8) -> bool {
+        let here = || self.applied.iter().filter(|applied| applied.write.has(at));
+        let newer =
+            |began: u64| here().any(|other| other.version <= least && other.write.began > began);
+        here().any(|applied| applied.write.tag == byte && !newer(applied.write.flushed))
     }
 
     /// A size that a mount was told, of this version or a later one.
@@ -132,11 +158,13 @@ impl File {
     }
 
     /// The oldest version that a descriptor may show. `overtaken`: the same mount changes the size
-    /// meanwhile, and the kernel does not heed then what it is told of it.
+    /// meanwhile, or is told of it, and the kernel may not heed then what it is told now.
     fn least(&self, fd: Fd, entry: &Entry, overtaken: bool) -> Option<usize> {
         let opened = self.fds.get(&fd).copied()?;
-        let opened = if overtaken { 0 } else { opened };
-        Some(self.told_before(entry.mount, entry.invoked).max(opened))
+        Some(match overtaken {
+            true => 0,
+            false => self.told_before(entry.mount, entry.invoked).max(opened),
+        })
     }
 
     /// The version whose end a look sees.
@@ -161,12 +189,13 @@ impl File {
             return false;
         }
         let has = |at: u64, byte: u8| {
-            let own = self.pending.iter().filter(|own| Some(own.mount) == mount && own.has(at));
-            let own = own.map(|own| own.tag);
+            // Data can be in the stores before the owner knows how far it goes.
+            let written = self.pending.iter().filter(|write| write.has(at));
+            let written = written.map(|write| write.tag);
             let versions = all.clone().map(|version| {
                 self.versions[version].get(at as usize).copied().unwrap_or_default()
             });
-            own.chain(versions).any(|known| known == byte)
+            written.chain(versions).any(|known| known == byte) || self.may_be_left(least, at, byte)
         };
         if bytes.iter().zip(from..).any(|(byte, at)| !has(at, *byte)) {
             return false;
@@ -176,8 +205,9 @@ impl File {
     }
 
     /// The ways in which a call may go on now; true: it is over then.
-    fn step(&self, number: usize, entry: &Entry, overtaken: bool) -> Option<(File, bool)> {
+    fn step(&self, number: usize, entry: &Entry, beside: &Beside) -> Option<(File, bool)> {
         let mut file = self.clone();
+        let overtaken = beside.overtaken;
         let done = match &entry.call {
             Call::Open { .. } | Call::Create { .. } => {
                 let Answer::Seen(seen) = &entry.answer else { return None };
@@ -199,13 +229,15 @@ impl File {
                 let mut data = Vec::clone(&file.versions[file.newest()]);
                 data.resize(*size as usize, 0);
                 file.versions.push(Rc::new(data));
+                file.applied.clear();
                 file.tell(entry.mount, entry.returned, file.newest());
                 true
             }
             Call::Write { offset, len, tag, .. } => {
                 let mount = entry.mount?;
-                let (offset, len, tag, since) = (*offset, *len, *tag, entry.returned);
-                file.pending.push(Pending { mount, offset, len, tag, since });
+                let (offset, len, tag) = (*offset, *len, *tag);
+                let (began, since, flushed) = (entry.invoked, entry.returned, beside.flushed);
+                file.pending.push(Pending { mount, offset, len, tag, began, since, flushed });
                 true
             }
             Call::Flush { .. } => {
@@ -226,6 +258,14 @@ impl File {
     }
 }
 
+/// What other calls of the same file and mount have to do with one.
+struct Beside {
+    /// They change its size meanwhile, or are told of it.
+    overtaken: bool,
+    /// When what it has written was flushed.
+    flushed: u64,
+}
+
 #[derive(Clone)]
 struct State {
     file: File,
@@ -235,7 +275,7 @@ struct State {
 struct Search<'a> {
     /// Of the file, with their numbers.
     entries: Vec<(usize, &'a Entry)>,
-    overtaken: Vec<bool>,
+    beside: Vec<Beside>,
     seen: FxHashSet<u128>,
     steps: usize,
     best: Violation,
@@ -268,10 +308,14 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
     for file in files {
         let own = entries.iter().enumerate().filter(|(_, entry)| id(entry) == Some(file));
         let own: Vec<(usize, &Entry)> = own.collect();
-        let overtaken = own.iter().map(|(_, entry)| is_overtaken(entry, &own)).collect();
+        let beside = own.iter().map(|(_, entry)| Beside {
+            overtaken: is_overtaken(entry, &own),
+            flushed: flushed(entry, &own),
+        });
+        let beside = beside.collect();
         let best = Violation { placed: 0, stuck: Vec::new(), undecided: false };
         let mut search =
-            Search { entries: own, overtaken, seen: FxHashSet::default(), steps: 0, best };
+            Search { entries: own, beside, seen: FxHashSet::default(), steps: 0, best };
         if !search.finds(State { file: File::new(), done: 0 }) {
             return Err(search.best);
         }
@@ -282,10 +326,19 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
 
 fn is_overtaken(entry: &Entry, own: &[(usize, &Entry)]) -> bool {
     let mut sizes = own.iter().filter(|(_, other)| {
-        let sizes = matches!(other.call, Call::Write { .. } | Call::Truncate { .. });
-        sizes && other.mount == entry.mount
+        let looks = matches!(other.call, Call::Look { .. } | Call::Flush { .. });
+        !looks && other.mount == entry.mount
     });
     sizes.any(|(_, other)| other.invoked < entry.returned && entry.invoked < other.returned)
+}
+
+/// When what a call has written was flushed at the latest.
+fn flushed(entry: &Entry, own: &[(usize, &Entry)]) -> u64 {
+    let after = own.iter().filter(|(_, other)| {
+        let flushes = matches!(other.call, Call::Flush { .. } | Call::Truncate { .. });
+        flushes && other.mount == entry.mount && other.invoked > entry.returned
+    });
+    after.map(|(_, other)| other.returned).min().unwrap_or(u64::MAX)
 }
 
 impl Search<'_> {
@@ -335,7 +388,7 @@ impl Search<'_> {
 
     fn step(&self, state: &State, i: usize) -> Option<State> {
         let (number, entry) = self.entries[i];
-        let (file, over) = state.file.step(number, entry, self.overtaken[i])?;
+        let (file, over) = state.file.step(number, entry, &self.beside[i])?;
         Some(State { file, done: state.done | u128::from(over) << i })
     }
 

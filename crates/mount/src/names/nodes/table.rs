@@ -342,12 +342,37 @@ impl Table {
             return;
         }
         self.unname_all(id);
-        if let Some(Node { what: What::Known { loc, .. }, .. }) = self.nodes.remove(&id)
-            && loc.id != id
-        {
-            self.aliases.remove(&loc.id);
+        if let Some(Node { what: What::Known { loc, .. }, .. }) = self.nodes.remove(&id) {
+            self.end_alias(id, loc.id);
         }
         self.held.add(-1);
+    }
+
+    fn end_alias(&mut self, id: NodeId, inode: InodeId) {
+        let alias = self.node_of(inode);
+        if alias == id && self.nodes.contains_key(&inode) {
+            // That one is disowned.
+            self.renumber(inode);
+        } else if alias == id || !self.nodes.contains_key(&alias) {
+            self.aliases.remove(&inode);
+        }
+    }
+
+    /// An inode's node is another one from the next reply on.
+    fn renumber(&mut self, inode: InodeId) {
+        self.aliases.insert(inode, self.next_guess);
+        self.next_guess += 1;
+    }
+
+    /// The kernel takes this directory for removed, and will never do anything in this node again.
+    /// If the directory is there it is another node from now on.
+    pub(super) fn disown(&mut self, id: NodeId) {
+        let Some(Node { what: What::Known { loc, .. }, .. }) = self.nodes.get(&id) else { return };
+        let inode = loc.id;
+        if self.node_of(inode) == id {
+            self.unname_all(id);
+            self.renumber(inode);
+        }
     }
 }
 

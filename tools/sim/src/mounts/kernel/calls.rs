@@ -254,6 +254,8 @@ impl Kernel {
         let hint = Hint { beside: false, ..after_walk(Intent::Create, paths, which) };
         let found = self.look_up_locked(&dir, &name, tid, Some(hint), true).await;
         let found = match found {
+            // Without a hint nobody can tell that the name is to be made.
+            Err(Errno::ESTALE) if self.0.hints_lost => return Err(REFUSED),
             Err(Errno::ESTALE) => return Err(LOST),
             other => other?,
         };
@@ -411,10 +413,10 @@ impl Kernel {
     ) -> Result<(), Errno> {
         let renamed = retry_estale!(reval => self.rename_once(tid, from, to, flags, reval).await);
         // Where an open directory is that others have moved below one that this machine does not know,
-        // nobody can tell (docs/decisions/0039).
+        // nobody can tell (docs/decisions/0039); nor without a hint that a walk is the second one.
         let start = |path: &PathArg| path.start.as_ref().map(|dir| dir.id);
         match renamed {
-            Err(Errno::ESTALE) if start(from) != start(to) => Err(REFUSED),
+            Err(Errno::ESTALE) if start(from) != start(to) || self.0.hints_lost => Err(REFUSED),
             other => other,
         }
     }
