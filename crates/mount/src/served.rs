@@ -339,6 +339,14 @@ impl Dispatch for Served {
                 false => self.on_the_way(request, request.header.nodeid, error),
             };
             let error = self.not_gone(opcode, request, error);
+            if opcode == Opcode::Lookup && error.errno() == Errno::ESTALE {
+                let dir = request.header.nodeid;
+                let held = request
+                    .body()
+                    .name()
+                    .is_ok_and(|name| self.nodes.of_name(dir, &name).is_some());
+                self.threads.refused(&request.header, held);
+            }
             if errno::unexpected(&error) {
                 let node = request.header.nodeid;
                 tracing::warn!("{} of inode {node:#x}: {error}", opcode.name());

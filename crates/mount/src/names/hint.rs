@@ -107,6 +107,14 @@ pub enum Step {
     Last(Intent),
 }
 
+impl Step {
+    /// Is nothing looked up after this name, in this path or another one of the syscall?
+    pub(crate) fn ends_path(self) -> bool {
+        let renames = matches!(self, Step::Last(Intent::RenameSource | Intent::RenameTarget));
+        matches!(self, Step::Last(_)) && !renames
+    }
+}
+
 /// What follows a name on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {

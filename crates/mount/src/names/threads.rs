@@ -105,6 +105,11 @@ impl Threads {
         self.with(caller, |walks| walks.passed_by_another(node, name)).unwrap_or_default()
     }
 
+    /// The thread's LOOKUP is answered ESTALE. `held`: the kernel has the name.
+    pub(crate) fn refused(&self, caller: &InHeader, held: bool) {
+        self.with(caller, |walks| walks.refused(held));
+    }
+
     fn with<T>(&self, caller: &InHeader, f: impl FnOnce(&mut Walks) -> T) -> Option<T> {
         if !self.follows(caller.pid) {
             return None;

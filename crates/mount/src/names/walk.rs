@@ -15,9 +15,6 @@ use saker_types::InodeId;
 use crate::names::hint::{Hint, Which};
 use crate::names::nodes::NodeId;
 
-/// The kernel asks once more for a name that it knew, before it walks again.
-const CONTRADICTIONS: u8 = 2;
-
 /// One path, as far as it is walked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Walk {
@@ -98,13 +95,18 @@ pub(super) struct Walks {
     untold: Option<Walk>,
     /// Whose step was the last: of these, or `None`: of `untold`.
     last: Option<Which>,
-    /// How often it was found that one has passed a directory by an old name.
-    contradicted: u8,
+    /// There was a hint of the last LOOKUP.
+    hinted: bool,
+    /// The last hint was of a path's last name: what comes without a hint is of another syscall.
+    over: bool,
+    /// LOOKUPs without a hint since the last one with a hint that were answered ESTALE.
+    refused: u8,
 }
 
 impl Walks {
     /// A walk is in `dir`, and may have begun there: as far as it is.
     pub(super) fn step(&mut self, dir: NodeId, hint: Option<Hint>) -> Walk {
+        self.hinted = hint.is_some();
         match hint {
             Some(hint @ Hint { path: Some(which), .. }) => self.hinted(dir, hint, which),
             Some(Hint { path: None, first, .. }) => self.either(dir, first),
@@ -128,6 +130,7 @@ impl Walks {
         if !hint.beside {
             self[which.other()] = None;
         }
+        (self.over, self.refused) = (hint.step.ends_path(), 0);
         // By names that the kernel keeps a walk comes to where it was not seen to go.
         let known = self[which].take().filter(|_| !hint.first);
         let walk = known.and_then(|walk| walk.back_to(dir)).unwrap_or_else(|| Walk::from(dir));
@@ -138,6 +141,9 @@ impl Walks {
     /// Who is known to be here goes on. Nobody else is forgotten: this may be either path, and of the
     /// other one names were passed that no server has been asked about.
     fn unhinted(&mut self, dir: NodeId) -> Walk {
+        if self.over {
+            *self = Walks::default();
+        }
         let (which, walk) = self.to(dir).unwrap_or_else(|| (None, Walk::from(dir)));
         self.last = which;
         let known = match which {
@@ -171,16 +177,22 @@ impl Walks {
         known.filter_map(|walk| walk.here(dir)).next().unwrap_or_else(|| Walk::from(dir))
     }
 
-    /// Has one of them passed this directory, unasked, by another name than this? Said often enough for
-    /// the kernel to walk again; if it does not, they are of an earlier syscall.
-    pub(super) fn passed_by_another(&mut self, node: NodeId, name: (NodeId, &Bytes)) -> bool {
+    /// Has one of them passed this directory, unasked, by another name than this?
+    pub(super) fn passed_by_another(&self, node: NodeId, name: (NodeId, &Bytes)) -> bool {
         let all = self.of.iter().chain([&self.untold]).flatten();
-        let passed = all.into_iter().any(|walk| walk.passed_by_another(node, name));
-        self.contradicted += u8::from(passed);
-        if self.contradicted == CONTRADICTIONS {
+        all.into_iter().any(|walk| walk.passed_by_another(node, name))
+    }
+
+    /// A LOOKUP is answered ESTALE. If the kernel does not walk again upon that, these are walks of an
+    /// earlier syscall, which only a hint could tell. For a name that it has it asks twice before (`held`).
+    pub(super) fn refused(&mut self, held: bool) {
+        if self.hinted {
+            return;
+        }
+        self.refused += 1;
+        if self.refused > u8::from(held) {
             *self = Walks::default();
         }
-        passed
     }
 
     /// If both paths of a rename lead to `dir`: the walk of the second.
