@@ -234,7 +234,8 @@ pub struct At {
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub path: Vec<Bytes>,
     /// Inodes that components must lead to, by component; 0 and what is beyond the end: any. If
-    /// one leads elsewhere, nothing is done (class `Elsewhere`).
+    /// one leads elsewhere, nothing is done (class `Elsewhere`). What is expected of the last one is heeded
+    /// where a directory is removed or replaced.
     #[prost(uint64, repeated, tag = "3")]
     pub expect: Vec<InodeId>,
     /// The first components, none of them the last, are directories whose names a mount wants to keep
@@ -248,6 +249,21 @@ impl At {
     /// A path from an anchor.
     pub fn below(anchor: Locator, path: Vec<Bytes>) -> At {
         At { anchor, path, expect: Vec::new(), keep_ms: Vec::new() }
+    }
+
+    /// May a directory of this id be what is there, for all that is expected? 0: nothing is there.
+    pub fn may_end_at(&self, id: InodeId) -> bool {
+        let last = self.path.len().checked_sub(1);
+        let expected = last.and_then(|last| self.expect.get(last).copied()).unwrap_or_default();
+        expected == 0 || expected == id
+    }
+
+    /// Its last component must lead to this inode, if it leads anywhere.
+    pub fn expect_last(&mut self, id: InodeId) {
+        if let Some(last) = self.path.len().checked_sub(1) {
+            self.expect.resize(last, 0);
+            self.expect.push(id);
+        }
     }
 
     /// Is the error about the last component of this path?

@@ -140,6 +140,9 @@ impl Shard {
         may_change(&parent, cred)?;
         no_wait(self.not_frozen(parent.dir.id))?;
         let there = self.entry(&key)?;
+        if !msg.at.may_end_at(there.as_ref().map_or(0, |there| there.attr.id)) {
+            return Err(Error::elsewhere(msg.at.path.len() - 1).into());
+        }
         let mut only_owner = false;
         if let Some(there) = &there {
             no_wait(self.not_busy(there.attr.id))?;
@@ -231,6 +234,9 @@ impl Shard {
         let Some(inode) = self.entry(&key)? else { return Err(self.lost(msg)) };
         if parent.is_none() && inode.attr.id != msg.at.anchor.id {
             return Err(self.lost(msg));
+        }
+        if intent == Intent::RemoveDir && !msg.at.may_end_at(inode.attr.id) {
+            return Err(Error::elsewhere(msg.at.path.len() - 1).into());
         }
         if !inode.attr.is_dir() {
             if intent != Intent::RemoveDir {

@@ -386,6 +386,21 @@ impl Nodes {
         table.nodes.get(&id).is_some_and(|node| !is_aware(node)).then_some(id)
     }
 
+    /// The directory that a node is known to be; 0: it is none, or a guess.
+    pub(crate) fn known_dir(&self, id: NodeId) -> InodeId {
+        match self.lock().nodes.get(&id).map(|node| &node.what) {
+            Some(What::Known { loc, attr }) if attr.is_dir() => loc.id,
+            _ => 0,
+        }
+    }
+
+    /// It is not what its name leads to: it is looked up the next time.
+    pub(crate) fn misled(&self, id: NodeId) {
+        if let Some(node) = self.lock().nodes.get_mut(&id) {
+            node.doubted = true;
+        }
+    }
+
     /// The kernel has removed a directory's name, which led to `told`, as it thinks, and led to `removed`.
     /// If that is another one, the kernel does nothing any more in the one that is still there.
     pub(crate) fn buried(&self, told: NodeId, removed: InodeId) {

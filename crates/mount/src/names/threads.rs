@@ -50,6 +50,8 @@ struct Thread {
     found: Option<NodeId>,
     /// The name that it has looked up last, and the node that the kernel was told that it is.
     last: Option<(NodeId, Bytes, NodeId)>,
+    /// The name of a directory that it could not remove, for it leads elsewhere.
+    elsewhere: Option<(NodeId, Bytes)>,
     /// What its last path has led to, in its first walk.
     ended: Option<NodeId>,
     /// What its last LOOKUP has told the attributes of, and when those were asked for.
@@ -153,11 +155,12 @@ impl Threads {
     /// The thread looks up something else: what it has looked up to open it, it did not open.
     /// Returns what its last LOOKUP has found at a server.
     pub(crate) fn next(&self, tid: u32) -> Option<NodeId> {
-        if !self.follows(tid) {
+        if tid == NOBODY {
             return None;
         }
         let mut shard = self.shard(tid);
         let thread = shard.get(tid)?;
+        thread.last = None;
         let (opened, found) = (thread.opened.take(), thread.found.take());
         thread.told = None;
         drop(shard);
@@ -174,19 +177,36 @@ impl Threads {
 
     /// The thread's LOOKUP of a name is told this node.
     pub(crate) fn told_of(&self, tid: u32, dir: NodeId, name: &Bytes, node: NodeId) {
-        if self.follows(tid) {
+        if tid != NOBODY {
             self.shard(tid).entry(tid).last = Some((dir, name.clone(), node));
         }
     }
 
     /// The node that the thread's last LOOKUP was told, if that was this name's.
     pub(crate) fn told_last(&self, tid: u32, dir: NodeId, name: &Bytes) -> Option<NodeId> {
-        if !self.follows(tid) {
+        if tid == NOBODY {
             return None;
         }
         let mut shard = self.shard(tid);
         let (of, last, node) = shard.get(tid)?.last.as_ref()?;
         (*of == dir && last == name).then_some(*node)
+    }
+
+    /// The thread could not remove or replace the directory of this name, for the name leads elsewhere. The
+    /// kernel walks again, once.
+    pub(crate) fn is_elsewhere(&self, tid: u32, dir: NodeId, name: &Bytes) {
+        if tid != NOBODY {
+            self.shard(tid).entry(tid).elsewhere = Some((dir, name.clone()));
+        }
+    }
+
+    /// Was that what the thread's last attempt to remove or replace a directory met?
+    pub(crate) fn was_elsewhere(&self, tid: u32, dir: NodeId, name: &Bytes) -> bool {
+        let before = match tid != NOBODY {
+            true => self.shard(tid).get(tid).and_then(|thread| thread.elsewhere.take()),
+            false => None,
+        };
+        before.is_some_and(|(of, last)| of == dir && last == name)
     }
 
     /// The thread's path has led to this. `again`: in its second walk.

@@ -5,6 +5,7 @@ use saker_client::Caller;
 use saker_fuse::abi::{LinkIn, Rename2In, RenameIn};
 use saker_fuse::{Body, Reply, Request};
 use saker_runtime::sim::mutation;
+use saker_types::error::SECOND_PATH;
 use saker_types::limits::COMPONENTS_MAX;
 use saker_types::wire::{At, Removed, rename_flags};
 use saker_types::{Class, Errno, Error, InodeId, Locator, ROOT, Result};
@@ -16,6 +17,13 @@ use crate::served::Served;
 
 /// Times that the directories above a rename's names may be found elsewhere while it is tried.
 const MOVES_MAX: usize = 20;
+
+/// What the kernel thinks that a name leads to.
+struct Told {
+    node: NodeId,
+    /// The directory that it must lead to; 0: anything.
+    expected: InodeId,
+}
 
 impl Served {
     pub(crate) async fn unlink(&self, request: &Request) -> Result<Reply> {
@@ -44,25 +52,48 @@ impl Served {
 
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
-        let named = self.named(request, dir, &name)?;
+        let mut named = self.named(request, dir, &name)?;
         let regretted = self.nodes.is_regretted_name(dir, &name);
         let told = self.told(request, dir, &name);
-        let removed = self.fs.rmdir_and_keep(&request.caller(), &named.at).await?;
+        named.at.expect_last(told.expected);
+        let removed = self.fs.rmdir_and_keep(&request.caller(), &named.at).await;
+        let removed = removed.inspect_err(|error| {
+            self.misled(request, (dir, &name), &named.at, &told, error);
+        })?;
         self.nodes.changed_itself(regretted);
-        self.bury(told, removed.inode);
+        self.nodes.buried(told.node, removed.inode);
         self.removed(&named, &removed).await;
         Ok(Reply::done())
     }
 
-    /// What the kernel thinks that a name leads to, which it holds the directory of.
-    fn told(&self, request: &Request, dir: NodeId, name: &Bytes) -> Option<NodeId> {
-        let told = self.threads.told_last(request.header.pid, dir, name);
-        told.or_else(|| self.nodes.of_name(dir, name))
+    /// What the kernel thinks that a name leads to. It will do nothing any more in a directory that it
+    /// thinks removed, so that no other one must go; but if the name leads elsewhere again in its second
+    /// walk, that one goes.
+    fn told(&self, request: &Request, dir: NodeId, name: &Bytes) -> Told {
+        let tid = request.header.pid;
+        let node = self.threads.told_last(tid, dir, name);
+        let node = node.or_else(|| self.nodes.of_name(dir, name)).unwrap_or_default();
+        let again = self.threads.was_elsewhere(tid, dir, name);
+        let expected = match again || mutation("a directory that is taken for removed") {
+            true => 0,
+            false => self.nodes.known_dir(node),
+        };
+        Told { node, expected }
     }
 
-    fn bury(&self, told: Option<NodeId>, removed: InodeId) {
-        if let Some(told) = told {
-            self.nodes.buried(told, removed);
+    /// A name was not removed, or not replaced: because it leads elsewhere?
+    fn misled(
+        &self,
+        request: &Request,
+        (dir, name): (NodeId, &Bytes),
+        at: &At,
+        told: &Told,
+        error: &Error,
+    ) {
+        let component = error.component.map(|at| (at & !SECOND_PATH) as usize + 1);
+        if error.is(Class::Elsewhere) && component == Some(at.path.len()) {
+            self.threads.is_elsewhere(request.header.pid, dir, name);
+            self.nodes.misled(told.node);
         }
     }
 
@@ -108,7 +139,13 @@ impl Served {
         let regretted = names.map(|(dir, name)| self.nodes.is_regretted_name(dir, name));
         self.nodes.changed_in(to_dir);
         let told = self.told(request, to_dir, &to_name);
-        let change = async |from: &At, to: &At| {
+        if (from_dir, &from_name) == (to_dir, &to_name) && told.expected != 0 {
+            // The kernel has looked up one name twice, and found two inodes: of one it thinks that it is
+            // replaced.
+            self.threads.is_elsewhere(request.header.pid, to_dir, &to_name);
+            return Err(Errno::ESTALE.into());
+        }
+        let change = async |from: &At, to: &At, expected: InodeId| {
             let to_chain = self.chain(to_dir, to).await;
             if flags == rename_flags::EXCHANGE {
                 let from_chain = self.chain(from_dir, from).await;
@@ -116,8 +153,13 @@ impl Served {
                 self.nodes.exchanged(names, &moved);
             } else {
                 let no_replace = flags == rename_flags::NOREPLACE;
-                let moved = self.fs.rename(&who, from, to, no_replace, &to_chain).await?;
-                self.bury(told, moved.replaced);
+                let mut to = to.clone();
+                to.expect_last(expected);
+                let moved = self.fs.rename(&who, from, &to, no_replace, &to_chain).await;
+                let moved = moved.inspect_err(|error| {
+                    self.misled(request, (to_dir, &to_name), &to, &told, error);
+                })?;
+                self.nodes.buried(told.node, moved.replaced);
                 let unaware = self.nodes.unaware(moved.replaced, to_dir, &to_name);
                 self.nodes.renamed(names, &moved.loc);
                 self.tell_of_a_name_less(unaware).await;
@@ -126,7 +168,7 @@ impl Served {
         };
         let attempt = async || {
             let (from, to) = self.unlocked(places, [&from_name, &to_name]).await?;
-            change(&from, &to).await
+            change(&from, &to, told.expected).await
         };
         let is_moved =
             |error: &Error| error.errno() == Errno::ESTALE && !error.is(Class::Elsewhere);
@@ -150,7 +192,7 @@ impl Served {
         {
             // One of the directories has gone where nobody here knows it, or for good. Each name was
             // found: the kernel would not walk again. What they lead to by now counts as well.
-            renamed = change(&from, &to).await;
+            renamed = change(&from, &to, 0).await;
         }
         self.nodes.changed_itself(renamed.is_ok() && regretted.contains(&true));
         renamed.map(|()| Reply::done()).map_err(on_the_way)

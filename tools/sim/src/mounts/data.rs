@@ -11,7 +11,7 @@ use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use rustc_hash::FxHashSet;
-use saker_types::InodeId;
+use saker_types::{Errno, InodeId};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::history::{Answer, Call, Entry, Fd, Seen};
@@ -317,7 +317,7 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
         let own = entries.iter().enumerate().filter(|(_, entry)| id(entry) == Some(file));
         let own: Vec<(usize, &Entry)> = own.collect();
         let beside = own.iter().map(|(_, entry)| Beside {
-            overtaken: is_overtaken(entry, &own),
+            overtaken: is_overtaken(entry, file, entries, &id),
             flushed: flushed(entry, &own),
         });
         let beside = beside.collect();
@@ -332,12 +332,19 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
     Ok(steps)
 }
 
-fn is_overtaken(entry: &Entry, own: &[(usize, &Entry)]) -> bool {
-    let mut sizes = own.iter().filter(|(_, other)| {
+fn is_overtaken(
+    entry: &Entry,
+    file: InodeId,
+    entries: &[Entry],
+    id: &impl Fn(&Entry) -> Option<InodeId>,
+) -> bool {
+    let mut others = entries.iter().filter(|other| {
         let looks = matches!(other.call, Call::Look { .. } | Call::Flush { .. });
-        !looks && other.mount == entry.mount
+        // Who walks through a file is told of it, too.
+        let is_told = id(other) == Some(file) || other.answer == Answer::Failed(Errno::ENOTDIR);
+        !looks && is_told && other.mount == entry.mount
     });
-    sizes.any(|(_, other)| other.invoked < entry.returned && entry.invoked < other.returned)
+    others.any(|other| other.invoked < entry.returned && entry.invoked < other.returned)
 }
 
 /// When what a call has written was flushed at the latest.
