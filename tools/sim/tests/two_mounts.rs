@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -487,6 +488,47 @@ fn a_call_acts_in_the_directory_that_has_the_name() {
         assert!(!t.b("d/cur/f").exists(), "round {round}: it stays");
         assert!(t.b("d/other/f").exists(), "round {round}: the wrong file is removed");
         assert!(t.b(&made).exists() && t.b(&moved).exists(), "round {round}: made elsewhere");
+    }
+}
+
+/// Someone is in a directory whose parents were only walked through, and another mount gives their names
+/// to others. `..` leads where they are.
+#[test]
+fn the_parent_of_a_directory_is_where_it_is() {
+    let Some(t) = Mounts::start("the_parent_of_a_directory_is_where_it_is") else { return };
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 4] = [
+        ("exchanged", |b| exchange(&b.join("cur"), &b.join("alt"))),
+        ("moved", |b| fs::rename(b.join("cur"), b.join("old")).unwrap()),
+        ("replaced", |b| {
+            fs::rename(b.join("cur"), b.join("old")).unwrap();
+            fs::rename(b.join("alt"), b.join("cur")).unwrap();
+        }),
+        ("a file now", |b| {
+            fs::rename(b.join("cur"), b.join("old")).unwrap();
+            fs::write(b.join("cur"), "").unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        fs::create_dir(t.b(what)).unwrap();
+        for name in ["cur", "alt"] {
+            fs::create_dir_all(t.b(what).join(name).join("d/e")).unwrap();
+            fs::write(t.b(what).join(name).join("d/who"), name).unwrap();
+            fs::write(t.b(what).join(name).join("top"), name).unwrap();
+        }
+        let parent = fs::metadata(t.b(what).join("cur/d")).unwrap().ino();
+        let dir = File::open(t.a(what).join("cur/d/e")).unwrap();
+        change(&t.b(what));
+        // In the directory itself, as a thread whose working directory it is.
+        let from = |path: &str| PathBuf::from(format!("/proc/self/fd/{}/{path}", dir.as_raw_fd()));
+        assert_eq!(fs::read_to_string(from("../who")).unwrap(), "cur", "{what}");
+        assert_eq!(fs::read_to_string(from("../../top")).unwrap(), "cur", "{what}");
+        assert_eq!(fs::metadata(from("..")).unwrap().ino(), parent, "{what}");
+        fs::create_dir(from("../made")).unwrap();
+        fs::rename(from("../made"), from("made")).unwrap();
+        fs::remove_file(from("../who")).unwrap();
+        let kept = ["cur/d/who", "alt/d/who"].map(|path| fs::read_to_string(t.b(what).join(path)));
+        assert!(kept.iter().any(|text| text.as_ref().is_ok_and(|text| text == "alt")), "{what}");
     }
 }
 

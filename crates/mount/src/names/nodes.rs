@@ -386,6 +386,16 @@ impl Nodes {
         table.nodes.get(&id).is_some_and(|node| !is_aware(node)).then_some(id)
     }
 
+    /// The directories on a walk's way of which nobody knows more than the names, from the top down.
+    pub(crate) fn guesses(&self, walk: &Walk) -> Vec<NodeId> {
+        let table = self.lock();
+        let is_guess = |id: &NodeId| {
+            table.nodes.get(id).is_some_and(|node| matches!(node.what, What::Guess(_)))
+        };
+        let way = Way::of(&table, walk).map_or_else(|_| Vec::new(), |way| way.nodes);
+        way.into_iter().filter(is_guess).collect()
+    }
+
     /// The directory that a node is known to be; 0: it is none, or a guess.
     pub(crate) fn known_dir(&self, id: NodeId) -> InodeId {
         match self.lock().nodes.get(&id).map(|node| &node.what) {

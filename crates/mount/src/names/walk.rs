@@ -97,7 +97,9 @@ pub(super) struct Walks {
     last: Option<Which>,
     /// There was a hint of the last LOOKUP.
     hinted: bool,
-    /// The last hint was of a path's last name: what comes without a hint is of another syscall.
+    /// The last hint was of a path's last name, which was answered: what comes next is of another syscall,
+    /// or of a symlink's target, or for a name that was found to be another one than the kernel knew. Then
+    /// the way to it was right a moment ago.
     over: bool,
     /// LOOKUPs without a hint since the last one with a hint that were answered ESTALE.
     refused: u8,
@@ -130,9 +132,10 @@ impl Walks {
         if !hint.beside {
             self[which.other()] = None;
         }
-        (self.over, self.refused) = (hint.step.ends_path(), 0);
+        let was_over = std::mem::replace(&mut self.over, hint.step.ends_path());
+        self.refused = 0;
         // By names that the kernel keeps a walk comes to where it was not seen to go.
-        let known = self[which].take().filter(|_| !hint.first);
+        let known = self[which].take().filter(|_| !hint.first && !was_over);
         let walk = known.and_then(|walk| walk.back_to(dir)).unwrap_or_else(|| Walk::from(dir));
         self.last = Some(which);
         self[which].insert(walk).clone()
@@ -186,6 +189,7 @@ impl Walks {
     /// A LOOKUP is answered ESTALE. If the kernel does not walk again upon that, these are walks of an
     /// earlier syscall, which only a hint could tell. For a name that it has it asks twice before (`held`).
     pub(super) fn refused(&mut self, held: bool) {
+        self.over = false;
         if self.hinted {
             return;
         }

@@ -145,6 +145,11 @@ impl Served {
             self.threads.is_elsewhere(request.header.pid, to_dir, &to_name);
             return Err(Errno::ESTALE.into());
         }
+        let moves_dir = self.nodes.of_name(from_dir, &from_name).map(|id| self.nodes.known_dir(id));
+        if moves_dir.is_some_and(|id| id != 0) {
+            // Its `..` leads there.
+            self.locate(to_dir).await?;
+        }
         let change = async |from: &At, to: &At, expected: InodeId| {
             let to_chain = self.chain(to_dir, to).await;
             if flags == rename_flags::EXCHANGE {

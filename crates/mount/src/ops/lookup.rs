@@ -62,6 +62,9 @@ impl Served {
                     let at = self.nodes.named(&walk, &name)?.at;
                     self.fs.lookup(&request.caller(), &at).await?;
                 }
+                if entry.attr.is_dir() && !is_to_be_made(hint) {
+                    self.settle(request, &walk, &name, &entry).await?;
+                }
                 let node = self.nodes.of(entry.attr.id);
                 if entry.attr.is_dir()
                     && is_of_a_rename(hint)
@@ -114,6 +117,31 @@ impl Served {
             Err(error) if is_to_be_made(hint) && self.nodes.doubt(&walk, &error) => {
                 Err(Errno::ENOENT.into())
             }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The kernel is about to hold a directory. Those above it must be known, for `..` leads to them,
+    /// wherever they are by then: they are looked up, once, and it is looked for in what they are.
+    async fn settle(
+        &self,
+        request: &Request,
+        walk: &Walk,
+        name: &Bytes,
+        entry: &Entry,
+    ) -> Result<()> {
+        let guesses = self.nodes.guesses(walk);
+        if guesses.is_empty() || mutation("a directory below a guess") {
+            return Ok(());
+        }
+        for guess in guesses {
+            self.locate(guess).await?;
+        }
+        let at = At::child(self.nodes.locate(walk.at())?, name);
+        match self.fs.lookup(&request.caller(), &at).await {
+            Ok(again) if again.attr.id == entry.attr.id => Ok(()),
+            Ok(_) => Err(Errno::ESTALE.into()),
+            Err(error) if error.errno() == Errno::ENOENT => Err(Errno::ESTALE.into()),
             Err(error) => Err(error),
         }
     }
