@@ -107,6 +107,11 @@ impl Threads {
         self.with(caller, |walks| walks.passed_by_another(node, name)).unwrap_or_default()
     }
 
+    /// A server has found the last name of the thread's path, or that it is free.
+    pub(crate) fn end(&self, caller: &InHeader) {
+        self.with(caller, Walks::end);
+    }
+
     /// The thread's LOOKUP is answered ESTALE. `held`: the kernel has the name.
     pub(crate) fn refused(&self, caller: &InHeader, held: bool) {
         self.with(caller, |walks| walks.refused(held));

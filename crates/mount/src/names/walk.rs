@@ -97,7 +97,7 @@ pub(super) struct Walks {
     last: Option<Which>,
     /// There was a hint of the last LOOKUP.
     hinted: bool,
-    /// The last hint was of a path's last name, which was answered: what comes next is of another syscall,
+    /// A server has just found a path's last name, or that it is free: what comes next is of another syscall,
     /// or of a symlink's target, or for a name that was found to be another one than the kernel knew. Then
     /// the way to it was right a moment ago.
     over: bool,
@@ -132,7 +132,7 @@ impl Walks {
         if !hint.beside {
             self[which.other()] = None;
         }
-        let was_over = std::mem::replace(&mut self.over, hint.step.ends_path());
+        let was_over = std::mem::take(&mut self.over);
         self.refused = 0;
         // By names that the kernel keeps a walk comes to where it was not seen to go.
         let known = self[which].take().filter(|_| !hint.first && !was_over);
@@ -144,7 +144,7 @@ impl Walks {
     /// Who is known to be here goes on. Nobody else is forgotten: this may be either path, and of the
     /// other one names were passed that no server has been asked about.
     fn unhinted(&mut self, dir: NodeId) -> Walk {
-        if self.over {
+        if std::mem::take(&mut self.over) {
             *self = Walks::default();
         }
         let (which, walk) = self.to(dir).unwrap_or_else(|| (None, Walk::from(dir)));
@@ -189,7 +189,6 @@ impl Walks {
     /// A LOOKUP is answered ESTALE. If the kernel does not walk again upon that, these are walks of an
     /// earlier syscall, which only a hint could tell. For a name that it has it asks twice before (`held`).
     pub(super) fn refused(&mut self, held: bool) {
-        self.over = false;
         if self.hinted {
             return;
         }
@@ -207,6 +206,11 @@ impl Walks {
             }
             _ => None,
         }
+    }
+
+    /// A server has found a path's last name, or that it is free.
+    pub(super) fn end(&mut self) {
+        self.over = true;
     }
 
     /// The walk goes on.

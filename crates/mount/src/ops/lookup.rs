@@ -96,6 +96,9 @@ impl Served {
                 {
                     self.threads.ended(tid, out.nodeid, reval);
                 }
+                if hint.is_some_and(|hint| hint.step.ends_path()) {
+                    self.threads.end(header);
+                }
                 if hint.is_none_or(|hint| hint.step == hint::Step::Last(Intent::RenameSource)) {
                     self.threads.found(tid, out.nodeid);
                 }
@@ -103,6 +106,9 @@ impl Served {
             }
             Err(error) if error.errno() == Errno::ENOENT => {
                 if at.ends_at(&error) {
+                    if hint.is_some_and(|hint| hint.step.ends_path()) {
+                        self.threads.end(header);
+                    }
                     self.nodes.kept(&named, &error.kept);
                     self.nodes.vanished(dir, &name);
                 } else if self.is_rename(&walk, hint, before)
