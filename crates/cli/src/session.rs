@@ -165,7 +165,7 @@ fn this_user() -> Outcome<Caller> {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         groups: Groups::Known(groups),
-        umask: 0,
+        ..Caller::root()
     })
 }
 

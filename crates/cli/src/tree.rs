@@ -348,7 +348,7 @@ async fn perform(fs: &Fs, who: &Caller, at: At, job: Job) -> Done {
             let (items, end) = page(&mut stream).await;
             Done::Listed(dir, stream, items, end)
         }
-        Job::Unlink(dir, name) => Done::Unlinked(dir, name, fs.unlink(who, &at).await),
-        Job::Rmdir(dir) => Done::Rmdired(dir, fs.rmdir(who, &at).await),
+        Job::Unlink(dir, name) => Done::Unlinked(dir, name, fs.unlink(who, &at).await.map(drop)),
+        Job::Rmdir(dir) => Done::Rmdired(dir, fs.rmdir(who, &at).await.map(drop)),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_types::wire::{At, Entry};
+use saker_types::wire::{At, Entry, KeptDir};
 use saker_types::{Attr, Cred, Errno, Error, Locator, Result, Stamp};
 
 /// How a client behaves.
@@ -79,8 +79,14 @@ impl ClusterAddr {
     }
 }
 
+/// Told of leases on names of directories.
+pub trait Lessee: Send + Sync {
+    /// An answer gives leases on these, of those that [`At::keep_ms`] asks for: the first ones.
+    fn lent(&self, dirs: &[KeptDir]);
+}
+
 /// Who asks.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Caller {
     /// File-system user id.
     pub uid: u32,
@@ -90,6 +96,8 @@ pub struct Caller {
     pub groups: Groups,
     /// Permission bits that what it makes does not get, unless the directory has a default ACL.
     pub umask: u32,
+    /// Is told of each answer to a request for leases.
+    pub lessee: Option<Arc<dyn Lessee>>,
 }
 
 /// Supplementary groups, or where to read them when a decision depends on them.
@@ -106,7 +114,7 @@ pub enum Groups {
 impl Caller {
     /// The superuser.
     pub fn root() -> Caller {
-        Caller { uid: 0, gid: 0, groups: Groups::Known(Arc::from([])), umask: 0 }
+        Caller { uid: 0, gid: 0, groups: Groups::Known(Arc::from([])), umask: 0, lessee: None }
     }
 
     /// What is known without reading groups.

@@ -112,6 +112,18 @@ pub(crate) fn decode<A: Message + Default>(op: Op, body: Bytes) -> Result<A> {
     })
 }
 
+/// A reply that is no error.
+pub(crate) fn judged(
+    op: Op,
+    reply: std::result::Result<Reply, CallError>,
+) -> std::result::Result<Reply, Fail> {
+    let reply = reply.map_err(Fail::Call)?;
+    match reply.status {
+        0 => Ok(reply),
+        _ => Err(Fail::Answer(decode(op, reply.body).unwrap_or_else(|e| e))),
+    }
+}
+
 impl Core {
     /// Takes the map from one of `coordinators`.
     pub(crate) fn connect(
@@ -198,6 +210,22 @@ impl Core {
         time::now() + self.options.timeout
     }
 
+    /// Sends a request once, and takes the reply as it is.
+    pub(crate) async fn send_for_reply(
+        &self,
+        routes: &Routes,
+        to: NodeId,
+        op: Op,
+        trace: u64,
+        body: Bytes,
+        payload: Bytes,
+        deadline: Time,
+    ) -> std::result::Result<Reply, CallError> {
+        let peer = routes.peer(to).ok_or(CallError::Unreachable)?;
+        peer.sent.inc(op as u16);
+        self.net.call(peer.addr, op, trace, body, payload, deadline).await
+    }
+
     /// Sends a request once.
     pub(crate) async fn send(
         &self,
@@ -209,14 +237,7 @@ impl Core {
         payload: Bytes,
         deadline: Time,
     ) -> std::result::Result<Reply, Fail> {
-        let peer = routes.peer(to).ok_or(Fail::Call(CallError::Unreachable))?;
-        peer.sent.inc(op as u16);
-        let reply = self.net.call(peer.addr, op, trace, body, payload, deadline);
-        let reply = reply.await.map_err(Fail::Call)?;
-        if reply.status == 0 {
-            return Ok(reply);
-        }
-        Err(Fail::Answer(decode(op, reply.body).unwrap_or_else(|e| e)))
+        judged(op, self.send_for_reply(routes, to, op, trace, body, payload, deadline).await)
     }
 
     /// Sends a request to a node until it answers with a result or a final error. Only for what

@@ -44,6 +44,8 @@ type Answer = std::result::Result<Frame, CallError>;
 
 #[derive(Default)]
 pub(crate) struct Model {
+    /// Of each answer to a lookup, and of each error that a test has asked for.
+    pub(crate) trailer: Bytes,
     pub(crate) files: BTreeMap<Bytes, Inode>,
     /// By store, inode and index.
     pub(crate) chunks: BTreeMap<(u16, u64, u64), Vec<u8>>,
@@ -183,7 +185,8 @@ impl Model {
             Some(Fault::Lost) => return Some(Err(CallError::Disconnected)),
             Some(Fault::Hang) => return None,
             Some(Fault::Answer(error)) => {
-                return Some(Ok(frame.reply(1, error.encode_to_vec().into(), Bytes::new())));
+                let body = error.encode_to_vec().into();
+                return Some(Ok(frame.reply(1, body, self.trailer.clone())));
             }
             Some(Fault::Before(act)) => act(self),
             Some(Fault::AnswerLost) => answer_lost = true,
@@ -194,7 +197,10 @@ impl Model {
             }
             None => {}
         }
-        let (status, body, payload) = self.execute(to, op, frame);
+        let (status, body, mut payload) = self.execute(to, op, frame);
+        if op == Op::Lookup {
+            payload = self.trailer.clone();
+        }
         if answer_lost {
             return Some(Err(CallError::Disconnected));
         }

@@ -93,7 +93,9 @@ impl File {
     ) -> File {
         let failures_seen = AtomicU64::new(inode.with(|s| s.failures().0));
         let locked = Mutex::default();
-        File(Arc::new(Handle { core, inode, who: who.clone(), flags, failures_seen, locked }))
+        // What it asks for later is no lease.
+        let who = Caller { lessee: None, ..who.clone() };
+        File(Arc::new(Handle { core, inode, who, flags, failures_seen, locked }))
     }
 
     pub(crate) fn handle(&self) -> &Handle {

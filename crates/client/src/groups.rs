@@ -53,7 +53,7 @@ mod tests {
         let status = String::from_utf8(read_status(me).unwrap()).unwrap();
         let line = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
         let uid = line.split_whitespace().last().unwrap().parse().unwrap();
-        let me = Caller { uid, gid: 2, groups: Groups::OfProcess(me), umask: 0 };
+        let me = Caller { uid, gid: 2, groups: Groups::OfProcess(me), ..Caller::root() };
         assert!(full_cred(&me).groups_known);
         let other = full_cred(&Caller { uid: uid + 1, ..me.clone() });
         assert!(other.groups_hidden && !other.groups_known);

@@ -52,7 +52,7 @@ mod writer;
 mod xattr;
 
 pub use api::{
-    Caller, ClientOptions, ClientStats, ClusterAddr, DirItem, FOREVER, Fallocate, Groups,
+    Caller, ClientOptions, ClientStats, ClusterAddr, DirItem, FOREVER, Fallocate, Groups, Lessee,
     OpenFlags, Resolved, Seek, SetAttr, SetTime, StatFs,
 };
 pub use file::File;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 use saker_types::wire::*;
-use saker_types::{Class, Errno, Error, FileKind, Locator, Result, limits};
+use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, Result, limits};
 
 use crate::core::Core;
 use crate::file::File;
@@ -227,32 +227,21 @@ impl Fs {
         Ok(entry.inline)
     }
 
-    /// Removes a name of anything but a directory.
-    pub async fn unlink(&self, who: &Caller, at: &At) -> Result<()> {
-        self.unlink_and_keep(who, at).await?;
-        Ok(())
-    }
-
-    /// The same; what was removed, and the directories whose names the lease is for that `at` asks for.
-    pub async fn unlink_and_keep(&self, who: &Caller, at: &At) -> Result<Removed> {
+    /// Removes a name of anything but a directory. Returns what it led to.
+    pub async fn unlink(&self, who: &Caller, at: &At) -> Result<InodeId> {
         self.remove(who, at, Op::Unlink, To::Owner).await
     }
 
-    /// Removes an empty directory.
-    pub async fn rmdir(&self, who: &Caller, at: &At) -> Result<()> {
-        self.rmdir_and_keep(who, at).await?;
-        Ok(())
-    }
-
-    /// The same; what was removed, and the directories whose names the lease is for that `at` asks for.
-    pub async fn rmdir_and_keep(&self, who: &Caller, at: &At) -> Result<Removed> {
+    /// Removes an empty directory, and returns which.
+    pub async fn rmdir(&self, who: &Caller, at: &At) -> Result<InodeId> {
         self.remove(who, at, Op::Rmdir, To::Coordinator).await
     }
 
-    async fn remove(&self, who: &Caller, at: &At, op: Op, to: To) -> Result<Removed> {
+    async fn remove(&self, who: &Caller, at: &At, op: Op, to: To) -> Result<InodeId> {
         check_place(at)?;
         let mut request = RemoveReq { at: at.clone(), ..RemoveReq::default() };
-        self.core().ask(who, op, to, &mut request).await
+        let removed: Removed = self.core().ask(who, op, to, &mut request).await?;
+        Ok(removed.inode)
     }
 
     /// rename(2); with `no_replace` it fails if the target is there. Returns the new place, and what

@@ -13,8 +13,9 @@ use saker_types::wire::*;
 use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, ShardNo};
 
 use crate::Caller;
-use crate::core::{ATTEMPT_MAX, Backoff, Core, Fail, decode};
+use crate::core::{ATTEMPT_MAX, Backoff, Core, Fail, decode, judged};
 use crate::groups::full_cred;
+use crate::net::Reply;
 use crate::seen::{self, Tells};
 use crate::session::{Known, Ticket};
 
@@ -170,7 +171,12 @@ impl Core {
                 }
             }
             let body = Bytes::from(request.encode_to_vec());
-            let sent = self.send(&routes, node, op, trace, body, Bytes::new(), until).await;
+            let sent = self.send_for_reply(&routes, node, op, trace, body, Bytes::new(), until);
+            let replied = sent.await;
+            if let Ok(reply) = &replied {
+                tell_lessee(who, request, reply);
+            }
+            let sent = judged(op, replied);
             if let Some(ticket) = &mut state.ticket
                 && !matches!(sent, Err(Fail::Call(_)))
             {
@@ -272,6 +278,20 @@ impl Core {
                 Next::GiveUp(error.clone())
             }
         }
+    }
+}
+
+/// What a reply lends is told to whoever asked for it.
+fn tell_lessee(who: &Caller, request: &mut impl Routed, reply: &Reply) {
+    let Some(lessee) = &who.lessee else { return };
+    let asks = |at: &At| !at.keep_ms.is_empty();
+    let at = match request.other_place() {
+        Some(at) if asks(at) => at,
+        _ => request.place(),
+    };
+    match KeptDirs::read(&reply.payload, at) {
+        Some(dirs) => lessee.lent(&dirs),
+        None => tracing::warn!("op {}: the reply lends what was not asked for", reply.op),
     }
 }
 

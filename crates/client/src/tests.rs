@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +15,9 @@ use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, Locator, Unflushed};
 
 use crate::fake::{Fake, Fault, Model, start};
-use crate::{Caller, ClientOptions, Fallocate, File, Fs, Lock, OpenFlags, SetAttr, SetTime};
+use crate::{
+    Caller, ClientOptions, Fallocate, File, Fs, Lessee, Lock, OpenFlags, SetAttr, SetTime,
+};
 
 const RW: OpenFlags = OpenFlags {
     read: true,
@@ -185,6 +187,43 @@ fn replies_that_are_lost_are_asked_for_again_and_nothing_is_done_twice() {
     assert!(made.unwrap().1.created, "its own first attempt is no EEXIST");
     assert_eq!(t.content("f"), b"abcd");
     assert!(t.fs.stats().retries >= 4);
+}
+
+#[derive(Default)]
+struct Mount(Mutex<Vec<KeptDir>>);
+
+impl Lessee for Mount {
+    fn lent(&self, dirs: &[KeptDir]) {
+        self.0.lock().unwrap().extend(dirs);
+    }
+}
+
+#[test]
+fn who_asks_for_leases_hears_of_those_that_an_answer_gives() {
+    let t = setup();
+    t.create("f");
+    let mount = Arc::new(Mount::default());
+    let who = Caller { lessee: Some(mount.clone()), ..Caller::root() };
+    let at = At { keep_ms: vec![100], ..at("f") };
+    let lent = |trailer: &[u8]| {
+        t.fake.model().trailer = Bytes::copy_from_slice(trailer);
+        assert_eq!(t.run(t.fs.lookup(&who, &at)).unwrap().loc.name, "f");
+        let of_result = std::mem::take(&mut *mount.0.lock().unwrap());
+        t.fake.fault(Op::Lookup, Fault::Answer(Errno::ENOENT.into()));
+        assert_eq!(t.run(t.fs.lookup(&who, &at)).unwrap_err().errno(), Errno::ENOENT);
+        assert_eq!(std::mem::take(&mut *mount.0.lock().unwrap()), of_result);
+        of_result
+    };
+    let dir = KeptDir { id: 7, keep_ms: 100, ..KeptDir::default() };
+    let of = |dirs: Vec<KeptDir>| prost::Message::encode_to_vec(&KeptDirs { dirs });
+    let good = of(vec![dir]);
+    assert_eq!(lent(&good), [dir]);
+    assert_eq!(lent(&[]), []);
+    // What nobody has asked for, or can read, is no lease; the answer counts all the same.
+    let longer = of(vec![KeptDir { keep_ms: 101, ..dir }]);
+    for bad in [&good[..good.len() - 1], &of(vec![dir, dir]), &longer, &[0xff; 9], &[0; 1 << 20]] {
+        assert_eq!(lent(bad), [], "{bad:?}");
+    }
 }
 
 #[test]

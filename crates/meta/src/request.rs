@@ -47,6 +47,8 @@ pub struct Rq {
     pub found: RefCell<Vec<Found>>,
     /// A directory to list, and the transactions that held entries of it then.
     pub met: RefCell<Option<(InodeId, BTreeSet<TxnId>)>>,
+    /// Directories on the way, from the anchor on, on whose names a lease was asked for and given.
+    pub kept: RefCell<Vec<KeptDir>>,
 }
 
 /// Answer of the owner about an entry.

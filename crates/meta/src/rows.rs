@@ -332,8 +332,7 @@ impl Shard {
                 self.must_own(name)?;
                 let key = self.map.key(parent.dir.id, name);
                 let Some(inode) = self.entry_free(&key)? else {
-                    let missing = Error::at(Errno::ENOENT, at.path.len() - 1);
-                    return Err(Error { kept: parent.way.kept, ..missing }.into());
+                    return Err(Error::at(Errno::ENOENT, at.path.len() - 1).into());
                 };
                 let inode_at = self.follow_home(Spot::Entry(key), inode)?;
                 Located { way: parent.way, ..inode_at }

@@ -97,9 +97,9 @@ impl Worker {
         };
         let deadline = self.hub.now() + wait;
         let raw = frame.body;
-        let (found, met) = Default::default();
+        let (found, met, kept) = Default::default();
         let asker = msg.target().map_or_else(Asker::default, |(ctx, _)| self.hub.asker(ctx));
-        let rq = Rq { from, ip: peer.ip, msg, raw, deadline, asker, found, met };
+        let rq = Rq { from, ip: peer.ip, msg, raw, deadline, asker, found, met, kept };
         drop(s);
         self.admit(Rc::new(rq));
     }
@@ -123,7 +123,9 @@ impl Worker {
         if let Some(ctx) = rq.mutation() {
             match s.sessions.begin(ctx, rq.from) {
                 Verdict::Run => {}
-                Verdict::Answer(status, body) => return s.send_raw(rq.from, status, body),
+                Verdict::Answer(status, body) => {
+                    return s.send_raw(rq.from, status, body, Bytes::new());
+                }
                 Verdict::Joined => return,
                 Verdict::Refuse(e) => return s.send(rq.from, &Err(e)),
             }
@@ -300,7 +302,7 @@ fn forward(s: &mut Shard, rq: Rc<Rq>, ctx: &Ctx, owner: u16) {
         let answer = h.hub.call(to, op, trace, body, Bytes::new(), FORWARD_TIMEOUT).await;
         let s = h.shard();
         match answer {
-            Ok(frame) => s.send_raw(rq.from, frame.status, frame.body),
+            Ok(frame) => s.send_raw(rq.from, frame.status, frame.body, frame.payload),
             Err(e) => s.send(rq.from, &Err(Error::retry(&e.to_string()))),
         }
     });

@@ -26,7 +26,7 @@ use saker_runtime::fs::Dir;
 use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, Record, StoredResult, What};
-use saker_types::wire::{EntryKey, Op, Totals};
+use saker_types::wire::{EntryKey, KeptDirs, Op, Totals};
 use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, Stamp, TxnId};
 
 use crate::checkpoint::Checkpointing;
@@ -357,14 +357,21 @@ impl Shard {
 
     /// Answers a request; the result of a mutation becomes part of the batch's record.
     pub(crate) fn finish(&mut self, rq: &Rq, result: Result<Bytes, Error>) {
+        let trailer = encoded(&KeptDirs { dirs: rq.kept.take() });
         match rq.mutation() {
-            Some(ctx) => self.finish_mutation(ctx.session, ctx.seq, result),
-            None => self.send(rq.from, &result),
+            Some(ctx) => self.finish_mutation(ctx.session, ctx.seq, result, trailer),
+            None => self.send_with(rq.from, &result, trailer),
         }
     }
 
     /// Answers whoever waits for a mutation.
-    pub(crate) fn finish_mutation(&mut self, session: u64, seq: u64, result: Result<Bytes, Error>) {
+    pub(crate) fn finish_mutation(
+        &mut self,
+        session: u64,
+        seq: u64,
+        result: Result<Bytes, Error>,
+        trailer: Bytes,
+    ) {
         let waiters = match &result {
             Ok(body) => {
                 // A session that ended meanwhile must not come back when the journal is replayed.
@@ -383,7 +390,7 @@ impl Shard {
             Err(_) => self.sessions.send_away(session, seq),
         };
         for to in waiters {
-            self.send(to, &result);
+            self.send_with(to, &result, trailer.clone());
         }
     }
 
@@ -400,15 +407,20 @@ impl Shard {
 
     /// Sends an answer.
     pub(crate) fn send(&self, to: ReplyTo, result: &Result<Bytes, Error>) {
+        self.send_with(to, result, Bytes::new());
+    }
+
+    /// The same with a trailer ([`KeptDirs`]).
+    fn send_with(&self, to: ReplyTo, result: &Result<Bytes, Error>, trailer: Bytes) {
         let (status, body) = match result {
             Ok(body) => (0, body.clone()),
             Err(e) => (status_of(e), e.encode_to_vec().into()),
         };
-        self.send_raw(to, status, body);
+        self.send_raw(to, status, body, trailer);
     }
 
     /// Sends an answer that is already encoded.
-    pub(crate) fn send_raw(&self, to: ReplyTo, status: u16, body: Bytes) {
+    pub(crate) fn send_raw(&self, to: ReplyTo, status: u16, body: Bytes, trailer: Bytes) {
         let frame = Frame {
             kind: saker_rpc::Kind::Reply,
             op: to.op as u16,
@@ -416,7 +428,7 @@ impl Shard {
             call: to.call,
             trace: to.trace,
             body,
-            payload: Bytes::new(),
+            payload: trailer,
         };
         self.hub.reply(to.conn, frame);
     }

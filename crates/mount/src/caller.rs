@@ -21,7 +21,7 @@ impl WithCaller for Request {
             0 => Groups::Hidden,
             pid => Groups::OfProcess(pid),
         };
-        Caller { uid, gid, groups, umask: 0 }
+        Caller { uid, gid, groups, ..Caller::root() }
     }
 
     fn maker(&self, umask: u32) -> Caller {

@@ -170,7 +170,6 @@ impl Served {
     /// The reply that gives what has this name to the kernel, which holds it from now on.
     pub(crate) fn hold(&self, named: &Named, entry: &Entry) -> EntryOut {
         let node = self.nodes.hold(named.dir, &named.name, entry);
-        self.nodes.kept(named, &entry.kept);
         let keep = self.keep(entry);
         if !keep.is_zero() {
             self.nodes.prove(named.dir);

@@ -1,4 +1,5 @@
-//! The wire format: a header of 40 bytes, a body (a protobuf message) and a payload (file data).
+//! The wire format: a header of 40 bytes, a body (a protobuf message) and a payload (file data, or the trailer of a
+//! shard's reply: leases on names).
 //!
 //! Header, little-endian:
 //!
@@ -114,7 +115,7 @@ pub struct Frame {
     pub trace: u64,
     /// A protobuf message, at most [`BODY_BYTES_MAX`].
     pub body: Bytes,
-    /// File data, at most [`PAYLOAD_BYTES_MAX`].
+    /// File data, or the trailer of a shard's reply; at most [`PAYLOAD_BYTES_MAX`].
     pub payload: Bytes,
 }
 

@@ -3,7 +3,6 @@
 use bytes::Bytes;
 
 use crate::inode::Locator;
-use crate::wire::KeptDir;
 
 /// A Linux error number (errno(3)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,9 +129,6 @@ pub struct Error {
     /// Words for logs.
     #[prost(string, tag = "6")]
     pub text: String,
-    /// The last name is free (ENOENT): as that of [`Entry`](crate::wire::Entry).
-    #[prost(message, repeated, tag = "7")]
-    pub kept: Vec<KeptDir>,
 }
 
 impl std::error::Error for Error {}

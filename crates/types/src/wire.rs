@@ -326,10 +326,6 @@ pub struct Entry {
     /// (`fs.protected_symlinks` and so on of proc_sys_fs(5)).
     #[prost(message, optional, tag = "6")]
     pub sticky: Option<StickyDir>,
-    /// The directories on the way, from the first one on, on whose names a lease was asked for and
-    /// given.
-    #[prost(message, repeated, tag = "8")]
-    pub kept: Vec<KeptDir>,
     /// Of a file in chunks: writes that no fsync has flushed yet.
     #[prost(message, repeated, tag = "9")]
     pub unflushed: Vec<Unflushed>,
@@ -366,15 +362,39 @@ pub struct KeptDir {
     pub keep_ms: u32,
 }
 
+/// Bytes of a [`KeptDir`] in [`KeptDirs`], at most.
+const KEPT_DIR_BYTES_MAX: usize = 37;
+
+/// The trailer of a shard's reply, of a result and of an error alike: its payload. None is the same as an
+/// empty one. It is of its own attempt, and not kept with the result.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct KeptDirs {
+    /// The directories on the way, from the anchor on, on whose names a lease was asked for and given.
+    #[prost(message, repeated, tag = "1")]
+    pub dirs: Vec<KeptDir>,
+}
+
+impl KeptDirs {
+    /// The leases that the answer to a request about `at` gives. `None`: these are not leases that it has
+    /// asked for.
+    pub fn read(trailer: &[u8], at: &At) -> Option<Vec<KeptDir>> {
+        if trailer.len() > at.keep_ms.len() * KEPT_DIR_BYTES_MAX {
+            return None;
+        }
+        let KeptDirs { dirs } = prost::Message::decode(trailer).ok()?;
+        let is_asked = |(i, dir): (usize, &KeptDir)| {
+            at.keep_ms.get(i).is_some_and(|keep_ms| dir.keep_ms <= *keep_ms)
+        };
+        dirs.iter().enumerate().all(is_asked).then_some(dirs)
+    }
+}
+
 /// A name is gone.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Removed {
     /// What it led to: that has a name less.
     #[prost(uint64, tag = "3")]
     pub inode: InodeId,
-    /// As that of [`Entry`].
-    #[prost(message, repeated, tag = "2")]
-    pub kept: Vec<KeptDir>,
 }
 
 /// Setattr; unset fields stay.
@@ -1061,9 +1081,6 @@ pub struct Vote {
     /// The directory is sticky: only the owner of the inode may go on, whom its home knows.
     #[prost(bool, tag = "4")]
     pub only_owner: bool,
-    /// As that of [`Entry`].
-    #[prost(message, repeated, tag = "7")]
-    pub kept: Vec<KeptDir>,
     /// Everybody may search the directory, and that will be over.
     #[prost(bool, tag = "6")]
     pub closes: bool,
@@ -1525,4 +1542,42 @@ pub struct ChunkSeekReply {
     /// First byte behind it, or of the next chunk; 0: there is no data.
     #[prost(uint64, tag = "2")]
     pub end: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn a_trailer_is_bounded_by_what_was_asked_for() {
+        let most = KeptDir {
+            id: InodeId::MAX,
+            mode: u32::MAX,
+            uid: u32::MAX,
+            gid: u32::MAX,
+            keep_ms: u32::MAX,
+        };
+        let of = |dirs: &[KeptDir]| KeptDirs { dirs: dirs.to_vec() }.encode_to_vec();
+        assert_eq!(of(&[most]).len(), KEPT_DIR_BYTES_MAX);
+        let asks = |keep_ms: &[u32]| At { keep_ms: keep_ms.to_vec(), ..At::default() };
+        assert_eq!(KeptDirs::read(&of(&[most]), &asks(&[u32::MAX])), Some(vec![most]));
+        let dir = KeptDir { keep_ms: 5, ..most };
+        let trailer = of(&[dir, dir]);
+        for (keep_ms, is_good) in
+            [(&[5, 5][..], true), (&[9, 9, 9], true), (&[5, 4], false), (&[5], false), (&[], false)]
+        {
+            let read = KeptDirs::read(&trailer, &asks(keep_ms));
+            assert_eq!(read, is_good.then(|| vec![dir, dir]), "{keep_ms:?}");
+        }
+        for len in 1..trailer.len() {
+            let read = KeptDirs::read(&trailer[..len], &asks(&[5, 5]));
+            assert!(read.is_none_or(|dirs| dirs == [dir]), "{len} bytes");
+        }
+        assert_eq!(KeptDirs::read(&[], &asks(&[])), Some(vec![]));
+        // Many that are empty in few bytes.
+        let many = of(&[KeptDir::default(); KEPT_DIR_BYTES_MAX / 2]);
+        assert_eq!(KeptDirs::read(&many, &asks(&[5])), None);
+    }
 }

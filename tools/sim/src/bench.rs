@@ -116,6 +116,8 @@ pub struct Bench {
     pending: BTreeMap<(NodeId, u64, u64), Pending>,
     /// What the client's calls ended in; `None`: the connection broke.
     answers: BTreeMap<u64, Option<Frame>>,
+    /// Of the last answer that was looked at.
+    trailer: Bytes,
     asked: BTreeMap<u64, NodeId>,
     calls: u64,
     seq: u64,
@@ -144,6 +146,7 @@ impl Bench {
             conns: Vec::new(),
             pending: BTreeMap::new(),
             answers: BTreeMap::new(),
+            trailer: Bytes::new(),
             asked: BTreeMap::new(),
             calls: 0,
             seq: 0,

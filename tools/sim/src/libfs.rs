@@ -319,7 +319,7 @@ impl Target for LibFs {
                     uid: who.uid,
                     gid: who.gid,
                     groups: Groups::Known(who.groups.as_slice().into()),
-                    umask: 0,
+                    ..Caller::root()
                 };
                 let fs = self.clients[step.client].clone();
                 self.open_op(&fs, step.client, &who, &step.op)

@@ -196,13 +196,12 @@ impl Run {
         Request::Entry(EntryReq { ctx: self.b.ctx(), at, full: true })
     }
 
-    /// The names on the way to what was found, which its mount keeps from now on.
-    fn keep(&mut self, r: &Running, entry: &Entry) {
+    /// The names on the way that an answer lends, which its mount keeps from now on.
+    fn keep(&mut self, r: &Running) {
         let Request::Entry(EntryReq { at, .. }) = &r.request else { return };
         let from = self.b.now();
         let mut pid = at.anchor.id;
-        for ((name, keep_ms), dir) in at.path.iter().zip(&at.keep_ms).zip(&entry.kept) {
-            assert!(dir.keep_ms <= *keep_ms);
+        for (name, dir) in at.path.iter().zip(self.b.lent(at)) {
             let until = r.begun + Duration::from_millis(dir.keep_ms.into());
             let long = u128::from(dir.keep_ms) > NAME_KEEP.as_millis();
             self.kept.push(Kept { pid, name: name.clone(), id: dir.id, from, until, long });
@@ -242,7 +241,7 @@ impl Run {
     /// Looks at the answers that have come.
     fn look(&mut self) {
         let mut running = std::mem::take(&mut self.running);
-        running.retain_mut(|r| match r.answer(&mut self.b) {
+        running.retain_mut(|r| match self.answer(r) {
             None => {
                 if r.pauses && self.rng.chance(1, 2) {
                     r.send(&mut self.b);
@@ -252,7 +251,6 @@ impl Run {
             Some(Ok(entry)) => {
                 if let Some(entry) = &entry {
                     self.compare(r, &entry.loc);
-                    self.keep(r, entry);
                 }
                 if let Some(entry) = entry.filter(|e| e.attr.is_dir()) {
                     self.known.insert(r.path.clone(), entry.loc);
@@ -296,6 +294,13 @@ impl Run {
             }
         });
         self.running = running;
+    }
+
+    /// The answer, if it has come.
+    fn answer(&mut self, r: &Running) -> Option<Result<Option<Entry>, Error>> {
+        let answer = r.answer(&mut self.b)?;
+        self.keep(r);
+        Some(answer)
     }
 
     fn play(&mut self, steps: u32, crashes: u64) {

@@ -517,6 +517,14 @@ fn leased(path: &str) -> At {
     At { keep_ms, ..at }
 }
 
+/// Looks up what may be there; the names on the way that are lent.
+fn lent(b: &mut Bench, at: &At) -> Vec<KeptDir> {
+    if let Err(error) = b.lookup(at) {
+        assert_eq!(error.errno(), Errno::ENOENT);
+    }
+    b.lent(at)
+}
+
 /// Gives answers to a request for so long, and says after how long there was one.
 fn answered_after<R: prost::Message + Default>(b: &mut Bench, call: u64) -> Duration {
     const STEP: Duration = Duration::from_millis(5);
@@ -538,7 +546,7 @@ fn with_names(kept: bool) -> (Bench, &'static str) {
     b.mkdir("a/b").unwrap();
     b.create(file).unwrap();
     if kept {
-        assert_eq!(b.lookup(&leased(file)).unwrap().kept.len(), 2);
+        assert_eq!(lent(&mut b, &leased(file)).len(), 2);
     }
     (b, file)
 }
@@ -565,7 +573,7 @@ fn a_directory_stays_where_it_is_while_a_mount_keeps_its_name() {
     let request = b.rename_req("a", "c");
     let call = b.ask(Op::Rename, COORDINATOR, &request);
     assert_eq!(answered_after::<RenameReply>(&mut b, call), Duration::ZERO);
-    assert_eq!(b.lookup(&leased("c/b/f")).unwrap().kept.len(), 2);
+    assert_eq!(lent(&mut b, &leased("c/b/f")).len(), 2);
     b.advance(NAME_LEASE_MAX);
     let request = b.rename_req("c/b", "a");
     let call = b.ask(Op::Rename, COORDINATOR, &request);
@@ -580,7 +588,7 @@ fn a_change_waits_for_its_own_names_only() {
     for (from, longest) in [("a", NAME_LEASE_MAX), ("a/b", short)] {
         let (mut b, file) = with_names(false);
         let keep_ms = [NAME_KEEP_MAX, NAME_KEEP].map(|keep| keep.as_millis() as u32).to_vec();
-        assert_eq!(b.lookup(&At { keep_ms, ..at(file) }).unwrap().kept.len(), 2);
+        assert_eq!(lent(&mut b, &At { keep_ms, ..at(file) }).len(), 2);
         let request = b.rename_req(from, "c");
         let call = b.ask(Op::Rename, COORDINATOR, &request);
         let waits = answered_after::<RenameReply>(&mut b, call);
@@ -589,14 +597,47 @@ fn a_change_waits_for_its_own_names_only() {
     }
 }
 
-/// Who looks for what is not there keeps the names on the way to it, too.
+/// Who looks for what is not there keeps the names on the way to it, too, and who changes something.
 #[test]
-fn what_is_not_there_is_said_with_the_names_that_are_kept() {
+fn each_answer_lends_the_names_on_the_way() {
     let (mut b, _) = with_names(false);
-    let error = b.lookup(&leased("a/b/none")).unwrap_err();
-    assert_eq!((error.errno(), error.kept.len()), (Errno::ENOENT, 2));
-    let error = b.lookup(&at("a/b/none")).unwrap_err();
-    assert_eq!((error.errno(), error.kept.len()), (Errno::ENOENT, 0));
+    assert_eq!(lent(&mut b, &leased("a/b/none")).len(), 2);
+    assert_eq!(lent(&mut b, &at("a/b/none")), []);
+    assert_eq!(lent(&mut b, &leased("a/none/f")).len(), 1, "as far as it came");
+    for path in ["a/b/g", "a/b/f"] {
+        let request = b.create_req(leased(path), FileKind::Regular);
+        let made = b.run::<Entry>(Op::Create, b.owner_of(&request.at), &request);
+        assert_eq!((made.is_ok(), b.lent(&request.at).len()), (path == "a/b/g", 2));
+        // The answer to a retry is the first one's, and lends nothing.
+        let again = b.run::<Entry>(Op::Create, b.owner_of(&request.at), &request);
+        assert_eq!((again, b.lent(&request.at)), (made, vec![]));
+    }
+    let request = RemoveReq { ctx: b.ctx(), at: leased("a/b/g") };
+    b.run::<Removed>(Op::Unlink, b.owner("g"), &request).unwrap();
+    assert_eq!(b.lent(&request.at).len(), 2);
+}
+
+/// Also where another shard than the owner was asked.
+#[test]
+fn an_answer_that_is_passed_on_lends_the_names_on_the_way() {
+    let (mut b, file) = with_names(false);
+    let request = EntryReq { at: leased(file), ..EntryReq::default() };
+    let other = b.shards().into_iter().find(|shard| *shard != b.owner("f")).unwrap();
+    b.run::<Entry>(Op::Lookup, other, &request).unwrap();
+    assert_eq!(b.lent(&request.at).len(), 2);
+}
+
+/// Whoever asks the coordinator is lent nothing, and so nobody has to wait.
+#[test]
+fn a_prepare_lends_no_names() {
+    let (mut b, _) = with_names(false);
+    b.mkdir("a/b/d").unwrap();
+    let request = RemoveReq { ctx: b.ctx(), at: leased("a/b/d") };
+    b.run::<Removed>(Op::Rmdir, COORDINATOR, &request).unwrap();
+    assert_eq!(b.lent(&request.at), []);
+    let request = b.rename_req("a", "c");
+    let call = b.ask(Op::Rename, COORDINATOR, &request);
+    assert_eq!(answered_after::<RenameReply>(&mut b, call), Duration::ZERO);
 }
 
 /// Who moves directories that others have just read in waits for long once.
@@ -615,7 +656,7 @@ fn after_a_long_wait_leases_are_short_for_a_while() {
             b.advance(NAME_REGRET);
         }
         let file = format!("{name}/f");
-        assert_eq!(b.lookup(&leased(&file)).unwrap().kept.len(), 1);
+        assert_eq!(lent(&mut b, &leased(&file)).len(), 1);
         let request = b.rename_req(name, &format!("{name}-done"));
         let call = b.ask(Op::Rename, COORDINATOR, &request);
         waits.push(answered_after::<RenameReply>(&mut b, call));
@@ -652,7 +693,7 @@ fn a_kept_name_is_neither_exchanged_nor_replaced() {
         b.mkdir("c").unwrap();
         b.mkdir("a/b/d").unwrap();
         b.create("a/b/d/g").unwrap();
-        assert_eq!(b.lookup(&leased("a/b/d/g")).unwrap().kept.len(), 3);
+        assert_eq!(lent(&mut b, &leased("a/b/d/g")).len(), 3);
         b.unlink("a/b/d/g").unwrap();
         let request = RenameReq { flags, ..b.rename_req("c", "a/b/d") };
         let call = b.ask(Op::Rename, COORDINATOR, &request);
@@ -700,7 +741,7 @@ fn a_directory_is_closed_when_nobody_keeps_names_below_it() {
             waits,
             "{path} {mode:o}"
         );
-        let now = b.lookup(&leased("a/b/f")).unwrap().kept;
+        let now = lent(&mut b, &leased("a/b/f"));
         assert_eq!(!now.is_empty(), kept, "{path} {mode:o}");
     }
     // The root has no name; who may search it decides all the same.
@@ -761,7 +802,7 @@ fn no_lease_is_given_on_a_name_that_is_about_to_change() {
     let (step, mut waits) = (Duration::from_millis(20), Duration::ZERO);
     let answer = loop {
         assert!(waits <= NAME_LEASE_MAX + step, "it waits for ever");
-        assert_eq!(b.lookup(&leased("a/b/f")).unwrap().kept, [a]);
+        assert_eq!(lent(&mut b, &leased("a/b/f")), [a]);
         b.advance(step);
         waits += step;
         b.settle();

@@ -802,7 +802,7 @@ fn what_the_kernel_holds_is_removed_as_it_is() {
         fs::remove_dir(t.path("d/file")).unwrap();
         fs::remove_file(t.path("d/dir")).unwrap();
         assert_eq!(errno(fs::remove_dir(t.path("d/other"))), libc::ENOTEMPTY);
-        elsewhere(t, async |fs, who| fs.unlink(who, &at("d/full")).await.unwrap());
+        elsewhere(t, async |fs, who| fs.unlink(who, &at("d/full")).await.map(drop).unwrap());
         assert_eq!(errno(fs::remove_file(t.path("d/full"))), libc::ENOENT);
     });
 }

@@ -26,7 +26,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
         if entry.attr.is_dir() {
             super::fs::remove_tree(&session, path, &at, &entry)
         } else {
-            session.run(path, session.fs.unlink(&session.who, &at))
+            session.run(path, session.fs.unlink(&session.who, &at)).map(drop)
         }
     })
 }

@@ -34,6 +34,6 @@ async fn rmdir_once(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Stop> {
         return Err(stop);
     }
     failpoint!("rmdir.invalidated");
-    let removed = Removed { inode: vote.loc.id, kept: vote.kept };
+    let removed = Removed { inode: vote.loc.id };
     Ok(txn.commit(|_| Ok(removed.encode_to_vec().into()))?)
 }

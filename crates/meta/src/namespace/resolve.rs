@@ -12,7 +12,7 @@ use saker_types::{
 
 use super::replica::Dir;
 use super::walk::{LastWalk, Place};
-use crate::request::{Found, Rq, Step, Stop, Wait};
+use crate::request::{Found, Msg, Rq, Step, Stop, Wait};
 use crate::shard::Shard;
 
 /// The directory that holds the last component.
@@ -31,8 +31,6 @@ pub struct Way {
     pub searchable: bool,
     /// The last one, if it is sticky.
     pub sticky: Option<StickyDir>,
-    /// Those from the first one on whose names a lease was asked for and given.
-    pub kept: Vec<KeptDir>,
 }
 
 impl Shard {
@@ -57,7 +55,7 @@ impl Shard {
         self.metrics.coalesced.add(first as u64);
         let mut dir = start.dir;
         let mut way = Way { searchable: start.searchable, ..Way::default() };
-        let mut lends = self.lends_root(at);
+        let mut lends = self.lends_root(rq, at);
         let last = at.path.len().saturating_sub(1);
         for (i, name) in at.path.iter().enumerate().skip(first) {
             check_name(name).map_err(|e| Error::at(e, i))?;
@@ -78,7 +76,7 @@ impl Shard {
                     false => None,
                 };
                 lends = lent.is_some();
-                way.kept.extend(lent.map(|keep| {
+                rq.kept.borrow_mut().extend(lent.map(|keep| {
                     let (id, mode, uid, gid) = (dir.id, dir.mode, dir.uid, dir.gid);
                     KeptDir { id, mode, uid, gid, keep_ms: keep.as_millis() as u32 }
                 }));
@@ -98,11 +96,15 @@ impl Shard {
 
     /// The root has no name to keep, but while names below it are kept everybody may search it. (A
     /// walk that begins elsewhere is for who keeps the names down to there.) False: no lease is asked
-    /// for, or none is to be had.
-    fn lends_root(&mut self, at: &At) -> bool {
+    /// for, or none is to be had. Who drives a transaction keeps no names.
+    fn lends_root(&mut self, rq: &Rq, at: &At) -> bool {
+        if at.keep_ms.is_empty() || matches!(rq.msg, Msg::Prepare(_)) {
+            return false;
+        }
+        // Of an earlier attempt.
+        rq.kept.borrow_mut().clear();
         let root = Locator::root();
-        !at.keep_ms.is_empty()
-            && (at.anchor != root || self.lend(at, 0, root.pid, &root.name).is_some())
+        at.anchor != root || self.lend(at, 0, root.pid, &root.name).is_some()
     }
 
     /// Resolves all components to a directory, of which this shard need not be the owner.

@@ -42,8 +42,8 @@ impl Shard {
         let inode = self.new_inode(msg, kind, &parent)?;
         let attr = inode.attr.clone();
         let loc = Locator { pid: key.pid, name: name.clone(), id: attr.id, home_slot: None };
-        let Way { searchable, kept, .. } = parent.way;
-        let mut entry = Entry { attr, loc, created: true, searchable, kept, ..Entry::default() };
+        let searchable = parent.way.searchable;
+        let mut entry = Entry { attr, loc, created: true, searchable, ..Entry::default() };
         if kind == FileKind::Directory {
             entry.attr.nlink = 2;
             if !self.limits.lazy_replication {

@@ -75,7 +75,6 @@ impl Shard {
             attr,
             searchable: found.way.searchable,
             sticky: found.way.sticky,
-            kept: found.way.kept.clone(),
             unflushed: found.inode.unflushed.clone(),
             ..Entry::default()
         }

@@ -133,7 +133,7 @@ impl Shard {
             failpoint!("truncate.cut_again");
             let mut s = h.shard();
             let result = s.end_resumed(id, &job);
-            s.finish_mutation(job.session, job.seq, result);
+            s.finish_mutation(job.session, job.seq, result, Bytes::new());
         });
     }
 

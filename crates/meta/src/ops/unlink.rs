@@ -32,7 +32,7 @@ impl Shard {
             return Err(Errno::EISDIR.into());
         }
         self.not_frozen(parent.dir.id)?;
-        if let Some(stop) = self.unlink_remote(&key, &inode, msg, only_owner, &parent)? {
+        if let Some(stop) = self.unlink_remote(&key, &inode, msg, only_owner)? {
             return Err(stop);
         }
         self.remove_entry(&key, &inode)?;
@@ -43,7 +43,7 @@ impl Shard {
             // A handle that was opened by this name goes on at the home.
             self.put_moved(inode.attr.id, Locator::home(inode.attr.id, slot));
         }
-        Ok(encoded(&Removed { inode: inode.attr.id, kept: parent.way.kept }))
+        Ok(encoded(&Removed { inode: inode.attr.id }))
     }
 
     /// Owner of the inode of an entry, for the sticky bit; `None`: its home knows.
@@ -94,7 +94,6 @@ impl Shard {
         inode: &Rc<Inode>,
         msg: &RemoveReq,
         only_owner: bool,
-        parent: &Parent,
     ) -> Step<Option<Stop>> {
         let Some(slot) = inode.home_slot else { return Ok(None) };
         let id = inode.attr.id;
@@ -105,7 +104,6 @@ impl Shard {
         let txn = txn::begin(self)?;
         self.lock(key, txn);
         let (key, inode, ctx) = (key.clone(), inode.clone(), msg.ctx.clone());
-        let kept = parent.way.kept.clone();
         Ok(Some(self.task(move |h| async move {
             let mut txn = Transaction::new(h.rc(), txn, Some(key.clone()));
             txn.prepare_home(&ctx, &inode, -1, only_owner).await?;
@@ -113,7 +111,7 @@ impl Shard {
                 let removed = s.remove_entry(&key, &inode);
                 applied(removed.map(|()| {
                     s.put_moved(id, Locator::home(id, slot));
-                    encoded(&Removed { inode: id, kept })
+                    encoded(&Removed { inode: id })
                 }))
             })
         })))

@@ -10,7 +10,7 @@ use saker_types::change::{Prepared, TxnEnd, What};
 use saker_types::inode::Locator;
 use saker_types::time::later;
 use saker_types::wire::{
-    DecideReq, Empty, Intent, KeptDir, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
+    DecideReq, Empty, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
 };
 use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
 
@@ -181,7 +181,7 @@ impl Shard {
         msg: &PrepareReq,
         intent: Intent,
     ) -> Step<Vote> {
-        let (key, inode, kept) = self.find_directory(rq, txn, msg, intent)?;
+        let (key, inode) = self.find_directory(rq, txn, msg, intent)?;
         let mut part = Prepared {
             driver: txn.driver.to_u32(),
             number: txn.number,
@@ -206,17 +206,17 @@ impl Shard {
         let row = part.row.clone().unwrap_or(inode);
         let closes = was_open && !row.is_open();
         self.vote_for(txn, part);
-        Ok(Vote { loc, row: Some(row), kept, closes, ..Vote::default() })
+        Ok(Vote { loc, row: Some(row), closes, ..Vote::default() })
     }
 
-    /// Its key and row, and the names on the way that a lease was given on.
+    /// Its key and row.
     fn find_directory(
         &mut self,
         rq: &Rq,
         txn: TxnId,
         msg: &PrepareReq,
         intent: Intent,
-    ) -> Step<(Key, Inode, Vec<KeptDir>)> {
+    ) -> Step<(Key, Inode)> {
         let (key, parent) = match msg.at.path.last() {
             Some(name) => {
                 let parent = no_wait(self.parent(rq, &msg.ctx.cred, &msg.at))?;
@@ -255,8 +255,7 @@ impl Shard {
             may_remove(parent, Some(inode.attr.uid), &msg.ctx.cred)?;
             no_wait(self.not_frozen(parent.dir.id))?;
         }
-        let kept = parent.map(|parent| parent.way.kept).unwrap_or_default();
-        Ok((key, (*inode).clone(), kept))
+        Ok((key, (*inode).clone()))
     }
 
     /// The directory that a request is about is not there.

@@ -17,10 +17,11 @@ mod keep;
 mod table;
 
 use std::cmp::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use saker_client::{Caller, Lessee};
 use saker_runtime::sim::mutation;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
@@ -40,7 +41,7 @@ pub(crate) type NodeId = u64;
 
 /// The nodes. All methods may be called from many threads.
 pub(crate) struct Nodes {
-    table: Mutex<Table>,
+    table: Arc<Mutex<Table>>,
     /// There are guesses: what is below a directory goes by its path from where a walk began.
     by_path: bool,
     leases: Leases,
@@ -93,28 +94,66 @@ pub(crate) struct Named {
     pub(crate) dir: NodeId,
     pub(crate) name: Bytes,
     pub(crate) at: At,
-    /// What `at.keep_ms` is about.
-    leased: Option<Leased>,
+    /// Who `at.keep_ms` is for.
+    lessee: Option<Arc<Leased>>,
+}
+
+impl Named {
+    /// Who asks for it, and is told of the leases that `at` asks for.
+    pub(crate) fn for_caller(&self, who: Caller) -> Caller {
+        let lessee = self.lessee.clone().map(|leased| leased as Arc<dyn Lessee>);
+        Caller { lessee, ..who }
+    }
 }
 
 /// Directories whose names the kernel may keep if a server says so.
 struct Leased {
+    table: Arc<Mutex<Table>>,
     asked: Time,
     /// What the names are below is there until then.
     base: Time,
-    /// Each with the version of its name.
-    nodes: Vec<(NodeId, u32)>,
+    /// The directory that they are below.
+    anchor: InodeId,
+    /// Each with its name, and the version of that.
+    nodes: Vec<(NodeId, Bytes, u32)>,
+}
+
+impl Lessee for Leased {
+    /// Those that were guesses are known now.
+    fn lent(&self, dirs: &[KeptDir]) {
+        let mut table = lock(&self.table);
+        let (mut pid, mut above) = (self.anchor, self.base);
+        for ((id, name, version), dir) in self.nodes.iter().zip(dirs) {
+            match table.nodes.get(id) {
+                Some(node) if node.keep.version == *version && !node.doubted => {}
+                _ => return,
+            }
+            if !table.meet(*id, dir, pid, name) {
+                return;
+            }
+            if let Some(Node { keep, .. }) = table.nodes.get_mut(id) {
+                let until = self.asked + Duration::from_millis(dir.keep_ms.into());
+                keep.until = keep.until.max(until.min(above));
+                above = keep.until;
+            }
+            pid = dir.id;
+        }
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Nodes {
     /// A table with the root, which is never forgotten. `held` counts the others. `by_path`: there
     /// will be guesses, and `leases` on names.
     pub(crate) fn new(held: Gauge, by_path: bool, leases: Leases) -> Nodes {
-        Nodes { table: Mutex::new(Table::new(held)), by_path, leases }
+        Nodes { table: Arc::new(Mutex::new(Table::new(held))), by_path, leases }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// What a node is.
@@ -160,8 +199,8 @@ impl Nodes {
         is_found.then(|| At::below(Locator::root(), names.cloned().collect()))
     }
 
-    /// The same, to ask for a lease, too, on names on the way that the kernel asks for often. What
-    /// becomes of that is told to [`Nodes::kept`].
+    /// The same, to ask for a lease, too, on names on the way that the kernel asks for often: if it is asked
+    /// for by [`Named::for_caller`].
     ///
     /// # Errors
     /// As [`Nodes::child`].
@@ -169,40 +208,16 @@ impl Nodes {
         let dir = walk.at();
         if !self.by_path {
             let at = self.child(walk, name)?;
-            return Ok(Named { dir, name: name.clone(), at, leased: None });
+            return Ok(Named { dir, name: name.clone(), at, lessee: None });
         }
         let mut table = self.lock();
         let way = Way::of(&table, walk)?;
-        let (leased, keep_ms) = way.to_lease(&mut table, time::now(), self.leases).unzip();
+        let (lessee, keep_ms) = way.to_lease(self, &mut table, time::now()).unzip();
         drop(table);
         let mut at = way.at();
         at.path.push(name.clone());
         at.keep_ms = keep_ms.unwrap_or_default();
-        Ok(Named { dir, name: name.clone(), at, leased })
-    }
-
-    /// A server has given the lease that it was asked for: on these directories' names. Those that were
-    /// guesses are known now.
-    pub(crate) fn kept(&self, named: &Named, dirs: &[KeptDir]) {
-        let Some(Leased { asked, base, nodes }) = &named.leased else { return };
-        let mut table = self.lock();
-        let At { anchor, path, .. } = &named.at;
-        let (mut pid, mut above) = (anchor.id, *base);
-        for (((id, version), dir), name) in nodes.iter().zip(dirs).zip(path) {
-            match table.nodes.get(id) {
-                Some(node) if node.keep.version == *version && !node.doubted => {}
-                _ => return,
-            }
-            if !table.meet(*id, dir, pid, name) {
-                return;
-            }
-            if let Some(Node { keep, .. }) = table.nodes.get_mut(id) {
-                let until = *asked + Duration::from_millis(dir.keep_ms.into());
-                keep.until = keep.until.max(until.min(above));
-                above = keep.until;
-            }
-            pid = dir.id;
-        }
+        Ok(Named { dir, name: name.clone(), at, lessee: lessee.map(Arc::new) })
     }
 
     /// The kernel walks through a name: its node is held once more. `None`: it must be looked up.
@@ -660,13 +675,13 @@ impl Way {
 
     /// Those, from the anchor on, whose names the kernel asks for often, unless it may keep them for
     /// a while yet; and for how long each is wanted (`At::keep_ms`).
-    fn to_lease(&self, table: &mut Table, now: Time, leases: Leases) -> Option<(Leased, Vec<u32>)> {
+    fn to_lease(&self, of: &Nodes, table: &mut Table, now: Time) -> Option<(Leased, Vec<u32>)> {
         let base = match self.base {
             ROOT => Time::MAX,
             id => table.nodes.get(&id)?.keep.until,
         };
         let eager = table.is_eager(now);
-        let hot = |node: &&Node| !node.doubted && node.keep.is_hot(now, leases, eager);
+        let hot = |node: &&Node| !node.doubted && node.keep.is_hot(now, of.leases, eager);
         let on_the_way = || self.nodes.iter().map_while(|id| table.nodes.get(id));
         let hot = on_the_way().take_while(hot).count();
         let due = |node: &Node| node.keep.ends_soon(now);
@@ -676,14 +691,15 @@ impl Way {
         let (mut nodes, mut keep_ms) = (Vec::with_capacity(hot), Vec::with_capacity(hot));
         // What is below a name is kept no longer than that.
         let mut wanted = NAME_KEEP_MAX.min(base.since(now));
-        for id in &self.nodes[..hot] {
+        for (id, name) in self.nodes.iter().zip(&self.names).take(hot) {
             let keep = &mut table.nodes.get_mut(id)?.keep;
             keep.tried = now;
             wanted = wanted.min(keep.wanted(now, eager));
-            nodes.push((*id, keep.version));
+            nodes.push((*id, name.clone(), keep.version));
             keep_ms.push(wanted.as_millis() as u32);
         }
-        Some((Leased { asked: now, base, nodes }, keep_ms))
+        let (table, anchor) = (of.table.clone(), self.anchor.id);
+        Some((Leased { table, asked: now, base, anchor, nodes }, keep_ms))
     }
 }
 

@@ -20,7 +20,7 @@ impl Served {
         let (dir, name) = (request.header.nodeid, body.name()?);
         let named = self.named(request, dir, &name)?;
         let flags = OpenFlags::from_linux(input.flags as i32);
-        let who = request.maker(input.umask);
+        let who = named.for_caller(request.maker(input.umask));
         let opened = self.make(&who, &named, input.mode, flags).await?;
         let is_new = opened.entry.created;
         if !is_new && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
@@ -87,7 +87,7 @@ impl Served {
         let input: MknodIn = body.fixed()?;
         let (dir, name) = (request.header.nodeid, body.name()?);
         let named = self.named(request, dir, &name)?;
-        let who = request.maker(input.umask);
+        let who = named.for_caller(request.maker(input.umask));
         let entry = self.fs.mknod(&who, &named.at, input.mode, input.rdev).await?;
         Ok(Reply::of(&self.hold(&named, &entry)))
     }
@@ -97,7 +97,7 @@ impl Served {
         let input: MkdirIn = body.fixed()?;
         let (dir, name) = (request.header.nodeid, body.name()?);
         let named = self.named(request, dir, &name)?;
-        let who = request.maker(input.umask);
+        let who = named.for_caller(request.maker(input.umask));
         let entry = self.fs.mkdir(&who, &named.at, input.mode & PERMISSIONS).await?;
         Ok(Reply::of(&self.hold(&named, &entry)))
     }
@@ -107,7 +107,8 @@ impl Served {
         let (dir, name) = (request.header.nodeid, body.name()?);
         let named = self.named(request, dir, &name)?;
         let target = body.name()?;
-        let entry = self.fs.symlink(&request.caller(), &named.at, &target).await?;
+        let who = named.for_caller(request.caller());
+        let entry = self.fs.symlink(&who, &named.at, &target).await?;
         Ok(Reply::of(&self.hold(&named, &entry)))
     }
 

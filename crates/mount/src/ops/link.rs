@@ -7,12 +7,12 @@ use saker_fuse::{Body, Reply, Request};
 use saker_runtime::sim::mutation;
 use saker_types::error::SECOND_PATH;
 use saker_types::limits::COMPONENTS_MAX;
-use saker_types::wire::{At, Removed, rename_flags};
-use saker_types::{Class, Errno, Error, InodeId, Locator, ROOT, Result};
+use saker_types::wire::{At, rename_flags};
+use saker_types::{Class, Errno, Error, InodeId, Locator, ROOT, Result, check_name};
 
 use crate::caller::WithCaller as _;
 use crate::names::hint::Which;
-use crate::names::nodes::{Named, NodeId};
+use crate::names::nodes::NodeId;
 use crate::served::Served;
 
 /// Times that the directories above a rename's names may be found elsewhere while it is tried.
@@ -29,15 +29,14 @@ impl Served {
     pub(crate) async fn unlink(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;
-        let removed = self.fs.unlink_and_keep(&request.caller(), &named.at).await?;
-        self.removed(&named, &removed).await;
+        let removed = self.fs.unlink(&named.for_caller(request.caller()), &named.at).await?;
+        self.removed(dir, &name, removed).await;
         Ok(Reply::done())
     }
 
-    async fn removed(&self, named: &Named, removed: &Removed) {
-        let unaware = self.nodes.unaware(removed.inode, named.dir, &named.name);
-        self.nodes.kept(named, &removed.kept);
-        self.nodes.vanished(named.dir, &named.name);
+    async fn removed(&self, dir: NodeId, name: &Bytes, inode: InodeId) {
+        let unaware = self.nodes.unaware(inode, dir, name);
+        self.nodes.vanished(dir, name);
         self.tell_of_a_name_less(unaware).await;
     }
 
@@ -52,17 +51,19 @@ impl Served {
 
     pub(crate) async fn rmdir(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
-        let mut named = self.named(request, dir, &name)?;
+        check_name(&name)?;
+        // Without a lease: its answer comes from the coordinator, which gives none.
+        let mut at = self.nodes.child(&self.threads.way(&request.header, dir), &name)?;
         let regretted = self.nodes.is_regretted_name(dir, &name);
         let told = self.told(request, dir, &name);
-        named.at.expect_last(told.expected);
-        let removed = self.fs.rmdir_and_keep(&request.caller(), &named.at).await;
+        at.expect_last(told.expected);
+        let removed = self.fs.rmdir(&request.caller(), &at).await;
         let removed = removed.inspect_err(|error| {
-            self.misled(request, (dir, &name), &named.at, &told, error);
+            self.misled(request, (dir, &name), &at, &told, error);
         })?;
         self.nodes.changed_itself(regretted);
-        self.nodes.buried(told.node, removed.inode);
-        self.removed(&named, &removed).await;
+        self.nodes.buried(told.node, removed);
+        self.removed(dir, &name, removed).await;
         Ok(Reply::done())
     }
 
@@ -270,7 +271,7 @@ impl Served {
         if self.protects_links && who.uid != 0 {
             self.may_link(&who, &from).await?;
         }
-        let linked = self.fs.link(&who, &from, &to.at).await;
+        let linked = self.fs.link(&to.for_caller(who), &from, &to.at).await;
         let entry = linked.map_err(|error| self.on_the_way(request, dir, error))?;
         Ok(Reply::of(&self.hold(&to, &entry)))
     }

@@ -13,13 +13,13 @@ use saker_client::OpenFlags;
 use saker_fuse::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
 use saker_fuse::{Reply, Request};
 use saker_runtime::sim::mutation;
-use saker_types::wire::{At, Entry};
+use saker_types::wire::Entry;
 use saker_types::{Attr, Class, Errno, FileKind, Result, check_name};
 
 use crate::caller::WithCaller as _;
 use crate::changes::Asked;
 use crate::names::hint::{self, Hint, Intent, Lookup, Rest};
-use crate::names::nodes::{NodeId, Passed};
+use crate::names::nodes::{Named, NodeId, Passed};
 use crate::names::threads::Opened;
 use crate::names::walk::{Step, Walk};
 use crate::served::Served;
@@ -46,13 +46,14 @@ impl Served {
         let named = self.nodes.named(&walk, &name)?;
         let at = &named.at;
         let asked = self.changes.ask();
-        let found =
-            match hint {
-                Some(Hint {
-                    step: hint::Step::Last(Intent::Open { flags }), reval: false, ..
-                }) if flags & libc::O_EXCL == 0 => self.open_ahead(request, at, flags, asked).await,
-                _ => self.fs.lookup(&request.caller(), at).await,
-            };
+        let found = match hint {
+            Some(Hint { step: hint::Step::Last(Intent::Open { flags }), reval: false, .. })
+                if flags & libc::O_EXCL == 0 =>
+            {
+                self.open_ahead(request, &named, flags, asked).await
+            }
+            _ => self.fs.lookup(&named.for_caller(request.caller()), at).await,
+        };
         match found {
             Ok(entry) => {
                 if hint.is_some_and(|hint| hint.path.is_none())
@@ -109,7 +110,6 @@ impl Served {
                     if hint.is_some_and(|hint| hint.step.ends_path()) {
                         self.threads.end(header);
                     }
-                    self.nodes.kept(&named, &error.kept);
                     self.nodes.vanished(dir, &name);
                 } else if self.is_rename(&walk, hint, before)
                     && (self.nodes.must_be_known(dir) || self.nodes.is_missing(&walk, &error))
@@ -240,15 +240,16 @@ impl Served {
     async fn open_ahead(
         &self,
         request: &Request,
-        at: &At,
+        named: &Named,
         flags: i32,
         asked: Asked,
     ) -> Result<Entry> {
+        let (who, at) = (named.for_caller(request.caller()), &named.at);
         let must_be_dir = flags & libc::O_DIRECTORY != 0;
         let flags = OpenFlags::from_linux(flags);
         // LOOKUP changes nothing.
         let flags = OpenFlags { truncate: false, exclusive: false, ..flags };
-        match self.fs.open(&request.caller(), at, flags).await {
+        match self.fs.open(&who, at, flags).await {
             // The kernel will not open it.
             Ok((_, entry)) if must_be_dir && !entry.attr.is_dir() => Ok(entry),
             Ok((file, entry)) => {
@@ -258,10 +259,10 @@ impl Served {
             }
             // The kernel has errors of its own for some of what cannot be opened.
             Err(error) if at.ends_at(&error) && error.is(Class::Symlink) => {
-                self.fs.lookup(&request.caller(), at).await
+                self.fs.lookup(&who, at).await
             }
             Err(error) if matches!(error.errno(), Errno::EACCES | Errno::EISDIR) => {
-                self.fs.lookup(&request.caller(), at).await
+                self.fs.lookup(&who, at).await
             }
             Err(error) => Err(error),
         }

@@ -111,7 +111,16 @@ impl Bench {
     /// The answer to a call, if it has come; a broken connection is an error of class Retry.
     pub fn answer<R: prost::Message + Default>(&mut self, call: u64) -> Option<Answer<R>> {
         let answer = self.answers.remove(&call)?;
+        self.trailer = answer.as_ref().map_or_else(Bytes::new, |frame| frame.payload.clone());
         Some(decode_reply(answer.ok_or(saker_rpc::CallError::Disconnected)))
+    }
+
+    /// The names that the last answer lends to a request about `at`.
+    ///
+    /// # Panics
+    /// If these are not what it asks for.
+    pub fn lent(&self, at: &At) -> Vec<KeptDir> {
+        KeptDirs::read(&self.trailer, at).expect("leases that were asked for")
     }
 
     /// Asks, delivers everything, and lets time go on until there is an answer other than "try

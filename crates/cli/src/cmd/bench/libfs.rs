@@ -84,7 +84,7 @@ impl Target for LibFs {
     }
 
     async fn unlink(&self, place: &At) -> io::Result<()> {
-        self.fs.unlink(&self.who, place).await.map_err(io_error)
+        self.fs.unlink(&self.who, place).await.map(drop).map_err(io_error)
     }
 
     async fn mkdir(&self, place: &At) -> io::Result<()> {
@@ -92,7 +92,7 @@ impl Target for LibFs {
     }
 
     async fn rmdir(&self, place: &At) -> io::Result<()> {
-        self.fs.rmdir(&self.who, place).await.map_err(io_error)
+        self.fs.rmdir(&self.who, place).await.map(drop).map_err(io_error)
     }
 
     async fn write(&self, place: &At, content: &[u8]) -> io::Result<()> {

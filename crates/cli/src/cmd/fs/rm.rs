@@ -33,7 +33,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
             None if args.force => Ok(()),
             None => Err(Failure::new(path, Errno::ENOENT)),
             Some(entry) if !entry.attr.is_dir() => {
-                session.run(path, session.fs.unlink(&session.who, &at))
+                session.run(path, session.fs.unlink(&session.who, &at)).map(drop)
             }
             Some(_) if !args.recursive => Err(Failure::new(path, "is a directory (-r removes it)")),
             Some(entry) => remove_tree(&session, path, &at, &entry),

@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+use saker_client::Caller;
 use saker_types::limits::NAME_KEEP_MAX;
 use saker_types::wire::KeptDir;
 
@@ -381,6 +382,13 @@ fn dir(id: InodeId) -> KeptDir {
     KeptDir { id, mode: DIR, keep_ms, ..KeptDir::default() }
 }
 
+/// A server lends these names with its answer.
+fn kept(named: &Named, dirs: &[KeptDir]) {
+    if let Some(lessee) = named.for_caller(Caller::root()).lessee {
+        lessee.lent(dirs);
+    }
+}
+
 /// Names that are all worth a lease.
 fn leasing() -> Nodes {
     Nodes::new(Gauge::default(), true, Leases::All)
@@ -399,7 +407,7 @@ fn names_under_a_lease_may_be_kept() {
     assert_eq!((walk(&nodes, ROOT, "a"), walk(&nodes, a, "b")), ((a, NONE), (b, NONE)));
     let named = nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap();
     assert_eq!((path(&named.at).as_str(), named.at.keep_ms.len()), ("1:a/b/f", 2));
-    nodes.kept(&named, &[dir(10), dir(11)]);
+    kept(&named, &[dir(10), dir(11)]);
     for (dir, text) in [(ROOT, "a"), (a, "b")] {
         let (_, keep) = walk(&nodes, dir, text);
         assert!(!keep.is_zero() && keep <= NAME_KEEP_MAX, "{keep:?}");
@@ -411,7 +419,7 @@ fn names_under_a_lease_may_be_kept() {
     let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
     let b = hold(&nodes, a, 10, "b", 11, DIR);
     _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
-    nodes.kept(&nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap(), &[dir(10)]);
+    kept(&nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap(), &[dir(10)]);
     assert!(!walk(&nodes, ROOT, "a").1.is_zero() && walk(&nodes, a, "b").1.is_zero());
 }
 
@@ -423,7 +431,7 @@ fn a_name_is_kept_no_longer_than_a_server_says() {
     _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
     let named = nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap();
     let short = KeptDir { keep_ms: NAME_KEEP.as_millis() as u32, ..dir(10) };
-    nodes.kept(&named, &[short, dir(11)]);
+    kept(&named, &[short, dir(11)]);
     for (dir, text) in [(ROOT, "a"), (a, "b")] {
         let (_, keep) = walk(&nodes, dir, text);
         assert!(!keep.is_zero() && keep <= NAME_KEEP, "{keep:?}");
@@ -437,7 +445,7 @@ fn who_has_to_wait_for_a_kept_name_need_not_again() {
     let leases = |text: &'static str| {
         let at = (0..3).fold(ROOT, |_, _| walk(&nodes, ROOT, text).0);
         let named = nodes.named(&went(&nodes, ROOT, at), &name("f")).unwrap();
-        nodes.kept(&named, &vec![dir(at); named.at.keep_ms.len()]);
+        kept(&named, &vec![dir(at); named.at.keep_ms.len()]);
         named.at.keep_ms.len()
     };
     for (id, text) in [(10, "a"), (11, "b"), (12, "c"), (13, "d")] {
@@ -461,7 +469,7 @@ fn what_is_kept_is_known_by_the_lease() {
     let named = nodes.named(&went(&nodes, ROOT, b), &name("f")).unwrap();
     assert_eq!((path(&named.at).as_str(), named.at.keep_ms.len()), ("1:a/b/f", 2));
     let sticky = KeptDir { mode: dir(11).mode | access::S_ISVTX, uid: 7, ..dir(11) };
-    nodes.kept(&named, &[dir(10), sticky]);
+    kept(&named, &[dir(10), sticky]);
     assert_eq!(nodes.locate(b).unwrap(), entry(10, "b", 11, DIR).loc);
     let passed = nodes.pass(a, &name("b")).unwrap();
     assert!(passed.node == b && !passed.keep.is_zero());
@@ -478,7 +486,7 @@ fn what_is_kept_is_known_by_the_lease() {
 fn what_is_known_by_a_lease_must_be_told() {
     let nodes = leasing();
     let (a, _) = walk(&nodes, ROOT, "a");
-    nodes.kept(&nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap(), &[dir(10)]);
+    kept(&nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap(), &[dir(10)]);
     assert!(nodes.must_be_known(a));
     assert!(nodes.pass(ROOT, &name("a")).is_none(), "it is looked up");
     assert_eq!(hold(&nodes, ROOT, 1, "a", 10, DIR), a);
@@ -493,7 +501,7 @@ fn what_is_doubted_is_not_kept() {
     let named = nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap();
     let error = Error::symlink(0, Bytes::from_static(b"x"));
     assert!(nodes.doubt(&went(&nodes, ROOT, a), &error));
-    nodes.kept(&named, &[dir(10)]);
+    kept(&named, &[dir(10)]);
     assert!(nodes.pass(ROOT, &name("a")).is_none());
 }
 
@@ -522,7 +530,7 @@ fn a_guess_that_cannot_become_what_is_kept_is_looked_up() {
     hold(&nodes, ROOT, 1, "was", 10, DIR);
     let (a, _) = walk(&nodes, ROOT, "a");
     let named = nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap();
-    nodes.kept(&named, &[dir(10)]);
+    kept(&named, &[dir(10)]);
     assert!(nodes.pass(ROOT, &name("a")).is_none());
     assert!(nodes.locate(a).is_err());
     assert_eq!(nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap().at.keep_ms, []);
@@ -536,10 +544,10 @@ fn a_name_is_kept_no_longer_than_those_above_it() {
     _ = (walk(&nodes, ROOT, "a"), walk(&nodes, a, "b"));
     // Asked from a directory whose own name is not kept: someone's working directory.
     assert_eq!(nodes.named(&went(&nodes, a, b), &name("f")).unwrap().at.keep_ms, []);
-    nodes.kept(&nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap(), &[dir(10)]);
+    kept(&nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap(), &[dir(10)]);
     let from_a = nodes.named(&went(&nodes, a, b), &name("f")).unwrap();
     assert_eq!((path(&from_a.at).as_str(), from_a.at.keep_ms.len()), ("10:b/f", 1));
-    nodes.kept(&from_a, &[dir(11)]);
+    kept(&from_a, &[dir(11)]);
     let (_, of_a) = walk(&nodes, ROOT, "a");
     let (_, of_b) = walk(&nodes, a, "b");
     assert!(of_b <= of_a && !of_b.is_zero(), "{of_b:?} {of_a:?}");
@@ -558,7 +566,7 @@ fn no_name_is_asked_for_longer_than_the_one_above_it() {
     let long = asked(ROOT, "a");
     assert_eq!(long.at.keep_ms, [most, most]);
     // From a directory that is kept: no longer than that.
-    nodes.kept(&long, &[dir(10)]);
+    kept(&long, &[dir(10)]);
     time::sleep(NAME_KEEP);
     let [below] = asked(a, "a").at.keep_ms[..] else { panic!("one name") };
     assert!(below <= most - least, "{below}");
@@ -576,10 +584,10 @@ fn what_changes_its_name_is_not_kept_by_an_answer_about_the_old_one() {
     _ = walk(&nodes, ROOT, "a");
     let late = nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap();
     nodes.renamed([(ROOT, &name("a")), (ROOT, &name("b"))], &entry(1, "b", 10, DIR).loc);
-    nodes.kept(&late, &[dir(10)]);
+    kept(&late, &[dir(10)]);
     assert_eq!(walk(&nodes, ROOT, "b"), (a, NONE));
     // Nor what turns out to be another directory.
-    nodes.kept(&nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap(), &[dir(12)]);
+    kept(&nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap(), &[dir(12)]);
     assert_eq!(walk(&nodes, ROOT, "b"), (a, NONE));
 }
 
