@@ -223,7 +223,16 @@ impl Threads {
 
     /// Has the thread's path led to this, so that it would walk again if that is gone?
     pub(crate) fn may_walk_again(&self, tid: u32, node: NodeId) -> bool {
-        self.follows(tid) && self.shard(tid).get(tid).is_some_and(|it| it.ended == Some(node))
+        if tid == NOBODY {
+            return false;
+        }
+        let mut shard = self.shard(tid);
+        let Some(thread) = shard.get(tid) else { return false };
+        match self.followed {
+            true => thread.ended == Some(node),
+            // Without hints what was looked up last is the end of a path, or may be. It is said once.
+            false => thread.last.take_if(|(_, _, told)| *told == node).is_some(),
+        }
     }
 
     /// The thread's LOOKUP has told the attributes of this, as a server gave them.
