@@ -47,6 +47,11 @@ impl Walk {
         self.steps.last().map_or(self.start, |step| step.node)
     }
 
+    /// Has a server found each of its names? Then it may be the kernel's second walk.
+    pub(crate) fn is_found(&self) -> bool {
+        !self.steps.is_empty() && self.steps.iter().all(|step| step.found)
+    }
+
     /// Has it been through this node?
     pub(crate) fn has(&self, node: NodeId) -> bool {
         self.start == node || self.steps.iter().any(|step| step.node == node)

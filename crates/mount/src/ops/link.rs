@@ -74,7 +74,8 @@ impl Served {
         let tid = request.header.pid;
         let node = self.threads.told_last(tid, dir, name);
         let node = node.or_else(|| self.nodes.of_name(dir, name)).unwrap_or_default();
-        let again = self.threads.was_elsewhere(tid, dir, name);
+        let asked = self.threads.way(&request.header, dir).is_found();
+        let again = self.threads.was_elsewhere(tid, dir, name) || asked;
         let expected = match again || mutation("a directory that is taken for removed") {
             true => 0,
             false => self.nodes.known_dir(node),
@@ -140,7 +141,8 @@ impl Served {
         let regretted = names.map(|(dir, name)| self.nodes.is_regretted_name(dir, name));
         self.nodes.changed_in(to_dir);
         let told = self.told(request, to_dir, &to_name);
-        if (from_dir, &from_name) == (to_dir, &to_name) && told.expected != 0 {
+        let replaces = flags != rename_flags::EXCHANGE;
+        if replaces && (from_dir, &from_name) == (to_dir, &to_name) && told.expected != 0 {
             // The kernel has looked up one name twice, and found two inodes: of one it thinks that it is
             // replaced.
             self.threads.is_elsewhere(request.header.pid, to_dir, &to_name);
