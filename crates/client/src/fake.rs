@@ -56,7 +56,6 @@ pub(crate) struct Model {
     /// Stores say that there are holes within chunks.
     pub(crate) holes: bool,
     pub(crate) synced: Vec<u16>,
-    pub(crate) renewals: Vec<RenewReq>,
     /// Of all stores, whose writes have no numbers.
     pub(crate) era: u64,
     pub(crate) lost_eras: Vec<u64>,
@@ -294,10 +293,6 @@ impl Model {
             Op::RenewLocks => {
                 let ids = self.locked.iter().copied().collect();
                 RenewLocksReply { ids }.encode_to_vec()
-            }
-            Op::Renew => {
-                self.renewals.push(decode(frame));
-                RenewReply::default().encode_to_vec()
             }
             Op::Statfs => ShardStats::default().encode_to_vec(),
             Op::StoreStat => {

@@ -1,5 +1,5 @@
 //! Leases of open files: what is removed or moved while it is open lives as long as its lease is
-//! renewed, or until it is said to be closed (protocols.md, rule 16).
+//! renewed (protocols.md, rule 16).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -18,13 +18,11 @@ const PERIOD: Duration = Duration::from_secs(20);
 /// An answer to that is waited for so long: a shard that does not give one must not keep the others
 /// from hearing of us in time.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// The same of what was closed: nothing hangs on that but space.
-const TELL_MAX: Duration = Duration::from_secs(1);
-/// What was closed is told this often. The thread looks as often whether the client is gone.
+/// The thread looks this often whether the client is gone.
 const LOOK: Duration = Duration::from_millis(500);
 /// Moves of a file that are followed in one period.
 const MOVES_MAX: u32 = 16;
-/// Most handles, or closed files, in one request.
+/// Most handles in one request.
 const HANDLES_MAX: usize = 1_024;
 
 // A file is renewed the first time when it is up to two periods old, and a moved one's new home
@@ -43,9 +41,6 @@ fn run(weak: &Weak<Core>) {
         sleep(LOOK);
         let Some(core) = weak.upgrade() else { return };
         let now = time::now();
-        if core.inodes.holds.any_closed() {
-            core.net.block_on(core.tell_closed());
-        }
         if now >= next {
             next = now + PERIOD;
             core.net.block_on(core.look_after(now));
@@ -57,13 +52,10 @@ fn run(weak: &Weak<Core>) {
 pub(crate) async fn keep(core: &Core) {
     let mut next = time::now() + PERIOD;
     loop {
-        core.net.sleep_until(time::now() + LOOK).await;
+        core.net.sleep_until(next).await;
         let now = time::now();
-        core.tell_closed().await;
-        if now >= next {
-            next = now + PERIOD;
-            core.look_after(now).await;
-        }
+        next = now + PERIOD;
+        core.look_after(now).await;
     }
 }
 
@@ -94,70 +86,33 @@ impl Core {
 
     /// Renews these; those that are elsewhere, where.
     async fn renew_all(&self, handles: Vec<Locator>) -> Vec<Locator> {
-        let opening = self.inodes.holds.begin();
-        let request = |handles: &[Locator]| RenewReq {
-            handles: handles.to_vec(),
-            hold: opening.hold(),
-            ..RenewReq::default()
-        };
-        let elsewhere = self.renew(handles, ANSWER_MAX, request).await;
-        elsewhere.iter().for_each(|loc| self.follow_open(loc));
-        elsewhere
-    }
-
-    /// Tells owners what is not open here any more. One that does not hear it waits for the lease to end.
-    pub(crate) async fn tell_closed(&self) {
-        let (below, closed) = self.inodes.holds.take();
-        let closed = closed.into_iter().map(|closed| closed.loc);
-        let mut closed: Vec<_> = closed.filter(|loc| self.inodes.get(loc.id).is_none()).collect();
-        let request = |closed: &[Locator]| RenewReq {
-            hold: below,
-            closed: closed.iter().map(|loc| loc.id).collect(),
-            closed_below: below.number,
-            ..RenewReq::default()
-        };
-        for _ in 0..MOVES_MAX {
-            if closed.is_empty() {
-                return;
-            }
-            closed = self.renew(closed, TELL_MAX, request).await;
-        }
-    }
-
-    /// Sends requests about files to the shards that own them; which of them are elsewhere, and where.
-    async fn renew(
-        &self,
-        files: Vec<Locator>,
-        patience: Duration,
-        request: impl Fn(&[Locator]) -> RenewReq,
-    ) -> Vec<Locator> {
         let map = self.routes().map.clone();
         let mut by_shard: BTreeMap<ShardNo, Vec<Locator>> = BTreeMap::new();
-        for loc in files {
+        for loc in handles {
             let shard = map.shard_of(&At::handle(loc.clone()));
             by_shard.entry(shard).or_default().push(loc);
         }
-        let requests = by_shard.iter().flat_map(|(shard, files)| {
-            files.chunks(HANDLES_MAX).map(|part| self.renew_some(*shard, request(part), patience))
-        });
         let mut elsewhere = Vec::new();
+        let requests = by_shard.iter().flat_map(|(shard, handles)| {
+            handles.chunks(HANDLES_MAX).map(|part| self.renew(*shard, part.to_vec()))
+        });
         for result in futures_util::future::join_all(requests).await {
             match result {
-                Ok(moved) => elsewhere.extend(moved),
-                Err(error) => tracing::warn!("a shard does not hear what is open here: {error}"),
+                Ok(moved) => {
+                    moved.iter().for_each(|loc| self.follow_open(loc));
+                    elsewhere.extend(moved);
+                }
+                Err(error) => tracing::warn!("leases of open files were not renewed: {error}"),
             }
         }
         elsewhere
     }
 
-    async fn renew_some(
-        &self,
-        shard: ShardNo,
-        message: RenewReq,
-        patience: Duration,
-    ) -> Result<Vec<Locator>> {
-        let (to, deadline) = (NodeId::Shard(shard), time::now() + patience);
-        let reply = self.call(to, Op::Renew, &message, Bytes::new(), patience, deadline).await?;
+    async fn renew(&self, shard: ShardNo, handles: Vec<Locator>) -> Result<Vec<Locator>> {
+        let message = RenewReq { handles };
+        let deadline = time::now() + ANSWER_MAX;
+        let to = NodeId::Shard(shard);
+        let reply = self.call(to, Op::Renew, &message, Bytes::new(), ANSWER_MAX, deadline).await?;
         Ok(decode::<RenewReply>(Op::Renew, reply.body)?.moved)
     }
 

@@ -10,7 +10,6 @@ use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, Result, limit
 
 use crate::core::Core;
 use crate::file::File;
-use crate::holds::Opening;
 use crate::open_inode::{OpenInode, inline_of};
 use crate::request::To;
 use crate::{Caller, Fs, OpenFlags, SetAttr, SetTime};
@@ -145,10 +144,9 @@ impl Fs {
             wary,
             ..CreateReq::default()
         };
-        let (opening, asked) = (self.core().inodes.holds.begin(), time::now());
-        request.hold = opening.hold();
+        let asked = time::now();
         let entry: Entry = self.core().ask(who, Op::Create, To::Owner, &mut request).await?;
-        Ok(self.core().opened(who, entry, flags, opening, asked).await)
+        Ok(self.core().opened(who, entry, flags, asked).await)
     }
 
     /// Makes a regular file without a name in a directory and opens it (O_TMPFILE). It ends with its
@@ -171,10 +169,9 @@ impl Fs {
         };
         request.at.path.push(name.into());
         check_place(&request.at)?;
-        let (opening, asked) = (self.core().inodes.holds.begin(), time::now());
-        request.hold = opening.hold();
+        let asked = time::now();
         let entry: Entry = self.core().ask(who, Op::Tmpfile, To::Owner, &mut request).await?;
-        Ok(self.core().opened(who, entry, flags, opening, asked).await)
+        Ok(self.core().opened(who, entry, flags, asked).await)
     }
 
     /// Opens what is there; `at` may be a handle (empty path).
@@ -186,10 +183,9 @@ impl Fs {
             truncate: flags.truncate,
             ..OpenReq::default()
         };
-        let (opening, asked) = (self.core().inodes.holds.begin(), time::now());
-        request.hold = opening.hold();
+        let asked = time::now();
         let entry: Entry = self.core().ask(who, Op::Open, To::Owner, &mut request).await?;
-        Ok(self.core().opened(who, entry, flags, opening, asked).await)
+        Ok(self.core().opened(who, entry, flags, asked).await)
     }
 
     /// Makes a directory; `mode` holds permission bits.
@@ -372,7 +368,6 @@ impl Core {
         who: &Caller,
         entry: Entry,
         flags: OpenFlags,
-        opening: Opening<'_>,
         asked: Time,
     ) -> (File, Entry) {
         if flags.truncate
@@ -382,8 +377,6 @@ impl Core {
             self.abandon(&inode).await;
         }
         let inode = self.inodes.open(&entry);
-        inode.with(|s| s.opening = s.opening.max(opening.hold().number));
-        drop(opening);
         let file = File::new(self.clone(), inode.clone(), who, flags);
         if !entry.created
             && self.reports.is_after(entry.attr.id, asked)

@@ -15,7 +15,6 @@ use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Errno, Error, InodeId, Locator, Stamp, Unflushed};
 
 use crate::Caller;
-use crate::holds::Holds;
 use crate::ranges::{Ranges, overlay};
 use crate::read_ahead::Ahead;
 use crate::writer::Writer;
@@ -70,8 +69,6 @@ pub(crate) struct State {
     pub(crate) asked_at: Time,
     /// When it was opened first.
     pub(crate) opened_at: Time,
-    /// Number of its last open.
-    pub(crate) opening: u64,
     /// Since when something waits to be written out or reported, if it does.
     pub(crate) dirty_since: Time,
     /// When it was written to last.
@@ -292,7 +289,6 @@ pub(crate) fn inline_of(entry: &Entry) -> Option<Bytes> {
 pub(crate) struct Inodes {
     table: Mutex<BTreeMap<InodeId, Arc<OpenInode>>>,
     dirty: Arc<AtomicUsize>,
-    pub(crate) holds: Holds,
 }
 
 impl Inodes {
@@ -333,7 +329,6 @@ impl Inodes {
             window: 0,
             asked_at: now,
             opened_at: now,
-            opening: 0,
             dirty_since: now,
             written_at: now,
             losses: 0,
@@ -361,24 +356,12 @@ impl Inodes {
         });
         if unused {
             table.remove(&inode.id);
-            self.closed(inode);
         }
-    }
-
-    fn closed(&self, inode: &OpenInode) {
-        let (loc, opening) = inode.with(|s| (s.loc.clone(), s.opening));
-        self.holds.close(loc, opening);
     }
 
     /// Forgets inodes that were kept for their dirty data only and have none any more.
     pub(crate) fn sweep(&self) {
-        self.lock().retain(|_, inode| {
-            let stays = inode.with(|s| s.handles > 0 || s.is_dirty());
-            if !stays {
-                self.closed(inode);
-            }
-            stays
-        });
+        self.lock().retain(|_, inode| inode.with(|s| s.handles > 0 || s.is_dirty()));
     }
 
     /// The inode, if it is open.

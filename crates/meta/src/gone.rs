@@ -1,6 +1,5 @@
 //! Ids that left their names here (rule 16): kept for a lease after they left, longer while a
-//! client with an open handle renews, and no longer than until all who had an orphan with chunks open
-//! have closed it ([`crate::opened`]); then an orphan's chunks are deleted, or all shards forget
+//! client with an open handle renews; then an orphan's chunks are deleted, or all shards forget
 //! what they know of a removed directory, and last the record goes: a crash begins that again.
 //! Where a directory moved is remembered until it is removed: at most one record a shard.
 
@@ -15,7 +14,7 @@ use saker_runtime::failpoint;
 use saker_runtime::time::Time;
 use saker_types::change::{Gone, id_key, table};
 use saker_types::wire::{
-    ChunkDeleteReq, Empty, Hold, Holds, InvalidateReply, InvalidateReq, Op, RenewReply, RenewReq,
+    ChunkDeleteReq, Empty, InvalidateReply, InvalidateReq, Op, RenewReply, RenewReq,
 };
 use saker_types::{Error, InodeId, Locator, NodeId, ShardNo, limits};
 
@@ -56,11 +55,6 @@ impl Leases {
         }
     }
 
-    /// Is there a record of it?
-    fn has(&self, id: InodeId) -> bool {
-        self.until.contains_key(&id)
-    }
-
     /// Ids whose time is over, at most a batch.
     fn expired(&mut self, now: Time) -> Vec<InodeId> {
         let ready = BATCH.min(self.at_once.len());
@@ -93,42 +87,18 @@ impl Leases {
 }
 
 impl Shard {
-    /// Serves renewals of open handles, and hears of what was closed.
+    /// Serves renewals of open handles.
     pub(crate) fn renew(&mut self, msg: &RenewReq) -> Step<Bytes> {
         let mut moved: Vec<Locator> = Vec::new();
         let now = self.served.now();
         for handle in msg.handles.iter().take(limits::COMPONENTS_MAX) {
-            self.opened.note(handle.id, msg.hold, now);
+            self.opened.note(handle.id, now);
             let Some(gone) = self.gone(handle.id)? else { continue };
             self.leases.renew(handle.id, now);
             // To a home that the handle names already there is nowhere to go.
             moved.extend(gone.moved.filter(|to| to != handle));
         }
-        for id in msg.closed.iter().take(limits::COMPONENTS_MAX) {
-            moved.extend(self.closed(*id, msg.hold.client, msg.closed_below)?);
-        }
         Ok(encoded(&RenewReply { moved }))
-    }
-
-    /// A client has closed what it had opened of a file by numbers below `below`. An orphan that nobody
-    /// has open any more ends. Returns where the file is if it is not here.
-    fn closed(&mut self, id: InodeId, client: u64, below: u64) -> Step<Option<Locator>> {
-        let now = self.served.now();
-        self.opened.close(id, Hold { client, number: below }, now);
-        if !self.leases.has(id) {
-            return Ok(None);
-        }
-        let Some(gone) = self.gone(id)? else { return Ok(None) };
-        let is_chunked = gone.orphan.is_some_and(|inode| inode.attr.chunked);
-        if is_chunked && !self.opened.may_have(id, now) {
-            self.leases.end(id, now);
-        }
-        Ok(gone.moved)
-    }
-
-    /// Who may have a file open, for the shard that it goes to.
-    pub(crate) fn holders(&mut self, id: InodeId) -> Holds {
-        Holds { holds: self.opened.holders(id, self.served.now()) }
     }
 
     /// Ends what is over.

@@ -51,9 +51,6 @@ impl Shard {
             }
         }
         self.insert_entry(&key, inode)?;
-        if rq.from.op == Op::Create {
-            self.note_opened(&entry.attr, msg.hold);
-        }
         done(&entry)
     }
 
@@ -178,6 +175,5 @@ fn inherit_acl(inode: &mut Inode, default: Option<&Acl>, umask: u32) {
 }
 
 fn open_of(msg: &CreateReq) -> OpenReq {
-    let CreateReq { access, truncate, hold, .. } = *msg;
-    OpenReq { ctx: msg.ctx.clone(), at: msg.at.clone(), access, truncate, hold }
+    OpenReq { ctx: msg.ctx.clone(), at: msg.at.clone(), access: msg.access, truncate: msg.truncate }
 }

@@ -159,7 +159,6 @@ async fn rename_there(
         intent: Intent::Insert.into(),
         row: Some(moved(&row, h.hub.wall_ns())),
         no_replace,
-        holds: Some(h.shard().holders(row.attr.id)),
         ..PrepareReq::default()
     };
     let vote = txn.prepare(request).await.map_err(Error::about_second)?;

@@ -111,6 +111,7 @@ impl Shard {
         inode.attr.chunked = true;
         inode.attr.data_version += 1;
         inode.inline = Bytes::new();
+        self.note_opened(&inode.attr);
         Ok(inode)
     }
 
