@@ -13,7 +13,7 @@ use saker_client::OpenFlags;
 use saker_fuse::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne};
 use saker_fuse::{Reply, Request};
 use saker_runtime::sim::mutation;
-use saker_types::wire::Entry;
+use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Class, Errno, FileKind, Result, check_name};
 
 use crate::caller::WithCaller as _;
