@@ -150,8 +150,8 @@ impl Served {
         }
         let moves_dir = self.nodes.of_name(from_dir, &from_name).map(|id| self.nodes.known_dir(id));
         if moves_dir.is_some_and(|id| id != 0) {
-            // Its `..` leads there.
-            self.locate(to_dir).await?;
+            // Its `..` leads there. If that cannot be told, the rename itself says why.
+            let _ = self.locate(to_dir).await;
         }
         let change = async |from: &At, to: &At, expected: InodeId| {
             let to_chain = self.chain(to_dir, to).await;
