@@ -97,6 +97,8 @@ enum Tracker {
 
 /// How long the whole cluster may take to serve; recovery of large journals is part of it.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The kernel closes the sockets of a killed process, which io_uring holds, a little after its end.
+const CLOSING: Duration = Duration::from_secs(1);
 /// A role that died this often before it served once will not serve.
 const HOPELESS_RESTARTS: u64 = 3;
 const COORDINATOR: RoleId = RoleId { role: Role::Coordinator, n: 0 };
@@ -233,9 +235,6 @@ fn ports_beside(cluster: &Cluster) -> Ports {
     let known = known.chain(cluster.mount_http).map(|addr| addr.port());
     Ports::new(cluster.coordinator.port().min(ports::BASE_MAX), known)
 }
-
-/// The kernel closes the sockets of a killed process, which io_uring holds, a little after its end.
-const CLOSING: Duration = Duration::from_secs(1);
 
 /// A port of a role that does not run must be free, or somebody else has it. A cluster of which
 /// nothing runs moves on to other ports; of one that runs in part, the others know the old ones.
