@@ -48,6 +48,13 @@ trap finish EXIT
 chmod 755 "$work"
 mkdir "$work/bin" "$work/test" "$work/scratch" "$work/results"
 ln -s "$saker" "$work/bin/saker"
+# The suite knows file systems in user space by the type "fuse" only.
+cat >"$work/bin/df" <<'DF'
+#!/bin/bash
+set -o pipefail
+/usr/bin/df "$@" | sed 's/fuse\.saker/fuse      /'
+DF
+chmod +x "$work/bin/df"
 "$saker" up --dir "$work/cluster-test" --port 7400
 "$saker" up --dir "$work/cluster-scratch" --port 7600 --mnodes 1 --stores 1
 
@@ -69,10 +76,15 @@ if ! capsh --has-p=cap_sys_resource 2>/dev/null; then
     echo "note: no CAP_SYS_RESOURCE: generic/394, 531 and 564 are left out"
     left_out=(generic/394 generic/531 generic/564)
 fi
-printf '%s\n' "${left_out[@]}" >"$work/left-out"
 
 tests=("$@")
-[[ $# -gt 0 ]] || tests=(-g quick)
+if [[ $# -eq 0 ]]; then
+    tests=(-g quick)
+    # Three million appends of four bytes, each of them a request: an hour.
+    echo "note: generic/069 is left out; it takes an hour"
+    left_out+=(generic/069)
+fi
+printf '%s\n' "${left_out[@]}" >"$work/left-out"
 # shellcheck disable=SC2016
 (cd "$suite" && HOST_OPTIONS=$work/local.config unshare --mount \
     sh -c 'mount --bind "$0" /usr/local/bin && exec ./check -E "$@"' \
