@@ -56,6 +56,9 @@ pub(crate) struct Model {
     /// Stores say that there are holes within chunks.
     pub(crate) holes: bool,
     pub(crate) synced: Vec<u16>,
+    pub(crate) renewals: Vec<RenewReq>,
+    /// Where files are said to be, in turn.
+    pub(crate) elsewhere: VecDeque<Locator>,
     /// Of all stores, whose writes have no numbers.
     pub(crate) era: u64,
     pub(crate) lost_eras: Vec<u64>,
@@ -293,6 +296,11 @@ impl Model {
             Op::RenewLocks => {
                 let ids = self.locked.iter().copied().collect();
                 RenewLocksReply { ids }.encode_to_vec()
+            }
+            Op::Renew => {
+                self.renewals.push(decode(frame));
+                let moved = self.elsewhere.pop_front().into_iter().collect();
+                RenewReply { moved }.encode_to_vec()
             }
             Op::Statfs => ShardStats::default().encode_to_vec(),
             Op::StoreStat => {

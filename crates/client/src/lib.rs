@@ -23,6 +23,7 @@ mod core;
 mod fake;
 mod file;
 mod groups;
+mod holds;
 mod idle;
 mod lease;
 mod local;
@@ -98,7 +99,7 @@ impl Fs {
         Ok(Fs(core::Core::connect_driven(net, coordinators, options).await?))
     }
 
-    /// Renews the leases of open files; never ends.
+    /// Renews the leases of open files, and tells of what was closed; never ends.
     pub async fn keep_leases(&self) {
         lease::keep(&self.0).await;
     }
@@ -151,6 +152,7 @@ impl Fs {
                 }
             }
             self.0.inodes.sweep();
+            self.0.tell_closed().await;
             self.0.end_locks().await;
             self.0.end_sessions().await;
         });

@@ -10,6 +10,7 @@ use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, Result, limit
 
 use crate::core::Core;
 use crate::file::File;
+use crate::holds::Opening;
 use crate::open_inode::{OpenInode, inline_of};
 use crate::request::To;
 use crate::{Caller, Fs, OpenFlags, SetAttr, SetTime};
@@ -144,9 +145,10 @@ impl Fs {
             wary,
             ..CreateReq::default()
         };
-        let asked = time::now();
+        let (opening, asked) = (self.core().inodes.holds.begin(), time::now());
+        request.hold = opening.hold();
         let entry: Entry = self.core().ask(who, Op::Create, To::Owner, &mut request).await?;
-        Ok(self.core().opened(who, entry, flags, asked).await)
+        Ok(self.core().opened(who, entry, flags, opening, asked).await)
     }
 
     /// Makes a regular file without a name in a directory and opens it (O_TMPFILE). It ends with its
@@ -169,9 +171,10 @@ impl Fs {
         };
         request.at.path.push(name.into());
         check_place(&request.at)?;
-        let asked = time::now();
+        let (opening, asked) = (self.core().inodes.holds.begin(), time::now());
+        request.hold = opening.hold();
         let entry: Entry = self.core().ask(who, Op::Tmpfile, To::Owner, &mut request).await?;
-        Ok(self.core().opened(who, entry, flags, asked).await)
+        Ok(self.core().opened(who, entry, flags, opening, asked).await)
     }
 
     /// Opens what is there; `at` may be a handle (empty path).
@@ -183,9 +186,10 @@ impl Fs {
             truncate: flags.truncate,
             ..OpenReq::default()
         };
-        let asked = time::now();
+        let (opening, asked) = (self.core().inodes.holds.begin(), time::now());
+        request.hold = opening.hold();
         let entry: Entry = self.core().ask(who, Op::Open, To::Owner, &mut request).await?;
-        Ok(self.core().opened(who, entry, flags, asked).await)
+        Ok(self.core().opened(who, entry, flags, opening, asked).await)
     }
 
     /// Makes a directory; `mode` holds permission bits.
@@ -368,6 +372,7 @@ impl Core {
         who: &Caller,
         entry: Entry,
         flags: OpenFlags,
+        opening: Opening<'_>,
         asked: Time,
     ) -> (File, Entry) {
         if flags.truncate
@@ -376,8 +381,10 @@ impl Core {
         {
             self.abandon(&inode).await;
         }
-        let inode = self.inodes.open(&entry);
+        let inode = self.inodes.open(&entry, asked);
+        drop(opening);
         let file = File::new(self.clone(), inode.clone(), who, flags);
+        self.renew_if_late(&inode, asked).await;
         if !entry.created
             && self.reports.is_after(entry.attr.id, asked)
             && let Err(error) = self.refresh(who, &inode).await

@@ -15,6 +15,7 @@ use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Errno, Error, InodeId, Locator, Stamp, Unflushed};
 
 use crate::Caller;
+use crate::holds::Holds;
 use crate::ranges::{Ranges, overlay};
 use crate::read_ahead::Ahead;
 use crate::writer::Writer;
@@ -67,7 +68,7 @@ pub(crate) struct State {
     pub(crate) window: usize,
     /// When the owner was last asked for the attributes.
     pub(crate) asked_at: Time,
-    /// When it was opened first.
+    /// When its owner was asked to open it first.
     pub(crate) opened_at: Time,
     /// Since when something waits to be written out or reported, if it does.
     pub(crate) dirty_since: Time,
@@ -289,6 +290,7 @@ pub(crate) fn inline_of(entry: &Entry) -> Option<Bytes> {
 pub(crate) struct Inodes {
     table: Mutex<BTreeMap<InodeId, Arc<OpenInode>>>,
     dirty: Arc<AtomicUsize>,
+    pub(crate) holds: Holds,
 }
 
 impl Inodes {
@@ -296,8 +298,8 @@ impl Inodes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new handle of the inode that was just opened.
-    pub(crate) fn open(&self, entry: &Entry) -> Arc<OpenInode> {
+    /// A new handle of the inode that was just opened, as was asked for at `asked`.
+    pub(crate) fn open(&self, entry: &Entry, asked: Time) -> Arc<OpenInode> {
         let id = entry.attr.id;
         let inline = inline_of(entry);
         let now = time::now();
@@ -328,7 +330,7 @@ impl Inodes {
             next_read: 0,
             window: 0,
             asked_at: now,
-            opened_at: now,
+            opened_at: asked,
             dirty_since: now,
             written_at: now,
             losses: 0,
@@ -356,12 +358,23 @@ impl Inodes {
         });
         if unused {
             table.remove(&inode.id);
+            self.closed(inode);
         }
+    }
+
+    fn closed(&self, inode: &OpenInode) {
+        self.holds.close(inode.with(|s| s.loc.clone()));
     }
 
     /// Forgets inodes that were kept for their dirty data only and have none any more.
     pub(crate) fn sweep(&self) {
-        self.lock().retain(|_, inode| inode.with(|s| s.handles > 0 || s.is_dirty()));
+        self.lock().retain(|_, inode| {
+            let stays = inode.with(|s| s.handles > 0 || s.is_dirty());
+            if !stays {
+                self.closed(inode);
+            }
+            stays
+        });
     }
 
     /// The inode, if it is open.

@@ -155,7 +155,9 @@ impl Core {
             if inode.with(|s| s.attr.chunked || s.inline.is_some()) {
                 return Ok(());
             }
-            let mut request = OpenReq { at: inode.at(), ..OpenReq::default() };
+            let opening = self.inodes.holds.begin();
+            let (at, hold) = (inode.at(), opening.hold());
+            let mut request = OpenReq { at, hold, ..OpenReq::default() };
             let entry: Entry = self.ask(who, Op::Open, To::Owner, &mut request).await?;
             let inline = inline_of(&entry);
             inode.with(|s| {

@@ -1,9 +1,10 @@
 //! Ids that left their names here (rule 16): kept for a lease after they left, longer while a
-//! client with an open handle renews; then an orphan's chunks are deleted, or all shards forget
+//! client with an open handle renews, and no longer than until all who had an orphan with chunks open
+//! have closed it ([`crate::opened`]); then an orphan's chunks are deleted, or all shards forget
 //! what they know of a removed directory, and last the record goes: a crash begins that again.
 //! Where a directory moved is remembered until it is removed: at most one record a shard.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,11 +15,12 @@ use saker_runtime::failpoint;
 use saker_runtime::time::Time;
 use saker_types::change::{Gone, id_key, table};
 use saker_types::wire::{
-    ChunkDeleteReq, Empty, InvalidateReply, InvalidateReq, Op, RenewReply, RenewReq,
+    At, ChunkDeleteReq, Empty, Entry, Hold, Holds, InvalidateReply, InvalidateReq, Op, RenewReply,
+    RenewReq,
 };
 use saker_types::{Error, InodeId, Locator, NodeId, ShardNo, limits};
 
-use crate::request::Step;
+use crate::request::{Msg, Rq, Step};
 use crate::shard::{Handle, Shard, encoded};
 
 const LEASE: Duration = Duration::from_nanos(limits::LEASE_NS);
@@ -29,46 +31,72 @@ const BATCH: usize = 64;
 /// When each gone record may end.
 #[derive(Default)]
 pub struct Leases {
-    until: FxHashMap<InodeId, Time>,
+    leases: FxHashMap<InodeId, Lease>,
+    /// When to look at each; one entry counts for each id ([`Lease::looked_at`]).
     queue: VecDeque<(Time, InodeId)>,
     /// Nobody has these open.
-    at_once: VecDeque<InodeId>,
+    at_once: BTreeSet<InodeId>,
+}
+
+struct Lease {
+    until: Time,
+    looked_at: Time,
 }
 
 impl Leases {
     /// The id left its name just now, or the shard just started.
     pub fn start(&mut self, id: InodeId, now: Time) {
-        self.until.insert(id, now + LEASE);
-        self.queue.push_back((now + LEASE, id));
+        let until = now + LEASE;
+        let lease = self.leases.entry(id).or_insert_with(|| {
+            self.queue.push_back((until, id));
+            Lease { until, looked_at: until }
+        });
+        lease.until = until;
     }
 
     /// The id left its name, and nobody has it open.
     pub fn end(&mut self, id: InodeId, now: Time) {
-        self.until.insert(id, now);
-        self.at_once.push_back(id);
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.until = now;
+            self.at_once.insert(id);
+        }
     }
 
     /// Somebody still has it open.
-    fn renew(&mut self, id: InodeId, now: Time) {
-        if let Some(until) = self.until.get_mut(&id) {
-            *until = now + LEASE;
+    pub fn renew(&mut self, id: InodeId, now: Time) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.until = now + LEASE;
         }
+    }
+
+    /// Is there a record of it?
+    fn has(&self, id: InodeId) -> bool {
+        self.leases.contains_key(&id)
+    }
+
+    fn is_over(&self, id: InodeId, now: Time) -> bool {
+        self.leases.get(&id).is_some_and(|lease| lease.until <= now)
     }
 
     /// Ids whose time is over, at most a batch.
     fn expired(&mut self, now: Time) -> Vec<InodeId> {
-        let ready = BATCH.min(self.at_once.len());
-        let mut out: Vec<InodeId> = self.at_once.drain(..ready).collect();
-        out.retain(|id| self.until.remove(id).is_some());
+        let mut out = Vec::new();
+        while out.len() < BATCH && !self.at_once.is_empty() {
+            // Somebody may have opened it since.
+            out.extend(self.at_once.pop_first().filter(|id| self.is_over(*id, now)));
+        }
+        out.iter().for_each(|id| _ = self.leases.remove(id));
         while out.len() < BATCH && self.queue.front().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, id)) = self.queue.pop_front() else { break };
-            match self.until.get(&id) {
-                Some(until) if *until > now => self.queue.push_back((*until, id)),
-                Some(_) => {
-                    self.until.remove(&id);
-                    out.push(id);
-                }
-                None => {}
+            let Some((at, id)) = self.queue.pop_front() else { break };
+            let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.looked_at == at) else {
+                continue;
+            };
+            if lease.until > now {
+                lease.looked_at = lease.until;
+                self.queue.push_back((lease.until, id));
+            } else {
+                self.leases.remove(&id);
+                out.push(id);
             }
         }
         out
@@ -82,34 +110,86 @@ impl Leases {
 
     /// Records kept.
     pub fn len(&self) -> usize {
-        self.until.len()
+        self.leases.len()
     }
 }
 
 impl Shard {
-    /// Serves renewals of open handles.
+    /// Serves renewals of open handles, and hears of what was closed.
     pub(crate) fn renew(&mut self, msg: &RenewReq) -> Step<Bytes> {
         let mut moved: Vec<Locator> = Vec::new();
-        let now = self.served.now();
-        for handle in msg.handles.iter().take(limits::COMPONENTS_MAX) {
-            self.opened.note(handle.id, now);
-            let Some(gone) = self.gone(handle.id)? else { continue };
-            self.leases.renew(handle.id, now);
+        let handles = msg.handles.iter().take(limits::COMPONENTS_MAX);
+        let handles: BTreeMap<InodeId, _> = handles.map(|handle| (handle.id, handle)).collect();
+        handles.keys().for_each(|id| self.note_open(*id, msg.hold));
+        for (id, handle) in handles {
             // To a home that the handle names already there is nowhere to go.
-            moved.extend(gone.moved.filter(|to| to != handle));
+            moved.extend(
+                self.readable_gone(id).and_then(|gone| gone.moved).filter(|to| to != handle),
+            );
+        }
+        let closed = msg.closed.iter().take(limits::COMPONENTS_MAX);
+        for id in closed.copied().collect::<BTreeSet<_>>() {
+            moved.extend(self.closed(id, msg.hold.client, msg.closed_below));
         }
         Ok(encoded(&RenewReply { moved }))
     }
 
+    /// A client has closed what it had opened of a file by numbers below `below`. An orphan that nobody
+    /// has open any more ends. Returns where the file is if another shard has it.
+    fn closed(&mut self, id: InodeId, client: u64, below: u64) -> Option<Locator> {
+        let now = self.served.now();
+        self.opened.close(id, Hold { client, number: below }, now);
+        let gone = if self.leases.has(id) { self.readable_gone(id) } else { None }?;
+        let is_chunked = gone.orphan.is_some_and(|inode| inode.attr.chunked);
+        if is_chunked && !gone.deleting && !self.opened.may_have(id, now) {
+            self.leases.end(id, now);
+        }
+        gone.moved.filter(|to| self.map.shard_of(&At::handle(to.clone())) != self.no)
+    }
+
+    /// The record of an id, if there is one that can be read: one that cannot must not keep the others of
+    /// a request from being heard of.
+    fn readable_gone(&mut self, id: InodeId) -> Option<Gone> {
+        let gone = self.gone(id).inspect_err(|e| tracing::error!("inode {id:#x}: {e}"));
+        gone.ok().flatten()
+    }
+
+    /// Somebody has the file open, or may have.
+    pub(crate) fn note_open(&mut self, id: InodeId, hold: Hold) {
+        let now = self.served.now();
+        self.opened.note(id, hold, now);
+        self.leases.renew(id, now);
+    }
+
+    /// Who may have a file open, for the shard that it goes to; `None`: that is not known.
+    pub(crate) fn holders(&mut self, id: InodeId) -> Option<Holds> {
+        let holds = self.opened.holders(id, self.served.now())?;
+        Some(Holds { holds })
+    }
+
+    /// Notes who has open what an answer says that it has opened, in the step that answers: the request
+    /// may have been executed long ago, and the hold that was noted then be over.
+    pub(crate) fn note_answered(&mut self, rq: &Rq, body: &Bytes) {
+        let hold = match (rq.from.op, &rq.msg) {
+            (Op::Create | Op::Tmpfile, Msg::Create(m)) => m.hold,
+            (Op::Open, Msg::Open(m)) => m.hold,
+            _ => return,
+        };
+        if let Ok(entry) = Entry::decode(body.clone()) {
+            self.note_opened(&entry.attr, hold);
+        }
+    }
+
     /// Ends what is over.
     pub(crate) fn expire_gone(&mut self) {
-        self.opened.go_on(self.served.now());
-        let ids = self.leases.expired(self.served.now());
+        let now = self.served.now();
+        self.opened.go_on(now);
+        let ids = self.leases.expired(now);
         let (mut chunked, mut dirs) = (Vec::new(), Vec::new());
         for id in ids {
             if self.not_busy(id).is_err() {
                 // A cut or spill of the orphan is under way.
-                self.leases.start(id, self.served.now());
+                self.leases.start(id, now);
                 continue;
             }
             match self.gone(id) {
@@ -129,7 +209,7 @@ impl Shard {
                     _ => self.end_gone(id),
                 },
                 Ok(None) => {}
-                Err(_) => self.leases.start(id, self.served.now()),
+                Err(_) => self.leases.start(id, now),
             }
         }
         if !chunked.is_empty() {
@@ -211,6 +291,7 @@ mod tests {
         let mut leases = Leases::default();
         let start = Time::default();
         leases.start(1, start);
+        leases.start(2, start);
         leases.end(2, start);
         assert_eq!((leases.next(), leases.len()), (Some(start), 2));
         assert_eq!(leases.expired(start), vec![2]);
@@ -219,5 +300,20 @@ mod tests {
         leases.end(1, start);
         assert_eq!(leases.expired(start), vec![1]);
         assert_eq!((leases.expired(start + LEASE), leases.len()), (vec![], 0));
+        // However often what is said.
+        leases.queue.clear();
+        for _ in 0..9 {
+            leases.start(3, start);
+            leases.renew(3, start);
+            leases.end(3, start);
+        }
+        assert_eq!((leases.at_once.len(), leases.queue.len()), (1, 1));
+        // Somebody opens it in the last moment.
+        leases.renew(3, start);
+        assert_eq!((leases.expired(start), leases.len()), (vec![], 1));
+        leases.renew(3, start + LEASE / 2);
+        assert_eq!(leases.expired(start + LEASE), vec![]);
+        assert_eq!(leases.expired(start + LEASE * 3 / 2), vec![3]);
+        assert_eq!((leases.queue.len(), leases.len()), (0, 0));
     }
 }

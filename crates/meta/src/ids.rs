@@ -2,12 +2,14 @@
 //! put back from a copy (docs/decisions/0045). They are reserved in the journal first, and then with
 //! the coordinator, which knows how far each shard has come; only then they are given out.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use saker_rpc::hello::RoleKind;
 use saker_types::change::What;
 use saker_types::id::{COUNTER_BITS, compose};
 use saker_types::wire::{Empty, MarkReq, Op};
-use saker_types::{Errno, Error, NodeId};
+use saker_types::{ClusterMap, Errno, Error, InodeId, NodeId, ShardNo};
 
 use crate::shard::{Handle, Shard};
 
@@ -42,6 +44,11 @@ impl Ids {
         Ids { next, granted, reserved, told, block, asking: false, tells }
     }
 
+    /// What this shard will give out from now on, nobody has had.
+    pub(crate) fn to_come(&self, allocator: u16) -> Range<InodeId> {
+        compose(allocator, self.next)..compose(allocator, (1 << COUNTER_BITS) - 1)
+    }
+
     /// What the journal must say again.
     pub(crate) fn snapshot(&self) -> [What; 2] {
         [What::IdsReserved(self.reserved), What::IdsTold(self.told)]
@@ -65,8 +72,7 @@ impl Shard {
         if self.ids.next >= self.ids.granted {
             return Err(Error::retry("ids are being reserved with the coordinator"));
         }
-        let allocator = self.map.shards.get(usize::from(self.no)).map_or(0, |s| s.allocator);
-        let id = compose(allocator as u16, self.ids.next);
+        let id = compose(allocator(&self.map, self.no), self.ids.next);
         self.ids.next += 1;
         Ok(id)
     }
@@ -100,6 +106,11 @@ impl Shard {
         self.hub.spawn(tell(h, request));
         Ok(())
     }
+}
+
+/// Whose ids a shard gives out.
+pub(crate) fn allocator(map: &ClusterMap, no: ShardNo) -> u16 {
+    map.shards.get(usize::from(no)).map_or(0, |s| s.allocator as u16)
 }
 
 /// The message leaves when the reservation is durable, as every message.

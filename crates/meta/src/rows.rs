@@ -7,8 +7,8 @@ use bytes::Bytes;
 use prost::Message;
 use saker_types::change::{Gone, StoreJob, What, entry_key, id_key, table};
 use saker_types::time::later;
-use saker_types::wire::{At, Row};
-use saker_types::{Attr, Cred, Errno, Error, Inode, InodeId, Key, Locator, Stamp, TxnId};
+use saker_types::wire::{At, Hold, Row};
+use saker_types::{Attr, Cred, Errno, Error, FileKind, Inode, InodeId, Key, Locator, Stamp, TxnId};
 
 use crate::namespace::resolve::Way;
 use crate::request::{Rq, Step, Stop, Wait};
@@ -160,8 +160,6 @@ impl Shard {
 
     /// A new entry, in place of none.
     pub(crate) fn insert_entry(&mut self, key: &Key, inode: Inode) -> Step<()> {
-        // Who has it open has opened it where it was.
-        self.note_opened(&inode.attr);
         let subdir = u64::from(inode.attr.is_dir());
         // The only step that can fail is the first.
         self.change_totals(key.pid, |t| {
@@ -294,10 +292,10 @@ impl Shard {
         }
     }
 
-    /// Somebody has the file open, or may have.
-    pub(crate) fn note_opened(&mut self, attr: &Attr) {
-        if attr.chunked {
-            self.opened.note(attr.id, self.served.now());
+    /// Somebody has the file open, or may have. Also of a small file: it may grow.
+    pub(crate) fn note_opened(&mut self, attr: &Attr, hold: Hold) {
+        if attr.kind() == FileKind::Regular {
+            self.note_open(attr.id, hold);
         }
     }
 

@@ -124,6 +124,9 @@ impl Worker {
             match s.sessions.begin(ctx, rq.from) {
                 Verdict::Run => {}
                 Verdict::Answer(status, body) => {
+                    if status == 0 {
+                        s.note_answered(&rq, &body);
+                    }
                     return s.send_raw(rq.from, status, body, Bytes::new());
                 }
                 Verdict::Joined => return,
@@ -159,7 +162,11 @@ impl Worker {
                 let task = self.hub.serve_task(rq.asker, task);
                 self.hub.spawn(async move {
                     let result = task.await;
-                    shard.borrow_mut().finish(&rq, result);
+                    let mut s = shard.borrow_mut();
+                    if let Ok(body) = &result {
+                        s.note_answered(&rq, body);
+                    }
+                    s.finish(&rq, result);
                 });
             }
         }

@@ -31,7 +31,7 @@ use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, Stamp, TxnId};
 
 use crate::checkpoint::Checkpointing;
 use crate::gone::Leases;
-use crate::ids::Ids;
+use crate::ids::{Ids, allocator};
 use crate::inodes::Inodes;
 use crate::locks::LockLeases;
 use crate::metrics::Metrics;
@@ -216,6 +216,7 @@ impl Shard {
         // What opening it has read does not count.
         let row_reads = RowReads { count: db.reads(), waits_until: now };
         let ids = Ids::new(volatile.reserved_ids, volatile.told_ids, limits.tells_ids);
+        let opened = Opened::new(now, ids.to_come(allocator(&map, no)));
         Rc::new_cyclic(|me| {
             RefCell::new(Shard {
                 no,
@@ -249,7 +250,7 @@ impl Shard {
                 leases: Leases::default(),
                 lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),
-                opened: Opened::new(now),
+                opened,
                 watches: Watches::default(),
                 room,
                 inode_count: volatile.inode_count,

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use crate::inode::{Inode, Locator};
-use crate::wire::{EntryKey, Row};
+use crate::wire::{EntryKey, Holds, Row};
 use crate::{InodeId, Key};
 
 /// First byte of a row's key: what the row is.
@@ -128,6 +128,9 @@ pub struct Prepared {
     /// TakeDir: where it goes.
     #[prost(message, optional, tag = "8")]
     pub moves_to: Option<Locator>,
+    /// Insert: who may have the file open; absent: that is not known.
+    #[prost(message, optional, tag = "9")]
+    pub holds: Option<Holds>,
 }
 
 /// A committed transaction on its driver, kept until all participants have acknowledged (rule 13).

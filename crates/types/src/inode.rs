@@ -301,7 +301,7 @@ impl Inode {
 }
 
 /// Where an inode was last known to be: an anchor of a request, or an open handle's row (rule 16).
-#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Message)]
 pub struct Locator {
     /// Directory of the entry.
     #[prost(uint64, tag = "1")]

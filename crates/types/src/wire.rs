@@ -83,7 +83,7 @@ ops! {
     Mknod = 22 => "mknod",
     /// [`AccessReq`] -> [`Empty`]
     Access = 23 => "access",
-    /// [`RenewReq`] -> [`RenewReply`]: leases of open files
+    /// [`RenewReq`] -> [`RenewReply`]: leases of open files, and files that were closed
     Renew = 24 => "renew",
     /// [`Empty`] -> [`ShardStats`]
     Statfs = 25 => "statfs",
@@ -481,6 +481,28 @@ pub struct CreateReq {
     /// owner, is not opened: ESTALE (it must be looked at first).
     #[prost(bool, tag = "10")]
     pub wary: bool,
+    /// Who has it open then.
+    #[prost(message, required, tag = "11")]
+    pub hold: Hold,
+}
+
+/// Who has a file open, as the file's owner knows it (rule 16).
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Hold {
+    /// The client; 0: somebody.
+    #[prost(fixed64, tag = "1")]
+    pub client: u64,
+    /// Number of this open in the client: later ones have higher numbers.
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+}
+
+/// All who may have a file open.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Holds {
+    /// In no order.
+    #[prost(message, repeated, tag = "1")]
+    pub holds: Vec<Hold>,
 }
 
 /// Open of what is there.
@@ -498,6 +520,9 @@ pub struct OpenReq {
     /// O_TRUNC. Makes it a mutation: `ctx.seq` is set.
     #[prost(bool, tag = "4")]
     pub truncate: bool,
+    /// Who has it open then.
+    #[prost(message, required, tag = "5")]
+    pub hold: Hold,
 }
 
 /// Unlink, rmdir.
@@ -753,18 +778,27 @@ pub struct AccessReq {
     pub want: u32,
 }
 
-/// Open handles whose leases are renewed; all belong to the shard asked.
+/// What a client has open, and what it has closed; all belongs to the shard asked.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenewReq {
+    /// Open handles whose leases are renewed.
     #[prost(message, repeated, tag = "1")]
-    #[allow(missing_docs)]
     pub handles: Vec<Locator>,
+    /// Who has them open.
+    #[prost(message, required, tag = "2")]
+    pub hold: Hold,
+    /// Files of which all that the client had opened by numbers below `closed_below` is closed.
+    #[prost(uint64, repeated, tag = "3")]
+    pub closed: Vec<InodeId>,
+    #[prost(uint64, tag = "4")]
+    #[allow(missing_docs)]
+    pub closed_below: u64,
 }
 
 /// Answer to renew.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenewReply {
-    /// Handles whose inode is elsewhere now: where. Orphans and unknown ids are not listed.
+    /// Handles, and closed files, whose inode is elsewhere now: where. Orphans and unknown ids are not listed.
     #[prost(message, repeated, tag = "1")]
     pub moved: Vec<Locator>,
 }
@@ -1063,6 +1097,9 @@ pub struct PrepareReq {
     /// SetDir: an ACL by the name of its attribute; empty: there is to be none.
     #[prost(message, optional, tag = "11")]
     pub acl: Option<Xattr>,
+    /// Insert: who may have the file open; absent: that is not known.
+    #[prost(message, optional, tag = "12")]
+    pub holds: Option<Holds>,
 }
 
 /// A yes; a no is an error.

@@ -15,7 +15,7 @@ use saker_client::{Caller, Fs, OpenFlags, SetAttr};
 use saker_sim::cluster::{Cluster, Shape, binary, can_mount};
 use saker_sim::settings;
 use saker_types::wire::At;
-use saker_types::{Errno, Locator};
+use saker_types::{Errno, Locator, limits};
 
 /// What a machine that builds other things may need.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,6 +74,57 @@ fn retries(cluster: &Cluster, point: &Path) {
         }
         cluster.up();
     });
+}
+
+/// A file with a whole chunk, which stays open if `open`.
+fn write_chunk(fs: &Fs, name: &str, open: bool) -> Option<saker_client::File> {
+    fs.block_on(async {
+        let flags = OpenFlags::from_linux(2);
+        let (file, _) = fs.create(&Caller::root(), &at(&[name]), 0o644, flags).await.unwrap();
+        file.write(0, &vec![7; limits::CHUNK_BYTES as usize]).await.unwrap();
+        file.flush().await.unwrap();
+        match open {
+            true => Some(file),
+            false => {
+                file.release().await;
+                None
+            }
+        }
+    })
+}
+
+/// Of files that were written and closed just before; not of one that is open.
+#[test]
+fn space_comes_back_when_a_file_is_removed() {
+    // After a lease it would come back in any case.
+    const LIMIT: Duration = Duration::from_nanos(limits::LEASE_NS - limits::LEASE_NS / 6);
+    let cluster = Cluster::start(Shape { mnodes: 2, stores: 1, ..Shape::default() });
+    let fs = cluster.connect();
+    let chunks = || cluster.metric_of("store", "saker_store_chunks") as u64;
+    let remove = |name: &str| {
+        fs.block_on(fs.unlink(&Caller::root(), &at(&[name]))).unwrap();
+    };
+    let open = write_chunk(&fs, "open", true).unwrap();
+    for n in 0..8 {
+        write_chunk(&fs, &format!("f{n}"), false);
+    }
+    wait_until("chunks", || chunks() == 9);
+    (0..8).for_each(|n| remove(&format!("f{n}")));
+    remove("open");
+    let removed = Instant::now();
+    wait_until("space of what nobody has open", || {
+        assert!(removed.elapsed() < LIMIT, "in vain: {} chunks", chunks());
+        chunks() == 1
+    });
+    let data = fs.block_on(open.read(0, 4)).unwrap();
+    assert_eq!(&data[..], [7; 4]);
+    drop(open);
+    wait_until("space of the last", || {
+        assert!(removed.elapsed() < LIMIT, "in vain");
+        chunks() == 0
+    });
+    fs.close();
+    cluster.fsck();
 }
 
 struct Mount(Child, PathBuf);

@@ -137,6 +137,7 @@ fn requests(ctx: wire::Ctx, at: At) -> Vec<(Op, Vec<u8>)> {
             truncate: false,
             umask: 0,
             wary: false,
+            hold: wire::Hold::default(),
         };
         request.encode_to_vec()
     };

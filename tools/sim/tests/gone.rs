@@ -93,16 +93,18 @@ fn space_of_what_nobody_has_open_comes_back_at_once() {
     b.pass(Duration::from_secs(200));
     let request = OpenReq { ctx: b.ctx(), at: at(opened), access: 4, ..OpenReq::default() };
     b.run::<Entry>(Op::Open, shard(0), &request).unwrap();
-    let request = RenewReq { handles: vec![handles[2].clone()] };
+    let request = RenewReq { handles: vec![handles[2].clone()], ..RenewReq::default() };
     b.run::<RenewReply>(Op::Renew, shard(0), &request).unwrap();
-    // Perhaps it is open, and was opened there.
+    // Where it was nobody had it open.
     b.rename(&elsewhere, moved).unwrap();
     spill(&mut b, new);
     b.pass(Duration::from_secs(58));
-    for name in [opened, renewed, moved, new] {
+    for name in [opened, renewed, new] {
         assert!(!goes_at_once(&mut b, name), "{name}");
     }
-    assert!(goes_at_once(&mut b, old));
+    for name in [old, moved] {
+        assert!(goes_at_once(&mut b, name), "{name}");
+    }
     assert_eq!(b.stat(&At::handle(handles[1].clone())).unwrap().attr.nlink, 0);
     assert_eq!(errno(b.stat(&At::handle(handles[0].clone()))), Errno::ESTALE);
     b.pass(Duration::from_secs(130));
@@ -113,6 +115,214 @@ fn space_of_what_nobody_has_open_comes_back_at_once() {
     b.restart(shard(0));
     b.restart(shard(1));
     assert!(!goes_at_once(&mut b, "last"));
+    b.check();
+}
+
+/// A client opens a file; small files, too, are followed, for they may grow.
+fn open(b: &mut Bench, place: At, client: u64, number: u64) -> Locator {
+    let owner = b.owner_of(&place);
+    let hold = Hold { client, number };
+    let request = OpenReq { ctx: b.ctx(), at: place, access: 4, hold, ..OpenReq::default() };
+    b.run::<Entry>(Op::Open, owner, &request).unwrap().loc
+}
+
+/// It has closed what it had opened by lower numbers. Where the file is if it is not there.
+fn close(b: &mut Bench, loc: &Locator, client: u64, below: u64) -> Option<Locator> {
+    let request = RenewReq {
+        hold: Hold { client, number: below },
+        closed: vec![loc.id],
+        closed_below: below,
+        ..RenewReq::default()
+    };
+    let owner = b.owner_of(&At::handle(loc.clone()));
+    let moved = b.run::<RenewReply>(Op::Renew, owner, &request).unwrap().moved;
+    b.pass(Duration::from_millis(10));
+    moved.into_iter().next()
+}
+
+/// A new file of a client's own, which has it open; with chunks if it is `large`.
+fn create_held(b: &mut Bench, name: &str, client: u64, large: bool) -> Locator {
+    let hold = Hold { client, number: 1 };
+    let request = CreateReq { hold, ..b.create_req(at(name), FileKind::Regular) };
+    let loc = b.run::<Entry>(Op::Create, b.owner(name), &request).unwrap().loc;
+    if large {
+        grow(b, &loc);
+    }
+    loc
+}
+
+fn grow(b: &mut Bench, loc: &Locator) {
+    let request = EntryReq { ctx: b.ctx(), at: At::handle(loc.clone()), ..EntryReq::default() };
+    let owner = b.owner_of(&request.at);
+    b.run::<Entry>(Op::Spill, owner, &request).unwrap();
+}
+
+fn is_deleted(b: &mut Bench, loc: &Locator) -> bool {
+    let place = At::handle(loc.clone());
+    b.stat(&place).is_err_and(|error| errno::<Entry>(Err(error)) == Errno::ESTALE)
+}
+
+#[test]
+fn space_of_what_was_closed_comes_back_at_once() {
+    let mut b = Bench::new(2);
+    let (a, c) = (1, 2);
+    let name = b.name_on(shard(0), "own");
+    let own = create_held(&mut b, &name, a, true);
+    close(&mut b, &own, a, 2);
+    assert!(goes_at_once(&mut b, &name), "its maker has closed it");
+
+    // Two have it open, one since it was small.
+    let name = b.name_on(shard(0), "shared");
+    let shared = create_held(&mut b, &name, a, false);
+    open(&mut b, at(&name), c, 1);
+    grow(&mut b, &shared);
+    close(&mut b, &shared, a, 2);
+    assert!(!goes_at_once(&mut b, &name), "another has it open");
+    // That one is opened again, and the end of what was opened before comes late.
+    open(&mut b, At::handle(shared.clone()), c, 2);
+    close(&mut b, &shared, c, 2);
+    assert!(!is_deleted(&mut b, &shared), "it is open");
+    // Who is not known to have it open says nothing of those who have.
+    close(&mut b, &shared, a, 9);
+    close(&mut b, &shared, 0, 9);
+    assert!(!is_deleted(&mut b, &shared), "it is open");
+    close(&mut b, &shared, c, 3);
+    assert!(is_deleted(&mut b, &shared), "nobody has it open");
+
+    // A file without a name.
+    let place = at(&b.name_on(shard(0), "nameless"));
+    let hold = Hold { client: a, number: 1 };
+    let request = CreateReq { hold, ..b.create_req(place, FileKind::Regular) };
+    let nameless = b.run::<Entry>(Op::Tmpfile, shard(0), &request).unwrap().loc;
+    grow(&mut b, &nameless);
+    close(&mut b, &nameless, a, 1);
+    assert!(!is_deleted(&mut b, &nameless));
+    close(&mut b, &nameless, a, 2);
+    assert!(is_deleted(&mut b, &nameless));
+    assert_eq!(records(&mut b), 0);
+    b.check();
+}
+
+/// It may have been executed long before.
+#[test]
+fn an_open_counts_from_its_answer() {
+    let mut b = Bench::new(1);
+    let hold = Hold { client: 7, number: 1 };
+    // Stores take their time to cut.
+    let loc = spill(&mut b, "cut");
+    let place = At::handle(loc.clone());
+    let request = OpenReq { ctx: b.ctx(), at: place, access: 6, truncate: true, hold };
+    b.ask(Op::Open, shard(0), &request);
+    for _ in 0..1_300 {
+        b.settle_but(|m| m.asks(Op::ChunkTruncate));
+        b.advance(Duration::from_millis(100));
+    }
+    b.pass(Duration::from_secs(2));
+    b.open_session();
+    grow(&mut b, &loc);
+    assert!(!goes_at_once(&mut b, "cut"));
+
+    // Its first answer was lost.
+    let request = CreateReq { hold, ..b.create_req(at("kept"), FileKind::Regular) };
+    let loc = b.run::<Entry>(Op::Create, shard(0), &request).unwrap().loc;
+    grow(&mut b, &loc);
+    for n in 0..4 {
+        b.pass(Duration::from_secs(35));
+        // A client that is alive.
+        b.mkdir(&format!("d{n}")).unwrap();
+    }
+    let again = b.run::<Entry>(Op::Create, shard(0), &request).unwrap();
+    assert_eq!((again.loc, again.created), (loc, true));
+    assert!(!goes_at_once(&mut b, "kept"));
+    b.check();
+}
+
+#[test]
+fn orphans_end_also_while_more_is_opened_than_is_noted() {
+    let mut b = Bench::new(1);
+    b.pass(Duration::from_secs(70));
+    b.open_session();
+    create_held(&mut b, "file", 7, true);
+    for round in 1..=4 {
+        for part in 0..129 {
+            let ids = (1 << 50) + part * 2_048..(1 << 50) + (part + 1) * 2_048;
+            let handles = ids.map(|id| Locator { id, name: "x".into(), ..Locator::default() });
+            let hold = Hold { client: 99, number: round };
+            let request = RenewReq { handles: handles.collect(), hold, ..RenewReq::default() };
+            b.run::<RenewReply>(Op::Renew, shard(0), &request).unwrap();
+        }
+        if round == 1 {
+            b.create("small").unwrap();
+            b.unlink("small").unwrap();
+            assert!(!goes_at_once(&mut b, "file"), "somebody may have opened it");
+            assert_eq!(records(&mut b), 2);
+        }
+        b.pass(Duration::from_secs(45));
+    }
+    assert_eq!(records(&mut b), 0);
+    b.check();
+}
+
+/// Also of what has no name any more: by /proc, or by a client whose last handle was closed just now.
+#[test]
+fn what_is_opened_again_stays() {
+    let mut b = Bench::new(1);
+    b.pass(Duration::from_secs(70));
+    b.open_session();
+    let loc = create_held(&mut b, "file", 7, true);
+    assert!(!goes_at_once(&mut b, "file"));
+    b.pass(Duration::from_secs(58));
+    open(&mut b, At::handle(loc.clone()), 7, 2);
+    close(&mut b, &loc, 7, 2);
+    b.pass(Duration::from_secs(10));
+    assert!(!is_deleted(&mut b, &loc), "it was opened ten seconds ago");
+    close(&mut b, &loc, 7, 3);
+    assert!(is_deleted(&mut b, &loc));
+    assert_eq!(records(&mut b), 0);
+    b.check();
+}
+
+#[test]
+fn who_has_a_file_open_is_known_where_it_moves() {
+    let mut b = Bench::new(2);
+    // A shard that has just started does not know who has open what others have made.
+    b.pass(Duration::from_secs(70));
+    // Sessions that nobody has used have ended meanwhile.
+    b.open_session();
+    let (a, c) = (1, 2);
+    let [from, to] = [0, 1].map(|n| b.name_on(shard(n), "file"));
+    let loc = create_held(&mut b, &from, a, true);
+    open(&mut b, at(&from), c, 1);
+    close(&mut b, &loc, c, 2);
+    b.rename(&from, &to).unwrap();
+    let moved = close(&mut b, &loc, a, 1).expect("it says where it is");
+    assert_eq!(close(&mut b, &moved, a, 1), None);
+    assert!(!goes_at_once(&mut b, &to), "it is open");
+    assert!(!is_deleted(&mut b, &moved));
+    close(&mut b, &moved, a, 2);
+    assert!(is_deleted(&mut b, &moved));
+
+    // Two that change places.
+    for back in [false, true] {
+        let loc = create_held(&mut b, &from, a, true);
+        let other = create_held(&mut b, &to, a, true);
+        let (one, two) = if back { (&to, &from) } else { (&from, &to) };
+        b.exchange(one, two).unwrap();
+        for (name, loc) in [(&to, loc), (&from, other)] {
+            assert!(!goes_at_once(&mut b, name), "it is open");
+            assert!(!is_deleted(&mut b, &loc));
+        }
+    }
+
+    // Of what the other shard has opened, but not closed, nothing is known after a restart.
+    let loc = create_held(&mut b, &from, a, true);
+    b.restart(shard(0));
+    b.rename(&from, &to).unwrap();
+    let moved = close(&mut b, &loc, a, 2).expect("it says where it is");
+    close(&mut b, &moved, a, 2);
+    assert!(!goes_at_once(&mut b, &to), "somebody may have it open");
+    b.pass(Duration::from_secs(200));
+    assert_eq!(records(&mut b), 0);
     b.check();
 }
 

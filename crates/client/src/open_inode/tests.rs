@@ -23,7 +23,10 @@ fn data(inode: &OpenInode) -> Option<Vec<u8>> {
 #[test]
 fn handles_share_one_inode_until_the_last_is_closed() {
     let inodes = Inodes::default();
-    let (a, b) = (inodes.open(&entry(3, 1, b"abc")), inodes.open(&entry(3, 1, b"abc")));
+    let (a, b) = (
+        inodes.open(&entry(3, 1, b"abc"), Time::ZERO),
+        inodes.open(&entry(3, 1, b"abc"), Time::ZERO),
+    );
     assert!(Arc::ptr_eq(&a, &b));
     inodes.close(&a);
     assert!(inodes.get(7).is_some());
@@ -34,7 +37,7 @@ fn handles_share_one_inode_until_the_last_is_closed() {
 #[test]
 fn a_dirty_inode_outlives_its_handles_until_it_is_clean() {
     let inodes = Inodes::default();
-    let inode = inodes.open(&entry(0, 1, b""));
+    let inode = inodes.open(&entry(0, 1, b""), Time::ZERO);
     assert!(!inodes.any_dirty() && inodes.dirty(7).is_none());
     inode.with(|s| s.write_inline(0, b"xy", &Caller::root()));
     assert!(inodes.any_dirty() && inodes.dirty(7).is_some());
@@ -49,13 +52,13 @@ fn a_dirty_inode_outlives_its_handles_until_it_is_clean() {
 #[test]
 fn an_open_brings_fresh_data_unless_it_is_older_or_the_file_dirty() {
     let inodes = Inodes::default();
-    let inode = inodes.open(&entry(3, 4, b"abc"));
-    inodes.open(&entry(5, 5, b"fresh"));
+    let inode = inodes.open(&entry(3, 4, b"abc"), Time::ZERO);
+    inodes.open(&entry(5, 5, b"fresh"), Time::ZERO);
     assert_eq!(data(&inode).unwrap(), b"fresh");
-    inodes.open(&entry(3, 4, b"abc"));
+    inodes.open(&entry(3, 4, b"abc"), Time::ZERO);
     assert_eq!(data(&inode).unwrap(), b"fresh", "an answer that was overtaken changes nothing");
     inode.with(|s| s.write_inline(5, b"!", &Caller::root()));
-    inodes.open(&entry(2, 6, b"no"));
+    inodes.open(&entry(2, 6, b"no"), Time::ZERO);
     assert_eq!(data(&inode).unwrap(), b"fresh!");
     let (size, base) = inode.with(|s| (s.attr.size, s.attr.data_version));
     assert_eq!((size, base), (6, 5), "unsaved bytes belong to the version they were put over");
@@ -67,7 +70,7 @@ fn an_open_brings_fresh_data_unless_it_is_older_or_the_file_dirty() {
 #[test]
 fn attributes_alone_make_data_of_another_version_unknown() {
     let inodes = Inodes::default();
-    let inode = inodes.open(&entry(3, 4, b"abc"));
+    let inode = inodes.open(&entry(3, 4, b"abc"), Time::ZERO);
     let epoch = inode.with(|s| s.epoch);
     inode.with(|s| s.adopt(&entry(3, 4, b""), None));
     assert_eq!(data(&inode).unwrap(), b"abc");
@@ -79,7 +82,7 @@ fn attributes_alone_make_data_of_another_version_unknown() {
 #[test]
 fn writes_beyond_the_data_leave_zeros() {
     let inodes = Inodes::default();
-    let inode = inodes.open(&entry(2, 1, b"ab"));
+    let inode = inodes.open(&entry(2, 1, b"ab"), Time::ZERO);
     inode.with(|s| s.write_inline(4, b"ef", &Caller::root()));
     assert_eq!(data(&inode).unwrap(), b"ab\0\0ef");
     inode.with(|s| s.write_inline(1, b"B", &Caller::root()));
@@ -90,7 +93,7 @@ fn writes_beyond_the_data_leave_zeros() {
 #[test]
 fn a_conflict_puts_our_bytes_over_theirs() {
     let inodes = Inodes::default();
-    let inode = inodes.open(&entry(3, 1, b"abc"));
+    let inode = inodes.open(&entry(3, 1, b"abc"), Time::ZERO);
     inode.with(|s| s.write_inline(1, b"X", &Caller::root()));
     assert!(inode.with(|s| s.rebase(&entry(5, 2, b"theirs"))).is_empty());
     assert_eq!(data(&inode).unwrap(), b"tXeirs");
@@ -105,7 +108,7 @@ fn a_conflict_puts_our_bytes_over_theirs() {
 #[test]
 fn a_conflict_with_a_chunked_file_gives_our_bytes_back() {
     let inodes = Inodes::default();
-    let inode = inodes.open(&entry(3, 1, b"abc"));
+    let inode = inodes.open(&entry(3, 1, b"abc"), Time::ZERO);
     inode.with(|s| {
         s.write_inline(0, b"A", &Caller::root());
         s.write_inline(2, b"C", &Caller::root());

@@ -129,7 +129,6 @@ impl Shard {
                 // No store has anything of the file.
                 inode.attr.chunked = true;
                 inode.attr.data_version += 1;
-                self.note_opened(&inode.attr);
             }
             inode.append_end = end;
         }
@@ -150,7 +149,6 @@ impl Shard {
             let mut inode = (*found.inode).clone();
             inode.attr.chunked = true;
             inode.attr.data_version += 1;
-            self.note_opened(&inode.attr);
             entry.attr = inode.attr.clone();
             self.store(&found.spot, inode);
             return done(&entry);

@@ -51,6 +51,9 @@ impl Shard {
             }
         }
         self.insert_entry(&key, inode)?;
+        if rq.from.op == Op::Create {
+            self.note_opened(&entry.attr, msg.hold);
+        }
         done(&entry)
     }
 
@@ -175,5 +178,6 @@ fn inherit_acl(inode: &mut Inode, default: Option<&Acl>, umask: u32) {
 }
 
 fn open_of(msg: &CreateReq) -> OpenReq {
-    OpenReq { ctx: msg.ctx.clone(), at: msg.at.clone(), access: msg.access, truncate: msg.truncate }
+    let CreateReq { access, truncate, hold, .. } = *msg;
+    OpenReq { ctx: msg.ctx.clone(), at: msg.at.clone(), access, truncate, hold }
 }

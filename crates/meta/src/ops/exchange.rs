@@ -2,7 +2,7 @@
 //! the first. Where a directory is involved the coordinator does it: replicas must hear of it.
 
 use bytes::Bytes;
-use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq};
+use saker_types::wire::{Hold, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error, Inode, Key, Locator};
 
 use super::needs_name;
@@ -95,7 +95,11 @@ async fn exchange_there(
     }
     txn.prepare_home(&msg.ctx, &there, 0, vote.only_owner).await.map_err(Error::about_second)?;
     let comes = moved(&there, h.hub.wall_ns());
-    txn.commit(|s| applied(s.exchange_entry(&key, &row, comes, vote.loc).map(|()| encoded(&reply))))
+    txn.commit(|s| {
+        // Who has it open has opened it where it was.
+        s.note_opened(&comes.attr, Hold::default());
+        applied(s.exchange_entry(&key, &row, comes, vote.loc).map(|()| encoded(&reply)))
+    })
 }
 
 fn reply(row: &Inode, there: &Inode, from: &Key, to: Locator) -> RenameReply {

@@ -172,7 +172,9 @@ async fn link_nameless(
 ) -> Result<Bytes, Error> {
     row.attr.nlink = 1;
     row.attr.ctime_ns = later(row.attr.ctime_ns, h.hub.wall_ns());
-    let vote = txn.prepare(insert(&msg, row.clone())).await.map_err(Error::about_second)?;
+    let holds = h.shard().holders(row.attr.id);
+    let request = PrepareReq { holds, ..insert(&msg, row.clone()) };
+    let vote = txn.prepare(request).await.map_err(Error::about_second)?;
     let entry = Entry { attr: row.attr, loc: vote.loc, ..Entry::default() };
     txn.commit(|s| {
         // It is no orphan any more: handles go on at its name.

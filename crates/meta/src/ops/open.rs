@@ -11,7 +11,7 @@ use crate::rows::Located;
 use crate::shard::Shard;
 
 impl Shard {
-    /// Opens what is there. Stateless: the answer's lease is renewed by the client.
+    /// Opens what is there. Who has it open is remembered in memory: the client renews that.
     pub(crate) fn open(&mut self, rq: &Rq, msg: &OpenReq) -> Step<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         self.open_found(rq, msg, found)
@@ -30,7 +30,7 @@ impl Shard {
         }
         let want = (msg.access & 7) | if msg.truncate { 2 } else { 0 };
         found.inode.check(&msg.ctx.cred, Access(want))?;
-        self.note_opened(a);
+        self.note_opened(a, msg.hold);
         let mut entry = self.entry_of(&msg.at, &found);
         if a.kind() != FileKind::Regular {
             return done(&entry);

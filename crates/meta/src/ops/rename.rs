@@ -159,6 +159,7 @@ async fn rename_there(
         intent: Intent::Insert.into(),
         row: Some(moved(&row, h.hub.wall_ns())),
         no_replace,
+        holds: h.shard().holders(row.attr.id),
         ..PrepareReq::default()
     };
     let vote = txn.prepare(request).await.map_err(Error::about_second)?;

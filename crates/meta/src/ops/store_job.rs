@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use saker_runtime::failpoint;
 use saker_types::change::StoreJob;
-use saker_types::wire::{ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Op};
+use saker_types::wire::{ChunkTruncateReq, ChunkWriteReq, Empty, Entry, Hold, Op};
 use saker_types::{Attr, Class, Errno, Error, Inode, InodeId, Locator, NodeId};
 
 use crate::request::{Rq, Stop};
@@ -111,7 +111,6 @@ impl Shard {
         inode.attr.chunked = true;
         inode.attr.data_version += 1;
         inode.inline = Bytes::new();
-        self.note_opened(&inode.attr);
         Ok(inode)
     }
 
@@ -142,6 +141,8 @@ impl Shard {
         let spot = self.spot_of(id, &loc);
         self.end_cut(&spot, id, job)?;
         let attr = self.reload(&spot)?.attr.clone();
+        // It may have been an open whose answer somebody waits for.
+        self.note_opened(&attr, Hold::default());
         Ok(encoded(&Entry { attr, loc, ..Entry::default() }))
     }
 

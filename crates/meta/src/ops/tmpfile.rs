@@ -26,6 +26,7 @@ impl Shard {
         let (attr, id) = (inode.attr.clone(), inode.attr.id);
         let gone = Gone { orphan: Some(inode), linkable: !msg.exclusive, ..Gone::default() };
         self.put_gone(id, &gone);
+        self.note_opened(&attr, msg.hold);
         let loc = Locator { pid: parent.dir.id, name: name.clone(), id, home_slot: None };
         done(&Entry { attr, loc, created: true, ..Entry::default() })
     }

@@ -10,7 +10,7 @@ use saker_types::change::{Prepared, TxnEnd, What};
 use saker_types::inode::Locator;
 use saker_types::time::later;
 use saker_types::wire::{
-    DecideReq, Empty, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
+    DecideReq, Empty, Hold, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
 };
 use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
 
@@ -159,6 +159,7 @@ impl Shard {
             entry: Some(Shard::entry_key(key.pid, &key.name)),
             intent: Intent::Insert.into(),
             row: Some(row),
+            holds: msg.holds.clone(),
             ..Prepared::default()
         };
         self.vote_for(txn, part);
@@ -337,6 +338,7 @@ impl Shard {
         match (Intent::try_from(part.intent), there) {
             (Ok(Intent::Insert), there) => {
                 let Some(row) = part.row.clone() else { return Err(Errno::EIO.into()) };
+                self.note_moved(part, &row);
                 self.replace_entry(&key, there.as_deref(), row)
             }
             (Ok(Intent::SetDir), Some(there)) => {
@@ -365,12 +367,24 @@ impl Shard {
                 let (Some(row), Some(to)) = (part.row.clone(), part.moves_to.clone()) else {
                     return Err(Errno::EIO.into());
                 };
+                self.note_moved(part, &row);
                 self.exchange_entry(&key, &there, row, to)
             }
             _ => {
                 tracing::error!("prepared row of {key:?} is not there at commit");
                 Err(Errno::EIO.into())
             }
+        }
+    }
+
+    /// A row comes, perhaps from another shard: who has the file open has opened it there.
+    fn note_moved(&mut self, part: &Prepared, row: &Inode) {
+        if row.home_slot.is_some() || part.driver == NodeId::Shard(self.no).to_u32() {
+            return;
+        }
+        match &part.holds {
+            Some(known) => known.holds.iter().for_each(|hold| self.note_opened(&row.attr, *hold)),
+            None => self.note_opened(&row.attr, Hold::default()),
         }
     }
 
