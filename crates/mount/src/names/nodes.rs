@@ -503,16 +503,6 @@ impl Nodes {
         if !self.by_path || !(error.is(Class::Elsewhere) || error.is(Class::Symlink)) {
             return false;
         }
-        self.mistrust(walk, error)
-    }
-
-    /// A name is not there that the walk has passed, and the kernel thinks it is. It is looked up the next
-    /// time.
-    pub(crate) fn is_missing(&self, walk: &Walk, error: &Error) -> bool {
-        self.by_path && !mutation("a missing way of a rename") && self.mistrust(walk, error)
-    }
-
-    fn mistrust(&self, walk: &Walk, error: &Error) -> bool {
         let mut table = self.lock();
         let Some(at) = error.component.map(|at| (at & !SECOND_PATH) as usize) else { return false };
         let Ok(way) = Way::of(&table, walk) else { return false };

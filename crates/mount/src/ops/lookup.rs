@@ -111,9 +111,7 @@ impl Served {
                         self.threads.end(header);
                     }
                     self.nodes.vanished(dir, &name);
-                } else if self.is_rename(&walk, hint, before)
-                    && (self.nodes.must_be_known(dir) || self.nodes.is_missing(&walk, &error))
-                {
+                } else if self.is_rename(&walk, hint, before) && self.nodes.must_be_known(dir) {
                     // Not the name is free, but its directory is missing.
                     return Err(Errno::ESTALE.into());
                 }
