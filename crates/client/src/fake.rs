@@ -291,7 +291,7 @@ impl Model {
                     true => self.locked.remove(&request.at.anchor.id),
                     false => self.locked.insert(request.at.anchor.id),
                 };
-                Empty {}.encode_to_vec()
+                SetLockReply { holds: !request.unlock }.encode_to_vec()
             }
             Op::RenewLocks => {
                 let ids = self.locked.iter().copied().collect();

@@ -57,12 +57,15 @@ impl Lock {
 type Holding = (InodeId, bool, u64);
 
 /// What is known of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// It was asked for, as the request of this number; the answer is not here.
     Asked(u64),
     /// It was granted, as the grant of this number.
     Held(u64),
+    /// It was held, and the shard is being told, by the request of this number, that some or all of it
+    /// ends. A shard that knows of none has not lost it.
+    Ending(u64),
     /// It should have ended, but the shard could not be told.
     Leaving,
 }
@@ -124,8 +127,34 @@ impl Locks {
         }
     }
 
-    fn ended(&self, holding: Holding) {
-        self.lock().held.remove(&holding);
+    /// Some or all of it is about to end. What stands now, and what stood before.
+    fn ending(&self, holding: Holding) -> Option<[Standing; 2]> {
+        let mut state = self.lock();
+        let number = state.numbers + 1;
+        let standing = state.held.get_mut(&holding)?;
+        let before = std::mem::replace(standing, Standing::Ending(number));
+        state.numbers = number;
+        Some([Standing::Ending(number), before])
+    }
+
+    /// The shard has answered that, or has not. Another thread of the same owner may have asked since.
+    fn ended(&self, holding: Holding, [ending, before]: [Standing; 2], holds: Option<bool>) {
+        let mut state = self.lock();
+        if state.held.get(&holding) != Some(&ending) {
+            return;
+        }
+        state.numbers += 1;
+        let standing = match holds {
+            Some(false) => None,
+            Some(true) => Some(Standing::Held(state.numbers)),
+            None if before == Standing::Leaving => Some(before),
+            // Whether it is held is not known any more.
+            None => Some(Standing::Asked(state.numbers)),
+        };
+        match standing {
+            Some(standing) => state.held.insert(holding, standing),
+            None => state.held.remove(&holding),
+        };
     }
 
     fn leaves(&self, holding: Holding) {
@@ -140,7 +169,7 @@ impl Locks {
     fn holds_any(&self, id: InodeId) -> bool {
         let state = self.lock();
         let mut of_file = state.held.range((id, false, 0)..=(id, true, u64::MAX));
-        of_file.any(|(_, standing)| matches!(standing, Standing::Held(_)))
+        of_file.any(|(_, standing)| matches!(standing, Standing::Held(_) | Standing::Ending(_)))
     }
 
     /// The shard has answered what it was asked at `asked`: it keeps all that it knows for a lease.
@@ -202,7 +231,8 @@ impl File {
         let mut request = core.lock_request(id, lock);
         request.wait_ms = wait.as_millis() as u32;
         let (shard, asked_at) = (core.lock_shard(id), time::awake_or_not());
-        match core.ask::<_, Empty>(&Caller::root(), Op::Setlk, To::Owner, &mut request).await {
+        match core.ask::<_, SetLockReply>(&Caller::root(), Op::Setlk, To::Owner, &mut request).await
+        {
             Ok(_) => {
                 core.locks.heard(shard, asked_at);
                 core.locks.granted(holding);
@@ -231,8 +261,8 @@ impl File {
             lost => lost,
         };
         let core = self.core();
-        core.unlock(self.locator().id, lock, core.deadline()).await?;
-        if written.is_ok() && (lock.start, lock.end) == (0, u64::MAX) {
+        let holds = core.unlock(self.locator().id, lock, core.deadline()).await?;
+        if written.is_ok() && !holds {
             self.handle().unlocks((lock.flock, lock.owner));
         }
         written
@@ -268,15 +298,19 @@ impl Core {
         LockReq { at: At::locks(id), lock, ..LockReq::default() }
     }
 
-    async fn unlock(&self, id: InodeId, lock: &Lock, deadline: Time) -> Result<()> {
+    /// Does its owner still hold something on the file?
+    async fn unlock(&self, id: InodeId, lock: &Lock, deadline: Time) -> Result<bool> {
         let mut request = self.lock_request(id, lock);
         request.unlock = true;
+        let holding = (id, lock.flock, lock.owner);
+        let ending = self.locks.ending(holding);
         let (who, to) = (Caller::root(), To::Owner);
-        self.ask_until::<_, Empty>(&who, Op::Setlk, to, &mut request, deadline).await?;
-        if (lock.start, lock.end) == (0, u64::MAX) {
-            self.locks.ended((id, lock.flock, lock.owner));
+        let reply = self.ask_until(&who, Op::Setlk, to, &mut request, deadline).await;
+        let holds = reply.map(|SetLockReply { holds }| holds);
+        if let Some(standings) = ending {
+            self.locks.ended(holding, standings, holds.as_ref().ok().copied());
         }
-        Ok(())
+        holds
     }
 
     /// The shard that keeps a file's locks.
@@ -444,8 +478,36 @@ mod tests {
         locks.refused(holding, again, before);
         assert!(locks.holds(&holding), "as before");
         let other = (2, true, 7);
+        assert_eq!(locks.ending(other), None, "nothing is held");
         let (asked, before) = locks.ask(other);
         locks.refused(other, asked, before);
         assert!(!locks.holds(&other));
+    }
+
+    #[test]
+    fn what_ends_is_not_lost() {
+        let (locks, holding) = (Locks::default(), (1, false, 7));
+        let standing = || locks.lock().held.get(&holding).copied();
+        for (holds, after) in [
+            (Some(false), None),
+            (Some(true), Some(Standing::Held(3))),
+            // It may have ended, and is not missed.
+            (None, Some(Standing::Asked(3))),
+        ] {
+            locks.lock().numbers = 0;
+            locks.granted(holding);
+            let ending = locks.ending(holding).unwrap();
+            assert_eq!(standing(), Some(Standing::Ending(2)));
+            assert!(locks.holds_any(1), "some of it may stay");
+            locks.ended(holding, ending, holds);
+            assert_eq!(standing(), after);
+        }
+        // Told late, by another thread of the same owner.
+        locks.granted(holding);
+        let ending = locks.ending(holding).unwrap();
+        locks.granted(holding);
+        let held = standing();
+        locks.ended(holding, ending, Some(false));
+        assert_eq!(standing(), held);
     }
 }

@@ -12,7 +12,7 @@ use saker_types::limits::CLOCK_SKEW_NS_MAX;
 use saker_types::time::stamp_of_unix_ns;
 use saker_types::wire::{
     AppendReply, CloseReply, Empty, Entry, LockReply, ReaddirReply, Removed, RenameReply,
-    XattrReply,
+    SetLockReply, XattrReply,
 };
 
 /// What this client takes the time for.
@@ -71,6 +71,7 @@ impl Tells for ReaddirReply {
 
 impl Tells for Empty {}
 impl Tells for LockReply {}
+impl Tells for SetLockReply {}
 impl Tells for Removed {}
 impl Tells for RenameReply {}
 impl Tells for XattrReply {}

@@ -89,7 +89,7 @@ ops! {
     Statfs = 25 => "statfs",
     /// [`LockReq`] -> [`LockReply`]
     Getlk = 26 => "getlk",
-    /// [`LockReq`] -> [`Empty`]
+    /// [`LockReq`] -> [`SetLockReply`]
     Setlk = 27 => "setlk",
     /// [`RenewLocksReq`] -> [`RenewLocksReply`]
     RenewLocks = 28 => "renew_locks",
@@ -863,6 +863,14 @@ pub struct LockReply {
     /// What stands in the way; absent: nothing does.
     #[prost(message, optional, tag = "1")]
     pub conflict: Option<FileLock>,
+}
+
+/// Answer to setlk.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct SetLockReply {
+    /// The lock's owner holds something on the file.
+    #[prost(bool, tag = "1")]
+    pub holds: bool,
 }
 
 /// A client lives; its locks on this shard stay for another lease.

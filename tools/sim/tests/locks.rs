@@ -143,6 +143,39 @@ fn open_files_own_locks(mounts: &[&Path; 2]) {
     fcntl(&b, libc::F_OFD_SETLKW, &mut range(libc::F_WRLCK, 0, 0)).unwrap();
 }
 
+/// Who maps a file keeps it open when it closes the descriptor.
+fn a_file_that_ends_late_ends_no_locks(mounts: &[&Path; 2]) {
+    let Pair { paths, files: [a, b] } = Pair::new(mounts, "late");
+    a.set_len(4_096).unwrap();
+    set(&a, libc::F_WRLCK, 0, 0).unwrap();
+    // SAFETY: nobody looks at what is mapped.
+    let map = unsafe {
+        let (prot, fd) = (libc::PROT_READ, a.as_raw_fd());
+        libc::mmap(std::ptr::null_mut(), 4_096, prot, libc::MAP_SHARED, fd, 0)
+    };
+    assert_ne!(map, libc::MAP_FAILED);
+    drop(a);
+    let again = open(&paths[0]);
+    set(&again, libc::F_WRLCK, 0, 0).unwrap();
+    // SAFETY: it was mapped above.
+    done(unsafe { libc::munmap(map, 4_096) }).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(set(&b, libc::F_WRLCK, 0, 0), BUSY);
+}
+
+/// Of a range that was locked and ended again nothing is lost when locks are renewed.
+fn a_range_that_has_ended_is_not_lost(mounts: &[&Path; 2]) {
+    let files = ["whole", "part", "rest"].map(|name| open(&mounts[0].join(name)));
+    files.iter().for_each(|file| set(file, libc::F_WRLCK, 10, 10).unwrap());
+    for (file, len) in files.iter().zip([0, 100, 19]) {
+        set(file, libc::F_UNLCK, 0, len).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(4));
+    files.iter().for_each(|file| file.write_all_at(b"data", 0).unwrap());
+    files.iter().for_each(|file| file.sync_all().unwrap());
+    assert_eq!(set(&open(&mounts[1].join("rest")), libc::F_WRLCK, 19, 1), BUSY);
+}
+
 /// A counter in a file, that both mounts keep open all the time.
 fn data_follows_the_lock(mounts: &[&Path; 2], len: usize) {
     const ROUNDS: u64 = 150;
@@ -339,6 +372,8 @@ fn locks_hold_between_mounts() {
     timed("flock", &mut || flock_excludes(&mounts));
     timed("ranges", &mut || ranges_exclude(&mounts));
     timed("open files", &mut || open_files_own_locks(&mounts));
+    timed("late end", &mut || a_file_that_ends_late_ends_no_locks(&mounts));
+    timed("ended ranges", &mut || a_range_that_has_ended_is_not_lost(&mounts));
     timed("names", &mut || names_do_not_matter(&mounts));
     timed("interrupt", &mut || waiting_can_be_interrupted(&mounts));
     timed("crowd", &mut || waiters_block_nobody_else(&mounts));

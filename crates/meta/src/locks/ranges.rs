@@ -3,7 +3,7 @@
 
 use saker_types::wire::FileLock;
 
-fn same_owner(a: &FileLock, b: &FileLock) -> bool {
+pub(crate) fn same_owner(a: &FileLock, b: &FileLock) -> bool {
     (a.holder, a.owner, a.flock) == (b.holder, b.owner, b.flock)
 }
 

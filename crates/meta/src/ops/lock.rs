@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 use saker_types::placement::lock_slot;
-use saker_types::wire::{Empty, FileLock, LockReply, LockReq, RenewLocksReply, RenewLocksReq};
+use saker_types::wire::{
+    FileLock, LockReply, LockReq, RenewLocksReply, RenewLocksReq, SetLockReply,
+};
 use saker_types::{Errno, InodeId, limits};
 
-use crate::locks::ranges::{clear, conflict, set};
+use crate::locks::ranges::{clear, conflict, same_owner, set};
 use crate::request::{Step, Stop, Wait};
 use crate::shard::{Shard, encoded};
 
@@ -51,7 +53,8 @@ impl Shard {
         }
         let holds = after.locks.iter().any(|lock: &FileLock| lock.holder == wanted.holder);
         self.lock_leases.note(wanted.holder, id, holds, self.served.now());
-        Ok(encoded(&Empty {}))
+        let holds = after.locks.iter().any(|lock| same_owner(lock, wanted));
+        Ok(encoded(&SetLockReply { holds }))
     }
 
     /// A client lives on, or ends.

@@ -228,7 +228,9 @@ impl Served {
         let input: FlushIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;
         let written = open.flush().await;
-        // A close ends all locks of the process, through whatever descriptor it has set them.
+        // A close ends all locks of the process, through whatever descriptor it has set them. The open
+        // file may end much later (mmap(2)), when the process has set others through another.
+        open.lockers.lock().unwrap_or_else(PoisonError::into_inner).remove(&input.lock_owner);
         open.file.unlock_all(input.lock_owner, false).await;
         written.map(|()| Reply::done())
     }
