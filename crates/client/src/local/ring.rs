@@ -167,7 +167,7 @@ impl<T> Ring<T> {
 
     /// Makes two reads go to the disk together: the kernel tells it of all that come in one call at once, but
     /// only if they are three (`IO_PLUG_THRESHOLD` of io_uring). To tell it is a good part of what a read costs
-    /// in a virtual machine (docs/performance.md).
+    /// in a virtual machine (docs/lab/performance.md).
     fn bundle(&mut self) {
         let mut submission = self.uring.submission();
         if submission.len() == 2 {

@@ -19,7 +19,7 @@ use crate::hello::{Hello, HelloPolicy, PeerHello};
 
 /// Default bound of a batch, inputs. Not more: while a batch is worked on, those who sent the one
 /// before go on, and its flush runs. With all that is under way in one batch, each waits for the
-/// others in turn (docs/performance.md).
+/// others in turn (docs/lab/performance.md).
 pub const BATCH_INPUTS_MAX: usize = 64;
 /// Default bound of what waits to be written to one connection, bytes. Requests are not read
 /// from long before that, but those that were may have large replies.
