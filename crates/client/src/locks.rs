@@ -240,8 +240,10 @@ impl File {
             }
             Err(error) => {
                 if error.errno() == Errno::EAGAIN || error.errno() == Errno::ENOLCK {
-                    core.locks.refused(holding, asked, before);
-                    if is_new {
+                    // flock(2) has given up the old lock for the new one.
+                    let gave_up = lock.flock && error.errno() == Errno::EAGAIN;
+                    core.locks.refused(holding, asked, before.filter(|_| !gave_up));
+                    if is_new || gave_up {
                         self.handle().unlocks((lock.flock, lock.owner));
                     }
                 }

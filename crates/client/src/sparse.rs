@@ -102,7 +102,8 @@ impl Core {
         self.refresh(&handle.who, inode).await?;
         let size = inode.with(|s| s.attr.size);
         if how.reserves() && end > size {
-            self.must_have_room(end - size).await?;
+            // What is before that stays a hole.
+            self.must_have_room(end - size.max(offset)).await?;
         }
         if how.clears() {
             let end = if how.grows() { end } else { end.min(size) };

@@ -92,6 +92,23 @@ fn flock_excludes(mounts: &[&Path; 2]) {
     drop(a);
     // The kernel tells of a close after it has returned.
     flock(&b, libc::LOCK_EX).unwrap();
+    flock(&b, libc::LOCK_UN).unwrap();
+    // Who holds a shared one and wants it alone gives it up first: two of them do not wait for each other.
+    for second in &paths {
+        let files = [open(&paths[0]), open(second)];
+        files.iter().for_each(|file| flock(file, libc::LOCK_SH).unwrap());
+        std::thread::scope(|scope| {
+            for file in &files {
+                scope.spawn(|| {
+                    flock(file, libc::LOCK_EX).unwrap();
+                    flock(file, libc::LOCK_UN).unwrap();
+                });
+            }
+        });
+        files.iter().for_each(|file| flock(file, libc::LOCK_SH).unwrap());
+        assert_eq!(flock(&files[0], libc::LOCK_EX | NB), BUSY);
+        flock(&files[1], libc::LOCK_EX | NB).unwrap();
+    }
 }
 
 fn ranges_exclude(mounts: &[&Path; 2]) {

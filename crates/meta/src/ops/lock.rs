@@ -34,14 +34,13 @@ impl Shard {
         let (id, wanted) = (file_of(msg)?, &msg.lock);
         let before = self.file_locks(id)?;
         let mut after = before.clone();
-        if msg.unlock {
-            clear(&mut after.locks, wanted);
-        } else if conflict(&before.locks, wanted).is_none() {
-            set(&mut after.locks, wanted);
-        } else if msg.wait_ms > 0 {
-            return Err(Stop::Wait(Wait::Lock(id)));
-        } else {
-            return Err(Errno::EAGAIN.into());
+        let is_free = conflict(&before.locks, wanted).is_none();
+        match is_free && !msg.unlock {
+            true => set(&mut after.locks, wanted),
+            // flock(2): who changes a lock gives up the old one first. Two who hold a shared lock and
+            // want an exclusive one would wait for each other.
+            false if msg.unlock || wanted.flock => clear(&mut after.locks, wanted),
+            false => {}
         }
         if after.locks.len() > limits::FILE_LOCKS_MAX.max(before.locks.len()) {
             return Err(Errno::ENOLCK.into());
@@ -53,6 +52,12 @@ impl Shard {
         }
         let holds = after.locks.iter().any(|lock: &FileLock| lock.holder == wanted.holder);
         self.lock_leases.note(wanted.holder, id, holds, self.served.now());
+        if !is_free && !msg.unlock {
+            return Err(match msg.wait_ms {
+                0 => Errno::EAGAIN.into(),
+                _ => Stop::Wait(Wait::Lock(id)),
+            });
+        }
         let holds = after.locks.iter().any(|lock| same_owner(lock, wanted));
         Ok(encoded(&SetLockReply { holds }))
     }
