@@ -225,9 +225,14 @@ impl Served {
     pub(crate) async fn overrule(&self, node: NodeId, attr: &saker_types::Attr) {
         let may_be_behind = self.nodes.tell(node, attr, self.attr_timeout);
         if may_be_behind && !mutation("attributes that are not heeded") {
-            self.attr_notifier.drop_attributes(node).await;
+            self.drop_attributes(node).await;
             self.nodes.untell(node);
         }
+    }
+
+    /// The kernel has no attributes of an inode when this ends.
+    pub(crate) async fn drop_attributes(&self, node: NodeId) {
+        self.nodes.tellings(node).forget(self.attr_notifier.drop_attributes(node)).await;
     }
 
     /// The reply to GETATTR and SETATTR.

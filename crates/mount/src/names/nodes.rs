@@ -34,6 +34,7 @@ use saker_types::{
 
 use crate::names::walk::Walk;
 use crate::options::Leases;
+use crate::refusals::Tellings;
 use table::{Node, Table, What, age};
 
 /// A node's number.
@@ -529,6 +530,7 @@ impl Nodes {
     pub(crate) fn tell(&self, id: NodeId, attr: &Attr, keep: Duration) -> bool {
         let mut table = self.lock();
         let Some(node) = table.nodes.get_mut(&id) else { return false };
+        node.tellings.tell(attr.size);
         let (now, age, (last, since)) = (time::now(), age(attr), node.told);
         let until = |told: Time| if told > Time::ZERO { told + keep * 2 } else { told };
         match age.cmp(&last) {
@@ -540,6 +542,11 @@ impl Nodes {
             node.told = (age, now);
         }
         now < node.behind
+    }
+
+    /// How often the kernel is told something of an inode.
+    pub(crate) fn tellings(&self, id: NodeId) -> Arc<Tellings> {
+        self.lock().nodes.get(&id).map_or_else(Arc::default, |node| node.tellings.clone())
     }
 
     /// The kernel has thrown away the attributes that it had.

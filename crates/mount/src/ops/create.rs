@@ -27,7 +27,7 @@ impl Served {
             self.drop_privileges_of(&opened.entry).await?;
         }
         let reply = self.hold(&named, &opened.entry);
-        let open = self.opened(OpenFile::new(reply.nodeid, opened));
+        let open = self.opened(OpenFile::new(reply.nodeid, &self.nodes, opened));
         Ok(Reply::pair(&reply, &open))
     }
 
@@ -78,7 +78,8 @@ impl Served {
         let (file, entry) = made.await?;
         let node = self.nodes.hold_nameless(&entry);
         let reply = self.entry_out(node, &entry.attr, self.keep(&entry));
-        let open = self.opened(OpenFile::new(node, Opened { flags, file, entry, asked }));
+        let open =
+            self.opened(OpenFile::new(node, &self.nodes, Opened { flags, file, entry, asked }));
         Ok(Reply::pair(&reply, &open))
     }
 

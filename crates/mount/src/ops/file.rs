@@ -13,14 +13,15 @@ use saker_fuse::abi::{
     WriteIn, WriteOut,
 };
 use saker_fuse::{MAX_WRITE_BYTES, Reply, Request};
+use saker_runtime::time;
 use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Errno, Result};
 
 use crate::caller::WithCaller as _;
 use crate::changes::{Asked, Changes};
-use crate::names::nodes::{DataVersion, NodeId};
+use crate::names::nodes::{DataVersion, NodeId, Nodes};
 use crate::names::threads::Opened;
-use crate::refusals::Cuts;
+use crate::refusals::{Cuts, End, GROWS_WITHIN, Tellings};
 use crate::served::Served;
 
 /// Most bytes that one COPY_FILE_RANGE copies: callers ask again, and can be interrupted between.
@@ -43,6 +44,7 @@ pub(crate) struct OpenFile {
     /// The kernel dropped its pages at this open, and no request has come through it yet.
     unused: AtomicBool,
     cuts: Cuts,
+    tellings: Arc<Tellings>,
     /// The same file with the opposite of `flags.append`, opened when it is first needed: for
     /// fcntl(F_SETFL), and for mapped pages, which are written back through any writable handle
     /// but belong where they are.
@@ -53,7 +55,7 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     /// What was opened, as the kernel's `node`.
-    pub(crate) fn new(node: NodeId, opened: Opened) -> OpenFile {
+    pub(crate) fn new(node: NodeId, nodes: &Nodes, opened: Opened) -> OpenFile {
         let Opened { flags, file, entry, asked } = opened;
         OpenFile {
             file,
@@ -64,6 +66,7 @@ impl OpenFile {
             fresh: AtomicBool::new(true),
             unused: AtomicBool::new(false),
             cuts: Cuts::default(),
+            tellings: nodes.tellings(node),
             other: async_lock::Mutex::new(None),
             lockers: Mutex::default(),
         }
@@ -141,7 +144,7 @@ impl Served {
         if flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&opened.entry).await?;
         }
-        Ok(Reply::of(&self.opened(OpenFile::new(node, opened))))
+        Ok(Reply::of(&self.opened(OpenFile::new(node, &self.nodes, opened))))
     }
 
     /// A handle for an open file. Pages that the kernel has cached from earlier stay if this
@@ -175,13 +178,29 @@ impl Served {
             self.nodes.filled(open.node, open.version());
         }
         let len = (input.size as usize).min(MAX_WRITE_BYTES);
-        let reading = open.cuts.reading();
-        let data = open.file.read(input.offset, len).await?;
-        if !open.is_direct() {
-            let (file, node, notifier) = (&open.file, open.node, &self.attr_notifier);
-            reading.ends(&input, data.len(), file, node, notifier).await?;
+        let reading = open.cuts.reading(&open.tellings);
+        let until = time::now() + GROWS_WITHIN;
+        loop {
+            let data = open.file.read(input.offset, len).await?;
+            if open.is_direct() {
+                return Ok(Reply::data(data));
+            }
+            let cuts = open.file.cuts();
+            match reading.ends(&input, data.len(), cuts) {
+                End::Heeded => return Ok(Reply::data(data)),
+                End::Refused => {
+                    open.cuts.refuse(cuts);
+                    return Err(Errno::EAGAIN.into());
+                }
+                End::Unheeded { perhaps } if time::now() > until => {
+                    return if perhaps { Ok(Reply::data(data)) } else { Err(Errno::EINTR.into()) };
+                }
+                End::Unheeded { .. } => {
+                    let at = At::handle(open.file.locator());
+                    self.fs.getattr(&Caller::root(), &at).await?;
+                }
+            }
         }
-        Ok(Reply::data(data))
     }
 
     pub(crate) async fn write(&self, request: &Request) -> Result<Reply> {

@@ -45,7 +45,7 @@ impl Served {
         if let Some(node) = unaware {
             // What was asked before counts no more, either.
             drop(self.changes.begin());
-            self.attr_notifier.drop_attributes(node).await;
+            self.drop_attributes(node).await;
         }
     }
 

@@ -1,6 +1,7 @@
 //! The table of nodes and names.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result, Stamp};
 
 use super::keep::Keep;
 use super::{DataVersion, NodeId, stale};
+use crate::refusals::Tellings;
 
 /// Guesses have the allocator number that no shard can have. All from here on are guesses.
 pub(super) const FIRST_GUESS: NodeId = compose(GUESSES, 0);
@@ -48,6 +50,8 @@ pub(super) struct Node {
     pub(super) told: (Age, Time),
     /// Until then the kernel may have older attributes than that.
     pub(super) behind: Time,
+    /// How often it was told anything.
+    pub(super) tellings: Arc<Tellings>,
     /// It has a name that was another node's until a LOOKUP: whoever removes that name at the same time has
     /// the other one for it.
     pub(super) displaces: bool,
@@ -394,6 +398,7 @@ impl Node {
             newest,
             told: (Age::default(), Time::ZERO),
             behind: Time::ZERO,
+            tellings: Arc::default(),
             displaces: false,
             untold: false,
         }
