@@ -68,7 +68,8 @@ pub struct Found {
 pub enum Stop {
     /// It failed: this is the answer.
     Fail(Error),
-    /// It has changed nothing and must run again from the root when this is over.
+    /// It must run again from the root when this is over. It has changed nothing, but that a lock of
+    /// flock(2) was given up.
     Wait(Wait),
     /// It goes on as a task, whose output is the answer.
     Task(Task),
