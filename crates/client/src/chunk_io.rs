@@ -30,25 +30,25 @@ const SYNC_ATTEMPT_MAX: Duration = Duration::from_secs(600);
 const READ_ROUNDS: u32 = 2;
 
 /// Where the bytes from `offset` on, all in one chunk, belong.
-pub(crate) struct Place {
+pub(crate) struct ChunkOffset {
     index: u64,
     within: u64,
     /// First choice first.
     pub(crate) stores: Vec<StoreNo>,
 }
 
-impl Place {
+impl ChunkOffset {
     /// The place of `offset` in the file.
     ///
     /// # Errors
     /// EIO when the cluster has no stores.
-    pub(crate) fn of(routes: &Routes, id: InodeId, offset: u64) -> Result<Place> {
+    pub(crate) fn of(routes: &Routes, id: InodeId, offset: u64) -> Result<ChunkOffset> {
         let index = offset / CHUNK_BYTES;
         let stores = routes.map.stores_of_chunk(id, index);
         if stores.is_empty() {
             return Err(Error::new(Errno::EIO).with_text("the cluster has no stores"));
         }
-        Ok(Place { index, within: offset % CHUNK_BYTES, stores })
+        Ok(ChunkOffset { index, within: offset % CHUNK_BYTES, stores })
     }
 }
 
@@ -62,7 +62,7 @@ impl Core {
         self: Arc<Core>,
         id: InodeId,
         truncate_gen: u64,
-        place: Place,
+        place: ChunkOffset,
         piece: Piece,
         (inode, losses): (Weak<OpenInode>, u64),
     ) -> Result<Vec<Unflushed>> {
@@ -186,7 +186,7 @@ impl Core {
         let mut bad_rounds = 0;
         loop {
             let routes = self.routes();
-            let mut place = Place::of(&routes, id, offset)?;
+            let mut place = ChunkOffset::of(&routes, id, offset)?;
             let now = time::now();
             place.stores.sort_by_key(|store| self.suspects.has(*store, now));
             let (index, offset, len) = (place.index, place.within, len as u64);

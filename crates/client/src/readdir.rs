@@ -24,21 +24,21 @@ const INDEX_FIRST: u64 = 3;
 
 /// Where a listing goes on: after `skip` names of `order`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct DirCursor {
     order: u64,
     skip: u64,
 }
 
-impl Place {
-    fn of_cookie(cookie: u64) -> Place {
+impl DirCursor {
+    fn of_cookie(cookie: u64) -> DirCursor {
         let index = cookie & INDEX_MASK;
-        Place { order: cookie & !INDEX_MASK, skip: (index + 1).saturating_sub(INDEX_FIRST) }
+        DirCursor { order: cookie & !INDEX_MASK, skip: (index + 1).saturating_sub(INDEX_FIRST) }
     }
 
     /// Counts a name of `order`, and returns its cookie.
     fn pass(&mut self, order: u64) -> u64 {
         if order != self.order {
-            *self = Place { order, skip: 0 };
+            *self = DirCursor { order, skip: 0 };
         }
         let index = (self.skip + INDEX_FIRST).min(INDEX_MASK);
         self.skip += 1;
@@ -62,7 +62,7 @@ pub struct DirStream {
     who: Caller,
     dir: Locator,
     /// Names taken so far, and those to pass over before the first.
-    place: Place,
+    place: DirCursor,
     to_skip: u64,
     shares: Vec<Share>,
 }
@@ -71,7 +71,7 @@ impl Fs {
     /// Lists a directory after `cookie` (0: from the start), in an order that does not change
     /// while names come and go. `.` and `..` are not in it; cookies 1 and 2 are theirs.
     pub fn readdir(&self, who: &Caller, dir: &Locator, cookie: u64) -> DirStream {
-        let Place { order, skip } = Place::of_cookie(cookie);
+        let DirCursor { order, skip } = DirCursor::of_cookie(cookie);
         let shares = (0..self.map().shards.len()).map(|shard| Share {
             shard: shard as ShardNo,
             entries: VecDeque::new(),
@@ -83,7 +83,7 @@ impl Fs {
             fs: self.clone(),
             who: who.clone(),
             dir: dir.clone(),
-            place: Place { order, skip: 0 },
+            place: DirCursor { order, skip: 0 },
             to_skip: skip,
             shares: shares.collect(),
         }
@@ -234,16 +234,16 @@ mod tests {
 
     #[test]
     fn cookies_lead_back_to_their_place() {
-        let mut place = Place::default();
+        let mut place = DirCursor::default();
         let mut cookies = Vec::new();
         for order in [0x20, 0x20, 0x20, 0x90] {
             cookies.push(place.pass(order));
         }
         assert_eq!(cookies, [0x23, 0x24, 0x25, 0x93]);
-        assert_eq!(Place::of_cookie(0x24), Place { order: 0x20, skip: 2 });
-        assert_eq!(Place::of_cookie(0x93), Place { order: 0x90, skip: 1 });
+        assert_eq!(DirCursor::of_cookie(0x24), DirCursor { order: 0x20, skip: 2 });
+        assert_eq!(DirCursor::of_cookie(0x93), DirCursor { order: 0x90, skip: 1 });
         for start in 0..INDEX_FIRST {
-            assert_eq!(Place::of_cookie(start), Place::default(), "cookie {start}");
+            assert_eq!(DirCursor::of_cookie(start), DirCursor::default(), "cookie {start}");
         }
     }
 

@@ -11,7 +11,7 @@ use saker_types::{Class, Errno, Error, Result, Unflushed};
 use std::time::Duration;
 
 use crate::Caller;
-use crate::chunk_io::Place;
+use crate::chunk_io::ChunkOffset;
 use crate::core::Core;
 use crate::file::Handle;
 use crate::open_inode::OpenInode;
@@ -205,7 +205,7 @@ impl Core {
     /// Asks the stores to take a piece.
     fn take_off(self: &Arc<Core>, inode: &Arc<OpenInode>, writer: &mut Held<'_>, piece: Piece) {
         let routes = self.routes();
-        let place = match Place::of(&routes, inode.id, piece.offset) {
+        let place = match ChunkOffset::of(&routes, inode.id, piece.offset) {
             Ok(place) => place,
             Err(error) => return inode.with(|s| s.fail(error)),
         };

@@ -87,7 +87,7 @@ impl fmt::Display for RawFigures {
 /// Whatever the journal or the table report.
 pub fn raw(dir: &Path, seconds: f64) -> Outcome<RawFigures> {
     let phase = Duration::from_secs_f64(seconds);
-    let mut shard = Shard::open(&dir.join("writes"))?;
+    let mut shard = EngineShard::open(&dir.join("writes"))?;
     let write_256 = measure(phase, || shard.write_batch(256))?;
     let write_1 = measure(phase, || shard.write_batch(1))?;
     shard.finish_checkpoint()?;
@@ -166,7 +166,7 @@ fn load(path: &Path) -> Outcome<Db> {
 }
 
 /// The part of a shard that uses the engine.
-struct Shard {
+struct EngineShard {
     journal: Journal,
     db: Db,
     written: u64,
@@ -178,8 +178,8 @@ struct Shard {
     value: Bytes,
 }
 
-impl Shard {
-    fn open(path: &Path) -> Outcome<Shard> {
+impl EngineShard {
+    fn open(path: &Path) -> Outcome<EngineShard> {
         let table = EmbeddedTable::open(path.join("table"), &EmbeddedConfig::default())?;
         let dir = Arc::new(RealDir::open(path.join("journal"))?);
         let config = JournalConfig::new([0; 16], 0);
@@ -196,7 +196,7 @@ impl Shard {
         })?;
         let (to_thread, thread) = (Some(to_thread), Some(thread));
         let value = row_value(0);
-        Ok(Shard { journal, db, written: 0, segment: 0, to_thread, finished, thread, value })
+        Ok(EngineShard { journal, db, written: 0, segment: 0, to_thread, finished, thread, value })
     }
 
     fn write_batch(&mut self, rows: u64) -> Outcome<u64> {
@@ -236,7 +236,7 @@ impl Shard {
     }
 }
 
-impl Drop for Shard {
+impl Drop for EngineShard {
     fn drop(&mut self) {
         self.to_thread = None;
         if let Some(thread) = self.thread.take() {
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_shard_writes_what_can_be_read_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let mut shard = Shard::open(dir.path()).unwrap();
+        let mut shard = EngineShard::open(dir.path()).unwrap();
         assert_eq!(shard.write_batch(300).unwrap(), 300);
         shard.segment = shard.journal.rotate(b"").unwrap();
         let checkpoint = shard.db.checkpoint_begin(shard.segment);

@@ -16,7 +16,7 @@ use saker_types::{Errno, Error, Locator, Result, check_name};
 use crate::changes::Changes;
 use crate::handles::Handles;
 use crate::names::hint::{Hints, Which};
-use crate::names::nodes::{Named, NodeId, Nodes, Place};
+use crate::names::nodes::{Named, NodeId, NodeIdentity, Nodes};
 use crate::names::threads::Threads;
 use crate::names::walk::Walk;
 use crate::notify::Notifier;
@@ -105,8 +105,8 @@ impl Served {
     /// The inode of a node. A guess is looked up for that.
     pub(crate) async fn locate(&self, node: NodeId) -> Result<Locator> {
         match self.nodes.place(node)? {
-            Place::Known(loc) => Ok(loc),
-            Place::Guess(at) => {
+            NodeIdentity::Known(loc) => Ok(loc),
+            NodeIdentity::Guess(at) => {
                 // Nothing is given away: whoever asks about it is judged by the servers then.
                 let entry = self.fs.lookup(&Caller::root(), &at).await?;
                 self.nodes.confirm(node, &entry)?;

@@ -28,7 +28,7 @@ use std::rc::Rc;
 use saker_runtime::time::Time;
 
 pub(crate) use peers::Backoff;
-pub(crate) use spread::{Place, Spread};
+pub(crate) use spread::{ShellPoll, Spread};
 
 pub use bounds::{Bounds, ConnMetrics};
 pub use gate::Gate;

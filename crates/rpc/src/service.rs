@@ -13,7 +13,7 @@ use saker_runtime::time::{self, Time};
 use crate::NodeId;
 use crate::frame::Frame;
 use crate::hello::PeerHello;
-use crate::node::{FlushDone, Input, Outbox, Place, Role, Shell, ShellConfig, Spread, Stop};
+use crate::node::{FlushDone, Input, Outbox, Role, Shell, ShellConfig, ShellPoll, Spread, Stop};
 
 /// Answers requests; called from several threads at once.
 pub trait Service: Send + Sync + 'static {
@@ -44,8 +44,8 @@ pub fn serve(
     stop: &Stop,
 ) -> io::Result<()> {
     let spread = Spread::default();
-    let places = (0..threads.max(1)).map(|_| Place::new(&spread));
-    let places = places.collect::<io::Result<Vec<Place>>>()?;
+    let places = (0..threads.max(1)).map(|_| ShellPoll::new(&spread));
+    let places = places.collect::<io::Result<Vec<ShellPoll>>>()?;
     let start = |n, place| -> io::Result<JoinHandle<io::Result<()>>> {
         let listener = if n == 0 { Some(listener.try_clone()?) } else { None };
         let service = service.clone();

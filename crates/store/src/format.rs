@@ -197,7 +197,7 @@ impl Record {
 
 /// Where a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordLocation {
     #[allow(missing_docs)]
     pub segment: u32,
     /// Byte within the segment.
@@ -246,7 +246,7 @@ pub struct Seal {
     #[allow(missing_docs)]
     pub version: u64,
     #[allow(missing_docs)]
-    pub place: Place,
+    pub place: RecordLocation,
     /// Of the segment.
     pub salt: u32,
 }
@@ -292,7 +292,7 @@ impl<'a> Head<'a> {
     /// A sound header of a kind that only a newer program knows.
     pub fn decode(
         bytes: &'a [u8],
-        place: Place,
+        place: RecordLocation,
         salt: u32,
     ) -> Result<Option<Head<'a>>, FormatError> {
         let Some(head) = peek_head_bytes(bytes) else { return Ok(None) };

@@ -48,7 +48,7 @@ const NOTHING_VOID: u64 = u64::MAX;
 pub struct Index {
     table: Arc<dyn Table>,
     segments: Arc<Segments>,
-    shards: Vec<Shard>,
+    shards: Vec<IndexStripe>,
     /// What the table holds. Who changes the table, or must not see it change, has this lock;
     /// it is taken before a shard's.
     saved: Mutex<Saved>,
@@ -64,7 +64,7 @@ pub struct Index {
 }
 
 #[derive(Default)]
-struct Shard {
+struct IndexStripe {
     state: Mutex<State>,
     /// An inode got free.
     idle: Condvar,
@@ -142,7 +142,7 @@ impl Index {
         Index {
             table,
             segments,
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            shards: (0..SHARDS).map(|_| IndexStripe::default()).collect(),
             chunks: AtomicI64::new(saved.chunks as i64),
             saved: Mutex::new(saved),
             deleted: Mutex::default(),
@@ -153,7 +153,7 @@ impl Index {
         }
     }
 
-    fn shard(&self, id: InodeId) -> &Shard {
+    fn shard(&self, id: InodeId) -> &IndexStripe {
         let mixed = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(mixed >> 32) as usize % SHARDS]
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use saker_runtime::telemetry::Counter;
 
-use crate::format::{self, Place, RECORD_ALIGN_BYTES, Record, SEGMENT_HEADER_BYTES, Seal};
+use crate::format::{self, RECORD_ALIGN_BYTES, Record, RecordLocation, SEGMENT_HEADER_BYTES, Seal};
 use crate::segment::{Segment, Segments, locked};
 
 mod flush;
@@ -87,7 +87,7 @@ struct State {
     tail: u32,
     next_seq: u64,
     next_segment: u32,
-    inflight: BTreeMap<u64, Place>,
+    inflight: BTreeMap<u64, RecordLocation>,
     /// The next active segment, made in advance.
     spare: Option<Arc<Segment>>,
     /// Number of the segment that is being made.
@@ -101,7 +101,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Every record before it has had its effect on the index.
-    pub place: Place,
+    pub place: RecordLocation,
     /// Sequence number of the next record.
     pub next_seq: u64,
     /// Every record that was acknowledged with a lower number is before it.
@@ -112,7 +112,7 @@ pub struct Position {
 pub struct Appended<'a> {
     log: &'a Log,
     #[allow(missing_docs)]
-    pub place: Place,
+    pub place: RecordLocation,
     #[allow(missing_docs)]
     pub seq: u64,
     /// Bytes before the payload.
@@ -215,7 +215,11 @@ impl Log {
         })
     }
 
-    fn reserve(&self, len: u32, purpose: Purpose) -> io::Result<(Arc<Segment>, Place, u64)> {
+    fn reserve(
+        &self,
+        len: u32,
+        purpose: Purpose,
+    ) -> io::Result<(Arc<Segment>, RecordLocation, u64)> {
         let need = len.next_multiple_of(RECORD_ALIGN_BYTES);
         let kept = if purpose == Purpose::Control { 0 } else { CONTROL_BYTES };
         if need > self.record_bytes_max() {
@@ -319,7 +323,7 @@ impl Log {
 }
 
 struct LowWater {
-    place: Place,
+    place: RecordLocation,
     /// Every record below has been written.
     next_seq_durable: u64,
 }
@@ -334,14 +338,18 @@ impl State {
                     Some(active) => (active.no, self.tail),
                     None => (next.unwrap_or(self.next_segment), SEGMENT_HEADER_BYTES),
                 };
-                LowWater { place: Place { segment, pos }, next_seq_durable: self.next_seq }
+                LowWater { place: RecordLocation { segment, pos }, next_seq_durable: self.next_seq }
             }
         }
     }
 }
 
-fn take(state: &mut State, segment: Arc<Segment>, need: u32) -> (Arc<Segment>, Place, u64) {
-    let place = Place { segment: segment.no, pos: state.tail };
+fn take(
+    state: &mut State,
+    segment: Arc<Segment>,
+    need: u32,
+) -> (Arc<Segment>, RecordLocation, u64) {
+    let place = RecordLocation { segment: segment.no, pos: state.tail };
     let seq = state.next_seq;
     state.next_seq += 1;
     state.tail += need;

@@ -11,7 +11,7 @@ use saker_types::wire::ChunkPlace;
 use saker_types::{Errno, Error};
 
 use crate::extent::Extent;
-use crate::format::{BLOCK_BYTES, Head, Place, Sum};
+use crate::format::{BLOCK_BYTES, Head, RecordLocation, Sum};
 use crate::index::{ChunkKey, Piece};
 use crate::segment::{Segment, Segments};
 
@@ -288,7 +288,7 @@ fn read_head(
         separate = read_file(segments, &want.segment, start, start + u64::from(head))?.0;
         &separate[..]
     };
-    let sound = Head::decode(bytes, Place { segment, pos }, salt).ok().flatten();
+    let sound = Head::decode(bytes, RecordLocation { segment, pos }, salt).ok().flatten();
     let sound = sound.filter(|head| {
         (head.record.id, head.record.index) == key
             && head.record.len == want.extent.payload

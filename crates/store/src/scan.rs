@@ -7,7 +7,7 @@ use crc32c::crc32c;
 use saker_runtime::fs::File;
 
 use crate::format::{
-    BLOCK_BYTES, Head, Kind, Place, RECORD_ALIGN_BYTES, RECORD_FIXED_BYTES, Record,
+    BLOCK_BYTES, Head, Kind, RECORD_ALIGN_BYTES, RECORD_FIXED_BYTES, Record, RecordLocation,
     SEGMENT_HEADER_BYTES, peek_head_bytes,
 };
 use crate::segment::{Segment, Segments};
@@ -18,7 +18,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// A record with a sound header.
 pub struct Found {
     #[allow(missing_docs)]
-    pub place: Place,
+    pub place: RecordLocation,
     #[allow(missing_docs)]
     pub record: Record,
     #[allow(missing_docs)]
@@ -83,7 +83,7 @@ pub fn scan(
     let start = u64::from(from.max(SEGMENT_HEADER_BYTES));
     let (mut pos, mut end) = (start, start);
     while pos + RECORD_FIXED_BYTES as u64 <= file_len {
-        let place = Place { segment: segment.no, pos: pos as u32 };
+        let place = RecordLocation { segment: segment.no, pos: pos as u32 };
         let Some(record) = record_at(&mut window, place, salt, payloads)? else {
             pos += u64::from(RECORD_ALIGN_BYTES);
             continue;
@@ -98,7 +98,7 @@ pub fn scan(
 
 fn record_at(
     window: &mut Window,
-    place: Place,
+    place: RecordLocation,
     salt: u32,
     payloads: Payloads,
 ) -> io::Result<Option<Found>> {

@@ -170,7 +170,7 @@ pub struct Model {
 
 /// What a walk stops at.
 #[derive(Clone, Copy, PartialEq)]
-enum Stop {
+enum WalkStop {
     /// Before the last component is looked up.
     Parent,
     /// At the last component, a symlink included.
@@ -181,7 +181,7 @@ enum Stop {
 
 /// Where a walk ended.
 #[derive(Clone, Debug)]
-struct Place {
+struct WalkEnd {
     dir: Ino,
     /// None: the path ended in `.`, `..` or was empty.
     name: Option<Name>,
@@ -218,7 +218,7 @@ impl Model {
                 Ok(Value::Stat(self.stat(ino)))
             }
             Op::Access { at, want } => {
-                let ino = self.find(who, at, Stop::Follow)?;
+                let ino = self.find(who, at, WalkStop::Follow)?;
                 self.permit(who, ino, *want).map(|()| Value::Done)
             }
             Op::Readdir { at } => self.readdir(who, at),
@@ -428,7 +428,7 @@ impl Model {
     }
 
     /// path_resolution(7).
-    fn walk(&self, who: &User, at: &At, stop: Stop) -> Found<Place> {
+    fn walk(&self, who: &User, at: &At, stop: WalkStop) -> Found<WalkEnd> {
         let mut dir = self.base(at)?;
         let mut rest: VecDeque<Name> = at.path.iter().cloned().collect();
         let mut links = 0;
@@ -448,18 +448,18 @@ impl Model {
                     dir = self.inode(dir).parent;
                 }
                 if last {
-                    return Ok(Place { dir, name: None, ino: Some(dir) });
+                    return Ok(WalkEnd { dir, name: None, ino: Some(dir) });
                 }
                 continue;
             }
-            if last && stop == Stop::Parent {
-                return Ok(Place { dir, name: Some(name), ino: None });
+            if last && stop == WalkStop::Parent {
+                return Ok(WalkEnd { dir, name: Some(name), ino: None });
             }
             let Some(ino) = self.lookup(dir, &name)? else {
-                let place = Place { dir, name: Some(name), ino: None };
+                let place = WalkEnd { dir, name: Some(name), ino: None };
                 return if last { Ok(place) } else { Err(Errno::ENOENT) };
             };
-            if self.inode(ino).is_symlink() && (!last || stop == Stop::Follow) {
+            if self.inode(ino).is_symlink() && (!last || stop == WalkStop::Follow) {
                 links += 1;
                 if links > 40 {
                     return Err(Errno::ELOOP);
@@ -469,7 +469,7 @@ impl Model {
                     rest.push_front(part.to_vec());
                 }
             } else if last {
-                return Ok(Place { dir, name: Some(name), ino: Some(ino) });
+                return Ok(WalkEnd { dir, name: Some(name), ino: Some(ino) });
             } else if self.inode(ino).is_dir() {
                 dir = ino;
             } else {
@@ -495,7 +495,7 @@ impl Model {
         Ok(self.inode(dir).entries.get(name).copied())
     }
 
-    fn find(&self, who: &User, at: &At, stop: Stop) -> Found<Ino> {
+    fn find(&self, who: &User, at: &At, stop: WalkStop) -> Found<Ino> {
         self.walk(who, at, stop)?.ino.ok_or(Errno::ENOENT)
     }
 
@@ -520,6 +520,6 @@ impl Model {
     }
 }
 
-fn stop(follow: bool) -> Stop {
-    if follow { Stop::Follow } else { Stop::NoFollow }
+fn stop(follow: bool) -> WalkStop {
+    if follow { WalkStop::Follow } else { WalkStop::NoFollow }
 }

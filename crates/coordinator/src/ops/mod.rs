@@ -26,22 +26,22 @@ use saker_types::{Errno, Error, InodeId, NodeId};
 use crate::state::{Handle, key_of};
 
 /// Why a change was not made.
-enum Stop {
+enum ChangeStop {
     /// It cannot be.
     Fail(Error),
     /// Mounts keep these names, for so many milliseconds yet.
     Kept { keys: Vec<EntryKey>, waits_ms: u32 },
 }
 
-impl From<Errno> for Stop {
-    fn from(errno: Errno) -> Stop {
-        Stop::Fail(errno.into())
+impl From<Errno> for ChangeStop {
+    fn from(errno: Errno) -> ChangeStop {
+        ChangeStop::Fail(errno.into())
     }
 }
 
-impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::Fail(error)
+impl From<Error> for ChangeStop {
+    fn from(error: Error) -> ChangeStop {
+        ChangeStop::Fail(error)
     }
 }
 
@@ -60,13 +60,13 @@ enum Keepers {
 async fn when_let_go(
     h: &Handle,
     ctx: &Ctx,
-    change: impl AsyncFn() -> Result<Bytes, Stop>,
+    change: impl AsyncFn() -> Result<Bytes, ChangeStop>,
 ) -> Result<Bytes, Error> {
     loop {
         match change().await {
             Ok(reply) => return Ok(reply),
-            Err(Stop::Fail(error)) => return Err(error),
-            Err(Stop::Kept { keys, waits_ms }) => {
+            Err(ChangeStop::Fail(error)) => return Err(error),
+            Err(ChangeStop::Kept { keys, waits_ms }) => {
                 h.state().metrics.kept.inc();
                 let request =
                     InvalidateReq { keys, bar: true, waits_ms, ..InvalidateReq::default() };
@@ -95,7 +95,7 @@ async fn invalidate(
     entries: &[&Locator],
     empty_dir: InodeId,
     keepers: Keepers,
-) -> Result<(), Stop> {
+) -> Result<(), ChangeStop> {
     let keys: Vec<EntryKey> = entries.iter().map(|loc| key_of(loc)).collect();
     let request = InvalidateReq { keys, empty_dir, ..InvalidateReq::default() };
     failpoint!("invalidate.sent");
@@ -106,7 +106,7 @@ async fn invalidate(
             Err(Error::retry("an entry of the directory is being moved").into())
         }
         Emptiness::Empty if kept_ms > 0 && keepers == Keepers::LetGo => {
-            Err(Stop::Kept { keys: request.keys, waits_ms: kept_ms })
+            Err(ChangeStop::Kept { keys: request.keys, waits_ms: kept_ms })
         }
         Emptiness::Empty => Ok(()),
     }

@@ -9,7 +9,7 @@ use saker_types::time::later;
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Errno, Error, Stamp};
 
-use super::{Keepers, Stop, chain, exchange, invalidate, still_wanted, when_let_go};
+use super::{ChangeStop, Keepers, chain, exchange, invalidate, still_wanted, when_let_go};
 use crate::state::Handle;
 
 /// Moves a directory, or exchanges what may be one.
@@ -32,7 +32,7 @@ pub(crate) async fn rename(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> 
     when_let_go(h, &msg.ctx, change).await
 }
 
-async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, Stop> {
+async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, ChangeStop> {
     let [_, parent] = chain::parents(h, msg).await?;
     failpoint!("dir_rename.chain_checked");
     let no_replace = msg.flags & rename_flags::NOREPLACE != 0;

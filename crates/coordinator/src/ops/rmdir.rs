@@ -7,7 +7,7 @@ use saker_runtime::failpoint;
 use saker_types::wire::{Intent, PrepareReq, RemoveReq, Removed};
 use saker_types::{Errno, Error};
 
-use super::{Keepers, Stop, invalidate, when_let_go};
+use super::{ChangeStop, Keepers, invalidate, when_let_go};
 use crate::state::Handle;
 
 /// Removes an empty directory.
@@ -18,7 +18,7 @@ pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
     when_let_go(h, &msg.ctx, async || rmdir_once(h, msg).await).await
 }
 
-async fn rmdir_once(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Stop> {
+async fn rmdir_once(h: &Handle, msg: &RemoveReq) -> Result<Bytes, ChangeStop> {
     let id = txn::begin(&mut *h.state())?;
     let mut txn = Transaction::new(h.state.clone(), id, None);
     let request = PrepareReq {

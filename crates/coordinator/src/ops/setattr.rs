@@ -7,7 +7,7 @@ use saker_runtime::failpoint;
 use saker_types::Error;
 use saker_types::wire::{Entry, Intent, PrepareReq, SetattrReq, Vote};
 
-use super::{Keepers, Stop, invalidate, when_let_go};
+use super::{ChangeStop, Keepers, invalidate, when_let_go};
 use crate::state::Handle;
 
 /// Changes mode or owner of a directory. The answer's times and link count are the row's own.
@@ -40,7 +40,7 @@ async fn set_once(
     h: &Handle,
     request: PrepareReq,
     answer: impl Fn(Vote) -> Bytes,
-) -> Result<Bytes, Stop> {
+) -> Result<Bytes, ChangeStop> {
     let id = txn::begin(&mut *h.state())?;
     let mut txn = Transaction::new(h.state.clone(), id, None);
     let vote = txn.prepare(request).await?;

@@ -11,7 +11,7 @@ use saker_types::{
 };
 
 use super::replica::Dir;
-use super::walk::{LastWalk, Place};
+use super::walk::{LastWalk, PassedDir};
 use crate::request::{Found, Msg, Rq, Step, Stop, Wait};
 use crate::shard::Shard;
 
@@ -45,7 +45,7 @@ impl Shard {
         let (first, start) = match shared {
             Some(shared) => shared,
             None => {
-                let start = Place::start(self.anchor(rq, &at.anchor)?);
+                let start = PassedDir::start(self.anchor(rq, &at.anchor)?);
                 if coalesces {
                     self.replica.last_walk.begin(cred, start.clone());
                 }

@@ -16,12 +16,12 @@ pub struct LastWalk {
     /// The components' names, one behind the other.
     names: Vec<u8>,
     /// The root, and where each component leads.
-    places: Vec<Place>,
+    places: Vec<PassedDir>,
 }
 
 /// One of them.
 #[derive(Clone)]
-pub struct Place {
+pub struct PassedDir {
     /// The directory.
     pub dir: Dir,
     /// Everybody may search all that are above it.
@@ -30,10 +30,10 @@ pub struct Place {
     end: usize,
 }
 
-impl Place {
+impl PassedDir {
     /// Where a walk starts.
-    pub fn start(dir: Dir) -> Place {
-        Place { dir, searchable: true, end: 0 }
+    pub fn start(dir: Dir) -> PassedDir {
+        PassedDir { dir, searchable: true, end: 0 }
     }
 }
 
@@ -45,7 +45,7 @@ impl LastWalk {
 
     /// As far as `at` goes the same way before its last component, if `cred` is the same: how many components
     /// that is, and where they lead. Whatever is beyond is forgotten.
-    pub fn resume(&mut self, cred: &Cred, at: &At) -> Option<(usize, Place)> {
+    pub fn resume(&mut self, cred: &Cred, at: &At) -> Option<(usize, PassedDir)> {
         if self.cred != *cred {
             return None;
         }
@@ -65,7 +65,7 @@ impl LastWalk {
     }
 
     /// Another walk begins at the root.
-    pub fn begin(&mut self, cred: &Cred, root: Place) {
+    pub fn begin(&mut self, cred: &Cred, root: PassedDir) {
         self.clear();
         self.cred.clone_from(cred);
         self.places.push(root);
@@ -74,7 +74,7 @@ impl LastWalk {
     /// The walk goes on from its last place.
     pub fn add(&mut self, name: &[u8], dir: &Dir, searchable: bool) {
         self.names.extend_from_slice(name);
-        self.places.push(Place { dir: dir.clone(), searchable, end: self.names.len() });
+        self.places.push(PassedDir { dir: dir.clone(), searchable, end: self.names.len() });
     }
 
     /// All of it but the root, as entries of the replica: parent, name, directory.
@@ -111,7 +111,7 @@ mod tests {
     fn walked() -> LastWalk {
         let (mut walk, cred) = (LastWalk::default(), Cred::default());
         assert!(walk.resume(&cred, &at("ab/c/d/f", &[])).is_none());
-        walk.begin(&cred, Place::start(dir(1)));
+        walk.begin(&cred, PassedDir::start(dir(1)));
         for (name, id) in [("ab", 2), ("c", 3), ("d", 4)] {
             walk.add(name.as_bytes(), &dir(id), id < 4);
         }

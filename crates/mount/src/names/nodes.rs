@@ -70,7 +70,7 @@ impl DataVersion {
 
 /// What a node is, as far as that is known.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum NodeIdentity {
     /// This inode.
     Known(Locator),
     /// Whatever is there.
@@ -161,11 +161,11 @@ impl Nodes {
     ///
     /// # Errors
     /// ESTALE for one that the kernel does not hold.
-    pub(crate) fn place(&self, id: NodeId) -> Result<Place> {
+    pub(crate) fn place(&self, id: NodeId) -> Result<NodeIdentity> {
         let table = self.lock();
         match &table.get(id)?.what {
-            What::Known { loc, .. } => Ok(Place::Known(loc.clone())),
-            What::Guess(_) => Ok(Place::Guess(Way::to(&table, id)?.at())),
+            What::Known { loc, .. } => Ok(NodeIdentity::Known(loc.clone())),
+            What::Guess(_) => Ok(NodeIdentity::Guess(Way::to(&table, id)?.at())),
         }
     }
 
@@ -175,8 +175,8 @@ impl Nodes {
     /// ESTALE for a node that the kernel does not hold, or that is a guess.
     pub(crate) fn locate(&self, id: NodeId) -> Result<Locator> {
         match self.place(id)? {
-            Place::Known(loc) => Ok(loc),
-            Place::Guess(_) => Err(stale()),
+            NodeIdentity::Known(loc) => Ok(loc),
+            NodeIdentity::Guess(_) => Err(stale()),
         }
     }
 

@@ -27,13 +27,13 @@ const THREADS_MAX: usize = 256;
 
 /// The threads, by their ids.
 pub(crate) struct Threads {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<ThreadStripe>; SHARDS],
     /// There are hints; without them every LOOKUP stands for itself.
     followed: bool,
 }
 
 #[derive(Default)]
-struct Shard {
+struct ThreadStripe {
     young: FxHashMap<u32, Thread>,
     old: FxHashMap<u32, Thread>,
 }
@@ -77,7 +77,7 @@ impl Threads {
         self.followed && tid != NOBODY
     }
 
-    fn shard(&self, tid: u32) -> MutexGuard<'_, Shard> {
+    fn shard(&self, tid: u32) -> MutexGuard<'_, ThreadStripe> {
         self.shards[tid as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -277,7 +277,7 @@ fn who(caller: &InHeader) -> (u32, u32) {
     (caller.uid, caller.gid)
 }
 
-impl Shard {
+impl ThreadStripe {
     fn get(&mut self, tid: u32) -> Option<&mut Thread> {
         if !self.young.contains_key(&tid) {
             let thread = self.old.remove(&tid)?;

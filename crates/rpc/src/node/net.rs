@@ -17,7 +17,7 @@ use super::bounds::{
 use super::conns::{Conn, Conns, Side, TOKEN_LISTENER, TOKEN_WAKER};
 use super::peers::{Peers, Pending};
 use super::shell::{BATCH_INPUTS_MAX, ShellConfig};
-use super::spread::{Inbox, Place, Spread};
+use super::spread::{Inbox, ShellPoll, Spread};
 use super::{CallId, ConnId, Input, Outgoing, Role};
 use crate::frame::{FRAME_BYTES_MAX, Frame, FrameBounds, Kind};
 use crate::hello::{self, HELLO_BYTES_MAX, PeerHello, REFUSED_BUSY, Refusal};
@@ -103,11 +103,11 @@ pub(super) struct Net {
 
 impl Net {
     pub fn new(
-        place: Place,
+        place: ShellPoll,
         listener: Option<std::net::TcpListener>,
         config: ShellConfig,
     ) -> io::Result<Net> {
-        let Place { poll, waker, inbox, spread } = place;
+        let ShellPoll { poll, waker, inbox, spread } = place;
         let mut listener = match listener {
             Some(listener) => {
                 listener.set_nonblocking(true)?;

@@ -12,7 +12,7 @@ use saker_runtime::time::{self, Time};
 use super::bounds::{Bounds, ConnMetrics};
 use super::gate::Gate;
 use super::net::Net;
-use super::spread::{Place, Spread};
+use super::spread::{ShellPoll, Spread};
 use super::{FlushDone, Outbox, Outgoing, Role};
 use crate::NodeId;
 use crate::hello::{Hello, HelloPolicy, PeerHello};
@@ -132,14 +132,14 @@ impl<R: Role> Shell<R> {
     /// # Errors
     /// When the poll cannot be made, or the configured hello is not valid.
     pub fn new(role: R, listener: TcpListener, config: ShellConfig) -> io::Result<Shell<R>> {
-        Shell::shared(role, Place::new(&Spread::default())?, Some(listener), config)
+        Shell::shared(role, ShellPoll::new(&Spread::default())?, Some(listener), config)
     }
 
     /// One of several shells that share the connections of one listener; only one of them has
     /// the listener.
     pub(crate) fn shared(
         role: R,
-        place: Place,
+        place: ShellPoll,
         listener: Option<TcpListener>,
         config: ShellConfig,
     ) -> io::Result<Shell<R>> {

@@ -69,23 +69,23 @@ impl Spread {
 }
 
 /// A shell's poll, made before its thread.
-pub(crate) struct Place {
+pub(crate) struct ShellPoll {
     pub(super) poll: Poll,
     pub(super) waker: Arc<Waker>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) spread: Spread,
 }
 
-impl Place {
+impl ShellPoll {
     /// One more shell among those of `spread`.
     ///
     /// # Errors
     /// When the system has no room for another poll.
-    pub fn new(spread: &Spread) -> io::Result<Place> {
+    pub fn new(spread: &Spread) -> io::Result<ShellPoll> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), TOKEN_WAKER)?);
         let inbox = Arc::new(Inbox { waiting: Mutex::default(), waker: waker.clone() });
         spread.lock().push(inbox.clone());
-        Ok(Place { poll, waker, inbox, spread: spread.clone() })
+        Ok(ShellPoll { poll, waker, inbox, spread: spread.clone() })
     }
 }

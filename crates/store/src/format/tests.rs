@@ -32,7 +32,7 @@ fn records_come_back_and_no_bit_may_flip() {
     let payload: Vec<u8> = (0..10_000u32).map(|i| (i * 7) as u8).collect();
     let mut sums = Vec::new();
     assert_eq!(block_sums(&payload, &mut sums), crc32c(&payload));
-    let place = Place { segment: 5, pos: 1024 };
+    let place = RecordLocation { segment: 5, pos: 1024 };
     let record = Record {
         kind: Kind::Write,
         seq: 11,
@@ -53,9 +53,11 @@ fn records_come_back_and_no_bit_may_flip() {
     assert_eq!((0..3).map(|i| head.sum(i)).collect::<Vec<_>>(), sums);
     assert_eq!(&bytes[head.head_bytes..], payload);
     let head_bytes = head.head_bytes;
-    for (place, salt) in
-        [(Place { segment: 6, pos: 1024 }, 99), (Place { segment: 5, pos: 1536 }, 99), (place, 98)]
-    {
+    for (place, salt) in [
+        (RecordLocation { segment: 6, pos: 1024 }, 99),
+        (RecordLocation { segment: 5, pos: 1536 }, 99),
+        (place, 98),
+    ] {
         assert!(Head::decode(&bytes, place, salt).unwrap().is_none());
     }
     assert!(Head::decode(&bytes[..head_bytes - 1], place, 99).unwrap().is_none());

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use saker_types::Errno;
 
-use super::tree::{Place as Entry, Tree};
+use super::tree::{Tree, TreeEntry as Entry};
 use super::{Body, Content, Ino, Inode, Kind, Seen, Spec, Stat};
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum WriteAt {
     /// To the start of the file.
     Start,
     /// Behind its end, wherever that is (O_APPEND).
@@ -38,7 +38,7 @@ pub enum Op {
         handle: usize,
         tag: u64,
         len: u64,
-        place: Place,
+        place: WriteAt,
     },
     /// Sets the size and closes.
     Resize {
@@ -184,8 +184,8 @@ fn changed(tree: &Tree, n: usize, op: &Op) -> Result<Tree, Errno> {
         }
         Op::Write { handle, tag, len, place } => {
             let write = |content: &mut Content| match place {
-                Place::Start => content.write(*tag, 0, *len),
-                Place::End => content.write(*tag, content.len(), *len),
+                WriteAt::Start => content.write(*tag, 0, *len),
+                WriteAt::End => content.write(*tag, content.len(), *len),
             };
             by_handle(&mut after, *handle, write)?;
         }
@@ -467,18 +467,18 @@ mod tests {
             pieces.iter().for_each(|(tag, end)| content.write(*tag, content.len(), *end));
             (Op::Read { path: "a".into() }, Some(Reply::Content(content)))
         };
-        let first = [(create("a"), DONE), (write(0, 7, Place::Start), DONE)];
+        let first = [(create("a"), DONE), (write(0, 7, WriteAt::Start), DONE)];
         let then = |more: &[(Op, Option<Reply>)]| [&first, more].concat();
         good(&then(&[read(&[(7, 32)])]));
         bad(&then(&[read(&[(7, 16)])]));
         bad(&then(&[read(&[])]));
         let open = (Op::Open { path: "a".into(), truncate: false }, DONE);
-        good(&then(&[open.clone(), (write(2, 8, Place::End), DONE), read(&[(7, 32), (8, 32)])]));
-        bad(&then(&[open.clone(), (write(2, 8, Place::End), DONE), read(&[(7, 32)])]));
-        let torn = [open.clone(), (write(2, 8, Place::Start), None), read(&[(8, 16)])];
+        good(&then(&[open.clone(), (write(2, 8, WriteAt::End), DONE), read(&[(7, 32), (8, 32)])]));
+        bad(&then(&[open.clone(), (write(2, 8, WriteAt::End), DONE), read(&[(7, 32)])]));
+        let torn = [open.clone(), (write(2, 8, WriteAt::Start), None), read(&[(8, 16)])];
         good(&then(&torn));
         let cut = (Op::Open { path: "a".into(), truncate: true }, DONE);
-        bad(&then(&[cut, (write(2, 9, Place::Start), DONE), read(&[(7, 32)])]));
+        bad(&then(&[cut, (write(2, 9, WriteAt::Start), DONE), read(&[(7, 32)])]));
         let resized = (Op::Resize { handle: 2, len: 16 }, DONE);
         good(&then(&[open.clone(), resized.clone(), read(&[(7, 16)])]));
         bad(&then(&[open, resized, read(&[(7, 32)])]));

@@ -12,7 +12,7 @@ mod search;
 mod tree;
 
 pub use content::{Content, Piece, RECORD_BYTES, parse, text};
-pub use files::{Files, Op, Place, Reply};
+pub use files::{Files, Op, Reply, WriteAt};
 pub use search::{CONFIGURATIONS_MAX, Verdict, check};
 pub use tree::{Body, Ino, Inode, Kind, Seen, Stat, Tree};
 

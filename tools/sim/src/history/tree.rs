@@ -104,11 +104,11 @@ impl Inode {
 }
 
 /// A name in a directory.
-pub type Place = (Ino, String);
+pub type TreeEntry = (Ino, String);
 
 impl Tree {
     /// The directory of a path's last component, and that component.
-    pub fn place(&self, path: &str) -> Result<Place, Errno> {
+    pub fn place(&self, path: &str) -> Result<TreeEntry, Errno> {
         let (dirs, name) = path.rsplit_once('/').unwrap_or(("", path));
         let mut dir = TOP;
         for part in dirs.split('/').filter(|part| !part.is_empty()) {
@@ -130,7 +130,7 @@ impl Tree {
     }
 
     /// What is at a place.
-    pub fn child(&self, place: &Place) -> Option<Ino> {
+    pub fn child(&self, place: &TreeEntry) -> Option<Ino> {
         self.names.get(place).copied()
     }
 
@@ -145,25 +145,25 @@ impl Tree {
     }
 
     /// Puts a new inode at a place where nothing is.
-    pub fn make(&mut self, place: Place, ino: Ino, inode: Inode) {
+    pub fn make(&mut self, place: TreeEntry, ino: Ino, inode: Inode) {
         self.inodes.insert(ino, inode);
         self.names.insert(place, ino);
     }
 
     /// Adds a name to what is there.
-    pub fn link(&mut self, place: Place, ino: Ino) {
+    pub fn link(&mut self, place: TreeEntry, ino: Ino) {
         self.names.insert(place, ino);
     }
 
     /// Takes a name away; its inode goes with the last name and handle.
-    pub fn unlink(&mut self, place: &Place) {
+    pub fn unlink(&mut self, place: &TreeEntry) {
         if let Some(ino) = self.names.remove(place) {
             self.collect(ino);
         }
     }
 
     /// Moves a name; what was at the target goes.
-    pub fn rename(&mut self, from: &Place, to: Place) {
+    pub fn rename(&mut self, from: &TreeEntry, to: TreeEntry) {
         if let Some(ino) = self.names.remove(from)
             && let Some(replaced) = self.names.insert(to, ino)
         {

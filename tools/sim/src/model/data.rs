@@ -2,7 +2,7 @@
 
 use saker_types::Errno;
 
-use super::{FILE_BYTES_MAX, Found, Handle, Ino, Model, Stop, Time, UNDEFINED};
+use super::{FILE_BYTES_MAX, Found, Handle, Ino, Model, Time, UNDEFINED, WalkStop};
 use crate::op::{At, How, Outcome, User, Value, pattern};
 
 /// Beyond this the model does not store data; the generator stays below it.
@@ -19,7 +19,7 @@ impl Model {
         create: Option<u32>,
         slot: usize,
     ) -> Outcome<Time> {
-        let stop = if how.exclusive { Stop::NoFollow } else { Stop::Follow };
+        let stop = if how.exclusive { WalkStop::NoFollow } else { WalkStop::Follow };
         let place = self.walk(who, at, stop)?;
         let ino = match (place.ino, create) {
             (None, None) => return Err(Errno::ENOENT),
@@ -93,7 +93,7 @@ impl Model {
 
     /// O_PATH of a directory.
     pub(super) fn hold(&mut self, who: &User, at: &At, slot: usize) -> Outcome<Time> {
-        let ino = self.find(who, at, Stop::Follow)?;
+        let ino = self.find(who, at, WalkStop::Follow)?;
         if !self.inode(ino).is_dir() {
             return Err(Errno::ENOTDIR);
         }
@@ -208,7 +208,7 @@ impl Model {
     }
 
     pub(super) fn truncate(&mut self, who: &User, at: &At, size: u64) -> Outcome<Time> {
-        let ino = self.find(who, at, Stop::Follow)?;
+        let ino = self.find(who, at, WalkStop::Follow)?;
         if self.inode(ino).is_dir() {
             return Err(Errno::EISDIR);
         }

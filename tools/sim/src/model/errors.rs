@@ -3,7 +3,7 @@
 
 use saker_types::Errno;
 
-use super::{Found, Model, Stop};
+use super::{Found, Model, WalkStop};
 use crate::op::{At, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
 
 impl Model {
@@ -27,7 +27,7 @@ impl Model {
             }
             // Of an inode with several names, the shard of one of them may know what it is, but not whose.
             Op::Rmdir { at } => {
-                let place = self.walk(who, at, Stop::NoFollow);
+                let place = self.walk(who, at, WalkStop::NoFollow);
                 let ino = place.ok().and_then(|place| place.ino);
                 if ino.is_some_and(|ino| !self.inode(ino).is_dir()) {
                     note(Err(Errno::ENOTDIR));
@@ -49,7 +49,8 @@ impl Model {
         if flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
             note(Err(Errno::EINVAL));
         }
-        let (old, new) = (self.walk(who, from, Stop::NoFollow), self.walk(who, to, Stop::NoFollow));
+        let (old, new) =
+            (self.walk(who, from, WalkStop::NoFollow), self.walk(who, to, WalkStop::NoFollow));
         note(old.as_ref().map(|_| ()).map_err(|e| *e));
         note(new.as_ref().map(|_| ()).map_err(|e| *e));
         let source = old.as_ref().ok().and_then(|place| place.ino);
@@ -64,7 +65,7 @@ impl Model {
         let root = User { uid: 0, gid: 0, groups: vec![] };
         // The kernel sees that a path ends in no name, whether or not the caller may look there.
         let is_nameless =
-            |at| self.walk(&root, at, Stop::Parent).is_ok_and(|place| place.name.is_none());
+            |at| self.walk(&root, at, WalkStop::Parent).is_ok_and(|place| place.name.is_none());
         if self.rules.kernel && is_nameless(from) {
             note(Err(Errno::EBUSY));
         }
@@ -72,7 +73,7 @@ impl Model {
             note(Err(if flags & RENAME_NOREPLACE != 0 { Errno::EEXIST } else { Errno::EBUSY }));
         }
         // A move into itself is one, whether or not the caller may look there.
-        if let (Some(source), Ok(new)) = (source, self.walk(&root, to, Stop::NoFollow))
+        if let (Some(source), Ok(new)) = (source, self.walk(&root, to, WalkStop::NoFollow))
             && self.is_within(new.dir, source)
         {
             note(Err(Errno::EINVAL));
@@ -111,7 +112,7 @@ impl Model {
     }
 
     fn removal_errors(&self, who: &User, at: &At, as_dir: bool, note: &mut impl FnMut(Found<()>)) {
-        let Ok(place) = self.walk(who, at, Stop::NoFollow) else { return };
+        let Ok(place) = self.walk(who, at, WalkStop::NoFollow) else { return };
         let Some(ino) = place.ino else { return };
         note(self.may_delete(who, place.dir, ino, as_dir));
         note(self.check_sticky(who, place.dir, ino));
@@ -123,7 +124,7 @@ impl Model {
     }
 
     fn link_errors(&self, who: &User, from: &At, to: &At, note: &mut impl FnMut(Found<()>)) {
-        let source = self.find(who, from, Stop::NoFollow);
+        let source = self.find(who, from, WalkStop::NoFollow);
         note(source.as_ref().map(|_| ()).map_err(|e| *e));
         if let Ok(source) = source {
             // A kernel looks at that after the target's directory, of which it may have been told a guess.
@@ -132,7 +133,7 @@ impl Model {
                 note(Err(Errno::EPERM));
             }
         }
-        match self.walk(who, to, Stop::NoFollow) {
+        match self.walk(who, to, WalkStop::NoFollow) {
             Ok(place) => {
                 note(self.may_create(who, place.dir));
                 if place.ino.is_some() {

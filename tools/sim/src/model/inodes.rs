@@ -2,12 +2,12 @@
 
 use saker_types::Errno;
 
-use super::{Ino, Model, Stop, Time, UNDEFINED, stop};
+use super::{Ino, Model, Time, UNDEFINED, WalkStop, stop};
 use crate::op::{At, Name, Outcome, SetTime, User, Value};
 
 impl Model {
     pub(super) fn chmod(&mut self, who: &User, at: &At, mode: u32) -> Outcome<Time> {
-        let ino = self.find(who, at, Stop::Follow)?;
+        let ino = self.find(who, at, WalkStop::Follow)?;
         if !self.is_owner(who, ino) {
             return Err(Errno::EPERM);
         }
@@ -106,7 +106,7 @@ impl Model {
         value: &[u8],
         flags: u32,
     ) -> Outcome<Time> {
-        let ino = self.find(who, at, Stop::Follow)?;
+        let ino = self.find(who, at, WalkStop::Follow)?;
         self.may_xattr(who, ino, true)?;
         let exists = self.inode(ino).xattrs.contains_key(name);
         if exists && flags & 1 != 0 {
@@ -124,19 +124,19 @@ impl Model {
     }
 
     pub(super) fn getxattr(&self, who: &User, at: &At, name: &Name) -> Outcome<Time> {
-        let ino = self.find(who, at, Stop::Follow)?;
+        let ino = self.find(who, at, WalkStop::Follow)?;
         self.may_xattr(who, ino, false)?;
         let value = self.inode(ino).xattrs.get(name).ok_or(Errno::ENODATA)?;
         Ok(Value::Bytes(value.clone()))
     }
 
     pub(super) fn listxattr(&self, who: &User, at: &At) -> Outcome<Time> {
-        let ino = self.find(who, at, Stop::Follow)?;
+        let ino = self.find(who, at, WalkStop::Follow)?;
         Ok(Value::Names(self.inode(ino).xattrs.keys().map(|n| (n.clone(), 0)).collect()))
     }
 
     pub(super) fn removexattr(&mut self, who: &User, at: &At, name: &Name) -> Outcome<Time> {
-        let ino = self.find(who, at, Stop::Follow)?;
+        let ino = self.find(who, at, WalkStop::Follow)?;
         self.may_xattr(who, ino, true)?;
         self.inode_mut(ino).xattrs.remove(name).ok_or(Errno::ENODATA)?;
         self.touch(ino, false);

@@ -2,14 +2,16 @@
 
 use saker_types::Errno;
 
-use super::{Found, Ino, Model, Place, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Stop, Time, UNDEFINED};
+use super::{
+    Found, Ino, Model, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Time, UNDEFINED, WalkEnd, WalkStop,
+};
 use crate::op::{At, Name, Outcome, RENAME_EXCHANGE, RENAME_NOREPLACE, User, Value};
 
 const S_ISGID: u32 = 0o2000;
 
 impl Model {
     pub(super) fn readdir(&self, who: &User, at: &At) -> Outcome<Time> {
-        let ino = self.find(who, at, Stop::Follow)?;
+        let ino = self.find(who, at, WalkStop::Follow)?;
         if !self.inode(ino).is_dir() {
             return Err(Errno::ENOTDIR);
         }
@@ -20,7 +22,7 @@ impl Model {
     }
 
     pub(super) fn readlink(&self, who: &User, at: &At) -> Outcome<Time> {
-        let ino = self.find(who, at, Stop::NoFollow)?;
+        let ino = self.find(who, at, WalkStop::NoFollow)?;
         let inode = self.inode(ino);
         if !inode.is_symlink() {
             return Err(Errno::EINVAL);
@@ -52,8 +54,8 @@ impl Model {
     }
 
     /// Where a new entry goes.
-    fn vacant(&self, who: &User, at: &At) -> Found<Place> {
-        let place = self.walk(who, at, Stop::Parent)?;
+    fn vacant(&self, who: &User, at: &At) -> Found<WalkEnd> {
+        let place = self.walk(who, at, WalkStop::Parent)?;
         let Some(name) = &place.name else { return Err(Errno::EEXIST) };
         if self.lookup(place.dir, name)?.is_some() {
             return Err(Errno::EEXIST);
@@ -65,7 +67,7 @@ impl Model {
     }
 
     /// Adds an inode and its entry.
-    pub(super) fn insert(&mut self, who: &User, place: &Place, mode: u32) -> Found<Ino> {
+    pub(super) fn insert(&mut self, who: &User, place: &WalkEnd, mode: u32) -> Found<Ino> {
         let dir = self.inode(place.dir);
         let is_dir = mode & S_IFMT == S_IFDIR;
         let (mut mode, mut gid) = (mode, who.gid);
@@ -113,7 +115,7 @@ impl Model {
     }
 
     pub(super) fn unlink(&mut self, who: &User, at: &At) -> Outcome<Time> {
-        let place = self.walk(who, at, Stop::Parent)?;
+        let place = self.walk(who, at, WalkStop::Parent)?;
         let Some(name) = place.name else { return Err(Errno::EISDIR) };
         let ino = self.lookup(place.dir, &name)?.ok_or(Errno::ENOENT)?;
         self.may_delete(who, place.dir, ino, false)?;
@@ -131,7 +133,7 @@ impl Model {
     }
 
     pub(super) fn rmdir(&mut self, who: &User, at: &At) -> Outcome<Time> {
-        let place = self.walk(who, at, Stop::Parent)?;
+        let place = self.walk(who, at, WalkStop::Parent)?;
         let Some(name) = place.name else {
             let dots = at.path.last().is_some_and(|last| last == b"..");
             return Err(if dots { Errno::ENOTEMPTY } else { Errno::EINVAL });
@@ -150,7 +152,7 @@ impl Model {
     }
 
     pub(super) fn link(&mut self, who: &User, from: &At, to: &At) -> Outcome<Time> {
-        let ino = self.find(who, from, Stop::NoFollow)?;
+        let ino = self.find(who, from, WalkStop::NoFollow)?;
         let place = self.vacant(who, to)?;
         self.may_link(who, ino)?;
         self.may_create(who, place.dir)?;
@@ -200,8 +202,8 @@ impl Model {
         if no_replace && exchange {
             return Err(Errno::EINVAL);
         }
-        let old = self.walk(who, from, Stop::Parent)?;
-        let new = self.walk(who, to, Stop::Parent)?;
+        let old = self.walk(who, from, WalkStop::Parent)?;
+        let new = self.walk(who, to, WalkStop::Parent)?;
         let old_name = old.name.ok_or(Errno::EBUSY)?;
         let dots = if no_replace { Errno::EEXIST } else { Errno::EBUSY };
         let new_name = new.name.ok_or(dots)?;

@@ -88,7 +88,7 @@ impl Hash for Spec {
 
 type Step<T> = Result<T, Errno>;
 
-struct Place {
+struct Resolved {
     dir: Ino,
     name: Name,
     there: Option<Ino>,
@@ -165,7 +165,7 @@ impl Spec {
         Some((dir, path.names.clone()))
     }
 
-    fn place(&self, path: &Path, which: usize, stage: &Stage) -> Step<Place> {
+    fn place(&self, path: &Path, which: usize, stage: &Stage) -> Step<Resolved> {
         let (mut dir, names) = self.position(path, which, stage).ok_or(UNKNOWN)?;
         let mut passed = stage.passed[which].clone();
         let (&name, above) = names.split_last().ok_or(Errno::EINVAL)?;
@@ -175,7 +175,7 @@ impl Spec {
             passed.push(dir);
         }
         let there = self.node(dir).entries.get(&name).copied();
-        Ok(Place { dir, name, there, passed })
+        Ok(Resolved { dir, name, there, passed })
     }
 
     /// The stage after the next component of a path, if names remain before the last.
@@ -225,7 +225,7 @@ impl Spec {
         }
         if let Call::Link { .. } = call
             && stage.found.is_none()
-            && let Ok(Place { there: Some(found), .. }) = self.place(first, 0, stage)
+            && let Ok(Resolved { there: Some(found), .. }) = self.place(first, 0, stage)
         {
             // It goes on with the other path then.
             return later(Stage { found: Some(found), ..stage.clone() });
@@ -252,7 +252,7 @@ impl Spec {
                 | Call::Create { exclusive: false, .. }
         );
         match self.place(first, 0, stage) {
-            Ok(Place { there: Some(found), .. }) if acts_on_inode => {
+            Ok(Resolved { there: Some(found), .. }) if acts_on_inode => {
                 later(Stage { found: Some(found), ..stage.clone() })
             }
             _ => Vec::new(),
@@ -380,10 +380,10 @@ impl Spec {
             Some(found) => found,
             None => match self.place(at, 0, stage) {
                 Err(errno) => return *answer == Answer::Failed(errno),
-                Ok(Place { there: None, .. }) => {
+                Ok(Resolved { there: None, .. }) => {
                     return self.new_entry(ino, at, Kind::File, answer, stage);
                 }
-                Ok(Place { there: Some(there), .. }) => there,
+                Ok(Resolved { there: Some(there), .. }) => there,
             },
         };
         match (exclusive, self.node(there).kind) {
@@ -428,7 +428,7 @@ impl Spec {
     /// All errors that are true of a rename: which one is told is not promised.
     fn rename_errors(
         &self,
-        places: &[Step<Place>; 2],
+        places: &[Step<Resolved>; 2],
         no_replace: bool,
         stage: &Stage,
     ) -> Vec<Errno> {
@@ -482,10 +482,10 @@ impl Spec {
     fn below_errors(
         &self,
         [from, to]: [&Path; 2],
-        places: &[Step<Place>; 2],
+        places: &[Step<Resolved>; 2],
         above: Errno,
     ) -> Vec<Errno> {
-        let is_dir = |place: &Step<Place>| {
+        let is_dir = |place: &Step<Resolved>| {
             let there = place.as_ref().ok().and_then(|place| place.there);
             there.is_some_and(|there| self.is_dir(there))
         };
@@ -515,7 +515,7 @@ impl Spec {
             errors.extend(self.below_errors([from, to], &places, Errno::ENOTEMPTY));
             return errors.contains(errno);
         }
-        let is_same_inode = |source: Ino, new: &Place| new.there == Some(source);
+        let is_same_inode = |source: Ino, new: &Resolved| new.there == Some(source);
         let [Ok(old), Ok(new)] = places else { return false };
         // Two names of one inode: nothing is done.
         if let Some(Some(source)) = stage.source
@@ -546,7 +546,7 @@ impl Spec {
         let mut errors: Vec<Errno> =
             places.iter().filter_map(|place| place.as_ref().err().copied()).collect();
         let source = stage.source.flatten();
-        let is_free = |place: &Step<Place>| place.as_ref().is_ok_and(|it| it.there.is_none());
+        let is_free = |place: &Step<Resolved>| place.as_ref().is_ok_and(|it| it.there.is_none());
         if places.iter().any(is_free) || stage.source == Some(None) {
             errors.push(Errno::ENOENT);
         }
@@ -572,7 +572,7 @@ impl Spec {
         }
         let ([Ok(old), Ok(new)], Some((a, b))) = (&places, exchanged) else { return false };
         let inside =
-            |moved: Ino, into: &Place| self.is_dir(moved) && self.is_within(into.dir, moved);
+            |moved: Ino, into: &Resolved| self.is_dir(moved) && self.is_within(into.dir, moved);
         if inside(a, new) || inside(b, old) {
             return false;
         }
@@ -598,7 +598,7 @@ impl Spec {
             Err(errno) => errors.push(errno),
         }
         match &place {
-            Ok(Place { there: Some(_), .. }) => errors.push(Errno::EEXIST),
+            Ok(Resolved { there: Some(_), .. }) => errors.push(Errno::EEXIST),
             Ok(place) if self.node(place.dir).nlink == 0 => errors.push(Errno::ENOENT),
             Ok(_) => {}
             Err(errno) => errors.push(*errno),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::arena::{Arena, Arenas, Event};
 use super::hands::{Hands, Trouble, make_dir};
 use crate::generate::Random;
-use crate::history::{Files, Kind, Op, Place, RECORD_BYTES, Reply, Spec, Tree};
+use crate::history::{Files, Kind, Op, RECORD_BYTES, Reply, Spec, Tree, WriteAt};
 
 /// Operations in a directory of one client.
 const PRIVATE_RECORDS: usize = 150;
@@ -101,7 +101,7 @@ pub struct Client {
 enum Move {
     One(Op),
     /// Opens, then writes this much there.
-    Write(Op, u64, Place),
+    Write(Op, u64, WriteAt),
     /// Opens, then sets the size.
     Resize(Op, u64),
     /// Writes a file aside and renames it into place.
@@ -185,7 +185,7 @@ impl Client {
                 let (handle, file) = self.act(arena, mount, create, None)?;
                 let Some(file) = file else { return Some(()) };
                 let len = *self.rng.pick(&SIZES[..6]);
-                let write = Op::Write { handle, tag, len, place: Place::Start };
+                let write = Op::Write { handle, tag, len, place: WriteAt::Start };
                 self.act(arena, mount, write, Some(file))?;
                 let rename = Op::Rename { from: aside, to, no_replace: false };
                 self.act(arena, mount, rename, None).map(|_| ())
@@ -292,11 +292,11 @@ impl Client {
         let fresh = self.fresh(&paths);
         let path = self.existing(&paths).unwrap_or_else(|| fresh.clone());
         let len = *self.rng.pick(&SIZES);
-        let start = Place::Start;
+        let start = WriteAt::Start;
         Move::One(match self.rng.below(100) {
             0..14 => return Move::Write(Op::Create { path: fresh }, len, start),
             14..20 => return Move::Write(Op::Open { path, truncate: true }, len, start),
-            20..26 => return Move::Write(Op::Open { path, truncate: false }, len, Place::End),
+            20..26 => return Move::Write(Op::Open { path, truncate: false }, len, WriteAt::End),
             26..30 => return Move::Resize(Op::Open { path, truncate: false }, len),
             30..38 => Op::Read { path },
             38..47 => Op::Mkdir { path: fresh },

@@ -10,7 +10,7 @@ use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, X
 use saker_types::Errno;
 
 use crate::copier::close;
-use crate::history::{Body, Kind, Op, Place, Reply, Seen, Stat, parse, text};
+use crate::history::{Body, Kind, Op, Reply, Seen, Stat, WriteAt, parse, text};
 
 /// `f_type` of FUSE.
 const FUSE: i64 = 0x6573_5546;
@@ -97,9 +97,9 @@ impl Hands {
         match op {
             Op::Write { tag, len, place, .. } => {
                 let offset = match place {
-                    Place::Start => 0,
+                    WriteAt::Start => 0,
                     // As good as any: only this client writes, and O_APPEND decides.
-                    Place::End => fs::fstat(&file)?.st_size as u64,
+                    WriteAt::End => fs::fstat(&file)?.st_size as u64,
                 };
                 let mut rest = &text(*tag, offset, *len)[..];
                 while !rest.is_empty() {

@@ -131,7 +131,7 @@ pub struct Spec {
 type Step<T> = Result<T, Errno>;
 
 /// An inode, or the place where one may be made.
-struct Place {
+struct PathEnd {
     dir: Ino,
     name: Name,
     there: Option<Ino>,
@@ -323,13 +323,13 @@ impl Spec {
         }
     }
 
-    fn place(&self, path: &Path) -> Step<Place> {
+    fn place(&self, path: &Path) -> Step<PathEnd> {
         let mut dir = self.base(path)?;
         let (&name, above) = path.names.split_last().ok_or(Errno::EINVAL)?;
         for name in above {
             dir = self.enter(dir, *name)?;
         }
-        Ok(Place { dir, name, there: self.named(dir, name) })
+        Ok(PathEnd { dir, name, there: self.named(dir, name) })
     }
 
     fn find(&self, path: &Path) -> Step<Ino> {

@@ -239,7 +239,7 @@ fn what_is_walked_through_is_named_by_its_path() {
     assert_eq!(path(&nodes.child(&went(&nodes, ROOT, b), &name("c")).unwrap()), "1:a/b/c");
     assert_eq!(nodes.pass(ROOT, &name("a")).unwrap().node, a, "always the same node");
     assert!(nodes.locate(b).is_err());
-    let Place::Guess(at) = nodes.place(b).unwrap() else { panic!("a guess") };
+    let NodeIdentity::Guess(at) = nodes.place(b).unwrap() else { panic!("a guess") };
     assert_eq!((path(&at), at.expect), ("1:a/b".into(), vec![0, 0]));
     // It is looked up for its own sake: the same node, known from now on.
     assert_eq!(hold(&nodes, a, 7, "b", 20, DIR), b);
