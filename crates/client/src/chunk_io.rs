@@ -89,14 +89,14 @@ impl Core {
             let may_send = || self.may_send(inode.clone(), losses);
             let data = data.clone();
             let call = self.call_while(to, op, attempt, data, ATTEMPT_MAX, deadline, may_send);
-            let ChunkWriteReply { era, seq } = decode(op, call.await?.body)?;
-            Ok(Unflushed { store: u32::from(*store), era, first: seq, more: 0 })
+            let ChunkWriteReply { epoch, seq } = decode(op, call.await?.body)?;
+            Ok(Unflushed { store: u32::from(*store), epoch, first: seq, more: 0 })
         };
         let mut written = match place.stores.as_slice() {
             [only] => vec![write(only).await?],
             stores => all(stores.iter().map(write)).await?,
         };
-        written.retain(|writes| writes.era > 0);
+        written.retain(|writes| writes.epoch > 0);
         Ok(written)
     }
 
@@ -188,7 +188,7 @@ impl Core {
             let routes = self.routes();
             let mut place = ChunkOffset::of(&routes, id, offset)?;
             let now = time::now();
-            place.stores.sort_by_key(|store| self.suspects.has(*store, now));
+            place.stores.sort_by_key(|store| self.failing_stores.has(*store, now));
             let (index, offset, len) = (place.index, place.within, len as u64);
             let request = ChunkReadReq { id, index, offset, len, ..ChunkReadReq::default() };
             let mut last = Fail::Answer(Error::new(Errno::EIO));
@@ -200,7 +200,7 @@ impl Core {
                     Err(fail) => fail,
                 };
                 if let Fail::Call(_) = &fail {
-                    self.suspects.add(*store, time::now());
+                    self.failing_stores.add(*store, time::now());
                 }
                 tracing::debug!(trace, id, offset, store, "chunk_read: {fail}");
                 all_bad &= matches!(&fail, Fail::Answer(e) if !retryable(e));

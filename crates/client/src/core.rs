@@ -14,6 +14,7 @@ use saker_runtime::time::{self, Time};
 use saker_types::wire::{MapReq, Op, SessionReq};
 use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
+use crate::failing_stores::FailingStores;
 use crate::local::{LocalReads, StoreFiles};
 use crate::locks::Locks;
 use crate::memory::Memory;
@@ -24,7 +25,6 @@ use crate::route::{self, Routes};
 use crate::seen::Seen;
 use crate::session::{Session, Sessions};
 use crate::statfs::StatCache;
-use crate::suspects::Suspects;
 use crate::{ClientOptions, ClientStats};
 
 /// One attempt at a metadata request waits this long; a request that the node has parked is
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     traces: AtomicU64,
     /// Stores that did not answer of late: where another has a copy, that one is asked first, so
     /// that a dead store costs one wait in a while and not one for each read.
-    pub(crate) suspects: Suspects,
+    pub(crate) failing_stores: FailingStores,
     /// If data may be had without the stores.
     pub(crate) local: Option<Box<dyn LocalReads>>,
     /// Chunk writes are known by this number and a count.
@@ -183,7 +183,7 @@ impl Core {
             retries,
             trace_seed: saker_runtime::rand::u64(),
             traces: AtomicU64::new(0),
-            suspects: Suspects::default(),
+            failing_stores: FailingStores::default(),
             local,
             chunk_writer: saker_runtime::rand::u64().max(1),
             chunk_writes: AtomicU64::new(0),

@@ -60,8 +60,8 @@ pub(crate) struct Model {
     /// Where files are said to be, in turn.
     pub(crate) elsewhere: VecDeque<Locator>,
     /// Of all stores, whose writes have no numbers.
-    pub(crate) era: u64,
-    pub(crate) lost_eras: Vec<u64>,
+    pub(crate) epoch: u64,
+    pub(crate) lost_epochs: Vec<u64>,
     /// Files that are locked by the client. Those that are taken out it has lost.
     pub(crate) locked: BTreeSet<u64>,
     sessions: Vec<(SocketAddr, u64)>,
@@ -314,7 +314,7 @@ impl Model {
                 let request: ChunkSyncReq = decode(frame);
                 let lost = request.unflushed.iter().any(|writes| {
                     assert_eq!(writes.store, u32::from(store));
-                    self.lost_eras.contains(&writes.era)
+                    self.lost_epochs.contains(&writes.epoch)
                 });
                 ChunkSyncReply { lost }.encode_to_vec()
             }
@@ -519,13 +519,13 @@ impl Model {
             let (start, end) = (request.offset, request.offset + request.hole);
             let len = chunk.len();
             chunk[len.min(start as usize)..len.min(end as usize)].fill(0);
-            return Ok(ChunkWriteReply { era: self.era, seq: 1 }.encode_to_vec());
+            return Ok(ChunkWriteReply { epoch: self.epoch, seq: 1 }.encode_to_vec());
         }
         let (start, end) = (request.offset as usize, request.offset as usize + data.len());
         assert!(end <= CHUNK_BYTES as usize && request.replicas.len() == 2);
         chunk.resize(chunk.len().max(end), 0);
         chunk[start..end].copy_from_slice(data);
-        Ok(ChunkWriteReply { era: self.era, seq: 1 }.encode_to_vec())
+        Ok(ChunkWriteReply { epoch: self.epoch, seq: 1 }.encode_to_vec())
     }
 
     fn chunk_read(&self, store: u16, request: &ChunkReadReq) -> (Bytes, Bytes) {

@@ -19,6 +19,7 @@ mod api;
 mod chunk_io;
 mod connect;
 mod core;
+mod failing_stores;
 #[cfg(test)]
 mod fake;
 mod file;
@@ -44,7 +45,6 @@ mod seen;
 mod session;
 mod sparse;
 mod statfs;
-mod suspects;
 #[cfg(test)]
 mod tests;
 mod write_back;

@@ -19,8 +19,8 @@ use saker_types::{Errno, StoreNo};
 
 use self::dirs::{Dirs, OpenDir};
 use self::disk::Disk;
+use crate::failing_stores::FailingStores;
 use crate::net::Net;
-use crate::suspects::Suspects;
 
 mod dirs;
 mod disk;
@@ -56,7 +56,7 @@ pub(crate) struct StoreFiles {
     /// `None` where the kernel has no io_uring for us.
     disk: Option<Disk>,
     /// Stores whose files could not be read here of late.
-    elsewhere: Suspects,
+    elsewhere: FailingStores,
 }
 
 impl StoreFiles {
@@ -65,7 +65,7 @@ impl StoreFiles {
         let disk = Disk::start().inspect_err(|error| {
             tracing::info!("what is in no page cache is read by the stores: {error}");
         });
-        StoreFiles { dirs: Dirs::default(), disk: disk.ok(), elsewhere: Suspects::default() }
+        StoreFiles { dirs: Dirs::default(), disk: disk.ok(), elsewhere: FailingStores::default() }
     }
 
     async fn read_all(

@@ -192,7 +192,7 @@ impl Core {
             let copies = routes.map.replicas.max(1) as usize;
             let now = time::now();
             let (silent, asked): (Vec<_>, Vec<_>) =
-                stores.clone().partition(|store| self.suspects.has(*store, now));
+                stores.clone().partition(|store| self.failing_stores.has(*store, now));
             let asked = if silent.len() < copies { asked } else { stores.collect() };
             let (runs, failures) = self.runs_of(&routes, asked, &body).await?;
             let missing = routes.map.stores.len() - runs.len();
@@ -229,7 +229,7 @@ impl Core {
                 Ok(reply) => runs.push(decode::<ChunkSeekReply>(Op::ChunkSeek, reply.body)?),
                 Err(fail) => {
                     if let Fail::Call(_) = &fail {
-                        self.suspects.add(store, time::now());
+                        self.failing_stores.add(store, time::now());
                     }
                     failures.push((NodeId::Store(store), fail));
                 }

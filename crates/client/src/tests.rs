@@ -854,8 +854,8 @@ fn fsync_flushes_what_others_have_written() {
 
 /// All stores lose power, and with it what was not flushed.
 fn lose_power(model: &mut Model) {
-    model.lost_eras.push(model.era);
-    model.era += 1;
+    model.lost_epochs.push(model.epoch);
+    model.epoch += 1;
 }
 
 /// fsync(2) fails with EIO, once.
@@ -870,7 +870,7 @@ fn fails_once(t: &Setup, file: &File) {
 fn fsync_fails_for_what_was_lost_before_it() {
     for closes in [false, true] {
         let t = setup();
-        t.fake.model().era = 1;
+        t.fake.model().epoch = 1;
         let file = t.create("f");
         t.write(&file, 0, &pattern(600_000, 1));
         if closes {
@@ -896,7 +896,7 @@ fn fsync_fails_for_what_was_lost_before_it() {
 fn fsync_fails_for_what_others_have_lost() {
     for (dirty, reopens) in [(false, false), (true, false), (false, true)] {
         let t = setup();
-        t.fake.model().era = 1;
+        t.fake.model().epoch = 1;
         let mut file = t.create("f");
         t.write(&file, 0, &pattern(6_000, 1));
         t.flush(&file);
@@ -905,7 +905,7 @@ fn fsync_fails_for_what_others_have_lost() {
             file = t.open("f", RW);
         } else {
             t.run(file.fsync()).unwrap();
-            let unflushed = (0..2).map(|store| Unflushed { store, era: 1, first: 1, more: 0 });
+            let unflushed = (0..2).map(|store| Unflushed { store, epoch: 1, first: 1, more: 0 });
             t.fake.model().add_to("f", |row| row.unflushed = unflushed.collect());
         }
         lose_power(&mut t.fake.model());
@@ -920,12 +920,12 @@ fn fsync_fails_for_what_others_have_lost() {
 fn a_row_does_not_name_ever_more_that_is_not_flushed() {
     let t = setup();
     let file = t.create("f");
-    // Of four eras of both stores, and then of a fifth.
-    for era in 1..6 {
-        t.fake.model().era = era;
-        t.write(&file, 0, &pattern(6_000, era as u8));
+    // Of four epochs of both stores, and then of a fifth.
+    for epoch in 1..6 {
+        t.fake.model().epoch = epoch;
+        t.write(&file, 0, &pattern(6_000, epoch as u8));
         t.flush(&file);
-        assert_eq!(t.fake.model().synced.is_empty(), era < 5, "era {era}");
+        assert_eq!(t.fake.model().synced.is_empty(), epoch < 5, "epoch {epoch}");
     }
     let row = t.fake.model().entry(&Bytes::from_static(b"f"), false);
     assert_eq!(row.unflushed, []);
@@ -934,11 +934,11 @@ fn a_row_does_not_name_ever_more_that_is_not_flushed() {
 #[test]
 fn what_is_written_during_an_fsync_stays_to_be_flushed() {
     let t = setup();
-    t.fake.model().era = 1;
+    t.fake.model().epoch = 1;
     let file = t.create("f");
     t.write(&file, 0, &pattern(6_000, 1));
     t.flush(&file);
-    let others = Unflushed { store: 0, era: 1, first: 1, more: 0 };
+    let others = Unflushed { store: 0, epoch: 1, first: 1, more: 0 };
     let close = move |model: &mut Model| model.add_to("f", |row| row.unflushed = vec![others]);
     t.fake.fault(Op::Fsync, Fault::Before(Box::new(close)));
     t.run(file.fsync()).unwrap();

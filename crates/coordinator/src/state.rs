@@ -10,8 +10,8 @@ use prost::Message;
 use saker_engine::journal::{
     Journal, JournalConfig, JournalError, Kind, ReplayFrom, SegmentNo, cluster_of,
 };
+use saker_engine::lease_clock::LeaseClock;
 use saker_engine::room::{Level, Room, RoomConfig};
-use saker_engine::served::Served;
 use saker_engine::sessions::Sessions;
 use saker_engine::snapshot;
 use saker_rpc::hello::RoleKind;
@@ -62,7 +62,7 @@ pub struct State {
     /// Results of retries.
     pub sessions: Sessions<ReplyTo>,
     /// What these go by; none before the first step.
-    served: Option<Served>,
+    lease_clock: Option<LeaseClock>,
     /// Until when clients wait for the mutations under way (session, number), if they do not ask again.
     wanted: BTreeMap<(u64, u64), Time>,
     /// Transactions.
@@ -164,7 +164,7 @@ pub fn open(
         hub: Hub::default(),
         metrics,
         sessions,
-        served: None,
+        lease_clock: None,
         wanted: BTreeMap::new(),
         ledger,
         joined,
@@ -245,13 +245,13 @@ impl State {
     /// A step begins: sessions whose clients are gone end.
     pub(crate) fn begin_step(&mut self, now: Time) {
         let sessions = &mut self.sessions;
-        let served = self.served.get_or_insert_with(|| {
+        let lease_clock = self.lease_clock.get_or_insert_with(|| {
             sessions.begin_serving(now);
-            Served::new(now)
+            LeaseClock::new(now)
         });
-        served.step(now);
+        lease_clock.step(now);
         self.room.look(now, &mut self.journal);
-        let ended = sessions.step(served.now());
+        let ended = sessions.step(lease_clock.now());
         ended.into_iter().for_each(|what| self.log(what));
     }
 

@@ -13,8 +13,8 @@
 pub mod bench;
 pub mod db;
 pub mod journal;
+pub mod lease_clock;
 pub mod room;
-pub mod served;
 pub mod sessions;
 pub mod snapshot;
 pub mod table;

@@ -137,7 +137,7 @@ impl Shard {
     /// A client has closed what it had opened of a file by numbers below `below`. An orphan that nobody
     /// has open any more ends. Returns where the file is if another shard has it.
     fn closed(&mut self, id: InodeId, client: u64, below: u64) -> Option<Locator> {
-        let now = self.served.now();
+        let now = self.lease_clock.now();
         self.opened.close(id, Hold { client, number: below }, now);
         let gone = if self.leases.has(id) { self.readable_gone(id) } else { None }?;
         let is_chunked = gone.orphan.is_some_and(|inode| inode.attr.chunked);
@@ -156,14 +156,14 @@ impl Shard {
 
     /// Somebody has the file open, or may have.
     pub(crate) fn note_open(&mut self, id: InodeId, hold: Hold) {
-        let now = self.served.now();
+        let now = self.lease_clock.now();
         self.opened.note(id, hold, now);
         self.leases.renew(id, now);
     }
 
     /// Who may have a file open, for the shard that it goes to; `None`: that is not known.
     pub(crate) fn holders(&mut self, id: InodeId) -> Option<Holds> {
-        let holds = self.opened.holders(id, self.served.now())?;
+        let holds = self.opened.holders(id, self.lease_clock.now())?;
         Some(Holds { holds })
     }
 
@@ -182,7 +182,7 @@ impl Shard {
 
     /// Ends what is over.
     pub(crate) fn expire_gone(&mut self) {
-        let now = self.served.now();
+        let now = self.lease_clock.now();
         self.opened.go_on(now);
         let ids = self.leases.expired(now);
         let (mut chunked, mut dirs) = (Vec::new(), Vec::new());
@@ -257,7 +257,7 @@ async fn forget_directories(h: Handle, ids: Vec<InodeId>) {
 
 fn end_all(h: &Handle, ids: Vec<InodeId>, failed: Option<Error>) {
     let mut s = h.shard();
-    let now = s.served.now();
+    let now = s.lease_clock.now();
     for id in ids {
         match &failed {
             None => s.end_gone(id),

@@ -91,7 +91,7 @@ impl Shard {
 
     /// Ends the locks of clients that were not heard of.
     pub(crate) fn expire_locks(&mut self) {
-        for holder in self.lock_leases.expired(self.served.now()) {
+        for holder in self.lock_leases.expired(self.lease_clock.now()) {
             tracing::warn!("client {holder:#x} was not heard of: its file locks end");
             if let Err(e) = self.end_locks(holder) {
                 tracing::error!("the file locks of client {holder:#x} cannot be ended: {e}");

@@ -172,7 +172,7 @@ fn replay(db: &mut Db, v: &mut Volatile, record: Record) {
 impl Shard {
     /// Leases of gone records begin anew; work on stores that was under way goes on.
     fn resume_rows(&mut self) -> Result<(), StartError> {
-        let now = self.served.now();
+        let now = self.lease_clock.now();
         let gone = self.ids_of(table::GONE)?;
         gone.into_iter().for_each(|id| self.leases.start(id, now));
         for id in self.ids_of(table::LOCKS)? {

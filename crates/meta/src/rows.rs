@@ -275,7 +275,7 @@ impl Shard {
     /// What became of an id; kept for a lease at least.
     pub(crate) fn put_gone(&mut self, id: InodeId, gone: &Gone) {
         self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
-        self.leases.start(id, self.served.now());
+        self.leases.start(id, self.lease_clock.now());
     }
 
     /// The id lost its last name.
@@ -286,7 +286,7 @@ impl Shard {
         let gone = Gone { orphan: Some(inode), ..Gone::default() };
         self.put_gone(id, &gone);
         let is_chunked = gone.orphan.is_some_and(|inode| inode.attr.chunked);
-        let now = self.served.now();
+        let now = self.lease_clock.now();
         if is_chunked && !self.opened.may_have(id, now) {
             self.leases.end(id, now);
         }

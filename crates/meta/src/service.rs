@@ -237,9 +237,9 @@ impl Role for Worker {
             checkpoint,
             rest,
             thaw,
-            s.leases.next().map(|at| s.served.step_for(at)),
-            s.opened.next().map(|at| s.served.step_for(at)),
-            s.lock_leases.next().map(|at| s.served.step_for(at)),
+            s.leases.next().map(|at| s.lease_clock.step_for(at)),
+            s.opened.next().map(|at| s.lease_clock.step_for(at)),
+            s.lock_leases.next().map(|at| s.lease_clock.step_for(at)),
             self.hub.next_timer(),
         ];
         all.into_iter().flatten().map(later).min()

@@ -14,8 +14,8 @@ use quick_cache::unsync::Cache;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use saker_engine::db::Db;
 use saker_engine::journal::{Journal, Kind};
+use saker_engine::lease_clock::LeaseClock;
 use saker_engine::room::{Level, Room, RoomConfig};
-use saker_engine::served::Served;
 use saker_engine::sessions::Sessions;
 use saker_engine::snapshot::weight;
 use saker_engine::table::Reads;
@@ -141,8 +141,8 @@ pub struct Shard {
     pub(crate) frozen: BTreeMap<InodeId, Time>,
     /// Last vectors collected, of directories owned here.
     pub(crate) vectors: Cache<InodeId, Rc<Vec<Totals>>, quick_cache::UnitWeighter, FxBuildHasher>,
-    /// What these two go by.
-    pub(crate) served: Served,
+    /// Clock for leases: pauses while this shard does not run.
+    pub(crate) lease_clock: LeaseClock,
     pub(crate) leases: Leases,
     pub(crate) lock_leases: LockLeases,
     pub(crate) checkpointing: Checkpointing,
@@ -246,7 +246,7 @@ impl Shard {
                     FxBuildHasher,
                     Default::default(),
                 ),
-                served: Served::new(now),
+                lease_clock: LeaseClock::new(now),
                 leases: Leases::default(),
                 lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),
@@ -456,10 +456,10 @@ impl Shard {
 
     /// A step begins. What must be done for time that has gone by.
     pub(crate) fn begin_step(&mut self, now: Time) {
-        self.served.step(now);
+        self.lease_clock.step(now);
         self.step_bytes = 0;
         self.look_at_room(now);
-        let ended = self.sessions.step(self.served.now());
+        let ended = self.sessions.step(self.lease_clock.now());
         ended.into_iter().for_each(|what| self.log_change(what));
     }
 

@@ -1,13 +1,13 @@
 //! A mounted Saker file system: requests of the kernel become calls of the client library.
 //!
 //! Thin by intent: parse -> client call -> reply. `saker_fuse` moves requests and replies,
-//! [`Served`] answers them with one function for each operation (`ops/`), `names` knows what the
+//! [`MountService`] answers them with one function for each operation (`ops/`), `names` knows what the
 //! kernel holds, what a LOOKUP is for and where its walk began, `handles` what it has open,
 //! `changes` whether what an open said still counts, `refusals` which READs do not, `mount` attaches
 //! all that to a directory.
 //! The server checks permissions; nothing here is a cache that correctness needs.
 //!
-//! [`Served`] can do without a kernel: whoever plays it makes requests, tells hints, and takes
+//! [`MountService`] can do without a kernel: whoever plays it makes requests, tells hints, and takes
 //! the other end of the notifications.
 
 mod attr;
@@ -24,7 +24,7 @@ mod protect;
 mod reactor;
 mod refusals;
 mod root;
-mod served;
+mod service;
 
 #[cfg(test)]
 mod tests;
@@ -46,7 +46,7 @@ pub use names::hint;
 pub use notify::{Notice, Notices, Notifier};
 pub use options::{Leases, MountOptions, Shortcut};
 pub use saker_fuse::Mode as TransportMode;
-pub use served::Served;
+pub use service::MountService;
 
 use hint::{Hints, KernelHints};
 use mount::Mounted;
@@ -58,8 +58,8 @@ const METRICS_RETRY: Duration = Duration::from_secs(1);
 
 /// A mounted Saker file system. The kernel's requests wait until [`Mount::run`] serves them.
 pub struct Mount {
-    transport: Transport<Served, Reactor>,
-    served: Arc<Served>,
+    transport: Transport<MountService, Reactor>,
+    served: Arc<MountService>,
     /// `None`: not wanted.
     hints: Option<Arc<KernelHints>>,
     mounted: Mounted,
@@ -69,7 +69,7 @@ pub struct Mount {
 #[derive(Clone)]
 pub struct MountHandle {
     mounted: Mounted,
-    served: Arc<Served>,
+    served: Arc<MountService>,
 }
 
 impl Mount {
@@ -103,7 +103,7 @@ impl Mount {
             Shortcut::Off => None,
         };
         let source = hints.clone().map(|hints| hints as Arc<dyn Hints>);
-        let mut served = Served::new(fs, source, notifiers, &options);
+        let mut served = MountService::new(fs, source, notifiers, &options);
         served.root = Some(Root::default());
         let served = Arc::new(served);
         let transport = Transport::new(device, Arc::clone(&served), reactors, options.transport);

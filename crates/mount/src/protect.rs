@@ -16,7 +16,7 @@ use saker_types::{Errno, FileKind, Result};
 
 use crate::names::hint::{Hint, Step};
 use crate::names::nodes::NodeId;
-use crate::served::Served;
+use crate::service::MountService;
 
 /// Links that threads may not follow, at most; there is one for each thread that has come to one.
 const LINKS_MAX: usize = 1 << 16;
@@ -49,7 +49,7 @@ impl Links {
     }
 }
 
-impl Served {
+impl MountService {
     /// A name was looked up. Of a file that is about to be opened with O_CREAT: may it be?
     ///
     /// # Errors

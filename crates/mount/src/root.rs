@@ -11,7 +11,7 @@ use saker_runtime::time::{self, Time};
 use saker_types::wire::{At, Entry};
 use saker_types::{Errno, Locator, ROOT, Result};
 
-use crate::served::Served;
+use crate::service::MountService;
 
 /// How long its servers may take. With what statfs(2) waits (`saker_client`) this is less than two
 /// seconds.
@@ -43,7 +43,7 @@ impl Root {
     }
 }
 
-impl Served {
+impl MountService {
     /// The root's attributes: as they were seen last, if its servers do not answer. `None`: they were not
     /// seen, or it is not to be answered for them.
     pub(crate) async fn root_attributes(&self, who: &Caller) -> Option<Result<Entry>> {

@@ -170,23 +170,23 @@ impl Dispatch for Tree {
 }
 
 /// A mounted tree; unmounted when dropped.
-struct Served {
+struct TestMount {
     dir: tempfile::TempDir,
     mounted: Mounted,
     tree: Arc<Tree>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-impl Served {
+impl TestMount {
     /// `None`: this machine does not let us mount.
-    fn start(mode: Mode) -> Option<Served> {
-        let served = Served::shaped(mode, Shape::default())?;
+    fn start(mode: Mode) -> Option<TestMount> {
+        let served = TestMount::shaped(mode, Shape::default())?;
         let uring = matches!(served.serving(), Serving::Uring { .. });
         assert_eq!(uring, mode == Mode::Uring, "{}", served.serving());
         Some(served)
     }
 
-    fn shaped(mode: Mode, shape: Shape) -> Option<Served> {
+    fn shaped(mode: Mode, shape: Shape) -> Option<TestMount> {
         if Device::open().is_err() {
             eprintln!("skipped: needs /dev/fuse");
             return None;
@@ -209,7 +209,7 @@ impl Served {
         });
         let transport = Transport::new(device, Arc::clone(&tree), reactors, mode).shaped(shape);
         let thread = Some(std::thread::spawn(move || transport.run()));
-        Some(Served { dir, mounted, tree, thread })
+        Some(TestMount { dir, mounted, tree, thread })
     }
 
     /// How it is served, once that is known.
@@ -233,7 +233,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for TestMount {
     fn drop(&mut self) {
         self.tree.held.store(false, Ordering::SeqCst);
         self.stop();
@@ -246,7 +246,7 @@ fn a_tree_can_be_walked_and_read_from_many_threads() {
 }
 
 fn walk_and_read(mode: Mode) {
-    let Some(served) = Served::start(mode) else { return };
+    let Some(served) = TestMount::start(mode) else { return };
     let root = fs::metadata(served.path()).unwrap();
     assert_eq!((root.ino(), root.mode()), (1, 0o040_755));
     let mut names: Vec<_> =
@@ -282,7 +282,7 @@ fn walk_and_read(mode: Mode) {
 #[test]
 fn the_kernel_reads_as_far_ahead_as_a_request_may_be_long() {
     each(|mode| {
-        let Some(served) = Served::start(mode) else { return };
+        let Some(served) = TestMount::start(mode) else { return };
         let device = fs::metadata(served.path()).unwrap().dev();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
@@ -299,7 +299,7 @@ fn requests_that_wait_starve_nobody() {
 }
 
 fn many_wait(mode: Mode) {
-    let Some(served) = Served::start(mode) else { return };
+    let Some(served) = TestMount::start(mode) else { return };
     std::thread::scope(|scope| {
         for n in SLOW {
             let served = &served;
@@ -319,7 +319,7 @@ fn many_wait(mode: Mode) {
 #[test]
 fn who_is_killed_waits_no_longer() {
     each(|mode| {
-        let Some(served) = Served::start(mode) else { return };
+        let Some(served) = TestMount::start(mode) else { return };
         let tree = &served.tree;
         tree.held.store(true, Ordering::SeqCst);
         let cat = || Command::new("cat").arg(served.file(HANGS)).stdout(Stdio::piped()).spawn();
@@ -352,7 +352,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 fn a_panic_is_an_error_of_that_call_alone() {
     each(|mode| {
-        let Some(served) = Served::start(mode) else { return };
+        let Some(served) = TestMount::start(mode) else { return };
         for _ in 0..3 {
             let error = fs::read(served.file(PANICS)).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EIO));
@@ -363,7 +363,7 @@ fn a_panic_is_an_error_of_that_call_alone() {
 
 #[test]
 fn a_mount_point_is_checked_and_let_go() {
-    let Some(mut served) = Served::start(Mode::Dev) else { return };
+    let Some(mut served) = TestMount::start(Mode::Dev) else { return };
     let options = MountOptions::default();
     let failure = |path: &Path| mount::mount(path, "x", &options).map(drop).unwrap_err();
     let error = failure(served.path());
@@ -385,7 +385,7 @@ fn a_busy_mount_is_detached_and_ends_with_its_last_user() {
 }
 
 fn detach_while_open(mode: Mode) {
-    let Some(mut served) = Served::start(mode) else { return };
+    let Some(mut served) = TestMount::start(mode) else { return };
     let open = fs::File::open(served.file(2)).unwrap();
     assert_eq!(mount::unmount(served.path(), false).unwrap_err().errno(), Errno::EBUSY);
     let mounted = served.mounted.clone();
@@ -400,7 +400,7 @@ fn detach_while_open(mode: Mode) {
 
 #[test]
 fn what_a_killed_mount_leaves_is_replaced() {
-    if Served::start(Mode::Dev).is_none() {
+    if TestMount::start(Mode::Dev).is_none() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -422,7 +422,7 @@ fn what_a_killed_mount_leaves_is_replaced() {
 
 #[test]
 fn a_killed_mount_below_another_goes_with_it() {
-    if Served::start(Mode::Dev).is_none() {
+    if TestMount::start(Mode::Dev).is_none() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -440,7 +440,7 @@ fn the_kernel_refuses_rings_and_the_device_serves() {
     let _same = SWITCH_USERS.read().unwrap_or_else(PoisonError::into_inner);
     // After INIT: the payloads are smaller than what was agreed on.
     let shape = Shape { payload_bytes: 4096, ..Shape::default() };
-    let Some(served) = Served::shaped(Mode::Uring, shape) else { return };
+    let Some(served) = TestMount::shaped(Mode::Uring, shape) else { return };
     let Serving::Dev(why) = served.serving() else { panic!("served by rings") };
     assert!(why.contains("refuses") || why.contains("not offer"), "{why}");
     assert!(fs::read(served.file(1)).unwrap() == content(1));
@@ -451,7 +451,7 @@ fn rings_that_cannot_be_made_are_not_asked_for() {
     let _same = SWITCH_USERS.read().unwrap_or_else(PoisonError::into_inner);
     // More than there are addresses.
     let shape = Shape { payload_bytes: 1 << 46, ..Shape::default() };
-    let Some(served) = Served::shaped(Mode::Uring, shape) else { return };
+    let Some(served) = TestMount::shaped(Mode::Uring, shape) else { return };
     let Serving::Dev(why) = served.serving() else { panic!("served by rings") };
     assert!(why.starts_with("rings: "), "{why}");
     assert!(fs::read(served.file(1)).unwrap() == content(1));
@@ -465,7 +465,7 @@ fn a_kernel_that_does_not_offer_rings_is_served_through_the_device() {
         eprintln!("skipped: needs root");
         return;
     }
-    let served = Served::shaped(Mode::Uring, Shape::default());
+    let served = TestMount::shaped(Mode::Uring, Shape::default());
     if !was.is_empty() {
         fs::write(SWITCH, was).unwrap();
     }
@@ -478,7 +478,7 @@ fn a_kernel_that_does_not_offer_rings_is_served_through_the_device() {
 #[test]
 fn an_aborted_connection_ends() {
     each(|mode| {
-        let Some(mut served) = Served::start(mode) else { return };
+        let Some(mut served) = TestMount::start(mode) else { return };
         let abort = format!("/sys/fs/fuse/connections/{}/abort", connection(served.path()));
         if fs::metadata(&abort).is_err() {
             eprintln!("skipped: no {abort}");

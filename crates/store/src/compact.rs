@@ -99,13 +99,13 @@ impl Store {
             return Ok(());
         };
         let keys = self.keys_in(&segment)?;
-        let mut eras = locked(&self.eras);
+        let mut epochs = locked(&self.epochs);
         for key in keys {
             let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32)?;
             let left = pieces.into_iter().filter(|(of, _)| of.no == no);
-            eras.give_up(left.map(|(_, extent)| extent.seq));
+            epochs.give_up(left.map(|(_, extent)| extent.seq));
         }
-        self.index.save_eras(&eras);
+        self.index.save_epochs(&epochs);
         Ok(())
     }
 

@@ -17,7 +17,7 @@
 mod attempts;
 mod compact;
 pub mod config;
-pub mod eras;
+pub mod epochs;
 pub mod extent;
 mod fetches;
 pub mod format;

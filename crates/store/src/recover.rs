@@ -8,7 +8,7 @@ use saker_runtime::fs::Dir;
 use saker_types::Result;
 use saker_types::limits::CHUNK_BYTES;
 
-use crate::eras::Eras;
+use crate::epochs::Epochs;
 use crate::extent::Extent;
 use crate::format::{Identity, Kind};
 use crate::index::{Commit, Index, Saved, open_saved};
@@ -19,7 +19,7 @@ use crate::scan::{Found, Payloads, scan};
 use crate::segment::{Segment, Segments, name_of};
 use crate::store::{Options, io_error};
 
-/// No record of an era has a number that one before it may have acknowledged, even if the start
+/// No record of an epoch has a number that one before it may have acknowledged, even if the start
 /// is repeated after it has begun to rescue data.
 const ERA_GAP: u64 = 1 << 24;
 
@@ -32,7 +32,7 @@ pub struct Recovered {
     #[allow(missing_docs)]
     pub index: Index,
     #[allow(missing_docs)]
-    pub eras: Eras,
+    pub epochs: Epochs,
     /// The index holds what the start found: else it must before anything is appended to the log.
     pub is_saved: bool,
 }
@@ -60,13 +60,13 @@ pub fn recover(
     let fail = |e: io::Error| io_error(&segments.label(), &e);
     let files = segments.list_files().map_err(fail)?;
     adopt(&segments, &saved, &files)?;
-    let is_same_boot = saved.eras.lasts_since(options.cached_since);
+    let is_same_boot = saved.epochs.lasts_since(options.cached_since);
     let mut tail = read_tail(&segments, &saved, &files)?;
     // Saved with the very next commit, whatever that is for.
     let there = tail.records.iter().filter(|found| found.sound).map(|found| found.record.seq);
-    let another_era = saved.eras.begin(options.cached_since, saved.durable_seq, there);
-    let eras = saved.eras.clone();
-    if another_era && eras.current() > 1 {
+    let another_epoch = saved.epochs.begin(options.cached_since, saved.durable_seq, there);
+    let epochs = saved.epochs.clone();
+    if another_epoch && epochs.current() > 1 {
         tail.next_seq += ERA_GAP;
     }
     let config = LogConfig {
@@ -86,7 +86,7 @@ pub fn recover(
     let index = Index::new(table, segments.clone(), saved, cache_bytes, deleted_max);
     let was_cut_short = replay(&index, &log, &tail)?;
     let mut is_saved = true;
-    if was_cut_short || another_era {
+    if was_cut_short || another_epoch {
         // Before any record can say that the ones before it are durable: the next start must not
         // see those that were cut short, or it would take them for damaged.
         if let Err(error) = drain(&index, &log, &log.low_water(), &[]) {
@@ -95,7 +95,7 @@ pub fn recover(
             is_saved = false;
         }
     }
-    Ok(Recovered { segments, log, index, eras, is_saved })
+    Ok(Recovered { segments, log, index, epochs, is_saved })
 }
 
 /// Registers the segments that the table knows; removes files of which neither it nor the log's

@@ -20,7 +20,7 @@ use saker_types::wire::{
 use saker_types::{Class, Errno, Error, InodeId, Result, Unflushed};
 
 use crate::attempts::Attempts;
-use crate::eras::Eras;
+use crate::epochs::Epochs;
 use crate::extent::Extent;
 use crate::fetches::Fetches;
 use crate::format::{self, Identity, Kind, REPLICAS_MAX, Record};
@@ -80,9 +80,9 @@ pub struct Store {
     pub(crate) maintenance: Arc<Maintenance>,
     pub(crate) attempts: Attempts,
     pub(crate) quarantine: Quarantine,
-    /// Number of the era that lasts.
-    era: u64,
-    pub(crate) eras: Mutex<Eras>,
+    /// Number of the epoch that lasts.
+    epoch: u64,
+    pub(crate) epochs: Mutex<Epochs>,
     /// The index holds what the start found.
     pub(crate) is_start_saved: AtomicBool,
     /// Chunks of many extents.
@@ -152,8 +152,8 @@ impl Store {
             maintenance: Arc::default(),
             attempts: Attempts::default(),
             quarantine,
-            era: recovered.eras.current(),
-            eras: Mutex::new(recovered.eras),
+            epoch: recovered.epochs.current(),
+            epochs: Mutex::new(recovered.epochs),
             is_start_saved: AtomicBool::new(recovered.is_saved),
             rewrites: Mutex::default(),
             fetches: OnceLock::new(),
@@ -201,7 +201,7 @@ impl Store {
             self.flush()?;
             return Ok(ChunkWriteReply::default());
         }
-        let written = |seq| ChunkWriteReply { era: self.era, seq };
+        let written = |seq| ChunkWriteReply { epoch: self.epoch, seq };
         Ok(seq.map_or(ChunkWriteReply::default(), written))
     }
 
@@ -425,8 +425,8 @@ impl Store {
     /// EIO: some of it may be lost if power fails.
     pub fn sync(&self, unflushed: &[Unflushed]) -> Result<bool> {
         self.flush()?;
-        let (next_seq, eras) = (self.log.next_seq(), locked(&self.eras));
-        Ok(unflushed.iter().any(|writes| eras.lost(writes, next_seq)))
+        let (next_seq, epochs) = (self.log.next_seq(), locked(&self.epochs));
+        Ok(unflushed.iter().any(|writes| epochs.lost(writes, next_seq)))
     }
 
     fn flush(&self) -> Result<()> {

@@ -202,9 +202,9 @@ pub struct Unflushed {
     /// Which store.
     #[prost(uint32, tag = "1")]
     pub store: u32,
-    /// Its era then, from 1; losses of power end it.
+    /// Its epoch then, from 1; losses of power end it.
     #[prost(uint64, tag = "2")]
-    pub era: u64,
+    pub epoch: u64,
     /// Number of the first write in the store's log.
     #[prost(uint64, tag = "3")]
     pub first: u64,
@@ -214,9 +214,9 @@ pub struct Unflushed {
 }
 
 impl Unflushed {
-    /// Adds writes to a list, which has one entry for each store and era.
+    /// Adds writes to a list, which has one entry for each store and epoch.
     pub fn add(list: &mut Vec<Unflushed>, new: Unflushed) {
-        let same = list.iter_mut().find(|old| (old.store, old.era) == (new.store, new.era));
+        let same = list.iter_mut().find(|old| (old.store, old.epoch) == (new.store, new.epoch));
         let Some(old) = same else { return list.push(new) };
         let last = |of: &Unflushed| of.first.saturating_add(of.more);
         let end = last(old).max(last(&new));

@@ -25,7 +25,7 @@ pub const INLINE_BYTES_MAX: u64 = 4096;
 pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 /// All extended attributes of one inode together, names and values.
 pub const XATTRS_BYTES_MAX: usize = 64 << 10;
-/// Stores, and eras of them, that an inode remembers writes to which no fsync has flushed.
+/// Stores, and epochs of them, that an inode remembers writes to which no fsync has flushed.
 pub const UNFLUSHED_MAX: usize = 4_096;
 /// Most supplementary groups carried with a request (`NGROUPS_MAX` of Linux).
 pub const GROUPS_MAX: usize = 65_536;

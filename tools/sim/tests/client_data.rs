@@ -71,7 +71,7 @@ fn the_owner_knows_what_is_not_flushed() {
     let other = t.connect();
     let entry = || other.block_on(other.getattr(&t.root, &path("/f"))).unwrap();
     let unflushed = || entry().unflushed;
-    let stores = || unflushed().iter().map(|w| (w.store, w.era, w.more)).collect::<Vec<_>>();
+    let stores = || unflushed().iter().map(|w| (w.store, w.epoch, w.more)).collect::<Vec<_>>();
     let (file, _) = t.run(t.fs.create(&t.root, &path("/f"), 0o644, RW)).unwrap();
     t.run(file.write(0, &pattern(600_000, 1))).unwrap();
     t.run(file.fsync()).unwrap();

@@ -51,7 +51,7 @@ impl Shard {
             self.wake(&Wait::Lock(id));
         }
         let holds = after.locks.iter().any(|lock: &FileLock| lock.holder == wanted.holder);
-        self.lock_leases.note(wanted.holder, id, holds, self.served.now());
+        self.lock_leases.note(wanted.holder, id, holds, self.lease_clock.now());
         if !is_free && !msg.unlock {
             return Err(match msg.wait_ms {
                 0 => Errno::EAGAIN.into(),
@@ -67,7 +67,7 @@ impl Shard {
         if msg.end {
             self.end_locks(msg.holder)?;
         }
-        let ids = self.lock_leases.renew(msg.holder, self.served.now());
+        let ids = self.lock_leases.renew(msg.holder, self.lease_clock.now());
         Ok(encoded(&RenewLocksReply { ids }))
     }
 }

@@ -14,14 +14,14 @@ use crate::attr;
 use crate::caller::WithCaller as _;
 use crate::names::nodes::NodeId;
 use crate::ops::{OPEN_AGE_MAX, OpenFile};
-use crate::served::Served;
+use crate::service::MountService;
 
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 const PERMISSIONS: u32 = 0o7777;
 
-impl Served {
+impl MountService {
     pub(crate) async fn getattr(&self, request: &Request) -> Result<Reply> {
         let input: GetattrIn = request.body().fixed()?;
         let told = match self.handle(input.flags, input.fh) {

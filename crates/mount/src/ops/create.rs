@@ -9,11 +9,11 @@ use crate::caller::WithCaller as _;
 use crate::names::nodes::Named;
 use crate::names::threads::Opened;
 use crate::ops::OpenFile;
-use crate::served::Served;
+use crate::service::MountService;
 
 const PERMISSIONS: u32 = 0o7777;
 
-impl Served {
+impl MountService {
     pub(crate) async fn create(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: CreateIn = body.fixed()?;

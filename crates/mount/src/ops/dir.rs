@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 use crate::caller::WithCaller as _;
 use crate::names::nodes::NodeId;
-use crate::served::Served;
+use crate::service::MountService;
 
 /// Cookie after `.`.
 const AFTER_DOT: u64 = 1;
@@ -45,7 +45,7 @@ struct Listing {
     ahead: Option<DirItem>,
 }
 
-impl Served {
+impl MountService {
     pub(crate) async fn opendir(&self, request: &Request) -> Result<Reply> {
         let node = request.header.nodeid;
         let loc = self.locate(node).await?;

@@ -22,7 +22,7 @@ use crate::changes::{Asked, Changes};
 use crate::names::nodes::{DataVersion, NodeId, Nodes};
 use crate::names::threads::Opened;
 use crate::refusals::{Cuts, End, GROWS_WITHIN, Tellings};
-use crate::served::Served;
+use crate::service::MountService;
 
 /// Most bytes that one COPY_FILE_RANGE copies: callers ask again, and can be interrupted between.
 const COPY_BYTES_MAX: u64 = 64 << 20;
@@ -125,7 +125,7 @@ impl OpenFile {
     }
 }
 
-impl Served {
+impl MountService {
     pub(crate) async fn open(&self, request: &Request) -> Result<Reply> {
         let input: OpenIn = request.body().fixed()?;
         let node = request.header.nodeid;

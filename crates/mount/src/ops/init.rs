@@ -5,7 +5,7 @@ use saker_fuse::{MAX_WRITE_BYTES, Reply, Request};
 use saker_types::{Errno, Error, Result};
 
 use crate::mount::READ_AHEAD_BYTES;
-use crate::served::Served;
+use crate::service::MountService;
 
 /// Asynchronous requests (read-ahead, write-back of maps) that may be under way.
 const MAX_BACKGROUND: u16 = 128;
@@ -18,13 +18,13 @@ const PAGE_BYTES: usize = 4096;
 /// - `HANDLE_KILLPRIV_V2`: write, truncate and chown must clear suid and sgid. The kernel alone
 ///   would send a SETATTR in the writer's name, which the server refuses to all but the owner,
 ///   and would ask for `security.capability` before every write. With it, the kernel says when
-///   bits must go, and the mount clears them (`Served::drop_privileges`); file capabilities
+///   bits must go, and the mount clears them (`MountService::drop_privileges`); file capabilities
 ///   are refused, so there are none to clear.
 /// - `DONT_MASK`: the umask comes with the request, and the server applies it where the directory
 ///   has no default ACL.
 /// - `POSIX_LOCKS`, `FLOCK_LOCKS`: locks hold between mounts (`ops::lock`).
 /// - `AUTO_INVAL_DATA`: cached pages go when size or mtime changed elsewhere.
-/// - `DIRECT_IO_ALLOW_MMAP`: what is opened to append (`Served::opened`) can be mapped.
+/// - `DIRECT_IO_ALLOW_MMAP`: what is opened to append (`MountService::opened`) can be mapped.
 /// - `NO_EXPORT_SUPPORT`: nobody gets handles (`name_to_handle_at`) that end when the kernel forgets
 ///   the inode: nothing is found by id alone.
 ///
@@ -88,7 +88,7 @@ pub(crate) fn negotiate(request: &Request, extra: u64) -> Result<(Reply, Option<
     Ok((Reply::of(&out), Some((input.minor, agreed))))
 }
 
-impl Served {
+impl MountService {
     /// Answers INIT; with the flags agreed on, unless the kernel must ask again.
     pub(crate) fn greet(&self, request: &Request, extra: u64) -> Result<(Reply, Option<u64>)> {
         let names = if self.entry_timeout.is_zero() { 0 } else { WANTED_WITH_NAMES };

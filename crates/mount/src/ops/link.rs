@@ -13,7 +13,7 @@ use saker_types::{Class, Errno, Error, InodeId, Locator, ROOT, Result, check_nam
 use crate::caller::WithCaller as _;
 use crate::names::hint::Which;
 use crate::names::nodes::NodeId;
-use crate::served::Served;
+use crate::service::MountService;
 
 /// Times that the directories above a rename's names may be found elsewhere while it is tried.
 const MOVES_MAX: usize = 20;
@@ -25,7 +25,7 @@ struct Told {
     expected: InodeId,
 }
 
-impl Served {
+impl MountService {
     pub(crate) async fn unlink(&self, request: &Request) -> Result<Reply> {
         let (dir, name) = (request.header.nodeid, request.body().name()?);
         let named = self.named(request, dir, &name)?;

@@ -11,7 +11,7 @@ use saker_fuse::{LONG_WAITS_MAX, Reply, Request};
 use saker_types::{Errno, Error, Result};
 
 use crate::ops::OpenFile;
-use crate::served::Served;
+use crate::service::MountService;
 
 /// How long the shard lets a request wait; an interrupt is heeded in between.
 const WAIT: Duration = Duration::from_millis(500);
@@ -102,7 +102,7 @@ pub(crate) fn lock_of(input: &LkIn) -> Result<Lock> {
     })
 }
 
-impl Served {
+impl MountService {
     pub(crate) async fn getlk(&self, request: &Request) -> Result<Reply> {
         let input: LkIn = request.body().fixed()?;
         let open = self.files.get(input.fh)?;

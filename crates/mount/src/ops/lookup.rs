@@ -22,12 +22,12 @@ use crate::names::hint::{self, Hint, Intent, Lookup, Rest};
 use crate::names::nodes::{Named, NodeId, Passed};
 use crate::names::threads::Opened;
 use crate::names::walk::{Step, Walk};
-use crate::served::Served;
+use crate::service::MountService;
 
 /// Owner and group of directories of which nothing is known.
 const NOBODY: u32 = 0xffff_fff0;
 
-impl Served {
+impl MountService {
     pub(crate) async fn lookup(&self, request: &Request) -> Result<Reply> {
         let header = &request.header;
         let (dir, name) = (header.nodeid, request.body().name()?);
@@ -234,7 +234,7 @@ impl Served {
         self.entry_for(node, attr, keep, Duration::ZERO)
     }
 
-    /// Opens what is looked up to be opened: [`Served::open`] finds it then.
+    /// Opens what is looked up to be opened: [`MountService::open`] finds it then.
     async fn open_ahead(
         &self,
         request: &Request,

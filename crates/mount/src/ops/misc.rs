@@ -5,12 +5,12 @@ use saker_fuse::{Reply, Request};
 use saker_types::Result;
 use saker_types::limits::NAME_BYTES_MAX;
 
-use crate::served::Served;
+use crate::service::MountService;
 
 /// Unit of the block counts.
 const BLOCK_BYTES: u64 = 4096;
 
-impl Served {
+impl MountService {
     pub(crate) async fn statfs(&self, _request: &Request) -> Result<Reply> {
         let stat = self.fs.statfs().await?;
         let free = stat.free_bytes / BLOCK_BYTES;

@@ -6,9 +6,9 @@ use saker_fuse::{Reply, Request};
 use zerocopy::FromBytes;
 
 use crate::ops::lock::lock_of;
-use crate::served::Served;
+use crate::service::MountService;
 
-impl Served {
+impl MountService {
     pub(crate) async fn take_back(&self, request: &Request, reply: &Reply) {
         if reply.errno != 0 {
             return;

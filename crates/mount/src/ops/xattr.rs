@@ -7,7 +7,7 @@ use saker_types::{Errno, Error, Result, acl};
 
 use crate::caller::WithCaller as _;
 use crate::names::nodes::NodeId;
-use crate::served::Served;
+use crate::service::MountService;
 
 /// Does the mount serve attributes of this name? Asking for the others costs no request:
 /// programs and the kernel ask for them all the time.
@@ -19,7 +19,7 @@ fn served(name: &[u8]) -> Result<()> {
     }
 }
 
-impl Served {
+impl MountService {
     pub(crate) async fn setxattr(&self, request: &Request) -> Result<Reply> {
         let mut body = request.body();
         let input: SetxattrIn = body.fixed()?;

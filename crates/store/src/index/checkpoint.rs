@@ -14,7 +14,7 @@ use saker_types::{InodeId, Result};
 
 use super::rows::{self, InodeRow, SAVED_KEY};
 use super::{Index, NOTHING_VOID, RowKey, Saved, State, encoded, failed};
-use crate::eras::Eras;
+use crate::epochs::Epochs;
 use crate::log::Position;
 use crate::segment::locked;
 
@@ -61,8 +61,8 @@ pub fn open_saved(table: &dyn Table) -> Result<Saved> {
 
 impl Index {
     /// The next commit writes these.
-    pub fn save_eras(&self, eras: &Eras) {
-        locked(&self.saved).eras = eras.clone();
+    pub fn save_epochs(&self, epochs: &Epochs) {
+        locked(&self.saved).epochs = epochs.clone();
     }
 
     /// Everything that is dirty now belongs to the checkpoint that [`Index::commit`] works on.

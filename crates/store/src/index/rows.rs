@@ -8,7 +8,7 @@ use saker_engine::table::RESERVED;
 use saker_types::{InodeId, Result};
 
 use super::{ChunkKey, failed};
-use crate::eras::Eras;
+use crate::epochs::Epochs;
 use crate::extent::Chunk;
 
 /// First bytes of keys.
@@ -124,7 +124,7 @@ struct SavedRow {
     #[prost(uint64, tag = "7")]
     durable_seq: u64,
     #[prost(message, required, tag = "8")]
-    eras: Eras,
+    epochs: Epochs,
     #[prost(uint64, tag = "9")]
     deleted: u64,
 }
@@ -141,7 +141,7 @@ pub struct Saved {
     /// Every record that was acknowledged with a lower number is durable.
     pub durable_seq: u64,
     #[allow(missing_docs)]
-    pub eras: Eras,
+    pub epochs: Epochs,
     /// Rows of chunks.
     pub chunks: u64,
     /// Inodes whose deletion is remembered.
@@ -161,7 +161,7 @@ impl Saved {
             chunks: self.chunks,
             segments: segments.map(|(&no, &(live, end))| SavedSegment { no, live, end }).collect(),
             durable_seq: self.durable_seq,
-            eras: self.eras.clone(),
+            epochs: self.epochs.clone(),
             deleted: self.deleted,
         };
         super::encoded(&row)
@@ -180,7 +180,7 @@ impl Saved {
             chunks: row.chunks,
             segments: row.segments.iter().map(|s| (s.no, (s.live, s.end))).collect(),
             durable_seq: row.durable_seq,
-            eras: row.eras,
+            epochs: row.epochs,
             deleted: row.deleted,
         })
     }

@@ -4,7 +4,7 @@
 mod attempts;
 mod deleted;
 mod disk;
-mod eras;
+mod epochs;
 mod faults;
 mod model;
 mod place;

@@ -49,9 +49,9 @@ pub struct ChunkWriteReq {
 /// What a write is called when it is to be flushed ([`Unflushed`]).
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ChunkWriteReply {
-    /// The store's era; 0: there is nothing to flush.
+    /// The store's epoch; 0: there is nothing to flush.
     #[prost(uint64, tag = "1")]
-    pub era: u64,
+    pub epoch: u64,
     /// Number in the store's log.
     #[prost(uint64, tag = "2")]
     pub seq: u64,

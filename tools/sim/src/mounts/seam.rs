@@ -6,15 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use saker_client::Fs;
 use saker_fuse::{Dispatch as _, Notification, Request};
-use saker_mount::{MountOptions, Notices, Notifier, Served, Shortcut};
+use saker_mount::{MountOptions, MountService, Notices, Notifier, Shortcut};
 use saker_types::Errno;
 
 use super::kernel::{self, Answer, Kernel};
 
 /// A mount.
-pub struct Mount(Rc<Served>);
+pub struct Mount(Rc<MountService>);
 
-impl kernel::Served for Mount {
+impl kernel::MountService for Mount {
     fn answer(&self, request: Bytes) -> Answer {
         let served = self.0.clone();
         Box::pin(async move {
@@ -39,7 +39,7 @@ pub fn mount(fs: Fs, options: &MountOptions, hints: kernel::Hints) -> (Mount, [N
         Shortcut::Bpf => Some(Arc::new(hints)),
         Shortcut::Off => None,
     };
-    let served = Served::new(fs, hints, [pages, attributes], options);
+    let served = MountService::new(fs, hints, [pages, attributes], options);
     (Mount(Rc::new(served)), [first, second])
 }
 

@@ -45,13 +45,13 @@ const TREE: &[(u64, &str, u32, &str)] = &[
 const STALE: &str = "stale";
 
 /// The file system's end of the mount.
-struct Served {
+struct MountService {
     hints: KernelHints,
     /// What was looked up since the last call of `take`.
     seen: Mutex<String>,
 }
 
-impl Served {
+impl MountService {
     fn run(&self, device: &OwnedFd) {
         let mut buffer = vec![0; 1 << 17];
         // ENODEV: it was unmounted.
@@ -150,7 +150,7 @@ fn short(hint: Option<Hint>) -> String {
 /// A mount; detached when dropped.
 struct Mounted {
     dir: tempfile::TempDir,
-    served: Arc<Served>,
+    served: Arc<MountService>,
     thread: Option<JoinHandle<()>>,
     /// What `KernelHints::start` said.
     why: String,
@@ -177,7 +177,7 @@ impl Mounted {
         let data = CString::new(data).unwrap();
         let flags = MountFlags::empty();
         rustix::mount::mount("hints", dir.path(), "fuse.hints", flags, data.as_c_str()).unwrap();
-        let served = Arc::new(Served { hints: KernelHints::new(), seen: Mutex::default() });
+        let served = Arc::new(MountService { hints: KernelHints::new(), seen: Mutex::default() });
         let thread = {
             let served = Arc::clone(&served);
             std::thread::spawn(move || served.run(&device))

@@ -47,7 +47,7 @@ const HINTS_LOST: u64 = 8;
 pub type Answer = Pin<Box<dyn Future<Output = Option<(u16, Bytes)>>>>;
 
 /// What answers the requests of a mount.
-pub trait Served {
+pub trait MountService {
     /// Answers one, in the kernel's form.
     fn answer(&self, request: Bytes) -> Answer;
 }
@@ -77,7 +77,7 @@ impl saker_mount::hint::Hints for Hints {
 pub struct Kernel(Rc<Inner>);
 
 struct Inner {
-    served: Box<dyn Served>,
+    served: Box<dyn MountService>,
     hints: Hints,
     sender: Sender,
     spawner: Spawner,
@@ -101,7 +101,7 @@ struct Inner {
 /// How a kernel is made.
 pub struct Setup {
     pub number: usize,
-    pub served: Box<dyn Served>,
+    pub served: Box<dyn MountService>,
     pub hints: Hints,
     pub sender: Sender,
     pub spawner: Spawner,

@@ -28,7 +28,7 @@ use crate::{attr, errno, ops};
 
 /// Everything a mount keeps: what the kernel holds and has open. All else is asked of the client
 /// each time. It answers requests ([`Dispatch`]), whoever brings them.
-pub struct Served {
+pub struct MountService {
     pub(crate) fs: Fs,
     pub(crate) nodes: Nodes,
     pub(crate) files: Handles<Arc<OpenFile>>,
@@ -56,7 +56,7 @@ pub struct Served {
     pub(crate) requests: OpCounters,
 }
 
-impl Served {
+impl MountService {
     /// A mount of `fs`. Without `hints` each LOOKUP goes to a server. Of the notifiers the second is
     /// for attributes alone, which wait for no page.
     pub fn new(
@@ -64,7 +64,7 @@ impl Served {
         hints: Option<Arc<dyn Hints>>,
         [notifier, attr_notifier]: [Notifier; 2],
         options: &MountOptions,
-    ) -> Served {
+    ) -> MountService {
         let metrics = fs.metrics();
         let held = metrics.gauge("saker_fuse_inodes", "Inodes that the kernel holds");
         let handles = metrics.gauge("saker_fuse_handles", "Open files and directories");
@@ -79,7 +79,7 @@ impl Served {
             "op",
             Opcode::TABLE,
         );
-        Served {
+        MountService {
             nodes: Nodes::new(held, hints.is_some(), options.leases),
             threads: Threads::new(hints.is_some()),
             hints,
@@ -132,7 +132,7 @@ impl Served {
         self.nodes.child(&self.threads.way_of(&request.header, which, dir), name)
     }
 
-    /// The same, to ask for what is kept by [`Served::hold`].
+    /// The same, to ask for what is kept by [`MountService::hold`].
     pub(crate) fn named(&self, request: &Request, dir: NodeId, name: &Bytes) -> Result<Named> {
         check_name(name)?;
         self.nodes.named(&self.threads.way(&request.header, dir), name)
@@ -314,7 +314,7 @@ impl Served {
 /// Not among the errors that servers give.
 const ENOTTY: Errno = Errno(25);
 
-impl Dispatch for Served {
+impl Dispatch for MountService {
     fn init(&self, request: &Request, extra: u64) -> (Reply, Option<u64>) {
         self.requests.inc(Opcode::Init as u16);
         self.greet(request, extra).unwrap_or_else(|error| {

@@ -10,20 +10,20 @@ use saker_runtime::time::Time;
 
 /// A node that has leases makes a step at least this often.
 const STEP_EVERY: Duration = Duration::from_secs(1);
-/// So more time than this between two steps was not served.
+/// So more time than this between two steps was not clock.
 const STEP_MAX: Duration = Duration::from_secs(2);
 
-/// Time in which a node has served.
-pub struct Served {
+/// Time in which a node has clock.
+pub struct LeaseClock {
     time: Time,
     /// When the last step began.
     seen: Time,
 }
 
-impl Served {
+impl LeaseClock {
     /// Begins at `now`, before the journal is read.
-    pub fn new(now: Time) -> Served {
-        Served { time: now, seen: now }
+    pub fn new(now: Time) -> LeaseClock {
+        LeaseClock { time: now, seen: now }
     }
 
     /// A step begins.
@@ -50,17 +50,17 @@ mod tests {
     #[test]
     fn time_that_was_not_served_does_not_count() {
         let at = |ms: u64| Time::from_ns(ms * 1_000_000);
-        let mut served = Served::new(at(1_000));
-        assert_eq!(served.step_for(at(1_300)), at(1_300));
-        assert_eq!(served.step_for(at(9_000)), at(2_000));
-        served.step(at(2_000));
-        assert_eq!(served.now(), at(2_000));
+        let mut clock = LeaseClock::new(at(1_000));
+        assert_eq!(clock.step_for(at(1_300)), at(1_300));
+        assert_eq!(clock.step_for(at(9_000)), at(2_000));
+        clock.step(at(2_000));
+        assert_eq!(clock.now(), at(2_000));
         // Stopped for a minute.
-        served.step(at(62_000));
-        assert_eq!(served.now(), at(4_000));
-        assert_eq!(served.step_for(at(4_500)), at(62_500));
-        assert_eq!(served.step_for(at(3_000)), at(62_000), "it is over");
-        served.step(at(61_000));
-        assert_eq!(served.now(), at(4_000), "clocks do not go back");
+        clock.step(at(62_000));
+        assert_eq!(clock.now(), at(4_000));
+        assert_eq!(clock.step_for(at(4_500)), at(62_500));
+        assert_eq!(clock.step_for(at(3_000)), at(62_000), "it is over");
+        clock.step(at(61_000));
+        assert_eq!(clock.now(), at(4_000), "clocks do not go back");
     }
 }

@@ -1,21 +1,21 @@
 //! What losses of power took of what was acknowledged, and what failed disks did, so that a flush
 //! that comes after one does not succeed for data from before it.
 //!
-//! An *era* lasts as long as the page cache does that writes go to: until the machine starts
+//! An *epoch* lasts as long as the page cache does that writes go to: until the machine starts
 //! again or the file system is mounted again; the death of the process does not end it. Each
-//! write is acknowledged with its era and its sequence number, and who flushes says of which
-//! writes that is to be (NFS has its write verifier for this, RFC 8881, 18.32). When an era
+//! write is acknowledged with its epoch and its sequence number, and who flushes says of which
+//! writes that is to be (NFS has its write verifier for this, RFC 8881, 18.32). When an epoch
 //! ends, the numbers whose records are not in the log are remembered with the index.
 
 use saker_types::inode::Unflushed;
 
-/// Eras whose losses are remembered; of those before them everything counts as lost.
-const ERAS_MAX: usize = 4096;
-/// Runs of records that an era lost with its end, what is behind the last one counts as lost; and as
+/// Epochs whose losses are remembered; of those before them everything counts as lost.
+const EPOCHS_MAX: usize = 4096;
+/// Runs of records that an epoch lost with its end, what is behind the last one counts as lost; and as
 /// many of what was given up before.
 const RUNS_MAX: usize = 256;
-/// Eras of which more than one run is remembered; of those before them what is behind the first.
-const TORN_ERAS_MAX: usize = 16;
+/// Epochs of which more than one run is remembered; of those before them what is behind the first.
+const TORN_EPOCHS_MAX: usize = 16;
 
 /// A run of sequence numbers whose records are lost.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -27,7 +27,7 @@ pub struct Run {
     end: u64,
 }
 
-/// What became of the writes of an era that is over.
+/// What became of the writes of an epoch that is over.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ended {
     /// By their first numbers. The last one has no end.
@@ -35,40 +35,40 @@ pub struct Ended {
     lost: Vec<Run>,
 }
 
-/// The eras of a store.
+/// The epochs of a store.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Eras {
-    /// What the era that lasts is told from others by
+pub struct Epochs {
+    /// What the epoch that lasts is told from others by
     /// ([`RealDir::cached_since`](saker_runtime::fs::RealDir::cached_since)).
     #[prost(fixed64, tag = "1")]
     boot: u64,
-    /// Eras before those of `ended`.
+    /// Epochs before those of `ended`.
     #[prost(uint64, tag = "2")]
     forgotten: u64,
     #[prost(message, repeated, tag = "3")]
     ended: Vec<Ended>,
-    /// Some era has begun.
+    /// Some epoch has begun.
     #[prost(bool, tag = "4")]
     begun: bool,
-    /// Of the era that lasts: what a disk did not take and does not give back.
+    /// Of the epoch that lasts: what a disk did not take and does not give back.
     #[prost(message, repeated, tag = "5")]
     given_up: Vec<Run>,
 }
 
-impl Eras {
-    /// Number of the era that lasts, from 1.
+impl Epochs {
+    /// Number of the epoch that lasts, from 1.
     pub fn current(&self) -> u64 {
         self.forgotten + self.ended.len() as u64 + 1
     }
 
-    /// Does the era last that began with `boot`?
+    /// Does the epoch last that began with `boot`?
     pub fn lasts_since(&self, boot: u64) -> bool {
         self.begun && self.boot == boot
     }
 
-    /// Begins another era if this is another `boot`. `there`: sequence numbers of the records
+    /// Begins another epoch if this is another `boot`. `there`: sequence numbers of the records
     /// that are in the log, in any order; those below `durable` are known to be. True if it did: the
-    /// eras must be saved then before anything is acknowledged.
+    /// epochs must be saved then before anything is acknowledged.
     pub fn begin(&mut self, boot: u64, durable: u64, there: impl Iterator<Item = u64>) -> bool {
         if self.begun && self.boot == boot {
             return false;
@@ -79,12 +79,12 @@ impl Eras {
             lost.sort_by_key(|run| run.first);
             self.ended.push(Ended { lost });
         }
-        let torn = self.ended.iter_mut().rev().filter(|era| era.lost.len() > 1);
-        for era in torn.skip(TORN_ERAS_MAX) {
-            era.lost.truncate(1);
-            era.lost.iter_mut().for_each(|run| run.end = u64::MAX);
+        let torn = self.ended.iter_mut().rev().filter(|epoch| epoch.lost.len() > 1);
+        for epoch in torn.skip(TORN_EPOCHS_MAX) {
+            epoch.lost.truncate(1);
+            epoch.lost.iter_mut().for_each(|run| run.end = u64::MAX);
         }
-        if self.ended.len() > ERAS_MAX {
+        if self.ended.len() > EPOCHS_MAX {
             self.ended.remove(0);
             self.forgotten += 1;
         }
@@ -92,7 +92,7 @@ impl Eras {
         true
     }
 
-    /// These records of the era that lasts are lost: the disk failed to take them, and cannot be
+    /// These records of the epoch that lasts are lost: the disk failed to take them, and cannot be
     /// read there.
     pub fn give_up(&mut self, seqs: impl IntoIterator<Item = u64>) {
         for seq in seqs {
@@ -113,12 +113,13 @@ impl Eras {
         let last = writes.first.saturating_add(writes.more);
         let meets =
             |runs: &[Run]| runs.iter().any(|run| writes.first < run.end && run.first <= last);
-        if writes.era == self.current() {
+        if writes.epoch == self.current() {
             return last >= next_seq || meets(&self.given_up);
         }
-        let at = writes.era.checked_sub(self.forgotten + 1).and_then(|at| usize::try_from(at).ok());
-        let Some(era) = at.and_then(|at| self.ended.get(at)) else { return true };
-        meets(&era.lost)
+        let at =
+            writes.epoch.checked_sub(self.forgotten + 1).and_then(|at| usize::try_from(at).ok());
+        let Some(epoch) = at.and_then(|at| self.ended.get(at)) else { return true };
+        meets(&epoch.lost)
     }
 }
 
@@ -144,52 +145,52 @@ fn missing(from: u64, there: impl Iterator<Item = u64>) -> Vec<Run> {
 mod tests {
     use super::*;
 
-    fn writes(era: u64, first: u64, last: u64) -> Unflushed {
-        Unflushed { store: 0, era, first, more: last - first }
+    fn writes(epoch: u64, first: u64, last: u64) -> Unflushed {
+        Unflushed { store: 0, epoch, first, more: last - first }
     }
 
     #[test]
     fn what_an_era_left_behind_is_told_from_what_it_lost() {
-        let mut eras = Eras::default();
-        assert!(eras.begin(7, 0, [].into_iter()));
-        assert!(!eras.begin(7, 0, [].into_iter()), "the same");
-        assert_eq!(eras.current(), 1);
-        assert!(!eras.lost(&writes(1, 1, 9), 10));
-        assert!(eras.lost(&writes(1, 1, 10), 10), "not of this store");
-        assert!(eras.lost(&writes(2, 1, 1), 10), "of a later state of this store");
+        let mut epochs = Epochs::default();
+        assert!(epochs.begin(7, 0, [].into_iter()));
+        assert!(!epochs.begin(7, 0, [].into_iter()), "the same");
+        assert_eq!(epochs.current(), 1);
+        assert!(!epochs.lost(&writes(1, 1, 9), 10));
+        assert!(epochs.lost(&writes(1, 1, 10), 10), "not of this store");
+        assert!(epochs.lost(&writes(2, 1, 1), 10), "of a later state of this store");
         // 5, 8 and all from 10 on are not there.
-        assert!(eras.begin(8, 4, [3, 4, 6, 7, 9].into_iter()));
-        assert_eq!(eras.current(), 2);
-        let lost = |first, last| eras.lost(&writes(1, first, last), 10);
+        assert!(epochs.begin(8, 4, [3, 4, 6, 7, 9].into_iter()));
+        assert_eq!(epochs.current(), 2);
+        let lost = |first, last| epochs.lost(&writes(1, first, last), 10);
         assert!(!lost(1, 4) && !lost(6, 7) && !lost(9, 9));
         assert!(
             lost(5, 5) && lost(1, 5) && lost(7, 8) && lost(8, 9) && lost(10, 10) && lost(50, 60)
         );
-        assert!(!eras.lost(&writes(2, 10, 10), 11));
+        assert!(!epochs.lost(&writes(2, 10, 10), 11));
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut eras = Eras::default();
-        eras.begin(0, 0, [].into_iter());
+        let mut epochs = Epochs::default();
+        epochs.begin(0, 0, [].into_iter());
         // Each second record is lost.
-        eras.begin(1, 0, (0..4_000).map(|n| 2 * n + 1));
-        let lost = |eras: &Eras, n| eras.lost(&writes(1, n, n), 1);
-        assert!(lost(&eras, 0) && !lost(&eras, 1) && lost(&eras, 400) && !lost(&eras, 401));
-        assert!(lost(&eras, 7_001), "nobody knows any more");
-        assert_eq!(eras.ended[0].lost.len(), RUNS_MAX);
-        let torn = |eras: &mut Eras, boots: std::ops::Range<u64>| {
-            boots.for_each(|boot| _ = eras.begin(boot, 0, [0, 2].into_iter()));
+        epochs.begin(1, 0, (0..4_000).map(|n| 2 * n + 1));
+        let lost = |epochs: &Epochs, n| epochs.lost(&writes(1, n, n), 1);
+        assert!(lost(&epochs, 0) && !lost(&epochs, 1) && lost(&epochs, 400) && !lost(&epochs, 401));
+        assert!(lost(&epochs, 7_001), "nobody knows any more");
+        assert_eq!(epochs.ended[0].lost.len(), RUNS_MAX);
+        let torn = |epochs: &mut Epochs, boots: std::ops::Range<u64>| {
+            boots.for_each(|boot| _ = epochs.begin(boot, 0, [0, 2].into_iter()));
         };
-        torn(&mut eras, 2..17);
-        assert!(!lost(&eras, 1) && lost(&eras, 2));
-        torn(&mut eras, 17..18);
-        assert!(lost(&eras, 1), "nobody knows any more");
-        let of_second = |eras: &Eras, n| eras.lost(&writes(2, n, n), 1);
-        assert!(!of_second(&eras, 0) && of_second(&eras, 1) && !of_second(&eras, 2));
-        (18..5_000).for_each(|boot| _ = eras.begin(boot, 9, [].into_iter()));
-        assert_eq!((eras.ended.len(), eras.current()), (ERAS_MAX, 5_000));
-        assert!(of_second(&eras, 0), "nobody knows any more");
-        assert!(!eras.lost(&writes(4_000, 8, 8), 1) && eras.lost(&writes(4_000, 9, 9), 1));
+        torn(&mut epochs, 2..17);
+        assert!(!lost(&epochs, 1) && lost(&epochs, 2));
+        torn(&mut epochs, 17..18);
+        assert!(lost(&epochs, 1), "nobody knows any more");
+        let of_second = |epochs: &Epochs, n| epochs.lost(&writes(2, n, n), 1);
+        assert!(!of_second(&epochs, 0) && of_second(&epochs, 1) && !of_second(&epochs, 2));
+        (18..5_000).for_each(|boot| _ = epochs.begin(boot, 9, [].into_iter()));
+        assert_eq!((epochs.ended.len(), epochs.current()), (EPOCHS_MAX, 5_000));
+        assert!(of_second(&epochs, 0), "nobody knows any more");
+        assert!(!epochs.lost(&writes(4_000, 8, 8), 1) && epochs.lost(&writes(4_000, 9, 9), 1));
     }
 }

@@ -12,9 +12,9 @@ const FOR: Duration = Duration::from_secs(5);
 
 /// Those stores, and until when.
 #[derive(Default)]
-pub(crate) struct Suspects(Mutex<BTreeMap<StoreNo, Time>>);
+pub(crate) struct FailingStores(Mutex<BTreeMap<StoreNo, Time>>);
 
-impl Suspects {
+impl FailingStores {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<StoreNo, Time>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -26,12 +26,12 @@ impl Suspects {
 
     /// Did it not work of late?
     pub(crate) fn has(&self, store: StoreNo, now: Time) -> bool {
-        let mut suspects = self.lock();
-        if suspects.is_empty() {
+        let mut failing_stores = self.lock();
+        if failing_stores.is_empty() {
             return false;
         }
-        suspects.retain(|_, until| *until > now);
-        suspects.contains_key(&store)
+        failing_stores.retain(|_, until| *until > now);
+        failing_stores.contains_key(&store)
     }
 }
 
@@ -41,10 +41,10 @@ mod tests {
 
     #[test]
     fn failures_are_forgotten_after_a_while() {
-        let suspects = Suspects::default();
+        let failing_stores = FailingStores::default();
         let start = Time::default();
-        suspects.add(3, start);
-        assert!(suspects.has(3, start + FOR / 2) && !suspects.has(2, start));
-        assert!(!suspects.has(3, start + FOR));
+        failing_stores.add(3, start);
+        assert!(failing_stores.has(3, start + FOR / 2) && !failing_stores.has(2, start));
+        assert!(!failing_stores.has(3, start + FOR));
     }
 }

@@ -18,8 +18,8 @@ fn put(store: &Store, id: InodeId) -> ChunkWriteReply {
 }
 
 fn lost(store: &Store, writes: ChunkWriteReply) -> bool {
-    let ChunkWriteReply { era, seq } = writes;
-    store.sync(&[Unflushed { store: 2, era, first: seq, more: 0 }]).unwrap()
+    let ChunkWriteReply { epoch, seq } = writes;
+    store.sync(&[Unflushed { store: 2, epoch, first: seq, more: 0 }]).unwrap()
 }
 
 fn since(cached_since: u64) -> Options {
@@ -53,11 +53,11 @@ fn a_flush_does_not_succeed_for_what_a_loss_of_power_took() {
         }
         // Also after more that survives, and after more starts.
         let again = put(&store, 9);
-        assert!(!lost(&store, again) && again.era == 2);
+        assert!(!lost(&store, again) && again.epoch == 2);
         drop(store);
         let store = machine.open_with(since(2)).unwrap();
         assert!(!lost(&store, again));
-        assert!(lost(&store, ChunkWriteReply { era: 1, seq: 1_000 }));
+        assert!(lost(&store, ChunkWriteReply { epoch: 1, seq: 1_000 }));
     }
     assert!(torn > 20 && whole > 20, "{torn} lost, {whole} not");
 }
@@ -116,7 +116,7 @@ fn a_store_on_a_full_disk_is_read_after_a_loss_of_power() {
     assert!(store.truncate(&cut).unwrap_err().text.contains("No space left"));
     full.store(false, Relaxed);
     store.truncate(&cut).unwrap();
-    assert_eq!(put(&store, 2).era, 2);
+    assert_eq!(put(&store, 2).epoch, 2);
 }
 
 #[test]
