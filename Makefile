@@ -1,11 +1,12 @@
 # Saker: what to type. `make run` and `make test` need Debian 12 or newer, root or sudo, and
 # rustup's stable toolchain; they install what else is missing.
 
-.PHONY: help run stop test test-long bench peers traverse fmt lint
+.PHONY: help run stop check test test-long bench peers traverse fmt lint
 
 help:
 	@echo "make run        build, start a cluster in .saker, mount it at mnt, try it; leaves it running"
 	@echo "make stop       stop it (saker up starts it again; saker down --wipe deletes it)"
+	@echo "make check      before every commit: format, lints, unit tests, 400 seeds of the simulation"
 	@echo "make test       everything that CI runs"
 	@echo "make test-long  the same with the long forms"
 	@echo "make bench      measure this machine: engine, network, cluster, mount"
@@ -18,6 +19,9 @@ run:
 
 stop:
 	scripts/stop.sh
+
+check:
+	scripts/test.sh check
 
 test:
 	scripts/test.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that CI checks, in order. The last line is "N passed, N failed".
 #
-#   scripts/test.sh [short|long]     short is what `make test` runs; long takes hours
+#   scripts/test.sh [check|short|long]   check is for every commit; short is what `make test` runs; long takes hours
 #
 # One profile (dev) is used throughout, so that nothing is compiled twice.
 set -euo pipefail
@@ -106,6 +106,21 @@ metrics() {
     return $status
 }
 
+unit=(cargo test --workspace --no-fail-fast --exclude saker-sim --exclude saker-specs --exclude saker-xtask)
+
+# 200 seeds of the simulation.
+simulate() {
+    cargo run -p saker-sim --bin simulate -- --seeds 0..200 "$@"
+    echo "200 passed, 0 failed"
+}
+
+finish() {
+    printf "all          %9d s\n" "$SECONDS"
+    echo "$passed passed, $failed failed"
+    [[ $failed -eq 0 ]]
+    exit
+}
+
 docs() {
     RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
 }
@@ -117,6 +132,12 @@ rustup component add rustfmt clippy >/dev/null 2>&1 || true
 stage fmt cargo fmt --all --check -- --color never
 stage clippy cargo clippy --workspace --all-targets -- -D warnings
 stage edges edges
+if [[ $form == check ]]; then
+    stage unit "${unit[@]}"
+    stage world simulate
+    stage mounts simulate --mounts
+    finish
+fi
 stage deny deny
 stage docs docs
 stage build build
@@ -127,7 +148,7 @@ if [[ $form == long ]]; then
     export SAKER_SIM_SEEDS=${SAKER_SIM_SEEDS:-100000}
 fi
 
-stage unit cargo test --workspace --no-fail-fast --exclude saker-sim --exclude saker-specs --exclude saker-xtask
+stage unit "${unit[@]}"
 # The protocols as models, explored without gaps.
 stage specs cargo test -p saker-specs
 stage sim-unit cargo test -p saker-sim --lib
@@ -192,5 +213,4 @@ if [[ $able == yes ]]; then
     stage workloads "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"
 fi
 
-echo "$passed passed, $failed failed"
-[[ $failed -eq 0 ]]
+finish
