@@ -22,6 +22,7 @@ pub mod metrics;
 mod namespace;
 mod opened;
 mod ops;
+mod parking;
 pub mod recover;
 mod request;
 mod rows;

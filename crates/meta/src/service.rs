@@ -175,7 +175,7 @@ impl Worker {
     /// Runs requests and tasks until none can go on, or the step is full.
     fn settle(&self) {
         while !self.shard.borrow().is_step_full() {
-            let next = self.shard.borrow_mut().ready.pop_front();
+            let next = self.shard.borrow_mut().parking.next_ready();
             match next {
                 Some(rq) => self.run(rq),
                 None if self.hub.run() == 0 => return,
@@ -227,7 +227,7 @@ impl Role for Worker {
     fn next_deadline(&self) -> Option<Time> {
         let s = self.shard.borrow();
         let now = self.hub.now();
-        let parked = s.has_parked().then(|| now + PARKED_TICK);
+        let parked = (!s.parking.is_empty()).then(|| now + PARKED_TICK);
         let checkpoint = s.checkpointing.running().then(|| now + CHECKPOINT_TICK);
         let rest = s.is_step_full().then_some(now);
         let thaw = s.frozen.values().min().copied();

@@ -3,7 +3,7 @@
 //! takes more than one step is a task (see [`Shard::task`]).
 
 use std::cell::{RefCell, RefMut};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,13 +39,10 @@ use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
 use crate::opened::Opened;
 use crate::ops::watch::Watches;
+use crate::parking::Parking;
 use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
 use crate::txn::participant::PreparedTxn;
 
-/// Requests that may wait at a time; the next is told to try again.
-pub const PARKED_MAX: usize = 65_536;
-/// Bytes of the requests that may wait.
-pub const PARKED_BYTES_MAX: usize = 64 << 20;
 /// Changes of one step go to the next journal record after this many bytes. Those of one request
 /// stay together.
 const RECORD_BYTES: usize = 4 << 20;
@@ -121,12 +118,7 @@ pub struct Shard {
     pub(crate) replica: Replica,
     pub(crate) name_leases: NameLeases,
     pub(crate) sessions: Sessions<ReplyTo>,
-    /// Requests that wait, by what for.
-    pub(crate) parked: BTreeMap<Wait, Vec<Rc<Rq>>>,
-    pub(crate) parked_count: usize,
-    parked_bytes: usize,
-    /// Requests that may run again.
-    pub(crate) ready: VecDeque<Rc<Rq>>,
+    pub(crate) parking: Parking,
     /// Transactions voted for, without an outcome yet.
     pub(crate) prepared: BTreeMap<TxnId, PreparedTxn>,
     /// Entries locked by a transaction, with the row key's order (parent, order, name).
@@ -229,10 +221,7 @@ impl Shard {
                 replica: Replica::new(limits.replica),
                 name_leases: NameLeases::new(now),
                 sessions: volatile.sessions,
-                parked: BTreeMap::new(),
-                parked_count: 0,
-                parked_bytes: 0,
-                ready: VecDeque::new(),
+                parking: Parking::default(),
                 prepared: BTreeMap::new(),
                 locks: BTreeMap::new(),
                 busy: FxHashMap::default(),
@@ -315,45 +304,21 @@ impl Shard {
 
     /// Lets a request wait and run again from the root.
     pub(crate) fn park(&mut self, wait: Wait, rq: Rc<Rq>) {
-        let bytes = self.parked_bytes + rq.raw.len();
-        if self.parked_count >= PARKED_MAX || bytes > PARKED_BYTES_MAX {
-            return self.finish(&rq, Err(Error::retry("too many requests wait")));
+        if let Err(rq) = self.parking.park(wait, rq) {
+            self.finish(&rq, Err(Error::retry("too many requests wait")));
         }
-        self.parked_count += 1;
-        self.parked_bytes = bytes;
-        self.parked.entry(wait).or_default().push(rq);
     }
 
     /// What they waited for is over.
     pub(crate) fn wake(&mut self, wait: &Wait) {
-        if let Some(requests) = self.parked.remove(wait) {
-            self.forget_parked(&requests);
-            self.ready.extend(requests);
-        }
+        self.parking.wake(wait);
     }
 
     /// Answers what has waited too long.
     pub(crate) fn expire_parked(&mut self) {
-        let now = self.hub.now();
-        let mut late = Vec::new();
-        self.parked.retain(|_, requests| {
-            late.extend(requests.extract_if(.., |rq| rq.deadline <= now));
-            !requests.is_empty()
-        });
-        self.forget_parked(&late);
-        for rq in late {
+        for rq in self.parking.take_late(self.hub.now()) {
             self.finish(&rq, Err(rq.too_late()));
         }
-    }
-
-    fn forget_parked(&mut self, requests: &[Rc<Rq>]) {
-        self.parked_count -= requests.len();
-        self.parked_bytes -= requests.iter().map(|rq| rq.raw.len()).sum::<usize>();
-    }
-
-    /// The earliest deadline of a parked request is looked for this often at most.
-    pub(crate) fn has_parked(&self) -> bool {
-        self.parked_count > 0
     }
 
     /// Answers a request; the result of a mutation becomes part of the batch's record.

@@ -54,7 +54,7 @@ async fn fetch(h: Handle, key: EntryKey, anchor_id: InodeId) {
             if let Some(fetching) = s.replica.fetching.get_mut(&(key.clone(), anchor_id)) {
                 fetching.stale = false;
             }
-            s.parked.get(&wait).cloned().unwrap_or_default()
+            s.parking.waiting_for(&wait).to_vec()
         };
         let owner = NodeId::Shard(h.shard().map.shard_of_name(&key.name));
         failpoint!("fetch.asks");
@@ -90,7 +90,8 @@ impl Shard {
                 self.fetched(key, anchor_id, dentry, early);
             }
             Err(e) if e.is(Class::Retry) || e.is(Class::RefreshMap) => {
-                let wanted = self.parked.contains_key(&Wait::Fetch(key.clone(), anchor_id));
+                let wait = Wait::Fetch(key.clone(), anchor_id);
+                let wanted = !self.parking.waiting_for(&wait).is_empty();
                 if !wanted {
                     self.replica.fetching.remove(&id);
                 }
@@ -118,9 +119,7 @@ impl Shard {
 
     fn fetch_failed(&mut self, key: &EntryKey, anchor_id: InodeId, error: Error) {
         self.replica.fetching.remove(&(key.clone(), anchor_id));
-        let waiting = self.parked.remove(&Wait::Fetch(key.clone(), anchor_id)).unwrap_or_default();
-        self.parked_count -= waiting.len();
-        for rq in waiting {
+        for rq in self.parking.take(&Wait::Fetch(key.clone(), anchor_id)) {
             self.finish(&rq, Err(error.clone()));
         }
     }
