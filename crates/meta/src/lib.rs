@@ -11,6 +11,7 @@
 //! function from a request to an answer, or to a reason to wait, after which it runs again from
 //! the root; what takes several steps goes on as a task.
 
+mod batch;
 mod changelog;
 mod checkpoint;
 pub mod config;
@@ -25,6 +26,7 @@ mod ops;
 mod parking;
 pub mod recover;
 mod request;
+mod row_locks;
 mod rows;
 mod serve;
 pub mod service;

@@ -106,8 +106,8 @@ impl Shard {
     /// Row of an entry owned here; waits while a transaction holds it, or an operation its inode.
     pub(crate) fn entry_free(&mut self, key: &Key) -> Step<Option<Rc<Inode>>> {
         let raw = entry_key(key);
-        if let Some(txn) = self.locks.get(&raw) {
-            return Err(Stop::Wait(Wait::Txn(*txn)));
+        if let Some(txn) = self.row_locks.holder(&raw) {
+            return Err(Stop::Wait(Wait::Txn(txn)));
         }
         let inode = self.inode(&raw)?;
         if let Some(inode) = &inode {
@@ -118,7 +118,7 @@ impl Shard {
 
     /// Waits while an operation holds the inode.
     pub(crate) fn not_busy(&self, id: InodeId) -> Step<()> {
-        if !self.busy.is_empty() && self.busy.contains_key(&id) {
+        if self.row_locks.is_held(id) {
             return Err(Stop::Wait(Wait::Busy(id)));
         }
         Ok(())
@@ -127,35 +127,24 @@ impl Shard {
     /// Holds an inode until [`Shard::release`].
     pub(crate) fn hold(&mut self, id: InodeId) {
         self.watches.saw(id);
-        self.busy.insert(id, ());
+        self.row_locks.hold(id);
     }
 
     /// Ends a hold.
     pub(crate) fn release(&mut self, id: InodeId) {
-        self.busy.remove(&id);
+        self.row_locks.release(id);
         self.wake(&Wait::Busy(id));
-    }
-
-    /// Locks an entry for a transaction.
-    pub(crate) fn lock(&mut self, key: &Key, txn: TxnId) {
-        self.locks.insert(entry_key(key), txn);
     }
 
     /// Which transaction holds the entry.
     pub(crate) fn locked_by(&self, key: &Key) -> Option<TxnId> {
-        if self.locks.is_empty() { None } else { self.locks.get(&entry_key(key)).copied() }
+        self.row_locks.holder_of_entry(key)
     }
 
-    /// Locked entries of a directory.
-    fn locks_below(&self, pid: InodeId) -> impl Iterator<Item = (&Bytes, &TxnId)> {
-        let start = entry_key(&Key { pid, order: 0, name: Vec::new() });
-        self.locks.range(start..).take_while(move |(key, _)| key[1..9] == pid.to_be_bytes())
-    }
-
-    /// The same, for scans and counts of the directory.
+    /// Locked entries of a directory, for scans and counts of it.
     pub(crate) fn prepared_below(&self, pid: InodeId) -> impl Iterator<Item = (&Bytes, &TxnId)> {
         let ignored = saker_runtime::sim::mutation("scan ignoring prepared rows");
-        self.locks_below(pid).filter(move |_| !ignored)
+        self.row_locks.below(pid).filter(move |_| !ignored)
     }
 
     /// A new entry, in place of none.
@@ -225,19 +214,9 @@ impl Shard {
         Ok(self.attr_row(id)?)
     }
 
-    /// Locks an attribute row for a transaction.
-    pub(crate) fn lock_attr(&mut self, id: InodeId, txn: TxnId) {
-        self.locks.insert(id_key(table::ATTR, id), txn);
-    }
-
-    /// Ends the lock.
-    pub(crate) fn unlock_attr(&mut self, id: InodeId) {
-        self.locks.remove(&id_key(table::ATTR, id));
-    }
-
     /// Which transaction holds the attribute row.
     pub(crate) fn attr_locked_by(&self, id: InodeId) -> Option<TxnId> {
-        if self.locks.is_empty() { None } else { self.locks.get(&id_key(table::ATTR, id)).copied() }
+        self.row_locks.holder_of_attr(id)
     }
 
     /// Writes it; `new` when it was none before.

@@ -230,7 +230,7 @@ impl Role for Worker {
         let parked = (!s.parking.is_empty()).then(|| now + PARKED_TICK);
         let checkpoint = s.checkpointing.running().then(|| now + CHECKPOINT_TICK);
         let rest = s.is_step_full().then_some(now);
-        let thaw = s.frozen.values().min().copied();
+        let thaw = s.freezes.next();
         let later = |t: Time| t.max(now + Duration::from_millis(1));
         let all = [
             parked,

@@ -11,13 +11,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use quick_cache::unsync::Cache;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::FxBuildHasher;
 use saker_engine::db::Db;
 use saker_engine::journal::{Journal, Kind};
 use saker_engine::lease_clock::LeaseClock;
 use saker_engine::room::{Level, Room, RoomConfig};
 use saker_engine::sessions::Sessions;
-use saker_engine::snapshot::weight;
 use saker_engine::table::Reads;
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
@@ -25,10 +24,12 @@ use saker_rpc::txn::Ledger;
 use saker_runtime::fs::Dir;
 use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
-use saker_types::change::{Change, Record, StoredResult, What};
+use saker_types::change::{StoredResult, What};
 use saker_types::wire::{EntryKey, KeptDirs, Op, Totals};
 use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, Stamp, TxnId};
 
+use crate::batch::Batch;
+use crate::changelog::freezes::Freezes;
 use crate::checkpoint::Checkpointing;
 use crate::gone::Leases;
 use crate::ids::{Ids, allocator};
@@ -41,13 +42,9 @@ use crate::opened::Opened;
 use crate::ops::watch::Watches;
 use crate::parking::Parking;
 use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
+use crate::row_locks::RowLocks;
 use crate::txn::participant::PreparedTxn;
 
-/// Changes of one step go to the next journal record after this many bytes. Those of one request
-/// stay together.
-const RECORD_BYTES: usize = 4 << 20;
-/// A step ends, and others follow, when it has changed this many bytes.
-const STEP_BYTES_MAX: usize = 8 << 20;
 /// After a read that waited for a disk others are likely to, for so long.
 const WAITS_EXPECTED: Duration = Duration::from_millis(50);
 
@@ -121,16 +118,12 @@ pub struct Shard {
     pub(crate) parking: Parking,
     /// Transactions voted for, without an outcome yet.
     pub(crate) prepared: BTreeMap<TxnId, PreparedTxn>,
-    /// Entries locked by a transaction, with the row key's order (parent, order, name).
-    pub(crate) locks: BTreeMap<Bytes, TxnId>,
-    /// Inodes held by an operation that takes more than one step.
-    pub(crate) busy: FxHashMap<InodeId, ()>,
+    pub(crate) row_locks: RowLocks,
     /// Transactions this shard drives.
     pub(crate) ledger: Ledger,
     /// Totals changed in this batch; written once, at its end.
     pub(crate) dirty_totals: BTreeMap<InodeId, Totals>,
-    /// Directories whose changes are held back until then.
-    pub(crate) frozen: BTreeMap<InodeId, Time>,
+    pub(crate) freezes: Freezes,
     /// Last vectors collected, of directories owned here.
     pub(crate) vectors: Cache<InodeId, Rc<Vec<Totals>>, quick_cache::UnitWeighter, FxBuildHasher>,
     /// Clock for leases: pauses while this shard does not run.
@@ -149,11 +142,7 @@ pub struct Shard {
     pub(crate) inode_count_change: i64,
     pub(crate) ids: Ids,
     row_reads: RowReads,
-    changes: Vec<Change>,
-    /// Of these changes.
-    change_bytes: usize,
-    /// Of all changes of this step.
-    step_bytes: usize,
+    batch: Batch,
     me: Weak<RefCell<Shard>>,
 }
 
@@ -223,11 +212,10 @@ impl Shard {
                 sessions: volatile.sessions,
                 parking: Parking::default(),
                 prepared: BTreeMap::new(),
-                locks: BTreeMap::new(),
-                busy: FxHashMap::default(),
+                row_locks: RowLocks::default(),
                 ledger: Ledger { decisions: volatile.decisions, ..Ledger::default() },
                 dirty_totals: BTreeMap::new(),
-                frozen: BTreeMap::new(),
+                freezes: Freezes::default(),
                 vectors: Cache::with(
                     4096,
                     4096,
@@ -246,9 +234,7 @@ impl Shard {
                 inode_count_change: 0,
                 ids,
                 row_reads,
-                changes: Vec::new(),
-                change_bytes: 0,
-                step_bytes: 0,
+                batch: Batch::default(),
                 limits,
                 me: me.clone(),
             })
@@ -298,8 +284,7 @@ impl Shard {
 
     /// Adds to the batch's record.
     pub(crate) fn log_change(&mut self, what: What) {
-        self.change_bytes += weight(&what);
-        self.changes.push(Change { what: Some(what) });
+        self.batch.add(what);
     }
 
     /// Lets a request wait and run again from the root.
@@ -406,23 +391,21 @@ impl Shard {
             let by = std::mem::take(&mut self.inode_count_change);
             self.log_change(What::Inodes(by));
         }
-        if self.changes.is_empty() {
-            return;
-        }
-        let record = Record { changes: std::mem::take(&mut self.changes) };
-        self.journal.append_with(Kind::Changes, |out| {
-            record.encode(out).expect("a Vec grows as needed");
+        let Shard { batch, journal, .. } = self;
+        let was_written = batch.write(|record| {
+            journal.append_with(Kind::Changes, |out| {
+                record.encode(out).expect("a Vec grows as needed");
+            });
         });
-        self.changes = record.changes;
-        self.changes.clear();
-        self.step_bytes += std::mem::take(&mut self.change_bytes);
-        self.metrics.batches.inc();
+        if was_written {
+            self.metrics.batches.inc();
+        }
     }
 
     /// A step begins. What must be done for time that has gone by.
     pub(crate) fn begin_step(&mut self, now: Time) {
         self.lease_clock.step(now);
-        self.step_bytes = 0;
+        self.batch.begin_step();
         self.look_at_room(now);
         let ended = self.sessions.step(self.lease_clock.now());
         ended.into_iter().for_each(|what| self.log_change(what));
@@ -453,14 +436,14 @@ impl Shard {
 
     /// Between two requests: a record, and a step, are bounded.
     pub(crate) fn seal_if_large(&mut self) {
-        if self.change_bytes >= RECORD_BYTES {
+        if self.batch.is_record_full() {
             self.seal();
         }
     }
 
     /// Must the rest wait for the next step?
     pub(crate) fn is_step_full(&self) -> bool {
-        self.step_bytes + self.change_bytes >= STEP_BYTES_MAX
+        self.batch.is_step_full()
     }
 
     /// Refuses a row of another shard: the asker's map is old.

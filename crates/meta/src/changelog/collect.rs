@@ -30,9 +30,7 @@ impl Shard {
         // Before it waits: or new entries could be prepared as long as it does.
         if msg.freeze_ms > 0 {
             let until = self.hub.now() + Duration::from_millis(msg.freeze_ms.min(1_000).into());
-            // Another collector may count on a freeze that lasts longer.
-            let end = self.frozen.entry(msg.dir).or_insert(until);
-            *end = until.max(*end);
+            self.freezes.freeze(msg.dir, until);
         }
         let waits_for = self.prepared_below(msg.dir).next().map(|(_, txn)| *txn);
         if let Some(txn) = waits_for {

@@ -3,4 +3,5 @@
 //! collects them when somebody asks.
 
 pub mod collect;
+pub mod freezes;
 pub mod totals;

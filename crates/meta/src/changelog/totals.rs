@@ -46,19 +46,12 @@ impl Shard {
 
     /// New changes to a frozen directory wait; commits do not ask.
     pub(crate) fn not_frozen(&mut self, dir: InodeId) -> Step<()> {
-        if self.frozen.is_empty() || !self.frozen.contains_key(&dir) {
-            return Ok(());
-        }
-        Err(Stop::Wait(Wait::Frozen(dir)))
+        if self.freezes.has(dir) { Err(Stop::Wait(Wait::Frozen(dir))) } else { Ok(()) }
     }
 
     /// Ends freezes whose time is over.
     pub(crate) fn thaw(&mut self) {
-        let now = self.hub.now();
-        let over: Vec<InodeId> =
-            self.frozen.iter().filter(|(_, until)| **until <= now).map(|(dir, _)| *dir).collect();
-        for dir in over {
-            self.frozen.remove(&dir);
+        for dir in self.freezes.take_over(self.hub.now()) {
             self.wake(&Wait::Frozen(dir));
         }
     }

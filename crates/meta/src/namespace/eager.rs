@@ -31,7 +31,7 @@ impl Shard {
         reply: Entry,
     ) -> Step<Bytes> {
         let id = txn::begin(self)?;
-        self.lock(&key, id);
+        self.row_locks.lock_entry(&key, id);
         let request = PrepareReq {
             ctx: ctx.clone(),
             at: At::handle(reply.loc.clone()),

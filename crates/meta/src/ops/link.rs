@@ -39,7 +39,7 @@ impl Shard {
         let txn = txn::begin(self)?;
         let own = match &source {
             Source::Plain(key, _) => {
-                self.lock(key, txn);
+                self.row_locks.lock_entry(key, txn);
                 Some(key.clone())
             }
             Source::Linked(..) => None,

@@ -76,7 +76,7 @@ impl Shard {
         // Before anything is locked: a path through the source itself must not wait for its lock.
         let to_parent = self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
         let txn = txn::begin(self)?;
-        self.lock(&source.key, txn);
+        self.row_locks.lock_entry(&source.key, txn);
         let mut msg = msg.clone();
         if mutation("prepare carrying a resolved pid") {
             let anchor = Locator { id: to_parent.dir.id, ..Locator::default() };

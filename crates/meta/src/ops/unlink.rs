@@ -102,7 +102,7 @@ impl Shard {
             return Ok(None);
         }
         let txn = txn::begin(self)?;
-        self.lock(key, txn);
+        self.row_locks.lock_entry(key, txn);
         let (key, inode, ctx) = (key.clone(), inode.clone(), msg.ctx.clone());
         Ok(Some(self.task(move |h| async move {
             let mut txn = Transaction::new(h.rc(), txn, Some(key.clone()));

@@ -83,7 +83,7 @@ impl Shard {
         }
         let ids: FxHashSet<InodeId> = msg.ids.iter().copied().collect();
         let parts = self.prepared.values().flat_map(|txn| &txn.parts);
-        let here = parts.flat_map(ids_of).chain(self.busy.keys().copied());
+        let here = parts.flat_map(ids_of).chain(self.row_locks.held());
         let known: BTreeSet<InodeId> = here.filter(|id| ids.contains(id)).collect();
         let reply = WatchReply { known: known.iter().copied().collect() };
         if self.watches.0.len() == WATCHES_MAX {

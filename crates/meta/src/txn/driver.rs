@@ -41,7 +41,7 @@ impl Driver for Shard {
 
     fn released(&mut self, txn: TxnId, own: Option<&Key>) {
         if let Some(key) = own {
-            self.unlock(key);
+            self.row_locks.unlock_entry(key);
         }
         self.wake(&Wait::Txn(txn));
     }

@@ -80,9 +80,9 @@ impl Shard {
         let txn = TxnId { driver, number: part.number };
         if let Some(entry) = &part.entry {
             let key = self.map.key(entry.pid, &entry.name);
-            self.lock(&key, txn);
+            self.row_locks.lock_entry(&key, txn);
         } else {
-            self.lock_attr(part.attr_id, txn);
+            self.row_locks.lock_attr(part.attr_id, txn);
         }
         let parts =
             &mut self.prepared.entry(txn).or_insert(PreparedTxn { parts: Vec::new() }).parts;
@@ -308,8 +308,8 @@ impl Shard {
                 self.commit_part(&part)?;
             }
             match &part.entry {
-                Some(e) => self.unlock(&self.map.key(e.pid, &e.name)),
-                None => self.unlock_attr(part.attr_id),
+                Some(e) => self.row_locks.unlock_entry(&self.map.key(e.pid, &e.name)),
+                None => self.row_locks.unlock_attr(part.attr_id),
             }
             if let Some(prepared) = self.prepared.get_mut(&txn) {
                 prepared.parts.remove(0);
@@ -416,11 +416,6 @@ impl Shard {
     /// A participant asks about a transaction that this shard drives.
     pub(crate) fn outcome(&mut self, msg: &OutcomeReq) -> Step<Bytes> {
         Ok(encoded(&self.ledger.outcome(msg.number)))
-    }
-
-    /// Ends the lock of an entry.
-    pub(crate) fn unlock(&mut self, key: &Key) {
-        self.locks.remove(&saker_types::change::entry_key(key));
     }
 }
 
