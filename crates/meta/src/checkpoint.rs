@@ -91,8 +91,8 @@ impl Shard {
         debug_assert_eq!(self.inode_count_change, 0, "the batch is sealed");
         let counts = [What::Inodes(self.inode_count), What::Map(self.map.encode_to_vec().into())];
         let ids = self.ids.snapshot();
-        let Shard { journal, sessions, prepared, ledger, .. } = self;
-        let prepared = prepared.values().flat_map(|p| p.parts.iter().cloned());
+        let Shard { journal, sessions, votes, ledger, .. } = self;
+        let prepared = votes.all().cloned();
         let all = counts
             .into_iter()
             .chain(ids)

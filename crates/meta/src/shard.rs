@@ -26,7 +26,7 @@ use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
 use saker_types::change::{StoredResult, What};
 use saker_types::wire::{EntryKey, KeptDirs, Op, Totals};
-use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, Stamp, TxnId};
+use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, Stamp};
 
 use crate::batch::Batch;
 use crate::changelog::freezes::Freezes;
@@ -43,7 +43,7 @@ use crate::ops::watch::Watches;
 use crate::parking::Parking;
 use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
 use crate::row_locks::RowLocks;
-use crate::txn::participant::PreparedTxn;
+use crate::txn::votes::Votes;
 
 /// After a read that waited for a disk others are likely to, for so long.
 const WAITS_EXPECTED: Duration = Duration::from_millis(50);
@@ -117,7 +117,7 @@ pub struct Shard {
     pub(crate) sessions: Sessions<ReplyTo>,
     pub(crate) parking: Parking,
     /// Transactions voted for, without an outcome yet.
-    pub(crate) prepared: BTreeMap<TxnId, PreparedTxn>,
+    pub(crate) votes: Votes,
     pub(crate) row_locks: RowLocks,
     /// Transactions this shard drives.
     pub(crate) ledger: Ledger,
@@ -211,7 +211,7 @@ impl Shard {
                 name_leases: NameLeases::new(now),
                 sessions: volatile.sessions,
                 parking: Parking::default(),
-                prepared: BTreeMap::new(),
+                votes: Votes::default(),
                 row_locks: RowLocks::default(),
                 ledger: Ledger { decisions: volatile.decisions, ..Ledger::default() },
                 dirty_totals: BTreeMap::new(),

@@ -79,12 +79,8 @@ impl Shard {
     pub(crate) fn spoil_replicas(&mut self, entry: &EntryKey) {
         // Whoever has prepared it has locked it.
         let holder = self.locked_by(&self.map.key(entry.pid, &entry.name));
-        let prepared = holder.and_then(|txn| self.prepared.get_mut(&txn));
-        let parts = prepared.into_iter().flat_map(|prepared| &mut prepared.parts);
-        for part in parts.filter(|part| part.intent == Intent::Replica as i32) {
-            if part.entry.as_ref() == Some(entry) {
-                part.row = None;
-            }
+        if let Some(txn) = holder {
+            self.votes.spoil_replica(txn, entry);
         }
     }
 }

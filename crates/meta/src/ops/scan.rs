@@ -53,7 +53,7 @@ impl Shard {
         Ok(encoded(&ShardStats {
             inodes: self.inode_count.max(0) as u64,
             orphans: self.leases.len() as u64,
-            prepared: self.prepared.len() as u64,
+            prepared: self.votes.len() as u64,
         }))
     }
 }

@@ -82,8 +82,7 @@ impl Shard {
             return Err(Errno::EINVAL.into());
         }
         let ids: FxHashSet<InodeId> = msg.ids.iter().copied().collect();
-        let parts = self.prepared.values().flat_map(|txn| &txn.parts);
-        let here = parts.flat_map(ids_of).chain(self.row_locks.held());
+        let here = self.votes.all().flat_map(ids_of).chain(self.row_locks.held());
         let known: BTreeSet<InodeId> = here.filter(|id| ids.contains(id)).collect();
         let reply = WatchReply { known: known.iter().copied().collect() };
         if self.watches.0.len() == WATCHES_MAX {

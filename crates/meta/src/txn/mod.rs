@@ -5,3 +5,4 @@
 pub mod driver;
 pub mod participant;
 mod swap;
+pub mod votes;

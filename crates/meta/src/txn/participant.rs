@@ -27,12 +27,6 @@ use crate::shard::{Handle, Shard, encoded};
 /// How long a participant waits before it asks the driver for the outcome, and between askings.
 const IN_DOUBT: Duration = Duration::from_secs(1);
 
-/// A transaction voted for.
-pub struct PreparedTxn {
-    /// What commit does; one transaction may prepare several rows on one shard.
-    pub parts: Vec<Prepared>,
-}
-
 pub(crate) fn busy() -> Stop {
     Error::retry("another transaction holds the entry").into()
 }
@@ -65,7 +59,7 @@ impl Shard {
 
     pub(crate) fn vote_for(&mut self, txn: TxnId, part: Prepared) {
         failpoint!("participant.votes");
-        let first = !self.prepared.contains_key(&txn);
+        let first = !self.votes.has(txn);
         self.log_change(What::Prepared(Box::new(part.clone())));
         self.restore_prepared(part);
         if first {
@@ -84,10 +78,7 @@ impl Shard {
         } else {
             self.row_locks.lock_attr(part.attr_id, txn);
         }
-        let parts =
-            &mut self.prepared.entry(txn).or_insert(PreparedTxn { parts: Vec::new() }).parts;
-        parts.retain(|p| p.entry != part.entry || p.attr_id != part.attr_id);
-        parts.push(part);
+        self.votes.add(txn, part);
     }
 
     /// Link count of an attribute row here.
@@ -128,7 +119,10 @@ impl Shard {
         let loc = entry_locator(&key, row.attr.id);
         match self.locked_by(&key) {
             // Source and target are one entry: nothing changes (rule 12).
-            Some(holder) if holder == txn && !self.prepared_entry(txn, &key) => {
+            Some(holder)
+                if holder == txn
+                    && !self.votes.inserts(txn, &Shard::entry_key(key.pid, &key.name)) =>
+            {
                 if msg.no_replace {
                     return Err(Errno::EEXIST.into());
                 }
@@ -164,14 +158,6 @@ impl Shard {
         };
         self.vote_for(txn, part);
         Ok(Vote { loc, row: there.map(|there| shown(&there)), only_owner, ..Vote::default() })
-    }
-
-    fn prepared_entry(&self, txn: TxnId, key: &Key) -> bool {
-        let parts = self.prepared.get(&txn).map_or(&[][..], |p| &p.parts);
-        parts.iter().any(|p| {
-            matches!(Intent::try_from(p.intent), Ok(Intent::Insert))
-                && p.entry.as_ref().is_some_and(|e| e.pid == key.pid && e.name == key.name)
-        })
     }
 
     /// A directory's own row: taken away, removed, or changed.
@@ -284,8 +270,7 @@ impl Shard {
     /// Reads what the commit of a transaction will read: if that fails, it fails before anything
     /// has changed, and the votes are kept until the driver tells again (rule 13).
     fn read_ahead(&mut self, txn: TxnId) -> Step<()> {
-        let parts = self.prepared.get(&txn).map_or(Vec::new(), |p| p.parts.clone());
-        for part in parts {
+        for part in self.votes.parts(txn).to_vec() {
             match &part.entry {
                 Some(entry) => {
                     self.entry(&self.map.key(entry.pid, &entry.name))?;
@@ -302,7 +287,7 @@ impl Shard {
             self.read_ahead(txn)?;
         }
         // A part leaves the list when it is done.
-        while let Some(part) = self.prepared.get(&txn).and_then(|p| p.parts.first()).cloned() {
+        while let Some(part) = self.votes.parts(txn).first().cloned() {
             if commit {
                 failpoint!("participant.commits");
                 self.commit_part(&part)?;
@@ -311,11 +296,9 @@ impl Shard {
                 Some(e) => self.row_locks.unlock_entry(&self.map.key(e.pid, &e.name)),
                 None => self.row_locks.unlock_attr(part.attr_id),
             }
-            if let Some(prepared) = self.prepared.get_mut(&txn) {
-                prepared.parts.remove(0);
-            }
+            self.votes.first_is_done(txn);
         }
-        if self.prepared.remove(&txn).is_none() {
+        if !self.votes.end(txn) {
             return Ok(());
         }
         failpoint!("participant.ends");
@@ -422,7 +405,7 @@ impl Shard {
 async fn in_doubt(h: Handle, txn: TxnId) {
     loop {
         h.hub.sleep(IN_DOUBT).await;
-        if !h.shard().prepared.contains_key(&txn) {
+        if !h.shard().votes.has(txn) {
             return;
         }
         failpoint!("in_doubt.asks");
