@@ -28,6 +28,7 @@ pub mod recover;
 mod request;
 mod row_locks;
 mod rows;
+mod rules;
 mod serve;
 pub mod service;
 mod shard;

@@ -5,9 +5,10 @@ use saker_types::time::later;
 use saker_types::wire::{AppendReply, AppendReq, At, CloseReply, CloseReq, EntryReq};
 use saker_types::{Attr, Cred, Errno, Error, FileKind, Inode, limits};
 
-use super::{done, truncate};
+use super::done;
 use crate::request::{Rq, Step};
 use crate::rows::Located;
+use crate::rules::attributes::mode_after_write;
 use crate::shard::{Shard, encoded};
 
 impl Shard {
@@ -64,7 +65,7 @@ impl Shard {
 
     /// Data changed: mode, version and times.
     fn written(&mut self, a: &mut Attr, cred: &Cred) -> Step<()> {
-        a.mode = truncate::mode_after_write(a, cred)?;
+        a.mode = mode_after_write(a, cred)?;
         self.data_changed(a);
         Ok(())
     }
@@ -106,7 +107,7 @@ impl Shard {
         let offset = inode.attr.size.max(inode.append_end);
         let end = offset.checked_add(msg.len).filter(|end| *end <= limits::FILE_BYTES_MAX);
         let end = end.ok_or(Errno::EFBIG)?;
-        inode.attr.mode = truncate::mode_after_write(&inode.attr, &msg.ctx.cred)?;
+        inode.attr.mode = mode_after_write(&inode.attr, &msg.ctx.cred)?;
         let stored =
             !inode.attr.chunked && end <= self.map.inline_max && msg.data.len() as u64 == msg.len;
         let mut entry = self.entry_of(&msg.at, &found);

@@ -1,14 +1,15 @@
 //! create, mkdir, mknod, symlink: one row, and the parent's totals, in one batch of one shard.
 
 use bytes::Bytes;
-use saker_types::acl::{self, Acl};
 use saker_types::wire::{CreateReq, Entry, Op, OpenReq, StickyDir};
-use saker_types::{Access, Cred, Errno, Error, FileKind, Inode, Locator, limits};
+use saker_types::{Errno, Error, FileKind, Inode, Locator};
 
 use super::{done, needs_name};
 use crate::namespace::resolve::{Parent, Way};
 use crate::request::{Rq, Step};
 use crate::rows::{Located, Spot, new_attr};
+use crate::rules::creation::{check_kind, inherit, inherit_acl};
+use crate::rules::names::may_change;
 use crate::shard::Shard;
 
 impl Shard {
@@ -32,7 +33,7 @@ impl Shard {
         if let Some(there) = self.entry_free(&key)? {
             return self.create_on(rq, msg, Spot::Entry(key), there, parent.way);
         }
-        may_change(&parent, cred)?;
+        may_change(&parent.dir, cred)?;
         if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && cred.uid != 0 {
             return Err(Errno::EPERM.into());
         }
@@ -97,7 +98,7 @@ impl Shard {
         parent: &Parent,
     ) -> Step<Inode> {
         let cred = &msg.ctx.cred;
-        let (mode, gid) = inherit(msg.mode, kind, parent, cred)?;
+        let (mode, gid) = inherit(msg.mode, kind, &parent.dir, cred)?;
         let id = self.new_id()?;
         let mut inode =
             Inode { attr: new_attr(id, mode, cred.uid, gid, self.wall_ns()), ..Inode::default() };
@@ -114,66 +115,6 @@ impl Shard {
             _ => {}
         }
         Ok(inode)
-    }
-}
-
-/// May the caller add or remove entries of the parent (search was checked on the way)?
-pub(crate) fn may_change(parent: &Parent, cred: &Cred) -> Result<(), Error> {
-    parent.dir.check(cred, Access::WX)
-}
-
-fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), Error> {
-    let ok = match op {
-        Op::Create => kind == FileKind::Regular,
-        Op::Mkdir => kind == FileKind::Directory,
-        Op::Symlink => kind == FileKind::Symlink,
-        _ => !matches!(kind, FileKind::Directory | FileKind::Symlink),
-    };
-    if !ok {
-        return Err(Errno::EINVAL.into());
-    }
-    if kind == FileKind::Symlink {
-        match msg.target.len() {
-            0 => return Err(Errno::ENOENT.into()),
-            n if n >= limits::PATH_BYTES_MAX => return Err(Errno::ENAMETOOLONG.into()),
-            _ if msg.target.contains(&0) => return Err(Errno::EINVAL.into()),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Mode and group of a new inode: a set-group-id directory gives its group, and to directories
-/// the bit itself (inode(7)); a file loses the bit when its creator is not of the group.
-fn inherit(mode: u32, kind: FileKind, parent: &Parent, cred: &Cred) -> Result<(u32, u32), Error> {
-    // mkdir(2) knows neither set-user-id nor set-group-id.
-    let allowed = if kind == FileKind::Directory { 0o1777 } else { 0o7777 };
-    let mode = kind.bits() | (mode & allowed);
-    let mode = if kind == FileKind::Symlink { kind.bits() | 0o777 } else { mode };
-    if parent.dir.mode & 0o2000 == 0 {
-        return Ok((mode, cred.gid));
-    }
-    let gid = parent.dir.gid;
-    if kind == FileKind::Directory {
-        return Ok((mode | 0o2000, gid));
-    }
-    let drops = mode & 0o2010 == 0o2010 && cred.uid != 0 && !cred.in_group(gid)?;
-    Ok((if drops { mode & !0o2000 } else { mode }, gid))
-}
-
-/// The directory's default list takes the place of the umask (acl(5), "OBJECT CREATION").
-fn inherit_acl(inode: &mut Inode, default: Option<&Acl>, umask: u32) {
-    let Some(default) = default else {
-        inode.attr.mode &= !(umask & 0o777);
-        return;
-    };
-    let acl = default.inherited(inode.attr.mode & 0o777);
-    inode.attr.mode = (inode.attr.mode & !0o777) | acl.mode();
-    if acl.is_extended() {
-        inode.set_xattr(acl::ACCESS, Some(acl.encode()));
-    }
-    if inode.attr.is_dir() {
-        inode.set_xattr(acl::DEFAULT, Some(default.encode()));
     }
 }
 

@@ -7,8 +7,8 @@ use saker_types::{Errno, Error, Inode, Key, Locator};
 
 use super::needs_name;
 use super::rename::{Source, moved, second, use_coordinator};
-use super::unlink::may_remove;
 use crate::request::{Rq, Step};
+use crate::rules::names::may_remove;
 use crate::shard::{Handle, Shard, encoded};
 use crate::txn::driver::{Transaction, applied};
 use crate::txn::participant::entry_locator;
@@ -42,7 +42,7 @@ impl Shard {
             return Ok(Some(encoded(&reply)));
         }
         let owner = self.owner_of(&there)?;
-        if may_remove(&parent, owner, &msg.ctx.cred)? {
+        if may_remove(&parent.dir, owner, &msg.ctx.cred)? {
             return Ok(None);
         }
         self.not_frozen(parent.dir.id)?;

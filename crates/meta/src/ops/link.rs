@@ -11,9 +11,10 @@ use saker_types::time::later;
 use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
 use saker_types::{Attr, Errno, Error, FileKind, Inode, Key, Locator};
 
+use super::needs_name;
 use super::rename::second;
-use super::{needs_name, not_below};
 use crate::request::{Rq, Step};
+use crate::rules::names::not_below;
 use crate::shard::{Handle, Shard, encoded};
 use crate::txn::driver::Transaction;
 

@@ -86,18 +86,6 @@ pub(crate) fn needs_name(at: &At) -> Result<&Bytes, Error> {
     at.path.last().ok_or_else(|| Error::new(Errno::EINVAL).with_text("the request names nothing"))
 }
 
-/// Refuses a target whose path goes through the source, which is no directory: resolving it
-/// would wait for the source's own lock.
-pub(crate) fn not_below(from: &At, to: &At) -> Result<(), Error> {
-    let depth = from.path.len();
-    let is_below =
-        from.anchor == to.anchor && to.path.len() > depth && to.path.starts_with(&from.path);
-    if !is_below {
-        return Ok(());
-    }
-    Err(Error::at(Errno::ENOTDIR, depth.saturating_sub(1)).about_second())
-}
-
 /// An encoded entry.
 pub(crate) fn done(entry: &Entry) -> Step<Bytes> {
     Ok(encoded(entry))

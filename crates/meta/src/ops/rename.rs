@@ -11,13 +11,12 @@ use saker_types::time::later;
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Class, Errno, Error, Inode, Key, Locator, Stamp};
 
-use super::create::may_change;
-use super::unlink::may_remove;
-use super::{needs_name, not_below};
+use super::needs_name;
 use crate::request::{Rq, Step, Stop};
+use crate::rules::names::{check_replace, may_change, may_remove, not_below};
 use crate::shard::{Handle, Shard, encoded};
 use crate::txn::driver::{Transaction, applied};
-use crate::txn::participant::{check_replace, entry_locator};
+use crate::txn::participant::entry_locator;
 
 /// The entry that a rename is about, as its owner finds it.
 pub(super) struct Source {
@@ -55,7 +54,7 @@ impl Shard {
             return Err(use_coordinator());
         }
         let owner = self.owner_of(&row)?;
-        let only_owner = may_remove(&parent, owner, cred)?;
+        let only_owner = may_remove(&parent.dir, owner, cred)?;
         not_below(&msg.from, &msg.to)?;
         self.not_frozen(parent.dir.id)?;
         Ok(Source { key, row, only_owner })
@@ -106,12 +105,12 @@ impl Shard {
         if unchanged && !no_replace {
             return Ok(Some(encoded(&reply)));
         }
-        may_change(&parent, cred)?;
+        may_change(&parent.dir, cred)?;
         self.not_frozen(parent.dir.id)?;
         if let Some(there) = &there {
             check_replace(row, there, no_replace)?;
             let owner = self.owner_of(there)?;
-            may_remove(&parent, owner, cred)?;
+            may_remove(&parent.dir, owner, cred)?;
             reply.replaced = there.attr.id;
             if let Some(slot) = there.home_slot {
                 if self.map.shard_of_slot(slot as u16) != self.no {

@@ -3,17 +3,15 @@
 
 use bytes::Bytes;
 use saker_types::inode::SeenVersion;
-use saker_types::time::later;
 use saker_types::wire::{Entry, SetattrReq};
-use saker_types::{
-    Access, Attr, Class, Cred, Errno, Error, FileKind, Inode, Stamp, access, limits,
-};
+use saker_types::{Access, Attr, Class, Errno, Error, FileKind, Inode, limits};
 
 use super::done;
 use super::truncate::Truncation;
 use crate::changelog::collect::{collect, combine};
 use crate::request::{Rq, Step, Stop};
 use crate::rows::{Located, Spot};
+use crate::rules::attributes::{apply_access, apply_times};
 use crate::shard::{Shard, encoded};
 
 impl Shard {
@@ -118,75 +116,4 @@ fn seen(vector: &[saker_types::wire::Totals]) -> Vec<SeenVersion> {
 /// asked for as it is may lose its set-group-id bit on the way.
 fn replicated(a: &Attr) -> (u32, u32, u32) {
     (a.mode, a.uid, a.gid)
-}
-
-/// chmod(2) and chown(2): checks, and changes mode, owner and ctime.
-pub(crate) fn apply_access(
-    inode: &mut Inode,
-    msg: &SetattrReq,
-    now_ns: Stamp,
-) -> Result<(), Error> {
-    let cred = &msg.ctx.cred;
-    let a = &mut inode.attr;
-    let chowns = msg.uid.is_some() || msg.gid.is_some();
-    if chowns {
-        check_chown(a, msg, cred)?;
-        // Set-id bits do not survive a change of owner, but the superuser's on directories.
-        if !a.is_dir() {
-            a.mode = access::mode_without_privilege(a, cred)?;
-        }
-        a.uid = msg.uid.unwrap_or(a.uid);
-        a.gid = msg.gid.unwrap_or(a.gid);
-    }
-    if let Some(mode) = msg.mode {
-        access::check_owner(a, cred)?;
-        let mut bits = mode & 0o7777;
-        if bits & 0o2000 != 0 && cred.uid != 0 && !cred.in_group(a.gid)? {
-            bits &= !0o2000;
-        }
-        inode.set_mode_bits(bits)?;
-    }
-    inode.attr.ctime_ns = later(inode.attr.ctime_ns, now_ns);
-    Ok(())
-}
-
-fn check_chown(a: &Attr, msg: &SetattrReq, cred: &Cred) -> Result<(), Error> {
-    if cred.uid == 0 {
-        return Ok(());
-    }
-    let uid_stays = msg.uid.is_none_or(|uid| uid == a.uid);
-    if cred.uid != a.uid || !uid_stays {
-        return Err(Errno::EPERM.into());
-    }
-    match msg.gid {
-        Some(gid) if gid != a.gid && !cred.in_group(gid)? => Err(Errno::EPERM.into()),
-        _ => Ok(()),
-    }
-}
-
-/// utimensat(2): setting both to now needs write permission, anything else ownership. A
-/// truncation brings its mtime along.
-fn apply_times(inode: &mut Inode, msg: &SetattrReq, now_ns: Stamp) -> Result<bool, Error> {
-    let cred = &msg.ctx.cred;
-    if msg.atime_ns.is_some() || msg.mtime_ns.is_some() {
-        access::check_owner(&inode.attr, cred)?;
-    } else if msg.atime_now || msg.mtime_now {
-        let owner = access::check_owner(&inode.attr, cred);
-        if owner.is_err() && !msg.by_handle {
-            let as_writer = (msg.atime_now && msg.mtime_now) || msg.size.is_some();
-            if !as_writer {
-                return owner.map(|()| false);
-            }
-            inode.check(cred, Access::W)?;
-        }
-    }
-    let a = &mut inode.attr;
-    if let Some(t) = msg.atime_ns.or(msg.atime_now.then_some(now_ns)) {
-        a.atime_ns = t;
-    }
-    let mtime = msg.mtime_ns.or(msg.mtime_now.then_some(now_ns));
-    if let Some(t) = mtime {
-        a.mtime_ns = t;
-    }
-    Ok(mtime.is_some())
 }

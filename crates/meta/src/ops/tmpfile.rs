@@ -6,9 +6,9 @@ use saker_types::change::Gone;
 use saker_types::wire::{CreateReq, Entry};
 use saker_types::{Errno, FileKind, Inode, InodeId, Locator};
 
-use super::create::may_change;
 use super::{done, needs_name};
 use crate::request::{Rq, Step};
+use crate::rules::names::may_change;
 use crate::shard::Shard;
 
 impl Shard {
@@ -19,7 +19,7 @@ impl Shard {
             return Err(Errno::EINVAL.into());
         }
         let parent = self.parent(rq, &msg.ctx.cred, &msg.at)?;
-        may_change(&parent, &msg.ctx.cred)?;
+        may_change(&parent.dir, &msg.ctx.cred)?;
         self.may_grow()?;
         let mut inode = self.new_inode(msg, FileKind::Regular, &parent)?;
         inode.attr.nlink = 0;

@@ -5,11 +5,12 @@ use bytes::Bytes;
 use saker_types::change::StoreJob;
 use saker_types::time::later;
 use saker_types::wire::Entry;
-use saker_types::{Attr, Cred, Error, Inode, Stamp, access};
+use saker_types::{Attr, Cred, Error, Inode, Stamp};
 
 use super::done;
 use crate::request::{Rq, Step};
 use crate::rows::Located;
+use crate::rules::attributes::mode_after_write;
 use crate::shard::Shard;
 
 /// A change of size.
@@ -54,11 +55,6 @@ impl Truncation {
         let (truncate_gen, cut) = (a.truncate_gen, self.size);
         Some(StoreJob { truncate_gen, cut, ..StoreJob::default() })
     }
-}
-
-/// The mode of a file after this user changed its data.
-pub(crate) fn mode_after_write(a: &Attr, cred: &Cred) -> Result<u32, Error> {
-    if cred.uid == 0 { Ok(a.mode) } else { access::mode_without_privilege(a, cred) }
 }
 
 impl Shard {

@@ -7,12 +7,11 @@ use bytes::Bytes;
 use saker_rpc::txn;
 use saker_types::time::later;
 use saker_types::wire::{RemoveReq, Removed};
-use saker_types::{Cred, Errno, Error, Inode, InodeId, Key, Locator, access};
+use saker_types::{Errno, Error, Inode, InodeId, Key, Locator};
 
-use super::create::may_change;
 use super::needs_name;
-use crate::namespace::resolve::Parent;
 use crate::request::{Rq, Step, Stop};
+use crate::rules::names::may_remove;
 use crate::shard::{Shard, encoded};
 use crate::txn::driver::{Transaction, applied};
 
@@ -27,7 +26,7 @@ impl Shard {
             return Err(Error::at(Errno::ENOENT, msg.at.path.len() - 1).into());
         };
         let owner = self.owner_of(&inode)?;
-        let only_owner = may_remove(&parent, owner, cred)?;
+        let only_owner = may_remove(&parent.dir, owner, cred)?;
         if inode.attr.is_dir() {
             return Err(Errno::EISDIR.into());
         }
@@ -115,20 +114,5 @@ impl Shard {
                 }))
             })
         })))
-    }
-}
-
-/// May the caller remove or replace an entry of the parent? True: only if it owns the inode,
-/// which this shard cannot tell.
-pub(crate) fn may_remove(
-    parent: &Parent,
-    victim_uid: Option<u32>,
-    cred: &Cred,
-) -> Result<bool, Error> {
-    may_change(parent, cred)?;
-    let dir = &parent.dir;
-    match victim_uid {
-        Some(uid) => access::check_sticky(dir.mode, dir.uid, uid, cred).map(|()| false),
-        None => Ok(access::check_sticky(dir.mode, dir.uid, access::NOBODY, cred).is_err()),
     }
 }

@@ -16,12 +16,11 @@ use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl,
 
 use crate::namespace::replica::Dir;
 use crate::namespace::resolve::{Parent, Way};
-use crate::ops::create::may_change;
 use crate::ops::needs_name;
-use crate::ops::setattr::apply_access;
-use crate::ops::unlink::may_remove;
-use crate::ops::xattr::apply_acl;
 use crate::request::{Rq, Step, Stop, Wait};
+use crate::rules::attributes::apply_access;
+use crate::rules::names::{check_replace, may_change, may_remove};
+use crate::rules::xattrs::apply_acl;
 use crate::shard::{Handle, Shard, encoded};
 
 /// How long a participant waits before it asks the driver for the outcome, and between askings.
@@ -131,7 +130,7 @@ impl Shard {
             Some(holder) if holder != txn => return Err(busy()),
             _ => {}
         }
-        may_change(&parent, cred)?;
+        may_change(&parent.dir, cred)?;
         no_wait(self.not_frozen(parent.dir.id))?;
         let there = self.entry(&key)?;
         if !msg.at.may_end_at(there.as_ref().map_or(0, |there| there.attr.id)) {
@@ -145,7 +144,7 @@ impl Shard {
             }
             check_replace(&row, there, msg.no_replace)?;
             let owner = self.owner_of(there)?;
-            only_owner = may_remove(&parent, owner, cred)?;
+            only_owner = may_remove(&parent.dir, owner, cred)?;
         }
         let part = Prepared {
             driver: txn.driver.to_u32(),
@@ -231,7 +230,7 @@ impl Shard {
             }
             if let Some(parent) = &parent {
                 let owner = self.owner_of(&inode)?;
-                may_remove(parent, owner, &msg.ctx.cred)?;
+                may_remove(&parent.dir, owner, &msg.ctx.cred)?;
             }
             return Err(Errno::ENOTDIR.into());
         }
@@ -239,7 +238,7 @@ impl Shard {
             return Err(Errno::EBUSY.into());
         }
         if let (Some(parent), Intent::TakeDir | Intent::RemoveDir) = (&parent, intent) {
-            may_remove(parent, Some(inode.attr.uid), &msg.ctx.cred)?;
+            may_remove(&parent.dir, Some(inode.attr.uid), &msg.ctx.cred)?;
             no_wait(self.not_frozen(parent.dir.id))?;
         }
         Ok((key, (*inode).clone()))
@@ -430,18 +429,6 @@ fn resolved_by_driver(anchor: &Locator) -> Parent {
     let mode = FileKind::Directory.bits() | 0o777;
     let dir = Dir { id: anchor.id, mode, uid: 0, gid: 0, policy: 0, acls: None };
     Parent { dir, way: Way::default() }
-}
-
-/// rename(2): what may replace what.
-pub(crate) fn check_replace(row: &Inode, there: &Inode, no_replace: bool) -> Result<(), Error> {
-    if no_replace {
-        return Err(Errno::EEXIST.into());
-    }
-    match (row.attr.is_dir(), there.attr.is_dir()) {
-        (true, false) => Err(Errno::ENOTDIR.into()),
-        (false, true) => Err(Errno::EISDIR.into()),
-        _ => Ok(()),
-    }
 }
 
 /// A row without its data, for a vote; of a symlink with its target.

@@ -7,8 +7,8 @@ use saker_types::{Errno, Error, Key, NodeId, TxnId};
 
 use super::participant::{busy, entry_locator, no_wait, shown};
 use crate::ops::rename::use_coordinator;
-use crate::ops::unlink::may_remove;
 use crate::request::{Rq, Step};
+use crate::rules::names::may_remove;
 use crate::shard::Shard;
 
 impl Shard {
@@ -32,7 +32,7 @@ impl Shard {
         }
         no_wait(self.not_busy(there.attr.id))?;
         let owner = self.owner_of(&there)?;
-        let only_owner = may_remove(&parent, owner, cred)?;
+        let only_owner = may_remove(&parent.dir, owner, cred)?;
         if there.attr.is_dir() && txn.driver != NodeId::Coordinator {
             return Err(use_coordinator());
         }
