@@ -43,8 +43,8 @@ fn run(weak: &Weak<Core>) {
     let mut next = time::now() + PERIOD;
     if let Some(core) = weak.upgrade() {
         // So that something is known of servers that stand still when they are asked for the first time.
-        let stat = core.net.block_on(core.statfs());
-        _ = stat.inspect_err(|e| tracing::debug!("how much room there is: {e}"));
+        let learnt = core.net.block_on(core.learn_room());
+        _ = learnt.inspect_err(|e| tracing::debug!("how much room there is: {e}"));
     }
     loop {
         sleep(LOOK);

@@ -59,6 +59,13 @@ impl Core {
         Ok(self.ask_statfs().await?.0)
     }
 
+    /// Asks everybody, so that something is known of those who do not answer the next time.
+    pub(crate) async fn learn_room(&self) -> Result<()> {
+        self.ask_statfs().await?;
+        self.known_stat().sum = None;
+        Ok(())
+    }
+
     /// Is there room for so many bytes more? A store that does not answer is waited for, as by other
     /// operations, unless there is enough without it.
     ///
