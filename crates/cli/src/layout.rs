@@ -260,6 +260,14 @@ impl ClusterDir {
         self.0.join("run").join("state.json")
     }
 
+    /// One `up` or `down` at a time works on a directory. Released with the process.
+    pub fn lock(&self) -> Outcome<std::fs::File> {
+        let path = self.lock_file();
+        let file = std::fs::File::create(&path).about(path.display())?;
+        file.lock().about(path.display())?;
+        Ok(file)
+    }
+
     /// Locked by `up` and `down` while they work.
     pub fn lock_file(&self) -> PathBuf {
         self.0.join("run").join("lock")

@@ -10,7 +10,6 @@ use saker_engine::{JournalError, SegmentNo, TableError, snapshot};
 use saker_runtime::failpoint;
 use saker_runtime::fs::is_full;
 use saker_runtime::thread::Job;
-use saker_runtime::time::Time;
 use saker_types::change::What;
 
 use crate::namespace::eager;
@@ -26,23 +25,6 @@ const OVERLAY_LIMITS: u64 = 2;
 /// Pause after a checkpoint for which the disk had no room.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
-/// The checkpoint under way, if any.
-#[derive(Default)]
-pub struct Checkpointing {
-    running: Option<(u64, Job<Result<(), TableError>>)>,
-    /// After one for which there was no room.
-    not_before: Time,
-    /// Bytes with which the current journal segment began: the next checkpoint would not save them.
-    snapshot_bytes: u64,
-}
-
-impl Checkpointing {
-    /// Is one under way?
-    pub fn running(&self) -> bool {
-        self.running.is_some()
-    }
-}
-
 impl Shard {
     /// Begins a checkpoint when enough has changed, and ends one that is done. Called after the
     /// batch is sealed: everything in the tables in memory is in the journal.
@@ -53,7 +35,10 @@ impl Shard {
         self.finish_checkpoint(overlay >= limit * OVERLAY_LIMITS)?;
         let journal = self.journal.segment_bytes() - self.checkpointing.snapshot_bytes;
         let due = overlay >= limit || journal >= limit * JOURNAL_LIMITS;
-        if due && !self.checkpointing.running() && self.hub.now() >= self.checkpointing.not_before {
+        if due
+            && !self.checkpointing.is_running()
+            && self.hub.now() >= self.checkpointing.not_before
+        {
             self.begin_checkpoint()?;
         }
         Ok(())

@@ -11,27 +11,23 @@
 //! function from a request to an answer, or to a reason to wait, after which it runs again from
 //! the root; what takes several steps goes on as a task.
 
-mod batch;
 mod changelog;
 mod checkpoint;
 pub mod config;
 mod gone;
 mod ids;
-mod inodes;
 mod locks;
 pub mod metrics;
 mod namespace;
-mod opened;
 mod ops;
-mod parking;
 pub mod recover;
 mod request;
-mod row_locks;
 mod rows;
 mod rules;
 mod serve;
 pub mod service;
 mod shard;
+mod state;
 mod txn;
 
 pub use config::Config;

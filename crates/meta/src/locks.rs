@@ -3,67 +3,14 @@
 
 pub(crate) mod ranges;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
 use prost::Message;
 use saker_runtime::time::Time;
 use saker_types::change::{id_key, table};
 use saker_types::wire::FileLocks;
-use saker_types::{Error, InodeId, limits};
+use saker_types::{Error, InodeId};
 
 use crate::request::Wait;
 use crate::shard::Shard;
-
-const LEASE: Duration = Duration::from_nanos(limits::LOCK_LEASE_NS);
-
-/// Who holds locks here, and until when unless it is heard of.
-#[derive(Default)]
-pub struct LockLeases(BTreeMap<u64, Lease>);
-
-struct Lease {
-    until: Time,
-    ids: BTreeSet<InodeId>,
-}
-
-impl LockLeases {
-    /// The client was heard of; the files it has locked here.
-    pub fn renew(&mut self, holder: u64, now: Time) -> Vec<InodeId> {
-        let Some(lease) = self.0.get_mut(&holder) else { return Vec::new() };
-        lease.until = now + LEASE;
-        lease.ids.iter().copied().collect()
-    }
-
-    /// The client holds a lock on this file, or none any more.
-    pub fn note(&mut self, holder: u64, id: InodeId, holds: bool, now: Time) {
-        if holds {
-            let fresh = || Lease { until: now + LEASE, ids: BTreeSet::new() };
-            let lease = self.0.entry(holder).or_insert_with(fresh);
-            lease.until = now + LEASE;
-            lease.ids.insert(id);
-        } else if let Some(lease) = self.0.get_mut(&holder) {
-            lease.ids.remove(&id);
-            if lease.ids.is_empty() {
-                self.0.remove(&holder);
-            }
-        }
-    }
-
-    /// Files of a client that holds none any more from now on.
-    pub fn end(&mut self, holder: u64) -> BTreeSet<InodeId> {
-        self.0.remove(&holder).map(|lease| lease.ids).unwrap_or_default()
-    }
-
-    fn expired(&self, now: Time) -> Vec<u64> {
-        let late = self.0.iter().filter(|(_, lease)| lease.until <= now);
-        late.map(|(holder, _)| *holder).collect()
-    }
-
-    /// When to look again.
-    pub fn next(&self) -> Option<Time> {
-        self.0.values().map(|lease| lease.until).min()
-    }
-}
 
 impl Shard {
     /// The locks on a file.
@@ -108,27 +55,5 @@ impl Shard {
             self.wake(&Wait::Lock(id));
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_ends_when_its_client_is_not_heard_of() {
-        let mut leases = LockLeases::default();
-        let start = Time::default();
-        leases.note(1, 10, true, start);
-        leases.note(2, 10, true, start);
-        leases.note(2, 11, true, start);
-        assert_eq!(leases.renew(2, start + LEASE / 2), vec![10, 11]);
-        assert_eq!(leases.renew(3, start), vec![]);
-        assert_eq!(leases.expired(start + LEASE), vec![1]);
-        assert_eq!(leases.end(1), BTreeSet::from([10]));
-        assert_eq!(leases.next(), Some(start + LEASE * 3 / 2));
-        leases.note(2, 10, false, start + LEASE);
-        leases.note(2, 11, false, start + LEASE);
-        assert_eq!(leases.next(), None);
     }
 }

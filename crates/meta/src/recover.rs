@@ -1,45 +1,23 @@
 //! Starting a shard: replay the journal, resume what was under way.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use prost::Message;
 use saker_engine::journal::{Journal, JournalConfig, Kind};
-use saker_engine::sessions::Sessions;
 use saker_engine::{Db, Table};
 use saker_runtime::failpoint;
 use saker_runtime::fs::Dir;
 use saker_runtime::time::Time;
-use saker_types::change::{Decision, Prepared, Record, StoreJob, What, table};
+use saker_types::change::{Decision, Record, StoreJob, What, table};
 use saker_types::{ClusterMap, Errno, FileKind, Inode, InodeId, NodeId, ROOT, ShardNo, TxnId};
 
 use crate::metrics::Metrics;
-use crate::request::ReplyTo;
 use crate::rows::new_attr;
 use crate::shard::{Limits, Parts, Shard};
-
-/// What the journal says besides rows.
-#[derive(Default)]
-pub struct Volatile {
-    /// Sessions and their results.
-    pub sessions: Sessions<ReplyTo>,
-    /// Votes without an outcome.
-    pub prepared: BTreeMap<TxnId, Vec<Prepared>>,
-    /// Decisions not acknowledged by all.
-    pub decisions: BTreeMap<u64, Decision>,
-    /// Ids below may have been given out.
-    pub reserved_ids: u64,
-    /// Of these, the coordinator knows of ids below.
-    pub told_ids: u64,
-    /// Inodes here.
-    pub inode_count: i64,
-    /// The newest map the journal holds.
-    pub map: Option<Bytes>,
-}
+use crate::state::volatile::Volatile;
 
 /// Where a shard's data is, and what it is.
 pub struct Home {

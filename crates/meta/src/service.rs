@@ -19,7 +19,7 @@ use saker_types::change::What;
 use saker_types::wire::{Ctx, Empty, Op, SessionReq};
 use saker_types::{Errno, Error, NodeId, limits};
 
-use crate::namespace::replica::Dir;
+use crate::namespace::dir::Dir;
 use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Wait};
 use crate::shard::{Shard, encoded};
 
@@ -228,7 +228,7 @@ impl Role for Worker {
         let s = self.shard.borrow();
         let now = self.hub.now();
         let parked = (!s.parking.is_empty()).then(|| now + PARKED_TICK);
-        let checkpoint = s.checkpointing.running().then(|| now + CHECKPOINT_TICK);
+        let checkpoint = s.checkpointing.is_running().then(|| now + CHECKPOINT_TICK);
         let rest = s.is_step_full().then_some(now);
         let thaw = s.freezes.next();
         let later = |t: Time| t.max(now + Duration::from_millis(1));

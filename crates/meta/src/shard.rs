@@ -28,22 +28,23 @@ use saker_types::change::{StoredResult, What};
 use saker_types::wire::{EntryKey, KeptDirs, Op, Totals};
 use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, Stamp};
 
-use crate::batch::Batch;
-use crate::changelog::freezes::Freezes;
-use crate::checkpoint::Checkpointing;
-use crate::gone::Leases;
-use crate::ids::{Ids, allocator};
-use crate::inodes::Inodes;
-use crate::locks::LockLeases;
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
-use crate::opened::Opened;
-use crate::ops::watch::Watches;
-use crate::parking::Parking;
 use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
-use crate::row_locks::RowLocks;
-use crate::txn::votes::Votes;
+use crate::state::batch::Batch;
+use crate::state::checkpointing::Checkpointing;
+use crate::state::freezes::Freezes;
+use crate::state::gone_leases::GoneLeases;
+use crate::state::ids::Ids;
+use crate::state::inodes::Inodes;
+use crate::state::lock_leases::LockLeases;
+use crate::state::opened::Opened;
+use crate::state::parking::Parking;
+use crate::state::row_locks::RowLocks;
+use crate::state::volatile::Volatile;
+use crate::state::votes::Votes;
+use crate::state::watches::Watches;
 
 /// After a read that waited for a disk others are likely to, for so long.
 const WAITS_EXPECTED: Duration = Duration::from_millis(50);
@@ -128,7 +129,7 @@ pub struct Shard {
     pub(crate) vectors: Cache<InodeId, Rc<Vec<Totals>>, quick_cache::UnitWeighter, FxBuildHasher>,
     /// Clock for leases: pauses while this shard does not run.
     pub(crate) lease_clock: LeaseClock,
-    pub(crate) leases: Leases,
+    pub(crate) leases: GoneLeases,
     pub(crate) lock_leases: LockLeases,
     pub(crate) checkpointing: Checkpointing,
     /// Files that somebody may have open.
@@ -183,7 +184,7 @@ pub struct Parts {
     /// Counters.
     pub metrics: Metrics,
     /// What the journal said besides rows.
-    pub volatile: crate::recover::Volatile,
+    pub volatile: Volatile,
     /// When it begins.
     pub now: Time,
 }
@@ -224,7 +225,7 @@ impl Shard {
                     Default::default(),
                 ),
                 lease_clock: LeaseClock::new(now),
-                leases: Leases::default(),
+                leases: GoneLeases::default(),
                 lock_leases: LockLeases::default(),
                 checkpointing: Checkpointing::default(),
                 opened,
@@ -256,6 +257,11 @@ impl Shard {
     {
         let task: Task = Box::pin(task(self.handle()));
         Stop::Task(task)
+    }
+
+    /// Whose ids this shard gives out.
+    pub(crate) fn allocator(&self) -> u16 {
+        allocator(&self.map, self.no)
     }
 
     /// Owner of the name.
@@ -464,6 +470,10 @@ impl Shard {
     pub(crate) fn count(&self, op: Op) {
         self.metrics.requests.inc(op as u16);
     }
+}
+
+fn allocator(map: &ClusterMap, no: ShardNo) -> u16 {
+    map.shards.get(usize::from(no)).map_or(0, |s| s.allocator as u16)
 }
 
 fn status_of(e: &Error) -> u16 {

@@ -1,6 +1,7 @@
 //! Checks of the repository that cargo has no lint for.
 //!
 //! - `cargo xtask deps`: the crates depend on each other only as ARCHITECTURE.md draws it.
+//! - `cargo xtask circles`: the modules of a crate do not import each other in a circle.
 //! - `cargo xtask metrics HOST:PORT…`: docs/metrics.md lists every metric that roles expose.
 
 // No part of the system: reads the repository directly.
@@ -8,6 +9,7 @@
 
 use std::process::ExitCode;
 
+mod circles;
 mod deps;
 mod metrics;
 
@@ -15,10 +17,11 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args.as_slice() {
+        ["circles"] => circles::check(),
         ["deps"] => deps::check(),
         ["metrics", addrs @ ..] if !addrs.is_empty() => metrics::check(addrs),
         _ => {
-            eprintln!("usage: cargo xtask deps | metrics HOST:PORT…");
+            eprintln!("usage: cargo xtask circles | deps | metrics HOST:PORT…");
             return ExitCode::from(2);
         }
     };

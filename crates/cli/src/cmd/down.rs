@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
         return Ok(0);
     }
     let cluster = dir.load()?;
-    let _lock = super::up::lock(&dir)?;
+    let _lock = dir.lock()?;
     stop_supervisor(&dir);
     stop_roles(&dir, &cluster)?;
     if args.wipe {

@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let signals = args.foreground.then(Signals::block).transpose().about("signals")?;
     let dir = ClusterDir::new(&args.dir)?;
     dir.make()?;
-    let lock = lock(&dir)?;
+    let lock = dir.lock()?;
     let ports = ports::Lock::wait();
     let fresh = !dir.exists();
     let mut cluster = settle(&dir, args)?;
@@ -162,14 +162,6 @@ fn refuse_what_is_missing(args: &Args) -> Outcome {
         return Err(Failure::usage(format!("--tracker {name}"), missing));
     }
     if args.ha { Err(Failure::usage("--ha", missing)) } else { Ok(()) }
-}
-
-/// One `up` or `down` at a time works on a directory. Released with the process.
-pub fn lock(dir: &ClusterDir) -> Outcome<std::fs::File> {
-    let path = dir.lock_file();
-    let file = std::fs::File::create(&path).about(path.display())?;
-    file.lock().about(path.display())?;
-    Ok(file)
 }
 
 /// The cluster of the directory; a new one if there is none.
@@ -416,7 +408,7 @@ fn foreground(
         wait_bound(&cluster_again);
         drop(locks);
         let serves = wait_all(&dir_again, &cluster_again, false).and_then(|()| {
-            let _lock = lock(&dir_again)?;
+            let _lock = dir_again.lock()?;
             note_uuid(&dir_again, &mut dir_again.load()?)
         });
         match serves {

@@ -9,8 +9,7 @@ use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error};
 
-use super::rename::moved;
-use super::{ChangeStop, Keepers, chain, invalidate};
+use super::{ChangeStop, Keepers, chain, invalidate, moved};
 use crate::state::Handle;
 
 /// Exchanges two names of any kinds. The caller has the turn.

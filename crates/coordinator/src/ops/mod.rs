@@ -20,8 +20,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use saker_runtime::failpoint;
 use saker_types::inode::Locator;
+use saker_types::time::later;
 use saker_types::wire::{Ctx, Emptiness, EntryKey, InvalidateReply, InvalidateReq, Op};
-use saker_types::{Errno, Error, InodeId, NodeId};
+use saker_types::{Errno, Error, Inode, InodeId, NodeId, Stamp};
 
 use crate::state::{Handle, key_of};
 
@@ -131,4 +132,10 @@ async fn broadcast(h: &Handle, request: &InvalidateReq) -> Result<InvalidateRepl
         };
     }
     Ok(InvalidateReply { emptiness: worst.into(), kept_ms })
+}
+
+/// The row as it is at its new name.
+fn moved(mut row: Inode, now_ns: Stamp) -> Inode {
+    row.attr.ctime_ns = later(row.attr.ctime_ns, now_ns);
+    row
 }

@@ -4,12 +4,11 @@ use bytes::Bytes;
 use prost::Message;
 use saker_rpc::txn::{self, Transaction};
 use saker_runtime::failpoint;
-use saker_types::inode::{Inode, Locator};
-use saker_types::time::later;
+use saker_types::inode::Locator;
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
-use saker_types::{Errno, Error, Stamp};
+use saker_types::{Errno, Error};
 
-use super::{ChangeStop, Keepers, chain, exchange, invalidate, still_wanted, when_let_go};
+use super::{ChangeStop, Keepers, chain, exchange, invalidate, moved, still_wanted, when_let_go};
 use crate::state::Handle;
 
 /// Moves a directory, or exchanges what may be one.
@@ -84,9 +83,4 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     }
     failpoint!("dir_rename.invalidated");
     Ok(txn.commit(|_| Ok(reply.encode_to_vec().into()))?)
-}
-
-pub(super) fn moved(mut row: Inode, now_ns: Stamp) -> Inode {
-    row.attr.ctime_ns = later(row.attr.ctime_ns, now_ns);
-    row
 }

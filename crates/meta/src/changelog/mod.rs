@@ -3,5 +3,4 @@
 //! collects them when somebody asks.
 
 pub mod collect;
-pub mod freezes;
 pub mod totals;

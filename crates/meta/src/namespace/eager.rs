@@ -7,7 +7,7 @@ use saker_types::change::Prepared;
 use saker_types::wire::{At, Ctx, Entry, EntryKey, Intent, PrepareReq, Vote};
 use saker_types::{Inode, Key, NodeId, TxnId};
 
-use super::replica::Dir;
+use super::dir::Dir;
 use super::resolve::dentry_of;
 use crate::request::Step;
 use crate::shard::{Shard, encoded};

@@ -8,7 +8,8 @@ use saker_runtime::sim::mutation;
 use saker_types::wire::{Dentry, EntryKey, FetchReq, Op};
 use saker_types::{Class, Error, InodeId, NodeId};
 
-use super::replica::{Dir, Fetching};
+use super::dir::Dir;
+use super::replica::Fetching;
 use crate::request::{Found, Rq, Step, Wait};
 use crate::shard::{Handle, Shard, encoded};
 

@@ -2,85 +2,16 @@
 //! dropped, the owner has the truth. Only directories are kept; that an entry is absent or a
 //! symlink is never remembered (rule 8), since no broadcast announces the end of that.
 
-use std::rc::Rc;
-
 use bytes::Bytes;
 use quick_cache::Equivalent;
 use quick_cache::unsync::Cache;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use saker_runtime::sim::mutation;
-use saker_types::acl::Acl;
-use saker_types::wire::{Dentry, EntryKey};
-use saker_types::{Access, Cred, Errno, Error, InodeId, access};
+use saker_types::InodeId;
+use saker_types::wire::EntryKey;
 
+use super::dir::Dir;
 use super::walk::LastWalk;
-
-/// A directory, as path resolution needs it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Dir {
-    /// Its inode.
-    pub id: InodeId,
-    /// Type and permission bits.
-    pub mode: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Its own policy, 0 inherits.
-    pub policy: u32,
-    /// Its own ACLs; few directories have any.
-    pub acls: Option<Rc<Acls>>,
-}
-
-/// ACLs of a directory.
-#[derive(Debug, PartialEq)]
-pub struct Acls {
-    /// Who may do what to it.
-    pub access: Option<Acl>,
-    /// What new entries get.
-    pub default: Option<Acl>,
-}
-
-impl Dir {
-    /// From the owner's answer, if it is a directory.
-    ///
-    /// # Errors
-    /// EIO when an ACL is none.
-    pub fn of(d: &Dentry) -> Result<Option<Dir>, Error> {
-        let dir = saker_types::FileKind::Directory.bits();
-        if d.id == 0 || d.mode & saker_types::inode::S_IFMT != dir {
-            return Ok(None);
-        }
-        let acls = if d.acl.is_empty() && d.default_acl.is_empty() {
-            None
-        } else {
-            let parse = |raw| Acl::parse(raw).map_err(|_| Errno::EIO);
-            Some(Rc::new(Acls { access: parse(&d.acl)?, default: parse(&d.default_acl)? }))
-        };
-        let Dentry { id, mode, uid, gid, policy, .. } = *d;
-        Ok(Some(Dir { id, mode, uid, gid, policy, acls }))
-    }
-
-    /// May `cred` do `want` to it?
-    ///
-    /// # Errors
-    /// EACCES; NeedGroups.
-    pub fn check(&self, cred: &Cred, want: Access) -> Result<(), Error> {
-        let acl = self.acls.as_ref().and_then(|acls| acls.access.as_ref());
-        access::check(self.mode, self.uid, self.gid, acl, cred, want)
-    }
-
-    /// The ACL that new entries get.
-    pub fn default_acl(&self) -> Option<&Acl> {
-        self.acls.as_ref().and_then(|acls| acls.default.as_ref())
-    }
-
-    /// Everybody may search it.
-    pub fn is_open(&self) -> bool {
-        let has_acl = self.acls.as_ref().is_some_and(|acls| acls.access.is_some());
-        access::is_open(self.mode, has_acl)
-    }
-}
 
 #[derive(Hash, PartialEq, Eq)]
 struct Name(InodeId, Bytes);

@@ -10,7 +10,7 @@ use saker_types::{
     Access, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, access, acl, check_name, limits,
 };
 
-use super::replica::Dir;
+use super::dir::Dir;
 use super::walk::{LastWalk, PassedDir};
 use crate::request::{Found, Msg, Rq, Step, Stop, Wait};
 use crate::shard::Shard;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use saker_types::wire::At;
 use saker_types::{Cred, InodeId, Locator};
 
-use super::replica::Dir;
+use super::dir::Dir;
 
 /// The directories on the way from the root that was walked last; the caller may search all but the last. As good
 /// as entries of the replica: it ends with the next invalidation.

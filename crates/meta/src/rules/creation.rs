@@ -4,7 +4,7 @@ use saker_types::acl::{self, Acl};
 use saker_types::wire::{CreateReq, Op};
 use saker_types::{Cred, Errno, Error, FileKind, Inode, limits};
 
-use crate::namespace::replica::Dir;
+use crate::namespace::dir::Dir;
 
 pub(crate) fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), Error> {
     let ok = match op {

@@ -9,7 +9,7 @@ pub(crate) mod xattrs;
 mod tests {
     use saker_types::{Attr, Cred, FileKind, Inode};
 
-    use crate::namespace::replica::Dir;
+    use crate::namespace::dir::Dir;
 
     /// A user with one group.
     pub(super) fn cred(uid: u32, gid: u32) -> Cred {

@@ -3,7 +3,7 @@
 use saker_types::wire::At;
 use saker_types::{Access, Cred, Errno, Error, Inode, access};
 
-use crate::namespace::replica::Dir;
+use crate::namespace::dir::Dir;
 
 /// May the caller add or remove entries of a directory (search was checked on the way)?
 pub(crate) fn may_change(dir: &Dir, cred: &Cred) -> Result<(), Error> {

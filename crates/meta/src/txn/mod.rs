@@ -5,4 +5,3 @@
 pub mod driver;
 pub mod participant;
 mod swap;
-pub mod votes;

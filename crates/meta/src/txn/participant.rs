@@ -14,7 +14,7 @@ use saker_types::wire::{
 };
 use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
 
-use crate::namespace::replica::Dir;
+use crate::namespace::dir::Dir;
 use crate::namespace::resolve::{Parent, Way};
 use crate::ops::needs_name;
 use crate::request::{Rq, Step, Stop, Wait};
