@@ -14,17 +14,17 @@ use saker_runtime::time::{self, Time};
 use saker_types::wire::{MapReq, Op, SessionReq};
 use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
-use crate::failing_stores::FailingStores;
-use crate::local::{LocalReads, StoreFiles};
+use crate::data::failing_stores::FailingStores;
+use crate::data::memory::Memory;
+use crate::data::near::{LocalReads, StoreFiles};
+use crate::data::open_inode::Inodes;
 use crate::locks::Locks;
-use crate::memory::Memory;
+use crate::namespace::reports::Reports;
+use crate::namespace::seen::Seen;
+use crate::namespace::statfs::StatCache;
+use crate::net::route::{self, Routes};
+use crate::net::session::{Session, Sessions};
 use crate::net::{Net, Reply};
-use crate::open_inode::Inodes;
-use crate::reports::Reports;
-use crate::route::{self, Routes};
-use crate::seen::Seen;
-use crate::session::{Session, Sessions};
-use crate::statfs::StatCache;
 use crate::{ClientOptions, ClientStats};
 
 /// One attempt at a metadata request waits this long; a request that the node has parked is

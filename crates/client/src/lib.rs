@@ -1,9 +1,9 @@
 //! LibFS: the client library. FUSE, the command line and language bindings are thin adapters
 //! over [`Fs`] and [`File`].
 //!
-//! The client keeps no state that correctness needs: it routes each operation to the node that
-//! owns its name (`route`), sends it again when that is safe (`request`, `session`), and moves
-//! file data to and from stores (`reader`, `write_out`, `chunk_io`).
+//! The client keeps no state that correctness needs: it asks the node that owns a name
+//! (`namespace`), sends each operation there, again when that is safe (`net`), and moves file data to
+//! and from stores (`data`).
 //!
 //! Futures may be dropped at any time. An operation that was dropped may still take effect.
 
@@ -16,49 +16,23 @@ use saker_runtime::telemetry::Registry;
 use saker_types::{Attr, ClusterMap, Errno, Error, InodeId, Result};
 
 mod api;
-mod chunk_io;
-mod connect;
 mod core;
-mod failing_stores;
+mod data;
 #[cfg(test)]
 mod fake;
-mod file;
-mod groups;
-mod holds;
-mod idle;
-mod lease;
-mod local;
 mod locks;
-mod memory;
-mod names;
+mod namespace;
 mod net;
-mod open_inode;
-mod path;
-mod ranges;
-mod read_ahead;
-mod readdir;
-mod reader;
-mod reports;
-mod request;
-mod route;
-mod seen;
-mod session;
-mod sparse;
-mod statfs;
 #[cfg(test)]
 mod tests;
-mod write_back;
-mod write_out;
-mod writer;
-mod xattr;
 
 pub use api::{
     Caller, ClientOptions, ClientStats, ClusterAddr, DirItem, FOREVER, Fallocate, Groups, Lessee,
     OpenFlags, Resolved, Seek, SetAttr, SetTime, StatFs,
 };
-pub use file::File;
+pub use data::file::File;
 pub use locks::Lock;
-pub use readdir::DirStream;
+pub use namespace::readdir::DirStream;
 pub use saker_rpc::{Reactor, Transport};
 pub use saker_types;
 
@@ -75,9 +49,9 @@ impl Fs {
     /// ENOENT or EINVAL for a directory without a usable `cluster.toml`; ETIMEDOUT when no
     /// coordinator answers in time.
     pub fn connect(cluster: &ClusterAddr, options: ClientOptions) -> Result<Fs> {
-        let coordinators: Vec<SocketAddr> = connect::coordinators(cluster)?;
+        let coordinators: Vec<SocketAddr> = net::connect::coordinators(cluster)?;
         let core = core::Core::connect(net::Net::new()?, &coordinators, options)?;
-        lease::start(&core).and_then(|()| write_back::start(&core)).map_err(|e| {
+        data::lease::start(&core).and_then(|()| data::write::back::start(&core)).map_err(|e| {
             Error::new(Errno::EAGAIN).with_text(format!("no thread for leases: {e}"))
         })?;
         Ok(Fs(core))
@@ -101,7 +75,7 @@ impl Fs {
 
     /// Renews the leases of open files, and tells of what was closed; never ends.
     pub async fn keep_leases(&self) {
-        lease::keep(&self.0).await;
+        data::lease::keep(&self.0).await;
     }
 
     /// Runs a future of this client to its end on the calling thread. Not to be nested.
@@ -122,8 +96,10 @@ impl Fs {
 
     /// Is nothing newer known here of a file that is open, nor anything unsaved?
     pub fn is_newest(&self, attr: &Attr) -> bool {
-        let is_newest = |inode: Arc<open_inode::OpenInode>| {
-            inode.with(|s| !s.is_dirty() && open_inode::age(&s.attr) <= open_inode::age(attr))
+        let is_newest = |inode: Arc<data::open_inode::OpenInode>| {
+            inode.with(|s| {
+                !s.is_dirty() && data::open_inode::age(&s.attr) <= data::open_inode::age(attr)
+            })
         };
         self.0.inodes.get(attr.id).is_none_or(is_newest)
     }

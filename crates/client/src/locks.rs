@@ -17,9 +17,9 @@ use saker_types::{Errno, InodeId, NodeId, Result, ShardNo, limits};
 
 use crate::Caller;
 use crate::core::{Core, decode};
-use crate::file::File;
-use crate::open_inode::{OpenInode, lost_lock};
-use crate::request::To;
+use crate::data::file::File;
+use crate::data::open_inode::{OpenInode, lost_lock};
+use crate::net::request::To;
 
 /// A client that holds locks says so this often.
 const PERIOD: Duration = Duration::from_secs(3);

@@ -1,5 +1,10 @@
 //! The client's way to the network.
 
+pub(crate) mod connect;
+pub(crate) mod request;
+pub(crate) mod route;
+pub(crate) mod session;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use saker_types::wire::*;
 use saker_types::{Attr, Errno, Error, Locator, Result, ShardNo};
 
 use crate::core::Core;
-use crate::request::To;
+use crate::net::request::To;
 use crate::{Caller, DirItem, Fs};
 
 /// Entries of the first request to each shard, and of later ones.

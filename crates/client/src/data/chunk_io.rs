@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use crate::Caller;
 use crate::core::{Backoff, Core, Fail, all, decode};
-use crate::open_inode::OpenInode;
-use crate::route::Routes;
-use crate::writer::{Piece, left_in_chunk};
+use crate::data::open_inode::OpenInode;
+use crate::data::write::writer::{Piece, left_in_chunk};
+use crate::net::route::Routes;
 
 /// One attempt at a read or write of a chunk waits this long.
 const ATTEMPT_MAX: Duration = Duration::from_secs(20);

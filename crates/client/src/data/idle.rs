@@ -6,8 +6,8 @@ use std::time::Duration;
 use saker_runtime::time::{self, Time};
 
 use crate::core::Core;
-use crate::read_ahead::WINDOW_BYTES_MIN;
-use crate::reader::AGE_MAX;
+use crate::data::ahead::WINDOW_BYTES_MIN;
+use crate::data::read::AGE_MAX;
 
 /// Whoever finds no room to write looks through all open files, this often at most.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

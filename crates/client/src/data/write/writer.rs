@@ -15,7 +15,7 @@ use bytes::Bytes;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Result, Unflushed};
 
-use crate::memory::{Memory, Share};
+use crate::data::memory::{Memory, Share};
 
 /// Most bytes of one file that are in flight.
 pub(crate) const FLYING_BYTES_MAX: usize = 8 << 20;

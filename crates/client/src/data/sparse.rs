@@ -12,8 +12,8 @@ use saker_types::wire::{ChunkSeekReply, ChunkSeekReq, Op};
 use saker_types::{Class, Errno, InodeId, NodeId, Result, StoreNo};
 
 use crate::core::{Backoff, Core, Fail, decode};
-use crate::file::Handle;
-use crate::route::Routes;
+use crate::data::file::Handle;
+use crate::net::route::Routes;
 use crate::{Fallocate, File, Seek};
 
 /// A store is asked where data is for this long before it counts as silent.

@@ -15,10 +15,10 @@ use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Errno, Error, InodeId, Locator, Stamp, Unflushed};
 
 use crate::Caller;
-use crate::holds::Holds;
-use crate::ranges::{Ranges, overlay};
-use crate::read_ahead::Ahead;
-use crate::writer::Writer;
+use crate::data::ahead::Ahead;
+use crate::data::holds::Holds;
+use crate::data::ranges::{Ranges, overlay};
+use crate::data::write::writer::Writer;
 
 /// Whose lock it is: flock(2)'s or not, and the owner's number.
 pub(crate) type LockOwner = (bool, u64);

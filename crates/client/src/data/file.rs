@@ -9,7 +9,7 @@ use saker_types::wire::{Entry, Op};
 use saker_types::{Errno, Locator, Result};
 
 use crate::core::Core;
-use crate::open_inode::{LockOwner, OpenInode, lost_lock};
+use crate::data::open_inode::{LockOwner, OpenInode, lost_lock};
 use crate::{Caller, OpenFlags};
 
 /// An open file. Clones are the same open file; all open files of one inode in this client see
@@ -83,7 +83,7 @@ impl Drop for Handle {
 }
 
 impl File {
-    /// A handle of an inode of which [`Inodes::open`](crate::open_inode::Inodes::open) has
+    /// A handle of an inode of which [`Inodes::open`](crate::data::open_inode::Inodes::open) has
     /// counted one.
     pub(crate) fn new(
         core: Arc<Core>,

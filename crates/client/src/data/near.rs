@@ -19,7 +19,7 @@ use saker_types::{Errno, StoreNo};
 
 use self::dirs::{Dirs, OpenDir};
 use self::disk::Disk;
-use crate::failing_stores::FailingStores;
+use crate::data::failing_stores::FailingStores;
 use crate::net::Net;
 
 mod dirs;

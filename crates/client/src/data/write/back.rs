@@ -9,7 +9,7 @@ use saker_runtime::thread;
 use saker_runtime::time::{self, Time, sleep};
 
 use crate::core::Core;
-use crate::open_inode::OpenInode;
+use crate::data::open_inode::OpenInode;
 
 /// It is looked this often for what is due.
 const LOOK: Duration = Duration::from_millis(250);

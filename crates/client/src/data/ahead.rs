@@ -10,8 +10,8 @@ use saker_runtime::time::Time;
 use saker_types::Result;
 use std::time::Duration;
 
-use crate::memory::{Memory, Share};
-use crate::writer::left_in_chunk;
+use crate::data::memory::{Memory, Share};
+use crate::data::write::writer::left_in_chunk;
 
 /// Bytes of one request for data ahead.
 pub(crate) const SEGMENT_BYTES: u64 = 1 << 20;
@@ -180,5 +180,4 @@ impl Ahead {
 }
 
 #[cfg(test)]
-#[path = "read_ahead/tests.rs"]
 mod tests;

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use saker_types::wire::{At, Empty, Op, XattrReply, XattrReq};
 use saker_types::{Errno, Result, limits};
 
-use crate::names::check_place;
-use crate::request::To;
+use crate::namespace::names::check_place;
+use crate::net::request::To;
 use crate::{Caller, Fs};
 
 impl Fs {

@@ -11,10 +11,10 @@ use saker_types::{Errno, Error, Result};
 
 use crate::Caller;
 use crate::core::Core;
-use crate::file::Handle;
-use crate::open_inode::{OpenInode, State, inline_of};
-use crate::read_ahead::{SEGMENT_BYTES, next_window};
-use crate::request::To;
+use crate::data::ahead::{SEGMENT_BYTES, next_window};
+use crate::data::file::Handle;
+use crate::data::open_inode::{OpenInode, State, inline_of};
+use crate::net::request::To;
 
 /// A read that meets the end of a file, or needs data that is kept here, asks whether that is
 /// still so, when the last answer is older than this.

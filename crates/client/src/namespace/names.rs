@@ -9,10 +9,10 @@ use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, Result, limits};
 
 use crate::core::Core;
-use crate::file::File;
-use crate::holds::Opening;
-use crate::open_inode::{OpenInode, inline_of};
-use crate::request::To;
+use crate::data::file::File;
+use crate::data::holds::Opening;
+use crate::data::open_inode::{OpenInode, inline_of};
+use crate::net::request::To;
 use crate::{Caller, Fs, OpenFlags, SetAttr, SetTime};
 
 /// Times that the directories above a directory's new place are walked.

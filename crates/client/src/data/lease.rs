@@ -12,7 +12,7 @@ use saker_types::wire::{At, Op, RenewReply, RenewReq};
 use saker_types::{Locator, NodeId, Result, ShardNo, limits};
 
 use crate::core::{Core, decode};
-use crate::open_inode::OpenInode;
+use crate::data::open_inode::OpenInode;
 
 /// Leases of files that are open longer than this are renewed, this often.
 const PERIOD: Duration = Duration::from_secs(20);

@@ -11,12 +11,12 @@ use saker_types::{Class, Errno, Error, Result, Unflushed};
 use std::time::Duration;
 
 use crate::Caller;
-use crate::chunk_io::ChunkOffset;
 use crate::core::Core;
-use crate::file::Handle;
-use crate::open_inode::OpenInode;
-use crate::request::To;
-use crate::writer::{Landed, Piece, Writer};
+use crate::data::chunk_io::ChunkOffset;
+use crate::data::file::Handle;
+use crate::data::open_inode::OpenInode;
+use crate::data::write::writer::{Landed, Piece, Writer};
+use crate::net::request::To;
 
 /// A piece that is refused this often because of a truncation, and whose owner knows of none,
 /// is lost.

@@ -14,10 +14,10 @@ use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, Shar
 
 use crate::Caller;
 use crate::core::{ATTEMPT_MAX, Backoff, Core, Fail, decode, judged};
-use crate::groups::full_cred;
+use crate::namespace::groups::full_cred;
+use crate::namespace::seen::{self, Tells};
 use crate::net::Reply;
-use crate::seen::{self, Tells};
-use crate::session::{Known, Ticket};
+use crate::net::session::{Known, Ticket};
 
 /// Answers of the kind "ask somebody else" that are followed at once; after that with pauses.
 const HOPS_AT_ONCE: u32 = 8;

@@ -1,0 +1,16 @@
+//! Open files and their data: in the rows of small ones, else in chunks on stores.
+
+pub(crate) mod ahead;
+pub(crate) mod chunk_io;
+pub(crate) mod failing_stores;
+pub(crate) mod file;
+pub(crate) mod holds;
+pub(crate) mod idle;
+pub(crate) mod lease;
+pub(crate) mod memory;
+pub(crate) mod near;
+pub(crate) mod open_inode;
+pub(crate) mod ranges;
+pub(crate) mod read;
+pub(crate) mod sparse;
+pub(crate) mod write;
