@@ -60,6 +60,7 @@ deny() {
 edges() {
     cargo xtask deps
     cargo xtask circles
+    cargo xtask words
     cargo test -p saker-xtask
     # Each file of tests is run by some stage.
     local file

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_era_left_behind_is_told_from_what_it_lost() {
+    fn what_an_epoch_left_behind_is_told_from_what_it_lost() {
         let mut epochs = Epochs::default();
         assert!(epochs.begin(7, 0, [].into_iter()));
         assert!(!epochs.begin(7, 0, [].into_iter()), "the same");

@@ -21,7 +21,7 @@ use crate::store::{Options, io_error};
 
 /// No record of an epoch has a number that one before it may have acknowledged, even if the start
 /// is repeated after it has begun to rescue data.
-const ERA_GAP: u64 = 1 << 24;
+const EPOCH_GAP: u64 = 1 << 24;
 
 /// What an open store starts with.
 pub struct Recovered {
@@ -67,7 +67,7 @@ pub fn recover(
     let another_epoch = saved.epochs.begin(options.cached_since, saved.durable_seq, there);
     let epochs = saved.epochs.clone();
     if another_epoch && epochs.current() > 1 {
-        tail.next_seq += ERA_GAP;
+        tail.next_seq += EPOCH_GAP;
     }
     let config = LogConfig {
         segment_bytes: options.segment_bytes,

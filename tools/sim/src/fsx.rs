@@ -22,7 +22,7 @@ pub use two::run_two;
 /// Operations that a failure shows.
 const SHOWN: usize = 40;
 /// The file is cut to nothing after so many operations, and may grow to another size then.
-const ERA_OPS: u64 = 1_500;
+const ROUND_OPS: u64 = 1_500;
 /// Largest sizes of the file: around what a row holds, some pages, more than two chunks.
 const SIZES: [u64; 3] = [7_000, 300_000, 10 << 20];
 /// Longest range of an operation, in bytes.
@@ -139,7 +139,7 @@ pub(crate) fn difference(got: &[u8], want: &[u8], at: u64) -> Option<String> {
 impl Run<'_> {
     fn all(&mut self, ops: u64) -> Result<(), String> {
         for n in 0..ops {
-            if n % ERA_OPS == 0 {
+            if n % ROUND_OPS == 0 {
                 self.size_max = SIZES[self.rng.below(SIZES.len())];
                 self.step(n, Op::Truncate { size: 0 })?;
             }

@@ -2,6 +2,7 @@
 //!
 //! - `cargo xtask deps`: the crates depend on each other only as ARCHITECTURE.md draws it.
 //! - `cargo xtask circles`: the modules of a crate do not import each other in a circle.
+//! - `cargo xtask words`: names are the terms that ARCHITECTURE.md lists.
 //! - `cargo xtask metrics HOST:PORT…`: docs/metrics.md lists every metric that roles expose.
 
 // No part of the system: reads the repository directly.
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 mod circles;
 mod deps;
 mod metrics;
+mod words;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -19,9 +21,10 @@ fn main() -> ExitCode {
     let outcome = match args.as_slice() {
         ["circles"] => circles::check(),
         ["deps"] => deps::check(),
+        ["words"] => words::check(),
         ["metrics", addrs @ ..] if !addrs.is_empty() => metrics::check(addrs),
         _ => {
-            eprintln!("usage: cargo xtask circles | deps | metrics HOST:PORT…");
+            eprintln!("usage: cargo xtask circles | deps | words | metrics HOST:PORT…");
             return ExitCode::from(2);
         }
     };
