@@ -36,9 +36,6 @@ pub mod fattr {
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const KILL_SUIDGID: u32 = 1 << 11;
-    /// What is to be changed; the rest says how.
-    pub const CHANGES: u32 =
-        MODE | UID | GID | SIZE | ATIME | MTIME | ATIME_NOW | MTIME_NOW | KILL_SUIDGID;
 }
 
 /// `getattr_flags`: `fh` is valid.

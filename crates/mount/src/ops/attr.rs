@@ -114,13 +114,6 @@ impl MountService {
         if input.valid & fattr::KILL_SUIDGID != 0 && change.mode.is_none() {
             entry = self.drop_bits(entry).await?;
         }
-        // What of chown(2) arrives that changes neither owner nor group.
-        if input.valid & fattr::CHANGES == 0
-            && let Some(mode) = without_privileges(entry.attr.mode)
-        {
-            let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            entry = self.fs.setattr(&request.caller(), &At::handle(entry.loc), &change).await?;
-        }
         // A directory's totals are not collected here.
         let fresh = if entry.attr.is_dir() { Duration::ZERO } else { self.attr_timeout };
         Ok(self.attr_reply(&entry, fresh))
