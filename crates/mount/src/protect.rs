@@ -8,9 +8,11 @@
 //! its syscall tells, from /proc; that is read only if the sysctl is on and all else is so.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 use saker_fuse::Request;
+use saker_runtime::time;
 use saker_types::wire::{Entry, StickyDir};
 use saker_types::{Errno, FileKind, Result};
 
@@ -20,8 +22,12 @@ use crate::service::MountService;
 
 /// Links that threads may not follow, at most; there is one for each thread that has come to one.
 const LINKS_MAX: usize = 1 << 16;
-/// How often it is looked what a thread does that is about to sleep.
-const LOOKS_MAX: usize = 100;
+/// How often it is looked at once what a thread does that is about to sleep.
+const LOOKS: usize = 20;
+/// Between further looks: it waits for a CPU.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// A thread that has not slept for so long is taken to do what is protected against.
+const LOOKS_END: Duration = Duration::from_secs(1);
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 
@@ -54,7 +60,7 @@ impl MountService {
     ///
     /// # Errors
     /// EACCES.
-    pub(crate) fn may_be_opened(&self, request: &Request, entry: &Entry) -> Result<()> {
+    pub(crate) async fn may_be_opened(&self, request: &Request, entry: &Entry) -> Result<()> {
         let (tid, uid) = (request.header.pid, request.header.uid);
         let Some(dir) = &entry.sticky else { return Ok(()) };
         let what = match entry.attr.kind() {
@@ -63,10 +69,13 @@ impl MountService {
             _ => return Ok(()),
         };
         let is_foreign = entry.attr.uid != uid && entry.attr.uid != dir.uid;
-        if is_foreign && guards_open(level(what), dir) && Doing::of(tid) == Doing::Creates {
-            return Err(Errno::EACCES.into());
+        if !is_foreign || !guards_open(level(what), dir) {
+            return Ok(());
         }
-        Ok(())
+        match self.doing(tid).await {
+            Some(Doing::ReadsLink | Doing::Other) => Ok(()),
+            Some(Doing::Creates) | None => Err(Errno::EACCES.into()),
+        }
     }
 
     /// The same of a link, which the kernel holds as `node` now: whether it is followed is not known yet.
@@ -91,12 +100,31 @@ impl MountService {
     ///
     /// # Errors
     /// EACCES if it may not be.
-    pub(crate) fn may_follow(&self, request: &Request) -> Result<()> {
+    pub(crate) async fn may_follow(&self, request: &Request) -> Result<()> {
         let (tid, node) = (request.header.pid, request.header.nodeid);
-        if self.links.take(tid, node) && Doing::of(tid) != Doing::ReadsLink {
+        if self.links.take(tid, node) && self.doing(tid).await != Some(Doing::ReadsLink) {
             return Err(Errno::EACCES.into());
         }
         Ok(())
+    }
+
+    /// What a thread does whose request this is; `None` if that cannot be seen because it does not
+    /// come to sleep.
+    async fn doing(&self, tid: u32) -> Option<Doing> {
+        for _ in 0..LOOKS {
+            if let Some(doing) = Doing::of(tid) {
+                return Some(doing);
+            }
+            std::thread::yield_now();
+        }
+        let end = time::now() + LOOKS_END;
+        while time::now() < end {
+            self.fs.sleep(LOOK_AGAIN).await;
+            if let Some(doing) = Doing::of(tid) {
+                return Some(doing);
+            }
+        }
+        None
     }
 }
 
@@ -129,17 +157,15 @@ enum Doing {
 }
 
 impl Doing {
+    /// `None` as long as the thread runs, or waits for a CPU.
     // The kernel's word on a thread, as above.
     #[allow(clippy::disallowed_methods)]
-    fn of(tid: u32) -> Doing {
-        for _ in 0..LOOKS_MAX {
-            match std::fs::read_to_string(format!("/proc/{tid}/syscall")) {
-                Ok(line) if line.starts_with("running") => std::thread::yield_now(),
-                Ok(line) => return Doing::parse(&line, |at| flags_of_openat2(tid, at)),
-                Err(_) => break,
-            }
+    fn of(tid: u32) -> Option<Doing> {
+        match std::fs::read_to_string(format!("/proc/{tid}/syscall")) {
+            Ok(line) if line.starts_with("running") => None,
+            Ok(line) => Some(Doing::parse(&line, |at| flags_of_openat2(tid, at))),
+            Err(_) => Some(Doing::Other),
         }
-        Doing::Other
     }
 
     /// The line of /proc/TID/syscall (proc_pid_syscall(5)). `openat2` reads that call's flags, which

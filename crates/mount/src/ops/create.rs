@@ -114,7 +114,7 @@ impl MountService {
     }
 
     pub(crate) async fn readlink(&self, request: &Request) -> Result<Reply> {
-        self.may_follow(request)?;
+        self.may_follow(request).await?;
         let at = self.at(request.header.nodeid).await?;
         Ok(Reply::data(self.fs.readlink(&request.caller(), &at).await?))
     }

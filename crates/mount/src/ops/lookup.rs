@@ -74,7 +74,7 @@ impl MountService {
                     // The kernel would take two of the rename's directories for one.
                     return Err(Errno::ESTALE.into());
                 }
-                self.may_be_opened(request, &entry)?;
+                self.may_be_opened(request, &entry).await?;
                 let out = self.hold(&named, &entry);
                 self.threads.told_of(tid, dir, &name, out.nodeid);
                 self.note_link(request, &entry, out.nodeid, hint);
