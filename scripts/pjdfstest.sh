@@ -3,6 +3,7 @@
 # on ext4 must pass on the mount, but for those in scripts/pjdfstest.known, which must fail.
 #
 #   scripts/pjdfstest.sh SAKER [PATTERN…]     PATTERN: only cases whose names contain one
+#   scripts/pjdfstest.sh install              only builds the suite
 #
 # Needs root (or sudo) and /dev/fuse. The suite is built once, beside the target directory.
 set -euo pipefail
@@ -10,8 +11,6 @@ set -euo pipefail
 version=0.2.2
 # Cases that pass on ext4: fewer mean that the suite did not run as it should.
 least=398
-saker=$(realpath "$1")
-shift
 known=$(realpath "$(dirname "$0")")/pjdfstest.known
 tools=$(realpath -m "${CARGO_TARGET_DIR:-$(dirname "$0")/../target}")/tools
 suite=$tools/bin/pjdfstest
@@ -24,9 +23,12 @@ install_suite() {
 }
 
 [[ $("$suite" --version 2>/dev/null) == "pjdfstest $version" ]] || install_suite
+[[ $1 == install ]] && exit
+saker=$(realpath "$1")
 if [[ $EUID -ne 0 ]]; then
-    exec sudo -E "$0" "$saker" "$@"
+    exec sudo -E "$0" "$@"
 fi
+shift
 
 work=$(mktemp -d "${SAKER_SCRATCH:-${TMPDIR:-/tmp}}/saker-pjdfstest-XXXXXX")
 finish() {

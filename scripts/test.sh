@@ -12,8 +12,12 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 logs=$CARGO_TARGET_DIR/test-logs
 mkdir -p "$logs"
-passed=0
-failed=0
+# A line "passed failed" of each stage.
+counts=$logs/counts
+: >"$counts"
+# Stages that may run at once: of two cores one often waits for the other's clusters to start and die.
+lanes=1
+if [[ $(id -u) -eq 0 && $(nproc) -gt 1 ]]; then lanes=2; fi
 
 # stage NAME COMMAND…: runs it and counts its tests, or itself if it has none.
 stage() {
@@ -30,14 +34,39 @@ stage() {
     done < <(sed -n 's/.*[^0-9]\([0-9]\+\) passed[;,] \([0-9]\+\) failed.*/\1 \2/p' "$log")
     if [[ $((good + bad)) -eq 0 && $code -eq 0 ]]; then good=1; fi
     if [[ $bad -eq 0 && $code -ne 0 ]]; then bad=1; fi
-    passed=$((passed + good)) failed=$((failed + bad))
+    echo "$good $bad" >>"$counts"
+    local said
     if [[ $code -eq 0 ]]; then
-        printf '%-12s ok    %4d s  %d passed\n' "$name" $((SECONDS - start)) "$good"
-        grep -h '^note: ' "$log" || true
+        said=$(printf '%-12s ok    %4d s  %d passed' "$name" $((SECONDS - start)) "$good"
+            grep -h '^note: ' "$log" | sed '1s/^/\n/' || true)
     else
-        printf '%-12s FAIL  %4d s  %d passed, %d failed (%s)\n' \
+        said=$(printf '%-12s FAIL  %4d s  %d passed, %d failed (%s)\n' \
             "$name" $((SECONDS - start)) "$good" "$bad" "$log"
-        grep -v '^ *Compiling \|^test .* ok$' "$log" | tail -n 80 | sed 's/^/    /'
+            grep -v '^ *Compiling \|^test .* ok$' "$log" | tail -n 80 | sed 's/^/    /')
+    fi
+    echo "$said"
+}
+
+# beside NAME COMMAND…: a stage that runs beside others, as many as there are lanes. It has a network
+# and mounts of its own where there is root, for clusters use the same ports.
+beside() {
+    while [[ $(jobs -rp | wc -l) -ge $lanes ]]; do
+        wait -n || true
+    done
+    stage "$@" &
+}
+
+# together: waits for all that run beside each other.
+together() {
+    wait
+}
+
+# alone COMMAND…: with a network and mounts of its own, if that can be had.
+alone() {
+    if [[ $lanes -gt 1 ]]; then
+        unshare --net --mount sh -c 'ip link set lo up && exec "$@"' sh "$@"
+    else
+        "$@"
     fi
 }
 
@@ -77,7 +106,7 @@ build() {
 
 # sim TEST: one file of tools/sim/tests, as root where there is root.
 sim() {
-    cargo test -p saker-sim --test "$1" -- --nocapture --test-threads=1
+    alone cargo test -p saker-sim --test "$1" -- --nocapture --test-threads=1
 }
 
 client() {
@@ -92,7 +121,7 @@ simulation() {
 # Kills, power loss, other faults; "1 passed, 0 failed" for each.
 torment() {
     cargo build -p saker-sim --bin torment
-    "${root[@]}" env SAKER_BIN="$SAKER_BIN" "$CARGO_TARGET_DIR/debug/torment" "$@"
+    alone "${root[@]}" env SAKER_BIN="$SAKER_BIN" "$CARGO_TARGET_DIR/debug/torment" "$@"
     echo "1 passed, 0 failed"
 }
 
@@ -108,6 +137,12 @@ metrics() {
     return $status
 }
 
+# Its suite is fetched before it is without a network.
+pjdfstest() {
+    scripts/pjdfstest.sh install
+    alone scripts/pjdfstest.sh "$SAKER_BIN"
+}
+
 unit=(cargo test --workspace --no-fail-fast --exclude saker-sim --exclude saker-specs --exclude saker-xtask)
 
 # 200 seeds of the simulation.
@@ -117,6 +152,9 @@ simulate() {
 }
 
 finish() {
+    local passed failed
+    together
+    read -r passed failed < <(awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }' "$counts")
     printf "all          %9d s\n" "$SECONDS"
     echo "$passed passed, $failed failed"
     [[ $failed -eq 0 ]]
@@ -152,14 +190,14 @@ fi
 
 stage unit "${unit[@]}"
 # The protocols as models, explored without gaps.
-stage specs cargo test -p saker-specs
-stage sim-unit cargo test -p saker-sim --lib
+beside specs cargo test -p saker-specs
+beside sim-unit cargo test -p saker-sim --lib
 # Roles, network and crashes in one thread, in an order that a seed decides.
-stage simulation simulation
+beside simulation simulation
 # A whole cluster with its clients: thousands of seeds, crash points, rules broken on purpose.
-stage world sim simulation
+beside world sim simulation
 # The same below mounts, each on a model of the kernel.
-stage mounts sim mounts
+beside mounts sim mounts
 
 # Mounts and users need root.
 if [[ $(id -u) -ne 0 ]] && sudo -n true 2>/dev/null; then
@@ -177,42 +215,42 @@ else
     echo "note: no root or no /dev/fuse: mounts are not tested"
 fi
 
-stage model sim model_vs_local
-stage client client
-stage property sim property
-stage balance sim balance
-stage garbage sim garbage
-stage replicas sim replicas
-stage members sim members
-# Of one file; through the library, and where there are mounts through those.
-stage fsx sim fsx
-# FUSE over io_uring, where the kernel has it: off by default. Mounts are tested by it, and some by
-# /dev/fuse, too.
-uring=/sys/module/fuse/parameters/enable_uring
-if [[ $able == yes && -e $uring ]]; then
-    uring_was=$(cat $uring)
-    trap '"${root[@]}" sh -c "echo $uring_was >$uring"' EXIT
-    "${root[@]}" sh -c "echo Y >$uring"
-fi
+# The longest first.
 if [[ $able == yes ]]; then
-    stage metrics metrics
-    stage full-disk sim full_disk
-    stage mount sim mount_vs_local
-    stage posix sim posix
-    stage crash sim crash
-    stage locks sim locks
-    stage torment torment --seconds "$([[ $form == long ]] && echo 600 || echo 20)"
-    stage power torment --power-loss "$([[ $form == long ]] && echo 20 || echo 2)"
+    # Kernels have FUSE over io_uring switched off by default; the tests take them as they are.
+    uring=/sys/module/fuse/parameters/enable_uring
+    if [[ -e $uring && $(cat $uring) != Y ]]; then
+        echo "note: $uring is off: mounts are tested over /dev/fuse only (scripts/kernel.sh)"
+    fi
+    beside shortcut sim shortcut
+fi
+# Of one file; through the library, and where there are mounts through those.
+beside fsx sim fsx
+beside model sim model_vs_local
+beside client client
+beside property sim property
+beside balance sim balance
+beside garbage sim garbage
+beside replicas sim replicas
+beside members sim members
+if [[ $able == yes ]]; then
+    beside metrics metrics
+    beside full-disk sim full_disk
+    beside mount sim mount_vs_local
+    beside posix sim posix
+    beside crash sim crash
+    beside locks sim locks
+    beside torment torment --seconds "$([[ $form == long ]] && echo 600 || echo 20)"
+    beside power torment --power-loss "$([[ $form == long ]] && echo 20 || echo 2)"
     # By this seed each kind of fault comes within 30 s.
-    stage faults torment --faults "$([[ $form == long ]] && echo 300 || echo 30)" --seed 733
-    stage semantics sim semantics
-    stage shortcut sim shortcut
-    stage transports sim transports
-    stage two-mounts sim two_mounts
-    stage local-reads sim local_reads
-    stage stress sim stress
-    stage pjdfstest scripts/pjdfstest.sh "$SAKER_BIN"
-    stage workloads "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"
+    beside faults torment --faults "$([[ $form == long ]] && echo 300 || echo 30)" --seed 733
+    beside semantics sim semantics
+    beside transports sim transports
+    beside two-mounts sim two_mounts
+    beside local-reads sim local_reads
+    beside stress sim stress
+    beside pjdfstest pjdfstest
+    beside workloads alone "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"
 fi
 
 finish

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,15 +53,17 @@ struct Tree {
     undone: AtomicUsize,
 }
 
-/// The kernel's switch for FUSE over io_uring; who changes it is alone with it.
+/// The kernel's switch for FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-static SWITCH_USERS: RwLock<()> = RwLock::new(());
+
+fn has_uring() -> bool {
+    fs::read_to_string(SWITCH).is_ok_and(|on| on.trim() == "Y")
+}
 
 /// Runs `test` over each transport that there is.
 fn each(test: impl Fn(Mode)) {
     test(Mode::Dev);
-    let _same = SWITCH_USERS.read().unwrap_or_else(PoisonError::into_inner);
-    if fs::read_to_string(SWITCH).is_ok_and(|on| on.trim() == "Y") {
+    if has_uring() {
         test(Mode::Uring);
     } else {
         assert!(std::env::var_os("SAKER_REQUIRE_URING").is_none(), "{SWITCH} is off");
@@ -437,7 +439,6 @@ fn a_killed_mount_below_another_goes_with_it() {
 
 #[test]
 fn the_kernel_refuses_rings_and_the_device_serves() {
-    let _same = SWITCH_USERS.read().unwrap_or_else(PoisonError::into_inner);
     // After INIT: the payloads are smaller than what was agreed on.
     let shape = Shape { payload_bytes: 4096, ..Shape::default() };
     let Some(served) = TestMount::shaped(Mode::Uring, shape) else { return };
@@ -448,7 +449,6 @@ fn the_kernel_refuses_rings_and_the_device_serves() {
 
 #[test]
 fn rings_that_cannot_be_made_are_not_asked_for() {
-    let _same = SWITCH_USERS.read().unwrap_or_else(PoisonError::into_inner);
     // More than there are addresses.
     let shape = Shape { payload_bytes: 1 << 46, ..Shape::default() };
     let Some(served) = TestMount::shaped(Mode::Uring, shape) else { return };
@@ -459,16 +459,11 @@ fn rings_that_cannot_be_made_are_not_asked_for() {
 
 #[test]
 fn a_kernel_that_does_not_offer_rings_is_served_through_the_device() {
-    let _alone = SWITCH_USERS.write().unwrap_or_else(PoisonError::into_inner);
-    let was = fs::read_to_string(SWITCH).unwrap_or_default();
-    if !was.is_empty() && fs::write(SWITCH, "N").is_err() {
-        eprintln!("skipped: needs root");
+    if has_uring() {
+        eprintln!("skipped: {SWITCH} is on");
         return;
     }
     let served = TestMount::shaped(Mode::Uring, Shape::default());
-    if !was.is_empty() {
-        fs::write(SWITCH, was).unwrap();
-    }
     let Some(served) = served else { return };
     let Serving::Dev(why) = served.serving() else { panic!("served by rings") };
     assert!(why.contains("does not offer"), "{why}");
