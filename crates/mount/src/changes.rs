@@ -87,6 +87,7 @@ mod tests {
         let changes = Changes::default();
         let asked = changes.ask();
         assert_eq!(changes.counts(asked, Duration::ZERO), None);
+        // Real time: what counts for a millisecond no longer does.
         time::sleep(Duration::from_millis(2));
         assert_eq!(changes.counts(asked, Duration::from_millis(1)), None);
     }

@@ -122,6 +122,7 @@ impl Tree {
         let reading = self.reading.fetch_add(1, Ordering::SeqCst) + 1;
         self.reading_max.fetch_max(reading, Ordering::SeqCst);
         if SLOW.contains(&n) {
+            // Real time: a slow server.
             self.reactor.with_local(|local| local.sleep(SLOW_TIME)).await;
         }
         self.reading.fetch_sub(1, Ordering::SeqCst);
@@ -307,9 +308,11 @@ fn many_wait(mode: Mode) {
             let served = &served;
             scope.spawn(move || fs::read(served.file(n)).unwrap());
         }
+        // Real time: all of them are under way.
         std::thread::sleep(SLOW_TIME / 4);
         let start = Instant::now();
         assert!(fs::read(served.file(1)).unwrap() == content(1));
+        // Real time: it is not behind the slow ones, which together take longer.
         assert!(start.elapsed() < SLOW_TIME * 4, "{:?}", start.elapsed());
     });
     // Far more than there are threads.
@@ -484,6 +487,7 @@ fn an_aborted_connection_ends() {
                 let file = served.file(n);
                 scope.spawn(move || fs::read(file));
             }
+            // Real time: all of them are under way.
             std::thread::sleep(SLOW_TIME / 4);
             fs::write(&abort, "1").unwrap();
         });

@@ -199,6 +199,7 @@ impl Stress {
         let id = self.next_id.fetch_add(1, SeqCst);
         let to = self.servers[rng.below(self.servers.len() as u64) as usize].addr;
         if rng.below(4) == 0 {
+            // Real time: pauses that a seed decides.
             self.reactor.sleep(Duration::from_micros(rng.below(3_000))).await;
         }
         let payload = if rng.below(20) == 0 { rng.below(300_000) as usize } else { 0 };
@@ -206,6 +207,7 @@ impl Stress {
         let body = Bytes::copy_from_slice(&id.to_le_bytes());
         let start = Instant::now();
         let answer = self.reactor.call(to, ECHO, id, body.clone(), payload.clone(), LONG).await;
+        // Real time: counted; a reply that nobody wakes for shows so.
         if start.elapsed() > Duration::from_millis(900) {
             self.tally.slow.fetch_add(1, SeqCst);
         }
@@ -244,6 +246,7 @@ impl Stress {
             for n in 0..20 {
                 self.reactor.block_on(self.one(seed << 40 | n << 16 | rng.below(1 << 16)));
                 if rng.below(5) == 0 {
+                    // Real time: pauses that a seed decides.
                     std::thread::sleep(Duration::from_micros(rng.below(2_000)));
                 }
             }
@@ -330,6 +333,7 @@ fn wakes_from_other_threads_arrive() {
                     let start = Instant::now();
                     to_filler.send((slot, wait_us)).unwrap();
                     assert_eq!(reactor.block_on(call), Err(CallError::Overloaded));
+                    // Real time: counted; a wakeup that is lost shows so.
                     late.fetch_add(u64::from(start.elapsed() > Duration::from_millis(900)), SeqCst);
                 }
             });
@@ -348,15 +352,18 @@ fn sleeps_and_deadlines_end_in_time() {
     let (reactor, server) = (reactor(), Server::start(Mood::default()));
     echo(&reactor, server.addr, 1).unwrap();
     std::thread::scope(|scope| {
+        // Real time: a thread that drives the reactor, longer than the others wait.
         scope.spawn(|| reactor.block_on(reactor.sleep(Duration::from_millis(700))));
         for n in 0..4u64 {
             let (reactor, addr) = (&reactor, server.addr);
             scope.spawn(move || {
+                // Real time: timeouts that overlap.
                 std::thread::sleep(Duration::from_millis(20 * n));
                 for timeout in [10, 35].map(Duration::from_millis) {
                     let start = Instant::now();
                     let answer = reactor.block_on(call(reactor, addr, SWALLOW, 2, timeout));
                     assert_eq!(answer, Err(CallError::Timeout));
+                    // Real time: timeouts are what is tested.
                     let took = start.elapsed();
                     assert!(took >= timeout, "{took:?} is before the deadline");
                     assert!(took < timeout + Duration::from_millis(400), "{took:?}");
@@ -426,6 +433,7 @@ fn a_silent_server_is_given_up() {
     let long = call(&reactor, addr, ECHO, 2, LONG);
     assert_eq!(reactor.block_on(short), Err(CallError::Timeout));
     assert_eq!(reactor.block_on(long), Err(CallError::Unreachable));
+    // Real time: a timeout of LONG would take longer.
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
@@ -565,6 +573,7 @@ fn a_watched_file_wakes_its_reactor_as_long_as_it_can_be_read() {
     reactor.watch(1, std::os::fd::AsFd::as_fd(&reader)).unwrap();
     let readable = || std::future::poll_fn(|cx| reactor.poll_source(1, cx));
     let other = std::thread::spawn(move || {
+        // Real time: the reader waits by then; if not, that passes, too.
         std::thread::sleep(Duration::from_millis(50));
         rustix::io::write(&writer, b"xy").unwrap();
         writer
@@ -575,6 +584,7 @@ fn a_watched_file_wakes_its_reactor_as_long_as_it_can_be_read() {
         // One byte is left.
         readable().await;
         rustix::io::read(&reader, &mut [0; 1]).unwrap();
+        // Real time: nothing may come meanwhile.
         let nothing = reactor.sleep(Duration::from_millis(50));
         let more = select(Box::pin(readable()), nothing).await;
         assert!(matches!(more, Either::Right(_)), "nothing is there to be read");

@@ -49,6 +49,7 @@ struct Journal {
 
 impl Journal {
     fn work(&self, end: u64) {
+        // Real time: a disk.
         std::thread::sleep(Duration::from_micros(self.flush_us.load(SeqCst)));
         while self.stuck.load(SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
@@ -362,6 +363,7 @@ fn calls_end_once_whatever_happens_to_the_peer() {
     // The peer goes while the call is under way.
     let stop = two.running.as_ref().unwrap().stop.clone();
     let killer = std::thread::spawn(move || {
+        // Real time: the call is under way.
         std::thread::sleep(RELAY_TIME / 6);
         stop.stop();
     });
@@ -436,6 +438,7 @@ fn a_peer_that_reads_late_is_not_read() {
     let mut late = Raw::client(node.addr);
     (1..=80).for_each(|call| late.request(call, LOAD, &number(1 << 20)));
     // Time enough to answer all of it.
+    // Real time: enough to answer all of it; if not, that passes, too.
     std::thread::sleep(Duration::from_millis(200));
     (1..=80).for_each(|call| assert_eq!(late.receive().expect("not closed").call, call));
 }

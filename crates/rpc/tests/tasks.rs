@@ -389,6 +389,7 @@ fn a_question_survives_a_peer_that_dies() {
     let _asker = Running::start(listen().0, config(one), asker);
     let answered = Arc::new(AtomicU64::new(0));
     for life in 1..=3 {
+        // Real time: no answer may come meanwhile.
         std::thread::sleep(Duration::from_millis(30));
         assert!(answer.try_recv().is_err());
         let peer = role(None, answered.clone(), None);

@@ -117,6 +117,7 @@ mod tests {
     #[test]
     fn moves_forward_and_saturates() {
         let before = now();
+        // Real time: the clock is what is tested.
         sleep(Duration::from_millis(2));
         let after = now();
         assert!(after - before >= Duration::from_millis(2));

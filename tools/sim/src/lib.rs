@@ -22,4 +22,5 @@ pub mod roles;
 pub mod settings;
 pub mod stress;
 pub mod torment;
+pub mod wait;
 pub mod world;

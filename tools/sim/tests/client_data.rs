@@ -3,12 +3,10 @@
 
 mod client_support;
 
-use std::time::Duration;
-
 use client_support::{Cluster, path};
 use saker_client::{File, Fs, OpenFlags, SetAttr};
 use saker_runtime::rand::Rng;
-use saker_runtime::time;
+use saker_sim::wait::until;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::At;
 
@@ -102,11 +100,7 @@ fn what_is_never_synced_is_seen_by_others() {
     let (file, _) = t.run(t.fs.create(&t.root, &path("/f"), 0o644, RW)).unwrap();
     for len in [300, 10_001] {
         t.run(file.write(0, &pattern(len, 1))).unwrap();
-        let begin = time::now();
-        while read_all(&other) != pattern(len, 1) {
-            assert!(time::now() - begin < Duration::from_secs(60), "others do not see {len} bytes");
-            time::sleep(Duration::from_millis(50));
-        }
+        until(&format!("others see {len} bytes"), || read_all(&other) == pattern(len, 1));
     }
 }
 

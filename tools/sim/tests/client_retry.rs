@@ -43,9 +43,11 @@ fn operations_survive_kills_and_happen_once() {
         // before may have given, and during that no kill interrupts it.
         let dirs = scope.spawn(move || until(done, |i| dir_round(fs, who, &format!("/sub/{i}"))));
         for role in ["mnode-0", "mnode-1", "store-0", "coordinator-0", "mnode-0", "store-1"] {
+            // Real time: the clients work meanwhile.
             std::thread::sleep(Duration::from_millis(300));
             cluster.signal(role, Signal::KILL);
         }
+        // Real time: the clients work meanwhile.
         std::thread::sleep(Duration::from_secs(2));
         done.store(true, Ordering::Relaxed);
         dirs.join().unwrap();

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use saker_client::{Caller, Fs, OpenFlags};
 use saker_sim::cluster::{Cluster, Shape, can_mount};
 use saker_sim::copier::{Copier, is_mounted};
+use saker_sim::wait::until;
 use saker_types::Locator;
 use saker_types::wire::At;
 
@@ -46,29 +47,22 @@ fn kill(cluster: &Cluster, fs: &Fs, role: &str, n: usize) -> Duration {
     let start = Instant::now();
     cluster.signal(role, Signal::KILL);
     if role == "mount-0" {
-        while cluster.pid(role) == old || !is_mounted(&cluster.mount()) {
-            assert!(start.elapsed() < Duration::from_secs(60), "the mount does not come back");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let is_new = || cluster.pid(role) != old && is_mounted(&cluster.mount());
+        until("the mount", is_new);
     }
     probe(fs, n);
+    // Real time: how long an outage may last is promised.
     let outage = start.elapsed();
     if role == "supervisor" {
         cluster.up();
     }
-    while cluster.pid(role) == old || cluster.pid(role).is_none() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{role} does not come back");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until(role, || ![None, old].contains(&cluster.pid(role)));
     outage
 }
 
 fn wait_for_progress(copier: &Copier) {
-    let (before, start) = (copier.acknowledged(), Instant::now());
-    while copier.acknowledged() < before + 20 {
-        assert!(start.elapsed() < Duration::from_secs(60), "the copy does not go on");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let before = copier.acknowledged();
+    until("progress of the copy", || copier.acknowledged() >= before + 20);
 }
 
 #[test]
@@ -128,7 +122,7 @@ fn nothing_is_written_below_a_killed_mount() {
     let (mount, written, stop) = (cluster.mount(), AtomicU32::new(0), AtomicBool::new(false));
     let write = |writer: usize| {
         let (dir, start) = (mount.join(format!("writer-{writer}")), Instant::now());
-        // Not for ever, should the other thread panic.
+        // Real time: not for ever, should the other thread panic.
         while !stop.load(Ordering::Relaxed) && start.elapsed() < Duration::from_secs(120) {
             let made = std::fs::create_dir_all(&dir);
             if made.and_then(|()| std::fs::write(dir.join("file"), "")).is_ok() {
@@ -144,13 +138,11 @@ fn nothing_is_written_below_a_killed_mount() {
         for _ in 0..10 {
             let old = cluster.pid("mount-0");
             cluster.signal("mount-0", Signal::KILL);
-            let (before, start) = (written.load(Ordering::Relaxed), Instant::now());
-            while [None, old].contains(&cluster.pid("mount-0"))
-                || written.load(Ordering::Relaxed) < before + 100
-            {
-                assert!(start.elapsed() < Duration::from_secs(60), "the mount does not come back");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            let before = written.load(Ordering::Relaxed);
+            until("the mount", || {
+                ![None, old].contains(&cluster.pid("mount-0"))
+                    && written.load(Ordering::Relaxed) >= before + 100
+            });
         }
         stop.store(true, Ordering::Relaxed);
     });

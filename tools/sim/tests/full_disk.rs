@@ -14,19 +14,9 @@ use rustix::process::Signal;
 use saker_client::{Caller, Fs, OpenFlags, SetAttr};
 use saker_sim::cluster::{Cluster, Shape, binary, can_mount};
 use saker_sim::settings;
+use saker_sim::wait::until;
 use saker_types::wire::At;
 use saker_types::{Errno, Locator, limits};
-
-/// What a machine that builds other things may need.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// A small file system; drop it after the cluster that is on it.
 struct Disk(PathBuf);
@@ -108,18 +98,20 @@ fn space_comes_back_when_a_file_is_removed() {
     for n in 0..8 {
         write_chunk(&fs, &format!("f{n}"), false);
     }
-    wait_until("chunks", || chunks() == 9);
+    until("chunks", || chunks() == 9);
     (0..8).for_each(|n| remove(&format!("f{n}")));
     remove("open");
     let removed = Instant::now();
-    wait_until("space of what nobody has open", || {
+    until("space of what nobody has open", || {
+        // Real time: without holds it would come back when the leases end.
         assert!(removed.elapsed() < LIMIT, "in vain: {} chunks", chunks());
         chunks() == 1
     });
     let data = fs.block_on(open.read(0, 4)).unwrap();
     assert_eq!(&data[..], [7; 4]);
     drop(open);
-    wait_until("space of the last", || {
+    until("space of the last", || {
+        // Real time: as above.
         assert!(removed.elapsed() < LIMIT, "in vain");
         chunks() == 0
     });
@@ -156,21 +148,21 @@ fn a_full_disk_under_a_log_costs_lines_and_nothing_else() {
         .stderr(File::create(&log).unwrap())
         .spawn();
     let mut mount = Mount(child.unwrap(), point.clone());
-    wait_until("the mount", || {
+    until("the mount", || {
         fs::write(point.join("there"), b"x").is_ok_and(|()| {
             fs::read_to_string("/proc/self/mounts").unwrap().contains(&*point.to_string_lossy())
         })
     });
     disk.fill();
     // What was allocated of the file takes some yet.
-    wait_until("the end of the log", || {
+    until("the end of the log", || {
         retries(&cluster, &point);
         fs::metadata(&log).unwrap().len() % 4096 == 0
     });
     assert_eq!(mount.0.try_wait().unwrap(), None, "the mount has ended");
     let full = fs::metadata(&log).unwrap().len();
     disk.free();
-    wait_until("lines again", || {
+    until("lines again", || {
         retries(&cluster, &point);
         fs::metadata(&log).unwrap().len() > full
     });
@@ -264,8 +256,10 @@ fn names_can_be_removed_while_an_mnodes_disk_is_full() {
     mkdir(&fs, "empty").unwrap();
     (0..40).for_each(|n| create(&fs, &["dir", &format!("f{n}")]).unwrap());
     disk.fill();
-    wait_until("ENOSPC", || {
-        let name = format!("new-{}", Instant::now().elapsed().as_nanos());
+    let mut tried = 0;
+    until("ENOSPC", || {
+        tried += 1;
+        let name = format!("new-{tried}");
         match create(&fs, &["dir", &name]) {
             Ok(()) => {
                 fs.block_on(fs.unlink(&Caller::root(), &at(&["dir", &name]))).unwrap();
@@ -289,7 +283,7 @@ fn names_can_be_removed_while_an_mnodes_disk_is_full() {
     assert_eq!(create(&fs, &["dir", "new"]), Err(Errno::ENOSPC));
     fs.block_on(fs.rmdir(&Caller::root(), &at(&["dir"]))).unwrap();
     disk.free();
-    wait_until("room again", || mkdir(&fs, "new").is_ok());
+    until("room again", || mkdir(&fs, "new").is_ok());
     assert_eq!(full(&cluster), 0.0);
     fs.close();
     cluster.fsck();

@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
@@ -15,6 +14,7 @@ use saker_rpc::node::bounds::CLIENTS_PER_ADDRESS_MAX;
 use saker_sim::cluster::{Cluster, Shape};
 use saker_sim::generate::Random;
 use saker_sim::raw::{Raw, header};
+use saker_sim::wait::until;
 use saker_types::wire::{self, At, Op};
 use saker_types::{Class, Cred, Errno, Error, Locator};
 
@@ -231,11 +231,11 @@ fn damage_to_one_workers_journal_ends_its_mnode() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let ended = (0..300).find_map(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        mnode.try_wait().unwrap()
+    let mut ended = None;
+    until("the end of the MNode", || {
+        ended = mnode.try_wait().unwrap();
+        ended.is_some()
     });
-    mnode.kill().unwrap();
     let said = String::from_utf8(mnode.wait_with_output().unwrap().stderr).unwrap();
     assert_eq!(ended.and_then(|status| status.code()), Some(1), "{said}");
     assert!(said.contains("shard-1/journal/wal-"), "{said}");

@@ -95,6 +95,7 @@ fn a_file_is_read_where_it_is() {
     // Of each store that is found out once in five seconds; before, its directory has to be opened.
     let begin = std::time::Instant::now();
     let told = (0..20).map(|n| costs(&format!("h{n}"), &data).0).sum::<f64>();
+    // Real time: the client's period.
     let times = 1 + begin.elapsed().as_secs() / 5;
     assert!(told <= 600_000.0 * times as f64, "asked {times} times where it is: {told} bytes");
     segments.iter().for_each(|file| fs::rename(file.with_extension("away"), file).unwrap());

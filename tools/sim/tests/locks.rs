@@ -176,6 +176,7 @@ fn a_file_that_ends_late_ends_no_locks(mounts: &[&Path; 2]) {
     set(&again, libc::F_WRLCK, 0, 0).unwrap();
     // SAFETY: it was mapped above.
     done(unsafe { libc::munmap(map, 4_096) }).unwrap();
+    // Real time: an unlock too many would come within that.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(set(&b, libc::F_WRLCK, 0, 0), BUSY);
 }
@@ -187,6 +188,7 @@ fn a_range_that_has_ended_is_not_lost(mounts: &[&Path; 2]) {
     for (file, len) in files.iter().zip([0, 100, 19]) {
         set(file, libc::F_UNLCK, 0, len).unwrap();
     }
+    // Real time: locks are renewed every 3 s.
     std::thread::sleep(Duration::from_secs(4));
     files.iter().for_each(|file| file.write_all_at(b"data", 0).unwrap());
     files.iter().for_each(|file| file.sync_all().unwrap());
@@ -248,13 +250,12 @@ fn waiting_can_be_interrupted(mounts: &[&Path; 2]) {
     let Pair { paths, files: [a, b] } = Pair::new(mounts, "interrupted");
     flock(&a, libc::LOCK_EX).unwrap();
     let mut waiter = Command::new("flock").arg(&paths[1]).arg("true").spawn().unwrap();
+    // Real time: it may not end meanwhile.
     std::thread::sleep(Duration::from_millis(700));
     assert!(waiter.try_wait().unwrap().is_none(), "it does not wait");
     let pid = rustix::process::Pid::from_child(&waiter);
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    let start = Instant::now();
     assert!(!waiter.wait().unwrap().success());
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     // What it waited for is not given to it afterwards.
     flock(&a, libc::LOCK_UN).unwrap();
     flock(&b, libc::LOCK_EX | NB).expect("a lock of nobody");
@@ -269,6 +270,7 @@ fn waiters_block_nobody_else(mounts: &[&Path; 2]) {
             let path = &paths[0];
             scope.spawn(move || flock(&open(path), libc::LOCK_EX).unwrap());
         }
+        // Real time: most of them wait by then.
         std::thread::sleep(Duration::from_millis(500));
         std::fs::write(mounts[0].join("other"), b"x").unwrap();
         flock(&a, libc::LOCK_UN).unwrap();
@@ -348,13 +350,14 @@ fn locks_end_with_their_client(cluster: &Cluster, first: &Path, second: &mut Sec
     flock(&theirs, libc::LOCK_EX).unwrap();
     let ours = open(&first.join("orphaned"));
     assert_eq!(flock(&ours, libc::LOCK_EX | NB), BUSY);
-    // It is renewed as long as its client lives.
+    // Real time: it is renewed as long as its client lives, beyond its lease.
     std::thread::sleep(Duration::from_secs(12));
     assert_eq!(flock(&ours, libc::LOCK_EX | NB), BUSY, "a living client's lock expired");
     second.kill();
     assert_eq!(flock(&ours, libc::LOCK_EX | NB), BUSY, "it ended before its lease");
     let start = Instant::now();
     flock(&ours, libc::LOCK_EX).unwrap();
+    // Real time: the lease's.
     assert!(start.elapsed() < LEASE_MAX, "{:?}", start.elapsed());
     drop(theirs);
     // A client that ends in order leaves no lease to wait for.
@@ -369,6 +372,7 @@ fn locks_end_with_their_client(cluster: &Cluster, first: &Path, second: &mut Sec
     assert!(Command::new(binary()).arg("umount").arg(&third).status().unwrap().success());
     let start = Instant::now();
     flock(&ours, libc::LOCK_EX).unwrap();
+    // Real time: far below a lease.
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
@@ -384,6 +388,7 @@ fn locks_hold_between_mounts() {
     let timed = |what: &str, test: &mut dyn FnMut()| {
         let start = Instant::now();
         test();
+        // Real time: printed only.
         eprintln!("{what}: {:.1?}", start.elapsed());
     };
     timed("flock", &mut || flock_excludes(&mounts));

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use rustix::process::Signal;
 use saker_client::{Caller, ClientOptions, ClusterAddr, Fs, OpenFlags};
 use saker_sim::cluster::{Cluster, Shape, binary, line_with};
+use saker_sim::wait::until;
 use saker_types::wire::At;
 use saker_types::{Errno, Locator};
 
@@ -89,9 +90,7 @@ fn data(cluster: &Cluster, role: &str) -> PathBuf {
 fn stop(cluster: &Cluster, role: &str) {
     cluster.signal(role, Signal::KILL);
     let pid = cluster.pid(role).unwrap();
-    while PathBuf::from(format!("/proc/{pid}/exe")).exists() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("its end", || !PathBuf::from(format!("/proc/{pid}/exe")).exists());
 }
 
 /// `saker up` with nothing at a place where something was: what it says.

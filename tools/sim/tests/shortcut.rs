@@ -261,6 +261,7 @@ fn a_slow_reader_asks_no_more() {
         };
         let open = || {
             let fd = rustix::fs::open(&file, OFlags::RDONLY, Mode::empty()).unwrap();
+            // Real time: the mount has told the kernel by then what an open said.
             thread::sleep(Duration::from_millis(20));
             fd
         };
@@ -296,6 +297,7 @@ fn a_stat_with_the_birth_time_is_one_request() {
         assert_eq!(t.cost(|| born("stat")), 1);
         assert_eq!(t.cost(|| File::open(t.path("open")).unwrap().metadata().unwrap()), 1);
         let open = File::open(t.path("old")).unwrap();
+        // Real time: what the kernel knows expires after 5 s.
         thread::sleep(Duration::from_millis(5500));
         elsewhere(t, async |fs, who| {
             let flags = OpenFlags { write: true, ..OpenFlags::default() };
@@ -317,6 +319,7 @@ fn a_stat_with_the_birth_time_is_one_request() {
 fn times_are_those_of_the_last_write() {
     each_with("times_are_those_of_the_last_write", "attr_timeout=5", |t| {
         let mut writer = File::create(t.path("f")).unwrap();
+        // Real time: times of files go by a clock that ticks every few milliseconds.
         thread::sleep(Duration::from_millis(50));
         let before = std::time::SystemTime::now();
         thread::sleep(Duration::from_millis(50));
@@ -325,6 +328,7 @@ fn times_are_those_of_the_last_write() {
         assert_eq!(meta.len(), 4);
         assert!(meta.created().unwrap() < before && before < meta.modified().unwrap());
         // Asked for without the birth time: the kernel may answer by itself.
+        // Real time: as above.
         thread::sleep(Duration::from_millis(50));
         let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         thread::sleep(Duration::from_millis(50));
@@ -950,7 +954,7 @@ fn names_on_the_way_are_not_asked_for_while_there_is_a_lease() {
             let dir = t.path(&["d"; DEPTH].join("/"));
             fs::create_dir_all(&dir).unwrap();
             fs::write(dir.join("f"), "text").unwrap();
-            // What was changed just now is not worth one.
+            // Real time: what was changed within the last second is not worth a lease.
             thread::sleep(Duration::from_millis(1_100));
             Some(waits_of_opens(&dir.join("f"), OPENS))
         });
@@ -1020,6 +1024,7 @@ fn a_directory_in_use_is_changed_for_all_at_once() {
             let _end = OnDrop(&idle);
             (0..2).for_each(|_| _ = threads.spawn(usage));
             for round in 0..ROUNDS {
+                // Real time: leases are given meanwhile.
                 thread::sleep(PAUSE);
                 let moved = format!("a/moved{round}");
                 fs_of.block_on(async {

@@ -67,6 +67,7 @@ fn no_seed_breaks_a_rule_and_every_failpoint_is_hit() {
     }
     println!(
         "{:.0} s, {} of {} failpoints",
+        // Real time: printed only.
         start.elapsed().as_secs_f64(),
         hits.len(),
         points::ALL.len()

@@ -8,10 +8,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::thread::CpuSet;
 use saker_sim::cluster::{Cluster, OwnMount, Shape, can_mount};
+use saker_sim::wait::until;
 
 /// More than a queue of the ring has entries, and than may wait at a time.
 const WAITERS: usize = 1_200;
@@ -144,17 +145,12 @@ fn any_number_of_waiting_locks_does_not_stop_an_unlock() {
                 }
             };
             let waiters: Vec<_> = (0..WAITERS).map(|_| scope.spawn(wait)).collect();
-            let deadline = Instant::now() + Duration::from_secs(60);
-            while refused.load(Ordering::SeqCst) < WAITERS - WAITERS_MAX {
-                assert!(Instant::now() < deadline, "{asking:?} ask, {refused:?} may not wait");
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            let refusals = || refused.load(Ordering::SeqCst);
+            until("refusals of those that may not wait", || refusals() >= WAITERS - WAITERS_MAX);
             scope.spawn(|| {
                 stay();
-                let start = Instant::now();
                 fs::write(mount.path("other"), "goes on").unwrap();
                 lock(&holder, libc::F_OFD_SETLK, libc::F_UNLCK).unwrap();
-                assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
             });
             waiters.into_iter().filter_map(|w| w.join().ok()).filter(|&granted| granted).count()
         });
@@ -174,6 +170,7 @@ fn who_waits_when_a_mount_is_killed_is_told() {
             let waits: Vec<_> = (0..20)
                 .map(|_| scope.spawn(|| lock(&file, libc::F_SETLKW, libc::F_WRLCK)))
                 .collect();
+            // Real time: nothing shows that they wait; some may not yet, which passes, too.
             std::thread::sleep(Duration::from_millis(300));
             mount.process.kill().unwrap();
             for wait in waits {

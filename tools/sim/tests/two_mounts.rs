@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use saker_client::{Fallocate, Seek};
 use saker_sim::cluster::{Cluster, SecondMount, Shape, can_mount};
 use saker_sim::fsx::{PosixFile, Target};
+use saker_sim::wait::until;
 
 const STORES: u32 = 2;
 /// In the inode's row, in one chunk, in three chunks.
@@ -208,11 +209,7 @@ fn what_is_never_synced_is_seen_by_others() {
         let log = File::create(t.a(name)).unwrap();
         let lines = bytes(len, 1);
         log.write_all_at(&lines, 0).unwrap();
-        let begin = std::time::Instant::now();
-        while fs::read(t.b(name)).unwrap() != lines {
-            assert!(begin.elapsed().as_secs() < 60, "others do not see {name}");
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+        until(&format!("others see {name}"), || fs::read(t.b(name)).unwrap() == lines);
         drop(log);
     }
 }
@@ -268,10 +265,7 @@ fn an_append_shows_no_zeros_before_its_data() {
         });
         // Until the owner has given the append its place.
         let given = || t.cluster.metric_of("mnode", "saker_mnode_requests_total{op=\"append\"}");
-        let start = std::time::Instant::now();
-        while given() < 1.0 && start.elapsed().as_secs() < 20 {
-            std::thread::yield_now();
-        }
+        until("an append", || given() >= 1.0);
         assert!(done.1.try_recv().is_err(), "the stores are stopped");
         assert_eq!(fs::metadata(t.b("log")).unwrap().len(), 10_000);
         assert_eq!(reader.metadata().unwrap().len(), 10_000);

@@ -2,6 +2,7 @@
 //!
 //! - `cargo xtask deps`: the crates depend on each other only as ARCHITECTURE.md draws it.
 //! - `cargo xtask circles`: the modules of a crate do not import each other in a circle.
+//! - `cargo xtask sleeps`: tests wait for conditions, or say why they need real time.
 //! - `cargo xtask words`: names are the terms that ARCHITECTURE.md lists.
 //! - `cargo xtask metrics HOST:PORT…`: docs/metrics.md lists every metric that roles expose.
 
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 mod circles;
 mod deps;
 mod metrics;
+mod sleeps;
 mod words;
 
 fn main() -> ExitCode {
@@ -21,10 +23,11 @@ fn main() -> ExitCode {
     let outcome = match args.as_slice() {
         ["circles"] => circles::check(),
         ["deps"] => deps::check(),
+        ["sleeps"] => sleeps::check(),
         ["words"] => words::check(),
         ["metrics", addrs @ ..] if !addrs.is_empty() => metrics::check(addrs),
         _ => {
-            eprintln!("usage: cargo xtask circles | deps | words | metrics HOST:PORT…");
+            eprintln!("usage: cargo xtask circles | deps | sleeps | words | metrics HOST:PORT…");
             return ExitCode::from(2);
         }
     };

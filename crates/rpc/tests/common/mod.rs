@@ -42,6 +42,7 @@ pub fn listen_at(addr: SocketAddr) -> TcpListener {
         if let Ok(listener) = TcpListener::bind(addr) {
             return listener;
         }
+        // Real time: another attempt follows.
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("{addr} is not free");

@@ -288,6 +288,7 @@ fn drop_pages(file: &dyn File, same: &std::fs::File) {
         if !(0..16).any(held) {
             return;
         }
+        // Real time: pages may be kept for a moment.
         assert!(start.elapsed() < std::time::Duration::from_secs(10), "the kernel keeps pages");
         std::thread::yield_now();
     }

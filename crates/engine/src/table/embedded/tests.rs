@@ -439,6 +439,7 @@ fn what_a_look_waits_for_can_be_fetched_before() {
     let fetched = (0..100).any(|_| {
         evict();
         table.prefetch(&key(300));
+        // Real time: the kernel fetches meanwhile; another look follows if it has not.
         std::thread::sleep(std::time::Duration::from_millis(20));
         waits(300) == 0
     });

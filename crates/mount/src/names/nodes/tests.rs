@@ -567,12 +567,14 @@ fn no_name_is_asked_for_longer_than_the_one_above_it() {
     assert_eq!(long.at.keep_ms, [most, most]);
     // From a directory that is kept: no longer than that.
     kept(&long, &[dir(10)]);
+    // Real time: what is kept expires.
     time::sleep(NAME_KEEP);
     let [below] = asked(a, "a").at.keep_ms[..] else { panic!("one name") };
     assert!(below <= most - least, "{below}");
     // The upper one has another name, and something is made in it.
     nodes.renamed([(ROOT, &name("a")), (ROOT, &name("c"))], &entry(1, "c", 10, DIR).loc);
     nodes.changed_in(a);
+    // Real time: what is kept expires.
     time::sleep(NAME_KEEP);
     assert_eq!(asked(ROOT, "c").at.keep_ms, [least, least]);
 }
