@@ -48,7 +48,7 @@ pub struct MountService {
     /// `None`: whoever asks about the root waits for its servers.
     pub(crate) root: Option<Root>,
     /// LOOKUPs that no server was asked for.
-    pub(crate) untold: Counter,
+    pub(crate) local_lookups: Counter,
     /// `fs.protected_hardlinks` as it was when this was mounted.
     pub(crate) protects_links: bool,
     /// Links that nobody may follow.
@@ -68,8 +68,8 @@ impl MountService {
         let metrics = fs.metrics();
         let held = metrics.gauge("saker_fuse_inodes", "Inodes that the kernel holds");
         let handles = metrics.gauge("saker_fuse_handles", "Open files and directories");
-        let untold = metrics.counter(
-            "saker_fuse_lookups_untold_total",
+        let local_lookups = metrics.counter(
+            "saker_fuse_lookups_local_total",
             "LOOKUPs of the kernel that were answered without asking a server",
         );
         let requests = metrics.op_counters(
@@ -93,7 +93,7 @@ impl MountService {
             locked: AtomicBool::new(false),
             read_only: options.read_only,
             root: None,
-            untold,
+            local_lookups,
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
             protects_links: ops::protects_links(),
@@ -146,7 +146,7 @@ impl MountService {
 
     /// The same, of a walk.
     pub(crate) fn on_this_way(&self, walk: &Walk, error: Error) -> Error {
-        if self.nodes.doubt(walk, &error) { Errno::ESTALE.into() } else { error }
+        if self.nodes.mark_stale(walk, &error) { Errno::ESTALE.into() } else { error }
     }
 
     /// A path has led to an inode that was removed meanwhile. Something else may have its name now: the

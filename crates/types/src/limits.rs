@@ -59,7 +59,7 @@ pub const NAME_KEEP_MAX: Duration = Duration::from_secs(1);
 pub const NAME_KEEP_MARGIN: Duration = Duration::from_millis(200);
 /// After somebody had to wait for names that were kept so, they are not for so long: whoever moves directories
 /// that were just read in may go on to the next.
-pub const NAME_REGRET: Duration = Duration::from_secs(10);
+pub const NAME_CONTENDED: Duration = Duration::from_secs(10);
 /// A name is changed at most so much later because mounts keep it.
 pub const NAME_LEASE_MAX: Duration = NAME_KEEP_MAX.saturating_add(NAME_KEEP_MARGIN);
 

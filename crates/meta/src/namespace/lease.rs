@@ -10,7 +10,7 @@ use bytes::Bytes;
 use saker_runtime::time::Time;
 use saker_types::InodeId;
 use saker_types::limits::{
-    NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX, NAME_REGRET,
+    NAME_CONTENDED, NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX,
 };
 use saker_types::wire::EntryKey;
 
@@ -79,7 +79,7 @@ impl NameLeases {
     pub fn bar(&mut self, names: &[EntryKey], waits: Duration, now: Time) {
         // A lease may have been renewed since the coordinator heard for how long.
         if waits.max(self.left(names, now)) > NAME_KEEP + NAME_KEEP_MARGIN {
-            self.short = now + NAME_REGRET;
+            self.short = now + NAME_CONTENDED;
         }
         for key in names {
             self.lease(key.clone()).barred = now + BAR;
@@ -176,9 +176,9 @@ mod tests {
         let short = NAME_KEEP + NAME_KEEP_MARGIN;
         assert_eq!(given(short, Duration::ZERO), Some(NAME_KEEP_MAX));
         assert_eq!(given(short + NAME_KEEP, Duration::ZERO), Some(NAME_KEEP));
-        let last = NAME_REGRET - Duration::from_nanos(1);
+        let last = NAME_CONTENDED - Duration::from_nanos(1);
         assert_eq!(given(short + NAME_KEEP, last), Some(NAME_KEEP));
-        assert_eq!(given(short + NAME_KEEP, NAME_REGRET), Some(NAME_KEEP_MAX));
+        assert_eq!(given(short + NAME_KEEP, NAME_CONTENDED), Some(NAME_KEEP_MAX));
         let mut leases = begun();
         leases.bar(&[key(b"a")], NAME_LEASE_MAX, S);
         leases.give(1, &key(b"b").name, NAME_KEEP_MAX, S);

@@ -8,7 +8,7 @@
 //! there is of it is a *guess*, "the directory of this name in that one", with a number of its own,
 //! until it is looked up for its own sake, or a server lends its name (`keep`). A request names what it
 //! is about by the names that its own walk has passed ([`Walk`]), and says of the known directories on the
-//! way which inodes they are ([`At::expect`]). Where a server finds another one, the node is *doubted*: it
+//! way which inodes they are ([`At::expect`]). Where a server finds another one, the node is *stale*: it
 //! is looked up before it is walked through again. Who is in it (a working directory, an open one) begins
 //! there, and stays at its inode wherever that is. What the table has a node by is for the next walk: no
 //! call that has passed it goes by that.
@@ -126,7 +126,7 @@ impl Lessee for Leased {
         let (mut pid, mut above) = (self.anchor, self.base);
         for ((id, name, version), dir) in self.nodes.iter().zip(dirs) {
             match table.nodes.get(id) {
-                Some(node) if node.keep.version == *version && !node.doubted => {}
+                Some(node) if node.keep.version == *version && !node.stale => {}
                 _ => return,
             }
             if !table.meet(*id, dir, pid, name) {
@@ -228,7 +228,7 @@ impl Nodes {
             Some(id) => id,
             None => table.guess(dir, name, FileKind::Directory)?,
         };
-        let node = table.nodes.get_mut(&id).filter(|node| !node.doubted)?;
+        let node = table.nodes.get_mut(&id).filter(|node| !node.stale)?;
         let now = time::now();
         node.keep.ask(now);
         let (id_of, attr) = match &node.what {
@@ -237,7 +237,7 @@ impl Nodes {
             What::Guess(_) | What::Known { .. } => return None,
         };
         node.lookups += 1;
-        node.untold = false;
+        node.attr_guessed = false;
         Some(Passed { node: id, attr, id: id_of, proved: node.proved, keep: node.keep.left(now) })
     }
 
@@ -249,23 +249,23 @@ impl Nodes {
     }
 
     /// Whoever changes a directory now has to wait because its name is kept, and that was not worth it.
-    pub(crate) fn is_regretted(&self, node: NodeId) -> bool {
-        self.leases != Leases::Off && self.lock().is_regretted(node)
+    pub(crate) fn is_contended(&self, node: NodeId) -> bool {
+        self.leases != Leases::Off && self.lock().is_contended(node)
     }
 
     /// The same, of one that is to be renamed or removed.
-    pub(crate) fn is_regretted_name(&self, dir: NodeId, name: &Bytes) -> bool {
+    pub(crate) fn is_contended_name(&self, dir: NodeId, name: &Bytes) -> bool {
         if self.leases == Leases::Off {
             return false;
         }
         let table = self.lock();
-        table.named(dir, name).is_some_and(|node| table.is_regretted(node))
+        table.named(dir, name).is_some_and(|node| table.is_contended(node))
     }
 
-    /// A change is made that was `regretted` before, if it was: somebody has waited.
-    pub(crate) fn changed_itself(&self, regretted: bool) {
-        if regretted {
-            self.lock().regret();
+    /// A change is made, of a name whose lease was `contended`, if it was: somebody has waited.
+    pub(crate) fn changed_itself(&self, contended: bool) {
+        if contended {
+            self.lock().note_contention();
         }
     }
 
@@ -307,7 +307,7 @@ impl Nodes {
                 return Some((id, None));
             }
         };
-        let node = table.nodes.get_mut(&id).filter(|node| !node.doubted && !node.drifted)?;
+        let node = table.nodes.get_mut(&id).filter(|node| !node.stale && !node.attr_stale)?;
         let What::Known { attr, .. } = &node.what else { return None };
         let attr = (attr.is_dir() == is_dir).then(|| (**attr).clone())?;
         node.lookups += 1;
@@ -318,7 +318,7 @@ impl Nodes {
     /// holds what is there.
     pub(crate) fn may_be_free(&self, dir: NodeId, name: &Bytes) -> bool {
         let table = self.lock();
-        table.named(dir, name).is_none() && !table.is_surprise(dir, name)
+        table.named(dir, name).is_none() && !table.is_conflict(dir, name)
     }
 
     /// Has the walk come through a node, or is it below it by now, as far as the kernel knows? It is if
@@ -345,20 +345,20 @@ impl Nodes {
     pub(crate) fn must_be_known(&self, dir: NodeId) -> bool {
         let mut table = self.lock();
         let Some(node) = table.nodes.get_mut(&dir) else { return false };
-        if !matches!(node.what, What::Guess(_)) && !node.untold {
+        if !matches!(node.what, What::Guess(_)) && !node.attr_guessed {
             return false;
         }
-        node.doubted = true;
+        node.stale = true;
         // The kernel may forget the node before it walks again.
         if let Some((parent, name)) = node.names.last().cloned() {
-            table.surprise(parent, &name);
+            table.note_conflict(parent, &name);
         }
         true
     }
 
     /// A name was told to be free and is not: it must be looked up for a while.
-    pub(crate) fn surprise(&self, dir: NodeId, name: &Bytes) {
-        self.lock().surprise(dir, name);
+    pub(crate) fn note_conflict(&self, dir: NodeId, name: &Bytes) {
+        self.lock().note_conflict(dir, name);
     }
 
     /// A reply gives the inode of this name to the kernel, which holds it once more; as which node.
@@ -388,7 +388,7 @@ impl Nodes {
         let mut table = self.lock();
         if let Some(id) = table.unname(dir, name) {
             // If it was removed here, the kernel counts one link less.
-            table.drift(id);
+            table.mark_attr_stale(id);
         }
     }
 
@@ -423,7 +423,7 @@ impl Nodes {
     /// It is not what its name leads to: it is looked up the next time.
     pub(crate) fn misled(&self, id: NodeId) {
         if let Some(node) = self.lock().nodes.get_mut(&id) {
-            node.doubted = true;
+            node.stale = true;
         }
     }
 
@@ -447,8 +447,8 @@ impl Nodes {
 
     /// The kernel changes the attributes of a file by itself: its data is written, say. To be told
     /// before it hears that this was done.
-    pub(crate) fn drift(&self, id: NodeId) {
-        self.lock().drift(id);
+    pub(crate) fn mark_attr_stale(&self, id: NodeId) {
+        self.lock().mark_attr_stale(id);
     }
 
     /// What a server says of a guess: a directory, and the node is known from now on; or not, and
@@ -461,7 +461,7 @@ impl Nodes {
         if entry.attr.is_dir() && table.bind(id, entry) {
             return Ok(());
         }
-        table.get_mut(id)?.doubted = true;
+        table.get_mut(id)?.stale = true;
         Err(stale())
     }
 
@@ -500,7 +500,7 @@ impl Nodes {
     /// A request failed that names something by its path, as far as the walk is: because a name on the way
     /// does not lead to what was passed there? Then it is looked up the next time, and the kernel must
     /// walk again.
-    pub(crate) fn doubt(&self, walk: &Walk, error: &Error) -> bool {
+    pub(crate) fn mark_stale(&self, walk: &Walk, error: &Error) -> bool {
         if !self.by_path || !(error.is(Class::Elsewhere) || error.is(Class::Symlink)) {
             return false;
         }
@@ -509,11 +509,11 @@ impl Nodes {
         let Ok(way) = Way::of(&table, walk) else { return false };
         let Some((&id, name)) = way.nodes.get(at).zip(way.names.get(at)) else { return false };
         if let Some(node) = table.nodes.get_mut(&id) {
-            node.doubted = true;
+            node.stale = true;
         }
         if error.is(Class::Symlink) {
             let above = at.checked_sub(1).map_or(way.base, |above| way.nodes[above]);
-            table.surprise(above, name);
+            table.note_conflict(above, name);
         }
         true
     }
@@ -678,7 +678,7 @@ impl Way {
             id => table.nodes.get(&id)?.keep.until,
         };
         let eager = table.is_eager(now);
-        let hot = |node: &&Node| !node.doubted && node.keep.is_hot(now, of.leases, eager);
+        let hot = |node: &&Node| !node.stale && node.keep.is_hot(now, of.leases, eager);
         let on_the_way = || self.nodes.iter().map_while(|id| table.nodes.get(id));
         let hot = on_the_way().take_while(hot).count();
         let due = |node: &Node| node.keep.ends_soon(now);

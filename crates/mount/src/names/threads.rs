@@ -344,7 +344,7 @@ mod tests {
 
     fn pass(threads: &Threads, tid: u32, node: NodeId) {
         let name = bytes::Bytes::from_static(b"n");
-        threads.pass(tid, Step { node, name, id: 0, found: false, untold: false });
+        threads.pass(tid, Step { node, name, id: 0, found: false, unhinted: false });
     }
 
     fn by(tid: u32) -> InHeader {

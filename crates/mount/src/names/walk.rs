@@ -33,7 +33,7 @@ pub(crate) struct Step {
     /// A server has found that in this walk.
     pub(crate) found: bool,
     /// No hint tells whether it is on the way.
-    pub(crate) untold: bool,
+    pub(crate) unhinted: bool,
 }
 
 impl Walk {
@@ -87,7 +87,7 @@ impl Walk {
         }
         let (last, before) = self.steps.split_last()?;
         let walk = Walk { start: self.start, steps: before.to_vec() };
-        (last.untold && walk.is_at(dir)).then_some(walk)
+        (last.unhinted && walk.is_at(dir)).then_some(walk)
     }
 }
 
@@ -97,8 +97,8 @@ pub(super) struct Walks {
     /// Of its first path, and of its second.
     of: [Option<Walk>; 2],
     /// Of a path that no hint tells, since the last hint.
-    untold: Option<Walk>,
-    /// Whose step was the last: of these, or `None`: of `untold`.
+    unhinted: Option<Walk>,
+    /// Whose step was the last: of these, or `None`: of `unhinted`.
     last: Option<Which>,
     /// There was a hint of the last LOOKUP.
     hinted: bool,
@@ -126,13 +126,13 @@ impl Walks {
         if first {
             *self = Walks::default();
         }
-        self.untold = None;
+        self.unhinted = None;
         let known = self.of.iter().flatten().find(|walk| walk.is_at(dir));
         known.cloned().unwrap_or_else(|| Walk::from(dir))
     }
 
     fn hinted(&mut self, dir: NodeId, hint: Hint, which: Which) -> Walk {
-        self.untold = None;
+        self.unhinted = None;
         // Else it is an earlier syscall's.
         if !hint.beside {
             self[which.other()] = None;
@@ -156,7 +156,7 @@ impl Walks {
         self.last = which;
         let known = match which {
             Some(which) => &mut self[which],
-            None => &mut self.untold,
+            None => &mut self.unhinted,
         };
         known.insert(walk).clone()
     }
@@ -164,7 +164,8 @@ impl Walks {
     /// The walk that has come to `dir`, the last one if several have.
     fn to(&self, dir: NodeId) -> Option<(Option<Which>, Walk)> {
         let known = [None, Some(Which::First), Some(Which::Second)];
-        let walk = |which: Option<Which>| which.map_or(&self.untold, |which| &self[which]).as_ref();
+        let walk =
+            |which: Option<Which>| which.map_or(&self.unhinted, |which| &self[which]).as_ref();
         let is_at = |which| {
             let walk: &Walk = walk(which)?;
             walk.is_at(dir).then(|| (which, walk.clone()))
@@ -181,13 +182,13 @@ impl Walks {
 
     /// The walk of one of a rename's paths, if it has come to `dir`; else from there.
     pub(super) fn way_of(&self, which: Which, dir: NodeId) -> Walk {
-        let known = [&self.untold, &self[which]].into_iter().flatten();
+        let known = [&self.unhinted, &self[which]].into_iter().flatten();
         known.filter_map(|walk| walk.here(dir)).next().unwrap_or_else(|| Walk::from(dir))
     }
 
     /// Has one of them passed this directory, unasked, by another name than this?
     pub(super) fn passed_by_another(&self, node: NodeId, name: (NodeId, &Bytes)) -> bool {
-        let all = self.of.iter().chain([&self.untold]).flatten();
+        let all = self.of.iter().chain([&self.unhinted]).flatten();
         all.into_iter().any(|walk| walk.passed_by_another(node, name))
     }
 
@@ -222,7 +223,7 @@ impl Walks {
     pub(super) fn pass(&mut self, step: Step) {
         let walk = match self.last {
             Some(which) => &mut self[which],
-            None => &mut self.untold,
+            None => &mut self.unhinted,
         };
         if let Some(walk) = walk {
             walk.steps.push(step);

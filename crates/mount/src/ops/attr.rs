@@ -108,9 +108,9 @@ impl MountService {
             None => self.at(request.header.nodeid).await?,
         };
         // Nobody waits for the rest.
-        let regretted = change.mode.is_some() && self.nodes.is_regretted(request.header.nodeid);
+        let contended = change.mode.is_some() && self.nodes.is_contended(request.header.nodeid);
         let mut entry = self.fs.setattr(&request.caller(), &at, &change).await?;
-        self.nodes.changed_itself(regretted);
+        self.nodes.changed_itself(contended);
         if input.valid & fattr::KILL_SUIDGID != 0 && change.mode.is_none() {
             entry = self.drop_bits(entry).await?;
         }

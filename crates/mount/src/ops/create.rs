@@ -47,7 +47,7 @@ impl MountService {
         // The kernel sends CREATE only for a name that was, or was said to be, free a moment ago.
         // If it is something else, it must walk again and open that.
         let stale = || {
-            self.nodes.surprise(named.dir, &named.name);
+            self.nodes.note_conflict(named.dir, &named.name);
             Error::new(Errno::ESTALE)
         };
         let (file, entry) = match created {

@@ -217,7 +217,7 @@ impl MountService {
             // Locks are set through the one that was opened.
             open.file.still_holds_locks().await?;
         }
-        self.nodes.drift(open.node);
+        self.nodes.mark_attr_stale(open.node);
         let went_to = file.write(input.offset, data).await?;
         if went_to != input.offset {
             // The kernel put the data where it thought that the file ends.
@@ -282,7 +282,7 @@ impl MountService {
         let input: FallocateIn = request.body().fixed()?;
         let how = Fallocate::from_linux(input.mode)?;
         let open = self.files.get(input.fh)?;
-        self.nodes.drift(open.node);
+        self.nodes.mark_attr_stale(open.node);
         open.file.fallocate(how, input.offset, input.length).await?;
         Ok(Reply::done())
     }
@@ -304,7 +304,7 @@ impl MountService {
     pub(crate) async fn copy_file_range(&self, request: &Request, wide: bool) -> Result<Reply> {
         let input: CopyFileRangeIn = request.body().fixed()?;
         let (from, to) = (self.files.get(input.fh_in)?, self.files.get(input.fh_out)?);
-        self.nodes.drift(to.node);
+        self.nodes.mark_attr_stale(to.node);
         // What the handle's flags are now: the kernel refuses files opened for appending.
         let to = self.writer(&to, false).await?;
         let len = input.len.min(COPY_BYTES_MAX);

@@ -54,14 +54,14 @@ impl MountService {
         check_name(&name)?;
         // Without a lease: its answer comes from the coordinator, which gives none.
         let mut at = self.nodes.child(&self.threads.way(&request.header, dir), &name)?;
-        let regretted = self.nodes.is_regretted_name(dir, &name);
+        let contended = self.nodes.is_contended_name(dir, &name);
         let told = self.told(request, dir, &name);
         at.expect_last(told.expected);
         let removed = self.fs.rmdir(&request.caller(), &at).await;
         let removed = removed.inspect_err(|error| {
             self.misled(request, (dir, &name), &at, &told, error);
         })?;
-        self.nodes.changed_itself(regretted);
+        self.nodes.changed_itself(contended);
         self.nodes.buried(told.node, removed);
         self.removed(dir, &name, removed).await;
         Ok(Reply::done())
@@ -138,7 +138,7 @@ impl MountService {
             self.on_this_way(&self.threads.way_of(&request.header, which, dir), error)
         };
         let names = [(from_dir, &from_name), (to_dir, &to_name)];
-        let regretted = names.map(|(dir, name)| self.nodes.is_regretted_name(dir, name));
+        let contended = names.map(|(dir, name)| self.nodes.is_contended_name(dir, name));
         self.nodes.changed_in(to_dir);
         let told = self.told(request, to_dir, &to_name);
         let replaces = flags != rename_flags::EXCHANGE;
@@ -202,7 +202,7 @@ impl MountService {
             // found: the kernel would not walk again. What they lead to by now counts as well.
             renamed = change(&from, &to, 0).await;
         }
-        self.nodes.changed_itself(renamed.is_ok() && regretted.contains(&true));
+        self.nodes.changed_itself(renamed.is_ok() && contended.contains(&true));
         renamed.map(|()| Reply::done()).map_err(on_the_way)
     }
 

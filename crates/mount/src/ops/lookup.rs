@@ -40,7 +40,9 @@ impl MountService {
         let hint = self.hints.as_ref().and_then(|hints| hints.of(asked));
         let before = self.threads.next(tid);
         let walk = self.threads.step(header, dir, hint);
-        if let Some(told) = hint.and_then(|hint| self.untold(request, &walk, &name, hint, before)) {
+        if let Some(told) =
+            hint.and_then(|hint| self.answer_locally(request, &walk, &name, hint, before))
+        {
             return told.map(|entry| Reply::of(&entry));
         }
         let named = self.nodes.named(&walk, &name)?;
@@ -86,8 +88,8 @@ impl MountService {
                 if hint.is_none_or(|hint| matches!(hint.step, hint::Step::Through(_))) {
                     let (node, id) = (out.nodeid, entry.attr.id);
                     let found = !mutation("a second walk expects");
-                    let untold = hint.is_none();
-                    self.threads.pass(tid, Step { node, name: name.clone(), id, found, untold });
+                    let unhinted = hint.is_none();
+                    self.threads.pass(tid, Step { node, name: name.clone(), id, found, unhinted });
                 }
                 if let Some(Hint {
                     step: hint::Step::Last(Intent::Plain | Intent::Open { .. }),
@@ -118,7 +120,7 @@ impl MountService {
                 Err(error)
             }
             // The kernel would give up: it walks again for what is to be made, not for that LOOKUP.
-            Err(error) if is_to_be_made(hint) && self.nodes.doubt(&walk, &error) => {
+            Err(error) if is_to_be_made(hint) && self.nodes.mark_stale(&walk, &error) => {
                 Err(Errno::ENOENT.into())
             }
             Err(error) => Err(error),
@@ -151,7 +153,7 @@ impl MountService {
     }
 
     /// What can be said without asking a server. `before`: what the thread has found last.
-    fn untold(
+    fn answer_locally(
         &self,
         request: &Request,
         walk: &Walk,
@@ -167,7 +169,7 @@ impl MountService {
             hint::Step::Through(Rest::Names) => {
                 let passed = self.nodes.pass(dir, name)?;
                 let (node, id) = (passed.node, passed.id);
-                let step = Step { node, name: name.clone(), id, found: false, untold: false };
+                let step = Step { node, name: name.clone(), id, found: false, unhinted: false };
                 self.threads.pass(request.header.pid, step);
                 Ok(self.passed(passed))
             }
@@ -195,7 +197,7 @@ impl MountService {
             hint::Step::Last(_) if self.nodes.may_be_free(dir, name) => Err(Errno::ENOENT.into()),
             hint::Step::Last(_) | hint::Step::Through(_) => return None,
         };
-        self.untold.inc();
+        self.local_lookups.inc();
         Some(told)
     }
 

@@ -28,9 +28,9 @@ impl MountService {
         served(&name)?;
         let at = self.at(request.header.nodeid).await?;
         let who = request.caller();
-        let regretted = self.is_regretted(request.header.nodeid, &name);
+        let contended = self.is_contended(request.header.nodeid, &name);
         self.fs.setxattr(&who, &at, &name, value, input.flags).await?;
-        self.nodes.changed_itself(regretted);
+        self.nodes.changed_itself(contended);
         Ok(Reply::done())
     }
 
@@ -55,16 +55,16 @@ impl MountService {
         let name = request.body().name()?;
         served(&name)?;
         let at = self.at(request.header.nodeid).await?;
-        let regretted = self.is_regretted(request.header.nodeid, &name);
+        let contended = self.is_contended(request.header.nodeid, &name);
         self.fs.removexattr(&request.caller(), &at, &name).await?;
-        self.nodes.changed_itself(regretted);
+        self.nodes.changed_itself(contended);
         Ok(Reply::done())
     }
 
-    /// See [`crate::names::nodes::Nodes::is_regretted`]: nobody waits for other attributes than the list of who may
+    /// See [`crate::names::nodes::Nodes::is_contended`]: nobody waits for other attributes than the list of who may
     /// walk there.
-    fn is_regretted(&self, node: NodeId, name: &[u8]) -> bool {
-        name == acl::ACCESS && self.nodes.is_regretted(node)
+    fn is_contended(&self, node: NodeId, name: &[u8]) -> bool {
+        name == acl::ACCESS && self.nodes.is_contended(node)
     }
 }
 

@@ -11,7 +11,7 @@ const EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Throttle {
     next: Time,
-    untold: u64,
+    suppressed: u64,
 }
 
 impl Throttle {
@@ -22,11 +22,11 @@ impl Throttle {
 
     fn tell_at(&mut self, now: Time) -> Option<u64> {
         if now < self.next {
-            self.untold += 1;
+            self.suppressed += 1;
             return None;
         }
         self.next = now + EVERY;
-        Some(std::mem::take(&mut self.untold))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 

@@ -108,7 +108,7 @@ impl Keep {
 
     /// Who changes the directory has to wait, and would not if it were kept only for being in use, or not for
     /// so long.
-    pub(super) fn is_regretted(&self, now: Time) -> bool {
+    pub(super) fn is_contended(&self, now: Time) -> bool {
         let long = self.left(now) > NAME_KEEP;
         self.was_kept_within(now, NAME_KEEP_MARGIN) && (long || !self.is_in_use(now))
     }
@@ -178,13 +178,13 @@ mod tests {
         now = used(&mut keep, now, 30 * MS, 30 * MS);
         assert!(hot(&keep, now) && !keep.is_hot(now, Leases::Hot, false));
         assert_eq!(keep.wanted(now, true), NAME_KEEP_MAX);
-        assert!(!keep.is_regretted(now));
+        assert!(!keep.is_contended(now));
         // Kept, and renewed at once when the kernel comes back.
         keep.until = now + NAME_KEEP;
         now = keep.until + NAME_KEEP / 2;
         keep.ask(now);
-        assert!(hot(&keep, now) && keep.is_regretted(now));
-        assert!(!keep.is_regretted(keep.until + NAME_KEEP_MARGIN), "nobody has to wait");
+        assert!(hot(&keep, now) && keep.is_contended(now));
+        assert!(!keep.is_contended(keep.until + NAME_KEEP_MARGIN), "nobody has to wait");
         // Now something is made in it.
         assert!(keep.change(now) && !keep.change(now + MS) && !hot(&keep, now + MS));
         now = used(&mut keep, now, 30 * MS, QUIET - NAME_KEEP);
@@ -215,9 +215,9 @@ mod tests {
         now = used(&mut keep, now, 5 * MS, NAME_KEEP * 7);
         // It is in use, but for less it would be kept less long.
         keep.until = now + NAME_KEEP_MAX;
-        assert!(keep.is_in_use(now) && keep.is_regretted(now));
+        assert!(keep.is_in_use(now) && keep.is_contended(now));
         keep.until = now + NAME_KEEP;
-        assert!(!keep.is_regretted(now));
+        assert!(!keep.is_contended(now));
         keep.change(now);
         now = used(&mut keep, now, 5 * MS, QUIET / 2);
         assert_eq!(keep.wanted(now, true), NAME_KEEP, "changed lately");

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::{self, Time};
 use saker_types::id::{GUESSES, compose};
-use saker_types::limits::NAME_REGRET;
+use saker_types::limits::NAME_CONTENDED;
 use saker_types::wire::{Entry, KeptDir};
 use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result, Stamp};
 
@@ -20,10 +20,10 @@ use crate::refusals::Tellings;
 /// Guesses have the allocator number that no shard can have. All from here on are guesses.
 pub(super) const FIRST_GUESS: NodeId = compose(GUESSES, 0);
 /// Names kept that are not what the kernel was told.
-const SURPRISES_MAX: usize = 1024;
+const CONFLICTS_MAX: usize = 1024;
 /// They are kept this long: until the kernel has walked again, for which it may look up the name
 /// more than once, and forget it in between.
-const SURPRISE_TIME: Duration = Duration::from_secs(5);
+const CONFLICT_TIME: Duration = Duration::from_secs(5);
 
 type Name = (NodeId, Bytes);
 
@@ -37,13 +37,13 @@ pub(super) struct Node {
     /// Pages that the kernel has cached hold data of this version or a later one.
     pub(super) cached: Option<DataVersion>,
     /// It was found not to be what its name leads to.
-    pub(super) doubted: bool,
+    pub(super) stale: bool,
     /// A server has found it on a way that everybody may walk.
     pub(super) proved: bool,
     /// A directory's name: how long the kernel may keep it.
     pub(super) keep: Keep,
     /// The kernel may have attributes of it that no reply has told it: it was written here, say.
-    pub(super) drifted: bool,
+    pub(super) attr_stale: bool,
     /// Of the newest attributes that a reply has told. Replies can overtake each other.
     pub(super) newest: Age,
     /// What the kernel was told last, and when.
@@ -56,7 +56,7 @@ pub(super) struct Node {
     /// the other one for it.
     pub(super) displaces: bool,
     /// It is known by a lease; the kernel still thinks what it was told of a guess.
-    pub(super) untold: bool,
+    pub(super) attr_guessed: bool,
 }
 
 /// Of two states of an inode, the newer one's is not lower.
@@ -93,7 +93,7 @@ pub(super) struct Table {
     /// Nodes of inodes that have another number: they were guesses first.
     aliases: FxHashMap<InodeId, NodeId>,
     /// Until when each is kept.
-    surprises: HashMap<Name, Time>,
+    conflicts: HashMap<Name, Time>,
     next_guess: NodeId,
     /// Nodes held, besides the root.
     pub(super) held: Gauge,
@@ -108,7 +108,7 @@ impl Table {
             names: HashMap::new(),
             eager_from: Time::ZERO,
             aliases: FxHashMap::default(),
-            surprises: HashMap::new(),
+            conflicts: HashMap::new(),
             next_guess: FIRST_GUESS,
             held,
         };
@@ -136,7 +136,7 @@ impl Table {
 
     /// A new guess, not held yet.
     pub(super) fn guess(&mut self, dir: NodeId, name: &Bytes, kind: FileKind) -> Option<NodeId> {
-        if !self.nodes.contains_key(&dir) || self.is_surprise(dir, name) {
+        if !self.nodes.contains_key(&dir) || self.is_conflict(dir, name) {
             return None;
         }
         let id = self.next_guess;
@@ -189,7 +189,7 @@ impl Table {
             }
         }
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.doubted = false;
+            node.stale = false;
         }
         id
     }
@@ -207,7 +207,7 @@ impl Table {
         }
         node.what = What::of(entry);
         node.newest = node.newest.max(age(&entry.attr));
-        (node.doubted, node.untold) = (false, false);
+        (node.stale, node.attr_guessed) = (false, false);
         if id != inode {
             self.aliases.insert(inode, id);
         }
@@ -229,7 +229,7 @@ impl Table {
         let loc = Locator { pid, name: name.clone(), id: inode, home_slot: None };
         let met = self.bind(id, &Entry { attr, loc, ..Entry::default() });
         if let Some(node) = self.nodes.get_mut(&id) {
-            (node.doubted, node.untold) = (!met, met);
+            (node.stale, node.attr_guessed) = (!met, met);
         }
         met
     }
@@ -237,10 +237,10 @@ impl Table {
     pub(super) fn refresh(&mut self, entry: &Entry) {
         let id = self.node_of(entry.attr.id);
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        let Node { what: What::Known { loc, attr }, drifted, newest, .. } = node else { return };
+        let Node { what: What::Known { loc, attr }, attr_stale, newest, .. } = node else { return };
         *newest = (*newest).max(age(&entry.attr));
         // Replies can overtake each other; the kernel heeds those in the order that it sees.
-        *drifted |= entry.attr.data_version < attr.data_version;
+        *attr_stale |= entry.attr.data_version < attr.data_version;
         **attr = entry.attr.clone();
         if *loc != entry.loc {
             *loc = entry.loc.owned();
@@ -255,9 +255,9 @@ impl Table {
         }
     }
 
-    pub(super) fn drift(&mut self, id: NodeId) {
+    pub(super) fn mark_attr_stale(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.drifted = true;
+            node.attr_stale = true;
         }
     }
 
@@ -309,13 +309,13 @@ impl Table {
     }
 
     /// Whoever changes a directory has to wait, and that was not worth it.
-    pub(super) fn is_regretted(&self, id: NodeId) -> bool {
-        self.nodes.get(&id).is_some_and(|node| node.keep.is_regretted(time::now()))
+    pub(super) fn is_contended(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.keep.is_contended(time::now()))
     }
 
     /// Somebody has waited so: for a while only names that are in use for long count.
-    pub(super) fn regret(&mut self) {
-        self.eager_from = time::now() + NAME_REGRET;
+    pub(super) fn note_contention(&mut self) {
+        self.eager_from = time::now() + NAME_CONTENDED;
     }
 
     /// Names may be kept that were not in use for long.
@@ -323,16 +323,16 @@ impl Table {
         now >= self.eager_from
     }
 
-    pub(super) fn is_surprise(&self, dir: NodeId, name: &Bytes) -> bool {
-        !self.surprises.is_empty()
-            && self.surprises.get(&(dir, name.clone())).is_some_and(|until| time::now() < *until)
+    pub(super) fn is_conflict(&self, dir: NodeId, name: &Bytes) -> bool {
+        !self.conflicts.is_empty()
+            && self.conflicts.get(&(dir, name.clone())).is_some_and(|until| time::now() < *until)
     }
 
-    pub(super) fn surprise(&mut self, dir: NodeId, name: &Bytes) {
+    pub(super) fn note_conflict(&mut self, dir: NodeId, name: &Bytes) {
         let now = time::now();
-        self.surprises.retain(|_, until| now < *until);
-        if self.surprises.len() < SURPRISES_MAX {
-            self.surprises.insert((dir, Bytes::copy_from_slice(name)), now + SURPRISE_TIME);
+        self.conflicts.retain(|_, until| now < *until);
+        if self.conflicts.len() < CONFLICTS_MAX {
+            self.conflicts.insert((dir, Bytes::copy_from_slice(name)), now + CONFLICT_TIME);
         }
     }
 
@@ -391,16 +391,16 @@ impl Node {
             names: Vec::new(),
             lookups: 0,
             cached: None,
-            doubted: false,
+            stale: false,
             proved: false,
             keep: Keep::default(),
-            drifted: false,
+            attr_stale: false,
             newest,
             told: (Age::default(), Time::ZERO),
             behind: Time::ZERO,
             tellings: Arc::default(),
             displaces: false,
-            untold: false,
+            attr_guessed: false,
         }
     }
 }

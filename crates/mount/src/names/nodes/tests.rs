@@ -46,7 +46,7 @@ fn went(nodes: &Nodes, start: NodeId, dir: NodeId) -> Walk {
             What::Known { loc, .. } => loc.id,
             What::Guess(_) => 0,
         };
-        steps.insert(0, Step { node: at, name, id, found: false, untold: false });
+        steps.insert(0, Step { node: at, name, id, found: false, unhinted: false });
         at = above;
     }
     Walk { start, steps }
@@ -163,7 +163,7 @@ fn what_is_held_is_removed_as_it_was_last_seen() {
     assert!(nodes.pretend(ROOT, &name("f"), true).is_none(), "it is no directory");
     nodes.forget(10, 3);
     nodes.hold(ROOT, &name("f"), &sized(10, 7, 2));
-    nodes.drift(10);
+    nodes.mark_attr_stale(10);
     assert_eq!(seen(), None, "the kernel knows of a write");
     nodes.vanished(ROOT, &name("f"));
     nodes.hold(ROOT, &name("f"), &sized(11, 9, 3));
@@ -277,7 +277,7 @@ fn a_file_is_never_walked_through_nor_said_to_be_free() {
     assert!(!nodes.may_be_free(ROOT, &name("f")), "held");
     nodes.forget(gone, 1);
     assert!(nodes.may_be_free(ROOT, &name("f")));
-    nodes.surprise(ROOT, &name("f"));
+    nodes.note_conflict(ROOT, &name("f"));
     assert!(!nodes.may_be_free(ROOT, &name("f")));
     hold(&nodes, ROOT, 1, "f", 11, FILE);
     nodes.forget(11, 1);
@@ -289,7 +289,7 @@ fn a_file_is_never_walked_through_nor_said_to_be_free() {
 fn a_wrong_guess_is_looked_up_before_it_is_walked_through_again() {
     let nodes = guessing();
     let l = nodes.pass(ROOT, &name("l")).unwrap().node;
-    let error = |e| nodes.doubt(&went(&nodes, ROOT, l), &e);
+    let error = |e| nodes.mark_stale(&went(&nodes, ROOT, l), &e);
     assert!(!error(Error::symlink(1, "t".into())), "the last component itself");
     assert!(!error(Error::at(Errno::ENOTDIR, 0)), "true, whatever else is known");
     assert!(!error(Error::new(Errno::EACCES)));
@@ -309,7 +309,7 @@ fn who_is_in_a_directory_that_was_moved_stays_in_it() {
     let a = nodes.pass(ROOT, &name("a")).unwrap().node;
     let b = hold(&nodes, a, 7, "b", 20, DIR);
     // Another client has put another directory there. Who came by the name must look again,
-    assert!(nodes.doubt(&went(&nodes, ROOT, b), &Error::elsewhere(1)));
+    assert!(nodes.mark_stale(&went(&nodes, ROOT, b), &Error::elsewhere(1)));
     assert_eq!(path(&nodes.child(&went(&nodes, ROOT, b), &name("c")).unwrap()), "1:a/b/c");
     assert!(nodes.pass(a, &name("b")).is_none());
     let other = hold(&nodes, a, 7, "b", 21, DIR);
@@ -453,9 +453,9 @@ fn who_has_to_wait_for_a_kept_name_need_not_again() {
     }
     nodes.changed_in(10);
     assert_eq!((leases("a"), leases("b")), (0, 1), "something is made in the first");
-    let regretted = |text: &'static str| nodes.is_regretted_name(ROOT, &name(text));
-    assert!(!regretted("a"), "nobody waits for a name that is not kept");
-    assert!(regretted("b") && leases("c") == 1);
+    let contended = |text: &'static str| nodes.is_contended_name(ROOT, &name(text));
+    assert!(!contended("a"), "nobody waits for a name that is not kept");
+    assert!(contended("b") && leases("c") == 1);
     nodes.changed_itself(true);
     assert_eq!(leases("d"), 0);
 }
@@ -495,12 +495,12 @@ fn what_is_known_by_a_lease_must_be_told() {
 
 /// A reply from before that is of no use.
 #[test]
-fn what_is_doubted_is_not_kept() {
+fn what_is_stale_is_not_kept() {
     let nodes = leasing();
     let (a, _) = walk(&nodes, ROOT, "a");
     let named = nodes.named(&went(&nodes, ROOT, a), &name("f")).unwrap();
     let error = Error::symlink(0, Bytes::from_static(b"x"));
-    assert!(nodes.doubt(&went(&nodes, ROOT, a), &error));
+    assert!(nodes.mark_stale(&went(&nodes, ROOT, a), &error));
     kept(&named, &[dir(10)]);
     assert!(nodes.pass(ROOT, &name("a")).is_none());
 }
@@ -627,7 +627,7 @@ fn a_call_acts_where_its_own_walk_went() {
     let old = hold(&nodes, d, 10, "cur", 20, DIR);
     let Passed { node, id, .. } = nodes.pass(d, &name("cur")).unwrap();
     assert_eq!((node, id), (old, 20));
-    let step = |node, text, id, found| Step { node, name: name(text), id, found, untold: false };
+    let step = |node, text, id, found| Step { node, name: name(text), id, found, unhinted: false };
     let walk = |found| Walk {
         start: ROOT,
         steps: vec![step(d, "d", 10, false), step(old, "cur", 20, found)],
@@ -637,10 +637,10 @@ fn a_call_acts_where_its_own_walk_went() {
     let at = nodes.child(&walk(false), &name("f")).unwrap();
     assert_eq!((path(&at), at.expect.clone()), ("1:d/cur/f".into(), vec![10, 20]));
     // The server finds the new one there: the kernel walks again, and what is found then counts.
-    assert!(nodes.doubt(&walk(false), &Error::elsewhere(1)));
+    assert!(nodes.mark_stale(&walk(false), &Error::elsewhere(1)));
     let at = nodes.child(&walk(true), &name("f")).unwrap();
     assert_eq!((path(&at), at.expect), ("20:f".into(), vec![]));
-    assert!(!nodes.doubt(&walk(true), &Error::elsewhere(0)), "nothing is expected then");
+    assert!(!nodes.mark_stale(&walk(true), &Error::elsewhere(0)), "nothing is expected then");
     // Who was not seen to walk there is in it.
     assert_eq!(path(&nodes.child(&Walk::from(old), &name("f")).unwrap()), "20:f");
 }
