@@ -1,0 +1,304 @@
+//! A directory with a dataset: its partitions, and a manifest that says what they are.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+use crate::inode::Kind;
+use crate::pack::sync_dir;
+use crate::partition::Partition;
+use crate::table::{Builder, Ino, ROOT, Table};
+
+/// File that says what a dataset is.
+pub(crate) const MANIFEST: &str = "dataset.json";
+/// Of [`Manifest`].
+const FORMAT: u32 = 1;
+
+/// Name of a partition's file.
+pub(crate) fn partition_name(number: u32) -> String {
+    format!("part-{number:05}.saker")
+}
+
+/// What a dataset is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of this file.
+    pub format: u32,
+    /// Digest of names, contents and targets: equal for equal data, however and by whomever packed.
+    pub digest: Digest,
+    /// Files, each counted once.
+    pub files: u64,
+    /// Directories, the root among them.
+    pub directories: u64,
+    /// Symbolic links, and the few others.
+    pub others: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// The partitions, by number.
+    pub partitions: Vec<PartitionInfo>,
+}
+
+/// A partition in a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionInfo {
+    /// Its file.
+    pub name: String,
+    /// Digest of all that it has.
+    pub digest: Digest,
+    /// Files in it.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the partition.
+    pub stored: u64,
+}
+
+impl PartitionInfo {
+    pub(crate) fn of(part: &Partition) -> PartitionInfo {
+        let table = part.table();
+        let data = (0..table.len()).filter_map(|ino| table.inode(ino).data());
+        let (files, bytes) = data.fold((0, 0), |(n, bytes), data| (n + 1, bytes + data.size));
+        let (name, digest, stored) = (partition_name(part.number), part.digest, part.bytes);
+        PartitionInfo { name, digest, files, bytes, stored }
+    }
+}
+
+impl Manifest {
+    pub(crate) fn of(partitions: Vec<PartitionInfo>, paths: &[PathBuf]) -> Result<Manifest> {
+        let mut builder = Builder::new();
+        for path in paths {
+            builder.merge(Partition::open(path)?.table())?;
+        }
+        let table = builder.finish(true);
+        let mut of = Manifest {
+            format: FORMAT,
+            digest: tree_digest(&table),
+            files: 0,
+            directories: 0,
+            others: 0,
+            bytes: 0,
+            partitions,
+        };
+        for ino in 0..table.len() {
+            match table.inode(ino).kind() {
+                Kind::File => {
+                    of.files += 1;
+                    of.bytes += table.inode(ino).size;
+                }
+                Kind::Directory => of.directories += 1,
+                _ => of.others += 1,
+            }
+        }
+        Ok(of)
+    }
+
+    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+        let (path, new) = (dir.join(MANIFEST), dir.join("dataset.json.new"));
+        let text = serde_json::to_string_pretty(self).expect("it has no maps") + "\n";
+        std::fs::write(&new, text).map_err(|e| Error::io(&new, e))?;
+        let file = std::fs::File::open(&new).map_err(|e| Error::io(&new, e))?;
+        file.sync_all().map_err(|e| Error::io(&new, e))?;
+        std::fs::rename(&new, &path).map_err(|e| Error::io(&new, e))?;
+        sync_dir(dir)
+    }
+
+    /// The manifest of a dataset's directory.
+    ///
+    /// # Errors
+    /// Of the system, foreign, newer.
+    pub fn read(dir: &Path) -> Result<Manifest> {
+        let path = dir.join(MANIFEST);
+        let text = std::fs::read(&path).map_err(|e| Error::io(&path, e))?;
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        match serde_json::from_slice::<Format>(&text) {
+            Err(_) => return Err(Error::Foreign(path)),
+            Ok(Format { format }) if format != FORMAT => {
+                return Err(Error::Newer { path, what: format!("format {format}") });
+            }
+            Ok(_) => {}
+        }
+        serde_json::from_slice(&text).map_err(|e| Error::damaged(&path, e.to_string()))
+    }
+}
+
+/// The digest of what is below the root: of names, contents, link targets. Not of owners, times and
+/// permissions, nor of how it is packed. BLAKE3 of, for a directory, its names in order, each with
+/// its length, its kind (`f`, `d`, `l`, `o`) and the digest of what it leads to.
+fn tree_digest(table: &Table) -> Digest {
+    // Below first: a directory comes after all that is in it.
+    let mut order = vec![ROOT];
+    let mut n = 0;
+    while let Some(&dir) = order.get(n) {
+        let dirs = table.children(dir).map(|(_, ino)| ino);
+        order.extend(dirs.filter(|ino| table.inode(*ino).is_dir()));
+        n += 1;
+    }
+    let mut digests: BTreeMap<Ino, Digest> = BTreeMap::new();
+    for dir in order.into_iter().rev() {
+        let mut children: Vec<(&[u8], Ino)> = table.children(dir).collect();
+        children.sort_unstable();
+        let mut hasher = blake3::Hasher::new();
+        for (name, ino) in children {
+            let (kind, digest) = match table.inode(ino).kind() {
+                Kind::File => (b"f", table.digest(ino)),
+                Kind::Directory => (b"d", digests.remove(&ino)),
+                Kind::Symlink => (b"l", table.target(ino).map(Digest::of)),
+                _ => (b"o", None),
+            };
+            hasher.update(&(name.len() as u64).to_le_bytes());
+            hasher.update(name);
+            hasher.update(kind);
+            hasher.update(&digest.map_or([0; 32], |digest| digest.0));
+        }
+        digests.insert(dir, Digest(*hasher.finalize().as_bytes()));
+    }
+    digests[&ROOT]
+}
+
+/// Something that is wrong with a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Which file of the dataset, if it is one.
+    pub path: Option<Vec<u8>>,
+    /// What is wrong, with the partition.
+    pub what: String,
+}
+
+/// A dataset in a directory.
+pub struct Dataset {
+    dir: PathBuf,
+    manifest: Manifest,
+    partitions: Vec<Partition>,
+    table: Table,
+}
+
+impl Dataset {
+    /// Opens all partitions of a dataset.
+    ///
+    /// # Errors
+    /// Of any of them; Damaged: one is not what the manifest says.
+    pub fn open(dir: &Path) -> Result<Dataset> {
+        let manifest = Manifest::read(dir)?;
+        let (mut partitions, mut builder) = (Vec::new(), Builder::new());
+        for (number, info) in manifest.partitions.iter().enumerate() {
+            let part = Partition::open(&dir.join(&info.name))?;
+            if part.number as usize != number || part.digest != info.digest {
+                return Err(Error::damaged(part.path(), "not the partition of this dataset"));
+            }
+            builder.merge(part.table())?;
+            partitions.push(part);
+        }
+        let table = builder.finish(true);
+        if table.partitions() as usize > partitions.len() {
+            return Err(Error::damaged(dir, "files in partitions that are not there"));
+        }
+        Ok(Dataset { dir: dir.to_owned(), manifest, partitions, table })
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What it is.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// All files.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The partitions, by number.
+    pub fn partitions(&self) -> &[Partition] {
+        &self.partitions
+    }
+
+    /// Calls `f` with the blocks of a file in order; each is checked.
+    ///
+    /// # Errors
+    /// Of the partition, and of `f`.
+    pub fn read(&self, ino: Ino, mut f: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
+        let Some(data) = self.table.inode(ino).data() else {
+            return Err(Error::invalid(&self.dir, "not a file"));
+        };
+        let part = self.partitions.get(data.partition as usize);
+        let part = part.ok_or_else(|| Error::damaged(&self.dir, "a partition is missing"))?;
+        (0..data.blocks()).try_for_each(|n| f(part.read_block(&self.table, &data, n)?))
+    }
+
+    /// Reads everything and compares it with checksums and digests. `watch` is called with the bytes of
+    /// each block that was read, and ends it by an error.
+    ///
+    /// # Errors
+    /// Of `watch`; what is wrong with the dataset is the result.
+    pub fn verify(&self, mut watch: impl FnMut(u64) -> Result<()>) -> Result<Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut found = |path: Option<Vec<u8>>, error: Error| {
+            problems.push(Problem { path, what: error.to_string() });
+        };
+        for part in &self.partitions {
+            part.verify().unwrap_or_else(|e| found(None, e));
+        }
+        if tree_digest(&self.table) != self.manifest.digest {
+            found(None, Error::damaged(&self.dir.join(MANIFEST), "not the digest of the files"));
+        }
+        for (path, ino) in self.files() {
+            let mut hasher = blake3::Hasher::new();
+            let mut stopped = None;
+            let read = self.read(ino, |block| {
+                hasher.update(&block);
+                watch(block.len() as u64).inspect_err(|_| stopped = Some(()))
+            });
+            match read {
+                Err(error) if stopped.is_some() => return Err(error),
+                Err(error) => found(Some(path), error),
+                Ok(()) if self.table.digest(ino) != Some(Digest(*hasher.finalize().as_bytes())) => {
+                    found(Some(path), Error::damaged(&self.dir, "not the file's digest"));
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(problems)
+    }
+
+    /// Paths of all files, each file once, in the order of their data.
+    fn files(&self) -> Vec<(Vec<u8>, Ino)> {
+        let mut all = BTreeMap::new();
+        self.each(|path, ino| {
+            if let Some(data) = self.table.inode(ino).data() {
+                let of = (data.partition, data.offset, ino);
+                all.entry(of).or_insert_with(|| path.to_vec());
+            }
+        });
+        all.into_iter().map(|((_, _, ino), path)| (path, ino)).collect()
+    }
+
+    /// Calls `f` with every path below the root, and what is there: directories before what is in
+    /// them, names in order.
+    pub fn each(&self, mut f: impl FnMut(&[u8], Ino)) {
+        let mut rest = vec![(Vec::new(), ROOT)];
+        while let Some((path, ino)) = rest.pop() {
+            if ino != ROOT {
+                f(&path, ino);
+            }
+            let mut children: Vec<(&[u8], Ino)> = self.table.children(ino).collect();
+            children.sort_unstable_by(|a, b| b.cmp(a));
+            for (name, child) in children {
+                let mut below = path.clone();
+                if !below.is_empty() {
+                    below.push(b'/');
+                }
+                below.extend_from_slice(name);
+                rest.push((below, child));
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Packing files into partitions.
+//!
+//! ```text
+//! Source ──plan──> files in the order of their paths, each with its partition
+//!   readers (threads): read, compress, checksum, digest      as far ahead as memory allows
+//!   writer: appends to the partition in order, notes its progress
+//! ```
+//!
+//! What is packed depends on the files and the options alone, not on threads, times or names of
+//! directories: the same input gives the same bytes. A file's partition depends on its path, so that
+//! a changed file changes one partition. A run that was killed goes on with the file where it was,
+//! if the input is still the same.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::codec::Codec;
+use crate::dataset::{MANIFEST, Manifest, PartitionInfo, partition_name};
+use crate::error::{Error, Result};
+use crate::inode::PARTITIONS_MAX;
+use crate::partition::Partition;
+
+mod plan;
+mod progress;
+mod readers;
+mod source;
+mod writer;
+
+pub use plan::Plan;
+pub use source::{Entry, Listed, LocalTree, Source};
+
+/// How files are packed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Partitions to make.
+    pub partitions: u32,
+    /// How data is compressed.
+    pub codec: Codec,
+    /// Threads that read and compress; 0: one for each core.
+    pub threads: usize,
+    /// Bytes that may have been read and not written yet.
+    pub memory_bytes: u64,
+    /// Bytes after which a partition is flushed and its progress noted.
+    pub note_every_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            partitions: 1,
+            codec: Codec::None,
+            threads: 0,
+            memory_bytes: 256 << 20,
+            note_every_bytes: 256 << 20,
+        }
+    }
+}
+
+/// How far packing has come; for those who watch it, and who stop it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Files that are in partitions.
+    pub files: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// Of these, bytes that an earlier run had packed.
+    pub resumed_bytes: AtomicU64,
+    /// Bytes in the partitions.
+    pub stored: AtomicU64,
+    /// Set to stop at the next file.
+    pub stop: AtomicBool,
+}
+
+impl Progress {
+    fn check(&self) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// Packs what a plan lists into a directory, which is made, and writes its manifest last.
+///
+/// # Errors
+/// Invalid: a dataset is there already, or a file has changed since it was listed. Of the system.
+pub fn pack(
+    source: &dyn Source,
+    plan: &Plan,
+    to: &Path,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Manifest> {
+    if options.partitions == 0 || options.partitions >= PARTITIONS_MAX {
+        return Err(Error::invalid(to, format!("{} partitions", options.partitions)));
+    }
+    std::fs::create_dir_all(to).map_err(|e| Error::io(to, e))?;
+    let manifest = to.join(MANIFEST);
+    if manifest.exists() {
+        return Err(Error::invalid(&manifest, "a dataset is there already"));
+    }
+    let mut parts = Vec::new();
+    for number in 0..options.partitions {
+        let path = to.join(partition_name(number));
+        parts.push(writer::write(source, plan, number, &path, options, progress)?);
+    }
+    let paths: Vec<PathBuf> = parts.iter().map(|part| part.path().to_owned()).collect();
+    let manifest = Manifest::of(parts.iter().map(PartitionInfo::of).collect(), &paths)?;
+    manifest.write(to)?;
+    for path in paths {
+        let _ = std::fs::remove_file(progress::path_of(&path));
+    }
+    sync_dir(to)?;
+    Ok(manifest)
+}
+
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
+    let opened = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
+    opened.map_err(|e| Error::io(dir, e))
+}
+
+/// A partition that an earlier run has finished, of this very plan.
+fn finished(plan: &Plan, number: u32, path: &Path, options: &Options) -> Option<Partition> {
+    let noted = progress::read(&progress::path_of(path), plan.fingerprint(options))?;
+    let part = Partition::open(path).ok()?;
+    (noted.is_done && part.number == number && part.verify().is_ok()).then_some(part)
+}

@@ -1,0 +1,105 @@
+//! What goes where.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::Options;
+use super::source::{Entry, Source};
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+use crate::inode::Kind;
+
+/// All that is to be packed, in the order of the paths.
+pub struct Plan {
+    entries: Vec<Entry>,
+    /// Of each entry, the first name of the same file; itself if it is that.
+    first: Vec<usize>,
+}
+
+impl Plan {
+    /// Lists a source.
+    ///
+    /// # Errors
+    /// The source's; Invalid for a path that is there twice.
+    pub fn of(source: &dyn Source) -> Result<Plan> {
+        let mut entries = source.list()?;
+        entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        let path = |entry: &Entry| String::from_utf8_lossy(&entry.path).into_owned();
+        for pair in entries.windows(2) {
+            if pair[0].path == pair[1].path {
+                return Err(Error::invalid(Path::new(&path(&pair[0])), "listed twice"));
+            }
+        }
+        if let Some(odd) = entries.iter().find(|entry| entry.meta.kind().is_none()) {
+            return Err(Error::invalid(Path::new(&path(odd)), "a kind of file that is not known"));
+        }
+        let mut links = HashMap::new();
+        let first = entries.iter().enumerate();
+        let first = first.map(|(n, entry)| match entry.link {
+            0 => n,
+            link => *links.entry(link).or_insert(n),
+        });
+        let first = first.collect();
+        Ok(Plan { entries, first })
+    }
+
+    /// Files, and their bytes.
+    pub fn totals(&self) -> (u64, u64) {
+        let files = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(n, entry)| self.first[*n] == *n && entry.meta.kind() == Some(Kind::File));
+        files.fold((0, 0), |(files, bytes), (_, entry)| (files + 1, bytes + entry.meta.size))
+    }
+
+    pub(super) fn entry(&self, n: usize) -> &Entry {
+        &self.entries[n]
+    }
+
+    /// The first name of the file that entry `n` names, if it is another one.
+    pub(super) fn links_to(&self, n: usize) -> Option<usize> {
+        (self.first[n] != n).then_some(self.first[n])
+    }
+
+    /// Entries of a partition, in order.
+    pub(super) fn of_partition(&self, number: u32, of: u32) -> Vec<usize> {
+        let is_its = |n: &usize| {
+            let path = &self.entries[self.first[*n]].path;
+            (xxh3_64(path) % u64::from(of)) as u32 == number
+        };
+        (0..self.entries.len()).filter(is_its).collect()
+    }
+
+    /// Says whether two plans, with options, give the same partitions.
+    pub(super) fn fingerprint(&self, options: &Options) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        let mut field = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        field(format!("{} {}", options.partitions, options.codec).as_bytes());
+        for (n, Entry { path, meta, .. }) in self.entries.iter().enumerate() {
+            field(path);
+            let numbers = [
+                self.first[n] as u64,
+                meta.mode.into(),
+                meta.uid.into(),
+                meta.gid.into(),
+                meta.size,
+                meta.mtime.0 as u64,
+                meta.mtime.1.into(),
+                meta.rdev.into(),
+            ];
+            numbers.iter().for_each(|n| field(&n.to_le_bytes()));
+            field(&meta.target);
+            for (name, value) in &meta.xattrs {
+                field(name);
+                field(value);
+            }
+        }
+        Digest(*hasher.finalize().as_bytes())
+    }
+}

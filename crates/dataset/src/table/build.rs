@@ -1,0 +1,375 @@
+//! Making a table: of the files of one partition while it is written, or of all partitions.
+
+use std::path::Path;
+
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::Xxh3;
+use zerocopy::IntoBytes;
+
+use super::{Ino, NAME_BYTES_MAX, ROOT, Table, hash_of};
+use crate::digest::{DIGEST_BYTES, Digest};
+use crate::error::{Error, Result};
+use crate::format::{
+    BlockRecord, EntryRecord, PARTS, Preamble, TABLE_MAGIC, TableHeader, crc_of, padded,
+};
+use crate::inode::{IMPLIED, InodeRecord, Kind, Meta};
+
+/// A name in a directory, while a table is made.
+struct Name {
+    parent: Ino,
+    ino: Ino,
+    at: u64,
+    len: u8,
+}
+
+/// A table that is being made.
+pub struct Builder {
+    inodes: Vec<InodeRecord>,
+    digests: Vec<[u8; DIGEST_BYTES]>,
+    entries: Vec<Name>,
+    /// Entries by parent and name.
+    index: HashTable<u32>,
+    names: Vec<u8>,
+    attrs: Vec<u8>,
+    blocks: Vec<BlockRecord>,
+    partitions: u32,
+}
+
+fn hash(parent: Ino, name: &[u8]) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(&parent.to_le_bytes());
+    hash.update(name);
+    hash.digest()
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder::new()
+    }
+}
+
+impl Builder {
+    /// Of nothing but a root.
+    pub fn new() -> Builder {
+        Builder {
+            inodes: vec![InodeRecord::implied()],
+            digests: vec![[0; DIGEST_BYTES]],
+            entries: Vec::new(),
+            index: HashTable::new(),
+            names: Vec::new(),
+            // An offset of 0 means that there is nothing.
+            attrs: vec![0; 8],
+            blocks: Vec::new(),
+            partitions: 0,
+        }
+    }
+
+    fn find(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        let is_it = |n: &u32| {
+            let entry = &self.entries[*n as usize];
+            entry.parent == parent && self.name(entry) == name
+        };
+        let n = self.index.find(hash(parent, name), is_it)?;
+        Some(self.entries[*n as usize].ino)
+    }
+
+    fn name(&self, entry: &Name) -> &[u8] {
+        &self.names[entry.at as usize..][..entry.len.into()]
+    }
+
+    fn new_inode(&mut self, record: InodeRecord) -> Result<Ino, &'static str> {
+        let ino = u32::try_from(self.inodes.len()).map_err(|_| "too many files")?;
+        self.inodes.push(record);
+        self.digests.push([0; DIGEST_BYTES]);
+        Ok(ino)
+    }
+
+    fn insert(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<(), &'static str> {
+        let len = u8::try_from(name.len()).map_err(|_| "a name of over 255 bytes")?;
+        let n = u32::try_from(self.entries.len()).map_err(|_| "too many names")?;
+        self.entries.push(Name { parent, ino, at: self.names.len() as u64, len });
+        self.names.extend_from_slice(name);
+        let Builder { index, entries, names, .. } = self;
+        index.insert_unique(hash(parent, name), n, |n| {
+            let entry = &entries[*n as usize];
+            hash(entry.parent, &names[entry.at as usize..][..entry.len.into()])
+        });
+        Ok(())
+    }
+
+    /// The directory that a path's last name is in, and that name. Directories that are missing are
+    /// made as implied ones.
+    fn place<'p>(&mut self, path: &'p [u8]) -> Result<(Ino, &'p [u8]), &'static str> {
+        let mut dir = ROOT;
+        let mut names = path.split(|c| *c == b'/').peekable();
+        loop {
+            let name = names.next().expect("a path has a name");
+            if name.is_empty() || name == b"." || name == b".." || name.contains(&0) {
+                return Err("a path with an impossible name");
+            }
+            if name.len() > NAME_BYTES_MAX {
+                return Err("a name of over 255 bytes");
+            }
+            if names.peek().is_none() {
+                return Ok((dir, name));
+            }
+            dir = match self.find(dir, name) {
+                Some(ino) if self.inodes[ino as usize].is_dir() => ino,
+                Some(_) => return Err("a file where a directory is"),
+                None => {
+                    let ino = self.new_inode(InodeRecord::implied())?;
+                    self.insert(dir, name, ino)?;
+                    ino
+                }
+            };
+        }
+    }
+
+    /// Adds what is at a path (`a/b`, empty for the root), without the data of a file. A directory may
+    /// have been implied before.
+    ///
+    /// # Errors
+    /// Words, for a path that is taken or impossible.
+    pub fn add(&mut self, path: &[u8], meta: &Meta) -> Result<Ino, &'static str> {
+        let mut record = meta.record();
+        if !meta.xattrs.is_empty() {
+            record.xattrs = self.push_xattrs(meta.xattrs.iter().map(|(n, v)| (&n[..], &v[..])))?;
+        }
+        if record.kind() == Kind::Symlink {
+            (record.offset, record.size) = (self.attrs.len() as u64, meta.target.len() as u64);
+            self.attrs.extend_from_slice(&meta.target);
+        }
+        self.add_record(path, record)
+    }
+
+    fn push_xattrs<'a>(
+        &mut self,
+        all: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<u32, &'static str> {
+        self.attrs.resize(padded(self.attrs.len() as u64) as usize, 0);
+        let at = u32::try_from(self.attrs.len() / 8).map_err(|_| "too many attributes")?;
+        self.attrs.extend_from_slice(&(all.len() as u32).to_le_bytes());
+        for (name, value) in all {
+            for len in [name.len(), value.len()] {
+                self.attrs.extend_from_slice(&(len as u32).to_le_bytes());
+            }
+            self.attrs.extend_from_slice(name);
+            self.attrs.extend_from_slice(value);
+        }
+        Ok(at)
+    }
+
+    fn add_record(&mut self, path: &[u8], record: InodeRecord) -> Result<Ino, &'static str> {
+        if path.is_empty() {
+            return self.describe(ROOT, record);
+        }
+        let (dir, name) = self.place(path)?;
+        if let Some(ino) = self.find(dir, name) {
+            return self.describe(ino, record);
+        }
+        let ino = self.new_inode(record)?;
+        self.insert(dir, name, ino)?;
+        Ok(ino)
+    }
+
+    /// A directory that was implied is this one.
+    fn describe(&mut self, ino: Ino, record: InodeRecord) -> Result<Ino, &'static str> {
+        let known = &mut self.inodes[ino as usize];
+        match (known.flags & IMPLIED != 0, record.is_dir()) {
+            (true, true) => *known = record,
+            (false, true) if record.flags & IMPLIED != 0 => {}
+            _ => return Err("a path that is there twice"),
+        }
+        Ok(ino)
+    }
+
+    /// Another name of a file.
+    ///
+    /// # Errors
+    /// Words, for a path that is taken or impossible.
+    pub fn link(&mut self, path: &[u8], ino: Ino) -> Result<(), &'static str> {
+        let (dir, name) = self.place(path)?;
+        if self.find(dir, name).is_some() {
+            return Err("a path that is there twice");
+        }
+        self.insert(dir, name, ino)?;
+        self.inodes[ino as usize].nlink += 1;
+        Ok(())
+    }
+
+    /// Where a file's data is, and its digest. `blocks` of a file of several: their ends and checksums;
+    /// of one: its checksum.
+    pub(crate) fn set_data(
+        &mut self,
+        ino: Ino,
+        mut data: crate::inode::FileData,
+        blocks: &[(u64, u32)],
+        digest: Digest,
+    ) -> Result<(), &'static str> {
+        data.check = match blocks {
+            [] => 0,
+            [(_, crc)] => *crc,
+            _ => u32::try_from(self.blocks.len()).map_err(|_| "too many blocks")?,
+        };
+        if blocks.len() > 1 {
+            let records = blocks.iter().map(|&(end, crc)| BlockRecord { end, crc, reserved: 0 });
+            self.blocks.extend(records);
+        }
+        self.partitions = self.partitions.max(data.partition + 1);
+        self.inodes[ino as usize].set_data(&data);
+        self.digests[ino as usize] = digest.0;
+        Ok(())
+    }
+
+    /// Adds all of another table.
+    ///
+    /// # Errors
+    /// A path that is there already.
+    pub fn merge(&mut self, table: &Table) -> Result<()> {
+        let wrong = |what| Error::invalid(table.path(), what);
+        let mut map = vec![None; table.len() as usize];
+        let root = InodeRecord { xattrs: 0, ..*table.inode(ROOT) };
+        map[ROOT as usize] = Some(self.describe(ROOT, root).map_err(wrong)?);
+        self.partitions = self.partitions.max(table.partitions());
+        self.copy_xattrs(table, ROOT, ROOT).map_err(wrong)?;
+        let mut dirs = vec![(ROOT, ROOT)];
+        while let Some((from, to)) = dirs.pop() {
+            for (name, ino) in table.children(from) {
+                let known = self.find(to, name);
+                let twice = || wrong("a path that is there twice");
+                if let Some(here) = map[ino as usize] {
+                    // Another name of a file. A second one of a directory would be a circle.
+                    if known.is_some() || table.inode(ino).is_dir() {
+                        return Err(twice());
+                    }
+                    self.insert(to, name, here).map_err(wrong)?;
+                    continue;
+                }
+                let record = InodeRecord { xattrs: 0, ..*table.inode(ino) };
+                let here = match known {
+                    Some(here) => self.describe(here, record).map_err(wrong)?,
+                    None => {
+                        let here = self.new_inode(record).map_err(wrong)?;
+                        self.insert(to, name, here).map_err(wrong)?;
+                        here
+                    }
+                };
+                map[ino as usize] = Some(here);
+                if record.is_dir() {
+                    dirs.push((ino, here));
+                }
+                self.copy(table, ino, here).map_err(wrong)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What an inode's record points to.
+    fn copy(&mut self, table: &Table, from: Ino, to: Ino) -> Result<(), &'static str> {
+        let record = *table.inode(from);
+        if let Some(target) = table.target(from) {
+            self.inodes[to as usize].offset = self.attrs.len() as u64;
+            self.attrs.extend_from_slice(target);
+        }
+        if let Some(data) = record.data() {
+            let blocks = (0..data.blocks()).map(|n| table.block(&data, n));
+            let blocks: Option<Vec<_>> =
+                blocks.map(|block| block.map(|(range, crc)| (range.end, crc))).collect();
+            let blocks = blocks.ok_or("a file without its blocks")?;
+            let digest = table.digest(from).ok_or("a file without a digest")?;
+            self.set_data(to, data, &blocks, digest)?;
+        }
+        self.copy_xattrs(table, from, to)
+    }
+
+    fn copy_xattrs(&mut self, table: &Table, from: Ino, to: Ino) -> Result<(), &'static str> {
+        if table.inode(from).xattrs > 0 && table.inode(from).flags & IMPLIED == 0 {
+            let at = self.push_xattrs(table.xattrs(from).into_iter())?;
+            self.inodes[to as usize].xattrs = at;
+        }
+        Ok(())
+    }
+
+    /// The table, with the files' digests or without.
+    pub fn finish(mut self, with_digests: bool) -> Table {
+        let mut starts = vec![0u64; self.inodes.len() + 1];
+        for entry in &self.entries {
+            starts[entry.parent as usize + 1] += 1;
+        }
+        for n in 1..starts.len() {
+            starts[n] += starts[n - 1];
+        }
+        let hashed = |entry: &Name| (entry.parent, hash_of(self.name(entry)));
+        let mut order: Vec<(u32, u32, u32)> = self
+            .entries
+            .iter()
+            .map(hashed)
+            .enumerate()
+            .map(|(n, (parent, hash))| (parent, hash, n as u32))
+            .collect();
+        order.sort_unstable_by(|a, b| {
+            let names = || {
+                let [a, b] = [a.2, b.2].map(|n| self.name(&self.entries[n as usize]));
+                a.cmp(b)
+            };
+            (a.0, a.1).cmp(&(b.0, b.1)).then_with(names)
+        });
+        for (ino, inode) in self.inodes.iter_mut().enumerate() {
+            if inode.is_dir() {
+                inode.offset = starts[ino];
+                inode.size = starts[ino + 1] - starts[ino];
+                (inode.nlink, inode.stored) = (2, 0);
+            }
+        }
+        for entry in &self.entries {
+            if self.inodes[entry.ino as usize].is_dir() {
+                self.inodes[entry.parent as usize].nlink += 1;
+                self.inodes[entry.ino as usize].stored = entry.parent.into();
+            }
+        }
+        let entries: Vec<EntryRecord> = order
+            .iter()
+            .map(|&(_, hash, n)| {
+                let entry = &self.entries[n as usize];
+                EntryRecord { hash, ino: entry.ino, name: EntryRecord::place(entry.at, entry.len) }
+            })
+            .collect();
+        if !with_digests {
+            self.digests.clear();
+        }
+        let parts: [&[u8]; PARTS] = [
+            self.inodes.as_bytes(),
+            entries.as_bytes(),
+            self.blocks.as_bytes(),
+            &self.names,
+            &self.attrs,
+            self.digests.as_bytes(),
+        ];
+        let mut header = TableHeader {
+            preamble: Preamble::new(TABLE_MAGIC),
+            partitions: self.partitions,
+            reserved: 0,
+            inodes: self.inodes.len() as u64,
+            entries: entries.len() as u64,
+            blocks: self.blocks.len() as u64,
+            names_bytes: self.names.len() as u64,
+            attrs_bytes: self.attrs.len() as u64,
+            digests: self.digests.len() as u64,
+            crcs: parts.map(crc32c::crc32c),
+            pad: 0,
+            crc: 0,
+        };
+        header.crc = crc_of(&header);
+        let lens = parts.iter().map(|part| padded(part.len() as u64));
+        let total = size_of::<TableHeader>() as u64 + lens.sum::<u64>();
+        let mut words = vec![0u64; (total / 8) as usize];
+        let out = words.as_mut_bytes();
+        let mut at = size_of::<TableHeader>();
+        out[..at].copy_from_slice(header.as_bytes());
+        for part in parts {
+            out[at..at + part.len()].copy_from_slice(part);
+            at += padded(part.len() as u64) as usize;
+        }
+        Table::of_words(Path::new("new table"), words).expect("it is whole")
+    }
+}
