@@ -50,6 +50,7 @@ enum Command {
     Status(cmd::status::Args),
     Fsck(cmd::fsck::Args),
     Rmr(cmd::rmr::Args),
+    Dataset(cmd::dataset::Args),
     Bench(cmd::bench::Args),
     #[command(hide = true)]
     Supervise(cmd::supervise::Args),
@@ -82,6 +83,7 @@ pub fn parse_and_run() -> (&'static str, Outcome<u8>) {
         Command::Fsck(args) => cmd::fsck::run(&args),
         Command::Fs(args) => cmd::fs::run(&args),
         Command::Rmr(args) => cmd::rmr::run(&args),
+        Command::Dataset(args) => cmd::dataset::run(&args),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Supervise(args) => cmd::supervise::run(&args),
     };

@@ -14,6 +14,15 @@ impl Progress {
         Progress::new("{spinner} {bytes} ({bytes_per_sec}) {msg} {elapsed}")
     }
 
+    /// Of work on so many bytes.
+    pub fn of_bytes(total: u64) -> Progress {
+        let bar = Progress::new(
+            "{wide_bar} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left) {msg}",
+        );
+        bar.0.set_length(total);
+        bar
+    }
+
     /// Of anything else: counts things called `noun`.
     pub fn counting(noun: &str) -> Progress {
         Progress::new(&format!("{{spinner}} {{pos}} {noun} ({{per_sec}}) {{msg}} {{elapsed}}"))

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod bench;
+pub mod dataset;
 pub mod down;
 pub mod fs;
 pub mod fsck;

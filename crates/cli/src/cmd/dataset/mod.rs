@@ -1,0 +1,69 @@
+//! `saker dataset`: frozen datasets.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use saker_dataset::{Dataset, Error};
+
+use crate::fail::{Failure, Outcome};
+
+mod export;
+mod info;
+mod list;
+mod pack;
+mod verify;
+
+/// Make and use frozen datasets: many files packed into a few.
+///
+/// A dataset is a directory of partitions, which have the files, and dataset.json, which says what
+/// they are. None of it changes once it is made.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Pack(pack::Args),
+    #[command(alias = "ls")]
+    List(list::Args),
+    Info(info::Args),
+    Verify(verify::Args),
+    Export(export::Args),
+}
+
+/// A dataset that is there.
+#[derive(clap::Args)]
+pub struct Packed {
+    /// The dataset's directory.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+impl Packed {
+    fn open(&self) -> Outcome<Dataset> {
+        Dataset::open(&self.dir).map_err(failure)
+    }
+}
+
+/// An error of a dataset says itself which file it is about.
+fn failure(error: Error) -> Failure {
+    Failure::new("dataset", error)
+}
+
+/// Paths as they are printed: what is no text is replaced.
+fn shown(path: &[u8]) -> impl Display {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome<u8> {
+    match &args.command {
+        Command::Pack(args) => pack::run(args),
+        Command::List(args) => list::run(args),
+        Command::Info(args) => info::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Export(args) => export::run(args),
+    }
+}

@@ -1,0 +1,119 @@
+//! `saker dataset pack`: files into partitions.
+
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use saker_dataset::Codec;
+use saker_dataset::pack::{self, Listed, LocalTree, Options, Plan, Source};
+
+use super::failure;
+use crate::fail::{Context, Failure, Outcome};
+use crate::{format, progress, signals};
+
+/// How often the progress is shown, and Ctrl-C looked for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Pack files into partitions.
+///
+/// SRC is a directory, or - for a list of paths on stdin, one on a line (or ended by a zero byte,
+/// with --null), relative to the working directory. Names, links, owners, permissions, times and
+/// extended attributes are kept.
+///
+/// The same files give the same bytes. A run that was stopped or killed goes on where it was, when
+/// it is started again with the same files and options.
+#[derive(clap::Args)]
+#[command(
+    after_long_help = "EXAMPLES\n  saker dataset pack ~/imagenet --partitions 48 -o /data/imagenet\n  \
+    find . -name '*.jpg' | saker dataset pack - --partitions 8 --compress zstd -o /data/jpegs"
+)]
+pub struct Args {
+    /// What is packed.
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+    /// Files to make. As many as there are nodes that will keep them, or a multiple of that.
+    #[arg(short, long, value_name = "P", default_value_t = 1)]
+    partitions: u32,
+    /// How data is compressed: none, lz4, zstd or zstd:LEVEL. What does not get smaller is stored
+    /// as it is.
+    #[arg(short, long, value_name = "HOW", default_value = "none")]
+    compress: Codec,
+    /// The dataset's directory, which is made.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Threads that read and compress [default: one for each core].
+    #[arg(short, long, value_name = "N")]
+    threads: Option<usize>,
+    /// Paths on stdin end with a zero byte, as those of `find -print0`.
+    #[arg(short = '0', long)]
+    null: bool,
+    /// Print one JSON document: what dataset.json says.
+    #[arg(long)]
+    json: bool,
+}
+
+fn source(args: &Args) -> Outcome<Box<dyn Source>> {
+    if args.source != Path::new("-") {
+        return Ok(Box::new(LocalTree::new(&args.source)));
+    }
+    let mut stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Err(Failure::usage("-", "the list of paths comes on stdin"));
+    }
+    let mut raw = Vec::new();
+    stdin.read_to_end(&mut raw).about("stdin")?;
+    let end = if args.null { 0 } else { b'\n' };
+    let paths = raw.split(|c| *c == end).filter(|path| !path.is_empty()).map(<[u8]>::to_vec);
+    Ok(Box::new(Listed::new(Path::new("."), paths).map_err(failure)?))
+}
+
+pub fn run(args: &Args) -> Outcome<u8> {
+    if args.partitions == 0 {
+        return Err(Failure::usage("--partitions", "at least one"));
+    }
+    signals::catch_interrupt();
+    let source = source(args)?;
+    let plan = Plan::of(&*source).map_err(failure)?;
+    let (files, bytes) = plan.totals();
+    let options = Options {
+        partitions: args.partitions,
+        codec: args.compress,
+        threads: args.threads.unwrap_or(0),
+        ..Options::default()
+    };
+    let (done, begin) = (pack::Progress::default(), Instant::now());
+    let bar = progress::Progress::of_bytes(bytes);
+    let packed = std::thread::scope(|scope| {
+        let packing = scope.spawn(|| pack::pack(&*source, &plan, &args.output, &options, &done));
+        while !packing.is_finished() {
+            std::thread::sleep(LOOK);
+            done.stop.fetch_or(signals::interrupted(), Relaxed);
+            bar.set(done.bytes.load(Relaxed));
+            bar.say(format!("{} of {files} files", done.files.load(Relaxed)));
+        }
+        packing.join().map_err(|_| Failure::new("dataset", "packing broke"))
+    });
+    bar.done();
+    let manifest = packed?.map_err(failure)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&manifest).about("json")?);
+        return Ok(0);
+    }
+    let stored: u64 = manifest.partitions.iter().map(|part| part.stored).sum();
+    let resumed = done.resumed_bytes.load(Relaxed);
+    let seconds = begin.elapsed().as_secs_f64();
+    println!(
+        "{} files, {} packed into {} partitions of {} in {seconds:.1} s{}",
+        manifest.files,
+        format::bytes(manifest.bytes),
+        manifest.partitions.len(),
+        format::bytes(stored),
+        match resumed {
+            0 => String::new(),
+            resumed => format!(" ({} by an earlier run)", format::bytes(resumed)),
+        }
+    );
+    println!("digest {}", manifest.digest);
+    Ok(0)
+}
