@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::inode::Kind;
-use crate::pack::sync_dir;
 use crate::partition::Partition;
 use crate::table::{Builder, Ino, ROOT, Table};
 
@@ -20,6 +19,12 @@ const FORMAT: u32 = 1;
 /// Name of a partition's file.
 pub(crate) fn partition_name(number: u32) -> String {
     format!("part-{number:05}.saker")
+}
+
+/// Makes names in a directory durable.
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
+    let opened = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
+    opened.map_err(|e| Error::io(dir, e))
 }
 
 /// What a dataset is.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::codec::Codec;
-use crate::dataset::{MANIFEST, Manifest, PartitionInfo, partition_name};
+use crate::dataset::{MANIFEST, Manifest, PartitionInfo, partition_name, sync_dir};
 use crate::error::{Error, Result};
 use crate::inode::PARTITIONS_MAX;
 use crate::partition::Partition;
@@ -109,11 +109,6 @@ pub fn pack(
     }
     sync_dir(to)?;
     Ok(manifest)
-}
-
-pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
-    let opened = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
-    opened.map_err(|e| Error::io(dir, e))
 }
 
 /// A partition that an earlier run has finished, of this very plan.

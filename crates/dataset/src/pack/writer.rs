@@ -11,8 +11,9 @@ use zerocopy::IntoBytes;
 use super::progress::{self, Noted, Notes, Packed};
 use super::readers::{self, Block, Task};
 use super::source::Source;
-use super::{Options, Plan, Progress, sync_dir};
+use super::{Options, Plan, Progress};
 use crate::codec::Codec;
+use crate::dataset::sync_dir;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::format::{
