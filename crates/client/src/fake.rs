@@ -486,7 +486,7 @@ impl Model {
         let mut entries: Vec<DirEntry> = self
             .files
             .iter()
-            .filter(|(name, _)| map.shard_of_name(name) == to.port() - SHARD_PORT)
+            .filter(|(name, _)| map.owner(1, name) == to.port() - SHARD_PORT)
             .map(|(name, file)| DirEntry {
                 name: name.clone(),
                 order: map.key(1, name).order,

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use saker_runtime::time::{self, Time, sleep};
 use saker_runtime::{rand, thread};
+use saker_types::placement::Slot;
 use saker_types::wire::*;
 use saker_types::{Errno, InodeId, NodeId, Result, ShardNo, limits};
 
@@ -317,7 +318,7 @@ impl Core {
 
     /// The shard that keeps a file's locks.
     fn lock_shard(&self, id: InodeId) -> ShardNo {
-        self.routes().map.shard_of(&At::locks(id))
+        self.routes().map.shard_of_slot(Slot::of_locks(id))
     }
 
     /// Until when the locks that are held on this file are this client's for sure: asks, if that is not so any more.
@@ -371,7 +372,7 @@ impl Core {
         let map = self.routes().map.clone();
         let mut by_shard: BTreeMap<ShardNo, Vec<_>> = BTreeMap::new();
         for (holding, standing) in &self.locks.lock().held {
-            let shard = map.shard_of(&At::locks(holding.0));
+            let shard = map.shard_of_slot(Slot::of_locks(holding.0));
             by_shard.entry(shard).or_default().push((*holding, *standing));
         }
         by_shard

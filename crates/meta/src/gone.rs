@@ -12,7 +12,7 @@ use prost::Message;
 use saker_runtime::failpoint;
 use saker_types::change::{Gone, id_key, table};
 use saker_types::wire::{
-    At, ChunkDeleteReq, Empty, Entry, Hold, Holds, InvalidateReply, InvalidateReq, Op, RenewReply,
+    ChunkDeleteReq, Empty, Entry, Hold, Holds, InvalidateReply, InvalidateReq, Op, RenewReply,
     RenewReq,
 };
 use saker_types::{Error, InodeId, Locator, NodeId, ShardNo, limits};
@@ -50,7 +50,7 @@ impl Shard {
         if is_chunked && !gone.deleting && !self.opened.may_have(id, now) {
             self.leases.end(id, now);
         }
-        gone.moved.filter(|to| self.map.shard_of(&At::handle(to.clone())) != self.no)
+        gone.moved.filter(|to| !self.owns_slot(self.map.slot_at(to)))
     }
 
     /// The record of an id, if there is one that can be read: one that cannot must not keep the others of

@@ -179,7 +179,7 @@ impl Shard {
     /// The root directory, on the shard that owns the empty name, once.
     fn make_root(&mut self) -> Result<(), StartError> {
         let key = self.map.key(0, b"");
-        if !self.owns(b"") || self.entry(&key)?.is_some() {
+        if !self.owns(0, b"") || self.entry(&key)?.is_some() {
             return Ok(());
         }
         let mode = FileKind::Directory.bits() | 0o755;

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message;
 use saker_types::change::{Gone, StoreJob, What, entry_key, id_key, table};
+use saker_types::placement::Slot;
 use saker_types::time::later;
 use saker_types::wire::{At, Hold, Row};
 use saker_types::{Attr, Cred, Errno, Error, FileKind, Inode, InodeId, Key, Locator, Stamp, TxnId};
@@ -306,8 +307,7 @@ impl Shard {
             None => self.locate_handle(&at.anchor)?,
             Some((name, _)) => {
                 let parent = self.parent(rq, cred, at)?;
-                self.must_own(name)?;
-                let key = self.map.key(parent.dir.id, name);
+                let key = self.own_key(parent.dir.id, name)?;
                 let Some(inode) = self.entry_free(&key)? else {
                     return Err(Error::at(Errno::ENOENT, at.path.len() - 1).into());
                 };
@@ -323,12 +323,12 @@ impl Shard {
         let id = handle.id;
         self.not_busy(id)?;
         if let Some(slot) = handle.home_slot {
+            self.must_own_slot(Slot::from_wire(slot))?;
             if let Some(inode) = self.attr_free(id)? {
                 return Ok(Located { spot: Spot::Attr(id, slot), inode, way: Way::default() });
             }
         } else {
-            self.must_own(&handle.name)?;
-            let key = self.map.key(handle.pid, &handle.name);
+            let key = self.own_key(handle.pid, &handle.name)?;
             if let Some(inode) = self.entry_free(&key)?
                 && inode.attr.id == id
             {
@@ -349,7 +349,7 @@ impl Shard {
             return Ok(Located { spot, inode, way: Way::default() });
         };
         let id = inode.attr.id;
-        if self.map.shard_of_slot(slot as u16) != self.no {
+        if !self.owns_slot(Slot::from_wire(slot)) {
             return Err(Error::moved(Locator::home(id, slot)).into());
         }
         let Some(inode) = self.attr_free(id)? else {

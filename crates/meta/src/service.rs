@@ -110,7 +110,7 @@ impl Worker {
         if let Some((ctx, at)) = rq.msg.target()
             && !matches!(rq.msg, Msg::Prepare(_))
         {
-            let owner = s.map.shard_of(at);
+            let owner = s.map.shard_for(at);
             if owner != s.no {
                 return forward(&mut s, rq.clone(), ctx, owner);
             }

@@ -25,8 +25,9 @@ use saker_runtime::fs::Dir;
 use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
 use saker_types::change::{StoredResult, What};
+use saker_types::placement::Slot;
 use saker_types::wire::{EntryKey, KeptDirs, Op, Totals};
-use saker_types::{ClusterMap, Errno, Error, InodeId, ShardNo, Stamp};
+use saker_types::{ClusterMap, Errno, Error, InodeId, Key, ShardNo, Stamp};
 
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
@@ -264,9 +265,14 @@ impl Shard {
         allocator(&self.map, self.no)
     }
 
-    /// Owner of the name.
-    pub fn owns(&self, name: &[u8]) -> bool {
-        self.map.shard_of_name(name) == self.no
+    /// Does it own the slot?
+    pub(crate) fn owns_slot(&self, slot: Slot) -> bool {
+        self.map.shard_of_slot(slot) == self.no
+    }
+
+    /// Does it own the name in this directory?
+    pub(crate) fn owns(&self, pid: InodeId, name: &[u8]) -> bool {
+        self.owns_slot(self.map.slot_of(pid, name))
     }
 
     /// Wall clock.
@@ -452,9 +458,20 @@ impl Shard {
         self.batch.is_step_full()
     }
 
-    /// Refuses a row of another shard: the asker's map is old.
-    pub(crate) fn must_own(&self, name: &[u8]) -> Step<()> {
-        if self.owns(name) {
+    /// Refuses a name of another shard: the asker's map is another one.
+    pub(crate) fn must_own(&self, pid: InodeId, name: &[u8]) -> Step<()> {
+        self.must_own_slot(self.map.slot_of(pid, name))
+    }
+
+    /// The key of an entry, if its row belongs here.
+    pub(crate) fn own_key(&self, pid: InodeId, name: &[u8]) -> Step<Key> {
+        let (key, slot) = self.map.place(pid, name);
+        self.must_own_slot(slot).map(|()| key)
+    }
+
+    /// Refuses what another shard keeps.
+    pub(crate) fn must_own_slot(&self, slot: Slot) -> Step<()> {
+        if self.owns_slot(slot) {
             Ok(())
         } else {
             Err(Error::of_class(saker_types::Class::RefreshMap, Errno::ESTALE).into())

@@ -98,7 +98,7 @@ impl<D: Driver> Transaction<D> {
 
     /// First phase at the owner of what `request.at` is about; a no aborts the transaction.
     pub async fn prepare(&mut self, request: PrepareReq) -> Result<Vote, Error> {
-        let to = NodeId::Shard(self.driver.borrow().map().shard_of(&request.at));
+        let to = NodeId::Shard(self.driver.borrow().map().shard_for(&request.at));
         let (driver, number) = (self.id.driver.to_u32(), self.id.number);
         let request = PrepareReq { driver, number, ..request };
         if !self.participants.contains(&to) {

@@ -197,7 +197,7 @@ fn toy(world: &World) -> Rc<RefCell<Toy>> {
 
 /// A name that shard `no` owns.
 fn name_on(map: &ClusterMap, no: u16) -> Bytes {
-    (0..).map(|n: u32| Bytes::from(n.to_string())).find(|n| map.shard_of_name(n) == no).unwrap()
+    (0..).map(|n: u32| Bytes::from(n.to_string())).find(|n| map.owner(1, n) == no).unwrap()
 }
 
 type Kept = Rc<RefCell<Option<Result<Bytes, Error>>>>;

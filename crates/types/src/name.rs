@@ -5,6 +5,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::placement::Slot;
 use crate::{Errno, InodeId, limits};
 
 /// Hash of a name under the cluster's seed; gives both slot and order.
@@ -17,9 +18,9 @@ impl NameHash {
         NameHash(xxh3_64_with_seed(name, seed))
     }
 
-    /// The slot that the name belongs to.
-    pub fn slot(self) -> u16 {
-        self.0 as u16
+    /// The slot of the name, where names are routed by themselves; `ClusterMap` says where.
+    pub(crate) fn slot(self) -> Slot {
+        Slot(self.0 as u16)
     }
 
     /// The name's place in the order of readdir: 59 bits of hash, 4 zero bits that leave room for
@@ -81,6 +82,6 @@ mod tests {
         // A change of these figures makes every existing cluster unreadable.
         assert_eq!(NameHash::of(b"saker", 0).0, xxh3_64_with_seed(b"saker", 0));
         assert_eq!(NameHash(0xFFFF_FFFF_FFFF_FFFF).order(), 0x7FFF_FFFF_FFFF_FFF0);
-        assert_eq!(NameHash(0x1234_5678_9ABC_DEF0).slot(), 0xDEF0);
+        assert_eq!(NameHash(0x1234_5678_9ABC_DEF0).slot(), Slot(0xDEF0));
     }
 }

@@ -10,7 +10,7 @@ use crate::id::SHARDS_MAX;
 use crate::limits::{CHUNK_BYTES, SLOTS};
 use crate::name::NameHash;
 use crate::wire::At;
-use crate::{Errno, Error, InodeId, Key, NodeId, Result, ShardNo, StoreNo};
+use crate::{Errno, Error, InodeId, Key, Locator, NodeId, Result, ShardNo, StoreNo};
 
 /// A shard of the cluster.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -81,10 +81,30 @@ pub fn initial_slots(shards: usize) -> Bytes {
     (0..SLOTS).flat_map(|slot| ((slot % shards) as u16).to_le_bytes()).collect::<Vec<u8>>().into()
 }
 
-/// The slot whose shard keeps the locks on a file. A constant of the format.
-pub fn lock_slot(id: InodeId) -> u16 {
-    // The golden ratio of 64 bits: neighbouring ids go to different shards.
-    (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
+/// One of the [`SLOTS`] parts of all that the shards keep: names, attributes of hard links, file
+/// locks. Shards own slots, and only a whole slot moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u16);
+
+const _: () = assert!(SLOTS == 1 << u16::BITS);
+
+impl Slot {
+    /// From the number in a message or row.
+    pub fn from_wire(raw: u32) -> Slot {
+        Slot(raw as u16)
+    }
+
+    /// The slot whose shard keeps the locks on a file. A constant of the format.
+    pub fn of_locks(id: InodeId) -> Slot {
+        // The golden ratio of 64 bits: neighbouring ids go to different shards.
+        Slot((id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16)
+    }
+}
+
+impl From<Slot> for u32 {
+    fn from(slot: Slot) -> u32 {
+        slot.0.into()
+    }
 }
 
 impl ClusterMap {
@@ -136,30 +156,60 @@ impl ClusterMap {
         Key::new(pid, name, self.hash_seed)
     }
 
-    /// The slot of a name.
-    pub fn slot(&self, name: &[u8]) -> u16 {
-        NameHash::of(name, self.hash_seed).slot()
+    /// The slot of a name in a directory. All that is routed by names is routed by this.
+    pub fn slot_of(&self, pid: InodeId, name: &[u8]) -> Slot {
+        self.slot_of_hash(pid, NameHash::of(name, self.hash_seed))
+    }
+
+    /// The key of a name in a directory, and its slot.
+    pub fn place(&self, pid: InodeId, name: &[u8]) -> (Key, Slot) {
+        let hash = NameHash::of(name, self.hash_seed);
+        let key = Key { pid, order: hash.order(), name: name.to_vec() };
+        (key, self.slot_of_hash(pid, hash))
+    }
+
+    /// Names are routed by their hash alone, in all directories (FalconFS §4.2).
+    fn slot_of_hash(&self, _pid: InodeId, hash: NameHash) -> Slot {
+        hash.slot()
     }
 
     /// The shard that owns a slot.
-    pub fn shard_of_slot(&self, slot: u16) -> ShardNo {
-        let i = usize::from(slot) * 2;
+    pub fn shard_of_slot(&self, slot: Slot) -> ShardNo {
+        let i = usize::from(slot.0) * 2;
         u16::from_le_bytes([self.slots[i], self.slots[i + 1]])
     }
 
-    /// The shard that owns a name, in whichever directory.
-    pub fn shard_of_name(&self, name: &[u8]) -> ShardNo {
-        self.shard_of_slot(self.slot(name))
+    /// The shard that owns a name in a directory.
+    pub fn owner(&self, pid: InodeId, name: &[u8]) -> ShardNo {
+        self.shard_of_slot(self.slot_of(pid, name))
     }
 
-    /// The shard that owns what a request is about: the last component's name, the anchor's own
-    /// name when there is none, or the home slot of a hard link's attributes.
-    pub fn shard_of(&self, at: &At) -> ShardNo {
-        match (at.path.last(), at.anchor.home_slot) {
-            (Some(name), _) => self.shard_of_name(name),
-            (None, Some(slot)) => self.shard_of_slot(slot as u16),
-            (None, None) => self.shard_of_name(&at.anchor.name),
+    /// The slot of what is at a locator: an entry, or the attributes of a hard link.
+    pub fn slot_at(&self, loc: &Locator) -> Slot {
+        match loc.home_slot {
+            Some(slot) => Slot::from_wire(slot),
+            None => self.slot_of(loc.pid, &loc.name),
         }
+    }
+
+    /// The slot that a request is routed by: that of its last name, or of its anchor when it has
+    /// none.
+    ///
+    /// Of a longer path the directory of the last name is not known before it is resolved. This is
+    /// the map's answer then; whoever has resolved it asks [`ClusterMap::owner`] again. Where the
+    /// answers differ the request has come to a shard that may read nothing there: it passes a read
+    /// on, and sends a client that would change something elsewhere (`Class::RefreshMap`).
+    pub fn route(&self, at: &At) -> Slot {
+        match at.path.split_last() {
+            None => self.slot_at(&at.anchor),
+            Some((name, [])) => self.slot_of(at.anchor.id, name),
+            Some((name, _)) => NameHash::of(name, self.hash_seed).slot(),
+        }
+    }
+
+    /// The shard that a request is sent to.
+    pub fn shard_for(&self, at: &At) -> ShardNo {
+        self.shard_of_slot(self.route(at))
     }
 
     /// Where a node listens.
@@ -243,13 +293,28 @@ mod tests {
         map.check().unwrap();
         let (mut names, mut chunks) = ([0; 4], [0; 4]);
         for i in 0..40_000u64 {
-            names[usize::from(map.shard_of_name(format!("file-{i}").as_bytes()))] += 1;
+            names[usize::from(map.owner(1, format!("file-{i}").as_bytes()))] += 1;
             chunks[usize::from(map.stores_of_chunk(i, 3)[0])] += 1;
         }
         assert!(
             names.iter().chain(&chunks).all(|n| (9_500..10_500).contains(n)),
             "{names:?} {chunks:?}"
         );
+    }
+
+    #[test]
+    fn a_request_goes_to_the_owner_of_its_last_name_or_of_its_anchor() {
+        let map = map(4, 1);
+        let dir = Locator { pid: 7, name: Bytes::from_static(b"dir"), id: 9, home_slot: None };
+        let file = At::child(dir.clone(), b"file");
+        assert_eq!(map.route(&file), map.slot_of(9, b"file"));
+        let deep = At { path: vec![Bytes::from_static(b"x"), file.path[0].clone()], ..file };
+        assert_eq!(map.shard_for(&deep), map.owner(1, b"file"), "of whichever directory");
+        assert_eq!(map.route(&At::handle(dir)), map.slot_of(7, b"dir"));
+        assert_eq!(map.route(&At::handle(Locator::home(9, 5))), Slot(5));
+        assert_eq!(map.route(&At::locks(9)), Slot::of_locks(9));
+        let (key, slot) = map.place(9, b"file");
+        assert_eq!((key, slot), (map.key(9, b"file"), map.slot_of(9, b"file")));
     }
 
     #[test]

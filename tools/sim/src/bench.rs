@@ -26,7 +26,7 @@ use saker_runtime::fs::{Dir, MemDir};
 use saker_runtime::time::Time;
 use saker_types::limits::NAME_LEASE_MAX;
 use saker_types::wire::Op;
-use saker_types::{ClusterMap, Error, NodeId};
+use saker_types::{ClusterMap, Error, NodeId, ROOT};
 
 use crate::roles::{self, EPOCH_NS};
 
@@ -185,9 +185,9 @@ impl Bench {
         (0..self.map.shards.len()).map(|n| NodeId::Shard(n as u16)).collect()
     }
 
-    /// The shard that owns a name.
+    /// The shard that owns a name in the root directory.
     pub fn owner(&self, name: &str) -> NodeId {
-        NodeId::Shard(self.map.shard_of_name(name.as_bytes()))
+        NodeId::Shard(self.map.owner(ROOT, name.as_bytes()))
     }
 
     /// A name with this beginning that the shard owns.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 use saker_runtime::{thread, time::sleep};
-use saker_types::wire::{At, Op, RenewReply, RenewReq};
+use saker_types::wire::{Op, RenewReply, RenewReq};
 use saker_types::{Locator, NodeId, Result, ShardNo, limits};
 
 use crate::core::{Core, decode};
@@ -157,7 +157,7 @@ impl Core {
         let map = self.routes().map.clone();
         let mut by_shard: BTreeMap<ShardNo, Vec<Locator>> = BTreeMap::new();
         for loc in files {
-            let shard = map.shard_of(&At::handle(loc.clone()));
+            let shard = map.shard_of_slot(map.slot_at(&loc));
             by_shard.entry(shard).or_default().push(loc);
         }
         let requests = by_shard.iter().flat_map(|(shard, files)| {

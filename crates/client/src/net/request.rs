@@ -298,7 +298,7 @@ fn tell_lessee(who: &Caller, request: &mut impl Routed, reply: &Reply) {
 /// The node that a request goes to.
 fn node_of(to: To, map: &ClusterMap, place: &At) -> NodeId {
     match to {
-        To::Owner | To::OwnerOnly => NodeId::Shard(map.shard_of(place)),
+        To::Owner | To::OwnerOnly => NodeId::Shard(map.shard_for(place)),
         To::Coordinator => NodeId::Coordinator,
         To::Shard(n) => NodeId::Shard(n),
     }

@@ -55,7 +55,7 @@ async fn check(h: &Handle, chain: &[Locator], at: &At) -> Result<InodeId, Error>
         return Err(stale());
     }
     let calls = chain.iter().map(|loc| {
-        let owner = NodeId::Shard(h.state().map.shard_of_name(&loc.name));
+        let owner = NodeId::Shard(h.state().map.owner(loc.pid, &loc.name));
         let (pid, name) = (loc.pid, loc.name.clone());
         async move {
             // Never waits for a prepared row: the turn is held (rule 11).

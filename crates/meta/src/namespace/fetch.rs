@@ -34,7 +34,7 @@ impl Shard {
     /// The owner's side of a fetch.
     pub(crate) fn fetch(&mut self, _rq: &Rq, msg: &FetchReq) -> Step<bytes::Bytes> {
         failpoint!("fetch.served");
-        self.must_own(&msg.name)?;
+        self.must_own(msg.pid, &msg.name)?;
         match self.dentry(msg.pid, &msg.name, msg.anchor_id) {
             Err(crate::request::Stop::Wait(_)) if msg.nowait => {
                 Err(Error::retry("the entry is prepared").into())
@@ -57,7 +57,7 @@ async fn fetch(h: Handle, key: EntryKey, anchor_id: InodeId) {
             }
             s.parking.waiting_for(&wait).to_vec()
         };
-        let owner = NodeId::Shard(h.shard().map.shard_of_name(&key.name));
+        let owner = NodeId::Shard(h.shard().map.owner(key.pid, &key.name));
         failpoint!("fetch.asks");
         let request = FetchReq { pid: key.pid, name: key.name.clone(), nowait: false, anchor_id };
         let answer: Result<Dentry, Error> =

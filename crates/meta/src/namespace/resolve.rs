@@ -158,7 +158,7 @@ impl Shard {
         if let Some(dir) = self.replica.get(pid, name) {
             return Ok(Some(dir));
         }
-        if !self.owns(name) {
+        if !self.owns(pid, name) {
             return Ok(None);
         }
         let found = Dir::of(&self.dentry(pid, name, 0)?)?;
@@ -177,7 +177,7 @@ impl Shard {
         name: &[u8],
         anchor_id: InodeId,
     ) -> Step<Dentry> {
-        if self.owns(name) {
+        if self.owns(pid, name) {
             return self.dentry(pid, name, anchor_id);
         }
         // A request may wait for other things between the answer and its next run: an answer from

@@ -29,7 +29,7 @@ impl Shard {
         check_kind(rq.from.op, kind, msg)?;
         let cred = &msg.ctx.cred;
         let parent = self.parent(rq, cred, &msg.at)?;
-        let key = self.map.key(parent.dir.id, name);
+        let key = self.own_key(parent.dir.id, name)?;
         if let Some(there) = self.entry_free(&key)? {
             return self.create_on(rq, msg, Spot::Entry(key), there, parent.way);
         }

@@ -25,10 +25,13 @@ impl Shard {
     /// Both names are here: one batch. `None` if they are not, or a home must be asked.
     fn exchange_here(&mut self, rq: &Rq, msg: &RenameReq, source: &Source) -> Step<Option<Bytes>> {
         let name = needs_name(&msg.to)?;
-        if !self.owns(name) || source.only_owner {
+        if source.only_owner {
             return Ok(None);
         }
         let parent = self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
+        if !self.owns(parent.dir.id, name) {
+            return Ok(None);
+        }
         let (from, to) = (&source.key, self.map.key(parent.dir.id, name));
         let Some(there) = self.entry_free(&to)? else {
             let missing = Error::at(Errno::ENOENT, msg.to.path.len() - 1);

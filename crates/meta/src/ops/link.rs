@@ -74,9 +74,9 @@ impl Shard {
         let key = match msg.from.path.last() {
             Some(name) => {
                 let parent = self.parent(rq, &msg.ctx.cred, &msg.from)?;
-                self.map.key(parent.dir.id, name)
+                self.own_key(parent.dir.id, name)?
             }
-            None => self.map.key(anchor.pid, &anchor.name),
+            None => self.own_key(anchor.pid, &anchor.name)?,
         };
         let row = self.entry_free(&key)?;
         let is_it = |row: &Rc<Inode>| !msg.from.path.is_empty() || row.attr.id == anchor.id;
@@ -128,7 +128,7 @@ async fn link_plain(
     key: Key,
     row: Rc<Inode>,
 ) -> Result<Bytes, Error> {
-    let slot = u32::from(h.shard().map.slot(&key.name));
+    let slot = u32::from(h.shard().map.slot_of(key.pid, &key.name));
     let id = row.attr.id;
     let vote = txn.prepare(insert(&msg, reference(&row, slot))).await;
     let vote = vote.map_err(Error::about_second)?;

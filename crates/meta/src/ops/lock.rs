@@ -1,7 +1,7 @@
 //! Locks on files: asked for, set, ended, renewed.
 
 use bytes::Bytes;
-use saker_types::placement::lock_slot;
+use saker_types::placement::Slot;
 use saker_types::wire::{
     FileLock, LockReply, LockReq, RenewLocksReply, RenewLocksReq, SetLockReply,
 };
@@ -15,7 +15,7 @@ use crate::shard::{Shard, encoded};
 fn file_of(msg: &LockReq) -> Step<InodeId> {
     let loc = &msg.at.anchor;
     let meant = msg.at.path.is_empty()
-        && loc.home_slot == Some(lock_slot(loc.id).into())
+        && loc.home_slot == Some(Slot::of_locks(loc.id).into())
         && msg.lock.start <= msg.lock.end
         && msg.lock.holder != 0;
     if meant { Ok(loc.id) } else { Err(Errno::EINVAL.into()) }

@@ -7,6 +7,7 @@ use saker_rpc::txn;
 use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
 use saker_types::change::Gone;
+use saker_types::placement::Slot;
 use saker_types::time::later;
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Class, Errno, Error, Inode, Key, Locator, Stamp};
@@ -46,7 +47,7 @@ impl Shard {
         needs_name(&msg.to)?;
         let cred = &msg.ctx.cred;
         let parent = self.parent(rq, cred, &msg.from)?;
-        let key = self.map.key(parent.dir.id, name);
+        let key = self.own_key(parent.dir.id, name)?;
         let Some(row) = self.entry_free(&key)? else {
             return Err(Error::at(Errno::ENOENT, msg.from.path.len() - 1).into());
         };
@@ -90,13 +91,16 @@ impl Shard {
     /// Both names and all inodes are here: one batch. `None` if they are not.
     fn rename_here(&mut self, rq: &Rq, msg: &RenameReq, source: &Source) -> Step<Option<Bytes>> {
         let to_name = needs_name(&msg.to)?;
-        if !self.owns(to_name) || source.only_owner {
+        if source.only_owner {
             return Ok(None);
         }
         let Source { key, row, .. } = source;
         let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
         let cred = &msg.ctx.cred;
         let parent = self.parent(rq, cred, &msg.to).map_err(second)?;
+        if !self.owns(parent.dir.id, to_name) {
+            return Ok(None);
+        }
         let to = self.map.key(parent.dir.id, to_name);
         let there = self.entry_free(&to)?;
         let unchanged = there.as_ref().is_some_and(|there| there.attr.id == row.attr.id);
@@ -113,7 +117,7 @@ impl Shard {
             may_remove(&parent.dir, owner, cred)?;
             reply.replaced = there.attr.id;
             if let Some(slot) = there.home_slot {
-                if self.map.shard_of_slot(slot as u16) != self.no {
+                if !self.owns_slot(Slot::from_wire(slot)) {
                     return Ok(None);
                 }
                 self.attr_free(there.attr.id)?;

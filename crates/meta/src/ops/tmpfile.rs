@@ -19,6 +19,7 @@ impl Shard {
             return Err(Errno::EINVAL.into());
         }
         let parent = self.parent(rq, &msg.ctx.cred, &msg.at)?;
+        self.must_own(parent.dir.id, name)?;
         may_change(&parent.dir, &msg.ctx.cred)?;
         self.may_grow()?;
         let mut inode = self.new_inode(msg, FileKind::Regular, &parent)?;

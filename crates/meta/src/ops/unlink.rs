@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use saker_rpc::txn;
+use saker_types::placement::Slot;
 use saker_types::time::later;
 use saker_types::wire::{RemoveReq, Removed};
 use saker_types::{Errno, Error, Inode, InodeId, Key, Locator};
@@ -21,7 +22,7 @@ impl Shard {
         let name = needs_name(&msg.at)?;
         let cred = &msg.ctx.cred;
         let parent = self.parent(rq, cred, &msg.at)?;
-        let key = self.map.key(parent.dir.id, name);
+        let key = self.own_key(parent.dir.id, name)?;
         let Some(inode) = self.entry_free(&key)? else {
             return Err(Error::at(Errno::ENOENT, msg.at.path.len() - 1).into());
         };
@@ -55,7 +56,7 @@ impl Shard {
 
     /// Are the inode's attributes on another shard?
     fn is_remote(&self, inode: &Inode) -> bool {
-        inode.home_slot.is_some_and(|slot| self.map.shard_of_slot(slot as u16) != self.no)
+        inode.home_slot.is_some_and(|slot| !self.owns_slot(Slot::from_wire(slot)))
     }
 
     /// A name of the inode is gone, and the name's row with it: what becomes of the inode, if

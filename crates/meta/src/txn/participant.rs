@@ -8,6 +8,7 @@ use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
 use saker_types::change::{Prepared, TxnEnd, What};
 use saker_types::inode::Locator;
+use saker_types::placement::Slot;
 use saker_types::time::later;
 use saker_types::wire::{
     DecideReq, Empty, Hold, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
@@ -84,6 +85,7 @@ impl Shard {
     fn prepare_nlink(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
         let id = msg.at.anchor.id;
         let slot = msg.at.anchor.home_slot.ok_or(Errno::EINVAL)?;
+        self.must_own_slot(Slot::from_wire(slot))?;
         if self.attr_locked_by(id).is_some_and(|holder| holder != txn) {
             return Err(busy());
         }
@@ -113,8 +115,7 @@ impl Shard {
             true => resolved_by_driver(&msg.at.anchor),
             false => no_wait(self.parent(rq, cred, &msg.at))?,
         };
-        self.must_own(name)?;
-        let key = self.map.key(parent.dir.id, name);
+        let key = self.own_key(parent.dir.id, name)?;
         let loc = entry_locator(&key, row.attr.id);
         match self.locked_by(&key) {
             // Source and target are one entry: nothing changes (rule 12).
@@ -206,13 +207,9 @@ impl Shard {
         let (key, parent) = match msg.at.path.last() {
             Some(name) => {
                 let parent = no_wait(self.parent(rq, &msg.ctx.cred, &msg.at))?;
-                self.must_own(name)?;
-                (self.map.key(parent.dir.id, name), Some(parent))
+                (self.own_key(parent.dir.id, name)?, Some(parent))
             }
-            None => {
-                self.must_own(&msg.at.anchor.name)?;
-                (self.map.key(msg.at.anchor.pid, &msg.at.anchor.name), None)
-            }
+            None => (self.own_key(msg.at.anchor.pid, &msg.at.anchor.name)?, None),
         };
         if self.locked_by(&key).is_some_and(|holder| holder != txn) {
             return Err(busy());

@@ -17,8 +17,7 @@ impl Shard {
         let Some(name) = msg.at.path.last() else { return self.complete_swap(txn, msg) };
         let cred = &msg.ctx.cred;
         let parent = no_wait(self.parent(rq, cred, &msg.at))?;
-        self.must_own(name)?;
-        let key = self.map.key(parent.dir.id, name);
+        let key = self.own_key(parent.dir.id, name)?;
         if self.locked_by(&key).is_some_and(|holder| holder != txn) {
             return Err(busy());
         }
@@ -44,8 +43,7 @@ impl Shard {
     /// The other row of an exchange is known by now: the entry is locked already.
     fn complete_swap(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
         let anchor = &msg.at.anchor;
-        self.must_own(&anchor.name)?;
-        let key = self.map.key(anchor.pid, &anchor.name);
+        let key = self.own_key(anchor.pid, &anchor.name)?;
         if self.locked_by(&key) != Some(txn) {
             return Err(Error::retry("the exchange was given up").into());
         }

@@ -162,7 +162,7 @@ impl Bench {
 
     /// The owner of what a request is about.
     pub fn owner_of(&self, at: &At) -> NodeId {
-        NodeId::Shard(self.map.shard_of(at))
+        NodeId::Shard(self.map.shard_for(at))
     }
 
     /// A request to make something.

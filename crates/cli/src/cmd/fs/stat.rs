@@ -57,7 +57,7 @@ fn print(session: &Session, path: &ClusterPath, entry: &Entry) {
 /// The shard that owns the inode.
 fn owner(session: &Session, entry: &Entry) -> String {
     let map = session.fs.map();
-    let shard = map.shard_of(&saker_types::wire::At::handle(entry.loc.clone()));
+    let shard = map.shard_of_slot(map.slot_at(&entry.loc));
     let info = map.shards.get(usize::from(shard));
     let mnode = info.map_or("?".to_owned(), |info| info.mnode.to_string());
     format!("mnode {mnode}, shard {shard}")

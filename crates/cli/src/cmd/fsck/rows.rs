@@ -4,6 +4,7 @@ use prost::Message;
 use saker_types::change::{Gone, parse_entry_key, table};
 use saker_types::id::hex;
 use saker_types::name::NameHash;
+use saker_types::placement::Slot;
 use saker_types::wire::{FileLocks, Row, Totals};
 use saker_types::{ClusterMap, FileKind, Inode, InodeId, Key, ROOT, ShardNo};
 
@@ -36,7 +37,7 @@ pub struct Rows {
     /// Inodes with data in chunks: id, size in bytes.
     pub chunked: Vec<(InodeId, u64)>,
     /// References: id, home slot.
-    pub references: Vec<(InodeId, u16)>,
+    pub references: Vec<(InodeId, Slot)>,
     pub attributes: Vec<Attributes>,
     /// Ids of orphans.
     pub orphans: Vec<InodeId>,
@@ -78,7 +79,7 @@ impl Rows {
         }
         self.check_owner(map, shard, &key);
         if let Some(slot) = inode.home_slot {
-            self.references.push((attr.id, u16::try_from(slot).ok()?));
+            self.references.push((attr.id, Slot(u16::try_from(slot).ok()?)));
         } else if attr.is_dir() {
             self.dirs.push((attr.id, key.pid));
         } else {
@@ -99,7 +100,7 @@ impl Rows {
     }
 
     fn check_owner(&mut self, map: &ClusterMap, shard: ShardNo, key: &Key) {
-        let owner = map.shard_of_name(&key.name);
+        let owner = map.owner(key.pid, &key.name);
         if owner != shard {
             let subject = Subject::Entry(key.pid, key.name.clone());
             let detail = format!("the row is on shard {shard}, its owner is shard {owner}");

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 use saker_types::change::{Gone, entry_key, id_key, table};
-use saker_types::placement::{ShardInfo, StoreInfo, initial_slots};
+use saker_types::placement::{ShardInfo, Slot, StoreInfo, initial_slots};
 use saker_types::wire::{ChunkInfo, Row, Totals};
 use saker_types::{Attr, ClusterMap, Inode, InodeId, Locator, ROOT, ShardNo, StoreNo};
 
@@ -51,7 +51,7 @@ impl World {
     }
 
     fn entry(&mut self, pid: InodeId, name: &str, inode: &Inode) {
-        let shard = self.map.shard_of_name(name.as_bytes());
+        let shard = self.map.owner(pid, name.as_bytes());
         let key = entry_key(&self.map.key(pid, name.as_bytes()));
         self.put(shard, key, inode.encode_to_vec());
         if pid != 0 {
@@ -87,13 +87,13 @@ impl World {
         world.entry(10, "f", &inode(file));
         world.chunk(11, 0);
         world.chunk(11, 1);
-        let slot = u32::from(world.map.slot(b"x"));
+        let slot = u32::from(world.map.slot_of(1, b"x"));
         let reference = Inode { home_slot: Some(slot), ..inode(attr(12, FILE)) };
         world.entry(10, "x", &reference);
         world.entry(ROOT, "y", &reference);
         let linked = inode(Attr { nlink: 2, ..attr(12, FILE) });
         world.put(
-            world.map.shard_of_slot(slot as u16),
+            world.map.shard_of_slot(Slot::from_wire(slot)),
             id_key(table::ATTR, 12),
             linked.encode_to_vec(),
         );
@@ -204,7 +204,7 @@ fn each_damage_is_found() {
 #[test]
 fn a_row_on_the_wrong_shard_is_found() {
     let mut world = World::sound();
-    let owner = world.map.shard_of_name(b"f");
+    let owner = world.map.owner(10, b"f");
     let key = entry_key(&world.map.key(10, b"f"));
     let rows = &mut world.rows[usize::from(owner)];
     let at = rows.iter().position(|row| row.key == key).unwrap();
