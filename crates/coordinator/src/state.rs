@@ -388,13 +388,19 @@ impl State {
                 let body = body.clone();
                 // A session that ended meanwhile must not come back when the journal is replayed.
                 if self.sessions.knows(session) {
-                    let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
+                    let stored = StoredResult {
+                        session,
+                        seq,
+                        ack,
+                        body: body.clone(),
+                        ..Default::default()
+                    };
                     self.log(What::Result(stored));
                 }
-                self.sessions.finish(session, seq, 0, body)
+                self.sessions.finish(session, seq, None, 0, body)
             }
             Err(e) if e.class == 0 => {
-                self.sessions.finish(session, seq, e.errno().0, e.encode_to_vec().into())
+                self.sessions.finish(session, seq, None, e.errno().0, e.encode_to_vec().into())
             }
             Err(_) => self.sessions.send_away(session, seq),
         };

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use saker_runtime::time::Time;
 use saker_types::change::{StoredResult, What};
+use saker_types::placement::Slot;
 use saker_types::wire::Ctx;
 use saker_types::{Class, Errno, Error, limits};
 
@@ -59,7 +60,7 @@ pub enum Verdict {
 
 struct Session<W> {
     ack: u64,
-    results: BTreeMap<u64, (u16, Bytes)>,
+    results: BTreeMap<u64, Kept>,
     /// Of the results.
     bytes: usize,
     running: BTreeMap<u64, Running<W>>,
@@ -73,6 +74,14 @@ struct Session<W> {
     is_used: bool,
     /// Whose it is, as far as this process knows.
     from: Option<IpAddr>,
+}
+
+/// A result.
+struct Kept {
+    status: u16,
+    body: Bytes,
+    /// With which it goes; `None`: it stays.
+    slot: Option<Slot>,
 }
 
 /// A mutation that is being executed.
@@ -95,15 +104,15 @@ impl<W> Session<W> {
         self.ack = ack;
         drop_below(&mut self.sent_away, ack, |_| {});
         let mut freed = 0;
-        drop_below(&mut self.results, ack, |(_, body)| freed += result_bytes(&body));
+        drop_below(&mut self.results, ack, |kept| freed += result_bytes(&kept.body));
         self.bytes -= freed;
         freed
     }
 
     /// Keeps a result. Returns the bytes that it takes more than before.
-    fn keep(&mut self, seq: u64, status: u16, body: Bytes) -> usize {
-        let bytes = result_bytes(&body);
-        if self.results.insert(seq, (status, body)).is_some() {
+    fn keep(&mut self, seq: u64, kept: Kept) -> usize {
+        let bytes = result_bytes(&kept.body);
+        if self.results.insert(seq, kept).is_some() {
             // A replay has it twice, and it is the same.
             return 0;
         }
@@ -114,6 +123,19 @@ impl<W> Session<W> {
     /// What it keeps, and will when all has run that does.
     fn bytes_expected(&self) -> usize {
         self.bytes + self.running.len() * RESULT_BYTES_EXPECTED
+    }
+
+    /// Its results, as `restore` takes them. Refusals are kept in memory only.
+    fn stored(&self, session: u64) -> impl Iterator<Item = StoredResult> {
+        let good = self.results.iter().filter(|(_, kept)| kept.status == 0);
+        good.map(move |(&seq, kept)| StoredResult {
+            session,
+            seq,
+            ack: self.ack,
+            status: kept.status.into(),
+            body: kept.body.clone(),
+            slot: kept.slot.map(Into::into),
+        })
     }
 
     fn ends_at(&self) -> Time {
@@ -244,8 +266,8 @@ impl<W> Sessions<W> {
         if ctx.seq == 0 || ctx.seq < session.ack {
             return Verdict::Refuse(Error::of_class(Class::Fatal, Errno::EINVAL));
         }
-        if let Some((status, body)) = session.results.get(&ctx.seq) {
-            return Verdict::Answer(*status, body.clone());
+        if let Some(kept) = session.results.get(&ctx.seq) {
+            return Verdict::Answer(kept.status, kept.body.clone());
         }
         if let Some(running) = session.running.get_mut(&ctx.seq) {
             running.attempt = running.attempt.max(ctx.attempt);
@@ -271,11 +293,18 @@ impl<W> Sessions<W> {
         Verdict::Run
     }
 
-    /// It was executed with this answer: who waits for it.
-    pub fn finish(&mut self, session: u64, seq: u64, status: u16, body: Bytes) -> Vec<W> {
+    /// It was executed with this answer, which goes with the slot: who waits for it.
+    pub fn finish(
+        &mut self,
+        session: u64,
+        seq: u64,
+        slot: Option<Slot>,
+        status: u16,
+        body: Bytes,
+    ) -> Vec<W> {
         let Some(session) = self.sessions.get_mut(&session) else { return Vec::new() };
         if seq >= session.ack {
-            self.bytes += session.keep(seq, status, body);
+            self.bytes += session.keep(seq, Kept { status, body, slot });
         }
         session.sent_away.remove(&seq);
         session.running.remove(&seq).map_or_else(Vec::new, |running| running.waiters)
@@ -320,25 +349,47 @@ impl<W> Sessions<W> {
         self.bytes -= session.acknowledge(result.ack);
         // seq 0 carries a watermark without a result (snapshots).
         if result.seq >= session.ack && result.seq > 0 {
-            self.bytes += session.keep(result.seq, result.status as u16, result.body);
+            let StoredResult { seq, status, body, slot, .. } = result;
+            let slot = slot.map(Slot::from_wire);
+            self.bytes += session.keep(seq, Kept { status: status as u16, body, slot });
         }
     }
 
     /// Everything that must survive, as results to `restore`; a session without results appears
     /// with seq 0.
     pub fn snapshot(&self) -> impl Iterator<Item = StoredResult> {
-        let mut sessions: Vec<_> = self.sessions.iter().collect();
-        sessions.sort_unstable_by_key(|(session, _)| **session);
-        sessions.into_iter().flat_map(|(&session, s)| {
-            let known = StoredResult { session, ack: s.ack, ..Default::default() };
-            // Refusals are kept in memory only.
-            let good = s.results.iter().filter(|(_, (status, _))| *status == 0);
-            let results = good.map(move |(&seq, (status, body))| {
-                let status = u32::from(*status);
-                StoredResult { session, seq, ack: s.ack, status, body: body.clone() }
-            });
-            std::iter::once(known).chain(results)
+        self.sorted().into_iter().flat_map(|(id, session)| {
+            let known = StoredResult { session: id, ack: session.ack, ..Default::default() };
+            std::iter::once(known).chain(session.stored(id))
         })
+    }
+
+    /// Results that go with a slot, to `restore` where that goes.
+    pub fn of_slot(&self, slot: Slot) -> impl Iterator<Item = StoredResult> {
+        let all = self.sorted().into_iter().flat_map(|(id, session)| session.stored(id));
+        all.filter(move |result| result.slot == Some(slot.into()))
+    }
+
+    /// The slot has gone, and its results with it.
+    pub fn drop_slot(&mut self, slot: Slot) {
+        for session in self.sessions.values_mut() {
+            let Session { results, bytes, .. } = session;
+            results.retain(|_, kept| {
+                let stays = kept.slot != Some(slot);
+                if !stays {
+                    *bytes -= result_bytes(&kept.body);
+                    self.bytes -= result_bytes(&kept.body);
+                }
+                stays
+            });
+        }
+    }
+
+    /// In order of their ids.
+    fn sorted(&self) -> Vec<(u64, &Session<W>)> {
+        let mut sessions: Vec<_> = self.sessions.iter().map(|(id, s)| (*id, s)).collect();
+        sessions.sort_unstable_by_key(|(id, _)| *id);
+        sessions
     }
 
     /// Bytes of all results (an estimate).
@@ -372,7 +423,7 @@ mod tests {
         assert!(s.open(9) && !s.open(9));
         assert_eq!(s.begin(&ctx(1, 0), 'a'), Verdict::Run);
         assert_eq!(s.begin(&ctx(1, 0), 'b'), Verdict::Joined);
-        assert_eq!(s.finish(9, 1, 0, Bytes::from_static(b"x")), vec!['a', 'b']);
+        assert_eq!(s.finish(9, 1, None, 0, Bytes::from_static(b"x")), vec!['a', 'b']);
         assert_eq!(s.begin(&ctx(1, 0), 'c'), Verdict::Answer(0, Bytes::from_static(b"x")));
     }
 
@@ -392,7 +443,7 @@ mod tests {
         assert_eq!(s.admit(live, from(1)), Ok(None), "it is known");
         let of_live = |seq| Ctx { session: live, ..ctx(seq, 0) };
         assert_eq!(s.begin(&of_live(1), ()), Verdict::Run);
-        s.finish(live, 1, 0, Bytes::new());
+        s.finish(live, 1, None, 0, Bytes::new());
         let mut next = 1;
         for address in 2..=5 {
             while s.admit(next, from(address)).is_ok() {
@@ -434,11 +485,11 @@ mod tests {
         for session in [8, 9] {
             assert_eq!(s.begin(&of(session, 1), ()), Verdict::Run);
         }
-        s.finish(9, 1, 0, Bytes::new());
+        s.finish(9, 1, None, 0, Bytes::new());
         now += limits::SESSION_LEASE / 2;
         assert!(s.step(now).is_empty());
         assert_eq!(s.begin(&of(9, 2), ()), Verdict::Run);
-        s.finish(9, 2, 0, Bytes::new());
+        s.finish(9, 2, None, 0, Bytes::new());
         now += limits::SESSION_LEASE / 2;
         assert!(s.step(now).is_empty(), "one is asked in, one has a mutation that runs");
         now += limits::SESSION_LEASE / 2;
@@ -455,7 +506,7 @@ mod tests {
                 Verdict::Refuse(e) if e.is(Class::Retry) => return seq - start,
                 other => panic!("{other:?}"),
             }
-            s.finish(session, seq, 0, vec![7; 4000].into());
+            s.finish(session, seq, None, 0, vec![7; 4000].into());
         }
         0
     }
@@ -497,7 +548,7 @@ mod tests {
         s.open(9);
         for seq in 1..=3 {
             assert_eq!(s.begin(&ctx(seq, 0), ()), Verdict::Run);
-            s.finish(9, seq, 0, Bytes::new());
+            s.finish(9, seq, None, 0, Bytes::new());
         }
         assert_eq!(s.begin(&ctx(4, 3), ()), Verdict::Run);
         assert!(matches!(s.begin(&ctx(2, 0), ()), Verdict::Refuse(e) if e.is(Class::Fatal)));
@@ -518,11 +569,35 @@ mod tests {
         }
         assert_eq!(s.begin(&attempt(3), 'c'), Verdict::Run);
         assert_eq!(s.begin(&attempt(1), 'd'), Verdict::Joined);
-        assert_eq!(s.finish(9, 1, 0, Bytes::new()), vec!['c', 'd']);
+        assert_eq!(s.finish(9, 1, None, 0, Bytes::new()), vec!['c', 'd']);
         assert_eq!(s.begin(&attempt(1), 'e'), Verdict::Answer(0, Bytes::new()));
         // Forgotten with the client's acknowledgement, which refuses it for good.
         assert_eq!(s.begin(&Ctx { attempt: 1, ..ctx(2, 2) }, 'f'), Verdict::Run);
         assert!(matches!(s.begin(&attempt(1), 'g'), Verdict::Refuse(e) if e.is(Class::Fatal)));
+    }
+
+    #[test]
+    fn results_go_with_their_slots() {
+        let mut s = Sessions::default();
+        for (session, seq, slot) in
+            [(9, 1, Some(4)), (9, 2, Some(5)), (8, 1, Some(4)), (8, 2, None)]
+        {
+            s.open(session);
+            let ctx = Ctx { session, ..ctx(seq, 0) };
+            assert_eq!(s.begin(&ctx, ()), Verdict::Run);
+            s.finish(session, seq, slot.map(Slot), 0, Bytes::from_static(b"abc"));
+        }
+        let of = |s: &Sessions<()>, slot| {
+            s.of_slot(Slot(slot)).map(|r| (r.session, r.seq)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&s, 4), [(8, 1), (9, 1)]);
+        let mut there = Sessions::default();
+        s.of_slot(Slot(4)).for_each(|result| there.restore(result));
+        assert_eq!(there.begin(&ctx(1, 0), ()), Verdict::Answer(0, Bytes::from_static(b"abc")));
+        s.drop_slot(Slot(4));
+        assert_eq!((of(&s, 4), of(&s, 5)), (vec![], vec![(9, 2)]));
+        assert_eq!(s.bytes(), 2 * (RESULT_OVERHEAD_BYTES + 3));
+        assert_eq!(s.snapshot().count(), 4);
     }
 
     #[test]
@@ -533,8 +608,8 @@ mod tests {
         for seq in 5..=6 {
             assert_eq!(s.begin(&ctx(seq, 5), ()), Verdict::Run);
         }
-        s.finish(9, 5, 0, Bytes::from_static(b"five"));
-        s.finish(9, 6, 17, Bytes::new());
+        s.finish(9, 5, None, 0, Bytes::from_static(b"five"));
+        s.finish(9, 6, None, 17, Bytes::new());
         let mut again = Sessions::default();
         s.snapshot().for_each(|r| again.restore(r));
         assert_eq!(again.bytes(), RESULT_OVERHEAD_BYTES + 4);

@@ -2,7 +2,11 @@
 //! client with an open handle renews, and no longer than until all who had an orphan with chunks open
 //! have closed it (`state::opened`); then an orphan's chunks are deleted, or all shards forget
 //! what they know of a removed directory, and last the record goes: a crash begins that again.
-//! Where a directory moved is remembered until it is removed: at most one record a shard.
+//! Where a directory moved is remembered until it is removed: at most one record a slot.
+//!
+//! A record belongs to the slot of the name that the inode left, and goes where that goes. Each
+//! tells where the inode went from there; so who follows them goes forward in time, and comes to
+//! where it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +14,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use prost::Message;
 use saker_runtime::failpoint;
-use saker_types::change::{Gone, id_key, table};
+use saker_types::change::{Gone, slot_key, table};
+use saker_types::placement::Slot;
 use saker_types::wire::{
     ChunkDeleteReq, Empty, Entry, Hold, Holds, InvalidateReply, InvalidateReq, Op, RenewReply,
     RenewReq,
@@ -30,7 +35,9 @@ impl Shard {
         for (id, handle) in handles {
             // To a home that the handle names already there is nowhere to go.
             moved.extend(
-                self.readable_gone(id).and_then(|gone| gone.moved).filter(|to| to != handle),
+                self.readable_gone(self.map.slot_at(handle), id)
+                    .and_then(|gone| gone.moved)
+                    .filter(|to| to != handle),
             );
         }
         let closed = msg.closed.iter().take(limits::COMPONENTS_MAX);
@@ -45,18 +52,22 @@ impl Shard {
     fn closed(&mut self, id: InodeId, client: u64, below: u64) -> Option<Locator> {
         let now = self.lease_clock.now();
         self.opened.close(id, Hold { client, number: below }, now);
-        let gone = if self.leases.has(id) { self.readable_gone(id) } else { None }?;
-        let is_chunked = gone.orphan.is_some_and(|inode| inode.attr.chunked);
-        if is_chunked && !gone.deleting && !self.opened.may_have(id, now) {
-            self.leases.end(id, now);
+        let mut moved = None;
+        for slot in self.leases.slots(id) {
+            let Some(gone) = self.readable_gone(slot, id) else { continue };
+            let is_chunked = gone.orphan.is_some_and(|inode| inode.attr.chunked);
+            if is_chunked && !gone.deleting && !self.opened.may_have(id, now) {
+                self.leases.end(id, now);
+            }
+            moved = gone.moved.filter(|to| !self.owns_slot(self.map.slot_at(to))).or(moved);
         }
-        gone.moved.filter(|to| !self.owns_slot(self.map.slot_at(to)))
+        moved
     }
 
     /// The record of an id, if there is one that can be read: one that cannot must not keep the others of
     /// a request from being heard of.
-    fn readable_gone(&mut self, id: InodeId) -> Option<Gone> {
-        let gone = self.gone(id).inspect_err(|e| tracing::error!("inode {id:#x}: {e}"));
+    fn readable_gone(&mut self, slot: Slot, id: InodeId) -> Option<Gone> {
+        let gone = self.gone(slot, id).inspect_err(|e| tracing::error!("inode {id:#x}: {e}"));
         gone.ok().flatten()
     }
 
@@ -90,32 +101,29 @@ impl Shard {
     pub(crate) fn expire_gone(&mut self) {
         let now = self.lease_clock.now();
         self.opened.go_on(now);
-        let ids = self.leases.expired(now);
         let (mut chunked, mut dirs) = (Vec::new(), Vec::new());
-        for id in ids {
+        for (slot, id) in self.leases.expired(now) {
             if self.not_busy(id).is_err() {
                 // A cut or spill of the orphan is under way.
-                self.leases.start(id, now);
+                self.leases.start(id, slot, now);
                 continue;
             }
-            match self.gone(id) {
+            match self.gone(slot, id) {
                 Ok(Some(gone)) => match gone.orphan.as_ref().map(|inode| &inode.attr) {
                     Some(attr) if attr.chunked => {
                         if !gone.deleting {
                             // From now on it can neither get a name nor be found: it has no data
                             // any more then, which would seem to be a hole.
                             let gone = Gone { linkable: false, deleting: true, ..gone };
-                            self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
+                            self.put(slot_key(table::GONE, slot, id), gone.encode_to_vec().into());
                         }
-                        chunked.push(id);
+                        chunked.push((slot, id));
                     }
-                    Some(attr) if attr.is_dir() => dirs.push(id),
-                    // Nobody renews the lease of a directory that is somebody's working directory.
-                    None if gone.directory => {}
-                    _ => self.end_gone(id),
+                    Some(attr) if attr.is_dir() => dirs.push((slot, id)),
+                    _ => self.end_gone(slot, id),
                 },
                 Ok(None) => {}
-                Err(_) => self.leases.start(id, now),
+                Err(_) => self.leases.start(id, slot, now),
             }
         }
         if !chunked.is_empty() {
@@ -128,46 +136,50 @@ impl Shard {
         }
     }
 
-    fn end_gone(&mut self, id: InodeId) {
+    fn end_gone(&mut self, slot: Slot, id: InodeId) {
         failpoint!("gone.ends");
-        if let Err(e) = self.drop_gone(id) {
+        if let Err(e) = self.drop_gone(slot, id) {
             tracing::error!("cannot end the record of inode {id:#x}: {e}");
         }
     }
 }
 
 /// Every store deletes what it has of these; then the records may go.
-async fn delete_chunks(h: Handle, ids: Vec<InodeId>) {
+async fn delete_chunks(h: Handle, gone: Vec<(Slot, InodeId)>) {
     let stores = h.shard().map.stores.len() as u16;
-    let request = ChunkDeleteReq { ids };
+    let request = ChunkDeleteReq { ids: ids(&gone) };
     let calls = (0..stores).map(|n| {
         h.hub.ask_until::<Empty>(NodeId::Store(n), Op::ChunkDelete, 0, &request, Bytes::new())
     });
     let failed = join_all(calls).await.into_iter().find_map(Result::err);
     failpoint!("gone.chunks_deleted");
-    end_all(&h, request.ids, failed);
+    end_all(&h, gone, failed);
 }
 
 /// Nothing can come into these any more: no shard needs its totals of them.
-async fn forget_directories(h: Handle, ids: Vec<InodeId>) {
+async fn forget_directories(h: Handle, gone: Vec<(Slot, InodeId)>) {
     let shards = h.shard().map.shards.len() as ShardNo;
-    let request = InvalidateReq { forget: ids, ..InvalidateReq::default() };
+    let request = InvalidateReq { forget: ids(&gone), ..InvalidateReq::default() };
     let calls = (0..shards).map(|n| {
         let to = NodeId::Shard(n);
         h.hub.ask_until::<InvalidateReply>(to, Op::Invalidate, 0, &request, Bytes::new())
     });
     let failed = join_all(calls).await.into_iter().find_map(Result::err);
     failpoint!("gone.totals_forgotten");
-    end_all(&h, request.forget, failed);
+    end_all(&h, gone, failed);
 }
 
-fn end_all(h: &Handle, ids: Vec<InodeId>, failed: Option<Error>) {
+fn ids(gone: &[(Slot, InodeId)]) -> Vec<InodeId> {
+    gone.iter().map(|(_, id)| *id).collect()
+}
+
+fn end_all(h: &Handle, gone: Vec<(Slot, InodeId)>, failed: Option<Error>) {
     let mut s = h.shard();
     let now = s.lease_clock.now();
-    for id in ids {
+    for (slot, id) in gone {
         match &failed {
-            None => s.end_gone(id),
-            Some(_) => s.leases.start(id, now),
+            None => s.end_gone(slot, id),
+            Some(_) => s.leases.start(id, slot, now),
         }
     }
     if let Some(e) = failed {

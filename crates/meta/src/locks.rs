@@ -3,24 +3,30 @@
 
 pub(crate) mod ranges;
 
+use bytes::Bytes;
 use prost::Message;
 use saker_runtime::time::Time;
-use saker_types::change::{id_key, table};
+use saker_types::change::{slot_key, table};
+use saker_types::placement::Slot;
 use saker_types::wire::FileLocks;
 use saker_types::{Error, InodeId};
 
 use crate::request::Wait;
 use crate::shard::Shard;
 
+fn key_of(id: InodeId) -> Bytes {
+    slot_key(table::LOCKS, Slot::of_locks(id), id)
+}
+
 impl Shard {
     /// The locks on a file.
     pub(crate) fn file_locks(&self, id: InodeId) -> Result<FileLocks, Error> {
-        Ok(self.get_as(&id_key(table::LOCKS, id))?.unwrap_or_default())
+        Ok(self.get_as(&key_of(id))?.unwrap_or_default())
     }
 
     /// Writes them back.
     pub(crate) fn put_file_locks(&mut self, id: InodeId, locks: &FileLocks) {
-        let key = id_key(table::LOCKS, id);
+        let key = key_of(id);
         if locks.locks.is_empty() {
             self.delete(key);
         } else {

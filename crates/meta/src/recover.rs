@@ -11,7 +11,7 @@ use saker_engine::{Db, Table};
 use saker_runtime::failpoint;
 use saker_runtime::fs::Dir;
 use saker_runtime::time::Time;
-use saker_types::change::{Decision, Record, StoreJob, What, table};
+use saker_types::change::{Decision, Gone, Record, StoreJob, What, id_key, parse_slot_key, table};
 use saker_types::{ClusterMap, Errno, FileKind, Inode, InodeId, NodeId, ROOT, ShardNo, TxnId};
 
 use crate::metrics::Metrics;
@@ -151,29 +151,36 @@ impl Shard {
     /// Leases of gone records begin anew; work on stores that was under way goes on.
     fn resume_rows(&mut self) -> Result<(), StartError> {
         let now = self.lease_clock.now();
-        let gone = self.ids_of(table::GONE)?;
-        gone.into_iter().for_each(|id| self.leases.start(id, now));
-        for id in self.ids_of(table::LOCKS)? {
+        let of_slot = |key: &[u8], _: &[u8]| parse_slot_key(key);
+        let gone = |key: &[u8], value: &[u8]| Some((parse_slot_key(key)?, Gone::decode(value)));
+        for ((slot, id), gone) in self.rows_of(table::GONE, gone)? {
+            // One that cannot be read is looked at when its lease ends.
+            self.remember_gone(slot, id, &gone.unwrap_or_default());
+        }
+        for (_, id) in self.rows_of(table::LOCKS, of_slot)? {
             self.resume_locks(id, now)?;
         }
-        for id in self.ids_of(table::JOB)? {
-            let key = saker_types::change::id_key(table::JOB, id);
-            if let Some(job) = self.get_as::<StoreJob>(&key)? {
+        let job = |key: &[u8], _: &[u8]| Some(InodeId::from_be_bytes(key[1..].try_into().ok()?));
+        for id in self.rows_of(table::JOB, job)? {
+            if let Some(job) = self.get_as::<StoreJob>(&id_key(table::JOB, id))? {
                 self.resume_job(id, job);
             }
         }
         Ok(())
     }
 
-    fn ids_of(&self, table: u8) -> Result<Vec<InodeId>, StartError> {
-        let mut ids = Vec::new();
-        self.db.scan(&[table], &[table + 1], |key, _| {
-            if let Ok(id) = key[1..].try_into() {
-                ids.push(InodeId::from_be_bytes(id));
-            }
+    /// What `read` makes of the rows of a table.
+    fn rows_of<T>(
+        &self,
+        table: u8,
+        read: impl Fn(&[u8], &[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, StartError> {
+        let mut found = Vec::new();
+        self.db.scan(&[table], &[table + 1], |key, value| {
+            found.extend(read(key, value));
             ControlFlow::Continue(())
         })?;
-        Ok(ids)
+        Ok(found)
     }
 
     /// The root directory, on the shard that owns the empty name, once.

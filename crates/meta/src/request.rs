@@ -12,6 +12,7 @@ use saker_rpc::hello::{PeerHello, RoleKind};
 use saker_rpc::hub::Asker;
 use saker_rpc::node::ConnId;
 use saker_runtime::time::Time;
+use saker_types::placement::Slot;
 use saker_types::wire::*;
 use saker_types::{Errno, Error, InodeId, TxnId};
 
@@ -38,6 +39,8 @@ pub struct Rq {
     pub msg: Msg,
     /// The frame's body as it came, for forwarding.
     pub raw: Bytes,
+    /// The slot by which it was routed, if it is about a name or handle; its result goes with that.
+    pub slot: Option<Slot>,
     /// When it is answered with "try again" if it still waits.
     pub deadline: Time,
     /// For whom times are told.

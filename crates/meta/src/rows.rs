@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_types::change::{Gone, StoreJob, What, entry_key, id_key, table};
+use saker_types::change::{Gone, StoreJob, What, entry_key, id_key, slot_key, table};
 use saker_types::placement::Slot;
 use saker_types::time::later;
 use saker_types::wire::{At, Hold, Row};
@@ -20,10 +20,10 @@ use crate::shard::Shard;
 pub enum Spot {
     /// In its entry's row.
     Entry(Key),
-    /// In the attribute row of a hard-linked inode (id, home slot).
-    Attr(InodeId, u32),
-    /// In the gone record of an orphan.
-    Orphan(InodeId),
+    /// In the attribute row of a hard-linked inode (home slot, id).
+    Attr(Slot, InodeId),
+    /// In the gone record of an orphan, of this slot.
+    Orphan(Slot, InodeId),
 }
 
 /// An inode found by a path or handle.
@@ -202,69 +202,75 @@ impl Shard {
     // ---- attribute rows of hard links -----------------------------------------------------
 
     /// Attribute row of a hard-linked inode.
-    pub(crate) fn attr_row(&mut self, id: InodeId) -> Result<Option<Rc<Inode>>, Error> {
-        self.inode(&id_key(table::ATTR, id))
+    pub(crate) fn attr_row(&mut self, home: Slot, id: InodeId) -> Result<Option<Rc<Inode>>, Error> {
+        self.inode(&slot_key(table::ATTR, home, id))
     }
 
     /// The same; waits while a transaction changes its link count.
-    pub(crate) fn attr_free(&mut self, id: InodeId) -> Step<Option<Rc<Inode>>> {
-        if let Some(txn) = self.attr_locked_by(id) {
+    pub(crate) fn attr_free(&mut self, home: Slot, id: InodeId) -> Step<Option<Rc<Inode>>> {
+        if let Some(txn) = self.attr_locked_by(home, id) {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }
         self.not_busy(id)?;
-        Ok(self.attr_row(id)?)
+        Ok(self.attr_row(home, id)?)
     }
 
     /// Which transaction holds the attribute row.
-    pub(crate) fn attr_locked_by(&self, id: InodeId) -> Option<TxnId> {
-        self.row_locks.holder_of_attr(id)
+    pub(crate) fn attr_locked_by(&self, home: Slot, id: InodeId) -> Option<TxnId> {
+        self.row_locks.holder_of_attr(home, id)
     }
 
-    /// Writes it; `new` when it was none before.
-    pub(crate) fn put_attr_row(&mut self, inode: Inode, new: bool) {
-        if new {
-            self.count_inodes(1);
-        }
-        self.put_inode(id_key(table::ATTR, inode.attr.id), inode);
+    /// Writes it.
+    pub(crate) fn put_attr_row(&mut self, home: Slot, inode: Inode) {
+        self.put_inode(slot_key(table::ATTR, home, inode.attr.id), inode);
     }
 
     /// Drops it.
-    pub(crate) fn delete_attr_row(&mut self, id: InodeId) {
+    pub(crate) fn delete_attr_row(&mut self, home: Slot, id: InodeId) {
         self.count_inodes(-1);
-        let key = id_key(table::ATTR, id);
+        let key = slot_key(table::ATTR, home, id);
         self.inodes.remove(&key);
         self.delete(key);
     }
 
     // ---- gone records and store jobs ------------------------------------------------------
 
-    /// What became of an id that was at a name of this shard.
-    pub(crate) fn gone(&self, id: InodeId) -> Result<Option<Gone>, Error> {
-        self.get_as(&id_key(table::GONE, id))
+    /// What became of an id that was at a name in this slot, or had its home there.
+    pub(crate) fn gone(&self, slot: Slot, id: InodeId) -> Result<Option<Gone>, Error> {
+        self.get_as(&slot_key(table::GONE, slot, id))
     }
 
-    /// The id moved. What is an orphan already stays one: its data hangs on the record.
-    /// What cannot be read may be one.
-    pub(crate) fn put_moved(&mut self, id: InodeId, to: Locator) {
-        if !matches!(self.gone(id), Ok(None | Some(Gone { orphan: None, .. }))) {
+    /// The id moved away from a name in this slot. What is an orphan already stays one: its data
+    /// hangs on the record. What cannot be read may be one.
+    pub(crate) fn put_moved(&mut self, slot: Slot, id: InodeId, to: Locator) {
+        if !matches!(self.gone(slot, id), Ok(None | Some(Gone { orphan: None, .. }))) {
             return;
         }
-        self.put_gone(id, &Gone { moved: Some(to), ..Gone::default() });
+        self.put_gone(slot, id, &Gone { moved: Some(to), ..Gone::default() });
     }
 
-    /// What became of an id; kept for a lease at least.
-    pub(crate) fn put_gone(&mut self, id: InodeId, gone: &Gone) {
-        self.put(id_key(table::GONE, id), gone.encode_to_vec().into());
-        self.leases.start(id, self.lease_clock.now());
+    /// What became of an id; kept for a lease at least, and of a directory that moved until it is
+    /// removed.
+    pub(crate) fn put_gone(&mut self, slot: Slot, id: InodeId, gone: &Gone) {
+        self.put(slot_key(table::GONE, slot, id), gone.encode_to_vec().into());
+        self.remember_gone(slot, id, gone);
     }
 
-    /// The id lost its last name.
-    pub(crate) fn put_orphan(&mut self, mut inode: Inode) {
+    /// A record that there is must end some time.
+    pub(crate) fn remember_gone(&mut self, slot: Slot, id: InodeId, gone: &Gone) {
+        match gone.directory {
+            true => self.leases.keep(id, slot),
+            false => self.leases.start(id, slot, self.lease_clock.now()),
+        }
+    }
+
+    /// The id lost its last name, in this slot or with its home there.
+    pub(crate) fn put_orphan(&mut self, slot: Slot, mut inode: Inode) {
         let id = inode.attr.id;
         inode.attr.nlink = 0;
         inode.attr.ctime_ns = later(inode.attr.ctime_ns, self.wall_ns());
         let gone = Gone { orphan: Some(inode), ..Gone::default() };
-        self.put_gone(id, &gone);
+        self.put_gone(slot, id, &gone);
         let is_chunked = gone.orphan.is_some_and(|inode| inode.attr.chunked);
         let now = self.lease_clock.now();
         if is_chunked && !self.opened.may_have(id, now) {
@@ -279,9 +285,9 @@ impl Shard {
         }
     }
 
-    /// The id is back at a name of this shard, or its lease has ended.
-    pub(crate) fn drop_gone(&mut self, id: InodeId) -> Result<(), Error> {
-        let key = id_key(table::GONE, id);
+    /// The lease of a record has ended.
+    pub(crate) fn drop_gone(&mut self, slot: Slot, id: InodeId) -> Result<(), Error> {
+        let key = slot_key(table::GONE, slot, id);
         if self.get(&key)?.is_some() {
             self.delete(key);
         }
@@ -323,9 +329,10 @@ impl Shard {
         let id = handle.id;
         self.not_busy(id)?;
         if let Some(slot) = handle.home_slot {
-            self.must_own_slot(Slot::from_wire(slot))?;
-            if let Some(inode) = self.attr_free(id)? {
-                return Ok(Located { spot: Spot::Attr(id, slot), inode, way: Way::default() });
+            let home = Slot::from_wire(slot);
+            self.must_own_slot(home)?;
+            if let Some(inode) = self.attr_free(home, id)? {
+                return Ok(Located { spot: Spot::Attr(home, id), inode, way: Way::default() });
             }
         } else {
             let key = self.own_key(handle.pid, &handle.name)?;
@@ -335,9 +342,11 @@ impl Shard {
                 return self.follow_home(Spot::Entry(key), inode);
             }
         }
-        match self.gone(id)? {
+        let slot = self.map.slot_at(handle);
+        match self.gone(slot, id)? {
             Some(Gone { orphan: Some(inode), deleting: false, .. }) => {
-                Ok(Located { spot: Spot::Orphan(id), inode: Rc::new(inode), way: Way::default() })
+                let spot = Spot::Orphan(slot, id);
+                Ok(Located { spot, inode: Rc::new(inode), way: Way::default() })
             }
             Some(Gone { moved: Some(to), .. }) => Err(Error::moved(to).into()),
             _ => Err(Errno::ESTALE.into()),
@@ -348,25 +357,26 @@ impl Shard {
         let Some(slot) = inode.home_slot else {
             return Ok(Located { spot, inode, way: Way::default() });
         };
-        let id = inode.attr.id;
-        if !self.owns_slot(Slot::from_wire(slot)) {
+        let (home, id) = (Slot::from_wire(slot), inode.attr.id);
+        if !self.owns_slot(home) {
             return Err(Error::moved(Locator::home(id, slot)).into());
         }
-        let Some(inode) = self.attr_free(id)? else {
+        let Some(inode) = self.attr_free(home, id)? else {
             return Err(broken("hard link", format!("inode {id:#x} has no attributes")).into());
         };
-        Ok(Located { spot: Spot::Attr(id, slot), inode, way: Way::default() })
+        Ok(Located { spot: Spot::Attr(home, id), inode, way: Way::default() })
     }
 
     /// Writes an inode back to where it was found.
     pub(crate) fn store(&mut self, spot: &Spot, inode: Inode) {
         match spot {
             Spot::Entry(key) => self.update_entry(key, inode),
-            Spot::Attr(..) => self.put_attr_row(inode, false),
-            Spot::Orphan(id) => {
-                let linkable = matches!(self.gone(*id), Ok(Some(Gone { linkable: true, .. })));
+            Spot::Attr(home, _) => self.put_attr_row(*home, inode),
+            Spot::Orphan(slot, id) => {
+                let before = self.gone(*slot, *id);
+                let linkable = matches!(before, Ok(Some(Gone { linkable: true, .. })));
                 let gone = Gone { orphan: Some(inode), linkable, ..Gone::default() };
-                self.put(id_key(table::GONE, *id), gone.encode_to_vec().into());
+                self.put(slot_key(table::GONE, *slot, *id), gone.encode_to_vec().into());
             }
         }
     }
@@ -375,8 +385,8 @@ impl Shard {
     pub(crate) fn reload(&mut self, spot: &Spot) -> Result<Rc<Inode>, Error> {
         let inode = match spot {
             Spot::Entry(key) => self.entry(key)?,
-            Spot::Attr(id, _) => self.attr_row(*id)?,
-            Spot::Orphan(id) => self.gone(*id)?.and_then(|g| g.orphan).map(Rc::new),
+            Spot::Attr(home, id) => self.attr_row(*home, *id)?,
+            Spot::Orphan(slot, id) => self.gone(*slot, *id)?.and_then(|g| g.orphan).map(Rc::new),
         };
         inode.ok_or_else(|| Errno::ESTALE.into())
     }
@@ -390,8 +400,8 @@ impl Shard {
                 id,
                 home_slot: None,
             },
-            Spot::Attr(id, slot) => Locator::home(*id, *slot),
-            Spot::Orphan(_) => at.anchor.clone(),
+            Spot::Attr(home, id) => Locator::home(*id, (*home).into()),
+            Spot::Orphan(..) => at.anchor.clone(),
         }
     }
 }

@@ -16,6 +16,7 @@ use saker_rpc::hub::{Asker, Hub};
 use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
 use saker_runtime::time::Time;
 use saker_types::change::What;
+use saker_types::placement::Slot;
 use saker_types::wire::{Ctx, Empty, Op, SessionReq};
 use saker_types::{Errno, Error, NodeId, limits};
 
@@ -99,7 +100,8 @@ impl Worker {
         let raw = frame.body;
         let (found, met, kept) = Default::default();
         let asker = msg.target().map_or_else(Asker::default, |(ctx, _)| self.hub.asker(ctx));
-        let rq = Rq { from, ip: peer.ip, msg, raw, deadline, asker, found, met, kept };
+        let slot = msg.target().map(|(_, at)| s.map.route(at));
+        let rq = Rq { from, ip: peer.ip, msg, raw, slot, deadline, asker, found, met, kept };
         drop(s);
         self.admit(Rc::new(rq));
     }
@@ -107,13 +109,11 @@ impl Worker {
     /// Passes on what is another shard's; answers retries; runs the rest.
     fn admit(&self, rq: Rc<Rq>) {
         let mut s = self.shard.borrow_mut();
-        if let Some((ctx, at)) = rq.msg.target()
+        if let (Some((ctx, _)), Some(slot)) = (rq.msg.target(), rq.slot)
             && !matches!(rq.msg, Msg::Prepare(_))
+            && !s.owns_slot(slot)
         {
-            let owner = s.map.shard_for(at);
-            if owner != s.no {
-                return forward(&mut s, rq.clone(), ctx, owner);
-            }
+            return forward(&mut s, rq.clone(), ctx, slot);
         }
         if (rq.mutation().is_some() || matches!(rq.msg, Msg::Prepare(_)))
             && let Err(full) = s.may_change_anything()
@@ -295,14 +295,14 @@ impl Shard {
 /// Passes a misdirected read on to the owner, once. What changes something goes there only from
 /// its client, which opens its session there, and alone knows whether an attempt got lost
 /// (rule 15): it is told to look at the map again.
-fn forward(s: &mut Shard, rq: Rc<Rq>, ctx: &Ctx, owner: u16) {
+fn forward(s: &mut Shard, rq: Rc<Rq>, ctx: &Ctx, slot: Slot) {
     if ctx.forwarded || rq.mutation().is_some() {
         // Or two shards disagree about the map: the client asks again when they agree.
         let error = Error::of_class(saker_types::Class::RefreshMap, Errno::EAGAIN);
         return s.send(rq.from, &Err(error));
     }
     s.metrics.forwards.inc();
-    let h = s.handle();
+    let (h, owner) = (s.handle(), s.map.shard_of_slot(slot));
     s.hub.spawn(async move {
         let body = rq.msg.encode_forwarded().unwrap_or_else(|| rq.raw.clone());
         let (ReplyTo { op, trace, .. }, to) = (rq.from, NodeId::Shard(owner));

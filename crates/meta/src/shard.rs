@@ -322,7 +322,9 @@ impl Shard {
     pub(crate) fn finish(&mut self, rq: &Rq, result: Result<Bytes, Error>) {
         let trailer = encoded(&KeptDirs { dirs: rq.kept.take() });
         match rq.mutation() {
-            Some(ctx) => self.finish_mutation(ctx.session, ctx.seq, result, trailer),
+            Some(ctx) => {
+                self.finish_mutation(ctx.session, ctx.seq, rq.slot, result, trailer);
+            }
             None => self.send_with(rq.from, &result, trailer),
         }
     }
@@ -332,6 +334,7 @@ impl Shard {
         &mut self,
         session: u64,
         seq: u64,
+        slot: Option<Slot>,
         result: Result<Bytes, Error>,
         trailer: Bytes,
     ) {
@@ -340,14 +343,15 @@ impl Shard {
                 // A session that ended meanwhile must not come back when the journal is replayed.
                 if self.sessions.knows(session) {
                     let ack = self.sessions.ack(session);
-                    let stored = StoredResult { session, seq, ack, status: 0, body: body.clone() };
+                    let (body, slot) = (body.clone(), slot.map(Into::into));
+                    let stored = StoredResult { session, seq, ack, status: 0, body, slot };
                     self.log_result(stored);
                 }
-                self.sessions.finish(session, seq, 0, body.clone())
+                self.sessions.finish(session, seq, slot, 0, body.clone())
             }
             Err(e) if e.class == 0 => {
                 let body = e.encode_to_vec().into();
-                self.sessions.finish(session, seq, status_of(e), body)
+                self.sessions.finish(session, seq, slot, status_of(e), body)
             }
             // Nothing was done, and the same request may come again.
             Err(_) => self.sessions.send_away(session, seq),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use saker_runtime::failpoint;
-use saker_types::change::{Decision, What};
+use saker_types::change::{Decision, Participant, What};
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{
     At, Ctx, DecideReq, Empty, Intent, Op, Outcome, OutcomeReply, PrepareReq, Vote,
@@ -77,7 +77,7 @@ pub struct Transaction<D: Driver> {
     id: TxnId,
     /// Entry locked at the driver, in memory only: a crash before the decision aborts anyway.
     own: Option<Key>,
-    participants: Vec<NodeId>,
+    participants: Vec<Participant>,
     ended: bool,
 }
 
@@ -98,11 +98,15 @@ impl<D: Driver> Transaction<D> {
 
     /// First phase at the owner of what `request.at` is about; a no aborts the transaction.
     pub async fn prepare(&mut self, request: PrepareReq) -> Result<Vote, Error> {
-        let to = NodeId::Shard(self.driver.borrow().map().shard_for(&request.at));
+        let (to, who) = {
+            let driver = self.driver.borrow();
+            let who = Participant::Slot(driver.map().route(&request.at));
+            (who.node(driver.map()), who)
+        };
         let (driver, number) = (self.id.driver.to_u32(), self.id.number);
         let request = PrepareReq { driver, number, ..request };
-        if !self.participants.contains(&to) {
-            self.participants.push(to);
+        if !self.participants.contains(&who) {
+            self.participants.push(who);
         }
         let vote = self.hub.ask::<Vote>(to, Op::Prepare, 0, &request, PREPARE_TIMEOUT).await;
         failpoint!("txn.voted");
@@ -113,7 +117,7 @@ impl<D: Driver> Transaction<D> {
     pub async fn prepare_at(&mut self, to: &[NodeId], request: PrepareReq) -> Result<(), Error> {
         let (driver, number) = (self.id.driver.to_u32(), self.id.number);
         let request = PrepareReq { driver, number, ..request };
-        self.participants.extend_from_slice(to);
+        self.participants.extend(to.iter().map(|to| Participant::Node(*to)));
         let ask =
             |to: &NodeId| self.hub.ask::<Vote>(*to, Op::Prepare, 0, &request, PREPARE_TIMEOUT);
         let votes = try_join_all(to.iter().map(ask)).await;
@@ -167,7 +171,13 @@ impl<D: Driver> Transaction<D> {
     pub fn abort(&mut self) {
         failpoint!("txn.aborted");
         let request = self.decision(false);
-        for to in self.participants.drain(..) {
+        let mut nodes = Vec::new();
+        for who in std::mem::take(&mut self.participants) {
+            let to = who.node(self.driver.borrow().map());
+            if nodes.contains(&to) {
+                continue;
+            }
+            nodes.push(to);
             let hub = self.hub.clone();
             self.hub.spawn(async move {
                 // Lost on the way, the participant asks and hears the same.
@@ -185,7 +195,7 @@ impl<D: Driver> Transaction<D> {
     ) -> Result<Bytes, Error> {
         let applied = apply(&mut self.driver.borrow_mut());
         let reply = applied.inspect_err(|_| self.abort())?;
-        let participants = self.participants.iter().map(|n| n.to_u32()).collect();
+        let participants = self.participants.iter().map(|who| who.to_u32()).collect();
         let decision = Decision { number: self.id.number, participants };
         {
             let mut driver = self.driver.borrow_mut();
@@ -225,7 +235,15 @@ pub fn deliver<D: Driver>(driver: &Rc<RefCell<D>>, decision: Decision) {
     hub.clone().spawn(async move {
         let from = driver.borrow().node().to_u32();
         let request = DecideReq { driver: from, number: decision.number, commit: true };
-        for to in decision.participants.iter().filter_map(|n| NodeId::from_u32(*n)) {
+        let mut told = Vec::new();
+        for who in decision.participants.iter().filter_map(|raw| Participant::from_u32(*raw)) {
+            // A slot in which a row is prepared does not move: where it is now, it was then, or
+            // nothing is left to be told.
+            let to = who.node(driver.borrow().map());
+            if told.contains(&to) {
+                continue;
+            }
+            told.push(to);
             // Until then the decision is kept: the participant may ask.
             while let Err(e) =
                 hub.ask_until::<Empty>(to, Op::Decide, 0, &request, Bytes::new()).await

@@ -7,22 +7,24 @@
 use bytes::Bytes;
 
 use crate::inode::{Inode, Locator};
+use crate::placement::Slot;
 use crate::wire::{EntryKey, Holds, Row};
-use crate::{InodeId, Key};
+use crate::{ClusterMap, InodeId, Key, NodeId};
 
 /// First byte of a row's key: what the row is.
 pub mod table {
     /// Entry: `pid` (8 bytes, big endian), `order` (8), name -> [`Inode`](crate::Inode).
     pub const ENTRY: u8 = b'I';
-    /// Attribute row of a hard-linked inode: `id` (8) -> [`Inode`](crate::Inode).
+    /// Attribute row of a hard-linked inode: home `slot` (2), `id` (8) -> [`Inode`](crate::Inode).
     pub const ATTR: u8 = b'A';
-    /// Gone record: `id` (8) -> [`Gone`](super::Gone).
+    /// Gone record: `slot` (2) of the name that the inode left, or of its home, `id` (8) ->
+    /// [`Gone`](super::Gone).
     pub const GONE: u8 = b'G';
     /// A store job under way: `id` (8) -> [`StoreJob`](super::StoreJob).
     pub const JOB: u8 = b'P';
     /// Totals of a directory: `id` (8) -> [`Totals`](crate::wire::Totals).
     pub const TOTALS: u8 = b'T';
-    /// Locks on a file: `id` (8) -> [`FileLocks`](crate::wire::FileLocks).
+    /// Locks on a file: `slot` (2), `id` (8) -> [`FileLocks`](crate::wire::FileLocks).
     pub const LOCKS: u8 = b'L';
 }
 
@@ -54,6 +56,25 @@ pub fn id_key(table: u8, id: InodeId) -> Bytes {
     out[0] = table;
     out[1..].copy_from_slice(&id.to_be_bytes());
     Bytes::copy_from_slice(&out)
+}
+
+/// Key of a row that a slot has of an inode, in one of the tables keyed by both: those of a slot
+/// are one range.
+pub fn slot_key(table: u8, slot: Slot, id: InodeId) -> Bytes {
+    let mut out = [0; 11];
+    out[0] = table;
+    out[1..3].copy_from_slice(&slot.0.to_be_bytes());
+    out[3..].copy_from_slice(&id.to_be_bytes());
+    Bytes::copy_from_slice(&out)
+}
+
+/// Slot and inode of such a key; `None` if it is none.
+pub fn parse_slot_key(raw: &[u8]) -> Option<(Slot, InodeId)> {
+    let (&[table, high, low], id) = raw.split_first_chunk()?;
+    let slot = Slot(u16::from_be_bytes([high, low]));
+    let is_one = matches!(table, table::ATTR | table::GONE | table::LOCKS);
+    let id = InodeId::from_be_bytes(id.try_into().ok()?);
+    is_one.then_some((slot, id))
 }
 
 /// What became of an id that is no longer at its name (rule 16).
@@ -131,6 +152,45 @@ pub struct Prepared {
     /// Insert: who may have the file open; absent: that is not known.
     #[prost(message, optional, tag = "9")]
     pub holds: Option<Holds>,
+    /// Home slot of the attribute row that is locked.
+    #[prost(uint32, tag = "10")]
+    pub attr_slot: u32,
+}
+
+/// Who must hear of a decision: the owner, at that moment, of a slot in which rows were prepared; or
+/// a node, whatever it owns (replicas of a new directory).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Participant {
+    #[allow(missing_docs)]
+    Slot(Slot),
+    #[allow(missing_docs)]
+    Node(NodeId),
+}
+
+impl Participant {
+    /// The form in a row: a slot's number, or [`NodeId::to_u32`], which is above all slots.
+    pub fn to_u32(self) -> u32 {
+        match self {
+            Participant::Slot(slot) => slot.into(),
+            Participant::Node(node) => node.to_u32(),
+        }
+    }
+
+    /// Inverse of [`Participant::to_u32`].
+    pub fn from_u32(raw: u32) -> Option<Participant> {
+        match u16::try_from(raw) {
+            Ok(slot) => Some(Participant::Slot(Slot(slot))),
+            Err(_) => NodeId::from_u32(raw).map(Participant::Node),
+        }
+    }
+
+    /// Who that is by a map.
+    pub fn node(self, map: &ClusterMap) -> NodeId {
+        match self {
+            Participant::Slot(slot) => NodeId::Shard(map.shard_of_slot(slot)),
+            Participant::Node(node) => node,
+        }
+    }
 }
 
 /// A committed transaction on its driver, kept until all participants have acknowledged (rule 13).
@@ -139,7 +199,7 @@ pub struct Decision {
     #[prost(uint64, tag = "1")]
     #[allow(missing_docs)]
     pub number: u64,
-    /// Who must hear of it ([`NodeId::to_u32`](crate::NodeId::to_u32)).
+    /// Who must hear of it ([`Participant::to_u32`]).
     #[prost(uint32, repeated, tag = "2")]
     pub participants: Vec<u32>,
 }
@@ -162,6 +222,9 @@ pub struct StoredResult {
     /// Body of the reply frame.
     #[prost(bytes = "bytes", tag = "5")]
     pub body: Bytes,
+    /// The slot with which it goes; absent: it stays with its node (the coordinator's).
+    #[prost(uint32, optional, tag = "6")]
+    pub slot: Option<u32>,
 }
 
 /// Number of a transaction, and whether it committed.
@@ -289,6 +352,27 @@ mod tests {
             assert_eq!(parse_entry_key(&entry_key(&key)), Some(key));
         }
         assert_eq!(parse_entry_key(b"I123"), None);
-        assert_eq!(parse_entry_key(&id_key(table::ATTR, 7)), None);
+        assert_eq!(parse_entry_key(&slot_key(table::ATTR, Slot(1), 7)), None);
+    }
+
+    #[test]
+    fn rows_of_a_slot_are_one_range() {
+        let key = |slot, id| slot_key(table::GONE, Slot(slot), id);
+        assert!(key(2, u64::MAX) < key(3, 0) && key(0xFF, 9) < key(0x100, 1));
+        assert_eq!(parse_slot_key(&key(0xDEF0, 7)), Some((Slot(0xDEF0), 7)));
+        assert_eq!(parse_slot_key(&id_key(table::TOTALS, 7)), None);
+        assert_eq!(parse_slot_key(&key(1, 1)[..10]), None);
+    }
+
+    #[test]
+    fn participants_are_slots_or_nodes() {
+        for who in [
+            Participant::Slot(Slot(0)),
+            Participant::Slot(Slot(u16::MAX)),
+            Participant::Node(NodeId::Shard(0)),
+        ] {
+            assert_eq!(Participant::from_u32(who.to_u32()), Some(who));
+        }
+        assert_eq!(Participant::from_u32(0x5_0000), None);
     }
 }

@@ -46,7 +46,8 @@ pub struct ClusterMap {
     /// Seed of [`NameHash`]; constant for the life of the cluster.
     #[prost(uint64, tag = "3")]
     pub hash_seed: u64,
-    /// Index is the [`ShardNo`].
+    /// Index is the [`ShardNo`], which is never another shard's: rows name shards by it, and
+    /// transactions their drivers.
     #[prost(message, repeated, tag = "4")]
     pub shards: Vec<ShardInfo>,
     /// Index is the [`StoreNo`].

@@ -30,9 +30,12 @@ impl Shard {
         failpoint!("invalidate.served");
         for dir in &msg.forget {
             self.forget_totals(*dir)?;
-            if self.gone(*dir)?.is_some_and(|gone| gone.directory) {
-                self.drop_gone(*dir)?;
+            for slot in self.leases.kept(*dir) {
+                if self.gone(slot, *dir)?.is_some_and(|gone| gone.directory) {
+                    self.drop_gone(slot, *dir)?;
+                }
             }
+            self.leases.forget(*dir);
         }
         let emptiness = match msg.empty_dir {
             0 => Emptiness::Empty,

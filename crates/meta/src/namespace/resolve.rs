@@ -209,7 +209,8 @@ impl Shard {
             answer = dentry_of(&inode);
         }
         if anchor_id != 0 && answer.id != anchor_id {
-            answer.moved = self.gone(anchor_id)?.and_then(|gone| gone.moved);
+            let slot = self.map.slot_of(pid, name);
+            answer.moved = self.gone(slot, anchor_id)?.and_then(|gone| gone.moved);
         }
         Ok(answer)
     }

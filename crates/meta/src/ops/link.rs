@@ -7,6 +7,7 @@ use bytes::Bytes;
 use saker_rpc::txn;
 use saker_runtime::failpoint;
 use saker_types::change::Gone;
+use saker_types::placement::Slot;
 use saker_types::time::later;
 use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
 use saker_types::{Attr, Errno, Error, FileKind, Inode, Key, Locator};
@@ -68,7 +69,9 @@ impl Shard {
     fn link_source(&mut self, rq: &Rq, msg: &LinkReq) -> Step<Source> {
         let anchor = &msg.from.anchor;
         if let (true, Some(slot)) = (msg.from.path.is_empty(), anchor.home_slot) {
-            self.attr_free(anchor.id)?.ok_or(Errno::ENOENT)?;
+            let home = Slot::from_wire(slot);
+            self.must_own_slot(home)?;
+            self.attr_free(home, anchor.id)?.ok_or(Errno::ENOENT)?;
             return Ok(Source::Linked(anchor.id, slot));
         }
         let key = match msg.from.path.last() {
@@ -84,10 +87,11 @@ impl Shard {
             if !msg.from.path.is_empty() {
                 return Err(Errno::ENOENT.into());
             }
-            if let Some(to) = self.gone(anchor.id)?.and_then(|gone| gone.moved) {
+            let slot = self.map.slot_at(anchor);
+            if let Some(to) = self.gone(slot, anchor.id)?.and_then(|gone| gone.moved) {
                 return Err(Error::moved(to).into());
             }
-            let nameless = self.linkable(anchor.id)?.ok_or(Errno::ENOENT)?;
+            let nameless = self.linkable(slot, anchor.id)?.ok_or(Errno::ENOENT)?;
             return Ok(Source::Nameless(nameless));
         };
         match row.home_slot {
@@ -105,7 +109,7 @@ impl Shard {
         attributes.attr.ctime_ns = later(row.attr.ctime_ns, self.wall_ns());
         let attr = attributes.attr.clone();
         self.update_entry(key, reference(row, slot));
-        self.put_attr_row(attributes, false);
+        self.put_attr_row(Slot::from_wire(slot), attributes);
         attr
     }
 }
@@ -179,7 +183,9 @@ async fn link_nameless(
     let entry = Entry { attr: row.attr, loc: vote.loc, ..Entry::default() };
     txn.commit(|s| {
         // It is no orphan any more: handles go on at its name.
-        s.put_gone(entry.attr.id, &Gone { moved: Some(entry.loc.clone()), ..Gone::default() });
+        let left = s.map.slot_at(&msg.from.anchor);
+        let gone = Gone { moved: Some(entry.loc.clone()), ..Gone::default() };
+        s.put_gone(left, entry.attr.id, &gone);
         Ok(encoded(&entry))
     })
 }

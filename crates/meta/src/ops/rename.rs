@@ -116,11 +116,11 @@ impl Shard {
             let owner = self.owner_of(there)?;
             may_remove(&parent.dir, owner, cred)?;
             reply.replaced = there.attr.id;
-            if let Some(slot) = there.home_slot {
-                if !self.owns_slot(Slot::from_wire(slot)) {
+            if let Some(home) = there.home_slot.map(Slot::from_wire) {
+                if !self.owns_slot(home) {
                     return Ok(None);
                 }
-                self.attr_free(there.attr.id)?;
+                self.attr_free(home, there.attr.id)?;
             }
         }
         self.hold_totals(key.pid)?;
@@ -128,8 +128,9 @@ impl Shard {
         failpoint!("rename.here");
         self.take_entry(key, row, &loc)?;
         self.replace_entry(&to, there.as_deref(), moved(row, self.wall_ns()))?;
-        if let Some(there) = there.filter(|there| there.home_slot.is_some()) {
-            self.change_nlink(there.attr.id, -1)?;
+        if let Some((there, home)) = there.and_then(|there| Some((there.attr.id, there.home_slot?)))
+        {
+            self.change_nlink(Slot::from_wire(home), there, -1)?;
         }
         Ok(Some(encoded(&reply)))
     }
@@ -137,11 +138,12 @@ impl Shard {
     /// The entry goes, and its id is known to have moved.
     pub(crate) fn take_entry(&mut self, key: &Key, row: &Inode, to: &Locator) -> Step<()> {
         self.remove_entry(key, row)?;
+        let slot = self.map.slot_of(key.pid, &key.name);
         if row.attr.is_dir() {
             let moved = Some(to.clone());
-            self.put_gone(row.attr.id, &Gone { moved, directory: true, ..Gone::default() });
+            self.put_gone(slot, row.attr.id, &Gone { moved, directory: true, ..Gone::default() });
         } else {
-            self.put_moved(row.attr.id, to.clone());
+            self.put_moved(slot, row.attr.id, to.clone());
         }
         Ok(())
     }

@@ -132,7 +132,8 @@ impl Shard {
             failpoint!("truncate.cut_again");
             let mut s = h.shard();
             let result = s.end_resumed(id, &job);
-            s.finish_mutation(job.session, job.seq, result, Bytes::new());
+            let slot = job.loc.as_ref().map(|loc| s.map.slot_at(loc));
+            s.finish_mutation(job.session, job.seq, slot, result, Bytes::new());
         });
     }
 
@@ -149,13 +150,14 @@ impl Shard {
     /// Where the attributes of an inode are that was last seen at a locator. A row that cannot be
     /// read must not hold the inode for ever: then nothing is found where this says.
     fn spot_of(&mut self, id: InodeId, loc: &Locator) -> Spot {
-        if let Some(slot) = loc.home_slot {
-            let is_here = matches!(self.attr_row(id), Ok(Some(_)));
-            return if is_here { Spot::Attr(id, slot) } else { Spot::Orphan(id) };
+        let slot = self.map.slot_at(loc);
+        if loc.home_slot.is_some() {
+            let is_here = matches!(self.attr_row(slot, id), Ok(Some(_)));
+            return if is_here { Spot::Attr(slot, id) } else { Spot::Orphan(slot, id) };
         }
         let key = self.map.key(loc.pid, &loc.name);
         let is_here = matches!(self.entry(&key), Ok(Some(row)) if row.attr.id == id);
-        if is_here { Spot::Entry(key) } else { Spot::Orphan(id) }
+        if is_here { Spot::Entry(key) } else { Spot::Orphan(slot, id) }
     }
 }
 

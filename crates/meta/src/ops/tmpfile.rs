@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use saker_types::change::Gone;
+use saker_types::placement::Slot;
 use saker_types::wire::{CreateReq, Entry};
 use saker_types::{Errno, FileKind, Inode, InodeId, Locator};
 
@@ -19,22 +20,23 @@ impl Shard {
             return Err(Errno::EINVAL.into());
         }
         let parent = self.parent(rq, &msg.ctx.cred, &msg.at)?;
-        self.must_own(parent.dir.id, name)?;
+        let slot = self.map.slot_of(parent.dir.id, name);
+        self.must_own_slot(slot)?;
         may_change(&parent.dir, &msg.ctx.cred)?;
         self.may_grow()?;
         let mut inode = self.new_inode(msg, FileKind::Regular, &parent)?;
         inode.attr.nlink = 0;
         let (attr, id) = (inode.attr.clone(), inode.attr.id);
         let gone = Gone { orphan: Some(inode), linkable: !msg.exclusive, ..Gone::default() };
-        self.put_gone(id, &gone);
+        self.put_gone(slot, id, &gone);
         self.note_opened(&attr, msg.hold);
         let loc = Locator { pid: parent.dir.id, name: name.clone(), id, home_slot: None };
         done(&Entry { attr, loc, created: true, ..Entry::default() })
     }
 
     /// The file without a name by this id, if it may get one.
-    pub(super) fn linkable(&mut self, id: InodeId) -> Step<Option<Inode>> {
+    pub(super) fn linkable(&mut self, slot: Slot, id: InodeId) -> Step<Option<Inode>> {
         self.not_busy(id)?;
-        Ok(self.gone(id)?.filter(|gone| gone.linkable).and_then(|gone| gone.orphan))
+        Ok(self.gone(slot, id)?.filter(|gone| gone.linkable).and_then(|gone| gone.orphan))
     }
 }

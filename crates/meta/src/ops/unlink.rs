@@ -35,23 +35,26 @@ impl Shard {
         if let Some(stop) = self.unlink_remote(&key, &inode, msg, only_owner)? {
             return Err(stop);
         }
+        let (slot, id) = (self.map.slot_of(key.pid, &key.name), inode.attr.id);
         self.remove_entry(&key, &inode)?;
-        self.drop_link(&inode)?;
-        if let Some(slot) = inode.home_slot
-            && self.attr_row(inode.attr.id)?.is_some()
-        {
-            // A handle that was opened by this name goes on at the home.
-            self.put_moved(inode.attr.id, Locator::home(inode.attr.id, slot));
+        match inode.home_slot {
+            None => self.put_orphan(slot, (*inode).clone()),
+            Some(home) => {
+                self.change_nlink(Slot::from_wire(home), id, -1)?;
+                // A handle that was opened by this name goes on at the home.
+                self.put_moved(slot, id, Locator::home(id, home));
+            }
         }
         Ok(encoded(&Removed { inode: inode.attr.id }))
     }
 
     /// Owner of the inode of an entry, for the sticky bit; `None`: its home knows.
     pub(crate) fn owner_of(&mut self, inode: &Inode) -> Step<Option<u32>> {
-        if inode.home_slot.is_none() {
-            return Ok(Some(inode.attr.uid));
+        match inode.home_slot.map(Slot::from_wire) {
+            None => Ok(Some(inode.attr.uid)),
+            Some(home) if !self.owns_slot(home) => Ok(None),
+            Some(home) => Ok(self.attr_row(home, inode.attr.id)?.map(|home| home.attr.uid)),
         }
-        Ok(self.attr_row(inode.attr.id)?.map(|home| home.attr.uid))
     }
 
     /// Are the inode's attributes on another shard?
@@ -59,19 +62,9 @@ impl Shard {
         inode.home_slot.is_some_and(|slot| !self.owns_slot(Slot::from_wire(slot)))
     }
 
-    /// A name of the inode is gone, and the name's row with it: what becomes of the inode, if
-    /// its attributes are here.
-    pub(crate) fn drop_link(&mut self, entry: &Inode) -> Step<()> {
-        if entry.home_slot.is_none() {
-            self.put_orphan(entry.clone());
-            return Ok(());
-        }
-        self.change_nlink(entry.attr.id, -1)
-    }
-
     /// Changes the link count of an attribute row here; at zero the inode is an orphan.
-    pub(crate) fn change_nlink(&mut self, id: InodeId, delta: i32) -> Step<()> {
-        let Some(row) = self.attr_row(id)? else {
+    pub(crate) fn change_nlink(&mut self, home: Slot, id: InodeId, delta: i32) -> Step<()> {
+        let Some(row) = self.attr_row(home, id)? else {
             tracing::error!("hard link to inode {id:#x}, which has no attributes here");
             return Err(Errno::EIO.into());
         };
@@ -79,10 +72,10 @@ impl Shard {
         row.attr.nlink = row.attr.nlink.saturating_add_signed(delta);
         row.attr.ctime_ns = later(row.attr.ctime_ns, self.wall_ns());
         if row.attr.nlink == 0 {
-            self.delete_attr_row(id);
-            self.put_orphan(row);
+            self.delete_attr_row(home, id);
+            self.put_orphan(home, row);
         } else {
-            self.put_attr_row(row, false);
+            self.put_attr_row(home, row);
         }
         Ok(())
     }
@@ -98,7 +91,7 @@ impl Shard {
         let Some(slot) = inode.home_slot else { return Ok(None) };
         let id = inode.attr.id;
         if !self.is_remote(inode) {
-            self.attr_free(id)?;
+            self.attr_free(Slot::from_wire(slot), id)?;
             return Ok(None);
         }
         let txn = txn::begin(self)?;
@@ -110,7 +103,8 @@ impl Shard {
             txn.commit(|s| {
                 let removed = s.remove_entry(&key, &inode);
                 applied(removed.map(|()| {
-                    s.put_moved(id, Locator::home(id, slot));
+                    let left = s.map.slot_of(key.pid, &key.name);
+                    s.put_moved(left, id, Locator::home(id, slot));
                     encoded(&Removed { inode: id })
                 }))
             })

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rustc_hash::FxHashSet;
-use saker_types::change::{entry_key, id_key, table};
+use saker_types::change::{entry_key, slot_key, table};
+use saker_types::placement::Slot;
 use saker_types::{InodeId, Key, TxnId};
 
 /// Which rows and inodes these are.
@@ -28,13 +29,13 @@ impl RowLocks {
     }
 
     /// Locks the attribute row of a hard-linked inode.
-    pub(crate) fn lock_attr(&mut self, id: InodeId, txn: TxnId) {
-        self.rows.insert(id_key(table::ATTR, id), txn);
+    pub(crate) fn lock_attr(&mut self, home: Slot, id: InodeId, txn: TxnId) {
+        self.rows.insert(slot_key(table::ATTR, home, id), txn);
     }
 
     /// Ends that.
-    pub(crate) fn unlock_attr(&mut self, id: InodeId) {
-        self.rows.remove(&id_key(table::ATTR, id));
+    pub(crate) fn unlock_attr(&mut self, home: Slot, id: InodeId) {
+        self.rows.remove(&slot_key(table::ATTR, home, id));
     }
 
     /// Which transaction has locked the row with this key.
@@ -48,8 +49,8 @@ impl RowLocks {
     }
 
     /// Which has locked this attribute row.
-    pub(crate) fn holder_of_attr(&self, id: InodeId) -> Option<TxnId> {
-        if self.rows.is_empty() { None } else { self.holder(&id_key(table::ATTR, id)) }
+    pub(crate) fn holder_of_attr(&self, home: Slot, id: InodeId) -> Option<TxnId> {
+        if self.rows.is_empty() { None } else { self.holder(&slot_key(table::ATTR, home, id)) }
     }
 
     /// Locked entries of a directory, in order.
@@ -95,15 +96,15 @@ mod tests {
             locks.lock_entry(&key(pid, name), txn(pid));
         }
         // An attribute row whose id is like the directory's.
-        locks.lock_attr(2, txn(9));
+        locks.lock_attr(Slot(0), 2, txn(9));
         let below: Vec<_> = locks.below(2).map(|(key, _)| key.clone()).collect();
         assert_eq!(below, [entry_key(&key(2, "a")), entry_key(&key(2, "b"))]);
         assert_eq!(locks.below(4).count(), 0);
         assert_eq!(locks.holder_of_entry(&key(2, "a")), Some(txn(2)));
-        assert_eq!(locks.holder_of_attr(2), Some(txn(9)));
+        assert_eq!(locks.holder_of_attr(Slot(0), 2), Some(txn(9)));
         locks.unlock_entry(&key(2, "a"));
-        locks.unlock_attr(2);
-        assert_eq!((locks.below(2).count(), locks.holder_of_attr(2)), (1, None));
+        locks.unlock_attr(Slot(0), 2);
+        assert_eq!((locks.below(2).count(), locks.holder_of_attr(Slot(0), 2)), (1, None));
     }
 
     #[test]

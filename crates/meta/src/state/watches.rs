@@ -53,7 +53,7 @@ impl Watches {
             Some((&table::ENTRY, _)) => {
                 Inode::decode(value.clone()).ok().map(|inode| inode.attr.id)
             }
-            Some((_, id)) => id.try_into().ok().map(InodeId::from_be_bytes),
+            Some((_, rest)) => rest.last_chunk().copied().map(InodeId::from_be_bytes),
             None => None,
         };
         id.into_iter().for_each(|id| self.saw(id));
@@ -87,7 +87,8 @@ pub(crate) fn ids_of(part: &Prepared) -> impl Iterator<Item = InodeId> {
 mod tests {
     use super::*;
     use saker_types::Attr;
-    use saker_types::change::id_key;
+    use saker_types::change::slot_key;
+    use saker_types::placement::Slot;
 
     #[test]
     fn what_comes_meanwhile_is_seen() {
@@ -97,7 +98,7 @@ mod tests {
         assert_eq!(watches.begin(7, ids(&[1, 2, 3, 4]), [1, 9].into_iter()), [1]);
         let row = Inode { attr: Attr { id: 2, ..Attr::default() }, ..Inode::default() };
         watches.put(&[table::ENTRY, 0], &row.encode_to_vec().into());
-        watches.put(&id_key(table::GONE, 3), &Bytes::new());
+        watches.put(&slot_key(table::GONE, Slot(9), 3), &Bytes::new());
         let part = Prepared { attr_id: 4, ..Prepared::default() };
         watches.prepared(&part);
         watches.saw(5);

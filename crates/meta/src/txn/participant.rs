@@ -76,7 +76,7 @@ impl Shard {
             let key = self.map.key(entry.pid, &entry.name);
             self.row_locks.lock_entry(&key, txn);
         } else {
-            self.row_locks.lock_attr(part.attr_id, txn);
+            self.row_locks.lock_attr(Slot::from_wire(part.attr_slot), part.attr_id, txn);
         }
         self.votes.add(txn, part);
     }
@@ -85,12 +85,13 @@ impl Shard {
     fn prepare_nlink(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
         let id = msg.at.anchor.id;
         let slot = msg.at.anchor.home_slot.ok_or(Errno::EINVAL)?;
-        self.must_own_slot(Slot::from_wire(slot))?;
-        if self.attr_locked_by(id).is_some_and(|holder| holder != txn) {
+        let home = Slot::from_wire(slot);
+        self.must_own_slot(home)?;
+        if self.attr_locked_by(home, id).is_some_and(|holder| holder != txn) {
             return Err(busy());
         }
         no_wait(self.not_busy(id))?;
-        let row = self.attr_row(id)?.ok_or(Errno::ENOENT)?;
+        let row = self.attr_row(home, id)?.ok_or(Errno::ENOENT)?;
         if msg.delta > 0 && row.attr.nlink.saturating_add_signed(msg.delta) > limits::LINKS_MAX {
             return Err(Errno::EMLINK.into());
         }
@@ -98,6 +99,7 @@ impl Shard {
             driver: txn.driver.to_u32(),
             number: txn.number,
             attr_id: id,
+            attr_slot: slot,
             intent: Intent::Nlink.into(),
             delta: msg.delta,
             ..Prepared::default()
@@ -246,7 +248,7 @@ impl Shard {
         if !msg.at.path.is_empty() {
             return Error::at(Errno::ENOENT, msg.at.path.len() - 1).into();
         }
-        match self.gone(msg.at.anchor.id) {
+        match self.gone(self.map.slot_at(&msg.at.anchor), msg.at.anchor.id) {
             Ok(Some(gone)) => match gone.moved {
                 Some(to) => Error::moved(to).into(),
                 None => Errno::ENOENT.into(),
@@ -272,7 +274,7 @@ impl Shard {
                     self.entry(&self.map.key(entry.pid, &entry.name))?;
                     self.hold_totals(entry.pid)?;
                 }
-                None => _ = self.attr_row(part.attr_id)?,
+                None => _ = self.attr_row(Slot::from_wire(part.attr_slot), part.attr_id)?,
             }
         }
         Ok(())
@@ -290,7 +292,10 @@ impl Shard {
             }
             match &part.entry {
                 Some(e) => self.row_locks.unlock_entry(&self.map.key(e.pid, &e.name)),
-                None => self.row_locks.unlock_attr(part.attr_id),
+                None => {
+                    let home = Slot::from_wire(part.attr_slot);
+                    self.row_locks.unlock_attr(home, part.attr_id);
+                }
             }
             self.votes.first_is_done(txn);
         }
@@ -307,8 +312,10 @@ impl Shard {
     }
 
     fn commit_part(&mut self, part: &Prepared) -> Step<()> {
-        let Some(entry) = &part.entry else { return self.change_nlink(part.attr_id, part.delta) };
-        let key = self.map.key(entry.pid, &entry.name);
+        let Some(entry) = &part.entry else {
+            return self.change_nlink(Slot::from_wire(part.attr_slot), part.attr_id, part.delta);
+        };
+        let (key, slot) = self.map.place(entry.pid, &entry.name);
         if part.intent == Intent::Replica as i32 {
             self.replicate(entry, part.row.as_ref());
             return Ok(());
@@ -335,7 +342,7 @@ impl Shard {
             }
             (Ok(Intent::RemoveDir), Some(there)) => {
                 self.remove_entry(&key, &there)?;
-                self.put_orphan((*there).clone());
+                self.put_orphan(slot, (*there).clone());
                 Ok(())
             }
             (Ok(Intent::TakeDir), Some(there)) => {
@@ -377,10 +384,11 @@ impl Shard {
     ) -> Step<()> {
         if let Some(there) = there {
             self.remove_entry(key, there)?;
+            let (slot, id) = (self.map.slot_of(key.pid, &key.name), there.attr.id);
             match there.home_slot {
                 // Handles from before the link go on at the home.
-                Some(slot) => self.put_moved(there.attr.id, Locator::home(there.attr.id, slot)),
-                None => self.put_orphan(there.clone()),
+                Some(home) => self.put_moved(slot, id, Locator::home(id, home)),
+                None => self.put_orphan(slot, there.clone()),
             }
         }
         self.insert_entry(key, row)

@@ -68,7 +68,7 @@ fn a_transaction_that_is_dropped_is_aborted() {
     let driver = bare();
     let id = begin(&mut *driver.borrow_mut()).unwrap();
     let mut txn = Transaction::new(driver.clone(), id, None);
-    txn.participants.push(NodeId::Shard(0));
+    txn.participants.push(Participant::Node(NodeId::Shard(0)));
     assert_eq!(driver.borrow().ledger.outcome(id.number).outcome, i32::from(Outcome::Undecided));
     drop(txn);
     assert_eq!(driver.borrow().ledger.outcome(id.number).outcome, i32::from(Outcome::Aborted));

@@ -71,7 +71,7 @@ impl Tree {
     pub fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         let bad = |e: &dyn std::fmt::Display| format!("row {key:?}: {e}");
         let id = || -> Result<InodeId, String> {
-            Ok(InodeId::from_be_bytes(key[1..].try_into().map_err(|e| bad(&e))?))
+            Ok(InodeId::from_be_bytes(*key.last_chunk().ok_or_else(|| bad(&"no id"))?))
         };
         match key[0] {
             table::ENTRY => {

@@ -143,6 +143,10 @@ fn check_links(map: &ClusterMap, rows: &mut Rows, problems: &mut Problems) {
                 let detail = format!("{} names, but no attribute row", group.len());
                 problems.add(Kind::MissingAttributes, subject, detail);
             }
+            Ok(row) if row.home != slot => {
+                let detail = format!("attributes in slot {}, wanted in {}", row.home.0, slot.0);
+                problems.add(Kind::MissingAttributes, subject, detail);
+            }
             Ok(row) if row.shard != home => {
                 let detail = format!("attributes on shard {}, wanted on shard {home}", row.shard);
                 problems.add(Kind::MissingAttributes, subject, detail);

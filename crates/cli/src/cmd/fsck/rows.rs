@@ -1,7 +1,7 @@
 //! The rows of one shard, reduced to what the checks need: ids and counts, no names.
 
 use prost::Message;
-use saker_types::change::{Gone, parse_entry_key, table};
+use saker_types::change::{Gone, parse_entry_key, parse_slot_key, table};
 use saker_types::id::hex;
 use saker_types::name::NameHash;
 use saker_types::placement::Slot;
@@ -14,6 +14,7 @@ use super::problem::{Kind, Problems, Subject};
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
     pub id: InodeId,
+    pub home: Slot,
     pub shard: ShardNo,
     pub nlink: u32,
 }
@@ -56,10 +57,10 @@ impl Rows {
         let taken = match row.key.first() {
             Some(&table::ENTRY) => self.entry(map, shard, row),
             Some(&table::ATTR) => self.attributes(shard, row),
-            Some(&table::GONE) => self.gone(row),
+            Some(&table::GONE) => self.gone(map, shard, row),
             Some(&table::JOB) => id_of(&row.key).map(|id| self.jobs.push(id)),
             Some(&table::TOTALS) => self.totals(shard, row),
-            Some(&table::LOCKS) => FileLocks::decode(row.value.clone()).ok().map(drop),
+            Some(&table::LOCKS) => self.locks(map, shard, row),
             _ => None,
         };
         if taken.is_none() {
@@ -119,20 +120,38 @@ impl Rows {
     }
 
     fn attributes(&mut self, shard: ShardNo, row: &Row) -> Option<()> {
-        let id = id_of(&row.key)?;
+        let (home, id) = parse_slot_key(&row.key)?;
         let attr = Inode::decode(row.value.clone()).ok()?.attr;
         if attr.id != id || attr.is_dir() {
             return None;
         }
-        self.attributes.push(Attributes { id, shard, nlink: attr.nlink });
+        self.attributes.push(Attributes { id, home, shard, nlink: attr.nlink });
         if attr.chunked {
             self.chunked.push((id, attr.size));
         }
         Some(())
     }
 
-    fn gone(&mut self, row: &Row) -> Option<()> {
-        let id = id_of(&row.key)?;
+    fn locks(&mut self, map: &ClusterMap, shard: ShardNo, row: &Row) -> Option<()> {
+        let (slot, id) = parse_slot_key(&row.key)?;
+        FileLocks::decode(row.value.clone()).ok().filter(|_| slot == Slot::of_locks(id))?;
+        self.check_slot(map, shard, slot, row);
+        Some(())
+    }
+
+    /// A row of a slot is where the slot is.
+    fn check_slot(&mut self, map: &ClusterMap, shard: ShardNo, slot: Slot, row: &Row) {
+        let owner = map.shard_of_slot(slot);
+        if owner != shard {
+            let subject = Subject::Row(shard, row.key.to_vec());
+            let detail = format!("a row of slot {} is on shard {shard}, not {owner}", slot.0);
+            self.problems.add(Kind::WrongShard, subject, detail);
+        }
+    }
+
+    fn gone(&mut self, map: &ClusterMap, shard: ShardNo, row: &Row) -> Option<()> {
+        let (slot, id) = parse_slot_key(&row.key)?;
+        self.check_slot(map, shard, slot, row);
         let gone = Gone::decode(row.value.clone()).ok()?;
         match (gone.moved, gone.orphan) {
             (None, Some(orphan)) if orphan.attr.id == id => {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message;
-use saker_types::change::{Gone, entry_key, id_key, table};
+use saker_types::change::{Gone, entry_key, id_key, slot_key, table};
 use saker_types::placement::{ShardInfo, Slot, StoreInfo, initial_slots};
 use saker_types::wire::{ChunkInfo, Row, Totals};
 use saker_types::{Attr, ClusterMap, Inode, InodeId, Locator, ROOT, ShardNo, StoreNo};
@@ -42,6 +42,11 @@ struct World {
     chunks: Vec<(StoreNo, ChunkInfo)>,
 }
 
+/// Key of a row of a slot; slot n is shard n's.
+fn in_slot(table: u8, slot: u16, id: InodeId) -> Bytes {
+    slot_key(table, Slot(slot), id)
+}
+
 impl World {
     fn put(&mut self, shard: ShardNo, key: Bytes, value: Vec<u8>) {
         let rows = &mut self.rows[usize::from(shard)];
@@ -65,9 +70,9 @@ impl World {
         }
     }
 
-    fn remove(&mut self, prefix: u8, id: InodeId) {
+    fn remove(&mut self, table: u8, id: InodeId) {
         for rows in &mut self.rows {
-            rows.retain(|row| row.key != id_key(prefix, id));
+            rows.retain(|row| row.key[0] != table || !row.key.ends_with(&id.to_be_bytes()));
         }
     }
 
@@ -94,12 +99,12 @@ impl World {
         let linked = inode(Attr { nlink: 2, ..attr(12, FILE) });
         world.put(
             world.map.shard_of_slot(Slot::from_wire(slot)),
-            id_key(table::ATTR, 12),
+            slot_key(table::ATTR, Slot::from_wire(slot), 12),
             linked.encode_to_vec(),
         );
         let orphan = Some(inode(Attr { chunked: true, ..attr(13, FILE) }));
         let gone = Gone { orphan, ..Gone::default() };
-        world.put(0, id_key(table::GONE, 13), gone.encode_to_vec());
+        world.put(0, in_slot(table::GONE, 0, 13), gone.encode_to_vec());
         world
     }
 
@@ -157,7 +162,7 @@ fn each_damage_is_found() {
         ),
         (|w| w.remove(table::ATTR, 12), &[Kind::MissingAttributes]),
         (
-            |w| w.put(1, id_key(table::ATTR, 40), inode(attr(40, FILE)).encode_to_vec()),
+            |w| w.put(1, in_slot(table::ATTR, 1, 40), inode(attr(40, FILE)).encode_to_vec()),
             &[Kind::StrayAttributes],
         ),
         (
@@ -180,12 +185,12 @@ fn each_damage_is_found() {
             |w| {
                 let row = inode(attr(11, FILE));
                 let gone = Gone { orphan: Some(row), ..Gone::default() };
-                w.put(0, id_key(table::GONE, 11), gone.encode_to_vec());
+                w.put(0, in_slot(table::GONE, 0, 11), gone.encode_to_vec());
             },
             &[Kind::LivingOrphan],
         ),
         (
-            |w| w.put(0, id_key(table::GONE, 50), Gone::default().encode_to_vec()),
+            |w| w.put(0, in_slot(table::GONE, 0, 50), Gone::default().encode_to_vec()),
             &[Kind::BadGoneRecord],
         ),
         (|w| w.chunk(60, 0), &[Kind::LeakedChunks]),
@@ -245,7 +250,7 @@ fn a_moved_record_is_no_problem() {
     let mut world = World::sound();
     let moved = Some(Locator { pid: 10, name: Bytes::from_static(b"f"), id: 11, home_slot: None });
     let gone = Gone { moved, ..Gone::default() };
-    world.put(1, id_key(table::GONE, 11), gone.encode_to_vec());
+    world.put(1, in_slot(table::GONE, 1, 11), gone.encode_to_vec());
     assert_eq!(world.kinds(), []);
 }
 
