@@ -42,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) options: ClientOptions,
     pub(crate) net: Net,
     routes: RwLock<Arc<Routes>>,
+    /// The newest version of the map that a server has told of.
+    map_heard: AtomicU64,
     pub(crate) sessions: Sessions,
     pub(crate) inodes: Inodes,
     pub(crate) reports: Reports,
@@ -171,6 +173,7 @@ impl Core {
             options,
             net,
             routes,
+            map_heard: AtomicU64::new(0),
             sessions: Sessions::new(),
             inodes: Inodes::default(),
             reports: Reports::default(),
@@ -351,6 +354,26 @@ impl Core {
                 }
             }
             Err(e) => tracing::warn!("the coordinator's map cannot be used: {e}"),
+        }
+    }
+
+    /// A server knows a map of this version. If it is newer than that of `routes`, it is fetched
+    /// soon: nobody waits for it.
+    pub(crate) fn heard_of_map(&self, version: u64, routes: &Routes) {
+        if version > routes.map.version {
+            self.map_heard.fetch_max(version, Ordering::Relaxed);
+        }
+    }
+
+    /// Was a newer map told of than there is?
+    pub(crate) fn is_map_old(&self) -> bool {
+        self.map_heard.load(Ordering::Relaxed) > self.routes().map.version
+    }
+
+    /// Fetches it.
+    pub(crate) async fn follow_map(&self) {
+        if self.is_map_old() {
+            self.refresh_map(&self.routes()).await;
         }
     }
 

@@ -102,6 +102,7 @@ pub(crate) fn map() -> ClusterMap {
         replicas: 2,
         inline_max: 4096,
         name: "fake".into(),
+        slots_version: 0,
         format: FORMAT,
     }
 }

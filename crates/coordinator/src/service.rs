@@ -193,6 +193,7 @@ impl Role for Worker {
         if let Err(e) = self.h.state().seal() {
             saker_runtime::sim::abort_process(&format!("journal failed: {e}"));
         }
+        out.set_map_version(self.h.state().map.version);
         self.h.hub.end(out);
     }
 

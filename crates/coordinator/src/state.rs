@@ -225,6 +225,7 @@ fn updated_map(
         inline_max: members.inline_max.min(saker_types::limits::INLINE_BYTES_MAX),
         name: members.name.clone(),
         format: FORMAT,
+        slots_version: 1,
     };
     let Some(known) = known else { return fresh };
     let mut map = known.clone();
@@ -445,7 +446,8 @@ impl State {
         let kind = saker_rpc::Kind::Reply;
         let payload = Bytes::new();
         let op = op as u16;
-        let frame = saker_rpc::Frame { kind, op, status, call, trace, body, payload };
+        let map_version = 0;
+        let frame = saker_rpc::Frame { kind, op, status, call, trace, map_version, body, payload };
         self.hub.reply(conn, frame);
     }
 

@@ -17,6 +17,7 @@ pub mod config;
 mod gone;
 mod ids;
 mod locks;
+mod maps;
 pub mod metrics;
 mod namespace;
 mod ops;
@@ -28,6 +29,8 @@ mod serve;
 pub mod service;
 mod shard;
 mod state;
+#[cfg(test)]
+mod testing;
 mod txn;
 
 pub use config::Config;

@@ -84,6 +84,7 @@ pub fn open_at(
         Ok(())
     })?;
     failpoint!("recover.replayed");
+    let map = crate::maps::newest(map, volatile.map.take())?;
     let prepared = std::mem::take(&mut volatile.prepared);
     let decisions: Vec<Decision> = volatile.decisions.values().cloned().collect();
     let Home { no, limits, metrics, .. } = home;

@@ -1,6 +1,6 @@
 //! A request on its way through a shard, and the three ways in which an attempt at it can stop.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use saker_rpc::node::ConnId;
 use saker_runtime::time::Time;
 use saker_types::placement::Slot;
 use saker_types::wire::*;
-use saker_types::{Errno, Error, InodeId, TxnId};
+use saker_types::{Class, Errno, Error, InodeId, TxnId};
 
 /// Whom to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub struct Rq {
     pub raw: Bytes,
     /// The slot by which it was routed, if it is about a name or handle; its result goes with that.
     pub slot: Option<Slot>,
+    /// How far it has come in.
+    pub stage: Cell<Stage>,
     /// When it is answered with "try again" if it still waits.
     pub deadline: Time,
     /// For whom times are told.
@@ -52,6 +54,17 @@ pub struct Rq {
     pub met: RefCell<Option<(InodeId, BTreeSet<TxnId>)>>,
     /// Directories on the way, from the anchor on, on whose names a lease was asked for and given.
     pub kept: RefCell<Vec<KeptDir>>,
+}
+
+/// How far a request has come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Whether it is this shard's was not looked at.
+    New,
+    /// It is not by the map that there is, and its sender knows a newer one.
+    AwaitsMap,
+    /// It is; a mutation is noted in its session.
+    Admitted,
 }
 
 /// Answer of the owner about an entry.
@@ -97,6 +110,8 @@ pub enum Wait {
     Lock(InodeId),
     /// The end of a freeze of a directory's changes (rule 20).
     Frozen(InodeId),
+    /// The newest cluster map.
+    Map,
 }
 
 impl From<Error> for Stop {
@@ -270,6 +285,10 @@ impl Rq {
     /// The answer at the deadline.
     pub fn too_late(&self) -> Error {
         match &self.msg {
+            // It has waited for a map.
+            _ if self.stage.get() != Stage::Admitted => {
+                Error::of_class(Class::RefreshMap, Errno::EAGAIN)
+            }
             // Whoever wants to wait on asks anew: its session's results are not held up.
             Msg::Lock(_) => Errno::EAGAIN.into(),
             _ => Error::retry("waited too long"),

@@ -1,7 +1,7 @@
 //! The role: frames in, frames out. Decodes, looks up retries, routes, parks; the operations
 //! are in [`crate::ops`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use saker_types::wire::{Ctx, Empty, Op, SessionReq};
 use saker_types::{Errno, Error, NodeId, limits};
 
 use crate::namespace::dir::Dir;
-use crate::request::{Msg, ReplyTo, Rq, Step, Stop, Wait};
+use crate::request::{Msg, ReplyTo, Rq, Stage, Step, Stop, Wait};
 use crate::shard::{Shard, encoded};
 
 /// How often waiting requests are looked through for deadlines that have passed.
@@ -101,9 +101,15 @@ impl Worker {
         let (found, met, kept) = Default::default();
         let asker = msg.target().map_or_else(Asker::default, |(ctx, _)| self.hub.asker(ctx));
         let slot = msg.target().map(|(_, at)| s.map.route(at));
-        let rq = Rq { from, ip: peer.ip, msg, raw, slot, deadline, asker, found, met, kept };
+        let (ip, stage) = (peer.ip, Cell::new(Stage::New));
+        let rq = Rq { from, ip, msg, raw, slot, stage, deadline, asker, found, met, kept };
         drop(s);
         self.admit(Rc::new(rq));
+    }
+
+    /// Hears of newer cluster maps.
+    fn hear(&self, frame: &Frame) {
+        self.shard.borrow_mut().heard_of_map(frame.map_version.into());
     }
 
     /// Passes on what is another shard's; answers retries; runs the rest.
@@ -111,10 +117,17 @@ impl Worker {
         let mut s = self.shard.borrow_mut();
         if let (Some((ctx, _)), Some(slot)) = (rq.msg.target(), rq.slot)
             && !matches!(rq.msg, Msg::Prepare(_))
-            && !s.owns_slot(slot)
         {
-            return forward(&mut s, rq.clone(), ctx, slot);
+            s.heard_of_map(ctx.map_version);
+            if !s.owns_slot(slot) {
+                if ctx.map_version > s.map.version && rq.stage.get() == Stage::New {
+                    rq.stage.set(Stage::AwaitsMap);
+                    return s.park(Wait::Map, rq);
+                }
+                return forward(&mut s, rq.clone(), ctx, slot);
+            }
         }
+        rq.stage.set(Stage::Admitted);
         if (rq.mutation().is_some() || matches!(rq.msg, Msg::Prepare(_)))
             && let Err(full) = s.may_change_anything()
         {
@@ -143,6 +156,13 @@ impl Worker {
         if rq.deadline < s.hub.now() {
             // It has waited for so long that its client may have given up.
             return s.finish(&rq, Err(rq.too_late()));
+        }
+        if let Some(slot) = rq.slot
+            && !matches!(rq.msg, Msg::Prepare(_))
+            && let Err(Stop::Fail(e)) = s.must_own_slot(slot)
+        {
+            // The slot has moved while it waited.
+            return s.finish(&rq, Err(e));
         }
         match self.hub.serve(rq.asker, || s.execute(&rq)) {
             Ok(body) => s.finish(&rq, Ok(body)),
@@ -177,7 +197,8 @@ impl Worker {
         while !self.shard.borrow().is_step_full() {
             let next = self.shard.borrow_mut().parking.next_ready();
             match next {
-                Some(rq) => self.run(rq),
+                Some(rq) if rq.stage.get() == Stage::Admitted => self.run(rq),
+                Some(rq) => self.admit(rq),
                 None if self.hub.run() == 0 => return,
                 None => self.shard.borrow_mut().seal_if_large(),
             }
@@ -199,8 +220,14 @@ impl Role for Worker {
         self.announce(inputs);
         for input in inputs.drain(..) {
             match input {
-                Input::Request { conn, peer, frame } => self.receive(conn, &peer, frame),
-                Input::Reply { call, result } => self.hub.replied(call, result),
+                Input::Request { conn, peer, frame } => {
+                    self.hear(&frame);
+                    self.receive(conn, &peer, frame);
+                }
+                Input::Reply { call, result } => {
+                    result.iter().for_each(|frame| self.hear(frame));
+                    self.hub.replied(call, result);
+                }
                 // Answers to it go nowhere; a retry comes on another connection.
                 Input::Closed { .. } => {}
             }
@@ -220,6 +247,7 @@ impl Role for Worker {
             // As after a failed flush: what the table holds is no longer known (rule 3).
             saker_runtime::sim::abort_process(&format!("checkpoint failed: {e}"));
         }
+        out.set_map_version(s.map.version);
         drop(s);
         self.hub.end(out);
     }

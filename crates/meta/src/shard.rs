@@ -32,7 +32,7 @@ use saker_types::{ClusterMap, Errno, Error, InodeId, Key, ShardNo, Stamp};
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
-use crate::request::{ReplyTo, Rq, Step, Stop, Task, Wait};
+use crate::request::{ReplyTo, Rq, Stage, Step, Stop, Task, Wait};
 use crate::state::batch::Batch;
 use crate::state::checkpointing::Checkpointing;
 use crate::state::freezes::Freezes;
@@ -110,6 +110,8 @@ pub struct Shard {
     pub hub: Hub,
     /// Counters.
     pub metrics: Metrics,
+    /// A newer map is asked for.
+    pub(crate) fetches_map: bool,
     pub(crate) limits: Limits,
     pub(crate) db: Db,
     pub(crate) journal: Journal,
@@ -206,6 +208,7 @@ impl Shard {
                 map,
                 hub: Hub::default(),
                 metrics,
+                fetches_map: false,
                 db,
                 journal,
                 inodes: Inodes::new(limits.inodes),
@@ -322,10 +325,10 @@ impl Shard {
     pub(crate) fn finish(&mut self, rq: &Rq, result: Result<Bytes, Error>) {
         let trailer = encoded(&KeptDirs { dirs: rq.kept.take() });
         match rq.mutation() {
-            Some(ctx) => {
+            Some(ctx) if rq.stage.get() == Stage::Admitted => {
                 self.finish_mutation(ctx.session, ctx.seq, rq.slot, result, trailer);
             }
-            None => self.send_with(rq.from, &result, trailer),
+            _ => self.send_with(rq.from, &result, trailer),
         }
     }
 
@@ -396,6 +399,7 @@ impl Shard {
             trace: to.trace,
             body,
             payload: trailer,
+            map_version: 0,
         };
         self.hub.reply(to.conn, frame);
     }

@@ -15,7 +15,7 @@
 //! | 16..24 | call: pairs a reply with its request, unique per connection |
 //! | 24..32 | trace id, 0 for none |
 //! | 32..36 | flags, none defined yet |
-//! | 36..40 | reserved, zero |
+//! | 36..40 | version of the newest cluster map that the sender knows; 0: it does not say |
 
 use std::fmt;
 use std::io;
@@ -89,9 +89,9 @@ pub enum FrameError {
     /// Not one of [`Kind`].
     #[error("frame kind {0} is unknown")]
     Kind(u8),
-    /// Flags or reserved bytes that this program does not know.
+    /// Flags that this program does not know.
     #[error("frame flags {0:#x} are unknown")]
-    Flags(u64),
+    Flags(u32),
     /// The body is above its bound.
     #[error("a body of {0} bytes is above the bound")]
     Body(u32),
@@ -113,6 +113,8 @@ pub struct Frame {
     pub call: u64,
     /// Follows one user's request through all processes and logs; 0 for none.
     pub trace: u64,
+    /// Version of the newest cluster map that the sender knows. Set by the outbox of a role.
+    pub map_version: u32,
     /// A protobuf message, at most [`BODY_BYTES_MAX`].
     pub body: Bytes,
     /// File data, or the trailer of a shard's reply; at most [`PAYLOAD_BYTES_MAX`].
@@ -122,7 +124,7 @@ pub struct Frame {
 impl Frame {
     /// A request; `call` is filled in by the sender.
     pub fn request(op: u16, trace: u64, body: Bytes, payload: Bytes) -> Frame {
-        Frame { kind: Kind::Request, op, status: 0, call: 0, trace, body, payload }
+        Frame { kind: Kind::Request, op, status: 0, call: 0, trace, map_version: 0, body, payload }
     }
 
     /// The reply to this request: call, op and trace are copied.
@@ -161,7 +163,8 @@ impl Frame {
         out.put_u32_le(self.payload.len() as u32);
         out.put_u64_le(self.call);
         out.put_u64_le(self.trace);
-        out.put_u64_le(0);
+        out.put_u32_le(0);
+        out.put_u32_le(self.map_version);
         out.put_slice(&self.body);
     }
 
@@ -179,7 +182,7 @@ impl Frame {
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Frame { kind, op, status, call, trace, body, payload } = self;
+        let Frame { kind, op, status, call, trace, body, payload, .. } = self;
         write!(f, "{kind:?}(op {op}, status {status}, call {call}, trace {trace:x}, ")?;
         write!(f, "body {} B, payload {} B)", body.len(), payload.len())
     }
@@ -195,6 +198,7 @@ struct Header {
     payload_len: usize,
     call: u64,
     trace: u64,
+    map_version: u32,
 }
 
 impl Header {
@@ -220,12 +224,12 @@ impl Header {
             return Err(FrameError::Payload(payload_len));
         }
         let (call, trace) = (from.get_u64_le(), from.get_u64_le());
-        let flags = from.get_u64_le();
+        let (flags, map_version) = (from.get_u32_le(), from.get_u32_le());
         if flags != 0 {
             return Err(FrameError::Flags(flags));
         }
         let (body_len, payload_len) = (body_len as usize, payload_len as usize);
-        Ok(Header { kind, op, status, body_len, payload_len, call, trace })
+        Ok(Header { kind, op, status, body_len, payload_len, call, trace, map_version })
     }
 
     /// Bytes of the frame after the header.
@@ -345,8 +349,8 @@ impl Decoder {
         self.header = None;
         let mut content = self.buffer.split_to(header.rest()).freeze();
         let body = content.split_to(header.body_len);
-        let Header { kind, op, status, call, trace, .. } = header;
-        Ok(Some(Frame { kind, op, status, call, trace, body, payload: content }))
+        let Header { kind, op, status, call, trace, map_version, .. } = header;
+        Ok(Some(Frame { kind, op, status, call, trace, map_version, body, payload: content }))
     }
 }
 

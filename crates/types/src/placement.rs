@@ -71,6 +71,10 @@ pub struct ClusterMap {
     /// What ids and times in its rows mean: [`FORMAT`].
     #[prost(uint32, tag = "11")]
     pub format: u32,
+    /// The version with which slots were moved last: maps that agree in it give each slot to the
+    /// same shard.
+    #[prost(uint64, tag = "12")]
+    pub slots_version: u64,
 }
 
 /// Of clusters that this version makes and knows. 0: ids of 64 bits, times since 1970.
@@ -128,6 +132,9 @@ impl ClusterMap {
             |why: &str| Err(Error::new(Errno::EPROTO).with_text(format!("cluster map: {why}")));
         if self.slots.len() != SLOTS * 2 {
             return bad("slot table has the wrong size");
+        }
+        if self.slots_version > self.version {
+            return bad("slots of a later version");
         }
         if self.uuid.len() != 16 {
             return bad("no uuid");
@@ -211,6 +218,16 @@ impl ClusterMap {
     /// The shard that a request is sent to.
     pub fn shard_for(&self, at: &At) -> ShardNo {
         self.shard_of_slot(self.route(at))
+    }
+
+    /// The same map after a slot went to another shard.
+    #[must_use]
+    pub fn with_slot_at(&self, slot: Slot, shard: ShardNo) -> ClusterMap {
+        let mut slots = self.slots.to_vec();
+        let i = usize::from(slot.0) * 2;
+        slots[i..i + 2].copy_from_slice(&shard.to_le_bytes());
+        let version = self.version + 1;
+        ClusterMap { version, slots_version: version, slots: slots.into(), ..self.clone() }
     }
 
     /// Where a node listens.
@@ -335,6 +352,7 @@ mod tests {
             |m| m.uuid = Bytes::new(),
             |m| m.coordinator = "nowhere".into(),
             |m| m.format = 0,
+            |m| m.slots_version = m.version + 1,
             |m| m.shards[1].allocator = 0,
             |m| m.shards[1].allocator = SHARDS_MAX as u32 + 1,
         ] {

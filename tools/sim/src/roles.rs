@@ -82,6 +82,7 @@ pub fn first_map(members: &Members) -> ClusterMap {
         inline_max: members.inline_max,
         name: members.name.clone(),
         format: FORMAT,
+        slots_version: 1,
     }
 }
 

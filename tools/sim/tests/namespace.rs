@@ -126,7 +126,7 @@ fn what_a_fetch_said_is_not_used_after_an_invalidation() {
     let name = b.name_on(shard(1), "f");
     // The directory is frozen on shard 1, whose replica does not know it.
     let freeze = CollectReq { dir: made.attr.id, freeze_ms: 500 };
-    b.run::<Totals>(Op::Collect, shard(1), &freeze).unwrap();
+    b.run::<CollectReply>(Op::Collect, shard(1), &freeze).unwrap();
     let place = At::child(made.loc, name.as_bytes());
     let request = b.create_req(place, FileKind::Regular);
     let create = b.ask(Op::Create, shard(1), &request);
@@ -392,7 +392,7 @@ fn a_freeze_is_not_shortened_by_another() {
     let mut b = Bench::new(1);
     let id = b.mkdir("d").unwrap().attr.id;
     for freeze_ms in [1_000, 20] {
-        b.run::<Totals>(Op::Collect, shard(0), &CollectReq { dir: id, freeze_ms }).unwrap();
+        b.run::<CollectReply>(Op::Collect, shard(0), &CollectReq { dir: id, freeze_ms }).unwrap();
     }
     let request = b.create_req(at("d/f"), FileKind::Regular);
     let create = b.ask(Op::Create, shard(0), &request);

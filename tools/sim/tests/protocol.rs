@@ -410,7 +410,7 @@ fn a_directory_is_seen_while_files_move_into_it_without_a_pause() {
         b.settle();
         let seen = match lists {
             true => b.answer::<ReaddirReply>(look).map(|reply| reply.unwrap().entries.len() as u64),
-            false => b.answer::<Totals>(look).map(|reply| reply.unwrap().entries),
+            false => b.answer::<CollectReply>(look).map(|reply| reply.unwrap().totals.entries),
         };
         assert_eq!(seen, Some(1), "lists: {lists}");
         b.put(second);

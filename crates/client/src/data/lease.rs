@@ -53,6 +53,9 @@ fn run(weak: &Weak<Core>) {
         if core.inodes.holds.any_closed() {
             core.net.block_on(core.tell_closed());
         }
+        if core.is_map_old() {
+            core.net.block_on(core.follow_map());
+        }
         if now >= next {
             next = now + PERIOD;
             core.net.block_on(core.look_after(now));
@@ -67,6 +70,7 @@ pub(crate) async fn keep(core: &Core) {
         core.net.sleep_until(time::now() + LOOK).await;
         let now = time::now();
         core.tell_closed().await;
+        core.follow_map().await;
         if now >= next {
             next = now + PERIOD;
             core.look_after(now).await;

@@ -175,6 +175,7 @@ impl Core {
             let replied = sent.await;
             if let Ok(reply) = &replied {
                 tell_lessee(who, request, reply);
+                self.heard_of_map(reply.map_version.into(), &routes);
             }
             let sent = judged(op, replied);
             if let Some(ticket) = &mut state.ticket

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use saker_runtime::failpoint;
-use saker_types::wire::{CollectReq, Op, Totals};
+use saker_types::wire::{CollectReply, CollectReq, Op, Totals};
 use saker_types::{Attr, Class, Error, Inode, InodeId, NodeId, ShardNo};
 
 use crate::request::{Step, Stop, Wait};
@@ -36,18 +36,25 @@ impl Shard {
         if let Some(txn) = waits_for {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }
-        Ok(encoded(&self.totals(msg.dir)?))
+        let (totals, slots_version) = (self.totals(msg.dir)?, self.map.slots_version);
+        Ok(encoded(&CollectReply { totals, slots_version }))
     }
 }
 
+/// What all shards say. Some may stand by other maps, which move entries between them: that is no
+/// answer, and is asked again.
 async fn round(h: &Handle, dir: InodeId, freeze_ms: u32) -> Result<Vec<Totals>, Error> {
     let shards = h.shard().map.shards.len();
     let request = CollectReq { dir, freeze_ms };
     let calls = (0..shards).map(|no| {
         let to = NodeId::Shard(no as ShardNo);
-        h.hub.ask::<Totals>(to, Op::Collect, 0, &request, COLLECT_TIMEOUT)
+        h.hub.ask::<CollectReply>(to, Op::Collect, 0, &request, COLLECT_TIMEOUT)
     });
-    join_all(calls).await.into_iter().collect()
+    let answers: Vec<CollectReply> = join_all(calls).await.into_iter().collect::<Result<_, _>>()?;
+    if answers.windows(2).any(|pair| pair[0].slots_version != pair[1].slots_version) {
+        return Err(Error::retry("slots are moving"));
+    }
+    Ok(answers.into_iter().map(|answer| answer.totals).collect())
 }
 
 /// The totals of a directory on all shards, current at one instant during the call; the index

@@ -55,8 +55,8 @@ impl Shard {
     /// change, is no answer: the request begins anew, and waits or fails where it resolves.
     pub(crate) fn directory_at(&mut self, spot: &Spot, id: InodeId) -> Result<Rc<Inode>, Error> {
         let Spot::Entry(key) = spot else { return Err(Errno::ESTALE.into()) };
-        let is_locked = self.locked_by(key).is_some();
-        let row = self.entry(key)?.filter(|row| row.attr.id == id && !is_locked);
+        let is_free = self.locked_by(key).is_none() && self.owns(key.pid, &key.name);
+        let row = self.entry(key)?.filter(|row| row.attr.id == id && is_free);
         row.ok_or_else(|| Error::retry("the directory changed meanwhile"))
     }
 }

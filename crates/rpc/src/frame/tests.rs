@@ -9,6 +9,7 @@ fn sample(kind: Kind, body: usize, payload: usize) -> Frame {
         status: 0x0304,
         call: 0x0506_0708_090a_0b0c,
         trace: u64::MAX - 1,
+        map_version: 0x0d0e_0f10,
         body: vec![0xb0; body].into(),
         payload: vec![0xda; payload].into(),
     }
@@ -43,7 +44,7 @@ fn the_layout_is_fixed() {
     let bytes = frame.to_bytes();
     let mut expected = vec![0x4b, 0x5a, 1, 4, 2, 1, 4, 3, 1, 0, 0, 0, 2, 0, 0, 0];
     expected.extend([0x0c, 0x0b, 0x0a, 9, 8, 7, 6, 5, 0x0e, 0x0d, 0, 0, 0, 0, 0, 0]);
-    expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0xb0, 0xda, 0xda]);
+    expected.extend([0, 0, 0, 0, 0x10, 0x0f, 0x0e, 0x0d, 0xb0, 0xda, 0xda]);
     assert_eq!(bytes, expected);
 }
 
@@ -111,7 +112,7 @@ fn each_header_field_is_checked() {
     assert_eq!(broken(3, 0), Err(FrameError::Kind(0)));
     assert_eq!(broken(3, 6), Err(FrameError::Kind(6)));
     assert_eq!(broken(32, 1), Err(FrameError::Flags(1)));
-    assert_eq!(broken(39, 1), Err(FrameError::Flags(1 << 56)));
+    assert_eq!(broken(35, 1), Err(FrameError::Flags(1 << 24)));
 }
 
 /// Random streams, and good streams with random damage: an error or frames, never a panic, and

@@ -40,6 +40,7 @@ pub struct Outbox {
     after: Option<u64>,
     calls: u64,
     hello: Option<Hello>,
+    map_version: u32,
 }
 
 impl Outbox {
@@ -51,6 +52,7 @@ impl Outbox {
     /// Answers a request; `frame` is made with [`Frame::reply`].
     pub fn reply(&mut self, conn: ConnId, frame: Frame) {
         debug_assert_eq!(frame.kind, Kind::Reply);
+        let frame = Frame { map_version: self.map_version, ..frame };
         self.messages.push((self.after, Outgoing::Reply { conn, frame }));
     }
 
@@ -66,9 +68,16 @@ impl Outbox {
     ) -> CallId {
         self.calls += 1;
         let call = CallId(self.calls);
-        let frame = Frame { call: call.0, ..Frame::request(op, trace, body, payload) };
+        let map_version = self.map_version;
+        let request = Frame::request(op, trace, body, payload);
+        let frame = Frame { call: call.0, map_version, ..request };
         self.messages.push((self.after, Outgoing::Call { call, to, frame, deadline }));
         call
+    }
+
+    /// What messages added from here on say of the newest cluster map that the role knows.
+    pub fn set_map_version(&mut self, version: u64) {
+        self.map_version = version.try_into().unwrap_or(u32::MAX);
     }
 
     /// Messages added from here on in this step leave when the journal is durable up to `lsn`,

@@ -117,7 +117,7 @@ ops! {
     // Between shards and the coordinator.
     /// [`FetchReq`] -> [`Dentry`]
     Fetch = 40 => "fetch",
-    /// [`CollectReq`] -> [`Totals`]
+    /// [`CollectReq`] -> [`CollectReply`]
     Collect = 41 => "collect",
     /// [`InvalidateReq`] -> [`InvalidateReply`]
     Invalidate = 42 => "invalidate",
@@ -208,7 +208,8 @@ pub struct Ctx {
     /// The client has the answers of all mutations below this number.
     #[prost(uint64, tag = "4")]
     pub ack: u64,
-    /// Version of the cluster map by which it was routed.
+    /// Version of the cluster map by which it was routed. A shard that knows an older one asks for
+    /// the newest before it judges that the request is not its own.
     #[prost(uint64, tag = "5")]
     pub map_version: u64,
     /// How long the client waits, in milliseconds; a parked request is answered before.

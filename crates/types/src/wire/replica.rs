@@ -66,10 +66,22 @@ pub struct CollectReq {
     pub freeze_ms: u32,
 }
 
+/// Answer to a collection.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct CollectReply {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub totals: Totals,
+    /// [`ClusterMap::slots_version`](crate::ClusterMap::slots_version) of the map by which the shard
+    /// has these entries.
+    #[prost(uint64, tag = "2")]
+    pub slots_version: u64,
+}
+
 /// Absolute totals of a directory on one shard (rule 20); also the value of their row.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Totals {
-    /// Grows with every change.
+    /// Grows with every change that this shard makes; not when entries come or go with their slot.
     #[prost(uint64, tag = "1")]
     pub version: u64,
     /// Entries of the directory that this shard owns.
@@ -78,7 +90,7 @@ pub struct Totals {
     /// Directories among them.
     #[prost(uint64, tag = "3")]
     pub subdirs: u64,
-    /// Largest time of a change.
+    /// Largest time of a change that this shard has made.
     #[prost(fixed64, tag = "4")]
     pub mtime_ns: Stamp,
 }
