@@ -68,7 +68,7 @@ pub struct ClusterMap {
     /// Name of the cluster, shown as the source of mounts.
     #[prost(string, tag = "10")]
     pub name: String,
-    /// What ids and times in its rows mean: [`FORMAT`].
+    /// How its rows are to be read: [`FORMAT`].
     #[prost(uint32, tag = "11")]
     pub format: u32,
     /// The version with which slots were moved last: maps that agree in it give each slot to the
@@ -77,8 +77,9 @@ pub struct ClusterMap {
     pub slots_version: u64,
 }
 
-/// Of clusters that this version makes and knows. 0: ids of 64 bits, times since 1970.
-pub const FORMAT: u32 = 1;
+/// Of clusters that this version makes and knows. 0: ids of 64 bits, times since 1970. 1: rows of
+/// inodes without their slots.
+pub const FORMAT: u32 = 2;
 
 /// The slot table of a new cluster: round robin, so that every shard has its share exactly.
 pub fn initial_slots(shards: usize) -> Bytes {
