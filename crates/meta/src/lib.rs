@@ -28,6 +28,7 @@ mod rules;
 mod serve;
 pub mod service;
 mod shard;
+pub mod slot;
 mod state;
 #[cfg(test)]
 mod testing;

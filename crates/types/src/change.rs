@@ -24,6 +24,9 @@ pub mod table {
     pub const JOB: u8 = b'P';
     /// Totals of a directory: `id` (8) -> [`Totals`](crate::wire::Totals).
     pub const TOTALS: u8 = b'T';
+    /// What has come with a `slot` (2) of a directory `id` (8), while another shard owns it: entries
+    /// and subdirectories -> [`Totals`](crate::wire::Totals).
+    pub const SHARE: u8 = b'S';
     /// Locks on a file: `slot` (2), `id` (8) -> [`FileLocks`](crate::wire::FileLocks).
     pub const LOCKS: u8 = b'L';
 }
@@ -72,7 +75,7 @@ pub fn slot_key(table: u8, slot: Slot, id: InodeId) -> Bytes {
 pub fn parse_slot_key(raw: &[u8]) -> Option<(Slot, InodeId)> {
     let (&[table, high, low], id) = raw.split_first_chunk()?;
     let slot = Slot(u16::from_be_bytes([high, low]));
-    let is_one = matches!(table, table::ATTR | table::GONE | table::LOCKS);
+    let is_one = matches!(table, table::ATTR | table::GONE | table::SHARE | table::LOCKS);
     let id = InodeId::from_be_bytes(id.try_into().ok()?);
     is_one.then_some((slot, id))
 }

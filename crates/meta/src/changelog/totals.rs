@@ -37,10 +37,26 @@ impl Shard {
         Ok(())
     }
 
+    /// Entries of the directory came or went with their slot: nothing has changed in it.
+    pub(crate) fn shift_totals(
+        &mut self,
+        dir: InodeId,
+        f: impl FnOnce(&mut Totals),
+    ) -> Result<(), Error> {
+        let mut totals = self.totals(dir)?;
+        f(&mut totals);
+        self.dirty_totals.insert(dir, totals);
+        Ok(())
+    }
+
     /// The end of the batch: one row for each directory that changed.
     pub(crate) fn write_totals(&mut self) {
         while let Some((dir, totals)) = self.dirty_totals.pop_first() {
-            self.put(id_key(table::TOTALS, dir), Bytes::from(totals.encode_to_vec()));
+            let key = id_key(table::TOTALS, dir);
+            match totals == Totals::default() {
+                true => self.delete(key),
+                false => self.put(key, Bytes::from(totals.encode_to_vec())),
+            }
         }
     }
 

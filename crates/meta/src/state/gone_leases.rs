@@ -86,6 +86,17 @@ impl GoneLeases {
         }
     }
 
+    /// The slot has gone, and its record of the inode with it.
+    pub(crate) fn remove(&mut self, id: InodeId, slot: Slot) {
+        self.kept.remove(&(id, slot));
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let rest: Vec<Slot> = lease.slots().filter(|known| *known != slot).collect();
+        match rest.split_first() {
+            None => _ = self.leases.remove(&id),
+            Some((first, others)) => (lease.slot, lease.others) = (*first, others.into()),
+        }
+    }
+
     /// The slots that have a record of it.
     pub(crate) fn slots(&self, id: InodeId) -> Vec<Slot> {
         self.leases.get(&id).map_or_else(Vec::new, |lease| lease.slots().collect())
@@ -198,6 +209,12 @@ mod tests {
         leases.start(1, t, start + LEASE / 2);
         leases.start(1, S, start + LEASE / 2);
         assert_eq!((leases.slots(1), leases.slots(2), leases.len()), (vec![S, t], vec![], 1));
+        leases.start(4, S, start);
+        leases.start(4, t, start);
+        leases.remove(4, S);
+        assert_eq!(leases.slots(4), [t]);
+        leases.remove(4, t);
+        assert_eq!((leases.slots(4), leases.len()), (vec![], 1));
         leases.keep(2, t);
         leases.keep(2, S);
         leases.keep(3, S);

@@ -38,6 +38,11 @@ impl RowLocks {
         self.rows.remove(&slot_key(table::ATTR, home, id));
     }
 
+    /// The keys of all locked rows.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Bytes> {
+        self.rows.keys()
+    }
+
     /// Which transaction has locked the row with this key.
     pub(crate) fn holder(&self, raw: &[u8]) -> Option<TxnId> {
         self.rows.get(raw).copied()

@@ -60,6 +60,9 @@ impl Rows {
             Some(&table::GONE) => self.gone(map, shard, row),
             Some(&table::JOB) => id_of(&row.key).map(|id| self.jobs.push(id)),
             Some(&table::TOTALS) => self.totals(shard, row),
+            Some(&table::SHARE) => parse_slot_key(&row.key)
+                .and_then(|_| Totals::decode(row.value.clone()).ok())
+                .map(drop),
             Some(&table::LOCKS) => self.locks(map, shard, row),
             _ => None,
         };
