@@ -29,6 +29,7 @@ use saker_types::placement::Slot;
 use saker_types::wire::{EntryKey, KeptDirs, Op, Totals};
 use saker_types::{ClusterMap, Errno, Error, InodeId, Key, ShardNo, Stamp};
 
+use crate::changelog::tracker::InUse;
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
@@ -128,6 +129,8 @@ pub struct Shard {
     /// Totals changed in this batch; written once, at its end.
     pub(crate) dirty_totals: BTreeMap<InodeId, Totals>,
     pub(crate) freezes: Freezes,
+    /// Hears of totals that change here.
+    pub(crate) tracker: InUse,
     /// Last vectors collected, of directories owned here.
     pub(crate) vectors: Cache<InodeId, Rc<Vec<Totals>>, quick_cache::UnitWeighter, FxBuildHasher>,
     /// Clock for leases: pauses while this shard does not run.
@@ -221,6 +224,7 @@ impl Shard {
                 ledger: Ledger { decisions: volatile.decisions, ..Ledger::default() },
                 dirty_totals: BTreeMap::new(),
                 freezes: Freezes::default(),
+                tracker: InUse::default(),
                 vectors: Cache::with(
                     4096,
                     4096,

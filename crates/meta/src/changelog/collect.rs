@@ -1,28 +1,19 @@
-//! Collecting the totals of a directory from all shards, in the `fanout` form.
-//!
-//! A collection that equals the last one was current at an instant between the two, because
-//! versions only grow; so it is current now if it equals the cached vector, or the collection
-//! just before. After three that differ, new changes to the directory are held back for a
-//! moment: a collection all of whose answers arrive within that moment is current, too.
+//! Collecting the totals of a directory from all shards.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use saker_runtime::failpoint;
+use saker_rpc::hub::Hub;
 use saker_types::wire::{CollectReply, CollectReq, Op, Totals};
-use saker_types::{Attr, Class, Error, Inode, InodeId, NodeId, ShardNo};
+use saker_types::{Attr, Error, Inode, InodeId, NodeId, ShardNo};
 
+use super::tracker::{InUse, Source, Tracker, Vector};
 use crate::request::{Step, Stop, Wait};
 use crate::shard::{Handle, Shard, encoded};
 
 /// How long one shard may take to answer.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Collections without a freeze.
-const ROUNDS: usize = 3;
-/// First freeze; doubled while answers come too late.
-const FREEZE_MS: u32 = 20;
 
 impl Shard {
     /// Serves a collection: waits for prepared entries of the directory (rule 14).
@@ -41,51 +32,39 @@ impl Shard {
     }
 }
 
-/// What all shards say. Some may stand by other maps, which move entries between them: that is no
-/// answer, and is asked again.
-async fn round(h: &Handle, dir: InodeId, freeze_ms: u32) -> Result<Vec<Totals>, Error> {
-    let shards = h.shard().map.shards.len();
-    let request = CollectReq { dir, freeze_ms };
-    let calls = (0..shards).map(|no| {
-        let to = NodeId::Shard(no as ShardNo);
-        h.hub.ask::<CollectReply>(to, Op::Collect, 0, &request, COLLECT_TIMEOUT)
-    });
-    let answers: Vec<CollectReply> = join_all(calls).await.into_iter().collect::<Result<_, _>>()?;
-    if answers.windows(2).any(|pair| pair[0].slots_version != pair[1].slots_version) {
-        return Err(Error::retry("slots are moving"));
+impl Source for Handle {
+    /// Some may stand by other maps, which move entries between them: that is no answer.
+    async fn ask_all(&self, dir: InodeId, freeze_ms: u32) -> Result<Vec<Totals>, Error> {
+        let shards = self.shard().map.shards.len();
+        let request = CollectReq { dir, freeze_ms };
+        let calls = (0..shards).map(|no| {
+            let to = NodeId::Shard(no as ShardNo);
+            self.hub.ask::<CollectReply>(to, Op::Collect, 0, &request, COLLECT_TIMEOUT)
+        });
+        let answers = join_all(calls).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        if answers.windows(2).any(|pair| pair[0].slots_version != pair[1].slots_version) {
+            return Err(Error::retry("slots are moving"));
+        }
+        Ok(answers.into_iter().map(|answer| answer.totals).collect())
     }
-    Ok(answers.into_iter().map(|answer| answer.totals).collect())
+
+    fn last(&self, dir: InodeId) -> Option<Vector> {
+        self.shard().vectors.get(&dir).cloned()
+    }
+
+    fn keep(&self, dir: InodeId, vector: &Vector) {
+        self.shard().vectors.insert(dir, vector.clone());
+    }
+
+    fn hub(&self) -> &Hub {
+        &self.hub
+    }
 }
 
 /// The totals of a directory on all shards, current at one instant during the call; the index
 /// is the shard.
-pub(crate) async fn collect(h: &Handle, dir: InodeId) -> Result<Rc<Vec<Totals>>, Error> {
-    let mut last = h.shard().vectors.get(&dir).cloned();
-    for _ in 0..ROUNDS {
-        let vector = match round(h, dir, 0).await {
-            Ok(vector) => Rc::new(vector),
-            // Some shard had prepared entries all the time.
-            Err(error) if error.is(Class::Retry) => break,
-            Err(error) => return Err(error),
-        };
-        if last.as_ref() == Some(&vector) {
-            return Ok(vector);
-        }
-        h.shard().vectors.insert(dir, vector.clone());
-        last = Some(vector);
-    }
-    failpoint!("collect.freezes");
-    let mut freeze_ms = FREEZE_MS;
-    loop {
-        let start = h.hub.now();
-        let vector = Rc::new(round(h, dir, freeze_ms).await?);
-        let frozen = Duration::from_millis(freeze_ms.into());
-        if h.hub.now() < start + frozen {
-            h.shard().vectors.insert(dir, vector.clone());
-            return Ok(vector);
-        }
-        freeze_ms = (freeze_ms * 2).min(1_000);
-    }
+pub(crate) async fn collect(h: &Handle, dir: InodeId) -> Result<Vector, Error> {
+    InUse::collect(h, dir).await
 }
 
 /// The attributes of a directory: its row and the totals.

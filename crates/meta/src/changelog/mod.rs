@@ -4,3 +4,4 @@
 
 pub mod collect;
 pub mod totals;
+pub(crate) mod tracker;

@@ -7,6 +7,7 @@ use saker_types::change::{id_key, table};
 use saker_types::wire::Totals;
 use saker_types::{Error, InodeId};
 
+use super::tracker::Tracker;
 use crate::request::{Step, Stop, Wait};
 use crate::shard::Shard;
 
@@ -57,6 +58,7 @@ impl Shard {
                 true => self.delete(key),
                 false => self.put(key, Bytes::from(totals.encode_to_vec())),
             }
+            self.tracker.note_change(dir);
         }
     }
 
