@@ -1,15 +1,16 @@
-//! How the owner of a directory learns its totals, which its shards change without it (SwitchFS §5).
+//! How the owner of a directory learns its totals, which its shards change without it (SwitchFS
+//! §5).
 //!
 //! Whoever changes totals does so in this order: the change is in the batch, it is noted with the
 //! tracker, and when that is known the reply leaves. Whoever reads looks first whether anything was
-//! noted, and collects then: so a change that was answered before a read began is in what it collects
-//! (rule 22). [`Fanout`] keeps nothing, and always collects. A dirty set takes a directory out before
-//! it is collected; where it knows of no change, what was collected last is current. The reads of a
-//! directory that is being collected wait for that, and a set that begins anew knows nothing, so
-//! that everything is collected once.
+//! noted, and collects then: so a change that was answered before a read began is in what it
+//! collects (rule 22). [`Fanout`] keeps nothing, and always collects. A dirty set takes a directory
+//! out before it is collected; where it knows of no change, what was collected last is current. The
+//! reads of a directory that is being collected wait for that, and a set that begins anew knows
+//! nothing, so that everything is collected once.
 //!
-//! The set is keyed by directories alone: entries of one are on all shards, and nobody but its owner
-//! keeps what was collected.
+//! The set is keyed by directories alone: entries of one are on all shards, and nobody but its
+//! owner keeps what was collected.
 
 use std::rc::Rc;
 use std::time::Duration;

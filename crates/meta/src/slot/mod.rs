@@ -6,9 +6,10 @@
 //! slot's share in the numbers of entries.
 //!
 //! ```text
-//! there:  frozen; [`Shard::export_slot`] until the end            here:  [`Shard::import_slot`] each piece
-//! there:  the new map + [`Shard::give_up_slot`]: one step         here:  the new map + [`Shard::adopt_slot`]: one step
-//! there:  [`Shard::drop_slot`] until the end
+//! there                                               here
+//! frozen; export_slot until the end                   import_slot each piece
+//! the new map, and give_up_slot: one step             the new map, and adopt_slot: one step
+//! drop_slot until the end
 //! ```
 
 mod export;
@@ -59,8 +60,8 @@ pub struct Piece {
 }
 
 impl Shard {
-    /// Refuses while a row of the slot is locked: whoever has it locked comes back to it here. A slot
-    /// that is frozen comes to rest.
+    /// Refuses while a row of the slot is locked: whoever has it locked comes back to it here. A
+    /// slot that is frozen comes to rest.
     fn must_rest(&self, slot: Slot) -> Result<(), Error> {
         match self.row_locks.rows().any(|key| self.is_of(slot, key)) {
             true => Err(Error::of_class(saker_types::Class::Retry, Errno::EBUSY)
@@ -79,7 +80,8 @@ impl Shard {
         }
     }
 
-    /// Some of a slot's rows behind a key, and the key that has been looked at last, if there is more.
+    /// Some of a slot's rows behind a key, and the key that has been looked at last, if there is
+    /// more.
     fn rows_of_slot(&self, slot: Slot, after: &[u8]) -> Result<(Vec<Row>, Option<Bytes>), Error> {
         let (mut rows, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
         let mut last: Option<Bytes> = None;

@@ -1,6 +1,6 @@
-//! A slot's share in the numbers of entries of directories. A shard's totals count the slots that it
-//! owns by its map: so whoever adds the totals of shards that stand by one map counts each entry once.
-//! What has come with a slot that another shard owns yet is kept beside them.
+//! A slot's share in the numbers of entries of directories. A shard's totals count the slots that
+//! it owns by its map: so whoever adds the totals of shards that stand by one map counts each entry
+//! once. What has come with a slot that another shard owns yet is kept beside them.
 //!
 //! Versions and times of totals tell what a shard has changed, and stay with it for ever (rule 21).
 
