@@ -4,7 +4,8 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use saker_engine::journal::cluster_of;
+use saker_engine::Source;
+use saker_engine::embedded::{self, Sizes};
 use saker_rpc::bootstrap::cluster_id;
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
 use saker_rpc::node::{ConnMetrics, Shell, ShellConfig, Stop};
@@ -31,11 +32,13 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let metrics = Metrics::new(&registry);
     let listen = listener.local_addr()?.to_string();
     let journal = dir.sub_dir("journal")?;
+    let label = journal.label();
+    let sizes = Sizes::of_facts(state::SEGMENT_BYTES);
+    let source = Source::Embedded(embedded::Home { journal, table: None, sizes });
     if let Some(uuid) = &config.uuid {
-        must_be(&*journal, uuid)?;
+        must_be(&source, &label, uuid)?;
     }
-    let h = state::open(journal, &config.cluster, &listen, metrics, state::SEGMENT_BYTES)
-        .map_err(io::Error::other)?;
+    let h = state::open(source, &config.cluster, &listen, metrics).map_err(io::Error::other)?;
     let connections = ConnMetrics::new(&registry);
     serve_http(config.http, registry)?;
     let cluster = cluster_id(&h.state().map);
@@ -50,8 +53,8 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
 }
 
 /// Refuses a directory that is not that cluster's.
-fn must_be(journal: &dyn Dir, uuid: &str) -> io::Result<()> {
-    let found = cluster_of(journal).map_err(io::Error::other)?.map(|found| hex(&found));
+fn must_be(source: &Source, label: &str, uuid: &str) -> io::Result<()> {
+    let found = source.cluster().map_err(io::Error::other)?.map(|found| hex(&found));
     let text = match found {
         Some(found) if found.eq_ignore_ascii_case(uuid) => return Ok(()),
         Some(found) => format!("belongs to cluster {found}, not to {uuid}"),
@@ -59,5 +62,5 @@ fn must_be(journal: &dyn Dir, uuid: &str) -> io::Result<()> {
             format!("cluster {uuid} had its data in another directory; is a disk not mounted?")
         }
     };
-    Err(io::Error::other(format!("{}: {text}", journal.label())))
+    Err(io::Error::other(format!("{label}: {text}")))
 }

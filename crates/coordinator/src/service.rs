@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
+use saker_engine::Engine;
 use saker_engine::sessions::Verdict;
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::PeerHello;
@@ -191,15 +192,17 @@ impl Role for Worker {
         }
         while self.h.hub.run() > 0 {}
         if let Err(e) = self.h.state().seal() {
-            saker_runtime::sim::abort_process(&format!("journal failed: {e}"));
+            saker_runtime::sim::abort_process(&format!("the engine failed: {e}"));
         }
         out.set_map_version(self.h.state().map.version);
         self.h.hub.end(out);
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        let soon = self.h.hub.now() + Duration::from_millis(1);
-        self.h.hub.next_timer().map(|t| t.max(soon))
+        let now = self.h.hub.now();
+        let soon = now + Duration::from_millis(1);
+        let all = [self.h.hub.next_timer(), self.h.state().engine.next_step(now)];
+        all.into_iter().flatten().min().map(|at| at.max(soon))
     }
 
     fn address(&self, to: saker_rpc::NodeId) -> Option<SocketAddr> {
@@ -207,26 +210,26 @@ impl Role for Worker {
     }
 
     fn appended(&self) -> u64 {
-        self.h.state().journal.appended()
+        self.h.state().engine.appended()
     }
 
     fn durable(&self) -> u64 {
-        self.h.state().journal.durable()
+        self.h.state().engine.durable()
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let mut s = self.h.state();
         s.metrics.flushes.inc();
-        s.journal.flush().map_err(io::Error::other)
+        s.engine.flush().map_err(io::Error::other)
     }
 
     fn flush_begin(&mut self, done: FlushDone) -> io::Result<()> {
         let mut s = self.h.state();
         s.metrics.flushes.inc();
-        s.journal.flush_begin(move || done.notify()).map(|_| ()).map_err(io::Error::other)
+        s.engine.flush_begin(move || done.notify()).map_err(io::Error::other)
     }
 
     fn flush_finish(&mut self) -> io::Result<()> {
-        self.h.state().journal.flush_finish().map_err(io::Error::other)
+        self.h.state().engine.flush_finish().map_err(io::Error::other)
     }
 }

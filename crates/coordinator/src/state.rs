@@ -1,4 +1,4 @@
-//! State of the coordinator: the map, sessions, transactions, and the journal that keeps them.
+//! State of the coordinator: the map, sessions, transactions, and the engine that keeps them.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, VecDeque};
@@ -7,19 +7,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_engine::journal::{
-    Journal, JournalConfig, JournalError, Kind, ReplayFrom, SegmentNo, cluster_of,
-};
 use saker_engine::lease_clock::LeaseClock;
-use saker_engine::room::{Level, Room, RoomConfig};
 use saker_engine::sessions::Sessions;
-use saker_engine::snapshot;
+use saker_engine::{AnyEngine, Engine, EngineError, Identity, Level, Recovered, Source};
 use saker_rpc::hello::RoleKind;
 use saker_rpc::hub::Hub;
 use saker_rpc::node::ConnId;
 use saker_rpc::txn::{Driver, Ledger};
 use saker_runtime::failpoint;
-use saker_runtime::fs::Dir;
 use saker_runtime::task::oneshot;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, DIR_ID_BYTES, Joined, Marked, Record, StoredResult, What};
@@ -35,8 +30,8 @@ use crate::metrics::Metrics;
 pub const SEGMENT_BYTES: u64 = 8 << 20;
 /// Numbers reserved by one record.
 const IDS_PER_RESERVATION: u64 = 1 << 16;
-/// Shard number of the coordinator's journal.
-const JOURNAL_SHARD: u32 = u32::MAX;
+/// Shard number of the coordinator's records.
+const RECORDS_SHARD: u32 = u32::MAX;
 
 /// Whom to answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,11 +68,7 @@ pub struct State {
     marks: BTreeMap<(u32, u32), Marked>,
     /// Those that were refused when they asked last, and why.
     refused: BTreeMap<(u32, u32), String>,
-    pub(crate) journal: Journal,
-    room: Room,
-    segment_bytes: u64,
-    /// Bytes with which the current segment began.
-    snapshot_bytes: u64,
+    pub(crate) engine: AnyEngine,
     /// Renames of directories go one at a time, so that no cycle can be made by two of them.
     rename_busy: bool,
     rename_queue: VecDeque<oneshot::Sender<()>>,
@@ -102,60 +93,74 @@ impl Handle {
     }
 }
 
-/// Opens the coordinator's journal, which is compacted after so many bytes; makes the cluster if
-/// there is none.
+/// What the coordinator's records say.
+#[derive(Default)]
+struct Known {
+    sessions: Sessions<ReplyTo>,
+    ledger: Ledger,
+    reserved: u64,
+    joined: BTreeMap<(u32, u32), Bytes>,
+    marks: BTreeMap<(u32, u32), Marked>,
+    map: Option<ClusterMap>,
+}
+
+impl Known {
+    fn apply(&mut self, fact: What) -> Result<(), String> {
+        match fact {
+            What::Result(r) => self.sessions.restore(r),
+            What::SessionOpen(id) => {
+                self.sessions.open(id);
+            }
+            What::SessionClose(id) => self.sessions.close(id),
+            What::Decision(d) => {
+                self.ledger.decisions.insert(d.number, d);
+            }
+            What::DecisionEnd(n) => {
+                self.ledger.decisions.remove(&n);
+            }
+            What::IdsReserved(n) => self.reserved = self.reserved.max(n),
+            What::Map(raw) => {
+                let known = ClusterMap::decode(raw).map_err(|e| e.to_string())?;
+                known.check_format().map_err(|e| e.to_string())?;
+                self.map = Some(known);
+            }
+            What::Joined(j) => {
+                self.joined.insert((j.role, j.n), j.dir);
+            }
+            What::Marked(m) => {
+                self.marks.insert((m.role, m.n), m);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Opens what the coordinator knows; makes the cluster if there is none.
+///
+/// # Errors
+/// The engine's; a map that this version does not know.
 pub fn open(
-    dir: Arc<dyn Dir>,
+    source: Source,
     members: &Members,
     listen: &str,
     metrics: Metrics,
-    segment_bytes: u64,
-) -> Result<Handle, JournalError> {
-    let uuid = cluster_of(&*dir)?.unwrap_or_else(|| {
+) -> Result<Handle, EngineError> {
+    let uuid = source.cluster()?.unwrap_or_else(|| {
         let mut uuid = [0; 16];
         saker_runtime::rand::fill(&mut uuid);
         uuid
     });
-    let (mut sessions, mut ledger, mut reserved) = (Sessions::default(), Ledger::default(), 0);
-    let (mut joined, mut marks) = (BTreeMap::new(), BTreeMap::new());
-    let mut map: Option<ClusterMap> = None;
-    let config = JournalConfig { segment_bytes, ..JournalConfig::new(uuid, JOURNAL_SHARD) };
-    let journal =
-        Journal::open(dir.clone(), config, ReplayFrom::Oldest, &mut |_, kind, payload| {
-            let record = Record::decode(payload).map_err(|e| e.to_string())?;
-            if kind == Kind::Snapshot {
-                (sessions, ledger) = (Sessions::default(), Ledger::default());
-            }
-            for change in record.changes {
-                match change.what {
-                    Some(What::Result(r)) => sessions.restore(r),
-                    Some(What::SessionOpen(id)) => {
-                        sessions.open(id);
-                    }
-                    Some(What::SessionClose(id)) => sessions.close(id),
-                    Some(What::Decision(d)) => {
-                        ledger.decisions.insert(d.number, d);
-                    }
-                    Some(What::DecisionEnd(n)) => {
-                        ledger.decisions.remove(&n);
-                    }
-                    Some(What::IdsReserved(n)) => reserved = reserved.max(n),
-                    Some(What::Map(raw)) => {
-                        let known = ClusterMap::decode(raw).map_err(|e| e.to_string())?;
-                        known.check_format()?;
-                        map = Some(known);
-                    }
-                    Some(What::Joined(j)) => {
-                        joined.insert((j.role, j.n), j.dir);
-                    }
-                    Some(What::Marked(m)) => {
-                        marks.insert((m.role, m.n), m);
-                    }
-                    _ => {}
-                }
-            }
-            Ok(())
-        })?;
+    let identity = Identity { cluster: uuid, shard: RECORDS_SHARD };
+    let mut known = Known::default();
+    let engine = source.open(identity, &mut |recovered| {
+        match recovered {
+            Recovered::Anew => known = Known::default(),
+            Recovered::Fact(fact) => known.apply(fact)?,
+        }
+        Ok(())
+    })?;
+    let Known { sessions, ledger, reserved, joined, marks, map } = known;
     failpoint!("coordinator.replayed");
     let old = map.clone();
     let map = updated_map(map, uuid, members, listen);
@@ -170,17 +175,7 @@ pub fn open(
         joined,
         marks,
         refused: BTreeMap::new(),
-        journal,
-        room: Room::new(
-            dir,
-            RoomConfig {
-                reserve_bytes: segment_bytes,
-                free_bytes_min: segment_bytes,
-                segment_bytes,
-            },
-        ),
-        segment_bytes,
-        snapshot_bytes: 0,
+        engine,
         rename_busy: false,
         rename_queue: VecDeque::new(),
         next_id: reserved,
@@ -193,7 +188,7 @@ pub fn open(
         state.log(What::Map(raw));
     }
     state.seal()?;
-    state.journal.flush()?;
+    state.engine.flush()?;
     let hub = state.hub.clone();
     let handle = Handle { state: Rc::new(RefCell::new(state)), hub };
     decisions.into_iter().for_each(|d| saker_rpc::txn::deliver(&handle.state, d));
@@ -251,47 +246,31 @@ impl State {
             LeaseClock::new(now)
         });
         lease_clock.step(now);
-        self.room.look(now, &mut self.journal);
+        self.engine.begin_step(now);
         let ended = sessions.step(lease_clock.now());
         ended.into_iter().for_each(|what| self.log(what));
     }
 
-    /// Ends a batch: its changes become one record.
-    pub(crate) fn seal(&mut self) -> Result<(), JournalError> {
+    /// Ends a step: its changes become one record.
+    pub(crate) fn seal(&mut self) -> Result<(), EngineError> {
         if !self.changes.is_empty() {
             let record = Record { changes: std::mem::take(&mut self.changes) };
-            self.journal.append(Kind::Changes, &record.encode_to_vec());
-            self.journal.keep_up()?;
+            self.engine.commit(&record);
         }
-        if self.journal.segment_bytes() > self.snapshot_bytes + self.segment_bytes {
+        let now = self.hub.now();
+        let State { engine, map, reserved_ids, sessions, ledger, joined, marks, .. } = self;
+        engine.end_step(now, || {
             failpoint!("coordinator.compacting");
-            let compacted = match self.rotate() {
-                // It goes on as it is, and is compacted later.
-                Err(error) if error.is_full() => {
-                    self.snapshot_bytes += self.segment_bytes;
-                    return Ok(());
-                }
-                rotated => rotated?,
-            };
-            self.snapshot_bytes = self.journal.segment_bytes();
-            self.journal.trim(compacted)?;
-        }
-        Ok(())
-    }
-
-    /// Begins a journal segment with all that is known.
-    fn rotate(&mut self) -> Result<SegmentNo, JournalError> {
-        let counts =
-            [What::Map(self.map.encode_to_vec().into()), What::IdsReserved(self.reserved_ids)];
-        let State { journal, sessions, ledger, joined, marks, .. } = self;
-        let joined = joined.iter().map(|(&(role, n), dir)| Joined { role, n, dir: dir.clone() });
-        let all = counts
-            .into_iter()
-            .chain(sessions.snapshot().map(What::Result))
-            .chain(ledger.decisions.values().cloned().map(What::Decision))
-            .chain(joined.map(What::Joined))
-            .chain(marks.values().copied().map(What::Marked));
-        journal.rotate_in_pieces(snapshot::pieces(all))
+            let counts = [What::Map(map.encode_to_vec().into()), What::IdsReserved(*reserved_ids)];
+            let joined = joined.iter();
+            let joined = joined.map(|(&(role, n), dir)| Joined { role, n, dir: dir.clone() });
+            counts
+                .into_iter()
+                .chain(sessions.snapshot().map(What::Result))
+                .chain(ledger.decisions.values().cloned().map(What::Decision))
+                .chain(joined.map(What::Joined))
+                .chain(marks.values().copied().map(What::Marked))
+        })
     }
 
     /// An MNode or store starts on a data directory.
@@ -412,7 +391,7 @@ impl State {
 
     /// Refuses every change, if there is no room to say it.
     pub(crate) fn may_change_anything(&self) -> Result<(), Error> {
-        match self.room.level() {
+        match self.engine.level() {
             Level::Enough | Level::Short => Ok(()),
             Level::Out => {
                 Err(Error::new(Errno::ENOSPC).with_text("the disk of the coordinator is full"))
@@ -513,6 +492,7 @@ pub(crate) fn key_of(loc: &saker_types::Locator) -> EntryKey {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use saker_engine::embedded::{self, Sizes};
     use saker_runtime::fs::MemDir;
     use saker_runtime::telemetry::Registry;
 
@@ -528,7 +508,7 @@ mod tests {
         try_open(disk, segment_bytes).unwrap()
     }
 
-    fn try_open(disk: &MemDir, segment_bytes: u64) -> Result<Handle, JournalError> {
+    fn try_open(disk: &MemDir, segment_bytes: u64) -> Result<Handle, EngineError> {
         let addr = "127.0.0.1:7400".parse().unwrap();
         let members = Members {
             name: "test".into(),
@@ -538,7 +518,16 @@ mod tests {
             inline_max: 4096,
         };
         let metrics = Metrics::new(&Registry::new());
-        open(Arc::new(disk.clone()), &members, "127.0.0.1:7400", metrics, segment_bytes)
+        open(source(disk, segment_bytes), &members, "127.0.0.1:7400", metrics)
+    }
+
+    fn source(disk: &MemDir, segment_bytes: u64) -> Source {
+        let journal = Arc::new(disk.clone());
+        Source::Embedded(embedded::Home {
+            journal,
+            table: None,
+            sizes: Sizes::of_facts(segment_bytes),
+        })
     }
 
     /// Asks, and flushes as is done before an answer leaves.
@@ -548,7 +537,7 @@ mod tests {
         let who = RoleKind::from_wire(role).unwrap();
         let answer = state.join(who, joined);
         state.seal().unwrap();
-        state.journal.flush().unwrap();
+        state.engine.flush().unwrap();
         answer.map_or_else(|e| e.errno().0, |()| 0)
     }
 
@@ -575,7 +564,7 @@ mod tests {
         let msg = MarkReq { role: SHARD, n: 1, told, have, want, token };
         let answer = state.mark(RoleKind::Shard, msg);
         state.seal().unwrap();
-        state.journal.flush().unwrap();
+        state.engine.flush().unwrap();
         answer.map_or_else(|e| e.errno().0, |()| 0)
     }
 
@@ -620,20 +609,14 @@ mod tests {
         let mut map = (*open_on(&disk, SEGMENT_BYTES).state().map).clone();
         map.check().unwrap();
         map.format -= 1;
-        let config = JournalConfig::new(map.uuid[..].try_into().unwrap(), JOURNAL_SHARD);
+        let cluster = map.uuid[..].try_into().unwrap();
         let disk = MemDir::new();
-        let mut journal = Journal::open(
-            Arc::new(disk.clone()),
-            config,
-            ReplayFrom::Oldest,
-            &mut |_, _, _| Ok(()),
-        )
-        .unwrap();
+        let identity = Identity { cluster, shard: RECORDS_SHARD };
+        let mut engine = source(&disk, SEGMENT_BYTES).open(identity, &mut |_| Ok(())).unwrap();
         let what = Some(What::Map(map.encode_to_vec().into()));
-        let record = Record { changes: vec![Change { what }] };
-        journal.append(Kind::Changes, &record.encode_to_vec());
-        journal.flush().unwrap();
-        drop(journal);
+        engine.commit(&Record { changes: vec![Change { what }] });
+        engine.flush().unwrap();
+        drop(engine);
         let error = try_open(&disk, SEGMENT_BYTES).err().unwrap().to_string();
         assert!(error.contains("another version of Saker"), "{error}");
     }

@@ -13,9 +13,9 @@ use saker_runtime::rand::Rng;
 use saker_runtime::thread::{self, JoinHandle};
 use saker_runtime::time;
 
+use crate::db::{Checkpoint, Db};
 use crate::journal::{Journal, JournalConfig, Kind, ReplayFrom, SegmentNo};
 use crate::table::{EmbeddedConfig, EmbeddedTable, TableError};
-use crate::{Checkpoint, Db};
 
 const OVERLAY_BYTES_MAX: usize = 64 << 20;
 const VALUE_BYTES: usize = 160;

@@ -4,11 +4,11 @@
 //! between a journal write and its sync cannot leave an effect of what was lost. And a row that
 //! changes a thousand times between two checkpoints is written once.
 //!
-//! How a shard takes a checkpoint, when [`Db::overlay_bytes`] passes its limit:
+//! How [`crate::embedded`] takes a checkpoint, when [`Db::overlay_bytes`] passes its limit:
 //!
 //! 1. `journal.flush()`: everything in the overlay is durable in the journal.
 //! 2. `segment = journal.rotate(snapshot)`, `checkpoint = db.checkpoint_begin(segment)`.
-//! 3. On another thread (in simulation inline): `result = checkpoint.run()`; the shard goes on.
+//! 3. On another thread (in simulation inline): `result = checkpoint.run()`; the owner goes on.
 //! 4. `db.checkpoint_finish(result)`, `journal.trim(segment)`.
 //!
 //! At start: `db = Db::open(table)`, `Journal::open(dir, config, db.replay_from(), ..)`. Rows and marker
@@ -23,7 +23,7 @@ use bytes::Bytes;
 
 use overlay::{Discarded, Merged, Overlay};
 
-use crate::journal::{ReplayFrom, SegmentNo};
+use crate::journal::ReplayFrom;
 use crate::table::{KEY_BYTES_MAX, RESERVED, Reads, RowChange, Table, TableError, hash_of};
 
 type Result<T> = std::result::Result<T, TableError>;
@@ -68,11 +68,13 @@ impl Db {
     }
 
     /// The journal segment where replay starts, as of the last checkpoint that finished.
-    pub fn marker(&self) -> Option<SegmentNo> {
+    #[cfg(test)]
+    pub fn marker(&self) -> Option<u64> {
         self.marker
     }
 
-    /// What that means for [`Journal::open`](crate::Journal::open): before the first checkpoint nothing is trimmed.
+    /// What that means for [`Journal::open`](crate::journal::Journal::open): before the first
+    /// checkpoint nothing is trimmed.
     pub fn replay_from(&self) -> ReplayFrom {
         self.marker.map_or(ReplayFrom::Start, ReplayFrom::Segment)
     }

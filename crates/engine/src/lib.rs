@@ -1,26 +1,30 @@
-//! Durable state of a shard: a write-ahead log of opaque records, and rows of bytes.
+//! Durable state of a shard, or of the coordinator: records, and the rows that they change.
 //!
-//! ```text
-//! a batch ──> journal (append, flush) ──> replies may leave
-//!        └──> Db overlay ──checkpoint──> Table        then the journal is trimmed
-//! ```
+//! [`api`] says what an engine is, and [`conformance`] tests it. There are two: [`embedded`], a
+//! write-ahead log and a table on a disk of the machine, and [`memory`], for tests. Who has one knows
+//! neither log nor table.
 //!
-//! The one invariant: the table never holds an effect that the durable journal does not have.
-//! So a checkpoint starts only when everything appended is durable; see [`db`].
+//! The one invariant of `embedded`: the table never holds an effect that the durable journal does not
+//! have. So a checkpoint starts only when everything appended is durable; see `db`.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod any;
+pub mod api;
 pub mod bench;
-pub mod db;
-pub mod journal;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+mod db;
+pub mod embedded;
+mod journal;
 pub mod lease_clock;
-pub mod room;
+pub mod memory;
+mod room;
 pub mod sessions;
 pub mod snapshot;
 pub mod table;
 
+pub use any::{AnyEngine, Source};
+pub use api::{Engine, EngineError, Identity, Level, Reads, Recovered, RowRead};
 pub use crc32c::crc32c;
-
-pub use db::{Checkpoint, Db};
-pub use journal::{Journal, JournalConfig, JournalError, Kind, Lsn, ReplayFrom, SegmentNo};
 pub use table::{EmbeddedConfig, EmbeddedTable, Table, TableError};

@@ -10,6 +10,7 @@ use std::time::Duration;
 use saker_runtime::fs::{Dir, File};
 use saker_runtime::time::Time;
 
+use crate::api::Level;
 use crate::journal::Journal;
 
 const RESERVE_NAME: &str = "reserve";
@@ -28,17 +29,6 @@ pub struct RoomConfig {
     pub free_bytes_min: u64,
     /// By how much the journal grows.
     pub segment_bytes: u64,
-}
-
-/// What may still be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Everything.
-    Enough,
-    /// What takes no more space in the end than is there now: removals, renames, attributes.
-    Short,
-    /// Nothing: the journal has no room left.
-    Out,
 }
 
 /// The space for a journal and what is made of it.

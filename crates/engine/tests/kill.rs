@@ -5,40 +5,48 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::mpsc::channel;
 
-use saker_engine::{
-    Checkpoint, Db, EmbeddedConfig, EmbeddedTable, Journal, JournalConfig, Kind, TableError,
-};
+use saker_engine::embedded::{Embedded, Home, Sizes};
+use saker_engine::{Engine, Identity};
 use saker_runtime::fs::RealDir;
+use saker_runtime::time;
+use saker_types::change::{Change, Record, What};
+use saker_types::wire::Row;
 
 const DIR_VARIABLE: &str = "SAKER_KILL_TEST_DIR";
-const OVERLAY_BYTES_MAX: usize = 200_000;
+const SIZES: Sizes =
+    Sizes { overlay_bytes: 200_000, replay_bytes: 800_000, segment_bytes: 1 << 20 };
 const ROWS: u64 = 3000;
 const KILLS: u64 = 8;
 
-fn open(path: &Path) -> (Journal, Db) {
-    let table = EmbeddedTable::open(path.join("table"), &EmbeddedConfig::default()).unwrap();
-    let mut db = Db::open(Arc::new(table)).unwrap();
-    let dir = Arc::new(RealDir::open(path.join("journal")).unwrap());
-    let config = JournalConfig { segment_bytes: 1 << 20, ..JournalConfig::new([2; 16], 0) };
-    let journal = Journal::open(dir, config, db.replay_from(), &mut |_, kind, payload| {
-        if kind == Kind::Changes {
-            apply(&mut db, u64::from_le_bytes(payload.try_into()?));
-        }
-        Ok(())
-    });
-    (journal.unwrap(), db)
+/// Opens the engine; the number of the last change in it.
+fn open(path: &Path) -> (Embedded, u64) {
+    let home = Home::in_dir(&RealDir::open(path).unwrap(), SIZES, 0).unwrap();
+    let identity = Identity { cluster: [2; 16], shard: 0 };
+    let engine = Embedded::open(home, identity, &mut |_| Ok(())).unwrap();
+    let count = engine.load(b"count").unwrap();
+    let count = count.map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()));
+    (engine, count)
 }
 
 /// Change number `n` touches three rows; what it does depends on `n` alone.
-fn apply(db: &mut Db, n: u64) {
-    db.put(&row_key(n), &row_value(n).into());
+fn change(engine: &mut Embedded, n: u64) {
+    let put =
+        |key: Vec<u8>, value: Vec<u8>| What::Put(Row { key: key.into(), value: value.into() });
+    let mut changes = vec![put(row_key(n), row_value(n))];
     if n.is_multiple_of(5) {
-        db.delete(&row_key(n / 2));
+        changes.push(What::Delete(row_key(n / 2).into()));
     }
-    db.put(b"count", &n.to_le_bytes().to_vec().into());
+    changes.push(put(b"count".to_vec(), n.to_le_bytes().to_vec()));
+    for what in &changes {
+        match what {
+            What::Put(row) => engine.put(&row.key, &row.value),
+            What::Delete(key) => engine.delete(key),
+            _ => {}
+        }
+    }
+    let changes = changes.into_iter().map(|what| Change { what: Some(what) }).collect();
+    engine.commit(&Record { changes });
 }
 
 fn row_key(n: u64) -> Vec<u8> {
@@ -49,42 +57,21 @@ fn row_value(n: u64) -> Vec<u8> {
     format!("{n:0200}").into_bytes()
 }
 
-fn count(db: &Db) -> u64 {
-    let value = db.get(b"count").unwrap();
-    value.map_or(0, |value| u64::from_le_bytes(value[..].try_into().unwrap()))
-}
-
 #[test]
 #[ignore = "the process that the other test kills"]
 fn writes_until_killed() {
     let path = std::env::var(DIR_VARIABLE).unwrap();
-    let (mut journal, mut db) = open(Path::new(&path));
-    let (to_thread, checkpoints) = channel::<Checkpoint>();
-    let (results, finished) = channel::<Result<(), TableError>>();
-    std::thread::spawn(move || {
-        for checkpoint in checkpoints {
-            results.send(checkpoint.run()).unwrap();
-        }
-    });
-    let mut segment = 0;
-    let mut n = count(&db);
+    let (mut engine, mut n) = open(Path::new(&path));
     loop {
+        engine.begin_step(time::now());
         for _ in 0..20 {
             n += 1;
-            journal.append(Kind::Changes, &n.to_le_bytes());
-            apply(&mut db, n);
+            change(&mut engine, n);
         }
-        journal.flush().unwrap();
+        engine.flush().unwrap();
         // Past the test harness's capture.
         writeln!(std::io::stdout(), "{n}").unwrap();
-        if let Ok(result) = finished.try_recv() {
-            db.checkpoint_finish(result).unwrap();
-            journal.trim(segment).unwrap();
-        }
-        if !db.checkpointing() && db.overlay_bytes() > OVERLAY_BYTES_MAX {
-            segment = journal.rotate(b"").unwrap();
-            to_thread.send(db.checkpoint_begin(segment)).unwrap();
-        }
+        engine.end_step(time::now(), std::iter::empty).unwrap();
     }
 }
 
@@ -113,8 +100,7 @@ fn run_and_kill(path: &Path, acknowledgements: u64) -> u64 {
     last
 }
 
-fn check(db: &Db, acknowledged: u64, context: &str) {
-    let count = count(db);
+fn check(engine: &Embedded, count: u64, acknowledged: u64, context: &str) {
     assert!(count >= acknowledged, "{context}: {count} < {acknowledged}");
     let mut model = std::collections::BTreeMap::new();
     for n in 1..=count {
@@ -124,27 +110,33 @@ fn check(db: &Db, acknowledged: u64, context: &str) {
         }
     }
     let mut rows = model.iter();
-    db.scan(b"row", b"rox", |key, value| {
+    let each = |key: &[u8], value: &[u8]| {
         let (expected_key, expected) = rows.next().unwrap();
         assert_eq!((key, value), (&expected_key[..], &expected[..]), "{context}");
         ControlFlow::Continue(())
-    })
-    .unwrap();
+    };
+    engine.scan(b"row", b"rox", each).unwrap();
     assert_eq!(rows.next(), None, "{context}");
+}
+
+/// The oldest segment of the journal: later after each checkpoint.
+fn oldest_segment(path: &Path) -> String {
+    let names = std::fs::read_dir(path.join("journal")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("wal-")).min().unwrap()
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_to_kill_9() {
     let dir = tempfile::tempdir().unwrap();
-    let mut markers = std::collections::BTreeSet::new();
+    let mut segments = std::collections::BTreeSet::new();
     let mut acknowledged = 0;
     for kill in 0..KILLS {
         acknowledged = acknowledged.max(run_and_kill(dir.path(), 100 + kill * 37));
-        let (journal, db) = open(dir.path());
-        check(&db, acknowledged, &format!("kill {kill}"));
-        markers.insert(db.marker());
-        acknowledged = count(&db);
-        drop(journal);
+        let (engine, count) = open(dir.path());
+        check(&engine, count, acknowledged, &format!("kill {kill}"));
+        segments.insert(oldest_segment(dir.path()));
+        acknowledged = count;
     }
-    assert!(markers.len() > 3, "checkpoints between kills: {markers:?}");
+    assert!(segments.len() > 3, "checkpoints between kills: {segments:?}");
 }

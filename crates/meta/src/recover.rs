@@ -1,18 +1,15 @@
-//! Starting a shard: replay the journal, resume what was under way.
+//! Starting a shard: take what the engine hands back, resume what was under way.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use prost::Message;
-use saker_engine::journal::{Journal, JournalConfig, Kind};
-use saker_engine::{Db, Table};
+use saker_engine::{Engine, Identity, Recovered, Source};
 use saker_runtime::failpoint;
-use saker_runtime::fs::Dir;
 use saker_runtime::time::Time;
-use saker_types::change::{Decision, Gone, Record, StoreJob, What, id_key, parse_slot_key, table};
-use saker_types::{ClusterMap, Errno, FileKind, Inode, InodeId, NodeId, ROOT, ShardNo, TxnId};
+use saker_types::change::{Decision, Gone, StoreJob, parse_slot_key, table};
+use saker_types::{ClusterMap, Errno, FileKind, Inode, InodeId, ROOT, ShardNo};
 
 use crate::metrics::Metrics;
 use crate::rows::new_attr;
@@ -21,10 +18,8 @@ use crate::state::volatile::Volatile;
 
 /// Where a shard's data is, and what it is.
 pub struct Home {
-    /// Directory of the journal.
-    pub journal: Arc<dyn Dir>,
-    /// The rows.
-    pub table: Arc<dyn Table>,
+    /// Rows and records.
+    pub source: Source,
     /// Shard number.
     pub no: ShardNo,
     /// Bounds.
@@ -36,12 +31,9 @@ pub struct Home {
 /// Why a shard cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The journal.
-    #[error("journal: {0}")]
-    Journal(#[from] saker_engine::JournalError),
-    /// The table.
-    #[error("table: {0}")]
-    Table(#[from] saker_engine::TableError),
+    /// The engine.
+    #[error("engine: {0}")]
+    Engine(#[from] saker_engine::EngineError),
     /// Rows that do not decode.
     #[error("rows: {0}")]
     Rows(#[from] saker_types::Error),
@@ -65,32 +57,22 @@ pub fn open_at(
     now: Time,
     wall_ns: i64,
 ) -> Result<Rc<RefCell<Shard>>, StartError> {
-    let uuid: [u8; 16] =
-        map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
-    let mut db = Db::open(home.table)?;
+    let Home { source, no, limits, metrics } = home;
+    let cluster = map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
     let mut volatile = Volatile::default();
-    let config = JournalConfig {
-        segment_bytes: home.limits.segment_bytes,
-        ..JournalConfig::new(uuid, u32::from(home.no))
-    };
-    let replay_from = db.replay_from();
-    let journal_dir = home.journal.clone();
-    let journal = Journal::open(home.journal, config, replay_from, &mut |_, kind, payload| {
-        let record = Record::decode(payload).map_err(|e| e.to_string())?;
-        if kind == Kind::Snapshot {
-            volatile = Volatile::default();
+    let engine = source.open(Identity { cluster, shard: no.into() }, &mut |recovered| {
+        match recovered {
+            Recovered::Anew => volatile = Volatile::default(),
+            Recovered::Fact(fact) => volatile.apply(fact),
         }
-        replay(&mut db, &mut volatile, record);
         Ok(())
     })?;
     failpoint!("recover.replayed");
     let map = crate::maps::newest(map, volatile.map.take())?;
     let prepared = std::mem::take(&mut volatile.prepared);
     let decisions: Vec<Decision> = volatile.decisions.values().cloned().collect();
-    let Home { no, limits, metrics, .. } = home;
     metrics.inodes.add(volatile.inode_count);
-    let shard =
-        Shard::new(Parts { no, map, journal, db, journal_dir, limits, metrics, volatile, now });
+    let shard = Shard::new(Parts { no, map, engine, limits, metrics, volatile, now });
     {
         let mut s = shard.borrow_mut();
         s.hub.begin(now, wall_ns);
@@ -107,45 +89,6 @@ pub fn open_at(
         saker_rpc::txn::deliver(&shard, decision);
     }
     Ok(shard)
-}
-
-fn replay(db: &mut Db, v: &mut Volatile, record: Record) {
-    for change in record.changes {
-        match change.what {
-            Some(What::Put(row)) => db.put(&row.key, &row.value),
-            Some(What::Delete(key)) => db.delete(&key),
-            Some(What::Result(result)) => v.sessions.restore(result),
-            Some(What::SessionOpen(session)) => {
-                v.sessions.open(session);
-            }
-            Some(What::SessionClose(session)) => v.sessions.close(session),
-            Some(What::Prepared(part)) => {
-                if let Some(driver) = NodeId::from_u32(part.driver) {
-                    let txn = TxnId { driver, number: part.number };
-                    v.prepared.entry(txn).or_default().push(*part);
-                }
-            }
-            Some(What::PreparedEnd(end)) => {
-                if let Some(driver) = NodeId::from_u32(end.driver) {
-                    v.prepared.remove(&TxnId { driver, number: end.number });
-                }
-            }
-            Some(What::Decision(decision)) => {
-                v.decisions.insert(decision.number, decision);
-            }
-            Some(What::DecisionEnd(number)) => {
-                v.decisions.remove(&number);
-            }
-            Some(What::IdsReserved(ids)) => v.reserved_ids = v.reserved_ids.max(ids),
-            Some(What::IdsTold(ids)) => v.told_ids = v.told_ids.max(ids),
-            Some(What::Inodes(by)) => v.inode_count += by,
-            Some(What::Map(map)) => v.map = Some(map),
-            // The coordinator's.
-            Some(What::Joined(_) | What::Marked(_)) => {}
-            // Written by a newer version under a compatible feature bit.
-            None => {}
-        }
-    }
 }
 
 impl Shard {
@@ -177,7 +120,7 @@ impl Shard {
         read: impl Fn(&[u8], &[u8]) -> Option<T>,
     ) -> Result<Vec<T>, StartError> {
         let mut found = Vec::new();
-        self.db.scan(&[table], &[table + 1], |key, value| {
+        self.engine.scan(&[table], &[table + 1], |key, value| {
             found.extend(read(key, value));
             ControlFlow::Continue(())
         })?;

@@ -112,6 +112,8 @@ pub enum Wait {
     Frozen(InodeId),
     /// The newest cluster map.
     Map,
+    /// A row that the engine loads.
+    Row(Bytes),
 }
 
 impl From<Error> for Stop {

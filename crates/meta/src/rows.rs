@@ -1,10 +1,14 @@
-//! Typed reading and writing of rows. Every write goes to the tables in memory and to the
-//! batch's record; nothing else in the crate touches either.
+//! Typed reading and writing of rows. Every write goes to the engine and to the batch's record;
+//! nothing else in the crate touches either.
+//!
+//! Where a request reads the rows that it is about, it waits parked for those that the engine has to
+//! load. What is read besides, in the middle of a change or of a task, is waited for right there.
 
 use std::rc::Rc;
 
 use bytes::Bytes;
 use prost::Message;
+use saker_engine::{Engine, EngineError, RowRead};
 use saker_types::change::{Gone, StoreJob, What, entry_key, id_key, slot_key, table};
 use saker_types::placement::Slot;
 use saker_types::time::later;
@@ -41,11 +45,19 @@ fn broken(what: &str, e: impl std::fmt::Display) -> Error {
     Error::new(Errno::EIO).with_text(format!("{what}: {e}"))
 }
 
+fn unreadable(error: EngineError) -> Error {
+    broken("cannot read a row", error)
+}
+
+fn decoded<M: Message + Default>(raw: Bytes) -> Result<M, Error> {
+    M::decode(raw).map_err(|e| broken("a row does not decode", e))
+}
+
 impl Shard {
     // ---- raw rows -------------------------------------------------------------------------
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        self.db.get(key).map_err(|e| broken("cannot read a row", e))
+        self.engine.load(key).map_err(unreadable)
     }
 
     /// The row of what a request is about, if that can be told at once and it is on the disk only,
@@ -62,34 +74,49 @@ impl Shard {
         };
         let key = key.map(|key| entry_key(&key));
         if let Some(key) = key.filter(|key| !self.inodes.has(key)) {
-            self.db.prefetch(&key);
+            self.engine.prefetch(&key);
         }
     }
 
     pub(crate) fn put(&mut self, key: Bytes, value: Bytes) {
         self.watches.put(&key, &value);
-        self.db.put(&key, &value);
+        self.engine.put(&key, &value);
         self.log_change(What::Put(Row { key, value }));
     }
 
     pub(crate) fn delete(&mut self, key: Bytes) {
-        self.db.delete(&key);
+        self.engine.delete(&key);
         self.log_change(What::Delete(key));
     }
 
     pub(crate) fn get_as<M: Message + Default>(&self, key: &[u8]) -> Result<Option<M>, Error> {
-        let Some(raw) = self.get(key)? else { return Ok(None) };
-        M::decode(raw).map(Some).map_err(|e| broken("a row does not decode", e))
+        self.get(key)?.map(decoded).transpose()
     }
 
     fn inode(&mut self, key: &Bytes) -> Result<Option<Rc<Inode>>, Error> {
         if let Some(inode) = self.inodes.get(key) {
             return Ok(Some(inode));
         }
-        let Some(inode) = self.get_as::<Inode>(key)? else { return Ok(None) };
-        let inode = Rc::new(inode);
+        let raw = self.get(key)?;
+        raw.map(|raw| self.looked_at(key, raw)).transpose()
+    }
+
+    /// The same; waits while the engine loads the row.
+    fn inode_loaded(&mut self, key: &Bytes) -> Step<Option<Rc<Inode>>> {
+        if let Some(inode) = self.inodes.get(key) {
+            return Ok(Some(inode));
+        }
+        match self.engine.get(key).map_err(unreadable)? {
+            RowRead::Found(raw) => Ok(Some(self.looked_at(key, raw)?)),
+            RowRead::Absent => Ok(None),
+            RowRead::Loading => Err(Stop::Wait(Wait::Row(key.clone()))),
+        }
+    }
+
+    fn looked_at(&mut self, key: &Bytes, raw: Bytes) -> Result<Rc<Inode>, Error> {
+        let inode = Rc::new(decoded::<Inode>(raw)?);
         self.inodes.looked_at(key, &inode);
-        Ok(Some(inode))
+        Ok(inode)
     }
 
     fn put_inode(&mut self, key: Bytes, inode: Inode) {
@@ -104,13 +131,18 @@ impl Shard {
         self.inode(&entry_key(key))
     }
 
-    /// Row of an entry owned here; waits while a transaction holds it, or an operation its inode.
+    /// The same; waits while the engine loads it.
+    pub(crate) fn entry_loaded(&mut self, key: &Key) -> Step<Option<Rc<Inode>>> {
+        self.inode_loaded(&entry_key(key))
+    }
+
+    /// The same; waits, too, while a transaction holds it, or an operation its inode.
     pub(crate) fn entry_free(&mut self, key: &Key) -> Step<Option<Rc<Inode>>> {
         let raw = entry_key(key);
         if let Some(txn) = self.row_locks.holder(&raw) {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }
-        let inode = self.inode(&raw)?;
+        let inode = self.inode_loaded(&raw)?;
         if let Some(inode) = &inode {
             self.not_busy(inode.attr.id)?;
         }
@@ -206,13 +238,13 @@ impl Shard {
         self.inode(&slot_key(table::ATTR, home, id))
     }
 
-    /// The same; waits while a transaction changes its link count.
+    /// The same; waits while a transaction changes its link count, or the engine loads it.
     pub(crate) fn attr_free(&mut self, home: Slot, id: InodeId) -> Step<Option<Rc<Inode>>> {
         if let Some(txn) = self.attr_locked_by(home, id) {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }
         self.not_busy(id)?;
-        Ok(self.attr_row(home, id)?)
+        self.inode_loaded(&slot_key(table::ATTR, home, id))
     }
 
     /// Which transaction holds the attribute row.

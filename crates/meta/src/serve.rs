@@ -4,7 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use saker_engine::{EmbeddedConfig, EmbeddedTable};
+use saker_engine::{Source, embedded};
 use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
 use saker_rpc::mark;
@@ -77,24 +77,18 @@ fn run_worker(
 ) -> io::Result<()> {
     let name = format!("shard-{no}");
     let dir = dir.sub_dir(&name)?;
-    let rows = EmbeddedConfig { cache_bytes: config.row_cache_bytes, ..EmbeddedConfig::default() };
-    let table = EmbeddedTable::open_in(dir.sub_dir("table")?, &rows);
-    let table = table.map_err(io::Error::other)?;
-    let home = Home {
-        journal: dir.sub_dir("journal")?,
-        table: Arc::new(table),
-        no,
-        limits: Limits {
-            overlay_bytes: config.overlay_bytes,
-            inodes: config.inodes,
-            replica: config.replica,
-            coalesce_prefixes: config.coalesce_prefixes,
-            lazy_replication: config.lazy_replication,
-            tells_ids: true,
-            ..Limits::default()
-        },
-        metrics,
+    let limits = Limits {
+        overlay_bytes: config.overlay_bytes,
+        inodes: config.inodes,
+        replica: config.replica,
+        coalesce_prefixes: config.coalesce_prefixes,
+        lazy_replication: config.lazy_replication,
+        tells_ids: true,
+        ..Limits::default()
     };
+    let engine = embedded::Home::in_dir(&*dir, limits.sizes(), config.row_cache_bytes);
+    let source = Source::Embedded(engine.map_err(io::Error::other)?);
+    let home = Home { source, no, limits, metrics };
     let cluster = cluster_id(&map);
     let shard = recover::open(home, map).map_err(io::Error::other)?;
     let start = Start { role: RoleKind::Shard, n: config.n, coordinator: config.coordinator };

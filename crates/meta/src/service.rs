@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use saker_engine::Engine;
 use saker_engine::sessions::Verdict;
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::PeerHello;
@@ -26,8 +27,6 @@ use crate::shard::{Shard, encoded};
 
 /// How often waiting requests are looked through for deadlines that have passed.
 const PARKED_TICK: Duration = Duration::from_millis(20);
-/// How often a running checkpoint is looked at.
-const CHECKPOINT_TICK: Duration = Duration::from_millis(5);
 /// A prepare holds locks at its driver: it is told soon that it cannot go on.
 const PREPARE_WAIT: Duration = Duration::from_millis(500);
 /// A request for a lock waits in the session of its client, whose other results are kept as long.
@@ -243,9 +242,9 @@ impl Role for Worker {
         self.settle();
         let mut s = self.shard.borrow_mut();
         s.seal();
-        if let Err(e) = s.checkpoint() {
-            // As after a failed flush: what the table holds is no longer known (rule 3).
-            saker_runtime::sim::abort_process(&format!("checkpoint failed: {e}"));
+        if let Err(e) = s.end_step() {
+            // As after a failed flush: what is durable is no longer known (rule 3).
+            saker_runtime::sim::abort_process(&format!("the engine failed: {e}"));
         }
         out.set_map_version(s.map.version);
         drop(s);
@@ -256,13 +255,12 @@ impl Role for Worker {
         let s = self.shard.borrow();
         let now = self.hub.now();
         let parked = (!s.parking.is_empty()).then(|| now + PARKED_TICK);
-        let checkpoint = s.checkpointing.is_running().then(|| now + CHECKPOINT_TICK);
         let rest = s.is_step_full().then_some(now);
         let thaw = s.freezes.next();
         let later = |t: Time| t.max(now + Duration::from_millis(1));
         let all = [
             parked,
-            checkpoint,
+            s.engine.next_step(now),
             rest,
             thaw,
             s.leases.next().map(|at| s.lease_clock.step_for(at)),
@@ -279,27 +277,27 @@ impl Role for Worker {
     }
 
     fn appended(&self) -> u64 {
-        self.shard.borrow().journal.appended()
+        self.shard.borrow().engine.appended()
     }
 
     fn durable(&self) -> u64 {
-        self.shard.borrow().journal.durable()
+        self.shard.borrow().engine.durable()
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let mut s = self.shard.borrow_mut();
         s.metrics.flushes.inc();
-        s.journal.flush().map_err(io::Error::other)
+        s.engine.flush().map_err(io::Error::other)
     }
 
     fn flush_begin(&mut self, done: FlushDone) -> io::Result<()> {
         let mut s = self.shard.borrow_mut();
         s.metrics.flushes.inc();
-        s.journal.flush_begin(move || done.notify()).map(|_| ()).map_err(io::Error::other)
+        s.engine.flush_begin(move || done.notify()).map_err(io::Error::other)
     }
 
     fn flush_finish(&mut self) -> io::Result<()> {
-        self.shard.borrow_mut().journal.flush_finish().map_err(io::Error::other)
+        self.shard.borrow_mut().engine.flush_finish().map_err(io::Error::other)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A shard: one worker of an MNode. Owns slots, a journal, tables and a namespace replica; runs
+//! A shard: one worker of an MNode. Owns slots, an engine and a namespace replica; runs
 //! requests one after the other, in batches. Everything here is state and synchronous; what
 //! takes more than one step is a task (see [`Shard::task`]).
 
@@ -12,16 +12,13 @@ use bytes::Bytes;
 use prost::Message;
 use quick_cache::unsync::Cache;
 use rustc_hash::FxBuildHasher;
-use saker_engine::db::Db;
-use saker_engine::journal::{Journal, Kind};
+use saker_engine::embedded::Sizes;
 use saker_engine::lease_clock::LeaseClock;
-use saker_engine::room::{Level, Room, RoomConfig};
 use saker_engine::sessions::Sessions;
-use saker_engine::table::Reads;
+use saker_engine::{AnyEngine, Engine, Level, Reads};
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
 use saker_rpc::txn::Ledger;
-use saker_runtime::fs::Dir;
 use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
 use saker_types::change::{StoredResult, What};
@@ -35,7 +32,6 @@ use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
 use crate::request::{ReplyTo, Rq, Stage, Step, Stop, Task, Wait};
 use crate::state::batch::Batch;
-use crate::state::checkpointing::Checkpointing;
 use crate::state::freezes::Freezes;
 use crate::state::gone_leases::GoneLeases;
 use crate::state::ids::Ids;
@@ -47,6 +43,9 @@ use crate::state::row_locks::RowLocks;
 use crate::state::volatile::Volatile;
 use crate::state::votes::Votes;
 use crate::state::watches::Watches;
+
+/// Journal bytes, in overlay limits, after which a checkpoint is due although few rows changed.
+const JOURNAL_LIMITS: u64 = 4;
 
 /// After a read that waited for a disk others are likely to, for so long.
 const WAITS_EXPECTED: Duration = Duration::from_millis(50);
@@ -85,11 +84,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// A checkpoint must have room for a segment of the journal and the rows in memory.
-    fn room(&self) -> RoomConfig {
-        let segment_bytes = self.segment_bytes;
-        let free_bytes_min = segment_bytes + 2 * self.overlay_bytes;
-        RoomConfig { reserve_bytes: segment_bytes, free_bytes_min, segment_bytes }
+    /// What they mean for an embedded engine.
+    pub fn sizes(&self) -> Sizes {
+        let Limits { overlay_bytes, segment_bytes, .. } = *self;
+        Sizes { overlay_bytes, replay_bytes: overlay_bytes * JOURNAL_LIMITS, segment_bytes }
     }
 }
 
@@ -114,8 +112,7 @@ pub struct Shard {
     /// A newer map is asked for.
     pub(crate) fetches_map: bool,
     pub(crate) limits: Limits,
-    pub(crate) db: Db,
-    pub(crate) journal: Journal,
+    pub(crate) engine: AnyEngine,
     pub(crate) inodes: Inodes,
     pub(crate) replica: Replica,
     pub(crate) name_leases: NameLeases,
@@ -137,12 +134,10 @@ pub struct Shard {
     pub(crate) lease_clock: LeaseClock,
     pub(crate) leases: GoneLeases,
     pub(crate) lock_leases: LockLeases,
-    pub(crate) checkpointing: Checkpointing,
     /// Files that somebody may have open.
     pub(crate) opened: Opened,
     /// Inodes that fsck asks for.
     pub(crate) watches: Watches,
-    pub(crate) room: Room,
     /// Number of inodes that live here.
     pub(crate) inode_count: i64,
     /// What this batch has changed of it; logged at its end.
@@ -179,17 +174,13 @@ pub struct Parts {
     pub no: ShardNo,
     /// The map it starts with.
     pub map: Arc<ClusterMap>,
-    /// Opened journal (already replayed into `db` and the rest by `recover`).
-    pub journal: Journal,
-    /// Rows.
-    pub db: Db,
-    /// Where it is.
-    pub journal_dir: Arc<dyn Dir>,
+    /// Rows and records.
+    pub engine: AnyEngine,
     /// Bounds.
     pub limits: Limits,
     /// Counters.
     pub metrics: Metrics,
-    /// What the journal said besides rows.
+    /// What the engine handed back besides rows.
     pub volatile: Volatile,
     /// When it begins.
     pub now: Time,
@@ -198,11 +189,10 @@ pub struct Parts {
 impl Shard {
     /// Puts a shard together; [`crate::recover`] has the rest.
     pub fn new(parts: Parts) -> Rc<RefCell<Shard>> {
-        let Parts { no, map, journal, db, journal_dir, limits, metrics, mut volatile, now } = parts;
-        let room = Room::new(journal_dir, limits.room());
+        let Parts { no, map, engine, limits, metrics, mut volatile, now } = parts;
         volatile.sessions.begin_serving(now);
         // What opening it has read does not count.
-        let row_reads = RowReads { count: db.reads(), waits_until: now };
+        let row_reads = RowReads { count: engine.reads(), waits_until: now };
         let ids = Ids::new(volatile.reserved_ids, volatile.told_ids, limits.tells_ids);
         let opened = Opened::new(now, ids.to_come(allocator(&map, no)));
         Rc::new_cyclic(|me| {
@@ -212,8 +202,7 @@ impl Shard {
                 hub: Hub::default(),
                 metrics,
                 fetches_map: false,
-                db,
-                journal,
+                engine,
                 inodes: Inodes::new(limits.inodes),
                 replica: Replica::new(limits.replica),
                 name_leases: NameLeases::new(now),
@@ -235,10 +224,8 @@ impl Shard {
                 lease_clock: LeaseClock::new(now),
                 leases: GoneLeases::default(),
                 lock_leases: LockLeases::default(),
-                checkpointing: Checkpointing::default(),
                 opened,
                 watches: Watches::default(),
-                room,
                 inode_count: volatile.inode_count,
                 inode_count_change: 0,
                 ids,
@@ -290,7 +277,7 @@ impl Shard {
     /// Did rows have to be read from a disk just now?
     pub(crate) fn waits_for_rows(&mut self) -> bool {
         let now = self.hub.now();
-        let count = self.db.reads();
+        let count = self.engine.reads();
         let before = std::mem::replace(&mut self.row_reads.count, count);
         self.metrics.rows_found.add(count.found - before.found);
         self.metrics.rows_missed.add(count.missed - before.missed);
@@ -408,20 +395,17 @@ impl Shard {
         self.hub.reply(to.conn, frame);
     }
 
-    /// Ends a batch: its changes become one record of the journal.
+    /// Ends a batch: its changes become one record.
     pub(crate) fn seal(&mut self) {
         self.write_totals();
         if self.inode_count_change != 0 {
             let by = std::mem::take(&mut self.inode_count_change);
             self.log_change(What::Inodes(by));
         }
-        let Shard { batch, journal, .. } = self;
-        let was_written = batch.write(|record| {
-            journal.append_with(Kind::Changes, |out| {
-                record.encode(out).expect("a Vec grows as needed");
-            });
-        });
-        if was_written {
+        let Shard { batch, engine, .. } = self;
+        if batch.write(|record| {
+            engine.commit(record);
+        }) {
             self.metrics.batches.inc();
         }
     }
@@ -430,22 +414,24 @@ impl Shard {
     pub(crate) fn begin_step(&mut self, now: Time) {
         self.lease_clock.step(now);
         self.batch.begin_step();
-        self.look_at_room(now);
+        self.begin_step_of_engine(now);
         let ended = self.sessions.step(self.lease_clock.now());
         ended.into_iter().for_each(|what| self.log_change(what));
     }
 
-    fn look_at_room(&mut self, now: Time) {
-        let before = self.room.level();
-        if let Some(level) = self.room.look(now, &mut self.journal) {
-            let is_short = |level| i64::from(level != Level::Enough);
-            self.metrics.short_of_space.add(is_short(level) - is_short(before));
+    fn begin_step_of_engine(&mut self, now: Time) {
+        let is_short = |engine: &AnyEngine| i64::from(engine.level() != Level::Enough);
+        let was_short = is_short(&self.engine);
+        self.engine.begin_step(now);
+        self.metrics.short_of_space.add(is_short(&self.engine) - was_short);
+        while let Some(key) = self.engine.loaded() {
+            self.wake(&Wait::Row(key));
         }
     }
 
     /// Refuses what would take more space, if there is little.
     pub(crate) fn may_grow(&self) -> Result<(), Error> {
-        match self.room.level() {
+        match self.engine.level() {
             Level::Enough => Ok(()),
             Level::Short | Level::Out => {
                 Err(Error::new(Errno::ENOSPC).with_text("the disk of an MNode is full"))
@@ -455,7 +441,7 @@ impl Shard {
 
     /// Refuses every change, if there is no room to say it.
     pub(crate) fn may_change_anything(&self) -> Result<(), Error> {
-        if self.room.level() == Level::Out { self.may_grow() } else { Ok(()) }
+        if self.engine.level() == Level::Out { self.may_grow() } else { Ok(()) }
     }
 
     /// Between two requests: a record, and a step, are bounded.

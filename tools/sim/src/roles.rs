@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use saker_coordinator::config::{Members, ShardMember};
-use saker_engine::journal::{Journal, JournalConfig, Kind, ReplayFrom};
-use saker_engine::{EmbeddedConfig, EmbeddedTable, Table};
+use saker_engine::embedded::{Home, Sizes};
+use saker_engine::{EmbeddedConfig, EmbeddedTable, Engine, Identity, Source, Table};
 use saker_meta::{Limits, recover};
 use saker_rpc::RoleKind;
 use saker_rpc::hello::PeerHello;
@@ -86,18 +86,22 @@ pub fn first_map(members: &Members) -> ClusterMap {
     }
 }
 
-/// Begins the coordinator's journal with the map.
+fn coordinators(disk: Arc<dyn Dir>, segment_bytes: u64) -> Source {
+    let sizes = Sizes::of_facts(segment_bytes);
+    Source::Embedded(Home { journal: disk, table: None, sizes })
+}
+
+/// Begins the coordinator's records with the map.
 ///
 /// # Panics
 /// If the disk fails.
 pub fn write_map(disk: Arc<dyn Dir>, map: &ClusterMap) {
-    let config = JournalConfig { segment_bytes: 1 << 18, ..JournalConfig::new(UUID, u32::MAX) };
-    let mut journal = Journal::open(disk, config, ReplayFrom::Oldest, &mut |_, _, _| Ok(()))
-        .expect("a disk in memory");
+    let identity = Identity { cluster: UUID, shard: u32::MAX };
+    let engine = coordinators(disk, 1 << 18).open(identity, &mut |_| Ok(()));
+    let mut engine = engine.expect("a disk in memory");
     let what = Some(What::Map(map.encode_to_vec().into()));
-    let record = Record { changes: vec![Change { what }] };
-    journal.append(Kind::Changes, &record.encode_to_vec());
-    journal.flush().expect("a disk in memory");
+    engine.commit(&Record { changes: vec![Change { what }] });
+    engine.flush().expect("a disk in memory");
 }
 
 /// Starts the coordinator from its disk; its journal is compacted after so many bytes.
@@ -111,7 +115,8 @@ pub fn start_coordinator(
 ) -> Result<saker_coordinator::service::Worker, String> {
     let metrics = saker_coordinator::metrics::Metrics::new(&Registry::new());
     let listen = addr_of(NodeId::Coordinator).to_string();
-    let state = saker_coordinator::state::open(disk, members, &listen, metrics, segment_bytes);
+    let source = coordinators(disk, segment_bytes);
+    let state = saker_coordinator::state::open(source, members, &listen, metrics);
     state.map(saker_coordinator::service::Worker::new).map_err(|e| e.to_string())
 }
 
@@ -144,9 +149,10 @@ pub fn start_shard(
     now: Time,
     wall_ns: i64,
 ) -> Result<saker_meta::service::Worker, String> {
+    let journal = disk.sub_dir("journal").map_err(|e| e.to_string())?;
+    let sizes = limits.sizes();
     let home = recover::Home {
-        journal: disk.sub_dir("journal").map_err(|e| e.to_string())?,
-        table,
+        source: Source::Embedded(Home { journal, table: Some(table), sizes }),
         no,
         limits: limits.clone(),
         metrics: saker_meta::metrics::Metrics::new(&Registry::new()),

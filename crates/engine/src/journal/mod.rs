@@ -194,6 +194,7 @@ impl Journal {
     ///
     /// # Panics
     /// If the payload is over [`format::RECORD_BYTES_MAX`], or 4 GiB were appended without a flush.
+    #[cfg(test)]
     pub fn append(&mut self, kind: Kind, payload: &[u8]) -> Lsn {
         self.append_with(kind, |out| out.extend_from_slice(payload))
     }
@@ -245,6 +246,7 @@ impl Journal {
     }
 
     /// The segment that is being written.
+    #[cfg(test)]
     pub fn segment(&self) -> SegmentNo {
         self.segment
     }
@@ -311,6 +313,7 @@ impl Journal {
     }
 
     /// Whether a flush was begun and its result not taken yet.
+    #[cfg(test)]
     pub fn flushing(&self) -> bool {
         self.in_flight
     }

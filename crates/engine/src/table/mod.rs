@@ -1,4 +1,4 @@
-//! Tables: where rows (byte keys, byte values) live once they leave the overlay of [`crate::Db`].
+//! Tables: where rows (byte keys, byte values) live once they leave the overlay of a shard's engine.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -10,6 +10,7 @@ mod embedded;
 #[cfg(test)]
 mod tests;
 
+pub use crate::api::{KEY_BYTES_MAX, RESERVED, Reads};
 pub use embedded::{EmbeddedConfig, EmbeddedTable};
 
 /// A row to write: its key, and its value or `None` to delete it.
@@ -17,20 +18,6 @@ pub type RowChange = (Bytes, Option<Bytes>);
 
 /// Called with each row of a scan: its key and value.
 pub type OnRow<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
-
-/// Longest key a table takes, in bytes.
-pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
-
-/// How looks at rows were served, so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads {
-    /// From blocks that the table keeps.
-    pub found: u64,
-    /// From the file, of those that may be in such a block.
-    pub missed: u64,
-    /// Looks that have waited for a disk.
-    pub waited: u64,
-}
 
 /// A sorted map of rows. One thread writes, others may read meanwhile.
 ///
@@ -66,9 +53,6 @@ pub trait Table: Send + Sync {
 pub(crate) fn hash_of(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
-
-/// First byte of the engine's own keys.
-pub const RESERVED: u8 = 0xff;
 
 /// A table failed. What it holds on disk is still what it held before.
 #[derive(Debug, thiserror::Error)]

@@ -205,7 +205,7 @@ impl Shard {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }
         let mut answer = Dentry::default();
-        if let Some(inode) = self.entry(&key)? {
+        if let Some(inode) = self.entry_loaded(&key)? {
             answer = dentry_of(&inode);
         }
         if anchor_id != 0 && answer.id != anchor_id {

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use prost::Message;
+use saker_engine::Engine;
 use saker_types::change::{entry_key, parse_entry_key};
 use saker_types::wire::{DirEntry, ReaddirReply, ReaddirReq};
 use saker_types::{Access, Errno, Error, Inode, InodeId, Key};
@@ -30,7 +31,7 @@ impl Shard {
         let mut reply = ReaddirReply { entries: Vec::new(), end: true };
         let mut bytes = 0;
         let mut corrupt = None;
-        let scanned = self.db.scan(&start, &end, |key, value| {
+        let scanned = self.engine.scan(&start, &end, |key, value| {
             if reply.entries.len() >= limit || bytes >= REPLY_BYTES_MAX {
                 reply.end = false;
                 return ControlFlow::Break(());

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use saker_engine::Engine;
 use saker_types::Errno;
 use saker_types::wire::{Row, ScanReply, ScanReq, ShardStats};
 
@@ -31,7 +32,7 @@ impl Shard {
         let limit = (msg.limit as usize).clamp(1, 65_536);
         let mut reply = ScanReply { rows: Vec::new(), end: true };
         let mut bytes = 0;
-        let scanned = self.db.scan(&start, END, |key, value| {
+        let scanned = self.engine.scan(&start, END, |key, value| {
             if reply.rows.len() >= limit || bytes >= REPLY_BYTES_MAX {
                 reply.end = false;
                 return ControlFlow::Break(());

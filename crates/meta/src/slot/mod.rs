@@ -88,7 +88,7 @@ impl Shard {
         let mut is_full = false;
         for (start, end) in ranges(slot) {
             let start = if after < &start[..] { start } else { [after, &[0]].concat() };
-            let scanned = self.db.scan(&start, &end, |key, value| {
+            let scanned = self.engine.scan(&start, &end, |key, value| {
                 is_full = bytes >= PIECE_BYTES || looked_at >= LOOKED_AT_MAX;
                 if is_full {
                     return ControlFlow::Break(());

@@ -38,7 +38,7 @@ impl Shard {
     pub fn slot_shares(&self, slot: Slot) -> Result<Vec<(InodeId, Totals)>, Error> {
         let mut rows = Vec::new();
         let start = slot_key(table::SHARE, slot, 0);
-        let scanned = self.db.scan(&start, &end_of(table::SHARE, slot), |key, value| {
+        let scanned = self.engine.scan(&start, &end_of(table::SHARE, slot), |key, value| {
             let (key, value) = (key.to_vec().into(), value.to_vec().into());
             rows.push(Row { key, value });
             ControlFlow::Continue(())

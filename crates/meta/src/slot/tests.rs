@@ -26,7 +26,7 @@ struct Facts {
 
 fn facts(s: &Shard) -> Facts {
     let mut found = Facts { inodes: s.inode_count, leases: s.leases.len(), ..Facts::default() };
-    s.db.scan(&[0], &[0xFF], |key, value| {
+    s.engine.scan(&[0], &[0xFF], |key, value| {
         if key[0] != table::TOTALS {
             found.rows.insert(key.to_vec().into(), value.to_vec().into());
         }
@@ -184,7 +184,7 @@ fn slots_are_the_same_where_they_have_gone_and_others_stay_as_they_were() {
         assert_eq!(facts(&a.borrow()), Facts::default());
         assert!(a.borrow().lock_leases.next().is_none() && b.borrow().lock_leases.next().is_some());
         let map = b.borrow().map.clone();
-        b.borrow_mut().journal.flush().unwrap();
+        b.borrow_mut().engine.flush().unwrap();
         drop(b);
         assert_eq!(facts(&open(1, &disk_b, &map).borrow()), before, "after a restart");
     }

@@ -1,7 +1,6 @@
 //! The parts of a shard that own their state. None of them knows the shard; each is tested alone.
 
 pub(crate) mod batch;
-pub(crate) mod checkpointing;
 pub(crate) mod freezes;
 pub(crate) mod gone_leases;
 pub(crate) mod ids;

@@ -1,15 +1,15 @@
-//! What the journal says besides rows.
+//! What a shard's records say besides rows.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use saker_engine::sessions::Sessions;
-use saker_types::TxnId;
-use saker_types::change::{Decision, Prepared};
+use saker_types::change::{Decision, Prepared, What};
+use saker_types::{NodeId, TxnId};
 
 use crate::request::ReplyTo;
 
-/// What the journal says besides rows.
+/// What a shard's records say besides rows.
 #[derive(Default)]
 pub struct Volatile {
     /// Sessions and their results.
@@ -24,6 +24,42 @@ pub struct Volatile {
     pub told_ids: u64,
     /// Inodes here.
     pub inode_count: i64,
-    /// The newest map the journal holds.
+    /// The newest map in a record.
     pub map: Option<Bytes>,
+}
+
+impl Volatile {
+    /// A record said this.
+    pub(crate) fn apply(&mut self, fact: What) {
+        match fact {
+            What::Result(result) => self.sessions.restore(result),
+            What::SessionOpen(session) => {
+                self.sessions.open(session);
+            }
+            What::SessionClose(session) => self.sessions.close(session),
+            What::Prepared(part) => {
+                if let Some(driver) = NodeId::from_u32(part.driver) {
+                    let txn = TxnId { driver, number: part.number };
+                    self.prepared.entry(txn).or_default().push(*part);
+                }
+            }
+            What::PreparedEnd(end) => {
+                if let Some(driver) = NodeId::from_u32(end.driver) {
+                    self.prepared.remove(&TxnId { driver, number: end.number });
+                }
+            }
+            What::Decision(decision) => {
+                self.decisions.insert(decision.number, decision);
+            }
+            What::DecisionEnd(number) => {
+                self.decisions.remove(&number);
+            }
+            What::IdsReserved(ids) => self.reserved_ids = self.reserved_ids.max(ids),
+            What::IdsTold(ids) => self.told_ids = self.told_ids.max(ids),
+            What::Inodes(by) => self.inode_count += by,
+            What::Map(map) => self.map = Some(map),
+            // The engine's, and the coordinator's.
+            What::Put(_) | What::Delete(_) | What::Joined(_) | What::Marked(_) => {}
+        }
+    }
 }
