@@ -28,7 +28,7 @@ pub use client::{Call, CallSlot, Reactor, Sleep, SleepSlot, Transport};
 pub use frame::{Frame, Kind};
 pub use hello::{Hello, HelloPolicy, HelloReply, PeerHello, RoleKind};
 pub use node::{
-    CallId, ConnId, FlushDone, Input, Outbox, Outgoing, Role, Shell, ShellConfig, Stop,
+    CallId, Conditions, ConnId, FlushDone, Input, Outbox, Outgoing, Role, Shell, ShellConfig, Stop,
 };
 pub use service::{Service, serve};
 

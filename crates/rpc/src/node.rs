@@ -4,9 +4,9 @@
 //! clock and no thread, so that a simulator can drive it just as [`Shell`] does. The shell owns
 //! the sockets, and sees to two promises:
 //!
-//! - **Nothing leaves before what it depends on is durable.** Every message waits until the
-//!   journal is durable up to what was appended when its step ended (or up to the position that
-//!   the role named with [`Outbox::after`]).
+//! - **Nothing leaves before what it depends on is durable.** Every message waits for the
+//!   [`Conditions`] of its role when its step ended (or for those that the role named with
+//!   [`Outbox::after`]): that records up to the last one are durable, and whatever else there is.
 //! - **A lone request is never handed to another thread.** Its flush runs inline; only when more
 //!   input is ready does the flush run in the background, while the next batch is executed.
 
@@ -31,7 +31,7 @@ pub(crate) use peers::Backoff;
 pub(crate) use spread::{ShellPoll, Spread};
 
 pub use bounds::{Bounds, ConnMetrics};
-pub use gate::Gate;
+pub use gate::{Conditions, Gate};
 pub use outbox::{Outbox, Outgoing};
 pub use shell::{Shell, ShellConfig, Stop};
 
@@ -78,7 +78,7 @@ pub enum Input {
     },
 }
 
-/// A single-threaded state machine with a journal.
+/// A single-threaded state machine with records.
 pub trait Role {
     /// Runs one batch. `now` is monotonic, `wall_ns` since 1970. Inputs that it leaves come
     /// first in the next step, which follows at once, after what was said has been sent.
@@ -90,12 +90,23 @@ pub trait Role {
     /// Where a peer listens now.
     fn address(&self, to: NodeId) -> Option<SocketAddr>;
 
-    /// The journal's end. Only grows.
+    /// The position of the last record. Only grows.
     fn appended(&self) -> u64;
 
-    /// Up to where the journal is durable: at most [`Role::appended`]. Only grows, and only in
+    /// Up to where records are durable: at most [`Role::appended`]. Only grows, and only in
     /// `flush` and `flush_finish`.
     fn durable(&self) -> u64;
+
+    /// What the messages of the step that has just ended wait for. Each position only grows.
+    fn conditions(&self) -> Conditions {
+        Conditions::durable(self.appended())
+    }
+
+    /// How far things have come. Each position only grows: `durable` as [`Role::durable`], others
+    /// in `step`.
+    fn reached(&self) -> Conditions {
+        Conditions::durable(self.durable())
+    }
 
     /// Makes everything appended durable, on this thread.
     ///

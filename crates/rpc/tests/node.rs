@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use common::{Raw, Running, config, hello, listen, listen_at, watchdog};
 use saker_rpc::hello::REFUSED_BUSY;
 use saker_rpc::{
-    Bytes, CallError, CallId, ConnId, FlushDone, Frame, Input, NodeId, Outbox, Role, RoleKind,
-    Shell, Stop,
+    Bytes, CallError, CallId, Conditions, ConnId, FlushDone, Frame, Input, NodeId, Outbox, Role,
+    RoleKind, Shell, Stop,
 };
 use saker_runtime::time::{self, Time};
 
@@ -87,7 +87,7 @@ impl Toy {
             }
             // Last in its step, so that `after` concerns nothing else.
             READ => {
-                out.after(0);
+                out.after(Conditions::NONE);
                 out.reply(conn, frame.reply(0, number(self.appended), Bytes::new()));
             }
             RELAY | RELAY_SWALLOW => {

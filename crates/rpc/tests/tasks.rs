@@ -17,7 +17,7 @@ use common::{Running, config, listen, listen_at, watchdog};
 use prost::Message;
 use saker_rpc::hub::Hub;
 use saker_rpc::txn::{self, Driver, Ledger, Transaction};
-use saker_rpc::{CallError, CallId, FlushDone, Frame, Input, Outbox, Outgoing, Role};
+use saker_rpc::{CallError, CallId, Conditions, FlushDone, Frame, Input, Outbox, Outgoing, Role};
 use saker_runtime::time::Time;
 use saker_types::change::What;
 use saker_types::inode::Locator;
@@ -64,7 +64,7 @@ impl World {
             }
             Outgoing::Reply { .. } => panic!("nobody asked"),
         };
-        self.out.drain(0).map(asked).collect()
+        self.out.drain(Conditions::NONE).map(asked).collect()
     }
 
     /// The same with one answer, or none.

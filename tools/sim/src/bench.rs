@@ -400,8 +400,8 @@ impl Bench {
         let mut inputs: VecDeque<Input> = input.into_iter().collect();
         role.step(self.now, wall_ns, &mut inputs, &mut node.outbox);
         role.flush().expect("a disk in memory");
-        let (life, appended) = (node.life, role.appended());
-        let said: Vec<Outgoing> = node.outbox.drain(appended).map(|(_, said)| said).collect();
+        let (life, conditions) = (node.life, role.conditions());
+        let said: Vec<Outgoing> = node.outbox.drain(conditions).map(|(_, said)| said).collect();
         said.into_iter().for_each(|said| self.send(id, life, said));
     }
 

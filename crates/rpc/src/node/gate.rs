@@ -1,11 +1,51 @@
-//! Messages that wait for the journal.
+//! Messages that wait for what they depend on.
 
 use std::collections::VecDeque;
 
-/// A queue by journal position, and in the order of arrival for equal positions. Positions grow
-/// from step to step, so that a push goes to the end, except where a role named an earlier one.
+/// Positions, one for each thing that a message may wait for: how far it must have come, or how far
+/// it has. Each only grows; 0 is met from the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// Records are durable here.
+    pub durable: u64,
+    /// Changes of directories are known to who tracks them.
+    pub tracked: u64,
+    /// Records are durable on other machines, too.
+    pub replicated: u64,
+}
+
+impl Conditions {
+    /// Nothing is waited for.
+    pub const NONE: Conditions = Conditions { durable: 0, tracked: 0, replicated: 0 };
+
+    /// Records up to this one are durable here.
+    pub fn durable(position: u64) -> Conditions {
+        Conditions { durable: position, ..Conditions::NONE }
+    }
+
+    /// Are all of them met when things have come this far?
+    pub fn are_met(&self, reached: &Conditions) -> bool {
+        self.durable <= reached.durable
+            && self.tracked <= reached.tracked
+            && self.replicated <= reached.replicated
+    }
+}
+
+/// Messages in the order in which they were pushed. A message leaves when its own conditions are
+/// met, and overtakes those before it that are not.
+///
+/// Positions only grow, so that a message waits for whatever the ones before it wait for: the first
+/// is looked at, and no other. A message for which its role named less is kept apart.
 pub struct Gate<T> {
-    waiting: VecDeque<(u64, T)>,
+    in_order: VecDeque<Waiting<T>>,
+    early: VecDeque<Waiting<T>>,
+    pushed: u64,
+}
+
+struct Waiting<T> {
+    number: u64,
+    until: Conditions,
+    message: T,
 }
 
 impl<T> Default for Gate<T> {
@@ -15,46 +55,117 @@ impl<T> Default for Gate<T> {
 }
 
 impl<T> Gate<T> {
-    /// An empty queue.
+    /// With no message.
     pub fn new() -> Gate<T> {
-        Gate { waiting: VecDeque::new() }
+        Gate { in_order: VecDeque::new(), early: VecDeque::new(), pushed: 0 }
     }
 
-    /// Adds a message that waits for a position.
-    pub fn push(&mut self, after: u64, message: T) {
-        if self.waiting.back().is_none_or(|(last, _)| *last <= after) {
-            self.waiting.push_back((after, message));
-            return;
-        }
-        let at = self.waiting.partition_point(|(position, _)| *position <= after);
-        self.waiting.insert(at, (after, message));
+    /// Adds a message.
+    pub fn push(&mut self, until: Conditions, message: T) {
+        self.pushed += 1;
+        let waiting = Waiting { number: self.pushed, until, message };
+        let is_early = self.in_order.back().is_some_and(|last| !last.until.are_met(&until));
+        if is_early { &mut self.early } else { &mut self.in_order }.push_back(waiting);
     }
 
-    /// The next message that may leave.
-    pub fn pop(&mut self, durable: u64) -> Option<T> {
-        if self.waiting.front()?.0 > durable {
-            return None;
-        }
-        self.waiting.pop_front().map(|(_, message)| message)
+    /// The next message that may leave, things having come this far.
+    pub fn pop(&mut self, reached: &Conditions) -> Option<T> {
+        let first = self.in_order.front().filter(|first| first.until.are_met(reached));
+        let first = first.map(|first| first.number);
+        let early = self.early.iter().position(|early| early.until.are_met(reached));
+        let waiting = match early {
+            Some(at) if first.is_none_or(|first| self.early[at].number < first) => {
+                self.early.remove(at)
+            }
+            _ if first.is_some() => self.in_order.pop_front(),
+            _ => None,
+        };
+        waiting.map(|waiting| waiting.message)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use saker_runtime::rand::Rng;
+
     use super::*;
+
+    fn take<T>(gate: &mut Gate<T>, reached: &Conditions) -> Vec<T> {
+        std::iter::from_fn(|| gate.pop(reached)).collect()
+    }
 
     #[test]
     fn lets_pass_what_is_durable_in_order() {
         let mut gate = Gate::new();
         for (after, name) in [(5, "a"), (5, "b"), (9, "c"), (0, "d"), (5, "e"), (9, "f")] {
-            gate.push(after, name);
+            gate.push(Conditions::durable(after), name);
         }
-        let take = |gate: &mut Gate<_>, durable| {
-            std::iter::from_fn(|| gate.pop(durable)).collect::<Vec<_>>()
-        };
-        assert_eq!(take(&mut gate, 4), ["d"]);
-        assert_eq!(take(&mut gate, 8), ["a", "b", "e"]);
-        assert_eq!(take(&mut gate, 8), [""; 0]);
-        assert_eq!(take(&mut gate, 9), ["c", "f"]);
+        let mut take = |durable| take(&mut gate, &Conditions::durable(durable));
+        assert_eq!(take(4), ["d"]);
+        assert_eq!(take(8), ["a", "b", "e"]);
+        assert_eq!(take(8), [""; 0]);
+        assert_eq!(take(9), ["c", "f"]);
+    }
+
+    #[test]
+    fn waits_for_each_of_its_conditions() {
+        let mut gate = Gate::new();
+        let said = |durable, tracked, replicated| Conditions { durable, tracked, replicated };
+        gate.push(said(1, 1, 0), "update");
+        gate.push(said(2, 1, 3), "all");
+        gate.push(said(2, 0, 0), "named");
+        assert_eq!(take(&mut gate, &said(1, 0, 3)), [""; 0]);
+        assert_eq!(take(&mut gate, &said(2, 0, 3)), ["named"]);
+        assert_eq!(take(&mut gate, &said(2, 1, 2)), ["update"]);
+        assert_eq!(take(&mut gate, &said(2, 1, 3)), ["all"]);
+    }
+
+    /// A copy of `of` in which some positions have grown.
+    fn grown(of: &Conditions, rng: &mut Rng) -> Conditions {
+        let mut grow = |position: u64| position + rng.below(3) * rng.below(2);
+        Conditions {
+            durable: grow(of.durable),
+            tracked: grow(of.tracked),
+            replicated: grow(of.replicated),
+        }
+    }
+
+    #[test]
+    fn is_as_a_list_of_all_that_waits() {
+        for seed in 0..200 {
+            let mut rng = Rng::seeded(seed);
+            let (mut gate, mut list) = (Gate::new(), Vec::new());
+            let (mut said, mut reached) = (Conditions::NONE, Conditions::NONE);
+            for n in 0..300 {
+                match rng.below(4) {
+                    0 => said = grown(&said, &mut rng),
+                    1 => {
+                        let next = grown(&reached, &mut rng);
+                        reached = Conditions {
+                            durable: next.durable.min(said.durable),
+                            tracked: next.tracked.min(said.tracked),
+                            replicated: next.replicated.min(said.replicated),
+                        };
+                        let may_leave =
+                            |(until, _): &mut (Conditions, u64)| until.are_met(&reached);
+                        let left: Vec<u64> =
+                            list.extract_if(.., may_leave).map(|(_, n)| n).collect();
+                        assert_eq!(take(&mut gate, &reached), left, "seed {seed}");
+                    }
+                    chance => {
+                        let named = Conditions {
+                            durable: rng.below(said.durable + 1),
+                            tracked: rng.below(said.tracked + 1),
+                            ..said
+                        };
+                        let until = if chance == 2 && rng.chance(1, 3) { named } else { said };
+                        gate.push(until, n);
+                        list.push((until, n));
+                    }
+                }
+            }
+            let rest: Vec<u64> = list.into_iter().map(|(_, n)| n).collect();
+            assert_eq!(take(&mut gate, &said), rest, "seed {seed}");
+        }
     }
 }

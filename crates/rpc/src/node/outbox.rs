@@ -5,7 +5,7 @@ use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
 use saker_types::wire::Op;
 
-use super::{CallId, ConnId};
+use super::{CallId, Conditions, ConnId};
 use crate::NodeId;
 use crate::frame::{Frame, Kind};
 use crate::hello::Hello;
@@ -33,11 +33,11 @@ pub enum Outgoing {
     },
 }
 
-/// Collects the messages of one step, each with the journal position that it must wait for.
+/// Collects the messages of one step, each with what it must wait for.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    messages: Vec<(Option<u64>, Outgoing)>,
-    after: Option<u64>,
+    messages: Vec<(Option<Conditions>, Outgoing)>,
+    after: Option<Conditions>,
     calls: u64,
     hello: Option<Hello>,
     map_version: u32,
@@ -80,10 +80,10 @@ impl Outbox {
         self.map_version = version.try_into().unwrap_or(u32::MAX);
     }
 
-    /// Messages added from here on in this step leave when the journal is durable up to `lsn`,
-    /// instead of up to what was appended when the step returned.
-    pub fn after(&mut self, lsn: u64) {
-        self.after = Some(lsn);
+    /// Messages added from here on in this step leave when these are met, instead of
+    /// [`super::Role::conditions`] when the step returned.
+    pub fn after(&mut self, conditions: Conditions) {
+        self.after = Some(conditions);
     }
 
     /// From now on say `hello` on new connections, and answer hellos with it (a new epoch).
@@ -91,12 +91,16 @@ impl Outbox {
         self.hello = Some(hello);
     }
 
-    /// For whoever drives the role: takes the step's messages in order, each with the position
-    /// that must be durable before it leaves. `appended` is the role's, after the step.
-    pub fn drain(&mut self, appended: u64) -> impl Iterator<Item = (u64, Outgoing)> + '_ {
+    /// For whoever drives the role: takes the step's messages in order, each with what must be
+    /// met before it leaves. `conditions` are the role's, after the step.
+    pub fn drain(
+        &mut self,
+        conditions: Conditions,
+    ) -> impl Iterator<Item = (Conditions, Outgoing)> + '_ {
         self.after = None;
         self.messages.drain(..).map(move |(after, message)| {
-            let after = if is_early(&message) { 0 } else { after.unwrap_or(appended) };
+            let is_early = is_early(&message);
+            let after = if is_early { Conditions::NONE } else { after.unwrap_or(conditions) };
             (after, message)
         })
     }
@@ -107,7 +111,7 @@ impl Outbox {
     }
 }
 
-/// Does a simulation let it leave before the journal is durable, to see that this is found?
+/// Does a simulation let it leave before its time, to see that this is found?
 fn is_early(message: &Outgoing) -> bool {
     match message {
         Outgoing::Reply { .. } => mutation("reply before flush"),

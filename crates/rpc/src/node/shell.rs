@@ -206,7 +206,7 @@ impl<R: Role> Shell<R> {
         if let Some(hello) = self.outbox.take_hello() {
             self.net.set_hello(hello);
         }
-        for (after, message) in self.outbox.drain(self.role.appended()) {
+        for (after, message) in self.outbox.drain(self.role.conditions()) {
             if let Outgoing::Call { call, to, deadline, .. } = &message {
                 self.net.begin_call(*call, *to, *deadline);
             }
@@ -249,10 +249,10 @@ impl<R: Role> Shell<R> {
         ended
     }
 
-    /// Sends what is durable.
+    /// Sends what need not wait any more.
     fn release(&mut self) {
-        let durable = self.role.durable();
-        while let Some(message) = self.gate.pop(durable) {
+        let reached = self.role.reached();
+        while let Some(message) = self.gate.pop(&reached) {
             self.net.send(message, &self.role);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::frame::{Frame, Kind};
-use crate::node::{CallId, Outbox, Outgoing};
+use crate::node::{CallId, Conditions, Outbox, Outgoing};
 use saker_runtime::time::Time;
 use saker_types::{Class, Errno};
 
@@ -53,7 +53,7 @@ fn step(hub: &Hub, now: Time, out: &mut Outbox) -> Vec<(CallId, DecideReq)> {
     hub.begin(now, 0);
     while hub.run() > 0 {}
     hub.end(out);
-    let sent = out.drain(0).map(|(_, message)| message).collect::<Vec<_>>();
+    let sent = out.drain(Conditions::NONE).map(|(_, message)| message).collect::<Vec<_>>();
     let decisions = sent.into_iter().filter_map(|message| match message {
         Outgoing::Call { call, frame, .. } => {
             Some((call, prost::Message::decode(frame.body).unwrap()))

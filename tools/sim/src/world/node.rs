@@ -171,11 +171,11 @@ impl Node {
         let mut outbox = std::mem::take(&mut self.outbox);
         let Some(role) = self.role() else { return Ok(()) };
         role.step(now, wall_ns, &mut inputs, &mut outbox);
-        let appended = role.appended();
+        let conditions = role.conditions();
         if let Some(why) = sim::take_crash() {
             return Err(why);
         }
-        for (after, said) in outbox.drain(appended) {
+        for (after, said) in outbox.drain(conditions) {
             self.gate.push(after, said);
         }
         (self.inputs, self.outbox) = (inputs, outbox);
@@ -210,8 +210,8 @@ impl Node {
 
     /// What may leave now.
     pub fn said(&mut self) -> Vec<Outgoing> {
-        let Some(durable) = self.role().map(|role| role.durable()) else { return Vec::new() };
-        std::iter::from_fn(|| self.gate.pop(durable)).collect()
+        let Some(reached) = self.role().map(|role| role.reached()) else { return Vec::new() };
+        std::iter::from_fn(|| self.gate.pop(&reached)).collect()
     }
 
     /// When the role wants to run, whatever arrives.
