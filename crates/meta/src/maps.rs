@@ -93,7 +93,7 @@ mod tests {
     use saker_rpc::frame::Frame;
     use saker_rpc::hello::{PeerHello, RoleKind};
     use saker_rpc::node::{ConnId, Input, Outbox, Outgoing, Role};
-    use saker_runtime::fs::MemDir;
+    use saker_engine::memory::Home;
     use saker_runtime::time::Time;
     use saker_types::placement::Slot;
     use saker_types::wire::{At, Ctx, LockReq};
@@ -127,7 +127,7 @@ mod tests {
     }
 
     impl Node {
-        fn start(no: ShardNo, disk: &MemDir, map: &ClusterMap) -> Node {
+        fn start(no: ShardNo, disk: &Home, map: &ClusterMap) -> Node {
             let shard = open(no, disk, map);
             let worker = Worker::new(shard.clone());
             Node { shard, worker, out: Outbox::new(), now: Time::ZERO }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_goes_by_a_newer_map_waits_for_it_and_is_judged_by_it() {
-        let disk = MemDir::new();
+        let disk = Home::new();
         let mut node = Node::start(1, &disk, &map());
         let left = node.step([asks(FILE, 2), asks(FILE, 2)]);
         let [(call, Op::Map)] = left.calls[..] else { panic!("asked once: {:?}", left.calls) };
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_is_here_is_served_while_the_coordinator_is_down() {
-        let disk = MemDir::new();
+        let disk = Home::new();
         let mut node = Node::start(0, &disk, &map());
         let left = node.step([asks(FILE, 2)]);
         assert_eq!((left.answers, left.calls.len()), (vec![(0, 0)], 1));
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_version_that_nobody_knows_is_asked_for_from_time_to_time() {
-        let mut node = Node::start(1, &MemDir::new(), &map());
+        let mut node = Node::start(1, &Home::new(), &map());
         let [(call, Op::Map)] = node.step([asks(FILE, 9)]).calls[..] else { panic!("not asked") };
         let left = node.step([told(call, &map())]);
         let [(forwarded, Op::Getlk)] = left.calls[..] else { panic!("{:?}", left.calls) };
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_map_of_another_cluster_is_refused() {
-        let node = Node::start(1, &MemDir::new(), &map());
+        let node = Node::start(1, &Home::new(), &map());
         let other = ClusterMap { uuid: Bytes::from_static(&[8; 16]), ..newer() };
         assert!(node.shard.borrow_mut().install_map(other).is_err());
         assert_eq!(node.shard.borrow().map.version, 1);

@@ -122,3 +122,66 @@ fn open_of(msg: &CreateReq) -> OpenReq {
     let CreateReq { access, truncate, hold, .. } = *msg;
     OpenReq { ctx: msg.ctx.clone(), at: msg.at.clone(), access, truncate, hold }
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::ROOT;
+
+    use super::*;
+    use crate::testing::{Tester, at, errno, user};
+
+    #[test]
+    fn makes_a_row_and_counts_it() {
+        let mut t = Tester::new();
+        let made = t.create("f").unwrap();
+        assert!(made.created && made.attr.nlink == 1 && made.attr.id != 0);
+        assert_eq!(t.row("f").unwrap().attr, made.attr);
+        let dir = t.mkdir("d").unwrap();
+        assert_eq!((dir.attr.nlink, t.row("d").unwrap().attr.nlink), (2, 1));
+        assert_eq!(t.counts(ROOT), (2, 1));
+        let link = t.symlink("d/x", "l").unwrap();
+        assert_eq!((link.attr.size, &t.row("l").unwrap().inline[..]), (3, &b"d/x"[..]));
+    }
+
+    #[test]
+    fn what_is_there_is_opened_unless_it_must_be_new() {
+        let mut t = Tester::new();
+        let made = t.create("f").unwrap();
+        assert_eq!(errno(t.create("f")), Errno::EEXIST);
+        let request = t.create_req("f", FileKind::Regular);
+        let opened: Entry = t.ask(Op::Create, &CreateReq { exclusive: false, ..request }).unwrap();
+        assert_eq!((opened.created, opened.attr.id), (false, made.attr.id));
+        t.mkdir("d").unwrap();
+        let request = t.create_req("d", FileKind::Regular);
+        let onto_dir = CreateReq { exclusive: false, ..request };
+        assert_eq!(errno(t.ask::<Entry>(Op::Create, &onto_dir)), Errno::EISDIR);
+        assert_eq!(t.counts(ROOT), (2, 1));
+    }
+
+    #[test]
+    fn the_directory_must_be_there_and_let_the_caller_write() {
+        let mut t = Tester::new();
+        t.create("f").unwrap();
+        let error = t.create("absent/x").unwrap_err();
+        assert_eq!((error.errno(), error.component), (Errno::ENOENT, Some(0)));
+        assert_eq!(errno(t.create("f/x")), Errno::ENOTDIR);
+        t.cred = user(5);
+        assert_eq!(errno(t.create("x")), Errno::EACCES);
+        assert_eq!(t.row("x"), None);
+    }
+
+    #[test]
+    fn a_set_group_id_directory_gives_its_group_and_devices_are_the_superusers() {
+        let mut t = Tester::new();
+        t.mkdir("d").unwrap();
+        t.edit("d", |dir| dir.attr.mode |= 0o2777);
+        t.cred = user(5);
+        let (file, below) = (t.create("d/f").unwrap().attr, t.mkdir("d/e").unwrap().attr);
+        assert_eq!((file.uid, file.gid, file.mode & 0o2000), (5, 0, 0));
+        assert_eq!((below.gid, below.mode & 0o2000), (0, 0o2000));
+        let device = t.create_req("d/dev", FileKind::CharDevice);
+        assert_eq!(errno(t.ask::<Entry>(Op::Mknod, &device)), Errno::EPERM);
+        let nameless = CreateReq { at: at(""), ..t.create_req("", FileKind::Directory) };
+        assert_eq!(errno(t.ask::<Entry>(Op::Mkdir, &nameless)), Errno::EINVAL);
+    }
+}

@@ -198,3 +198,44 @@ fn reference(row: &Inode, slot: u32) -> Inode {
     let inline = if kind == FileKind::Symlink { row.inline.clone() } else { Bytes::new() };
     Inode { attr, inline, home_slot: Some(slot), ..Inode::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::ROOT;
+
+    use super::*;
+    use crate::testing::{Tester, errno};
+
+    #[test]
+    fn the_second_name_parts_attributes_from_names() {
+        let mut t = Tester::new();
+        let id = t.create("f").unwrap().attr.id;
+        let linked = t.link("f", "g").unwrap();
+        assert_eq!((linked.attr.id, linked.attr.nlink), (id, 2));
+        let (f, g) = (t.row("f").unwrap(), t.row("g").unwrap());
+        assert_eq!((f.attr.id, f.home_slot), (id, g.home_slot));
+        assert!(linked.loc.home_slot.is_some() && linked.loc.home_slot == f.home_slot);
+        assert_eq!(t.attr_row(id).unwrap().attr, linked.attr);
+        assert_eq!(t.link("g", "h").unwrap().attr.nlink, 3);
+        assert_eq!((t.attr_row(id).unwrap().attr.nlink, t.counts(ROOT)), (3, (3, 0)));
+        assert_eq!(t.shard().votes.len(), 0, "nothing is left prepared");
+    }
+
+    #[test]
+    fn what_cannot_be_linked_changes_nothing() {
+        let mut t = Tester::new();
+        t.create("f").unwrap();
+        t.create("g").unwrap();
+        t.mkdir("d").unwrap();
+        let before = t.row("f");
+        assert_eq!(errno(t.link("d", "e")), Errno::EPERM);
+        assert_eq!(errno(t.link("absent", "e")), Errno::ENOENT);
+        let error = t.link("f", "g").unwrap_err();
+        assert_eq!((error.errno(), t.row("f")), (Errno::EEXIST, before.clone()));
+        let error = t.link("f", "absent/g").unwrap_err();
+        assert!(error.errno() == Errno::ENOENT && error.is_about_second());
+        assert_eq!((t.row("f"), t.row("e"), t.counts(ROOT)), (before, None, (3, 1)));
+        // The locks are given up.
+        t.unlink("f").unwrap();
+    }
+}

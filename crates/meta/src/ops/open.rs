@@ -46,3 +46,47 @@ impl Shard {
         done(&entry)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::wire::{Entry, Op};
+
+    use super::*;
+    use crate::testing::{Tester, at, errno, user};
+
+    fn open(t: &mut Tester, path: &str, access: u32, truncate: bool) -> Result<Entry, Error> {
+        let (ctx, at) = (t.ctx(), at(path));
+        t.ask(Op::Open, &OpenReq { ctx, at, access, truncate, ..OpenReq::default() })
+    }
+
+    #[test]
+    fn a_small_file_comes_with_its_data() {
+        let mut t = Tester::new();
+        t.create("f").unwrap();
+        t.edit("f", |inode| {
+            inode.inline = Bytes::from_static(b"small");
+            inode.attr.set_size(5, 5);
+        });
+        assert_eq!(open(&mut t, "f", 4, false).unwrap().inline, "small");
+        let cut = open(&mut t, "f", 2, true).unwrap();
+        assert_eq!((cut.attr.size, cut.inline.len()), (0, 0));
+        assert_eq!(t.row("f").unwrap().inline, "");
+    }
+
+    #[test]
+    fn kinds_and_permissions_are_checked() {
+        let mut t = Tester::new();
+        t.create("f").unwrap();
+        t.mkdir("d").unwrap();
+        t.symlink("f", "l").unwrap();
+        assert_eq!(errno(open(&mut t, "d", 6, false)), Errno::EISDIR);
+        open(&mut t, "d", 4, false).unwrap();
+        let error = open(&mut t, "l", 4, false).unwrap_err();
+        assert_eq!((error.component, &error.target[..]), (Some(0), &b"f"[..]));
+        assert_eq!(errno(open(&mut t, "absent", 4, false)), Errno::ENOENT);
+        t.cred = user(5);
+        open(&mut t, "f", 4, false).unwrap();
+        assert_eq!(errno(open(&mut t, "f", 2, false)), Errno::EACCES);
+        assert_eq!(errno(open(&mut t, "f", 4, true)), Errno::EACCES);
+    }
+}

@@ -81,3 +81,55 @@ fn dir_entry(key: &[u8], value: &[u8]) -> Option<DirEntry> {
         home_slot: inode.home_slot,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use saker_types::wire::Op;
+
+    use super::*;
+    use crate::testing::{Tester, at, errno, user};
+
+    fn list(t: &mut Tester, path: &str, after: Option<&DirEntry>) -> Result<ReaddirReply, Error> {
+        let (ctx, at) = (t.ctx(), at(path));
+        let (after_order, after_name) =
+            after.map(|entry| (entry.order, entry.name.clone())).unwrap_or_default();
+        t.ask(Op::Readdir, &ReaddirReq { ctx, at, after_order, after_name, limit: 3 })
+    }
+
+    #[test]
+    fn goes_on_after_the_last_entry_until_the_end() {
+        let mut t = Tester::new();
+        t.mkdir("d").unwrap();
+        t.create("other").unwrap();
+        let names: BTreeSet<String> = (0..10).map(|n| format!("f{n}")).collect();
+        names.iter().for_each(|name| drop(t.create(&format!("d/{name}")).unwrap()));
+        let (mut listed, mut is_over) = (Vec::new(), false);
+        while !is_over {
+            let reply = list(&mut t, "d", listed.last()).unwrap();
+            assert!(reply.entries.len() == 3 || reply.end);
+            is_over = reply.end;
+            listed.extend(reply.entries);
+        }
+        assert!(listed.is_sorted_by_key(|entry| (entry.order, entry.name.clone())));
+        let found: Vec<_> = listed.iter().map(|e| std::str::from_utf8(&e.name).unwrap()).collect();
+        assert_eq!(found.len(), names.len(), "each once");
+        assert!(found.into_iter().all(|name| names.contains(name)));
+    }
+
+    #[test]
+    fn a_directory_is_listed_by_those_who_may_read_it() {
+        let mut t = Tester::new();
+        t.create("f").unwrap();
+        let request = t.create_req("d", saker_types::FileKind::Directory);
+        let mode = saker_types::FileKind::Directory.bits() | 0o711;
+        let request = saker_types::wire::CreateReq { mode, ..request };
+        t.ask::<saker_types::wire::Entry>(Op::Mkdir, &request).unwrap();
+        assert!(list(&mut t, "d", None).unwrap().end);
+        assert_eq!(errno(list(&mut t, "f", None)), Errno::ENOTDIR);
+        assert_eq!(errno(list(&mut t, "absent", None)), Errno::ENOENT);
+        t.cred = user(5);
+        assert_eq!(errno(list(&mut t, "d", None)), Errno::EACCES);
+    }
+}

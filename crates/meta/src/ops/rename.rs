@@ -202,3 +202,59 @@ pub(super) fn second(stop: Stop) -> Stop {
 pub(crate) fn use_coordinator() -> Stop {
     Error::of_class(Class::UseCoordinator, Errno::EISDIR).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::wire::Op;
+    use saker_types::{FileKind, ROOT};
+
+    use super::*;
+    use crate::testing::{Tester, at, errno, user};
+
+    fn rename(t: &mut Tester, from: &str, to: &str, flags: u32) -> Result<RenameReply, Error> {
+        let (ctx, from, to) = (t.ctx(), at(from), at(to));
+        t.ask(Op::Rename, &RenameReq { ctx, from, to, flags, ..RenameReq::default() })
+    }
+
+    #[test]
+    fn a_file_moves_and_its_old_name_says_where() {
+        let mut t = Tester::new();
+        let dir = t.mkdir("d").unwrap().attr.id;
+        let id = t.create("f").unwrap().attr.id;
+        let moved = rename(&mut t, "f", "d/g", 0).unwrap();
+        assert_eq!((moved.loc.pid, moved.loc.id, moved.replaced), (dir, id, 0));
+        assert_eq!((t.row("f"), t.row("d/g").unwrap().attr.id), (None, id));
+        assert_eq!((t.counts(ROOT), t.counts(dir)), ((1, 1), (1, 0)));
+        assert_eq!(t.gone(id).and_then(|gone| gone.moved), Some(moved.loc));
+    }
+
+    #[test]
+    fn what_was_there_is_an_orphan() {
+        let mut t = Tester::new();
+        let (a, b) = (t.create("a").unwrap().attr.id, t.create("b").unwrap().attr.id);
+        assert_eq!(errno(rename(&mut t, "a", "b", rename_flags::NOREPLACE)), Errno::EEXIST);
+        assert_eq!(rename(&mut t, "a", "b", 0).unwrap().replaced, b);
+        assert_eq!((t.row("a"), t.row("b").unwrap().attr.id), (None, a));
+        assert_eq!(t.gone(b).unwrap().orphan.unwrap().attr.nlink, 0);
+        // Two names of one inode: both stay.
+        t.link("b", "c").unwrap();
+        rename(&mut t, "b", "c", 0).unwrap();
+        assert!(t.row("b").is_some() && t.row("c").is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_moved_stays() {
+        let mut t = Tester::new();
+        t.create("f").unwrap();
+        t.mkdir("d").unwrap();
+        assert_eq!(errno(rename(&mut t, "f", "d", 0)), Errno::EISDIR);
+        assert_eq!(errno(rename(&mut t, "absent", "g", 0)), Errno::ENOENT);
+        assert_eq!(errno(rename(&mut t, "f", "g", 99)), Errno::EINVAL);
+        assert!(rename(&mut t, "d", "e", 0).unwrap_err().is(Class::UseCoordinator));
+        assert!(rename(&mut t, "f", "absent/g", 0).unwrap_err().is_about_second());
+        t.cred = user(5);
+        assert_eq!(errno(rename(&mut t, "f", "g", 0)), Errno::EACCES);
+        assert_eq!(t.row("f").unwrap().attr.kind(), FileKind::Regular);
+        assert_eq!(t.counts(ROOT), (2, 1));
+    }
+}

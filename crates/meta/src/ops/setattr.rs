@@ -117,3 +117,64 @@ fn seen(vector: &[saker_types::wire::Totals]) -> Vec<SeenVersion> {
 fn replicated(a: &Attr) -> (u32, u32, u32) {
     (a.mode, a.uid, a.gid)
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::wire::{Ctx, EntryReq, Op};
+
+    use super::*;
+    use crate::testing::{Tester, at, errno, user};
+
+    fn set(t: &mut Tester, path: &str, change: SetattrReq) -> Result<Entry, Error> {
+        let (ctx, at) = (t.ctx(), at(path));
+        t.ask(Op::Setattr, &SetattrReq { ctx, at, ..change })
+    }
+
+    fn mode(mode: u32) -> SetattrReq {
+        SetattrReq { mode: Some(mode), ..SetattrReq::default() }
+    }
+
+    fn size(size: u64) -> SetattrReq {
+        SetattrReq { size: Some(size), ..SetattrReq::default() }
+    }
+
+    #[test]
+    fn a_file_s_owner_changes_its_mode() {
+        let mut t = Tester::new();
+        let before = t.create("f").unwrap().attr;
+        let after = set(&mut t, "f", mode(0o640)).unwrap().attr;
+        assert_eq!((after.mode & 0o7777, after.mtime_ns), (0o640, before.mtime_ns));
+        assert!(after.ctime_ns > before.ctime_ns);
+        assert_eq!(t.row("f").unwrap().attr, after);
+        t.cred = user(5);
+        assert_eq!(errno(set(&mut t, "f", mode(0o666))), Errno::EPERM);
+        assert_eq!(t.row("f").unwrap().attr, after);
+    }
+
+    #[test]
+    fn what_replicas_hold_of_a_directory_is_the_coordinators() {
+        let mut t = Tester::new();
+        t.mkdir("d").unwrap();
+        assert!(set(&mut t, "d", mode(0o700)).unwrap_err().is(Class::UseCoordinator));
+        let times = SetattrReq { mtime_ns: Some(5), ..SetattrReq::default() };
+        assert_eq!(set(&mut t, "d", times).unwrap().attr.mtime_ns, 5);
+        // Later changes of the directory raise it again.
+        t.create("d/f").unwrap();
+        let ctx = Ctx { seq: 0, ..t.ctx() };
+        let full = EntryReq { ctx, at: at("d"), full: true };
+        assert!(t.ask::<Entry>(Op::Getattr, &full).unwrap().attr.mtime_ns > 5);
+    }
+
+    #[test]
+    fn a_size_is_a_regular_file_s_and_has_a_bound() {
+        let mut t = Tester::new();
+        t.create("f").unwrap();
+        t.mkdir("d").unwrap();
+        assert_eq!(errno(set(&mut t, "d", size(0))), Errno::EISDIR);
+        assert_eq!(errno(set(&mut t, "f", size(limits::FILE_BYTES_MAX + 1))), Errno::EFBIG);
+        assert_eq!(set(&mut t, "f", size(10)).unwrap().attr.size, 10);
+        t.cred = user(5);
+        assert_eq!(errno(set(&mut t, "f", size(0))), Errno::EACCES);
+        assert_eq!(t.row("f").unwrap().attr.size, 10);
+    }
+}

@@ -77,3 +77,60 @@ impl Shard {
         done(&entry)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::FileKind;
+
+    use super::*;
+
+    fn file(size: u64, chunked: bool) -> Inode {
+        let mode = FileKind::Regular.bits() | 0o6777;
+        let mut inode =
+            Inode { attr: Attr { mode, chunked, ..Attr::default() }, ..Inode::default() };
+        if !chunked {
+            inode.inline = vec![1; size as usize].into();
+        }
+        inode.attr.set_size(size, size);
+        inode
+    }
+
+    fn cut(inode: &mut Inode, size: u64) -> Option<StoreJob> {
+        let truncation = Truncation::new(&inode.attr, size, &Cred::root()).unwrap();
+        truncation.apply(inode, 5)
+    }
+
+    #[test]
+    fn a_small_file_is_cut_in_its_row() {
+        let mut inode = file(100, false);
+        assert_eq!(cut(&mut inode, 30), None);
+        assert_eq!((inode.attr.size, inode.inline.len()), (30, 30));
+        assert_eq!(cut(&mut inode, 70), None);
+        assert_eq!((inode.attr.size, inode.inline.len(), inode.attr.data_version), (70, 30, 2));
+        assert_eq!((inode.attr.mtime_ns, inode.attr.ctime_ns), (6, 6), "later than before");
+    }
+
+    #[test]
+    fn stores_hear_of_what_is_cut_under_a_new_generation() {
+        let mut inode = file(1 << 20, true);
+        let job = cut(&mut inode, 1000).unwrap();
+        assert_eq!((job.cut, job.truncate_gen, inode.attr.truncate_gen), (1000, 1, 1));
+        // Longer: there is nothing to be cut.
+        assert_eq!(cut(&mut inode, 5000), None);
+        assert_eq!((inode.attr.size, inode.attr.truncate_gen), (5000, 1));
+        // What is being appended is not in the size yet.
+        inode.append_end = 9000;
+        assert_eq!(cut(&mut inode, 6000).unwrap().truncate_gen, 2);
+        assert_eq!(inode.append_end, 0);
+    }
+
+    #[test]
+    fn who_is_not_the_superuser_takes_privileges_away() {
+        let user = Cred { uid: 5, gid: 5, groups_known: true, ..Cred::default() };
+        for (cred, left) in [(Cred::root(), 0o6000), (user, 0)] {
+            let mut inode = file(10, false);
+            Truncation::new(&inode.attr, 0, &cred).unwrap().apply(&mut inode, 5);
+            assert_eq!(inode.attr.mode & 0o6000, left);
+        }
+    }
+}

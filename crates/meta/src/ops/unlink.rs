@@ -111,3 +111,53 @@ impl Shard {
         })))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::ROOT;
+    use saker_types::wire::{CreateReq, Entry, Op};
+
+    use super::*;
+    use crate::testing::{Tester, errno, user};
+
+    #[test]
+    fn the_name_goes_and_the_inode_is_an_orphan() {
+        let mut t = Tester::new();
+        let id = t.create("f").unwrap().attr.id;
+        assert_eq!(t.unlink("f").unwrap().inode, id);
+        assert_eq!((t.row("f"), t.counts(ROOT)), (None, (0, 0)));
+        let orphan = t.gone(id).unwrap().orphan.unwrap();
+        assert_eq!((orphan.attr.id, orphan.attr.nlink), (id, 0));
+        let error = t.unlink("f").unwrap_err();
+        assert_eq!((error.errno(), error.component), (Errno::ENOENT, Some(0)));
+    }
+
+    #[test]
+    fn of_two_names_one_is_left() {
+        let mut t = Tester::new();
+        let id = t.create("f").unwrap().attr.id;
+        t.link("f", "g").unwrap();
+        t.unlink("f").unwrap();
+        assert_eq!(t.attr_row(id).unwrap().attr.nlink, 1);
+        assert!(t.gone(id).unwrap().moved.is_some(), "handles go on at the home");
+        t.unlink("g").unwrap();
+        assert_eq!(t.attr_row(id), None);
+        assert_eq!(t.gone(id).unwrap().orphan.unwrap().attr.nlink, 0);
+    }
+
+    #[test]
+    fn directories_and_files_of_others_in_sticky_ones_stay() {
+        let mut t = Tester::new();
+        let request = t.create_req("d", saker_types::FileKind::Directory);
+        let mode = saker_types::FileKind::Directory.bits() | 0o1777;
+        t.ask::<Entry>(Op::Mkdir, &CreateReq { mode, ..request }).unwrap();
+        assert_eq!(errno(t.unlink("d")), Errno::EISDIR);
+        t.cred = user(5);
+        t.create("d/f").unwrap();
+        t.cred = user(6);
+        assert_eq!(errno(t.unlink("d/f")), Errno::EPERM);
+        assert_eq!(errno(t.unlink("d")), Errno::EACCES);
+        t.cred = user(5);
+        t.unlink("d/f").unwrap();
+    }
+}

@@ -91,3 +91,68 @@ impl Shard {
         Ok(encoded(&Empty {}))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::Error;
+    use saker_types::wire::Op;
+
+    use super::*;
+    use crate::testing::{Tester, at, errno, user};
+
+    fn request(t: &mut Tester, name: &'static str, value: &'static str, flags: u32) -> XattrReq {
+        let (name, value) = (name.into(), value.into());
+        XattrReq { ctx: t.ctx(), at: at("f"), name, value, flags }
+    }
+
+    fn set(
+        t: &mut Tester,
+        name: &'static str,
+        value: &'static str,
+        flags: u32,
+    ) -> Result<Empty, Error> {
+        let request = request(t, name, value, flags);
+        t.ask(Op::Setxattr, &request)
+    }
+
+    fn read(t: &mut Tester, op: Op, name: &'static str) -> Result<Bytes, Error> {
+        let request = request(t, name, "", 0);
+        t.ask::<XattrReply>(op, &request).map(|reply| reply.value)
+    }
+
+    #[test]
+    fn attributes_are_set_read_listed_and_removed() {
+        let mut t = Tester::new();
+        t.create("f").unwrap();
+        set(&mut t, "user.b", "2", 0).unwrap();
+        set(&mut t, "user.a", "1", CREATE).unwrap();
+        set(&mut t, "user.a", "one", REPLACE).unwrap();
+        assert_eq!(read(&mut t, Op::Getxattr, "user.a").unwrap(), "one");
+        let mut listed = read(&mut t, Op::Listxattr, "").unwrap().to_vec();
+        assert_eq!(listed.pop(), Some(0));
+        let mut names: Vec<&[u8]> = listed.split(|b| *b == 0).collect();
+        names.sort_unstable();
+        assert_eq!(names, [b"user.a", b"user.b"]);
+        let remove = request(&mut t, "user.a", "", 0);
+        t.ask::<Empty>(Op::Removexattr, &remove).unwrap();
+        assert_eq!(errno(read(&mut t, Op::Getxattr, "user.a")), Errno::ENODATA);
+        assert_eq!(t.row("f").unwrap().xattrs.len(), 1);
+    }
+
+    #[test]
+    fn flags_bounds_and_permissions_are_kept() {
+        let mut t = Tester::new();
+        t.create("f").unwrap();
+        set(&mut t, "trusted.t", "", 0).unwrap();
+        set(&mut t, "user.a", "1", 0).unwrap();
+        assert_eq!(errno(set(&mut t, "user.a", "2", CREATE)), Errno::EEXIST);
+        assert_eq!(errno(set(&mut t, "user.b", "2", REPLACE)), Errno::ENODATA);
+        let large = vec![0; limits::XATTR_VALUE_BYTES_MAX + 1].into();
+        let large = XattrReq { value: large, ..request(&mut t, "user.c", "", 0) };
+        assert_eq!(errno(t.ask::<Empty>(Op::Setxattr, &large)), Errno::E2BIG);
+        t.cred = user(5);
+        assert_eq!(errno(set(&mut t, "user.a", "2", 0)), Errno::EACCES);
+        assert_eq!(read(&mut t, Op::Listxattr, "").unwrap(), "user.a\0");
+        assert_eq!(t.row("f").unwrap().xattr(b"user.a").unwrap(), "1");
+    }
+}
