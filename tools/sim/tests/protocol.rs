@@ -8,7 +8,7 @@ use saker_meta::Limits;
 use saker_sim::bench::{Bench, Message, at, errno, shard, with_dir};
 use saker_types::change::{id_key, table};
 use saker_types::limits::{
-    NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX, NAME_REGRET,
+    NAME_CONTENDED, NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX,
 };
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
@@ -653,7 +653,7 @@ fn after_a_long_wait_leases_are_short_for_a_while() {
     let mut waits = Vec::new();
     for name in &names {
         if waits.len() == 3 {
-            b.advance(NAME_REGRET);
+            b.advance(NAME_CONTENDED);
         }
         let file = format!("{name}/f");
         assert_eq!(lent(&mut b, &leased(&file)).len(), 1);
