@@ -271,10 +271,9 @@ fn read<E: Engine>(engine: &mut E, key: &Bytes) -> RowRead {
     for _ in 0..LOAD_STEPS {
         now = engine.next_step(now).expect("a row is being loaded");
         engine.begin_step(now);
-        let mut loaded = Vec::new();
-        loaded.extend(std::iter::from_fn(|| engine.loaded()));
+        let loaded: Vec<Bytes> = std::iter::from_fn(|| engine.loaded()).collect();
         if !loaded.is_empty() {
-            assert_eq!(loaded, [key.clone()], "what was asked for, once");
+            assert_eq!(loaded, std::slice::from_ref(key), "what was asked for, once");
             return engine.get(key).unwrap();
         }
     }
