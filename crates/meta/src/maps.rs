@@ -90,10 +90,10 @@ mod tests {
     use std::collections::VecDeque;
     use std::rc::Rc;
 
+    use saker_engine::memory::Home;
     use saker_rpc::frame::Frame;
     use saker_rpc::hello::{PeerHello, RoleKind};
-    use saker_rpc::node::{ConnId, Input, Outbox, Outgoing, Role};
-    use saker_engine::memory::Home;
+    use saker_rpc::node::{Conditions, ConnId, Input, Outbox, Outgoing, Role};
     use saker_runtime::time::Time;
     use saker_types::placement::Slot;
     use saker_types::wire::{At, Ctx, LockReq};
@@ -138,7 +138,7 @@ mod tests {
             let mut inputs: VecDeque<Input> = inputs.into_iter().collect();
             self.worker.step(self.now, 0, &mut inputs, &mut self.out);
             let mut left = Left::default();
-            for (_, message) in self.out.drain(0) {
+            for (_, message) in self.out.drain(Conditions::NONE) {
                 let frame = match message {
                     Outgoing::Reply { frame, .. } => {
                         let class = Error::decode(frame.body.clone()).map_or(0, |e| e.class);

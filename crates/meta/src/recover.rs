@@ -5,10 +5,11 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use prost::Message;
 use saker_engine::{Engine, Identity, Recovered, Source};
 use saker_runtime::failpoint;
 use saker_runtime::time::Time;
-use saker_types::change::{Decision, Gone, StoreJob, parse_slot_key, table};
+use saker_types::change::{Decision, Gone, StoreJob, id_key, parse_slot_key, table};
 use saker_types::{ClusterMap, Errno, FileKind, Inode, InodeId, ROOT, ShardNo};
 
 use crate::metrics::Metrics;

@@ -3,24 +3,26 @@
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_engine::{Source, memory};
+use saker_engine::{Engine, Source, memory};
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::{PeerHello, RoleKind};
 use saker_rpc::hub::decode_reply;
 use saker_rpc::node::{CallId, ConnId, Input, Outbox, Outgoing, Role};
 use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
-use saker_types::change::Gone;
+use saker_types::change::{Gone, parse_slot_key, table};
 use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
 use saker_types::wire::*;
 use saker_types::{
-    Class, ClusterMap, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, NodeId, ROOT, ShardNo, limits,
+    Class, ClusterMap, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, NodeId, ROOT,
+    ShardNo, limits,
 };
 
 use crate::metrics::Metrics;
@@ -244,12 +246,25 @@ impl Tester {
 
     /// The attribute row of a hard-linked inode.
     pub(crate) fn attr_row(&self, id: InodeId) -> Option<Inode> {
-        self.shard().attr_row(id).expect("readable").map(|row| (*row).clone())
+        self.row_of_slot(table::ATTR, id)
     }
 
     /// What became of an inode.
     pub(crate) fn gone(&self, id: InodeId) -> Option<Gone> {
-        self.shard().gone(id).expect("readable")
+        self.row_of_slot(table::GONE, id)
+    }
+
+    /// The row of an inode in a table whose keys have its slot, whichever that is.
+    fn row_of_slot<T: Message + Default>(&self, table: u8, id: InodeId) -> Option<T> {
+        let mut found = None;
+        let scanned = self.shard().engine.scan(&[table], &[table + 1], |key, value| {
+            if parse_slot_key(key).is_some_and(|(_, of)| of == id) {
+                found = Some(T::decode(value).expect("a row"));
+            }
+            ControlFlow::Continue(())
+        });
+        scanned.expect("memory");
+        found
     }
 
     /// Entries and subdirectories of a directory.
@@ -271,6 +286,7 @@ fn start(home: &memory::Home, now: Time) -> (Rc<RefCell<Shard>>, Worker) {
 fn one_shard() -> ClusterMap {
     let addr = "127.0.0.1:1".to_owned();
     ClusterMap {
+        slots_version: 1,
         version: 1,
         uuid: Bytes::from_static(&[3; 16]),
         hash_seed: 5,

@@ -22,6 +22,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use prost::Message;
+use saker_engine::Engine;
 use saker_types::change::{Change, parse_entry_key, parse_slot_key, slot_key, table};
 use saker_types::placement::Slot;
 use saker_types::wire::Row;

@@ -7,6 +7,7 @@
 use std::ops::ControlFlow;
 
 use prost::Message;
+use saker_engine::Engine;
 use saker_types::change::{parse_slot_key, slot_key, table};
 use saker_types::placement::Slot;
 use saker_types::wire::{Row, Totals};

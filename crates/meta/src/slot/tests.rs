@@ -2,6 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use saker_engine::Engine;
 use saker_engine::memory::Home;
 use saker_runtime::rand::Rng;
 use saker_runtime::time::Time;
@@ -26,13 +27,14 @@ struct Facts {
 
 fn facts(s: &Shard) -> Facts {
     let mut found = Facts { inodes: s.inode_count, leases: s.leases.len(), ..Facts::default() };
-    s.engine.scan(&[0], &[0xFF], |key, value| {
-        if key[0] != table::TOTALS {
-            found.rows.insert(key.to_vec().into(), value.to_vec().into());
-        }
-        ControlFlow::Continue(())
-    })
-    .unwrap();
+    s.engine
+        .scan(&[0], &[0xFF], |key, value| {
+            if key[0] != table::TOTALS {
+                found.rows.insert(key.to_vec().into(), value.to_vec().into());
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     let results = s.sessions.snapshot().filter(|result| result.seq > 0);
     found.results.extend(results.map(|result| ((result.session, result.seq), result)));
     found
