@@ -18,7 +18,7 @@ use saker_types::{Errno, InodeId, NodeId, Result, ShardNo, limits};
 
 use crate::Caller;
 use crate::core::{Core, decode};
-use crate::data::file::File;
+use crate::data::file::{File, Handle};
 use crate::data::open_inode::{OpenInode, lost_lock};
 use crate::net::request::To;
 
@@ -199,8 +199,8 @@ impl File {
     /// # Errors
     /// ETIMEDOUT when the locks' shard does not answer.
     pub async fn test_lock(&self, lock: &Lock) -> Result<Option<Lock>> {
-        let core = self.core();
-        let mut request = core.lock_request(self.locator().id, lock);
+        let Ok(Handle { core, inode, .. }) = self.handle_or(Errno::ENOLCK) else { return Ok(None) };
+        let mut request = core.lock_request(inode.id, lock);
         let who = Caller::root();
         let reply: LockReply = core.ask(&who, Op::Getlk, To::Owner, &mut request).await?;
         Ok(reply.conflict.map(|found| Lock {
@@ -217,16 +217,16 @@ impl File {
     /// too long) for others to end theirs.
     ///
     /// # Errors
-    /// EAGAIN when others still hold theirs; ENOLCK when the file has too many locks; EIO after a lock that was set
-    /// through this was lost.
+    /// EAGAIN when others still hold theirs; ENOLCK when the file has too many locks, or its data comes from no store;
+    /// EIO after a lock that was set through this was lost.
     pub async fn set_lock(&self, lock: &Lock, wait: Duration) -> Result<()> {
-        let core = self.core();
+        let handle = self.handle_or(Errno::ENOLCK)?;
+        let (core, id) = (&handle.core, handle.inode.id);
         core.renew_from_now_on()?;
-        let id = self.locator().id;
         // A shard that knows of a new lock on the file does not say that it has forgotten the old ones.
         core.lease(id).await?;
-        self.handle().still_holds().await?;
-        let is_new = self.handle().locks((lock.flock, lock.owner));
+        handle.still_holds().await?;
+        let is_new = handle.locks((lock.flock, lock.owner));
         let holding = (id, lock.flock, lock.owner);
         let (asked, before) = core.locks.ask(holding);
         let mut request = core.lock_request(id, lock);
@@ -237,7 +237,7 @@ impl File {
             Ok(_) => {
                 core.locks.heard(shard, asked_at);
                 core.locks.granted(holding);
-                self.see_others().await
+                handle.see_others().await
             }
             Err(error) => {
                 if error.errno() == Errno::EAGAIN || error.errno() == Errno::ENOLCK {
@@ -245,7 +245,7 @@ impl File {
                     let gave_up = lock.flock && error.errno() == Errno::EAGAIN;
                     core.locks.refused(holding, asked, before.filter(|_| !gave_up));
                     if is_new || gave_up {
-                        self.handle().unlocks((lock.flock, lock.owner));
+                        handle.unlocks((lock.flock, lock.owner));
                     }
                 }
                 Err(error)
@@ -259,14 +259,15 @@ impl File {
     /// Those of writing; EIO after a lock that was set through this was lost; ETIMEDOUT when the locks' shard does not
     /// answer.
     pub async fn unlock(&self, lock: &Lock) -> Result<()> {
-        let written = match self.handle().still_holds().await {
-            Ok(()) => self.flush_if_dirty().await,
+        let Ok(handle) = self.handle_or(Errno::ENOLCK) else { return Ok(()) };
+        let written = match handle.still_holds().await {
+            Ok(()) => handle.flush_if_dirty().await,
             lost => lost,
         };
-        let core = self.core();
-        let holds = core.unlock(self.locator().id, lock, core.deadline()).await?;
+        let core = &handle.core;
+        let holds = core.unlock(handle.inode.id, lock, core.deadline()).await?;
         if written.is_ok() && !holds {
-            self.handle().unlocks((lock.flock, lock.owner));
+            handle.unlocks((lock.flock, lock.owner));
         }
         written
     }
@@ -274,9 +275,10 @@ impl File {
     /// Ends all that an owner holds on the file, as its close does. Costs nothing if that is
     /// nothing. When the shard cannot be told, it is told later.
     pub async fn unlock_all(&self, owner: u64, flock: bool) {
-        let (core, id) = (self.core(), self.locator().id);
+        let Ok(handle) = self.handle_or(Errno::ENOLCK) else { return };
+        let (core, id) = (&handle.core, handle.inode.id);
         let holding = (id, flock, owner);
-        self.handle().unlocks((flock, owner));
+        handle.unlocks((flock, owner));
         if !core.locks.holds(&holding) {
             return;
         }

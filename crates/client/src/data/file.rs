@@ -1,4 +1,4 @@
-//! Open files.
+//! Open files, whatever their data comes from.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,24 @@ use saker_types::{Errno, Locator, Result};
 
 use crate::core::Core;
 use crate::data::open_inode::{LockOwner, OpenInode, lost_lock};
-use crate::{Caller, OpenFlags};
+use crate::data::source::{Source, Sourced};
+use crate::{Caller, OpenFlags, Seek};
 
 /// An open file. Clones are the same open file; all open files of one inode in this client see
 /// each other's writes.
 #[derive(Clone)]
-pub struct File(Arc<Handle>);
+pub struct File(Content);
 
-/// One open(2).
+/// What the data of an open file comes from.
+#[derive(Clone)]
+enum Content {
+    /// Its row, or stores.
+    Stores(Arc<Handle>),
+    /// Something else, which cannot be written.
+    Source(Arc<Sourced>),
+}
+
+/// One open(2) of a file whose data is in its row or on stores.
 pub(crate) struct Handle {
     pub(crate) core: Arc<Core>,
     pub(crate) inode: Arc<OpenInode>,
@@ -76,6 +86,21 @@ impl Handle {
     }
 }
 
+impl Handle {
+    /// Writes out what this client has written to the file, if anything is left to.
+    pub(crate) async fn flush_if_dirty(&self) -> Result<()> {
+        if self.inode.is_dirty() { self.core.flush(self, Op::Close).await } else { Ok(()) }
+    }
+
+    /// From now on reads see what others have written out.
+    pub(crate) async fn see_others(&self) -> Result<()> {
+        self.core.refresh(&self.who, &self.inode).await?;
+        // What was read ahead is older.
+        self.inode.with(|s| s.epoch += 1);
+        Ok(())
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
         self.core.inodes.close(&self.inode);
@@ -95,21 +120,32 @@ impl File {
         let locked = Mutex::default();
         // What it asks for later is no lease.
         let who = Caller { lessee: None, ..who.clone() };
-        File(Arc::new(Handle { core, inode, who, flags, failures_seen, locked }))
+        let handle = Handle { core, inode, who, flags, failures_seen, locked };
+        File(Content::Stores(Arc::new(handle)))
     }
 
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.0
+    /// A file of `entry.attr.size` bytes whose data comes from `source`.
+    ///
+    /// # Errors
+    /// EROFS for who will write.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no namespace has such files yet"))]
+    pub(crate) fn of_source(
+        entry: Entry,
+        flags: OpenFlags,
+        source: impl Source + 'static,
+    ) -> Result<File> {
+        Ok(File(Content::Source(Arc::new(Sourced::new(entry, flags, source)?))))
     }
 
-    /// The client that it is open in.
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.0.core
-    }
-
-    /// Writes out what this client has written to the file, if anything is left to.
-    pub(crate) async fn flush_if_dirty(&self) -> Result<()> {
-        if self.0.inode.is_dirty() { self.flush().await } else { Ok(()) }
+    /// The handle of a file on stores.
+    ///
+    /// # Errors
+    /// `otherwise`, of any other file.
+    pub(crate) fn handle_or(&self, otherwise: Errno) -> Result<&Handle> {
+        match &self.0 {
+            Content::Stores(handle) => Ok(handle),
+            Content::Source(_) => Err(otherwise.into()),
+        }
     }
 
     /// Are all locks there that were set through this?
@@ -117,32 +153,38 @@ impl File {
     /// # Errors
     /// EIO when one was lost, until this is closed; ETIMEDOUT when the locks' shard does not answer.
     pub async fn still_holds_locks(&self) -> Result<()> {
-        self.0.still_holds().await
-    }
-
-    /// From now on reads see what others have written out.
-    pub(crate) async fn see_others(&self) -> Result<()> {
-        self.0.core.refresh(&self.0.who, &self.0.inode).await?;
-        // What was read ahead is older.
-        self.0.inode.with(|s| s.epoch += 1);
-        Ok(())
+        match &self.0 {
+            Content::Stores(handle) => handle.still_holds().await,
+            Content::Source(_) => Ok(()),
+        }
     }
 
     /// As last seen, with this client's own writes; without data.
     pub fn entry(&self) -> Entry {
-        let (attr, loc) = self.0.inode.with(|s| (s.attr.clone(), s.loc.clone()));
-        Entry { attr, loc, ..Entry::default() }
+        match &self.0 {
+            Content::Stores(handle) => {
+                let (attr, loc) = handle.inode.with(|s| (s.attr.clone(), s.loc.clone()));
+                Entry { attr, loc, ..Entry::default() }
+            }
+            Content::Source(file) => file.entry().clone(),
+        }
     }
 
     /// How often the file was found to be shorter than it was known to be: because others have cut it.
     pub fn cuts(&self) -> u64 {
-        self.0.inode.with(|s| s.cuts)
+        match &self.0 {
+            Content::Stores(handle) => handle.inode.with(|s| s.cuts),
+            Content::Source(_) => 0,
+        }
     }
 
     /// Where it was last known to be. A file that is moved or removed stays reachable by what it
     /// was at its opening.
     pub fn locator(&self) -> Locator {
-        self.0.inode.with(|s| s.loc.clone())
+        match &self.0 {
+            Content::Stores(handle) => handle.inode.with(|s| s.loc.clone()),
+            Content::Source(file) => file.entry().loc.clone(),
+        }
     }
 
     /// Reads up to `len` bytes at `offset`; less only at the end of the file.
@@ -150,10 +192,11 @@ impl File {
     /// # Errors
     /// EBADF when it is not open for reading.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Bytes> {
-        if !self.0.flags.read {
-            return Err(Errno::EBADF.into());
+        match &self.0 {
+            Content::Stores(handle) if !handle.flags.read => Err(Errno::EBADF.into()),
+            Content::Stores(handle) => handle.core.read(handle, offset, len).await,
+            Content::Source(file) => file.read(offset, len).await,
         }
-        self.0.core.read(&self.0, offset, len).await
     }
 
     /// Writes all of `data`; returns where it went, which differs from `offset` only if the file
@@ -163,11 +206,18 @@ impl File {
     /// EBADF when it is not open for writing; EFBIG; EIO after a lock that was set through this was lost; the
     /// failure of an earlier write.
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<u64> {
-        if !self.0.flags.write {
-            return Err(Errno::EBADF.into());
-        }
-        self.0.still_holds().await?;
-        self.0.core.write(&self.0, offset, data).await
+        let handle = self.writable()?;
+        handle.still_holds().await?;
+        handle.core.write(handle, offset, data).await
+    }
+
+    /// The handle, if it is open for writing, as no file is whose data comes from elsewhere.
+    ///
+    /// # Errors
+    /// EBADF.
+    pub(crate) fn writable(&self) -> Result<&Handle> {
+        let handle = self.handle_or(Errno::EBADF)?;
+        if handle.flags.write { Ok(handle) } else { Err(Errno::EBADF.into()) }
     }
 
     /// Data is flushed to the stores' disks and the size is durable when it returns.
@@ -175,8 +225,9 @@ impl File {
     /// # Errors
     /// Those of this and of earlier writes, once for each open file.
     pub async fn fsync(&self) -> Result<()> {
-        self.0.still_holds().await?;
-        self.0.core.flush(&self.0, Op::Fsync).await
+        let Content::Stores(handle) = &self.0 else { return Ok(()) };
+        handle.still_holds().await?;
+        handle.core.flush(handle, Op::Fsync).await
     }
 
     /// What close(2) promises: data is accepted by the stores, the size durable at the owner.
@@ -184,14 +235,31 @@ impl File {
     /// # Errors
     /// Those of this and of earlier writes, once for each open file.
     pub async fn flush(&self) -> Result<()> {
-        self.0.core.flush(&self.0, Op::Close).await
+        let Content::Stores(handle) = &self.0 else { return Ok(()) };
+        handle.core.flush(handle, Op::Close).await
     }
 
     /// The last use: writes out what is left and forgets the handle.
     pub async fn release(self) {
-        if self.0.flags.write && self.0.inode.is_dirty() {
+        if let Content::Stores(handle) = &self.0
+            && handle.flags.write
+            && handle.inode.is_dirty()
+        {
             // close(2) has reported what could be reported; a later failure is in the log.
             _ = self.flush().await;
+        }
+    }
+
+    /// lseek(2) for data or a hole, in blocks of 4 KiB. What is behind the last data is a hole;
+    /// data that is written but zero is data.
+    ///
+    /// # Errors
+    /// ENXIO when `offset` is not before the end, or no data is behind it; EIO when stores that
+    /// must be asked do not answer.
+    pub async fn seek(&self, want: Seek, offset: u64) -> Result<u64> {
+        match &self.0 {
+            Content::Stores(handle) => handle.core.seek(handle, want, offset).await,
+            Content::Source(file) => file.seek(want, offset),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Open files and their data: in the rows of small ones, else in chunks on stores.
+//! Open files and their data: in the rows of small ones, else in chunks on stores, or from a source
+//! elsewhere.
 
 pub(crate) mod ahead;
 pub(crate) mod chunk_io;
@@ -12,5 +13,6 @@ pub(crate) mod near;
 pub(crate) mod open_inode;
 pub(crate) mod ranges;
 pub(crate) mod read;
+pub(crate) mod source;
 pub(crate) mod sparse;
 pub(crate) mod write;

@@ -37,23 +37,9 @@ impl File {
     /// # Errors
     /// EBADF when it is not open for writing; EFBIG; ENOSPC; those of earlier writes.
     pub async fn fallocate(&self, how: Fallocate, offset: u64, len: u64) -> Result<()> {
-        let handle = self.handle();
-        if !handle.flags.write {
-            return Err(Errno::EBADF.into());
-        }
+        let handle = self.writable()?;
         handle.still_holds().await?;
         handle.core.fallocate(handle, how, offset, len).await
-    }
-
-    /// lseek(2) for data or a hole, in blocks of 4 KiB. What is behind the last data is a hole;
-    /// data that is written but zero is data.
-    ///
-    /// # Errors
-    /// ENXIO when `offset` is not before the end, or no data is behind it; EIO when stores that
-    /// must be asked do not answer.
-    pub async fn seek(&self, want: Seek, offset: u64) -> Result<u64> {
-        let handle = self.handle();
-        handle.core.seek(handle, want, offset).await
     }
 
     /// copy_file_range(2): copies up to `len` bytes to another file, or elsewhere in this one.
@@ -63,7 +49,7 @@ impl File {
     /// EBADF when this is not open for reading, or the other not for writing or for appending;
     /// EFBIG. After a part of the copy an error ends it without being told.
     pub async fn copy_to(&self, from: u64, other: &File, at: u64, len: u64) -> Result<u64> {
-        if other.handle().flags.append {
+        if other.writable()?.flags.append {
             return Err(Errno::EBADF.into());
         }
         let mut copied = 0;
@@ -133,7 +119,12 @@ impl Core {
         handle.take_failure()
     }
 
-    async fn seek(self: &Arc<Core>, handle: &Handle, want: Seek, offset: u64) -> Result<u64> {
+    pub(crate) async fn seek(
+        self: &Arc<Core>,
+        handle: &Handle,
+        want: Seek,
+        offset: u64,
+    ) -> Result<u64> {
         let inode = &handle.inode;
         {
             let mut writer = inode.writer.lock().await;
