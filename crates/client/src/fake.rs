@@ -343,7 +343,7 @@ impl Model {
 
     pub(crate) fn entry(&self, name: &Bytes, data: bool) -> Entry {
         let file = &self.files[name];
-        let loc = Locator { pid: 1, name: name.clone(), id: file.attr.id, home_slot: None };
+        let loc = Locator::entry(1, name.clone(), file.attr.id);
         let inline = if data { file.inline.clone() } else { Bytes::new() };
         let unflushed = file.unflushed.clone();
         Entry { attr: file.attr.clone(), loc, inline, unflushed, ..Entry::default() }
@@ -493,6 +493,7 @@ impl Model {
                 order: map.key(1, name).order,
                 attr: file.attr.clone(),
                 home_slot: file.home_slot,
+                policy: 0,
             })
             .collect();
         entries.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));

@@ -342,14 +342,17 @@ impl Shard {
     /// attributes. Checks search permission on the way.
     pub(crate) fn locate(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Located> {
         let found = match at.path.split_last() {
-            None => self.locate_handle(&at.anchor)?,
+            None => {
+                let found = self.locate_handle(&at.anchor)?;
+                Located { way: Way::of_handle(&at.anchor), ..found }
+            }
             Some((name, _)) => {
                 let parent = self.parent(rq, cred, at)?;
                 let key = self.own_key(parent.dir.id, name)?;
                 let Some(inode) = self.entry_free(&key)? else {
                     return Err(Error::at(Errno::ENOENT, at.path.len() - 1).into());
                 };
-                let inode_at = self.follow_home(Spot::Entry(key), inode)?;
+                let inode_at = self.follow_home(Spot::Entry(key), inode, parent.way.policy)?;
                 Located { way: parent.way, ..inode_at }
             }
         };
@@ -371,7 +374,7 @@ impl Shard {
             if let Some(inode) = self.entry_free(&key)?
                 && inode.attr.id == id
             {
-                return self.follow_home(Spot::Entry(key), inode);
+                return self.follow_home(Spot::Entry(key), inode, handle.policy);
             }
         }
         let slot = self.map.slot_at(handle);
@@ -385,13 +388,13 @@ impl Shard {
         }
     }
 
-    fn follow_home(&mut self, spot: Spot, inode: Rc<Inode>) -> Step<Located> {
+    fn follow_home(&mut self, spot: Spot, inode: Rc<Inode>, policy: u32) -> Step<Located> {
         let Some(slot) = inode.home_slot else {
             return Ok(Located { spot, inode, way: Way::default() });
         };
         let (home, id) = (Slot::from_wire(slot), inode.attr.id);
         if !self.owns_slot(home) {
-            return Err(Error::moved(Locator::home(id, slot)).into());
+            return Err(Error::moved(Locator::home(id, slot).under(policy)).into());
         }
         let Some(inode) = self.attr_free(home, id)? else {
             return Err(broken("hard link", format!("inode {id:#x} has no attributes")).into());
@@ -426,12 +429,7 @@ impl Shard {
     /// How clients address a spot.
     pub(crate) fn locator(&self, spot: &Spot, id: InodeId, at: &At) -> Locator {
         match spot {
-            Spot::Entry(key) => Locator {
-                pid: key.pid,
-                name: Bytes::copy_from_slice(&key.name),
-                id,
-                home_slot: None,
-            },
+            Spot::Entry(key) => Locator::entry(key.pid, Bytes::copy_from_slice(&key.name), id),
             Spot::Attr(home, id) => Locator::home(*id, (*home).into()),
             Spot::Orphan(..) => at.anchor.clone(),
         }

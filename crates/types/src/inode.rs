@@ -294,7 +294,7 @@ impl Inode {
     /// its home.
     pub fn handle_at(&self, entry: Locator) -> Locator {
         match self.home_slot {
-            Some(slot) => Locator::home(self.attr.id, slot),
+            Some(slot) => Locator::home(self.attr.id, slot).under(entry.policy),
             None => Locator { id: self.attr.id, ..entry },
         }
     }
@@ -315,12 +315,42 @@ pub struct Locator {
     /// Set: not an entry but the attribute row of `id` at this slot.
     #[prost(uint32, optional, tag = "4")]
     pub home_slot: Option<u32>,
+    /// Policy that was in force there: its own, or that of the nearest directory above which has
+    /// one; 0: none. What is asked for below an anchor inherits it.
+    #[prost(uint32, tag = "5")]
+    pub policy: u32,
 }
 
 impl Locator {
+    /// An entry of a directory, where no policy is in force.
+    pub fn entry(pid: InodeId, name: Bytes, id: InodeId) -> Locator {
+        Locator { pid, name, id, home_slot: None, policy: 0 }
+    }
+
     /// The root directory.
     pub fn root() -> Locator {
-        Locator { pid: 0, name: Bytes::new(), id: ROOT, home_slot: None }
+        Locator::entry(0, Bytes::new(), ROOT)
+    }
+
+    /// The same with a policy in force.
+    pub fn under(self, policy: u32) -> Locator {
+        Locator { policy, ..self }
+    }
+
+    /// Goes where the inode was found, under the policy there if that is told. False: it was there
+    /// already.
+    pub fn follow(&mut self, found: &Locator) -> bool {
+        let policy = if found.policy == 0 { self.policy } else { found.policy };
+        let is_new = self.place() != found.place() || self.policy != policy;
+        if is_new {
+            *self = found.owned().under(policy);
+        }
+        is_new
+    }
+
+    /// Without the policy.
+    fn place(&self) -> (InodeId, &Bytes, InodeId, Option<u32>) {
+        (self.pid, &self.name, self.id, self.home_slot)
     }
 
     /// A copy whose name is its own: names in replies are parts of a whole frame, which must not be kept.
@@ -330,6 +360,6 @@ impl Locator {
 
     /// The attributes of a hard-linked inode.
     pub fn home(id: InodeId, slot: u32) -> Locator {
-        Locator { pid: 0, name: Bytes::new(), id, home_slot: Some(slot) }
+        Locator { home_slot: Some(slot), ..Locator::entry(0, Bytes::new(), id) }
     }
 }

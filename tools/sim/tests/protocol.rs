@@ -798,7 +798,7 @@ fn no_lease_is_given_on_a_name_that_is_about_to_change() {
     let saker_types::Attr { id, mode, uid, gid, .. } = b.lookup(&at("a")).unwrap().attr;
     // The other has to wait for long.
     let keep_ms = NAME_KEEP.as_millis() as u32;
-    let a = KeptDir { id, mode, uid, gid, keep_ms };
+    let a = KeptDir { id, mode, uid, gid, keep_ms, policy: 0 };
     let (step, mut waits) = (Duration::from_millis(20), Duration::ZERO);
     let answer = loop {
         assert!(waits <= NAME_LEASE_MAX + step, "it waits for ever");

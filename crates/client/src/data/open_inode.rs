@@ -257,11 +257,7 @@ impl OpenInode {
 
     /// It was found to be there.
     pub(crate) fn moved_to(&self, loc: &Locator) {
-        self.with(|s| {
-            if s.loc != *loc {
-                s.loc = loc.owned();
-            }
-        });
+        self.with(|s| s.loc.follow(loc));
     }
 
     /// Is there anything to write out or to report?

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 use saker_types::wire::*;
-use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, Result, limits};
+use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Result, limits};
 
 use crate::core::Core;
 use crate::data::file::File;
@@ -426,7 +426,7 @@ impl Core {
     /// Renames at the owner, or, when a directory moves, at the coordinator.
     async fn ask_rename(&self, who: &Caller, request: &mut RenameReq) -> Result<RenameReply> {
         let is_unknown = |at: &At, chain: &[Locator]| {
-            chain.is_empty() && at.anchor == Locator::root() && at.path.len() > 1
+            chain.is_empty() && at.anchor.id == ROOT && at.path.len() > 1
         };
         let walks_from = request.flags == rename_flags::EXCHANGE
             && is_unknown(&request.from, &request.from_chain);

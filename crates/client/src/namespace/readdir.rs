@@ -124,8 +124,9 @@ impl DirStream {
             // As lookup says it; the exact count is what getattr collects.
             attr.nlink = attr.nlink.max(2);
         }
+        let policy = if entry.policy == 0 { self.dir.policy } else { entry.policy };
         let (pid, name, home_slot) = (self.dir.id, entry.name.clone(), entry.home_slot);
-        let loc = Locator { pid, name, id, home_slot };
+        let loc = Locator { pid, name, id, home_slot, policy };
         DirItem { name: entry.name, cookie, attr, loc }
     }
 

@@ -309,13 +309,7 @@ fn node_of(to: To, map: &ClusterMap, place: &At) -> NodeId {
 /// of a single place leads to (a hard link, whose attributes are at its home), that place as a
 /// whole. False: the request went there already.
 fn follow(request: &mut impl Routed, moved: &Locator) -> bool {
-    let update = |at: &mut At| {
-        let stale = at.anchor.id == moved.id && at.anchor != *moved;
-        if stale {
-            at.anchor = moved.clone();
-        }
-        stale
-    };
+    let update = |at: &mut At| at.anchor.id == moved.id && at.anchor.follow(moved);
     let first = update(request.place());
     if request.other_place().is_some_and(update) || first {
         return true;
@@ -334,7 +328,7 @@ mod tests {
     use super::*;
 
     fn loc(pid: u64, name: &'static [u8], id: u64) -> Locator {
-        Locator { pid, name: Bytes::from_static(name), id, home_slot: None }
+        Locator::entry(pid, Bytes::from_static(name), id)
     }
 
     #[test]

@@ -35,7 +35,7 @@ async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes
     let [_, parent] = chain::parents(h, msg).await?;
     failpoint!("dir_rename.chain_checked");
     let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
-    let target = Locator { pid: parent, name: name.clone(), id: 0, home_slot: None };
+    let target = Locator::entry(parent, name.clone(), 0);
     let id = txn::begin(&mut *h.state())?;
     let mut txn = Transaction::new(h.state.clone(), id, None);
     let take = PrepareReq {

@@ -31,6 +31,25 @@ pub struct Way {
     pub searchable: bool,
     /// The last one, if it is sticky.
     pub sticky: Option<StickyDir>,
+    /// Policy in force in the last one; 0: none.
+    pub policy: u32,
+}
+
+impl Way {
+    /// To an inode that a handle leads to.
+    pub fn of_handle(handle: &Locator) -> Way {
+        Way { policy: handle.policy, ..Way::default() }
+    }
+
+    /// Policy in force at what was found: a directory may have its own.
+    pub fn policy_of(&self, found: &Inode) -> u32 {
+        in_force(found.policy, self.policy)
+    }
+}
+
+/// An own policy counts, and that from above if there is none.
+pub(super) fn in_force(own: u32, above: u32) -> u32 {
+    if own == 0 { above } else { own }
 }
 
 impl Shard {
@@ -45,7 +64,7 @@ impl Shard {
         let (first, start) = match shared {
             Some(shared) => shared,
             None => {
-                let start = PassedDir::start(self.anchor(rq, &at.anchor)?);
+                let start = PassedDir::start(self.anchor(rq, &at.anchor)?, at.anchor.policy);
                 if coalesces {
                     self.replica.last_walk.begin(cred, start.clone());
                 }
@@ -54,7 +73,8 @@ impl Shard {
         };
         self.metrics.coalesced.add(first as u64);
         let mut dir = start.dir;
-        let mut way = Way { searchable: start.searchable, ..Way::default() };
+        let (searchable, policy) = (start.searchable, start.policy);
+        let mut way = Way { searchable, policy, ..Way::default() };
         let mut lends = self.lends_root(rq, at);
         let last = at.path.len().saturating_sub(1);
         for (i, name) in at.path.iter().enumerate().skip(first) {
@@ -70,6 +90,7 @@ impl Shard {
                 if coalesces {
                     self.replica.last_walk.add(name, &dir, way.searchable);
                 }
+                way.policy = in_force(dir.policy, way.policy);
                 // The kernel tells the name to everybody.
                 let lent = match lends && way.searchable {
                     true => self.lend(at, i, above, name),
@@ -78,7 +99,8 @@ impl Shard {
                 lends = lent.is_some();
                 rq.kept.borrow_mut().extend(lent.map(|keep| {
                     let (id, mode, uid, gid) = (dir.id, dir.mode, dir.uid, dir.gid);
-                    KeptDir { id, mode, uid, gid, keep_ms: keep.as_millis() as u32 }
+                    let (keep_ms, policy) = (keep.as_millis() as u32, way.policy);
+                    KeptDir { id, mode, uid, gid, keep_ms, policy }
                 }));
             }
         }
@@ -104,7 +126,7 @@ impl Shard {
         // Of an earlier attempt.
         rq.kept.borrow_mut().clear();
         let root = Locator::root();
-        at.anchor != root || self.lend(at, 0, root.pid, &root.name).is_some()
+        at.anchor.id != root.id || self.lend(at, 0, root.pid, &root.name).is_some()
     }
 
     /// Resolves all components to a directory, of which this shard need not be the owner.
@@ -235,3 +257,6 @@ pub(super) fn dentry_of(inode: &Inode) -> Dentry {
         default_acl: inode.xattr(acl::DEFAULT).cloned().unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,9 +4,10 @@
 
 use bytes::Bytes;
 use saker_types::wire::At;
-use saker_types::{Cred, InodeId, Locator};
+use saker_types::{Cred, InodeId, ROOT};
 
 use super::dir::Dir;
+use super::resolve::in_force;
 
 /// The directories on the way from the root that was walked last; the caller may search all but the last. As good
 /// as entries of the replica: it ends with the next invalidation.
@@ -26,21 +27,24 @@ pub struct PassedDir {
     pub dir: Dir,
     /// Everybody may search all that are above it.
     pub searchable: bool,
+    /// Policy in force in it.
+    pub policy: u32,
     /// Where the name that leads to it ends in `names`.
     end: usize,
 }
 
 impl PassedDir {
-    /// Where a walk starts.
-    pub fn start(dir: Dir) -> PassedDir {
-        PassedDir { dir, searchable: true, end: 0 }
+    /// Where a walk starts, under the policy that the client knows to be in force there.
+    pub fn start(dir: Dir, policy: u32) -> PassedDir {
+        let policy = in_force(dir.policy, policy);
+        PassedDir { dir, searchable: true, policy, end: 0 }
     }
 }
 
 impl LastWalk {
     /// Is it worth a try? A walk from elsewhere, or one that asks for leases on names, is made by itself.
     pub fn serves(at: &At) -> bool {
-        at.keep_ms.is_empty() && at.anchor == Locator::root()
+        at.keep_ms.is_empty() && at.anchor.id == ROOT
     }
 
     /// As far as `at` goes the same way before its last component, if `cred` is the same: how many components
@@ -74,7 +78,9 @@ impl LastWalk {
     /// The walk goes on from its last place.
     pub fn add(&mut self, name: &[u8], dir: &Dir, searchable: bool) {
         self.names.extend_from_slice(name);
-        self.places.push(PassedDir { dir: dir.clone(), searchable, end: self.names.len() });
+        let above = self.places.last().map_or(0, |place| place.policy);
+        let policy = in_force(dir.policy, above);
+        self.places.push(PassedDir { dir: dir.clone(), searchable, policy, end: self.names.len() });
     }
 
     /// All of it but the root, as entries of the replica: parent, name, directory.
@@ -95,6 +101,8 @@ impl LastWalk {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use saker_types::Locator;
+
     use super::*;
 
     fn dir(id: u64) -> Dir {
@@ -111,7 +119,7 @@ mod tests {
     fn walked() -> LastWalk {
         let (mut walk, cred) = (LastWalk::default(), Cred::default());
         assert!(walk.resume(&cred, &at("ab/c/d/f", &[])).is_none());
-        walk.begin(&cred, PassedDir::start(dir(1)));
+        walk.begin(&cred, PassedDir::start(dir(1), 0));
         for (name, id) in [("ab", 2), ("c", 3), ("d", 4)] {
             walk.add(name.as_bytes(), &dir(id), id < 4);
         }
@@ -140,6 +148,21 @@ mod tests {
         }
         let root = At { path: vec![], ..at("f", &[]) };
         assert_eq!(resumed(&mut walked(), &root), (0, 1));
+    }
+
+    #[test]
+    fn a_policy_is_in_force_below_the_directory_that_has_it() {
+        let (mut walk, cred) = (LastWalk::default(), Cred::default());
+        walk.begin(&cred, PassedDir::start(dir(1), 0));
+        for (name, id, own) in [("a", 2, 0), ("b", 3, 7), ("c", 4, 0), ("d", 5, 9)] {
+            walk.add(name.as_bytes(), &Dir { policy: own, ..dir(id) }, true);
+        }
+        for (path, policy) in [("a/b/c/d/f", 9), ("a/b/c/f", 7), ("a/b/f", 7), ("a/f", 0), ("f", 0)]
+        {
+            assert_eq!(walk.resume(&cred, &at(path, &[])).unwrap().1.policy, policy, "{path}");
+        }
+        assert_eq!(PassedDir::start(dir(1), 5).policy, 5, "as the client was told");
+        assert_eq!(PassedDir::start(Dir { policy: 7, ..dir(1) }, 5).policy, 7);
     }
 
     #[test]

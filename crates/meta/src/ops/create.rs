@@ -42,7 +42,7 @@ impl Shard {
 
         let inode = self.new_inode(msg, kind, &parent)?;
         let attr = inode.attr.clone();
-        let loc = Locator { pid: key.pid, name: name.clone(), id: attr.id, home_slot: None };
+        let loc = Locator::entry(key.pid, name.clone(), attr.id).under(parent.way.policy);
         let searchable = parent.way.searchable;
         let mut entry = Entry { attr, loc, created: true, searchable, ..Entry::default() };
         if kind == FileKind::Directory {

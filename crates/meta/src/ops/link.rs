@@ -142,7 +142,8 @@ async fn link_plain(
     }
     txn.commit(|s| {
         let attr = s.split_entry(&key, &row, slot);
-        Ok(encoded(&Entry { attr, loc: Locator::home(id, slot), ..Entry::default() }))
+        let loc = Locator::home(id, slot).under(vote.loc.policy);
+        Ok(encoded(&Entry { attr, loc, ..Entry::default() }))
     })
 }
 
@@ -165,7 +166,8 @@ async fn link_linked(
         // The attributes' owner gives the time when it commits: this is no later. Whoever took an answer for
         // newer than what the owner has would not believe that afterwards.
         attr.ctime_ns = later(attr.ctime_ns, 0);
-        Ok(encoded(&Entry { attr, loc: Locator::home(id, slot), ..Entry::default() }))
+        let loc = Locator::home(id, slot).under(vote.loc.policy);
+        Ok(encoded(&Entry { attr, loc, ..Entry::default() }))
     })
 }
 

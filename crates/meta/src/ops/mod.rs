@@ -71,7 +71,7 @@ impl Shard {
     pub(crate) fn entry_of(&self, at: &At, found: &Located) -> Entry {
         let attr = found.inode.attr.clone();
         Entry {
-            loc: self.locator(&found.spot, attr.id, at),
+            loc: self.locator(&found.spot, attr.id, at).under(found.way.policy_of(&found.inode)),
             attr,
             searchable: found.way.searchable,
             sticky: found.way.sticky,

@@ -79,6 +79,7 @@ fn dir_entry(key: &[u8], value: &[u8]) -> Option<DirEntry> {
         order: key.order,
         attr: inode.attr,
         home_slot: inode.home_slot,
+        policy: inode.policy,
     })
 }
 

@@ -104,7 +104,8 @@ impl Shard {
         let to = self.map.key(parent.dir.id, to_name);
         let there = self.entry_free(&to)?;
         let unchanged = there.as_ref().is_some_and(|there| there.attr.id == row.attr.id);
-        let loc = row.handle_at(entry_locator(&to, row.attr.id));
+        let policy = parent.way.policy_of(row);
+        let loc = row.handle_at(entry_locator(&to, row.attr.id).under(policy));
         let mut reply = RenameReply { loc: loc.clone(), ..RenameReply::default() };
         if unchanged && !no_replace {
             return Ok(Some(encoded(&reply)));

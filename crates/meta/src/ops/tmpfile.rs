@@ -30,7 +30,7 @@ impl Shard {
         let gone = Gone { orphan: Some(inode), linkable: !msg.exclusive, ..Gone::default() };
         self.put_gone(slot, id, &gone);
         self.note_opened(&attr, msg.hold);
-        let loc = Locator { pid: parent.dir.id, name: name.clone(), id, home_slot: None };
+        let loc = Locator::entry(parent.dir.id, name.clone(), id).under(parent.way.policy);
         done(&Entry { attr, loc, created: true, ..Entry::default() })
     }
 

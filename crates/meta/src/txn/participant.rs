@@ -118,7 +118,7 @@ impl Shard {
             false => no_wait(self.parent(rq, cred, &msg.at))?,
         };
         let key = self.own_key(parent.dir.id, name)?;
-        let loc = entry_locator(&key, row.attr.id);
+        let loc = entry_locator(&key, row.attr.id).under(parent.way.policy_of(&row));
         match self.locked_by(&key) {
             // Source and target are one entry: nothing changes (rule 12).
             Some(holder)
@@ -170,7 +170,7 @@ impl Shard {
         msg: &PrepareReq,
         intent: Intent,
     ) -> Step<Vote> {
-        let (key, inode) = self.find_directory(rq, txn, msg, intent)?;
+        let (key, inode, policy) = self.find_directory(rq, txn, msg, intent)?;
         let mut part = Prepared {
             driver: txn.driver.to_u32(),
             number: txn.number,
@@ -190,7 +190,7 @@ impl Shard {
             row.attr.ctime_ns = later(row.attr.ctime_ns, now_ns);
             part.row = Some(row);
         }
-        let loc = entry_locator(&key, inode.attr.id);
+        let loc = entry_locator(&key, inode.attr.id).under(policy);
         let was_open = inode.is_open();
         let row = part.row.clone().unwrap_or(inode);
         let closes = was_open && !row.is_open();
@@ -198,14 +198,14 @@ impl Shard {
         Ok(Vote { loc, row: Some(row), closes, ..Vote::default() })
     }
 
-    /// Its key and row.
+    /// Its key, its row, and the policy in force there.
     fn find_directory(
         &mut self,
         rq: &Rq,
         txn: TxnId,
         msg: &PrepareReq,
         intent: Intent,
-    ) -> Step<(Key, Inode)> {
+    ) -> Step<(Key, Inode, u32)> {
         let (key, parent) = match msg.at.path.last() {
             Some(name) => {
                 let parent = no_wait(self.parent(rq, &msg.ctx.cred, &msg.at))?;
@@ -240,7 +240,9 @@ impl Shard {
             may_remove(&parent.dir, Some(inode.attr.uid), &msg.ctx.cred)?;
             no_wait(self.not_frozen(parent.dir.id))?;
         }
-        Ok((key, (*inode).clone()))
+        let way = parent.map_or_else(|| Way::of_handle(&msg.at.anchor), |parent| parent.way);
+        let policy = way.policy_of(&inode);
+        Ok((key, (*inode).clone(), policy))
     }
 
     /// The directory that a request is about is not there.
@@ -444,5 +446,5 @@ pub(super) fn shown(row: &Inode) -> Inode {
 }
 
 pub(crate) fn entry_locator(key: &Key, id: u64) -> Locator {
-    Locator { pid: key.pid, name: Bytes::copy_from_slice(&key.name), id, home_slot: None }
+    Locator::entry(key.pid, Bytes::copy_from_slice(&key.name), id)
 }

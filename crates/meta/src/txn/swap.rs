@@ -24,7 +24,7 @@ impl Shard {
         let Some(there) = self.entry(&key)? else {
             return Err(Error::at(Errno::ENOENT, msg.at.path.len() - 1).into());
         };
-        let loc = entry_locator(&key, there.attr.id);
+        let loc = entry_locator(&key, there.attr.id).under(parent.way.policy_of(&there));
         let is_same = msg.row.as_ref().is_some_and(|row| row.attr.id == there.attr.id);
         if is_same || self.locked_by(&key).is_some() {
             return Ok(Vote { loc, row: Some(shown(&there)), same: true, ..Vote::default() });

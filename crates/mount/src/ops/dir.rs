@@ -210,7 +210,7 @@ mod tests {
     }
 
     fn dir() -> Locator {
-        Locator { pid: 5, name: "d".into(), id: 9, home_slot: None }
+        Locator::entry(5, "d".into(), 9)
     }
 
     #[test]

@@ -247,7 +247,7 @@ impl MountService {
     /// behind): whoever needs them, for a directory that moves, must walk again then.
     async fn chain(&self, dir: NodeId, at: &At) -> Vec<Locator> {
         let (mut chain, mut id) = (Vec::new(), dir);
-        if at.anchor == Locator::root() {
+        if at.anchor.id == saker_types::ROOT {
             return chain;
         }
         while id != ROOT {

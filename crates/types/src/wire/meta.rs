@@ -28,7 +28,7 @@ pub struct Entry {
     #[prost(message, required, tag = "1")]
     #[allow(missing_docs)]
     pub attr: Attr,
-    /// Where it is; handles and anchors are made of this.
+    /// Where it is, and the policy in force there; handles and anchors are made of this.
     #[prost(message, required, tag = "2")]
     pub loc: Locator,
     /// Small-file data (open, create, spill, conflict) or target of a symlink.
@@ -79,10 +79,13 @@ pub struct KeptDir {
     /// For how long, in milliseconds from when it was asked for (`At::keep_ms`): not longer than that.
     #[prost(uint32, tag = "5")]
     pub keep_ms: u32,
+    /// Policy in force there ([`Locator::policy`]).
+    #[prost(uint32, tag = "6")]
+    pub policy: u32,
 }
 
 /// Bytes of a [`KeptDir`] in [`KeptDirs`], at most.
-const KEPT_DIR_BYTES_MAX: usize = 37;
+const KEPT_DIR_BYTES_MAX: usize = 43;
 
 /// The trailer of a shard's reply, of a result and of an error alike: its payload. None is the same as an
 /// empty one. It is of its own attempt, and not kept with the result.
@@ -331,6 +334,9 @@ pub struct DirEntry {
     /// Hard link: where its attributes are.
     #[prost(uint32, optional, tag = "4")]
     pub home_slot: Option<u32>,
+    /// Directory: its own policy; 0: that of the directory that it is in.
+    #[prost(uint32, tag = "5")]
+    pub policy: u32,
 }
 
 /// Answer to readdir.
@@ -514,6 +520,7 @@ mod tests {
             uid: u32::MAX,
             gid: u32::MAX,
             keep_ms: u32::MAX,
+            policy: u32::MAX,
         };
         let of = |dirs: &[KeptDir]| KeptDirs { dirs: dirs.to_vec() }.encode_to_vec();
         assert_eq!(of(&[most]).len(), KEPT_DIR_BYTES_MAX);

@@ -293,8 +293,7 @@ impl At {
 
     /// The locks on a file: they live by its id alone, so that no rename moves them.
     pub fn locks(id: InodeId) -> At {
-        let home_slot = Some(crate::placement::Slot::of_locks(id).into());
-        At::handle(Locator { pid: 0, name: Bytes::new(), id, home_slot })
+        At::handle(Locator::home(id, crate::placement::Slot::of_locks(id).into()))
     }
 
     /// A name in a directory.

@@ -248,7 +248,7 @@ fn open_files_may_have_chunks_beyond_their_size() {
 #[test]
 fn a_moved_record_is_no_problem() {
     let mut world = World::sound();
-    let moved = Some(Locator { pid: 10, name: Bytes::from_static(b"f"), id: 11, home_slot: None });
+    let moved = Some(Locator::entry(10, Bytes::from_static(b"f"), 11));
     let gone = Gone { moved, ..Gone::default() };
     world.put(1, in_slot(table::GONE, 1, 11), gone.encode_to_vec());
     assert_eq!(world.kinds(), []);

@@ -4,7 +4,7 @@ use super::*;
 fn entry(size: u64, data_version: u64, inline: &'static [u8]) -> Entry {
     Entry {
         attr: Attr { id: 7, size, data_version, ctime_ns: data_version, ..Attr::default() },
-        loc: Locator { pid: 1, name: Bytes::from_static(b"f"), id: 7, home_slot: None },
+        loc: Locator::entry(1, Bytes::from_static(b"f"), 7),
         inline: Bytes::from_static(inline),
         ..Entry::default()
     }

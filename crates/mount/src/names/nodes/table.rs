@@ -224,9 +224,9 @@ impl Table {
             Some(What::Guess(FileKind::Directory)) => {}
             _ => return false,
         }
-        let KeptDir { id: inode, mode, uid, gid, .. } = *dir;
+        let KeptDir { id: inode, mode, uid, gid, policy, .. } = *dir;
         let attr = Attr { id: inode, mode, uid, gid, nlink: 2, ..Attr::default() };
-        let loc = Locator { pid, name: name.clone(), id: inode, home_slot: None };
+        let loc = Locator::entry(pid, name.clone(), inode).under(policy);
         let met = self.bind(id, &Entry { attr, loc, ..Entry::default() });
         if let Some(node) = self.nodes.get_mut(&id) {
             (node.stale, node.attr_guessed) = (!met, met);

@@ -14,7 +14,7 @@ fn name(text: &'static str) -> Bytes {
 }
 
 fn entry(pid: u64, name: &'static str, id: u64, mode: u32) -> Entry {
-    let loc = Locator { pid, name: name.into(), id, home_slot: None };
+    let loc = Locator::entry(pid, name.into(), id);
     Entry { attr: Attr { id, mode, ..Attr::default() }, loc, ..Entry::default() }
 }
 

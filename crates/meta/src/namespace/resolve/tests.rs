@@ -1,0 +1,141 @@
+//! What a shard that owns all names answers about the directories on the way.
+#![allow(clippy::unwrap_used)]
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use prost::Message;
+use saker_engine::table::{EmbeddedConfig, EmbeddedTable};
+use saker_rpc::hub::Asker;
+use saker_rpc::node::ConnId;
+use saker_runtime::fs::{Dir as _, MemDir};
+use saker_runtime::telemetry::Registry;
+use saker_runtime::time::Time;
+use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
+use saker_types::wire::{CreateReq, Entry, EntryReq, Op, ReaddirReply, ReaddirReq};
+use saker_types::{Attr, ClusterMap, ROOT};
+
+use super::*;
+use crate::metrics::Metrics;
+use crate::recover::{Home, open_at};
+use crate::request::ReplyTo;
+use crate::shard::Limits;
+
+const ADDR: &str = "127.0.0.1:1";
+
+fn alone() -> Rc<RefCell<Shard>> {
+    let map = ClusterMap {
+        version: 1,
+        uuid: Bytes::from_static(&[7; 16]),
+        hash_seed: 42,
+        shards: vec![ShardInfo { addr: ADDR.into(), allocator: 1, ..ShardInfo::default() }],
+        stores: vec![StoreInfo { addr: ADDR.into() }],
+        slots: initial_slots(1),
+        coordinator: ADDR.into(),
+        replicas: 1,
+        inline_max: 4096,
+        format: FORMAT,
+        ..ClusterMap::default()
+    };
+    let disk = MemDir::new();
+    let config = EmbeddedConfig { merge_threads: 0, cache_bytes: 64 << 10 };
+    let table = EmbeddedTable::open_in(disk.sub_dir("table").unwrap(), &config).unwrap();
+    let home = Home {
+        journal: disk.sub_dir("journal").unwrap(),
+        table: Arc::new(table),
+        no: 0,
+        limits: Limits { segment_bytes: 1 << 20, ..Limits::default() },
+        metrics: Metrics::new(&Registry::new()),
+    };
+    open_at(home, Arc::new(map), Time::ZERO, 0).unwrap()
+}
+
+fn request(op: Op, body: &impl Message) -> Rq {
+    let raw = Bytes::from(body.encode_to_vec());
+    Rq {
+        from: ReplyTo { conn: ConnId(1), call: 1, trace: 1, op },
+        ip: None,
+        msg: Msg::decode(op, &raw).unwrap(),
+        raw,
+        deadline: Time::MAX,
+        asker: Asker::default(),
+        found: RefCell::default(),
+        met: RefCell::default(),
+        kept: RefCell::default(),
+    }
+}
+
+fn ask<A: Message + Default>(shard: &mut Shard, rq: &Rq) -> A {
+    let Ok(answer) = shard.execute(rq) else { panic!("no answer") };
+    A::decode(answer).unwrap()
+}
+
+fn put(shard: &mut Shard, pid: InodeId, name: &'static str, id: InodeId, mode: u32, policy: u32) {
+    let attr = Attr { id, mode, nlink: 1, ..Attr::default() };
+    let key = shard.map.key(pid, name.as_bytes());
+    assert!(shard.insert_entry(&key, Inode { attr, policy, ..Inode::default() }).is_ok());
+}
+
+fn lookup(shard: &mut Shard, anchor: Locator, path: &[&'static str]) -> Entry {
+    let path = path.iter().map(|name| Bytes::from_static(name.as_bytes())).collect();
+    let at = At::below(anchor, path);
+    ask(shard, &request(Op::Lookup, &EntryReq { at, ..EntryReq::default() }))
+}
+
+#[test]
+fn what_is_below_a_directory_with_a_policy_is_told_it() {
+    let (dir, file) = (0o040_755, 0o100_644);
+    let shard = alone();
+    let shard = &mut *shard.borrow_mut();
+    put(shard, ROOT, "plain", 11, dir, 0);
+    put(shard, ROOT, "p", 12, dir, 7);
+    put(shard, 12, "sub", 13, dir, 0);
+    put(shard, 13, "f", 14, file, 0);
+    put(shard, 13, "other", 15, dir, 9);
+    put(shard, 15, "f", 16, file, 0);
+    let root = Locator::root;
+    for (path, policy) in [
+        (&["plain"][..], 0),
+        (&["p"], 7),
+        (&["p", "sub"], 7),
+        (&["p", "sub", "f"], 7),
+        (&["p", "sub", "other"], 9),
+        (&["p", "sub", "other", "f"], 9),
+        (&["plain"], 0),
+    ] {
+        // The second time the walk is shared.
+        for _ in 0..2 {
+            assert_eq!(lookup(shard, root(), path).loc.policy, policy, "{path:?}");
+        }
+    }
+    // From an anchor on: it inherits what the client was told.
+    let sub = lookup(shard, root(), &["p", "sub"]).loc;
+    let found = lookup(shard, sub.clone(), &["f"]);
+    assert_eq!(found.loc.policy, 7);
+    assert_eq!(lookup(shard, sub.clone(), &["other", "f"]).loc.policy, 9);
+    assert_eq!(lookup(shard, found.loc, &[]).loc.policy, 7, "by handle");
+    let at = At::child(sub.clone(), b"new");
+    let create = CreateReq { at: at.clone(), mode: dir, ..CreateReq::default() };
+    let made: Entry = ask(shard, &request(Op::Mkdir, &create));
+    assert_eq!(made.loc.policy, 7);
+    let list = ReaddirReq { at: At::handle(sub), limit: 10, ..ReaddirReq::default() };
+    let listed: ReaddirReply = ask(shard, &request(Op::Readdir, &list));
+    let own: Vec<_> = listed.entries.iter().map(|e| (&e.name[..], e.policy)).collect();
+    assert!(own.contains(&(b"other", 9)) && own.contains(&(b"f", 0)), "{own:?}");
+}
+
+#[test]
+fn a_name_that_may_be_kept_is_told_with_its_policy() {
+    let shard = alone();
+    let shard = &mut *shard.borrow_mut();
+    put(shard, ROOT, "p", 12, 0o040_755, 7);
+    put(shard, 12, "sub", 13, 0o040_755, 0);
+    put(shard, 13, "f", 14, 0o100_644, 0);
+    let path = ["p", "sub", "f"].map(|name| Bytes::from_static(name.as_bytes()));
+    let at = At { keep_ms: vec![50, 50], ..At::below(Locator::root(), path.to_vec()) };
+    let rq = request(Op::Lookup, &EntryReq { at, ..EntryReq::default() });
+    let _: Entry = ask(shard, &rq);
+    let told: Vec<_> = rq.kept.borrow().iter().map(|dir| (dir.id, dir.policy)).collect();
+    assert_eq!(told, [(12, 7), (13, 7)]);
+}
