@@ -112,7 +112,7 @@ pub(crate) fn start(options: ClientOptions) -> (Arc<Fake>, Fs) {
     let fake = Arc::new(Fake(Mutex::default()));
     let net = Net::new().unwrap().over(fake.clone());
     let addr: SocketAddr = map().coordinator.parse().unwrap();
-    (fake, Fs(Core::connect(net, &[addr], options).unwrap()))
+    (fake, Fs::of(Core::connect(net, &[addr], options).unwrap()))
 }
 
 impl Fake {

@@ -32,14 +32,18 @@ pub use api::{
 };
 pub use data::file::File;
 pub use locks::Lock;
-pub use namespace::readdir::DirStream;
+pub use namespace::listing::DirStream;
 pub use saker_rpc::{Reactor, Transport};
 pub use saker_types;
 
 /// A connected client. Clones share one connection to the cluster; all methods may be used from
 /// many threads and many futures at once.
 #[derive(Clone)]
-pub struct Fs(Arc<core::Core>);
+pub struct Fs {
+    core: Arc<core::Core>,
+    /// Those beside the strict one.
+    namespaces: Arc<namespace::dispatch::Namespaces>,
+}
 
 impl Fs {
     /// Connects and takes the cluster map from the coordinator. Blocks, for at most
@@ -54,7 +58,7 @@ impl Fs {
         data::lease::start(&core).and_then(|()| data::write::back::start(&core)).map_err(|e| {
             Error::new(Errno::EAGAIN).with_text(format!("no thread for leases: {e}"))
         })?;
-        Ok(Fs(core))
+        Ok(Fs::of(core))
     }
 
     /// Connects over another network than TCP, which the caller drives, as a simulator does. Such a
@@ -70,28 +74,32 @@ impl Fs {
         options: ClientOptions,
     ) -> Result<Fs> {
         let net = net::Net::driven(transport);
-        Ok(Fs(core::Core::connect_driven(net, coordinators, options).await?))
+        Ok(Fs::of(core::Core::connect_driven(net, coordinators, options).await?))
+    }
+
+    pub(crate) fn of(core: Arc<core::Core>) -> Fs {
+        Fs { core, namespaces: Arc::default() }
     }
 
     /// Renews the leases of open files, and tells of what was closed; never ends.
     pub async fn keep_leases(&self) {
-        data::lease::keep(&self.0).await;
+        data::lease::keep(&self.core).await;
     }
 
     /// Runs a future of this client to its end on the calling thread. Not to be nested.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.0.net.block_on(future)
+        self.core.net.block_on(future)
     }
 
     /// Waits, where futures of this client are run, which go on meanwhile.
     pub async fn sleep(&self, duration: Duration) {
-        self.0.net.sleep_until(saker_runtime::time::now() + duration).await;
+        self.core.net.sleep_until(saker_runtime::time::now() + duration).await;
     }
 
     /// Was something written to this file, through this client, that no server knows of yet? Then its
     /// attributes are not those that an open tells. Costs nothing while nothing is unsaved.
     pub fn is_dirty(&self, file: InodeId) -> bool {
-        self.0.inodes.dirty(file).is_some()
+        self.core.inodes.dirty(file).is_some()
     }
 
     /// Is nothing newer known here of a file that is open, nor anything unsaved?
@@ -101,7 +109,7 @@ impl Fs {
                 !s.is_dirty() && data::open_inode::age(&s.attr) <= data::open_inode::age(attr)
             })
         };
-        self.0.inodes.get(attr.id).is_none_or(is_newest)
+        self.core.inodes.get(attr.id).is_none_or(is_newest)
     }
 
     /// A reactor of the caller's own: while a thread is in its `block_on`, what futures of this
@@ -110,37 +118,37 @@ impl Fs {
     /// # Errors
     /// ENOMEM; EOPNOTSUPP for a client that somebody else drives.
     pub fn reactor(&self) -> Result<Arc<Reactor>> {
-        self.0.net.sibling()
+        self.core.net.sibling()
     }
 
     /// The cluster map as last seen.
     pub fn map(&self) -> Arc<ClusterMap> {
-        self.0.routes().map.clone()
+        self.core.routes().map.clone()
     }
 
     /// Writes out open files, ends all locks and the session. Blocks. The client may be used on; it begins
     /// a new session then.
     pub fn close(&self) {
         self.block_on(async {
-            for inode in self.0.inodes.all() {
+            for inode in self.core.inodes.all() {
                 if inode.is_dirty() {
-                    self.0.settle(&inode).await;
+                    self.core.settle(&inode).await;
                 }
             }
-            self.0.inodes.sweep();
-            self.0.tell_closed().await;
-            self.0.end_locks().await;
-            self.0.end_sessions().await;
+            self.core.inodes.sweep();
+            self.core.tell_closed().await;
+            self.core.end_locks().await;
+            self.core.end_sessions().await;
         });
     }
 
     /// What was sent since the connect.
     pub fn stats(&self) -> ClientStats {
-        self.0.stats()
+        self.core.stats()
     }
 
     /// Metrics of this client: `saker_client_requests_total{op,to}` and others.
     pub fn metrics(&self) -> &Registry {
-        &self.0.registry
+        &self.core.registry
     }
 }

@@ -243,7 +243,7 @@ fn the_watermark_lets_results_go() {
         })
         .await;
     });
-    let ticket = t.fs.0.sessions.begin().unwrap();
+    let ticket = t.fs.core.sessions.begin().unwrap();
     assert_eq!(
         ticket.session.standing(saker_types::NodeId::Coordinator, saker_runtime::time::now()).0,
         ticket.seq
@@ -397,9 +397,9 @@ fn a_truncation_elsewhere_does_not_bring_old_sizes_back() {
     t.write(&file, 0, &pattern(50_000, 3));
     // Accepted by the stores, not reported; then cut by somebody else.
     t.run(async {
-        let inode = t.fs.0.inodes.get(file.entry().attr.id).unwrap();
+        let inode = t.fs.core.inodes.get(file.entry().attr.id).unwrap();
         let mut writer = inode.writer.lock().await;
-        t.fs.0.pump(&inode, &mut writer, true).await;
+        t.fs.core.pump(&inode, &mut writer, true).await;
     });
     t.fake.model().add_to("f", |row| row.attr.size = 50_000);
     t.fake.model().truncate(&Bytes::from_static(b"f"), 10);
@@ -468,14 +468,14 @@ fn attributes_are_not_older_than_the_question() {
     let t = setup();
     let file = t.create("f");
     t.write(&file, 0, b"abc");
-    let inode = t.fs.0.inodes.get(file.locator().id).unwrap();
+    let inode = t.fs.core.inodes.get(file.locator().id).unwrap();
     t.run(async {
         // Another call closes the file.
         let mut closing = inode.writer.lock().await;
         let by_handle = At::handle(file.locator());
         let mut asked = pin!(t.fs.getattr(&t.root, &by_handle));
         assert!(poll!(asked.as_mut()).is_pending());
-        t.fs.0.write_back(&inode, &mut closing).await;
+        t.fs.core.write_back(&inode, &mut closing).await;
         // After what that is told, and before it has finished.
         t.fake.model().files.get_mut(&b"f"[..]).unwrap().attr.nlink = 2;
         drop(closing);
@@ -607,9 +607,9 @@ fn closing_a_reader_leaves_the_writers_data_alone() {
 fn what_is_never_synced_is_written_out_when_its_writer_pauses() {
     let t = setup();
     let file = t.create("f");
-    let inode = t.fs.0.inodes.get(file.locator().id).unwrap();
+    let inode = t.fs.core.inodes.get(file.locator().id).unwrap();
     let written_at = || inode.with(|s| s.written_at);
-    let look = |after: Duration| t.run(t.fs.0.write_out_old(written_at() + after));
+    let look = |after: Duration| t.run(t.fs.core.write_out_old(written_at() + after));
     for len in [10, 20_000, 30_000] {
         t.write(&file, 0, &pattern(len, 1));
         look(Duration::ZERO);
@@ -628,12 +628,12 @@ fn what_is_never_synced_is_written_out_in_time_while_its_writer_goes_on() {
     let t = setup();
     let file = t.create("f");
     t.write(&file, 0, b"abc");
-    let inode = t.fs.0.inodes.get(file.locator().id).unwrap();
-    let (since, max) = (inode.with(|s| s.dirty_since), t.fs.0.options.write_back);
+    let inode = t.fs.core.inodes.get(file.locator().id).unwrap();
+    let (since, max) = (inode.with(|s| s.dirty_since), t.fs.core.options.write_back);
     for (after, is_old) in [(max - Duration::from_secs(1), false), (max, true)] {
         let now = since + after;
         inode.with(|s| s.written_at = now);
-        t.run(t.fs.0.write_out_old(now));
+        t.run(t.fs.core.write_out_old(now));
         assert_eq!(!t.fs.is_dirty(file.locator().id), is_old, "{after:?}");
     }
     assert_eq!(t.content("f"), b"abc");
@@ -658,8 +658,8 @@ fn under_a_lock_that_is_lost_nothing_is_written() {
             t.write(&file, 0, &pattern(len + 50, 2));
             t.fake.model().locked.clear();
             match overdue {
-                true => t.fs.0.locks.forget_leases(),
-                false => t.run(t.fs.0.renew_locks()),
+                true => t.fs.core.locks.forget_leases(),
+                false => t.run(t.fs.core.renew_locks()),
             }
             t.fake.log();
             assert_eq!(errno(t.run(file.write(0, b"x")).map(drop)), Errno::EIO);
@@ -1187,7 +1187,7 @@ fn closing_the_client_writes_out_and_ends_the_session() {
 fn owners_are_told_what_was_closed() {
     let t = setup();
     let told = || {
-        t.run(t.fs.0.tell_closed());
+        t.run(t.fs.core.tell_closed());
         let renewals = std::mem::take(&mut t.fake.model().renewals);
         renewals.iter().for_each(|told| assert_eq!(told.hold.number, told.closed_below));
         renewals.into_iter().map(|told| (told.closed, told.closed_below)).collect::<Vec<_>>()
@@ -1228,7 +1228,7 @@ fn nobody_is_looked_for_in_a_circle() {
     let there = Locator { name: b"elsewhere"[..].into(), ..here.clone() };
     drop(file);
     t.fake.model().elsewhere = [there, here].into_iter().cycle().take(20).collect();
-    t.run(t.fs.0.tell_closed());
+    t.run(t.fs.core.tell_closed());
     assert!(t.fake.model().renewals.len() <= 3);
 }
 
@@ -1251,7 +1251,7 @@ fn futures_may_move_between_threads() {
 fn fallocate_waits_for_stores_that_do_not_answer() {
     let t = setup();
     let file = t.create("f");
-    let stores = t.fs.0.routes().map.stores.len();
+    let stores = t.fs.core.routes().map.stores.len();
     let lose_all = || (0..stores).for_each(|_| t.fake.fault(Op::StoreStat, Fault::Lost));
     let asked = || t.fake.log().iter().filter(|op| **op == "store_stat").count();
     asked();

@@ -12,7 +12,7 @@ const KNOWN: [(&str, &[&str]); 11] = [
     ("rpc", &["client::alarms", "client::conn"]),
     ("rpc", &["node::net", "node::shell"]),
     ("store", &["maintain", "quarantine", "recover", "store"]),
-    ("client", &["core", "data::file", "locks", "namespace::statfs", "net::request"]),
+    ("client", &["core", "data::file", "locks", "namespace::strict::statfs", "net::request"]),
     ("fuse", &["request", "transport"]),
     ("mount", &["names::hint::calibrate", "names::hint::slots"]),
     ("mount", &["names::nodes", "names::walk"]),

@@ -1,10 +1,11 @@
-//! Names and attributes: what the owners of names are asked for.
+//! Names and attributes. [`api::Namespace`] is what a namespace does; [`dispatch`] chooses the one that
+//! serves a place, which [`fs`](mod@fs) asks.
 
-pub(crate) mod groups;
-pub(crate) mod names;
+pub(crate) mod api;
+pub(crate) mod dispatch;
+pub(crate) mod fs;
+pub(crate) mod listing;
 pub(crate) mod path;
-pub(crate) mod readdir;
-pub(crate) mod reports;
-pub(crate) mod seen;
-pub(crate) mod statfs;
-pub(crate) mod xattr;
+pub(crate) mod strict;
+#[cfg(test)]
+mod tests;

@@ -14,8 +14,8 @@ use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, Shar
 
 use crate::Caller;
 use crate::core::{ATTEMPT_MAX, Backoff, Core, Fail, decode, judged};
-use crate::namespace::groups::full_cred;
-use crate::namespace::seen::{self, Tells};
+use crate::namespace::strict::groups::full_cred;
+use crate::namespace::strict::seen::{self, Tells};
 use crate::net::Reply;
 use crate::net::session::{Known, Ticket};
 

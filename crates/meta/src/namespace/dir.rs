@@ -72,3 +72,8 @@ impl Dir {
         access::is_open(self.mode, has_acl)
     }
 }
+
+/// Policy in force at what has this one of its own, or none, below a directory where that other one is.
+pub(super) fn in_force(own: u32, above: u32) -> u32 {
+    if own == 0 { above } else { own }
+}

@@ -10,7 +10,7 @@ use saker_types::{
     Access, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, access, acl, check_name, limits,
 };
 
-use super::dir::Dir;
+use super::dir::{Dir, in_force};
 use super::walk::{LastWalk, PassedDir};
 use crate::request::{Found, Msg, Rq, Step, Stop, Wait};
 use crate::shard::Shard;
@@ -45,11 +45,6 @@ impl Way {
     pub fn policy_of(&self, found: &Inode) -> u32 {
         in_force(found.policy, self.policy)
     }
-}
-
-/// An own policy counts, and that from above if there is none.
-pub(super) fn in_force(own: u32, above: u32) -> u32 {
-    if own == 0 { above } else { own }
 }
 
 impl Shard {

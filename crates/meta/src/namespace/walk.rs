@@ -6,8 +6,7 @@ use bytes::Bytes;
 use saker_types::wire::At;
 use saker_types::{Cred, InodeId, ROOT};
 
-use super::dir::Dir;
-use super::resolve::in_force;
+use super::dir::{Dir, in_force};
 
 /// The directories on the way from the root that was walked last; the caller may search all but the last. As good
 /// as entries of the replica: it ends with the next invalidation.

@@ -4,14 +4,16 @@
 //! shard a name lives on, and a cookie is a place in that order (protocols.md, rule 19).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use saker_types::wire::*;
 use saker_types::{Attr, Errno, Error, Locator, Result, ShardNo};
 
 use crate::core::Core;
+use crate::namespace::strict::Strict;
 use crate::net::request::To;
-use crate::{Caller, DirItem, Fs};
+use crate::{Caller, DirItem};
 
 /// Entries of the first request to each shard, and of later ones.
 const LIMIT_FIRST: u32 = 256;
@@ -57,8 +59,8 @@ struct Share {
 }
 
 /// A listing under way.
-pub struct DirStream {
-    fs: Fs,
+pub(crate) struct Shares {
+    core: Arc<Core>,
     who: Caller,
     dir: Locator,
     /// Names taken so far, and those to pass over before the first.
@@ -67,35 +69,27 @@ pub struct DirStream {
     shares: Vec<Share>,
 }
 
-impl Fs {
-    /// Lists a directory after `cookie` (0: from the start), in an order that does not change
-    /// while names come and go. `.` and `..` are not in it; cookies 1 and 2 are theirs.
-    pub fn readdir(&self, who: &Caller, dir: &Locator, cookie: u64) -> DirStream {
+impl Shares {
+    /// Of all shards, after `cookie`.
+    pub(crate) fn new(core: Arc<Core>, who: &Caller, dir: &Locator, cookie: u64) -> Shares {
         let DirCursor { order, skip } = DirCursor::of_cookie(cookie);
-        let shares = (0..self.map().shards.len()).map(|shard| Share {
+        let shares = (0..core.routes().map.shards.len()).map(|shard| Share {
             shard: shard as ShardNo,
             entries: VecDeque::new(),
             after: (order, Bytes::new()),
             limit: LIMIT_FIRST,
             end: false,
         });
-        DirStream {
-            fs: self.clone(),
-            who: who.clone(),
-            dir: dir.clone(),
-            place: DirCursor { order, skip: 0 },
-            to_skip: skip,
-            shares: shares.collect(),
-        }
+        let shares = shares.collect();
+        let place = DirCursor { order, skip: 0 };
+        Shares { core, who: who.clone(), dir: dir.clone(), place, to_skip: skip, shares }
     }
-}
 
-impl DirStream {
     /// The next entry; `None` at the end.
     ///
     /// # Errors
     /// EACCES, ENOENT, ENOTDIR, and those of the network; the listing may be gone on with.
-    pub async fn next(&mut self) -> Result<Option<DirItem>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<DirItem>> {
         loop {
             if self.shares.iter().any(|s| s.entries.is_empty() && !s.end) {
                 self.refill().await?;
@@ -116,7 +110,7 @@ impl DirStream {
 
     async fn item(&self, entry: DirEntry, cookie: u64) -> DirItem {
         let id = entry.attr.id;
-        let mut attr = match self.fs.0.settled(id).await {
+        let mut attr = match Strict(&self.core).settled(id).await {
             Some(settled) => settled.attr,
             None => entry.attr,
         };
@@ -132,7 +126,7 @@ impl DirStream {
 
     /// Asks all shards that have nothing left here, at once.
     async fn refill(&mut self) -> Result<()> {
-        let core = &self.fs.0;
+        let core = &*self.core;
         let empty = self.shares.iter().enumerate();
         let empty: Vec<usize> =
             empty.filter(|(_, s)| s.entries.is_empty() && !s.end).map(|(i, _)| i).collect();

@@ -11,8 +11,8 @@ use saker_runtime::time::{self, Time};
 use saker_types::wire::{Empty, Op, ShardStats, StoreStats};
 use saker_types::{Errno, Error, NodeId, Result};
 
+use crate::StatFs;
 use crate::core::{Backoff, Core, Fail, decode};
-use crate::{Fs, StatFs};
 
 /// Figures older than this are asked for again.
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -36,19 +36,8 @@ struct Known {
 /// A node that does not answer, and why.
 type Silent = (NodeId, Fail);
 
-impl Fs {
-    /// Capacity and use of the whole file system, at most a second old. Nodes that do not answer
-    /// count with what they said last.
-    ///
-    /// # Errors
-    /// EIO when no shard has ever answered.
-    pub async fn statfs(&self) -> Result<StatFs> {
-        self.0.statfs().await
-    }
-}
-
 impl Core {
-    /// What [`Fs::statfs`] says.
+    /// What [`Fs::statfs`](crate::Fs::statfs) says.
     pub(crate) async fn statfs(&self) -> Result<StatFs> {
         let asked = time::now();
         if let Some((at, stat)) = self.known_stat().sum

@@ -1,0 +1,257 @@
+//! Operations on names and attributes, each of the namespace that serves its place.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use saker_types::wire::{At, Entry, RenameReply, rename_flags};
+use saker_types::{InodeId, Locator, Result};
+
+use crate::namespace::api::Namespace;
+use crate::namespace::dispatch::Serving;
+use crate::namespace::listing::DirStream;
+use crate::{Caller, File, Fs, OpenFlags, SetAttr, StatFs};
+
+/// What the namespace says.
+macro_rules! ask {
+    ($serving:expr, $namespace:ident => $call:expr) => {
+        match $serving {
+            Serving::Strict($namespace) => $call,
+            #[cfg(test)]
+            Serving::InMemory($namespace) => $call,
+        }
+    };
+}
+
+impl Fs {
+    /// What is at a place; of a directory without its totals.
+    pub async fn lookup(&self, who: &Caller, at: &At) -> Result<Entry> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.lookup(who, &at).await))
+    }
+
+    /// Full attributes: of a directory link count and times as of all its entries, of a file
+    /// open in this client with everything that was written through it.
+    pub async fn getattr(&self, who: &Caller, at: &At) -> Result<Entry> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.getattr(who, &at).await))
+    }
+
+    /// [`Fs::getattr`] of a directory, for who does not wait longer than `patience`.
+    ///
+    /// # Errors
+    /// ETIMEDOUT then.
+    pub async fn getattr_within(&self, who: &Caller, at: &At, patience: Duration) -> Result<Entry> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.getattr_within(who, &at, patience).await))
+    }
+
+    /// Changes attributes. What was written through this client comes before it.
+    pub async fn setattr(&self, who: &Caller, at: &At, change: &SetAttr) -> Result<Entry> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.setattr(who, &at, change).await))
+    }
+
+    /// Makes a regular file, or opens the one that is there; `mode` holds permission bits.
+    pub async fn create(
+        &self,
+        who: &Caller,
+        at: &At,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(File, Entry)> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.create(who, &at, mode, flags, false).await))
+    }
+
+    /// The same, for who looks first at what others have put in a sticky directory.
+    ///
+    /// # Errors
+    /// ESTALE if it is there, and belongs neither to `who` nor to the directory's owner.
+    pub async fn create_warily(
+        &self,
+        who: &Caller,
+        at: &At,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(File, Entry)> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.create(who, &at, mode, flags, true).await))
+    }
+
+    /// Makes a regular file without a name in a directory and opens it (O_TMPFILE). It ends with its
+    /// last handle, unless [`Fs::link`] gives it a name; `flags.exclusive` forbids that.
+    pub async fn tmpfile(
+        &self,
+        who: &Caller,
+        dir: &At,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(File, Entry)> {
+        let (serving, dir) = self.serving(dir)?;
+        dir.told(ask!(serving, names => names.tmpfile(who, &dir, mode, flags).await))
+    }
+
+    /// Opens what is there; `at` may be a handle (empty path).
+    pub async fn open(&self, who: &Caller, at: &At, flags: OpenFlags) -> Result<(File, Entry)> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.open(who, &at, flags).await))
+    }
+
+    /// Makes a directory; `mode` holds permission bits.
+    pub async fn mkdir(&self, who: &Caller, at: &At, mode: u32) -> Result<Entry> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.mkdir(who, &at, mode).await))
+    }
+
+    /// Makes a FIFO, socket, device, or a regular file without opening it; `mode` holds type and
+    /// permission bits.
+    pub async fn mknod(&self, who: &Caller, at: &At, mode: u32, rdev: u32) -> Result<Entry> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.mknod(who, &at, mode, rdev).await))
+    }
+
+    /// Makes a symbolic link.
+    pub async fn symlink(&self, who: &Caller, at: &At, target: &[u8]) -> Result<Entry> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.symlink(who, &at, target).await))
+    }
+
+    /// Target of a symbolic link.
+    pub async fn readlink(&self, who: &Caller, at: &At) -> Result<Bytes> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.readlink(who, &at).await))
+    }
+
+    /// Removes a name of anything but a directory. Returns what it led to.
+    pub async fn unlink(&self, who: &Caller, at: &At) -> Result<InodeId> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.unlink(who, &at).await))
+    }
+
+    /// Removes an empty directory, and returns which.
+    pub async fn rmdir(&self, who: &Caller, at: &At) -> Result<InodeId> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.rmdir(who, &at).await))
+    }
+
+    /// rename(2); with `no_replace` it fails if the target is there. Returns the new place, and what
+    /// was replaced.
+    ///
+    /// `to_chain`: the directories from below the root to the new parent inclusive, as the
+    /// caller knows them. It matters only when a directory moves, and may be empty when
+    /// `to` starts at the root: then it is looked up if it is needed.
+    ///
+    /// # Errors
+    /// EXDEV between namespaces.
+    pub async fn rename(
+        &self,
+        who: &Caller,
+        from: &At,
+        to: &At,
+        no_replace: bool,
+        to_chain: &[Locator],
+    ) -> Result<RenameReply> {
+        let flags = if no_replace { rename_flags::NOREPLACE } else { 0 };
+        let (serving, from, to) = self.serving_both(from, to)?;
+        let chains = [&[], to_chain];
+        from.told(ask!(serving, names => names.rename(who, &from, &to, flags, chains).await))
+    }
+
+    /// renameat2(2) with RENAME_EXCHANGE: two names of any kinds change places. Returns where the
+    /// inodes are now. `chains`: as in [`Fs::rename`], of both parents.
+    ///
+    /// # Errors
+    /// EXDEV between namespaces.
+    pub async fn exchange(
+        &self,
+        who: &Caller,
+        from: &At,
+        to: &At,
+        chains: [&[Locator]; 2],
+    ) -> Result<[Locator; 2]> {
+        let flags = rename_flags::EXCHANGE;
+        let (serving, from, to) = self.serving_both(from, to)?;
+        let said = ask!(serving, names => names.rename(who, &from, &to, flags, chains).await);
+        let reply = from.told(said)?;
+        Ok([reply.loc, reply.other.unwrap_or_default()])
+    }
+
+    /// Links `from` (a name or an open handle's locator) as `to`.
+    ///
+    /// # Errors
+    /// EXDEV between namespaces.
+    pub async fn link(&self, who: &Caller, from: &At, to: &At) -> Result<Entry> {
+        let (serving, from, to) = self.serving_both(from, to)?;
+        from.told(ask!(serving, names => names.link(who, &from, &to).await))
+    }
+
+    /// access(2): 4 read, 2 write, 1 execute, 0 exists.
+    pub async fn access(&self, who: &Caller, at: &At, want: u32) -> Result<()> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.access(who, &at, want).await))
+    }
+
+    /// [`Fs::access`], for who does not wait longer than `patience`.
+    ///
+    /// # Errors
+    /// ETIMEDOUT then.
+    pub async fn access_within(
+        &self,
+        who: &Caller,
+        at: &At,
+        want: u32,
+        patience: Duration,
+    ) -> Result<()> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.access_within(who, &at, want, patience).await))
+    }
+
+    /// Lists a directory after `cookie` (0: from the start), in an order that does not change
+    /// while names come and go. `.` and `..` are not in it; cookies 1 and 2 are theirs.
+    pub fn readdir(&self, who: &Caller, dir: &Locator, cookie: u64) -> DirStream {
+        match self.under(dir) {
+            Ok(serving) => ask!(serving, names => names.readdir(who, dir, cookie)),
+            Err(error) => DirStream::of(Err(error)),
+        }
+    }
+
+    /// Value of an extended attribute; `name` with its namespace, as `user.x`.
+    pub async fn getxattr(&self, who: &Caller, at: &At, name: &[u8]) -> Result<Bytes> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.getxattr(who, &at, name).await))
+    }
+
+    /// Sets an extended attribute: flags 1 XATTR_CREATE, 2 XATTR_REPLACE.
+    pub async fn setxattr(
+        &self,
+        who: &Caller,
+        at: &At,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.setxattr(who, &at, name, value, flags).await))
+    }
+
+    /// Names of the extended attributes, each followed by a NUL.
+    pub async fn listxattr(&self, who: &Caller, at: &At) -> Result<Bytes> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.listxattr(who, &at).await))
+    }
+
+    /// Removes an extended attribute.
+    pub async fn removexattr(&self, who: &Caller, at: &At, name: &[u8]) -> Result<()> {
+        let (serving, at) = self.serving(at)?;
+        at.told(ask!(serving, names => names.removexattr(who, &at, name).await))
+    }
+
+    /// Capacity and use of the whole file system, at most a second old. Nodes that do not answer
+    /// count with what they said last.
+    ///
+    /// # Errors
+    /// EIO when no shard has ever answered.
+    pub async fn statfs(&self) -> Result<StatFs> {
+        self.core.statfs().await
+    }
+}

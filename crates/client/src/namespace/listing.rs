@@ -1,0 +1,44 @@
+//! Listings, whatever namespace they are of.
+
+use saker_types::{Error, Result};
+
+use crate::DirItem;
+use crate::namespace::strict::readdir::Shares;
+
+/// A listing under way.
+pub struct DirStream(Listing);
+
+enum Listing {
+    /// Of the strict namespace: as the shards tell it.
+    Shares(Shares),
+    /// Of a namespace that has all of it at hand.
+    Whole(std::vec::IntoIter<DirItem>),
+    /// There is none.
+    Failed(Error),
+}
+
+impl DirStream {
+    pub(crate) fn of_shares(shares: Shares) -> DirStream {
+        DirStream(Listing::Shares(shares))
+    }
+
+    /// Of these entries, or of nothing but the reason why.
+    pub(crate) fn of(items: Result<Vec<DirItem>>) -> DirStream {
+        DirStream(match items {
+            Ok(items) => Listing::Whole(items.into_iter()),
+            Err(error) => Listing::Failed(error),
+        })
+    }
+
+    /// The next entry; `None` at the end.
+    ///
+    /// # Errors
+    /// EACCES, ENOENT, ENOTDIR, and those of the network; the listing may be gone on with.
+    pub async fn next(&mut self) -> Result<Option<DirItem>> {
+        match &mut self.0 {
+            Listing::Shares(shares) => shares.next().await,
+            Listing::Whole(items) => Ok(items.next()),
+            Listing::Failed(error) => Err(error.clone()),
+        }
+    }
+}
