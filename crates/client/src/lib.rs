@@ -106,7 +106,7 @@ impl Fs {
     pub fn is_newest(&self, attr: &Attr) -> bool {
         let is_newest = |inode: Arc<data::open_inode::OpenInode>| {
             inode.with(|s| {
-                !s.is_dirty() && data::open_inode::age(&s.attr) <= data::open_inode::age(attr)
+                !s.is_dirty() && data::open_inode::age(s.attr()) <= data::open_inode::age(attr)
             })
         };
         self.core.inodes.get(attr.id).is_none_or(is_newest)

@@ -350,7 +350,7 @@ impl Core {
         // Nobody has it open any more: all its locks were ended.
         let Some(inode) = inode.upgrade() else { return Ok(Time::MAX) };
         let until = self.lease(inode.id).await?;
-        match inode.with(|s| s.losses == losses) {
+        match inode.with(|s| s.losses() == losses) {
             true => Ok(until),
             false => Err(lost_lock()),
         }

@@ -608,7 +608,7 @@ fn what_is_never_synced_is_written_out_when_its_writer_pauses() {
     let t = setup();
     let file = t.create("f");
     let inode = t.fs.core.inodes.get(file.locator().id).unwrap();
-    let written_at = || inode.with(|s| s.written_at);
+    let written_at = || inode.with(|s| s.written_at());
     let look = |after: Duration| t.run(t.fs.core.write_out_old(written_at() + after));
     for len in [10, 20_000, 30_000] {
         t.write(&file, 0, &pattern(len, 1));
@@ -629,10 +629,10 @@ fn what_is_never_synced_is_written_out_in_time_while_its_writer_goes_on() {
     let file = t.create("f");
     t.write(&file, 0, b"abc");
     let inode = t.fs.core.inodes.get(file.locator().id).unwrap();
-    let (since, max) = (inode.with(|s| s.dirty_since), t.fs.core.options.write_back);
+    let (since, max) = (inode.with(|s| s.dirty_since()), t.fs.core.options.write_back);
     for (after, is_old) in [(max - Duration::from_secs(1), false), (max, true)] {
         let now = since + after;
-        inode.with(|s| s.written_at = now);
+        inode.with(|s| s.set_written_at(now));
         t.run(t.fs.core.write_out_old(now));
         assert_eq!(!t.fs.is_dirty(file.locator().id), is_old, "{after:?}");
     }

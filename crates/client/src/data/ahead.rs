@@ -14,7 +14,10 @@ use crate::data::memory::{Memory, Share};
 use crate::data::write::writer::left_in_chunk;
 
 /// Bytes of one request for data ahead.
-pub(crate) const SEGMENT_BYTES: u64 = 1 << 20;
+const SEGMENT_BYTES: u64 = 1 << 20;
+/// Whoever begins with this part of a small file is expected to read all of it: a whole record comes from the disk
+/// without its store, parts of it do not.
+const WHOLE_PART: u64 = 8;
 /// Readers in the kernel ask for neighbouring ranges out of order: so many reads away from where the
 /// last one ended still counts as sequential.
 const REORDER_READS: u64 = 4;
@@ -25,18 +28,39 @@ pub(crate) const WINDOW_BYTES_MIN: usize = 128 << 10;
 
 /// The next window of a reader that was expected at `expected` with `window`, and reads `len`
 /// bytes at `offset`; 0 for a reader that jumps.
-pub(crate) fn next_window(
-    expected: u64,
-    window: usize,
-    offset: u64,
-    len: usize,
-    window_max: usize,
-) -> usize {
+fn next_window(expected: u64, window: usize, offset: u64, len: usize, window_max: usize) -> usize {
     let near = REORDER_BYTES.max(REORDER_READS * len as u64);
     if offset.abs_diff(expected) > near || (window == 0 && offset != expected) {
         0
     } else {
         (window * 2).max(len * 2).max(WINDOW_BYTES_MIN).min(window_max)
+    }
+}
+
+/// How a file is read: the place where a sequential reader would go on, and its window.
+#[derive(Default)]
+pub(crate) struct Reader {
+    next: u64,
+    window: usize,
+}
+
+impl Reader {
+    /// `range` of a file of `size` bytes is read, as `len` bytes at `offset`: bytes to read ahead of it.
+    pub(crate) fn reads(
+        &mut self,
+        offset: u64,
+        len: usize,
+        range: &Range<u64>,
+        size: u64,
+        window_max: usize,
+    ) -> usize {
+        let mut window = next_window(self.next, self.window, offset, len, window_max);
+        if range.start == 0 && window > 0 && size <= SEGMENT_BYTES.min(range.end * WHOLE_PART) {
+            window = window.max(size as usize).min(window_max);
+        }
+        self.next = if window == 0 { range.end } else { self.next.max(range.end) };
+        self.window = window;
+        window
     }
 }
 

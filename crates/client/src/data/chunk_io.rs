@@ -175,7 +175,7 @@ impl Core {
     ) -> Result<bool> {
         let inode = inode.upgrade().ok_or(Errno::EBADF)?;
         self.refresh(&Caller::root(), &inode).await?;
-        let Attr { chunked, size, truncate_gen: newest, .. } = inode.with(|s| s.attr.clone());
+        let Attr { chunked, size, truncate_gen: newest, .. } = inode.with(|s| s.attr().clone());
         Ok(chunked && size >= end && newest == truncate_gen)
     }
 

@@ -57,7 +57,7 @@ impl Handle {
 
     /// A lock is about to be set through it. False if it relies on one of this owner already.
     pub(crate) fn locks(&self, owner: LockOwner) -> bool {
-        let losses = self.inode.with(|s| s.losses);
+        let losses = self.inode.with(|s| s.losses());
         let mut locked = self.locked();
         let is_new = !locked.contains_key(&owner);
         locked.entry(owner).or_insert(losses);
@@ -96,7 +96,7 @@ impl Handle {
     pub(crate) async fn see_others(&self) -> Result<()> {
         self.core.refresh(&self.who, &self.inode).await?;
         // What was read ahead is older.
-        self.inode.with(|s| s.epoch += 1);
+        self.inode.with(|s| s.read_anew());
         Ok(())
     }
 }
@@ -163,7 +163,7 @@ impl File {
     pub fn entry(&self) -> Entry {
         match &self.0 {
             Content::Stores(handle) => {
-                let (attr, loc) = handle.inode.with(|s| (s.attr.clone(), s.loc.clone()));
+                let (attr, loc) = handle.inode.with(|s| (s.attr().clone(), s.loc().clone()));
                 Entry { attr, loc, ..Entry::default() }
             }
             Content::Source(file) => file.entry().clone(),
@@ -173,7 +173,7 @@ impl File {
     /// How often the file was found to be shorter than it was known to be: because others have cut it.
     pub fn cuts(&self) -> u64 {
         match &self.0 {
-            Content::Stores(handle) => handle.inode.with(|s| s.cuts),
+            Content::Stores(handle) => handle.inode.with(|s| s.cuts()),
             Content::Source(_) => 0,
         }
     }
@@ -182,7 +182,7 @@ impl File {
     /// was at its opening.
     pub fn locator(&self) -> Locator {
         match &self.0 {
-            Content::Stores(handle) => handle.inode.with(|s| s.loc.clone()),
+            Content::Stores(handle) => handle.inode.with(|s| s.loc().clone()),
             Content::Source(file) => file.entry().loc.clone(),
         }
     }

@@ -89,7 +89,7 @@ impl Core {
     /// The lease of a file begins when it is opened, which may have been long before that was heard.
     pub(crate) async fn renew_if_late(&self, inode: &OpenInode, asked: Time) {
         if time::now() - asked >= PERIOD {
-            self.renew_wherever(vec![inode.with(|s| s.loc.clone())]).await;
+            self.renew_wherever(vec![inode.with(|s| s.loc().clone())]).await;
         }
     }
 
@@ -97,7 +97,7 @@ impl Core {
     async fn renew_leases(&self, now: Time) {
         let inodes = self.inodes.all();
         let old = inodes.iter().filter_map(|inode| {
-            inode.with(|s| (now - s.opened_at >= PERIOD).then(|| s.loc.clone()))
+            inode.with(|s| (now - s.opened_at() >= PERIOD).then(|| s.loc().clone()))
         });
         self.renew_wherever(old.collect()).await;
     }

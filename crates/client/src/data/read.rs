@@ -11,7 +11,6 @@ use saker_types::{Errno, Error, Result};
 
 use crate::Caller;
 use crate::core::Core;
-use crate::data::ahead::{SEGMENT_BYTES, next_window};
 use crate::data::file::Handle;
 use crate::data::open_inode::{OpenInode, State, inline_of};
 use crate::net::request::To;
@@ -19,9 +18,6 @@ use crate::net::request::To;
 /// A read that meets the end of a file, or needs data that is kept here, asks whether that is
 /// still so, when the last answer is older than this.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(1);
-/// Whoever begins with this part of a small file is expected to read all of it: a whole record comes from the disk
-/// without its store, parts of it do not.
-const WHOLE_PART: u64 = 8;
 /// Times that the inline data may change while it is asked for.
 const LOADS_MAX: u32 = 100;
 
@@ -142,17 +138,14 @@ impl Core {
     pub(crate) async fn refresh(&self, who: &Caller, inode: &OpenInode) -> Result<Entry> {
         let mut request = EntryReq { at: inode.at(), ..EntryReq::default() };
         let entry: Entry = self.ask(who, Op::Getattr, To::Owner, &mut request).await?;
-        inode.with(|s| {
-            s.asked_at = time::now();
-            s.adopt(&entry, None);
-        });
+        inode.with(|s| s.answered(&entry, None));
         Ok(entry)
     }
 
     /// Asks for a small file's data, unless it is known. The file may be chunked afterwards.
     pub(crate) async fn load_inline(&self, who: &Caller, inode: &OpenInode) -> Result<()> {
         for _ in 0..LOADS_MAX {
-            if inode.with(|s| s.attr.chunked || s.inline.is_some()) {
+            if inode.with(|s| s.attr().chunked || s.inline().is_some()) {
                 return Ok(());
             }
             let opening = self.inodes.holds.begin();
@@ -160,10 +153,7 @@ impl Core {
             let mut request = OpenReq { at, hold, ..OpenReq::default() };
             let entry: Entry = self.ask(who, Op::Open, To::Owner, &mut request).await?;
             let inline = inline_of(&entry);
-            inode.with(|s| {
-                s.asked_at = time::now();
-                s.adopt(&entry, inline);
-            });
+            inode.with(|s| s.answered(&entry, inline));
         }
         Err(Error::new(Errno::EIO).with_text("the file changes without a pause"))
     }
@@ -171,45 +161,38 @@ impl Core {
 
 /// How to serve a read.
 fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
-    if s.attr.is_dir() {
+    if s.attr().is_dir() {
         return Plan::NoFile;
     }
     if s.is_overtaken() {
         return Plan::CatchUp;
     }
-    let size = s.attr.size;
+    let size = s.attr().size;
     let end = offset.saturating_add(len as u64);
-    let trusts = end > size || !s.attr.chunked;
-    if trusts && !s.is_dirty() && time::now() - s.asked_at > AGE_MAX {
+    let trusts = end > size || !s.attr().chunked;
+    if trusts && !s.is_dirty() && time::now() - s.asked_at() > AGE_MAX {
         return Plan::AskSize;
     }
     let range = offset.min(size)..end.min(size);
     if range.is_empty() {
         return Plan::Data(Bytes::new());
     }
-    if !s.attr.chunked {
-        return match &s.inline {
+    if !s.attr().chunked {
+        return match s.inline() {
             Some(data) => Plan::Data(cut(data, &range)),
             None => Plan::AskInline,
         };
     }
-    let waits = |range: &Range<u64>| {
-        s.pending.as_ref().is_some_and(|p| p.start < range.end && range.start < p.end)
-    };
-    if waits(&range) {
+    if s.waits(&range) {
         return Plan::WriteOut;
     }
-    let mut window = next_window(s.next_read, s.window, offset, len, window_max);
-    if range.start == 0 && window > 0 && size <= SEGMENT_BYTES.min(range.end * WHOLE_PART) {
-        window = window.max(size as usize).min(window_max);
-    }
-    s.next_read = if window == 0 { range.end } else { s.next_read.max(range.end) };
-    s.window = window;
+    let window = s.reader.reads(offset, len, &range, size, window_max);
     // Nothing lies ahead of a read of the whole rest, unless earlier reads fetched it.
     let lone = range.end == size && range.start == 0;
     // What waits to be written out its store does not have yet, and would not be fetched again.
-    let window = if lone || waits(&(range.start..range.end + window as u64)) { 0 } else { window };
-    let (epoch, truncate_gen) = (s.epoch, s.attr.truncate_gen);
+    let waits = s.waits(&(range.start..range.end + window as u64));
+    let window = if lone || waits { 0 } else { window };
+    let (epoch, truncate_gen) = (s.epoch(), s.attr().truncate_gen);
     Plan::Chunks(Chunks { range, window, epoch, size, truncate_gen })
 }
 

@@ -86,7 +86,7 @@ impl Core {
         handle.take_failure()?;
         // What others have written and closed since this file was opened is not beyond its end.
         self.refresh(&handle.who, inode).await?;
-        let size = inode.with(|s| s.attr.size);
+        let size = inode.with(|s| s.attr().size);
         if how.reserves() && end > size {
             // What is before that stays a hole.
             self.must_have_room(end - size.max(offset)).await?;
@@ -95,25 +95,16 @@ impl Core {
             let end = if how.grows() { end } else { end.min(size) };
             self.load_inline(&handle.who, inode).await?;
             inode.with(|s| {
-                if s.attr.chunked {
+                if s.attr().chunked {
                     writer.put_hole(offset, end);
-                    s.pending = writer.range();
-                    s.epoch += 1;
-                    s.written_end = s.written_end.max(end);
-                    s.unreported.1 += end.saturating_sub(offset);
-                    s.writer_is = Some(handle.who.clone());
+                    s.cleared(end, end.saturating_sub(offset), writer.range(), &handle.who);
                 } else {
                     s.clear_inline(offset, end, &handle.who);
                 }
             });
         }
         if how.grows() {
-            inode.with(|s| {
-                s.attr.size = s.attr.size.max(end);
-                // The owner keeps the larger size: somebody else may have grown the file.
-                s.written_end = s.written_end.max(end);
-                s.writer_is = Some(handle.who.clone());
-            });
+            inode.with(|s| s.grown(end, &handle.who));
         }
         self.write_back(inode, &mut writer).await;
         handle.take_failure()
@@ -135,8 +126,8 @@ impl Core {
         self.catch_up(handle).await?;
         self.load_inline(&handle.who, inode).await?;
         let (size, inline) = inode.with(|s| {
-            let inline = s.inline.as_ref().map_or(0, Bytes::len) as u64;
-            (s.attr.size, (!s.attr.chunked).then_some(inline))
+            let inline = s.inline().map_or(0, Bytes::len) as u64;
+            (s.attr().size, (!s.attr().chunked).then_some(inline))
         });
         if offset >= size {
             return Err(Errno::ENXIO.into());

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::Caller;
 
 fn entry(size: u64, data_version: u64, inline: &'static [u8]) -> Entry {
     Entry {
@@ -17,7 +18,7 @@ fn chunked(size: u64, data_version: u64) -> Entry {
 }
 
 fn data(inode: &OpenInode) -> Option<Vec<u8>> {
-    inode.with(|s| s.inline.as_ref().map(|d| d.to_vec()))
+    inode.with(|s| s.inline().map(|d| d.to_vec()))
 }
 
 #[test]
@@ -60,7 +61,7 @@ fn an_open_brings_fresh_data_unless_it_is_older_or_the_file_dirty() {
     inode.with(|s| s.write_inline(5, b"!", &Caller::root()));
     inodes.open(&entry(2, 6, b"no"), Time::ZERO);
     assert_eq!(data(&inode).unwrap(), b"fresh!");
-    let (size, base) = inode.with(|s| (s.attr.size, s.attr.data_version));
+    let (size, base) = inode.with(|s| (s.attr().size, s.attr().data_version));
     assert_eq!((size, base), (6, 5), "unsaved bytes belong to the version they were put over");
     assert!(inode.with(|s| s.is_overtaken()));
     inode.with(|s| s.rebase(&entry(2, 6, b"no")));
@@ -71,12 +72,12 @@ fn an_open_brings_fresh_data_unless_it_is_older_or_the_file_dirty() {
 fn attributes_alone_make_data_of_another_version_unknown() {
     let inodes = Inodes::default();
     let inode = inodes.open(&entry(3, 4, b"abc"), Time::ZERO);
-    let epoch = inode.with(|s| s.epoch);
-    inode.with(|s| s.adopt(&entry(3, 4, b""), None));
+    let epoch = inode.with(|s| s.epoch());
+    inode.with(|s| s.answered(&entry(3, 4, b""), None));
     assert_eq!(data(&inode).unwrap(), b"abc");
-    inode.with(|s| s.adopt(&entry(9, 5, b""), None));
+    inode.with(|s| s.answered(&entry(9, 5, b""), None));
     assert_eq!(data(&inode), None);
-    assert!(inode.with(|s| s.epoch) > epoch, "what was read ahead is wrong now");
+    assert!(inode.with(|s| s.epoch()) > epoch, "what was read ahead is wrong now");
 }
 
 #[test]
@@ -87,7 +88,7 @@ fn writes_beyond_the_data_leave_zeros() {
     assert_eq!(data(&inode).unwrap(), b"ab\0\0ef");
     inode.with(|s| s.write_inline(1, b"B", &Caller::root()));
     assert_eq!(data(&inode).unwrap(), b"aB\0\0ef");
-    assert_eq!(inode.with(|s| s.unsaved.iter().collect::<Vec<_>>()), [(1, 2), (4, 6)]);
+    assert_eq!(inode.with(|s| s.unsaved()), [(1, 2), (4, 6)]);
 }
 
 #[test]
@@ -97,12 +98,12 @@ fn a_conflict_puts_our_bytes_over_theirs() {
     inode.with(|s| s.write_inline(1, b"X", &Caller::root()));
     assert!(inode.with(|s| s.rebase(&entry(5, 2, b"theirs"))).is_empty());
     assert_eq!(data(&inode).unwrap(), b"tXeirs");
-    assert_eq!(inode.with(|s| s.attr.data_version), 2);
+    assert_eq!(inode.with(|s| s.attr().data_version), 2);
     assert!(inode.is_dirty());
     // Truncated by somebody else: what we wrote is later, the rest is gone.
     inode.with(|s| s.rebase(&entry(0, 3, b"")));
     assert_eq!(data(&inode).unwrap(), b"\0X");
-    assert_eq!(inode.with(|s| s.attr.size), 2);
+    assert_eq!(inode.with(|s| s.attr().size), 2);
 }
 
 #[test]
@@ -116,5 +117,5 @@ fn a_conflict_with_a_chunked_file_gives_our_bytes_back() {
     let pieces = inode.with(|s| s.rebase(&chunked(9_000, 2)));
     let expected = vec![(0, Bytes::from_static(b"A")), (2, Bytes::from_static(b"C"))];
     assert_eq!(pieces, expected);
-    assert!(inode.with(|s| s.attr.chunked && s.unsaved.is_empty() && s.attr.size == 9_000));
+    assert!(inode.with(|s| s.attr().chunked && s.unsaved().is_empty() && s.attr().size == 9_000));
 }

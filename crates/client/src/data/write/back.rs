@@ -45,7 +45,7 @@ impl Core {
         let max = self.options.write_back;
         let is_due = |inode: &Arc<OpenInode>| {
             inode.with(|s| {
-                s.is_dirty() && (now - s.written_at >= PAUSE || now - s.dirty_since >= max)
+                s.is_dirty() && (now - s.written_at() >= PAUSE || now - s.dirty_since() >= max)
             })
         };
         let due: Vec<_> = self.inodes.all().into_iter().filter(is_due).collect();

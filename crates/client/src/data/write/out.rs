@@ -67,11 +67,11 @@ impl Core {
         if handle.flags.append {
             return self.append(handle, &mut writer, data).await;
         }
-        if !inode.with(|s| s.attr.chunked) {
+        if !inode.with(|s| s.attr().chunked) {
             if end <= self.routes().map.inline_max {
                 self.load_inline(&handle.who, inode).await?;
                 let written = inode.with(|s| {
-                    let fits = !s.attr.chunked && s.inline.is_some();
+                    let fits = !s.attr().chunked && s.inline().is_some();
                     if fits {
                         s.write_inline(offset, data, &handle.who);
                     }
@@ -81,7 +81,7 @@ impl Core {
                     return Ok(offset);
                 }
             }
-            if !inode.with(|s| s.attr.chunked) {
+            if !inode.with(|s| s.attr().chunked) {
                 self.spill(&handle.who, inode, &mut writer).await?;
             }
         }
@@ -103,17 +103,7 @@ impl Core {
             let taken = writer.put(offset, data, self.options.write_buffer_bytes);
             offset += taken as u64;
             data = &data[taken..];
-            inode.with(|s| {
-                s.attr.size = s.attr.size.max(offset);
-                s.written_end = s.written_end.max(offset);
-                s.unreported.0 += taken as u64;
-                s.pending = writer.range();
-                s.epoch += 1;
-                s.written_at = time::now();
-                if s.writer_is.is_none() {
-                    s.writer_is = Some(who.clone());
-                }
-            });
+            inode.with(|s| s.wrote(offset, taken as u64, writer.range(), who));
             if !writer.is_queue_empty() {
                 self.pump(inode, writer, false).await;
             }
@@ -140,10 +130,10 @@ impl Core {
             if writer.is_idle() {
                 break;
             }
-            if writer.waits_to_append() && !inode.with(|s| s.attr.chunked) {
+            if writer.waits_to_append() && !inode.with(|s| s.attr().chunked) {
                 writer.displace();
             }
-            if !writer.is_queue_empty() && !inode.with(|s| s.attr.chunked) {
+            if !writer.is_queue_empty() && !inode.with(|s| s.attr().chunked) {
                 // Truncated to nothing by somebody else, which brings a file back to its row.
                 if let Err(error) = self.spill(&writer_of(inode), inode, writer).await {
                     self.lose(inode, writer, error);
@@ -171,14 +161,14 @@ impl Core {
             }
         }
         writer.weigh(&self.unwritten);
-        inode.with(|s| s.pending = writer.range());
+        inode.with(|s| s.sent(writer.range()));
     }
 
     /// Sends what a file holds, unless the owner has to be asked before, and takes note of what stores have accepted.
     /// Waits for neither; only for what a truncation has made a store refuse.
     pub(crate) async fn send_on(self: &Arc<Core>, inode: &Arc<OpenInode>, writer: &mut Held<'_>) {
         lose_written(inode, writer);
-        if inode.with(|s| !s.attr.chunked) {
+        if inode.with(|s| !s.attr().chunked) {
             return;
         }
         if writer.is_landed() {
@@ -193,7 +183,7 @@ impl Core {
             self.land(inode, writer, landed).await;
         }
         writer.weigh(&self.unwritten);
-        inode.with(|s| s.pending = writer.range());
+        inode.with(|s| s.sent(writer.range()));
     }
 
     /// What has not taken off is lost.
@@ -209,7 +199,7 @@ impl Core {
             Ok(place) => place,
             Err(error) => return inode.with(|s| s.fail(error)),
         };
-        let (known_gen, losses) = inode.with(|s| (s.attr.truncate_gen, s.losses));
+        let (known_gen, losses) = inode.with(|s| (s.attr().truncate_gen, s.losses()));
         let truncate_gen = piece.placed.unwrap_or(known_gen);
         let under = (Arc::downgrade(inode), losses);
         let write = self.clone().write_chunk(inode.id, truncate_gen, place, piece.clone(), under);
@@ -226,16 +216,14 @@ impl Core {
         writer: &mut Held<'_>,
         Landed { mut piece, truncate_gen, losses, result }: Landed,
     ) {
-        if losses != inode.with(|s| s.losses) {
+        if losses != inode.with(|s| s.losses()) {
             // That is known, and it is not sent again.
             return;
         }
-        let known_gen = inode.with(|s| s.attr.truncate_gen);
+        let known_gen = inode.with(|s| s.attr().truncate_gen);
         match result {
             Ok(accepted) => {
-                inode.with(|s| {
-                    accepted.iter().for_each(|writes| Unflushed::add(&mut s.unflushed, *writes));
-                });
+                inode.with(|s| s.accepted(&accepted));
                 // Accepted before a truncation that is known by now, it may have been cut: as an
                 // append should be that came before.
                 if truncate_gen == known_gen || piece.placed.is_some() {
@@ -252,7 +240,7 @@ impl Core {
         piece.refusals += 1;
         let again = piece.refusals > 1;
         writer.put_back(piece);
-        inode.with(|s| s.pending = writer.range());
+        inode.with(|s| s.sent(writer.range()));
         if truncate_gen != known_gen {
             return;
         }
@@ -276,12 +264,9 @@ impl Core {
         inode.with(|s| {
             let pieces = s.take_unsaved();
             let end = pieces.last().map_or(0, |(offset, data)| offset + data.len() as u64);
-            s.written_end = s.written_end.max(end);
-            s.unreported.0 += queue_all(writer, pieces);
-            // Known before the entry is, whose generation is newer than what was accepted.
-            s.pending = writer.range();
-            s.adopt(&entry, None);
-            s.attr.chunked = true;
+            let bytes = queue_all(writer, pieces);
+            s.unsaved_go_to_chunks(end, bytes, writer.range());
+            s.spilled(&entry);
         });
         Ok(())
     }
@@ -295,7 +280,7 @@ impl Core {
         data: &[u8],
     ) -> Result<u64> {
         let inode = &handle.inode;
-        if inode.with(|s| !s.unsaved.is_empty() || s.pending.is_some()) {
+        if inode.with(|s| s.holds_data()) {
             self.write_back(inode, writer).await;
             handle.take_failure()?;
         }
@@ -308,12 +293,12 @@ impl Core {
                 at,
                 len,
                 data: inline.clone(),
-                size: s.written_end,
-                truncate_gen: s.attr.truncate_gen,
-                unflushed: s.unflushed.clone(),
+                size: s.written_end(),
+                truncate_gen: s.attr().truncate_gen,
+                unflushed: s.unflushed().to_vec(),
                 ..AppendReq::default()
             });
-            let losses = inode.with(|s| s.losses);
+            let losses = inode.with(|s| s.losses());
             let may_send = || self.may_send(Arc::downgrade(inode), losses);
             let (who, deadline) = (&handle.who, self.deadline());
             let asked =
@@ -325,9 +310,8 @@ impl Core {
             let end = end.ok_or_else(beyond)?;
             self.reports.note(inode.id);
             inode.with(|s| {
-                s.written_end = 0;
                 let inline = reply.stored.then(|| Bytes::copy_from_slice(&reply.entry.inline));
-                s.adopt(&reply.entry, inline);
+                s.append_placed(&reply.entry, inline);
             });
             if reply.stored {
                 return Ok(offset);
@@ -335,21 +319,13 @@ impl Core {
             let placed = reply.entry.attr.truncate_gen;
             writer.put_placed(offset, bytes.clone(), placed);
             writer.weigh(&self.unwritten);
-            inode.with(|s| {
-                s.attr.size = s.attr.size.max(end);
-                s.written_end = end;
-                s.pending = writer.range();
-                s.writer_is = Some(handle.who.clone());
-                s.written_at = time::now();
-                s.epoch += 1;
-            });
+            inode.with(|s| s.append_began(end, writer.range(), &handle.who));
             self.pump(inode, writer, true).await;
             let result = handle.take_failure();
             let is_there = inode.with(|s| {
-                let is_there = result.is_ok() && s.attr.truncate_gen == placed;
+                let is_there = result.is_ok() && s.attr().truncate_gen == placed;
                 if !is_there || writer.is_displaced() {
-                    // The file does not grow by what is not there.
-                    s.written_end = 0;
+                    s.append_gone();
                 }
                 is_there
             });
@@ -413,7 +389,7 @@ impl Core {
             // Nothing will be told to the owner, which may know of data by others.
             known = Some(Known::of(&self.refresh(who, inode).await?));
         }
-        let in_chunks = || inode.with(|s| s.attr.chunked.then_some(s.attr.size));
+        let in_chunks = || inode.with(|s| s.attr().chunked.then_some(s.attr().size));
         let (mut may_repeat, mut is_lost) = (true, false);
         loop {
             self.pump(inode, writer, true).await;
@@ -421,7 +397,9 @@ impl Core {
             if let Some(size) = flushed {
                 let stores = self.routes().map.stores_of_file(inode.id, size);
                 let mut unflushed = known.as_ref().map_or(Vec::new(), |k| k.unflushed.clone());
-                inode.with(|s| s.unflushed.iter().for_each(|w| Unflushed::add(&mut unflushed, *w)));
+                inode.with(|s| {
+                    s.unflushed().iter().for_each(|w| Unflushed::add(&mut unflushed, *w))
+                });
                 match self.sync_stores(stores, &unflushed).await {
                     Ok(true) if !is_lost => {
                         is_lost = true;
@@ -437,7 +415,7 @@ impl Core {
                 }
             }
             // While the writer is held nothing is accepted. A file in its row has nothing on stores.
-            inode.with(|s| s.unflushed.clear());
+            inode.with(|s| s.flushed());
             let told = known.take().filter(|known| !known.unflushed.is_empty());
             match self.report(inode, writer, Op::Fsync, told.map(|known| known.version)).await {
                 // The owner knew of more, by others, which is to be flushed as well.
@@ -467,48 +445,25 @@ impl Core {
         flushed: Option<u64>,
     ) -> Result<Report> {
         for _ in 0..CONFLICTS_MAX {
-            let request = inode.with(|s| {
-                let inline = (!s.unsaved.is_empty()).then(|| s.inline.clone().unwrap_or_default());
-                let size = if inline.is_some() { s.attr.size } else { s.written_end };
-                (s.is_dirty() || flushed.is_some()).then(|| CloseReq {
-                    at: At::handle(s.loc.clone()),
-                    is_clean: !s.is_dirty(),
-                    flushed,
-                    unflushed: s.unflushed.clone(),
-                    size,
-                    truncate_gen: s.attr.truncate_gen,
-                    inline,
-                    base_version: s.attr.data_version,
-                    written_bytes: s.unreported.0,
-                    cleared_bytes: s.unreported.1,
-                    ctx: Ctx::default(),
-                })
-            });
+            let request = inode.with(|s| s.report(flushed));
             let Some(mut request) = request else { return Ok(Report::Done(None)) };
             let who = writer_of(inode);
-            let losses = inode.with(|s| s.losses);
+            let losses = inode.with(|s| s.losses());
             let may_send = || self.may_send(Arc::downgrade(inode), losses);
             let deadline = self.deadline();
             let asked = self.ask_while(&who, op, To::Owner, &mut request, deadline, may_send);
             let reply: CloseReply = asked.await?;
             self.reports.note(inode.id);
             if !reply.conflict {
-                inode.with(|s| {
-                    s.unsaved.clear();
-                    s.written_end = 0;
-                    s.unreported = (0, 0);
-                    s.writer_is = None;
-                    let inline = request.inline.as_ref().and(s.inline.clone());
-                    s.adopt(&reply.entry, inline);
-                });
+                inode.with(|s| s.reported(&reply.entry, request.inline.is_some()));
                 return Ok(Report::Done(Some(Known::of(&reply.entry))));
             }
             let to_chunks = inode.with(|s| {
                 let pieces = s.rebase(&reply.entry);
                 let Some((offset, data)) = pieces.last() else { return false };
-                s.written_end = offset + data.len() as u64;
-                s.unreported.0 += queue_all(writer, pieces);
-                s.pending = writer.range();
+                let end = offset + data.len() as u64;
+                let bytes = queue_all(writer, pieces);
+                s.unsaved_go_to_chunks(end, bytes, writer.range());
                 true
             });
             if to_chunks {
@@ -543,7 +498,8 @@ impl Core {
         }
         self.write_back(inode, &mut writer).await;
         inode.with(|s| {
-            let entry = || Entry { attr: s.attr.clone(), loc: s.loc.clone(), ..Entry::default() };
+            let entry =
+                || Entry { attr: s.attr().clone(), loc: s.loc().clone(), ..Entry::default() };
             (!s.is_dirty()).then(entry)
         })
     }
@@ -573,15 +529,15 @@ fn refused(inode: &OpenInode, error: Error) {
 /// Forgets what was written before a lock was lost.
 fn lose_written(inode: &OpenInode, writer: &mut Writer) {
     inode.with(|s| {
-        if writer.lose(s.losses) {
-            s.pending = writer.range();
+        if writer.lose(s.losses()) {
+            s.sent(writer.range());
         }
     });
 }
 
 /// Who wrote what is dirty.
 fn writer_of(inode: &OpenInode) -> Caller {
-    inode.with(|s| s.writer_is.clone()).unwrap_or_else(Caller::root)
+    inode.with(|s| s.writer().cloned()).unwrap_or_else(Caller::root)
 }
 
 /// Queues pieces; how many bytes they have.

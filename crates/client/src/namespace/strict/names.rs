@@ -49,10 +49,7 @@ impl Namespace for Strict<'_> {
         }
         let entry: Entry = self.0.ask(who, Op::Setattr, To::Owner, &mut request).await?;
         Ok(inode.with(|s| {
-            let (inline, cuts) = (inline_of(&entry), s.cuts);
-            s.adopt(&entry, inline);
-            // Who cuts it knows so.
-            s.cuts = cuts;
+            s.cut_here(&entry, inline_of(&entry));
             s.newest(entry)
         }))
     }
@@ -273,8 +270,7 @@ impl Strict<'_> {
     fn learn(&self, entry: Entry) -> Entry {
         let Some(inode) = self.0.inodes.get(entry.attr.id) else { return entry };
         inode.with(|s| {
-            s.asked_at = time::now();
-            s.adopt(&entry, None);
+            s.answered(&entry, None);
             s.newest(entry)
         })
     }
