@@ -88,12 +88,12 @@ impl Fs {
 
     /// Runs a future of this client to its end on the calling thread. Not to be nested.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.core.net.block_on(future)
+        self.core.cluster.net.block_on(future)
     }
 
     /// Waits, where futures of this client are run, which go on meanwhile.
     pub async fn sleep(&self, duration: Duration) {
-        self.core.net.sleep_until(saker_runtime::time::now() + duration).await;
+        self.core.cluster.net.sleep_until(saker_runtime::time::now() + duration).await;
     }
 
     /// Was something written to this file, through this client, that no server knows of yet? Then its
@@ -118,12 +118,12 @@ impl Fs {
     /// # Errors
     /// ENOMEM; EOPNOTSUPP for a client that somebody else drives.
     pub fn reactor(&self) -> Result<Arc<Reactor>> {
-        self.core.net.sibling()
+        self.core.cluster.net.sibling()
     }
 
     /// The cluster map as last seen.
     pub fn map(&self) -> Arc<ClusterMap> {
-        self.core.routes().map.clone()
+        self.core.cluster.routes().map.clone()
     }
 
     /// Writes out open files, ends all locks and the session. Blocks. The client may be used on; it begins
@@ -137,18 +137,18 @@ impl Fs {
             }
             self.core.inodes.sweep();
             self.core.tell_closed().await;
-            self.core.end_locks().await;
-            self.core.end_sessions().await;
+            self.core.locks.end(&self.core.cluster).await;
+            self.core.cluster.end_sessions().await;
         });
     }
 
     /// What was sent since the connect.
     pub fn stats(&self) -> ClientStats {
-        self.core.stats()
+        self.core.cluster.stats()
     }
 
     /// Metrics of this client: `saker_client_requests_total{op,to}` and others.
     pub fn metrics(&self) -> &Registry {
-        &self.core.registry
+        &self.core.cluster.registry
     }
 }

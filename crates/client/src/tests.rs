@@ -243,7 +243,7 @@ fn the_watermark_lets_results_go() {
         })
         .await;
     });
-    let ticket = t.fs.core.sessions.begin().unwrap();
+    let ticket = t.fs.core.cluster.sessions.begin().unwrap();
     assert_eq!(
         ticket.session.standing(saker_types::NodeId::Coordinator, saker_runtime::time::now()).0,
         ticket.seq
@@ -659,7 +659,7 @@ fn under_a_lock_that_is_lost_nothing_is_written() {
             t.fake.model().locked.clear();
             match overdue {
                 true => t.fs.core.locks.forget_leases(),
-                false => t.run(t.fs.core.renew_locks()),
+                false => t.run(t.fs.core.locks.renew(&t.fs.core.cluster, &t.fs.core.inodes)),
             }
             t.fake.log();
             assert_eq!(errno(t.run(file.write(0, b"x")).map(drop)), Errno::EIO);
@@ -1251,7 +1251,7 @@ fn futures_may_move_between_threads() {
 fn fallocate_waits_for_stores_that_do_not_answer() {
     let t = setup();
     let file = t.create("f");
-    let stores = t.fs.core.routes().map.stores.len();
+    let stores = t.fs.core.cluster.routes().map.stores.len();
     let lose_all = || (0..stores).for_each(|_| t.fake.fault(Op::StoreStat, Fault::Lost));
     let asked = || t.fake.log().iter().filter(|op| **op == "store_stat").count();
     asked();

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// Circles that are there, each with its reason in ARCHITECTURE.md ("Circles").
-const KNOWN: [(&str, &[&str]); 11] = [
+const KNOWN: [(&str, &[&str]); 10] = [
     ("types", &["access", "acl", "inode"]),
     ("types", &["placement", "wire"]),
     ("runtime", &["rand", "sim", "time"]),
     ("rpc", &["client::alarms", "client::conn"]),
     ("rpc", &["node::net", "node::shell"]),
     ("store", &["maintain", "quarantine", "recover", "store"]),
-    ("client", &["core", "data::file", "locks", "namespace::strict::statfs", "net::request"]),
     ("fuse", &["request", "transport"]),
     ("mount", &["names::hint::calibrate", "names::hint::slots"]),
     ("mount", &["names::nodes", "names::walk"]),

@@ -17,9 +17,10 @@ use saker_types::{Attr, Class, Errno, Error, InodeId, NodeId, Result, StoreNo, U
 use std::time::Duration;
 
 use crate::Caller;
-use crate::core::{Backoff, Core, Fail, all, decode};
+use crate::core::Core;
 use crate::data::open_inode::OpenInode;
 use crate::data::write::writer::{Piece, left_in_chunk};
+use crate::net::cluster::{Backoff, Fail, all, decode};
 use crate::net::route::Routes;
 
 /// One attempt at a read or write of a chunk waits this long.
@@ -81,14 +82,15 @@ impl Core {
             attempt: 0,
             hole,
         };
-        let deadline = self.deadline();
+        let deadline = self.cluster.deadline();
         let write = async |store: &StoreNo| {
             let attempt =
                 |attempt| Bytes::from(ChunkWriteReq { attempt, ..message.clone() }.encode_to_vec());
             let (to, op) = (NodeId::Store(*store), Op::ChunkWrite);
             let may_send = || self.may_send(inode.clone(), losses);
             let data = data.clone();
-            let call = self.call_while(to, op, attempt, data, ATTEMPT_MAX, deadline, may_send);
+            let call =
+                self.cluster.call_while(to, op, attempt, data, ATTEMPT_MAX, deadline, may_send);
             let ChunkWriteReply { epoch, seq } = decode(op, call.await?.body)?;
             Ok(Unflushed { store: u32::from(*store), epoch, first: seq, more: 0 })
         };
@@ -107,13 +109,14 @@ impl Core {
         mut stores: BTreeSet<StoreNo>,
         unflushed: &[Unflushed],
     ) -> Result<bool> {
-        let deadline = self.deadline();
+        let deadline = self.cluster.deadline();
         stores.extend(unflushed.iter().map(|writes| writes.store as StoreNo));
         let sync = async |store: StoreNo| -> Result<bool> {
             let its = unflushed.iter().filter(|writes| writes.store == u32::from(store));
             let request = ChunkSyncReq { unflushed: its.copied().collect() };
             let (to, op) = (NodeId::Store(store), Op::ChunkSync);
-            let call = self.call(to, op, &request, Bytes::new(), SYNC_ATTEMPT_MAX, deadline);
+            let call =
+                self.cluster.call(to, op, &request, Bytes::new(), SYNC_ATTEMPT_MAX, deadline);
             let ChunkSyncReply { lost } = decode(op, call.await?.body)?;
             Ok(lost)
         };
@@ -181,11 +184,11 @@ impl Core {
 
     /// Reads up to `len` bytes of one chunk, from the first replica that gives them intact.
     async fn read_chunk(&self, id: InodeId, offset: u64, len: usize) -> Result<Part> {
-        let deadline = self.deadline();
-        let (trace, mut backoff) = (self.trace(), Backoff::until(deadline));
+        let deadline = self.cluster.deadline();
+        let (trace, mut backoff) = (self.cluster.trace(), Backoff::until(deadline));
         let mut bad_rounds = 0;
         loop {
-            let routes = self.routes();
+            let routes = self.cluster.routes();
             let mut place = ChunkOffset::of(&routes, id, offset)?;
             let now = time::now();
             place.stores.sort_by_key(|store| self.failing_stores.has(*store, now));
@@ -215,10 +218,10 @@ impl Core {
             if let Fail::Answer(error) = &last
                 && error.is(Class::RefreshMap)
             {
-                self.refresh_map(&routes).await;
+                self.cluster.refresh_map(&routes).await;
             }
             let to = NodeId::Store(place.stores[0]);
-            self.pause(&mut backoff, to, Op::ChunkRead, &routes, &last).await?;
+            self.cluster.pause(&mut backoff, to, Op::ChunkRead, &routes, &last).await?;
         }
     }
 
@@ -234,7 +237,8 @@ impl Core {
         let len = request.len as usize;
         let ask = async |request: ChunkReadReq| {
             let (to, body) = (NodeId::Store(store), Bytes::from(request.encode_to_vec()));
-            let sent = self.send(routes, to, Op::ChunkRead, trace, body, Bytes::new(), until);
+            let sent =
+                self.cluster.send(routes, to, Op::ChunkRead, trace, body, Bytes::new(), until);
             let reply = sent.await?;
             answer(reply.body, reply.payload, len).map_err(Fail::Answer)
         };
@@ -245,7 +249,7 @@ impl Core {
                 Answer::Data(part) => return Ok(part),
                 Answer::Places(dir, places) => (dir, places),
             };
-            match local.read(&self.net, store, &dir, &places, until).await {
+            match local.read(&self.cluster.net, store, &dir, &places, until).await {
                 Ok(Some(data)) => return Ok(Part { data, holes: false }),
                 Ok(None) => {}
                 // As if the store did not answer.

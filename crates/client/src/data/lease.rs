@@ -11,8 +11,9 @@ use saker_runtime::{thread, time::sleep};
 use saker_types::wire::{Op, RenewReply, RenewReq};
 use saker_types::{Locator, NodeId, Result, ShardNo, limits};
 
-use crate::core::{Core, decode};
+use crate::core::Core;
 use crate::data::open_inode::OpenInode;
+use crate::net::cluster::decode;
 
 /// Leases of files that are open longer than this are renewed, this often.
 const PERIOD: Duration = Duration::from_secs(20);
@@ -43,7 +44,7 @@ fn run(weak: &Weak<Core>) {
     let mut next = time::now() + PERIOD;
     if let Some(core) = weak.upgrade() {
         // So that something is known of servers that stand still when they are asked for the first time.
-        let learnt = core.net.block_on(core.learn_room());
+        let learnt = core.cluster.net.block_on(core.stat_cache.learn_room(&core.cluster));
         _ = learnt.inspect_err(|e| tracing::debug!("how much room there is: {e}"));
     }
     loop {
@@ -51,14 +52,14 @@ fn run(weak: &Weak<Core>) {
         let Some(core) = weak.upgrade() else { return };
         let now = time::now();
         if core.inodes.holds.any_closed() {
-            core.net.block_on(core.tell_closed());
+            core.cluster.net.block_on(core.tell_closed());
         }
-        if core.is_map_old() {
-            core.net.block_on(core.follow_map());
+        if core.cluster.is_map_old() {
+            core.cluster.net.block_on(core.cluster.follow_map());
         }
         if now >= next {
             next = now + PERIOD;
-            core.net.block_on(core.look_after(now));
+            core.cluster.net.block_on(core.look_after(now));
         }
     }
 }
@@ -67,10 +68,10 @@ fn run(weak: &Weak<Core>) {
 pub(crate) async fn keep(core: &Core) {
     let mut next = time::now() + PERIOD;
     loop {
-        core.net.sleep_until(time::now() + LOOK).await;
+        core.cluster.net.sleep_until(time::now() + LOOK).await;
         let now = time::now();
         core.tell_closed().await;
-        core.follow_map().await;
+        core.cluster.follow_map().await;
         if now >= next {
             next = now + PERIOD;
             core.look_after(now).await;
@@ -83,7 +84,7 @@ impl Core {
     async fn look_after(&self, now: Time) {
         self.renew_leases(now).await;
         self.let_go_of_data(now);
-        self.end_old_sessions().await;
+        self.cluster.end_old_sessions().await;
     }
 
     /// The lease of a file begins when it is opened, which may have been long before that was heard.
@@ -158,7 +159,7 @@ impl Core {
         patience: Duration,
         request: &impl Fn(&[Locator]) -> RenewReq,
     ) -> Vec<Locator> {
-        let map = self.routes().map.clone();
+        let map = self.cluster.routes().map.clone();
         let mut by_shard: BTreeMap<ShardNo, Vec<Locator>> = BTreeMap::new();
         for loc in files {
             let shard = map.shard_of_slot(map.slot_at(&loc));
@@ -184,7 +185,8 @@ impl Core {
         patience: Duration,
     ) -> Result<Vec<Locator>> {
         let (to, deadline) = (NodeId::Shard(shard), time::now() + patience);
-        let reply = self.call(to, Op::Renew, &message, Bytes::new(), patience, deadline).await?;
+        let reply =
+            self.cluster.call(to, Op::Renew, &message, Bytes::new(), patience, deadline).await?;
         Ok(decode::<RenewReply>(Op::Renew, reply.body)?.moved)
     }
 }

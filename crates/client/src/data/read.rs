@@ -126,7 +126,7 @@ impl Core {
         }
         ahead.nudge().await;
         let data = ahead.take(&range).await;
-        self.net.flush();
+        self.cluster.net.flush();
         drop(ahead);
         match data {
             Some(data) => Ok(Some(data)),
@@ -137,7 +137,7 @@ impl Core {
     /// Asks the owner for the attributes of an open file.
     pub(crate) async fn refresh(&self, who: &Caller, inode: &OpenInode) -> Result<Entry> {
         let mut request = EntryReq { at: inode.at(), ..EntryReq::default() };
-        let entry: Entry = self.ask(who, Op::Getattr, To::Owner, &mut request).await?;
+        let entry: Entry = self.cluster.ask(who, Op::Getattr, To::Owner, &mut request).await?;
         inode.with(|s| s.answered(&entry, None));
         Ok(entry)
     }
@@ -151,7 +151,7 @@ impl Core {
             let opening = self.inodes.holds.begin();
             let (at, hold) = (inode.at(), opening.hold());
             let mut request = OpenReq { at, hold, ..OpenReq::default() };
-            let entry: Entry = self.ask(who, Op::Open, To::Owner, &mut request).await?;
+            let entry: Entry = self.cluster.ask(who, Op::Open, To::Owner, &mut request).await?;
             let inline = inline_of(&entry);
             inode.with(|s| s.answered(&entry, inline));
         }

@@ -11,8 +11,9 @@ use saker_types::limits::FILE_BYTES_MAX;
 use saker_types::wire::{ChunkSeekReply, ChunkSeekReq, Op};
 use saker_types::{Class, Errno, InodeId, NodeId, Result, StoreNo};
 
-use crate::core::{Backoff, Core, Fail, decode};
+use crate::core::Core;
 use crate::data::file::Handle;
+use crate::net::cluster::{Backoff, Fail, decode};
 use crate::net::route::Routes;
 use crate::{Fallocate, File, Seek};
 
@@ -89,7 +90,7 @@ impl Core {
         let size = inode.with(|s| s.attr().size);
         if how.reserves() && end > size {
             // What is before that stays a hole.
-            self.must_have_room(end - size.max(offset)).await?;
+            self.stat_cache.must_have_room(&self.cluster, end - size.max(offset)).await?;
         }
         if how.clears() {
             let end = if how.grows() { end } else { end.min(size) };
@@ -167,9 +168,9 @@ impl Core {
     /// silent as each chunk has spare copies.
     async fn first_run(&self, id: InodeId, offset: u64) -> Result<Option<(u64, u64)>> {
         let body = Bytes::from(ChunkSeekReq { id, offset }.encode_to_vec());
-        let mut backoff = Backoff::until(self.deadline());
+        let mut backoff = Backoff::until(self.cluster.deadline());
         loop {
-            let routes = self.routes();
+            let routes = self.cluster.routes();
             let stores = 0..routes.map.stores.len() as StoreNo;
             let copies = routes.map.replicas.max(1) as usize;
             let now = time::now();
@@ -188,7 +189,7 @@ impl Core {
             {
                 return Err(error.clone());
             }
-            self.pause(&mut backoff, to, Op::ChunkSeek, &routes, &fail).await?;
+            self.cluster.pause(&mut backoff, to, Op::ChunkSeek, &routes, &fail).await?;
         }
     }
 
@@ -199,10 +200,10 @@ impl Core {
         stores: Vec<StoreNo>,
         body: &Bytes,
     ) -> Result<(Vec<ChunkSeekReply>, Vec<(NodeId, Fail)>)> {
-        let (trace, until) = (self.trace(), time::now() + SEEK_ATTEMPT_MAX);
+        let (trace, until) = (self.cluster.trace(), time::now() + SEEK_ATTEMPT_MAX);
         let ask = |store: &StoreNo| {
             let (to, body) = (NodeId::Store(*store), body.clone());
-            self.send(routes, to, Op::ChunkSeek, trace, body, Bytes::new(), until)
+            self.cluster.send(routes, to, Op::ChunkSeek, trace, body, Bytes::new(), until)
         };
         let answers = join_all(stores.iter().map(ask)).await;
         let (mut runs, mut failures) = (Vec::new(), Vec::new());

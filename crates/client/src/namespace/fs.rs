@@ -252,6 +252,6 @@ impl Fs {
     /// # Errors
     /// EIO when no shard has ever answered.
     pub async fn statfs(&self) -> Result<StatFs> {
-        self.core.statfs().await
+        self.core.stat_cache.statfs(&self.core.cluster).await
     }
 }

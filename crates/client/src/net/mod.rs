@@ -1,8 +1,11 @@
 //! The client's way to the network.
 
+pub(crate) mod cluster;
 pub(crate) mod connect;
+mod groups;
 pub(crate) mod request;
 pub(crate) mod route;
+pub(crate) mod seen;
 pub(crate) mod session;
 
 use std::io;

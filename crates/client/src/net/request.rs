@@ -13,10 +13,10 @@ use saker_types::wire::*;
 use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, ShardNo};
 
 use crate::Caller;
-use crate::core::{ATTEMPT_MAX, Backoff, Core, Fail, decode, judged};
-use crate::namespace::strict::groups::full_cred;
-use crate::namespace::strict::seen::{self, Tells};
 use crate::net::Reply;
+use crate::net::cluster::{ATTEMPT_MAX, Backoff, Cluster, Fail, decode, judged};
+use crate::net::groups::full_cred;
+use crate::net::seen::{self, Tells};
 use crate::net::session::{Known, Ticket};
 
 /// Answers of the kind "ask somebody else" that are followed at once; after that with pauses.
@@ -100,7 +100,7 @@ enum Next {
     GiveUp(Error),
 }
 
-impl Core {
+impl Cluster {
     /// Asks for `op` on behalf of `who` until there is an answer. Places in `request` are
     /// updated where inodes were found to have moved.
     pub(crate) async fn ask<R: Routed, A: Tells>(
@@ -113,7 +113,7 @@ impl Core {
         self.ask_until(who, op, to, request, self.deadline()).await
     }
 
-    /// As [`Core::ask`], up to a deadline.
+    /// As [`Cluster::ask`], up to a deadline.
     pub(crate) async fn ask_until<R: Routed, A: Tells>(
         &self,
         who: &Caller,
@@ -161,7 +161,7 @@ impl Core {
             let ctx = request.ctx();
             ctx.attempt += 1;
             ctx.map_version = routes.map.version;
-            ctx.wait_ms = Core::wait_ms(until);
+            ctx.wait_ms = Cluster::wait_ms(until);
             (ctx.now_ns, ctx.seen_ns) = (seen::now(), self.seen.newest_ns());
             if let Some(ticket) = &state.ticket {
                 let (ack, known) = ticket.session.standing(node, asked);

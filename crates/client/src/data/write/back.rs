@@ -34,7 +34,7 @@ fn run(weak: &Weak<Core>) {
         sleep(LOOK);
         let Some(core) = weak.upgrade() else { return };
         if core.inodes.any_dirty() {
-            core.net.block_on(core.write_out_old(time::now()));
+            core.cluster.net.block_on(core.write_out_old(time::now()));
         }
     }
 }
@@ -52,7 +52,7 @@ impl Core {
         for some in due.chunks(AT_ONCE) {
             let all = join_all(some.iter().map(|inode| self.write_out_idle(inode)));
             // Dropped in the middle it loses nothing: what is on its way belongs to the file.
-            select(pin!(all), pin!(self.net.sleep_until(time::now() + PATIENCE))).await;
+            select(pin!(all), pin!(self.cluster.net.sleep_until(time::now() + PATIENCE))).await;
         }
         if !due.is_empty() {
             self.inodes.sweep();

@@ -68,7 +68,7 @@ impl Core {
             return self.append(handle, &mut writer, data).await;
         }
         if !inode.with(|s| s.attr().chunked) {
-            if end <= self.routes().map.inline_max {
+            if end <= self.cluster.routes().map.inline_max {
                 self.load_inline(&handle.who, inode).await?;
                 let written = inode.with(|s| {
                     let fits = !s.attr().chunked && s.inline().is_some();
@@ -150,7 +150,7 @@ impl Core {
             } else {
                 if started {
                     writer.nudge().await;
-                    self.net.flush();
+                    self.cluster.net.flush();
                 }
                 writer.take_landed()
             };
@@ -178,7 +178,7 @@ impl Core {
             self.take_off(inode, writer, piece);
         }
         writer.nudge().await;
-        self.net.flush();
+        self.cluster.net.flush();
         while let Some(landed) = writer.take_landed() {
             self.land(inode, writer, landed).await;
         }
@@ -194,7 +194,7 @@ impl Core {
 
     /// Asks the stores to take a piece.
     fn take_off(self: &Arc<Core>, inode: &Arc<OpenInode>, writer: &mut Held<'_>, piece: Piece) {
-        let routes = self.routes();
+        let routes = self.cluster.routes();
         let place = match ChunkOffset::of(&routes, inode.id, piece.offset) {
             Ok(place) => place,
             Err(error) => return inode.with(|s| s.fail(error)),
@@ -245,7 +245,7 @@ impl Core {
             return;
         }
         if again {
-            self.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
+            self.cluster.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
         }
         if let Err(error) = self.refresh(&writer_of(inode), inode).await {
             self.lose(inode, writer, error);
@@ -260,7 +260,7 @@ impl Core {
         writer: &mut Held<'_>,
     ) -> Result<()> {
         let mut request = EntryReq { at: inode.at(), ..EntryReq::default() };
-        let entry: Entry = self.ask(who, Op::Spill, To::Owner, &mut request).await?;
+        let entry: Entry = self.cluster.ask(who, Op::Spill, To::Owner, &mut request).await?;
         inode.with(|s| {
             let pieces = s.take_unsaved();
             let end = pieces.last().map_or(0, |(offset, data)| offset + data.len() as u64);
@@ -285,7 +285,7 @@ impl Core {
             handle.take_failure()?;
         }
         let bytes = Bytes::copy_from_slice(data);
-        let small = data.len() as u64 <= self.routes().map.inline_max;
+        let small = data.len() as u64 <= self.cluster.routes().map.inline_max;
         let inline = if small { bytes.clone() } else { Bytes::new() };
         for _ in 0..REFUSALS_MAX {
             let (at, len) = (inode.at(), data.len() as u64);
@@ -300,9 +300,15 @@ impl Core {
             });
             let losses = inode.with(|s| s.losses());
             let may_send = || self.may_send(Arc::downgrade(inode), losses);
-            let (who, deadline) = (&handle.who, self.deadline());
-            let asked =
-                self.ask_while(who, Op::Append, To::Owner, &mut request, deadline, may_send);
+            let (who, deadline) = (&handle.who, self.cluster.deadline());
+            let asked = self.cluster.ask_while(
+                who,
+                Op::Append,
+                To::Owner,
+                &mut request,
+                deadline,
+                may_send,
+            );
             let reply: AppendReply = asked.await?;
             let offset = reply.offset;
             let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
@@ -330,7 +336,7 @@ impl Core {
                 is_there
             });
             if writer.is_displaced() && result.is_ok() {
-                self.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
+                self.cluster.net.sleep_until(time::now() + REFUSAL_PAUSE).await;
                 continue;
             }
             if !is_there {
@@ -369,7 +375,7 @@ impl Core {
     /// Entries of a row for what is unflushed; more, and it is flushed. They have one for each
     /// store, and one more for each time that its power was lost meanwhile.
     fn unflushed_max(&self) -> usize {
-        4 * self.routes().map.stores.len()
+        4 * self.cluster.routes().map.stores.len()
     }
 
     /// As [`Core::write_back`], and has the stores flush before the owner hears. Not only what came
@@ -395,7 +401,7 @@ impl Core {
             self.pump(inode, writer, true).await;
             let flushed = in_chunks();
             if let Some(size) = flushed {
-                let stores = self.routes().map.stores_of_file(inode.id, size);
+                let stores = self.cluster.routes().map.stores_of_file(inode.id, size);
                 let mut unflushed = known.as_ref().map_or(Vec::new(), |k| k.unflushed.clone());
                 inode.with(|s| {
                     s.unflushed().iter().for_each(|w| Unflushed::add(&mut unflushed, *w))
@@ -450,8 +456,9 @@ impl Core {
             let who = writer_of(inode);
             let losses = inode.with(|s| s.losses());
             let may_send = || self.may_send(Arc::downgrade(inode), losses);
-            let deadline = self.deadline();
-            let asked = self.ask_while(&who, op, To::Owner, &mut request, deadline, may_send);
+            let deadline = self.cluster.deadline();
+            let asked =
+                self.cluster.ask_while(&who, op, To::Owner, &mut request, deadline, may_send);
             let reply: CloseReply = asked.await?;
             self.reports.note(inode.id);
             if !reply.conflict {

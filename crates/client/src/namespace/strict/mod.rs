@@ -1,12 +1,10 @@
 //! The strict namespace: each operation is a request to the owner of a name, and what is acknowledged
 //! is durable and visible to all.
 
-pub(crate) mod groups;
 pub(crate) mod names;
 pub(crate) mod readdir;
 mod rename;
 pub(crate) mod reports;
-pub(crate) mod seen;
 pub(crate) mod statfs;
 mod xattr;
 

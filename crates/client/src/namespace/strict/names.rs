@@ -30,7 +30,8 @@ impl Namespace for Strict<'_> {
     async fn getattr_within(&self, who: &Caller, at: &At, patience: Duration) -> Result<Entry> {
         let mut request = EntryReq { at: at.clone(), full: true, ..EntryReq::default() };
         let until = time::now() + patience;
-        let entry = self.0.ask_until(who, Op::Getattr, To::Owner, &mut request, until).await?;
+        let entry =
+            self.0.cluster.ask_until(who, Op::Getattr, To::Owner, &mut request, until).await?;
         Ok(self.learn(entry))
     }
 
@@ -47,7 +48,7 @@ impl Namespace for Strict<'_> {
         if inode.is_dirty() {
             self.0.write_back(&inode, &mut writer).await;
         }
-        let entry: Entry = self.0.ask(who, Op::Setattr, To::Owner, &mut request).await?;
+        let entry: Entry = self.0.cluster.ask(who, Op::Setattr, To::Owner, &mut request).await?;
         Ok(inode.with(|s| {
             s.cut_here(&entry, inline_of(&entry));
             s.newest(entry)
@@ -75,7 +76,7 @@ impl Namespace for Strict<'_> {
         };
         let (opening, asked) = (self.0.inodes.holds.begin(), time::now());
         request.hold = opening.hold();
-        let entry: Entry = self.0.ask(who, Op::Create, To::Owner, &mut request).await?;
+        let entry: Entry = self.0.cluster.ask(who, Op::Create, To::Owner, &mut request).await?;
         Ok(self.opened(who, entry, flags, opening, asked).await)
     }
 
@@ -99,7 +100,7 @@ impl Namespace for Strict<'_> {
         check_place(&request.at)?;
         let (opening, asked) = (self.0.inodes.holds.begin(), time::now());
         request.hold = opening.hold();
-        let entry: Entry = self.0.ask(who, Op::Tmpfile, To::Owner, &mut request).await?;
+        let entry: Entry = self.0.cluster.ask(who, Op::Tmpfile, To::Owner, &mut request).await?;
         Ok(self.opened(who, entry, flags, opening, asked).await)
     }
 
@@ -113,7 +114,7 @@ impl Namespace for Strict<'_> {
         };
         let (opening, asked) = (self.0.inodes.holds.begin(), time::now());
         request.hold = opening.hold();
-        let entry: Entry = self.0.ask(who, Op::Open, To::Owner, &mut request).await?;
+        let entry: Entry = self.0.cluster.ask(who, Op::Open, To::Owner, &mut request).await?;
         Ok(self.opened(who, entry, flags, opening, asked).await)
     }
 
@@ -178,7 +179,7 @@ impl Namespace for Strict<'_> {
     async fn readlink(&self, who: &Caller, at: &At) -> Result<Bytes> {
         check_place(at)?;
         let mut request = EntryReq { at: at.clone(), ..EntryReq::default() };
-        let entry: Entry = self.0.ask(who, Op::Readlink, To::Owner, &mut request).await?;
+        let entry: Entry = self.0.cluster.ask(who, Op::Readlink, To::Owner, &mut request).await?;
         Ok(entry.inline)
     }
 
@@ -195,7 +196,7 @@ impl Namespace for Strict<'_> {
         check_place(to)?;
         let (from, to) = (from.clone(), to.clone());
         let mut request = LinkReq { from, to, ..LinkReq::default() };
-        let entry: Entry = self.0.ask(who, Op::Link, To::Owner, &mut request).await?;
+        let entry: Entry = self.0.cluster.ask(who, Op::Link, To::Owner, &mut request).await?;
         match self.settled(entry.attr.id).await {
             Some(settled) => Ok(settled),
             None => Ok(self.learn(entry)),
@@ -205,7 +206,7 @@ impl Namespace for Strict<'_> {
     async fn access(&self, who: &Caller, at: &At, want: u32) -> Result<()> {
         check_place(at)?;
         let mut request = AccessReq { at: at.clone(), want, ..AccessReq::default() };
-        let _: Empty = self.0.ask(who, Op::Access, To::Owner, &mut request).await?;
+        let _: Empty = self.0.cluster.ask(who, Op::Access, To::Owner, &mut request).await?;
         Ok(())
     }
 
@@ -218,7 +219,8 @@ impl Namespace for Strict<'_> {
     ) -> Result<()> {
         let mut request = AccessReq { at: at.clone(), want, ..AccessReq::default() };
         let until = time::now() + patience;
-        let _: Empty = self.0.ask_until(who, Op::Access, To::Owner, &mut request, until).await?;
+        let _: Empty =
+            self.0.cluster.ask_until(who, Op::Access, To::Owner, &mut request, until).await?;
         Ok(())
     }
 }
@@ -234,7 +236,7 @@ impl Strict<'_> {
         loop {
             let mut request = EntryReq { at: at.clone(), full, ..EntryReq::default() };
             let asked = time::now();
-            let entry: Entry = self.0.ask(who, op, To::Owner, &mut request).await?;
+            let entry: Entry = self.0.cluster.ask(who, op, To::Owner, &mut request).await?;
             if let Some(settled) = self.settled(entry.attr.id).await {
                 return Ok(settled);
             }
@@ -248,13 +250,13 @@ impl Strict<'_> {
         check_place(&request.at)?;
         request.exclusive = true;
         request.umask = who.umask;
-        self.0.ask(who, op, To::Owner, &mut request).await
+        self.0.cluster.ask(who, op, To::Owner, &mut request).await
     }
 
     async fn remove(&self, who: &Caller, at: &At, op: Op, to: To) -> Result<InodeId> {
         check_place(at)?;
         let mut request = RemoveReq { at: at.clone(), ..RemoveReq::default() };
-        let removed: Removed = self.0.ask(who, op, to, &mut request).await?;
+        let removed: Removed = self.0.cluster.ask(who, op, to, &mut request).await?;
         Ok(removed.inode)
     }
 
@@ -279,15 +281,15 @@ impl Strict<'_> {
     /// times that come with that are a second change, at the owner.
     async fn change_attributes(&self, who: &Caller, request: &mut SetattrReq) -> Result<Entry> {
         if !request.changes_access() || !request.sets_times() {
-            return self.0.ask(who, Op::Setattr, To::Owner, request).await;
+            return self.0.cluster.ask(who, Op::Setattr, To::Owner, request).await;
         }
-        match self.0.ask(who, Op::Setattr, To::OwnerOnly, request).await {
+        match self.0.cluster.ask(who, Op::Setattr, To::OwnerOnly, request).await {
             Err(error) if error.is(Class::UseCoordinator) => {}
             other => return other,
         }
         let mut times = SetattrReq { mode: None, uid: None, gid: None, ..request.clone() };
-        let _: Entry = self.0.ask(who, Op::Setattr, To::Owner, request).await?;
-        self.0.ask(who, Op::Setattr, To::Owner, &mut times).await
+        let _: Entry = self.0.cluster.ask(who, Op::Setattr, To::Owner, request).await?;
+        self.0.cluster.ask(who, Op::Setattr, To::Owner, &mut times).await
     }
 
     /// The open inode at a place. A path is looked up for it only while something is dirty.
@@ -299,7 +301,7 @@ impl Strict<'_> {
             return Ok(None);
         }
         let mut request = EntryReq { at: at.clone(), ..EntryReq::default() };
-        let entry: Entry = self.0.ask(who, Op::Lookup, To::Owner, &mut request).await?;
+        let entry: Entry = self.0.cluster.ask(who, Op::Lookup, To::Owner, &mut request).await?;
         Ok(self.0.inodes.get(entry.attr.id))
     }
 

@@ -12,6 +12,7 @@ use saker_types::{Attr, Errno, Error, Locator, Result, ShardNo};
 
 use crate::core::Core;
 use crate::namespace::strict::Strict;
+use crate::net::cluster;
 use crate::net::request::To;
 use crate::{Caller, DirItem};
 
@@ -73,7 +74,7 @@ impl Shares {
     /// Of all shards, after `cookie`.
     pub(crate) fn new(core: Arc<Core>, who: &Caller, dir: &Locator, cookie: u64) -> Shares {
         let DirCursor { order, skip } = DirCursor::of_cookie(cookie);
-        let shares = (0..core.routes().map.shards.len()).map(|shard| Share {
+        let shares = (0..core.cluster.routes().map.shards.len()).map(|shard| Share {
             shard: shard as ShardNo,
             entries: VecDeque::new(),
             after: (order, Bytes::new()),
@@ -141,7 +142,7 @@ impl Shares {
             };
             list_share(core, &self.who, share.shard, request)
         });
-        let replies = crate::core::all(requests).await?;
+        let replies = cluster::all(requests).await?;
         for (i, (mut reply, dir)) in empty.into_iter().zip(replies) {
             resolve_links(core, &self.who, &mut reply.entries).await;
             self.dir = dir;
@@ -165,7 +166,8 @@ async fn list_share(
     shard: ShardNo,
     mut request: ReaddirReq,
 ) -> Result<(ReaddirReply, Locator)> {
-    let reply: ReaddirReply = core.ask(who, Op::Readdir, To::Shard(shard), &mut request).await?;
+    let reply: ReaddirReply =
+        core.cluster.ask(who, Op::Readdir, To::Shard(shard), &mut request).await?;
     let after = (request.after_order, &request.after_name[..]);
     let ascends = |a: &DirEntry, b: &DirEntry| (a.order, &a.name) < (b.order, &b.name);
     let in_order = reply.entries.windows(2).all(|pair| ascends(&pair[0], &pair[1]))
@@ -204,7 +206,7 @@ async fn resolve_links(core: &Core, who: &Caller, entries: &mut [DirEntry]) {
 
 async fn attributes_at(core: &Core, who: &Caller, home: Locator) -> Result<Attr> {
     let mut request = EntryReq { at: At::handle(home), ..EntryReq::default() };
-    let entry: Entry = core.ask(who, Op::Getattr, To::Owner, &mut request).await?;
+    let entry: Entry = core.cluster.ask(who, Op::Getattr, To::Owner, &mut request).await?;
     Ok(entry.attr)
 }
 

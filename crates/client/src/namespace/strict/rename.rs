@@ -4,9 +4,9 @@ use saker_types::wire::{At, Entry, EntryReq, Op, RenameReply, RenameReq, rename_
 use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
 
 use crate::Caller;
-use crate::core::all;
 use crate::namespace::strict::Strict;
 use crate::namespace::strict::check_place;
+use crate::net::cluster::all;
 use crate::net::request::To;
 
 /// Times that the directories above a directory's new place are walked.
@@ -50,10 +50,10 @@ impl Strict<'_> {
             && is_unknown(&request.from, &request.from_chain);
         let walks_to = is_unknown(&request.to, &request.to_chain);
         if !walks_from && !walks_to {
-            return self.0.ask(who, Op::Rename, To::Owner, request).await;
+            return self.0.cluster.ask(who, Op::Rename, To::Owner, request).await;
         }
         // Most renames move files: the chain is looked up once it is needed.
-        let first = self.0.ask(who, Op::Rename, To::OwnerOnly, request).await;
+        let first = self.0.cluster.ask(who, Op::Rename, To::OwnerOnly, request).await;
         match first {
             Err(error) if error.is(Class::UseCoordinator) => {}
             other => return other,
@@ -65,7 +65,7 @@ impl Strict<'_> {
             if walks_to {
                 request.to_chain = self.chain(who, &request.to).await?;
             }
-            match self.0.ask(who, Op::Rename, To::Owner, request).await {
+            match self.0.cluster.ask(who, Op::Rename, To::Owner, request).await {
                 // A directory on the way was moved meanwhile.
                 Err(error) if error.errno() == Errno::ESTALE && !error.is(Class::Elsewhere) => {}
                 other => return other,
@@ -79,7 +79,7 @@ impl Strict<'_> {
         let lookups = (1..at.path.len()).map(|len| async move {
             let at = At::below(at.anchor.clone(), at.path[..len].to_vec());
             let mut request = EntryReq { at, ..EntryReq::default() };
-            let entry: Entry = self.0.ask(who, Op::Lookup, To::Owner, &mut request).await?;
+            let entry: Entry = self.0.cluster.ask(who, Op::Lookup, To::Owner, &mut request).await?;
             Ok(entry.loc)
         });
         all(lookups).await

@@ -12,7 +12,7 @@ use saker_types::wire::{Empty, Op, ShardStats, StoreStats};
 use saker_types::{Errno, Error, NodeId, Result};
 
 use crate::StatFs;
-use crate::core::{Backoff, Core, Fail, decode};
+use crate::net::cluster::{Backoff, Cluster, Fail, decode};
 
 /// Figures older than this are asked for again.
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -36,21 +36,21 @@ struct Known {
 /// A node that does not answer, and why.
 type Silent = (NodeId, Fail);
 
-impl Core {
+impl StatCache {
     /// What [`Fs::statfs`](crate::Fs::statfs) says.
-    pub(crate) async fn statfs(&self) -> Result<StatFs> {
+    pub(crate) async fn statfs(&self, cluster: &Cluster) -> Result<StatFs> {
         let asked = time::now();
         if let Some((at, stat)) = self.known_stat().sum
             && asked - at < AGE_MAX
         {
             return Ok(stat);
         }
-        Ok(self.ask_statfs().await?.0)
+        Ok(self.ask_statfs(cluster).await?.0)
     }
 
     /// Asks everybody, so that something is known of those who do not answer the next time.
-    pub(crate) async fn learn_room(&self) -> Result<()> {
-        self.ask_statfs().await?;
+    pub(crate) async fn learn_room(&self, cluster: &Cluster) -> Result<()> {
+        self.ask_statfs(cluster).await?;
         self.known_stat().sum = None;
         Ok(())
     }
@@ -60,30 +60,31 @@ impl Core {
     ///
     /// # Errors
     /// ENOSPC; ETIMEDOUT and EIO when a store that must be asked does not answer.
-    pub(crate) async fn must_have_room(&self, bytes: u64) -> Result<()> {
-        let mut backoff = Backoff::until(self.deadline());
+    pub(crate) async fn must_have_room(&self, cluster: &Cluster, bytes: u64) -> Result<()> {
+        let mut backoff = Backoff::until(cluster.deadline());
         loop {
-            let (stat, silent) = self.ask_statfs().await?;
+            let (stat, silent) = self.ask_statfs(cluster).await?;
             if bytes <= stat.free_bytes {
                 return Ok(());
             }
             let Some((to, fail)) = silent else { return Err(Errno::ENOSPC.into()) };
-            self.pause(&mut backoff, to, Op::StoreStat, &self.routes(), &fail).await?;
+            cluster.pause(&mut backoff, to, Op::StoreStat, &cluster.routes(), &fail).await?;
         }
     }
 
     fn known_stat(&self) -> MutexGuard<'_, Known> {
-        self.stat_cache.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks everybody; also a store that did not answer.
-    async fn ask_statfs(&self) -> Result<(StatFs, Option<Silent>)> {
-        let (asked, map) = (time::now(), self.routes().map.clone());
+    async fn ask_statfs(&self, cluster: &Cluster) -> Result<(StatFs, Option<Silent>)> {
+        let (asked, map) = (time::now(), cluster.routes().map.clone());
         let until = asked + PATIENCE;
         let stores = (0..map.stores.len()).map(|n| NodeId::Store(n as u16));
         let shards = (0..map.shards.len()).map(|n| NodeId::Shard(n as u16));
-        let stores = join_all(stores.map(|n| self.stat_of::<StoreStats>(n, Op::StoreStat, until)));
-        let shards = join_all(shards.map(|n| self.stat_of::<ShardStats>(n, Op::Statfs, until)));
+        let stores =
+            join_all(stores.map(|n| stat_of::<StoreStats>(cluster, n, Op::StoreStat, until)));
+        let shards = join_all(shards.map(|n| stat_of::<ShardStats>(cluster, n, Op::Statfs, until)));
         let (stores, shards) = futures_util::future::join(stores, shards).await;
         let known = &mut *self.known_stat();
         let mut silent = None;
@@ -103,19 +104,19 @@ impl Core {
         known.sum = Some((asked, stat));
         Ok((stat, silent))
     }
+}
 
-    async fn stat_of<A: Message + Default>(
-        &self,
-        node: NodeId,
-        op: Op,
-        until: Time,
-    ) -> std::result::Result<(NodeId, A), Silent> {
-        let body = Bytes::from(Empty {}.encode_to_vec());
-        let routes = self.routes();
-        let sent = self.send(&routes, node, op, self.trace(), body, Bytes::new(), until).await;
-        let decoded = sent.and_then(|reply| decode(op, reply.body).map_err(Fail::Answer));
-        decoded.map(|stats| (node, stats)).map_err(|fail| (node, fail))
-    }
+async fn stat_of<A: Message + Default>(
+    cluster: &Cluster,
+    node: NodeId,
+    op: Op,
+    until: Time,
+) -> std::result::Result<(NodeId, A), Silent> {
+    let body = Bytes::from(Empty {}.encode_to_vec());
+    let routes = cluster.routes();
+    let sent = cluster.send(&routes, node, op, cluster.trace(), body, Bytes::new(), until).await;
+    let decoded = sent.and_then(|reply| decode(op, reply.body).map_err(Fail::Answer));
+    decoded.map(|stats| (node, stats)).map_err(|fail| (node, fail))
 }
 
 /// Copies are counted once, and disks that stores share.

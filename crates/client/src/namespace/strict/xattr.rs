@@ -12,7 +12,7 @@ use crate::net::request::To;
 /// Value of an extended attribute.
 pub(super) async fn get(core: &Core, who: &Caller, at: &At, name: &[u8]) -> Result<Bytes> {
     let mut request = xattr_request(at, name)?;
-    let reply: XattrReply = core.ask(who, Op::Getxattr, To::Owner, &mut request).await?;
+    let reply: XattrReply = core.cluster.ask(who, Op::Getxattr, To::Owner, &mut request).await?;
     Ok(reply.value)
 }
 
@@ -30,21 +30,21 @@ pub(super) async fn set(
     }
     let mut request =
         XattrReq { value: Bytes::copy_from_slice(value), flags, ..xattr_request(at, name)? };
-    let _: Empty = core.ask(who, Op::Setxattr, To::Owner, &mut request).await?;
+    let _: Empty = core.cluster.ask(who, Op::Setxattr, To::Owner, &mut request).await?;
     Ok(())
 }
 
 /// Names of all, each followed by a NUL.
 pub(super) async fn list(core: &Core, who: &Caller, at: &At) -> Result<Bytes> {
     let mut request = xattr_request(at, b"")?;
-    let reply: XattrReply = core.ask(who, Op::Listxattr, To::Owner, &mut request).await?;
+    let reply: XattrReply = core.cluster.ask(who, Op::Listxattr, To::Owner, &mut request).await?;
     Ok(reply.value)
 }
 
 /// Removes one.
 pub(super) async fn remove(core: &Core, who: &Caller, at: &At, name: &[u8]) -> Result<()> {
     let mut request = xattr_request(at, name)?;
-    let _: Empty = core.ask(who, Op::Removexattr, To::Owner, &mut request).await?;
+    let _: Empty = core.cluster.ask(who, Op::Removexattr, To::Owner, &mut request).await?;
     Ok(())
 }
 
