@@ -1,6 +1,8 @@
 //! A cluster in memory for tests: one directory of files, two shards, two stores. It executes a
 //! request when it is sent, and fails as it is told.
 
+pub(crate) mod setup;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};

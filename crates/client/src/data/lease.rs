@@ -190,3 +190,6 @@ impl Core {
         Ok(decode::<RenewReply>(Op::Renew, reply.body)?.moved)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -221,3 +221,6 @@ impl Core {
         Ok((runs, failures))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,3 +31,6 @@ impl Lock {
         Lock { owner, start: 0, end: u64::MAX, exclusive: false, flock, pid: 0 }
     }
 }
+
+#[cfg(test)]
+mod tests;

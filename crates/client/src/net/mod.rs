@@ -119,3 +119,6 @@ impl Net {
 fn no_reactor(error: io::Error) -> Error {
     Error::new(Errno::ENOMEM).with_text(format!("no reactor: {error}"))
 }
+
+#[cfg(test)]
+mod tests;

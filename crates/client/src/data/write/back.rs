@@ -66,3 +66,6 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

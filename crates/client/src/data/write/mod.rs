@@ -3,3 +3,6 @@
 pub(crate) mod back;
 pub(crate) mod out;
 pub(crate) mod writer;
+
+#[cfg(test)]
+mod tests;

@@ -31,21 +31,4 @@ pub(crate) fn check_place(at: &At) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use saker_types::Locator;
-
-    use super::*;
-
-    #[test]
-    fn only_lengths_are_judged_here() {
-        let long = vec![b'x'; limits::NAME_BYTES_MAX + 1];
-        let mut at = At::child(Locator::root(), b"ok");
-        assert!(check_place(&at).is_ok());
-        at.path.push(long.into());
-        let error = check_place(&at).unwrap_err();
-        assert_eq!((error.errno(), error.component), (Errno::ENAMETOOLONG, Some(1)));
-        at.path = vec![Bytes::from_static(b"x"); limits::COMPONENTS_MAX + 1];
-        assert_eq!(check_place(&at).unwrap_err().errno(), Errno::ENAMETOOLONG);
-    }
-}
+mod tests;

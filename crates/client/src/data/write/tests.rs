@@ -1,0 +1,6 @@
+//! Writing, against a cluster in memory.
+
+mod appends;
+mod fsync;
+mod memory;
+mod writes;
