@@ -8,7 +8,8 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use saker_runtime::thread;
 use saker_runtime::time::{self, Time, sleep};
-use saker_types::wire::{At, Op, RenewLocksReply, RenewLocksReq};
+use saker_types::placement::Slot;
+use saker_types::wire::{Op, RenewLocksReply, RenewLocksReq};
 use saker_types::{Errno, Error, InodeId, NodeId, Result, ShardNo, limits};
 
 use crate::core::Core;
@@ -27,7 +28,7 @@ const _: () = assert!(PERIOD.as_nanos() as u64 * 3 < limits::LOCK_LEASE_NS);
 
 /// The shard that keeps a file's locks.
 pub(super) fn shard_of(cluster: &Cluster, id: InodeId) -> ShardNo {
-    cluster.routes().map.shard_of(&At::locks(id))
+    cluster.routes().map.shard_of_slot(Slot::of_locks(id))
 }
 
 impl Locks {
