@@ -137,14 +137,11 @@ impl File {
         Ok(File(Content::Source(Arc::new(Sourced::new(entry, flags, source)?))))
     }
 
-    /// The handle of a file on stores.
-    ///
-    /// # Errors
-    /// `otherwise`, of any other file.
-    pub(crate) fn handle_or(&self, otherwise: Errno) -> Result<&Handle> {
+    /// The handle of a file whose data is in its row or on stores.
+    pub(crate) fn on_stores(&self) -> Option<&Handle> {
         match &self.0 {
-            Content::Stores(handle) => Ok(handle),
-            Content::Source(_) => Err(otherwise.into()),
+            Content::Stores(handle) => Some(handle),
+            Content::Source(_) => None,
         }
     }
 
@@ -216,8 +213,8 @@ impl File {
     /// # Errors
     /// EBADF.
     pub(crate) fn writable(&self) -> Result<&Handle> {
-        let handle = self.handle_or(Errno::EBADF)?;
-        if handle.flags.write { Ok(handle) } else { Err(Errno::EBADF.into()) }
+        let handle = self.on_stores().filter(|handle| handle.flags.write);
+        handle.ok_or_else(|| Errno::EBADF.into())
     }
 
     /// Data is flushed to the stores' disks and the size is durable when it returns.

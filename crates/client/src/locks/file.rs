@@ -19,7 +19,7 @@ impl File {
     /// # Errors
     /// ETIMEDOUT when the locks' shard does not answer.
     pub async fn test_lock(&self, lock: &Lock) -> Result<Option<Lock>> {
-        let Ok(Handle { core, inode, .. }) = self.handle_or(Errno::ENOLCK) else { return Ok(None) };
+        let Some(Handle { core, inode, .. }) = self.on_stores() else { return Ok(None) };
         let mut request = core.locks.request(inode.id, lock);
         let who = Caller::root();
         let reply: LockReply = core.cluster.ask(&who, Op::Getlk, To::Owner, &mut request).await?;
@@ -40,7 +40,7 @@ impl File {
     /// EAGAIN when others still hold theirs; ENOLCK when the file has too many locks, or its data comes from no store;
     /// EIO after a lock that was set through this was lost.
     pub async fn set_lock(&self, lock: &Lock, wait: Duration) -> Result<()> {
-        let handle = self.handle_or(Errno::ENOLCK)?;
+        let handle = self.on_stores().ok_or(Errno::ENOLCK)?;
         let (core, id) = (&handle.core, handle.inode.id);
         renew::start(core)?;
         // A shard that knows of a new lock on the file does not say that it has forgotten the old ones.
@@ -82,7 +82,7 @@ impl File {
     /// Those of writing; EIO after a lock that was set through this was lost; ETIMEDOUT when the locks' shard does not
     /// answer.
     pub async fn unlock(&self, lock: &Lock) -> Result<()> {
-        let Ok(handle) = self.handle_or(Errno::ENOLCK) else { return Ok(()) };
+        let Some(handle) = self.on_stores() else { return Ok(()) };
         let written = match handle.still_holds().await {
             Ok(()) => handle.flush_if_dirty().await,
             lost => lost,
@@ -101,7 +101,7 @@ impl File {
     /// Ends all that an owner holds on the file, as its close does. Costs nothing if that is
     /// nothing. When the shard cannot be told, it is told later.
     pub async fn unlock_all(&self, owner: u64, flock: bool) {
-        let Ok(handle) = self.handle_or(Errno::ENOLCK) else { return };
+        let Some(handle) = self.on_stores() else { return };
         let (core, id) = (&handle.core, handle.inode.id);
         let holding = (id, flock, owner);
         handle.unlocks((flock, owner));

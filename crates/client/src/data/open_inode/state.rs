@@ -429,7 +429,7 @@ impl State {
         &self.unflushed
     }
 
-    /// Does it change whenever data that was read ahead may be wrong: this number.
+    /// Changes whenever data that was read ahead may be wrong.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -499,7 +499,7 @@ impl State {
         (self.failures.0, self.failures.1.as_ref())
     }
 
-    /// It has just become dirty, or has ceased to be, compared to `before`: true if so.
+    /// It has become dirty, or has ceased to be, since it was as `before` says: what it is now.
     pub(super) fn turned_dirty(&mut self, before: bool) -> Option<bool> {
         self.check();
         let is_dirty = self.is_dirty();

@@ -1,7 +1,6 @@
 //! What is read, and by how many requests.
 #![allow(clippy::unwrap_used)]
 
-use super::*;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +10,7 @@ use saker_types::Errno;
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use saker_types::wire::{ChunkPlace, Op};
 
+use super::*;
 use crate::fake::Fault;
 use crate::fake::setup::{RW, pattern, setup, setup_with};
 use crate::{ClientOptions, OpenFlags};
@@ -57,7 +57,8 @@ fn an_open_small_file_is_asked_about_again_after_a_while() {
     let file = t.open("f", RW);
     t.fake.model().add_to("f", |row| row.inline = Bytes::from_static(b"new"));
     assert_eq!(t.read(&file, 0, 3), "old", "close-to-open: what was there at the open");
-    saker_runtime::time::sleep(std::time::Duration::from_millis(1_050));
+    // Real time: for a second by the clock a client trusts what it was told.
+    time::sleep(Duration::from_millis(1_050));
     t.fake.log();
     assert_eq!(t.read(&file, 0, 3), "new");
     assert_eq!(t.read(&file, 0, 9), "new");
@@ -195,6 +196,7 @@ fn data_is_read_where_the_store_says_that_it_is() {
     };
     // A thread opens the directory; until then the store is asked for the data, too.
     let is_open = |_| {
+        // Real time: that thread's.
         time::sleep(Duration::from_millis(1));
         requests() == 1
     };

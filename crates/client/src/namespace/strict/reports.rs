@@ -51,6 +51,7 @@ mod tests {
         assert!(reports.is_after(7, asked));
         assert!(!reports.is_after(8, asked), "of another file");
         assert!(reports.is_after(7 + SLOTS as u64, asked), "which cannot be told apart");
+        // Real time: later is what the clock says.
         time::sleep(std::time::Duration::from_millis(1));
         assert!(!reports.is_after(7, time::now()));
     }

@@ -1,7 +1,6 @@
 //! Names and attributes: whose word counts, and what is newer.
 #![allow(clippy::unwrap_used)]
 
-use super::*;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
@@ -10,6 +9,7 @@ use futures_util::poll;
 use saker_types::wire::{At, KeptDir, KeptDirs, Op};
 use saker_types::{Errno, Locator};
 
+use super::*;
 use crate::fake::Fault;
 use crate::fake::setup::{RW, at, pattern, setup};
 use crate::{Caller, Lessee, SetAttr, SetTime};

@@ -424,6 +424,23 @@ fn names_under_a_lease_may_be_kept() {
 }
 
 #[test]
+fn a_directory_is_known_with_the_policy_in_force_there() {
+    let nodes = leasing();
+    let looked_up = nodes.hold(ROOT, &name("d"), &{
+        let entry = entry(1, "d", 9, DIR);
+        Entry { loc: entry.loc.under(7), ..entry }
+    });
+    assert_eq!(nodes.locate(looked_up).unwrap().policy, 7);
+    // One that was only passed, until a server has met it.
+    let (met, _) = walk(&nodes, ROOT, "a");
+    _ = walk(&nodes, ROOT, "a");
+    let named = nodes.named(&went(&nodes, ROOT, met), &name("f")).unwrap();
+    kept(&named, &[KeptDir { policy: 8, ..dir(10) }]);
+    let loc = nodes.locate(met).unwrap();
+    assert_eq!((loc.id, loc.policy), (10, 8));
+}
+
+#[test]
 fn a_name_is_kept_no_longer_than_a_server_says() {
     let nodes = leasing();
     let a = hold(&nodes, ROOT, 1, "a", 10, DIR);
