@@ -85,7 +85,7 @@ fn fill(s: &mut Shard, seed: u64, things: usize) -> Vec<InodeId> {
         let slot = s.map.slot_of(dir, name.as_bytes());
         let file = new_file(s, FileKind::Regular);
         let id = file.attr.id;
-        let moved = Some(Locator { pid: dir, name: Bytes::from_static(b"x"), id, home_slot: None });
+        let moved = Some(Locator::entry(dir, Bytes::from_static(b"x"), id));
         match rng.below(7) {
             0 => {
                 let made = new_file(s, FileKind::Directory);

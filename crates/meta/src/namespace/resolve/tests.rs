@@ -1,54 +1,23 @@
 //! What a shard that owns all names answers about the directories on the way.
 #![allow(clippy::unwrap_used)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use prost::Message;
-use saker_engine::table::{EmbeddedConfig, EmbeddedTable};
+use saker_engine::memory::Home;
 use saker_rpc::hub::Asker;
 use saker_rpc::node::ConnId;
-use saker_runtime::fs::{Dir as _, MemDir};
-use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
-use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
 use saker_types::wire::{CreateReq, Entry, EntryReq, Op, ReaddirReply, ReaddirReq};
-use saker_types::{Attr, ClusterMap, ROOT};
+use saker_types::{Attr, ROOT};
 
 use super::*;
-use crate::metrics::Metrics;
-use crate::recover::{Home, open_at};
-use crate::request::ReplyTo;
-use crate::shard::Limits;
-
-const ADDR: &str = "127.0.0.1:1";
+use crate::request::{ReplyTo, Stage};
+use crate::testing::{map, open};
 
 fn alone() -> Rc<RefCell<Shard>> {
-    let map = ClusterMap {
-        version: 1,
-        uuid: Bytes::from_static(&[7; 16]),
-        hash_seed: 42,
-        shards: vec![ShardInfo { addr: ADDR.into(), allocator: 1, ..ShardInfo::default() }],
-        stores: vec![StoreInfo { addr: ADDR.into() }],
-        slots: initial_slots(1),
-        coordinator: ADDR.into(),
-        replicas: 1,
-        inline_max: 4096,
-        format: FORMAT,
-        ..ClusterMap::default()
-    };
-    let disk = MemDir::new();
-    let config = EmbeddedConfig { merge_threads: 0, cache_bytes: 64 << 10 };
-    let table = EmbeddedTable::open_in(disk.sub_dir("table").unwrap(), &config).unwrap();
-    let home = Home {
-        journal: disk.sub_dir("journal").unwrap(),
-        table: Arc::new(table),
-        no: 0,
-        limits: Limits { segment_bytes: 1 << 20, ..Limits::default() },
-        metrics: Metrics::new(&Registry::new()),
-    };
-    open_at(home, Arc::new(map), Time::ZERO, 0).unwrap()
+    open(0, &Home::new(), &map())
 }
 
 fn request(op: Op, body: &impl Message) -> Rq {
@@ -58,6 +27,8 @@ fn request(op: Op, body: &impl Message) -> Rq {
         ip: None,
         msg: Msg::decode(op, &raw).unwrap(),
         raw,
+        slot: None,
+        stage: Cell::new(Stage::Admitted),
         deadline: Time::MAX,
         asker: Asker::default(),
         found: RefCell::default(),
