@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use crate::inode::{Inode, Locator};
-use crate::placement::Slot;
+use crate::slot::Slot;
 use crate::wire::{EntryKey, Holds, Row};
 use crate::{ClusterMap, InodeId, Key, NodeId};
 

@@ -5,7 +5,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::placement::Slot;
+use crate::slot::Slot;
 use crate::{Errno, InodeId, limits};
 
 /// Hash of a name under the cluster's seed; gives both slot and order.

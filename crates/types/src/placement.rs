@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::id::SHARDS_MAX;
 use crate::limits::{CHUNK_BYTES, SLOTS};
 use crate::name::NameHash;
+pub use crate::slot::Slot;
 use crate::wire::At;
 use crate::{Errno, Error, InodeId, Key, Locator, NodeId, Result, ShardNo, StoreNo};
 
@@ -85,32 +86,6 @@ pub const FORMAT: u32 = 2;
 pub fn initial_slots(shards: usize) -> Bytes {
     assert!(shards > 0 && shards <= SHARDS_MAX, "a cluster has 1 to {SHARDS_MAX} shards");
     (0..SLOTS).flat_map(|slot| ((slot % shards) as u16).to_le_bytes()).collect::<Vec<u8>>().into()
-}
-
-/// One of the [`SLOTS`] parts of all that the shards keep: names, attributes of hard links, file
-/// locks. Shards own slots, and only a whole slot moves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot(pub u16);
-
-const _: () = assert!(SLOTS == 1 << u16::BITS);
-
-impl Slot {
-    /// From the number in a message or row.
-    pub fn from_wire(raw: u32) -> Slot {
-        Slot(raw as u16)
-    }
-
-    /// The slot whose shard keeps the locks on a file. A constant of the format.
-    pub fn of_locks(id: InodeId) -> Slot {
-        // The golden ratio of 64 bits: neighbouring ids go to different shards.
-        Slot((id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16)
-    }
-}
-
-impl From<Slot> for u32 {
-    fn from(slot: Slot) -> u32 {
-        slot.0.into()
-    }
 }
 
 impl ClusterMap {

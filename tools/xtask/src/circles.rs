@@ -7,7 +7,6 @@ use std::{fs, io};
 /// Circles that are there, each with its reason in ARCHITECTURE.md ("Circles").
 const KNOWN: [(&str, &[&str]); 10] = [
     ("types", &["access", "acl", "inode"]),
-    ("types", &["placement", "wire"]),
     ("runtime", &["rand", "sim", "time"]),
     ("rpc", &["client::alarms", "client::conn"]),
     ("rpc", &["node::net", "node::shell"]),

@@ -293,7 +293,7 @@ impl At {
 
     /// The locks on a file: they live by its id alone, so that no rename moves them.
     pub fn locks(id: InodeId) -> At {
-        At::handle(Locator::home(id, crate::placement::Slot::of_locks(id).into()))
+        At::handle(Locator::home(id, crate::slot::Slot::of_locks(id).into()))
     }
 
     /// A name in a directory.
