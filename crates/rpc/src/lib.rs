@@ -3,7 +3,7 @@
 //! - [`frame`]: the wire format, and a decoder that trusts nobody.
 //! - [`hello`]: the first frame of a connection, and who is let in.
 //! - [`node`]: the shell that drives a single-threaded role (shard, coordinator) over sockets.
-//! - [`service`]: a multi-threaded server for handlers that block on disks (stores).
+//! - [`service`]: a multi-threaded server for handlers that wait for disks (stores).
 //! - [`client`]: calls from many threads, without a thread of its own.
 //!
 //! A call's error says what is known about its outcome: see [`CallError`].
@@ -30,7 +30,7 @@ pub use hello::{Hello, HelloPolicy, HelloReply, PeerHello, RoleKind};
 pub use node::{
     CallId, Conditions, ConnId, FlushDone, Input, Outbox, Outgoing, Role, Shell, ShellConfig, Stop,
 };
-pub use service::{Service, serve};
+pub use service::{Blocked, Lane, Outcome, Service, ServiceConfig, serve};
 
 /// A server process's (or shard's) number in the cluster, given by the coordinator. Clients and
 /// tools have [`NodeId::NONE`].

@@ -16,15 +16,24 @@ use saker_rpc::hello::{
 };
 use saker_rpc::node::Bounds;
 use saker_rpc::{
-    Bytes, Frame, Hello, HelloReply, Kind, PeerHello, RoleKind, Service, ShellConfig, Stop, serve,
+    Blocked, Bytes, Frame, Hello, HelloReply, Kind, Outcome, RoleKind, Service, ServiceConfig,
+    ShellConfig, Stop, serve,
 };
 use saker_runtime::rand::Rng;
 
 struct Echo;
 
 impl Service for Echo {
-    fn handle(&self, _: &PeerHello, frame: Frame) -> Frame {
-        frame.reply(0, frame.body.clone(), frame.payload.clone())
+    fn attempt(&self, frame: Frame) -> Result<Outcome, Blocked> {
+        Ok(self.execute(frame))
+    }
+
+    fn execute(&self, frame: Frame) -> Outcome {
+        Outcome::Reply(frame.reply(0, frame.body.clone(), frame.payload.clone()))
+    }
+
+    fn flush(&self) -> saker_types::Result<()> {
+        Ok(())
     }
 }
 
@@ -39,7 +48,8 @@ fn with_bounded_echo(bounds: Bounds, test: impl FnOnce(SocketAddr)) {
     let stop = Stop::new();
     let service: Arc<dyn Service> = Arc::new(Echo);
     std::thread::scope(|scope| {
-        let serving = scope.spawn(|| serve(&listener, &service, &config, 1, &stop));
+        let serving =
+            scope.spawn(|| serve(&listener, &service, &config, &ServiceConfig::default(), &stop));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(addr)));
         stop.stop();
         serving.join().unwrap().unwrap();

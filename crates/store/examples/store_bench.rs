@@ -9,6 +9,7 @@ use saker_runtime::fs::RealDir;
 use saker_runtime::telemetry::Registry;
 use saker_runtime::thread;
 use saker_runtime::time::{now, thread_cpu};
+use saker_store::wait::Wait;
 use saker_store::{Identity, Options, Space, Store};
 use saker_types::wire::{ChunkReadReq, ChunkWriteReq};
 
@@ -85,21 +86,21 @@ fn write(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
         // What a client pays, too.
         let crc = crc32c::crc32c(data);
         let req = ChunkWriteReq { id, index, offset, replicas, crc, ..ChunkWriteReq::default() };
-        store.write(&req, data)?;
+        store.write(&req, data, Wait::May)?;
         Ok(())
     })
 }
 
 fn write_sync(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
     write(store, i, bytes)?;
-    store.sync(&[])?;
+    store.flush()?;
     Ok(())
 }
 
 fn read(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
     let (id, index, offset) = place(i, bytes);
-    let (data, _) =
-        store.read(&ChunkReadReq { id, index, offset, len: bytes, ..Default::default() })?;
+    let (data, _) = store
+        .read(&ChunkReadReq { id, index, offset, len: bytes, ..Default::default() }, Wait::May)?;
     if data.len() as u64 == bytes { Ok(()) } else { Err("a short read".into()) }
 }
 
@@ -113,7 +114,7 @@ fn main() -> Result<(), Failure> {
     store.start()?;
     phase("write", &store, threads, (count, bytes), write)?;
     let start = now();
-    store.sync(&[])?;
+    store.flush()?;
     println!("sync after it: {:.2} s", (now() - start).as_secs_f64());
     phase("read", &store, threads, (count, bytes), read)?;
     phase("read chunks", &store, threads, (count * bytes / CHUNK_BYTES, CHUNK_BYTES), read)?;

@@ -20,7 +20,7 @@ pub struct Config {
     /// Bytes of disk that the segments may take; unset: what the disk has.
     #[serde(default)]
     pub capacity_bytes: Option<u64>,
-    /// Threads that answer requests; several, since a handler may wait for a flush.
+    /// Threads that read requests and answer those that need not wait; others wait.
     #[serde(default = "threads_default")]
     pub threads: usize,
 }

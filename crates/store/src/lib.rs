@@ -33,6 +33,7 @@ pub mod segment;
 mod serve;
 pub mod service;
 pub mod store;
+pub mod wait;
 
 pub use config::Config;
 pub use format::Identity;

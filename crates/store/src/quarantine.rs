@@ -16,8 +16,8 @@ use saker_runtime::fs::{Dir, read_all, replace};
 use saker_types::wire::ChunkQuarantineReq;
 use saker_types::{Errno, Error, InodeId, Result};
 
-use crate::segment::locked;
 use crate::store::io_error;
+use crate::wait::{Wait, locked};
 
 /// What is set aside is kept for so long at least.
 pub const QUARANTINE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -85,15 +85,19 @@ impl Quarantine {
     }
 
     /// Somebody knows the inode, or it is deleted.
-    pub fn leave(&self, id: InodeId) {
+    ///
+    /// # Errors
+    /// EAGAIN: the list is being written.
+    pub fn leave(&self, id: InodeId, wait: Wait) -> Result<()> {
         if !self.any.load(Ordering::Acquire) {
-            return;
+            return Ok(());
         }
-        let listed = &mut *locked(&self.since);
+        let listed = &mut *wait.lock(&self.since)?;
         if listed.since.remove(&id).is_some() {
             listed.changed = true;
             self.any.store(!listed.since.is_empty(), Ordering::Release);
         }
+        Ok(())
     }
 
     /// Sets inodes aside and takes others back, durably. Returns which of those to delete have been
@@ -198,7 +202,7 @@ mod tests {
             assert_eq!(list.change(&delete(&[7]), DAY_NS - 1).unwrap(), vec![]);
         }
         let list = open(&dir);
-        list.leave(8);
+        list.leave(8, Wait::May).unwrap();
         list.save().unwrap();
         let back = ChunkQuarantineReq { back: vec![9], ..Default::default() };
         list.change(&back, DAY_NS).unwrap();

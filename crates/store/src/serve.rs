@@ -11,7 +11,7 @@ use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
 use saker_rpc::mark::Mark;
 use saker_rpc::node::{ConnMetrics, ShellConfig, Stop};
-use saker_rpc::service::{self, Service};
+use saker_rpc::service::{self, Limits, Service, ServiceConfig, ServiceMetrics};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_runtime::{thread, time};
@@ -61,7 +61,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let table = EmbeddedTable::open_in(dir.sub_dir("index")?, &EmbeddedConfig::default());
     let table = Arc::new(table.map_err(io::Error::other)?);
     let identity = Identity { cluster, store: config.n };
-    let metrics = ConnMetrics::new(&registry);
+    let (metrics, counts) = (ConnMetrics::new(&registry), ServiceMetrics::new(&registry));
     let store = Store::open(dir, table, identity, options).map_err(io::Error::other)?;
     store.start().map_err(io::Error::other)?;
     keep_marking(Arc::downgrade(&store), mark, told, stop.clone())?;
@@ -75,7 +75,9 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     tracing::info!("store {} serves at {addr}", config.n);
     let service: Arc<dyn Service> = Arc::new(StoreService::new(store));
     let shell = ShellConfig { metrics, ..ShellConfig::new(hello, policy) };
-    service::serve(&listener, &service, &shell, config.threads, stop)
+    let config =
+        ServiceConfig { shells: config.threads, limits: Limits::default(), metrics: counts };
+    service::serve(&listener, &service, &shell, &config, stop)
 }
 
 /// Raises the store's mark from time to time, so that a copy of its directory is known for one; ends

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use saker_coordinator::config::Members;
 use saker_engine::Table;
 use saker_meta::Limits;
+use saker_rpc::Service as _;
 use saker_rpc::frame::Frame;
 use saker_rpc::{CallError, CallId, ConnId, Input, Outbox, Outgoing, Role, RoleKind};
 use saker_runtime::fs::{Dir, MemDir};
@@ -358,7 +359,7 @@ impl Bench {
             }
             Peer::Node(NodeId::Store(_)) => {
                 self.stored.push((op, frame.body.clone()));
-                let reply = store::answer(&self.store, &frame);
+                let reply = self.store.handle(frame);
                 self.wire.push(Message {
                     from: to,
                     to: from,

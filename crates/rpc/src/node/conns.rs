@@ -44,8 +44,10 @@ pub(super) struct Conn {
     pub in_dirty: bool,
     /// Requests without a reply.
     pub open: usize,
-    /// Not read, because `open`, or what waits to be written, is at its bound.
+    /// Not read, because `open`, or what waits to be written, is at its bound, or the role says so.
     pub held: bool,
+    /// The role says so.
+    pub held_by_role: bool,
     /// Not read, because frames of others take the memory.
     pub starved: bool,
     /// What it counts as; `None`: it was dialed.
@@ -118,6 +120,7 @@ impl Conns {
             in_dirty: false,
             open: 0,
             held: false,
+            held_by_role: false,
             starved: false,
             guest: None,
             ip: None,

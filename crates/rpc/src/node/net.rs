@@ -60,12 +60,14 @@ impl Conn {
     /// peer needs to get rid of before it reads on.
     fn is_overfull(&self) -> bool {
         let full = self.open >= OPEN_REQUESTS_MAX || self.link.out.len() > UNREAD_BYTES_MAX;
-        full && matches!(self.side, Side::Inbound(_))
+        (full || self.held_by_role) && matches!(self.side, Side::Inbound(_))
     }
 
     /// Whether one that was not read should be read again.
     fn may_go_on(&self) -> bool {
-        self.open <= OPEN_REQUESTS_MAX / 2 && self.link.out.len() <= UNREAD_BYTES_MAX / 2
+        self.open <= OPEN_REQUESTS_MAX / 2
+            && self.link.out.len() <= UNREAD_BYTES_MAX / 2
+            && !self.held_by_role
     }
 }
 
@@ -146,6 +148,16 @@ impl Net {
 
     pub fn set_hello(&mut self, hello: hello::Hello) {
         self.config.hello = hello;
+    }
+
+    /// The role wants a connection to be read no more, or again.
+    pub fn hold(&mut self, id: ConnId, held: bool) {
+        let Some(conn) = self.conns.get(id) else { return };
+        conn.held_by_role = held;
+        if conn.held && conn.may_go_on() {
+            conn.held = false;
+            self.mark_ready(id);
+        }
     }
 
     /// Whether a step has something to do without waiting.

@@ -41,6 +41,8 @@ pub struct Outbox {
     calls: u64,
     hello: Option<Hello>,
     map_version: u32,
+    /// Connections that are to be read no more (true), or again.
+    held: Vec<(ConnId, bool)>,
 }
 
 impl Outbox {
@@ -89,6 +91,21 @@ impl Outbox {
     /// From now on say `hello` on new connections, and answer hellos with it (a new epoch).
     pub fn set_hello(&mut self, hello: Hello) {
         self.hello = Some(hello);
+    }
+
+    /// From now on reads nothing from a connection, but what was read already comes.
+    pub fn hold(&mut self, conn: ConnId) {
+        self.held.push((conn, true));
+    }
+
+    /// Reads again from a connection that is held.
+    pub fn release(&mut self, conn: ConnId) {
+        self.held.push((conn, false));
+    }
+
+    /// For whoever drives the role: which connections to hold (true) or to release, in order.
+    pub fn take_held(&mut self) -> impl Iterator<Item = (ConnId, bool)> + '_ {
+        self.held.drain(..)
     }
 
     /// For whoever drives the role: takes the step's messages in order, each with what must be

@@ -206,6 +206,9 @@ impl<R: Role> Shell<R> {
         if let Some(hello) = self.outbox.take_hello() {
             self.net.set_hello(hello);
         }
+        for (conn, held) in self.outbox.take_held() {
+            self.net.hold(conn, held);
+        }
         for (after, message) in self.outbox.drain(self.role.conditions()) {
             if let Outgoing::Call { call, to, deadline, .. } = &message {
                 self.net.begin_call(*call, *to, *deadline);

@@ -77,6 +77,11 @@ pub(crate) struct ShellPoll {
 }
 
 impl ShellPoll {
+    /// Wakes the poll, from any thread.
+    pub fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+
     /// One more shell among those of `spread`.
     ///
     /// # Errors

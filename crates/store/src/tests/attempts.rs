@@ -3,7 +3,7 @@
 use saker_types::wire::{ChunkReadReq, ChunkWriteReq};
 use saker_types::{Errno, Result};
 
-use super::disk::Machine;
+use super::disk::{Machine, Now};
 use crate::store::Store;
 
 const WRITER: u64 = 9;
@@ -14,20 +14,20 @@ fn put(store: &Store, seq: u64, attempt: u32, value: u8) -> Result<()> {
     let crc = crc32c::crc32c(&data);
     let req =
         ChunkWriteReq { id: 1, crc, writer: WRITER, seq, attempt, ..ChunkWriteReq::default() };
-    store.write(&req, &data).map(|_| ())
+    store.write_now(&req, &data).map(|_| ())
 }
 
 fn hole(store: &Store, seq: u64, attempt: u32) -> Result<()> {
     let hole = LEN as u64;
     let req =
         ChunkWriteReq { id: 1, hole, writer: WRITER, seq, attempt, ..ChunkWriteReq::default() };
-    store.write(&req, &[]).map(|_| ())
+    store.write_now(&req, &[]).map(|_| ())
 }
 
 fn get(store: &Store) -> Vec<u8> {
     let len = LEN as u64;
     store
-        .read(&ChunkReadReq { id: 1, index: 0, offset: 0, len, ..Default::default() })
+        .read_now(&ChunkReadReq { id: 1, index: 0, offset: 0, len, ..Default::default() })
         .unwrap()
         .0
         .to_vec()

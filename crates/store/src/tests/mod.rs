@@ -10,3 +10,4 @@ mod model;
 mod place;
 mod random;
 mod stress;
+mod waiting;

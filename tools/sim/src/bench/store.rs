@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
+use saker_rpc::Service as _;
 use saker_rpc::frame::Frame;
 use saker_runtime::fs::MemDir;
 use saker_runtime::telemetry::Registry;
@@ -37,26 +38,12 @@ pub(super) fn open() -> StoreService {
     StoreService::new(Store::open(dir, table, identity, options).expect("a disk in memory"))
 }
 
-/// The store's answer to a request.
-pub(super) fn answer(store: &StoreService, frame: &Frame) -> Frame {
-    match store.answer(frame.op, &frame.body, &frame.payload) {
-        Ok((body, payload)) => frame.clone().reply(0, body, payload),
-        Err(error) => {
-            let body = error.encode_to_vec().into();
-            frame.clone().reply(error.errno().0, body, Bytes::new())
-        }
-    }
-}
-
 impl Bench {
     /// What the store holds of the first chunk of an inode, up to the last byte written.
-    ///
-    /// # Panics
-    /// If it cannot be read.
     pub fn first_chunk(&self, id: InodeId) -> Bytes {
         let request = ChunkReadReq { id, len: limits::CHUNK_BYTES, ..ChunkReadReq::default() };
         let body = request.encode_to_vec();
-        let answer = self.store.answer(Op::ChunkRead as u16, &body, &Bytes::new());
-        answer.expect("a disk in memory").1
+        let frame = Frame::request(Op::ChunkRead as u16, 0, body.into(), Bytes::new());
+        self.store.handle(frame).payload
     }
 }

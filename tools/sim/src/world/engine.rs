@@ -40,8 +40,20 @@ struct Pending {
 }
 
 enum Event {
-    Arrives { conn: usize, frame: Frame, late: bool },
-    Answers { conn: usize, frame: Frame },
+    Arrives {
+        conn: usize,
+        frame: Frame,
+        late: bool,
+    },
+    /// A store carries out a request of this connection.
+    Executes {
+        conn: usize,
+        frame: Frame,
+    },
+    Answers {
+        conn: usize,
+        frame: Frame,
+    },
     Fails(Key, CallError),
     Step(NodeId, u64),
     Flushed(NodeId, u64),
@@ -214,6 +226,7 @@ impl World {
         self.set_clock();
         match event {
             Event::Arrives { conn, frame, late } => self.arrives(conn, frame, late),
+            Event::Executes { conn, frame } => self.executes(conn, frame),
             Event::Answers { conn, frame } => self.answers(conn, frame),
             Event::Fails(key, error) => self.end_call(key, Err(error)),
             Event::Step(id, life) => self.step(id, life),

@@ -155,9 +155,9 @@ impl Node {
     }
 
     /// A store's answer.
-    pub fn answer(&self, peer: &PeerHello, frame: Frame) -> Option<Frame> {
+    pub fn answer(&self, frame: Frame) -> Option<Frame> {
         match &self.running {
-            Some(Running::Store(service)) => Some(service.handle(peer, frame)),
+            Some(Running::Store(service)) => Some(service.handle(frame)),
             _ => None,
         }
     }

@@ -90,15 +90,29 @@ impl World {
             Who::Client(_) => roles::hello(RoleKind::Client, None),
         };
         if let NodeId::Store(_) = to {
+            // In any order (decision 57): now and then one waits for a disk or for others.
             let slowness = node.slowness;
-            if let Some(reply) = node.answer(&peer, frame) {
-                let at = self.after_us(20 * slowness, 100);
-                self.schedule(at, Event::Answers { conn, frame: reply });
-            }
-            return;
+            let at = match self.rng.below(8) {
+                0 => self.after_us(100, 5_000 * slowness),
+                _ => self.after_us(0, 50 * slowness),
+            };
+            return self.schedule(at, Event::Executes { conn, frame });
         }
         self.node_mut(to).receive(conn as u64, peer, frame);
         self.step_soon(to);
+    }
+
+    pub(super) fn executes(&mut self, conn: usize, frame: Frame) {
+        let c = &self.net.conns[conn];
+        let node = &self.nodes[&c.to];
+        if node.life != c.to_life {
+            return;
+        }
+        let slowness = node.slowness;
+        if let Some(reply) = node.answer(frame) {
+            let at = self.after_us(20 * slowness, 100);
+            self.schedule(at, Event::Answers { conn, frame: reply });
+        }
     }
 
     pub(super) fn answers(&mut self, conn: usize, frame: Frame) {

@@ -3,23 +3,19 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use saker_runtime::fs::{Dir, File};
 use saker_runtime::rand;
 use saker_types::wire::LocalDir;
 
 use crate::format::{Identity, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wait::{Wait, locked, would_block};
 
 /// Most segment files kept open besides those that are written.
 const OPEN_FILES_MAX: usize = 512;
 /// Segments that are being made have this name and a number.
 const UNFINISHED: &str = "new-";
-
-/// Takes a lock, also one that a panicking thread held: what it guards is changed in single steps.
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// An open segment file and the salt of its records.
 pub type Opened = (Arc<dyn File>, u32);
@@ -112,6 +108,7 @@ pub struct Segments {
     /// Segments with open files that may be closed, oldest first.
     opened: Mutex<VecDeque<Arc<Segment>>>,
     live: AtomicI64,
+    missed: AtomicBool,
 }
 
 impl Segments {
@@ -124,6 +121,7 @@ impl Segments {
             map: RwLock::default(),
             opened: Mutex::default(),
             live: AtomicI64::new(0),
+            missed: AtomicBool::new(false),
         }
     }
 
@@ -222,11 +220,15 @@ impl Segments {
     /// The file of a segment, opened and its header checked if it was not open.
     ///
     /// # Errors
-    /// The file system's; `InvalidData` with a [`FormatError`](crate::format::FormatError).
-    pub fn open(&self, segment: &Arc<Segment>) -> io::Result<Opened> {
-        let mut open = locked(&segment.open);
+    /// The file system's; `InvalidData` with a [`FormatError`](crate::format::FormatError);
+    /// `WouldBlock` if it is not open, and opening it may wait.
+    pub fn open(&self, segment: &Arc<Segment>, wait: Wait) -> io::Result<Opened> {
+        let mut open = wait.lock(&segment.open).map_err(|_| would_block())?;
         if let Some(opened) = &*open {
             return Ok(opened.clone());
+        }
+        if wait == Wait::Never {
+            return Err(would_block());
         }
         let file = self.dir.open(&segment.name())?;
         // Chunks of many files lie here in the order they were written.
@@ -239,6 +241,18 @@ impl Segments {
         drop(open);
         self.close_oldest(segment.clone());
         Ok((file, header.salt))
+    }
+
+    /// Whether the last read that was tried did not find its data in the page cache.
+    pub fn missed(&self) -> bool {
+        self.missed.load(Ordering::Relaxed)
+    }
+
+    /// A read was tried.
+    pub fn set_missed(&self, missed: bool) {
+        if self.missed() != missed {
+            self.missed.store(missed, Ordering::Relaxed);
+        }
     }
 
     /// Lets the oldest open file go when a newer one is over the bound.

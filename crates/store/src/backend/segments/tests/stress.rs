@@ -9,7 +9,7 @@ use saker_runtime::rand::Rng;
 use saker_types::Errno;
 use saker_types::wire::{ChunkDeleteReq, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
 
-use super::disk::{IDENTITY, audit, options};
+use super::disk::{IDENTITY, Now, audit, options};
 use crate::store::{Options, Store};
 
 const THREADS: u64 = 6;
@@ -45,13 +45,13 @@ fn write(
         crc: crc32c::crc32c(&data),
         ..ChunkWriteReq::default()
     };
-    store.write(&req, &data).map(|_| ())
+    store.write_now(&req, &data).map(|_| ())
 }
 
 fn read(store: &Store, id: u64, number: u64) -> Vec<u8> {
     let (index, offset) = (number % 2, number / 2 * BLOCK as u64);
     let req = ChunkReadReq { id, index, offset, len: BLOCK as u64, ..Default::default() };
-    let (data, reply) = store.read(&req).unwrap();
+    let (data, reply) = store.read_now(&req).unwrap();
     assert_eq!(crc32c::crc32c(&data), reply.crc);
     data.to_vec()
 }
@@ -84,7 +84,7 @@ fn worker(store: &Store, id: u64, stop: &AtomicBool) -> Vec<u64> {
         }
         if rng.chance(1, 50) {
             let req = ChunkTruncateReq { id: 1_000, truncate_gen: truncate_gen + 1, cut: 0 };
-            store.truncate(&req).unwrap();
+            store.truncate_now(&req).unwrap();
         }
         if rng.chance(1, 100) {
             let ids = vec![2_000 + rng.below(10), 2_000 + rng.below(10)];

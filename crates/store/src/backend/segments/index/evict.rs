@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use super::{CHUNK_OVERHEAD_BYTES, Index, Inode, State, bytes_of};
-use crate::segment::locked;
+use crate::wait::locked;
 
 /// Entries looked at in one step.
 const STEP: usize = 16;
@@ -40,7 +40,12 @@ impl Index {
         self.shards.iter().map(|shard| locked(&shard.state).bytes).sum()
     }
 
-    /// Whether memory is short for want of a checkpoint; says so once.
+    /// Whether memory is short for want of a checkpoint.
+    pub fn is_pressed(&self) -> bool {
+        self.pressed.load(Ordering::Relaxed)
+    }
+
+    /// The same; says so once.
     pub fn take_pressed(&self) -> bool {
         self.pressed.swap(false, Ordering::Relaxed)
     }

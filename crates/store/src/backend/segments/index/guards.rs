@@ -4,24 +4,37 @@ use std::sync::PoisonError;
 
 use saker_types::{Errno, Error, InodeId, Result};
 
-use super::{DELETED, Index};
-use crate::segment::locked;
+use super::{ChunkKey, DELETED, Index};
+use crate::wait::{Wait, locked, would_wait};
 
 impl Index {
-    /// Joins the writers of an inode, once nobody has it alone.
+    /// Joins the writers of a chunk's inode, once nobody has it alone.
     ///
     /// # Errors
     /// ESTALE when a truncation newer than `truncate_gen` is known, or the inode was deleted.
-    pub fn begin_write(&self, id: InodeId, truncate_gen: u64) -> Result<WriteGuard<'_>> {
+    /// EAGAIN, also if what the write does to the index would have to wait.
+    pub fn begin_write(
+        &self,
+        key: ChunkKey,
+        truncate_gen: u64,
+        wait: Wait,
+    ) -> Result<WriteGuard<'_>> {
+        let id = key.0;
         let shard = self.shard(id);
-        let mut state = locked(&shard.state);
+        let mut state = wait.lock(&shard.state)?;
+        if wait == Wait::Never {
+            self.load(&mut state, key, wait)?;
+        }
         loop {
-            let inode = self.inode(&mut state, id)?;
+            let inode = self.inode(&mut state, id, wait)?;
             if !inode.exclusive {
                 check_gen(id, truncate_gen, inode.truncate_gen)?;
                 inode.writers += 1;
                 self.evict(&mut state);
                 return Ok(WriteGuard { index: self, id });
+            }
+            if wait == Wait::Never {
+                return Err(would_wait());
             }
             state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -35,7 +48,7 @@ impl Index {
         let shard = self.shard(id);
         let mut state = locked(&shard.state);
         loop {
-            let inode = self.inode(&mut state, id)?;
+            let inode = self.inode(&mut state, id, Wait::May)?;
             if !inode.exclusive {
                 inode.exclusive = true;
                 self.evict(&mut state);

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use saker_engine::table::Table;
-use saker_runtime::fs::{Dir, machine};
+use saker_runtime::fs::Dir;
 use saker_runtime::telemetry::Registry;
-use saker_runtime::time::wall_ns;
+use saker_runtime::time::{self, Time, wall_ns};
 use saker_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX};
 use saker_types::wire::{
     ChunkDeleteReq, ChunkInfo, ChunkListReply, ChunkListReq, ChunkQuarantineReply,
@@ -31,7 +32,8 @@ use crate::metrics::Metrics;
 use crate::quarantine::Quarantine;
 use crate::read::{self, Fetch, ReadError};
 use crate::recover;
-use crate::segment::{Segments, locked};
+use crate::segment::Segments;
+use crate::wait::{Wait, locked, would_wait};
 
 /// Most ids in one record of a deletion.
 const DELETE_IDS_MAX: usize = 512;
@@ -45,6 +47,10 @@ pub const DELETED_MAX: u64 = 1 << 20;
 pub(crate) const LIST_MAX: usize = 1024;
 /// A read looks its data up so many times more if it is moved meanwhile.
 const LOOKUPS_MAX: u32 = 10;
+/// A write into the page cache that takes longer than this waits: the disk does not keep up.
+const SLOW_WRITE: Duration = Duration::from_millis(10);
+/// Then writes are not tried by who may not wait for so long.
+const SLOW_WRITES_PAUSE: Duration = Duration::from_millis(100);
 /// Chunks in a file of the largest size.
 const INDEX_END: u64 = FILE_BYTES_MAX / CHUNK_BYTES;
 
@@ -91,6 +97,8 @@ pub struct Store {
     fetches: OnceLock<Fetches>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
     pub(crate) damage_logged: AtomicU64,
+    /// Until when writes into the page cache are taken for slow, ns.
+    slow_until_ns: AtomicU64,
     /// Kept, because it holds the lock.
     _dir: Arc<dyn Dir>,
 }
@@ -113,6 +121,14 @@ pub(crate) fn io_error(what: &str, error: &io::Error) -> Error {
 pub(crate) fn lock(dir: &dyn Dir) -> Result<()> {
     dir.lock()
         .map_err(|e| Error::new(Errno::EBUSY).with_text(format!("{} is in use: {e}", dir.label())))
+}
+
+/// An error of a write, for the caller.
+fn write_error(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => would_wait(),
+        _ => io_error("write", error),
+    }
 }
 
 fn invalid(text: impl Into<String>) -> Error {
@@ -158,6 +174,7 @@ impl Store {
             rewrites: Mutex::default(),
             fetches: OnceLock::new(),
             damage_logged: AtomicU64::new(0),
+            slow_until_ns: AtomicU64::new(0),
             _dir: dir,
         };
         if !store.log.poisoned().is_empty()
@@ -170,14 +187,20 @@ impl Store {
         Ok(Arc::new(store))
     }
 
-    /// Writes a payload into a chunk, or makes a hole there. On return it survives the death of the process; with
-    /// `sync` also the loss of power. Returns what [`Store::sync`] knows it by.
+    /// Writes a payload into a chunk, or makes a hole there. On return it survives the death of the
+    /// process, after the next [`Store::flush`] also the loss of power. Returns what [`Store::lost`]
+    /// knows it by.
     ///
     /// # Errors
     /// ESTALE below a known truncation (rule 17) and for a deleted inode, ENOSPC, EINVAL for impossible ranges, EIO. With
     /// class Retry: the payload is not what the request's checksum says; nothing was done.
-    /// EALREADY for an attempt that comes after a later one.
-    pub fn write(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<ChunkWriteReply> {
+    /// EALREADY for an attempt that comes after a later one. EAGAIN.
+    pub fn write(
+        &self,
+        req: &ChunkWriteReq,
+        payload: &[u8],
+        wait: Wait,
+    ) -> Result<ChunkWriteReply> {
         if req.hole > 0 && !payload.is_empty() {
             return Err(invalid("a hole with a payload"));
         }
@@ -188,34 +211,33 @@ impl Store {
         if req.replicas.len() > REPLICAS_MAX {
             return Err(invalid("too many replicas"));
         }
-        self.quarantine.leave(req.id);
+        if wait == Wait::Never && (req.hole > 0 || self.is_slow()) {
+            return Err(would_wait());
+        }
+        self.limit_dirty(wait)?;
+        self.quarantine.leave(req.id, wait)?;
         let _attempt = match req.writer {
             0 => None,
-            writer => Some(self.attempts.begin((writer, req.seq), req.attempt)?),
+            writer => Some(self.attempts.begin((writer, req.seq), req.attempt, wait)?),
         };
         let seq = match req.hole {
-            0 => self.write_data(req, payload)?,
+            0 => self.write_data(req, payload, wait)?,
             _ => self.punch(req)?,
         };
-        if req.sync {
-            self.flush()?;
-            return Ok(ChunkWriteReply::default());
-        }
         let written = |seq| ChunkWriteReply { epoch: self.epoch, seq };
         Ok(seq.map_or(ChunkWriteReply::default(), written))
     }
 
     /// Number of the record, if there was anything to write.
-    fn write_data(&self, req: &ChunkWriteReq, payload: &[u8]) -> Result<Option<u64>> {
+    fn write_data(&self, req: &ChunkWriteReq, payload: &[u8], wait: Wait) -> Result<Option<u64>> {
+        let _writer = self.index.begin_write((req.id, req.index), req.truncate_gen, wait)?;
         let seq = SUMS.with_borrow_mut(|sums| {
             if format::block_sums(payload, sums) != req.crc {
                 let error = Error::of_class(Class::Retry, Errno::EIO);
                 return Err(error.with_text("the payload was damaged on its way"));
             }
-            self.limit_dirty()?;
-            let _writer = self.index.begin_write(req.id, req.truncate_gen)?;
             let data = (!payload.is_empty()).then_some(payload);
-            data.map(|data| self.append_data(req, sums, data)).transpose()
+            data.map(|data| self.append_data(req, sums, data, wait)).transpose()
         })?;
         self.metrics.writes.inc();
         self.metrics.write_bytes.add(payload.len() as u64);
@@ -224,13 +246,12 @@ impl Store {
 
     /// Number of the record, if there was anything to clear.
     fn punch(&self, req: &ChunkWriteReq) -> Result<Option<u64>> {
-        self.limit_dirty()?;
         let _alone = self.index.begin_exclusive(req.id)?;
         index::check_gen(req.id, req.truncate_gen, self.index.truncate_gen(req.id)?)?;
         let key = (req.id, req.index);
         let (start, end) = (req.offset as u32, (req.offset + req.hole) as u32);
         // The record of the hole that is there already may have to be flushed.
-        if self.log.is_durable() && self.index.lookup(key, start, end)?.0.is_empty() {
+        if self.log.is_durable() && self.index.lookup(key, start, end, Wait::May)?.0.is_empty() {
             return Ok(None);
         }
         let record = Record {
@@ -243,14 +264,20 @@ impl Store {
             ..Record::EMPTY
         };
         let draft = Draft { record, replicas: &[], sums: &[], sum: 0, payload: &[] };
-        let appended = self.log.append(&draft, Purpose::Control);
+        let appended = self.log.append(&draft, Purpose::Control, Wait::May);
         let appended = appended.map_err(|e| io_error("hole", &e))?;
         self.index.punch(key, start, end)?;
         self.maintenance.wake();
         Ok(Some(appended.seq))
     }
 
-    fn append_data(&self, req: &ChunkWriteReq, sums: &[u32], payload: &[u8]) -> Result<u64> {
+    fn append_data(
+        &self,
+        req: &ChunkWriteReq,
+        sums: &[u32],
+        payload: &[u8],
+        wait: Wait,
+    ) -> Result<u64> {
         let mut replicas = [0u16; REPLICAS_MAX];
         for (to, from) in replicas.iter_mut().zip(&req.replicas) {
             *to = u16::try_from(*from).map_err(|_| invalid("a store's number"))?;
@@ -266,7 +293,7 @@ impl Store {
         };
         let replicas = &replicas[..req.replicas.len()];
         let draft = Draft { record, replicas, sums, sum: req.crc, payload };
-        let (seq, extents) = self.append_write(key, &draft, Purpose::Data)?;
+        let (seq, extents) = self.append_write(key, &draft, Purpose::Data, wait)?;
         if extents > 0 && extents.is_multiple_of(EXTENTS_MAX) {
             let mut rewrites = locked(&self.rewrites);
             if rewrites.len() < REWRITES_MAX {
@@ -283,12 +310,15 @@ impl Store {
         key: ChunkKey,
         draft: &Draft<'_>,
         purpose: Purpose,
+        wait: Wait,
     ) -> Result<(u64, usize)> {
-        let appended = self.log.append(draft, purpose).map_err(|e| {
+        let begun = time::now();
+        let appended = self.log.append(draft, purpose, wait).map_err(|e| {
             // If it is for want of space, compaction may find some.
             self.maintenance.wake();
-            io_error("write", &e)
+            write_error(&e)
         })?;
+        self.note_pace(begun);
         let half = self.options.segment_bytes / 2;
         let end = appended.place.pos + appended.head + draft.payload.len() as u32;
         if appended.place.pos < half && end >= half {
@@ -311,12 +341,26 @@ impl Store {
         Ok((appended.seq, extents))
     }
 
+    /// Do writes into the page cache wait for the disk now?
+    fn is_slow(&self) -> bool {
+        let until_ns = self.slow_until_ns.load(Ordering::Relaxed);
+        until_ns > 0 && time::now().as_ns() < until_ns
+    }
+
+    fn note_pace(&self, begun: Time) {
+        let now = time::now();
+        if now - begun > SLOW_WRITE {
+            let until = now + SLOW_WRITES_PAUSE;
+            self.slow_until_ns.store(until.as_ns(), Ordering::Relaxed);
+        }
+    }
+
     /// Where a file has data, of the chunks that are here.
     ///
     /// # Errors
     /// The index's.
     pub fn seek(&self, req: &ChunkSeekReq) -> Result<ChunkSeekReply> {
-        self.quarantine.leave(req.id);
+        self.quarantine.leave(req.id, Wait::May)?;
         let run = self.index.seek(req.id, req.offset)?;
         Ok(run.map_or(ChunkSeekReply::default(), |(start, end)| ChunkSeekReply { start, end }))
     }
@@ -325,27 +369,15 @@ impl Store {
     /// and what is to be said of it.
     ///
     /// # Errors
-    /// EIO, naming file and offset, if any block that the range touches is damaged.
-    pub fn read(&self, req: &ChunkReadReq) -> Result<(Bytes, ChunkReadReply)> {
-        self.quarantine.leave(req.id);
-        self.metrics.reads.inc();
+    /// EIO, naming file and offset, if any block that the range touches is damaged. EAGAIN.
+    pub fn read(&self, req: &ChunkReadReq, wait: Wait) -> Result<(Bytes, ChunkReadReply)> {
+        self.quarantine.leave(req.id, wait)?;
         let Some((start, end)) = range_of(req) else { return Ok(Default::default()) };
-        let data = self.read_range((req.id, req.index), start, end)?;
+        let data = self.read_range((req.id, req.index), start, end, wait)?;
+        self.metrics.reads.inc();
         self.metrics.read_bytes.add(data.bytes.len() as u64);
         let (crc, holes) = (data.sum, data.holes);
         Ok((data.bytes, ChunkReadReply { crc, holes, ..ChunkReadReply::default() }))
-    }
-
-    /// Begins to fetch from the disk what a [`Store::read`] that is to come will need.
-    pub fn prefetch(&self, req: &ChunkReadReq) {
-        // What fails here fails there.
-        if let Some((start, end)) = range_of(req)
-            && let Ok((mut pieces, _)) = self.index.lookup((req.id, req.index), start, end)
-        {
-            let fetches = req.fetches && req.machine == machine();
-            pieces.retain(|(_, extent)| !fetches || extent.whole_sum().is_none());
-            read::prefetch(&self.segments, pieces);
-        }
     }
 
     /// Where the data is that [`Store::read`] would return; `None` where others cannot read it, or
@@ -353,19 +385,22 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`], but for damage of the data itself: who reads it there must check it.
-    pub fn locate(&self, req: &ChunkReadReq) -> Result<Option<ChunkReadReply>> {
+    pub fn locate(&self, req: &ChunkReadReq, wait: Wait) -> Result<Option<ChunkReadReply>> {
         let Some((start, end)) = range_of(req) else { return Ok(None) };
-        self.quarantine.leave(req.id);
+        self.quarantine.leave(req.id, wait)?;
         let key = (req.id, req.index);
         let fetch = match req.fetches {
             false => Fetch::Here,
             // Who has fetched it forgot it, or others want it, too: then it is worth its memory here.
-            true if self.fetches.get_or_init(Fetches::default).again(key, start) => Fetch::Both,
+            true if self.fetches().has(key, start) => Fetch::Both,
             true => Fetch::There,
         };
-        let places = self.with_pieces(key, start, end, |pieces, end| {
-            read::locate(&self.segments, key, pieces, start, end, fetch)
+        let places = self.with_pieces(key, start, end, wait, |pieces, end| {
+            read::locate(&self.segments, key, pieces, start, end, fetch, wait)
         })?;
+        if fetch == Fetch::There {
+            self.fetches().add(key, start);
+        }
         if places.is_empty() {
             return Ok(None);
         }
@@ -377,9 +412,13 @@ impl Store {
         Ok(Some(ChunkReadReply { places, dir, ..ChunkReadReply::default() }))
     }
 
-    fn read_range(&self, key: ChunkKey, start: u32, end: u32) -> Result<read::Data> {
-        self.with_pieces(key, start, end, |pieces, end| {
-            read::read(&self.segments, key, pieces, start, end)
+    fn fetches(&self) -> &Fetches {
+        self.fetches.get_or_init(Fetches::default)
+    }
+
+    fn read_range(&self, key: ChunkKey, start: u32, end: u32, wait: Wait) -> Result<read::Data> {
+        self.with_pieces(key, start, end, wait, |pieces, end| {
+            read::read(&self.segments, key, pieces, start, end, wait)
         })
     }
 
@@ -389,11 +428,12 @@ impl Store {
         key: ChunkKey,
         start: u32,
         end: u32,
+        wait: Wait,
         f: impl Fn(Vec<Piece>, u32) -> std::result::Result<T, ReadError>,
     ) -> Result<T> {
         let mut tries = 0;
         loop {
-            let (pieces, chunk_end) = self.index.lookup(key, start, end)?;
+            let (pieces, chunk_end) = self.index.lookup(key, start, end, wait)?;
             match f(pieces, end.min(chunk_end).max(start)) {
                 // The data moved or was dropped, and its segment removed, since it was looked up.
                 Err(ReadError::Io(error, _))
@@ -418,29 +458,29 @@ impl Store {
         error.into()
     }
 
-    /// Makes everything that was acknowledged before durable. True if some of `unflushed` is lost,
-    /// since power failed before this, or the disk did.
+    /// After a flush: true if some of `unflushed` is lost, since power failed before this, or the
+    /// disk did.
+    pub fn lost(&self, unflushed: &[Unflushed]) -> bool {
+        let (next_seq, epochs) = (self.log.next_seq(), locked(&self.epochs));
+        unflushed.iter().any(|writes| epochs.lost(writes, next_seq))
+    }
+
+    /// Makes everything that was acknowledged before durable.
     ///
     /// # Errors
     /// EIO: some of it may be lost if power fails.
-    pub fn sync(&self, unflushed: &[Unflushed]) -> Result<bool> {
-        self.flush()?;
-        let (next_seq, epochs) = (self.log.next_seq(), locked(&self.epochs));
-        Ok(unflushed.iter().any(|writes| epochs.lost(writes, next_seq)))
-    }
-
-    fn flush(&self) -> Result<()> {
+    pub fn flush(&self) -> Result<()> {
         self.log.sync().map_err(|e| io_error("flush", &e))
     }
 
-    /// Cuts a file, durably, and refuses writes of older generations from now on. Of an equal or
-    /// older generation: no effect.
+    /// Cuts a file, and refuses writes of older generations from now on. Of an equal or older
+    /// generation: no effect. Survives the loss of power after the next flush.
     ///
     /// # Errors
     /// EIO and ENOSPC; the outcome is unknown then, and a repetition is safe.
     pub fn truncate(&self, req: &ChunkTruncateReq) -> Result<()> {
-        self.quarantine.leave(req.id);
-        self.limit_dirty()?;
+        self.quarantine.leave(req.id, Wait::May)?;
+        self.limit_dirty(Wait::May)?;
         {
             let _alone = self.index.begin_exclusive(req.id)?;
             if req.truncate_gen > self.index.truncate_gen(req.id)? {
@@ -452,13 +492,13 @@ impl Store {
                     ..Record::EMPTY
                 };
                 let draft = Draft { record, replicas: &[], sums: &[], sum: 0, payload: &[] };
-                let appended = self.log.append(&draft, Purpose::Control);
+                let appended = self.log.append(&draft, Purpose::Control, Wait::May);
                 let _appended = appended.map_err(|e| io_error("truncate", &e))?;
                 self.index.truncate(req.id, req.truncate_gen, req.cut)?;
             }
         }
         self.maintenance.wake();
-        self.flush()
+        Ok(())
     }
 
     /// Deletes all chunks of inodes, and refuses late writes to them. Survives the death of the
@@ -471,7 +511,7 @@ impl Store {
         let ids: BTreeSet<InodeId> = req.ids.iter().copied().collect();
         let ids: Vec<InodeId> = ids.into_iter().collect();
         for ids in ids.chunks(DELETE_IDS_MAX) {
-            self.limit_dirty()?;
+            self.limit_dirty(Wait::May)?;
             let alone = ids.iter().map(|id| self.index.begin_exclusive(*id));
             let _alone = alone.collect::<Result<Vec<_>>>()?;
             let payload: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
@@ -479,11 +519,11 @@ impl Store {
             let sum = format::block_sums(&payload, &mut sums);
             let record = Record { kind: Kind::Delete, ..Record::EMPTY };
             let draft = Draft { record, replicas: &[], sums: &sums, sum, payload: &payload };
-            let appended = self.log.append(&draft, Purpose::Control);
+            let appended = self.log.append(&draft, Purpose::Control, Wait::May);
             let appended = appended.map_err(|e| io_error("delete", &e))?;
             ids.iter().try_for_each(|id| self.index.delete(*id))?;
             self.index.remember_deleted(appended.seq, ids);
-            ids.iter().for_each(|id| self.quarantine.leave(*id));
+            ids.iter().try_for_each(|id| self.quarantine.leave(*id, Wait::May))?;
         }
         self.maintenance.wake();
         Ok(())
@@ -541,7 +581,7 @@ impl Store {
         for ((id, index), len) in found {
             let mut problem = String::new();
             if req.verify
-                && let Err(error) = self.read_range((id, index), 0, len)
+                && let Err(error) = self.read_range((id, index), 0, len, Wait::May)
             {
                 problem = error.text;
             }

@@ -8,7 +8,7 @@ use saker_runtime::rand::Rng;
 use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use saker_types::wire::{ChunkPlace, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
 
-use super::disk::Machine;
+use super::disk::{Machine, Now};
 use super::stress::open;
 use crate::store::Store;
 
@@ -17,7 +17,7 @@ const CHUNK_USED: u64 = 200_000;
 fn write(store: &Store, id: u64, truncate_gen: u64, offset: u64, data: &[u8]) {
     let (replicas, crc) = (vec![0], crc32c::crc32c(data));
     let req = ChunkWriteReq { id, offset, truncate_gen, replicas, crc, ..Default::default() };
-    store.write(&req, data).unwrap();
+    store.write_now(&req, data).unwrap();
 }
 
 fn at_place(dir: &str, place: &ChunkPlace) -> Vec<u8> {
@@ -47,7 +47,7 @@ fn a_place_holds_what_a_read_returns() {
             0 => {
                 let req = ChunkTruncateReq { id, cut: offset, truncate_gen: step };
                 // Older than what another step has set: refused, as it should be.
-                let _ = store.truncate(&req);
+                let _ = store.truncate_now(&req);
             }
             1 => store.maintain(),
             2..8 => {
@@ -61,10 +61,10 @@ fn a_place_holds_what_a_read_returns() {
             _ => {
                 let fetches = rng.chance(1, 2);
                 let req = ChunkReadReq { id, index: 0, offset, len, machine: 1, fetches };
-                let (data, reply) = store.read(&req).unwrap();
+                let (data, reply) = store.read_now(&req).unwrap();
                 holes += usize::from(reply.holes);
                 assert!(!reply.holes || data.contains(&0));
-                let Some(located) = store.locate(&req).unwrap() else {
+                let Some(located) = store.locate_now(&req).unwrap() else {
                     not += 1;
                     continue;
                 };
@@ -89,6 +89,6 @@ fn what_nobody_else_can_open_has_no_place() {
     write(&store, 1, 0, 0, &[7; 20_000]);
     let req =
         ChunkReadReq { id: 1, index: 0, offset: 0, len: CHUNK_BYTES, machine: 1, fetches: true };
-    assert!(store.locate(&req).unwrap().is_none());
-    assert_eq!(store.read(&req).unwrap().0.len(), 20_000);
+    assert!(store.locate_now(&req).unwrap().is_none());
+    assert_eq!(store.read_now(&req).unwrap().0.len(), 20_000);
 }

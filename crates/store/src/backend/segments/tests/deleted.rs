@@ -5,7 +5,7 @@ use saker_types::wire::{
     ChunkDeleteReq, ChunkListReq, ChunkQuarantineReq, ChunkReadReq, ChunkWriteReq,
 };
 
-use super::disk::{Machine, options};
+use super::disk::{Machine, Now, options};
 use crate::index::DELETED;
 use crate::quarantine::QUARANTINE;
 use crate::store::{Options, Store};
@@ -15,12 +15,12 @@ const DAY_NS: i64 = QUARANTINE.as_nanos() as i64;
 fn put(store: &Store, id: u64) -> saker_types::Result<()> {
     let data = [id as u8; 5_000];
     let crc = crc32c::crc32c(&data);
-    store.write(&ChunkWriteReq { id, crc, ..ChunkWriteReq::default() }, &data).map(|_| ())
+    store.write_now(&ChunkWriteReq { id, crc, ..ChunkWriteReq::default() }, &data).map(|_| ())
 }
 
 fn is_there(store: &Store, id: u64) -> bool {
     let req = ChunkReadReq { id, len: 5_000, ..ChunkReadReq::default() };
-    store.read(&req).unwrap().0[..] == [id as u8; 5_000]
+    store.read_now(&req).unwrap().0[..] == [id as u8; 5_000]
 }
 
 #[test]

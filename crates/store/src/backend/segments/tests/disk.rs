@@ -4,14 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use bytes::Bytes;
 use saker_engine::{EmbeddedConfig, EmbeddedTable, TableError};
 use saker_runtime::fs::{Dir, Fault, FaultDir, MemDir};
 use saker_runtime::telemetry::Registry;
-use saker_types::{Errno, Error};
+use saker_types::wire::{
+    ChunkReadReply, ChunkReadReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq,
+};
+use saker_types::{Errno, Error, Result, Unflushed};
 
 use crate::format::Identity;
 use crate::log::Space;
 use crate::store::{Options, Store};
+use crate::wait::Wait;
 
 pub const SEGMENT_BYTES: u32 = 128 << 10;
 pub const IDENTITY: Identity = Identity { cluster: [7; 16], store: 2 };
@@ -48,7 +53,7 @@ impl Machine {
         self.open_with(options()).unwrap()
     }
 
-    pub fn open_with(&self, options: Options) -> saker_types::Result<Arc<Store>> {
+    pub fn open_with(&self, options: Options) -> Result<Arc<Store>> {
         open_in(Arc::new(self.dir.clone()), IDENTITY, options)
     }
 
@@ -58,7 +63,7 @@ impl Machine {
     }
 
     /// Opens the store so that the change number `count` is the last thing it does.
-    pub fn open_dying(&self, count: i64) -> saker_types::Result<Arc<Store>> {
+    pub fn open_dying(&self, count: i64) -> Result<Arc<Store>> {
         let fuse = Fuse(Arc::new(AtomicI64::new(count)));
         let script = move |op: &saker_runtime::fs::Op<'_>| match fuse.burn(op.kind.mutates()) {
             Burn::Alive => Fault::None,
@@ -76,16 +81,44 @@ impl Machine {
 }
 
 /// Opens the store in a directory, with its index in another beneath.
-pub fn open_in(
-    dir: Arc<dyn Dir>,
-    identity: Identity,
-    options: Options,
-) -> saker_types::Result<Arc<Store>> {
+pub fn open_in(dir: Arc<dyn Dir>, identity: Identity, options: Options) -> Result<Arc<Store>> {
     let failed = |error: TableError| Error::new(Errno::EIO).with_text(error.to_string());
     let index = dir.sub_dir("index").map_err(TableError::from).map_err(failed)?;
     let table =
         EmbeddedTable::open_in(index, &EmbeddedConfig { merge_threads: 0, cache_bytes: 64 << 10 });
     Store::open(dir, Arc::new(table.map_err(failed)?), identity, options)
+}
+
+/// Calls that wait for all that they need, also for the flush.
+pub trait Now {
+    fn write_now(&self, req: &ChunkWriteReq, data: &[u8]) -> Result<ChunkWriteReply>;
+    fn read_now(&self, req: &ChunkReadReq) -> Result<(Bytes, ChunkReadReply)>;
+    fn locate_now(&self, req: &ChunkReadReq) -> Result<Option<ChunkReadReply>>;
+    fn truncate_now(&self, req: &ChunkTruncateReq) -> Result<()>;
+    fn sync(&self, unflushed: &[Unflushed]) -> Result<bool>;
+}
+
+impl Now for Store {
+    fn write_now(&self, req: &ChunkWriteReq, data: &[u8]) -> Result<ChunkWriteReply> {
+        let written = self.write(req, data, Wait::May)?;
+        if req.sync { self.flush().map(|()| ChunkWriteReply::default()) } else { Ok(written) }
+    }
+
+    fn read_now(&self, req: &ChunkReadReq) -> Result<(Bytes, ChunkReadReply)> {
+        self.read(req, Wait::May)
+    }
+
+    fn locate_now(&self, req: &ChunkReadReq) -> Result<Option<ChunkReadReply>> {
+        self.locate(req, Wait::May)
+    }
+
+    fn truncate_now(&self, req: &ChunkTruncateReq) -> Result<()> {
+        self.truncate(req).and_then(|()| self.flush())
+    }
+
+    fn sync(&self, unflushed: &[Unflushed]) -> Result<bool> {
+        self.flush().map(|()| self.lost(unflushed))
+    }
 }
 
 #[derive(Clone)]
@@ -120,7 +153,7 @@ pub fn audit(store: &Store) {
         let (found, end) = store.index.list(after, 5).unwrap();
         for (key, _) in &found {
             chunks += 1;
-            for (segment, extent) in store.index.lookup(*key, 0, 4 << 20).unwrap().0 {
+            for (segment, extent) in store.index.lookup(*key, 0, 4 << 20, Wait::May).unwrap().0 {
                 *live.entry(segment.no).or_insert(0u64) += u64::from(extent.len);
             }
             assert!(*key > after, "{key:?} is listed after {after:?}");

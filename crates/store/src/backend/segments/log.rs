@@ -14,7 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use saker_runtime::telemetry::Counter;
 
 use crate::format::{self, RECORD_ALIGN_BYTES, Record, RecordLocation, SEGMENT_HEADER_BYTES, Seal};
-use crate::segment::{Segment, Segments, locked};
+use crate::segment::{Segment, Segments};
+use crate::wait::{Wait, locked, would_block};
 
 mod flush;
 mod room;
@@ -70,6 +71,9 @@ pub struct Log {
     flushed: Condvar,
     /// Held by whoever flushes segments.
     flushing: Mutex<()>,
+    /// Held by whoever may wait while it writes: the file system lets one write at a time, and the
+    /// others would spin.
+    writing: Mutex<()>,
     /// Segments with records that may not be durable.
     unsynced: Mutex<BTreeMap<u32, Arc<Segment>>>,
     /// Every record below is durable.
@@ -172,6 +176,7 @@ impl Log {
             flush: Mutex::default(),
             flushing: Mutex::default(),
             flushed: Condvar::new(),
+            writing: Mutex::default(),
             unsynced: Mutex::default(),
             durable_seq: AtomicU64::new(0),
             poisoned: Mutex::default(),
@@ -192,19 +197,25 @@ impl Log {
     /// Writes a record: into the page cache, not further.
     ///
     /// # Errors
-    /// ENOSPC, when no segment can be made; nothing is written then. Any other error poisons the
-    /// segment.
-    pub fn append(&self, draft: &Draft<'_>, purpose: Purpose) -> io::Result<Appended<'_>> {
+    /// ENOSPC, when no segment can be made; nothing is written then, nor with `WouldBlock`, when
+    /// one must be made. Any other error poisons the segment.
+    pub fn append(
+        &self,
+        draft: &Draft<'_>,
+        purpose: Purpose,
+        wait: Wait,
+    ) -> io::Result<Appended<'_>> {
         BUFFER.with_borrow_mut(|buffer| {
             format::encode(buffer, &draft.record, draft.replicas, draft.sums, draft.payload);
-            let (segment, place, seq) = self.reserve(buffer.len() as u32, purpose)?;
+            let (segment, place, seq) = self.reserve(buffer.len() as u32, purpose, wait)?;
             // In flight from here on, whatever happens.
             let head = format::head_bytes(draft.payload.len(), draft.replicas.len()) as u32;
             let appended = Appended { log: self, place, seq, head };
-            let written = self.segments.open(&segment).and_then(|(file, salt)| {
+            let written = self.segments.open(&segment, Wait::May).and_then(|(file, salt)| {
                 let durable_seq = self.durable_seq.load(Ordering::Acquire);
                 let version = if draft.record.version == 0 { seq } else { draft.record.version };
                 format::seal(buffer, &Seal { seq, durable_seq, version, place, salt });
+                let _turn = (wait == Wait::May).then(|| locked(&self.writing));
                 file.write_at(u64::from(place.pos), buffer)
             });
             if let Err(error) = &written {
@@ -219,6 +230,7 @@ impl Log {
         &self,
         len: u32,
         purpose: Purpose,
+        wait: Wait,
     ) -> io::Result<(Arc<Segment>, RecordLocation, u64)> {
         let need = len.next_multiple_of(RECORD_ALIGN_BYTES);
         let kept = if purpose == Purpose::Control { 0 } else { CONTROL_BYTES };
@@ -240,6 +252,8 @@ impl Log {
             }
             if let Some(spare) = state.spare.take() {
                 self.activate(&mut state, spare);
+            } else if wait == Wait::Never {
+                return Err(would_block());
             } else if state.making.is_some() {
                 state = self.made.wait(state).unwrap_or_else(PoisonError::into_inner);
             } else {

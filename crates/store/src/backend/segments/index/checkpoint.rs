@@ -16,7 +16,7 @@ use super::rows::{self, InodeRow, SAVED_KEY};
 use super::{Index, NOTHING_VOID, RowKey, Saved, State, encoded, failed};
 use crate::epochs::Epochs;
 use crate::log::Position;
-use crate::segment::locked;
+use crate::wait::locked;
 
 /// Most rows in one commit.
 const COMMIT_ROWS_MAX: usize = 4096;

@@ -7,7 +7,7 @@ use saker_types::limits::CHUNK_BYTES;
 use saker_types::{InodeId, Result};
 
 use super::{ChunkKey, Index, failed, rows};
-use crate::segment::locked;
+use crate::wait::{Wait, locked};
 
 impl Index {
     /// Up to `limit` chunks after `after` in order, each with its end, and whether that is all.
@@ -21,7 +21,8 @@ impl Index {
             let (keys, end) = self.candidates(after, limit)?;
             for key in keys {
                 let mut state = locked(&self.shard(key.0).state);
-                let chunk_end = self.load(&mut state, key)?.map_or(0, |chunk| chunk.end());
+                let chunk_end =
+                    self.load(&mut state, key, Wait::May)?.map_or(0, |chunk| chunk.end());
                 self.evict(&mut state);
                 if chunk_end > 0 {
                     found.push((key, chunk_end));
@@ -45,7 +46,7 @@ impl Index {
         loop {
             let run = {
                 let mut state = locked(&self.shard(id).state);
-                let run = self.load(&mut state, key)?.and_then(|chunk| chunk.run(from));
+                let run = self.load(&mut state, key, Wait::May)?.and_then(|chunk| chunk.run(from));
                 self.evict(&mut state);
                 run
             };

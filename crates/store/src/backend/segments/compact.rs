@@ -16,8 +16,9 @@ use crate::index::{ChunkKey, Piece};
 use crate::log::{Draft, Purpose};
 use crate::read;
 use crate::scan::{Payloads, scan};
-use crate::segment::{Segment, locked};
+use crate::segment::Segment;
 use crate::store::{Store, io_error};
+use crate::wait::{Wait, locked};
 
 /// Full segments with less live data than this share of a segment are compacted.
 const LIVE_PERCENT: u64 = 30;
@@ -101,7 +102,7 @@ impl Store {
         let keys = self.keys_in(&segment)?;
         let mut epochs = locked(&self.epochs);
         for key in keys {
-            let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32)?;
+            let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32, Wait::May)?;
             let left = pieces.into_iter().filter(|(of, _)| of.no == no);
             epochs.give_up(left.map(|(_, extent)| extent.seq));
         }
@@ -119,7 +120,7 @@ impl Store {
 
     /// Writes a chunk of many extents anew, if that makes them fewer.
     fn rewrite(&self, key: ChunkKey) -> Result<()> {
-        let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32)?;
+        let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32, Wait::May)?;
         let count = pieces.len();
         if self.runs(pieces).len() * 2 <= count { self.move_extents(key, None) } else { Ok(()) }
     }
@@ -127,7 +128,7 @@ impl Store {
     /// Copies a chunk's extents (in one segment, or all) to the log's end.
     fn move_extents(&self, key: ChunkKey, from: Option<u32>) -> Result<()> {
         let wanted = || -> Result<Vec<Piece>> {
-            let (mut pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32)?;
+            let (mut pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32, Wait::May)?;
             pieces.retain(|(segment, _)| from.is_none_or(|no| segment.no == no));
             Ok(pieces)
         };
@@ -165,7 +166,7 @@ impl Store {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
         let (start, end) = (first.1.off, last.1.end());
         let one_by_one = run.clone();
-        let data = match read::read(&self.segments, key, run, start, end) {
+        let data = match read::read(&self.segments, key, run, start, end, Wait::May) {
             Ok(data) => data,
             Err(error) => {
                 self.report(error);
@@ -185,7 +186,7 @@ impl Store {
         };
         let (replicas, payload) = (&data.replicas[..], &data.bytes[..]);
         let draft = Draft { record, replicas, sums: &sums, sum, payload };
-        self.append_write(key, &draft, Purpose::Copy)?;
+        self.append_write(key, &draft, Purpose::Copy, Wait::May)?;
         self.metrics.compacted_bytes.add(data.bytes.len() as u64);
         Ok(())
     }

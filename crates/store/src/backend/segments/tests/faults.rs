@@ -9,21 +9,22 @@ use saker_types::wire::{
 };
 use saker_types::{Class, Errno, Result};
 
-use super::disk::{IDENTITY, Machine, SEGMENT_BYTES, audit, open_in, options};
+use super::disk::{IDENTITY, Machine, Now, SEGMENT_BYTES, audit, open_in, options};
 use crate::format::{self, Identity, Record};
 use crate::index::Commit;
 use crate::log::{Draft, Purpose};
 use crate::store::{Options, Store};
+use crate::wait::Wait;
 
 fn put(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<()> {
     let crc = crc32c::crc32c(data);
     let req = ChunkWriteReq { id, offset, crc, ..ChunkWriteReq::default() };
-    store.write(&req, data).map(|_| ())
+    store.write_now(&req, data).map(|_| ())
 }
 
 fn get(store: &Store, id: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
     store
-        .read(&ChunkReadReq { id, index: 0, offset, len, ..Default::default() })
+        .read_now(&ChunkReadReq { id, index: 0, offset, len, ..Default::default() })
         .map(|(data, _)| data.to_vec())
 }
 
@@ -51,7 +52,7 @@ fn check_full_store(store: &Store) {
         assert_eq!(get(store, id, 0, len as u64).unwrap(), pattern(id, len));
     }
     // Truncations and deletions work; so does writing, once they have freed something.
-    store.truncate(&ChunkTruncateReq { id: 1, truncate_gen: 1, cut: 10 }).unwrap();
+    store.truncate_now(&ChunkTruncateReq { id: 1, truncate_gen: 1, cut: 10 }).unwrap();
     assert_eq!(get(store, 1, 0, len as u64).unwrap(), pattern(1, 10));
     assert_eq!(put(store, 1, 0, &[1]).unwrap_err().errno(), Errno::ESTALE);
     let gone: Vec<u64> = (2..files).filter(|id| id % 4 != 0).collect();
@@ -257,7 +258,7 @@ fn a_failed_flush_is_told_and_its_data_is_saved() {
         let store = open_in(dir, IDENTITY, options()).unwrap();
         put(&store, 1, 0, &pattern(1, 5_000)).unwrap();
         let cut = ChunkTruncateReq { id: 1, truncate_gen: 3, cut: 4_000 };
-        store.truncate(&cut).unwrap();
+        store.truncate_now(&cut).unwrap();
         put(&store, 2, 0, &pattern(2, 5_000)).unwrap();
         armed.store(true, Ordering::SeqCst);
         if kind == OpKind::Sync {
@@ -272,10 +273,10 @@ fn a_failed_flush_is_told_and_its_data_is_saved() {
         assert_eq!(store.sync(&[]).unwrap_err().errno(), Errno::EIO);
         // The truncation is known in memory, but a repetition must not claim more.
         let again = ChunkTruncateReq { id: 2, truncate_gen: 1, cut: 100 };
-        assert_eq!(store.truncate(&again).unwrap_err().errno(), Errno::EIO);
-        assert_eq!(store.truncate(&again).unwrap_err().errno(), Errno::EIO);
+        assert_eq!(store.truncate_now(&again).unwrap_err().errno(), Errno::EIO);
+        assert_eq!(store.truncate_now(&again).unwrap_err().errno(), Errno::EIO);
         store.maintain();
-        store.truncate(&again).unwrap();
+        store.truncate_now(&again).unwrap();
         store.sync(&[]).unwrap();
         audit(&store);
         assert!(store.segments.all().iter().all(|s| !s.poisoned.load(Ordering::Relaxed)));
@@ -330,13 +331,13 @@ fn what_was_cut_stays_cut_when_it_is_written_in_the_middle_of_a_checkpoint() {
         let store = machine.open();
         put(&store, 1, 0, &pattern(1, 50_000)).unwrap();
         store.checkpoint().unwrap();
-        store.truncate(&ChunkTruncateReq { id: 1, truncate_gen: 1, cut: 0 }).unwrap();
+        store.truncate_now(&ChunkTruncateReq { id: 1, truncate_gen: 1, cut: 0 }).unwrap();
         (0..others).for_each(|id| put(&store, 100 + id, 0, &[1]).unwrap());
         let marker = store.log.low_water();
         store.index.begin_drain().unwrap();
         let req = ChunkWriteReq { id: 1, truncate_gen: 1, ..ChunkWriteReq::default() };
         let data = pattern(2, 4_000);
-        store.write(&ChunkWriteReq { crc: crc32c::crc32c(&data), ..req }, &data).unwrap();
+        store.write_now(&ChunkWriteReq { crc: crc32c::crc32c(&data), ..req }, &data).unwrap();
         let mut sync = || store.sync(&[]).map(|_| ());
         while store.index.commit(&marker, &mut sync).unwrap() == Commit::More {}
         audit(&store);
@@ -407,7 +408,7 @@ fn foreign_data_is_refused() {
 fn impossible_requests_are_refused() {
     let machine = Machine::new();
     let store = machine.open();
-    let errno = |req: ChunkWriteReq, data: &[u8]| store.write(&req, data).unwrap_err().errno();
+    let errno = |req: ChunkWriteReq, data: &[u8]| store.write_now(&req, data).unwrap_err().errno();
     let crc = crc32c::crc32c(b"data");
     let good = ChunkWriteReq { id: 1, crc, ..ChunkWriteReq::default() };
     let offset = (4 << 20) - 3;
@@ -422,10 +423,10 @@ fn impossible_requests_are_refused() {
     let large = vec![0; SEGMENT_BYTES as usize];
     let crc = crc32c::crc32c(&large);
     assert_eq!(errno(ChunkWriteReq { crc, ..good.clone() }, &large), Errno::EINVAL);
-    let damaged = store.write(&good, b"dato").unwrap_err();
+    let damaged = store.write_now(&good, b"dato").unwrap_err();
     assert!(damaged.is(Class::Retry), "{damaged}");
     assert_eq!(store.index.chunks(), 0);
-    store.write(&good, b"data").unwrap();
+    store.write_now(&good, b"data").unwrap();
     for (offset, len) in [(4, 10), (1 << 23, 10), (u64::MAX, u64::MAX), (0, 0)] {
         assert!(get(&store, 1, offset, len).unwrap().is_empty());
     }
@@ -440,7 +441,7 @@ fn many_small_overwrites_become_few_extents() {
     for i in (0..512u64).rev() {
         put(&store, 1, i * 20, &pattern(i, 20)).unwrap();
     }
-    let extents = || store.index.lookup((1, 0), 0, 1 << 20).unwrap().0.len();
+    let extents = || store.index.lookup((1, 0), 0, 1 << 20, Wait::May).unwrap().0.len();
     assert_eq!(extents(), 512);
     store.maintain();
     assert_eq!(extents(), 1);
@@ -491,7 +492,7 @@ fn a_checkpoint_does_not_pass_a_record_in_flight() {
     let record = Record { id: 1, index: 0, ..Record::EMPTY };
     let draft = Draft { record, replicas: &[], sums: &sums, sum, payload: &data };
     // Written, and a crash comes before it is in the index.
-    let appended = store.log.append(&draft, Purpose::Data).unwrap();
+    let appended = store.log.append(&draft, Purpose::Data, Wait::May).unwrap();
     put(&store, 2, 0, &pattern(2, 5_000)).unwrap();
     assert_eq!(store.log.low_water().place, appended.place);
     store.checkpoint().unwrap();

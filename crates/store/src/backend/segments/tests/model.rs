@@ -6,7 +6,7 @@ use saker_types::wire::{
 };
 use saker_types::{Errno, Result};
 
-use super::disk::audit;
+use super::disk::{Now, audit};
 use crate::index::DELETED;
 use crate::store::Store;
 
@@ -118,7 +118,7 @@ impl Model {
             crc: crc32c::crc32c(data),
             ..ChunkWriteReq::default()
         };
-        let result = store.write(&req, data);
+        let result = store.write_now(&req, data);
         let chunk = &mut self.files[file].chunks[index as usize];
         for (i, byte) in data.iter().enumerate() {
             chunk.put(offset + i, *byte, result.is_ok());
@@ -144,7 +144,7 @@ impl Model {
             hole: len as u64,
             ..ChunkWriteReq::default()
         };
-        let result = store.write(&req, &[]);
+        let result = store.write_now(&req, &[]);
         let chunk = &mut self.files[file].chunks[index as usize];
         (offset..offset + len).for_each(|at| chunk.put(at, 0, result.is_ok()));
         if result.is_ok() {
@@ -177,7 +177,7 @@ impl Model {
         self.truncate_gen += 1;
         let truncate_gen = self.truncate_gen;
         let id = self.files[file].id;
-        let result = store.truncate(&ChunkTruncateReq { id, truncate_gen, cut });
+        let result = store.truncate_now(&ChunkTruncateReq { id, truncate_gen, cut });
         let answered = result.is_ok();
         let file = &mut self.files[file];
         for (index, chunk) in file.chunks.iter_mut().enumerate() {
@@ -277,14 +277,14 @@ fn check_deleted(store: &Store, id: u64) {
     let newest = ChunkWriteReq { truncate_gen: u64::MAX, ..req.clone() };
     let hole = ChunkWriteReq { hole: 1, ..ChunkWriteReq::default() };
     for (req, data) in [(&req, &[1][..]), (&newest, &[1]), (&ChunkWriteReq { id, ..hole }, &[])] {
-        assert_eq!(store.write(req, data).unwrap_err().errno(), Errno::ESTALE);
+        assert_eq!(store.write_now(req, data).unwrap_err().errno(), Errno::ESTALE);
     }
 }
 
 fn read(store: &Store, id: u64, index: u64, from: usize, to: usize) -> Vec<u8> {
     let (offset, len) = (from as u64, (to - from) as u64);
     let req = ChunkReadReq { id, index, offset, len, ..Default::default() };
-    let (data, reply) = store.read(&req).unwrap();
+    let (data, reply) = store.read_now(&req).unwrap();
     assert_eq!(crc32c::crc32c(&data), reply.crc);
     assert!(data.len() <= to - from);
     let mut data = data.to_vec();

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use saker_runtime::fs::is_durable;
 
 use super::Log;
-use crate::segment::{Segment, locked, name_of};
+use crate::segment::{Segment, name_of};
+use crate::wait::{Wait, locked};
 
 /// Flushes are numbered; a caller is served by the first that starts after it came.
 #[derive(Default)]
@@ -58,7 +59,7 @@ impl Log {
     /// then as if the flush had failed now.
     pub fn check_flushed(&self, segment: &Arc<Segment>) {
         let check = || {
-            let (file, _) = self.segments.open(segment)?;
+            let (file, _) = self.segments.open(segment, Wait::May)?;
             file.sync()?;
             match is_durable(&*file)? {
                 true => Ok(()),
@@ -139,7 +140,8 @@ impl Log {
             let written = segment.written.load(Ordering::Acquire);
             if written != segment.synced.load(Ordering::Acquire) {
                 self.flushes.inc();
-                let synced = self.segments.open(&segment).and_then(|(file, _)| file.sync());
+                let synced =
+                    self.segments.open(&segment, Wait::May).and_then(|(file, _)| file.sync());
                 if let Err(error) = synced {
                     if self.segments.get(segment.no).is_none() {
                         // Removed meanwhile: nothing refers to it any more.

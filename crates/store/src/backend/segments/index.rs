@@ -19,7 +19,8 @@ use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Errno, Error, InodeId, Result};
 
 use crate::extent::{Chunk, Extent};
-use crate::segment::{Segment, Segments, locked};
+use crate::segment::{Segment, Segments};
+use crate::wait::{Wait, locked, would_wait};
 
 mod checkpoint;
 mod deleted;
@@ -205,7 +206,7 @@ impl Index {
                 (chunk.truncate(keep as u32, live), ())
             })?;
         }
-        let inode = self.inode(&mut state, id)?;
+        let inode = self.inode(&mut state, id, Wait::May)?;
         inode.truncate_gen = inode.truncate_gen.max(truncate_gen);
         self.drop_from(saved, state, id, dead_from)
     }
@@ -217,7 +218,7 @@ impl Index {
     pub fn delete(&self, id: InodeId) -> Result<()> {
         let saved = locked(&self.saved);
         let mut state = locked(&self.shard(id).state);
-        self.inode(&mut state, id)?.truncate_gen = DELETED;
+        self.inode(&mut state, id, Wait::May)?.truncate_gen = DELETED;
         self.drop_from(saved, state, id, 0)
     }
 
@@ -234,7 +235,7 @@ impl Index {
         for index in &known {
             self.forget(&mut state, (id, *index));
         }
-        let inode = self.inode(&mut state, id)?;
+        let inode = self.inode(&mut state, id, Wait::May)?;
         let void_before = inode.void_from;
         inode.void_from = void_before.min(dead_from);
         self.mark_inode(&mut state, id);
@@ -269,16 +270,22 @@ impl Index {
     /// The table's.
     pub fn truncate_gen(&self, id: InodeId) -> Result<u64> {
         let mut state = locked(&self.shard(id).state);
-        Ok(self.inode(&mut state, id)?.truncate_gen)
+        Ok(self.inode(&mut state, id, Wait::May)?.truncate_gen)
     }
 
     /// The extents between two bytes of a chunk with their segments, and the chunk's end.
     ///
     /// # Errors
-    /// The table's; EIO when a segment is lost.
-    pub fn lookup(&self, key: ChunkKey, start: u32, end: u32) -> Result<(Vec<Piece>, u32)> {
-        let mut state = locked(&self.shard(key.0).state);
-        let Some(chunk) = self.load(&mut state, key)? else { return Ok((Vec::new(), 0)) };
+    /// The table's; EIO when a segment is lost; EAGAIN.
+    pub fn lookup(
+        &self,
+        key: ChunkKey,
+        start: u32,
+        end: u32,
+        wait: Wait,
+    ) -> Result<(Vec<Piece>, u32)> {
+        let mut state = wait.lock(&self.shard(key.0).state)?;
+        let Some(chunk) = self.load(&mut state, key, wait)? else { return Ok((Vec::new(), 0)) };
         let mut pieces: Vec<Piece> = Vec::new();
         for extent in chunk.range(start, end) {
             // Under the lock: while the index refers to it, a segment is not removed.
@@ -297,14 +304,18 @@ impl Index {
     }
 
     /// The chunk, if there is one; from the table if need be.
-    fn load<'a>(&self, state: &'a mut State, key: ChunkKey) -> Result<Option<&'a mut Chunk>> {
+    fn load<'a>(
+        &self,
+        state: &'a mut State,
+        key: ChunkKey,
+        wait: Wait,
+    ) -> Result<Option<&'a mut Chunk>> {
         if !state.chunks.contains_key(&key) {
             let void = state.inodes.get(&key.0).is_some_and(|inode| key.1 >= inode.void_from);
             if void {
                 return Ok(None);
             }
-            let row = self.table.get(&rows::chunk_key(key)).map_err(|e| failed("read", e))?;
-            let Some(row) = row else { return Ok(None) };
+            let Some(row) = self.row(&rows::chunk_key(key), wait)? else { return Ok(None) };
             let chunk = rows::decode_chunk(&row)?;
             state.bytes += bytes_of(&chunk);
             state.chunks.insert(key, Cached { chunk, ..Cached::default() });
@@ -322,7 +333,7 @@ impl Index {
         key: ChunkKey,
         f: impl FnOnce(&mut Chunk, &mut dyn FnMut(u32, i64)) -> (bool, T),
     ) -> Result<T> {
-        if self.load(state, key)?.is_none() {
+        if self.load(state, key, Wait::May)?.is_none() {
             state.bytes += bytes_of(&Chunk::default());
             state.chunks.insert(key, Cached::default());
         }
@@ -350,9 +361,9 @@ impl Index {
     }
 
     /// The inode's entry; from the table if need be.
-    fn inode<'a>(&self, state: &'a mut State, id: InodeId) -> Result<&'a mut Inode> {
+    fn inode<'a>(&self, state: &'a mut State, id: InodeId, wait: Wait) -> Result<&'a mut Inode> {
         if !state.inodes.contains_key(&id) {
-            let row = self.table.get(&rows::inode_key(id)).map_err(|e| failed("read", e))?;
+            let row = self.row(&rows::inode_key(id), wait)?;
             let truncate_gen = row.map_or(Ok(0), |row| rows::decode_inode(&row))?;
             state.bytes += CHUNK_OVERHEAD_BYTES;
             let inode = Inode {
@@ -366,6 +377,19 @@ impl Index {
             state.inodes.insert(id, inode);
         }
         state.inodes.get_mut(&id).ok_or_else(|| failed("read", "the inode is gone"))
+    }
+
+    /// A row of the table.
+    fn row(&self, key: &[u8], wait: Wait) -> Result<Option<Bytes>> {
+        let row = match wait {
+            Wait::May => self.table.get(key),
+            Wait::Never => match self.table.get_cached(key) {
+                Ok(None) => return Err(would_wait()),
+                Ok(Some(row)) => Ok(row),
+                Err(error) => Err(error),
+            },
+        };
+        row.map_err(|e| failed("read", e))
     }
 
     fn mark_inode(&self, state: &mut State, id: InodeId) {

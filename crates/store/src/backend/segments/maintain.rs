@@ -9,8 +9,8 @@ use saker_runtime::time::{Time, now};
 use saker_types::{Errno, Error, Result};
 
 use crate::recover::drain;
-use crate::segment::locked;
 use crate::store::Store;
+use crate::wait::{Wait, locked, would_wait};
 
 /// Rows that differ from the table's before a checkpoint writes them.
 pub const DIRTY_ROWS_MAX: usize = 16 << 10;
@@ -145,11 +145,14 @@ impl Store {
 
     /// Before a record is appended: keeps the index in memory bounded, and what the start found in
     /// the table.
-    pub(crate) fn limit_dirty(&self) -> Result<()> {
+    pub(crate) fn limit_dirty(&self, wait: Wait) -> Result<()> {
         let over = || {
             let is_saved = self.is_start_saved.load(Ordering::Acquire);
             !is_saved || self.index.dirty_rows() >= DIRTY_ROWS_LIMIT
         };
+        if wait == Wait::Never {
+            return if over() || self.index.is_pressed() { Err(would_wait()) } else { Ok(()) };
+        }
         if !over() && !self.index.take_pressed() {
             return Ok(());
         }
@@ -197,7 +200,7 @@ impl Store {
             }
             if !segment.trimmed.swap(true, Ordering::AcqRel) && segment.live_bytes() > 0 {
                 let end = u64::from(segment.end.load(Ordering::Acquire));
-                let trimmed = self.segments.open(&segment).and_then(|(file, _)| {
+                let trimmed = self.segments.open(&segment, Wait::May).and_then(|(file, _)| {
                     if file.len()? > end { file.truncate(end) } else { Ok(()) }
                 });
                 if let Err(error) = trimmed {

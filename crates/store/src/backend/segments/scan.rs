@@ -11,6 +11,7 @@ use crate::format::{
     SEGMENT_HEADER_BYTES, peek_head_bytes,
 };
 use crate::segment::{Segment, Segments};
+use crate::wait::Wait;
 
 /// The file is read in steps of this.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -76,7 +77,7 @@ pub fn scan(
     from: u32,
     payloads: Payloads,
 ) -> io::Result<(Vec<Found>, u32)> {
-    let (file, salt) = segments.open(segment)?;
+    let (file, salt) = segments.open(segment, Wait::May)?;
     let file_len = file.len()?.min(u64::from(u32::MAX));
     let mut window = Window { file, file_len, start: 0, bytes: Vec::new() };
     let mut found = Vec::new();

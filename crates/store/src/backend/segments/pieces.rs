@@ -14,10 +14,13 @@ use crate::extent::Extent;
 use crate::format::{BLOCK_BYTES, Head, RecordLocation, Sum};
 use crate::index::{ChunkKey, Piece};
 use crate::segment::{Segment, Segments};
+use crate::wait::{Wait, would_block, would_wait};
 
 /// A record's header is read together with its data if it is at most this far before it, and two
 /// records together if there is at most this between them.
 const GAP_BYTES_MAX: u64 = 64 << 10;
+/// Who may not wait tries to read no more than this without looking whether it is there.
+const TRIED_BYTES_MAX: u64 = 64 << 10;
 /// Most bytes of one read.
 const SPAN_BYTES_MAX: u64 = 8 << 20;
 
@@ -55,6 +58,9 @@ impl From<ReadError> for Error {
     fn from(error: ReadError) -> Error {
         Error::new(Errno::EIO).with_text(match error {
             ReadError::Corrupt(Corrupt(text)) => text,
+            ReadError::Io(error, _) if error.kind() == io::ErrorKind::WouldBlock => {
+                return would_wait();
+            }
             ReadError::Io(error, name) => format!("{name}: {error}"),
         })
     }
@@ -117,13 +123,14 @@ pub fn read(
     pieces: Vec<Piece>,
     start: u32,
     end: u32,
+    wait: Wait,
 ) -> std::result::Result<Data, ReadError> {
     let wants: Vec<Want> = pieces.into_iter().map(Want::new).collect();
     if let [want] = &wants[..]
         && want.extent.off == start
         && want.extent.end() == end
     {
-        return read_one(segments, key, want);
+        return read_one(segments, key, want, wait);
     }
     let mut into = Assembly {
         start,
@@ -136,7 +143,7 @@ pub fn read(
     let mut from = 0;
     while from < wants.len() {
         let to = from + span(&wants[from..]);
-        read_span(segments, key, &wants[from..to], &mut into)?;
+        read_span(segments, key, &wants[from..to], &mut into, wait)?;
         from = to;
     }
     into.zeros_to(end);
@@ -170,6 +177,7 @@ pub fn locate(
     start: u32,
     end: u32,
     fetch: Fetch,
+    wait: Wait,
 ) -> std::result::Result<Vec<ChunkPlace>, ReadError> {
     let bytes: u32 = pieces.iter().map(|(_, extent)| extent.len).sum();
     if bytes != end - start || pieces.len() > PLACES_MAX || segments.local_dir().is_none() {
@@ -187,15 +195,15 @@ pub fn locate(
         // With a sum of all the header is not needed.
         let from = if sum.is_some() { pos } else { u64::from(want.extent.pos) };
         let failed = |error| ReadError::Io(error, want.segment.name());
-        let (opened, salt) = segments.open(&want.segment).map_err(failed)?;
+        let (opened, salt) = segments.open(&want.segment, wait).map_err(failed)?;
         let cached = opened.is_cached(from, want.end - from);
         let cold = sum.is_some() && cached == Some(false) && fetch == Fetch::There;
         if !cold {
-            bring(&*opened, from..want.end, cached == Some(true)).map_err(failed)?;
+            bring(&*opened, from..want.end, cached == Some(true), wait).map_err(failed)?;
         }
         let mut sums = Vec::new();
         if sum.is_none() {
-            read_head(segments, key, &want, &[], 0, salt, |head| {
+            read_head(segments, key, &want, (&[], 0, salt), wait, |head| {
                 let blocks = want.first_block..want.end_block;
                 sums.extend(blocks.map(|block| head.sum(block as usize)));
                 Ok(())
@@ -207,31 +215,26 @@ pub fn locate(
 }
 
 /// Waits until a range is in the page cache.
-fn bring(file: &dyn File, range: Range<u64>, cached: bool) -> io::Result<()> {
+fn bring(file: &dyn File, range: Range<u64>, cached: bool, wait: Wait) -> io::Result<()> {
     // What is in the cache may be on its way only. Both ends say enough of that: who finds a gap between them
     // asks for the data. What is fetched now may come in any order.
     let step = if cached { usize::MAX } else { BLOCK_BYTES };
     if !cached {
+        if wait == Wait::Never {
+            return Err(would_block());
+        }
         file.prefetch(range.start, range.end - range.start);
     }
-    for pos in range.clone().step_by(step) {
-        file.read_at(pos, &mut [0])?;
+    for pos in range.clone().step_by(step).chain([range.end - 1]) {
+        read_now(file, pos, &mut [0], wait)?;
     }
-    file.read_at(range.end - 1, &mut [0])?;
     Ok(())
 }
 
-/// Begins to fetch what [`read`] will need of these pieces.
-pub fn prefetch(segments: &Segments, pieces: Vec<Piece>) {
-    let wants: Vec<Want> = pieces.into_iter().map(Want::new).collect();
-    let mut rest = &wants[..];
-    while !rest.is_empty() {
-        let (together, after) = rest.split_at(span(rest));
-        if let Ok((file, _)) = segments.open(&together[0].segment) {
-            let (start, end) = (together[0].start, together[together.len() - 1].end);
-            file.prefetch(start, end - start);
-        }
-        rest = after;
+fn read_now(file: &dyn File, offset: u64, buf: &mut [u8], wait: Wait) -> io::Result<usize> {
+    match wait {
+        Wait::May => file.read_at(offset, buf),
+        Wait::Never => file.read_cached(offset, buf)?.ok_or_else(would_block),
     }
 }
 
@@ -253,29 +256,38 @@ fn read_file(
     segment: &Arc<Segment>,
     start: u64,
     end: u64,
+    wait: Wait,
 ) -> std::result::Result<(Vec<u8>, u32), ReadError> {
-    let mut buffer = vec![0; (end - start) as usize];
-    let read = segments.open(segment).and_then(|(file, salt)| {
-        let read = file.read_at(start, &mut buffer)?;
-        if read < buffer.len() {
+    let read = segments.open(segment, wait).and_then(|(file, salt)| {
+        let len = end - start;
+        // A read that is tried begins to fetch what it does not find: not one after the other
+        // while nobody waits for them.
+        let looks = wait == Wait::Never && (len > TRIED_BYTES_MAX || segments.missed());
+        if looks && file.is_cached(start, len) == Some(false) {
+            segments.set_missed(true);
+            return Err(would_block());
+        }
+        let mut buffer = vec![0; len as usize];
+        let read = read_now(&*file, start, &mut buffer, wait);
+        if wait == Wait::Never {
+            segments.set_missed(read.is_err());
+        }
+        if read? < buffer.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(salt)
+        Ok((buffer, salt))
     });
-    match read {
-        Ok(salt) => Ok((buffer, salt)),
-        Err(error) => Err(ReadError::Io(error, segment.name())),
-    }
+    read.map_err(|error| ReadError::Io(error, segment.name()))
 }
 
-/// The header of a want's record, in `buffer` (which starts at `at`) or from the file.
+/// The header of a want's record, in `buffer` (which starts at byte `at` of the file) or from the
+/// file.
 fn read_head(
     segments: &Segments,
     key: ChunkKey,
     want: &Want,
-    buffer: &[u8],
-    at: u64,
-    salt: u32,
+    (buffer, at, salt): (&[u8], u64, u32),
+    wait: Wait,
     check: impl FnOnce(&Head<'_>) -> std::result::Result<(), ReadError>,
 ) -> std::result::Result<(), ReadError> {
     let Extent { segment, pos, head, .. } = want.extent;
@@ -285,7 +297,7 @@ fn read_head(
         &buffer[from..from + head as usize]
     } else {
         let start = u64::from(pos);
-        separate = read_file(segments, &want.segment, start, start + u64::from(head))?.0;
+        separate = read_file(segments, &want.segment, start, start + u64::from(head), wait)?.0;
         &separate[..]
     };
     let sound = Head::decode(bytes, RecordLocation { segment, pos }, salt).ok().flatten();
@@ -334,12 +346,13 @@ fn read_one(
     segments: &Segments,
     key: ChunkKey,
     want: &Want,
+    wait: Wait,
 ) -> std::result::Result<Data, ReadError> {
-    let (buffer, salt) = read_file(segments, &want.segment, want.start, want.end)?;
+    let (buffer, salt) = read_file(segments, &want.segment, want.start, want.end, wait)?;
     let (bytes, replicas) = (Bytes::new(), Vec::new());
     let mut data = Data { bytes, sum: 0, holes: false, version: 0, replicas };
     let mut sum = Sum::default();
-    read_head(segments, key, want, &buffer, want.start, salt, |head| {
+    read_head(segments, key, want, (&buffer, want.start, salt), wait, |head| {
         (data.version, data.replicas) = (head.record.version, head.replicas());
         check_blocks(key, want, head, &buffer, want.start, |bytes, block| match block {
             Some(block) => sum.push_block(block),
@@ -359,13 +372,14 @@ fn read_span(
     key: ChunkKey,
     wants: &[Want],
     into: &mut Assembly,
+    wait: Wait,
 ) -> std::result::Result<(), ReadError> {
     let (Some(first), Some(last)) = (wants.first(), wants.last()) else { return Ok(()) };
     let at = first.start;
-    let (buffer, salt) = read_file(segments, &first.segment, at, last.end)?;
+    let (buffer, salt) = read_file(segments, &first.segment, at, last.end, wait)?;
     for want in wants {
         into.zeros_to(want.extent.off);
-        read_head(segments, key, want, &buffer, at, salt, |head| {
+        read_head(segments, key, want, (&buffer, at, salt), wait, |head| {
             if want.extent.seq > into.newest {
                 into.newest = want.extent.seq;
                 into.replicas = head.replicas();

@@ -8,13 +8,13 @@ use saker_runtime::fs::{Dir, Fault, FaultDir, Op, OpKind};
 use saker_types::wire::{ChunkReadReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq};
 use saker_types::{InodeId, Unflushed};
 
-use super::disk::{IDENTITY, Machine, open_in, options};
+use super::disk::{IDENTITY, Machine, Now, open_in, options};
 use crate::store::{Options, Store};
 
 fn put(store: &Store, id: InodeId) -> ChunkWriteReply {
     let data = [id as u8; 5_000];
     let crc = crc32c::crc32c(&data);
-    store.write(&ChunkWriteReq { id, crc, ..ChunkWriteReq::default() }, &data).unwrap()
+    store.write_now(&ChunkWriteReq { id, crc, ..ChunkWriteReq::default() }, &data).unwrap()
 }
 
 fn lost(store: &Store, writes: ChunkWriteReply) -> bool {
@@ -47,7 +47,7 @@ fn a_flush_does_not_succeed_for_what_a_loss_of_power_took() {
         assert!(!lost(&store, flushed) && !lost(&store, checkpointed));
         for (id, writes) in unflushed.into_iter().chain([(8, later)]) {
             let req = ChunkReadReq { id, len: 5_000, ..ChunkReadReq::default() };
-            let is_there = store.read(&req).unwrap().0[..] == [id as u8; 5_000];
+            let is_there = store.read_now(&req).unwrap().0[..] == [id as u8; 5_000];
             assert_eq!(lost(&store, writes), !is_there, "seed {seed}, file {id}");
             *(if is_there { &mut whole } else { &mut torn }) += 1;
         }
@@ -111,11 +111,11 @@ fn a_store_on_a_full_disk_is_read_after_a_loss_of_power() {
     assert!(!lost(&store, flushed));
     assert!(unflushed.iter().any(|writes| lost(&store, *writes)));
     let read = ChunkReadReq { id: 1, len: 5_000, ..ChunkReadReq::default() };
-    assert_eq!(store.read(&read).unwrap().0[..], [1; 5_000]);
+    assert_eq!(store.read_now(&read).unwrap().0[..], [1; 5_000]);
     let cut = ChunkTruncateReq { id: 1, truncate_gen: 1, cut: 10 };
-    assert!(store.truncate(&cut).unwrap_err().text.contains("No space left"));
+    assert!(store.truncate_now(&cut).unwrap_err().text.contains("No space left"));
     full.store(false, Relaxed);
-    store.truncate(&cut).unwrap();
+    store.truncate_now(&cut).unwrap();
     assert_eq!(put(&store, 2).epoch, 2);
 }
 
