@@ -17,7 +17,7 @@ use saker_runtime::fs::RealDir;
 use saker_runtime::telemetry::Registry;
 use saker_runtime::thread;
 use saker_runtime::time::{now, process_cpu, thread_cpu};
-use saker_store::{Identity, Options, Space, Store, StoreService};
+use saker_store::{Identity, Options, SegmentStore, Space, StoreService};
 use saker_types::wire::{ChunkReadReq, ChunkSyncReq, ChunkWriteReq, Op};
 
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -29,14 +29,14 @@ const CLUSTER: [u8; 16] = [1; 16];
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-fn open(path: &Path) -> Result<Arc<Store>, Failure> {
+fn open(path: &Path) -> Result<Arc<SegmentStore>, Failure> {
     let dir = RealDir::open(path)?;
     let table = EmbeddedTable::open(path.join("index"), &EmbeddedConfig::default())?;
     let options = Options {
         segment_bytes: 64 << 20,
         capacity_bytes: u64::MAX,
         cache_bytes: 64 << 20,
-        deleted_max: saker_store::store::DELETED_MAX,
+        deleted_max: saker_store::DELETED_MAX,
         space: Arc::new(|| {
             Ok(Space { capacity_bytes: 1 << 50, free_bytes: 1 << 50, unused_bytes: 1 << 50 })
         }),
@@ -45,7 +45,7 @@ fn open(path: &Path) -> Result<Arc<Store>, Failure> {
         registry: Registry::new(),
     };
     let identity = Identity { cluster: CLUSTER, store: 0 };
-    Ok(Store::open(Arc::new(dir), Arc::new(table), identity, options)?)
+    Ok(SegmentStore::open(Arc::new(dir), Arc::new(table), identity, options)?)
 }
 
 struct Client {
@@ -132,6 +132,7 @@ fn write_of(i: u64, data: &Bytes, crc: u32, first_id: u64) -> ChunkWriteReq {
 }
 
 /// Takes the store's data out of the page cache.
+#[allow(clippy::disallowed_methods, reason = "it looks at files behind the store's back")]
 fn evict(path: &Path) -> Result<(), Failure> {
     for entry in std::fs::read_dir(path.join("segments"))? {
         let file = std::fs::File::open(entry?.path())?;
@@ -148,7 +149,8 @@ fn main() -> Result<(), Failure> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let (addr, stop) = (listener.local_addr()?, Stop::new());
     let serving = {
-        let service: Arc<dyn Service> = Arc::new(StoreService::new(store));
+        let dir = Arc::new(RealDir::open(&path)?);
+        let service: Arc<dyn Service> = Arc::new(StoreService::new(dir, store)?);
         let policy = HelloPolicy { cluster: Some(CLUSTER), ..HelloPolicy::default() };
         let hello = Hello::new(RoleKind::Store, NodeId(1), Some(CLUSTER));
         let (shell, stop) = (ShellConfig::new(hello, policy), stop.clone());

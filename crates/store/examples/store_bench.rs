@@ -10,21 +10,21 @@ use saker_runtime::telemetry::Registry;
 use saker_runtime::thread;
 use saker_runtime::time::{now, thread_cpu};
 use saker_store::wait::Wait;
-use saker_store::{Identity, Options, Space, Store};
+use saker_store::{Identity, Options, SegmentStore, Space};
 use saker_types::wire::{ChunkReadReq, ChunkWriteReq};
 
 const CHUNK_BYTES: u64 = 4 << 20;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-fn open(path: &PathBuf) -> Result<Arc<Store>, Failure> {
+fn open(path: &PathBuf) -> Result<Arc<SegmentStore>, Failure> {
     let dir = RealDir::open(path)?;
     let table = EmbeddedTable::open(path.join("index"), &EmbeddedConfig::default())?;
     let options = Options {
         segment_bytes: 64 << 20,
         capacity_bytes: u64::MAX,
         cache_bytes: 64 << 20,
-        deleted_max: saker_store::store::DELETED_MAX,
+        deleted_max: saker_store::DELETED_MAX,
         space: Arc::new(|| {
             Ok(Space { capacity_bytes: 1 << 50, free_bytes: 1 << 50, unused_bytes: 1 << 50 })
         }),
@@ -33,16 +33,16 @@ fn open(path: &PathBuf) -> Result<Arc<Store>, Failure> {
         registry: Registry::new(),
     };
     let identity = Identity { cluster: [1; 16], store: 0 };
-    Ok(Store::open(Arc::new(dir), Arc::new(table), identity, options)?)
+    Ok(SegmentStore::open(Arc::new(dir), Arc::new(table), identity, options)?)
 }
 
 /// Runs `step` with 0..count, shared among threads; reports.
 fn phase(
     name: &str,
-    store: &Arc<Store>,
+    store: &Arc<SegmentStore>,
     threads: u64,
     (count, bytes): (u64, u64),
-    step: fn(&Store, u64, u64) -> Result<(), Failure>,
+    step: fn(&SegmentStore, u64, u64) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let start = now();
     let spawn = |number: u64| {
@@ -75,7 +75,7 @@ fn place(i: u64, bytes: u64) -> (u64, u64, u64) {
     (1 + at / (64 * CHUNK_BYTES), at / CHUNK_BYTES % 64, at % CHUNK_BYTES)
 }
 
-fn write(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
+fn write(store: &SegmentStore, i: u64, bytes: u64) -> Result<(), Failure> {
     thread_local! {
         static DATA: Vec<u8> = (0..CHUNK_BYTES).map(|i| (i * 7 + i / 250) as u8).collect();
     }
@@ -91,13 +91,13 @@ fn write(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
     })
 }
 
-fn write_sync(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
+fn write_sync(store: &SegmentStore, i: u64, bytes: u64) -> Result<(), Failure> {
     write(store, i, bytes)?;
     store.flush()?;
     Ok(())
 }
 
-fn read(store: &Store, i: u64, bytes: u64) -> Result<(), Failure> {
+fn read(store: &SegmentStore, i: u64, bytes: u64) -> Result<(), Failure> {
     let (id, index, offset) = place(i, bytes);
     let (data, _) = store
         .read(&ChunkReadReq { id, index, offset, len: bytes, ..Default::default() }, Wait::May)?;

@@ -16,7 +16,7 @@ use saker_runtime::fs::{Dir, read_all, replace};
 use saker_types::wire::ChunkQuarantineReq;
 use saker_types::{Errno, Error, InodeId, Result};
 
-use crate::store::io_error;
+use crate::backend::io_error;
 use crate::wait::{Wait, locked};
 
 /// What is set aside is kept for so long at least.

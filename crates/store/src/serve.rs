@@ -18,7 +18,7 @@ use saker_runtime::{thread, time};
 use saker_types::NodeId;
 
 use crate::service::StoreService;
-use crate::{Config, Identity, Options, Space, SpaceFn, Store};
+use crate::{Config, DELETED_MAX, Identity, Options, SegmentStore, Space, SpaceFn};
 
 /// Bytes of a segment.
 const SEGMENT_BYTES: u32 = 64 << 20;
@@ -52,7 +52,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
         segment_bytes: SEGMENT_BYTES,
         capacity_bytes: config.capacity_bytes.unwrap_or(u64::MAX),
         cache_bytes: INDEX_CACHE_BYTES,
-        deleted_max: crate::store::DELETED_MAX,
+        deleted_max: DELETED_MAX,
         space: space_of(&config.data_dir),
         disk: disk_of(&config.data_dir, addr.ip())?,
         cached_since,
@@ -62,9 +62,12 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let table = Arc::new(table.map_err(io::Error::other)?);
     let identity = Identity { cluster, store: config.n };
     let (metrics, counts) = (ConnMetrics::new(&registry), ServiceMetrics::new(&registry));
-    let store = Store::open(dir, table, identity, options).map_err(io::Error::other)?;
+    let store = SegmentStore::open(dir.clone(), table, identity, options);
+    let store = store.map_err(io::Error::other)?;
     store.start().map_err(io::Error::other)?;
     keep_marking(Arc::downgrade(&store), mark, told, stop.clone())?;
+    let service = Arc::new(StoreService::new(dir, store).map_err(io::Error::other)?);
+    keep_up(Arc::downgrade(&service), stop.clone())?;
     if let Some(http) = config.http {
         serve_http(http, registry)?;
     }
@@ -73,7 +76,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let cluster = Some(cluster);
     let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
     tracing::info!("store {} serves at {addr}", config.n);
-    let service: Arc<dyn Service> = Arc::new(StoreService::new(store));
+    let service: Arc<dyn Service> = service;
     let shell = ShellConfig { metrics, ..ShellConfig::new(hello, policy) };
     let config =
         ServiceConfig { shells: config.threads, limits: Limits::default(), metrics: counts };
@@ -82,12 +85,17 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
 
 /// Raises the store's mark from time to time, so that a copy of its directory is known for one; ends
 /// the store if it is.
-fn keep_marking(store: Weak<Store>, mut mark: Mark, mut told: bool, stop: Stop) -> io::Result<()> {
+fn keep_marking(
+    store: Weak<SegmentStore>,
+    mut mark: Mark,
+    mut told: bool,
+    stop: Stop,
+) -> io::Result<()> {
     let (mut marked, mut at) = (0, time::now());
     let run = move || {
         while !stop.is_stopped() {
             time::sleep(LOOK);
-            let Some(seq) = store.upgrade().map(|store| store.log.next_seq()) else { return };
+            let Some(seq) = store.upgrade().map(|store| store.next_seq()) else { return };
             if told && (seq == marked || time::now().since(at) < MARK_EVERY) {
                 continue;
             }
@@ -102,6 +110,24 @@ fn keep_marking(store: Weak<Store>, mut mark: Mark, mut told: bool, stop: Stop) 
         }
     };
     thread::spawn("store-mark", run).map(drop)
+}
+
+/// Does what a service has to do from time to time.
+fn keep_up(service: Weak<StoreService>, stop: Stop) -> io::Result<()> {
+    let mut logged = String::new();
+    let run = move || {
+        while !stop.is_stopped() {
+            time::sleep(LOOK);
+            let Some(service) = service.upgrade() else { return };
+            let failed = service.upkeep().err().map(|error| error.to_string());
+            let failed = failed.unwrap_or_default();
+            if failed != logged && !failed.is_empty() {
+                tracing::error!("background work failed: {failed}");
+            }
+            logged = failed;
+        }
+    };
+    thread::spawn("store-upkeep", run).map(drop)
 }
 
 /// Number of the file system that holds the data. Those of different machines may have the same

@@ -1,23 +1,31 @@
-//! Requests to a store: decode, call, encode.
+//! Requests to a store: decode, call the backend, encode. What all backends need is here: which
+//! attempts at a write count, what is set aside, and who may wait.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::{Blocked, Frame, Lane, Outcome, Service};
-use saker_runtime::fs::machine;
+use saker_runtime::fs::{Dir, machine};
+use saker_runtime::time::wall_ns;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::{
-    ChunkDeleteReq, ChunkListReq, ChunkQuarantineReq, ChunkReadReq, ChunkSeekReq, ChunkSyncReply,
-    ChunkSyncReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq, Empty, Op,
+    ChunkDeleteReq, ChunkListReply, ChunkListReq, ChunkQuarantineReply, ChunkQuarantineReq,
+    ChunkReadReply, ChunkReadReq, ChunkSeekReq, ChunkSyncReply, ChunkSyncReq, ChunkTruncateReq,
+    ChunkWriteReply, ChunkWriteReq, Empty, Op,
 };
-use saker_types::{Class, Errno, Error, Result};
-use std::sync::Arc;
+use saker_types::{Class, Errno, Error, InodeId, Result};
 
-use crate::store::Store;
+use crate::attempts::Attempts;
+use crate::backend::{ChunkBackend, io_error};
+use crate::quarantine::Quarantine;
 use crate::wait::{Wait, is_would_wait, would_wait};
 
-/// Answers requests with a store.
+/// Answers requests with what a backend keeps.
 pub struct StoreService {
-    store: Arc<Store>,
+    backend: Arc<dyn ChunkBackend>,
+    attempts: Attempts,
+    quarantine: Quarantine,
 }
 
 /// What a request comes to.
@@ -53,56 +61,108 @@ fn reply(request: &Frame, result: Result<(Bytes, Bytes)>) -> Frame {
 }
 
 impl StoreService {
-    /// Requests go to `store`.
-    pub fn new(store: Arc<Store>) -> StoreService {
-        StoreService { store }
+    /// Requests go to `backend`; what is set aside is listed in `dir`.
+    ///
+    /// # Errors
+    /// When that list cannot be read.
+    pub fn new(dir: Arc<dyn Dir>, backend: Arc<dyn ChunkBackend>) -> Result<StoreService> {
+        let quarantine = Quarantine::open(dir).map_err(|e| io_error("quarantine", &e))?;
+        Ok(StoreService { backend, attempts: Attempts::default(), quarantine })
+    }
+
+    /// What is to be done from time to time.
+    ///
+    /// # Errors
+    /// The disk's; it is tried again the next time.
+    pub fn upkeep(&self) -> Result<()> {
+        self.quarantine.save()
     }
 
     /// Carries out a request. EAGAIN: it would have to wait.
     fn answer(&self, frame: &Frame, wait: Wait) -> Result<Answer> {
-        let (store, body) = (&*self.store, &frame.body[..]);
+        let body = &frame.body[..];
         match Op::from_u16(frame.op) {
-            Some(Op::ChunkWrite) => {
-                let req = decode::<ChunkWriteReq>(body)?;
-                let written = store.write(&req, &frame.payload, wait)?;
-                // What is flushed when it is answered need not be remembered as unflushed.
-                Ok(match req.sync {
-                    true => Answer::Flushed(encoded(&ChunkWriteReply::default())),
-                    false => only(&written),
-                })
-            }
-            Some(Op::ChunkRead) => {
-                let req = decode::<ChunkReadReq>(body)?;
-                if req.machine != 0
-                    && req.machine == machine()
-                    && let Some(located) = store.locate(&req, wait)?
-                {
-                    return Ok(only(&located));
-                }
-                let (data, reply) = store.read(&req, wait)?;
-                Ok(Answer::Now(encoded(&reply), data))
-            }
+            Some(Op::ChunkWrite) => self.write(&decode(body)?, &frame.payload, wait),
+            Some(Op::ChunkRead) => self.read(&decode(body)?, wait),
             Some(Op::ChunkSync) => Ok(Answer::Sync(decode(body)?)),
-            Some(Op::StoreStat) => Ok(only(&store.stat()?)),
+            Some(Op::StoreStat) => Ok(only(&self.backend.stat()?)),
             Some(_) if wait == Wait::Never => Err(would_wait()),
             Some(Op::ChunkTruncate) => {
-                store.truncate(&decode::<ChunkTruncateReq>(body)?)?;
+                let req: ChunkTruncateReq = decode(body)?;
+                self.quarantine.leave(req.id, wait)?;
+                self.backend.truncate(&req)?;
                 Ok(Answer::Flushed(encoded(&Empty {})))
             }
             Some(Op::ChunkDelete) => {
-                store.delete(&decode::<ChunkDeleteReq>(body)?)?;
+                self.delete(&decode::<ChunkDeleteReq>(body)?.ids)?;
                 Ok(only(&Empty {}))
             }
-            Some(Op::ChunkQuarantine) => {
-                Ok(only(&store.quarantine(&decode::<ChunkQuarantineReq>(body)?)?))
+            Some(Op::ChunkQuarantine) => Ok(only(&self.quarantine(&decode(body)?, wall_ns())?)),
+            Some(Op::ChunkSeek) => {
+                let req: ChunkSeekReq = decode(body)?;
+                self.quarantine.leave(req.id, wait)?;
+                Ok(only(&self.backend.seek(&req)?))
             }
-            Some(Op::ChunkSeek) => Ok(only(&store.seek(&decode::<ChunkSeekReq>(body)?)?)),
-            Some(Op::ChunkList) => Ok(only(&store.list(&decode::<ChunkListReq>(body)?)?)),
+            Some(Op::ChunkList) => Ok(only(&self.list(&decode(body)?)?)),
             _ => {
                 let text = format!("operation {} is none of a store's", frame.op);
                 Err(Error::of_class(Class::Fatal, Errno::ENOSYS).with_text(text))
             }
         }
+    }
+
+    /// A write. EALREADY: it comes after a later attempt at the same.
+    fn write(&self, req: &ChunkWriteReq, payload: &[u8], wait: Wait) -> Result<Answer> {
+        self.quarantine.leave(req.id, wait)?;
+        let _attempt = match req.writer {
+            0 => None,
+            writer => Some(self.attempts.begin((writer, req.seq), req.attempt, wait)?),
+        };
+        let written = self.backend.write(req, payload, wait)?;
+        // What is flushed when it is answered need not be remembered as unflushed.
+        Ok(match req.sync {
+            true => Answer::Flushed(encoded(&ChunkWriteReply::default())),
+            false => only(&written),
+        })
+    }
+
+    fn read(&self, req: &ChunkReadReq, wait: Wait) -> Result<Answer> {
+        self.quarantine.leave(req.id, wait)?;
+        if req.machine != 0
+            && req.machine == machine()
+            && let Some(located) = self.backend.locate(req, wait)?
+        {
+            return Ok(only(&located));
+        }
+        let (data, reply): (Bytes, ChunkReadReply) = self.backend.read(req, wait)?;
+        Ok(Answer::Now(encoded(&reply), data))
+    }
+
+    fn delete(&self, ids: &[InodeId]) -> Result<()> {
+        self.backend.delete(ids)?;
+        ids.iter().try_for_each(|id| self.quarantine.leave(*id, Wait::May))
+    }
+
+    /// Sets the chunks of inodes that nobody seems to know aside, takes others back, and deletes
+    /// those that were aside for long enough; returns their ids.
+    pub(crate) fn quarantine(
+        &self,
+        req: &ChunkQuarantineReq,
+        now_ns: i64,
+    ) -> Result<ChunkQuarantineReply> {
+        let deleted = self.quarantine.change(req, now_ns)?;
+        if !deleted.is_empty() {
+            self.delete(&deleted)?;
+        }
+        Ok(ChunkQuarantineReply { deleted })
+    }
+
+    fn list(&self, req: &ChunkListReq) -> Result<ChunkListReply> {
+        let mut listed = self.backend.list(req)?;
+        for chunk in &mut listed.chunks {
+            chunk.aside_ns = self.quarantine.since(chunk.id).unwrap_or_default();
+        }
+        Ok(listed)
     }
 
     fn outcome(&self, frame: &Frame, answer: Result<Answer>) -> Outcome {
@@ -114,9 +174,9 @@ impl StoreService {
                 reply(&request, failed.map_or_else(|| Ok(done()), |error| Err(error.clone())))
             })),
             Ok(Answer::Sync(req)) => {
-                let store = self.store.clone();
+                let backend = self.backend.clone();
                 Outcome::AfterFlush(Box::new(move |failed| {
-                    let synced = || ChunkSyncReply { lost: store.lost(&req.unflushed) };
+                    let synced = || ChunkSyncReply { lost: backend.lost(&req.unflushed) };
                     let done = || (encoded(&synced()), Bytes::new());
                     reply(&request, failed.map_or_else(|| Ok(done()), |error| Err(error.clone())))
                 }))
@@ -140,7 +200,7 @@ impl Service for StoreService {
     }
 
     fn flush(&self) -> Result<()> {
-        self.store.flush()
+        self.backend.flush()
     }
 }
 

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// Circles that are there, each with its reason in ARCHITECTURE.md ("Circles").
-const KNOWN: [(&str, &[&str]); 10] = [
+const KNOWN: [(&str, &[&str]); 8] = [
     ("types", &["access", "acl", "inode"]),
     ("runtime", &["rand", "sim", "time"]),
     ("rpc", &["client::alarms", "client::conn"]),
     ("rpc", &["node::net", "node::shell"]),
-    ("store", &["maintain", "quarantine", "recover", "store"]),
     ("fuse", &["request", "transport"]),
     ("mount", &["names::hint::calibrate", "names::hint::slots"]),
     ("mount", &["names::nodes", "names::walk"]),

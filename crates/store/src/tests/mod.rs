@@ -1,13 +1,6 @@
 #![allow(clippy::unwrap_used)]
-//! A store on simulated disks, against a model that knows for each byte what it may be.
+//! A store's service, over segments.
 
+mod aside;
 mod attempts;
-mod deleted;
-mod disk;
-mod epochs;
-mod faults;
-mod model;
-mod place;
-mod random;
-mod stress;
 mod waiting;

@@ -15,7 +15,7 @@ use saker_rpc::{
 use saker_runtime::fs::{Dir, File};
 use saker_types::wire::{ChunkReadReq, ChunkSyncReq, ChunkTruncateReq, ChunkWriteReq, Empty, Op};
 
-use super::disk::{IDENTITY, Machine, open_in, options};
+use crate::backend::segments::tests::disk::{IDENTITY, Machine, open_in, options};
 use crate::service::StoreService;
 
 /// What a disk does. Clones are the same.
@@ -226,9 +226,9 @@ impl Client {
 
 fn served(limits: Limits, test: impl FnOnce(&mut Client, &Mood, &ServiceConfig)) {
     let mood = Mood::default();
-    let dir = Arc::new(SlowDir(Arc::new(Machine::new().dir), mood.clone()));
-    let store = open_in(dir, IDENTITY, options()).unwrap();
-    let service: Arc<dyn Service> = Arc::new(StoreService::new(store));
+    let dir: Arc<dyn Dir> = Arc::new(SlowDir(Arc::new(Machine::new().dir), mood.clone()));
+    let store = open_in(dir.clone(), IDENTITY, options()).unwrap();
+    let service: Arc<dyn Service> = Arc::new(StoreService::new(dir, store).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, stop) = (listener.local_addr().unwrap(), Stop::new());
     let policy = HelloPolicy { cluster: Some(IDENTITY.cluster), ..HelloPolicy::default() };

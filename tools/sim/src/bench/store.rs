@@ -8,7 +8,7 @@ use saker_rpc::Service as _;
 use saker_rpc::frame::Frame;
 use saker_runtime::fs::MemDir;
 use saker_runtime::telemetry::Registry;
-use saker_store::{Identity, Options, Space, Store, StoreService};
+use saker_store::{DELETED_MAX, Identity, Options, SegmentStore, Space, StoreService};
 use saker_types::wire::{ChunkReadReq, Op};
 use saker_types::{InodeId, limits};
 
@@ -23,7 +23,7 @@ pub(super) fn open() -> StoreService {
         segment_bytes: 1 << 20,
         capacity_bytes: DISK_BYTES,
         cache_bytes: 1 << 20,
-        deleted_max: saker_store::store::DELETED_MAX,
+        deleted_max: DELETED_MAX,
         space: Arc::new(|| {
             let (capacity_bytes, free_bytes) = (DISK_BYTES, DISK_BYTES / 2);
             Ok(Space { capacity_bytes, free_bytes, unused_bytes: free_bytes })
@@ -35,7 +35,8 @@ pub(super) fn open() -> StoreService {
     let dir = Arc::new(MemDir::new());
     let table = open_table(&*dir).expect("a disk in memory");
     let identity = Identity { cluster: UUID, store: 0 };
-    StoreService::new(Store::open(dir, table, identity, options).expect("a disk in memory"))
+    let store = SegmentStore::open(dir.clone(), table, identity, options);
+    store.and_then(|store| StoreService::new(dir, store)).expect("a disk in memory")
 }
 
 impl Bench {

@@ -14,7 +14,7 @@ use saker_rpc::{FlushDone, Input, Outbox, Outgoing, PeerHello, Role, Service};
 use saker_runtime::sim;
 use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
-use saker_store::{Identity, Options, Space, Store, StoreService};
+use saker_store::{DELETED_MAX, Identity, Options, SegmentStore, Space, StoreService};
 use saker_types::{ClusterMap, NodeId};
 
 use super::disk::Disk;
@@ -233,7 +233,7 @@ fn open_store(no: u16, disk: Arc<dyn saker_runtime::fs::Dir>) -> Result<StoreSer
         segment_bytes: 256 << 10,
         capacity_bytes: 1 << 30,
         cache_bytes: 1 << 20,
-        deleted_max: saker_store::store::DELETED_MAX,
+        deleted_max: DELETED_MAX,
         space: Arc::new(space),
         disk: 0,
         cached_since: 0,
@@ -241,8 +241,8 @@ fn open_store(no: u16, disk: Arc<dyn saker_runtime::fs::Dir>) -> Result<StoreSer
     };
     let identity = Identity { cluster: UUID, store: no };
     let table = roles::open_table(&*disk)?;
-    let store = Store::open(disk, table, identity, options);
-    store.map(StoreService::new).map_err(|e| e.to_string())
+    let store = SegmentStore::open(disk.clone(), table, identity, options);
+    store.and_then(|store| StoreService::new(disk, store)).map_err(|e| e.to_string())
 }
 
 /// Bytes that say everything of a frame.

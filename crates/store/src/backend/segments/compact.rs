@@ -11,13 +11,14 @@ use std::sync::atomic::Ordering;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Errno, Result};
 
-use crate::format::{self, HEAD_BYTES_MAX, Kind, PAYLOAD_BYTES_MAX, Record};
-use crate::index::{ChunkKey, Piece};
-use crate::log::{Draft, Purpose};
-use crate::read;
-use crate::scan::{Payloads, scan};
-use crate::segment::Segment;
-use crate::store::{Store, io_error};
+use super::format::{self, HEAD_BYTES_MAX, Kind, PAYLOAD_BYTES_MAX, Record};
+use super::index::{ChunkKey, Piece};
+use super::log::{Draft, Purpose};
+use super::pieces;
+use super::scan::{Payloads, scan};
+use super::segment::Segment;
+use super::state::SegmentStore;
+use crate::backend::io_error;
 use crate::wait::{Wait, locked};
 
 /// Full segments with less live data than this share of a segment are compacted.
@@ -29,7 +30,7 @@ const SEGMENTS_PER_ROUND: usize = 4;
 /// Most chunks written anew in one round.
 const REWRITES_PER_ROUND: usize = 16;
 
-impl Store {
+impl SegmentStore {
     /// One round's share of compaction.
     pub(crate) fn compact_some(&self) -> Result<()> {
         for _ in 0..REWRITES_PER_ROUND {
@@ -46,7 +47,7 @@ impl Store {
                 Err(error) => self.log_once(&error),
             }
         }
-        self.maintenance.wake();
+        self.rounds.wake();
         Ok(())
     }
 
@@ -166,7 +167,7 @@ impl Store {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
         let (start, end) = (first.1.off, last.1.end());
         let one_by_one = run.clone();
-        let data = match read::read(&self.segments, key, run, start, end, Wait::May) {
+        let data = match pieces::read(&self.segments, key, run, start, end, Wait::May) {
             Ok(data) => data,
             Err(error) => {
                 self.report(error);

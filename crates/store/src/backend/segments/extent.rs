@@ -61,7 +61,7 @@ impl Extent {
             && self.off.checked_add(self.len).is_some_and(|end| end <= CHUNK_BYTES)
             && self.skip.checked_add(self.len).is_some_and(|end| end <= self.payload)
             && self.payload <= CHUNK_BYTES
-            && self.head as usize <= crate::format::HEAD_BYTES_MAX
+            && self.head as usize <= super::format::HEAD_BYTES_MAX
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::index::ChunkKey;
+use super::index::ChunkKey;
 
 /// Fetches that are remembered, at most; 8 bytes each.
 const FETCHES_MAX: usize = 1 << 16;

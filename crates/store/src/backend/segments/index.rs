@@ -18,8 +18,8 @@ use saker_engine::table::Table;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Errno, Error, InodeId, Result};
 
-use crate::extent::{Chunk, Extent};
-use crate::segment::{Segment, Segments};
+use super::extent::{Chunk, Extent};
+use super::segment::{Segment, Segments};
 use crate::wait::{Wait, locked, would_wait};
 
 mod checkpoint;
@@ -42,6 +42,8 @@ const SHARDS: usize = 64;
 /// What an entry costs besides its extents, estimated.
 const CHUNK_OVERHEAD_BYTES: usize = 160;
 const EXTENT_BYTES: usize = size_of::<Extent>();
+/// Rows that differ from the table's before a checkpoint writes them.
+pub const DIRTY_ROWS_MAX: usize = 16 << 10;
 /// "No row of the table is void."
 const NOTHING_VOID: u64 = u64::MAX;
 
@@ -292,7 +294,7 @@ impl Index {
             let segment = match pieces.last() {
                 Some((segment, _)) if segment.no == extent.segment => segment.clone(),
                 _ => self.segments.get(extent.segment).ok_or_else(|| {
-                    let name = crate::segment::name_of(extent.segment);
+                    let name = super::segment::name_of(extent.segment);
                     failed("lost", name)
                 })?,
             };

@@ -13,8 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use saker_runtime::telemetry::Counter;
 
-use crate::format::{self, RECORD_ALIGN_BYTES, Record, RecordLocation, SEGMENT_HEADER_BYTES, Seal};
-use crate::segment::{Segment, Segments};
+use super::format::{self, RECORD_ALIGN_BYTES, Record, RecordLocation, SEGMENT_HEADER_BYTES, Seal};
+use super::segment::{Segment, Segments};
 use crate::wait::{Wait, locked, would_block};
 
 mod flush;

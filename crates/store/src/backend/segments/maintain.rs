@@ -1,19 +1,19 @@
 //! What goes on in the background: checkpoints, the next segment, compaction, removal.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use saker_runtime::thread::{self, JoinHandle};
-use saker_runtime::time::{Time, now};
+use saker_runtime::thread;
+use saker_runtime::time::now;
 use saker_types::{Errno, Error, Result};
 
-use crate::recover::drain;
-use crate::store::Store;
+use super::index::DIRTY_ROWS_MAX;
+use super::recover::drain;
+use super::state::SegmentStore;
+use crate::backend::io_error;
 use crate::wait::{Wait, locked, would_wait};
 
-/// Rows that differ from the table's before a checkpoint writes them.
-pub const DIRTY_ROWS_MAX: usize = 16 << 10;
 /// So many, and whoever wants to make another one takes the checkpoint first.
 const DIRTY_ROWS_LIMIT: usize = 4 * DIRTY_ROWS_MAX;
 /// Bytes and records of log that a start may have to read.
@@ -23,81 +23,32 @@ const TAIL_RECORDS_MAX: u64 = 64 << 10;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(10);
 /// Checkpoints that only free space keep this distance.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(200);
-/// A round comes at least so often.
-const TICK: Duration = Duration::from_secs(1);
 
-/// State of the background work.
-#[derive(Default)]
-pub struct Maintenance {
-    wake: Mutex<Wake>,
-    woken: Condvar,
-    checkpoint: Mutex<LastCheckpoint>,
-    /// Who takes a checkpoint because too much is dirty.
-    turn: Mutex<()>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// The last failure that was logged.
-    logged: Mutex<String>,
-}
-
-#[derive(Default)]
-struct Wake {
-    wanted: bool,
-    stop: bool,
-}
-
-#[derive(Default)]
-struct LastCheckpoint {
-    at: Time,
-}
-
-impl Maintenance {
-    /// There is something to do.
-    pub fn wake(&self) {
-        let mut wake = locked(&self.wake);
-        if !wake.wanted {
-            wake.wanted = true;
-            self.woken.notify_one();
-        }
-    }
-
-    /// Waits for the next round; false when there is none.
-    fn next_round(&self) -> bool {
-        let mut wake = locked(&self.wake);
-        if !wake.wanted && !wake.stop {
-            let waited = self.woken.wait_timeout(wake, TICK);
-            wake = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        wake.wanted = false;
-        !wake.stop
-    }
-}
-
-impl Store {
+impl SegmentStore {
     /// Starts the thread that does the background work.
     ///
     /// # Errors
     /// The system's, when it has no room for a thread.
     pub fn start(self: &Arc<Self>) -> Result<()> {
         // Weak, so that a store that nobody uses any more is closed.
-        let weak: Weak<Store> = Arc::downgrade(self);
-        let maintenance = self.maintenance.clone();
+        let weak: Weak<SegmentStore> = Arc::downgrade(self);
+        let rounds = self.rounds.clone();
         let run = move || {
-            while maintenance.next_round() {
+            while rounds.next_round() {
                 let Some(store) = weak.upgrade() else { return };
                 store.maintain();
             }
         };
         let started = thread::spawn("store-maintain", run)
             .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("thread: {e}")))?;
-        *locked(&self.maintenance.thread) = Some(started);
+        *locked(&self.rounds.thread) = Some(started);
         Ok(())
     }
 
     /// Ends the background work, after the round that is under way.
     pub fn stop(&self) {
-        locked(&self.maintenance.wake).stop = true;
-        self.maintenance.woken.notify_all();
-        if let Some(thread) = locked(&self.maintenance.thread).take()
+        self.rounds.end();
+        if let Some(thread) = locked(&self.rounds.thread).take()
             && thread.join().is_err()
         {
             tracing::error!("the maintenance thread panicked");
@@ -108,9 +59,8 @@ impl Store {
     pub fn maintain(&self) {
         self.log.prepare();
         let result = self.checkpoint_if_due().and_then(|()| self.compact_some());
-        let result = result.and_then(|()| self.quarantine.save());
         match result {
-            Ok(()) => locked(&self.maintenance.logged).clear(),
+            Ok(()) => locked(&self.rounds.logged).clear(),
             Err(error) => self.log_once(&error),
         }
         self.update_gauges();
@@ -118,7 +68,7 @@ impl Store {
 
     pub(crate) fn log_once(&self, error: &Error) {
         let text = error.to_string();
-        let mut logged = locked(&self.maintenance.logged);
+        let mut logged = locked(&self.rounds.logged);
         if *logged != text {
             tracing::error!("{}: background work failed: {text}", self.segments.label());
             *logged = text;
@@ -128,7 +78,7 @@ impl Store {
     fn checkpoint_if_due(&self) -> Result<()> {
         let (bytes, records) = self.log.since_low_water();
         let dirty = self.index.dirty_rows();
-        let since = now().since(locked(&self.maintenance.checkpoint).at);
+        let since = now().since(locked(&self.rounds.checkpoint).at);
         let due = bytes >= TAIL_BYTES_MAX
             || records >= TAIL_RECORDS_MAX
             || dirty >= DIRTY_ROWS_MAX
@@ -157,7 +107,7 @@ impl Store {
             return Ok(());
         }
         let pressed = !over();
-        let _turn = locked(&self.maintenance.turn);
+        let _turn = locked(&self.rounds.turn);
         // Whoever had the turn before has done it for all.
         if pressed || over() { self.checkpoint() } else { Ok(()) }
     }
@@ -168,7 +118,7 @@ impl Store {
     /// # Errors
     /// The flush's and the table's; everything stays as it was then, in memory and in the log.
     pub fn checkpoint(&self) -> Result<()> {
-        let mut last = locked(&self.maintenance.checkpoint);
+        let mut last = locked(&self.rounds.checkpoint);
         let mut poisoned = self.log.poisoned();
         // What is on its way to one would be left there. It takes no more.
         poisoned.retain(|no| self.log.is_settled(*no));
@@ -185,7 +135,7 @@ impl Store {
         self.trim();
         for no in self.index.unreferenced() {
             self.log.retire(no);
-            self.segments.remove(no).map_err(|e| crate::store::io_error("remove", &e))?;
+            self.segments.remove(no).map_err(|e| io_error("remove", &e))?;
         }
         last.at = now();
         Ok(())
@@ -208,12 +158,5 @@ impl Store {
                 }
             }
         }
-    }
-
-    /// Brings the gauges up to date.
-    pub(crate) fn update_gauges(&self) {
-        self.metrics.chunks.set(self.index.chunks() as i64);
-        self.metrics.data_bytes.set(self.segments.live_bytes() as i64);
-        self.metrics.segments.set(self.segments.count() as i64);
     }
 }

@@ -8,16 +8,16 @@ use saker_runtime::fs::Dir;
 use saker_types::Result;
 use saker_types::limits::CHUNK_BYTES;
 
-use crate::epochs::Epochs;
-use crate::extent::Extent;
-use crate::format::{Identity, Kind};
-use crate::index::{Commit, Index, Saved, open_saved};
-use crate::log::{Log, LogConfig, Position};
-use crate::maintain::DIRTY_ROWS_MAX;
-use crate::metrics::Metrics;
-use crate::scan::{Found, Payloads, scan};
-use crate::segment::{Segment, Segments, name_of};
-use crate::store::{Options, io_error};
+use super::epochs::Epochs;
+use super::extent::Extent;
+use super::format::{Identity, Kind};
+use super::index::{Commit, DIRTY_ROWS_MAX, Index, Saved, open_saved};
+use super::log::{Log, LogConfig, Position};
+use super::metrics::Metrics;
+use super::options::Options;
+use super::scan::{Found, Payloads, scan};
+use super::segment::{Segment, Segments, name_of};
+use crate::backend::io_error;
 
 /// No record of an epoch has a number that one before it may have acknowledged, even if the start
 /// is repeated after it has begun to rescue data.
@@ -153,7 +153,7 @@ fn read_tail(segments: &Arc<Segments>, saved: &Saved, files: &[u32]) -> Result<T
     Ok(tail)
 }
 
-/// Leads the index through the tail. Unconditional, in order: see [`crate::index`]. True if there
+/// Leads the index through the tail. Unconditional, in order: see [`super::index`]. True if there
 /// are records that were cut short, or are damaged.
 fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<bool> {
     let durable = tail.records.iter().map(|found| found.record.durable_seq).max().unwrap_or(0);

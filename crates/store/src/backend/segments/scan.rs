@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crc32c::crc32c;
 use saker_runtime::fs::File;
 
-use crate::format::{
+use super::format::{
     BLOCK_BYTES, Head, Kind, RECORD_ALIGN_BYTES, RECORD_FIXED_BYTES, Record, RecordLocation,
     SEGMENT_HEADER_BYTES, peek_head_bytes,
 };
-use crate::segment::{Segment, Segments};
+use super::segment::{Segment, Segments};
 use crate::wait::Wait;
 
 /// The file is read in steps of this.

@@ -9,7 +9,7 @@ use saker_runtime::fs::{Dir, File};
 use saker_runtime::rand;
 use saker_types::wire::LocalDir;
 
-use crate::format::{Identity, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::format::{Identity, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wait::{Wait, locked, would_block};
 
 /// Most segment files kept open besides those that are written.
@@ -220,7 +220,7 @@ impl Segments {
     /// The file of a segment, opened and its header checked if it was not open.
     ///
     /// # Errors
-    /// The file system's; `InvalidData` with a [`FormatError`](crate::format::FormatError);
+    /// The file system's; `InvalidData` with a [`FormatError`](super::format::FormatError);
     /// `WouldBlock` if it is not open, and opening it may wait.
     pub fn open(&self, segment: &Arc<Segment>, wait: Wait) -> io::Result<Opened> {
         let mut open = wait.lock(&segment.open).map_err(|_| would_block())?;

@@ -14,8 +14,8 @@ use saker_types::{InodeId, Result};
 
 use super::rows::{self, InodeRow, SAVED_KEY};
 use super::{Index, NOTHING_VOID, RowKey, Saved, State, encoded, failed};
-use crate::epochs::Epochs;
-use crate::log::Position;
+use crate::backend::segments::epochs::Epochs;
+use crate::backend::segments::log::Position;
 use crate::wait::locked;
 
 /// Most rows in one commit.

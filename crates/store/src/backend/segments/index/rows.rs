@@ -8,8 +8,8 @@ use saker_engine::table::RESERVED;
 use saker_types::{InodeId, Result};
 
 use super::{ChunkKey, failed};
-use crate::epochs::Epochs;
-use crate::extent::Chunk;
+use crate::backend::segments::epochs::Epochs;
+use crate::backend::segments::extent::Chunk;
 
 /// First bytes of keys.
 const CHUNK: u8 = b'c';

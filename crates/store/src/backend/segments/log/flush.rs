@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use saker_runtime::fs::is_durable;
 
 use super::Log;
-use crate::segment::{Segment, name_of};
+use crate::backend::segments::segment::{Segment, name_of};
 use crate::wait::{Wait, locked};
 
 /// Flushes are numbered; a caller is served by the first that starts after it came.

@@ -13,9 +13,10 @@ use saker_types::wire::{
 };
 use saker_types::{Errno, Error, Result, Unflushed};
 
-use crate::format::Identity;
-use crate::log::Space;
-use crate::store::{Options, Store};
+use crate::backend::segments::format::Identity;
+use crate::backend::segments::log::Space;
+use crate::backend::segments::{Options, SegmentStore};
+use crate::service::StoreService;
 use crate::wait::Wait;
 
 pub const SEGMENT_BYTES: u32 = 128 << 10;
@@ -30,7 +31,7 @@ pub fn options() -> Options {
         segment_bytes: SEGMENT_BYTES,
         capacity_bytes: 1 << 40,
         cache_bytes: 64 << 10,
-        deleted_max: crate::store::DELETED_MAX,
+        deleted_max: crate::backend::segments::DELETED_MAX,
         space: Arc::new(|| Ok(space(1 << 40, 1 << 39))),
         disk: 0,
         cached_since: 0,
@@ -49,12 +50,17 @@ impl Machine {
         Machine { dir: MemDir::new() }
     }
 
-    pub fn open(&self) -> Arc<Store> {
+    pub fn open(&self) -> Arc<SegmentStore> {
         self.open_with(options()).unwrap()
     }
 
-    pub fn open_with(&self, options: Options) -> Result<Arc<Store>> {
+    pub fn open_with(&self, options: Options) -> Result<Arc<SegmentStore>> {
         open_in(Arc::new(self.dir.clone()), IDENTITY, options)
+    }
+
+    /// The same behind its service.
+    pub fn serve(&self) -> StoreService {
+        StoreService::new(Arc::new(self.dir.clone()), self.open()).unwrap()
     }
 
     /// After power was lost and came back.
@@ -63,7 +69,7 @@ impl Machine {
     }
 
     /// Opens the store so that the change number `count` is the last thing it does.
-    pub fn open_dying(&self, count: i64) -> Result<Arc<Store>> {
+    pub fn open_dying(&self, count: i64) -> Result<Arc<SegmentStore>> {
         let fuse = Fuse(Arc::new(AtomicI64::new(count)));
         let script = move |op: &saker_runtime::fs::Op<'_>| match fuse.burn(op.kind.mutates()) {
             Burn::Alive => Fault::None,
@@ -81,12 +87,16 @@ impl Machine {
 }
 
 /// Opens the store in a directory, with its index in another beneath.
-pub fn open_in(dir: Arc<dyn Dir>, identity: Identity, options: Options) -> Result<Arc<Store>> {
+pub fn open_in(
+    dir: Arc<dyn Dir>,
+    identity: Identity,
+    options: Options,
+) -> Result<Arc<SegmentStore>> {
     let failed = |error: TableError| Error::new(Errno::EIO).with_text(error.to_string());
     let index = dir.sub_dir("index").map_err(TableError::from).map_err(failed)?;
     let table =
         EmbeddedTable::open_in(index, &EmbeddedConfig { merge_threads: 0, cache_bytes: 64 << 10 });
-    Store::open(dir, Arc::new(table.map_err(failed)?), identity, options)
+    SegmentStore::open(dir, Arc::new(table.map_err(failed)?), identity, options)
 }
 
 /// Calls that wait for all that they need, also for the flush.
@@ -98,7 +108,7 @@ pub trait Now {
     fn sync(&self, unflushed: &[Unflushed]) -> Result<bool>;
 }
 
-impl Now for Store {
+impl Now for SegmentStore {
     fn write_now(&self, req: &ChunkWriteReq, data: &[u8]) -> Result<ChunkWriteReply> {
         let written = self.write(req, data, Wait::May)?;
         if req.sync { self.flush().map(|()| ChunkWriteReply::default()) } else { Ok(written) }
@@ -147,7 +157,7 @@ impl Fuse {
 }
 
 /// Checks what a store counts against all that its index refers to.
-pub fn audit(store: &Store) {
+pub fn audit(store: &SegmentStore) {
     let (mut live, mut chunks, mut after) = (BTreeMap::new(), 0, (0, 0));
     loop {
         let (found, end) = store.index.list(after, 5).unwrap();

@@ -9,15 +9,15 @@ use saker_types::wire::{ChunkReadReq, ChunkTruncateReq, ChunkWriteReply, ChunkWr
 use saker_types::{InodeId, Unflushed};
 
 use super::disk::{IDENTITY, Machine, Now, open_in, options};
-use crate::store::{Options, Store};
+use crate::backend::segments::{Options, SegmentStore};
 
-fn put(store: &Store, id: InodeId) -> ChunkWriteReply {
+fn put(store: &SegmentStore, id: InodeId) -> ChunkWriteReply {
     let data = [id as u8; 5_000];
     let crc = crc32c::crc32c(&data);
     store.write_now(&ChunkWriteReq { id, crc, ..ChunkWriteReq::default() }, &data).unwrap()
 }
 
-fn lost(store: &Store, writes: ChunkWriteReply) -> bool {
+fn lost(store: &SegmentStore, writes: ChunkWriteReply) -> bool {
     let ChunkWriteReply { epoch, seq } = writes;
     store.sync(&[Unflushed { store: 2, epoch, first: seq, more: 0 }]).unwrap()
 }

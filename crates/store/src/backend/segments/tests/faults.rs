@@ -4,25 +4,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use saker_runtime::fs::{Dir, Fault, FaultDir, OpKind};
-use saker_types::wire::{
-    ChunkDeleteReq, ChunkListReq, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq,
-};
+use saker_types::wire::{ChunkListReq, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
 use saker_types::{Class, Errno, Result};
 
 use super::disk::{IDENTITY, Machine, Now, SEGMENT_BYTES, audit, open_in, options};
-use crate::format::{self, Identity, Record};
-use crate::index::Commit;
-use crate::log::{Draft, Purpose};
-use crate::store::{Options, Store};
+use crate::backend::segments::format::{self, Identity, Record};
+use crate::backend::segments::index::Commit;
+use crate::backend::segments::log::{Draft, Purpose};
+use crate::backend::segments::{Options, SegmentStore};
 use crate::wait::Wait;
 
-fn put(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<()> {
+fn put(store: &SegmentStore, id: u64, offset: u64, data: &[u8]) -> Result<()> {
     let crc = crc32c::crc32c(data);
     let req = ChunkWriteReq { id, offset, crc, ..ChunkWriteReq::default() };
     store.write_now(&req, data).map(|_| ())
 }
 
-fn get(store: &Store, id: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
+fn get(store: &SegmentStore, id: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
     store
         .read_now(&ChunkReadReq { id, index: 0, offset, len, ..Default::default() })
         .map(|(data, _)| data.to_vec())
@@ -33,7 +31,7 @@ fn pattern(id: u64, len: usize) -> Vec<u8> {
 }
 
 /// Writes files of `len` bytes until there is no space; returns how many.
-fn fill(store: &Store, len: usize) -> u64 {
+fn fill(store: &SegmentStore, len: usize) -> u64 {
     for id in 1.. {
         if let Err(error) = put(store, id, 0, &pattern(id, len)) {
             assert_eq!(error.errno(), Errno::ENOSPC, "{error}");
@@ -44,7 +42,7 @@ fn fill(store: &Store, len: usize) -> u64 {
     0
 }
 
-fn check_full_store(store: &Store) {
+fn check_full_store(store: &SegmentStore) {
     let len = 20_000;
     let files = fill(store, len);
     assert!(files > 15, "only {files} files");
@@ -56,7 +54,7 @@ fn check_full_store(store: &Store) {
     assert_eq!(get(store, 1, 0, len as u64).unwrap(), pattern(1, 10));
     assert_eq!(put(store, 1, 0, &[1]).unwrap_err().errno(), Errno::ESTALE);
     let gone: Vec<u64> = (2..files).filter(|id| id % 4 != 0).collect();
-    store.delete(&ChunkDeleteReq { ids: gone.clone() }).unwrap();
+    store.delete(&gone).unwrap();
     for _ in 0..20 {
         saker_runtime::time::sleep(std::time::Duration::from_millis(20));
         store.maintain();
@@ -92,7 +90,7 @@ fn a_store_at_its_capacity_refuses_data_and_goes_on() {
 }
 
 /// A store on a disk that has room for 8 segments, of which statvfs knows or not.
-fn on_small_disk(machine: &Machine, statvfs_knows: bool) -> Arc<Store> {
+fn on_small_disk(machine: &Machine, statvfs_knows: bool) -> Arc<SegmentStore> {
     let dir = machine.dir.sub_dir("segments").unwrap();
     let count = move || dir.list().map(|names| names.len() as u64);
     let counted = count.clone();
@@ -122,7 +120,7 @@ fn a_disk_that_is_full_all_of_a_sudden_loses_nothing() {
     let store = on_small_disk(&machine, false);
     let files = fill(&store, 20_000);
     store.sync(&[]).unwrap();
-    store.delete(&ChunkDeleteReq { ids: (2..files).collect() }).unwrap();
+    store.delete(&(2..files).collect::<Vec<_>>()).unwrap();
     let new = files + 1;
     assert_eq!(put(&store, new, 0, &pattern(new, 20_000)).unwrap_err().errno(), Errno::ENOSPC);
     store.checkpoint().unwrap();
@@ -354,7 +352,7 @@ fn a_segment_that_cannot_be_read_does_not_keep_others_from_being_emptied() {
     let broken = Arc::new(AtomicU64::new(u64::MAX));
     let bad = broken.clone();
     let script = move |op: &saker_runtime::fs::Op<'_>| {
-        let name = crate::segment::name_of(bad.load(Ordering::SeqCst) as u32);
+        let name = crate::backend::segments::segment::name_of(bad.load(Ordering::SeqCst) as u32);
         match op.kind == OpKind::Read && op.name == name {
             true => Fault::Fail(libc::EIO),
             false => Fault::None,
@@ -371,13 +369,13 @@ fn a_segment_that_cannot_be_read_does_not_keep_others_from_being_emptied() {
     let is_kept = |id: &u64| id % 8 == 1 && *id != 9;
     let first = store.segments.all().iter().map(|s| s.no).min().unwrap();
     broken.store(u64::from(first), Ordering::SeqCst);
-    let ids = (1..files).filter(|id| !is_kept(id)).collect();
-    store.delete(&ChunkDeleteReq { ids }).unwrap();
+    let ids: Vec<u64> = (1..files).filter(|id| !is_kept(id)).collect();
+    store.delete(&ids).unwrap();
     for _ in 0..10 {
         store.maintain();
     }
     let all = store.segments.all();
-    let sparse = |s: &&Arc<crate::segment::Segment>| {
+    let sparse = |s: &&Arc<crate::backend::segments::segment::Segment>| {
         s.is_sealed() && s.live_bytes() > 0 && s.live_bytes() < u64::from(SEGMENT_BYTES) / 4
     };
     let left: Vec<u32> = all.iter().filter(sparse).map(|s| s.no).collect();
@@ -468,8 +466,8 @@ fn space_of_deleted_and_overwritten_data_comes_back() {
     }
     assert!(store.segments.count() <= segments + 3, "{} segments", store.segments.count());
     // Every tenth stays: the segments are a tenth full, and compaction must join them.
-    let ids = (1..=40).filter(|id| id % 10 != 0).collect();
-    store.delete(&ChunkDeleteReq { ids }).unwrap();
+    let ids: Vec<u64> = (1..=40).filter(|id| id % 10 != 0).collect();
+    store.delete(&ids).unwrap();
     for _ in 0..5 {
         store.maintain();
     }
@@ -535,7 +533,7 @@ fn memory_is_bounded_however_many_files_there_are() {
         assert_eq!(data, pattern(id, 100));
         assert!(store.index.memory_bytes() < bound);
     }
-    store.delete(&ChunkDeleteReq { ids: (1..3_000).collect() }).unwrap();
+    store.delete(&(1..3_000).collect::<Vec<_>>()).unwrap();
     store.checkpoint().unwrap();
     audit(&store);
     assert_eq!(store.index.chunks(), 1);

@@ -1,14 +1,12 @@
 //! What a store must answer: for each byte the values that it may have after a kill, and after a
 //! loss of power.
 
-use saker_types::wire::{
-    ChunkDeleteReq, ChunkReadReq, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq,
-};
+use saker_types::wire::{ChunkReadReq, ChunkSeekReq, ChunkTruncateReq, ChunkWriteReq};
 use saker_types::{Errno, Result};
 
 use super::disk::{Now, audit};
-use crate::index::DELETED;
-use crate::store::Store;
+use crate::backend::segments::SegmentStore;
+use crate::backend::segments::index::DELETED;
 
 pub const CHUNK_BYTES: u64 = 4 << 20;
 /// Files have this many chunks, of which so many bytes are used.
@@ -102,7 +100,7 @@ impl Model {
 
     pub fn write(
         &mut self,
-        store: &Store,
+        store: &SegmentStore,
         (file, index): (usize, u64),
         offset: usize,
         data: &[u8],
@@ -131,7 +129,7 @@ impl Model {
 
     pub fn punch(
         &mut self,
-        store: &Store,
+        store: &SegmentStore,
         (file, index): (usize, u64),
         offset: usize,
         len: usize,
@@ -156,7 +154,7 @@ impl Model {
         result.map(|_| ())
     }
 
-    pub fn sync(&mut self, store: &Store) -> Result<()> {
+    pub fn sync(&mut self, store: &SegmentStore) -> Result<()> {
         store.sync(&[])?;
         self.synced();
         Ok(())
@@ -173,7 +171,7 @@ impl Model {
         }
     }
 
-    pub fn truncate(&mut self, store: &Store, file: usize, cut: u64) -> Result<()> {
+    pub fn truncate(&mut self, store: &SegmentStore, file: usize, cut: u64) -> Result<()> {
         self.truncate_gen += 1;
         let truncate_gen = self.truncate_gen;
         let id = self.files[file].id;
@@ -195,9 +193,9 @@ impl Model {
         result
     }
 
-    pub fn delete(&mut self, store: &Store, files: &[usize]) -> Result<()> {
+    pub fn delete(&mut self, store: &SegmentStore, files: &[usize]) -> Result<()> {
         let ids: Vec<u64> = files.iter().map(|file| self.files[*file].id).collect();
-        let result = store.delete(&ChunkDeleteReq { ids: ids.clone() });
+        let result = store.delete(&ids);
         for (file, id) in files.iter().zip(ids) {
             if result.is_ok() {
                 self.deleted_unsynced.push(id);
@@ -215,7 +213,7 @@ impl Model {
     }
 
     /// Compares a range after calls that were all answered.
-    pub fn read(&self, store: &Store, (file, index): (usize, u64), from: usize, to: usize) {
+    pub fn read(&self, store: &SegmentStore, (file, index): (usize, u64), from: usize, to: usize) {
         let chunk = &self.files[file].chunks[index as usize];
         let got = read(store, self.files[file].id, index, from, to);
         for (at, byte) in got.iter().enumerate() {
@@ -224,7 +222,7 @@ impl Model {
     }
 
     /// Compares everything, and takes what the store says for what is.
-    pub fn check(&mut self, store: &Store, crash: Crash) {
+    pub fn check(&mut self, store: &SegmentStore, crash: Crash) {
         audit(store);
         if crash == Crash::Power {
             self.deleted_unsynced.clear();
@@ -267,7 +265,7 @@ impl Model {
 }
 
 /// A late write does not bring an inode back.
-fn check_deleted(store: &Store, id: u64) {
+fn check_deleted(store: &SegmentStore, id: u64) {
     assert_eq!(store.index.truncate_gen(id).unwrap(), DELETED, "inode {id}");
     assert_eq!(
         store.index.list((id, 0), 1).unwrap().0.first().filter(|(key, _)| key.0 == id),
@@ -281,7 +279,7 @@ fn check_deleted(store: &Store, id: u64) {
     }
 }
 
-fn read(store: &Store, id: u64, index: u64, from: usize, to: usize) -> Vec<u8> {
+fn read(store: &SegmentStore, id: u64, index: u64, from: usize, to: usize) -> Vec<u8> {
     let (offset, len) = (from as u64, (to - from) as u64);
     let req = ChunkReadReq { id, index, offset, len, ..Default::default() };
     let (data, reply) = store.read_now(&req).unwrap();

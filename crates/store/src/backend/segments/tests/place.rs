@@ -10,11 +10,11 @@ use saker_types::wire::{ChunkPlace, ChunkReadReq, ChunkTruncateReq, ChunkWriteRe
 
 use super::disk::{Machine, Now};
 use super::stress::open;
-use crate::store::Store;
+use crate::backend::segments::SegmentStore;
 
 const CHUNK_USED: u64 = 200_000;
 
-fn write(store: &Store, id: u64, truncate_gen: u64, offset: u64, data: &[u8]) {
+fn write(store: &SegmentStore, id: u64, truncate_gen: u64, offset: u64, data: &[u8]) {
     let (replicas, crc) = (vec![0], crc32c::crc32c(data));
     let req = ChunkWriteReq { id, offset, truncate_gen, replicas, crc, ..Default::default() };
     store.write_now(&req, data).unwrap();

@@ -4,7 +4,7 @@ use saker_runtime::rand::Rng;
 
 use super::disk::Machine;
 use super::model::{CHUNK_BYTES, CHUNK_USED, CHUNKS, Crash, Model, may_die};
-use crate::store::Store;
+use crate::backend::segments::SegmentStore;
 
 const FILES: usize = 3;
 
@@ -15,7 +15,7 @@ fn data(rng: &mut Rng, len: usize) -> Vec<u8> {
 }
 
 /// One random call. Returns false if it failed.
-fn step(rng: &mut Rng, model: &mut Model, store: &Store) -> bool {
+fn step(rng: &mut Rng, model: &mut Model, store: &SegmentStore) -> bool {
     let file = rng.below(FILES as u64) as usize;
     let index = rng.below(CHUNKS);
     match rng.below(100) {

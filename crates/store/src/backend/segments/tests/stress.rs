@@ -7,20 +7,20 @@ use saker_engine::table::{EmbeddedConfig, EmbeddedTable};
 use saker_runtime::fs::RealDir;
 use saker_runtime::rand::Rng;
 use saker_types::Errno;
-use saker_types::wire::{ChunkDeleteReq, ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
+use saker_types::wire::{ChunkReadReq, ChunkTruncateReq, ChunkWriteReq};
 
 use super::disk::{IDENTITY, Now, audit, options};
-use crate::store::{Options, Store};
+use crate::backend::segments::{Options, SegmentStore};
 
 const THREADS: u64 = 6;
 const BLOCK: usize = 3_000;
 const BLOCKS: u64 = 40;
 
-pub fn open(path: &std::path::Path) -> Arc<Store> {
+pub fn open(path: &std::path::Path) -> Arc<SegmentStore> {
     let dir = Arc::new(RealDir::open(path).unwrap());
     let table = EmbeddedTable::open(path.join("index"), &EmbeddedConfig::default()).unwrap();
     let options = Options { segment_bytes: 1 << 20, ..options() };
-    Store::open(dir, Arc::new(table), IDENTITY, options).unwrap()
+    SegmentStore::open(dir, Arc::new(table), IDENTITY, options).unwrap()
 }
 
 fn block(id: u64, number: u64, round: u64) -> Vec<u8> {
@@ -28,7 +28,7 @@ fn block(id: u64, number: u64, round: u64) -> Vec<u8> {
 }
 
 fn write(
-    store: &Store,
+    store: &SegmentStore,
     id: u64,
     number: u64,
     round: u64,
@@ -48,7 +48,7 @@ fn write(
     store.write_now(&req, &data).map(|_| ())
 }
 
-fn read(store: &Store, id: u64, number: u64) -> Vec<u8> {
+fn read(store: &SegmentStore, id: u64, number: u64) -> Vec<u8> {
     let (index, offset) = (number % 2, number / 2 * BLOCK as u64);
     let req = ChunkReadReq { id, index, offset, len: BLOCK as u64, ..Default::default() };
     let (data, reply) = store.read_now(&req).unwrap();
@@ -57,7 +57,7 @@ fn read(store: &Store, id: u64, number: u64) -> Vec<u8> {
 }
 
 /// Writes every block of its own file, over and over, and reads it back.
-fn worker(store: &Store, id: u64, stop: &AtomicBool) -> Vec<u64> {
+fn worker(store: &SegmentStore, id: u64, stop: &AtomicBool) -> Vec<u64> {
     let mut rng = Rng::seeded(id);
     let mut rounds = vec![0; BLOCKS as usize];
     let mut round = 0;
@@ -89,7 +89,7 @@ fn worker(store: &Store, id: u64, stop: &AtomicBool) -> Vec<u64> {
         if rng.chance(1, 100) {
             let ids = vec![2_000 + rng.below(10), 2_000 + rng.below(10)];
             let _ = write(store, ids[0], number, round, 0);
-            store.delete(&ChunkDeleteReq { ids }).unwrap();
+            store.delete(&ids).unwrap();
         }
     }
     rounds
@@ -111,7 +111,7 @@ fn threads_see_their_own_writes_through_compaction_and_restart() {
     stop.store(true, Ordering::Relaxed);
     let rounds: Vec<Vec<u64>> = workers.into_iter().map(|w| w.join().unwrap()).collect();
     store.stop();
-    let check = |store: &Store| {
+    let check = |store: &SegmentStore| {
         for (id, rounds) in (1..).zip(&rounds) {
             for (number, round) in rounds.iter().enumerate().filter(|(_, round)| **round > 0) {
                 assert_eq!(read(store, id, number as u64), block(id, number as u64, *round));
