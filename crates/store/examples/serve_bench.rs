@@ -146,6 +146,7 @@ fn main() -> Result<(), Failure> {
     let path = PathBuf::from(args.next().ok_or("usage: serve_bench DIR [SECONDS]")?);
     let seconds: f64 = args.next().map_or(Ok(2.0), |text| text.parse())?;
     let store = open(&path)?;
+    store.start()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let (addr, stop) = (listener.local_addr()?, Stop::new());
     let serving = {

@@ -20,13 +20,14 @@ use saker_types::{Errno, Error, InodeId, Result};
 
 use super::extent::{Chunk, Extent};
 use super::segment::{Segment, Segments};
-use crate::wait::{Wait, locked, would_wait};
+use crate::wait::{Wait, locked};
 
 mod checkpoint;
 mod deleted;
 mod evict;
 mod guards;
 mod list;
+mod load;
 mod rows;
 
 pub use checkpoint::{Commit, open_saved};
@@ -305,29 +306,6 @@ impl Index {
         Ok((pieces, chunk_end))
     }
 
-    /// The chunk, if there is one; from the table if need be.
-    fn load<'a>(
-        &self,
-        state: &'a mut State,
-        key: ChunkKey,
-        wait: Wait,
-    ) -> Result<Option<&'a mut Chunk>> {
-        if !state.chunks.contains_key(&key) {
-            let void = state.inodes.get(&key.0).is_some_and(|inode| key.1 >= inode.void_from);
-            if void {
-                return Ok(None);
-            }
-            let Some(row) = self.row(&rows::chunk_key(key), wait)? else { return Ok(None) };
-            let chunk = rows::decode_chunk(&row)?;
-            state.bytes += bytes_of(&chunk);
-            state.chunks.insert(key, Cached { chunk, ..Cached::default() });
-        }
-        Ok(state.chunks.get_mut(&key).map(|cached| {
-            cached.used = true;
-            &mut cached.chunk
-        }))
-    }
-
     /// Changes a chunk by `f`, which says whether it did.
     fn change<T>(
         &self,
@@ -362,38 +340,6 @@ impl Index {
         Ok(result)
     }
 
-    /// The inode's entry; from the table if need be.
-    fn inode<'a>(&self, state: &'a mut State, id: InodeId, wait: Wait) -> Result<&'a mut Inode> {
-        if !state.inodes.contains_key(&id) {
-            let row = self.row(&rows::inode_key(id), wait)?;
-            let truncate_gen = row.map_or(Ok(0), |row| rows::decode_inode(&row))?;
-            state.bytes += CHUNK_OVERHEAD_BYTES;
-            let inode = Inode {
-                truncate_gen,
-                void_from: NOTHING_VOID,
-                writers: 0,
-                exclusive: false,
-                dirty: false,
-                writing: false,
-            };
-            state.inodes.insert(id, inode);
-        }
-        state.inodes.get_mut(&id).ok_or_else(|| failed("read", "the inode is gone"))
-    }
-
-    /// A row of the table.
-    fn row(&self, key: &[u8], wait: Wait) -> Result<Option<Bytes>> {
-        let row = match wait {
-            Wait::May => self.table.get(key),
-            Wait::Never => match self.table.get_cached(key) {
-                Ok(None) => return Err(would_wait()),
-                Ok(Some(row)) => Ok(row),
-                Err(error) => Err(error),
-            },
-        };
-        row.map_err(|e| failed("read", e))
-    }
-
     fn mark_inode(&self, state: &mut State, id: InodeId) {
         if let Some(inode) = state.inodes.get_mut(&id)
             && !inode.dirty
@@ -402,32 +348,6 @@ impl Index {
             state.dirty.insert(RowKey::Inode(id));
             self.dirty.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Calls `f` with the table's chunks of an inode, from an index to another (exclusive).
-    fn scan_chunks(
-        &self,
-        id: InodeId,
-        from: u64,
-        to: u64,
-        f: &mut dyn FnMut(u64, Chunk),
-    ) -> Result<()> {
-        let (start, end) = (rows::chunk_key((id, from)), rows::chunk_key((id, to)));
-        let mut result = Ok(());
-        self.table
-            .scan(&start, &end, &mut |key, row| {
-                match rows::decode_key(key).and_then(|key| Ok((key, rows::decode_chunk(row)?))) {
-                    Ok(((_, index), chunk)) => f(index, chunk),
-                    Err(error) => result = Err(error),
-                }
-                if result.is_ok() {
-                    std::ops::ControlFlow::Continue(())
-                } else {
-                    std::ops::ControlFlow::Break(())
-                }
-            })
-            .map_err(|e| failed("read", e))?;
-        result
     }
 }
 

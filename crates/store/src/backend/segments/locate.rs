@@ -27,8 +27,8 @@ pub enum Fetch {
     Both,
 }
 
-/// Where the bytes from `start` to `end` of a chunk are, in order; nothing if there are holes among them,
-/// too many pieces, or if others cannot open the files.
+/// Where the bytes from `start` to `end` of a chunk are, in order; nothing if there are holes among
+/// them, too many pieces, or if others cannot open the files.
 ///
 /// The blocks are not checked: whoever reads them must, by the sums.
 ///
@@ -80,8 +80,8 @@ pub fn locate(
 
 /// Waits until a range is in the page cache.
 fn bring(file: &dyn File, range: Range<u64>, cached: bool, wait: Wait) -> io::Result<()> {
-    // What is in the cache may be on its way only. Both ends say enough of that: who finds a gap between them
-    // asks for the data. What is fetched now may come in any order.
+    // What is in the cache may be on its way only. Both ends say enough of that: who finds a gap
+    // between them asks for the data. What is fetched now may come in any order.
     let step = if cached { usize::MAX } else { BLOCK_BYTES };
     if !cached {
         if wait == Wait::Never {

@@ -12,15 +12,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use saker_runtime::telemetry::Counter;
+use saker_runtime::time;
 
 use super::format::{self, RECORD_ALIGN_BYTES, Record, RecordLocation, SEGMENT_HEADER_BYTES, Seal};
 use super::segment::{Segment, Segments};
 use crate::wait::{Wait, locked, would_block};
 
 mod flush;
+mod pace;
 mod room;
 
 use flush::Flush;
+use pace::Pace;
 
 /// The end of each segment that only truncations and deletions may use.
 const CONTROL_BYTES: u32 = 16 << 10;
@@ -74,6 +77,7 @@ pub struct Log {
     /// Held by whoever may wait while it writes: the file system lets one write at a time, and the
     /// others would spin.
     writing: Mutex<()>,
+    pace: Pace,
     /// Segments with records that may not be durable.
     unsynced: Mutex<BTreeMap<u32, Arc<Segment>>>,
     /// Every record below is durable.
@@ -177,6 +181,7 @@ impl Log {
             flushing: Mutex::default(),
             flushed: Condvar::new(),
             writing: Mutex::default(),
+            pace: Pace::default(),
             unsynced: Mutex::default(),
             durable_seq: AtomicU64::new(0),
             poisoned: Mutex::default(),
@@ -216,7 +221,10 @@ impl Log {
                 let version = if draft.record.version == 0 { seq } else { draft.record.version };
                 format::seal(buffer, &Seal { seq, durable_seq, version, place, salt });
                 let _turn = (wait == Wait::May).then(|| locked(&self.writing));
-                file.write_at(u64::from(place.pos), buffer)
+                let begun = time::now();
+                let written = file.write_at(u64::from(place.pos), buffer);
+                self.pace.note(begun);
+                written
             });
             if let Err(error) = &written {
                 self.poison(&segment, "write", error);
@@ -224,6 +232,15 @@ impl Log {
             segment.written.fetch_add(1, Ordering::Release);
             written.map(|()| appended)
         })
+    }
+
+    /// Is there a place for a record with so much data, without making a segment?
+    pub fn has_place(&self, payload: usize, replicas: usize) -> bool {
+        let bytes = format::head_bytes(payload, replicas) + payload;
+        let need = (bytes as u32).next_multiple_of(RECORD_ALIGN_BYTES) + CONTROL_BYTES;
+        let state = self.state();
+        let fits = state.active.is_some() && state.tail + need <= self.config.segment_bytes;
+        fits || state.spare.is_some()
     }
 
     fn reserve(
@@ -312,6 +329,11 @@ impl Log {
         (state.bytes, state.records) = (0, 0);
         let low = state.low_water();
         Position { place: low.place, next_seq: state.next_seq, durable_seq: low.next_seq_durable }
+    }
+
+    /// Do writes into the page cache wait for the disk, of late?
+    pub fn is_slow(&self) -> bool {
+        self.pace.is_slow()
     }
 
     /// Is every record flushed?

@@ -51,7 +51,6 @@ impl SegmentStore {
             rewrites: Mutex::new(BTreeSet::new()),
             fetches: OnceLock::new(),
             damage_logged: AtomicU64::new(0),
-            slow_until_ns: AtomicU64::new(0),
             _dir: dir,
         };
         if !store.log.poisoned().is_empty()

@@ -44,17 +44,18 @@ impl SegmentStore {
         Ok((data.bytes, ChunkReadReply { crc, holes, ..ChunkReadReply::default() }))
     }
 
-    /// Where the data is that [`SegmentStore::read`] would return; `None` where others cannot read it, or
-    /// better do not.
+    /// Where the data is that [`SegmentStore::read`] would return; `None` where others cannot read
+    /// it, or better do not.
     ///
     /// # Errors
-    /// As [`SegmentStore::read`], but for damage of the data itself: who reads it there must check it.
+    /// As [`SegmentStore::read`], but for damage of the data itself: who reads it there must check
+    /// it.
     pub fn locate(&self, req: &ChunkReadReq, wait: Wait) -> Result<Option<ChunkReadReply>> {
         let Some((start, end)) = range_of(req) else { return Ok(None) };
         let key = (req.id, req.index);
         let fetch = match req.fetches {
             false => Fetch::Here,
-            // Who has fetched it forgot it, or others want it, too: then it is worth its memory here.
+            // Who has fetched it forgot it, or others want it, too: it is worth its memory here.
             true if self.fetches().has(key, start) => Fetch::Both,
             true => Fetch::There,
         };

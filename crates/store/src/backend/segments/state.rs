@@ -42,8 +42,6 @@ pub struct SegmentStore {
     pub(super) fetches: OnceLock<Fetches>,
     /// Damaged places that reads met, for the log: each failing read is counted, few are logged.
     pub(super) damage_logged: AtomicU64,
-    /// Until when writes into the page cache are taken for slow, ns.
-    pub(super) slow_until_ns: AtomicU64,
     /// Kept, because it holds the lock.
     pub(super) _dir: Arc<dyn Dir>,
 }

@@ -2,10 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use saker_runtime::time::{self, Time};
 use saker_types::wire::{ChunkWriteReply, ChunkWriteReq};
 use saker_types::{Class, Errno, Error, Result};
 
@@ -21,10 +18,6 @@ use crate::wait::{Wait, locked, would_wait};
 const EXTENTS_MAX: usize = 256;
 /// Chunks that wait for it; more are left to the next write of them.
 const REWRITES_MAX: usize = 1024;
-/// A write into the page cache that takes longer than this waits: the disk does not keep up.
-const SLOW_WRITE: Duration = Duration::from_millis(10);
-/// Then writes are not tried by who may not wait for so long.
-const SLOW_WRITES_PAUSE: Duration = Duration::from_millis(100);
 
 thread_local! {
     static SUMS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
@@ -39,14 +32,10 @@ fn write_error(error: &io::Error) -> Error {
 }
 
 impl SegmentStore {
-    /// Writes a payload into a chunk, or makes a hole there. On return it survives the death of the
-    /// process, after the next [`SegmentStore::flush`] also the loss of power. Returns what [`SegmentStore::lost`]
-    /// knows it by.
+    /// As [`ChunkBackend::write`](crate::ChunkBackend::write). Who may not wait tries no holes.
     ///
     /// # Errors
-    /// ESTALE below a known truncation (rule 17) and for a deleted inode, ENOSPC, EINVAL for impossible ranges, EIO. With
-    /// class Retry: the payload is not what the request's checksum says; nothing was done.
-    /// EAGAIN.
+    /// The same.
     pub fn write(
         &self,
         req: &ChunkWriteReq,
@@ -57,8 +46,12 @@ impl SegmentStore {
         if req.replicas.len() > REPLICAS_MAX {
             return Err(invalid("too many replicas"));
         }
-        if wait == Wait::Never && (req.hole > 0 || self.is_slow()) {
-            return Err(would_wait());
+        if wait == Wait::Never {
+            // Before it is looked at in vain.
+            let has_place = || self.log.has_place(payload.len(), req.replicas.len());
+            if req.hole > 0 || self.log.is_slow() || !has_place() {
+                return Err(would_wait());
+            }
         }
         self.limit_dirty(wait)?;
         let seq = match req.hole {
@@ -153,13 +146,11 @@ impl SegmentStore {
         purpose: Purpose,
         wait: Wait,
     ) -> Result<(u64, usize)> {
-        let begun = time::now();
         let appended = self.log.append(draft, purpose, wait).map_err(|e| {
             // If it is for want of space, compaction may find some.
             self.rounds.wake();
             write_error(&e)
         })?;
-        self.note_pace(begun);
         let half = self.options.segment_bytes / 2;
         let end = appended.place.pos + appended.head + draft.payload.len() as u32;
         if appended.place.pos < half && end >= half {
@@ -180,19 +171,5 @@ impl SegmentStore {
         };
         let extents = self.index.insert(key, extent)?;
         Ok((appended.seq, extents))
-    }
-
-    /// Do writes into the page cache wait for the disk now?
-    fn is_slow(&self) -> bool {
-        let until_ns = self.slow_until_ns.load(Ordering::Relaxed);
-        until_ns > 0 && time::now().as_ns() < until_ns
-    }
-
-    fn note_pace(&self, begun: Time) {
-        let now = time::now();
-        if now - begun > SLOW_WRITE {
-            let until = now + SLOW_WRITES_PAUSE;
-            self.slow_until_ns.store(until.as_ns(), Ordering::Relaxed);
-        }
     }
 }
