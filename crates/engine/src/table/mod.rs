@@ -27,6 +27,11 @@ pub trait Table: Send + Sync {
     /// The value of a row.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError>;
 
+    /// The same, but does not wait for a disk: `None` if it would have to.
+    fn get_cached(&self, key: &[u8]) -> Result<Option<Option<Bytes>>, TableError> {
+        self.get(key).map(Some)
+    }
+
     /// How looks at rows were served.
     fn reads(&self) -> Reads {
         Reads::default()

@@ -29,7 +29,7 @@ use saker_runtime::time::sleep;
 use super::{OnRow, RESERVED, Reads, RowChange, Table, TableError, hash_of};
 use cache::BlockCache;
 use merge::{Merge, runs_to_merge};
-use run::{Run, RunWriter, TEMPORARY, damaged};
+use run::{Look, Run, RunWriter, TEMPORARY, damaged};
 
 mod cache;
 mod merge;
@@ -403,23 +403,36 @@ fn span_of(runs: &[Numbered]) -> Span {
     Span { first, last: runs.first().map_or(0, |newest| newest.span.last) }
 }
 
-impl Table for EmbeddedTable {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let (hash, mut waited) = (hash_of(key), false);
+impl EmbeddedTable {
+    fn look(&self, key: &[u8], look: &mut Look) -> Result<Option<Bytes>> {
+        let hash = hash_of(key);
         let runs = self.shared.all();
         // Of all at once: while the processor waits for one it waits for the others, too.
         black_box(runs.iter().fold(0, |all, numbered| all ^ numbered.run.slot(hash)));
         let mut found = None;
         for numbered in &*runs {
-            found = numbered.run.get(key, hash, &mut waited)?;
+            found = numbered.run.get(key, hash, look)?;
             if found.is_some() {
                 break;
             }
         }
-        if waited {
+        if look.waited {
             self.waits.fetch_add(1, Ordering::Relaxed);
         }
         Ok(found.flatten())
+    }
+}
+
+impl Table for EmbeddedTable {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.look(key, &mut Look { may_wait: true, waited: false })
+    }
+
+    fn get_cached(&self, key: &[u8]) -> Result<Option<Option<Bytes>>> {
+        match self.look(key, &mut Look { may_wait: false, waited: false }) {
+            Err(TableError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     fn reads(&self) -> Reads {

@@ -111,6 +111,14 @@ fn tag_of(slot: u64) -> u64 {
     slot >> (OFFSET_BITS + 4)
 }
 
+/// A look at a row.
+pub(super) struct Look {
+    /// It may wait for the disk, else it fails with `WouldBlock`.
+    pub may_wait: bool,
+    /// It has.
+    pub waited: bool,
+}
+
 /// A run that is open.
 pub(super) struct Run {
     name: String,
@@ -299,12 +307,12 @@ impl Run {
     }
 
     /// What it knows of a row: nothing, that it is deleted (`Some(None)`), or its value.
-    /// `hash` is the key's. `waited` is set if it has waited for the disk.
+    /// `hash` is the key's.
     pub(super) fn get(
         &self,
         key: &[u8],
         hash: u64,
-        waited: &mut bool,
+        look: &mut Look,
     ) -> Result<Option<Option<Bytes>>> {
         let mut at = first_slot(hash, self.slots.len());
         loop {
@@ -313,7 +321,7 @@ impl Run {
                 return Ok(None);
             }
             if tag_of(slot) == hash & TAG_MASK
-                && let Some(value) = self.read(slot, key, waited)?
+                && let Some(value) = self.read(slot, key, look)?
             {
                 return Ok(Some(value));
             }
@@ -352,15 +360,16 @@ impl Run {
         (offset, bytes.min(self.file_bytes.saturating_sub(offset) as usize))
     }
 
-    /// Reads; `waited` is set if that waited for the disk.
-    fn read_at(&self, offset: u64, buf: &mut [u8], waited: &mut bool) -> Result<usize> {
+    /// Reads; `WouldBlock` if it would have to wait for the disk, and may not.
+    fn read_at(&self, offset: u64, buf: &mut [u8], look: &mut Look) -> Result<usize> {
         if self.blocks.copy(offset, buf) {
             return Ok(buf.len());
         }
         let read = match self.file.read_cached(offset, buf)? {
             Some(read) => read,
+            None if !look.may_wait => return Err(io::Error::from(io::ErrorKind::WouldBlock).into()),
             None => {
-                *waited = true;
+                look.waited = true;
                 self.file.read_at(offset, buf)?
             }
         };
@@ -369,22 +378,24 @@ impl Run {
     }
 
     /// The value of the row of a slot, if it has this key.
-    fn read(&self, slot: u64, key: &[u8], waited: &mut bool) -> Result<Option<Option<Bytes>>> {
+    fn read(&self, slot: u64, key: &[u8], look: &mut Look) -> Result<Option<Option<Bytes>>> {
         let (offset, bytes) = self.place(slot);
         if bytes <= SMALL_ROW_BYTES {
             let mut row = [0; SMALL_ROW_BYTES];
-            let read = self.read_at(offset, &mut row[..bytes], waited)?;
+            let read = self.read_at(offset, &mut row[..bytes], look)?;
             return self.value_in(offset, &row[..read], key);
         }
         let mut row = vec![0; bytes];
-        let read = self.read_at(offset, &mut row, waited)?;
+        let read = self.read_at(offset, &mut row, look)?;
         row.truncate(read);
         if let Some(len) = Row::bytes_of(&row).filter(|len| *len > read) {
             if offset + len as u64 > self.rows_end {
                 return Err(self.damaged(offset));
             }
             row.resize(len, 0);
-            read_exactly(&*self.file, offset + read as u64, &mut row[read..])?;
+            if self.read_at(offset + read as u64, &mut row[read..], look)? < len - read {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
         }
         self.value_in(offset, &row, key)
     }

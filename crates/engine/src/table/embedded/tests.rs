@@ -456,6 +456,17 @@ fn what_a_look_waits_for_can_be_fetched_before() {
         });
         assert!(once, "row {n} is on the disk only");
     }
+    let absent = (0..100).any(|_| {
+        evict();
+        table.get_cached(&key(350)).unwrap().is_none()
+    });
+    assert!(absent, "who may not wait gets nothing");
+    let there = (0..100).any(|_| {
+        right(350);
+        table.get_cached(&key(350)).unwrap() == Some(Some(vec![350u64 as u8; 500].into()))
+    });
+    assert!(there);
+    assert_eq!(table.get_cached(b"not there").unwrap(), Some(None));
 }
 
 /// As with a bad sector: the table says so, and whoever has it open lives.
