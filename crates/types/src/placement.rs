@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn a_request_goes_to_the_owner_of_its_last_name_or_of_its_anchor() {
         let map = map(4, 1);
-        let dir = Locator { pid: 7, name: Bytes::from_static(b"dir"), id: 9, home_slot: None };
+        let dir = Locator::entry(7, Bytes::from_static(b"dir"), 9);
         let file = At::child(dir.clone(), b"file");
         assert_eq!(map.route(&file), map.slot_of(9, b"file"));
         let deep = At { path: vec![Bytes::from_static(b"x"), file.path[0].clone()], ..file };
