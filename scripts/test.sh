@@ -89,6 +89,7 @@ deny() {
 edges() {
     cargo xtask deps
     cargo xtask circles
+    cargo xtask sleeps
     cargo xtask words
     cargo test -p saker-xtask
     # Each file of tests is run by some stage.

@@ -56,6 +56,7 @@ fn check_full_store(store: &SegmentStore) {
     let gone: Vec<u64> = (2..files).filter(|id| id % 4 != 0).collect();
     store.delete(&gone).unwrap();
     for _ in 0..20 {
+        // Real time: chunks are deleted in the background, bit by bit.
         saker_runtime::time::sleep(std::time::Duration::from_millis(20));
         store.maintain();
     }

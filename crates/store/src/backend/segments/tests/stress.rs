@@ -107,6 +107,7 @@ fn threads_see_their_own_writes_through_compaction_and_restart() {
             std::thread::spawn(move || worker(&store, id, &stop))
         })
         .collect();
+    // Real time: the workers work meanwhile.
     std::thread::sleep(std::time::Duration::from_secs(4));
     stop.store(true, Ordering::Relaxed);
     let rounds: Vec<Vec<u64>> = workers.into_iter().map(|w| w.join().unwrap()).collect();
