@@ -11,7 +11,7 @@
 //! in memory. An engine that drops records asks for these facts again, at the end of a step. When it
 //! does that, where the rows go and on which thread is its own matter.
 //!
-//! [`crate::conformance`] is what each engine must pass.
+//! `saker_engine::conformance` is what each engine must pass.
 
 use std::ops::ControlFlow;
 

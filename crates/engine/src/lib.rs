@@ -1,6 +1,6 @@
 //! Durable state of a shard, or of the coordinator: records, and the rows that they change.
 //!
-//! [`api`] says what an engine is, and [`conformance`] tests it. There are two: [`embedded`], a
+//! [`api`] says what an engine is, and `conformance` (a feature) tests it. There are two: [`embedded`], a
 //! write-ahead log and a table on a disk of the machine, and [`memory`], for tests. Who has one knows
 //! neither log nor table.
 //!

@@ -1,4 +1,4 @@
-//! Results of retries (protocols.md, rule 15): each mutation of a session is executed at most
+//! Results of retries (docs/protocol.md, rule 15): each mutation of a session is executed at most
 //! once on a node, and every copy of it gets the same answer.
 //!
 //! Pure state. The node journals the results of mutations that changed something in the record

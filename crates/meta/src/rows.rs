@@ -1,5 +1,5 @@
-//! Typed reading and writing of rows. Every write goes to the engine and to the batch's record;
-//! nothing else in the crate touches either.
+//! Typed reading and writing of rows. Every write of a row is made here, in the engine and in the
+//! batch's record.
 //!
 //! Where a request reads the rows that it is about, it waits parked for those that the engine has to
 //! load. What is read besides, in the middle of a change or of a task, is waited for right there.

@@ -1,4 +1,4 @@
-//! The driver of two-phase commit (protocols.md, rules 10 to 13), one machine for all: an MNode
+//! The driver of two-phase commit (docs/protocol.md, rules 10 to 13), one machine for all: an MNode
 //! that moves or links files, and the coordinator, which invalidates between prepare and commit.
 //!
 //! Presumed abort: until the decision is in the journal nothing needs to be remembered, and

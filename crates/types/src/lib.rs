@@ -1,5 +1,5 @@
 //! Pure data of Saker: identities, attributes, errors, placement, wire messages, the change
-//! format of the journal and the table that a store shares with its machine. No I/O, no clock, no async.
+//! format of the journal. No I/O, no clock, no async.
 //!
 //! Start with [`id`] and [`inode`] for what a row is, [`placement`] for where it lives,
 //! [`wire`] for what travels, [`change`] for what the journals hold.

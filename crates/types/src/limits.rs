@@ -47,7 +47,7 @@ pub const SESSION_LEASE: Duration = Duration::from_secs(600);
 /// may be about to end it, and what was asked in it would have an unknown outcome.
 pub const SESSION_FRESH: Duration = Duration::from_secs(300);
 /// How long a removed or moved name is remembered, and an orphan's data kept, after the last
-/// lease on it was given or renewed (protocols.md, rule 16).
+/// lease on it was given or renewed (docs/protocol.md, rule 16).
 pub const LEASE_NS: u64 = 60_000_000_000;
 
 /// So long a mount lets its kernel keep a directory's name, counted from before it asked.

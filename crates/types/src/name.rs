@@ -1,6 +1,6 @@
 //! Names and the keys of rows.
 //!
-//! The order of row keys is the order of readdir on every shard (protocols.md, rule 19), so a
+//! The order of row keys is the order of readdir on every shard (docs/protocol.md, rule 19), so a
 //! readdir cookie is a function of the name alone and survives restarts and migration.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;

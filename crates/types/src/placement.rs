@@ -181,8 +181,9 @@ impl ClusterMap {
     ///
     /// Of a longer path the directory of the last name is not known before it is resolved. This is
     /// the map's answer then; whoever has resolved it asks [`ClusterMap::owner`] again. Where the
-    /// answers differ the request has come to a shard that may read nothing there: it passes a read
-    /// on, and sends a client that would change something elsewhere (`Class::RefreshMap`).
+    /// answers differ the request has come to a shard that may read nothing there, and answers
+    /// `Class::RefreshMap`. They never differ yet: a table of exceptions needs an answer that names the
+    /// slot.
     pub fn route(&self, at: &At) -> Slot {
         match at.path.split_last() {
             None => self.slot_at(&at.anchor),

@@ -1,4 +1,4 @@
-//! Interleavings that break the naive form of the namespace protocol (docs: protocols), each
+//! Interleavings that break the naive form of the namespace protocol (docs/protocol.md), each
 //! played by hand on the bench.
 #![allow(clippy::unwrap_used)]
 

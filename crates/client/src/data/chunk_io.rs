@@ -169,7 +169,7 @@ impl Core {
 
     /// Where a store has nothing, nothing was written; or the file was cut, by a truncation after this
     /// generation; or it was removed while nobody heard of this client, and its chunks are deleted
-    /// (protocols.md, rule 16). Its owner knows: whom a truncation that stores have begun makes wait.
+    /// (docs/protocol.md, rule 16). Its owner knows: whom a truncation that stores have begun makes wait.
     async fn are_holes(
         &self,
         inode: &Weak<OpenInode>,

@@ -1,5 +1,5 @@
 //! Leases of open files: what is removed or moved while it is open lives as long as its lease is
-//! renewed, or until it is said to be closed (protocols.md, rule 16).
+//! renewed, or until it is said to be closed (docs/protocol.md, rule 16).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};

@@ -34,7 +34,7 @@ struct State {
     /// This client as shards know it; 0: it has not locked anything yet.
     holder: u64,
     held: BTreeMap<Holding, Standing>,
-    /// Until when each shard keeps what is held there, at least, by [`time::awake_or_not`].
+    /// Until when each shard keeps what is held there, at least, by [`saker_runtime::time::awake_or_not`].
     leases: BTreeMap<ShardNo, Time>,
     /// Requests and grants so far.
     numbers: u64,

@@ -1,4 +1,4 @@
-//! Sessions: which mutation is the first and which a retry (protocols.md, rule 15).
+//! Sessions: which mutation is the first and which a retry (docs/protocol.md, rule 15).
 //!
 //! Each mutation has a number in the client's session. Nodes keep its result until the client
 //! says that it has the answer, by the watermark that every request carries: the lowest number

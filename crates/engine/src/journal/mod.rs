@@ -199,7 +199,7 @@ impl Journal {
         self.append_with(kind, |out| out.extend_from_slice(payload))
     }
 
-    /// [`Journal::append`] for a payload that `fill` encodes at the end of the buffer it gets.
+    /// Appends a record whose payload `fill` encodes at the end of the buffer it gets.
     pub fn append_with(&mut self, kind: Kind, fill: impl FnOnce(&mut Vec<u8>)) -> Lsn {
         let start = self.appended();
         let back = self.buffer.len();

@@ -1,5 +1,5 @@
 //! The namespace replica: path resolution, fetching from owners, invalidation
-//! (FalconFS §4.3; protocols.md, rules 2, 4, 5, 6).
+//! (FalconFS §4.3; docs/protocol.md, rules 2, 4, 5, 6).
 
 pub mod dir;
 pub(crate) mod eager;

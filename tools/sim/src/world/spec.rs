@@ -392,7 +392,7 @@ impl Spec {
         self.listings.iter().any(|listing| listing.call == call)
     }
 
-    /// The states after it has ended with this answer (protocols.md, rule 19): several if it may
+    /// The states after it has ended with this answer (docs/protocol.md, rule 19): several if it may
     /// have seen either of two inodes with a name whose ids nobody knows yet.
     pub fn end_listing(&self, call: usize, answer: &Answer) -> Vec<Spec> {
         self.ask(Fact::Listing(call));

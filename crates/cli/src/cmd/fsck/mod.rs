@@ -1,5 +1,5 @@
 //! `saker fsck`: reads all rows of all shards and the chunk lists of all stores, and checks that
-//! they make one file system (protocols.md, "What the checkers assert").
+//! they make one file system (docs/protocol.md, "What the checkers assert").
 //!
 //! A cluster in use changes while it is read. What looks wrong is therefore looked at again, and
 //! only what stays wrong is told.

@@ -1,7 +1,7 @@
 //! Listing a directory: the shares of all shards, merged.
 //!
 //! Each shard lists the names it owns by (order, name); so does the merged listing, whatever
-//! shard a name lives on, and a cookie is a place in that order (protocols.md, rule 19).
+//! shard a name lives on, and a cookie is a place in that order (docs/protocol.md, rule 19).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
