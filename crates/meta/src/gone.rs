@@ -33,18 +33,27 @@ impl Shard {
         let handles: BTreeMap<InodeId, _> = handles.map(|handle| (handle.id, handle)).collect();
         handles.keys().for_each(|id| self.note_open(*id, msg.hold));
         for (id, handle) in handles {
-            // To a home that the handle names already there is nowhere to go.
-            moved.extend(
-                self.readable_gone(self.map.slot_at(handle), id)
-                    .and_then(|gone| gone.moved)
-                    .filter(|to| to != handle),
-            );
+            let gone = self.readable_gone(self.map.slot_at(handle), id);
+            if let Some(to) = gone.and_then(|gone| gone.moved)
+                && !self.is_at(handle)
+            {
+                moved.push(to);
+            }
         }
         let closed = msg.closed.iter().take(limits::COMPONENTS_MAX);
         for id in closed.copied().collect::<BTreeSet<_>>() {
             moved.extend(self.closed(id, msg.hold.client, msg.closed_below));
         }
         Ok(encoded(&RenewReply { moved }))
+    }
+
+    /// Is this inode where the handle says? It may have left, and come back since.
+    fn is_at(&mut self, handle: &Locator) -> bool {
+        let row = match handle.home_slot {
+            Some(_) => self.attr_row(self.map.slot_at(handle), handle.id),
+            None => self.entry(&self.map.key(handle.pid, &handle.name)),
+        };
+        matches!(row, Ok(Some(inode)) if inode.attr.id == handle.id)
     }
 
     /// A client has closed what it had opened of a file by numbers below `below`. An orphan that nobody
@@ -184,5 +193,35 @@ fn end_all(h: &Handle, gone: Vec<(Slot, InodeId)>, failed: Option<Error>) {
     }
     if let Some(e) = failed {
         tracing::error!("a peer refuses to forget inodes: {e}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use saker_types::wire::{RenameReply, RenameReq, RenewReply, RenewReq};
+
+    use super::*;
+    use crate::testing::{Tester, at};
+
+    #[test]
+    fn who_has_a_file_open_that_is_back_is_sent_nowhere() {
+        let mut t = Tester::new();
+        let first = t.create("f").unwrap().loc;
+        let rename = |t: &mut Tester, from, to| {
+            let (ctx, from, to) = (t.ctx(), at(from), at(to));
+            let request = RenameReq { ctx, from, to, ..RenameReq::default() };
+            t.ask::<RenameReply>(Op::Rename, &request).unwrap().loc
+        };
+        let renew = |t: &mut Tester, handle: &Locator| {
+            let handles = vec![handle.clone()];
+            let request = RenewReq { handles, ..RenewReq::default() };
+            t.ask::<RenewReply>(Op::Renew, &request).unwrap().moved
+        };
+        let second = rename(&mut t, "f", "g");
+        assert_eq!(renew(&mut t, &first), [second.clone()]);
+        rename(&mut t, "g", "f");
+        assert_eq!(renew(&mut t, &second), [first.clone()]);
+        assert_eq!(renew(&mut t, &first), [], "it is there");
     }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use saker_engine::Engine;
 use saker_engine::sessions::Verdict;
 use saker_rpc::frame::Frame;
-use saker_rpc::hello::PeerHello;
+use saker_rpc::hello::{PeerHello, RoleKind};
 use saker_rpc::hub::{Asker, Hub};
 use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
 use saker_runtime::time::Time;
@@ -220,7 +220,10 @@ impl Role for Worker {
         for input in inputs.drain(..) {
             match input {
                 Input::Request { conn, peer, frame } => {
-                    self.hear(&frame);
+                    // A client could name any version.
+                    if !matches!(peer.role, RoleKind::Client | RoleKind::Tool) {
+                        self.hear(&frame);
+                    }
                     self.receive(conn, &peer, frame);
                 }
                 Input::Reply { call, result } => {
