@@ -101,6 +101,7 @@ fn what_is_wrong_is_said() {
         failed(dir, usage, 2);
     }
     failed(dir, &["pack", "images", "-p", "0", "-o", "x"], 2);
+    assert!(failed(dir, &["pack", ".", "-o", "new/set"], 2).contains("is below"));
     let part = dir.join("set/part-00000.saker");
     let whole = fs::read(&part).unwrap();
     let mut wrong = whole.clone();

@@ -77,10 +77,13 @@ impl Manifest {
         for path in paths {
             builder.merge(Partition::open(path)?.table())?;
         }
-        let table = builder.finish(true);
+        Ok(Manifest::of_table(partitions, &builder.finish(true)))
+    }
+
+    fn of_table(partitions: Vec<PartitionInfo>, table: &Table) -> Manifest {
         let mut of = Manifest {
             format: FORMAT,
-            digest: tree_digest(&table),
+            digest: tree_digest(table),
             files: 0,
             directories: 0,
             others: 0,
@@ -97,7 +100,7 @@ impl Manifest {
                 _ => of.others += 1,
             }
         }
-        Ok(of)
+        of
     }
 
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
@@ -134,7 +137,8 @@ impl Manifest {
 
 /// The digest of what is below the root: of names, contents, link targets. Not of owners, times and
 /// permissions, nor of how it is packed. BLAKE3 of, for a directory, its names in order, each with
-/// its length, its kind (`f`, `d`, `l`, `o`) and the digest of what it leads to.
+/// its length, its kind (as in `find -type`) and the digest of what it leads to; of a device, of its
+/// number.
 fn tree_digest(table: &Table) -> Digest {
     // Below first: a directory comes after all that is in it.
     let mut order = vec![ROOT];
@@ -144,6 +148,7 @@ fn tree_digest(table: &Table) -> Digest {
         order.extend(dirs.filter(|ino| table.inode(*ino).is_dir()));
         n += 1;
     }
+    let number_of = |ino| Digest::of(&table.inode(ino).rdev.to_le_bytes());
     let mut digests: BTreeMap<Ino, Digest> = BTreeMap::new();
     for dir in order.into_iter().rev() {
         let mut children: Vec<(&[u8], Ino)> = table.children(dir).collect();
@@ -154,7 +159,10 @@ fn tree_digest(table: &Table) -> Digest {
                 Kind::File => (b"f", table.digest(ino)),
                 Kind::Directory => (b"d", digests.remove(&ino)),
                 Kind::Symlink => (b"l", table.target(ino).map(Digest::of)),
-                _ => (b"o", None),
+                Kind::Fifo => (b"p", None),
+                Kind::Socket => (b"s", None),
+                Kind::CharDevice => (b"c", Some(number_of(ino))),
+                Kind::BlockDevice => (b"b", Some(number_of(ino))),
             };
             hasher.update(&(name.len() as u64).to_le_bytes());
             hasher.update(name);
@@ -184,7 +192,7 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens all partitions of a dataset.
+    /// Opens all partitions of a dataset, and compares their tables with the checksums.
     ///
     /// # Errors
     /// Of any of them; Damaged: one is not what the manifest says.
@@ -192,10 +200,15 @@ impl Dataset {
         let manifest = Manifest::read(dir)?;
         let (mut partitions, mut builder) = (Vec::new(), Builder::new());
         for (number, info) in manifest.partitions.iter().enumerate() {
-            let part = Partition::open(&dir.join(&info.name))?;
+            let name = partition_name(number as u32);
+            if info.name != name {
+                return Err(Error::damaged(&dir.join(MANIFEST), "partitions by other names"));
+            }
+            let part = Partition::open(&dir.join(&name))?;
             if part.number as usize != number || part.digest != info.digest {
                 return Err(Error::damaged(part.path(), "not the partition of this dataset"));
             }
+            part.verify()?;
             builder.merge(part.table())?;
             partitions.push(part);
         }
@@ -249,11 +262,12 @@ impl Dataset {
         let mut found = |path: Option<Vec<u8>>, error: Error| {
             problems.push(Problem { path, what: error.to_string() });
         };
-        for part in &self.partitions {
-            part.verify().unwrap_or_else(|e| found(None, e));
-        }
-        if tree_digest(&self.table) != self.manifest.digest {
-            found(None, Error::damaged(&self.dir.join(MANIFEST), "not the digest of the files"));
+        let parts = self.partitions.iter().map(PartitionInfo::of).collect();
+        let (manifest, path) = (Manifest::of_table(parts, &self.table), self.dir.join(MANIFEST));
+        if manifest.digest != self.manifest.digest {
+            found(None, Error::damaged(&path, "not the digest of the files"));
+        } else if manifest != self.manifest {
+            found(None, Error::damaged(&path, "not what the partitions have"));
         }
         for (path, ino) in self.files() {
             let mut hasher = blake3::Hasher::new();
@@ -289,10 +303,22 @@ impl Dataset {
     /// Calls `f` with every path below the root, and what is there: directories before what is in
     /// them, names in order.
     pub fn each(&self, mut f: impl FnMut(&[u8], Ino)) {
+        let all = self.try_each(|path, ino| {
+            f(path, ino);
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let Ok(()) = all;
+    }
+
+    /// The same until `f` fails.
+    ///
+    /// # Errors
+    /// Its.
+    pub fn try_each<E>(&self, mut f: impl FnMut(&[u8], Ino) -> Result<(), E>) -> Result<(), E> {
         let mut rest = vec![(Vec::new(), ROOT)];
         while let Some((path, ino)) = rest.pop() {
             if ino != ROOT {
-                f(&path, ino);
+                f(&path, ino)?;
             }
             let mut children: Vec<(&[u8], Ino)> = self.table.children(ino).collect();
             children.sort_unstable_by(|a, b| b.cmp(a));
@@ -305,5 +331,6 @@ impl Dataset {
                 rest.push((below, child));
             }
         }
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -17,40 +17,49 @@ use crate::table::{Ino, ROOT};
 
 impl Dataset {
     /// Writes all that is in the dataset below `to`, which is made. Owners and attributes that this
-    /// user may not set are left out. `watch` is called with the bytes of each block, and ends it
-    /// by an error.
+    /// user may not set are left out, and so are devices that it may not make: returns how many.
+    /// `watch` is called with the bytes of each block, and ends it by an error.
     ///
     /// # Errors
     /// Invalid: `to` is not empty. Of the dataset, of the system, of `watch`.
-    pub fn export(&self, to: &Path, mut watch: impl FnMut(u64) -> Result<()>) -> Result<()> {
+    pub fn export(&self, to: &Path, mut watch: impl FnMut(u64) -> Result<()>) -> Result<u64> {
         fs::create_dir_all(to).map_err(|e| Error::io(to, e))?;
         let mut there = fs::read_dir(to).map_err(|e| Error::io(to, e))?;
         if there.next().is_some() {
             return Err(Error::invalid(to, "not empty"));
         }
-        let (mut all, mut dirs) = (Vec::new(), vec![(to.to_owned(), ROOT)]);
-        self.each(|path, ino| all.push((to.join(OsStr::from_bytes(path)), ino)));
-        let mut first: HashMap<Ino, PathBuf> = HashMap::new();
-        for (path, ino) in all {
+        let mut dirs = vec![(to.to_owned(), ROOT)];
+        let (mut first, mut left_out) = (HashMap::<Ino, PathBuf>::new(), 0);
+        self.try_each(|path, ino| {
+            let path = to.join(OsStr::from_bytes(path));
             let inode = self.table().inode(ino);
-            let is_dir = inode.is_dir();
             if let Some(other) = first.get(&ino) {
-                fs::hard_link(other, &path).map_err(|e| Error::io(&path, e))?;
-                continue;
+                return fs::hard_link(other, &path).map_err(|e| Error::io(&path, e));
             }
-            if is_dir {
+            if inode.is_dir() {
                 fs::create_dir(&path).map_err(|e| Error::io(&path, e))?;
                 dirs.push((path, ino));
-                continue;
+                return Ok(());
             }
-            self.make(&path, ino, &mut watch)?;
+            let is_device = matches!(inode.kind(), Kind::CharDevice | Kind::BlockDevice);
+            match self.make(&path, ino, &mut watch) {
+                Err(Error::Io { source, .. })
+                    if is_device && source.kind() == ErrorKind::PermissionDenied =>
+                {
+                    left_out += 1;
+                    return Ok(());
+                }
+                made => made?,
+            }
             self.describe(&path, ino)?;
             if inode.nlink > 1 {
                 first.insert(ino, path);
             }
-        }
+            Ok(())
+        })?;
         // Below first: what is made in a directory changes its time, and it may be read-only.
-        dirs.iter().rev().try_for_each(|(path, ino)| self.describe(path, *ino))
+        dirs.iter().rev().try_for_each(|(path, ino)| self.describe(path, *ino))?;
+        Ok(left_out)
     }
 
     fn make(&self, path: &Path, ino: Ino, watch: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
@@ -90,18 +99,22 @@ impl Dataset {
         }
         let is_link = inode.kind() == Kind::Symlink;
         let now = fs::symlink_metadata(path).map_err(|e| Error::io(path, e))?;
-        if (now.uid(), now.gid()) != (inode.uid, inode.gid) {
-            // As cp and tar do for users.
-            let _ = std::os::unix::fs::lchown(path, Some(inode.uid), Some(inode.gid));
+        let mut mode = inode.mode & 0o7777;
+        if (now.uid(), now.gid()) != (inode.uid, inode.gid)
+            && std::os::unix::fs::lchown(path, Some(inode.uid), Some(inode.gid)).is_err()
+        {
+            // As cp and tar do for users: the file is this user's, and must not run as that.
+            mode &= 0o1777;
         }
         for (name, value) in self.table().xattrs(ino) {
             let _ = rustix::fs::lsetxattr(path, name, value, XattrFlags::empty());
         }
         if !is_link {
-            let mode = Permissions::from_mode(inode.mode & 0o7777);
-            fs::set_permissions(path, mode).map_err(|e| Error::io(path, e))?;
+            fs::set_permissions(path, Permissions::from_mode(mode))
+                .map_err(|e| Error::io(path, e))?;
         }
-        let time = Timespec { tv_sec: inode.mtime_s, tv_nsec: inode.mtime_ns.into() };
+        let time =
+            Timespec { tv_sec: inode.mtime_s, tv_nsec: inode.mtime_ns.min(999_999_999).into() };
         let times = Timestamps { last_access: time, last_modification: time };
         let set = rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW);
         set.map_err(|e| Error::io(path, e))

@@ -162,6 +162,10 @@ impl Source for Fails<'_> {
         }
         self.0.read(entry, offset, into)
     }
+
+    fn version(&self, entry: &Entry) -> Result<u64> {
+        self.0.version(entry)
+    }
 }
 
 #[test]
@@ -222,8 +226,8 @@ fn a_file_that_changes_meanwhile_is_named() {
         fs::write(from.join(name), bytes(len, 1)).unwrap();
     }
     let source = LocalTree::new(&from);
-    let plan = Plan::of(&source).unwrap();
     for (name, len) in [("grows", 11), ("shrinks", 19)] {
+        let plan = Plan::of(&source).unwrap();
         let was = fs::read(from.join(name)).unwrap();
         fs::write(from.join(name), bytes(len, 1)).unwrap();
         let options = options(1, "none");
@@ -327,4 +331,90 @@ fn damage_is_found_and_named() {
     assert!(matches!(Dataset::open(&to), Err(Error::Foreign(_))));
     fs::write(&manifest, r#"{"format": 9}"#).unwrap();
     assert!(matches!(Dataset::open(&to), Err(Error::Newer { .. })));
+}
+
+#[test]
+fn a_partition_is_that_of_its_notes() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b, to] = ["a", "b", "to"].map(|name| dir.path().join(name));
+    for (from, text) in [(&a, "old"), (&b, "new")] {
+        fs::create_dir(from).unwrap();
+        for n in 0..5 {
+            fs::write(from.join(format!("f{n}")), format!("{text} {n}")).unwrap();
+        }
+    }
+    // Notes that say that it is whole, beside a partition of other files.
+    let stopped = |from: &Path, reads: u64| {
+        let source = LocalTree::new(from);
+        let fails = Fails(&source, reads.into());
+        let plan = Plan::of(&source).unwrap();
+        let options = Options { threads: 1, note_every_bytes: 1, ..options(2, "none") };
+        assert!(pack(&fails, &plan, &to, &options, &Progress::default()).is_err());
+    };
+    stopped(&a, 4);
+    let part = to.join("part-00000.saker");
+    let other = fs::read(&part).unwrap();
+    stopped(&b, 4);
+    fs::write(&part, other).unwrap();
+    pack_tree(&b, &to, &options(2, "none")).unwrap();
+    let dataset = Dataset::open(&to).unwrap();
+    dataset.export(&dir.path().join("out"), |_| Ok(())).unwrap();
+    assert_eq!(seen(&dir.path().join("out")), seen(&b));
+}
+
+#[test]
+fn one_run_at_a_time_packs_into_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir(&to).unwrap();
+    let other = fs::File::open(&to).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let error = pack_tree(&from, &to, &options(1, "none")).unwrap_err();
+    assert!(error.to_string().contains("another run"), "{error}");
+    drop(other);
+    for left in ["part-00007.saker", "part-00000.partial", "part-00009.progress", "mine.saker"] {
+        fs::write(to.join(left), "left").unwrap();
+    }
+    pack_tree(&from, &to, &options(1, "none")).unwrap();
+    let mut names: Vec<_> =
+        fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["dataset.json", "mine.saker", "part-00000.saker"]);
+}
+
+#[test]
+fn a_file_that_is_rewritten_meanwhile_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    let file = from.join("f");
+    fs::write(&file, "before").unwrap();
+    let source = LocalTree::new(&from);
+    let plan = Plan::of(&source).unwrap();
+    let was = fs::metadata(&file).unwrap().modified().unwrap();
+    // As long, and of the same time.
+    while rewrite(&file, b"after!", was) == fs::metadata(&file).unwrap().ctime_nsec() {}
+    let packed =
+        pack(&source, &plan, &dir.path().join("to"), &options(1, "none"), &Progress::default());
+    assert!(packed.unwrap_err().to_string().contains("f: changed"));
+}
+
+/// Rewrites a file and puts its time back; returns its time of change before.
+fn rewrite(file: &Path, text: &[u8], time: std::time::SystemTime) -> i64 {
+    let before = fs::metadata(file).unwrap().ctime_nsec();
+    fs::write(file, text).unwrap();
+    fs::File::options().write(true).open(file).unwrap().set_modified(time).unwrap();
+    before
+}
+
+#[test]
+fn lists_do_not_lead_through_links() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("real")).unwrap();
+    fs::write(dir.path().join("real/f"), "x").unwrap();
+    symlink("real", dir.path().join("link")).unwrap();
+    let listed = Listed::new(dir.path(), [b"link/f".to_vec()]).unwrap();
+    let error = Plan::of(&listed).err().unwrap().to_string();
+    assert!(error.contains("link/f") && error.contains("no directory"), "{error}");
 }

@@ -11,11 +11,16 @@
 //! a changed file changes one partition. A run that was killed goes on with the file where it was,
 //! if the input is still the same.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
 use crate::codec::Codec;
 use crate::dataset::{MANIFEST, Manifest, PartitionInfo, partition_name, sync_dir};
+use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::inode::PARTITIONS_MAX;
 use crate::partition::Partition;
@@ -92,28 +97,54 @@ pub fn pack(
         return Err(Error::invalid(to, format!("{} partitions", options.partitions)));
     }
     std::fs::create_dir_all(to).map_err(|e| Error::io(to, e))?;
+    let _alone = lock(to)?;
     let manifest = to.join(MANIFEST);
     if manifest.exists() {
         return Err(Error::invalid(&manifest, "a dataset is there already"));
     }
-    let mut parts = Vec::new();
+    let (fingerprint, mut parts) = (plan.fingerprint(options), Vec::new());
     for number in 0..options.partitions {
         let path = to.join(partition_name(number));
-        parts.push(writer::write(source, plan, number, &path, options, progress)?);
+        parts.push(writer::write(source, plan, fingerprint, number, &path, options, progress)?);
     }
     let paths: Vec<PathBuf> = parts.iter().map(|part| part.path().to_owned()).collect();
     let manifest = Manifest::of(parts.iter().map(PartitionInfo::of).collect(), &paths)?;
     manifest.write(to)?;
-    for path in paths {
-        let _ = std::fs::remove_file(progress::path_of(&path));
-    }
+    remove_left_overs(to, options.partitions)?;
     sync_dir(to)?;
     Ok(manifest)
 }
 
+/// Keeps other runs out of a directory.
+fn lock(dir: &Path) -> Result<File> {
+    let file = File::open(dir).map_err(|e| Error::io(dir, e))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(Error::invalid(dir, "another run packs into it")),
+        Err(e) => Err(Error::io(dir, e)),
+    }
+}
+
+/// Removes notes, and what an earlier run has left that wanted more partitions.
+fn remove_left_overs(dir: &Path, partitions: u32) -> Result<()> {
+    for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, e))? {
+        let path = entry.map_err(|e| Error::io(dir, e))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let parts = name.strip_prefix("part-").and_then(|rest| rest.split_once('.'));
+        let Some((number, kind)) = parts else { continue };
+        let Ok(number) = number.parse::<u32>() else { continue };
+        if ["partial", "progress"].contains(&kind) || (kind == "saker" && number >= partitions) {
+            std::fs::remove_file(&path).map_err(|e| Error::io(&path, e))?;
+        }
+    }
+    Ok(())
+}
+
 /// A partition that an earlier run has finished, of this very plan.
-fn finished(plan: &Plan, number: u32, path: &Path, options: &Options) -> Option<Partition> {
-    let noted = progress::read(&progress::path_of(path), plan.fingerprint(options))?;
+fn finished(fingerprint: Digest, number: u32, path: &Path, options: &Options) -> Option<Partition> {
+    let noted = progress::read(&progress::path_of(path), fingerprint)?;
     let part = Partition::open(path).ok()?;
-    (noted.is_done && part.number == number && part.verify().is_ok()).then_some(part)
+    let is_it = noted.whole == Some(part.digest);
+    let is_it = is_it && (part.number, part.of) == (number, options.partitions);
+    (is_it && part.verify().is_ok()).then_some(part)
 }

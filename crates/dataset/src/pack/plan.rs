@@ -16,6 +16,8 @@ pub struct Plan {
     entries: Vec<Entry>,
     /// Of each entry, the first name of the same file; itself if it is that.
     first: Vec<usize>,
+    /// Of each entry, the hash that says its partition.
+    hashes: Vec<u64>,
 }
 
 impl Plan {
@@ -35,14 +37,16 @@ impl Plan {
         if let Some(odd) = entries.iter().find(|entry| entry.meta.kind().is_none()) {
             return Err(Error::invalid(Path::new(&path(odd)), "a kind of file that is not known"));
         }
+        check_ways(&entries)?;
         let mut links = HashMap::new();
         let first = entries.iter().enumerate();
         let first = first.map(|(n, entry)| match entry.link {
             0 => n,
             link => *links.entry(link).or_insert(n),
         });
-        let first = first.collect();
-        Ok(Plan { entries, first })
+        let first: Vec<usize> = first.collect();
+        let hashes = first.iter().map(|n| xxh3_64(&entries[*n].path)).collect();
+        Ok(Plan { entries, first, hashes })
     }
 
     /// Files, and their bytes.
@@ -66,10 +70,7 @@ impl Plan {
 
     /// Entries of a partition, in order.
     pub(super) fn of_partition(&self, number: u32, of: u32) -> Vec<usize> {
-        let is_its = |n: &usize| {
-            let path = &self.entries[self.first[*n]].path;
-            (xxh3_64(path) % u64::from(of)) as u32 == number
-        };
+        let is_its = |n: &usize| (self.hashes[*n] % u64::from(of)) as u32 == number;
         (0..self.entries.len()).filter(is_its).collect()
     }
 
@@ -81,10 +82,11 @@ impl Plan {
             hasher.update(bytes);
         };
         field(format!("{} {}", options.partitions, options.codec).as_bytes());
-        for (n, Entry { path, meta, .. }) in self.entries.iter().enumerate() {
+        for (n, Entry { path, meta, version, .. }) in self.entries.iter().enumerate() {
             field(path);
             let numbers = [
                 self.first[n] as u64,
+                *version,
                 meta.mode.into(),
                 meta.uid.into(),
                 meta.gid.into(),
@@ -102,4 +104,22 @@ impl Plan {
         }
         Digest(*hasher.finalize().as_bytes())
     }
+}
+
+/// Refuses files below what is no directory: a list may lead through links. In the order of paths all
+/// that is below something comes after it.
+fn check_ways(entries: &[Entry]) -> Result<()> {
+    let others = entries.iter().filter(|entry| entry.meta.kind() != Some(Kind::Directory));
+    for entry in others {
+        let mut below = entry.path.clone();
+        below.push(b'/');
+        let next = entries.partition_point(|other| other.path < below);
+        if let Some(inner) = entries.get(next).filter(|other| other.path.starts_with(&below)) {
+            let [inner, path] = [&inner.path, &entry.path].map(|p| String::from_utf8_lossy(p));
+            let what =
+                format!("leads through {path}, which is no directory; name it by its own path");
+            return Err(Error::invalid(Path::new(&*inner), what));
+        }
+    }
+    Ok(())
 }

@@ -29,8 +29,8 @@ pub(super) struct Noted {
     pub(super) files: Vec<Packed>,
     /// Where the last of them ends.
     pub(super) end: u64,
-    /// The partition is whole.
-    pub(super) is_done: bool,
+    /// Digest of the partition, if it is whole.
+    pub(super) whole: Option<Digest>,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -46,10 +46,13 @@ struct Head {
 struct NoteHead {
     /// CRC32C of all that follows.
     crc: u32,
-    bytes: u32,
+    /// 1: the partition is whole.
+    is_whole: u32,
+    /// Of the note.
+    bytes: u64,
     end: u64,
-    files: u32,
-    is_done: u32,
+    files: u64,
+    digest: [u8; 32],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -83,7 +86,7 @@ impl Notes {
         let mut notes = Notes { path: path.to_owned(), file };
         notes.put(Head { magic: MAGIC, fingerprint: fingerprint.0 }.as_bytes())?;
         if noted.end > 0 {
-            notes.add(&noted.files, noted.end, false)?;
+            notes.add(&noted.files, noted.end, None)?;
         }
         Ok(notes)
     }
@@ -92,12 +95,17 @@ impl Notes {
         self.file.write_all(bytes).map_err(|e| Error::io(&self.path, e))
     }
 
-    /// Notes files, whose data is durable up to `end`.
-    pub(super) fn add(&mut self, files: &[Packed], end: u64, is_done: bool) -> Result<()> {
-        let mut raw =
-            NoteHead { crc: 0, bytes: 0, end, files: files.len() as u32, is_done: is_done.into() }
-                .as_bytes()
-                .to_vec();
+    /// Notes files, whose data is durable up to `end`; and the digest of the partition, if it is whole.
+    pub(super) fn add(&mut self, files: &[Packed], end: u64, whole: Option<Digest>) -> Result<()> {
+        let head = NoteHead {
+            crc: 0,
+            is_whole: whole.is_some().into(),
+            bytes: 0,
+            end,
+            files: files.len() as u64,
+            digest: whole.map_or([0; 32], |digest| digest.0),
+        };
+        let mut raw = head.as_bytes().to_vec();
         for file in files {
             let head = PackedHead {
                 digest: file.digest.0,
@@ -115,8 +123,8 @@ impl Notes {
                 raw.extend_from_slice(&crc.to_le_bytes());
             }
         }
-        let bytes = (raw.len() - 8) as u32;
-        raw[4..8].copy_from_slice(&bytes.to_le_bytes());
+        let bytes = raw.len() as u64;
+        raw[8..16].copy_from_slice(&bytes.to_le_bytes());
         let crc = crc32c::crc32c(&raw[4..]);
         raw[..4].copy_from_slice(&crc.to_le_bytes());
         self.put(&raw)?;
@@ -133,21 +141,21 @@ pub(super) fn read(path: &Path, fingerprint: Digest) -> Option<Noted> {
         return None;
     }
     let mut noted = Noted::default();
-    while let Some((files, end, is_done, after)) = note(rest) {
-        noted.files.extend(files);
-        (noted.end, noted.is_done) = (end, is_done);
+    while let Some((next, after)) = note(rest) {
+        noted.files.extend(next.files);
+        (noted.end, noted.whole) = (next.end, next.whole);
         rest = after;
     }
     Some(noted)
 }
 
-fn note(raw: &[u8]) -> Option<(Vec<Packed>, u64, bool, &[u8])> {
+fn note(raw: &[u8]) -> Option<(Noted, &[u8])> {
     let (head, _) = NoteHead::read_from_prefix(raw).ok()?;
-    let (whole, after) = raw.split_at_checked(head.bytes as usize + 8)?;
-    if crc32c::crc32c(&whole[4..]) != head.crc {
+    let (note, after) = raw.split_at_checked(usize::try_from(head.bytes).ok()?)?;
+    let mut rest = note.get(size_of::<NoteHead>()..)?;
+    if crc32c::crc32c(&note[4..]) != head.crc {
         return None;
     }
-    let mut rest = whole.get(size_of::<NoteHead>()..)?;
     let mut files = Vec::new();
     for _ in 0..head.files {
         let (head, mut after) = PackedHead::read_from_prefix(rest).ok()?;
@@ -169,7 +177,8 @@ fn note(raw: &[u8]) -> Option<(Vec<Packed>, u64, bool, &[u8])> {
         files.push(Packed { n: head.n, data, blocks, digest: Digest(head.digest) });
         rest = after;
     }
-    Some((files, head.end, head.is_done != 0, after))
+    let whole = (head.is_whole != 0).then_some(Digest(head.digest));
+    Some((Noted { files, end: head.end, whole }, after))
 }
 
 #[cfg(test)]
@@ -193,13 +202,14 @@ mod tests {
         let file = Packed { n: 5, data, blocks: vec![(50, 1), (99, 2)], digest: Digest([1; 32]) };
         let mut notes = Notes::open(&path, fingerprint, &Noted::default()).unwrap();
         let empty = std::fs::read(&path).unwrap().len();
-        notes.add(&[file.clone(), file.clone()], 5000, false).unwrap();
+        notes.add(&[file.clone(), file.clone()], 5000, None).unwrap();
         let first = std::fs::read(&path).unwrap().len();
-        notes.add(std::slice::from_ref(&file), 6000, true).unwrap();
+        notes.add(std::slice::from_ref(&file), 6000, Some(fingerprint)).unwrap();
         let whole = std::fs::read(&path).unwrap();
         let seen = |len: usize| {
             std::fs::write(&path, &whole[..len]).unwrap();
-            read(&path, fingerprint).map(|noted| (noted.files.len(), noted.end, noted.is_done))
+            read(&path, fingerprint)
+                .map(|noted| (noted.files.len(), noted.end, noted.whole.is_some()))
         };
         for len in 0..=whole.len() {
             let wanted = match len {

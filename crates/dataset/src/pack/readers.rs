@@ -13,6 +13,9 @@ use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::inode::BLOCK_BYTES;
 
+/// What a block takes besides its data.
+const TASK_BYTES: u64 = 512;
+
 /// A block to read: entry of the plan, and number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
@@ -59,7 +62,8 @@ impl Shared<'_> {
 
     fn cost(&self, n: usize) -> u64 {
         let Task { entry, block } = self.tasks[n];
-        2 * (self.plan.entry(entry).meta.size - block * BLOCK_BYTES).min(BLOCK_BYTES)
+        let bytes = (self.plan.entry(entry).meta.size - block * BLOCK_BYTES).min(BLOCK_BYTES);
+        2 * bytes + TASK_BYTES
     }
 
     /// Reads until there is nothing more, or nobody wants it.
@@ -96,7 +100,8 @@ impl Shared<'_> {
         let is_last = offset + len == size;
         // One byte more at the end: the file may have grown.
         buffer.resize(len as usize + usize::from(is_last), 0);
-        if self.source.read(entry, offset, buffer)? as u64 != len {
+        let is_whole = self.source.read(entry, offset, buffer)? as u64 == len;
+        if !is_whole || (is_last && self.source.version(entry)? != entry.version) {
             return Err(changed(entry));
         }
         buffer.truncate(len as usize);

@@ -1,11 +1,15 @@
 //! Where files come from.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
 use crate::inode::{Kind, Meta};
@@ -22,6 +26,8 @@ pub struct Entry {
     pub meta: Meta,
     /// The same for all names of one file; 0: it has one name.
     pub link: u64,
+    /// Differs when the content may differ.
+    pub version: u64,
 }
 
 /// Where files come from. Called by several threads.
@@ -37,6 +43,12 @@ pub trait Source: Sync {
     /// # Errors
     /// Of the system.
     fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize>;
+
+    /// [`Entry::version`] of a file now.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn version(&self, entry: &Entry) -> Result<u64>;
 }
 
 /// A directory of this machine.
@@ -51,7 +63,9 @@ impl LocalTree {
     }
 
     fn add(&self, path: &Path, links: &mut Links, to: &mut Vec<Entry>) -> Result<()> {
-        let meta = fs::symlink_metadata(path).map_err(|e| Error::io(path, e))?;
+        // What is packed may be named by a link to it.
+        let meta = if path == self.root { fs::metadata(path) } else { fs::symlink_metadata(path) };
+        let meta = meta.map_err(|e| Error::io(path, e))?;
         let name = path.strip_prefix(&self.root).unwrap_or(path);
         to.push(entry(path, name.as_os_str().as_bytes().to_vec(), &meta, links)?);
         if meta.is_dir() {
@@ -75,7 +89,11 @@ impl Source for LocalTree {
     }
 
     fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
-        read(&self.root.join(Path::new(std::ffi::OsStr::from_bytes(&entry.path))), offset, into)
+        read(&self.root.join(Path::new(OsStr::from_bytes(&entry.path))), offset, into)
+    }
+
+    fn version(&self, entry: &Entry) -> Result<u64> {
+        version_of(&self.root.join(Path::new(OsStr::from_bytes(&entry.path))))
     }
 }
 
@@ -108,7 +126,7 @@ impl Listed {
     }
 
     fn path(&self, path: &[u8]) -> PathBuf {
-        self.root.join(Path::new(std::ffi::OsStr::from_bytes(path)))
+        self.root.join(Path::new(OsStr::from_bytes(path)))
     }
 }
 
@@ -139,6 +157,10 @@ impl Source for Listed {
 
     fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
         read(&self.path(&entry.path), offset, into)
+    }
+
+    fn version(&self, entry: &Entry) -> Result<u64> {
+        version_of(&self.path(&entry.path))
     }
 }
 
@@ -171,7 +193,17 @@ fn entry(at: &Path, path: Vec<u8>, meta: &fs::Metadata, links: &mut Links) -> Re
         of.target = target.into_os_string().into_vec();
     }
     of.xattrs = xattrs(at)?;
-    Ok(Entry { path, meta: of, link: links.number(meta) })
+    Ok(Entry { path, meta: of, link: links.number(meta), version: version(meta) })
+}
+
+/// The inode and when it was changed, which nobody can set.
+fn version(meta: &fs::Metadata) -> u64 {
+    let parts = [meta.dev(), meta.ino(), meta.ctime() as u64, meta.ctime_nsec() as u64];
+    xxh3_64(parts.map(u64::to_le_bytes).as_flattened())
+}
+
+fn version_of(at: &Path) -> Result<u64> {
+    Ok(version(&fs::symlink_metadata(at).map_err(|e| Error::io(at, e))?))
 }
 
 fn xattrs(at: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -200,7 +232,10 @@ fn xattrs(at: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
 }
 
 fn read(at: &Path, offset: u64, into: &mut [u8]) -> Result<usize> {
-    let mut file = File::open(at).map_err(|e| Error::io(at, e))?;
+    // Not what may be there instead by now: a link, or a pipe that nobody writes to.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(at, flags, rustix::fs::Mode::empty());
+    let mut file = File::from(opened.map_err(|e| Error::io(at, e))?);
     if offset > 0 {
         file.seek(SeekFrom::Start(offset)).map_err(|e| Error::io(at, e))?;
     }

@@ -55,12 +55,13 @@ struct Open {
 pub(super) fn write(
     source: &dyn Source,
     plan: &Plan,
+    fingerprint: Digest,
     number: u32,
     path: &Path,
     options: &Options,
     progress: &Progress,
 ) -> Result<Partition> {
-    if let Some(done) = super::finished(plan, number, path, options) {
+    if let Some(done) = super::finished(fingerprint, number, path, options) {
         for ino in 0..done.table().len() {
             if let Some(data) = done.table().inode(ino).data() {
                 progress.files.fetch_add(1, Relaxed);
@@ -73,7 +74,7 @@ pub(super) fn write(
     }
     let entries = plan.of_partition(number, options.partitions);
     let partial = path.with_extension("partial");
-    let mut part = Part::open(&partial, path, plan, number, options, progress)?;
+    let mut part = Part::open(&partial, path, fingerprint, number, options, progress)?;
     let numbers: HashMap<usize, u32> =
         entries.iter().enumerate().map(|(n, entry)| (*entry, n as u32)).collect();
     let packed: std::collections::HashSet<u32> = part.packed.iter().map(|file| file.n).collect();
@@ -102,13 +103,12 @@ impl<'a> Part<'a> {
     fn open(
         partial: &Path,
         path: &Path,
-        plan: &Plan,
+        fingerprint: Digest,
         number: u32,
         options: &'a Options,
         progress: &'a Progress,
     ) -> Result<Part<'a>> {
         let notes = progress::path_of(path);
-        let fingerprint = plan.fingerprint(options);
         let io = |e| Error::io(partial, e);
         let mut open = OpenOptions::new();
         let open = open.create(true).truncate(false).read(true).write(true);
@@ -205,23 +205,23 @@ impl<'a> Part<'a> {
         self.progress.bytes.fetch_add(size, Relaxed);
         self.progress.stored.fetch_add(data.stored, Relaxed);
         if end - self.noted_at >= self.options.note_every_bytes {
-            self.note(false)?;
+            self.note()?;
         }
         Ok(())
     }
 
     /// Makes what is packed durable, and notes it.
-    fn note(&mut self, is_done: bool) -> Result<()> {
+    fn note(&mut self) -> Result<()> {
         self.out.flush().map_err(|e| Error::io(&self.path, e))?;
         self.out.get_ref().sync_data().map_err(|e| Error::io(&self.path, e))?;
-        self.notes.add(&self.fresh, self.pos, is_done)?;
+        self.notes.add(&self.fresh, self.pos, None)?;
         self.noted_at = self.pos;
         self.packed.append(&mut self.fresh);
         Ok(())
     }
 
     fn table(&mut self, plan: &Plan, entries: &[usize]) -> Result<Table> {
-        self.note(false)?;
+        self.note()?;
         let mut inos: HashMap<usize, Ino> = HashMap::new();
         let mut builder = Builder::new();
         for &entry in entries {
@@ -262,6 +262,6 @@ impl<'a> Part<'a> {
         debug_assert_eq!(self.pos, at + footer.table_bytes + FOOTER_BYTES);
         self.out.flush().map_err(|e| Error::io(&self.path, e))?;
         self.out.get_ref().sync_all().map_err(|e| Error::io(&self.path, e))?;
-        self.notes.add(&[], end, true)
+        self.notes.add(&[], end, Some(Digest(footer.digest)))
     }
 }

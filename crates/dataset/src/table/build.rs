@@ -15,6 +15,7 @@ use crate::format::{
 use crate::inode::{IMPLIED, InodeRecord, Kind, Meta};
 
 /// A name in a directory, while a table is made.
+#[derive(Clone)]
 struct Name {
     parent: Ino,
     ino: Ino,
@@ -23,8 +24,9 @@ struct Name {
 }
 
 /// A table that is being made.
+#[derive(Clone)]
 pub struct Builder {
-    inodes: Vec<InodeRecord>,
+    pub(super) inodes: Vec<InodeRecord>,
     digests: Vec<[u8; DIGEST_BYTES]>,
     entries: Vec<Name>,
     /// Entries by parent and name.
@@ -33,6 +35,21 @@ pub struct Builder {
     attrs: Vec<u8>,
     blocks: Vec<BlockRecord>,
     partitions: u32,
+}
+
+/// Longest path, as the kernel takes it.
+const PATH_BYTES_MAX: usize = 4095;
+
+/// Refuses what would lead elsewhere, or could not be made.
+fn check_name(name: &[u8]) -> Result<(), &'static str> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err("a name of over 255 bytes");
+    }
+    let is_odd = name.iter().any(|c| matches!(c, 0 | b'/'));
+    if name.is_empty() || name == b"." || name == b".." || is_odd {
+        return Err("a path with an impossible name");
+    }
+    Ok(())
 }
 
 fn hash(parent: Ino, name: &[u8]) -> u64 {
@@ -104,12 +121,7 @@ impl Builder {
         let mut names = path.split(|c| *c == b'/').peekable();
         loop {
             let name = names.next().expect("a path has a name");
-            if name.is_empty() || name == b"." || name == b".." || name.contains(&0) {
-                return Err("a path with an impossible name");
-            }
-            if name.len() > NAME_BYTES_MAX {
-                return Err("a name of over 255 bytes");
-            }
+            check_name(name)?;
             if names.peek().is_none() {
                 return Ok((dir, name));
             }
@@ -177,7 +189,7 @@ impl Builder {
         let known = &mut self.inodes[ino as usize];
         match (known.flags & IMPLIED != 0, record.is_dir()) {
             (true, true) => *known = record,
-            (false, true) if record.flags & IMPLIED != 0 => {}
+            (false, true) if record.flags & IMPLIED != 0 && known.is_dir() => {}
             _ => return Err("a path that is there twice"),
         }
         Ok(ino)
@@ -232,9 +244,19 @@ impl Builder {
         map[ROOT as usize] = Some(self.describe(ROOT, root).map_err(wrong)?);
         self.partitions = self.partitions.max(table.partitions());
         self.copy_xattrs(table, ROOT, ROOT).map_err(wrong)?;
-        let mut dirs = vec![(ROOT, ROOT)];
-        while let Some((from, to)) = dirs.pop() {
+        // A table in which directories share entries, or inodes what they point to, is none of ours,
+        // and may want far more memory than it has.
+        let (mut entries, mut room) = (table.entries(), table.pointed_to());
+        let mut dirs = vec![(ROOT, ROOT, 0)];
+        while let Some((from, to, above)) = dirs.pop() {
             for (name, ino) in table.children(from) {
+                check_name(name).map_err(wrong)?;
+                let depth = above + name.len() + 1;
+                if depth > PATH_BYTES_MAX {
+                    return Err(wrong("a path of over 4,095 bytes"));
+                }
+                entries =
+                    entries.checked_sub(1).ok_or_else(|| wrong("entries of two directories"))?;
                 let known = self.find(to, name);
                 let twice = || wrong("a path that is there twice");
                 if let Some(here) = map[ino as usize] {
@@ -256,12 +278,21 @@ impl Builder {
                 };
                 map[ino as usize] = Some(here);
                 if record.is_dir() {
-                    dirs.push((ino, here));
+                    dirs.push((ino, here, depth));
                 }
+                let before = self.pointed_to();
                 self.copy(table, ino, here).map_err(wrong)?;
+                room = room
+                    .checked_sub(self.pointed_to() - before)
+                    .ok_or_else(|| wrong("data of two inodes"))?;
             }
         }
         Ok(())
+    }
+
+    /// Bytes that inodes point to.
+    fn pointed_to(&self) -> u64 {
+        (self.attrs.len() + size_of::<BlockRecord>() * self.blocks.len()) as u64
     }
 
     /// What an inode's record points to.

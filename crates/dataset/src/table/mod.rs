@@ -157,6 +157,17 @@ impl Table {
         false
     }
 
+    /// Names in it.
+    pub(crate) fn entries(&self) -> u64 {
+        self.header.entries
+    }
+
+    /// Bytes that inodes point to, and what copies of them may be padded by.
+    pub(crate) fn pointed_to(&self) -> u64 {
+        let blocks = size_of::<BlockRecord>() as u64 * self.header.blocks;
+        self.header.attrs_bytes + blocks + 8 * self.header.inodes
+    }
+
     /// Partitions that its files are in.
     pub fn partitions(&self) -> u32 {
         self.header.partitions

@@ -242,3 +242,53 @@ fn garbage_is_survived() {
     newer[0] = b'x';
     assert!(matches!(Table::of_words(path, words(&newer)), Err(Error::Foreign(_))));
 }
+
+/// What another builder would never make: whole by its checksums, and refused.
+#[test]
+fn tables_that_lead_elsewhere_are_refused() {
+    let merged = |table: &Table| Builder::new().merge(table).map_err(|e| e.to_string());
+    let patched = |find: &[u8], put: &[u8]| {
+        let mut bytes = example().as_bytes().to_vec();
+        let at = bytes.windows(find.len()).position(|w| w == find).unwrap();
+        bytes[at..at + put.len()].copy_from_slice(put);
+        let words = bytes.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
+        Table::of_words(Path::new("patched"), words).unwrap()
+    };
+    merged(&example()).unwrap();
+    for name in [&b"../ot"[..], b"/othe", b"o/her", b"o\0her"] {
+        let error = merged(&patched(b"other", name)).unwrap_err();
+        assert!(error.contains("impossible name"), "{error}");
+    }
+    // A file below a link, and a directory that two names lead to.
+    let mut link = Builder::new();
+    let target = b"elsewhere".to_vec();
+    link.add(b"d", &Meta { target, ..meta(0o120_777) }).unwrap();
+    let mut below = Builder::new();
+    file(&mut below, "d/f", 0);
+    for [first, second] in [[&link, &below], [&below, &link]] {
+        let (first, second) = (first.clone().finish(true), second.clone().finish(true));
+        let mut both = Builder::new();
+        both.merge(&first).unwrap();
+        assert!(both.merge(&second).is_err());
+    }
+    let mut deep = Builder::new();
+    let path = vec!["n".repeat(255); 17].join("/");
+    deep.add(path.as_bytes(), &meta(0o040_700)).unwrap();
+    assert!(merged(&deep.finish(true)).unwrap_err().contains("4,095"));
+}
+
+#[test]
+fn a_small_table_takes_little_memory() {
+    let mut builder = Builder::new();
+    for n in 0..100 {
+        let target = vec![b'x'; if n == 0 { 4000 } else { 1 }];
+        builder.add(format!("l{n}").as_bytes(), &Meta { target, ..meta(0o120_777) }).unwrap();
+    }
+    // All links share the first one's target.
+    let long = builder.inodes.iter().find(|inode| inode.size == 4000).copied().unwrap();
+    for inode in &mut builder.inodes[1..] {
+        (inode.offset, inode.size) = (long.offset, long.size);
+    }
+    let error = Builder::new().merge(&builder.finish(true)).unwrap_err().to_string();
+    assert!(error.contains("two inodes"), "{error}");
+}

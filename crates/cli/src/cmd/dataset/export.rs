@@ -31,7 +31,10 @@ pub fn run(args: &Args) -> Outcome<u8> {
         if signals::interrupted() { Err(Error::Interrupted) } else { Ok(()) }
     });
     bar.done();
-    exported.map_err(failure)?;
+    let left_out = exported.map_err(failure)?;
     println!("{} files, {}", manifest.files, format::bytes(manifest.bytes));
+    if left_out > 0 {
+        crate::complain!("{left_out} devices are left out: only root can make them");
+    }
     Ok(0)
 }

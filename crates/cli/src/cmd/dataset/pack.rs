@@ -68,11 +68,25 @@ fn source(args: &Args) -> Outcome<Box<dyn Source>> {
     Ok(Box::new(Listed::new(Path::new("."), paths).map_err(failure)?))
 }
 
+/// A dataset that is made below what is packed would be packed, too.
+fn must_be_apart(args: &Args) -> Outcome {
+    let Ok(source) = args.source.canonicalize() else { return Ok(()) };
+    // The nearest directory that is there.
+    let output = std::path::absolute(&args.output).about(args.output.display())?;
+    let there = output.ancestors().find_map(|dir| dir.canonicalize().ok());
+    if there.is_some_and(|there| there.starts_with(&source)) {
+        let why = format!("is below {}, which is packed", args.source.display());
+        return Err(Failure::usage(args.output.display(), why));
+    }
+    Ok(())
+}
+
 pub fn run(args: &Args) -> Outcome<u8> {
     if args.partitions == 0 {
         return Err(Failure::usage("--partitions", "at least one"));
     }
     signals::catch_interrupt();
+    must_be_apart(args)?;
     let source = source(args)?;
     let plan = Plan::of(&*source).map_err(failure)?;
     let (files, bytes) = plan.totals();
