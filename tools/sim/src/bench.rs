@@ -8,33 +8,33 @@
 
 mod check;
 mod client;
-mod store;
-mod table;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_coordinator::config::Members;
-use saker_engine::Table;
+use prost::Message as _;
 use saker_meta::Limits;
-use saker_rpc::Service as _;
 use saker_rpc::frame::Frame;
-use saker_rpc::{CallError, CallId, ConnId, Input, Outbox, Outgoing, Role, RoleKind};
-use saker_runtime::fs::{Dir, MemDir};
+use saker_rpc::{CallError, CallId, ConnId, Input, Outgoing, RoleKind};
 use saker_runtime::time::Time;
-use saker_types::limits::NAME_LEASE_MAX;
-use saker_types::wire::Op;
-use saker_types::{ClusterMap, Error, NodeId, ROOT};
+use saker_types::limits::{self, NAME_LEASE_MAX};
+use saker_types::wire::{ChunkReadReq, Op};
+use saker_types::{ClusterMap, Error, InodeId, NodeId, ROOT};
 
-use crate::roles::{self, EPOCH_NS};
+use crate::node::disk::Disk;
+use crate::node::table::Unreadable;
+use crate::node::{Cluster, Death, Node, roles};
 
 pub use check::Tree;
-use table::{BadPlace, Unreadable};
-
 pub use client::{Answer, at, below, errno, shard, with_dir};
+
+/// Largest file that stays in its row, bytes.
+const INLINE_MAX: u64 = 4096;
+/// Journal bytes after which the coordinator compacts.
+const SEGMENT_BYTES: u64 = 8 << 20;
 
 /// Who sends and gets messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,14 +90,6 @@ impl Message {
     }
 }
 
-/// A role, and what survives it.
-struct Node {
-    role: Option<Box<dyn Role>>,
-    outbox: Outbox,
-    disk: MemDir,
-    life: u64,
-}
-
 /// A call of a role that has no answer yet.
 struct Pending {
     to: NodeId,
@@ -107,9 +99,7 @@ struct Pending {
 /// The bench.
 pub struct Bench {
     now: Time,
-    map: Arc<ClusterMap>,
-    members: Members,
-    limits: Limits,
+    cluster: Cluster,
     nodes: BTreeMap<NodeId, Node>,
     wire: Vec<Message>,
     /// Connections, by number: who is at the other end.
@@ -125,23 +115,25 @@ pub struct Bench {
     unreadable: Unreadable,
     /// What the store was asked, in order.
     pub stored: Vec<(Op, Bytes)>,
-    store: saker_store::StoreService,
 }
 
 impl Bench {
     /// A new cluster of some shards and one store, with the client's session open everywhere.
-    pub fn new(shards: u32) -> Bench {
+    pub fn new(shards: u16) -> Bench {
         Bench::with_limits(shards, Limits { segment_bytes: 64 << 10, ..Limits::default() })
     }
 
     /// The same with bounds for the shards.
-    pub fn with_limits(shards: u32, limits: Limits) -> Bench {
-        let members = roles::members(shards, 1, 4096);
+    pub fn with_limits(shards: u16, limits: Limits) -> Bench {
+        let unreadable = Unreadable::default();
+        let members = roles::members(shards, 1, 1, INLINE_MAX);
+        let cluster = Cluster {
+            unreadable: Some(unreadable.clone()),
+            ..Cluster::new(members, limits, SEGMENT_BYTES)
+        };
         let mut bench = Bench {
             now: Time::from_ns(1_000_000_000),
-            map: Arc::new(roles::first_map(&members)),
-            members,
-            limits,
+            cluster,
             nodes: BTreeMap::new(),
             wire: Vec::new(),
             conns: Vec::new(),
@@ -151,24 +143,17 @@ impl Bench {
             asked: BTreeMap::new(),
             calls: 0,
             seq: 0,
-            unreadable: Unreadable::default(),
+            unreadable,
             stored: Vec::new(),
-            store: store::open(),
         };
-        let disk = MemDir::new();
-        roles::write_map(Arc::new(disk.clone()), &bench.map);
-        bench.add(NodeId::Coordinator, disk);
-        (0..shards).for_each(|n| bench.add(NodeId::Shard(n as u16), MemDir::new()));
+        for id in bench.cluster.nodes() {
+            bench.nodes.insert(id, Node::new(id, &bench.cluster));
+            bench.start(id);
+        }
         bench.open_session();
         // From here on nobody has a lease of an earlier life.
         bench.advance(NAME_LEASE_MAX);
         bench
-    }
-
-    fn add(&mut self, id: NodeId, disk: MemDir) {
-        let node = Node { role: None, outbox: Outbox::new(), disk, life: 0 };
-        self.nodes.insert(id, node);
-        self.start(id);
     }
 
     /// What the clock says.
@@ -178,17 +163,17 @@ impl Bench {
 
     /// The cluster map.
     pub fn map(&self) -> &ClusterMap {
-        &self.map
+        &self.cluster.map
     }
 
     /// All shards.
     pub fn shards(&self) -> Vec<NodeId> {
-        (0..self.map.shards.len()).map(|n| NodeId::Shard(n as u16)).collect()
+        self.cluster.shards()
     }
 
     /// The shard that owns a name in the root directory.
     pub fn owner(&self, name: &str) -> NodeId {
-        NodeId::Shard(self.map.owner(ROOT, name.as_bytes()))
+        NodeId::Shard(self.map().owner(ROOT, name.as_bytes()))
     }
 
     /// A name with this beginning that the shard owns.
@@ -207,27 +192,8 @@ impl Bench {
     /// # Panics
     /// If it cannot.
     pub fn start(&mut self, id: NodeId) {
-        let (map, limits) = (self.map.clone(), self.limits.clone());
         let node = self.nodes.get_mut(&id).expect("a node of the bench");
-        let disk: Arc<dyn Dir> = Arc::new(node.disk.clone());
-        let wall_ns = EPOCH_NS + self.now.as_ns() as i64;
-        let role: Box<dyn Role> = match id {
-            NodeId::Coordinator => Box::new(
-                roles::start_coordinator(disk, &self.members, 8 << 20)
-                    .expect("the coordinator starts"),
-            ),
-            NodeId::Shard(no) => {
-                let inner = roles::open_table(&*disk).expect("the table opens");
-                let unreadable = self.unreadable.clone();
-                let table: Arc<dyn Table> = Arc::new(BadPlace { inner, unreadable });
-                let shard = roles::start_shard(no, disk, table, &limits, &map, self.now, wall_ns);
-                Box::new(shard.expect("the shard starts"))
-            }
-            NodeId::Store(_) => panic!("stores are no roles here"),
-        };
-        node.role = Some(role);
-        node.outbox = Outbox::new();
-        node.life += 1;
+        node.start(&self.cluster, self.now).expect("the node starts");
         self.step(id, None);
     }
 
@@ -236,8 +202,7 @@ impl Bench {
     pub fn crash(&mut self, id: NodeId) {
         let seed = self.calls;
         let node = self.nodes.get_mut(&id).expect("a node of the bench");
-        node.role = None;
-        node.disk = node.disk.crash(seed);
+        node.die(Death::Powerless(seed));
         self.wire.retain(|m| m.to != Peer::Node(id));
         self.pending.retain(|(asker, _, _), _| *asker != id);
         let broken: Vec<_> =
@@ -263,15 +228,15 @@ impl Bench {
     ///
     /// # Panics
     /// If there is no such node.
-    pub fn copy_of(&self, id: NodeId) -> MemDir {
-        self.nodes[&id].disk.crash(0)
+    pub fn copy_of(&self, id: NodeId) -> Disk {
+        self.nodes[&id].disk.copy()
     }
 
     /// A node that has crashed finds another directory in the place of its own.
     ///
     /// # Panics
     /// If there is no such node.
-    pub fn put_back(&mut self, id: NodeId, copy: MemDir) {
+    pub fn put_back(&mut self, id: NodeId, copy: Disk) {
         self.nodes.get_mut(&id).expect("a node of the bench").disk = copy;
     }
 
@@ -291,11 +256,9 @@ impl Bench {
         for (asker, life, call) in late {
             self.end_call(asker, life, call, Err(CallError::Timeout));
         }
-        let due = |node: &Node| {
-            let deadline = node.role.as_ref().and_then(|role| role.next_deadline());
-            deadline.is_some_and(|at| at <= now)
-        };
-        let due: Vec<_> = self.nodes.iter().filter(|(_, n)| due(n)).map(|(id, _)| *id).collect();
+        let due = |node: &mut Node| node.next_deadline().is_some_and(|at| at <= now);
+        let due: Vec<_> =
+            self.nodes.iter_mut().filter_map(|(id, node)| due(node).then_some(*id)).collect();
         due.into_iter().for_each(|id| self.step(id, None));
     }
 
@@ -359,7 +322,7 @@ impl Bench {
             }
             Peer::Node(NodeId::Store(_)) => {
                 self.stored.push((op, frame.body.clone()));
-                let reply = self.store.handle(frame);
+                let reply = self.store_answers(frame);
                 self.wire.push(Message {
                     from: to,
                     to: from,
@@ -370,13 +333,23 @@ impl Bench {
                 });
             }
             Peer::Node(node) => {
-                let conn = self.conn(from, life);
-                self.step(
-                    node,
-                    Some(Input::Request { conn, peer: Rc::new(hello_of(from)), frame }),
-                );
+                let (conn, peer) = (self.conn(from, life), Rc::new(hello_of(from)));
+                self.step(node, Some(Input::Request { conn, peer, frame }));
             }
         }
+    }
+
+    /// The store's answer to a request.
+    fn store_answers(&self, frame: Frame) -> Frame {
+        let answer = self.nodes[&NodeId::Store(0)].answer(frame);
+        answer.ok().flatten().expect("the store never dies")
+    }
+
+    /// What the store holds of the first chunk of an inode, up to the last byte written.
+    pub fn first_chunk(&self, id: InodeId) -> Bytes {
+        let request = ChunkReadReq { id, len: limits::CHUNK_BYTES, ..ChunkReadReq::default() };
+        let body = request.encode_to_vec().into();
+        self.store_answers(Frame::request(Op::ChunkRead as u16, 0, body, Bytes::new())).payload
     }
 
     fn conn(&mut self, peer: Peer, life: u64) -> ConnId {
@@ -395,14 +368,14 @@ impl Bench {
     }
 
     fn step(&mut self, id: NodeId, input: Option<Input>) {
-        let wall_ns = EPOCH_NS + self.now.as_ns() as i64;
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        let Some(role) = &mut node.role else { return };
-        let mut inputs: VecDeque<Input> = input.into_iter().collect();
-        role.step(self.now, wall_ns, &mut inputs, &mut node.outbox);
-        role.flush().expect("a disk in memory");
-        let (life, conditions) = (node.life, role.conditions());
-        let said: Vec<Outgoing> = node.outbox.drain(conditions).map(|(_, said)| said).collect();
+        if !node.is_up() {
+            return;
+        }
+        node.inputs.extend(input);
+        let done = node.step(self.now).and_then(|()| node.flush());
+        done.expect("a disk in memory");
+        let (life, said) = (node.life, node.said());
         said.into_iter().for_each(|said| self.send(id, life, said));
     }
 
@@ -418,7 +391,7 @@ impl Bench {
                 let to = NodeId::from_u32(to.0).expect("a node");
                 let op = Op::from_u16(frame.op).expect("an operation");
                 self.pending.insert((id, life, call.0), Pending { to, deadline });
-                let is_down = self.nodes.get(&to).is_some_and(|node| node.role.is_none());
+                let is_down = self.nodes.get(&to).is_some_and(|node| !node.is_up());
                 if is_down {
                     // Told at the next move of time, as a connection that cannot be made.
                     self.pending.insert((id, life, call.0), Pending { to, deadline: self.now });

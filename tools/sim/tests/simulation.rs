@@ -8,44 +8,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use saker_sim::world::{Config, Failure, points, run, run_and_explain};
+use saker_sim::seeds::{Failure, Run, must_find, on_all};
+use saker_sim::world::{Config, points};
 use saker_types::NodeId;
 
-/// Lines of a failing run's log that are printed.
-const LINES_MAX: usize = 300;
 /// Seeds within which each broken rule must be found.
 const SEEDS_TO_FIND: u64 = 1_000;
 
 /// Fails, and says what happened.
 fn tell(failure: &Failure) -> ! {
-    let lines: Vec<&str> = failure.log.lines().collect();
-    for line in lines.iter().skip(lines.len().saturating_sub(LINES_MAX)) {
-        println!("{line}");
-    }
-    panic!("seed {}: {}", failure.seed, failure.what);
-}
-
-/// Calls `f` with each number, on all processors.
-fn on_all(numbers: std::ops::Range<u64>, f: impl Fn(u64) + Sync) {
-    let next = AtomicU64::new(numbers.start);
-    let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= numbers.end {
-                return;
-            }
-            f(number);
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        for worker in workers {
-            worker.join().expect("a seed failed");
-        }
-    });
+    panic!("{failure}");
 }
 
 #[test]
@@ -54,12 +27,13 @@ fn no_seed_breaks_a_rule_and_every_failpoint_is_hit() {
     let hits: Mutex<BTreeMap<&str, u64>> = Mutex::default();
     let start = std::time::Instant::now();
     on_all(0..seeds.unwrap_or(2_000), |seed| {
-        let report = run_and_explain(&Config::of_seed(seed)).unwrap_or_else(|f| tell(&f));
+        let report = Config::of_seed(seed).run_and_explain().unwrap_or_else(|f| tell(&f));
         assert!(report.calls >= 300 && report.faults >= 5 && report.crashes >= 1, "{report:?}");
         let mut hits = hits.lock().unwrap();
         for (name, count) in report.hits {
             *hits.entry(name).or_default() += count;
         }
+        true
     });
     let hits = hits.into_inner().unwrap();
     for (name, count) in &hits {
@@ -80,8 +54,8 @@ fn no_seed_breaks_a_rule_and_every_failpoint_is_hit() {
 fn a_seed_gives_the_same_logs_each_time() {
     let mut digests = BTreeSet::new();
     for seed in 0..20 {
-        let first = run(&Config::of_seed(seed)).unwrap_or_else(|f| tell(&f));
-        let again = run(&Config::of_seed(seed)).unwrap_or_else(|f| tell(&f));
+        let first = Config::of_seed(seed).run().unwrap_or_else(|f| tell(&f));
+        let again = Config::of_seed(seed).run().unwrap_or_else(|f| tell(&f));
         assert_eq!((first.digest, first.events), (again.digest, again.events), "seed {seed}");
         digests.insert(first.digest);
     }
@@ -89,11 +63,7 @@ fn a_seed_gives_the_same_logs_each_time() {
 }
 
 fn is_found(mutation: &'static str) {
-    let found = (0..SEEDS_TO_FIND)
-        .find_map(|seed| run(&Config { mutation: Some(mutation), ..Config::of_seed(seed) }).err());
-    let Some(failure) = found else { panic!("{mutation}: not found in {SEEDS_TO_FIND} seeds") };
-    let what = failure.what.lines().next().unwrap_or_default();
-    println!("{mutation}: found with seed {}: {what}", failure.seed);
+    must_find::<Config>(mutation, SEEDS_TO_FIND);
 }
 
 #[test]
@@ -143,7 +113,7 @@ fn scripted() -> Config {
 
 #[test]
 fn a_crash_after_any_operation_of_a_disk_is_survived() {
-    let whole = run(&scripted()).unwrap_or_else(|f| tell(&f));
+    let whole = scripted().run().unwrap_or_else(|f| tell(&f));
     let mut deaths: Vec<(NodeId, u64)> = Vec::new();
     for (node, operations) in &whole.disk_ops {
         // Power loss of a store loses what was not synced: `saker-store` has tests of its own.
@@ -156,11 +126,12 @@ fn a_crash_after_any_operation_of_a_disk_is_survived() {
     on_all(0..deaths.len() as u64, |number| {
         let (node, at) = deaths[number as usize];
         let config = Config { dies_at: Some((node, at)), ..scripted() };
-        let report = run_and_explain(&config).unwrap_or_else(|failure| {
+        let report = config.run_and_explain().unwrap_or_else(|failure| {
             println!("{node} died with operation {at} of its disk");
             tell(&failure)
         });
         assert!(report.crashes > 0, "{node} did not die with operation {at}");
+        true
     });
 }
 

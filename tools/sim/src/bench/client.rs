@@ -47,7 +47,7 @@ pub fn errno<T: std::fmt::Debug>(answer: Answer<T>) -> Errno {
 ///
 /// # Panics
 /// If it cannot be made.
-pub fn with_dir(shards: u32) -> (Bench, String) {
+pub fn with_dir(shards: u16) -> (Bench, String) {
     let mut b = Bench::new(shards);
     let dir = b.name_on(shard(0), "dir");
     b.mkdir(&dir).expect("a new directory");
@@ -162,7 +162,7 @@ impl Bench {
 
     /// The owner of what a request is about.
     pub fn owner_of(&self, at: &At) -> NodeId {
-        NodeId::Shard(self.map.shard_for(at))
+        NodeId::Shard(self.map().shard_for(at))
     }
 
     /// A request to make something.

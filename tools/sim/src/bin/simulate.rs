@@ -14,10 +14,11 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use saker_sim::mounts;
-use saker_sim::world::{Config, Failure, Report, points, run, run_and_explain};
+use saker_sim::seeds::Run;
+use saker_sim::world::{Config, Report, points};
 
-/// Lines of a failing run's log that are printed.
-const LINES_MAX: usize = 400;
+/// Seeds between two lines of progress.
+const PROGRESS: u64 = 500;
 
 struct Options {
     seeds: std::ops::Range<u64>,
@@ -37,83 +38,74 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if options.mounts {
-        return run_mounts(&options);
+    match options.mounts {
+        true => run_mounts(&options),
+        false => run_clusters(&options),
     }
-    let start = Instant::now();
+}
+
+fn run_clusters(options: &Options) -> ExitCode {
     let mut sums = Sums::default();
-    let count = options.seeds.end - options.seeds.start;
-    let mut failures = 0;
-    for seed in options.seeds.clone() {
-        let mut config = Config { mutation: options.mutation, ..Config::of_seed(seed) };
-        if options.no_faults {
-            config = config.without_faults();
-        }
-        let outcome = if options.go_on { run(&config) } else { run_and_explain(&config) };
-        match outcome {
-            Ok(report) => sums.add(&report),
-            Err(failure) => {
-                failures += 1;
-                if options.go_on {
-                    let lines: Vec<&str> = failure.what.lines().take(4).collect();
-                    println!("seed {seed}: {}", lines.join(" "));
-                } else {
-                    tell(&failure);
-                    println!("seed {seed}, the {}. of {count}", seed - options.seeds.start + 1);
-                    return ExitCode::FAILURE;
-                }
-            }
-        }
-        let done = seed - options.seeds.start + 1;
-        if done % 500 == 0 {
-            let rate = done as f64 / start.elapsed().as_secs_f64();
-            println!("{done} of {count} seeds, {rate:.1} a second, {failures} failed");
+    let of_seed = |seed| match options.no_faults {
+        true => Config::of_seed(seed).without_faults(),
+        false => Config::of_seed(seed),
+    };
+    let played = run_all(options, of_seed, |report: Report| sums.add(&report));
+    if let Some((failures, seconds)) = played {
+        sums.print(seconds, failures);
+        if failures == 0 {
+            return ExitCode::SUCCESS;
         }
     }
-    sums.print(start.elapsed().as_secs_f64(), failures);
+    ExitCode::FAILURE
+}
+
+fn run_mounts(options: &Options) -> ExitCode {
+    let (mut calls, mut good, mut steps, mut steps_max) = (0, 0, 0, 0);
+    let played = run_all(options, mounts::Config::of_seed, |report: mounts::Report| {
+        calls += report.calls;
+        good += report.good;
+        steps += report.steps;
+        steps_max = steps_max.max(report.steps);
+    });
+    let Some((failures, seconds)) = played else { return ExitCode::FAILURE };
+    let count = options.seeds.end - options.seeds.start;
+    println!(
+        "{count} seeds, {failures} with a violation, in {seconds:.1} s: {calls} calls, {good} of \
+         them done; {steps} steps of the judge, {steps_max} at most"
+    );
     if failures > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Seeds of `mounts`.
-fn run_mounts(options: &Options) -> ExitCode {
+/// Runs all seeds: how many failed, and the seconds that it took; `None` if it stopped at the
+/// first failure.
+fn run_all<R: Run>(
+    options: &Options,
+    of_seed: impl Fn(u64) -> R,
+    mut add: impl FnMut(R::Report),
+) -> Option<(u64, f64)> {
     let start = Instant::now();
     let count = options.seeds.end - options.seeds.start;
-    let (mut failures, mut calls, mut good, mut steps, mut steps_max) = (0, 0, 0, 0, 0);
-    for seed in options.seeds.clone() {
-        let config = mounts::Config { mutation: options.mutation, ..mounts::Config::of_seed(seed) };
-        let outcome = match options.go_on {
-            true => mounts::run(&config),
-            false => mounts::run_and_explain(&config),
-        };
-        match outcome {
-            Ok(report) => {
-                calls += report.calls;
-                good += report.good;
-                steps += report.steps;
-                steps_max = steps_max.max(report.steps);
+    let mut failures = 0;
+    for (seed, number) in options.seeds.clone().zip(1..) {
+        let run = of_seed(seed).with_mutation(options.mutation);
+        match if options.go_on { run.run() } else { run.run_and_explain() } {
+            Ok(report) => add(report),
+            Err(failure) if options.go_on => {
+                failures += 1;
+                println!("seed {seed}: {}", failure.head(4));
             }
             Err(failure) => {
-                failures += 1;
-                if !options.go_on {
-                    println!("{}\nseed {seed}: {}", failure.log, failure.what);
-                    return ExitCode::FAILURE;
-                }
-                let lines: Vec<&str> = failure.what.lines().take(4).collect();
-                println!("seed {seed}: {}", lines.join(" "));
+                println!("{failure}\nseed {seed}, the {number}. of {count}");
+                return None;
             }
         }
-        let done = seed - options.seeds.start + 1;
-        if done.is_multiple_of(500) {
-            let rate = done as f64 / start.elapsed().as_secs_f64();
-            println!("{done} of {count} seeds, {rate:.1} a second, {failures} failed");
+        if number % PROGRESS == 0 {
+            let rate = number as f64 / start.elapsed().as_secs_f64();
+            println!("{number} of {count} seeds, {rate:.1} a second, {failures} failed");
         }
     }
-    println!(
-        "{count} seeds, {failures} with a violation, in {:.1} s: {calls} calls, {good} of them done; \
-         {steps} steps of the judge, {steps_max} at most",
-        start.elapsed().as_secs_f64(),
-    );
-    if failures > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    Some((failures, start.elapsed().as_secs_f64()))
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
@@ -140,14 +132,6 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         }
     }
     Ok(options)
-}
-
-fn tell(failure: &Failure) {
-    let lines: Vec<&str> = failure.log.lines().collect();
-    for line in lines.iter().skip(lines.len().saturating_sub(LINES_MAX)) {
-        println!("{line}");
-    }
-    println!("seed {}: {}", failure.seed, failure.what);
 }
 
 #[derive(Default)]

@@ -15,7 +15,7 @@ use saker_types::{Errno, InodeId};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::history::{Answer, Call, Entry, Fd, Seen};
-use super::judge::Violation;
+use crate::world::linear::Violation;
 
 const PAGE: u64 = 4096;
 /// Steps after which a history counts as too hard.
@@ -321,7 +321,7 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
             flushed: flushed(entry, &own),
         });
         let beside = beside.collect();
-        let best = Violation { placed: 0, stuck: Vec::new(), undecided: false };
+        let best = Violation::default();
         let mut search =
             Search { entries: own, beside, seen: FxHashSet::default(), steps: 0, best };
         if !search.finds(State { file: File::new(), done: 0 }) {

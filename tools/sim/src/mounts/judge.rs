@@ -10,19 +10,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::history::{Answer, Call, Entry};
 use super::spec::{Next, Spec, Stage, paths};
+use crate::world::linear::Violation;
 
 /// Steps after which a history counts as too hard.
 const STEPS_MAX: usize = 400_000;
-
-/// Why there is no order.
-#[derive(Debug)]
-pub struct Violation {
-    /// Calls placed in the best attempt, and those that could not be placed next then.
-    pub placed: usize,
-    pub stuck: Vec<usize>,
-    /// The search was given up.
-    pub undecided: bool,
-}
 
 #[derive(Clone)]
 struct State {
@@ -45,7 +36,7 @@ struct Search<'a> {
 /// Where it got stuck.
 pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
     assert!(entries.len() <= 128, "a set of calls is 128 bits");
-    let best = Violation { placed: 0, stuck: Vec::new(), undecided: false };
+    let best = Violation::default();
     let split = splits(entries);
     // What is done with an open file has no part in this: see `data`.
     let apart = |entry: &Entry| {

@@ -18,18 +18,14 @@ pub mod spec;
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use saker_client::{ClientOptions, Fs};
 use saker_mount::{Leases, MountOptions, Shortcut};
 use saker_runtime::rand::Rng;
-use saker_runtime::sim;
-use saker_types::NodeId;
 
-use crate::roles::addr_of;
-use crate::world::transport::Sender;
-use crate::world::{self, Failure, World};
+use crate::seeds::{Failure, Run};
+use crate::world::linear::Violation;
+use crate::world::{self, World};
 use kernel::{Hints, Kernel, Setup};
 use script::{Draw, Library, Mix, Program, Share, Shared};
 
@@ -55,9 +51,24 @@ pub struct Config {
     pub readable: bool,
 }
 
-impl Config {
-    /// A run of a seed.
-    pub fn of_seed(seed: u64) -> Config {
+/// What a run showed.
+#[derive(Debug)]
+pub struct Report {
+    pub seed: u64,
+    /// Hash of the cluster's log.
+    pub digest: u64,
+    pub events: u64,
+    pub calls: usize,
+    /// Calls that succeeded.
+    pub good: usize,
+    /// Steps of the judge's search.
+    pub steps: usize,
+}
+
+impl Run for Config {
+    type Report = Report;
+
+    fn of_seed(seed: u64) -> Config {
         let mut rng = Rng::seeded(seed ^ 0x6d6f_756e_7473);
         let options = MountOptions {
             shortcut: if rng.chance(5, 6) { Shortcut::Bpf } else { Shortcut::Off },
@@ -85,53 +96,24 @@ impl Config {
             readable: false,
         }
     }
-}
 
-/// What a run showed.
-#[derive(Debug)]
-pub struct Report {
-    pub seed: u64,
-    /// Hash of the cluster's log.
-    pub digest: u64,
-    pub events: u64,
-    pub calls: usize,
-    /// Calls that succeeded.
-    pub good: usize,
-    /// Steps of the judge's search.
-    pub steps: usize,
-}
+    fn with_mutation(self, mutation: Option<&'static str>) -> Config {
+        Config { mutation, ..self }
+    }
 
-/// Plays a run and judges it.
-///
-/// # Errors
-/// What the judge found.
-pub fn run(config: &Config) -> Result<Report, Failure> {
-    sim::start(config.seed);
-    sim::mutate(config.mutation);
-    let mut world = World::new(cluster(config));
-    let log = Rc::new(RefCell::new(Vec::new()));
-    let outcome = play(config, &mut world, &log);
-    let report = outcome.map(|(calls, good, steps)| {
-        let (digest, events) = (world.log.digest(), world.log.len());
-        Report { seed: config.seed, digest, events, calls, good, steps }
-    });
-    let failure = report.map_err(|what| {
-        let log = format!("{config:#?}\n{}", log.borrow().join("\n"));
-        Failure { seed: config.seed, what, log }
-    });
-    drop(world);
-    sim::stop();
-    failure
-}
+    fn readable(self) -> Config {
+        Config { readable: true, ..self }
+    }
 
-/// As [`run`]; a run that fails is played again to say what happened.
-///
-/// # Errors
-/// What the judge found, with the kernels' requests.
-pub fn run_and_explain(config: &Config) -> Result<Report, Failure> {
-    match run(config) {
-        Err(_) if !config.readable => run(&Config { readable: true, ..config.clone() }),
-        other => other,
+    fn run(&self) -> Result<Report, Failure> {
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let report = |world: &mut World| {
+            let (calls, good, steps) = play(self, world, &log)?;
+            let (digest, events) = (world.log.digest(), world.log.len());
+            Ok(Report { seed: self.seed, digest, events, calls, good, steps })
+        };
+        let told = |_: &World| format!("{self:#?}\n{}", log.borrow().join("\n"));
+        world::simulate(&cluster(self), report, told)
     }
 }
 
@@ -154,14 +136,13 @@ fn play(
     let shared: Share = Rc::new(RefCell::new(Shared::default()));
     let draw = |world: &mut World| Draw { rng: Rng::seeded(world.rng.u64()), mix: config.mix };
     let begun = Rc::new(RefCell::new(false));
+    let coordinator = world.coordinator();
     {
-        let sender = sender(world, 0);
+        let sender = world.sender(0);
         let (shared, draw, begun) = (shared.clone(), draw(world), begun.clone());
         let (spawner, calls) = (world.executor.spawner(), config.library_calls);
         world.executor.spawn(async move {
-            let fs = connect(&sender).await;
-            let leases = fs.clone();
-            spawner.spawn(async move { leases.keep_leases().await });
+            let fs = world::connect(sender.clone(), coordinator, &spawner).await;
             let mut library = Library { fs, draw, shared, sender, thread: 0 };
             library.begin().await;
             *begun.borrow_mut() = true;
@@ -172,22 +153,18 @@ fn play(
     world.run_until(Duration::from_secs(60), move |_| *has_begun.borrow())?;
     for mount in 0..config.mounts {
         let programs: Vec<Draw> = (0..THREADS).map(|_| draw(world)).collect();
-        let (sender, spawner) = (sender(world, 1 + mount), world.executor.spawner());
+        let (sender, spawner) = (world.sender(1 + mount), world.executor.spawner());
         let (shared, seed, config) = (shared.clone(), world.rng.u64(), config.clone());
-        let desk = world.desk.clone();
         let log = log.clone();
         world.executor.spawn(async move {
-            let fs = connect(&sender).await;
-            let leases = fs.clone();
-            spawner.spawn(async move { leases.keep_leases().await });
+            let fs = world::connect(sender.clone(), coordinator, &spawner).await;
             let hints = Hints::default();
             let (served, notices) = seam::mount(fs, &config.options, hints.clone());
-            let other = || Sender { client: 1 + mount, desk: desk.clone() };
             let kernel = Kernel::new(Setup {
                 number: mount,
                 served: Box::new(served),
                 hints,
-                sender: other(),
+                sender: sender.clone(),
                 spawner: spawner.clone(),
                 seed,
                 hints_lost: config.hints_lost,
@@ -205,7 +182,7 @@ fn play(
                     kernel: kernel.clone(),
                     draw,
                     shared: shared.clone(),
-                    sender: other(),
+                    sender: sender.clone(),
                     plus: !config.options.entry_timeout.is_zero(),
                     files: Vec::new(),
                     dirs: Vec::new(),
@@ -222,21 +199,9 @@ fn play(
     let entries = std::mem::take(&mut shared.borrow_mut().history.entries);
     let good = entries.iter().filter(|entry| !matches!(entry.answer, history::Answer::Failed(_)));
     let good = good.count();
-    let why = |violation| explain(&entries, &violation);
+    let why = |violation: Violation| violation.explain(&entries);
     let steps = judge::check(&entries).map_err(why)? + data::check(&entries).map_err(why)?;
     Ok((entries.len(), good, steps))
-}
-
-fn sender(world: &World, client: usize) -> Sender {
-    Sender { client, desk: world.desk.clone() }
-}
-
-async fn connect(sender: &Sender) -> Fs {
-    let own = Arc::new(Sender { client: sender.client, desk: sender.desk.clone() });
-    match Fs::over(own, &[addr_of(NodeId::Coordinator)], ClientOptions::default()).await {
-        Ok(fs) => fs,
-        Err(error) => panic!("client {} cannot connect: {error}", sender.client),
-    }
 }
 
 fn unfinished(shared: &Share) -> String {
@@ -244,20 +209,4 @@ fn unfinished(shared: &Share) -> String {
     let entries = shared.history.entries.iter();
     let open = entries.filter(|entry| entry.returned == u64::MAX);
     open.map(|entry| format!("\n  {entry}")).collect()
-}
-
-fn explain(entries: &[history::Entry], violation: &judge::Violation) -> String {
-    let mut text = match violation.undecided {
-        true => "no order of the answers was found in time".to_owned(),
-        false => "the answers fit no order".to_owned(),
-    };
-    text += &format!("; {} calls fit, then none of these does:\n", violation.placed);
-    for call in &violation.stuck {
-        text += &format!("  #{call} {}\n", entries[*call]);
-    }
-    text += "all:\n";
-    for (at, entry) in entries.iter().enumerate() {
-        text += &format!("  #{at} {entry}\n");
-    }
-    text
 }

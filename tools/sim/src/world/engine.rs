@@ -5,8 +5,8 @@ mod traffic;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,9 +23,9 @@ use saker_types::wire::Op;
 use super::Config;
 use super::log::Log;
 use super::net::{Net, Who};
-use super::node::{Cluster, Node};
-use super::transport::{Desk, NewCall};
-use crate::roles::{self, EPOCH_NS};
+use super::transport::{Desk, NewCall, Sender};
+use crate::node::roles::{self, EPOCH_NS, addr_of};
+use crate::node::{Cluster, Node};
 
 /// Messages of the checkers' own client.
 pub const OBSERVER: usize = usize::MAX;
@@ -99,10 +99,9 @@ impl World {
     /// # Panics
     /// If a node does not start from an empty disk.
     pub fn new(config: Config) -> World {
-        let members = roles::members(u32::from(config.shards), 1, config.inline_max);
-        let map = Arc::new(roles::first_map(&members));
-        let limits = config.limits.clone();
-        let segment_bytes = config.segment_bytes;
+        let Config { shards, stores, replicas, inline_max, .. } = config;
+        let members = roles::members(shards, stores, replicas, inline_max);
+        let cluster = Cluster::new(members, config.limits.clone(), config.segment_bytes);
         let mut world = World {
             now: Time::from_ns(1_000_000_000),
             log: Log::new(config.readable),
@@ -112,7 +111,7 @@ impl World {
             progress: Rc::default(),
             struck: 0,
             crashes: 0,
-            cluster: Cluster { members, map, limits, segment_bytes },
+            cluster,
             nodes: BTreeMap::new(),
             net: Net::new(),
             queue: BTreeMap::new(),
@@ -125,15 +124,8 @@ impl World {
             config,
         };
         world.set_clock();
-        let shards = (0..world.config.shards).map(NodeId::Shard);
-        let ids: Vec<NodeId> =
-            [NodeId::Coordinator].into_iter().chain(shards).chain([NodeId::Store(0)]).collect();
-        for id in ids {
-            let node = Node::new(id);
-            if id == NodeId::Coordinator {
-                roles::write_map(node.disk.dir(), &world.cluster.map);
-                node.disk.plan().done = 0;
-            }
+        for id in world.cluster.nodes() {
+            let node = Node::new(id, &world.cluster);
             if let Some((dying, at)) = world.config.dies_at
                 && dying == id
             {
@@ -150,9 +142,19 @@ impl World {
         &self.config
     }
 
-    /// All shards.
-    pub fn shards(&self) -> Vec<NodeId> {
-        (0..self.config.shards).map(NodeId::Shard).collect()
+    /// The newest map, and who is in it.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// How a client sends.
+    pub fn sender(&self, client: usize) -> Sender {
+        Sender { client, desk: self.desk.clone() }
+    }
+
+    /// Where the coordinator is.
+    pub fn coordinator(&self) -> SocketAddr {
+        addr_of(NodeId::Coordinator, self.nodes[&NodeId::Coordinator].machine)
     }
 
     /// A machine.
@@ -289,10 +291,12 @@ impl World {
         let kept = answer.clone();
         self.executor.spawn(async move { *kept.borrow_mut() = Some(call.await) });
         let deadline = self.now + Duration::from_secs(5);
+        let to = (to, self.nodes[&to].machine);
         self.client_calls(NewCall { client: OBSERVER, to, frame, deadline, slot });
         self.run_until(Duration::from_secs(10), |_| answer.borrow().is_some())?;
         let answer = answer.borrow_mut().take();
-        let frame = answer.and_then(Result::ok).ok_or_else(|| format!("{to} does not answer"))?;
+        let frame =
+            answer.and_then(Result::ok).ok_or_else(|| format!("{} does not answer", to.0))?;
         A::decode(frame.body).map_err(|e| e.to_string())
     }
 }

@@ -8,8 +8,8 @@ use saker_types::NodeId;
 use saker_types::limits::CLOCK_SKEW_NS_MAX;
 
 use super::net::Who;
-use super::node::Death;
 use super::points;
+use crate::node::Death;
 
 /// Something that goes wrong, and how long.
 #[derive(Clone, Debug)]

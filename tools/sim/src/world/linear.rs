@@ -16,6 +16,7 @@
 //! - A call with an unknown outcome is not placed before something sees it ([`matters`]).
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::hash::Hash;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -31,7 +32,7 @@ mod tests;
 const STEPS_MAX: usize = 200_000;
 
 /// Why there is no order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Violation {
     /// Calls placed in the best attempt.
     pub placed: usize,
@@ -39,6 +40,25 @@ pub struct Violation {
     pub stuck: Vec<usize>,
     /// The search was given up.
     pub undecided: bool,
+}
+
+impl Violation {
+    /// What the calls of a history have to do with it.
+    pub fn explain(&self, entries: &[impl Display]) -> String {
+        let mut text = match self.undecided {
+            true => "no order of the answers was found in time".to_owned(),
+            false => "the answers fit no order".to_owned(),
+        };
+        text += &format!("; {} calls fit, then none of these does:\n", self.placed);
+        for call in &self.stuck {
+            text += &format!("  #{call} {}\n", entries[*call]);
+        }
+        text += "all:\n";
+        for (at, entry) in entries.iter().enumerate() {
+            text += &format!("  #{at} {entry}\n");
+        }
+        text
+    }
 }
 
 #[derive(Clone)]
@@ -109,7 +129,7 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
         known,
         dead_ends: FxHashMap::default(),
         steps: 0,
-        best: Violation { placed: 0, stuck: Vec::new(), undecided: false },
+        best: Violation::default(),
     };
     let start = search.settle(State::of(entries.len()));
     match search.dead_end(&start) {

@@ -1,20 +1,18 @@
 //! A whole cluster in one thread: the real coordinator, shards, stores and clients over a
 //! simulated network, clock and disk. Everything follows from a seed; a run can be replayed.
 //!
-//! [`run`] plays one seed: clients make calls while things go wrong, then all is repaired, the
+//! [`Config::run`] plays one seed: clients make calls while things go wrong, then all is repaired, the
 //! clients look at everything, and the checkers judge ([`linear`] the answers, [`quiet`] the rows).
 
 // Fields of plain records of a test tool.
 #![allow(missing_docs)]
 
-pub mod disk;
 mod engine;
 pub mod faults;
 pub mod history;
 pub mod linear;
 pub mod log;
 pub mod net;
-pub mod node;
 pub mod points;
 pub mod quiet;
 pub mod script;
@@ -23,6 +21,7 @@ pub mod transport;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,20 +30,24 @@ use saker_client::{ClientOptions, Fs};
 use saker_meta::Limits;
 use saker_runtime::rand::Rng;
 use saker_runtime::sim;
+use saker_runtime::task::Spawner;
 use saker_types::NodeId;
 
 pub use engine::World;
 use faults::Timed;
-use script::{Client, Shared};
+use script::{Client, Share, Shared};
 use transport::Sender;
 
-use crate::roles::addr_of;
+use crate::seeds::{Failure, Run};
 
 /// What a run is made of.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub seed: u64,
     pub shards: u16,
+    pub stores: u16,
+    /// Copies of each chunk.
+    pub replicas: u32,
     pub clients: usize,
     /// Calls of all clients together.
     pub calls: usize,
@@ -63,38 +66,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// A run of full size: 4 or 5 clients, 300 calls, at least 5 faults and 1 crash.
-    pub fn of_seed(seed: u64) -> Config {
-        let mut rng = Rng::seeded(seed ^ 0x5a6b_e12d);
-        let shards = 4;
-        let calls = 300;
-        let faults = faults::draw(&mut rng, shards, calls);
-        let limits = Limits {
-            // Some checkpoint all the time, some never.
-            overlay_bytes: [4 << 10, 40 << 10, 64 << 20][rng.below(3) as usize],
-            segment_bytes: 32 << 10,
-            inodes: [8, 65_536][rng.below(2) as usize],
-            // Some forget directories all the time.
-            replica: [3, 64, 1 << 20][rng.below(3) as usize],
-            coalesce_prefixes: !seed.is_multiple_of(3),
-            lazy_replication: !seed.is_multiple_of(8),
-            tells_ids: seed.is_multiple_of(2),
-        };
-        Config {
-            seed,
-            shards,
-            clients: 4 + rng.below(2) as usize,
-            calls,
-            faults,
-            limits,
-            segment_bytes: [2 << 10, 8 << 20][rng.below(2) as usize],
-            inline_max: [64, 4096][rng.below(2) as usize],
-            mutation: None,
-            dies_at: None,
-            readable: false,
-        }
-    }
-
     /// The same run without faults.
     pub fn without_faults(self) -> Config {
         Config { faults: Vec::new(), ..self }
@@ -123,138 +94,152 @@ pub struct Report {
     pub time: Duration,
 }
 
-/// A run that went wrong.
-#[derive(Debug)]
-pub struct Failure {
-    pub seed: u64,
-    pub what: String,
-    /// The schedule and the last events, if the run was readable.
-    pub log: String,
+impl Run for Config {
+    type Report = Report;
+
+    /// A run of full size: 4 or 5 clients, 300 calls, at least 5 faults and 1 crash.
+    fn of_seed(seed: u64) -> Config {
+        let mut rng = Rng::seeded(seed ^ 0x5a6b_e12d);
+        let shards = 4;
+        let calls = 300;
+        let faults = faults::draw(&mut rng, shards, calls);
+        let limits = Limits {
+            // Some checkpoint all the time, some never.
+            overlay_bytes: [4 << 10, 40 << 10, 64 << 20][rng.below(3) as usize],
+            segment_bytes: 32 << 10,
+            inodes: [8, 65_536][rng.below(2) as usize],
+            // Some forget directories all the time.
+            replica: [3, 64, 1 << 20][rng.below(3) as usize],
+            coalesce_prefixes: !seed.is_multiple_of(3),
+            lazy_replication: !seed.is_multiple_of(8),
+            tells_ids: seed.is_multiple_of(2),
+        };
+        Config {
+            seed,
+            shards,
+            stores: 1,
+            replicas: 1,
+            clients: 4 + rng.below(2) as usize,
+            calls,
+            faults,
+            limits,
+            segment_bytes: [2 << 10, 8 << 20][rng.below(2) as usize],
+            inline_max: [64, 4096][rng.below(2) as usize],
+            mutation: None,
+            dies_at: None,
+            readable: false,
+        }
+    }
+
+    fn with_mutation(self, mutation: Option<&'static str>) -> Config {
+        Config { mutation, ..self }
+    }
+
+    fn readable(self) -> Config {
+        Config { readable: true, ..self }
+    }
+
+    fn run(&self) -> Result<Report, Failure> {
+        let report = |world: &mut World| {
+            let (entries, states) = play(self, world)?;
+            let tally = linear::tally(&entries);
+            let mut tally: Vec<(String, u64, u64)> =
+                tally.into_iter().map(|(name, (good, bad))| (name, good, bad)).collect();
+            tally.sort();
+            Ok(Report {
+                seed: self.seed,
+                digest: world.log.digest(),
+                events: world.log.len(),
+                calls: entries.len(),
+                tally,
+                states,
+                faults: self.faults.len(),
+                crashes: world.crashes,
+                disk_ops: world.disk_ops(),
+                hits: sim::hits(),
+                time: Duration::from_nanos(world.now.as_ns()),
+            })
+        };
+        simulate(self, report, |world| format!("{:#?}\n{}", self.faults, world.log))
+    }
 }
 
-/// Plays a run and judges it.
+/// Plays something in a world of its own; `log` says what happened, if it goes wrong.
 ///
 /// # Errors
-/// What the checkers found.
-pub fn run(config: &Config) -> Result<Report, Failure> {
+/// What was found.
+pub fn simulate<T>(
+    config: &Config,
+    play: impl FnOnce(&mut World) -> Result<T, String>,
+    log: impl FnOnce(&World) -> String,
+) -> Result<T, Failure> {
     sim::start(config.seed);
     sim::mutate(config.mutation);
     let mut world = World::new(config.clone());
-    let outcome = play(config, &mut world);
-    let report = outcome.map(|(entries, states)| {
-        let tally = linear::tally(&entries);
-        let mut tally: Vec<(String, u64, u64)> =
-            tally.into_iter().map(|(name, (good, bad))| (name, good, bad)).collect();
-        tally.sort();
-        Report {
-            seed: config.seed,
-            digest: world.log.digest(),
-            events: world.log.len(),
-            calls: entries.len(),
-            tally,
-            states,
-            faults: config.faults.len(),
-            crashes: world.crashes,
-            disk_ops: world.disk_ops(),
-            hits: sim::hits(),
-            time: Duration::from_nanos(world.now.as_ns()),
-        }
-    });
-    let failure = report.map_err(|what| {
-        let log = format!("{:#?}\n{}", config.faults, world.log);
-        Failure { seed: config.seed, what, log }
-    });
+    let outcome = play(&mut world);
+    let failed = |what| Failure { seed: config.seed, what, log: log(&world) };
+    let outcome = outcome.map_err(failed);
     drop(world);
     sim::stop();
-    failure
+    outcome
 }
 
-/// As [`run`]; a run that fails is played again to say what happened.
+/// A client of the library, which keeps its leases.
 ///
-/// # Errors
-/// What the checkers found, with the schedule and the last events.
-pub fn run_and_explain(config: &Config) -> Result<Report, Failure> {
-    match run(config) {
-        Err(_) if !config.readable => run(&Config { readable: true, ..config.clone() }),
-        other => other,
-    }
+/// # Panics
+/// If it cannot connect.
+pub async fn connect(sender: Sender, coordinator: SocketAddr, spawner: &Spawner) -> Fs {
+    let number = sender.client;
+    let connected = Fs::over(Arc::new(sender), &[coordinator], ClientOptions::default()).await;
+    let fs = connected.unwrap_or_else(|error| panic!("client {number} cannot connect: {error}"));
+    let leases = fs.clone();
+    spawner.spawn(async move { leases.keep_leases().await });
+    fs
 }
 
 type Played = (Vec<history::Entry>, usize);
 
 fn play(config: &Config, world: &mut World) -> Result<Played, String> {
-    let calls = world.progress.clone();
-    let clocks_are_near = faults::clocks_stay_near(&config.faults);
-    let mut shared = Shared::new(calls);
-    shared.clocks_are_near = clocks_are_near;
+    let mut shared = Shared::new(world.progress.clone());
+    shared.clocks_are_near = faults::clocks_stay_near(&config.faults);
     let shared = Rc::new(RefCell::new(shared));
-    let size_max = config.inline_max * 2;
+    let calls = config.calls;
     for number in 0..config.clients {
-        let (shared, seed, calls) = (shared.clone(), world.rng.u64(), config.calls);
-        let sender = Arc::new(Sender { client: number, desk: world.desk.clone() });
-        let (spawner, kept) = (world.executor.spawner(), shared.clone());
-        world.executor.spawn(async move {
-            let options = ClientOptions::default();
-            let fs = match Fs::over(sender, &[addr_of(NodeId::Coordinator)], options).await {
-                Ok(fs) => fs,
-                Err(error) => panic!("client {number} cannot connect: {error}"),
-            };
-            let leases = fs.clone();
-            spawner.spawn(async move { leases.keep_leases().await });
-            Client::new(number, fs, seed, shared, size_max).run(calls).await;
-        });
-        drop(kept);
+        spawn(world, number, &shared, move |client| client.run(calls));
     }
-    let finished = |count: usize, shared: &Rc<RefCell<Shared>>| shared.borrow().finished >= count;
-    let clients = config.clients;
-    world.run_until(Duration::from_secs(300), |_| finished(clients, &shared))?;
+    let finished = |count: usize| {
+        let shared = shared.clone();
+        move |_: &World| shared.borrow().finished >= count
+    };
+    world.run_until(Duration::from_secs(300), finished(config.clients))?;
     world.repair();
     world.run_for(Duration::from_secs(20))?;
     quiet::check_replicas(world)?;
-    look_at_all(world, &shared, size_max)?;
-    world.run_until(Duration::from_secs(60), |_| finished(clients + 1, &shared))?;
+    spawn(world, config.clients, &shared, Client::look_at_all);
+    world.run_until(Duration::from_secs(60), finished(config.clients + 1))?;
     // Longer than any lease.
     world.run_for(Duration::from_secs(200))?;
     let all = std::mem::take(&mut shared.borrow_mut().history.entries);
     let entries = linear::relevant(&all);
-    let states = linear::check(&entries).map_err(|violation| explain(&entries, &violation))?;
+    let states = linear::check(&entries).map_err(|violation| violation.explain(&entries))?;
     quiet::check(world)?;
     world.check_retries()?;
     Ok((entries, states))
 }
 
-fn look_at_all(
+/// Connects a client, which does something.
+fn spawn<F: Future<Output = ()> + 'static>(
     world: &mut World,
-    shared: &Rc<RefCell<Shared>>,
-    size_max: u64,
-) -> Result<(), String> {
-    let number = world.config().clients;
-    let sender = Arc::new(Sender { client: number, desk: world.desk.clone() });
-    let (shared, seed) = (shared.clone(), world.rng.u64());
+    number: usize,
+    shared: &Share,
+    work: impl FnOnce(Client) -> F + 'static,
+) {
+    let (sender, coordinator) = (world.sender(number), world.coordinator());
+    let (shared, seed, size_max) = (shared.clone(), world.rng.u64(), world.config().inline_max * 2);
+    let spawner = world.executor.spawner();
     world.executor.spawn(async move {
-        let options = ClientOptions::default();
-        match Fs::over(sender, &[addr_of(NodeId::Coordinator)], options).await {
-            Ok(fs) => Client::new(number, fs, seed, shared, size_max).look_at_all().await,
-            Err(error) => panic!("the observer cannot connect: {error}"),
-        }
+        let fs = connect(sender, coordinator, &spawner).await;
+        work(Client::new(number, fs, seed, shared, size_max)).await;
     });
     world.clients_may_run();
-    Ok(())
-}
-
-fn explain(entries: &[history::Entry], violation: &linear::Violation) -> String {
-    let mut text = match violation.undecided {
-        true => "no order of the answers was found in time".to_owned(),
-        false => "the answers fit no order".to_owned(),
-    };
-    text += &format!("; {} calls fit, then none of these does:\n", violation.placed);
-    for call in &violation.stuck {
-        text += &format!("  #{call} {}\n", entries[*call]);
-    }
-    let last = violation.stuck.iter().max().copied().unwrap_or_default();
-    text += "before them:\n";
-    for (at, entry) in entries.iter().enumerate().take(last) {
-        text += &format!("  #{at} {entry}\n");
-    }
-    text
 }

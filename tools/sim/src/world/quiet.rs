@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use saker_types::InodeId;
 use saker_types::wire::{ChunkListReply, ChunkListReq, Empty, Op, ScanReply, ScanReq, ShardStats};
-use saker_types::{InodeId, NodeId};
 
 use super::World;
 use crate::bench::Tree;
@@ -14,7 +14,7 @@ use crate::bench::Tree;
 /// Rows that make no sense, or a shard that does not answer.
 pub fn tree(world: &mut World) -> Result<Tree, String> {
     let mut tree = Tree::default();
-    for shard in world.shards() {
+    for shard in world.cluster().shards() {
         let request = ScanReq { after: Default::default(), limit: 65_536 };
         let rows: ScanReply = world.ask(shard, Op::Scan, &request)?;
         for row in rows.rows {
@@ -43,14 +43,16 @@ pub fn check(world: &mut World) -> Result<(), String> {
 /// No store keeps data of an inode that is not there.
 fn check_chunks(world: &mut World, tree: &Tree) -> Result<(), String> {
     let request = ChunkListReq { limit: 1_024, ..ChunkListReq::default() };
-    let list: ChunkListReply = world.ask(NodeId::Store(0), Op::ChunkList, &request)?;
     let plain = tree.entries.values().filter(|inode| inode.home_slot.is_none());
     let ids: BTreeSet<InodeId> =
         plain.chain(tree.attributes.values()).map(|inode| inode.attr.id).collect();
-    match list.chunks.iter().find(|chunk| !ids.contains(&chunk.id)) {
-        None => Ok(()),
-        Some(chunk) => Err(format!("a store keeps data of {:#x}, which is gone", chunk.id)),
+    for store in world.cluster().stores() {
+        let list: ChunkListReply = world.ask(store, Op::ChunkList, &request)?;
+        if let Some(chunk) = list.chunks.iter().find(|chunk| !ids.contains(&chunk.id)) {
+            return Err(format!("{store} keeps data of {:#x}, which is gone", chunk.id));
+        }
     }
+    Ok(())
 }
 
 /// Each valid entry of a replica equals the owner's row.
@@ -59,7 +61,7 @@ fn check_chunks(world: &mut World, tree: &Tree) -> Result<(), String> {
 /// One that does not.
 pub fn check_replicas(world: &mut World) -> Result<(), String> {
     let tree = tree(world)?;
-    for shard in world.shards() {
+    for shard in world.cluster().shards() {
         let Some(worker) = world.node(shard).shard() else {
             return Err(format!("{shard} is down"));
         };

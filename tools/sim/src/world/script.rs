@@ -43,7 +43,8 @@ impl Shared {
     }
 }
 
-type Share = Rc<RefCell<Shared>>;
+/// As the clients have it.
+pub type Share = Rc<RefCell<Shared>>;
 
 struct Open {
     file: File,

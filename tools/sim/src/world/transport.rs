@@ -10,12 +10,12 @@ use saker_rpc::{Call, Frame, Sleep, Transport};
 use saker_runtime::time::{self, Time};
 use saker_types::NodeId;
 
-use crate::roles::node_at;
+use crate::node::roles::{Machine, node_at};
 
 /// A call that a client has begun.
 pub struct NewCall {
     pub client: usize,
-    pub to: NodeId,
+    pub to: (NodeId, Machine),
     pub frame: Frame,
     pub deadline: Time,
     pub slot: CallSlot,
@@ -44,6 +44,7 @@ impl Desk {
 }
 
 /// One client's way to send.
+#[derive(Clone)]
 pub struct Sender {
     pub client: usize,
     pub desk: Desk,

@@ -7,8 +7,8 @@ use saker_types::NodeId;
 
 use super::super::faults::Fault;
 use super::super::net::Who;
-use super::super::node::Death;
 use super::{Event, World};
+use crate::node::Death;
 
 impl World {
     pub(super) fn step_soon(&mut self, id: NodeId) {

@@ -12,10 +12,10 @@ use saker_types::NodeId;
 use saker_types::wire::{Ctx, Op, OpenReq};
 
 use super::super::net::{Conn, Who};
-use super::super::node::frame_bytes;
 use super::super::transport::NewCall;
 use super::{Event, Key, OBSERVER, Pending, World};
-use crate::roles;
+use crate::node::frame_bytes;
+use crate::node::roles::{self, Machine, node_at};
 
 impl World {
     pub(super) fn client_calls(&mut self, call: NewCall) {
@@ -29,7 +29,7 @@ impl World {
         &mut self,
         from: Who,
         life: u64,
-        to: NodeId,
+        (to, machine): (NodeId, Machine),
         frame: Frame,
         deadline: Time,
         slot: Option<CallSlot>,
@@ -38,13 +38,14 @@ impl World {
         self.log.event(self.now, "asks", &frame_bytes(&frame), || {
             format!("{from:?} -> {to} {} #{}", describe(&frame), frame.call)
         });
-        let (is_up, to_life) = (self.nodes[&to].is_up(), self.nodes[&to].life);
+        let node = self.nodes.get(&to).filter(|node| node.is_up() && node.machine == machine);
+        let to_life = node.map(|node| node.life);
         self.schedule(deadline, Event::Fails(key, CallError::Timeout));
-        if !is_up {
+        let Some(to_life) = to_life else {
             self.pending.insert(key, Pending { conn: None, slot });
             let at = self.after_us(100, 2_000);
             return self.schedule(at, Event::Fails(key, CallError::Unreachable));
-        }
+        };
         let conn = self.net.connect(from, life, to, to_life);
         self.pending.insert(key, Pending { conn: Some(conn), slot });
         if let Some(mutation) = mutation(&frame) {
@@ -108,10 +109,14 @@ impl World {
         if node.life != c.to_life {
             return;
         }
-        let slowness = node.slowness;
-        if let Some(reply) = node.answer(frame) {
-            let at = self.after_us(20 * slowness, 100);
-            self.schedule(at, Event::Answers { conn, frame: reply });
+        let (to, slowness) = (c.to, node.slowness);
+        match node.answer(frame) {
+            Err(why) => self.node_dies(to, &why),
+            Ok(None) => {}
+            Ok(Some(reply)) => {
+                let at = self.after_us(20 * slowness, 100);
+                self.schedule(at, Event::Answers { conn, frame: reply });
+            }
         }
     }
 
@@ -189,7 +194,8 @@ impl World {
                 self.schedule(at, Event::Answers { conn, frame });
             }
             Outgoing::Call { to, frame, deadline, .. } => {
-                let to = NodeId::from_u32(to.0).expect("roles call nodes of the map");
+                let at = self.node_mut(id).address(to);
+                let to = node_at(at.expect("roles call nodes of their map"));
                 self.send(Who::Node(id), life, to, frame, deadline, None);
             }
         }

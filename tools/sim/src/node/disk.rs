@@ -20,12 +20,14 @@ pub struct Plan {
 pub struct Disk {
     dir: MemDir,
     plan: Arc<Mutex<Plan>>,
+    /// How often its machine has lost power.
+    power_losses: u64,
 }
 
 impl Disk {
     /// An empty disk.
     pub fn new() -> Disk {
-        Disk { dir: MemDir::new(), plan: Arc::default() }
+        Disk { dir: MemDir::new(), plan: Arc::default(), power_losses: 0 }
     }
 
     /// The faults.
@@ -43,9 +45,26 @@ impl Disk {
         Arc::new(FaultDir::new(Arc::new(self.dir.clone()), Box::new(script)))
     }
 
+    /// Since when its page cache lives.
+    pub fn cached_since(&self) -> u64 {
+        self.power_losses + 1
+    }
+
+    /// Has its machine died with an operation?
+    pub fn is_dead(&self) -> bool {
+        let plan = self.plan();
+        plan.dies_at.is_some_and(|at| at <= plan.done)
+    }
+
+    /// Another disk, with what is durable on this one.
+    pub fn copy(&self) -> Disk {
+        Disk { dir: self.dir.crash(0), plan: Arc::default(), power_losses: self.power_losses }
+    }
+
     /// Power was lost, and is back.
     pub fn lose_power(&mut self, seed: u64) {
         self.dir = self.dir.crash_flipping(seed);
+        self.power_losses += 1;
         let mut plan = self.plan();
         if plan.dies_at.is_some_and(|at| at <= plan.done) {
             plan.dies_at = None;

@@ -1,6 +1,6 @@
-//! The real roles on simulated disks: how bench and world make and start them.
+//! The real roles on simulated disks: how they are started, and where they listen.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use saker_rpc::hello::PeerHello;
 use saker_runtime::fs::Dir;
 use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
+use saker_store::{DELETED_MAX, Options, SegmentStore, Space, StoreService};
 use saker_types::change::{Change, Record, What};
 use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
 use saker_types::{ClusterMap, NodeId};
@@ -27,37 +28,43 @@ const COORDINATOR_PORT: u16 = 1;
 const SHARD_PORT: u16 = 1_000;
 const STORE_PORT: u16 = 2_000;
 
-/// Where a node listens.
-pub fn addr_of(node: NodeId) -> SocketAddr {
+/// Number of a machine that a node runs on: the first is 0, and each that takes its place is the
+/// next, at an address of its own.
+pub type Machine = u8;
+
+/// Where a node listens while it is on this machine.
+pub fn addr_of(node: NodeId, machine: Machine) -> SocketAddr {
     let port = match node {
         NodeId::Coordinator => COORDINATOR_PORT,
         NodeId::Shard(n) => SHARD_PORT + n,
         NodeId::Store(n) => STORE_PORT + n,
     };
-    SocketAddr::from(([127, 0, 0, 1], port))
+    SocketAddr::from(([127, 0, machine, 1], port))
 }
 
 /// Who listens there.
 ///
 /// # Panics
-/// If nobody does.
-pub fn node_at(addr: SocketAddr) -> NodeId {
-    match addr.port() {
+/// If nobody ever does.
+pub fn node_at(addr: SocketAddr) -> (NodeId, Machine) {
+    let node = match addr.port() {
         COORDINATOR_PORT => NodeId::Coordinator,
         port if (SHARD_PORT..STORE_PORT).contains(&port) => NodeId::Shard(port - SHARD_PORT),
         port if port >= STORE_PORT => NodeId::Store(port - STORE_PORT),
         port => panic!("nobody listens on port {port}"),
-    }
+    };
+    let IpAddr::V4(ip) = addr.ip() else { panic!("nobody listens at {addr}") };
+    (node, ip.octets()[2])
 }
 
 /// A cluster of some shards and stores.
-pub fn members(shards: u32, stores: u16, inline_max: u64) -> Members {
-    let shard = |mnode| ShardMember { mnode, addr: addr_of(NodeId::Shard(mnode as u16)) };
+pub fn members(shards: u16, stores: u16, replicas: u32, inline_max: u64) -> Members {
+    let shard = |n| ShardMember { mnode: u32::from(n), addr: addr_of(NodeId::Shard(n), 0) };
     Members {
         name: "simulated".into(),
         shards: (0..shards).map(shard).collect(),
-        stores: (0..stores).map(|n| addr_of(NodeId::Store(n))).collect(),
-        replicas: 1,
+        stores: (0..stores).map(|n| addr_of(NodeId::Store(n), 0)).collect(),
+        replicas,
         inline_max,
     }
 }
@@ -77,8 +84,8 @@ pub fn first_map(members: &Members) -> ClusterMap {
         shards: shards.collect(),
         stores: stores.collect(),
         slots: initial_slots(members.shards.len()),
-        coordinator: addr_of(NodeId::Coordinator).to_string(),
-        replicas: 1,
+        coordinator: addr_of(NodeId::Coordinator, 0).to_string(),
+        replicas: members.replicas,
         inline_max: members.inline_max,
         name: members.name.clone(),
         format: FORMAT,
@@ -91,7 +98,7 @@ fn coordinators(disk: Arc<dyn Dir>, segment_bytes: u64) -> Source {
     Source::Embedded(Home { journal: disk, table: None, sizes })
 }
 
-/// Begins the coordinator's records with the map.
+/// Writes a map into the coordinator's records.
 ///
 /// # Panics
 /// If the disk fails.
@@ -111,10 +118,11 @@ pub fn write_map(disk: Arc<dyn Dir>, map: &ClusterMap) {
 pub fn start_coordinator(
     disk: Arc<dyn Dir>,
     members: &Members,
+    listen: SocketAddr,
     segment_bytes: u64,
 ) -> Result<saker_coordinator::service::Worker, String> {
     let metrics = saker_coordinator::metrics::Metrics::new(&Registry::new());
-    let listen = addr_of(NodeId::Coordinator).to_string();
+    let listen = listen.to_string();
     let source = coordinators(disk, segment_bytes);
     let state = saker_coordinator::state::open(source, members, &listen, metrics);
     state.map(saker_coordinator::service::Worker::new).map_err(|e| e.to_string())
@@ -159,6 +167,34 @@ pub fn start_shard(
     };
     let shard = recover::open_at(home, map.clone(), now, wall_ns);
     shard.map(saker_meta::service::Worker::new).map_err(|e| e.to_string())
+}
+
+/// Bytes of a store's disk, of which half are free.
+const STORE_DISK_BYTES: u64 = 1 << 30;
+/// So small that segments are filled.
+const STORE_SEGMENT_BYTES: u32 = 256 << 10;
+
+/// Starts a store from its disk, whose page cache lives since `cached_since`.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn start_store(no: u16, disk: Arc<dyn Dir>, cached_since: u64) -> Result<StoreService, String> {
+    let (capacity_bytes, free_bytes) = (STORE_DISK_BYTES, STORE_DISK_BYTES / 2);
+    let space = Space { capacity_bytes, free_bytes, unused_bytes: free_bytes };
+    let options = Options {
+        segment_bytes: STORE_SEGMENT_BYTES,
+        capacity_bytes,
+        cache_bytes: 1 << 20,
+        deleted_max: DELETED_MAX,
+        space: Arc::new(move || Ok(space)),
+        disk: 0,
+        cached_since,
+        registry: Registry::new(),
+    };
+    let identity = saker_store::Identity { cluster: UUID, store: no };
+    let table = open_table(&*disk)?;
+    let store = SegmentStore::open(disk.clone(), table, identity, options);
+    store.and_then(|store| StoreService::new(disk, store)).map_err(|e| e.to_string())
 }
 
 /// What a node says of itself.

@@ -1,7 +1,16 @@
-//! A simulated machine with one role on it, driven as [`saker_rpc::Shell`] drives it, but that the
-//! world decides how long a flush takes, and what happens before it ends.
+//! A simulated machine with one role on it, driven as [`saker_rpc::Shell`] drives it, but that
+//! whoever drives it (the [world](crate::world), or a test by the [bench](crate::bench)) decides
+//! how long a flush takes, and what happens before it ends.
+
+// Fields of plain records of a test tool.
+#![allow(missing_docs)]
+
+pub mod disk;
+pub mod roles;
+pub mod table;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,13 +21,13 @@ use saker_rpc::frame::Frame;
 use saker_rpc::node::Gate;
 use saker_rpc::{FlushDone, Input, Outbox, Outgoing, PeerHello, Role, Service};
 use saker_runtime::sim;
-use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
-use saker_store::{DELETED_MAX, Identity, Options, SegmentStore, Space, StoreService};
+use saker_store::StoreService;
 use saker_types::{ClusterMap, NodeId};
 
-use super::disk::Disk;
-use crate::roles::{self, EPOCH_NS, UUID};
+use disk::Disk;
+use roles::{EPOCH_NS, Machine, addr_of};
+use table::{BadPlace, Unreadable};
 
 /// What a node runs.
 enum Running {
@@ -30,10 +39,36 @@ enum Running {
 /// What all nodes are started with.
 pub struct Cluster {
     pub members: Members,
+    /// The newest map.
     pub map: Arc<ClusterMap>,
     pub limits: Limits,
-    /// After which the coordinator compacts its journal.
+    /// Journal bytes after which the coordinator compacts.
     pub segment_bytes: u64,
+    /// A row that no shard's table can read; `None`: their disks have no bad places.
+    pub unreadable: Option<Unreadable>,
+}
+
+impl Cluster {
+    /// A new cluster.
+    pub fn new(members: Members, limits: Limits, segment_bytes: u64) -> Cluster {
+        let map = Arc::new(roles::first_map(&members));
+        Cluster { members, map, limits, segment_bytes, unreadable: None }
+    }
+
+    /// All nodes of the map.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        [NodeId::Coordinator].into_iter().chain(self.shards()).chain(self.stores()).collect()
+    }
+
+    /// All shards of the map.
+    pub fn shards(&self) -> Vec<NodeId> {
+        (0..self.map.shards.len()).map(|n| NodeId::Shard(n as u16)).collect()
+    }
+
+    /// All stores of the map.
+    pub fn stores(&self) -> Vec<NodeId> {
+        (0..self.map.stores.len()).map(|n| NodeId::Store(n as u16)).collect()
+    }
 }
 
 /// How a machine dies.
@@ -59,6 +94,8 @@ pub struct Node {
     pub stepping: bool,
     /// When a step is due for the role's own sake.
     pub wake_at: Option<Time>,
+    /// Where it is.
+    pub machine: Machine,
     /// Counts starts.
     pub life: u64,
     /// How far the wall clock is off.
@@ -69,10 +106,16 @@ pub struct Node {
 }
 
 impl Node {
-    /// A machine that is off.
-    pub fn new(id: NodeId) -> Node {
+    /// A machine that is off. A coordinator's disk has the cluster's map, all others are empty.
+    pub fn new(id: NodeId, cluster: &Cluster) -> Node {
+        let disk = Disk::new();
+        if id == NodeId::Coordinator {
+            roles::write_map(disk.dir(), &cluster.map);
+            disk.plan().done = 0;
+        }
         Node {
             id,
+            machine: 0,
             running: None,
             outbox: Outbox::new(),
             gate: Gate::new(),
@@ -83,7 +126,7 @@ impl Node {
             life: 0,
             skew_ns: 0,
             slowness: 1,
-            disk: Disk::new(),
+            disk,
         }
     }
 
@@ -107,16 +150,23 @@ impl Node {
             NodeId::Coordinator => Running::Coordinator(roles::start_coordinator(
                 disk,
                 &cluster.members,
+                addr_of(self.id, self.machine),
                 cluster.segment_bytes,
             )?),
             NodeId::Shard(no) => {
                 let (limits, map) = (&cluster.limits, &cluster.map);
                 let wall_ns = self.wall_ns(now);
-                let table = roles::open_table(&*disk)?;
+                let mut table = roles::open_table(&*disk)?;
+                if let Some(unreadable) = &cluster.unreadable {
+                    let unreadable = unreadable.clone();
+                    table = Arc::new(BadPlace { inner: table, unreadable });
+                }
                 let shard = roles::start_shard(no, disk, table, limits, map, now, wall_ns);
                 Running::Shard(shard?)
             }
-            NodeId::Store(no) => Running::Store(open_store(no, disk)?),
+            NodeId::Store(no) => {
+                Running::Store(roles::start_store(no, disk, self.disk.cached_since())?)
+            }
         };
         if let Some(why) = sim::take_crash() {
             return Err(why);
@@ -155,10 +205,15 @@ impl Node {
     }
 
     /// A store's answer.
-    pub fn answer(&self, frame: Frame) -> Option<Frame> {
-        match &self.running {
-            Some(Running::Store(service)) => Some(service.handle(frame)),
-            _ => None,
+    ///
+    /// # Errors
+    /// Why the node must die.
+    pub fn answer(&self, frame: Frame) -> Result<Option<Frame>, String> {
+        let Some(Running::Store(service)) = &self.running else { return Ok(None) };
+        let reply = service.handle(frame);
+        match self.disk.is_dead() {
+            true => Err("the machine has died".into()),
+            false => Ok(Some(reply)),
         }
     }
 
@@ -180,6 +235,14 @@ impl Node {
         }
         (self.inputs, self.outbox) = (inputs, outbox);
         Ok(())
+    }
+
+    /// Flushes at once.
+    ///
+    /// # Errors
+    /// Why the node must die.
+    pub fn flush(&mut self) -> Result<(), String> {
+        self.role().map_or(Ok(()), |role| role.flush().map_err(|e| e.to_string()))
     }
 
     /// Begins a flush if there is something to flush; true if it did.
@@ -219,30 +282,16 @@ impl Node {
         self.role()?.next_deadline()
     }
 
+    /// Where the role believes that a peer listens.
+    pub fn address(&mut self, to: saker_rpc::NodeId) -> Option<SocketAddr> {
+        self.role()?.address(to)
+    }
+
     /// A request has arrived.
     pub fn receive(&mut self, conn: u64, peer: PeerHello, frame: Frame) {
         let (conn, peer) = (saker_rpc::ConnId(conn), Rc::new(peer));
         self.inputs.push_back(Input::Request { conn, peer, frame });
     }
-}
-
-fn open_store(no: u16, disk: Arc<dyn saker_runtime::fs::Dir>) -> Result<StoreService, String> {
-    let space =
-        || Ok(Space { capacity_bytes: 1 << 30, free_bytes: 1 << 29, unused_bytes: 1 << 29 });
-    let options = Options {
-        segment_bytes: 256 << 10,
-        capacity_bytes: 1 << 30,
-        cache_bytes: 1 << 20,
-        deleted_max: DELETED_MAX,
-        space: Arc::new(space),
-        disk: 0,
-        cached_since: 0,
-        registry: Registry::new(),
-    };
-    let identity = Identity { cluster: UUID, store: no };
-    let table = roles::open_table(&*disk)?;
-    let store = SegmentStore::open(disk.clone(), table, identity, options);
-    store.and_then(|store| StoreService::new(disk, store)).map_err(|e| e.to_string())
 }
 
 /// Bytes that say everything of a frame.
