@@ -375,6 +375,7 @@ impl Bench {
         node.inputs.extend(input);
         let done = node.step(self.now).and_then(|()| node.flush());
         done.expect("a disk in memory");
+        node.answered.clear();
         let (life, said) = (node.life, node.said());
         said.into_iter().for_each(|said| self.send(id, life, said));
     }

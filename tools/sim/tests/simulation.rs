@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use saker_sim::seeds::{Failure, Run, must_find, on_all};
+use saker_sim::world::changes::Kind;
 use saker_sim::world::{Config, points};
 use saker_types::NodeId;
 
@@ -25,10 +26,13 @@ fn tell(failure: &Failure) -> ! {
 fn no_seed_breaks_a_rule_and_every_failpoint_is_hit() {
     let seeds = std::env::var("SAKER_SIM_SEEDS").ok().and_then(|n| n.parse().ok());
     let hits: Mutex<BTreeMap<&str, u64>> = Mutex::default();
+    let losses: Mutex<(usize, usize)> = Mutex::default();
     let start = std::time::Instant::now();
     on_all(0..seeds.unwrap_or(2_000), |seed| {
         let report = Config::of_seed(seed).run_and_explain().unwrap_or_else(|f| tell(&f));
         assert!(report.calls >= 300 && report.faults >= 5 && report.crashes >= 1, "{report:?}");
+        let mut losses = losses.lock().unwrap();
+        *losses = (losses.0 + report.power_losses, losses.1 + report.told_of_losses);
         let mut hits = hits.lock().unwrap();
         for (name, count) in report.hits {
             *hits.entry(name).or_default() += count;
@@ -46,6 +50,9 @@ fn no_seed_breaks_a_rule_and_every_failpoint_is_hit() {
         hits.len(),
         points::ALL.len()
     );
+    let (lost, told) = losses.into_inner().unwrap();
+    println!("{lost} losses of power of stores, which {told} calls were told of");
+    assert!(lost > 0 && told > 0, "no store loses data");
     let missed: Vec<_> = points::ALL.iter().filter(|name| !hits.contains_key(*name)).collect();
     assert!(missed.is_empty(), "never hit: {missed:?}");
 }
@@ -102,8 +109,40 @@ fn a_scan_that_ignores_prepared_rows_is_found() {
 }
 
 #[test]
+fn an_fsync_that_stores_do_not_hear_of_is_found() {
+    is_found("an fsync that stores do not hear of");
+}
+
+#[test]
+fn a_truncation_that_stores_do_not_hear_of_is_found() {
+    is_found("a truncation that stores do not hear of");
+}
+
+#[test]
+fn a_write_that_a_replica_does_not_get_is_found() {
+    is_found("a write that a replica does not get");
+}
+
+#[test]
 fn a_walk_that_outlives_an_invalidation_is_found() {
     is_found("a walk that outlives an invalidation");
+}
+
+/// Nobody moves chunks to a store that comes: what others have of its share cannot be read.
+#[test]
+fn a_store_that_comes_without_its_chunks_is_found() {
+    let found: Mutex<Option<Failure>> = Mutex::default();
+    on_all(0..SEEDS_TO_FIND, |seed| {
+        match Config::of_seed(seed).with_changes(&[Kind::AddStore]).run() {
+            Err(failure) if failure.what.contains("cannot be") => {
+                *found.lock().unwrap() = Some(failure);
+                false
+            }
+            _ => true,
+        }
+    });
+    let failure = found.into_inner().unwrap().expect("a byte that is missing");
+    println!("seed {}: {}", failure.seed, failure.head(2));
 }
 
 /// 200 calls of one client, without other faults.
@@ -116,10 +155,7 @@ fn a_crash_after_any_operation_of_a_disk_is_survived() {
     let whole = scripted().run().unwrap_or_else(|f| tell(&f));
     let mut deaths: Vec<(NodeId, u64)> = Vec::new();
     for (node, operations) in &whole.disk_ops {
-        // Power loss of a store loses what was not synced: `saker-store` has tests of its own.
-        if !matches!(node, NodeId::Store(_)) {
-            deaths.extend((1..=*operations).map(|at| (*node, at)));
-        }
+        deaths.extend((1..=*operations).map(|at| (*node, at)));
     }
     println!("{} crashes", deaths.len());
     assert!(deaths.len() > 250, "the script hardly writes: {:?}", whole.disk_ops);

@@ -3,6 +3,7 @@
 //! ```text
 //! simulate --seeds A..B [--mutation NAME] [--no-faults]   runs them; stops at the first failure
 //! simulate --seed N                                       runs one, with its log if it fails
+//! simulate --seeds A..B --changes KIND[,KIND...]          members come, go and move in each
 //! simulate --mounts ...                                   mounts below kernels, instead of clients
 //! ```
 
@@ -15,7 +16,7 @@ use std::time::Instant;
 
 use saker_sim::mounts;
 use saker_sim::seeds::Run;
-use saker_sim::world::{Config, Report, points};
+use saker_sim::world::{Config, Report, changes, points};
 
 /// Seeds between two lines of progress.
 const PROGRESS: u64 = 500;
@@ -26,6 +27,7 @@ struct Options {
     no_faults: bool,
     go_on: bool,
     mounts: bool,
+    changes: Option<Vec<changes::Kind>>,
 }
 
 fn main() -> ExitCode {
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(why) => {
             eprintln!(
-                "{why}\nusage: simulate [--mounts] --seeds A..B | --seed N [--mutation NAME] [--no-faults] [--go-on]"
+                "{why}\nusage: simulate [--mounts] --seeds A..B | --seed N [--mutation NAME] [--no-faults] [--go-on] [--changes KINDS]"
             );
             return ExitCode::from(2);
         }
@@ -46,9 +48,13 @@ fn main() -> ExitCode {
 
 fn run_clusters(options: &Options) -> ExitCode {
     let mut sums = Sums::default();
-    let of_seed = |seed| match options.no_faults {
-        true => Config::of_seed(seed).without_faults(),
-        false => Config::of_seed(seed),
+    let of_seed = |seed| {
+        let config = Config::of_seed(seed);
+        let config = if options.no_faults { config.without_faults() } else { config };
+        match &options.changes {
+            Some(kinds) => config.with_changes(kinds),
+            None => config,
+        }
     };
     let played = run_all(options, of_seed, |report: Report| sums.add(&report));
     if let Some((failures, seconds)) = played {
@@ -109,8 +115,14 @@ fn run_all<R: Run>(
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options =
-        Options { seeds: 0..2_000, mutation: None, no_faults: false, go_on: false, mounts: false };
+    let mut options = Options {
+        seeds: 0..2_000,
+        mutation: None,
+        no_faults: false,
+        go_on: false,
+        mounts: false,
+        changes: None,
+    };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));
@@ -125,6 +137,17 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
                 options.seeds = seed..seed + 1;
             }
             "--mutation" => options.mutation = Some(value()?.leak()),
+            "--changes" => {
+                let text = value()?;
+                let kind = |name| {
+                    let found = changes::Kind::ALL.into_iter().find(|kind| kind.name() == name);
+                    found.ok_or_else(|| {
+                        let names = changes::Kind::ALL.map(changes::Kind::name).join(", ");
+                        format!("{name} is none of {names}")
+                    })
+                };
+                options.changes = Some(text.split(',').map(kind).collect::<Result<_, _>>()?);
+            }
             "--no-faults" => options.no_faults = true,
             "--mounts" => options.mounts = true,
             "--go-on" => options.go_on = true,
@@ -141,6 +164,8 @@ struct Sums {
     events: u64,
     faults: usize,
     crashes: u64,
+    power_losses: usize,
+    told_of_losses: usize,
     hits: BTreeMap<&'static str, u64>,
     tally: BTreeMap<String, (u64, u64)>,
 }
@@ -152,6 +177,8 @@ impl Sums {
         self.events += report.events;
         self.faults += report.faults;
         self.crashes += report.crashes;
+        self.power_losses += report.power_losses;
+        self.told_of_losses += report.told_of_losses;
         for (name, hits) in &report.hits {
             *self.hits.entry(name).or_default() += hits;
         }
@@ -169,13 +196,16 @@ impl Sums {
         }
         println!(
             "{} seeds without a violation, {failures} with one, in {seconds:.1} s \
-             ({:.1} a second): {} calls, {} events, {} faults, {} crashes; {} of {} failpoints hit",
+             ({:.1} a second): {} calls, {} events, {} faults, {} crashes, {} losses \
+             of power of stores, which {} calls were told of; {} of {} failpoints hit",
             self.seeds,
             self.seeds as f64 / seconds,
             self.calls,
             self.events,
             self.faults,
             self.crashes,
+            self.power_losses,
+            self.told_of_losses,
             points::ALL.iter().filter(|name| self.hits.contains_key(*name)).count(),
             points::ALL.len(),
         );

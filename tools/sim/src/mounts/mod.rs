@@ -140,9 +140,10 @@ fn play(
     {
         let sender = world.sender(0);
         let (shared, draw, begun) = (shared.clone(), draw(world), begun.clone());
+        let coordinator = coordinator.clone();
         let (spawner, calls) = (world.executor.spawner(), config.library_calls);
         world.executor.spawn(async move {
-            let fs = world::connect(sender.clone(), coordinator, &spawner).await;
+            let fs = world::connect(sender.clone(), &coordinator, &spawner).await;
             let mut library = Library { fs, draw, shared, sender, thread: 0 };
             library.begin().await;
             *begun.borrow_mut() = true;
@@ -155,9 +156,9 @@ fn play(
         let programs: Vec<Draw> = (0..THREADS).map(|_| draw(world)).collect();
         let (sender, spawner) = (world.sender(1 + mount), world.executor.spawner());
         let (shared, seed, config) = (shared.clone(), world.rng.u64(), config.clone());
-        let log = log.clone();
+        let (log, coordinator) = (log.clone(), coordinator.clone());
         world.executor.spawn(async move {
-            let fs = world::connect(sender.clone(), coordinator, &spawner).await;
+            let fs = world::connect(sender.clone(), &coordinator, &spawner).await;
             let hints = Hints::default();
             let (served, notices) = seam::mount(fs, &config.options, hints.clone());
             let kernel = Kernel::new(Setup {

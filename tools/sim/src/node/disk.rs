@@ -35,6 +35,11 @@ impl Disk {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// As it is, without faults.
+    pub fn plain(&self) -> Arc<dyn Dir> {
+        Arc::new(self.dir.clone())
+    }
+
     /// As the roles see it.
     pub fn dir(&self) -> Arc<dyn Dir> {
         let plan = self.plan.clone();

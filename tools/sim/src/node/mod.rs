@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message;
 use saker_coordinator::config::Members;
 use saker_meta::Limits;
 use saker_rpc::frame::Frame;
@@ -23,6 +24,7 @@ use saker_rpc::{FlushDone, Input, Outbox, Outgoing, PeerHello, Role, Service};
 use saker_runtime::sim;
 use saker_runtime::time::Time;
 use saker_store::StoreService;
+use saker_types::wire::Op;
 use saker_types::{ClusterMap, NodeId};
 
 use disk::Disk;
@@ -88,6 +90,8 @@ pub struct Node {
     gate: Gate<Outgoing>,
     /// What has arrived since the last step.
     pub inputs: VecDeque<Input>,
+    /// Connection, call and status of what the last step has answered.
+    pub answered: Vec<(u64, u64, u16)>,
     /// A flush is under way.
     pub flushing: bool,
     /// A step is due.
@@ -96,6 +100,8 @@ pub struct Node {
     pub wake_at: Option<Time>,
     /// Where it is.
     pub machine: Machine,
+    /// It is no member of the cluster any more.
+    pub is_gone: bool,
     /// Counts starts.
     pub life: u64,
     /// How far the wall clock is off.
@@ -116,10 +122,12 @@ impl Node {
         Node {
             id,
             machine: 0,
+            is_gone: false,
             running: None,
             outbox: Outbox::new(),
             gate: Gate::new(),
             inputs: VecDeque::new(),
+            answered: Vec::new(),
             flushing: false,
             stepping: false,
             wake_at: None,
@@ -182,6 +190,7 @@ impl Node {
         self.outbox = Outbox::new();
         self.gate = Gate::new();
         self.inputs.clear();
+        self.answered.clear();
         (self.flushing, self.stepping, self.wake_at) = (false, false, None);
         if let Death::Powerless(seed) = death {
             self.disk.lose_power(seed);
@@ -217,6 +226,13 @@ impl Node {
         }
     }
 
+    /// What a store answers to somebody who stands beside it.
+    pub fn look<A: Message + Default>(&self, op: Op, body: &impl Message) -> Option<A> {
+        let Some(Running::Store(service)) = &self.running else { return None };
+        let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
+        A::decode(service.handle(frame).body).ok()
+    }
+
     /// Runs a step on what has arrived.
     ///
     /// # Errors
@@ -231,6 +247,9 @@ impl Node {
             return Err(why);
         }
         for (after, said) in outbox.drain(conditions) {
+            if let Outgoing::Reply { conn, frame } = &said {
+                self.answered.push((conn.0, frame.call, frame.status));
+            }
             self.gate.push(after, said);
         }
         (self.inputs, self.outbox) = (inputs, outbox);

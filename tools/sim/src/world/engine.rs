@@ -1,6 +1,7 @@
 //! The loop: the next event in simulated time, what it does, what follows from it.
 
 mod life;
+mod members;
 mod traffic;
 
 use std::cell::Cell;
@@ -10,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 use saker_rpc::CallError;
 use saker_rpc::client::{CallSlot, SleepSlot};
 use saker_rpc::frame::Frame;
@@ -17,12 +19,15 @@ use saker_runtime::rand::Rng;
 use saker_runtime::sim;
 use saker_runtime::task::Executor;
 use saker_runtime::time::Time;
-use saker_types::NodeId;
+use saker_types::placement::Slot;
 use saker_types::wire::Op;
+use saker_types::{NodeId, StoreNo};
 
 use super::Config;
+use super::history::Moments;
 use super::log::Log;
 use super::net::{Net, Who};
+use super::ownership::Ownership;
 use super::transport::{Desk, NewCall, Sender};
 use crate::node::roles::{self, EPOCH_NS, addr_of};
 use crate::node::{Cluster, Node};
@@ -61,6 +66,7 @@ enum Event {
     Start(NodeId),
     Woken(SleepSlot),
     Fault(usize),
+    Change(usize),
     Recover(NodeId),
     Calm,
 }
@@ -74,9 +80,14 @@ pub struct World {
     pub executor: Executor,
     /// Calls that clients have made.
     pub progress: Rc<Cell<usize>>,
-    /// Faults that have struck.
+    /// Faults that have struck, and changes that were made.
     struck: usize,
+    changed: usize,
     pub crashes: u64,
+    /// Moments of the clients' history.
+    pub moments: Moments,
+    /// Of stores, and after which of those moments.
+    pub power_losses: Vec<(StoreNo, u64)>,
     config: Config,
     cluster: Cluster,
     nodes: BTreeMap<NodeId, Node>,
@@ -89,6 +100,11 @@ pub struct World {
     results: BTreeMap<(u64, u64), Bytes>,
     /// (session, number) of mutations by (connection, call).
     asked: BTreeMap<(usize, u64), (u64, u64)>,
+    /// Where new clients find it.
+    coordinator: Rc<Cell<SocketAddr>>,
+    ownership: Ownership,
+    /// Slot of the name that a client asks a shard about, by (connection, call).
+    routed: FxHashMap<(usize, u64), Slot>,
     /// A rule that was seen broken.
     broken: Option<String>,
 }
@@ -110,8 +126,10 @@ impl World {
             executor: Executor::new(),
             progress: Rc::default(),
             struck: 0,
+            changed: 0,
             crashes: 0,
-            cluster,
+            moments: Moments::default(),
+            power_losses: Vec::new(),
             nodes: BTreeMap::new(),
             net: Net::new(),
             queue: BTreeMap::new(),
@@ -120,7 +138,11 @@ impl World {
             calls: 0,
             results: BTreeMap::new(),
             asked: BTreeMap::new(),
+            coordinator: Rc::new(Cell::new(addr_of(NodeId::Coordinator, 0))),
+            ownership: Ownership::new(cluster.map.clone()),
+            routed: FxHashMap::default(),
             broken: None,
+            cluster,
             config,
         };
         world.set_clock();
@@ -152,9 +174,9 @@ impl World {
         Sender { client, desk: self.desk.clone() }
     }
 
-    /// Where the coordinator is.
-    pub fn coordinator(&self) -> SocketAddr {
-        addr_of(NodeId::Coordinator, self.nodes[&NodeId::Coordinator].machine)
+    /// Where the coordinator is, whenever somebody looks.
+    pub fn coordinator(&self) -> Rc<Cell<SocketAddr>> {
+        self.coordinator.clone()
     }
 
     /// A machine.
@@ -242,6 +264,7 @@ impl World {
                 }
             }
             Event::Fault(at) => self.strike(at),
+            Event::Change(at) => self.change(at),
             Event::Recover(id) => self.node_mut(id).slowness = 1,
             Event::Calm => {
                 self.net.loss_ppm = 0;
@@ -264,6 +287,7 @@ impl World {
             self.schedule(at, Event::Fault(self.struck));
             self.struck += 1;
         }
+        self.changes_due();
         let wanted = self.desk.take();
         for (at, slot) in wanted.sleeps {
             self.schedule(at, Event::Woken(slot));
@@ -285,6 +309,19 @@ impl World {
         op: Op,
         body: &impl prost::Message,
     ) -> Result<A, String> {
+        A::decode(self.ask_raw(to, op, body)?.body).map_err(|e| e.to_string())
+    }
+
+    /// The same with the whole answer.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn ask_raw(
+        &mut self,
+        to: NodeId,
+        op: Op,
+        body: &impl prost::Message,
+    ) -> Result<Frame, String> {
         let (slot, call) = saker_rpc::Call::new();
         let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
         let answer = std::rc::Rc::new(std::cell::RefCell::new(None));
@@ -295,8 +332,6 @@ impl World {
         self.client_calls(NewCall { client: OBSERVER, to, frame, deadline, slot });
         self.run_until(Duration::from_secs(10), |_| answer.borrow().is_some())?;
         let answer = answer.borrow_mut().take();
-        let frame =
-            answer.and_then(Result::ok).ok_or_else(|| format!("{} does not answer", to.0))?;
-        A::decode(frame.body).map_err(|e| e.to_string())
+        answer.and_then(Result::ok).ok_or_else(|| format!("{} does not answer", to.0))
     }
 }

@@ -50,16 +50,23 @@ pub fn clocks_stay_near(faults: &[Timed]) -> bool {
     jumps.sum::<u64>() < CLOCK_SKEW_NS_MAX
 }
 
+/// How many nodes there are at the start.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    pub shards: u16,
+    pub stores: u16,
+}
+
 /// Draws at least five faults, one of them a crash.
-pub fn draw(rng: &mut Rng, shards: u16, calls: usize) -> Vec<Timed> {
+pub fn draw(rng: &mut Rng, size: Size, calls: usize) -> Vec<Timed> {
     let count = 5 + rng.below(4);
     let mut faults = Vec::new();
     for n in 0..=count {
         let at = rng.below(calls as u64) as usize;
         let fault = match n {
-            0 => crash(rng, shards),
+            0 => crash(rng, size),
             1 => crash_at(rng),
-            _ => any(rng, shards),
+            _ => any(rng, size),
         };
         faults.push((at, fault));
     }
@@ -80,10 +87,13 @@ fn crash_at(rng: &mut Rng) -> Fault {
     Fault::CrashAt(points::ALL[at], 1 + rng.below(4))
 }
 
-fn node(rng: &mut Rng, shards: u16) -> NodeId {
-    match rng.below(u64::from(shards) + 2) {
-        0 | 1 => NodeId::Coordinator,
-        n => NodeId::Shard((n - 2) as u16),
+/// Twice as often a shard as a store.
+fn node(rng: &mut Rng, Size { shards, stores }: Size) -> NodeId {
+    let (shards, stores) = (u64::from(shards), u64::from(stores));
+    match rng.below(4 + 2 * shards + stores) {
+        0..4 => NodeId::Coordinator,
+        n if n < 4 + 2 * shards => NodeId::Shard(((n - 4) / 2) as u16),
+        n => NodeId::Store((n - 4 - 2 * shards) as u16),
     }
 }
 
@@ -97,30 +107,26 @@ fn lasts(rng: &mut Rng, usual_ms: u64) -> Duration {
     Duration::from_micros(1 + rng.below(usual_ms * 1_000) * factor)
 }
 
-fn crash(rng: &mut Rng, shards: u16) -> Fault {
+fn crash(rng: &mut Rng, size: Size) -> Fault {
     let death = match rng.below(4) {
         0 => Death::Killed,
         _ => Death::Powerless(rng.u64()),
     };
     let down = lasts(rng, 300);
-    match rng.below(12) {
-        // What a store has not synced, its client may lose: that is another test's.
-        0 => Fault::Crash(NodeId::Store(0), Death::Killed, down),
-        _ => Fault::Crash(node(rng, shards), death, down),
-    }
+    Fault::Crash(node(rng, size), death, down)
 }
 
-fn any(rng: &mut Rng, shards: u16) -> Fault {
-    let node = node(rng, shards);
+fn any(rng: &mut Rng, size: Size) -> Fault {
+    let node = node(rng, size);
     match rng.below(16) {
-        0..=2 => crash(rng, shards),
+        0..=2 => crash(rng, size),
         3 => Fault::Cut { node, out: true, back: true, lasts: lasts(rng, 400) },
         4 => {
             let out = rng.chance(1, 2);
             Fault::Cut { node, out, back: !out, lasts: lasts(rng, 400) }
         }
         5 => {
-            let to = Who::Node(self::node(rng, shards));
+            let to = Who::Node(self::node(rng, size));
             Fault::OneWay { from: Who::Node(node), to, lasts: lasts(rng, 800) }
         }
         6 | 7 => Fault::Reset(node),
@@ -139,7 +145,11 @@ fn any(rng: &mut Rng, shards: u16) -> Fault {
             let kind = kinds[rng.below(4) as usize];
             let full = kind != OpKind::Sync && rng.chance(1, 2);
             let errno = if full { libc::ENOSPC } else { libc::EIO };
-            Fault::Disk(node, kind, errno, rng.chance(1, 2))
+            // A store whose disk fails is for somebody to start again: it has tests of its own.
+            match node {
+                NodeId::Store(_) => Fault::Reset(node),
+                _ => Fault::Disk(node, kind, errno, rng.chance(1, 2)),
+            }
         }
     }
 }

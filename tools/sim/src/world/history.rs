@@ -1,7 +1,10 @@
 //! What clients asked and were told, in real time.
 
+use std::cell::Cell;
 use std::fmt;
+use std::rc::Rc;
 
+use bytes::Bytes;
 use saker_types::{Errno, InodeId};
 
 /// A name: its number. [`name_of`] is its text.
@@ -121,15 +124,28 @@ pub enum Call {
         of: Subject,
         size: u64,
     },
-    /// Write up to `end` through a handle and flush: the size grows to it.
+    /// Write the tag through a handle and flush, as close(2) does: the size grows to `end`.
     Write {
         id: InodeId,
+        start: u64,
         end: u64,
+        tag: u8,
     },
     /// Append through a handle.
     Append {
         id: InodeId,
         len: u64,
+        tag: u8,
+    },
+    /// fsync(2) of a handle.
+    Fsync {
+        id: InodeId,
+    },
+    /// Open, read, close.
+    Read {
+        at: Path,
+        offset: u64,
+        len: usize,
     },
     Setxattr {
         of: Subject,
@@ -159,7 +175,7 @@ pub struct Seen {
 }
 
 /// What a call ended in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Answer {
     Done,
     Entry(Seen),
@@ -167,10 +183,32 @@ pub enum Answer {
     Opened(Seen, bool),
     Value(u8),
     Offset(u64),
+    /// What was read, from the call's offset on.
+    Data(Seen, Bytes),
     Names(Vec<(Name, InodeId)>),
     Failed(Errno),
     /// It may have taken effect, and still may.
     Unknown(String),
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Done => f.write_str("done"),
+            Answer::Entry(seen) => write!(f, "{seen:?}"),
+            Answer::Opened(seen, made) => write!(f, "{seen:?}, made: {made}"),
+            Answer::Value(value) => write!(f, "value {value}"),
+            Answer::Offset(offset) => write!(f, "at {offset}"),
+            Answer::Data(seen, bytes) => {
+                write!(f, "{seen:?}, {} bytes:", bytes.len())?;
+                let mut runs = bytes.chunk_by(|a, b| a == b);
+                runs.try_for_each(|run| write!(f, " {}x{}", run[0], run.len()))
+            }
+            Answer::Names(names) => write!(f, "{names:x?}"),
+            Answer::Failed(errno) => write!(f, "{errno:?}"),
+            Answer::Unknown(why) => write!(f, "unknown: {why}"),
+        }
+    }
 }
 
 /// A call in the history.
@@ -187,28 +225,35 @@ pub struct Entry {
 /// "Has not ended".
 pub const OPEN: u64 = u64::MAX;
 
+/// Counts the moments of a history.
+pub type Moments = Rc<Cell<u64>>;
+
 /// All calls, in the order in which they began.
 #[derive(Default)]
 pub struct History {
     pub entries: Vec<Entry>,
-    moments: u64,
+    pub moments: Moments,
 }
 
 impl History {
     /// A call begins; its index.
     pub fn begin(&mut self, client: usize, call: Call) -> usize {
-        self.moments += 1;
-        let answer = Answer::Unknown("no answer".into());
-        self.entries.push(Entry { client, call, invoked: self.moments, returned: OPEN, answer });
+        let (answer, invoked) = (Answer::Unknown("no answer".into()), self.next());
+        self.entries.push(Entry { client, call, invoked, returned: OPEN, answer });
         self.entries.len() - 1
+    }
+
+    fn next(&self) -> u64 {
+        self.moments.set(self.moments.get() + 1);
+        self.moments.get()
     }
 
     /// It ends.
     pub fn end(&mut self, index: usize, answer: Answer) {
-        self.moments += 1;
+        let now = self.next();
         let entry = &mut self.entries[index];
         if !matches!(answer, Answer::Unknown(_)) {
-            entry.returned = self.moments;
+            entry.returned = now;
         }
         entry.answer = answer;
     }

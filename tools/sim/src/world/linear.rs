@@ -403,6 +403,8 @@ fn reads(call: &Call) -> bool {
             | Call::Getxattr { .. }
             | Call::Readdir { .. }
             | Call::Open { .. }
+            | Call::Read { .. }
+            | Call::Fsync { .. }
     )
 }
 

@@ -2,24 +2,28 @@
 //! simulated network, clock and disk. Everything follows from a seed; a run can be replayed.
 //!
 //! [`Config::run`] plays one seed: clients make calls while things go wrong, then all is repaired, the
-//! clients look at everything, and the checkers judge ([`linear`] the answers, [`quiet`] the rows).
+//! clients look at everything, and the checkers judge ([`linear`] the answers, [`content`] what was
+//! read of files, [`quiet`] the rows).
 
 // Fields of plain records of a test tool.
 #![allow(missing_docs)]
 
+pub mod changes;
+pub mod content;
 mod engine;
 pub mod faults;
 pub mod history;
 pub mod linear;
 pub mod log;
 pub mod net;
+pub mod ownership;
 pub mod points;
 pub mod quiet;
 pub mod script;
 pub mod spec;
 pub mod transport;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -28,17 +32,21 @@ use std::time::Duration;
 
 use saker_client::{ClientOptions, Fs};
 use saker_meta::Limits;
+use saker_rpc::Transport as _;
 use saker_runtime::rand::Rng;
 use saker_runtime::sim;
 use saker_runtime::task::Spawner;
 use saker_types::NodeId;
 
 pub use engine::World;
-use faults::Timed;
+use faults::{Size, Timed};
 use script::{Client, Share, Shared};
 use transport::Sender;
 
 use crate::seeds::{Failure, Run};
+
+/// How often a client that comes later looks whether it is time.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What a run is made of.
 #[derive(Clone, Debug)]
@@ -52,6 +60,8 @@ pub struct Config {
     /// Calls of all clients together.
     pub calls: usize,
     pub faults: Vec<Timed>,
+    /// Members that come, go and move.
+    pub changes: Vec<changes::Timed>,
     pub limits: Limits,
     /// Journal bytes after which the coordinator compacts.
     pub segment_bytes: u64,
@@ -66,9 +76,17 @@ pub struct Config {
 }
 
 impl Config {
-    /// The same run without faults.
+    /// The same run with changes of these kinds, whatever it had before.
+    pub fn with_changes(mut self, kinds: &[changes::Kind]) -> Config {
+        let mut rng = Rng::seeded(self.seed ^ 0x6d65_6d62_6572);
+        let size = Size { shards: self.shards, stores: self.stores };
+        self.changes = changes::draw(&mut rng, kinds, size, self.calls);
+        self
+    }
+
+    /// The same run without faults and changes.
     pub fn without_faults(self) -> Config {
-        Config { faults: Vec::new(), ..self }
+        Config { faults: Vec::new(), changes: Vec::new(), ..self }
     }
 }
 
@@ -86,6 +104,10 @@ pub struct Report {
     pub states: usize,
     pub faults: usize,
     pub crashes: u64,
+    /// Of stores.
+    pub power_losses: usize,
+    /// Calls that were told that a store had lost data.
+    pub told_of_losses: usize,
     /// Operations of each machine's disk.
     pub disk_ops: BTreeMap<NodeId, u64>,
     /// How often each failpoint was passed.
@@ -100,9 +122,9 @@ impl Run for Config {
     /// A run of full size: 4 or 5 clients, 300 calls, at least 5 faults and 1 crash.
     fn of_seed(seed: u64) -> Config {
         let mut rng = Rng::seeded(seed ^ 0x5a6b_e12d);
-        let shards = 4;
+        let (shards, stores) = (4, 2 + rng.below(3) as u16);
         let calls = 300;
-        let faults = faults::draw(&mut rng, shards, calls);
+        let faults = faults::draw(&mut rng, Size { shards, stores }, calls);
         let limits = Limits {
             // Some checkpoint all the time, some never.
             overlay_bytes: [4 << 10, 40 << 10, 64 << 20][rng.below(3) as usize],
@@ -114,21 +136,24 @@ impl Run for Config {
             lazy_replication: !seed.is_multiple_of(8),
             tells_ids: seed.is_multiple_of(2),
         };
-        Config {
+        let config = Config {
             seed,
             shards,
-            stores: 1,
-            replicas: 1,
+            stores,
+            replicas: 1 + rng.below(2) as u32,
             clients: 4 + rng.below(2) as usize,
             calls,
             faults,
+            changes: Vec::new(),
             limits,
             segment_bytes: [2 << 10, 8 << 20][rng.below(2) as usize],
             inline_max: [64, 4096][rng.below(2) as usize],
             mutation: None,
             dies_at: None,
             readable: false,
-        }
+        };
+        // Of every other run the members change.
+        if seed.is_multiple_of(2) { config } else { config.with_changes(changes::TODAY) }
     }
 
     fn with_mutation(self, mutation: Option<&'static str>) -> Config {
@@ -141,7 +166,7 @@ impl Run for Config {
 
     fn run(&self) -> Result<Report, Failure> {
         let report = |world: &mut World| {
-            let (entries, states) = play(self, world)?;
+            let Played { entries, states, told_of_losses } = play(self, world)?;
             let tally = linear::tally(&entries);
             let mut tally: Vec<(String, u64, u64)> =
                 tally.into_iter().map(|(name, (good, bad))| (name, good, bad)).collect();
@@ -155,12 +180,15 @@ impl Run for Config {
                 states,
                 faults: self.faults.len(),
                 crashes: world.crashes,
+                power_losses: world.power_losses.len(),
+                told_of_losses,
                 disk_ops: world.disk_ops(),
                 hits: sim::hits(),
                 time: Duration::from_nanos(world.now.as_ns()),
             })
         };
-        simulate(self, report, |world| format!("{:#?}\n{}", self.faults, world.log))
+        let log = |world: &World| format!("{:#?}\n{:#?}\n{}", self.faults, self.changes, world.log);
+        simulate(self, report, log)
     }
 }
 
@@ -188,24 +216,32 @@ pub fn simulate<T>(
 ///
 /// # Panics
 /// If it cannot connect.
-pub async fn connect(sender: Sender, coordinator: SocketAddr, spawner: &Spawner) -> Fs {
-    let number = sender.client;
-    let connected = Fs::over(Arc::new(sender), &[coordinator], ClientOptions::default()).await;
+pub async fn connect(sender: Sender, coordinator: &Cell<SocketAddr>, spawner: &Spawner) -> Fs {
+    let (number, at) = (sender.client, [coordinator.get()]);
+    let connected = Fs::over(Arc::new(sender), &at, ClientOptions::default()).await;
     let fs = connected.unwrap_or_else(|error| panic!("client {number} cannot connect: {error}"));
     let leases = fs.clone();
     spawner.spawn(async move { leases.keep_leases().await });
     fs
 }
 
-type Played = (Vec<history::Entry>, usize);
+/// What a run that all is well with shows.
+struct Played {
+    entries: Vec<history::Entry>,
+    states: usize,
+    told_of_losses: usize,
+}
 
 fn play(config: &Config, world: &mut World) -> Result<Played, String> {
-    let mut shared = Shared::new(world.progress.clone());
+    let mut shared = Shared::new(world.progress.clone(), world.moments.clone());
     shared.clocks_are_near = faults::clocks_stay_near(&config.faults);
     let shared = Rc::new(RefCell::new(shared));
     let calls = config.calls;
+    // If something changes, the last client comes when it has.
+    let change = config.changes.first().map_or(0, |(at, _)| *at);
     for number in 0..config.clients {
-        spawn(world, number, &shared, move |client| client.run(calls));
+        let after = if number + 1 == config.clients { change } else { 0 };
+        spawn(world, number, &shared, after, move |client| client.run(calls));
     }
     let finished = |count: usize| {
         let shared = shared.clone();
@@ -215,30 +251,38 @@ fn play(config: &Config, world: &mut World) -> Result<Played, String> {
     world.repair();
     world.run_for(Duration::from_secs(20))?;
     quiet::check_replicas(world)?;
-    spawn(world, config.clients, &shared, Client::look_at_all);
+    spawn(world, config.clients, &shared, 0, Client::look_at_all);
     world.run_until(Duration::from_secs(60), finished(config.clients + 1))?;
     // Longer than any lease.
     world.run_for(Duration::from_secs(200))?;
-    let all = std::mem::take(&mut shared.borrow_mut().history.entries);
+    let mut all = std::mem::take(&mut shared.borrow_mut().history.entries);
     let entries = linear::relevant(&all);
     let states = linear::check(&entries).map_err(|violation| violation.explain(&entries))?;
     quiet::check(world)?;
+    all.extend(quiet::read_replicas(world, config.inline_max * 2)?);
+    let map = world.cluster().map.clone();
+    let stores_of = |id, chunk| map.stores_of_chunk(id, chunk);
+    let told_of_losses = content::check(&all, &world.power_losses, stores_of)?;
     world.check_retries()?;
-    Ok((entries, states))
+    Ok(Played { entries, states, told_of_losses })
 }
 
-/// Connects a client, which does something.
+/// Connects a client after so many calls of others, and lets it do something.
 fn spawn<F: Future<Output = ()> + 'static>(
     world: &mut World,
     number: usize,
     shared: &Share,
+    after: usize,
     work: impl FnOnce(Client) -> F + 'static,
 ) {
     let (sender, coordinator) = (world.sender(number), world.coordinator());
     let (shared, seed, size_max) = (shared.clone(), world.rng.u64(), world.config().inline_max * 2);
     let spawner = world.executor.spawner();
     world.executor.spawn(async move {
-        let fs = connect(sender, coordinator, &spawner).await;
+        while shared.borrow().calls.get() < after {
+            sender.sleep(LOOK).await;
+        }
+        let fs = connect(sender, &coordinator, &spawner).await;
         work(Client::new(number, fs, seed, shared, size_max)).await;
     });
     world.clients_may_run();

@@ -2,11 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use saker_types::InodeId;
-use saker_types::wire::{ChunkListReply, ChunkListReq, Empty, Op, ScanReply, ScanReq, ShardStats};
+use saker_types::limits::CHUNK_BYTES;
+use saker_types::wire::{
+    ChunkListReply, ChunkListReq, ChunkReadReq, Empty, Op, ScanReply, ScanReq, ShardStats,
+};
+use saker_types::{Attr, ClusterMap, InodeId, NodeId};
 
 use super::World;
+use super::history::{Answer, Call, Entry, Path, Seen};
+use super::script::EDGE_BYTES;
 use crate::bench::Tree;
+
+/// Number of store 0 as a client.
+const STORES: usize = 1_000;
 
 /// Reads everything from all shards.
 ///
@@ -32,6 +40,7 @@ pub fn tree(world: &mut World) -> Result<Tree, String> {
 /// # Errors
 /// What is wrong.
 pub fn check(world: &mut World) -> Result<(), String> {
+    check_map(world)?;
     let tree = tree(world)?;
     tree.check()?;
     if tree.gone > 0 {
@@ -40,19 +49,76 @@ pub fn check(world: &mut World) -> Result<(), String> {
     check_chunks(world, &tree)
 }
 
-/// No store keeps data of an inode that is not there.
+/// The coordinator has the newest map.
+fn check_map(world: &mut World) -> Result<(), String> {
+    let map: ClusterMap = world.ask(NodeId::Coordinator, Op::Map, &Empty {})?;
+    let newest = &*world.cluster().map;
+    match map == *newest {
+        true => Ok(()),
+        false => Err(format!("the coordinator's map is {}, not {}", map.version, newest.version)),
+    }
+}
+
+/// No store keeps data of an inode that is not there, unless it lost power: a deletion that was not
+/// flushed is forgotten then, and what comes back is for `fsck` to set aside.
 fn check_chunks(world: &mut World, tree: &Tree) -> Result<(), String> {
     let request = ChunkListReq { limit: 1_024, ..ChunkListReq::default() };
     let plain = tree.entries.values().filter(|inode| inode.home_slot.is_none());
     let ids: BTreeSet<InodeId> =
         plain.chain(tree.attributes.values()).map(|inode| inode.attr.id).collect();
-    for store in world.cluster().stores() {
+    let lost_power =
+        |store: &NodeId| world.power_losses.iter().any(|(no, _)| NodeId::Store(*no) == *store);
+    let mut stores = world.cluster().stores();
+    stores.retain(|store| !lost_power(store));
+    for store in stores {
         let list: ChunkListReply = world.ask(store, Op::ChunkList, &request)?;
         if let Some(chunk) = list.chunks.iter().find(|chunk| !ids.contains(&chunk.id)) {
             return Err(format!("{store} keeps data of {:#x}, which is gone", chunk.id));
         }
     }
     Ok(())
+}
+
+/// What each replica of each file's chunks holds, as reads of the whole file that are made now; by
+/// store `n` as client [`STORES`]` + n`.
+///
+/// # Errors
+/// A store that does not answer.
+pub fn read_replicas(world: &mut World, size_max: u64) -> Result<Vec<Entry>, String> {
+    let tree = tree(world)?;
+    let map = world.cluster().map.clone();
+    let parts = [
+        (0, 0, 2 * size_max),
+        (0, CHUNK_BYTES - EDGE_BYTES, EDGE_BYTES),
+        (1, 0, EDGE_BYTES + 2 * size_max),
+    ];
+    let mut reads = Vec::new();
+    let now = world.moments.get() + 1;
+    world.moments.set(now);
+    let plain = tree.entries.values().filter(|inode| inode.home_slot.is_none());
+    let chunked = plain.chain(tree.attributes.values()).filter(|inode| inode.attr.chunked);
+    for Attr { id, size, mode, nlink, .. } in chunked.map(|inode| inode.attr.clone()) {
+        for (index, offset, len) in parts {
+            let start = index * CHUNK_BYTES + offset;
+            let len = len.min(size.saturating_sub(start));
+            let stores = if len > 0 { map.stores_of_chunk(id, index) } else { Vec::new() };
+            for store in stores {
+                let request = ChunkReadReq { id, index, offset, len, ..Default::default() };
+                let mut data =
+                    world.ask_raw(NodeId::Store(store), Op::ChunkRead, &request)?.payload.to_vec();
+                data.resize(len as usize, 0);
+                let call = Call::Read {
+                    at: Path { base: Some(id), names: Vec::new() },
+                    offset: start,
+                    len: len as usize,
+                };
+                let answer = Answer::Data(Seen { id, mode, nlink, size, mtime_ns: 0 }, data.into());
+                let client = STORES + usize::from(store);
+                reads.push(Entry { client, call, invoked: now, returned: now, answer });
+            }
+        }
+    }
+    Ok(reads)
 }
 
 /// Each valid entry of a replica equals the owner's row.

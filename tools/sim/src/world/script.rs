@@ -6,17 +6,22 @@ use std::rc::Rc;
 use bytes::Bytes;
 use saker_client::{Caller, DirItem, File, Fs, OpenFlags, SetAttr, SetTime};
 use saker_runtime::rand::Rng;
+use saker_types::limits::CHUNK_BYTES;
 use saker_types::time::{stamp_of_unix_ns, unix_ns};
 use saker_types::wire::{self, At};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Stamp};
 
-use super::history::{Answer, Call, History, Name, Path, Seen, Subject, name_of, parse_name};
+use super::history::{
+    Answer, Call, History, Moments, Name, Path, Seen, Subject, name_of, parse_name,
+};
 
 const NAMES: u64 = 7;
 const DEPTH_MAX: usize = 4;
 const XATTR: &[u8] = b"trusted.t";
 /// Files a client holds open.
 const OPEN_MAX: usize = 3;
+/// Longest read and write at the end of a chunk, bytes.
+pub const EDGE_BYTES: u64 = 400;
 /// Paths and directories remembered.
 const KNOWN_MAX: usize = 16;
 
@@ -34,12 +39,20 @@ pub struct Shared {
     pub calls: Rc<Cell<usize>>,
     /// Clocks are about right.
     pub clocks_are_near: bool,
+    /// What was written last.
+    tags: u8,
 }
 
 impl Shared {
-    /// Nothing yet; `calls` counts calls.
-    pub fn new(calls: Rc<Cell<usize>>) -> Shared {
-        Shared { calls, ..Shared::default() }
+    /// Nothing yet; `calls` counts calls, `moments` those of the history.
+    pub fn new(calls: Rc<Cell<usize>>, moments: Moments) -> Shared {
+        let history = History { moments, ..History::default() };
+        Shared { calls, history, ..Shared::default() }
+    }
+
+    fn new_tag(&mut self) -> u8 {
+        self.tags = self.tags.wrapping_add(1).max(1);
+        self.tags
     }
 }
 
@@ -166,24 +179,25 @@ impl Client {
                 to: if self.rng.chance(1, 4) { self.either() } else { self.path() },
                 no_replace: self.rng.chance(1, 4),
             },
-            54..60 => Call::Link { from: self.known(false), to: self.path() },
-            60..64 => Call::Lookup { at: self.either() },
-            64..72 => Call::Getattr { of: self.subject() },
-            72..77 => Call::Chmod { of: self.subject(), mode: 0o700 + self.rng.below(64) as u32 },
-            77..80 => Call::Utimes {
+            54..59 => Call::Link { from: self.known(false), to: self.path() },
+            59..62 => Call::Lookup { at: self.either() },
+            62..69 => Call::Getattr { of: self.subject() },
+            69..73 => Call::Chmod { of: self.subject(), mode: 0o700 + self.rng.below(64) as u32 },
+            73..76 => Call::Utimes {
                 of: self.subject(),
                 mtime_ns: 1_000_000_000 * (1 + self.rng.below(1_000) as i64),
             },
-            80..84 => Call::Truncate { of: self.subject(), size: self.size() },
-            84..85 => Call::Setxattr {
+            76..80 => Call::Truncate { of: self.subject(), size: self.size() },
+            80..81 => Call::Setxattr {
                 of: self.subject(),
                 value: self.rng.below(256) as u8,
                 flags: self.rng.below(3) as u32,
             },
-            85..86 => Call::Getxattr { of: self.subject() },
-            86..87 => Call::Removexattr { of: self.subject() },
-            87..91 => Call::Open { at: self.known(false) },
-            91..96 => self.draw_write(),
+            81..82 => Call::Getxattr { of: self.subject() },
+            82..83 => Call::Removexattr { of: self.subject() },
+            83..86 => Call::Open { at: self.known(false) },
+            86..94 => self.draw_write(),
+            94..97 => self.draw_read(),
             _ => Call::Readdir { dir: ROOT },
         }
     }
@@ -194,10 +208,32 @@ impl Client {
         }
         let at = self.rng.below(self.open.len() as u64) as usize;
         let (id, len) = (self.open[at].id, 1 + self.size());
-        match self.open[at].append {
-            true => Call::Append { id, len },
-            false => Call::Write { id, end: len },
+        if self.rng.chance(1, 4) {
+            return Call::Fsync { id };
         }
+        let tag = self.shared.borrow_mut().new_tag();
+        if self.open[at].append {
+            return Call::Append { id, len, tag };
+        }
+        if self.rng.chance(1, 5) {
+            // In two chunks.
+            let start = CHUNK_BYTES - 1 - self.rng.below(EDGE_BYTES);
+            let end = CHUNK_BYTES + 1 + self.rng.below(EDGE_BYTES);
+            return Call::Write { id, start, end, tag };
+        }
+        Call::Write { id, start: len / 2, end: len, tag }
+    }
+
+    fn draw_read(&mut self) -> Call {
+        let [start, edge] = self.regions();
+        let region = if self.rng.chance(1, 4) { edge } else { start };
+        Call::Read { at: self.known(false), offset: region.0, len: region.1 }
+    }
+
+    /// Where there may be data: offsets and lengths.
+    fn regions(&self) -> [(u64, usize); 2] {
+        let edge = CHUNK_BYTES - EDGE_BYTES;
+        [(0, 2 * self.size_max as usize), (edge, 2 * EDGE_BYTES as usize)]
     }
 
     // ---- doing it -------------------------------------------------------------------------
@@ -233,7 +269,12 @@ impl Client {
                 path.push(name);
                 let at = Path::of(&path);
                 self.note(Call::Getattr { of: Subject::At(at.clone()) }).await;
-                self.note(Call::Getxattr { of: Subject::At(at) }).await;
+                self.note(Call::Getxattr { of: Subject::At(at.clone()) }).await;
+                if item.attr.kind() == FileKind::Regular && item.attr.size > 0 {
+                    for (offset, len) in self.regions() {
+                        self.note(Call::Read { at: at.clone(), offset, len }).await;
+                    }
+                }
                 if item.attr.is_dir() {
                     dirs.push((item.loc, path));
                 }
@@ -399,6 +440,16 @@ impl Client {
                 self.keep(file, &entry, append);
                 Answer::Opened(seen(&entry), false)
             }
+            Call::Read { at, offset, len } => {
+                let flags = OpenFlags { read: true, ..OpenFlags::default() };
+                let (file, entry) = fs.open(&who, &self.at(at)?, flags).await?;
+                let read = match entry.attr.kind() {
+                    FileKind::Regular => file.read(*offset, *len).await,
+                    _ => Ok(Bytes::new()),
+                };
+                file.release().await;
+                Answer::Data(seen(&entry), read?)
+            }
             Call::Mkdir { at } => {
                 let entry = fs.mkdir(&who, &self.at(at)?, 0o755).await?;
                 self.see_time(&entry, true);
@@ -482,16 +533,19 @@ impl Client {
                 fs.removexattr(&who, &self.subject_at(of)?, XATTR).await?;
                 Answer::Done
             }
-            Call::Write { id, end } => {
+            Call::Write { id, start, end, tag } => {
                 let file = self.writer(*id, false)?;
-                let start = end / 2;
-                file.write(start, &vec![1; (end - start) as usize]).await?;
+                file.write(*start, &vec![*tag; (end - start) as usize]).await?;
                 file.flush().await?;
                 Answer::Done
             }
-            Call::Append { id, len } => {
+            Call::Fsync { id } => {
+                self.opened(*id)?.file.fsync().await?;
+                Answer::Done
+            }
+            Call::Append { id, len, tag } => {
                 let file = self.writer(*id, true)?;
-                let offset = file.write(0, &vec![2; *len as usize]).await?;
+                let offset = file.write(0, &vec![*tag; *len as usize]).await?;
                 // Others see it from here on.
                 file.flush().await?;
                 Answer::Offset(offset)

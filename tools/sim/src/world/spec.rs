@@ -105,6 +105,8 @@ pub enum Stage {
     Found(Ino),
     /// Rename and link resolve each path at an instant of its own: the first led here.
     Source(Ino, Name),
+    /// Of a write into two chunks the second part is there.
+    Tail(Ino),
     /// An append has its place: where it ends, after so many cuts. Others see it when its data is
     /// there.
     Appended(Ino, u64, u32),

@@ -31,7 +31,25 @@ impl World {
         if let Err(why) = node.step(now) {
             return self.node_dies(id, &why);
         }
+        self.note_served(id);
         self.after_step(id);
+    }
+
+    /// What the step has executed of what clients ask about names, it has served now, whenever the
+    /// answers leave.
+    fn note_served(&mut self, id: NodeId) {
+        let mut answered = std::mem::take(&mut self.node_mut(id).answered);
+        if let NodeId::Shard(shard) = id {
+            for (conn, call, status) in &answered {
+                let slot = self.routed.remove(&(*conn as usize, *call));
+                let Some(slot) = slot.filter(|_| *status == 0) else { continue };
+                if let Err(why) = self.ownership.serves(shard, slot, self.now) {
+                    self.broken = Some(why);
+                }
+            }
+        }
+        answered.clear();
+        self.node_mut(id).answered = answered;
     }
 
     /// Sends what may leave, begins a flush, sees to the next step.
@@ -91,7 +109,7 @@ impl World {
     pub(super) fn start(&mut self, id: NodeId) {
         let now = self.now;
         let node = self.nodes.get_mut(&id).expect("a node of the world");
-        if node.is_up() {
+        if node.is_up() || node.is_gone {
             return;
         }
         let started = node.start(&self.cluster, now);
@@ -126,6 +144,9 @@ impl World {
         let death = if dying { Death::Powerless(self.rng.u64()) } else { death };
         self.crashes += 1;
         self.log.event(self.now, "dies", &[], || format!("{id}: {death:?}, for {down:?}"));
+        if let (NodeId::Store(no), Death::Powerless(_)) = (id, death) {
+            self.power_losses.push((no, self.moments.get()));
+        }
         self.break_all(id);
         self.pending.retain(|(who, _, _), _| *who != Who::Node(id));
         self.node_mut(id).die(death);

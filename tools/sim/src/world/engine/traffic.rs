@@ -7,9 +7,10 @@ use prost::Message as _;
 use saker_rpc::client::CallSlot;
 use saker_rpc::frame::Frame;
 use saker_rpc::{CallError, CallId, Input, Outgoing, RoleKind};
+use saker_runtime::sim;
 use saker_runtime::time::Time;
 use saker_types::NodeId;
-use saker_types::wire::{Ctx, Op, OpenReq};
+use saker_types::wire::{At, ChunkWriteReq, Ctx, Op, OpenReq};
 
 use super::super::net::{Conn, Who};
 use super::super::transport::NewCall;
@@ -48,8 +49,13 @@ impl World {
         };
         let conn = self.net.connect(from, life, to, to_life);
         self.pending.insert(key, Pending { conn: Some(conn), slot });
-        if let Some(mutation) = mutation(&frame) {
-            self.asked.insert((conn, frame.call), mutation);
+        if let Some(head) = Head::of(&frame) {
+            if let Some(mutation) = head.mutation(&frame) {
+                self.asked.insert((conn, frame.call), mutation);
+            }
+            if let (Some(at), Who::Client(_), NodeId::Shard(_)) = (&head.at, from, to) {
+                self.routed.insert((conn, frame.call), self.cluster.map.route(at));
+            }
         }
         let is_loop = from == Who::Node(to);
         if !is_loop && self.rng.chance(self.net.loss_ppm, 1_000_000) {
@@ -110,7 +116,11 @@ impl World {
             return;
         }
         let (to, slowness) = (c.to, node.slowness);
-        match node.answer(frame) {
+        let answer = match unheard(&frame, to) {
+            Some(reply) => Ok(Some(frame.reply(0, reply, Bytes::new()))),
+            None => node.answer(frame),
+        };
+        match answer {
             Err(why) => self.node_dies(to, &why),
             Ok(None) => {}
             Ok(Some(reply)) => {
@@ -221,6 +231,22 @@ impl World {
     }
 }
 
+/// The answer to a request that a store does not get to hear, where a rule is broken on purpose.
+fn unheard(frame: &Frame, to: NodeId) -> Option<Bytes> {
+    let is_second = || {
+        let request = ChunkWriteReq::decode(frame.body.clone()).unwrap_or_default();
+        request.replicas.get(1).is_some_and(|no| NodeId::Store(*no as u16) == to)
+    };
+    let is_unheard = match op_of(frame)? {
+        Op::ChunkSync => sim::mutation("an fsync that stores do not hear of"),
+        Op::ChunkTruncate => sim::mutation("a truncation that stores do not hear of"),
+        Op::ChunkWrite => sim::mutation("a write that a replica does not get") && is_second(),
+        _ => false,
+    };
+    // Of each, the answer that says nothing.
+    is_unheard.then(Bytes::new)
+}
+
 fn op_of(frame: &Frame) -> Option<Op> {
     Op::from_u16(frame.op)
 }
@@ -231,21 +257,31 @@ fn is_retried(op: Op) -> bool {
     op.mutates() || between.contains(&op)
 }
 
-/// Session and number of a mutation, from its context (field 1 of each request).
-fn mutation(frame: &Frame) -> Option<(u64, u64)> {
-    #[derive(Clone, PartialEq, prost::Message)]
-    struct Head {
-        #[prost(message, required, tag = "1")]
-        ctx: Ctx,
+/// How requests about names begin.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Head {
+    #[prost(message, required, tag = "1")]
+    ctx: Ctx,
+    /// Decides who owns it.
+    #[prost(message, optional, tag = "2")]
+    at: Option<At>,
+}
+
+impl Head {
+    /// Of a request to an owner, or of another one that changes something.
+    fn of(frame: &Frame) -> Option<Head> {
+        let op = op_of(frame)?;
+        let is_owners = op.mutates() || matches!(op, Op::Lookup | Op::Getattr | Op::Open);
+        if is_owners { Head::decode(frame.body.clone()).ok() } else { None }
     }
-    let op = op_of(frame)?;
-    let truncates = || OpenReq::decode(frame.body.clone()).is_ok_and(|open| open.truncate);
-    let is_mutation = op.mutates() || (op == Op::Open && truncates());
-    if !is_mutation {
-        return None;
+
+    /// Session and number of a mutation.
+    fn mutation(&self, frame: &Frame) -> Option<(u64, u64)> {
+        let truncates = || OpenReq::decode(frame.body.clone()).is_ok_and(|open| open.truncate);
+        let op = op_of(frame)?;
+        let is_mutation = op.mutates() || (op == Op::Open && truncates());
+        (is_mutation && self.ctx.seq > 0).then_some((self.ctx.session, self.ctx.seq))
     }
-    let ctx = Head::decode(frame.body.clone()).ok()?.ctx;
-    (ctx.seq > 0).then_some((ctx.session, ctx.seq))
 }
 
 fn describe(frame: &Frame) -> String {

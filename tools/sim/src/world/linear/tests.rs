@@ -139,7 +139,7 @@ fn what_is_too_hard_is_not_called_wrong() {
     made.files(0..1);
     // All sets of these calls may be placed in any order, and each leaves a state of its own.
     for len in 0..20 {
-        made.add(200, Call::Append { id: id_of(0), len: 1 << len }, lost());
+        made.add(200, Call::Append { id: id_of(0), len: 1 << len, tag: 1 }, lost());
     }
     made.shows(0, 1 << 30);
     let Err(violation) = check(&made.entries) else { panic!("nobody wrote so much") };
@@ -212,7 +212,7 @@ fn draw(rng: &mut Rng) -> Call {
         8 | 9 => Call::Getattr { of },
         10 => Call::Utimes { of, mtime_ns: 5 },
         11 => Call::Truncate { of, size: rng.below(3) },
-        12 | 13 => Call::Append { id: id_of(0), len: 1 },
+        12 | 13 => Call::Append { id: id_of(0), len: 1, tag: 1 },
         14 => Call::Setxattr { of, value: 1, flags: rng.below(3) as u32 },
         15 => Call::Getxattr { of },
         _ => Call::Readdir { dir: ROOT },

@@ -1,5 +1,6 @@
 //! What calls answer and change, but for those on names.
 
+use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Errno, InodeId};
 
 use super::super::history::{Answer, Call, Subject};
@@ -25,8 +26,13 @@ impl Spec {
             }
             return next;
         }
-        if let Call::Append { id, len } = call {
+        if let Call::Append { id, len, .. } = call {
             return self.append(*id, *len, answer, stage);
+        }
+        if let (Call::Write { id, start, end, .. }, true) = (call, done(answer))
+            && start / CHUNK_BYTES != (end - 1) / CHUNK_BYTES
+        {
+            return self.write_into_two(*id, *start, *end, stage);
         }
         if let Some(later) = self.found_elsewhere(call, stage) {
             next.push(Next::Later(self.clone(), later));
@@ -47,6 +53,18 @@ impl Spec {
             next.push(Next::Done(spec));
         }
         next
+    }
+
+    /// Chunks are written one by one: a truncation by another client may come between them.
+    fn write_into_two(&self, id: InodeId, start: u64, end: u64, stage: Option<Stage>) -> Vec<Next> {
+        let mut spec = self.clone();
+        if let Some(Stage::Tail(ino)) = stage {
+            spec.grow(ino, start.next_multiple_of(CHUNK_BYTES));
+            return vec![Next::Done(spec)];
+        }
+        let Some(ino) = self.by_id(id) else { return Vec::new() };
+        spec.grow(ino, end);
+        vec![Next::Done(spec.clone()), Next::Later(spec, Stage::Tail(ino))]
     }
 
     /// An append is given its place, and is seen when its data is there: at once, if that goes into
@@ -123,6 +141,7 @@ impl Spec {
             | Call::Removexattr { of: Subject::At(at) }
             | Call::Lookup { at }
             | Call::Open { at }
+            | Call::Read { at, .. }
             | Call::Create { at, exclusive: false }
             | Call::Link { from: at, .. } => at,
             _ => return None,
@@ -161,10 +180,12 @@ impl Spec {
             }
             Call::Exchange { from, to } => self.exchange(from, to, stage, answer),
             Call::Link { from, to } => self.link(from, to, stage, answer),
-            Call::Lookup { at } | Call::Open { at } => match self.find(at) {
-                Ok(ino) => self.act(ino, call, answer, false),
-                Err(errno) => failed(errno, answer),
-            },
+            Call::Lookup { at } | Call::Open { at } | Call::Read { at, .. } => {
+                match self.find(at) {
+                    Ok(ino) => self.act(ino, call, answer, false),
+                    Err(errno) => failed(errno, answer),
+                }
+            }
             Call::Getattr { of }
             | Call::Chmod { of, .. }
             | Call::Utimes { of, .. }
@@ -178,7 +199,7 @@ impl Spec {
                 },
                 Subject::Open(id) => self.act_open(*id, call, answer),
             },
-            Call::Write { id, .. } => self.act_open(*id, call, answer),
+            Call::Write { id, .. } | Call::Fsync { id } => self.act_open(*id, call, answer),
             Call::Append { .. } | Call::Readdir { .. } => false,
         }
     }
@@ -200,7 +221,9 @@ impl Spec {
         match call {
             Call::Link { to, .. } => self.link_inode(ino, to, answer),
             Call::Create { .. } => self.open_there(ino, answer),
-            Call::Open { .. } => match self.kind(ino) {
+            // Directories may be opened to be read.
+            Call::Read { .. } if self.is_dir(ino) => self.open_there(ino, answer),
+            Call::Open { .. } | Call::Read { .. } => match self.kind(ino) {
                 Kind::Symlink => failed(Errno::ELOOP, answer),
                 Kind::Dir => failed(Errno::EISDIR, answer),
                 _ => self.open_there(ino, answer),
@@ -238,6 +261,7 @@ impl Spec {
                 self.grow(ino, *end);
                 done(answer)
             }
+            Call::Fsync { .. } => done(answer),
             Call::Setxattr { value, flags, .. } => match (self.xattr(ino), flags) {
                 (Some(_), 1) => failed(Errno::EEXIST, answer),
                 (None, 2) => failed(Errno::ENODATA, answer),
@@ -294,7 +318,7 @@ impl Spec {
 
     pub(super) fn open_there(&mut self, ino: Ino, answer: &Answer) -> bool {
         match answer {
-            Answer::Opened(seen, false) => self.is(ino, seen.id),
+            Answer::Opened(seen, false) | Answer::Data(seen, _) => self.is(ino, seen.id),
             _ => unknown(answer),
         }
     }
