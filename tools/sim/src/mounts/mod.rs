@@ -29,6 +29,9 @@ use crate::world::{self, World};
 use kernel::{Hints, Kernel, Setup};
 use script::{Draw, Library, Mix, Program, Share, Shared};
 
+/// The cluster's bounds are drawn from the run's seed and this.
+const BOUNDS: u64 = 0x626f_756e_6473;
+
 /// Threads of each mount's program.
 const THREADS: usize = 2;
 
@@ -124,7 +127,8 @@ fn cluster(config: &Config) -> world::Config {
         calls: usize::MAX,
         inline_max: config.inline_max,
         mutation: config.mutation,
-        ..world::Config::of_seed(config.seed).without_faults()
+        seed: config.seed,
+        ..world::Config::of_seed(config.seed ^ BOUNDS).without_faults()
     }
 }
 

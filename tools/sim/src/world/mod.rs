@@ -212,14 +212,16 @@ pub fn simulate<T>(
     outcome
 }
 
-/// A client of the library, which keeps its leases.
-///
-/// # Panics
-/// If it cannot connect.
+/// A client of the library, which keeps its leases. It tries until it is connected, each time at
+/// the coordinator's address of then.
 pub async fn connect(sender: Sender, coordinator: &Cell<SocketAddr>, spawner: &Spawner) -> Fs {
-    let (number, at) = (sender.client, [coordinator.get()]);
-    let connected = Fs::over(Arc::new(sender), &at, ClientOptions::default()).await;
-    let fs = connected.unwrap_or_else(|error| panic!("client {number} cannot connect: {error}"));
+    let fs = loop {
+        let (own, at) = (Arc::new(sender.clone()), [coordinator.get()]);
+        match Fs::over(own, &at, ClientOptions::default()).await {
+            Ok(fs) => break fs,
+            Err(_) => sender.sleep(LOOK).await,
+        }
+    };
     let leases = fs.clone();
     spawner.spawn(async move { leases.keep_leases().await });
     fs
@@ -258,8 +260,8 @@ fn play(config: &Config, world: &mut World) -> Result<Played, String> {
     let mut all = std::mem::take(&mut shared.borrow_mut().history.entries);
     let entries = linear::relevant(&all);
     let states = linear::check(&entries).map_err(|violation| violation.explain(&entries))?;
-    quiet::check(world)?;
-    all.extend(quiet::read_replicas(world, config.inline_max * 2)?);
+    let tree = quiet::check(world)?;
+    all.extend(quiet::read_replicas(world, &tree, config.inline_max * 2)?);
     let map = world.cluster().map.clone();
     let stores_of = |id, chunk| map.stores_of_chunk(id, chunk);
     let told_of_losses = content::check(&all, &world.power_losses, stores_of)?;

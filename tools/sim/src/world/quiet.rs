@@ -35,18 +35,19 @@ pub fn tree(world: &mut World) -> Result<Tree, String> {
     Ok(tree)
 }
 
-/// Checks the tree.
+/// Checks the tree, and gives it.
 ///
 /// # Errors
 /// What is wrong.
-pub fn check(world: &mut World) -> Result<(), String> {
+pub fn check(world: &mut World) -> Result<Tree, String> {
     check_map(world)?;
     let tree = tree(world)?;
     tree.check()?;
     if tree.gone > 0 {
         return Err(format!("{} gone records outlived their leases", tree.gone));
     }
-    check_chunks(world, &tree)
+    check_chunks(world, &tree)?;
+    Ok(tree)
 }
 
 /// The coordinator has the newest map.
@@ -84,8 +85,7 @@ fn check_chunks(world: &mut World, tree: &Tree) -> Result<(), String> {
 ///
 /// # Errors
 /// A store that does not answer.
-pub fn read_replicas(world: &mut World, size_max: u64) -> Result<Vec<Entry>, String> {
-    let tree = tree(world)?;
+pub fn read_replicas(world: &mut World, tree: &Tree, size_max: u64) -> Result<Vec<Entry>, String> {
     let map = world.cluster().map.clone();
     let parts = [
         (0, 0, 2 * size_max),

@@ -270,8 +270,9 @@ impl Client {
                 let at = Path::of(&path);
                 self.note(Call::Getattr { of: Subject::At(at.clone()) }).await;
                 self.note(Call::Getxattr { of: Subject::At(at.clone()) }).await;
-                if item.attr.kind() == FileKind::Regular && item.attr.size > 0 {
-                    for (offset, len) in self.regions() {
+                if item.attr.kind() == FileKind::Regular {
+                    let there = self.regions().into_iter().filter(|r| r.0 < item.attr.size);
+                    for (offset, len) in there {
                         self.note(Call::Read { at: at.clone(), offset, len }).await;
                     }
                 }
