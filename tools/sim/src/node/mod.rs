@@ -319,6 +319,7 @@ pub fn frame_bytes(frame: &Frame) -> Bytes {
     bytes.extend_from_slice(&frame.op.to_le_bytes());
     bytes.extend_from_slice(&frame.status.to_le_bytes());
     bytes.extend_from_slice(&frame.call.to_le_bytes());
+    bytes.extend_from_slice(&frame.map_version.to_le_bytes());
     bytes.extend_from_slice(&frame.body);
     bytes.extend_from_slice(&frame.payload);
     bytes.into()

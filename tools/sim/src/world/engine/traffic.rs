@@ -15,22 +15,24 @@ use saker_types::wire::{At, ChunkWriteReq, Ctx, Op, OpenReq};
 use super::super::net::{Conn, Who};
 use super::super::transport::NewCall;
 use super::{Event, Key, OBSERVER, Pending, World};
-use crate::node::frame_bytes;
 use crate::node::roles::{self, Machine, node_at};
+use crate::node::{Node, frame_bytes};
 
 impl World {
     pub(super) fn client_calls(&mut self, call: NewCall) {
         let NewCall { client, to, mut frame, deadline, slot } = call;
         self.calls += 1;
         frame.call = self.calls;
+        let to = (to.0, Some(to.1));
         self.send(Who::Client(client), 0, to, frame, deadline, Some(slot));
     }
 
+    /// Nobody is on no machine, as [`saker_rpc::Shell`] has it.
     pub(super) fn send(
         &mut self,
         from: Who,
         life: u64,
-        (to, machine): (NodeId, Machine),
+        (to, machine): (NodeId, Option<Machine>),
         frame: Frame,
         deadline: Time,
         slot: Option<CallSlot>,
@@ -39,7 +41,8 @@ impl World {
         self.log.event(self.now, "asks", &frame_bytes(&frame), || {
             format!("{from:?} -> {to} {} #{}", describe(&frame), frame.call)
         });
-        let node = self.nodes.get(&to).filter(|node| node.is_up() && node.machine == machine);
+        let is_there = |node: &&Node| node.is_up() && Some(node.machine) == machine;
+        let node = self.nodes.get(&to).filter(is_there);
         let to_life = node.map(|node| node.life);
         self.schedule(deadline, Event::Fails(key, CallError::Timeout));
         let Some(to_life) = to_life else {
@@ -205,7 +208,8 @@ impl World {
             }
             Outgoing::Call { to, frame, deadline, .. } => {
                 let at = self.node_mut(id).address(to);
-                let to = node_at(at.expect("roles call nodes of their map"));
+                let node = NodeId::from_u32(to.0).expect("roles call nodes");
+                let to = (node, at.map(|addr| node_at(addr).1));
                 self.send(Who::Node(id), life, to, frame, deadline, None);
             }
         }
