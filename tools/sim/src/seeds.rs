@@ -93,11 +93,12 @@ pub fn on_all(numbers: Range<u64>, f: impl Fn(u64) -> bool + Sync) {
     });
 }
 
-/// The failure of one of the first seeds with a rule broken.
+/// The failure of one of the first seeds with a rule broken, which it does not have without.
 pub fn find<R: Run>(mutation: &'static str, seeds: u64) -> Option<Failure> {
     let found: Mutex<Option<Failure>> = Mutex::default();
     on_all(0..seeds, |seed| match R::of_seed(seed).with_mutation(Some(mutation)).run() {
         Ok(_) => true,
+        Err(_) if R::of_seed(seed).run().is_err() => true,
         Err(failure) => {
             let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
             if found.as_ref().is_none_or(|other| other.seed > failure.seed) {

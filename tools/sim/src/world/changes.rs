@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-/// The changes that a cluster of today survives.
+/// The changes that a cluster of today survives, each by itself.
 pub const TODAY: &[Kind] = &[Kind::AddShard, Kind::ReplaceShard];
 
 /// With which of the clients' calls something changes.

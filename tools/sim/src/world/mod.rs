@@ -153,7 +153,9 @@ impl Run for Config {
             readable: false,
         };
         // Of every other run the members change.
-        if seed.is_multiple_of(2) { config } else { config.with_changes(changes::TODAY) }
+        // In every other run, of one kind.
+        let kind = changes::TODAY[(seed / 2) as usize % changes::TODAY.len()];
+        if seed.is_multiple_of(2) { config } else { config.with_changes(&[kind]) }
     }
 
     fn with_mutation(self, mutation: Option<&'static str>) -> Config {
