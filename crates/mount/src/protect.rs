@@ -49,6 +49,13 @@ impl Links {
         links.insert(tid, node);
     }
 
+    fn forget(&self, tid: u32) {
+        let mut links = self.lock();
+        if !links.is_empty() {
+            links.remove(&tid);
+        }
+    }
+
     fn take(&self, tid: u32, node: NodeId) -> bool {
         let mut links = self.lock();
         !links.is_empty() && links.remove(&tid) == Some(node)
@@ -87,12 +94,20 @@ impl MountService {
         hint: Option<Hint>,
     ) {
         let (tid, uid) = (request.header.pid, request.header.uid);
-        let Some(dir) = &entry.sticky else { return };
         // The kernel does not protect links on the way to something.
         let is_last = hint.is_none_or(|hint| matches!(hint.step, Step::Last(_)));
         let is_link = entry.attr.kind() == FileKind::Symlink;
-        if is_link && is_last && guards_link(dir, entry.attr.uid, uid) && level("symlinks") > 0 {
-            self.links.add(tid, node);
+        match &entry.sticky {
+            Some(dir)
+                if is_link
+                    && is_last
+                    && guards_link(dir, entry.attr.uid, uid)
+                    && level("symlinks") > 0 =>
+            {
+                self.links.add(tid, node);
+            }
+            // What it had come to before it has not read.
+            _ => self.links.forget(tid),
         }
     }
 
@@ -267,6 +282,9 @@ mod tests {
         assert!(links.take(5, 100) && !links.take(5, 100));
         links.add(5, 100);
         assert!(!links.take(5, 101) && !links.take(5, 100), "it has come to another one since");
+        links.add(5, 100);
+        links.forget(5);
+        assert!(!links.take(5, 100), "it has come to one that is free since");
         (0..LINKS_MAX as u32 + 1).for_each(|tid| links.add(tid, 1));
         assert!(links.lock().len() <= LINKS_MAX);
     }
