@@ -219,9 +219,9 @@ mod tests {
             t.ask::<RenewReply>(Op::Renew, &request).unwrap().moved
         };
         let second = rename(&mut t, "f", "g");
-        assert_eq!(renew(&mut t, &first), [second.clone()]);
+        assert_eq!(renew(&mut t, &first), std::slice::from_ref(&second));
         rename(&mut t, "g", "f");
-        assert_eq!(renew(&mut t, &second), [first.clone()]);
+        assert_eq!(renew(&mut t, &second), std::slice::from_ref(&first));
         assert_eq!(renew(&mut t, &first), [], "it is there");
     }
 }
