@@ -1,23 +1,24 @@
 //! Measures a store behind its service, over loopback: `serve_bench DIR [SECONDS]`. CPU is the
 //! server's, the client's own thread is taken off.
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use common::{CLUSTER, Failure, open};
 use prost::Message;
-use saker_engine::table::{EmbeddedConfig, EmbeddedTable};
 use saker_rpc::frame::Decoder;
 use saker_rpc::{
     Bytes, Frame, Hello, HelloPolicy, Kind, NodeId, RoleKind, Service, ServiceConfig, ShellConfig,
     Stop, serve,
 };
 use saker_runtime::fs::RealDir;
-use saker_runtime::telemetry::Registry;
 use saker_runtime::thread;
 use saker_runtime::time::{now, process_cpu, thread_cpu};
-use saker_store::{Identity, Options, SegmentStore, Space, StoreService};
+use saker_store::StoreService;
 use saker_types::wire::{ChunkReadReq, ChunkSyncReq, ChunkWriteReq, Op};
 
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -25,28 +26,6 @@ const CHUNK_BYTES: u64 = 4 << 20;
 const DATA_BYTES: u64 = 512 << 20;
 /// Requests under way.
 const WINDOW: u64 = 8;
-const CLUSTER: [u8; 16] = [1; 16];
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-fn open(path: &Path) -> Result<Arc<SegmentStore>, Failure> {
-    let dir = RealDir::open(path)?;
-    let table = EmbeddedTable::open(path.join("index"), &EmbeddedConfig::default())?;
-    let options = Options {
-        segment_bytes: 64 << 20,
-        capacity_bytes: u64::MAX,
-        cache_bytes: 64 << 20,
-        deleted_max: saker_store::DELETED_MAX,
-        space: Arc::new(|| {
-            Ok(Space { capacity_bytes: 1 << 50, free_bytes: 1 << 50, unused_bytes: 1 << 50 })
-        }),
-        disk: 0,
-        cached_since: 0,
-        registry: Registry::new(),
-    };
-    let identity = Identity { cluster: CLUSTER, store: 0 };
-    Ok(SegmentStore::open(Arc::new(dir), Arc::new(table), identity, options)?)
-}
 
 struct Client {
     stream: TcpStream,

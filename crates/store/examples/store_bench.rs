@@ -1,40 +1,19 @@
 //! Measures a store without a network: `store_bench DIR [GiB] [THREADS] [WRITE KiB]`.
 
+mod common;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saker_engine::table::{EmbeddedConfig, EmbeddedTable};
-use saker_runtime::fs::RealDir;
-use saker_runtime::telemetry::Registry;
+use common::{Failure, open};
 use saker_runtime::thread;
 use saker_runtime::time::{now, thread_cpu};
+use saker_store::SegmentStore;
 use saker_store::wait::Wait;
-use saker_store::{Identity, Options, SegmentStore, Space};
 use saker_types::wire::{ChunkReadReq, ChunkWriteReq};
 
 const CHUNK_BYTES: u64 = 4 << 20;
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-fn open(path: &PathBuf) -> Result<Arc<SegmentStore>, Failure> {
-    let dir = RealDir::open(path)?;
-    let table = EmbeddedTable::open(path.join("index"), &EmbeddedConfig::default())?;
-    let options = Options {
-        segment_bytes: 64 << 20,
-        capacity_bytes: u64::MAX,
-        cache_bytes: 64 << 20,
-        deleted_max: saker_store::DELETED_MAX,
-        space: Arc::new(|| {
-            Ok(Space { capacity_bytes: 1 << 50, free_bytes: 1 << 50, unused_bytes: 1 << 50 })
-        }),
-        disk: 0,
-        cached_since: 0,
-        registry: Registry::new(),
-    };
-    let identity = Identity { cluster: [1; 16], store: 0 };
-    Ok(SegmentStore::open(Arc::new(dir), Arc::new(table), identity, options)?)
-}
 
 /// Runs `step` with 0..count, shared among threads; reports.
 fn phase(
