@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use saker_types::FileKind;
+
 use crate::digest::Digest;
 use crate::error::{Error, Result};
-use crate::inode::Kind;
 use crate::partition::Partition;
 use crate::table::{Builder, Ino, ROOT, Table};
 
@@ -72,15 +73,8 @@ impl PartitionInfo {
 }
 
 impl Manifest {
-    pub(crate) fn of(partitions: Vec<PartitionInfo>, paths: &[PathBuf]) -> Result<Manifest> {
-        let mut builder = Builder::new();
-        for path in paths {
-            builder.merge(Partition::open(path)?.table())?;
-        }
-        Ok(Manifest::of_table(partitions, &builder.finish(true)))
-    }
-
-    fn of_table(partitions: Vec<PartitionInfo>, table: &Table) -> Manifest {
+    /// Of partitions, and the table of all their files.
+    pub(crate) fn of(partitions: &[Partition], table: &Table) -> Manifest {
         let mut of = Manifest {
             format: FORMAT,
             digest: tree_digest(table),
@@ -88,15 +82,15 @@ impl Manifest {
             directories: 0,
             others: 0,
             bytes: 0,
-            partitions,
+            partitions: partitions.iter().map(PartitionInfo::of).collect(),
         };
         for ino in 0..table.len() {
             match table.inode(ino).kind() {
-                Kind::File => {
+                FileKind::Regular => {
                     of.files += 1;
                     of.bytes += table.inode(ino).size;
                 }
-                Kind::Directory => of.directories += 1,
+                FileKind::Directory => of.directories += 1,
                 _ => of.others += 1,
             }
         }
@@ -156,13 +150,13 @@ fn tree_digest(table: &Table) -> Digest {
         let mut hasher = blake3::Hasher::new();
         for (name, ino) in children {
             let (kind, digest) = match table.inode(ino).kind() {
-                Kind::File => (b"f", table.digest(ino)),
-                Kind::Directory => (b"d", digests.remove(&ino)),
-                Kind::Symlink => (b"l", table.target(ino).map(Digest::of)),
-                Kind::Fifo => (b"p", None),
-                Kind::Socket => (b"s", None),
-                Kind::CharDevice => (b"c", Some(number_of(ino))),
-                Kind::BlockDevice => (b"b", Some(number_of(ino))),
+                FileKind::Regular => (b"f", table.digest(ino)),
+                FileKind::Directory => (b"d", digests.remove(&ino)),
+                FileKind::Symlink => (b"l", table.target(ino).map(Digest::of)),
+                FileKind::Fifo => (b"p", None),
+                FileKind::Socket => (b"s", None),
+                FileKind::CharDevice => (b"c", Some(number_of(ino))),
+                FileKind::BlockDevice => (b"b", Some(number_of(ino))),
             };
             hasher.update(&(name.len() as u64).to_le_bytes());
             hasher.update(name);
@@ -172,6 +166,13 @@ fn tree_digest(table: &Table) -> Digest {
         digests.insert(dir, Digest(*hasher.finalize().as_bytes()));
     }
     digests[&ROOT]
+}
+
+/// The table of all files of some partitions.
+pub(crate) fn table_of(partitions: &[Partition]) -> Result<Table> {
+    let mut builder = Builder::new();
+    partitions.iter().try_for_each(|part| builder.merge(part.table()))?;
+    Ok(builder.finish(true))
 }
 
 /// Something that is wrong with a dataset.
@@ -198,7 +199,7 @@ impl Dataset {
     /// Of any of them; Damaged: one is not what the manifest says.
     pub fn open(dir: &Path) -> Result<Dataset> {
         let manifest = Manifest::read(dir)?;
-        let (mut partitions, mut builder) = (Vec::new(), Builder::new());
+        let mut partitions = Vec::new();
         for (number, info) in manifest.partitions.iter().enumerate() {
             let name = partition_name(number as u32);
             if info.name != name {
@@ -209,10 +210,9 @@ impl Dataset {
                 return Err(Error::damaged(part.path(), "not the partition of this dataset"));
             }
             part.verify()?;
-            builder.merge(part.table())?;
             partitions.push(part);
         }
-        let table = builder.finish(true);
+        let table = table_of(&partitions)?;
         if table.partitions() as usize > partitions.len() {
             return Err(Error::damaged(dir, "files in partitions that are not there"));
         }
@@ -262,8 +262,8 @@ impl Dataset {
         let mut found = |path: Option<Vec<u8>>, error: Error| {
             problems.push(Problem { path, what: error.to_string() });
         };
-        let parts = self.partitions.iter().map(PartitionInfo::of).collect();
-        let (manifest, path) = (Manifest::of_table(parts, &self.table), self.dir.join(MANIFEST));
+        let manifest = Manifest::of(&self.partitions, &self.table);
+        let path = self.dir.join(MANIFEST);
         if manifest.digest != self.manifest.digest {
             found(None, Error::damaged(&path, "not the digest of the files"));
         } else if manifest != self.manifest {

@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
+use saker_types::FileKind;
+
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::inode::{InodeRecord, Kind};
+use crate::inode::InodeRecord;
 use crate::table::{Ino, ROOT};
 
 impl Dataset {
@@ -41,7 +43,7 @@ impl Dataset {
                 dirs.push((path, ino));
                 return Ok(());
             }
-            let is_device = matches!(inode.kind(), Kind::CharDevice | Kind::BlockDevice);
+            let is_device = matches!(inode.kind(), FileKind::CharDevice | FileKind::BlockDevice);
             match self.make(&path, ino, &mut watch) {
                 Err(Error::Io { source, .. })
                     if is_device && source.kind() == ErrorKind::PermissionDenied =>
@@ -70,7 +72,7 @@ impl Dataset {
             made.map_err(|e| Error::io(path, e))
         };
         match inode.kind() {
-            Kind::File => {
+            FileKind::Regular => {
                 let mut options = File::options();
                 let mut file =
                     options.write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
@@ -79,15 +81,15 @@ impl Dataset {
                     watch(block.len() as u64)
                 })
             }
-            Kind::Symlink => {
+            FileKind::Symlink => {
                 let target = self.table().target(ino).unwrap_or_default();
                 std::os::unix::fs::symlink(OsStr::from_bytes(target), path).map_err(io)
             }
-            Kind::Fifo => node(FileType::Fifo),
-            Kind::Socket => node(FileType::Socket),
-            Kind::CharDevice => node(FileType::CharacterDevice),
-            Kind::BlockDevice => node(FileType::BlockDevice),
-            Kind::Directory => unreachable!("made before"),
+            FileKind::Fifo => node(FileType::Fifo),
+            FileKind::Socket => node(FileType::Socket),
+            FileKind::CharDevice => node(FileType::CharacterDevice),
+            FileKind::BlockDevice => node(FileType::BlockDevice),
+            FileKind::Directory => unreachable!("made before"),
         }
     }
 
@@ -97,7 +99,7 @@ impl Dataset {
         if inode.is_implied() {
             return Ok(());
         }
-        let is_link = inode.kind() == Kind::Symlink;
+        let is_link = inode.kind() == FileKind::Symlink;
         let now = fs::symlink_metadata(path).map_err(|e| Error::io(path, e))?;
         let mut mode = inode.mode & 0o7777;
         if (now.uid(), now.gid()) != (inode.uid, inode.gid)

@@ -2,6 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use saker_types::FileKind;
+
 use crate::codec::Codec;
 
 /// Bytes of a file that are compressed and checked as one, before compression.
@@ -9,7 +11,6 @@ pub const BLOCK_BYTES: u64 = 4 << 20;
 /// Partitions of a dataset, at most: their numbers have 24 bits.
 pub const PARTITIONS_MAX: u32 = 1 << 24;
 
-const TYPE_MASK: u32 = 0o170_000;
 /// A directory that no partition describes: only what is below it.
 pub(crate) const IMPLIED: u32 = 1;
 
@@ -50,35 +51,6 @@ pub struct InodeRecord {
 
 /// Bytes of an [`InodeRecord`].
 pub(crate) const INODE_BYTES: usize = size_of::<InodeRecord>();
-
-/// What something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Kind {
-    File,
-    Directory,
-    Symlink,
-    Fifo,
-    Socket,
-    CharDevice,
-    BlockDevice,
-}
-
-impl Kind {
-    /// By `st_mode`.
-    pub fn of(mode: u32) -> Option<Kind> {
-        Some(match mode & TYPE_MASK {
-            0o100_000 => Kind::File,
-            0o040_000 => Kind::Directory,
-            0o120_000 => Kind::Symlink,
-            0o010_000 => Kind::Fifo,
-            0o140_000 => Kind::Socket,
-            0o020_000 => Kind::CharDevice,
-            0o060_000 => Kind::BlockDevice,
-            _ => return None,
-        })
-    }
-}
 
 /// Where a file's data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,13 +100,13 @@ impl InodeRecord {
     }
 
     /// What it is; a record with an impossible type is taken for a socket, which nobody can open.
-    pub fn kind(&self) -> Kind {
-        Kind::of(self.mode).unwrap_or(Kind::Socket)
+    pub fn kind(&self) -> FileKind {
+        FileKind::of_mode(self.mode).unwrap_or(FileKind::Socket)
     }
 
     /// It is a directory.
     pub fn is_dir(&self) -> bool {
-        self.kind() == Kind::Directory
+        self.kind() == FileKind::Directory
     }
 
     /// It is a directory that nothing describes but what is in it.
@@ -144,7 +116,7 @@ impl InodeRecord {
 
     /// A file's data; `None` of anything else, and of a codec that is not known.
     pub fn data(&self) -> Option<FileData> {
-        (self.kind() == Kind::File).then_some(FileData {
+        (self.kind() == FileKind::Regular).then_some(FileData {
             partition: self.place & (PARTITIONS_MAX - 1),
             offset: self.offset,
             stored: self.stored,
@@ -185,12 +157,12 @@ pub struct Meta {
 
 impl Meta {
     /// What it is.
-    pub fn kind(&self) -> Option<Kind> {
-        Kind::of(self.mode)
+    pub fn kind(&self) -> Option<FileKind> {
+        FileKind::of_mode(self.mode)
     }
 
     pub(crate) fn record(&self) -> InodeRecord {
-        let is_dir = self.kind() == Some(Kind::Directory);
+        let is_dir = self.kind() == Some(FileKind::Directory);
         InodeRecord {
             mode: self.mode,
             uid: self.uid,

@@ -30,7 +30,7 @@ pub use codec::Codec;
 pub use dataset::{Dataset, Manifest, PartitionInfo, Problem};
 pub use digest::Digest;
 pub use error::{Error, Result};
-pub use inode::{FileData, InodeRecord, Kind, Meta};
+pub use inode::{FileData, InodeRecord, Meta};
 pub use partition::Partition;
 pub use table::{Ino, Table};
 

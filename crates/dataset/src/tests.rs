@@ -381,6 +381,11 @@ fn one_run_at_a_time_packs_into_a_directory() {
         fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["dataset.json", "mine.saker", "part-00000.saker"]);
+    // A run that was killed when all but this was done.
+    fs::write(to.join("part-00000.progress"), "left").unwrap();
+    let error = pack_tree(&from, &to, &options(9, "none")).unwrap_err();
+    assert!(error.to_string().contains("there already"), "{error}");
+    assert!(!to.join("part-00000.progress").exists() && to.join("part-00000.saker").exists());
 }
 
 #[test]

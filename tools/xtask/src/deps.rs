@@ -15,7 +15,7 @@ const ALLOWED: [(&str, &[&str]); 14] = [
     ("fuse", &["types", "runtime"]),
     ("mount", &["types", "runtime", "client", "fuse"]),
     // Read by programs of users, below the preload library: no runtime, no threads.
-    ("dataset", &[]),
+    ("dataset", &["types"]),
     ("cli", &["*"]),
     ("sim", &["*"]),
     // Compiles files of theirs once more, for its checker of threads.

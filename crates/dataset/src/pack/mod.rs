@@ -12,17 +12,17 @@
 //! if the input is still the same.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::codec::Codec;
-use crate::dataset::{MANIFEST, Manifest, PartitionInfo, partition_name, sync_dir};
+use crate::dataset::{MANIFEST, Manifest, partition_name, sync_dir, table_of};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
-use crate::inode::PARTITIONS_MAX;
+use crate::inode::{FileData, PARTITIONS_MAX};
 use crate::partition::Partition;
 
 mod plan;
@@ -77,6 +77,16 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// A file is in its partition; `resumed`: an earlier run had packed it.
+    fn add(&self, data: &FileData, resumed: bool) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(data.size, Ordering::Relaxed);
+        self.stored.fetch_add(data.stored, Ordering::Relaxed);
+        if resumed {
+            self.resumed_bytes.fetch_add(data.size, Ordering::Relaxed);
+        }
+    }
+
     fn check(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
     }
@@ -100,6 +110,8 @@ pub fn pack(
     let _alone = lock(to)?;
     let manifest = to.join(MANIFEST);
     if manifest.exists() {
+        // The run that made it may have been killed before it was tidy.
+        remove_left_overs(to, Manifest::read(to)?.partitions.len() as u32)?;
         return Err(Error::invalid(&manifest, "a dataset is there already"));
     }
     let (fingerprint, mut parts) = (plan.fingerprint(options), Vec::new());
@@ -107,8 +119,7 @@ pub fn pack(
         let path = to.join(partition_name(number));
         parts.push(writer::write(source, plan, fingerprint, number, &path, options, progress)?);
     }
-    let paths: Vec<PathBuf> = parts.iter().map(|part| part.path().to_owned()).collect();
-    let manifest = Manifest::of(parts.iter().map(PartitionInfo::of).collect(), &paths)?;
+    let manifest = Manifest::of(&parts, &table_of(&parts)?);
     manifest.write(to)?;
     remove_left_overs(to, options.partitions)?;
     sync_dir(to)?;

@@ -7,9 +7,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Options;
 use super::source::{Entry, Source};
+use saker_types::FileKind;
+
 use crate::digest::Digest;
 use crate::error::{Error, Result};
-use crate::inode::Kind;
 
 /// All that is to be packed, in the order of the paths.
 pub struct Plan {
@@ -51,11 +52,9 @@ impl Plan {
 
     /// Files, and their bytes.
     pub fn totals(&self) -> (u64, u64) {
-        let files = self
-            .entries
-            .iter()
-            .enumerate()
-            .filter(|(n, entry)| self.first[*n] == *n && entry.meta.kind() == Some(Kind::File));
+        let files = self.entries.iter().enumerate().filter(|(n, entry)| {
+            self.first[*n] == *n && entry.meta.kind() == Some(FileKind::Regular)
+        });
         files.fold((0, 0), |(files, bytes), (_, entry)| (files + 1, bytes + entry.meta.size))
     }
 
@@ -109,7 +108,7 @@ impl Plan {
 /// Refuses files below what is no directory: a list may lead through links. In the order of paths all
 /// that is below something comes after it.
 fn check_ways(entries: &[Entry]) -> Result<()> {
-    let others = entries.iter().filter(|entry| entry.meta.kind() != Some(Kind::Directory));
+    let others = entries.iter().filter(|entry| entry.meta.kind() != Some(FileKind::Directory));
     for entry in others {
         let mut below = entry.path.clone();
         below.push(b'/');

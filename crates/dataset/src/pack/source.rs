@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use xxhash_rust::xxh3::xxh3_64;
 
+use saker_types::FileKind;
+
 use crate::error::{Error, Result};
-use crate::inode::{Kind, Meta};
+use crate::inode::Meta;
 
 /// Longest list of names and longest value of extended attributes, as the kernel has it.
 const XATTRS_BYTES_MAX: usize = 64 << 10;
@@ -62,6 +64,10 @@ impl LocalTree {
         LocalTree { root: root.to_owned() }
     }
 
+    fn at(&self, path: &[u8]) -> PathBuf {
+        self.root.join(OsStr::from_bytes(path))
+    }
+
     fn add(&self, path: &Path, links: &mut Links, to: &mut Vec<Entry>) -> Result<()> {
         // What is packed may be named by a link to it.
         let meta = if path == self.root { fs::metadata(path) } else { fs::symlink_metadata(path) };
@@ -82,25 +88,25 @@ impl Source for LocalTree {
     fn list(&self) -> Result<Vec<Entry>> {
         let mut to = Vec::new();
         self.add(&self.root, &mut Links::default(), &mut to)?;
-        if to[0].meta.kind() != Some(Kind::Directory) {
+        if to[0].meta.kind() != Some(FileKind::Directory) {
             return Err(Error::invalid(&self.root, "not a directory"));
         }
         Ok(to)
     }
 
     fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
-        read(&self.root.join(Path::new(OsStr::from_bytes(&entry.path))), offset, into)
+        read(&self.at(&entry.path), offset, into)
     }
 
     fn version(&self, entry: &Entry) -> Result<u64> {
-        version_of(&self.root.join(Path::new(OsStr::from_bytes(&entry.path))))
+        version_of(&self.at(&entry.path))
     }
 }
 
 /// Files that a list names, relative to a directory; directories in the list stand for themselves, not
 /// for what is in them.
 pub struct Listed {
-    root: PathBuf,
+    tree: LocalTree,
     paths: Vec<Vec<u8>>,
 }
 
@@ -122,11 +128,7 @@ impl Listed {
         }
         clean.sort();
         clean.dedup();
-        Ok(Listed { root: root.to_owned(), paths: clean })
-    }
-
-    fn path(&self, path: &[u8]) -> PathBuf {
-        self.root.join(Path::new(OsStr::from_bytes(path)))
+        Ok(Listed { tree: LocalTree::new(root), paths: clean })
     }
 }
 
@@ -142,13 +144,13 @@ impl Source for Listed {
                     !above.starts_with(dir) || above.get(dir.len()).is_some_and(|c| *c != b'/')
                 });
                 if is_new && self.paths.binary_search_by(|path| path[..].cmp(dir)).is_err() {
-                    let at = self.path(dir);
+                    let at = self.tree.at(dir);
                     let meta = fs::symlink_metadata(&at).map_err(|e| Error::io(&at, e))?;
                     to.push(entry(&at, dir.to_vec(), &meta, &mut links)?);
                 }
             }
             above = Some(path.clone());
-            let at = self.path(path);
+            let at = self.tree.at(path);
             let meta = fs::symlink_metadata(&at).map_err(|e| Error::io(&at, e))?;
             to.push(entry(&at, path.clone(), &meta, &mut links)?);
         }
@@ -156,11 +158,11 @@ impl Source for Listed {
     }
 
     fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
-        read(&self.path(&entry.path), offset, into)
+        self.tree.read(entry, offset, into)
     }
 
     fn version(&self, entry: &Entry) -> Result<u64> {
-        version_of(&self.path(&entry.path))
+        self.tree.version(entry)
     }
 }
 

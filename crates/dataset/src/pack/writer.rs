@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::IntoBytes;
 
@@ -12,6 +11,8 @@ use super::progress::{self, Noted, Notes, Packed};
 use super::readers::{self, Block, Task};
 use super::source::Source;
 use super::{Options, Plan, Progress};
+use saker_types::FileKind;
+
 use crate::codec::Codec;
 use crate::dataset::sync_dir;
 use crate::digest::Digest;
@@ -19,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::format::{
     ALIGNED_FROM_BYTES, FOOTER_BYTES, Footer, HEADER_BYTES, PAGE_BYTES, PARTITION_MAGIC, crc_of,
 };
-use crate::inode::{FileData, Kind};
+use crate::inode::FileData;
 use crate::partition::{Partition, digest_of, header_of};
 use crate::table::{Builder, Ino, Table};
 
@@ -64,10 +65,7 @@ pub(super) fn write(
     if let Some(done) = super::finished(fingerprint, number, path, options) {
         for ino in 0..done.table().len() {
             if let Some(data) = done.table().inode(ino).data() {
-                progress.files.fetch_add(1, Relaxed);
-                progress.bytes.fetch_add(data.size, Relaxed);
-                progress.resumed_bytes.fetch_add(data.size, Relaxed);
-                progress.stored.fetch_add(data.stored, Relaxed);
+                progress.add(&data, true);
             }
         }
         return Ok(done);
@@ -81,7 +79,7 @@ pub(super) fn write(
     let mut tasks = Vec::new();
     for (n, &entry) in entries.iter().enumerate() {
         let meta = &plan.entry(entry).meta;
-        let is_file = meta.kind() == Some(Kind::File) && plan.links_to(entry).is_none();
+        let is_file = meta.kind() == Some(FileKind::Regular) && plan.links_to(entry).is_none();
         if is_file && !packed.contains(&(n as u32)) {
             let blocks = meta.size.div_ceil(crate::inode::BLOCK_BYTES).max(1);
             tasks.extend((0..blocks).map(|block| Task { entry, block }));
@@ -127,10 +125,7 @@ impl<'a> Part<'a> {
         file.seek(SeekFrom::Start(pos)).map_err(io)?;
         let notes = Notes::open(&notes, fingerprint, &noted)?;
         for file in &noted.files {
-            progress.files.fetch_add(1, Relaxed);
-            progress.bytes.fetch_add(file.data.size, Relaxed);
-            progress.resumed_bytes.fetch_add(file.data.size, Relaxed);
-            progress.stored.fetch_add(file.data.stored, Relaxed);
+            progress.add(&file.data, true);
         }
         let Noted { files: packed, .. } = noted;
         Ok(Part {
@@ -201,9 +196,7 @@ impl<'a> Part<'a> {
         };
         let digest = block.digest.unwrap_or_else(whole);
         self.fresh.push(Packed { n, data, blocks: open.blocks, digest });
-        self.progress.files.fetch_add(1, Relaxed);
-        self.progress.bytes.fetch_add(size, Relaxed);
-        self.progress.stored.fetch_add(data.stored, Relaxed);
+        self.progress.add(&data, false);
         if end - self.noted_at >= self.options.note_every_bytes {
             self.note()?;
         }

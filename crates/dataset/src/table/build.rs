@@ -7,12 +7,14 @@ use xxhash_rust::xxh3::Xxh3;
 use zerocopy::IntoBytes;
 
 use super::{Ino, NAME_BYTES_MAX, ROOT, Table, hash_of};
+use saker_types::FileKind;
+
 use crate::digest::{DIGEST_BYTES, Digest};
 use crate::error::{Error, Result};
 use crate::format::{
     BlockRecord, EntryRecord, PARTS, Preamble, TABLE_MAGIC, TableHeader, crc_of, padded,
 };
-use crate::inode::{IMPLIED, InodeRecord, Kind, Meta};
+use crate::inode::{IMPLIED, InodeRecord, Meta};
 
 /// A name in a directory, while a table is made.
 #[derive(Clone)]
@@ -147,7 +149,7 @@ impl Builder {
         if !meta.xattrs.is_empty() {
             record.xattrs = self.push_xattrs(meta.xattrs.iter().map(|(n, v)| (&n[..], &v[..])))?;
         }
-        if record.kind() == Kind::Symlink {
+        if record.kind() == FileKind::Symlink {
             (record.offset, record.size) = (self.attrs.len() as u64, meta.target.len() as u64);
             self.attrs.extend_from_slice(&meta.target);
         }

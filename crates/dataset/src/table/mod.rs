@@ -15,10 +15,12 @@ use memmap2::Mmap;
 use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::FromBytes;
 
+use saker_types::FileKind;
+
 use crate::digest::{DIGEST_BYTES, Digest};
 use crate::error::{Error, Result};
 use crate::format::{BlockRecord, EntryRecord, PARTS, TABLE_MAGIC, TableHeader, crc_of, padded};
-use crate::inode::{FileData, INODE_BYTES, InodeRecord, Kind};
+use crate::inode::{FileData, INODE_BYTES, InodeRecord};
 
 mod build;
 mod path;
@@ -265,7 +267,7 @@ impl Table {
 
     /// Target of a symbolic link.
     pub fn target(&self, ino: Ino) -> Option<&[u8]> {
-        let inode = self.find(ino).filter(|inode| inode.kind() == Kind::Symlink)?;
+        let inode = self.find(ino).filter(|inode| inode.kind() == FileKind::Symlink)?;
         self.part(4).get(inode.offset as usize..)?.get(..inode.size as usize)
     }
 

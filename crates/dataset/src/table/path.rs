@@ -1,7 +1,8 @@
 //! Paths in a table.
 
+use saker_types::FileKind;
+
 use super::{Ino, NAME_BYTES_MAX, ROOT, Table};
-use crate::inode::Kind;
 
 /// Links that a path may lead through (ELOOP), as Linux has it.
 pub const SYMLINKS_MAX: u32 = 40;
@@ -66,8 +67,8 @@ impl Table {
                 };
             };
             match self.inode(ino).kind() {
-                Kind::Directory => dir = ino,
-                Kind::Symlink if !is_last || follow || must_be_dir => {
+                FileKind::Directory => dir = ino,
+                FileKind::Symlink if !is_last || follow || must_be_dir => {
                     links += 1;
                     let target = self.target(ino).unwrap_or_default();
                     if links > SYMLINKS_MAX {

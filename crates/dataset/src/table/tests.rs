@@ -91,7 +91,7 @@ fn paths_are_followed_as_the_kernel_does() {
     ] {
         assert_eq!(found(path, true), Resolved::Found(wanted), "{path}");
     }
-    assert_eq!(table.inode(ino("a/up")).kind(), Kind::Symlink);
+    assert_eq!(table.inode(ino("a/up")).kind(), FileKind::Symlink);
     assert_eq!(table.target(ino("a/up")), Some(&b"../other"[..]));
     assert_eq!(found("to-b/", false), Resolved::Found(b), "a directory is meant");
     let missing = |dir, name: &str| Resolved::Missing { dir, name: name.as_bytes().to_vec() };
@@ -231,8 +231,8 @@ fn garbage_is_survived() {
             bytes[at] ^= to;
             if let Ok(table) = Table::of_words(path, words(&bytes)) {
                 look(&table);
-                let is_padding = to == 0 || table.verify().is_ok();
-                assert!(!is_padding || bytes == whole || at > 112, "{at}");
+                let counts = table.parts.iter().any(|part| part.contains(&at));
+                assert!(table.verify().is_err() || to == 0 || !counts, "byte {at}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use saker_dataset::Kind;
+use saker_types::FileKind;
 use saker_types::time::stamp;
 use serde::Serialize;
 
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
         }
         let put = |out: &mut dyn Write| {
             if args.long {
-                let size = if inode.kind() == Kind::File { inode.size } else { 0 };
+                let size = if inode.kind() == FileKind::Regular { inode.size } else { 0 };
                 let time = format::time(stamp(inode.mtime_s, inode.mtime_ns));
                 let [mode, user, group] =
                     [format::mode(inode.mode), users.of(inode.uid), groups.of(inode.gid)];

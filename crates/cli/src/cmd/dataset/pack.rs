@@ -3,10 +3,11 @@
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use saker_dataset::Codec;
 use saker_dataset::pack::{self, Listed, LocalTree, Options, Plan, Source};
+use saker_runtime::time;
 
 use super::failure;
 use crate::fail::{Context, Failure, Outcome};
@@ -96,12 +97,12 @@ pub fn run(args: &Args) -> Outcome<u8> {
         threads: args.threads.unwrap_or(0),
         ..Options::default()
     };
-    let (done, begin) = (pack::Progress::default(), Instant::now());
+    let (done, begin) = (pack::Progress::default(), time::now());
     let bar = progress::Progress::of_bytes(bytes);
     let packed = std::thread::scope(|scope| {
         let packing = scope.spawn(|| pack::pack(&*source, &plan, &args.output, &options, &done));
         while !packing.is_finished() {
-            std::thread::sleep(LOOK);
+            time::sleep(LOOK);
             done.stop.fetch_or(signals::interrupted(), Relaxed);
             bar.set(done.bytes.load(Relaxed));
             bar.say(format!("{} of {files} files", done.files.load(Relaxed)));
@@ -116,7 +117,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
     }
     let stored: u64 = manifest.partitions.iter().map(|part| part.stored).sum();
     let resumed = done.resumed_bytes.load(Relaxed);
-    let seconds = begin.elapsed().as_secs_f64();
+    let seconds = (time::now() - begin).as_secs_f64();
     println!(
         "{} files, {} packed into {} partitions of {} in {seconds:.1} s{}",
         manifest.files,
