@@ -14,6 +14,8 @@ use crate::table::{Builder, Ino, ROOT, Table};
 
 /// File that says what a dataset is.
 pub(crate) const MANIFEST: &str = "dataset.json";
+/// File with the table of all files.
+pub(crate) const TABLE: &str = "table.saker";
 /// Of [`Manifest`].
 const FORMAT: u32 = 1;
 
@@ -26,6 +28,18 @@ pub(crate) fn partition_name(number: u32) -> String {
 pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     let opened = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
     opened.map_err(|e| Error::io(dir, e))
+}
+
+/// Writes a file that is there whole or not at all, also after a crash.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    std::fs::write(&new, bytes).map_err(|e| Error::io(&new, e))?;
+    let file = std::fs::File::open(&new).map_err(|e| Error::io(&new, e))?;
+    file.sync_all().map_err(|e| Error::io(&new, e))?;
+    std::fs::rename(&new, path).map_err(|e| Error::io(&new, e))?;
+    sync_dir(path.parent().unwrap_or(Path::new(".")))
 }
 
 /// What a dataset is.
@@ -43,6 +57,10 @@ pub struct Manifest {
     pub others: u64,
     /// Bytes of the files.
     pub bytes: u64,
+    /// Bytes of the table of all files.
+    pub table_bytes: u64,
+    /// Its digest.
+    pub table_digest: Digest,
     /// The partitions, by number.
     pub partitions: Vec<PartitionInfo>,
 }
@@ -82,6 +100,8 @@ impl Manifest {
             directories: 0,
             others: 0,
             bytes: 0,
+            table_bytes: table.as_bytes().len() as u64,
+            table_digest: Digest::of(table.as_bytes()),
             partitions: partitions.iter().map(PartitionInfo::of).collect(),
         };
         for ino in 0..table.len() {
@@ -98,13 +118,8 @@ impl Manifest {
     }
 
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
-        let (path, new) = (dir.join(MANIFEST), dir.join("dataset.json.new"));
         let text = serde_json::to_string_pretty(self).expect("it has no maps") + "\n";
-        std::fs::write(&new, text).map_err(|e| Error::io(&new, e))?;
-        let file = std::fs::File::open(&new).map_err(|e| Error::io(&new, e))?;
-        file.sync_all().map_err(|e| Error::io(&new, e))?;
-        std::fs::rename(&new, &path).map_err(|e| Error::io(&new, e))?;
-        sync_dir(dir)
+        write_whole(&dir.join(MANIFEST), text.as_bytes())
     }
 
     /// The manifest of a dataset's directory.
@@ -268,6 +283,12 @@ impl Dataset {
             found(None, Error::damaged(&path, "not the digest of the files"));
         } else if manifest != self.manifest {
             found(None, Error::damaged(&path, "not what the partitions have"));
+        }
+        let path = self.dir.join(TABLE);
+        match std::fs::read(&path) {
+            Ok(bytes) if bytes == self.table.as_bytes() => {}
+            Ok(_) => found(None, Error::damaged(&path, "not the table of the partitions")),
+            Err(e) => found(None, Error::io(&path, e)),
         }
         for (path, ino) in self.files() {
             let mut hasher = blake3::Hasher::new();

@@ -10,7 +10,9 @@ use crate::error::{Error, Result};
 pub(crate) const PARTITION_MAGIC: [u8; 8] = *b"SAKERPRT";
 /// First bytes of a table.
 pub(crate) const TABLE_MAGIC: [u8; 8] = *b"SAKERTAB";
-/// Of both.
+/// First bytes of the files that every node keeps.
+pub(crate) const BROADCAST_MAGIC: [u8; 8] = *b"SAKERBRC";
+/// Of all of them.
 pub(crate) const VERSION: u16 = 1;
 /// A partition's data begins here, so that the first file can be mapped.
 pub(crate) const HEADER_BYTES: u64 = PAGE_BYTES;

@@ -1,10 +1,12 @@
 //! Frozen datasets: files packed into partitions, found by a table (FanStore §5.2 to §5.4).
 //!
 //! ```text
-//! files ──pack──> part-00000.saker … part-NNNNN.saker, dataset.json
+//! files ──pack──> part-00000.saker … part-NNNNN.saker, table.saker, dataset.json
 //!                 [header | data of files | table of these files | footer]
-//! partitions ──index──> table.saker     one table of all files, mapped by every process of a node
+//! dataset ──stage──> on each node of a job: the table, some of the partitions, stage.json
 //! ```
+//!
+//! table.saker is the table of all files; every process of a node maps it.
 //!
 //! The fields of the paper's Table 3 (name, stat, compressed size, data) are all here, names of any
 //! length, links, owners and extended attributes besides. What is no data stands together at the end
@@ -24,6 +26,7 @@ mod format;
 mod inode;
 pub mod pack;
 mod partition;
+mod staged;
 pub mod table;
 
 pub use codec::Codec;
@@ -32,6 +35,7 @@ pub use digest::Digest;
 pub use error::{Error, Result};
 pub use inode::{FileData, InodeRecord, Meta};
 pub use partition::Partition;
+pub use staged::{Broadcast, Local, Stage, Staged};
 pub use table::{Ino, Table};
 
 #[cfg(test)]

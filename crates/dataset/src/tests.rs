@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use crate::pack::{Entry, Listed, LocalTree, Options, Plan, Progress, Source, pack};
-use crate::{Codec, Dataset, Digest, Error, Manifest, Partition, Result};
+use crate::table::{ROOT, Resolved};
+use crate::{Broadcast, Codec, Dataset, Digest, Error, Manifest, Partition, Result, Staged};
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
@@ -112,7 +113,7 @@ fn what_is_packed_comes_out_again() {
         assert_eq!(differs.map(|(path, what)| (path, what, got.get(path))), None);
         assert_eq!(got.len(), wanted.len());
         let left = fs::read_dir(&packed).unwrap().count();
-        assert_eq!(left, partitions as usize + 1, "no notes are left");
+        assert_eq!(left, partitions as usize + 2, "no notes are left");
         assert!(pack_tree(&from, &packed, &options(1, "none")).is_err(), "a dataset is there");
         assert!(dataset.export(&from, |_| Ok(())).is_err(), "not empty");
         // Where a file can be mapped.
@@ -144,7 +145,7 @@ fn the_same_input_gives_the_same_bytes() {
     fs::write(from.join("plain"), "other").unwrap();
     let changed = packed("changed", 2, 1 << 30);
     let differ = one.iter().filter(|(name, digest)| changed[*name] != **digest).count();
-    assert_eq!(differ, 2, "one partition and the manifest");
+    assert_eq!(differ, 3, "one partition, the table and the manifest");
 }
 
 /// A source that fails after so many reads.
@@ -380,7 +381,7 @@ fn one_run_at_a_time_packs_into_a_directory() {
     let mut names: Vec<_> =
         fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["dataset.json", "mine.saker", "part-00000.saker"]);
+    assert_eq!(names, ["dataset.json", "mine.saker", "part-00000.saker", "table.saker"]);
     // A run that was killed when all but this was done.
     fs::write(to.join("part-00000.progress"), "left").unwrap();
     let error = pack_tree(&from, &to, &options(9, "none")).unwrap_err();
@@ -422,4 +423,60 @@ fn lists_do_not_lead_through_links() {
     let listed = Listed::new(dir.path(), [b"link/f".to_vec()]).unwrap();
     let error = Plan::of(&listed).err().unwrap().to_string();
     assert!(error.contains("link/f") && error.contains("no directory"), "{error}");
+}
+
+#[test]
+fn a_node_reads_what_it_keeps() {
+    let dir = tempfile::tempdir().unwrap();
+    let [from, to, node] = ["from", "to", "node"].map(|name| dir.path().join(name));
+    fs::create_dir_all(from.join("val")).unwrap();
+    fs::create_dir(&node).unwrap();
+    for n in 0..20 {
+        let text = format!("file {n} ").repeat(1 + n * 3000);
+        fs::write(from.join(format!("{}f{n}", ["", "val/"][n % 2])), text).unwrap();
+    }
+    let manifest = pack_tree(&from, &to, &options(4, "lz4")).unwrap();
+    let packed = Dataset::open(&to).unwrap();
+    for name in ["table.saker", "part-00001.saker"] {
+        fs::copy(to.join(name), node.join(name)).unwrap();
+    }
+    let table = packed.table();
+    let val = table.lookup(ROOT, b"val").unwrap();
+    let inos = table.children(val).map(|(_, ino)| ino).collect();
+    Broadcast::write::<Error>(&node, table, inos, |_, data| {
+        let mut stored = vec![0; data.stored as usize];
+        packed.partitions()[data.partition as usize].read_stored(data.offset, &mut stored)?;
+        Ok(stored)
+    })
+    .unwrap();
+    let staged = Staged::open(&node).unwrap();
+    assert_eq!(Digest::of(staged.table().as_bytes()), manifest.table_digest);
+    let mut kept = 0;
+    packed.each(|path, _| {
+        let Resolved::Found(ino) = staged.table().resolve(ROOT, path, false) else { panic!() };
+        let Some(data) = staged.table().inode(ino).data() else { return };
+        let local = staged.local(ino, &data);
+        let is_here = path.starts_with(b"val") || data.partition == 1;
+        assert_eq!(local.path.exists(), is_here);
+        if is_here {
+            kept += 1;
+            let mut stored = vec![0; data.stored as usize];
+            let file = fs::File::open(&local.path).unwrap();
+            file.read_exact_at(&mut stored, local.offset).unwrap();
+            let block = staged.table().expand(&data, 0, stored.into()).unwrap();
+            assert_eq!(block, fs::read(from.join(std::str::from_utf8(path).unwrap())).unwrap());
+        }
+    });
+    assert!((10..20).contains(&kept), "{kept}");
+    // What is damaged is not taken.
+    let path = node.join("broadcast.saker");
+    let good = fs::read(&path).unwrap();
+    for at in [0, 9, 30, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&path, bad).unwrap();
+        assert!(Staged::open(&node).is_err(), "{at}");
+    }
+    fs::write(&path, &good[..good.len() - 1]).unwrap();
+    assert!(Staged::open(&node).is_err());
 }

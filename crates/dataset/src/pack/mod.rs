@@ -19,7 +19,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::codec::Codec;
-use crate::dataset::{MANIFEST, Manifest, partition_name, sync_dir, table_of};
+use crate::dataset::{MANIFEST, Manifest, TABLE, partition_name, sync_dir, table_of, write_whole};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::inode::{FileData, PARTITIONS_MAX};
@@ -119,7 +119,9 @@ pub fn pack(
         let path = to.join(partition_name(number));
         parts.push(writer::write(source, plan, fingerprint, number, &path, options, progress)?);
     }
-    let manifest = Manifest::of(&parts, &table_of(&parts)?);
+    let table = table_of(&parts)?;
+    let manifest = Manifest::of(&parts, &table);
+    write_whole(&to.join(TABLE), table.as_bytes())?;
     manifest.write(to)?;
     remove_left_overs(to, options.partitions)?;
     sync_dir(to)?;

@@ -7,6 +7,7 @@
 //! Nothing in a table is trusted: what points out of it is [`Error::Damaged`], or not found. That
 //! its parts are as they were written is checked by [`Table::verify`], not at each open.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use crate::digest::{DIGEST_BYTES, Digest};
 use crate::error::{Error, Result};
 use crate::format::{BlockRecord, EntryRecord, PARTS, TABLE_MAGIC, TableHeader, crc_of, padded};
 use crate::inode::{FileData, INODE_BYTES, InodeRecord};
+use crate::partition::expand;
 
 mod build;
 mod path;
@@ -294,6 +296,21 @@ impl Table {
     /// Digest of a file's data.
     pub fn digest(&self, ino: Ino) -> Option<Digest> {
         record::<[u8; DIGEST_BYTES]>(self.part(5), ino.into()).copied().map(Digest)
+    }
+
+    /// Where block `n` of a file is stored, from the file's first stored byte.
+    pub fn stored_block(&self, data: &FileData, n: u64) -> Option<Range<u64>> {
+        Some(self.block(data, n)?.0)
+    }
+
+    /// Block `n` of a file from what is stored of it, checked.
+    ///
+    /// # Errors
+    /// Damaged.
+    pub fn expand(&self, data: &FileData, n: u64, stored: Cow<'_, [u8]>) -> Result<Vec<u8>> {
+        let block = self.block(data, n);
+        let (_, crc) = block.ok_or_else(|| Error::damaged(&self.path, "a block is missing"))?;
+        expand(&self.path, data, n, stored, crc)
     }
 
     /// Block `n` of a file: where it is in the file's part of the partition, and its checksum.

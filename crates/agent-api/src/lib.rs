@@ -1,0 +1,28 @@
+//! What agents are asked, and the client of a node's own agent (FanStore §5.4).
+//!
+//! A message is a frame: four bytes with its length, little-endian, and a protobuf message. Requests
+//! of a connection are answered in order. The same messages go over TCP between agents, and over a
+//! Unix socket from processes of the node, where a reply may carry a descriptor.
+//!
+//! This crate is what the preload library needs of agents: no threads, no executor.
+
+// Read by programs of users: nothing that a simulation holds.
+#![allow(clippy::disallowed_methods)]
+
+mod frame;
+mod local;
+mod messages;
+
+pub use frame::{FRAME_BYTES_MAX, decode, encode};
+pub use local::Local;
+pub use messages::*;
+
+/// Of the messages; the first request of a connection says it.
+pub const VERSION: u32 = 1;
+
+/// The agent's socket in its directory.
+pub const SOCKET: &str = "agent.sock";
+/// The staged datasets in an agent's directory.
+pub const DATASETS: &str = "datasets";
+/// Output files in an agent's directory.
+pub const OUTPUTS: &str = "outputs";
