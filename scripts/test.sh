@@ -91,6 +91,7 @@ edges() {
     cargo xtask circles
     cargo xtask sleeps
     cargo xtask words
+    cargo xtask names
     cargo test -p saker-xtask
     # Each file of tests is run by some stage.
     local file

@@ -58,7 +58,7 @@ impl fmt::Display for RoleId {
 
 /// `D/cluster.toml`: who is there and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cluster {
+pub struct ClusterLayout {
     /// Version of the directory's layout.
     pub format: u32,
     /// The cluster's name.
@@ -121,7 +121,7 @@ pub struct Size {
     pub stores: u32,
 }
 
-impl Cluster {
+impl ClusterLayout {
     /// A new cluster on this machine, on ports from `base` on that are free now.
     pub fn plan(
         name: &str,
@@ -129,7 +129,7 @@ impl Cluster {
         replicas: u32,
         inline_max: u64,
         base: u16,
-    ) -> Outcome<Cluster> {
+    ) -> Outcome<ClusterLayout> {
         let mut ports = Ports::new(base, []);
         let coordinator = ports.take(Range::Coordinator)?;
         let coordinator_http = ports.take(Range::Http)?;
@@ -145,7 +145,7 @@ impl Cluster {
             store.push(Store { n, addr, http: ports.take(Range::Http)? });
         }
         let (format, name) = (FORMAT, name.to_owned());
-        Ok(Cluster {
+        Ok(ClusterLayout {
             format,
             name,
             uuid: None,
@@ -288,7 +288,7 @@ impl ClusterDir {
     }
 
     /// Reads `cluster.toml`.
-    pub fn load(&self) -> Outcome<Cluster> {
+    pub fn load(&self) -> Outcome<ClusterLayout> {
         let path = self.cluster_file();
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
@@ -304,7 +304,7 @@ impl ClusterDir {
 
     /// Writes the settings of all processes, then `cluster.toml`. What else somebody has set in them
     /// stays.
-    pub fn store(&self, cluster: &Cluster) -> Outcome {
+    pub fn store(&self, cluster: &ClusterLayout) -> Outcome {
         for id in cluster.roles() {
             let Some(own) = config(self, cluster, id)? else { continue };
             let path = self.config_file(id);
@@ -322,7 +322,7 @@ impl ClusterDir {
     }
 
     /// Arguments of the program that run a process. They are also how it is recognised later.
-    pub fn args(&self, cluster: &Cluster, id: RoleId) -> Vec<OsString> {
+    pub fn args(&self, cluster: &ClusterLayout, id: RoleId) -> Vec<OsString> {
         let config = || OsString::from(self.config_file(id));
         match (id.role, &cluster.mount) {
             (Role::Mount, Some(point)) => {
@@ -333,7 +333,7 @@ impl ClusterDir {
     }
 }
 
-fn parse(text: &str) -> Result<Cluster, String> {
+fn parse(text: &str) -> Result<ClusterLayout, String> {
     #[derive(Deserialize)]
     struct Head {
         format: u32,
@@ -349,7 +349,7 @@ fn parse(text: &str) -> Result<Cluster, String> {
 }
 
 /// Settings of a coordinator, an MNode or a store; mounts have none.
-fn config(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<Option<toml::Table>> {
+fn config(dir: &ClusterDir, cluster: &ClusterLayout, id: RoleId) -> Outcome<Option<toml::Table>> {
     #[derive(Serialize)]
     struct Shard {
         mnode: u32,
@@ -428,12 +428,12 @@ pub fn write_file(path: &Path, content: &[u8]) -> Outcome {
 mod tests {
     use super::*;
 
-    fn cluster() -> Cluster {
+    fn cluster() -> ClusterLayout {
         let size = Size { mnodes: 2, workers: 2, stores: 1 };
-        Cluster {
+        ClusterLayout {
             mount: Some("/mnt/x".into()),
             mount_http: Some("127.0.0.1:15099".parse().unwrap()),
-            ..Cluster::plan("c", size, 1, 4096, 15_000).unwrap()
+            ..ClusterLayout::plan("c", size, 1, 4096, 15_000).unwrap()
         }
     }
 
@@ -495,7 +495,7 @@ mod tests {
     #[test]
     fn an_address_moves_alone() {
         let mut cluster = cluster();
-        let all = |cluster: &Cluster| -> Vec<SocketAddr> {
+        let all = |cluster: &ClusterLayout| -> Vec<SocketAddr> {
             cluster.roles().into_iter().flat_map(|id| cluster.addrs(id)).collect()
         };
         let new = "127.0.0.1:1".parse().unwrap();

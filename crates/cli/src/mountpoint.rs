@@ -6,7 +6,7 @@ use std::time::Duration;
 use saker_runtime::time;
 
 use crate::fail::{Context, Failure, Outcome};
-use crate::procfs::{self, Mount};
+use crate::procfs::{self, MountEntry};
 
 /// Type of our mounts in `/proc/self/mountinfo`.
 pub const FSTYPE: &str = "fuse.saker";
@@ -77,7 +77,7 @@ pub fn inside(path: &Path) -> Outcome<Option<Inside>> {
 }
 
 /// The innermost mount above `path`, if it is ours.
-fn locate(path: &Path, mounts: &[Mount]) -> Option<Inside> {
+fn locate(path: &Path, mounts: &[MountEntry]) -> Option<Inside> {
     let above = mounts.iter().rev().filter(|mount| path.starts_with(&mount.point));
     let mount = above.max_by_key(|mount| mount.point.components().count())?;
     let rest = path.strip_prefix(&mount.point).ok()?;
@@ -115,9 +115,9 @@ pub fn explain(point: &Path, why: &dyn std::fmt::Display) -> Failure {
 mod tests {
     use super::*;
 
-    fn mount(point: &str, root: &str, fstype: &str) -> Mount {
+    fn mount(point: &str, root: &str, fstype: &str) -> MountEntry {
         let (point, root) = (point.into(), root.into());
-        Mount { point, root, fstype: fstype.to_owned(), source: "c:1".into() }
+        MountEntry { point, root, fstype: fstype.to_owned(), source: "c:1".into() }
     }
 
     #[test]

@@ -83,17 +83,17 @@ pub fn accepts(addr: SocketAddr) -> bool {
 
 /// Two `saker up` on one machine choose and bind their ports one after the other. The lock goes
 /// with the process, and belongs to no user.
-pub struct Lock(#[allow(dead_code)] Option<UnixListener>);
+pub struct PortLock(#[allow(dead_code)] Option<UnixListener>);
 
-impl Lock {
+impl PortLock {
     /// Waits for the others, but not for ever for one that is stuck.
-    pub fn wait() -> Lock {
+    pub fn wait() -> PortLock {
         let deadline = time::now() + Duration::from_secs(15);
         loop {
             let bound = UnixAddr::from_abstract_name("saker-up-ports")
                 .and_then(|name| UnixListener::bind_addr(&name));
             if bound.is_ok() || time::now() > deadline {
-                return Lock(bound.ok());
+                return PortLock(bound.ok());
             }
             time::sleep(Duration::from_millis(20));
         }

@@ -8,7 +8,7 @@ use saker_types::ClusterMap;
 use saker_types::wire::{Empty, MapReq, Op, ShardStats, StoreStats};
 
 use crate::fail::Outcome;
-use crate::layout::{Cluster, Role, RoleId};
+use crate::layout::{ClusterLayout, Role, RoleId};
 use crate::mountpoint;
 use crate::process::Process;
 use crate::procfs;
@@ -20,7 +20,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// State of a role, as `saker status` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum RoleHealth {
     /// It serves.
     Up,
     /// There is no process.
@@ -29,20 +29,20 @@ pub enum State {
     Starting,
 }
 
-impl State {
+impl RoleHealth {
     /// As in the JSON.
     pub fn name(self) -> &'static str {
         match self {
-            State::Up => "up",
-            State::Down => "down",
-            State::Starting => "starting",
+            RoleHealth::Up => "up",
+            RoleHealth::Down => "down",
+            RoleHealth::Starting => "starting",
         }
     }
 }
 
 /// Does the process hold the ports of its role? Where it does not, whoever answers there is a
 /// stranger. Mounts need none.
-pub fn holds_ports(process: &Process, cluster: &Cluster, id: RoleId) -> bool {
+pub fn holds_ports(process: &Process, cluster: &ClusterLayout, id: RoleId) -> bool {
     cluster.addrs(id).iter().all(|addr| procfs::listens(process.pid, addr.port()))
 }
 
@@ -56,7 +56,7 @@ impl Probe {
     }
 
     /// Does the role serve now: does each of its addresses answer a request of its kind?
-    pub fn serves(&self, cluster: &Cluster, id: RoleId) -> bool {
+    pub fn serves(&self, cluster: &ClusterLayout, id: RoleId) -> bool {
         let addrs = cluster.addrs(id);
         let listen = addrs.split_last().map_or(&[][..], |(_, listen)| listen);
         let all = |answers: &dyn Fn(SocketAddr) -> bool| {

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal};
 use saker_runtime::{telemetry, time};
 
 use crate::fail::{Context, Failure, Outcome};
-use crate::layout::{Cluster, ClusterDir, RoleId, write_file};
+use crate::layout::{ClusterDir, ClusterLayout, RoleId, write_file};
 use crate::procfs;
 
 /// A process that we know to be ours.
@@ -103,7 +103,7 @@ pub fn find(pid_file: &Path, args: &[OsString]) -> Option<Process> {
 }
 
 /// The running process of a role.
-pub fn find_role(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Option<Process> {
+pub fn find_role(dir: &ClusterDir, cluster: &ClusterLayout, id: RoleId) -> Option<Process> {
     find(&dir.pid_file(id), &dir.args(cluster, id))
 }
 
@@ -153,7 +153,11 @@ pub fn spawn_daemon(args: &[OsString], log: &Path, keep: Option<&OwnedFd>) -> Ou
 }
 
 /// Starts a role and writes its pid file.
-pub fn start_role(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome<(Child, Process)> {
+pub fn start_role(
+    dir: &ClusterDir,
+    cluster: &ClusterLayout,
+    id: RoleId,
+) -> Outcome<(Child, Process)> {
     let args = dir.args(cluster, id);
     let child = spawn_daemon(&args, &dir.log_file(id), None)?;
     let process = identify(&child).ok_or_else(|| Failure::new(id, died_at_once(dir, id)))?;

@@ -74,7 +74,7 @@ pub fn boot_id() -> String {
 
 /// A mount seen by this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
+pub struct MountEntry {
     /// Where it is.
     pub point: PathBuf,
     /// Which directory of the file system is mounted there; `/` is all of it.
@@ -86,22 +86,22 @@ pub struct Mount {
 }
 
 /// The mounts that this process sees, in the order in which they were made.
-pub fn mounts() -> std::io::Result<Vec<Mount>> {
+pub fn mounts() -> std::io::Result<Vec<MountEntry>> {
     Ok(parse_mountinfo(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-fn parse_mountinfo(raw: &[u8]) -> Vec<Mount> {
+fn parse_mountinfo(raw: &[u8]) -> Vec<MountEntry> {
     raw.split(|b| *b == b'\n').filter_map(parse_mount).collect()
 }
 
-fn parse_mount(line: &[u8]) -> Option<Mount> {
+fn parse_mount(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|b| *b == b' ');
     let root = unescape(fields.nth(3)?);
     let point = unescape(fields.next()?);
     let mut after = fields.skip_while(|field| *field != b"-").skip(1);
     let fstype = String::from_utf8_lossy(after.next()?).into_owned();
     let source = unescape(after.next()?);
-    Some(Mount { point: point.into(), root: root.into(), fstype, source })
+    Some(MountEntry { point: point.into(), root: root.into(), fstype, source })
 }
 
 /// Undoes the octal escapes of space, tab, newline and backslash.
@@ -125,7 +125,7 @@ fn unescape(field: &[u8]) -> OsString {
 }
 
 /// The topmost mount at exactly this place (an absolute path without symlinks).
-pub fn mount_at(point: &Path) -> Option<Mount> {
+pub fn mount_at(point: &Path) -> Option<MountEntry> {
     mounts().ok()?.into_iter().rfind(|mount| mount.point == point)
 }
 

@@ -37,7 +37,7 @@ impl ClusterArg {
 }
 
 /// A connected client and who uses it.
-pub struct Session {
+pub struct CliSession {
     /// The client.
     pub fs: Fs,
     /// This process's user.
@@ -77,7 +77,7 @@ impl std::fmt::Display for ClusterPath {
 }
 
 /// Connects to the cluster of some paths; those below a Saker mount are translated.
-pub fn open(cluster: &ClusterArg, paths: &[PathBuf]) -> Outcome<(Session, Vec<ClusterPath>)> {
+pub fn open(cluster: &ClusterArg, paths: &[PathBuf]) -> Outcome<(CliSession, Vec<ClusterPath>)> {
     let (name, paths) = translate(cluster, paths)?;
     Ok((connect(&name, ClientOptions::default())?, paths))
 }
@@ -106,17 +106,17 @@ pub fn translate(cluster: &ClusterArg, paths: &[PathBuf]) -> Outcome<(String, Ve
 }
 
 /// Connects to a cluster by its name on the command line.
-pub fn connect(name: &str, options: ClientOptions) -> Outcome<Session> {
+pub fn connect(name: &str, options: ClientOptions) -> Outcome<CliSession> {
     connect_within(name, options, AWAY_MAX)
 }
 
 /// The same, for a cluster whose coordinator may be away for so long.
-pub fn connect_within(name: &str, options: ClientOptions, away: Duration) -> Outcome<Session> {
+pub fn connect_within(name: &str, options: ClientOptions, away: Duration) -> Outcome<CliSession> {
     let addr = resolve(name)?;
     let umask = umask();
     reach(name, &addr, away)?;
     let fs = Fs::connect(&addr, options).about(name)?;
-    Ok(Session { fs, who: Caller { umask, ..this_user()? } })
+    Ok(CliSession { fs, who: Caller { umask, ..this_user()? } })
 }
 
 /// How long a coordinator may be away for commands, as while it is started again.
@@ -176,7 +176,7 @@ fn umask() -> u32 {
     old.bits()
 }
 
-impl Session {
+impl CliSession {
     /// What is at a path; an error if there is nothing.
     pub fn find(&self, path: &ClusterPath, follow_last: bool) -> Outcome<(At, Entry)> {
         let (at, entry) = self.look(path, follow_last)?;

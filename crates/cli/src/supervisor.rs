@@ -14,7 +14,7 @@ use saker_runtime::time::{self, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::fail::{Context, Failure, Outcome};
-use crate::layout::{Cluster, ClusterDir, Role, RoleId, write_file};
+use crate::layout::{ClusterDir, ClusterLayout, Role, RoleId, write_file};
 use crate::mountpoint;
 use crate::process::{self, Process};
 use crate::signals::{Signal, Signals};
@@ -26,7 +26,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// What the supervisor tells others, in `D/run/state.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct State {
+pub struct SupervisorState {
     /// By the role's name, as `mnode-0`.
     pub roles: BTreeMap<String, RoleState>,
 }
@@ -44,7 +44,7 @@ pub struct RoleState {
 }
 
 /// Reads what the supervisor wrote; nothing when there is no supervisor.
-pub fn read_state(dir: &ClusterDir) -> State {
+pub fn read_state(dir: &ClusterDir) -> SupervisorState {
     let text = std::fs::read(dir.state_file()).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
 }
@@ -88,7 +88,7 @@ struct Running {
 /// Keeps the processes of one directory running.
 pub struct Supervisor {
     dir: ClusterDir,
-    cluster: Cluster,
+    cluster: ClusterLayout,
     watched: Vec<Watched>,
 }
 
@@ -205,7 +205,7 @@ impl Supervisor {
 
     fn publish(&self) {
         let states = self.watched.iter().map(|w| (w.id.to_string(), w.state.clone()));
-        let state = State { roles: states.collect() };
+        let state = SupervisorState { roles: states.collect() };
         let text = serde_json::to_vec_pretty(&state).unwrap_or_default();
         if let Err(failure) = write_file(&self.dir.state_file(), &text) {
             tracing::warn!("{failure}");
@@ -221,7 +221,7 @@ fn timespec(wait: Duration) -> Timespec {
     Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
 }
 
-fn start(dir: &ClusterDir, cluster: &Cluster, watched: &mut Watched) -> Outcome {
+fn start(dir: &ClusterDir, cluster: &ClusterLayout, watched: &mut Watched) -> Outcome {
     let (child, process) = process::start_role(dir, cluster, watched.id)?;
     tracing::info!("{}: started process {}", watched.id, process.pid);
     watched.began(process, Some(child));

@@ -51,17 +51,17 @@ type PageRead = (Listing, Vec<DirItem>, Result<bool, Error>);
 
 /// A walk under way. Between two pages nothing of it runs, so its user may block there; inside
 /// of a future nobody may, because that future's thread may be the one that drives the network.
-pub struct Walk<'a> {
+pub struct TreeWalk<'a> {
     fs: &'a Fs,
     who: &'a Caller,
     stack: Vec<Listing>,
     under_way: FuturesUnordered<Pin<Box<dyn Future<Output = PageRead>>>>,
 }
 
-impl<'a> Walk<'a> {
-    /// A walk through nothing yet: [`Walk::enter`] says where.
-    pub fn new(fs: &'a Fs, who: &'a Caller) -> Walk<'a> {
-        Walk { fs, who, stack: Vec::new(), under_way: FuturesUnordered::new() }
+impl<'a> TreeWalk<'a> {
+    /// A walk through nothing yet: [`TreeWalk::enter`] says where.
+    pub fn new(fs: &'a Fs, who: &'a Caller) -> TreeWalk<'a> {
+        TreeWalk { fs, who, stack: Vec::new(), under_way: FuturesUnordered::new() }
     }
 
     /// Lists this directory, too.
@@ -110,7 +110,7 @@ pub fn walk(
     path: &[u8],
     mut visit: impl FnMut(Met<'_>) -> bool,
 ) -> bool {
-    let mut walk = Walk::new(fs, who);
+    let mut walk = TreeWalk::new(fs, who);
     walk.enter(path.to_vec(), root);
     while let Some(page) = walk.next_page() {
         for item in &page.items {
@@ -138,7 +138,7 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// What a removal has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovalCounts {
     /// Directories removed.
     pub dirs: u64,
     /// Other entries removed.
@@ -187,14 +187,14 @@ pub struct Removal<'a, F> {
     dirs: Vec<Doomed>,
     free: Vec<usize>,
     stack: Vec<Job>,
-    removed: Removed,
+    removed: RemovalCounts,
 }
 
-impl<'a, F: FnMut(Removed, Option<(&[u8], &Error)>)> Removal<'a, F> {
+impl<'a, F: FnMut(RemovalCounts, Option<(&[u8], &Error)>)> Removal<'a, F> {
     /// A removal in the name of `who`.
     pub fn new(fs: &'a Fs, who: &'a Caller, tell: F) -> Self {
         let (dirs, free, stack) = (Vec::new(), Vec::new(), Vec::new());
-        let (to_the_end, removed) = (false, Removed::default());
+        let (to_the_end, removed) = (false, RemovalCounts::default());
         Removal { fs, who, tell, to_the_end, dirs, free, stack, removed }
     }
 
@@ -204,7 +204,7 @@ impl<'a, F: FnMut(Removed, Option<(&[u8], &Error)>)> Removal<'a, F> {
     }
 
     /// Removes the directory `root`, whose name is at `at`, shown as `path`. Ends early at Ctrl-C.
-    pub async fn run(mut self, root: Locator, at: At, path: Vec<u8>) -> Removed {
+    pub async fn run(mut self, root: Locator, at: At, path: Vec<u8>) -> RemovalCounts {
         self.enter(root, at, path, None);
         let mut under_way = FuturesUnordered::new();
         while self.to_the_end || !signals::interrupted() {

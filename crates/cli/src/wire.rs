@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_rpc::{Hello, NodeId, Reactor, RoleKind, Transport};
+use saker_rpc::{Hello, NodeNumber, Reactor, RoleKind, Transport};
 use saker_types::wire::{MapReq, Op};
 use saker_types::{ClusterMap, Error};
 
@@ -18,7 +18,7 @@ pub struct Wire(Arc<Reactor>);
 impl Wire {
     /// Connections are made when they are needed.
     pub fn new() -> Outcome<Wire> {
-        Reactor::new(Hello::new(RoleKind::Tool, NodeId::NONE, None)).map(Wire).about("network")
+        Reactor::new(Hello::new(RoleKind::Tool, NodeNumber::NONE, None)).map(Wire).about("network")
     }
 
     /// Runs a future on this thread. Nothing in it may block.

@@ -12,7 +12,7 @@ use std::process::Command;
 use bytes::Bytes;
 use common::{Cluster, can_mount, wait_for};
 use prost::Message;
-use saker_rpc::{Hello, NodeId, Reactor, RoleKind, Transport};
+use saker_rpc::{Hello, NodeNumber, Reactor, RoleKind, Transport};
 use saker_types::wire::{ChunkWriteReq, Op};
 
 /// Names, kinds, modes, sizes, times and targets below a directory, sorted.
@@ -157,7 +157,7 @@ fn leak_a_chunk(cluster: &Cluster, id: u64) {
     let crc = crc32c::crc32c(&payload);
     let request = ChunkWriteReq { id, replicas: vec![0], crc, ..ChunkWriteReq::default() };
     let body = Bytes::from(request.encode_to_vec());
-    let reactor = Reactor::new(Hello::new(RoleKind::Tool, NodeId::NONE, None)).unwrap();
+    let reactor = Reactor::new(Hello::new(RoleKind::Tool, NodeNumber::NONE, None)).unwrap();
     let within = std::time::Duration::from_secs(10);
     let call = reactor.call(addr, Op::ChunkWrite as u16, 0, body, payload, within);
     assert_eq!(reactor.block_on(call).unwrap().status, 0);

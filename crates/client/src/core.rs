@@ -8,9 +8,9 @@ use saker_types::Result;
 
 use crate::ClientOptions;
 use crate::data::failing_stores::FailingStores;
-use crate::data::memory::Memory;
+use crate::data::memory::MemoryBudget;
 use crate::data::near::{LocalReads, StoreFiles};
-use crate::data::open_inode::Inodes;
+use crate::data::open_inode::OpenInodes;
 use crate::locks::table::Locks;
 use crate::namespace::strict::reports::Reports;
 use crate::namespace::strict::statfs::StatCache;
@@ -21,14 +21,14 @@ use crate::net::cluster::Cluster;
 pub(crate) struct Core {
     pub(crate) options: ClientOptions,
     pub(crate) cluster: Cluster,
-    pub(crate) inodes: Inodes,
+    pub(crate) inodes: OpenInodes,
     pub(crate) reports: Reports,
     pub(crate) locks: Locks,
     pub(crate) stat_cache: StatCache,
     /// For what is read ahead.
-    pub(crate) ahead: Memory,
+    pub(crate) ahead: MemoryBudget,
     /// For what waits to be written out, or is on its way.
-    pub(crate) unwritten: Memory,
+    pub(crate) unwritten: MemoryBudget,
     /// Stores that did not answer of late: where another has a copy, that one is asked first, so
     /// that a dead store costs one wait in a while and not one for each read.
     pub(crate) failing_stores: FailingStores,
@@ -67,13 +67,13 @@ impl Core {
         let unwritten = cluster
             .registry
             .gauge("saker_client_unwritten_bytes", "Bytes of files that no store has accepted yet");
-        let ahead = Memory::new(ahead, options.read_ahead_total_bytes);
-        let unwritten = Memory::new(unwritten, options.write_buffer_total_bytes);
+        let ahead = MemoryBudget::new(ahead, options.read_ahead_total_bytes);
+        let unwritten = MemoryBudget::new(unwritten, options.write_buffer_total_bytes);
         let local = options.local_reads.then(|| Box::new(StoreFiles::new()) as Box<dyn LocalReads>);
         Arc::new(Core {
             options,
             cluster,
-            inodes: Inodes::default(),
+            inodes: OpenInodes::default(),
             reports: Reports::default(),
             locks: Locks::default(),
             stat_cache: StatCache::default(),

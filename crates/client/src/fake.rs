@@ -21,7 +21,7 @@ use crate::net::Net;
 use crate::{ClientOptions, Fs};
 
 /// What goes wrong with a request.
-pub(crate) enum Fault {
+pub(crate) enum RequestFault {
     /// It is lost on its way.
     Lost,
     /// Nobody ever answers.
@@ -35,7 +35,7 @@ pub(crate) enum Fault {
     /// This is answered, and nothing done.
     Answer(Error),
     /// This happens right before it is executed.
-    Before(Box<dyn FnOnce(&mut Model) + Send>),
+    Before(Box<dyn FnOnce(&mut FakeModel) + Send>),
 }
 
 /// Port of the first shard; stores follow at 100, the coordinator is 1.
@@ -45,7 +45,7 @@ const STORE_PORT: u16 = 100;
 type Answer = std::result::Result<Frame, CallError>;
 
 #[derive(Default)]
-pub(crate) struct Model {
+pub(crate) struct FakeModel {
     /// Of each answer to a lookup, and of each error that a test has asked for.
     pub(crate) trailer: Bytes,
     pub(crate) files: BTreeMap<Bytes, Inode>,
@@ -68,7 +68,7 @@ pub(crate) struct Model {
     pub(crate) locked: BTreeSet<u64>,
     sessions: Vec<(SocketAddr, u64)>,
     results: BTreeMap<(u64, u64), (u16, Bytes)>,
-    faults: VecDeque<(Op, Fault)>,
+    faults: VecDeque<(Op, RequestFault)>,
     hanging: Vec<saker_rpc::client::CallSlot>,
     /// The answer to this request is slow.
     held: Option<Answer>,
@@ -81,7 +81,7 @@ pub(crate) struct Model {
     ids: u64,
 }
 
-pub(crate) struct Fake(Mutex<Model>);
+pub(crate) struct Fake(Mutex<FakeModel>);
 
 pub(crate) fn map() -> ClusterMap {
     let addr = |port: u16| format!("127.0.0.1:{port}");
@@ -118,12 +118,12 @@ pub(crate) fn start(options: ClientOptions) -> (Arc<Fake>, Fs) {
 }
 
 impl Fake {
-    pub(crate) fn model(&self) -> MutexGuard<'_, Model> {
+    pub(crate) fn model(&self) -> MutexGuard<'_, FakeModel> {
         self.0.lock().unwrap()
     }
 
     /// The next request for `op` meets this.
-    pub(crate) fn fault(&self, op: Op, fault: Fault) {
+    pub(crate) fn fault(&self, op: Op, fault: RequestFault) {
         self.model().faults.push_back((op, fault));
     }
 
@@ -181,23 +181,23 @@ fn decode<M: Message + Default>(frame: &Frame) -> M {
     M::decode(frame.body.clone()).unwrap()
 }
 
-impl Model {
+impl FakeModel {
     fn serve(&mut self, to: SocketAddr, op: Op, frame: &Frame) -> Option<Answer> {
         self.log.push((op, to.port()));
         let due = self.faults.front().is_some_and(|(due, _)| *due == op);
         let fault = if due { self.faults.pop_front().map(|(_, fault)| fault) } else { None };
         let (mut answer_lost, mut is_slow) = (false, false);
         match fault {
-            Some(Fault::Lost) => return Some(Err(CallError::Disconnected)),
-            Some(Fault::Hang) => return None,
-            Some(Fault::Answer(error)) => {
+            Some(RequestFault::Lost) => return Some(Err(CallError::Disconnected)),
+            Some(RequestFault::Hang) => return None,
+            Some(RequestFault::Answer(error)) => {
                 let body = error.encode_to_vec().into();
                 return Some(Ok(frame.reply(1, body, self.trailer.clone())));
             }
-            Some(Fault::Before(act)) => act(self),
-            Some(Fault::AnswerLost) => answer_lost = true,
-            Some(Fault::Slow) => is_slow = true,
-            Some(Fault::Late) => {
+            Some(RequestFault::Before(act)) => act(self),
+            Some(RequestFault::AnswerLost) => answer_lost = true,
+            Some(RequestFault::Slow) => is_slow = true,
+            Some(RequestFault::Late) => {
                 self.late.push((to, op, frame.clone()));
                 return Some(Err(CallError::Timeout));
             }

@@ -11,7 +11,7 @@ use saker_engine::Engine;
 use saker_engine::sessions::Verdict;
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::PeerHello;
-use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
+use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, ReplyTo, StateMachine};
 use saker_rpc::txn::Driver;
 use saker_runtime::time::Time;
 use saker_types::change::{Joined, What};
@@ -21,17 +21,17 @@ use saker_types::wire::{
 use saker_types::{Errno, Error, NodeId};
 
 use crate::ops;
-use crate::state::{Handle, ReplyTo};
+use crate::state::StateHandle;
 
 /// The coordinator as the shell drives it.
-pub struct Worker {
-    h: Handle,
+pub struct CoordinatorWorker {
+    h: StateHandle,
 }
 
-impl Worker {
+impl CoordinatorWorker {
     /// Wraps the opened state.
-    pub fn new(h: Handle) -> Worker {
-        Worker { h }
+    pub fn new(h: StateHandle) -> CoordinatorWorker {
+        CoordinatorWorker { h }
     }
 
     fn receive(&self, conn: ConnId, peer: &PeerHello, frame: Frame) {
@@ -141,7 +141,7 @@ impl Worker {
     /// Runs a mutation once per (session, seq).
     fn mutate<F, Fut>(&self, from: ReplyTo, ctx: Ctx, run: F) -> Result<(), Error>
     where
-        F: FnOnce(Handle) -> Fut,
+        F: FnOnce(StateHandle) -> Fut,
         Fut: Future<Output = Result<Bytes, Error>> + 'static,
     {
         self.h.state().may_change_anything()?;
@@ -172,14 +172,14 @@ fn decode<M: Message + Default>(body: &Bytes) -> Result<M, Error> {
     M::decode(body.clone()).map_err(|e| Error::new(Errno::EPROTO).with_text(e.to_string()))
 }
 
-impl Drop for Worker {
+impl Drop for CoordinatorWorker {
     /// Its tasks hold the state, and the state its tasks.
     fn drop(&mut self) {
         self.h.hub.drop_tasks();
     }
 }
 
-impl Role for Worker {
+impl StateMachine for CoordinatorWorker {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.h.hub.begin(now, wall_ns);
         self.h.state().begin_step(now);
@@ -205,7 +205,7 @@ impl Role for Worker {
         all.into_iter().flatten().min().map(|at| at.max(soon))
     }
 
-    fn address(&self, to: saker_rpc::NodeId) -> Option<SocketAddr> {
+    fn address(&self, to: saker_rpc::NodeNumber) -> Option<SocketAddr> {
         self.h.state().map.addr(NodeId::from_u32(to.0)?)
     }
 

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use prost::Message;
 use saker_engine::lease_clock::LeaseClock;
 use saker_engine::sessions::Sessions;
-use saker_engine::{AnyEngine, Engine, EngineError, Identity, Level, Recovered, Source};
+use saker_engine::{AnyEngine, Engine, EngineError, EngineSource, Identity, Level, Recovered};
 use saker_rpc::hello::RoleKind;
 use saker_rpc::hub::Hub;
-use saker_rpc::node::ConnId;
+use saker_rpc::node::ReplyTo;
 use saker_rpc::txn::{Driver, Ledger};
 use saker_runtime::failpoint;
 use saker_runtime::task::oneshot;
@@ -20,7 +20,7 @@ use saker_runtime::time::Time;
 use saker_types::change::{Change, DIR_ID_BYTES, Joined, Marked, Record, StoredResult, What};
 use saker_types::id::compose;
 use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
-use saker_types::wire::{Ctx, EntryKey, MarkReq, Op, RefusedMember, RefusedReply};
+use saker_types::wire::{Ctx, EntryKey, MarkReq, RefusedMember, RefusedReply};
 use saker_types::{ClusterMap, Errno, Error, Key, NodeId, TxnId};
 
 use crate::config::Members;
@@ -33,21 +33,8 @@ const IDS_PER_RESERVATION: u64 = 1 << 16;
 /// Shard number of the coordinator's records.
 const RECORDS_SHARD: u32 = u32::MAX;
 
-/// Whom to answer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReplyTo {
-    /// Connection.
-    pub conn: ConnId,
-    /// Call number.
-    pub call: u64,
-    /// Trace id.
-    pub trace: u64,
-    /// Operation.
-    pub op: Op,
-}
-
 /// The coordinator.
-pub struct State {
+pub struct CoordinatorState {
     /// Newest map.
     pub map: Arc<ClusterMap>,
     /// Calls, timers, tasks.
@@ -79,16 +66,16 @@ pub struct State {
 
 /// State and hub for the operations; borrow for a moment only.
 #[derive(Clone)]
-pub struct Handle {
+pub struct StateHandle {
     /// The state.
-    pub state: Rc<RefCell<State>>,
+    pub state: Rc<RefCell<CoordinatorState>>,
     /// Its hub.
     pub hub: Hub,
 }
 
-impl Handle {
+impl StateHandle {
     /// The state, until the end of the statement or block.
-    pub fn state(&self) -> RefMut<'_, State> {
+    pub fn state(&self) -> RefMut<'_, CoordinatorState> {
         self.state.borrow_mut()
     }
 }
@@ -141,11 +128,11 @@ impl Known {
 /// # Errors
 /// The engine's; a map that this version does not know.
 pub fn open(
-    source: Source,
+    source: EngineSource,
     members: &Members,
     listen: &str,
     metrics: Metrics,
-) -> Result<Handle, EngineError> {
+) -> Result<StateHandle, EngineError> {
     let uuid = source.cluster()?.unwrap_or_else(|| {
         let mut uuid = [0; 16];
         saker_runtime::rand::fill(&mut uuid);
@@ -165,7 +152,7 @@ pub fn open(
     let old = map.clone();
     let map = updated_map(map, uuid, members, listen);
     let decisions: Vec<_> = ledger.decisions.values().cloned().collect();
-    let mut state = State {
+    let mut state = CoordinatorState {
         hub: Hub::default(),
         metrics,
         sessions,
@@ -190,7 +177,7 @@ pub fn open(
     state.seal()?;
     state.engine.flush()?;
     let hub = state.hub.clone();
-    let handle = Handle { state: Rc::new(RefCell::new(state)), hub };
+    let handle = StateHandle { state: Rc::new(RefCell::new(state)), hub };
     decisions.into_iter().for_each(|d| saker_rpc::txn::deliver(&handle.state, d));
     Ok(handle)
 }
@@ -237,7 +224,7 @@ fn updated_map(
     map
 }
 
-impl State {
+impl CoordinatorState {
     /// A step begins: sessions whose clients are gone end.
     pub(crate) fn begin_step(&mut self, now: Time) {
         let sessions = &mut self.sessions;
@@ -258,7 +245,8 @@ impl State {
             self.engine.commit(&record);
         }
         let now = self.hub.now();
-        let State { engine, map, reserved_ids, sessions, ledger, joined, marks, .. } = self;
+        let CoordinatorState { engine, map, reserved_ids, sessions, ledger, joined, marks, .. } =
+            self;
         engine.end_step(now, || {
             failpoint!("coordinator.compacting");
             let counts = [What::Map(map.encode_to_vec().into()), What::IdsReserved(*reserved_ids)];
@@ -422,7 +410,7 @@ impl State {
     /// Sends an encoded answer.
     pub(crate) fn send_raw(&self, to: ReplyTo, status: u16, body: Bytes) {
         let ReplyTo { conn, call, trace, op } = to;
-        let kind = saker_rpc::Kind::Reply;
+        let kind = saker_rpc::FrameKind::Reply;
         let payload = Bytes::new();
         let op = op as u16;
         let map_version = 0;
@@ -451,7 +439,7 @@ impl State {
     }
 }
 
-impl Driver for State {
+impl Driver for CoordinatorState {
     fn hub(&self) -> &Hub {
         &self.hub
     }
@@ -504,11 +492,11 @@ mod tests {
     /// Compacted after each batch.
     const SMALL: u64 = 1;
 
-    fn open_on(disk: &MemDir, segment_bytes: u64) -> Handle {
+    fn open_on(disk: &MemDir, segment_bytes: u64) -> StateHandle {
         try_open(disk, segment_bytes).unwrap()
     }
 
-    fn try_open(disk: &MemDir, segment_bytes: u64) -> Result<Handle, EngineError> {
+    fn try_open(disk: &MemDir, segment_bytes: u64) -> Result<StateHandle, EngineError> {
         let addr = "127.0.0.1:7400".parse().unwrap();
         let members = Members {
             name: "test".into(),
@@ -521,9 +509,9 @@ mod tests {
         open(source(disk, segment_bytes), &members, "127.0.0.1:7400", metrics)
     }
 
-    fn source(disk: &MemDir, segment_bytes: u64) -> Source {
+    fn source(disk: &MemDir, segment_bytes: u64) -> EngineSource {
         let journal = Arc::new(disk.clone());
-        Source::Embedded(embedded::Home {
+        EngineSource::Embedded(embedded::EmbeddedOptions {
             journal,
             table: None,
             sizes: Sizes::of_facts(segment_bytes),
@@ -531,7 +519,7 @@ mod tests {
     }
 
     /// Asks, and flushes as is done before an answer leaves.
-    fn join(h: &Handle, role: u32, n: u32, dir: u8) -> u16 {
+    fn join(h: &StateHandle, role: u32, n: u32, dir: u8) -> u16 {
         let joined = Joined { role, n, dir: Bytes::copy_from_slice(&[dir; DIR_ID_BYTES]) };
         let mut state = h.state();
         let who = RoleKind::from_wire(role).unwrap();
@@ -559,7 +547,7 @@ mod tests {
         }
     }
 
-    fn mark(h: &Handle, told: u64, have: u64, want: u64, token: u64) -> u16 {
+    fn mark(h: &StateHandle, told: u64, have: u64, want: u64, token: u64) -> u16 {
         let mut state = h.state();
         let msg = MarkReq { role: SHARD, n: 1, told, have, want, token };
         let answer = state.mark(RoleKind::Shard, msg);

@@ -10,27 +10,27 @@ use saker_types::change::{Record, What};
 
 use crate::api::{Engine, EngineError, Identity, Level, OnRecovered, Position, Reads, RowRead};
 use crate::embedded::{self, Embedded};
-use crate::memory::{self, Memory};
+use crate::memory::{self, MemoryEngine};
 
 type Result<T> = std::result::Result<T, EngineError>;
 
 /// Where rows and records are, not opened yet.
-pub enum Source {
+pub enum EngineSource {
     /// On a disk of this machine.
-    Embedded(embedded::Home),
+    Embedded(embedded::EmbeddedOptions),
     /// In memory, for tests.
-    Memory(memory::Home),
+    Memory(memory::MemoryStorage),
 }
 
-impl Source {
+impl EngineSource {
     /// The cluster whose data is there; `None`: nothing is.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn cluster(&self) -> Result<Option<[u8; 16]>> {
         match self {
-            Source::Embedded(home) => home.cluster(),
-            Source::Memory(home) => Ok(home.cluster()),
+            EngineSource::Embedded(home) => home.cluster(),
+            EngineSource::Memory(home) => Ok(home.cluster()),
         }
     }
 
@@ -40,11 +40,11 @@ impl Source {
     /// What keeps it from being opened: another's data, a newer format, damage, `on_recovered`.
     pub fn open(self, identity: Identity, on_recovered: &mut OnRecovered<'_>) -> Result<AnyEngine> {
         match self {
-            Source::Embedded(home) => {
+            EngineSource::Embedded(home) => {
                 Embedded::open(home, identity, on_recovered).map(AnyEngine::Embedded)
             }
-            Source::Memory(home) => {
-                Memory::open(&home, identity, on_recovered).map(AnyEngine::Memory)
+            EngineSource::Memory(home) => {
+                MemoryEngine::open(&home, identity, on_recovered).map(AnyEngine::Memory)
             }
         }
     }
@@ -56,7 +56,7 @@ pub enum AnyEngine {
     /// On a disk of this machine.
     Embedded(Embedded),
     /// In memory, for tests.
-    Memory(Memory),
+    Memory(MemoryEngine),
 }
 
 macro_rules! each {

@@ -14,7 +14,7 @@ use saker_runtime::thread::{self, JoinHandle};
 use saker_runtime::time;
 
 use crate::db::{Checkpoint, Db};
-use crate::journal::{Journal, JournalConfig, Kind, ReplayFrom, SegmentNo};
+use crate::journal::{Journal, JournalConfig, JournalRecordKind, ReplayFrom, SegmentNo};
 use crate::table::{EmbeddedConfig, EmbeddedTable, TableError};
 
 const OVERLAY_BYTES_MAX: usize = 64 << 20;
@@ -203,7 +203,7 @@ impl EngineShard {
         let first = self.written;
         self.written += rows;
         let (db, value) = (&mut self.db, &self.value);
-        self.journal.append_with(Kind::Changes, |record| {
+        self.journal.append_with(JournalRecordKind::Changes, |record| {
             for n in first..first + rows {
                 let key = row_key(n);
                 record.extend_from_slice(&key);

@@ -28,7 +28,7 @@ const STEP_TIME: Duration = Duration::from_millis(20);
 const LOAD_STEPS: u64 = 1000;
 
 /// An engine, and the place where it is.
-pub trait Subject {
+pub trait EngineUnderTest {
     /// The engine.
     type Engine: Engine;
 
@@ -108,7 +108,7 @@ impl Observed {
 ///
 /// # Panics
 /// If the engine does not conform.
-pub fn run<S: Subject>(subject: &mut S, seed: u64) {
+pub fn run<S: EngineUnderTest>(subject: &mut S, seed: u64) {
     let mut rng = Rng::seeded(seed);
     let states = BTreeMap::from([(0, State::default())]);
     let mut observed = Observed { states, positions: BTreeMap::new() };
@@ -137,7 +137,7 @@ pub fn run<S: Subject>(subject: &mut S, seed: u64) {
 }
 
 /// Opens the engine, and finds out which of the states it is in: the others are no more.
-fn open<S: Subject>(subject: &mut S, observed: &mut Observed, context: &str) -> S::Engine {
+fn open<S: EngineUnderTest>(subject: &mut S, observed: &mut Observed, context: &str) -> S::Engine {
     let mut found = State::default();
     let opened = subject.open(&mut |recovered| {
         match recovered {

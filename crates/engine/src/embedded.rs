@@ -25,7 +25,8 @@ use crate::api::{
 };
 use crate::db::Db;
 use crate::journal::{
-    self, Journal, JournalConfig, JournalError, Kind, ReplayError, ReplayFrom, SegmentNo,
+    self, Journal, JournalConfig, JournalError, JournalRecordKind, ReplayError, ReplayFrom,
+    SegmentNo,
 };
 use crate::room::{Room, RoomConfig};
 use crate::snapshot;
@@ -79,7 +80,7 @@ impl Sizes {
 }
 
 /// Where an [`Embedded`] is.
-pub struct Home {
+pub struct EmbeddedOptions {
     /// Directory of the journal.
     pub journal: Arc<dyn Dir>,
     /// The rows; `None` for facts only.
@@ -88,17 +89,17 @@ pub struct Home {
     pub sizes: Sizes,
 }
 
-impl Home {
+impl EmbeddedOptions {
     /// Journal and table in a directory of their own; the table keeps so many bytes of rows in memory.
     ///
     /// # Errors
     /// Those of the table.
-    pub fn in_dir(dir: &dyn Dir, sizes: Sizes, cache_bytes: usize) -> Result<Home> {
+    pub fn in_dir(dir: &dyn Dir, sizes: Sizes, cache_bytes: usize) -> Result<EmbeddedOptions> {
         let config = EmbeddedConfig { cache_bytes, ..EmbeddedConfig::default() };
         let table =
             EmbeddedTable::open_in(dir.sub_dir("table").map_err(EngineError::new)?, &config)?;
         let journal = dir.sub_dir("journal").map_err(EngineError::new)?;
-        Ok(Home { journal, table: Some(Arc::new(table)), sizes })
+        Ok(EmbeddedOptions { journal, table: Some(Arc::new(table)), sizes })
     }
 
     /// The cluster whose data is there; `None`: nothing is.
@@ -135,11 +136,11 @@ impl Embedded {
     /// # Errors
     /// What keeps it from being opened: another's data, a newer format, damage, `on_recovered`.
     pub fn open(
-        home: Home,
+        home: EmbeddedOptions,
         identity: Identity,
         on_recovered: &mut OnRecovered<'_>,
     ) -> Result<Embedded> {
-        let Home { journal: dir, table, sizes } = home;
+        let EmbeddedOptions { journal: dir, table, sizes } = home;
         let Identity { cluster, shard } = identity;
         let mut rows = table.map(Db::open).transpose()?;
         // Without a table each segment says everything again.
@@ -147,7 +148,7 @@ impl Embedded {
         let segment_bytes = sizes.segment_bytes;
         let config = JournalConfig { segment_bytes, ..JournalConfig::new(cluster, shard) };
         let journal = Journal::open(dir.clone(), config, replay_from, &mut |_, kind, payload| {
-            if kind == Kind::Snapshot {
+            if kind == JournalRecordKind::Snapshot {
                 on_recovered(Recovered::Anew)?;
             }
             replay(rows.as_mut(), payload, on_recovered)
@@ -287,7 +288,7 @@ impl Engine for Embedded {
     }
 
     fn commit(&mut self, record: &Record) -> Position {
-        self.journal.append_with(Kind::Changes, |out| {
+        self.journal.append_with(JournalRecordKind::Changes, |out| {
             record.encode(out).expect("a Vec grows as needed");
         })
     }

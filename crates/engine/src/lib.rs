@@ -24,7 +24,7 @@ pub mod sessions;
 pub mod snapshot;
 pub mod table;
 
-pub use any::{AnyEngine, Source};
+pub use any::{AnyEngine, EngineSource};
 pub use api::{Engine, EngineError, Identity, Level, Reads, Recovered, RowRead};
 pub use crc32c::crc32c;
 pub use table::{EmbeddedConfig, EmbeddedTable, Table, TableError};

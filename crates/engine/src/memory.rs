@@ -1,7 +1,7 @@
 //! An engine in memory, for tests: what is durable lies behind a handle that outlives it.
 //!
 //! It also checks its owner: a record must say what was changed of rows, and a step must end
-//! committed. With [`Home::cold`] rows are not there before they are asked for, as those of an engine
+//! committed. With [`MemoryStorage::cold`] rows are not there before they are asked for, as those of an engine
 //! behind a network are.
 
 use std::cell::RefCell;
@@ -39,23 +39,23 @@ struct Kept {
     end: Position,
 }
 
-/// Where a [`Memory`] is; clones are the same place.
+/// Where a [`MemoryEngine`] is; clones are the same place.
 #[derive(Clone, Default)]
-pub struct Home {
+pub struct MemoryStorage {
     kept: Arc<Mutex<Kept>>,
     is_cold: bool,
 }
 
-impl Home {
+impl MemoryStorage {
     /// A place with nothing in it.
-    pub fn new() -> Home {
-        Home::default()
+    pub fn new() -> MemoryStorage {
+        MemoryStorage::default()
     }
 
     /// The same place, whose rows are loaded when they are asked for.
     #[must_use]
-    pub fn cold(self) -> Home {
-        Home { is_cold: true, ..self }
+    pub fn cold(self) -> MemoryStorage {
+        MemoryStorage { is_cold: true, ..self }
     }
 
     /// The cluster whose data is there.
@@ -79,8 +79,8 @@ struct Loads {
 }
 
 /// An open engine.
-pub struct Memory {
-    home: Home,
+pub struct MemoryEngine {
+    home: MemoryStorage,
     rows: Rows,
     /// Keys of rows that were changed, and are in no record yet.
     changed: Vec<Bytes>,
@@ -114,16 +114,16 @@ fn apply(rows: &mut Rows, record: &Record) {
     }
 }
 
-impl Memory {
+impl MemoryEngine {
     /// Opens what is there, or begins it.
     ///
     /// # Errors
     /// When it is another's, or `on_recovered` fails.
     pub fn open(
-        home: &Home,
+        home: &MemoryStorage,
         identity: Identity,
         on_recovered: &mut OnRecovered<'_>,
-    ) -> Result<Memory> {
+    ) -> Result<MemoryEngine> {
         let mut kept = home.kept();
         if *kept.identity.get_or_insert(identity) != identity {
             return Err(EngineError::new("these rows belong to another shard"));
@@ -137,7 +137,7 @@ impl Memory {
         }
         told.map_err(EngineError::new)?;
         kept.records.iter().for_each(|record| apply(&mut rows, record));
-        Ok(Memory {
+        Ok(MemoryEngine {
             home: home.clone(),
             rows,
             changed: Vec::new(),
@@ -170,7 +170,7 @@ impl Memory {
     }
 }
 
-impl Engine for Memory {
+impl Engine for MemoryEngine {
     fn get(&self, key: &[u8]) -> Result<RowRead> {
         let mut loads = self.loads.borrow_mut();
         if !self.home.is_cold || loads.known.contains(key) {
@@ -287,16 +287,16 @@ impl Engine for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::{self, Subject};
+    use crate::conformance::{self, EngineUnderTest};
 
     /// The process that has it open dies: what is durable is all that is left.
-    struct InMemory(Home);
+    struct InMemory(MemoryStorage);
 
-    impl Subject for InMemory {
-        type Engine = Memory;
+    impl EngineUnderTest for InMemory {
+        type Engine = MemoryEngine;
 
-        fn open(&mut self, on_recovered: &mut OnRecovered<'_>) -> Result<Memory> {
-            Memory::open(&self.0, conformance::IDENTITY, on_recovered)
+        fn open(&mut self, on_recovered: &mut OnRecovered<'_>) -> Result<MemoryEngine> {
+            MemoryEngine::open(&self.0, conformance::IDENTITY, on_recovered)
         }
 
         fn lose_power(&mut self, _seed: u64) {}
@@ -305,18 +305,18 @@ mod tests {
     #[test]
     fn conforms() {
         for seed in 0..20 {
-            conformance::run(&mut InMemory(Home::new()), seed);
-            conformance::run(&mut InMemory(Home::new().cold()), seed);
+            conformance::run(&mut InMemory(MemoryStorage::new()), seed);
+            conformance::run(&mut InMemory(MemoryStorage::new().cold()), seed);
         }
     }
 
     #[test]
     fn rows_of_another_shard_are_not_opened() {
-        let home = Home::new();
+        let home = MemoryStorage::new();
         assert_eq!(home.cluster(), None);
         let open = |shard| {
             let identity = Identity { shard, ..conformance::IDENTITY };
-            Memory::open(&home, identity, &mut |_| Ok(())).map(drop)
+            MemoryEngine::open(&home, identity, &mut |_| Ok(())).map(drop)
         };
         assert!(open(1).is_ok() && open(2).is_err() && open(1).is_ok());
         assert_eq!(home.cluster(), Some(conformance::IDENTITY.cluster));
@@ -326,7 +326,8 @@ mod tests {
     #[should_panic(expected = "rows of the record")]
     fn a_record_that_leaves_out_a_row_is_found() {
         let mut engine =
-            Memory::open(&Home::new(), conformance::IDENTITY, &mut |_| Ok(())).unwrap();
+            MemoryEngine::open(&MemoryStorage::new(), conformance::IDENTITY, &mut |_| Ok(()))
+                .unwrap();
         engine.put(b"a", &Bytes::new());
         engine.commit(&Record::default());
     }

@@ -177,7 +177,7 @@ mod tests {
     use saker_runtime::fs::MemDir;
 
     use super::*;
-    use crate::journal::{JournalConfig, Kind, ReplayFrom};
+    use crate::journal::{JournalConfig, JournalRecordKind, ReplayFrom};
 
     const SEGMENT: u64 = 64 << 10;
 
@@ -297,7 +297,7 @@ mod tests {
             if room.level() == Level::Out {
                 return n;
             }
-            journal.append(Kind::Changes, &[7; 1000]);
+            journal.append(JournalRecordKind::Changes, &[7; 1000]);
             journal.flush().unwrap();
             assert!(n < 10_000);
         }
@@ -340,13 +340,13 @@ mod tests {
     fn a_segment_for_which_there_is_no_room_is_not_begun() {
         let (dir, free) = small(10 * SEGMENT);
         let (mut journal, _) = open(&dir);
-        journal.append(Kind::Changes, b"before");
+        journal.append(JournalRecordKind::Changes, b"before");
         free.store(SEGMENT / 2, SeqCst);
         for _ in 0..3 {
             let error = journal.rotate(b"snapshot").unwrap_err();
             assert!(error.is_full(), "{error}");
         }
-        journal.append(Kind::Changes, b"after");
+        journal.append(JournalRecordKind::Changes, b"after");
         journal.flush().unwrap();
         free.store(2 * SEGMENT, SeqCst);
         assert_eq!(journal.rotate(b"snapshot").unwrap(), 1);

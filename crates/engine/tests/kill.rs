@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use saker_engine::embedded::{Embedded, Home, Sizes};
+use saker_engine::embedded::{Embedded, EmbeddedOptions, Sizes};
 use saker_engine::{Engine, Identity};
 use saker_runtime::fs::RealDir;
 use saker_runtime::time;
@@ -21,7 +21,7 @@ const KILLS: u64 = 8;
 
 /// Opens the engine; the number of the last change in it.
 fn open(path: &Path) -> (Embedded, u64) {
-    let home = Home::in_dir(&RealDir::open(path).unwrap(), SIZES, 0).unwrap();
+    let home = EmbeddedOptions::in_dir(&RealDir::open(path).unwrap(), SIZES, 0).unwrap();
     let identity = Identity { cluster: [2; 16], shard: 0 };
     let engine = Embedded::open(home, identity, &mut |_| Ok(())).unwrap();
     let count = engine.load(b"count").unwrap();

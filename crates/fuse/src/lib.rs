@@ -1,6 +1,6 @@
 //! The kernel's FUSE protocol, and nothing of Saker.
 //!
-//! [`Transport`] takes requests from `/dev/fuse` or by io_uring and gives each to a [`Dispatch`],
+//! [`FuseTransport`] takes requests from `/dev/fuse` or by io_uring and gives each to a [`Dispatch`],
 //! whose [`Reply`] goes back; [`Device::notify`] tells the kernel what it has not asked for. A
 //! [`Request`] can be made without a kernel, too, so that whatever serves a mount can be driven by
 //! somebody who plays it.
@@ -15,5 +15,6 @@ pub use notify::Notification;
 pub use reply::Reply;
 pub use request::{Body, Request};
 pub use transport::{
-    Device, Dispatch, LONG_WAITS_MAX, MAX_WRITE_BYTES, Mode, Reactor, Serving, Shape, Transport,
+    Device, Dispatch, EventLoop, FuseTransport, LONG_WAITS_MAX, MAX_WRITE_BYTES, Mode, Shape,
+    TransportInUse,
 };

@@ -11,7 +11,7 @@ use saker_types::{Errno, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{InHeader, Opcode, WRITE_CACHE, WriteIn};
-use crate::transport::Entry;
+use crate::transport::RingEntry;
 
 /// Of what comes in an entry of a ring this much is copied: names and structures, not the data of a WRITE
 /// of more than a page.
@@ -29,11 +29,11 @@ enum Form {
     /// All in one piece; `rest` is where it is there.
     Whole { bytes: Bytes, rest: Range<usize> },
     /// An entry of a ring: the structure's length, and that of what follows it.
-    Apart { entry: Entry, op: usize, rest: usize },
+    Apart { entry: RingEntry, op: usize, rest: usize },
 }
 
 impl Form {
-    fn into_entry(self) -> Option<Entry> {
+    fn into_entry(self) -> Option<RingEntry> {
         match self {
             Form::Whole { .. } => None,
             Form::Apart { entry, .. } => Some(entry),
@@ -67,7 +67,7 @@ impl Request {
     ///
     /// # Errors
     /// The entry, if the kernel could not have written it.
-    pub(crate) fn apart(entry: Entry) -> std::result::Result<Request, Entry> {
+    pub(crate) fn apart(entry: RingEntry) -> std::result::Result<Request, RingEntry> {
         let (header, payload) = (entry.request_header(), entry.payload().len());
         let op = (header.len as usize).checked_sub(size_of::<InHeader>() + payload);
         let rest = payload.checked_sub(usize::from(header.total_extlen) * 8);
@@ -79,7 +79,7 @@ impl Request {
 
     /// The entry of the ring that it came in, if it did, and if what it brings is little: that is copied,
     /// so that the entry can go back before the request is answered for good.
-    pub(crate) fn detach(&mut self) -> Option<Entry> {
+    pub(crate) fn detach(&mut self) -> Option<RingEntry> {
         let Form::Apart { entry, op, rest } = &self.form else { return None };
         if op + rest > COPIED_BYTES_MAX {
             return None;
@@ -120,7 +120,7 @@ impl Request {
     }
 
     /// The entry of the ring that it came in, if it is still there.
-    pub(crate) fn into_entry(self) -> Option<Entry> {
+    pub(crate) fn into_entry(self) -> Option<RingEntry> {
         self.form.into_entry()
     }
 

@@ -24,7 +24,7 @@ use saker_runtime::thread::{self, JoinHandle};
 use saker_types::{Errno, Error, Result};
 
 pub use device::Device;
-pub(crate) use uring::Entry;
+pub(crate) use uring::RingEntry;
 #[cfg(test)]
 pub(crate) use uring::entry_of;
 pub use uring::{LONG_WAITS_MAX, Shape};
@@ -54,7 +54,7 @@ pub enum Mode {
 
 /// What it came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Serving {
+pub enum TransportInUse {
     /// By io_uring.
     Uring {
         /// How many there are.
@@ -66,13 +66,13 @@ pub enum Serving {
     Dev(String),
 }
 
-impl fmt::Display for Serving {
+impl fmt::Display for TransportInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Serving::Uring { queues, depth } => {
+            TransportInUse::Uring { queues, depth } => {
                 write!(f, "io_uring ({queues} queues of {depth} entries)")
             }
-            Serving::Dev(why) => write!(f, "cloned /dev/fuse ({why})"),
+            TransportInUse::Dev(why) => write!(f, "cloned /dev/fuse ({why})"),
         }
     }
 }
@@ -84,7 +84,7 @@ pub trait Dispatch: Send + Sync + 'static {
     fn init(&self, request: &Request, extra: u64) -> (Reply, Option<u64>);
 
     /// It has been settled how requests come.
-    fn serving(&self, how: &Serving);
+    fn serving(&self, how: &TransportInUse);
 
     /// Answers any other request. Called from many threads at once, none of which it may block.
     fn handle(&self, request: &Request) -> impl Future<Output = Reply>;
@@ -98,8 +98,8 @@ pub trait Dispatch: Send + Sync + 'static {
 }
 
 /// Waits for what a thread serves, and for whatever its answers need.
-pub trait Reactor: Send + 'static {
-    /// From now on `fd` is looked at, for [`Reactor::poll_source`] of the same `source` (0 or 1). Of
+pub trait EventLoop: Send + 'static {
+    /// From now on `fd` is looked at, for [`EventLoop::poll_source`] of the same `source` (0 or 1). Of
     /// several reactors that watch the same file only one is woken when it can be read.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ pub trait Reactor: Send + 'static {
     /// As epoll_ctl(2).
     fn watch_signals(&self, source: usize, eventfd: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Ends a [`Reactor::watch`].
+    /// Ends a [`EventLoop::watch`].
     ///
     /// # Errors
     /// As epoll_ctl(2).
@@ -131,7 +131,7 @@ pub trait Reactor: Send + 'static {
 }
 
 /// What serves one mount.
-pub struct Transport<D, R> {
+pub struct FuseTransport<D, R> {
     device: Device,
     dispatch: Arc<D>,
     reactors: Vec<R>,
@@ -154,15 +154,20 @@ struct Thread {
     device: Device,
 }
 
-impl<D: Dispatch, R: Reactor> Transport<D, R> {
+impl<D: Dispatch, R: EventLoop> FuseTransport<D, R> {
     /// Serves the connection of `device` with a thread for each of `reactors`.
-    pub fn new(device: Device, dispatch: Arc<D>, reactors: Vec<R>, mode: Mode) -> Transport<D, R> {
-        Transport { device, dispatch, reactors, mode, shape: Shape::default() }
+    pub fn new(
+        device: Device,
+        dispatch: Arc<D>,
+        reactors: Vec<R>,
+        mode: Mode,
+    ) -> FuseTransport<D, R> {
+        FuseTransport { device, dispatch, reactors, mode, shape: Shape::default() }
     }
 
     /// With rings of another shape.
-    pub fn shaped(self, shape: Shape) -> Transport<D, R> {
-        Transport { shape, ..self }
+    pub fn shaped(self, shape: Shape) -> FuseTransport<D, R> {
+        FuseTransport { shape, ..self }
     }
 
     /// Serves until the file system is unmounted or its connection aborted.
@@ -248,7 +253,11 @@ impl<D: Dispatch, R: Reactor> Transport<D, R> {
     }
 
     /// Lets the threads serve, with rings or without.
-    fn begin(&self, threads: &[Thread], rings: std::result::Result<Vec<Ring>, String>) -> Serving {
+    fn begin(
+        &self,
+        threads: &[Thread],
+        rings: std::result::Result<Vec<Ring>, String>,
+    ) -> TransportInUse {
         let (done, heard) = channel();
         let (mut rings, why) = match rings {
             Ok(rings) => (rings, None),
@@ -262,9 +271,11 @@ impl<D: Dispatch, R: Reactor> Transport<D, R> {
         }
         drop(done);
         match (why, heard.iter().find_map(io::Result::err)) {
-            (Some(why), _) => Serving::Dev(why),
-            (None, Some(error)) => Serving::Dev(format!("the kernel refuses rings: {error}")),
-            (None, None) => Serving::Uring { queues, depth: self.shape.depth },
+            (Some(why), _) => TransportInUse::Dev(why),
+            (None, Some(error)) => {
+                TransportInUse::Dev(format!("the kernel refuses rings: {error}"))
+            }
+            (None, None) => TransportInUse::Uring { queues, depth: self.shape.depth },
         }
     }
 }
@@ -275,7 +286,7 @@ fn if_offered(rings: Vec<Ring>, offered: bool) -> std::result::Result<Vec<Ring>,
 }
 
 /// A thread's work.
-fn obey<D: Dispatch, R: Reactor>(server: Server<D, R>, orders: &Receiver<Orders>) {
+fn obey<D: Dispatch, R: EventLoop>(server: Server<D, R>, orders: &Receiver<Orders>) {
     // Without orders there is nothing to serve.
     if let Ok(Orders { ring, done }) = orders.recv() {
         server.run(ring, done);

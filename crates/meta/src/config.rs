@@ -55,11 +55,11 @@ fn yes() -> bool {
 }
 
 fn overlay_bytes() -> u64 {
-    crate::Limits::default().overlay_bytes
+    crate::ShardLimits::default().overlay_bytes
 }
 
 fn inodes() -> usize {
-    crate::Limits::default().inodes
+    crate::ShardLimits::default().inodes
 }
 
 fn row_cache_bytes() -> usize {
@@ -67,5 +67,5 @@ fn row_cache_bytes() -> usize {
 }
 
 fn replica() -> usize {
-    crate::Limits::default().replica
+    crate::ShardLimits::default().replica
 }

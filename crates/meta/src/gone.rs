@@ -22,12 +22,12 @@ use saker_types::wire::{
 };
 use saker_types::{Error, InodeId, Locator, NodeId, ShardNo, limits};
 
-use crate::request::{Msg, Rq, Step};
-use crate::shard::{Handle, Shard, encoded};
+use crate::request::{Attempt, Msg, Rq};
+use crate::shard::{Shard, ShardHandle, encoded};
 
 impl Shard {
     /// Serves renewals of open handles, and hears of what was closed.
-    pub(crate) fn renew(&mut self, msg: &RenewReq) -> Step<Bytes> {
+    pub(crate) fn renew(&mut self, msg: &RenewReq) -> Attempt<Bytes> {
         let mut moved: Vec<Locator> = Vec::new();
         let handles = msg.handles.iter().take(limits::COMPONENTS_MAX);
         let handles: BTreeMap<InodeId, _> = handles.map(|handle| (handle.id, handle)).collect();
@@ -154,7 +154,7 @@ impl Shard {
 }
 
 /// Every store deletes what it has of these; then the records may go.
-async fn delete_chunks(h: Handle, gone: Vec<(Slot, InodeId)>) {
+async fn delete_chunks(h: ShardHandle, gone: Vec<(Slot, InodeId)>) {
     let stores = h.shard().map.stores.len() as u16;
     let request = ChunkDeleteReq { ids: ids(&gone) };
     let calls = (0..stores).map(|n| {
@@ -166,7 +166,7 @@ async fn delete_chunks(h: Handle, gone: Vec<(Slot, InodeId)>) {
 }
 
 /// Nothing can come into these any more: no shard needs its totals of them.
-async fn forget_directories(h: Handle, gone: Vec<(Slot, InodeId)>) {
+async fn forget_directories(h: ShardHandle, gone: Vec<(Slot, InodeId)>) {
     let shards = h.shard().map.shards.len() as ShardNo;
     let request = InvalidateReq { forget: ids(&gone), ..InvalidateReq::default() };
     let calls = (0..shards).map(|n| {
@@ -182,7 +182,7 @@ fn ids(gone: &[(Slot, InodeId)]) -> Vec<InodeId> {
     gone.iter().map(|(_, id)| *id).collect()
 }
 
-fn end_all(h: &Handle, gone: Vec<(Slot, InodeId)>, failed: Option<Error>) {
+fn end_all(h: &ShardHandle, gone: Vec<(Slot, InodeId)>, failed: Option<Error>) {
     let mut s = h.shard();
     let now = s.lease_clock.now();
     for (slot, id) in gone {

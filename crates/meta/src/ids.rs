@@ -8,7 +8,7 @@ use saker_types::change::What;
 use saker_types::wire::{Empty, MarkReq, Op};
 use saker_types::{Errno, Error, NodeId};
 
-use crate::shard::{Handle, Shard};
+use crate::shard::{Shard, ShardHandle};
 
 impl Shard {
     /// A number never given out before, for inodes and transactions.
@@ -49,7 +49,7 @@ impl Shard {
 }
 
 /// The message leaves when the reservation is durable, as every message.
-async fn tell(h: Handle, request: MarkReq) {
+async fn tell(h: ShardHandle, request: MarkReq) {
     let to = NodeId::Coordinator;
     let told = h.hub.ask_until::<Empty>(to, Op::Mark, 0, &request, Bytes::new()).await;
     let mut s = h.shard();

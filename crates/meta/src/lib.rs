@@ -36,4 +36,4 @@ mod txn;
 
 pub use config::Config;
 pub use serve::serve;
-pub use shard::{Limits, Shard};
+pub use shard::{Shard, ShardLimits};

@@ -15,7 +15,7 @@ use saker_types::wire::{MapReq, Op};
 use saker_types::{ClusterMap, Errno, Error, NodeId};
 
 use crate::request::Wait;
-use crate::shard::{Handle, Shard};
+use crate::shard::{Shard, ShardHandle};
 
 /// Pause when the coordinator has no map as new as somebody has told of.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ impl Shard {
 }
 
 /// Asks for a map as new as `version`.
-async fn fetch(h: Handle, version: u64) {
+async fn fetch(h: ShardHandle, version: u64) {
     let request = MapReq { newer_than: h.shard().map.version };
     let to = NodeId::Coordinator;
     let answer = h.hub.ask_until::<ClusterMap>(to, Op::Map, 0, &request, Bytes::new()).await;
@@ -90,17 +90,17 @@ mod tests {
     use std::collections::VecDeque;
     use std::rc::Rc;
 
-    use saker_engine::memory::Home;
+    use saker_engine::memory::MemoryStorage;
     use saker_rpc::frame::Frame;
     use saker_rpc::hello::{PeerHello, RoleKind};
-    use saker_rpc::node::{Conditions, ConnId, Input, Outbox, Outgoing, Role};
+    use saker_rpc::node::{Conditions, ConnId, Input, Outbox, Outgoing, StateMachine};
     use saker_runtime::time::Time;
     use saker_types::placement::Slot;
     use saker_types::wire::{At, Ctx, LockReq};
     use saker_types::{Class, InodeId, ShardNo};
 
     use super::*;
-    use crate::service::Worker;
+    use crate::service::ShardWorker;
     use crate::testing::{map, open};
 
     /// A file whose locks shard 1 keeps by [`newer`].
@@ -113,7 +113,7 @@ mod tests {
 
     struct Node {
         shard: Rc<RefCell<Shard>>,
-        worker: Worker,
+        worker: ShardWorker,
         out: Outbox,
         now: Time,
     }
@@ -127,9 +127,9 @@ mod tests {
     }
 
     impl Node {
-        fn start(no: ShardNo, disk: &Home, map: &ClusterMap) -> Node {
+        fn start(no: ShardNo, disk: &MemoryStorage, map: &ClusterMap) -> Node {
             let shard = open(no, disk, map);
-            let worker = Worker::new(shard.clone());
+            let worker = ShardWorker::new(shard.clone());
             Node { shard, worker, out: Outbox::new(), now: Time::ZERO }
         }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn client() -> Rc<PeerHello> {
-        let node = saker_rpc::NodeId::NONE;
+        let node = saker_rpc::NodeNumber::NONE;
         let (cluster, ip) = (None, None);
         let role = RoleKind::Client;
         PeerHello { protocol: 1, cluster, role, node, session: 0, epoch: 0, features: 0, ip }.into()
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_goes_by_a_newer_map_waits_for_it_and_is_judged_by_it() {
-        let disk = Home::new();
+        let disk = MemoryStorage::new();
         let mut node = Node::start(1, &disk, &map());
         let left = node.step([asks(FILE, 2), asks(FILE, 2)]);
         let [(call, Op::Map)] = left.calls[..] else { panic!("asked once: {:?}", left.calls) };
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_is_here_is_served_while_the_coordinator_is_down() {
-        let disk = Home::new();
+        let disk = MemoryStorage::new();
         let mut node = Node::start(0, &disk, &map());
         let left = node.step([asks(FILE, 2)]);
         assert_eq!((left.answers, left.calls.len()), (vec![(0, 0)], 1));
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_version_that_nobody_knows_is_asked_for_from_time_to_time() {
-        let mut node = Node::start(1, &Home::new(), &map());
+        let mut node = Node::start(1, &MemoryStorage::new(), &map());
         let [(call, Op::Map)] = node.step([asks(FILE, 9)]).calls[..] else { panic!("not asked") };
         let left = node.step([told(call, &map())]);
         let [(forwarded, Op::Getlk)] = left.calls[..] else { panic!("{:?}", left.calls) };
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_map_of_another_cluster_is_refused() {
-        let node = Node::start(1, &Home::new(), &map());
+        let node = Node::start(1, &MemoryStorage::new(), &map());
         let other = ClusterMap { uuid: Bytes::from_static(&[8; 16]), ..newer() };
         assert!(node.shard.borrow_mut().install_map(other).is_err());
         assert_eq!(node.shard.borrow().map.version, 1);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prost::Message;
-use saker_engine::{Engine, Identity, Recovered, Source};
+use saker_engine::{Engine, EngineSource, Identity, Recovered};
 use saker_runtime::failpoint;
 use saker_runtime::time::Time;
 use saker_types::change::{Decision, Gone, StoreJob, id_key, parse_slot_key, table};
@@ -14,17 +14,17 @@ use saker_types::{ClusterMap, Errno, FileKind, Inode, InodeId, ROOT, ShardNo};
 
 use crate::metrics::Metrics;
 use crate::rows::new_attr;
-use crate::shard::{Limits, Parts, Shard};
+use crate::shard::{Parts, Shard, ShardLimits};
 use crate::state::volatile::Volatile;
 
 /// Where a shard's data is, and what it is.
-pub struct Home {
+pub struct ShardOptions {
     /// Rows and records.
-    pub source: Source,
+    pub source: EngineSource,
     /// Shard number.
     pub no: ShardNo,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: ShardLimits,
     /// Counters.
     pub metrics: Metrics,
 }
@@ -44,7 +44,7 @@ pub enum StartError {
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn open(home: Home, map: Arc<ClusterMap>) -> Result<Rc<RefCell<Shard>>, StartError> {
+pub fn open(home: ShardOptions, map: Arc<ClusterMap>) -> Result<Rc<RefCell<Shard>>, StartError> {
     open_at(home, map, saker_runtime::time::now(), saker_runtime::time::wall_ns())
 }
 
@@ -53,12 +53,12 @@ pub fn open(home: Home, map: Arc<ClusterMap>) -> Result<Rc<RefCell<Shard>>, Star
 /// # Errors
 /// As there.
 pub fn open_at(
-    home: Home,
+    home: ShardOptions,
     map: Arc<ClusterMap>,
     now: Time,
     wall_ns: i64,
 ) -> Result<Rc<RefCell<Shard>>, StartError> {
-    let Home { source, no, limits, metrics } = home;
+    let ShardOptions { source, no, limits, metrics } = home;
     let cluster = map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
     let mut volatile = Volatile::default();
     let engine = source.open(Identity { cluster, shard: no.into() }, &mut |recovered| {

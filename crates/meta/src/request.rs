@@ -10,24 +10,11 @@ use bytes::Bytes;
 use prost::Message;
 use saker_rpc::hello::{PeerHello, RoleKind};
 use saker_rpc::hub::Asker;
-use saker_rpc::node::ConnId;
+use saker_rpc::node::ReplyTo;
 use saker_runtime::time::Time;
 use saker_types::placement::Slot;
 use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, InodeId, TxnId};
-
-/// Whom to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplyTo {
-    /// Connection of the request.
-    pub conn: ConnId,
-    /// Its call number.
-    pub call: u64,
-    /// Its trace id.
-    pub trace: u64,
-    /// Its operation.
-    pub op: Op,
-}
 
 /// A decoded request.
 pub struct Rq {
@@ -49,7 +36,7 @@ pub struct Rq {
     pub asker: Asker,
     /// What fetches sent after this request began to wait have found (entries that are no
     /// directories are not kept in the replica).
-    pub found: RefCell<Vec<Found>>,
+    pub found: RefCell<Vec<OwnerAnswer>>,
     /// A directory to list, and the transactions that held entries of it then.
     pub met: RefCell<Option<(InodeId, BTreeSet<TxnId>)>>,
     /// Directories on the way, from the anchor on, on whose names a lease was asked for and given.
@@ -69,7 +56,7 @@ pub enum Stage {
 
 /// Answer of the owner about an entry.
 #[derive(Clone)]
-pub struct Found {
+pub struct OwnerAnswer {
     /// The entry asked about.
     pub key: EntryKey,
     /// The anchor id asked about, or 0.
@@ -95,7 +82,7 @@ pub enum Stop {
 pub type Task = Pin<Box<dyn Future<Output = Result<Bytes, Error>>>>;
 
 /// Outcome of an attempt.
-pub type Step<T> = Result<T, Stop>;
+pub type Attempt<T> = Result<T, Stop>;
 
 /// What a request waits for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

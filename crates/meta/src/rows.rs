@@ -15,8 +15,8 @@ use saker_types::time::later;
 use saker_types::wire::{At, Hold, Row};
 use saker_types::{Attr, Cred, Errno, Error, FileKind, Inode, InodeId, Key, Locator, Stamp, TxnId};
 
-use crate::namespace::resolve::Way;
-use crate::request::{Rq, Step, Stop, Wait};
+use crate::namespace::resolve::PathInfo;
+use crate::request::{Attempt, Rq, Stop, Wait};
 use crate::shard::Shard;
 
 /// Where an inode's attributes are on this shard.
@@ -37,7 +37,7 @@ pub struct Located {
     /// Its row.
     pub inode: Rc<Inode>,
     /// Through what it was found.
-    pub way: Way,
+    pub way: PathInfo,
 }
 
 fn broken(what: &str, e: impl std::fmt::Display) -> Error {
@@ -102,7 +102,7 @@ impl Shard {
     }
 
     /// The same; waits while the engine loads the row.
-    fn inode_loaded(&mut self, key: &Bytes) -> Step<Option<Rc<Inode>>> {
+    fn inode_loaded(&mut self, key: &Bytes) -> Attempt<Option<Rc<Inode>>> {
         if let Some(inode) = self.inodes.get(key) {
             return Ok(Some(inode));
         }
@@ -132,12 +132,12 @@ impl Shard {
     }
 
     /// The same; waits while the engine loads it.
-    pub(crate) fn entry_loaded(&mut self, key: &Key) -> Step<Option<Rc<Inode>>> {
+    pub(crate) fn entry_loaded(&mut self, key: &Key) -> Attempt<Option<Rc<Inode>>> {
         self.inode_loaded(&entry_key(key))
     }
 
     /// The same; waits, too, while a transaction holds it, or an operation its inode.
-    pub(crate) fn entry_free(&mut self, key: &Key) -> Step<Option<Rc<Inode>>> {
+    pub(crate) fn entry_free(&mut self, key: &Key) -> Attempt<Option<Rc<Inode>>> {
         let raw = entry_key(key);
         if let Some(txn) = self.row_locks.holder(&raw) {
             return Err(Stop::Wait(Wait::Txn(txn)));
@@ -150,7 +150,7 @@ impl Shard {
     }
 
     /// Waits while an operation holds the inode.
-    pub(crate) fn not_busy(&self, id: InodeId) -> Step<()> {
+    pub(crate) fn not_busy(&self, id: InodeId) -> Attempt<()> {
         if self.row_locks.is_held(id) {
             return Err(Stop::Wait(Wait::Busy(id)));
         }
@@ -181,7 +181,7 @@ impl Shard {
     }
 
     /// A new entry, in place of none.
-    pub(crate) fn insert_entry(&mut self, key: &Key, inode: Inode) -> Step<()> {
+    pub(crate) fn insert_entry(&mut self, key: &Key, inode: Inode) -> Attempt<()> {
         let subdir = u64::from(inode.attr.is_dir());
         // The only step that can fail is the first.
         self.change_totals(key.pid, |t| {
@@ -209,7 +209,7 @@ impl Shard {
     }
 
     /// The entry goes; what becomes of the inode is the caller's.
-    pub(crate) fn remove_entry(&mut self, key: &Key, inode: &Inode) -> Step<()> {
+    pub(crate) fn remove_entry(&mut self, key: &Key, inode: &Inode) -> Attempt<()> {
         let subdir = u64::from(inode.attr.is_dir());
         // The only step that can fail is the first.
         self.change_totals(key.pid, |t| {
@@ -239,7 +239,7 @@ impl Shard {
     }
 
     /// The same; waits while a transaction changes its link count, or the engine loads it.
-    pub(crate) fn attr_free(&mut self, home: Slot, id: InodeId) -> Step<Option<Rc<Inode>>> {
+    pub(crate) fn attr_free(&mut self, home: Slot, id: InodeId) -> Attempt<Option<Rc<Inode>>> {
         if let Some(txn) = self.attr_locked_by(home, id) {
             return Err(Stop::Wait(Wait::Txn(txn)));
         }
@@ -340,11 +340,11 @@ impl Shard {
 
     /// Finds the inode that a request is about, for operations that follow hard links to their
     /// attributes. Checks search permission on the way.
-    pub(crate) fn locate(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Located> {
+    pub(crate) fn locate(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Attempt<Located> {
         let found = match at.path.split_last() {
             None => {
                 let found = self.locate_handle(&at.anchor)?;
-                Located { way: Way::of_handle(&at.anchor), ..found }
+                Located { way: PathInfo::of_handle(&at.anchor), ..found }
             }
             Some((name, _)) => {
                 let parent = self.parent(rq, cred, at)?;
@@ -360,14 +360,14 @@ impl Shard {
         Ok(found)
     }
 
-    fn locate_handle(&mut self, handle: &Locator) -> Step<Located> {
+    fn locate_handle(&mut self, handle: &Locator) -> Attempt<Located> {
         let id = handle.id;
         self.not_busy(id)?;
         if let Some(slot) = handle.home_slot {
             let home = Slot::from_wire(slot);
             self.must_own_slot(home)?;
             if let Some(inode) = self.attr_free(home, id)? {
-                return Ok(Located { spot: Spot::Attr(home, id), inode, way: Way::default() });
+                return Ok(Located { spot: Spot::Attr(home, id), inode, way: PathInfo::default() });
             }
         } else {
             let key = self.own_key(handle.pid, &handle.name)?;
@@ -381,16 +381,16 @@ impl Shard {
         match self.gone(slot, id)? {
             Some(Gone { orphan: Some(inode), deleting: false, .. }) => {
                 let spot = Spot::Orphan(slot, id);
-                Ok(Located { spot, inode: Rc::new(inode), way: Way::default() })
+                Ok(Located { spot, inode: Rc::new(inode), way: PathInfo::default() })
             }
             Some(Gone { moved: Some(to), .. }) => Err(Error::moved(to).into()),
             _ => Err(Errno::ESTALE.into()),
         }
     }
 
-    fn follow_home(&mut self, spot: Spot, inode: Rc<Inode>, policy: u32) -> Step<Located> {
+    fn follow_home(&mut self, spot: Spot, inode: Rc<Inode>, policy: u32) -> Attempt<Located> {
         let Some(slot) = inode.home_slot else {
-            return Ok(Located { spot, inode, way: Way::default() });
+            return Ok(Located { spot, inode, way: PathInfo::default() });
         };
         let (home, id) = (Slot::from_wire(slot), inode.attr.id);
         if !self.owns_slot(home) {
@@ -399,7 +399,7 @@ impl Shard {
         let Some(inode) = self.attr_free(home, id)? else {
             return Err(broken("hard link", format!("inode {id:#x} has no attributes")).into());
         };
-        Ok(Located { spot: Spot::Attr(home, id), inode, way: Way::default() })
+        Ok(Located { spot: Spot::Attr(home, id), inode, way: PathInfo::default() })
     }
 
     /// Writes an inode back to where it was found.

@@ -4,26 +4,26 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use saker_engine::{Source, embedded};
+use saker_engine::{EngineSource, embedded};
 use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
 use saker_rpc::mark;
-use saker_rpc::node::{ConnMetrics, Shell, ShellConfig, Stop};
+use saker_rpc::node::{ConnMetrics, Shell, ShellConfig, StopHandle};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_runtime::thread;
 use saker_types::{ClusterMap, NodeId, ShardNo};
 
 use crate::metrics::Metrics;
-use crate::recover::{self, Home};
-use crate::service::Worker;
-use crate::{Config, Limits};
+use crate::recover::{self, ShardOptions};
+use crate::service::ShardWorker;
+use crate::{Config, ShardLimits};
 
 /// Runs an MNode until `stop`.
 ///
 /// # Errors
 /// What keeps it from starting: an address in use, another cluster's data, a newer format.
-pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
+pub fn serve(config: Config, stop: &StopHandle) -> io::Result<()> {
     let listeners: Vec<TcpListener> =
         config.listen.iter().map(|addr| bind(*addr)).collect::<io::Result<_>>()?;
     let dir: Arc<dyn Dir> = Arc::new(RealDir::open(&config.data_dir)?);
@@ -73,22 +73,22 @@ fn run_worker(
     no: ShardNo,
     listener: TcpListener,
     (metrics, connections): (Metrics, ConnMetrics),
-    stop: &Stop,
+    stop: &StopHandle,
 ) -> io::Result<()> {
     let name = format!("shard-{no}");
     let dir = dir.sub_dir(&name)?;
-    let limits = Limits {
+    let limits = ShardLimits {
         overlay_bytes: config.overlay_bytes,
         inodes: config.inodes,
         replica: config.replica,
         coalesce_prefixes: config.coalesce_prefixes,
         lazy_replication: config.lazy_replication,
         tells_ids: true,
-        ..Limits::default()
+        ..ShardLimits::default()
     };
-    let engine = embedded::Home::in_dir(&*dir, limits.sizes(), config.row_cache_bytes);
-    let source = Source::Embedded(engine.map_err(io::Error::other)?);
-    let home = Home { source, no, limits, metrics };
+    let engine = embedded::EmbeddedOptions::in_dir(&*dir, limits.sizes(), config.row_cache_bytes);
+    let source = EngineSource::Embedded(engine.map_err(io::Error::other)?);
+    let home = ShardOptions { source, no, limits, metrics };
     let cluster = cluster_id(&map);
     let shard = recover::open(home, map).map_err(io::Error::other)?;
     let start = Start { role: RoleKind::Shard, n: config.n, coordinator: config.coordinator };
@@ -99,7 +99,7 @@ fn run_worker(
         tracing::warn!("shard {no}: the coordinator does not answer; new ids wait for it");
     }
     shard.borrow_mut().reserve_ids().map_err(io::Error::other)?;
-    let node = saker_rpc::NodeId(NodeId::Shard(no).to_u32());
+    let node = saker_rpc::NodeNumber(NodeId::Shard(no).to_u32());
     let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
     let hello = Hello::new(RoleKind::Shard, node, cluster);
     let mut shell = ShellConfig::new(hello, policy);
@@ -110,7 +110,7 @@ fn run_worker(
         shell.batch_inputs_max = 1;
     }
     tracing::info!("shard {no} serves at {}", listener.local_addr()?);
-    Shell::new(Worker::new(shard), listener, shell)?.run(stop)
+    Shell::new(ShardWorker::new(shard), listener, shell)?.run(stop)
 }
 
 fn shards_of(map: &ClusterMap, mnode: u32) -> Vec<ShardNo> {

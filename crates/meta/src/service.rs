@@ -14,15 +14,15 @@ use saker_engine::sessions::Verdict;
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::{PeerHello, RoleKind};
 use saker_rpc::hub::{Asker, Hub};
-use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, Role};
+use saker_rpc::node::{ConnId, FlushDone, Input, Outbox, ReplyTo, StateMachine};
 use saker_runtime::time::Time;
 use saker_types::change::What;
 use saker_types::placement::Slot;
 use saker_types::wire::{Ctx, Empty, Op, SessionReq};
 use saker_types::{Errno, Error, NodeId, limits};
 
-use crate::namespace::dir::Dir;
-use crate::request::{Msg, ReplyTo, Rq, Stage, Step, Stop, Wait};
+use crate::namespace::dir::ResolvedDir;
+use crate::request::{Attempt, Msg, Rq, Stage, Stop, Wait};
 use crate::shard::{Shard, encoded};
 
 /// How often waiting requests are looked through for deadlines that have passed.
@@ -35,20 +35,20 @@ const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A shard as the shell drives it.
-pub struct Worker {
+pub struct ShardWorker {
     shard: Rc<RefCell<Shard>>,
     hub: Hub,
 }
 
-impl Worker {
+impl ShardWorker {
     /// Wraps an opened shard.
-    pub fn new(shard: Rc<RefCell<Shard>>) -> Worker {
+    pub fn new(shard: Rc<RefCell<Shard>>) -> ShardWorker {
         let hub = shard.borrow().hub.clone();
-        Worker { shard, hub }
+        ShardWorker { shard, hub }
     }
 
     /// What the shard remembers of directories, for checkers: parent, name, directory.
-    pub fn replica(&self) -> Vec<(saker_types::InodeId, Bytes, Dir)> {
+    pub fn replica(&self) -> Vec<(saker_types::InodeId, Bytes, ResolvedDir)> {
         self.shard.borrow().replica.all()
     }
 
@@ -205,14 +205,14 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for ShardWorker {
     /// Its tasks hold the shard, and the shard its tasks.
     fn drop(&mut self) {
         self.hub.drop_tasks();
     }
 }
 
-impl Role for Worker {
+impl StateMachine for ShardWorker {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.hub.begin(now, wall_ns);
         self.shard.borrow_mut().begin_step(now);
@@ -274,7 +274,7 @@ impl Role for Worker {
         all.into_iter().flatten().map(later).min()
     }
 
-    fn address(&self, to: saker_rpc::NodeId) -> Option<SocketAddr> {
+    fn address(&self, to: saker_rpc::NodeNumber) -> Option<SocketAddr> {
         let s = self.shard.borrow();
         s.map.addr(NodeId::from_u32(to.0)?)
     }
@@ -306,7 +306,7 @@ impl Role for Worker {
 
 impl Shard {
     /// A client begins to change things here; durable before it is told.
-    pub(crate) fn open_session(&mut self, rq: &Rq, msg: &SessionReq) -> Step<Bytes> {
+    pub(crate) fn open_session(&mut self, rq: &Rq, msg: &SessionReq) -> Attempt<Bytes> {
         let admitted = self.sessions.admit(msg.session, rq.ip);
         let begun = admitted.inspect_err(|_| self.metrics.sessions_refused.inc())?;
         begun.into_iter().for_each(|what| self.log_change(what));
@@ -314,7 +314,7 @@ impl Shard {
     }
 
     /// A client says good-bye.
-    pub(crate) fn close_session(&mut self, msg: &SessionReq) -> Step<Bytes> {
+    pub(crate) fn close_session(&mut self, msg: &SessionReq) -> Attempt<Bytes> {
         self.sessions.close(msg.session);
         self.log_change(What::SessionClose(msg.session));
         Ok(encoded(&Empty {}))

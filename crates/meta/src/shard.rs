@@ -18,6 +18,7 @@ use saker_engine::sessions::Sessions;
 use saker_engine::{AnyEngine, Engine, Level, Reads};
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
+use saker_rpc::node::ReplyTo;
 use saker_rpc::txn::Ledger;
 use saker_runtime::sim::mutation;
 use saker_runtime::time::Time;
@@ -30,14 +31,14 @@ use crate::changelog::tracker::InUse;
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
-use crate::request::{ReplyTo, Rq, Stage, Step, Stop, Task, Wait};
+use crate::request::{Attempt, Rq, Stage, Stop, Task, Wait};
 use crate::state::batch::Batch;
 use crate::state::freezes::Freezes;
 use crate::state::gone_leases::GoneLeases;
 use crate::state::ids::Ids;
-use crate::state::inodes::Inodes;
+use crate::state::inodes::InodeCache;
 use crate::state::lock_leases::LockLeases;
-use crate::state::opened::Opened;
+use crate::state::opened::OpenFiles;
 use crate::state::parking::Parking;
 use crate::state::row_locks::RowLocks;
 use crate::state::volatile::Volatile;
@@ -52,7 +53,7 @@ const WAITS_EXPECTED: Duration = Duration::from_millis(50);
 
 /// Sizes and bounds of a shard.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct ShardLimits {
     /// Bytes of changed rows in memory before a checkpoint writes them to the table.
     pub overlay_bytes: u64,
     /// Bytes by which the journal's files are allocated ahead.
@@ -69,9 +70,9 @@ pub struct Limits {
     pub tells_ids: bool,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ShardLimits {
+    fn default() -> ShardLimits {
+        ShardLimits {
             overlay_bytes: 64 << 20,
             segment_bytes: 64 << 20,
             inodes: 65_536,
@@ -83,10 +84,10 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl ShardLimits {
     /// What they mean for an embedded engine.
     pub fn sizes(&self) -> Sizes {
-        let Limits { overlay_bytes, segment_bytes, .. } = *self;
+        let ShardLimits { overlay_bytes, segment_bytes, .. } = *self;
         Sizes { overlay_bytes, replay_bytes: overlay_bytes * JOURNAL_LIMITS, segment_bytes }
     }
 }
@@ -111,9 +112,9 @@ pub struct Shard {
     pub metrics: Metrics,
     /// A newer map is asked for.
     pub(crate) fetches_map: bool,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ShardLimits,
     pub(crate) engine: AnyEngine,
-    pub(crate) inodes: Inodes,
+    pub(crate) inodes: InodeCache,
     pub(crate) replica: Replica,
     pub(crate) name_leases: NameLeases,
     pub(crate) sessions: Sessions<ReplyTo>,
@@ -135,7 +136,7 @@ pub struct Shard {
     pub(crate) leases: GoneLeases,
     pub(crate) lock_leases: LockLeases,
     /// Files that somebody may have open.
-    pub(crate) opened: Opened,
+    pub(crate) opened: OpenFiles,
     /// Inodes that fsck asks for.
     pub(crate) watches: Watches,
     /// Number of inodes that live here.
@@ -150,13 +151,13 @@ pub struct Shard {
 
 /// A shard and its hub, for tasks. Borrow for a moment only, never across an await.
 #[derive(Clone)]
-pub struct Handle {
+pub struct ShardHandle {
     shard: Rc<RefCell<Shard>>,
     /// The shard's hub.
     pub hub: Hub,
 }
 
-impl Handle {
+impl ShardHandle {
     /// The state, shared, for a transaction.
     pub(crate) fn rc(&self) -> Rc<RefCell<Shard>> {
         self.shard.clone()
@@ -177,7 +178,7 @@ pub struct Parts {
     /// Rows and records.
     pub engine: AnyEngine,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: ShardLimits,
     /// Counters.
     pub metrics: Metrics,
     /// What the engine handed back besides rows.
@@ -194,7 +195,7 @@ impl Shard {
         // What opening it has read does not count.
         let row_reads = RowReads { count: engine.reads(), waits_until: now };
         let ids = Ids::new(volatile.reserved_ids, volatile.told_ids, limits.tells_ids);
-        let opened = Opened::new(now, ids.to_come(allocator(&map, no)));
+        let opened = OpenFiles::new(now, ids.to_come(allocator(&map, no)));
         Rc::new_cyclic(|me| {
             RefCell::new(Shard {
                 no,
@@ -203,7 +204,7 @@ impl Shard {
                 metrics,
                 fetches_map: false,
                 engine,
-                inodes: Inodes::new(limits.inodes),
+                inodes: InodeCache::new(limits.inodes),
                 replica: Replica::new(limits.replica),
                 name_leases: NameLeases::new(now),
                 sessions: volatile.sessions,
@@ -238,16 +239,16 @@ impl Shard {
     }
 
     /// For a task.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> ShardHandle {
         // The role owns the shard as long as it runs.
         let shard = self.me.upgrade().expect("a shard in use is owned by its worker");
-        Handle { shard, hub: self.hub.clone() }
+        ShardHandle { shard, hub: self.hub.clone() }
     }
 
     /// Goes on with an operation as a task: `Err(s.task(|h| async move { .. }))`.
     pub fn task<F, Fut>(&self, task: F) -> Stop
     where
-        F: FnOnce(Handle) -> Fut,
+        F: FnOnce(ShardHandle) -> Fut,
         Fut: Future<Output = Result<Bytes, Error>> + 'static,
     {
         let task: Task = Box::pin(task(self.handle()));
@@ -383,7 +384,7 @@ impl Shard {
     /// Sends an answer that is already encoded.
     pub(crate) fn send_raw(&self, to: ReplyTo, status: u16, body: Bytes, trailer: Bytes) {
         let frame = Frame {
-            kind: saker_rpc::Kind::Reply,
+            kind: saker_rpc::FrameKind::Reply,
             op: to.op as u16,
             status,
             call: to.call,
@@ -457,18 +458,18 @@ impl Shard {
     }
 
     /// Refuses a name of another shard: the asker's map is another one.
-    pub(crate) fn must_own(&self, pid: InodeId, name: &[u8]) -> Step<()> {
+    pub(crate) fn must_own(&self, pid: InodeId, name: &[u8]) -> Attempt<()> {
         self.must_own_slot(self.map.slot_of(pid, name))
     }
 
     /// The key of an entry, if its row belongs here.
-    pub(crate) fn own_key(&self, pid: InodeId, name: &[u8]) -> Step<Key> {
+    pub(crate) fn own_key(&self, pid: InodeId, name: &[u8]) -> Attempt<Key> {
         let (key, slot) = self.map.place(pid, name);
         self.must_own_slot(slot).map(|()| key)
     }
 
     /// Refuses what another shard keeps.
-    pub(crate) fn must_own_slot(&self, slot: Slot) -> Step<()> {
+    pub(crate) fn must_own_slot(&self, slot: Slot) -> Attempt<()> {
         if self.owns_slot(slot) {
             Ok(())
         } else {

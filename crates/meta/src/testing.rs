@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_engine::{Engine, Source, memory};
+use saker_engine::{Engine, EngineSource, memory};
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::{PeerHello, RoleKind};
 use saker_rpc::hub::decode_reply;
-use saker_rpc::node::{CallId, ConnId, Input, Outbox, Outgoing, Role};
+use saker_rpc::node::{CallId, ConnId, Input, Outbox, Outgoing, StateMachine};
 use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
 use saker_types::change::{Gone, parse_slot_key, table};
@@ -26,9 +26,9 @@ use saker_types::{
 };
 
 use crate::metrics::Metrics;
-use crate::recover::{self, Home};
-use crate::service::Worker;
-use crate::shard::{Limits, Shard};
+use crate::recover::{self, ShardOptions};
+use crate::service::ShardWorker;
+use crate::shard::{Shard, ShardLimits};
 
 const WALL_NS: i64 = 1_800_000_000_000_000_000;
 const SESSION: u64 = 7;
@@ -55,9 +55,9 @@ pub(crate) fn errno<T: std::fmt::Debug>(answer: Result<T, Error>) -> Errno {
 
 /// The shard, and the client that asks it.
 pub(crate) struct Tester {
-    home: memory::Home,
+    home: memory::MemoryStorage,
     shard: Rc<RefCell<Shard>>,
-    worker: Worker,
+    worker: ShardWorker,
     outbox: Outbox,
     now: Time,
     calls: u64,
@@ -73,15 +73,15 @@ pub(crate) struct Tester {
 impl Tester {
     /// A shard with the root directory, asked by the superuser.
     pub(crate) fn new() -> Tester {
-        Tester::on(memory::Home::new())
+        Tester::on(memory::MemoryStorage::new())
     }
 
     /// The same on an engine that loads rows when they are asked for.
     pub(crate) fn cold() -> Tester {
-        Tester::on(memory::Home::new().cold())
+        Tester::on(memory::MemoryStorage::new().cold())
     }
 
-    fn on(home: memory::Home) -> Tester {
+    fn on(home: memory::MemoryStorage) -> Tester {
         let now = Time::from_ns(1_000_000_000);
         let (shard, worker) = start(&home, now);
         let (calls, seq, waited) = Default::default();
@@ -274,12 +274,12 @@ impl Tester {
     }
 }
 
-fn start(home: &memory::Home, now: Time) -> (Rc<RefCell<Shard>>, Worker) {
+fn start(home: &memory::MemoryStorage, now: Time) -> (Rc<RefCell<Shard>>, ShardWorker) {
     let metrics = Metrics::new(&Registry::new());
-    let limits = Limits { inodes: 64, replica: 64, ..Limits::default() };
-    let home = Home { source: Source::Memory(home.clone()), no: 0, limits, metrics };
+    let limits = ShardLimits { inodes: 64, replica: 64, ..ShardLimits::default() };
+    let home = ShardOptions { source: EngineSource::Memory(home.clone()), no: 0, limits, metrics };
     let shard = recover::open_at(home, Arc::new(one_shard()), now, 0).expect("it starts");
-    let worker = Worker::new(shard.clone());
+    let worker = ShardWorker::new(shard.clone());
     (shard, worker)
 }
 
@@ -306,7 +306,7 @@ fn peer(role: RoleKind, node: Option<NodeId>) -> PeerHello {
         protocol: 1,
         cluster: Some([3; 16]),
         role,
-        node: node.map_or(saker_rpc::NodeId::NONE, |node| saker_rpc::NodeId(node.to_u32())),
+        node: node.map_or(saker_rpc::NodeNumber::NONE, |node| saker_rpc::NodeNumber(node.to_u32())),
         session: 0,
         epoch: 0,
         features: 0,
@@ -384,9 +384,13 @@ pub(crate) fn map() -> ClusterMap {
 }
 
 /// A shard of these two, on what is left of an earlier one.
-pub(crate) fn open(no: ShardNo, home: &memory::Home, map: &ClusterMap) -> Rc<RefCell<Shard>> {
+pub(crate) fn open(
+    no: ShardNo,
+    home: &memory::MemoryStorage,
+    map: &ClusterMap,
+) -> Rc<RefCell<Shard>> {
     let metrics = Metrics::new(&Registry::new());
-    let source = Source::Memory(home.clone());
-    let home = Home { source, no, limits: Limits::default(), metrics };
+    let source = EngineSource::Memory(home.clone());
+    let home = ShardOptions { source, no, limits: ShardLimits::default(), metrics };
     recover::open_at(home, Arc::new(map.clone()), Time::ZERO, WALL_NS).expect("it starts")
 }

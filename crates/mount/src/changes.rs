@@ -15,7 +15,7 @@ use saker_runtime::time::{self, Time};
 pub(crate) struct Changes(AtomicU64);
 
 /// A change, from its begin until this is dropped.
-pub(crate) struct Change<'a>(&'a Changes);
+pub(crate) struct ChangeGuard<'a>(&'a Changes);
 
 /// When a server was asked.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +33,9 @@ impl Asked {
 
 impl Changes {
     /// A change begins.
-    pub(crate) fn begin(&self) -> Change<'_> {
+    pub(crate) fn begin(&self) -> ChangeGuard<'_> {
         self.step();
-        Change(self)
+        ChangeGuard(self)
     }
 
     /// A server is about to be asked.
@@ -56,7 +56,7 @@ impl Changes {
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
         self.0.step();
     }

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saker_client::Fs;
-use saker_fuse::Transport;
+use saker_fuse::FuseTransport;
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_runtime::thread;
 use saker_types::{Errno, Error, Result};
@@ -50,7 +50,7 @@ pub use service::MountService;
 
 use hint::{Hints, KernelHints};
 use mount::Mounted;
-use reactor::Reactor;
+use reactor::ClientReactor;
 use root::Root;
 
 /// How often it is tried to serve metrics at an address that another process has.
@@ -58,7 +58,7 @@ const METRICS_RETRY: Duration = Duration::from_secs(1);
 
 /// A mounted Saker file system. The kernel's requests wait until [`Mount::run`] serves them.
 pub struct Mount {
-    transport: Transport<MountService, Reactor>,
+    transport: FuseTransport<MountService, ClientReactor>,
     served: Arc<MountService>,
     /// `None`: not wanted.
     hints: Option<Arc<KernelHints>>,
@@ -87,7 +87,7 @@ impl Mount {
         if let Some(addr) = options.http {
             serve_metrics(addr, fs.metrics())?;
         }
-        let reactor = |_| fs.reactor().map(Reactor);
+        let reactor = |_| fs.reactor().map(ClientReactor);
         let reactors = (0..options.threads.max(1)).map(reactor).collect::<Result<Vec<_>>>()?;
         let (device, mounted) = mount::mount(mountpoint, &source, &options)?;
         let notifier = || -> Result<Notifier> {
@@ -106,7 +106,8 @@ impl Mount {
         let mut served = MountService::new(fs, source, notifiers, &options);
         served.root = Some(Root::default());
         let served = Arc::new(served);
-        let transport = Transport::new(device, Arc::clone(&served), reactors, options.transport);
+        let transport =
+            FuseTransport::new(device, Arc::clone(&served), reactors, options.transport);
         tracing::info!("mounted on {}", mounted.path.display());
         Ok(Mount { transport, served, hints, mounted })
     }

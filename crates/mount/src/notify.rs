@@ -10,7 +10,7 @@ use async_channel::{Receiver, Sender};
 use saker_fuse::{Device, Notification};
 use saker_runtime::thread;
 
-use crate::names::nodes::NodeId;
+use crate::names::nodes::FuseNodeId;
 
 /// Notifications that may wait. Beyond that those which nobody waits for are dropped: each only brings
 /// forward what the kernel notices at its next GETATTR.
@@ -38,20 +38,20 @@ impl Notifier {
     }
 
     /// Pages of `len` bytes from `offset` on, and the attributes, are not what the file holds.
-    pub(crate) fn pages(&self, node: NodeId, offset: u64, len: u64) {
+    pub(crate) fn pages(&self, node: FuseNodeId, offset: u64, len: u64) {
         let what = Notification::Pages { node, offset, len };
         // Dropped when the queue is full: see above.
         let _ = self.0.try_send(Notice { what, _told: None });
     }
 
     /// The cached attributes of an inode are gone when this ends.
-    pub(crate) async fn drop_attributes(&self, node: NodeId) {
+    pub(crate) async fn drop_attributes(&self, node: FuseNodeId) {
         self.tell(Notification::Attributes { node }).await;
     }
 
     /// All cached pages and the attributes of an inode are gone when this ends. Not while a READ
     /// or WRITE of it is handled: the kernel waits for the pages of those.
-    pub(crate) async fn drop_pages(&self, node: NodeId) {
+    pub(crate) async fn drop_pages(&self, node: FuseNodeId) {
         self.tell(Notification::Pages { node, offset: 0, len: 0 }).await;
     }
 

@@ -16,8 +16,8 @@ use saker_runtime::time;
 use saker_types::wire::{Entry, StickyDir};
 use saker_types::{Errno, FileKind, Result};
 
-use crate::names::hint::{Hint, Step};
-use crate::names::nodes::NodeId;
+use crate::names::hint::{Hint, PathStep};
+use crate::names::nodes::FuseNodeId;
 use crate::service::MountService;
 
 /// Links that threads may not follow, at most; there is one for each thread that has come to one.
@@ -33,14 +33,14 @@ const GROUP_WRITES: u32 = 0o020;
 
 /// Links that threads have looked up, and may read but not follow.
 #[derive(Default)]
-pub(crate) struct Links(Mutex<FxHashMap<u32, NodeId>>);
+pub(crate) struct ProtectedLinks(Mutex<FxHashMap<u32, FuseNodeId>>);
 
-impl Links {
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<u32, NodeId>> {
+impl ProtectedLinks {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<u32, FuseNodeId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, tid: u32, node: NodeId) {
+    fn add(&self, tid: u32, node: FuseNodeId) {
         let mut links = self.lock();
         if links.len() >= LINKS_MAX {
             // Left by threads that did something else, nearly all of them.
@@ -56,7 +56,7 @@ impl Links {
         }
     }
 
-    fn take(&self, tid: u32, node: NodeId) -> bool {
+    fn take(&self, tid: u32, node: FuseNodeId) -> bool {
         let mut links = self.lock();
         !links.is_empty() && links.remove(&tid) == Some(node)
     }
@@ -90,12 +90,12 @@ impl MountService {
         &self,
         request: &Request,
         entry: &Entry,
-        node: NodeId,
+        node: FuseNodeId,
         hint: Option<Hint>,
     ) {
         let (tid, uid) = (request.header.pid, request.header.uid);
         // The kernel does not protect links on the way to something.
-        let is_last = hint.is_none_or(|hint| matches!(hint.step, Step::Last(_)));
+        let is_last = hint.is_none_or(|hint| matches!(hint.step, PathStep::Last(_)));
         let is_link = entry.attr.kind() == FileKind::Symlink;
         match &entry.sticky {
             Some(dir)
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_link_is_noted_for_one_read_by_its_thread() {
-        let links = Links::default();
+        let links = ProtectedLinks::default();
         links.add(5, 100);
         assert!(!links.take(6, 100));
         assert!(links.take(5, 100) && !links.take(5, 100));

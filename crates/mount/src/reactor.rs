@@ -10,9 +10,9 @@ use std::time::Duration;
 use saker_client::Transport;
 
 /// The client's reactor of one thread.
-pub(crate) struct Reactor(pub(crate) Arc<saker_client::Reactor>);
+pub(crate) struct ClientReactor(pub(crate) Arc<saker_client::Reactor>);
 
-impl saker_fuse::Reactor for Reactor {
+impl saker_fuse::EventLoop for ClientReactor {
     fn watch(&self, source: usize, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.0.watch(source, fd)
     }

@@ -72,7 +72,7 @@ pub(crate) struct Reading<'a> {
 }
 
 /// What becomes of a READ.
-pub(crate) enum End {
+pub(crate) enum ReadEnd {
     /// It is answered.
     Heeded,
     /// The kernel has to ask again.
@@ -98,17 +98,17 @@ impl Cuts {
 
 impl Reading<'_> {
     /// It was read, with `len` bytes; the file was cut so often until then.
-    pub(crate) fn ends(&self, input: &ReadIn, len: usize, cuts: u64) -> End {
+    pub(crate) fn ends(&self, input: &ReadIn, len: usize, cuts: u64) -> ReadEnd {
         if len >= input.size as usize || input.flags & O_DIRECT != 0 {
-            return End::Heeded;
+            return ReadEnd::Heeded;
         }
         let told = self.tellings.lock();
         let was_told = self.times != told.times || told.forgets_until == Time::MAX;
         let is_heeded = told.size <= input.offset + len as u64 || !(was_told || self.is_late);
         match input.size > PAGE_BYTES {
-            true if cuts > self.cuts || !is_heeded => End::Refused,
-            false if !is_heeded => End::Unheeded { perhaps: !was_told },
-            _ => End::Heeded,
+            true if cuts > self.cuts || !is_heeded => ReadEnd::Refused,
+            false if !is_heeded => ReadEnd::Unheeded { perhaps: !was_told },
+            _ => ReadEnd::Heeded,
         }
     }
 }
@@ -124,10 +124,10 @@ mod tests {
         let read = |size, len, reading: &Reading<'_>, cuts| {
             let input = ReadIn { offset: 8192, size, ..ReadIn::new_zeroed() };
             match reading.ends(&input, len, cuts) {
-                End::Heeded => 'h',
-                End::Refused => 'r',
-                End::Unheeded { perhaps: false } => 'u',
-                End::Unheeded { perhaps: true } => 'p',
+                ReadEnd::Heeded => 'h',
+                ReadEnd::Refused => 'r',
+                ReadEnd::Unheeded { perhaps: false } => 'u',
+                ReadEnd::Unheeded { perhaps: true } => 'p',
             }
         };
         tellings.tell(1 << 20);

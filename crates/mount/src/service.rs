@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_client::{Caller, Fs};
 use saker_fuse::abi::{EntryOut, LinkIn, Opcode};
-use saker_fuse::{Dispatch, Reply, Request, Serving};
+use saker_fuse::{Dispatch, Reply, Request, TransportInUse};
 use saker_runtime::sim::mutation;
 use saker_runtime::telemetry::{Counter, OpCounters};
 use saker_types::wire::{At, Entry};
@@ -16,13 +16,13 @@ use saker_types::{Errno, Error, Locator, Result, check_name};
 use crate::changes::Changes;
 use crate::handles::Handles;
 use crate::names::hint::{Hints, Which};
-use crate::names::nodes::{Named, NodeId, NodeIdentity, Nodes};
+use crate::names::nodes::{FuseNodeId, Named, NodeIdentity, Nodes};
 use crate::names::threads::Threads;
 use crate::names::walk::Walk;
 use crate::notify::Notifier;
 use crate::ops::{OpenDir, OpenFile, Waiters};
 use crate::options::MountOptions;
-use crate::protect::Links;
+use crate::protect::ProtectedLinks;
 use crate::root::Root;
 use crate::{attr, errno, ops};
 
@@ -52,7 +52,7 @@ pub struct MountService {
     /// `fs.protected_hardlinks` as it was when this was mounted.
     pub(crate) protects_links: bool,
     /// Links that nobody may follow.
-    pub(crate) links: Links,
+    pub(crate) links: ProtectedLinks,
     pub(crate) requests: OpCounters,
 }
 
@@ -97,13 +97,13 @@ impl MountService {
             entry_timeout: options.entry_timeout,
             attr_timeout: options.attr_timeout,
             protects_links: ops::protects_links(),
-            links: Links::default(),
+            links: ProtectedLinks::default(),
             requests,
         }
     }
 
     /// The inode of a node. A guess is looked up for that.
-    pub(crate) async fn locate(&self, node: NodeId) -> Result<Locator> {
+    pub(crate) async fn locate(&self, node: FuseNodeId) -> Result<Locator> {
         match self.nodes.place(node)? {
             NodeIdentity::Known(loc) => Ok(loc),
             NodeIdentity::Guess(at) => {
@@ -116,7 +116,7 @@ impl MountService {
     }
 
     /// The same as a place.
-    pub(crate) async fn at(&self, node: NodeId) -> Result<At> {
+    pub(crate) async fn at(&self, node: FuseNodeId) -> Result<At> {
         Ok(At::handle(self.locate(node).await?))
     }
 
@@ -125,7 +125,7 @@ impl MountService {
         &self,
         request: &Request,
         which: Which,
-        dir: NodeId,
+        dir: FuseNodeId,
         name: &Bytes,
     ) -> Result<At> {
         check_name(name)?;
@@ -133,14 +133,14 @@ impl MountService {
     }
 
     /// The same, to ask for what is kept by [`MountService::hold`].
-    pub(crate) fn named(&self, request: &Request, dir: NodeId, name: &Bytes) -> Result<Named> {
+    pub(crate) fn named(&self, request: &Request, dir: FuseNodeId, name: &Bytes) -> Result<Named> {
         check_name(name)?;
         self.nodes.named(&self.threads.way(&request.header, dir), name)
     }
 
     /// What the kernel is told of an error that has to do with the way to `dir`: if what is
     /// known of that is wrong, to walk again.
-    pub(crate) fn on_the_way(&self, request: &Request, dir: NodeId, error: Error) -> Error {
+    pub(crate) fn on_the_way(&self, request: &Request, dir: FuseNodeId, error: Error) -> Error {
         self.on_this_way(&self.threads.way(&request.header, dir), error)
     }
 
@@ -189,7 +189,7 @@ impl MountService {
     /// not collected, so a stat(2) must ask.
     pub(crate) fn entry_out(
         &self,
-        node: NodeId,
+        node: FuseNodeId,
         body: &saker_types::Attr,
         keep: Duration,
     ) -> EntryOut {
@@ -202,7 +202,7 @@ impl MountService {
     /// The same, with attributes that are good for `fresh`.
     pub(crate) fn entry_for(
         &self,
-        node: NodeId,
+        node: FuseNodeId,
         body: &saker_types::Attr,
         keep: Duration,
         fresh: Duration,
@@ -222,7 +222,7 @@ impl MountService {
     }
 
     /// The kernel is about to be told attributes that are to count: none that is older does after this.
-    pub(crate) async fn overrule(&self, node: NodeId, attr: &saker_types::Attr) {
+    pub(crate) async fn overrule(&self, node: FuseNodeId, attr: &saker_types::Attr) {
         let may_be_behind = self.nodes.tell(node, attr, self.attr_timeout);
         if may_be_behind && !mutation("attributes that are not heeded") {
             self.drop_attributes(node).await;
@@ -231,7 +231,7 @@ impl MountService {
     }
 
     /// The kernel has no attributes of an inode when this ends.
-    pub(crate) async fn drop_attributes(&self, node: NodeId) {
+    pub(crate) async fn drop_attributes(&self, node: FuseNodeId) {
         self.nodes.tellings(node).forget(self.attr_notifier.drop_attributes(node)).await;
     }
 
@@ -323,7 +323,7 @@ impl Dispatch for MountService {
         })
     }
 
-    fn serving(&self, how: &Serving) {
+    fn serving(&self, how: &TransportInUse) {
         tracing::info!("transport: {how}");
     }
 

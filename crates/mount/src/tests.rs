@@ -17,8 +17,8 @@ use bytes::Bytes;
 use rustix::process::{Pid, Signal};
 use saker_client::Reactor;
 use saker_fuse::abi::{AttrOut, Dirent, EntryOut, Opcode, OpenOut, ReadIn};
-use saker_fuse::{Device, Dispatch, Mode, Reply, Request, Serving, Shape, Transport};
-use saker_rpc::{Hello, NodeId, RoleKind, Transport as _};
+use saker_fuse::{Device, Dispatch, FuseTransport, Mode, Reply, Request, Shape, TransportInUse};
+use saker_rpc::{Hello, NodeNumber, RoleKind, Transport as _};
 use saker_types::time::stamp_of_unix_ns;
 use saker_types::{Attr, Errno, Result};
 use zerocopy::IntoBytes;
@@ -45,7 +45,7 @@ struct Tree {
     reactor: Arc<Reactor>,
     reading: AtomicUsize,
     reading_max: AtomicUsize,
-    serving: OnceLock<Serving>,
+    serving: OnceLock<TransportInUse>,
     /// OPENs of `HANGS` that have begun.
     hanging: AtomicUsize,
     held: AtomicBool,
@@ -155,7 +155,7 @@ impl Dispatch for Tree {
         (reply, agreed.map(|(_, flags)| flags))
     }
 
-    fn serving(&self, how: &Serving) {
+    fn serving(&self, how: &TransportInUse) {
         self.serving.set(how.clone()).unwrap();
     }
 
@@ -184,7 +184,7 @@ impl TestMount {
     /// `None`: this machine does not let us mount.
     fn start(mode: Mode) -> Option<TestMount> {
         let served = TestMount::shaped(mode, Shape::default())?;
-        let uring = matches!(served.serving(), Serving::Uring { .. });
+        let uring = matches!(served.serving(), TransportInUse::Uring { .. });
         assert_eq!(uring, mode == Mode::Uring, "{}", served.serving());
         Some(served)
     }
@@ -197,9 +197,9 @@ impl TestMount {
         let dir = tempfile::tempdir().unwrap();
         let options = MountOptions { read_only: true, ..MountOptions::default() };
         let (device, mounted) = mount::mount(dir.path(), "saker:test", &options).unwrap();
-        let hello = Hello::new(RoleKind::Client, NodeId::NONE, None);
+        let hello = Hello::new(RoleKind::Client, NodeNumber::NONE, None);
         let reactor = Reactor::new(hello).unwrap();
-        let sibling = |_| crate::reactor::Reactor(reactor.sibling().unwrap());
+        let sibling = |_| crate::reactor::ClientReactor(reactor.sibling().unwrap());
         let reactors = (0..THREADS).map(sibling).collect();
         let tree = Arc::new(Tree {
             reactor,
@@ -210,13 +210,13 @@ impl TestMount {
             held: AtomicBool::default(),
             undone: AtomicUsize::default(),
         });
-        let transport = Transport::new(device, Arc::clone(&tree), reactors, mode).shaped(shape);
+        let transport = FuseTransport::new(device, Arc::clone(&tree), reactors, mode).shaped(shape);
         let thread = Some(std::thread::spawn(move || transport.run()));
         Some(TestMount { dir, mounted, tree, thread })
     }
 
     /// How it is served, once that is known.
-    fn serving(&self) -> &Serving {
+    fn serving(&self) -> &TransportInUse {
         self.tree.serving.wait()
     }
 
@@ -445,7 +445,7 @@ fn the_kernel_refuses_rings_and_the_device_serves() {
     // After INIT: the payloads are smaller than what was agreed on.
     let shape = Shape { payload_bytes: 4096, ..Shape::default() };
     let Some(served) = TestMount::shaped(Mode::Uring, shape) else { return };
-    let Serving::Dev(why) = served.serving() else { panic!("served by rings") };
+    let TransportInUse::Dev(why) = served.serving() else { panic!("served by rings") };
     assert!(why.contains("refuses") || why.contains("not offer"), "{why}");
     assert!(fs::read(served.file(1)).unwrap() == content(1));
 }
@@ -455,7 +455,7 @@ fn rings_that_cannot_be_made_are_not_asked_for() {
     // More than there are addresses.
     let shape = Shape { payload_bytes: 1 << 46, ..Shape::default() };
     let Some(served) = TestMount::shaped(Mode::Uring, shape) else { return };
-    let Serving::Dev(why) = served.serving() else { panic!("served by rings") };
+    let TransportInUse::Dev(why) = served.serving() else { panic!("served by rings") };
     assert!(why.starts_with("rings: "), "{why}");
     assert!(fs::read(served.file(1)).unwrap() == content(1));
 }
@@ -468,7 +468,7 @@ fn a_kernel_that_does_not_offer_rings_is_served_through_the_device() {
     }
     let served = TestMount::shaped(Mode::Uring, Shape::default());
     let Some(served) = served else { return };
-    let Serving::Dev(why) = served.serving() else { panic!("served by rings") };
+    let TransportInUse::Dev(why) = served.serving() else { panic!("served by rings") };
     assert!(why.contains("does not offer"), "{why}");
     assert!(fs::read(served.file(1)).unwrap() == content(1));
 }

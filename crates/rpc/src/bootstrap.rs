@@ -13,7 +13,7 @@ use saker_types::id::hex;
 use saker_types::wire::{Empty, MapReq, Op};
 use saker_types::{Class, ClusterMap, Errno, Error};
 
-use crate::NodeId;
+use crate::NodeNumber;
 use crate::client::{Reactor, Transport};
 use crate::hello::{ClusterId, Hello, RoleKind};
 use crate::hub::decode_reply;
@@ -56,7 +56,7 @@ pub struct Start {
 /// # Errors
 /// When the directory is another node's, or not the one that this node had; and the disk's.
 pub fn join(dir: &dyn Dir, start: &Start) -> io::Result<ClusterMap> {
-    let reactor = Reactor::new(Hello::new(start.role, NodeId::NONE, None))?;
+    let reactor = Reactor::new(Hello::new(start.role, NodeNumber::NONE, None))?;
     let at = start.coordinator;
     let mut told = false;
     loop {

@@ -51,7 +51,7 @@ const _: () = {
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// The first frame of the side that connected.
     Hello = 1,
     /// The answer to it. A nonzero status is a refusal; the connection is closed then.
@@ -64,14 +64,14 @@ pub enum Kind {
     Goodbye = 5,
 }
 
-impl Kind {
-    fn from_wire(byte: u8) -> Result<Kind, FrameError> {
+impl FrameKind {
+    fn from_wire(byte: u8) -> Result<FrameKind, FrameError> {
         Ok(match byte {
-            1 => Kind::Hello,
-            2 => Kind::HelloReply,
-            3 => Kind::Request,
-            4 => Kind::Reply,
-            5 => Kind::Goodbye,
+            1 => FrameKind::Hello,
+            2 => FrameKind::HelloReply,
+            3 => FrameKind::Request,
+            4 => FrameKind::Reply,
+            5 => FrameKind::Goodbye,
             other => return Err(FrameError::Kind(other)),
         })
     }
@@ -86,7 +86,7 @@ pub enum FrameError {
     /// A layout that this program does not know.
     #[error("frame version {0} is unknown")]
     Version(u8),
-    /// Not one of [`Kind`].
+    /// Not one of [`FrameKind`].
     #[error("frame kind {0} is unknown")]
     Kind(u8),
     /// Flags that this program does not know.
@@ -104,7 +104,7 @@ pub enum FrameError {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Frame {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The operation's number; a reply has its request's.
     pub op: u16,
     /// 0, or in a reply what went wrong.
@@ -124,12 +124,21 @@ pub struct Frame {
 impl Frame {
     /// A request; `call` is filled in by the sender.
     pub fn request(op: u16, trace: u64, body: Bytes, payload: Bytes) -> Frame {
-        Frame { kind: Kind::Request, op, status: 0, call: 0, trace, map_version: 0, body, payload }
+        Frame {
+            kind: FrameKind::Request,
+            op,
+            status: 0,
+            call: 0,
+            trace,
+            map_version: 0,
+            body,
+            payload,
+        }
     }
 
     /// The reply to this request: call, op and trace are copied.
     pub fn reply(&self, status: u16, body: Bytes, payload: Bytes) -> Frame {
-        Frame { kind: Kind::Reply, status, body, payload, ..self.without_content() }
+        Frame { kind: FrameKind::Reply, status, body, payload, ..self.without_content() }
     }
 
     /// The header's fields alone, for a request that is answered later.
@@ -191,7 +200,7 @@ impl fmt::Debug for Frame {
 /// A decoded header.
 #[derive(Clone, Copy)]
 struct Header {
-    kind: Kind,
+    kind: FrameKind,
     op: u16,
     status: u16,
     body_len: usize,
@@ -214,7 +223,7 @@ impl Header {
         if version != VERSION {
             return Err(FrameError::Version(version));
         }
-        let kind = Kind::from_wire(from.get_u8())?;
+        let kind = FrameKind::from_wire(from.get_u8())?;
         let (op, status) = (from.get_u16_le(), from.get_u16_le());
         let (body_len, payload_len) = (from.get_u32_le(), from.get_u32_le());
         if body_len as usize > bounds.body_max {

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::frame::{Frame, Kind};
-use crate::{CallError, NodeId};
+use crate::frame::{Frame, FrameKind};
+use crate::{CallError, NodeNumber};
 
 /// The oldest protocol this program speaks.
 pub const PROTOCOL_MIN: u32 = 1;
@@ -84,7 +84,7 @@ pub struct Hello {
     /// A [`RoleKind`].
     #[prost(uint32, tag = "4")]
     pub role: u32,
-    /// Its [`NodeId`]; 0 for clients and tools.
+    /// Its [`NodeNumber`]; 0 for clients and tools.
     #[prost(uint32, tag = "5")]
     pub node: u32,
     /// Its session; 0 when it has none.
@@ -100,7 +100,7 @@ pub struct Hello {
 
 impl Hello {
     /// A hello from `role`, number `node`, that speaks this program's protocols.
-    pub fn new(role: RoleKind, node: NodeId, cluster: Option<ClusterId>) -> Hello {
+    pub fn new(role: RoleKind, node: NodeNumber, cluster: Option<ClusterId>) -> Hello {
         Hello {
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL_MAX,
@@ -121,7 +121,7 @@ impl Hello {
     /// The frame that opens a connection.
     pub(crate) fn to_frame(&self) -> Frame {
         let body = self.encode_to_vec().into();
-        Frame { kind: Kind::Hello, ..Frame::request(0, 0, body, Bytes::new()) }
+        Frame { kind: FrameKind::Hello, ..Frame::request(0, 0, body, Bytes::new()) }
     }
 }
 
@@ -137,7 +137,7 @@ pub struct HelloReply {
     /// The server's [`RoleKind`].
     #[prost(uint32, tag = "3")]
     pub role: u32,
-    /// The server's [`NodeId`].
+    /// The server's [`NodeNumber`].
     #[prost(uint32, tag = "4")]
     pub node: u32,
     /// The newest epoch of the cluster map that the server knows.
@@ -160,8 +160,8 @@ pub struct PeerHello {
     pub cluster: Option<ClusterId>,
     /// What kind of process it is.
     pub role: RoleKind,
-    /// Its number; [`NodeId::NONE`] for clients and tools.
-    pub node: NodeId,
+    /// Its number; [`NodeNumber::NONE`] for clients and tools.
+    pub node: NodeNumber,
     /// Its session; 0 when it has none.
     pub session: u64,
     /// The newest epoch that it knew when it connected.
@@ -213,7 +213,7 @@ impl HelloPolicy {
     pub fn check(&self, frame: &Frame) -> Result<PeerHello, Refusal> {
         let refuse = |status, text: String| Err(Refusal { status, text });
         let hello = match Hello::decode(frame.body.clone()) {
-            Ok(hello) if frame.kind == Kind::Hello => hello,
+            Ok(hello) if frame.kind == FrameKind::Hello => hello,
             _ => return refuse(REFUSED_MALFORMED, "the first frame is not a hello".into()),
         };
         let (low, high) = (hello.protocol_min, hello.protocol_max);
@@ -245,7 +245,7 @@ impl HelloPolicy {
             return refuse(REFUSED_FEATURES, format!("features {missing:#x} are required here"));
         }
         let Hello { session, epoch, features, .. } = hello;
-        let node = NodeId(hello.node);
+        let node = NodeNumber(hello.node);
         Ok(PeerHello { protocol, cluster, role, node, session, epoch, features, ip: None })
     }
 }
@@ -260,7 +260,7 @@ pub(crate) fn reply_frame(own: &Hello, outcome: Result<&PeerHello, &Refusal>) ->
     let (epoch, features) = (own.epoch, own.features);
     let reply = HelloReply { protocol, cluster, role, node, epoch, features, text };
     let body = reply.encode_to_vec().into();
-    Frame { kind: Kind::HelloReply, status, ..Frame::request(0, 0, body, Bytes::new()) }
+    Frame { kind: FrameKind::HelloReply, status, ..Frame::request(0, 0, body, Bytes::new()) }
 }
 
 /// Reads the answer to `sent`. The reply is given back with a refusal, too.
@@ -268,7 +268,7 @@ pub(crate) fn check_reply(
     sent: &Hello,
     frame: &Frame,
 ) -> (Option<HelloReply>, Result<(), CallError>) {
-    if frame.kind != Kind::HelloReply {
+    if frame.kind != FrameKind::HelloReply {
         return (None, Err(CallError::Refused));
     }
     let Ok(reply) = HelloReply::decode(frame.body.clone()) else {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn good() -> Hello {
-        let hello = Hello::new(RoleKind::Shard, NodeId(3), Some(OURS)).with_session(99);
+        let hello = Hello::new(RoleKind::Shard, NodeNumber(3), Some(OURS)).with_session(99);
         Hello { features: 0b110, epoch: 5, ..hello }
     }
 
@@ -316,7 +316,7 @@ mod tests {
                 protocol: PROTOCOL_MAX,
                 cluster: Some(OURS),
                 role: RoleKind::Shard,
-                node: NodeId(3),
+                node: NodeNumber(3),
                 session: 99,
                 epoch: 5,
                 features: 0b110,
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn replies_are_checked_by_the_client() {
-        let own = Hello::new(RoleKind::Shard, NodeId(1), Some(OURS));
+        let own = Hello::new(RoleKind::Shard, NodeNumber(1), Some(OURS));
         let peer = policy().check(&good().to_frame()).unwrap();
         let accepted = reply_frame(&own, Ok(&peer));
         let (reply, outcome) = check_reply(&good(), &accepted);

@@ -225,7 +225,7 @@ impl Hub {
             match message {
                 Out::Reply(conn, frame) => out.reply(conn, frame),
                 Out::Call { to, op, trace, body, payload, deadline, answer } => {
-                    let to = crate::NodeId(to.to_u32());
+                    let to = crate::NodeNumber(to.to_u32());
                     let id = out.call(to, op as u16, trace, body, payload, deadline);
                     self.0.waiting.borrow_mut().insert(id, answer);
                 }

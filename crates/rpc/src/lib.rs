@@ -25,21 +25,22 @@ pub mod txn;
 
 pub use bytes::Bytes;
 pub use client::{Call, CallSlot, Reactor, Sleep, SleepSlot, Transport};
-pub use frame::{Frame, Kind};
+pub use frame::{Frame, FrameKind};
 pub use hello::{Hello, HelloPolicy, HelloReply, PeerHello, RoleKind};
 pub use node::{
-    CallId, Conditions, ConnId, FlushDone, Input, Outbox, Outgoing, Role, Shell, ShellConfig, Stop,
+    CallId, Conditions, ConnId, FlushDone, Input, Outbox, Outgoing, ReplyTo, Shell, ShellConfig,
+    StateMachine, StopHandle,
 };
-pub use service::{Blocked, Lane, Outcome, Service, ServiceConfig, serve};
+pub use service::{Blocked, Lane, Service, ServiceConfig, ServiceOutcome, serve};
 
 /// A server process's (or shard's) number in the cluster, given by the coordinator. Clients and
-/// tools have [`NodeId::NONE`].
+/// tools have [`NodeNumber::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct NodeId(pub u32);
+pub struct NodeNumber(pub u32);
 
-impl NodeId {
+impl NodeNumber {
     /// Nobody's number.
-    pub const NONE: NodeId = NodeId(0);
+    pub const NONE: NodeNumber = NodeNumber(0);
 }
 
 /// Why a call has no reply.

@@ -15,7 +15,7 @@ use saker_runtime::fs::{Dir, read_all, replace};
 use saker_types::wire::{Empty, MarkReq, Op};
 use saker_types::{Class, Error};
 
-use crate::NodeId;
+use crate::NodeNumber;
 use crate::bootstrap::Start;
 use crate::client::{Reactor, Transport};
 use crate::hello::Hello;
@@ -53,7 +53,7 @@ pub async fn tell(
 /// # Errors
 /// The directory must not be used.
 pub fn compare(start: &Start, request: &MarkReq) -> io::Result<bool> {
-    let reactor = Reactor::new(Hello::new(start.role, NodeId::NONE, None))?;
+    let reactor = Reactor::new(Hello::new(start.role, NodeNumber::NONE, None))?;
     known(reactor.block_on(tell(&*reactor, start, request)))
 }
 
@@ -86,7 +86,7 @@ impl Mark {
             Err(error) if error.kind() == io::ErrorKind::NotFound => (0, 0),
             Err(error) => return Err(error),
         };
-        let reactor = Reactor::new(Hello::new(start.role, NodeId::NONE, None))?;
+        let reactor = Reactor::new(Hello::new(start.role, NodeNumber::NONE, None))?;
         Ok(Mark { dir, start, reactor, mark, told })
     }
 

@@ -1,6 +1,6 @@
 //! The shell around a single-threaded, sans-io role.
 //!
-//! A [`Role`] gets batches of [`Input`]s and answers through an [`Outbox`]; it sees no socket, no
+//! A [`StateMachine`] gets batches of [`Input`]s and answers through an [`Outbox`]; it sees no socket, no
 //! clock and no thread, so that a simulator can drive it just as [`Shell`] does. The shell owns
 //! the sockets, and sees to two promises:
 //!
@@ -26,18 +26,19 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use saker_runtime::time::Time;
+use saker_types::wire::Op;
 
-pub(crate) use peers::Backoff;
+pub(crate) use peers::ReconnectBackoff;
 pub(crate) use spread::{ShellPoll, Spread};
 
 pub use bounds::{Bounds, ConnMetrics};
 pub use gate::{Conditions, Gate};
 pub use outbox::{Outbox, Outgoing};
-pub use shell::{Shell, ShellConfig, Stop};
+pub use shell::{Shell, ShellConfig, StopHandle};
 
 use crate::frame::Frame;
 use crate::hello::PeerHello;
-use crate::{CallError, NodeId};
+use crate::{CallError, NodeNumber};
 
 /// An accepted connection, for as long as the process lives: ids are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +47,19 @@ pub struct ConnId(pub u64);
 impl ConnId {
     /// The connection of a role to itself.
     pub const LOOPBACK: ConnId = ConnId(u64::MAX);
+}
+
+/// Where the reply to a request goes, and what it repeats of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyTo {
+    /// Connection of the request.
+    pub conn: ConnId,
+    /// Its call number.
+    pub call: u64,
+    /// Its trace id.
+    pub trace: u64,
+    /// Its operation.
+    pub op: Op,
 }
 
 /// An outgoing call, unique within its [`Outbox`].
@@ -79,7 +93,7 @@ pub enum Input {
 }
 
 /// A single-threaded state machine with records.
-pub trait Role {
+pub trait StateMachine {
     /// Runs one batch. `now` is monotonic, `wall_ns` since 1970. Inputs that it leaves come
     /// first in the next step, which follows at once, after what was said has been sent.
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox);
@@ -88,12 +102,12 @@ pub trait Role {
     fn next_deadline(&self) -> Option<Time>;
 
     /// Where a peer listens now.
-    fn address(&self, to: NodeId) -> Option<SocketAddr>;
+    fn address(&self, to: NodeNumber) -> Option<SocketAddr>;
 
     /// The position of the last record. Only grows.
     fn appended(&self) -> u64;
 
-    /// Up to where records are durable: at most [`Role::appended`]. Only grows, and only in
+    /// Up to where records are durable: at most [`StateMachine::appended`]. Only grows, and only in
     /// `flush` and `flush_finish`.
     fn durable(&self) -> u64;
 
@@ -102,7 +116,7 @@ pub trait Role {
         Conditions::durable(self.appended())
     }
 
-    /// How far things have come. Each position only grows: `durable` as [`Role::durable`], others
+    /// How far things have come. Each position only grows: `durable` as [`StateMachine::durable`], others
     /// in `step`.
     fn reached(&self) -> Conditions {
         Conditions::durable(self.durable())
@@ -119,13 +133,13 @@ pub trait Role {
     /// neither `flush` nor `flush_begin` is called; `step` is.
     ///
     /// # Errors
-    /// As [`Role::flush`].
+    /// As [`StateMachine::flush`].
     fn flush_begin(&mut self, done: FlushDone) -> io::Result<()>;
 
     /// Takes the result of the flush that `flush_begin` started: `durable` moves on.
     ///
     /// # Errors
-    /// As [`Role::flush`].
+    /// As [`StateMachine::flush`].
     fn flush_finish(&mut self) -> io::Result<()>;
 }
 

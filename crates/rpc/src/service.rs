@@ -26,7 +26,7 @@ use saker_runtime::thread::{self, JoinHandle};
 use saker_types::Error;
 
 use crate::frame::Frame;
-use crate::node::{Shell, ShellConfig, ShellPoll, Spread, Stop};
+use crate::node::{Shell, ShellConfig, ShellPoll, Spread, StopHandle};
 use adapter::Adapter;
 use pool::Pool;
 use replies::ReplyBox;
@@ -45,10 +45,10 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     /// The request, if it would have to wait. Nothing was done.
-    fn attempt(&self, frame: Frame) -> Result<Outcome, Blocked>;
+    fn attempt(&self, frame: Frame) -> Result<ServiceOutcome, Blocked>;
 
     /// Carries out a request on a thread that may wait, but for a flush.
-    fn execute(&self, frame: Frame) -> Outcome;
+    fn execute(&self, frame: Frame) -> ServiceOutcome;
 
     /// Makes durable what was carried out before.
     ///
@@ -60,14 +60,14 @@ pub trait Service: Send + Sync + 'static {
     /// answer.
     fn handle(&self, frame: Frame) -> Frame {
         match self.execute(frame) {
-            Outcome::Reply(reply) => reply,
-            Outcome::AfterFlush(reply) => reply(self.flush().err().as_ref()),
+            ServiceOutcome::Reply(reply) => reply,
+            ServiceOutcome::AfterFlush(reply) => reply(self.flush().err().as_ref()),
         }
     }
 }
 
 /// What became of a request.
-pub enum Outcome {
+pub enum ServiceOutcome {
     /// The answer.
     Reply(Frame),
     /// The answer must wait for a flush that begins now or later.
@@ -98,7 +98,7 @@ pub enum Lane {
 
 /// What may be under way of requests that could not be answered on the spot.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ServiceLimits {
     /// Threads that wait for reads: as many as a disk may serve at once.
     pub read_threads: usize,
     /// Threads that wait for changes. These wait for each other rather than for a disk.
@@ -114,9 +114,9 @@ pub struct Limits {
     pub bytes: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ServiceLimits {
+    fn default() -> ServiceLimits {
+        ServiceLimits {
             read_threads: 64,
             change_threads: 16,
             conn_requests: 256,
@@ -165,7 +165,7 @@ pub struct ServiceConfig {
     /// Threads that read, execute and answer; each has its share of the connections.
     pub shells: usize,
     #[allow(missing_docs)]
-    pub limits: Limits,
+    pub limits: ServiceLimits,
     #[allow(missing_docs)]
     pub metrics: ServiceMetrics,
 }
@@ -180,7 +180,7 @@ pub fn serve(
     service: &Arc<dyn Service>,
     shell: &ShellConfig,
     config: &ServiceConfig,
-    stop: &Stop,
+    stop: &StopHandle,
 ) -> io::Result<()> {
     let spread = Spread::default();
     let polls = (0..config.shells.max(1)).map(|_| ShellPoll::new(&spread));
@@ -222,7 +222,7 @@ fn joined<T>(thread: JoinHandle<T>) -> io::Result<T> {
 
 /// Stops all threads of a service when one ends, for whatever reason: with the others going on,
 /// a part of the requests would never be served.
-struct Together(Stop);
+struct Together(StopHandle);
 
 impl Drop for Together {
     fn drop(&mut self) {

@@ -18,7 +18,7 @@ use saker_runtime::failpoint;
 use saker_types::change::{Decision, Participant, What};
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{
-    At, Ctx, DecideReq, Empty, Intent, Op, Outcome, OutcomeReply, PrepareReq, Vote,
+    At, Ctx, DecideReq, Empty, Intent, Op, OutcomeReply, PrepareReq, TxnOutcome, Vote,
 };
 use saker_types::{ClusterMap, Errno, Error, InodeId, Key, NodeId, TxnId};
 
@@ -42,11 +42,11 @@ impl Ledger {
     /// Answer to a participant in doubt.
     pub fn outcome(&self, number: u64) -> OutcomeReply {
         let outcome = if self.decisions.contains_key(&number) {
-            Outcome::Committed
+            TxnOutcome::Committed
         } else if self.driving.contains_key(&number) {
-            Outcome::Undecided
+            TxnOutcome::Undecided
         } else {
-            Outcome::Aborted
+            TxnOutcome::Aborted
         };
         OutcomeReply { outcome: outcome.into() }
     }

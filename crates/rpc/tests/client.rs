@@ -16,7 +16,7 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 use saker_rpc::{
-    Bytes, Call, CallError, Frame, Hello, HelloReply, Kind, Reactor, RoleKind, Transport,
+    Bytes, Call, CallError, Frame, FrameKind, Hello, HelloReply, Reactor, RoleKind, Transport,
 };
 use saker_runtime::rand::Rng;
 
@@ -133,7 +133,7 @@ fn hello_reply(status: u16) -> Frame {
         ..HelloReply::default()
     };
     let body = own.encode_to_vec().into();
-    Frame { kind: Kind::HelloReply, status, ..Frame::request(0, 0, body, Bytes::new()) }
+    Frame { kind: FrameKind::HelloReply, status, ..Frame::request(0, 0, body, Bytes::new()) }
 }
 
 /// Sends each reply at its time, so in another order than that of the requests.

@@ -16,20 +16,20 @@ use saker_rpc::hello::{
 };
 use saker_rpc::node::Bounds;
 use saker_rpc::{
-    Blocked, Bytes, Frame, Hello, HelloReply, Kind, Outcome, RoleKind, Service, ServiceConfig,
-    ShellConfig, Stop, serve,
+    Blocked, Bytes, Frame, FrameKind, Hello, HelloReply, RoleKind, Service, ServiceConfig,
+    ServiceOutcome, ShellConfig, StopHandle, serve,
 };
 use saker_runtime::rand::Rng;
 
 struct Echo;
 
 impl Service for Echo {
-    fn attempt(&self, frame: Frame) -> Result<Outcome, Blocked> {
+    fn attempt(&self, frame: Frame) -> Result<ServiceOutcome, Blocked> {
         Ok(self.execute(frame))
     }
 
-    fn execute(&self, frame: Frame) -> Outcome {
-        Outcome::Reply(frame.reply(0, frame.body.clone(), frame.payload.clone()))
+    fn execute(&self, frame: Frame) -> ServiceOutcome {
+        ServiceOutcome::Reply(frame.reply(0, frame.body.clone(), frame.payload.clone()))
     }
 
     fn flush(&self) -> saker_types::Result<()> {
@@ -45,7 +45,7 @@ fn with_echo(test: impl FnOnce(SocketAddr)) {
 fn with_bounded_echo(bounds: Bounds, test: impl FnOnce(SocketAddr)) {
     let (listener, addr) = listen();
     let config = ShellConfig { bounds, ..config(1) };
-    let stop = Stop::new();
+    let stop = StopHandle::new();
     let service: Arc<dyn Service> = Arc::new(Echo);
     std::thread::scope(|scope| {
         let serving =
@@ -94,10 +94,10 @@ fn garbage() -> Vec<(&'static str, Vec<u8>)> {
         ("long body", header(BODY_BYTES_MAX as u32 + 1, 0)),
         ("long payload", header(0, PAYLOAD_BYTES_MAX as u32 + 1)),
         ("longest", header(u32::MAX, u32::MAX)),
-        ("reply", of_kind(Kind::Reply).to_bytes().to_vec()),
-        ("second hello", of_kind(Kind::Hello).to_bytes().to_vec()),
-        ("hello reply", of_kind(Kind::HelloReply).to_bytes().to_vec()),
-        ("goodbye", of_kind(Kind::Goodbye).to_bytes().to_vec()),
+        ("reply", of_kind(FrameKind::Reply).to_bytes().to_vec()),
+        ("second hello", of_kind(FrameKind::Hello).to_bytes().to_vec()),
+        ("hello reply", of_kind(FrameKind::HelloReply).to_bytes().to_vec()),
+        ("goodbye", of_kind(FrameKind::Goodbye).to_bytes().to_vec()),
     ]
 }
 
@@ -118,7 +118,7 @@ fn garbage_closes_its_own_connection_only() {
             let mut bad = Raw::dial(addr);
             let _ = bad.stream.write_all(&bytes);
             if let Some(refusal) = bad.receive() {
-                assert_eq!(refusal.kind, Kind::HelloReply);
+                assert_eq!(refusal.kind, FrameKind::HelloReply);
                 // An empty hello can be read, but speaks no protocol.
                 let expected =
                     if name == "second hello" { REFUSED_PROTOCOL } else { REFUSED_MALFORMED };
@@ -204,7 +204,7 @@ fn refusals_say_why_and_close() {
         ] {
             let mut raw = Raw::dial(addr);
             let refusal = raw.shake(&hello).expect("a refusal");
-            assert_eq!((refusal.kind, refusal.status), (Kind::HelloReply, status));
+            assert_eq!((refusal.kind, refusal.status), (FrameKind::HelloReply, status));
             assert!(!HelloReply::decode(refusal.body).unwrap().text.is_empty());
             assert!(raw.receive().is_none());
         }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use common::{Raw, Running, config, hello, listen, listen_at, watchdog};
 use saker_rpc::hello::REFUSED_BUSY;
 use saker_rpc::{
-    Bytes, CallError, CallId, Conditions, ConnId, FlushDone, Frame, Input, NodeId, Outbox, Role,
-    RoleKind, Shell, Stop,
+    Bytes, CallError, CallId, Conditions, ConnId, FlushDone, Frame, Input, NodeNumber, Outbox,
+    RoleKind, Shell, StateMachine, StopHandle,
 };
 use saker_runtime::time::{self, Time};
 
@@ -58,7 +58,7 @@ impl Journal {
     }
 }
 
-type Addrs = Arc<Mutex<BTreeMap<NodeId, SocketAddr>>>;
+type Addrs = Arc<Mutex<BTreeMap<NodeNumber, SocketAddr>>>;
 
 struct Toy {
     journal: Arc<Journal>,
@@ -93,7 +93,7 @@ impl Toy {
             RELAY | RELAY_SWALLOW => {
                 self.appended += 1;
                 let op = if frame.op == RELAY { WRITE } else { SWALLOW };
-                let to = NodeId(read(&frame.body) as u32);
+                let to = NodeNumber(read(&frame.body) as u32);
                 let (body, deadline) = (number(self.appended), now + RELAY_TIME);
                 let call = out.call(to, op, 0, body, Bytes::new(), deadline);
                 self.relayed.insert(call, (conn, head));
@@ -107,7 +107,7 @@ impl Toy {
     }
 }
 
-impl Role for Toy {
+impl StateMachine for Toy {
     fn step(&mut self, now: Time, _: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.journal.steps.fetch_add(1, SeqCst);
         for input in inputs.drain(..) {
@@ -131,7 +131,7 @@ impl Role for Toy {
         None
     }
 
-    fn address(&self, to: NodeId) -> Option<SocketAddr> {
+    fn address(&self, to: NodeNumber) -> Option<SocketAddr> {
         self.addrs.lock().unwrap().get(&to).copied()
     }
 
@@ -186,11 +186,11 @@ impl Node {
         addrs: &Addrs,
         set: impl FnOnce(&mut saker_rpc::ShellConfig),
     ) -> Node {
-        let (listener, addr) = match addrs.lock().unwrap().get(&NodeId(number)) {
+        let (listener, addr) = match addrs.lock().unwrap().get(&NodeNumber(number)) {
             Some(addr) => (listen_at(*addr), *addr),
             None => listen(),
         };
-        addrs.lock().unwrap().insert(NodeId(number), addr);
+        addrs.lock().unwrap().insert(NodeNumber(number), addr);
         let mut config = config(number);
         set(&mut config);
         let journal = Arc::new(Journal::default());
@@ -358,7 +358,7 @@ fn calls_end_once_whatever_happens_to_the_peer() {
     assert_eq!(relay(3, RELAY, 2), 0);
     // Nobody has this number; and a node that answers with another number is not spoken to.
     assert_eq!(relay(4, RELAY, 8), 1);
-    addrs.lock().unwrap().insert(NodeId(9), two.addr);
+    addrs.lock().unwrap().insert(NodeNumber(9), two.addr);
     assert_eq!(relay(5, RELAY, 9), 1);
     // The peer goes while the call is under way.
     let stop = two.running.as_ref().unwrap().stop.clone();
@@ -385,7 +385,7 @@ fn calls_end_once_whatever_happens_to_the_peer() {
     let two = Node::start(2, &addrs);
     wait_until("a call after the restart", || relay(8, RELAY, 2) == 0);
     drop(two);
-    addrs.lock().unwrap().remove(&NodeId(2));
+    addrs.lock().unwrap().remove(&NodeNumber(2));
     let _two = Node::start(2, &addrs);
     wait_until("a call after the move", || relay(9, RELAY, 2) == 0);
 }
@@ -399,7 +399,7 @@ fn a_call_follows_a_peer_that_moves() {
     let mut raw = Raw::client(one.addr);
     raw.request(1, RELAY, &number(2));
     assert_eq!(raw.receive().unwrap().status, 0);
-    addrs.lock().unwrap().remove(&NodeId(2));
+    addrs.lock().unwrap().remove(&NodeNumber(2));
     let new = Node::start(2, &addrs);
     raw.request(2, RELAY, &number(2));
     assert_eq!(raw.receive().unwrap().status, 0);
@@ -527,7 +527,7 @@ fn stopping_flushes_answers_and_says_goodbye() {
     node.journal.stuck.store(false, SeqCst);
     drop(running);
     assert_eq!(read(&raw.receive().unwrap().body), 1);
-    assert_eq!(raw.receive().unwrap().kind, saker_rpc::Kind::Goodbye);
+    assert_eq!(raw.receive().unwrap().kind, saker_rpc::FrameKind::Goodbye);
     assert!(raw.receive().is_none());
 }
 
@@ -535,10 +535,10 @@ fn stopping_flushes_answers_and_says_goodbye() {
 struct Ticker {
     next: Time,
     ticks: u32,
-    stop: Stop,
+    stop: StopHandle,
 }
 
-impl Role for Ticker {
+impl StateMachine for Ticker {
     fn step(&mut self, now: Time, _: i64, _: &mut VecDeque<Input>, _: &mut Outbox) {
         if now >= self.next {
             self.ticks += 1;
@@ -553,7 +553,7 @@ impl Role for Ticker {
         Some(self.next)
     }
 
-    fn address(&self, _: NodeId) -> Option<SocketAddr> {
+    fn address(&self, _: NodeNumber) -> Option<SocketAddr> {
         None
     }
 
@@ -578,11 +578,11 @@ impl Role for Ticker {
     }
 }
 
-/// One `Stop` ends several shells, those that begin later, too; deadlines run without input.
+/// One `StopHandle` ends several shells, those that begin later, too; deadlines run without input.
 #[test]
 fn one_stop_ends_several_shells() {
     let _watchdog = watchdog(60);
-    let stop = Stop::new();
+    let stop = StopHandle::new();
     let ticks = |first: Duration| {
         let stop = stop.clone();
         std::thread::spawn(move || {

@@ -8,10 +8,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use common::{Raw, config, hello, listen, watchdog};
-use saker_rpc::service::Limits;
+use saker_rpc::service::ServiceLimits;
 use saker_rpc::{
-    Blocked, Bytes, CallError, Frame, Lane, Outcome, Reactor, RoleKind, Service, ServiceConfig,
-    Stop, Transport, serve,
+    Blocked, Bytes, CallError, Frame, Lane, Reactor, RoleKind, Service, ServiceConfig,
+    ServiceOutcome, StopHandle, Transport, serve,
 };
 use saker_types::{Errno, Error};
 
@@ -67,17 +67,17 @@ impl Disk {
 }
 
 impl Service for Disk {
-    fn attempt(&self, frame: Frame) -> Result<Outcome, Blocked> {
+    fn attempt(&self, frame: Frame) -> Result<ServiceOutcome, Blocked> {
         self.attempts.fetch_add(1, SeqCst);
         match frame.op {
             READ => Err(Blocked { frame, lane: Lane::Read, reply_bytes: 1_000 }),
             CHANGE | PANIC => Err(Blocked { frame, lane: Lane::Change, reply_bytes: 0 }),
             SYNC => Ok(self.execute(frame)),
-            _ => Ok(Outcome::Reply(self.reply(&frame))),
+            _ => Ok(ServiceOutcome::Reply(self.reply(&frame))),
         }
     }
 
-    fn execute(&self, frame: Frame) -> Outcome {
+    fn execute(&self, frame: Frame) -> ServiceOutcome {
         match frame.op {
             READ | CHANGE => {
                 self.busy.fetch_add(1, SeqCst);
@@ -89,9 +89,9 @@ impl Service for Disk {
         }
         let reply = self.reply(&frame);
         if frame.op != SYNC {
-            return Outcome::Reply(reply);
+            return ServiceOutcome::Reply(reply);
         }
-        Outcome::AfterFlush(Box::new(move |failed| match failed {
+        ServiceOutcome::AfterFlush(Box::new(move |failed| match failed {
             None => reply,
             Some(error) => reply.reply(error.errno().0, Bytes::new(), Bytes::new()),
         }))
@@ -118,9 +118,12 @@ fn reactor() -> Arc<Reactor> {
     Reactor::new(hello(RoleKind::Client, 0)).unwrap()
 }
 
-fn with_limits(limits: Limits, test: impl FnOnce(std::net::SocketAddr, &Disk, &ServiceConfig)) {
+fn with_limits(
+    limits: ServiceLimits,
+    test: impl FnOnce(std::net::SocketAddr, &Disk, &ServiceConfig),
+) {
     let (listener, addr) = listen();
-    let stop = Stop::new();
+    let stop = StopHandle::new();
     let disk = Arc::new(Disk::default());
     let service: Arc<dyn Service> = disk.clone();
     let how = ServiceConfig { shells: 2, limits, ..ServiceConfig::default() };
@@ -137,7 +140,7 @@ fn with_limits(limits: Limits, test: impl FnOnce(std::net::SocketAddr, &Disk, &S
 }
 
 fn with_disk(test: impl FnOnce(std::net::SocketAddr, &Disk)) {
-    with_limits(Limits::default(), |addr, disk, _| test(addr, disk));
+    with_limits(ServiceLimits::default(), |addr, disk, _| test(addr, disk));
 }
 
 /// What waits holds up nobody, also not on its own connection, and comes when it is ready.
@@ -166,7 +169,7 @@ fn a_request_that_waits_is_overtaken() {
 #[test]
 fn more_wait_than_there_are_threads() {
     let _watchdog = watchdog(60);
-    let limits = Limits { read_threads: 3, ..Limits::default() };
+    let limits = ServiceLimits { read_threads: 3, ..ServiceLimits::default() };
     with_limits(limits, |addr, disk, how| {
         let mut raw = Raw::client(addr);
         (1..=10).for_each(|call| raw.request(call, READ, b""));
@@ -202,8 +205,8 @@ fn fill(raw: &mut Raw, disk: &Disk, how: &ServiceConfig, op: u16) -> u64 {
 #[test]
 fn a_connection_with_too_much_under_way_is_not_read() {
     let _watchdog = watchdog(60);
-    let by_number = Limits { conn_requests: 20, ..Limits::default() };
-    let by_bytes = Limits { conn_bytes: 20_000, ..Limits::default() };
+    let by_number = ServiceLimits { conn_requests: 20, ..ServiceLimits::default() };
+    let by_bytes = ServiceLimits { conn_bytes: 20_000, ..ServiceLimits::default() };
     for limits in [by_number, by_bytes] {
         with_limits(limits, |addr, disk, how| {
             let (mut raw, mut other) = (Raw::client(addr), Raw::client(addr));
@@ -230,7 +233,7 @@ fn a_connection_with_too_much_under_way_is_not_read() {
 #[test]
 fn with_too_much_under_way_in_all_who_sends_more_is_not_read() {
     let _watchdog = watchdog(60);
-    let limits = Limits { requests: 20, ..Limits::default() };
+    let limits = ServiceLimits { requests: 20, ..ServiceLimits::default() };
     with_limits(limits, |addr, disk, how| {
         let (mut raw, mut other) = (Raw::client(addr), Raw::client(addr));
         let asked = fill(&mut raw, disk, how, READ);
@@ -275,7 +278,7 @@ fn flushes_are_grouped() {
 #[test]
 fn who_goes_is_forgotten() {
     let _watchdog = watchdog(60);
-    let limits = Limits { conn_requests: 20, ..Limits::default() };
+    let limits = ServiceLimits { conn_requests: 20, ..ServiceLimits::default() };
     with_limits(limits, |addr, disk, how| {
         let mut raw = Raw::client(addr);
         fill(&mut raw, disk, how, READ);
@@ -311,8 +314,9 @@ fn a_broken_thread_ends_the_service() {
     let (listener, addr) = listen();
     let service: Arc<dyn Service> = Arc::new(Disk::default());
     let how = ServiceConfig { shells: 3, ..ServiceConfig::default() };
-    let serving =
-        std::thread::spawn(move || serve(&listener, &service, &config(1), &how, &Stop::new()));
+    let serving = std::thread::spawn(move || {
+        serve(&listener, &service, &config(1), &how, &StopHandle::new())
+    });
     let reactor = reactor();
     let call = |op| {
         let call = reactor.call(addr, op, 0, Bytes::new(), Bytes::new(), LONG);

@@ -17,12 +17,14 @@ use common::{Running, config, listen, listen_at, watchdog};
 use prost::Message;
 use saker_rpc::hub::Hub;
 use saker_rpc::txn::{self, Driver, Ledger, Transaction};
-use saker_rpc::{CallError, CallId, Conditions, FlushDone, Frame, Input, Outbox, Outgoing, Role};
+use saker_rpc::{
+    CallError, CallId, Conditions, FlushDone, Frame, Input, Outbox, Outgoing, StateMachine,
+};
 use saker_runtime::time::Time;
 use saker_types::change::What;
 use saker_types::inode::Locator;
 use saker_types::placement::initial_slots;
-use saker_types::wire::{At, DecideReq, Empty, Op, Outcome, PrepareReq, Vote};
+use saker_types::wire::{At, DecideReq, Empty, Op, PrepareReq, TxnOutcome, Vote};
 use saker_types::{ClusterMap, Errno, Error, Key, NodeId, TxnId};
 
 /// A request that a hub sent.
@@ -234,7 +236,7 @@ fn decides(asked: &[Asked]) -> Vec<(NodeId, bool)> {
     asked.iter().map(one).collect()
 }
 
-fn outcome(driver: &Rc<RefCell<Toy>>) -> Outcome {
+fn outcome(driver: &Rc<RefCell<Toy>>) -> TxnOutcome {
     driver.borrow().ledger.outcome(77).outcome()
 }
 
@@ -244,18 +246,18 @@ const SHARDS: [NodeId; 2] = [NodeId::Shard(0), NodeId::Shard(1)];
 fn a_commit_is_logged_then_told_until_all_have_heard() {
     let mut world = World::new();
     let driver = toy(&world);
-    assert_eq!(outcome(&driver), Outcome::Aborted);
+    assert_eq!(outcome(&driver), TxnOutcome::Aborted);
     let kept = move_file(&driver, Ok(Bytes::from_static(b"moved")));
     let first = world.step(Duration::ZERO, vec![]);
     let request = PrepareReq::decode(first[0].body.clone()).unwrap();
     assert_eq!((first[0].to, request.number), (SHARDS[0], 77));
-    assert_eq!(outcome(&driver), Outcome::Undecided);
+    assert_eq!(outcome(&driver), TxnOutcome::Undecided);
     let second = world.answer(&first[0], Ok(&Vote::default()));
     assert_eq!(second[0].to, SHARDS[1]);
     assert!(driver.borrow().log.is_empty() && kept.borrow().is_none());
     let told = world.answer(&second[0], Ok(&Vote::default()));
     assert_eq!(*kept.borrow(), Some(Ok(Bytes::from_static(b"moved"))));
-    assert_eq!(outcome(&driver), Outcome::Committed);
+    assert_eq!(outcome(&driver), TxnOutcome::Committed);
     assert!(matches!(&driver.borrow().log[..], [What::Decision(d)] if d.participants.len() == 2));
     assert_eq!(driver.borrow().released.len(), 1);
     assert_eq!(decides(&told), [(SHARDS[0], true)]);
@@ -265,7 +267,7 @@ fn a_commit_is_logged_then_told_until_all_have_heard() {
     assert_eq!(decides(&again), [(SHARDS[0], true)]);
     let other = world.answer(&again[0], Ok(&Empty {}));
     assert_eq!(decides(&other), [(SHARDS[1], true)]);
-    assert_eq!(outcome(&driver), Outcome::Committed, "one has not heard of it");
+    assert_eq!(outcome(&driver), TxnOutcome::Committed, "one has not heard of it");
     assert!(world.answer(&other[0], Ok(&Empty {})).is_empty());
     assert!(matches!(&driver.borrow().log[1..], [What::DecisionEnd(77)]));
     assert!(driver.borrow().ledger.decisions.is_empty());
@@ -288,7 +290,7 @@ fn a_no_or_no_answer_aborts() {
         assert_eq!(decides(&told), [(SHARDS[0], false), (SHARDS[1], false)]);
         let errno = if lost { Errno::EAGAIN } else { Errno::EEXIST };
         assert_eq!(kept.borrow().clone().unwrap().unwrap_err().errno(), errno);
-        assert_eq!(outcome(&driver), Outcome::Aborted);
+        assert_eq!(outcome(&driver), TxnOutcome::Aborted);
         assert!(driver.borrow().log.is_empty(), "an abort needs no record");
         assert_eq!(driver.borrow().released.len(), 1);
         // They are told once; who misses it asks.
@@ -319,7 +321,7 @@ struct Hubbed {
     asks: Option<mpsc::Sender<Result<Empty, Error>>>,
 }
 
-impl Role for Hubbed {
+impl StateMachine for Hubbed {
     fn step(&mut self, now: Time, wall_ns: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         self.hub.begin(now, wall_ns);
         for input in inputs.drain(..) {
@@ -350,7 +352,7 @@ impl Role for Hubbed {
         self.hub.next_timer()
     }
 
-    fn address(&self, _: saker_rpc::NodeId) -> Option<SocketAddr> {
+    fn address(&self, _: saker_rpc::NodeNumber) -> Option<SocketAddr> {
         self.peer
     }
 

@@ -7,7 +7,7 @@ mod throttle;
 
 pub use http::serve_http;
 pub use log::{LOG_BYTES_MAX, LOG_FILE_ENV};
-pub use metrics::{Counter, Gauge, Kind, Metric, OpCounters, Registry};
+pub use metrics::{Counter, Gauge, Metric, MetricKind, OpCounters, Registry};
 pub use throttle::Throttle;
 
 use tracing_subscriber::EnvFilter;

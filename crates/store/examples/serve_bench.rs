@@ -12,8 +12,8 @@ use common::{CLUSTER, Failure, open};
 use prost::Message;
 use saker_rpc::frame::Decoder;
 use saker_rpc::{
-    Bytes, Frame, Hello, HelloPolicy, Kind, NodeId, RoleKind, Service, ServiceConfig, ShellConfig,
-    Stop, serve,
+    Bytes, Frame, FrameKind, Hello, HelloPolicy, NodeNumber, RoleKind, Service, ServiceConfig,
+    ShellConfig, StopHandle, serve,
 };
 use saker_runtime::fs::RealDir;
 use saker_runtime::thread;
@@ -40,9 +40,9 @@ impl Client {
         stream.set_nodelay(true)?;
         let buffer = vec![0; 1 << 20];
         let mut client = Client { stream, decoder: Decoder::new(), buffer, calls: 0 };
-        let hello = Hello::new(RoleKind::Client, NodeId(0), Some(CLUSTER)).encode_to_vec();
+        let hello = Hello::new(RoleKind::Client, NodeNumber(0), Some(CLUSTER)).encode_to_vec();
         let hello = Frame::request(0, 0, hello.into(), Bytes::new());
-        client.stream.write_all(&Frame { kind: Kind::Hello, ..hello }.to_bytes())?;
+        client.stream.write_all(&Frame { kind: FrameKind::Hello, ..hello }.to_bytes())?;
         client.receive()?;
         Ok(client)
     }
@@ -127,12 +127,12 @@ fn main() -> Result<(), Failure> {
     let store = open(&path)?;
     store.start()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let (addr, stop) = (listener.local_addr()?, Stop::new());
+    let (addr, stop) = (listener.local_addr()?, StopHandle::new());
     let serving = {
         let dir = Arc::new(RealDir::open(&path)?);
         let service: Arc<dyn Service> = Arc::new(StoreService::new(dir, store)?);
         let policy = HelloPolicy { cluster: Some(CLUSTER), ..HelloPolicy::default() };
-        let hello = Hello::new(RoleKind::Store, NodeId(1), Some(CLUSTER));
+        let hello = Hello::new(RoleKind::Store, NodeNumber(1), Some(CLUSTER));
         let (shell, stop) = (ShellConfig::new(hello, policy), stop.clone());
         let config = ServiceConfig { shells: 2, ..ServiceConfig::default() };
         thread::spawn("serve", move || serve(&listener, &service, &shell, &config, &stop))?

@@ -10,7 +10,7 @@ use common::{Failure, open};
 use saker_runtime::thread;
 use saker_runtime::time::{now, thread_cpu};
 use saker_store::SegmentStore;
-use saker_store::wait::Wait;
+use saker_store::wait::WaitPolicy;
 use saker_types::wire::{ChunkReadReq, ChunkWriteReq};
 
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -65,7 +65,7 @@ fn write(store: &SegmentStore, i: u64, bytes: u64) -> Result<(), Failure> {
         // What a client pays, too.
         let crc = crc32c::crc32c(data);
         let req = ChunkWriteReq { id, index, offset, replicas, crc, ..ChunkWriteReq::default() };
-        store.write(&req, data, Wait::May)?;
+        store.write(&req, data, WaitPolicy::May)?;
         Ok(())
     })
 }
@@ -78,8 +78,10 @@ fn write_sync(store: &SegmentStore, i: u64, bytes: u64) -> Result<(), Failure> {
 
 fn read(store: &SegmentStore, i: u64, bytes: u64) -> Result<(), Failure> {
     let (id, index, offset) = place(i, bytes);
-    let (data, _) = store
-        .read(&ChunkReadReq { id, index, offset, len: bytes, ..Default::default() }, Wait::May)?;
+    let (data, _) = store.read(
+        &ChunkReadReq { id, index, offset, len: bytes, ..Default::default() },
+        WaitPolicy::May,
+    )?;
     if data.len() as u64 == bytes { Ok(()) } else { Err("a short read".into()) }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use saker_types::{Errno, Error, Result};
 
-use crate::wait::{Wait, locked, would_wait};
+use crate::wait::{WaitPolicy, locked, would_wait};
 
 /// Writes whose earlier attempts are remembered as barred; retries are rare, and an attempt is
 /// not late by more than a connection lives, or a disk takes for what is before it.
@@ -68,13 +68,13 @@ impl Attempts {
     ///
     /// # Errors
     /// EALREADY when a later one has come; nobody waits for the answer. EAGAIN.
-    pub fn begin(&self, write: Write, attempt: u32, wait: Wait) -> Result<Running<'_>> {
+    pub fn begin(&self, write: Write, attempt: u32, wait: WaitPolicy) -> Result<Running<'_>> {
         let mut state = locked(&self.state);
         if attempt > 0 {
             state.bar(write, attempt);
         }
         while state.runs_below(write, attempt) {
-            if wait == Wait::Never {
+            if wait == WaitPolicy::Never {
                 return Err(would_wait());
             }
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -112,27 +112,27 @@ mod tests {
     #[test]
     fn an_attempt_after_a_later_one_is_refused() {
         let attempts = Attempts::default();
-        drop(attempts.begin((1, 1), 2, Wait::May).unwrap());
+        drop(attempts.begin((1, 1), 2, WaitPolicy::May).unwrap());
         for early in [0, 1] {
             assert_eq!(
-                attempts.begin((1, 1), early, Wait::May).err().unwrap().errno(),
+                attempts.begin((1, 1), early, WaitPolicy::May).err().unwrap().errno(),
                 Errno::EALREADY
             );
         }
-        drop(attempts.begin((1, 1), 3, Wait::May).unwrap());
-        drop(attempts.begin((1, 2), 0, Wait::May).unwrap());
-        drop(attempts.begin((2, 1), 0, Wait::May).unwrap());
-        assert!(attempts.begin((1, 1), 2, Wait::May).is_err());
+        drop(attempts.begin((1, 1), 3, WaitPolicy::May).unwrap());
+        drop(attempts.begin((1, 2), 0, WaitPolicy::May).unwrap());
+        drop(attempts.begin((2, 1), 0, WaitPolicy::May).unwrap());
+        assert!(attempts.begin((1, 1), 2, WaitPolicy::May).is_err());
     }
 
     #[test]
     fn a_retry_waits_for_an_attempt_that_runs() {
         let attempts = Attempts::default();
         let ended = AtomicBool::new(false);
-        let first = attempts.begin((1, 1), 0, Wait::May).unwrap();
+        let first = attempts.begin((1, 1), 0, WaitPolicy::May).unwrap();
         std::thread::scope(|scope| {
             let retry = scope.spawn(|| {
-                drop(attempts.begin((1, 1), 1, Wait::May).unwrap());
+                drop(attempts.begin((1, 1), 1, WaitPolicy::May).unwrap());
                 assert!(ended.load(Ordering::SeqCst), "it did not wait");
             });
             while !attempts.is_barred((1, 1), 0) {
@@ -150,7 +150,7 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let attempts = Attempts::default();
         for seq in 0..BARRED_MAX as u64 + 10 {
-            drop(attempts.begin((1, seq), 1, Wait::May).unwrap());
+            drop(attempts.begin((1, seq), 1, WaitPolicy::May).unwrap());
         }
         let state = locked(&attempts.state);
         assert_eq!((state.barred.len(), state.order.len()), (BARRED_MAX, BARRED_MAX));

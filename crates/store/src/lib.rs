@@ -14,7 +14,7 @@ pub mod service;
 pub mod wait;
 
 pub use backend::ChunkBackend;
-pub use backend::segments::format::Identity;
+pub use backend::segments::format::StoreIdentity;
 pub use backend::segments::log::{Space, SpaceFn};
 pub use backend::segments::{DELETED_MAX, Options, SegmentStore};
 pub use config::Config;

@@ -17,7 +17,7 @@ use saker_types::wire::ChunkQuarantineReq;
 use saker_types::{Errno, Error, InodeId, Result};
 
 use crate::backend::io_error;
-use crate::wait::{Wait, locked};
+use crate::wait::{WaitPolicy, locked};
 
 /// What is set aside is kept for so long at least.
 pub const QUARANTINE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -88,7 +88,7 @@ impl Quarantine {
     ///
     /// # Errors
     /// EAGAIN: the list is being written.
-    pub fn leave(&self, id: InodeId, wait: Wait) -> Result<()> {
+    pub fn leave(&self, id: InodeId, wait: WaitPolicy) -> Result<()> {
         if !self.any.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -202,7 +202,7 @@ mod tests {
             assert_eq!(list.change(&delete(&[7]), DAY_NS - 1).unwrap(), vec![]);
         }
         let list = open(&dir);
-        list.leave(8, Wait::May).unwrap();
+        list.leave(8, WaitPolicy::May).unwrap();
         list.save().unwrap();
         let back = ChunkQuarantineReq { back: vec![9], ..Default::default() };
         list.change(&back, DAY_NS).unwrap();

@@ -10,15 +10,15 @@ use saker_engine::{EmbeddedConfig, EmbeddedTable};
 use saker_rpc::bootstrap::{Start, cluster_id, join};
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
 use saker_rpc::mark::Mark;
-use saker_rpc::node::{ConnMetrics, ShellConfig, Stop};
-use saker_rpc::service::{self, Limits, Service, ServiceConfig, ServiceMetrics};
+use saker_rpc::node::{ConnMetrics, ShellConfig, StopHandle};
+use saker_rpc::service::{self, Service, ServiceConfig, ServiceLimits, ServiceMetrics};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_runtime::{thread, time};
 use saker_types::NodeId;
 
 use crate::service::StoreService;
-use crate::{Config, DELETED_MAX, Identity, Options, SegmentStore, Space, SpaceFn};
+use crate::{Config, DELETED_MAX, Options, SegmentStore, Space, SpaceFn, StoreIdentity};
 
 /// Bytes of a segment.
 const SEGMENT_BYTES: u32 = 64 << 20;
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// What keeps it from starting: the address in use, another cluster's data, a newer format.
-pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
+pub fn serve(config: Config, stop: &StopHandle) -> io::Result<()> {
     let addr = config.listen;
     let listener = TcpListener::bind(addr)
         .map_err(|e| io::Error::new(e.kind(), format!("cannot listen at {addr}: {e}")))?;
@@ -60,7 +60,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     };
     let table = EmbeddedTable::open_in(dir.sub_dir("index")?, &EmbeddedConfig::default());
     let table = Arc::new(table.map_err(io::Error::other)?);
-    let identity = Identity { cluster, store: config.n };
+    let identity = StoreIdentity { cluster, store: config.n };
     let (metrics, counts) = (ConnMetrics::new(&registry), ServiceMetrics::new(&registry));
     let store = SegmentStore::open(dir.clone(), table, identity, options);
     let store = store.map_err(io::Error::other)?;
@@ -71,7 +71,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     if let Some(http) = config.http {
         serve_http(http, registry)?;
     }
-    let node = saker_rpc::NodeId(NodeId::Store(config.n).to_u32());
+    let node = saker_rpc::NodeNumber(NodeId::Store(config.n).to_u32());
     let hello = Hello::new(RoleKind::Store, node, Some(cluster));
     let cluster = Some(cluster);
     let policy = HelloPolicy { cluster, allow_unknown_cluster: true, ..Default::default() };
@@ -79,7 +79,7 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     let service: Arc<dyn Service> = service;
     let shell = ShellConfig { metrics, ..ShellConfig::new(hello, policy) };
     let config =
-        ServiceConfig { shells: config.threads, limits: Limits::default(), metrics: counts };
+        ServiceConfig { shells: config.threads, limits: ServiceLimits::default(), metrics: counts };
     service::serve(&listener, &service, &shell, &config, stop)
 }
 
@@ -89,7 +89,7 @@ fn keep_marking(
     store: Weak<SegmentStore>,
     mut mark: Mark,
     mut told: bool,
-    stop: Stop,
+    stop: StopHandle,
 ) -> io::Result<()> {
     let (mut marked, mut at) = (0, time::now());
     let run = move || {
@@ -113,7 +113,7 @@ fn keep_marking(
 }
 
 /// Does what a service has to do from time to time.
-fn keep_up(service: Weak<StoreService>, stop: Stop) -> io::Result<()> {
+fn keep_up(service: Weak<StoreService>, stop: StopHandle) -> io::Result<()> {
     let mut logged = String::new();
     let run = move || {
         while !stop.is_stopped() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_rpc::{Blocked, Frame, Lane, Outcome, Service};
+use saker_rpc::{Blocked, Frame, Lane, Service, ServiceOutcome};
 use saker_runtime::fs::{Dir, machine};
 use saker_runtime::time::wall_ns;
 use saker_types::limits::CHUNK_BYTES;
@@ -19,7 +19,7 @@ use saker_types::{Class, Errno, Error, InodeId, Result};
 use crate::attempts::Attempts;
 use crate::backend::{ChunkBackend, io_error};
 use crate::quarantine::Quarantine;
-use crate::wait::{Wait, is_would_wait, would_wait};
+use crate::wait::{WaitPolicy, is_would_wait, would_wait};
 
 /// Answers requests with what a backend keeps.
 pub struct StoreService {
@@ -79,14 +79,14 @@ impl StoreService {
     }
 
     /// Carries out a request. EAGAIN: it would have to wait.
-    fn answer(&self, frame: &Frame, wait: Wait) -> Result<Answer> {
+    fn answer(&self, frame: &Frame, wait: WaitPolicy) -> Result<Answer> {
         let body = &frame.body[..];
         match Op::from_u16(frame.op) {
             Some(Op::ChunkWrite) => self.write(&decode(body)?, &frame.payload, wait),
             Some(Op::ChunkRead) => self.read(&decode(body)?, wait),
             Some(Op::ChunkSync) => Ok(Answer::Sync(decode(body)?)),
             Some(Op::StoreStat) => Ok(only(&self.backend.stat()?)),
-            Some(_) if wait == Wait::Never => Err(would_wait()),
+            Some(_) if wait == WaitPolicy::Never => Err(would_wait()),
             Some(Op::ChunkTruncate) => {
                 let req: ChunkTruncateReq = decode(body)?;
                 self.quarantine.leave(req.id, wait)?;
@@ -112,7 +112,7 @@ impl StoreService {
     }
 
     /// A write. EALREADY: it comes after a later attempt at the same.
-    fn write(&self, req: &ChunkWriteReq, payload: &[u8], wait: Wait) -> Result<Answer> {
+    fn write(&self, req: &ChunkWriteReq, payload: &[u8], wait: WaitPolicy) -> Result<Answer> {
         self.quarantine.leave(req.id, wait)?;
         let _attempt = match req.writer {
             0 => None,
@@ -126,7 +126,7 @@ impl StoreService {
         })
     }
 
-    fn read(&self, req: &ChunkReadReq, wait: Wait) -> Result<Answer> {
+    fn read(&self, req: &ChunkReadReq, wait: WaitPolicy) -> Result<Answer> {
         self.quarantine.leave(req.id, wait)?;
         if req.machine != 0
             && req.machine == machine()
@@ -140,7 +140,7 @@ impl StoreService {
 
     fn delete(&self, ids: &[InodeId]) -> Result<()> {
         self.backend.delete(ids)?;
-        ids.iter().try_for_each(|id| self.quarantine.leave(*id, Wait::May))
+        ids.iter().try_for_each(|id| self.quarantine.leave(*id, WaitPolicy::May))
     }
 
     /// Sets the chunks of inodes that nobody seems to know aside, takes others back, and deletes
@@ -165,37 +165,37 @@ impl StoreService {
         Ok(listed)
     }
 
-    fn outcome(&self, frame: &Frame, answer: Result<Answer>) -> Outcome {
+    fn outcome(&self, frame: &Frame, answer: Result<Answer>) -> ServiceOutcome {
         let request = frame.without_content();
         match answer {
-            Ok(Answer::Now(body, payload)) => Outcome::Reply(frame.reply(0, body, payload)),
-            Ok(Answer::Flushed(body)) => Outcome::AfterFlush(Box::new(move |failed| {
+            Ok(Answer::Now(body, payload)) => ServiceOutcome::Reply(frame.reply(0, body, payload)),
+            Ok(Answer::Flushed(body)) => ServiceOutcome::AfterFlush(Box::new(move |failed| {
                 let done = || (body, Bytes::new());
                 reply(&request, failed.map_or_else(|| Ok(done()), |error| Err(error.clone())))
             })),
             Ok(Answer::Sync(req)) => {
                 let backend = self.backend.clone();
-                Outcome::AfterFlush(Box::new(move |failed| {
+                ServiceOutcome::AfterFlush(Box::new(move |failed| {
                     let synced = || ChunkSyncReply { lost: backend.lost(&req.unflushed) };
                     let done = || (encoded(&synced()), Bytes::new());
                     reply(&request, failed.map_or_else(|| Ok(done()), |error| Err(error.clone())))
                 }))
             }
-            Err(error) => Outcome::Reply(reply(frame, Err(error))),
+            Err(error) => ServiceOutcome::Reply(reply(frame, Err(error))),
         }
     }
 }
 
 impl Service for StoreService {
-    fn attempt(&self, frame: Frame) -> std::result::Result<Outcome, Blocked> {
-        match self.answer(&frame, Wait::Never) {
+    fn attempt(&self, frame: Frame) -> std::result::Result<ServiceOutcome, Blocked> {
+        match self.answer(&frame, WaitPolicy::Never) {
             Err(error) if is_would_wait(&error) => Err(blocked(frame)),
             answer => Ok(self.outcome(&frame, answer)),
         }
     }
 
-    fn execute(&self, frame: Frame) -> Outcome {
-        let answer = self.answer(&frame, Wait::May);
+    fn execute(&self, frame: Frame) -> ServiceOutcome {
+        let answer = self.answer(&frame, WaitPolicy::May);
         self.outcome(&frame, answer)
     }
 

@@ -7,7 +7,7 @@ use saker_types::{Class, Errno, Error, Result};
 
 /// May a call wait: for a disk, or for another call?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum WaitPolicy {
     /// However long.
     May,
     /// It fails with EAGAIN instead, and has done nothing.
@@ -37,13 +37,13 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Wait {
+impl WaitPolicy {
     /// Takes a lock that is held for long when its holder waits for a disk.
     ///
     /// # Errors
     /// EAGAIN.
     pub fn lock<T>(self, mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
-        if self == Wait::May {
+        if self == WaitPolicy::May {
             return Ok(locked(mutex));
         }
         for _ in 0..LOOKS_MAX {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
-use saker_meta::Limits;
+use saker_meta::ShardLimits;
 use saker_rpc::frame::Frame;
 use saker_rpc::{CallError, CallId, ConnId, Input, Outgoing, RoleKind};
 use saker_runtime::time::Time;
@@ -24,12 +24,12 @@ use saker_types::limits::{self, NAME_LEASE_MAX};
 use saker_types::wire::{ChunkReadReq, Op};
 use saker_types::{ClusterMap, Error, InodeId, NodeId, ROOT};
 
-use crate::node::disk::Disk;
+use crate::node::disk::SimDisk;
 use crate::node::table::Unreadable;
-use crate::node::{Cluster, Death, Node, roles};
+use crate::node::{Death, Node, NodeConfig, roles};
 
-pub use check::Tree;
-pub use client::{Answer, at, below, errno, shard, with_dir};
+pub use check::TestbedTree;
+pub use client::{RequestResult, at, below, errno, shard, with_dir};
 
 /// Largest file that stays in its row, bytes.
 const INLINE_MAX: u64 = 4096;
@@ -38,7 +38,7 @@ const SEGMENT_BYTES: u64 = 8 << 20;
 
 /// Who sends and gets messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Peer {
+pub enum TestbedPeer {
     /// The test.
     Client,
     /// A role or a store.
@@ -49,9 +49,9 @@ pub enum Peer {
 #[derive(Clone, Debug)]
 pub struct Message {
     /// Who sent it.
-    pub from: Peer,
+    pub from: TestbedPeer,
     /// For whom it is.
-    pub to: Peer,
+    pub to: TestbedPeer,
     /// Operation.
     pub op: Op,
     /// An answer, not a request.
@@ -81,12 +81,12 @@ impl Message {
 
     /// Is it for this node?
     pub fn is_to(&self, node: NodeId) -> bool {
-        self.to == Peer::Node(node)
+        self.to == TestbedPeer::Node(node)
     }
 
     /// Is it from this node?
     pub fn is_from(&self, node: NodeId) -> bool {
-        self.from == Peer::Node(node)
+        self.from == TestbedPeer::Node(node)
     }
 }
 
@@ -97,13 +97,13 @@ struct Pending {
 }
 
 /// The bench.
-pub struct Bench {
+pub struct Testbed {
     now: Time,
-    cluster: Cluster,
+    cluster: NodeConfig,
     nodes: BTreeMap<NodeId, Node>,
     wire: Vec<Message>,
     /// Connections, by number: who is at the other end.
-    conns: Vec<(Peer, u64)>,
+    conns: Vec<(TestbedPeer, u64)>,
     pending: BTreeMap<(NodeId, u64, u64), Pending>,
     /// What the client's calls ended in; `None`: the connection broke.
     answers: BTreeMap<u64, Option<Frame>>,
@@ -117,21 +117,24 @@ pub struct Bench {
     pub stored: Vec<(Op, Bytes)>,
 }
 
-impl Bench {
+impl Testbed {
     /// A new cluster of some shards and one store, with the client's session open everywhere.
-    pub fn new(shards: u16) -> Bench {
-        Bench::with_limits(shards, Limits { segment_bytes: 64 << 10, ..Limits::default() })
+    pub fn new(shards: u16) -> Testbed {
+        Testbed::with_limits(
+            shards,
+            ShardLimits { segment_bytes: 64 << 10, ..ShardLimits::default() },
+        )
     }
 
     /// The same with bounds for the shards.
-    pub fn with_limits(shards: u16, limits: Limits) -> Bench {
+    pub fn with_limits(shards: u16, limits: ShardLimits) -> Testbed {
         let unreadable = Unreadable::default();
         let members = roles::members(shards, 1, 1, INLINE_MAX);
-        let cluster = Cluster {
+        let cluster = NodeConfig {
             unreadable: Some(unreadable.clone()),
-            ..Cluster::new(members, limits, SEGMENT_BYTES)
+            ..NodeConfig::new(members, limits, SEGMENT_BYTES)
         };
-        let mut bench = Bench {
+        let mut bench = Testbed {
             now: Time::from_ns(1_000_000_000),
             cluster,
             nodes: BTreeMap::new(),
@@ -203,7 +206,7 @@ impl Bench {
         let seed = self.calls;
         let node = self.nodes.get_mut(&id).expect("a node of the bench");
         node.die(Death::Powerless(seed));
-        self.wire.retain(|m| m.to != Peer::Node(id));
+        self.wire.retain(|m| m.to != TestbedPeer::Node(id));
         self.pending.retain(|(asker, _, _), _| *asker != id);
         let broken: Vec<_> =
             self.pending.iter().filter(|(_, p)| p.to == id).map(|(key, _)| *key).collect();
@@ -228,7 +231,7 @@ impl Bench {
     ///
     /// # Panics
     /// If there is no such node.
-    pub fn copy_of(&self, id: NodeId) -> Disk {
+    pub fn copy_of(&self, id: NodeId) -> SimDisk {
         self.nodes[&id].disk.copy()
     }
 
@@ -236,7 +239,7 @@ impl Bench {
     ///
     /// # Panics
     /// If there is no such node.
-    pub fn put_back(&mut self, id: NodeId, copy: Disk) {
+    pub fn put_back(&mut self, id: NodeId, copy: SimDisk) {
         self.nodes.get_mut(&id).expect("a node of the bench").disk = copy;
     }
 
@@ -313,14 +316,14 @@ impl Bench {
     fn arrive(&mut self, message: Message) {
         let Message { from, to, is_reply, life, frame, op } = message;
         match to {
-            Peer::Client => {
+            TestbedPeer::Client => {
                 self.asked.remove(&frame.call);
                 self.answers.insert(frame.call, Some(frame));
             }
-            Peer::Node(asker) if is_reply => {
+            TestbedPeer::Node(asker) if is_reply => {
                 self.end_call(asker, life, frame.call, Ok(frame));
             }
-            Peer::Node(NodeId::Store(_)) => {
+            TestbedPeer::Node(NodeId::Store(_)) => {
                 self.stored.push((op, frame.body.clone()));
                 let reply = self.store_answers(frame);
                 self.wire.push(Message {
@@ -332,7 +335,7 @@ impl Bench {
                     frame: reply,
                 });
             }
-            Peer::Node(node) => {
+            TestbedPeer::Node(node) => {
                 let (conn, peer) = (self.conn(from, life), Rc::new(hello_of(from)));
                 self.step(node, Some(Input::Request { conn, peer, frame }));
             }
@@ -352,7 +355,7 @@ impl Bench {
         self.store_answers(Frame::request(Op::ChunkRead as u16, 0, body, Bytes::new())).payload
     }
 
-    fn conn(&mut self, peer: Peer, life: u64) -> ConnId {
+    fn conn(&mut self, peer: TestbedPeer, life: u64) -> ConnId {
         let known = self.conns.iter().position(|c| *c == (peer, life));
         let at = known.unwrap_or_else(|| {
             self.conns.push((peer, life));
@@ -381,7 +384,7 @@ impl Bench {
     }
 
     fn send(&mut self, id: NodeId, life: u64, said: Outgoing) {
-        let from = Peer::Node(id);
+        let from = TestbedPeer::Node(id);
         match said {
             Outgoing::Reply { conn, frame } => {
                 let (to, life) = self.conns[conn.0 as usize];
@@ -398,16 +401,16 @@ impl Bench {
                     self.pending.insert((id, life, call.0), Pending { to, deadline: self.now });
                     return;
                 }
-                let to = Peer::Node(to);
+                let to = TestbedPeer::Node(to);
                 self.wire.push(Message { from, to, op, is_reply: false, life, frame });
             }
         }
     }
 }
 
-fn hello_of(from: Peer) -> saker_rpc::PeerHello {
+fn hello_of(from: TestbedPeer) -> saker_rpc::PeerHello {
     match from {
-        Peer::Client => roles::hello(RoleKind::Tool, None),
-        Peer::Node(node) => roles::hello_of(node),
+        TestbedPeer::Client => roles::hello(RoleKind::Tool, None),
+        TestbedPeer::Node(node) => roles::hello_of(node),
     }
 }

@@ -18,7 +18,7 @@ use crate::settings;
 
 /// How a cluster is started.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct ClusterShape {
     /// Metadata nodes.
     pub mnodes: u32,
     /// Stores.
@@ -31,21 +31,21 @@ pub struct Shape {
     pub supervise: bool,
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape { mnodes: 4, stores: 2, replicas: 1, mount: false, supervise: false }
+impl Default for ClusterShape {
+    fn default() -> ClusterShape {
+        ClusterShape { mnodes: 4, stores: 2, replicas: 1, mount: false, supervise: false }
     }
 }
 
 /// A running cluster; stopped and deleted when dropped.
-pub struct Cluster {
+pub struct RunningCluster {
     dir: PathBuf,
-    shape: Shape,
+    shape: ClusterShape,
 }
 
 /// A role as `saker status --json` shows it.
 #[derive(Clone, Debug)]
-pub struct Role {
+pub struct RunningRole {
     /// coordinator, mnode, store or mount.
     pub role: String,
     /// Number among its like.
@@ -82,24 +82,24 @@ pub fn can_mount(test: &str) -> bool {
     able
 }
 
-impl Cluster {
+impl RunningCluster {
     /// Starts a cluster in a new directory and waits until it serves. Panics when it does not:
     /// there is no test without it.
-    pub fn start(shape: Shape) -> Cluster {
-        let cluster = Cluster::new(shape);
+    pub fn start(shape: ClusterShape) -> RunningCluster {
+        let cluster = RunningCluster::new(shape);
         cluster.up();
         cluster
     }
 
     /// The same before it is started.
-    pub fn new(shape: Shape) -> Cluster {
+    pub fn new(shape: ClusterShape) -> RunningCluster {
         let pid = std::process::id();
         let nanos = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |time| time.subsec_nanos());
         let dir = settings::scratch().join(format!("saker-test-{pid}-{nanos}"));
         std::fs::create_dir_all(&dir).expect("the scratch directory can be written");
-        Cluster { dir, shape }
+        RunningCluster { dir, shape }
     }
 
     /// Where its files are.
@@ -202,7 +202,7 @@ impl Cluster {
     }
 
     /// All roles.
-    pub fn roles(&self) -> Vec<Role> {
+    pub fn roles(&self) -> Vec<RunningRole> {
         let status = self.json(&["status"]);
         let roles = status["roles"].as_array().cloned().unwrap_or_default();
         let text = |role: &Value, key: &str| match &role[key] {
@@ -213,7 +213,7 @@ impl Cluster {
             }
             _ => String::new(),
         };
-        let convert = |role: &Value| Role {
+        let convert = |role: &Value| RunningRole {
             role: text(role, "role"),
             n: role["n"].as_u64().unwrap_or(0),
             addr: text(role, "addr"),
@@ -328,7 +328,7 @@ impl Drop for OwnMount {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for RunningCluster {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
         if failed {

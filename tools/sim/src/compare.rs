@@ -5,9 +5,10 @@ use std::collections::{HashMap, VecDeque};
 use saker_types::Errno;
 
 use crate::generate::Generator;
-use crate::model::{Ino, Model, Rules, Time, UNDEFINED};
+use crate::model::{Model, ModelIno, ModelRules, ModelTime, UNDEFINED};
 use crate::op::{
-    At, CHECK_SLOT, FILE_SLOTS, How, Op, Outcome, Stat, Step, Target, User, Value, users,
+    CHECK_SLOT, FILE_SLOTS, FsOp, How, OpResult, OpStat, OpStep, PathFrom, TestedFs, User, Value,
+    users,
 };
 
 /// Steps shown before the one that failed.
@@ -15,7 +16,7 @@ const LOG_STEPS: usize = 40;
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct ComparePlan {
     /// Seed of the generator.
     pub seed: u64,
     /// Random steps.
@@ -36,22 +37,22 @@ pub struct Plan {
 
 /// Counts of one or more runs, per kind of operation.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct CompareReport {
     /// Tried on the target.
-    pub tried: [u64; Op::KINDS.len()],
+    pub tried: [u64; FsOp::KINDS.len()],
     /// Of them, those that succeeded.
-    pub succeeded: [u64; Op::KINDS.len()],
+    pub succeeded: [u64; FsOp::KINDS.len()],
 }
 
-impl Report {
+impl CompareReport {
     /// Steps in all.
     pub fn total(&self) -> u64 {
         self.tried.iter().sum()
     }
 
     /// Adds another run.
-    pub fn add(&mut self, other: &Report) {
-        for kind in 0..Op::KINDS.len() {
+    pub fn add(&mut self, other: &CompareReport) {
+        for kind in 0..FsOp::KINDS.len() {
             self.tried[kind] += other.tried[kind];
             self.succeeded[kind] += other.succeeded[kind];
         }
@@ -60,7 +61,7 @@ impl Report {
     /// Panics unless each kind was at least 1% of the steps, and succeeded and (where it can)
     /// failed.
     pub fn assert_balanced(&self) {
-        for (kind, name) in Op::KINDS.iter().enumerate() {
+        for (kind, name) in FsOp::KINDS.iter().enumerate() {
             let (tried, good) = (self.tried[kind], self.succeeded[kind]);
             assert!(tried * 100 >= self.total(), "{name}: only {tried} of {}", self.total());
             assert!(good * 10 >= tried, "{name}: only {good} of {tried} succeeded");
@@ -68,10 +69,10 @@ impl Report {
     }
 }
 
-impl std::fmt::Display for Report {
+impl std::fmt::Display for CompareReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} steps:", self.total())?;
-        for (kind, name) in Op::KINDS.iter().enumerate() {
+        for (kind, name) in FsOp::KINDS.iter().enumerate() {
             write!(f, " {name} {}/{}", self.succeeded[kind], self.tried[kind])?;
         }
         Ok(())
@@ -82,31 +83,35 @@ impl std::fmt::Display for Report {
 pub type Difference = String;
 
 /// The model beside a target.
-pub struct Runner<T> {
+pub struct Comparison<T> {
     model: Model,
     target: T,
     users: Vec<User>,
-    plan: Plan,
+    plan: ComparePlan,
     /// Inode numbers: the model's to the target's, and back.
-    inos: HashMap<Ino, u64>,
-    inos_back: HashMap<u64, Ino>,
+    inos: HashMap<ModelIno, u64>,
+    inos_back: HashMap<u64, ModelIno>,
     /// Times when last seen: the model's and the target's.
-    seen: HashMap<Ino, (Stat<Time>, Stat<i64>)>,
+    seen: HashMap<ModelIno, (OpStat<ModelTime>, OpStat<i64>)>,
     log: VecDeque<String>,
-    report: Report,
+    report: CompareReport,
 }
 
 /// Runs a plan on a target.
-pub fn run<T: Target>(plan: Plan, rules: Rules, target: T) -> Result<Report, Difference> {
-    let mut runner = Runner::new(plan, rules, target);
+pub fn run<T: TestedFs>(
+    plan: ComparePlan,
+    rules: ModelRules,
+    target: T,
+) -> Result<CompareReport, Difference> {
+    let mut runner = Comparison::new(plan, rules, target);
     let out = runner.run();
     out.map_err(|difference| runner.describe(&difference))?;
     Ok(runner.report)
 }
 
-impl<T: Target> Runner<T> {
-    fn new(plan: Plan, rules: Rules, target: T) -> Runner<T> {
-        Runner {
+impl<T: TestedFs> Comparison<T> {
+    fn new(plan: ComparePlan, rules: ModelRules, target: T) -> Comparison<T> {
+        Comparison {
             model: Model::new(rules),
             target,
             users: users(),
@@ -115,7 +120,7 @@ impl<T: Target> Runner<T> {
             inos_back: HashMap::new(),
             seen: HashMap::new(),
             log: VecDeque::new(),
-            report: Report::default(),
+            report: CompareReport::default(),
         }
     }
 
@@ -139,13 +144,13 @@ impl<T: Target> Runner<T> {
     }
 
     /// Does a step on both and compares; true if it succeeded, none if it is not defined.
-    fn execute(&mut self, step: &Step) -> Result<Option<bool>, String> {
+    fn execute(&mut self, step: &OpStep) -> Result<Option<bool>, String> {
         let client = match step.op.handle().and_then(|slot| self.model.handle(slot)) {
             Some(handle) => handle.client,
             None => step.client,
         };
         let lenient = self.is_lenient(step);
-        let stale = matches!(step.op, Op::Read { slot, .. } if self.model.is_stale(slot));
+        let stale = matches!(step.op, FsOp::Read { slot, .. } if self.model.is_stale(slot));
         let user = self.users[step.user].clone();
         let dirty = self.dirty_elsewhere(client);
         let others = if self.plan.any_true_error {
@@ -178,20 +183,20 @@ impl<T: Target> Runner<T> {
     fn difference(
         &mut self,
         why: &str,
-        step: &Step,
-        expected: &Outcome<Time>,
-        got: &Outcome<i64>,
+        step: &OpStep,
+        expected: &OpResult<ModelTime>,
+        got: &OpResult<i64>,
     ) -> String {
-        let Step { client, user, op } = step;
+        let OpStep { client, user, op } = step;
         let mut text = format!(
             "{why}\n  step     client {client} user {user} {op:?}\n  expected {expected:?}\n  \
              got      {got:?}"
         );
-        let parent = |at: &At| (!at.path.is_empty()).then(|| at.parent());
+        let parent = |at: &PathFrom| (!at.path.is_empty()).then(|| at.parent());
         for at in op.paths().into_iter().flat_map(|at| [Some(at.clone()), parent(at)]).flatten() {
             let root = self.users[0].clone();
-            let op = Op::Stat { at: at.clone(), follow: false };
-            let step = Step { client: *client, user: 0, op };
+            let op = FsOp::Stat { at: at.clone(), follow: false };
+            let step = OpStep { client: *client, user: 0, op };
             let model = self.model.apply(&root, &step);
             let real = self.target.apply(&root, &step);
             text += &format!("\n  at {at:?}\n    model  {model:?}\n    target {real:?}");
@@ -201,7 +206,7 @@ impl<T: Target> Runner<T> {
 
     /// Below a removed directory the kernel checks permissions first; a server that no longer
     /// knows the directory cannot.
-    fn is_lenient(&self, step: &Step) -> bool {
+    fn is_lenient(&self, step: &OpStep) -> bool {
         step.op.paths().iter().any(|at| at.base.is_some_and(|s| self.model.held_is_gone(s)))
     }
 
@@ -213,18 +218,18 @@ impl<T: Target> Runner<T> {
     }
 
     /// Looks at what the step changed, or must not have changed.
-    fn probe(&mut self, step: &Step) -> Result<(), String> {
-        let mut places: Vec<At> = Vec::new();
+    fn probe(&mut self, step: &OpStep) -> Result<(), String> {
+        let mut places: Vec<PathFrom> = Vec::new();
         for at in step.op.paths() {
             places.push(at.clone());
             if !at.path.is_empty() {
                 places.push(at.parent());
             }
         }
-        let stats = places.into_iter().map(|at| Op::Stat { at, follow: false });
-        let fstat = step.op.handle().map(|slot| Op::Fstat { slot });
+        let stats = places.into_iter().map(|at| FsOp::Stat { at, follow: false });
+        let fstat = step.op.handle().map(|slot| FsOp::Fstat { slot });
         for op in stats.chain(fstat) {
-            self.execute(&Step { client: step.client, user: 0, op })?;
+            self.execute(&OpStep { client: step.client, user: 0, op })?;
         }
         Ok(())
     }
@@ -233,34 +238,38 @@ impl<T: Target> Runner<T> {
     fn compare_trees(&mut self, client: usize) -> Result<(), String> {
         for (at, ino) in self.model.tree() {
             let mode = self.model.mode(ino);
-            let mut ops = vec![Op::Stat { at: at.clone(), follow: false }];
+            let mut ops = vec![FsOp::Stat { at: at.clone(), follow: false }];
             match mode & 0o170_000 {
-                0o040_000 => ops.push(Op::Readdir { at: at.clone() }),
-                0o120_000 => ops.push(Op::Readlink { at: at.clone() }),
+                0o040_000 => ops.push(FsOp::Readdir { at: at.clone() }),
+                0o120_000 => ops.push(FsOp::Readlink { at: at.clone() }),
                 0o100_000 => {
                     let how = How { read: true, ..How::default() };
                     let len = self.model.attributes(ino).size as usize + 1;
-                    ops.push(Op::Open { at: at.clone(), how, slot: CHECK_SLOT });
-                    ops.push(Op::Read { slot: CHECK_SLOT, offset: 0, len });
-                    ops.push(Op::Close { slot: CHECK_SLOT });
+                    ops.push(FsOp::Open { at: at.clone(), how, slot: CHECK_SLOT });
+                    ops.push(FsOp::Read { slot: CHECK_SLOT, offset: 0, len });
+                    ops.push(FsOp::Close { slot: CHECK_SLOT });
                 }
                 _ => {}
             }
             if matches!(mode & 0o170_000, 0o040_000 | 0o100_000) {
-                ops.push(Op::Listxattr { at: at.clone() });
+                ops.push(FsOp::Listxattr { at: at.clone() });
                 for name in self.model.xattr_names(ino) {
-                    ops.push(Op::Getxattr { at: at.clone(), name });
+                    ops.push(FsOp::Getxattr { at: at.clone(), name });
                 }
             }
             for op in ops {
-                self.execute(&Step { client, user: 0, op })
+                self.execute(&OpStep { client, user: 0, op })
                     .map_err(|why| format!("in the comparison of trees: {why}"))?;
             }
         }
         Ok(())
     }
 
-    fn compare_stat(&mut self, model: &Stat<Time>, real: &Stat<i64>) -> Result<(), String> {
+    fn compare_stat(
+        &mut self,
+        model: &OpStat<ModelTime>,
+        real: &OpStat<i64>,
+    ) -> Result<(), String> {
         self.compare_ino(model.ino, real.ino)?;
         let is_dir = model.mode & 0o170_000 == 0o040_000;
         let fields = [
@@ -281,7 +290,7 @@ impl<T: Target> Runner<T> {
             return Ok(()); // removed: its times mean nothing
         }
         let before = self.seen.get(&model.ino);
-        let old = |pick: fn(&Stat<Time>) -> Time, real: fn(&Stat<i64>) -> i64| {
+        let old = |pick: fn(&OpStat<ModelTime>) -> ModelTime, real: fn(&OpStat<i64>) -> i64| {
             before.map(|(m, r)| (pick(m), real(r)))
         };
         let coarse = self.plan.coarse_times;
@@ -295,7 +304,7 @@ impl<T: Target> Runner<T> {
     }
 
     /// One inode has one number for as long as it lives, and no other has it.
-    fn compare_ino(&mut self, model: Ino, real: u64) -> Result<(), String> {
+    fn compare_ino(&mut self, model: ModelIno, real: u64) -> Result<(), String> {
         let known = *self.inos.entry(model).or_insert(real);
         if known != real {
             return Err(format!("inode number differs: {known} earlier, {real} now"));
@@ -310,11 +319,11 @@ impl<T: Target> Runner<T> {
         Ok(())
     }
 
-    fn log_step(&mut self, step: &Step) {
+    fn log_step(&mut self, step: &OpStep) {
         if self.log.len() == LOG_STEPS {
             self.log.pop_front();
         }
-        let Step { client, user, op } = step;
+        let OpStep { client, user, op } = step;
         self.log.push_back(format!("client {client} user {user} {op:?}"));
     }
 
@@ -333,12 +342,12 @@ impl<T: Target> Runner<T> {
 /// A time changes when the model's does, never back, and keeps what was set.
 fn compare_time(
     what: &str,
-    model: Time,
+    model: ModelTime,
     real: i64,
-    before: Option<(Time, i64)>,
+    before: Option<(ModelTime, i64)>,
     coarse: bool,
 ) -> Result<(), String> {
-    if let Time::Set(ns) = model {
+    if let ModelTime::Set(ns) = model {
         return if ns == real { Ok(()) } else { Err(format!("{what} is {real}, was set to {ns}")) };
     }
     match before {
@@ -346,11 +355,14 @@ fn compare_time(
             Err(format!("{what} changed without reason: {real_old} -> {real}"))
         }
         Some((old, real_old))
-            if old != model && real == real_old && !coarse && !matches!(model, Time::Maybe(_)) =>
+            if old != model
+                && real == real_old
+                && !coarse
+                && !matches!(model, ModelTime::Maybe(_)) =>
         {
             Err(format!("{what} did not change: {real}"))
         }
-        Some((Time::Step(_) | Time::Maybe(_), real_old)) if real < real_old => {
+        Some((ModelTime::Step(_) | ModelTime::Maybe(_), real_old)) if real < real_old => {
             Err(format!("{what} went back: {real_old} -> {real}"))
         }
         _ => Ok(()),
@@ -358,12 +370,12 @@ fn compare_time(
 }
 
 /// Results without attributes, which are compared apart.
-fn untimed<T: Clone>(outcome: &Outcome<T>) -> Outcome<()> {
+fn untimed<T: Clone>(outcome: &OpResult<T>) -> OpResult<()> {
     match outcome {
         Ok(Value::Done) => Ok(Value::Done),
         Ok(Value::Bytes(bytes)) => Ok(Value::Bytes(bytes.clone())),
         Ok(Value::Names(names)) => Ok(Value::Names(names.clone())),
-        Ok(Value::Stat(stat)) => Ok(Value::Stat(Stat {
+        Ok(Value::Stat(stat)) => Ok(Value::Stat(OpStat {
             ino: stat.ino,
             mode: stat.mode,
             uid: stat.uid,

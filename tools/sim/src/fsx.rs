@@ -29,7 +29,7 @@ const SIZES: [u64; 3] = [7_000, 300_000, 10 << 20];
 const LEN_MAX: u64 = 100_000;
 
 /// An open file of the system under test.
-pub trait Target {
+pub trait FsxTarget {
     /// Up to `len` bytes at `at`; fewer at the end only.
     fn read(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>>;
     /// Writes all of `data`.
@@ -60,7 +60,7 @@ pub trait Target {
 /// One operation, with all that it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as the methods of Target")]
-pub enum Op {
+pub enum FsxOp {
     Read { at: u64, len: u64 },
     Write { at: u64, len: u64 },
     Append { len: u64 },
@@ -76,7 +76,7 @@ pub enum Op {
 
 /// What a run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct FsxReport {
     /// Operations.
     pub ops: u64,
     /// Bytes read and compared.
@@ -91,14 +91,14 @@ pub struct Report {
 ///
 /// # Errors
 /// In words: the first difference, the seed, and the last operations.
-pub fn run(target: &mut dyn Target, seed: u64, ops: u64) -> Result<Report, String> {
+pub fn run(target: &mut dyn FsxTarget, seed: u64, ops: u64) -> Result<FsxReport, String> {
     let mut run = Run {
         target,
         rng: Random::new(seed),
         model: Vec::new(),
         size_max: SIZES[0],
         last: VecDeque::new(),
-        report: Report::default(),
+        report: FsxReport::default(),
     };
     let result = run.all(ops);
     let (last, report) = (run.last, run.report);
@@ -109,13 +109,13 @@ pub fn run(target: &mut dyn Target, seed: u64, ops: u64) -> Result<Report, Strin
 }
 
 struct Run<'a> {
-    target: &'a mut dyn Target,
+    target: &'a mut dyn FsxTarget,
     rng: Random,
     /// What the file must hold.
     model: Vec<u8>,
     size_max: u64,
-    last: VecDeque<(u64, Op)>,
-    report: Report,
+    last: VecDeque<(u64, FsxOp)>,
+    report: FsxReport,
 }
 
 /// Bytes that tell which operation wrote them where; none is zero.
@@ -141,16 +141,16 @@ impl Run<'_> {
         for n in 0..ops {
             if n % ROUND_OPS == 0 {
                 self.size_max = SIZES[self.rng.below(SIZES.len())];
-                self.step(n, Op::Truncate { size: 0 })?;
+                self.step(n, FsxOp::Truncate { size: 0 })?;
             }
             let op = self.draw();
             self.step(n, op)?;
         }
-        self.step(ops, Op::Sync)?;
-        self.step(ops, Op::Reopen)
+        self.step(ops, FsxOp::Sync)?;
+        self.step(ops, FsxOp::Reopen)
     }
 
-    fn step(&mut self, n: u64, op: Op) -> Result<(), String> {
+    fn step(&mut self, n: u64, op: FsxOp) -> Result<(), String> {
         if self.last.len() == SHOWN {
             self.last.pop_front();
         }
@@ -196,17 +196,17 @@ impl Run<'_> {
         Some((at, len.min(size - at)))
     }
 
-    fn draw(&mut self) -> Op {
+    fn draw(&mut self) -> FsxOp {
         let (max, size) = (self.size_max, self.model.len() as u64);
         let (at, len) = self.range(max);
         let within = self.range_within();
         match (self.rng.below(100), within) {
-            (0..25, _) => Op::Read { at, len },
-            (25..50, _) => Op::Write { at, len },
-            (50..54, _) if size + len <= max => Op::Append { len },
-            (54..60, Some((at, len))) => Op::MapRead { at, len },
-            (60..66, Some((at, len))) => Op::MapWrite { at, len },
-            (66..71, _) => Op::Truncate { size: at },
+            (0..25, _) => FsxOp::Read { at, len },
+            (25..50, _) => FsxOp::Write { at, len },
+            (50..54, _) if size + len <= max => FsxOp::Append { len },
+            (54..60, Some((at, len))) => FsxOp::MapRead { at, len },
+            (60..66, Some((at, len))) => FsxOp::MapWrite { at, len },
+            (66..71, _) => FsxOp::Truncate { size: at },
             (71..82, _) => {
                 let all = [
                     Fallocate::Grow,
@@ -216,25 +216,25 @@ impl Run<'_> {
                     Fallocate::Zero,
                     Fallocate::ZeroKeepSize,
                 ];
-                Op::Fallocate { how: *self.rng.pick(&all), at, len }
+                FsxOp::Fallocate { how: *self.rng.pick(&all), at, len }
             }
             (82..88, Some((from, len))) => match self.copy(from, len) {
                 Some(op) => op,
-                None => Op::Read { at, len },
+                None => FsxOp::Read { at, len },
             },
             (88..95, Some((at, _))) => {
-                Op::Seek { want: *self.rng.pick(&[Seek::Data, Seek::Hole]), at }
+                FsxOp::Seek { want: *self.rng.pick(&[Seek::Data, Seek::Hole]), at }
             }
-            (95..97, _) => Op::Sync,
-            (97..98, _) => Op::Reopen,
-            _ => Op::Write { at, len },
+            (95..97, _) => FsxOp::Sync,
+            (97..98, _) => FsxOp::Reopen,
+            _ => FsxOp::Write { at, len },
         }
     }
 
-    fn copy(&mut self, from: u64, len: u64) -> Option<Op> {
+    fn copy(&mut self, from: u64, len: u64) -> Option<FsxOp> {
         let to = self.any(self.size_max.saturating_sub(len));
         let apart = from + len <= to || to + len <= from;
-        apart.then_some(Op::Copy { from, to, len })
+        apart.then_some(FsxOp::Copy { from, to, len })
     }
 
     fn grow(&mut self, size: u64) {
@@ -255,52 +255,52 @@ impl Run<'_> {
         difference(got, want, at).map_or(Ok(()), Err)
     }
 
-    fn apply(&mut self, n: u64, op: Op) -> Result<(), String> {
+    fn apply(&mut self, n: u64, op: FsxOp) -> Result<(), String> {
         let told = |e: io::Error| e.to_string();
         match op {
-            Op::Read { at, len } => {
+            FsxOp::Read { at, len } => {
                 let got = self.target.read(at, len as usize).map_err(told)?;
                 self.compare(&got, at, len)?;
             }
-            Op::Write { at, len } => {
+            FsxOp::Write { at, len } => {
                 let data = pattern(n, at, len);
                 self.target.write(at, &data).map_err(told)?;
                 self.put(at, &data);
             }
-            Op::Append { len } => {
+            FsxOp::Append { len } => {
                 let at = self.model.len() as u64;
                 let data = pattern(n, at, len);
                 self.target.append(&data).map_err(told)?;
                 self.put(at, &data);
             }
-            Op::MapRead { at, len } => {
+            FsxOp::MapRead { at, len } => {
                 let got = self.target.map_read(at, len as usize).map_err(told)?;
                 self.compare(&got, at, len)?;
             }
-            Op::MapWrite { at, len } => {
+            FsxOp::MapWrite { at, len } => {
                 let data = pattern(n, at, len);
                 self.target.map_write(at, &data).map_err(told)?;
                 self.put(at, &data);
             }
-            Op::Truncate { size } => {
+            FsxOp::Truncate { size } => {
                 self.target.truncate(size).map_err(told)?;
                 self.model.resize(size as usize, 0);
             }
-            Op::Fallocate { how, at, len } => {
+            FsxOp::Fallocate { how, at, len } => {
                 self.target.fallocate(how, at, len).map_err(told)?;
                 self.fallocated(how, at, at + len);
             }
-            Op::Copy { from, to, len } => {
+            FsxOp::Copy { from, to, len } => {
                 self.target.copy(from, to, len).map_err(told)?;
                 let data = self.model[from as usize..(from + len) as usize].to_vec();
                 self.put(to, &data);
             }
-            Op::Seek { want, at } => {
+            FsxOp::Seek { want, at } => {
                 let found = self.target.seek(want, at).map_err(told)?;
                 self.check_seek(want, at, found)?;
             }
-            Op::Sync => self.target.sync().map_err(told)?,
-            Op::Reopen => {
+            FsxOp::Sync => self.target.sync().map_err(told)?,
+            FsxOp::Reopen => {
                 self.target.reopen().map_err(told)?;
                 let len = self.model.len() as u64;
                 let got = self.target.read(0, len as usize + 1).map_err(told)?;
@@ -356,7 +356,7 @@ mod tests {
     /// A file that forgets the last byte of long writes.
     struct Forgetful(PosixFile);
 
-    impl Target for Forgetful {
+    impl FsxTarget for Forgetful {
         fn read(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>> {
             self.0.read(at, len)
         }

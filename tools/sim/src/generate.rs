@@ -1,10 +1,10 @@
 //! Random operations from a seed. The name space is small, so that operations meet each other:
 //! five names a directory, four levels, four users, a few open files.
 
-use crate::model::{Ino, Model};
+use crate::model::{Model, ModelIno};
 use crate::op::{
-    At, CHECK_SLOT, DIR_SLOTS, How, Name, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, SetTime, Step,
-    users,
+    CHECK_SLOT, DIR_SLOTS, FsOp, How, NameBytes, NewTime, OpStep, PathFrom, RENAME_EXCHANGE,
+    RENAME_NOREPLACE, users,
 };
 
 const NAMES: [&[u8]; 5] = [b"a", b"b", b"c", b"d.tmp", b"\xff\xfe"];
@@ -16,8 +16,8 @@ const MODES: [u32; 14] = [
 ];
 const UIDS: [u32; 5] = [0, 1001, 1002, 1003, 2000];
 
-/// How often each kind is drawn, in the order of [`Op::KINDS`].
-const WEIGHTS: [u32; Op::KINDS.len()] =
+/// How often each kind is drawn, in the order of [`FsOp::KINDS`].
+const WEIGHTS: [u32; FsOp::KINDS.len()] =
     [4, 3, 3, 3, 7, 3, 4, 9, 7, 3, 4, 6, 10, 3, 3, 4, 4, 5, 5, 4, 8, 5, 12, 5, 4, 3, 3, 3];
 
 /// SplitMix64: small, seedable, the same everywhere and for ever.
@@ -70,19 +70,19 @@ impl Generator {
     }
 
     /// The next step, given what is there.
-    pub fn step(&mut self, model: &Model) -> Step {
+    pub fn step(&mut self, model: &Model) -> OpStep {
         let tree = model.tree();
         let client = self.rng.below(self.clients);
         let user = if self.rng.chance(50) { 0 } else { self.rng.below(users().len()) };
         let kind = self.kind(model, &tree);
         let op = self.op(kind, model, &tree);
         match op.handle().and_then(|slot| model.handle(slot)) {
-            Some(handle) => Step { client: handle.client, user: handle.user, op },
-            None => Step { client, user, op },
+            Some(handle) => OpStep { client: handle.client, user: handle.user, op },
+            None => OpStep { client, user, op },
         }
     }
 
-    fn kind(&mut self, model: &Model, tree: &[(At, Ino)]) -> usize {
+    fn kind(&mut self, model: &Model, tree: &[(PathFrom, ModelIno)]) -> usize {
         let unlink = 20;
         if tree.len() > 80 && self.rng.chance(30) {
             return unlink;
@@ -100,20 +100,20 @@ impl Generator {
         if needs_handle && !any_open { create } else { kind }
     }
 
-    fn op(&mut self, kind: usize, model: &Model, tree: &[(At, Ino)]) -> Op {
+    fn op(&mut self, kind: usize, model: &Model, tree: &[(PathFrom, ModelIno)]) -> FsOp {
         match kind {
             0..=2 | 9 | 17..=19 | 24..=27 => self.inode_op(kind, model, tree),
-            3 => Op::Readlink { at: self.existing(model, tree, 0o120_000) },
+            3 => FsOp::Readlink { at: self.existing(model, tree, 0o120_000) },
             10..=15 => self.handle_op(kind, model),
             16 => {
                 let size = self.size();
-                Op::Truncate { at: self.existing(model, tree, 0o100_000), size }
+                FsOp::Truncate { at: self.existing(model, tree, 0o100_000), size }
             }
             _ => self.name_op(kind, model, tree),
         }
     }
 
-    fn inode_op(&mut self, kind: usize, model: &Model, tree: &[(At, Ino)]) -> Op {
+    fn inode_op(&mut self, kind: usize, model: &Model, tree: &[(PathFrom, ModelIno)]) -> FsOp {
         let wanted = match kind {
             2 | 9 => 0o040_000,
             24..=27 if self.rng.chance(60) => 0o100_000,
@@ -132,42 +132,42 @@ impl Generator {
         };
         let at = self.scenic(at);
         match kind {
-            0 => Op::Stat { at, follow },
-            1 => Op::Access { at, want: self.rng.below(8) as u32 },
-            2 => Op::Readdir { at },
-            9 => Op::Hold { at, slot: self.rng.below(DIR_SLOTS) },
-            17 => Op::Chmod { at, mode: self.mode() },
+            0 => FsOp::Stat { at, follow },
+            1 => FsOp::Access { at, want: self.rng.below(8) as u32 },
+            2 => FsOp::Readdir { at },
+            9 => FsOp::Hold { at, slot: self.rng.below(DIR_SLOTS) },
+            17 => FsOp::Chmod { at, mode: self.mode() },
             18 => {
                 let some = |g: &mut Self| g.rng.chance(60).then(|| *g.rng.pick(&UIDS));
                 let (uid, gid) = (some(self), some(self));
                 let gid = if uid.is_none() { gid.or(Some(2000)) } else { gid };
-                Op::Chown { at, uid, gid, follow }
+                FsOp::Chown { at, uid, gid, follow }
             }
             19 => {
                 let (atime, mtime) = self.times();
-                Op::Utimes { at, atime, mtime, follow }
+                FsOp::Utimes { at, atime, mtime, follow }
             }
             24 => {
                 let len = *self.rng.pick(&[0, 1, 10, 100, 1000]);
                 let value = vec![self.rng.any() as u8; len];
                 let flags = *self.rng.pick(&[0, 0, 1, 2]);
-                Op::Setxattr { at, name, value, flags }
+                FsOp::Setxattr { at, name, value, flags }
             }
-            25 => Op::Getxattr { at, name },
-            26 => Op::Listxattr { at },
-            _ => Op::Removexattr { at, name },
+            25 => FsOp::Getxattr { at, name },
+            26 => FsOp::Listxattr { at },
+            _ => FsOp::Removexattr { at, name },
         }
     }
 
-    fn name_op(&mut self, kind: usize, model: &Model, tree: &[(At, Ino)]) -> Op {
+    fn name_op(&mut self, kind: usize, model: &Model, tree: &[(PathFrom, ModelIno)]) -> FsOp {
         let mode = self.mode();
         match kind {
-            4 => Op::Mkdir { at: self.fresh(tree, model), mode },
+            4 => FsOp::Mkdir { at: self.fresh(tree, model), mode },
             5 => {
                 let kind = *self.rng.pick(&[0o010_000, 0o140_000, 0o100_000]);
-                Op::Mknod { at: self.fresh(tree, model), mode: kind | mode }
+                FsOp::Mknod { at: self.fresh(tree, model), mode: kind | mode }
             }
-            6 => Op::Symlink { at: self.fresh(tree, model), target: self.target() },
+            6 => FsOp::Symlink { at: self.fresh(tree, model), target: self.target() },
             7 => {
                 let existing = self.rng.chance(30);
                 let at = if existing {
@@ -176,20 +176,20 @@ impl Generator {
                     self.fresh(tree, model)
                 };
                 let how = How { exclusive: self.rng.chance(20), ..self.how() };
-                Op::Create { at, mode, how, slot: self.rng.below(CHECK_SLOT) }
+                FsOp::Create { at, mode, how, slot: self.rng.below(CHECK_SLOT) }
             }
             8 => {
                 let at = self.existing(model, tree, 0o100_000);
                 let at = self.scenic(at);
-                Op::Open { at, how: self.how(), slot: self.rng.below(CHECK_SLOT) }
+                FsOp::Open { at, how: self.how(), slot: self.rng.below(CHECK_SLOT) }
             }
-            20 => Op::Unlink { at: self.victim(model, tree, 0o100_000) },
+            20 => FsOp::Unlink { at: self.victim(model, tree, 0o100_000) },
             21 => {
                 let lower = model.tree().into_iter().skip(1);
-                let empty: Vec<(At, Ino)> =
+                let empty: Vec<(PathFrom, ModelIno)> =
                     lower.filter(|(_, ino)| model.is_empty_dir(*ino)).collect();
                 let some = if empty.is_empty() || self.rng.chance(50) { tree } else { &empty };
-                Op::Rmdir { at: self.victim(model, some, 0o040_000) }
+                FsOp::Rmdir { at: self.victim(model, some, 0o040_000) }
             }
             22 => {
                 let wanted = *self.rng.pick(&[0, 0o040_000, 0o100_000]);
@@ -213,31 +213,31 @@ impl Generator {
                 let to = if self.dots { to } else { model.from_root(to) };
                 let walks_from = !self.dots && flags == RENAME_EXCHANGE;
                 let from = if walks_from { model.from_root(from) } else { from };
-                Op::Rename { from, to, flags }
+                FsOp::Rename { from, to, flags }
             }
             _ => {
                 let from = self.victim(model, tree, 0o100_000);
-                Op::Link { from, to: self.fresh(tree, model) }
+                FsOp::Link { from, to: self.fresh(tree, model) }
             }
         }
     }
 
-    fn handle_op(&mut self, kind: usize, model: &Model) -> Op {
+    fn handle_op(&mut self, kind: usize, model: &Model) -> FsOp {
         let open: Vec<usize> = (0..CHECK_SLOT).filter(|s| model.handle(*s).is_some()).collect();
         let slot = *self.rng.pick(&open);
         match kind {
-            10 => Op::Close { slot },
+            10 => FsOp::Close { slot },
             11 => {
                 let offset = if self.rng.chance(60) { 0 } else { self.offset() };
-                Op::Read { slot, offset, len: *self.rng.pick(&[1, 100, 4096, 70_000, 200_000]) }
+                FsOp::Read { slot, offset, len: *self.rng.pick(&[1, 100, 4096, 70_000, 200_000]) }
             }
             12 => {
                 let (offset, len) = (self.offset(), self.len());
-                Op::Write { slot, offset, len, fill: self.rng.any() as u8 }
+                FsOp::Write { slot, offset, len, fill: self.rng.any() as u8 }
             }
-            13 => Op::Fsync { slot },
-            14 => Op::Fstat { slot },
-            _ => Op::Ftruncate { slot, size: self.size() },
+            13 => FsOp::Fsync { slot },
+            14 => FsOp::Fstat { slot },
+            _ => FsOp::Ftruncate { slot, size: self.size() },
         }
     }
 
@@ -284,18 +284,18 @@ impl Generator {
         How { read, write, append, truncate, exclusive: false }
     }
 
-    fn times(&mut self) -> (SetTime, SetTime) {
-        let ns = |g: &mut Self| SetTime::Ns(1_000_000_000 * g.rng.below(1_600_000_000) as i64 + 7);
+    fn times(&mut self) -> (NewTime, NewTime) {
+        let ns = |g: &mut Self| NewTime::Ns(1_000_000_000 * g.rng.below(1_600_000_000) as i64 + 7);
         match self.rng.below(5) {
-            0 => (SetTime::Now, SetTime::Now),
-            1 => (SetTime::Omit, ns(self)),
-            2 => (ns(self), SetTime::Omit),
-            3 => (SetTime::Omit, SetTime::Now),
+            0 => (NewTime::Now, NewTime::Now),
+            1 => (NewTime::Omit, ns(self)),
+            2 => (ns(self), NewTime::Omit),
+            3 => (NewTime::Omit, NewTime::Now),
             _ => (ns(self), ns(self)),
         }
     }
 
-    fn name(&mut self) -> Name {
+    fn name(&mut self) -> NameBytes {
         match self.rng.below(100) {
             0 => vec![b'l'; 255],
             1 => vec![b'L'; 256],
@@ -313,11 +313,11 @@ impl Generator {
     }
 
     /// Something that is there, of the kind wanted (0: any); sometimes of another, sometimes not.
-    fn existing(&mut self, model: &Model, tree: &[(At, Ino)], kind: u32) -> At {
+    fn existing(&mut self, model: &Model, tree: &[(PathFrom, ModelIno)], kind: u32) -> PathFrom {
         if self.rng.chance(8) {
             return self.wild(model);
         }
-        let of_kind: Vec<&At> = tree
+        let of_kind: Vec<&PathFrom> = tree
             .iter()
             .filter(|(_, ino)| kind == 0 || model.mode(*ino) & 0o170_000 == kind)
             .map(|(at, _)| at)
@@ -331,7 +331,7 @@ impl Generator {
     }
 
     /// The same for an operation on the name: it has one.
-    fn victim(&mut self, model: &Model, tree: &[(At, Ino)], kind: u32) -> At {
+    fn victim(&mut self, model: &Model, tree: &[(PathFrom, ModelIno)], kind: u32) -> PathFrom {
         let mut at = self.existing(model, tree, kind);
         if self.dots && self.rng.chance(2) {
             at.path.push(if at.path.is_empty() || self.rng.chance(50) {
@@ -346,11 +346,11 @@ impl Generator {
     }
 
     /// A name in an existing directory, mostly not taken.
-    fn fresh(&mut self, tree: &[(At, Ino)], model: &Model) -> At {
+    fn fresh(&mut self, tree: &[(PathFrom, ModelIno)], model: &Model) -> PathFrom {
         if self.rng.chance(5) {
             return self.wild(model);
         }
-        let dirs: Vec<&At> = tree
+        let dirs: Vec<&PathFrom> = tree
             .iter()
             .filter(|(at, ino)| model.is_dir(*ino) && at.path.len() < DEPTH_MAX)
             .map(|(at, _)| at)
@@ -363,25 +363,25 @@ impl Generator {
     }
 
     /// Any names at all, from the root or a held directory.
-    fn wild(&mut self, model: &Model) -> At {
+    fn wild(&mut self, model: &Model) -> PathFrom {
         let held: Vec<usize> = (0..DIR_SLOTS).filter(|s| model.held(*s).is_some()).collect();
         let base =
             if held.is_empty() || self.rng.chance(50) { None } else { Some(*self.rng.pick(&held)) };
         let depth = 1 + self.rng.below(3);
-        At { base, path: (0..depth).map(|_| self.name()).collect() }
+        PathFrom { base, path: (0..depth).map(|_| self.name()).collect() }
     }
 
     /// The same place by way of a held directory, where one lies on the path.
-    fn rebased(&mut self, model: &Model, at: At) -> At {
+    fn rebased(&mut self, model: &Model, at: PathFrom) -> PathFrom {
         if at.base.is_some() || !self.rng.chance(40) {
             return at;
         }
         for slot in 0..DIR_SLOTS {
             let Some(held) = model.held(slot) else { continue };
             for len in 1..=at.path.len() {
-                let prefix = At { base: None, path: at.path[..len].to_vec() };
+                let prefix = PathFrom { base: None, path: at.path[..len].to_vec() };
                 if model.peek(&prefix) == Some(held) {
-                    return At { base: Some(slot), path: at.path[len..].to_vec() };
+                    return PathFrom { base: Some(slot), path: at.path[len..].to_vec() };
                 }
             }
         }
@@ -389,7 +389,7 @@ impl Generator {
     }
 
     /// A detour by `.` or by `..`.
-    fn scenic(&mut self, mut at: At) -> At {
+    fn scenic(&mut self, mut at: PathFrom) -> PathFrom {
         // From a held directory only the kernel understands them.
         if at.path.is_empty() || !self.rng.chance(8) || (at.base.is_some() && !self.dots) {
             return at;

@@ -8,8 +8,8 @@ use saker_types::{Class, Errno, Error, FileKind, Locator, limits};
 
 use crate::local::xattr_names;
 use crate::op::{
-    At, DIR_SLOTS, FILE_SLOTS, How, Name, Op, Outcome, RENAME_EXCHANGE, RENAME_NOREPLACE, SetTime,
-    Stat, Step, Target, User, Value, pattern,
+    DIR_SLOTS, FILE_SLOTS, FsOp, How, NameBytes, NewTime, OpResult, OpStat, OpStep, PathFrom,
+    RENAME_EXCHANGE, RENAME_NOREPLACE, TestedFs, User, Value, pattern,
 };
 
 type Done = Result<Value<i64>, Error>;
@@ -22,7 +22,7 @@ struct Open {
 }
 
 /// Clients of one cluster that work below one directory.
-pub struct LibFs {
+pub struct LibFsTarget {
     clients: Vec<Fs>,
     /// Name of the run's directory, in the cluster's root.
     top: Bytes,
@@ -33,9 +33,9 @@ pub struct LibFs {
     turn: u64,
 }
 
-impl LibFs {
+impl LibFsTarget {
     /// Makes the directory `top` in the root of the cluster, open to all.
-    pub fn new(clients: Vec<Fs>, top: &str) -> Result<LibFs, Error> {
+    pub fn new(clients: Vec<Fs>, top: &str) -> Result<LibFsTarget, Error> {
         let top = Bytes::copy_from_slice(top.as_bytes());
         let (fs, who) = (&clients[0], Caller::root());
         let at = wire::At::below(Locator::root(), vec![top.clone()]);
@@ -43,11 +43,17 @@ impl LibFs {
             fs.mkdir(&who, &at, 0o777).await?;
             fs.setattr(&who, &at, &SetAttr { mode: Some(0o777), ..SetAttr::default() }).await
         })?;
-        Ok(LibFs { clients, top, files: Default::default(), held: Default::default(), turn: 0 })
+        Ok(LibFsTarget {
+            clients,
+            top,
+            files: Default::default(),
+            held: Default::default(),
+            turn: 0,
+        })
     }
 
     /// The path without any symlink followed.
-    fn plain(&self, at: &At) -> Result<wire::At, Error> {
+    fn plain(&self, at: &PathFrom) -> Result<wire::At, Error> {
         let names = at.path.iter().map(|name| Bytes::copy_from_slice(name));
         Ok(match at.base {
             None => {
@@ -62,7 +68,13 @@ impl LibFs {
     }
 
     /// Follows symlinks: all but the last component's, with `follow` that, too.
-    async fn place(&self, fs: &Fs, who: &Caller, at: &At, follow: bool) -> Result<wire::At, Error> {
+    async fn place(
+        &self,
+        fs: &Fs,
+        who: &Caller,
+        at: &PathFrom,
+        follow: bool,
+    ) -> Result<wire::At, Error> {
         let plain = self.plain(at)?;
         if at.path.is_empty() {
             // "." asks for search permission.
@@ -110,7 +122,7 @@ impl LibFs {
     }
 
     /// A name in a directory: the directory must be there.
-    async fn name(&self, fs: &Fs, who: &Caller, at: &At) -> Result<wire::At, Error> {
+    async fn name(&self, fs: &Fs, who: &Caller, at: &PathFrom) -> Result<wire::At, Error> {
         let parent = self.place(fs, who, &at.parent(), true).await?;
         let entry = fs.lookup(who, &parent).await?;
         if !entry.attr.is_dir() {
@@ -121,24 +133,24 @@ impl LibFs {
         Ok(wire::At::below(parent.anchor, path))
     }
 
-    async fn name_op(&self, fs: &Fs, who: &Caller, op: &Op) -> Done {
+    async fn name_op(&self, fs: &Fs, who: &Caller, op: &FsOp) -> Done {
         match op {
-            Op::Mkdir { at, mode } => {
+            FsOp::Mkdir { at, mode } => {
                 fs.mkdir(who, &self.place(fs, who, at, false).await?, *mode).await?;
             }
-            Op::Mknod { at, mode } => {
+            FsOp::Mknod { at, mode } => {
                 fs.mknod(who, &self.place(fs, who, at, false).await?, *mode, 0).await?;
             }
-            Op::Symlink { at, target } => {
+            FsOp::Symlink { at, target } => {
                 fs.symlink(who, &self.place(fs, who, at, false).await?, target).await?;
             }
-            Op::Unlink { at } => {
+            FsOp::Unlink { at } => {
                 fs.unlink(who, &self.place(fs, who, at, false).await?).await?;
             }
-            Op::Rmdir { at } => {
+            FsOp::Rmdir { at } => {
                 fs.rmdir(who, &self.place(fs, who, at, false).await?).await?;
             }
-            Op::Rename { from, to, flags } => {
+            FsOp::Rename { from, to, flags } => {
                 let from = self.name(fs, who, from).await?;
                 let to = self.name(fs, who, to).await?;
                 match *flags {
@@ -150,7 +162,7 @@ impl LibFs {
                     _ => return Err(Errno::EINVAL.into()),
                 }
             }
-            Op::Link { from, to } => {
+            FsOp::Link { from, to } => {
                 let from = self.place(fs, who, from, false).await?;
                 fs.lookup(who, &from).await?;
                 let to = self.place(fs, who, to, false).await?;
@@ -161,27 +173,27 @@ impl LibFs {
         Ok(Value::Done)
     }
 
-    async fn inode_op(&self, fs: &Fs, who: &Caller, op: &Op) -> Done {
+    async fn inode_op(&self, fs: &Fs, who: &Caller, op: &FsOp) -> Done {
         let (at, follow, change) = match op {
-            Op::Truncate { at, size } => {
+            FsOp::Truncate { at, size } => {
                 (at, true, SetAttr { size: Some(*size), ..SetAttr::default() })
             }
-            Op::Chmod { at, mode } => {
+            FsOp::Chmod { at, mode } => {
                 (at, true, SetAttr { mode: Some(*mode), ..SetAttr::default() })
             }
-            Op::Chown { at, uid, gid, follow } => {
+            FsOp::Chown { at, uid, gid, follow } => {
                 (at, *follow, SetAttr { uid: *uid, gid: *gid, ..SetAttr::default() })
             }
-            Op::Utimes { at, atime, mtime, follow } => {
+            FsOp::Utimes { at, atime, mtime, follow } => {
                 let (atime, mtime) = (wire_time(*atime), wire_time(*mtime));
                 (at, *follow, SetAttr { atime, mtime, ..SetAttr::default() })
             }
-            Op::Setxattr { at, name, value, flags } => {
+            FsOp::Setxattr { at, name, value, flags } => {
                 let at = self.place(fs, who, at, true).await?;
                 fs.setxattr(who, &at, name, value, *flags).await?;
                 return Ok(Value::Done);
             }
-            Op::Removexattr { at, name } => {
+            FsOp::Removexattr { at, name } => {
                 let at = self.place(fs, who, at, true).await?;
                 fs.removexattr(who, &at, name).await?;
                 return Ok(Value::Done);
@@ -192,32 +204,32 @@ impl LibFs {
         Ok(Value::Done)
     }
 
-    async fn reading_op(&self, fs: &Fs, who: &Caller, op: &Op) -> Done {
+    async fn reading_op(&self, fs: &Fs, who: &Caller, op: &FsOp) -> Done {
         match op {
-            Op::Stat { at, follow } => {
+            FsOp::Stat { at, follow } => {
                 let entry = fs.getattr(who, &self.place(fs, who, at, *follow).await?).await?;
                 Ok(Value::Stat(convert(&entry)))
             }
-            Op::Access { at, want } => {
+            FsOp::Access { at, want } => {
                 fs.access(who, &self.place(fs, who, at, true).await?, *want).await?;
                 Ok(Value::Done)
             }
-            Op::Readlink { at } => {
+            FsOp::Readlink { at } => {
                 let target = fs.readlink(who, &self.place(fs, who, at, false).await?).await?;
                 Ok(Value::Bytes(target.to_vec()))
             }
-            Op::Readdir { at } => {
+            FsOp::Readdir { at } => {
                 let entry = fs.lookup(who, &self.place(fs, who, at, true).await?).await?;
                 if !entry.attr.is_dir() {
                     return Err(Errno::ENOTDIR.into());
                 }
                 list(fs, who, &entry.loc).await
             }
-            Op::Getxattr { at, name } => {
+            FsOp::Getxattr { at, name } => {
                 let at = self.place(fs, who, at, true).await?;
                 Ok(Value::Bytes(fs.getxattr(who, &at, name).await?.to_vec()))
             }
-            Op::Listxattr { at } => {
+            FsOp::Listxattr { at } => {
                 let names = fs.listxattr(who, &self.place(fs, who, at, true).await?).await?;
                 Ok(Value::Names(xattr_names(&names)))
             }
@@ -225,11 +237,11 @@ impl LibFs {
         }
     }
 
-    fn open_op(&mut self, fs: &Fs, client: usize, who: &Caller, op: &Op) -> Done {
+    fn open_op(&mut self, fs: &Fs, client: usize, who: &Caller, op: &FsOp) -> Done {
         let (at, how, create, slot) = match op {
-            Op::Create { at, mode, how, slot } => (at, *how, Some(*mode), *slot),
-            Op::Open { at, how, slot } => (at, *how, None, *slot),
-            Op::Hold { at, slot } => {
+            FsOp::Create { at, mode, how, slot } => (at, *how, Some(*mode), *slot),
+            FsOp::Open { at, how, slot } => (at, *how, None, *slot),
+            FsOp::Hold { at, slot } => {
                 let entry = fs.block_on(async {
                     let at = self.place(fs, who, at, true).await?;
                     fs.lookup(who, &at).await
@@ -272,8 +284,8 @@ impl LibFs {
         })
     }
 
-    fn file_op(&mut self, slot: usize, op: &Op) -> Done {
-        if matches!(op, Op::Close { .. }) {
+    fn file_op(&mut self, slot: usize, op: &FsOp) -> Done {
+        if matches!(op, FsOp::Close { .. }) {
             self.close(slot)?;
             return Ok(Value::Done);
         }
@@ -281,22 +293,22 @@ impl LibFs {
         let fs = &self.clients[open.client];
         fs.block_on(async {
             match op {
-                Op::Read { .. } if !open.how.read => Err(Errno::EBADF.into()),
-                Op::Write { .. } if !open.how.write => Err(Errno::EBADF.into()),
-                Op::Ftruncate { .. } if !open.how.write => Err(Errno::EINVAL.into()),
-                Op::Read { offset, len, .. } => {
+                FsOp::Read { .. } if !open.how.read => Err(Errno::EBADF.into()),
+                FsOp::Write { .. } if !open.how.write => Err(Errno::EBADF.into()),
+                FsOp::Ftruncate { .. } if !open.how.write => Err(Errno::EINVAL.into()),
+                FsOp::Read { offset, len, .. } => {
                     Ok(Value::Bytes(open.file.read(*offset, *len).await?.to_vec()))
                 }
-                Op::Write { offset, len, fill, .. } => {
+                FsOp::Write { offset, len, fill, .. } => {
                     open.file.write(*offset, &pattern(*fill, *offset, *len)).await?;
                     Ok(Value::Done)
                 }
-                Op::Fsync { .. } => open.file.fsync().await.map(|()| Value::Done),
-                Op::Fstat { .. } => {
+                FsOp::Fsync { .. } => open.file.fsync().await.map(|()| Value::Done),
+                FsOp::Fstat { .. } => {
                     let at = wire::At::handle(open.file.locator());
                     Ok(Value::Stat(convert(&fs.getattr(&open.who, &at).await?)))
                 }
-                Op::Ftruncate { size, .. } => {
+                FsOp::Ftruncate { size, .. } => {
                     let at = wire::At::handle(open.file.locator());
                     let size = Some(*size);
                     let change = SetAttr { size, by_handle: true, ..SetAttr::default() };
@@ -309,8 +321,8 @@ impl LibFs {
     }
 }
 
-impl Target for LibFs {
-    fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64> {
+impl TestedFs for LibFsTarget {
+    fn apply(&mut self, who: &User, step: &OpStep) -> OpResult<i64> {
         self.turn += 1;
         let done = match step.op.handle() {
             Some(slot) => self.file_op(slot, &step.op),
@@ -347,8 +359,9 @@ async fn list(fs: &Fs, who: &Caller, dir: &Locator) -> Done {
             return Err(Error::new(Errno::EPROTO).with_text("a listing resumed elsewhere"));
         }
     }
-    let entry = |item: &DirItem| -> (Name, u8) { (item.name.to_vec(), item.attr.kind().d_type()) };
-    let mut names: Vec<(Name, u8)> = all.iter().map(entry).collect();
+    let entry =
+        |item: &DirItem| -> (NameBytes, u8) { (item.name.to_vec(), item.attr.kind().d_type()) };
+    let mut names: Vec<(NameBytes, u8)> = all.iter().map(entry).collect();
     names.sort();
     Ok(Value::Names(names))
 }
@@ -362,17 +375,17 @@ async fn items(fs: &Fs, who: &Caller, dir: &Locator, cookie: u64) -> Result<Vec<
     Ok(items)
 }
 
-fn wire_time(time: SetTime) -> Option<WireTime> {
+fn wire_time(time: NewTime) -> Option<WireTime> {
     match time {
-        SetTime::Omit => None,
-        SetTime::Now => Some(WireTime::Now),
-        SetTime::Ns(ns) => Some(WireTime::At(stamp_of_unix_ns(ns))),
+        NewTime::Omit => None,
+        NewTime::Now => Some(WireTime::Now),
+        NewTime::Ns(ns) => Some(WireTime::At(stamp_of_unix_ns(ns))),
     }
 }
 
-fn convert(entry: &Entry) -> Stat<i64> {
+fn convert(entry: &Entry) -> OpStat<i64> {
     let attr = &entry.attr;
-    Stat {
+    OpStat {
         ino: attr.id,
         mode: attr.mode,
         uid: attr.uid,

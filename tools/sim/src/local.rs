@@ -12,30 +12,30 @@ use rustix::fs::{self as rfs, AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 use saker_types::Errno;
 
 use crate::op::{
-    At, DIR_SLOTS, FILE_SLOTS, How, Name, Op, Outcome, SetTime, Stat, Step, Target, User, Value,
-    pattern, users,
+    DIR_SLOTS, FILE_SLOTS, FsOp, How, NameBytes, NewTime, OpResult, OpStat, OpStep, PathFrom,
+    TestedFs, User, Value, pattern, users,
 };
 
 type Sys<T> = Result<T, rustix::io::Errno>;
 
 /// A directory reached through the kernel: a local file system or a mount.
-pub struct Local {
+pub struct LocalFs {
     root: OwnedFd,
     files: [Option<(OwnedFd, User, How)>; FILE_SLOTS],
     held: [Option<OwnedFd>; DIR_SLOTS],
     not_send: PhantomData<*const ()>,
 }
 
-impl Local {
+impl LocalFs {
     /// Uses `dir`, which must be empty; it becomes writable for all. Needs root.
-    pub fn new(dir: &Path) -> std::io::Result<Local> {
+    pub fn new(dir: &Path) -> std::io::Result<LocalFs> {
         rustix::process::umask(Mode::empty());
         // SAFETY: only the working directory stops being shared with other threads, and it is
         // this thread alone that depends on it.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS)? };
         let root = rfs::open(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
         rfs::chmodat(&root, ".", Mode::from_raw_mode(0o777), AtFlags::empty())?;
-        Ok(Local {
+        Ok(LocalFs {
             root,
             files: Default::default(),
             held: Default::default(),
@@ -44,7 +44,7 @@ impl Local {
     }
 
     /// Makes the base of the path the working directory and gives the rest.
-    fn enter(&self, at: &At) -> Sys<CString> {
+    fn enter(&self, at: &PathFrom) -> Sys<CString> {
         let dir = match at.base {
             None => Some(&self.root),
             Some(slot) => self.held[slot].as_ref(),
@@ -53,83 +53,83 @@ impl Local {
         CString::new(at.text()).map_err(|_| rustix::io::Errno::INVAL)
     }
 
-    fn name_op(&mut self, user: &User, op: &Op) -> Sys<Value<i64>> {
+    fn name_op(&mut self, user: &User, op: &FsOp) -> Sys<Value<i64>> {
         match op {
-            Op::Mkdir { at, mode } => {
+            FsOp::Mkdir { at, mode } => {
                 self.as_user(user, at, |p| rfs::mkdirat(CWD, p, Mode::from_raw_mode(*mode)))
             }
-            Op::Mknod { at, mode } => self.as_user(user, at, |p| {
+            FsOp::Mknod { at, mode } => self.as_user(user, at, |p| {
                 let kind = rfs::FileType::from_raw_mode(*mode);
                 rfs::mknodat(CWD, p, kind, Mode::from_raw_mode(*mode & 0o7777), 0)
             }),
-            Op::Symlink { at, target } => {
+            FsOp::Symlink { at, target } => {
                 self.as_user(user, at, |p| rfs::symlinkat(target.as_slice(), CWD, p))
             }
-            Op::Unlink { at } => {
+            FsOp::Unlink { at } => {
                 self.as_user(user, at, |p| rfs::unlinkat(CWD, p, AtFlags::empty()))
             }
-            Op::Rmdir { at } => {
+            FsOp::Rmdir { at } => {
                 self.as_user(user, at, |p| rfs::unlinkat(CWD, p, AtFlags::REMOVEDIR))
             }
-            Op::Rename { from, to, flags } => self.two(user, from, to, |a, pa, b, pb| {
+            FsOp::Rename { from, to, flags } => self.two(user, from, to, |a, pa, b, pb| {
                 rfs::renameat_with(a, pa, b, pb, rfs::RenameFlags::from_bits_retain(*flags))
             }),
-            Op::Link { from, to } => {
+            FsOp::Link { from, to } => {
                 self.two(user, from, to, |a, pa, b, pb| rfs::linkat(a, pa, b, pb, AtFlags::empty()))
             }
             _ => self.inode_op(user, op),
         }
     }
 
-    fn inode_op(&mut self, user: &User, op: &Op) -> Sys<Value<i64>> {
+    fn inode_op(&mut self, user: &User, op: &FsOp) -> Sys<Value<i64>> {
         match op {
-            Op::Truncate { at, size } => self.as_user(user, at, |p| {
+            FsOp::Truncate { at, size } => self.as_user(user, at, |p| {
                 // SAFETY: `p` is NUL-terminated and outlives the call.
                 check(unsafe { libc::truncate(p.as_ptr(), *size as i64) })
             }),
-            Op::Access { at, want } => self.as_user(user, at, |p| access(p, *want)),
-            Op::Chmod { at, mode } => self.as_user(user, at, |p| {
+            FsOp::Access { at, want } => self.as_user(user, at, |p| access(p, *want)),
+            FsOp::Chmod { at, mode } => self.as_user(user, at, |p| {
                 rfs::chmodat(CWD, p, Mode::from_raw_mode(*mode), AtFlags::empty())
             }),
-            Op::Chown { at, uid, gid, follow } => self.as_user(user, at, |p| {
+            FsOp::Chown { at, uid, gid, follow } => self.as_user(user, at, |p| {
                 let (uid, gid) = (uid.map(rfs::Uid::from_raw), gid.map(rfs::Gid::from_raw));
                 rfs::chownat(CWD, p, uid, gid, flags(*follow))
             }),
-            Op::Utimes { at, atime, mtime, follow } => self.as_user(user, at, |p| {
+            FsOp::Utimes { at, atime, mtime, follow } => self.as_user(user, at, |p| {
                 let times = Timestamps {
                     last_access: timespec(*atime),
                     last_modification: timespec(*mtime),
                 };
                 rfs::utimensat(CWD, p, &times, flags(*follow))
             }),
-            Op::Setxattr { at, name, value, flags } => self.as_user(user, at, |p| {
+            FsOp::Setxattr { at, name, value, flags } => self.as_user(user, at, |p| {
                 let flags = rfs::XattrFlags::from_bits_retain(*flags);
                 rfs::setxattr(p, name.as_slice(), value, flags)
             }),
-            Op::Removexattr { at, name } => {
+            FsOp::Removexattr { at, name } => {
                 self.as_user(user, at, |p| rfs::removexattr(p, name.as_slice()))
             }
             _ => self.reading_op(user, op),
         }
     }
 
-    fn reading_op(&mut self, user: &User, op: &Op) -> Sys<Value<i64>> {
+    fn reading_op(&mut self, user: &User, op: &FsOp) -> Sys<Value<i64>> {
         match op {
-            Op::Stat { at, follow } => {
+            FsOp::Stat { at, follow } => {
                 let path = self.enter(at)?;
                 let stat = acting_as(user, || rfs::statat(CWD, &path, flags(*follow)))?;
                 Ok(Value::Stat(convert(&stat)))
             }
-            Op::Readdir { at } => {
+            FsOp::Readdir { at } => {
                 let path = self.enter(at)?;
                 acting_as(user, || list(&path))
             }
-            Op::Readlink { at } => {
+            FsOp::Readlink { at } => {
                 let path = self.enter(at)?;
                 let target = acting_as(user, || rfs::readlinkat(CWD, &path, Vec::new()))?;
                 Ok(Value::Bytes(target.into_bytes()))
             }
-            Op::Getxattr { at, name } => {
+            FsOp::Getxattr { at, name } => {
                 let path = self.enter(at)?;
                 let mut value = vec![0u8; 64 << 10];
                 let len =
@@ -137,7 +137,7 @@ impl Local {
                 value.truncate(len);
                 Ok(Value::Bytes(value))
             }
-            Op::Listxattr { at } => {
+            FsOp::Listxattr { at } => {
                 let path = self.enter(at)?;
                 let mut names = vec![0u8; 64 << 10];
                 let len = acting_as(user, || rfs::listxattr(&path, &mut names[..]))?;
@@ -147,21 +147,21 @@ impl Local {
         }
     }
 
-    fn open_op(&mut self, user: &User, op: &Op) -> Sys<Value<i64>> {
+    fn open_op(&mut self, user: &User, op: &FsOp) -> Sys<Value<i64>> {
         match op {
-            Op::Create { at, mode, how, slot } => {
+            FsOp::Create { at, mode, how, slot } => {
                 let flags = open_flags(*how) | OFlags::CREATE;
                 self.open(user, at, flags, *mode, *how, *slot)
             }
-            Op::Open { at, how, slot } => self.open(user, at, open_flags(*how), 0, *how, *slot),
-            Op::Hold { at, slot } => {
+            FsOp::Open { at, how, slot } => self.open(user, at, open_flags(*how), 0, *how, *slot),
+            FsOp::Hold { at, slot } => {
                 let path = self.enter(at)?;
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 let fd = acting_as(user, || rfs::openat(CWD, &path, flags, Mode::empty()))?;
                 self.held[*slot] = Some(fd);
                 Ok(Value::Done)
             }
-            Op::Close { slot } => {
+            FsOp::Close { slot } => {
                 self.files[*slot] = None;
                 Ok(Value::Done)
             }
@@ -172,7 +172,7 @@ impl Local {
     fn open(
         &mut self,
         user: &User,
-        at: &At,
+        at: &PathFrom,
         flags: OFlags,
         mode: u32,
         how: How,
@@ -185,18 +185,18 @@ impl Local {
         Ok(Value::Done)
     }
 
-    fn file_op(&mut self, op: &Op) -> Sys<Value<i64>> {
+    fn file_op(&mut self, op: &FsOp) -> Sys<Value<i64>> {
         let slot = op.handle().ok_or(rustix::io::Errno::NOSYS)?;
         let (fd, user, how) = self.files[slot].as_ref().ok_or(rustix::io::Errno::BADF)?;
         acting_as(user, || match op {
-            Op::Read { offset, len, .. } => read_all(fd, *offset, *len).map(Value::Bytes),
-            Op::Write { offset, len, fill, .. } => {
+            FsOp::Read { offset, len, .. } => read_all(fd, *offset, *len).map(Value::Bytes),
+            FsOp::Write { offset, len, fill, .. } => {
                 let data = pattern(*fill, *offset, *len);
                 write_all(fd, *offset, &data, how.append)
             }
-            Op::Fsync { .. } => rfs::fsync(fd).map(|()| Value::Done),
-            Op::Fstat { .. } => rfs::fstat(fd).map(|stat| Value::Stat(convert(&stat))),
-            Op::Ftruncate { size, .. } => rfs::ftruncate(fd, *size).map(|()| Value::Done),
+            FsOp::Fsync { .. } => rfs::fsync(fd).map(|()| Value::Done),
+            FsOp::Fstat { .. } => rfs::fstat(fd).map(|stat| Value::Stat(convert(&stat))),
+            FsOp::Ftruncate { size, .. } => rfs::ftruncate(fd, *size).map(|()| Value::Done),
             _ => Err(rustix::io::Errno::NOSYS),
         })
     }
@@ -204,7 +204,7 @@ impl Local {
     fn as_user(
         &self,
         user: &User,
-        at: &At,
+        at: &PathFrom,
         act: impl FnOnce(&CString) -> Sys<()>,
     ) -> Sys<Value<i64>> {
         let path = self.enter(at)?;
@@ -215,12 +215,12 @@ impl Local {
     fn two(
         &self,
         user: &User,
-        from: &At,
-        to: &At,
+        from: &PathFrom,
+        to: &PathFrom,
         act: impl FnOnce(&OwnedFd, &CString, &OwnedFd, &CString) -> Sys<()>,
     ) -> Sys<Value<i64>> {
         let (from_path, to_path) = (self.enter(from)?, self.enter(to)?);
-        let base = |at: &At| match at.base {
+        let base = |at: &PathFrom| match at.base {
             None => Some(&self.root),
             Some(slot) => self.held[slot].as_ref(),
         };
@@ -230,8 +230,8 @@ impl Local {
     }
 }
 
-impl Target for Local {
-    fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64> {
+impl TestedFs for LocalFs {
+    fn apply(&mut self, who: &User, step: &OpStep) -> OpResult<i64> {
         self.name_op(who, &step.op).map_err(|e| Errno(e.raw_os_error() as u16))
     }
 }
@@ -288,19 +288,19 @@ fn open_flags(how: How) -> OFlags {
     flags
 }
 
-fn timespec(time: SetTime) -> Timespec {
+fn timespec(time: NewTime) -> Timespec {
     match time {
-        SetTime::Omit => Timespec { tv_sec: 0, tv_nsec: rfs::UTIME_OMIT },
-        SetTime::Now => Timespec { tv_sec: 0, tv_nsec: rfs::UTIME_NOW },
-        SetTime::Ns(ns) => {
+        NewTime::Omit => Timespec { tv_sec: 0, tv_nsec: rfs::UTIME_OMIT },
+        NewTime::Now => Timespec { tv_sec: 0, tv_nsec: rfs::UTIME_NOW },
+        NewTime::Ns(ns) => {
             Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) }
         }
     }
 }
 
-fn convert(stat: &rfs::Stat) -> Stat<i64> {
+fn convert(stat: &rfs::Stat) -> OpStat<i64> {
     let ns = |s: i64, n: u64| s * 1_000_000_000 + n as i64;
-    Stat {
+    OpStat {
         ino: stat.st_ino,
         mode: stat.st_mode,
         uid: stat.st_uid,
@@ -316,7 +316,7 @@ fn convert(stat: &rfs::Stat) -> Stat<i64> {
 fn list(path: &CString) -> Sys<Value<i64>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rfs::openat(CWD, path, flags, Mode::empty())?;
-    let mut names: BTreeMap<Name, u8> = BTreeMap::new();
+    let mut names: BTreeMap<NameBytes, u8> = BTreeMap::new();
     for entry in rfs::Dir::new(fd)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes().to_vec();
@@ -329,9 +329,9 @@ fn list(path: &CString) -> Sys<Value<i64>> {
 }
 
 /// The `user.` names in a NUL-separated list, sorted.
-pub(crate) fn xattr_names(list: &[u8]) -> Vec<(Name, u8)> {
+pub(crate) fn xattr_names(list: &[u8]) -> Vec<(NameBytes, u8)> {
     let names = list.split(|b| *b == 0).filter(|name| name.starts_with(b"user."));
-    let mut names: Vec<(Name, u8)> = names.map(|name| (name.to_vec(), 0)).collect();
+    let mut names: Vec<(NameBytes, u8)> = names.map(|name| (name.to_vec(), 0)).collect();
     names.sort();
     names
 }

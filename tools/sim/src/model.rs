@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use saker_types::Errno;
 
-use crate::op::{At, DIR_SLOTS, FILE_SLOTS, How, Name, Op, Outcome, Stat, Step, User, Value};
+use crate::op::{
+    DIR_SLOTS, FILE_SLOTS, FsOp, How, NameBytes, OpResult, OpStat, OpStep, PathFrom, User, Value,
+};
 
 mod data;
 mod errors;
@@ -16,9 +18,9 @@ mod inodes;
 mod names;
 
 /// Number of an inode in the model.
-pub type Ino = u64;
+pub type ModelIno = u64;
 /// The root directory of a run.
-pub const ROOT_INO: Ino = 1;
+pub const ROOT_INO: ModelIno = 1;
 /// "Not defined by the model": the step is not tried on the system under test.
 pub const UNDEFINED: Errno = Errno(0);
 /// Largest file of ext4 and of Saker.
@@ -31,7 +33,7 @@ const S_IFLNK: u32 = 0o120_000;
 
 /// Where systems differ within what POSIX leaves open.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct ModelRules {
     /// `fs.protected_hardlinks` of the kernel above the file system.
     pub protected_hardlinks: bool,
     /// `fs.protected_symlinks`.
@@ -53,10 +55,10 @@ pub struct Rules {
     pub ends_at_16_tib: bool,
 }
 
-impl Rules {
+impl ModelRules {
     /// A file system without a kernel above it.
-    pub fn plain() -> Rules {
-        Rules {
+    pub fn plain() -> ModelRules {
+        ModelRules {
             protected_hardlinks: false,
             protected_symlinks: false,
             protected_regular: 0,
@@ -69,17 +71,21 @@ impl Rules {
     }
 
     /// Saker below the running kernel.
-    pub fn of_mount() -> Rules {
-        Rules { rename_touches_linked: false, dots_are_searched: false, ..Rules::of_kernel() }
+    pub fn of_mount() -> ModelRules {
+        ModelRules {
+            rename_touches_linked: false,
+            dots_are_searched: false,
+            ..ModelRules::of_kernel()
+        }
     }
 
     /// The running kernel's settings, and what ext4 does.
-    pub fn of_kernel() -> Rules {
+    pub fn of_kernel() -> ModelRules {
         let read = |name: &str| -> u8 {
             let text = std::fs::read_to_string(format!("/proc/sys/fs/protected_{name}"));
             text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
         };
-        Rules {
+        ModelRules {
             protected_hardlinks: read("hardlinks") > 0,
             protected_symlinks: read("symlinks") > 0,
             protected_regular: read("regular"),
@@ -94,7 +100,7 @@ impl Rules {
 
 /// A time of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Time {
+pub enum ModelTime {
     /// Changed in this step.
     Step(u64),
     /// Set by utimes, ns since the epoch.
@@ -115,12 +121,12 @@ struct Inode {
     /// Only when far beyond what `data` may hold (sparse tails are not stored).
     size: u64,
     target: Vec<u8>,
-    entries: BTreeMap<Name, Ino>,
-    parent: Ino,
-    xattrs: BTreeMap<Name, Vec<u8>>,
-    atime: Time,
-    mtime: Time,
-    ctime: Time,
+    entries: BTreeMap<NameBytes, ModelIno>,
+    parent: ModelIno,
+    xattrs: BTreeMap<NameBytes, Vec<u8>>,
+    atime: ModelTime,
+    mtime: ModelTime,
+    ctime: ModelTime,
     opens: u32,
     /// Step of the last change of data by each client.
     writers: BTreeMap<usize, u64>,
@@ -140,9 +146,9 @@ impl Inode {
 
 /// An open file.
 #[derive(Clone, Debug)]
-pub struct Handle {
+pub struct ModelHandle {
     /// What is open.
-    pub ino: Ino,
+    pub ino: ModelIno,
     /// How.
     pub how: How,
     /// The client that opened it.
@@ -157,15 +163,15 @@ pub struct Handle {
 
 /// The model's state.
 pub struct Model {
-    rules: Rules,
-    inodes: BTreeMap<Ino, Inode>,
-    next: Ino,
+    rules: ModelRules,
+    inodes: BTreeMap<ModelIno, Inode>,
+    next: ModelIno,
     /// Number of the present step.
     pub now: u64,
     /// Client of the present step.
     client: usize,
-    handles: [Option<Handle>; FILE_SLOTS],
-    held: [Option<Ino>; DIR_SLOTS],
+    handles: [Option<ModelHandle>; FILE_SLOTS],
+    held: [Option<ModelIno>; DIR_SLOTS],
 }
 
 /// What a walk stops at.
@@ -182,18 +188,18 @@ enum WalkStop {
 /// Where a walk ended.
 #[derive(Clone, Debug)]
 struct WalkEnd {
-    dir: Ino,
+    dir: ModelIno,
     /// None: the path ended in `.`, `..` or was empty.
-    name: Option<Name>,
+    name: Option<NameBytes>,
     /// None: there is no such entry (or it was not looked up).
-    ino: Option<Ino>,
+    ino: Option<ModelIno>,
 }
 
 type Found<T> = Result<T, Errno>;
 
 impl Model {
     /// A root directory that everybody may write to.
-    pub fn new(rules: Rules) -> Model {
+    pub fn new(rules: ModelRules) -> Model {
         let mut model = Model {
             rules,
             inodes: BTreeMap::new(),
@@ -209,61 +215,63 @@ impl Model {
     }
 
     /// Executes a step. [`UNDEFINED`] means that nothing was done and nothing is promised.
-    pub fn apply(&mut self, who: &User, step: &Step) -> Outcome<Time> {
+    pub fn apply(&mut self, who: &User, step: &OpStep) -> OpResult<ModelTime> {
         self.now += 1;
         self.client = step.client;
         match &step.op {
-            Op::Stat { at, follow } => {
+            FsOp::Stat { at, follow } => {
                 let ino = self.find(who, at, stop(*follow))?;
                 Ok(Value::Stat(self.stat(ino)))
             }
-            Op::Access { at, want } => {
+            FsOp::Access { at, want } => {
                 let ino = self.find(who, at, WalkStop::Follow)?;
                 self.permit(who, ino, *want).map(|()| Value::Done)
             }
-            Op::Readdir { at } => self.readdir(who, at),
-            Op::Readlink { at } => self.readlink(who, at),
-            Op::Mkdir { at, mode } => self.mkdir(who, at, *mode),
-            Op::Mknod { at, mode } => self.mknod(who, at, *mode),
-            Op::Symlink { at, target } => self.symlink(who, at, target),
-            Op::Create { at, mode, how, slot } => {
+            FsOp::Readdir { at } => self.readdir(who, at),
+            FsOp::Readlink { at } => self.readlink(who, at),
+            FsOp::Mkdir { at, mode } => self.mkdir(who, at, *mode),
+            FsOp::Mknod { at, mode } => self.mknod(who, at, *mode),
+            FsOp::Symlink { at, target } => self.symlink(who, at, target),
+            FsOp::Create { at, mode, how, slot } => {
                 self.open(who, step.user, at, *how, Some(*mode), *slot)
             }
-            Op::Open { at, how, slot } => self.open(who, step.user, at, *how, None, *slot),
-            Op::Hold { at, slot } => self.hold(who, at, *slot),
-            Op::Close { slot } => self.close(*slot),
-            Op::Read { slot, offset, len } => self.read(*slot, *offset, *len),
-            Op::Write { slot, offset, len, fill } => self.write(who, *slot, *offset, *len, *fill),
-            Op::Fsync { slot } => self.fsync(*slot),
-            Op::Fstat { slot } => {
+            FsOp::Open { at, how, slot } => self.open(who, step.user, at, *how, None, *slot),
+            FsOp::Hold { at, slot } => self.hold(who, at, *slot),
+            FsOp::Close { slot } => self.close(*slot),
+            FsOp::Read { slot, offset, len } => self.read(*slot, *offset, *len),
+            FsOp::Write { slot, offset, len, fill } => self.write(who, *slot, *offset, *len, *fill),
+            FsOp::Fsync { slot } => self.fsync(*slot),
+            FsOp::Fstat { slot } => {
                 let ino = self.handle(*slot).ok_or(UNDEFINED)?.ino;
                 Ok(Value::Stat(self.stat(ino)))
             }
-            Op::Ftruncate { slot, size } => self.ftruncate(who, *slot, *size),
-            Op::Truncate { at, size } => self.truncate(who, at, *size),
-            Op::Chmod { at, mode } => self.chmod(who, at, *mode),
-            Op::Chown { at, uid, gid, follow } => self.chown(who, at, *uid, *gid, *follow),
-            Op::Utimes { at, atime, mtime, follow } => {
+            FsOp::Ftruncate { slot, size } => self.ftruncate(who, *slot, *size),
+            FsOp::Truncate { at, size } => self.truncate(who, at, *size),
+            FsOp::Chmod { at, mode } => self.chmod(who, at, *mode),
+            FsOp::Chown { at, uid, gid, follow } => self.chown(who, at, *uid, *gid, *follow),
+            FsOp::Utimes { at, atime, mtime, follow } => {
                 self.utimes(who, at, *atime, *mtime, *follow)
             }
-            Op::Unlink { at } => self.unlink(who, at),
-            Op::Rmdir { at } => self.rmdir(who, at),
-            Op::Rename { from, to, flags } => self.rename(who, from, to, *flags),
-            Op::Link { from, to } => self.link(who, from, to),
-            Op::Setxattr { at, name, value, flags } => self.setxattr(who, at, name, value, *flags),
-            Op::Getxattr { at, name } => self.getxattr(who, at, name),
-            Op::Listxattr { at } => self.listxattr(who, at),
-            Op::Removexattr { at, name } => self.removexattr(who, at, name),
+            FsOp::Unlink { at } => self.unlink(who, at),
+            FsOp::Rmdir { at } => self.rmdir(who, at),
+            FsOp::Rename { from, to, flags } => self.rename(who, from, to, *flags),
+            FsOp::Link { from, to } => self.link(who, from, to),
+            FsOp::Setxattr { at, name, value, flags } => {
+                self.setxattr(who, at, name, value, *flags)
+            }
+            FsOp::Getxattr { at, name } => self.getxattr(who, at, name),
+            FsOp::Listxattr { at } => self.listxattr(who, at),
+            FsOp::Removexattr { at, name } => self.removexattr(who, at, name),
         }
     }
 
     /// The open file in a slot.
-    pub fn handle(&self, slot: usize) -> Option<&Handle> {
+    pub fn handle(&self, slot: usize) -> Option<&ModelHandle> {
         self.handles[slot].as_ref()
     }
 
     /// The directory held in a slot.
-    pub fn held(&self, slot: usize) -> Option<Ino> {
+    pub fn held(&self, slot: usize) -> Option<ModelIno> {
         self.held[slot]
     }
 
@@ -282,20 +290,20 @@ impl Model {
     }
 
     /// Is the inode still there (named or open)?
-    pub fn lives(&self, ino: Ino) -> bool {
+    pub fn lives(&self, ino: ModelIno) -> bool {
         self.inodes.contains_key(&ino)
     }
 
     /// Everything in the tree below the root, the root first: paths and inodes.
-    pub fn tree(&self) -> Vec<(At, Ino)> {
-        let mut out = vec![(At { base: None, path: vec![] }, ROOT_INO)];
+    pub fn tree(&self) -> Vec<(PathFrom, ModelIno)> {
+        let mut out = vec![(PathFrom { base: None, path: vec![] }, ROOT_INO)];
         let mut next = 0;
         while next < out.len() {
             let (at, ino) = out[next].clone();
             for (name, child) in &self.inode(ino).entries {
                 let mut path = at.path.clone();
                 path.push(name.clone());
-                out.push((At { base: None, path }, *child));
+                out.push((PathFrom { base: None, path }, *child));
             }
             next += 1;
         }
@@ -303,21 +311,21 @@ impl Model {
     }
 
     /// The same place by way of the root, if the directory where the path starts is there.
-    pub fn from_root(&self, at: At) -> At {
+    pub fn from_root(&self, at: PathFrom) -> PathFrom {
         let Some(held) = at.base.and_then(|slot| self.held[slot]) else { return at };
         match self.tree().into_iter().find(|(_, ino)| *ino == held) {
-            Some((dir, _)) => At { base: None, path: [dir.path, at.path].concat() },
+            Some((dir, _)) => PathFrom { base: None, path: [dir.path, at.path].concat() },
             None => at,
         }
     }
 
     /// Mode of an inode, with type bits.
-    pub fn mode(&self, ino: Ino) -> u32 {
+    pub fn mode(&self, ino: ModelIno) -> u32 {
         self.inode(ino).mode
     }
 
     /// What lies at a path of plain names from the root, whoever asks.
-    pub fn peek(&self, at: &At) -> Option<Ino> {
+    pub fn peek(&self, at: &PathFrom) -> Option<ModelIno> {
         let mut ino = ROOT_INO;
         for name in &at.path {
             ino = *self.inode(ino).entries.get(name)?;
@@ -326,38 +334,38 @@ impl Model {
     }
 
     /// Attributes, whoever asks.
-    pub fn attributes(&self, ino: Ino) -> Stat<Time> {
+    pub fn attributes(&self, ino: ModelIno) -> OpStat<ModelTime> {
         self.stat(ino)
     }
 
     /// Names of extended attributes, whoever asks.
-    pub fn xattr_names(&self, ino: Ino) -> Vec<Name> {
+    pub fn xattr_names(&self, ino: ModelIno) -> Vec<NameBytes> {
         self.inode(ino).xattrs.keys().cloned().collect()
     }
 
     /// Is it a directory without entries?
-    pub fn is_empty_dir(&self, ino: Ino) -> bool {
+    pub fn is_empty_dir(&self, ino: ModelIno) -> bool {
         self.is_dir(ino) && self.inode(ino).entries.is_empty()
     }
 
     /// Is it a directory?
-    pub fn is_dir(&self, ino: Ino) -> bool {
+    pub fn is_dir(&self, ino: ModelIno) -> bool {
         self.inode(ino).is_dir()
     }
 
-    fn inode(&self, ino: Ino) -> &Inode {
+    fn inode(&self, ino: ModelIno) -> &Inode {
         &self.inodes[&ino]
     }
 
-    fn inode_mut(&mut self, ino: Ino) -> &mut Inode {
+    fn inode_mut(&mut self, ino: ModelIno) -> &mut Inode {
         self.inodes.get_mut(&ino).expect("inodes of entries and handles exist")
     }
 
     /// Makes an inode that no entry names yet.
-    fn add(&mut self, mode: u32, who: &User, dir: Ino) -> Ino {
+    fn add(&mut self, mode: u32, who: &User, dir: ModelIno) -> ModelIno {
         let ino = self.next;
         self.next += 1;
-        let now = Time::Step(self.now);
+        let now = ModelTime::Step(self.now);
         let is_dir = mode & S_IFMT == S_IFDIR;
         let inode = Inode {
             mode,
@@ -381,8 +389,8 @@ impl Model {
         ino
     }
 
-    fn touch(&mut self, ino: Ino, data: bool) {
-        let now = Time::Step(self.now);
+    fn touch(&mut self, ino: ModelIno, data: bool) {
+        let now = ModelTime::Step(self.now);
         let inode = self.inode_mut(ino);
         inode.ctime = now;
         if data {
@@ -391,7 +399,7 @@ impl Model {
     }
 
     /// Forgets an inode that nothing names and nobody holds.
-    fn reap(&mut self, ino: Ino) {
+    fn reap(&mut self, ino: ModelIno) {
         let held = self.held.contains(&Some(ino));
         let inode = self.inode(ino);
         if inode.nlink == 0 && inode.opens == 0 && !held {
@@ -404,7 +412,7 @@ impl Model {
     }
 
     /// inode(7): read 4, write 2, execute or search 1.
-    fn permit(&self, who: &User, ino: Ino, want: u32) -> Found<()> {
+    fn permit(&self, who: &User, ino: ModelIno, want: u32) -> Found<()> {
         let inode = self.inode(ino);
         if who.uid == 0 {
             let refused = want & 1 != 0 && !inode.is_dir() && inode.mode & 0o111 == 0;
@@ -420,7 +428,7 @@ impl Model {
         if want & !bits & 7 == 0 { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    fn base(&self, at: &At) -> Found<Ino> {
+    fn base(&self, at: &PathFrom) -> Found<ModelIno> {
         match at.base {
             None => Ok(ROOT_INO),
             Some(slot) => self.held[slot].ok_or(UNDEFINED),
@@ -428,9 +436,9 @@ impl Model {
     }
 
     /// path_resolution(7).
-    fn walk(&self, who: &User, at: &At, stop: WalkStop) -> Found<WalkEnd> {
+    fn walk(&self, who: &User, at: &PathFrom, stop: WalkStop) -> Found<WalkEnd> {
         let mut dir = self.base(at)?;
-        let mut rest: VecDeque<Name> = at.path.iter().cloned().collect();
+        let mut rest: VecDeque<NameBytes> = at.path.iter().cloned().collect();
         let mut links = 0;
         if rest.is_empty() {
             rest.push_back(b".".to_vec());
@@ -478,7 +486,7 @@ impl Model {
         }
     }
 
-    fn may_follow(&self, who: &User, dir: Ino, link: Ino, trailing: bool) -> Found<()> {
+    fn may_follow(&self, who: &User, dir: ModelIno, link: ModelIno, trailing: bool) -> Found<()> {
         let (dir, link) = (self.inode(dir), self.inode(link));
         let free = !trailing
             || !self.rules.protected_symlinks
@@ -488,25 +496,25 @@ impl Model {
         if free { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Found<Option<Ino>> {
+    fn lookup(&self, dir: ModelIno, name: &[u8]) -> Found<Option<ModelIno>> {
         if name.len() > 255 {
             return Err(Errno::ENAMETOOLONG);
         }
         Ok(self.inode(dir).entries.get(name).copied())
     }
 
-    fn find(&self, who: &User, at: &At, stop: WalkStop) -> Found<Ino> {
+    fn find(&self, who: &User, at: &PathFrom, stop: WalkStop) -> Found<ModelIno> {
         self.walk(who, at, stop)?.ino.ok_or(Errno::ENOENT)
     }
 
-    fn is_owner(&self, who: &User, ino: Ino) -> bool {
+    fn is_owner(&self, who: &User, ino: ModelIno) -> bool {
         who.uid == 0 || who.uid == self.inode(ino).uid
     }
 
-    fn stat(&self, ino: Ino) -> Stat<Time> {
+    fn stat(&self, ino: ModelIno) -> OpStat<ModelTime> {
         let inode = self.inode(ino);
         let size = if inode.is_symlink() { inode.target.len() as u64 } else { inode.size };
-        Stat {
+        OpStat {
             ino,
             mode: inode.mode,
             uid: inode.uid,

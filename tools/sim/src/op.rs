@@ -5,7 +5,7 @@ use std::fmt;
 use saker_types::Errno;
 
 /// A component of a path.
-pub type Name = Vec<u8>;
+pub type NameBytes = Vec<u8>;
 
 /// Files that a run holds open at once, over all clients.
 pub const FILE_SLOTS: usize = CHECK_SLOT + 1;
@@ -44,24 +44,24 @@ pub fn users() -> Vec<User> {
 /// A path: where it starts (the root of the run or a held directory), and its components,
 /// which may be `.` and `..`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct At {
+pub struct PathFrom {
     /// Slot of a held directory; none is the root.
     pub base: Option<usize>,
     /// Components; none names the base itself.
-    pub path: Vec<Name>,
+    pub path: Vec<NameBytes>,
 }
 
-impl At {
+impl PathFrom {
     /// A path from the root.
-    pub fn root(path: &[&[u8]]) -> At {
-        At { base: None, path: path.iter().map(|name| name.to_vec()).collect() }
+    pub fn root(path: &[&[u8]]) -> PathFrom {
+        PathFrom { base: None, path: path.iter().map(|name| name.to_vec()).collect() }
     }
 
     /// The path without its last component.
-    pub fn parent(&self) -> At {
+    pub fn parent(&self) -> PathFrom {
         let mut path = self.path.clone();
         path.pop();
-        At { base: self.base, path }
+        PathFrom { base: self.base, path }
     }
 
     /// As text for system calls: relative, `.` when there are no components.
@@ -70,7 +70,7 @@ impl At {
     }
 }
 
-impl fmt::Debug for At {
+impl fmt::Debug for PathFrom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(slot) = self.base {
             write!(f, "dir{slot}:")?;
@@ -102,7 +102,7 @@ pub struct How {
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetTime {
+pub enum NewTime {
     /// Leave it.
     Omit,
     /// The clock of whoever executes it.
@@ -115,48 +115,48 @@ pub enum SetTime {
 /// or the system call of that name always follows.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
-pub enum Op {
+pub enum FsOp {
     Stat {
-        at: At,
+        at: PathFrom,
         follow: bool,
     },
     Access {
-        at: At,
+        at: PathFrom,
         want: u32,
     },
     Readdir {
-        at: At,
+        at: PathFrom,
     },
     Readlink {
-        at: At,
+        at: PathFrom,
     },
     Mkdir {
-        at: At,
+        at: PathFrom,
         mode: u32,
     },
     /// Type bits in the mode.
     Mknod {
-        at: At,
+        at: PathFrom,
         mode: u32,
     },
     Symlink {
-        at: At,
+        at: PathFrom,
         target: Vec<u8>,
     },
     Create {
-        at: At,
+        at: PathFrom,
         mode: u32,
         how: How,
         slot: usize,
     },
     Open {
-        at: At,
+        at: PathFrom,
         how: How,
         slot: usize,
     },
     /// Holds a directory as an anchor (O_PATH).
     Hold {
-        at: At,
+        at: PathFrom,
         slot: usize,
     },
     Close {
@@ -185,61 +185,61 @@ pub enum Op {
         size: u64,
     },
     Truncate {
-        at: At,
+        at: PathFrom,
         size: u64,
     },
     Chmod {
-        at: At,
+        at: PathFrom,
         mode: u32,
     },
     Chown {
-        at: At,
+        at: PathFrom,
         uid: Option<u32>,
         gid: Option<u32>,
         follow: bool,
     },
     Utimes {
-        at: At,
-        atime: SetTime,
-        mtime: SetTime,
+        at: PathFrom,
+        atime: NewTime,
+        mtime: NewTime,
         follow: bool,
     },
     Unlink {
-        at: At,
+        at: PathFrom,
     },
     Rmdir {
-        at: At,
+        at: PathFrom,
     },
     Rename {
-        from: At,
-        to: At,
+        from: PathFrom,
+        to: PathFrom,
         flags: u32,
     },
     Link {
-        from: At,
-        to: At,
+        from: PathFrom,
+        to: PathFrom,
     },
     Setxattr {
-        at: At,
-        name: Name,
+        at: PathFrom,
+        name: NameBytes,
         value: Vec<u8>,
         flags: u32,
     },
     Getxattr {
-        at: At,
-        name: Name,
+        at: PathFrom,
+        name: NameBytes,
     },
     Listxattr {
-        at: At,
+        at: PathFrom,
     },
     Removexattr {
-        at: At,
-        name: Name,
+        at: PathFrom,
+        name: NameBytes,
     },
 }
 
-impl Op {
-    /// Names of all kinds, in the order of [`Op::kind`].
+impl FsOp {
+    /// Names of all kinds, in the order of [`FsOp::kind`].
     pub const KINDS: [&'static str; 28] = [
         "stat",
         "access",
@@ -271,82 +271,82 @@ impl Op {
         "removexattr",
     ];
 
-    /// Index of the kind in [`Op::KINDS`].
+    /// Index of the kind in [`FsOp::KINDS`].
     pub fn kind(&self) -> usize {
         match self {
-            Op::Stat { .. } => 0,
-            Op::Access { .. } => 1,
-            Op::Readdir { .. } => 2,
-            Op::Readlink { .. } => 3,
-            Op::Mkdir { .. } => 4,
-            Op::Mknod { .. } => 5,
-            Op::Symlink { .. } => 6,
-            Op::Create { .. } => 7,
-            Op::Open { .. } => 8,
-            Op::Hold { .. } => 9,
-            Op::Close { .. } => 10,
-            Op::Read { .. } => 11,
-            Op::Write { .. } => 12,
-            Op::Fsync { .. } => 13,
-            Op::Fstat { .. } => 14,
-            Op::Ftruncate { .. } => 15,
-            Op::Truncate { .. } => 16,
-            Op::Chmod { .. } => 17,
-            Op::Chown { .. } => 18,
-            Op::Utimes { .. } => 19,
-            Op::Unlink { .. } => 20,
-            Op::Rmdir { .. } => 21,
-            Op::Rename { .. } => 22,
-            Op::Link { .. } => 23,
-            Op::Setxattr { .. } => 24,
-            Op::Getxattr { .. } => 25,
-            Op::Listxattr { .. } => 26,
-            Op::Removexattr { .. } => 27,
+            FsOp::Stat { .. } => 0,
+            FsOp::Access { .. } => 1,
+            FsOp::Readdir { .. } => 2,
+            FsOp::Readlink { .. } => 3,
+            FsOp::Mkdir { .. } => 4,
+            FsOp::Mknod { .. } => 5,
+            FsOp::Symlink { .. } => 6,
+            FsOp::Create { .. } => 7,
+            FsOp::Open { .. } => 8,
+            FsOp::Hold { .. } => 9,
+            FsOp::Close { .. } => 10,
+            FsOp::Read { .. } => 11,
+            FsOp::Write { .. } => 12,
+            FsOp::Fsync { .. } => 13,
+            FsOp::Fstat { .. } => 14,
+            FsOp::Ftruncate { .. } => 15,
+            FsOp::Truncate { .. } => 16,
+            FsOp::Chmod { .. } => 17,
+            FsOp::Chown { .. } => 18,
+            FsOp::Utimes { .. } => 19,
+            FsOp::Unlink { .. } => 20,
+            FsOp::Rmdir { .. } => 21,
+            FsOp::Rename { .. } => 22,
+            FsOp::Link { .. } => 23,
+            FsOp::Setxattr { .. } => 24,
+            FsOp::Getxattr { .. } => 25,
+            FsOp::Listxattr { .. } => 26,
+            FsOp::Removexattr { .. } => 27,
         }
     }
 
     /// The paths it names.
-    pub fn paths(&self) -> Vec<&At> {
+    pub fn paths(&self) -> Vec<&PathFrom> {
         match self {
-            Op::Rename { from, to, .. } | Op::Link { from, to } => vec![from, to],
-            Op::Stat { at, .. }
-            | Op::Access { at, .. }
-            | Op::Readdir { at }
-            | Op::Readlink { at }
-            | Op::Mkdir { at, .. }
-            | Op::Mknod { at, .. }
-            | Op::Symlink { at, .. }
-            | Op::Create { at, .. }
-            | Op::Open { at, .. }
-            | Op::Hold { at, .. }
-            | Op::Truncate { at, .. }
-            | Op::Chmod { at, .. }
-            | Op::Chown { at, .. }
-            | Op::Utimes { at, .. }
-            | Op::Unlink { at }
-            | Op::Rmdir { at }
-            | Op::Setxattr { at, .. }
-            | Op::Getxattr { at, .. }
-            | Op::Listxattr { at }
-            | Op::Removexattr { at, .. } => vec![at],
-            Op::Close { .. }
-            | Op::Read { .. }
-            | Op::Write { .. }
-            | Op::Fsync { .. }
-            | Op::Fstat { .. }
-            | Op::Ftruncate { .. } => vec![],
+            FsOp::Rename { from, to, .. } | FsOp::Link { from, to } => vec![from, to],
+            FsOp::Stat { at, .. }
+            | FsOp::Access { at, .. }
+            | FsOp::Readdir { at }
+            | FsOp::Readlink { at }
+            | FsOp::Mkdir { at, .. }
+            | FsOp::Mknod { at, .. }
+            | FsOp::Symlink { at, .. }
+            | FsOp::Create { at, .. }
+            | FsOp::Open { at, .. }
+            | FsOp::Hold { at, .. }
+            | FsOp::Truncate { at, .. }
+            | FsOp::Chmod { at, .. }
+            | FsOp::Chown { at, .. }
+            | FsOp::Utimes { at, .. }
+            | FsOp::Unlink { at }
+            | FsOp::Rmdir { at }
+            | FsOp::Setxattr { at, .. }
+            | FsOp::Getxattr { at, .. }
+            | FsOp::Listxattr { at }
+            | FsOp::Removexattr { at, .. } => vec![at],
+            FsOp::Close { .. }
+            | FsOp::Read { .. }
+            | FsOp::Write { .. }
+            | FsOp::Fsync { .. }
+            | FsOp::Fstat { .. }
+            | FsOp::Ftruncate { .. } => vec![],
         }
     }
 
     /// The open file it acts on.
     pub fn handle(&self) -> Option<usize> {
         match self {
-            Op::Close { slot }
-            | Op::Read { slot, .. }
-            | Op::Write { slot, .. }
-            | Op::Fsync { slot }
-            | Op::Fstat { slot }
-            | Op::Ftruncate { slot, .. } => Some(*slot),
+            FsOp::Close { slot }
+            | FsOp::Read { slot, .. }
+            | FsOp::Write { slot, .. }
+            | FsOp::Fsync { slot }
+            | FsOp::Fstat { slot }
+            | FsOp::Ftruncate { slot, .. } => Some(*slot),
             _ => None,
         }
     }
@@ -355,13 +355,13 @@ impl Op {
 /// An operation, who does it, and through which client. Operations on an open file go through
 /// the client and user that opened it, whatever is said here.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct OpStep {
     /// Index of the client.
     pub client: usize,
     /// Index in [`users`].
     pub user: usize,
     /// What.
-    pub op: Op,
+    pub op: FsOp,
 }
 
 /// The bytes of a write: they depend on the place in the file, so that misplaced data shows.
@@ -374,7 +374,7 @@ pub fn pattern(fill: u8, offset: u64, len: usize) -> Vec<u8> {
 /// What stat(2) shows, as far as it is compared. `T` is a time.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
-pub struct Stat<T> {
+pub struct OpStat<T> {
     pub ino: u64,
     /// With type bits.
     pub mode: u32,
@@ -393,11 +393,11 @@ pub enum Value<T> {
     /// Nothing.
     Done,
     /// Attributes.
-    Stat(Stat<T>),
+    Stat(OpStat<T>),
     /// Data, a symlink's target or an xattr's value.
     Bytes(Vec<u8>),
     /// A listing, sorted: names and `d_type` (0 for names of xattrs).
-    Names(Vec<(Name, u8)>),
+    Names(Vec<(NameBytes, u8)>),
 }
 
 impl<T: fmt::Debug> fmt::Debug for Value<T> {
@@ -410,7 +410,7 @@ impl<T: fmt::Debug> fmt::Debug for Value<T> {
             }
             Value::Bytes(b) => write!(f, "\"{}\"", b.escape_ascii()),
             Value::Names(names) => {
-                let show = |(n, t): &(Name, u8)| format!("{}:{t}", n.escape_ascii());
+                let show = |(n, t): &(NameBytes, u8)| format!("{}:{t}", n.escape_ascii());
                 write!(f, "[{}]", names.iter().map(show).collect::<Vec<_>>().join(" "))
             }
         }
@@ -418,7 +418,7 @@ impl<T: fmt::Debug> fmt::Debug for Value<T> {
 }
 
 /// Result of an operation.
-pub type Outcome<T> = Result<Value<T>, Errno>;
+pub type OpResult<T> = Result<Value<T>, Errno>;
 
 /// FNV-1a, to tell large values apart in messages.
 fn hash(bytes: &[u8]) -> u32 {
@@ -426,9 +426,9 @@ fn hash(bytes: &[u8]) -> u32 {
 }
 
 /// A system that operations are tried on. Times are ns since the epoch.
-pub trait Target {
+pub trait TestedFs {
     /// Executes one step.
-    fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64>;
+    fn apply(&mut self, who: &User, step: &OpStep) -> OpResult<i64>;
 
     /// Makes what was written through the open file in a slot visible to other clients.
     fn flush(&mut self, slot: usize) -> Result<(), Errno> {

@@ -49,7 +49,7 @@ pub struct Raw {
 }
 
 /// A reply: its status, 0 is good, and its body.
-pub type Reply = (u16, Vec<u8>);
+pub type RawReply = (u16, Vec<u8>);
 
 impl Raw {
     /// Connects, and says nothing.
@@ -62,7 +62,7 @@ impl Raw {
     }
 
     /// Says hello as a client and takes the answer.
-    pub fn hello(&mut self, session: u64) -> std::io::Result<Reply> {
+    pub fn hello(&mut self, session: u64) -> std::io::Result<RawReply> {
         let hello = Hello { protocol_min: 1, protocol_max: 1, role: 1, session }.encode_to_vec();
         self.send(&header(KIND_HELLO, 0, hello.len() as u32, 0, 0))?;
         self.send(&hello)?;
@@ -75,12 +75,12 @@ impl Raw {
     }
 
     /// Sends a request and takes its reply.
-    pub fn call(&mut self, op: Op, message: &impl Message) -> std::io::Result<Reply> {
+    pub fn call(&mut self, op: Op, message: &impl Message) -> std::io::Result<RawReply> {
         self.call_bytes(op, &message.encode_to_vec())
     }
 
     /// The same with any body.
-    pub fn call_bytes(&mut self, op: Op, body: &[u8]) -> std::io::Result<Reply> {
+    pub fn call_bytes(&mut self, op: Op, body: &[u8]) -> std::io::Result<RawReply> {
         self.calls += 1;
         self.send(&header(KIND_REQUEST, op as u16, body.len() as u32, 0, self.calls))?;
         self.send(body)?;
@@ -88,7 +88,7 @@ impl Raw {
     }
 
     /// The same with many requests at once: their replies.
-    pub fn calls(&mut self, op: Op, messages: &[impl Message]) -> std::io::Result<Vec<Reply>> {
+    pub fn calls(&mut self, op: Op, messages: &[impl Message]) -> std::io::Result<Vec<RawReply>> {
         let mut out = Vec::new();
         for message in messages {
             self.calls += 1;
@@ -100,7 +100,7 @@ impl Raw {
         messages.iter().map(|_| self.reply()).collect()
     }
 
-    fn reply(&mut self) -> std::io::Result<Reply> {
+    fn reply(&mut self) -> std::io::Result<RawReply> {
         let mut head = [0; HEADER_BYTES];
         self.stream.read_exact(&mut head)?;
         let word =

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// A run that went wrong.
 #[derive(Debug)]
-pub struct Failure {
+pub struct SeedFailure {
     /// Of the run.
     pub seed: u64,
     /// What the checkers found.
@@ -17,7 +17,7 @@ pub struct Failure {
     pub log: String,
 }
 
-impl Failure {
+impl SeedFailure {
     /// The first lines of what was found.
     pub fn head(&self, lines: usize) -> String {
         self.what.lines().take(lines).collect::<Vec<_>>().join(" ")
@@ -25,7 +25,7 @@ impl Failure {
 }
 
 /// The seed, so many lines of the log, and what was found.
-impl fmt::Display for Failure {
+impl fmt::Display for SeedFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<&str> = self.log.lines().collect();
         for line in &lines[lines.len().saturating_sub(LINES_MAX)..] {
@@ -39,7 +39,7 @@ impl fmt::Display for Failure {
 const LINES_MAX: usize = 400;
 
 /// A run that follows from a seed.
-pub trait Run: Clone + Sync {
+pub trait SeedRun: Clone + Sync {
     /// What a run shows.
     type Report: fmt::Debug;
 
@@ -56,13 +56,13 @@ pub trait Run: Clone + Sync {
     ///
     /// # Errors
     /// What the checkers found.
-    fn run(&self) -> Result<Self::Report, Failure>;
+    fn run(&self) -> Result<Self::Report, SeedFailure>;
 
-    /// As [`Run::run`]; a run that fails is played again to say what happened.
+    /// As [`SeedRun::run`]; a run that fails is played again to say what happened.
     ///
     /// # Errors
     /// What the checkers found, with the schedule and the last events.
-    fn run_and_explain(&self) -> Result<Self::Report, Failure> {
+    fn run_and_explain(&self) -> Result<Self::Report, SeedFailure> {
         self.run().or_else(|_| self.clone().readable().run())
     }
 }
@@ -94,8 +94,8 @@ pub fn on_all(numbers: Range<u64>, f: impl Fn(u64) -> bool + Sync) {
 }
 
 /// The failure of one of the first seeds with a rule broken, which it does not have without.
-pub fn find<R: Run>(mutation: &'static str, seeds: u64) -> Option<Failure> {
-    let found: Mutex<Option<Failure>> = Mutex::default();
+pub fn find<R: SeedRun>(mutation: &'static str, seeds: u64) -> Option<SeedFailure> {
+    let found: Mutex<Option<SeedFailure>> = Mutex::default();
     on_all(0..seeds, |seed| match R::of_seed(seed).with_mutation(Some(mutation)).run() {
         Ok(_) => true,
         Err(_) if R::of_seed(seed).run().is_err() => true,
@@ -114,7 +114,7 @@ pub fn find<R: Run>(mutation: &'static str, seeds: u64) -> Option<Failure> {
 ///
 /// # Panics
 /// If no seed finds it.
-pub fn must_find<R: Run>(mutation: &'static str, seeds: u64) {
+pub fn must_find<R: SeedRun>(mutation: &'static str, seeds: u64) {
     let found = find::<R>(mutation, seeds);
     let failure = found.unwrap_or_else(|| panic!("{mutation}: not found in {seeds} seeds"));
     println!("{mutation}: found with seed {}: {}", failure.seed, failure.head(2));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use saker_client::Fallocate;
 
-use crate::fsx::{PosixFile, Target};
+use crate::fsx::{FsxTarget, PosixFile};
 use crate::generate::Random;
 
 /// Names in each directory, and levels of directories: few, so that threads meet.

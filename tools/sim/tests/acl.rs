@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_sim::bench::{Bench, at, shard};
+use saker_sim::bench::{Testbed, at, shard};
 use saker_types::wire::*;
 use saker_types::{Class, Cred, Errno, FileKind, NodeId, acl};
 
@@ -25,12 +25,12 @@ fn list(bits: u8) -> Bytes {
     [&[2, 0, 0, 0][..], &entries.concat()].concat().into()
 }
 
-fn set(b: &mut Bench, path: &str, name: &'static [u8], value: Bytes) -> XattrReq {
+fn set(b: &mut Testbed, path: &str, name: &'static [u8], value: Bytes) -> XattrReq {
     let (ctx, name) = (b.ctx(), Bytes::from_static(name));
     XattrReq { ctx, at: at(path), name, value, flags: 0 }
 }
 
-fn create_as(b: &mut Bench, path: &str, uid: u32) -> Result<Entry, saker_types::Error> {
+fn create_as(b: &mut Testbed, path: &str, uid: u32) -> Result<Entry, saker_types::Error> {
     let mut request = b.create_req(at(path), FileKind::Regular);
     request.mode = FileKind::Regular.bits() | 0o666;
     request.umask = 0o077;
@@ -41,7 +41,7 @@ fn create_as(b: &mut Bench, path: &str, uid: u32) -> Result<Entry, saker_types::
 
 #[test]
 fn every_shard_obeys_a_new_list_at_once() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     let dir = b.name_on(shard(0), "dir");
     b.mkdir(&dir).unwrap();
     let files: Vec<String> =
@@ -77,7 +77,7 @@ fn every_shard_obeys_a_new_list_at_once() {
 
 #[test]
 fn a_default_list_is_inherited_on_every_shard_and_moves_with_its_directory() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     let dir = b.name_on(shard(0), "dir");
     b.mkdir(&dir).unwrap();
     let request = set(&mut b, &dir, acl::DEFAULT, list(7));
@@ -99,7 +99,7 @@ fn a_default_list_is_inherited_on_every_shard_and_moves_with_its_directory() {
 fn a_change_of_a_list_survives_any_crash() {
     for victim in [COORDINATOR, shard(0), shard(1)] {
         for step in 0.. {
-            let mut b = Bench::new(2);
+            let mut b = Testbed::new(2);
             let dir = b.name_on(shard(0), "dir");
             b.mkdir(&dir).unwrap();
             let file = format!("{dir}/{}", b.name_on(shard(1), "f"));

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use rustix::process::Signal;
 use saker_client::{Caller, Fs, OpenFlags};
-use saker_sim::cluster::{Cluster, Shape};
+use saker_sim::cluster::{ClusterShape, RunningCluster};
 use saker_types::Locator;
 use saker_types::wire::At;
 
@@ -23,13 +23,13 @@ async fn write(fs: &Fs, place: &At, data: &[u8]) {
     file.release().await;
 }
 
-fn requests(cluster: &Cluster, metric: &str) -> f64 {
+fn requests(cluster: &RunningCluster, metric: &str) -> f64 {
     cluster.metric_of("mnode", metric)
 }
 
 #[test]
 fn inodes_and_requests_are_spread() {
-    let cluster = Cluster::start(Shape::default());
+    let cluster = RunningCluster::start(ClusterShape::default());
     let fs = cluster.connect();
     fs.block_on(async {
         for dir in 0..DIRS {
@@ -61,7 +61,7 @@ fn inodes_and_requests_are_spread() {
 
 #[test]
 fn ordinary_operations_need_no_coordinator() {
-    let cluster = Cluster::start(Shape::default());
+    let cluster = RunningCluster::start(ClusterShape::default());
     let fs = cluster.connect();
     let who = Caller::root();
     let dir = "data".to_owned();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::process::Signal;
 use saker_client::{Caller, Fs, OpenFlags};
-use saker_sim::cluster::{Cluster, Shape};
+use saker_sim::cluster::{ClusterShape, RunningCluster};
 use saker_types::Locator;
 use saker_types::wire::At;
 
@@ -28,7 +28,11 @@ fn path(text: &str) -> At {
 
 #[test]
 fn operations_survive_kills_and_happen_once() {
-    let cluster = Cluster::start(Shape { mnodes: 2, supervise: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape {
+        mnodes: 2,
+        supervise: true,
+        ..ClusterShape::default()
+    });
     let (fs, who) = (&cluster.connect(), &Caller::root());
     for dir in ["/a", "/b", "/sub"] {
         fs.block_on(fs.mkdir(who, &path(dir), 0o755)).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rustix::process::Signal;
 use saker_client::{Caller, Fs, OpenFlags};
-use saker_sim::cluster::{Cluster, Shape, can_mount};
+use saker_sim::cluster::{ClusterShape, RunningCluster, can_mount};
 use saker_sim::copier::{Copier, is_mounted};
 use saker_sim::wait::until;
 use saker_types::Locator;
@@ -42,7 +42,7 @@ fn probe(fs: &Fs, n: usize) {
 }
 
 /// Kills a process and measures how long it takes until everything is served again.
-fn kill(cluster: &Cluster, fs: &Fs, role: &str, n: usize) -> Duration {
+fn kill(cluster: &RunningCluster, fs: &Fs, role: &str, n: usize) -> Duration {
     let old = cluster.pid(role);
     let start = Instant::now();
     cluster.signal(role, Signal::KILL);
@@ -71,7 +71,11 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
         return;
     }
     let rounds = std::env::var("SAKER_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok());
-    let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape {
+        mount: true,
+        supervise: true,
+        ..ClusterShape::default()
+    });
     let fs = cluster.connect();
     probe(&fs, 0);
     let mut copier = Copier::start(&cluster.mount().join("copy"), 2);
@@ -118,7 +122,11 @@ fn nothing_is_written_below_a_killed_mount() {
     if !can_mount("nothing_is_written_below_a_killed_mount") {
         return;
     }
-    let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape {
+        mount: true,
+        supervise: true,
+        ..ClusterShape::default()
+    });
     let (mount, written, stop) = (cluster.mount(), AtomicU32::new(0), AtomicBool::new(false));
     let write = |writer: usize| {
         let (dir, start) = (mount.join(format!("writer-{writer}")), Instant::now());

@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use saker_sim::bench::{Bench, at, errno, shard};
+use saker_sim::bench::{Testbed, at, errno, shard};
 use saker_types::wire::*;
 use saker_types::{Class, Cred, Errno, FileKind, NodeId};
 
 const COORDINATOR: NodeId = NodeId::Coordinator;
 
-fn id(b: &mut Bench, path: &str) -> u64 {
+fn id(b: &mut Testbed, path: &str) -> u64 {
     b.stat(&at(path)).unwrap().attr.id
 }
 
@@ -23,7 +23,7 @@ enum Made {
     Dir,
 }
 
-fn make(b: &mut Bench, path: &str, made: Made) -> u64 {
+fn make(b: &mut Testbed, path: &str, made: Made) -> u64 {
     match made {
         Made::File => b.create(path).unwrap().attr.id,
         Made::Linked => {
@@ -46,7 +46,7 @@ const KINDS: [Made; 3] = [Made::File, Made::Linked, Made::Dir];
 fn all_kinds_change_places_wherever_they_are() {
     for (first, second) in KINDS.into_iter().flat_map(|a| KINDS.map(|b| (a, b))) {
         for n in [0, 1] {
-            let mut b = Bench::new(3);
+            let mut b = Testbed::new(3);
             b.mkdir("d").unwrap();
             let from = b.name_on(shard(0), "from");
             let to = b.name_on(shard(n), "to");
@@ -87,7 +87,7 @@ fn an_exchange_survives_any_crash() {
         let driver = if has_dir { COORDINATOR } else { shard(0) };
         for victim in [COORDINATOR, shard(0), shard(1), shard(2)] {
             for step in 0.. {
-                let mut b = Bench::new(3);
+                let mut b = Testbed::new(3);
                 let (from, to) = (b.name_on(shard(0), "from"), b.name_on(shard(1), "to"));
                 let (x, y) = (make(&mut b, &from, first), make(&mut b, &to, second));
                 let flags = rename_flags::EXCHANGE;
@@ -116,7 +116,7 @@ fn an_exchange_survives_any_crash() {
 
 #[test]
 fn no_directory_goes_below_itself() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     b.mkdir("a").unwrap();
     b.mkdir("a/b").unwrap();
     b.mkdir("a/b/c").unwrap();
@@ -132,7 +132,7 @@ fn no_directory_goes_below_itself() {
 
 #[test]
 fn both_must_be_there() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     b.create("f").unwrap();
     b.mkdir("d").unwrap();
     for n in 0..3 {
@@ -155,7 +155,7 @@ fn both_must_be_there() {
 #[test]
 fn a_create_meets_the_old_or_the_new_directory_and_never_the_wrong_one() {
     for told_late in [1, 2] {
-        let mut b = Bench::new(3);
+        let mut b = Testbed::new(3);
         let (one, other) = (b.name_on(shard(0), "one"), b.name_on(shard(2), "other"));
         let (first, second) = (b.mkdir(&one).unwrap().attr.id, b.mkdir(&other).unwrap().attr.id);
         let file = b.name_on(shard(1), "f");
@@ -186,12 +186,12 @@ fn a_create_meets_the_old_or_the_new_directory_and_never_the_wrong_one() {
 fn the_sticky_bit_asks_who_owns_both() {
     let user = |uid| Cred { uid, gid: uid, groups_known: true, ..Default::default() };
     for (n, home) in [(0, 0), (0, 1), (1, 0), (1, 2)] {
-        let mut b = Bench::new(3);
+        let mut b = Testbed::new(3);
         b.mkdir("tmp").unwrap();
         let all =
             SetattrReq { ctx: b.ctx(), at: at("tmp"), mode: Some(0o1777), ..Default::default() };
         b.setattr(&all).unwrap();
-        let make = |b: &mut Bench, name: String| {
+        let make = |b: &mut Testbed, name: String| {
             let mut request = b.create_req(at(&name), FileKind::Regular);
             request.ctx.cred = user(5);
             let owner = b.owner_of(&request.at);

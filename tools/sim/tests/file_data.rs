@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_sim::bench::{Answer, Bench, Message, at};
+use saker_sim::bench::{Message, RequestResult, Testbed, at};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, NodeId};
 
@@ -12,7 +12,7 @@ const SHARD: NodeId = NodeId::Shard(0);
 const OLD: &[u8] = b"old bytes that nobody may see again";
 
 /// Replaces a small file's content, as a close does.
-fn save(b: &mut Bench, entry: &Entry, data: &'static [u8]) -> CloseReply {
+fn save(b: &mut Testbed, entry: &Entry, data: &'static [u8]) -> CloseReply {
     let attr = b.stat(&at("f")).unwrap().attr;
     let request = CloseReq {
         ctx: b.ctx(),
@@ -28,19 +28,19 @@ fn save(b: &mut Bench, entry: &Entry, data: &'static [u8]) -> CloseReply {
     reply
 }
 
-fn resize(b: &mut Bench, size: u64) -> Entry {
+fn resize(b: &mut Testbed, size: u64) -> Entry {
     let ctx = b.ctx();
     b.setattr(&SetattrReq { ctx, at: at("f"), size: Some(size), ..SetattrReq::default() }).unwrap()
 }
 
-fn spill_req(b: &mut Bench) -> EntryReq {
+fn spill_req(b: &mut Testbed) -> EntryReq {
     EntryReq { ctx: b.ctx(), at: at("f"), full: false }
 }
 
 /// A file with data in its row, and a spill of it that has come to the point where `held` is on
 /// the wire.
-fn spilling(held: impl Fn(&Message) -> bool) -> (Bench, Entry, EntryReq) {
-    let mut b = Bench::new(1);
+fn spilling(held: impl Fn(&Message) -> bool) -> (Testbed, Entry, EntryReq) {
+    let mut b = Testbed::new(1);
     let entry = b.create("f").unwrap();
     save(&mut b, &entry, OLD);
     let request = spill_req(&mut b);
@@ -67,7 +67,7 @@ fn bytes_of_a_spill_that_a_crash_cut_short_are_never_seen_again() {
         // Truncated to nothing, then made chunked: in both cases no store may be asked if the
         // spill had never begun.
         resize(&mut b, 0);
-        let spilled: Answer<Entry> = b.run(Op::Spill, SHARD, &spill);
+        let spilled: RequestResult<Entry> = b.run(Op::Spill, SHARD, &spill);
         assert!(spilled.unwrap().attr.chunked, "point {n}");
         assert_eq!(b.stat(&at("f")).unwrap().attr.size, 0, "point {n}");
         resize(&mut b, 100);
@@ -79,7 +79,7 @@ fn bytes_of_a_spill_that_a_crash_cut_short_are_never_seen_again() {
 /// A store that has not cut would bring the bytes back, and take late writes.
 #[test]
 fn a_truncation_waits_for_a_store_that_refuses_to_cut() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     let entry = b.create("f").unwrap();
     save(&mut b, &entry, OLD);
     let spill = spill_req(&mut b);
@@ -153,7 +153,7 @@ fn a_late_write_of_a_spill_is_refused() {
 /// A small file that grows beyond its row by an append: the same spill.
 #[test]
 fn an_append_that_spills_is_executed_once() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     let entry = b.create("f").unwrap();
     save(&mut b, &entry, OLD);
     let request = AppendReq { ctx: b.ctx(), at: at("f"), len: 5_000, ..AppendReq::default() };
@@ -174,9 +174,9 @@ fn an_append_that_spills_is_executed_once() {
 /// sees by the version that there is something else now.
 #[test]
 fn the_data_of_an_append_changes_the_version_also_where_the_file_does_not_grow() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     b.create("f").unwrap();
-    let append = |b: &mut Bench, size| {
+    let append = |b: &mut Testbed, size| {
         let at = at("f");
         let request = AppendReq { ctx: b.ctx(), at, len: 5_000, size, ..AppendReq::default() };
         b.run::<AppendReply>(Op::Append, SHARD, &request).unwrap()
@@ -196,9 +196,9 @@ fn the_data_of_an_append_changes_the_version_also_where_the_file_does_not_grow()
 #[test]
 fn a_truncation_cuts_what_is_being_appended() {
     for size in [0, 100] {
-        let mut b = Bench::new(1);
+        let mut b = Testbed::new(1);
         b.create("f").unwrap();
-        let append = |b: &mut Bench| {
+        let append = |b: &mut Testbed| {
             let request =
                 AppendReq { ctx: b.ctx(), at: at("f"), len: 5_000, ..AppendReq::default() };
             b.run::<AppendReply>(Op::Append, SHARD, &request).unwrap()

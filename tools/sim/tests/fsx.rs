@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use saker_client::ClientOptions;
-use saker_sim::cluster::{Cluster, Shape, can_mount};
+use saker_sim::cluster::{ClusterShape, RunningCluster, can_mount};
 use saker_sim::fsx::{LibFsFile, PosixFile, run, run_two};
 use saker_sim::settings;
 use saker_types::Locator;
@@ -14,7 +14,7 @@ fn a_file_on_a_mount_agrees_with_memory() {
     if !can_mount("a_file_on_a_mount_agrees_with_memory") {
         return;
     }
-    let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape { mount: true, ..ClusterShape::default() });
     let (seeds, ops) = settings::runs(3, 20_000);
     for seed in seeds {
         let mut file = PosixFile::create(&cluster.mount().join(format!("f{seed}"))).unwrap();
@@ -27,7 +27,7 @@ fn a_file_on_a_mount_agrees_with_memory() {
 
 #[test]
 fn a_file_through_the_library_agrees_with_memory() {
-    let cluster = Cluster::start(Shape::default());
+    let cluster = RunningCluster::start(ClusterShape::default());
     let fs = cluster.connect();
     let (seeds, ops) = settings::runs(2, 20_000);
     for seed in seeds {
@@ -43,7 +43,7 @@ fn a_file_through_the_library_agrees_with_memory() {
 /// Most writes wait for the stores, and most reads get nothing ahead.
 #[test]
 fn a_file_of_a_client_with_little_memory_agrees_with_memory() {
-    let cluster = Cluster::start(Shape::default());
+    let cluster = RunningCluster::start(ClusterShape::default());
     let fs = cluster.connect_with(ClientOptions {
         write_buffer_total_bytes: 0,
         read_ahead_total_bytes: 200 << 10,
@@ -64,7 +64,7 @@ fn two_writers_on_two_mounts_keep_what_both_wrote() {
     if !can_mount("two_writers_on_two_mounts_keep_what_both_wrote") {
         return;
     }
-    let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape { mount: true, ..ClusterShape::default() });
     let other = cluster.second_mount();
     let (seeds, ops) = settings::runs(2, 5_000);
     for seed in seeds {

@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 use saker_client::{Caller, Fs, OpenFlags, SetAttr};
-use saker_sim::cluster::{Cluster, Shape, binary, can_mount};
+use saker_sim::cluster::{ClusterShape, RunningCluster, binary, can_mount};
 use saker_sim::settings;
 use saker_sim::wait::until;
 use saker_types::wire::At;
@@ -56,7 +56,7 @@ impl Drop for Disk {
 }
 
 /// Lets the mount say much: many wait for a shard that is not there.
-fn retries(cluster: &Cluster, point: &Path) {
+fn retries(cluster: &RunningCluster, point: &Path) {
     cluster.signal("mnode-0", Signal::KILL);
     std::thread::scope(|scope| {
         for n in 0..16 {
@@ -88,7 +88,8 @@ fn write_chunk(fs: &Fs, name: &str, open: bool) -> Option<saker_client::File> {
 fn space_comes_back_when_a_file_is_removed() {
     // After a lease it would come back in any case.
     const LIMIT: Duration = Duration::from_nanos(limits::LEASE_NS - limits::LEASE_NS / 6);
-    let cluster = Cluster::start(Shape { mnodes: 2, stores: 1, ..Shape::default() });
+    let cluster =
+        RunningCluster::start(ClusterShape { mnodes: 2, stores: 1, ..ClusterShape::default() });
     let fs = cluster.connect();
     let chunks = || cluster.metric_of("store", "saker_store_chunks") as u64;
     let remove = |name: &str| {
@@ -134,7 +135,8 @@ fn a_full_disk_under_a_log_costs_lines_and_nothing_else() {
     if !can_mount("a_full_disk_under_a_log_costs_lines_and_nothing_else") {
         return;
     }
-    let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let cluster =
+        RunningCluster::start(ClusterShape { mnodes: 1, stores: 1, ..ClusterShape::default() });
     let disk = Disk::mount(&cluster.scratch().join("log"), 64 << 10);
     let (log, point) = (disk.0.join("log"), cluster.scratch().join("mnt"));
     fs::create_dir(&point).unwrap();
@@ -176,9 +178,9 @@ fn a_supervisor_works_on_a_full_disk() {
     if !settings::needs_root("a_supervisor_works_on_a_full_disk") {
         return;
     }
-    let shape = Shape { mnodes: 1, stores: 1, supervise: true, ..Shape::default() };
+    let shape = ClusterShape { mnodes: 1, stores: 1, supervise: true, ..ClusterShape::default() };
     let disks;
-    let cluster = Cluster::new(shape);
+    let cluster = RunningCluster::new(shape);
     disks = ["log", "run"].map(|part| Disk::mount(&cluster.dir().join(part), 1 << 20));
     cluster.up();
     let fs = cluster.connect();
@@ -247,7 +249,8 @@ fn names_can_be_removed_while_an_mnodes_disk_is_full() {
         return;
     }
     let disk;
-    let cluster = Cluster::new(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let cluster =
+        RunningCluster::new(ClusterShape { mnodes: 1, stores: 1, ..ClusterShape::default() });
     // Room for a journal, its reserve and a checkpoint.
     disk = Disk::mount(&cluster.dir().join("data/mnode-0"), 448 << 20);
     cluster.up();
@@ -274,7 +277,7 @@ fn names_can_be_removed_while_an_mnodes_disk_is_full() {
     assert_eq!(mkdir(&fs, "new"), Err(Errno::ENOSPC));
     tidy(&fs, "dir", 0..20);
     fs.block_on(fs.rmdir(&Caller::root(), &at(&["empty"]))).unwrap();
-    let full = |cluster: &Cluster| cluster.metric_of("mnode", "saker_mnode_full_workers");
+    let full = |cluster: &RunningCluster| cluster.metric_of("mnode", "saker_mnode_full_workers");
     assert_eq!(full(&cluster), 1.0);
     // Also after a start on the full disk.
     cluster.signal("mnode-0", Signal::KILL);

@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use saker_client::{Caller, Fs};
 use saker_engine::sessions::SESSIONS_PER_ADDRESS_MAX;
 use saker_rpc::node::bounds::CLIENTS_PER_ADDRESS_MAX;
-use saker_sim::cluster::{Cluster, Shape};
+use saker_sim::cluster::{ClusterShape, RunningCluster};
 use saker_sim::generate::Random;
 use saker_sim::raw::{Raw, header};
 use saker_sim::wait::until;
@@ -19,7 +19,7 @@ use saker_types::wire::{self, At, Op};
 use saker_types::{Class, Cred, Errno, Error, Locator};
 
 /// Addresses of all ports but HTTP, with the role's name.
-fn ports(cluster: &Cluster) -> Vec<(String, String)> {
+fn ports(cluster: &RunningCluster) -> Vec<(String, String)> {
     let mut ports = Vec::new();
     for role in cluster.roles().into_iter().filter(|role| role.role != "mount") {
         for addr in role.addr.split(',') {
@@ -50,7 +50,7 @@ fn assert_serves(fs: &Fs, n: u64) {
 
 #[test]
 fn garbage_on_any_port_harms_nobody() {
-    let cluster = Cluster::start(Shape::default());
+    let cluster = RunningCluster::start(ClusterShape::default());
     let fs = cluster.connect();
     assert_serves(&fs, 0);
     let mut rng = Random::new(1);
@@ -102,7 +102,7 @@ fn garbage_on_any_port_harms_nobody() {
 /// Connections that say nothing, or hang in the middle of a frame, block nobody.
 #[test]
 fn silent_connections_block_nobody() {
-    let cluster = Cluster::start(Shape::default());
+    let cluster = RunningCluster::start(ClusterShape::default());
     let mut idle = Vec::new();
     for (_, addr) in ports(&cluster) {
         for _ in 0..50 {
@@ -161,7 +161,7 @@ fn requests(ctx: wire::Ctx, at: At) -> Vec<(Op, Vec<u8>)> {
 
 #[test]
 fn names_that_are_none_are_refused_by_the_server() {
-    let cluster = Cluster::start(Shape::default());
+    let cluster = RunningCluster::start(ClusterShape::default());
     let fs = cluster.connect();
     let who = Caller::root();
     let flags = saker_client::OpenFlags::from_linux(0o2);
@@ -211,7 +211,8 @@ fn names_that_are_none_are_refused_by_the_server() {
 /// if it served.
 #[test]
 fn damage_to_one_workers_journal_ends_its_mnode() {
-    let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let cluster =
+        RunningCluster::start(ClusterShape { mnodes: 1, stores: 1, ..ClusterShape::default() });
     let dir = cluster.scratch().join("workers");
     let saker = |words: &[&str]| {
         let mut command = Command::new(saker_sim::cluster::binary());
@@ -245,7 +246,8 @@ fn damage_to_one_workers_journal_ends_its_mnode() {
 /// next start.
 #[test]
 fn results_that_nobody_acknowledges_are_bounded() {
-    let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let cluster =
+        RunningCluster::start(ClusterShape { mnodes: 1, stores: 1, ..ClusterShape::default() });
     let fs = cluster.connect();
     let place = At::below(Locator::root(), vec![Bytes::from_static(b"file")]);
     let flags = saker_client::OpenFlags::from_linux(2);
@@ -295,7 +297,8 @@ fn floods_keep_nobody_out() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();
-    let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let cluster =
+        RunningCluster::start(ClusterShape { mnodes: 1, stores: 1, ..ClusterShape::default() });
     let fs = cluster.connect();
     assert_serves(&fs, 0);
     let members = || ports(&cluster).into_iter().filter(|(role, _)| !role.starts_with("store"));

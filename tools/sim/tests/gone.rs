@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use saker_sim::bench::{Bench, at, errno, shard};
+use saker_sim::bench::{Testbed, at, errno, shard};
 use saker_types::change::table;
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, Locator, NodeId};
 
 /// Gone records of all shards.
-fn records(b: &mut Bench) -> usize {
+fn records(b: &mut Testbed) -> usize {
     let mut count = 0;
     for shard in b.shards() {
         let request = ScanReq { after: Default::default(), limit: 65_536 };
@@ -20,20 +20,20 @@ fn records(b: &mut Bench) -> usize {
     count
 }
 
-fn tmpfile(b: &mut Bench, on: NodeId, exclusive: bool) -> Entry {
+fn tmpfile(b: &mut Testbed, on: NodeId, exclusive: bool) -> Entry {
     let place = at(&b.name_on(on, "nameless"));
     let request = CreateReq { exclusive, ..b.create_req(place, FileKind::Regular) };
     b.run(Op::Tmpfile, on, &request).unwrap()
 }
 
-fn link_req(b: &mut Bench, from: &Locator, to: &str) -> LinkReq {
+fn link_req(b: &mut Testbed, from: &Locator, to: &str) -> LinkReq {
     LinkReq { ctx: b.ctx(), from: At::handle(from.clone()), to: at(to) }
 }
 
 #[test]
 fn a_file_without_a_name_gets_one() {
     for n in 0..2 {
-        let mut b = Bench::new(2);
+        let mut b = Testbed::new(2);
         let made = tmpfile(&mut b, shard(0), false);
         assert_eq!(made.attr.nlink, 0);
         assert_eq!(b.check().entries.len(), 1, "the root alone");
@@ -64,7 +64,7 @@ fn a_file_without_a_name_gets_one() {
     }
 }
 
-fn spill(b: &mut Bench, name: &str) -> Locator {
+fn spill(b: &mut Testbed, name: &str) -> Locator {
     let loc = b.create(name).unwrap().loc;
     let request = EntryReq { ctx: b.ctx(), at: At::handle(loc.clone()), ..EntryReq::default() };
     let owner = b.owner(name);
@@ -73,8 +73,8 @@ fn spill(b: &mut Bench, name: &str) -> Locator {
 }
 
 /// Are its chunks deleted as soon as its name is gone?
-fn goes_at_once(b: &mut Bench, name: &str) -> bool {
-    let asked = |b: &Bench| b.stored.iter().filter(|(op, _)| *op == Op::ChunkDelete).count();
+fn goes_at_once(b: &mut Testbed, name: &str) -> bool {
+    let asked = |b: &Testbed| b.stored.iter().filter(|(op, _)| *op == Op::ChunkDelete).count();
     let before = asked(b);
     b.unlink(name).unwrap();
     b.pass(Duration::from_millis(10));
@@ -83,8 +83,8 @@ fn goes_at_once(b: &mut Bench, name: &str) -> bool {
 
 #[test]
 fn space_of_what_nobody_has_open_comes_back_at_once() {
-    let mut b = Bench::new(2);
-    let on_0 = |b: &mut Bench, name| b.name_on(shard(0), name);
+    let mut b = Testbed::new(2);
+    let on_0 = |b: &mut Testbed, name| b.name_on(shard(0), name);
     let names = ["old", "opened", "renewed", "moved", "new"].map(|name| on_0(&mut b, name));
     let [old, opened, renewed, moved, new] = &names;
     let handles = [old, opened, renewed].map(|name| spill(&mut b, name));
@@ -119,7 +119,7 @@ fn space_of_what_nobody_has_open_comes_back_at_once() {
 }
 
 /// A client opens a file; small files, too, are followed, for they may grow.
-fn open(b: &mut Bench, place: At, client: u64, number: u64) -> Locator {
+fn open(b: &mut Testbed, place: At, client: u64, number: u64) -> Locator {
     let owner = b.owner_of(&place);
     let hold = Hold { client, number };
     let request = OpenReq { ctx: b.ctx(), at: place, access: 4, hold, ..OpenReq::default() };
@@ -127,7 +127,7 @@ fn open(b: &mut Bench, place: At, client: u64, number: u64) -> Locator {
 }
 
 /// It has closed what it had opened by lower numbers. Where the file is if it is not there.
-fn close(b: &mut Bench, loc: &Locator, client: u64, below: u64) -> Option<Locator> {
+fn close(b: &mut Testbed, loc: &Locator, client: u64, below: u64) -> Option<Locator> {
     let request = RenewReq {
         hold: Hold { client, number: below },
         closed: vec![loc.id],
@@ -141,7 +141,7 @@ fn close(b: &mut Bench, loc: &Locator, client: u64, below: u64) -> Option<Locato
 }
 
 /// A new file of a client's own, which has it open; with chunks if it is `large`.
-fn create_held(b: &mut Bench, name: &str, client: u64, large: bool) -> Locator {
+fn create_held(b: &mut Testbed, name: &str, client: u64, large: bool) -> Locator {
     let hold = Hold { client, number: 1 };
     let request = CreateReq { hold, ..b.create_req(at(name), FileKind::Regular) };
     let loc = b.run::<Entry>(Op::Create, b.owner(name), &request).unwrap().loc;
@@ -151,20 +151,20 @@ fn create_held(b: &mut Bench, name: &str, client: u64, large: bool) -> Locator {
     loc
 }
 
-fn grow(b: &mut Bench, loc: &Locator) {
+fn grow(b: &mut Testbed, loc: &Locator) {
     let request = EntryReq { ctx: b.ctx(), at: At::handle(loc.clone()), ..EntryReq::default() };
     let owner = b.owner_of(&request.at);
     b.run::<Entry>(Op::Spill, owner, &request).unwrap();
 }
 
-fn is_deleted(b: &mut Bench, loc: &Locator) -> bool {
+fn is_deleted(b: &mut Testbed, loc: &Locator) -> bool {
     let place = At::handle(loc.clone());
     b.stat(&place).is_err_and(|error| errno::<Entry>(Err(error)) == Errno::ESTALE)
 }
 
 #[test]
 fn space_of_what_was_closed_comes_back_at_once() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     let (a, c) = (1, 2);
     let name = b.name_on(shard(0), "own");
     let own = create_held(&mut b, &name, a, true);
@@ -206,7 +206,7 @@ fn space_of_what_was_closed_comes_back_at_once() {
 /// It may have been executed long before.
 #[test]
 fn an_open_counts_from_its_answer() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     let hold = Hold { client: 7, number: 1 };
     // Stores take their time to cut.
     let loc = spill(&mut b, "cut");
@@ -239,7 +239,7 @@ fn an_open_counts_from_its_answer() {
 
 #[test]
 fn orphans_end_also_while_more_is_opened_than_is_noted() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     b.pass(Duration::from_secs(70));
     b.open_session();
     create_held(&mut b, "file", 7, true);
@@ -266,7 +266,7 @@ fn orphans_end_also_while_more_is_opened_than_is_noted() {
 /// Also of what has no name any more: by /proc, or by a client whose last handle was closed just now.
 #[test]
 fn what_is_opened_again_stays() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     b.pass(Duration::from_secs(70));
     b.open_session();
     let loc = create_held(&mut b, "file", 7, true);
@@ -284,7 +284,7 @@ fn what_is_opened_again_stays() {
 
 #[test]
 fn who_has_a_file_open_is_known_where_it_moves() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     // A shard that has just started does not know who has open what others have made.
     b.pass(Duration::from_secs(70));
     // Sessions that nobody has used have ended meanwhile.
@@ -329,7 +329,7 @@ fn who_has_a_file_open_is_known_where_it_moves() {
 /// Whoever reads zeros of an orphan, since its chunks are deleted, must not hear that it is there.
 #[test]
 fn an_orphan_whose_chunks_are_deleted_is_not_there() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     let name = b.name_on(shard(0), "f");
     let made = b.create(&name).unwrap();
     let handle = At::handle(made.loc);
@@ -357,7 +357,7 @@ fn an_orphan_whose_chunks_are_deleted_is_not_there() {
 
 #[test]
 fn what_may_not_be_linked_is_not() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     let never = tmpfile(&mut b, shard(0), true);
     let request = link_req(&mut b, &never.loc, "to");
     assert_eq!(errno(b.run::<Entry>(Op::Link, shard(0), &request)), Errno::ENOENT);
@@ -383,7 +383,7 @@ fn what_may_not_be_linked_is_not() {
 fn a_link_of_a_file_without_a_name_survives_any_crash() {
     for victim in [0, 1] {
         for step in 0.. {
-            let mut b = Bench::new(2);
+            let mut b = Testbed::new(2);
             let made = tmpfile(&mut b, shard(0), false);
             let to = b.name_on(shard(1), "to");
             let request = link_req(&mut b, &made.loc, &to);
@@ -407,7 +407,7 @@ fn a_link_of_a_file_without_a_name_survives_any_crash() {
 
 #[test]
 fn a_directory_that_somebody_holds_is_found_however_long_ago_it_moved() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     let names: Vec<String> = (0..3).map(|n| b.name_on(shard(n), "dir")).collect();
     let held = b.mkdir(&names[0]).unwrap().loc;
     b.mkdir("below").unwrap();

@@ -2,16 +2,16 @@
 //! directory gives out none.
 #![allow(clippy::unwrap_used)]
 
-use saker_meta::Limits;
-use saker_sim::bench::{Bench, Message, at, errno, shard};
+use saker_meta::ShardLimits;
+use saker_sim::bench::{Message, Testbed, at, errno, shard};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
 const COORDINATOR: NodeId = NodeId::Coordinator;
 
-fn bench() -> Bench {
-    let limits = Limits { tells_ids: true, segment_bytes: 64 << 10, ..Limits::default() };
-    Bench::with_limits(1, limits)
+fn bench() -> Testbed {
+    let limits = ShardLimits { tells_ids: true, segment_bytes: 64 << 10, ..ShardLimits::default() };
+    Testbed::with_limits(1, limits)
 }
 
 fn marks(m: &Message) -> bool {

@@ -1,12 +1,12 @@
 //! The number of links to one inode has a bound.
 #![allow(clippy::unwrap_used)]
 
-use saker_sim::bench::{Answer, Bench, at};
+use saker_sim::bench::{RequestResult, Testbed, at};
 use saker_types::wire::{At, Entry, LinkReq, Op};
 use saker_types::{Errno, Locator, limits};
 
 /// Links a home as a name; everything before it was answered.
-fn link(b: &mut Bench, home: &Locator, to: &str) -> Answer<Entry> {
+fn link(b: &mut Testbed, home: &Locator, to: &str) -> RequestResult<Entry> {
     let mut ctx = b.ctx();
     ctx.ack = ctx.seq;
     let request = LinkReq { ctx, from: At::handle(home.clone()), to: at(to) };
@@ -15,7 +15,7 @@ fn link(b: &mut Bench, home: &Locator, to: &str) -> Answer<Entry> {
 
 #[test]
 fn the_last_link_that_fits_is_made_and_no_other() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     b.create("first").unwrap();
     let home = b.link("first", "second").unwrap().loc;
     for n in 2..limits::LINKS_MAX {

@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use saker_sim::cluster::{Cluster, OwnMount, Shape, can_mount};
+use saker_sim::cluster::{ClusterShape, OwnMount, RunningCluster, can_mount};
 
 const STORES: u32 = 2;
 /// In one chunk, in three chunks.
@@ -14,7 +14,7 @@ const SIZES: [usize; 2] = [100_000, (8 << 20) + 5];
 /// A mount that does not, and one that does.
 struct Local {
     mount: OwnMount,
-    cluster: Cluster,
+    cluster: RunningCluster,
 }
 
 impl Local {
@@ -23,8 +23,12 @@ impl Local {
         if !can_mount(test) {
             return None;
         }
-        let cluster =
-            Cluster::start(Shape { mount: true, stores: STORES, mnodes: 2, ..Shape::default() });
+        let cluster = RunningCluster::start(ClusterShape {
+            mount: true,
+            stores: STORES,
+            mnodes: 2,
+            ..ClusterShape::default()
+        });
         let mount = cluster.own_mount("local", "local_reads=on");
         mount.said("transport: ");
         Some(Local { mount, cluster })

@@ -9,8 +9,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use saker_sim::cluster::{Cluster, Shape, binary, can_mount};
-use saker_sim::torment::SecondMount;
+use saker_sim::cluster::{ClusterShape, RunningCluster, binary, can_mount};
+use saker_sim::torment::KillableMount;
 
 /// A lease, and time to notice its end.
 const LEASE_MAX: Duration = Duration::from_secs(20);
@@ -305,7 +305,7 @@ fn sqlite_counts_right(mounts: &[&Path; 2]) {
     }
 }
 
-fn locks_survive_their_shards(cluster: &Cluster, mounts: &[&Path; 2]) {
+fn locks_survive_their_shards(cluster: &RunningCluster, mounts: &[&Path; 2]) {
     let pairs: Vec<Pair> = (0..8).map(|n| Pair::new(mounts, &format!("kept-{n}"))).collect();
     pairs.iter().for_each(|pair| flock(&pair.files[0], libc::LOCK_EX).unwrap());
     (0..4).for_each(|n| cluster.signal(&format!("mnode-{n}"), Signal::KILL));
@@ -317,7 +317,7 @@ fn locks_survive_their_shards(cluster: &Cluster, mounts: &[&Path; 2]) {
 }
 
 /// Who was not heard of for a lease has lost its locks, and hears so: what it writes then does not reach the file.
-fn a_lost_lock_is_heard_of(first: &Path, second: &SecondMount) {
+fn a_lost_lock_is_heard_of(first: &Path, second: &KillableMount) {
     let paths = [first.join("lost"), second.point().join("lost")];
     std::fs::write(&paths[0], b"begin").unwrap();
     let (ours, theirs) = (open(&paths[0]), open(&paths[1]));
@@ -344,7 +344,7 @@ fn a_lost_lock_is_heard_of(first: &Path, second: &SecondMount) {
     assert_eq!(std::fs::read(&paths[0]).unwrap(), b"again");
 }
 
-fn locks_end_with_their_client(cluster: &Cluster, first: &Path, second: &mut SecondMount) {
+fn locks_end_with_their_client(cluster: &RunningCluster, first: &Path, second: &mut KillableMount) {
     let path = second.point().join("orphaned");
     let theirs = open(&path);
     flock(&theirs, libc::LOCK_EX).unwrap();
@@ -381,8 +381,12 @@ fn locks_hold_between_mounts() {
     if !can_mount("locks_hold_between_mounts") {
         return;
     }
-    let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
-    let mut second = SecondMount::start(&cluster);
+    let cluster = RunningCluster::start(ClusterShape {
+        mount: true,
+        supervise: true,
+        ..ClusterShape::default()
+    });
+    let mut second = KillableMount::start(&cluster);
     let (first, point) = (cluster.mount(), second.point().to_path_buf());
     let mounts = [first.as_path(), point.as_path()];
     let timed = |what: &str, test: &mut dyn FnMut()| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::process::Signal;
 use saker_client::{Caller, ClientOptions, ClusterAddr, Fs, OpenFlags};
-use saker_sim::cluster::{Cluster, Shape, binary, line_with};
+use saker_sim::cluster::{ClusterShape, RunningCluster, binary, line_with};
 use saker_sim::wait::until;
 use saker_types::wire::At;
 use saker_types::{Errno, Locator};
@@ -40,8 +40,8 @@ fn write_all(fs: &Fs) {
 }
 
 /// A cluster with these files.
-fn with_files(shape: Shape) -> Cluster {
-    let cluster = Cluster::start(shape);
+fn with_files(shape: ClusterShape) -> RunningCluster {
+    let cluster = RunningCluster::start(shape);
     let fs = cluster.connect();
     write_all(&fs);
     fs.close();
@@ -50,7 +50,7 @@ fn with_files(shape: Shape) -> Cluster {
 
 /// How many files are read whole by a client that does not wait long. No other answer than an
 /// error may come of the rest.
-fn read_all(cluster: &Cluster) -> usize {
+fn read_all(cluster: &RunningCluster) -> usize {
     let options = ClientOptions { timeout: Duration::from_millis(700), ..ClientOptions::default() };
     let fs = Fs::connect(&ClusterAddr::Dir(cluster.dir()), options).unwrap();
     let mut read = 0;
@@ -72,29 +72,29 @@ fn read_all(cluster: &Cluster) -> usize {
 }
 
 /// `saker serve` as a service manager calls it.
-fn words(cluster: &Cluster, role: &str) -> [OsString; 5] {
+fn words(cluster: &RunningCluster, role: &str) -> [OsString; 5] {
     let (kind, _) = role.split_once('-').unwrap();
     let config = cluster.dir().join(format!("etc/{role}.toml"));
     [binary().into(), "serve".into(), kind.into(), "--config".into(), config.into()]
 }
 
 /// What becomes of it; if it serves after all it is stopped.
-fn serve(cluster: &Cluster, role: &str) -> Output {
+fn serve(cluster: &RunningCluster, role: &str) -> Output {
     Command::new("timeout").arg("20").args(words(cluster, role)).output().unwrap()
 }
 
-fn data(cluster: &Cluster, role: &str) -> PathBuf {
+fn data(cluster: &RunningCluster, role: &str) -> PathBuf {
     cluster.dir().join("data").join(role)
 }
 
-fn stop(cluster: &Cluster, role: &str) {
+fn stop(cluster: &RunningCluster, role: &str) {
     cluster.signal(role, Signal::KILL);
     let pid = cluster.pid(role).unwrap();
     until("its end", || !PathBuf::from(format!("/proc/{pid}/exe")).exists());
 }
 
 /// `saker up` with nothing at a place where something was: what it says.
-fn up_without(cluster: &Cluster, place: &Path, meanwhile: impl FnOnce()) -> String {
+fn up_without(cluster: &RunningCluster, place: &Path, meanwhile: impl FnOnce()) -> String {
     let away = cluster.scratch().join("away");
     std::fs::rename(place, &away).unwrap();
     let words = cluster.up_words();
@@ -108,7 +108,7 @@ fn up_without(cluster: &Cluster, place: &Path, meanwhile: impl FnOnce()) -> Stri
 
 #[test]
 fn a_lost_disk_is_noticed() {
-    let cluster = with_files(Shape { mnodes: 2, stores: 2, ..Shape::default() });
+    let cluster = with_files(ClusterShape { mnodes: 2, stores: 2, ..ClusterShape::default() });
     assert_eq!(read_all(&cluster), FILES);
     for role in ["store-1", "mnode-1"] {
         stop(&cluster, role);
@@ -142,7 +142,7 @@ fn a_lost_disk_is_noticed() {
 #[test]
 fn a_lost_cluster_is_noticed() {
     for supervise in [false, true] {
-        let shape = Shape { mnodes: 1, stores: 1, supervise, ..Shape::default() };
+        let shape = ClusterShape { mnodes: 1, stores: 1, supervise, ..ClusterShape::default() };
         let cluster = with_files(shape);
         cluster.down();
         let said = up_without(&cluster, &cluster.dir().join("data"), || {
@@ -159,7 +159,13 @@ fn a_lost_cluster_is_noticed() {
 #[test]
 fn a_cluster_starts_without_a_lost_disk() {
     for supervise in [false, true] {
-        let shape = Shape { mnodes: 1, stores: 2, replicas: 2, supervise, ..Shape::default() };
+        let shape = ClusterShape {
+            mnodes: 1,
+            stores: 2,
+            replicas: 2,
+            supervise,
+            ..ClusterShape::default()
+        };
         let cluster = with_files(shape);
         cluster.down();
         let said = up_without(&cluster, &data(&cluster, "store-0"), || {
@@ -174,7 +180,8 @@ fn a_cluster_starts_without_a_lost_disk() {
 
 #[test]
 fn a_node_starts_on_its_directory_while_the_coordinator_is_down() {
-    let cluster = Cluster::start(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let cluster =
+        RunningCluster::start(ClusterShape { mnodes: 1, stores: 1, ..ClusterShape::default() });
     let fs = cluster.connect();
     write_all(&fs);
     for role in ["coordinator-0", "store-0"] {
@@ -199,7 +206,7 @@ fn a_node_starts_on_its_directory_while_the_coordinator_is_down() {
 }
 
 /// Writes a file and waits until it is safe.
-fn write_one(cluster: &Cluster, name: &'static str) {
+fn write_one(cluster: &RunningCluster, name: &'static str) {
     let fs = cluster.connect();
     fs.block_on(async {
         let at = At::below(Locator::root(), vec![Bytes::from(name)]);
@@ -220,7 +227,7 @@ fn copy(from: &Path, to: &Path) {
 /// given out are free.
 #[test]
 fn a_directory_that_was_put_back_from_a_copy_is_noticed() {
-    let cluster = with_files(Shape { mnodes: 1, stores: 1, ..Shape::default() });
+    let cluster = with_files(ClusterShape { mnodes: 1, stores: 1, ..ClusterShape::default() });
     for role in ["store-0", "mnode-0"] {
         stop(&cluster, role);
         let (place, old) = (data(&cluster, role), cluster.scratch().join(format!("old-{role}")));

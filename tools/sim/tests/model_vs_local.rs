@@ -2,14 +2,14 @@
 //! Needs root, for the users.
 #![allow(clippy::unwrap_used)]
 
-use saker_sim::compare::{Plan, Report, run};
-use saker_sim::local::Local;
-use saker_sim::model::Rules;
-use saker_sim::op::{Op, Outcome, Step, Target, User, Value};
+use saker_sim::compare::{ComparePlan, CompareReport, run};
+use saker_sim::local::LocalFs;
+use saker_sim::model::ModelRules;
+use saker_sim::op::{FsOp, OpResult, OpStep, TestedFs, User, Value};
 use saker_sim::settings;
 
-fn plan(seed: u64, steps: usize) -> Plan {
-    Plan {
+fn plan(seed: u64, steps: usize) -> ComparePlan {
+    ComparePlan {
         seed,
         steps,
         clients: 1,
@@ -23,13 +23,13 @@ fn plan(seed: u64, steps: usize) -> Plan {
 
 fn on_directory(below: &std::path::Path, tmpfs: bool) {
     let (seeds, steps) = settings::runs(20, 500);
-    let mut total = Report::default();
+    let mut total = CompareReport::default();
     for seed in seeds {
         let dir = tempfile::tempdir_in(below).unwrap();
         let report = run(
-            Plan { coarse_times: tmpfs, ..plan(seed, steps) },
-            Rules { ends_at_16_tib: !tmpfs, ..Rules::of_kernel() },
-            Local::new(dir.path()).unwrap(),
+            ComparePlan { coarse_times: tmpfs, ..plan(seed, steps) },
+            ModelRules { ends_at_16_tib: !tmpfs, ..ModelRules::of_kernel() },
+            LocalFs::new(dir.path()).unwrap(),
         );
         total.add(&report.unwrap_or_else(|difference| panic!("{difference}")));
     }
@@ -54,9 +54,13 @@ fn model_agrees_with_tmpfs() {
 /// A system in which one kind of operation claims success and does nothing.
 struct Broken<T>(T, &'static str);
 
-impl<T: Target> Target for Broken<T> {
-    fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64> {
-        if Op::KINDS[step.op.kind()] == self.1 { Ok(Value::Done) } else { self.0.apply(who, step) }
+impl<T: TestedFs> TestedFs for Broken<T> {
+    fn apply(&mut self, who: &User, step: &OpStep) -> OpResult<i64> {
+        if FsOp::KINDS[step.op.kind()] == self.1 {
+            Ok(Value::Done)
+        } else {
+            self.0.apply(who, step)
+        }
     }
 }
 
@@ -84,8 +88,8 @@ fn a_broken_operation_is_noticed() {
     ];
     for kind in broken {
         let dir = tempfile::tempdir().unwrap();
-        let target = Broken(Local::new(dir.path()).unwrap(), kind);
-        let found = run(plan(1, 500), Rules::of_kernel(), target);
+        let target = Broken(LocalFs::new(dir.path()).unwrap(), kind);
+        let found = run(plan(1, 500), ModelRules::of_kernel(), target);
         assert!(found.is_err(), "a {kind} that does nothing was not noticed");
     }
 }

@@ -2,22 +2,22 @@
 //! attributes agree with each other and with the model. Needs root and /dev/fuse.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use saker_sim::cluster::{Cluster, Shape, can_mount};
-use saker_sim::compare::{Plan, Report, run};
-use saker_sim::local::Local;
-use saker_sim::model::Rules;
-use saker_sim::op::{Outcome, Step, Target, User, Value};
+use saker_sim::cluster::{ClusterShape, RunningCluster, can_mount};
+use saker_sim::compare::{ComparePlan, CompareReport, run};
+use saker_sim::local::LocalFs;
+use saker_sim::model::ModelRules;
+use saker_sim::op::{OpResult, OpStep, TestedFs, User, Value};
 use saker_sim::settings;
 
 /// A mount that is compared with a disk at each step; the runner compares the mount with the
 /// model.
 struct Twins {
-    mount: Local,
-    disk: Local,
+    mount: LocalFs,
+    disk: LocalFs,
 }
 
-impl Target for Twins {
-    fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64> {
+impl TestedFs for Twins {
+    fn apply(&mut self, who: &User, step: &OpStep) -> OpResult<i64> {
         let mount = self.mount.apply(who, step);
         let disk = self.disk.apply(who, step);
         match (&mount, &disk) {
@@ -39,20 +39,29 @@ fn a_mount_agrees_with_a_disk() {
     if !can_mount("a_mount_agrees_with_a_disk") {
         return;
     }
-    let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape { mount: true, ..ClusterShape::default() });
     let (seeds, steps) = settings::runs(10, 500);
-    let mut total = Report::default();
+    let mut total = CompareReport::default();
     for seed in seeds {
         let name = format!("seed-{seed}");
         let (mount, disk) = (cluster.mount().join(&name), cluster.scratch().join(&name));
         std::fs::create_dir(&mount).unwrap();
         std::fs::create_dir(&disk).unwrap();
-        let target = Twins { mount: Local::new(&mount).unwrap(), disk: Local::new(&disk).unwrap() };
+        let target =
+            Twins { mount: LocalFs::new(&mount).unwrap(), disk: LocalFs::new(&disk).unwrap() };
         let (clients, tree_every) = (1, 50);
         let (dots, noatime, any_true_error, coarse_times) = (true, false, true, false);
-        let plan =
-            Plan { seed, steps, clients, tree_every, dots, noatime, any_true_error, coarse_times };
-        let report = run(plan, Rules::of_mount(), target);
+        let plan = ComparePlan {
+            seed,
+            steps,
+            clients,
+            tree_every,
+            dots,
+            noatime,
+            any_true_error,
+            coarse_times,
+        };
+        let report = run(plan, ModelRules::of_mount(), target);
         total.add(&report.unwrap_or_else(|difference| panic!("{difference}")));
     }
     eprintln!("{total}");

@@ -5,8 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use saker_sim::mounts::Config;
-use saker_sim::seeds::{Failure, Run, must_find, on_all};
+use saker_sim::mounts::MountsConfig;
+use saker_sim::seeds::{SeedFailure, SeedRun, must_find, on_all};
 
 /// Seeds that are run, and within which each broken rule must be found.
 const SEEDS: u64 = 2_000;
@@ -16,7 +16,7 @@ const SEEDS: u64 = 2_000;
 const UNEXPLAINED: [u64; 2] = [71, 1957];
 
 /// Fails, and says what happened.
-fn tell(failure: &Failure) -> ! {
+fn tell(failure: &SeedFailure) -> ! {
     panic!("{failure}");
 }
 
@@ -28,7 +28,7 @@ fn no_seed_breaks_a_rule() {
         if UNEXPLAINED.contains(&seed) {
             return true;
         }
-        let report = Config::of_seed(seed).run_and_explain().unwrap_or_else(|f| tell(&f));
+        let report = MountsConfig::of_seed(seed).run_and_explain().unwrap_or_else(|f| tell(&f));
         assert!(report.calls > 30 && report.good > 5, "{report:?}");
         true
     });
@@ -39,7 +39,7 @@ fn no_seed_breaks_a_rule() {
 #[test]
 fn a_seed_gives_the_same_log_each_time() {
     for seed in 0..20 {
-        let runs = [0, 1].map(|_| Config::of_seed(seed).run().unwrap_or_else(|f| tell(&f)));
+        let runs = [0, 1].map(|_| MountsConfig::of_seed(seed).run().unwrap_or_else(|f| tell(&f)));
         let [first, again] = runs.map(|report| (report.digest, report.events, report.steps));
         assert_eq!(first, again, "seed {seed}");
     }
@@ -68,7 +68,7 @@ const RARE_SEEDS: u64 = 50_000;
 
 #[test]
 fn each_broken_rule_is_found() {
-    MUTATIONS.into_iter().for_each(|mutation| must_find::<Config>(mutation, SEEDS));
+    MUTATIONS.into_iter().for_each(|mutation| must_find::<MountsConfig>(mutation, SEEDS));
 }
 
 /// Where `SAKER_SIM_SEEDS` asks for more than usual.
@@ -78,5 +78,5 @@ fn each_broken_rule_that_few_seeds_need_is_found() {
         println!("not run: see make test-long");
         return;
     }
-    RARE.into_iter().for_each(|mutation| must_find::<Config>(mutation, RARE_SEEDS));
+    RARE.into_iter().for_each(|mutation| must_find::<MountsConfig>(mutation, RARE_SEEDS));
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use saker_sim::bench::{Bench, at, errno, shard, with_dir};
+use saker_sim::bench::{Testbed, at, errno, shard, with_dir};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
@@ -12,7 +12,7 @@ const COORDINATOR: NodeId = NodeId::Coordinator;
 
 #[test]
 fn operations_keep_the_tree_whole() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     b.mkdir("a").unwrap();
     b.mkdir("a/b").unwrap();
     for i in 0..12 {
@@ -105,7 +105,7 @@ fn a_create_by_the_old_path_meets_the_renamed_directory_or_nothing() {
 
 #[test]
 fn a_late_answer_to_a_fetch_is_discarded() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     let dir = b.name_on(shard(0), "dir");
     b.mkdir(&dir).unwrap();
     let file = format!("{dir}/{}", b.name_on(shard(1), "f"));
@@ -120,7 +120,7 @@ fn a_late_answer_to_a_fetch_is_discarded() {
 
 #[test]
 fn what_a_fetch_said_is_not_used_after_an_invalidation() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     let dir = b.name_on(shard(0), "dir");
     let made = b.mkdir(&dir).unwrap();
     let name = b.name_on(shard(1), "f");
@@ -140,7 +140,7 @@ fn what_a_fetch_said_is_not_used_after_an_invalidation() {
 
 #[test]
 fn a_retry_after_a_restart_gets_the_first_answer() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     let name = b.name_on(shard(1), "d");
     let request = b.create_req(at(&name), FileKind::Directory);
     let first: Entry = b.run(Op::Mkdir, shard(1), &request).unwrap();
@@ -158,7 +158,7 @@ fn a_retry_after_a_restart_gets_the_first_answer() {
 /// delivered, and sends it again until it is answered. Returns false when it needs no message
 /// of that number.
 fn crash_at<R: prost::Message + Default>(
-    b: &mut Bench,
+    b: &mut Testbed,
     (op, to): (Op, NodeId),
     request: &impl prost::Message,
     victim: NodeId,
@@ -183,7 +183,7 @@ fn crash_at<R: prost::Message + Default>(
 fn a_rename_of_a_file_survives_any_crash() {
     for victim in [0, 1, 2] {
         for step in 0.. {
-            let mut b = Bench::new(3);
+            let mut b = Testbed::new(3);
             let (from, to) = (b.name_on(shard(0), "from"), b.name_on(shard(1), "to"));
             b.create(&from).unwrap();
             // What is replaced is a hard link whose home is the third shard.
@@ -207,7 +207,7 @@ fn a_rename_of_a_file_survives_any_crash() {
 fn a_rename_of_a_directory_survives_any_crash() {
     for victim in [COORDINATOR, shard(0), shard(1), shard(2)] {
         for step in 0.. {
-            let mut b = Bench::new(3);
+            let mut b = Testbed::new(3);
             let (from, to) = (b.name_on(shard(0), "from"), b.name_on(shard(1), "to"));
             b.mkdir(&from).unwrap();
             b.mkdir(&to).unwrap();
@@ -228,7 +228,7 @@ fn a_rename_of_a_directory_survives_any_crash() {
 fn a_link_and_its_unlink_survive_any_crash() {
     for victim in [0, 1] {
         for step in 0.. {
-            let mut b = Bench::new(2);
+            let mut b = Testbed::new(2);
             let (from, to) = (b.name_on(shard(0), "from"), b.name_on(shard(1), "to"));
             b.create(&from).unwrap();
             let request = LinkReq { ctx: b.ctx(), from: at(&from), to: at(&to) };
@@ -239,7 +239,7 @@ fn a_link_and_its_unlink_survive_any_crash() {
             assert_eq!(b.stat(&at(&to)).unwrap().attr.nlink, 2);
         }
         for step in 0.. {
-            let mut b = Bench::new(2);
+            let mut b = Testbed::new(2);
             let (from, to) = (b.name_on(shard(0), "from"), b.name_on(shard(1), "to"));
             b.create(&from).unwrap();
             b.link(&from, &to).unwrap();
@@ -255,7 +255,7 @@ fn a_link_and_its_unlink_survive_any_crash() {
 
 #[test]
 fn a_directory_does_not_replace_the_one_it_is_in() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     b.mkdir("a").unwrap();
     b.mkdir("a/b").unwrap();
     assert_eq!(errno(b.rename("a/b", "a")), Errno::ENOTEMPTY);
@@ -264,7 +264,7 @@ fn a_directory_does_not_replace_the_one_it_is_in() {
 
 #[test]
 fn a_file_is_no_directory_even_while_it_is_locked() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     for n in 0..3 {
         let (file, below) = (b.name_on(shard(0), "file"), b.name_on(shard(n), "below"));
         let to = format!("{file}/{below}");
@@ -282,7 +282,7 @@ fn a_file_is_no_directory_even_while_it_is_locked() {
 
 #[test]
 fn noreplace_minds_another_name_of_the_same_file() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     for n in 0..2 {
         let (from, to) = (b.name_on(shard(0), &format!("from{n}-")), b.name_on(shard(n), "to"));
         b.create(&from).unwrap();
@@ -306,7 +306,7 @@ fn noreplace_minds_another_name_of_the_same_file() {
 #[test]
 fn a_handle_from_before_the_link_survives_the_end_of_its_name() {
     for how in ["unlink", "rename here", "rename there"] {
-        let mut b = Bench::new(2);
+        let mut b = Testbed::new(2);
         let (first, second) = (b.name_on(shard(0), "first"), b.name_on(shard(1), "second"));
         let handle = At::handle(b.create(&first).unwrap().loc);
         b.link(&first, &second).unwrap();
@@ -329,7 +329,7 @@ fn a_handle_from_before_the_link_survives_the_end_of_its_name() {
 
 #[test]
 fn a_hard_linked_symlink_is_followed_by_both_names() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     b.symlink("target", "s").unwrap();
     for n in 0..3 {
         let to = b.name_on(shard(n), "t");
@@ -345,7 +345,7 @@ fn a_hard_linked_symlink_is_followed_by_both_names() {
 
 #[test]
 fn the_sticky_bit_asks_who_owns_a_hard_link() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     b.mkdir("tmp").unwrap();
     let all = SetattrReq { ctx: b.ctx(), at: at("tmp"), mode: Some(0o1777), ..Default::default() };
     b.setattr(&all).unwrap();
@@ -389,7 +389,7 @@ fn a_stat_of_a_directory_that_moves_meanwhile_is_no_error() {
 
 #[test]
 fn a_freeze_is_not_shortened_by_another() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     let id = b.mkdir("d").unwrap().attr.id;
     for freeze_ms in [1_000, 20] {
         b.run::<CollectReply>(Op::Collect, shard(0), &CollectReq { dir: id, freeze_ms }).unwrap();
@@ -405,7 +405,7 @@ fn a_freeze_is_not_shortened_by_another() {
 #[test]
 fn a_truncation_is_executed_once_whenever_its_shard_crashes() {
     for stored_before in [false, true] {
-        let mut b = Bench::new(2);
+        let mut b = Testbed::new(2);
         let name = b.name_on(shard(1), "f");
         b.create(&name).unwrap();
         let request = EntryReq { ctx: b.ctx(), at: at(&name), ..EntryReq::default() };
@@ -442,7 +442,7 @@ fn a_truncation_is_executed_once_whenever_its_shard_crashes() {
 
 #[test]
 fn names_that_no_key_can_hold_are_refused() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     let long = saker_types::Locator { name: vec![b'x'; 70_000].into(), ..Default::default() };
     let request = RemoveReq { ctx: b.ctx(), at: At::child(long.clone(), b"f") };
     assert_eq!(errno(b.run::<Empty>(Op::Unlink, shard(0), &request)), Errno::ENAMETOOLONG);
@@ -455,7 +455,7 @@ fn names_that_no_key_can_hold_are_refused() {
 
 #[test]
 fn strangers_neither_lock_nor_hide_anything() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     b.mkdir("d").unwrap();
     // A driver that would never tell the outcome.
     for driver in [NodeId::Store(0), NodeId::Coordinator, shard(0)] {
@@ -488,7 +488,7 @@ fn strangers_neither_lock_nor_hide_anything() {
 
 #[test]
 fn a_mutation_is_not_passed_on() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     let name = b.name_on(shard(1), "f");
     // Passed on, it would run at a shard where its client may have no session any more.
     let end = SessionReq { session: b.ctx().session };
@@ -514,7 +514,7 @@ fn a_set_group_id_bit_that_is_lost_is_lost_everywhere() {
         ..Default::default()
     };
     b.setattr(&all).unwrap();
-    let name = |b: &Bench, n: u16| format!("{dir}/{}", b.name_on(shard(n), "f"));
+    let name = |b: &Testbed, n: u16| format!("{dir}/{}", b.name_on(shard(n), "f"));
     let first = name(&b, 1);
     assert_eq!(b.create(&first).unwrap().attr.gid, 9);
     b.unlink(&first).unwrap();
@@ -533,7 +533,7 @@ fn a_set_group_id_bit_that_is_lost_is_lost_everywhere() {
 #[test]
 fn totals_of_removed_directories_go_whoever_crashes() {
     for victim in [None, Some(COORDINATOR), Some(shard(0)), Some(shard(1))] {
-        let mut b = Bench::new(2);
+        let mut b = Testbed::new(2);
         let dir = b.name_on(shard(0), "dir");
         let id = b.mkdir(&dir).unwrap().attr.id;
         for n in 0..2 {
@@ -555,12 +555,12 @@ fn totals_of_removed_directories_go_whoever_crashes() {
 
 #[test]
 fn many_orphans_end_in_slices() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     for n in 0..300 {
         b.create(&format!("f{n}")).unwrap();
         b.unlink(&format!("f{n}")).unwrap();
     }
-    let orphans = |b: &mut Bench| {
+    let orphans = |b: &mut Testbed| {
         let call = b.ask(Op::Statfs, shard(0), &Empty {});
         b.settle();
         b.answer::<ShardStats>(call).unwrap().unwrap().orphans

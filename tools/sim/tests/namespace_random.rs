@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_meta::Limits;
+use saker_meta::ShardLimits;
 use saker_runtime::rand::Rng;
 use saker_runtime::time::Time;
-use saker_sim::bench::{Bench, at};
+use saker_sim::bench::{Testbed, at};
 use saker_types::limits::{NAME_KEEP, NAME_KEEP_MAX};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, NodeId};
@@ -63,7 +63,7 @@ enum Mix {
 }
 
 struct Run {
-    b: Bench,
+    b: Testbed,
     rng: Rng,
     running: Vec<Running>,
     /// Directories as they were last seen.
@@ -79,14 +79,14 @@ struct Run {
 impl Run {
     fn new(seed: u64, mix: Mix) -> Run {
         let rng = Rng::seeded(seed);
-        let limits = Limits {
+        let limits = ShardLimits {
             segment_bytes: 64 << 10,
             coalesce_prefixes: !seed.is_multiple_of(3),
             lazy_replication: !seed.is_multiple_of(5),
             overlay_bytes: if seed.is_multiple_of(3) { 2_000 } else { 1 << 20 },
-            ..Limits::default()
+            ..ShardLimits::default()
         };
-        let b = Bench::with_limits(3, limits);
+        let b = Testbed::with_limits(3, limits);
         Run {
             b,
             rng,
@@ -337,7 +337,7 @@ impl Run {
 }
 
 impl Running {
-    fn send(&mut self, b: &mut Bench) {
+    fn send(&mut self, b: &mut Testbed) {
         self.pauses = false;
         self.call = match &self.request {
             Request::Create(m) => b.ask(self.op, self.to, m),
@@ -349,7 +349,7 @@ impl Running {
         };
     }
 
-    fn answer(&self, b: &mut Bench) -> Option<Result<Option<Entry>, Error>> {
+    fn answer(&self, b: &mut Testbed) -> Option<Result<Option<Entry>, Error>> {
         match self.op {
             Op::Unlink | Op::Rmdir => Some(b.answer::<Empty>(self.call)?.map(|_| None)),
             Op::Rename => {
@@ -375,7 +375,7 @@ impl Running {
 }
 
 impl Request {
-    fn owner(&self, b: &Bench) -> NodeId {
+    fn owner(&self, b: &Testbed) -> NodeId {
         match self {
             Request::Create(m) => b.owner_of(&m.at),
             Request::Entry(m) => b.owner_of(&m.at),

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use rustix::fs::{self as rfs, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
-use saker_sim::cluster::{Cluster, Shape, can_mount};
+use saker_sim::cluster::{ClusterShape, RunningCluster, can_mount};
 use saker_types::limits;
 
 /// What scripts may use: other users, with or without supplementary groups.
@@ -109,7 +109,7 @@ fn files_without_a_name_are_as_on_a_disk() {
     if !can_mount("files_without_a_name_are_as_on_a_disk") {
         return;
     }
-    let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape { mount: true, ..ClusterShape::default() });
     let disk = nameless(&cluster.scratch().join("nameless"));
     let mount = nameless(&cluster.mount().join("nameless"));
     assert_eq!(disk, mount);
@@ -121,7 +121,7 @@ fn attributes_have_limits() {
     if !can_mount("attributes_have_limits") {
         return;
     }
-    let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape { mount: true, ..ClusterShape::default() });
     let file = cluster.mount().join("file");
     std::fs::write(&file, "").unwrap();
     let set = |name: &str, bytes: usize| {
@@ -156,7 +156,7 @@ fn a_mount_says_what_a_disk_says() {
     if !can_mount("a_mount_says_what_a_disk_says") {
         return;
     }
-    let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape { mount: true, ..ClusterShape::default() });
     let only = std::env::var("SAKER_SCRIPT").unwrap_or_default();
     let mut failures = Vec::new();
     let mut tried = 0;

@@ -2,34 +2,34 @@
 //! the reference model: results, errnos, attributes, times, and after each fifty the whole tree.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use saker_sim::cluster::{Cluster, Shape};
-use saker_sim::compare::{Plan, Report, run};
-use saker_sim::libfs::LibFs;
-use saker_sim::model::Rules;
-use saker_sim::op::{Op, Outcome, Step, Target, User, Value};
+use saker_sim::cluster::{ClusterShape, RunningCluster};
+use saker_sim::compare::{ComparePlan, CompareReport, run};
+use saker_sim::libfs::LibFsTarget;
+use saker_sim::model::ModelRules;
+use saker_sim::op::{FsOp, OpResult, OpStep, TestedFs, User, Value};
 use saker_sim::settings;
 
 const CLIENTS: usize = 3;
 
-fn plan(seed: u64, steps: usize) -> Plan {
+fn plan(seed: u64, steps: usize) -> ComparePlan {
     let (clients, tree_every) = (CLIENTS, 50);
     let (dots, noatime, any_true_error, coarse_times) = (false, true, true, false);
-    Plan { seed, steps, clients, tree_every, dots, noatime, any_true_error, coarse_times }
+    ComparePlan { seed, steps, clients, tree_every, dots, noatime, any_true_error, coarse_times }
 }
 
-fn clients(cluster: &Cluster) -> Vec<saker_client::Fs> {
+fn clients(cluster: &RunningCluster) -> Vec<saker_client::Fs> {
     (0..CLIENTS).map(|_| cluster.connect()).collect()
 }
 
 #[test]
 fn a_cluster_agrees_with_the_model() {
-    let cluster = Cluster::start(Shape::default());
+    let cluster = RunningCluster::start(ClusterShape::default());
     let clients = clients(&cluster);
     let (seeds, steps) = settings::runs(20, 540);
-    let mut total = Report::default();
+    let mut total = CompareReport::default();
     for seed in seeds {
-        let target = LibFs::new(clients.clone(), &format!("seed-{seed}")).unwrap();
-        let report = run(plan(seed, steps), Rules::plain(), target);
+        let target = LibFsTarget::new(clients.clone(), &format!("seed-{seed}")).unwrap();
+        let report = run(plan(seed, steps), ModelRules::plain(), target);
         total.add(&report.unwrap_or_else(|difference| panic!("{difference}")));
     }
     eprintln!("{total}");
@@ -39,12 +39,12 @@ fn a_cluster_agrees_with_the_model() {
 }
 
 /// A cluster in which unlink claims success and does nothing.
-struct Unlinkless(LibFs);
+struct Unlinkless(LibFsTarget);
 
-impl Target for Unlinkless {
-    fn apply(&mut self, who: &User, step: &Step) -> Outcome<i64> {
+impl TestedFs for Unlinkless {
+    fn apply(&mut self, who: &User, step: &OpStep) -> OpResult<i64> {
         match step.op {
-            Op::Unlink { .. } => Ok(Value::Done),
+            FsOp::Unlink { .. } => Ok(Value::Done),
             _ => self.0.apply(who, step),
         }
     }
@@ -56,8 +56,8 @@ impl Target for Unlinkless {
 
 #[test]
 fn a_broken_unlink_is_noticed() {
-    let cluster = Cluster::start(Shape::default());
-    let target = LibFs::new(clients(&cluster), "broken").unwrap();
-    let found = run(plan(1, 540), Rules::plain(), Unlinkless(target));
+    let cluster = RunningCluster::start(ClusterShape::default());
+    let target = LibFsTarget::new(clients(&cluster), "broken").unwrap();
+    let found = run(plan(1, 540), ModelRules::plain(), Unlinkless(target));
     assert!(found.is_err());
 }

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use saker_meta::Limits;
-use saker_sim::bench::{Bench, Message, at, errno, shard, with_dir};
+use saker_meta::ShardLimits;
+use saker_sim::bench::{Message, Testbed, at, errno, shard, with_dir};
 use saker_types::change::{id_key, table};
 use saker_types::limits::{
     NAME_CONTENDED, NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX,
@@ -15,7 +15,7 @@ use saker_types::{Class, Errno, FileKind, NodeId};
 
 const COORDINATOR: NodeId = NodeId::Coordinator;
 
-fn create(b: &mut Bench, to: NodeId, path: &str) -> u64 {
+fn create(b: &mut Testbed, to: NodeId, path: &str) -> u64 {
     let request = b.create_req(at(path), FileKind::Regular);
     b.ask(Op::Create, to, &request)
 }
@@ -44,9 +44,13 @@ fn a_prepare_that_comes_late_finds_the_directory_removed() {
 fn a_replica_without_room_is_only_slower() {
     // Else what the walk before has found is remembered, too.
     let coalesce_prefixes = false;
-    let limits =
-        Limits { replica: 1, coalesce_prefixes, segment_bytes: 64 << 10, ..Limits::default() };
-    let mut b = Bench::with_limits(3, limits);
+    let limits = ShardLimits {
+        replica: 1,
+        coalesce_prefixes,
+        segment_bytes: 64 << 10,
+        ..ShardLimits::default()
+    };
+    let mut b = Testbed::with_limits(3, limits);
     let dir = b.name_on(shard(0), "dir");
     b.mkdir(&dir).unwrap();
     for i in 0..8 {
@@ -77,8 +81,9 @@ fn a_replica_without_room_is_only_slower() {
 /// told to all; a decision that is told late says nothing after an invalidation (rule 2).
 #[test]
 fn a_directory_made_everywhere_is_fetched_by_nobody() {
-    let limits = Limits { lazy_replication: false, segment_bytes: 64 << 10, ..Limits::default() };
-    let mut b = Bench::with_limits(3, limits);
+    let limits =
+        ShardLimits { lazy_replication: false, segment_bytes: 64 << 10, ..ShardLimits::default() };
+    let mut b = Testbed::with_limits(3, limits);
     let (dir, file) = (b.name_on(shard(0), "dir"), b.name_on(shard(1), "f"));
     b.mkdir(&dir).unwrap();
     b.pass(Duration::from_millis(10));
@@ -169,7 +174,7 @@ fn a_parked_request_is_answered_at_its_deadline() {
 /// Plays a change of a directory, lets `victim` crash before message number `step` is delivered,
 /// and sends it again until it is answered. False: it needs no message of that number.
 fn crash_at<R: prost::Message + Default>(
-    b: &mut Bench,
+    b: &mut Testbed,
     op: Op,
     request: &impl prost::Message,
     victim: NodeId,
@@ -297,7 +302,7 @@ fn a_coordinator_that_is_down_stops_nobody_else() {
 /// Rule 8: what is no directory is not in any replica; nobody announces its end.
 #[test]
 fn a_symlink_that_becomes_a_directory_is_one_everywhere() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     let link = b.name_on(shard(0), "link");
     for n in 0..3 {
         let path = format!("{link}/{}", b.name_on(shard(n), "f"));
@@ -320,7 +325,7 @@ fn a_symlink_that_becomes_a_directory_is_one_everywhere() {
 /// Rules 10 and 11: two files change places head on; one gives way, nobody waits.
 #[test]
 fn two_renames_head_on_do_not_wait_for_each_other() {
-    let mut b = Bench::new(2);
+    let mut b = Testbed::new(2);
     let (x, y) = (b.name_on(shard(0), "x"), b.name_on(shard(1), "y"));
     b.create(&x).unwrap();
     b.create(&y).unwrap();
@@ -367,7 +372,7 @@ fn who_looks_after_the_answer_sees_the_file() {
 }
 
 /// Files of shard 0 that are to be moved into a directory, to names of shard 1.
-fn moves_into(b: &mut Bench, dir: &str, count: usize) -> Vec<RenameReq> {
+fn moves_into(b: &mut Testbed, dir: &str, count: usize) -> Vec<RenameReq> {
     let places = (0..count).map(|n| {
         let (from, to) =
             (b.name_on(shard(0), &format!("f{n}-")), b.name_on(shard(1), &format!("g{n}-")));
@@ -423,7 +428,7 @@ fn a_directory_is_seen_while_files_move_into_it_without_a_pause() {
 #[test]
 fn a_decision_reaches_those_whom_nobody_told() {
     for driver_crashes in [false, true] {
-        let mut b = Bench::new(2);
+        let mut b = Testbed::new(2);
         let (from, to) = (b.name_on(shard(0), "f"), b.name_on(shard(1), "g"));
         b.create(&from).unwrap();
         let request = b.rename_req(&from, &to);
@@ -450,7 +455,7 @@ fn a_decision_reaches_those_whom_nobody_told() {
 /// Rule 15: below the watermark nothing runs any more, and a session that has ended is refused.
 #[test]
 fn what_was_acknowledged_does_not_run_again() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     let made = b.create_req(at("f"), FileKind::Regular);
     b.run::<Entry>(Op::Create, shard(0), &made).unwrap();
     let mut remove = RemoveReq { ctx: b.ctx(), at: at("f") };
@@ -471,7 +476,7 @@ fn what_was_acknowledged_does_not_run_again() {
 #[test]
 fn a_commit_that_cannot_read_changes_nothing() {
     for crashes in [false, true] {
-        let mut b = Bench::new(2);
+        let mut b = Testbed::new(2);
         b.mkdir("a").unwrap();
         let other = b.mkdir("b").unwrap().attr.id;
         // Both names of the directory are shard 0's: two parts of one transaction.
@@ -498,7 +503,7 @@ fn a_commit_that_cannot_read_changes_nothing() {
 /// A rename on one shard that cannot read a row changes nothing.
 #[test]
 fn a_rename_that_cannot_read_changes_nothing() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     b.mkdir("a").unwrap();
     let other = b.mkdir("b").unwrap().attr.id;
     b.create("a/f").unwrap();
@@ -518,7 +523,7 @@ fn leased(path: &str) -> At {
 }
 
 /// Looks up what may be there; the names on the way that are lent.
-fn lent(b: &mut Bench, at: &At) -> Vec<KeptDir> {
+fn lent(b: &mut Testbed, at: &At) -> Vec<KeptDir> {
     if let Err(error) = b.lookup(at) {
         assert_eq!(error.errno(), Errno::ENOENT);
     }
@@ -526,7 +531,7 @@ fn lent(b: &mut Bench, at: &At) -> Vec<KeptDir> {
 }
 
 /// Gives answers to a request for so long, and says after how long there was one.
-fn answered_after<R: prost::Message + Default>(b: &mut Bench, call: u64) -> Duration {
+fn answered_after<R: prost::Message + Default>(b: &mut Testbed, call: u64) -> Duration {
     const STEP: Duration = Duration::from_millis(5);
     for steps in 0..400 {
         b.settle();
@@ -540,8 +545,8 @@ fn answered_after<R: prost::Message + Default>(b: &mut Bench, call: u64) -> Dura
 }
 
 /// Directories `a/b`, and a file in it; if `kept`, both names are kept.
-fn with_names(kept: bool) -> (Bench, &'static str) {
-    let (mut b, file) = (Bench::new(3), "a/b/f");
+fn with_names(kept: bool) -> (Testbed, &'static str) {
+    let (mut b, file) = (Testbed::new(3), "a/b/f");
     b.mkdir("a").unwrap();
     b.mkdir("a/b").unwrap();
     b.create(file).unwrap();
@@ -644,7 +649,7 @@ fn a_prepare_lends_no_names() {
 #[test]
 fn after_a_long_wait_leases_are_short_for_a_while() {
     let short = NAME_KEEP + NAME_KEEP_MARGIN;
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     let names: Vec<String> = (0..4).map(|i| format!("d{i}")).collect();
     for name in &names {
         b.mkdir(name).unwrap();
@@ -670,7 +675,7 @@ fn after_a_long_wait_leases_are_short_for_a_while() {
 /// locked.
 #[test]
 fn a_rename_whose_path_is_another_than_its_chain_is_refused_at_once() {
-    let mut b = Bench::new(3);
+    let mut b = Testbed::new(3);
     b.mkdir("a").unwrap();
     b.mkdir("d").unwrap();
     let name = (0..).map(|i| format!("x{i}")).find(|name| b.owner(name) != b.owner("a")).unwrap();
@@ -709,7 +714,7 @@ fn a_kept_name_is_neither_exchanged_nor_replaced() {
 #[test]
 fn a_directory_whose_name_is_kept_is_removed_later() {
     let (mut b, file) = with_names(true);
-    let remove = |b: &mut Bench| {
+    let remove = |b: &mut Testbed| {
         let request = RemoveReq { ctx: b.ctx(), at: at("a/b") };
         b.ask(Op::Rmdir, COORDINATOR, &request)
     };
@@ -772,7 +777,7 @@ fn a_lease_outlives_shards_and_lost_answers() {
     b.settle_but(|m| m.answers(Op::Invalidate));
     assert_eq!(b.take(|m| m.answers(Op::Invalidate)).len(), 3);
     // The calls time out, or their connections break.
-    let asked_again = |b: &Bench| b.wire().iter().any(|m| m.asks(Op::Invalidate));
+    let asked_again = |b: &Testbed| b.wire().iter().any(|m| m.asks(Op::Invalidate));
     let mut passed = Duration::ZERO;
     while !asked_again(&b) {
         b.advance(Duration::from_millis(10));

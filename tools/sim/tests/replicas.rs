@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use rustix::process::Signal;
 use saker_client::{Caller, Fallocate, File, Fs, OpenFlags, Seek};
-use saker_sim::cluster::{Cluster, Shape};
+use saker_sim::cluster::{ClusterShape, RunningCluster};
 use saker_types::Locator;
 use saker_types::wire::At;
 
@@ -28,7 +28,7 @@ fn open(fs: &Fs, file: usize) -> File {
 }
 
 /// Reads all files through a client that has nothing cached.
-fn assert_read(cluster: &Cluster, changed: &[u8]) {
+fn assert_read(cluster: &RunningCluster, changed: &[u8]) {
     let fs = cluster.connect();
     for n in 0..FILES {
         let file = open(&fs, n);
@@ -42,8 +42,8 @@ fn assert_read(cluster: &Cluster, changed: &[u8]) {
 
 #[test]
 fn a_dead_store_of_two_copies_costs_nothing() {
-    let shape = Shape { stores: STORES, replicas: 2, mnodes: 2, ..Shape::default() };
-    let cluster = Cluster::start(shape);
+    let shape = ClusterShape { stores: STORES, replicas: 2, mnodes: 2, ..ClusterShape::default() };
+    let cluster = RunningCluster::start(shape);
     let fs = cluster.connect();
     for n in 0..FILES {
         let file = open(&fs, n);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use saker_sim::cluster::{Cluster, Shape, binary, can_mount};
+use saker_sim::cluster::{ClusterShape, RunningCluster, binary, can_mount};
 
 /// An example: its heading, its line, its text.
 struct Example {
@@ -49,7 +49,7 @@ fn strict(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-fn run(example: &Example, cluster: &Cluster, other: &Path) -> Result<(), String> {
+fn run(example: &Example, cluster: &RunningCluster, other: &Path) -> Result<(), String> {
     let name = format!("line-{}", example.line);
     let dir = cluster.mount().join(&name);
     std::fs::create_dir(&dir).unwrap();
@@ -78,7 +78,11 @@ fn every_example_is_true() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../SEMANTICS.md");
     let examples = examples(&std::fs::read_to_string(page).unwrap());
     assert!(examples.len() >= 15, "only {} examples", examples.len());
-    let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape {
+        mount: true,
+        supervise: true,
+        ..ClusterShape::default()
+    });
     let other = cluster.second_mount();
     let failures: Vec<String> =
         examples.iter().filter_map(|example| run(example, &cluster, other.path()).err()).collect();

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use saker_client::{Caller, OpenFlags, SetAttr};
-use saker_sim::cluster::{Cluster, Shape, can_mount, line_with};
-use saker_sim::fsx::{PosixFile, Target};
+use saker_sim::cluster::{ClusterShape, RunningCluster, can_mount, line_with};
+use saker_sim::fsx::{FsxTarget, PosixFile};
 use saker_types::Locator;
 use saker_types::wire::At;
 
@@ -31,7 +31,7 @@ const OPS: [&str; 12] = [
 /// A cluster, and a mount of it with hints from one source.
 struct Mounted {
     point: PathBuf,
-    cluster: Cluster,
+    cluster: RunningCluster,
 }
 
 impl Drop for Mounted {
@@ -44,7 +44,7 @@ impl Drop for Mounted {
 impl Mounted {
     /// `None` where that source does not work.
     fn start(source: &str, options: &str) -> Option<Mounted> {
-        let cluster = Cluster::start(Shape { mnodes: 2, ..Shape::default() });
+        let cluster = RunningCluster::start(ClusterShape { mnodes: 2, ..ClusterShape::default() });
         let point = cluster.scratch().join("mnt");
         fs::create_dir(&point).unwrap();
         let log = cluster.scratch().join("mount.log");

@@ -9,16 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Mutex;
 
-use saker_sim::seeds::{Failure, Run, must_find, on_all};
-use saker_sim::world::changes::Kind;
-use saker_sim::world::{Config, points};
+use saker_sim::seeds::{SeedFailure, SeedRun, must_find, on_all};
+use saker_sim::world::changes::MemberChangeKind;
+use saker_sim::world::{WorldConfig, points};
 use saker_types::NodeId;
 
 /// Seeds within which each broken rule must be found.
 const SEEDS_TO_FIND: u64 = 1_000;
 
 /// Fails, and says what happened.
-fn tell(failure: &Failure) -> ! {
+fn tell(failure: &SeedFailure) -> ! {
     panic!("{failure}");
 }
 
@@ -29,7 +29,7 @@ fn no_seed_breaks_a_rule_and_every_failpoint_is_hit() {
     let losses: Mutex<(usize, usize)> = Mutex::default();
     let start = std::time::Instant::now();
     on_all(0..seeds.unwrap_or(2_000), |seed| {
-        let report = Config::of_seed(seed).run_and_explain().unwrap_or_else(|f| tell(&f));
+        let report = WorldConfig::of_seed(seed).run_and_explain().unwrap_or_else(|f| tell(&f));
         assert!(report.calls >= 300 && report.faults >= 5 && report.crashes >= 1, "{report:?}");
         let mut losses = losses.lock().unwrap();
         *losses = (losses.0 + report.power_losses, losses.1 + report.told_of_losses);
@@ -61,8 +61,8 @@ fn no_seed_breaks_a_rule_and_every_failpoint_is_hit() {
 fn a_seed_gives_the_same_logs_each_time() {
     let mut digests = BTreeSet::new();
     for seed in 0..20 {
-        let first = Config::of_seed(seed).run().unwrap_or_else(|f| tell(&f));
-        let again = Config::of_seed(seed).run().unwrap_or_else(|f| tell(&f));
+        let first = WorldConfig::of_seed(seed).run().unwrap_or_else(|f| tell(&f));
+        let again = WorldConfig::of_seed(seed).run().unwrap_or_else(|f| tell(&f));
         assert_eq!((first.digest, first.events), (again.digest, again.events), "seed {seed}");
         digests.insert(first.digest);
     }
@@ -70,7 +70,7 @@ fn a_seed_gives_the_same_logs_each_time() {
 }
 
 fn is_found(mutation: &'static str) {
-    must_find::<Config>(mutation, SEEDS_TO_FIND);
+    must_find::<WorldConfig>(mutation, SEEDS_TO_FIND);
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn a_walk_that_outlives_an_invalidation_is_found() {
 /// Nobody moves chunks to a store that comes: what others have of its share cannot be read.
 #[test]
 fn a_store_that_comes_without_its_chunks_is_found() {
-    let found: Mutex<Option<Failure>> = Mutex::default();
+    let found: Mutex<Option<SeedFailure>> = Mutex::default();
     on_all(0..SEEDS_TO_FIND, |seed| {
-        match Config::of_seed(seed).with_changes(&[Kind::AddStore]).run() {
+        match WorldConfig::of_seed(seed).with_changes(&[MemberChangeKind::AddStore]).run() {
             Err(failure) if failure.what.contains("cannot be") => {
                 *found.lock().unwrap() = Some(failure);
                 false
@@ -146,8 +146,13 @@ fn a_store_that_comes_without_its_chunks_is_found() {
 }
 
 /// 200 calls of one client, without other faults.
-fn scripted() -> Config {
-    Config { clients: 1, calls: 200, inline_max: 64, ..Config::of_seed(7).without_faults() }
+fn scripted() -> WorldConfig {
+    WorldConfig {
+        clients: 1,
+        calls: 200,
+        inline_max: 64,
+        ..WorldConfig::of_seed(7).without_faults()
+    }
 }
 
 #[test]
@@ -161,7 +166,7 @@ fn a_crash_after_any_operation_of_a_disk_is_survived() {
     assert!(deaths.len() > 250, "the script hardly writes: {:?}", whole.disk_ops);
     on_all(0..deaths.len() as u64, |number| {
         let (node, at) = deaths[number as usize];
-        let config = Config { dies_at: Some((node, at)), ..scripted() };
+        let config = WorldConfig { dies_at: Some((node, at)), ..scripted() };
         let report = config.run_and_explain().unwrap_or_else(|failure| {
             println!("{node} died with operation {at} of its disk");
             tell(&failure)

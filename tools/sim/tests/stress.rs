@@ -2,7 +2,7 @@
 //! `SAKER_SEEDS` and `SAKER_OPS` run longer. Needs root and /dev/fuse.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use saker_sim::cluster::{Cluster, Shape, can_mount};
+use saker_sim::cluster::{ClusterShape, RunningCluster, can_mount};
 use saker_sim::{settings, stress};
 
 const THREADS: u64 = 6;
@@ -14,7 +14,8 @@ fn a_tree_that_two_mounts_work_on_stays_whole() {
     }
     let (seeds, ops) = settings::runs(1, 2_000);
     for seed in seeds {
-        let cluster = Cluster::start(Shape { mount: true, ..Shape::default() });
+        let cluster =
+            RunningCluster::start(ClusterShape { mount: true, ..ClusterShape::default() });
         let other = cluster.second_mount();
         let roots = [cluster.mount().join("tree"), other.path().join("tree")];
         std::fs::create_dir(&roots[0]).unwrap();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::thread::CpuSet;
-use saker_sim::cluster::{Cluster, OwnMount, Shape, can_mount};
+use saker_sim::cluster::{ClusterShape, OwnMount, RunningCluster, can_mount};
 use saker_sim::wait::until;
 
 /// More than a queue of the ring has entries, and than may wait at a time.
@@ -21,7 +21,7 @@ const WAITERS_MAX: usize = 1_024;
 const SIZES: [usize; 4] = [1_000, 15_000, 300_000, (8 << 20) + 5];
 
 /// A mount with one transport; `None` if the machine does not have it.
-fn mount(cluster: &Cluster, transport: &str) -> Option<OwnMount> {
+fn mount(cluster: &RunningCluster, transport: &str) -> Option<OwnMount> {
     let mount = cluster.own_mount(transport, &format!("transport={transport}"));
     let said = mount.said("transport: ");
     let uring = said.contains("transport: io_uring");
@@ -39,7 +39,7 @@ fn each(name: &str, test: impl Fn(OwnMount)) {
     if !can_mount(name) {
         return;
     }
-    let cluster = Cluster::start(Shape { mnodes: 2, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape { mnodes: 2, ..ClusterShape::default() });
     for transport in ["dev", "uring"] {
         if let Some(mount) = mount(&cluster, transport) {
             eprintln!("{name} with {transport}");
@@ -63,7 +63,7 @@ fn one_transport_reads_what_the_other_wrote() {
     if !can_mount(name) {
         return;
     }
-    let cluster = Cluster::start(Shape { mnodes: 2, ..Shape::default() });
+    let cluster = RunningCluster::start(ClusterShape { mnodes: 2, ..ClusterShape::default() });
     let Some(uring) = mount(&cluster, "uring") else { return };
     let dev = mount(&cluster, "dev").unwrap();
     for (writer, reader, dir) in [(&uring, &dev, "u"), (&dev, &uring, "d")] {

@@ -12,8 +12,8 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use saker_client::{Fallocate, Seek};
-use saker_sim::cluster::{Cluster, SecondMount, Shape, can_mount};
-use saker_sim::fsx::{PosixFile, Target};
+use saker_sim::cluster::{ClusterShape, RunningCluster, SecondMount, can_mount};
+use saker_sim::fsx::{FsxTarget, PosixFile};
 use saker_sim::wait::until;
 
 const STORES: u32 = 2;
@@ -22,7 +22,7 @@ const SIZES: [usize; 3] = [1_000, 100_000, (8 << 20) + 5];
 
 struct Mounts {
     other: SecondMount,
-    cluster: Cluster,
+    cluster: RunningCluster,
 }
 
 impl Mounts {
@@ -31,8 +31,12 @@ impl Mounts {
         if !can_mount(test) {
             return None;
         }
-        let cluster =
-            Cluster::start(Shape { mount: true, stores: STORES, mnodes: 2, ..Shape::default() });
+        let cluster = RunningCluster::start(ClusterShape {
+            mount: true,
+            stores: STORES,
+            mnodes: 2,
+            ..ClusterShape::default()
+        });
         Some(Mounts { other: cluster.second_mount(), cluster })
     }
 

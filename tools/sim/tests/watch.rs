@@ -3,21 +3,21 @@
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
-use saker_sim::bench::{Bench, Message, at, shard};
+use saker_sim::bench::{Message, Testbed, at, shard};
 use saker_types::change::{parse_entry_key, table};
 use saker_types::wire::*;
 use saker_types::{Errno, Inode, InodeId, NodeId};
 
 const WATCH: u64 = 7;
 
-fn watch(b: &mut Bench, on: NodeId, ids: &[InodeId]) -> Vec<InodeId> {
+fn watch(b: &mut Testbed, on: NodeId, ids: &[InodeId]) -> Vec<InodeId> {
     let request = WatchReq { watch: WATCH, ids: ids.to_vec() };
     let call = b.ask(Op::Watch, on, &request);
     alone::<WatchReply>(b, Op::Watch, call).known
 }
 
 /// The answer to a call; nothing else moves meanwhile.
-fn alone<R: prost::Message + Default>(b: &mut Bench, op: Op, call: u64) -> R {
+fn alone<R: prost::Message + Default>(b: &mut Testbed, op: Op, call: u64) -> R {
     loop {
         if let Some(answer) = b.answer::<R>(call) {
             return answer.unwrap();
@@ -27,7 +27,7 @@ fn alone<R: prost::Message + Default>(b: &mut Bench, op: Op, call: u64) -> R {
 }
 
 /// Inodes that have an entry on a shard, as a scan sees them.
-fn scanned(b: &mut Bench, on: NodeId) -> Vec<InodeId> {
+fn scanned(b: &mut Testbed, on: NodeId) -> Vec<InodeId> {
     let request = ScanReq { after: Bytes::new(), limit: 65_536 };
     let call = b.ask(Op::Scan, on, &request);
     let rows = alone::<ScanReply>(b, Op::Scan, call).rows;
@@ -46,13 +46,13 @@ fn an_inode_that_moves_while_rows_are_scanned_is_met() {
     let mut missed = 0;
     for stops_after in 0..8 {
         for begins_after in 0..=stops_after {
-            let mut b = Bench::new(2);
+            let mut b = Testbed::new(2);
             let (from, to) = (b.name_on(shard(1), "from"), b.name_on(shard(0), "to"));
             let id = b.create(&from).unwrap().attr.id;
             let request = b.rename_req(&from, &to);
             let rename = b.ask(Op::Rename, shard(1), &request);
             let mut steps = 0;
-            let mut go_to = |b: &mut Bench, step| {
+            let mut go_to = |b: &mut Testbed, step| {
                 while steps < step && b.deliver(|_: &Message| true) {
                     steps += 1;
                 }
@@ -78,7 +78,7 @@ fn an_inode_that_moves_while_rows_are_scanned_is_met() {
 
 #[test]
 fn who_has_started_again_since_cannot_say() {
-    let mut b = Bench::new(1);
+    let mut b = Testbed::new(1);
     let id = b.create("f").unwrap().attr.id;
     assert!(watch(&mut b, shard(0), &[id]).is_empty());
     b.restart(shard(0));

@@ -4,6 +4,7 @@
 //! - `cargo xtask circles`: the modules of a crate do not import each other in a circle.
 //! - `cargo xtask sleeps`: tests wait for conditions, or say why they need real time.
 //! - `cargo xtask words`: names are the terms that ARCHITECTURE.md lists.
+//! - `cargo xtask names`: no two types that a whole crate sees have the same name.
 //! - `cargo xtask metrics HOST:PORT…`: docs/metrics.md lists every metric that roles expose.
 
 // No part of the system: reads the repository directly.
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 mod circles;
 mod deps;
 mod metrics;
+mod names;
 mod sleeps;
 mod words;
 
@@ -23,11 +25,14 @@ fn main() -> ExitCode {
     let outcome = match args.as_slice() {
         ["circles"] => circles::check(),
         ["deps"] => deps::check(),
+        ["names"] => names::check(),
         ["sleeps"] => sleeps::check(),
         ["words"] => words::check(),
         ["metrics", addrs @ ..] if !addrs.is_empty() => metrics::check(addrs),
         _ => {
-            eprintln!("usage: cargo xtask circles | deps | sleeps | words | metrics HOST:PORT…");
+            eprintln!(
+                "usage: cargo xtask circles | deps | names | sleeps | words | metrics HOST:PORT…"
+            );
             return ExitCode::from(2);
         }
     };

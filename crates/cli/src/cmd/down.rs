@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use saker_runtime::time;
 
 use crate::fail::{Context, Failure, Outcome};
-use crate::layout::{CLUSTER_FILE, Cluster, ClusterDir, Role, RoleId};
+use crate::layout::{CLUSTER_FILE, ClusterDir, ClusterLayout, Role, RoleId};
 use crate::process::{self, Process};
 use crate::{mountpoint, procfs};
 
@@ -57,7 +57,7 @@ pub fn stop_supervisor(dir: &ClusterDir) {
 }
 
 /// Unmounts, then ends all processes.
-pub fn stop_roles(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
+pub fn stop_roles(dir: &ClusterDir, cluster: &ClusterLayout) -> Outcome {
     let running = |id: RoleId| Some((id, process::find_role(dir, cluster, id)?));
     let all: Vec<(RoleId, Process)> = cluster.roles().into_iter().filter_map(running).collect();
     let (mounts, servers): (Vec<_>, Vec<_>) =
@@ -73,7 +73,7 @@ pub fn stop_roles(dir: &ClusterDir, cluster: &Cluster) -> Outcome {
     Ok(())
 }
 
-fn unmount(cluster: &Cluster) -> Outcome {
+fn unmount(cluster: &ClusterLayout) -> Outcome {
     let Some(point) = &cluster.mount else { return Ok(()) };
     while mountpoint::is_mounted(point) {
         if let Err(why) = saker_mount::unmount(point, false) {
@@ -107,7 +107,7 @@ fn kill_after(process: &Process, name: &str, patience: Duration) {
 
 /// Deletes what `saker up` made, and nothing else.
 fn wipe(dir: &ClusterDir) -> Outcome {
-    let inside = |mount: &procfs::Mount| {
+    let inside = |mount: &procfs::MountEntry| {
         let made = ["data", "etc", "run", "log"].map(|part| dir.path().join(part));
         made.iter().any(|part| mount.point.starts_with(part))
     };

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use saker_rpc::Stop;
+use saker_rpc::StopHandle;
 use saker_runtime::{config, telemetry, thread};
 use serde::de::DeserializeOwned;
 
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
     telemetry::init();
     raise_file_limit();
     memory::give_back();
-    let stop = Stop::new();
+    let stop = StopHandle::new();
     stop_at_signal(signals, stop.clone())?;
     let file = &args.config;
     let served = match args.role {
@@ -62,7 +62,7 @@ fn load<T: DeserializeOwned>(file: &Path) -> Outcome<T> {
     Ok(loaded.value)
 }
 
-fn stop_at_signal(signals: Signals, stop: Stop) -> Outcome {
+fn stop_at_signal(signals: Signals, stop: StopHandle) -> Outcome {
     let wait = move || {
         loop {
             match signals.wait() {

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::fail::{Context, Outcome};
 use crate::format;
-use crate::layout::{Cluster, ClusterDir, Mnode, Role, RoleId, Store};
-use crate::probe::{self, State};
+use crate::layout::{ClusterDir, ClusterLayout, Mnode, Role, RoleId, Store};
+use crate::probe::{self, RoleHealth};
 use crate::session::{self, ClusterArg};
 use crate::wire::Wire;
 use crate::{mountpoint, process};
@@ -59,7 +59,7 @@ struct RoleStatus {
     addr: Option<String>,
     http: Option<SocketAddr>,
     pid: Option<u32>,
-    state: State,
+    state: RoleHealth,
 }
 
 #[derive(Debug, Serialize)]
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
 }
 
 /// The same description as a directory has, as far as the map knows it.
-fn from_map(map: &ClusterMap) -> Outcome<Cluster> {
+fn from_map(map: &ClusterMap) -> Outcome<ClusterLayout> {
     let unknown = SocketAddr::new(crate::ports::LOOPBACK, 0);
     let parse = |addr: &str| addr.parse::<SocketAddr>().about(addr);
     let mut mnode: Vec<Mnode> = Vec::new();
@@ -111,7 +111,7 @@ fn from_map(map: &ClusterMap) -> Outcome<Cluster> {
     let store = (0..)
         .zip(&map.stores)
         .map(|(n, store)| Ok(Store { n, addr: parse(&store.addr)?, http: unknown }));
-    Ok(Cluster {
+    Ok(ClusterLayout {
         format: crate::layout::FORMAT,
         name: map.name.clone(),
         uuid: Some(hex(&map.uuid)),
@@ -134,7 +134,7 @@ struct Answers {
     refused: Result<RefusedReply, String>,
 }
 
-fn ask(wire: &Wire, cluster: &Cluster) -> Answers {
+fn ask(wire: &Wire, cluster: &ClusterLayout) -> Answers {
     let shard = |addr: &SocketAddr| wire.call(*addr, Op::Statfs, &Empty {}, ANSWER_WITHIN);
     let of_mnode = |node: &Mnode| join_all(node.addr.iter().map(shard).collect::<Vec<_>>());
     let store = |store: &Store| wire.call(store.addr, Op::StoreStat, &Empty {}, ANSWER_WITHIN);
@@ -148,7 +148,7 @@ fn ask(wire: &Wire, cluster: &Cluster) -> Answers {
     Answers { map, shards, stores, refused }
 }
 
-fn look(wire: &Wire, cluster: &Cluster, dir: Option<&ClusterDir>) -> Status {
+fn look(wire: &Wire, cluster: &ClusterLayout, dir: Option<&ClusterDir>) -> Status {
     let answers = ask(wire, cluster);
     let mut status = Status { cluster: cluster.name.clone(), ..Status::default() };
     status.epoch = answers.map.as_ref().map_or(0, |map| map.version);
@@ -167,10 +167,10 @@ fn look(wire: &Wire, cluster: &Cluster, dir: Option<&ClusterDir>) -> Status {
         let found = dir.and_then(|dir| process::find_role(dir, cluster, id));
         let ours = || found.as_ref().is_none_or(|p| probe::holds_ports(p, cluster, id));
         let state = match (dir.is_some(), &found) {
-            (true, None) => State::Down,
-            (true, Some(_)) if !(serves(id) && ours()) => State::Starting,
-            (false, _) if !serves(id) => State::Down,
-            _ => State::Up,
+            (true, None) => RoleHealth::Down,
+            (true, Some(_)) if !(serves(id) && ours()) => RoleHealth::Starting,
+            (false, _) if !serves(id) => RoleHealth::Down,
+            _ => RoleHealth::Up,
         };
         let pid = found.as_ref().map(|process| process.pid);
         let addrs = cluster.addrs(id);
@@ -188,7 +188,7 @@ fn look(wire: &Wire, cluster: &Cluster, dir: Option<&ClusterDir>) -> Status {
     status
 }
 
-fn count(status: &mut Status, cluster: &Cluster, answers: &Answers) {
+fn count(status: &mut Status, cluster: &ClusterLayout, answers: &Answers) {
     for (node, shards) in cluster.mnode.iter().zip(&answers.shards) {
         let of = |figure: fn(&ShardStats) -> u64| shards.iter().flatten().map(figure).sum();
         let inodes = of(|shard| shard.inodes);

@@ -13,7 +13,7 @@ use saker_types::wire::At;
 
 use super::{down, supervise};
 use crate::fail::{Context, Failure, Outcome};
-use crate::layout::{Cluster, ClusterDir, Role, RoleId, Size};
+use crate::layout::{ClusterDir, ClusterLayout, Role, RoleId, Size};
 use crate::ports::{self, Ports, Range};
 use crate::probe::{self, Probe};
 use crate::process;
@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let dir = ClusterDir::new(&args.dir)?;
     dir.make()?;
     let lock = dir.lock()?;
-    let ports = ports::Lock::wait();
+    let ports = ports::PortLock::wait();
     let fresh = !dir.exists();
     let mut cluster = settle(&dir, args)?;
     if leave_taken_ports(&dir, &mut cluster)? {
@@ -165,7 +165,7 @@ fn refuse_what_is_missing(args: &Args) -> Outcome {
 }
 
 /// The cluster of the directory; a new one if there is none.
-fn settle(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
+fn settle(dir: &ClusterDir, args: &Args) -> Outcome<ClusterLayout> {
     let mut cluster = if dir.exists() { existing(dir, args)? } else { new(args)? };
     let before = cluster.clone();
     if let Some(point) = &args.mount {
@@ -190,7 +190,7 @@ fn settle(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
     Ok(cluster)
 }
 
-fn existing(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
+fn existing(dir: &ClusterDir, args: &Args) -> Outcome<ClusterLayout> {
     let cluster = dir.load()?;
     let asked = [
         ("--mnodes", args.mnodes, cluster.mnode.len() as u32),
@@ -207,7 +207,7 @@ fn existing(dir: &ClusterDir, args: &Args) -> Outcome<Cluster> {
     Ok(cluster)
 }
 
-fn new(args: &Args) -> Outcome<Cluster> {
+fn new(args: &Args) -> Outcome<ClusterLayout> {
     let mnodes = args.mnodes.unwrap_or(4);
     // Half of the cores: the other half is for the flushes, the stores and those who ask.
     let half = (thread::parallelism() as u32 / 2 / mnodes).max(1);
@@ -218,11 +218,11 @@ fn new(args: &Args) -> Outcome<Cluster> {
         let why = format!("more copies than the {} stores", size.stores);
         return Err(Failure::usage(format!("--replicas {replicas}"), why));
     }
-    Cluster::plan("saker", size, replicas, INLINE_MAX, args.port.unwrap_or(ports::BASE))
+    ClusterLayout::plan("saker", size, replicas, INLINE_MAX, args.port.unwrap_or(ports::BASE))
 }
 
 /// Ports that the cluster does not know.
-fn ports_beside(cluster: &Cluster) -> Ports {
+fn ports_beside(cluster: &ClusterLayout) -> Ports {
     let known = cluster.roles().into_iter().flat_map(|id| cluster.addrs(id));
     let known = known.chain(cluster.mount_http).map(|addr| addr.port());
     Ports::new(cluster.coordinator.port().min(ports::BASE_MAX), known)
@@ -231,8 +231,8 @@ fn ports_beside(cluster: &Cluster) -> Ports {
 /// A port of a role that does not run must be free, or somebody else has it. A cluster of which
 /// nothing runs moves on to other ports; of one that runs in part, the others know the old ones.
 /// Returns whether it moved.
-fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
-    let runs = |cluster: &Cluster, id| process::find_role(dir, cluster, id).is_some();
+fn leave_taken_ports(dir: &ClusterDir, cluster: &mut ClusterLayout) -> Outcome<bool> {
+    let runs = |cluster: &ClusterLayout, id| process::find_role(dir, cluster, id).is_some();
     let known = cluster.clone();
     let taken = || -> Vec<_> {
         let idle = known.roles().into_iter().filter(|id| !runs(&known, *id));
@@ -266,7 +266,7 @@ fn leave_taken_ports(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome<bool> {
 }
 
 /// Starts what does not run, or sees to it that a supervisor does.
-fn start(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome {
+fn start(dir: &ClusterDir, cluster: &ClusterLayout, no_supervise: bool) -> Outcome {
     if no_supervise {
         down::stop_supervisor(dir);
         let idle = cluster
@@ -304,7 +304,7 @@ fn each_role(roles: impl Iterator<Item = RoleId>, act: impl Fn(RoleId) -> Outcom
 
 /// Without a supervisor: a role that must serve before the next one is started, so that the mount
 /// finds its cluster.
-fn start_alone(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome {
+fn start_alone(dir: &ClusterDir, cluster: &ClusterLayout, id: RoleId) -> Outcome {
     let (_, process) = process::start_role(dir, cluster, id)?;
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
@@ -321,7 +321,7 @@ fn start_alone(dir: &ClusterDir, cluster: &Cluster, id: RoleId) -> Outcome {
 
 /// Waits until all ports are taken, or a little while if something keeps a role from it: whoever
 /// looks for free ports next must not find ours.
-fn wait_bound(cluster: &Cluster) {
+fn wait_bound(cluster: &ClusterLayout) {
     let deadline = time::now() + Duration::from_secs(3);
     for addr in cluster.roles().into_iter().flat_map(|id| cluster.addrs(id)) {
         while !ports::accepts(addr) && time::now() < deadline {
@@ -331,7 +331,7 @@ fn wait_bound(cluster: &Cluster) {
 }
 
 /// Writes down which cluster this is, now that it serves.
-fn note_uuid(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome {
+fn note_uuid(dir: &ClusterDir, cluster: &mut ClusterLayout) -> Outcome {
     if cluster.uuid.is_none() {
         let map = Wire::new()?.map(&[cluster.coordinator], PATIENCE)?;
         cluster.uuid = Some(hex(&map.uuid));
@@ -342,7 +342,7 @@ fn note_uuid(dir: &ClusterDir, cluster: &mut Cluster) -> Outcome {
 
 /// Waits until all roles serve. Without a supervisor, those are started that have ended since they
 /// were looked for: a process that is being killed is there for a while.
-fn wait_all(dir: &ClusterDir, cluster: &Cluster, no_supervise: bool) -> Outcome {
+fn wait_all(dir: &ClusterDir, cluster: &ClusterLayout, no_supervise: bool) -> Outcome {
     let probe = Probe::new()?;
     let deadline = time::now() + PATIENCE;
     each_role(cluster.roles().into_iter(), |id| {
@@ -394,9 +394,9 @@ fn own_the_root(dir: &ClusterDir) -> Outcome {
 /// Supervises in this process, and stops the cluster at the end.
 fn foreground(
     dir: &ClusterDir,
-    cluster: &Cluster,
+    cluster: &ClusterLayout,
     signals: &Signals,
-    locks: (std::fs::File, ports::Lock),
+    locks: (std::fs::File, ports::PortLock),
 ) -> Outcome<u8> {
     saker_runtime::telemetry::init();
     if process::find_supervisor(dir).is_some() {
@@ -422,7 +422,7 @@ fn foreground(
     watched.map(|()| 0)
 }
 
-fn announce(dir: &ClusterDir, cluster: &Cluster, fresh: bool, alone: bool) {
+fn announce(dir: &ClusterDir, cluster: &ClusterLayout, fresh: bool, alone: bool) {
     let made = if fresh { "new cluster" } else { "cluster" };
     let watched = if alone { ", not supervised" } else { "" };
     crate::announce!(

@@ -10,7 +10,7 @@ use saker_runtime::time::Time;
 use saker_types::Result;
 use std::time::Duration;
 
-use crate::data::memory::{Memory, Share};
+use crate::data::memory::{MemoryBudget, MemoryReservation};
 use crate::data::write::writer::left_in_chunk;
 
 /// Bytes of one request for data ahead.
@@ -74,7 +74,7 @@ enum Body {
 struct Segment {
     range: Range<u64>,
     body: Body,
-    _share: Share,
+    _share: MemoryReservation,
 }
 
 /// Contiguous segments of one file, ascending.
@@ -117,7 +117,7 @@ impl Ahead {
         wanted: &Range<u64>,
         window: usize,
         size: u64,
-        memory: &Memory,
+        memory: &MemoryBudget,
         mut fetch: impl FnMut(Range<u64>) -> Fetch,
     ) {
         let covered = self.covered();

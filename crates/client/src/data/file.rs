@@ -10,7 +10,7 @@ use saker_types::{Errno, Locator, Result};
 
 use crate::core::Core;
 use crate::data::open_inode::{LockOwner, OpenInode, lost_lock};
-use crate::data::source::{Source, Sourced};
+use crate::data::source::{DataSource, Sourced};
 use crate::{Caller, OpenFlags, Seek};
 
 /// An open file. Clones are the same open file; all open files of one inode in this client see
@@ -108,7 +108,7 @@ impl Drop for Handle {
 }
 
 impl File {
-    /// A handle of an inode of which [`Inodes::open`](crate::data::open_inode::Inodes::open) has
+    /// A handle of an inode of which [`OpenInodes::open`](crate::data::open_inode::OpenInodes::open) has
     /// counted one.
     pub(crate) fn new(
         core: Arc<Core>,
@@ -132,7 +132,7 @@ impl File {
     pub(crate) fn of_source(
         entry: Entry,
         flags: OpenFlags,
-        source: impl Source + 'static,
+        source: impl DataSource + 'static,
     ) -> Result<File> {
         Ok(File(Content::Source(Arc::new(Sourced::new(entry, flags, source)?))))
     }

@@ -14,7 +14,7 @@ use saker_types::wire::Hold;
 const CLOSED_MAX: usize = 1 << 16;
 
 /// The numbers of a client's opens, and what it has closed.
-pub(crate) struct Holds {
+pub(crate) struct ClientHolds {
     /// This client as owners know it.
     client: u64,
     state: Mutex<State>,
@@ -39,7 +39,7 @@ struct Closed {
 
 /// An open that is under way; ends with this, after what was opened is in the table of open inodes.
 pub(crate) struct Opening<'a> {
-    holds: &'a Holds,
+    holds: &'a ClientHolds,
     number: u64,
 }
 
@@ -56,13 +56,13 @@ impl Drop for Opening<'_> {
     }
 }
 
-impl Default for Holds {
-    fn default() -> Holds {
-        Holds { client: rand::u64().max(1), state: Mutex::default() }
+impl Default for ClientHolds {
+    fn default() -> ClientHolds {
+        ClientHolds { client: rand::u64().max(1), state: Mutex::default() }
     }
 }
 
-impl Holds {
+impl ClientHolds {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_is_under_way_is_not_given_up() {
-        let holds = Holds::default();
+        let holds = ClientHolds::default();
         let loc = |id| Locator { id, ..Locator::default() };
         let [first, second] = [holds.begin(), holds.begin()];
         let hold = first.hold();

@@ -7,17 +7,17 @@ use saker_runtime::telemetry::Gauge;
 use saker_runtime::time::Time;
 
 /// Memory for one purpose.
-pub(crate) struct Memory {
+pub(crate) struct MemoryBudget {
     held: Gauge,
     bytes_max: usize,
     /// When somebody looked for what can be given back, in nanoseconds.
     looked: AtomicU64,
 }
 
-impl Memory {
+impl MemoryBudget {
     /// `held` shows what is held of `bytes_max`.
-    pub(crate) fn new(held: Gauge, bytes_max: usize) -> Memory {
-        Memory { held, bytes_max, looked: AtomicU64::new(0) }
+    pub(crate) fn new(held: Gauge, bytes_max: usize) -> MemoryBudget {
+        MemoryBudget { held, bytes_max, looked: AtomicU64::new(0) }
     }
 
     /// Bytes that may still be taken.
@@ -34,20 +34,20 @@ impl Memory {
     }
 
     /// Takes so many, also if they are more than there are.
-    pub(crate) fn take(&self, bytes: u64) -> Share {
-        let mut share = Share { held: self.held.clone(), bytes: 0 };
+    pub(crate) fn take(&self, bytes: u64) -> MemoryReservation {
+        let mut share = MemoryReservation { held: self.held.clone(), bytes: 0 };
         share.set(bytes);
         share
     }
 }
 
 /// A part of it, given back when it is dropped.
-pub(crate) struct Share {
+pub(crate) struct MemoryReservation {
     held: Gauge,
     bytes: i64,
 }
 
-impl Share {
+impl MemoryReservation {
     /// It is so many bytes now.
     pub(crate) fn set(&mut self, bytes: u64) {
         let bytes = bytes as i64;
@@ -56,7 +56,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.set(0);
     }

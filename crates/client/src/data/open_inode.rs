@@ -1,7 +1,7 @@
 //! Open inodes: one for each file that is open in this client, shared by all its handles, so
 //! that they see each other's writes.
 //!
-//! Short facts are in [`State`], behind a lock that is never held across a request. Whatever
+//! Short facts are in [`InodeState`], behind a lock that is never held across a request. Whatever
 //! writes, truncates or reports holds [`OpenInode::writer`] as well, an asynchronous lock.
 
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use saker_runtime::time::Time;
 use saker_types::wire::{At, Entry};
 use saker_types::{Attr, Errno, Error, InodeId, Locator, Stamp};
 
-pub(crate) use self::state::State;
+pub(crate) use self::state::InodeState;
 use crate::data::ahead::Ahead;
-use crate::data::holds::Holds;
+use crate::data::holds::ClientHolds;
 use crate::data::write::writer::Writer;
 
 mod state;
@@ -26,7 +26,7 @@ pub(crate) type LockOwner = (bool, u64);
 /// A file that is open in this client.
 pub(crate) struct OpenInode {
     pub(crate) id: InodeId,
-    state: Mutex<State>,
+    state: Mutex<InodeState>,
     /// Data that is on its way to stores. Held by whatever changes the file.
     pub(crate) writer: async_lock::Mutex<Writer>,
     /// Data that was read before it was asked for.
@@ -37,7 +37,7 @@ pub(crate) struct OpenInode {
 
 impl OpenInode {
     /// Runs `f` on the state; `f` must be short.
-    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = state.is_dirty();
         let result = f(&mut state);
@@ -82,13 +82,13 @@ pub(crate) fn inline_of(entry: &Entry) -> Option<Bytes> {
 
 /// The open inodes of a client.
 #[derive(Default)]
-pub(crate) struct Inodes {
+pub(crate) struct OpenInodes {
     table: Mutex<BTreeMap<InodeId, Arc<OpenInode>>>,
     dirty: Arc<AtomicUsize>,
-    pub(crate) holds: Holds,
+    pub(crate) holds: ClientHolds,
 }
 
-impl Inodes {
+impl OpenInodes {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<InodeId, Arc<OpenInode>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,7 +102,7 @@ impl Inodes {
             inode.with(|s| s.opened_again(entry, inline));
             return inode.clone();
         }
-        let state = State::opened(entry, inline, asked);
+        let state = InodeState::opened(entry, inline, asked);
         let inode = Arc::new(OpenInode {
             id,
             state: Mutex::new(state),

@@ -12,7 +12,7 @@ use saker_types::{Errno, Error, Result};
 use crate::Caller;
 use crate::core::Core;
 use crate::data::file::Handle;
-use crate::data::open_inode::{OpenInode, State, inline_of};
+use crate::data::open_inode::{InodeState, OpenInode, inline_of};
 use crate::net::request::To;
 
 /// A read that meets the end of a file, or needs data that is kept here, asks whether that is
@@ -160,7 +160,7 @@ impl Core {
 }
 
 /// How to serve a read.
-fn plan(s: &mut State, offset: u64, len: usize, window_max: usize) -> Plan {
+fn plan(s: &mut InodeState, offset: u64, len: usize, window_max: usize) -> Plan {
     if s.attr().is_dir() {
         return Plan::NoFile;
     }

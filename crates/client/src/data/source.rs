@@ -9,7 +9,7 @@ use saker_types::{Errno, Error, Result};
 use crate::{OpenFlags, Seek};
 
 /// Where the data of a file comes from.
-pub(crate) trait Source: Send + Sync {
+pub(crate) trait DataSource: Send + Sync {
     /// The bytes from `offset` on, `len` of them. Only what lies before the end of the file is asked
     /// for.
     ///
@@ -19,7 +19,7 @@ pub(crate) trait Source: Send + Sync {
 }
 
 /// Bytes in memory.
-impl Source for Bytes {
+impl DataSource for Bytes {
     fn read(&self, offset: u64, len: usize) -> BoxFuture<'_, Result<Bytes>> {
         let end = offset.saturating_add(len as u64);
         let found = match end <= self.len() as u64 {
@@ -34,7 +34,7 @@ impl Source for Bytes {
 pub(crate) struct Sourced {
     entry: Entry,
     flags: OpenFlags,
-    source: Box<dyn Source>,
+    source: Box<dyn DataSource>,
 }
 
 impl Sourced {
@@ -45,7 +45,7 @@ impl Sourced {
     pub(crate) fn new(
         entry: Entry,
         flags: OpenFlags,
-        source: impl Source + 'static,
+        source: impl DataSource + 'static,
     ) -> Result<Sourced> {
         if flags.write || flags.append || flags.truncate {
             return Err(Errno::EROFS.into());

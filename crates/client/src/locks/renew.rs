@@ -13,7 +13,7 @@ use saker_types::wire::{Op, RenewLocksReply, RenewLocksReq};
 use saker_types::{Errno, Error, InodeId, NodeId, Result, ShardNo, limits};
 
 use crate::core::Core;
-use crate::data::open_inode::{Inodes, OpenInode, lost_lock};
+use crate::data::open_inode::{OpenInode, OpenInodes, lost_lock};
 use crate::locks::Lock;
 use crate::locks::table::{Holding, Locks, Standing};
 use crate::net::cluster::{Cluster, decode};
@@ -40,7 +40,7 @@ impl Locks {
     pub(crate) async fn lease(
         &self,
         cluster: &Cluster,
-        inodes: &Inodes,
+        inodes: &OpenInodes,
         id: InodeId,
     ) -> Result<Time> {
         let deadline = cluster.deadline();
@@ -67,7 +67,7 @@ impl Locks {
 
     /// Renews all at once, and no longer than a period: a shard that does not answer must not keep the
     /// others from hearing of us in time.
-    pub(crate) async fn renew(&self, cluster: &Cluster, inodes: &Inodes) {
+    pub(crate) async fn renew(&self, cluster: &Cluster, inodes: &OpenInodes) {
         let deadline = time::now() + PERIOD;
         let renew = self.held_by_shard(cluster).into_iter().map(|(shard, held)| async move {
             // A failure is tried again in the next period.
@@ -88,7 +88,7 @@ impl Locks {
     async fn renew_held(
         &self,
         cluster: &Cluster,
-        inodes: &Inodes,
+        inodes: &OpenInodes,
         shard: ShardNo,
         held: &[(Holding, Standing)],
         deadline: Time,

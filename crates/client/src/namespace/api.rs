@@ -13,7 +13,7 @@ use crate::{Caller, File, OpenFlags, SetAttr};
 /// The names below some directories, and the attributes of what they lead to. The operations are
 /// those of [`Fs`](crate::Fs), whose comments say what they promise.
 ///
-/// [`Serving`](crate::namespace::dispatch::Serving) has a variant for each implementation, and a place
+/// [`AnyNamespace`](crate::namespace::dispatch::AnyNamespace) has a variant for each implementation, and a place
 /// is served by a match on it. So an operation's future is one that the compiler knows: nothing is
 /// boxed, and nothing is looked up for the strict namespace but the policy in the place.
 ///

@@ -23,7 +23,7 @@ const STRICT: u32 = 0;
 
 /// A namespace that serves a place.
 #[derive(Clone)]
-pub(crate) enum Serving<'a> {
+pub(crate) enum AnyNamespace<'a> {
     /// That of the shards.
     Strict(Strict<'a>),
     /// For tests of this seam.
@@ -38,7 +38,7 @@ pub(crate) struct Attached {
     pub(crate) root: Locator,
     /// The names from the root of the file system to it.
     pub(crate) place: Vec<Bytes>,
-    pub(crate) serving: Serving<'static>,
+    pub(crate) serving: AnyNamespace<'static>,
 }
 
 /// The namespaces of a client beside the strict one.
@@ -98,7 +98,7 @@ impl Fs {
     ///
     /// # Errors
     /// EOPNOTSUPP for a policy that this client does not know.
-    pub(super) fn serving<'a>(&'a self, at: &'a At) -> Result<(Serving<'a>, Here<'a>)> {
+    pub(super) fn serving<'a>(&'a self, at: &'a At) -> Result<(AnyNamespace<'a>, Here<'a>)> {
         if at.anchor.policy != STRICT {
             return Ok((self.under(&at.anchor)?, Here { at: Cow::Borrowed(at), above: 0 }));
         }
@@ -118,7 +118,7 @@ impl Fs {
         &'a self,
         from: &'a At,
         to: &'a At,
-    ) -> Result<(Serving<'a>, Here<'a>, Here<'a>)> {
+    ) -> Result<(AnyNamespace<'a>, Here<'a>, Here<'a>)> {
         let (serving, from) = self.serving(from)?;
         let (_, to) = self.serving(to)?;
         match from.anchor.policy == to.anchor.policy {
@@ -131,7 +131,7 @@ impl Fs {
     ///
     /// # Errors
     /// EOPNOTSUPP as there.
-    pub(super) fn under(&self, loc: &Locator) -> Result<Serving<'_>> {
+    pub(super) fn under(&self, loc: &Locator) -> Result<AnyNamespace<'_>> {
         let policy = loc.policy;
         if policy == STRICT {
             return Ok(self.strict());
@@ -144,13 +144,13 @@ impl Fs {
         found.map(|namespace| namespace.serving).ok_or_else(unknown)
     }
 
-    fn strict(&self) -> Serving<'_> {
-        Serving::Strict(Strict(&self.core))
+    fn strict(&self) -> AnyNamespace<'_> {
+        AnyNamespace::Strict(Strict(&self.core))
     }
 }
 
 /// A place from the root of the namespace on whose place it begins.
-fn enter<'a>(namespace: Attached, at: &At) -> Result<(Serving<'a>, Here<'a>)> {
+fn enter<'a>(namespace: Attached, at: &At) -> Result<(AnyNamespace<'a>, Here<'a>)> {
     let Attached { root, place, serving } = namespace;
     let above = place.len();
     let expected = above.checked_sub(1).and_then(|last| at.expect.get(last)).copied();

@@ -7,7 +7,7 @@ use saker_types::wire::{At, Entry, RenameReply, rename_flags};
 use saker_types::{InodeId, Locator, Result};
 
 use crate::namespace::api::Namespace;
-use crate::namespace::dispatch::Serving;
+use crate::namespace::dispatch::AnyNamespace;
 use crate::namespace::listing::DirStream;
 use crate::{Caller, File, Fs, OpenFlags, SetAttr, StatFs};
 
@@ -15,9 +15,9 @@ use crate::{Caller, File, Fs, OpenFlags, SetAttr, StatFs};
 macro_rules! ask {
     ($serving:expr, $namespace:ident => $call:expr) => {
         match $serving {
-            Serving::Strict($namespace) => $call,
+            AnyNamespace::Strict($namespace) => $call,
             #[cfg(test)]
-            Serving::InMemory($namespace) => $call,
+            AnyNamespace::InMemory($namespace) => $call,
         }
     };
 }

@@ -17,8 +17,8 @@ use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 use crate::ClientStats;
 use crate::net::route::{self, Routes};
 use crate::net::seen::Seen;
-use crate::net::session::{Session, Sessions};
-use crate::net::{Net, Reply};
+use crate::net::session::{ClientSessions, Session};
+use crate::net::{Net, ReplyFrame};
 
 /// One attempt at a metadata request waits this long; a request that the node has parked is
 /// answered before.
@@ -38,7 +38,7 @@ pub(crate) struct Cluster {
     routes: RwLock<Arc<Routes>>,
     /// The newest version of the map that a server has told of.
     map_heard: AtomicU64,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: ClientSessions,
     pub(crate) seen: Seen,
     pub(crate) registry: Registry,
     retries: Counter,
@@ -95,8 +95,8 @@ pub(crate) fn decode<A: Message + Default>(op: Op, body: Bytes) -> Result<A> {
 /// A reply that is no error.
 pub(crate) fn judged(
     op: Op,
-    reply: std::result::Result<Reply, CallError>,
-) -> std::result::Result<Reply, Fail> {
+    reply: std::result::Result<ReplyFrame, CallError>,
+) -> std::result::Result<ReplyFrame, Fail> {
     let reply = reply.map_err(Fail::Call)?;
     match reply.status {
         0 => Ok(reply),
@@ -143,7 +143,7 @@ impl Cluster {
             timeout,
             routes,
             map_heard: AtomicU64::new(0),
-            sessions: Sessions::new(),
+            sessions: ClientSessions::new(),
             seen: Seen::default(),
             registry,
             retries,
@@ -177,7 +177,7 @@ impl Cluster {
         body: Bytes,
         payload: Bytes,
         deadline: Time,
-    ) -> std::result::Result<Reply, CallError> {
+    ) -> std::result::Result<ReplyFrame, CallError> {
         let peer = routes.peer(to).ok_or(CallError::Unreachable)?;
         peer.sent.inc(op as u16);
         self.net.call(peer.addr, op, trace, body, payload, deadline).await
@@ -193,7 +193,7 @@ impl Cluster {
         body: Bytes,
         payload: Bytes,
         deadline: Time,
-    ) -> std::result::Result<Reply, Fail> {
+    ) -> std::result::Result<ReplyFrame, Fail> {
         judged(op, self.send_for_reply(routes, to, op, trace, body, payload, deadline).await)
     }
 
@@ -207,7 +207,7 @@ impl Cluster {
         payload: Bytes,
         attempt_max: Duration,
         deadline: Time,
-    ) -> Result<Reply> {
+    ) -> Result<ReplyFrame> {
         let body = Bytes::from(message.encode_to_vec());
         let may_send = || ready(Ok(Time::MAX));
         self.call_while(to, op, |_| body.clone(), payload, attempt_max, deadline, may_send).await
@@ -227,7 +227,7 @@ impl Cluster {
         attempt_max: Duration,
         deadline: Time,
         may_send: impl Fn() -> F,
-    ) -> Result<Reply> {
+    ) -> Result<ReplyFrame> {
         let (trace, mut backoff) = (self.trace(), Backoff::until(deadline));
         loop {
             let routes = self.routes();

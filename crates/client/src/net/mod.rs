@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use saker_rpc::hello::{CLUSTER_BYTES, ClusterId};
-use saker_rpc::{CallError, Frame, Hello, NodeId, Reactor, RoleKind, Transport};
+use saker_rpc::{CallError, Frame, Hello, NodeNumber, Reactor, RoleKind, Transport};
 use saker_runtime::time::Time;
 use saker_types::wire::Op;
 use saker_types::{ClusterMap, Errno, Error, Result};
 
 /// A reply: status, body and payload.
-pub(crate) type Reply = Frame;
+pub(crate) type ReplyFrame = Frame;
 
 /// Calls and pauses.
 pub(crate) struct Net {
@@ -33,7 +33,7 @@ pub(crate) struct Net {
 impl Net {
     /// Connections over TCP, made when they are needed.
     pub(crate) fn new() -> Result<Net> {
-        let hello = Hello::new(RoleKind::Client, NodeId::NONE, None);
+        let hello = Hello::new(RoleKind::Client, NodeNumber::NONE, None);
         let reactor = Reactor::new(hello).map_err(no_reactor)?;
         Ok(Net { transport: None, reactor: Some(reactor) })
     }
@@ -56,7 +56,7 @@ impl Net {
                 .with_text(format!("the cluster's uuid has not {CLUSTER_BYTES} bytes"))
         })?;
         if let Some(reactor) = &self.reactor {
-            reactor.set_hello(Hello::new(RoleKind::Client, NodeId::NONE, Some(uuid)));
+            reactor.set_hello(Hello::new(RoleKind::Client, NodeNumber::NONE, Some(uuid)));
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Net {
         body: Bytes,
         payload: Bytes,
         deadline: Time,
-    ) -> std::result::Result<Reply, CallError> {
+    ) -> std::result::Result<ReplyFrame, CallError> {
         let call = self.over_transport(|transport| {
             let timeout = deadline - transport.now();
             transport.call(to, op as u16, trace, body, payload, timeout)

@@ -13,7 +13,7 @@ use saker_types::wire::*;
 use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, ShardNo};
 
 use crate::Caller;
-use crate::net::Reply;
+use crate::net::ReplyFrame;
 use crate::net::cluster::{ATTEMPT_MAX, Backoff, Cluster, Fail, decode, judged};
 use crate::net::groups::full_cred;
 use crate::net::seen::{self, Tells};
@@ -283,7 +283,7 @@ impl Cluster {
 }
 
 /// What a reply lends is told to whoever asked for it.
-fn tell_lessee(who: &Caller, request: &mut impl Routed, reply: &Reply) {
+fn tell_lessee(who: &Caller, request: &mut impl Routed, reply: &ReplyFrame) {
     let Some(lessee) = &who.lessee else { return };
     let asks = |at: &At| !at.keep_ms.is_empty();
     let at = match request.other_place() {

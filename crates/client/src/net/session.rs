@@ -86,7 +86,7 @@ impl Session {
 const RETIRED_MAX: usize = 64;
 
 /// The session in use and those before it.
-pub(crate) struct Sessions(Mutex<All>);
+pub(crate) struct ClientSessions(Mutex<All>);
 
 struct All {
     current: Arc<Session>,
@@ -102,9 +102,9 @@ impl All {
     }
 }
 
-impl Sessions {
-    pub(crate) fn new() -> Sessions {
-        Sessions(Mutex::new(All { current: Session::new(), retired: Vec::new() }))
+impl ClientSessions {
+    pub(crate) fn new() -> ClientSessions {
+        ClientSessions(Mutex::new(All { current: Session::new(), retired: Vec::new() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, All> {
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_lost_session_is_replaced_once_and_ended_with_the_others() {
-        let sessions = Sessions::new();
+        let sessions = ClientSessions::new();
         let ticket = sessions.begin().unwrap();
         let old = ticket.session.clone();
         old.heard(NodeId::Shard(1), Time::ZERO);
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn one_that_waits_does_not_keep_others_from_beginning() {
-        let sessions = Sessions::new();
+        let sessions = ClientSessions::new();
         let waits = sessions.begin().unwrap();
         waits.session.heard(NodeId::Coordinator, Time::ZERO);
         for _ in 0..3 * limits::SESSION_RESULTS_MAX {
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_dropped_mutation_counts_as_answered() {
-        let sessions = Sessions::new();
+        let sessions = ClientSessions::new();
         let (first, second) = (sessions.begin().unwrap(), sessions.begin().unwrap());
         drop(first);
         let standing = second.session.standing(NodeId::Coordinator, Time::ZERO);

@@ -5,7 +5,7 @@ use saker_types::wire::Op;
 use saker_types::{Class, Errno, Error};
 
 use crate::fake::setup::{APPEND, RW, at, pattern, setup};
-use crate::fake::{Fault, start};
+use crate::fake::{RequestFault, start};
 use crate::{Caller, ClientOptions, OpenFlags};
 
 #[test]
@@ -14,9 +14,9 @@ fn replies_that_are_lost_are_asked_for_again_and_nothing_is_done_twice() {
     let file = t.create("f");
     let append = t.open("f", APPEND);
     for op in [Op::Append, Op::Close, Op::Create] {
-        t.fake.fault(op, Fault::AnswerLost);
+        t.fake.fault(op, RequestFault::AnswerLost);
     }
-    t.fake.fault(Op::Create, Fault::Lost);
+    t.fake.fault(Op::Create, RequestFault::Lost);
     assert_eq!(t.run(append.write(0, b"abc")).unwrap(), 0);
     t.write(&file, 3, b"d");
     t.flush(&file);
@@ -37,7 +37,7 @@ fn the_watermark_lets_results_go() {
         // Dropped before it is sent or answered: its number counts as answered.
         let place = at("f");
         let mut future = Box::pin(t.fs.unlink(&t.root, &place));
-        t.fake.fault(Op::Unlink, Fault::Hang);
+        t.fake.fault(Op::Unlink, RequestFault::Hang);
         std::future::poll_fn(|cx| {
             _ = future.as_mut().poll(cx);
             std::task::Poll::Ready(())
@@ -56,10 +56,10 @@ fn a_lost_session_is_opened_anew_unless_the_outcome_is_unknown() {
     let t = setup();
     let lost = || Error::of_class(Class::SessionLost, Errno::EIO);
     t.create("f");
-    t.fake.fault(Op::Create, Fault::Answer(lost()));
+    t.fake.fault(Op::Create, RequestFault::Answer(lost()));
     t.create("g");
-    t.fake.fault(Op::Create, Fault::AnswerLost);
-    t.fake.fault(Op::Create, Fault::Answer(lost()));
+    t.fake.fault(Op::Create, RequestFault::AnswerLost);
+    t.fake.fault(Op::Create, RequestFault::Answer(lost()));
     let unknown = t.run(t.fs.create(&t.root, &at("h"), 0o644, RW));
     assert_eq!(unknown.err().unwrap().errno(), Errno::EIO);
     t.create("i");
@@ -70,12 +70,12 @@ fn a_dead_node_is_given_up_at_the_deadline() {
     let timeout = std::time::Duration::from_millis(60);
     let (fake, fs) = start(ClientOptions { timeout, ..ClientOptions::default() });
     for _ in 0..100_000 {
-        fake.fault(Op::Lookup, Fault::Lost);
+        fake.fault(Op::Lookup, RequestFault::Lost);
     }
     let error = fs.block_on(fs.lookup(&Caller::root(), &at("f"))).unwrap_err();
     assert_eq!(error.errno(), Errno::ETIMEDOUT);
     assert!(error.text.contains("lookup to shard"), "{error}");
-    let answered = Fault::Answer(Error::retry("busy"));
+    let answered = RequestFault::Answer(Error::retry("busy"));
     fake.model().clear_faults();
     fake.fault(Op::Lookup, answered);
     assert_eq!(

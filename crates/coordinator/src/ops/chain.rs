@@ -6,13 +6,13 @@ use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{At, Dentry, FetchReq, Op, RenameReq, rename_flags};
 use saker_types::{Access, Errno, Error, InodeId, NodeId, ROOT, check_name};
 
-use crate::state::Handle;
+use crate::state::StateHandle;
 
 /// How long the owner of a directory above the target may take to confirm it.
 const FETCH_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Waits for the turn to rename directories; [`crate::state::State::rename_done`] ends it.
-pub(super) async fn turn(h: &Handle) {
+/// Waits for the turn to rename directories; [`crate::state::CoordinatorState::rename_done`] ends it.
+pub(super) async fn turn(h: &StateHandle) {
     let turn = h.state().rename_turn();
     if let Some(turn) = turn {
         // Canceled only when the coordinator stops.
@@ -22,7 +22,7 @@ pub(super) async fn turn(h: &Handle) {
 
 /// The parents of both names, if none of the directories above them can be what moves, or if they are
 /// what the client saw ([`check`]).
-pub(super) async fn parents(h: &Handle, msg: &RenameReq) -> Result<[InodeId; 2], Error> {
+pub(super) async fn parents(h: &StateHandle, msg: &RenameReq) -> Result<[InodeId; 2], Error> {
     // Two names in one directory, wherever that is: its place is nobody's business.
     if let [_] = &msg.from.path[..]
         && let [_] = &msg.to.path[..]
@@ -42,7 +42,7 @@ pub(super) async fn parents(h: &Handle, msg: &RenameReq) -> Result<[InodeId; 2],
 /// The directories from the root to the parent of `at` are still what the client saw, and what its
 /// names lead through: whoever resolves them while what moves is locked does not come to that. Gives
 /// the parent.
-async fn check(h: &Handle, chain: &[Locator], at: &At) -> Result<InodeId, Error> {
+async fn check(h: &StateHandle, chain: &[Locator], at: &At) -> Result<InodeId, Error> {
     at.path.iter().try_for_each(|name| check_name(name))?;
     let mut above: InodeId = ROOT;
     for loc in chain {

@@ -10,10 +10,10 @@ use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error};
 
 use super::{ChangeStop, Keepers, chain, invalidate, moved};
-use crate::state::Handle;
+use crate::state::StateHandle;
 
 /// Exchanges two names of any kinds. The caller has the turn.
-pub(super) async fn exchange_alone(h: &Handle, msg: &RenameReq) -> Result<Bytes, ChangeStop> {
+pub(super) async fn exchange_alone(h: &StateHandle, msg: &RenameReq) -> Result<Bytes, ChangeStop> {
     let [from_parent, to_parent] = chain::parents(h, msg).await?;
     let id = txn::begin(&mut *h.state())?;
     let mut txn = Transaction::new(h.state.clone(), id, None);

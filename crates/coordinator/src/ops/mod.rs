@@ -24,7 +24,7 @@ use saker_types::time::later;
 use saker_types::wire::{Ctx, Emptiness, EntryKey, InvalidateReply, InvalidateReq, Op};
 use saker_types::{Errno, Error, Inode, InodeId, NodeId, Stamp};
 
-use crate::state::{Handle, key_of};
+use crate::state::{StateHandle, key_of};
 
 /// Why a change was not made.
 enum ChangeStop {
@@ -59,7 +59,7 @@ enum Keepers {
 /// on, and the change is made again when those that were given are over. Meanwhile nothing is locked:
 /// who walks there goes on, and other changes are made.
 async fn when_let_go(
-    h: &Handle,
+    h: &StateHandle,
     ctx: &Ctx,
     change: impl AsyncFn() -> Result<Bytes, ChangeStop>,
 ) -> Result<Bytes, Error> {
@@ -82,7 +82,7 @@ async fn when_let_go(
 /// After a wait with nothing locked: whoever asked for it may have been told meanwhile that it failed,
 /// and have gone on. Then it must not be done, to whatever has the name by now. (Who still waits asks
 /// again.)
-fn still_wanted(h: &Handle, ctx: &Ctx) -> Result<(), Error> {
+fn still_wanted(h: &StateHandle, ctx: &Ctx) -> Result<(), Error> {
     match h.state().is_wanted(ctx, h.hub.now()) {
         true => Ok(()),
         false => Err(Error::retry("it waited for longer than its client")),
@@ -92,7 +92,7 @@ fn still_wanted(h: &Handle, ctx: &Ctx) -> Result<(), Error> {
 /// Invalidates entries on every shard, and asks whether `empty_dir` (0: none) is empty. Returns
 /// when all have acknowledged, however long a shard is down: until then nothing may change.
 async fn invalidate(
-    h: &Handle,
+    h: &StateHandle,
     entries: &[&Locator],
     empty_dir: InodeId,
     keepers: Keepers,
@@ -114,7 +114,7 @@ async fn invalidate(
 }
 
 /// Asks every shard; the answer of all together.
-async fn broadcast(h: &Handle, request: &InvalidateReq) -> Result<InvalidateReply, Error> {
+async fn broadcast(h: &StateHandle, request: &InvalidateReq) -> Result<InvalidateReply, Error> {
     let shards = h.state().map.shards.len() as u16;
     let calls = (0..shards).map(|n| {
         let to = NodeId::Shard(n);

@@ -9,10 +9,10 @@ use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags
 use saker_types::{Errno, Error};
 
 use super::{ChangeStop, Keepers, chain, exchange, invalidate, moved, still_wanted, when_let_go};
-use crate::state::Handle;
+use crate::state::StateHandle;
 
 /// Moves a directory, or exchanges what may be one.
-pub(crate) async fn rename(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> {
+pub(crate) async fn rename(h: &StateHandle, msg: &RenameReq) -> Result<Bytes, Error> {
     let Some(name) = msg.to.path.last() else { return Err(Errno::EINVAL.into()) };
     if msg.from.path.is_empty() {
         return Err(Errno::EBUSY.into());
@@ -31,7 +31,7 @@ pub(crate) async fn rename(h: &Handle, msg: &RenameReq) -> Result<Bytes, Error> 
     when_let_go(h, &msg.ctx, change).await
 }
 
-async fn rename_alone(h: &Handle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, ChangeStop> {
+async fn rename_alone(h: &StateHandle, msg: &RenameReq, name: &Bytes) -> Result<Bytes, ChangeStop> {
     let [_, parent] = chain::parents(h, msg).await?;
     failpoint!("dir_rename.chain_checked");
     let no_replace = msg.flags & rename_flags::NOREPLACE != 0;

@@ -8,17 +8,17 @@ use saker_types::wire::{Intent, PrepareReq, RemoveReq, Removed};
 use saker_types::{Errno, Error};
 
 use super::{ChangeStop, Keepers, invalidate, when_let_go};
-use crate::state::Handle;
+use crate::state::StateHandle;
 
 /// Removes an empty directory.
-pub(crate) async fn rmdir(h: &Handle, msg: &RemoveReq) -> Result<Bytes, Error> {
+pub(crate) async fn rmdir(h: &StateHandle, msg: &RemoveReq) -> Result<Bytes, Error> {
     if msg.at.path.is_empty() {
         return Err(Errno::EBUSY.into());
     }
     when_let_go(h, &msg.ctx, async || rmdir_once(h, msg).await).await
 }
 
-async fn rmdir_once(h: &Handle, msg: &RemoveReq) -> Result<Bytes, ChangeStop> {
+async fn rmdir_once(h: &StateHandle, msg: &RemoveReq) -> Result<Bytes, ChangeStop> {
     let id = txn::begin(&mut *h.state())?;
     let mut txn = Transaction::new(h.state.clone(), id, None);
     let request = PrepareReq {

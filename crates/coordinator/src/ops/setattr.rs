@@ -8,10 +8,10 @@ use saker_types::Error;
 use saker_types::wire::{Entry, Intent, PrepareReq, SetattrReq, Vote};
 
 use super::{ChangeStop, Keepers, invalidate, when_let_go};
-use crate::state::Handle;
+use crate::state::StateHandle;
 
 /// Changes mode or owner of a directory. The answer's times and link count are the row's own.
-pub(crate) async fn setattr(h: &Handle, msg: &SetattrReq) -> Result<Bytes, Error> {
+pub(crate) async fn setattr(h: &StateHandle, msg: &SetattrReq) -> Result<Bytes, Error> {
     let request = PrepareReq {
         ctx: msg.ctx.clone(),
         at: msg.at.clone(),
@@ -28,7 +28,7 @@ pub(crate) async fn setattr(h: &Handle, msg: &SetattrReq) -> Result<Bytes, Error
 
 /// Changes what replicas hold of a directory.
 pub(super) async fn set_directory(
-    h: &Handle,
+    h: &StateHandle,
     request: PrepareReq,
     answer: impl Fn(Vote) -> Bytes,
 ) -> Result<Bytes, Error> {
@@ -37,7 +37,7 @@ pub(super) async fn set_directory(
 }
 
 async fn set_once(
-    h: &Handle,
+    h: &StateHandle,
     request: PrepareReq,
     answer: impl Fn(Vote) -> Bytes,
 ) -> Result<Bytes, ChangeStop> {

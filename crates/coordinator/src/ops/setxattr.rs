@@ -7,10 +7,14 @@ use saker_types::inode::Xattr;
 use saker_types::wire::{Empty, PrepareReq, XattrReq};
 
 use super::setattr::set_directory;
-use crate::state::Handle;
+use crate::state::StateHandle;
 
 /// Sets an ACL of a directory, or, with an empty value, removes it.
-pub(crate) async fn setxattr(h: &Handle, msg: &XattrReq, value: Bytes) -> Result<Bytes, Error> {
+pub(crate) async fn setxattr(
+    h: &StateHandle,
+    msg: &XattrReq,
+    value: Bytes,
+) -> Result<Bytes, Error> {
     let request = PrepareReq {
         ctx: msg.ctx.clone(),
         at: msg.at.clone(),

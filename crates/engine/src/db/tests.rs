@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use saker_runtime::fs::{Fault, FaultDir, MemDir, Op};
+use saker_runtime::fs::{Fault, FaultDir, FileOp, MemDir};
 use saker_runtime::rand::Rng;
 
 use super::*;
-use crate::journal::{Journal, JournalConfig, Kind, Lsn};
+use crate::journal::{Journal, JournalConfig, JournalRecordKind, Lsn};
 use crate::table::{EmbeddedConfig, EmbeddedTable, Table};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -146,7 +146,7 @@ impl Death {
 
     fn dir(&self, disk: &MemDir) -> Arc<dyn saker_runtime::fs::Dir> {
         let death = self.clone();
-        let script = move |op: &Op<'_>| match (death.is_past(), op.kind.mutates()) {
+        let script = move |op: &FileOp<'_>| match (death.is_past(), op.kind.mutates()) {
             (true, _) => Fault::Fail(5),
             (false, true) if death.strikes() => Fault::FailAfter(5),
             (false, _) => Fault::None,
@@ -198,7 +198,7 @@ fn open_shard(disk: &dyn saker_runtime::fs::Dir) -> Outcome<(Journal, Db)> {
     let mut db = Db::open(open_table(disk)?)?;
     let journal = disk.sub_dir("journal")?;
     let journal = Journal::open(journal, CONFIG, db.replay_from(), &mut |_, kind, payload| {
-        if kind == Kind::Changes {
+        if kind == JournalRecordKind::Changes {
             replay(&mut db, payload);
         }
         Ok(())
@@ -212,7 +212,7 @@ fn run_shard(disk: &dyn saker_runtime::fs::Dir, seen: &mut Observed) -> Outcome<
     let mut running: Option<(Checkpoint, u64, u64)> = None;
     for round in 0..150 {
         let changes = random_changes(&mut rng, round);
-        let lsn = journal.append(Kind::Changes, &encode(&changes));
+        let lsn = journal.append(JournalRecordKind::Changes, &encode(&changes));
         apply(&mut db, &changes);
         apply_model(&mut seen.model, &changes);
         seen.states.insert(lsn, seen.model.clone());

@@ -4,7 +4,7 @@ use saker_runtime::fs::MemDir;
 use saker_runtime::sim;
 
 use super::*;
-use crate::conformance::{self, IDENTITY, Subject};
+use crate::conformance::{self, EngineUnderTest, IDENTITY};
 
 /// On a disk in memory.
 struct OnDisk {
@@ -14,14 +14,14 @@ struct OnDisk {
 
 const SMALL: Sizes = Sizes { overlay_bytes: 4000, replay_bytes: 16_000, segment_bytes: 8 << 10 };
 
-fn home(disk: &MemDir, sizes: Sizes) -> Result<Home> {
+fn home(disk: &MemDir, sizes: Sizes) -> Result<EmbeddedOptions> {
     let config = EmbeddedConfig { merge_threads: 0, ..EmbeddedConfig::default() };
     let table = EmbeddedTable::open_in(disk.sub_dir("table").unwrap(), &config)?;
     let journal = disk.sub_dir("journal").unwrap();
-    Ok(Home { journal, table: Some(Arc::new(table)), sizes })
+    Ok(EmbeddedOptions { journal, table: Some(Arc::new(table)), sizes })
 }
 
-impl Subject for OnDisk {
+impl EngineUnderTest for OnDisk {
     type Engine = Embedded;
 
     fn open(&mut self, on_recovered: &mut OnRecovered<'_>) -> Result<Embedded> {
@@ -50,7 +50,7 @@ fn conforms() {
 
 fn decisions(disk: &MemDir) -> (Embedded, Vec<What>) {
     let journal: Arc<dyn Dir> = Arc::new(disk.clone());
-    let home = Home { journal, table: None, sizes: Sizes::of_facts(500) };
+    let home = EmbeddedOptions { journal, table: None, sizes: Sizes::of_facts(500) };
     let mut facts = Vec::new();
     let engine = Embedded::open(home, IDENTITY, &mut |recovered| {
         match recovered {

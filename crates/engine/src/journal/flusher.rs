@@ -59,14 +59,14 @@ type Notify = Box<dyn FnOnce() + Send>;
 /// A running flusher; ends, after finishing what it has, when this is dropped.
 pub enum Flusher {
     /// On a thread of its own.
-    Thread(Worker),
+    Thread(FlushThread),
     /// In a simulation: written when it is submitted, synced when it is waited for, so that power
     /// may be lost in between.
     Stepwise(RefCell<Option<(Write, io::Result<()>)>>),
 }
 
 /// The thread.
-pub struct Worker {
+pub struct FlushThread {
     jobs: Option<Sender<(Write, Notify)>>,
     done: Receiver<(Vec<u8>, io::Result<()>)>,
     thread: Option<JoinHandle<()>>,
@@ -89,7 +89,7 @@ impl Flusher {
                 notify();
             }
         })?;
-        Ok(Flusher::Thread(Worker { jobs: Some(jobs), done, thread: Some(thread) }))
+        Ok(Flusher::Thread(FlushThread { jobs: Some(jobs), done, thread: Some(thread) }))
     }
 
     /// Hands over one write. `notify` runs on the thread once the result can be taken.
@@ -128,7 +128,7 @@ fn died() -> io::Error {
     io::Error::other("the flusher thread died")
 }
 
-impl Drop for Worker {
+impl Drop for FlushThread {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {

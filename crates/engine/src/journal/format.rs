@@ -32,18 +32,18 @@ const PREFIX: &str = "wal-";
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum JournalRecordKind {
     /// Changes to apply on top of what came before.
     Changes = 1,
     /// What is not in the rows at the start of a segment; the first record of each but the first.
     Snapshot = 2,
 }
 
-impl Kind {
-    fn from_byte(byte: u8) -> Option<Kind> {
+impl JournalRecordKind {
+    fn from_byte(byte: u8) -> Option<JournalRecordKind> {
         match byte {
-            1 => Some(Kind::Changes),
-            2 => Some(Kind::Snapshot),
+            1 => Some(JournalRecordKind::Changes),
+            2 => Some(JournalRecordKind::Snapshot),
             _ => None,
         }
     }
@@ -63,7 +63,7 @@ pub fn segment_of_name(name: &str) -> Option<SegmentNo> {
 
 /// Who wrote a segment, and where in the log it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SegmentHeader {
+pub struct JournalSegmentHeader {
     /// The cluster.
     pub uuid: [u8; 16],
     /// The shard within its MNode.
@@ -74,7 +74,7 @@ pub struct SegmentHeader {
     pub first_lsn: Lsn,
 }
 
-impl SegmentHeader {
+impl JournalSegmentHeader {
     /// The header's bytes.
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut out = [0; SEGMENT_HEADER_BYTES];
@@ -94,7 +94,7 @@ impl SegmentHeader {
     ///
     /// # Errors
     /// `NotSaker`, `NewerFormat` or `Corrupt`.
-    pub fn decode(data: &[u8], file: &str) -> Result<SegmentHeader, JournalError> {
+    pub fn decode(data: &[u8], file: &str) -> Result<JournalSegmentHeader, JournalError> {
         let file = || file.to_owned();
         if data.len() < 8 || data[..8] != MAGIC {
             return Err(JournalError::NotSaker { file: file() });
@@ -115,7 +115,7 @@ impl SegmentHeader {
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&data[24..40]);
-        Ok(SegmentHeader {
+        Ok(JournalSegmentHeader {
             uuid,
             shard: u32_at(data, 40),
             segment: u64_at(data, 48),
@@ -126,13 +126,13 @@ impl SegmentHeader {
 
 /// A record as it lies in a segment.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub struct JournalRecord<'a> {
     /// Position just past it.
     pub lsn: Lsn,
     /// Position of the flush that wrote it.
     pub flush_start: Lsn,
     /// What it is.
-    pub kind: Kind,
+    pub kind: JournalRecordKind,
     /// The user's bytes.
     pub payload: &'a [u8],
 }
@@ -146,7 +146,7 @@ pub fn encode_record(
     out: &mut Vec<u8>,
     start: Lsn,
     back: u32,
-    kind: Kind,
+    kind: JournalRecordKind,
     fill: impl FnOnce(&mut Vec<u8>),
 ) -> Lsn {
     let header_at = out.len();
@@ -166,7 +166,7 @@ pub fn encode_record(
 }
 
 /// The record at the start of `data`, whose log position is `start`; `None` if there is none.
-pub fn decode_record(data: &[u8], start: Lsn) -> Option<Record<'_>> {
+pub fn decode_record(data: &[u8], start: Lsn) -> Option<JournalRecord<'_>> {
     if data.len() < RECORD_HEADER_BYTES {
         return None;
     }
@@ -179,11 +179,11 @@ pub fn decode_record(data: &[u8], start: Lsn) -> Option<Record<'_>> {
     }
     let record = &data[..bytes];
     let flush_start = start.checked_sub(u64::from(u32_at(record, 16)))?;
-    let kind = Kind::from_byte(record[20])?;
+    let kind = JournalRecordKind::from_byte(record[20])?;
     if record_crc(record) != u32_at(record, 4) {
         return None;
     }
-    Some(Record { lsn, flush_start, kind, payload: &record[RECORD_HEADER_BYTES..] })
+    Some(JournalRecord { lsn, flush_start, kind, payload: &record[RECORD_HEADER_BYTES..] })
 }
 
 fn record_crc(record: &[u8]) -> u32 {

@@ -24,8 +24,8 @@ mod tests;
 
 pub use error::{JournalError, ReplayError};
 use flusher::{Flusher, Write};
-pub use format::Kind;
-use format::{SEGMENT_HEADER_BYTES, SegmentHeader, encode_record, segment_name};
+pub use format::JournalRecordKind;
+use format::{JournalSegmentHeader, SEGMENT_HEADER_BYTES, encode_record, segment_name};
 pub use recover::{OnRecord, ReplayFrom, cluster_of};
 
 /// A position in the log, in bytes: a record's LSN is the position just past it, so a record is
@@ -134,8 +134,12 @@ impl Journal {
     }
 
     fn create(dir: Arc<dyn Dir>, config: JournalConfig) -> Result<Journal> {
-        let header =
-            SegmentHeader { uuid: config.uuid, shard: config.shard, segment: 0, first_lsn: 0 };
+        let header = JournalSegmentHeader {
+            uuid: config.uuid,
+            shard: config.shard,
+            segment: 0,
+            first_lsn: 0,
+        };
         let made = open_spare(&*dir, None, config.segment_bytes).and_then(|file| {
             file.write_at(0, &header.encode())?;
             file.sync()?;
@@ -195,12 +199,12 @@ impl Journal {
     /// # Panics
     /// If the payload is over [`format::RECORD_BYTES_MAX`], or 4 GiB were appended without a flush.
     #[cfg(test)]
-    pub fn append(&mut self, kind: Kind, payload: &[u8]) -> Lsn {
+    pub fn append(&mut self, kind: JournalRecordKind, payload: &[u8]) -> Lsn {
         self.append_with(kind, |out| out.extend_from_slice(payload))
     }
 
     /// Appends a record whose payload `fill` encodes at the end of the buffer it gets.
-    pub fn append_with(&mut self, kind: Kind, fill: impl FnOnce(&mut Vec<u8>)) -> Lsn {
+    pub fn append_with(&mut self, kind: JournalRecordKind, fill: impl FnOnce(&mut Vec<u8>)) -> Lsn {
         let start = self.appended();
         let back = self.buffer.len();
         assert!(back <= u32::MAX as usize, "{back} bytes were appended without a flush");
@@ -352,7 +356,7 @@ impl Journal {
     }
 
     /// [`Journal::rotate`] with a snapshot of any size: its first piece is a record of kind
-    /// [`Kind::Snapshot`], and the others follow it as changes.
+    /// [`JournalRecordKind::Snapshot`], and the others follow it as changes.
     ///
     /// # Errors
     /// As [`Journal::flush`].
@@ -362,8 +366,12 @@ impl Journal {
     ) -> Result<SegmentNo> {
         self.flush()?;
         let (segment, first_lsn) = (self.segment + 1, self.durable);
-        let header =
-            SegmentHeader { uuid: self.config.uuid, shard: self.config.shard, segment, first_lsn };
+        let header = JournalSegmentHeader {
+            uuid: self.config.uuid,
+            shard: self.config.shard,
+            segment,
+            first_lsn,
+        };
         let recycled = self.recyclable.take();
         let before = recycled.and_then(|old| self.older_written.remove(&old));
         let spare = open_spare(&*self.dir, recycled, self.config.segment_bytes).and_then(|file| {
@@ -454,18 +462,18 @@ impl Begun {
     /// Writes header and snapshot, one piece after the other.
     fn write<P: AsRef<[u8]>>(
         file: &dyn File,
-        header: &SegmentHeader,
+        header: &JournalSegmentHeader,
         pieces: &mut dyn Iterator<Item = P>,
     ) -> io::Result<Begun> {
         let mut data = header.encode().to_vec();
         let mut begun = Begun { bytes: 0, block: Vec::new(), end: header.first_lsn };
-        let mut kind = Kind::Snapshot;
+        let mut kind = JournalRecordKind::Snapshot;
         for piece in pieces {
             // Each counts as a flush of its own: nothing of them may be missing.
             begun.end = encode_record(&mut data, begun.end, 0, kind, |out| {
                 out.extend_from_slice(piece.as_ref());
             });
-            kind = Kind::Changes;
+            kind = JournalRecordKind::Changes;
             begun.put(file, &data)?;
             data.clear();
         }

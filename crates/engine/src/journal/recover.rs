@@ -5,16 +5,19 @@ use std::io;
 use saker_runtime::fs::{Dir, File, is_cached_as, read_all, read_all_durable};
 
 use super::format::{
-    RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, decode_record, segment_name,
+    JournalSegmentHeader, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, decode_record, segment_name,
     segment_of_name,
 };
-use super::{JournalConfig, JournalError, Kind, Lsn, ReplayError, SPARE_NAME, SegmentNo, io_error};
+use super::{
+    JournalConfig, JournalError, JournalRecordKind, Lsn, ReplayError, SPARE_NAME, SegmentNo,
+    io_error,
+};
 
 /// Read past at once where nothing was written.
 const ZEROS: [u8; 256] = [0; 256];
 
 /// Called with each record: its LSN, kind and payload.
-pub type OnRecord<'a> = dyn FnMut(Lsn, Kind, &[u8]) -> Result<(), ReplayError> + 'a;
+pub type OnRecord<'a> = dyn FnMut(Lsn, JournalRecordKind, &[u8]) -> Result<(), ReplayError> + 'a;
 
 /// The cluster whose journal is in `dir`; `None` if there is none.
 ///
@@ -29,7 +32,7 @@ pub fn cluster_of(dir: &dyn Dir) -> Result<Option<[u8; 16]>, JournalError> {
     let mut header = [0; SEGMENT_HEADER_BYTES];
     let read = dir.open(&name).and_then(|file| file.read_at(0, &mut header));
     read.map_err(|e| io_error(name.clone(), "read", e))?;
-    SegmentHeader::decode(&header, &name).map(|header| Some(header.uuid))
+    JournalSegmentHeader::decode(&header, &name).map(|header| Some(header.uuid))
 }
 
 /// Which segments hold what is to be replayed. Others than those are left over; one that is missing
@@ -93,7 +96,7 @@ pub fn take_stock(dir: &dyn Dir, replay_from: ReplayFrom) -> Result<Inventory, J
 }
 
 /// What a segment held.
-pub struct Segment {
+pub struct JournalSegment {
     /// Its file, for messages.
     path: String,
     /// Position of its first record.
@@ -105,7 +108,7 @@ pub struct Segment {
     pub torn: bool,
 }
 
-impl Segment {
+impl JournalSegment {
     /// Bytes of the file up to its end.
     pub fn file_bytes(&self) -> u64 {
         SEGMENT_HEADER_BYTES as u64 + self.end - self.first_lsn
@@ -118,15 +121,15 @@ pub fn replay_segment(
     dir: &dyn Dir,
     config: &JournalConfig,
     segment: SegmentNo,
-    before: Option<&Segment>,
+    before: Option<&JournalSegment>,
     last: bool,
     on_record: &mut OnRecord<'_>,
-) -> Result<Segment, JournalError> {
+) -> Result<JournalSegment, JournalError> {
     let name = segment_name(segment);
     let path = format!("{}/{name}", dir.label());
     let read = || dir.open(&name).and_then(|file| read_segment(&*file, last));
     let (data, has_more) = read().map_err(|e| io_error(path.clone(), "read", e))?;
-    let header = SegmentHeader::decode(&data, &path)?;
+    let header = JournalSegmentHeader::decode(&data, &path)?;
     let misplaced = |of| Err(JournalError::Misplaced { file: path.clone(), of });
     if header.uuid != config.uuid {
         return misplaced("cluster");
@@ -153,7 +156,7 @@ pub fn replay_segment(
     }
     log.replay(&path, on_record)?;
     let torn = if last { log.is_torn(&path)? || has_more } else { false };
-    Ok(Segment { path, first_lsn: header.first_lsn, end: log.position(log.at), torn })
+    Ok(JournalSegment { path, first_lsn: header.first_lsn, end: log.position(log.at), torn })
 }
 
 /// The content of a segment; and whether the page cache has what the disk does not. Of the last one,
@@ -182,7 +185,7 @@ impl Log<'_> {
 
     fn begins_with_a_snapshot(&self) -> bool {
         let first = decode_record(&self.data[self.at..], self.first_lsn);
-        first.is_some_and(|record| record.kind == Kind::Snapshot)
+        first.is_some_and(|record| record.kind == JournalRecordKind::Snapshot)
     }
 
     /// Hands out records until there is none.

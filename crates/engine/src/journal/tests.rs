@@ -2,14 +2,14 @@
 
 use std::sync::mpsc;
 
-use saker_runtime::fs::{Fault, FaultDir, MemDir, Op, OpKind, RealDir, fail_from, read_all};
+use saker_runtime::fs::{Fault, FaultDir, FileOp, MemDir, OpKind, RealDir, fail_from, read_all};
 use saker_types::Errno;
 
 use super::*;
 
 const CONFIG: JournalConfig = JournalConfig { uuid: [7; 16], shard: 3, segment_bytes: 4096 };
 
-type Log = Vec<(Lsn, Kind, Vec<u8>)>;
+type Log = Vec<(Lsn, JournalRecordKind, Vec<u8>)>;
 
 fn open_from(dir: &MemDir, from: Option<SegmentNo>) -> Result<(Journal, Log)> {
     let mut log = Vec::new();
@@ -44,21 +44,22 @@ fn what_is_flushed_is_replayed_with_its_lsn_and_kind() {
     let dir = MemDir::new();
     let (mut journal, log) = open(&dir);
     assert_eq!((log.len(), journal.appended(), journal.durable()), (0, 0, 0));
-    let first = journal.append(Kind::Changes, b"first");
-    let empty = journal.append(Kind::Snapshot, b"");
+    let first = journal.append(JournalRecordKind::Changes, b"first");
+    let empty = journal.append(JournalRecordKind::Snapshot, b"");
     assert_eq!((journal.appended(), journal.durable()), (empty, 0));
     journal.flush().unwrap();
     assert_eq!(journal.durable(), empty);
-    let third = journal.append_with(Kind::Changes, |out| out.extend_from_slice(b"third"));
+    let third =
+        journal.append_with(JournalRecordKind::Changes, |out| out.extend_from_slice(b"third"));
     journal.flush().unwrap();
-    journal.append(Kind::Changes, b"never flushed");
+    journal.append(JournalRecordKind::Changes, b"never flushed");
     drop(journal);
 
     let (journal, log) = open(&dir);
     let expected = [
-        (first, Kind::Changes, b"first".to_vec()),
-        (empty, Kind::Snapshot, b"".to_vec()),
-        (third, Kind::Changes, b"third".to_vec()),
+        (first, JournalRecordKind::Changes, b"first".to_vec()),
+        (empty, JournalRecordKind::Snapshot, b"".to_vec()),
+        (third, JournalRecordKind::Changes, b"third".to_vec()),
     ];
     assert_eq!(log, expected);
     assert_eq!((journal.appended(), journal.durable()), (third, third));
@@ -71,7 +72,7 @@ fn what_a_failed_flush_has_left_in_the_page_cache_is_not_replayed() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (dir, fails) = (MemDir::new(), Arc::new(AtomicBool::new(false)));
     let armed = fails.clone();
-    let script = move |op: &Op<'_>| match op.kind {
+    let script = move |op: &FileOp<'_>| match op.kind {
         OpKind::Sync if armed.swap(false, Ordering::Relaxed) => Fault::Lose(Errno::EIO.0.into()),
         _ => Fault::None,
     };
@@ -79,15 +80,15 @@ fn what_a_failed_flush_has_left_in_the_page_cache_is_not_replayed() {
     let oldest = ReplayFrom::Oldest;
     let mut journal =
         Journal::open(Arc::new(failing), CONFIG, oldest, &mut |_, _, _| Ok(())).unwrap();
-    journal.append(Kind::Changes, b"kept");
+    journal.append(JournalRecordKind::Changes, b"kept");
     journal.flush().unwrap();
-    journal.append(Kind::Changes, b"lost, and longer than the next");
+    journal.append(JournalRecordKind::Changes, b"lost, and longer than the next");
     fails.store(true, Ordering::Relaxed);
     assert!(matches!(journal.flush(), Err(JournalError::Io { .. })));
     drop(journal);
     let (mut journal, log) = open(&dir);
     assert_eq!(payloads(&log), [b"kept"]);
-    journal.append(Kind::Changes, b"next");
+    journal.append(JournalRecordKind::Changes, b"next");
     journal.flush().unwrap();
     drop(journal);
     for seed in 0..4 {
@@ -102,7 +103,7 @@ fn a_flush_larger_than_the_segment_extends_it() {
     let dir = MemDir::new();
     let (mut journal, _) = open(&dir);
     for round in 0..5u8 {
-        journal.append(Kind::Changes, &vec![round; 10_000]);
+        journal.append(JournalRecordKind::Changes, &vec![round; 10_000]);
         journal.flush().unwrap();
     }
     let (_, log) = open(&dir);
@@ -117,11 +118,11 @@ fn the_flusher_writes_while_more_is_appended() {
     assert!(!journal.flush_begin(|| panic!("nothing to flush")).unwrap());
     let mut acknowledged = 0;
     for round in 0u64..200 {
-        let lsn = journal.append(Kind::Changes, &round.to_le_bytes());
+        let lsn = journal.append(JournalRecordKind::Changes, &round.to_le_bytes());
         let (sender, notified) = mpsc::channel();
         assert!(journal.flush_begin(move || sender.send(()).unwrap()).unwrap());
         assert!(journal.flushing());
-        journal.append(Kind::Changes, b"meanwhile");
+        journal.append(JournalRecordKind::Changes, b"meanwhile");
         assert!(!journal.flush_begin(|| panic!("already flushing")).unwrap());
         notified.recv().unwrap();
         journal.flush_finish().unwrap();
@@ -135,9 +136,9 @@ fn the_flusher_writes_while_more_is_appended() {
     let (_, log) = open(&dir.crash(1));
     assert_eq!(log.last().unwrap().0, acknowledged);
     // A flush inline takes what the flusher has first.
-    journal.append(Kind::Changes, b"a");
+    journal.append(JournalRecordKind::Changes, b"a");
     journal.flush_begin(|| ()).unwrap();
-    let last = journal.append(Kind::Changes, b"b");
+    let last = journal.append(JournalRecordKind::Changes, b"b");
     journal.flush().unwrap();
     assert_eq!((journal.durable(), journal.flushing()), (last, false));
 }
@@ -147,7 +148,7 @@ fn rotation_and_trimming_keep_the_log_whole() {
     let dir = MemDir::new();
     let (mut journal, _) = open(&dir);
     for round in 0..6 {
-        journal.append(Kind::Changes, format!("before {round}").as_bytes());
+        journal.append(JournalRecordKind::Changes, format!("before {round}").as_bytes());
         let segment = journal.rotate(format!("snapshot {round}").as_bytes()).unwrap();
         assert_eq!((segment, journal.segment()), (round + 1, round + 1));
         assert_eq!(journal.appended(), journal.durable());
@@ -158,12 +159,12 @@ fn rotation_and_trimming_keep_the_log_whole() {
             journal.trim(2).unwrap();
         }
     }
-    journal.append(Kind::Changes, b"after");
+    journal.append(JournalRecordKind::Changes, b"after");
     journal.flush().unwrap();
 
     let (_, log) = open_from(&dir, Some(5)).unwrap();
     assert_eq!(payloads(&log), [&b"snapshot 4"[..], b"before 5", b"snapshot 5", b"after"]);
-    assert_eq!(log[0].1, Kind::Snapshot);
+    assert_eq!(log[0].1, JournalRecordKind::Snapshot);
     let names: Vec<String> = (5..=6).map(segment_name).collect();
     assert_eq!(dir.list().unwrap(), names, "open drops what replay does not need");
 }
@@ -175,7 +176,7 @@ fn a_trimmed_segment_is_recycled_and_its_old_records_stay_dead() {
     for round in 0..20u8 {
         // The same lengths in every segment, so that stale records lie where new ones end.
         for _ in 0..5 {
-            journal.append(Kind::Changes, &[round; 50]);
+            journal.append(JournalRecordKind::Changes, &[round; 50]);
             journal.flush().unwrap();
         }
         let segment = journal.rotate(&[round; 50]).unwrap();
@@ -189,7 +190,7 @@ fn a_trimmed_segment_is_recycled_and_its_old_records_stay_dead() {
 #[test]
 fn zeros_are_written_ahead_once() {
     let (writes, written) = mpsc::channel();
-    let script = move |op: &Op<'_>| {
+    let script = move |op: &FileOp<'_>| {
         if op.kind == OpKind::Write {
             writes.send((op.offset, op.len)).unwrap();
         }
@@ -202,7 +203,7 @@ fn zeros_are_written_ahead_once() {
     let flushed = |journal: &mut Journal| -> Vec<(u64, u64)> {
         // What the making of a segment wrote.
         written.try_iter().for_each(drop);
-        journal.append(Kind::Changes, &[7; 200_000]);
+        journal.append(JournalRecordKind::Changes, &[7; 200_000]);
         journal.flush().unwrap();
         written.try_iter().collect()
     };
@@ -238,7 +239,7 @@ fn write_story(dir: Arc<dyn Dir>, story: &mut Story) -> Result<()> {
     for round in 0u32..20 {
         for part in 0..=round % 3 {
             let payload = vec![(round * 8 + part) as u8; 200 + 400 * part as usize];
-            story.appended.push((journal.append(Kind::Changes, &payload), payload));
+            story.appended.push((journal.append(JournalRecordKind::Changes, &payload), payload));
         }
         if round % 2 == 0 {
             journal.flush_begin(|| ())?;
@@ -300,7 +301,7 @@ fn a_crash_at_any_point_loses_nothing_acknowledged() {
 
             // What a torn flush left must not come back under what is written next.
             let before = log.len();
-            journal.append(Kind::Changes, &[0xee; 21]);
+            journal.append(JournalRecordKind::Changes, &[0xee; 21]);
             journal.flush().unwrap();
             let (_, log) = open(&crashed.crash(seed));
             assert_eq!(log.len(), before + 1, "{context}");
@@ -321,7 +322,7 @@ fn a_killed_process_loses_nothing_it_wrote() {
     let mut journal =
         Journal::open(Arc::new(faulty), CONFIG, ReplayFrom::Oldest, &mut |_, _, _| Ok(()));
     if let Ok(journal) = &mut journal {
-        journal.append(Kind::Changes, b"written");
+        journal.append(JournalRecordKind::Changes, b"written");
         journal.flush().unwrap_err();
     }
     let (_, log) = open(&disk);
@@ -337,7 +338,7 @@ fn a_failed_flush_poisons_the_journal() {
             let disk = MemDir::new();
             drop(open(&disk));
             let mut armed = false;
-            let script = move |op: &Op<'_>| {
+            let script = move |op: &FileOp<'_>| {
                 armed |= op.kind == OpKind::Write;
                 match armed && op.kind == kind {
                     true => Fault::Fail(libc_enospc()),
@@ -347,14 +348,14 @@ fn a_failed_flush_poisons_the_journal() {
             let faulty = Arc::new(FaultDir::new(Arc::new(disk.clone()), Box::new(script)));
             let mut journal =
                 Journal::open(faulty, CONFIG, ReplayFrom::Oldest, &mut |_, _, _| Ok(())).unwrap();
-            journal.append(Kind::Changes, b"lost");
+            journal.append(JournalRecordKind::Changes, b"lost");
             if background {
                 journal.flush_begin(|| ()).unwrap();
             }
             let error = journal.flush().unwrap_err();
             let JournalError::Io { source, .. } = &error else { panic!("{error}") };
             assert_eq!(source.raw_os_error(), Some(libc_enospc()));
-            let appended = journal.append(Kind::Changes, b"more");
+            let appended = journal.append(JournalRecordKind::Changes, b"more");
             assert!(appended > journal.durable());
             assert!(matches!(journal.flush(), Err(JournalError::Poisoned { .. })));
             assert!(matches!(journal.flush_begin(|| ()), Err(JournalError::Poisoned { .. })));
@@ -375,7 +376,7 @@ fn a_flipped_bit_is_found_and_named() {
     let (mut journal, _) = open(&dir);
     let mut ends = Vec::new();
     for round in 0..4u8 {
-        ends.push(journal.append(Kind::Changes, &[round; 40]));
+        ends.push(journal.append(JournalRecordKind::Changes, &[round; 40]));
         journal.flush().unwrap();
     }
     journal.rotate(b"snapshot").unwrap();
@@ -406,7 +407,7 @@ fn a_segment_without_its_snapshot_is_no_empty_tail() {
     for from in [None, Some(1)] {
         let dir = MemDir::new();
         let (mut journal, _) = open(&dir);
-        journal.append(Kind::Changes, b"before");
+        journal.append(JournalRecordKind::Changes, b"before");
         journal.flush().unwrap();
         journal.rotate(b"all that was before").unwrap();
         damage(&dir, &segment_name(1), |data| data[SEGMENT_HEADER_BYTES + 30] ^= 1);
@@ -440,10 +441,10 @@ fn who_has_no_table_needs_all_segments() {
 fn in_the_last_segment_too_damage_before_a_later_flush_is_no_torn_tail() {
     let dir = MemDir::new();
     let (mut journal, _) = open(&dir);
-    journal.append(Kind::Changes, &[1; 40]);
+    journal.append(JournalRecordKind::Changes, &[1; 40]);
     journal.flush().unwrap();
-    journal.append(Kind::Changes, &[2; 40]);
-    journal.append(Kind::Changes, &[3; 40]);
+    journal.append(JournalRecordKind::Changes, &[2; 40]);
+    journal.append(JournalRecordKind::Changes, &[3; 40]);
     journal.flush().unwrap();
     let at = SEGMENT_HEADER_BYTES + 30;
     let flipped = dir.crash(0);
@@ -523,7 +524,7 @@ fn a_log_of_another_cluster_shard_or_place_is_refused() {
 fn a_record_the_caller_cannot_apply_stops_the_open() {
     let dir = MemDir::new();
     let (mut journal, _) = open(&dir);
-    journal.append(Kind::Changes, b"bad");
+    journal.append(JournalRecordKind::Changes, b"bad");
     journal.flush().unwrap();
     let opened =
         Journal::open(Arc::new(dir), CONFIG, ReplayFrom::Oldest, &mut |_, _, _| Err("why".into()));
@@ -534,8 +535,9 @@ fn a_record_the_caller_cannot_apply_stops_the_open() {
 #[test]
 fn no_bytes_make_the_decoders_panic() {
     let mut data = Vec::new();
-    let lsn =
-        encode_record(&mut data, 100, 4, Kind::Changes, |out| out.extend_from_slice(&[9; 64]));
+    let lsn = encode_record(&mut data, 100, 4, JournalRecordKind::Changes, |out| {
+        out.extend_from_slice(&[9; 64])
+    });
     assert_eq!(lsn, 100 + data.len() as u64);
     assert!(format::decode_record(&data, 100).is_some());
     assert!(format::decode_record(&data, 101).is_none());
@@ -556,7 +558,7 @@ fn no_bytes_make_the_decoders_panic() {
             })
             .collect();
         assert!(format::decode_record(&noise, 0).is_none());
-        assert!(SegmentHeader::decode(&noise, "noise").is_err());
+        assert!(JournalSegmentHeader::decode(&noise, "noise").is_err());
     }
 }
 
@@ -576,7 +578,7 @@ fn the_same_on_real_files() {
         Err(JournalError::Io { action: "lock", .. })
     ));
     for round in 0..10u8 {
-        journal.append(Kind::Changes, &[round; 3000]);
+        journal.append(JournalRecordKind::Changes, &[round; 3000]);
         journal.flush().unwrap();
         if round % 3 == 2 {
             let segment = journal.rotate(&[round; 5000]).unwrap();
@@ -590,9 +592,9 @@ fn the_same_on_real_files() {
     // Each life goes on in the middle of a block that it has not written itself.
     for (life, len) in (0u8..).zip([1, 1000, 4096, 7, 9000, 0]) {
         let mut journal = open(ReplayFrom::Segment(3), &mut Vec::new()).unwrap();
-        journal.append(Kind::Changes, &vec![life; len]);
+        journal.append(JournalRecordKind::Changes, &vec![life; len]);
         journal.flush().unwrap();
-        journal.append(Kind::Changes, &vec![life; 2 * len]);
+        journal.append(JournalRecordKind::Changes, &vec![life; 2 * len]);
         journal.flush().unwrap();
         drop(journal);
         let mut log = Vec::new();
@@ -607,16 +609,17 @@ fn the_same_on_real_files() {
 fn a_snapshot_in_pieces_is_read_again_in_order_and_goes_on() {
     let dir = MemDir::new();
     let (mut journal, _) = open(&dir);
-    journal.append(Kind::Changes, b"before");
+    journal.append(JournalRecordKind::Changes, b"before");
     let pieces = [&b"one"[..], b"two", &[3; 9000]];
     assert_eq!(journal.rotate_in_pieces(pieces).unwrap(), 1);
     assert_eq!(journal.appended(), journal.durable());
-    journal.append(Kind::Changes, b"after");
+    journal.append(JournalRecordKind::Changes, b"after");
     journal.flush().unwrap();
     let (_, log) = open_from(&dir.crash(0), Some(1)).unwrap();
-    let found: Vec<(Kind, usize)> = log.iter().map(|(_, kind, data)| (*kind, data.len())).collect();
-    let changes = |len| (Kind::Changes, len);
-    assert_eq!(found, [(Kind::Snapshot, 3), changes(3), changes(9000), changes(5)]);
+    let found: Vec<(JournalRecordKind, usize)> =
+        log.iter().map(|(_, kind, data)| (*kind, data.len())).collect();
+    let changes = |len| (JournalRecordKind::Changes, len);
+    assert_eq!(found, [(JournalRecordKind::Snapshot, 3), changes(3), changes(9000), changes(5)]);
     // A piece that is damaged is no torn tail.
     let flipped = dir.crash(0);
     damage(&flipped, &segment_name(1), |data| data[SEGMENT_HEADER_BYTES + 5000] ^= 1);

@@ -20,8 +20,8 @@ use saker_types::Errno;
 use super::buffer::Buffer;
 use super::caller::is_killed;
 use super::device::{Device, Read};
-use super::uring::{Entry, Ring};
-use super::{Dispatch, Reactor};
+use super::uring::{Ring, RingEntry};
+use super::{Dispatch, EventLoop};
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -60,7 +60,7 @@ struct Waiter {
     /// Nobody does.
     nobody: bool,
     /// Where the request came from, if it does not need that any more.
-    entry: RefCell<Option<Entry>>,
+    entry: RefCell<Option<RingEntry>>,
     /// It was killed, and has an answer.
     gone: Cell<bool>,
     /// Looks that do not concern it.
@@ -133,7 +133,7 @@ impl<F: Future<Output = ()>> Work<F> {
     }
 }
 
-impl<D: Dispatch, R: Reactor> Server<D, R> {
+impl<D: Dispatch, R: EventLoop> Server<D, R> {
     /// Will serve what comes through `device`.
     ///
     /// # Errors
@@ -346,7 +346,7 @@ impl<D: Dispatch, R: Reactor> Server<D, R> {
     }
 
     /// Answers what came through the ring.
-    fn answer_by_ring(&self, entry: Entry, reply: &Reply, unique: u64) {
+    fn answer_by_ring(&self, entry: RingEntry, reply: &Reply, unique: u64) {
         if let Some(ring) = &self.ring {
             ring.borrow_mut().answer(entry, reply, unique);
         }

@@ -28,7 +28,7 @@ use crate::abi::{RING_COMMIT_AND_FETCH, RING_REGISTER, RingCmd};
 use crate::reply::Reply;
 use entry::Memory;
 
-pub(crate) use entry::Entry;
+pub(crate) use entry::RingEntry;
 #[cfg(test)]
 pub(crate) use entry::tests::entry_of;
 
@@ -80,7 +80,7 @@ pub(super) struct Ring {
     large_bytes: usize,
     /// Bytes of the answers that the kernel has not seen.
     unsent_bytes: usize,
-    arrived: Vec<Entry>,
+    arrived: Vec<RingEntry>,
     /// The last refusal, an errno.
     failed: Option<i32>,
 }
@@ -191,7 +191,7 @@ impl Ring {
 
     /// The entry's request is answered. It goes to the kernel with the next turn, or at once if there is
     /// much data to copy: the copies of many answers would keep the first of those who wait for them.
-    pub(super) fn answer(&mut self, mut entry: Entry, reply: &Reply, unique: u64) {
+    pub(super) fn answer(&mut self, mut entry: RingEntry, reply: &Reply, unique: u64) {
         let mut len = reply.head.len() + reply.data.len();
         let parts = [&reply.head[..], &reply.data[..]];
         if entry.answer(reply.header(unique), parts).is_none() {
@@ -223,7 +223,7 @@ impl Ring {
     }
 
     /// Sends the answers, and takes the requests that have come.
-    pub(super) fn turn(&mut self) -> Vec<Entry> {
+    pub(super) fn turn(&mut self) -> Vec<RingEntry> {
         loop {
             // What comes meanwhile is seen below.
             self.uring.completion().disable_eventfd();
@@ -292,7 +292,7 @@ impl Ring {
                     state.here = true;
                     // SAFETY: the kernel has completed the entry's command, with a request; `here`
                     // says that there was no other.
-                    self.arrived.push(unsafe { Entry::new(memory, done.user_data() as usize) });
+                    self.arrived.push(unsafe { RingEntry::new(memory, done.user_data() as usize) });
                 }
                 // The connection has ended.
                 (code, _) if [-libc::ENOTCONN, -libc::ECONNABORTED].contains(&code) => {}

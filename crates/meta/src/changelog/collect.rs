@@ -8,16 +8,16 @@ use saker_rpc::hub::Hub;
 use saker_types::wire::{CollectReply, CollectReq, Op, Totals};
 use saker_types::{Attr, Error, Inode, InodeId, NodeId, ShardNo};
 
-use super::tracker::{InUse, Source, Tracker, Vector};
-use crate::request::{Step, Stop, Wait};
-use crate::shard::{Handle, Shard, encoded};
+use super::tracker::{InUse, TotalsSource, Tracker, Vector};
+use crate::request::{Attempt, Stop, Wait};
+use crate::shard::{Shard, ShardHandle, encoded};
 
 /// How long one shard may take to answer.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Shard {
     /// Serves a collection: waits for prepared entries of the directory (rule 14).
-    pub(crate) fn collect(&mut self, msg: &CollectReq) -> Step<Bytes> {
+    pub(crate) fn collect(&mut self, msg: &CollectReq) -> Attempt<Bytes> {
         // Before it waits: or new entries could be prepared as long as it does.
         if msg.freeze_ms > 0 {
             let until = self.hub.now() + Duration::from_millis(msg.freeze_ms.min(1_000).into());
@@ -32,7 +32,7 @@ impl Shard {
     }
 }
 
-impl Source for Handle {
+impl TotalsSource for ShardHandle {
     /// Some may stand by other maps, which move entries between them: that is no answer.
     async fn ask_all(&self, dir: InodeId, freeze_ms: u32) -> Result<Vec<Totals>, Error> {
         let shards = self.shard().map.shards.len();
@@ -63,7 +63,7 @@ impl Source for Handle {
 
 /// The totals of a directory on all shards, current at one instant during the call; the index
 /// is the shard.
-pub(crate) async fn collect(h: &Handle, dir: InodeId) -> Result<Vector, Error> {
+pub(crate) async fn collect(h: &ShardHandle, dir: InodeId) -> Result<Vector, Error> {
     InUse::collect(h, dir).await
 }
 

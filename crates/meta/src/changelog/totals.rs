@@ -8,7 +8,7 @@ use saker_types::wire::Totals;
 use saker_types::{Error, InodeId};
 
 use super::tracker::Tracker;
-use crate::request::{Step, Stop, Wait};
+use crate::request::{Attempt, Stop, Wait};
 use crate::shard::Shard;
 
 impl Shard {
@@ -29,7 +29,11 @@ impl Shard {
     }
 
     /// An entry of the directory came, went or was replaced.
-    pub(crate) fn change_totals(&mut self, dir: InodeId, f: impl FnOnce(&mut Totals)) -> Step<()> {
+    pub(crate) fn change_totals(
+        &mut self,
+        dir: InodeId,
+        f: impl FnOnce(&mut Totals),
+    ) -> Attempt<()> {
         let mut totals = self.totals(dir)?;
         totals.version += 1;
         totals.mtime_ns = totals.mtime_ns.max(self.wall_ns());
@@ -63,7 +67,7 @@ impl Shard {
     }
 
     /// New changes to a frozen directory wait; commits do not ask.
-    pub(crate) fn not_frozen(&mut self, dir: InodeId) -> Step<()> {
+    pub(crate) fn not_frozen(&mut self, dir: InodeId) -> Attempt<()> {
         if self.freezes.has(dir) { Err(Stop::Wait(Wait::Frozen(dir))) } else { Ok(()) }
     }
 

@@ -31,7 +31,7 @@ const FREEZE_MS_MAX: u32 = 1_000;
 pub(crate) type Vector = Rc<Vec<Totals>>;
 
 /// What a tracker collects from.
-pub(crate) trait Source {
+pub(crate) trait TotalsSource {
     /// Asks all shards once, by one map of the slots; each holds new changes back for `freeze_ms`.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ pub(crate) trait Tracker {
     ///
     /// # Errors
     /// The source's.
-    async fn collect<S: Source>(source: &S, dir: InodeId) -> Result<Vector, Error>;
+    async fn collect<S: TotalsSource>(source: &S, dir: InodeId) -> Result<Vector, Error>;
 }
 
 /// The tracker that shards have.
@@ -75,7 +75,7 @@ pub(crate) struct Fanout;
 impl Tracker for Fanout {
     fn note_change(&mut self, _: InodeId) {}
 
-    async fn collect<S: Source>(source: &S, dir: InodeId) -> Result<Vector, Error> {
+    async fn collect<S: TotalsSource>(source: &S, dir: InodeId) -> Result<Vector, Error> {
         let mut last = source.last(dir);
         for _ in 0..ROUNDS {
             let vector = match source.ask_all(dir, 0).await {
@@ -126,7 +126,7 @@ mod tests {
         hub: Hub,
     }
 
-    impl Source for Shards {
+    impl TotalsSource for Shards {
         async fn ask_all(&self, _: InodeId, freeze_ms: u32) -> Result<Vec<Totals>, Error> {
             self.asked.borrow_mut().push(freeze_ms);
             self.hub.begin(self.hub.now() + self.takes.get(), 0);

@@ -8,7 +8,7 @@ use saker_types::{Access, Cred, Errno, Error, InodeId, access};
 
 /// A directory, as path resolution needs it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Dir {
+pub struct ResolvedDir {
     /// Its inode.
     pub id: InodeId,
     /// Type and permission bits.
@@ -32,12 +32,12 @@ pub struct Acls {
     pub default: Option<Acl>,
 }
 
-impl Dir {
+impl ResolvedDir {
     /// From the owner's answer, if it is a directory.
     ///
     /// # Errors
     /// EIO when an ACL is none.
-    pub fn of(d: &Dentry) -> Result<Option<Dir>, Error> {
+    pub fn of(d: &Dentry) -> Result<Option<ResolvedDir>, Error> {
         let dir = saker_types::FileKind::Directory.bits();
         if d.id == 0 || d.mode & saker_types::inode::S_IFMT != dir {
             return Ok(None);
@@ -49,7 +49,7 @@ impl Dir {
             Some(Rc::new(Acls { access: parse(&d.acl)?, default: parse(&d.default_acl)? }))
         };
         let Dentry { id, mode, uid, gid, policy, .. } = *d;
-        Ok(Some(Dir { id, mode, uid, gid, policy, acls }))
+        Ok(Some(ResolvedDir { id, mode, uid, gid, policy, acls }))
     }
 
     /// May `cred` do `want` to it?

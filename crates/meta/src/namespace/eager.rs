@@ -7,11 +7,11 @@ use saker_types::change::Prepared;
 use saker_types::wire::{At, Ctx, Entry, EntryKey, Intent, PrepareReq, Vote};
 use saker_types::{Inode, Key, NodeId, TxnId};
 
-use super::dir::Dir;
+use super::dir::ResolvedDir;
 use super::resolve::dentry_of;
-use crate::request::Step;
+use crate::request::Attempt;
 use crate::shard::{Shard, encoded};
-use crate::txn::driver::{Transaction, applied};
+use crate::txn::driver::{ShardTransaction, applied};
 use crate::txn::participant::busy;
 
 /// What the journal says of a prepared part: of a replica not what it is, for after a crash nobody
@@ -29,7 +29,7 @@ impl Shard {
         key: Key,
         inode: Inode,
         reply: Entry,
-    ) -> Step<Bytes> {
+    ) -> Attempt<Bytes> {
         let id = txn::begin(self)?;
         self.row_locks.lock_entry(&key, id);
         let request = PrepareReq {
@@ -42,13 +42,13 @@ impl Shard {
         let others = 0..self.map.shards.len() as u16;
         let others: Vec<_> = others.filter(|no| *no != self.no).map(NodeId::Shard).collect();
         Err(self.task(move |h| async move {
-            let mut txn = Transaction::new(h.rc(), id, Some(key.clone()));
+            let mut txn = ShardTransaction::new(h.rc(), id, Some(key.clone()));
             txn.prepare_at(&others, request).await?;
             txn.commit(|s| applied(s.insert_entry(&key, inode).map(|()| encoded(&reply))))
         }))
     }
 
-    pub(crate) fn prepare_replica(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+    pub(crate) fn prepare_replica(&mut self, txn: TxnId, msg: &PrepareReq) -> Attempt<Vote> {
         let loc = &msg.at.anchor;
         if self.locked_by(&self.map.key(loc.pid, &loc.name)).is_some() {
             return Err(busy());
@@ -68,7 +68,7 @@ impl Shard {
 
     /// The directory is there. `row` is `None` where an invalidation came before the decision.
     pub(crate) fn replicate(&mut self, entry: &EntryKey, row: Option<&Inode>) {
-        let dir = row.map(|row| Dir::of(&dentry_of(row)));
+        let dir = row.map(|row| ResolvedDir::of(&dentry_of(row)));
         // An ACL that cannot be read is an error where the directory is used.
         if let Some(Ok(Some(dir))) = dir {
             self.replica.insert(entry.pid, entry.name.clone(), dir);

@@ -8,10 +8,10 @@ use saker_runtime::sim::mutation;
 use saker_types::wire::{Dentry, EntryKey, FetchReq, Op};
 use saker_types::{Class, Error, InodeId, NodeId};
 
-use super::dir::Dir;
+use super::dir::ResolvedDir;
 use super::replica::Fetching;
-use crate::request::{Found, Rq, Step, Wait};
-use crate::shard::{Handle, Shard, encoded};
+use crate::request::{Attempt, OwnerAnswer, Rq, Wait};
+use crate::shard::{Shard, ShardHandle, encoded};
 
 /// How long one attempt may take; the owner parks a fetch while the entry is prepared.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ impl Shard {
     }
 
     /// The owner's side of a fetch.
-    pub(crate) fn fetch(&mut self, _rq: &Rq, msg: &FetchReq) -> Step<bytes::Bytes> {
+    pub(crate) fn fetch(&mut self, _rq: &Rq, msg: &FetchReq) -> Attempt<bytes::Bytes> {
         failpoint!("fetch.served");
         self.must_own(msg.pid, &msg.name)?;
         match self.dentry(msg.pid, &msg.name, msg.anchor_id) {
@@ -45,7 +45,7 @@ impl Shard {
 }
 
 /// One fetch, until it has an answer or nobody waits for it any more.
-async fn fetch(h: Handle, key: EntryKey, anchor_id: InodeId) {
+async fn fetch(h: ShardHandle, key: EntryKey, anchor_id: InodeId) {
     let wait = Wait::Fetch(key.clone(), anchor_id);
     loop {
         // Who waits now may use an answer that says "no directory"; who comes later began after
@@ -106,13 +106,13 @@ impl Shard {
     fn fetched(&mut self, key: &EntryKey, anchor_id: InodeId, dentry: Dentry, early: &[Rc<Rq>]) {
         self.replica.fetching.remove(&(key.clone(), anchor_id));
         // An ACL that cannot be read is an error where the answer is used.
-        if let Ok(Some(dir)) = Dir::of(&dentry) {
+        if let Ok(Some(dir)) = ResolvedDir::of(&dentry) {
             self.replica.insert(key.pid, key.name.clone(), dir);
         }
         let invalidations = self.replica.invalidations;
         for rq in early {
             let (key, dentry) = (key.clone(), dentry.clone());
-            let found = Found { key, anchor_id, dentry, invalidations };
+            let found = OwnerAnswer { key, anchor_id, dentry, invalidations };
             rq.found.borrow_mut().push(found);
         }
         self.wake(&Wait::Fetch(key.clone(), anchor_id));

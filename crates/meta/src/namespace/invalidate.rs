@@ -15,12 +15,12 @@ use saker_types::InodeId;
 use saker_types::change::{id_key, table};
 use saker_types::wire::{Emptiness, InvalidateReply, InvalidateReq};
 
-use crate::request::Step;
+use crate::request::Attempt;
 use crate::shard::{Shard, encoded};
 
 impl Shard {
     /// Serves an invalidation.
-    pub(crate) fn invalidate(&mut self, msg: &InvalidateReq) -> Step<Bytes> {
+    pub(crate) fn invalidate(&mut self, msg: &InvalidateReq) -> Attempt<Bytes> {
         self.metrics.invalidations.inc();
         let skipped = mutation("invalidation acknowledged without the guard pass");
         for key in msg.keys.iter().filter(|_| !skipped) {
@@ -51,7 +51,7 @@ impl Shard {
     }
 
     /// Has the directory entries on this shard? Prepared rows could go either way.
-    fn emptiness(&mut self, dir: InodeId) -> Step<Emptiness> {
+    fn emptiness(&mut self, dir: InodeId) -> Attempt<Emptiness> {
         let locked: Vec<Bytes> = self.prepared_below(dir).map(|(key, _)| key.clone()).collect();
         let mut present = self.totals(dir)?.entries;
         for key in &locked {
@@ -67,7 +67,7 @@ impl Shard {
     }
 
     /// A directory was removed long ago: its totals go.
-    fn forget_totals(&mut self, dir: InodeId) -> Step<()> {
+    fn forget_totals(&mut self, dir: InodeId) -> Attempt<()> {
         let totals = self.totals(dir)?;
         if totals.version > 0 && totals.entries == 0 {
             self.dirty_totals.remove(&dir);

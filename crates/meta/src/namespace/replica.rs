@@ -10,7 +10,7 @@ use saker_runtime::sim::mutation;
 use saker_types::InodeId;
 use saker_types::wire::EntryKey;
 
-use super::dir::Dir;
+use super::dir::ResolvedDir;
 use super::walk::LastWalk;
 
 #[derive(Hash, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Fetching {
 
 /// The replica of one shard.
 pub struct Replica {
-    entries: Cache<Name, Dir, quick_cache::UnitWeighter, FxBuildHasher>,
+    entries: Cache<Name, ResolvedDir, quick_cache::UnitWeighter, FxBuildHasher>,
     /// The way that was walked last.
     pub last_walk: LastWalk,
     /// Invalidations served. What a parked request keeps of an answer is as good as an entry
@@ -63,19 +63,19 @@ impl Replica {
     }
 
     /// The entry, if it is known and valid.
-    pub fn get(&self, pid: InodeId, name: &[u8]) -> Option<Dir> {
+    pub fn get(&self, pid: InodeId, name: &[u8]) -> Option<ResolvedDir> {
         self.entries.get(&NameRef(pid, name)).cloned()
     }
 
     /// All that is remembered: parent, name, directory.
-    pub fn all(&self) -> Vec<(InodeId, Bytes, Dir)> {
+    pub fn all(&self) -> Vec<(InodeId, Bytes, ResolvedDir)> {
         let entries = self.entries.iter();
         let entries = entries.map(|(name, dir)| (name.0, name.1.clone(), dir.clone()));
         entries.chain(self.last_walk.all()).collect()
     }
 
     /// The owner's answer.
-    pub fn insert(&mut self, pid: InodeId, name: Bytes, dir: Dir) {
+    pub fn insert(&mut self, pid: InodeId, name: Bytes, dir: ResolvedDir) {
         self.entries.insert(Name(pid, name), dir);
     }
 
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn entries_are_found_by_borrowed_names() {
         let mut r = Replica::new(10);
-        let dir = Dir { id: 5, mode: 0o040_755, uid: 0, gid: 0, policy: 0, acls: None };
+        let dir = ResolvedDir { id: 5, mode: 0o040_755, uid: 0, gid: 0, policy: 0, acls: None };
         r.insert(1, Bytes::from_static(b"d"), dir.clone());
         assert_eq!(r.get(1, b"d"), Some(dir));
         assert_eq!(r.get(2, b"d"), None);

@@ -10,23 +10,23 @@ use saker_types::{
     Access, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, access, acl, check_name, limits,
 };
 
-use super::dir::{Dir, in_force};
+use super::dir::{ResolvedDir, in_force};
 use super::walk::{LastWalk, PassedDir};
-use crate::request::{Found, Msg, Rq, Step, Stop, Wait};
+use crate::request::{Attempt, Msg, OwnerAnswer, Rq, Stop, Wait};
 use crate::shard::Shard;
 
 /// The directory that holds the last component.
 #[derive(Clone, Debug)]
 pub struct Parent {
     /// The directory.
-    pub dir: Dir,
+    pub dir: ResolvedDir,
     /// What the directories on the way, this one among them, are like.
-    pub way: Way,
+    pub way: PathInfo,
 }
 
 /// What is said of the directories that a name was found through.
 #[derive(Clone, Debug, Default)]
-pub struct Way {
+pub struct PathInfo {
     /// All may be searched by everyone.
     pub searchable: bool,
     /// The last one, if it is sticky.
@@ -35,10 +35,10 @@ pub struct Way {
     pub policy: u32,
 }
 
-impl Way {
+impl PathInfo {
     /// To an inode that a handle leads to.
-    pub fn of_handle(handle: &Locator) -> Way {
-        Way { policy: handle.policy, ..Way::default() }
+    pub fn of_handle(handle: &Locator) -> PathInfo {
+        PathInfo { policy: handle.policy, ..PathInfo::default() }
     }
 
     /// Policy in force at what was found: a directory may have its own.
@@ -50,7 +50,7 @@ impl Way {
 impl Shard {
     /// Resolves all but the last component. The caller may search every directory on the way
     /// and the parent itself.
-    pub(crate) fn parent(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Parent> {
+    pub(crate) fn parent(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Attempt<Parent> {
         if at.path.len() > limits::COMPONENTS_MAX {
             return Err(Errno::ENAMETOOLONG.into());
         }
@@ -69,7 +69,7 @@ impl Shard {
         self.metrics.coalesced.add(first as u64);
         let mut dir = start.dir;
         let (searchable, policy) = (start.searchable, start.policy);
-        let mut way = Way { searchable, policy, ..Way::default() };
+        let mut way = PathInfo { searchable, policy, ..PathInfo::default() };
         let mut lends = self.lends_root(rq, at);
         let last = at.path.len().saturating_sub(1);
         for (i, name) in at.path.iter().enumerate().skip(first) {
@@ -125,7 +125,7 @@ impl Shard {
     }
 
     /// Resolves all components to a directory, of which this shard need not be the owner.
-    pub(crate) fn directory(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Dir> {
+    pub(crate) fn directory(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Attempt<ResolvedDir> {
         let parent = self.parent(rq, cred, at)?;
         match at.path.split_last() {
             None => Ok(parent.dir),
@@ -134,7 +134,7 @@ impl Shard {
     }
 
     /// The directory where a walk starts, if its id is still where it was last known (rule 16).
-    fn anchor(&mut self, rq: &Rq, anchor: &Locator) -> Step<Dir> {
+    fn anchor(&mut self, rq: &Rq, anchor: &Locator) -> Attempt<ResolvedDir> {
         if anchor.home_slot.is_some() {
             return Err(Errno::ENOTDIR.into());
         }
@@ -147,19 +147,25 @@ impl Shard {
         if let Some(moved) = answer.moved {
             return Err(Error::moved(moved).into());
         }
-        match Dir::of(&answer)? {
+        match ResolvedDir::of(&answer)? {
             Some(dir) if dir.id == anchor.id => Ok(dir),
             _ if answer.id == anchor.id => Err(Errno::ENOTDIR.into()),
             _ => Err(Error::new(Errno::ENOENT).with_text("the directory was removed").into()),
         }
     }
 
-    fn child(&mut self, rq: &Rq, dir: &Dir, name: &Bytes, i: usize) -> Step<Dir> {
+    fn child(
+        &mut self,
+        rq: &Rq,
+        dir: &ResolvedDir,
+        name: &Bytes,
+        i: usize,
+    ) -> Attempt<ResolvedDir> {
         if let Some(dir) = self.known(dir.id, name)? {
             return Ok(dir);
         }
         let answer = self.ask_owner(rq, dir.id, name, 0)?;
-        match Dir::of(&answer)? {
+        match ResolvedDir::of(&answer)? {
             Some(dir) => Ok(dir),
             None if answer.id == 0 => Err(Error::at(Errno::ENOENT, i).into()),
             // The target of one with several names is elsewhere: the client asks for it.
@@ -171,14 +177,14 @@ impl Shard {
     }
 
     /// A directory that the replica or an own row knows.
-    fn known(&mut self, pid: InodeId, name: &[u8]) -> Step<Option<Dir>> {
+    fn known(&mut self, pid: InodeId, name: &[u8]) -> Attempt<Option<ResolvedDir>> {
         if let Some(dir) = self.replica.get(pid, name) {
             return Ok(Some(dir));
         }
         if !self.owns(pid, name) {
             return Ok(None);
         }
-        let found = Dir::of(&self.dentry(pid, name, 0)?)?;
+        let found = ResolvedDir::of(&self.dentry(pid, name, 0)?)?;
         if let Some(dir) = &found {
             // Own directories are kept in the replica, too: the broadcast reaches their owner.
             self.replica.insert(pid, Bytes::copy_from_slice(name), dir.clone());
@@ -193,14 +199,14 @@ impl Shard {
         pid: InodeId,
         name: &[u8],
         anchor_id: InodeId,
-    ) -> Step<Dentry> {
+    ) -> Attempt<Dentry> {
         if self.owns(pid, name) {
             return self.dentry(pid, name, anchor_id);
         }
         // A request may wait for other things between the answer and its next run: an answer from
         // before an invalidation says nothing any more (rule 2).
         let invalidations = self.replica.invalidations;
-        let matches = |f: &Found| {
+        let matches = |f: &OwnerAnswer| {
             f.invalidations == invalidations
                 && f.anchor_id == anchor_id
                 && f.key.pid == pid
@@ -216,7 +222,12 @@ impl Shard {
     }
 
     /// The owner's view of an entry; waits while a transaction holds it.
-    pub(crate) fn dentry(&mut self, pid: InodeId, name: &[u8], anchor_id: InodeId) -> Step<Dentry> {
+    pub(crate) fn dentry(
+        &mut self,
+        pid: InodeId,
+        name: &[u8],
+        anchor_id: InodeId,
+    ) -> Attempt<Dentry> {
         let key = self.map.key(pid, name);
         if let Some(txn) = self.locked_by(&key) {
             return Err(Stop::Wait(Wait::Txn(txn)));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use saker_types::wire::At;
 use saker_types::{Cred, InodeId, ROOT};
 
-use super::dir::{Dir, in_force};
+use super::dir::{ResolvedDir, in_force};
 
 /// The directories on the way from the root that was walked last; the caller may search all but the last. As good
 /// as entries of the replica: it ends with the next invalidation.
@@ -23,7 +23,7 @@ pub struct LastWalk {
 #[derive(Clone)]
 pub struct PassedDir {
     /// The directory.
-    pub dir: Dir,
+    pub dir: ResolvedDir,
     /// Everybody may search all that are above it.
     pub searchable: bool,
     /// Policy in force in it.
@@ -34,7 +34,7 @@ pub struct PassedDir {
 
 impl PassedDir {
     /// Where a walk starts, under the policy that the client knows to be in force there.
-    pub fn start(dir: Dir, policy: u32) -> PassedDir {
+    pub fn start(dir: ResolvedDir, policy: u32) -> PassedDir {
         let policy = in_force(dir.policy, policy);
         PassedDir { dir, searchable: true, policy, end: 0 }
     }
@@ -75,7 +75,7 @@ impl LastWalk {
     }
 
     /// The walk goes on from its last place.
-    pub fn add(&mut self, name: &[u8], dir: &Dir, searchable: bool) {
+    pub fn add(&mut self, name: &[u8], dir: &ResolvedDir, searchable: bool) {
         self.names.extend_from_slice(name);
         let above = self.places.last().map_or(0, |place| place.policy);
         let policy = in_force(dir.policy, above);
@@ -83,7 +83,7 @@ impl LastWalk {
     }
 
     /// All of it but the root, as entries of the replica: parent, name, directory.
-    pub fn all(&self) -> impl Iterator<Item = (InodeId, Bytes, Dir)> {
+    pub fn all(&self) -> impl Iterator<Item = (InodeId, Bytes, ResolvedDir)> {
         self.places.windows(2).map(|pair| {
             let name = &self.names[pair[0].end..pair[1].end];
             (pair[0].dir.id, Bytes::copy_from_slice(name), pair[1].dir.clone())
@@ -104,8 +104,8 @@ mod tests {
 
     use super::*;
 
-    fn dir(id: u64) -> Dir {
-        Dir { id, mode: 0o040_755, uid: 0, gid: 0, policy: 0, acls: None }
+    fn dir(id: u64) -> ResolvedDir {
+        ResolvedDir { id, mode: 0o040_755, uid: 0, gid: 0, policy: 0, acls: None }
     }
 
     fn at(path: &str, expect: &[u64]) -> At {
@@ -154,14 +154,14 @@ mod tests {
         let (mut walk, cred) = (LastWalk::default(), Cred::default());
         walk.begin(&cred, PassedDir::start(dir(1), 0));
         for (name, id, own) in [("a", 2, 0), ("b", 3, 7), ("c", 4, 0), ("d", 5, 9)] {
-            walk.add(name.as_bytes(), &Dir { policy: own, ..dir(id) }, true);
+            walk.add(name.as_bytes(), &ResolvedDir { policy: own, ..dir(id) }, true);
         }
         for (path, policy) in [("a/b/c/d/f", 9), ("a/b/c/f", 7), ("a/b/f", 7), ("a/f", 0), ("f", 0)]
         {
             assert_eq!(walk.resume(&cred, &at(path, &[])).unwrap().1.policy, policy, "{path}");
         }
         assert_eq!(PassedDir::start(dir(1), 5).policy, 5, "as the client was told");
-        assert_eq!(PassedDir::start(Dir { policy: 7, ..dir(1) }, 5).policy, 7);
+        assert_eq!(PassedDir::start(ResolvedDir { policy: 7, ..dir(1) }, 5).policy, 7);
     }
 
     #[test]

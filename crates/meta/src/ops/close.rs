@@ -6,7 +6,7 @@ use saker_types::wire::{AppendReply, AppendReq, At, CloseReply, CloseReq, EntryR
 use saker_types::{Attr, Cred, Errno, Error, FileKind, Inode, limits};
 
 use super::done;
-use crate::request::{Rq, Step};
+use crate::request::{Attempt, Rq};
 use crate::rows::Located;
 use crate::rules::attributes::mode_after_write;
 use crate::shard::{Shard, encoded};
@@ -14,7 +14,7 @@ use crate::shard::{Shard, encoded};
 impl Shard {
     /// Size and data of a file that was written. The handle carries the right to write; it was
     /// checked when the file was opened.
-    pub(crate) fn close(&mut self, rq: &Rq, msg: &CloseReq) -> Step<Bytes> {
+    pub(crate) fn close(&mut self, rq: &Rq, msg: &CloseReq) -> Attempt<Bytes> {
         let found = self.locate_file(rq, &msg.ctx.cred, &msg.at)?;
         let a = &found.inode.attr;
         if msg.size > limits::FILE_BYTES_MAX {
@@ -55,7 +55,7 @@ impl Shard {
         Ok(encoded(&CloseReply { entry, conflict: false }))
     }
 
-    fn conflict(&mut self, found: &Located, msg: &CloseReq) -> Step<Bytes> {
+    fn conflict(&mut self, found: &Located, msg: &CloseReq) -> Attempt<Bytes> {
         let mut entry = self.entry_of(&msg.at, found);
         if !entry.attr.chunked {
             entry.inline = found.inode.inline.clone();
@@ -64,7 +64,7 @@ impl Shard {
     }
 
     /// Data changed: mode, version and times.
-    fn written(&mut self, a: &mut Attr, cred: &Cred) -> Step<()> {
+    fn written(&mut self, a: &mut Attr, cred: &Cred) -> Attempt<()> {
         a.mode = mode_after_write(a, cred)?;
         self.data_changed(a);
         Ok(())
@@ -77,7 +77,7 @@ impl Shard {
         a.ctime_ns = later(a.ctime_ns, now);
     }
 
-    fn locate_file(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Step<Located> {
+    fn locate_file(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Attempt<Located> {
         let found = self.locate(rq, cred, at)?;
         match found.inode.attr.kind() {
             FileKind::Regular => Ok(found),
@@ -89,7 +89,7 @@ impl Shard {
     /// O_APPEND: the owner gives the offset and, where it fits, takes the data into the row. Else
     /// the size stays until the writer says that the data is there: who opens the file meanwhile
     /// must not read zeros in its place.
-    pub(crate) fn append(&mut self, rq: &Rq, msg: &AppendReq) -> Step<Bytes> {
+    pub(crate) fn append(&mut self, rq: &Rq, msg: &AppendReq) -> Attempt<Bytes> {
         let found = self.locate_file(rq, &msg.ctx.cred, &msg.at)?;
         let mut inode = (*found.inode).clone();
         inode.note_flushes(None, &msg.unflushed);
@@ -139,7 +139,7 @@ impl Shard {
     }
 
     /// The file's data moves from the row to chunks, because it grows beyond the row.
-    pub(crate) fn spill(&mut self, rq: &Rq, msg: &EntryReq) -> Step<Bytes> {
+    pub(crate) fn spill(&mut self, rq: &Rq, msg: &EntryReq) -> Attempt<Bytes> {
         let found = self.locate_file(rq, &msg.ctx.cred, &msg.at)?;
         let mut entry = self.entry_of(&msg.at, &found);
         if found.inode.attr.chunked {

@@ -5,8 +5,8 @@ use saker_types::wire::{CreateReq, Entry, Op, OpenReq, StickyDir};
 use saker_types::{Errno, Error, FileKind, Inode, Locator};
 
 use super::{done, needs_name};
-use crate::namespace::resolve::{Parent, Way};
-use crate::request::{Rq, Step};
+use crate::namespace::resolve::{Parent, PathInfo};
+use crate::request::{Attempt, Rq};
 use crate::rows::{Located, Spot, new_attr};
 use crate::rules::creation::{check_kind, inherit, inherit_acl};
 use crate::rules::names::may_change;
@@ -14,7 +14,7 @@ use crate::shard::Shard;
 
 impl Shard {
     /// Makes an entry; a regular file that is there is opened instead unless `exclusive`.
-    pub(crate) fn create(&mut self, rq: &Rq, msg: &CreateReq) -> Step<Bytes> {
+    pub(crate) fn create(&mut self, rq: &Rq, msg: &CreateReq) -> Attempt<Bytes> {
         if msg.at.path.is_empty() && rq.from.op == Op::Create {
             // The name is a hard link whose attributes are here: open what is there.
             let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
@@ -65,8 +65,8 @@ impl Shard {
         msg: &CreateReq,
         spot: Spot,
         there: std::rc::Rc<Inode>,
-        way: Way,
-    ) -> Step<Bytes> {
+        way: PathInfo,
+    ) -> Attempt<Bytes> {
         if rq.from.op != Op::Create || msg.exclusive {
             return Err(Errno::EEXIST.into());
         }
@@ -96,7 +96,7 @@ impl Shard {
         msg: &CreateReq,
         kind: FileKind,
         parent: &Parent,
-    ) -> Step<Inode> {
+    ) -> Attempt<Inode> {
         let cred = &msg.ctx.cred;
         let (mode, gid) = inherit(msg.mode, kind, &parent.dir, cred)?;
         let id = self.new_id()?;

@@ -6,16 +6,21 @@ use saker_types::wire::{Hold, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error, Inode, Key, Locator};
 
 use super::needs_name;
-use super::rename::{Source, moved, second, use_coordinator};
-use crate::request::{Rq, Step};
+use super::rename::{RenameSource, moved, second, use_coordinator};
+use crate::request::{Attempt, Rq};
 use crate::rules::names::may_remove;
-use crate::shard::{Handle, Shard, encoded};
-use crate::txn::driver::{Transaction, applied};
+use crate::shard::{Shard, ShardHandle, encoded};
+use crate::txn::driver::{ShardTransaction, applied};
 use crate::txn::participant::entry_locator;
 
 impl Shard {
     /// Exchanges the source with the other name.
-    pub(super) fn exchange(&mut self, rq: &Rq, msg: &RenameReq, source: Source) -> Step<Bytes> {
+    pub(super) fn exchange(
+        &mut self,
+        rq: &Rq,
+        msg: &RenameReq,
+        source: RenameSource,
+    ) -> Attempt<Bytes> {
         match self.exchange_here(rq, msg, &source)? {
             Some(reply) => Ok(reply),
             None => self.drive(rq, msg, source, exchange_there),
@@ -23,7 +28,12 @@ impl Shard {
     }
 
     /// Both names are here: one batch. `None` if they are not, or a home must be asked.
-    fn exchange_here(&mut self, rq: &Rq, msg: &RenameReq, source: &Source) -> Step<Option<Bytes>> {
+    fn exchange_here(
+        &mut self,
+        rq: &Rq,
+        msg: &RenameReq,
+        source: &RenameSource,
+    ) -> Attempt<Option<Bytes>> {
         let name = needs_name(&msg.to)?;
         if source.only_owner {
             return Ok(None);
@@ -67,19 +77,19 @@ impl Shard {
         there: &Inode,
         comes: Inode,
         goes_to: Locator,
-    ) -> Step<()> {
+    ) -> Attempt<()> {
         self.take_entry(key, there, &there.handle_at(goes_to))?;
         self.insert_entry(key, comes)
     }
 }
 
 async fn exchange_there(
-    h: Handle,
-    mut txn: Transaction,
+    h: ShardHandle,
+    mut txn: ShardTransaction,
     msg: RenameReq,
-    source: Source,
+    source: RenameSource,
 ) -> Result<Bytes, Error> {
-    let Source { key, row, only_owner } = source;
+    let RenameSource { key, row, only_owner } = source;
     txn.prepare_home(&msg.ctx, &row, 0, only_owner).await?;
     let request = PrepareReq {
         ctx: msg.ctx.clone(),

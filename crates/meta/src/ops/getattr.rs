@@ -8,14 +8,14 @@ use saker_types::{Access, Errno, Error, FileKind, Inode, InodeId};
 
 use super::done;
 use crate::changelog::collect::{collect, combine};
-use crate::request::{Rq, Step};
+use crate::request::{Attempt, Rq};
 use crate::rows::Spot;
 use crate::shard::{Shard, encoded};
 
 impl Shard {
     /// Attributes of an inode. Those of a directory are exact if `full` is set; that asks all
     /// shards.
-    pub(crate) fn getattr(&mut self, rq: &Rq, msg: &EntryReq) -> Step<Bytes> {
+    pub(crate) fn getattr(&mut self, rq: &Rq, msg: &EntryReq) -> Attempt<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         let mut entry = self.entry_of(&msg.at, &found);
         if found.inode.attr.kind() == FileKind::Symlink {
@@ -33,7 +33,7 @@ impl Shard {
     }
 
     /// Target of a symbolic link.
-    pub(crate) fn readlink(&mut self, rq: &Rq, msg: &EntryReq) -> Step<Bytes> {
+    pub(crate) fn readlink(&mut self, rq: &Rq, msg: &EntryReq) -> Attempt<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         if found.inode.attr.kind() != FileKind::Symlink {
             return Err(Errno::EINVAL.into());
@@ -43,7 +43,7 @@ impl Shard {
     }
 
     /// access(2).
-    pub(crate) fn access(&mut self, rq: &Rq, msg: &AccessReq) -> Step<Bytes> {
+    pub(crate) fn access(&mut self, rq: &Rq, msg: &AccessReq) -> Attempt<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         found.inode.check(&msg.ctx.cred, Access(msg.want & 7))?;
         Ok(encoded(&Empty {}))
@@ -63,7 +63,7 @@ impl Shard {
 
 /// The row and the totals as of one instant: the row did not change while they were collected.
 async fn full_directory(
-    h: crate::shard::Handle,
+    h: crate::shard::ShardHandle,
     spot: Spot,
     mut entry: Entry,
 ) -> Result<Bytes, saker_types::Error> {

@@ -14,13 +14,13 @@ use saker_types::{Attr, Errno, Error, FileKind, Inode, Key, Locator};
 
 use super::needs_name;
 use super::rename::second;
-use crate::request::{Rq, Step};
+use crate::request::{Attempt, Rq};
 use crate::rules::names::not_below;
-use crate::shard::{Handle, Shard, encoded};
-use crate::txn::driver::Transaction;
+use crate::shard::{Shard, ShardHandle, encoded};
+use crate::txn::driver::ShardTransaction;
 
 /// The inode to link, as the driver finds it.
-enum Source {
+enum LinkSource {
     /// Its only name is here.
     Plain(Key, Rc<Inode>),
     /// It has a home (id, slot).
@@ -31,7 +31,7 @@ enum Source {
 
 impl Shard {
     /// Makes another name for what is no directory.
-    pub(crate) fn link(&mut self, rq: &Rq, msg: &LinkReq) -> Step<Bytes> {
+    pub(crate) fn link(&mut self, rq: &Rq, msg: &LinkReq) -> Attempt<Bytes> {
         needs_name(&msg.to)?;
         let source = self.link_source(rq, msg)?;
         not_below(&msg.from, &msg.to)?;
@@ -40,23 +40,23 @@ impl Shard {
         self.may_grow()?;
         let txn = txn::begin(self)?;
         let own = match &source {
-            Source::Plain(key, _) => {
+            LinkSource::Plain(key, _) => {
                 self.row_locks.lock_entry(key, txn);
                 Some(key.clone())
             }
-            Source::Linked(..) => None,
-            Source::Nameless(row) => {
+            LinkSource::Linked(..) => None,
+            LinkSource::Nameless(row) => {
                 self.hold(row.attr.id);
                 None
             }
         };
         let msg = msg.clone();
         Err(self.task(move |h| async move {
-            let txn = Transaction::new(h.rc(), txn, own);
+            let txn = ShardTransaction::new(h.rc(), txn, own);
             match source {
-                Source::Plain(key, row) => link_plain(h, txn, msg, key, row).await,
-                Source::Linked(id, slot) => link_linked(txn, msg, id, slot).await,
-                Source::Nameless(row) => {
+                LinkSource::Plain(key, row) => link_plain(h, txn, msg, key, row).await,
+                LinkSource::Linked(id, slot) => link_linked(txn, msg, id, slot).await,
+                LinkSource::Nameless(row) => {
                     let id = row.attr.id;
                     let linked = link_nameless(&h, txn, msg, row).await;
                     h.shard().release(id);
@@ -66,13 +66,13 @@ impl Shard {
         }))
     }
 
-    fn link_source(&mut self, rq: &Rq, msg: &LinkReq) -> Step<Source> {
+    fn link_source(&mut self, rq: &Rq, msg: &LinkReq) -> Attempt<LinkSource> {
         let anchor = &msg.from.anchor;
         if let (true, Some(slot)) = (msg.from.path.is_empty(), anchor.home_slot) {
             let home = Slot::from_wire(slot);
             self.must_own_slot(home)?;
             self.attr_free(home, anchor.id)?.ok_or(Errno::ENOENT)?;
-            return Ok(Source::Linked(anchor.id, slot));
+            return Ok(LinkSource::Linked(anchor.id, slot));
         }
         let key = match msg.from.path.last() {
             Some(name) => {
@@ -92,12 +92,12 @@ impl Shard {
                 return Err(Error::moved(to).into());
             }
             let nameless = self.linkable(slot, anchor.id)?.ok_or(Errno::ENOENT)?;
-            return Ok(Source::Nameless(nameless));
+            return Ok(LinkSource::Nameless(nameless));
         };
         match row.home_slot {
             _ if row.attr.is_dir() => Err(Errno::EPERM.into()),
-            Some(slot) => Ok(Source::Linked(row.attr.id, slot)),
-            None => Ok(Source::Plain(key, row)),
+            Some(slot) => Ok(LinkSource::Linked(row.attr.id, slot)),
+            None => Ok(LinkSource::Plain(key, row)),
         }
     }
 
@@ -126,8 +126,8 @@ fn insert(msg: &LinkReq, row: Inode) -> PrepareReq {
 }
 
 async fn link_plain(
-    h: Handle,
-    mut txn: Transaction,
+    h: ShardHandle,
+    mut txn: ShardTransaction,
     msg: LinkReq,
     key: Key,
     row: Rc<Inode>,
@@ -148,7 +148,7 @@ async fn link_plain(
 }
 
 async fn link_linked(
-    mut txn: Transaction,
+    mut txn: ShardTransaction,
     msg: LinkReq,
     id: u64,
     slot: u32,
@@ -172,8 +172,8 @@ async fn link_linked(
 }
 
 async fn link_nameless(
-    h: &Handle,
-    mut txn: Transaction,
+    h: &ShardHandle,
+    mut txn: ShardTransaction,
     msg: LinkReq,
     mut row: Inode,
 ) -> Result<Bytes, Error> {

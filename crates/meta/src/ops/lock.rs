@@ -8,11 +8,11 @@ use saker_types::wire::{
 use saker_types::{Errno, InodeId, limits};
 
 use crate::locks::ranges::{clear, conflict, same_owner, set};
-use crate::request::{Step, Stop, Wait};
+use crate::request::{Attempt, Stop, Wait};
 use crate::shard::{Shard, encoded};
 
 /// The file of a request that a client can have meant.
-fn file_of(msg: &LockReq) -> Step<InodeId> {
+fn file_of(msg: &LockReq) -> Attempt<InodeId> {
     let loc = &msg.at.anchor;
     let meant = msg.at.path.is_empty()
         && loc.home_slot == Some(Slot::of_locks(loc.id).into())
@@ -23,14 +23,14 @@ fn file_of(msg: &LockReq) -> Step<InodeId> {
 
 impl Shard {
     /// What stands in the way of a lock.
-    pub(crate) fn getlk(&mut self, msg: &LockReq) -> Step<Bytes> {
+    pub(crate) fn getlk(&mut self, msg: &LockReq) -> Attempt<Bytes> {
         let locks = self.file_locks(file_of(msg)?)?;
         let conflict = conflict(&locks.locks, &msg.lock).copied();
         Ok(encoded(&LockReply { conflict }))
     }
 
     /// Sets or ends a lock; waits for those in its way if the client wants to.
-    pub(crate) fn setlk(&mut self, msg: &LockReq) -> Step<Bytes> {
+    pub(crate) fn setlk(&mut self, msg: &LockReq) -> Attempt<Bytes> {
         let (id, wanted) = (file_of(msg)?, &msg.lock);
         let before = self.file_locks(id)?;
         let mut after = before.clone();
@@ -63,7 +63,7 @@ impl Shard {
     }
 
     /// A client lives on, or ends.
-    pub(crate) fn renew_locks(&mut self, msg: &RenewLocksReq) -> Step<Bytes> {
+    pub(crate) fn renew_locks(&mut self, msg: &RenewLocksReq) -> Attempt<Bytes> {
         if msg.end {
             self.end_locks(msg.holder)?;
         }

@@ -23,13 +23,13 @@ use bytes::Bytes;
 use saker_types::wire::{At, Entry, Op};
 use saker_types::{Errno, Error};
 
-use crate::request::{Msg, Rq, Step};
+use crate::request::{Attempt, Msg, Rq};
 use crate::rows::Located;
 use crate::shard::{Shard, encoded};
 
 impl Shard {
     /// Runs a request once, from the root.
-    pub(crate) fn execute(&mut self, rq: &Rq) -> Step<Bytes> {
+    pub(crate) fn execute(&mut self, rq: &Rq) -> Attempt<Bytes> {
         match (&rq.msg, rq.from.op) {
             (Msg::Entry(m), Op::Spill) => self.spill(rq, m),
             (Msg::Entry(m), Op::Readlink) => self.readlink(rq, m),
@@ -87,6 +87,6 @@ pub(crate) fn needs_name(at: &At) -> Result<&Bytes, Error> {
 }
 
 /// An encoded entry.
-pub(crate) fn done(entry: &Entry) -> Step<Bytes> {
+pub(crate) fn done(entry: &Entry) -> Attempt<Bytes> {
     Ok(encoded(entry))
 }

@@ -6,18 +6,18 @@ use saker_types::{Access, Errno, Error, FileKind};
 
 use super::done;
 use crate::ops::truncate::Truncation;
-use crate::request::{Rq, Step};
+use crate::request::{Attempt, Rq};
 use crate::rows::Located;
 use crate::shard::Shard;
 
 impl Shard {
     /// Opens what is there. Who has it open is remembered in memory: the client renews that.
-    pub(crate) fn open(&mut self, rq: &Rq, msg: &OpenReq) -> Step<Bytes> {
+    pub(crate) fn open(&mut self, rq: &Rq, msg: &OpenReq) -> Attempt<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         self.open_found(rq, msg, found)
     }
 
-    pub(crate) fn open_found(&mut self, rq: &Rq, msg: &OpenReq, found: Located) -> Step<Bytes> {
+    pub(crate) fn open_found(&mut self, rq: &Rq, msg: &OpenReq, found: Located) -> Attempt<Bytes> {
         let a = &found.inode.attr;
         let writes = msg.access & 2 != 0 || msg.truncate;
         match a.kind() {

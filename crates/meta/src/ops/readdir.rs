@@ -9,7 +9,7 @@ use saker_types::change::{entry_key, parse_entry_key};
 use saker_types::wire::{DirEntry, ReaddirReply, ReaddirReq};
 use saker_types::{Access, Errno, Error, Inode, InodeId, Key};
 
-use crate::request::{Rq, Step, Stop, Wait};
+use crate::request::{Attempt, Rq, Stop, Wait};
 use crate::shard::{Shard, encoded};
 
 /// Most entries of one answer.
@@ -19,7 +19,7 @@ const REPLY_BYTES_MAX: usize = 512 << 10;
 
 impl Shard {
     /// Serves a listing; waits for entries of the directory that were prepared before it (rule 14).
-    pub(crate) fn readdir(&mut self, rq: &Rq, msg: &ReaddirReq) -> Step<Bytes> {
+    pub(crate) fn readdir(&mut self, rq: &Rq, msg: &ReaddirReq) -> Attempt<Bytes> {
         let dir = self.directory(rq, &msg.ctx.cred, &msg.at)?;
         dir.check(&msg.ctx.cred, Access::R)?;
         let holding = self.prepared_below(dir.id).map(|(_, txn)| *txn);

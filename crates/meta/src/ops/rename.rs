@@ -13,14 +13,14 @@ use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq, rename_f
 use saker_types::{Class, Errno, Error, Inode, Key, Locator, Stamp};
 
 use super::needs_name;
-use crate::request::{Rq, Step, Stop};
+use crate::request::{Attempt, Rq, Stop};
 use crate::rules::names::{check_replace, may_change, may_remove, not_below};
-use crate::shard::{Handle, Shard, encoded};
-use crate::txn::driver::{Transaction, applied};
+use crate::shard::{Shard, ShardHandle, encoded};
+use crate::txn::driver::{ShardTransaction, applied};
 use crate::txn::participant::entry_locator;
 
 /// The entry that a rename is about, as its owner finds it.
-pub(super) struct Source {
+pub(super) struct RenameSource {
     pub(super) key: Key,
     pub(super) row: Rc<Inode>,
     /// Its directory is sticky, and only its home knows whether the caller owns it.
@@ -29,7 +29,7 @@ pub(super) struct Source {
 
 impl Shard {
     /// Moves or exchanges entries; directories are the coordinator's.
-    pub(crate) fn rename(&mut self, rq: &Rq, msg: &RenameReq) -> Step<Bytes> {
+    pub(crate) fn rename(&mut self, rq: &Rq, msg: &RenameReq) -> Attempt<Bytes> {
         let source = self.rename_source(rq, msg)?;
         match msg.flags {
             0 | rename_flags::NOREPLACE => {}
@@ -42,7 +42,7 @@ impl Shard {
         self.drive(rq, msg, source, rename_there)
     }
 
-    fn rename_source(&mut self, rq: &Rq, msg: &RenameReq) -> Step<Source> {
+    fn rename_source(&mut self, rq: &Rq, msg: &RenameReq) -> Attempt<RenameSource> {
         let name = needs_name(&msg.from)?;
         needs_name(&msg.to)?;
         let cred = &msg.ctx.cred;
@@ -58,7 +58,7 @@ impl Shard {
         let only_owner = may_remove(&parent.dir, owner, cred)?;
         not_below(&msg.from, &msg.to)?;
         self.not_frozen(parent.dir.id)?;
-        Ok(Source { key, row, only_owner })
+        Ok(RenameSource { key, row, only_owner })
     }
 
     /// Locks the source and goes on with both owners.
@@ -66,11 +66,11 @@ impl Shard {
         &mut self,
         rq: &Rq,
         msg: &RenameReq,
-        source: Source,
+        source: RenameSource,
         run: F,
-    ) -> Step<Bytes>
+    ) -> Attempt<Bytes>
     where
-        F: FnOnce(Handle, Transaction, RenameReq, Source) -> Fut + 'static,
+        F: FnOnce(ShardHandle, ShardTransaction, RenameReq, RenameSource) -> Fut + 'static,
         Fut: Future<Output = Result<Bytes, Error>> + 'static,
     {
         // Before anything is locked: a path through the source itself must not wait for its lock.
@@ -83,18 +83,23 @@ impl Shard {
             msg.to = At::child(anchor, needs_name(&msg.to)?);
         }
         Err(self.task(move |h| async move {
-            let txn = Transaction::new(h.rc(), txn, Some(source.key.clone()));
+            let txn = ShardTransaction::new(h.rc(), txn, Some(source.key.clone()));
             run(h, txn, msg, source).await
         }))
     }
 
     /// Both names and all inodes are here: one batch. `None` if they are not.
-    fn rename_here(&mut self, rq: &Rq, msg: &RenameReq, source: &Source) -> Step<Option<Bytes>> {
+    fn rename_here(
+        &mut self,
+        rq: &Rq,
+        msg: &RenameReq,
+        source: &RenameSource,
+    ) -> Attempt<Option<Bytes>> {
         let to_name = needs_name(&msg.to)?;
         if source.only_owner {
             return Ok(None);
         }
-        let Source { key, row, .. } = source;
+        let RenameSource { key, row, .. } = source;
         let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
         let cred = &msg.ctx.cred;
         let parent = self.parent(rq, cred, &msg.to).map_err(second)?;
@@ -137,7 +142,7 @@ impl Shard {
     }
 
     /// The entry goes, and its id is known to have moved.
-    pub(crate) fn take_entry(&mut self, key: &Key, row: &Inode, to: &Locator) -> Step<()> {
+    pub(crate) fn take_entry(&mut self, key: &Key, row: &Inode, to: &Locator) -> Attempt<()> {
         self.remove_entry(key, row)?;
         let slot = self.map.slot_of(key.pid, &key.name);
         if row.attr.is_dir() {
@@ -151,12 +156,12 @@ impl Shard {
 }
 
 async fn rename_there(
-    h: Handle,
-    mut txn: Transaction,
+    h: ShardHandle,
+    mut txn: ShardTransaction,
     msg: RenameReq,
-    source: Source,
+    source: RenameSource,
 ) -> Result<Bytes, Error> {
-    let Source { key, row, only_owner } = source;
+    let RenameSource { key, row, only_owner } = source;
     txn.prepare_home(&msg.ctx, &row, 0, only_owner).await?;
     let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
     let request = PrepareReq {

@@ -7,7 +7,7 @@ use saker_engine::Engine;
 use saker_types::Errno;
 use saker_types::wire::{Row, ScanReply, ScanReq, ShardStats};
 
-use crate::request::Step;
+use crate::request::Attempt;
 use crate::shard::{Shard, encoded};
 
 /// About the most bytes of one answer.
@@ -19,7 +19,7 @@ const END: &[u8] = &[0xFF];
 
 impl Shard {
     /// Rows after a key, whatever they are.
-    pub(crate) fn scan(&mut self, msg: &ScanReq) -> Step<Bytes> {
+    pub(crate) fn scan(&mut self, msg: &ScanReq) -> Attempt<Bytes> {
         if msg.after.len() > AFTER_BYTES_MAX {
             return Err(Errno::EINVAL.into());
         }
@@ -50,7 +50,7 @@ impl Shard {
     }
 
     /// Counts of this shard.
-    pub(crate) fn statfs(&mut self) -> Step<Bytes> {
+    pub(crate) fn statfs(&mut self) -> Attempt<Bytes> {
         Ok(encoded(&ShardStats {
             inodes: self.inode_count.max(0) as u64,
             orphans: self.leases.len() as u64,

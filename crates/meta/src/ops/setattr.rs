@@ -9,14 +9,14 @@ use saker_types::{Access, Attr, Class, Errno, Error, FileKind, Inode, limits};
 use super::done;
 use super::truncate::Truncation;
 use crate::changelog::collect::{collect, combine};
-use crate::request::{Rq, Step, Stop};
+use crate::request::{Attempt, Rq, Stop};
 use crate::rows::{Located, Spot};
 use crate::rules::attributes::{apply_access, apply_times};
 use crate::shard::{Shard, encoded};
 
 impl Shard {
     /// Serves setattr of whatever this shard may change alone.
-    pub(crate) fn setattr(&mut self, rq: &Rq, msg: &SetattrReq) -> Step<Bytes> {
+    pub(crate) fn setattr(&mut self, rq: &Rq, msg: &SetattrReq) -> Attempt<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         let is_dir = found.inode.attr.is_dir();
         let mut inode = (*found.inode).clone();
@@ -39,7 +39,7 @@ impl Shard {
         self.store_and_answer(&found.spot, inode, entry)
     }
 
-    fn store_and_answer(&mut self, spot: &Spot, inode: Inode, mut entry: Entry) -> Step<Bytes> {
+    fn store_and_answer(&mut self, spot: &Spot, inode: Inode, mut entry: Entry) -> Attempt<Bytes> {
         entry.attr = inode.attr.clone();
         if !inode.attr.chunked {
             entry.inline = inode.inline.clone();
@@ -56,7 +56,7 @@ impl Shard {
         mut inode: Inode,
         entry: Entry,
         size: u64,
-    ) -> Step<Bytes> {
+    ) -> Attempt<Bytes> {
         let a = &found.inode.attr;
         match a.kind() {
             FileKind::Regular => {}

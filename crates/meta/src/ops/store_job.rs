@@ -16,7 +16,7 @@ use saker_types::{Attr, Class, Errno, Error, Inode, InodeId, Locator, NodeId};
 
 use crate::request::{Rq, Stop};
 use crate::rows::{Located, Spot};
-use crate::shard::{Handle, Shard, encoded};
+use crate::shard::{Shard, ShardHandle, encoded};
 
 impl Shard {
     /// Writes the row and the job, holds the inode, and goes on when the stores have cut.
@@ -161,7 +161,7 @@ impl Shard {
     }
 }
 
-async fn resume_spill(h: &Handle, id: InodeId, job: &StoreJob) {
+async fn resume_spill(h: &ShardHandle, id: InodeId, job: &StoreJob) {
     let found = {
         let mut s = h.shard();
         let spot = s.spot_of(id, job.loc.as_ref().unwrap_or(&Locator::default()));
@@ -187,14 +187,19 @@ async fn resume_spill(h: &Handle, id: InodeId, job: &StoreJob) {
 
 /// Writes the row's data to chunk 0, flushed, on all its stores; then all stores cut what is
 /// behind it, and refuse late copies of the write. If one refuses the data, all of it is cut.
-async fn spill_chunks(h: &Handle, attr: &Attr, data: Bytes, job: &StoreJob) -> Result<(), Error> {
+async fn spill_chunks(
+    h: &ShardHandle,
+    attr: &Attr,
+    data: Bytes,
+    job: &StoreJob,
+) -> Result<(), Error> {
     let written = if data.is_empty() { Ok(()) } else { write_first_chunk(h, attr, data).await };
     let cut = if written.is_ok() { job.cut } else { 0 };
     cut_chunks(h, attr.id, &StoreJob { cut, ..job.clone() }).await;
     written
 }
 
-async fn write_first_chunk(h: &Handle, attr: &Attr, data: Bytes) -> Result<(), Error> {
+async fn write_first_chunk(h: &ShardHandle, attr: &Attr, data: Bytes) -> Result<(), Error> {
     let stores = h.shard().map.stores_of_chunk(attr.id, 0);
     let request = ChunkWriteReq {
         id: attr.id,
@@ -220,7 +225,7 @@ const CUT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Tells every store, until all have done it: also one whose disk is full, or damaged. One that has
 /// not would bring the data back, and take late writes.
-async fn cut_chunks(h: &Handle, id: InodeId, job: &StoreJob) {
+async fn cut_chunks(h: &ShardHandle, id: InodeId, job: &StoreJob) {
     let StoreJob { truncate_gen, cut, .. } = *job;
     let request = ChunkTruncateReq { id, truncate_gen, cut };
     let stores = h.shard().map.stores.len() as u16;

@@ -8,13 +8,13 @@ use saker_types::wire::{CreateReq, Entry};
 use saker_types::{Errno, FileKind, Inode, InodeId, Locator};
 
 use super::{done, needs_name};
-use crate::request::{Rq, Step};
+use crate::request::{Attempt, Rq};
 use crate::rules::names::may_change;
 use crate::shard::Shard;
 
 impl Shard {
     /// Makes one, which belongs to the shard that owns the last name of the path.
-    pub(crate) fn tmpfile(&mut self, rq: &Rq, msg: &CreateReq) -> Step<Bytes> {
+    pub(crate) fn tmpfile(&mut self, rq: &Rq, msg: &CreateReq) -> Attempt<Bytes> {
         let name = needs_name(&msg.at)?;
         if FileKind::of_mode(msg.mode) != Some(FileKind::Regular) {
             return Err(Errno::EINVAL.into());
@@ -35,7 +35,7 @@ impl Shard {
     }
 
     /// The file without a name by this id, if it may get one.
-    pub(super) fn linkable(&mut self, slot: Slot, id: InodeId) -> Step<Option<Inode>> {
+    pub(super) fn linkable(&mut self, slot: Slot, id: InodeId) -> Attempt<Option<Inode>> {
         self.not_busy(id)?;
         Ok(self.gone(slot, id)?.filter(|gone| gone.linkable).and_then(|gone| gone.orphan))
     }

@@ -8,7 +8,7 @@ use saker_types::wire::Entry;
 use saker_types::{Attr, Cred, Error, Inode, Stamp};
 
 use super::done;
-use crate::request::{Rq, Step};
+use crate::request::{Attempt, Rq};
 use crate::rows::Located;
 use crate::rules::attributes::mode_after_write;
 use crate::shard::Shard;
@@ -65,7 +65,7 @@ impl Shard {
         found: Located,
         mut entry: Entry,
         cut: Truncation,
-    ) -> Step<Bytes> {
+    ) -> Attempt<Bytes> {
         let mut inode = (*found.inode).clone();
         let job = cut.apply(&mut inode, self.wall_ns());
         if let Some(job) = job {

@@ -11,14 +11,14 @@ use saker_types::wire::{RemoveReq, Removed};
 use saker_types::{Errno, Error, Inode, InodeId, Key, Locator};
 
 use super::needs_name;
-use crate::request::{Rq, Step, Stop};
+use crate::request::{Attempt, Rq, Stop};
 use crate::rules::names::may_remove;
 use crate::shard::{Shard, encoded};
-use crate::txn::driver::{Transaction, applied};
+use crate::txn::driver::{ShardTransaction, applied};
 
 impl Shard {
     /// Removes an entry that is no directory.
-    pub(crate) fn unlink(&mut self, rq: &Rq, msg: &RemoveReq) -> Step<Bytes> {
+    pub(crate) fn unlink(&mut self, rq: &Rq, msg: &RemoveReq) -> Attempt<Bytes> {
         let name = needs_name(&msg.at)?;
         let cred = &msg.ctx.cred;
         let parent = self.parent(rq, cred, &msg.at)?;
@@ -49,7 +49,7 @@ impl Shard {
     }
 
     /// Owner of the inode of an entry, for the sticky bit; `None`: its home knows.
-    pub(crate) fn owner_of(&mut self, inode: &Inode) -> Step<Option<u32>> {
+    pub(crate) fn owner_of(&mut self, inode: &Inode) -> Attempt<Option<u32>> {
         match inode.home_slot.map(Slot::from_wire) {
             None => Ok(Some(inode.attr.uid)),
             Some(home) if !self.owns_slot(home) => Ok(None),
@@ -63,7 +63,7 @@ impl Shard {
     }
 
     /// Changes the link count of an attribute row here; at zero the inode is an orphan.
-    pub(crate) fn change_nlink(&mut self, home: Slot, id: InodeId, delta: i32) -> Step<()> {
+    pub(crate) fn change_nlink(&mut self, home: Slot, id: InodeId, delta: i32) -> Attempt<()> {
         let Some(row) = self.attr_row(home, id)? else {
             tracing::error!("hard link to inode {id:#x}, which has no attributes here");
             return Err(Errno::EIO.into());
@@ -87,7 +87,7 @@ impl Shard {
         inode: &Rc<Inode>,
         msg: &RemoveReq,
         only_owner: bool,
-    ) -> Step<Option<Stop>> {
+    ) -> Attempt<Option<Stop>> {
         let Some(slot) = inode.home_slot else { return Ok(None) };
         let id = inode.attr.id;
         if !self.is_remote(inode) {
@@ -98,7 +98,7 @@ impl Shard {
         self.row_locks.lock_entry(key, txn);
         let (key, inode, ctx) = (key.clone(), inode.clone(), msg.ctx.clone());
         Ok(Some(self.task(move |h| async move {
-            let mut txn = Transaction::new(h.rc(), txn, Some(key.clone()));
+            let mut txn = ShardTransaction::new(h.rc(), txn, Some(key.clone()));
             txn.prepare_home(&ctx, &inode, -1, only_owner).await?;
             txn.commit(|s| {
                 let removed = s.remove_entry(&key, &inode);

@@ -6,13 +6,13 @@ use saker_types::limits::WATCHED_MAX;
 use saker_types::wire::{WatchReply, WatchReq};
 use saker_types::{Errno, Error};
 
-use crate::request::Step;
+use crate::request::Attempt;
 use crate::shard::{Shard, encoded};
 use crate::state::watches::ids_of;
 
 impl Shard {
     /// Begins to look out, or ends it.
-    pub(crate) fn watch(&mut self, msg: &WatchReq) -> Step<Bytes> {
+    pub(crate) fn watch(&mut self, msg: &WatchReq) -> Attempt<Bytes> {
         let known = if msg.ids.is_empty() {
             self.watches.end(msg.watch).ok_or_else(|| {
                 Error::new(Errno::ESTALE).with_text("the shard has started again since")

@@ -7,7 +7,7 @@ use saker_types::wire::{Empty, XattrReply, XattrReq};
 use saker_types::{Errno, Inode, limits};
 
 use super::rename::use_coordinator;
-use crate::request::{Rq, Step};
+use crate::request::{Attempt, Rq};
 use crate::rows::Located;
 use crate::rules::xattrs::{apply_acl, check_read, check_room, check_write};
 use crate::shard::{Shard, encoded};
@@ -17,7 +17,7 @@ const REPLACE: u32 = 2;
 
 impl Shard {
     /// Value of one attribute.
-    pub(crate) fn getxattr(&mut self, rq: &Rq, msg: &XattrReq) -> Step<Bytes> {
+    pub(crate) fn getxattr(&mut self, rq: &Rq, msg: &XattrReq) -> Attempt<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         check_read(&found.inode, &msg.name, &msg.ctx.cred)?;
         let value = found.inode.xattr(&msg.name).ok_or(Errno::ENODATA)?.clone();
@@ -25,7 +25,7 @@ impl Shard {
     }
 
     /// All names, each with a NUL; `trusted.` ones for the superuser only.
-    pub(crate) fn listxattr(&mut self, rq: &Rq, msg: &XattrReq) -> Step<Bytes> {
+    pub(crate) fn listxattr(&mut self, rq: &Rq, msg: &XattrReq) -> Attempt<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         let mut value = BytesMut::new();
         for x in &found.inode.xattrs {
@@ -38,7 +38,7 @@ impl Shard {
     }
 
     /// Sets one.
-    pub(crate) fn setxattr(&mut self, rq: &Rq, msg: &XattrReq) -> Step<Bytes> {
+    pub(crate) fn setxattr(&mut self, rq: &Rq, msg: &XattrReq) -> Attempt<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         check_write(&found.inode, &msg.name, &msg.ctx.cred)?;
         if acl::is_acl(&msg.name) {
@@ -60,7 +60,7 @@ impl Shard {
     }
 
     /// Removes one.
-    pub(crate) fn removexattr(&mut self, rq: &Rq, msg: &XattrReq) -> Step<Bytes> {
+    pub(crate) fn removexattr(&mut self, rq: &Rq, msg: &XattrReq) -> Attempt<Bytes> {
         let found = self.locate(rq, &msg.ctx.cred, &msg.at)?;
         check_write(&found.inode, &msg.name, &msg.ctx.cred)?;
         found.inode.xattr(&msg.name).ok_or(Errno::ENODATA)?;
@@ -73,7 +73,7 @@ impl Shard {
     }
 
     /// An ACL; of a directory it is in the replicas, so that the coordinator changes it.
-    fn store_acl(&mut self, msg: &XattrReq, found: Located) -> Step<Bytes> {
+    fn store_acl(&mut self, msg: &XattrReq, found: Located) -> Attempt<Bytes> {
         if found.inode.attr.is_dir() {
             return Err(use_coordinator());
         }
@@ -85,7 +85,7 @@ impl Shard {
         self.store_xattrs(&found, inode)
     }
 
-    fn store_xattrs(&mut self, found: &Located, mut inode: Inode) -> Step<Bytes> {
+    fn store_xattrs(&mut self, found: &Located, mut inode: Inode) -> Attempt<Bytes> {
         inode.attr.ctime_ns = later(inode.attr.ctime_ns, self.wall_ns());
         self.store(&found.spot, inode);
         Ok(encoded(&Empty {}))

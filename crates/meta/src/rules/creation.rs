@@ -4,7 +4,7 @@ use saker_types::acl::{self, Acl};
 use saker_types::wire::{CreateReq, Op};
 use saker_types::{Cred, Errno, Error, FileKind, Inode, limits};
 
-use crate::namespace::dir::Dir;
+use crate::namespace::dir::ResolvedDir;
 
 pub(crate) fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), Error> {
     let ok = match op {
@@ -32,7 +32,7 @@ pub(crate) fn check_kind(op: Op, kind: FileKind, msg: &CreateReq) -> Result<(), 
 pub(crate) fn inherit(
     mode: u32,
     kind: FileKind,
-    parent: &Dir,
+    parent: &ResolvedDir,
     cred: &Cred,
 ) -> Result<(u32, u32), Error> {
     // mkdir(2) knows neither set-user-id nor set-group-id.
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_set_group_id_directory_gives_its_group() {
         let (plain, setgid) = (dir(0o777, 1, 20), dir(0o2777, 1, 20));
-        let made = |mode, kind: FileKind, dir: &Dir, who: &Cred| {
+        let made = |mode, kind: FileKind, dir: &ResolvedDir, who: &Cred| {
             let (mode, gid) = inherit(mode, kind, dir, who).unwrap();
             assert_eq!(FileKind::of_mode(mode), Some(kind));
             (mode & 0o7777, gid)

@@ -9,15 +9,22 @@ pub(crate) mod xattrs;
 mod tests {
     use saker_types::{Attr, Cred, FileKind, Inode};
 
-    use crate::namespace::dir::Dir;
+    use crate::namespace::dir::ResolvedDir;
 
     /// A user with one group.
     pub(super) fn cred(uid: u32, gid: u32) -> Cred {
         Cred { uid, gid, groups_known: true, ..Cred::default() }
     }
 
-    pub(super) fn dir(mode: u32, uid: u32, gid: u32) -> Dir {
-        Dir { id: 2, mode: FileKind::Directory.bits() | mode, uid, gid, policy: 0, acls: None }
+    pub(super) fn dir(mode: u32, uid: u32, gid: u32) -> ResolvedDir {
+        ResolvedDir {
+            id: 2,
+            mode: FileKind::Directory.bits() | mode,
+            uid,
+            gid,
+            policy: 0,
+            acls: None,
+        }
     }
 
     /// Of the superuser.

@@ -3,16 +3,20 @@
 use saker_types::wire::At;
 use saker_types::{Access, Cred, Errno, Error, Inode, access};
 
-use crate::namespace::dir::Dir;
+use crate::namespace::dir::ResolvedDir;
 
 /// May the caller add or remove entries of a directory (search was checked on the way)?
-pub(crate) fn may_change(dir: &Dir, cred: &Cred) -> Result<(), Error> {
+pub(crate) fn may_change(dir: &ResolvedDir, cred: &Cred) -> Result<(), Error> {
     dir.check(cred, Access::WX)
 }
 
 /// May the caller remove or replace an entry of a directory? True: only if it owns the inode,
 /// which this shard cannot tell.
-pub(crate) fn may_remove(dir: &Dir, victim_uid: Option<u32>, cred: &Cred) -> Result<bool, Error> {
+pub(crate) fn may_remove(
+    dir: &ResolvedDir,
+    victim_uid: Option<u32>,
+    cred: &Cred,
+) -> Result<bool, Error> {
     may_change(dir, cred)?;
     match victim_uid {
         Some(uid) => access::check_sticky(dir.mode, dir.uid, uid, cred).map(|()| false),

@@ -5,7 +5,7 @@ use saker_types::placement::Slot;
 use saker_types::wire::{FileLocks, Row};
 use saker_types::{Class, Errno, Error, Inode};
 
-use super::{Cursor, PIECE_BYTES, Piece, decoded};
+use super::{Cursor, PIECE_BYTES, SlotPart, decoded};
 use crate::request::Wait;
 use crate::shard::Shard;
 
@@ -14,7 +14,7 @@ impl Shard {
     ///
     /// # Errors
     /// EBUSY, to be tried again, while something in the slot is under way; EIO.
-    pub fn export_slot(&mut self, slot: Slot, from: &Cursor) -> Result<Piece, Error> {
+    pub fn export_slot(&mut self, slot: Slot, from: &Cursor) -> Result<SlotPart, Error> {
         self.must_rest(slot)?;
         match from {
             Cursor::Rows(after) => {
@@ -22,7 +22,7 @@ impl Shard {
                 rows.iter().try_for_each(|row| self.must_not_be_held(row))?;
                 let changes = rows.into_iter().map(|row| Change { what: Some(What::Put(row)) });
                 let next = last.map_or(Cursor::Results(0, 0), Cursor::Rows);
-                Ok(Piece { changes: changes.collect(), next: Some(next) })
+                Ok(SlotPart { changes: changes.collect(), next: Some(next) })
             }
             Cursor::Results(session, seq) => {
                 let (mut changes, mut bytes) = (Vec::new(), 0);
@@ -33,10 +33,10 @@ impl Shard {
                     let at = Cursor::Results(result.session, result.seq);
                     changes.push(Change { what: Some(What::Result(result)) });
                     if bytes >= PIECE_BYTES {
-                        return Ok(Piece { changes, next: Some(at) });
+                        return Ok(SlotPart { changes, next: Some(at) });
                     }
                 }
-                Ok(Piece { changes, next: None })
+                Ok(SlotPart { changes, next: None })
             }
         }
     }

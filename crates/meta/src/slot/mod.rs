@@ -53,7 +53,7 @@ impl Cursor {
 
 /// A part of a slot's facts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Piece {
+pub struct SlotPart {
     /// In the format of a journal: rows to put, results.
     pub changes: Vec<Change>,
     /// Where to go on; `None`: that was all.

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use saker_engine::Engine;
-use saker_engine::memory::Home;
+use saker_engine::memory::MemoryStorage;
 use saker_runtime::rand::Rng;
 use saker_runtime::time::Time;
 use saker_types::change::{Gone, StoredResult, What};
@@ -162,7 +162,7 @@ fn drop_all(s: &mut Shard, slot: Slot) {
 #[test]
 fn slots_are_the_same_where_they_have_gone_and_others_stay_as_they_were() {
     for seed in 0..3 {
-        let (disk_a, disk_b) = (Home::new(), Home::new());
+        let (disk_a, disk_b) = (MemoryStorage::new(), MemoryStorage::new());
         let (a, b) = (open(0, &disk_a, &map()), open(1, &disk_b, &map()));
         let dirs = fill(&mut a.borrow_mut(), seed, 250);
         let before = facts(&a.borrow());
@@ -194,7 +194,7 @@ fn slots_are_the_same_where_they_have_gone_and_others_stay_as_they_were() {
 
 #[test]
 fn a_large_slot_goes_in_pieces() {
-    let (a, b) = (open(0, &Home::new(), &map()), open(1, &Home::new(), &map()));
+    let (a, b) = (open(0, &MemoryStorage::new(), &map()), open(1, &MemoryStorage::new(), &map()));
     let (mut a, mut b) = (a.borrow_mut(), b.borrow_mut());
     let file = new_file(&mut a, FileKind::Regular);
     let slot = insert(&mut a, ROOT, "one of many", &file);
@@ -222,7 +222,7 @@ fn a_large_slot_goes_in_pieces() {
 
 #[test]
 fn what_has_come_and_is_not_taken_counts_for_nothing() {
-    let (a, b) = (open(0, &Home::new(), &map()), open(1, &Home::new(), &map()));
+    let (a, b) = (open(0, &MemoryStorage::new(), &map()), open(1, &MemoryStorage::new(), &map()));
     let (mut a, mut b) = (a.borrow_mut(), b.borrow_mut());
     let file = new_file(&mut a, FileKind::Regular);
     let slot = insert(&mut a, ROOT, "f", &file);
@@ -236,7 +236,7 @@ fn what_has_come_and_is_not_taken_counts_for_nothing() {
 
 #[test]
 fn a_slot_in_use_is_not_shipped() {
-    let (a, b) = (open(0, &Home::new(), &map()), open(1, &Home::new(), &map()));
+    let (a, b) = (open(0, &MemoryStorage::new(), &map()), open(1, &MemoryStorage::new(), &map()));
     let (mut a, mut b) = (a.borrow_mut(), b.borrow_mut());
     let file = new_file(&mut a, FileKind::Regular);
     let slot = insert(&mut a, ROOT, "f", &file);

@@ -20,7 +20,7 @@ const MARKS_PER_INODE: usize = 16;
 /// Who goes through millions of files looks at each once: were all of them kept for a while, each would
 /// push out another, in memory that is cold by then. So when there is no room, what is looked at takes
 /// another's place only if it was looked at before, not long ago.
-pub(crate) struct Inodes {
+pub(crate) struct InodeCache {
     kept: Cache<Bytes, Rc<Inode>, UnitWeighter, FxBuildHasher>,
     bound: usize,
     /// A bit for each hash, of late and before: an inode with it was looked at, and not kept.
@@ -29,9 +29,9 @@ pub(crate) struct Inodes {
     marked: usize,
 }
 
-impl Inodes {
+impl InodeCache {
     /// None yet.
-    pub(crate) fn new(bound: usize) -> Inodes {
+    pub(crate) fn new(bound: usize) -> InodeCache {
         let options = OptionsBuilder::new()
             .estimated_items_capacity(bound)
             .weight_capacity(bound as u64)
@@ -41,7 +41,7 @@ impl Inodes {
         #[allow(clippy::unwrap_used)]
         let options = options.unwrap();
         let marks = (bound * MARKS_PER_INODE).next_power_of_two().max(64);
-        Inodes {
+        InodeCache {
             kept: Cache::with_options(options, UnitWeighter, FxBuildHasher, Default::default()),
             bound,
             marks: vec![[0; 2]; marks / 64],
@@ -109,7 +109,7 @@ mod tests {
     }
 
     /// Looks at some of them, one after the other; how many were found.
-    fn look(inodes: &mut Inodes, which: std::ops::Range<usize>) -> usize {
+    fn look(inodes: &mut InodeCache, which: std::ops::Range<usize>) -> usize {
         let mut found = 0;
         for n in which {
             match inodes.get(&key(n)) {
@@ -122,14 +122,14 @@ mod tests {
 
     #[test]
     fn while_there_is_room_all_are_kept() {
-        let mut inodes = Inodes::new(100);
+        let mut inodes = InodeCache::new(100);
         assert_eq!(look(&mut inodes, 0..100), 0);
         assert_eq!(look(&mut inodes, 0..100), 100);
     }
 
     #[test]
     fn who_looks_at_all_once_pushes_out_hardly_any() {
-        let mut inodes = Inodes::new(1000);
+        let mut inodes = InodeCache::new(1000);
         look(&mut inodes, 0..1000);
         look(&mut inodes, 1000..20_000);
         let left = (0..1000).filter(|n| inodes.has(&key(*n))).count();
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_is_looked_at_twice_is_kept() {
-        let mut inodes = Inodes::new(1000);
+        let mut inodes = InodeCache::new(1000);
         look(&mut inodes, 0..5000);
         for _ in 0..2 {
             look(&mut inodes, 5000..5400);
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_the_newest_or_not_kept() {
-        let mut inodes = Inodes::new(10);
+        let mut inodes = InodeCache::new(10);
         look(&mut inodes, 0..10);
         let kept = (0..10).find(|n| inodes.has(&key(*n))).unwrap();
         let newer = Inode { policy: 7, ..Inode::default() };

@@ -21,7 +21,7 @@ const HOLDERS_MAX: usize = 64;
 const PERIOD: Duration = Duration::from_nanos(LEASE_NS);
 
 /// What was opened in this period and in the one before, and not closed since.
-pub(crate) struct Opened {
+pub(crate) struct OpenFiles {
     late: Noted,
     before: Noted,
     /// When this period ends.
@@ -62,10 +62,10 @@ impl Noted {
     }
 }
 
-impl Opened {
+impl OpenFiles {
     /// A shard starts: what was opened before is not known. It will make inodes by these ids.
-    pub(crate) fn new(now: Time, made_since: Range<InodeId>) -> Opened {
-        Opened {
+    pub(crate) fn new(now: Time, made_since: Range<InodeId>) -> OpenFiles {
+        OpenFiles {
             late: Noted::default(),
             before: Noted::default(),
             until: now + PERIOD,
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn what_was_opened_within_a_lease_is_known() {
         let at = |periods: f64| Time::default() + PERIOD.mul_f64(periods);
-        let mut opened = Opened::new(at(0.0), 100..200);
+        let mut opened = OpenFiles::new(at(0.0), 100..200);
         assert!(opened.may_have(1, at(0.9)) && !opened.may_have(100, at(0.9)), "just started");
         assert!(!opened.may_have(1, at(1.1)));
         for step in 0..40 {
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_was_closed_is_not_open() {
-        let mut opened = Opened::new(Time::default(), 0..0);
+        let mut opened = OpenFiles::new(Time::default(), 0..0);
         let now = Time::default() + PERIOD * 3;
         let hold = |client, number| Hold { client, number };
         opened.note(1, hold(7, 3), now);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded() {
-        let mut opened = Opened::new(Time::default(), 0..0);
+        let mut opened = OpenFiles::new(Time::default(), 0..0);
         let now = Time::default() + PERIOD * 3;
         (0..NOTED_MAX as u64).for_each(|id| opened.note(id, Hold::default(), now));
         assert!(!opened.may_have(u64::MAX, now));

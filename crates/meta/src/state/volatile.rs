@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use saker_engine::sessions::Sessions;
+use saker_rpc::node::ReplyTo;
 use saker_types::change::{Decision, Prepared, What};
 use saker_types::{NodeId, TxnId};
-
-use crate::request::ReplyTo;
 
 /// What a shard's records say besides rows.
 #[derive(Default)]

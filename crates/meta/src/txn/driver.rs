@@ -8,11 +8,11 @@ use saker_rpc::txn::{Driver, Ledger};
 use saker_types::change::What;
 use saker_types::{ClusterMap, Error, Key, NodeId, TxnId};
 
-use crate::request::{Step, Stop, Wait};
+use crate::request::{Attempt, Stop, Wait};
 use crate::shard::Shard;
 
 /// A transaction that a shard drives.
-pub(crate) type Transaction = saker_rpc::txn::Transaction<Shard>;
+pub(crate) type ShardTransaction = saker_rpc::txn::Transaction<Shard>;
 
 impl Driver for Shard {
     fn hub(&self) -> &Hub {
@@ -48,7 +48,7 @@ impl Driver for Shard {
 }
 
 /// What a commit's own changes end in.
-pub(crate) fn applied(step: Step<Bytes>) -> Result<Bytes, Error> {
+pub(crate) fn applied(step: Attempt<Bytes>) -> Result<Bytes, Error> {
     step.map_err(|stop| match stop {
         Stop::Fail(e) => e,
         Stop::Wait(_) | Stop::Task(_) => Error::retry("the transaction could not be applied"),

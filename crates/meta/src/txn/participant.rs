@@ -11,18 +11,18 @@ use saker_types::inode::Locator;
 use saker_types::placement::Slot;
 use saker_types::time::later;
 use saker_types::wire::{
-    DecideReq, Empty, Hold, Intent, Outcome, OutcomeReply, OutcomeReq, PrepareReq, Vote,
+    DecideReq, Empty, Hold, Intent, OutcomeReply, OutcomeReq, PrepareReq, TxnOutcome, Vote,
 };
 use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
 
-use crate::namespace::dir::Dir;
-use crate::namespace::resolve::{Parent, Way};
+use crate::namespace::dir::ResolvedDir;
+use crate::namespace::resolve::{Parent, PathInfo};
 use crate::ops::needs_name;
-use crate::request::{Rq, Step, Stop, Wait};
+use crate::request::{Attempt, Rq, Stop, Wait};
 use crate::rules::attributes::apply_access;
 use crate::rules::names::{check_replace, may_change, may_remove};
 use crate::rules::xattrs::apply_acl;
-use crate::shard::{Handle, Shard, encoded};
+use crate::shard::{Shard, ShardHandle, encoded};
 
 /// How long a participant waits before it asks the driver for the outcome, and between askings.
 const IN_DOUBT: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ pub(crate) fn busy() -> Stop {
 }
 
 /// Whoever prepares never waits for a prepared row.
-pub(super) fn no_wait<T>(step: Step<T>) -> Step<T> {
+pub(super) fn no_wait<T>(step: Attempt<T>) -> Attempt<T> {
     match step {
         Err(Stop::Wait(Wait::Txn(_) | Wait::Busy(_) | Wait::Frozen(_))) => Err(busy()),
         other => other,
@@ -41,7 +41,7 @@ pub(super) fn no_wait<T>(step: Step<T>) -> Step<T> {
 
 impl Shard {
     /// First phase.
-    pub(crate) fn prepare(&mut self, rq: &Rq, msg: &PrepareReq) -> Step<Bytes> {
+    pub(crate) fn prepare(&mut self, rq: &Rq, msg: &PrepareReq) -> Attempt<Bytes> {
         let driver = NodeId::from_u32(msg.driver).ok_or(Errno::EINVAL)?;
         let txn = TxnId { driver, number: msg.number };
         let intent = Intent::try_from(msg.intent).map_err(|_| Errno::EINVAL)?;
@@ -82,7 +82,7 @@ impl Shard {
     }
 
     /// Link count of an attribute row here.
-    fn prepare_nlink(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+    fn prepare_nlink(&mut self, txn: TxnId, msg: &PrepareReq) -> Attempt<Vote> {
         let id = msg.at.anchor.id;
         let slot = msg.at.anchor.home_slot.ok_or(Errno::EINVAL)?;
         let home = Slot::from_wire(slot);
@@ -109,7 +109,7 @@ impl Shard {
     }
 
     /// An entry for the row that a rename or link brings.
-    fn prepare_insert(&mut self, rq: &Rq, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+    fn prepare_insert(&mut self, rq: &Rq, txn: TxnId, msg: &PrepareReq) -> Attempt<Vote> {
         let name = needs_name(&msg.at)?;
         let row = msg.row.clone().ok_or(Errno::EINVAL)?;
         let cred = &msg.ctx.cred;
@@ -169,7 +169,7 @@ impl Shard {
         txn: TxnId,
         msg: &PrepareReq,
         intent: Intent,
-    ) -> Step<Vote> {
+    ) -> Attempt<Vote> {
         let (key, inode, policy) = self.find_directory(rq, txn, msg, intent)?;
         let mut part = Prepared {
             driver: txn.driver.to_u32(),
@@ -205,7 +205,7 @@ impl Shard {
         txn: TxnId,
         msg: &PrepareReq,
         intent: Intent,
-    ) -> Step<(Key, Inode, u32)> {
+    ) -> Attempt<(Key, Inode, u32)> {
         let (key, parent) = match msg.at.path.last() {
             Some(name) => {
                 let parent = no_wait(self.parent(rq, &msg.ctx.cred, &msg.at))?;
@@ -240,7 +240,7 @@ impl Shard {
             may_remove(&parent.dir, Some(inode.attr.uid), &msg.ctx.cred)?;
             no_wait(self.not_frozen(parent.dir.id))?;
         }
-        let way = parent.map_or_else(|| Way::of_handle(&msg.at.anchor), |parent| parent.way);
+        let way = parent.map_or_else(|| PathInfo::of_handle(&msg.at.anchor), |parent| parent.way);
         let policy = way.policy_of(&inode);
         Ok((key, (*inode).clone(), policy))
     }
@@ -261,7 +261,7 @@ impl Shard {
     }
 
     /// Second phase; told twice it does nothing.
-    pub(crate) fn decide(&mut self, msg: &DecideReq) -> Step<Bytes> {
+    pub(crate) fn decide(&mut self, msg: &DecideReq) -> Attempt<Bytes> {
         let driver = NodeId::from_u32(msg.driver).ok_or(Errno::EINVAL)?;
         self.end_prepared(TxnId { driver, number: msg.number }, msg.commit)?;
         Ok(encoded(&Empty {}))
@@ -269,7 +269,7 @@ impl Shard {
 
     /// Reads what the commit of a transaction will read: if that fails, it fails before anything
     /// has changed, and the votes are kept until the driver tells again (rule 13).
-    fn read_ahead(&mut self, txn: TxnId) -> Step<()> {
+    fn read_ahead(&mut self, txn: TxnId) -> Attempt<()> {
         for part in self.votes.parts(txn).to_vec() {
             match &part.entry {
                 Some(entry) => {
@@ -282,7 +282,7 @@ impl Shard {
         Ok(())
     }
 
-    fn end_prepared(&mut self, txn: TxnId, commit: bool) -> Step<()> {
+    fn end_prepared(&mut self, txn: TxnId, commit: bool) -> Attempt<()> {
         if commit {
             self.read_ahead(txn)?;
         }
@@ -313,7 +313,7 @@ impl Shard {
         Ok(())
     }
 
-    fn commit_part(&mut self, part: &Prepared) -> Step<()> {
+    fn commit_part(&mut self, part: &Prepared) -> Attempt<()> {
         let Some(entry) = &part.entry else {
             return self.change_nlink(Slot::from_wire(part.attr_slot), part.attr_id, part.delta);
         };
@@ -383,7 +383,7 @@ impl Shard {
         key: &Key,
         there: Option<&Inode>,
         row: Inode,
-    ) -> Step<()> {
+    ) -> Attempt<()> {
         if let Some(there) = there {
             self.remove_entry(key, there)?;
             let (slot, id) = (self.map.slot_of(key.pid, &key.name), there.attr.id);
@@ -403,12 +403,12 @@ impl Shard {
     }
 
     /// A participant asks about a transaction that this shard drives.
-    pub(crate) fn outcome(&mut self, msg: &OutcomeReq) -> Step<Bytes> {
+    pub(crate) fn outcome(&mut self, msg: &OutcomeReq) -> Attempt<Bytes> {
         Ok(encoded(&self.ledger.outcome(msg.number)))
     }
 }
 
-async fn in_doubt(h: Handle, txn: TxnId) {
+async fn in_doubt(h: ShardHandle, txn: TxnId) {
     loop {
         h.hub.sleep(IN_DOUBT).await;
         if !h.shard().votes.has(txn) {
@@ -418,9 +418,9 @@ async fn in_doubt(h: Handle, txn: TxnId) {
         let request = OutcomeReq { number: txn.number };
         let op = saker_types::wire::Op::Outcome;
         let answer = h.hub.ask::<OutcomeReply>(txn.driver, op, 0, &request, IN_DOUBT).await;
-        let commit = match answer.map(|a| Outcome::try_from(a.outcome)) {
-            Ok(Ok(Outcome::Committed)) => true,
-            Ok(Ok(Outcome::Aborted)) => false,
+        let commit = match answer.map(|a| TxnOutcome::try_from(a.outcome)) {
+            Ok(Ok(TxnOutcome::Committed)) => true,
+            Ok(Ok(TxnOutcome::Aborted)) => false,
             _ => continue,
         };
         failpoint!("in_doubt.knows");
@@ -434,8 +434,8 @@ async fn in_doubt(h: Handle, txn: TxnId) {
 /// What rule 1 forbids, for a simulation to find: a parent that another node resolved.
 fn resolved_by_driver(anchor: &Locator) -> Parent {
     let mode = FileKind::Directory.bits() | 0o777;
-    let dir = Dir { id: anchor.id, mode, uid: 0, gid: 0, policy: 0, acls: None };
-    Parent { dir, way: Way::default() }
+    let dir = ResolvedDir { id: anchor.id, mode, uid: 0, gid: 0, policy: 0, acls: None };
+    Parent { dir, way: PathInfo::default() }
 }
 
 /// A row without its data, for a vote; of a symlink with its target.

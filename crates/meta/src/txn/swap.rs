@@ -7,13 +7,13 @@ use saker_types::{Errno, Error, Key, NodeId, TxnId};
 
 use super::participant::{busy, entry_locator, no_wait, shown};
 use crate::ops::rename::use_coordinator;
-use crate::request::{Rq, Step};
+use crate::request::{Attempt, Rq};
 use crate::rules::names::may_remove;
 use crate::shard::Shard;
 
 impl Shard {
     /// Half of an exchange.
-    pub(super) fn prepare_swap(&mut self, rq: &Rq, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+    pub(super) fn prepare_swap(&mut self, rq: &Rq, txn: TxnId, msg: &PrepareReq) -> Attempt<Vote> {
         let Some(name) = msg.at.path.last() else { return self.complete_swap(txn, msg) };
         let cred = &msg.ctx.cred;
         let parent = no_wait(self.parent(rq, cred, &msg.at))?;
@@ -41,7 +41,7 @@ impl Shard {
     }
 
     /// The other row of an exchange is known by now: the entry is locked already.
-    fn complete_swap(&mut self, txn: TxnId, msg: &PrepareReq) -> Step<Vote> {
+    fn complete_swap(&mut self, txn: TxnId, msg: &PrepareReq) -> Attempt<Vote> {
         let anchor = &msg.at.anchor;
         let key = self.own_key(anchor.pid, &anchor.name)?;
         if self.locked_by(&key) != Some(txn) {

@@ -12,7 +12,7 @@
 //! none for 32-bit programs, for io_uring's workers, for file systems stacked on this one
 //! (overlayfs), for a rename of `a/x` to `x`, where the name does not tell whose it is, or of one
 //! text by two directories, or when a slot was overwritten meanwhile. There is none of
-//! [`Intent::Create`], [`Intent::Remove`], [`Intent::RenameSource`] and [`Intent::RenameTarget`] for
+//! [`LookupIntent::Create`], [`LookupIntent::Remove`], [`LookupIntent::RenameSource`] and [`LookupIntent::RenameTarget`] for
 //! names of more than about 40 bytes that the kernel does not hold: without a walk, what shows that
 //! it is the syscall itself that looks up is the directory's lock, found through the name's place in
 //! its dentry, or that the name is part of the kernel's copy of the syscall's path.
@@ -61,7 +61,7 @@ pub trait Hints: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// Where in the path the name is.
-    pub step: Step,
+    pub step: PathStep,
     /// No other name goes before it in the path: the walk begins in the directory of the LOOKUP.
     pub first: bool,
     /// Which of the syscall's paths the name is of; `None`: it may be of either. The only path is
@@ -100,18 +100,19 @@ impl Which {
 
 /// Where in a path a name is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PathStep {
     /// On the way: whatever has this name must be a directory, or a symlink to one.
     Through(Rest),
     /// The last.
-    Last(Intent),
+    Last(LookupIntent),
 }
 
-impl Step {
+impl PathStep {
     /// Is nothing looked up after this name, in this path or another one of the syscall?
     pub(crate) fn ends_path(self) -> bool {
-        let renames = matches!(self, Step::Last(Intent::RenameSource | Intent::RenameTarget));
-        matches!(self, Step::Last(_)) && !renames
+        let renames =
+            matches!(self, PathStep::Last(LookupIntent::RenameSource | LookupIntent::RenameTarget));
+        matches!(self, PathStep::Last(_)) && !renames
     }
 }
 
@@ -135,7 +136,7 @@ pub enum Rest {
 
 /// What is wanted of the last name of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent {
+pub enum LookupIntent {
     /// Its inode, for stat(2), access(2), chdir(2), as the source of link(2) and so on.
     Plain,
     /// To open it, by open(2), creat(2), execve(2), with these flags of open(2) and the kernel's
@@ -158,13 +159,13 @@ pub enum Intent {
     RenameTarget,
 }
 
-impl Intent {
+impl LookupIntent {
     /// Will it change what has the name, or the name?
     pub(crate) fn is_change(self) -> bool {
         match self {
-            Intent::Open { flags } => flags & libc::O_CREAT != 0,
-            Intent::Create | Intent::Remove { .. } | Intent::RenameTarget => true,
-            Intent::Plain | Intent::RenameSource => false,
+            LookupIntent::Open { flags } => flags & libc::O_CREAT != 0,
+            LookupIntent::Create | LookupIntent::Remove { .. } | LookupIntent::RenameTarget => true,
+            LookupIntent::Plain | LookupIntent::RenameSource => false,
         }
     }
 }

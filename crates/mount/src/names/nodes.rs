@@ -38,7 +38,7 @@ use crate::refusals::Tellings;
 use table::{Node, Table, What, age};
 
 /// A node's number.
-pub(crate) type NodeId = u64;
+pub(crate) type FuseNodeId = u64;
 
 /// The nodes. All methods may be called from many threads.
 pub(crate) struct Nodes {
@@ -79,7 +79,7 @@ pub(crate) enum NodeIdentity {
 
 /// A directory that is walked through.
 pub(crate) struct Passed {
-    pub(crate) node: NodeId,
+    pub(crate) node: FuseNodeId,
     /// As last seen, if ever.
     pub(crate) attr: Option<Attr>,
     /// The inode; 0: nobody knows.
@@ -92,7 +92,7 @@ pub(crate) struct Passed {
 
 /// A name in a directory, as a server is asked for it.
 pub(crate) struct Named {
-    pub(crate) dir: NodeId,
+    pub(crate) dir: FuseNodeId,
     pub(crate) name: Bytes,
     pub(crate) at: At,
     /// Who `at.keep_ms` is for.
@@ -116,7 +116,7 @@ struct Leased {
     /// The directory that they are below.
     anchor: InodeId,
     /// Each with its name, and the version of that.
-    nodes: Vec<(NodeId, Bytes, u32)>,
+    nodes: Vec<(FuseNodeId, Bytes, u32)>,
 }
 
 impl Lessee for Leased {
@@ -161,11 +161,11 @@ impl Nodes {
     ///
     /// # Errors
     /// ESTALE for one that the kernel does not hold.
-    pub(crate) fn place(&self, id: NodeId) -> Result<NodeIdentity> {
+    pub(crate) fn place(&self, id: FuseNodeId) -> Result<NodeIdentity> {
         let table = self.lock();
         match &table.get(id)?.what {
             What::Known { loc, .. } => Ok(NodeIdentity::Known(loc.clone())),
-            What::Guess(_) => Ok(NodeIdentity::Guess(Way::to(&table, id)?.at())),
+            What::Guess(_) => Ok(NodeIdentity::Guess(NodePath::to(&table, id)?.at())),
         }
     }
 
@@ -173,7 +173,7 @@ impl Nodes {
     ///
     /// # Errors
     /// ESTALE for a node that the kernel does not hold, or that is a guess.
-    pub(crate) fn locate(&self, id: NodeId) -> Result<Locator> {
+    pub(crate) fn locate(&self, id: FuseNodeId) -> Result<Locator> {
         match self.place(id)? {
             NodeIdentity::Known(loc) => Ok(loc),
             NodeIdentity::Guess(_) => Err(stale()),
@@ -188,7 +188,7 @@ impl Nodes {
         if !self.by_path {
             return Ok(At::below(self.locate(walk.at())?, vec![name.clone()]));
         }
-        let mut at = Way::of(&self.lock(), walk)?.at();
+        let mut at = NodePath::of(&self.lock(), walk)?.at();
         at.path.push(name.clone());
         Ok(at)
     }
@@ -212,7 +212,7 @@ impl Nodes {
             return Ok(Named { dir, name: name.clone(), at, lessee: None });
         }
         let mut table = self.lock();
-        let way = Way::of(&table, walk)?;
+        let way = NodePath::of(&table, walk)?;
         let (lessee, keep_ms) = way.to_lease(self, &mut table, time::now()).unzip();
         drop(table);
         let mut at = way.at();
@@ -222,7 +222,7 @@ impl Nodes {
     }
 
     /// The kernel walks through a name: its node is held once more. `None`: it must be looked up.
-    pub(crate) fn pass(&self, dir: NodeId, name: &Bytes) -> Option<Passed> {
+    pub(crate) fn pass(&self, dir: FuseNodeId, name: &Bytes) -> Option<Passed> {
         let mut table = self.lock();
         let id = match table.named(dir, name) {
             Some(id) => id,
@@ -242,19 +242,19 @@ impl Nodes {
     }
 
     /// A name in a directory is made, removed or changed.
-    pub(crate) fn changed_in(&self, dir: NodeId) {
+    pub(crate) fn changed_in(&self, dir: FuseNodeId) {
         if self.leases != Leases::Off {
             self.lock().changed_in(dir);
         }
     }
 
     /// Whoever changes a directory now has to wait because its name is kept, and that was not worth it.
-    pub(crate) fn is_contended(&self, node: NodeId) -> bool {
+    pub(crate) fn is_contended(&self, node: FuseNodeId) -> bool {
         self.leases != Leases::Off && self.lock().is_contended(node)
     }
 
     /// The same, of one that is to be renamed or removed.
-    pub(crate) fn is_contended_name(&self, dir: NodeId, name: &Bytes) -> bool {
+    pub(crate) fn is_contended_name(&self, dir: FuseNodeId, name: &Bytes) -> bool {
         if self.leases == Leases::Off {
             return false;
         }
@@ -270,12 +270,12 @@ impl Nodes {
     }
 
     /// The node of an inode, if the kernel holds that.
-    pub(crate) fn of(&self, inode: InodeId) -> NodeId {
+    pub(crate) fn of(&self, inode: InodeId) -> FuseNodeId {
         self.lock().node_of(inode)
     }
 
     /// A server has found something in a directory, on a way that everybody may walk.
-    pub(crate) fn prove(&self, dir: NodeId) {
+    pub(crate) fn prove(&self, dir: FuseNodeId) {
         let mut table = self.lock();
         let mut id = dir;
         while let Some(node) = table.nodes.get_mut(&id).filter(|node| !node.proved) {
@@ -291,10 +291,10 @@ impl Nodes {
     /// with its attributes, or a new one without any; held once more. `None`: it must be looked up.
     pub(crate) fn pretend(
         &self,
-        dir: NodeId,
+        dir: FuseNodeId,
         name: &Bytes,
         is_dir: bool,
-    ) -> Option<(NodeId, Option<Attr>)> {
+    ) -> Option<(FuseNodeId, Option<Attr>)> {
         let mut table = self.lock();
         let id = match table.named(dir, name) {
             // Of what is in a sticky directory the kernel needs to know the owner.
@@ -316,14 +316,14 @@ impl Nodes {
 
     /// May the kernel be told that a name is free, since what it does then will show? Not if it
     /// holds what is there.
-    pub(crate) fn may_be_free(&self, dir: NodeId, name: &Bytes) -> bool {
+    pub(crate) fn may_be_free(&self, dir: FuseNodeId, name: &Bytes) -> bool {
         let table = self.lock();
         table.named(dir, name).is_none() && !table.is_conflict(dir, name)
     }
 
     /// Has the walk come through a node, or is it below it by now, as far as the kernel knows? It is if
     /// that cannot be told.
-    pub(crate) fn is_inside(&self, walk: &Walk, node: NodeId) -> bool {
+    pub(crate) fn is_inside(&self, walk: &Walk, node: FuseNodeId) -> bool {
         if walk.has(node) {
             return true;
         }
@@ -342,7 +342,7 @@ impl Nodes {
 
     /// Is this directory to the kernel a guess, and must it see the attributes? Then it is looked up the
     /// next time.
-    pub(crate) fn must_be_known(&self, dir: NodeId) -> bool {
+    pub(crate) fn must_be_known(&self, dir: FuseNodeId) -> bool {
         let mut table = self.lock();
         let Some(node) = table.nodes.get_mut(&dir) else { return false };
         if !matches!(node.what, What::Guess(_)) && !node.attr_guessed {
@@ -357,12 +357,12 @@ impl Nodes {
     }
 
     /// A name was told to be free and is not: it must be looked up for a while.
-    pub(crate) fn note_conflict(&self, dir: NodeId, name: &Bytes) {
+    pub(crate) fn note_conflict(&self, dir: FuseNodeId, name: &Bytes) {
         self.lock().note_conflict(dir, name);
     }
 
     /// A reply gives the inode of this name to the kernel, which holds it once more; as which node.
-    pub(crate) fn hold(&self, dir: NodeId, name: &Bytes, entry: &Entry) -> NodeId {
+    pub(crate) fn hold(&self, dir: FuseNodeId, name: &Bytes, entry: &Entry) -> FuseNodeId {
         let mut table = self.lock();
         let id = match self.by_path {
             true => table.named_as(dir, name, entry),
@@ -373,7 +373,7 @@ impl Nodes {
     }
 
     /// The same for an inode that has no name, or keeps it.
-    pub(crate) fn hold_nameless(&self, entry: &Entry) -> NodeId {
+    pub(crate) fn hold_nameless(&self, entry: &Entry) -> FuseNodeId {
         let mut table = self.lock();
         let id = table.known(entry);
         table.hold(id);
@@ -381,7 +381,7 @@ impl Nodes {
     }
 
     /// A server says that a name is free.
-    pub(crate) fn vanished(&self, dir: NodeId, name: &Bytes) {
+    pub(crate) fn vanished(&self, dir: FuseNodeId, name: &Bytes) {
         if !self.by_path {
             return;
         }
@@ -395,7 +395,12 @@ impl Nodes {
     /// An inode has lost a name here, and the kernel, which holds it by another one or open, may not
     /// know that: it had a guess for the name, or something else, or thought that it is free. Its node.
     /// To be asked before the name is taken away.
-    pub(crate) fn unaware(&self, inode: InodeId, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+    pub(crate) fn unaware(
+        &self,
+        inode: InodeId,
+        dir: FuseNodeId,
+        name: &Bytes,
+    ) -> Option<FuseNodeId> {
         let table = self.lock();
         let id = table.node_of(inode);
         let is_aware = |node: &Node| !node.displaces && table.named(dir, name) == Some(id);
@@ -403,17 +408,17 @@ impl Nodes {
     }
 
     /// The directories on a walk's way of which nobody knows more than the names, from the top down.
-    pub(crate) fn guesses(&self, walk: &Walk) -> Vec<NodeId> {
+    pub(crate) fn guesses(&self, walk: &Walk) -> Vec<FuseNodeId> {
         let table = self.lock();
-        let is_guess = |id: &NodeId| {
+        let is_guess = |id: &FuseNodeId| {
             table.nodes.get(id).is_some_and(|node| matches!(node.what, What::Guess(_)))
         };
-        let way = Way::of(&table, walk).map_or_else(|_| Vec::new(), |way| way.nodes);
+        let way = NodePath::of(&table, walk).map_or_else(|_| Vec::new(), |way| way.nodes);
         way.into_iter().filter(is_guess).collect()
     }
 
     /// The directory that a node is known to be; 0: it is none, or a guess.
-    pub(crate) fn known_dir(&self, id: NodeId) -> InodeId {
+    pub(crate) fn known_dir(&self, id: FuseNodeId) -> InodeId {
         match self.lock().nodes.get(&id).map(|node| &node.what) {
             Some(What::Known { loc, attr }) if attr.is_dir() => loc.id,
             _ => 0,
@@ -421,7 +426,7 @@ impl Nodes {
     }
 
     /// It is not what its name leads to: it is looked up the next time.
-    pub(crate) fn misled(&self, id: NodeId) {
+    pub(crate) fn misled(&self, id: FuseNodeId) {
         if let Some(node) = self.lock().nodes.get_mut(&id) {
             node.stale = true;
         }
@@ -429,7 +434,7 @@ impl Nodes {
 
     /// The kernel has removed a directory's name, which led to `told`, as it thinks, and led to `removed`.
     /// If that is another one, the kernel does nothing any more in the one that is still there.
-    pub(crate) fn buried(&self, told: NodeId, removed: InodeId) {
+    pub(crate) fn buried(&self, told: FuseNodeId, removed: InodeId) {
         let mut table = self.lock();
         if let Some(Node { what: What::Known { loc, attr }, .. }) = table.nodes.get(&told)
             && attr.is_dir()
@@ -441,13 +446,13 @@ impl Nodes {
     }
 
     /// The node that the kernel has for a name.
-    pub(crate) fn of_name(&self, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+    pub(crate) fn of_name(&self, dir: FuseNodeId, name: &Bytes) -> Option<FuseNodeId> {
         self.lock().named(dir, name)
     }
 
     /// The kernel changes the attributes of a file by itself: its data is written, say. To be told
     /// before it hears that this was done.
-    pub(crate) fn mark_attr_stale(&self, id: NodeId) {
+    pub(crate) fn mark_attr_stale(&self, id: FuseNodeId) {
         self.lock().mark_attr_stale(id);
     }
 
@@ -456,7 +461,7 @@ impl Nodes {
     ///
     /// # Errors
     /// ESTALE: it must.
-    pub(crate) fn confirm(&self, id: NodeId, entry: &Entry) -> Result<()> {
+    pub(crate) fn confirm(&self, id: FuseNodeId, entry: &Entry) -> Result<()> {
         let mut table = self.lock();
         if entry.attr.is_dir() && table.bind(id, entry) {
             return Ok(());
@@ -471,7 +476,7 @@ impl Nodes {
     }
 
     /// What the first name led to has the second one now, and is at `loc`.
-    pub(crate) fn renamed(&self, [from, to]: [(NodeId, &Bytes); 2], loc: &Locator) {
+    pub(crate) fn renamed(&self, [from, to]: [(FuseNodeId, &Bytes); 2], loc: &Locator) {
         let mut table = self.lock();
         table.moved(loc);
         if self.by_path {
@@ -484,7 +489,7 @@ impl Nodes {
     }
 
     /// Two names have changed places; `locs`: where what they led to is now.
-    pub(crate) fn exchanged(&self, [a, b]: [(NodeId, &Bytes); 2], locs: &[Locator; 2]) {
+    pub(crate) fn exchanged(&self, [a, b]: [(FuseNodeId, &Bytes); 2], locs: &[Locator; 2]) {
         let mut table = self.lock();
         locs.iter().for_each(|loc| table.moved(loc));
         if self.by_path {
@@ -506,7 +511,7 @@ impl Nodes {
         }
         let mut table = self.lock();
         let Some(at) = error.component.map(|at| (at & !SECOND_PATH) as usize) else { return false };
-        let Ok(way) = Way::of(&table, walk) else { return false };
+        let Ok(way) = NodePath::of(&table, walk) else { return false };
         let Some((&id, name)) = way.nodes.get(at).zip(way.names.get(at)) else { return false };
         if let Some(node) = table.nodes.get_mut(&id) {
             node.stale = true;
@@ -527,7 +532,7 @@ impl Nodes {
     /// The kernel is about to be told these attributes, and may keep them for `keep`. May it go by older
     /// ones all the same? It does not heed a reply to a request that it sent before another reply came,
     /// though it was the older one.
-    pub(crate) fn tell(&self, id: NodeId, attr: &Attr, keep: Duration) -> bool {
+    pub(crate) fn tell(&self, id: FuseNodeId, attr: &Attr, keep: Duration) -> bool {
         let mut table = self.lock();
         let Some(node) = table.nodes.get_mut(&id) else { return false };
         node.tellings.tell(attr.size);
@@ -545,31 +550,31 @@ impl Nodes {
     }
 
     /// How often the kernel is told something of an inode.
-    pub(crate) fn tellings(&self, id: NodeId) -> Arc<Tellings> {
+    pub(crate) fn tellings(&self, id: FuseNodeId) -> Arc<Tellings> {
         self.lock().nodes.get(&id).map_or_else(Arc::default, |node| node.tellings.clone())
     }
 
     /// The kernel has thrown away the attributes that it had.
-    pub(crate) fn untell(&self, id: NodeId) {
+    pub(crate) fn untell(&self, id: FuseNodeId) {
         if let Some(node) = self.lock().nodes.get_mut(&id) {
             node.behind = Time::ZERO;
         }
     }
 
     /// What the kernel was told last, unless it knows of something newer.
-    pub(crate) fn newest(&self, id: NodeId) -> Option<Attr> {
+    pub(crate) fn newest(&self, id: FuseNodeId) -> Option<Attr> {
         newest(&self.lock(), id).cloned()
     }
 
     /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
-    pub(crate) fn mode(&self, id: NodeId) -> u32 {
+    pub(crate) fn mode(&self, id: FuseNodeId) -> u32 {
         self.lock().mode(id)
     }
 
     /// A file is opened at `version`: may the kernel keep the pages it has? If not, it will drop
     /// them before the open returns, and [`Nodes::filled`] tells when that is done. Until then
     /// no other open may keep them either: it could return before they are dropped.
-    pub(crate) fn keep_pages(&self, id: NodeId, version: DataVersion) -> bool {
+    pub(crate) fn keep_pages(&self, id: FuseNodeId, version: DataVersion) -> bool {
         let mut table = self.lock();
         let Some(node) = table.nodes.get_mut(&id) else { return false };
         let keep = node.cached == Some(version);
@@ -581,21 +586,21 @@ impl Nodes {
 
     /// A request came through a handle whose open at `version` kept no pages: those that the
     /// kernel has now were read after that open.
-    pub(crate) fn filled(&self, id: NodeId, version: DataVersion) {
+    pub(crate) fn filled(&self, id: FuseNodeId, version: DataVersion) {
         if let Some(node) = self.lock().nodes.get_mut(&id) {
             node.cached = Some(version);
         }
     }
 
     /// The kernel drops `count` of its references.
-    pub(crate) fn forget(&self, id: NodeId, count: u64) {
+    pub(crate) fn forget(&self, id: FuseNodeId, count: u64) {
         self.lock().forget(id, count);
     }
 
     /// The directory above one that is at `loc`: where that says, if the kernel holds what is there,
     /// else where the kernel has found it. (The kernel holds the parents of whatever it holds, but of
     /// one that was only walked through nobody knows the inode.)
-    pub(crate) fn above(&self, id: NodeId, loc: &Locator) -> NodeId {
+    pub(crate) fn above(&self, id: FuseNodeId, loc: &Locator) -> FuseNodeId {
         let table = self.lock();
         let above = table.node_of(loc.pid);
         if table.nodes.contains_key(&above) {
@@ -607,32 +612,32 @@ impl Nodes {
 }
 
 /// The way to a directory, as a request names it.
-struct Way {
+struct NodePath {
     anchor: Locator,
     /// The anchor's.
-    base: NodeId,
+    base: FuseNodeId,
     /// From below the anchor down, inclusive.
-    nodes: Vec<NodeId>,
+    nodes: Vec<FuseNodeId>,
     names: Vec<Bytes>,
     expect: Vec<InodeId>,
 }
 
-impl Way {
+impl NodePath {
     /// Where a walk is: from the last directory that a server has found in it, or from its start, by the
     /// names that were passed.
     ///
     /// # Errors
     /// ESTALE.
-    fn of(table: &Table, walk: &Walk) -> Result<Way> {
+    fn of(table: &Table, walk: &Walk) -> Result<NodePath> {
         if mutation("a call acts where another has walked") {
-            return Way::to(table, walk.at());
+            return NodePath::to(table, walk.at());
         }
         let found = walk.steps.iter().rposition(|step| step.found);
         let (base, passed) = match found {
             Some(at) => (walk.steps[at].node, &walk.steps[at + 1..]),
             None => (walk.start, &walk.steps[..]),
         };
-        let mut way = Way::to(table, base)?;
+        let mut way = NodePath::to(table, base)?;
         for step in passed {
             way.nodes.push(step.node);
             way.names.push(step.name.clone());
@@ -645,7 +650,7 @@ impl Way {
     ///
     /// # Errors
     /// ESTALE.
-    fn to(table: &Table, dir: NodeId) -> Result<Way> {
+    fn to(table: &Table, dir: FuseNodeId) -> Result<NodePath> {
         let (mut nodes, mut names) = (Vec::new(), Vec::new());
         let mut id = dir;
         let anchor = loop {
@@ -663,7 +668,7 @@ impl Way {
         nodes.reverse();
         names.reverse();
         let expect = vec![0; names.len()];
-        Ok(Way { anchor, base: id, nodes, names, expect })
+        Ok(NodePath { anchor, base: id, nodes, names, expect })
     }
 
     fn at(self) -> At {
@@ -704,7 +709,7 @@ fn stale() -> Error {
     Error::new(Errno::ESTALE)
 }
 
-fn newest(table: &Table, id: NodeId) -> Option<&Attr> {
+fn newest(table: &Table, id: FuseNodeId) -> Option<&Attr> {
     let node = table.nodes.get(&id)?;
     match &node.what {
         What::Known { attr, .. } if node.newest <= age(attr) => Some(attr),

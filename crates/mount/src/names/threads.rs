@@ -14,8 +14,8 @@ use saker_types::wire::Entry;
 
 use crate::changes::Asked;
 use crate::names::hint::{Hint, Which};
-use crate::names::nodes::NodeId;
-use crate::names::walk::{Step, Walk, Walks};
+use crate::names::nodes::FuseNodeId;
+use crate::names::walk::{Walk, WalkStep, Walks};
 use crate::ops::OPEN_AGE_MAX;
 
 /// The id of threads in other pid namespaces, which are not told apart: none is remembered.
@@ -47,15 +47,15 @@ struct Thread {
     /// What it has looked up to open it.
     opened: Option<Opened>,
     /// What its last LOOKUP has found, if that was, or may have been, to be renamed.
-    found: Option<NodeId>,
+    found: Option<FuseNodeId>,
     /// The name that it has looked up last, and the node that the kernel was told that it is.
-    last: Option<(NodeId, Bytes, NodeId)>,
+    last: Option<(FuseNodeId, Bytes, FuseNodeId)>,
     /// The name of a directory that it could not remove, for it leads elsewhere.
-    elsewhere: Option<(NodeId, Bytes)>,
+    elsewhere: Option<(FuseNodeId, Bytes)>,
     /// What its last path has led to, in its first walk.
-    ended: Option<NodeId>,
+    ended: Option<FuseNodeId>,
     /// What its last LOOKUP has told the attributes of, and when those were asked for.
-    told: Option<(NodeId, Asked)>,
+    told: Option<(FuseNodeId, Asked)>,
 }
 
 /// What was opened, and what the server said of it.
@@ -82,18 +82,18 @@ impl Threads {
     }
 
     /// The walk that has come to `dir`, the last one if several have; one from there, if none is known.
-    pub(crate) fn way(&self, caller: &InHeader, dir: NodeId) -> Walk {
+    pub(crate) fn way(&self, caller: &InHeader, dir: FuseNodeId) -> Walk {
         self.with(caller, |walks| walks.way(dir)).unwrap_or_else(|| Walk::from(dir))
     }
 
     /// The walk of one of a rename's paths, if it has come to `dir`; else one from there.
-    pub(crate) fn way_of(&self, caller: &InHeader, which: Which, dir: NodeId) -> Walk {
+    pub(crate) fn way_of(&self, caller: &InHeader, which: Which, dir: FuseNodeId) -> Walk {
         let known = self.with(caller, |walks| walks.way_of(which, dir));
         known.unwrap_or_else(|| Walk::from(dir))
     }
 
     /// If both paths of a rename lead to `dir`: the walk of the second.
-    pub(crate) fn second_to(&self, caller: &InHeader, dir: NodeId) -> Option<Walk> {
+    pub(crate) fn second_to(&self, caller: &InHeader, dir: FuseNodeId) -> Option<Walk> {
         self.with(caller, |walks| walks.second_to(dir))?
     }
 
@@ -101,8 +101,8 @@ impl Threads {
     pub(crate) fn passed_by_another(
         &self,
         caller: &InHeader,
-        node: NodeId,
-        name: (NodeId, &Bytes),
+        node: FuseNodeId,
+        name: (FuseNodeId, &Bytes),
     ) -> bool {
         self.with(caller, |walks| walks.passed_by_another(node, name)).unwrap_or_default()
     }
@@ -127,7 +127,7 @@ impl Threads {
     }
 
     /// A walk is in `dir`, and may have begun there: as far as it is.
-    pub(crate) fn step(&self, caller: &InHeader, dir: NodeId, hint: Option<Hint>) -> Walk {
+    pub(crate) fn step(&self, caller: &InHeader, dir: FuseNodeId, hint: Option<Hint>) -> Walk {
         if !self.follows(caller.pid) {
             return Walk::from(dir);
         }
@@ -141,7 +141,7 @@ impl Threads {
     }
 
     /// The walk goes on.
-    pub(crate) fn pass(&self, tid: u32, step: Step) {
+    pub(crate) fn pass(&self, tid: u32, step: WalkStep) {
         if self.follows(tid) {
             self.shard(tid).entry(tid).walks.pass(step);
         }
@@ -159,7 +159,7 @@ impl Threads {
 
     /// The thread looks up something else: what it has looked up to open it, it did not open.
     /// Returns what its last LOOKUP has found at a server.
-    pub(crate) fn next(&self, tid: u32) -> Option<NodeId> {
+    pub(crate) fn next(&self, tid: u32) -> Option<FuseNodeId> {
         if tid == NOBODY {
             return None;
         }
@@ -174,21 +174,21 @@ impl Threads {
     }
 
     /// The thread's LOOKUP has found this at a server.
-    pub(crate) fn found(&self, tid: u32, node: NodeId) {
+    pub(crate) fn found(&self, tid: u32, node: FuseNodeId) {
         if self.follows(tid) {
             self.shard(tid).entry(tid).found = Some(node);
         }
     }
 
     /// The thread's LOOKUP of a name is told this node.
-    pub(crate) fn told_of(&self, tid: u32, dir: NodeId, name: &Bytes, node: NodeId) {
+    pub(crate) fn told_of(&self, tid: u32, dir: FuseNodeId, name: &Bytes, node: FuseNodeId) {
         if tid != NOBODY {
             self.shard(tid).entry(tid).last = Some((dir, name.clone(), node));
         }
     }
 
     /// The node that the thread's last LOOKUP was told, if that was this name's.
-    pub(crate) fn told_last(&self, tid: u32, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+    pub(crate) fn told_last(&self, tid: u32, dir: FuseNodeId, name: &Bytes) -> Option<FuseNodeId> {
         if tid == NOBODY {
             return None;
         }
@@ -199,14 +199,14 @@ impl Threads {
 
     /// The thread could not remove or replace the directory of this name, for the name leads elsewhere. The
     /// kernel walks again, once.
-    pub(crate) fn is_elsewhere(&self, tid: u32, dir: NodeId, name: &Bytes) {
+    pub(crate) fn is_elsewhere(&self, tid: u32, dir: FuseNodeId, name: &Bytes) {
         if tid != NOBODY {
             self.shard(tid).entry(tid).elsewhere = Some((dir, name.clone()));
         }
     }
 
     /// Was that what the thread's last attempt to remove or replace a directory met?
-    pub(crate) fn was_elsewhere(&self, tid: u32, dir: NodeId, name: &Bytes) -> bool {
+    pub(crate) fn was_elsewhere(&self, tid: u32, dir: FuseNodeId, name: &Bytes) -> bool {
         let before = match tid != NOBODY {
             true => self.shard(tid).get(tid).and_then(|thread| thread.elsewhere.take()),
             false => None,
@@ -215,14 +215,14 @@ impl Threads {
     }
 
     /// The thread's path has led to this. `again`: in its second walk.
-    pub(crate) fn ended(&self, tid: u32, node: NodeId, again: bool) {
+    pub(crate) fn ended(&self, tid: u32, node: FuseNodeId, again: bool) {
         if self.follows(tid) {
             self.shard(tid).entry(tid).ended = (!again).then_some(node);
         }
     }
 
     /// Has the thread's path led to this, so that it would walk again if that is gone?
-    pub(crate) fn may_walk_again(&self, tid: u32, node: NodeId) -> bool {
+    pub(crate) fn may_walk_again(&self, tid: u32, node: FuseNodeId) -> bool {
         if tid == NOBODY {
             return false;
         }
@@ -236,7 +236,7 @@ impl Threads {
     }
 
     /// The thread's LOOKUP has told the attributes of this, as a server gave them.
-    pub(crate) fn told(&self, tid: u32, node: NodeId, asked: Asked) {
+    pub(crate) fn told(&self, tid: u32, node: FuseNodeId, asked: Asked) {
         if self.follows(tid) {
             self.shard(tid).entry(tid).told = Some((node, asked));
         }
@@ -244,7 +244,7 @@ impl Threads {
 
     /// The thread asks for the attributes of this. When they were asked for if its last LOOKUP has
     /// told them; once.
-    pub(crate) fn asks(&self, tid: u32, node: NodeId) -> Option<Asked> {
+    pub(crate) fn asks(&self, tid: u32, node: FuseNodeId) -> Option<Asked> {
         if !self.follows(tid) {
             return None;
         }
@@ -311,7 +311,7 @@ mod tests {
 
     /// Of a rename's paths; what is wanted of the name does not matter.
     const fn hint(path: Which, first: bool, beside: bool) -> Option<Hint> {
-        let step = hint::Step::Through(Rest::Names);
+        let step = hint::PathStep::Through(Rest::Names);
         Some(Hint { step, first, path: Some(path), beside, reval: false })
     }
 
@@ -328,23 +328,28 @@ mod tests {
     }
 
     /// From where a rename between two directories names its source and its target.
-    fn rename(threads: &Threads, from: NodeId, to: NodeId) -> (NodeId, NodeId) {
+    fn rename(threads: &Threads, from: FuseNodeId, to: FuseNodeId) -> (FuseNodeId, FuseNodeId) {
         let start = |which, dir| threads.way_of(&by(7), which, dir).start;
         (start(Which::First, from), start(Which::Second, to))
     }
 
     /// Where the walk began that is in `dir` now.
-    fn step(threads: &Threads, caller: &InHeader, dir: NodeId, hint: Option<Hint>) -> NodeId {
+    fn step(
+        threads: &Threads,
+        caller: &InHeader,
+        dir: FuseNodeId,
+        hint: Option<Hint>,
+    ) -> FuseNodeId {
         threads.step(caller, dir, hint).start
     }
 
-    fn start(threads: &Threads, caller: &InHeader, dir: NodeId) -> NodeId {
+    fn start(threads: &Threads, caller: &InHeader, dir: FuseNodeId) -> FuseNodeId {
         threads.way(caller, dir).start
     }
 
-    fn pass(threads: &Threads, tid: u32, node: NodeId) {
+    fn pass(threads: &Threads, tid: u32, node: FuseNodeId) {
         let name = bytes::Bytes::from_static(b"n");
-        threads.pass(tid, Step { node, name, id: 0, found: false, unhinted: false });
+        threads.pass(tid, WalkStep { node, name, id: 0, found: false, unhinted: false });
     }
 
     fn by(tid: u32) -> InHeader {

@@ -13,20 +13,20 @@ use bytes::Bytes;
 use saker_types::InodeId;
 
 use crate::names::hint::{Hint, Which};
-use crate::names::nodes::NodeId;
+use crate::names::nodes::FuseNodeId;
 
 /// One path, as far as it is walked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Walk {
     /// Where it began, or was first seen: the kernel asks for no name that it keeps.
-    pub(crate) start: NodeId,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) start: FuseNodeId,
+    pub(crate) steps: Vec<WalkStep>,
 }
 
 /// A name that was followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
-    pub(crate) node: NodeId,
+pub(crate) struct WalkStep {
+    pub(crate) node: FuseNodeId,
     pub(crate) name: Bytes,
     /// What it leads to; 0: nobody knows.
     pub(crate) id: InodeId,
@@ -38,12 +38,12 @@ pub(crate) struct Step {
 
 impl Walk {
     /// A walk that begins in `start`.
-    pub(crate) fn from(start: NodeId) -> Walk {
+    pub(crate) fn from(start: FuseNodeId) -> Walk {
         Walk { start, steps: Vec::new() }
     }
 
     /// Where it is.
-    pub(crate) fn at(&self) -> NodeId {
+    pub(crate) fn at(&self) -> FuseNodeId {
         self.steps.last().map_or(self.start, |step| step.node)
     }
 
@@ -53,12 +53,12 @@ impl Walk {
     }
 
     /// Has it been through this node?
-    pub(crate) fn has(&self, node: NodeId) -> bool {
+    pub(crate) fn has(&self, node: FuseNodeId) -> bool {
         self.start == node || self.steps.iter().any(|step| step.node == node)
     }
 
     /// As far as it was when it was in `dir` last: `..` and symlinks lead back.
-    fn back_to(&self, dir: NodeId) -> Option<Walk> {
+    fn back_to(&self, dir: FuseNodeId) -> Option<Walk> {
         let len = match self.steps.iter().rposition(|step| step.node == dir) {
             Some(last) => last + 1,
             None if self.start == dir => 0,
@@ -68,20 +68,20 @@ impl Walk {
     }
 
     /// Has it passed this node, unasked, by another name than this?
-    fn passed_by_another(&self, node: NodeId, (dir, name): (NodeId, &Bytes)) -> bool {
+    fn passed_by_another(&self, node: FuseNodeId, (dir, name): (FuseNodeId, &Bytes)) -> bool {
         let above = std::iter::once(self.start).chain(self.steps.iter().map(|step| step.node));
-        let is_other = |above, step: &Step| above != dir || step.name != *name;
+        let is_other = |above, step: &WalkStep| above != dir || step.name != *name;
         let passed = self.steps.iter().zip(above).filter(|(step, _)| !step.found);
         passed.into_iter().any(|(step, above)| step.node == node && is_other(above, step))
     }
 
-    fn is_at(&self, dir: NodeId) -> bool {
+    fn is_at(&self, dir: FuseNodeId) -> bool {
         self.at() == dir
     }
 
     /// As far as `dir`, if it is there, or was before its last step and that may have been the path's
     /// last.
-    fn here(&self, dir: NodeId) -> Option<Walk> {
+    fn here(&self, dir: FuseNodeId) -> Option<Walk> {
         if self.is_at(dir) {
             return Some(self.clone());
         }
@@ -112,7 +112,7 @@ pub(super) struct Walks {
 
 impl Walks {
     /// A walk is in `dir`, and may have begun there: as far as it is.
-    pub(super) fn step(&mut self, dir: NodeId, hint: Option<Hint>) -> Walk {
+    pub(super) fn step(&mut self, dir: FuseNodeId, hint: Option<Hint>) -> Walk {
         self.hinted = hint.is_some();
         match hint {
             Some(hint @ Hint { path: Some(which), .. }) => self.hinted(dir, hint, which),
@@ -122,7 +122,7 @@ impl Walks {
     }
 
     /// The last name of both paths of a rename.
-    fn either(&mut self, dir: NodeId, first: bool) -> Walk {
+    fn either(&mut self, dir: FuseNodeId, first: bool) -> Walk {
         if first {
             *self = Walks::default();
         }
@@ -131,7 +131,7 @@ impl Walks {
         known.cloned().unwrap_or_else(|| Walk::from(dir))
     }
 
-    fn hinted(&mut self, dir: NodeId, hint: Hint, which: Which) -> Walk {
+    fn hinted(&mut self, dir: FuseNodeId, hint: Hint, which: Which) -> Walk {
         self.unhinted = None;
         // Else it is an earlier syscall's.
         if !hint.beside {
@@ -148,7 +148,7 @@ impl Walks {
 
     /// Who is known to be here goes on. Nobody else is forgotten: this may be either path, and of the
     /// other one names were passed that no server has been asked about.
-    fn unhinted(&mut self, dir: NodeId) -> Walk {
+    fn unhinted(&mut self, dir: FuseNodeId) -> Walk {
         if std::mem::take(&mut self.over) {
             *self = Walks::default();
         }
@@ -162,7 +162,7 @@ impl Walks {
     }
 
     /// The walk that has come to `dir`, the last one if several have.
-    fn to(&self, dir: NodeId) -> Option<(Option<Which>, Walk)> {
+    fn to(&self, dir: FuseNodeId) -> Option<(Option<Which>, Walk)> {
         let known = [None, Some(Which::First), Some(Which::Second)];
         let walk =
             |which: Option<Which>| which.map_or(&self.unhinted, |which| &self[which]).as_ref();
@@ -176,18 +176,18 @@ impl Walks {
     }
 
     /// The walk that has come to `dir`, the last one if several have; one from there, if none is known.
-    pub(super) fn way(&self, dir: NodeId) -> Walk {
+    pub(super) fn way(&self, dir: FuseNodeId) -> Walk {
         self.to(dir).map_or_else(|| Walk::from(dir), |(_, walk)| walk)
     }
 
     /// The walk of one of a rename's paths, if it has come to `dir`; else from there.
-    pub(super) fn way_of(&self, which: Which, dir: NodeId) -> Walk {
+    pub(super) fn way_of(&self, which: Which, dir: FuseNodeId) -> Walk {
         let known = [&self.unhinted, &self[which]].into_iter().flatten();
         known.filter_map(|walk| walk.here(dir)).next().unwrap_or_else(|| Walk::from(dir))
     }
 
     /// Has one of them passed this directory, unasked, by another name than this?
-    pub(super) fn passed_by_another(&self, node: NodeId, name: (NodeId, &Bytes)) -> bool {
+    pub(super) fn passed_by_another(&self, node: FuseNodeId, name: (FuseNodeId, &Bytes)) -> bool {
         let all = self.of.iter().chain([&self.unhinted]).flatten();
         all.into_iter().any(|walk| walk.passed_by_another(node, name))
     }
@@ -205,7 +205,7 @@ impl Walks {
     }
 
     /// If both paths of a rename lead to `dir`: the walk of the second.
-    pub(super) fn second_to(&self, dir: NodeId) -> Option<Walk> {
+    pub(super) fn second_to(&self, dir: FuseNodeId) -> Option<Walk> {
         match &self.of {
             [Some(first), Some(second)] if first.is_at(dir) && second.is_at(dir) => {
                 Some(second.clone())
@@ -220,7 +220,7 @@ impl Walks {
     }
 
     /// The walk goes on.
-    pub(super) fn pass(&mut self, step: Step) {
+    pub(super) fn pass(&mut self, step: WalkStep) {
         let walk = match self.last {
             Some(which) => &mut self[which],
             None => &mut self.unhinted,

@@ -12,7 +12,7 @@ use saker_types::{Attr, ROOT, Result};
 
 use crate::attr;
 use crate::caller::WithCaller as _;
-use crate::names::nodes::NodeId;
+use crate::names::nodes::FuseNodeId;
 use crate::ops::{OPEN_AGE_MAX, OpenFile};
 use crate::service::MountService;
 
@@ -128,7 +128,7 @@ impl MountService {
 
     /// Somebody without CAP_FSETID writes to a file: clears suid and sgid, if it was last seen
     /// with them.
-    pub(crate) async fn drop_privileges(&self, node: NodeId, at: &At) -> Result<()> {
+    pub(crate) async fn drop_privileges(&self, node: FuseNodeId, at: &At) -> Result<()> {
         if without_privileges(self.nodes.mode(node)).is_none() {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use saker_types::{Errno, FileKind, InodeId, Locator, ROOT, Result};
 use zerocopy::IntoBytes;
 
 use crate::caller::WithCaller as _;
-use crate::names::nodes::NodeId;
+use crate::names::nodes::FuseNodeId;
 use crate::service::MountService;
 
 /// Cookie after `.`.
@@ -27,7 +27,7 @@ const STICKY: u32 = 0o1000;
 
 /// A directory that is open through the mount.
 pub(crate) struct OpenDir {
-    node: NodeId,
+    node: FuseNodeId,
     loc: Locator,
     /// Whoever opened it may read it.
     is_checked: AtomicBool,
@@ -124,7 +124,7 @@ impl MountService {
     }
 
     /// How long names of a listing may be kept: only where all may search the directory.
-    fn keep_listed(&self, dir: NodeId) -> Duration {
+    fn keep_listed(&self, dir: FuseNodeId) -> Duration {
         match self.nodes.mode(dir) & (SEARCHABLE | STICKY) {
             SEARCHABLE => self.entry_timeout,
             _ => Duration::ZERO,

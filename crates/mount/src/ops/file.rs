@@ -19,9 +19,9 @@ use saker_types::{Attr, Errno, Result};
 
 use crate::caller::WithCaller as _;
 use crate::changes::{Asked, Changes};
-use crate::names::nodes::{DataVersion, NodeId, Nodes};
+use crate::names::nodes::{DataVersion, FuseNodeId, Nodes};
 use crate::names::threads::Opened;
-use crate::refusals::{Cuts, End, GROWS_WITHIN, Tellings};
+use crate::refusals::{Cuts, GROWS_WITHIN, ReadEnd, Tellings};
 use crate::service::MountService;
 
 /// Most bytes that one COPY_FILE_RANGE copies: callers ask again, and can be interrupted between.
@@ -34,7 +34,7 @@ pub(crate) const OPEN_AGE_MAX: Duration = Duration::from_secs(1);
 /// A file that is open through the mount.
 pub(crate) struct OpenFile {
     pub(crate) file: File,
-    pub(crate) node: NodeId,
+    pub(crate) node: FuseNodeId,
     pub(crate) flags: OpenFlags,
     /// What the open saw, and when it was asked for.
     attr: Attr,
@@ -55,7 +55,7 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     /// What was opened, as the kernel's `node`.
-    pub(crate) fn new(node: NodeId, nodes: &Nodes, opened: Opened) -> OpenFile {
+    pub(crate) fn new(node: FuseNodeId, nodes: &Nodes, opened: Opened) -> OpenFile {
         let Opened { flags, file, entry, asked } = opened;
         OpenFile {
             file,
@@ -187,15 +187,15 @@ impl MountService {
             }
             let cuts = open.file.cuts();
             match reading.ends(&input, data.len(), cuts) {
-                End::Heeded => return Ok(Reply::data(data)),
-                End::Refused => {
+                ReadEnd::Heeded => return Ok(Reply::data(data)),
+                ReadEnd::Refused => {
                     open.cuts.refuse(cuts);
                     return Err(Errno::EAGAIN.into());
                 }
-                End::Unheeded { perhaps } if time::now() > until => {
+                ReadEnd::Unheeded { perhaps } if time::now() > until => {
                     return if perhaps { Ok(Reply::data(data)) } else { Err(Errno::EINTR.into()) };
                 }
-                End::Unheeded { .. } => {
+                ReadEnd::Unheeded { .. } => {
                     let at = At::handle(open.file.locator());
                     self.fs.getattr(&Caller::root(), &at).await?;
                 }

@@ -12,7 +12,7 @@ use saker_types::{Class, Errno, Error, InodeId, Locator, ROOT, Result, check_nam
 
 use crate::caller::WithCaller as _;
 use crate::names::hint::Which;
-use crate::names::nodes::NodeId;
+use crate::names::nodes::FuseNodeId;
 use crate::service::MountService;
 
 /// Times that the directories above a rename's names may be found elsewhere while it is tried.
@@ -20,7 +20,7 @@ const MOVES_MAX: usize = 20;
 
 /// What the kernel thinks that a name leads to.
 struct Told {
-    node: NodeId,
+    node: FuseNodeId,
     /// The directory that it must lead to; 0: anything.
     expected: InodeId,
 }
@@ -34,14 +34,14 @@ impl MountService {
         Ok(Reply::done())
     }
 
-    async fn removed(&self, dir: NodeId, name: &Bytes, inode: InodeId) {
+    async fn removed(&self, dir: FuseNodeId, name: &Bytes, inode: InodeId) {
         let unaware = self.nodes.unaware(inode, dir, name);
         self.nodes.vanished(dir, name);
         self.tell_of_a_name_less(unaware).await;
     }
 
     /// The kernel would tell the old link count for as long as it may keep the attributes.
-    async fn tell_of_a_name_less(&self, unaware: Option<NodeId>) {
+    async fn tell_of_a_name_less(&self, unaware: Option<FuseNodeId>) {
         if let Some(node) = unaware {
             // What was asked before counts no more, either.
             drop(self.changes.begin());
@@ -70,7 +70,7 @@ impl MountService {
     /// What the kernel thinks that a name leads to. It will do nothing any more in a directory that it
     /// thinks removed, so that no other one must go; but if the name leads elsewhere again in its second
     /// walk, that one goes.
-    fn told(&self, request: &Request, dir: NodeId, name: &Bytes) -> Told {
+    fn told(&self, request: &Request, dir: FuseNodeId, name: &Bytes) -> Told {
         let tid = request.header.pid;
         let node = self.threads.told_last(tid, dir, name);
         let node = node.or_else(|| self.nodes.of_name(dir, name)).unwrap_or_default();
@@ -87,7 +87,7 @@ impl MountService {
     fn misled(
         &self,
         request: &Request,
-        (dir, name): (NodeId, &Bytes),
+        (dir, name): (FuseNodeId, &Bytes),
         at: &At,
         told: &Told,
         error: &Error,
@@ -120,7 +120,7 @@ impl MountService {
         &self,
         request: &Request,
         mut names: Body<'_>,
-        to_dir: NodeId,
+        to_dir: FuseNodeId,
         flags: u32,
     ) -> Result<Reply> {
         let from_dir = request.header.nodeid;
@@ -206,7 +206,13 @@ impl MountService {
         renamed.map(|()| Reply::done()).map_err(on_the_way)
     }
 
-    fn by_names(&self, request: &Request, which: Which, dir: NodeId, name: &Bytes) -> Option<At> {
+    fn by_names(
+        &self,
+        request: &Request,
+        which: Which,
+        dir: FuseNodeId,
+        name: &Bytes,
+    ) -> Option<At> {
         let may = !mutation("a rename by what its names lead to");
         let walk = self.threads.way_of(&request.header, which, dir);
         self.nodes.by_names(&walk, name).filter(|_| may)
@@ -231,7 +237,7 @@ impl MountService {
     }
 
     /// Asks where the directories above a name are, if the name does not say it. Is one elsewhere?
-    async fn find_again(&self, dir: NodeId, at: &At) -> bool {
+    async fn find_again(&self, dir: FuseNodeId, at: &At) -> bool {
         let mut moved = false;
         for loc in self.chain(dir, at).await {
             if let Ok(entry) = self.fs.getattr(&Caller::root(), &At::handle(loc.clone())).await {
@@ -245,7 +251,7 @@ impl MountService {
     /// The directories from below the root down to `dir`, inclusive, if the name in it does not say
     /// that by itself. Empty where they cannot be told (moves of other clients can leave an old parent
     /// behind): whoever needs them, for a directory that moves, must walk again then.
-    async fn chain(&self, dir: NodeId, at: &At) -> Vec<Locator> {
+    async fn chain(&self, dir: FuseNodeId, at: &At) -> Vec<Locator> {
         let (mut chain, mut id) = (Vec::new(), dir);
         if at.anchor.id == saker_types::ROOT {
             return chain;

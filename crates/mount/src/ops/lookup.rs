@@ -18,10 +18,10 @@ use saker_types::{Attr, Class, Errno, FileKind, Result, check_name};
 
 use crate::caller::WithCaller as _;
 use crate::changes::Asked;
-use crate::names::hint::{self, Hint, Intent, Lookup, Rest};
-use crate::names::nodes::{Named, NodeId, Passed};
+use crate::names::hint::{self, Hint, Lookup, LookupIntent, Rest};
+use crate::names::nodes::{FuseNodeId, Named, Passed};
 use crate::names::threads::Opened;
-use crate::names::walk::{Step, Walk};
+use crate::names::walk::{Walk, WalkStep};
 use crate::service::MountService;
 
 /// Owner and group of directories of which nothing is known.
@@ -49,11 +49,11 @@ impl MountService {
         let at = &named.at;
         let asked = self.changes.ask();
         let found = match hint {
-            Some(Hint { step: hint::Step::Last(Intent::Open { flags }), reval: false, .. })
-                if flags & libc::O_EXCL == 0 =>
-            {
-                self.open_ahead(request, &named, flags, asked).await
-            }
+            Some(Hint {
+                step: hint::PathStep::Last(LookupIntent::Open { flags }),
+                reval: false,
+                ..
+            }) if flags & libc::O_EXCL == 0 => self.open_ahead(request, &named, flags, asked).await,
             _ => self.fs.lookup(&named.for_caller(request.caller()), at).await,
         };
         match found {
@@ -85,14 +85,15 @@ impl MountService {
                     self.overrule(out.nodeid, &entry.attr).await;
                     self.threads.told(tid, out.nodeid, asked);
                 }
-                if hint.is_none_or(|hint| matches!(hint.step, hint::Step::Through(_))) {
+                if hint.is_none_or(|hint| matches!(hint.step, hint::PathStep::Through(_))) {
                     let (node, id) = (out.nodeid, entry.attr.id);
                     let found = !mutation("a second walk expects");
                     let unhinted = hint.is_none();
-                    self.threads.pass(tid, Step { node, name: name.clone(), id, found, unhinted });
+                    self.threads
+                        .pass(tid, WalkStep { node, name: name.clone(), id, found, unhinted });
                 }
                 if let Some(Hint {
-                    step: hint::Step::Last(Intent::Plain | Intent::Open { .. }),
+                    step: hint::PathStep::Last(LookupIntent::Plain | LookupIntent::Open { .. }),
                     reval,
                     ..
                 }) = hint
@@ -102,7 +103,9 @@ impl MountService {
                 if hint.is_some_and(|hint| hint.step.ends_path()) {
                     self.threads.end(header);
                 }
-                if hint.is_none_or(|hint| hint.step == hint::Step::Last(Intent::RenameSource)) {
+                if hint.is_none_or(|hint| {
+                    hint.step == hint::PathStep::Last(LookupIntent::RenameSource)
+                }) {
                     self.threads.found(tid, out.nodeid);
                 }
                 Ok(Reply::of(&out))
@@ -159,22 +162,22 @@ impl MountService {
         walk: &Walk,
         name: &Bytes,
         hint: Hint,
-        before: Option<NodeId>,
+        before: Option<FuseNodeId>,
     ) -> Option<Result<EntryOut>> {
         if hint.reval {
             return None;
         }
         let dir = walk.at();
         let told = match hint.step {
-            hint::Step::Through(Rest::Names) => {
+            hint::PathStep::Through(Rest::Names) => {
                 let passed = self.nodes.pass(dir, name)?;
                 let (node, id) = (passed.node, passed.id);
-                let step = Step { node, name: name.clone(), id, found: false, unhinted: false };
+                let step = WalkStep { node, name: name.clone(), id, found: false, unhinted: false };
                 self.threads.pass(request.header.pid, step);
                 Ok(self.passed(passed))
             }
-            hint::Step::Last(intent) if self.read_only || !intent.is_change() => return None,
-            hint::Step::Last(Intent::Remove { dir: is_dir }) => {
+            hint::PathStep::Last(intent) if self.read_only || !intent.is_change() => return None,
+            hint::PathStep::Last(LookupIntent::Remove { dir: is_dir }) => {
                 let (node, seen) = self.nodes.pretend(dir, name, is_dir)?;
                 self.threads.told_of(request.header.pid, dir, name, node);
                 let attr = seen.unwrap_or_else(|| {
@@ -185,17 +188,21 @@ impl MountService {
                 });
                 Ok(self.bare_entry(node, &attr, Duration::ZERO))
             }
-            hint::Step::Last(Intent::RenameTarget) if self.may_be_in_source(walk, before) => {
+            hint::PathStep::Last(LookupIntent::RenameTarget)
+                if self.may_be_in_source(walk, before) =>
+            {
                 return None;
             }
             // Through a read-only bind mount the kernel opens what is there, and creates nothing.
-            hint::Step::Last(Intent::Open { flags })
+            hint::PathStep::Last(LookupIntent::Open { flags })
                 if flags & (libc::O_ACCMODE | libc::O_EXCL) == libc::O_RDONLY =>
             {
                 return None;
             }
-            hint::Step::Last(_) if self.nodes.may_be_free(dir, name) => Err(Errno::ENOENT.into()),
-            hint::Step::Last(_) | hint::Step::Through(_) => return None,
+            hint::PathStep::Last(_) if self.nodes.may_be_free(dir, name) => {
+                Err(Errno::ENOENT.into())
+            }
+            hint::PathStep::Last(_) | hint::PathStep::Through(_) => return None,
         };
         self.local_lookups.inc();
         Some(told)
@@ -203,17 +210,17 @@ impl MountService {
 
     /// Is the target of a rename in `dir` inside of its source? For that the kernel has an error of
     /// its own, if `dir` is there. `before`: what the thread has found last.
-    fn may_be_in_source(&self, walk: &Walk, before: Option<NodeId>) -> bool {
+    fn may_be_in_source(&self, walk: &Walk, before: Option<FuseNodeId>) -> bool {
         // That is the source, if the kernel had to ask for it.
         !self.entry_timeout.is_zero()
             || before.is_none_or(|source| self.nodes.is_inside(walk, source))
     }
 
     /// May the kernel look up the target of a rename in `dir`, which is inside of its source?
-    fn is_rename(&self, walk: &Walk, hint: Option<Hint>, before: Option<NodeId>) -> bool {
+    fn is_rename(&self, walk: &Walk, hint: Option<Hint>, before: Option<FuseNodeId>) -> bool {
         match hint.map(|hint| hint.step) {
-            Some(hint::Step::Last(Intent::RenameTarget)) => true,
-            Some(hint::Step::Last(Intent::RenameSource)) | None => {
+            Some(hint::PathStep::Last(LookupIntent::RenameTarget)) => true,
+            Some(hint::PathStep::Last(LookupIntent::RenameSource)) | None => {
                 before.is_some_and(|source| self.nodes.is_inside(walk, source))
             }
             Some(_) => false,
@@ -232,7 +239,7 @@ impl MountService {
     }
 
     /// An entry whose attributes must be asked for before anybody sees them.
-    fn bare_entry(&self, node: NodeId, attr: &Attr, keep: Duration) -> EntryOut {
+    fn bare_entry(&self, node: FuseNodeId, attr: &Attr, keep: Duration) -> EntryOut {
         self.entry_for(node, attr, keep, Duration::ZERO)
     }
 
@@ -289,13 +296,16 @@ impl MountService {
 /// May the name that is looked up be one that is renamed?
 fn is_of_a_rename(hint: Option<Hint>) -> bool {
     let is_named = |hint: Hint| {
-        matches!(hint.step, hint::Step::Last(Intent::RenameSource | Intent::RenameTarget))
+        matches!(
+            hint.step,
+            hint::PathStep::Last(LookupIntent::RenameSource | LookupIntent::RenameTarget)
+        )
     };
     hint.is_none_or(is_named) && !mutation("one directory by two names")
 }
 
 /// Is the name that is looked up to be made, by something else than open(2)?
 fn is_to_be_made(hint: Option<Hint>) -> bool {
-    hint.is_some_and(|hint| hint.step == hint::Step::Last(Intent::Create))
+    hint.is_some_and(|hint| hint.step == hint::PathStep::Last(LookupIntent::Create))
         && !mutation("a lookup of what is to be made is stale")
 }

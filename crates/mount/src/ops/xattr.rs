@@ -6,7 +6,7 @@ use saker_fuse::{Reply, Request};
 use saker_types::{Errno, Error, Result, acl};
 
 use crate::caller::WithCaller as _;
-use crate::names::nodes::NodeId;
+use crate::names::nodes::FuseNodeId;
 use crate::service::MountService;
 
 /// Does the mount serve attributes of this name? Asking for the others costs no request:
@@ -63,7 +63,7 @@ impl MountService {
 
     /// See [`crate::names::nodes::Nodes::is_contended`]: nobody waits for other attributes than the list of who may
     /// walk there.
-    fn is_contended(&self, node: NodeId, name: &[u8]) -> bool {
+    fn is_contended(&self, node: FuseNodeId, name: &[u8]) -> bool {
         name == acl::ACCESS && self.nodes.is_contended(node)
     }
 }

@@ -12,10 +12,10 @@ use saker_runtime::time::{self, Time};
 use super::alarms::Alarm;
 use super::slot::CallSlot;
 use crate::CallError;
-use crate::frame::{Frame, Kind};
+use crate::frame::{Frame, FrameKind};
 use crate::hello::{self, Hello, HelloReply};
 use crate::link::{Link, LinkError};
-use crate::node::Backoff;
+use crate::node::ReconnectBackoff;
 
 /// Calls to one server without a reply.
 const CALLS_MAX: usize = 64 << 10;
@@ -61,7 +61,7 @@ struct State {
     hello: Hello,
     /// The last answer to it.
     reply: Option<HelloReply>,
-    backoff: Backoff,
+    backoff: ReconnectBackoff,
     redial_set: bool,
     /// Requests for when the connection is ready.
     held: VecDeque<Frame>,
@@ -93,7 +93,7 @@ impl Conn {
             attempt: 0,
             hello,
             reply: None,
-            backoff: Backoff::default(),
+            backoff: ReconnectBackoff::default(),
             redial_set: false,
             held: VecDeque::new(),
             held_bytes: 0,
@@ -238,15 +238,15 @@ impl Conn {
             };
             let Some(frame) = link.receive()? else { return Ok(false) };
             match frame.kind {
-                Kind::Reply if ready => {
+                FrameKind::Reply if ready => {
                     state.backoff.succeed();
                     // An unknown call has timed out before.
                     if let Some(slot) = state.calls.remove(&frame.call) {
                         effects.done.push((slot, Ok(frame)));
                     }
                 }
-                Kind::HelloReply if !ready => self.shake(state, io, &frame, effects),
-                Kind::Goodbye => return Err(LinkError::Closed),
+                FrameKind::HelloReply if !ready => self.shake(state, io, &frame, effects),
+                FrameKind::Goodbye => return Err(LinkError::Closed),
                 _ => return Err(LinkError::Protocol("a frame of the wrong kind")),
             }
         }

@@ -50,7 +50,7 @@ pub struct Reactor {
     /// Shared by siblings, which are known by it.
     hello: Arc<Mutex<Hello>>,
     conns: RwLock<Conns>,
-    sources: [Source; SOURCES],
+    sources: [PollSource; SOURCES],
     dirty: Mutex<Vec<Arc<Conn>>>,
     /// Calls under way.
     calls: AtomicUsize,
@@ -60,7 +60,7 @@ pub struct Reactor {
 
 /// A file that is looked at beside the sockets.
 #[derive(Default)]
-struct Source {
+struct PollSource {
     ready: AtomicBool,
     waker: AtomicWaker,
 }

@@ -2,7 +2,7 @@
 use super::*;
 use saker_runtime::rand::Rng;
 
-fn sample(kind: Kind, body: usize, payload: usize) -> Frame {
+fn sample(kind: FrameKind, body: usize, payload: usize) -> Frame {
     Frame {
         kind,
         op: 0x0102,
@@ -27,7 +27,7 @@ fn decode_all(bytes: &[u8]) -> Result<Vec<Frame>, FrameError> {
 
 #[test]
 fn every_kind_round_trips() {
-    use Kind::{Goodbye, Hello, HelloReply, Reply, Request};
+    use FrameKind::{Goodbye, Hello, HelloReply, Reply, Request};
     let frames: Vec<Frame> = [Hello, HelloReply, Request, Reply, Goodbye]
         .into_iter()
         .enumerate()
@@ -39,7 +39,7 @@ fn every_kind_round_trips() {
 
 #[test]
 fn the_layout_is_fixed() {
-    let mut frame = sample(Kind::Reply, 1, 2);
+    let mut frame = sample(FrameKind::Reply, 1, 2);
     frame.trace = 0x0d0e;
     let bytes = frame.to_bytes();
     let mut expected = vec![0x4b, 0x5a, 1, 4, 2, 1, 4, 3, 1, 0, 0, 0, 2, 0, 0, 0];
@@ -50,7 +50,7 @@ fn the_layout_is_fixed() {
 
 #[test]
 fn any_split_gives_the_same_frames() {
-    let frames = [sample(Kind::Request, 13, 9), sample(Kind::Reply, 0, 0)];
+    let frames = [sample(FrameKind::Request, 13, 9), sample(FrameKind::Reply, 0, 0)];
     let stream: Vec<u8> = frames.iter().flat_map(|f| f.to_bytes().to_vec()).collect();
     for cut in 0..=stream.len() {
         let mut decoder = Decoder::new();
@@ -67,7 +67,7 @@ fn any_split_gives_the_same_frames() {
 
 #[test]
 fn a_truncated_frame_is_not_a_frame() {
-    let bytes = sample(Kind::Request, 11, 6).to_bytes();
+    let bytes = sample(FrameKind::Request, 11, 6).to_bytes();
     for len in 0..bytes.len() {
         assert_eq!(decode_all(&bytes[..len]), Ok(vec![]), "{len} bytes");
     }
@@ -75,7 +75,7 @@ fn a_truncated_frame_is_not_a_frame() {
 
 #[test]
 fn a_maximum_frame_passes() {
-    let frame = sample(Kind::Request, BODY_BYTES_MAX, PAYLOAD_BYTES_MAX);
+    let frame = sample(FrameKind::Request, BODY_BYTES_MAX, PAYLOAD_BYTES_MAX);
     assert!(frame.fits());
     assert_eq!(frame.wire_len(), FRAME_BYTES_MAX);
     assert_eq!(decode_all(&frame.to_bytes()).unwrap(), [frame]);
@@ -84,7 +84,7 @@ fn a_maximum_frame_passes() {
 #[test]
 fn lengths_are_refused_before_their_bytes_arrive() {
     let over = |at: usize, len: usize| {
-        let mut bytes = sample(Kind::Request, 0, 0).to_bytes().to_vec();
+        let mut bytes = sample(FrameKind::Request, 0, 0).to_bytes().to_vec();
         bytes[at..at + 4].copy_from_slice(&(len as u32).to_le_bytes());
         let mut decoder = Decoder::new();
         decoder.push(&bytes);
@@ -95,13 +95,13 @@ fn lengths_are_refused_before_their_bytes_arrive() {
     assert_eq!(over(8, BODY_BYTES_MAX + 1), FrameError::Body(BODY_BYTES_MAX as u32 + 1));
     assert_eq!(over(8, u32::MAX as usize), FrameError::Body(u32::MAX));
     assert_eq!(over(12, PAYLOAD_BYTES_MAX + 1), FrameError::Payload(PAYLOAD_BYTES_MAX as u32 + 1));
-    let large = sample(Kind::Request, BODY_BYTES_MAX + 1, 0);
+    let large = sample(FrameKind::Request, BODY_BYTES_MAX + 1, 0);
     assert!(!large.fits());
 }
 
 #[test]
 fn each_header_field_is_checked() {
-    let good = sample(Kind::Request, 0, 0).to_bytes();
+    let good = sample(FrameKind::Request, 0, 0).to_bytes();
     let broken = |at: usize, value: u8| {
         let mut bytes = good.to_vec();
         bytes[at] = value;
@@ -125,7 +125,7 @@ fn garbage_never_panics() {
         let mut bytes = vec![0; rng.below(300) as usize];
         rng.fill(&mut bytes);
         if round % 2 == 0 {
-            let frame = sample(Kind::Request, rng.below(40) as usize, rng.below(40) as usize);
+            let frame = sample(FrameKind::Request, rng.below(40) as usize, rng.below(40) as usize);
             let mut stream = frame.to_bytes().to_vec();
             let at = rng.below(stream.len() as u64) as usize;
             stream[at] ^= rng.u64() as u8;
@@ -148,9 +148,9 @@ fn reads_from_a_socket() {
     use std::io::Write;
     let (mut from, to) = std::os::unix::net::UnixStream::pair().unwrap();
     let frames = [
-        sample(Kind::Request, 5, 0),
-        sample(Kind::Request, 300_000, 1_000_000),
-        sample(Kind::Goodbye, 0, 0),
+        sample(FrameKind::Request, 5, 0),
+        sample(FrameKind::Request, 300_000, 1_000_000),
+        sample(FrameKind::Goodbye, 0, 0),
     ];
     let stream: Vec<u8> = frames.iter().flat_map(|f| f.to_bytes().to_vec()).collect();
     let writer = std::thread::spawn(move || from.write_all(&stream).unwrap());

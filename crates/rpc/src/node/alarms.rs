@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use saker_runtime::time::Time;
 
 use super::{CallId, ConnId};
-use crate::NodeId;
+use crate::NodeNumber;
 
 /// What to look at when its time comes. Most alarms find their matter settled by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +16,7 @@ pub(super) enum Alarm {
     /// A connection must have said hello, either way, by now.
     Hello(ConnId),
     /// A peer may be dialed again.
-    Redial(NodeId),
+    Redial(NodeNumber),
     /// Connections may be accepted again.
     Accept,
     /// Connections are looked at for those that stand still.
@@ -67,13 +67,13 @@ mod tests {
     fn settled_alarms_do_not_pile_up() {
         let mut alarms = Alarms::default();
         let at = |n: u64| Time::from_ns(n);
-        alarms.set(at(7), Alarm::Redial(NodeId(1)));
+        alarms.set(at(7), Alarm::Redial(NodeNumber(1)));
         for n in 0..100_000 {
             alarms.set(at(1_000 + n), Alarm::Call(CallId(n)));
             alarms.settle(|alarm| matches!(alarm, Alarm::Redial(_)));
         }
         assert!(alarms.heap.len() < 3 * SETTLED_SLACK, "{}", alarms.heap.len());
         assert_eq!(alarms.pop(at(6)), None);
-        assert_eq!(alarms.pop(at(7)), Some(Alarm::Redial(NodeId(1))));
+        assert_eq!(alarms.pop(at(7)), Some(Alarm::Redial(NodeNumber(1))));
     }
 }

@@ -8,7 +8,7 @@ use saker_runtime::time::{self, Time};
 
 use super::ConnId;
 use super::bounds::Guest;
-use crate::NodeId;
+use crate::NodeNumber;
 use crate::hello::PeerHello;
 use crate::link::Link;
 
@@ -25,11 +25,11 @@ pub(super) enum Side {
     /// Accepted; requests come from this peer.
     Inbound(Rc<PeerHello>),
     /// Being connected to a peer.
-    Dialing(NodeId),
+    Dialing(NodeNumber),
     /// Connected; our hello waits for its reply.
-    Shaking(NodeId),
+    Shaking(NodeNumber),
     /// Replies come from this peer.
-    Outbound(NodeId),
+    Outbound(NodeNumber),
     /// Refused: closed as soon as the refusal is written.
     Leaving,
 }

@@ -18,11 +18,11 @@ use super::conns::{Conn, Conns, Side, TOKEN_LISTENER, TOKEN_WAKER};
 use super::peers::{Peers, Pending};
 use super::shell::{BATCH_INPUTS_MAX, ShellConfig};
 use super::spread::{Inbox, ShellPoll, Spread};
-use super::{CallId, ConnId, Input, Outgoing, Role};
-use crate::frame::{FRAME_BYTES_MAX, Frame, FrameBounds, Kind};
+use super::{CallId, ConnId, Input, Outgoing, StateMachine};
+use crate::frame::{FRAME_BYTES_MAX, Frame, FrameBounds, FrameKind};
 use crate::hello::{self, HELLO_BYTES_MAX, PeerHello, REFUSED_BUSY, Refusal};
 use crate::link::{Link, LinkError};
-use crate::{CallError, NodeId};
+use crate::{CallError, NodeNumber};
 
 /// Bound of a batch, bytes of its frames (one frame more may be taken).
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
@@ -47,7 +47,7 @@ const FED_AT_ONCE: usize = 16;
 
 fn goodbye() -> Frame {
     let empty = bytes::Bytes::new();
-    Frame { kind: Kind::Goodbye, ..Frame::request(0, 0, empty.clone(), empty) }
+    Frame { kind: FrameKind::Goodbye, ..Frame::request(0, 0, empty.clone(), empty) }
 }
 
 fn busy() -> Refusal {
@@ -451,16 +451,16 @@ impl Net {
 
     fn take(&mut self, id: ConnId, frame: Frame) -> Result<(), LinkError> {
         let Some(conn) = self.conns.get(id) else { return Ok(()) };
-        if frame.kind == Kind::Goodbye {
+        if frame.kind == FrameKind::Goodbye {
             return Err(LinkError::Closed);
         }
         match &conn.side {
-            Side::Inbound(peer) if frame.kind == Kind::Request => {
+            Side::Inbound(peer) if frame.kind == FrameKind::Request => {
                 conn.open += 1;
                 let peer = peer.clone();
                 self.inputs.push_back(Input::Request { conn: id, peer, frame });
             }
-            Side::Outbound(node) if frame.kind == Kind::Reply => {
+            Side::Outbound(node) if frame.kind == FrameKind::Reply => {
                 let (node, call) = (*node, CallId(frame.call));
                 self.peers.peer(node).backoff.succeed();
                 if self.peers.calls.get(&call).is_some_and(|pending| pending.to != node) {
@@ -504,7 +504,7 @@ impl Net {
     }
 
     /// Reads the answer to our hello.
-    fn shake(&mut self, id: ConnId, node: NodeId, frame: &Frame) {
+    fn shake(&mut self, id: ConnId, node: NodeNumber, frame: &Frame) {
         let (reply, mut outcome) = hello::check_reply(&self.config.hello, frame);
         if let Some(reply) = &reply
             && outcome.is_ok()
@@ -621,13 +621,13 @@ impl Net {
     }
 
     /// A call was made; it may have to wait for the journal, but its deadline runs.
-    pub fn begin_call(&mut self, call: CallId, to: NodeId, deadline: Time) {
+    pub fn begin_call(&mut self, call: CallId, to: NodeNumber, deadline: Time) {
         self.peers.calls.insert(call, Pending { to, released: false });
         self.alarms.set(deadline, Alarm::Call(call));
     }
 
     /// Sends a message that need not wait any longer.
-    pub fn send(&mut self, message: Outgoing, role: &impl Role) {
+    pub fn send(&mut self, message: Outgoing, role: &impl StateMachine) {
         match message {
             Outgoing::Reply { conn: ConnId::LOOPBACK, frame } => {
                 self.finish_call(CallId(frame.call), Ok(frame));
@@ -664,7 +664,7 @@ impl Net {
 
     /// The peer listens at `addr` now: a connection to where it was before is closed, and the
     /// calls on it end.
-    fn follow(&mut self, to: NodeId, addr: Option<SocketAddr>) {
+    fn follow(&mut self, to: NodeNumber, addr: Option<SocketAddr>) {
         if to == self.config.node {
             return;
         }
@@ -682,7 +682,7 @@ impl Net {
 
     fn send_call(
         &mut self,
-        to: NodeId,
+        to: NodeNumber,
         frame: Frame,
         addr: Option<SocketAddr>,
     ) -> Result<(), CallError> {
@@ -717,7 +717,7 @@ impl Net {
         Ok(())
     }
 
-    fn dial_when_allowed(&mut self, node: NodeId) {
+    fn dial_when_allowed(&mut self, node: NodeNumber) {
         let peer = self.peers.peer(node);
         let not_before = peer.backoff.not_before();
         if not_before <= time::now() {
@@ -727,7 +727,7 @@ impl Net {
         }
     }
 
-    fn dial(&mut self, node: NodeId) {
+    fn dial(&mut self, node: NodeNumber) {
         let peer = self.peers.peer(node);
         let Some(addr) = peer.addr else { return };
         let registry = self.poll.registry();
@@ -780,7 +780,7 @@ impl Net {
     }
 
     /// The connection to `node` is gone, or could not be made: its calls end.
-    fn lose_peer(&mut self, node: NodeId, error: CallError) {
+    fn lose_peer(&mut self, node: NodeNumber, error: CallError) {
         let peer = self.peers.peer(node);
         peer.conn = None;
         peer.ready = false;

@@ -6,8 +6,8 @@ use saker_runtime::time::Time;
 use saker_types::wire::Op;
 
 use super::{CallId, Conditions, ConnId};
-use crate::NodeId;
-use crate::frame::{Frame, Kind};
+use crate::NodeNumber;
+use crate::frame::{Frame, FrameKind};
 use crate::hello::Hello;
 
 /// A message that a role sends.
@@ -25,7 +25,7 @@ pub enum Outgoing {
         /// Names it in [`super::Input::Reply`]. Also the frame's `call`.
         call: CallId,
         /// To whom; may be this node itself.
-        to: NodeId,
+        to: NodeNumber,
         /// The request.
         frame: Frame,
         /// When to give up.
@@ -53,7 +53,7 @@ impl Outbox {
 
     /// Answers a request; `frame` is made with [`Frame::reply`].
     pub fn reply(&mut self, conn: ConnId, frame: Frame) {
-        debug_assert_eq!(frame.kind, Kind::Reply);
+        debug_assert_eq!(frame.kind, FrameKind::Reply);
         let frame = Frame { map_version: self.map_version, ..frame };
         self.messages.push((self.after, Outgoing::Reply { conn, frame }));
     }
@@ -61,7 +61,7 @@ impl Outbox {
     /// Sends a request. Its end comes as [`super::Input::Reply`], at `deadline` at the latest.
     pub fn call(
         &mut self,
-        to: NodeId,
+        to: NodeNumber,
         op: u16,
         trace: u64,
         body: Bytes,
@@ -83,7 +83,7 @@ impl Outbox {
     }
 
     /// Messages added from here on in this step leave when these are met, instead of
-    /// [`super::Role::conditions`] when the step returned.
+    /// [`super::StateMachine::conditions`] when the step returned.
     pub fn after(&mut self, conditions: Conditions) {
         self.after = Some(conditions);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use saker_runtime::time::Time;
 
 use super::{CallId, ConnId};
-use crate::NodeId;
+use crate::NodeNumber;
 use crate::frame::Frame;
 
 /// Bounds of the pause between attempts to connect; it doubles with each failure.
@@ -16,12 +16,12 @@ pub(crate) const BACKOFF_MAX: Duration = Duration::from_millis(640);
 
 /// When a peer that could not be reached may be tried again.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Backoff {
+pub(crate) struct ReconnectBackoff {
     failures: u32,
     not_before: Time,
 }
 
-impl Backoff {
+impl ReconnectBackoff {
     /// Counts a failure at `now`.
     pub fn fail(&mut self, now: Time) {
         let pause = BACKOFF_MIN * (1 << self.failures.min(7));
@@ -31,7 +31,7 @@ impl Backoff {
 
     /// The peer has shown that it works.
     pub fn succeed(&mut self) {
-        *self = Backoff::default();
+        *self = ReconnectBackoff::default();
     }
 
     /// The earliest time of the next attempt.
@@ -47,7 +47,7 @@ pub(super) struct Peer {
     pub conn: Option<ConnId>,
     /// Whether `conn` has shaken hands.
     pub ready: bool,
-    pub backoff: Backoff,
+    pub backoff: ReconnectBackoff,
     /// An alarm for the next attempt is set.
     pub redial_set: bool,
     /// Requests for when the connection is ready.
@@ -69,7 +69,7 @@ impl Peer {
 
 /// A call without a result.
 pub(super) struct Pending {
-    pub to: NodeId,
+    pub to: NodeNumber,
     /// It has passed the gate: it is queued, or sent.
     pub released: bool,
 }
@@ -77,18 +77,18 @@ pub(super) struct Pending {
 /// Peers, and the calls that have no result yet.
 #[derive(Default)]
 pub(super) struct Peers {
-    pub peers: BTreeMap<NodeId, Peer>,
+    pub peers: BTreeMap<NodeNumber, Peer>,
     /// Ordered, so that broken connections fail calls in their order.
     pub calls: BTreeMap<CallId, Pending>,
 }
 
 impl Peers {
-    pub fn peer(&mut self, node: NodeId) -> &mut Peer {
+    pub fn peer(&mut self, node: NodeNumber) -> &mut Peer {
         self.peers.entry(node).or_default()
     }
 
     /// Ends all calls to `node` that are queued or sent, and gives their ids.
-    pub fn take_calls(&mut self, node: NodeId) -> Vec<CallId> {
+    pub fn take_calls(&mut self, node: NodeNumber) -> Vec<CallId> {
         let hit = |call: &Pending| call.to == node && call.released;
         let ids = self.calls.iter().filter(|(_, call)| hit(call)).map(|(id, _)| *id).collect();
         self.calls.retain(|_, call| !hit(call));
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn backoff_doubles_up_to_its_bound() {
-        let mut backoff = Backoff::default();
+        let mut backoff = ReconnectBackoff::default();
         let now = Time::from_ns(1_000);
         let mut pauses = Vec::new();
         for _ in 0..40 {

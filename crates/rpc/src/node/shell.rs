@@ -13,8 +13,8 @@ use super::bounds::{Bounds, ConnMetrics};
 use super::gate::Gate;
 use super::net::Net;
 use super::spread::{ShellPoll, Spread};
-use super::{FlushDone, Outbox, Outgoing, Role};
-use crate::NodeId;
+use super::{FlushDone, Outbox, Outgoing, StateMachine};
+use crate::NodeNumber;
 use crate::hello::{Hello, HelloPolicy, PeerHello};
 
 /// Default bound of a batch, inputs. Not more: while a batch is worked on, those who sent the one
@@ -29,7 +29,7 @@ pub const OUT_BYTES_MAX: usize = 512 << 20;
 #[derive(Clone)]
 pub struct ShellConfig {
     /// This node: calls to it are looped back.
-    pub node: NodeId,
+    pub node: NodeNumber,
     /// What it says on connections that it makes, and answers on those it accepts.
     pub hello: Hello,
     /// Whom it lets in.
@@ -51,7 +51,7 @@ impl ShellConfig {
     /// A configuration with default bounds; the node is the hello's.
     pub fn new(hello: Hello, policy: HelloPolicy) -> ShellConfig {
         ShellConfig {
-            node: NodeId(hello.node),
+            node: NodeNumber(hello.node),
             hello,
             policy,
             bounds: Bounds::default(),
@@ -74,7 +74,7 @@ impl ShellConfig {
 
 /// Stops running [`Shell`]s, from any thread. Clones stop the same ones.
 #[derive(Clone, Default)]
-pub struct Stop {
+pub struct StopHandle {
     inner: Arc<StopInner>,
 }
 
@@ -84,10 +84,10 @@ struct StopInner {
     wakers: Mutex<Vec<Arc<Waker>>>,
 }
 
-impl Stop {
+impl StopHandle {
     /// A handle for one run of one or several shells.
-    pub fn new() -> Stop {
-        Stop::default()
+    pub fn new() -> StopHandle {
+        StopHandle::default()
     }
 
     /// Ends the run, soon; before a run, ends it as it begins.
@@ -113,7 +113,7 @@ fn wake(waker: &Waker) {
     }
 }
 
-/// Drives a [`Role`] over sockets, on the thread that calls [`Shell::run`].
+/// Drives a [`StateMachine`] over sockets, on the thread that calls [`Shell::run`].
 pub struct Shell<R> {
     role: R,
     net: Net,
@@ -126,7 +126,7 @@ pub struct Shell<R> {
     flushed: Arc<AtomicBool>,
 }
 
-impl<R: Role> Shell<R> {
+impl<R: StateMachine> Shell<R> {
     /// A shell that accepts on `listener`.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl<R: Role> Shell<R> {
     /// # Errors
     /// When the poll fails. A failed flush aborts the process instead: what the journal holds
     /// is unknown then, and a second flush would lie.
-    pub fn run(&mut self, stop: &Stop) -> io::Result<()> {
+    pub fn run(&mut self, stop: &StopHandle) -> io::Result<()> {
         stop.attach(self.net.waker());
         // The first step: a role may have something to do or say before anybody asks.
         self.step(time::now());

@@ -10,9 +10,9 @@ use saker_runtime::time::{self, Time};
 
 use super::pool::Pool;
 use super::replies::{Ready, ReplyBox};
-use super::{BATCH_REPLY_BYTES_MAX, BATCH_TIME_MAX, Outcome, Service};
-use crate::NodeId;
-use crate::node::{ConnId, FlushDone, Input, Outbox, Role};
+use super::{BATCH_REPLY_BYTES_MAX, BATCH_TIME_MAX, Service, ServiceOutcome};
+use crate::NodeNumber;
+use crate::node::{ConnId, FlushDone, Input, Outbox, StateMachine};
 
 /// What of a connection is under way in the pool.
 #[derive(Default)]
@@ -102,7 +102,7 @@ impl Drop for Adapter {
     }
 }
 
-impl Role for Adapter {
+impl StateMachine for Adapter {
     fn step(&mut self, now: Time, _: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         if self.replies.is_woken() {
             self.collect(out);
@@ -119,11 +119,11 @@ impl Role for Adapter {
                 Input::Reply { .. } => continue,
             };
             match self.service.attempt(frame) {
-                Ok(Outcome::Reply(reply)) => {
+                Ok(ServiceOutcome::Reply(reply)) => {
                     bytes += reply.wire_len();
                     out.reply(conn, reply);
                 }
-                Ok(Outcome::AfterFlush(reply)) => {
+                Ok(ServiceOutcome::AfterFlush(reply)) => {
                     let bytes = self.pool.flush(conn, &self.replies, reply);
                     self.add(conn, bytes, out);
                 }
@@ -142,7 +142,7 @@ impl Role for Adapter {
         self.replies.is_woken().then_some(Time::from_ns(0))
     }
 
-    fn address(&self, _: NodeId) -> Option<SocketAddr> {
+    fn address(&self, _: NodeNumber) -> Option<SocketAddr> {
         None
     }
 

@@ -8,11 +8,11 @@ use saker_runtime::thread::{self, JoinHandle};
 
 use super::replies::ReplyBox;
 use super::{
-    AfterFlush, Blocked, Limits, Outcome, Service, ServiceConfig, ServiceMetrics, Together, joined,
-    lane,
+    AfterFlush, Blocked, Service, ServiceConfig, ServiceLimits, ServiceMetrics, ServiceOutcome,
+    Together, joined, lane,
 };
 use crate::frame::{Frame, HEADER_BYTES};
-use crate::node::{ConnId, Stop};
+use crate::node::{ConnId, StopHandle};
 
 /// Where an answer goes, and what its request counts for until then.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ struct Waiter {
 /// The threads of a service that may wait.
 pub(super) struct Pool {
     service: Arc<dyn Service>,
-    pub limits: Limits,
+    pub limits: ServiceLimits,
     pub metrics: ServiceMetrics,
     reads: lane::Lane<Job>,
     changes: lane::Lane<Job>,
@@ -48,7 +48,7 @@ pub(super) struct Pool {
     /// Of all shells.
     boxes: Vec<Arc<ReplyBox>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    stop: Stop,
+    stop: StopHandle,
 }
 
 impl Pool {
@@ -57,7 +57,7 @@ impl Pool {
         service: Arc<dyn Service>,
         config: &ServiceConfig,
         boxes: Vec<Arc<ReplyBox>>,
-        stop: Stop,
+        stop: StopHandle,
     ) -> Arc<Pool> {
         let limits = config.limits;
         Arc::new(Pool {
@@ -149,8 +149,8 @@ impl Pool {
             for Job { frame, to } in jobs {
                 self.metrics.queued.add(-1);
                 match self.service.execute(frame) {
-                    Outcome::Reply(reply) => self.end_one(&to, reply),
-                    Outcome::AfterFlush(reply) => self.wait_for_flush(Waiter { reply, to }),
+                    ServiceOutcome::Reply(reply) => self.end_one(&to, reply),
+                    ServiceOutcome::AfterFlush(reply) => self.wait_for_flush(Waiter { reply, to }),
                 }
             }
         }
@@ -205,7 +205,7 @@ impl Pool {
 }
 
 /// Stops the service unless it is forgotten.
-struct PanicStops(Stop);
+struct PanicStops(StopHandle);
 
 impl Drop for PanicStops {
     fn drop(&mut self) {

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::frame::{Frame, Kind};
+use crate::frame::{Frame, FrameKind};
 use crate::node::{CallId, Conditions, Outbox, Outgoing};
 use saker_runtime::time::Time;
 use saker_types::{Class, Errno};
@@ -69,9 +69,9 @@ fn a_transaction_that_is_dropped_is_aborted() {
     let id = begin(&mut *driver.borrow_mut()).unwrap();
     let mut txn = Transaction::new(driver.clone(), id, None);
     txn.participants.push(Participant::Node(NodeId::Shard(0)));
-    assert_eq!(driver.borrow().ledger.outcome(id.number).outcome, i32::from(Outcome::Undecided));
+    assert_eq!(driver.borrow().ledger.outcome(id.number).outcome, i32::from(TxnOutcome::Undecided));
     drop(txn);
-    assert_eq!(driver.borrow().ledger.outcome(id.number).outcome, i32::from(Outcome::Aborted));
+    assert_eq!(driver.borrow().ledger.outcome(id.number).outcome, i32::from(TxnOutcome::Aborted));
     let hub = driver.borrow().hub.clone();
     let sent = step(&hub, Time::ZERO, &mut Outbox::new());
     assert!(matches!(sent[..], [(_, DecideReq { commit: false, .. })]), "{sent:?}");
@@ -98,7 +98,7 @@ fn a_decision_that_is_refused_is_told_again() {
             _ => (refusal.errno().0, prost::Message::encode_to_vec(&refusal).into()),
         };
         let request = Frame::request(Op::Decide as u16, 0, Bytes::new(), Bytes::new());
-        let reply = Frame { kind: Kind::Reply, status, body, ..request };
+        let reply = Frame { kind: FrameKind::Reply, status, body, ..request };
         hub.begin(now, 0);
         hub.replied(call, Ok(reply));
         assert!(step(&hub, now, &mut out).is_empty());

@@ -10,7 +10,8 @@ use std::time::Duration;
 use prost::Message;
 use saker_rpc::frame::Decoder;
 use saker_rpc::{
-    Bytes, Frame, Hello, HelloPolicy, Kind, NodeId, Role, RoleKind, Shell, ShellConfig, Stop,
+    Bytes, Frame, FrameKind, Hello, HelloPolicy, NodeNumber, RoleKind, Shell, ShellConfig,
+    StateMachine, StopHandle,
 };
 
 pub const CLUSTER: [u8; 16] = [7; 16];
@@ -49,7 +50,7 @@ pub fn listen_at(addr: SocketAddr) -> TcpListener {
 }
 
 pub fn hello(role: RoleKind, node: u32) -> Hello {
-    Hello::new(role, NodeId(node), Some(CLUSTER))
+    Hello::new(role, NodeNumber(node), Some(CLUSTER))
 }
 
 pub fn config(node: u32) -> ShellConfig {
@@ -59,17 +60,17 @@ pub fn config(node: u32) -> ShellConfig {
 
 /// A shell on a thread of its own; stops, and passes its panics on, when dropped.
 pub struct Running {
-    pub stop: Stop,
+    pub stop: StopHandle,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
-    pub fn start<R: Role>(
+    pub fn start<R: StateMachine>(
         listener: TcpListener,
         config: ShellConfig,
         role: impl FnOnce() -> R + Send + 'static,
     ) -> Running {
-        let stop = Stop::new();
+        let stop = StopHandle::new();
         let its = stop.clone();
         let thread = std::thread::spawn(move || {
             let mut shell = Shell::new(role(), listener, config).unwrap();
@@ -110,13 +111,13 @@ impl Raw {
     pub fn client(addr: SocketAddr) -> Raw {
         let mut raw = Raw::dial(addr);
         let reply = raw.shake(&hello(RoleKind::Client, 0)).expect("an answer");
-        assert_eq!((reply.kind, reply.status), (Kind::HelloReply, 0));
+        assert_eq!((reply.kind, reply.status), (FrameKind::HelloReply, 0));
         raw
     }
 
     pub fn shake(&mut self, hello: &Hello) -> Option<Frame> {
         let body = hello.encode_to_vec().into();
-        self.send(&Frame { kind: Kind::Hello, ..Frame::request(0, 0, body, Bytes::new()) });
+        self.send(&Frame { kind: FrameKind::Hello, ..Frame::request(0, 0, body, Bytes::new()) });
         self.receive()
     }
 

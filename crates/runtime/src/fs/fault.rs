@@ -47,7 +47,7 @@ impl OpKind {
 
 /// A call about to be made.
 #[derive(Clone, Debug)]
-pub struct Op<'a> {
+pub struct FileOp<'a> {
     /// What it does.
     pub kind: OpKind,
     /// The name it was opened under, without the directory.
@@ -77,7 +77,7 @@ pub enum Fault {
 }
 
 /// Decides the fate of each call, in the order they are made.
-pub type Script = Box<dyn FnMut(&Op<'_>) -> Fault + Send>;
+pub type Script = Box<dyn FnMut(&FileOp<'_>) -> Fault + Send>;
 
 /// A script in which the `count`th call that mutates (from 0) takes effect but fails with EIO, and
 /// every call after it fails without effect: the process as good as died there.
@@ -101,7 +101,7 @@ struct Judge(Arc<Mutex<Script>>);
 impl Judge {
     fn fate(&self, kind: OpKind, name: &str, offset: u64, len: u64) -> Fault {
         let mut script = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (*script)(&Op { kind, name, offset, len })
+        (*script)(&FileOp { kind, name, offset, len })
     }
 
     fn run<T>(

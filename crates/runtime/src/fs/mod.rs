@@ -20,7 +20,7 @@ mod real;
 #[cfg(test)]
 mod tests;
 
-pub use fault::{Fault, FaultDir, Op, OpKind, Script, fail_from};
+pub use fault::{Fault, FaultDir, FileOp, OpKind, Script, fail_from};
 pub use mem::MemDir;
 pub use real::{RealDir, machine};
 

@@ -66,7 +66,7 @@ fn file_conforms(file: &dyn File) {
 fn after_a_flush_that_fails_the_page_cache_has_what_the_disk_has_not() {
     let fails = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let armed = fails.clone();
-    let script = move |op: &Op<'_>| match op.kind == OpKind::Sync
+    let script = move |op: &FileOp<'_>| match op.kind == OpKind::Sync
         && armed.swap(false, std::sync::atomic::Ordering::Relaxed)
     {
         true => Fault::Lose(libc::EIO),

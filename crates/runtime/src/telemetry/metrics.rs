@@ -17,7 +17,7 @@ const OTHER: &str = "other";
 
 /// Whether a metric only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Grows, from zero at the process's start. The name ends in `_total`.
     Counter,
     /// Goes up and down.
@@ -30,7 +30,7 @@ pub struct Metric {
     /// As it appears at `/metrics`: `saker_<noun>_<unit>`.
     pub name: &'static str,
     /// Whether it only grows.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// One sentence without its full stop.
     pub help: &'static str,
 }
@@ -162,7 +162,7 @@ impl Registry {
     /// Declares a counter; `name` must end in `_total`.
     pub fn counter(&self, name: &'static str, help: &'static str) -> Counter {
         let make = || Values::Counter(Counter::default());
-        self.declare(Kind::Counter, name, help, make, |values| match values {
+        self.declare(MetricKind::Counter, name, help, make, |values| match values {
             Values::Counter(counter) => Some(counter.clone()),
             _ => None,
         })
@@ -171,7 +171,7 @@ impl Registry {
     /// Declares a gauge.
     pub fn gauge(&self, name: &'static str, help: &'static str) -> Gauge {
         let make = || Values::Gauge(Gauge::default());
-        self.declare(Kind::Gauge, name, help, make, |values| match values {
+        self.declare(MetricKind::Gauge, name, help, make, |values| match values {
             Values::Gauge(gauge) => Some(gauge.clone()),
             _ => None,
         })
@@ -190,7 +190,7 @@ impl Registry {
     ) -> OpCounters {
         let fixed: Vec<Label> = fixed.iter().map(|(k, v)| (*k, (*v).to_owned())).collect();
         let make = || Values::Ops(Vec::new());
-        self.declare(Kind::Counter, name, help, make, |values| {
+        self.declare(MetricKind::Counter, name, help, make, |values| {
             let Values::Ops(all) = values else {
                 return None;
             };
@@ -225,7 +225,7 @@ impl Registry {
     /// the program, seen at its start.
     fn declare<T>(
         &self,
-        kind: Kind,
+        kind: MetricKind,
         name: &'static str,
         help: &'static str,
         make: impl FnOnce() -> Values,
@@ -234,7 +234,7 @@ impl Registry {
         let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
         assert!(name.starts_with("saker_") && name.bytes().all(good), "metric name {name}");
         let total = name.ends_with("_total");
-        assert_eq!(total, kind == Kind::Counter, "{name}: exactly counters end in _total");
+        assert_eq!(total, kind == MetricKind::Counter, "{name}: exactly counters end in _total");
         let mut families = self.lock();
         let family = families.entry(name).or_insert_with(|| {
             let metric = Metric { name, kind, help };
@@ -263,8 +263,10 @@ impl Collector for Registry {
             let Metric { name, kind, help } = family.metric;
             // prometheus-client appends `_total` to counters itself.
             let (name, kind) = match kind {
-                Kind::Counter => (name.strip_suffix("_total").unwrap_or(name), MetricType::Counter),
-                Kind::Gauge => (name, MetricType::Gauge),
+                MetricKind::Counter => {
+                    (name.strip_suffix("_total").unwrap_or(name), MetricType::Counter)
+                }
+                MetricKind::Gauge => (name, MetricType::Gauge),
             };
             let help = format!("{help}.");
             let mut family_encoder = encoder.encode_descriptor(name, &help, None, kind)?;
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!(registry.counter("saker_b_total", "B").get(), 2);
         let listed = registry.list();
         assert_eq!(listed.len(), 2);
-        assert_eq!((listed[0].name, listed[0].kind), ("saker_a_bytes", Kind::Gauge));
+        assert_eq!((listed[0].name, listed[0].kind), ("saker_a_bytes", MetricKind::Gauge));
         assert_eq!((listed[1].name, listed[1].help), ("saker_b_total", "B"));
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use saker_engine::table::{EmbeddedConfig, EmbeddedTable};
 use saker_runtime::fs::RealDir;
 use saker_runtime::telemetry::Registry;
-use saker_store::{Identity, Options, SegmentStore, Space};
+use saker_store::{Options, SegmentStore, Space, StoreIdentity};
 
 /// Of the store.
 pub const CLUSTER: [u8; 16] = [1; 16];
@@ -30,6 +30,6 @@ pub fn open(path: &Path) -> Result<Arc<SegmentStore>, Failure> {
         cached_since: 0,
         registry: Registry::new(),
     };
-    let identity = Identity { cluster: CLUSTER, store: 0 };
+    let identity = StoreIdentity { cluster: CLUSTER, store: 0 };
     Ok(SegmentStore::open(Arc::new(dir), Arc::new(table), identity, options)?)
 }

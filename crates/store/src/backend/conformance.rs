@@ -12,10 +12,10 @@ use saker_types::wire::{
 use saker_types::{Class, Errno, InodeId, Result, Unflushed};
 
 use super::ChunkBackend;
-use crate::wait::{Wait, is_would_wait};
+use crate::wait::{WaitPolicy, is_would_wait};
 
 /// A backend under test, and what it keeps things in.
-pub trait Subject {
+pub trait BackendUnderTest {
     /// Opens what is there. The backend that was open is dropped before.
     fn open(&self) -> Arc<dyn ChunkBackend>;
 
@@ -34,7 +34,7 @@ const SEEDS: u64 = 6;
 const STEPS: usize = 300;
 
 /// Checks a backend, of which `make` makes a new one.
-pub fn check<S: Subject>(make: impl Fn() -> S) {
+pub fn check<S: BackendUnderTest>(make: impl Fn() -> S) {
     (0..SEEDS).for_each(|seed| random_calls(&make(), seed));
     what_is_impossible_is_refused(&*make().open());
     without_room(&make());
@@ -55,19 +55,19 @@ fn write(
     backend: &dyn ChunkBackend,
     req: &ChunkWriteReq,
     data: &[u8],
-    wait: Wait,
+    wait: WaitPolicy,
 ) -> Result<ChunkWriteReply> {
     let crc = crc32c::crc32c(data);
     match backend.write(&ChunkWriteReq { crc, ..req.clone() }, data, wait) {
         // Nothing was done.
-        Err(error) if is_would_wait(&error) && wait == Wait::Never => {
-            write(backend, req, data, Wait::May)
+        Err(error) if is_would_wait(&error) && wait == WaitPolicy::Never => {
+            write(backend, req, data, WaitPolicy::May)
         }
         written => written,
     }
 }
 
-fn random_calls(subject: &impl Subject, seed: u64) {
+fn random_calls(subject: &impl BackendUnderTest, seed: u64) {
     let mut rng = Rng::seeded(seed);
     let mut model = Model::default();
     let mut backend = subject.open();
@@ -76,7 +76,7 @@ fn random_calls(subject: &impl Subject, seed: u64) {
         let offset = rng.below(USED);
         let len = 1 + rng.below(USED - offset);
         let known_gen = model.gens.get(&id).copied().unwrap_or_default();
-        let wait = if rng.chance(1, 2) { Wait::Never } else { Wait::May };
+        let wait = if rng.chance(1, 2) { WaitPolicy::Never } else { WaitPolicy::May };
         match rng.below(20) {
             0 => {
                 drop(backend);
@@ -157,12 +157,12 @@ impl Model {
         (id, index): (InodeId, u64),
         offset: u64,
         len: u64,
-        wait: Wait,
+        wait: WaitPolicy,
     ) {
         let req = ChunkReadReq { id, index, offset, len, ..ChunkReadReq::default() };
         let (data, reply) = match backend.read(&req, wait) {
-            Err(error) if is_would_wait(&error) && wait == Wait::Never => {
-                backend.read(&req, Wait::May)
+            Err(error) if is_would_wait(&error) && wait == WaitPolicy::Never => {
+                backend.read(&req, WaitPolicy::May)
             }
             read => read,
         }
@@ -201,7 +201,7 @@ impl Model {
         let stat = backend.stat().unwrap();
         assert_eq!((stat.data_bytes, stat.chunks), (bytes as u64, listed.len() as u64));
         for id in 1..=last_id {
-            (0..CHUNKS).for_each(|i| self.compare_read(backend, (id, i), 0, USED, Wait::May));
+            (0..CHUNKS).for_each(|i| self.compare_read(backend, (id, i), 0, USED, WaitPolicy::May));
             self.compare_runs(backend, id);
         }
     }
@@ -228,7 +228,7 @@ impl Model {
 
 fn what_is_impossible_is_refused(backend: &dyn ChunkBackend) {
     let errno = |req: ChunkWriteReq, data: &[u8]| {
-        write(backend, &req, data, Wait::May).unwrap_err().errno()
+        write(backend, &req, data, WaitPolicy::May).unwrap_err().errno()
     };
     let req = ChunkWriteReq { id: 1, ..ChunkWriteReq::default() };
     assert_eq!(errno(ChunkWriteReq { offset: CHUNK_BYTES, ..req.clone() }, b"x"), Errno::EINVAL);
@@ -236,20 +236,20 @@ fn what_is_impossible_is_refused(backend: &dyn ChunkBackend) {
     assert_eq!(errno(ChunkWriteReq { hole: 1, ..req.clone() }, b"x"), Errno::EINVAL);
     assert_eq!(errno(ChunkWriteReq { index: u64::MAX, ..req.clone() }, b"x"), Errno::EINVAL);
     let damaged = ChunkWriteReq { crc: 1, ..req };
-    let error = backend.write(&damaged, b"data", Wait::May).unwrap_err();
+    let error = backend.write(&damaged, b"data", WaitPolicy::May).unwrap_err();
     assert!(error.is(Class::Retry), "{error}");
     let nothing = ChunkReadReq { id: 1, len: 10, ..ChunkReadReq::default() };
-    assert!(backend.read(&nothing, Wait::May).unwrap().0.is_empty());
+    assert!(backend.read(&nothing, WaitPolicy::May).unwrap().0.is_empty());
 }
 
 fn put(backend: &dyn ChunkBackend, id: InodeId, data: &[u8]) -> Result<()> {
     let req = ChunkWriteReq { id, ..ChunkWriteReq::default() };
-    write(backend, &req, data, Wait::May).map(|_| ())
+    write(backend, &req, data, WaitPolicy::May).map(|_| ())
 }
 
 fn get(backend: &dyn ChunkBackend, id: InodeId) -> Result<Vec<u8>> {
     let req = ChunkReadReq { id, len: CHUNK_BYTES, ..ChunkReadReq::default() };
-    backend.read(&req, Wait::May).map(|(data, _)| data.to_vec())
+    backend.read(&req, WaitPolicy::May).map(|(data, _)| data.to_vec())
 }
 
 /// Bytes that no other inode has.
@@ -259,7 +259,7 @@ fn content(id: InodeId) -> Vec<u8> {
     data
 }
 
-fn without_room(subject: &impl Subject) {
+fn without_room(subject: &impl BackendUnderTest) {
     let backend = subject.open();
     (1..3).for_each(|id| put(&*backend, id, &content(id)).unwrap());
     subject.set_full(true);
@@ -283,7 +283,7 @@ fn without_room(subject: &impl Subject) {
     assert!(is_whole(refused));
 }
 
-fn damage_is_told(subject: &impl Subject) {
+fn damage_is_told(subject: &impl BackendUnderTest) {
     let backend = subject.open();
     (1..4).for_each(|id| put(&*backend, id, &content(id)).unwrap());
     backend.flush().unwrap();

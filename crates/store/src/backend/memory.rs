@@ -12,7 +12,7 @@ use saker_types::wire::{
 use saker_types::{Class, Errno, Error, InodeId, Result, Unflushed};
 
 use super::{ChunkBackend, LIST_MAX, check_write, range_of};
-use crate::wait::{Wait, locked};
+use crate::wait::{WaitPolicy, locked};
 
 /// Truncate generation of an inode that was deleted.
 const DELETED: u64 = u64::MAX;
@@ -76,7 +76,7 @@ impl State {
 }
 
 impl ChunkBackend for MemoryBackend {
-    fn write(&self, req: &ChunkWriteReq, data: &[u8], _: Wait) -> Result<ChunkWriteReply> {
+    fn write(&self, req: &ChunkWriteReq, data: &[u8], _: WaitPolicy) -> Result<ChunkWriteReply> {
         check_write(req, data)?;
         let state = &mut *locked(&self.0);
         state.check(req.id, req.truncate_gen)?;
@@ -100,7 +100,7 @@ impl ChunkBackend for MemoryBackend {
         Ok(ChunkWriteReply { epoch: 1, seq: state.writes })
     }
 
-    fn read(&self, req: &ChunkReadReq, _: Wait) -> Result<(Bytes, ChunkReadReply)> {
+    fn read(&self, req: &ChunkReadReq, _: WaitPolicy) -> Result<(Bytes, ChunkReadReply)> {
         let Some((start, end)) = range_of(req) else { return Ok(Default::default()) };
         let (data, holes) = locked(&self.0).read(req.id, req.index, start, end)?;
         let crc = crc32c::crc32c(&data);
@@ -175,10 +175,10 @@ impl ChunkBackend for MemoryBackend {
 }
 
 mod tests {
-    use super::super::conformance::{self, Subject};
+    use super::super::conformance::{self, BackendUnderTest};
     use super::*;
 
-    impl Subject for MemoryBackend {
+    impl BackendUnderTest for MemoryBackend {
         fn open(&self) -> Arc<dyn ChunkBackend> {
             Arc::new(self.clone())
         }

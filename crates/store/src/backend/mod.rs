@@ -23,7 +23,7 @@ use saker_types::wire::{
 };
 use saker_types::{Errno, Error, InodeId, Result, Unflushed};
 
-use crate::wait::Wait;
+use crate::wait::WaitPolicy;
 
 #[cfg(test)]
 pub mod conformance;
@@ -46,21 +46,21 @@ pub trait ChunkBackend: Send + Sync + 'static {
     /// ESTALE below a known truncation (rule 17) and for a deleted inode, ENOSPC, EINVAL for
     /// impossible ranges, EIO. With class Retry: the data is not what the request's checksum says;
     /// nothing was done. EAGAIN.
-    fn write(&self, req: &ChunkWriteReq, data: &[u8], wait: Wait) -> Result<ChunkWriteReply>;
+    fn write(&self, req: &ChunkWriteReq, data: &[u8], wait: WaitPolicy) -> Result<ChunkWriteReply>;
 
     /// Reads a range of a chunk up to the last byte written; holes are zeros. Returns the data and
     /// what is to be said of it.
     ///
     /// # Errors
     /// EIO, naming the place, if any of it is damaged. EAGAIN.
-    fn read(&self, req: &ChunkReadReq, wait: Wait) -> Result<(Bytes, ChunkReadReply)>;
+    fn read(&self, req: &ChunkReadReq, wait: WaitPolicy) -> Result<(Bytes, ChunkReadReply)>;
 
     /// Where a process of this machine finds the data that [`ChunkBackend::read`] would return;
     /// `None` where it does not, or better not.
     ///
     /// # Errors
     /// As [`ChunkBackend::read`], but for damage of the data itself: who reads it there checks it.
-    fn locate(&self, _req: &ChunkReadReq, _wait: Wait) -> Result<Option<ChunkReadReply>> {
+    fn locate(&self, _req: &ChunkReadReq, _wait: WaitPolicy) -> Result<Option<ChunkReadReply>> {
         Ok(None)
     }
 

@@ -7,10 +7,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::frame::Decoder;
-use saker_rpc::service::Limits;
+use saker_rpc::service::ServiceLimits;
 use saker_rpc::{
-    Frame, Hello, HelloPolicy, Kind, NodeId, RoleKind, Service, ServiceConfig, ShellConfig, Stop,
-    serve,
+    Frame, FrameKind, Hello, HelloPolicy, NodeNumber, RoleKind, Service, ServiceConfig,
+    ShellConfig, StopHandle, serve,
 };
 use saker_runtime::fs::{Dir, File};
 use saker_types::wire::{ChunkReadReq, ChunkSyncReq, ChunkTruncateReq, ChunkWriteReq, Empty, Op};
@@ -162,9 +162,10 @@ impl Client {
     fn connect(addr: SocketAddr) -> Client {
         let mut client =
             Client { stream: TcpStream::connect(addr).unwrap(), decoder: Decoder::new() };
-        let hello = Hello::new(RoleKind::Client, NodeId(0), Some(IDENTITY.cluster)).encode_to_vec();
+        let hello =
+            Hello::new(RoleKind::Client, NodeNumber(0), Some(IDENTITY.cluster)).encode_to_vec();
         let hello = Frame::request(0, 0, hello.into(), Bytes::new());
-        client.write(&Frame { kind: Kind::Hello, ..hello });
+        client.write(&Frame { kind: FrameKind::Hello, ..hello });
         client.receive();
         client
     }
@@ -224,15 +225,15 @@ impl Client {
     }
 }
 
-fn served(limits: Limits, test: impl FnOnce(&mut Client, &Mood, &ServiceConfig)) {
+fn served(limits: ServiceLimits, test: impl FnOnce(&mut Client, &Mood, &ServiceConfig)) {
     let mood = Mood::default();
     let dir: Arc<dyn Dir> = Arc::new(SlowDir(Arc::new(Machine::new().dir), mood.clone()));
     let store = open_in(dir.clone(), IDENTITY, options()).unwrap();
     let service: Arc<dyn Service> = Arc::new(StoreService::new(dir, store).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (addr, stop) = (listener.local_addr().unwrap(), Stop::new());
+    let (addr, stop) = (listener.local_addr().unwrap(), StopHandle::new());
     let policy = HelloPolicy { cluster: Some(IDENTITY.cluster), ..HelloPolicy::default() };
-    let hello = Hello::new(RoleKind::Store, NodeId(1), Some(IDENTITY.cluster));
+    let hello = Hello::new(RoleKind::Store, NodeNumber(1), Some(IDENTITY.cluster));
     let shell = ShellConfig::new(hello, policy);
     let config = ServiceConfig { shells: 1, limits, ..ServiceConfig::default() };
     std::thread::scope(|scope| {
@@ -248,7 +249,7 @@ fn served(limits: Limits, test: impl FnOnce(&mut Client, &Mood, &ServiceConfig))
 
 #[test]
 fn a_read_that_hangs_holds_up_nothing_else() {
-    served(Limits::default(), |client, mood, _| {
+    served(ServiceLimits::default(), |client, mood, _| {
         client.put(1, 1, false);
         client.put(2, 2, false);
         assert_eq!(client.answers(2), [1, 2]);
@@ -277,7 +278,7 @@ fn a_read_that_hangs_holds_up_nothing_else() {
 
 #[test]
 fn reads_of_the_page_cache_are_answered_while_all_threads_hang() {
-    let limits = Limits { read_threads: 2, ..Limits::default() };
+    let limits = ServiceLimits { read_threads: 2, ..ServiceLimits::default() };
     served(limits, |client, mood, config| {
         (1..=8).for_each(|id| client.put(id, id, false));
         client.answers(8);
@@ -298,7 +299,7 @@ fn reads_of_the_page_cache_are_answered_while_all_threads_hang() {
 
 #[test]
 fn a_flush_that_hangs_holds_up_only_who_waits_for_it() {
-    served(Limits::default(), |client, mood, _| {
+    served(ServiceLimits::default(), |client, mood, _| {
         client.put(1, 1, false);
         client.answer(1);
         mood.set(|state| state.flushes_hang = true);

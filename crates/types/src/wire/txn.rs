@@ -114,7 +114,7 @@ pub struct OutcomeReq {
 /// Outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub enum Outcome {
+pub enum TxnOutcome {
     /// The driver has no record: it never committed, and never will.
     Aborted = 0,
     /// Committed.
@@ -126,7 +126,7 @@ pub enum Outcome {
 /// The driver's answer.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct OutcomeReply {
-    #[prost(enumeration = "Outcome", tag = "1")]
+    #[prost(enumeration = "TxnOutcome", tag = "1")]
     #[allow(missing_docs)]
     pub outcome: i32,
 }

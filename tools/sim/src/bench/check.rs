@@ -7,11 +7,11 @@ use saker_types::change::{Gone, parse_entry_key, table};
 use saker_types::wire::{Empty, Op, ScanReply, ScanReq, ShardStats, Totals};
 use saker_types::{Inode, InodeId, ROOT};
 
-use super::Bench;
+use super::Testbed;
 
 /// The rows of all shards.
 #[derive(Default)]
-pub struct Tree {
+pub struct TestbedTree {
     /// Entries by (parent, name).
     pub entries: BTreeMap<(InodeId, String), Inode>,
     /// Attribute rows of hard links.
@@ -28,13 +28,13 @@ pub struct Tree {
     pub gone: usize,
 }
 
-impl Bench {
+impl Testbed {
     /// Reads everything.
     ///
     /// # Panics
     /// If a row does not decode.
-    pub fn tree(&mut self) -> Tree {
-        let mut tree = Tree::default();
+    pub fn tree(&mut self) -> TestbedTree {
+        let mut tree = TestbedTree::default();
         for shard in self.shards() {
             let request = ScanReq { after: Default::default(), limit: 65_536 };
             let rows: ScanReply = self.run(Op::Scan, shard, &request).expect("rows");
@@ -54,7 +54,7 @@ impl Bench {
     ///
     /// # Panics
     /// If something is wrong.
-    pub fn check(&mut self) -> Tree {
+    pub fn check(&mut self) -> TestbedTree {
         let tree = self.tree();
         if let Err(what) = tree.check() {
             panic!("{what}");
@@ -63,7 +63,7 @@ impl Bench {
     }
 }
 
-impl Tree {
+impl TestbedTree {
     /// Takes a row of a shard.
     ///
     /// # Errors

@@ -9,15 +9,15 @@ use saker_rpc::hub::decode_reply;
 use saker_types::wire::*;
 use saker_types::{Class, Cred, Errno, Error, FileKind, Locator, NodeId};
 
-use super::{Bench, Message, Peer};
+use super::{Message, Testbed, TestbedPeer};
 
 const SESSION: u64 = 77;
-/// Attempts of [`Bench::run`], and the time between them.
+/// Attempts of [`Testbed::run`], and the time between them.
 const ATTEMPTS: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// What a request ends in.
-pub type Answer<R> = Result<R, Error>;
+pub type RequestResult<R> = Result<R, Error>;
 
 /// A path below the root; empty for the root itself.
 pub fn at(path: &str) -> At {
@@ -39,7 +39,7 @@ pub fn shard(n: u16) -> NodeId {
 ///
 /// # Panics
 /// If it is none.
-pub fn errno<T: std::fmt::Debug>(answer: Answer<T>) -> Errno {
+pub fn errno<T: std::fmt::Debug>(answer: RequestResult<T>) -> Errno {
     answer.expect_err("an error").errno()
 }
 
@@ -47,8 +47,8 @@ pub fn errno<T: std::fmt::Debug>(answer: Answer<T>) -> Errno {
 ///
 /// # Panics
 /// If it cannot be made.
-pub fn with_dir(shards: u16) -> (Bench, String) {
-    let mut b = Bench::new(shards);
+pub fn with_dir(shards: u16) -> (Testbed, String) {
+    let mut b = Testbed::new(shards);
     let dir = b.name_on(shard(0), "dir");
     b.mkdir(&dir).expect("a new directory");
     for s in b.shards() {
@@ -58,7 +58,7 @@ pub fn with_dir(shards: u16) -> (Bench, String) {
     (b, dir)
 }
 
-impl Bench {
+impl Testbed {
     /// Opens the client's session on every node, also where it has ended.
     ///
     /// # Panics
@@ -103,13 +103,13 @@ impl Bench {
         let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), payload);
         let frame = Frame { call: self.calls, ..frame };
         self.asked.insert(self.calls, to);
-        let (from, to) = (Peer::Client, Peer::Node(to));
+        let (from, to) = (TestbedPeer::Client, TestbedPeer::Node(to));
         self.wire.push(Message { from, to, op, is_reply: false, life: 0, frame });
         self.calls
     }
 
     /// The answer to a call, if it has come; a broken connection is an error of class Retry.
-    pub fn answer<R: prost::Message + Default>(&mut self, call: u64) -> Option<Answer<R>> {
+    pub fn answer<R: prost::Message + Default>(&mut self, call: u64) -> Option<RequestResult<R>> {
         let answer = self.answers.remove(&call)?;
         self.trailer = answer.as_ref().map_or_else(Bytes::new, |frame| frame.payload.clone());
         Some(decode_reply(answer.ok_or(saker_rpc::CallError::Disconnected)))
@@ -133,7 +133,7 @@ impl Bench {
         op: Op,
         to: NodeId,
         body: &impl prost::Message,
-    ) -> Answer<R> {
+    ) -> RequestResult<R> {
         for _ in 0..ATTEMPTS {
             let call = self.ask(op, to, body);
             for _ in 0..ATTEMPTS {
@@ -172,19 +172,19 @@ impl Bench {
     }
 
     /// Makes a directory.
-    pub fn mkdir(&mut self, path: &str) -> Answer<Entry> {
+    pub fn mkdir(&mut self, path: &str) -> RequestResult<Entry> {
         let request = self.create_req(at(path), FileKind::Directory);
         self.run(Op::Mkdir, self.owner_of(&request.at), &request)
     }
 
     /// Makes a file.
-    pub fn create(&mut self, path: &str) -> Answer<Entry> {
+    pub fn create(&mut self, path: &str) -> RequestResult<Entry> {
         let request = self.create_req(at(path), FileKind::Regular);
         self.run(Op::Create, self.owner_of(&request.at), &request)
     }
 
     /// Makes a symbolic link.
-    pub fn symlink(&mut self, target: &'static str, path: &str) -> Answer<Entry> {
+    pub fn symlink(&mut self, target: &'static str, path: &str) -> RequestResult<Entry> {
         let request = self.create_req(at(path), FileKind::Symlink);
         let target = Bytes::from_static(target.as_bytes());
         let request = CreateReq { target, ..request };
@@ -192,7 +192,7 @@ impl Bench {
     }
 
     /// What is at a place; does not follow hard links to their home.
-    pub fn lookup(&mut self, at: &At) -> Answer<Entry> {
+    pub fn lookup(&mut self, at: &At) -> RequestResult<Entry> {
         self.get(Op::Lookup, at)
     }
 
@@ -208,7 +208,7 @@ impl Bench {
     }
 
     /// All attributes of what is at a place; follows hard links to their home.
-    pub fn stat(&mut self, at: &At) -> Answer<Entry> {
+    pub fn stat(&mut self, at: &At) -> RequestResult<Entry> {
         match self.get(Op::Getattr, at) {
             Err(e) if e.is(Class::Moved) => {
                 let moved = e.moved.expect("a place");
@@ -218,20 +218,20 @@ impl Bench {
         }
     }
 
-    fn get(&mut self, op: Op, at: &At) -> Answer<Entry> {
+    fn get(&mut self, op: Op, at: &At) -> RequestResult<Entry> {
         let ctx = Ctx { cred: Cred::root(), wait_ms: 5_000, ..Ctx::default() };
         let request = EntryReq { ctx, at: at.clone(), full: op == Op::Getattr };
         self.run(op, self.owner_of(at), &request)
     }
 
     /// Removes a name.
-    pub fn unlink(&mut self, path: &str) -> Answer<Empty> {
+    pub fn unlink(&mut self, path: &str) -> RequestResult<Empty> {
         let request = RemoveReq { ctx: self.ctx(), at: at(path) };
         self.run(Op::Unlink, self.owner_of(&request.at), &request)
     }
 
     /// Removes a directory.
-    pub fn rmdir(&mut self, path: &str) -> Answer<Empty> {
+    pub fn rmdir(&mut self, path: &str) -> RequestResult<Empty> {
         let request = RemoveReq { ctx: self.ctx(), at: at(path) };
         self.run(Op::Rmdir, NodeId::Coordinator, &request)
     }
@@ -253,16 +253,16 @@ impl Bench {
     }
 
     /// Renames, whatever it is.
-    pub fn rename(&mut self, from: &str, to: &str) -> Answer<RenameReply> {
+    pub fn rename(&mut self, from: &str, to: &str) -> RequestResult<RenameReply> {
         self.rename_by(from, to, 0)
     }
 
     /// Exchanges, whatever they are.
-    pub fn exchange(&mut self, from: &str, to: &str) -> Answer<RenameReply> {
+    pub fn exchange(&mut self, from: &str, to: &str) -> RequestResult<RenameReply> {
         self.rename_by(from, to, rename_flags::EXCHANGE)
     }
 
-    fn rename_by(&mut self, from: &str, to: &str, flags: u32) -> Answer<RenameReply> {
+    fn rename_by(&mut self, from: &str, to: &str, flags: u32) -> RequestResult<RenameReply> {
         let request = RenameReq { flags, ..self.rename_req(from, to) };
         match self.run(Op::Rename, self.owner_of(&request.from), &request) {
             Err(e) if e.is(Class::UseCoordinator) => {
@@ -273,7 +273,7 @@ impl Bench {
     }
 
     /// Links a name as another.
-    pub fn link(&mut self, from: &str, to: &str) -> Answer<Entry> {
+    pub fn link(&mut self, from: &str, to: &str) -> RequestResult<Entry> {
         let mut request = LinkReq { ctx: self.ctx(), from: at(from), to: at(to) };
         match self.run(Op::Link, self.owner_of(&request.from), &request) {
             Err(e) if e.is(Class::Moved) => {
@@ -285,7 +285,7 @@ impl Bench {
     }
 
     /// Changes attributes: at the owner, or where that sends us.
-    pub fn setattr(&mut self, request: &SetattrReq) -> Answer<Entry> {
+    pub fn setattr(&mut self, request: &SetattrReq) -> RequestResult<Entry> {
         match self.run(Op::Setattr, self.owner_of(&request.at), request) {
             Err(e) if e.is(Class::UseCoordinator) => {
                 self.run(Op::Setattr, NodeId::Coordinator, request)
@@ -295,12 +295,16 @@ impl Bench {
     }
 }
 
-impl Bench {
+impl Testbed {
     /// Removes a directory while some messages are held.
     ///
     /// # Panics
     /// If it is not answered without them.
-    pub fn rmdir_but(&mut self, path: &str, held: impl Fn(&Message) -> bool) -> Answer<Empty> {
+    pub fn rmdir_but(
+        &mut self,
+        path: &str,
+        held: impl Fn(&Message) -> bool,
+    ) -> RequestResult<Empty> {
         let request = RemoveReq { ctx: self.ctx(), at: at(path) };
         let call = self.ask(Op::Rmdir, NodeId::Coordinator, &request);
         self.settle_but(held);

@@ -15,8 +15,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use saker_sim::mounts;
-use saker_sim::seeds::Run;
-use saker_sim::world::{Config, Report, changes, points};
+use saker_sim::seeds::SeedRun;
+use saker_sim::world::{WorldConfig, WorldReport, changes, points};
 
 /// Seeds between two lines of progress.
 const PROGRESS: u64 = 500;
@@ -27,7 +27,7 @@ struct Options {
     no_faults: bool,
     go_on: bool,
     mounts: bool,
-    changes: Option<Vec<changes::Kind>>,
+    changes: Option<Vec<changes::MemberChangeKind>>,
 }
 
 fn main() -> ExitCode {
@@ -49,14 +49,14 @@ fn main() -> ExitCode {
 fn run_clusters(options: &Options) -> ExitCode {
     let mut sums = Sums::default();
     let of_seed = |seed| {
-        let config = Config::of_seed(seed);
+        let config = WorldConfig::of_seed(seed);
         let config = if options.no_faults { config.without_faults() } else { config };
         match &options.changes {
             Some(kinds) => config.with_changes(kinds),
             None => config,
         }
     };
-    let played = run_all(options, of_seed, |report: Report| sums.add(&report));
+    let played = run_all(options, of_seed, |report: WorldReport| sums.add(&report));
     if let Some((failures, seconds)) = played {
         sums.print(seconds, failures);
         if failures == 0 {
@@ -68,7 +68,7 @@ fn run_clusters(options: &Options) -> ExitCode {
 
 fn run_mounts(options: &Options) -> ExitCode {
     let (mut calls, mut good, mut steps, mut steps_max) = (0, 0, 0, 0);
-    let played = run_all(options, mounts::Config::of_seed, |report: mounts::Report| {
+    let played = run_all(options, mounts::MountsConfig::of_seed, |report: mounts::MountsReport| {
         calls += report.calls;
         good += report.good;
         steps += report.steps;
@@ -85,7 +85,7 @@ fn run_mounts(options: &Options) -> ExitCode {
 
 /// Runs all seeds: how many failed, and the seconds that it took; `None` if it stopped at the
 /// first failure.
-fn run_all<R: Run>(
+fn run_all<R: SeedRun>(
     options: &Options,
     of_seed: impl Fn(u64) -> R,
     mut add: impl FnMut(R::Report),
@@ -140,9 +140,12 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--changes" => {
                 let text = value()?;
                 let kind = |name| {
-                    let found = changes::Kind::ALL.into_iter().find(|kind| kind.name() == name);
+                    let found =
+                        changes::MemberChangeKind::ALL.into_iter().find(|kind| kind.name() == name);
                     found.ok_or_else(|| {
-                        let names = changes::Kind::ALL.map(changes::Kind::name).join(", ");
+                        let names = changes::MemberChangeKind::ALL
+                            .map(changes::MemberChangeKind::name)
+                            .join(", ");
                         format!("{name} is none of {names}")
                     })
                 };
@@ -171,7 +174,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, report: &Report) {
+    fn add(&mut self, report: &WorldReport) {
         self.seeds += 1;
         self.calls += report.calls;
         self.events += report.events;

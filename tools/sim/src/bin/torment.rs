@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use saker_sim::torment::{self, Options};
+use saker_sim::torment::{self, TormentOptions};
 
 /// Kill processes of a real cluster, take their power, or disturb their networks, disks and clocks
 /// while clients work on two mounts; then check that each client was told the truth.
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     let report = match (args.power_loss, args.faults) {
         (Some(rounds), _) => torment::lose_power(seed, rounds, think),
         (None, Some(seconds)) => torment::suffer_faults(seed, Duration::from_secs(seconds), think),
-        (None, None) => torment::kill(&Options {
+        (None, None) => torment::kill(&TormentOptions {
             seed,
             length: Duration::from_secs(args.seconds),
             period: Duration::from_millis(args.period_ms),

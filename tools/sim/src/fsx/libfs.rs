@@ -6,7 +6,7 @@ use saker_client::{Caller, Fallocate, File, Fs, OpenFlags, Seek, SetAttr};
 use saker_types::wire::At;
 use saker_types::{Errno, Error};
 
-use super::Target;
+use super::FsxTarget;
 
 /// `O_RDWR`.
 const READ_WRITE: i32 = 2;
@@ -43,7 +43,7 @@ impl LibFsFile {
     }
 }
 
-impl Target for LibFsFile {
+impl FsxTarget for LibFsFile {
     fn read(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>> {
         let data = self.fs.block_on(self.file.read(at, len)).map_err(told)?;
         Ok(data.to_vec())

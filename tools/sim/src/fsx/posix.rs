@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use saker_client::{Fallocate, Seek};
 
-use super::Target;
+use super::FsxTarget;
 use crate::map::Map;
 
 const PAGE_BYTES: u64 = 4096;
@@ -45,7 +45,7 @@ impl PosixFile {
     }
 }
 
-impl Target for PosixFile {
+impl FsxTarget for PosixFile {
     fn read(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut out = vec![0; len];
         let mut got = 0;

@@ -2,7 +2,7 @@
 
 use saker_client::Fallocate;
 
-use super::{Report, Target, difference, pattern};
+use super::{FsxReport, FsxTarget, difference, pattern};
 use crate::generate::Random;
 
 /// Whole pages, so that no page of the kernel's cache has bytes of both.
@@ -11,13 +11,13 @@ const STRIPE_BYTES: u64 = 64 << 10;
 const STRIPES: u64 = 140;
 
 struct Writer<'a> {
-    target: &'a mut dyn Target,
+    target: &'a mut dyn FsxTarget,
     rng: Random,
     /// 0 or 1.
     me: u64,
     /// Only its own stripes mean anything.
     model: Vec<u8>,
-    report: Report,
+    report: FsxReport,
 }
 
 /// Runs so many operations on each of two open files that are one, at the same time; then each
@@ -25,7 +25,11 @@ struct Writer<'a> {
 ///
 /// # Errors
 /// In words: the first difference.
-pub fn run_two<T: Target + Send>(targets: &mut [T; 2], seed: u64, ops: u64) -> Result<(), String> {
+pub fn run_two<T: FsxTarget + Send>(
+    targets: &mut [T; 2],
+    seed: u64,
+    ops: u64,
+) -> Result<(), String> {
     let size = STRIPES * STRIPE_BYTES;
     let told = |e: std::io::Error| format!("seed {seed}: {e}");
     targets[0].truncate(0).map_err(told)?;
@@ -37,7 +41,7 @@ pub fn run_two<T: Target + Send>(targets: &mut [T; 2], seed: u64, ops: u64) -> R
         let start = |me: u64, target: &'_ mut T| {
             let rng = Random::new(seed * 2 + me);
             let model = vec![0; size as usize];
-            Writer { target, rng, me, model, report: Report::default() }.all(ops)
+            Writer { target, rng, me, model, report: FsxReport::default() }.all(ops)
         };
         let other = scope.spawn(move || start(1, second));
         let models = [start(0, first), other.join().unwrap_or(Err("it panicked".into()))];

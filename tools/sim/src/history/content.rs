@@ -10,7 +10,7 @@ const GARBAGE: u64 = u64::MAX;
 
 /// Bytes of one write, up to where the next piece begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Piece {
+pub struct ContentPiece {
     /// Of the write.
     pub tag: u64,
     /// Byte after its last.
@@ -19,9 +19,9 @@ pub struct Piece {
 
 /// What a file holds: pieces without a gap from 0 on, neighbours with different tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Content(Vec<Piece>);
+pub struct FileContent(Vec<ContentPiece>);
 
-impl Content {
+impl FileContent {
     /// Bytes.
     pub fn len(&self) -> u64 {
         self.0.last().map_or(0, |piece| piece.end)
@@ -50,7 +50,7 @@ impl Content {
     /// Writes `len` bytes of `tag` at `offset`.
     pub fn write(&mut self, tag: u64, offset: u64, len: u64) {
         let behind = self.0.iter().filter(|piece| piece.end > offset + len);
-        let behind: Vec<Piece> = behind.copied().collect();
+        let behind: Vec<ContentPiece> = behind.copied().collect();
         self.resize(offset);
         self.push(tag, offset + len);
         behind.iter().for_each(|piece| self.push(piece.tag, piece.end));
@@ -62,7 +62,7 @@ impl Content {
         }
         match self.0.last_mut() {
             Some(last) if last.tag == tag => last.end = end,
-            _ => self.0.push(Piece { tag, end }),
+            _ => self.0.push(ContentPiece { tag, end }),
         }
     }
 }
@@ -74,8 +74,8 @@ pub fn text(tag: u64, offset: u64, len: u64) -> Vec<u8> {
 }
 
 /// What these bytes, read from the start of a file, are.
-pub fn parse(bytes: &[u8]) -> Content {
-    let mut content = Content::default();
+pub fn parse(bytes: &[u8]) -> FileContent {
+    let mut content = FileContent::default();
     for (n, record) in bytes.chunks(RECORD_BYTES as usize).enumerate() {
         let at = n as u64 * RECORD_BYTES;
         content.push(tag_of(record, at), at + record.len() as u64);
@@ -102,7 +102,7 @@ mod tests {
     fn what_is_written_is_parsed() {
         let mut rng = Random::new(3);
         for _ in 0..300 {
-            let (mut content, mut bytes) = (Content::default(), Vec::new());
+            let (mut content, mut bytes) = (FileContent::default(), Vec::new());
             for tag in 1..8 {
                 let [offset, len] = [0; 2].map(|_| rng.below(6) as u64 * RECORD_BYTES);
                 if rng.chance(30) {

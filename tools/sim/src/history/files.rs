@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use saker_types::Errno;
 
 use super::tree::{Tree, TreeEntry as Entry};
-use super::{Body, Content, Ino, Inode, Kind, Seen, Spec, Stat};
+use super::{FileContent, Spec, TreeBody, TreeIno, TreeInode, TreeKind, TreeSeen, TreeStat};
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum WriteAt {
 /// the file.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
-pub enum Op {
+pub enum FileCall {
     /// O_CREAT | O_EXCL, for writing.
     Create {
         path: String,
@@ -109,17 +109,17 @@ pub enum Op {
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
-pub enum Reply {
+pub enum FileReply {
     Done,
     Failed(Errno),
-    Content(Content),
+    Content(FileContent),
     /// Of a symbolic link or extended attribute.
     Tag(u64),
-    Stat(Stat),
+    Stat(TreeStat),
     /// Sorted.
     Names(Vec<String>),
     Listed(bool),
-    All(Box<BTreeMap<String, Seen>>),
+    All(Box<BTreeMap<String, TreeSeen>>),
 }
 
 /// The specification.
@@ -127,130 +127,138 @@ pub struct Files;
 
 impl Spec for Files {
     type State = Tree;
-    type Op = Op;
-    type Reply = Reply;
+    type Op = FileCall;
+    type Reply = FileReply;
 
-    fn only_looks(&self, _: &Op, reply: &Reply) -> bool {
-        *reply != Reply::Done
+    fn only_looks(&self, _: &FileCall, reply: &FileReply) -> bool {
+        *reply != FileReply::Done
     }
 
-    fn apply(&self, tree: &Tree, n: usize, op: &Op, reply: Option<&Reply>) -> Option<Tree> {
+    fn apply(
+        &self,
+        tree: &Tree,
+        n: usize,
+        op: &FileCall,
+        reply: Option<&FileReply>,
+    ) -> Option<Tree> {
         match reply {
             None => unknown(tree, n, op),
-            Some(Reply::Done) => {
+            Some(FileReply::Done) => {
                 let mut after = changed(tree, n, op).ok()?;
-                if let Op::Create { path } | Op::Open { path, .. } = op {
+                if let FileCall::Create { path } | FileCall::Open { path, .. } = op {
                     let ino = after.at(path).ok()?;
                     after.open(n, ino);
                 }
                 Some(after)
             }
-            Some(Reply::Failed(errno)) => may_fail(tree, op, *errno).then(|| tree.clone()),
+            Some(FileReply::Failed(errno)) => may_fail(tree, op, *errno).then(|| tree.clone()),
             Some(reply) => shows(tree, op, reply).then(|| tree.clone()),
         }
     }
 }
 
 /// The operation has taken effect, and nobody heard of it.
-fn unknown(tree: &Tree, n: usize, op: &Op) -> Option<Tree> {
-    if let Op::Write { handle, .. } = op {
+fn unknown(tree: &Tree, n: usize, op: &FileCall) -> Option<Tree> {
+    if let FileCall::Write { handle, .. } = op {
         // Some of it may be there, and more of it to come.
         let mut after = tree.clone();
         let inode = after.inode_mut(tree.opened(*handle)?);
-        (inode.body, inode.mtime_ns) = (Body::File(None), None);
+        (inode.body, inode.mtime_ns) = (TreeBody::File(None), None);
         return Some(after);
     }
     changed(tree, n, op).ok()
 }
 
 /// The tree after an operation that succeeds.
-fn changed(tree: &Tree, n: usize, op: &Op) -> Result<Tree, Errno> {
+fn changed(tree: &Tree, n: usize, op: &FileCall) -> Result<Tree, Errno> {
     let mut after = tree.clone();
     match op {
-        Op::Create { path } => {
-            let file = Inode::new(Body::File(Some(Content::default())), 0o644);
+        FileCall::Create { path } => {
+            let file = TreeInode::new(TreeBody::File(Some(FileContent::default())), 0o644);
             after.make(vacant(tree, path)?, n, file);
         }
-        Op::Mkdir { path } => after.make(vacant(tree, path)?, n, Inode::new(Body::Dir, 0o755)),
-        Op::Symlink { path, tag } => {
-            after.make(vacant(tree, path)?, n, Inode::new(Body::Symlink(*tag), 0));
+        FileCall::Mkdir { path } => {
+            after.make(vacant(tree, path)?, n, TreeInode::new(TreeBody::Dir, 0o755))
         }
-        Op::Open { path, truncate } => {
+        FileCall::Symlink { path, tag } => {
+            after.make(vacant(tree, path)?, n, TreeInode::new(TreeBody::Symlink(*tag), 0));
+        }
+        FileCall::Open { path, truncate } => {
             let ino = file_at(tree, path)?;
             if *truncate {
                 let inode = after.inode_mut(ino);
-                (inode.body, inode.mtime_ns) = (Body::File(Some(Content::default())), None);
+                (inode.body, inode.mtime_ns) = (TreeBody::File(Some(FileContent::default())), None);
             }
         }
-        Op::Write { handle, tag, len, place } => {
-            let write = |content: &mut Content| match place {
+        FileCall::Write { handle, tag, len, place } => {
+            let write = |content: &mut FileContent| match place {
                 WriteAt::Start => content.write(*tag, 0, *len),
                 WriteAt::End => content.write(*tag, content.len(), *len),
             };
             by_handle(&mut after, *handle, write)?;
         }
-        Op::Resize { handle, len } => {
+        FileCall::Resize { handle, len } => {
             by_handle(&mut after, *handle, |content| content.resize(*len))?;
         }
-        Op::Rmdir { path } => {
+        FileCall::Rmdir { path } => {
             let place = tree.place(path)?;
             match tree.child(&place) {
                 None => return Err(Errno::ENOENT),
-                Some(ino) if tree.inode(ino).body != Body::Dir => return Err(Errno::ENOTDIR),
+                Some(ino) if tree.inode(ino).body != TreeBody::Dir => return Err(Errno::ENOTDIR),
                 Some(ino) if tree.entries(ino).next().is_some() => return Err(Errno::ENOTEMPTY),
                 Some(_) => after.unlink(&place),
             }
         }
-        Op::Unlink { path } => {
+        FileCall::Unlink { path } => {
             let place = tree.place(path)?;
             match tree.child(&place) {
                 None => return Err(Errno::ENOENT),
-                Some(ino) if tree.inode(ino).body == Body::Dir => return Err(Errno::EISDIR),
+                Some(ino) if tree.inode(ino).body == TreeBody::Dir => return Err(Errno::EISDIR),
                 Some(_) => after.unlink(&place),
             }
         }
-        Op::Link { from, to } => {
+        FileCall::Link { from, to } => {
             let (ino, place) = (tree.at(from)?, vacant(tree, to)?);
-            if tree.inode(ino).body == Body::Dir {
+            if tree.inode(ino).body == TreeBody::Dir {
                 return Err(Errno::EPERM);
             }
             after.link(place, ino);
         }
-        Op::Rename { from, to, no_replace } => rename(&mut after, from, to, *no_replace)?,
+        FileCall::Rename { from, to, no_replace } => rename(&mut after, from, to, *no_replace)?,
         _ => attributes(&mut after, op)?,
     }
     Ok(after)
 }
 
-fn attributes(after: &mut Tree, op: &Op) -> Result<(), Errno> {
+fn attributes(after: &mut Tree, op: &FileCall) -> Result<(), Errno> {
     match op {
-        Op::Chmod { path, mode } => {
+        FileCall::Chmod { path, mode } => {
             let ino = after.at(path)?;
             let inode = after.inode_mut(ino);
-            if inode.body.kind() == Kind::Symlink {
+            if inode.body.kind() == TreeKind::Symlink {
                 // It is followed, and leads nowhere.
                 return Err(Errno::ENOENT);
             }
             inode.mode = *mode;
         }
-        Op::SetMtime { path, ns } => {
+        FileCall::SetMtime { path, ns } => {
             let ino = after.at(path)?;
             let inode = after.inode_mut(ino);
             // A directory's changes with its entries.
-            inode.mtime_ns = (inode.body != Body::Dir).then_some(*ns);
+            inode.mtime_ns = (inode.body != TreeBody::Dir).then_some(*ns);
         }
-        Op::Setxattr { path, value } => {
+        FileCall::Setxattr { path, value } => {
             let ino = after.at(path)?;
             let inode = after.inode_mut(ino);
-            if inode.body.kind() == Kind::Symlink {
+            if inode.body.kind() == TreeKind::Symlink {
                 return Err(Errno::EPERM);
             }
             inode.xattr = Some(*value);
         }
-        Op::Removexattr { path } => {
+        FileCall::Removexattr { path } => {
             let ino = after.at(path)?;
             let inode = after.inode_mut(ino);
-            if inode.body.kind() == Kind::Symlink {
+            if inode.body.kind() == TreeKind::Symlink {
                 return Err(Errno::EPERM);
             }
             inode.xattr.take().ok_or(Errno::ENODATA)?;
@@ -264,14 +272,14 @@ fn attributes(after: &mut Tree, op: &Op) -> Result<(), Errno> {
 fn rename(tree: &mut Tree, from: &str, to: &str, no_replace: bool) -> Result<(), Errno> {
     let (source, target) = (tree.place(from)?, tree.place(to)?);
     let ino = tree.child(&source).ok_or(Errno::ENOENT)?;
-    let dir = tree.inode(ino).body == Body::Dir;
+    let dir = tree.inode(ino).body == TreeBody::Dir;
     if dir && tree.is_below(target.0, ino) {
         return Err(Errno::EINVAL);
     }
     match tree.child(&target) {
         Some(_) if no_replace => return Err(Errno::EEXIST),
         Some(old) if old == ino => return Ok(()),
-        Some(old) => match (dir, tree.inode(old).body == Body::Dir) {
+        Some(old) => match (dir, tree.inode(old).body == TreeBody::Dir) {
             (false, true) => return Err(Errno::EISDIR),
             (true, false) => return Err(Errno::ENOTDIR),
             (true, true) if tree.entries(old).next().is_some() => return Err(Errno::ENOTEMPTY),
@@ -286,11 +294,11 @@ fn rename(tree: &mut Tree, from: &str, to: &str, no_replace: bool) -> Result<(),
 fn by_handle(
     after: &mut Tree,
     handle: usize,
-    change: impl FnOnce(&mut Content),
+    change: impl FnOnce(&mut FileContent),
 ) -> Result<(), Errno> {
     let ino = after.opened(handle).ok_or(Errno::EBADF)?;
     let inode = after.inode_mut(ino);
-    if let Body::File(Some(content)) = &mut inode.body {
+    if let TreeBody::File(Some(content)) = &mut inode.body {
         change(content);
     }
     inode.mtime_ns = None;
@@ -305,22 +313,22 @@ fn vacant(tree: &Tree, path: &str) -> Result<Entry, Errno> {
 }
 
 /// A file to be opened without following links.
-fn file_at(tree: &Tree, path: &str) -> Result<Ino, Errno> {
+fn file_at(tree: &Tree, path: &str) -> Result<TreeIno, Errno> {
     let ino = tree.at(path)?;
     match tree.inode(ino).body.kind() {
-        Kind::Dir => Err(Errno::EISDIR),
-        Kind::Symlink => Err(Errno::ELOOP),
-        Kind::File => Ok(ino),
+        TreeKind::Dir => Err(Errno::EISDIR),
+        TreeKind::Symlink => Err(Errno::ELOOP),
+        TreeKind::File => Ok(ino),
     }
 }
 
 /// Is it right that the operation failed so?
-fn may_fail(tree: &Tree, op: &Op, errno: Errno) -> bool {
+fn may_fail(tree: &Tree, op: &FileCall, errno: Errno) -> bool {
     let found = |path: &str| tree.at(path);
     match op {
-        Op::Rename { from, to, no_replace } => {
+        FileCall::Rename { from, to, no_replace } => {
             let target = tree.place(to).map(|place| tree.child(&place));
-            let is_dir = |ino: Ino| tree.inode(ino).body == Body::Dir;
+            let is_dir = |ino: TreeIno| tree.inode(ino).body == TreeBody::Dir;
             let old = target.ok().flatten();
             match errno {
                 Errno::EEXIST => *no_replace && old.is_some(),
@@ -336,66 +344,66 @@ fn may_fail(tree: &Tree, op: &Op, errno: Errno) -> bool {
                 _ => changed(tree, 0, op) == Err(errno),
             }
         }
-        Op::Link { from, to } => match errno {
-            Errno::EPERM => found(from).is_ok_and(|ino| tree.inode(ino).body == Body::Dir),
+        FileCall::Link { from, to } => match errno {
+            Errno::EPERM => found(from).is_ok_and(|ino| tree.inode(ino).body == TreeBody::Dir),
             _ => found(from) == Err(errno) || vacant(tree, to) == Err(errno),
         },
-        Op::Read { path } => file_at(tree, path) == Err(errno),
-        Op::Readlink { path } => match found(path) {
-            Ok(ino) if tree.inode(ino).body.kind() != Kind::Symlink => errno == Errno::EINVAL,
+        FileCall::Read { path } => file_at(tree, path) == Err(errno),
+        FileCall::Readlink { path } => match found(path) {
+            Ok(ino) if tree.inode(ino).body.kind() != TreeKind::Symlink => errno == Errno::EINVAL,
             found => found == Err(errno),
         },
-        Op::Getxattr { path } => match found(path) {
+        FileCall::Getxattr { path } => match found(path) {
             Ok(ino) if tree.inode(ino).xattr.is_none() => errno == Errno::ENODATA,
             found => found == Err(errno),
         },
-        Op::Stat { path } => found(path) == Err(errno),
-        Op::List { path } => match found(path) {
-            Ok(ino) if tree.inode(ino).body.kind() == Kind::Symlink => errno == Errno::ENOTDIR,
+        FileCall::Stat { path } => found(path) == Err(errno),
+        FileCall::List { path } => match found(path) {
+            Ok(ino) if tree.inode(ino).body.kind() == TreeKind::Symlink => errno == Errno::ENOTDIR,
             _ => tree.dir(path) == Err(errno),
         },
-        Op::Listed { .. } | Op::Audit => false,
+        FileCall::Listed { .. } | FileCall::Audit => false,
         _ => changed(tree, 0, op) == Err(errno),
     }
 }
 
 /// Is this what the operation shows?
-fn shows(tree: &Tree, op: &Op, reply: &Reply) -> bool {
+fn shows(tree: &Tree, op: &FileCall, reply: &FileReply) -> bool {
     match (op, reply) {
-        (Op::Read { path }, Reply::Content(seen)) => {
+        (FileCall::Read { path }, FileReply::Content(seen)) => {
             let body = file_at(tree, path).map(|ino| &tree.inode(ino).body);
             match body {
-                Ok(Body::File(Some(content))) => content == seen,
-                Ok(Body::File(None)) => true,
+                Ok(TreeBody::File(Some(content))) => content == seen,
+                Ok(TreeBody::File(None)) => true,
                 _ => false,
             }
         }
-        (Op::Readlink { path }, Reply::Tag(seen)) => {
-            tree.at(path).is_ok_and(|ino| tree.inode(ino).body == Body::Symlink(*seen))
+        (FileCall::Readlink { path }, FileReply::Tag(seen)) => {
+            tree.at(path).is_ok_and(|ino| tree.inode(ino).body == TreeBody::Symlink(*seen))
         }
-        (Op::Getxattr { path }, Reply::Tag(seen)) => {
+        (FileCall::Getxattr { path }, FileReply::Tag(seen)) => {
             tree.at(path).is_ok_and(|ino| tree.inode(ino).xattr == Some(*seen))
         }
-        (Op::Stat { path }, Reply::Stat(seen)) => {
+        (FileCall::Stat { path }, FileReply::Stat(seen)) => {
             tree.at(path).is_ok_and(|ino| tree.shows(ino, seen))
         }
-        (Op::List { path }, Reply::Names(seen)) => {
+        (FileCall::List { path }, FileReply::Names(seen)) => {
             tree.dir(path).is_ok_and(|dir| tree.entries(dir).map(|(name, _)| name).eq(seen))
         }
-        (Op::Listed { path }, Reply::Listed(seen)) => tree.at(path).is_ok() == *seen,
-        (Op::Audit, Reply::All(seen)) => tree.is(seen),
+        (FileCall::Listed { path }, FileReply::Listed(seen)) => tree.at(path).is_ok() == *seen,
+        (FileCall::Audit, FileReply::All(seen)) => tree.is(seen),
         _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Record, Verdict, check};
+    use super::super::{CallRecord, SearchVerdict, check};
     use super::*;
 
     /// A history of one client, each operation after the one before.
-    fn verdict(records: &[(Op, Option<Reply>)]) -> Verdict {
-        let record = |(n, (op, reply)): (usize, &(Op, Option<Reply>))| Record {
+    fn verdict(records: &[(FileCall, Option<FileReply>)]) -> SearchVerdict {
+        let record = |(n, (op, reply)): (usize, &(FileCall, Option<FileReply>))| CallRecord {
             client: 0,
             call_ns: 10 * n as u64,
             reply: reply.clone().map(|reply| (10 * n as u64 + 5, reply)),
@@ -405,52 +413,56 @@ mod tests {
         check(&Files, Tree::default(), &records)
     }
 
-    fn good(records: &[(Op, Option<Reply>)]) {
-        assert_eq!(verdict(records), Verdict::Linearizable, "{records:?}");
+    fn good(records: &[(FileCall, Option<FileReply>)]) {
+        assert_eq!(verdict(records), SearchVerdict::Linearizable, "{records:?}");
     }
 
-    fn bad(records: &[(Op, Option<Reply>)]) {
-        assert!(matches!(verdict(records), Verdict::Violation { .. }), "{records:?}");
+    fn bad(records: &[(FileCall, Option<FileReply>)]) {
+        assert!(matches!(verdict(records), SearchVerdict::Violation { .. }), "{records:?}");
     }
 
-    const DONE: Option<Reply> = Some(Reply::Done);
+    const DONE: Option<FileReply> = Some(FileReply::Done);
 
-    fn create(path: &str) -> Op {
-        Op::Create { path: path.into() }
+    fn create(path: &str) -> FileCall {
+        FileCall::Create { path: path.into() }
     }
 
-    fn mkdir(path: &str) -> Op {
-        Op::Mkdir { path: path.into() }
+    fn mkdir(path: &str) -> FileCall {
+        FileCall::Mkdir { path: path.into() }
     }
 
-    fn rename(from: &str, to: &str) -> Op {
-        Op::Rename { from: from.into(), to: to.into(), no_replace: false }
+    fn rename(from: &str, to: &str) -> FileCall {
+        FileCall::Rename { from: from.into(), to: to.into(), no_replace: false }
     }
 
-    fn names(path: &str, names: &[&str]) -> (Op, Option<Reply>) {
+    fn names(path: &str, names: &[&str]) -> (FileCall, Option<FileReply>) {
         let seen = names.iter().map(|name| (*name).to_owned()).collect();
-        (Op::List { path: path.into() }, Some(Reply::Names(seen)))
+        (FileCall::List { path: path.into() }, Some(FileReply::Names(seen)))
     }
 
-    fn failed(op: Op, errno: Errno) -> (Op, Option<Reply>) {
-        (op, Some(Reply::Failed(errno)))
+    fn failed(op: FileCall, errno: Errno) -> (FileCall, Option<FileReply>) {
+        (op, Some(FileReply::Failed(errno)))
     }
 
     #[test]
     fn a_lost_and_a_resurrected_name_are_found() {
         good(&[(create("a"), DONE), names("", &["a"])]);
         bad(&[(create("a"), DONE), names("", &[])]);
-        let gone = (Op::Unlink { path: "a".into() }, DONE);
+        let gone = (FileCall::Unlink { path: "a".into() }, DONE);
         good(&[(create("a"), DONE), gone.clone(), names("", &[])]);
         bad(&[(create("a"), DONE), gone.clone(), names("", &["a"])]);
         bad(&[(create("a"), DONE), gone.clone(), failed(create("a"), Errno::EEXIST)]);
-        bad(&[(create("a"), DONE), gone, failed(Op::Unlink { path: "a".into() }, Errno::EIO)]);
+        bad(&[
+            (create("a"), DONE),
+            gone,
+            failed(FileCall::Unlink { path: "a".into() }, Errno::EIO),
+        ]);
     }
 
     #[test]
     fn a_rename_nobody_heard_of_is_there_whole_or_not_at_all() {
         let start = [(mkdir("a"), DONE), (create("a/f"), DONE), (rename("a", "b"), None)];
-        let then = |more: &[(Op, Option<Reply>)]| [&start, more].concat();
+        let then = |more: &[(FileCall, Option<FileReply>)]| [&start, more].concat();
         good(&then(&[names("", &["a"]), names("a", &["f"])]));
         good(&then(&[names("", &["b"]), names("b", &["f"])]));
         good(&then(&[names("", &["a"]), names("", &["b"])]));
@@ -461,57 +473,57 @@ mod tests {
 
     #[test]
     fn content_is_what_was_acknowledged() {
-        let write = |handle, tag, place| Op::Write { handle, tag, len: 32, place };
+        let write = |handle, tag, place| FileCall::Write { handle, tag, len: 32, place };
         let read = |pieces: &[(u64, u64)]| {
-            let mut content = Content::default();
+            let mut content = FileContent::default();
             pieces.iter().for_each(|(tag, end)| content.write(*tag, content.len(), *end));
-            (Op::Read { path: "a".into() }, Some(Reply::Content(content)))
+            (FileCall::Read { path: "a".into() }, Some(FileReply::Content(content)))
         };
         let first = [(create("a"), DONE), (write(0, 7, WriteAt::Start), DONE)];
-        let then = |more: &[(Op, Option<Reply>)]| [&first, more].concat();
+        let then = |more: &[(FileCall, Option<FileReply>)]| [&first, more].concat();
         good(&then(&[read(&[(7, 32)])]));
         bad(&then(&[read(&[(7, 16)])]));
         bad(&then(&[read(&[])]));
-        let open = (Op::Open { path: "a".into(), truncate: false }, DONE);
+        let open = (FileCall::Open { path: "a".into(), truncate: false }, DONE);
         good(&then(&[open.clone(), (write(2, 8, WriteAt::End), DONE), read(&[(7, 32), (8, 32)])]));
         bad(&then(&[open.clone(), (write(2, 8, WriteAt::End), DONE), read(&[(7, 32)])]));
         let torn = [open.clone(), (write(2, 8, WriteAt::Start), None), read(&[(8, 16)])];
         good(&then(&torn));
-        let cut = (Op::Open { path: "a".into(), truncate: true }, DONE);
+        let cut = (FileCall::Open { path: "a".into(), truncate: true }, DONE);
         bad(&then(&[cut, (write(2, 9, WriteAt::Start), DONE), read(&[(7, 32)])]));
-        let resized = (Op::Resize { handle: 2, len: 16 }, DONE);
+        let resized = (FileCall::Resize { handle: 2, len: 16 }, DONE);
         good(&then(&[open.clone(), resized.clone(), read(&[(7, 16)])]));
         bad(&then(&[open, resized, read(&[(7, 32)])]));
     }
 
     #[test]
     fn the_audit_sees_too_much_and_too_little() {
-        let stat = Stat { kind: Kind::File, mode: 0o644, nlink: 2, size: 0, mtime_ns: 1 };
-        let body = Body::File(Some(Content::default()));
-        let seen = Seen { ino: 5, stat, xattr: None, body };
-        let link = Op::Link { from: "a".into(), to: "b".into() };
-        let audit = |list: &[(&str, &Seen)]| {
+        let stat = TreeStat { kind: TreeKind::File, mode: 0o644, nlink: 2, size: 0, mtime_ns: 1 };
+        let body = TreeBody::File(Some(FileContent::default()));
+        let seen = TreeSeen { ino: 5, stat, xattr: None, body };
+        let link = FileCall::Link { from: "a".into(), to: "b".into() };
+        let audit = |list: &[(&str, &TreeSeen)]| {
             let all = list.iter().map(|(path, seen)| ((*path).to_owned(), (*seen).clone()));
             [
                 (create("a"), DONE),
                 (link.clone(), DONE),
-                (Op::Audit, Some(Reply::All(Box::new(all.collect())))),
+                (FileCall::Audit, Some(FileReply::All(Box::new(all.collect())))),
             ]
         };
         good(&audit(&[("a", &seen), ("b", &seen)]));
         bad(&audit(&[("a", &seen)]));
         bad(&audit(&[("a", &seen), ("b", &seen), ("c", &seen)]));
-        bad(&audit(&[("a", &seen), ("b", &Seen { ino: 6, ..seen.clone() })]));
-        let once = Seen { stat: Stat { nlink: 1, ..stat }, ..seen.clone() };
+        bad(&audit(&[("a", &seen), ("b", &TreeSeen { ino: 6, ..seen.clone() })]));
+        let once = TreeSeen { stat: TreeStat { nlink: 1, ..stat }, ..seen.clone() };
         bad(&audit(&[("a", &seen), ("b", &once)]));
-        let tagged = Seen { xattr: Some(1), ..seen.clone() };
+        let tagged = TreeSeen { xattr: Some(1), ..seen.clone() };
         bad(&audit(&[("a", &seen), ("b", &tagged)]));
     }
 
     #[test]
     fn errors_are_right_when_what_they_say_is_true_of_one_path() {
         let start = [(mkdir("d"), DONE), (create("f"), DONE)];
-        let then = |more: &[(Op, Option<Reply>)]| [&start, more].concat();
+        let then = |more: &[(FileCall, Option<FileReply>)]| [&start, more].concat();
         for (from, to, errno) in [
             ("f", "d", Errno::EISDIR),
             ("d", "f", Errno::ENOTDIR),

@@ -11,14 +11,14 @@ mod files;
 mod search;
 mod tree;
 
-pub use content::{Content, Piece, RECORD_BYTES, parse, text};
-pub use files::{Files, Op, Reply, WriteAt};
-pub use search::{CONFIGURATIONS_MAX, Verdict, check};
-pub use tree::{Body, Ino, Inode, Kind, Seen, Stat, Tree};
+pub use content::{ContentPiece, FileContent, RECORD_BYTES, parse, text};
+pub use files::{FileCall, FileReply, Files, WriteAt};
+pub use search::{CONFIGURATIONS_MAX, SearchVerdict, check};
+pub use tree::{Tree, TreeBody, TreeIno, TreeInode, TreeKind, TreeSeen, TreeStat};
 
 /// One operation of one client.
 #[derive(Clone, Debug)]
-pub struct Record<O, R> {
+pub struct CallRecord<O, R> {
     /// Who called.
     pub client: usize,
     /// When, in ns of one clock for all clients.

@@ -2,14 +2,14 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Record, Spec};
+use super::{CallRecord, Spec};
 
 /// The search gives up after so many configurations.
 pub const CONFIGURATIONS_MAX: usize = 1_000_000;
 
 /// What the search found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SearchVerdict {
     /// There is an order.
     Linearizable,
     /// There is none. The records (by index) of the longest order that was possible, and those
@@ -29,7 +29,7 @@ type Configuration<S> = (Box<[u64]>, S);
 
 struct Search<'a, S: Spec> {
     spec: &'a S,
-    records: &'a [Record<S::Op, S::Reply>],
+    records: &'a [CallRecord<S::Op, S::Reply>],
     /// Indices of the records, in the order of their calls.
     by_call: Vec<usize>,
     seen: FxHashSet<Configuration<S::State>>,
@@ -48,7 +48,11 @@ struct Node<S> {
 }
 
 /// Is there an order of `records` that `spec` allows, from `initial` on?
-pub fn check<S: Spec>(spec: &S, initial: S::State, records: &[Record<S::Op, S::Reply>]) -> Verdict {
+pub fn check<S: Spec>(
+    spec: &S,
+    initial: S::State,
+    records: &[CallRecord<S::Op, S::Reply>],
+) -> SearchVerdict {
     let mut by_call: Vec<usize> = (0..records.len()).collect();
     by_call.sort_by_key(|&n| records[n].call_ns);
     let (explained, stuck) = (Vec::new(), Vec::new());
@@ -68,7 +72,7 @@ fn with(done: &[u64], n: usize) -> Box<[u64]> {
 
 impl<S: Spec> Search<'_, S> {
     /// Depth first; operations with an unknown outcome are tried last.
-    fn run(mut self, initial: S::State) -> Verdict {
+    fn run(mut self, initial: S::State) -> SearchVerdict {
         let none = vec![0; self.records.len().div_ceil(64)].into_boxed_slice();
         let mut stack = vec![Node { done: none, state: initial, depth: 0, last: None }];
         let mut order = Vec::new();
@@ -76,9 +80,9 @@ impl<S: Spec> Search<'_, S> {
             order.truncate(node.depth);
             order.extend(node.last);
             if self.seen.len() >= CONFIGURATIONS_MAX {
-                return Verdict::TooHard;
+                return SearchVerdict::TooHard;
             }
-            let Some(next) = self.next(&node) else { return Verdict::Linearizable };
+            let Some(next) = self.next(&node) else { return SearchVerdict::Linearizable };
             self.note(&order, &node, &next);
             for (n, state) in next.into_iter().rev() {
                 let done = with(&node.done, n);
@@ -87,7 +91,7 @@ impl<S: Spec> Search<'_, S> {
                 }
             }
         }
-        Verdict::Violation { explained: self.explained, stuck: self.stuck }
+        SearchVerdict::Violation { explained: self.explained, stuck: self.stuck }
     }
 
     /// Records that may come next, with the state after each, known outcomes first by the time
@@ -160,8 +164,8 @@ mod tests {
         }
     }
 
-    fn record(call_ns: u64, reply_ns: u64, op: Op, value: u64) -> Record<Op, u64> {
-        Record { client: 0, call_ns, reply: Some((reply_ns, value)), op }
+    fn record(call_ns: u64, reply_ns: u64, op: Op, value: u64) -> CallRecord<Op, u64> {
+        CallRecord { client: 0, call_ns, reply: Some((reply_ns, value)), op }
     }
 
     #[test]
@@ -169,27 +173,27 @@ mod tests {
         let write = |from, to, value| record(from, to, Op::Write(value), 0);
         let read = |from, to, value| record(from, to, Op::Read, value);
         let good = [write(0, 10, 1), write(5, 15, 2), read(16, 20, 1), read(21, 25, 1)];
-        assert_eq!(check(&Register, 0, &good), Verdict::Linearizable);
+        assert_eq!(check(&Register, 0, &good), SearchVerdict::Linearizable);
         let stale = [write(0, 10, 1), write(11, 15, 2), read(16, 20, 1)];
         let found = check(&Register, 0, &stale);
-        let expected = Verdict::Violation { explained: vec![0, 1], stuck: vec![2] };
+        let expected = SearchVerdict::Violation { explained: vec![0, 1], stuck: vec![2] };
         assert_eq!(found, expected);
         let back = [write(0, 10, 1), write(5, 15, 2), read(16, 20, 1), read(21, 25, 2)];
-        assert!(matches!(check(&Register, 0, &back), Verdict::Violation { .. }));
+        assert!(matches!(check(&Register, 0, &back), SearchVerdict::Violation { .. }));
     }
 
     #[test]
     fn what_nobody_heard_of_may_take_effect_late_or_never() {
         let lost =
-            |call_ns, value| Record { reply: None, ..record(call_ns, 0, Op::Write(value), 0) };
+            |call_ns, value| CallRecord { reply: None, ..record(call_ns, 0, Op::Write(value), 0) };
         let read = |at, value| record(at, at + 1, Op::Read, value);
-        assert_eq!(check(&Register, 0, &[lost(5, 7), read(10, 0)]), Verdict::Linearizable);
+        assert_eq!(check(&Register, 0, &[lost(5, 7), read(10, 0)]), SearchVerdict::Linearizable);
         let late = [lost(5, 7), read(10, 0), read(20, 7)];
-        assert_eq!(check(&Register, 0, &late), Verdict::Linearizable);
+        assert_eq!(check(&Register, 0, &late), SearchVerdict::Linearizable);
         let twice = [lost(5, 7), read(10, 7), read(20, 0), read(30, 7)];
-        assert!(matches!(check(&Register, 0, &twice), Verdict::Violation { .. }));
+        assert!(matches!(check(&Register, 0, &twice), SearchVerdict::Violation { .. }));
         let early = [read(1, 7), lost(5, 7)];
-        assert!(matches!(check(&Register, 0, &early), Verdict::Violation { .. }));
+        assert!(matches!(check(&Register, 0, &early), SearchVerdict::Violation { .. }));
     }
 
     /// The search against all orders, one by one.
@@ -198,25 +202,25 @@ mod tests {
         let mut rng = crate::generate::Random::new(1);
         let mut seen = [0; 2];
         for _ in 0..3_000 {
-            let records: Vec<Record<Op, u64>> = (0..6)
+            let records: Vec<CallRecord<Op, u64>> = (0..6)
                 .map(|_| {
                     let call_ns = rng.below(30) as u64;
                     let op = if rng.chance(50) { Op::Write(rng.below(3) as u64) } else { Op::Read };
                     let lost = rng.chance(20) && matches!(op, Op::Write(_));
                     let at = call_ns + 1 + rng.below(20) as u64;
                     let reply = (!lost).then_some((at, rng.below(3) as u64));
-                    Record { client: 0, call_ns, reply, op }
+                    CallRecord { client: 0, call_ns, reply, op }
                 })
                 .collect();
             let expected = any_order(&records, &mut vec![], 0);
-            let found = check(&Register, 0, &records) == Verdict::Linearizable;
+            let found = check(&Register, 0, &records) == SearchVerdict::Linearizable;
             assert_eq!(found, expected, "{records:?}");
             seen[usize::from(found)] += 1;
         }
         assert!(seen.iter().all(|n| *n > 300), "{seen:?}");
     }
 
-    fn any_order(records: &[Record<Op, u64>], order: &mut Vec<usize>, state: u64) -> bool {
+    fn any_order(records: &[CallRecord<Op, u64>], order: &mut Vec<usize>, state: u64) -> bool {
         let rest: Vec<usize> = (0..records.len()).filter(|n| !order.contains(n)).collect();
         let replied = |n: usize| records[n].reply.map_or(u64::MAX, |(at, _)| at);
         if rest.iter().all(|n| records[*n].reply.is_none()) {

@@ -2,8 +2,8 @@
 
 use saker_types::Errno;
 
-use super::{FILE_BYTES_MAX, Found, Handle, Ino, Model, Time, UNDEFINED, WalkStop};
-use crate::op::{At, How, Outcome, User, Value, pattern};
+use super::{FILE_BYTES_MAX, Found, Model, ModelHandle, ModelIno, ModelTime, UNDEFINED, WalkStop};
+use crate::op::{How, OpResult, PathFrom, User, Value, pattern};
 
 /// Beyond this the model does not store data; the generator stays below it.
 const DATA_BYTES_MAX: u64 = 64 << 20;
@@ -14,11 +14,11 @@ impl Model {
         &mut self,
         who: &User,
         user: usize,
-        at: &At,
+        at: &PathFrom,
         how: How,
         create: Option<u32>,
         slot: usize,
-    ) -> Outcome<Time> {
+    ) -> OpResult<ModelTime> {
         let stop = if how.exclusive { WalkStop::NoFollow } else { WalkStop::Follow };
         let place = self.walk(who, at, stop)?;
         let ino = match (place.ino, create) {
@@ -42,13 +42,14 @@ impl Model {
             }
         };
         self.replace_handle(slot, None);
-        let handle = Handle { ino, how, client: self.client, user, since: self.now, dirty: false };
+        let handle =
+            ModelHandle { ino, how, client: self.client, user, since: self.now, dirty: false };
         self.replace_handle(slot, Some(handle));
         Ok(Value::Done)
     }
 
     /// O_CREAT meets what is there.
-    fn may_recreate(&self, who: &User, dir: Ino, ino: Ino, how: How) -> Found<()> {
+    fn may_recreate(&self, who: &User, dir: ModelIno, ino: ModelIno, how: How) -> Found<()> {
         if how.exclusive {
             return Err(Errno::EEXIST);
         }
@@ -68,7 +69,7 @@ impl Model {
         if refused { Err(Errno::EACCES) } else { Ok(()) }
     }
 
-    fn may_open(&self, who: &User, ino: Ino, how: How) -> Found<()> {
+    fn may_open(&self, who: &User, ino: ModelIno, how: How) -> Found<()> {
         let inode = self.inode(ino);
         if inode.is_dir() {
             // A directory opened for reading is a listing: `Readdir` has its own operation.
@@ -81,7 +82,7 @@ impl Model {
         self.permit(who, ino, want)
     }
 
-    fn replace_handle(&mut self, slot: usize, handle: Option<Handle>) {
+    fn replace_handle(&mut self, slot: usize, handle: Option<ModelHandle>) {
         if let Some(new) = &handle {
             self.inode_mut(new.ino).opens += 1;
         }
@@ -92,7 +93,7 @@ impl Model {
     }
 
     /// O_PATH of a directory.
-    pub(super) fn hold(&mut self, who: &User, at: &At, slot: usize) -> Outcome<Time> {
+    pub(super) fn hold(&mut self, who: &User, at: &PathFrom, slot: usize) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::Follow)?;
         if !self.inode(ino).is_dir() {
             return Err(Errno::ENOTDIR);
@@ -103,13 +104,13 @@ impl Model {
         Ok(Value::Done)
     }
 
-    pub(super) fn close(&mut self, slot: usize) -> Outcome<Time> {
+    pub(super) fn close(&mut self, slot: usize) -> OpResult<ModelTime> {
         self.handle(slot).ok_or(UNDEFINED)?;
         self.replace_handle(slot, None);
         Ok(Value::Done)
     }
 
-    pub(super) fn fsync(&mut self, slot: usize) -> Outcome<Time> {
+    pub(super) fn fsync(&mut self, slot: usize) -> OpResult<ModelTime> {
         self.handles[slot].as_mut().ok_or(UNDEFINED)?.dirty = false;
         Ok(Value::Done)
     }
@@ -121,7 +122,7 @@ impl Model {
         }
     }
 
-    pub(super) fn read(&self, slot: usize, offset: u64, len: usize) -> Outcome<Time> {
+    pub(super) fn read(&self, slot: usize, offset: u64, len: usize) -> OpResult<ModelTime> {
         let handle = self.handle(slot).ok_or(UNDEFINED)?;
         if !handle.how.read {
             return Err(Errno::EBADF);
@@ -142,7 +143,7 @@ impl Model {
         offset: u64,
         len: usize,
         fill: u8,
-    ) -> Outcome<Time> {
+    ) -> OpResult<ModelTime> {
         let handle = self.handle(slot).ok_or(UNDEFINED)?.clone();
         if !handle.how.write {
             return Err(Errno::EBADF);
@@ -171,14 +172,14 @@ impl Model {
         Ok(Value::Done)
     }
 
-    fn changed_data(&mut self, ino: Ino) {
+    fn changed_data(&mut self, ino: ModelIno) {
         self.touch(ino, true);
         let (client, now) = (self.client, self.now);
         self.inode_mut(ino).writers.insert(client, now);
     }
 
     /// A change of data by somebody else than root takes set-user-id and set-group-id away.
-    fn drop_privilege(&mut self, who: &User, ino: Ino) {
+    fn drop_privilege(&mut self, who: &User, ino: ModelIno) {
         let inode = self.inode(ino);
         if who.uid == 0 {
             return;
@@ -187,7 +188,7 @@ impl Model {
         self.inode_mut(ino).mode &= if drop_sgid { !0o6000 } else { !0o4000 };
     }
 
-    fn resize(&mut self, who: &User, ino: Ino, size: u64) {
+    fn resize(&mut self, who: &User, ino: ModelIno, size: u64) {
         self.drop_privilege(who, ino);
         let inode = self.inode_mut(ino);
         inode.size = size;
@@ -195,7 +196,7 @@ impl Model {
         self.changed_data(ino);
     }
 
-    pub(super) fn ftruncate(&mut self, who: &User, slot: usize, size: u64) -> Outcome<Time> {
+    pub(super) fn ftruncate(&mut self, who: &User, slot: usize, size: u64) -> OpResult<ModelTime> {
         let handle = self.handle(slot).ok_or(UNDEFINED)?.clone();
         if !handle.how.write {
             return Err(Errno::EINVAL);
@@ -207,7 +208,7 @@ impl Model {
         Ok(Value::Done)
     }
 
-    pub(super) fn truncate(&mut self, who: &User, at: &At, size: u64) -> Outcome<Time> {
+    pub(super) fn truncate(&mut self, who: &User, at: &PathFrom, size: u64) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::Follow)?;
         if self.inode(ino).is_dir() {
             return Err(Errno::EISDIR);

@@ -4,13 +4,13 @@
 use saker_types::Errno;
 
 use super::{Found, Model, WalkStop};
-use crate::op::{At, Op, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
+use crate::op::{FsOp, PathFrom, RENAME_EXCHANGE, RENAME_NOREPLACE, User};
 
 impl Model {
     /// Errors that are true of an operation with two names, before it is applied. Those of one
     /// name have a defined order, but for a name that is too long, which whoever sees it first says, and for
     /// rmdir(2) of something else.
-    pub fn true_errors(&self, who: &User, op: &Op) -> Vec<Errno> {
+    pub fn true_errors(&self, who: &User, op: &FsOp) -> Vec<Errno> {
         let mut errors = Vec::new();
         let names = op.paths().into_iter().flat_map(|at| &at.path);
         if names.into_iter().any(|name| name.len() > 255) {
@@ -18,15 +18,17 @@ impl Model {
         }
         let mut note = |found: Found<()>| errors.extend(found.err());
         match op {
-            Op::Rename { from, to, flags } => self.rename_errors(who, from, to, *flags, &mut note),
-            Op::Link { from, to } => self.link_errors(who, from, to, &mut note),
+            FsOp::Rename { from, to, flags } => {
+                self.rename_errors(who, from, to, *flags, &mut note)
+            }
+            FsOp::Link { from, to } => self.link_errors(who, from, to, &mut note),
             // The kernel looks at the kind, then asks the file system, which sees to permissions.
-            Op::Unlink { at } | Op::Rmdir { at } if self.rules.kernel => {
-                let as_dir = matches!(op, Op::Rmdir { .. });
+            FsOp::Unlink { at } | FsOp::Rmdir { at } if self.rules.kernel => {
+                let as_dir = matches!(op, FsOp::Rmdir { .. });
                 self.removal_errors(who, at, as_dir, &mut note);
             }
             // Of an inode with several names, the shard of one of them may know what it is, but not whose.
-            Op::Rmdir { at } => {
+            FsOp::Rmdir { at } => {
                 let place = self.walk(who, at, WalkStop::NoFollow);
                 let ino = place.ok().and_then(|place| place.ino);
                 if ino.is_some_and(|ino| !self.inode(ino).is_dir()) {
@@ -41,8 +43,8 @@ impl Model {
     fn rename_errors(
         &self,
         who: &User,
-        from: &At,
-        to: &At,
+        from: &PathFrom,
+        to: &PathFrom,
         flags: u32,
         note: &mut impl FnMut(Found<()>),
     ) {
@@ -111,7 +113,13 @@ impl Model {
         }
     }
 
-    fn removal_errors(&self, who: &User, at: &At, as_dir: bool, note: &mut impl FnMut(Found<()>)) {
+    fn removal_errors(
+        &self,
+        who: &User,
+        at: &PathFrom,
+        as_dir: bool,
+        note: &mut impl FnMut(Found<()>),
+    ) {
         let Ok(place) = self.walk(who, at, WalkStop::NoFollow) else { return };
         let Some(ino) = place.ino else { return };
         note(self.may_delete(who, place.dir, ino, as_dir));
@@ -123,7 +131,13 @@ impl Model {
         }
     }
 
-    fn link_errors(&self, who: &User, from: &At, to: &At, note: &mut impl FnMut(Found<()>)) {
+    fn link_errors(
+        &self,
+        who: &User,
+        from: &PathFrom,
+        to: &PathFrom,
+        note: &mut impl FnMut(Found<()>),
+    ) {
         let source = self.find(who, from, WalkStop::NoFollow);
         note(source.as_ref().map(|_| ()).map_err(|e| *e));
         if let Ok(source) = source {

@@ -2,11 +2,11 @@
 
 use saker_types::Errno;
 
-use super::{Ino, Model, Time, UNDEFINED, WalkStop, stop};
-use crate::op::{At, Name, Outcome, SetTime, User, Value};
+use super::{Model, ModelIno, ModelTime, UNDEFINED, WalkStop, stop};
+use crate::op::{NameBytes, NewTime, OpResult, PathFrom, User, Value};
 
 impl Model {
-    pub(super) fn chmod(&mut self, who: &User, at: &At, mode: u32) -> Outcome<Time> {
+    pub(super) fn chmod(&mut self, who: &User, at: &PathFrom, mode: u32) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::Follow)?;
         if !self.is_owner(who, ino) {
             return Err(Errno::EPERM);
@@ -24,11 +24,11 @@ impl Model {
     pub(super) fn chown(
         &mut self,
         who: &User,
-        at: &At,
+        at: &PathFrom,
         uid: Option<u32>,
         gid: Option<u32>,
         follow: bool,
-    ) -> Outcome<Time> {
+    ) -> OpResult<ModelTime> {
         let ino = self.find(who, at, stop(follow))?;
         let inode = self.inode(ino);
         if who.uid != 0 {
@@ -57,27 +57,27 @@ impl Model {
     pub(super) fn utimes(
         &mut self,
         who: &User,
-        at: &At,
-        atime: SetTime,
-        mtime: SetTime,
+        at: &PathFrom,
+        atime: NewTime,
+        mtime: NewTime,
         follow: bool,
-    ) -> Outcome<Time> {
-        if (atime, mtime) == (SetTime::Omit, SetTime::Omit) {
+    ) -> OpResult<ModelTime> {
+        if (atime, mtime) == (NewTime::Omit, NewTime::Omit) {
             return Ok(Value::Done);
         }
         let ino = self.find(who, at, stop(follow))?;
         if !self.is_owner(who, ino) {
-            if (atime, mtime) != (SetTime::Now, SetTime::Now) {
+            if (atime, mtime) != (NewTime::Now, NewTime::Now) {
                 return Err(Errno::EPERM);
             }
             self.permit(who, ino, 2)?;
         }
-        let now = Time::Step(self.now);
+        let now = ModelTime::Step(self.now);
         let inode = self.inode_mut(ino);
-        let set = |time: &mut Time, to: SetTime| match to {
-            SetTime::Omit => {}
-            SetTime::Now => *time = now,
-            SetTime::Ns(ns) => *time = Time::Set(ns),
+        let set = |time: &mut ModelTime, to: NewTime| match to {
+            NewTime::Omit => {}
+            NewTime::Now => *time = now,
+            NewTime::Ns(ns) => *time = ModelTime::Set(ns),
         };
         set(&mut inode.atime, atime);
         set(&mut inode.mtime, mtime);
@@ -86,7 +86,7 @@ impl Model {
     }
 
     /// `user.` attributes are for files and directories only (xattr(7)).
-    fn may_xattr(&self, who: &User, ino: Ino, write: bool) -> Result<(), Errno> {
+    fn may_xattr(&self, who: &User, ino: ModelIno, write: bool) -> Result<(), Errno> {
         let inode = self.inode(ino);
         if !inode.is_regular() && !inode.is_dir() {
             return Err(if write { Errno::EPERM } else { Errno::ENODATA });
@@ -101,11 +101,11 @@ impl Model {
     pub(super) fn setxattr(
         &mut self,
         who: &User,
-        at: &At,
-        name: &Name,
+        at: &PathFrom,
+        name: &NameBytes,
         value: &[u8],
         flags: u32,
-    ) -> Outcome<Time> {
+    ) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::Follow)?;
         self.may_xattr(who, ino, true)?;
         let exists = self.inode(ino).xattrs.contains_key(name);
@@ -123,19 +123,29 @@ impl Model {
         Ok(Value::Done)
     }
 
-    pub(super) fn getxattr(&self, who: &User, at: &At, name: &Name) -> Outcome<Time> {
+    pub(super) fn getxattr(
+        &self,
+        who: &User,
+        at: &PathFrom,
+        name: &NameBytes,
+    ) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::Follow)?;
         self.may_xattr(who, ino, false)?;
         let value = self.inode(ino).xattrs.get(name).ok_or(Errno::ENODATA)?;
         Ok(Value::Bytes(value.clone()))
     }
 
-    pub(super) fn listxattr(&self, who: &User, at: &At) -> Outcome<Time> {
+    pub(super) fn listxattr(&self, who: &User, at: &PathFrom) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::Follow)?;
         Ok(Value::Names(self.inode(ino).xattrs.keys().map(|n| (n.clone(), 0)).collect()))
     }
 
-    pub(super) fn removexattr(&mut self, who: &User, at: &At, name: &Name) -> Outcome<Time> {
+    pub(super) fn removexattr(
+        &mut self,
+        who: &User,
+        at: &PathFrom,
+        name: &NameBytes,
+    ) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::Follow)?;
         self.may_xattr(who, ino, true)?;
         self.inode_mut(ino).xattrs.remove(name).ok_or(Errno::ENODATA)?;

@@ -3,25 +3,26 @@
 use saker_types::Errno;
 
 use super::{
-    Found, Ino, Model, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Time, UNDEFINED, WalkEnd, WalkStop,
+    Found, Model, ModelIno, ModelTime, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, UNDEFINED, WalkEnd,
+    WalkStop,
 };
-use crate::op::{At, Name, Outcome, RENAME_EXCHANGE, RENAME_NOREPLACE, User, Value};
+use crate::op::{NameBytes, OpResult, PathFrom, RENAME_EXCHANGE, RENAME_NOREPLACE, User, Value};
 
 const S_ISGID: u32 = 0o2000;
 
 impl Model {
-    pub(super) fn readdir(&self, who: &User, at: &At) -> Outcome<Time> {
+    pub(super) fn readdir(&self, who: &User, at: &PathFrom) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::Follow)?;
         if !self.inode(ino).is_dir() {
             return Err(Errno::ENOTDIR);
         }
         self.permit(who, ino, 4)?;
-        let d_type = |child: &Ino| (self.inode(*child).mode >> 12) as u8;
+        let d_type = |child: &ModelIno| (self.inode(*child).mode >> 12) as u8;
         let entries = &self.inode(ino).entries;
         Ok(Value::Names(entries.iter().map(|(n, child)| (n.clone(), d_type(child))).collect()))
     }
 
-    pub(super) fn readlink(&self, who: &User, at: &At) -> Outcome<Time> {
+    pub(super) fn readlink(&self, who: &User, at: &PathFrom) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::NoFollow)?;
         let inode = self.inode(ino);
         if !inode.is_symlink() {
@@ -30,22 +31,27 @@ impl Model {
         Ok(Value::Bytes(inode.target.clone()))
     }
 
-    pub(super) fn mkdir(&mut self, who: &User, at: &At, mode: u32) -> Outcome<Time> {
+    pub(super) fn mkdir(&mut self, who: &User, at: &PathFrom, mode: u32) -> OpResult<ModelTime> {
         self.make(who, at, S_IFDIR | mode & 0o1777, b"")
     }
 
-    pub(super) fn symlink(&mut self, who: &User, at: &At, target: &[u8]) -> Outcome<Time> {
+    pub(super) fn symlink(
+        &mut self,
+        who: &User,
+        at: &PathFrom,
+        target: &[u8],
+    ) -> OpResult<ModelTime> {
         self.make(who, at, S_IFLNK | 0o777, target)
     }
 
-    pub(super) fn mknod(&mut self, who: &User, at: &At, mode: u32) -> Outcome<Time> {
+    pub(super) fn mknod(&mut self, who: &User, at: &PathFrom, mode: u32) -> OpResult<ModelTime> {
         if mode & S_IFMT == S_IFDIR {
             return Err(Errno::EPERM);
         }
         self.make(who, at, mode, b"")
     }
 
-    fn make(&mut self, who: &User, at: &At, mode: u32, target: &[u8]) -> Outcome<Time> {
+    fn make(&mut self, who: &User, at: &PathFrom, mode: u32, target: &[u8]) -> OpResult<ModelTime> {
         let place = self.vacant(who, at)?;
         self.permit(who, place.dir, 3)?;
         let ino = self.insert(who, &place, mode)?;
@@ -54,7 +60,7 @@ impl Model {
     }
 
     /// Where a new entry goes.
-    fn vacant(&self, who: &User, at: &At) -> Found<WalkEnd> {
+    fn vacant(&self, who: &User, at: &PathFrom) -> Found<WalkEnd> {
         let place = self.walk(who, at, WalkStop::Parent)?;
         let Some(name) = &place.name else { return Err(Errno::EEXIST) };
         if self.lookup(place.dir, name)?.is_some() {
@@ -67,7 +73,7 @@ impl Model {
     }
 
     /// Adds an inode and its entry.
-    pub(super) fn insert(&mut self, who: &User, place: &WalkEnd, mode: u32) -> Found<Ino> {
+    pub(super) fn insert(&mut self, who: &User, place: &WalkEnd, mode: u32) -> Found<ModelIno> {
         let dir = self.inode(place.dir);
         let is_dir = mode & S_IFMT == S_IFDIR;
         let (mut mode, mut gid) = (mode, who.gid);
@@ -91,7 +97,13 @@ impl Model {
     }
 
     /// Linux's `may_delete`.
-    pub(super) fn may_delete(&self, who: &User, dir: Ino, victim: Ino, as_dir: bool) -> Found<()> {
+    pub(super) fn may_delete(
+        &self,
+        who: &User,
+        dir: ModelIno,
+        victim: ModelIno,
+        as_dir: bool,
+    ) -> Found<()> {
         self.permit(who, dir, 3)?;
         self.check_sticky(who, dir, victim)?;
         match (as_dir, self.inode(victim).is_dir()) {
@@ -101,20 +113,20 @@ impl Model {
         }
     }
 
-    pub(super) fn check_sticky(&self, who: &User, dir: Ino, victim: Ino) -> Found<()> {
+    pub(super) fn check_sticky(&self, who: &User, dir: ModelIno, victim: ModelIno) -> Found<()> {
         let sticky = self.inode(dir).mode & 0o1000 != 0;
         let is_owner = self.is_owner(who, dir) || self.is_owner(who, victim);
         if sticky && !is_owner { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    pub(super) fn may_create(&self, who: &User, dir: Ino) -> Found<()> {
+    pub(super) fn may_create(&self, who: &User, dir: ModelIno) -> Found<()> {
         if self.inode(dir).nlink == 0 {
             return Err(Errno::ENOENT);
         }
         self.permit(who, dir, 3)
     }
 
-    pub(super) fn unlink(&mut self, who: &User, at: &At) -> Outcome<Time> {
+    pub(super) fn unlink(&mut self, who: &User, at: &PathFrom) -> OpResult<ModelTime> {
         let place = self.walk(who, at, WalkStop::Parent)?;
         let Some(name) = place.name else { return Err(Errno::EISDIR) };
         let ino = self.lookup(place.dir, &name)?.ok_or(Errno::ENOENT)?;
@@ -125,14 +137,14 @@ impl Model {
         Ok(Value::Done)
     }
 
-    fn drop_link(&mut self, ino: Ino) {
+    fn drop_link(&mut self, ino: ModelIno) {
         self.touch(ino, false);
         let inode = self.inode_mut(ino);
         inode.nlink = if inode.is_dir() { 0 } else { inode.nlink - 1 };
         self.reap(ino);
     }
 
-    pub(super) fn rmdir(&mut self, who: &User, at: &At) -> Outcome<Time> {
+    pub(super) fn rmdir(&mut self, who: &User, at: &PathFrom) -> OpResult<ModelTime> {
         let place = self.walk(who, at, WalkStop::Parent)?;
         let Some(name) = place.name else {
             let dots = at.path.last().is_some_and(|last| last == b"..");
@@ -151,7 +163,12 @@ impl Model {
         Ok(Value::Done)
     }
 
-    pub(super) fn link(&mut self, who: &User, from: &At, to: &At) -> Outcome<Time> {
+    pub(super) fn link(
+        &mut self,
+        who: &User,
+        from: &PathFrom,
+        to: &PathFrom,
+    ) -> OpResult<ModelTime> {
         let ino = self.find(who, from, WalkStop::NoFollow)?;
         let place = self.vacant(who, to)?;
         self.may_link(who, ino)?;
@@ -170,7 +187,7 @@ impl Model {
     }
 
     /// `fs.protected_hardlinks`.
-    pub(super) fn may_link(&self, who: &User, ino: Ino) -> Found<()> {
+    pub(super) fn may_link(&self, who: &User, ino: ModelIno) -> Found<()> {
         let inode = self.inode(ino);
         let safe = inode.is_regular()
             && inode.mode & 0o4000 == 0
@@ -184,7 +201,7 @@ impl Model {
     }
 
     /// Is `dir` the directory `top`, or below it?
-    pub(super) fn is_within(&self, mut dir: Ino, top: Ino) -> bool {
+    pub(super) fn is_within(&self, mut dir: ModelIno, top: ModelIno) -> bool {
         loop {
             if dir == top {
                 return true;
@@ -197,7 +214,13 @@ impl Model {
         }
     }
 
-    pub(super) fn rename(&mut self, who: &User, from: &At, to: &At, flags: u32) -> Outcome<Time> {
+    pub(super) fn rename(
+        &mut self,
+        who: &User,
+        from: &PathFrom,
+        to: &PathFrom,
+        flags: u32,
+    ) -> OpResult<ModelTime> {
         let (no_replace, exchange) = (flags & RENAME_NOREPLACE != 0, flags & RENAME_EXCHANGE != 0);
         if no_replace && exchange {
             return Err(Errno::EINVAL);
@@ -236,8 +259,8 @@ impl Model {
     fn may_rename(
         &self,
         who: &User,
-        (old_dir, source): (Ino, Ino),
-        (new_dir, target): (Ino, Option<Ino>),
+        (old_dir, source): (ModelIno, ModelIno),
+        (new_dir, target): (ModelIno, Option<ModelIno>),
         exchange: bool,
     ) -> Found<()> {
         let source_is_dir = self.inode(source).is_dir();
@@ -265,8 +288,8 @@ impl Model {
 
     fn do_rename(
         &mut self,
-        (old_dir, old_name, source): (Ino, Name, Ino),
-        (new_dir, new_name, target): (Ino, Name, Option<Ino>),
+        (old_dir, old_name, source): (ModelIno, NameBytes, ModelIno),
+        (new_dir, new_name, target): (ModelIno, NameBytes, Option<ModelIno>),
         exchange: bool,
     ) {
         self.take_entry(old_dir, &old_name);
@@ -287,21 +310,21 @@ impl Model {
         self.touch(new_dir, true);
     }
 
-    fn touch_renamed(&mut self, ino: Ino) {
+    fn touch_renamed(&mut self, ino: ModelIno) {
         self.touch(ino, false);
         let now = self.now;
         if self.inode(ino).linked && !self.rules.rename_touches_linked {
-            self.inode_mut(ino).ctime = Time::Maybe(now);
+            self.inode_mut(ino).ctime = ModelTime::Maybe(now);
         }
     }
 
-    fn take_entry(&mut self, dir: Ino, name: &[u8]) {
+    fn take_entry(&mut self, dir: ModelIno, name: &[u8]) {
         let ino = self.inode_mut(dir).entries.remove(name);
         let is_dir = ino.is_some_and(|ino| self.inode(ino).is_dir());
         self.inode_mut(dir).nlink -= u32::from(is_dir);
     }
 
-    fn put_entry(&mut self, dir: Ino, name: Name, ino: Ino) {
+    fn put_entry(&mut self, dir: ModelIno, name: NameBytes, ino: ModelIno) {
         let is_dir = self.inode(ino).is_dir();
         if is_dir {
             self.inode_mut(ino).parent = dir;

@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 use saker_types::{Errno, InodeId};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::history::{Answer, Call, Entry, Fd, Seen};
+use super::history::{Fd, SyscallAnswer, SyscallEntry, SyscallOp, SyscallSeen};
 use crate::world::linear::Violation;
 
 const PAGE: u64 = 4096;
@@ -147,7 +147,7 @@ impl File {
     }
 
     /// A size that a mount was told, of this version or a later one.
-    fn shows(&mut self, entry: &Entry, seen: &Seen, least: usize) -> bool {
+    fn shows(&mut self, entry: &SyscallEntry, seen: &SyscallSeen, least: usize) -> bool {
         let mount = entry.mount;
         let least = self.told_before(mount, entry.invoked).max(least);
         let mut all = least..=self.newest();
@@ -160,7 +160,7 @@ impl File {
 
     /// The oldest version that a descriptor may show. `overtaken`: the same mount changes the size
     /// meanwhile, or is told of it, and the kernel may not heed then what it is told now.
-    fn least(&self, fd: Fd, entry: &Entry, overtaken: bool) -> Option<usize> {
+    fn least(&self, fd: Fd, entry: &SyscallEntry, overtaken: bool) -> Option<usize> {
         let opened = self.fds.get(&fd).copied()?;
         Some(match overtaken {
             true => 0,
@@ -169,8 +169,8 @@ impl File {
     }
 
     /// The version whose end a look sees.
-    fn sees_end(&self, fd: Fd, entry: &Entry, overtaken: bool) -> Option<usize> {
-        let Answer::Data { end, .. } = &entry.answer else { return None };
+    fn sees_end(&self, fd: Fd, entry: &SyscallEntry, overtaken: bool) -> Option<usize> {
+        let SyscallAnswer::Data { end, .. } = &entry.answer else { return None };
         let least = self.least(fd, entry, overtaken)?;
         let size = |version| self.size(version, entry.mount);
         let known = (least..=self.newest()).find(|version| size(*version) == *end);
@@ -181,8 +181,15 @@ impl File {
     }
 
     /// A look that has seen the end of version `seen` reads.
-    fn reads(&mut self, seen: usize, fd: Fd, back: u64, entry: &Entry, overtaken: bool) -> bool {
-        let Answer::Data { end, bytes } = &entry.answer else { return false };
+    fn reads(
+        &mut self,
+        seen: usize,
+        fd: Fd,
+        back: u64,
+        entry: &SyscallEntry,
+        overtaken: bool,
+    ) -> bool {
+        let SyscallAnswer::Data { end, bytes } = &entry.answer else { return false };
         let Some(least) = self.least(fd, entry, overtaken) else { return false };
         let mount = entry.mount;
         let from = end.saturating_sub(back);
@@ -213,26 +220,26 @@ impl File {
     }
 
     /// The ways in which a call may go on now; true: it is over then.
-    fn step(&self, number: usize, entry: &Entry, beside: &Beside) -> Option<(File, bool)> {
+    fn step(&self, number: usize, entry: &SyscallEntry, beside: &Beside) -> Option<(File, bool)> {
         let mut file = self.clone();
         let overtaken = beside.overtaken;
         let done = match &entry.call {
-            Call::Open { .. } | Call::Create { .. } => {
-                let Answer::Seen(seen) = &entry.answer else { return None };
+            SyscallOp::Open { .. } | SyscallOp::Create { .. } => {
+                let SyscallAnswer::Seen(seen) = &entry.answer else { return None };
                 let Some(opened) = file.begun.remove(&number) else {
                     file.begun.insert(number, file.newest());
                     return Some((file, false));
                 };
-                if let Call::Open { fd, .. } = entry.call {
+                if let SyscallOp::Open { fd, .. } = entry.call {
                     file.fds.insert(fd, opened);
                 }
                 file.shows(entry, seen, opened)
             }
-            Call::Stat { .. } => {
-                let Answer::Seen(seen) = &entry.answer else { return None };
+            SyscallOp::Stat { .. } => {
+                let SyscallAnswer::Seen(seen) = &entry.answer else { return None };
                 file.shows(entry, seen, file.newest())
             }
-            Call::Truncate { size, .. } => {
+            SyscallOp::Truncate { size, .. } => {
                 file.apply_all(entry.mount);
                 let mut data = Vec::clone(&file.versions[file.newest()]);
                 data.resize(*size as usize, 0);
@@ -241,18 +248,18 @@ impl File {
                 file.tell(entry.mount, entry.returned, file.newest());
                 true
             }
-            Call::Write { offset, len, tag, .. } => {
+            SyscallOp::Write { offset, len, tag, .. } => {
                 let mount = entry.mount?;
                 let (offset, len, tag) = (*offset, *len, *tag);
                 let (began, since, flushed) = (entry.invoked, entry.returned, beside.flushed);
                 file.pending.push(Pending { mount, offset, len, tag, began, since, flushed });
                 true
             }
-            Call::Flush { .. } => {
+            SyscallOp::Flush { .. } => {
                 file.apply_all(entry.mount);
                 true
             }
-            Call::Look { fd, back } => {
+            SyscallOp::Look { fd, back } => {
                 let Some(seen) = file.begun.remove(&number) else {
                     let seen = file.sees_end(*fd, entry, overtaken)?;
                     file.begun.insert(number, seen);
@@ -282,7 +289,7 @@ struct State {
 
 struct Search<'a> {
     /// Of the file, with their numbers.
-    entries: Vec<(usize, &'a Entry)>,
+    entries: Vec<(usize, &'a SyscallEntry)>,
     beside: Vec<Beside>,
     seen: FxHashSet<u128>,
     steps: usize,
@@ -293,29 +300,34 @@ struct Search<'a> {
 ///
 /// # Errors
 /// Where it got stuck.
-pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
+pub fn check(entries: &[SyscallEntry]) -> Result<usize, Violation> {
     let mut of_fd: BTreeMap<Fd, InodeId> = BTreeMap::new();
     let mut files: BTreeSet<InodeId> = BTreeSet::new();
     for entry in entries {
-        if let (Call::Open { fd, .. }, Answer::Seen(seen)) = (&entry.call, &entry.answer) {
+        if let (SyscallOp::Open { fd, .. }, SyscallAnswer::Seen(seen)) =
+            (&entry.call, &entry.answer)
+        {
             of_fd.insert(*fd, seen.id);
             files.insert(seen.id);
         }
     }
-    let id = |entry: &Entry| match (&entry.call, &entry.answer) {
-        (Call::Write { fd, .. } | Call::Flush { fd } | Call::Look { fd, .. }, _) => {
+    let id = |entry: &SyscallEntry| match (&entry.call, &entry.answer) {
+        (SyscallOp::Write { fd, .. } | SyscallOp::Flush { fd } | SyscallOp::Look { fd, .. }, _) => {
             of_fd.get(fd).copied()
         }
         (
-            Call::Open { .. } | Call::Create { .. } | Call::Stat { .. } | Call::Truncate { .. },
-            Answer::Seen(seen),
+            SyscallOp::Open { .. }
+            | SyscallOp::Create { .. }
+            | SyscallOp::Stat { .. }
+            | SyscallOp::Truncate { .. },
+            SyscallAnswer::Seen(seen),
         ) => Some(seen.id),
         _ => None,
     };
     let mut steps = 0;
     for file in files {
         let own = entries.iter().enumerate().filter(|(_, entry)| id(entry) == Some(file));
-        let own: Vec<(usize, &Entry)> = own.collect();
+        let own: Vec<(usize, &SyscallEntry)> = own.collect();
         let beside = own.iter().map(|(_, entry)| Beside {
             overtaken: is_overtaken(entry, file, entries, &id),
             flushed: flushed(entry, &own),
@@ -333,24 +345,25 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
 }
 
 fn is_overtaken(
-    entry: &Entry,
+    entry: &SyscallEntry,
     file: InodeId,
-    entries: &[Entry],
-    id: &impl Fn(&Entry) -> Option<InodeId>,
+    entries: &[SyscallEntry],
+    id: &impl Fn(&SyscallEntry) -> Option<InodeId>,
 ) -> bool {
     let mut others = entries.iter().filter(|other| {
-        let looks = matches!(other.call, Call::Look { .. } | Call::Flush { .. });
+        let looks = matches!(other.call, SyscallOp::Look { .. } | SyscallOp::Flush { .. });
         // Who walks through a file is told of it, too.
-        let is_told = id(other) == Some(file) || other.answer == Answer::Failed(Errno::ENOTDIR);
+        let is_told =
+            id(other) == Some(file) || other.answer == SyscallAnswer::Failed(Errno::ENOTDIR);
         !looks && is_told && other.mount == entry.mount
     });
     others.any(|other| other.invoked < entry.returned && entry.invoked < other.returned)
 }
 
 /// When what a call has written was flushed at the latest.
-fn flushed(entry: &Entry, own: &[(usize, &Entry)]) -> u64 {
+fn flushed(entry: &SyscallEntry, own: &[(usize, &SyscallEntry)]) -> u64 {
     let after = own.iter().filter(|(_, other)| {
-        let flushes = matches!(other.call, Call::Flush { .. } | Call::Truncate { .. });
+        let flushes = matches!(other.call, SyscallOp::Flush { .. } | SyscallOp::Truncate { .. });
         flushes && other.mount == entry.mount && other.invoked > entry.returned
     });
     after.map(|(_, other)| other.returned).min().unwrap_or(u64::MAX)
@@ -412,8 +425,10 @@ impl Search<'_> {
         self.open(state).into_iter().find_map(|i| {
             let (number, entry) = self.entries[i];
             let looks = match entry.call {
-                Call::Look { .. } | Call::Stat { .. } => true,
-                Call::Open { .. } | Call::Create { .. } => state.file.begun.contains_key(&number),
+                SyscallOp::Look { .. } | SyscallOp::Stat { .. } => true,
+                SyscallOp::Open { .. } | SyscallOp::Create { .. } => {
+                    state.file.begun.contains_key(&number)
+                }
                 _ => false,
             };
             if looks { self.step(state, i) } else { None }

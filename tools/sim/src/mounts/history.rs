@@ -4,14 +4,14 @@ use std::fmt;
 
 use saker_types::{Errno, InodeId};
 
-use crate::world::history::{Name, Path};
+use crate::world::history::{NameNo, Path};
 
 /// An open file, by the number of the open.
 pub type Fd = u32;
 
 /// A call of a program; some are a few syscalls in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum SyscallOp {
     Mkdir {
         at: Path,
     },
@@ -86,7 +86,7 @@ pub enum Call {
 
 /// Attributes that a program saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SyscallSeen {
     pub id: InodeId,
     pub mode: u32,
     pub size: u64,
@@ -94,10 +94,10 @@ pub struct Seen {
 
 /// What a call ended in.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum SyscallAnswer {
     Done,
-    Seen(Seen),
-    Names(Vec<(Name, InodeId)>),
+    Seen(SyscallSeen),
+    Names(Vec<(NameNo, InodeId)>),
     /// The file's end, and what was read before it.
     Data {
         end: u64,
@@ -110,42 +110,44 @@ pub enum Answer {
     None,
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for SyscallAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Done => f.write_str("done"),
-            Answer::Seen(Seen { id, mode, size }) => write!(f, "{id:#x} {mode:o} {size} bytes"),
-            Answer::Names(names) => write!(f, "{names:x?}"),
-            Answer::Data { end, bytes } => {
+            SyscallAnswer::Done => f.write_str("done"),
+            SyscallAnswer::Seen(SyscallSeen { id, mode, size }) => {
+                write!(f, "{id:#x} {mode:o} {size} bytes")
+            }
+            SyscallAnswer::Names(names) => write!(f, "{names:x?}"),
+            SyscallAnswer::Data { end, bytes } => {
                 write!(f, "end {end}, read {} bytes:", bytes.len())?;
                 for run in bytes.chunk_by(|a, b| a == b) {
                     write!(f, " {}x{}", run[0], run.len())?;
                 }
                 Ok(())
             }
-            Answer::Failed(errno) => write!(f, "{errno:?}"),
-            Answer::Refused => f.write_str("refused"),
-            Answer::None => f.write_str("no answer"),
+            SyscallAnswer::Failed(errno) => write!(f, "{errno:?}"),
+            SyscallAnswer::Refused => f.write_str("refused"),
+            SyscallAnswer::None => f.write_str("no answer"),
         }
     }
 }
 
 /// A call of the history.
 #[derive(Clone)]
-pub struct Entry {
+pub struct SyscallEntry {
     /// Which mount's; `None`: a library's.
     pub mount: Option<usize>,
     pub thread: usize,
-    pub call: Call,
+    pub call: SyscallOp,
     /// When it began and ended, in numbers of such moments.
     pub invoked: u64,
     pub returned: u64,
-    pub answer: Answer,
+    pub answer: SyscallAnswer,
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for SyscallEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Entry { mount, thread, call, invoked, returned, answer } = self;
+        let SyscallEntry { mount, thread, call, invoked, returned, answer } = self;
         match mount {
             Some(mount) => write!(f, "m{mount}")?,
             None => f.write_str("lib")?,
@@ -156,22 +158,22 @@ impl fmt::Display for Entry {
 
 /// All calls, in the order in which they began.
 #[derive(Default)]
-pub struct History {
-    pub entries: Vec<Entry>,
+pub struct SyscallHistory {
+    pub entries: Vec<SyscallEntry>,
     moments: u64,
 }
 
-impl History {
+impl SyscallHistory {
     /// A call begins; its number.
-    pub fn begin(&mut self, mount: Option<usize>, thread: usize, call: Call) -> usize {
+    pub fn begin(&mut self, mount: Option<usize>, thread: usize, call: SyscallOp) -> usize {
         self.moments += 1;
-        let (invoked, returned, answer) = (self.moments, u64::MAX, Answer::None);
-        self.entries.push(Entry { mount, thread, call, invoked, returned, answer });
+        let (invoked, returned, answer) = (self.moments, u64::MAX, SyscallAnswer::None);
+        self.entries.push(SyscallEntry { mount, thread, call, invoked, returned, answer });
         self.entries.len() - 1
     }
 
     /// It ends.
-    pub fn end(&mut self, number: usize, answer: Answer) {
+    pub fn end(&mut self, number: usize, answer: SyscallAnswer) {
         self.moments += 1;
         let entry = &mut self.entries[number];
         (entry.returned, entry.answer) = (self.moments, answer);

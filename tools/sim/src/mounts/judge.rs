@@ -8,8 +8,8 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::FxHashSet;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::history::{Answer, Call, Entry};
-use super::spec::{Next, Spec, Stage, paths};
+use super::history::{SyscallAnswer, SyscallEntry, SyscallOp};
+use super::spec::{SyscallNext, SyscallSpec, SyscallStage, paths};
 use crate::world::linear::Violation;
 
 /// Steps after which a history counts as too hard.
@@ -17,13 +17,13 @@ const STEPS_MAX: usize = 400_000;
 
 #[derive(Clone)]
 struct State {
-    spec: Spec,
+    spec: SyscallSpec,
     done: u128,
-    stages: BTreeMap<usize, Stage>,
+    stages: BTreeMap<usize, SyscallStage>,
 }
 
 struct Search<'a> {
-    entries: &'a [Entry],
+    entries: &'a [SyscallEntry],
     split: Vec<bool>,
     seen: FxHashSet<u128>,
     steps: usize,
@@ -34,18 +34,21 @@ struct Search<'a> {
 ///
 /// # Errors
 /// Where it got stuck.
-pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
+pub fn check(entries: &[SyscallEntry]) -> Result<usize, Violation> {
     assert!(entries.len() <= 128, "a set of calls is 128 bits");
     let best = Violation::default();
     let split = splits(entries);
     // What is done with an open file has no part in this: see `data`.
-    let apart = |entry: &Entry| {
-        matches!(entry.call, Call::Write { .. } | Call::Flush { .. } | Call::Look { .. })
+    let apart = |entry: &SyscallEntry| {
+        matches!(
+            entry.call,
+            SyscallOp::Write { .. } | SyscallOp::Flush { .. } | SyscallOp::Look { .. }
+        )
     };
     let apart = entries.iter().enumerate().filter(|(_, entry)| apart(entry));
     let done = apart.fold(0, |done, (i, _)| done | 1 << i);
     let mut search = Search { entries, split, seen: FxHashSet::default(), steps: 0, best };
-    let start = State { spec: Spec::default(), done, stages: BTreeMap::new() };
+    let start = State { spec: SyscallSpec::default(), done, stages: BTreeMap::new() };
     match search.finds(start) {
         true => Ok(search.steps),
         false => Err(search.best),
@@ -53,22 +56,22 @@ pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
 }
 
 /// Calls beside which names may have changed.
-fn splits(entries: &[Entry]) -> Vec<bool> {
-    let changes = |entry: &Entry| {
+fn splits(entries: &[SyscallEntry]) -> Vec<bool> {
+    let changes = |entry: &SyscallEntry| {
         let changes = matches!(
             entry.call,
-            Call::Rename { .. }
-                | Call::Exchange { .. }
-                | Call::Rmdir { .. }
-                | Call::Unlink { .. }
-                | Call::Mkdir { .. }
-                | Call::Mkfifo { .. }
-                | Call::Create { .. }
-                | Call::Link { .. }
+            SyscallOp::Rename { .. }
+                | SyscallOp::Exchange { .. }
+                | SyscallOp::Rmdir { .. }
+                | SyscallOp::Unlink { .. }
+                | SyscallOp::Mkdir { .. }
+                | SyscallOp::Mkfifo { .. }
+                | SyscallOp::Create { .. }
+                | SyscallOp::Link { .. }
         );
-        changes && !matches!(entry.answer, Answer::Failed(_) | Answer::Refused)
+        changes && !matches!(entry.answer, SyscallAnswer::Failed(_) | SyscallAnswer::Refused)
     };
-    let is_beside = |(i, entry): (usize, &Entry)| {
+    let is_beside = |(i, entry): (usize, &SyscallEntry)| {
         let others = entries.iter().enumerate().filter(|(j, _)| *j != i);
         let mut others = others.filter(|(_, other)| changes(other));
         paths(&entry.call).0.is_some()
@@ -124,7 +127,7 @@ impl Search<'_> {
         loop {
             let (open, end) = self.open(&state);
             for &i in &open {
-                if let Call::List { dir } = self.entries[i].call
+                if let SyscallOp::List { dir } = self.entries[i].call
                     && !state.spec.is_listing(i)
                 {
                     state.spec.begin_listing(i, dir);
@@ -135,42 +138,42 @@ impl Search<'_> {
                     return None;
                 }
                 let done = self.next(&state, i, end).into_iter().find_map(|next| match next {
-                    Next::Done(spec) if spec.learnt() == state.spec.learnt() => Some(spec),
+                    SyscallNext::Done(spec) if spec.learnt() == state.spec.learnt() => Some(spec),
                     _ => None,
                 })?;
                 Some((i, done))
             });
             match placed {
-                Some((call, spec)) => state = after(&state, call, Next::Done(spec)),
+                Some((call, spec)) => state = after(&state, call, SyscallNext::Done(spec)),
                 None => return state,
             }
         }
     }
 
-    fn next(&self, state: &State, call: usize, end: u64) -> Vec<Next> {
+    fn next(&self, state: &State, call: usize, end: u64) -> Vec<SyscallNext> {
         let entry = &self.entries[call];
-        if let Call::List { .. } = entry.call {
-            if entry.returned != end && entry.answer != Answer::Refused {
+        if let SyscallOp::List { .. } = entry.call {
+            if entry.returned != end && entry.answer != SyscallAnswer::Refused {
                 // It ends as late as it can.
                 return Vec::new();
             }
             let ended = state.spec.end_listing(call, &entry.answer);
-            return ended.into_iter().map(Next::Done).collect();
+            return ended.into_iter().map(SyscallNext::Done).collect();
         }
         let stage = state.stages.get(&call).cloned().unwrap_or_default();
         state.spec.step(call, entry, &stage, self.split[call])
     }
 }
 
-fn after(state: &State, call: usize, next: Next) -> State {
+fn after(state: &State, call: usize, next: SyscallNext) -> State {
     let mut after = state.clone();
     match next {
-        Next::Done(spec) => {
+        SyscallNext::Done(spec) => {
             after.spec = spec;
             after.done |= 1 << call;
             after.stages.remove(&call);
         }
-        Next::Later(spec, stage) => {
+        SyscallNext::Later(spec, stage) => {
             after.spec = spec;
             after.stages.insert(call, stage);
         }
@@ -186,9 +189,12 @@ fn key(state: &State) -> u128 {
 }
 
 /// Can the call change nothing, with this answer?
-fn only_looks(entry: &Entry) -> bool {
+fn only_looks(entry: &SyscallEntry) -> bool {
     match entry.answer {
-        Answer::Failed(_) | Answer::Refused => true,
-        _ => matches!(entry.call, Call::Stat { .. } | Call::OpenDir { .. } | Call::Open { .. }),
+        SyscallAnswer::Failed(_) | SyscallAnswer::Refused => true,
+        _ => matches!(
+            entry.call,
+            SyscallOp::Stat { .. } | SyscallOp::OpenDir { .. } | SyscallOp::Open { .. }
+        ),
     }
 }

@@ -23,11 +23,11 @@ use std::time::Duration;
 use saker_mount::{Leases, MountOptions, Shortcut};
 use saker_runtime::rand::Rng;
 
-use crate::seeds::{Failure, Run};
+use crate::seeds::{SeedFailure, SeedRun};
 use crate::world::linear::Violation;
 use crate::world::{self, World};
-use kernel::{Hints, Kernel, Setup};
-use script::{Draw, Library, Mix, Program, Share, Shared};
+use kernel::{Kernel, KernelSetup, SimHints};
+use script::{Draw, Library, Mix, MountProgram, MountsState, SharedMounts};
 
 /// The cluster's bounds are drawn from the run's seed and this.
 const BOUNDS: u64 = 0x626f_756e_6473;
@@ -37,7 +37,7 @@ const THREADS: usize = 2;
 
 /// What a run is made of.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct MountsConfig {
     pub seed: u64,
     pub mounts: usize,
     /// Calls of each thread.
@@ -56,7 +56,7 @@ pub struct Config {
 
 /// What a run showed.
 #[derive(Debug)]
-pub struct Report {
+pub struct MountsReport {
     pub seed: u64,
     /// Hash of the cluster's log.
     pub digest: u64,
@@ -68,10 +68,10 @@ pub struct Report {
     pub steps: usize,
 }
 
-impl Run for Config {
-    type Report = Report;
+impl SeedRun for MountsConfig {
+    type Report = MountsReport;
 
-    fn of_seed(seed: u64) -> Config {
+    fn of_seed(seed: u64) -> MountsConfig {
         let mut rng = Rng::seeded(seed ^ 0x6d6f_756e_7473);
         let options = MountOptions {
             shortcut: if rng.chance(5, 6) { Shortcut::Bpf } else { Shortcut::Off },
@@ -86,7 +86,7 @@ impl Run for Config {
             size_max: [60, 5_000, 10_000][rng.below(3) as usize],
         };
         let mounts = 2 + rng.below(2) as usize;
-        Config {
+        MountsConfig {
             seed,
             mounts,
             calls: 24 / mounts / THREADS * 2,
@@ -100,44 +100,44 @@ impl Run for Config {
         }
     }
 
-    fn with_mutation(self, mutation: Option<&'static str>) -> Config {
-        Config { mutation, ..self }
+    fn with_mutation(self, mutation: Option<&'static str>) -> MountsConfig {
+        MountsConfig { mutation, ..self }
     }
 
-    fn readable(self) -> Config {
-        Config { readable: true, ..self }
+    fn readable(self) -> MountsConfig {
+        MountsConfig { readable: true, ..self }
     }
 
-    fn run(&self) -> Result<Report, Failure> {
+    fn run(&self) -> Result<MountsReport, SeedFailure> {
         let log = Rc::new(RefCell::new(Vec::new()));
         let report = |world: &mut World| {
             let (calls, good, steps) = play(self, world, &log)?;
             let (digest, events) = (world.log.digest(), world.log.len());
-            Ok(Report { seed: self.seed, digest, events, calls, good, steps })
+            Ok(MountsReport { seed: self.seed, digest, events, calls, good, steps })
         };
         let told = |_: &World| format!("{self:#?}\n{}", log.borrow().join("\n"));
         world::simulate(&cluster(self), report, told)
     }
 }
 
-fn cluster(config: &Config) -> world::Config {
-    world::Config {
+fn cluster(config: &MountsConfig) -> world::WorldConfig {
+    world::WorldConfig {
         shards: 2,
         clients: config.mounts + 2,
         calls: usize::MAX,
         inline_max: config.inline_max,
         mutation: config.mutation,
         seed: config.seed,
-        ..world::Config::of_seed(config.seed ^ BOUNDS).without_faults()
+        ..world::WorldConfig::of_seed(config.seed ^ BOUNDS).without_faults()
     }
 }
 
 fn play(
-    config: &Config,
+    config: &MountsConfig,
     world: &mut World,
     log: &Rc<RefCell<Vec<String>>>,
 ) -> Result<(usize, usize, usize), String> {
-    let shared: Share = Rc::new(RefCell::new(Shared::default()));
+    let shared: SharedMounts = Rc::new(RefCell::new(MountsState::default()));
     let draw = |world: &mut World| Draw { rng: Rng::seeded(world.rng.u64()), mix: config.mix };
     let begun = Rc::new(RefCell::new(false));
     let coordinator = world.coordinator();
@@ -163,9 +163,9 @@ fn play(
         let (log, coordinator) = (log.clone(), coordinator.clone());
         world.executor.spawn(async move {
             let fs = world::connect(sender.clone(), &coordinator, &spawner).await;
-            let hints = Hints::default();
+            let hints = SimHints::default();
             let (served, notices) = seam::mount(fs, &config.options, hints.clone());
-            let kernel = Kernel::new(Setup {
+            let kernel = Kernel::new(KernelSetup {
                 number: mount,
                 served: Box::new(served),
                 hints,
@@ -181,7 +181,7 @@ fn play(
                 spawner.spawn(async move { seam::heed(&notices, &kernel).await });
             }
             for (thread, draw) in programs.into_iter().enumerate() {
-                let program = Program {
+                let program = MountProgram {
                     mount,
                     tid: (100 * (mount + 1) + thread) as u32,
                     kernel: kernel.clone(),
@@ -202,14 +202,15 @@ fn play(
         .run_until(Duration::from_secs(120), move |_| finished.borrow().finished >= all)
         .map_err(|why| why + &unfinished(&shared))?;
     let entries = std::mem::take(&mut shared.borrow_mut().history.entries);
-    let good = entries.iter().filter(|entry| !matches!(entry.answer, history::Answer::Failed(_)));
+    let good =
+        entries.iter().filter(|entry| !matches!(entry.answer, history::SyscallAnswer::Failed(_)));
     let good = good.count();
     let why = |violation: Violation| violation.explain(&entries);
     let steps = judge::check(&entries).map_err(why)? + data::check(&entries).map_err(why)?;
     Ok((entries.len(), good, steps))
 }
 
-fn unfinished(shared: &Share) -> String {
+fn unfinished(shared: &SharedMounts) -> String {
     let shared = shared.borrow();
     let entries = shared.history.entries.iter();
     let open = entries.filter(|entry| entry.returned == u64::MAX);

@@ -11,10 +11,10 @@ use saker_runtime::rand::Rng;
 use saker_types::wire::At;
 use saker_types::{Class, Errno, Error, Locator};
 
-use super::history::{Answer, Call, Fd, History, Seen};
-use super::kernel::{Kernel, Opened, PathArg, wire};
-use crate::world::history::{Name, Path, name_of, parse_name};
-use crate::world::transport::Sender;
+use super::history::{Fd, SyscallAnswer, SyscallHistory, SyscallOp, SyscallSeen};
+use super::kernel::{Kernel, KernelFile, PathArg, wire};
+use crate::world::history::{NameNo, Path, name_of, parse_name};
+use crate::world::transport::WorldTransport;
 
 const DEPTH_MAX: u64 = 3;
 /// Files and directories that a program has open.
@@ -22,14 +22,14 @@ const OPEN_MAX: usize = 2;
 
 /// What all programs of a run share.
 #[derive(Default)]
-pub struct Shared {
-    pub history: History,
+pub struct MountsState {
+    pub history: SyscallHistory,
     pub finished: usize,
     fds: Fd,
     tags: u8,
 }
 
-pub type Share = Rc<RefCell<Shared>>;
+pub type SharedMounts = Rc<RefCell<MountsState>>;
 
 /// How calls are chosen.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +51,8 @@ pub struct Draw {
 }
 
 impl Draw {
-    fn name(&mut self) -> Name {
-        self.rng.below(self.mix.names) as Name
+    fn name(&mut self) -> NameNo {
+        self.rng.below(self.mix.names) as NameNo
     }
 
     /// A path, mostly of one or two names.
@@ -62,14 +62,14 @@ impl Draw {
             2..=5 => 2,
             _ => 1 + self.rng.below(DEPTH_MAX),
         };
-        let names: Vec<Name> = (0..len).map(|_| self.name()).collect();
+        let names: Vec<NameNo> = (0..len).map(|_| self.name()).collect();
         Path::of(&names)
     }
 
     fn dir_path(&mut self) -> Path {
         let len = 1 + self.rng.below(2);
-        let names: Vec<Name> =
-            (0..len).map(|_| self.name() % 3.min(self.mix.names as Name)).collect();
+        let names: Vec<NameNo> =
+            (0..len).map(|_| self.name() % 3.min(self.mix.names as NameNo)).collect();
         Path::of(&names)
     }
 
@@ -81,56 +81,58 @@ impl Draw {
     }
 
     /// Changes names of directories, and what else.
-    fn mover(&mut self) -> Call {
+    fn mover(&mut self) -> SyscallOp {
         match self.rng.below(10) {
-            0..=4 => Call::Exchange { from: self.dir_path(), to: self.dir_path() },
+            0..=4 => SyscallOp::Exchange { from: self.dir_path(), to: self.dir_path() },
             5..=7 => {
                 let (from, to) = (self.dir_path(), self.dir_path());
-                Call::Rename { from, to, no_replace: self.rng.chance(1, 3) }
+                SyscallOp::Rename { from, to, no_replace: self.rng.chance(1, 3) }
             }
-            8 => Call::Rmdir { at: self.dir_path() },
-            _ => Call::Mkdir { at: self.dir_path() },
+            8 => SyscallOp::Rmdir { at: self.dir_path() },
+            _ => SyscallOp::Mkdir { at: self.dir_path() },
         }
     }
 
-    fn any(&mut self) -> Call {
+    fn any(&mut self) -> SyscallOp {
         if self.rng.chance(self.mix.moves, 100) {
             return self.mover();
         }
         match self.rng.below(40) {
-            0..=6 => Call::Create { at: self.path(), exclusive: self.rng.chance(1, 2) },
-            7..=10 => Call::Unlink { at: self.path() },
-            11..=13 => Call::Mkdir { at: self.path() },
-            14..=15 => Call::Rmdir { at: self.path() },
+            0..=6 => SyscallOp::Create { at: self.path(), exclusive: self.rng.chance(1, 2) },
+            7..=10 => SyscallOp::Unlink { at: self.path() },
+            11..=13 => SyscallOp::Mkdir { at: self.path() },
+            14..=15 => SyscallOp::Rmdir { at: self.path() },
             16..=20 => {
                 let (from, to) = (self.path(), self.path());
-                Call::Rename { from, to, no_replace: self.rng.chance(1, 4) }
+                SyscallOp::Rename { from, to, no_replace: self.rng.chance(1, 4) }
             }
-            21..=22 => Call::Exchange { from: self.path(), to: self.path() },
-            23..=24 => Call::Link { from: self.path(), to: self.path() },
-            25..=33 => Call::Stat { at: self.path() },
-            34..=35 => Call::Chmod { at: self.path(), mode: 0o700 + self.rng.below(64) as u32 },
-            36 => Call::Mkfifo { at: self.path() },
-            _ => Call::Truncate { at: self.path(), size: self.size() },
+            21..=22 => SyscallOp::Exchange { from: self.path(), to: self.path() },
+            23..=24 => SyscallOp::Link { from: self.path(), to: self.path() },
+            25..=33 => SyscallOp::Stat { at: self.path() },
+            34..=35 => {
+                SyscallOp::Chmod { at: self.path(), mode: 0o700 + self.rng.below(64) as u32 }
+            }
+            36 => SyscallOp::Mkfifo { at: self.path() },
+            _ => SyscallOp::Truncate { at: self.path(), size: self.size() },
         }
     }
 }
 
 /// One thread of a program on a mount.
-pub struct Program {
+pub struct MountProgram {
     pub mount: usize,
     pub tid: u32,
     pub kernel: Kernel,
     pub draw: Draw,
-    pub shared: Share,
-    pub sender: Sender,
+    pub shared: SharedMounts,
+    pub sender: WorldTransport,
     /// The mount has READDIRPLUS.
     pub plus: bool,
-    pub files: Vec<(Fd, Opened)>,
-    pub dirs: Vec<(u64, Opened)>,
+    pub files: Vec<(Fd, KernelFile)>,
+    pub dirs: Vec<(u64, KernelFile)>,
 }
 
-impl Program {
+impl MountProgram {
     /// Makes so many calls.
     pub async fn run(mut self, calls: usize) {
         for _ in 0..calls {
@@ -152,9 +154,9 @@ impl Program {
             self.shared.borrow_mut().history.end(number, answer);
         }
         while let Some((fd, open)) = self.files.pop() {
-            let number = self.begin(&Call::Flush { fd });
+            let number = self.begin(&SyscallOp::Flush { fd });
             let done = self.kernel.close(self.tid, open).await;
-            let answer = done.map_or_else(told, |()| Answer::Done);
+            let answer = done.map_or_else(told, |()| SyscallAnswer::Done);
             self.shared.borrow_mut().history.end(number, answer);
         }
         while let Some((_, open)) = self.dirs.pop() {
@@ -164,21 +166,21 @@ impl Program {
         self.shared.borrow_mut().finished += 1;
     }
 
-    fn begin(&self, call: &Call) -> usize {
+    fn begin(&self, call: &SyscallOp) -> usize {
         let mut shared = self.shared.borrow_mut();
         shared.history.begin(Some(self.mount), self.tid as usize, call.clone())
     }
 
-    fn next(&mut self) -> Call {
+    fn next(&mut self) -> SyscallOp {
         let rng = &mut self.draw.rng;
         if rng.chance(self.draw.mix.data, 100) {
             return self.on_file();
         }
         match rng.below(14) {
-            0 => return Call::OpenDir { at: self.draw.dir_path() },
+            0 => return SyscallOp::OpenDir { at: self.draw.dir_path() },
             1 if !self.dirs.is_empty() => {
                 let at = rng.below(self.dirs.len() as u64) as usize;
-                return Call::List { dir: self.dirs[at].0 };
+                return SyscallOp::List { dir: self.dirs[at].0 };
             }
             _ => {}
         }
@@ -195,30 +197,36 @@ impl Program {
         };
         let pick = |which: u64, path: Path| if both == which { path } else { from_there(path) };
         match call {
-            Call::Rename { from, to, no_replace } => {
-                Call::Rename { from: pick(1, from), to: pick(2, to), no_replace }
+            SyscallOp::Rename { from, to, no_replace } => {
+                SyscallOp::Rename { from: pick(1, from), to: pick(2, to), no_replace }
             }
-            Call::Exchange { from, to } => Call::Exchange { from: pick(1, from), to: pick(2, to) },
-            Call::Link { from, to } => Call::Link { from: pick(1, from), to: pick(2, to) },
-            Call::Mkdir { at } => Call::Mkdir { at: from_there(at) },
-            Call::Mkfifo { at } => Call::Mkfifo { at: from_there(at) },
-            Call::Create { at, exclusive } => Call::Create { at: from_there(at), exclusive },
-            Call::Unlink { at } => Call::Unlink { at: from_there(at) },
-            Call::Rmdir { at } => Call::Rmdir { at: from_there(at) },
-            Call::Stat { at } => Call::Stat { at: from_there(at) },
-            Call::Chmod { at, mode } => Call::Chmod { at: from_there(at), mode },
-            Call::Truncate { at, size } => Call::Truncate { at: from_there(at), size },
+            SyscallOp::Exchange { from, to } => {
+                SyscallOp::Exchange { from: pick(1, from), to: pick(2, to) }
+            }
+            SyscallOp::Link { from, to } => {
+                SyscallOp::Link { from: pick(1, from), to: pick(2, to) }
+            }
+            SyscallOp::Mkdir { at } => SyscallOp::Mkdir { at: from_there(at) },
+            SyscallOp::Mkfifo { at } => SyscallOp::Mkfifo { at: from_there(at) },
+            SyscallOp::Create { at, exclusive } => {
+                SyscallOp::Create { at: from_there(at), exclusive }
+            }
+            SyscallOp::Unlink { at } => SyscallOp::Unlink { at: from_there(at) },
+            SyscallOp::Rmdir { at } => SyscallOp::Rmdir { at: from_there(at) },
+            SyscallOp::Stat { at } => SyscallOp::Stat { at: from_there(at) },
+            SyscallOp::Chmod { at, mode } => SyscallOp::Chmod { at: from_there(at), mode },
+            SyscallOp::Truncate { at, size } => SyscallOp::Truncate { at: from_there(at), size },
             other => other,
         }
     }
 
-    fn on_file(&mut self) -> Call {
+    fn on_file(&mut self) -> SyscallOp {
         let (draw, open) = (&mut self.draw, self.files.len() as u64);
         if open == 0 || (self.files.len() < OPEN_MAX && draw.rng.chance(1, 4)) {
             let mut shared = self.shared.borrow_mut();
             shared.fds += 1;
             let at = if draw.rng.chance(3, 4) { Path::of(&[3]) } else { draw.path() };
-            return Call::Open { at, fd: shared.fds };
+            return SyscallOp::Open { at, fd: shared.fds };
         }
         let fd = self.files[draw.rng.below(open) as usize].0;
         match draw.rng.below(10) {
@@ -226,10 +234,10 @@ impl Program {
                 let mut shared = self.shared.borrow_mut();
                 shared.tags = shared.tags.wrapping_add(1).max(1);
                 let (offset, tag) = (draw.rng.below(draw.mix.size_max), shared.tags);
-                Call::Write { fd, offset, len: 1 + draw.rng.below(draw.mix.size_max), tag }
+                SyscallOp::Write { fd, offset, len: 1 + draw.rng.below(draw.mix.size_max), tag }
             }
-            4 => Call::Flush { fd },
-            _ => Call::Look { fd, back: 1 + draw.rng.below(draw.mix.size_max) },
+            4 => SyscallOp::Flush { fd },
+            _ => SyscallOp::Look { fd, back: 1 + draw.rng.below(draw.mix.size_max) },
         }
     }
 
@@ -245,43 +253,45 @@ impl Program {
         Ok(PathArg { start, names })
     }
 
-    async fn make(&mut self, call: &Call) -> Result<Answer, Errno> {
+    async fn make(&mut self, call: &SyscallOp) -> Result<SyscallAnswer, Errno> {
         let (kernel, tid) = (self.kernel.clone(), self.tid);
-        let done = |()| Answer::Done;
+        let done = |()| SyscallAnswer::Done;
         match call {
-            Call::Mkdir { at } => kernel.mkdir(tid, &self.arg(at)?).await.map(done),
-            Call::Mkfifo { at } => kernel.mkfifo(tid, &self.arg(at)?).await.map(done),
-            Call::Create { at, exclusive } => {
+            SyscallOp::Mkdir { at } => kernel.mkdir(tid, &self.arg(at)?).await.map(done),
+            SyscallOp::Mkfifo { at } => kernel.mkfifo(tid, &self.arg(at)?).await.map(done),
+            SyscallOp::Create { at, exclusive } => {
                 let excl = if *exclusive { libc::O_EXCL } else { 0 };
                 let flags = libc::O_CREAT | libc::O_WRONLY | excl;
                 let open = kernel.open(tid, &self.arg(at)?, flags).await?;
                 let told = kernel.fstat(tid, &open).await;
                 kernel.close(tid, open).await?;
-                Ok(Answer::Seen(seen(&told?)))
+                Ok(SyscallAnswer::Seen(seen(&told?)))
             }
-            Call::Unlink { at } => kernel.remove(tid, &self.arg(at)?, false).await.map(done),
-            Call::Rmdir { at } => kernel.remove(tid, &self.arg(at)?, true).await.map(done),
-            Call::Rename { from, to, no_replace } => {
+            SyscallOp::Unlink { at } => kernel.remove(tid, &self.arg(at)?, false).await.map(done),
+            SyscallOp::Rmdir { at } => kernel.remove(tid, &self.arg(at)?, true).await.map(done),
+            SyscallOp::Rename { from, to, no_replace } => {
                 let flags = if *no_replace { wire::RENAME_NOREPLACE } else { 0 };
                 kernel.rename(tid, &self.arg(from)?, &self.arg(to)?, flags).await.map(done)
             }
-            Call::Exchange { from, to } => {
+            SyscallOp::Exchange { from, to } => {
                 let (from, to) = (self.arg(from)?, self.arg(to)?);
                 kernel.rename(tid, &from, &to, wire::RENAME_EXCHANGE).await.map(done)
             }
-            Call::Link { from, to } => {
+            SyscallOp::Link { from, to } => {
                 kernel.link(tid, &self.arg(from)?, &self.arg(to)?).await.map(done)
             }
-            Call::Stat { at } => {
+            SyscallOp::Stat { at } => {
                 let told = kernel.stat(tid, &self.arg(at)?).await?;
-                Ok(Answer::Seen(seen(&told)))
+                Ok(SyscallAnswer::Seen(seen(&told)))
             }
-            Call::Chmod { at, mode } => kernel.chmod(tid, &self.arg(at)?, *mode).await.map(done),
-            Call::Truncate { at, size } => {
+            SyscallOp::Chmod { at, mode } => {
+                kernel.chmod(tid, &self.arg(at)?, *mode).await.map(done)
+            }
+            SyscallOp::Truncate { at, size } => {
                 let told = kernel.truncate(tid, &self.arg(at)?, *size).await?;
-                Ok(Answer::Seen(seen(&told)))
+                Ok(SyscallAnswer::Seen(seen(&told)))
             }
-            Call::OpenDir { at } => {
+            SyscallOp::OpenDir { at } => {
                 let flags = libc::O_RDONLY | libc::O_DIRECTORY;
                 let open = kernel.open(tid, &self.arg(at)?, flags).await?;
                 let told = kernel.fstat(tid, &open).await?;
@@ -290,27 +300,27 @@ impl Program {
                     kernel.close(tid, first).await?;
                 }
                 self.dirs.push((told.ino, open));
-                Ok(Answer::Seen(seen(&told)))
+                Ok(SyscallAnswer::Seen(seen(&told)))
             }
-            Call::List { dir } => {
+            SyscallOp::List { dir } => {
                 let found = self.dirs.iter().find(|(id, _)| id == dir).ok_or(Errno::EBADF)?;
                 let names = kernel.list(tid, &found.1, self.plus).await?;
                 let name = |(name, id): &(Vec<u8>, u64)| Some((parse_name(name)?, *id));
-                Ok(Answer::Names(names.iter().filter_map(name).collect()))
+                Ok(SyscallAnswer::Names(names.iter().filter_map(name).collect()))
             }
-            Call::Open { at, fd } => {
+            SyscallOp::Open { at, fd } => {
                 let open = kernel.open(tid, &self.arg(at)?, libc::O_RDWR).await?;
                 let told = kernel.fstat(tid, &open).await?;
                 if told.kind() == wire::S_IFREG {
                     self.files.push((*fd, open));
                 }
-                Ok(Answer::Seen(seen(&told)))
+                Ok(SyscallAnswer::Seen(seen(&told)))
             }
-            Call::Write { fd, offset, len, tag } => {
+            SyscallOp::Write { fd, offset, len, tag } => {
                 let open = self.file(*fd)?;
                 kernel.write(tid, open, *offset, &vec![*tag; *len as usize]).await.map(done)
             }
-            Call::Flush { fd } => {
+            SyscallOp::Flush { fd } => {
                 if self.draw.rng.chance(1, 3) {
                     return kernel.fsync(tid, self.file(*fd)?).await.map(done);
                 }
@@ -318,30 +328,30 @@ impl Program {
                 let (_, open) = self.files.remove(at.ok_or(Errno::EBADF)?);
                 kernel.close(tid, open).await.map(done)
             }
-            Call::Look { fd, back } => {
+            SyscallOp::Look { fd, back } => {
                 let open = self.file(*fd)?;
                 let end = kernel.seek_end(tid, open).await?;
                 let bytes = kernel.read(tid, open, end.saturating_sub(*back), *back).await?;
-                Ok(Answer::Data { end, bytes })
+                Ok(SyscallAnswer::Data { end, bytes })
             }
         }
     }
 
-    fn file(&self, fd: Fd) -> Result<&Opened, Errno> {
+    fn file(&self, fd: Fd) -> Result<&KernelFile, Errno> {
         let found = self.files.iter().find(|(other, _)| *other == fd);
         found.map(|(_, open)| open).ok_or(Errno::EBADF)
     }
 }
 
-fn seen(told: &wire::Attr) -> Seen {
-    Seen { id: told.ino, mode: told.mode, size: told.size }
+fn seen(told: &wire::WireAttr) -> SyscallSeen {
+    SyscallSeen { id: told.ino, mode: told.mode, size: told.size }
 }
 
-fn told(errno: Errno) -> Answer {
+fn told(errno: Errno) -> SyscallAnswer {
     match errno {
-        super::kernel::REFUSED | Errno::ELOOP => Answer::Refused,
-        super::kernel::LOST => Answer::Failed(Errno::ESTALE),
-        errno => Answer::Failed(errno),
+        super::kernel::REFUSED | Errno::ELOOP => SyscallAnswer::Refused,
+        super::kernel::LOST => SyscallAnswer::Failed(Errno::ESTALE),
+        errno => SyscallAnswer::Failed(errno),
     }
 }
 
@@ -349,8 +359,8 @@ fn told(errno: Errno) -> Answer {
 pub struct Library {
     pub fs: Fs,
     pub draw: Draw,
-    pub shared: Share,
-    pub sender: Sender,
+    pub shared: SharedMounts,
+    pub sender: WorldTransport,
     pub thread: usize,
 }
 
@@ -358,15 +368,15 @@ impl Library {
     /// Makes what there is at the start.
     pub async fn begin(&mut self) {
         for name in 0..3 {
-            self.note(Call::Mkdir { at: Path::of(&[name]) }).await;
+            self.note(SyscallOp::Mkdir { at: Path::of(&[name]) }).await;
             if self.draw.rng.chance(1, 2) {
-                let inner = self.draw.rng.below(3) as Name;
-                self.note(Call::Mkdir { at: Path::of(&[name, inner]) }).await;
+                let inner = self.draw.rng.below(3) as NameNo;
+                self.note(SyscallOp::Mkdir { at: Path::of(&[name, inner]) }).await;
             }
             let file = Path::of(&[name, 3]);
-            self.note(Call::Create { at: file, exclusive: true }).await;
+            self.note(SyscallOp::Create { at: file, exclusive: true }).await;
         }
-        self.note(Call::Create { at: Path::of(&[3]), exclusive: true }).await;
+        self.note(SyscallOp::Create { at: Path::of(&[3]), exclusive: true }).await;
     }
 
     /// Makes so many calls.
@@ -383,79 +393,79 @@ impl Library {
         self.shared.borrow_mut().finished += 1;
     }
 
-    async fn note(&mut self, call: Call) {
+    async fn note(&mut self, call: SyscallOp) {
         let number = self.shared.borrow_mut().history.begin(None, self.thread, call.clone());
         let answer = match self.make(&call).await {
             Ok(answer) => answer,
             Err(error) if error.errno() == Errno::ESTALE || error.is(Class::Retry) => {
-                Answer::Refused
+                SyscallAnswer::Refused
             }
-            Err(error) => Answer::Failed(error.errno()),
+            Err(error) => SyscallAnswer::Failed(error.errno()),
         };
         self.shared.borrow_mut().history.end(number, answer);
     }
 
-    async fn make(&self, call: &Call) -> Result<Answer, Error> {
+    async fn make(&self, call: &SyscallOp) -> Result<SyscallAnswer, Error> {
         let (fs, who) = (&self.fs, &Caller::root());
         let at = |path: &Path| {
             let names = path.names.iter().map(|name| Bytes::from(name_of(*name)));
             At::below(Locator::root(), names.collect())
         };
         let of = |attr: &saker_types::Attr| {
-            Answer::Seen(Seen { id: attr.id, mode: attr.mode, size: attr.size })
+            SyscallAnswer::Seen(SyscallSeen { id: attr.id, mode: attr.mode, size: attr.size })
         };
         Ok(match call {
-            Call::Mkdir { at: path } => {
+            SyscallOp::Mkdir { at: path } => {
                 fs.mkdir(who, &at(path), 0o755).await?;
-                Answer::Done
+                SyscallAnswer::Done
             }
-            Call::Create { at: path, exclusive } => {
+            SyscallOp::Create { at: path, exclusive } => {
                 let flags =
                     OpenFlags { write: true, exclusive: *exclusive, ..OpenFlags::default() };
                 let (file, entry) = fs.create(who, &at(path), 0o644, flags).await?;
                 file.release().await;
                 of(&entry.attr)
             }
-            Call::Unlink { at: path } => {
+            SyscallOp::Unlink { at: path } => {
                 fs.unlink(who, &at(path)).await?;
-                Answer::Done
+                SyscallAnswer::Done
             }
-            Call::Rmdir { at: path } => {
+            SyscallOp::Rmdir { at: path } => {
                 fs.rmdir(who, &at(path)).await?;
-                Answer::Done
+                SyscallAnswer::Done
             }
-            Call::Rename { from, to, no_replace } => {
+            SyscallOp::Rename { from, to, no_replace } => {
                 fs.rename(who, &at(from), &at(to), *no_replace, &[]).await?;
-                Answer::Done
+                SyscallAnswer::Done
             }
-            Call::Exchange { from, to } => {
+            SyscallOp::Exchange { from, to } => {
                 fs.exchange(who, &at(from), &at(to), [&[], &[]]).await?;
-                Answer::Done
+                SyscallAnswer::Done
             }
-            Call::Link { from, to } => {
+            SyscallOp::Link { from, to } => {
                 fs.link(who, &at(from), &at(to)).await?;
-                Answer::Done
+                SyscallAnswer::Done
             }
-            Call::Chmod { at: path, mode } => {
+            SyscallOp::Chmod { at: path, mode } => {
                 let change = saker_client::SetAttr { mode: Some(*mode), ..Default::default() };
                 fs.setattr(who, &at(path), &change).await?;
-                Answer::Done
+                SyscallAnswer::Done
             }
-            Call::Truncate { at: path, size } => {
+            SyscallOp::Truncate { at: path, size } => {
                 let change = saker_client::SetAttr { size: Some(*size), ..Default::default() };
                 of(&fs.setattr(who, &at(path), &change).await?.attr)
             }
-            Call::Mkfifo { at: path } => {
+            SyscallOp::Mkfifo { at: path } => {
                 fs.mknod(who, &at(path), libc::S_IFIFO | 0o644, 0).await?;
-                Answer::Done
+                SyscallAnswer::Done
             }
-            Call::Stat { at: path } => of(&fs.getattr(who, &at(path)).await?.attr),
-            Call::OpenDir { .. }
-            | Call::List { .. }
-            | Call::Open { .. }
-            | Call::Write { .. }
-            | Call::Flush { .. }
-            | Call::Look { .. } => return Err(Errno::EINVAL.into()),
+            SyscallOp::Stat { at: path } => of(&fs.getattr(who, &at(path)).await?.attr),
+            SyscallOp::OpenDir { .. }
+            | SyscallOp::List { .. }
+            | SyscallOp::Open { .. }
+            | SyscallOp::Write { .. }
+            | SyscallOp::Flush { .. }
+            | SyscallOp::Look { .. } => return Err(Errno::EINVAL.into()),
         })
     }
 }

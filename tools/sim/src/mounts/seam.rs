@@ -9,13 +9,13 @@ use saker_fuse::{Dispatch as _, Notification, Request};
 use saker_mount::{MountOptions, MountService, Notices, Notifier, Shortcut};
 use saker_types::Errno;
 
-use super::kernel::{self, Answer, Kernel};
+use super::kernel::{self, Kernel, KernelAnswer};
 
 /// A mount.
-pub struct Mount(Rc<MountService>);
+pub struct SimMount(Rc<MountService>);
 
-impl kernel::MountService for Mount {
-    fn answer(&self, request: Bytes) -> Answer {
+impl kernel::RequestHandler for SimMount {
+    fn answer(&self, request: Bytes) -> KernelAnswer {
         let served = self.0.clone();
         Box::pin(async move {
             let Some(request) = Request::parse(request) else {
@@ -33,14 +33,14 @@ impl kernel::MountService for Mount {
 }
 
 /// A mount of `fs`, and what it tells its kernel unasked.
-pub fn mount(fs: Fs, options: &MountOptions, hints: kernel::Hints) -> (Mount, [Notices; 2]) {
+pub fn mount(fs: Fs, options: &MountOptions, hints: kernel::SimHints) -> (SimMount, [Notices; 2]) {
     let ((pages, first), (attributes, second)) = (Notifier::new(), Notifier::new());
     let hints: Option<Arc<dyn saker_mount::hint::Hints>> = match options.shortcut {
         Shortcut::Bpf => Some(Arc::new(hints)),
         Shortcut::Off => None,
     };
     let served = MountService::new(fs, hints, [pages, attributes], options);
-    (Mount(Rc::new(served)), [first, second])
+    (SimMount(Rc::new(served)), [first, second])
 }
 
 /// Lets a kernel heed all that its mount tells it.

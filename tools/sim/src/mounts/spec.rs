@@ -2,7 +2,7 @@
 //!
 //! A path is no instant: each component is looked up at a moment between the call's beginning and
 //! its end, in order, and then the call acts in the directory that was found, or on the inode. So a
-//! call has steps ([`Stage`] is how far it is); a name that led elsewhere before the call began, by
+//! call has steps ([`SyscallStage`] is how far it is); a name that led elsewhere before the call began, by
 //! a call that had ended, is never followed.
 
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ use std::rc::Rc;
 
 use saker_types::{Errno, InodeId, ROOT};
 
-use super::history::{Answer, Call, Entry};
-use crate::world::history::{Name, Path};
+use super::history::{SyscallAnswer, SyscallEntry, SyscallOp};
+use crate::world::history::{NameNo, Path};
 
 /// Number of an inode: of the call that made it, plus one; 0 is the root.
-pub type Ino = u16;
-const ROOT_INO: Ino = 0;
+pub type SyscallIno = u16;
+const ROOT_INO: SyscallIno = 0;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Kind {
@@ -40,33 +40,33 @@ struct Node {
     kind: Kind,
     perm: u32,
     nlink: u32,
-    entries: BTreeMap<Name, Ino>,
+    entries: BTreeMap<NameNo, SyscallIno>,
     /// The real id, once it was seen.
     id: InodeId,
 }
 
 /// How far a call is.
 #[derive(Clone, Default, Hash, PartialEq, Eq)]
-pub struct Stage {
+pub struct SyscallStage {
     /// Of each path: the directory, and the names that remain.
-    at: [Option<(Ino, Vec<Name>)>; 2],
+    at: [Option<(SyscallIno, Vec<NameNo>)>; 2],
     /// Directories that each path has led through.
-    passed: [Vec<Ino>; 2],
+    passed: [Vec<SyscallIno>; 2],
     /// The inode that it acts on.
-    found: Option<Ino>,
+    found: Option<SyscallIno>,
     /// What a rename has found as its source.
-    source: Option<Option<Ino>>,
+    source: Option<Option<SyscallIno>>,
 }
 
 /// What one step of a call leads to.
-pub enum Next {
-    Done(Spec),
-    Later(Spec, Stage),
+pub enum SyscallNext {
+    Done(SyscallSpec),
+    Later(SyscallSpec, SyscallStage),
 }
 
 /// The state.
 #[derive(Clone)]
-pub struct Spec {
+pub struct SyscallSpec {
     nodes: Vec<Option<Rc<Node>>>,
     learnt: usize,
     /// By listing: what was there all the time, and at some time.
@@ -75,12 +75,12 @@ pub struct Spec {
 
 #[derive(Clone, Hash)]
 struct Listing {
-    dir: Ino,
-    throughout: Vec<Name>,
-    ever: Vec<(Name, Ino)>,
+    dir: SyscallIno,
+    throughout: Vec<NameNo>,
+    ever: Vec<(NameNo, SyscallIno)>,
 }
 
-impl Hash for Spec {
+impl Hash for SyscallSpec {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.nodes, &self.listings).hash(state);
     }
@@ -89,41 +89,41 @@ impl Hash for Spec {
 type Step<T> = Result<T, Errno>;
 
 struct Resolved {
-    dir: Ino,
-    name: Name,
-    there: Option<Ino>,
-    passed: Vec<Ino>,
+    dir: SyscallIno,
+    name: NameNo,
+    there: Option<SyscallIno>,
+    passed: Vec<SyscallIno>,
 }
 
-impl Default for Spec {
+impl Default for SyscallSpec {
     /// An empty root.
-    fn default() -> Spec {
-        let mut spec = Spec { nodes: Vec::new(), learnt: 0, listings: BTreeMap::new() };
+    fn default() -> SyscallSpec {
+        let mut spec = SyscallSpec { nodes: Vec::new(), learnt: 0, listings: BTreeMap::new() };
         spec.make(ROOT_INO, Kind::Dir, ROOT);
         spec
     }
 }
 
-impl Spec {
+impl SyscallSpec {
     /// Ids that were learnt so far.
     pub fn learnt(&self) -> usize {
         self.learnt
     }
 
-    fn node(&self, ino: Ino) -> &Node {
+    fn node(&self, ino: SyscallIno) -> &Node {
         self.nodes[usize::from(ino)].as_ref().expect("entries name inodes that are there")
     }
 
-    fn node_mut(&mut self, ino: Ino) -> &mut Node {
+    fn node_mut(&mut self, ino: SyscallIno) -> &mut Node {
         let node = self.nodes[usize::from(ino)].as_mut();
         Rc::make_mut(node.expect("entries name inodes that are there"))
     }
 
-    fn is_dir(&self, ino: Ino) -> bool {
+    fn is_dir(&self, ino: SyscallIno) -> bool {
         self.node(ino).kind == Kind::Dir
     }
 
-    fn make(&mut self, ino: Ino, kind: Kind, id: InodeId) {
+    fn make(&mut self, ino: SyscallIno, kind: Kind, id: InodeId) {
         let index = usize::from(ino);
         if self.nodes.len() <= index {
             self.nodes.resize(index + 1, None);
@@ -133,12 +133,12 @@ impl Spec {
         self.nodes[index] = Some(Rc::new(node));
     }
 
-    fn by_id(&self, id: InodeId) -> Option<Ino> {
+    fn by_id(&self, id: InodeId) -> Option<SyscallIno> {
         let found = |node: &Option<Rc<Node>>| node.as_ref().is_some_and(|node| node.id == id);
-        self.nodes.iter().position(found).map(|ino| ino as Ino)
+        self.nodes.iter().position(found).map(|ino| ino as SyscallIno)
     }
 
-    fn is(&mut self, ino: Ino, id: InodeId) -> bool {
+    fn is(&mut self, ino: SyscallIno, id: InodeId) -> bool {
         match self.node(ino).id {
             0 if id != 0 && self.by_id(id).is_none() => {
                 self.node_mut(ino).id = id;
@@ -151,13 +151,18 @@ impl Spec {
 
     // ---- paths ----------------------------------------------------------------------------
 
-    fn enter(&self, dir: Ino, name: Name) -> Step<Ino> {
+    fn enter(&self, dir: SyscallIno, name: NameNo) -> Step<SyscallIno> {
         let child = *self.node(dir).entries.get(&name).ok_or(Errno::ENOENT)?;
         if self.is_dir(child) { Ok(child) } else { Err(Errno::ENOTDIR) }
     }
 
     /// Where a path is: as far as the stage says, or at its start. `None`: nobody knows that directory yet.
-    fn position(&self, path: &Path, which: usize, stage: &Stage) -> Option<(Ino, Vec<Name>)> {
+    fn position(
+        &self,
+        path: &Path,
+        which: usize,
+        stage: &SyscallStage,
+    ) -> Option<(SyscallIno, Vec<NameNo>)> {
         if let Some(position) = &stage.at[which] {
             return Some(position.clone());
         }
@@ -165,7 +170,7 @@ impl Spec {
         Some((dir, path.names.clone()))
     }
 
-    fn place(&self, path: &Path, which: usize, stage: &Stage) -> Step<Resolved> {
+    fn place(&self, path: &Path, which: usize, stage: &SyscallStage) -> Step<Resolved> {
         let (mut dir, names) = self.position(path, which, stage).ok_or(UNKNOWN)?;
         let mut passed = stage.passed[which].clone();
         let (&name, above) = names.split_last().ok_or(Errno::EINVAL)?;
@@ -179,7 +184,7 @@ impl Spec {
     }
 
     /// The stage after the next component of a path, if names remain before the last.
-    fn advance(&self, path: &Path, which: usize, stage: &Stage) -> Option<Stage> {
+    fn advance(&self, path: &Path, which: usize, stage: &SyscallStage) -> Option<SyscallStage> {
         let (dir, mut names) = self.position(path, which, stage)?;
         if names.len() < 2 {
             return None;
@@ -191,19 +196,25 @@ impl Spec {
         Some(stage)
     }
 
-    fn is_walked(path: &Path, which: usize, stage: &Stage) -> bool {
+    fn is_walked(path: &Path, which: usize, stage: &SyscallStage) -> bool {
         stage.at[which].as_ref().map_or(path.names.len(), |(_, names)| names.len()) == 1
     }
 
     // ---- steps ----------------------------------------------------------------------------
 
     /// The ways in which a call may go on now. `split`: others may have changed names meanwhile.
-    pub fn step(&self, number: usize, entry: &Entry, stage: &Stage, split: bool) -> Vec<Next> {
+    pub fn step(
+        &self,
+        number: usize,
+        entry: &SyscallEntry,
+        stage: &SyscallStage,
+        split: bool,
+    ) -> Vec<SyscallNext> {
         let mut next = Vec::new();
-        if entry.answer == Answer::Refused {
-            return vec![Next::Done(self.clone())];
+        if entry.answer == SyscallAnswer::Refused {
+            return vec![SyscallNext::Done(self.clone())];
         }
-        let is_link = matches!(entry.call, Call::Link { .. });
+        let is_link = matches!(entry.call, SyscallOp::Link { .. });
         if split && (stage.found.is_none() || is_link) {
             next.extend(self.walk_on(&entry.call, stage));
         }
@@ -211,119 +222,119 @@ impl Spec {
         let done = spec.act(number, entry, stage);
         if done {
             spec.note_listings();
-            next.push(Next::Done(spec));
+            next.push(SyscallNext::Done(spec));
         }
         next
     }
 
-    fn walk_on(&self, call: &Call, stage: &Stage) -> Vec<Next> {
+    fn walk_on(&self, call: &SyscallOp, stage: &SyscallStage) -> Vec<SyscallNext> {
         let (first, second) = paths(call);
         let Some(first) = first else { return Vec::new() };
-        let later = |stage| vec![Next::Later(self.clone(), stage)];
-        if !Spec::is_walked(first, 0, stage) {
+        let later = |stage| vec![SyscallNext::Later(self.clone(), stage)];
+        if !SyscallSpec::is_walked(first, 0, stage) {
             return self.advance(first, 0, stage).map_or_else(Vec::new, later);
         }
-        if let Call::Link { .. } = call
+        if let SyscallOp::Link { .. } = call
             && stage.found.is_none()
             && let Ok(Resolved { there: Some(found), .. }) = self.place(first, 0, stage)
         {
             // It goes on with the other path then.
-            return later(Stage { found: Some(found), ..stage.clone() });
+            return later(SyscallStage { found: Some(found), ..stage.clone() });
         }
         if let Some(second) = second {
-            if !Spec::is_walked(second, 1, stage) {
+            if !SyscallSpec::is_walked(second, 1, stage) {
                 return self.advance(second, 1, stage).map_or_else(Vec::new, later);
             }
             if stage.source.is_none()
-                && !matches!(call, Call::Link { .. })
+                && !matches!(call, SyscallOp::Link { .. })
                 && let Ok(place) = self.place(first, 0, stage)
             {
-                return later(Stage { source: Some(place.there), ..stage.clone() });
+                return later(SyscallStage { source: Some(place.there), ..stage.clone() });
             }
             return Vec::new();
         }
         let acts_on_inode = matches!(
             call,
-            Call::Stat { .. }
-                | Call::Chmod { .. }
-                | Call::Truncate { .. }
-                | Call::OpenDir { .. }
-                | Call::Open { .. }
-                | Call::Create { exclusive: false, .. }
+            SyscallOp::Stat { .. }
+                | SyscallOp::Chmod { .. }
+                | SyscallOp::Truncate { .. }
+                | SyscallOp::OpenDir { .. }
+                | SyscallOp::Open { .. }
+                | SyscallOp::Create { exclusive: false, .. }
         );
         match self.place(first, 0, stage) {
             Ok(Resolved { there: Some(found), .. }) if acts_on_inode => {
-                later(Stage { found: Some(found), ..stage.clone() })
+                later(SyscallStage { found: Some(found), ..stage.clone() })
             }
             _ => Vec::new(),
         }
     }
 
     /// Can the call be over now, with its answer?
-    fn act(&mut self, number: usize, entry: &Entry, stage: &Stage) -> bool {
+    fn act(&mut self, number: usize, entry: &SyscallEntry, stage: &SyscallStage) -> bool {
         let (call, answer) = (&entry.call, &entry.answer);
-        let ino = number as Ino + 1;
+        let ino = number as SyscallIno + 1;
         match call {
-            Call::Mkdir { at } => self.new_entry(ino, at, Kind::Dir, answer, stage),
-            Call::Mkfifo { at } => self.new_entry(ino, at, Kind::Fifo, answer, stage),
-            Call::Create { at, exclusive } => self.create(ino, at, *exclusive, answer, stage),
-            Call::Unlink { at } => {
+            SyscallOp::Mkdir { at } => self.new_entry(ino, at, Kind::Dir, answer, stage),
+            SyscallOp::Mkfifo { at } => self.new_entry(ino, at, Kind::Fifo, answer, stage),
+            SyscallOp::Create { at, exclusive } => self.create(ino, at, *exclusive, answer, stage),
+            SyscallOp::Unlink { at } => {
                 let result = self.unlink(at, stage);
                 is_answer(result, answer)
             }
-            Call::Rmdir { at } => {
+            SyscallOp::Rmdir { at } => {
                 let result = self.rmdir(at, stage);
                 is_answer(result, answer)
             }
-            Call::Rename { from, to, no_replace } => {
+            SyscallOp::Rename { from, to, no_replace } => {
                 self.rename([from, to], *no_replace, answer, stage)
             }
-            Call::Exchange { from, to } => self.exchange([from, to], answer, stage),
-            Call::Link { from, to } => self.link(from, to, answer, stage),
-            Call::Stat { at }
-            | Call::Chmod { at, .. }
-            | Call::Truncate { at, .. }
-            | Call::OpenDir { at }
-            | Call::Open { at, .. } => {
+            SyscallOp::Exchange { from, to } => self.exchange([from, to], answer, stage),
+            SyscallOp::Link { from, to } => self.link(from, to, answer, stage),
+            SyscallOp::Stat { at }
+            | SyscallOp::Chmod { at, .. }
+            | SyscallOp::Truncate { at, .. }
+            | SyscallOp::OpenDir { at }
+            | SyscallOp::Open { at, .. } => {
                 let found = match stage.found {
                     Some(found) => Ok(found),
                     None => self.place(at, 0, stage).and_then(|p| p.there.ok_or(Errno::ENOENT)),
                 };
                 match found {
                     Ok(found) => self.act_on(found, entry),
-                    Err(errno) => *answer == Answer::Failed(errno),
+                    Err(errno) => *answer == SyscallAnswer::Failed(errno),
                 }
             }
-            Call::List { .. } => false,
+            SyscallOp::List { .. } => false,
             // Of the file, not of its names.
-            Call::Write { .. } | Call::Flush { .. } | Call::Look { .. } => true,
+            SyscallOp::Write { .. } | SyscallOp::Flush { .. } | SyscallOp::Look { .. } => true,
         }
     }
 
-    fn act_on(&mut self, found: Ino, entry: &Entry) -> bool {
+    fn act_on(&mut self, found: SyscallIno, entry: &SyscallEntry) -> bool {
         let answer = &entry.answer;
         match &entry.call {
-            Call::Stat { .. } => self.shows(found, answer),
-            Call::OpenDir { .. } => match self.is_dir(found) {
-                true => matches!(answer, Answer::Seen(seen) if self.is(found, seen.id)),
-                false => *answer == Answer::Failed(Errno::ENOTDIR),
+            SyscallOp::Stat { .. } => self.shows(found, answer),
+            SyscallOp::OpenDir { .. } => match self.is_dir(found) {
+                true => matches!(answer, SyscallAnswer::Seen(seen) if self.is(found, seen.id)),
+                false => *answer == SyscallAnswer::Failed(Errno::ENOTDIR),
             },
-            Call::Chmod { mode, .. } => {
+            SyscallOp::Chmod { mode, .. } => {
                 self.node_mut(found).perm = *mode;
-                *answer == Answer::Done
+                *answer == SyscallAnswer::Done
             }
-            Call::Open { .. } => match self.node(found).kind {
-                Kind::Dir => *answer == Answer::Failed(Errno::EISDIR),
+            SyscallOp::Open { .. } => match self.node(found).kind {
+                Kind::Dir => *answer == SyscallAnswer::Failed(Errno::EISDIR),
                 Kind::File | Kind::Fifo => {
-                    matches!(answer, Answer::Seen(seen) if self.is(found, seen.id))
+                    matches!(answer, SyscallAnswer::Seen(seen) if self.is(found, seen.id))
                 }
             },
-            Call::Truncate { .. } => match self.node(found).kind {
-                Kind::Dir => *answer == Answer::Failed(Errno::EISDIR),
-                Kind::Fifo => *answer == Answer::Failed(Errno::EINVAL),
+            SyscallOp::Truncate { .. } => match self.node(found).kind {
+                Kind::Dir => *answer == SyscallAnswer::Failed(Errno::EISDIR),
+                Kind::Fifo => *answer == SyscallAnswer::Failed(Errno::EINVAL),
                 Kind::File => match answer {
-                    Answer::Done => true,
-                    Answer::Seen(seen) => self.is(found, seen.id),
+                    SyscallAnswer::Done => true,
+                    SyscallAnswer::Seen(seen) => self.is(found, seen.id),
                     _ => false,
                 },
             },
@@ -331,8 +342,8 @@ impl Spec {
         }
     }
 
-    fn shows(&mut self, ino: Ino, answer: &Answer) -> bool {
-        let Answer::Seen(seen) = answer else { return false };
+    fn shows(&mut self, ino: SyscallIno, answer: &SyscallAnswer) -> bool {
+        let SyscallAnswer::Seen(seen) = answer else { return false };
         let node = self.node(ino);
         let fits = seen.mode == node.kind.bits() | node.perm;
         fits && self.is(ino, seen.id)
@@ -342,25 +353,25 @@ impl Spec {
 
     fn new_entry(
         &mut self,
-        ino: Ino,
+        ino: SyscallIno,
         at: &Path,
         kind: Kind,
-        answer: &Answer,
-        stage: &Stage,
+        answer: &SyscallAnswer,
+        stage: &SyscallStage,
     ) -> bool {
         let place = match self.place(at, 0, stage) {
             Ok(place) => place,
-            Err(errno) => return *answer == Answer::Failed(errno),
+            Err(errno) => return *answer == SyscallAnswer::Failed(errno),
         };
         if place.there.is_some() {
-            return *answer == Answer::Failed(Errno::EEXIST);
+            return *answer == SyscallAnswer::Failed(Errno::EEXIST);
         }
         if self.node(place.dir).nlink == 0 {
-            return *answer == Answer::Failed(Errno::ENOENT);
+            return *answer == SyscallAnswer::Failed(Errno::ENOENT);
         }
         let id = match answer {
-            Answer::Done => 0,
-            Answer::Seen(seen) if self.by_id(seen.id).is_none() => seen.id,
+            SyscallAnswer::Done => 0,
+            SyscallAnswer::Seen(seen) if self.by_id(seen.id).is_none() => seen.id,
             _ => return false,
         };
         self.make(ino, kind, id);
@@ -370,16 +381,16 @@ impl Spec {
 
     fn create(
         &mut self,
-        ino: Ino,
+        ino: SyscallIno,
         at: &Path,
         exclusive: bool,
-        answer: &Answer,
-        stage: &Stage,
+        answer: &SyscallAnswer,
+        stage: &SyscallStage,
     ) -> bool {
         let there = match stage.found {
             Some(found) => found,
             None => match self.place(at, 0, stage) {
-                Err(errno) => return *answer == Answer::Failed(errno),
+                Err(errno) => return *answer == SyscallAnswer::Failed(errno),
                 Ok(Resolved { there: None, .. }) => {
                     return self.new_entry(ino, at, Kind::File, answer, stage);
                 }
@@ -387,15 +398,15 @@ impl Spec {
             },
         };
         match (exclusive, self.node(there).kind) {
-            (true, _) => *answer == Answer::Failed(Errno::EEXIST),
-            (false, Kind::Dir) => *answer == Answer::Failed(Errno::EISDIR),
+            (true, _) => *answer == SyscallAnswer::Failed(Errno::EEXIST),
+            (false, Kind::Dir) => *answer == SyscallAnswer::Failed(Errno::EISDIR),
             (false, Kind::File | Kind::Fifo) => {
-                matches!(answer, Answer::Seen(seen) if self.is(there, seen.id))
+                matches!(answer, SyscallAnswer::Seen(seen) if self.is(there, seen.id))
             }
         }
     }
 
-    fn unlink(&mut self, at: &Path, stage: &Stage) -> Step<()> {
+    fn unlink(&mut self, at: &Path, stage: &SyscallStage) -> Step<()> {
         let place = self.place(at, 0, stage)?;
         let ino = place.there.ok_or(Errno::ENOENT)?;
         if self.is_dir(ino) {
@@ -406,7 +417,7 @@ impl Spec {
         Ok(())
     }
 
-    fn rmdir(&mut self, at: &Path, stage: &Stage) -> Step<()> {
+    fn rmdir(&mut self, at: &Path, stage: &SyscallStage) -> Step<()> {
         let place = self.place(at, 0, stage)?;
         let ino = place.there.ok_or(Errno::ENOENT)?;
         if !self.is_dir(ino) {
@@ -420,7 +431,7 @@ impl Spec {
         Ok(())
     }
 
-    fn is_within(&self, dir: Ino, top: Ino) -> bool {
+    fn is_within(&self, dir: SyscallIno, top: SyscallIno) -> bool {
         let mut children = self.node(top).entries.values();
         dir == top || children.any(|ino| self.is_dir(*ino) && self.is_within(dir, *ino))
     }
@@ -430,7 +441,7 @@ impl Spec {
         &self,
         places: &[Step<Resolved>; 2],
         no_replace: bool,
-        stage: &Stage,
+        stage: &SyscallStage,
     ) -> Vec<Errno> {
         let mut errors: Vec<Errno> =
             places.iter().filter_map(|place| place.as_ref().err().copied()).collect();
@@ -449,7 +460,7 @@ impl Spec {
                 errors.push(Errno::ENOENT);
             }
             let source_is_dir = self.is_dir(source);
-            let is_inside = |passed: &[Ino], ino| passed.contains(&ino);
+            let is_inside = |passed: &[SyscallIno], ino| passed.contains(&ino);
             if source_is_dir && (is_inside(&new.passed, source) || self.is_within(new.dir, source))
             {
                 errors.push(Errno::EINVAL);
@@ -506,25 +517,25 @@ impl Spec {
         &mut self,
         [from, to]: [&Path; 2],
         no_replace: bool,
-        answer: &Answer,
-        stage: &Stage,
+        answer: &SyscallAnswer,
+        stage: &SyscallStage,
     ) -> bool {
         let places = [self.place(from, 0, stage), self.place(to, 1, stage)];
-        if let Answer::Failed(errno) = answer {
+        if let SyscallAnswer::Failed(errno) = answer {
             let mut errors = self.rename_errors(&places, no_replace, stage);
             errors.extend(self.below_errors([from, to], &places, Errno::ENOTEMPTY));
             return errors.contains(errno);
         }
-        let is_same_inode = |source: Ino, new: &Resolved| new.there == Some(source);
+        let is_same_inode = |source: SyscallIno, new: &Resolved| new.there == Some(source);
         let [Ok(old), Ok(new)] = places else { return false };
         // Two names of one inode: nothing is done.
         if let Some(Some(source)) = stage.source
             && is_same_inode(source, &new)
             && !no_replace
         {
-            return *answer == Answer::Done;
+            return *answer == SyscallAnswer::Done;
         }
-        let now = Stage { source: None, ..stage.clone() };
+        let now = SyscallStage { source: None, ..stage.clone() };
         let places = [Ok(old), Ok(new)];
         if !self.rename_errors(&places, no_replace, &now).is_empty() {
             return false;
@@ -538,10 +549,15 @@ impl Spec {
             self.node_mut(old.dir).entries.remove(&old.name);
             self.node_mut(new.dir).entries.insert(new.name, source);
         }
-        *answer == Answer::Done
+        *answer == SyscallAnswer::Done
     }
 
-    fn exchange(&mut self, [from, to]: [&Path; 2], answer: &Answer, stage: &Stage) -> bool {
+    fn exchange(
+        &mut self,
+        [from, to]: [&Path; 2],
+        answer: &SyscallAnswer,
+        stage: &SyscallStage,
+    ) -> bool {
         let places = [self.place(from, 0, stage), self.place(to, 1, stage)];
         let mut errors: Vec<Errno> =
             places.iter().filter_map(|place| place.as_ref().err().copied()).collect();
@@ -561,18 +577,19 @@ impl Spec {
             }
             exchanged = old.there.zip(new.there);
         }
-        if let Answer::Failed(errno) = answer {
+        if let SyscallAnswer::Failed(errno) = answer {
             errors.extend(self.below_errors([from, to], &places, Errno::EINVAL));
             return errors.contains(errno);
         }
         if let ([Ok(_), Ok(new)], Some(source)) = (&places, source)
             && new.there == Some(source)
         {
-            return *answer == Answer::Done;
+            return *answer == SyscallAnswer::Done;
         }
         let ([Ok(old), Ok(new)], Some((a, b))) = (&places, exchanged) else { return false };
-        let inside =
-            |moved: Ino, into: &Resolved| self.is_dir(moved) && self.is_within(into.dir, moved);
+        let inside = |moved: SyscallIno, into: &Resolved| {
+            self.is_dir(moved) && self.is_within(into.dir, moved)
+        };
         if inside(a, new) || inside(b, old) {
             return false;
         }
@@ -581,10 +598,16 @@ impl Spec {
             self.node_mut(old.0).entries.insert(old.1, b);
             self.node_mut(new.0).entries.insert(new.1, a);
         }
-        *answer == Answer::Done
+        *answer == SyscallAnswer::Done
     }
 
-    fn link(&mut self, from: &Path, to: &Path, answer: &Answer, stage: &Stage) -> bool {
+    fn link(
+        &mut self,
+        from: &Path,
+        to: &Path,
+        answer: &SyscallAnswer,
+        stage: &SyscallStage,
+    ) -> bool {
         let found = match stage.found {
             Some(found) => Ok(found),
             None => self.place(from, 0, stage).and_then(|p| p.there.ok_or(Errno::ENOENT)),
@@ -603,13 +626,13 @@ impl Spec {
             Ok(_) => {}
             Err(errno) => errors.push(*errno),
         }
-        if let Answer::Failed(errno) = answer {
+        if let SyscallAnswer::Failed(errno) = answer {
             return errors.contains(errno);
         }
         let (Ok(found), Ok(place), true) = (found, place, errors.is_empty()) else { return false };
         self.node_mut(found).nlink += 1;
         self.node_mut(place.dir).entries.insert(place.name, found);
-        *answer == Answer::Done
+        *answer == SyscallAnswer::Done
     }
 
     // ---- listings -------------------------------------------------------------------------
@@ -642,21 +665,21 @@ impl Spec {
     }
 
     /// The states after a listing.
-    pub fn end_listing(&self, call: usize, answer: &Answer) -> Vec<Spec> {
+    pub fn end_listing(&self, call: usize, answer: &SyscallAnswer) -> Vec<SyscallSpec> {
         let mut spec = self.clone();
         let Some(listing) = spec.listings.remove(&call) else { return Vec::new() };
         let is_gone = spec.node(listing.dir).nlink == 0;
         let names = match answer {
-            Answer::Names(names) => names,
-            Answer::Failed(Errno::ENOENT) if is_gone => return vec![spec],
+            SyscallAnswer::Names(names) => names,
+            SyscallAnswer::Failed(Errno::ENOENT) if is_gone => return vec![spec],
             _ => return Vec::new(),
         };
         let twice = (1..names.len()).any(|i| names[..i].iter().any(|n| n.0 == names[i].0));
-        let missing = |name: &Name| !names.iter().any(|listed| listed.0 == *name);
+        let missing = |name: &NameNo| !names.iter().any(|listed| listed.0 == *name);
         if twice || listing.throughout.iter().any(missing) {
             return Vec::new();
         }
-        let saw = |specs: Vec<Spec>, (name, id): &(Name, InodeId)| {
+        let saw = |specs: Vec<SyscallSpec>, (name, id): &(NameNo, InodeId)| {
             let mut all = Vec::new();
             for spec in specs {
                 for (_, ino) in listing.ever.iter().filter(|(other, _)| other == name) {
@@ -676,30 +699,31 @@ impl Spec {
 const UNKNOWN: Errno = Errno(u16::MAX - 2);
 
 /// The paths of a call.
-pub fn paths(call: &Call) -> (Option<&Path>, Option<&Path>) {
+pub fn paths(call: &SyscallOp) -> (Option<&Path>, Option<&Path>) {
     match call {
-        Call::Mkdir { at }
-        | Call::Mkfifo { at }
-        | Call::Create { at, .. }
-        | Call::Unlink { at }
-        | Call::Rmdir { at }
-        | Call::Stat { at }
-        | Call::Chmod { at, .. }
-        | Call::Truncate { at, .. }
-        | Call::OpenDir { at }
-        | Call::Open { at, .. } => (Some(at), None),
-        Call::Rename { from, to, .. } | Call::Exchange { from, to } | Call::Link { from, to } => {
-            (Some(from), Some(to))
-        }
-        Call::List { .. } | Call::Write { .. } | Call::Flush { .. } | Call::Look { .. } => {
-            (None, None)
-        }
+        SyscallOp::Mkdir { at }
+        | SyscallOp::Mkfifo { at }
+        | SyscallOp::Create { at, .. }
+        | SyscallOp::Unlink { at }
+        | SyscallOp::Rmdir { at }
+        | SyscallOp::Stat { at }
+        | SyscallOp::Chmod { at, .. }
+        | SyscallOp::Truncate { at, .. }
+        | SyscallOp::OpenDir { at }
+        | SyscallOp::Open { at, .. } => (Some(at), None),
+        SyscallOp::Rename { from, to, .. }
+        | SyscallOp::Exchange { from, to }
+        | SyscallOp::Link { from, to } => (Some(from), Some(to)),
+        SyscallOp::List { .. }
+        | SyscallOp::Write { .. }
+        | SyscallOp::Flush { .. }
+        | SyscallOp::Look { .. } => (None, None),
     }
 }
 
-fn is_answer(result: Step<()>, answer: &Answer) -> bool {
+fn is_answer(result: Step<()>, answer: &SyscallAnswer) -> bool {
     match result {
-        Ok(()) => *answer == Answer::Done,
-        Err(errno) => *answer == Answer::Failed(errno),
+        Ok(()) => *answer == SyscallAnswer::Done,
+        Err(errno) => *answer == SyscallAnswer::Failed(errno),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use saker_runtime::fs::{Dir, Fault, FaultDir, MemDir, Op, OpKind};
+use saker_runtime::fs::{Dir, Fault, FaultDir, FileOp, MemDir, OpKind};
 
 /// What goes wrong with the disk's operations, counted from the start of the run.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct DiskPlan {
     /// Operations that changed the disk, or what of it is durable.
     pub done: u64,
     /// The machine dies with this one: it takes effect, and nothing after it.
@@ -17,21 +17,21 @@ pub struct Plan {
 
 /// A disk. Clones are the same.
 #[derive(Clone)]
-pub struct Disk {
+pub struct SimDisk {
     dir: MemDir,
-    plan: Arc<Mutex<Plan>>,
+    plan: Arc<Mutex<DiskPlan>>,
     /// How often its machine has lost power.
     power_losses: u64,
 }
 
-impl Disk {
+impl SimDisk {
     /// An empty disk.
-    pub fn new() -> Disk {
-        Disk { dir: MemDir::new(), plan: Arc::default(), power_losses: 0 }
+    pub fn new() -> SimDisk {
+        SimDisk { dir: MemDir::new(), plan: Arc::default(), power_losses: 0 }
     }
 
     /// The faults.
-    pub fn plan(&self) -> MutexGuard<'_, Plan> {
+    pub fn plan(&self) -> MutexGuard<'_, DiskPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -43,7 +43,7 @@ impl Disk {
     /// As the roles see it.
     pub fn dir(&self) -> Arc<dyn Dir> {
         let plan = self.plan.clone();
-        let script = move |op: &Op<'_>| {
+        let script = move |op: &FileOp<'_>| {
             let mut plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
             plan.fate(op)
         };
@@ -62,8 +62,8 @@ impl Disk {
     }
 
     /// Another disk, with what is durable on this one.
-    pub fn copy(&self) -> Disk {
-        Disk { dir: self.dir.crash(0), plan: Arc::default(), power_losses: self.power_losses }
+    pub fn copy(&self) -> SimDisk {
+        SimDisk { dir: self.dir.crash(0), plan: Arc::default(), power_losses: self.power_losses }
     }
 
     /// Power was lost, and is back.
@@ -77,14 +77,14 @@ impl Disk {
     }
 }
 
-impl Default for Disk {
-    fn default() -> Disk {
-        Disk::new()
+impl Default for SimDisk {
+    fn default() -> SimDisk {
+        SimDisk::new()
     }
 }
 
-impl Plan {
-    fn fate(&mut self, op: &Op<'_>) -> Fault {
+impl DiskPlan {
+    fn fate(&mut self, op: &FileOp<'_>) -> Fault {
         if !op.kind.mutates() {
             return Fault::None;
         }

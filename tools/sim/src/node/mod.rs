@@ -17,44 +17,44 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 use saker_coordinator::config::Members;
-use saker_meta::Limits;
+use saker_meta::ShardLimits;
 use saker_rpc::frame::Frame;
 use saker_rpc::node::Gate;
-use saker_rpc::{FlushDone, Input, Outbox, Outgoing, PeerHello, Role, Service};
+use saker_rpc::{FlushDone, Input, Outbox, Outgoing, PeerHello, Service, StateMachine};
 use saker_runtime::sim;
 use saker_runtime::time::Time;
 use saker_store::StoreService;
 use saker_types::wire::Op;
 use saker_types::{ClusterMap, NodeId};
 
-use disk::Disk;
+use disk::SimDisk;
 use roles::{EPOCH_NS, Machine, addr_of};
 use table::{BadPlace, Unreadable};
 
 /// What a node runs.
 enum Running {
-    Coordinator(saker_coordinator::service::Worker),
-    Shard(saker_meta::service::Worker),
+    Coordinator(saker_coordinator::service::CoordinatorWorker),
+    Shard(saker_meta::service::ShardWorker),
     Store(StoreService),
 }
 
 /// What all nodes are started with.
-pub struct Cluster {
+pub struct NodeConfig {
     pub members: Members,
     /// The newest map.
     pub map: Arc<ClusterMap>,
-    pub limits: Limits,
+    pub limits: ShardLimits,
     /// Journal bytes after which the coordinator compacts.
     pub segment_bytes: u64,
     /// A row that no shard's table can read; `None`: their disks have no bad places.
     pub unreadable: Option<Unreadable>,
 }
 
-impl Cluster {
+impl NodeConfig {
     /// A new cluster.
-    pub fn new(members: Members, limits: Limits, segment_bytes: u64) -> Cluster {
+    pub fn new(members: Members, limits: ShardLimits, segment_bytes: u64) -> NodeConfig {
         let map = Arc::new(roles::first_map(&members));
-        Cluster { members, map, limits, segment_bytes, unreadable: None }
+        NodeConfig { members, map, limits, segment_bytes, unreadable: None }
     }
 
     /// All nodes of the map.
@@ -108,13 +108,13 @@ pub struct Node {
     pub skew_ns: i64,
     /// Everything takes so many times longer.
     pub slowness: u64,
-    pub disk: Disk,
+    pub disk: SimDisk,
 }
 
 impl Node {
     /// A machine that is off. A coordinator's disk has the cluster's map, all others are empty.
-    pub fn new(id: NodeId, cluster: &Cluster) -> Node {
-        let disk = Disk::new();
+    pub fn new(id: NodeId, cluster: &NodeConfig) -> Node {
+        let disk = SimDisk::new();
         if id == NodeId::Coordinator {
             roles::write_map(disk.dir(), &cluster.map);
             disk.plan().done = 0;
@@ -152,7 +152,7 @@ impl Node {
     ///
     /// # Errors
     /// What keeps it from starting.
-    pub fn start(&mut self, cluster: &Cluster, now: Time) -> Result<(), String> {
+    pub fn start(&mut self, cluster: &NodeConfig, now: Time) -> Result<(), String> {
         let disk = self.disk.dir();
         let running = match self.id {
             NodeId::Coordinator => Running::Coordinator(roles::start_coordinator(
@@ -197,7 +197,7 @@ impl Node {
         }
     }
 
-    fn role(&mut self) -> Option<&mut dyn Role> {
+    fn role(&mut self) -> Option<&mut dyn StateMachine> {
         match &mut self.running {
             Some(Running::Coordinator(role)) => Some(role),
             Some(Running::Shard(role)) => Some(role),
@@ -206,7 +206,7 @@ impl Node {
     }
 
     /// The shard, for checkers.
-    pub fn shard(&self) -> Option<&saker_meta::service::Worker> {
+    pub fn shard(&self) -> Option<&saker_meta::service::ShardWorker> {
         match &self.running {
             Some(Running::Shard(role)) => Some(role),
             _ => None,
@@ -302,7 +302,7 @@ impl Node {
     }
 
     /// Where the role believes that a peer listens.
-    pub fn address(&mut self, to: saker_rpc::NodeId) -> Option<SocketAddr> {
+    pub fn address(&mut self, to: saker_rpc::NodeNumber) -> Option<SocketAddr> {
         self.role()?.address(to)
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use saker_coordinator::config::{Members, ShardMember};
-use saker_engine::embedded::{Home, Sizes};
-use saker_engine::{EmbeddedConfig, EmbeddedTable, Engine, Identity, Source, Table};
-use saker_meta::{Limits, recover};
+use saker_engine::embedded::{EmbeddedOptions, Sizes};
+use saker_engine::{EmbeddedConfig, EmbeddedTable, Engine, EngineSource, Identity, Table};
+use saker_meta::{ShardLimits, recover};
 use saker_rpc::RoleKind;
 use saker_rpc::hello::PeerHello;
 use saker_runtime::fs::Dir;
@@ -93,9 +93,9 @@ pub fn first_map(members: &Members) -> ClusterMap {
     }
 }
 
-fn coordinators(disk: Arc<dyn Dir>, segment_bytes: u64) -> Source {
+fn coordinators(disk: Arc<dyn Dir>, segment_bytes: u64) -> EngineSource {
     let sizes = Sizes::of_facts(segment_bytes);
-    Source::Embedded(Home { journal: disk, table: None, sizes })
+    EngineSource::Embedded(EmbeddedOptions { journal: disk, table: None, sizes })
 }
 
 /// Writes a map into the coordinator's records.
@@ -120,12 +120,12 @@ pub fn start_coordinator(
     members: &Members,
     listen: SocketAddr,
     segment_bytes: u64,
-) -> Result<saker_coordinator::service::Worker, String> {
+) -> Result<saker_coordinator::service::CoordinatorWorker, String> {
     let metrics = saker_coordinator::metrics::Metrics::new(&Registry::new());
     let listen = listen.to_string();
     let source = coordinators(disk, segment_bytes);
     let state = saker_coordinator::state::open(source, members, &listen, metrics);
-    state.map(saker_coordinator::service::Worker::new).map_err(|e| e.to_string())
+    state.map(saker_coordinator::service::CoordinatorWorker::new).map_err(|e| e.to_string())
 }
 
 /// So small that blocks take the place of others.
@@ -152,21 +152,21 @@ pub fn start_shard(
     no: u16,
     disk: Arc<dyn Dir>,
     table: Arc<dyn Table>,
-    limits: &Limits,
+    limits: &ShardLimits,
     map: &Arc<ClusterMap>,
     now: Time,
     wall_ns: i64,
-) -> Result<saker_meta::service::Worker, String> {
+) -> Result<saker_meta::service::ShardWorker, String> {
     let journal = disk.sub_dir("journal").map_err(|e| e.to_string())?;
     let sizes = limits.sizes();
-    let home = recover::Home {
-        source: Source::Embedded(Home { journal, table: Some(table), sizes }),
+    let home = recover::ShardOptions {
+        source: EngineSource::Embedded(EmbeddedOptions { journal, table: Some(table), sizes }),
         no,
         limits: limits.clone(),
         metrics: saker_meta::metrics::Metrics::new(&Registry::new()),
     };
     let shard = recover::open_at(home, map.clone(), now, wall_ns);
-    shard.map(saker_meta::service::Worker::new).map_err(|e| e.to_string())
+    shard.map(saker_meta::service::ShardWorker::new).map_err(|e| e.to_string())
 }
 
 /// Bytes of a store's disk, of which half are free.
@@ -191,7 +191,7 @@ pub fn start_store(no: u16, disk: Arc<dyn Dir>, cached_since: u64) -> Result<Sto
         cached_since,
         registry: Registry::new(),
     };
-    let identity = saker_store::Identity { cluster: UUID, store: no };
+    let identity = saker_store::StoreIdentity { cluster: UUID, store: no };
     let table = open_table(&*disk)?;
     let store = SegmentStore::open(disk.clone(), table, identity, options);
     store.and_then(|store| StoreService::new(disk, store)).map_err(|e| e.to_string())
@@ -213,7 +213,7 @@ pub fn hello(role: RoleKind, node: Option<NodeId>) -> PeerHello {
         protocol: 1,
         cluster: Some(UUID),
         role,
-        node: node.map_or(saker_rpc::NodeId::NONE, |node| saker_rpc::NodeId(node.to_u32())),
+        node: node.map_or(saker_rpc::NodeNumber::NONE, |node| saker_rpc::NodeNumber(node.to_u32())),
         session: 0,
         epoch: 0,
         features: 0,

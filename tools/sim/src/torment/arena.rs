@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::history::{self, Files, Op, Record, Reply, Tree, Verdict};
+use crate::history::{self, CallRecord, FileCall, FileReply, Files, SearchVerdict, Tree};
 
 /// A history of this.
-pub type Event = Record<Op, Reply>;
+pub type Event = CallRecord<FileCall, FileReply>;
 
 /// Operations without an answer after which an arena ends.
 const UNKNOWN_MAX: usize = 4;
@@ -62,9 +62,9 @@ impl Arena {
     pub fn judge(&self) -> Option<String> {
         let log = self.log();
         match history::check(&Files, Tree::default(), &log.records) {
-            Verdict::Linearizable => None,
-            Verdict::TooHard => Some(format!("{}: too hard to judge", self.name)),
-            Verdict::Violation { explained, stuck } => {
+            SearchVerdict::Linearizable => None,
+            SearchVerdict::TooHard => Some(format!("{}: too hard to judge", self.name)),
+            SearchVerdict::Violation { explained, stuck } => {
                 Some(explain(&self.name, &log.records, &explained, &stuck))
             }
         }
@@ -74,7 +74,7 @@ impl Arena {
 /// The history in the order that explains most of it, and what cannot follow.
 fn explain(name: &str, records: &[Event], explained: &[usize], stuck: &[usize]) -> String {
     let line = |n: &usize| {
-        let Record { client, call_ns, reply, op } = &records[*n];
+        let CallRecord { client, call_ns, reply, op } = &records[*n];
         let (until, reply) = match reply {
             Some((at, reply)) => (format!("{:.6}", *at as f64 / 1e9), format!("{reply:?}")),
             None => ("never".to_owned(), "unknown".to_owned()),

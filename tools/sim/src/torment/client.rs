@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::arena::{Arena, Arenas, Event};
 use super::hands::{Hands, Trouble, make_dir};
 use crate::generate::Random;
-use crate::history::{Files, Kind, Op, RECORD_BYTES, Reply, Spec, Tree, WriteAt};
+use crate::history::{FileCall, FileReply, Files, RECORD_BYTES, Spec, Tree, TreeKind, WriteAt};
 
 /// Operations in a directory of one client.
 const PRIVATE_RECORDS: usize = 150;
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// What all clients count.
 #[derive(Default)]
-pub struct Counts {
+pub struct ClientCounters {
     /// Calls.
     pub calls: AtomicU64,
     /// Of them, those that failed because something was down.
@@ -46,24 +46,24 @@ pub struct Counts {
 
 /// What they counted until a moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Totals {
-    /// As in [`Counts`].
+pub struct ClientCounts {
+    /// As in [`ClientCounters`].
     pub calls: u64,
-    /// As in [`Counts`].
+    /// As in [`ClientCounters`].
     pub failed: u64,
-    /// As in [`Counts`].
+    /// As in [`ClientCounters`].
     pub mutations: u64,
-    /// As in [`Counts`].
+    /// As in [`ClientCounters`].
     pub unknown: u64,
 }
 
-impl Counts {
+impl ClientCounters {
     /// Until now.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> ClientCounts {
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let Counts { calls, failed, mutations, unknown } = self;
+        let ClientCounters { calls, failed, mutations, unknown } = self;
         let (calls, failed) = (read(calls), read(failed));
-        Totals { calls, failed, mutations: read(mutations), unknown: read(unknown) }
+        ClientCounts { calls, failed, mutations: read(mutations), unknown: read(unknown) }
     }
 }
 
@@ -74,7 +74,7 @@ pub struct Field {
     /// Where they play.
     pub arenas: Arenas,
     /// What they count.
-    pub counts: Counts,
+    pub counts: ClientCounters,
     /// Told to end.
     pub stop: AtomicBool,
     /// Everything written is flushed before it counts.
@@ -86,7 +86,7 @@ pub struct Field {
 }
 
 /// A client.
-pub struct Client {
+pub struct TormentClient {
     field: Arc<Field>,
     n: usize,
     rng: Random,
@@ -99,21 +99,21 @@ pub struct Client {
 
 /// What it does next.
 enum Move {
-    One(Op),
+    One(FileCall),
     /// Opens, then writes this much there.
-    Write(Op, u64, WriteAt),
+    Write(FileCall, u64, WriteAt),
     /// Opens, then sets the size.
-    Resize(Op, u64),
+    Resize(FileCall, u64),
     /// Writes a file aside and renames it into place.
     Put(String),
 }
 
-impl Client {
+impl TormentClient {
     /// Client `n`.
-    pub fn new(field: &Arc<Field>, n: usize, seed: u64) -> Client {
+    pub fn new(field: &Arc<Field>, n: usize, seed: u64) -> TormentClient {
         let rng = Random::new(seed.wrapping_mul(1_000).wrapping_add(n as u64));
         let (field, hands) = (field.clone(), BTreeMap::new());
-        Client { field, n, rng, tags: 0, own: None, owned: 0, hands }
+        TormentClient { field, n, rng, tags: 0, own: None, owned: 0, hands }
     }
 
     /// Plays until it is told to stop.
@@ -170,24 +170,24 @@ impl Client {
             Move::Write(open, len, place) => {
                 let (handle, file) = self.act(arena, mount, open, None)?;
                 let Some(file) = file else { return Some(()) };
-                let write = Op::Write { handle, tag: self.tag(), len, place };
+                let write = FileCall::Write { handle, tag: self.tag(), len, place };
                 self.act(arena, mount, write, Some(file)).map(|_| ())
             }
             Move::Resize(open, len) => {
                 let (handle, file) = self.act(arena, mount, open, None)?;
                 let Some(file) = file else { return Some(()) };
-                self.act(arena, mount, Op::Resize { handle, len }, Some(file)).map(|_| ())
+                self.act(arena, mount, FileCall::Resize { handle, len }, Some(file)).map(|_| ())
             }
             Move::Put(to) => {
                 let tag = self.tag();
                 let aside = format!("aside-{tag:x}");
-                let create = Op::Create { path: aside.clone() };
+                let create = FileCall::Create { path: aside.clone() };
                 let (handle, file) = self.act(arena, mount, create, None)?;
                 let Some(file) = file else { return Some(()) };
                 let len = *self.rng.pick(&SIZES[..6]);
-                let write = Op::Write { handle, tag, len, place: WriteAt::Start };
+                let write = FileCall::Write { handle, tag, len, place: WriteAt::Start };
                 self.act(arena, mount, write, Some(file))?;
-                let rename = Op::Rename { from: aside, to, no_replace: false };
+                let rename = FileCall::Rename { from: aside, to, no_replace: false };
                 self.act(arena, mount, rename, None).map(|_| ())
             }
         }
@@ -199,7 +199,7 @@ impl Client {
         &mut self,
         arena: &Arc<Arena>,
         mount: usize,
-        op: Op,
+        op: FileCall,
         file: Option<OwnedFd>,
     ) -> Option<(usize, Option<OwnedFd>)> {
         let field = self.field.clone();
@@ -222,16 +222,16 @@ impl Client {
         let event = |reply| Event { client: self.n, call_ns, reply, op: op.clone() };
         match done {
             Ok((reply, opened)) => {
-                if reply == Reply::Done && changes(&op) {
+                if reply == FileReply::Done && changes(&op) {
                     counts.mutations.fetch_add(1, Ordering::Relaxed);
                 }
-                if let Reply::Names(names) = &reply
+                if let FileReply::Names(names) = &reply
                     && arena.is_shared()
                 {
                     // A listing is no instant: each name has one of its own.
                     for name in SHARED_NAMES {
-                        let listed = Reply::Listed(names.iter().any(|n| n == name));
-                        let op = Op::Listed { path: name.to_owned() };
+                        let listed = FileReply::Listed(names.iter().any(|n| n == name));
+                        let op = FileCall::Listed { path: name.to_owned() };
                         let reply = Some((reply_ns, listed));
                         arena.push(Event { client: self.n, call_ns, reply, op });
                     }
@@ -254,7 +254,7 @@ impl Client {
     }
 
     /// What is there now, to choose the next operation by.
-    fn expect(&mut self, arena: &Arc<Arena>, n: usize, op: &Op, reply: &Reply) {
+    fn expect(&mut self, arena: &Arc<Arena>, n: usize, op: &FileCall, reply: &FileReply) {
         if let Some((own, tree)) = &mut self.own
             && Arc::ptr_eq(own, arena)
             && let Some(after) = Files.apply(tree, n, op, Some(reply))
@@ -273,17 +273,17 @@ impl Client {
         let to = (*self.rng.pick(&SHARED_NAMES)).to_owned();
         Move::One(match self.rng.below(100) {
             0..20 => return Move::Put(path),
-            20..28 => Op::Symlink { path, tag: self.tag() },
-            28..36 => Op::Mkdir { path },
-            36..42 => Op::Create { path },
-            42..56 => Op::Unlink { path },
-            56..64 => Op::Rmdir { path },
+            20..28 => FileCall::Symlink { path, tag: self.tag() },
+            28..36 => FileCall::Mkdir { path },
+            36..42 => FileCall::Create { path },
+            42..56 => FileCall::Unlink { path },
+            56..64 => FileCall::Rmdir { path },
             // With replacement the kernel may find one inode at both names, one after the other,
             // and answer by itself.
-            64..80 => Op::Rename { from: path, to, no_replace: true },
-            80..88 => Op::Read { path },
-            88..94 => Op::Readlink { path },
-            _ => Op::List { path: String::new() },
+            64..80 => FileCall::Rename { from: path, to, no_replace: true },
+            80..88 => FileCall::Read { path },
+            88..94 => FileCall::Readlink { path },
+            _ => FileCall::List { path: String::new() },
         })
     }
 
@@ -294,42 +294,46 @@ impl Client {
         let len = *self.rng.pick(&SIZES);
         let start = WriteAt::Start;
         Move::One(match self.rng.below(100) {
-            0..14 => return Move::Write(Op::Create { path: fresh }, len, start),
-            14..20 => return Move::Write(Op::Open { path, truncate: true }, len, start),
-            20..26 => return Move::Write(Op::Open { path, truncate: false }, len, WriteAt::End),
-            26..30 => return Move::Resize(Op::Open { path, truncate: false }, len),
-            30..38 => Op::Read { path },
-            38..47 => Op::Mkdir { path: fresh },
-            47..51 => Op::Rmdir { path },
-            51..57 => Op::Unlink { path },
-            57..61 => Op::Symlink { path: fresh, tag: self.tag() },
-            61..63 => Op::Readlink { path },
-            63..68 => Op::Link { from: path, to: fresh },
-            68..73 => Op::Rename { from: path, to: fresh, no_replace: self.rng.chance(30) },
+            0..14 => return Move::Write(FileCall::Create { path: fresh }, len, start),
+            14..20 => return Move::Write(FileCall::Open { path, truncate: true }, len, start),
+            20..26 => {
+                return Move::Write(FileCall::Open { path, truncate: false }, len, WriteAt::End);
+            }
+            26..30 => return Move::Resize(FileCall::Open { path, truncate: false }, len),
+            30..38 => FileCall::Read { path },
+            38..47 => FileCall::Mkdir { path: fresh },
+            47..51 => FileCall::Rmdir { path },
+            51..57 => FileCall::Unlink { path },
+            57..61 => FileCall::Symlink { path: fresh, tag: self.tag() },
+            61..63 => FileCall::Readlink { path },
+            63..68 => FileCall::Link { from: path, to: fresh },
+            68..73 => FileCall::Rename { from: path, to: fresh, no_replace: self.rng.chance(30) },
             73..78 => {
                 let to = self.existing(&paths).unwrap_or(fresh);
-                Op::Rename { from: path, to, no_replace: false }
+                FileCall::Rename { from: path, to, no_replace: false }
             }
-            78..81 => Op::Chmod { path, mode: *self.rng.pick(&[0o600, 0o644, 0o755, 0o777]) },
-            81..84 => Op::SetMtime { path, ns: 1_000_000_000 + self.rng.below(1 << 50) as i64 },
-            84..87 => Op::Setxattr { path, value: self.tag() },
-            87..88 => Op::Removexattr { path },
-            88..90 => Op::Getxattr { path },
-            90..96 => Op::Stat { path },
-            _ => Op::List { path: self.directory(&paths) },
+            78..81 => FileCall::Chmod { path, mode: *self.rng.pick(&[0o600, 0o644, 0o755, 0o777]) },
+            81..84 => {
+                FileCall::SetMtime { path, ns: 1_000_000_000 + self.rng.below(1 << 50) as i64 }
+            }
+            84..87 => FileCall::Setxattr { path, value: self.tag() },
+            87..88 => FileCall::Removexattr { path },
+            88..90 => FileCall::Getxattr { path },
+            90..96 => FileCall::Stat { path },
+            _ => FileCall::List { path: self.directory(&paths) },
         })
     }
 
-    fn existing(&mut self, paths: &[(String, Kind)]) -> Option<String> {
+    fn existing(&mut self, paths: &[(String, TreeKind)]) -> Option<String> {
         let use_it = !paths.is_empty() && self.rng.chance(90);
         use_it.then(|| self.rng.pick(paths).0.clone())
     }
 
     /// A directory that should be there; "" is the arena's own.
-    fn directory(&mut self, paths: &[(String, Kind)]) -> String {
+    fn directory(&mut self, paths: &[(String, TreeKind)]) -> String {
         let dirs: Vec<&str> = paths
             .iter()
-            .filter(|(path, kind)| *kind == Kind::Dir && path.split('/').count() < DEPTH_MAX)
+            .filter(|(path, kind)| *kind == TreeKind::Dir && path.split('/').count() < DEPTH_MAX)
             .map(|(path, _)| path.as_str())
             .chain([""])
             .collect();
@@ -337,22 +341,22 @@ impl Client {
     }
 
     /// A name in a directory that should be there.
-    fn fresh(&mut self, paths: &[(String, Kind)]) -> String {
+    fn fresh(&mut self, paths: &[(String, TreeKind)]) -> String {
         let dir = self.directory(paths);
         let name = *self.rng.pick(&NAMES);
         if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
     }
 }
 
-fn changes(op: &Op) -> bool {
+fn changes(op: &FileCall) -> bool {
     !matches!(
         op,
-        Op::Read { .. }
-            | Op::Readlink { .. }
-            | Op::Getxattr { .. }
-            | Op::Stat { .. }
-            | Op::List { .. }
-            | Op::Open { truncate: false, .. }
+        FileCall::Read { .. }
+            | FileCall::Readlink { .. }
+            | FileCall::Getxattr { .. }
+            | FileCall::Stat { .. }
+            | FileCall::List { .. }
+            | FileCall::Open { truncate: false, .. }
     )
 }
 

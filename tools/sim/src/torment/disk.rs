@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::mount::UnmountFlags;
 
 use super::PATIENCE;
-use super::mounts::SecondMount;
-use super::shell::Shell;
-use crate::cluster::{Cluster, Shape};
+use super::mounts::KillableMount;
+use super::shell::CommandShell;
+use crate::cluster::{ClusterShape, RunningCluster};
 
 /// Size of an image; it is sparse.
 const IMAGE_BYTES: u64 = 2 << 30;
@@ -30,31 +30,40 @@ pub const ROLES: [&str; 7] =
 
 /// A new cluster whose processes have disks of their own, and which is mounted twice; with a shell
 /// from before the mounts.
-pub fn start() -> (Cluster, Shell, Vec<Disk>, SecondMount) {
-    let cluster = Cluster::new(Shape { mount: true, ..Shape::default() });
-    let mut shell = Shell::start();
-    let disks = Disk::all(&cluster, &mut shell);
+pub fn start() -> (RunningCluster, CommandShell, Vec<TormentDisk>, KillableMount) {
+    let cluster = RunningCluster::new(ClusterShape { mount: true, ..ClusterShape::default() });
+    let mut shell = CommandShell::start();
+    let disks = TormentDisk::all(&cluster, &mut shell);
     cluster.up();
-    let second = SecondMount::start(&cluster);
+    let second = KillableMount::start(&cluster);
     (cluster, shell, disks, second)
 }
 
 /// The disk of one process.
-pub struct Disk {
+pub struct TormentDisk {
     /// Whose.
     pub role: &'static str,
     image: PathBuf,
     point: PathBuf,
 }
 
-impl Disk {
+impl TormentDisk {
     /// One for each of [`ROLES`] of a cluster that is not started yet.
-    fn all(cluster: &Cluster, shell: &mut Shell) -> Vec<Disk> {
-        ROLES.iter().enumerate().map(|(n, role)| Disk::new(cluster, shell, n, role)).collect()
+    fn all(cluster: &RunningCluster, shell: &mut CommandShell) -> Vec<TormentDisk> {
+        ROLES
+            .iter()
+            .enumerate()
+            .map(|(n, role)| TormentDisk::new(cluster, shell, n, role))
+            .collect()
     }
 
     /// Makes the file system: xfs and ext4 take turns.
-    fn new(cluster: &Cluster, shell: &mut Shell, n: usize, role: &'static str) -> Disk {
+    fn new(
+        cluster: &RunningCluster,
+        shell: &mut CommandShell,
+        n: usize,
+        role: &'static str,
+    ) -> TormentDisk {
         let image = cluster.scratch().join(format!("{role}.img"));
         let point = cluster.dir().join("data").join(role);
         std::fs::create_dir_all(&point).expect("the scratch directory can be written");
@@ -63,7 +72,7 @@ impl Disk {
         let (make, quiet) =
             if n.is_multiple_of(2) { ("mkfs.xfs", "-q") } else { ("mkfs.ext4", "-q") };
         run(Command::new(make).arg(quiet).arg(&image));
-        let disk = Disk { role, image, point };
+        let disk = TormentDisk { role, image, point };
         disk.mount(shell);
         // ext4 makes it; a new directory is expected to be empty.
         let _ = std::fs::remove_dir(disk.point.join("lost+found"));
@@ -71,7 +80,7 @@ impl Disk {
     }
 
     /// Mounts it again.
-    pub fn mount(&self, shell: &mut Shell) {
+    pub fn mount(&self, shell: &mut CommandShell) {
         let words = ["mount".as_ref(), "-o".as_ref(), "loop".as_ref()];
         shell.run(&[&words[..], &[self.image.as_os_str(), self.point.as_os_str()]].concat());
     }
@@ -107,7 +116,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for TormentDisk {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(&self.point, UnmountFlags::DETACH);
     }

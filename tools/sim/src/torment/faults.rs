@@ -11,14 +11,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::client::{Counts, Totals};
-use super::disk::{self, Disk};
-use super::mounts::SecondMount;
-use super::network::{Harm, Rules};
+use super::client::{ClientCounters, ClientCounts};
+use super::disk::{self, TormentDisk};
+use super::mounts::KillableMount;
+use super::network::{Harm, NetworkRules};
 use super::prober::Prober;
-use super::shell::Shell;
-use super::{Game, OUTAGE_MAX, Report, look_back, settle, up, wait_gone};
-use crate::cluster::Cluster;
+use super::shell::CommandShell;
+use super::{Game, OUTAGE_MAX, TormentReport, look_back, settle, up, wait_gone};
+use crate::cluster::RunningCluster;
 use crate::generate::Random;
 
 /// How often the ports of a victim are looked up.
@@ -128,7 +128,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, before: Totals, after: Totals, back: Option<Duration>) {
+    fn add(&mut self, before: ClientCounts, after: ClientCounts, back: Option<Duration>) {
         self.count += 1;
         self.calls += after.calls - before.calls;
         self.failed += after.failed - before.failed;
@@ -161,10 +161,10 @@ impl fmt::Display for Tallies {
 
 /// What a fault is done to, and who watches.
 struct Victims<'a> {
-    cluster: &'a Cluster,
-    second: &'a SecondMount,
-    disks: &'a [Disk],
-    shell: &'a mut Shell,
+    cluster: &'a RunningCluster,
+    second: &'a KillableMount,
+    disks: &'a [TormentDisk],
+    shell: &'a mut CommandShell,
     prober: &'a Prober,
 }
 
@@ -208,7 +208,7 @@ impl Victims<'_> {
     fn harm(&mut self, role: &str, length: Duration, harm: Harm) -> Result<(), String> {
         let pid = self.pid(role).as_raw_nonzero().get();
         let scratch = self.cluster.scratch();
-        let mut rules = Rules::impose(self.shell, &scratch, pid, harm);
+        let mut rules = NetworkRules::impose(self.shell, &scratch, pid, harm);
         let start = Instant::now();
         while start.elapsed() < length {
             sleep(FOLLOW);
@@ -291,12 +291,12 @@ fn is_displaced(mount: &Path) -> bool {
 }
 
 /// Does harm to a cluster for so long while clients work; what came of it.
-pub fn suffer_faults(seed: u64, length: Duration, think: Duration) -> Report {
+pub fn suffer_faults(seed: u64, length: Duration, think: Duration) -> TormentReport {
     let (cluster, mut shell, disks, second) = disk::start();
     let (first, other) = (cluster.mount(), second.point().to_path_buf());
     let mut game = Game::start(&[&first, &other], seed, false, think);
     let prober = Prober::start(cluster.connect(), game.field.tops.clone());
-    let mut report = Report::default();
+    let mut report = TormentReport::default();
     let mut victims = Victims {
         cluster: &cluster,
         second: &second,
@@ -323,10 +323,10 @@ pub fn suffer_faults(seed: u64, length: Duration, think: Duration) -> Report {
 /// One fault after the other: each kind once, in an order by chance, then again.
 fn harass(
     victims: &mut Victims<'_>,
-    counts: &Counts,
+    counts: &ClientCounters,
     seed: u64,
     length: Duration,
-    report: &mut Report,
+    report: &mut TormentReport,
 ) {
     let (mut rng, mut kinds) = (Random::new(seed), Vec::new());
     let start = Instant::now();

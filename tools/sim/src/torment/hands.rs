@@ -10,7 +10,9 @@ use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, X
 use saker_types::Errno;
 
 use crate::copier::close;
-use crate::history::{Body, Kind, Op, Reply, Seen, Stat, WriteAt, parse, text};
+use crate::history::{
+    FileCall, FileReply, TreeBody, TreeKind, TreeSeen, TreeStat, WriteAt, parse, text,
+};
 
 /// `f_type` of FUSE.
 const FUSE: i64 = 0x6573_5546;
@@ -55,25 +57,25 @@ impl Hands {
     /// Carries out an operation; `file` is the open file that it writes to and closes.
     pub fn perform(
         &self,
-        op: &Op,
+        op: &FileCall,
         file: Option<OwnedFd>,
-    ) -> Result<(Reply, Option<OwnedFd>), Trouble> {
+    ) -> Result<(FileReply, Option<OwnedFd>), Trouble> {
         let mut opened = None;
         let done = match op {
-            Op::Create { path } => {
+            FileCall::Create { path } => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
-                self.open_file(path, flags).map(|fd| opened = Some(fd)).map(|()| Reply::Done)
+                self.open_file(path, flags).map(|fd| opened = Some(fd)).map(|()| FileReply::Done)
             }
-            Op::Open { path, truncate } => {
+            FileCall::Open { path, truncate } => {
                 let flags = if *truncate { OFlags::TRUNC } else { OFlags::APPEND };
                 let flags = OFlags::WRONLY | flags;
-                self.open_file(path, flags).map(|fd| opened = Some(fd)).map(|()| Reply::Done)
+                self.open_file(path, flags).map(|fd| opened = Some(fd)).map(|()| FileReply::Done)
             }
-            Op::Write { .. } | Op::Resize { .. } => {
+            FileCall::Write { .. } | FileCall::Resize { .. } => {
                 let file = file.expect("a write has an open file");
                 // Once something is written its fate is open, whatever the error.
                 return match self.write(op, file) {
-                    Ok(()) => Ok((Reply::Done, None)),
+                    Ok(()) => Ok((FileReply::Done, None)),
                     Err(error) => Err(Trouble::Unknown(error)),
                 };
             }
@@ -81,7 +83,7 @@ impl Hands {
         };
         match done {
             Ok(reply) => Ok((reply, opened)),
-            Err(error) if is_answer(error) => Ok((Reply::Failed(errno(error)), None)),
+            Err(error) if is_answer(error) => Ok((FileReply::Failed(errno(error)), None)),
             // The kernel's words for a request that it has not handed to the mount's process.
             Err(rustix::io::Errno::NOTCONN) => Err(Trouble::NotAsked),
             Err(error) => Err(Trouble::Unknown(error)),
@@ -93,9 +95,9 @@ impl Hands {
         fs::openat(&self.dir, path, flags, Mode::from_raw_mode(0o644))
     }
 
-    fn write(&self, op: &Op, file: OwnedFd) -> Sys<()> {
+    fn write(&self, op: &FileCall, file: OwnedFd) -> Sys<()> {
         match op {
-            Op::Write { tag, len, place, .. } => {
+            FileCall::Write { tag, len, place, .. } => {
                 let offset = match place {
                     WriteAt::Start => 0,
                     // As good as any: only this client writes, and O_APPEND decides.
@@ -107,12 +109,12 @@ impl Hands {
                     rest = &rest[n..];
                 }
             }
-            Op::Resize { len, .. } => fs::ftruncate(&file, *len)?,
+            FileCall::Resize { len, .. } => fs::ftruncate(&file, *len)?,
             _ => {}
         }
         // Half of the time not through the descriptor that it was written with.
         match op {
-            Op::Write { tag, .. } if self.sync && tag % 2 == 0 => {
+            FileCall::Write { tag, .. } if self.sync && tag % 2 == 0 => {
                 let later = reopened(&file, OFlags::PATH)?;
                 close(file.into()).map_err(system)?;
                 fs::fsync(reopened(&later, OFlags::RDONLY)?)
@@ -126,39 +128,43 @@ impl Hands {
         }
     }
 
-    fn name_op(&self, op: &Op) -> Sys<Reply> {
+    fn name_op(&self, op: &FileCall) -> Sys<FileReply> {
         let dir = &self.dir;
-        let done = |()| Reply::Done;
+        let done = |()| FileReply::Done;
         match op {
-            Op::Mkdir { path } => {
+            FileCall::Mkdir { path } => {
                 fs::mkdirat(dir, path.as_str(), Mode::from_raw_mode(0o755)).map(done)
             }
-            Op::Rmdir { path } => fs::unlinkat(dir, path.as_str(), AtFlags::REMOVEDIR).map(done),
-            Op::Unlink { path } => fs::unlinkat(dir, path.as_str(), AtFlags::empty()).map(done),
-            Op::Symlink { path, tag } => {
+            FileCall::Rmdir { path } => {
+                fs::unlinkat(dir, path.as_str(), AtFlags::REMOVEDIR).map(done)
+            }
+            FileCall::Unlink { path } => {
+                fs::unlinkat(dir, path.as_str(), AtFlags::empty()).map(done)
+            }
+            FileCall::Symlink { path, tag } => {
                 fs::symlinkat(format!("nowhere/{tag}"), dir, path.as_str()).map(done)
             }
-            Op::Link { from, to } => {
+            FileCall::Link { from, to } => {
                 fs::linkat(dir, from.as_str(), dir, to.as_str(), AtFlags::empty()).map(done)
             }
-            Op::Rename { from, to, no_replace } => {
+            FileCall::Rename { from, to, no_replace } => {
                 let flags = if *no_replace { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
                 fs::renameat_with(dir, from.as_str(), dir, to.as_str(), flags).map(done)
             }
-            Op::Chmod { path, mode } => {
+            FileCall::Chmod { path, mode } => {
                 let mode = Mode::from_raw_mode(*mode);
                 fs::chmodat(dir, path.as_str(), mode, AtFlags::empty()).map(done)
             }
-            Op::SetMtime { path, ns } => {
+            FileCall::SetMtime { path, ns } => {
                 let time = fs::Timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 };
                 let times = fs::Timestamps { last_access: time, last_modification: time };
                 fs::utimensat(dir, path.as_str(), &times, AtFlags::SYMLINK_NOFOLLOW).map(done)
             }
-            Op::Setxattr { path, value } => {
+            FileCall::Setxattr { path, value } => {
                 let value = value.to_le_bytes();
                 fs::lsetxattr(self.name(path), XATTR, &value, XattrFlags::empty()).map(done)
             }
-            Op::Removexattr { path } => fs::lremovexattr(self.name(path), XATTR).map(done),
+            FileCall::Removexattr { path } => fs::lremovexattr(self.name(path), XATTR).map(done),
             _ => self.look(op),
         }
     }
@@ -169,26 +175,26 @@ impl Hands {
         CString::new(name).expect("paths of a history have no NUL")
     }
 
-    fn look(&self, op: &Op) -> Sys<Reply> {
+    fn look(&self, op: &FileCall) -> Sys<FileReply> {
         match op {
-            Op::Read { path } => {
+            FileCall::Read { path } => {
                 let file = self.open_file(path, OFlags::RDONLY)?;
                 let mut bytes = Vec::new();
                 io::Read::read_to_end(&mut std::fs::File::from(file), &mut bytes)
                     .map_err(system)?;
-                Ok(Reply::Content(parse(&bytes)))
+                Ok(FileReply::Content(parse(&bytes)))
             }
-            Op::Readlink { path } => self.target(path).map(Reply::Tag),
-            Op::Getxattr { path } => self.xattr(path).map(Reply::Tag),
-            Op::Stat { path } => {
+            FileCall::Readlink { path } => self.target(path).map(FileReply::Tag),
+            FileCall::Getxattr { path } => self.xattr(path).map(FileReply::Tag),
+            FileCall::Stat { path } => {
                 let stat = fs::statat(&self.dir, path.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
-                Ok(Reply::Stat(convert(&stat)))
+                Ok(FileReply::Stat(convert(&stat)))
             }
-            Op::List { path } => self.list(path).map(Reply::Names),
-            Op::Audit => {
+            FileCall::List { path } => self.list(path).map(FileReply::Names),
+            FileCall::Audit => {
                 let mut all = BTreeMap::new();
                 self.audit("", &mut all)?;
-                Ok(Reply::All(Box::new(all)))
+                Ok(FileReply::All(Box::new(all)))
             }
             _ => Err(rustix::io::Errno::NOSYS),
         }
@@ -222,19 +228,19 @@ impl Hands {
         Ok(names)
     }
 
-    fn audit(&self, dir: &str, all: &mut BTreeMap<String, Seen>) -> Sys<()> {
+    fn audit(&self, dir: &str, all: &mut BTreeMap<String, TreeSeen>) -> Sys<()> {
         for name in self.list(dir)? {
             let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
             let raw = fs::statat(&self.dir, path.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
             let stat = convert(&raw);
             let body = match stat.kind {
-                Kind::Dir => {
+                TreeKind::Dir => {
                     self.audit(&path, all)?;
-                    Body::Dir
+                    TreeBody::Dir
                 }
-                Kind::Symlink => Body::Symlink(self.target(&path)?),
-                Kind::File => match self.look(&Op::Read { path: path.clone() })? {
-                    Reply::Content(content) => Body::File(Some(content)),
+                TreeKind::Symlink => TreeBody::Symlink(self.target(&path)?),
+                TreeKind::File => match self.look(&FileCall::Read { path: path.clone() })? {
+                    FileReply::Content(content) => TreeBody::File(Some(content)),
                     _ => return Err(rustix::io::Errno::IO),
                 },
             };
@@ -243,7 +249,7 @@ impl Hands {
                 Err(rustix::io::Errno::NODATA) => None,
                 Err(error) => return Err(error),
             };
-            all.insert(path, Seen { ino: raw.st_ino, stat, xattr, body });
+            all.insert(path, TreeSeen { ino: raw.st_ino, stat, xattr, body });
         }
         Ok(())
     }
@@ -280,13 +286,13 @@ fn is_answer(error: rustix::io::Errno) -> bool {
     )
 }
 
-fn convert(stat: &fs::Stat) -> Stat {
+fn convert(stat: &fs::Stat) -> TreeStat {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => Kind::Dir,
-        FileType::Symlink => Kind::Symlink,
-        _ => Kind::File,
+        FileType::Directory => TreeKind::Dir,
+        FileType::Symlink => TreeKind::Symlink,
+        _ => TreeKind::File,
     };
-    Stat {
+    TreeStat {
         kind,
         mode: stat.st_mode & 0o7777,
         nlink: stat.st_nlink,

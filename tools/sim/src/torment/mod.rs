@@ -25,20 +25,20 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-use crate::cluster::{Cluster, Shape};
+use crate::cluster::{ClusterShape, RunningCluster};
 use crate::copier::is_mounted;
 use crate::generate::Random;
-use crate::history::Op;
+use crate::history::FileCall;
 use arena::{Arena, Event};
-use client::{Client, Counts, Field, Totals};
+use client::{ClientCounters, ClientCounts, Field, TormentClient};
 use faults::Tallies;
 use hands::{Hands, make_dir};
 use prober::{Outage, Prober};
-use shell::Shell;
+use shell::CommandShell;
 
 pub use faults::suffer_faults;
 pub use inside::enter;
-pub use mounts::SecondMount;
+pub use mounts::KillableMount;
 pub use power::lose_power;
 
 /// Clients, half of them on each mount.
@@ -52,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to torment.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct TormentOptions {
     /// Of operations and kills.
     pub seed: u64,
     /// How long.
@@ -65,7 +65,7 @@ pub struct Options {
 
 /// What came of it.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct TormentReport {
     /// Kills, losses of power, or what else was done.
     pub faults: usize,
     /// Calls of clients.
@@ -86,9 +86,9 @@ pub struct Report {
     pub wrong: Vec<String>,
 }
 
-impl Report {
-    fn count(&mut self, counts: &Counts) {
-        let Totals { calls, failed, mutations, unknown } = counts.totals();
+impl TormentReport {
+    fn count(&mut self, counts: &ClientCounters) {
+        let ClientCounts { calls, failed, mutations, unknown } = counts.totals();
         (self.calls, self.failed) = (calls, failed);
         (self.mutations, self.unknown) = (mutations, unknown);
     }
@@ -101,7 +101,7 @@ impl Report {
     }
 }
 
-impl std::fmt::Display for Report {
+impl std::fmt::Display for TormentReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let percent = 100.0 * self.failed as f64 / self.calls.max(1) as f64;
         writeln!(
@@ -135,13 +135,13 @@ impl Game {
         let field = Arc::new(Field {
             tops,
             arenas: arena::Arenas::default(),
-            counts: Counts::default(),
+            counts: ClientCounters::default(),
             stop: AtomicBool::new(false),
             sync,
             think,
             start: Instant::now(),
         });
-        let client = |n| Client::new(&field, n, seed);
+        let client = |n| TormentClient::new(&field, n, seed);
         let threads =
             (0..CLIENTS).map(client).map(|client| std::thread::spawn(move || client.run()));
         Game { threads: threads.collect(), field }
@@ -155,7 +155,7 @@ impl Game {
     }
 
     /// Looks at everything that is there, and judges all histories with it.
-    fn judge(&self, report: &mut Report) {
+    fn judge(&self, report: &mut TormentReport) {
         report.count(&self.field.counts);
         let top = &self.field.tops[0];
         let arenas = self.field.arenas.all();
@@ -182,23 +182,27 @@ fn is_new(name: &str) -> bool {
 fn audit(arena: &Arena, top: &Path, field: &Field) {
     let call_ns = field.start.elapsed().as_nanos() as u64;
     let hands = Hands::open(&top.join(&arena.name), false);
-    let found = hands.map(|hands| hands.perform(&Op::Audit, None));
+    let found = hands.map(|hands| hands.perform(&FileCall::Audit, None));
     let Some(Ok((reply, _))) = found else {
         panic!("{} cannot be read: {:?}", arena.name, found.map(|found| found.map(|_| ())));
     };
     let reply = Some((field.start.elapsed().as_nanos() as u64, reply));
-    arena.push(Event { client: CLIENTS, call_ns, reply, op: Op::Audit });
+    arena.push(Event { client: CLIENTS, call_ns, reply, op: FileCall::Audit });
 }
 
 /// Kills processes while clients work; what came of it.
-pub fn kill(options: &Options) -> Report {
-    let cluster = Cluster::start(Shape { mount: true, supervise: true, ..Shape::default() });
-    let mut second = SecondMount::start(&cluster);
+pub fn kill(options: &TormentOptions) -> TormentReport {
+    let cluster = RunningCluster::start(ClusterShape {
+        mount: true,
+        supervise: true,
+        ..ClusterShape::default()
+    });
+    let mut second = KillableMount::start(&cluster);
     let (first, other) = (cluster.mount(), second.point().to_path_buf());
-    let shell = Shell::start();
+    let shell = CommandShell::start();
     let mut game = Game::start(&[&first, &other], options.seed, false, options.think);
     let prober = Prober::start(cluster.connect(), game.field.tops.clone());
-    let mut report = Report::default();
+    let mut report = TormentReport::default();
     let mut killer =
         Killer { cluster: &cluster, shell, rng: Random::new(options.seed), last: None };
     let start = Instant::now();
@@ -218,7 +222,7 @@ pub fn kill(options: &Options) -> Report {
     report
 }
 
-impl Report {
+impl TormentReport {
     fn judge_outages(&mut self, outages: &[Outage]) {
         for outage in outages {
             let Outage { role, lasted, .. } = outage;
@@ -230,7 +234,7 @@ impl Report {
     }
 
     /// What a run of this length must reach: in ten minutes 300 kills and 20,000 changes.
-    fn demand_for(&mut self, options: &Options) {
+    fn demand_for(&mut self, options: &TormentOptions) {
         let seconds = options.length.as_secs_f64();
         let kills = (seconds / 2.0).floor() as usize;
         self.demand(self.faults >= kills, format!("{} kills of {kills}", self.faults));
@@ -248,7 +252,12 @@ impl Report {
 }
 
 /// After the game: what is there, on a cluster that was started afresh, and what clients were told.
-fn look_back(cluster: &Cluster, second: SecondMount, game: &Game, report: &mut Report) {
+fn look_back(
+    cluster: &RunningCluster,
+    second: KillableMount,
+    game: &Game,
+    report: &mut TormentReport,
+) {
     cluster.fsck();
     drop(second);
     cluster.down();
@@ -258,7 +267,7 @@ fn look_back(cluster: &Cluster, second: SecondMount, game: &Game, report: &mut R
 }
 
 /// Waits until all processes run and the mounts work.
-fn settle(cluster: &Cluster, mounts: &[&Path]) {
+fn settle(cluster: &RunningCluster, mounts: &[&Path]) {
     let start = Instant::now();
     let up = || cluster.roles().iter().all(|role| role.state == "up");
     while !(mounts.iter().all(|point| is_mounted(point)) && up()) {
@@ -269,8 +278,8 @@ fn settle(cluster: &Cluster, mounts: &[&Path]) {
 
 /// Chooses whom to kill.
 struct Killer<'a> {
-    cluster: &'a Cluster,
-    shell: Shell,
+    cluster: &'a RunningCluster,
+    shell: CommandShell,
     rng: Random,
     last: Option<String>,
 }
@@ -298,7 +307,7 @@ const ROLES: [&str; 17] = [
 
 impl Killer<'_> {
     /// Kills one process; false: the one that was chosen was not there.
-    fn one(&mut self, second: &mut SecondMount, prober: &Prober) -> bool {
+    fn one(&mut self, second: &mut KillableMount, prober: &Prober) -> bool {
         let role = *self.rng.pick(&ROLES);
         if self.last.as_deref() == Some(role) {
             return false;
@@ -324,7 +333,7 @@ impl Killer<'_> {
 }
 
 /// `saker up`, while clients work.
-fn up(cluster: &Cluster, shell: &mut Shell) {
+fn up(cluster: &RunningCluster, shell: &mut CommandShell) {
     let words = cluster.up_words();
     shell.run(&words.iter().map(OsString::as_os_str).collect::<Vec<_>>());
 }

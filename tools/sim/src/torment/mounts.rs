@@ -6,26 +6,26 @@ use std::time::{Duration, Instant};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::shell::Shell;
+use super::shell::CommandShell;
 use super::wait_gone;
-use crate::cluster::{Cluster, binary};
+use crate::cluster::{RunningCluster, binary};
 use crate::copier::is_mounted;
 
 /// A mount that we may kill.
-pub struct SecondMount {
+pub struct KillableMount {
     point: PathBuf,
     cluster: PathBuf,
-    shell: Shell,
+    shell: CommandShell,
     pid: Option<Pid>,
 }
 
-impl SecondMount {
+impl KillableMount {
     /// Mounts and waits until it works. Before any file of a mount is open.
-    pub fn start(cluster: &Cluster) -> SecondMount {
+    pub fn start(cluster: &RunningCluster) -> KillableMount {
         let point = cluster.scratch().join("second");
         std::fs::create_dir_all(&point).expect("the scratch directory can be written");
-        let shell = Shell::start();
-        let mut mount = SecondMount { point, cluster: cluster.dir(), shell, pid: None };
+        let shell = CommandShell::start();
+        let mut mount = KillableMount { point, cluster: cluster.dir(), shell, pid: None };
         mount.spawn();
         let start = Instant::now();
         while !is_mounted(&mount.point) {
@@ -67,7 +67,7 @@ impl SecondMount {
     }
 }
 
-impl Drop for SecondMount {
+impl Drop for KillableMount {
     fn drop(&mut self) {
         self.unmount();
         if let Some(pid) = self.pid {

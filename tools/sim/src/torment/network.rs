@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::shell::Shell;
+use super::shell::CommandShell;
 
 const TABLE: &str = "inet torment";
 
@@ -28,16 +28,16 @@ pub enum Harm {
 }
 
 /// Rules that are in force until they are lifted.
-pub struct Rules {
+pub struct NetworkRules {
     pid: i32,
     ports: BTreeSet<u16>,
     /// For what the rules have done.
     list: PathBuf,
 }
 
-impl Rules {
+impl NetworkRules {
     /// Does harm to a process; `scratch` is a directory for files of ours.
-    pub fn impose(shell: &mut Shell, scratch: &Path, pid: i32, harm: Harm) -> Rules {
+    pub fn impose(shell: &mut CommandShell, scratch: &Path, pid: i32, harm: Harm) -> NetworkRules {
         let (to, from) = ("tcp dport @victim", "tcp sport @victim");
         let rules = match harm {
             Harm::Part => vec![format!("{to} counter drop"), format!("{from} counter drop")],
@@ -60,14 +60,14 @@ impl Rules {
              chain arriving {{ type filter hook input priority 0; {}; }}; }}",
             rules.join("; ")
         );
-        let mut imposed = Rules { pid, ports: BTreeSet::new(), list: scratch.join("rules") };
+        let mut imposed = NetworkRules { pid, ports: BTreeSet::new(), list: scratch.join("rules") };
         nft(shell, &table);
         imposed.follow(shell);
         imposed
     }
 
     /// Takes note of the ports that the process has now.
-    pub fn follow(&mut self, shell: &mut Shell) {
+    pub fn follow(&mut self, shell: &mut CommandShell) {
         let ports = ports_of(self.pid);
         if ports == self.ports || ports.is_empty() {
             return;
@@ -78,7 +78,7 @@ impl Rules {
     }
 
     /// All is well again; how many packets were harmed.
-    pub fn lift(self, shell: &mut Shell) -> u64 {
+    pub fn lift(self, shell: &mut CommandShell) -> u64 {
         let list = format!("nft list table {TABLE} >{}", self.list.display());
         shell.run(&["sh".as_ref(), "-c".as_ref(), list.as_ref()]);
         nft(shell, &format!("delete table {TABLE}"));
@@ -87,7 +87,7 @@ impl Rules {
     }
 }
 
-fn nft(shell: &mut Shell, command: &str) {
+fn nft(shell: &mut CommandShell, command: &str) {
     shell.run(&["nft".as_ref(), command.as_ref()]);
 }
 

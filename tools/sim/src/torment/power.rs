@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::disk::{self, Disk};
-use super::{Game, Report, look_back, settle, up};
+use super::disk::{self, TormentDisk};
+use super::{Game, TormentReport, look_back, settle, up};
 use crate::generate::Random;
 
 /// Every so manieth time the power of all fails at once.
 const ALL_EVERY: usize = 4;
 
 /// Lets the power fail `rounds` times while clients work, which flush what they write.
-pub fn lose_power(seed: u64, rounds: usize, think: Duration) -> Report {
+pub fn lose_power(seed: u64, rounds: usize, think: Duration) -> TormentReport {
     let (cluster, mut shell, disks, second) = disk::start();
     let (first, other) = (cluster.mount(), second.point().to_path_buf());
     let mut game = Game::start(&[&first, &other], seed, true, think);
     let mut rng = Random::new(seed);
-    let mut report = Report::default();
+    let mut report = TormentReport::default();
     for round in 0..rounds {
         sleep(Duration::from_millis(500 + rng.below(2_000) as u64));
         let all = round % ALL_EVERY == ALL_EVERY - 1;
         let one = rng.below(disks.len());
-        let dark: Vec<&Disk> =
+        let dark: Vec<&TormentDisk> =
             disks.iter().enumerate().filter(|(n, _)| all || *n == one).map(|(_, d)| d).collect();
         let start = Instant::now();
         dark.iter().for_each(|disk| disk.cut());

@@ -7,21 +7,21 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A shell that runs one command after the other.
-pub struct Shell {
+pub struct CommandShell {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Shell {
+impl CommandShell {
     /// Before any file of a mount is open.
-    pub fn start() -> Shell {
+    pub fn start() -> CommandShell {
         let mut shell = Command::new("sh");
         let mut child =
             shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("there is a shell");
         let input = child.stdin.take().expect("it is piped");
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        Shell { child, input, output }
+        CommandShell { child, input, output }
     }
 
     /// Runs a command to its end. Panics when it fails.
@@ -46,7 +46,7 @@ impl Shell {
     }
 }
 
-impl Drop for Shell {
+impl Drop for CommandShell {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -66,7 +66,7 @@ mod tests {
     fn words_reach_the_command_as_they_are() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let file = dir.path().join("it's a file");
-        let mut shell = Shell::start();
+        let mut shell = CommandShell::start();
         shell.run(&["touch".as_ref(), file.as_os_str()]);
         assert!(file.exists());
         assert!(shell.spawn(&["true".as_ref()]) > 1);

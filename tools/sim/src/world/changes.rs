@@ -9,11 +9,11 @@ use std::time::Duration;
 use saker_runtime::rand::Rng;
 use saker_types::NodeId;
 
-use super::faults::Size;
+use super::faults::WorldSize;
 
 /// A change of the cluster's members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum MemberChange {
     /// A shard comes, which owns no slots.
     AddShard,
     /// A store comes, with an empty disk: some chunks belong there from now on.
@@ -28,7 +28,7 @@ pub enum Change {
 
 /// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MemberChangeKind {
     AddShard,
     AddStore,
     ReplaceCoordinator,
@@ -38,59 +38,71 @@ pub enum Kind {
     RemoveStore,
 }
 
-impl Kind {
+impl MemberChangeKind {
     /// All of them.
-    pub const ALL: [Kind; 7] = [
-        Kind::AddShard,
-        Kind::AddStore,
-        Kind::ReplaceCoordinator,
-        Kind::ReplaceShard,
-        Kind::ReplaceStore,
-        Kind::RemoveShard,
-        Kind::RemoveStore,
+    pub const ALL: [MemberChangeKind; 7] = [
+        MemberChangeKind::AddShard,
+        MemberChangeKind::AddStore,
+        MemberChangeKind::ReplaceCoordinator,
+        MemberChangeKind::ReplaceShard,
+        MemberChangeKind::ReplaceStore,
+        MemberChangeKind::RemoveShard,
+        MemberChangeKind::RemoveStore,
     ];
 
     /// As `simulate --changes` calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::AddShard => "add-shard",
-            Kind::AddStore => "add-store",
-            Kind::ReplaceCoordinator => "replace-coordinator",
-            Kind::ReplaceShard => "replace-shard",
-            Kind::ReplaceStore => "replace-store",
-            Kind::RemoveShard => "remove-shard",
-            Kind::RemoveStore => "remove-store",
+            MemberChangeKind::AddShard => "add-shard",
+            MemberChangeKind::AddStore => "add-store",
+            MemberChangeKind::ReplaceCoordinator => "replace-coordinator",
+            MemberChangeKind::ReplaceShard => "replace-shard",
+            MemberChangeKind::ReplaceStore => "replace-store",
+            MemberChangeKind::RemoveShard => "remove-shard",
+            MemberChangeKind::RemoveStore => "remove-store",
         }
     }
 
-    fn draw(self, rng: &mut Rng, size: Size) -> Change {
+    fn draw(self, rng: &mut Rng, size: WorldSize) -> MemberChange {
         let down = Duration::from_millis(1 + rng.below(300));
         let mut one_of = |count: u16| rng.below(u64::from(count)) as u16;
         match self {
-            Kind::AddShard => Change::AddShard,
-            Kind::AddStore => Change::AddStore,
-            Kind::ReplaceCoordinator => Change::Replace(NodeId::Coordinator, down),
-            Kind::ReplaceShard => Change::Replace(NodeId::Shard(one_of(size.shards)), down),
-            Kind::ReplaceStore => Change::Replace(NodeId::Store(one_of(size.stores)), down),
-            Kind::RemoveShard => Change::RemoveShard,
-            Kind::RemoveStore => Change::RemoveStore,
+            MemberChangeKind::AddShard => MemberChange::AddShard,
+            MemberChangeKind::AddStore => MemberChange::AddStore,
+            MemberChangeKind::ReplaceCoordinator => {
+                MemberChange::Replace(NodeId::Coordinator, down)
+            }
+            MemberChangeKind::ReplaceShard => {
+                MemberChange::Replace(NodeId::Shard(one_of(size.shards)), down)
+            }
+            MemberChangeKind::ReplaceStore => {
+                MemberChange::Replace(NodeId::Store(one_of(size.stores)), down)
+            }
+            MemberChangeKind::RemoveShard => MemberChange::RemoveShard,
+            MemberChangeKind::RemoveStore => MemberChange::RemoveStore,
         }
     }
 }
 
 /// The changes that a cluster of today survives, each by itself.
-pub const TODAY: &[Kind] = &[Kind::AddShard, Kind::ReplaceShard];
+pub const TODAY: &[MemberChangeKind] =
+    &[MemberChangeKind::AddShard, MemberChangeKind::ReplaceShard];
 
 /// With which of the clients' calls something changes.
-pub type Timed = (usize, Change);
+pub type TimedChange = (usize, MemberChange);
 
 /// Most changes of a run.
 const CHANGES_MAX: u64 = 2;
 
 /// Draws at least one change of these kinds.
-pub fn draw(rng: &mut Rng, kinds: &[Kind], size: Size, calls: usize) -> Vec<Timed> {
+pub fn draw(
+    rng: &mut Rng,
+    kinds: &[MemberChangeKind],
+    size: WorldSize,
+    calls: usize,
+) -> Vec<TimedChange> {
     let count = 1 + rng.below(CHANGES_MAX);
-    let mut changes: Vec<Timed> = (0..count)
+    let mut changes: Vec<TimedChange> = (0..count)
         .map(|_| {
             let at = rng.below(calls as u64) as usize;
             let kind = kinds[rng.below(kinds.len() as u64) as usize];

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::{InodeId, StoreNo};
 
-use super::history::{Answer, Call, Entry, Subject};
+use super::history::{CallSubject, WorldAnswer, WorldCall, WorldEntry};
 
 #[cfg(test)]
 mod tests;
@@ -71,7 +71,7 @@ struct File<'a> {
     fsyncs: Vec<Timed<()>>,
     /// When calls began that may have been told of a loss.
     failed: Vec<u64>,
-    reads: Vec<(u64, &'a [u8], &'a Entry)>,
+    reads: Vec<(u64, &'a [u8], &'a WorldEntry)>,
 }
 
 /// Checks what was read; the number of calls that were told of a loss.
@@ -79,7 +79,7 @@ struct File<'a> {
 /// # Errors
 /// A byte that cannot be there, or a loss where none can be.
 pub fn check(
-    entries: &[Entry],
+    entries: &[WorldEntry],
     power_losses: &[(StoreNo, u64)],
     stores_of: impl Placement,
 ) -> Result<usize, String> {
@@ -99,14 +99,15 @@ pub fn check(
             }
         }
     }
-    let is_told = |e: &&Entry| matches!(&e.answer, Answer::Unknown(why) if why.contains(LOST));
+    let is_told =
+        |e: &&WorldEntry| matches!(&e.answer, WorldAnswer::Unknown(why) if why.contains(LOST));
     match entries.iter().find(is_told) {
         Some(entry) if power_losses.is_empty() => Err(format!("nothing was lost: {entry}")),
         _ => Ok(entries.iter().filter(is_told).count()),
     }
 }
 
-fn files(entries: &[Entry]) -> BTreeMap<InodeId, File<'_>> {
+fn files(entries: &[WorldEntry]) -> BTreeMap<InodeId, File<'_>> {
     let mut files: BTreeMap<InodeId, File<'_>> = BTreeMap::new();
     for entry in entries {
         let ids = match id_of(entry) {
@@ -122,58 +123,63 @@ fn files(entries: &[Entry]) -> BTreeMap<InodeId, File<'_>> {
 }
 
 /// The file that a call is of, if that is known.
-fn id_of(entry: &Entry) -> Option<InodeId> {
+fn id_of(entry: &WorldEntry) -> Option<InodeId> {
     match (&entry.call, &entry.answer) {
-        (Call::Write { id, .. } | Call::Append { id, .. } | Call::Fsync { id }, _)
-        | (Call::Truncate { of: Subject::Open(id), .. }, _) => Some(*id),
-        (Call::Truncate { .. }, Answer::Entry(seen)) | (_, Answer::Data(seen, _)) => Some(seen.id),
+        (
+            WorldCall::Write { id, .. } | WorldCall::Append { id, .. } | WorldCall::Fsync { id },
+            _,
+        )
+        | (WorldCall::Truncate { of: CallSubject::Open(id), .. }, _) => Some(*id),
+        (WorldCall::Truncate { .. }, WorldAnswer::Entry(seen))
+        | (_, WorldAnswer::Data(seen, _)) => Some(seen.id),
         _ => None,
     }
 }
 
 /// A truncation by a path whose outcome nobody knows.
-fn may_cut_any(entry: &Entry) -> bool {
-    matches!((&entry.call, &entry.answer), (Call::Truncate { .. }, Answer::Unknown(_)))
+fn may_cut_any(entry: &WorldEntry) -> bool {
+    matches!((&entry.call, &entry.answer), (WorldCall::Truncate { .. }, WorldAnswer::Unknown(_)))
 }
 
-fn all_ids(entries: &[Entry]) -> Vec<InodeId> {
+fn all_ids(entries: &[WorldEntry]) -> Vec<InodeId> {
     let mut ids: Vec<InodeId> = entries.iter().filter_map(id_of).collect();
     ids.sort_unstable();
     ids.dedup();
     ids
 }
 
-fn of_file(entries: &[Entry], id: InodeId) -> impl Iterator<Item = &Entry> {
+fn of_file(entries: &[WorldEntry], id: InodeId) -> impl Iterator<Item = &WorldEntry> {
     entries.iter().filter(move |e| id_of(e) == Some(id) || (id_of(e).is_none() && may_cut_any(e)))
 }
 
 impl<'a> File<'a> {
-    fn note(&mut self, entry: &'a Entry) {
-        let Entry { call, answer, invoked, returned, .. } = entry;
+    fn note(&mut self, entry: &'a WorldEntry) {
+        let WorldEntry { call, answer, invoked, returned, .. } = entry;
         let (invoked, returned) = (*invoked, *returned);
-        if matches!(answer, Answer::Failed(_)) {
+        if matches!(answer, WorldAnswer::Failed(_)) {
             return;
         }
-        if matches!(answer, Answer::Unknown(_)) && !matches!(call, Call::Truncate { .. }) {
+        if matches!(answer, WorldAnswer::Unknown(_)) && !matches!(call, WorldCall::Truncate { .. })
+        {
             self.failed.push(invoked);
         }
         let what = match (call, answer) {
-            (Call::Fsync { .. }, Answer::Done) => {
+            (WorldCall::Fsync { .. }, WorldAnswer::Done) => {
                 return self.fsyncs.push(Timed { what: (), invoked, returned });
             }
-            (Call::Read { offset, .. }, Answer::Data(_, data)) => {
+            (WorldCall::Read { offset, .. }, WorldAnswer::Data(_, data)) => {
                 return self.reads.push((*offset, data, entry));
             }
-            (Call::Write { start, end, tag, .. }, _) => {
+            (WorldCall::Write { start, end, tag, .. }, _) => {
                 Change::Write { start: Some(*start), len: end - start, tag: *tag }
             }
-            (Call::Append { len, tag, .. }, Answer::Offset(start)) => {
+            (WorldCall::Append { len, tag, .. }, WorldAnswer::Offset(start)) => {
                 Change::Write { start: Some(*start), len: *len, tag: *tag }
             }
-            (Call::Append { len, tag, .. }, _) => {
+            (WorldCall::Append { len, tag, .. }, _) => {
                 Change::Write { start: None, len: *len, tag: *tag }
             }
-            (Call::Truncate { size, .. }, _) => Change::Cut { size: *size },
+            (WorldCall::Truncate { size, .. }, _) => Change::Cut { size: *size },
             _ => return,
         };
         self.changes.push(Timed { what, invoked, returned });
@@ -184,7 +190,7 @@ impl<'a> File<'a> {
         &self,
         offset: u64,
         data: &[u8],
-        read: &Entry,
+        read: &WorldEntry,
         losses: &Losses<'_, impl Placement>,
     ) -> Option<u64> {
         // Bytes between two of these have the same changes.
@@ -209,7 +215,7 @@ impl<'a> File<'a> {
         &self,
         at: u64,
         value: u8,
-        read: &Entry,
+        read: &WorldEntry,
         losses: &Losses<'_, impl Placement>,
     ) -> bool {
         let over = self.changes.iter().filter(|change| {
@@ -231,7 +237,7 @@ impl<'a> File<'a> {
         &self,
         change: &Timed<Change>,
         at: u64,
-        read: &Entry,
+        read: &WorldEntry,
         losses: &Losses<'_, impl Placement>,
     ) -> bool {
         if matches!(change.what, Change::Cut { .. }) {

@@ -23,14 +23,14 @@ use saker_types::placement::Slot;
 use saker_types::wire::Op;
 use saker_types::{NodeId, StoreNo};
 
-use super::Config;
+use super::WorldConfig;
 use super::history::Moments;
-use super::log::Log;
-use super::net::{Net, Who};
+use super::log::EventLog;
+use super::net::{Who, WorldNet};
 use super::ownership::Ownership;
-use super::transport::{Desk, NewCall, Sender};
+use super::transport::{Desk, NewCall, WorldTransport};
 use crate::node::roles::{self, EPOCH_NS, addr_of};
-use crate::node::{Cluster, Node};
+use crate::node::{Node, NodeConfig};
 
 /// Messages of the checkers' own client.
 pub const OBSERVER: usize = usize::MAX;
@@ -74,7 +74,7 @@ enum Event {
 /// The cluster, its clients, and everything between them.
 pub struct World {
     pub now: Time,
-    pub log: Log,
+    pub log: EventLog,
     pub rng: Rng,
     pub desk: Desk,
     pub executor: Executor,
@@ -88,10 +88,10 @@ pub struct World {
     pub moments: Moments,
     /// Of stores, and after which of those moments.
     pub power_losses: Vec<(StoreNo, u64)>,
-    config: Config,
-    cluster: Cluster,
+    config: WorldConfig,
+    cluster: NodeConfig,
     nodes: BTreeMap<NodeId, Node>,
-    net: Net,
+    net: WorldNet,
     queue: BTreeMap<(Time, u64), Event>,
     events: u64,
     pending: BTreeMap<Key, Pending>,
@@ -114,13 +114,13 @@ impl World {
     ///
     /// # Panics
     /// If a node does not start from an empty disk.
-    pub fn new(config: Config) -> World {
-        let Config { shards, stores, replicas, inline_max, .. } = config;
+    pub fn new(config: WorldConfig) -> World {
+        let WorldConfig { shards, stores, replicas, inline_max, .. } = config;
         let members = roles::members(shards, stores, replicas, inline_max);
-        let cluster = Cluster::new(members, config.limits.clone(), config.segment_bytes);
+        let cluster = NodeConfig::new(members, config.limits.clone(), config.segment_bytes);
         let mut world = World {
             now: Time::from_ns(1_000_000_000),
-            log: Log::new(config.readable),
+            log: EventLog::new(config.readable),
             rng: Rng::seeded(config.seed),
             desk: Desk::default(),
             executor: Executor::new(),
@@ -131,7 +131,7 @@ impl World {
             moments: Moments::default(),
             power_losses: Vec::new(),
             nodes: BTreeMap::new(),
-            net: Net::new(),
+            net: WorldNet::new(),
             queue: BTreeMap::new(),
             events: 0,
             pending: BTreeMap::new(),
@@ -160,18 +160,18 @@ impl World {
     }
 
     /// What it was made of.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &WorldConfig {
         &self.config
     }
 
     /// The newest map, and who is in it.
-    pub fn cluster(&self) -> &Cluster {
+    pub fn cluster(&self) -> &NodeConfig {
         &self.cluster
     }
 
     /// How a client sends.
-    pub fn sender(&self, client: usize) -> Sender {
-        Sender { client, desk: self.desk.clone() }
+    pub fn sender(&self, client: usize) -> WorldTransport {
+        WorldTransport { client, desk: self.desk.clone() }
     }
 
     /// Where the coordinator is, whenever somebody looks.

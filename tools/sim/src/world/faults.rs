@@ -13,7 +13,7 @@ use crate::node::Death;
 
 /// Something that goes wrong, and how long.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub enum WorldFault {
     /// A machine dies, and starts again after a while.
     Crash(NodeId, Death, Duration),
     /// The machine that passes this failpoint for the nth time from now dies there.
@@ -39,12 +39,12 @@ pub enum Fault {
 }
 
 /// With which of the clients' calls something goes wrong, so that they are there to see it.
-pub type Timed = (usize, Fault);
+pub type TimedFault = (usize, WorldFault);
 
 /// Do clocks stay so near each other that times are kept in order for each client?
-pub fn clocks_stay_near(faults: &[Timed]) -> bool {
+pub fn clocks_stay_near(faults: &[TimedFault]) -> bool {
     let jumps = faults.iter().map(|(_, fault)| match fault {
-        Fault::Clock(_, by) => by.unsigned_abs(),
+        WorldFault::Clock(_, by) => by.unsigned_abs(),
         _ => 0,
     });
     jumps.sum::<u64>() < CLOCK_SKEW_NS_MAX
@@ -52,13 +52,13 @@ pub fn clocks_stay_near(faults: &[Timed]) -> bool {
 
 /// How many nodes there are at the start.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct WorldSize {
     pub shards: u16,
     pub stores: u16,
 }
 
 /// Draws at least five faults, one of them a crash.
-pub fn draw(rng: &mut Rng, size: Size, calls: usize) -> Vec<Timed> {
+pub fn draw(rng: &mut Rng, size: WorldSize, calls: usize) -> Vec<TimedFault> {
     let count = 5 + rng.below(4);
     let mut faults = Vec::new();
     for n in 0..=count {
@@ -75,20 +75,20 @@ pub fn draw(rng: &mut Rng, size: Size, calls: usize) -> Vec<Timed> {
 }
 
 /// Any failpoint, but more often one of those that are seldom passed.
-fn crash_at(rng: &mut Rng) -> Fault {
+fn crash_at(rng: &mut Rng) -> WorldFault {
     let seldom = |name: &&&str| {
         ["truncate.", "spill.", "recover."].iter().any(|protocol| name.starts_with(protocol))
     };
     let seldom: Vec<&str> = points::ALL.iter().filter(seldom).copied().collect();
     if rng.chance(1, 2) {
-        return Fault::CrashAt(seldom[rng.below(seldom.len() as u64) as usize], 1);
+        return WorldFault::CrashAt(seldom[rng.below(seldom.len() as u64) as usize], 1);
     }
     let at = rng.below(points::ALL.len() as u64) as usize;
-    Fault::CrashAt(points::ALL[at], 1 + rng.below(4))
+    WorldFault::CrashAt(points::ALL[at], 1 + rng.below(4))
 }
 
 /// Twice as often a shard as a store.
-fn node(rng: &mut Rng, Size { shards, stores }: Size) -> NodeId {
+fn node(rng: &mut Rng, WorldSize { shards, stores }: WorldSize) -> NodeId {
     let (shards, stores) = (u64::from(shards), u64::from(stores));
     match rng.below(4 + 2 * shards + stores) {
         0..4 => NodeId::Coordinator,
@@ -107,38 +107,38 @@ fn lasts(rng: &mut Rng, usual_ms: u64) -> Duration {
     Duration::from_micros(1 + rng.below(usual_ms * 1_000) * factor)
 }
 
-fn crash(rng: &mut Rng, size: Size) -> Fault {
+fn crash(rng: &mut Rng, size: WorldSize) -> WorldFault {
     let death = match rng.below(4) {
         0 => Death::Killed,
         _ => Death::Powerless(rng.u64()),
     };
     let down = lasts(rng, 300);
-    Fault::Crash(node(rng, size), death, down)
+    WorldFault::Crash(node(rng, size), death, down)
 }
 
-fn any(rng: &mut Rng, size: Size) -> Fault {
+fn any(rng: &mut Rng, size: WorldSize) -> WorldFault {
     let node = node(rng, size);
     match rng.below(16) {
         0..=2 => crash(rng, size),
-        3 => Fault::Cut { node, out: true, back: true, lasts: lasts(rng, 400) },
+        3 => WorldFault::Cut { node, out: true, back: true, lasts: lasts(rng, 400) },
         4 => {
             let out = rng.chance(1, 2);
-            Fault::Cut { node, out, back: !out, lasts: lasts(rng, 400) }
+            WorldFault::Cut { node, out, back: !out, lasts: lasts(rng, 400) }
         }
         5 => {
             let to = Who::Node(self::node(rng, size));
-            Fault::OneWay { from: Who::Node(node), to, lasts: lasts(rng, 800) }
+            WorldFault::OneWay { from: Who::Node(node), to, lasts: lasts(rng, 800) }
         }
-        6 | 7 => Fault::Reset(node),
-        8 => Fault::Slow(node, 10 + rng.below(200), lasts(rng, 400)),
-        9 => Fault::Loss(1_000 + rng.below(80_000), lasts(rng, 200)),
-        10 | 11 => Fault::Double(10_000 + rng.below(300_000), lasts(rng, 500)),
-        12 | 13 => Fault::Spikes(10_000 + rng.below(200_000), lasts(rng, 500)),
+        6 | 7 => WorldFault::Reset(node),
+        8 => WorldFault::Slow(node, 10 + rng.below(200), lasts(rng, 400)),
+        9 => WorldFault::Loss(1_000 + rng.below(80_000), lasts(rng, 200)),
+        10 | 11 => WorldFault::Double(10_000 + rng.below(300_000), lasts(rng, 500)),
+        12 | 13 => WorldFault::Spikes(10_000 + rng.below(200_000), lasts(rng, 500)),
         14 => {
             let far = rng.below(7_200_000_000_000) as i64 - 3_600_000_000_000;
             // Every other jump is one that clients' times are kept in order for.
             let by = if far % 2 == 0 { far } else { far % (CLOCK_SKEW_NS_MAX as i64 / 2) };
-            Fault::Clock(node, by)
+            WorldFault::Clock(node, by)
         }
         _ => {
             let kinds = [OpKind::Sync, OpKind::Write, OpKind::Preallocate, OpKind::SyncDir];
@@ -147,8 +147,8 @@ fn any(rng: &mut Rng, size: Size) -> Fault {
             let errno = if full { libc::ENOSPC } else { libc::EIO };
             // A store whose disk fails is for somebody to start again: it has tests of its own.
             match node {
-                NodeId::Store(_) => Fault::Reset(node),
-                _ => Fault::Disk(node, kind, errno, rng.chance(1, 2)),
+                NodeId::Store(_) => WorldFault::Reset(node),
+                _ => WorldFault::Disk(node, kind, errno, rng.chance(1, 2)),
             }
         }
     }

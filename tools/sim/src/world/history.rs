@@ -8,15 +8,15 @@ use bytes::Bytes;
 use saker_types::{Errno, InodeId};
 
 /// A name: its number. [`name_of`] is its text.
-pub type Name = u8;
+pub type NameNo = u8;
 
 /// The text of a name.
-pub fn name_of(name: Name) -> String {
+pub fn name_of(name: NameNo) -> String {
     format!("n{name}")
 }
 
 /// The name of a text of [`name_of`].
-pub fn parse_name(text: &[u8]) -> Option<Name> {
+pub fn parse_name(text: &[u8]) -> Option<NameNo> {
     std::str::from_utf8(text).ok()?.strip_prefix('n')?.parse().ok()
 }
 
@@ -26,12 +26,12 @@ pub struct Path {
     /// The directory; `None`: the root.
     pub base: Option<InodeId>,
     /// Names.
-    pub names: Vec<Name>,
+    pub names: Vec<NameNo>,
 }
 
 impl Path {
     /// Names below the root.
-    pub fn of(names: &[Name]) -> Path {
+    pub fn of(names: &[NameNo]) -> Path {
         Path { base: None, names: names.to_vec() }
     }
 }
@@ -49,25 +49,25 @@ impl fmt::Debug for Path {
 
 /// An inode: by a path, or by its id through an open handle.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Subject {
+pub enum CallSubject {
     /// What is at a path.
     At(Path),
     /// What is open.
     Open(InodeId),
 }
 
-impl fmt::Debug for Subject {
+impl fmt::Debug for CallSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::At(path) => write!(f, "{path:?}"),
-            Subject::Open(id) => write!(f, "open {id:#x}"),
+            CallSubject::At(path) => write!(f, "{path:?}"),
+            CallSubject::Open(id) => write!(f, "open {id:#x}"),
         }
     }
 }
 
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum WorldCall {
     /// A regular file, made or (unless exclusive) opened.
     Create {
         at: Path,
@@ -110,18 +110,18 @@ pub enum Call {
     },
     /// All attributes.
     Getattr {
-        of: Subject,
+        of: CallSubject,
     },
     Chmod {
-        of: Subject,
+        of: CallSubject,
         mode: u32,
     },
     Utimes {
-        of: Subject,
+        of: CallSubject,
         mtime_ns: i64,
     },
     Truncate {
-        of: Subject,
+        of: CallSubject,
         size: u64,
     },
     /// Write the tag through a handle and flush, as close(2) does: the size grows to `end`.
@@ -148,15 +148,15 @@ pub enum Call {
         len: usize,
     },
     Setxattr {
-        of: Subject,
+        of: CallSubject,
         value: u8,
         flags: u32,
     },
     Getxattr {
-        of: Subject,
+        of: CallSubject,
     },
     Removexattr {
-        of: Subject,
+        of: CallSubject,
     },
     /// The names in a directory, by its id.
     Readdir {
@@ -166,7 +166,7 @@ pub enum Call {
 
 /// Attributes as a client saw them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct WorldSeen {
     pub id: InodeId,
     pub mode: u32,
     pub nlink: u32,
@@ -176,50 +176,50 @@ pub struct Seen {
 
 /// What a call ended in.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum WorldAnswer {
     Done,
-    Entry(Seen),
+    Entry(WorldSeen),
     /// Of create: was it made?
-    Opened(Seen, bool),
+    Opened(WorldSeen, bool),
     Value(u8),
     Offset(u64),
     /// What was read, from the call's offset on.
-    Data(Seen, Bytes),
-    Names(Vec<(Name, InodeId)>),
+    Data(WorldSeen, Bytes),
+    Names(Vec<(NameNo, InodeId)>),
     Failed(Errno),
     /// It may have taken effect, and still may.
     Unknown(String),
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for WorldAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Done => f.write_str("done"),
-            Answer::Entry(seen) => write!(f, "{seen:?}"),
-            Answer::Opened(seen, made) => write!(f, "{seen:?}, made: {made}"),
-            Answer::Value(value) => write!(f, "value {value}"),
-            Answer::Offset(offset) => write!(f, "at {offset}"),
-            Answer::Data(seen, bytes) => {
+            WorldAnswer::Done => f.write_str("done"),
+            WorldAnswer::Entry(seen) => write!(f, "{seen:?}"),
+            WorldAnswer::Opened(seen, made) => write!(f, "{seen:?}, made: {made}"),
+            WorldAnswer::Value(value) => write!(f, "value {value}"),
+            WorldAnswer::Offset(offset) => write!(f, "at {offset}"),
+            WorldAnswer::Data(seen, bytes) => {
                 write!(f, "{seen:?}, {} bytes:", bytes.len())?;
                 let mut runs = bytes.chunk_by(|a, b| a == b);
                 runs.try_for_each(|run| write!(f, " {}x{}", run[0], run.len()))
             }
-            Answer::Names(names) => write!(f, "{names:x?}"),
-            Answer::Failed(errno) => write!(f, "{errno:?}"),
-            Answer::Unknown(why) => write!(f, "unknown: {why}"),
+            WorldAnswer::Names(names) => write!(f, "{names:x?}"),
+            WorldAnswer::Failed(errno) => write!(f, "{errno:?}"),
+            WorldAnswer::Unknown(why) => write!(f, "unknown: {why}"),
         }
     }
 }
 
 /// A call in the history.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct WorldEntry {
     pub client: usize,
-    pub call: Call,
+    pub call: WorldCall,
     /// When it began and ended, in numbers of such moments; [`OPEN`]: it never did.
     pub invoked: u64,
     pub returned: u64,
-    pub answer: Answer,
+    pub answer: WorldAnswer,
 }
 
 /// "Has not ended".
@@ -230,16 +230,16 @@ pub type Moments = Rc<Cell<u64>>;
 
 /// All calls, in the order in which they began.
 #[derive(Default)]
-pub struct History {
-    pub entries: Vec<Entry>,
+pub struct WorldHistory {
+    pub entries: Vec<WorldEntry>,
     pub moments: Moments,
 }
 
-impl History {
+impl WorldHistory {
     /// A call begins; its index.
-    pub fn begin(&mut self, client: usize, call: Call) -> usize {
-        let (answer, invoked) = (Answer::Unknown("no answer".into()), self.next());
-        self.entries.push(Entry { client, call, invoked, returned: OPEN, answer });
+    pub fn begin(&mut self, client: usize, call: WorldCall) -> usize {
+        let (answer, invoked) = (WorldAnswer::Unknown("no answer".into()), self.next());
+        self.entries.push(WorldEntry { client, call, invoked, returned: OPEN, answer });
         self.entries.len() - 1
     }
 
@@ -249,19 +249,19 @@ impl History {
     }
 
     /// It ends.
-    pub fn end(&mut self, index: usize, answer: Answer) {
+    pub fn end(&mut self, index: usize, answer: WorldAnswer) {
         let now = self.next();
         let entry = &mut self.entries[index];
-        if !matches!(answer, Answer::Unknown(_)) {
+        if !matches!(answer, WorldAnswer::Unknown(_)) {
             entry.returned = now;
         }
         entry.answer = answer;
     }
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for WorldEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Entry { client, call, invoked, returned, answer } = self;
+        let WorldEntry { client, call, invoked, returned, answer } = self;
         let end = if *returned == OPEN { "…".to_owned() } else { returned.to_string() };
         write!(f, "c{client} [{invoked}, {end}] {call:?} -> {answer:?}")
     }

@@ -22,8 +22,8 @@ use std::hash::Hash;
 use rustc_hash::{FxHashMap, FxHashSet};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::history::{Answer, Call, Entry, OPEN};
-use super::spec::{Fact, Next, Spec, Stage};
+use super::history::{OPEN, WorldAnswer, WorldCall, WorldEntry};
+use super::spec::{Fact, WorldNext, WorldSpec, WorldStage};
 
 #[cfg(test)]
 mod tests;
@@ -63,7 +63,7 @@ impl Violation {
 
 #[derive(Clone)]
 struct State {
-    spec: Spec,
+    spec: WorldSpec,
     /// Calls that are placed.
     done: Calls,
     /// All calls below are placed.
@@ -71,7 +71,7 @@ struct State {
     /// Calls with a known outcome that are placed.
     placed: usize,
     /// Of calls that have begun, by call.
-    stages: BTreeMap<usize, Stage>,
+    stages: BTreeMap<usize, WorldStage>,
     /// Calls that may be placed next, the likeliest first.
     open: Vec<usize>,
 }
@@ -80,7 +80,7 @@ impl State {
     /// Nothing is placed of so many calls.
     fn of(calls: usize) -> State {
         State {
-            spec: Spec::new(),
+            spec: WorldSpec::new(),
             done: Calls::none(calls),
             low: 0,
             placed: 0,
@@ -118,7 +118,7 @@ impl Way {
 ///
 /// # Errors
 /// Where it got stuck.
-pub fn check(entries: &[Entry]) -> Result<usize, Violation> {
+pub fn check(entries: &[WorldEntry]) -> Result<usize, Violation> {
     let mut known = Calls::none(entries.len());
     let has_ended = |i: &usize| entries[*i].returned != OPEN;
     (0..entries.len()).filter(has_ended).for_each(|i| known.insert(i));
@@ -188,23 +188,29 @@ fn matters(state: &State, ways: &[Way], at: usize, asked: &FxHashSet<Fact>) -> b
 }
 
 /// Calls with two paths beside which a directory may have moved or gone.
-fn splits(entries: &[Entry]) -> Vec<bool> {
-    let moves = |e: &Entry| {
-        matches!(e.call, Call::Rename { .. } | Call::Exchange { .. } | Call::Rmdir { .. })
+fn splits(entries: &[WorldEntry]) -> Vec<bool> {
+    let moves = |e: &WorldEntry| {
+        matches!(
+            e.call,
+            WorldCall::Rename { .. } | WorldCall::Exchange { .. } | WorldCall::Rmdir { .. }
+        )
     };
-    let movers: Vec<(usize, &Entry)> =
+    let movers: Vec<(usize, &WorldEntry)> =
         entries.iter().enumerate().filter(|(_, e)| moves(e)).collect();
-    let two_paths = |e: &Entry| {
-        matches!(e.call, Call::Rename { .. } | Call::Exchange { .. } | Call::Link { .. })
+    let two_paths = |e: &WorldEntry| {
+        matches!(
+            e.call,
+            WorldCall::Rename { .. } | WorldCall::Exchange { .. } | WorldCall::Link { .. }
+        )
     };
-    let overlaps = |i: usize, e: &Entry| {
+    let overlaps = |i: usize, e: &WorldEntry| {
         movers.iter().any(|(j, m)| i != *j && m.invoked < e.returned && e.invoked < m.returned)
     };
     entries.iter().enumerate().map(|(i, e)| two_paths(e) && overlaps(i, e)).collect()
 }
 
 struct Search<'a> {
-    entries: &'a [Entry],
+    entries: &'a [WorldEntry],
     split: Vec<bool>,
     /// Calls with a known outcome, and their number.
     known: Calls,
@@ -313,7 +319,7 @@ impl Search<'_> {
         loop {
             let (mut open, end) = self.open(&state);
             for &i in &open {
-                if let Call::Readdir { dir } = self.entries[i].call
+                if let WorldCall::Readdir { dir } = self.entries[i].call
                     && !state.spec.is_listing(i)
                 {
                     state.spec.begin_listing(i, dir);
@@ -321,7 +327,7 @@ impl Search<'_> {
             }
             // A listing ends as late as it can: when it holds up all others.
             open.retain(|i| {
-                let is_listing = matches!(self.entries[*i].call, Call::Readdir { .. });
+                let is_listing = matches!(self.entries[*i].call, WorldCall::Readdir { .. });
                 !is_listing || self.entries[*i].returned == end
             });
             let right = open.iter().find_map(|i| Some((*i, self.look(&state, *i)?)));
@@ -336,23 +342,23 @@ impl Search<'_> {
     }
 
     /// The state after a call that only looks, if that is right and teaches nothing.
-    fn look(&self, state: &State, call: usize) -> Option<Spec> {
+    fn look(&self, state: &State, call: usize) -> Option<WorldSpec> {
         if !only_looks(&self.entries[call]) {
             return None;
         }
         let ways = self.next(state, call).into_iter();
         let mut done = ways.filter_map(|next| match next {
-            Next::Done(spec) => Some(spec),
-            Next::Later(..) => None,
+            WorldNext::Done(spec) => Some(spec),
+            WorldNext::Later(..) => None,
         });
         done.find(|spec| spec.learnt() == state.spec.learnt())
     }
 
-    fn next(&self, state: &State, call: usize) -> Vec<Next> {
-        let Entry { call: what, answer, .. } = &self.entries[call];
+    fn next(&self, state: &State, call: usize) -> Vec<WorldNext> {
+        let WorldEntry { call: what, answer, .. } = &self.entries[call];
         match what {
-            Call::Readdir { .. } => {
-                state.spec.end_listing(call, answer).into_iter().map(Next::Done).collect()
+            WorldCall::Readdir { .. } => {
+                state.spec.end_listing(call, answer).into_iter().map(WorldNext::Done).collect()
             }
             _ => {
                 let stage = state.stages.get(&call).copied();
@@ -361,11 +367,11 @@ impl Search<'_> {
         }
     }
 
-    fn after(&self, state: &State, call: usize, next: Next) -> State {
+    fn after(&self, state: &State, call: usize, next: WorldNext) -> State {
         let mut after = state.clone();
         match next {
-            Next::Done(spec) => self.place(&mut after, call, spec),
-            Next::Later(spec, stage) => {
+            WorldNext::Done(spec) => self.place(&mut after, call, spec),
+            WorldNext::Later(spec, stage) => {
                 after.spec = spec;
                 after.stages.insert(call, stage);
             }
@@ -373,7 +379,7 @@ impl Search<'_> {
         self.settle(after)
     }
 
-    fn place(&self, state: &mut State, call: usize, spec: Spec) {
+    fn place(&self, state: &mut State, call: usize, spec: WorldSpec) {
         state.spec = spec;
         state.done.insert(call);
         state.placed += usize::from(self.entries[call].returned != OPEN);
@@ -385,44 +391,44 @@ impl Search<'_> {
 }
 
 /// Can the call change nothing, with this answer?
-fn only_looks(entry: &Entry) -> bool {
+fn only_looks(entry: &WorldEntry) -> bool {
     match (&entry.call, &entry.answer) {
-        (_, Answer::Unknown(_)) => false,
-        (_, Answer::Failed(_)) => true,
-        (Call::Create { .. }, Answer::Opened(_, made)) => !made,
+        (_, WorldAnswer::Unknown(_)) => false,
+        (_, WorldAnswer::Failed(_)) => true,
+        (WorldCall::Create { .. }, WorldAnswer::Opened(_, made)) => !made,
         (call, _) => reads(call),
     }
 }
 
 /// Does a call of this kind read only?
-fn reads(call: &Call) -> bool {
+fn reads(call: &WorldCall) -> bool {
     matches!(
         call,
-        Call::Lookup { .. }
-            | Call::Getattr { .. }
-            | Call::Getxattr { .. }
-            | Call::Readdir { .. }
-            | Call::Open { .. }
-            | Call::Read { .. }
-            | Call::Fsync { .. }
+        WorldCall::Lookup { .. }
+            | WorldCall::Getattr { .. }
+            | WorldCall::Getxattr { .. }
+            | WorldCall::Readdir { .. }
+            | WorldCall::Open { .. }
+            | WorldCall::Read { .. }
+            | WorldCall::Fsync { .. }
     )
 }
 
 /// Calls whose outcome nobody knows and that read only say nothing: they are left out.
-pub fn relevant(entries: &[Entry]) -> Vec<Entry> {
-    let says = |e: &&Entry| !(reads(&e.call) && matches!(e.answer, Answer::Unknown(_)));
+pub fn relevant(entries: &[WorldEntry]) -> Vec<WorldEntry> {
+    let says = |e: &&WorldEntry| !(reads(&e.call) && matches!(e.answer, WorldAnswer::Unknown(_)));
     entries.iter().filter(says).cloned().collect()
 }
 
 /// How often each kind of call was answered, and how often it failed.
-pub fn tally(entries: &[Entry]) -> FxHashMap<String, (u64, u64)> {
+pub fn tally(entries: &[WorldEntry]) -> FxHashMap<String, (u64, u64)> {
     let mut tally: FxHashMap<String, (u64, u64)> = FxHashMap::default();
     for entry in entries {
         let text = format!("{:?}", entry.call);
         let name = text.split([' ', '{']).next().unwrap_or_default().to_owned();
         let (good, bad) = tally.entry(name).or_default();
         match entry.answer {
-            Answer::Failed(_) | Answer::Unknown(_) => *bad += 1,
+            WorldAnswer::Failed(_) | WorldAnswer::Unknown(_) => *bad += 1,
             _ => *good += 1,
         }
     }

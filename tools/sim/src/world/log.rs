@@ -10,16 +10,16 @@ use xxhash_rust::xxh3::Xxh3;
 const LINES_MAX: usize = 4_000;
 
 /// The log of a run.
-pub struct Log {
+pub struct EventLog {
     hash: Xxh3,
     events: u64,
     lines: Option<VecDeque<String>>,
 }
 
-impl Log {
+impl EventLog {
     /// A log, of which the last lines can be read if `readable`.
-    pub fn new(readable: bool) -> Log {
-        Log { hash: Xxh3::new(), events: 0, lines: readable.then(VecDeque::new) }
+    pub fn new(readable: bool) -> EventLog {
+        EventLog { hash: Xxh3::new(), events: 0, lines: readable.then(VecDeque::new) }
     }
 
     /// Something happened, about which these bytes say everything.
@@ -52,7 +52,7 @@ impl Log {
     }
 }
 
-impl fmt::Display for Log {
+impl fmt::Display for EventLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in self.lines.iter().flatten() {
             writeln!(f, "{line}")?;

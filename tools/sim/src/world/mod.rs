@@ -1,7 +1,7 @@
 //! A whole cluster in one thread: the real coordinator, shards, stores and clients over a
 //! simulated network, clock and disk. Everything follows from a seed; a run can be replayed.
 //!
-//! [`Config::run`] plays one seed: clients make calls while things go wrong, then all is repaired, the
+//! [`WorldConfig::run`] plays one seed: clients make calls while things go wrong, then all is repaired, the
 //! clients look at everything, and the checkers judge ([`linear`] the answers, [`content`] what was
 //! read of files, [`quiet`] the rows).
 
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saker_client::{ClientOptions, Fs};
-use saker_meta::Limits;
+use saker_meta::ShardLimits;
 use saker_rpc::Transport as _;
 use saker_runtime::rand::Rng;
 use saker_runtime::sim;
@@ -39,18 +39,18 @@ use saker_runtime::task::Spawner;
 use saker_types::NodeId;
 
 pub use engine::World;
-use faults::{Size, Timed};
-use script::{Client, Share, Shared};
-use transport::Sender;
+use faults::{TimedFault, WorldSize};
+use script::{SharedWorld, WorldClient, WorldState};
+use transport::WorldTransport;
 
-use crate::seeds::{Failure, Run};
+use crate::seeds::{SeedFailure, SeedRun};
 
 /// How often a client that comes later looks whether it is time.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What a run is made of.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct WorldConfig {
     pub seed: u64,
     pub shards: u16,
     pub stores: u16,
@@ -59,10 +59,10 @@ pub struct Config {
     pub clients: usize,
     /// Calls of all clients together.
     pub calls: usize,
-    pub faults: Vec<Timed>,
+    pub faults: Vec<TimedFault>,
     /// Members that come, go and move.
-    pub changes: Vec<changes::Timed>,
-    pub limits: Limits,
+    pub changes: Vec<changes::TimedChange>,
+    pub limits: ShardLimits,
     /// Journal bytes after which the coordinator compacts.
     pub segment_bytes: u64,
     /// Largest file that stays in its row, bytes.
@@ -75,24 +75,24 @@ pub struct Config {
     pub readable: bool,
 }
 
-impl Config {
+impl WorldConfig {
     /// The same run with changes of these kinds, whatever it had before.
-    pub fn with_changes(mut self, kinds: &[changes::Kind]) -> Config {
+    pub fn with_changes(mut self, kinds: &[changes::MemberChangeKind]) -> WorldConfig {
         let mut rng = Rng::seeded(self.seed ^ 0x6d65_6d62_6572);
-        let size = Size { shards: self.shards, stores: self.stores };
+        let size = WorldSize { shards: self.shards, stores: self.stores };
         self.changes = changes::draw(&mut rng, kinds, size, self.calls);
         self
     }
 
     /// The same run without faults and changes.
-    pub fn without_faults(self) -> Config {
-        Config { faults: Vec::new(), changes: Vec::new(), ..self }
+    pub fn without_faults(self) -> WorldConfig {
+        WorldConfig { faults: Vec::new(), changes: Vec::new(), ..self }
     }
 }
 
 /// What a run showed.
 #[derive(Debug)]
-pub struct Report {
+pub struct WorldReport {
     pub seed: u64,
     /// Hash of the logs of all roles and clients.
     pub digest: u64,
@@ -116,16 +116,16 @@ pub struct Report {
     pub time: Duration,
 }
 
-impl Run for Config {
-    type Report = Report;
+impl SeedRun for WorldConfig {
+    type Report = WorldReport;
 
     /// A run of full size: 4 or 5 clients, 300 calls, at least 5 faults and 1 crash.
-    fn of_seed(seed: u64) -> Config {
+    fn of_seed(seed: u64) -> WorldConfig {
         let mut rng = Rng::seeded(seed ^ 0x5a6b_e12d);
         let (shards, stores) = (4, 2 + rng.below(3) as u16);
         let calls = 300;
-        let faults = faults::draw(&mut rng, Size { shards, stores }, calls);
-        let limits = Limits {
+        let faults = faults::draw(&mut rng, WorldSize { shards, stores }, calls);
+        let limits = ShardLimits {
             // Some checkpoint all the time, some never.
             overlay_bytes: [4 << 10, 40 << 10, 64 << 20][rng.below(3) as usize],
             segment_bytes: 32 << 10,
@@ -136,7 +136,7 @@ impl Run for Config {
             lazy_replication: !seed.is_multiple_of(8),
             tells_ids: seed.is_multiple_of(2),
         };
-        let config = Config {
+        let config = WorldConfig {
             seed,
             shards,
             stores,
@@ -158,22 +158,22 @@ impl Run for Config {
         if seed.is_multiple_of(2) { config } else { config.with_changes(&[kind]) }
     }
 
-    fn with_mutation(self, mutation: Option<&'static str>) -> Config {
-        Config { mutation, ..self }
+    fn with_mutation(self, mutation: Option<&'static str>) -> WorldConfig {
+        WorldConfig { mutation, ..self }
     }
 
-    fn readable(self) -> Config {
-        Config { readable: true, ..self }
+    fn readable(self) -> WorldConfig {
+        WorldConfig { readable: true, ..self }
     }
 
-    fn run(&self) -> Result<Report, Failure> {
+    fn run(&self) -> Result<WorldReport, SeedFailure> {
         let report = |world: &mut World| {
             let Played { entries, states, told_of_losses } = play(self, world)?;
             let tally = linear::tally(&entries);
             let mut tally: Vec<(String, u64, u64)> =
                 tally.into_iter().map(|(name, (good, bad))| (name, good, bad)).collect();
             tally.sort();
-            Ok(Report {
+            Ok(WorldReport {
                 seed: self.seed,
                 digest: world.log.digest(),
                 events: world.log.len(),
@@ -199,15 +199,15 @@ impl Run for Config {
 /// # Errors
 /// What was found.
 pub fn simulate<T>(
-    config: &Config,
+    config: &WorldConfig,
     play: impl FnOnce(&mut World) -> Result<T, String>,
     log: impl FnOnce(&World) -> String,
-) -> Result<T, Failure> {
+) -> Result<T, SeedFailure> {
     sim::start(config.seed);
     sim::mutate(config.mutation);
     let mut world = World::new(config.clone());
     let outcome = play(&mut world);
-    let failed = |what| Failure { seed: config.seed, what, log: log(&world) };
+    let failed = |what| SeedFailure { seed: config.seed, what, log: log(&world) };
     let outcome = outcome.map_err(failed);
     drop(world);
     sim::stop();
@@ -216,7 +216,11 @@ pub fn simulate<T>(
 
 /// A client of the library, which keeps its leases. It tries until it is connected, each time at
 /// the coordinator's address of then.
-pub async fn connect(sender: Sender, coordinator: &Cell<SocketAddr>, spawner: &Spawner) -> Fs {
+pub async fn connect(
+    sender: WorldTransport,
+    coordinator: &Cell<SocketAddr>,
+    spawner: &Spawner,
+) -> Fs {
     let fs = loop {
         let (own, at) = (Arc::new(sender.clone()), [coordinator.get()]);
         match Fs::over(own, &at, ClientOptions::default()).await {
@@ -231,13 +235,13 @@ pub async fn connect(sender: Sender, coordinator: &Cell<SocketAddr>, spawner: &S
 
 /// What a run that all is well with shows.
 struct Played {
-    entries: Vec<history::Entry>,
+    entries: Vec<history::WorldEntry>,
     states: usize,
     told_of_losses: usize,
 }
 
-fn play(config: &Config, world: &mut World) -> Result<Played, String> {
-    let mut shared = Shared::new(world.progress.clone(), world.moments.clone());
+fn play(config: &WorldConfig, world: &mut World) -> Result<Played, String> {
+    let mut shared = WorldState::new(world.progress.clone(), world.moments.clone());
     shared.clocks_are_near = faults::clocks_stay_near(&config.faults);
     let shared = Rc::new(RefCell::new(shared));
     let calls = config.calls;
@@ -255,7 +259,7 @@ fn play(config: &Config, world: &mut World) -> Result<Played, String> {
     world.repair();
     world.run_for(Duration::from_secs(20))?;
     quiet::check_replicas(world)?;
-    spawn(world, config.clients, &shared, 0, Client::look_at_all);
+    spawn(world, config.clients, &shared, 0, WorldClient::look_at_all);
     world.run_until(Duration::from_secs(60), finished(config.clients + 1))?;
     // Longer than any lease.
     world.run_for(Duration::from_secs(200))?;
@@ -275,9 +279,9 @@ fn play(config: &Config, world: &mut World) -> Result<Played, String> {
 fn spawn<F: Future<Output = ()> + 'static>(
     world: &mut World,
     number: usize,
-    shared: &Share,
+    shared: &SharedWorld,
     after: usize,
-    work: impl FnOnce(Client) -> F + 'static,
+    work: impl FnOnce(WorldClient) -> F + 'static,
 ) {
     let (sender, coordinator) = (world.sender(number), world.coordinator());
     let (shared, seed, size_max) = (shared.clone(), world.rng.u64(), world.config().inline_max * 2);
@@ -287,7 +291,7 @@ fn spawn<F: Future<Output = ()> + 'static>(
             sender.sleep(LOOK).await;
         }
         let fs = connect(sender, &coordinator, &spawner).await;
-        work(Client::new(number, fs, seed, shared, size_max)).await;
+        work(WorldClient::new(number, fs, seed, shared, size_max)).await;
     });
     world.clients_may_run();
 }

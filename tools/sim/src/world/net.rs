@@ -17,7 +17,7 @@ pub enum Who {
 }
 
 /// One connection, from who asks to who answers.
-pub struct Conn {
+pub struct WorldConn {
     pub from: Who,
     /// Life of the asking node; 0 of a client.
     pub from_life: u64,
@@ -31,8 +31,8 @@ pub struct Conn {
 }
 
 /// The state of the network.
-pub struct Net {
-    pub conns: Vec<Conn>,
+pub struct WorldNet {
+    pub conns: Vec<WorldConn>,
     /// Directions that nothing passes, and until when.
     blocked: BTreeMap<(Who, Who), Time>,
     /// Messages lost, and sent twice, of a million.
@@ -42,10 +42,10 @@ pub struct Net {
     pub spikes_ppm: u64,
 }
 
-impl Net {
+impl WorldNet {
     /// A network without faults.
-    pub fn new() -> Net {
-        Net {
+    pub fn new() -> WorldNet {
+        WorldNet {
             conns: Vec::new(),
             blocked: BTreeMap::new(),
             loss_ppm: 0,
@@ -72,12 +72,12 @@ impl Net {
 
     /// The connection to use; a new one if there is none. The lives say who still lives.
     pub fn connect(&mut self, from: Who, from_life: u64, to: NodeId, to_life: u64) -> usize {
-        let fits = |c: &Conn| {
+        let fits = |c: &WorldConn| {
             c.open && (c.from, c.from_life, c.to, c.to_life) == (from, from_life, to, to_life)
         };
         self.conns.iter().rposition(fits).unwrap_or_else(|| {
             let (last_request, last_reply) = (Time::ZERO, Time::ZERO);
-            self.conns.push(Conn {
+            self.conns.push(WorldConn {
                 from,
                 from_life,
                 to,
@@ -121,8 +121,8 @@ impl Net {
     }
 }
 
-impl Default for Net {
-    fn default() -> Net {
-        Net::new()
+impl Default for WorldNet {
+    fn default() -> WorldNet {
+        WorldNet::new()
     }
 }

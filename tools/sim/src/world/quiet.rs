@@ -9,9 +9,9 @@ use saker_types::wire::{
 use saker_types::{Attr, ClusterMap, InodeId, NodeId};
 
 use super::World;
-use super::history::{Answer, Call, Entry, Path, Seen};
+use super::history::{Path, WorldAnswer, WorldCall, WorldEntry, WorldSeen};
 use super::script::EDGE_BYTES;
-use crate::bench::Tree;
+use crate::bench::TestbedTree;
 
 /// Number of store 0 as a client.
 const STORES: usize = 1_000;
@@ -20,8 +20,8 @@ const STORES: usize = 1_000;
 ///
 /// # Errors
 /// Rows that make no sense, or a shard that does not answer.
-pub fn tree(world: &mut World) -> Result<Tree, String> {
-    let mut tree = Tree::default();
+pub fn tree(world: &mut World) -> Result<TestbedTree, String> {
+    let mut tree = TestbedTree::default();
     for shard in world.cluster().shards() {
         let request = ScanReq { after: Default::default(), limit: 65_536 };
         let rows: ScanReply = world.ask(shard, Op::Scan, &request)?;
@@ -39,7 +39,7 @@ pub fn tree(world: &mut World) -> Result<Tree, String> {
 ///
 /// # Errors
 /// What is wrong.
-pub fn check(world: &mut World) -> Result<Tree, String> {
+pub fn check(world: &mut World) -> Result<TestbedTree, String> {
     check_map(world)?;
     let tree = tree(world)?;
     tree.check()?;
@@ -62,7 +62,7 @@ fn check_map(world: &mut World) -> Result<(), String> {
 
 /// No store keeps data of an inode that is not there, unless it lost power: a deletion that was not
 /// flushed is forgotten then, and what comes back is for `fsck` to set aside.
-fn check_chunks(world: &mut World, tree: &Tree) -> Result<(), String> {
+fn check_chunks(world: &mut World, tree: &TestbedTree) -> Result<(), String> {
     let request = ChunkListReq { limit: 1_024, ..ChunkListReq::default() };
     let plain = tree.entries.values().filter(|inode| inode.home_slot.is_none());
     let ids: BTreeSet<InodeId> =
@@ -85,7 +85,11 @@ fn check_chunks(world: &mut World, tree: &Tree) -> Result<(), String> {
 ///
 /// # Errors
 /// A store that does not answer.
-pub fn read_replicas(world: &mut World, tree: &Tree, size_max: u64) -> Result<Vec<Entry>, String> {
+pub fn read_replicas(
+    world: &mut World,
+    tree: &TestbedTree,
+    size_max: u64,
+) -> Result<Vec<WorldEntry>, String> {
     let map = world.cluster().map.clone();
     let parts = [
         (0, 0, 2 * size_max),
@@ -107,14 +111,17 @@ pub fn read_replicas(world: &mut World, tree: &Tree, size_max: u64) -> Result<Ve
                 let mut data =
                     world.ask_raw(NodeId::Store(store), Op::ChunkRead, &request)?.payload.to_vec();
                 data.resize(len as usize, 0);
-                let call = Call::Read {
+                let call = WorldCall::Read {
                     at: Path { base: Some(id), names: Vec::new() },
                     offset: start,
                     len: len as usize,
                 };
-                let answer = Answer::Data(Seen { id, mode, nlink, size, mtime_ns: 0 }, data.into());
+                let answer = WorldAnswer::Data(
+                    WorldSeen { id, mode, nlink, size, mtime_ns: 0 },
+                    data.into(),
+                );
                 let client = STORES + usize::from(store);
-                reads.push(Entry { client, call, invoked: now, returned: now, answer });
+                reads.push(WorldEntry { client, call, invoked: now, returned: now, answer });
             }
         }
     }

@@ -12,7 +12,8 @@ use saker_types::wire::{self, At};
 use saker_types::{Attr, Class, Errno, Error, FileKind, InodeId, Locator, ROOT, Stamp};
 
 use super::history::{
-    Answer, Call, History, Moments, Name, Path, Seen, Subject, name_of, parse_name,
+    CallSubject, Moments, NameNo, Path, WorldAnswer, WorldCall, WorldHistory, WorldSeen, name_of,
+    parse_name,
 };
 
 const NAMES: u64 = 7;
@@ -27,12 +28,12 @@ const KNOWN_MAX: usize = 16;
 
 /// What all clients share.
 #[derive(Default)]
-pub struct Shared {
-    pub history: History,
+pub struct WorldState {
+    pub history: WorldHistory,
     /// Paths at which there once was a directory.
-    dirs: Vec<Vec<Name>>,
+    dirs: Vec<Vec<NameNo>>,
     /// Paths at which there once was something else.
-    files: Vec<Vec<Name>>,
+    files: Vec<Vec<NameNo>>,
     /// Clients that have finished.
     pub finished: usize,
     /// Calls made so far; the world watches it.
@@ -43,11 +44,11 @@ pub struct Shared {
     tags: u8,
 }
 
-impl Shared {
+impl WorldState {
     /// Nothing yet; `calls` counts calls, `moments` those of the history.
-    pub fn new(calls: Rc<Cell<usize>>, moments: Moments) -> Shared {
-        let history = History { moments, ..History::default() };
-        Shared { calls, history, ..Shared::default() }
+    pub fn new(calls: Rc<Cell<usize>>, moments: Moments) -> WorldState {
+        let history = WorldHistory { moments, ..WorldHistory::default() };
+        WorldState { calls, history, ..WorldState::default() }
     }
 
     fn new_tag(&mut self) -> u8 {
@@ -57,7 +58,7 @@ impl Shared {
 }
 
 /// As the clients have it.
-pub type Share = Rc<RefCell<Shared>>;
+pub type SharedWorld = Rc<RefCell<WorldState>>;
 
 struct Open {
     file: File,
@@ -66,12 +67,12 @@ struct Open {
 }
 
 /// A client with its library.
-pub struct Client {
+pub struct WorldClient {
     number: usize,
     fs: Fs,
     who: Caller,
     rng: Rng,
-    shared: Share,
+    shared: SharedWorld,
     open: Vec<Open>,
     anchors: Vec<Locator>,
     /// Largest size of a truncation or write, so that some files leave their rows.
@@ -80,31 +81,37 @@ pub struct Client {
     seen_ns: Stamp,
 }
 
-impl Client {
+impl WorldClient {
     /// A client that draws from `seed`.
-    pub fn new(number: usize, fs: Fs, seed: u64, shared: Share, size_max: u64) -> Client {
+    pub fn new(
+        number: usize,
+        fs: Fs,
+        seed: u64,
+        shared: SharedWorld,
+        size_max: u64,
+    ) -> WorldClient {
         let rng = Rng::seeded(seed);
         let (open, anchors) = (Vec::new(), Vec::new());
         let (who, seen_ns) = (Caller::root(), 0);
-        Client { number, fs, who, rng, shared, open, anchors, size_max, seen_ns }
+        WorldClient { number, fs, who, rng, shared, open, anchors, size_max, seen_ns }
     }
 
     // ---- what to do -----------------------------------------------------------------------
 
-    fn dir(&mut self) -> Vec<Name> {
+    fn dir(&mut self) -> Vec<NameNo> {
         let shared = self.shared.borrow();
         let known = shared.dirs.len() as u64;
         if known > 0 && self.rng.chance(3, 4) {
             return shared.dirs[self.rng.below(known) as usize].clone();
         }
         let len = self.rng.below(3);
-        (0..len).map(|_| self.rng.below(NAMES) as Name).collect()
+        (0..len).map(|_| self.rng.below(NAMES) as NameNo).collect()
     }
 
     fn path(&mut self) -> Path {
         let mut names = self.dir();
         names.truncate(DEPTH_MAX - 1);
-        names.push(self.rng.below(NAMES) as Name);
+        names.push(self.rng.below(NAMES) as NameNo);
         Path { base: None, names }
     }
 
@@ -128,23 +135,23 @@ impl Client {
     fn place(&mut self) -> Path {
         if !self.anchors.is_empty() && self.rng.chance(1, 6) {
             let at = self.rng.below(self.anchors.len() as u64) as usize;
-            let mut names = vec![self.rng.below(NAMES) as Name];
+            let mut names = vec![self.rng.below(NAMES) as NameNo];
             if self.rng.chance(1, 4) {
-                names.push(self.rng.below(NAMES) as Name);
+                names.push(self.rng.below(NAMES) as NameNo);
             }
             return Path { base: Some(self.anchors[at].id), names };
         }
         self.path()
     }
 
-    fn subject(&mut self) -> Subject {
+    fn subject(&mut self) -> CallSubject {
         if !self.open.is_empty() && self.rng.chance(1, 3) {
             let at = self.rng.below(self.open.len() as u64) as usize;
-            return Subject::Open(self.open[at].id);
+            return CallSubject::Open(self.open[at].id);
         }
         match self.rng.below(4) {
-            0 => Subject::At(self.place()),
-            _ => Subject::At(self.either()),
+            0 => CallSubject::At(self.place()),
+            _ => CallSubject::At(self.either()),
         }
     }
 
@@ -156,78 +163,80 @@ impl Client {
         }
     }
 
-    fn draw(&mut self) -> Call {
+    fn draw(&mut self) -> WorldCall {
         let is_start = self.shared.borrow().calls.get() < 40;
         if is_start && self.rng.chance(2, 3) {
             // There should be something to work on.
             let at = self.path();
             return match self.rng.chance(1, 2) {
-                true => Call::Mkdir { at },
-                false => Call::Create { at, exclusive: true },
+                true => WorldCall::Mkdir { at },
+                false => WorldCall::Create { at, exclusive: true },
             };
         }
         match self.rng.below(100) {
-            0..11 => Call::Create { at: self.place(), exclusive: self.rng.chance(2, 3) },
-            11..23 => Call::Mkdir { at: self.place() },
-            23..25 => Call::Symlink { at: self.place() },
-            25..26 => Call::Mkfifo { at: self.place() },
-            26..33 => Call::Unlink { at: self.known(false) },
-            33..40 => Call::Rmdir { at: self.known(true) },
-            40..44 => Call::Exchange { from: self.either(), to: self.either() },
-            44..54 => Call::Rename {
+            0..11 => WorldCall::Create { at: self.place(), exclusive: self.rng.chance(2, 3) },
+            11..23 => WorldCall::Mkdir { at: self.place() },
+            23..25 => WorldCall::Symlink { at: self.place() },
+            25..26 => WorldCall::Mkfifo { at: self.place() },
+            26..33 => WorldCall::Unlink { at: self.known(false) },
+            33..40 => WorldCall::Rmdir { at: self.known(true) },
+            40..44 => WorldCall::Exchange { from: self.either(), to: self.either() },
+            44..54 => WorldCall::Rename {
                 from: self.either(),
                 to: if self.rng.chance(1, 4) { self.either() } else { self.path() },
                 no_replace: self.rng.chance(1, 4),
             },
-            54..59 => Call::Link { from: self.known(false), to: self.path() },
-            59..62 => Call::Lookup { at: self.either() },
-            62..69 => Call::Getattr { of: self.subject() },
-            69..73 => Call::Chmod { of: self.subject(), mode: 0o700 + self.rng.below(64) as u32 },
-            73..76 => Call::Utimes {
+            54..59 => WorldCall::Link { from: self.known(false), to: self.path() },
+            59..62 => WorldCall::Lookup { at: self.either() },
+            62..69 => WorldCall::Getattr { of: self.subject() },
+            69..73 => {
+                WorldCall::Chmod { of: self.subject(), mode: 0o700 + self.rng.below(64) as u32 }
+            }
+            73..76 => WorldCall::Utimes {
                 of: self.subject(),
                 mtime_ns: 1_000_000_000 * (1 + self.rng.below(1_000) as i64),
             },
-            76..80 => Call::Truncate { of: self.subject(), size: self.size() },
-            80..81 => Call::Setxattr {
+            76..80 => WorldCall::Truncate { of: self.subject(), size: self.size() },
+            80..81 => WorldCall::Setxattr {
                 of: self.subject(),
                 value: self.rng.below(256) as u8,
                 flags: self.rng.below(3) as u32,
             },
-            81..82 => Call::Getxattr { of: self.subject() },
-            82..83 => Call::Removexattr { of: self.subject() },
-            83..86 => Call::Open { at: self.known(false) },
+            81..82 => WorldCall::Getxattr { of: self.subject() },
+            82..83 => WorldCall::Removexattr { of: self.subject() },
+            83..86 => WorldCall::Open { at: self.known(false) },
             86..94 => self.draw_write(),
             94..97 => self.draw_read(),
-            _ => Call::Readdir { dir: ROOT },
+            _ => WorldCall::Readdir { dir: ROOT },
         }
     }
 
-    fn draw_write(&mut self) -> Call {
+    fn draw_write(&mut self) -> WorldCall {
         if self.open.is_empty() {
-            return Call::Open { at: self.place() };
+            return WorldCall::Open { at: self.place() };
         }
         let at = self.rng.below(self.open.len() as u64) as usize;
         let (id, len) = (self.open[at].id, 1 + self.size());
         if self.rng.chance(1, 4) {
-            return Call::Fsync { id };
+            return WorldCall::Fsync { id };
         }
         let tag = self.shared.borrow_mut().new_tag();
         if self.open[at].append {
-            return Call::Append { id, len, tag };
+            return WorldCall::Append { id, len, tag };
         }
         if self.rng.chance(1, 5) {
             // In two chunks.
             let start = CHUNK_BYTES - 1 - self.rng.below(EDGE_BYTES);
             let end = CHUNK_BYTES + 1 + self.rng.below(EDGE_BYTES);
-            return Call::Write { id, start, end, tag };
+            return WorldCall::Write { id, start, end, tag };
         }
-        Call::Write { id, start: len / 2, end: len, tag }
+        WorldCall::Write { id, start: len / 2, end: len, tag }
     }
 
-    fn draw_read(&mut self) -> Call {
+    fn draw_read(&mut self) -> WorldCall {
         let [start, edge] = self.regions();
         let region = if self.rng.chance(1, 4) { edge } else { start };
-        Call::Read { at: self.known(false), offset: region.0, len: region.1 }
+        WorldCall::Read { at: self.known(false), offset: region.0, len: region.1 }
     }
 
     /// Where there may be data: offsets and lengths.
@@ -245,7 +254,7 @@ impl Client {
             made.set(made.get() + 1);
             let call = self.draw();
             match call {
-                Call::Readdir { .. } => self.list_some().await,
+                WorldCall::Readdir { .. } => self.list_some().await,
                 call => self.note(call).await,
             }
             if self.open.len() > OPEN_MAX || (!self.open.is_empty() && self.rng.chance(1, 25)) {
@@ -265,15 +274,15 @@ impl Client {
         while let Some((loc, names)) = dirs.pop() {
             for item in self.list(&loc).await {
                 let Some(name) = parse_name(&item.name) else { continue };
-                let mut path: Vec<Name> = names.clone();
+                let mut path: Vec<NameNo> = names.clone();
                 path.push(name);
                 let at = Path::of(&path);
-                self.note(Call::Getattr { of: Subject::At(at.clone()) }).await;
-                self.note(Call::Getxattr { of: Subject::At(at.clone()) }).await;
+                self.note(WorldCall::Getattr { of: CallSubject::At(at.clone()) }).await;
+                self.note(WorldCall::Getxattr { of: CallSubject::At(at.clone()) }).await;
                 if item.attr.kind() == FileKind::Regular {
                     let there = self.regions().into_iter().filter(|r| r.0 < item.attr.size);
                     for (offset, len) in there {
-                        self.note(Call::Read { at: at.clone(), offset, len }).await;
+                        self.note(WorldCall::Read { at: at.clone(), offset, len }).await;
                     }
                 }
                 if item.attr.is_dir() {
@@ -290,19 +299,19 @@ impl Client {
             self.list(&Locator::root()).await;
             return;
         }
-        let call = Call::Lookup { at: Path { base: None, names } };
+        let call = WorldCall::Lookup { at: Path { base: None, names } };
         let index = self.begin(&call);
         let found = self.entry(&call).await;
         let loc = found.as_ref().ok().map(|entry| entry.loc.clone());
         let is_dir = found.as_ref().is_ok_and(|entry| entry.attr.is_dir());
-        self.end(index, found.map_or_else(told, |entry| Answer::Entry(seen(&entry))));
+        self.end(index, found.map_or_else(told, |entry| WorldAnswer::Entry(seen(&entry))));
         if let (Some(loc), true) = (loc, is_dir) {
             self.list(&loc).await;
         }
     }
 
     async fn list(&mut self, loc: &Locator) -> Vec<DirItem> {
-        let index = self.begin(&Call::Readdir { dir: loc.id });
+        let index = self.begin(&WorldCall::Readdir { dir: loc.id });
         let mut stream = self.fs.readdir(&self.who, loc, 0);
         let mut items = Vec::new();
         let answer = loop {
@@ -310,7 +319,7 @@ impl Client {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => {
                     let name = |item: &DirItem| Some((parse_name(&item.name)?, item.loc.id));
-                    break Answer::Names(items.iter().filter_map(name).collect());
+                    break WorldAnswer::Names(items.iter().filter_map(name).collect());
                 }
                 Err(error) => break told(error),
             }
@@ -319,35 +328,36 @@ impl Client {
         items
     }
 
-    fn begin(&self, call: &Call) -> usize {
+    fn begin(&self, call: &WorldCall) -> usize {
         self.shared.borrow_mut().history.begin(self.number, call.clone())
     }
 
-    fn end(&self, index: usize, answer: Answer) {
+    fn end(&self, index: usize, answer: WorldAnswer) {
         self.shared.borrow_mut().history.end(index, answer);
     }
 
-    async fn note(&mut self, call: Call) {
+    async fn note(&mut self, call: WorldCall) {
         let index = self.begin(&call);
         let answer = self.make(&call).await.unwrap_or_else(told);
         self.learn(&call, &answer);
         self.end(index, answer);
     }
 
-    fn learn(&mut self, call: &Call, answer: &Answer) {
+    fn learn(&mut self, call: &WorldCall, answer: &WorldAnswer) {
         let mut shared = self.shared.borrow_mut();
         let shared = &mut *shared;
-        let good = matches!(answer, Answer::Entry(_) | Answer::Opened(..) | Answer::Done);
+        let good =
+            matches!(answer, WorldAnswer::Entry(_) | WorldAnswer::Opened(..) | WorldAnswer::Done);
         let (names, is_dir) = match call {
             _ if !good => return,
-            Call::Mkdir { at } if at.base.is_none() => (&at.names, true),
-            Call::Create { at, .. } | Call::Symlink { at } if at.base.is_none() => {
+            WorldCall::Mkdir { at } if at.base.is_none() => (&at.names, true),
+            WorldCall::Create { at, .. } | WorldCall::Symlink { at } if at.base.is_none() => {
                 (&at.names, false)
             }
-            Call::Link { to, .. } => (&to.names, false),
-            Call::Unlink { at } => return shared.files.retain(|names| names != &at.names),
-            Call::Rmdir { at } => return shared.dirs.retain(|names| names != &at.names),
-            Call::Rename { from, to, .. } => {
+            WorldCall::Link { to, .. } => (&to.names, false),
+            WorldCall::Unlink { at } => return shared.files.retain(|names| names != &at.names),
+            WorldCall::Rmdir { at } => return shared.dirs.retain(|names| names != &at.names),
+            WorldCall::Rename { from, to, .. } => {
                 let is_dir = shared.dirs.contains(&from.names);
                 (&to.names, is_dir)
             }
@@ -361,7 +371,7 @@ impl Client {
             known.remove(0);
         }
         known.push(names.clone());
-        if let Call::Rename { from, .. } = call {
+        if let WorldCall::Rename { from, .. } = call {
             known.retain(|names| names != &from.names);
         }
     }
@@ -378,10 +388,10 @@ impl Client {
         Ok(At::below(anchor, names.collect()))
     }
 
-    fn subject_at(&self, of: &Subject) -> Result<At, Error> {
+    fn subject_at(&self, of: &CallSubject) -> Result<At, Error> {
         match of {
-            Subject::At(path) => self.at(path),
-            Subject::Open(id) => Ok(At::handle(self.opened(*id)?.file.locator())),
+            CallSubject::At(path) => self.at(path),
+            CallSubject::Open(id) => Ok(At::handle(self.opened(*id)?.file.locator())),
         }
     }
 
@@ -390,8 +400,8 @@ impl Client {
     }
 
     /// Lookup, with the anchor that it gives.
-    async fn entry(&mut self, call: &Call) -> Result<wire::Entry, Error> {
-        let Call::Lookup { at } = call else { return Err(Errno::EINVAL.into()) };
+    async fn entry(&mut self, call: &WorldCall) -> Result<wire::Entry, Error> {
+        let WorldCall::Lookup { at } = call else { return Err(Errno::EINVAL.into()) };
         let entry = self.fs.lookup(&self.who, &self.at(at)?).await?;
         self.see_time(&entry, false);
         self.anchor(&entry);
@@ -418,10 +428,10 @@ impl Client {
         }
     }
 
-    async fn make(&mut self, call: &Call) -> Result<Answer, Error> {
+    async fn make(&mut self, call: &WorldCall) -> Result<WorldAnswer, Error> {
         let (fs, who) = (self.fs.clone(), self.who.clone());
         Ok(match call {
-            Call::Create { at, exclusive } => {
+            WorldCall::Create { at, exclusive } => {
                 let (append, at) = (self.rng.chance(1, 3), self.at(at)?);
                 let flags = OpenFlags {
                     write: true,
@@ -432,16 +442,16 @@ impl Client {
                 let (file, entry) = fs.create(&who, &at, 0o755, flags).await?;
                 self.see_time(&entry, entry.created);
                 self.keep(file, &entry, append);
-                Answer::Opened(seen(&entry), entry.created)
+                WorldAnswer::Opened(seen(&entry), entry.created)
             }
-            Call::Open { at } => {
+            WorldCall::Open { at } => {
                 let (append, at) = (self.rng.chance(1, 3), self.at(at)?);
                 let flags = OpenFlags { write: true, append, ..OpenFlags::default() };
                 let (file, entry) = fs.open(&who, &at, flags).await?;
                 self.keep(file, &entry, append);
-                Answer::Opened(seen(&entry), false)
+                WorldAnswer::Opened(seen(&entry), false)
             }
-            Call::Read { at, offset, len } => {
+            WorldCall::Read { at, offset, len } => {
                 let flags = OpenFlags { read: true, ..OpenFlags::default() };
                 let (file, entry) = fs.open(&who, &self.at(at)?, flags).await?;
                 let read = match entry.attr.kind() {
@@ -449,47 +459,47 @@ impl Client {
                     _ => Ok(Bytes::new()),
                 };
                 file.release().await;
-                Answer::Data(seen(&entry), read?)
+                WorldAnswer::Data(seen(&entry), read?)
             }
-            Call::Mkdir { at } => {
+            WorldCall::Mkdir { at } => {
                 let entry = fs.mkdir(&who, &self.at(at)?, 0o755).await?;
                 self.see_time(&entry, true);
                 self.anchor(&entry);
-                Answer::Entry(seen(&entry))
+                WorldAnswer::Entry(seen(&entry))
             }
-            Call::Symlink { at } => {
+            WorldCall::Symlink { at } => {
                 let entry = fs.symlink(&who, &self.at(at)?, b"nowhere").await?;
                 self.see_time(&entry, true);
-                Answer::Entry(seen(&entry))
+                WorldAnswer::Entry(seen(&entry))
             }
-            Call::Mkfifo { at } => {
+            WorldCall::Mkfifo { at } => {
                 let mode = FileKind::Fifo.bits() | 0o755;
                 let entry = fs.mknod(&who, &self.at(at)?, mode, 0).await?;
                 self.see_time(&entry, true);
-                Answer::Entry(seen(&entry))
+                WorldAnswer::Entry(seen(&entry))
             }
-            Call::Unlink { at } => {
+            WorldCall::Unlink { at } => {
                 fs.unlink(&who, &self.at(at)?).await?;
-                Answer::Done
+                WorldAnswer::Done
             }
-            Call::Rmdir { at } => {
+            WorldCall::Rmdir { at } => {
                 fs.rmdir(&who, &self.at(at)?).await?;
-                Answer::Done
+                WorldAnswer::Done
             }
-            Call::Rename { from, to, no_replace } => {
+            WorldCall::Rename { from, to, no_replace } => {
                 let (from, to) = (self.at(from)?, self.at(to)?);
                 only_id(fs.rename(&who, &from, &to, *no_replace, &[]).await?.loc.id)
             }
-            Call::Exchange { from, to } => {
+            WorldCall::Exchange { from, to } => {
                 let (from, to) = (self.at(from)?, self.at(to)?);
                 let [loc, _] = fs.exchange(&who, &from, &to, [&[], &[]]).await?;
                 only_id(loc.id)
             }
-            Call::Link { from, to } => {
-                Answer::Entry(seen(&fs.link(&who, &self.at(from)?, &self.at(to)?).await?))
+            WorldCall::Link { from, to } => {
+                WorldAnswer::Entry(seen(&fs.link(&who, &self.at(from)?, &self.at(to)?).await?))
             }
-            Call::Lookup { .. } => Answer::Entry(seen(&self.entry(call).await?)),
-            Call::Readdir { .. } => return Err(Errno::EINVAL.into()),
+            WorldCall::Lookup { .. } => WorldAnswer::Entry(seen(&self.entry(call).await?)),
+            WorldCall::Readdir { .. } => return Err(Errno::EINVAL.into()),
             _ => self.make_on_inode(call).await?,
         })
     }
@@ -500,56 +510,58 @@ impl Client {
         }
     }
 
-    async fn make_on_inode(&mut self, call: &Call) -> Result<Answer, Error> {
+    async fn make_on_inode(&mut self, call: &WorldCall) -> Result<WorldAnswer, Error> {
         let (fs, who) = (self.fs.clone(), self.who.clone());
         let change = match call {
-            Call::Chmod { mode, .. } => SetAttr { mode: Some(*mode), ..SetAttr::default() },
-            Call::Utimes { mtime_ns, .. } => SetAttr {
+            WorldCall::Chmod { mode, .. } => SetAttr { mode: Some(*mode), ..SetAttr::default() },
+            WorldCall::Utimes { mtime_ns, .. } => SetAttr {
                 mtime: Some(SetTime::At(stamp_of_unix_ns(*mtime_ns))),
                 ..SetAttr::default()
             },
-            Call::Truncate { size, .. } => SetAttr { size: Some(*size), ..SetAttr::default() },
+            WorldCall::Truncate { size, .. } => SetAttr { size: Some(*size), ..SetAttr::default() },
             _ => SetAttr::default(),
         };
         Ok(match call {
-            Call::Getattr { of } => {
+            WorldCall::Getattr { of } => {
                 let entry = fs.getattr(&who, &self.subject_at(of)?).await?;
                 self.see_time(&entry, false);
-                Answer::Entry(seen(&entry))
+                WorldAnswer::Entry(seen(&entry))
             }
-            Call::Chmod { of, .. } | Call::Utimes { of, .. } | Call::Truncate { of, .. } => {
+            WorldCall::Chmod { of, .. }
+            | WorldCall::Utimes { of, .. }
+            | WorldCall::Truncate { of, .. } => {
                 let at = self.subject_at(of)?;
-                Answer::Entry(seen(&fs.setattr(&who, &at, &change).await?))
+                WorldAnswer::Entry(seen(&fs.setattr(&who, &at, &change).await?))
             }
-            Call::Setxattr { of, value, flags } => {
+            WorldCall::Setxattr { of, value, flags } => {
                 let at = self.subject_at(of)?;
                 fs.setxattr(&who, &at, XATTR, &[*value], *flags).await?;
-                Answer::Done
+                WorldAnswer::Done
             }
-            Call::Getxattr { of } => {
+            WorldCall::Getxattr { of } => {
                 let value = fs.getxattr(&who, &self.subject_at(of)?, XATTR).await?;
-                Answer::Value(value.first().copied().unwrap_or_default())
+                WorldAnswer::Value(value.first().copied().unwrap_or_default())
             }
-            Call::Removexattr { of } => {
+            WorldCall::Removexattr { of } => {
                 fs.removexattr(&who, &self.subject_at(of)?, XATTR).await?;
-                Answer::Done
+                WorldAnswer::Done
             }
-            Call::Write { id, start, end, tag } => {
+            WorldCall::Write { id, start, end, tag } => {
                 let file = self.writer(*id, false)?;
                 file.write(*start, &vec![*tag; (end - start) as usize]).await?;
                 file.flush().await?;
-                Answer::Done
+                WorldAnswer::Done
             }
-            Call::Fsync { id } => {
+            WorldCall::Fsync { id } => {
                 self.opened(*id)?.file.fsync().await?;
-                Answer::Done
+                WorldAnswer::Done
             }
-            Call::Append { id, len, tag } => {
+            WorldCall::Append { id, len, tag } => {
                 let file = self.writer(*id, true)?;
                 let offset = file.write(0, &vec![*tag; *len as usize]).await?;
                 // Others see it from here on.
                 file.flush().await?;
-                Answer::Offset(offset)
+                WorldAnswer::Offset(offset)
             }
             _ => return Err(Errno::EINVAL.into()),
         })
@@ -561,13 +573,13 @@ impl Client {
     }
 }
 
-fn only_id(id: InodeId) -> Answer {
-    Answer::Entry(Seen { id, mode: 0, nlink: 0, size: 0, mtime_ns: 0 })
+fn only_id(id: InodeId) -> WorldAnswer {
+    WorldAnswer::Entry(WorldSeen { id, mode: 0, nlink: 0, size: 0, mtime_ns: 0 })
 }
 
-fn seen(entry: &wire::Entry) -> Seen {
+fn seen(entry: &wire::Entry) -> WorldSeen {
     let a = &entry.attr;
-    Seen {
+    WorldSeen {
         id: a.id,
         mode: a.mode,
         nlink: a.nlink,
@@ -577,10 +589,10 @@ fn seen(entry: &wire::Entry) -> Seen {
 }
 
 /// What an error says. Some say that nobody knows.
-fn told(error: Error) -> Answer {
+fn told(error: Error) -> WorldAnswer {
     let is_lost = matches!(error.errno(), Errno::ETIMEDOUT | Errno::EIO | Errno::EAGAIN);
     if is_lost || error.is(Class::Retry) {
-        return Answer::Unknown(error.to_string());
+        return WorldAnswer::Unknown(error.to_string());
     }
-    Answer::Failed(error.errno())
+    WorldAnswer::Failed(error.errno())
 }

@@ -13,11 +13,11 @@ use std::rc::Rc;
 use saker_types::{Errno, FileKind, InodeId, ROOT};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::history::{Answer, Name, Path};
+use super::history::{NameNo, Path, WorldAnswer};
 
 /// Number of an inode in the specification: of the call that made it, plus one; 0 is the root.
-pub type Ino = u16;
-const ROOT_INO: Ino = 0;
+pub type WorldIno = u16;
+const ROOT_INO: WorldIno = 0;
 /// Times below were set by somebody, those above come from a clock.
 pub const SET_TIMES_END_NS: i64 = 1_000_000_000_000_000_000;
 
@@ -38,7 +38,7 @@ struct Node {
     mtime: Option<i64>,
     /// It has, or had, several names: its attributes are not beside its name.
     linked: bool,
-    entries: BTreeMap<Name, Ino>,
+    entries: BTreeMap<NameNo, WorldIno>,
     /// The real id, once it was seen; 0 before.
     id: InodeId,
 }
@@ -67,11 +67,11 @@ impl Kind {
 #[derive(Clone, Hash)]
 struct Listing {
     call: usize,
-    dir: Ino,
+    dir: WorldIno,
     /// There all the time.
-    throughout: Vec<Name>,
+    throughout: Vec<NameNo>,
     /// There at some time.
-    ever: Vec<(Name, Ino)>,
+    ever: Vec<(NameNo, WorldIno)>,
     removed: bool,
 }
 
@@ -79,50 +79,50 @@ struct Listing {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fact {
     /// Its real id.
-    Id(Ino),
+    Id(WorldIno),
     /// Which inode has this real id?
     WithId(InodeId),
     /// What has this name?
-    Name(Ino, Name),
+    Name(WorldIno, NameNo),
     /// All that is in a directory.
-    Names(Ino),
+    Names(WorldIno),
     /// How many names it has, and whether it ever had several.
-    Links(Ino),
-    Perm(Ino),
+    Links(WorldIno),
+    Perm(WorldIno),
     /// Its end, and that of what is being appended.
-    Size(Ino),
-    Xattr(Ino),
-    Mtime(Ino),
+    Size(WorldIno),
+    Xattr(WorldIno),
+    Mtime(WorldIno),
     /// What a listing under way has seen.
     Listing(usize),
 }
 
 /// How far a call of more than one step has come.
 #[derive(Clone, Copy, Hash, PartialEq, Eq, Debug)]
-pub enum Stage {
+pub enum WorldStage {
     /// A path led to an inode that lives elsewhere: it acts on that inode, whatever becomes of the
     /// path.
-    Found(Ino),
+    Found(WorldIno),
     /// Rename and link resolve each path at an instant of its own: the first led here.
-    Source(Ino, Name),
+    Source(WorldIno, NameNo),
     /// Of a write into two chunks the second part is there.
-    Tail(Ino),
+    Tail(WorldIno),
     /// An append has its place: where it ends, after so many cuts. Others see it when its data is
     /// there.
-    Appended(Ino, u64, u32),
+    Appended(WorldIno, u64, u32),
 }
 
 /// What one step of a call does.
-pub enum Next {
+pub enum WorldNext {
     /// It is over, with this state.
-    Done(Spec),
+    Done(WorldSpec),
     /// It goes on later.
-    Later(Spec, Stage),
+    Later(WorldSpec, WorldStage),
 }
 
 /// The state.
 #[derive(Clone)]
-pub struct Spec {
+pub struct WorldSpec {
     nodes: Vec<Option<Rc<Node>>>,
     listings: Vec<Listing>,
     learnt: usize,
@@ -134,16 +134,16 @@ type Step<T> = Result<T, Errno>;
 
 /// An inode, or the place where one may be made.
 struct PathEnd {
-    dir: Ino,
-    name: Name,
-    there: Option<Ino>,
+    dir: WorldIno,
+    name: NameNo,
+    there: Option<WorldIno>,
 }
 
-impl Spec {
+impl WorldSpec {
     /// An empty root.
-    pub fn new() -> Spec {
+    pub fn new() -> WorldSpec {
         let mut spec =
-            Spec { nodes: Vec::new(), listings: Vec::new(), learnt: 0, asked: Rc::default() };
+            WorldSpec { nodes: Vec::new(), listings: Vec::new(), learnt: 0, asked: Rc::default() };
         spec.make(ROOT_INO, Kind::Dir, ROOT);
         spec
     }
@@ -160,7 +160,8 @@ impl Spec {
 
     /// A fact's value, or its hash.
     pub fn value(&self, fact: &Fact) -> u64 {
-        let of = |ino: &Ino| self.nodes.get(usize::from(*ino)).and_then(|node| node.as_deref());
+        let of =
+            |ino: &WorldIno| self.nodes.get(usize::from(*ino)).and_then(|node| node.as_deref());
         let mut hasher = Xxh3::new();
         match fact {
             Fact::Id(ino) => of(ino).map(|node| node.id).hash(&mut hasher),
@@ -181,7 +182,7 @@ impl Spec {
         hasher.finish()
     }
 
-    fn node(&self, ino: Ino) -> &Node {
+    fn node(&self, ino: WorldIno) -> &Node {
         self.nodes[usize::from(ino)].as_ref().expect("entries name inodes that are there")
     }
 
@@ -189,76 +190,76 @@ impl Spec {
         self.asked.borrow_mut().push(fact);
     }
 
-    fn kind(&self, ino: Ino) -> Kind {
+    fn kind(&self, ino: WorldIno) -> Kind {
         self.node(ino).kind
     }
 
-    fn is_dir(&self, ino: Ino) -> bool {
+    fn is_dir(&self, ino: WorldIno) -> bool {
         self.kind(ino) == Kind::Dir
     }
 
-    fn named(&self, dir: Ino, name: Name) -> Option<Ino> {
+    fn named(&self, dir: WorldIno, name: NameNo) -> Option<WorldIno> {
         self.ask(Fact::Name(dir, name));
         self.node(dir).entries.get(&name).copied()
     }
 
-    fn names(&self, dir: Ino) -> &BTreeMap<Name, Ino> {
+    fn names(&self, dir: WorldIno) -> &BTreeMap<NameNo, WorldIno> {
         self.ask(Fact::Names(dir));
         &self.node(dir).entries
     }
 
-    fn nlink(&self, ino: Ino) -> u32 {
+    fn nlink(&self, ino: WorldIno) -> u32 {
         self.ask(Fact::Links(ino));
         self.node(ino).nlink
     }
 
-    fn is_linked(&self, ino: Ino) -> bool {
+    fn is_linked(&self, ino: WorldIno) -> bool {
         self.ask(Fact::Links(ino));
         self.node(ino).linked
     }
 
-    fn id(&self, ino: Ino) -> InodeId {
+    fn id(&self, ino: WorldIno) -> InodeId {
         self.ask(Fact::Id(ino));
         self.node(ino).id
     }
 
-    fn perm(&self, ino: Ino) -> u32 {
+    fn perm(&self, ino: WorldIno) -> u32 {
         self.ask(Fact::Perm(ino));
         self.node(ino).perm
     }
 
-    fn size(&self, ino: Ino) -> u64 {
+    fn size(&self, ino: WorldIno) -> u64 {
         self.ask(Fact::Size(ino));
         self.node(ino).size
     }
 
-    fn append_end(&self, ino: Ino) -> u64 {
+    fn append_end(&self, ino: WorldIno) -> u64 {
         self.ask(Fact::Size(ino));
         self.node(ino).append_end
     }
 
-    fn cuts(&self, ino: Ino) -> u32 {
+    fn cuts(&self, ino: WorldIno) -> u32 {
         self.ask(Fact::Size(ino));
         self.node(ino).cuts
     }
 
-    fn xattr(&self, ino: Ino) -> Option<u8> {
+    fn xattr(&self, ino: WorldIno) -> Option<u8> {
         self.ask(Fact::Xattr(ino));
         self.node(ino).xattr
     }
 
-    fn mtime(&self, ino: Ino) -> Option<i64> {
+    fn mtime(&self, ino: WorldIno) -> Option<i64> {
         self.ask(Fact::Mtime(ino));
         self.node(ino).mtime
     }
 
     /// To change it. What is changed without a look at it was not asked for.
-    fn node_mut(&mut self, ino: Ino) -> &mut Node {
+    fn node_mut(&mut self, ino: WorldIno) -> &mut Node {
         let node = self.nodes[usize::from(ino)].as_mut();
         Rc::make_mut(node.expect("entries name inodes that are there"))
     }
 
-    fn make(&mut self, ino: Ino, kind: Kind, id: InodeId) {
+    fn make(&mut self, ino: WorldIno, kind: Kind, id: InodeId) {
         let index = usize::from(ino);
         if self.nodes.len() <= index {
             self.nodes.resize(index + 1, None);
@@ -281,18 +282,18 @@ impl Spec {
         self.nodes[index] = Some(Rc::new(node));
     }
 
-    fn by_id(&self, id: InodeId) -> Option<Ino> {
+    fn by_id(&self, id: InodeId) -> Option<WorldIno> {
         self.ask(Fact::WithId(id));
         self.find_id(id)
     }
 
-    fn find_id(&self, id: InodeId) -> Option<Ino> {
+    fn find_id(&self, id: InodeId) -> Option<WorldIno> {
         let found = |node: &Option<Rc<Node>>| node.as_ref().is_some_and(|node| node.id == id);
-        self.nodes.iter().position(found).map(|ino| ino as Ino)
+        self.nodes.iter().position(found).map(|ino| ino as WorldIno)
     }
 
     /// The inode has this id, as far as is known.
-    fn is(&mut self, ino: Ino, id: InodeId) -> bool {
+    fn is(&mut self, ino: WorldIno, id: InodeId) -> bool {
         match self.id(ino) {
             0 if self.by_id(id).is_none() => {
                 self.node_mut(ino).id = id;
@@ -305,7 +306,7 @@ impl Spec {
 
     // ---- paths ----------------------------------------------------------------------------
 
-    fn base(&self, path: &Path) -> Step<Ino> {
+    fn base(&self, path: &Path) -> Step<WorldIno> {
         match path.base {
             None => Ok(ROOT_INO),
             Some(id) => {
@@ -316,7 +317,7 @@ impl Spec {
         }
     }
 
-    fn enter(&self, dir: Ino, name: Name) -> Step<Ino> {
+    fn enter(&self, dir: WorldIno, name: NameNo) -> Step<WorldIno> {
         let child = self.named(dir, name).ok_or(Errno::ENOENT)?;
         match self.kind(child) {
             Kind::Dir => Ok(child),
@@ -334,7 +335,7 @@ impl Spec {
         Ok(PathEnd { dir, name, there: self.named(dir, name) })
     }
 
-    fn find(&self, path: &Path) -> Step<Ino> {
+    fn find(&self, path: &Path) -> Step<WorldIno> {
         if path.names.is_empty() {
             return self.base(path);
         }
@@ -343,19 +344,19 @@ impl Spec {
 
     // ---- changes --------------------------------------------------------------------------
 
-    fn insert(&mut self, dir: Ino, name: Name, ino: Ino) {
+    fn insert(&mut self, dir: WorldIno, name: NameNo, ino: WorldIno) {
         let node = self.node_mut(dir);
         node.entries.insert(name, ino);
         node.mtime = None;
     }
 
-    fn remove(&mut self, dir: Ino, name: Name) {
+    fn remove(&mut self, dir: WorldIno, name: NameNo) {
         let node = self.node_mut(dir);
         node.entries.remove(&name);
         node.mtime = None;
     }
 
-    fn drop_link(&mut self, ino: Ino) {
+    fn drop_link(&mut self, ino: WorldIno) {
         let node = self.node_mut(ino);
         node.nlink -= 1;
     }
@@ -396,22 +397,22 @@ impl Spec {
 
     /// The states after it has ended with this answer (docs/protocol.md, rule 19): several if it may
     /// have seen either of two inodes with a name whose ids nobody knows yet.
-    pub fn end_listing(&self, call: usize, answer: &Answer) -> Vec<Spec> {
+    pub fn end_listing(&self, call: usize, answer: &WorldAnswer) -> Vec<WorldSpec> {
         self.ask(Fact::Listing(call));
         let mut spec = self.clone();
         let Some(at) = spec.listings.iter().position(|listing| listing.call == call) else {
-            return if matches!(answer, Answer::Failed(_)) { vec![spec] } else { Vec::new() };
+            return if matches!(answer, WorldAnswer::Failed(_)) { vec![spec] } else { Vec::new() };
         };
         let listing = spec.listings.remove(at);
         match answer {
-            Answer::Failed(Errno::ENOENT | Errno::ESTALE) if listing.removed => vec![spec],
-            Answer::Names(names) => {
+            WorldAnswer::Failed(Errno::ENOENT | Errno::ESTALE) if listing.removed => vec![spec],
+            WorldAnswer::Names(names) => {
                 let twice = (1..names.len()).any(|i| names[..i].iter().any(|n| n.0 == names[i].0));
-                let missing = |name: &Name| !names.iter().any(|listed| listed.0 == *name);
+                let missing = |name: &NameNo| !names.iter().any(|listed| listed.0 == *name);
                 if twice || listing.throughout.iter().any(missing) {
                     return Vec::new();
                 }
-                let saw = |specs: Vec<Spec>, (name, id): &(Name, InodeId)| {
+                let saw = |specs: Vec<WorldSpec>, (name, id): &(NameNo, InodeId)| {
                     specs.iter().flat_map(|spec| spec.saw(&listing, *name, *id)).collect()
                 };
                 names.iter().fold(vec![spec], saw)
@@ -421,9 +422,9 @@ impl Spec {
     }
 
     /// The states in which a listing saw the inode with this id by this name.
-    fn saw(&self, listing: &Listing, name: Name, id: InodeId) -> Vec<Spec> {
+    fn saw(&self, listing: &Listing, name: NameNo, id: InodeId) -> Vec<WorldSpec> {
         let seen = listing.ever.iter().filter(|(other, _)| *other == name);
-        let is = |(_, ino): &(Name, Ino)| {
+        let is = |(_, ino): &(NameNo, WorldIno)| {
             let mut spec = self.clone();
             spec.is(*ino, id).then_some(spec)
         };
@@ -431,26 +432,26 @@ impl Spec {
     }
 }
 
-impl Default for Spec {
-    fn default() -> Spec {
-        Spec::new()
+impl Default for WorldSpec {
+    fn default() -> WorldSpec {
+        WorldSpec::new()
     }
 }
 
 /// Nobody knows what was answered: then this may be it.
-fn unknown(answer: &Answer) -> bool {
-    matches!(answer, Answer::Unknown(_))
+fn unknown(answer: &WorldAnswer) -> bool {
+    matches!(answer, WorldAnswer::Unknown(_))
 }
 
-fn failed(errno: Errno, answer: &Answer) -> bool {
-    matches!(answer, Answer::Failed(told) if *told == errno) || unknown(answer)
+fn failed(errno: Errno, answer: &WorldAnswer) -> bool {
+    matches!(answer, WorldAnswer::Failed(told) if *told == errno) || unknown(answer)
 }
 
-fn done(answer: &Answer) -> bool {
-    matches!(answer, Answer::Done) || unknown(answer)
+fn done(answer: &WorldAnswer) -> bool {
+    matches!(answer, WorldAnswer::Done) || unknown(answer)
 }
 
-fn is_answer(result: Step<()>, answer: &Answer) -> bool {
+fn is_answer(result: Step<()>, answer: &WorldAnswer) -> bool {
     match result {
         Ok(()) => done(answer),
         Err(errno) => failed(errno, answer),

@@ -45,12 +45,12 @@ impl Desk {
 
 /// One client's way to send.
 #[derive(Clone)]
-pub struct Sender {
+pub struct WorldTransport {
     pub client: usize,
     pub desk: Desk,
 }
 
-impl Transport for Sender {
+impl Transport for WorldTransport {
     fn call(
         &self,
         to: SocketAddr,

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use bytes::Bytes;
 use saker_client::{Caller, ClientOptions, ClusterAddr, Fs};
-use saker_rpc::node::Stop;
+use saker_rpc::node::StopHandle;
 use saker_types::Locator;
 use saker_types::wire::At;
 
@@ -14,7 +14,7 @@ pub struct Cluster {
     pub fs: Fs,
     pub root: Caller,
     coordinator: SocketAddr,
-    stops: Vec<Stop>,
+    stops: Vec<StopHandle>,
     _dir: tempfile::TempDir,
 }
 
@@ -33,10 +33,10 @@ fn free_addrs(n: usize) -> Vec<SocketAddr> {
 }
 
 fn run_role(
-    stops: &mut Vec<Stop>,
-    serve: impl FnOnce(&Stop) -> std::io::Result<()> + Send + 'static,
+    stops: &mut Vec<StopHandle>,
+    serve: impl FnOnce(&StopHandle) -> std::io::Result<()> + Send + 'static,
 ) {
-    let stop = Stop::new();
+    let stop = StopHandle::new();
     stops.push(stop.clone());
     std::thread::spawn(move || serve(&stop).unwrap());
 }
@@ -132,6 +132,6 @@ fn connect(coordinator: SocketAddr) -> Fs {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.fs.close();
-        self.stops.iter().for_each(Stop::stop);
+        self.stops.iter().for_each(StopHandle::stop);
     }
 }

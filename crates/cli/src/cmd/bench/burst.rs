@@ -8,7 +8,7 @@ use super::Common;
 use super::content::Content;
 use super::load::{Operation, Share, Until};
 use super::phases::{Bench, Program};
-use super::target::{Dir, Target};
+use super::target::{DirPath, Target};
 use crate::fail::{Failure, Outcome};
 
 /// Measure bursts: all threads together write, then read, so many files of one directory before
@@ -51,7 +51,7 @@ enum What {
 struct BurstOp {
     what: What,
     burst: u64,
-    dirs: Arc<Vec<Dir>>,
+    dirs: Arc<Vec<DirPath>>,
     files_per_dir: u64,
     content: Arc<Vec<u8>>,
     next: Arc<AtomicU64>,
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_burst_stays_in_its_directory_and_the_next_goes_on() {
-        let dirs = Arc::new(vec![Dir::new(); 3]);
+        let dirs = Arc::new(vec![DirPath::new(); 3]);
         let content = Arc::default();
         let next = Arc::default();
         let operation =

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::layout::Cluster;
+use crate::layout::ClusterLayout;
 
 /// Counters of all MNodes and stores together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ const READ_BYTES: &str = "saker_store_read_bytes_total ";
 
 impl Counts {
     /// Asks every server; an error if one does not answer, as a sum without it means nothing.
-    pub fn of(cluster: &Cluster) -> io::Result<Counts> {
+    pub fn of(cluster: &ClusterLayout) -> io::Result<Counts> {
         let mnodes = cluster.mnode.iter().map(|node| node.http);
         let stores = cluster.store.iter().map(|store| store.http);
         let mut counts = Counts::default();

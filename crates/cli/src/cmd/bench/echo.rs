@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_rpc::node::Input;
 use saker_rpc::{
-    FlushDone, Hello, HelloPolicy, NodeId, Outbox, Reactor, Role, RoleKind, Shell, ShellConfig,
-    Stop, Transport,
+    FlushDone, Hello, HelloPolicy, NodeNumber, Outbox, Reactor, RoleKind, Shell, ShellConfig,
+    StateMachine, StopHandle, Transport,
 };
 use saker_runtime::time::Time;
 use saker_types::wire::Op;
@@ -32,7 +32,7 @@ pub struct ServerArgs {}
 /// A role that answers at once and remembers nothing.
 struct Echo;
 
-impl Role for Echo {
+impl StateMachine for Echo {
     fn step(&mut self, _: Time, _: i64, inputs: &mut VecDeque<Input>, out: &mut Outbox) {
         for input in inputs.drain(..) {
             if let Input::Request { conn, frame, .. } = input {
@@ -45,7 +45,7 @@ impl Role for Echo {
         None
     }
 
-    fn address(&self, _: NodeId) -> Option<SocketAddr> {
+    fn address(&self, _: NodeNumber) -> Option<SocketAddr> {
         None
     }
 
@@ -78,10 +78,10 @@ pub fn run_server(_: &ServerArgs) -> Outcome<u8> {
     let mut out = std::io::stdout();
     writeln!(out, "{}", listener.local_addr().about("echo")?).about("echo")?;
     out.flush().about("echo")?;
-    let hello = Hello::new(RoleKind::Shard, NodeId(1), None);
+    let hello = Hello::new(RoleKind::Shard, NodeNumber(1), None);
     let policy = HelloPolicy { allow_unknown_cluster: true, ..HelloPolicy::default() };
     let mut shell = Shell::new(Echo, listener, ShellConfig::new(hello, policy)).about("echo")?;
-    shell.run(&Stop::new()).about("echo")?;
+    shell.run(&StopHandle::new()).about("echo")?;
     Ok(0)
 }
 
@@ -148,7 +148,7 @@ const BODY_BYTES: usize = 100;
 /// One call under way, then many.
 pub fn measure(time: Duration) -> Outcome<Vec<Phase>> {
     let server = Server::start()?;
-    let hello = Hello::new(RoleKind::Tool, NodeId::NONE, None);
+    let hello = Hello::new(RoleKind::Tool, NodeNumber::NONE, None);
     let client = Client(Reactor::new(hello).about("network")?);
     let call = Call { addr: server.addr, body: Bytes::from(vec![7; BODY_BYTES]) };
     let pids = [Watched { name: "echo".to_owned(), pid: server.child.id() }];

@@ -8,8 +8,8 @@ use saker_client::{Caller, File, Fs, OpenFlags};
 use saker_types::wire::At;
 use saker_types::{Error, FileKind, Locator};
 
-use super::target::{Dir, Runner, Target};
-use crate::session::Session;
+use super::target::{DirPath, Runner, Target};
+use crate::session::CliSession;
 use crate::tree::Removal;
 
 /// A directory of a cluster.
@@ -25,7 +25,7 @@ const DIRECTORY: u32 = 0o040_755;
 
 impl LibFs {
     /// Works in a directory of this name in the root, which does not exist yet.
-    pub fn new(session: Session, base: String) -> LibFs {
+    pub fn new(session: CliSession, base: String) -> LibFs {
         LibFs { fs: session.fs, who: Arc::new(session.who), base: Arc::new(base) }
     }
 
@@ -59,7 +59,7 @@ impl Target for LibFs {
     type Place = At;
 
     /// The whole path from the root: the server resolves it, as it does for an application.
-    fn place(&self, dir: &Dir, name: &str) -> At {
+    fn place(&self, dir: &DirPath, name: &str) -> At {
         let names = std::iter::once(self.base.as_str()).chain(dir.iter().map(String::as_str));
         let path = names.chain([name]).map(|name| Bytes::copy_from_slice(name.as_bytes()));
         At::below(Locator::root(), path.collect())

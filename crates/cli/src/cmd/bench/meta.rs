@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Common;
 use super::load::{Operation, Share, Until};
 use super::phases::{Bench, Program};
-use super::target::{Dir, Target};
+use super::target::{DirPath, Target};
 use crate::fail::Outcome;
 
 /// Measure metadata: mkdir, create, getattr, open, unlink, rmdir.
@@ -26,7 +26,7 @@ pub struct Args {
 
 /// What a worker does to its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum MetaAction {
     /// Makes an empty file, and closes it.
     Create,
     /// stat(2).
@@ -45,8 +45,8 @@ pub enum What {
 
 #[derive(Clone)]
 struct MetaOp {
-    what: What,
-    dirs: Arc<Vec<Dir>>,
+    what: MetaAction,
+    dirs: Arc<Vec<DirPath>>,
     /// Entries of each worker; operations on what is there go round and round.
     there: Arc<Vec<u64>>,
 }
@@ -57,9 +57,9 @@ impl<T: Target> Operation<T> for MetaOp {
         let there = || self.there[worker].max(1);
         let place = |prefix: &str, n: u64| target.place(dir, &format!("{prefix}{worker}-{n}"));
         match self.what {
-            What::Create => target.create(&place("f", n)).await,
-            What::Getattr => target.getattr(&place("f", n % there())).await,
-            What::Missing => {
+            MetaAction::Create => target.create(&place("f", n)).await,
+            MetaAction::Getattr => target.getattr(&place("f", n % there())).await,
+            MetaAction::Missing => {
                 let none = dir.iter().cloned().chain([format!("none{worker}-{n}")]).collect();
                 match target.getattr(&target.place(&none, "f")).await {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -67,10 +67,10 @@ impl<T: Target> Operation<T> for MetaOp {
                     Ok(()) => Err(io::Error::other("a file below a directory that is not there")),
                 }
             }
-            What::Open => target.open(&place("f", n % there())).await,
-            What::Unlink => target.unlink(&place("f", n)).await,
-            What::Mkdir => target.mkdir(&place("d", n)).await,
-            What::Rmdir => target.rmdir(&place("d", n)).await,
+            MetaAction::Open => target.open(&place("f", n % there())).await,
+            MetaAction::Unlink => target.unlink(&place("f", n)).await,
+            MetaAction::Mkdir => target.mkdir(&place("d", n)).await,
+            MetaAction::Rmdir => target.rmdir(&place("d", n)).await,
         }
     }
 }
@@ -80,35 +80,50 @@ pub struct Entries {
     /// Said after the name of each phase.
     pub label: &'static str,
     /// Where they are.
-    pub dirs: Arc<Vec<Dir>>,
+    pub dirs: Arc<Vec<DirPath>>,
 }
 
 impl Entries {
     /// Makes entries, as long as the time allows; returns how many of each worker there are.
-    pub fn make<T: Target>(&self, bench: &mut Bench<T>, what: What) -> Outcome<Vec<u64>> {
+    pub fn make<T: Target>(&self, bench: &mut Bench<T>, what: MetaAction) -> Outcome<Vec<u64>> {
         let none = vec![0; bench.load.workers()];
         self.phase(bench, what, self.label, bench.until, Share::Open, &none)
     }
 
     /// Looks at entries, as long as the time allows.
-    pub fn look<T: Target>(&self, bench: &mut Bench<T>, what: What, there: &[u64]) -> Outcome {
+    pub fn look<T: Target>(
+        &self,
+        bench: &mut Bench<T>,
+        what: MetaAction,
+        there: &[u64],
+    ) -> Outcome {
         self.phase(bench, what, self.label, bench.until, Share::round(there), there).map(drop)
     }
 
     /// Looks at each entry once, however long it takes.
-    fn look_once<T: Target>(&self, bench: &mut Bench<T>, what: What, there: &[u64]) -> Outcome {
+    fn look_once<T: Target>(
+        &self,
+        bench: &mut Bench<T>,
+        what: MetaAction,
+        there: &[u64],
+    ) -> Outcome {
         self.each(bench, what, ", first", there)
     }
 
     /// Removes all that was made, however long it takes.
-    pub fn remove<T: Target>(&self, bench: &mut Bench<T>, what: What, there: &[u64]) -> Outcome {
+    pub fn remove<T: Target>(
+        &self,
+        bench: &mut Bench<T>,
+        what: MetaAction,
+        there: &[u64],
+    ) -> Outcome {
         self.each(bench, what, self.label, there)
     }
 
     fn each<T: Target>(
         &self,
         bench: &mut Bench<T>,
-        what: What,
+        what: MetaAction,
         label: &str,
         there: &[u64],
     ) -> Outcome {
@@ -120,7 +135,7 @@ impl Entries {
     fn phase<T: Target>(
         &self,
         bench: &mut Bench<T>,
-        what: What,
+        what: MetaAction,
         label: &str,
         until: Until,
         share: Share,
@@ -139,18 +154,18 @@ impl Program for Args {
 
     fn phases<T: Target>(&self, bench: &mut Bench<T>) -> Outcome {
         let private = Entries { label: "", dirs: bench.private_dirs()? };
-        let dirs = private.make(bench, What::Mkdir)?;
-        let files = private.make(bench, What::Create)?;
-        for what in [What::Getattr, What::Open] {
+        let dirs = private.make(bench, MetaAction::Mkdir)?;
+        let files = private.make(bench, MetaAction::Create)?;
+        for what in [MetaAction::Getattr, MetaAction::Open] {
             if self.again {
                 private.look_once(bench, what, &files)?;
             }
             private.look(bench, what, &files)?;
         }
         if self.missing {
-            private.look(bench, What::Missing, &files)?;
+            private.look(bench, MetaAction::Missing, &files)?;
         }
-        private.remove(bench, What::Unlink, &files)?;
-        private.remove(bench, What::Rmdir, &dirs)
+        private.remove(bench, MetaAction::Unlink, &files)?;
+        private.remove(bench, MetaAction::Rmdir, &dirs)
     }
 }

@@ -12,10 +12,10 @@ use super::load::{self, Load, Measured, Operation, Share, Until};
 use super::posix::{self, Posix};
 use super::report::{Phase, Report};
 use super::spin::Spinners;
-use super::target::{Dir, Target};
+use super::target::{DirPath, Target};
 use super::{Common, finish};
 use crate::fail::{Context, Failure, Outcome};
-use crate::layout::{Cluster, ClusterDir};
+use crate::layout::{ClusterDir, ClusterLayout};
 use crate::{mountpoint, session, signals};
 
 /// A benchmark: what it does, whatever it is done to.
@@ -42,7 +42,7 @@ pub struct Bench<T> {
     /// When a phase ends that has no reason to end otherwise.
     pub until: Until,
     pids: Vec<Watched>,
-    cluster: Option<Cluster>,
+    cluster: Option<ClusterLayout>,
     depth: u32,
     report: Report,
     _spinners: Option<Spinners>,
@@ -112,12 +112,12 @@ impl<T: Target> Bench<T> {
     }
 
     /// Makes directories at the depth that was asked for, one below each of so many names.
-    pub fn make_dirs(&self, prefix: &str, count: usize) -> Outcome<Arc<Vec<Dir>>> {
+    pub fn make_dirs(&self, prefix: &str, count: usize) -> Outcome<Arc<Vec<DirPath>>> {
         let dir = |n: usize| {
             let below = (1..self.depth).map(|level| format!("l{level}"));
             std::iter::once(format!("{prefix}{n}")).chain(below).collect()
         };
-        let dirs: Vec<Dir> = (0..count).map(dir).collect();
+        let dirs: Vec<DirPath> = (0..count).map(dir).collect();
         for dir in &dirs {
             for depth in 0..dir.len() {
                 let place = self.target.place(&dir[..depth].to_vec(), &dir[depth]);
@@ -129,7 +129,7 @@ impl<T: Target> Bench<T> {
     }
 
     /// A directory for each worker, in which nobody else works.
-    pub fn private_dirs(&self) -> Outcome<Arc<Vec<Dir>>> {
+    pub fn private_dirs(&self) -> Outcome<Arc<Vec<DirPath>>> {
         self.make_dirs("w", self.load.workers())
     }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::io::retry_on_intr;
 
-use super::target::{Dir, Runner, Target};
+use super::target::{DirPath, Runner, Target};
 
 /// A directory of any file system, through one or several of its mounts.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ impl Runner for Posix {
 impl Target for Posix {
     type Place = PathBuf;
 
-    fn place(&self, dir: &Dir, name: &str) -> PathBuf {
+    fn place(&self, dir: &DirPath, name: &str) -> PathBuf {
         let mut path = self.base().to_owned();
         path.extend(dir);
         path.push(name);

@@ -1,7 +1,7 @@
 //! `saker bench shared`: all workers in one directory (FalconFS §6.5).
 
 use super::Common;
-use super::meta::{Entries, What};
+use super::meta::{Entries, MetaAction};
 use super::phases::{Bench, Program};
 use super::target::Target;
 use crate::fail::Outcome;
@@ -30,13 +30,13 @@ impl Program for Args {
         let both = [private, shared];
         let mut files = Vec::new();
         for entries in &both {
-            files.push(entries.make(bench, What::Create)?);
+            files.push(entries.make(bench, MetaAction::Create)?);
         }
         for (entries, files) in both.iter().zip(&files) {
-            entries.look(bench, What::Getattr, files)?;
+            entries.look(bench, MetaAction::Getattr, files)?;
         }
         for (entries, files) in both.iter().zip(files) {
-            entries.remove(bench, What::Unlink, &files)?;
+            entries.remove(bench, MetaAction::Unlink, &files)?;
         }
         for what in ["create", "getattr", "unlink"] {
             bench.ratio(&format!("{what}, shared"), &format!("{what}, private"));

@@ -7,7 +7,7 @@ use super::Common;
 use super::content::Content;
 use super::load::{Operation, Share, Until};
 use super::phases::{Bench, Program};
-use super::target::{Dir, Target};
+use super::target::{DirPath, Target};
 use crate::fail::Outcome;
 
 /// Measure small files: write them (open, write, close), read them (open, read, close), and read
@@ -29,7 +29,7 @@ pub struct Args {
 
 #[derive(Clone)]
 struct SmallOp {
-    dirs: Arc<Vec<Dir>>,
+    dirs: Arc<Vec<DirPath>>,
     content: Arc<Vec<u8>>,
     /// Files of each worker that are there to be read; none: write.
     written: Option<Arc<Vec<u64>>>,

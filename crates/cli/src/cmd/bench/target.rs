@@ -5,7 +5,7 @@ use std::io;
 use bytes::Bytes;
 
 /// A directory below the benchmark's own one: names from there down.
-pub type Dir = Vec<String>;
+pub type DirPath = Vec<String>;
 
 /// Something that operations run on.
 pub trait Runner: Clone + Send + 'static {
@@ -26,7 +26,7 @@ pub trait Target: Runner {
     type Place;
 
     /// Where `name` in `dir` is.
-    fn place(&self, dir: &Dir, name: &str) -> Self::Place;
+    fn place(&self, dir: &DirPath, name: &str) -> Self::Place;
     /// Makes an empty file, and closes it.
     async fn create(&self, place: &Self::Place) -> io::Result<()>;
     /// stat(2).

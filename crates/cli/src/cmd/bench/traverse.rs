@@ -10,7 +10,7 @@ use super::Common;
 use super::content::Content;
 use super::load::{Operation, Share, Until};
 use super::phases::{Bench, Program};
-use super::target::{Dir, Target};
+use super::target::{DirPath, Target};
 use crate::fail::{Context, Failure, Outcome};
 use crate::signals;
 
@@ -73,12 +73,12 @@ impl Tree {
     }
 
     /// The `n`-th directory of a level.
-    fn dir(&self, level: u32, n: u64) -> Dir {
+    fn dir(&self, level: u32, n: u64) -> DirPath {
         (1..=level).map(|above| format!("d{}", n / self.dirs(level - above))).collect()
     }
 
     /// Directory and name of the `n`-th file.
-    fn file(&self, n: u64) -> (Dir, String) {
+    fn file(&self, n: u64) -> (DirPath, String) {
         (self.dir(self.levels, n % self.dirs(self.levels)), format!("f{n}"))
     }
 
@@ -195,7 +195,7 @@ impl Program for Args {
 /// Is a whole tree of this shape there? An error if it is of another one.
 fn is_there<T: Target>(bench: &Bench<T>, tree: &Tree) -> Outcome<bool> {
     let target = &bench.target;
-    let (place, label) = (target.place(&Dir::new(), LABEL), tree.label());
+    let (place, label) = (target.place(&DirPath::new(), LABEL), tree.label());
     match target.block_on(target.read(&place, label.len())) {
         Err(_) => Ok(false),
         Ok(found) if found == label.as_bytes() => Ok(true),
@@ -219,7 +219,7 @@ fn make<T: Target>(bench: &mut Bench<T>, tree: Tree) -> Outcome {
         return Err(Failure::new("bench traverse", "not all files could be made"));
     }
     let target = &bench.target;
-    let place = target.place(&Dir::new(), LABEL);
+    let place = target.place(&DirPath::new(), LABEL);
     target
         .block_on(target.write(&place, tree.label().as_bytes()))
         .about("bench: labelling its tree")
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_directory_is_made_below_one_that_is_there() {
-        let mut there = BTreeSet::from([Dir::new()]);
+        let mut there = BTreeSet::from([DirPath::new()]);
         for level in 1..=TREE.levels {
             for n in 0..TREE.dirs(level) {
                 let above = TREE.dir(level - 1, n / TREE.fanout);

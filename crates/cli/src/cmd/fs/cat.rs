@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use saker_client::OpenFlags;
 
 use crate::fail::{Context, Outcome};
-use crate::session::{self, ClusterArg, ClusterPath, Session, each};
+use crate::session::{self, CliSession, ClusterArg, ClusterPath, each};
 
 /// Write the content of files to the standard output.
 #[derive(clap::Args)]
@@ -24,7 +24,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
     each(&paths, |path| cat(&session, path))
 }
 
-fn cat(session: &Session, path: &ClusterPath) -> Outcome {
+fn cat(session: &CliSession, path: &ClusterPath) -> Outcome {
     let (at, _) = session.find(path, true)?;
     let flags = OpenFlags { read: true, ..OpenFlags::default() };
     let (file, _) = session.run(path, session.fs.open(&session.who, &at, flags))?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::fail::{Failure, Outcome};
 use crate::format;
 use crate::progress::Progress;
-use crate::session::{self, ClusterArg, ClusterPath, Session, each};
+use crate::session::{self, CliSession, ClusterArg, ClusterPath, each};
 use crate::signals;
 use crate::tree::{Met, walk};
 
@@ -28,7 +28,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
     each(&paths, |path| du(&session, path, args.human))
 }
 
-fn du(session: &Session, path: &ClusterPath, human: bool) -> Outcome {
+fn du(session: &CliSession, path: &ClusterPath, human: bool) -> Outcome {
     let (_, entry) = session.find(path, false)?;
     let (mut bytes, mut entries, mut failures) = (entry.attr.size, 1u64, 0u64);
     if entry.attr.is_dir() {

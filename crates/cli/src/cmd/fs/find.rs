@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use saker_types::{Attr, FileKind};
 
 use crate::fail::{Context, Failure, Outcome};
-use crate::session::{self, ClusterArg, ClusterPath, Session, each};
+use crate::session::{self, CliSession, ClusterArg, ClusterPath, each};
 use crate::signals;
 use crate::tree::{Met, walk};
 
@@ -46,7 +46,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
     each(&paths, |path| find(&session, path, args))
 }
 
-fn find(session: &Session, path: &ClusterPath, args: &Args) -> Outcome {
+fn find(session: &CliSession, path: &ClusterPath, args: &Args) -> Outcome {
     let (_, entry) = session.find(path, false)?;
     let mut out = BufWriter::new(std::io::stdout());
     let mut written: std::io::Result<()> = Ok(());

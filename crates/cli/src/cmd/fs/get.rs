@@ -14,7 +14,7 @@ use saker_types::time::unix;
 use saker_types::wire::At;
 use saker_types::{Attr, FileKind, InodeId, Locator, Stamp};
 
-use super::keep::{Links, get_xattrs};
+use super::keep::{HardLinks, get_xattrs};
 use super::transfer::{Copy, PIECE, Pool, check_interrupt, shown};
 use crate::fail::{Context, Failure, Outcome};
 use crate::session::{self, ClusterArg, ClusterPath};
@@ -58,7 +58,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
     let worker = Arc::clone(&copy);
     let pool = Pool::start(move |job: Job| worker.note(get_one(&worker, &job)))?;
     let mut dirs = Vec::new();
-    let mut links = Links::new();
+    let mut links = HardLinks::new();
     for path in &paths {
         let mut get = || -> Outcome {
             let (_, entry) = copy.session.find(path, true)?;
@@ -107,7 +107,7 @@ fn get_tree(
     root: &Locator,
     local_root: &Path,
     dirs: &mut Vec<Dir>,
-    links: &mut Links<InodeId, PathBuf>,
+    links: &mut HardLinks<InodeId, PathBuf>,
 ) {
     let visit = |met: Met<'_>| match met {
         Met::Failed(path, error) => {

@@ -12,16 +12,16 @@ use super::transfer::Copy;
 use crate::fail::{Context, Outcome};
 
 /// Names of one file, of which the first is copied and the others are made links to it.
-pub struct Links<K, N> {
+pub struct HardLinks<K, N> {
     first: HashMap<K, N>,
     /// Links to be made when all files are copied: the first name, and the other.
     later: Vec<(N, N)>,
 }
 
-impl<K: Hash + Eq, N: Clone> Links<K, N> {
+impl<K: Hash + Eq, N: Clone> HardLinks<K, N> {
     /// None met yet.
-    pub fn new() -> Links<K, N> {
-        Links { first: HashMap::new(), later: Vec::new() }
+    pub fn new() -> HardLinks<K, N> {
+        HardLinks { first: HashMap::new(), later: Vec::new() }
     }
 
     /// A name of a file that has several; true: it is the first, to be copied.

@@ -9,7 +9,7 @@ use saker_types::{Attr, FileKind};
 
 use crate::fail::{Context, Outcome};
 use crate::format::{self, Names};
-use crate::session::{self, ClusterArg, ClusterPath, Session, each};
+use crate::session::{self, CliSession, ClusterArg, ClusterPath, each};
 
 /// List directories, sorted by name.
 #[derive(clap::Args)]
@@ -30,7 +30,7 @@ pub struct Args {
 
 struct Printer<'a> {
     args: &'a Args,
-    session: &'a Session,
+    session: &'a CliSession,
     users: Names,
     groups: Names,
     out: BufWriter<std::io::Stdout>,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use saker_types::{Errno, FileKind};
 
 use crate::fail::{Context, Failure, Outcome};
-use crate::session::{self, ClusterArg, ClusterPath, Session, each};
+use crate::session::{self, CliSession, ClusterArg, ClusterPath, each};
 
 /// Make directories.
 #[derive(clap::Args)]
@@ -40,7 +40,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
     })
 }
 
-fn make(session: &Session, path: &ClusterPath, mode: u32) -> Outcome {
+fn make(session: &CliSession, path: &ClusterPath, mode: u32) -> Outcome {
     let (at, entry) = session.look(path, false)?;
     if entry.is_some() {
         return Err(Failure::new(path, Errno::EEXIST));
@@ -50,7 +50,7 @@ fn make(session: &Session, path: &ClusterPath, mode: u32) -> Outcome {
 }
 
 /// Makes a directory and those above it, as far as they are missing.
-pub fn make_all(session: &Session, path: &ClusterPath, mode: u32) -> Outcome {
+pub fn make_all(session: &CliSession, path: &ClusterPath, mode: u32) -> Outcome {
     let mut above = Vec::new();
     for name in path.path.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
         above.push(b'/');

@@ -18,7 +18,7 @@ mod xattr;
 pub use rm::remove_tree;
 
 use crate::fail::Outcome;
-use crate::session::{ClusterArg, ClusterPath, Session};
+use crate::session::{CliSession, ClusterArg, ClusterPath};
 
 /// Work with files and directories, without a mount.
 ///
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
 }
 
 /// Where something goes that is called `name`: into `to` if that is a directory, else as `to`.
-fn destination(session: &Session, to: &ClusterPath, name: &[u8]) -> Outcome<ClusterPath> {
+fn destination(session: &CliSession, to: &ClusterPath, name: &[u8]) -> Outcome<ClusterPath> {
     let (_, entry) = session.look(to, true)?;
     let into = entry.is_some_and(|entry| entry.attr.is_dir());
     Ok(if into { to.join(name) } else { to.clone() })

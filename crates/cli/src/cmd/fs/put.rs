@@ -12,7 +12,7 @@ use saker_types::time::stamp;
 use saker_types::wire::At;
 use saker_types::{Errno, FileKind, Locator};
 
-use super::keep::{self, Links};
+use super::keep::{self, HardLinks};
 use super::transfer::{Copy, PIECE, Pool, check_interrupt, local_name, shown};
 use crate::fail::{Context, Failure, Outcome};
 use crate::session::{self, ClusterArg, ClusterPath};
@@ -59,7 +59,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
         return Err(Failure::usage(&to, Errno::ENOTDIR));
     }
     let mut dirs = Vec::new();
-    let mut links = Links::new();
+    let mut links = HardLinks::new();
     for local in &args.from {
         let mut put = || -> Outcome {
             let meta = std::fs::metadata(local).about(local.display())?;
@@ -99,7 +99,7 @@ fn put_tree(
     local: &Path,
     to: &ClusterPath,
     dirs: &mut Vec<Dir>,
-    links: &mut Links<(u64, u64), Job>,
+    links: &mut HardLinks<(u64, u64), Job>,
 ) -> Outcome {
     let (at, _) = copy.session.look(to, true)?;
     let mut stack = vec![(local.to_owned(), at)];
@@ -138,7 +138,7 @@ fn put_tree(
 }
 
 /// Is it the only name of its file, or the first that is met?
-fn is_first(entry: &DirEntry, job: &Job, links: &mut Links<(u64, u64), Job>) -> Outcome<bool> {
+fn is_first(entry: &DirEntry, job: &Job, links: &mut HardLinks<(u64, u64), Job>) -> Outcome<bool> {
     let meta = entry.metadata().about(job.local.display())?;
     Ok(meta.nlink() == 1 || links.meet((meta.dev(), meta.ino()), job))
 }

@@ -7,7 +7,7 @@ use saker_types::wire::{At, Entry};
 
 use crate::fail::{Failure, Outcome};
 use crate::progress::Progress;
-use crate::session::{self, ClusterArg, ClusterPath, Session, each};
+use crate::session::{self, CliSession, ClusterArg, ClusterPath, each};
 use crate::signals;
 use crate::tree::Removal;
 
@@ -42,13 +42,14 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
 }
 
 /// Removes a directory with all that is in it.
-pub fn remove_tree(session: &Session, path: &ClusterPath, at: &At, entry: &Entry) -> Outcome {
+pub fn remove_tree(session: &CliSession, path: &ClusterPath, at: &At, entry: &Entry) -> Outcome {
     if at.path.is_empty() && entry.attr.id == saker_types::ROOT {
         return Err(Failure::new(path, "the root directory cannot be removed"));
     }
     signals::catch_interrupt();
     let progress = Progress::counting("removed");
-    let tell = |removed: crate::tree::Removed, failure: Option<(&[u8], &saker_types::Error)>| {
+    let tell = |removed: crate::tree::RemovalCounts,
+                failure: Option<(&[u8], &saker_types::Error)>| {
         progress.set(removed.dirs + removed.others);
         if let Some((path, error)) = failure {
             progress.error(&format!("saker: {}: {error}", String::from_utf8_lossy(path)));

@@ -7,7 +7,7 @@ use saker_types::wire::Entry;
 
 use crate::fail::Outcome;
 use crate::format::{self, Names};
-use crate::session::{self, ClusterArg, ClusterPath, Session, each};
+use crate::session::{self, CliSession, ClusterArg, ClusterPath, each};
 
 /// Show attributes, and where metadata and data are.
 #[derive(clap::Args)]
@@ -30,7 +30,7 @@ pub fn run(cluster: &ClusterArg, args: &Args) -> Outcome<u8> {
     })
 }
 
-fn print(session: &Session, path: &ClusterPath, entry: &Entry) {
+fn print(session: &CliSession, path: &ClusterPath, entry: &Entry) {
     let attr = &entry.attr;
     println!("  File: {path}");
     println!("  Size: {:<14} {:<18} Inode: {}", attr.size, format::kind(attr), attr.id);
@@ -55,7 +55,7 @@ fn print(session: &Session, path: &ClusterPath, entry: &Entry) {
 }
 
 /// The shard that owns the inode.
-fn owner(session: &Session, entry: &Entry) -> String {
+fn owner(session: &CliSession, entry: &Entry) -> String {
     let map = session.fs.map();
     let shard = map.shard_of_slot(map.slot_at(&entry.loc));
     let info = map.shards.get(usize::from(shard));
@@ -64,7 +64,7 @@ fn owner(session: &Session, entry: &Entry) -> String {
 }
 
 /// Where the bytes are.
-fn data(session: &Session, entry: &Entry) -> String {
+fn data(session: &CliSession, entry: &Entry) -> String {
     if !entry.attr.chunked {
         return "in the inode row".to_owned();
     }

@@ -10,7 +10,7 @@ use saker_runtime::thread::{self, JoinHandle};
 
 use crate::fail::{Context, Failure, Outcome};
 use crate::progress::Progress;
-use crate::session::Session;
+use crate::session::CliSession;
 use crate::signals;
 
 /// Files copied at once.
@@ -23,7 +23,7 @@ pub const PIECE: usize = 1 << 20;
 /// A copy under way, seen from all its threads.
 pub struct Copy {
     /// The client.
-    pub session: Session,
+    pub session: CliSession,
     /// Keep permissions, times, extended attributes and hard links.
     pub preserve: bool,
     /// Tells the user.
@@ -34,7 +34,7 @@ pub struct Copy {
 
 impl Copy {
     /// A copy that has not begun.
-    pub fn new(session: Session, preserve: bool) -> Arc<Copy> {
+    pub fn new(session: CliSession, preserve: bool) -> Arc<Copy> {
         let (files, failures) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Copy { session, preserve, progress: Progress::copying(), files, failures })
     }

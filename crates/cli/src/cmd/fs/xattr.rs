@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use saker_types::id::hex;
 
 use crate::fail::{Failure, Outcome};
-use crate::session::{self, ClusterArg, ClusterPath, Session, each};
+use crate::session::{self, CliSession, ClusterArg, ClusterPath, each};
 
 /// Set or remove an extended attribute.
 #[derive(clap::Args)]
@@ -59,7 +59,7 @@ pub fn get(cluster: &ClusterArg, args: &GetArgs) -> Outcome<u8> {
     each(&paths, |path| show(&session, path, args))
 }
 
-fn show(session: &Session, path: &ClusterPath, args: &GetArgs) -> Outcome {
+fn show(session: &CliSession, path: &ClusterPath, args: &GetArgs) -> Outcome {
     let (at, _) = session.find(path, true)?;
     let names = match &args.name {
         Some(name) => name.clone().into_bytes(),

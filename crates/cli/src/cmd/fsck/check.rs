@@ -6,7 +6,7 @@ use saker_types::limits::CHUNK_BYTES;
 use saker_types::{ClusterMap, InodeId, ROOT};
 
 use super::chunks::{Chunked, Chunks};
-use super::problem::{Kind, Problems, Subject};
+use super::problem::{ProblemKind, Problems, Subject};
 use super::rows::{Count, Rows};
 
 /// One look at the whole cluster.
@@ -52,8 +52,10 @@ fn unique_ids(rows: &Rows, problems: &mut Problems) -> Vec<InodeId> {
             last = pair[0];
             let is_dir = |id| rows.dirs.binary_search_by_key(&id, |(dir, _)| *dir).is_ok();
             let (kind, detail) = match is_dir(last) {
-                true => (Kind::DuplicateDirectory, "more than one row has this directory's id"),
-                false => (Kind::DuplicateInode, "more than one row has this inode's id"),
+                true => {
+                    (ProblemKind::DuplicateDirectory, "more than one row has this directory's id")
+                }
+                false => (ProblemKind::DuplicateInode, "more than one row has this inode's id"),
             };
             problems.add(kind, Subject::Inode(last), detail);
         }
@@ -66,7 +68,7 @@ fn unique_ids(rows: &Rows, problems: &mut Problems) -> Vec<InodeId> {
 fn check_tree(rows: &Rows, problems: &mut Problems) {
     let index_of = |id| rows.dirs.binary_search_by_key(&id, |(dir, _)| *dir).ok();
     let Some(root) = index_of(ROOT) else {
-        problems.add(Kind::NoRoot, Subject::All, "the root directory has no row");
+        problems.add(ProblemKind::NoRoot, Subject::All, "the root directory has no row");
         return;
     };
     let mut missing: HashMap<InodeId, u64> = HashMap::new();
@@ -77,13 +79,13 @@ fn check_tree(rows: &Rows, problems: &mut Problems) {
     }
     for (id, entries) in missing {
         let detail = format!("{entries} entries belong to directory {id}, which does not exist");
-        problems.add(Kind::MissingParent, Subject::Inode(id), detail);
+        problems.add(ProblemKind::MissingParent, Subject::Inode(id), detail);
     }
     for (index, reach) in reaches(rows, root, index_of).into_iter().enumerate() {
         // Below a missing directory: that one is told of.
         if reach == Reach::Cycle {
             let detail = "the way up from this directory does not end at the root";
-            problems.add(Kind::Unreachable, Subject::Inode(rows.dirs[index].0), detail);
+            problems.add(ProblemKind::Unreachable, Subject::Inode(rows.dirs[index].0), detail);
         }
     }
 }
@@ -133,7 +135,7 @@ fn check_links(map: &ClusterMap, rows: &mut Rows, problems: &mut Problems) {
         referenced.insert(id);
         if group.iter().any(|(_, other)| *other != slot) {
             let detail = "its names do not agree where its attributes are";
-            problems.add(Kind::MissingAttributes, subject, detail);
+            problems.add(ProblemKind::MissingAttributes, subject, detail);
             continue;
         }
         let home = map.shard_of_slot(slot);
@@ -141,26 +143,26 @@ fn check_links(map: &ClusterMap, rows: &mut Rows, problems: &mut Problems) {
         match found.map(|index| rows.attributes[index]) {
             Err(_) => {
                 let detail = format!("{} names, but no attribute row", group.len());
-                problems.add(Kind::MissingAttributes, subject, detail);
+                problems.add(ProblemKind::MissingAttributes, subject, detail);
             }
             Ok(row) if row.home != slot => {
                 let detail = format!("attributes in slot {}, wanted in {}", row.home.0, slot.0);
-                problems.add(Kind::MissingAttributes, subject, detail);
+                problems.add(ProblemKind::MissingAttributes, subject, detail);
             }
             Ok(row) if row.shard != home => {
                 let detail = format!("attributes on shard {}, wanted on shard {home}", row.shard);
-                problems.add(Kind::MissingAttributes, subject, detail);
+                problems.add(ProblemKind::MissingAttributes, subject, detail);
             }
             Ok(row) if row.nlink as usize != group.len() => {
                 let detail = format!("link count {}, but {} names", row.nlink, group.len());
-                problems.add(Kind::LinkCount, subject, detail);
+                problems.add(ProblemKind::LinkCount, subject, detail);
             }
             Ok(_) => {}
         }
     }
     for row in rows.attributes.iter().filter(|row| !referenced.contains(&row.id)) {
         let detail = format!("attributes on shard {} that no name refers to", row.shard);
-        problems.add(Kind::StrayAttributes, Subject::Inode(row.id), detail);
+        problems.add(ProblemKind::StrayAttributes, Subject::Inode(row.id), detail);
     }
 }
 
@@ -185,7 +187,7 @@ fn check_totals(rows: &mut Rows, problems: &mut Problems) {
         .chain(without_row.map(|found| (nothing(found), *found)));
     for (said, found) in pairs.filter(|(said, found)| said != found) {
         problems.add(
-            Kind::WrongTotals,
+            ProblemKind::WrongTotals,
             Subject::Totals(said.shard, said.dir),
             totals_text(said, found),
         );
@@ -203,7 +205,7 @@ pub fn totals_text(said: Count, found: Count) -> String {
 fn check_orphans(rows: &Rows, ids: &[InodeId], problems: &mut Problems) {
     for id in rows.orphans.iter().filter(|id| ids.binary_search(id).is_ok()) {
         let detail = "its id has both a row and an orphan's record";
-        problems.add(Kind::LivingOrphan, Subject::Inode(*id), detail);
+        problems.add(ProblemKind::LivingOrphan, Subject::Inode(*id), detail);
     }
 }
 
@@ -230,7 +232,7 @@ fn check_chunks(
         }
         if !is_known {
             let detail = format!("{} chunks of an inode that does not exist", inode.chunks);
-            problems.add(Kind::LeakedChunks, Subject::Inode(id), detail);
+            problems.add(ProblemKind::LeakedChunks, Subject::Inode(id), detail);
             continue;
         }
         let found = rows.chunked.binary_search_by_key(&id, |(id, _)| *id);
@@ -238,7 +240,7 @@ fn check_chunks(
         // An open file's size becomes known when it is flushed, a cut takes effect in a moment.
         if strict && !jobs.contains(&id) && inode.last >= size.div_ceil(CHUNK_BYTES) {
             let detail = format!("chunk {} of a file with {size} bytes", inode.last);
-            problems.add(Kind::BeyondEnd, Subject::Inode(id), detail);
+            problems.add(ProblemKind::BeyondEnd, Subject::Inode(id), detail);
         }
     }
     aside

@@ -3,7 +3,7 @@
 use saker_types::wire::ChunkInfo;
 use saker_types::{ClusterMap, InodeId, StoreNo};
 
-use super::problem::{Kind, Problems, Subject};
+use super::problem::{ProblemKind, Problems, Subject};
 
 /// All chunks of one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,18 +45,18 @@ impl Chunks {
             } else {
                 let detail =
                     format!("store {store} has chunk {index}, which belongs to {wanted:?}");
-                self.problems.add(Kind::MisplacedChunk, subject(), detail);
+                self.problems.add(ProblemKind::MisplacedChunk, subject(), detail);
             }
             if !copy.problem.is_empty() {
                 let detail = format!("chunk {index} on store {store}: {}", copy.problem);
-                self.problems.add(Kind::BadChunk, subject(), detail);
+                self.problems.add(ProblemKind::BadChunk, subject(), detail);
             }
             if copy.len != first.len {
                 let detail = format!(
                     "chunk {index} has {} bytes on store {store}, {} on store {}",
                     copy.len, first.len, copies[0].0
                 );
-                self.problems.add(Kind::DifferentCopies, Subject::Chunk(id, index), detail);
+                self.problems.add(ProblemKind::DifferentCopies, Subject::Chunk(id, index), detail);
             }
         }
         self.total += 1;
@@ -79,10 +79,10 @@ impl Chunks {
 /// Brings the sorted lists of several stores together, chunk by chunk.
 #[derive(Default)]
 pub struct Merge {
-    stores: Vec<Source>,
+    stores: Vec<ChunkList>,
 }
 
-struct Source {
+struct ChunkList {
     store: StoreNo,
     waiting: std::collections::VecDeque<ChunkInfo>,
     ended: bool,
@@ -91,13 +91,13 @@ struct Source {
 impl Merge {
     /// Of these stores.
     pub fn of(stores: impl IntoIterator<Item = StoreNo>) -> Merge {
-        let source = |store| Source { store, waiting: Default::default(), ended: false };
+        let source = |store| ChunkList { store, waiting: Default::default(), ended: false };
         Merge { stores: stores.into_iter().map(source).collect() }
     }
 
     /// The stores whose lists must be read on before the merge can go on.
     pub fn hungry(&self) -> Vec<StoreNo> {
-        let hungry = |source: &&Source| source.waiting.is_empty() && !source.ended;
+        let hungry = |source: &&ChunkList| source.waiting.is_empty() && !source.ended;
         self.stores.iter().filter(hungry).map(|source| source.store).collect()
     }
 
@@ -116,7 +116,7 @@ impl Merge {
         }
         let place = |chunk: &ChunkInfo| (chunk.id, chunk.index);
         let least = self.stores.iter().filter_map(|s| s.waiting.front().map(place)).min()?;
-        let take = |source: &mut Source| {
+        let take = |source: &mut ChunkList| {
             let chunk = source.waiting.pop_front_if(|chunk| place(chunk) == least)?;
             Some((source.store, chunk))
         };

@@ -28,7 +28,7 @@ use crate::signals;
 use crate::wire::Wire;
 
 use check::{Look, totals_text};
-use problem::{Kind, Problem, Problems, Subject};
+use problem::{Problem, ProblemKind, Problems, Subject};
 use scan::{INTERRUPTED, Places, Scanner};
 
 /// Check that metadata and data of a cluster are sound.
@@ -152,7 +152,7 @@ fn examine(
     let strays = settle_leaks(scanner, &mut look)?;
     for (shard, n) in scanner.stuck_shards(TRANSACTION_PATIENCE)? {
         let detail = format!("shard {shard} has {n} transactions without an outcome");
-        look.problems.add(Kind::StuckTransaction, Subject::Shard(shard), detail);
+        look.problems.add(ProblemKind::StuckTransaction, Subject::Shard(shard), detail);
     }
     let deleted = if args.repair { repair(scanner, &strays)? } else { 0 };
     let names = Names::of(scanner, &look)?;
@@ -190,7 +190,9 @@ fn rest(pause: Duration) -> Result<(), String> {
 fn settle_totals(scanner: &Scanner<'_>, problems: &mut Problems) -> Result<(), String> {
     let mut kept = Vec::new();
     for mut problem in std::mem::take(&mut problems.list) {
-        if let (Kind::WrongTotals, Subject::Totals(shard, dir)) = (problem.kind, &problem.subject) {
+        if let (ProblemKind::WrongTotals, Subject::Totals(shard, dir)) =
+            (problem.kind, &problem.subject)
+        {
             match scanner.totals_now(*shard, *dir)? {
                 Some((said, found)) if said != found => problem.detail = totals_text(said, found),
                 _ => continue,
@@ -203,7 +205,7 @@ fn settle_totals(scanner: &Scanner<'_>, problems: &mut Problems) -> Result<(), S
 }
 
 fn leaked(problem: &Problem) -> Option<InodeId> {
-    problem.subject.inode().filter(|_| problem.kind == Kind::LeakedChunks)
+    problem.subject.inode().filter(|_| problem.kind == ProblemKind::LeakedChunks)
 }
 
 /// Inodes of chunks, as shards were asked about them.

@@ -6,12 +6,12 @@ macro_rules! kinds {
     ($($(#[doc = $doc:literal])* $name:ident => $text:literal,)*) => {
         /// Kind of a problem.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Kind { $($(#[doc = $doc])* $name,)* }
+        pub enum ProblemKind { $($(#[doc = $doc])* $name,)* }
 
-        impl Kind {
+        impl ProblemKind {
             /// Name in the output.
             pub fn name(self) -> &'static str {
-                match self { $(Kind::$name => $text,)* }
+                match self { $(ProblemKind::$name => $text,)* }
             }
         }
     };
@@ -97,7 +97,7 @@ impl Subject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// What kind.
-    pub kind: Kind,
+    pub kind: ProblemKind,
     /// About what.
     pub subject: Subject,
     /// In words.
@@ -118,7 +118,7 @@ pub struct Problems {
 
 impl Problems {
     /// Adds one.
-    pub fn add(&mut self, kind: Kind, subject: Subject, detail: impl Into<String>) {
+    pub fn add(&mut self, kind: ProblemKind, subject: Subject, detail: impl Into<String>) {
         if self.list.len() < KEPT_MAX {
             self.list.push(Problem { kind, subject, detail: detail.into() });
         } else {

@@ -8,7 +8,7 @@ use saker_types::placement::Slot;
 use saker_types::wire::{FileLocks, Row, Totals};
 use saker_types::{ClusterMap, FileKind, Inode, InodeId, Key, ROOT, ShardNo};
 
-use super::problem::{Kind, Problems, Subject};
+use super::problem::{ProblemKind, Problems, Subject};
 
 /// An attribute row.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ impl Rows {
         if taken.is_none() {
             let subject = Subject::Row(shard, row.key.to_vec());
             let detail = format!("shard {shard}: key {}", hex(&row.key));
-            self.problems.add(Kind::CorruptRow, subject, detail);
+            self.problems.add(ProblemKind::CorruptRow, subject, detail);
         }
     }
 
@@ -93,7 +93,7 @@ impl Rows {
             }
             if attr.nlink != 1 {
                 let detail = format!("link count {} of a file with one name", attr.nlink);
-                self.problems.add(Kind::LinkCount, Subject::Inode(attr.id), detail);
+                self.problems.add(ProblemKind::LinkCount, Subject::Inode(attr.id), detail);
             }
         }
         // The root's own row is in no directory.
@@ -108,7 +108,7 @@ impl Rows {
         if owner != shard {
             let subject = Subject::Entry(key.pid, key.name.clone());
             let detail = format!("the row is on shard {shard}, its owner is shard {owner}");
-            self.problems.add(Kind::WrongShard, subject, detail);
+            self.problems.add(ProblemKind::WrongShard, subject, detail);
         }
     }
 
@@ -148,7 +148,7 @@ impl Rows {
         if owner != shard {
             let subject = Subject::Row(shard, row.key.to_vec());
             let detail = format!("a row of slot {} is on shard {shard}, not {owner}", slot.0);
-            self.problems.add(Kind::WrongShard, subject, detail);
+            self.problems.add(ProblemKind::WrongShard, subject, detail);
         }
     }
 
@@ -166,7 +166,7 @@ impl Rows {
             (Some(moved), None) if moved.id == id => {}
             _ => {
                 let detail = "neither the new place nor the attributes of this inode";
-                self.problems.add(Kind::BadGoneRecord, Subject::Inode(id), detail);
+                self.problems.add(ProblemKind::BadGoneRecord, Subject::Inode(id), detail);
             }
         }
         Some(())

@@ -33,7 +33,7 @@ const CHUNKS: u32 = 8192;
 const CHUNKS_VERIFIED: u32 = 64;
 
 /// Why the check could not be made.
-pub type Fault = String;
+pub type CheckFailure = String;
 
 /// Looks at the nodes of one cluster.
 pub struct Scanner<'a> {
@@ -46,7 +46,7 @@ pub struct Scanner<'a> {
 pub type Places = HashMap<InodeId, (InodeId, Vec<u8>)>;
 
 impl Scanner<'_> {
-    fn addr(&self, node: NodeId) -> Result<SocketAddr, Fault> {
+    fn addr(&self, node: NodeId) -> Result<SocketAddr, CheckFailure> {
         self.map.addr(node).ok_or_else(|| format!("{node} has no address"))
     }
 
@@ -60,7 +60,7 @@ impl Scanner<'_> {
 
     /// One look at everything. Chunks come first: a chunk whose inode is not there afterwards
     /// has none, or is deleted at this moment.
-    pub fn look(&self, verify: bool, strict: bool) -> Result<Look, Fault> {
+    pub fn look(&self, verify: bool, strict: bool) -> Result<Look, CheckFailure> {
         self.wire.block_on(async {
             let chunks = self.all_chunks(verify).await?;
             let rows = try_join_all(self.shards().map(|shard| self.shard_rows(shard))).await?;
@@ -72,7 +72,7 @@ impl Scanner<'_> {
         })
     }
 
-    async fn shard_rows(&self, shard: ShardNo) -> Result<Rows, Fault> {
+    async fn shard_rows(&self, shard: ShardNo) -> Result<Rows, CheckFailure> {
         let mut rows = Rows::default();
         self.each_row(shard, Bytes::new(), |row| {
             rows.add(self.map, shard, row);
@@ -88,7 +88,7 @@ impl Scanner<'_> {
         shard: ShardNo,
         mut after: Bytes,
         mut take: impl FnMut(&Row) -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CheckFailure> {
         let to = self.addr(NodeId::Shard(shard))?;
         loop {
             interruptible()?;
@@ -107,7 +107,7 @@ impl Scanner<'_> {
         }
     }
 
-    async fn all_chunks(&self, verify: bool) -> Result<Chunks, Fault> {
+    async fn all_chunks(&self, verify: bool) -> Result<Chunks, CheckFailure> {
         let mut merge = Merge::of(self.stores());
         let mut chunks = Chunks::default();
         let mut last: HashMap<StoreNo, (InodeId, u64)> = HashMap::new();
@@ -138,7 +138,7 @@ impl Scanner<'_> {
         store: StoreNo,
         (after_id, after_index): (InodeId, u64),
         verify: bool,
-    ) -> Result<ChunkListReply, Fault> {
+    ) -> Result<ChunkListReply, CheckFailure> {
         interruptible()?;
         let limit = if verify { CHUNKS_VERIFIED } else { CHUNKS };
         let request = ChunkListReq { after_id, after_index, limit, verify };
@@ -147,7 +147,7 @@ impl Scanner<'_> {
     }
 
     /// The shards that have had a transaction under way at every look for so long.
-    pub fn stuck_shards(&self, patience: Duration) -> Result<Vec<(ShardNo, u64)>, Fault> {
+    pub fn stuck_shards(&self, patience: Duration) -> Result<Vec<(ShardNo, u64)>, CheckFailure> {
         let mut busy: Vec<ShardNo> = self.shards().collect();
         let deadline = time::now() + patience;
         loop {
@@ -176,7 +176,7 @@ impl Scanner<'_> {
         &self,
         shard: ShardNo,
         dir: InodeId,
-    ) -> Result<Option<(Count, Count)>, Fault> {
+    ) -> Result<Option<(Count, Count)>, CheckFailure> {
         const ATTEMPTS: usize = 20;
         self.wire.block_on(async {
             for _ in 0..ATTEMPTS {
@@ -191,7 +191,7 @@ impl Scanner<'_> {
         })
     }
 
-    async fn said_totals(&self, shard: ShardNo, dir: InodeId) -> Result<Totals, Fault> {
+    async fn said_totals(&self, shard: ShardNo, dir: InodeId) -> Result<Totals, CheckFailure> {
         let key = id_key(table::TOTALS, dir);
         let mut said = None;
         // Keys of one table have one length, so nothing lies between a key and its predecessor.
@@ -203,7 +203,7 @@ impl Scanner<'_> {
         said.transpose().map(Option::unwrap_or_default).map_err(|why| format!("totals: {why}"))
     }
 
-    async fn count(&self, shard: ShardNo, dir: InodeId) -> Result<Count, Fault> {
+    async fn count(&self, shard: ShardNo, dir: InodeId) -> Result<Count, CheckFailure> {
         let mut count = Count { dir, shard, entries: 0, subdirs: 0 };
         // The empty name with the least order sorts before all others of the directory.
         let start = entry_key(&Key { pid: dir, order: 0, name: Vec::new() });
@@ -221,7 +221,7 @@ impl Scanner<'_> {
     }
 
     /// Finds the names of some inodes. Hard links have several: any.
-    pub fn places(&self, wanted: &HashSet<InodeId>) -> Result<Places, Fault> {
+    pub fn places(&self, wanted: &HashSet<InodeId>) -> Result<Places, CheckFailure> {
         self.wire.block_on(async {
             let found = try_join_all(self.shards().map(async |shard| {
                 let mut places = Places::new();
@@ -235,7 +235,7 @@ impl Scanner<'_> {
                     true
                 })
                 .await?;
-                Ok::<_, Fault>(places)
+                Ok::<_, CheckFailure>(places)
             }))
             .await?;
             Ok(found.into_iter().flatten().collect())
@@ -243,7 +243,7 @@ impl Scanner<'_> {
     }
 
     /// Which of these inodes no shard knows, whatever moves meanwhile ([`WatchReq`]).
-    pub fn unknown(&self, ids: &[InodeId]) -> Result<Vec<InodeId>, Fault> {
+    pub fn unknown(&self, ids: &[InodeId]) -> Result<Vec<InodeId>, CheckFailure> {
         let mut unknown = Vec::new();
         for part in ids.chunks(WATCHED_MAX) {
             unknown.extend(self.wire.block_on(self.unknown_of(part))?);
@@ -251,7 +251,7 @@ impl Scanner<'_> {
         Ok(unknown)
     }
 
-    async fn unknown_of(&self, ids: &[InodeId]) -> Result<HashSet<InodeId>, Fault> {
+    async fn unknown_of(&self, ids: &[InodeId]) -> Result<HashSet<InodeId>, CheckFailure> {
         let watch = saker_runtime::rand::u64();
         let mut left: HashSet<InodeId> = ids.iter().copied().collect();
         for known in self.ask_all(&WatchReq { watch, ids: ids.to_vec() }).await? {
@@ -267,7 +267,7 @@ impl Scanner<'_> {
                 true
             })
             .await?;
-            Ok::<_, Fault>(found)
+            Ok::<_, CheckFailure>(found)
         }))
         .await?;
         for known in found.into_iter().flatten() {
@@ -279,7 +279,7 @@ impl Scanner<'_> {
         Ok(left)
     }
 
-    async fn ask_all(&self, request: &WatchReq) -> Result<Vec<InodeId>, Fault> {
+    async fn ask_all(&self, request: &WatchReq) -> Result<Vec<InodeId>, CheckFailure> {
         let answers = try_join_all(self.shards().map(async |shard| {
             let to = self.addr(NodeId::Shard(shard))?;
             self.wire.call::<WatchReply>(to, Op::Watch, request, ANSWER_WITHIN).await
@@ -289,7 +289,10 @@ impl Scanner<'_> {
 
     /// Has all stores set chunks aside, take them back, or delete those that were aside for long
     /// enough; returns whose some store has deleted.
-    pub fn quarantine(&self, request: &ChunkQuarantineReq) -> Result<HashSet<InodeId>, Fault> {
+    pub fn quarantine(
+        &self,
+        request: &ChunkQuarantineReq,
+    ) -> Result<HashSet<InodeId>, CheckFailure> {
         self.wire.block_on(async {
             let answers = try_join_all(self.stores().map(async |store| {
                 let to = self.addr(NodeId::Store(store))?;
@@ -312,6 +315,6 @@ fn id_of(row: &Row) -> Option<InodeId> {
 /// What [`Scanner`] says after Ctrl-C.
 pub const INTERRUPTED: &str = "interrupted";
 
-fn interruptible() -> Result<(), Fault> {
+fn interruptible() -> Result<(), CheckFailure> {
     if signals::interrupted() { Err(INTERRUPTED.to_owned()) } else { Ok(()) }
 }

@@ -9,7 +9,7 @@ use saker_types::{Attr, ClusterMap, Inode, InodeId, Locator, ROOT, ShardNo, Stor
 
 use super::check::{Look, check};
 use super::chunks::{Chunks, Merge};
-use super::problem::Kind;
+use super::problem::ProblemKind;
 use super::rows::Rows;
 
 const DIR: u32 = 0o040_755;
@@ -129,8 +129,8 @@ impl World {
         check(&self.map, rows, chunks, strict)
     }
 
-    fn kinds(&self) -> Vec<Kind> {
-        let mut kinds: Vec<Kind> =
+    fn kinds(&self) -> Vec<ProblemKind> {
+        let mut kinds: Vec<ProblemKind> =
             self.look(true).problems.list.iter().map(|problem| problem.kind).collect();
         kinds.sort();
         kinds.dedup();
@@ -149,37 +149,40 @@ fn a_sound_cluster_is_sound() {
 #[test]
 fn each_damage_is_found() {
     type Break = fn(&mut World);
-    let cases: [(Break, &[Kind]); 17] = [
-        (|w| w.entry(99, "lost", &inode(attr(20, FILE))), &[Kind::MissingParent]),
-        (|w| w.entry(ROOT, "again", &inode(attr(10, DIR))), &[Kind::DuplicateDirectory]),
-        (|w| w.entry(10, "twin", &inode(attr(11, FILE))), &[Kind::DuplicateInode]),
+    let cases: [(Break, &[ProblemKind]); 17] = [
+        (|w| w.entry(99, "lost", &inode(attr(20, FILE))), &[ProblemKind::MissingParent]),
+        (|w| w.entry(ROOT, "again", &inode(attr(10, DIR))), &[ProblemKind::DuplicateDirectory]),
+        (|w| w.entry(10, "twin", &inode(attr(11, FILE))), &[ProblemKind::DuplicateInode]),
         (
             |w| {
                 w.entry(31, "p", &inode(attr(30, DIR)));
                 w.entry(30, "q", &inode(attr(31, DIR)));
             },
-            &[Kind::Unreachable],
+            &[ProblemKind::Unreachable],
         ),
-        (|w| w.remove(table::ATTR, 12), &[Kind::MissingAttributes]),
+        (|w| w.remove(table::ATTR, 12), &[ProblemKind::MissingAttributes]),
         (
             |w| w.put(1, in_slot(table::ATTR, 1, 40), inode(attr(40, FILE)).encode_to_vec()),
-            &[Kind::StrayAttributes],
+            &[ProblemKind::StrayAttributes],
         ),
         (
             |w| {
                 let reference = Inode { home_slot: Some(3), ..inode(attr(12, FILE)) };
                 w.entry(10, "z", &reference);
             },
-            &[Kind::MissingAttributes],
+            &[ProblemKind::MissingAttributes],
         ),
-        (|w| w.entry(ROOT, "two", &inode(Attr { nlink: 2, ..attr(21, FILE) })), &[Kind::LinkCount]),
-        (|w| w.remove(table::TOTALS, 10), &[Kind::WrongTotals]),
+        (
+            |w| w.entry(ROOT, "two", &inode(Attr { nlink: 2, ..attr(21, FILE) })),
+            &[ProblemKind::LinkCount],
+        ),
+        (|w| w.remove(table::TOTALS, 10), &[ProblemKind::WrongTotals]),
         (
             |w| {
                 let totals = Totals { entries: 3, ..Default::default() };
                 w.put(2, id_key(table::TOTALS, 77), totals.encode_to_vec());
             },
-            &[Kind::WrongTotals],
+            &[ProblemKind::WrongTotals],
         ),
         (
             |w| {
@@ -187,17 +190,17 @@ fn each_damage_is_found() {
                 let gone = Gone { orphan: Some(row), ..Gone::default() };
                 w.put(0, in_slot(table::GONE, 0, 11), gone.encode_to_vec());
             },
-            &[Kind::LivingOrphan],
+            &[ProblemKind::LivingOrphan],
         ),
         (
             |w| w.put(0, in_slot(table::GONE, 0, 50), Gone::default().encode_to_vec()),
-            &[Kind::BadGoneRecord],
+            &[ProblemKind::BadGoneRecord],
         ),
-        (|w| w.chunk(60, 0), &[Kind::LeakedChunks]),
-        (|w| w.chunk(11, 2), &[Kind::BeyondEnd]),
-        (|w| w.chunks[0].1.problem = "checksum".into(), &[Kind::BadChunk]),
-        (|w| w.chunks[0].1.len = 8, &[Kind::DifferentCopies]),
-        (|w| w.put(0, Bytes::from_static(b"I12"), Vec::new()), &[Kind::CorruptRow]),
+        (|w| w.chunk(60, 0), &[ProblemKind::LeakedChunks]),
+        (|w| w.chunk(11, 2), &[ProblemKind::BeyondEnd]),
+        (|w| w.chunks[0].1.problem = "checksum".into(), &[ProblemKind::BadChunk]),
+        (|w| w.chunks[0].1.len = 8, &[ProblemKind::DifferentCopies]),
+        (|w| w.put(0, Bytes::from_static(b"I12"), Vec::new()), &[ProblemKind::CorruptRow]),
     ];
     for (n, (damage, expected)) in cases.into_iter().enumerate() {
         let mut world = World::sound();
@@ -216,7 +219,7 @@ fn a_row_on_the_wrong_shard_is_found() {
     let row = rows.remove(at);
     world.put((owner + 1) % 3, row.key, row.value.to_vec());
     // Both shards' totals are wrong then, too.
-    assert_eq!(world.kinds(), [Kind::WrongShard, Kind::WrongTotals]);
+    assert_eq!(world.kinds(), [ProblemKind::WrongShard, ProblemKind::WrongTotals]);
 }
 
 #[test]
@@ -226,7 +229,7 @@ fn a_missing_copy_is_counted_and_a_moved_one_told() {
     assert_eq!(world.look(true).under_replicated, 1);
     world.map.replicas = 1;
     let kinds = world.kinds();
-    assert_eq!(kinds, [Kind::MisplacedChunk]);
+    assert_eq!(kinds, [ProblemKind::MisplacedChunk]);
 }
 
 #[test]
@@ -235,7 +238,7 @@ fn without_a_root_nothing_else_is_guessed() {
     for rows in &mut world.rows {
         rows.retain(|row| row.key != entry_key(&world.map.key(0, b"")));
     }
-    assert_eq!(world.kinds(), [Kind::NoRoot]);
+    assert_eq!(world.kinds(), [ProblemKind::NoRoot]);
 }
 
 #[test]

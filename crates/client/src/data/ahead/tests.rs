@@ -15,8 +15,8 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn memory() -> Memory {
-    Memory::new(Gauge::default(), usize::MAX)
+fn memory() -> MemoryBudget {
+    MemoryBudget::new(Gauge::default(), usize::MAX)
 }
 
 /// The file's byte at an offset.
@@ -114,7 +114,7 @@ fn a_jump_begins_anew() {
 
 #[test]
 fn what_is_held_is_counted_until_it_is_forgotten() {
-    let memory = Memory::new(Gauge::default(), 3 << 20);
+    let memory = MemoryBudget::new(Gauge::default(), 3 << 20);
     let fetch = |range: Range<u64>| -> Fetch { Box::pin(async move { Ok(content(&range)) }) };
     let mut files = [Ahead::default(), Ahead::default()];
     for ahead in &mut files {

@@ -7,7 +7,7 @@ use futures_util::poll;
 use saker_types::Locator;
 use saker_types::wire::Op;
 
-use crate::fake::Fault;
+use crate::fake::RequestFault;
 use crate::fake::setup::{RW, at, setup};
 
 /// What a client has closed, by number of the last open, as its owner is told.
@@ -34,7 +34,7 @@ fn owners_are_told_what_was_closed() {
     assert_eq!(told(), [(vec![id], 4)]);
     assert_eq!(told(), []);
     // An open that is under way may be of the same file.
-    t.fake.fault(Op::Open, Fault::Slow);
+    t.fake.fault(Op::Open, RequestFault::Slow);
     let place = at("f");
     let mut slow = pin!(t.fs.open(&t.root, &place, RW));
     assert!(t.run(async { poll!(slow.as_mut()) }).is_pending());

@@ -1,7 +1,7 @@
 //! What is known of an open file, and what happens to it.
 //!
 //! Each change is a method that says what has happened. What belongs together changes together:
-//! [`State::check`] says what always holds.
+//! [`InodeState::check`] says what always holds.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::data::open_inode::{LockOwner, age, lost_lock};
 use crate::data::ranges::{Ranges, overlay};
 
 /// What is known of an open inode.
-pub(crate) struct State {
+pub(crate) struct InodeState {
     /// Where it was last known to be.
     loc: Locator,
     /// As the owner said last; the size covers this client's own writes.
@@ -62,11 +62,11 @@ pub(crate) struct State {
 }
 
 /// Opens and answers.
-impl State {
+impl InodeState {
     /// Opened by one handle; its owner was asked at `asked`. `inline`: its data, if it is small.
-    pub(crate) fn opened(entry: &Entry, inline: Option<Bytes>, asked: Time) -> State {
+    pub(crate) fn opened(entry: &Entry, inline: Option<Bytes>, asked: Time) -> InodeState {
         let now = time::now();
-        State {
+        InodeState {
             loc: entry.loc.owned(),
             attr: entry.attr.clone(),
             inline,
@@ -179,7 +179,7 @@ impl State {
 }
 
 /// Small files, whose data is here.
-impl State {
+impl InodeState {
     /// Applies a write to a small file whose data is known.
     pub(crate) fn write_inline(&mut self, offset: u64, data: &[u8], who: &Caller) {
         let end = offset + data.len() as u64;
@@ -239,7 +239,7 @@ impl State {
 }
 
 /// Files in chunks: `pending` is what the writer still has ([`Writer::range`](crate::data::write::writer::Writer::range)).
-impl State {
+impl InodeState {
     /// Bytes up to `end` were handed to the writer.
     pub(crate) fn wrote(
         &mut self,
@@ -334,7 +334,7 @@ impl State {
 }
 
 /// What the owner is told.
-impl State {
+impl InodeState {
     /// What it has not heard of, and that what it called unflushed at the version `flushed` is not any
     /// more; `None` if that is nothing.
     pub(crate) fn report(&self, flushed: Option<u64>) -> Option<CloseReq> {
@@ -405,7 +405,7 @@ impl State {
 }
 
 /// What is known.
-impl State {
+impl InodeState {
     pub(crate) fn loc(&self) -> &Locator {
         &self.loc
     }

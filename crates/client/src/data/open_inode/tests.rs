@@ -23,7 +23,7 @@ fn data(inode: &OpenInode) -> Option<Vec<u8>> {
 
 #[test]
 fn handles_share_one_inode_until_the_last_is_closed() {
-    let inodes = Inodes::default();
+    let inodes = OpenInodes::default();
     let (a, b) = (
         inodes.open(&entry(3, 1, b"abc"), Time::ZERO),
         inodes.open(&entry(3, 1, b"abc"), Time::ZERO),
@@ -37,7 +37,7 @@ fn handles_share_one_inode_until_the_last_is_closed() {
 
 #[test]
 fn a_dirty_inode_outlives_its_handles_until_it_is_clean() {
-    let inodes = Inodes::default();
+    let inodes = OpenInodes::default();
     let inode = inodes.open(&entry(0, 1, b""), Time::ZERO);
     assert!(!inodes.any_dirty() && inodes.dirty(7).is_none());
     inode.with(|s| s.write_inline(0, b"xy", &Caller::root()));
@@ -52,7 +52,7 @@ fn a_dirty_inode_outlives_its_handles_until_it_is_clean() {
 
 #[test]
 fn an_open_brings_fresh_data_unless_it_is_older_or_the_file_dirty() {
-    let inodes = Inodes::default();
+    let inodes = OpenInodes::default();
     let inode = inodes.open(&entry(3, 4, b"abc"), Time::ZERO);
     inodes.open(&entry(5, 5, b"fresh"), Time::ZERO);
     assert_eq!(data(&inode).unwrap(), b"fresh");
@@ -70,7 +70,7 @@ fn an_open_brings_fresh_data_unless_it_is_older_or_the_file_dirty() {
 
 #[test]
 fn attributes_alone_make_data_of_another_version_unknown() {
-    let inodes = Inodes::default();
+    let inodes = OpenInodes::default();
     let inode = inodes.open(&entry(3, 4, b"abc"), Time::ZERO);
     let epoch = inode.with(|s| s.epoch());
     inode.with(|s| s.answered(&entry(3, 4, b""), None));
@@ -82,7 +82,7 @@ fn attributes_alone_make_data_of_another_version_unknown() {
 
 #[test]
 fn writes_beyond_the_data_leave_zeros() {
-    let inodes = Inodes::default();
+    let inodes = OpenInodes::default();
     let inode = inodes.open(&entry(2, 1, b"ab"), Time::ZERO);
     inode.with(|s| s.write_inline(4, b"ef", &Caller::root()));
     assert_eq!(data(&inode).unwrap(), b"ab\0\0ef");
@@ -93,7 +93,7 @@ fn writes_beyond_the_data_leave_zeros() {
 
 #[test]
 fn a_conflict_puts_our_bytes_over_theirs() {
-    let inodes = Inodes::default();
+    let inodes = OpenInodes::default();
     let inode = inodes.open(&entry(3, 1, b"abc"), Time::ZERO);
     inode.with(|s| s.write_inline(1, b"X", &Caller::root()));
     assert!(inode.with(|s| s.rebase(&entry(5, 2, b"theirs"))).is_empty());
@@ -108,7 +108,7 @@ fn a_conflict_puts_our_bytes_over_theirs() {
 
 #[test]
 fn a_conflict_with_a_chunked_file_gives_our_bytes_back() {
-    let inodes = Inodes::default();
+    let inodes = OpenInodes::default();
     let inode = inodes.open(&entry(3, 1, b"abc"), Time::ZERO);
     inode.with(|s| {
         s.write_inline(0, b"A", &Caller::root());

@@ -11,7 +11,7 @@ use saker_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use saker_types::wire::{ChunkPlace, Op};
 
 use super::*;
-use crate::fake::Fault;
+use crate::fake::RequestFault;
 use crate::fake::setup::{RW, pattern, setup, setup_with};
 use crate::{ClientOptions, OpenFlags};
 
@@ -29,7 +29,7 @@ fn who_reads_what_others_cut_gets_no_zeros() {
             t.flush(&file);
             t.fake.fault(
                 Op::ChunkRead,
-                Fault::Before(Box::new(move |model| {
+                RequestFault::Before(Box::new(move |model| {
                     let name = Bytes::from_static(b"f");
                     model.truncate(&name, if rewrites { 0 } else { cut as u64 });
                     if rewrites {
@@ -156,12 +156,12 @@ fn reads_go_to_another_replica() {
     let data = pattern(6_000, 4);
     t.write(&file, 0, &data);
     t.flush(&file);
-    t.fake.fault(Op::ChunkRead, Fault::Answer(Errno::EIO.into()));
+    t.fake.fault(Op::ChunkRead, RequestFault::Answer(Errno::EIO.into()));
     assert!(t.read(&file, 0, 6_000) == data);
-    t.fake.fault(Op::ChunkRead, Fault::Lost);
+    t.fake.fault(Op::ChunkRead, RequestFault::Lost);
     assert!(t.read(&file, 1, 6_000) == data[1..]);
     for _ in 0..4 {
-        t.fake.fault(Op::ChunkRead, Fault::Answer(Errno::EIO.into()));
+        t.fake.fault(Op::ChunkRead, RequestFault::Answer(Errno::EIO.into()));
     }
     assert_eq!(t.run(file.read(0, 6_000)).err().unwrap().errno(), Errno::EIO);
 }

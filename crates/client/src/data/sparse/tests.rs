@@ -5,7 +5,7 @@ use saker_types::Errno;
 use saker_types::limits::FILE_BYTES_MAX;
 use saker_types::wire::Op;
 
-use crate::fake::Fault;
+use crate::fake::RequestFault;
 use crate::fake::setup::{RW, pattern, setup};
 use crate::{Fallocate, OpenFlags};
 
@@ -15,7 +15,7 @@ fn fallocate_waits_for_stores_that_do_not_answer() {
     let t = setup();
     let file = t.create("f");
     let stores = t.fs.core.cluster.routes().map.stores.len();
-    let lose_all = || (0..stores).for_each(|_| t.fake.fault(Op::StoreStat, Fault::Lost));
+    let lose_all = || (0..stores).for_each(|_| t.fake.fault(Op::StoreStat, RequestFault::Lost));
     let asked = || t.fake.log().iter().filter(|op| **op == "store_stat").count();
     asked();
     lose_all();
@@ -67,8 +67,9 @@ fn ranges_are_cleared_in_rows_and_in_chunks() {
 fn making_room_never_cuts() {
     let t = setup();
     let file = t.create("f");
-    let longer = |model: &mut crate::fake::Model| model.add_to("f", |row| row.attr.size = 9_000);
-    t.fake.fault(Op::Close, Fault::Before(Box::new(longer)));
+    let longer =
+        |model: &mut crate::fake::FakeModel| model.add_to("f", |row| row.attr.size = 9_000);
+    t.fake.fault(Op::Close, RequestFault::Before(Box::new(longer)));
     t.run(file.fallocate(Fallocate::Grow, 0, 500)).unwrap();
     assert_eq!(t.content("f").len(), 9_000);
 }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Result, Unflushed};
 
-use crate::data::memory::{Memory, Share};
+use crate::data::memory::{MemoryBudget, MemoryReservation};
 
 /// Most bytes of one file that are in flight.
 pub(crate) const FLYING_BYTES_MAX: usize = 8 << 20;
@@ -95,7 +95,7 @@ pub(crate) struct Writer {
     /// Losses of locks before what is here was written.
     losses: u64,
     /// Of what all files may hold back.
-    share: Option<Share>,
+    share: Option<MemoryReservation>,
 }
 
 /// Bytes from `offset` to the end of its chunk.
@@ -240,7 +240,7 @@ impl Writer {
     }
 
     /// Takes as much of the memory that all files share as is here.
-    pub(crate) fn weigh(&mut self, memory: &Memory) {
+    pub(crate) fn weigh(&mut self, memory: &MemoryBudget) {
         let buffer = self.buffer.iter().map(|b| b.data.len() as u64);
         let queue = self.queue.iter().map(|p| p.data.len() as u64);
         let landed = self.landed.iter().map(|l| l.piece.data.len() as u64);

@@ -10,7 +10,7 @@ use saker_types::wire::{At, KeptDir, KeptDirs, Op};
 use saker_types::{Errno, Locator};
 
 use super::*;
-use crate::fake::Fault;
+use crate::fake::RequestFault;
 use crate::fake::setup::{RW, at, pattern, setup};
 use crate::{Caller, Lessee, SetAttr, SetTime};
 
@@ -34,7 +34,7 @@ fn who_asks_for_leases_hears_of_those_that_an_answer_gives() {
         t.fake.model().trailer = Bytes::copy_from_slice(trailer);
         assert_eq!(t.run(t.fs.lookup(&who, &at)).unwrap().loc.name, "f");
         let of_result = std::mem::take(&mut *mount.0.lock().unwrap());
-        t.fake.fault(Op::Lookup, Fault::Answer(Errno::ENOENT.into()));
+        t.fake.fault(Op::Lookup, RequestFault::Answer(Errno::ENOENT.into()));
         assert_eq!(t.run(t.fs.lookup(&who, &at)).unwrap_err().errno(), Errno::ENOENT);
         assert_eq!(std::mem::take(&mut *mount.0.lock().unwrap()), of_result);
         of_result
@@ -137,7 +137,7 @@ fn no_answer_is_older_than_what_was_written_before_the_question() {
         let file = t.create("f");
         t.write(&file, 0, &pattern(20_000, 1));
         t.run(async {
-            t.fake.fault(if opens { Op::Open } else { Op::Lookup }, Fault::Slow);
+            t.fake.fault(if opens { Op::Open } else { Op::Lookup }, RequestFault::Slow);
             let place = at("f");
             let mut asked = pin!(async {
                 match opens {

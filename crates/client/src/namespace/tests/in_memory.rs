@@ -8,7 +8,7 @@ use saker_types::wire::{At, Entry};
 use saker_types::{Access, Attr, Errno, Error, FileKind, InodeId, Locator, Result, access};
 
 use crate::namespace::api::Namespace;
-use crate::namespace::dispatch::{Attached, Serving};
+use crate::namespace::dispatch::{AnyNamespace, Attached};
 use crate::namespace::listing::DirStream;
 use crate::{Caller, DirItem, File, Fs, OpenFlags};
 
@@ -47,7 +47,7 @@ impl InMemory {
     pub(crate) fn attach(self, fs: &Fs, place: &[&'static str]) -> Locator {
         let root = self.nodes[&ROOT].loc.clone();
         let place = place.iter().map(|name| Bytes::from_static(name.as_bytes())).collect();
-        let serving = Serving::InMemory(Arc::new(self));
+        let serving = AnyNamespace::InMemory(Arc::new(self));
         fs.namespaces.attach(Attached { root: root.clone(), place, serving });
         root
     }

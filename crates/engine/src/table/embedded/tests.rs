@@ -194,7 +194,7 @@ fn errors_of_the_disk_change_nothing_that_was_acknowledged() {
     for seed in 0..60 {
         let (disk, mut rng) = (MemDir::new(), Rng::seeded(seed));
         let mut faults = Rng::seeded(seed + 1000);
-        let script = move |op: &saker_runtime::fs::Op<'_>| match faults.below(60) {
+        let script = move |op: &saker_runtime::fs::FileOp<'_>| match faults.below(60) {
             0 if op.kind.mutates() => Fault::Fail(EIO),
             1 if op.kind.mutates() => Fault::FailAfter(EIO),
             2 if op.kind == OpKind::Write => Fault::Short(op.len / 2, ENOSPC),
@@ -241,7 +241,7 @@ fn a_full_disk_stops_merging_but_not_the_table() {
     let full = Arc::new(AtomicBool::new(true));
     let script_full = full.clone();
     // Of merged runs the names have two numbers.
-    let script = move |op: &saker_runtime::fs::Op<'_>| {
+    let script = move |op: &saker_runtime::fs::FileOp<'_>| {
         let merged = op.name.get(..16) != op.name.get(17..33);
         let fails = op.kind == OpKind::Write && merged && script_full.load(Ordering::Relaxed);
         if fails { Fault::Fail(ENOSPC) } else { Fault::None }

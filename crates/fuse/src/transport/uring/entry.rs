@@ -21,7 +21,7 @@ pub(super) struct Memory {
 }
 
 // SAFETY: it is memory and nothing else, which no thread is bound to. Who reads and writes which
-// part of it is what `Entry` is about.
+// part of it is what `RingEntry` is about.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -91,16 +91,16 @@ impl Drop for Memory {
 
 /// An entry that is in this process's hands: the kernel has put a request there and does not
 /// touch it before it is answered. There is one of each index at most.
-pub(crate) struct Entry {
+pub(crate) struct RingEntry {
     memory: Arc<Memory>,
     index: usize,
 }
 
-impl Entry {
+impl RingEntry {
     /// # Safety
-    /// The kernel has handed out the entry `index`, and there is no other [`Entry`] of it.
-    pub(super) unsafe fn new(memory: &Arc<Memory>, index: usize) -> Entry {
-        Entry { memory: Arc::clone(memory), index }
+    /// The kernel has handed out the entry `index`, and there is no other [`RingEntry`] of it.
+    pub(super) unsafe fn new(memory: &Arc<Memory>, index: usize) -> RingEntry {
+        RingEntry { memory: Arc::clone(memory), index }
     }
 
     pub(super) fn index(&self) -> usize {
@@ -170,10 +170,10 @@ pub(crate) mod tests {
     use super::*;
 
     /// An entry with a request in it, as the kernel would have written it.
-    pub(crate) fn entry_of(header: InHeader, op: &[u8], payload: &[u8]) -> Entry {
+    pub(crate) fn entry_of(header: InHeader, op: &[u8], payload: &[u8]) -> RingEntry {
         let memory = Arc::new(Memory::reserve(2, 4096).unwrap());
         // SAFETY: no kernel is involved.
-        let mut entry = unsafe { Entry::new(&memory, 1) };
+        let mut entry = unsafe { RingEntry::new(&memory, 1) };
         entry.answer(OutHeader { len: 0, error: 0, unique: 0 }, [payload, b""]).unwrap();
         let out = entry.header_mut();
         out[IN_OUT][..size_of::<InHeader>()].copy_from_slice(header.as_bytes());
@@ -199,7 +199,7 @@ pub(crate) mod tests {
     fn memory_that_is_given_back_is_empty_and_works() {
         let memory = Arc::new(Memory::reserve(3, 4 * 4096).unwrap());
         // SAFETY: no kernel is involved.
-        let mut entries = [0, 1, 2].map(|index| unsafe { Entry::new(&memory, index) });
+        let mut entries = [0, 1, 2].map(|index| unsafe { RingEntry::new(&memory, index) });
         let out = OutHeader { len: 0, error: 0, unique: 0 };
         for entry in &mut entries {
             entry.answer(out, [&[1; 4 * 4096], b""]).unwrap();

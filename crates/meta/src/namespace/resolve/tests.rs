@@ -5,19 +5,19 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use prost::Message;
-use saker_engine::memory::Home;
+use saker_engine::memory::MemoryStorage;
 use saker_rpc::hub::Asker;
-use saker_rpc::node::ConnId;
+use saker_rpc::node::{ConnId, ReplyTo};
 use saker_runtime::time::Time;
 use saker_types::wire::{CreateReq, Entry, EntryReq, Op, ReaddirReply, ReaddirReq};
 use saker_types::{Attr, ROOT};
 
 use super::*;
-use crate::request::{ReplyTo, Stage};
+use crate::request::Stage;
 use crate::testing::{map, open};
 
 fn alone() -> Rc<RefCell<Shard>> {
-    open(0, &Home::new(), &map())
+    open(0, &MemoryStorage::new(), &map())
 }
 
 fn request(op: Op, body: &impl Message) -> Rq {

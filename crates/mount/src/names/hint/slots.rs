@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::calibrate::Bits;
 use super::syscall::{ARGS, Syscall};
-use super::{Hint, Intent, Lookup, Rest, Step, Which, path};
+use super::{Hint, Lookup, LookupIntent, PathStep, Rest, Which, path};
 
 const SLOTS: usize = 4096;
 const TEXT: usize = 464;
@@ -126,11 +126,11 @@ impl Slot {
         let (rest, flags) = self.walk(name)?;
         let has = |bit: u32| flags & bit != 0;
         let step = if has(bits.parent) {
-            Step::Through(rest)
+            PathStep::Through(rest)
         } else if has(bits.open) {
-            Step::Last(self.feasible(self.open().unwrap_or(Intent::Plain)))
+            PathStep::Last(self.feasible(self.open().unwrap_or(LookupIntent::Plain)))
         } else {
-            Step::Last(Intent::Plain)
+            PathStep::Last(LookupIntent::Plain)
         };
         let path = if self.walk == WALK_SECOND { Which::Second } else { Which::First };
         let beside = self.other().is_some_and(|other| !other.is_some_and(path::is_alone));
@@ -177,9 +177,9 @@ impl Slot {
     }
 
     /// How the thread opens what is at the end of its walk, if that is known.
-    fn open(&self) -> Option<Intent> {
+    fn open(&self) -> Option<LookupIntent> {
         let intent = Syscall::of(self.syscall)?.intent(0, false, &self.args);
-        matches!(intent, Intent::Open { .. }).then_some(intent)
+        matches!(intent, LookupIntent::Open { .. }).then_some(intent)
     }
 
     /// What is wanted of `name`, which is the last of its path.
@@ -199,19 +199,19 @@ impl Slot {
         let first = path::is_alone(paths[which.unwrap_or(0)]);
         let beside = call.walks_both() && !path::is_alone(paths[1 - which.unwrap_or(0)]);
         let path = which.map(Which::of);
-        let step = Step::Last(self.feasible(intent));
+        let step = PathStep::Last(self.feasible(intent));
         Some(Hint { step, first, path, beside, reval: false })
     }
 
     /// The intent, unless nothing can be made: of what is there the kernel says so first, and needs to know.
-    fn feasible(&self, intent: Intent) -> Intent {
+    fn feasible(&self, intent: LookupIntent) -> LookupIntent {
         let makes = match intent {
-            Intent::Open { .. } | Intent::Create => intent.is_change(),
+            LookupIntent::Open { .. } | LookupIntent::Create => intent.is_change(),
             // The kernel refuses these through a read-only mount before it looks names up.
-            Intent::Remove { .. } | Intent::RenameTarget => false,
-            Intent::Plain | Intent::RenameSource => false,
+            LookupIntent::Remove { .. } | LookupIntent::RenameTarget => false,
+            LookupIntent::Plain | LookupIntent::RenameSource => false,
         };
-        if makes && self.bits & READ_ONLY != 0 { Intent::Plain } else { intent }
+        if makes && self.bits & READ_ONLY != 0 { LookupIntent::Plain } else { intent }
     }
 }
 
@@ -253,16 +253,16 @@ mod tests {
         let long = format!("x/{}", "y".repeat(TEXT));
         let back = format!("x/../{}", "y".repeat(TEXT));
         for (rest, flags, depth, wanted) in [
-            ("x/y", 1, 0, Some(Step::Through(Rest::Names))),
-            ("x/y", 3, 0, Some(Step::Through(Rest::Names))),
-            ("x/.", 1, 0, Some(Step::Through(Rest::Dots))),
-            ("x/../y", 1, 0, Some(Step::Through(Rest::DotDot))),
-            ("x/y", 1, 1, Some(Step::Through(Rest::InLink))),
-            (&long, 1, 0, Some(Step::Through(Rest::Cut))),
-            (&back, 1, 0, Some(Step::Through(Rest::DotDot))),
-            ("x", 0, 0, Some(Step::Last(Intent::Plain))),
-            ("x/", 0, 1, Some(Step::Last(Intent::Plain))),
-            ("x", 2, 0, Some(Step::Last(Intent::Open { flags: 0o102 }))),
+            ("x/y", 1, 0, Some(PathStep::Through(Rest::Names))),
+            ("x/y", 3, 0, Some(PathStep::Through(Rest::Names))),
+            ("x/.", 1, 0, Some(PathStep::Through(Rest::Dots))),
+            ("x/../y", 1, 0, Some(PathStep::Through(Rest::DotDot))),
+            ("x/y", 1, 1, Some(PathStep::Through(Rest::InLink))),
+            (&long, 1, 0, Some(PathStep::Through(Rest::Cut))),
+            (&back, 1, 0, Some(PathStep::Through(Rest::DotDot))),
+            ("x", 0, 0, Some(PathStep::Last(LookupIntent::Plain))),
+            ("x/", 0, 1, Some(PathStep::Last(LookupIntent::Plain))),
+            ("x", 2, 0, Some(PathStep::Last(LookupIntent::Open { flags: 0o102 }))),
             ("xy", 0, 0, None),
             ("y/x", 1, 0, None),
             ("", 1, 0, None),
@@ -281,9 +281,9 @@ mod tests {
             assert_eq!(unreadable.walk(b"x"), Some((Rest::BesideDots, 1)));
         }
         let slot = Slot { bits: READ_ONLY, ..walking("x", 2, 0) };
-        assert_eq!(slot.hint(&BITS, b"x").unwrap().step, Step::Last(Intent::Plain));
+        assert_eq!(slot.hint(&BITS, b"x").unwrap().step, PathStep::Last(LookupIntent::Plain));
         let slot = Slot { args: [0; ARGS], ..slot };
-        let step = Step::Last(Intent::Open { flags: 0 });
+        let step = PathStep::Last(LookupIntent::Open { flags: 0 });
         assert_eq!(slot.hint(&BITS, b"x").unwrap().step, step, "it makes nothing");
         assert!(walking("x", 16, 0).hint(&BITS, b"x").unwrap().reval);
         assert!(!walking("x", 15, 0).hint(&BITS, b"x").unwrap().reval);
@@ -293,16 +293,16 @@ mod tests {
     fn a_syscall_after_its_walk_is_understood() {
         let long = format!("{}/x", "y".repeat(TEXT));
         let step = |slot: Slot| slot.hint(&BITS, b"x").map(|hint| hint.step);
-        let create = Some(Step::Last(Intent::Create));
+        let create = Some(PathStep::Last(LookupIntent::Create));
         assert_eq!(step(walked(libc::SYS_mkdirat, "a/x", "")), create);
         assert_eq!(step(walked(libc::SYS_mkdirat, &long, "")), None);
-        let target = Some(Step::Last(Intent::RenameTarget));
+        let target = Some(PathStep::Last(LookupIntent::RenameTarget));
         assert_eq!(step(walked(libc::SYS_renameat, "a/y", "b/x")), target);
         assert_eq!(step(walked(libc::SYS_renameat, "x", &long)), None);
         assert_eq!(step(walked(libc::SYS_newfstatat, "x", "")), None);
         assert_eq!(step(walked(libc::SYS_read, "x", "")), None);
         let slot = Slot { bits: READ_ONLY, ..walked(libc::SYS_mkdirat, "a/x", "") };
-        assert_eq!(step(slot), Some(Step::Last(Intent::Plain)));
+        assert_eq!(step(slot), Some(PathStep::Last(LookupIntent::Plain)));
         let slot = Slot { bits: READ_ONLY, ..walked(libc::SYS_renameat, "a/y", "b/x") };
         assert_eq!(step(slot), target);
         let unreadable = Slot { text_len: 0, ..walked(libc::SYS_mkdirat, "x", "") };

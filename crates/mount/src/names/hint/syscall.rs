@@ -4,7 +4,7 @@
 
 use libc::{AT_REMOVEDIR, O_PATH, O_TMPFILE, RENAME_NOREPLACE};
 
-use super::{Intent, path};
+use super::{LookupIntent, path};
 
 /// Arguments that are noted of a syscall.
 pub(super) const ARGS: usize = 5;
@@ -123,34 +123,38 @@ impl Syscall {
     }
 
     /// What is wanted of the last component of path `which`; `slash`: slashes follow it.
-    pub(super) fn intent(&self, which: usize, slash: bool, args: &[u64; ARGS]) -> Intent {
+    pub(super) fn intent(&self, which: usize, slash: bool, args: &[u64; ARGS]) -> LookupIntent {
         match self.does {
-            Does::Look | Does::Openat2 => Intent::Plain,
-            Does::Exec => Intent::Open { flags: FMODE_EXEC },
-            Does::Create => Intent::Open { flags: libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC },
-            Does::Open { flags } => open(args[flags]),
-            Does::Mkdir => Intent::Create,
-            Does::Rmdir => Intent::Remove { dir: true },
-            Does::Unlinkat { flags } if args[flags] as i32 == AT_REMOVEDIR => {
-                Intent::Remove { dir: true }
+            Does::Look | Does::Openat2 => LookupIntent::Plain,
+            Does::Exec => LookupIntent::Open { flags: FMODE_EXEC },
+            Does::Create => {
+                LookupIntent::Open { flags: libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC }
             }
-            Does::Link if which == 0 => Intent::Plain,
-            Does::Rename if which == 0 || slash => Intent::RenameSource,
-            Does::Rename => Intent::RenameTarget,
+            Does::Open { flags } => open(args[flags]),
+            Does::Mkdir => LookupIntent::Create,
+            Does::Rmdir => LookupIntent::Remove { dir: true },
+            Does::Unlinkat { flags } if args[flags] as i32 == AT_REMOVEDIR => {
+                LookupIntent::Remove { dir: true }
+            }
+            Does::Link if which == 0 => LookupIntent::Plain,
+            Does::Rename if which == 0 || slash => LookupIntent::RenameSource,
+            Does::Rename => LookupIntent::RenameTarget,
             // Two names change places, or what the flags say is not known.
             Does::Renameat2 { flags } if args[flags] as u32 & !RENAME_NOREPLACE != 0 => {
-                Intent::RenameSource
+                LookupIntent::RenameSource
             }
-            Does::Renameat2 { .. } if which == 0 || slash => Intent::RenameSource,
-            Does::Renameat2 { .. } => Intent::RenameTarget,
+            Does::Renameat2 { .. } if which == 0 || slash => LookupIntent::RenameSource,
+            Does::Renameat2 { .. } => LookupIntent::RenameTarget,
             // The kernel has errors of its own then, for which it needs to know the truth.
             Does::Make | Does::Link | Does::Unlink | Does::Unlinkat { .. } if slash => {
-                Intent::Plain
+                LookupIntent::Plain
             }
-            Does::Make | Does::Link => Intent::Create,
-            Does::Unlink => Intent::Remove { dir: false },
-            Does::Unlinkat { flags } if args[flags] as u32 == 0 => Intent::Remove { dir: false },
-            Does::Unlinkat { .. } => Intent::Plain,
+            Does::Make | Does::Link => LookupIntent::Create,
+            Does::Unlink => LookupIntent::Remove { dir: false },
+            Does::Unlinkat { flags } if args[flags] as u32 == 0 => {
+                LookupIntent::Remove { dir: false }
+            }
+            Does::Unlinkat { .. } => LookupIntent::Plain,
         }
     }
 
@@ -166,7 +170,7 @@ impl Syscall {
         name: &[u8],
         paths: [&[u8]; 2],
         args: &[u64; ARGS],
-    ) -> Option<(Option<usize>, Intent)> {
+    ) -> Option<(Option<usize>, LookupIntent)> {
         let slash = |which: usize| {
             path::last(paths[which]).and_then(|(last, slash)| (last == name).then_some(slash))
         };
@@ -189,12 +193,12 @@ impl Syscall {
 }
 
 /// As open(2) has it.
-fn open(flags: u64) -> Intent {
+fn open(flags: u64) -> LookupIntent {
     let flags = flags as i32;
     if flags & O_PATH != 0 || flags & O_TMPFILE == O_TMPFILE {
-        return Intent::Plain;
+        return LookupIntent::Plain;
     }
-    Intent::Open { flags }
+    LookupIntent::Open { flags }
 }
 
 #[cfg(test)]
@@ -202,7 +206,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn after_walk(nr: i64, name: &str, paths: [&str; 2], last_arg: i32) -> Option<Intent> {
+    fn after_walk(nr: i64, name: &str, paths: [&str; 2], last_arg: i32) -> Option<LookupIntent> {
         let call = Syscall::of(nr as u32).unwrap();
         assert!(call.ends_walk_early());
         let mut args = [7; ARGS];
@@ -216,16 +220,16 @@ mod tests {
     #[test]
     fn makers_and_removers_are_known_by_their_syscall() {
         use libc::*;
-        const PLAIN: Option<Intent> = Some(Intent::Plain);
-        const DIR: Option<Intent> = Some(Intent::Remove { dir: true });
-        const FILE: Option<Intent> = Some(Intent::Remove { dir: false });
+        const PLAIN: Option<LookupIntent> = Some(LookupIntent::Plain);
+        const DIR: Option<LookupIntent> = Some(LookupIntent::Remove { dir: true });
+        const FILE: Option<LookupIntent> = Some(LookupIntent::Remove { dir: false });
         for (nr, path, flags, wanted) in [
-            (SYS_mkdirat, "a/x", 0, Some(Intent::Create)),
-            (SYS_mkdirat, "a/x/", 0, Some(Intent::Create)),
+            (SYS_mkdirat, "a/x", 0, Some(LookupIntent::Create)),
+            (SYS_mkdirat, "a/x/", 0, Some(LookupIntent::Create)),
             (SYS_mkdirat, "x/a", 0, None),
-            (SYS_mknodat, "a/x", 0, Some(Intent::Create)),
+            (SYS_mknodat, "a/x", 0, Some(LookupIntent::Create)),
             (SYS_mknodat, "a/x/", 0, PLAIN),
-            (SYS_symlinkat, "x", 0, Some(Intent::Create)),
+            (SYS_symlinkat, "x", 0, Some(LookupIntent::Create)),
             (SYS_unlinkat, "x", 0, FILE),
             (SYS_unlinkat, "x/", 0, PLAIN),
             (SYS_unlinkat, "x/", AT_REMOVEDIR, DIR),
@@ -237,8 +241,8 @@ mod tests {
 
     #[test]
     fn of_a_rename_the_target_is_known_or_the_truth_is_told() {
-        const SOURCE: Option<Intent> = Some(Intent::RenameSource);
-        const TARGET: Option<Intent> = Some(Intent::RenameTarget);
+        const SOURCE: Option<LookupIntent> = Some(LookupIntent::RenameSource);
+        const TARGET: Option<LookupIntent> = Some(LookupIntent::RenameTarget);
         for (paths, flags, wanted) in [
             (["a/x", "y"], 0, SOURCE),
             (["x/y", "a/x"], 0, TARGET),
@@ -257,7 +261,7 @@ mod tests {
             assert_eq!(found, wanted, "{paths:?} {flags}");
         }
         let found = after_walk(libc::SYS_linkat, "x", ["a/x", "b/x"], 0);
-        assert_eq!(found, Some(Intent::Create));
+        assert_eq!(found, Some(LookupIntent::Create));
         assert_eq!(after_walk(libc::SYS_linkat, "x", ["x", "y"], 0), None);
     }
 
@@ -266,11 +270,11 @@ mod tests {
         let call = Syscall::of(libc::SYS_openat as u32).unwrap();
         assert!(!call.ends_walk_early());
         for (flags, wanted) in [
-            (libc::O_RDWR, Intent::Open { flags: libc::O_RDWR }),
-            (libc::O_CREAT, Intent::Open { flags: libc::O_CREAT }),
-            (O_PATH, Intent::Plain),
-            (O_TMPFILE | libc::O_RDWR, Intent::Plain),
-            (libc::O_DIRECTORY, Intent::Open { flags: libc::O_DIRECTORY }),
+            (libc::O_RDWR, LookupIntent::Open { flags: libc::O_RDWR }),
+            (libc::O_CREAT, LookupIntent::Open { flags: libc::O_CREAT }),
+            (O_PATH, LookupIntent::Plain),
+            (O_TMPFILE | libc::O_RDWR, LookupIntent::Plain),
+            (libc::O_DIRECTORY, LookupIntent::Open { flags: libc::O_DIRECTORY }),
         ] {
             let args = [0, 0, flags as u64, 0, 0];
             assert_eq!(call.intent(0, false, &args), wanted, "{flags:o}");

@@ -19,7 +19,7 @@ use saker_fuse::abi::{
     AttrBody, AttrOut, EntryOut, InHeader, InitOut, Opcode, OpenOut, OutHeader, StatfsOut, init,
 };
 
-use super::{Hint, Hints, Intent, KernelHints, Lookup, Rest, Step};
+use super::{Hint, Hints, KernelHints, Lookup, LookupIntent, PathStep, Rest};
 
 const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
@@ -128,21 +128,21 @@ fn attr(nodeid: u64) -> AttrBody {
 fn short(hint: Option<Hint>) -> String {
     let Some(hint) = hint else { return "?".into() };
     let step = match hint.step {
-        Step::Through(Rest::Names) => ">",
-        Step::Through(Rest::Dots) => ">.",
-        Step::Through(Rest::DotDot) => ">..",
-        Step::Through(Rest::InLink) => ">link",
-        Step::Through(Rest::Cut) => ">cut",
-        Step::Through(Rest::BesideDots) => ">beside",
-        Step::Last(Intent::Plain) => "=plain",
-        Step::Last(Intent::Open { flags }) if flags & libc::O_CREAT == 0 => "=open",
-        Step::Last(Intent::Open { flags }) if flags & libc::O_EXCL == 0 => "=open+create",
-        Step::Last(Intent::Open { .. }) => "=open+excl",
-        Step::Last(Intent::Create) => "=create",
-        Step::Last(Intent::Remove { dir: true }) => "=rmdir",
-        Step::Last(Intent::Remove { dir: false }) => "=unlink",
-        Step::Last(Intent::RenameSource) => "=source",
-        Step::Last(Intent::RenameTarget) => "=target",
+        PathStep::Through(Rest::Names) => ">",
+        PathStep::Through(Rest::Dots) => ">.",
+        PathStep::Through(Rest::DotDot) => ">..",
+        PathStep::Through(Rest::InLink) => ">link",
+        PathStep::Through(Rest::Cut) => ">cut",
+        PathStep::Through(Rest::BesideDots) => ">beside",
+        PathStep::Last(LookupIntent::Plain) => "=plain",
+        PathStep::Last(LookupIntent::Open { flags }) if flags & libc::O_CREAT == 0 => "=open",
+        PathStep::Last(LookupIntent::Open { flags }) if flags & libc::O_EXCL == 0 => "=open+create",
+        PathStep::Last(LookupIntent::Open { .. }) => "=open+excl",
+        PathStep::Last(LookupIntent::Create) => "=create",
+        PathStep::Last(LookupIntent::Remove { dir: true }) => "=rmdir",
+        PathStep::Last(LookupIntent::Remove { dir: false }) => "=unlink",
+        PathStep::Last(LookupIntent::RenameSource) => "=source",
+        PathStep::Last(LookupIntent::RenameTarget) => "=target",
     };
     if hint.reval { format!("{step}!") } else { step.into() }
 }

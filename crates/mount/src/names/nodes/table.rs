@@ -14,18 +14,18 @@ use saker_types::wire::{Entry, KeptDir};
 use saker_types::{Attr, FileKind, InodeId, Locator, ROOT, Result, Stamp};
 
 use super::keep::Keep;
-use super::{DataVersion, NodeId, stale};
+use super::{DataVersion, FuseNodeId, stale};
 use crate::refusals::Tellings;
 
 /// Guesses have the allocator number that no shard can have. All from here on are guesses.
-pub(super) const FIRST_GUESS: NodeId = compose(GUESSES, 0);
+pub(super) const FIRST_GUESS: FuseNodeId = compose(GUESSES, 0);
 /// Names kept that are not what the kernel was told.
 const CONFLICTS_MAX: usize = 1024;
 /// They are kept this long: until the kernel has walked again, for which it may look up the name
 /// more than once, and forget it in between.
 const CONFLICT_TIME: Duration = Duration::from_secs(5);
 
-type Name = (NodeId, Bytes);
+type Name = (FuseNodeId, Bytes);
 
 /// What there is of a node.
 pub(super) struct Node {
@@ -85,16 +85,16 @@ impl What {
 
 /// All nodes.
 pub(super) struct Table {
-    pub(super) nodes: FxHashMap<NodeId, Node>,
+    pub(super) nodes: FxHashMap<FuseNodeId, Node>,
     /// Users choose names, so that nobody may know how they are hashed.
-    pub(super) names: HashMap<Name, NodeId>,
+    pub(super) names: HashMap<Name, FuseNodeId>,
     /// See [`Table::is_eager`].
     eager_from: Time,
     /// Nodes of inodes that have another number: they were guesses first.
-    aliases: FxHashMap<InodeId, NodeId>,
+    aliases: FxHashMap<InodeId, FuseNodeId>,
     /// Until when each is kept.
     conflicts: HashMap<Name, Time>,
-    next_guess: NodeId,
+    next_guess: FuseNodeId,
     /// Nodes held, besides the root.
     pub(super) held: Gauge,
 }
@@ -116,26 +116,31 @@ impl Table {
         table
     }
 
-    pub(super) fn get(&self, id: NodeId) -> Result<&Node> {
+    pub(super) fn get(&self, id: FuseNodeId) -> Result<&Node> {
         self.nodes.get(&id).ok_or_else(stale)
     }
 
-    pub(super) fn get_mut(&mut self, id: NodeId) -> Result<&mut Node> {
+    pub(super) fn get_mut(&mut self, id: FuseNodeId) -> Result<&mut Node> {
         self.nodes.get_mut(&id).ok_or_else(stale)
     }
 
     /// The node of an inode, if the kernel holds it.
-    pub(super) fn node_of(&self, inode: InodeId) -> NodeId {
+    pub(super) fn node_of(&self, inode: InodeId) -> FuseNodeId {
         self.aliases.get(&inode).copied().unwrap_or(inode)
     }
 
     /// The node that the kernel has for a name.
-    pub(super) fn named(&self, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+    pub(super) fn named(&self, dir: FuseNodeId, name: &Bytes) -> Option<FuseNodeId> {
         self.names.get(&(dir, name.clone())).copied()
     }
 
     /// A new guess, not held yet.
-    pub(super) fn guess(&mut self, dir: NodeId, name: &Bytes, kind: FileKind) -> Option<NodeId> {
+    pub(super) fn guess(
+        &mut self,
+        dir: FuseNodeId,
+        name: &Bytes,
+        kind: FileKind,
+    ) -> Option<FuseNodeId> {
         if !self.nodes.contains_key(&dir) || self.is_conflict(dir, name) {
             return None;
         }
@@ -146,19 +151,19 @@ impl Table {
         Some(id)
     }
 
-    fn add(&mut self, id: NodeId, what: What) {
+    fn add(&mut self, id: FuseNodeId, what: What) {
         self.held.add(1);
         self.nodes.insert(id, Node::new(what));
     }
 
-    pub(super) fn hold(&mut self, id: NodeId) {
+    pub(super) fn hold(&mut self, id: FuseNodeId) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.lookups += 1;
         }
     }
 
     /// The node of an inode, as a reply describes it.
-    pub(super) fn known(&mut self, entry: &Entry) -> NodeId {
+    pub(super) fn known(&mut self, entry: &Entry) -> FuseNodeId {
         let id = self.node_of(entry.attr.id);
         if self.nodes.contains_key(&id) {
             self.refresh(entry);
@@ -169,7 +174,7 @@ impl Table {
     }
 
     /// The node of the inode that a name leads to.
-    pub(super) fn named_as(&mut self, dir: NodeId, name: &Bytes, entry: &Entry) -> NodeId {
+    pub(super) fn named_as(&mut self, dir: FuseNodeId, name: &Bytes, entry: &Entry) -> FuseNodeId {
         if let Some(id) = self.named(dir, name)
             && entry.attr.is_dir()
             && self.bind(id, entry)
@@ -195,7 +200,7 @@ impl Table {
     }
 
     /// A node is this directory: true if it is, or as a guess can become it.
-    pub(super) fn bind(&mut self, id: NodeId, entry: &Entry) -> bool {
+    pub(super) fn bind(&mut self, id: FuseNodeId, entry: &Entry) -> bool {
         let inode = entry.attr.id;
         let other = self.node_of(inode);
         let taken = other != id && self.nodes.contains_key(&other);
@@ -218,7 +223,13 @@ impl Table {
     /// that, or as a guess becomes it. A guess that cannot is looked up.
     ///
     /// Nobody sees the attributes that it does not say: they are asked for before.
-    pub(super) fn meet(&mut self, id: NodeId, dir: &KeptDir, pid: InodeId, name: &Bytes) -> bool {
+    pub(super) fn meet(
+        &mut self,
+        id: FuseNodeId,
+        dir: &KeptDir,
+        pid: InodeId,
+        name: &Bytes,
+    ) -> bool {
         match self.nodes.get(&id).map(|node| &node.what) {
             Some(What::Known { loc, .. }) => return loc.id == dir.id,
             Some(What::Guess(FileKind::Directory)) => {}
@@ -248,14 +259,14 @@ impl Table {
     }
 
     /// `st_mode` of an inode as last seen; 0 if the kernel does not hold it.
-    pub(super) fn mode(&self, id: NodeId) -> u32 {
+    pub(super) fn mode(&self, id: FuseNodeId) -> u32 {
         match self.nodes.get(&id).map(|node| &node.what) {
             Some(What::Known { attr, .. }) => attr.mode,
             Some(What::Guess(_)) | None => 0,
         }
     }
 
-    pub(super) fn mark_attr_stale(&mut self, id: NodeId) {
+    pub(super) fn mark_attr_stale(&mut self, id: FuseNodeId) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.attr_stale = true;
         }
@@ -270,7 +281,7 @@ impl Table {
     }
 
     /// The kernel has this name for a node.
-    pub(super) fn name(&mut self, id: NodeId, dir: NodeId, name: &Bytes) {
+    pub(super) fn name(&mut self, id: FuseNodeId, dir: FuseNodeId, name: &Bytes) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let own = (dir, Bytes::copy_from_slice(name));
         node.names.push(own.clone());
@@ -278,7 +289,7 @@ impl Table {
     }
 
     /// The kernel has the name for nothing, or will. For what it had it.
-    pub(super) fn unname(&mut self, dir: NodeId, name: &Bytes) -> Option<NodeId> {
+    pub(super) fn unname(&mut self, dir: FuseNodeId, name: &Bytes) -> Option<FuseNodeId> {
         let key = (dir, name.clone());
         let id = self.names.remove(&key)?;
         let node = self.nodes.get_mut(&id)?;
@@ -287,7 +298,7 @@ impl Table {
         Some(id)
     }
 
-    fn unname_all(&mut self, id: NodeId) {
+    fn unname_all(&mut self, id: FuseNodeId) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.keep.end();
         for name in std::mem::take(&mut node.names) {
@@ -296,7 +307,7 @@ impl Table {
     }
 
     /// Something is changed in a directory.
-    pub(super) fn changed_in(&mut self, dir: NodeId) {
+    pub(super) fn changed_in(&mut self, dir: FuseNodeId) {
         let (mut id, now) = (dir, time::now());
         // If it is known of one it is known of those above.
         while let Some(node) = self.nodes.get_mut(&id) {
@@ -309,7 +320,7 @@ impl Table {
     }
 
     /// Whoever changes a directory has to wait, and that was not worth it.
-    pub(super) fn is_contended(&self, id: NodeId) -> bool {
+    pub(super) fn is_contended(&self, id: FuseNodeId) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.keep.is_contended(time::now()))
     }
 
@@ -323,12 +334,12 @@ impl Table {
         now >= self.eager_from
     }
 
-    pub(super) fn is_conflict(&self, dir: NodeId, name: &Bytes) -> bool {
+    pub(super) fn is_conflict(&self, dir: FuseNodeId, name: &Bytes) -> bool {
         !self.conflicts.is_empty()
             && self.conflicts.get(&(dir, name.clone())).is_some_and(|until| time::now() < *until)
     }
 
-    pub(super) fn note_conflict(&mut self, dir: NodeId, name: &Bytes) {
+    pub(super) fn note_conflict(&mut self, dir: FuseNodeId, name: &Bytes) {
         let now = time::now();
         self.conflicts.retain(|_, until| now < *until);
         if self.conflicts.len() < CONFLICTS_MAX {
@@ -336,7 +347,7 @@ impl Table {
         }
     }
 
-    pub(super) fn forget(&mut self, id: NodeId, count: u64) {
+    pub(super) fn forget(&mut self, id: FuseNodeId, count: u64) {
         if id == ROOT {
             return;
         }
@@ -352,7 +363,7 @@ impl Table {
         self.held.add(-1);
     }
 
-    fn end_alias(&mut self, id: NodeId, inode: InodeId) {
+    fn end_alias(&mut self, id: FuseNodeId, inode: InodeId) {
         let alias = self.node_of(inode);
         if alias == id && self.nodes.contains_key(&inode) {
             // That one is disowned.
@@ -370,7 +381,7 @@ impl Table {
 
     /// The kernel takes this directory for removed, and will never do anything in this node again.
     /// If the directory is there it is another node from now on.
-    pub(super) fn disown(&mut self, id: NodeId) {
+    pub(super) fn disown(&mut self, id: FuseNodeId) {
         let Some(Node { what: What::Known { loc, .. }, .. }) = self.nodes.get(&id) else { return };
         let inode = loc.id;
         if self.node_of(inode) == id {

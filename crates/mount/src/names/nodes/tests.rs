@@ -4,7 +4,7 @@ use saker_types::limits::NAME_KEEP_MAX;
 use saker_types::wire::KeptDir;
 
 use super::*;
-use crate::names::walk::Step;
+use crate::names::walk::WalkStep;
 
 const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
@@ -31,12 +31,19 @@ fn held(nodes: &Nodes) -> i64 {
 }
 
 /// Holds `name` in `dir`, whose inode is `pid`.
-fn hold(nodes: &Nodes, dir: NodeId, pid: u64, text: &'static str, id: u64, mode: u32) -> NodeId {
+fn hold(
+    nodes: &Nodes,
+    dir: FuseNodeId,
+    pid: u64,
+    text: &'static str,
+    id: u64,
+    mode: u32,
+) -> FuseNodeId {
     nodes.hold(dir, &name(text), &entry(pid, text, id, mode))
 }
 
 /// A walk from `start` to `dir` that has passed the names that the table has.
-fn went(nodes: &Nodes, start: NodeId, dir: NodeId) -> Walk {
+fn went(nodes: &Nodes, start: FuseNodeId, dir: FuseNodeId) -> Walk {
     let table = nodes.lock();
     let (mut at, mut steps) = (dir, Vec::new());
     while at != start {
@@ -46,7 +53,7 @@ fn went(nodes: &Nodes, start: NodeId, dir: NodeId) -> Walk {
             What::Known { loc, .. } => loc.id,
             What::Guess(_) => 0,
         };
-        steps.insert(0, Step { node: at, name, id, found: false, unhinted: false });
+        steps.insert(0, WalkStep { node: at, name, id, found: false, unhinted: false });
         at = above;
     }
     Walk { start, steps }
@@ -394,7 +401,7 @@ fn leasing() -> Nodes {
     Nodes::new(Gauge::default(), true, Leases::All)
 }
 
-fn walk(nodes: &Nodes, dir: NodeId, text: &'static str) -> (NodeId, Duration) {
+fn walk(nodes: &Nodes, dir: FuseNodeId, text: &'static str) -> (FuseNodeId, Duration) {
     let Passed { node, keep, .. } = nodes.pass(dir, &name(text)).unwrap();
     (node, keep)
 }
@@ -644,7 +651,8 @@ fn a_call_acts_where_its_own_walk_went() {
     let old = hold(&nodes, d, 10, "cur", 20, DIR);
     let Passed { node, id, .. } = nodes.pass(d, &name("cur")).unwrap();
     assert_eq!((node, id), (old, 20));
-    let step = |node, text, id, found| Step { node, name: name(text), id, found, unhinted: false };
+    let step =
+        |node, text, id, found| WalkStep { node, name: name(text), id, found, unhinted: false };
     let walk = |found| Walk {
         start: ROOT,
         steps: vec![step(d, "d", 10, false), step(old, "cur", 20, found)],

@@ -11,15 +11,15 @@ use std::sync::atomic::Ordering;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Errno, Result};
 
-use super::format::{self, HEAD_BYTES_MAX, Kind, PAYLOAD_BYTES_MAX, Record};
-use super::index::{ChunkKey, Piece};
+use super::format::{self, HEAD_BYTES_MAX, PAYLOAD_BYTES_MAX, RecordHeader, RecordKind};
+use super::index::{ChunkKey, SegmentExtent};
 use super::log::{Draft, Purpose};
 use super::pieces;
 use super::scan::{Payloads, scan};
 use super::segment::Segment;
 use super::state::SegmentStore;
 use crate::backend::io_error;
-use crate::wait::{Wait, locked};
+use crate::wait::{WaitPolicy, locked};
 
 /// Full segments with less live data than this share of a segment are compacted.
 const LIVE_PERCENT: u64 = 30;
@@ -103,7 +103,7 @@ impl SegmentStore {
         let keys = self.keys_in(&segment)?;
         let mut epochs = locked(&self.epochs);
         for key in keys {
-            let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32, Wait::May)?;
+            let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32, WaitPolicy::May)?;
             let left = pieces.into_iter().filter(|(of, _)| of.no == no);
             epochs.give_up(left.map(|(_, extent)| extent.seq));
         }
@@ -115,21 +115,21 @@ impl SegmentStore {
     fn keys_in(&self, segment: &Arc<Segment>) -> Result<BTreeSet<ChunkKey>> {
         let (records, _) = scan(&self.segments, segment, 0, Payloads::Skip)
             .map_err(|e| io_error(&segment.name(), &e))?;
-        let writes = records.iter().filter(|found| found.record.kind == Kind::Write);
+        let writes = records.iter().filter(|found| found.record.kind == RecordKind::Write);
         Ok(writes.map(|found| (found.record.id, found.record.index)).collect())
     }
 
     /// Writes a chunk of many extents anew, if that makes them fewer.
     fn rewrite(&self, key: ChunkKey) -> Result<()> {
-        let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32, Wait::May)?;
+        let (pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32, WaitPolicy::May)?;
         let count = pieces.len();
         if self.runs(pieces).len() * 2 <= count { self.move_extents(key, None) } else { Ok(()) }
     }
 
     /// Copies a chunk's extents (in one segment, or all) to the log's end.
     fn move_extents(&self, key: ChunkKey, from: Option<u32>) -> Result<()> {
-        let wanted = || -> Result<Vec<Piece>> {
-            let (mut pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32, Wait::May)?;
+        let wanted = || -> Result<Vec<SegmentExtent>> {
+            let (mut pieces, _) = self.index.lookup(key, 0, CHUNK_BYTES as u32, WaitPolicy::May)?;
             pieces.retain(|(segment, _)| from.is_none_or(|no| segment.no == no));
             Ok(pieces)
         };
@@ -146,11 +146,11 @@ impl SegmentStore {
     }
 
     /// Groups pieces that follow each other without a hole, each as long as a record may be.
-    fn runs(&self, pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
+    fn runs(&self, pieces: Vec<SegmentExtent>) -> Vec<Vec<SegmentExtent>> {
         let max = (self.log.record_bytes_max() as usize - HEAD_BYTES_MAX).min(PAYLOAD_BYTES_MAX);
-        let mut runs: Vec<Vec<Piece>> = Vec::new();
+        let mut runs: Vec<Vec<SegmentExtent>> = Vec::new();
         for piece in pieces {
-            let fits = |run: &Vec<Piece>| {
+            let fits = |run: &Vec<SegmentExtent>| {
                 let (first, last) = (run.first()?, run.last()?);
                 let len = piece.1.end() - first.1.off;
                 (last.1.end() == piece.1.off && len as usize <= max).then_some(())
@@ -163,11 +163,11 @@ impl SegmentStore {
         runs
     }
 
-    fn copy_run(&self, key: ChunkKey, truncate_gen: u64, run: Vec<Piece>) -> Result<()> {
+    fn copy_run(&self, key: ChunkKey, truncate_gen: u64, run: Vec<SegmentExtent>) -> Result<()> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
         let (start, end) = (first.1.off, last.1.end());
         let one_by_one = run.clone();
-        let data = match pieces::read(&self.segments, key, run, start, end, Wait::May) {
+        let data = match pieces::read(&self.segments, key, run, start, end, WaitPolicy::May) {
             Ok(data) => data,
             Err(error) => {
                 self.report(error);
@@ -176,24 +176,24 @@ impl SegmentStore {
         };
         let mut sums = Vec::new();
         let sum = format::block_sums(&data.bytes, &mut sums);
-        let record = Record {
-            kind: Kind::Write,
+        let record = RecordHeader {
+            kind: RecordKind::Write,
             id: key.0,
             index: key.1,
             truncate_gen,
             version: data.version,
             offset: start,
-            ..Record::EMPTY
+            ..RecordHeader::EMPTY
         };
         let (replicas, payload) = (&data.replicas[..], &data.bytes[..]);
         let draft = Draft { record, replicas, sums: &sums, sum, payload };
-        self.append_write(key, &draft, Purpose::Copy, Wait::May)?;
+        self.append_write(key, &draft, Purpose::Copy, WaitPolicy::May)?;
         self.metrics.compacted_bytes.add(data.bytes.len() as u64);
         Ok(())
     }
 
     /// A run with damage in it: its pieces that are sound move alone, the others stay.
-    fn copy_sound(&self, key: ChunkKey, truncate_gen: u64, run: Vec<Piece>) -> Result<()> {
+    fn copy_sound(&self, key: ChunkKey, truncate_gen: u64, run: Vec<SegmentExtent>) -> Result<()> {
         if run.len() > 1 {
             for piece in run {
                 self.copy_run(key, truncate_gen, vec![piece])?;

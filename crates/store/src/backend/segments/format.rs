@@ -59,7 +59,7 @@ pub enum FormatError {
 
 /// Whose data this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct StoreIdentity {
     /// Uuid of the cluster.
     pub cluster: [u8; 16],
     /// Number of the store in it.
@@ -82,7 +82,7 @@ fn le_u64(bytes: &[u8], at: usize) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     #[allow(missing_docs)]
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// The segment's number.
     pub segment: u32,
     /// Random; seals the records.
@@ -110,7 +110,7 @@ impl SegmentHeader {
     ///
     /// # Errors
     /// [`FormatError`]: no segment, newer, damaged, or of somebody else.
-    pub fn decode(bytes: &[u8], expect: &Identity, segment: u32) -> Result<Self, FormatError> {
+    pub fn decode(bytes: &[u8], expect: &StoreIdentity, segment: u32) -> Result<Self, FormatError> {
         if bytes.len() < SEGMENT_HEADER_BYTES as usize || bytes[..8] != SEGMENT_MAGIC {
             return Err(FormatError::NotASegment);
         }
@@ -128,7 +128,7 @@ impl SegmentHeader {
         }
         let mut cluster = [0; 16];
         cluster.copy_from_slice(&bytes[24..40]);
-        let identity = Identity { cluster, store: le_u16(bytes, 40) };
+        let identity = StoreIdentity { cluster, store: le_u16(bytes, 40) };
         if identity.cluster != expect.cluster {
             return Err(FormatError::ForeignCluster(hex(&cluster)));
         }
@@ -147,7 +147,7 @@ impl SegmentHeader {
 /// What a record does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum RecordKind {
     /// Payload is file data at `offset` of chunk (`id`, `index`).
     Write = 1,
     /// File `id` is cut at `cut` bytes by truncate generation `truncate_gen`.
@@ -160,9 +160,9 @@ pub enum Kind {
 
 /// The fixed part of a record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct RecordHeader {
     #[allow(missing_docs)]
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Place in the order of all records of the store.
     pub seq: u64,
     /// When this was written, all records below this sequence number were durable.
@@ -182,10 +182,10 @@ pub struct Record {
     pub len: u32,
 }
 
-impl Record {
+impl RecordHeader {
     /// A record that does nothing yet: what a draft starts from.
-    pub const EMPTY: Record = Record {
-        kind: Kind::Write,
+    pub const EMPTY: RecordHeader = RecordHeader {
+        kind: RecordKind::Write,
         seq: 0,
         durable_seq: 0,
         id: 0,
@@ -215,7 +215,13 @@ pub const fn head_bytes(payload: usize, replicas: usize) -> usize {
 ///
 /// # Panics
 /// If payload or replicas are over their bounds; the caller checks what came from outside.
-pub fn encode(out: &mut Vec<u8>, record: &Record, replicas: &[u16], sums: &[u32], payload: &[u8]) {
+pub fn encode(
+    out: &mut Vec<u8>,
+    record: &RecordHeader,
+    replicas: &[u16],
+    sums: &[u32],
+    payload: &[u8],
+) {
     assert!(payload.len() <= PAYLOAD_BYTES_MAX && replicas.len() <= REPLICAS_MAX);
     assert_eq!(payload.len().div_ceil(BLOCK_BYTES), sums.len());
     let head = head_bytes(payload.len(), replicas.len());
@@ -281,7 +287,7 @@ pub fn peek_head_bytes(bytes: &[u8]) -> Option<usize> {
 /// A whole, verified header.
 pub struct Head<'a> {
     #[allow(missing_docs)]
-    pub record: Record,
+    pub record: RecordHeader,
     /// Bytes before the payload.
     pub head_bytes: usize,
     bytes: &'a [u8],
@@ -306,13 +312,13 @@ impl<'a> Head<'a> {
             return Ok(None);
         }
         let kind = match bytes[12] {
-            1 => Kind::Write,
-            2 => Kind::Truncate,
-            3 => Kind::Delete,
-            4 => Kind::Hole,
+            1 => RecordKind::Write,
+            2 => RecordKind::Truncate,
+            3 => RecordKind::Delete,
+            4 => RecordKind::Hole,
             other => return Err(FormatError::UnknownKind(other)),
         };
-        let record = Record {
+        let record = RecordHeader {
             kind,
             seq: le_u64(bytes, 16),
             durable_seq: le_u64(bytes, 24),

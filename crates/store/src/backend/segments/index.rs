@@ -20,7 +20,7 @@ use saker_types::{Errno, Error, InodeId, Result};
 
 use super::extent::{Chunk, Extent};
 use super::segment::{Segment, Segments};
-use crate::wait::{Wait, locked};
+use crate::wait::{WaitPolicy, locked};
 
 mod checkpoint;
 mod deleted;
@@ -127,7 +127,7 @@ impl Inode {
 }
 
 /// An extent of a read, and the segment that holds it.
-pub type Piece = (Arc<Segment>, Extent);
+pub type SegmentExtent = (Arc<Segment>, Extent);
 
 fn failed(what: &str, error: impl std::fmt::Display) -> Error {
     Error::new(Errno::EIO).with_text(format!("index: {what}: {error}"))
@@ -209,7 +209,7 @@ impl Index {
                 (chunk.truncate(keep as u32, live), ())
             })?;
         }
-        let inode = self.inode(&mut state, id, Wait::May)?;
+        let inode = self.inode(&mut state, id, WaitPolicy::May)?;
         inode.truncate_gen = inode.truncate_gen.max(truncate_gen);
         self.drop_from(saved, state, id, dead_from)
     }
@@ -221,7 +221,7 @@ impl Index {
     pub fn delete(&self, id: InodeId) -> Result<()> {
         let saved = locked(&self.saved);
         let mut state = locked(&self.shard(id).state);
-        self.inode(&mut state, id, Wait::May)?.truncate_gen = DELETED;
+        self.inode(&mut state, id, WaitPolicy::May)?.truncate_gen = DELETED;
         self.drop_from(saved, state, id, 0)
     }
 
@@ -238,7 +238,7 @@ impl Index {
         for index in &known {
             self.forget(&mut state, (id, *index));
         }
-        let inode = self.inode(&mut state, id, Wait::May)?;
+        let inode = self.inode(&mut state, id, WaitPolicy::May)?;
         let void_before = inode.void_from;
         inode.void_from = void_before.min(dead_from);
         self.mark_inode(&mut state, id);
@@ -273,7 +273,7 @@ impl Index {
     /// The table's.
     pub fn truncate_gen(&self, id: InodeId) -> Result<u64> {
         let mut state = locked(&self.shard(id).state);
-        Ok(self.inode(&mut state, id, Wait::May)?.truncate_gen)
+        Ok(self.inode(&mut state, id, WaitPolicy::May)?.truncate_gen)
     }
 
     /// The extents between two bytes of a chunk with their segments, and the chunk's end.
@@ -285,11 +285,11 @@ impl Index {
         key: ChunkKey,
         start: u32,
         end: u32,
-        wait: Wait,
-    ) -> Result<(Vec<Piece>, u32)> {
+        wait: WaitPolicy,
+    ) -> Result<(Vec<SegmentExtent>, u32)> {
         let mut state = wait.lock(&self.shard(key.0).state)?;
         let Some(chunk) = self.load(&mut state, key, wait)? else { return Ok((Vec::new(), 0)) };
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<SegmentExtent> = Vec::new();
         for extent in chunk.range(start, end) {
             // Under the lock: while the index refers to it, a segment is not removed.
             let segment = match pieces.last() {
@@ -313,7 +313,7 @@ impl Index {
         key: ChunkKey,
         f: impl FnOnce(&mut Chunk, &mut dyn FnMut(u32, i64)) -> (bool, T),
     ) -> Result<T> {
-        if self.load(state, key, Wait::May)?.is_none() {
+        if self.load(state, key, WaitPolicy::May)?.is_none() {
             state.bytes += bytes_of(&Chunk::default());
             state.chunks.insert(key, Cached::default());
         }

@@ -8,10 +8,10 @@ use saker_types::wire::ChunkPlace;
 
 use super::extent::Extent;
 use super::format::BLOCK_BYTES;
-use super::index::{ChunkKey, Piece};
+use super::index::{ChunkKey, SegmentExtent};
 use super::pieces::{ReadError, Want, read_head, read_now};
 use super::segment::Segments;
-use crate::wait::{Wait, would_block};
+use crate::wait::{WaitPolicy, would_block};
 
 /// Most places that [`locate`] tells.
 const PLACES_MAX: usize = 16;
@@ -37,11 +37,11 @@ pub enum Fetch {
 pub fn locate(
     segments: &Segments,
     key: ChunkKey,
-    pieces: Vec<Piece>,
+    pieces: Vec<SegmentExtent>,
     start: u32,
     end: u32,
     fetch: Fetch,
-    wait: Wait,
+    wait: WaitPolicy,
 ) -> std::result::Result<Vec<ChunkPlace>, ReadError> {
     let bytes: u32 = pieces.iter().map(|(_, extent)| extent.len).sum();
     if bytes != end - start || pieces.len() > PLACES_MAX || segments.local_dir().is_none() {
@@ -79,12 +79,12 @@ pub fn locate(
 }
 
 /// Waits until a range is in the page cache.
-fn bring(file: &dyn File, range: Range<u64>, cached: bool, wait: Wait) -> io::Result<()> {
+fn bring(file: &dyn File, range: Range<u64>, cached: bool, wait: WaitPolicy) -> io::Result<()> {
     // What is in the cache may be on its way only. Both ends say enough of that: who finds a gap
     // between them asks for the data. What is fetched now may come in any order.
     let step = if cached { usize::MAX } else { BLOCK_BYTES };
     if !cached {
-        if wait == Wait::Never {
+        if wait == WaitPolicy::Never {
             return Err(would_block());
         }
         file.prefetch(range.start, range.end - range.start);

@@ -14,9 +14,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use saker_runtime::telemetry::Counter;
 use saker_runtime::time;
 
-use super::format::{self, RECORD_ALIGN_BYTES, Record, RecordLocation, SEGMENT_HEADER_BYTES, Seal};
+use super::format::{
+    self, RECORD_ALIGN_BYTES, RecordHeader, RecordLocation, SEGMENT_HEADER_BYTES, Seal,
+};
 use super::segment::{Segment, Segments};
-use crate::wait::{Wait, locked, would_block};
+use crate::wait::{WaitPolicy, locked, would_block};
 
 mod flush;
 mod pace;
@@ -107,7 +109,7 @@ struct State {
 
 /// Where the log stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
+pub struct LogPosition {
     /// Every record before it has had its effect on the index.
     pub place: RecordLocation,
     /// Sequence number of the next record.
@@ -136,7 +138,7 @@ impl Drop for Appended<'_> {
 /// A record to append; sequence numbers and place are filled in.
 pub struct Draft<'a> {
     #[allow(missing_docs)]
-    pub record: Record,
+    pub record: RecordHeader,
     #[allow(missing_docs)]
     pub replicas: &'a [u16],
     /// Of the payload's blocks.
@@ -208,7 +210,7 @@ impl Log {
         &self,
         draft: &Draft<'_>,
         purpose: Purpose,
-        wait: Wait,
+        wait: WaitPolicy,
     ) -> io::Result<Appended<'_>> {
         BUFFER.with_borrow_mut(|buffer| {
             format::encode(buffer, &draft.record, draft.replicas, draft.sums, draft.payload);
@@ -216,11 +218,11 @@ impl Log {
             // In flight from here on, whatever happens.
             let head = format::head_bytes(draft.payload.len(), draft.replicas.len()) as u32;
             let appended = Appended { log: self, place, seq, head };
-            let written = self.segments.open(&segment, Wait::May).and_then(|(file, salt)| {
+            let written = self.segments.open(&segment, WaitPolicy::May).and_then(|(file, salt)| {
                 let durable_seq = self.durable_seq.load(Ordering::Acquire);
                 let version = if draft.record.version == 0 { seq } else { draft.record.version };
                 format::seal(buffer, &Seal { seq, durable_seq, version, place, salt });
-                let _turn = (wait == Wait::May).then(|| locked(&self.writing));
+                let _turn = (wait == WaitPolicy::May).then(|| locked(&self.writing));
                 let begun = time::now();
                 let written = file.write_at(u64::from(place.pos), buffer);
                 self.pace.note(begun);
@@ -247,7 +249,7 @@ impl Log {
         &self,
         len: u32,
         purpose: Purpose,
-        wait: Wait,
+        wait: WaitPolicy,
     ) -> io::Result<(Arc<Segment>, RecordLocation, u64)> {
         let need = len.next_multiple_of(RECORD_ALIGN_BYTES);
         let kept = if purpose == Purpose::Control { 0 } else { CONTROL_BYTES };
@@ -269,7 +271,7 @@ impl Log {
             }
             if let Some(spare) = state.spare.take() {
                 self.activate(&mut state, spare);
-            } else if wait == Wait::Never {
+            } else if wait == WaitPolicy::Never {
                 return Err(would_block());
             } else if state.making.is_some() {
                 state = self.made.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -324,11 +326,15 @@ impl Log {
     }
 
     /// Where a scan must start, now. Bytes and records are counted from here.
-    pub fn low_water(&self) -> Position {
+    pub fn low_water(&self) -> LogPosition {
         let mut state = self.state();
         (state.bytes, state.records) = (0, 0);
         let low = state.low_water();
-        Position { place: low.place, next_seq: state.next_seq, durable_seq: low.next_seq_durable }
+        LogPosition {
+            place: low.place,
+            next_seq: state.next_seq,
+            durable_seq: low.next_seq_durable,
+        }
     }
 
     /// Do writes into the page cache wait for the disk, of late?

@@ -12,7 +12,7 @@ use super::index::DIRTY_ROWS_MAX;
 use super::recover::drain;
 use super::state::SegmentStore;
 use crate::backend::io_error;
-use crate::wait::{Wait, locked, would_wait};
+use crate::wait::{WaitPolicy, locked, would_wait};
 
 /// So many, and whoever wants to make another one takes the checkpoint first.
 const DIRTY_ROWS_LIMIT: usize = 4 * DIRTY_ROWS_MAX;
@@ -95,12 +95,12 @@ impl SegmentStore {
 
     /// Before a record is appended: keeps the index in memory bounded, and what the start found in
     /// the table.
-    pub(crate) fn limit_dirty(&self, wait: Wait) -> Result<()> {
+    pub(crate) fn limit_dirty(&self, wait: WaitPolicy) -> Result<()> {
         let over = || {
             let is_saved = self.is_start_saved.load(Ordering::Acquire);
             !is_saved || self.index.dirty_rows() >= DIRTY_ROWS_LIMIT
         };
-        if wait == Wait::Never {
+        if wait == WaitPolicy::Never {
             return if over() || self.index.is_pressed() { Err(would_wait()) } else { Ok(()) };
         }
         if !over() && !self.index.take_pressed() {
@@ -150,9 +150,10 @@ impl SegmentStore {
             }
             if !segment.trimmed.swap(true, Ordering::AcqRel) && segment.live_bytes() > 0 {
                 let end = u64::from(segment.end.load(Ordering::Acquire));
-                let trimmed = self.segments.open(&segment, Wait::May).and_then(|(file, _)| {
-                    if file.len()? > end { file.truncate(end) } else { Ok(()) }
-                });
+                let trimmed =
+                    self.segments.open(&segment, WaitPolicy::May).and_then(|(file, _)| {
+                        if file.len()? > end { file.truncate(end) } else { Ok(()) }
+                    });
                 if let Err(error) = trimmed {
                     tracing::warn!("{}: trim: {error}", segment.name());
                 }

@@ -20,7 +20,7 @@ use saker_types::wire::{
 use saker_types::{InodeId, Result, Unflushed};
 
 use super::ChunkBackend;
-use crate::wait::Wait;
+use crate::wait::WaitPolicy;
 
 mod compact;
 mod cut;
@@ -48,15 +48,15 @@ pub use options::{DELETED_MAX, Options};
 pub use state::SegmentStore;
 
 impl ChunkBackend for SegmentStore {
-    fn write(&self, req: &ChunkWriteReq, data: &[u8], wait: Wait) -> Result<ChunkWriteReply> {
+    fn write(&self, req: &ChunkWriteReq, data: &[u8], wait: WaitPolicy) -> Result<ChunkWriteReply> {
         self.write(req, data, wait)
     }
 
-    fn read(&self, req: &ChunkReadReq, wait: Wait) -> Result<(Bytes, ChunkReadReply)> {
+    fn read(&self, req: &ChunkReadReq, wait: WaitPolicy) -> Result<(Bytes, ChunkReadReply)> {
         self.read(req, wait)
     }
 
-    fn locate(&self, req: &ChunkReadReq, wait: Wait) -> Result<Option<ChunkReadReply>> {
+    fn locate(&self, req: &ChunkReadReq, wait: WaitPolicy) -> Result<Option<ChunkReadReply>> {
         self.locate(req, wait)
     }
 

@@ -8,7 +8,7 @@ use saker_engine::table::Table;
 use saker_runtime::fs::Dir;
 use saker_types::{Errno, Error, Result};
 
-use super::format::Identity;
+use super::format::StoreIdentity;
 use super::metrics::Metrics;
 use super::options::Options;
 use super::recover;
@@ -31,7 +31,7 @@ impl SegmentStore {
     pub fn open(
         dir: Arc<dyn Dir>,
         table: Arc<dyn Table>,
-        identity: Identity,
+        identity: StoreIdentity,
         options: Options,
     ) -> Result<Arc<SegmentStore>> {
         lock(&*dir)?;

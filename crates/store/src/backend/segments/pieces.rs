@@ -10,9 +10,9 @@ use saker_types::{Errno, Error};
 
 use super::extent::Extent;
 use super::format::{BLOCK_BYTES, Head, RecordLocation, Sum};
-use super::index::{ChunkKey, Piece};
+use super::index::{ChunkKey, SegmentExtent};
 use super::segment::{Segment, Segments};
-use crate::wait::{Wait, would_block, would_wait};
+use crate::wait::{WaitPolicy, would_block, would_wait};
 
 /// A record's header is read together with its data if it is at most this far before it, and two
 /// records together if there is at most this between them.
@@ -75,7 +75,7 @@ pub(super) struct Want {
 }
 
 impl Want {
-    pub fn new((segment, extent): Piece) -> Want {
+    pub fn new((segment, extent): SegmentExtent) -> Want {
         let block = BLOCK_BYTES as u32;
         let first_block = extent.skip / block;
         let end_block = (extent.skip + extent.len).div_ceil(block);
@@ -115,10 +115,10 @@ struct Assembly {
 pub fn read(
     segments: &Segments,
     key: ChunkKey,
-    pieces: Vec<Piece>,
+    pieces: Vec<SegmentExtent>,
     start: u32,
     end: u32,
-    wait: Wait,
+    wait: WaitPolicy,
 ) -> std::result::Result<Data, ReadError> {
     let wants: Vec<Want> = pieces.into_iter().map(Want::new).collect();
     if let [want] = &wants[..]
@@ -151,11 +151,11 @@ pub(super) fn read_now(
     file: &dyn File,
     offset: u64,
     buf: &mut [u8],
-    wait: Wait,
+    wait: WaitPolicy,
 ) -> io::Result<usize> {
     match wait {
-        Wait::May => file.read_at(offset, buf),
-        Wait::Never => file.read_cached(offset, buf)?.ok_or_else(would_block),
+        WaitPolicy::May => file.read_at(offset, buf),
+        WaitPolicy::Never => file.read_cached(offset, buf)?.ok_or_else(would_block),
     }
 }
 
@@ -177,20 +177,20 @@ fn read_file(
     segment: &Arc<Segment>,
     start: u64,
     end: u64,
-    wait: Wait,
+    wait: WaitPolicy,
 ) -> std::result::Result<(Vec<u8>, u32), ReadError> {
     let read = segments.open(segment, wait).and_then(|(file, salt)| {
         let len = end - start;
         // A read that is tried begins to fetch what it does not find: not one after the other
         // while nobody waits for them.
-        let looks = wait == Wait::Never && (len > TRIED_BYTES_MAX || segments.missed());
+        let looks = wait == WaitPolicy::Never && (len > TRIED_BYTES_MAX || segments.missed());
         if looks && file.is_cached(start, len) == Some(false) {
             segments.set_missed(true);
             return Err(would_block());
         }
         let mut buffer = vec![0; len as usize];
         let read = read_now(&*file, start, &mut buffer, wait);
-        if wait == Wait::Never {
+        if wait == WaitPolicy::Never {
             segments.set_missed(read.is_err());
         }
         if read? < buffer.len() {
@@ -208,7 +208,7 @@ pub(super) fn read_head(
     key: ChunkKey,
     want: &Want,
     (buffer, at, salt): (&[u8], u64, u32),
-    wait: Wait,
+    wait: WaitPolicy,
     check: impl FnOnce(&Head<'_>) -> std::result::Result<(), ReadError>,
 ) -> std::result::Result<(), ReadError> {
     let Extent { segment, pos, head, .. } = want.extent;
@@ -267,7 +267,7 @@ fn read_one(
     segments: &Segments,
     key: ChunkKey,
     want: &Want,
-    wait: Wait,
+    wait: WaitPolicy,
 ) -> std::result::Result<Data, ReadError> {
     let (buffer, salt) = read_file(segments, &want.segment, want.start, want.end, wait)?;
     let (bytes, replicas) = (Bytes::new(), Vec::new());
@@ -293,7 +293,7 @@ fn read_span(
     key: ChunkKey,
     wants: &[Want],
     into: &mut Assembly,
-    wait: Wait,
+    wait: WaitPolicy,
 ) -> std::result::Result<(), ReadError> {
     let (Some(first), Some(last)) = (wants.first(), wants.last()) else { return Ok(()) };
     let at = first.start;

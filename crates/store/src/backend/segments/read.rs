@@ -10,12 +10,12 @@ use saker_types::wire::{
 };
 
 use super::fetches::Fetches;
-use super::index::{ChunkKey, Piece};
+use super::index::{ChunkKey, SegmentExtent};
 use super::locate::{Fetch, locate};
 use super::pieces::{self, ReadError};
 use super::state::SegmentStore;
 use crate::backend::{LIST_MAX, range_of};
-use crate::wait::Wait;
+use crate::wait::WaitPolicy;
 
 /// A read looks its data up so many times more if it is moved meanwhile.
 const LOOKUPS_MAX: u32 = 10;
@@ -35,7 +35,7 @@ impl SegmentStore {
     ///
     /// # Errors
     /// EIO, naming file and offset, if any block that the range touches is damaged. EAGAIN.
-    pub fn read(&self, req: &ChunkReadReq, wait: Wait) -> Result<(Bytes, ChunkReadReply)> {
+    pub fn read(&self, req: &ChunkReadReq, wait: WaitPolicy) -> Result<(Bytes, ChunkReadReply)> {
         let Some((start, end)) = range_of(req) else { return Ok(Default::default()) };
         let data = self.read_range((req.id, req.index), start, end, wait)?;
         self.metrics.reads.inc();
@@ -50,7 +50,7 @@ impl SegmentStore {
     /// # Errors
     /// As [`SegmentStore::read`], but for damage of the data itself: who reads it there must check
     /// it.
-    pub fn locate(&self, req: &ChunkReadReq, wait: Wait) -> Result<Option<ChunkReadReply>> {
+    pub fn locate(&self, req: &ChunkReadReq, wait: WaitPolicy) -> Result<Option<ChunkReadReply>> {
         let Some((start, end)) = range_of(req) else { return Ok(None) };
         let key = (req.id, req.index);
         let fetch = match req.fetches {
@@ -80,7 +80,13 @@ impl SegmentStore {
         self.fetches.get_or_init(Fetches::default)
     }
 
-    fn read_range(&self, key: ChunkKey, start: u32, end: u32, wait: Wait) -> Result<pieces::Data> {
+    fn read_range(
+        &self,
+        key: ChunkKey,
+        start: u32,
+        end: u32,
+        wait: WaitPolicy,
+    ) -> Result<pieces::Data> {
         self.with_pieces(key, start, end, wait, |pieces, end| {
             pieces::read(&self.segments, key, pieces, start, end, wait)
         })
@@ -92,8 +98,8 @@ impl SegmentStore {
         key: ChunkKey,
         start: u32,
         end: u32,
-        wait: Wait,
-        f: impl Fn(Vec<Piece>, u32) -> std::result::Result<T, ReadError>,
+        wait: WaitPolicy,
+        f: impl Fn(Vec<SegmentExtent>, u32) -> std::result::Result<T, ReadError>,
     ) -> Result<T> {
         let mut tries = 0;
         loop {
@@ -121,7 +127,7 @@ impl SegmentStore {
         for ((id, index), len) in found {
             let mut problem = String::new();
             if req.verify
-                && let Err(error) = self.read_range((id, index), 0, len, Wait::May)
+                && let Err(error) = self.read_range((id, index), 0, len, WaitPolicy::May)
             {
                 problem = error.text;
             }

@@ -10,12 +10,12 @@ use saker_types::limits::CHUNK_BYTES;
 
 use super::epochs::Epochs;
 use super::extent::Extent;
-use super::format::{Identity, Kind};
+use super::format::{RecordKind, StoreIdentity};
 use super::index::{Commit, DIRTY_ROWS_MAX, Index, Saved, open_saved};
-use super::log::{Log, LogConfig, Position};
+use super::log::{Log, LogConfig, LogPosition};
 use super::metrics::Metrics;
 use super::options::Options;
-use super::scan::{Found, Payloads, scan};
+use super::scan::{FoundRecord, Payloads, scan};
 use super::segment::{Segment, Segments, name_of};
 use crate::backend::io_error;
 
@@ -24,7 +24,7 @@ use crate::backend::io_error;
 const EPOCH_GAP: u64 = 1 << 24;
 
 /// What an open store starts with.
-pub struct Recovered {
+pub struct RecoveredStore {
     #[allow(missing_docs)]
     pub segments: Arc<Segments>,
     #[allow(missing_docs)]
@@ -39,7 +39,7 @@ pub struct Recovered {
 
 struct Tail {
     segments: Vec<Arc<Segment>>,
-    records: Vec<Found>,
+    records: Vec<FoundRecord>,
     next_segment: u32,
     next_seq: u64,
 }
@@ -51,10 +51,10 @@ struct Tail {
 pub fn recover(
     dir: Arc<dyn Dir>,
     table: Arc<dyn Table>,
-    identity: Identity,
+    identity: StoreIdentity,
     options: &Options,
     metrics: &Metrics,
-) -> Result<Recovered> {
+) -> Result<RecoveredStore> {
     let segments = Arc::new(Segments::new(dir, identity));
     let mut saved = open_saved(&*table)?;
     let fail = |e: io::Error| io_error(&segments.label(), &e);
@@ -95,7 +95,7 @@ pub fn recover(
             is_saved = false;
         }
     }
-    Ok(Recovered { segments, log, index, epochs, is_saved })
+    Ok(RecoveredStore { segments, log, index, epochs, is_saved })
 }
 
 /// Registers the segments that the table knows; removes files of which neither it nor the log's
@@ -168,7 +168,7 @@ fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<bool> {
         replay_one(index, found)?;
         if index.dirty_rows() > DIRTY_ROWS_MAX {
             let next_seq = tail.next_seq;
-            let next = Position { place: found.place, next_seq, durable_seq: found.record.seq };
+            let next = LogPosition { place: found.place, next_seq, durable_seq: found.record.seq };
             drain(index, log, &next, &[])?;
         }
     }
@@ -178,26 +178,26 @@ fn replay(index: &Index, log: &Log, tail: &Tail) -> Result<bool> {
     Ok(torn + damaged > 0)
 }
 
-fn replay_one(index: &Index, found: &Found) -> Result<()> {
+fn replay_one(index: &Index, found: &FoundRecord) -> Result<()> {
     let (record, place) = (&found.record, found.place);
     match record.kind {
-        Kind::Write => {
+        RecordKind::Write => {
             index.insert((record.id, record.index), extent_of(found))?;
         }
-        Kind::Hole => {
+        RecordKind::Hole => {
             let end = record.offset.saturating_add(record.version.min(CHUNK_BYTES) as u32);
             index.punch((record.id, record.index), record.offset, end)?;
         }
-        Kind::Truncate => index.truncate(record.id, record.truncate_gen, record.index)?,
+        RecordKind::Truncate => index.truncate(record.id, record.truncate_gen, record.index)?,
         // Damaged: which inodes, nobody knows; they are found again as chunks without inode.
-        Kind::Delete if !found.sound => {
+        RecordKind::Delete if !found.sound => {
             tracing::error!(
                 "{} at byte {}: a deletion is damaged",
                 name_of(place.segment),
                 place.pos
             );
         }
-        Kind::Delete => {
+        RecordKind::Delete => {
             found.ids.iter().try_for_each(|id| index.delete(*id))?;
             index.remember_deleted(record.seq, &found.ids);
         }
@@ -205,7 +205,7 @@ fn replay_one(index: &Index, found: &Found) -> Result<()> {
     Ok(())
 }
 
-fn extent_of(found: &Found) -> Extent {
+fn extent_of(found: &FoundRecord) -> Extent {
     let (place, len) = (found.place, found.record.len);
     Extent {
         off: found.record.offset,
@@ -222,7 +222,7 @@ fn extent_of(found: &Found) -> Extent {
 
 /// Writes everything dirty into the table; records before `marker` need no replay then. `rescued`:
 /// poisoned segments whose data is elsewhere.
-pub fn drain(index: &Index, log: &Log, marker: &Position, rescued: &[u32]) -> Result<()> {
+pub fn drain(index: &Index, log: &Log, marker: &LogPosition, rescued: &[u32]) -> Result<()> {
     index.begin_drain()?;
     let mut sync = || log.flush_but(rescued).map_err(|e| io_error("flush", &e));
     while index.commit(marker, &mut sync)? == Commit::More {}

@@ -7,21 +7,21 @@ use crc32c::crc32c;
 use saker_runtime::fs::File;
 
 use super::format::{
-    BLOCK_BYTES, Head, Kind, RECORD_ALIGN_BYTES, RECORD_FIXED_BYTES, Record, RecordLocation,
-    SEGMENT_HEADER_BYTES, peek_head_bytes,
+    BLOCK_BYTES, Head, RECORD_ALIGN_BYTES, RECORD_FIXED_BYTES, RecordHeader, RecordKind,
+    RecordLocation, SEGMENT_HEADER_BYTES, peek_head_bytes,
 };
 use super::segment::{Segment, Segments};
-use crate::wait::Wait;
+use crate::wait::WaitPolicy;
 
 /// The file is read in steps of this.
 const WINDOW_BYTES: usize = 1 << 20;
 
 /// A record with a sound header.
-pub struct Found {
+pub struct FoundRecord {
     #[allow(missing_docs)]
     pub place: RecordLocation,
     #[allow(missing_docs)]
-    pub record: Record,
+    pub record: RecordHeader,
     #[allow(missing_docs)]
     pub head_bytes: u32,
     /// CRC32C of the payload, as the header has it.
@@ -76,8 +76,8 @@ pub fn scan(
     segment: &Arc<Segment>,
     from: u32,
     payloads: Payloads,
-) -> io::Result<(Vec<Found>, u32)> {
-    let (file, salt) = segments.open(segment, Wait::May)?;
+) -> io::Result<(Vec<FoundRecord>, u32)> {
+    let (file, salt) = segments.open(segment, WaitPolicy::May)?;
     let file_len = file.len()?.min(u64::from(u32::MAX));
     let mut window = Window { file, file_len, start: 0, bytes: Vec::new() };
     let mut found = Vec::new();
@@ -102,7 +102,7 @@ fn record_at(
     place: RecordLocation,
     salt: u32,
     payloads: Payloads,
-) -> io::Result<Option<Found>> {
+) -> io::Result<Option<FoundRecord>> {
     let pos = u64::from(place.pos);
     let Some(head_bytes) = peek_head_bytes(window.get(pos, RECORD_FIXED_BYTES)?) else {
         return Ok(None);
@@ -113,13 +113,13 @@ fn record_at(
     let Some(head) = head else { return Ok(None) };
     let record = head.record;
     let (head_bytes, sum) = (head_bytes as u32, head.payload_sum());
-    let mut found = Found { place, record, head_bytes, sum, sound: true, ids: Vec::new() };
-    if payloads == Payloads::Verify || record.kind == Kind::Delete {
+    let mut found = FoundRecord { place, record, head_bytes, sum, sound: true, ids: Vec::new() };
+    if payloads == Payloads::Verify || record.kind == RecordKind::Delete {
         let payload = window.get(pos + u64::from(head_bytes), record.len as usize)?;
         let mut blocks = payload.chunks(BLOCK_BYTES).enumerate();
         found.sound = payload.len() == record.len as usize
             && blocks.all(|(i, block)| crc32c(block) == head.sum(i));
-        if record.kind == Kind::Delete {
+        if record.kind == RecordKind::Delete {
             let ids = payload.as_chunks::<8>().0;
             found.ids = ids.iter().map(|id| u64::from_le_bytes(*id)).collect();
         }

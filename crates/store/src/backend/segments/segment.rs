@@ -9,8 +9,8 @@ use saker_runtime::fs::{Dir, File};
 use saker_runtime::rand;
 use saker_types::wire::LocalDir;
 
-use super::format::{Identity, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wait::{Wait, locked, would_block};
+use super::format::{SEGMENT_HEADER_BYTES, SegmentHeader, StoreIdentity};
+use crate::wait::{WaitPolicy, locked, would_block};
 
 /// Most segment files kept open besides those that are written.
 const OPEN_FILES_MAX: usize = 512;
@@ -18,13 +18,13 @@ const OPEN_FILES_MAX: usize = 512;
 const UNFINISHED: &str = "new-";
 
 /// An open segment file and the salt of its records.
-pub type Opened = (Arc<dyn File>, u32);
+pub type OpenSegment = (Arc<dyn File>, u32);
 
 /// A segment.
 pub struct Segment {
     /// Numbers ascend in the order of use.
     pub no: u32,
-    open: Mutex<Option<Opened>>,
+    open: Mutex<Option<OpenSegment>>,
     /// Bytes of file data that the index refers to.
     live: AtomicI64,
     /// Records that have a place in it, and those of them that are written.
@@ -46,7 +46,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    fn new(no: u32, live: i64, end: u32, open: Option<Opened>) -> Segment {
+    fn new(no: u32, live: i64, end: u32, open: Option<OpenSegment>) -> Segment {
         Segment {
             no,
             open: Mutex::new(open),
@@ -103,7 +103,7 @@ fn number_in(name: &str) -> Option<u32> {
 pub struct Segments {
     dir: Arc<dyn Dir>,
     local_dir: Option<LocalDir>,
-    identity: Identity,
+    identity: StoreIdentity,
     map: RwLock<BTreeMap<u32, Arc<Segment>>>,
     /// Segments with open files that may be closed, oldest first.
     opened: Mutex<VecDeque<Arc<Segment>>>,
@@ -113,7 +113,7 @@ pub struct Segments {
 
 impl Segments {
     /// No segments yet, in `dir`.
-    pub fn new(dir: Arc<dyn Dir>, identity: Identity) -> Segments {
+    pub fn new(dir: Arc<dyn Dir>, identity: StoreIdentity) -> Segments {
         Segments {
             local_dir: dir.whereabouts(),
             dir,
@@ -161,7 +161,7 @@ impl Segments {
         Ok(segment)
     }
 
-    fn fill(&self, temporary: &str, no: u32, bytes: u32) -> io::Result<Opened> {
+    fn fill(&self, temporary: &str, no: u32, bytes: u32) -> io::Result<OpenSegment> {
         let salt = rand::u64() as u32;
         let file = self.dir.create(temporary)?;
         file.expect_random_reads();
@@ -222,12 +222,12 @@ impl Segments {
     /// # Errors
     /// The file system's; `InvalidData` with a [`FormatError`](super::format::FormatError);
     /// `WouldBlock` if it is not open, and opening it may wait.
-    pub fn open(&self, segment: &Arc<Segment>, wait: Wait) -> io::Result<Opened> {
+    pub fn open(&self, segment: &Arc<Segment>, wait: WaitPolicy) -> io::Result<OpenSegment> {
         let mut open = wait.lock(&segment.open).map_err(|_| would_block())?;
         if let Some(opened) = &*open {
             return Ok(opened.clone());
         }
-        if wait == Wait::Never {
+        if wait == WaitPolicy::Never {
             return Err(would_block());
         }
         let file = self.dir.open(&segment.name())?;

@@ -7,12 +7,12 @@ use saker_types::wire::{ChunkWriteReply, ChunkWriteReq};
 use saker_types::{Class, Errno, Error, Result};
 
 use super::extent::Extent;
-use super::format::{self, Kind, REPLICAS_MAX, Record};
+use super::format::{self, REPLICAS_MAX, RecordHeader, RecordKind};
 use super::index::{self, ChunkKey};
 use super::log::{Draft, Purpose};
 use super::state::SegmentStore;
 use crate::backend::{check_write, invalid, io_error};
-use crate::wait::{Wait, locked, would_wait};
+use crate::wait::{WaitPolicy, locked, would_wait};
 
 /// A chunk of so many extents is written anew in the background; once more at each multiple.
 const EXTENTS_MAX: usize = 256;
@@ -40,13 +40,13 @@ impl SegmentStore {
         &self,
         req: &ChunkWriteReq,
         payload: &[u8],
-        wait: Wait,
+        wait: WaitPolicy,
     ) -> Result<ChunkWriteReply> {
         check_write(req, payload)?;
         if req.replicas.len() > REPLICAS_MAX {
             return Err(invalid("too many replicas"));
         }
-        if wait == Wait::Never {
+        if wait == WaitPolicy::Never {
             // Before it is looked at in vain.
             let has_place = || self.log.has_place(payload.len(), req.replicas.len());
             if req.hole > 0 || self.log.is_slow() || !has_place() {
@@ -63,7 +63,12 @@ impl SegmentStore {
     }
 
     /// Number of the record, if there was anything to write.
-    fn write_data(&self, req: &ChunkWriteReq, payload: &[u8], wait: Wait) -> Result<Option<u64>> {
+    fn write_data(
+        &self,
+        req: &ChunkWriteReq,
+        payload: &[u8],
+        wait: WaitPolicy,
+    ) -> Result<Option<u64>> {
         let _writer = self.index.begin_write((req.id, req.index), req.truncate_gen, wait)?;
         let seq = SUMS.with_borrow_mut(|sums| {
             if format::block_sums(payload, sums) != req.crc {
@@ -85,20 +90,22 @@ impl SegmentStore {
         let key = (req.id, req.index);
         let (start, end) = (req.offset as u32, (req.offset + req.hole) as u32);
         // The record of the hole that is there already may have to be flushed.
-        if self.log.is_durable() && self.index.lookup(key, start, end, Wait::May)?.0.is_empty() {
+        if self.log.is_durable()
+            && self.index.lookup(key, start, end, WaitPolicy::May)?.0.is_empty()
+        {
             return Ok(None);
         }
-        let record = Record {
-            kind: Kind::Hole,
+        let record = RecordHeader {
+            kind: RecordKind::Hole,
             id: req.id,
             index: req.index,
             truncate_gen: req.truncate_gen,
             offset: start,
             version: req.hole,
-            ..Record::EMPTY
+            ..RecordHeader::EMPTY
         };
         let draft = Draft { record, replicas: &[], sums: &[], sum: 0, payload: &[] };
-        let appended = self.log.append(&draft, Purpose::Control, Wait::May);
+        let appended = self.log.append(&draft, Purpose::Control, WaitPolicy::May);
         let appended = appended.map_err(|e| io_error("hole", &e))?;
         self.index.punch(key, start, end)?;
         self.rounds.wake();
@@ -110,20 +117,20 @@ impl SegmentStore {
         req: &ChunkWriteReq,
         sums: &[u32],
         payload: &[u8],
-        wait: Wait,
+        wait: WaitPolicy,
     ) -> Result<u64> {
         let mut replicas = [0u16; REPLICAS_MAX];
         for (to, from) in replicas.iter_mut().zip(&req.replicas) {
             *to = u16::try_from(*from).map_err(|_| invalid("a store's number"))?;
         }
         let key = (req.id, req.index);
-        let record = Record {
-            kind: Kind::Write,
+        let record = RecordHeader {
+            kind: RecordKind::Write,
             id: req.id,
             index: req.index,
             truncate_gen: req.truncate_gen,
             offset: req.offset as u32,
-            ..Record::EMPTY
+            ..RecordHeader::EMPTY
         };
         let replicas = &replicas[..req.replicas.len()];
         let draft = Draft { record, replicas, sums, sum: req.crc, payload };
@@ -144,7 +151,7 @@ impl SegmentStore {
         key: ChunkKey,
         draft: &Draft<'_>,
         purpose: Purpose,
-        wait: Wait,
+        wait: WaitPolicy,
     ) -> Result<(u64, usize)> {
         let appended = self.log.append(draft, purpose, wait).map_err(|e| {
             // If it is for want of space, compaction may find some.

@@ -1,18 +1,18 @@
 //! Syscalls.
 
-use saker_mount::hint::{Hint, Intent, Which};
+use saker_mount::hint::{Hint, LookupIntent, Which};
 use saker_types::Errno;
 
 use super::Kernel;
 use super::dcache::{InodeRef, Ref};
-use super::walk::{PathArg, To, Walk, after_walk};
+use super::walk::{KernelWalk, PathArg, WalkTo, after_walk};
 use super::wire::{
-    self, Attr, Body, FATTR_FH, FATTR_MODE, FATTR_SIZE, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH,
-    RENAME_EXCHANGE, RENAME_NOREPLACE, S_IFDIR, S_IFLNK, S_IFREG, op,
+    self, FATTR_FH, FATTR_MODE, FATTR_SIZE, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, RENAME_EXCHANGE,
+    RENAME_NOREPLACE, S_IFDIR, S_IFLNK, S_IFREG, WireAttr, WireBody, op,
 };
 
 /// An open file or directory.
-pub struct Opened {
+pub struct KernelFile {
     pub(super) dentry: Ref,
     pub(super) inode: InodeRef,
     pub(super) fh: u64,
@@ -20,7 +20,7 @@ pub struct Opened {
     no_flush: bool,
 }
 
-impl Opened {
+impl KernelFile {
     /// Where walks may start.
     pub fn dir(&self) -> Ref {
         self.dentry.clone()
@@ -41,8 +41,8 @@ pub const REFUSED: Errno = Errno(u16::MAX);
 
 const FIRST: Which = Which::First;
 
-fn plain(tid: u32) -> Walk {
-    Walk { tid, which: FIRST, beside: false, reval: false }
+fn plain(tid: u32) -> KernelWalk {
+    KernelWalk { tid, which: FIRST, beside: false, reval: false }
 }
 
 /// Does a syscall again once, with LOOKUP_REVAL (`retry_estale`).
@@ -67,8 +67,9 @@ impl Kernel {
         reval: bool,
         follow: bool,
     ) -> Result<(Ref, InodeRef), Errno> {
-        let walk = Walk { reval, ..plain(tid) };
-        let walked = self.walk(path, walk, To::End { intent: Intent::Plain, follow }).await?;
+        let walk = KernelWalk { reval, ..plain(tid) };
+        let walked =
+            self.walk(path, walk, WalkTo::End { intent: LookupIntent::Plain, follow }).await?;
         let dentry = walked.found.ok_or(Errno::ENOENT)?;
         let inode = self.inode_of(&dentry).ok_or(Errno::ENOENT)?;
         Ok((dentry, inode))
@@ -77,26 +78,26 @@ impl Kernel {
     // ---- attributes -----------------------------------------------------------------------
 
     /// lstat(2).
-    pub async fn stat(&self, tid: u32, path: &PathArg) -> Result<Attr, Errno> {
+    pub async fn stat(&self, tid: u32, path: &PathArg) -> Result<WireAttr, Errno> {
         retry_estale!(reval => self.stat_once(tid, path, reval).await)
     }
 
-    async fn stat_once(&self, tid: u32, path: &PathArg, reval: bool) -> Result<Attr, Errno> {
+    async fn stat_once(&self, tid: u32, path: &PathArg, reval: bool) -> Result<WireAttr, Errno> {
         let (_dentry, inode) = self.find_inode(path, tid, reval, false).await?;
         let told = self.update_attributes(tid, &inode, None).await?;
         Ok(told.unwrap_or_else(|| self.told(&inode)))
     }
 
     /// fstat(2).
-    pub async fn fstat(&self, tid: u32, open: &Opened) -> Result<Attr, Errno> {
+    pub async fn fstat(&self, tid: u32, open: &KernelFile) -> Result<WireAttr, Errno> {
         let told = self.update_attributes(tid, &open.inode, None).await?;
         Ok(told.unwrap_or_else(|| self.told(&open.inode)))
     }
 
-    pub(super) fn told(&self, inode: &InodeRef) -> Attr {
+    pub(super) fn told(&self, inode: &InodeRef) -> WireAttr {
         self.with(|all| {
             let inode = all.inode(inode.id);
-            Attr { size: inode.size, ..inode.attr }
+            WireAttr { size: inode.size, ..inode.attr }
         })
     }
 
@@ -106,7 +107,7 @@ impl Kernel {
         tid: u32,
         inode: &InodeRef,
         fh: Option<u64>,
-    ) -> Result<Option<Attr>, Errno> {
+    ) -> Result<Option<WireAttr>, Errno> {
         let now = saker_runtime::time::now();
         let (bad, is_fresh, nodeid, kind) = self.with(|all| {
             let inode = all.inode(inode.id);
@@ -121,7 +122,7 @@ impl Kernel {
         }
         let version = self.version();
         let flags = if fh.is_some() { wire::GETATTR_FH } else { 0 };
-        let body = Body::default().u32(flags).u32(0).u64(fh.unwrap_or_default());
+        let body = WireBody::default().u32(flags).u32(0).u64(fh.unwrap_or_default());
         let reply = self.ask(tid, op::GETATTR, nodeid, &body, None).await?;
         let (attr, valid_ns) = wire::attr(&reply)?;
         if attr.kind() != kind {
@@ -141,7 +142,7 @@ impl Kernel {
     }
 
     /// truncate(2); what the mount says of the file then.
-    pub async fn truncate(&self, tid: u32, path: &PathArg, size: u64) -> Result<Attr, Errno> {
+    pub async fn truncate(&self, tid: u32, path: &PathArg, size: u64) -> Result<WireAttr, Errno> {
         retry_estale!(reval => async {
             let (_dentry, inode) = self.find_inode(path, tid, reval, true).await?;
             match self.kind_of(&inode) {
@@ -153,7 +154,7 @@ impl Kernel {
     }
 
     /// ftruncate(2).
-    pub async fn ftruncate(&self, tid: u32, open: &Opened, size: u64) -> Result<(), Errno> {
+    pub async fn ftruncate(&self, tid: u32, open: &KernelFile, size: u64) -> Result<(), Errno> {
         self.setattr(tid, &open.inode, FATTR_SIZE | FATTR_FH, 0, size, open.fh).await.map(drop)
     }
 
@@ -166,7 +167,7 @@ impl Kernel {
         mode: u32,
         size: u64,
         fh: u64,
-    ) -> Result<Attr, Errno> {
+    ) -> Result<WireAttr, Errno> {
         let lock = self.with(|all| all.inode(inode.id).lock.clone());
         let _exclusive = lock.exclusive().await;
         let truncates = valid & FATTR_SIZE != 0;
@@ -175,7 +176,7 @@ impl Kernel {
             inode.size_unstable |= truncates;
             (inode.nodeid, inode.attr.kind())
         });
-        let body = Body::default().u32(valid).u32(0).u64(fh).u64(size).zeros(8 + 24 + 12);
+        let body = WireBody::default().u32(valid).u32(0).u64(fh).u64(size).zeros(8 + 24 + 12);
         let body = body.u32(mode).zeros(16);
         let reply = self.ask(tid, op::SETATTR, nodeid, &body, None).await;
         let reply = reply.and_then(|reply| wire::attr(&reply));
@@ -238,8 +239,8 @@ impl Kernel {
         which: Which,
         first: Option<&PathArg>,
     ) -> Result<(), Errno> {
-        let walk = Walk { tid, which, beside: false, reval };
-        let walked = self.walk(path, walk, To::Parent).await?;
+        let walk = KernelWalk { tid, which, beside: false, reval };
+        let walked = self.walk(path, walk, WalkTo::Parent).await?;
         let (dir, name) = (walked.dir, walked.name);
         if name.is_empty() {
             return Err(Errno::EEXIST);
@@ -251,7 +252,7 @@ impl Kernel {
             Which::First => [Some(path), None],
             Which::Second => [first, Some(path)],
         };
-        let hint = Hint { beside: false, ..after_walk(Intent::Create, paths, which) };
+        let hint = Hint { beside: false, ..after_walk(LookupIntent::Create, paths, which) };
         let found = self.look_up_locked(&dir, &name, tid, Some(hint), true).await;
         let found = match found {
             // Without a hint nobody can tell that the name is to be made.
@@ -271,17 +272,19 @@ impl Kernel {
             return Err(Errno::EPERM);
         }
         let (opcode, body, kind) = match new {
-            New::Dir => (op::MKDIR, Body::default().u32(0o755).u32(0).name(&name), Some(S_IFDIR)),
+            New::Dir => {
+                (op::MKDIR, WireBody::default().u32(0o755).u32(0).name(&name), Some(S_IFDIR))
+            }
             New::Fifo => {
                 let mode = libc::S_IFIFO | 0o644;
-                let body = Body::default().u32(mode).u32(0).u32(0).u32(0).name(&name);
+                let body = WireBody::default().u32(mode).u32(0).u32(0).u32(0).name(&name);
                 (op::MKNOD, body, Some(libc::S_IFIFO))
             }
             New::Symlink(text) => {
-                (op::SYMLINK, Body::default().name(&name).name(text), Some(S_IFLNK))
+                (op::SYMLINK, WireBody::default().name(&name).name(text), Some(S_IFLNK))
             }
             New::Link(inode) => {
-                let body = Body::default().u64(self.node_of(inode)).name(&name);
+                let body = WireBody::default().u64(self.node_of(inode)).name(&name);
                 (op::LINK, body, None)
             }
         };
@@ -295,7 +298,7 @@ impl Kernel {
         tid: u32,
         (dir, parent, name, dentry): (&Ref, &InodeRef, &[u8], &Ref),
         opcode: u32,
-        body: &Body,
+        body: &WireBody,
         kind: Option<u32>,
     ) -> Result<(), Errno> {
         let version = self.version();
@@ -327,7 +330,7 @@ impl Kernel {
         let version = self.version();
         let parent = self.dir_of(dir)?;
         let passed = (flags & !libc::O_NOCTTY) as u32;
-        let body = Body::default().u32(passed).u32(S_IFREG | 0o644).u32(0).u32(0).name(name);
+        let body = WireBody::default().u32(passed).u32(S_IFREG | 0o644).u32(0).u32(0).name(name);
         let reply = self.ask(tid, op::CREATE, self.node_of(&parent), &body, None).await?;
         let entry = wire::entry(&reply)?;
         let (fh, open_flags) = wire::open(&reply[wire::ENTRY_BYTES..])?;
@@ -358,7 +361,7 @@ impl Kernel {
         is_dir: bool,
         reval: bool,
     ) -> Result<(), Errno> {
-        let walked = self.walk(path, Walk { reval, ..plain(tid) }, To::Parent).await?;
+        let walked = self.walk(path, KernelWalk { reval, ..plain(tid) }, WalkTo::Parent).await?;
         let (dir, name) = (walked.dir, walked.name);
         if name.is_empty() {
             return Err(Errno::ENOTEMPTY);
@@ -366,7 +369,7 @@ impl Kernel {
         let parent = self.dir_of(&dir)?;
         let lock = self.with(|all| all.inode(parent.id).lock.clone());
         let _exclusive = lock.exclusive().await;
-        let hint = after_walk(Intent::Remove { dir: is_dir }, [Some(path), None], FIRST);
+        let hint = after_walk(LookupIntent::Remove { dir: is_dir }, [Some(path), None], FIRST);
         let dentry = self.look_up_locked(&dir, &name, tid, Some(hint), reval).await?;
         let inode = self.inode_of(&dentry).ok_or(Errno::ENOENT)?;
         match (is_dir, self.kind_of(&inode) == S_IFDIR) {
@@ -381,7 +384,7 @@ impl Kernel {
             self.prune_below(dentry.id);
         }
         let node = self.node_of(&parent);
-        let done = self.ask(tid, opcode, node, &Body::default().name(&name), None).await;
+        let done = self.ask(tid, opcode, node, &WireBody::default().name(&name), None).await;
         match done {
             Ok(_) => {
                 self.dir_changed(&parent);
@@ -430,9 +433,9 @@ impl Kernel {
         reval: bool,
     ) -> Result<(), Errno> {
         let beside = |other: &PathArg| other.names.len() > 1;
-        let walk = |which, other| Walk { tid, which, beside: beside(other), reval };
-        let old = self.walk(from, walk(FIRST, to), To::Parent).await?;
-        let new = self.walk(to, walk(Which::Second, from), To::Parent).await?;
+        let walk = |which, other| KernelWalk { tid, which, beside: beside(other), reval };
+        let old = self.walk(from, walk(FIRST, to), WalkTo::Parent).await?;
+        let new = self.walk(to, walk(Which::Second, from), WalkTo::Parent).await?;
         if old.name.is_empty() || new.name.is_empty() {
             return Err(Errno::EBUSY);
         }
@@ -448,7 +451,7 @@ impl Kernel {
                 true if alone[0] != alone[1] => None,
                 true => Some(Hint {
                     path: None,
-                    step: saker_mount::hint::Step::Last(Intent::RenameSource),
+                    step: saker_mount::hint::PathStep::Last(LookupIntent::RenameSource),
                     first: alone[0],
                     beside: !alone[1],
                     ..hint
@@ -456,10 +459,10 @@ impl Kernel {
                 false => Some(hint),
             }
         };
-        let source = hint(FIRST, Intent::RenameSource);
+        let source = hint(FIRST, LookupIntent::RenameSource);
         let target = match exchange {
-            true => Intent::RenameSource,
-            false => Intent::RenameTarget,
+            true => LookupIntent::RenameSource,
+            false => LookupIntent::RenameTarget,
         };
         let target = hint(Which::Second, target);
         let old_dentry = self.look_up_locked(&old.dir, &old.name, tid, source, reval).await?;
@@ -498,7 +501,7 @@ impl Kernel {
                 _ => {}
             }
         }
-        let body = Body::default().u64(self.node_of(&new_dir)).u32(flags).u32(0);
+        let body = WireBody::default().u64(self.node_of(&new_dir)).u32(flags).u32(0);
         let body = body.name(&old.name).name(&new.name);
         let done = self.ask(tid, op::RENAME2, self.node_of(&old_dir), &body, None).await;
         if let Err(errno) = done {
@@ -553,7 +556,7 @@ impl Kernel {
     // ---- open files -----------------------------------------------------------------------
 
     /// open(2) of a file or, with O_DIRECTORY, of a directory.
-    pub async fn open(&self, tid: u32, path: &PathArg, flags: i32) -> Result<Opened, Errno> {
+    pub async fn open(&self, tid: u32, path: &PathArg, flags: i32) -> Result<KernelFile, Errno> {
         retry_estale!(reval => self.open_once(tid, path, flags, reval).await)
     }
 
@@ -563,18 +566,18 @@ impl Kernel {
         path: &PathArg,
         flags: i32,
         reval: bool,
-    ) -> Result<Opened, Errno> {
-        let walk = Walk { reval, ..plain(tid) };
+    ) -> Result<KernelFile, Errno> {
+        let walk = KernelWalk { reval, ..plain(tid) };
         self.0.created.borrow_mut().remove(&tid);
         let follow = flags & libc::O_NOFOLLOW == 0;
-        let to = To::End { intent: Intent::Open { flags }, follow };
+        let to = WalkTo::End { intent: LookupIntent::Open { flags }, follow };
         let walked = self.walk_once(path, walk, to).await?;
         let dentry = walked.found.ok_or(Errno::ENOENT)?;
         let inode = self.inode_of(&dentry).ok_or(Errno::ENOENT)?;
         let created = self.0.created.borrow_mut().remove(&tid);
         if let Some((_, fh, open_flags)) = created {
             let no_flush = open_flags & FOPEN_NOFLUSH != 0;
-            return Ok(Opened { dentry, inode, fh, no_flush });
+            return Ok(KernelFile { dentry, inode, fh, no_flush });
         }
         let kind = self.kind_of(&inode);
         if flags & libc::O_CREAT != 0 {
@@ -596,11 +599,11 @@ impl Kernel {
         }
         if kind != S_IFREG && kind != S_IFDIR {
             // A FIFO is the kernel's own.
-            return Ok(Opened { dentry, inode, fh: NO_HANDLE, no_flush: true });
+            return Ok(KernelFile { dentry, inode, fh: NO_HANDLE, no_flush: true });
         }
         let opcode = if kind == S_IFDIR { op::OPENDIR } else { op::OPEN };
         let passed = (flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY)) as u32;
-        let body = Body::default().u32(passed).u32(0);
+        let body = WireBody::default().u32(passed).u32(0);
         let reply = self.ask(tid, opcode, self.node_of(&inode), &body, None).await?;
         let (fh, open_flags) = wire::open(&reply)?;
         if kind == S_IFREG {
@@ -617,33 +620,33 @@ impl Kernel {
             });
         }
         let no_flush = open_flags & FOPEN_NOFLUSH != 0;
-        Ok(Opened { dentry, inode, fh, no_flush })
+        Ok(KernelFile { dentry, inode, fh, no_flush })
     }
 
     /// close(2) of the last descriptor.
-    pub async fn close(&self, tid: u32, open: Opened) -> Result<(), Errno> {
+    pub async fn close(&self, tid: u32, open: KernelFile) -> Result<(), Errno> {
         if open.fh == NO_HANDLE {
             return Ok(());
         }
         let node = self.node_of(&open.inode);
         if self.kind_of(&open.inode) == S_IFDIR {
-            self.tell(op::RELEASEDIR, node, Body::default().u64(open.fh).zeros(16));
+            self.tell(op::RELEASEDIR, node, WireBody::default().u64(open.fh).zeros(16));
             return Ok(());
         }
         let flushed = match open.no_flush {
             true => Ok(Default::default()),
             false => {
-                let body = Body::default().u64(open.fh).zeros(16);
+                let body = WireBody::default().u64(open.fh).zeros(16);
                 self.ask(tid, op::FLUSH, node, &body, None).await
             }
         };
-        self.tell(op::RELEASE, node, Body::default().u64(open.fh).zeros(16));
+        self.tell(op::RELEASE, node, WireBody::default().u64(open.fh).zeros(16));
         flushed.map(drop)
     }
 
     /// fsync(2).
-    pub async fn fsync(&self, tid: u32, open: &Opened) -> Result<(), Errno> {
-        let body = Body::default().u64(open.fh).zeros(8);
+    pub async fn fsync(&self, tid: u32, open: &KernelFile) -> Result<(), Errno> {
+        let body = WireBody::default().u64(open.fh).zeros(8);
         self.ask(tid, op::FSYNC, self.node_of(&open.inode), &body, None).await.map(drop)
     }
 
@@ -651,7 +654,7 @@ impl Kernel {
     pub async fn list(
         &self,
         tid: u32,
-        open: &Opened,
+        open: &KernelFile,
         plus: bool,
     ) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
         let (mut all, mut offset) = (Vec::new(), 0);
@@ -660,7 +663,7 @@ impl Kernel {
             let _shared = lock.shared().await;
             let version = self.version();
             let opcode = if plus { op::READDIRPLUS } else { op::READDIR };
-            let body = Body::default().u64(open.fh).u64(offset).u32(4096).zeros(20);
+            let body = WireBody::default().u64(open.fh).u64(offset).u32(4096).zeros(20);
             let node = self.node_of(&open.inode);
             let reply = self.ask(tid, opcode, node, &body, None).await?;
             let dirents = wire::dirents(&reply, plus)?;
@@ -681,7 +684,7 @@ impl Kernel {
     }
 
     /// `fuse_direntplus_link`.
-    fn link_listed(&self, dir: &Ref, name: &[u8], entry: &wire::Entry, version: u64) {
+    fn link_listed(&self, dir: &Ref, name: &[u8], entry: &wire::WireEntry, version: u64) {
         if let Some(dentry) = self.find(dir.id, name)
             && let Some(inode) = self.inode_of(&dentry)
         {

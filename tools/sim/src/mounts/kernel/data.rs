@@ -3,8 +3,8 @@
 use saker_types::Errno;
 
 use super::Kernel;
-use super::calls::Opened;
-use super::wire::{self, Body, op};
+use super::calls::KernelFile;
+use super::wire::{self, WireBody, op};
 
 pub const PAGE: u64 = 4096;
 /// Pages of the largest read-ahead.
@@ -12,14 +12,14 @@ const AHEAD_PAGES: u64 = 4;
 
 impl Kernel {
     /// lseek(2) to the end.
-    pub async fn seek_end(&self, tid: u32, open: &Opened) -> Result<u64, Errno> {
+    pub async fn seek_end(&self, tid: u32, open: &KernelFile) -> Result<u64, Errno> {
         let lock = self.with(|all| all.inode(open.inode.id).lock.clone());
         let _exclusive = lock.exclusive().await;
         self.update_attributes(tid, &open.inode, Some(open.fh)).await?;
         Ok(self.size(open))
     }
 
-    fn size(&self, open: &Opened) -> u64 {
+    fn size(&self, open: &KernelFile) -> u64 {
         self.with(|all| all.inode(open.inode.id).size)
     }
 
@@ -27,7 +27,7 @@ impl Kernel {
     pub async fn read(
         &self,
         tid: u32,
-        open: &Opened,
+        open: &KernelFile,
         offset: u64,
         len: u64,
     ) -> Result<Vec<u8>, Errno> {
@@ -60,7 +60,7 @@ impl Kernel {
     }
 
     /// Reads pages from `page` on: as many as are wanted, or a few more; one by one if that fails.
-    async fn fill(&self, tid: u32, open: &Opened, page: u64, end: u64) -> Result<(), Errno> {
+    async fn fill(&self, tid: u32, open: &KernelFile, page: u64, end: u64) -> Result<(), Errno> {
         let filling = self.with(|all| all.inode(open.inode.id).filling.clone());
         let _guard = filling.exclusive().await;
         let (size, is_cached) = self.with(|all| {
@@ -82,7 +82,7 @@ impl Kernel {
     async fn read_pages(
         &self,
         tid: u32,
-        open: &Opened,
+        open: &KernelFile,
         page: u64,
         count: u64,
     ) -> Result<(), Errno> {
@@ -91,7 +91,7 @@ impl Kernel {
             (inode.nodeid, inode.dropped, self.version())
         });
         let size = (count * PAGE) as u32;
-        let body = Body::default().u64(open.fh).u64(page * PAGE).u32(size).zeros(20);
+        let body = WireBody::default().u64(open.fh).u64(page * PAGE).u32(size).zeros(20);
         let data = self.ask(tid, op::READ, node, &body, None).await?;
         let is_short = data.len() < size as usize;
         let next = self.next_version();
@@ -121,7 +121,7 @@ impl Kernel {
     pub async fn write(
         &self,
         tid: u32,
-        open: &Opened,
+        open: &KernelFile,
         offset: u64,
         data: &[u8],
     ) -> Result<(), Errno> {
@@ -139,7 +139,7 @@ impl Kernel {
             put(inode, offset, data);
             inode.nodeid
         });
-        let body = Body::default().u64(open.fh).u64(offset).u32(data.len() as u32).u32(0);
+        let body = WireBody::default().u64(open.fh).u64(offset).u32(data.len() as u32).u32(0);
         let body = body.zeros(16).bytes(data);
         let written = self.ask(tid, op::WRITE, node, &body, None).await;
         let written = written.and_then(|reply| wire::u32_of(&reply));
@@ -165,7 +165,7 @@ impl Kernel {
 }
 
 /// Bytes of pages that are cached.
-fn put(inode: &mut super::dcache::Inode, offset: u64, data: &[u8]) {
+fn put(inode: &mut super::dcache::KernelInode, offset: u64, data: &[u8]) {
     for (page, bytes) in &mut inode.pages {
         let start = page * PAGE;
         for (at, byte) in bytes.iter_mut().enumerate() {
@@ -178,7 +178,7 @@ fn put(inode: &mut super::dcache::Inode, offset: u64, data: &[u8]) {
 }
 
 /// Pages that are written as a whole are cached.
-fn insert_whole(inode: &mut super::dcache::Inode, offset: u64, data: &[u8]) {
+fn insert_whole(inode: &mut super::dcache::KernelInode, offset: u64, data: &[u8]) {
     let end = offset + data.len() as u64;
     for page in offset.div_ceil(PAGE)..end / PAGE {
         let start = (page * PAGE - offset) as usize;

@@ -7,13 +7,13 @@ use saker_types::Errno;
 use std::time::Duration;
 
 use super::Kernel;
-use super::lock::Lock;
-use super::wire::{Attr, Body, Entry, ROOT_NODE, S_IFDIR, S_IFREG, op};
+use super::lock::KernelLock;
+use super::wire::{ROOT_NODE, S_IFDIR, S_IFREG, WireAttr, WireBody, WireEntry, op};
 
 /// The root's dentry.
 pub const ROOT: usize = 0;
 
-pub struct Dentry {
+pub struct KernelDentry {
     pub parent: usize,
     pub name: Vec<u8>,
     /// None: there is nothing of this name.
@@ -26,9 +26,9 @@ pub struct Dentry {
     refs: usize,
 }
 
-pub struct Inode {
+pub struct KernelInode {
     pub nodeid: u64,
-    pub attr: Attr,
+    pub attr: WireAttr,
     /// Attributes may be used until then.
     pub valid: Time,
     /// They must be asked for in any case.
@@ -44,9 +44,9 @@ pub struct Inode {
     /// Counts how often pages were thrown away.
     pub dropped: u64,
     /// `i_rwsem`.
-    pub lock: Lock,
+    pub lock: KernelLock,
     /// Of pages that are being read or written.
-    pub filling: Lock,
+    pub filling: KernelLock,
     nlookup: u64,
     dentries: BTreeSet<usize>,
     refs: usize,
@@ -55,17 +55,18 @@ pub struct Inode {
 
 /// All of them.
 pub struct Dentries {
-    dentries: BTreeMap<usize, Dentry>,
+    dentries: BTreeMap<usize, KernelDentry>,
     names: BTreeMap<(usize, Vec<u8>), usize>,
-    inodes: BTreeMap<usize, Inode>,
+    inodes: BTreeMap<usize, KernelInode>,
     by_node: BTreeMap<u64, usize>,
     next: usize,
 }
 
 impl Dentries {
     pub fn new() -> Dentries {
-        let attr = Attr { ino: ROOT_NODE, mode: S_IFDIR | 0o755, nlink: 2, ..Attr::default() };
-        let root = Dentry {
+        let attr =
+            WireAttr { ino: ROOT_NODE, mode: S_IFDIR | 0o755, nlink: 2, ..WireAttr::default() };
+        let root = KernelDentry {
             parent: ROOT,
             name: Vec::new(),
             inode: Some(ROOT),
@@ -74,7 +75,7 @@ impl Dentries {
             children: BTreeSet::new(),
             refs: 1,
         };
-        let mut inode = Inode::new(ROOT_NODE, attr);
+        let mut inode = KernelInode::new(ROOT_NODE, attr);
         inode.dentries.insert(ROOT);
         Dentries {
             dentries: [(ROOT, root)].into(),
@@ -85,19 +86,19 @@ impl Dentries {
         }
     }
 
-    pub fn dentry(&self, id: usize) -> &Dentry {
+    pub fn dentry(&self, id: usize) -> &KernelDentry {
         &self.dentries[&id]
     }
 
-    pub fn dentry_mut(&mut self, id: usize) -> &mut Dentry {
+    pub fn dentry_mut(&mut self, id: usize) -> &mut KernelDentry {
         self.dentries.get_mut(&id).expect("who uses a dentry holds it")
     }
 
-    pub fn inode(&self, id: usize) -> &Inode {
+    pub fn inode(&self, id: usize) -> &KernelInode {
         &self.inodes[&id]
     }
 
-    pub fn inode_mut(&mut self, id: usize) -> &mut Inode {
+    pub fn inode_mut(&mut self, id: usize) -> &mut KernelInode {
         self.inodes.get_mut(&id).expect("who uses an inode holds it")
     }
 
@@ -122,9 +123,9 @@ impl Dentries {
     }
 }
 
-impl Inode {
-    fn new(nodeid: u64, attr: Attr) -> Inode {
-        Inode {
+impl KernelInode {
+    fn new(nodeid: u64, attr: WireAttr) -> KernelInode {
+        KernelInode {
             nodeid,
             attr,
             valid: Time::ZERO,
@@ -136,8 +137,8 @@ impl Inode {
             dead: false,
             pages: BTreeMap::new(),
             dropped: 0,
-            lock: Lock::default(),
-            filling: Lock::default(),
+            lock: KernelLock::default(),
+            filling: KernelLock::default(),
             nlookup: 0,
             dentries: BTreeSet::new(),
             refs: 0,
@@ -277,7 +278,7 @@ impl Kernel {
 
     pub(super) fn forget(&self, nodeid: u64, nlookup: u64) {
         if nlookup > 0 {
-            self.tell(op::FORGET, nodeid, Body::default().u64(nlookup));
+            self.tell(op::FORGET, nodeid, WireBody::default().u64(nlookup));
         }
     }
 
@@ -285,7 +286,8 @@ impl Kernel {
     pub(super) fn prune(&self) {
         loop {
             let unused = self.with(|all| {
-                let is_unused = |dentry: &Dentry| dentry.refs == 0 && dentry.children.is_empty();
+                let is_unused =
+                    |dentry: &KernelDentry| dentry.refs == 0 && dentry.children.is_empty();
                 all.dentries.iter().find(|(_, dentry)| is_unused(dentry)).map(|(id, _)| *id)
             });
             match unused {
@@ -299,7 +301,7 @@ impl Kernel {
     pub(super) fn prune_below(&self, top: usize) {
         loop {
             let unused = self.with(|all| {
-                let is_unused = |(id, dentry): &(&usize, &Dentry)| {
+                let is_unused = |(id, dentry): &(&usize, &KernelDentry)| {
                     dentry.refs == 0
                         && dentry.children.is_empty()
                         && **id != top
@@ -358,7 +360,7 @@ impl Kernel {
         self.with(|all| {
             let id = all.next;
             all.next += 1;
-            let dentry = Dentry {
+            let dentry = KernelDentry {
                 parent: dir,
                 name: name.to_vec(),
                 inode,
@@ -484,7 +486,7 @@ impl Kernel {
     // ---- inodes ---------------------------------------------------------------------------
 
     /// `fuse_iget`.
-    pub(super) fn iget(&self, entry: &Entry, version: u64) -> InodeRef {
+    pub(super) fn iget(&self, entry: &WireEntry, version: u64) -> InodeRef {
         let known = self.with(|all| {
             let id = all.by_node.get(&entry.nodeid).copied()?;
             let inode = all.inode_mut(id);
@@ -500,7 +502,7 @@ impl Kernel {
             self.with(|all| {
                 let id = all.next;
                 all.next += 1;
-                all.inodes.insert(id, Inode::new(entry.nodeid, entry.attr));
+                all.inodes.insert(id, KernelInode::new(entry.nodeid, entry.attr));
                 all.by_node.insert(entry.nodeid, id);
                 id
             })
@@ -519,7 +521,7 @@ impl Kernel {
     pub(super) fn change_attributes(
         &self,
         id: usize,
-        attr: &Attr,
+        attr: &WireAttr,
         valid_ns: u64,
         version: u64,
         is_new: bool,
@@ -544,7 +546,13 @@ impl Kernel {
     }
 
     /// The reply to a SETATTR counts in any case (`fuse_do_setattr`).
-    pub(super) fn set_attributes(&self, id: usize, attr: &Attr, valid_ns: u64, truncated: bool) {
+    pub(super) fn set_attributes(
+        &self,
+        id: usize,
+        attr: &WireAttr,
+        valid_ns: u64,
+        truncated: bool,
+    ) {
         let next = self.next_version();
         self.with(|all| {
             let inode = all.inode_mut(id);

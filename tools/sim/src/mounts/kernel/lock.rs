@@ -30,15 +30,15 @@ impl State {
 
 /// A lock that many may hold to read, or one to write.
 #[derive(Clone, Default)]
-pub struct Lock(Rc<RefCell<State>>);
+pub struct KernelLock(Rc<RefCell<State>>);
 
 /// Holds it.
 pub struct Guard {
-    lock: Lock,
+    lock: KernelLock,
     exclusive: bool,
 }
 
-impl Lock {
+impl KernelLock {
     pub async fn shared(&self) -> Guard {
         self.acquire(false).await
     }

@@ -33,30 +33,30 @@ use saker_runtime::task::Spawner;
 use saker_runtime::time;
 use saker_types::Errno;
 
-use crate::world::transport::Sender;
-pub use calls::{LOST, Opened, REFUSED};
+use crate::world::transport::WorldTransport;
+pub use calls::{KernelFile, LOST, REFUSED};
 use dcache::{Dentries, Ref};
-use lock::Lock;
+use lock::KernelLock;
 pub use walk::PathArg;
-use wire::Body;
+use wire::WireBody;
 
 /// Of so many hints one is lost, where some are.
 const HINTS_LOST: u64 = 8;
 
 /// An answer: an errno or 0, and what follows the header; `None`: none is expected.
-pub type Answer = Pin<Box<dyn Future<Output = Option<(u16, Bytes)>>>>;
+pub type KernelAnswer = Pin<Box<dyn Future<Output = Option<(u16, Bytes)>>>>;
 
 /// What answers the requests of a mount.
-pub trait MountService {
+pub trait RequestHandler {
     /// Answers one, in the kernel's form.
-    fn answer(&self, request: Bytes) -> Answer;
+    fn answer(&self, request: Bytes) -> KernelAnswer;
 }
 
 /// What the kernel is doing, by the request that it sends: what BPF shows of a real one.
 #[derive(Clone, Default)]
-pub struct Hints(Arc<Mutex<HashMap<u64, Hint>>>);
+pub struct SimHints(Arc<Mutex<HashMap<u64, Hint>>>);
 
-impl Hints {
+impl SimHints {
     fn put(&self, unique: u64, hint: Hint) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(unique, hint);
     }
@@ -66,7 +66,7 @@ impl Hints {
     }
 }
 
-impl saker_mount::hint::Hints for Hints {
+impl saker_mount::hint::Hints for SimHints {
     fn of(&self, lookup: Lookup<'_>) -> Option<Hint> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&lookup.unique).copied()
     }
@@ -77,9 +77,9 @@ impl saker_mount::hint::Hints for Hints {
 pub struct Kernel(Rc<Inner>);
 
 struct Inner {
-    served: Box<dyn MountService>,
-    hints: Hints,
-    sender: Sender,
+    served: Box<dyn RequestHandler>,
+    hints: SimHints,
+    sender: WorldTransport,
     spawner: Spawner,
     rng: RefCell<Rng>,
     unique: Cell<u64>,
@@ -87,9 +87,9 @@ struct Inner {
     attr_version: Cell<u64>,
     dentries: RefCell<Dentries>,
     /// `s_vfs_rename_mutex`.
-    renames: Lock,
+    renames: KernelLock,
     /// Names that are being looked up, by directory's dentry.
-    looking: RefCell<BTreeMap<(usize, Vec<u8>), Lock>>,
+    looking: RefCell<BTreeMap<(usize, Vec<u8>), KernelLock>>,
     /// What a thread's open(2) has just made: dentry, handle and flags.
     created: RefCell<BTreeMap<u32, (usize, u64, u32)>>,
     log: Rc<RefCell<Vec<String>>>,
@@ -99,11 +99,11 @@ struct Inner {
 }
 
 /// How a kernel is made.
-pub struct Setup {
+pub struct KernelSetup {
     pub number: usize,
-    pub served: Box<dyn MountService>,
-    pub hints: Hints,
-    pub sender: Sender,
+    pub served: Box<dyn RequestHandler>,
+    pub hints: SimHints,
+    pub sender: WorldTransport,
     pub spawner: Spawner,
     pub seed: u64,
     /// Now and then there is no hint.
@@ -114,8 +114,8 @@ pub struct Setup {
 
 impl Kernel {
     /// A kernel that holds the root.
-    pub fn new(setup: Setup) -> Kernel {
-        let Setup { number, served, hints, sender, spawner, seed, hints_lost, log, readable } =
+    pub fn new(setup: KernelSetup) -> Kernel {
+        let KernelSetup { number, served, hints, sender, spawner, seed, hints_lost, log, readable } =
             setup;
         Kernel(Rc::new(Inner {
             served,
@@ -126,7 +126,7 @@ impl Kernel {
             unique: Cell::new(2),
             attr_version: Cell::new(1),
             dentries: RefCell::new(Dentries::new()),
-            renames: Lock::default(),
+            renames: KernelLock::default(),
             looking: RefCell::default(),
             created: RefCell::default(),
             log,
@@ -184,7 +184,7 @@ impl Kernel {
         tid: u32,
         opcode: u32,
         nodeid: u64,
-        body: &Body,
+        body: &WireBody,
         hint: Option<Hint>,
     ) -> Result<Bytes, Errno> {
         let unique = self.unique();
@@ -215,7 +215,7 @@ impl Kernel {
     }
 
     /// A request that nobody waits for.
-    fn tell(&self, opcode: u32, nodeid: u64, body: Body) {
+    fn tell(&self, opcode: u32, nodeid: u64, body: WireBody) {
         let (kernel, unique) = (self.clone(), self.unique());
         let bytes = wire::request(opcode, unique, nodeid, 0, &body);
         self.note(|| format!("#{unique} op {opcode} node {nodeid:#x}"));

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use saker_mount::hint::{Hint, Intent, Rest, Step, Which};
+use saker_mount::hint::{Hint, LookupIntent, PathStep, Rest, Which};
 use saker_types::Errno;
 
 use super::Kernel;
 use super::dcache::Ref;
-use super::wire::{self, Body, S_IFLNK, op};
+use super::wire::{self, S_IFLNK, WireBody, op};
 
 /// Symlinks that one path may lead through.
 const LINKS_MAX: usize = 40;
@@ -27,7 +27,7 @@ impl PathArg {
 
 /// How a path is walked.
 #[derive(Clone, Copy)]
-pub struct Walk {
+pub struct KernelWalk {
     pub tid: u32,
     /// Which of the syscall's paths it is.
     pub which: Which,
@@ -39,18 +39,18 @@ pub struct Walk {
 
 /// What is done with the last name.
 #[derive(Clone, Copy)]
-pub enum To {
+pub enum WalkTo {
     /// It is left to the syscall.
     Parent,
     /// It is looked up.
-    End { intent: Intent, follow: bool },
+    End { intent: LookupIntent, follow: bool },
 }
 
 /// Where a walk has ended.
 pub struct Walked {
     pub dir: Ref,
     pub name: Vec<u8>,
-    /// With [`To::End`]: what is there, which may be nothing.
+    /// With [`WalkTo::End`]: what is there, which may be nothing.
     pub found: Option<Ref>,
 }
 
@@ -63,9 +63,16 @@ struct Todo {
 
 impl Kernel {
     /// A walk, and once more if it meets ESTALE (`filename_lookup`, `filename_parentat`).
-    pub(super) async fn walk(&self, path: &PathArg, walk: Walk, to: To) -> Result<Walked, Errno> {
+    pub(super) async fn walk(
+        &self,
+        path: &PathArg,
+        walk: KernelWalk,
+        to: WalkTo,
+    ) -> Result<Walked, Errno> {
         match self.walk_once(path, walk, to).await {
-            Err(Errno::ESTALE) => self.walk_once(path, Walk { reval: true, ..walk }, to).await,
+            Err(Errno::ESTALE) => {
+                self.walk_once(path, KernelWalk { reval: true, ..walk }, to).await
+            }
             other => other,
         }
     }
@@ -74,8 +81,8 @@ impl Kernel {
     pub(super) async fn walk_once(
         &self,
         path: &PathArg,
-        walk: Walk,
-        to: To,
+        walk: KernelWalk,
+        to: WalkTo,
     ) -> Result<Walked, Errno> {
         let todo = |name: &Vec<u8>| Todo { name: name.clone(), nested: false };
         let mut todo: VecDeque<Todo> = path.names.iter().map(todo).collect();
@@ -95,30 +102,30 @@ impl Kernel {
             }
             let is_last = todo.is_empty();
             let step = match to {
-                To::Parent if is_last => return Ok(Walked { dir, name, found: None }),
-                To::End { intent, .. } if is_last => Step::Last(intent),
-                _ if nested => Step::Through(Rest::InLink),
-                _ if todo.iter().any(|todo| todo.name == b"..") => Step::Through(Rest::DotDot),
-                _ => Step::Through(Rest::Names),
+                WalkTo::Parent if is_last => return Ok(Walked { dir, name, found: None }),
+                WalkTo::End { intent, .. } if is_last => PathStep::Last(intent),
+                _ if nested => PathStep::Through(Rest::InLink),
+                _ if todo.iter().any(|todo| todo.name == b"..") => PathStep::Through(Rest::DotDot),
+                _ => PathStep::Through(Rest::Names),
             };
-            let Walk { which, beside, reval, .. } = walk;
+            let KernelWalk { which, beside, reval, .. } = walk;
             let first_here = std::mem::take(&mut first) && !nested;
             let hint = Hint { step, first: first_here, path: Some(which), beside, reval };
             let found = match (is_last, to) {
-                (true, To::End { intent: Intent::Open { flags }, .. }) => {
+                (true, WalkTo::End { intent: LookupIntent::Open { flags }, .. }) => {
                     self.look_up_to_open(&dir, &name, walk, Some(hint), flags).await?
                 }
                 _ => self.look_up(&dir, &name, walk.tid, Some(hint), reval).await?,
             };
             let inode = self.inode_of(&found);
             let is_link = inode.as_ref().is_some_and(|inode| self.kind_of(inode) == S_IFLNK);
-            let follows = !is_last || matches!(to, To::End { follow: true, .. });
+            let follows = !is_last || matches!(to, WalkTo::End { follow: true, .. });
             if let (Some(inode), true, true) = (&inode, is_link, follows) {
                 links += 1;
                 if links > LINKS_MAX {
                     return Err(Errno::ELOOP);
                 }
-                let body = Body::default();
+                let body = WireBody::default();
                 let text = self.ask(walk.tid, op::READLINK, self.node_of(inode), &body, None);
                 let text = text.await?;
                 let names = text.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
@@ -193,7 +200,7 @@ impl Kernel {
         &self,
         dir: &Ref,
         name: &[u8],
-        walk: Walk,
+        walk: KernelWalk,
         hint: Option<Hint>,
         flags: i32,
     ) -> Result<Ref, Errno> {
@@ -263,7 +270,7 @@ impl Kernel {
             return Ok(true);
         }
         let version = self.version();
-        let body = Body::default().name(name);
+        let body = WireBody::default().name(name);
         let dir_node = self.with_inode(dir, |inode| inode.nodeid)?;
         let Ok(reply) = self.ask(tid, op::LOOKUP, dir_node, &body, hint).await else {
             return Ok(false);
@@ -294,7 +301,7 @@ impl Kernel {
         hint: Option<Hint>,
     ) -> Result<Ref, Errno> {
         let version = self.version();
-        let body = Body::default().name(name);
+        let body = WireBody::default().name(name);
         let dir_node = self.with_inode(dir, |inode| inode.nodeid)?;
         let entry = match self.ask(tid, op::LOOKUP, dir_node, &body, hint).await {
             Ok(reply) => Some(wire::entry(&reply)?),
@@ -314,7 +321,7 @@ impl Kernel {
     pub(super) fn with_inode<T>(
         &self,
         dentry: &Ref,
-        f: impl FnOnce(&mut super::dcache::Inode) -> T,
+        f: impl FnOnce(&mut super::dcache::KernelInode) -> T,
     ) -> Result<T, Errno> {
         let inode = self.inode_of(dentry).ok_or(Errno::ENOENT)?;
         Ok(self.with(|all| f(all.inode_mut(inode.id))))
@@ -322,13 +329,13 @@ impl Kernel {
 }
 
 /// What the kernel shows of the last name of a path after it has ended the walk.
-pub(super) fn after_walk(intent: Intent, paths: [Option<&PathArg>; 2], which: Which) -> Hint {
+pub(super) fn after_walk(intent: LookupIntent, paths: [Option<&PathArg>; 2], which: Which) -> Hint {
     let [own, other] = match which {
         Which::First => paths,
         Which::Second => [paths[1], paths[0]],
     };
     Hint {
-        step: Step::Last(intent),
+        step: PathStep::Last(intent),
         first: own.is_some_and(PathArg::is_alone),
         path: Some(which),
         beside: other.is_some_and(|other| !other.is_alone()),

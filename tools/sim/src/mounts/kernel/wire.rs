@@ -47,7 +47,7 @@ pub const RENAME_EXCHANGE: u32 = 2;
 
 /// Attributes as the kernel has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attr {
+pub struct WireAttr {
     pub ino: u64,
     pub size: u64,
     pub mtime: (i64, u32),
@@ -55,7 +55,7 @@ pub struct Attr {
     pub nlink: u32,
 }
 
-impl Attr {
+impl WireAttr {
     pub fn kind(&self) -> u32 {
         self.mode & S_IFMT
     }
@@ -63,11 +63,11 @@ impl Attr {
 
 /// The reply to LOOKUP and to what makes things.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Entry {
+pub struct WireEntry {
     pub nodeid: u64,
     pub entry_valid_ns: u64,
     pub attr_valid_ns: u64,
-    pub attr: Attr,
+    pub attr: WireAttr,
 }
 
 /// Reads little-endian fields; a short reply is EIO, as to the kernel.
@@ -84,8 +84,8 @@ impl Fields<'_> {
         Ok(u32::from_le_bytes(bytes.try_into().map_err(|_| Errno::EIO)?))
     }
 
-    fn attr(&self, at: usize) -> Result<Attr, Errno> {
-        Ok(Attr {
+    fn attr(&self, at: usize) -> Result<WireAttr, Errno> {
+        Ok(WireAttr {
             ino: self.u64(at)?,
             size: self.u64(at + 8)?,
             mtime: (self.u64(at + 32)? as i64, self.u32(at + 52)?),
@@ -97,9 +97,9 @@ impl Fields<'_> {
 
 pub const ENTRY_BYTES: usize = 128;
 
-pub fn entry(bytes: &[u8]) -> Result<Entry, Errno> {
+pub fn entry(bytes: &[u8]) -> Result<WireEntry, Errno> {
     let f = Fields(bytes);
-    Ok(Entry {
+    Ok(WireEntry {
         nodeid: f.u64(0)?,
         entry_valid_ns: f.u64(16)? * 1_000_000_000 + u64::from(f.u32(32)?),
         attr_valid_ns: f.u64(24)? * 1_000_000_000 + u64::from(f.u32(36)?),
@@ -108,7 +108,7 @@ pub fn entry(bytes: &[u8]) -> Result<Entry, Errno> {
 }
 
 /// Attributes and how long they may be kept.
-pub fn attr(bytes: &[u8]) -> Result<(Attr, u64), Errno> {
+pub fn attr(bytes: &[u8]) -> Result<(WireAttr, u64), Errno> {
     let f = Fields(bytes);
     Ok((f.attr(16)?, f.u64(0)? * 1_000_000_000 + u64::from(f.u32(8)?)))
 }
@@ -128,7 +128,7 @@ pub struct Dirent {
     pub ino: u64,
     pub off: u64,
     pub name: Vec<u8>,
-    pub entry: Option<Entry>,
+    pub entry: Option<WireEntry>,
 }
 
 pub fn dirents(mut bytes: &[u8], plus: bool) -> Result<Vec<Dirent>, Errno> {
@@ -148,39 +148,39 @@ pub fn dirents(mut bytes: &[u8], plus: bool) -> Result<Vec<Dirent>, Errno> {
 
 /// A request's body, field by field.
 #[derive(Default)]
-pub struct Body(pub Vec<u8>);
+pub struct WireBody(pub Vec<u8>);
 
-impl Body {
-    pub fn u32(mut self, value: u32) -> Body {
+impl WireBody {
+    pub fn u32(mut self, value: u32) -> WireBody {
         self.0.extend_from_slice(&value.to_le_bytes());
         self
     }
 
-    pub fn u64(mut self, value: u64) -> Body {
+    pub fn u64(mut self, value: u64) -> WireBody {
         self.0.extend_from_slice(&value.to_le_bytes());
         self
     }
 
-    pub fn zeros(mut self, count: usize) -> Body {
+    pub fn zeros(mut self, count: usize) -> WireBody {
         self.0.resize(self.0.len() + count, 0);
         self
     }
 
-    pub fn name(mut self, name: &[u8]) -> Body {
+    pub fn name(mut self, name: &[u8]) -> WireBody {
         self.0.extend_from_slice(name);
         self.0.push(0);
         self
     }
 
-    pub fn bytes(mut self, bytes: &[u8]) -> Body {
+    pub fn bytes(mut self, bytes: &[u8]) -> WireBody {
         self.0.extend_from_slice(bytes);
         self
     }
 }
 
 /// A whole request.
-pub fn request(opcode: u32, unique: u64, nodeid: u64, tid: u32, body: &Body) -> Vec<u8> {
+pub fn request(opcode: u32, unique: u64, nodeid: u64, tid: u32, body: &WireBody) -> Vec<u8> {
     let len = 40 + body.0.len() as u32;
-    let head = Body::default().u32(len).u32(opcode).u64(unique).u64(nodeid);
+    let head = WireBody::default().u32(len).u32(opcode).u64(unique).u64(nodeid);
     head.u32(0).u32(0).u32(tid).u32(0).bytes(&body.0).0
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::history::{OPEN, Path, Seen};
+use super::super::history::{OPEN, Path, WorldSeen};
 use super::*;
 
 const ID: InodeId = 9;
@@ -10,40 +10,43 @@ const ID: InodeId = 9;
 /// Calls, each after the one before, on a file whose first chunk is on store 0.
 #[derive(Default)]
 struct Made {
-    entries: Vec<Entry>,
+    entries: Vec<WorldEntry>,
     losses: Vec<(StoreNo, u64)>,
     now: u64,
 }
 
 impl Made {
-    fn add(mut self, call: Call, answer: Answer) -> Made {
+    fn add(mut self, call: WorldCall, answer: WorldAnswer) -> Made {
         let invoked = self.now + 1;
         self.now += 2;
-        let unknown = matches!(answer, Answer::Unknown(_));
+        let unknown = matches!(answer, WorldAnswer::Unknown(_));
         let returned = if unknown { OPEN } else { self.now };
-        self.entries.push(Entry { client: 0, call, invoked, returned, answer });
+        self.entries.push(WorldEntry { client: 0, call, invoked, returned, answer });
         self
     }
 
     fn write(self, start: u64, end: u64, tag: u8) -> Made {
-        self.add(Call::Write { id: ID, start, end, tag }, Answer::Done)
+        self.add(WorldCall::Write { id: ID, start, end, tag }, WorldAnswer::Done)
     }
 
     fn lost_write(self, start: u64, end: u64, tag: u8) -> Made {
-        let lost = Answer::Unknown("no answer in time".into());
-        self.add(Call::Write { id: ID, start, end, tag }, lost)
+        let lost = WorldAnswer::Unknown("no answer in time".into());
+        self.add(WorldCall::Write { id: ID, start, end, tag }, lost)
     }
 
     fn cut(self, size: u64) -> Made {
-        self.add(Call::Truncate { of: Subject::Open(ID), size }, Answer::Done)
+        self.add(WorldCall::Truncate { of: CallSubject::Open(ID), size }, WorldAnswer::Done)
     }
 
     fn fsync(self) -> Made {
-        self.add(Call::Fsync { id: ID }, Answer::Done)
+        self.add(WorldCall::Fsync { id: ID }, WorldAnswer::Done)
     }
 
     fn failed_fsync(self) -> Made {
-        self.add(Call::Fsync { id: ID }, Answer::Unknown(format!("a store {LOST} of this file")))
+        self.add(
+            WorldCall::Fsync { id: ID },
+            WorldAnswer::Unknown(format!("a store {LOST} of this file")),
+        )
     }
 
     fn power_loss(mut self, store: StoreNo) -> Made {
@@ -53,10 +56,10 @@ impl Made {
 
     /// May a read from the start see this?
     fn may_read(&self, bytes: &[u8]) -> bool {
-        let seen = Seen { id: ID, mode: 0, nlink: 1, size: bytes.len() as u64, mtime_ns: 0 };
-        let call = Call::Read { at: Path::of(&[0]), offset: 0, len: 100 };
+        let seen = WorldSeen { id: ID, mode: 0, nlink: 1, size: bytes.len() as u64, mtime_ns: 0 };
+        let call = WorldCall::Read { at: Path::of(&[0]), offset: 0, len: 100 };
         let read = Made { entries: self.entries.clone(), losses: self.losses.clone(), ..*self };
-        let read = read.add(call, Answer::Data(seen, Bytes::copy_from_slice(bytes)));
+        let read = read.add(call, WorldAnswer::Data(seen, Bytes::copy_from_slice(bytes)));
         let stores_of = |_: InodeId, chunk: u64| vec![chunk as StoreNo];
         check(&read.entries, &read.losses, stores_of).is_ok()
     }

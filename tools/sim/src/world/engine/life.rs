@@ -5,7 +5,7 @@ use std::time::Duration;
 use saker_runtime::sim;
 use saker_types::NodeId;
 
-use super::super::faults::Fault;
+use super::super::faults::WorldFault;
 use super::super::net::Who;
 use super::{Event, World};
 use crate::node::Death;
@@ -163,9 +163,9 @@ impl World {
         let fault = self.config.faults[at].1.clone();
         self.log.event(self.now, "fault", &[], || format!("{fault:?}"));
         match fault {
-            Fault::Crash(id, death, down) => self.crash(id, death, down),
-            Fault::CrashAt(name, nth) => sim::arm(name, nth),
-            Fault::Cut { node, out, back, lasts } => {
+            WorldFault::Crash(id, death, down) => self.crash(id, death, down),
+            WorldFault::CrashAt(name, nth) => sim::arm(name, nth),
+            WorldFault::Cut { node, out, back, lasts } => {
                 let until = self.now + lasts;
                 for who in self.everybody() {
                     if out {
@@ -176,26 +176,26 @@ impl World {
                     }
                 }
             }
-            Fault::OneWay { from, to, lasts } => self.net.block(from, to, self.now + lasts),
-            Fault::Reset(id) => self.break_all(id),
-            Fault::Slow(id, times, lasts) => {
+            WorldFault::OneWay { from, to, lasts } => self.net.block(from, to, self.now + lasts),
+            WorldFault::Reset(id) => self.break_all(id),
+            WorldFault::Slow(id, times, lasts) => {
                 self.node_mut(id).slowness = times;
                 self.schedule(self.now + lasts, Event::Recover(id));
             }
-            Fault::Loss(ppm, lasts) => {
+            WorldFault::Loss(ppm, lasts) => {
                 self.net.loss_ppm = ppm;
                 self.schedule(self.now + lasts, Event::Calm);
             }
-            Fault::Double(ppm, lasts) => {
+            WorldFault::Double(ppm, lasts) => {
                 self.net.double_ppm = ppm;
                 self.schedule(self.now + lasts, Event::Calm);
             }
-            Fault::Spikes(ppm, lasts) => {
+            WorldFault::Spikes(ppm, lasts) => {
                 self.net.spikes_ppm = ppm;
                 self.schedule(self.now + lasts, Event::Calm);
             }
-            Fault::Clock(id, by) => self.node_mut(id).skew_ns += by,
-            Fault::Disk(id, kind, errno, effect) => {
+            WorldFault::Clock(id, by) => self.node_mut(id).skew_ns += by,
+            WorldFault::Disk(id, kind, errno, effect) => {
                 self.node_mut(id).disk.plan().errors.push((kind, errno, effect));
             }
         }

@@ -8,7 +8,7 @@ use saker_types::placement::{ShardInfo, StoreInfo};
 use saker_types::wire::{ChunkListReply, ChunkListReq, Op};
 use saker_types::{ClusterMap, NodeId};
 
-use super::super::changes::Change;
+use super::super::changes::MemberChange;
 use super::{Event, World};
 use crate::node::roles::{self, addr_of};
 use crate::node::{Death, Node};
@@ -22,14 +22,14 @@ impl World {
         let change = self.config.changes[at].1;
         self.log.event(self.now, "change", &[], || format!("{change:?}"));
         match change {
-            Change::AddShard => self.add_shard(),
-            Change::AddStore => self.add_store(),
-            Change::Replace(id, down) => self.replace(id, down),
-            Change::RemoveShard => {
+            MemberChange::AddShard => self.add_shard(),
+            MemberChange::AddStore => self.add_store(),
+            MemberChange::Replace(id, down) => self.replace(id, down),
+            MemberChange::RemoveShard => {
                 let last = self.cluster.map.shards.len() as u16 - 1;
                 self.remove(NodeId::Shard(last));
             }
-            Change::RemoveStore => {
+            MemberChange::RemoveStore => {
                 let last = self.cluster.map.stores.len() as u16 - 1;
                 self.remove(NodeId::Store(last));
             }

@@ -12,7 +12,7 @@ use saker_runtime::time::Time;
 use saker_types::NodeId;
 use saker_types::wire::{At, ChunkWriteReq, Ctx, Op, OpenReq};
 
-use super::super::net::{Conn, Who};
+use super::super::net::{Who, WorldConn};
 use super::super::transport::NewCall;
 use super::{Event, Key, OBSERVER, Pending, World};
 use crate::node::roles::{self, Machine, node_at};
@@ -183,7 +183,7 @@ impl World {
     }
 
     pub(super) fn break_all(&mut self, id: NodeId) {
-        let of = |c: &Conn| c.open && (c.to == id || c.from == Who::Node(id));
+        let of = |c: &WorldConn| c.open && (c.to == id || c.from == Who::Node(id));
         let conns: Vec<usize> =
             (0..self.net.conns.len()).filter(|i| of(&self.net.conns[*i])).collect();
         conns.into_iter().for_each(|conn| self.break_conn(conn));

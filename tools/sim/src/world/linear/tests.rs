@@ -4,7 +4,7 @@
 use saker_runtime::rand::Rng;
 use saker_types::{Errno, FileKind, InodeId, ROOT};
 
-use super::super::history::{Name, Path, Seen, Subject};
+use super::super::history::{CallSubject, NameNo, Path, WorldSeen};
 use super::*;
 
 /// Calls of a random history.
@@ -12,12 +12,12 @@ const CALLS: usize = 6;
 
 // ---- making histories -----------------------------------------------------------------------
 
-fn path(name: Name) -> Path {
+fn path(name: NameNo) -> Path {
     Path::of(&[name])
 }
 
-fn at(name: Name) -> Subject {
-    Subject::At(path(name))
+fn at(name: NameNo) -> CallSubject {
+    CallSubject::At(path(name))
 }
 
 /// What call number `n` makes has this id.
@@ -25,51 +25,51 @@ fn id_of(n: usize) -> InodeId {
     100 + n as InodeId
 }
 
-fn file(id: InodeId, size: u64) -> Seen {
+fn file(id: InodeId, size: u64) -> WorldSeen {
     let mode = FileKind::Regular.bits() | 0o755;
-    Seen { id, mode, nlink: 1, size, mtime_ns: i64::MAX }
+    WorldSeen { id, mode, nlink: 1, size, mtime_ns: i64::MAX }
 }
 
 /// Calls with the times at which they begin and end.
 #[derive(Default)]
 struct Made {
-    entries: Vec<Entry>,
+    entries: Vec<WorldEntry>,
     now: u64,
 }
 
 impl Made {
     /// A call that begins now and takes so long.
-    fn add(&mut self, takes: u64, call: Call, answer: Answer) -> usize {
+    fn add(&mut self, takes: u64, call: WorldCall, answer: WorldAnswer) -> usize {
         let invoked = self.now;
         let returned = if answer == lost() { OPEN } else { invoked + takes };
-        self.entries.push(Entry { client: 0, call, invoked, returned, answer });
+        self.entries.push(WorldEntry { client: 0, call, invoked, returned, answer });
         self.now += 2;
         self.entries.len() - 1
     }
 
     /// Files with these names, one after the other.
-    fn files(&mut self, names: std::ops::Range<Name>) {
+    fn files(&mut self, names: std::ops::Range<NameNo>) {
         for name in names {
             let seen = file(id_of(self.entries.len()), 0);
-            let call = Call::Create { at: path(name), exclusive: true };
-            self.add(1, call, Answer::Opened(seen, true));
+            let call = WorldCall::Create { at: path(name), exclusive: true };
+            self.add(1, call, WorldAnswer::Opened(seen, true));
         }
     }
 
-    fn truncate(&mut self, takes: u64, name: Name, size: u64, is_lost: bool) {
+    fn truncate(&mut self, takes: u64, name: NameNo, size: u64, is_lost: bool) {
         let seen = file(id_of(usize::from(name)), size);
-        let answer = if is_lost { lost() } else { Answer::Entry(seen) };
-        self.add(takes, Call::Truncate { of: at(name), size }, answer);
+        let answer = if is_lost { lost() } else { WorldAnswer::Entry(seen) };
+        self.add(takes, WorldCall::Truncate { of: at(name), size }, answer);
     }
 
-    fn shows(&mut self, name: Name, size: u64) {
+    fn shows(&mut self, name: NameNo, size: u64) {
         let seen = file(id_of(usize::from(name)), size);
-        self.add(1, Call::Getattr { of: at(name) }, Answer::Entry(seen));
+        self.add(1, WorldCall::Getattr { of: at(name) }, WorldAnswer::Entry(seen));
     }
 }
 
-fn lost() -> Answer {
-    Answer::Unknown(String::new())
+fn lost() -> WorldAnswer {
+    WorldAnswer::Unknown(String::new())
 }
 
 fn is_refuted(made: &Made) -> bool {
@@ -79,7 +79,7 @@ fn is_refuted(made: &Made) -> bool {
 // ---- hard histories -------------------------------------------------------------------------
 
 /// Two truncations of each file, one within the other.
-fn pairs(files: Name) -> Made {
+fn pairs(files: NameNo) -> Made {
     let mut made = Made::default();
     made.files(0..files);
     for name in 0..files {
@@ -98,7 +98,9 @@ fn choices_that_show_late_do_not_multiply() {
     let steps = check(&made.entries).expect("there is an order");
     assert!(steps < 10_000, "{steps} steps");
     let last = made.entries.len() - 1;
-    let Answer::Entry(seen) = &mut made.entries[last].answer else { panic!("it is a getattr") };
+    let WorldAnswer::Entry(seen) = &mut made.entries[last].answer else {
+        panic!("it is a getattr")
+    };
     seen.size = 3;
     assert!(is_refuted(&made));
 }
@@ -128,7 +130,7 @@ fn many_calls_at_once_on_one_file_are_refuted() {
     assert!(is_refuted(&made));
     let last = made.entries.len() - 1;
     for size in 1..9 {
-        made.entries[last].answer = Answer::Entry(file(id_of(0), size));
+        made.entries[last].answer = WorldAnswer::Entry(file(id_of(0), size));
         assert!(check(&made.entries).is_ok(), "{size} may be the last");
     }
 }
@@ -139,7 +141,7 @@ fn what_is_too_hard_is_not_called_wrong() {
     made.files(0..1);
     // All sets of these calls may be placed in any order, and each leaves a state of its own.
     for len in 0..20 {
-        made.add(200, Call::Append { id: id_of(0), len: 1 << len, tag: 1 }, lost());
+        made.add(200, WorldCall::Append { id: id_of(0), len: 1 << len, tag: 1 }, lost());
     }
     made.shows(0, 1 << 30);
     let Err(violation) = check(&made.entries) else { panic!("nobody wrote so much") };
@@ -149,18 +151,18 @@ fn what_is_too_hard_is_not_called_wrong() {
 // ---- against all orders ---------------------------------------------------------------------
 
 /// Is there an order? Tries each, and leaves nothing out.
-fn any_order(entries: &[Entry], split: &[bool], state: &State) -> bool {
+fn any_order(entries: &[WorldEntry], split: &[bool], state: &State) -> bool {
     let left = |i: &usize| !state.done.has(*i);
     let rest: Vec<usize> = (0..entries.len()).filter(left).collect();
     if rest.iter().all(|i| entries[*i].returned == OPEN) {
         return true;
     }
     rest.iter().any(|&call| {
-        let Entry { call: what, answer, invoked, .. } = &entries[call];
+        let WorldEntry { call: what, answer, invoked, .. } = &entries[call];
         if rest.iter().any(|other| entries[*other].returned < *invoked) {
             return false;
         }
-        if let Call::Readdir { dir } = what
+        if let WorldCall::Readdir { dir } = what
             && !state.spec.is_listing(call)
         {
             let mut begun = state.clone();
@@ -170,8 +172,8 @@ fn any_order(entries: &[Entry], split: &[bool], state: &State) -> bool {
             }
         }
         let nexts = match what {
-            Call::Readdir { .. } => {
-                state.spec.end_listing(call, answer).into_iter().map(Next::Done).collect()
+            WorldCall::Readdir { .. } => {
+                state.spec.end_listing(call, answer).into_iter().map(WorldNext::Done).collect()
             }
             _ => {
                 let stage = state.stages.get(&call).copied();
@@ -181,12 +183,12 @@ fn any_order(entries: &[Entry], split: &[bool], state: &State) -> bool {
         nexts.into_iter().any(|next| {
             let mut after = state.clone();
             match next {
-                Next::Done(spec) => {
+                WorldNext::Done(spec) => {
                     after.spec = spec;
                     after.done.insert(call);
                     after.stages.remove(&call);
                 }
-                Next::Later(spec, stage) => {
+                WorldNext::Later(spec, stage) => {
                     after.spec = spec;
                     after.stages.insert(call, stage);
                 }
@@ -196,31 +198,31 @@ fn any_order(entries: &[Entry], split: &[bool], state: &State) -> bool {
     })
 }
 
-fn draw(rng: &mut Rng) -> Call {
-    let name = rng.below(2) as Name;
+fn draw(rng: &mut Rng) -> WorldCall {
+    let name = rng.below(2) as NameNo;
     let (here, there) = (path(name), path(1 - name));
     let of = at(name);
     match rng.below(17) {
-        0 => Call::Create { at: here, exclusive: rng.chance(1, 2) },
-        1 => Call::Mkdir { at: here },
-        2 => Call::Unlink { at: here },
-        3 => Call::Rmdir { at: here },
-        4 => Call::Rename { from: here, to: there, no_replace: rng.chance(1, 4) },
-        5 => Call::Exchange { from: here, to: there },
-        6 => Call::Link { from: here, to: there },
-        7 => Call::Lookup { at: here },
-        8 | 9 => Call::Getattr { of },
-        10 => Call::Utimes { of, mtime_ns: 5 },
-        11 => Call::Truncate { of, size: rng.below(3) },
-        12 | 13 => Call::Append { id: id_of(0), len: 1, tag: 1 },
-        14 => Call::Setxattr { of, value: 1, flags: rng.below(3) as u32 },
-        15 => Call::Getxattr { of },
-        _ => Call::Readdir { dir: ROOT },
+        0 => WorldCall::Create { at: here, exclusive: rng.chance(1, 2) },
+        1 => WorldCall::Mkdir { at: here },
+        2 => WorldCall::Unlink { at: here },
+        3 => WorldCall::Rmdir { at: here },
+        4 => WorldCall::Rename { from: here, to: there, no_replace: rng.chance(1, 4) },
+        5 => WorldCall::Exchange { from: here, to: there },
+        6 => WorldCall::Link { from: here, to: there },
+        7 => WorldCall::Lookup { at: here },
+        8 | 9 => WorldCall::Getattr { of },
+        10 => WorldCall::Utimes { of, mtime_ns: 5 },
+        11 => WorldCall::Truncate { of, size: rng.below(3) },
+        12 | 13 => WorldCall::Append { id: id_of(0), len: 1, tag: 1 },
+        14 => WorldCall::Setxattr { of, value: 1, flags: rng.below(3) as u32 },
+        15 => WorldCall::Getxattr { of },
+        _ => WorldCall::Readdir { dir: ROOT },
     }
 }
 
 /// All answers that any call may have in these histories.
-fn answers() -> Vec<Answer> {
+fn answers() -> Vec<WorldAnswer> {
     let failures = [
         Errno::ENOENT,
         Errno::EEXIST,
@@ -230,28 +232,28 @@ fn answers() -> Vec<Answer> {
         Errno::ENODATA,
         Errno::ESTALE,
     ];
-    let mut answers: Vec<Answer> = failures.map(Answer::Failed).to_vec();
-    answers.extend([Answer::Done, Answer::Value(1)]);
-    answers.extend((0..5).map(Answer::Offset));
+    let mut answers: Vec<WorldAnswer> = failures.map(WorldAnswer::Failed).to_vec();
+    answers.extend([WorldAnswer::Done, WorldAnswer::Value(1)]);
+    answers.extend((0..5).map(WorldAnswer::Offset));
     let ids: Vec<InodeId> = (0..=CALLS).map(id_of).collect();
     for &id in &ids {
-        answers.extend([true, false].map(|made| Answer::Opened(file(id, 0), made)));
+        answers.extend([true, false].map(|made| WorldAnswer::Opened(file(id, 0), made)));
         let other = ids.iter().flat_map(|b| [vec![(0, id), (1, *b)], vec![(1, id), (0, *b)]]);
-        answers.extend(other.map(Answer::Names));
-        answers.extend([0, 1].map(|name| Answer::Names(vec![(name, id)])));
+        answers.extend(other.map(WorldAnswer::Names));
+        answers.extend([0, 1].map(|name| WorldAnswer::Names(vec![(name, id)])));
         for (nlink, mtime_ns) in [(1, 5), (1, i64::MAX), (2, 5), (2, i64::MAX)] {
-            let seen = Seen { nlink, mtime_ns, ..file(id, 0) };
-            answers.extend((0..4).map(|size| Answer::Entry(Seen { size, ..seen })));
+            let seen = WorldSeen { nlink, mtime_ns, ..file(id, 0) };
+            answers.extend((0..4).map(|size| WorldAnswer::Entry(WorldSeen { size, ..seen })));
             let mode = FileKind::Directory.bits() | 0o755;
-            answers.push(Answer::Entry(Seen { mode, ..seen }));
+            answers.push(WorldAnswer::Entry(WorldSeen { mode, ..seen }));
         }
     }
-    answers.push(Answer::Names(Vec::new()));
+    answers.push(WorldAnswer::Names(Vec::new()));
     answers
 }
 
 /// A history in which most answers are right in one order.
-fn history(rng: &mut Rng, answers: &[Answer]) -> Vec<Entry> {
+fn history(rng: &mut Rng, answers: &[WorldAnswer]) -> Vec<WorldEntry> {
     let mut made = Made::default();
     made.files(0..1);
     for _ in 0..CALLS {
@@ -259,13 +261,13 @@ fn history(rng: &mut Rng, answers: &[Answer]) -> Vec<Entry> {
         made.add(1 + 2 * rng.below(8), call, lost());
     }
     let mut order: Vec<usize> = (0..=CALLS).collect();
-    let point = |rng: &mut Rng, entry: &Entry| entry.invoked + rng.below(16);
+    let point = |rng: &mut Rng, entry: &WorldEntry| entry.invoked + rng.below(16);
     order[1..].sort_by_cached_key(|i| point(rng, &made.entries[*i]));
-    let mut spec = Spec::new();
+    let mut spec = WorldSpec::new();
     for call in order {
-        let Entry { call: what, invoked, answer, .. } = made.entries[call].clone();
-        let right = |answer: &&Answer| done(&spec, call, &what, answer).is_some();
-        let fits: Vec<&Answer> = match call {
+        let WorldEntry { call: what, invoked, answer, .. } = made.entries[call].clone();
+        let right = |answer: &&WorldAnswer| done(&spec, call, &what, answer).is_some();
+        let fits: Vec<&WorldAnswer> = match call {
             0 => vec![&answer],
             _ => answers.iter().filter(right).collect(),
         };
@@ -286,15 +288,20 @@ fn history(rng: &mut Rng, answers: &[Answer]) -> Vec<Entry> {
 }
 
 /// The state after a call in one step.
-fn done(spec: &Spec, number: usize, call: &Call, answer: &Answer) -> Option<Spec> {
-    if let Call::Readdir { dir } = call {
+fn done(
+    spec: &WorldSpec,
+    number: usize,
+    call: &WorldCall,
+    answer: &WorldAnswer,
+) -> Option<WorldSpec> {
+    if let WorldCall::Readdir { dir } = call {
         let mut spec = spec.clone();
         spec.begin_listing(number, *dir);
         return spec.end_listing(number, answer).pop();
     }
     spec.step(number, call, answer, None, false).into_iter().rev().find_map(|next| match next {
-        Next::Done(spec) => Some(spec),
-        Next::Later(..) => None,
+        WorldNext::Done(spec) => Some(spec),
+        WorldNext::Later(..) => None,
     })
 }
 

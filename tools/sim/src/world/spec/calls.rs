@@ -3,68 +3,77 @@
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::{Errno, InodeId};
 
-use super::super::history::{Answer, Call, Subject};
-use super::{Ino, Kind, Next, SET_TIMES_END_NS, Spec, Stage, done, failed, is_answer, unknown};
+use super::super::history::{CallSubject, WorldAnswer, WorldCall};
+use super::{
+    Kind, SET_TIMES_END_NS, WorldIno, WorldNext, WorldSpec, WorldStage, done, failed, is_answer,
+    unknown,
+};
 
-impl Spec {
+impl WorldSpec {
     /// The ways in which a call may go on now. `number` is its index in the history; `split`:
     /// others may have changed directories between its two paths.
     pub fn step(
         &self,
         number: usize,
-        call: &Call,
-        answer: &Answer,
-        stage: Option<Stage>,
+        call: &WorldCall,
+        answer: &WorldAnswer,
+        stage: Option<WorldStage>,
         split: bool,
-    ) -> Vec<Next> {
+    ) -> Vec<WorldNext> {
         let mut next = Vec::new();
         let mut spec = self.clone();
-        if let Some(Stage::Found(ino)) = stage {
+        if let Some(WorldStage::Found(ino)) = stage {
             if spec.act(ino, call, answer, true) {
                 spec.note_listings();
-                next.push(Next::Done(spec));
+                next.push(WorldNext::Done(spec));
             }
             return next;
         }
-        if let Call::Append { id, len, .. } = call {
+        if let WorldCall::Append { id, len, .. } = call {
             return self.append(*id, *len, answer, stage);
         }
-        if let (Call::Write { id, start, end, .. }, true) = (call, done(answer))
+        if let (WorldCall::Write { id, start, end, .. }, true) = (call, done(answer))
             && start / CHUNK_BYTES != (end - 1) / CHUNK_BYTES
         {
             return self.write_into_two(*id, *start, *end, stage);
         }
         if let Some(later) = self.found_elsewhere(call, stage) {
-            next.push(Next::Later(self.clone(), later));
+            next.push(WorldNext::Later(self.clone(), later));
         }
         let source = match call {
-            Call::Rename { from, .. } | Call::Exchange { from, .. } | Call::Link { from, .. } => {
-                Some(from)
-            }
+            WorldCall::Rename { from, .. }
+            | WorldCall::Exchange { from, .. }
+            | WorldCall::Link { from, .. } => Some(from),
             _ => None,
         };
         if let (true, None, Some(from)) = (split, stage, source)
             && let Ok(place) = self.place(from)
         {
-            next.push(Next::Later(self.clone(), Stage::Source(place.dir, place.name)));
+            next.push(WorldNext::Later(self.clone(), WorldStage::Source(place.dir, place.name)));
         }
         if spec.apply(number, call, answer, stage) {
             spec.note_listings();
-            next.push(Next::Done(spec));
+            next.push(WorldNext::Done(spec));
         }
         next
     }
 
     /// Chunks are written one by one: a truncation by another client may come between them.
-    fn write_into_two(&self, id: InodeId, start: u64, end: u64, stage: Option<Stage>) -> Vec<Next> {
+    fn write_into_two(
+        &self,
+        id: InodeId,
+        start: u64,
+        end: u64,
+        stage: Option<WorldStage>,
+    ) -> Vec<WorldNext> {
         let mut spec = self.clone();
-        if let Some(Stage::Tail(ino)) = stage {
+        if let Some(WorldStage::Tail(ino)) = stage {
             spec.grow(ino, start.next_multiple_of(CHUNK_BYTES));
-            return vec![Next::Done(spec)];
+            return vec![WorldNext::Done(spec)];
         }
         let Some(ino) = self.by_id(id) else { return Vec::new() };
         spec.grow(ino, end);
-        vec![Next::Done(spec.clone()), Next::Later(spec, Stage::Tail(ino))]
+        vec![WorldNext::Done(spec.clone()), WorldNext::Later(spec, WorldStage::Tail(ino))]
     }
 
     /// An append is given its place, and is seen when its data is there: at once, if that goes into
@@ -74,12 +83,12 @@ impl Spec {
         &self,
         id: InodeId,
         len: u64,
-        answer: &Answer,
-        stage: Option<Stage>,
-    ) -> Vec<Next> {
+        answer: &WorldAnswer,
+        stage: Option<WorldStage>,
+    ) -> Vec<WorldNext> {
         let mut next = Vec::new();
-        let fits = |offset| unknown(answer) || *answer == Answer::Offset(offset);
-        if let Some(Stage::Appended(ino, end, cuts)) = stage {
+        let fits = |offset| unknown(answer) || *answer == WorldAnswer::Offset(offset);
+        if let Some(WorldStage::Appended(ino, end, cuts)) = stage {
             let mut spec = self.clone();
             let is_cut = self.cuts(ino) != cuts;
             let node = spec.node_mut(ino);
@@ -93,13 +102,15 @@ impl Spec {
                 spec.grow(ino, end);
             }
             if fits(end - len) {
-                next.push(Next::Done(spec));
+                next.push(WorldNext::Done(spec));
             }
             return next;
         }
         let Some(ino) = self.by_id(id) else { return next };
-        if self.nlink(ino) == 0 && matches!(answer, Answer::Failed(Errno::ESTALE | Errno::ENOENT)) {
-            next.push(Next::Done(self.clone()));
+        if self.nlink(ino) == 0
+            && matches!(answer, WorldAnswer::Failed(Errno::ESTALE | Errno::ENOENT))
+        {
+            next.push(WorldNext::Done(self.clone()));
             return next;
         }
         let offset = self.size(ino).max(self.append_end(ino));
@@ -111,7 +122,7 @@ impl Spec {
             if changes_time {
                 node.mtime = None;
             }
-            next.push(Next::Later(spec, Stage::Appended(ino, end, self.cuts(ino))));
+            next.push(WorldNext::Later(spec, WorldStage::Appended(ino, end, self.cuts(ino))));
         }
         if !fits(offset) {
             // It must be given another place.
@@ -119,92 +130,98 @@ impl Spec {
         }
         let mut spec = self.clone();
         spec.grow(ino, end);
-        next.push(Next::Done(spec));
+        next.push(WorldNext::Done(spec));
         next
     }
 
-    pub(super) fn grow(&mut self, ino: Ino, end: u64) {
+    pub(super) fn grow(&mut self, ino: WorldIno, end: u64) {
         let node = self.node_mut(ino);
         (node.size, node.mtime) = (node.size.max(end), None);
     }
 
     /// The path of the call leads to an inode on which it acts later.
-    pub(super) fn found_elsewhere(&self, call: &Call, stage: Option<Stage>) -> Option<Stage> {
+    pub(super) fn found_elsewhere(
+        &self,
+        call: &WorldCall,
+        stage: Option<WorldStage>,
+    ) -> Option<WorldStage> {
         let path = match call {
             _ if stage.is_some() => return None,
-            Call::Getattr { of: Subject::At(at) }
-            | Call::Chmod { of: Subject::At(at), .. }
-            | Call::Utimes { of: Subject::At(at), .. }
-            | Call::Truncate { of: Subject::At(at), .. }
-            | Call::Setxattr { of: Subject::At(at), .. }
-            | Call::Getxattr { of: Subject::At(at) }
-            | Call::Removexattr { of: Subject::At(at) }
-            | Call::Lookup { at }
-            | Call::Open { at }
-            | Call::Read { at, .. }
-            | Call::Create { at, exclusive: false }
-            | Call::Link { from: at, .. } => at,
+            WorldCall::Getattr { of: CallSubject::At(at) }
+            | WorldCall::Chmod { of: CallSubject::At(at), .. }
+            | WorldCall::Utimes { of: CallSubject::At(at), .. }
+            | WorldCall::Truncate { of: CallSubject::At(at), .. }
+            | WorldCall::Setxattr { of: CallSubject::At(at), .. }
+            | WorldCall::Getxattr { of: CallSubject::At(at) }
+            | WorldCall::Removexattr { of: CallSubject::At(at) }
+            | WorldCall::Lookup { at }
+            | WorldCall::Open { at }
+            | WorldCall::Read { at, .. }
+            | WorldCall::Create { at, exclusive: false }
+            | WorldCall::Link { from: at, .. } => at,
             _ => return None,
         };
         let ino = self.find(path).ok()?;
         // What asks all shards about a directory acts on it when they have answered, as a local
         // file system acts on the inode that the path led to.
-        let collects = matches!(call, Call::Getattr { .. } | Call::Utimes { .. });
+        let collects = matches!(call, WorldCall::Getattr { .. } | WorldCall::Utimes { .. });
         let elsewhere = self.is_linked(ino) || (collects && self.is_dir(ino));
-        elsewhere.then_some(Stage::Found(ino))
+        elsewhere.then_some(WorldStage::Found(ino))
     }
 
     pub(super) fn apply(
         &mut self,
         number: usize,
-        call: &Call,
-        answer: &Answer,
-        stage: Option<Stage>,
+        call: &WorldCall,
+        answer: &WorldAnswer,
+        stage: Option<WorldStage>,
     ) -> bool {
-        let ino = number as Ino + 1;
+        let ino = number as WorldIno + 1;
         match call {
-            Call::Create { at, exclusive } => self.create(ino, at, *exclusive, answer),
-            Call::Mkdir { at } => self.new_entry(ino, at, Kind::Dir, answer),
-            Call::Symlink { at } => self.new_entry(ino, at, Kind::Symlink, answer),
-            Call::Mkfifo { at } => self.new_entry(ino, at, Kind::Fifo, answer),
-            Call::Unlink { at } => {
+            WorldCall::Create { at, exclusive } => self.create(ino, at, *exclusive, answer),
+            WorldCall::Mkdir { at } => self.new_entry(ino, at, Kind::Dir, answer),
+            WorldCall::Symlink { at } => self.new_entry(ino, at, Kind::Symlink, answer),
+            WorldCall::Mkfifo { at } => self.new_entry(ino, at, Kind::Fifo, answer),
+            WorldCall::Unlink { at } => {
                 let result = self.unlink(at);
                 is_answer(result, answer)
             }
-            Call::Rmdir { at } => {
+            WorldCall::Rmdir { at } => {
                 let result = self.rmdir(at);
                 is_answer(result, answer)
             }
-            Call::Rename { from, to, no_replace } => {
+            WorldCall::Rename { from, to, no_replace } => {
                 self.rename(from, to, *no_replace, stage, answer)
             }
-            Call::Exchange { from, to } => self.exchange(from, to, stage, answer),
-            Call::Link { from, to } => self.link(from, to, stage, answer),
-            Call::Lookup { at } | Call::Open { at } | Call::Read { at, .. } => {
+            WorldCall::Exchange { from, to } => self.exchange(from, to, stage, answer),
+            WorldCall::Link { from, to } => self.link(from, to, stage, answer),
+            WorldCall::Lookup { at } | WorldCall::Open { at } | WorldCall::Read { at, .. } => {
                 match self.find(at) {
                     Ok(ino) => self.act(ino, call, answer, false),
                     Err(errno) => failed(errno, answer),
                 }
             }
-            Call::Getattr { of }
-            | Call::Chmod { of, .. }
-            | Call::Utimes { of, .. }
-            | Call::Truncate { of, .. }
-            | Call::Setxattr { of, .. }
-            | Call::Getxattr { of }
-            | Call::Removexattr { of } => match of {
-                Subject::At(at) => match self.find(at) {
+            WorldCall::Getattr { of }
+            | WorldCall::Chmod { of, .. }
+            | WorldCall::Utimes { of, .. }
+            | WorldCall::Truncate { of, .. }
+            | WorldCall::Setxattr { of, .. }
+            | WorldCall::Getxattr { of }
+            | WorldCall::Removexattr { of } => match of {
+                CallSubject::At(at) => match self.find(at) {
                     Ok(ino) => self.act(ino, call, answer, false),
                     Err(errno) => failed(errno, answer),
                 },
-                Subject::Open(id) => self.act_open(*id, call, answer),
+                CallSubject::Open(id) => self.act_open(*id, call, answer),
             },
-            Call::Write { id, .. } | Call::Fsync { id } => self.act_open(*id, call, answer),
-            Call::Append { .. } | Call::Readdir { .. } => false,
+            WorldCall::Write { id, .. } | WorldCall::Fsync { id } => {
+                self.act_open(*id, call, answer)
+            }
+            WorldCall::Append { .. } | WorldCall::Readdir { .. } => false,
         }
     }
 
-    pub(super) fn act_open(&mut self, id: InodeId, call: &Call, answer: &Answer) -> bool {
+    pub(super) fn act_open(&mut self, id: InodeId, call: &WorldCall, answer: &WorldAnswer) -> bool {
         match self.by_id(id) {
             Some(ino) => self.act(ino, call, answer, true),
             None => false,
@@ -212,38 +229,44 @@ impl Spec {
     }
 
     /// An operation on one inode. `by_handle`: its path does not matter any more.
-    pub(super) fn act(&mut self, ino: Ino, call: &Call, answer: &Answer, by_handle: bool) -> bool {
+    pub(super) fn act(
+        &mut self,
+        ino: WorldIno,
+        call: &WorldCall,
+        answer: &WorldAnswer,
+        by_handle: bool,
+    ) -> bool {
         let orphan = by_handle && self.nlink(ino) == 0;
-        if orphan && matches!(answer, Answer::Failed(Errno::ESTALE | Errno::ENOENT)) {
+        if orphan && matches!(answer, WorldAnswer::Failed(Errno::ESTALE | Errno::ENOENT)) {
             // Its last lease may have ended.
             return true;
         }
         match call {
-            Call::Link { to, .. } => self.link_inode(ino, to, answer),
-            Call::Create { .. } => self.open_there(ino, answer),
+            WorldCall::Link { to, .. } => self.link_inode(ino, to, answer),
+            WorldCall::Create { .. } => self.open_there(ino, answer),
             // Directories may be opened to be read.
-            Call::Read { .. } if self.is_dir(ino) => self.open_there(ino, answer),
-            Call::Open { .. } | Call::Read { .. } => match self.kind(ino) {
+            WorldCall::Read { .. } if self.is_dir(ino) => self.open_there(ino, answer),
+            WorldCall::Open { .. } | WorldCall::Read { .. } => match self.kind(ino) {
                 Kind::Symlink => failed(Errno::ELOOP, answer),
                 Kind::Dir => failed(Errno::EISDIR, answer),
                 _ => self.open_there(ino, answer),
             },
-            Call::Lookup { .. } => match answer {
-                Answer::Entry(seen) => {
+            WorldCall::Lookup { .. } => match answer {
+                WorldAnswer::Entry(seen) => {
                     self.is(ino, seen.id) && seen.mode & 0o170_000 == self.kind(ino).bits()
                 }
                 _ => unknown(answer),
             },
-            Call::Getattr { .. } => self.shows(ino, answer),
-            Call::Chmod { mode, .. } => {
+            WorldCall::Getattr { .. } => self.shows(ino, answer),
+            WorldCall::Chmod { mode, .. } => {
                 self.node_mut(ino).perm = *mode;
                 self.is_there(ino, answer)
             }
-            Call::Utimes { mtime_ns, .. } => {
+            WorldCall::Utimes { mtime_ns, .. } => {
                 self.node_mut(ino).mtime = Some(*mtime_ns);
                 self.is_there(ino, answer)
             }
-            Call::Truncate { size, .. } => match self.kind(ino) {
+            WorldCall::Truncate { size, .. } => match self.kind(ino) {
                 Kind::Dir => failed(Errno::EISDIR, answer),
                 Kind::File => {
                     let cuts = *size < self.size(ino).max(self.append_end(ino));
@@ -257,12 +280,12 @@ impl Spec {
                 }
                 _ => failed(Errno::EINVAL, answer),
             },
-            Call::Write { end, .. } => {
+            WorldCall::Write { end, .. } => {
                 self.grow(ino, *end);
                 done(answer)
             }
-            Call::Fsync { .. } => done(answer),
-            Call::Setxattr { value, flags, .. } => match (self.xattr(ino), flags) {
+            WorldCall::Fsync { .. } => done(answer),
+            WorldCall::Setxattr { value, flags, .. } => match (self.xattr(ino), flags) {
                 (Some(_), 1) => failed(Errno::EEXIST, answer),
                 (None, 2) => failed(Errno::ENODATA, answer),
                 _ => {
@@ -270,11 +293,11 @@ impl Spec {
                     done(answer)
                 }
             },
-            Call::Getxattr { .. } => match self.xattr(ino) {
-                Some(value) => *answer == Answer::Value(value) || unknown(answer),
+            WorldCall::Getxattr { .. } => match self.xattr(ino) {
+                Some(value) => *answer == WorldAnswer::Value(value) || unknown(answer),
                 None => failed(Errno::ENODATA, answer),
             },
-            Call::Removexattr { .. } => match self.xattr(ino) {
+            WorldCall::Removexattr { .. } => match self.xattr(ino) {
                 Some(_) => {
                     self.node_mut(ino).xattr = None;
                     done(answer)
@@ -286,8 +309,8 @@ impl Spec {
     }
 
     /// Do the attributes shown belong to this inode now?
-    pub(super) fn shows(&mut self, ino: Ino, answer: &Answer) -> bool {
-        let Answer::Entry(seen) = answer else { return unknown(answer) };
+    pub(super) fn shows(&mut self, ino: WorldIno, answer: &WorldAnswer) -> bool {
+        let WorldAnswer::Entry(seen) = answer else { return unknown(answer) };
         if !self.is(ino, seen.id) {
             return false;
         }
@@ -309,16 +332,16 @@ impl Spec {
         seen.mode == kind.bits() | self.perm(ino) && seen.nlink == nlink && mtime_fits && size_fits
     }
 
-    pub(super) fn is_there(&mut self, ino: Ino, answer: &Answer) -> bool {
+    pub(super) fn is_there(&mut self, ino: WorldIno, answer: &WorldAnswer) -> bool {
         match answer {
-            Answer::Entry(seen) => self.is(ino, seen.id),
+            WorldAnswer::Entry(seen) => self.is(ino, seen.id),
             _ => unknown(answer),
         }
     }
 
-    pub(super) fn open_there(&mut self, ino: Ino, answer: &Answer) -> bool {
+    pub(super) fn open_there(&mut self, ino: WorldIno, answer: &WorldAnswer) -> bool {
         match answer {
-            Answer::Opened(seen, false) | Answer::Data(seen, _) => self.is(ino, seen.id),
+            WorldAnswer::Opened(seen, false) | WorldAnswer::Data(seen, _) => self.is(ino, seen.id),
             _ => unknown(answer),
         }
     }

@@ -2,11 +2,17 @@
 
 use saker_types::Errno;
 
-use super::super::history::{Answer, Name, Path, Seen};
-use super::{Ino, Kind, Spec, Stage, Step, failed, unknown};
+use super::super::history::{NameNo, Path, WorldAnswer, WorldSeen};
+use super::{Kind, Step, WorldIno, WorldSpec, WorldStage, failed, unknown};
 
-impl Spec {
-    pub(super) fn create(&mut self, ino: Ino, at: &Path, exclusive: bool, answer: &Answer) -> bool {
+impl WorldSpec {
+    pub(super) fn create(
+        &mut self,
+        ino: WorldIno,
+        at: &Path,
+        exclusive: bool,
+        answer: &WorldAnswer,
+    ) -> bool {
         let place = match self.place(at) {
             Ok(place) => place,
             Err(errno) => return failed(errno, answer),
@@ -24,7 +30,13 @@ impl Spec {
         }
     }
 
-    pub(super) fn new_entry(&mut self, ino: Ino, at: &Path, kind: Kind, answer: &Answer) -> bool {
+    pub(super) fn new_entry(
+        &mut self,
+        ino: WorldIno,
+        at: &Path,
+        kind: Kind,
+        answer: &WorldAnswer,
+    ) -> bool {
         let place = match self.place(at) {
             Ok(place) => place,
             Err(errno) => return failed(errno, answer),
@@ -33,8 +45,8 @@ impl Spec {
             return failed(Errno::EEXIST, answer);
         }
         let id = match answer {
-            Answer::Entry(seen) | Answer::Opened(seen, true) => seen.id,
-            Answer::Unknown(_) => 0,
+            WorldAnswer::Entry(seen) | WorldAnswer::Opened(seen, true) => seen.id,
+            WorldAnswer::Unknown(_) => 0,
             _ => return false,
         };
         if id != 0 && self.by_id(id).is_some() {
@@ -70,7 +82,7 @@ impl Spec {
         Ok(())
     }
 
-    pub(super) fn is_within(&self, dir: Ino, top: Ino) -> bool {
+    pub(super) fn is_within(&self, dir: WorldIno, top: WorldIno) -> bool {
         if dir == top {
             return true;
         }
@@ -125,12 +137,12 @@ impl Spec {
         from: &Path,
         to: &Path,
         no_replace: bool,
-        stage: Option<Stage>,
-        answer: &Answer,
+        stage: Option<WorldStage>,
+        answer: &WorldAnswer,
     ) -> bool {
         let Some(from) = self.source(from, stage) else { return false };
         let errors = self.rename_errors(&from, to, no_replace);
-        if let Answer::Failed(errno) = answer {
+        if let WorldAnswer::Failed(errno) = answer {
             // The way to the new parent changed again and again: nothing was done.
             return errors.contains(errno) || *errno == Errno::ESTALE;
         }
@@ -139,7 +151,7 @@ impl Spec {
         }
         let (Ok(old), Ok(new)) = (self.place(&from), self.place(to)) else { return false };
         let Some(source) = old.there else { return false };
-        if let Answer::Entry(seen) = answer
+        if let WorldAnswer::Entry(seen) = answer
             && !self.is(source, seen.id)
         {
             return false;
@@ -158,12 +170,12 @@ impl Spec {
         &mut self,
         from: &Path,
         to: &Path,
-        stage: Option<Stage>,
-        answer: &Answer,
+        stage: Option<WorldStage>,
+        answer: &WorldAnswer,
     ) -> bool {
         let Some(from) = self.source(from, stage) else { return false };
         let errors = self.exchange_errors(&from, to);
-        if let Answer::Failed(errno) = answer {
+        if let WorldAnswer::Failed(errno) = answer {
             return errors.contains(errno) || *errno == Errno::ESTALE;
         }
         let (Ok(old), Ok(new)) = (self.place(&from), self.place(to)) else {
@@ -173,7 +185,7 @@ impl Spec {
         if !errors.is_empty() {
             return unknown(answer);
         }
-        if let Answer::Entry(seen) = answer
+        if let WorldAnswer::Entry(seen) = answer
             && !self.is(source, seen.id)
         {
             return false;
@@ -203,7 +215,7 @@ impl Spec {
         });
         if let [Ok(old), Ok(new)] = &places {
             for (moved, into) in [(old, new), (new, old)] {
-                let moves_dir = |ino: &Ino| self.is_dir(*ino);
+                let moves_dir = |ino: &WorldIno| self.is_dir(*ino);
                 if moved.there.filter(moves_dir).is_some_and(|dir| self.is_within(into.dir, dir)) {
                     errors.push(Errno::EINVAL);
                 }
@@ -213,15 +225,15 @@ impl Spec {
     }
 
     /// The source's path, or where it led to before.
-    pub(super) fn source(&self, from: &Path, stage: Option<Stage>) -> Option<Path> {
+    pub(super) fn source(&self, from: &Path, stage: Option<WorldStage>) -> Option<Path> {
         match stage {
-            Some(Stage::Source(dir, name)) => self.id_path(dir, name),
+            Some(WorldStage::Source(dir, name)) => self.id_path(dir, name),
             _ => Some(from.clone()),
         }
     }
 
     /// A path by the id of its directory, if that is known and there.
-    pub(super) fn id_path(&self, dir: Ino, name: Name) -> Option<Path> {
+    pub(super) fn id_path(&self, dir: WorldIno, name: NameNo) -> Option<Path> {
         let id = self.id(dir);
         (id != 0 && self.nlink(dir) > 0).then(|| Path { base: Some(id), names: vec![name] })
     }
@@ -230,11 +242,11 @@ impl Spec {
         &mut self,
         from: &Path,
         to: &Path,
-        stage: Option<Stage>,
-        answer: &Answer,
+        stage: Option<WorldStage>,
+        answer: &WorldAnswer,
     ) -> bool {
         let Some(from) = self.source(from, stage) else { return false };
-        if let Answer::Failed(errno) = answer {
+        if let WorldAnswer::Failed(errno) = answer {
             let mut errors = Vec::new();
             match self.find(&from) {
                 Ok(ino) if self.is_dir(ino) => errors.push(Errno::EPERM),
@@ -258,7 +270,7 @@ impl Spec {
         }
     }
 
-    pub(super) fn link_inode(&mut self, ino: Ino, to: &Path, answer: &Answer) -> bool {
+    pub(super) fn link_inode(&mut self, ino: WorldIno, to: &Path, answer: &WorldAnswer) -> bool {
         let place = match self.place(to) {
             Ok(place) if place.there.is_some() => return failed(Errno::EEXIST, answer),
             Ok(place) => place,
@@ -272,7 +284,9 @@ impl Spec {
         let nlink = node.nlink;
         self.insert(place.dir, place.name, ino);
         match answer {
-            Answer::Entry(Seen { id, nlink: seen, .. }) => self.is(ino, *id) && *seen == nlink,
+            WorldAnswer::Entry(WorldSeen { id, nlink: seen, .. }) => {
+                self.is(ino, *id) && *seen == nlink
+            }
             _ => unknown(answer),
         }
     }

@@ -18,13 +18,13 @@ fn entry(size: u64, version: u64, chunked: bool, truncate_gen: u64) -> Entry {
     Entry { attr, loc: Locator::entry(1, Bytes::from_static(b"f"), 7), ..Entry::default() }
 }
 
-fn small(data: &'static [u8]) -> State {
+fn small(data: &'static [u8]) -> InodeState {
     let entry = entry(data.len() as u64, 1, false, GEN);
-    State::opened(&entry, Some(Bytes::from_static(data)), Time::ZERO)
+    InodeState::opened(&entry, Some(Bytes::from_static(data)), Time::ZERO)
 }
 
-fn large(size: u64) -> State {
-    State::opened(&entry(size, 1, true, GEN), None, Time::ZERO)
+fn large(size: u64) -> InodeState {
+    InodeState::opened(&entry(size, 1, true, GEN), None, Time::ZERO)
 }
 
 fn user(uid: u32) -> Caller {

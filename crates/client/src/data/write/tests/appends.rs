@@ -7,7 +7,7 @@ use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::Op;
 
 use crate::fake::setup::{APPEND, Setup, at, pattern, setup};
-use crate::fake::{Fault, Model};
+use crate::fake::{FakeModel, RequestFault};
 
 #[test]
 fn an_append_that_meets_a_truncation_goes_to_the_end() {
@@ -18,7 +18,7 @@ fn an_append_that_meets_a_truncation_goes_to_the_end() {
         t.flush(&file);
         let file = t.open("f", APPEND);
         // Somebody else truncates it, and appends.
-        let truncate = move |model: &mut Model| {
+        let truncate = move |model: &mut FakeModel| {
             model.truncate(&Bytes::from_static(b"f"), cut);
             model.add_to("f", |row| row.attr.size += 10);
         };
@@ -26,7 +26,7 @@ fn an_append_that_meets_a_truncation_goes_to_the_end() {
         let mut expected = pattern(50_000, 3)[..cut as usize].to_vec();
         expected.resize(cut as usize + 10, 0);
         if refused {
-            t.fake.fault(Op::ChunkWrite, Fault::Before(Box::new(truncate)));
+            t.fake.fault(Op::ChunkWrite, RequestFault::Before(Box::new(truncate)));
             assert_eq!(t.run(file.write(0, &line)).unwrap(), cut + 10);
             expected.extend_from_slice(&line);
         } else {
@@ -51,8 +51,8 @@ fn an_append_to_many_chunks_that_is_cut_leaves_no_gap() {
         let file = t.open("f", APPEND);
         // Cut before the first piece is taken, or when all are.
         let op = if refused { Op::ChunkWrite } else { Op::Getattr };
-        let truncate = |model: &mut Model| model.truncate(&Bytes::from_static(b"f"), 100);
-        t.fake.fault(op, Fault::Before(Box::new(truncate)));
+        let truncate = |model: &mut FakeModel| model.truncate(&Bytes::from_static(b"f"), 100);
+        t.fake.fault(op, RequestFault::Before(Box::new(truncate)));
         // Three pieces, of which the last lands before the second.
         let line = pattern(CHUNK_BYTES as usize + 2_000, 4);
         let offset = t.run(file.write(0, &line)).unwrap();
@@ -73,7 +73,7 @@ fn an_append_that_fails_leaves_no_gap() {
     t.write(&file, 0, &pattern(6_000, 3));
     t.flush(&file);
     let file = t.open("f", APPEND);
-    t.fake.fault(Op::ChunkWrite, Fault::Answer(Errno::ENOSPC.into()));
+    t.fake.fault(Op::ChunkWrite, RequestFault::Answer(Errno::ENOSPC.into()));
     assert_eq!(t.run(file.write(0, &pattern(6_000, 4))).unwrap_err().errno(), Errno::ENOSPC);
     t.flush(&file);
     assert_eq!((t.content("f").len(), file.entry().attr.size), (6_000, 6_000));

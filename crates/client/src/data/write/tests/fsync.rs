@@ -6,7 +6,7 @@ use saker_types::wire::Op;
 use saker_types::{Errno, Unflushed};
 
 use crate::fake::setup::{RW, Setup, pattern, setup};
-use crate::fake::{Fault, Model};
+use crate::fake::{FakeModel, RequestFault};
 use crate::{File, OpenFlags};
 
 #[test]
@@ -43,7 +43,7 @@ fn fsync_flushes_what_others_have_written() {
 }
 
 /// All stores lose power, and with it what was not flushed.
-fn lose_power(model: &mut Model) {
+fn lose_power(model: &mut FakeModel) {
     model.lost_epochs.push(model.epoch);
     model.epoch += 1;
 }
@@ -74,7 +74,7 @@ fn fsync_fails_for_what_was_lost_before_it() {
             t.flush(&file);
             lose_power(&mut t.fake.model());
         } else {
-            t.fake.fault(Op::ChunkSync, Fault::Before(Box::new(lose_power)));
+            t.fake.fault(Op::ChunkSync, RequestFault::Before(Box::new(lose_power)));
         }
         fails_once(&t, &file);
         t.write(&file, 0, &pattern(600_000, 3));
@@ -129,8 +129,8 @@ fn what_is_written_during_an_fsync_stays_to_be_flushed() {
     t.write(&file, 0, &pattern(6_000, 1));
     t.flush(&file);
     let others = Unflushed { store: 0, epoch: 1, first: 1, more: 0 };
-    let close = move |model: &mut Model| model.add_to("f", |row| row.unflushed = vec![others]);
-    t.fake.fault(Op::Fsync, Fault::Before(Box::new(close)));
+    let close = move |model: &mut FakeModel| model.add_to("f", |row| row.unflushed = vec![others]);
+    t.fake.fault(Op::Fsync, RequestFault::Before(Box::new(close)));
     t.run(file.fsync()).unwrap();
     let row = t.fake.model().entry(&Bytes::from_static(b"f"), false);
     assert_eq!(row.unflushed, []);

@@ -6,7 +6,7 @@ use saker_types::Errno;
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::wire::Op;
 
-use crate::fake::Fault;
+use crate::fake::RequestFault;
 use crate::fake::setup::{RW, TRUNC, pattern, setup};
 use crate::{Fallocate, OpenFlags};
 
@@ -112,10 +112,10 @@ fn a_write_that_meets_a_truncation_counts_as_later() {
         t.write(&file, 0, &pattern(50_000, 3));
         t.flush(&file);
         t.write(&file, 60_000, b"later");
-        let truncate = move |model: &mut crate::fake::Model| {
+        let truncate = move |model: &mut crate::fake::FakeModel| {
             model.truncate(&Bytes::from_static(b"f"), cut);
         };
-        t.fake.fault(Op::ChunkWrite, Fault::Before(Box::new(truncate)));
+        t.fake.fault(Op::ChunkWrite, RequestFault::Before(Box::new(truncate)));
         t.flush(&file);
         let mut expected = pattern(50_000, 3)[..cut as usize].to_vec();
         expected.resize(60_000, 0);
@@ -177,7 +177,7 @@ fn a_failed_write_is_reported_once_by_each_handle() {
     let t = setup();
     let (a, b) = (t.create("f"), t.open("f", RW));
     t.write(&a, 0, &pattern(6_000, 1));
-    t.fake.fault(Op::ChunkWrite, Fault::Answer(Errno::ENOSPC.into()));
+    t.fake.fault(Op::ChunkWrite, RequestFault::Answer(Errno::ENOSPC.into()));
     assert_eq!(t.run(a.flush()).unwrap_err().errno(), Errno::ENOSPC);
     assert!(t.run(a.flush()).is_ok());
     assert_eq!(t.run(b.fsync()).unwrap_err().errno(), Errno::ENOSPC);
@@ -192,14 +192,14 @@ fn a_late_attempt_of_a_write_changes_nothing() {
     let t = setup();
     let file = t.create("f");
     t.write(&file, 0, &pattern(5_000, 1));
-    t.fake.fault(Op::ChunkWrite, Fault::Late);
+    t.fake.fault(Op::ChunkWrite, RequestFault::Late);
     t.flush(&file);
     let new = pattern(5_000, 2);
     t.write(&file, 0, &new);
     t.flush(&file);
     assert_eq!(t.fake.deliver_late(), 1);
     assert!(t.content("f") == new);
-    t.fake.fault(Op::ChunkWrite, Fault::Late);
+    t.fake.fault(Op::ChunkWrite, RequestFault::Late);
     t.run(file.fallocate(Fallocate::Punch, 0, 5_000)).unwrap();
     t.write(&file, 0, &new);
     t.flush(&file);

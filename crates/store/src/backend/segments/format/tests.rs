@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 
-const IDENTITY: Identity = Identity { cluster: [7; 16], store: 3 };
+const IDENTITY: StoreIdentity = StoreIdentity { cluster: [7; 16], store: 3 };
 
 #[test]
 fn segment_headers_are_checked() {
@@ -20,7 +20,7 @@ fn segment_headers_are_checked() {
     }
     assert_eq!(decode(&good[..100]), FormatError::NotASegment);
     assert_eq!(decode(&[0; 512]), FormatError::NotASegment);
-    let other = |cluster, store| Identity { cluster: [cluster; 16], store };
+    let other = |cluster, store| StoreIdentity { cluster: [cluster; 16], store };
     let as_other = |identity, n| SegmentHeader::decode(&good, &identity, n).unwrap_err();
     assert!(matches!(as_other(other(8, 3), 9), FormatError::ForeignCluster(_)));
     assert_eq!(as_other(other(7, 4), 9), FormatError::ForeignStore(3));
@@ -33,8 +33,8 @@ fn records_come_back_and_no_bit_may_flip() {
     let mut sums = Vec::new();
     assert_eq!(block_sums(&payload, &mut sums), crc32c(&payload));
     let place = RecordLocation { segment: 5, pos: 1024 };
-    let record = Record {
-        kind: Kind::Write,
+    let record = RecordHeader {
+        kind: RecordKind::Write,
         seq: 11,
         durable_seq: 10,
         id: 42,

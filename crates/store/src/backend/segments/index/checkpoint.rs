@@ -15,7 +15,7 @@ use saker_types::{InodeId, Result};
 use super::rows::{self, InodeRow, SAVED_KEY};
 use super::{Index, NOTHING_VOID, RowKey, Saved, State, encoded, failed};
 use crate::backend::segments::epochs::Epochs;
-use crate::backend::segments::log::Position;
+use crate::backend::segments::log::LogPosition;
 use crate::wait::locked;
 
 /// Most rows in one commit.
@@ -86,7 +86,7 @@ impl Index {
     /// takes the place of the one that failed.
     pub fn commit(
         &self,
-        marker: &Position,
+        marker: &LogPosition,
         sync: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Commit> {
         self.table.make_room();
@@ -181,7 +181,7 @@ impl Index {
     }
 
     /// Writes a batch.
-    fn write(&self, saved: &mut Saved, batch: &Batch, marker: &Position) -> Result<()> {
+    fn write(&self, saved: &mut Saved, batch: &Batch, marker: &LogPosition) -> Result<()> {
         let table = &*self.table;
         let mut next = saved.clone();
         for (key, row) in &batch.rows {

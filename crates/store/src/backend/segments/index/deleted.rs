@@ -11,7 +11,7 @@ use bytes::Bytes;
 use saker_types::{InodeId, Result};
 
 use super::{Index, failed, rows};
-use crate::wait::{Wait, locked};
+use crate::wait::{WaitPolicy, locked};
 
 /// Truncate generation of an inode that was deleted: nothing is written to it any more.
 pub const DELETED: u64 = u64::MAX;
@@ -46,7 +46,7 @@ impl Index {
         for (seq, ids) in self.oldest_deleted(excess)? {
             for id in &ids {
                 let mut state = locked(&self.shard(*id).state);
-                let inode = self.inode(&mut state, *id, Wait::May)?;
+                let inode = self.inode(&mut state, *id, WaitPolicy::May)?;
                 if inode.truncate_gen == DELETED {
                     inode.truncate_gen = 0;
                     self.mark_inode(&mut state, *id);

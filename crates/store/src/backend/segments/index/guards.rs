@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use saker_types::{Errno, Error, InodeId, Result};
 
 use super::{ChunkKey, DELETED, Index};
-use crate::wait::{Wait, locked, would_wait};
+use crate::wait::{WaitPolicy, locked, would_wait};
 
 impl Index {
     /// Joins the writers of a chunk's inode, once nobody has it alone.
@@ -17,12 +17,12 @@ impl Index {
         &self,
         key: ChunkKey,
         truncate_gen: u64,
-        wait: Wait,
+        wait: WaitPolicy,
     ) -> Result<WriteGuard<'_>> {
         let id = key.0;
         let shard = self.shard(id);
         let mut state = wait.lock(&shard.state)?;
-        if wait == Wait::Never {
+        if wait == WaitPolicy::Never {
             self.load(&mut state, key, wait)?;
         }
         loop {
@@ -33,7 +33,7 @@ impl Index {
                 self.evict(&mut state);
                 return Ok(WriteGuard { index: self, id });
             }
-            if wait == Wait::Never {
+            if wait == WaitPolicy::Never {
                 return Err(would_wait());
             }
             state = shard.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +48,7 @@ impl Index {
         let shard = self.shard(id);
         let mut state = locked(&shard.state);
         loop {
-            let inode = self.inode(&mut state, id, Wait::May)?;
+            let inode = self.inode(&mut state, id, WaitPolicy::May)?;
             if !inode.exclusive {
                 inode.exclusive = true;
                 self.evict(&mut state);

@@ -7,7 +7,7 @@ use saker_types::limits::CHUNK_BYTES;
 use saker_types::{InodeId, Result};
 
 use super::{ChunkKey, Index, failed, rows};
-use crate::wait::{Wait, locked};
+use crate::wait::{WaitPolicy, locked};
 
 impl Index {
     /// Up to `limit` chunks after `after` in order, each with its end, and whether that is all.
@@ -22,7 +22,7 @@ impl Index {
             for key in keys {
                 let mut state = locked(&self.shard(key.0).state);
                 let chunk_end =
-                    self.load(&mut state, key, Wait::May)?.map_or(0, |chunk| chunk.end());
+                    self.load(&mut state, key, WaitPolicy::May)?.map_or(0, |chunk| chunk.end());
                 self.evict(&mut state);
                 if chunk_end > 0 {
                     found.push((key, chunk_end));
@@ -46,7 +46,8 @@ impl Index {
         loop {
             let run = {
                 let mut state = locked(&self.shard(id).state);
-                let run = self.load(&mut state, key, Wait::May)?.and_then(|chunk| chunk.run(from));
+                let run =
+                    self.load(&mut state, key, WaitPolicy::May)?.and_then(|chunk| chunk.run(from));
                 self.evict(&mut state);
                 run
             };

@@ -10,7 +10,7 @@ use super::{
     rows,
 };
 use crate::backend::segments::extent::Chunk;
-use crate::wait::{Wait, would_wait};
+use crate::wait::{WaitPolicy, would_wait};
 
 impl Index {
     /// The chunk, if there is one; from the table if need be.
@@ -18,7 +18,7 @@ impl Index {
         &self,
         state: &'a mut State,
         key: ChunkKey,
-        wait: Wait,
+        wait: WaitPolicy,
     ) -> Result<Option<&'a mut Chunk>> {
         if !state.chunks.contains_key(&key) {
             let void = state.inodes.get(&key.0).is_some_and(|inode| key.1 >= inode.void_from);
@@ -41,7 +41,7 @@ impl Index {
         &self,
         state: &'a mut State,
         id: InodeId,
-        wait: Wait,
+        wait: WaitPolicy,
     ) -> Result<&'a mut Inode> {
         if !state.inodes.contains_key(&id) {
             let row = self.row(&rows::inode_key(id), wait)?;
@@ -61,10 +61,10 @@ impl Index {
     }
 
     /// A row of the table.
-    fn row(&self, key: &[u8], wait: Wait) -> Result<Option<Bytes>> {
+    fn row(&self, key: &[u8], wait: WaitPolicy) -> Result<Option<Bytes>> {
         let row = match wait {
-            Wait::May => self.table.get(key),
-            Wait::Never => match self.table.get_cached(key) {
+            WaitPolicy::May => self.table.get(key),
+            WaitPolicy::Never => match self.table.get_cached(key) {
                 Ok(None) => return Err(would_wait()),
                 Ok(Some(row)) => Ok(row),
                 Err(error) => Err(error),

@@ -9,7 +9,7 @@ use saker_runtime::fs::is_durable;
 
 use super::Log;
 use crate::backend::segments::segment::{Segment, name_of};
-use crate::wait::{Wait, locked};
+use crate::wait::{WaitPolicy, locked};
 
 /// Flushes are numbered; a caller is served by the first that starts after it came.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Log {
     /// then as if the flush had failed now.
     pub fn check_flushed(&self, segment: &Arc<Segment>) {
         let check = || {
-            let (file, _) = self.segments.open(segment, Wait::May)?;
+            let (file, _) = self.segments.open(segment, WaitPolicy::May)?;
             file.sync()?;
             match is_durable(&*file)? {
                 true => Ok(()),
@@ -141,7 +141,7 @@ impl Log {
             if written != segment.synced.load(Ordering::Acquire) {
                 self.flushes.inc();
                 let synced =
-                    self.segments.open(&segment, Wait::May).and_then(|(file, _)| file.sync());
+                    self.segments.open(&segment, WaitPolicy::May).and_then(|(file, _)| file.sync());
                 if let Err(error) = synced {
                     if self.segments.get(segment.no).is_none() {
                         // Removed meanwhile: nothing refers to it any more.

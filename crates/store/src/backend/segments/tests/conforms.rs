@@ -8,7 +8,7 @@ use saker_types::InodeId;
 
 use super::disk::{Machine, options, space};
 use crate::backend::ChunkBackend;
-use crate::backend::conformance::{self, Subject};
+use crate::backend::conformance::{self, BackendUnderTest};
 use crate::backend::segments::Options;
 
 struct Disk {
@@ -16,7 +16,7 @@ struct Disk {
     is_full: Arc<AtomicBool>,
 }
 
-impl Subject for Disk {
+impl BackendUnderTest for Disk {
     fn open(&self) -> Arc<dyn ChunkBackend> {
         let is_full = self.is_full.clone();
         let free = move || if is_full.load(Ordering::Relaxed) { 0 } else { 1 << 39 };

@@ -13,14 +13,14 @@ use saker_types::wire::{
 };
 use saker_types::{Errno, Error, Result, Unflushed};
 
-use crate::backend::segments::format::Identity;
+use crate::backend::segments::format::StoreIdentity;
 use crate::backend::segments::log::Space;
 use crate::backend::segments::{Options, SegmentStore};
 use crate::service::StoreService;
-use crate::wait::Wait;
+use crate::wait::WaitPolicy;
 
 pub const SEGMENT_BYTES: u32 = 128 << 10;
-pub const IDENTITY: Identity = Identity { cluster: [7; 16], store: 2 };
+pub const IDENTITY: StoreIdentity = StoreIdentity { cluster: [7; 16], store: 2 };
 
 pub fn space(capacity_bytes: u64, free_bytes: u64) -> Space {
     Space { capacity_bytes, free_bytes, unused_bytes: free_bytes }
@@ -71,7 +71,7 @@ impl Machine {
     /// Opens the store so that the change number `count` is the last thing it does.
     pub fn open_dying(&self, count: i64) -> Result<Arc<SegmentStore>> {
         let fuse = Fuse(Arc::new(AtomicI64::new(count)));
-        let script = move |op: &saker_runtime::fs::Op<'_>| match fuse.burn(op.kind.mutates()) {
+        let script = move |op: &saker_runtime::fs::FileOp<'_>| match fuse.burn(op.kind.mutates()) {
             Burn::Alive => Fault::None,
             // Of a write that dies, a part is done.
             Burn::Last => match op.kind {
@@ -89,7 +89,7 @@ impl Machine {
 /// Opens the store in a directory, with its index in another beneath.
 pub fn open_in(
     dir: Arc<dyn Dir>,
-    identity: Identity,
+    identity: StoreIdentity,
     options: Options,
 ) -> Result<Arc<SegmentStore>> {
     let failed = |error: TableError| Error::new(Errno::EIO).with_text(error.to_string());
@@ -110,16 +110,16 @@ pub trait Now {
 
 impl Now for SegmentStore {
     fn write_now(&self, req: &ChunkWriteReq, data: &[u8]) -> Result<ChunkWriteReply> {
-        let written = self.write(req, data, Wait::May)?;
+        let written = self.write(req, data, WaitPolicy::May)?;
         if req.sync { self.flush().map(|()| ChunkWriteReply::default()) } else { Ok(written) }
     }
 
     fn read_now(&self, req: &ChunkReadReq) -> Result<(Bytes, ChunkReadReply)> {
-        self.read(req, Wait::May)
+        self.read(req, WaitPolicy::May)
     }
 
     fn locate_now(&self, req: &ChunkReadReq) -> Result<Option<ChunkReadReply>> {
-        self.locate(req, Wait::May)
+        self.locate(req, WaitPolicy::May)
     }
 
     fn truncate_now(&self, req: &ChunkTruncateReq) -> Result<()> {
@@ -163,7 +163,9 @@ pub fn audit(store: &SegmentStore) {
         let (found, end) = store.index.list(after, 5).unwrap();
         for (key, _) in &found {
             chunks += 1;
-            for (segment, extent) in store.index.lookup(*key, 0, 4 << 20, Wait::May).unwrap().0 {
+            for (segment, extent) in
+                store.index.lookup(*key, 0, 4 << 20, WaitPolicy::May).unwrap().0
+            {
                 *live.entry(segment.no).or_insert(0u64) += u64::from(extent.len);
             }
             assert!(*key > after, "{key:?} is listed after {after:?}");

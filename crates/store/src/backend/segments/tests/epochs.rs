@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use saker_runtime::fs::{Dir, Fault, FaultDir, Op, OpKind};
+use saker_runtime::fs::{Dir, Fault, FaultDir, FileOp, OpKind};
 use saker_types::wire::{ChunkReadReq, ChunkTruncateReq, ChunkWriteReply, ChunkWriteReq};
 use saker_types::{InodeId, Unflushed};
 
@@ -67,7 +67,7 @@ fn a_flush_does_not_succeed_for_what_a_disk_neither_took_nor_gives_back() {
     let machine = Machine::new();
     let fails = Arc::new(AtomicBool::new(false));
     let armed = fails.clone();
-    let script = move |op: &Op<'_>| match op.kind {
+    let script = move |op: &FileOp<'_>| match op.kind {
         OpKind::Sync if op.name.starts_with("new-") && armed.swap(false, Relaxed) => {
             Fault::Fail(libc::EIO)
         }
@@ -102,7 +102,7 @@ fn a_store_on_a_full_disk_is_read_after_a_loss_of_power() {
     drop(store);
     let full = Arc::new(AtomicBool::new(true));
     let is_full = full.clone();
-    let script = move |op: &Op<'_>| match op.kind {
+    let script = move |op: &FileOp<'_>| match op.kind {
         OpKind::Write | OpKind::Preallocate if is_full.load(Relaxed) => Fault::Fail(libc::ENOSPC),
         _ => Fault::None,
     };

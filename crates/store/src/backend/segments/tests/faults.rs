@@ -8,11 +8,11 @@ use saker_types::wire::{ChunkListReq, ChunkReadReq, ChunkTruncateReq, ChunkWrite
 use saker_types::{Class, Errno, Result};
 
 use super::disk::{IDENTITY, Machine, Now, SEGMENT_BYTES, audit, open_in, options};
-use crate::backend::segments::format::{self, Identity, Record};
+use crate::backend::segments::format::{self, RecordHeader, StoreIdentity};
 use crate::backend::segments::index::Commit;
 use crate::backend::segments::log::{Draft, Purpose};
 use crate::backend::segments::{Options, SegmentStore};
-use crate::wait::Wait;
+use crate::wait::WaitPolicy;
 
 fn put(store: &SegmentStore, id: u64, offset: u64, data: &[u8]) -> Result<()> {
     let crc = crc32c::crc32c(data);
@@ -95,7 +95,7 @@ fn on_small_disk(machine: &Machine, statvfs_knows: bool) -> Arc<SegmentStore> {
     let dir = machine.dir.sub_dir("segments").unwrap();
     let count = move || dir.list().map(|names| names.len() as u64);
     let counted = count.clone();
-    let script = move |op: &saker_runtime::fs::Op<'_>| match op.kind {
+    let script = move |op: &saker_runtime::fs::FileOp<'_>| match op.kind {
         OpKind::Preallocate if counted().unwrap() > 8 => Fault::Fail(libc::ENOSPC),
         _ => Fault::None,
     };
@@ -209,7 +209,7 @@ fn a_flush_that_failed_before_a_kill_is_noticed() {
     let machine = Machine::new();
     let armed = Arc::new(AtomicBool::new(false));
     let trigger = armed.clone();
-    let script = move |op: &saker_runtime::fs::Op<'_>| {
+    let script = move |op: &saker_runtime::fs::FileOp<'_>| {
         let is_segment = op.kind == OpKind::Sync && op.name.starts_with("new-");
         match is_segment && trigger.swap(false, Ordering::SeqCst) {
             true => Fault::Lose(libc::EIO),
@@ -242,7 +242,7 @@ fn a_failed_flush_is_told_and_its_data_is_saved() {
         let machine = Machine::new();
         let (armed, fired) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (trigger, count) = (armed.clone(), fired.clone());
-        let script = move |op: &saker_runtime::fs::Op<'_>| {
+        let script = move |op: &saker_runtime::fs::FileOp<'_>| {
             if op.kind == kind
                 && op.name.starts_with("new-")
                 && trigger.swap(false, Ordering::SeqCst)
@@ -295,7 +295,7 @@ fn a_checkpoint_that_failed_is_taken_again() {
             let machine = Machine::new();
             let armed = Arc::new(AtomicBool::new(false));
             let trigger = armed.clone();
-            let script = move |op: &saker_runtime::fs::Op<'_>| {
+            let script = move |op: &saker_runtime::fs::FileOp<'_>| {
                 let hit = op.kind == kind && op.name.ends_with(".run.new");
                 if hit && trigger.swap(false, Ordering::SeqCst) { fault } else { Fault::None }
             };
@@ -352,7 +352,7 @@ fn a_segment_that_cannot_be_read_does_not_keep_others_from_being_emptied() {
     let machine = Machine::new();
     let broken = Arc::new(AtomicU64::new(u64::MAX));
     let bad = broken.clone();
-    let script = move |op: &saker_runtime::fs::Op<'_>| {
+    let script = move |op: &saker_runtime::fs::FileOp<'_>| {
         let name = crate::backend::segments::segment::name_of(bad.load(Ordering::SeqCst) as u32);
         match op.kind == OpKind::Read && op.name == name {
             true => Fault::Fail(libc::EIO),
@@ -396,9 +396,9 @@ fn foreign_data_is_refused() {
     drop(store);
     let open = |identity| open_in(Arc::new(machine.dir.clone()), identity, options());
     let text = |identity| open(identity).err().unwrap().text;
-    let cluster = text(Identity { cluster: [8; 16], store: 2 });
+    let cluster = text(StoreIdentity { cluster: [8; 16], store: 2 });
     assert!(cluster.contains("another cluster (0707"), "{cluster}");
-    let number = text(Identity { cluster: [7; 16], store: 3 });
+    let number = text(StoreIdentity { cluster: [7; 16], store: 3 });
     assert!(number.contains("belongs to store 2"), "{number}");
     assert_eq!(get(&open(IDENTITY).unwrap(), 1, 0, 9).unwrap(), b"data");
 }
@@ -440,7 +440,7 @@ fn many_small_overwrites_become_few_extents() {
     for i in (0..512u64).rev() {
         put(&store, 1, i * 20, &pattern(i, 20)).unwrap();
     }
-    let extents = || store.index.lookup((1, 0), 0, 1 << 20, Wait::May).unwrap().0.len();
+    let extents = || store.index.lookup((1, 0), 0, 1 << 20, WaitPolicy::May).unwrap().0.len();
     assert_eq!(extents(), 512);
     store.maintain();
     assert_eq!(extents(), 1);
@@ -488,10 +488,10 @@ fn a_checkpoint_does_not_pass_a_record_in_flight() {
     let data = pattern(1, 5_000);
     let mut sums = Vec::new();
     let sum = format::block_sums(&data, &mut sums);
-    let record = Record { id: 1, index: 0, ..Record::EMPTY };
+    let record = RecordHeader { id: 1, index: 0, ..RecordHeader::EMPTY };
     let draft = Draft { record, replicas: &[], sums: &sums, sum, payload: &data };
     // Written, and a crash comes before it is in the index.
-    let appended = store.log.append(&draft, Purpose::Data, Wait::May).unwrap();
+    let appended = store.log.append(&draft, Purpose::Data, WaitPolicy::May).unwrap();
     put(&store, 2, 0, &pattern(2, 5_000)).unwrap();
     assert_eq!(store.log.low_water().place, appended.place);
     store.checkpoint().unwrap();
