@@ -69,10 +69,10 @@ pub(crate) struct FakeModel {
     sessions: Vec<(SocketAddr, u64)>,
     results: BTreeMap<(u64, u64), (u16, Bytes)>,
     faults: VecDeque<(Op, RequestFault)>,
-    hanging: Vec<saker_rpc::client::CallSlot>,
+    hanging: Vec<saker_rpc::client::CallPromise>,
     /// The answer to this request is slow.
     held: Option<Answer>,
-    slow: Vec<(saker_rpc::client::CallSlot, Answer)>,
+    slow: Vec<(saker_rpc::client::CallPromise, Answer)>,
     late: Vec<(SocketAddr, Op, Frame)>,
     /// Chunk writes whose earlier attempts are refused.
     barred: BTreeMap<(u16, u64, u64), u32>,
@@ -138,7 +138,7 @@ impl Fake {
     /// Answers that were slow come now.
     pub(crate) fn deliver_answers(&self) {
         let slow = std::mem::take(&mut self.model().slow);
-        slow.into_iter().for_each(|(slot, answer)| slot.complete(answer));
+        slow.into_iter().for_each(|(promise, answer)| promise.complete(answer));
     }
 
     /// Operations since the last call, without those on sessions.
@@ -160,13 +160,13 @@ impl Transport for Fake {
     ) -> Call {
         let op = Op::from_u16(op).unwrap();
         let frame = Frame::request(op as u16, trace, body, payload);
-        let (slot, call) = Call::new();
+        let (promise, call) = Call::new();
         let mut model = self.model();
         match model.serve(to, op, &frame) {
-            Some(result) => slot.complete(result),
+            Some(result) => promise.complete(result),
             None => match model.held.take() {
-                Some(answer) => model.slow.push((slot, answer)),
-                None => model.hanging.push(slot),
+                Some(answer) => model.slow.push((promise, answer)),
+                None => model.hanging.push(promise),
             },
         }
         call

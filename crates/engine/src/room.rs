@@ -1,8 +1,8 @@
 //! A journal on a disk that others may fill ([decision 43](../../../docs/decisions/0043-full-disks.md)).
 //!
 //! Who removes something needs space, too: for the record that says so. So a part of the disk is
-//! held by a file of no other use. When little is free besides, nothing new is taken any more; when
-//! a journal must grow and nothing is free, it gets what the file held.
+//! reserved by a file of no other use. When little is free besides, nothing new is taken any more; when
+//! a journal must grow and nothing is free, it gets what the file reserved.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// changed any more. A step appends less.
 const JOURNAL_ROOM_BYTES: u64 = 48 << 20;
 
-/// How much is held and wanted, bytes.
+/// How much is reserved and wanted, bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RoomConfig {
     /// Held for the journal.
@@ -44,18 +44,18 @@ struct Disk {
     dir: Arc<dyn Dir>,
     reserve: Option<Arc<dyn File>>,
     /// The reserve has its blocks.
-    held: bool,
+    reserved: bool,
 }
 
 impl Disk {
     /// Takes the blocks, if they are free.
-    fn hold(&mut self, bytes: u64) {
+    fn reserve(&mut self, bytes: u64) {
         let file = match &self.reserve {
             Some(file) => Ok(file.clone()),
             None => self.dir.open(RESERVE_NAME).or_else(|_| self.dir.create(RESERVE_NAME)),
         };
         let made = file.and_then(|file| file.preallocate(bytes).map(|()| file));
-        self.held = made.is_ok();
+        self.reserved = made.is_ok();
         match made {
             Ok(file) => self.reserve = Some(file),
             Err(error) => tracing::debug!("{}: no reserve: {error}", self.dir.label()),
@@ -64,9 +64,9 @@ impl Disk {
 
     /// Gives them up. Returns whether there were any.
     fn give(&mut self) -> bool {
-        let file = self.reserve.as_ref().filter(|_| self.held);
+        let file = self.reserve.as_ref().filter(|_| self.reserved);
         let given = file.is_some_and(|file| file.truncate(0).is_ok());
-        self.held = self.held && !given;
+        self.reserved = self.reserved && !given;
         given
     }
 }
@@ -75,9 +75,9 @@ impl Room {
     /// The room of the journal in `dir`.
     pub fn new(dir: Arc<dyn Dir>, config: RoomConfig) -> Room {
         let is_bounded = dir.free_bytes().is_ok_and(|free| free < u64::MAX);
-        let mut disk = is_bounded.then_some(Disk { dir, reserve: None, held: false });
+        let mut disk = is_bounded.then_some(Disk { dir, reserve: None, reserved: false });
         if let Some(disk) = &mut disk {
-            disk.hold(config.reserve_bytes);
+            disk.reserve(config.reserve_bytes);
         }
         Room { config, disk, level: Level::Enough, look_at: Time::ZERO }
     }
@@ -112,13 +112,13 @@ impl Room {
             Level::Short | Level::Out => free_bytes_min + free_bytes_min / 4,
         };
         if let Some(disk) = &mut self.disk
-            && !disk.held
+            && !disk.reserved
             && disk.dir.free_bytes().is_ok_and(|free| free >= reserve_bytes + enough)
         {
-            disk.hold(reserve_bytes);
+            disk.reserve(reserve_bytes);
         }
-        let held = self.disk.as_ref().is_none_or(|disk| disk.held);
-        let is_enough = held && self.free_bytes() >= enough;
+        let reserved = self.disk.as_ref().is_none_or(|disk| disk.reserved);
+        let is_enough = reserved && self.free_bytes() >= enough;
         self.set(if is_enough { Level::Enough } else { Level::Short })
     }
 
@@ -153,15 +153,15 @@ impl Room {
             || journal.room_bytes() >= self.journal_room() / 4 * 3
     }
 
-    /// Is there room for so many bytes besides the journal's? What is held is given for it, if it
+    /// Is there room for so many bytes besides the journal's? What is reserved is given for it, if it
     /// is enough then.
     pub fn has_room_for(&mut self, bytes: u64) -> bool {
         let free = self.free_bytes();
         let reserve = self.config.reserve_bytes;
         match &mut self.disk {
             Some(disk) if free < bytes => {
-                let held = if disk.held { reserve } else { 0 };
-                free.saturating_add(held) >= bytes && disk.give()
+                let reserved = if disk.reserved { reserve } else { 0 };
+                free.saturating_add(reserved) >= bytes && disk.give()
             }
             _ => true,
         }

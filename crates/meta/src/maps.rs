@@ -171,7 +171,8 @@ mod tests {
         let node = saker_rpc::NodeNumber::NONE;
         let (cluster, ip) = (None, None);
         let role = RoleKind::Client;
-        PeerHello { protocol: 1, cluster, role, node, session: 0, epoch: 0, features: 0, ip }.into()
+        PeerHello { protocol: 1, cluster, role, node, session: 0, map_version: 0, features: 0, ip }
+            .into()
     }
 
     fn told(call: saker_rpc::node::CallId, map: &ClusterMap) -> Input {

@@ -91,7 +91,7 @@ pub enum Wait {
     Fetch(EntryKey, InodeId),
     /// The outcome of the transaction that locked a row.
     Txn(TxnId),
-    /// The end of an operation that holds the inode.
+    /// The end of an operation that keeps the inode busy.
     Busy(InodeId),
     /// The end of a lock on the file.
     Lock(InodeId),

@@ -149,23 +149,23 @@ impl Shard {
         Ok(inode)
     }
 
-    /// Waits while an operation holds the inode.
+    /// Waits while the inode is busy with an operation.
     pub(crate) fn not_busy(&self, id: InodeId) -> Attempt<()> {
-        if self.row_locks.is_held(id) {
+        if self.row_locks.is_busy(id) {
             return Err(Stop::Wait(Wait::Busy(id)));
         }
         Ok(())
     }
 
-    /// Holds an inode until [`Shard::release`].
-    pub(crate) fn hold(&mut self, id: InodeId) {
+    /// Marks an inode busy until [`Shard::clear_busy`].
+    pub(crate) fn set_busy(&mut self, id: InodeId) {
         self.watches.saw(id);
-        self.row_locks.hold(id);
+        self.row_locks.set_busy(id);
     }
 
-    /// Ends a hold.
-    pub(crate) fn release(&mut self, id: InodeId) {
-        self.row_locks.release(id);
+    /// Ends that.
+    pub(crate) fn clear_busy(&mut self, id: InodeId) {
+        self.row_locks.clear_busy(id);
         self.wake(&Wait::Busy(id));
     }
 

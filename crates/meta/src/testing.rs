@@ -308,7 +308,7 @@ fn peer(role: RoleKind, node: Option<NodeId>) -> PeerHello {
         role,
         node: node.map_or(saker_rpc::NodeNumber::NONE, |node| saker_rpc::NodeNumber(node.to_u32())),
         session: 0,
-        epoch: 0,
+        map_version: 0,
         features: 0,
         ip: None,
     }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use saker_runtime::telemetry::Gauge;
 use saker_types::{Errno, Error, Result};
 
-/// A table of `T` by handle number. A number is an index and the generation of its slot, so that
+/// A table of `T` by handle number. A number is an index and the generation of its entry, so that
 /// a handle that was released never names what took its place.
 pub(crate) struct Handles<T> {
     slab: Mutex<Slab<T>>,
@@ -14,12 +14,12 @@ pub(crate) struct Handles<T> {
 }
 
 struct Slab<T> {
-    slots: Vec<Slot<T>>,
-    /// Indices of empty slots.
+    entries: Vec<HandleEntry<T>>,
+    /// Indices of empty entries.
     free: Vec<u32>,
 }
 
-struct Slot<T> {
+struct HandleEntry<T> {
     generation: u32,
     value: Option<T>,
 }
@@ -27,20 +27,20 @@ struct Slot<T> {
 impl<T: Clone> Handles<T> {
     /// An empty table; `open` counts what is put in.
     pub(crate) fn new(open: Gauge) -> Handles<T> {
-        Handles { slab: Mutex::new(Slab { slots: Vec::new(), free: Vec::new() }), open }
+        Handles { slab: Mutex::new(Slab { entries: Vec::new(), free: Vec::new() }), open }
     }
 
     /// Puts a value in and gives it a number.
     pub(crate) fn insert(&self, value: T) -> u64 {
         let mut slab = self.slab();
         let index = slab.free.pop().unwrap_or_else(|| {
-            slab.slots.push(Slot { generation: 0, value: None });
-            (slab.slots.len() - 1) as u32
+            slab.entries.push(HandleEntry { generation: 0, value: None });
+            (slab.entries.len() - 1) as u32
         });
-        let slot = &mut slab.slots[index as usize];
-        slot.value = Some(value);
+        let entry = &mut slab.entries[index as usize];
+        entry.value = Some(value);
         self.open.add(1);
-        u64::from(slot.generation) << 32 | u64::from(index)
+        u64::from(entry.generation) << 32 | u64::from(index)
     }
 
     /// The value of a handle.
@@ -49,8 +49,8 @@ impl<T: Clone> Handles<T> {
     /// EBADF when it is not open.
     pub(crate) fn get(&self, handle: u64) -> Result<T> {
         let mut slab = self.slab();
-        let slot = slab.slot(handle)?;
-        slot.value.clone().ok_or_else(bad)
+        let entry = slab.entry(handle)?;
+        entry.value.clone().ok_or_else(bad)
     }
 
     /// Takes a value out; its number is not used again.
@@ -59,9 +59,9 @@ impl<T: Clone> Handles<T> {
     /// EBADF when it is not open.
     pub(crate) fn remove(&self, handle: u64) -> Result<T> {
         let mut slab = self.slab();
-        let slot = slab.slot(handle)?;
-        let value = slot.value.take().ok_or_else(bad)?;
-        slot.generation = slot.generation.wrapping_add(1);
+        let entry = slab.entry(handle)?;
+        let value = entry.value.take().ok_or_else(bad)?;
+        entry.generation = entry.generation.wrapping_add(1);
         slab.free.push(handle as u32);
         self.open.add(-1);
         Ok(value)
@@ -69,14 +69,14 @@ impl<T: Clone> Handles<T> {
 
     /// All that is open.
     pub(crate) fn all(&self) -> Vec<T> {
-        self.slab().slots.iter().filter_map(|slot| slot.value.clone()).collect()
+        self.slab().entries.iter().filter_map(|entry| entry.value.clone()).collect()
     }
 
     /// Takes everything out.
     pub(crate) fn drain(&self) -> Vec<T> {
         let mut slab = self.slab();
         slab.free.clear();
-        let left: Vec<T> = slab.slots.drain(..).filter_map(|slot| slot.value).collect();
+        let left: Vec<T> = slab.entries.drain(..).filter_map(|entry| entry.value).collect();
         self.open.add(-(left.len() as i64));
         left
     }
@@ -87,10 +87,10 @@ impl<T: Clone> Handles<T> {
 }
 
 impl<T> Slab<T> {
-    fn slot(&mut self, handle: u64) -> Result<&mut Slot<T>> {
+    fn entry(&mut self, handle: u64) -> Result<&mut HandleEntry<T>> {
         let generation = (handle >> 32) as u32;
-        let slot = self.slots.get_mut(handle as u32 as usize).ok_or_else(bad)?;
-        if slot.generation == generation { Ok(slot) } else { Err(bad()) }
+        let entry = self.entries.get_mut(handle as u32 as usize).ok_or_else(bad)?;
+        if entry.generation == generation { Ok(entry) } else { Err(bad()) }
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(handles.remove(a).unwrap(), "a");
         assert!(handles.get(a).is_err());
         let c = handles.insert("c");
-        assert_eq!(c as u32, a as u32, "the slot is used again");
+        assert_eq!(c as u32, a as u32, "the entry is used again");
         assert_ne!(c, a);
         assert_eq!(handles.get(a).unwrap_err().errno(), Errno::EBADF);
         assert!(handles.remove(a).is_err());

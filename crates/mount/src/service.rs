@@ -168,8 +168,8 @@ impl MountService {
     }
 
     /// The reply that gives what has this name to the kernel, which holds it from now on.
-    pub(crate) fn hold(&self, named: &Named, entry: &Entry) -> EntryOut {
-        let node = self.nodes.hold(named.dir, &named.name, entry);
+    pub(crate) fn reply_entry(&self, named: &Named, entry: &Entry) -> EntryOut {
+        let node = self.nodes.count_lookup(named.dir, &named.name, entry);
         let keep = self.keep(entry);
         if !keep.is_zero() {
             self.nodes.prove(named.dir);

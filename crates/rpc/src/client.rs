@@ -1,14 +1,14 @@
 //! The client side: calls as futures, from many threads, without a thread of its own.
 //!
 //! [`Transport`] is what callers see; [`Reactor`] is the one over TCP. [`Call`] and [`Sleep`] are
-//! plain slots that somebody else fills, so that a simulated transport can hand out the same.
+//! promises that somebody else fills, so that a simulated transport can hand out the same.
 
 mod alarms;
 mod busy_poll;
 mod conn;
+mod promise;
 mod reactor;
 mod seat;
-mod slot;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 
+pub use promise::{Call, CallPromise, Sleep, SleepPromise};
 pub use reactor::Reactor;
-pub use slot::{Call, CallSlot, Sleep, SleepSlot};
 
 /// Sends requests and waits. All methods return at once.
 pub trait Transport: Send + Sync {

@@ -90,9 +90,9 @@ pub struct Hello {
     /// Its session; 0 when it has none.
     #[prost(uint64, tag = "6")]
     pub session: u64,
-    /// The newest epoch of the cluster map that it knows.
+    /// The newest version of the cluster map that it knows.
     #[prost(uint64, tag = "7")]
-    pub epoch: u64,
+    pub map_version: u64,
     /// Feature bits.
     #[prost(uint64, tag = "8")]
     pub features: u64,
@@ -108,7 +108,7 @@ impl Hello {
             role: role as u32,
             node: node.0,
             session: 0,
-            epoch: 0,
+            map_version: 0,
             features: 0,
         }
     }
@@ -140,9 +140,9 @@ pub struct HelloReply {
     /// The server's [`NodeNumber`].
     #[prost(uint32, tag = "4")]
     pub node: u32,
-    /// The newest epoch of the cluster map that the server knows.
+    /// The newest version of the cluster map that the server knows.
     #[prost(uint64, tag = "5")]
-    pub epoch: u64,
+    pub map_version: u64,
     /// Feature bits of the server.
     #[prost(uint64, tag = "6")]
     pub features: u64,
@@ -164,8 +164,8 @@ pub struct PeerHello {
     pub node: NodeNumber,
     /// Its session; 0 when it has none.
     pub session: u64,
-    /// The newest epoch that it knew when it connected.
-    pub epoch: u64,
+    /// The newest map that it knew when it connected.
+    pub map_version: u64,
     /// Its feature bits.
     pub features: u64,
     /// Where it connects from; `None` of this node itself.
@@ -244,9 +244,9 @@ impl HelloPolicy {
         if missing != 0 {
             return refuse(REFUSED_FEATURES, format!("features {missing:#x} are required here"));
         }
-        let Hello { session, epoch, features, .. } = hello;
+        let Hello { session, map_version, features, .. } = hello;
         let node = NodeNumber(hello.node);
-        Ok(PeerHello { protocol, cluster, role, node, session, epoch, features, ip: None })
+        Ok(PeerHello { protocol, cluster, role, node, session, map_version, features, ip: None })
     }
 }
 
@@ -257,8 +257,8 @@ pub(crate) fn reply_frame(own: &Hello, outcome: Result<&PeerHello, &Refusal>) ->
         Err(refusal) => (refusal.status, 0, refusal.text.clone()),
     };
     let (cluster, role, node) = (own.cluster.clone(), own.role, own.node);
-    let (epoch, features) = (own.epoch, own.features);
-    let reply = HelloReply { protocol, cluster, role, node, epoch, features, text };
+    let (map_version, features) = (own.map_version, own.features);
+    let reply = HelloReply { protocol, cluster, role, node, map_version, features, text };
     let body = reply.encode_to_vec().into();
     Frame { kind: FrameKind::HelloReply, status, ..Frame::request(0, 0, body, Bytes::new()) }
 }
@@ -294,7 +294,7 @@ mod tests {
 
     fn good() -> Hello {
         let hello = Hello::new(RoleKind::Shard, NodeNumber(3), Some(OURS)).with_session(99);
-        Hello { features: 0b110, epoch: 5, ..hello }
+        Hello { features: 0b110, map_version: 5, ..hello }
     }
 
     fn status(hello: Hello) -> u16 {
@@ -318,7 +318,7 @@ mod tests {
                 role: RoleKind::Shard,
                 node: NodeNumber(3),
                 session: 99,
-                epoch: 5,
+                map_version: 5,
                 features: 0b110,
                 ip: None,
             }

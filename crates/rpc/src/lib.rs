@@ -24,7 +24,7 @@ mod sync;
 pub mod txn;
 
 pub use bytes::Bytes;
-pub use client::{Call, CallSlot, Reactor, Sleep, SleepSlot, Transport};
+pub use client::{Call, CallPromise, Reactor, Sleep, SleepPromise, Transport};
 pub use frame::{Frame, FrameKind};
 pub use hello::{Hello, HelloPolicy, HelloReply, PeerHello, RoleKind};
 pub use node::{

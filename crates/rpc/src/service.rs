@@ -135,7 +135,7 @@ pub struct ServiceMetrics {
     /// No thread was free for them yet.
     pub queued: Gauge,
     /// Connections that are not read for the bounds' sake.
-    pub held: Gauge,
+    pub paused: Gauge,
 }
 
 impl ServiceMetrics {
@@ -151,8 +151,8 @@ impl ServiceMetrics {
                 "saker_service_queued",
                 "Requests that wait for one of the threads that wait for disks: all are busy",
             ),
-            held: registry.gauge(
-                "saker_service_held",
+            paused: registry.gauge(
+                "saker_service_paused",
                 "Connections that are not read, because too much that came by them is under way",
             ),
         }

@@ -311,13 +311,13 @@ fn many_threads_and_calls_on_connections_that_break_end_once() {
 fn wakes_from_other_threads_arrive() {
     let _watchdog = watchdog(120);
     let reactor = reactor();
-    let (to_filler, slots) = mpsc::channel::<(saker_rpc::CallSlot, u64)>();
+    let (to_filler, promises) = mpsc::channel::<(saker_rpc::CallPromise, u64)>();
     let filler = std::thread::spawn(move || {
-        while let Ok((slot, wait_us)) = slots.recv() {
+        while let Ok((promise, wait_us)) = promises.recv() {
             if wait_us > 0 {
                 std::thread::sleep(Duration::from_micros(wait_us));
             }
-            slot.complete(Err(CallError::Overloaded));
+            promise.complete(Err(CallError::Overloaded));
         }
     });
     let late = AtomicU64::new(0);
@@ -327,11 +327,11 @@ fn wakes_from_other_threads_arrive() {
             scope.spawn(move || {
                 let mut rng = Rng::seeded(seed);
                 for _ in 0..2_000 {
-                    let (slot, call) = Call::new();
+                    let (promise, call) = Call::new();
                     // From "before the poll" to "long parked".
                     let wait_us = if rng.below(2) == 0 { 0 } else { rng.below(60) };
                     let start = Instant::now();
-                    to_filler.send((slot, wait_us)).unwrap();
+                    to_filler.send((promise, wait_us)).unwrap();
                     assert_eq!(reactor.block_on(call), Err(CallError::Overloaded));
                     // Real time: counted; a wakeup that is lost shows so.
                     late.fetch_add(u64::from(start.elapsed() > Duration::from_millis(900)), SeqCst);

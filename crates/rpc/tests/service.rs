@@ -193,7 +193,7 @@ fn fill(raw: &mut Raw, disk: &Disk, how: &ServiceConfig, op: u16) -> u64 {
     for call in 1.. {
         raw.request(call, op, b"");
         while disk.attempts.load(SeqCst) < before + call {
-            if how.metrics.held.get() > 0 {
+            if how.metrics.paused.get() > 0 {
                 return call;
             }
             std::thread::yield_now();
@@ -223,7 +223,7 @@ fn a_connection_with_too_much_under_way_is_not_read() {
                 calls.into_iter().eq((1..=asked).chain([1_000])),
                 "all are answered in the end"
             );
-            assert_eq!(how.metrics.held.get(), 0);
+            assert_eq!(how.metrics.paused.get(), 0);
         });
     }
 }
@@ -247,7 +247,7 @@ fn with_too_much_under_way_in_all_who_sends_more_is_not_read() {
         (0..asked).for_each(|_| _ = raw.receive().unwrap());
         raw.request(1_000, FAST, b"");
         assert_eq!(raw.receive().unwrap().call, 1_000);
-        assert_eq!(how.metrics.held.get(), 0);
+        assert_eq!(how.metrics.paused.get(), 0);
     });
 }
 
@@ -284,7 +284,7 @@ fn who_goes_is_forgotten() {
         fill(&mut raw, disk, how, READ);
         drop(raw);
         disk.gate.open();
-        while how.metrics.held.get() > 0 {
+        while how.metrics.paused.get() > 0 {
             std::thread::yield_now();
         }
         let mut other = Raw::client(addr);

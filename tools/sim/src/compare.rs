@@ -7,8 +7,7 @@ use saker_types::Errno;
 use crate::generate::Generator;
 use crate::model::{Model, ModelIno, ModelRules, ModelTime, UNDEFINED};
 use crate::op::{
-    CHECK_SLOT, FILE_SLOTS, FsOp, How, OpResult, OpStat, OpStep, PathFrom, TestedFs, User, Value,
-    users,
+    CHECK_FD, FDS, FsOp, How, OpResult, OpStat, OpStep, PathFrom, TestedFs, User, Value, users,
 };
 
 /// Steps shown before the one that failed.
@@ -145,12 +144,12 @@ impl<T: TestedFs> Comparison<T> {
 
     /// Does a step on both and compares; true if it succeeded, none if it is not defined.
     fn execute(&mut self, step: &OpStep) -> Result<Option<bool>, String> {
-        let client = match step.op.handle().and_then(|slot| self.model.handle(slot)) {
+        let client = match step.op.handle().and_then(|fd| self.model.handle(fd)) {
             Some(handle) => handle.client,
             None => step.client,
         };
         let lenient = self.is_lenient(step);
-        let stale = matches!(step.op, FsOp::Read { slot, .. } if self.model.is_stale(slot));
+        let stale = matches!(step.op, FsOp::Read { fd, .. } if self.model.is_stale(fd));
         let user = self.users[step.user].clone();
         let dirty = self.dirty_elsewhere(client);
         let others = if self.plan.any_true_error {
@@ -162,10 +161,10 @@ impl<T: TestedFs> Comparison<T> {
         if expected == Err(UNDEFINED) {
             return Ok(None);
         }
-        for slot in dirty {
-            let flushed = self.target.flush(slot);
-            flushed.map_err(|e| format!("flush of file {slot} failed: {e:?}"))?;
-            self.model.flushed(slot);
+        for fd in dirty {
+            let flushed = self.target.flush(fd);
+            flushed.map_err(|e| format!("flush of file {fd} failed: {e:?}"))?;
+            self.model.flushed(fd);
         }
         let got = self.target.apply(&user, step);
         let same = match (&expected, &got) {
@@ -213,8 +212,8 @@ impl<T: TestedFs> Comparison<T> {
     /// Files that another client wrote and has not flushed (close-to-open consistency).
     fn dirty_elsewhere(&self, client: usize) -> Vec<usize> {
         let dirty =
-            |slot: &usize| self.model.handle(*slot).is_some_and(|h| h.dirty && h.client != client);
-        (0..FILE_SLOTS).filter(dirty).collect()
+            |fd: &usize| self.model.handle(*fd).is_some_and(|h| h.dirty && h.client != client);
+        (0..FDS).filter(dirty).collect()
     }
 
     /// Looks at what the step changed, or must not have changed.
@@ -227,7 +226,7 @@ impl<T: TestedFs> Comparison<T> {
             }
         }
         let stats = places.into_iter().map(|at| FsOp::Stat { at, follow: false });
-        let fstat = step.op.handle().map(|slot| FsOp::Fstat { slot });
+        let fstat = step.op.handle().map(|fd| FsOp::Fstat { fd });
         for op in stats.chain(fstat) {
             self.execute(&OpStep { client: step.client, user: 0, op })?;
         }
@@ -245,9 +244,9 @@ impl<T: TestedFs> Comparison<T> {
                 0o100_000 => {
                     let how = How { read: true, ..How::default() };
                     let len = self.model.attributes(ino).size as usize + 1;
-                    ops.push(FsOp::Open { at: at.clone(), how, slot: CHECK_SLOT });
-                    ops.push(FsOp::Read { slot: CHECK_SLOT, offset: 0, len });
-                    ops.push(FsOp::Close { slot: CHECK_SLOT });
+                    ops.push(FsOp::Open { at: at.clone(), how, fd: CHECK_FD });
+                    ops.push(FsOp::Read { fd: CHECK_FD, offset: 0, len });
+                    ops.push(FsOp::Close { fd: CHECK_FD });
                 }
                 _ => {}
             }

@@ -3,7 +3,7 @@
 
 use crate::model::{Model, ModelIno};
 use crate::op::{
-    CHECK_SLOT, DIR_SLOTS, FsOp, How, NameBytes, NewTime, OpStep, PathFrom, RENAME_EXCHANGE,
+    CHECK_FD, DIR_FDS, FsOp, How, NameBytes, NewTime, OpStep, PathFrom, RENAME_EXCHANGE,
     RENAME_NOREPLACE, users,
 };
 
@@ -76,7 +76,7 @@ impl Generator {
         let user = if self.rng.chance(50) { 0 } else { self.rng.below(users().len()) };
         let kind = self.kind(model, &tree);
         let op = self.op(kind, model, &tree);
-        match op.handle().and_then(|slot| model.handle(slot)) {
+        match op.handle().and_then(|fd| model.handle(fd)) {
             Some(handle) => OpStep { client: handle.client, user: handle.user, op },
             None => OpStep { client, user, op },
         }
@@ -95,7 +95,7 @@ impl Generator {
             kind += 1;
         }
         let needs_handle = (10..=15).contains(&kind);
-        let any_open = (0..CHECK_SLOT).any(|slot| model.handle(slot).is_some());
+        let any_open = (0..CHECK_FD).any(|fd| model.handle(fd).is_some());
         let create = 7;
         if needs_handle && !any_open { create } else { kind }
     }
@@ -135,7 +135,7 @@ impl Generator {
             0 => FsOp::Stat { at, follow },
             1 => FsOp::Access { at, want: self.rng.below(8) as u32 },
             2 => FsOp::Readdir { at },
-            9 => FsOp::Hold { at, slot: self.rng.below(DIR_SLOTS) },
+            9 => FsOp::OpenDir { at, fd: self.rng.below(DIR_FDS) },
             17 => FsOp::Chmod { at, mode: self.mode() },
             18 => {
                 let some = |g: &mut Self| g.rng.chance(60).then(|| *g.rng.pick(&UIDS));
@@ -176,12 +176,12 @@ impl Generator {
                     self.fresh(tree, model)
                 };
                 let how = How { exclusive: self.rng.chance(20), ..self.how() };
-                FsOp::Create { at, mode, how, slot: self.rng.below(CHECK_SLOT) }
+                FsOp::Create { at, mode, how, fd: self.rng.below(CHECK_FD) }
             }
             8 => {
                 let at = self.existing(model, tree, 0o100_000);
                 let at = self.scenic(at);
-                FsOp::Open { at, how: self.how(), slot: self.rng.below(CHECK_SLOT) }
+                FsOp::Open { at, how: self.how(), fd: self.rng.below(CHECK_FD) }
             }
             20 => FsOp::Unlink { at: self.victim(model, tree, 0o100_000) },
             21 => {
@@ -223,21 +223,21 @@ impl Generator {
     }
 
     fn handle_op(&mut self, kind: usize, model: &Model) -> FsOp {
-        let open: Vec<usize> = (0..CHECK_SLOT).filter(|s| model.handle(*s).is_some()).collect();
-        let slot = *self.rng.pick(&open);
+        let open: Vec<usize> = (0..CHECK_FD).filter(|s| model.handle(*s).is_some()).collect();
+        let fd = *self.rng.pick(&open);
         match kind {
-            10 => FsOp::Close { slot },
+            10 => FsOp::Close { fd },
             11 => {
                 let offset = if self.rng.chance(60) { 0 } else { self.offset() };
-                FsOp::Read { slot, offset, len: *self.rng.pick(&[1, 100, 4096, 70_000, 200_000]) }
+                FsOp::Read { fd, offset, len: *self.rng.pick(&[1, 100, 4096, 70_000, 200_000]) }
             }
             12 => {
                 let (offset, len) = (self.offset(), self.len());
-                FsOp::Write { slot, offset, len, fill: self.rng.any() as u8 }
+                FsOp::Write { fd, offset, len, fill: self.rng.any() as u8 }
             }
-            13 => FsOp::Fsync { slot },
-            14 => FsOp::Fstat { slot },
-            _ => FsOp::Ftruncate { slot, size: self.size() },
+            13 => FsOp::Fsync { fd },
+            14 => FsOp::Fstat { fd },
+            _ => FsOp::Ftruncate { fd, size: self.size() },
         }
     }
 
@@ -364,7 +364,7 @@ impl Generator {
 
     /// Any names at all, from the root or a held directory.
     fn wild(&mut self, model: &Model) -> PathFrom {
-        let held: Vec<usize> = (0..DIR_SLOTS).filter(|s| model.held(*s).is_some()).collect();
+        let held: Vec<usize> = (0..DIR_FDS).filter(|s| model.held(*s).is_some()).collect();
         let base =
             if held.is_empty() || self.rng.chance(50) { None } else { Some(*self.rng.pick(&held)) };
         let depth = 1 + self.rng.below(3);
@@ -376,12 +376,12 @@ impl Generator {
         if at.base.is_some() || !self.rng.chance(40) {
             return at;
         }
-        for slot in 0..DIR_SLOTS {
-            let Some(held) = model.held(slot) else { continue };
+        for fd in 0..DIR_FDS {
+            let Some(held) = model.held(fd) else { continue };
             for len in 1..=at.path.len() {
                 let prefix = PathFrom { base: None, path: at.path[..len].to_vec() };
                 if model.peek(&prefix) == Some(held) {
-                    return PathFrom { base: Some(slot), path: at.path[len..].to_vec() };
+                    return PathFrom { base: Some(fd), path: at.path[len..].to_vec() };
                 }
             }
         }

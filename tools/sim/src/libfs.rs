@@ -8,7 +8,7 @@ use saker_types::{Class, Errno, Error, FileKind, Locator, limits};
 
 use crate::local::xattr_names;
 use crate::op::{
-    DIR_SLOTS, FILE_SLOTS, FsOp, How, NameBytes, NewTime, OpResult, OpStat, OpStep, PathFrom,
+    DIR_FDS, FDS, FsOp, How, NameBytes, NewTime, OpResult, OpStat, OpStep, PathFrom,
     RENAME_EXCHANGE, RENAME_NOREPLACE, TestedFs, User, Value, pattern,
 };
 
@@ -26,8 +26,8 @@ pub struct LibFsTarget {
     clients: Vec<Fs>,
     /// Name of the run's directory, in the cluster's root.
     top: Bytes,
-    files: [Option<Open>; FILE_SLOTS],
-    held: [Option<Locator>; DIR_SLOTS],
+    files: [Option<Open>; FDS],
+    held: [Option<Locator>; DIR_FDS],
     /// Counts operations: every second one takes the library's resolver, the others send the
     /// path as it is and follow the symlinks that come back.
     turn: u64,
@@ -60,8 +60,8 @@ impl LibFsTarget {
                 let path = std::iter::once(self.top.clone()).chain(names).collect();
                 wire::At::below(Locator::root(), path)
             }
-            Some(slot) => {
-                let anchor = self.held[slot].clone().ok_or(Errno::EBADF)?;
+            Some(fd) => {
+                let anchor = self.held[fd].clone().ok_or(Errno::EBADF)?;
                 wire::At::below(anchor, names.collect())
             }
         })
@@ -238,10 +238,10 @@ impl LibFsTarget {
     }
 
     fn open_op(&mut self, fs: &Fs, client: usize, who: &Caller, op: &FsOp) -> Done {
-        let (at, how, create, slot) = match op {
-            FsOp::Create { at, mode, how, slot } => (at, *how, Some(*mode), *slot),
-            FsOp::Open { at, how, slot } => (at, *how, None, *slot),
-            FsOp::Hold { at, slot } => {
+        let (at, how, create, fd) = match op {
+            FsOp::Create { at, mode, how, fd } => (at, *how, Some(*mode), *fd),
+            FsOp::Open { at, how, fd } => (at, *how, None, *fd),
+            FsOp::OpenDir { at, fd } => {
                 let entry = fs.block_on(async {
                     let at = self.place(fs, who, at, true).await?;
                     fs.lookup(who, &at).await
@@ -249,7 +249,7 @@ impl LibFsTarget {
                 if !entry.attr.is_dir() {
                     return Err(Errno::ENOTDIR.into());
                 }
-                self.held[*slot] = Some(entry.loc);
+                self.held[*fd] = Some(entry.loc);
                 return Ok(Value::Done);
             }
             _ => return fs.block_on(self.name_op(fs, who, op)),
@@ -269,13 +269,13 @@ impl LibFsTarget {
                 None => fs.open(who, &at, flags).await,
             }
         })?;
-        self.close(slot)?;
-        self.files[slot] = Some(Open { client, file, who: who.clone(), how });
+        self.close(fd)?;
+        self.files[fd] = Some(Open { client, file, who: who.clone(), how });
         Ok(Value::Done)
     }
 
-    fn close(&mut self, slot: usize) -> Result<(), Error> {
-        let Some(open) = self.files[slot].take() else { return Ok(()) };
+    fn close(&mut self, fd: usize) -> Result<(), Error> {
+        let Some(open) = self.files[fd].take() else { return Ok(()) };
         let fs = self.clients[open.client].clone();
         fs.block_on(async {
             let flushed = open.file.flush().await;
@@ -284,12 +284,12 @@ impl LibFsTarget {
         })
     }
 
-    fn file_op(&mut self, slot: usize, op: &FsOp) -> Done {
+    fn file_op(&mut self, fd: usize, op: &FsOp) -> Done {
         if matches!(op, FsOp::Close { .. }) {
-            self.close(slot)?;
+            self.close(fd)?;
             return Ok(Value::Done);
         }
-        let open = self.files[slot].as_ref().ok_or(Errno::EBADF)?;
+        let open = self.files[fd].as_ref().ok_or(Errno::EBADF)?;
         let fs = &self.clients[open.client];
         fs.block_on(async {
             match op {
@@ -325,7 +325,7 @@ impl TestedFs for LibFsTarget {
     fn apply(&mut self, who: &User, step: &OpStep) -> OpResult<i64> {
         self.turn += 1;
         let done = match step.op.handle() {
-            Some(slot) => self.file_op(slot, &step.op),
+            Some(fd) => self.file_op(fd, &step.op),
             None => {
                 let who = Caller {
                     uid: who.uid,
@@ -340,8 +340,8 @@ impl TestedFs for LibFsTarget {
         done.map_err(|error| error.errno())
     }
 
-    fn flush(&mut self, slot: usize) -> Result<(), Errno> {
-        let Some(open) = &self.files[slot] else { return Ok(()) };
+    fn flush(&mut self, fd: usize) -> Result<(), Errno> {
+        let Some(open) = &self.files[fd] else { return Ok(()) };
         let fs = &self.clients[open.client];
         fs.block_on(open.file.flush()).map_err(|error| error.errno())
     }

@@ -12,8 +12,8 @@ use rustix::fs::{self as rfs, AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 use saker_types::Errno;
 
 use crate::op::{
-    DIR_SLOTS, FILE_SLOTS, FsOp, How, NameBytes, NewTime, OpResult, OpStat, OpStep, PathFrom,
-    TestedFs, User, Value, pattern, users,
+    DIR_FDS, FDS, FsOp, How, NameBytes, NewTime, OpResult, OpStat, OpStep, PathFrom, TestedFs,
+    User, Value, pattern, users,
 };
 
 type Sys<T> = Result<T, rustix::io::Errno>;
@@ -21,8 +21,8 @@ type Sys<T> = Result<T, rustix::io::Errno>;
 /// A directory reached through the kernel: a local file system or a mount.
 pub struct LocalFs {
     root: OwnedFd,
-    files: [Option<(OwnedFd, User, How)>; FILE_SLOTS],
-    held: [Option<OwnedFd>; DIR_SLOTS],
+    files: [Option<(OwnedFd, User, How)>; FDS],
+    held: [Option<OwnedFd>; DIR_FDS],
     not_send: PhantomData<*const ()>,
 }
 
@@ -47,7 +47,7 @@ impl LocalFs {
     fn enter(&self, at: &PathFrom) -> Sys<CString> {
         let dir = match at.base {
             None => Some(&self.root),
-            Some(slot) => self.held[slot].as_ref(),
+            Some(fd) => self.held[fd].as_ref(),
         };
         rustix::process::fchdir(dir.ok_or(rustix::io::Errno::BADF)?)?;
         CString::new(at.text()).map_err(|_| rustix::io::Errno::INVAL)
@@ -149,20 +149,20 @@ impl LocalFs {
 
     fn open_op(&mut self, user: &User, op: &FsOp) -> Sys<Value<i64>> {
         match op {
-            FsOp::Create { at, mode, how, slot } => {
+            FsOp::Create { at, mode, how, fd } => {
                 let flags = open_flags(*how) | OFlags::CREATE;
-                self.open(user, at, flags, *mode, *how, *slot)
+                self.open(user, at, flags, *mode, *how, *fd)
             }
-            FsOp::Open { at, how, slot } => self.open(user, at, open_flags(*how), 0, *how, *slot),
-            FsOp::Hold { at, slot } => {
+            FsOp::Open { at, how, fd } => self.open(user, at, open_flags(*how), 0, *how, *fd),
+            FsOp::OpenDir { at, fd } => {
                 let path = self.enter(at)?;
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let fd = acting_as(user, || rfs::openat(CWD, &path, flags, Mode::empty()))?;
-                self.held[*slot] = Some(fd);
+                let dir = acting_as(user, || rfs::openat(CWD, &path, flags, Mode::empty()))?;
+                self.held[*fd] = Some(dir);
                 Ok(Value::Done)
             }
-            FsOp::Close { slot } => {
-                self.files[*slot] = None;
+            FsOp::Close { fd } => {
+                self.files[*fd] = None;
                 Ok(Value::Done)
             }
             _ => self.file_op(op),
@@ -176,18 +176,18 @@ impl LocalFs {
         flags: OFlags,
         mode: u32,
         how: How,
-        slot: usize,
+        fd: usize,
     ) -> Sys<Value<i64>> {
         let path = self.enter(at)?;
         let mode = Mode::from_raw_mode(mode);
-        let fd = acting_as(user, || rfs::openat(CWD, &path, flags, mode))?;
-        self.files[slot] = Some((fd, user.clone(), how));
+        let file = acting_as(user, || rfs::openat(CWD, &path, flags, mode))?;
+        self.files[fd] = Some((file, user.clone(), how));
         Ok(Value::Done)
     }
 
     fn file_op(&mut self, op: &FsOp) -> Sys<Value<i64>> {
-        let slot = op.handle().ok_or(rustix::io::Errno::NOSYS)?;
-        let (fd, user, how) = self.files[slot].as_ref().ok_or(rustix::io::Errno::BADF)?;
+        let fd = op.handle().ok_or(rustix::io::Errno::NOSYS)?;
+        let (fd, user, how) = self.files[fd].as_ref().ok_or(rustix::io::Errno::BADF)?;
         acting_as(user, || match op {
             FsOp::Read { offset, len, .. } => read_all(fd, *offset, *len).map(Value::Bytes),
             FsOp::Write { offset, len, fill, .. } => {
@@ -222,7 +222,7 @@ impl LocalFs {
         let (from_path, to_path) = (self.enter(from)?, self.enter(to)?);
         let base = |at: &PathFrom| match at.base {
             None => Some(&self.root),
-            Some(slot) => self.held[slot].as_ref(),
+            Some(fd) => self.held[fd].as_ref(),
         };
         let bad = rustix::io::Errno::BADF;
         let (from, to) = (base(from).ok_or(bad)?, base(to).ok_or(bad)?);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use saker_types::Errno;
 
 use crate::op::{
-    DIR_SLOTS, FILE_SLOTS, FsOp, How, NameBytes, OpResult, OpStat, OpStep, PathFrom, User, Value,
+    DIR_FDS, FDS, FsOp, How, NameBytes, OpResult, OpStat, OpStep, PathFrom, User, Value,
 };
 
 mod data;
@@ -170,8 +170,8 @@ pub struct Model {
     pub now: u64,
     /// Client of the present step.
     client: usize,
-    handles: [Option<ModelHandle>; FILE_SLOTS],
-    held: [Option<ModelIno>; DIR_SLOTS],
+    handles: [Option<ModelHandle>; FDS],
+    held: [Option<ModelIno>; DIR_FDS],
 }
 
 /// What a walk stops at.
@@ -232,20 +232,20 @@ impl Model {
             FsOp::Mkdir { at, mode } => self.mkdir(who, at, *mode),
             FsOp::Mknod { at, mode } => self.mknod(who, at, *mode),
             FsOp::Symlink { at, target } => self.symlink(who, at, target),
-            FsOp::Create { at, mode, how, slot } => {
-                self.open(who, step.user, at, *how, Some(*mode), *slot)
+            FsOp::Create { at, mode, how, fd } => {
+                self.open(who, step.user, at, *how, Some(*mode), *fd)
             }
-            FsOp::Open { at, how, slot } => self.open(who, step.user, at, *how, None, *slot),
-            FsOp::Hold { at, slot } => self.hold(who, at, *slot),
-            FsOp::Close { slot } => self.close(*slot),
-            FsOp::Read { slot, offset, len } => self.read(*slot, *offset, *len),
-            FsOp::Write { slot, offset, len, fill } => self.write(who, *slot, *offset, *len, *fill),
-            FsOp::Fsync { slot } => self.fsync(*slot),
-            FsOp::Fstat { slot } => {
-                let ino = self.handle(*slot).ok_or(UNDEFINED)?.ino;
+            FsOp::Open { at, how, fd } => self.open(who, step.user, at, *how, None, *fd),
+            FsOp::OpenDir { at, fd } => self.hold(who, at, *fd),
+            FsOp::Close { fd } => self.close(*fd),
+            FsOp::Read { fd, offset, len } => self.read(*fd, *offset, *len),
+            FsOp::Write { fd, offset, len, fill } => self.write(who, *fd, *offset, *len, *fill),
+            FsOp::Fsync { fd } => self.fsync(*fd),
+            FsOp::Fstat { fd } => {
+                let ino = self.handle(*fd).ok_or(UNDEFINED)?.ino;
                 Ok(Value::Stat(self.stat(ino)))
             }
-            FsOp::Ftruncate { slot, size } => self.ftruncate(who, *slot, *size),
+            FsOp::Ftruncate { fd, size } => self.ftruncate(who, *fd, *size),
             FsOp::Truncate { at, size } => self.truncate(who, at, *size),
             FsOp::Chmod { at, mode } => self.chmod(who, at, *mode),
             FsOp::Chown { at, uid, gid, follow } => self.chown(who, at, *uid, *gid, *follow),
@@ -265,25 +265,25 @@ impl Model {
         }
     }
 
-    /// The open file in a slot.
-    pub fn handle(&self, slot: usize) -> Option<&ModelHandle> {
-        self.handles[slot].as_ref()
+    /// The open file with a descriptor.
+    pub fn handle(&self, fd: usize) -> Option<&ModelHandle> {
+        self.handles[fd].as_ref()
     }
 
-    /// The directory held in a slot.
-    pub fn held(&self, slot: usize) -> Option<ModelIno> {
-        self.held[slot]
+    /// The directory open with a descriptor.
+    pub fn held(&self, fd: usize) -> Option<ModelIno> {
+        self.held[fd]
     }
 
     /// Has a held directory been removed?
-    pub fn held_is_gone(&self, slot: usize) -> bool {
-        self.held[slot].is_some_and(|ino| self.inode(ino).nlink == 0)
+    pub fn held_is_gone(&self, fd: usize) -> bool {
+        self.held[fd].is_some_and(|ino| self.inode(ino).nlink == 0)
     }
 
     /// May a read of the open file be out of date, because another client changed the data since
     /// it was opened (close-to-open consistency)?
-    pub fn is_stale(&self, slot: usize) -> bool {
-        self.handle(slot).is_some_and(|h| {
+    pub fn is_stale(&self, fd: usize) -> bool {
+        self.handle(fd).is_some_and(|h| {
             let writers = &self.inode(h.ino).writers;
             writers.iter().any(|(client, step)| *client != h.client && *step > h.since)
         })
@@ -312,7 +312,7 @@ impl Model {
 
     /// The same place by way of the root, if the directory where the path starts is there.
     pub fn from_root(&self, at: PathFrom) -> PathFrom {
-        let Some(held) = at.base.and_then(|slot| self.held[slot]) else { return at };
+        let Some(held) = at.base.and_then(|fd| self.held[fd]) else { return at };
         match self.tree().into_iter().find(|(_, ino)| *ino == held) {
             Some((dir, _)) => PathFrom { base: None, path: [dir.path, at.path].concat() },
             None => at,
@@ -431,7 +431,7 @@ impl Model {
     fn base(&self, at: &PathFrom) -> Found<ModelIno> {
         match at.base {
             None => Ok(ROOT_INO),
-            Some(slot) => self.held[slot].ok_or(UNDEFINED),
+            Some(fd) => self.held[fd].ok_or(UNDEFINED),
         }
     }
 

@@ -7,12 +7,12 @@ use saker_types::Errno;
 /// A component of a path.
 pub type NameBytes = Vec<u8>;
 
-/// Files that a run holds open at once, over all clients.
-pub const FILE_SLOTS: usize = CHECK_SLOT + 1;
-/// The slot that the comparison of trees reads through; no random operation uses it.
-pub const CHECK_SLOT: usize = 6;
-/// Directories that a run holds as anchors of relative paths.
-pub const DIR_SLOTS: usize = 3;
+/// Files that a run has open at once, over all clients.
+pub const FDS: usize = CHECK_FD + 1;
+/// The descriptor that the comparison of trees reads through; no random operation uses it.
+pub const CHECK_FD: usize = 6;
+/// Directories that a run has open as anchors of relative paths.
+pub const DIR_FDS: usize = 3;
 
 /// `renameat2` flag: fail if the target exists.
 pub const RENAME_NOREPLACE: u32 = 1;
@@ -45,7 +45,7 @@ pub fn users() -> Vec<User> {
 /// which may be `.` and `..`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PathFrom {
-    /// Slot of a held directory; none is the root.
+    /// Descriptor of an open directory; none is the root.
     pub base: Option<usize>,
     /// Components; none names the base itself.
     pub path: Vec<NameBytes>,
@@ -72,8 +72,8 @@ impl PathFrom {
 
 impl fmt::Debug for PathFrom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(slot) = self.base {
-            write!(f, "dir{slot}:")?;
+        if let Some(fd) = self.base {
+            write!(f, "dir{fd}:")?;
         }
         write!(f, "/")?;
         for (i, name) in self.path.iter().enumerate() {
@@ -147,41 +147,41 @@ pub enum FsOp {
         at: PathFrom,
         mode: u32,
         how: How,
-        slot: usize,
+        fd: usize,
     },
     Open {
         at: PathFrom,
         how: How,
-        slot: usize,
+        fd: usize,
     },
     /// Holds a directory as an anchor (O_PATH).
-    Hold {
+    OpenDir {
         at: PathFrom,
-        slot: usize,
+        fd: usize,
     },
     Close {
-        slot: usize,
+        fd: usize,
     },
     Read {
-        slot: usize,
+        fd: usize,
         offset: u64,
         len: usize,
     },
     /// Bytes made by [`pattern`].
     Write {
-        slot: usize,
+        fd: usize,
         offset: u64,
         len: usize,
         fill: u8,
     },
     Fsync {
-        slot: usize,
+        fd: usize,
     },
     Fstat {
-        slot: usize,
+        fd: usize,
     },
     Ftruncate {
-        slot: usize,
+        fd: usize,
         size: u64,
     },
     Truncate {
@@ -250,7 +250,7 @@ impl FsOp {
         "symlink",
         "create",
         "open",
-        "hold",
+        "opendir",
         "close",
         "read",
         "write",
@@ -283,7 +283,7 @@ impl FsOp {
             FsOp::Symlink { .. } => 6,
             FsOp::Create { .. } => 7,
             FsOp::Open { .. } => 8,
-            FsOp::Hold { .. } => 9,
+            FsOp::OpenDir { .. } => 9,
             FsOp::Close { .. } => 10,
             FsOp::Read { .. } => 11,
             FsOp::Write { .. } => 12,
@@ -318,7 +318,7 @@ impl FsOp {
             | FsOp::Symlink { at, .. }
             | FsOp::Create { at, .. }
             | FsOp::Open { at, .. }
-            | FsOp::Hold { at, .. }
+            | FsOp::OpenDir { at, .. }
             | FsOp::Truncate { at, .. }
             | FsOp::Chmod { at, .. }
             | FsOp::Chown { at, .. }
@@ -341,12 +341,12 @@ impl FsOp {
     /// The open file it acts on.
     pub fn handle(&self) -> Option<usize> {
         match self {
-            FsOp::Close { slot }
-            | FsOp::Read { slot, .. }
-            | FsOp::Write { slot, .. }
-            | FsOp::Fsync { slot }
-            | FsOp::Fstat { slot }
-            | FsOp::Ftruncate { slot, .. } => Some(*slot),
+            FsOp::Close { fd }
+            | FsOp::Read { fd, .. }
+            | FsOp::Write { fd, .. }
+            | FsOp::Fsync { fd }
+            | FsOp::Fstat { fd }
+            | FsOp::Ftruncate { fd, .. } => Some(*fd),
             _ => None,
         }
     }
@@ -430,9 +430,9 @@ pub trait TestedFs {
     /// Executes one step.
     fn apply(&mut self, who: &User, step: &OpStep) -> OpResult<i64>;
 
-    /// Makes what was written through the open file in a slot visible to other clients.
-    fn flush(&mut self, slot: usize) -> Result<(), Errno> {
-        let _ = slot;
+    /// Makes what was written through a descriptor visible to other clients.
+    fn flush(&mut self, fd: usize) -> Result<(), Errno> {
+        let _ = fd;
         Ok(())
     }
 }

@@ -49,8 +49,8 @@ impl TestedFs for Unlinkless {
         }
     }
 
-    fn flush(&mut self, slot: usize) -> Result<(), saker_types::Errno> {
-        self.0.flush(slot)
+    fn flush(&mut self, fd: usize) -> Result<(), saker_types::Errno> {
+        self.0.flush(fd)
     }
 }
 

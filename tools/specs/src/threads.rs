@@ -22,26 +22,26 @@ use crate::sync::{AtomicBool, Mutex, Ordering, PollWaker};
 #[path = "../../../crates/runtime/src/task/executor.rs"]
 mod executor;
 #[allow(dead_code, missing_docs, unreachable_pub)]
+#[path = "../../../crates/rpc/src/client/promise.rs"]
+mod promise;
+#[allow(dead_code, missing_docs, unreachable_pub)]
 #[path = "../../../crates/rpc/src/client/seat.rs"]
 mod seat;
-#[allow(dead_code, missing_docs, unreachable_pub)]
-#[path = "../../../crates/rpc/src/client/slot.rs"]
-mod slot;
 
+use promise::{Call, CallPromise};
 use seat::{Seats, Waiter};
-use slot::{Call, CallSlot};
 
 /// A reactor without sockets: what arrives for a token ends the call of that number.
 struct Reactor {
     poll: Arc<PollWaker>,
     seats: Seats<()>,
-    calls: Mutex<Vec<Option<CallSlot>>>,
+    calls: Mutex<Vec<Option<CallPromise>>>,
     /// The fault: the driver does not say that it is about to wait.
     polls_silently: bool,
 }
 
 impl Reactor {
-    fn new(calls: Vec<Option<CallSlot>>, polls_silently: bool) -> Reactor {
+    fn new(calls: Vec<Option<CallPromise>>, polls_silently: bool) -> Reactor {
         let calls = Mutex::new(calls);
         Reactor { poll: Arc::default(), seats: Seats::new(()), calls, polls_silently }
     }

@@ -11,7 +11,7 @@ const KNOWN: [(&str, &[&str]); 8] = [
     ("rpc", &["client::alarms", "client::conn"]),
     ("rpc", &["node::net", "node::shell"]),
     ("fuse", &["request", "transport"]),
-    ("mount", &["names::hint::calibrate", "names::hint::slots"]),
+    ("mount", &["names::hint::calibrate", "names::hint::notes"]),
     ("mount", &["names::nodes", "names::walk"]),
     ("mount", &["protect", "root", "service"]),
 ];

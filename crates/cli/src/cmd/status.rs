@@ -207,7 +207,7 @@ fn count(status: &mut Status, cluster: &ClusterLayout, answers: &Answers) {
 }
 
 fn print(status: &Status) {
-    println!("cluster {}, epoch {}", status.cluster, status.epoch);
+    println!("cluster {}, map version {}", status.cluster, status.epoch);
     println!("{:<12} {:>3}  {:<9} {:>8}  ADDRESS", "ROLE", "N", "STATE", "PID");
     for role in &status.roles {
         let pid = role.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());

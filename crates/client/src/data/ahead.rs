@@ -80,17 +80,17 @@ struct Segment {
 /// Contiguous segments of one file, ascending.
 #[derive(Default)]
 pub(crate) struct Ahead {
-    epoch: u64,
+    generation: u64,
     used_at: Time,
     segments: VecDeque<Segment>,
 }
 
 impl Ahead {
-    /// Forgets what may be wrong: the file's data changed since `epoch`, or nobody has read here
+    /// Forgets what may be wrong: the file's data changed since `generation`, or nobody has read here
     /// for `age_max`.
-    pub(crate) fn validate(&mut self, epoch: u64, now: Time, age_max: Duration) {
-        if self.epoch != epoch || now - self.used_at > age_max {
-            self.epoch = epoch;
+    pub(crate) fn validate(&mut self, generation: u64, now: Time, age_max: Duration) {
+        if self.generation != generation || now - self.used_at > age_max {
+            self.generation = generation;
             self.segments.clear();
         }
         self.used_at = now;

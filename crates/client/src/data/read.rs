@@ -45,7 +45,7 @@ struct Chunks {
     range: Range<u64>,
     /// To read ahead of them.
     window: usize,
-    epoch: u64,
+    generation: u64,
     /// Of the file, when this was planned.
     size: u64,
     truncate_gen: u64,
@@ -110,10 +110,10 @@ impl Core {
         inode: &Arc<OpenInode>,
         chunks: &Chunks,
     ) -> Result<Option<Bytes>> {
-        let Chunks { range, window, epoch, size, truncate_gen } = chunks.clone();
+        let Chunks { range, window, generation, size, truncate_gen } = chunks.clone();
         let (weak, id) = (Arc::downgrade(inode), inode.id);
         let mut ahead = inode.ahead.lock().await;
-        ahead.validate(epoch, time::now(), AGE_MAX);
+        ahead.validate(generation, time::now(), AGE_MAX);
         match window.min(self.room_to_read_ahead()) {
             0 => ahead.forget_before(range.start),
             window => ahead.extend(&range, window, size, &self.ahead, |part| {
@@ -192,8 +192,8 @@ fn plan(s: &mut InodeState, offset: u64, len: usize, window_max: usize) -> Plan 
     // What waits to be written out its store does not have yet, and would not be fetched again.
     let waits = s.waits(&(range.start..range.end + window as u64));
     let window = if lone || waits { 0 } else { window };
-    let (epoch, truncate_gen) = (s.epoch(), s.attr().truncate_gen);
-    Plan::Chunks(Chunks { range, window, epoch, size, truncate_gen })
+    let (generation, truncate_gen) = (s.generation(), s.attr().truncate_gen);
+    Plan::Chunks(Chunks { range, window, generation, size, truncate_gen })
 }
 
 /// A range of a small file: zeros beyond its data.

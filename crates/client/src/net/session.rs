@@ -194,10 +194,10 @@ impl Window {
     }
 
     fn finish(&mut self, seq: u64, answer_bytes: usize) {
-        let slot = seq.checked_sub(self.low).and_then(|i| self.answered.get_mut(i as usize));
-        debug_assert!(slot.is_some(), "{seq} is not under way");
-        if let Some(slot) = slot {
-            *slot = Some(answer_bytes);
+        let answer = seq.checked_sub(self.low).and_then(|i| self.answered.get_mut(i as usize));
+        debug_assert!(answer.is_some(), "{seq} is not under way");
+        if let Some(answer) = answer {
+            *answer = Some(answer_bytes);
             self.bytes += answer_bytes;
         }
         while let Some(&Some(bytes)) = self.answered.front() {

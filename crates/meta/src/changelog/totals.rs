@@ -22,7 +22,7 @@ impl Shard {
 
     /// Reads the totals of a directory into the batch. What changes several rows does so before
     /// the first, so that a row that cannot be read stops all of it.
-    pub(crate) fn hold_totals(&mut self, dir: InodeId) -> Result<(), Error> {
+    pub(crate) fn load_totals(&mut self, dir: InodeId) -> Result<(), Error> {
         let totals = self.totals(dir)?;
         self.dirty_totals.insert(dir, totals);
         Ok(())

@@ -59,12 +59,12 @@ impl Shard {
             return Ok(None);
         }
         self.not_frozen(parent.dir.id)?;
-        self.hold_totals(from.pid)?;
-        self.hold_totals(to.pid)?;
+        self.load_totals(from.pid)?;
+        self.load_totals(to.pid)?;
         let now_ns = self.wall_ns();
         let (here, comes) = (moved(&source.row, now_ns), moved(&there, now_ns));
-        self.hold_totals(from.pid)?;
-        self.hold_totals(to.pid)?;
+        self.load_totals(from.pid)?;
+        self.load_totals(to.pid)?;
         self.exchange_entry(from, &source.row, comes, entry_locator(&to, 0))?;
         self.exchange_entry(&to, &there, here, entry_locator(from, 0))?;
         Ok(Some(encoded(&reply)))

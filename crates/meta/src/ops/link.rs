@@ -46,7 +46,7 @@ impl Shard {
             }
             LinkSource::Linked(..) => None,
             LinkSource::Nameless(row) => {
-                self.hold(row.attr.id);
+                self.set_busy(row.attr.id);
                 None
             }
         };
@@ -59,7 +59,7 @@ impl Shard {
                 LinkSource::Nameless(row) => {
                     let id = row.attr.id;
                     let linked = link_nameless(&h, txn, msg, row).await;
-                    h.shard().release(id);
+                    h.shard().clear_busy(id);
                     linked
                 }
             }

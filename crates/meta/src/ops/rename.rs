@@ -129,8 +129,8 @@ impl Shard {
                 self.attr_free(home, there.attr.id)?;
             }
         }
-        self.hold_totals(key.pid)?;
-        self.hold_totals(to.pid)?;
+        self.load_totals(key.pid)?;
+        self.load_totals(to.pid)?;
         failpoint!("rename.here");
         self.take_entry(key, row, &loc)?;
         self.replace_entry(&to, there.as_deref(), moved(row, self.wall_ns()))?;

@@ -1,7 +1,7 @@
 //! Work on stores that a crash must not forget: the cut of a truncation, and a spill, which moves
 //! a small file's data from its row to chunk 0.
 //!
-//! The job is written with the row, and the inode is held until the stores have done it. Both end
+//! The job is written with the row, and the inode is busy until the stores have done it. Both end
 //! with a cut under a new truncate generation: so whatever was sent to stores before, by this
 //! process or one that died, changes nothing when it is executed late.
 
@@ -19,7 +19,7 @@ use crate::rows::{Located, Spot};
 use crate::shard::{Shard, ShardHandle, encoded};
 
 impl Shard {
-    /// Writes the row and the job, holds the inode, and goes on when the stores have cut.
+    /// Writes the row and the job, marks the inode busy, and goes on when the stores have cut.
     pub(crate) fn start_cut(
         &mut self,
         rq: &Rq,
@@ -33,7 +33,7 @@ impl Shard {
         job.loc = Some(entry.loc.clone());
         self.store(&spot, inode);
         self.put_job(id, &job);
-        self.hold(id);
+        self.set_busy(id);
         failpoint!("truncate.job_written");
         self.task(move |h| async move {
             cut_chunks(&h, id, &job).await;
@@ -49,7 +49,7 @@ impl Shard {
     /// The stores have cut: the job goes, and a file without data may live in its row again.
     fn end_cut(&mut self, spot: &Spot, id: InodeId, job: &StoreJob) -> Result<(), Error> {
         self.delete_job(id);
-        self.release(id);
+        self.clear_busy(id);
         let inode = self.reload(spot)?;
         if job.cut == 0 && inode.attr.id == id {
             let mut inode = (*inode).clone();
@@ -75,7 +75,7 @@ impl Shard {
             ..StoreJob::default()
         };
         self.put_job(id, &job);
-        self.hold(id);
+        self.set_busy(id);
         failpoint!("spill.job_written");
         self.task(move |h| async move {
             let written = spill_chunks(&h, &inode.attr, inode.inline.clone(), &job).await;
@@ -98,7 +98,7 @@ impl Shard {
         written: Result<(), Error>,
     ) -> Result<Inode, Error> {
         self.delete_job(id);
-        self.release(id);
+        self.clear_busy(id);
         let mut inode = (*self.reload(spot)?).clone();
         if inode.attr.id != id {
             return Err(Errno::ESTALE.into());
@@ -114,9 +114,9 @@ impl Shard {
         Ok(inode)
     }
 
-    /// After a restart: work that was under way is done again, and the inode is held.
+    /// After a restart: work that was under way is done again, and the inode is busy.
     pub(crate) fn resume_job(&mut self, id: InodeId, job: StoreJob) {
-        self.hold(id);
+        self.set_busy(id);
         // Copies of a truncation wait for its end: run anew it would cut what others wrote since
         // the first time. What a spill was part of has not begun.
         self.sessions.resume(job.session, job.seq);
@@ -148,7 +148,7 @@ impl Shard {
     }
 
     /// Where the attributes of an inode are that was last seen at a locator. A row that cannot be
-    /// read must not hold the inode for ever: then nothing is found where this says.
+    /// read must not keep the inode busy for ever: then nothing is found where this says.
     fn spot_of(&mut self, id: InodeId, loc: &Locator) -> Spot {
         let slot = self.map.slot_at(loc);
         if loc.home_slot.is_some() {
@@ -176,7 +176,7 @@ async fn resume_spill(h: &ShardHandle, id: InodeId, job: &StoreJob) {
         Err(error) => {
             let mut s = h.shard();
             s.delete_job(id);
-            s.release(id);
+            s.clear_busy(id);
             Err(error)
         }
     };

@@ -21,7 +21,7 @@ impl Shard {
             return Err(Errno::EINVAL.into());
         } else {
             let ids = msg.ids.iter().copied().collect();
-            let here = self.votes.all().flat_map(ids_of).chain(self.row_locks.held());
+            let here = self.votes.all().flat_map(ids_of).chain(self.row_locks.busy());
             self.watches.begin(msg.watch, ids, here)
         };
         Ok(encoded(&WatchReply { known }))

@@ -19,7 +19,7 @@ impl Shard {
         match from {
             Cursor::Rows(after) => {
                 let (rows, last) = self.rows_of_slot(slot, after)?;
-                rows.iter().try_for_each(|row| self.must_not_be_held(row))?;
+                rows.iter().try_for_each(|row| self.must_not_be_busy(row))?;
                 let changes = rows.into_iter().map(|row| Change { what: Some(What::Put(row)) });
                 let next = last.map_or(Cursor::Results(0, 0), Cursor::Rows);
                 Ok(SlotPart { changes: changes.collect(), next: Some(next) })
@@ -41,8 +41,8 @@ impl Shard {
         }
     }
 
-    /// Refuses while an operation of several steps holds the inode of a row.
-    fn must_not_be_held(&self, row: &Row) -> Result<(), Error> {
+    /// Refuses while the inode of a row is busy.
+    fn must_not_be_busy(&self, row: &Row) -> Result<(), Error> {
         let id = match parse_slot_key(&row.key) {
             Some((_, id)) => id,
             None => decoded::<Inode>(row)?.attr.id,

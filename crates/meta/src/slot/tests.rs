@@ -254,9 +254,9 @@ fn a_slot_in_use_is_not_shipped() {
     a.row_locks.lock_attr(slot, 5, txn);
     assert_eq!(a.export_slot(slot, &start).map_err(errno), Err(Errno::EBUSY));
     a.row_locks.unlock_attr(slot, 5);
-    a.hold(file.attr.id);
+    a.set_busy(file.attr.id);
     assert_eq!(a.export_slot(slot, &start).map_err(errno), Err(Errno::EBUSY), "held");
-    a.release(file.attr.id);
+    a.clear_busy(file.attr.id);
     let piece = a.export_slot(slot, &start).unwrap();
     // What a shard owns is neither overwritten nor dropped.
     assert_eq!(a.import_slot(slot, &piece.changes).map_err(errno), Err(Errno::EBUSY));

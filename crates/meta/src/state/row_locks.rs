@@ -1,5 +1,5 @@
 //! Rows that cannot be changed now: locked by a transaction that was voted for (rule 11), or of an inode
-//! that an operation of several steps holds.
+//! that is busy with an operation of several steps.
 
 use std::collections::BTreeMap;
 
@@ -65,23 +65,23 @@ impl RowLocks {
         self.rows.range(first..).take_while(move |(key, _)| key.starts_with(&prefix))
     }
 
-    /// Holds an inode.
-    pub(crate) fn hold(&mut self, id: InodeId) {
+    /// Marks an inode busy: an operation of several steps works on it.
+    pub(crate) fn set_busy(&mut self, id: InodeId) {
         self.inodes.insert(id);
     }
 
     /// Ends that.
-    pub(crate) fn release(&mut self, id: InodeId) {
+    pub(crate) fn clear_busy(&mut self, id: InodeId) {
         self.inodes.remove(&id);
     }
 
-    /// Is the inode held?
-    pub(crate) fn is_held(&self, id: InodeId) -> bool {
+    /// Is the inode busy?
+    pub(crate) fn is_busy(&self, id: InodeId) -> bool {
         !self.inodes.is_empty() && self.inodes.contains(&id)
     }
 
     /// All inodes that are.
-    pub(crate) fn held(&self) -> impl Iterator<Item = InodeId> {
+    pub(crate) fn busy(&self) -> impl Iterator<Item = InodeId> {
         self.inodes.iter().copied()
     }
 }
@@ -113,12 +113,12 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_is_held_until_it_is_released() {
+    fn an_inode_is_busy_until_the_operation_ends() {
         let mut locks = RowLocks::default();
-        locks.hold(5);
-        assert!(locks.is_held(5) && !locks.is_held(6));
-        assert_eq!(locks.held().collect::<Vec<_>>(), [5]);
-        locks.release(5);
-        assert!(!locks.is_held(5));
+        locks.set_busy(5);
+        assert!(locks.is_busy(5) && !locks.is_busy(6));
+        assert_eq!(locks.busy().collect::<Vec<_>>(), [5]);
+        locks.clear_busy(5);
+        assert!(!locks.is_busy(5));
     }
 }

@@ -274,7 +274,7 @@ impl Shard {
             match &part.entry {
                 Some(entry) => {
                     self.entry(&self.map.key(entry.pid, &entry.name))?;
-                    self.hold_totals(entry.pid)?;
+                    self.load_totals(entry.pid)?;
                 }
                 None => _ = self.attr_row(Slot::from_wire(part.attr_slot), part.attr_id)?,
             }

@@ -11,7 +11,7 @@
 //! **No hint is always an answer**: the LOOKUP then goes to the server as without hints. There is
 //! none for 32-bit programs, for io_uring's workers, for file systems stacked on this one
 //! (overlayfs), for a rename of `a/x` to `x`, where the name does not tell whose it is, or of one
-//! text by two directories, or when a slot was overwritten meanwhile. There is none of
+//! text by two directories, or when a note was overwritten meanwhile. There is none of
 //! [`LookupIntent::Create`], [`LookupIntent::Remove`], [`LookupIntent::RenameSource`] and [`LookupIntent::RenameTarget`] for
 //! names of more than about 40 bytes that the kernel does not hold: without a walk, what shows that
 //! it is the syscall itself that looks up is the directory's lock, found through the name's place in
@@ -30,9 +30,9 @@ mod bpf;
 #[cfg(bpf)]
 mod calibrate;
 #[cfg(bpf)]
-mod path;
+mod notes;
 #[cfg(bpf)]
-mod slots;
+mod path;
 #[cfg(bpf)]
 mod syscall;
 
@@ -217,7 +217,7 @@ impl KernelHints {
         let probing = |value| {
             *self.probing.lock().unwrap_or_else(PoisonError::into_inner) = value;
         };
-        probing(Some(calibrate::Probing::new(Arc::clone(&program.slots))));
+        probing(Some(calibrate::Probing::new(Arc::clone(&program.notes))));
         let walked = calibrate::walk(mountpoint, || {
             self.probing.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|p| p.seen)
         });

@@ -35,14 +35,14 @@ use saker_types::{
 use crate::names::walk::Walk;
 use crate::options::Leases;
 use crate::refusals::Tellings;
-use table::{Node, Table, What, age};
+use table::{Node, NodeTable, What, age};
 
 /// A node's number.
 pub(crate) type FuseNodeId = u64;
 
 /// The nodes. All methods may be called from many threads.
 pub(crate) struct Nodes {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<NodeTable>>,
     /// There are guesses: what is below a directory goes by its path from where a walk began.
     by_path: bool,
     leases: Leases,
@@ -109,7 +109,7 @@ impl Named {
 
 /// Directories whose names the kernel may keep if a server says so.
 struct Leased {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<NodeTable>>,
     asked: Time,
     /// What the names are below is there until then.
     base: Time,
@@ -142,7 +142,7 @@ impl Lessee for Leased {
     }
 }
 
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+fn lock(table: &Mutex<NodeTable>) -> MutexGuard<'_, NodeTable> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -150,10 +150,10 @@ impl Nodes {
     /// A table with the root, which is never forgotten. `held` counts the others. `by_path`: there
     /// will be guesses, and `leases` on names.
     pub(crate) fn new(held: Gauge, by_path: bool, leases: Leases) -> Nodes {
-        Nodes { table: Arc::new(Mutex::new(Table::new(held))), by_path, leases }
+        Nodes { table: Arc::new(Mutex::new(NodeTable::new(held))), by_path, leases }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, NodeTable> {
         lock(&self.table)
     }
 
@@ -303,7 +303,7 @@ impl Nodes {
             None => {
                 let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };
                 let id = table.guess(dir, name, kind)?;
-                table.hold(id);
+                table.count_lookup(id);
                 return Some((id, None));
             }
         };
@@ -362,21 +362,21 @@ impl Nodes {
     }
 
     /// A reply gives the inode of this name to the kernel, which holds it once more; as which node.
-    pub(crate) fn hold(&self, dir: FuseNodeId, name: &Bytes, entry: &Entry) -> FuseNodeId {
+    pub(crate) fn count_lookup(&self, dir: FuseNodeId, name: &Bytes, entry: &Entry) -> FuseNodeId {
         let mut table = self.lock();
         let id = match self.by_path {
             true => table.named_as(dir, name, entry),
             false => table.known(entry),
         };
-        table.hold(id);
+        table.count_lookup(id);
         id
     }
 
     /// The same for an inode that has no name, or keeps it.
-    pub(crate) fn hold_nameless(&self, entry: &Entry) -> FuseNodeId {
+    pub(crate) fn count_lookup_nameless(&self, entry: &Entry) -> FuseNodeId {
         let mut table = self.lock();
         let id = table.known(entry);
-        table.hold(id);
+        table.count_lookup(id);
         id
     }
 
@@ -628,7 +628,7 @@ impl NodePath {
     ///
     /// # Errors
     /// ESTALE.
-    fn of(table: &Table, walk: &Walk) -> Result<NodePath> {
+    fn of(table: &NodeTable, walk: &Walk) -> Result<NodePath> {
         if mutation("a call acts where another has walked") {
             return NodePath::to(table, walk.at());
         }
@@ -650,7 +650,7 @@ impl NodePath {
     ///
     /// # Errors
     /// ESTALE.
-    fn to(table: &Table, dir: FuseNodeId) -> Result<NodePath> {
+    fn to(table: &NodeTable, dir: FuseNodeId) -> Result<NodePath> {
         let (mut nodes, mut names) = (Vec::new(), Vec::new());
         let mut id = dir;
         let anchor = loop {
@@ -677,7 +677,7 @@ impl NodePath {
 
     /// Those, from the anchor on, whose names the kernel asks for often, unless it may keep them for
     /// a while yet; and for how long each is wanted (`At::keep_ms`).
-    fn to_lease(&self, of: &Nodes, table: &mut Table, now: Time) -> Option<(Leased, Vec<u32>)> {
+    fn to_lease(&self, of: &Nodes, table: &mut NodeTable, now: Time) -> Option<(Leased, Vec<u32>)> {
         let base = match self.base {
             ROOT => Time::MAX,
             id => table.nodes.get(&id)?.keep.until,
@@ -709,7 +709,7 @@ fn stale() -> Error {
     Error::new(Errno::ESTALE)
 }
 
-fn newest(table: &Table, id: FuseNodeId) -> Option<&Attr> {
+fn newest(table: &NodeTable, id: FuseNodeId) -> Option<&Attr> {
     let node = table.nodes.get(&id)?;
     match &node.what {
         What::Known { attr, .. } if node.newest <= age(attr) => Some(attr),

@@ -26,7 +26,7 @@ impl MountService {
         if !is_new && flags.truncate && input.open_flags & OPEN_KILL_SUIDGID != 0 {
             self.drop_privileges_of(&opened.entry).await?;
         }
-        let reply = self.hold(&named, &opened.entry);
+        let reply = self.reply_entry(&named, &opened.entry);
         let open = self.opened(OpenFile::new(reply.nodeid, &self.nodes, opened));
         Ok(Reply::pair(&reply, &open))
     }
@@ -76,7 +76,7 @@ impl MountService {
         let asked = self.changes.ask();
         let made = self.fs.tmpfile(&who, &dir, input.mode & PERMISSIONS, flags);
         let (file, entry) = made.await?;
-        let node = self.nodes.hold_nameless(&entry);
+        let node = self.nodes.count_lookup_nameless(&entry);
         let reply = self.entry_out(node, &entry.attr, self.keep(&entry));
         let open =
             self.opened(OpenFile::new(node, &self.nodes, Opened { flags, file, entry, asked }));
@@ -90,7 +90,7 @@ impl MountService {
         let named = self.named(request, dir, &name)?;
         let who = named.for_caller(request.maker(input.umask));
         let entry = self.fs.mknod(&who, &named.at, input.mode, input.rdev).await?;
-        Ok(Reply::of(&self.hold(&named, &entry)))
+        Ok(Reply::of(&self.reply_entry(&named, &entry)))
     }
 
     pub(crate) async fn mkdir(&self, request: &Request) -> Result<Reply> {
@@ -100,7 +100,7 @@ impl MountService {
         let named = self.named(request, dir, &name)?;
         let who = named.for_caller(request.maker(input.umask));
         let entry = self.fs.mkdir(&who, &named.at, input.mode & PERMISSIONS).await?;
-        Ok(Reply::of(&self.hold(&named, &entry)))
+        Ok(Reply::of(&self.reply_entry(&named, &entry)))
     }
 
     pub(crate) async fn symlink(&self, request: &Request) -> Result<Reply> {
@@ -110,7 +110,7 @@ impl MountService {
         let target = body.name()?;
         let who = named.for_caller(request.caller());
         let entry = self.fs.symlink(&who, &named.at, &target).await?;
-        Ok(Reply::of(&self.hold(&named, &entry)))
+        Ok(Reply::of(&self.reply_entry(&named, &entry)))
     }
 
     pub(crate) async fn readlink(&self, request: &Request) -> Result<Reply> {

@@ -116,7 +116,7 @@ impl MountService {
             let (id, kind) = (item.attr.id, item.attr.kind());
             let entry = page.plus.then(|| {
                 let entry = Entry { attr: item.attr, loc: item.loc, ..Entry::default() };
-                let node = self.nodes.hold(dir.node, &item.name, &entry);
+                let node = self.nodes.count_lookup(dir.node, &item.name, &entry);
                 self.entry_out(node, &entry.attr, keep)
             });
             page.push(&item.name, id, kind, item.cookie, entry);

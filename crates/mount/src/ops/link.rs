@@ -281,7 +281,7 @@ impl MountService {
         }
         let linked = self.fs.link(&to.for_caller(who), &from, &to.at).await;
         let entry = linked.map_err(|error| self.on_the_way(request, dir, error))?;
-        Ok(Reply::of(&self.hold(&to, &entry)))
+        Ok(Reply::of(&self.reply_entry(&to, &entry)))
     }
 
     /// The part of `fs.protected_hardlinks` (proc_sys_fs(5)) that the kernel leaves to a file

@@ -77,7 +77,7 @@ impl MountService {
                     return Err(Errno::ESTALE.into());
                 }
                 self.may_be_opened(request, &entry).await?;
-                let out = self.hold(&named, &entry);
+                let out = self.reply_entry(&named, &entry);
                 self.threads.told_of(tid, dir, &name, out.nodeid);
                 self.note_link(request, &entry, out.nodeid, hint);
                 // A directory's are not whole.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use saker_runtime::time::Time;
 
 use super::conn::Conn;
-use super::slot::SleepSlot;
+use super::promise::SleepPromise;
 
 /// Settled alarms that may lie in the heap beyond as many as live ones.
 const SETTLED_SLACK: usize = 4096;
@@ -17,7 +17,7 @@ pub(super) enum Alarm {
     /// The call with this number ends.
     Call(Arc<Conn>, u64),
     /// A sleeper wakes.
-    Sleep(SleepSlot),
+    Sleep(SleepPromise),
     /// The attempt with this number to connect has taken long enough.
     Dial(Arc<Conn>, u64),
     /// The server may be tried again.
@@ -28,7 +28,7 @@ impl Alarm {
     fn matters(&self) -> bool {
         match self {
             Alarm::Call(conn, id) => conn.is_open(*id),
-            Alarm::Sleep(slot) => !slot.is_abandoned(),
+            Alarm::Sleep(promise) => !promise.is_abandoned(),
             Alarm::Dial(..) | Alarm::Redial(_) => true,
         }
     }
@@ -112,7 +112,7 @@ impl Alarms {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slot::Sleep;
+    use super::super::promise::Sleep;
     use super::*;
 
     fn at(ns: u64) -> Time {
@@ -141,8 +141,8 @@ mod tests {
         let (kept, _sleep) = Sleep::new();
         alarms.set(at(1_000_000), Alarm::Sleep(kept));
         for ns in 0..10 * SETTLED_SLACK as u64 {
-            let (slot, sleep) = Sleep::new();
-            alarms.set(at(1_000_000 + ns), Alarm::Sleep(slot));
+            let (promise, sleep) = Sleep::new();
+            alarms.set(at(1_000_000 + ns), Alarm::Sleep(promise));
             drop(sleep);
             alarms.after_wait(at(0), &mut Vec::new());
         }

@@ -10,7 +10,7 @@ use mio::{Registry, Token};
 use saker_runtime::time::{self, Time};
 
 use super::alarms::Alarm;
-use super::slot::CallSlot;
+use super::promise::CallPromise;
 use crate::CallError;
 use crate::frame::{Frame, FrameKind};
 use crate::hello::{self, Hello, HelloReply};
@@ -31,7 +31,7 @@ const DIAL_TIME_MAX: Duration = Duration::from_secs(3);
 /// What follows from an event, to be done when no connection is locked.
 #[derive(Default)]
 pub(super) struct Effects {
-    pub done: Vec<(CallSlot, Result<Frame, CallError>)>,
+    pub done: Vec<(CallPromise, Result<Frame, CallError>)>,
     pub alarms: Vec<(Time, Alarm)>,
 }
 
@@ -64,9 +64,9 @@ struct State {
     backoff: ReconnectBackoff,
     redial_set: bool,
     /// Requests for when the connection is ready.
-    held: VecDeque<Frame>,
-    held_bytes: usize,
-    calls: BTreeMap<u64, CallSlot>,
+    queued: VecDeque<Frame>,
+    queued_bytes: usize,
+    calls: BTreeMap<u64, CallPromise>,
     last_call: u64,
     /// The connection is in the reactor's list of those to write, or was taken from it by a
     /// thread that will write. Only changed together with the list (see `submit`), so that
@@ -75,14 +75,14 @@ struct State {
 }
 
 impl State {
-    fn hold(&mut self, frame: Frame) {
-        self.held_bytes += frame.wire_len();
-        self.held.push_back(frame);
+    fn queue(&mut self, frame: Frame) {
+        self.queued_bytes += frame.wire_len();
+        self.queued.push_back(frame);
     }
 
-    fn take_held(&mut self) -> VecDeque<Frame> {
-        self.held_bytes = 0;
-        std::mem::take(&mut self.held)
+    fn take_queued(&mut self) -> VecDeque<Frame> {
+        self.queued_bytes = 0;
+        std::mem::take(&mut self.queued)
     }
 }
 
@@ -95,8 +95,8 @@ impl Conn {
             reply: None,
             backoff: ReconnectBackoff::default(),
             redial_set: false,
-            held: VecDeque::new(),
-            held_bytes: 0,
+            queued: VecDeque::new(),
+            queued_bytes: 0,
             calls: BTreeMap::new(),
             last_call: 0,
             dirty: false,
@@ -119,7 +119,7 @@ impl Conn {
     }
 
     /// Takes a call that is to end now.
-    pub fn take_call(&self, call: u64) -> Option<CallSlot> {
+    pub fn take_call(&self, call: u64) -> Option<CallPromise> {
         self.lock().calls.remove(&call)
     }
 
@@ -128,25 +128,25 @@ impl Conn {
         self: &Arc<Conn>,
         io: &Io<'_>,
         mut frame: Frame,
-        slot: CallSlot,
+        promise: CallPromise,
         deadline: Time,
         effects: &mut Effects,
     ) {
         if !frame.fits() {
-            return effects.done.push((slot, Err(CallError::TooLarge)));
+            return effects.done.push((promise, Err(CallError::TooLarge)));
         }
         let mut state = self.lock();
         let state = &mut *state;
         let waiting = match &state.phase {
             Phase::Ready(link) => link.out.len(),
-            Phase::Idle | Phase::Dialing(_) | Phase::Shaking(_) => state.held_bytes,
+            Phase::Idle | Phase::Dialing(_) | Phase::Shaking(_) => state.queued_bytes,
         };
         if state.calls.len() >= CALLS_MAX || waiting > OUT_BYTES_MAX {
-            return effects.done.push((slot, Err(CallError::Overloaded)));
+            return effects.done.push((promise, Err(CallError::Overloaded)));
         }
         state.last_call += 1;
         frame.call = state.last_call;
-        state.calls.insert(frame.call, slot);
+        state.calls.insert(frame.call, promise);
         effects.alarms.push((deadline, Alarm::Call(self.clone(), frame.call)));
         match &mut state.phase {
             Phase::Ready(link) => {
@@ -160,10 +160,10 @@ impl Conn {
                 }
             }
             Phase::Idle => {
-                state.hold(frame);
+                state.queue(frame);
                 self.dial_when_allowed(state, io, effects);
             }
-            Phase::Dialing(_) | Phase::Shaking(_) => state.hold(frame),
+            Phase::Dialing(_) | Phase::Shaking(_) => state.queue(frame),
         }
     }
 
@@ -241,8 +241,8 @@ impl Conn {
                 FrameKind::Reply if ready => {
                     state.backoff.succeed();
                     // An unknown call has timed out before.
-                    if let Some(slot) = state.calls.remove(&frame.call) {
-                        effects.done.push((slot, Ok(frame)));
+                    if let Some(promise) = state.calls.remove(&frame.call) {
+                        effects.done.push((promise, Ok(frame)));
                     }
                 }
                 FrameKind::HelloReply if !ready => self.shake(state, io, &frame, effects),
@@ -267,10 +267,10 @@ impl Conn {
             tracing::warn!("{}: hello refused: {text}", self.addr);
             return self.fail(state, io, error, effects);
         }
-        let held = state.take_held();
+        let queued = state.take_queued();
         if let Phase::Shaking(mut link) = std::mem::replace(&mut state.phase, Phase::Idle) {
             // Calls that have timed out while they waited are not sent.
-            for frame in held.iter().filter(|frame| state.calls.contains_key(&frame.call)) {
+            for frame in queued.iter().filter(|frame| state.calls.contains_key(&frame.call)) {
                 link.out.push(frame);
             }
             state.phase = Phase::Ready(link);
@@ -317,7 +317,7 @@ impl Conn {
         }
         if state.calls.is_empty() {
             // All have timed out.
-            state.take_held();
+            state.take_queued();
         } else {
             self.dial(&mut state, io, effects);
         }
@@ -353,9 +353,9 @@ impl Conn {
             }
         }
         state.backoff.fail(time::now());
-        state.take_held();
+        state.take_queued();
         let calls = std::mem::take(&mut state.calls);
-        effects.done.extend(calls.into_values().map(|slot| (slot, Err(error))));
+        effects.done.extend(calls.into_values().map(|promise| (promise, Err(error))));
     }
 }
 

@@ -309,11 +309,11 @@ impl Reactor {
     fn ring(&self, alarm: Alarm, effects: &mut Effects) {
         match alarm {
             Alarm::Call(conn, call) => {
-                if let Some(slot) = conn.take_call(call) {
-                    effects.done.push((slot, Err(CallError::Timeout)));
+                if let Some(promise) = conn.take_call(call) {
+                    effects.done.push((promise, Err(CallError::Timeout)));
                 }
             }
-            Alarm::Sleep(slot) => slot.complete(),
+            Alarm::Sleep(promise) => promise.complete(),
             Alarm::Dial(conn, attempt) => conn.on_dial_alarm(&self.io(), attempt, effects),
             Alarm::Redial(conn) => conn.on_redial_alarm(&self.io(), effects),
         }
@@ -329,8 +329,8 @@ impl Reactor {
             self.wake_driver();
         }
         self.calls.fetch_sub(effects.done.len(), Ordering::Relaxed);
-        for (slot, result) in effects.done.drain(..) {
-            slot.complete(result);
+        for (promise, result) in effects.done.drain(..) {
+            promise.complete(result);
         }
     }
 
@@ -371,20 +371,20 @@ impl Transport for Reactor {
         payload: Bytes,
         timeout: Duration,
     ) -> Call {
-        let (slot, call) = Call::new();
+        let (promise, call) = Call::new();
         self.calls.fetch_add(1, Ordering::Relaxed);
         let frame = Frame::request(op, trace, body, payload);
         let conn = self.conn(to);
         let mut effects = Effects::default();
         let deadline = time::now() + timeout;
-        conn.submit(&self.io(), frame, slot, deadline, &mut effects);
+        conn.submit(&self.io(), frame, promise, deadline, &mut effects);
         self.apply(&mut effects);
         call
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
-        let (slot, sleep) = Sleep::new();
-        if self.alarms.set(time::now() + time, Alarm::Sleep(slot)) {
+        let (promise, sleep) = Sleep::new();
+        if self.alarms.set(time::now() + time, Alarm::Sleep(promise)) {
             self.wake_driver();
         }
         sleep

@@ -160,7 +160,7 @@ impl<D> Seats<D> {
         let mut cx = Context::from_waker(&waker);
         let mut future = pin!(future);
         // The seat is kept while the future runs: it is only handed on when that is ready.
-        let mut hold = Hold { seats: self, driver: None };
+        let mut hold = SeatClaim { seats: self, driver: None };
         let mut self_wakes = 0;
         loop {
             waiter.run();
@@ -184,12 +184,12 @@ impl<D> Seats<D> {
 }
 
 /// A thread's relation to the seat; gives it up when dropped.
-struct Hold<'a, D> {
+struct SeatClaim<'a, D> {
     seats: &'a Seats<D>,
     driver: Option<D>,
 }
 
-impl<D> Hold<'_, D> {
+impl<D> SeatClaim<'_, D> {
     /// Returns when this thread has the seat, or its future was woken, or both.
     fn wait(&mut self, waiter: &Arc<Waiter>) {
         let mut inner = self.seats.lock();
@@ -219,7 +219,7 @@ impl<D> Hold<'_, D> {
     }
 }
 
-impl<D> Drop for Hold<'_, D> {
+impl<D> Drop for SeatClaim<'_, D> {
     fn drop(&mut self) {
         let Some(driver) = self.driver.take() else { return };
         let mut inner = self.seats.lock();

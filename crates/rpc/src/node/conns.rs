@@ -45,9 +45,9 @@ pub(super) struct Conn {
     /// Requests without a reply.
     pub open: usize,
     /// Not read, because `open`, or what waits to be written, is at its bound, or the role says so.
-    pub held: bool,
+    pub paused: bool,
     /// The role says so.
-    pub held_by_role: bool,
+    pub paused_by_role: bool,
     /// Not read, because frames of others take the memory.
     pub starved: bool,
     /// What it counts as; `None`: it was dialed.
@@ -71,32 +71,32 @@ impl Conn {
     }
 }
 
-/// Connections in slots. A [`ConnId`] is a slot (low 32 bits) and how often it was used before.
+/// Connections in entries. A [`ConnId`] is a index (low 32 bits) and how often it was used before.
 #[derive(Default)]
 pub(super) struct Conns {
-    slots: Vec<Option<Conn>>,
+    entries: Vec<Option<Conn>>,
     used: Vec<u32>,
     free: Vec<usize>,
 }
 
-pub(super) fn slot_of(id: ConnId) -> usize {
+pub(super) fn index_of(id: ConnId) -> usize {
     (id.0 & u64::from(u32::MAX)) as usize
 }
 
 impl Conns {
-    /// The slot that an event's token means.
-    pub fn slot_of_token(token: Token) -> Option<usize> {
+    /// The index that an event's token means.
+    pub fn index_of_token(token: Token) -> Option<usize> {
         token.0.checked_sub(TOKEN_FIRST_CONN)
     }
 
     /// All connections.
     pub fn all(&self) -> impl Iterator<Item = &Conn> {
-        self.slots.iter().flatten()
+        self.entries.iter().flatten()
     }
 
     /// Connections in the table.
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.entries.len() - self.free.len()
     }
 
     /// Adds the connection that `make` opens under the token that it is given.
@@ -105,22 +105,22 @@ impl Conns {
         side: Side,
         make: impl FnOnce(Token) -> Result<Link, E>,
     ) -> Result<ConnId, E> {
-        let slot = self.free.last().copied().unwrap_or(self.slots.len());
-        let link = make(Token(slot + TOKEN_FIRST_CONN))?;
+        let index = self.free.last().copied().unwrap_or(self.entries.len());
+        let link = make(Token(index + TOKEN_FIRST_CONN))?;
         if self.free.pop().is_none() {
-            self.slots.push(None);
+            self.entries.push(None);
             self.used.push(0);
         }
-        let id = ConnId(u64::from(self.used[slot]) << 32 | slot as u64);
-        self.slots[slot] = Some(Conn {
+        let id = ConnId(u64::from(self.used[index]) << 32 | index as u64);
+        self.entries[index] = Some(Conn {
             id,
             side,
             link,
             in_ready: false,
             in_dirty: false,
             open: 0,
-            held: false,
-            held_by_role: false,
+            paused: false,
+            paused_by_role: false,
             starved: false,
             guest: None,
             ip: None,
@@ -132,29 +132,29 @@ impl Conns {
         Ok(id)
     }
 
-    pub fn at(&mut self, slot: usize) -> Option<&mut Conn> {
-        self.slots.get_mut(slot)?.as_mut()
+    pub fn at(&mut self, index: usize) -> Option<&mut Conn> {
+        self.entries.get_mut(index)?.as_mut()
     }
 
     pub fn get(&mut self, id: ConnId) -> Option<&mut Conn> {
-        self.at(slot_of(id)).filter(|conn| conn.id == id)
+        self.at(index_of(id)).filter(|conn| conn.id == id)
     }
 
     /// Takes a connection out of the table and out of the poll.
     pub fn remove(&mut self, id: ConnId, registry: &Registry) -> Option<Conn> {
         self.get(id)?;
-        let slot = slot_of(id);
-        let mut conn = self.slots[slot].take()?;
+        let index = index_of(id);
+        let mut conn = self.entries[index].take()?;
         conn.link.deregister(registry);
-        // A slot that was used 2^32 times is retired: its ids would come again.
-        self.used[slot] = self.used[slot].wrapping_add(1);
-        if self.used[slot] != 0 {
-            self.free.push(slot);
+        // A index that was used 2^32 times is retired: its ids would come again.
+        self.used[index] = self.used[index].wrapping_add(1);
+        if self.used[index] != 0 {
+            self.free.push(index);
         }
         Some(conn)
     }
 
     pub fn ids(&self) -> Vec<ConnId> {
-        self.slots.iter().flatten().map(|conn| conn.id).collect()
+        self.entries.iter().flatten().map(|conn| conn.id).collect()
     }
 }

@@ -60,14 +60,14 @@ impl Conn {
     /// peer needs to get rid of before it reads on.
     fn is_overfull(&self) -> bool {
         let full = self.open >= OPEN_REQUESTS_MAX || self.link.out.len() > UNREAD_BYTES_MAX;
-        (full || self.held_by_role) && matches!(self.side, Side::Inbound(_))
+        (full || self.paused_by_role) && matches!(self.side, Side::Inbound(_))
     }
 
     /// Whether one that was not read should be read again.
     fn may_go_on(&self) -> bool {
         self.open <= OPEN_REQUESTS_MAX / 2
             && self.link.out.len() <= UNREAD_BYTES_MAX / 2
-            && !self.held_by_role
+            && !self.paused_by_role
     }
 }
 
@@ -151,11 +151,11 @@ impl Net {
     }
 
     /// The role wants a connection to be read no more, or again.
-    pub fn hold(&mut self, id: ConnId, held: bool) {
+    pub fn set_paused(&mut self, id: ConnId, paused: bool) {
         let Some(conn) = self.conns.get(id) else { return };
-        conn.held_by_role = held;
-        if conn.held && conn.may_go_on() {
-            conn.held = false;
+        conn.paused_by_role = paused;
+        if conn.paused && conn.may_go_on() {
+            conn.paused = false;
             self.mark_ready(id);
         }
     }
@@ -181,7 +181,7 @@ impl Net {
                 TOKEN_LISTENER => self.accept(),
                 TOKEN_WAKER => self.inbox.take().into_iter().for_each(|s| self.admit(s)),
                 token => {
-                    let conn = Conns::slot_of_token(token).and_then(|s| self.conns.at(s));
+                    let conn = Conns::index_of_token(token).and_then(|s| self.conns.at(s));
                     if let Some(conn) = conn {
                         let id = conn.id;
                         let readable = conn.link.note(event);
@@ -206,7 +206,7 @@ impl Net {
                 Err(error) => return self.close(id, &error.into()),
             }
         }
-        let (read, write) = (readable && !conn.held, !conn.link.out.is_empty());
+        let (read, write) = (readable && !conn.paused, !conn.link.out.is_empty());
         if read {
             self.mark_ready(id);
         }
@@ -401,7 +401,7 @@ impl Net {
         for _ in 0..share {
             let Some(conn) = self.conns.get(id) else { return Ok(false) };
             if conn.is_overfull() {
-                conn.held = true;
+                conn.paused = true;
                 return Ok(false);
             }
             let Some(frame) = self.read(id, now)? else { return Ok(false) };
@@ -587,7 +587,7 @@ impl Net {
             let is_short = !self.starved.is_empty();
             // What was not read here yet may be the rest.
             let (since, last) =
-                conn.frame_since.filter(|_| !conn.in_ready && !conn.starved && !conn.held)?;
+                conn.frame_since.filter(|_| !conn.in_ready && !conn.starved && !conn.paused)?;
             let late = now.since(since) >= bounds.frame_time_max;
             let stalls = is_short && conn.granted > 0 && now.since(last) >= bounds.stall_max;
             (late || stalls).then_some("it does not finish a frame")
@@ -818,8 +818,8 @@ impl Net {
             Ok(_) if conn.link.out.len() > self.config.out_bytes_max => {
                 self.close(id, &LinkError::Protocol("the peer does not read"));
             }
-            Ok(_) if conn.held && conn.may_go_on() => {
-                conn.held = false;
+            Ok(_) if conn.paused && conn.may_go_on() => {
+                conn.paused = false;
                 self.mark_ready(id);
             }
             Ok(_) => {}

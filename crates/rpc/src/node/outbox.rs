@@ -42,7 +42,7 @@ pub struct Outbox {
     hello: Option<Hello>,
     map_version: u32,
     /// Connections that are to be read no more (true), or again.
-    held: Vec<(ConnId, bool)>,
+    paused: Vec<(ConnId, bool)>,
 }
 
 impl Outbox {
@@ -94,18 +94,18 @@ impl Outbox {
     }
 
     /// From now on reads nothing from a connection, but what was read already comes.
-    pub fn hold(&mut self, conn: ConnId) {
-        self.held.push((conn, true));
+    pub fn pause(&mut self, conn: ConnId) {
+        self.paused.push((conn, true));
     }
 
-    /// Reads again from a connection that is held.
-    pub fn release(&mut self, conn: ConnId) {
-        self.held.push((conn, false));
+    /// Reads again from a connection that is paused.
+    pub fn resume(&mut self, conn: ConnId) {
+        self.paused.push((conn, false));
     }
 
-    /// For whoever drives the role: which connections to hold (true) or to release, in order.
-    pub fn take_held(&mut self) -> impl Iterator<Item = (ConnId, bool)> + '_ {
-        self.held.drain(..)
+    /// For whoever drives the role: which connections to pause (true) or to resume, in order.
+    pub fn take_paused(&mut self) -> impl Iterator<Item = (ConnId, bool)> + '_ {
+        self.paused.drain(..)
     }
 
     /// For whoever drives the role: takes the step's messages in order, each with what must be

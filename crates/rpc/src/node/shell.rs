@@ -206,8 +206,8 @@ impl<R: StateMachine> Shell<R> {
         if let Some(hello) = self.outbox.take_hello() {
             self.net.set_hello(hello);
         }
-        for (conn, held) in self.outbox.take_held() {
-            self.net.hold(conn, held);
+        for (conn, paused) in self.outbox.take_paused() {
+            self.net.set_paused(conn, paused);
         }
         for (after, message) in self.outbox.drain(self.role.conditions()) {
             if let Outgoing::Call { call, to, deadline, .. } = &message {

@@ -20,7 +20,7 @@ struct Load {
     requests: usize,
     bytes: usize,
     /// The connection is not read.
-    held: bool,
+    paused: bool,
 }
 
 /// The role of a shell whose requests a service answers.
@@ -30,13 +30,13 @@ pub(super) struct Adapter {
     replies: Arc<ReplyBox>,
     /// Connections with requests in the pool.
     loads: FxHashMap<ConnId, Load>,
-    /// How many of them are held.
-    held: usize,
+    /// How many of them are paused.
+    paused: usize,
 }
 
 impl Adapter {
     pub fn new(service: Arc<dyn Service>, pool: Arc<Pool>, replies: Arc<ReplyBox>) -> Adapter {
-        Adapter { service, pool, replies, loads: FxHashMap::default(), held: 0 }
+        Adapter { service, pool, replies, loads: FxHashMap::default(), paused: 0 }
     }
 
     /// So many bytes of a connection went to the pool.
@@ -46,11 +46,11 @@ impl Adapter {
         load.bytes += bytes;
         let limits = &self.pool.limits;
         let is_over = load.requests >= limits.conn_requests || load.bytes >= limits.conn_bytes;
-        if !load.held && (is_over || self.pool.is_full()) {
-            load.held = true;
-            self.held += 1;
-            self.pool.metrics.held.add(1);
-            out.hold(conn);
+        if !load.paused && (is_over || self.pool.is_full()) {
+            load.paused = true;
+            self.paused += 1;
+            self.pool.metrics.paused.add(1);
+            out.pause(conn);
         }
     }
 
@@ -62,12 +62,12 @@ impl Adapter {
             if let Some(load) = self.loads.get_mut(&conn) {
                 load.requests -= 1;
                 load.bytes -= bytes;
-                if load.requests == 0 && !load.held {
+                if load.requests == 0 && !load.paused {
                     self.loads.remove(&conn);
                 }
             }
         }
-        if self.held > 0 && !self.pool.is_full() {
+        if self.paused > 0 && !self.pool.is_full() {
             self.release(out);
         }
     }
@@ -78,27 +78,27 @@ impl Adapter {
         for (conn, load) in &mut self.loads {
             let is_half =
                 load.requests <= limits.conn_requests / 2 && load.bytes <= limits.conn_bytes / 2;
-            if load.held && is_half {
-                load.held = false;
-                self.held -= 1;
-                self.pool.metrics.held.add(-1);
-                out.release(*conn);
+            if load.paused && is_half {
+                load.paused = false;
+                self.paused -= 1;
+                self.pool.metrics.paused.add(-1);
+                out.resume(*conn);
             }
         }
-        self.loads.retain(|_, load| load.requests > 0 || load.held);
+        self.loads.retain(|_, load| load.requests > 0 || load.paused);
     }
 
     fn closed(&mut self, conn: ConnId) {
-        if self.loads.remove(&conn).is_some_and(|load| load.held) {
-            self.held -= 1;
-            self.pool.metrics.held.add(-1);
+        if self.loads.remove(&conn).is_some_and(|load| load.paused) {
+            self.paused -= 1;
+            self.pool.metrics.paused.add(-1);
         }
     }
 }
 
 impl Drop for Adapter {
     fn drop(&mut self) {
-        self.pool.metrics.held.add(-(self.held as i64));
+        self.pool.metrics.paused.add(-(self.paused as i64));
     }
 }
 

@@ -33,12 +33,12 @@ struct Inner {
 
 #[derive(Default)]
 struct Tasks {
-    slots: Vec<Slot>,
+    entries: Vec<TaskEntry>,
     free: Vec<usize>,
 }
 
 #[derive(Default)]
-struct Slot {
+struct TaskEntry {
     /// Counts the tasks that have lived here, so that a late wake cannot reach the next one.
     generation: u64,
     task: Option<Task>,
@@ -50,7 +50,7 @@ struct Task {
     waker: Waker,
 }
 
-/// The queue of (slot, generation) to poll. Shared with wakers, hence `Sync`; in practice only
+/// The queue of (index, generation) to poll. Shared with wakers, hence `Sync`; in practice only
 /// one thread locks it.
 #[derive(Default)]
 struct Woken(Mutex<VecDeque<(usize, u64)>>);
@@ -62,7 +62,7 @@ impl Woken {
 }
 
 struct TaskWaker {
-    slot: usize,
+    index: usize,
     generation: u64,
     queued: AtomicBool,
     woken: Arc<Woken>,
@@ -75,7 +75,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.woken.lock().push_back((self.slot, self.generation));
+            self.woken.lock().push_back((self.index, self.generation));
         }
     }
 }
@@ -102,10 +102,10 @@ impl Executor {
         let mut polls = 0;
         loop {
             let next = self.inner.woken.lock().pop_front();
-            let Some((slot, generation)) = next else {
+            let Some((index, generation)) = next else {
                 return polls;
             };
-            polls += usize::from(self.inner.poll(slot, generation));
+            polls += usize::from(self.inner.poll(index, generation));
         }
     }
 
@@ -114,7 +114,7 @@ impl Executor {
         loop {
             // A task's destructor may wake or spawn others, so none runs under the borrow.
             let tasks = std::mem::take(&mut *self.inner.tasks.borrow_mut());
-            if tasks.slots.is_empty() {
+            if tasks.entries.is_empty() {
                 break;
             }
             drop(tasks);
@@ -152,24 +152,24 @@ impl Spawner {
 impl Inner {
     fn spawn(&self, future: LocalFuture) {
         let mut tasks = self.tasks.borrow_mut();
-        let slot = tasks.free.pop().unwrap_or_else(|| {
-            tasks.slots.push(Slot::default());
-            tasks.slots.len() - 1
+        let index = tasks.free.pop().unwrap_or_else(|| {
+            tasks.entries.push(TaskEntry::default());
+            tasks.entries.len() - 1
         });
-        let generation = tasks.slots[slot].generation;
+        let generation = tasks.entries[index].generation;
         let woken = self.woken.clone();
         let handle =
-            Arc::new(TaskWaker { slot, generation, queued: AtomicBool::new(false), woken });
+            Arc::new(TaskWaker { index, generation, queued: AtomicBool::new(false), woken });
         let waker = Waker::from(handle.clone());
         handle.wake_by_ref();
-        tasks.slots[slot].task = Some(Task { future, handle, waker });
+        tasks.entries[index].task = Some(Task { future, handle, waker });
         self.live.set(self.live.get() + 1);
     }
 
-    /// Polls the task, unless it has finished meanwhile. The task is out of its slot while it
+    /// Polls the task, unless it has finished meanwhile. The task is out of its index while it
     /// runs, so that it may spawn.
-    fn poll(&self, slot: usize, generation: u64) -> bool {
-        let task = match self.tasks.borrow_mut().slots.get_mut(slot) {
+    fn poll(&self, index: usize, generation: u64) -> bool {
+        let task = match self.tasks.borrow_mut().entries.get_mut(index) {
             Some(found) if found.generation == generation => found.task.take(),
             _ => None,
         };
@@ -178,7 +178,7 @@ impl Inner {
         let state = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
         match state {
             Poll::Pending => {
-                if let Some(found) = self.tasks.borrow_mut().slots.get_mut(slot) {
+                if let Some(found) = self.tasks.borrow_mut().entries.get_mut(index) {
                     found.task = Some(task);
                 }
             }
@@ -186,9 +186,9 @@ impl Inner {
                 drop(task);
                 self.live.set(self.live.get() - 1);
                 let mut tasks = self.tasks.borrow_mut();
-                if let Some(found) = tasks.slots.get_mut(slot) {
+                if let Some(found) = tasks.entries.get_mut(index) {
                     found.generation += 1;
-                    tasks.free.push(slot);
+                    tasks.free.push(index);
                 }
             }
         }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_wake_does_not_poll_the_next_task_in_the_slot() {
+    fn a_late_wake_does_not_poll_the_next_task_in_the_entry() {
         let executor = Executor::new();
         let kept: Rc<RefCell<Option<Waker>>> = Rc::default();
         let keep = kept.clone();
@@ -325,7 +325,7 @@ mod tests {
             let _bomb = bomb;
             std::future::pending().await
         });
-        // The first slot is free now.
+        // The first index is free now.
         executor.run_until_stalled();
         executor.clear();
         assert!(executor.is_empty());

@@ -104,8 +104,8 @@ mod tests {
         let executor = Executor::new();
         let (tx, rx) = oneshot();
         let got = Rc::new(RefCell::new(None));
-        let slot = got.clone();
-        executor.spawn(async move { *slot.borrow_mut() = Some(rx.await) });
+        let result = got.clone();
+        executor.spawn(async move { *result.borrow_mut() = Some(rx.await) });
         executor.run_until_stalled();
         assert_eq!(*got.borrow(), None);
         act(tx);

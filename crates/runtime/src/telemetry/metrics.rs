@@ -97,15 +97,15 @@ impl OpCounters {
 
     /// Adds `n` to the counter of `op`.
     pub fn add(&self, op: u16, n: u64) {
-        self.slot(op).fetch_add(n, Ordering::Relaxed);
+        self.counter(op).fetch_add(n, Ordering::Relaxed);
     }
 
     /// The counter of `op` now. Operations without a name share one.
     pub fn get(&self, op: u16) -> u64 {
-        self.slot(op).load(Ordering::Relaxed)
+        self.counter(op).load(Ordering::Relaxed)
     }
 
-    fn slot(&self, op: u16) -> &AtomicU64 {
+    fn counter(&self, op: u16) -> &AtomicU64 {
         let last = self.0.counts.len() - 1;
         &self.0.counts[usize::from(op).min(last)]
     }

@@ -17,7 +17,7 @@ impl Model {
         at: &PathFrom,
         how: How,
         create: Option<u32>,
-        slot: usize,
+        fd: usize,
     ) -> OpResult<ModelTime> {
         let stop = if how.exclusive { WalkStop::NoFollow } else { WalkStop::Follow };
         let place = self.walk(who, at, stop)?;
@@ -41,10 +41,10 @@ impl Model {
                 ino
             }
         };
-        self.replace_handle(slot, None);
+        self.replace_handle(fd, None);
         let handle =
             ModelHandle { ino, how, client: self.client, user, since: self.now, dirty: false };
-        self.replace_handle(slot, Some(handle));
+        self.replace_handle(fd, Some(handle));
         Ok(Value::Done)
     }
 
@@ -82,48 +82,48 @@ impl Model {
         self.permit(who, ino, want)
     }
 
-    fn replace_handle(&mut self, slot: usize, handle: Option<ModelHandle>) {
+    fn replace_handle(&mut self, fd: usize, handle: Option<ModelHandle>) {
         if let Some(new) = &handle {
             self.inode_mut(new.ino).opens += 1;
         }
-        if let Some(old) = std::mem::replace(&mut self.handles[slot], handle) {
+        if let Some(old) = std::mem::replace(&mut self.handles[fd], handle) {
             self.inode_mut(old.ino).opens -= 1;
             self.reap(old.ino);
         }
     }
 
     /// O_PATH of a directory.
-    pub(super) fn hold(&mut self, who: &User, at: &PathFrom, slot: usize) -> OpResult<ModelTime> {
+    pub(super) fn hold(&mut self, who: &User, at: &PathFrom, fd: usize) -> OpResult<ModelTime> {
         let ino = self.find(who, at, WalkStop::Follow)?;
         if !self.inode(ino).is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        if let Some(old) = self.held[slot].replace(ino) {
+        if let Some(old) = self.held[fd].replace(ino) {
             self.reap(old);
         }
         Ok(Value::Done)
     }
 
-    pub(super) fn close(&mut self, slot: usize) -> OpResult<ModelTime> {
-        self.handle(slot).ok_or(UNDEFINED)?;
-        self.replace_handle(slot, None);
+    pub(super) fn close(&mut self, fd: usize) -> OpResult<ModelTime> {
+        self.handle(fd).ok_or(UNDEFINED)?;
+        self.replace_handle(fd, None);
         Ok(Value::Done)
     }
 
-    pub(super) fn fsync(&mut self, slot: usize) -> OpResult<ModelTime> {
-        self.handles[slot].as_mut().ok_or(UNDEFINED)?.dirty = false;
+    pub(super) fn fsync(&mut self, fd: usize) -> OpResult<ModelTime> {
+        self.handles[fd].as_mut().ok_or(UNDEFINED)?.dirty = false;
         Ok(Value::Done)
     }
 
     /// Forgets that handles are dirty: the system under test flushed them.
-    pub fn flushed(&mut self, slot: usize) {
-        if let Some(handle) = &mut self.handles[slot] {
+    pub fn flushed(&mut self, fd: usize) {
+        if let Some(handle) = &mut self.handles[fd] {
             handle.dirty = false;
         }
     }
 
-    pub(super) fn read(&self, slot: usize, offset: u64, len: usize) -> OpResult<ModelTime> {
-        let handle = self.handle(slot).ok_or(UNDEFINED)?;
+    pub(super) fn read(&self, fd: usize, offset: u64, len: usize) -> OpResult<ModelTime> {
+        let handle = self.handle(fd).ok_or(UNDEFINED)?;
         if !handle.how.read {
             return Err(Errno::EBADF);
         }
@@ -139,12 +139,12 @@ impl Model {
     pub(super) fn write(
         &mut self,
         who: &User,
-        slot: usize,
+        fd: usize,
         offset: u64,
         len: usize,
         fill: u8,
     ) -> OpResult<ModelTime> {
-        let handle = self.handle(slot).ok_or(UNDEFINED)?.clone();
+        let handle = self.handle(fd).ok_or(UNDEFINED)?.clone();
         if !handle.how.write {
             return Err(Errno::EBADF);
         }
@@ -166,7 +166,7 @@ impl Model {
         let bytes = pattern(fill, offset, len);
         inode.data[place as usize..end as usize].copy_from_slice(&bytes);
         self.changed_data(handle.ino);
-        if let Some(handle) = &mut self.handles[slot] {
+        if let Some(handle) = &mut self.handles[fd] {
             handle.dirty = true;
         }
         Ok(Value::Done)
@@ -196,8 +196,8 @@ impl Model {
         self.changed_data(ino);
     }
 
-    pub(super) fn ftruncate(&mut self, who: &User, slot: usize, size: u64) -> OpResult<ModelTime> {
-        let handle = self.handle(slot).ok_or(UNDEFINED)?.clone();
+    pub(super) fn ftruncate(&mut self, who: &User, fd: usize, size: u64) -> OpResult<ModelTime> {
+        let handle = self.handle(fd).ok_or(UNDEFINED)?.clone();
         if !handle.how.write {
             return Err(Errno::EINVAL);
         }

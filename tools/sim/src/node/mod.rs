@@ -28,7 +28,7 @@ use saker_types::wire::Op;
 use saker_types::{ClusterMap, NodeId};
 
 use disk::SimDisk;
-use roles::{EPOCH_NS, Machine, addr_of};
+use roles::{Machine, START_WALL_NS, addr_of};
 use table::{BadPlace, Unreadable};
 
 /// What a node runs.
@@ -145,7 +145,7 @@ impl Node {
 
     /// The machine's wall clock.
     pub fn wall_ns(&self, now: Time) -> i64 {
-        EPOCH_NS + now.as_ns() as i64 + self.skew_ns
+        START_WALL_NS + now.as_ns() as i64 + self.skew_ns
     }
 
     /// Starts the role from its disk.

@@ -22,7 +22,7 @@ use saker_types::{ClusterMap, NodeId};
 /// The simulated cluster's uuid.
 pub const UUID: [u8; 16] = *b"bench of saker!!";
 /// Wall clock when the monotonic clock is 0, ns.
-pub const EPOCH_NS: i64 = 1_700_000_000_000_000_000;
+pub const START_WALL_NS: i64 = 1_700_000_000_000_000_000;
 
 const COORDINATOR_PORT: u16 = 1;
 const SHARD_PORT: u16 = 1_000;
@@ -215,7 +215,7 @@ pub fn hello(role: RoleKind, node: Option<NodeId>) -> PeerHello {
         role,
         node: node.map_or(saker_rpc::NodeNumber::NONE, |node| saker_rpc::NodeNumber(node.to_u32())),
         session: 0,
-        epoch: 0,
+        map_version: 0,
         features: 0,
         ip: None,
     }

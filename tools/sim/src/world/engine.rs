@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use saker_rpc::CallError;
-use saker_rpc::client::{CallSlot, SleepSlot};
+use saker_rpc::client::{CallPromise, SleepPromise};
 use saker_rpc::frame::Frame;
 use saker_runtime::rand::Rng;
 use saker_runtime::sim;
@@ -29,7 +29,7 @@ use super::log::EventLog;
 use super::net::{Who, WorldNet};
 use super::ownership::Ownership;
 use super::transport::{Desk, NewCall, WorldTransport};
-use crate::node::roles::{self, EPOCH_NS, addr_of};
+use crate::node::roles::{self, START_WALL_NS, addr_of};
 use crate::node::{Node, NodeConfig};
 
 /// Messages of the checkers' own client.
@@ -41,7 +41,7 @@ type Key = (Who, u64, u64);
 /// A call without an answer.
 struct Pending {
     conn: Option<usize>,
-    slot: Option<CallSlot>,
+    promise: Option<CallPromise>,
 }
 
 enum Event {
@@ -64,7 +64,7 @@ enum Event {
     Flushed(NodeId, u64),
     Wake(NodeId, u64),
     Start(NodeId),
-    Woken(SleepSlot),
+    Woken(SleepPromise),
     Fault(usize),
     Change(usize),
     Recover(NodeId),
@@ -190,7 +190,7 @@ impl World {
     }
 
     fn set_clock(&self) {
-        sim::set_time(self.now, EPOCH_NS + self.now.as_ns() as i64);
+        sim::set_time(self.now, START_WALL_NS + self.now.as_ns() as i64);
     }
 
     fn schedule(&mut self, at: Time, event: Event) {
@@ -257,9 +257,9 @@ impl World {
             Event::Flushed(id, life) => self.flushed(id, life),
             Event::Wake(id, life) => self.wake(id, life),
             Event::Start(id) => self.start(id),
-            Event::Woken(slot) => {
-                if !slot.is_abandoned() {
-                    slot.complete();
+            Event::Woken(promise) => {
+                if !promise.is_abandoned() {
+                    promise.complete();
                     self.clients_may_run();
                 }
             }
@@ -289,8 +289,8 @@ impl World {
         }
         self.changes_due();
         let wanted = self.desk.take();
-        for (at, slot) in wanted.sleeps {
-            self.schedule(at, Event::Woken(slot));
+        for (at, promise) in wanted.sleeps {
+            self.schedule(at, Event::Woken(promise));
         }
         for call in wanted.calls {
             self.client_calls(call);
@@ -322,14 +322,14 @@ impl World {
         op: Op,
         body: &impl prost::Message,
     ) -> Result<Frame, String> {
-        let (slot, call) = saker_rpc::Call::new();
+        let (promise, call) = saker_rpc::Call::new();
         let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
         let answer = std::rc::Rc::new(std::cell::RefCell::new(None));
         let kept = answer.clone();
         self.executor.spawn(async move { *kept.borrow_mut() = Some(call.await) });
         let deadline = self.now + Duration::from_secs(5);
         let to = (to, self.nodes[&to].machine);
-        self.client_calls(NewCall { client: OBSERVER, to, frame, deadline, slot });
+        self.client_calls(NewCall { client: OBSERVER, to, frame, deadline, promise });
         self.run_until(Duration::from_secs(10), |_| answer.borrow().is_some())?;
         let answer = answer.borrow_mut().take();
         answer.and_then(Result::ok).ok_or_else(|| format!("{} does not answer", to.0))

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_rpc::client::{CallSlot, SleepSlot};
+use saker_rpc::client::{CallPromise, SleepPromise};
 use saker_rpc::{Call, Frame, Sleep, Transport};
 use saker_runtime::time::{self, Time};
 use saker_types::NodeId;
@@ -18,14 +18,14 @@ pub struct NewCall {
     pub to: (NodeId, Machine),
     pub frame: Frame,
     pub deadline: Time,
-    pub slot: CallSlot,
+    pub promise: CallPromise,
 }
 
 /// What clients asked for since the world looked last.
 #[derive(Default)]
 pub struct Wanted {
     pub calls: Vec<NewCall>,
-    pub sleeps: Vec<(Time, SleepSlot)>,
+    pub sleeps: Vec<(Time, SleepPromise)>,
 }
 
 /// Where all clients put it.
@@ -60,17 +60,17 @@ impl Transport for WorldTransport {
         payload: Bytes,
         timeout: Duration,
     ) -> Call {
-        let (slot, call) = Call::new();
+        let (promise, call) = Call::new();
         let (to, deadline) = (node_at(to), time::now() + timeout);
         let frame = Frame::request(op, trace, body, payload);
         let client = self.client;
-        self.desk.lock().calls.push(NewCall { client, to, frame, deadline, slot });
+        self.desk.lock().calls.push(NewCall { client, to, frame, deadline, promise });
         call
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
-        let (slot, sleep) = Sleep::new();
-        self.desk.lock().sleeps.push((time::now() + time, slot));
+        let (promise, sleep) = Sleep::new();
+        self.desk.lock().sleeps.push((time::now() + time, promise));
         sleep
     }
 }

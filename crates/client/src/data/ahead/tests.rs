@@ -91,7 +91,7 @@ fn a_failure_or_a_change_makes_the_reader_ask_itself() {
     ahead.validate(1, at(6), age_max);
     assert!(run(ahead.take(&(0..4096))).is_some());
     ahead.validate(2, at(6), age_max);
-    assert_eq!(run(ahead.take(&(0..4096))), None, "of another epoch");
+    assert_eq!(run(ahead.take(&(0..4096))), None, "of another generation");
     ahead.extend(&(0..4096), 128 << 10, M, &memory(), |range| {
         Box::pin(async move { Ok(content(&range)) })
     });
@@ -126,7 +126,7 @@ fn what_is_held_is_counted_until_it_is_forgotten() {
     assert_eq!(memory.left() as u64, 3 * M - (M + 64 * K) - 64 * K, "only what lies behind");
     assert_eq!(run(first.take(&(M..M + 64 * K))).unwrap(), content(&(M..M + 64 * K)));
     second.validate(1, Time::from_ns(0), Duration::ZERO);
-    assert_eq!(memory.left() as u64, 3 * M - 64 * K, "nothing of another epoch");
+    assert_eq!(memory.left() as u64, 3 * M - 64 * K, "nothing of another generation");
     drop(files);
     assert_eq!(memory.left() as u64, 3 * M);
 }

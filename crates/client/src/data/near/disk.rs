@@ -23,13 +23,13 @@ pub(super) struct Disk {
 
 /// Where who waits for a read finds its end.
 #[derive(Default)]
-struct Slot {
+struct PendingRead {
     result: Mutex<Option<io::Result<DirectData>>>,
     waker: AtomicWaker,
 }
 
 /// The side that ends a read. Dropping it ends the read, too.
-struct Reader(Arc<Slot>);
+struct Reader(Arc<PendingRead>);
 
 impl Reader {
     /// The read has ended, unless it had ended before.
@@ -79,8 +79,8 @@ impl Disk {
         offset: u64,
         len: usize,
     ) -> io::Result<DirectData> {
-        let slot = Arc::new(Slot::default());
-        let wanted = Wanted { file, offset, len, tag: Reader(slot.clone()) };
+        let pending = Arc::new(PendingRead::default());
+        let wanted = Wanted { file, offset, len, tag: Reader(pending.clone()) };
         match self.wanted.as_ref().map(|sender| sender.try_send(wanted)) {
             Some(Ok(())) => self.wake(),
             Some(Err(TrySendError::Full(_))) => return Err(io::ErrorKind::WouldBlock.into()),
@@ -89,8 +89,8 @@ impl Disk {
             }
         }
         poll_fn(|cx| {
-            slot.waker.register(cx.waker());
-            let mut result = slot.result.lock().unwrap_or_else(PoisonError::into_inner);
+            pending.waker.register(cx.waker());
+            let mut result = pending.result.lock().unwrap_or_else(PoisonError::into_inner);
             result.take().map_or(Poll::Pending, Poll::Ready)
         })
         .await

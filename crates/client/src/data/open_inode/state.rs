@@ -40,7 +40,7 @@ pub(crate) struct InodeState {
     /// Who wrote last.
     writer_is: Option<Caller>,
     /// Changes whenever data that was read ahead may be wrong.
-    epoch: u64,
+    generation: u64,
     /// How often the owner said that the file is shorter than was known here.
     cuts: u64,
     /// How it is read.
@@ -77,7 +77,7 @@ impl InodeState {
             unflushed: Vec::new(),
             pending: None,
             writer_is: None,
-            epoch: 0,
+            generation: 0,
             cuts: 0,
             reader: Reader::default(),
             asked_at: now,
@@ -95,7 +95,7 @@ impl InodeState {
     pub(crate) fn opened_again(&mut self, entry: &Entry, inline: Option<Bytes>) {
         self.handles += 1;
         // What was read ahead before this open is not what this open saw.
-        self.epoch += 1;
+        self.generation += 1;
         self.answered(entry, inline);
     }
 
@@ -125,7 +125,7 @@ impl InodeState {
 
     /// What others have written out may be read from now on, not what was read ahead.
     pub(crate) fn read_anew(&mut self) {
-        self.epoch += 1;
+        self.generation += 1;
     }
 
     /// It was found to be there.
@@ -160,7 +160,7 @@ impl InodeState {
         } else {
             self.attr = entry.attr.clone();
             if !same_data {
-                self.epoch += 1;
+                self.generation += 1;
                 self.inline = inline;
             } else if inline.is_some() {
                 self.inline = inline;
@@ -211,7 +211,7 @@ impl InodeState {
         self.overtaken = false;
         self.attr = entry.attr.clone();
         self.loc = entry.loc.owned();
-        self.epoch += 1;
+        self.generation += 1;
         self.attr.size = self.attr.size.max(self.unsaved.end());
         if entry.attr.chunked {
             self.inline = Some(ours);
@@ -252,7 +252,7 @@ impl InodeState {
         self.written_end = self.written_end.max(end);
         self.unreported.0 += bytes;
         self.pending = pending;
-        self.epoch += 1;
+        self.generation += 1;
         self.written_at = time::now();
         if self.writer_is.is_none() {
             self.writer_is = Some(who.clone());
@@ -266,7 +266,7 @@ impl InodeState {
         self.pending = pending;
         self.writer_is = Some(who.clone());
         self.written_at = time::now();
-        self.epoch += 1;
+        self.generation += 1;
     }
 
     /// The append was cut or has failed: the file does not grow by what is not there.
@@ -283,7 +283,7 @@ impl InodeState {
         who: &Caller,
     ) {
         self.pending = pending;
-        self.epoch += 1;
+        self.generation += 1;
         self.written_end = self.written_end.max(end);
         self.unreported.1 += bytes;
         self.writer_is = Some(who.clone());
@@ -382,7 +382,7 @@ impl InodeState {
         self.unflushed.clear();
         self.pending = None;
         self.inline = None;
-        self.epoch += 1;
+        self.generation += 1;
     }
 
     /// A lock was lost. What was written, perhaps under it, and not sent yet is not sent any more.
@@ -430,8 +430,8 @@ impl InodeState {
     }
 
     /// Changes whenever data that was read ahead may be wrong.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// How often the owner said that the file is shorter than was known here.

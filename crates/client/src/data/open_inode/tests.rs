@@ -72,12 +72,12 @@ fn an_open_brings_fresh_data_unless_it_is_older_or_the_file_dirty() {
 fn attributes_alone_make_data_of_another_version_unknown() {
     let inodes = OpenInodes::default();
     let inode = inodes.open(&entry(3, 4, b"abc"), Time::ZERO);
-    let epoch = inode.with(|s| s.epoch());
+    let generation = inode.with(|s| s.generation());
     inode.with(|s| s.answered(&entry(3, 4, b""), None));
     assert_eq!(data(&inode).unwrap(), b"abc");
     inode.with(|s| s.answered(&entry(9, 5, b""), None));
     assert_eq!(data(&inode), None);
-    assert!(inode.with(|s| s.epoch()) > epoch, "what was read ahead is wrong now");
+    assert!(inode.with(|s| s.generation()) > generation, "what was read ahead is wrong now");
 }
 
 #[test]

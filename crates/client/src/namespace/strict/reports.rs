@@ -11,30 +11,30 @@ use saker_types::InodeId;
 
 /// Files of one number: when one of them was told of, answers about the others count as old, too, and are asked for
 /// again. A power of two.
-const SLOTS: usize = 4_096;
+const CELLS: usize = 4_096;
 
 /// When owners have heard of what was written here.
 pub(crate) struct Reports(Box<[AtomicU64]>);
 
 impl Default for Reports {
     fn default() -> Reports {
-        Reports((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
+        Reports((0..CELLS).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
 impl Reports {
-    fn slot(&self, id: InodeId) -> &AtomicU64 {
-        &self.0[id as usize % SLOTS]
+    fn cell(&self, id: InodeId) -> &AtomicU64 {
+        &self.0[id as usize % CELLS]
     }
 
     /// The owner has just heard. To be noted before the file's state forgets that there was something to hear.
     pub(crate) fn note(&self, id: InodeId) {
-        self.slot(id).fetch_max(time::now().as_ns(), Ordering::SeqCst);
+        self.cell(id).fetch_max(time::now().as_ns(), Ordering::SeqCst);
     }
 
     /// May the owner have heard of this file since? Then what it was asked at `asked` may be old.
     pub(crate) fn is_after(&self, id: InodeId, asked: Time) -> bool {
-        self.slot(id).load(Ordering::SeqCst) >= asked.as_ns()
+        self.cell(id).load(Ordering::SeqCst) >= asked.as_ns()
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
         reports.note(7);
         assert!(reports.is_after(7, asked));
         assert!(!reports.is_after(8, asked), "of another file");
-        assert!(reports.is_after(7 + SLOTS as u64, asked), "which cannot be told apart");
+        assert!(reports.is_after(7 + CELLS as u64, asked), "which cannot be told apart");
         // Real time: later is what the clock says.
         time::sleep(std::time::Duration::from_millis(1));
         assert!(!reports.is_after(7, time::now()));

@@ -408,7 +408,7 @@ impl EmbeddedTable {
         let hash = hash_of(key);
         let runs = self.shared.all();
         // Of all at once: while the processor waits for one it waits for the others, too.
-        black_box(runs.iter().fold(0, |all, numbered| all ^ numbered.run.slot(hash)));
+        black_box(runs.iter().fold(0, |all, numbered| all ^ numbered.run.bucket(hash)));
         let mut found = None;
         for numbered in &*runs {
             found = numbered.run.get(key, hash, look)?;

@@ -1,20 +1,20 @@
 //! A run: a file of rows in order of keys, written once, with a hash table that finds each.
 //!
 //! ```text
-//! run   = MAGIC row* slot* step* foot
+//! run   = MAGIC row* bucket* step* foot
 //! row   = crc32c of the rest:u32 bytes of key:u16 bytes of value:u32 key value
 //!         (2^32 - 1 for the bytes of the value: the row is deleted)
-//! slot  = tag:20 bits, class:4 bits, offset of the row:40 bits; 0: empty
+//! bucket  = tag:20 bits, class:4 bits, offset of the row:40 bits; 0: empty
 //! step  = offset:u64 bytes of key:u16 key
 //!         (the first row of each STEP_BYTES; last the key of the last row, and where rows end)
-//! foot  = version:u32, crc32c of the slots:u32, of the steps:u32, of the foot:u32, rows:u64,
-//!         end of the rows:u64, slots:u64, bytes of steps:u64, MAGIC
+//! foot  = version:u32, crc32c of the buckets:u32, of the steps:u32, of the foot:u32, rows:u64,
+//!         end of the rows:u64, buckets:u64, bytes of steps:u64, MAGIC
 //! ```
 //!
 //! All numbers are little-endian. A row is found by the hash of its key: the upper bits say at
-//! which slot to begin, the lower 20 are the tag. From there slot by slot, until an empty one,
+//! which bucket to begin, the lower 20 are the tag. From there bucket by bucket, until an empty one,
 //! those with the tag may be the row's. The class says how much to read, so that a row costs one
-//! read. Slots and steps are in memory while a run is open, 12 bytes and about 2 bytes for each
+//! read. Buckets and steps are in memory while a run is open, 12 bytes and about 2 bytes for each
 //! row; rows are read from the file, and its blocks that are looked at often are kept ([`RunBlocks`]).
 
 use std::io;
@@ -102,13 +102,13 @@ fn class_of(row_bytes: usize) -> u32 {
     units.trailing_zeros().min(CLASS_MAX)
 }
 
-/// The slot to begin at, of so many.
-fn first_slot(hash: u64, slots: usize) -> usize {
-    ((u128::from(hash) * slots as u128) >> 64) as usize
+/// The bucket to begin at, of so many.
+fn first_bucket(hash: u64, buckets: usize) -> usize {
+    ((u128::from(hash) * buckets as u128) >> 64) as usize
 }
 
-fn tag_of(slot: u64) -> u64 {
-    slot >> (OFFSET_BITS + 4)
+fn tag_of(bucket: u64) -> u64 {
+    bucket >> (OFFSET_BITS + 4)
 }
 
 /// A look at a row.
@@ -130,7 +130,7 @@ pub(super) struct Run {
     rows: u64,
     rows_end: u64,
     file_bytes: u64,
-    slots: Vec<u64>,
+    buckets: Vec<u64>,
     steps: Steps,
 }
 
@@ -194,11 +194,11 @@ impl Steps {
 }
 
 struct Foot {
-    slots_crc: u32,
+    buckets_crc: u32,
     steps_crc: u32,
     rows: u64,
     rows_end: u64,
-    slots: u64,
+    buckets: u64,
     steps_bytes: u64,
 }
 
@@ -206,9 +206,9 @@ impl Foot {
     fn encode(&self) -> [u8; FOOT_BYTES] {
         let mut out = [0; FOOT_BYTES];
         out[..4].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out[4..8].copy_from_slice(&self.slots_crc.to_le_bytes());
+        out[4..8].copy_from_slice(&self.buckets_crc.to_le_bytes());
         out[8..12].copy_from_slice(&self.steps_crc.to_le_bytes());
-        let numbers = [self.rows, self.rows_end, self.slots, self.steps_bytes];
+        let numbers = [self.rows, self.rows_end, self.buckets, self.steps_bytes];
         for (n, number) in numbers.into_iter().enumerate() {
             out[16 + n * 8..][..8].copy_from_slice(&number.to_le_bytes());
         }
@@ -237,18 +237,18 @@ impl Foot {
             return Err(format!("format {}; this program knows {FORMAT_VERSION}", u32_at(0)));
         }
         Ok(Foot {
-            slots_crc: u32_at(4),
+            buckets_crc: u32_at(4),
             steps_crc: u32_at(8),
             rows: u64_at(16),
             rows_end: u64_at(24),
-            slots: u64_at(32),
+            buckets: u64_at(32),
             steps_bytes: u64_at(40),
         })
     }
 }
 
 impl Run {
-    /// Opens the run in the file `name`, and reads its slots and steps.
+    /// Opens the run in the file `name`, and reads its buckets and steps.
     pub(super) fn open(dir: &dyn Dir, name: &str, blocks: RunBlocks) -> Result<Run> {
         let damaged = |what: &str| damaged(dir, name, what);
         let file = dir.open(name)?;
@@ -258,17 +258,18 @@ impl Run {
         let foot_at = foot_at.ok_or_else(|| damaged("it is cut off"))?;
         read_exactly(&*file, foot_at, &mut foot)?;
         let foot = Foot::decode(&foot).map_err(|what| damaged(&what))?;
-        let slots_bytes = foot.slots.checked_mul(8);
-        let whole = slots_bytes
-            .and_then(|slots| foot.rows_end.checked_add(slots)?.checked_add(foot.steps_bytes));
-        let (Some(slots_bytes), true) = (slots_bytes, whole == Some(foot_at)) else {
+        let buckets_bytes = foot.buckets.checked_mul(8);
+        let whole = buckets_bytes
+            .and_then(|buckets| foot.rows_end.checked_add(buckets)?.checked_add(foot.steps_bytes));
+        let (Some(buckets_bytes), true) = (buckets_bytes, whole == Some(foot_at)) else {
             return Err(damaged("its parts are not as long as its end says"));
         };
-        let slots = read_slots(&*file, foot.rows_end, foot.slots as usize)?;
-        let slots = slots.filter(|(_, crc)| *crc == foot.slots_crc);
-        let (slots, _) = slots.ok_or_else(|| damaged("the checksum of its hash table is wrong"))?;
+        let buckets = read_buckets(&*file, foot.rows_end, foot.buckets as usize)?;
+        let buckets = buckets.filter(|(_, crc)| *crc == foot.buckets_crc);
+        let (buckets, _) =
+            buckets.ok_or_else(|| damaged("the checksum of its hash table is wrong"))?;
         let mut steps = vec![0; foot.steps_bytes as usize];
-        read_exactly(&*file, foot.rows_end + slots_bytes, &mut steps)?;
+        read_exactly(&*file, foot.rows_end + buckets_bytes, &mut steps)?;
         let steps = Some(steps).filter(|steps| crc32c::crc32c(steps) == foot.steps_crc);
         let steps = steps.and_then(|steps| Steps::decode(&steps));
         let steps = steps.ok_or_else(|| damaged("the checksum of its index is wrong"))?;
@@ -281,7 +282,7 @@ impl Run {
             rows: foot.rows,
             rows_end: foot.rows_end,
             file_bytes,
-            slots,
+            buckets,
             steps,
         })
     }
@@ -301,9 +302,9 @@ impl Run {
         self.file_bytes
     }
 
-    /// The slot where a search for this hash begins.
-    pub(super) fn slot(&self, hash: u64) -> u64 {
-        self.slots[first_slot(hash, self.slots.len())]
+    /// The bucket where a search for this hash begins.
+    pub(super) fn bucket(&self, hash: u64) -> u64 {
+        self.buckets[first_bucket(hash, self.buckets.len())]
     }
 
     /// What it knows of a row: nothing, that it is deleted (`Some(None)`), or its value.
@@ -314,49 +315,49 @@ impl Run {
         hash: u64,
         look: &mut Look,
     ) -> Result<Option<Option<Bytes>>> {
-        let mut at = first_slot(hash, self.slots.len());
+        let mut at = first_bucket(hash, self.buckets.len());
         loop {
-            let slot = self.slots[at];
-            if slot == 0 {
+            let bucket = self.buckets[at];
+            if bucket == 0 {
                 return Ok(None);
             }
-            if tag_of(slot) == hash & TAG_MASK
-                && let Some(value) = self.read(slot, key, look)?
+            if tag_of(bucket) == hash & TAG_MASK
+                && let Some(value) = self.read(bucket, key, look)?
             {
                 return Ok(Some(value));
             }
-            at = if at + 1 == self.slots.len() { 0 } else { at + 1 };
+            at = if at + 1 == self.buckets.len() { 0 } else { at + 1 };
         }
     }
 
     /// Could it have the row, be it deleted, whose key has this hash? One in some 300,000 it has not.
     pub(super) fn may_have(&self, hash: u64) -> bool {
-        self.slot_of(hash).is_some()
+        self.bucket_of(hash).is_some()
     }
 
     /// The row whose key has this hash, if there may be one, is fetched if it is not in memory.
     /// Was there?
     pub(super) fn prefetch(&self, hash: u64) -> bool {
-        let slot = self.slot_of(hash);
-        if let Some((offset, bytes)) = slot.map(|slot| self.place(slot))
+        let bucket = self.bucket_of(hash);
+        if let Some((offset, bytes)) = bucket.map(|bucket| self.place(bucket))
             && !self.blocks.has(offset, bytes)
         {
             self.file.prefetch(offset, bytes as u64);
         }
-        slot.is_some()
+        bucket.is_some()
     }
 
-    /// The first slot that may be of a key with this hash.
-    fn slot_of(&self, hash: u64) -> Option<u64> {
-        let from = first_slot(hash, self.slots.len());
-        let slots = self.slots[from..].iter().chain(&self.slots[..from]).copied();
-        slots.take_while(|slot| *slot != 0).find(|slot| tag_of(*slot) == hash & TAG_MASK)
+    /// The first bucket that may be of a key with this hash.
+    fn bucket_of(&self, hash: u64) -> Option<u64> {
+        let from = first_bucket(hash, self.buckets.len());
+        let buckets = self.buckets[from..].iter().chain(&self.buckets[..from]).copied();
+        buckets.take_while(|bucket| *bucket != 0).find(|bucket| tag_of(*bucket) == hash & TAG_MASK)
     }
 
-    /// Where the row of a slot is, and how much to read for it.
-    fn place(&self, slot: u64) -> (u64, usize) {
-        let offset = slot & OFFSET_MASK;
-        let bytes = CLASS_0_BYTES << ((slot >> OFFSET_BITS) & u64::from(CLASS_MAX));
+    /// Where the row of a bucket is, and how much to read for it.
+    fn place(&self, bucket: u64) -> (u64, usize) {
+        let offset = bucket & OFFSET_MASK;
+        let bytes = CLASS_0_BYTES << ((bucket >> OFFSET_BITS) & u64::from(CLASS_MAX));
         (offset, bytes.min(self.file_bytes.saturating_sub(offset) as usize))
     }
 
@@ -377,9 +378,9 @@ impl Run {
         Ok(read)
     }
 
-    /// The value of the row of a slot, if it has this key.
-    fn read(&self, slot: u64, key: &[u8], look: &mut Look) -> Result<Option<Option<Bytes>>> {
-        let (offset, bytes) = self.place(slot);
+    /// The value of the row of a bucket, if it has this key.
+    fn read(&self, bucket: u64, key: &[u8], look: &mut Look) -> Result<Option<Option<Bytes>>> {
+        let (offset, bytes) = self.place(bucket);
         if bytes <= SMALL_ROW_BYTES {
             let mut row = [0; SMALL_ROW_BYTES];
             let read = self.read_at(offset, &mut row[..bytes], look)?;
@@ -425,23 +426,23 @@ fn read_exactly(file: &dyn File, offset: u64, buf: &mut [u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// Slots and their checksum; `None` if there is no empty one, without which no search ends.
-fn read_slots(file: &dyn File, offset: u64, count: usize) -> io::Result<Option<(Vec<u64>, u32)>> {
-    let mut slots = Vec::with_capacity(count);
+/// Buckets and their checksum; `None` if there is no empty one, without which no search ends.
+fn read_buckets(file: &dyn File, offset: u64, count: usize) -> io::Result<Option<(Vec<u64>, u32)>> {
+    let mut buckets = Vec::with_capacity(count);
     let (mut crc, mut empty) = (0, false);
     let mut buf = vec![0; WRITE_BYTES.min(count * 8)];
-    while slots.len() < count {
-        let take = buf.len().min((count - slots.len()) * 8);
+    while buckets.len() < count {
+        let take = buf.len().min((count - buckets.len()) * 8);
         let piece = &mut buf[..take];
-        read_exactly(file, offset + slots.len() as u64 * 8, piece)?;
+        read_exactly(file, offset + buckets.len() as u64 * 8, piece)?;
         crc = crc32c::crc32c_append(crc, piece);
-        for slot in piece.chunks_exact(8) {
-            let slot = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|n| slot[n]));
-            empty |= slot == 0;
-            slots.push(slot);
+        for bucket in piece.chunks_exact(8) {
+            let bucket = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|n| bucket[n]));
+            empty |= bucket == 0;
+            buckets.push(bucket);
         }
     }
-    Ok(empty.then_some((slots, crc)))
+    Ok(empty.then_some((buckets, crc)))
 }
 
 /// Writes a run. Until [`RunWriter::finish`] it has a name that nobody looks for.
@@ -454,7 +455,7 @@ pub(super) struct RunWriter<'a> {
     /// What is in the file, and of it durable.
     written: u64,
     flushed: u64,
-    /// Hash of the key, and class and offset as the slot will have them.
+    /// Hash of the key, and class and offset as the bucket will have them.
     found_by: Vec<(u64, u64)>,
     steps: Steps,
     next_step: u64,
@@ -554,18 +555,19 @@ impl<'a> RunWriter<'a> {
         if !self.last_key.is_empty() {
             self.steps.push(&self.last_key, rows_end);
         }
-        let slots = slots_of(&self.found_by);
-        let mut slots_crc = 0;
-        for piece in slots.chunks(WRITE_BYTES / 8) {
-            piece.iter().for_each(|slot| self.buf.extend_from_slice(&slot.to_le_bytes()));
-            slots_crc = crc32c::crc32c_append(slots_crc, &self.buf);
+        let buckets = buckets_of(&self.found_by);
+        let mut buckets_crc = 0;
+        for piece in buckets.chunks(WRITE_BYTES / 8) {
+            piece.iter().for_each(|bucket| self.buf.extend_from_slice(&bucket.to_le_bytes()));
+            buckets_crc = crc32c::crc32c_append(buckets_crc, &self.buf);
             self.write_out()?;
         }
         self.buf = self.steps.encode();
         let (steps_bytes, steps_crc) = (self.buf.len() as u64, crc32c::crc32c(&self.buf));
         let rows = self.found_by.len() as u64;
-        let slots_len = slots.len() as u64;
-        let foot = Foot { slots_crc, steps_crc, rows, rows_end, slots: slots_len, steps_bytes };
+        let buckets_len = buckets.len() as u64;
+        let foot =
+            Foot { buckets_crc, steps_crc, rows, rows_end, buckets: buckets_len, steps_bytes };
         self.buf.extend_from_slice(&foot.encode());
         self.write_out()?;
         self.file.sync()?;
@@ -582,7 +584,7 @@ impl<'a> RunWriter<'a> {
             rows,
             rows_end,
             file_bytes: self.written,
-            slots,
+            buckets,
             steps: std::mem::take(&mut self.steps),
         })
     }
@@ -598,16 +600,16 @@ impl Drop for RunWriter<'_> {
 }
 
 /// The hash table of these rows. A third of it is empty, so that a search ends soon.
-fn slots_of(found_by: &[(u64, u64)]) -> Vec<u64> {
-    let mut slots = vec![0; found_by.len() + found_by.len() / 2 + 1];
+fn buckets_of(found_by: &[(u64, u64)]) -> Vec<u64> {
+    let mut buckets = vec![0; found_by.len() + found_by.len() / 2 + 1];
     for (hash, place) in found_by {
-        let mut at = first_slot(*hash, slots.len());
-        while slots[at] != 0 {
-            at = if at + 1 == slots.len() { 0 } else { at + 1 };
+        let mut at = first_bucket(*hash, buckets.len());
+        while buckets[at] != 0 {
+            at = if at + 1 == buckets.len() { 0 } else { at + 1 };
         }
-        slots[at] = (hash & TAG_MASK) << (OFFSET_BITS + 4) | place;
+        buckets[at] = (hash & TAG_MASK) << (OFFSET_BITS + 4) | place;
     }
-    slots
+    buckets
 }
 
 /// A place among a run's rows.

@@ -81,7 +81,7 @@ fn a_table_is_as_a_map_through_merges_and_restarts() {
         let mut rng = Rng::seeded(seed);
         let table = open(&dir).unwrap();
         for _ in 0..1 + rng.below(3) {
-            // Some longer than the last class of a slot says.
+            // Some longer than the last class of a bucket says.
             let bytes_max = if rng.chance(1, 10) { 5_000_000 } else { 9000 };
             let changes = changes(&mut rng, bytes_max);
             table.write(&mut changes.iter().cloned()).unwrap();

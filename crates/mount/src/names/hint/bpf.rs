@@ -11,7 +11,7 @@ use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::calibrate::Bits;
-use super::slots::Slots;
+use super::notes::LookupNotes;
 use super::syscall::Syscall;
 use super::{Hint, Lookup};
 
@@ -26,7 +26,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/hi
 
 /// The program, attached for one mount. Detached when dropped.
 pub(super) struct Program {
-    pub(super) slots: Arc<Slots>,
+    pub(super) notes: Arc<LookupNotes>,
     _program: Ebpf,
 }
 
@@ -43,7 +43,7 @@ impl Bpf {
 
     /// What the kernel noted about this LOOKUP.
     pub(super) fn hint(&self, lookup: Lookup<'_>) -> Option<Hint> {
-        self.program.slots.find(lookup)?.hint(&self.bits, lookup.name)
+        self.program.notes.find(lookup)?.hint(&self.bits, lookup.name)
     }
 }
 
@@ -63,12 +63,12 @@ impl Program {
             .load(OBJECT)
             .map_err(|e| all_of(&e))?;
         attach(&mut program).map_err(|e| all_of(&*e))?;
-        let slots = match program.map("slots") {
-            Some(Map::Array(map)) => Slots::map(map.fd().as_fd()),
-            _ => return Err("the program has no slots".into()),
+        let notes = match program.map("notes") {
+            Some(Map::Array(map)) => LookupNotes::map(map.fd().as_fd()),
+            _ => return Err("the program has no notes".into()),
         };
-        let slots = slots.map_err(|e| format!("its slots cannot be mapped: {e}"))?;
-        Ok(Program { slots: Arc::new(slots), _program: program })
+        let notes = notes.map_err(|e| format!("its notes cannot be mapped: {e}"))?;
+        Ok(Program { notes: Arc::new(notes), _program: program })
     }
 }
 

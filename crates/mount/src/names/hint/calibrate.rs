@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use saker_types::{Errno, ROOT};
 
 use super::Lookup;
-use super::slots::Slots;
+use super::notes::LookupNotes;
 
 /// The meaning of a walk's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,16 +39,16 @@ pub(super) type Seen = [Option<u32>; 5];
 
 /// The other end of [`walk`]: answers its LOOKUPs.
 pub(super) struct Probing {
-    slots: Arc<Slots>,
+    notes: Arc<LookupNotes>,
     tid: u32,
     pub(super) seen: Seen,
 }
 
 impl Probing {
     /// For LOOKUPs of the calling thread.
-    pub(super) fn new(slots: Arc<Slots>) -> Probing {
+    pub(super) fn new(notes: Arc<LookupNotes>) -> Probing {
         let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        Probing { slots, tid, seen: Seen::default() }
+        Probing { notes, tid, seen: Seen::default() }
     }
 
     /// The error to answer with, if it is one of the walks.
@@ -57,7 +57,7 @@ impl Probing {
         if lookup.tid != self.tid || lookup.nodeid != ROOT {
             return None;
         }
-        let flags = self.slots.find(lookup).and_then(|slot| slot.walk(lookup.name));
+        let flags = self.notes.find(lookup).and_then(|note| note.walk(lookup.name));
         let second = probe == AGAIN && self.seen[AGAIN].is_some();
         self.seen[if second { REVAL } else { probe }] = flags.map(|(_, flags)| flags);
         // ESTALE makes the kernel walk again.

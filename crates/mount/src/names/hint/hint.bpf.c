@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Notes what the calling thread is doing when FUSE sends a LOOKUP.
  *
- * Runs in that thread, before the daemon can see the request. One slot for each thread id modulo
- * SLOTS: a thread waits for its request, so it has one at a time. Whoever collides with another
+ * Runs in that thread, before the daemon can see the request. One note for each thread id modulo
+ * NOTES: a thread waits for its request, so it has one at a time. Whoever collides with another
  * thread, or meets anything unexpected, leaves no note, and the daemon does a real lookup.
- * `struct slot` and the constants are also in slots.rs and bpf.rs. The slots take 4 MiB a mount. */
+ * `struct note` and the constants are also in notes.rs and bpf.rs. The notes take 4 MiB a mount. */
 #include "kernel.h"
 
-#define SLOTS 4096
+#define NOTES 4096
 #define TEXT 464
 #define BEFORE 16
 #define FUSE_LOOKUP 1
@@ -32,7 +32,7 @@ enum bits {
 	READ_ONLY = 2,		/* nothing can be made, perhaps */
 };
 
-struct slot {
+struct note {
 	__u64 sequence;		/* odd while this is written */
 	__u64 unique;		/* of the request; 0: the kernel gives it later */
 	__u64 nodeid;
@@ -51,11 +51,11 @@ struct slot {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SLOTS);
+	__uint(max_entries, NOTES);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct slot);
-} slots SEC(".maps");
+	__type(value, struct note);
+} notes SEC(".maps");
 
 /* Set by the loader. */
 const volatile __u32 device = 0;		/* of the mount, as the kernel encodes it */
@@ -74,37 +74,37 @@ static __attribute__((always_inline)) int is_compat(struct task_struct *task)
 #endif
 }
 
-static __attribute__((always_inline)) void note_syscall(struct slot *slot, struct pt_regs *regs)
+static __attribute__((always_inline)) void note_syscall(struct note *note, struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
-	slot->syscall = regs->orig_ax;
-	slot->args[0] = regs->di;
-	slot->args[1] = regs->si;
-	slot->args[2] = regs->dx;
-	slot->args[3] = regs->r10;
-	slot->args[4] = regs->r8;
+	note->syscall = regs->orig_ax;
+	note->args[0] = regs->di;
+	note->args[1] = regs->si;
+	note->args[2] = regs->dx;
+	note->args[3] = regs->r10;
+	note->args[4] = regs->r8;
 #else
-	slot->syscall = regs->syscallno;
-	slot->args[0] = regs->orig_x0;
-	slot->args[1] = regs->regs[1];
-	slot->args[2] = regs->regs[2];
-	slot->args[3] = regs->regs[3];
-	slot->args[4] = regs->regs[4];
+	note->syscall = regs->syscallno;
+	note->args[0] = regs->orig_x0;
+	note->args[1] = regs->regs[1];
+	note->args[2] = regs->regs[2];
+	note->args[3] = regs->regs[3];
+	note->args[4] = regs->regs[4];
 #endif
 }
 
 /* Where the noted syscall has paths whose last component is looked up without a walk. */
-static __attribute__((always_inline)) __u32 paths_of(struct slot *slot)
+static __attribute__((always_inline)) __u32 paths_of(struct note *note)
 {
-	return slot->syscall < SYSCALLS ? path_args[slot->syscall] : 0;
+	return note->syscall < SYSCALLS ? path_args[note->syscall] : 0;
 }
 
 /* Copies the path that argument `which` - 1 points to. */
-static __attribute__((always_inline)) __u32 copy_path(struct slot *slot, char *to, __u32 which)
+static __attribute__((always_inline)) __u32 copy_path(struct note *note, char *to, __u32 which)
 {
 	if (which == 0 || which > ARGS)
 		return 0;
-	long len = bpf_probe_read_user_str(to, TEXT, (void *)slot->args[which - 1]);
+	long len = bpf_probe_read_user_str(to, TEXT, (void *)note->args[which - 1]);
 	return len > 0 ? len : 0;
 }
 
@@ -132,13 +132,13 @@ static __attribute__((always_inline)) int is_first(struct nameidata *walk)
 }
 
 /* Whether a walk is that of the second of a syscall's two paths. */
-static __attribute__((always_inline)) int is_second(struct slot *slot, struct nameidata *walk,
+static __attribute__((always_inline)) int is_second(struct note *note, struct nameidata *walk,
 						    __u32 paths)
 {
 	__u32 first = paths & 15, second = paths >> 4;
 
 	return second && first && first <= ARGS &&
-	       (__u64)walk->name->uptr != slot->args[first - 1];
+	       (__u64)walk->name->uptr != note->args[first - 1];
 }
 
 static __attribute__((always_inline)) int is_read_only_mount(struct vfsmount *mount)
@@ -193,31 +193,31 @@ static __attribute__((always_inline)) int is_read_only(struct super_block *sb,
 	return walk ? is_read_only_mount(walk->path.mnt) : has_read_only_mount(sb);
 }
 
-static __attribute__((always_inline)) void note(struct slot *slot, struct task_struct *task,
+static __attribute__((always_inline)) void note_walk(struct note *note, struct task_struct *task,
 						struct super_block *sb)
 {
 	struct nameidata *walk = task->nameidata;
-	__u32 paths = paths_of(slot);
+	__u32 paths = paths_of(note);
 	int second;
 	long len;
 
 	if (walk) {
-		second = is_second(slot, walk, paths);
-		slot->walk = second ? WALK_SECOND : WALK_HERE;
-		slot->flags = walk->flags;
-		slot->depth = walk->depth;
-		slot->bits = is_first(walk) ? FIRST : 0;
-		len = bpf_probe_read_kernel_str(slot->text, TEXT, walk->last.name);
-		slot->text_len = len > 0 ? len : 0;
-		slot->second_len = copy_path(slot, slot->second, second ? paths & 15 : paths >> 4);
+		second = is_second(note, walk, paths);
+		note->walk = second ? WALK_SECOND : WALK_HERE;
+		note->flags = walk->flags;
+		note->depth = walk->depth;
+		note->bits = is_first(walk) ? FIRST : 0;
+		len = bpf_probe_read_kernel_str(note->text, TEXT, walk->last.name);
+		note->text_len = len > 0 ? len : 0;
+		note->second_len = copy_path(note, note->second, second ? paths & 15 : paths >> 4);
 	} else {
-		slot->walk = WALK_NONE;
-		slot->flags = slot->depth = slot->bits = 0;
-		slot->text_len = copy_path(slot, slot->text, paths & 15);
-		slot->second_len = copy_path(slot, slot->second, paths >> 4);
+		note->walk = WALK_NONE;
+		note->flags = note->depth = note->bits = 0;
+		note->text_len = copy_path(note, note->text, paths & 15);
+		note->second_len = copy_path(note, note->second, paths >> 4);
 	}
 	if (is_read_only(sb, walk))
-		slot->bits |= READ_ONLY;
+		note->bits |= READ_ONLY;
 }
 
 /* The name that is looked up. */
@@ -239,18 +239,18 @@ static __attribute__((always_inline)) const void *name_of(struct fuse_req *req)
  * 6.14 that the kernel has already and asks about again. A file system stacked on this one asks
  * for names of its own. The copy and what describes it are in one page; of a very long path they
  * are not, and this says no. */
-static __attribute__((always_inline)) int is_in_path(struct slot *slot, const void *name)
+static __attribute__((always_inline)) int is_in_path(struct note *note, const void *name)
 {
 	struct filename *path = (void *)((unsigned long)name & ~(PATH_MAX - 1UL));
-	__u32 paths = paths_of(slot), first = paths & 15, second = paths >> 4;
+	__u32 paths = paths_of(note), first = paths & 15, second = paths >> 4;
 	const void *text, *from;
 
 	if (READ(text, path->name) || READ(from, path->uptr))
 		return 0;
 	if (text < (void *)path || text > name)
 		return 0;
-	return (first && first <= ARGS && (__u64)from == slot->args[first - 1]) ||
-	       (second && second <= ARGS && (__u64)from == slot->args[second - 1]);
+	return (first && first <= ARGS && (__u64)from == note->args[first - 1]) ||
+	       (second && second <= ARGS && (__u64)from == note->args[second - 1]);
 }
 
 /* Whether the thread has locked the directory of a name for writing, as the kernel does after a
@@ -278,7 +278,7 @@ static __attribute__((always_inline)) int has_locked_directory(struct task_struc
 
 /* Whether the request comes straight from the syscall, and not through a file system stacked on
  * this one: that has its own walk, and looks up without one or with its mounter's rights. */
-static __attribute__((always_inline)) int is_direct(struct slot *slot, struct task_struct *task,
+static __attribute__((always_inline)) int is_direct(struct note *note, struct task_struct *task,
 						    struct fuse_req *req, struct super_block *sb)
 {
 	struct nameidata *walk = task->nameidata;
@@ -291,7 +291,7 @@ static __attribute__((always_inline)) int is_direct(struct slot *slot, struct ta
 	if (task->cred != task->real_cred)
 		return 0;
 	name = name_of(req);
-	return name && (has_locked_directory(task, name) || is_in_path(slot, name));
+	return name && (has_locked_directory(task, name) || is_in_path(note, name));
 }
 
 SEC("raw_tp/fuse_request_send")
@@ -307,26 +307,26 @@ int on_send(struct raw_tracepoint_args *ctx)
 	if (READ(mount, req->fm) || READ(sb, mount->sb) || READ(dev, sb->s_dev) || dev != device)
 		return 0;
 	READ(tid, req->in.h.pid);
-	key = tid & (SLOTS - 1);
-	struct slot *slot = bpf_map_lookup_elem(&slots, &key);
-	if (!slot)
+	key = tid & (NOTES - 1);
+	struct note *note = bpf_map_lookup_elem(&notes, &key);
+	if (!note)
 		return 0;
 	/* Fully ordered, as every atomic operation here that returns a value. */
-	__u64 sequence = slot->sequence;
+	__u64 sequence = note->sequence;
 	if (sequence & 1)
 		return 0;
-	if (__sync_val_compare_and_swap(&slot->sequence, sequence, sequence + 1) != sequence)
+	if (__sync_val_compare_and_swap(&note->sequence, sequence, sequence + 1) != sequence)
 		return 0;
 	struct task_struct *task = bpf_get_current_task_btf();
-	note_syscall(slot, bpf_task_pt_regs(task));
-	slot->tid = tid;
-	READ(slot->unique, req->in.h.unique);
-	READ(slot->nodeid, req->in.h.nodeid);
-	if (is_direct(slot, task, req, sb))
-		note(slot, task, sb);
+	note_syscall(note, bpf_task_pt_regs(task));
+	note->tid = tid;
+	READ(note->unique, req->in.h.unique);
+	READ(note->nodeid, req->in.h.nodeid);
+	if (is_direct(note, task, req, sb))
+		note_walk(note, task, sb);
 	else
-		slot->tid = 0;
-	__sync_fetch_and_add(&slot->sequence, 1);
+		note->tid = 0;
+	__sync_fetch_and_add(&note->sequence, 1);
 	return 0;
 }
 

@@ -222,7 +222,7 @@ fn rename(from: PathBuf, to: PathBuf, flags: RenameFlags) {
     let _ = rustix::fs::renameat_with(CWD, from, CWD, to, flags);
 }
 
-/// Longer than a slot's text.
+/// Longer than a note's text.
 fn long() -> String {
     "./".repeat(300)
 }
@@ -493,7 +493,7 @@ fn threads_get_hints_of_their_own() {
         });
     });
     let count = |wanted: &str| seen.split(' ').filter(|&one| one == wanted).count();
-    // Two threads may have one slot, and then one of them no hint.
+    // Two threads may have one note, and then one of them no hint.
     let none = ["a?", "b?", "c?", "f?", "l?"].map(count).iter().sum::<usize>();
     let right = ["a>", "b>", "c=plain", "f=open", "l=plain"].map(count).iter().sum::<usize>();
     assert_eq!(none + right, seen.split(' ').count(), "{seen}");

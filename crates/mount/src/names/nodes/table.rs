@@ -84,7 +84,7 @@ impl What {
 }
 
 /// All nodes.
-pub(super) struct Table {
+pub(super) struct NodeTable {
     pub(super) nodes: FxHashMap<FuseNodeId, Node>,
     /// Users choose names, so that nobody may know how they are hashed.
     pub(super) names: HashMap<Name, FuseNodeId>,
@@ -96,21 +96,21 @@ pub(super) struct Table {
     conflicts: HashMap<Name, Time>,
     next_guess: FuseNodeId,
     /// Nodes held, besides the root.
-    pub(super) held: Gauge,
+    pub(super) count: Gauge,
 }
 
-impl Table {
-    pub(super) fn new(held: Gauge) -> Table {
+impl NodeTable {
+    pub(super) fn new(held: Gauge) -> NodeTable {
         let attr = Attr { id: ROOT, mode: FileKind::Directory.bits() | 0o755, ..Attr::default() };
         let what = What::Known { loc: Locator::root(), attr: Box::new(attr) };
-        let mut table = Table {
+        let mut table = NodeTable {
             nodes: FxHashMap::default(),
             names: HashMap::new(),
             eager_from: Time::ZERO,
             aliases: FxHashMap::default(),
             conflicts: HashMap::new(),
             next_guess: FIRST_GUESS,
-            held,
+            count: held,
         };
         table.nodes.insert(ROOT, Node { lookups: 1, ..Node::new(what) });
         table
@@ -152,11 +152,11 @@ impl Table {
     }
 
     fn add(&mut self, id: FuseNodeId, what: What) {
-        self.held.add(1);
+        self.count.add(1);
         self.nodes.insert(id, Node::new(what));
     }
 
-    pub(super) fn hold(&mut self, id: FuseNodeId) {
+    pub(super) fn count_lookup(&mut self, id: FuseNodeId) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.lookups += 1;
         }
@@ -360,7 +360,7 @@ impl Table {
         if let Some(Node { what: What::Known { loc, .. }, .. }) = self.nodes.remove(&id) {
             self.end_alias(id, loc.id);
         }
-        self.held.add(-1);
+        self.count.add(-1);
     }
 
     fn end_alias(&mut self, id: FuseNodeId, inode: InodeId) {

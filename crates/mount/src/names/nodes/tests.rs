@@ -27,7 +27,7 @@ fn guessing() -> Nodes {
 }
 
 fn held(nodes: &Nodes) -> i64 {
-    nodes.lock().held.get()
+    nodes.lock().count.get()
 }
 
 /// Holds `name` in `dir`, whose inode is `pid`.
@@ -39,7 +39,7 @@ fn hold(
     id: u64,
     mode: u32,
 ) -> FuseNodeId {
-    nodes.hold(dir, &name(text), &entry(pid, text, id, mode))
+    nodes.count_lookup(dir, &name(text), &entry(pid, text, id, mode))
 }
 
 /// A walk from `start` to `dir` that has passed the names that the table has.
@@ -163,22 +163,22 @@ fn what_is_held_is_removed_as_it_was_last_seen() {
         entry
     };
     let seen = || nodes.pretend(ROOT, &name("f"), false).map(|(_, attr)| attr.unwrap().size);
-    nodes.hold(ROOT, &name("f"), &sized(10, 5, 1));
+    nodes.count_lookup(ROOT, &name("f"), &sized(10, 5, 1));
     assert_eq!(seen(), Some(5));
     nodes.refresh(&sized(10, 7, 2));
     assert_eq!(seen(), Some(7));
     assert!(nodes.pretend(ROOT, &name("f"), true).is_none(), "it is no directory");
     nodes.forget(10, 3);
-    nodes.hold(ROOT, &name("f"), &sized(10, 7, 2));
+    nodes.count_lookup(ROOT, &name("f"), &sized(10, 7, 2));
     nodes.mark_attr_stale(10);
     assert_eq!(seen(), None, "the kernel knows of a write");
     nodes.vanished(ROOT, &name("f"));
-    nodes.hold(ROOT, &name("f"), &sized(11, 9, 3));
+    nodes.count_lookup(ROOT, &name("f"), &sized(11, 9, 3));
     assert_eq!(seen(), Some(9));
     nodes.refresh(&sized(11, 5, 2));
     assert_eq!(seen(), None, "whether the kernel heeds a late reply is not known");
     nodes.vanished(ROOT, &name("f"));
-    nodes.hold(ROOT, &name("f"), &sized(12, 0, 1));
+    nodes.count_lookup(ROOT, &name("f"), &sized(12, 0, 1));
     hold(&nodes, ROOT, 1, "g", 12, FILE);
     nodes.vanished(ROOT, &name("g"));
     assert_eq!(seen(), None, "the kernel counts one link less");
@@ -206,7 +206,7 @@ fn names_do_not_keep_the_frame_alive() {
     let mut e = entry(1, "", 10, DIR);
     e.loc.name = frame.slice(0..3);
     let nodes = guessing();
-    nodes.hold(ROOT, &frame.slice(0..3), &e);
+    nodes.count_lookup(ROOT, &frame.slice(0..3), &e);
     assert_eq!(nodes.locate(10).unwrap().name, "xxx");
     drop(e);
     assert!(frame.try_into_mut().is_ok(), "nobody else holds it");
@@ -433,7 +433,7 @@ fn names_under_a_lease_may_be_kept() {
 #[test]
 fn a_directory_is_known_with_the_policy_in_force_there() {
     let nodes = leasing();
-    let looked_up = nodes.hold(ROOT, &name("d"), &{
+    let looked_up = nodes.count_lookup(ROOT, &name("d"), &{
         let entry = entry(1, "d", 9, DIR);
         Entry { loc: entry.loc.under(7), ..entry }
     });
@@ -536,7 +536,7 @@ fn attributes_are_not_the_newest_after_newer_ones() {
         let entry = entry(1, "a", 10, FILE);
         Entry { attr: Attr { data_version, ..entry.attr.clone() }, ..entry }
     };
-    nodes.hold(ROOT, &name("a"), &at(3));
+    nodes.count_lookup(ROOT, &name("a"), &at(3));
     assert!(nodes.is_newest(&at(3).attr) && !nodes.is_newest(&at(4).attr));
     nodes.refresh(&at(4));
     assert!(!nodes.is_newest(&at(3).attr));

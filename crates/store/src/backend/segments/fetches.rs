@@ -19,17 +19,17 @@ impl Default for Fetches {
 impl Fetches {
     /// Whether somebody has fetched a chunk from this byte on, not long ago.
     pub fn has(&self, key: ChunkKey, start: u32) -> bool {
-        let (slot, hash) = self.slot(key, start);
-        slot.load(Ordering::Relaxed) == hash
+        let (cell, hash) = self.cell(key, start);
+        cell.load(Ordering::Relaxed) == hash
     }
 
     /// Somebody does.
     pub fn add(&self, key: ChunkKey, start: u32) {
-        let (slot, hash) = self.slot(key, start);
-        slot.store(hash, Ordering::Relaxed);
+        let (cell, hash) = self.cell(key, start);
+        cell.store(hash, Ordering::Relaxed);
     }
 
-    fn slot(&self, (id, index): ChunkKey, start: u32) -> (&AtomicU64, u64) {
+    fn cell(&self, (id, index): ChunkKey, start: u32) -> (&AtomicU64, u64) {
         // Never 0, which is nobody's.
         let hash = mix(mix(mix(1, id), index), u64::from(start)) | 1;
         (&self.0[(hash >> 48) as usize % FETCHES_MAX], hash)

@@ -164,7 +164,7 @@ pub struct Ref {
 
 impl Clone for Ref {
     fn clone(&self) -> Ref {
-        self.kernel.hold(self.id)
+        self.kernel.dget(self.id)
     }
 }
 
@@ -182,7 +182,7 @@ pub struct InodeRef {
 
 impl Clone for InodeRef {
     fn clone(&self) -> InodeRef {
-        self.kernel.hold_inode(self.id)
+        self.kernel.igrab(self.id)
     }
 }
 
@@ -204,12 +204,12 @@ impl Kernel {
         f(&mut self.0.dentries.borrow_mut())
     }
 
-    pub(super) fn hold(&self, id: usize) -> Ref {
+    pub(super) fn dget(&self, id: usize) -> Ref {
         self.with(|all| all.dentry_mut(id).refs += 1);
         Ref { kernel: self.clone(), id }
     }
 
-    pub(super) fn hold_inode(&self, id: usize) -> InodeRef {
+    pub(super) fn igrab(&self, id: usize) -> InodeRef {
         self.with(|all| all.inode_mut(id).refs += 1);
         InodeRef { kernel: self.clone(), id }
     }
@@ -321,7 +321,7 @@ impl Kernel {
     /// `__d_lookup`.
     pub(super) fn find(&self, dir: usize, name: &[u8]) -> Option<Ref> {
         let id = self.with(|all| all.names.get(&(dir, name.to_vec())).copied())?;
-        Some(self.hold(id))
+        Some(self.dget(id))
     }
 
     /// `d_invalidate`.
@@ -398,7 +398,7 @@ impl Kernel {
                 if self.is_ancestor(alias, dir.id) {
                     return Err(Errno::ELOOP);
                 }
-                let alias = self.hold(alias);
+                let alias = self.dget(alias);
                 self.rename_dentry(alias.id, dir.id, name);
                 alias
             }
@@ -463,7 +463,7 @@ impl Kernel {
 
     pub(super) fn inode_of(&self, dentry: &Ref) -> Option<InodeRef> {
         let id = self.with(|all| all.dentry(dentry.id).inode)?;
-        Some(self.hold_inode(id))
+        Some(self.igrab(id))
     }
 
     /// The inode of a directory that somebody uses.
@@ -507,7 +507,7 @@ impl Kernel {
                 id
             })
         });
-        let inode = self.hold_inode(id);
+        let inode = self.igrab(id);
         self.with(|all| all.inode_mut(id).nlookup += 1);
         self.change_attributes(id, &entry.attr, entry.attr_valid_ns, version, is_new);
         inode

@@ -233,7 +233,7 @@ impl Kernel {
 
     /// The root directory.
     pub fn root(&self) -> Ref {
-        self.hold(dcache::ROOT)
+        self.dget(dcache::ROOT)
     }
 
     /// Memory is short: what nobody uses goes.

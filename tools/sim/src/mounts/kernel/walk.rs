@@ -93,7 +93,7 @@ impl Kernel {
             self.dir_of(&dir)?;
             if name == b".." {
                 let parent = self.with(|all| all.dentry(dir.id).parent);
-                dir = self.hold(parent);
+                dir = self.dget(parent);
                 if todo.is_empty() {
                     let (found, name) = (Some(dir.clone()), Vec::new());
                     return Ok(Walked { dir, name, found });

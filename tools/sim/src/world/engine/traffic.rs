@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
-use saker_rpc::client::CallSlot;
+use saker_rpc::client::CallPromise;
 use saker_rpc::frame::Frame;
 use saker_rpc::{CallError, CallId, Input, Outgoing, RoleKind};
 use saker_runtime::sim;
@@ -20,11 +20,11 @@ use crate::node::{Node, frame_bytes};
 
 impl World {
     pub(super) fn client_calls(&mut self, call: NewCall) {
-        let NewCall { client, to, mut frame, deadline, slot } = call;
+        let NewCall { client, to, mut frame, deadline, promise } = call;
         self.calls += 1;
         frame.call = self.calls;
         let to = (to.0, Some(to.1));
-        self.send(Who::Client(client), 0, to, frame, deadline, Some(slot));
+        self.send(Who::Client(client), 0, to, frame, deadline, Some(promise));
     }
 
     /// Nobody is on no machine, as [`saker_rpc::Shell`] has it.
@@ -35,7 +35,7 @@ impl World {
         (to, machine): (NodeId, Option<Machine>),
         frame: Frame,
         deadline: Time,
-        slot: Option<CallSlot>,
+        promise: Option<CallPromise>,
     ) {
         let key = (from, life, frame.call);
         self.log.event(self.now, "asks", &frame_bytes(&frame), || {
@@ -46,12 +46,12 @@ impl World {
         let to_life = node.map(|node| node.life);
         self.schedule(deadline, Event::Fails(key, CallError::Timeout));
         let Some(to_life) = to_life else {
-            self.pending.insert(key, Pending { conn: None, slot });
+            self.pending.insert(key, Pending { conn: None, promise });
             let at = self.after_us(100, 2_000);
             return self.schedule(at, Event::Fails(key, CallError::Unreachable));
         };
         let conn = self.net.connect(from, life, to, to_life);
-        self.pending.insert(key, Pending { conn: Some(conn), slot });
+        self.pending.insert(key, Pending { conn: Some(conn), promise });
         if let Some(head) = Head::of(&frame) {
             if let Some(mutation) = head.mutation(&frame) {
                 self.asked.insert((conn, frame.call), mutation);
@@ -143,14 +143,14 @@ impl World {
     }
 
     pub(super) fn end_call(&mut self, key: Key, result: Result<Frame, CallError>) {
-        let Some(Pending { slot, .. }) = self.pending.remove(&key) else { return };
+        let Some(Pending { promise, .. }) = self.pending.remove(&key) else { return };
         let bytes = result.as_ref().map_or_else(|_| Bytes::new(), frame_bytes);
         self.log.event(self.now, "ends", &bytes, || {
             let result = result.as_ref().map(|f| (f.status, describe(f)));
             format!("#{} of {:?}: {result:?}", key.2, key.0)
         });
-        if let Some(slot) = slot {
-            slot.complete(result);
+        if let Some(promise) = promise {
+            promise.complete(result);
             return self.clients_may_run();
         }
         let (Who::Node(id), life, call) = key else { return };

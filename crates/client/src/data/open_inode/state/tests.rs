@@ -42,10 +42,10 @@ fn a_clean_file_has_nothing_to_report_but_a_flush() {
 #[test]
 fn what_is_written_to_chunks_is_pending_then_accepted_then_reported() {
     let mut s = large(100);
-    let epoch = s.epoch();
+    let generation = s.generation();
     s.wrote(150, 80, Some(70..150), &user(5));
     s.wrote(120, 10, Some(70..150), &user(6));
-    assert!(s.epoch() > epoch && s.waits(&(149..200)) && !s.waits(&(150..200)));
+    assert!(s.generation() > generation && s.waits(&(149..200)) && !s.waits(&(150..200)));
     assert_eq!(s.writer().unwrap().uid, 5, "who began");
     s.accepted(&[Unflushed { store: 1, epoch: 1, first: 9, more: 0 }]);
     s.sent(None);

@@ -51,18 +51,18 @@ fn pieces_end_at_chunks() {
 }
 
 /// Lets all pieces take off that may; each lands when its sleep ends.
-fn take_off(writer: &mut Writer) -> Vec<saker_rpc::client::SleepSlot> {
-    let mut slots = Vec::new();
+fn take_off(writer: &mut Writer) -> Vec<saker_rpc::client::SleepPromise> {
+    let mut promises = Vec::new();
     while let Some(piece) = writer.next_to_fly() {
-        let (slot, sleep) = Sleep::new();
-        slots.push(slot);
+        let (promise, sleep) = Sleep::new();
+        promises.push(promise);
         let flown = piece.clone();
         writer.fly(&flown, async move {
             sleep.await;
             Landed { piece, truncate_gen: 0, losses: 0, result: Ok(Vec::new()) }
         });
     }
-    slots
+    promises
 }
 
 #[test]
@@ -90,11 +90,11 @@ fn overlapping_pieces_fly_one_after_the_other() {
         put_fully(&mut writer, offset, data, 64);
         writer.seal();
     }
-    let slots = take_off(&mut writer);
-    assert_eq!((slots.len(), writer.queue.len()), (2, 1));
+    let promises = take_off(&mut writer);
+    assert_eq!((promises.len(), writer.queue.len()), (2, 1));
     assert!(poll(writer.next_landed()).is_pending());
     assert_eq!(writer.range(), Some(0..103));
-    drop(slots);
+    drop(promises);
     for _ in 0..2 {
         let Poll::Ready(Some(landed)) = poll(writer.next_landed()) else { panic!("flies on") };
         assert!(landed.result.is_ok());

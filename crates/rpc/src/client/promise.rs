@@ -16,18 +16,18 @@ enum State<T> {
 }
 
 /// Filled once.
-struct Slot<T>(Mutex<State<T>>);
+struct Promise<T>(Mutex<State<T>>);
 
-impl<T> Slot<T> {
-    fn new() -> Arc<Slot<T>> {
-        Arc::new(Slot(Mutex::new(State::Waiting(None))))
+impl<T> Promise<T> {
+    fn new() -> Arc<Promise<T>> {
+        Arc::new(Promise(Mutex::new(State::Waiting(None))))
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills the slot, unless it was filled before, and wakes whoever waits.
+    /// Fills the promise, unless it was filled before, and wakes whoever waits.
     fn fill(&self, value: T) {
         let mut state = self.lock();
         let State::Waiting(waker) = &mut *state else { return };
@@ -62,16 +62,16 @@ impl<T> Slot<T> {
 /// A call's end, as a future: the reply, whatever its status, or why there is none. Dropping it
 /// does not cancel the request.
 #[must_use = "the request is only sent when somebody waits"]
-pub struct Call(Arc<Slot<Result<Frame, CallError>>>);
+pub struct Call(Arc<Promise<Result<Frame, CallError>>>);
 
 /// The side that ends a [`Call`]. Dropping it ends the call as `Disconnected`.
-pub struct CallSlot(Arc<Slot<Result<Frame, CallError>>>);
+pub struct CallPromise(Arc<Promise<Result<Frame, CallError>>>);
 
 impl Call {
-    /// A call and the slot that ends it.
-    pub fn new() -> (CallSlot, Call) {
-        let slot = Slot::new();
-        (CallSlot(slot.clone()), Call(slot))
+    /// A call and the promise that ends it.
+    pub fn new() -> (CallPromise, Call) {
+        let promise = Promise::new();
+        (CallPromise(promise.clone()), Call(promise))
     }
 }
 
@@ -83,7 +83,7 @@ impl Future for Call {
     }
 }
 
-impl CallSlot {
+impl CallPromise {
     /// Ends the call.
     pub fn complete(self, result: Result<Frame, CallError>) {
         self.0.fill(result);
@@ -95,7 +95,7 @@ impl CallSlot {
     }
 }
 
-impl Drop for CallSlot {
+impl Drop for CallPromise {
     fn drop(&mut self) {
         if self.0.is_waiting() {
             self.0.fill(Err(CallError::Disconnected));
@@ -105,16 +105,16 @@ impl Drop for CallSlot {
 
 /// A pause, as a future.
 #[must_use = "nothing sleeps until this is awaited"]
-pub struct Sleep(Arc<Slot<()>>);
+pub struct Sleep(Arc<Promise<()>>);
 
 /// The side that ends a [`Sleep`]. Dropping it ends the sleep.
-pub struct SleepSlot(Arc<Slot<()>>);
+pub struct SleepPromise(Arc<Promise<()>>);
 
 impl Sleep {
-    /// A sleep and the slot that ends it.
-    pub fn new() -> (SleepSlot, Sleep) {
-        let slot = Slot::new();
-        (SleepSlot(slot.clone()), Sleep(slot))
+    /// A sleep and the promise that ends it.
+    pub fn new() -> (SleepPromise, Sleep) {
+        let promise = Promise::new();
+        (SleepPromise(promise.clone()), Sleep(promise))
     }
 }
 
@@ -126,7 +126,7 @@ impl Future for Sleep {
     }
 }
 
-impl SleepSlot {
+impl SleepPromise {
     /// Ends the sleep.
     pub fn complete(self) {
         // Dropping completes.
@@ -138,7 +138,7 @@ impl SleepSlot {
     }
 }
 
-impl Drop for SleepSlot {
+impl Drop for SleepPromise {
     fn drop(&mut self) {
         self.0.fill(());
     }
@@ -161,14 +161,14 @@ mod tests {
     }
 
     /// The result of `call`, which must be pending until `end` runs and be woken by it once.
-    fn outcome(end: impl FnOnce(CallSlot)) -> Result<Frame, CallError> {
-        let (slot, call) = Call::new();
+    fn outcome(end: impl FnOnce(CallPromise)) -> Result<Frame, CallError> {
+        let (promise, call) = Call::new();
         let wakes = Arc::new(Count::default());
         let waker = Waker::from(wakes.clone());
         let mut cx = Context::from_waker(&waker);
         let mut call = pin!(call);
         assert!(call.as_mut().poll(&mut cx).is_pending());
-        end(slot);
+        end(promise);
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
         match call.as_mut().poll(&mut cx) {
             Poll::Ready(result) => result,
@@ -177,23 +177,23 @@ mod tests {
     }
 
     #[test]
-    fn a_call_ends_with_its_slot() {
+    fn a_call_ends_with_its_promise() {
         let empty = bytes::Bytes::new();
         let frame = Frame::request(1, 2, empty.clone(), empty);
-        assert_eq!(outcome(|slot| slot.complete(Ok(frame.clone()))), Ok(frame));
+        assert_eq!(outcome(|promise| promise.complete(Ok(frame.clone()))), Ok(frame));
         assert_eq!(outcome(|s| s.complete(Err(CallError::Timeout))), Err(CallError::Timeout));
         assert_eq!(outcome(drop), Err(CallError::Disconnected));
     }
 
     #[test]
     fn an_abandoned_slot_knows_it() {
-        let (slot, call) = Call::new();
-        assert!(!slot.is_abandoned());
+        let (promise, call) = Call::new();
+        assert!(!promise.is_abandoned());
         drop(call);
-        assert!(slot.is_abandoned());
-        let (slot, sleep) = Sleep::new();
-        assert!(!slot.is_abandoned());
+        assert!(promise.is_abandoned());
+        let (promise, sleep) = Sleep::new();
+        assert!(!promise.is_abandoned());
         drop(sleep);
-        assert!(slot.is_abandoned());
+        assert!(promise.is_abandoned());
     }
 }

@@ -1,5 +1,5 @@
-//! The memory that the program of `hint.bpf.c` writes: one slot for each thread id modulo
-//! [`SLOTS`].
+//! The memory that the program of `hint.bpf.c` writes: one note for each thread id modulo
+//! [`NOTES`].
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -11,11 +11,11 @@ use super::calibrate::Bits;
 use super::syscall::{ARGS, Syscall};
 use super::{Hint, Lookup, LookupIntent, PathStep, Rest, Which, path};
 
-const SLOTS: usize = 4096;
+const NOTES: usize = 4096;
 const TEXT: usize = 464;
-const WORDS: usize = size_of::<Slot>() / 8;
+const WORDS: usize = size_of::<LookupNote>() / 8;
 /// Words before the texts.
-const HEAD: usize = (size_of::<Slot>() - 2 * TEXT) / 8;
+const HEAD: usize = (size_of::<LookupNote>() - 2 * TEXT) / 8;
 /// `walk`: the thread has ended its walk.
 const WALK_NONE: u32 = 0;
 /// `bits`: no name goes before this one in the path.
@@ -25,10 +25,10 @@ const READ_ONLY: u32 = 2;
 /// `walk`: it walks the second of the syscall's two paths; else the first.
 const WALK_SECOND: u32 = 2;
 
-/// What the program notes of one LOOKUP, as `struct slot` there.
+/// What the program notes of one LOOKUP, as `struct note` there.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(super) struct Slot {
+pub(super) struct LookupNote {
     sequence: u64,
     unique: u64,
     nodeid: u64,
@@ -44,58 +44,59 @@ pub(super) struct Slot {
     text: [u8; TEXT],
     second: [u8; TEXT],
 }
-const _: () = assert!(size_of::<Slot>() == 1024 && TEXT.is_multiple_of(8));
+const _: () = assert!(size_of::<LookupNote>() == 1024 && TEXT.is_multiple_of(8));
 
 /// The program's map, shared with the kernel.
-pub(super) struct Slots {
+pub(super) struct LookupNotes {
     words: *const AtomicU64,
 }
 
 // SAFETY: the memory is mapped until drop, and only read by atomic operations.
-unsafe impl Send for Slots {}
+unsafe impl Send for LookupNotes {}
 // SAFETY: as above.
-unsafe impl Sync for Slots {}
+unsafe impl Sync for LookupNotes {}
 
-impl Slots {
+impl LookupNotes {
     /// Maps the memory of the program's map.
-    pub(super) fn map(fd: BorrowedFd<'_>) -> rustix::io::Result<Slots> {
+    pub(super) fn map(fd: BorrowedFd<'_>) -> rustix::io::Result<LookupNotes> {
         let null = std::ptr::null_mut();
-        let size = SLOTS * size_of::<Slot>();
+        let size = NOTES * size_of::<LookupNote>();
         // SAFETY: a new mapping, at no address in particular.
         let words =
             unsafe { rustix::mm::mmap(null, size, ProtFlags::READ, MapFlags::SHARED, fd, 0) }?;
-        Ok(Slots { words: words.cast() })
+        Ok(LookupNotes { words: words.cast() })
     }
 
     /// The note about this LOOKUP, if it is there and whole.
-    pub(super) fn find(&self, lookup: Lookup<'_>) -> Option<Slot> {
-        // SAFETY: the mapping has SLOTS times WORDS words, aligned as a page is.
-        let words = unsafe { std::slice::from_raw_parts(self.words, SLOTS * WORDS) };
-        let (slots, _) = words.as_chunks::<WORDS>();
-        copy(&slots[lookup.tid as usize % SLOTS], |slot| slot.is_about(lookup))
+    pub(super) fn find(&self, lookup: Lookup<'_>) -> Option<LookupNote> {
+        // SAFETY: the mapping has NOTES times WORDS words, aligned as a page is.
+        let words = unsafe { std::slice::from_raw_parts(self.words, NOTES * WORDS) };
+        let (notes, _) = words.as_chunks::<WORDS>();
+        copy(&notes[lookup.tid as usize % NOTES], |note| note.is_about(lookup))
     }
 }
 
-impl Drop for Slots {
+impl Drop for LookupNotes {
     fn drop(&mut self) {
         // SAFETY: mapped by `map`, and nothing that was read borrows from it.
         // It cannot fail: this is the whole mapping.
-        let _ =
-            unsafe { rustix::mm::munmap(self.words.cast_mut().cast(), SLOTS * size_of::<Slot>()) };
+        let _ = unsafe {
+            rustix::mm::munmap(self.words.cast_mut().cast(), NOTES * size_of::<LookupNote>())
+        };
     }
 }
 
-/// Copies a slot, texts only as far as they go; `None` if it was written meanwhile, or if `wanted`
+/// Copies a note, texts only as far as they go; `None` if it was written meanwhile, or if `wanted`
 /// does not want it by what precedes the texts.
-fn copy(from: &[AtomicU64; WORDS], wanted: impl Fn(&Slot) -> bool) -> Option<Slot> {
-    let mut slot = Slot::new_zeroed();
-    let to: &mut [u64; WORDS] = zerocopy::transmute_mut!(&mut slot);
+fn copy(from: &[AtomicU64; WORDS], wanted: impl Fn(&LookupNote) -> bool) -> Option<LookupNote> {
+    let mut note = LookupNote::new_zeroed();
+    let to: &mut [u64; WORDS] = zerocopy::transmute_mut!(&mut note);
     let load = |to: &mut [u64], from: &[AtomicU64]| {
         to.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
     };
     let sequence = from[0].load(Ordering::Acquire);
     load(&mut to[..HEAD], &from[..HEAD]);
-    let head: &Slot = zerocopy::transmute_ref!(&*to);
+    let head: &LookupNote = zerocopy::transmute_ref!(&*to);
     if !sequence.is_multiple_of(2) || !wanted(head) {
         return None;
     }
@@ -104,10 +105,10 @@ fn copy(from: &[AtomicU64; WORDS], wanted: impl Fn(&Slot) -> bool) -> Option<Slo
         load(&mut to[at..at + len], &from[at..at + len]);
     }
     fence(Ordering::Acquire);
-    (from[0].load(Ordering::Relaxed) == sequence).then_some(slot)
+    (from[0].load(Ordering::Relaxed) == sequence).then_some(note)
 }
 
-impl Slot {
+impl LookupNote {
     fn is_about(&self, lookup: Lookup<'_>) -> bool {
         let known = self.unique == 0 || self.unique == lookup.unique;
         let same = self.tid == lookup.tid && self.nodeid == lookup.nodeid;
@@ -235,17 +236,26 @@ mod tests {
         (bytes, len as u32 + 1)
     }
 
-    fn walking(rest: &str, flags: u32, depth: u32) -> Slot {
+    fn walking(rest: &str, flags: u32, depth: u32) -> LookupNote {
         let (text, text_len) = put(rest);
         let (syscall, args) = (libc::SYS_openat as u32, [0, 0, 0o102, 0, 0]);
-        Slot { walk: 1, flags, depth, text, text_len, syscall, args, ..Slot::new_zeroed() }
+        LookupNote {
+            walk: 1,
+            flags,
+            depth,
+            text,
+            text_len,
+            syscall,
+            args,
+            ..LookupNote::new_zeroed()
+        }
     }
 
-    fn walked(syscall: i64, first: &str, second: &str) -> Slot {
+    fn walked(syscall: i64, first: &str, second: &str) -> LookupNote {
         let ((text, text_len), (second, second_len)) = (put(first), put(second));
         let syscall = syscall as u32;
         let args = [1, 2, 3, 4, 5];
-        Slot { syscall, args, text, text_len, second, second_len, ..Slot::new_zeroed() }
+        LookupNote { syscall, args, text, text_len, second, second_len, ..LookupNote::new_zeroed() }
     }
 
     #[test]
@@ -275,16 +285,16 @@ mod tests {
         {
             let syscall = libc::SYS_renameat2 as u32;
             let (second, second_len) = put(other);
-            let slot = Slot { syscall, second, second_len, ..walking("x/y", 1, 0) };
-            assert_eq!(slot.walk(b"x"), Some((wanted, 1)), "{other}");
-            let unreadable = Slot { second_len: 0, ..slot };
+            let note = LookupNote { syscall, second, second_len, ..walking("x/y", 1, 0) };
+            assert_eq!(note.walk(b"x"), Some((wanted, 1)), "{other}");
+            let unreadable = LookupNote { second_len: 0, ..note };
             assert_eq!(unreadable.walk(b"x"), Some((Rest::BesideDots, 1)));
         }
-        let slot = Slot { bits: READ_ONLY, ..walking("x", 2, 0) };
-        assert_eq!(slot.hint(&BITS, b"x").unwrap().step, PathStep::Last(LookupIntent::Plain));
-        let slot = Slot { args: [0; ARGS], ..slot };
+        let note = LookupNote { bits: READ_ONLY, ..walking("x", 2, 0) };
+        assert_eq!(note.hint(&BITS, b"x").unwrap().step, PathStep::Last(LookupIntent::Plain));
+        let note = LookupNote { args: [0; ARGS], ..note };
         let step = PathStep::Last(LookupIntent::Open { flags: 0 });
-        assert_eq!(slot.hint(&BITS, b"x").unwrap().step, step, "it makes nothing");
+        assert_eq!(note.hint(&BITS, b"x").unwrap().step, step, "it makes nothing");
         assert!(walking("x", 16, 0).hint(&BITS, b"x").unwrap().reval);
         assert!(!walking("x", 15, 0).hint(&BITS, b"x").unwrap().reval);
     }
@@ -292,7 +302,7 @@ mod tests {
     #[test]
     fn a_syscall_after_its_walk_is_understood() {
         let long = format!("{}/x", "y".repeat(TEXT));
-        let step = |slot: Slot| slot.hint(&BITS, b"x").map(|hint| hint.step);
+        let step = |note: LookupNote| note.hint(&BITS, b"x").map(|hint| hint.step);
         let create = Some(PathStep::Last(LookupIntent::Create));
         assert_eq!(step(walked(libc::SYS_mkdirat, "a/x", "")), create);
         assert_eq!(step(walked(libc::SYS_mkdirat, &long, "")), None);
@@ -301,27 +311,27 @@ mod tests {
         assert_eq!(step(walked(libc::SYS_renameat, "x", &long)), None);
         assert_eq!(step(walked(libc::SYS_newfstatat, "x", "")), None);
         assert_eq!(step(walked(libc::SYS_read, "x", "")), None);
-        let slot = Slot { bits: READ_ONLY, ..walked(libc::SYS_mkdirat, "a/x", "") };
-        assert_eq!(step(slot), Some(PathStep::Last(LookupIntent::Plain)));
-        let slot = Slot { bits: READ_ONLY, ..walked(libc::SYS_renameat, "a/y", "b/x") };
-        assert_eq!(step(slot), target);
-        let unreadable = Slot { text_len: 0, ..walked(libc::SYS_mkdirat, "x", "") };
+        let note = LookupNote { bits: READ_ONLY, ..walked(libc::SYS_mkdirat, "a/x", "") };
+        assert_eq!(step(note), Some(PathStep::Last(LookupIntent::Plain)));
+        let note = LookupNote { bits: READ_ONLY, ..walked(libc::SYS_renameat, "a/y", "b/x") };
+        assert_eq!(step(note), target);
+        let unreadable = LookupNote { text_len: 0, ..walked(libc::SYS_mkdirat, "x", "") };
         assert_eq!(step(unreadable), None);
     }
 
     #[test]
-    fn a_slot_under_way_is_not_copied() {
+    fn a_note_under_way_is_not_copied() {
         let words: [u64; WORDS] = zerocopy::transmute!(walking("x/y", 5, 0));
         let shared = words.map(AtomicU64::new);
-        let slot = copy(&shared, |_| true).unwrap();
-        assert_eq!(slot.walk(b"x"), Some((Rest::Names, 5)));
+        let note = copy(&shared, |_| true).unwrap();
+        assert_eq!(note.walk(b"x"), Some((Rest::Names, 5)));
         assert!(copy(&shared, |_| false).is_none());
         shared[0].store(1, Ordering::Relaxed);
         assert!(copy(&shared, |_| true).is_none());
     }
 
     #[test]
-    fn a_slot_overwritten_while_it_is_copied_is_not_used() {
+    fn a_note_overwritten_while_it_is_copied_is_not_used() {
         let words: [u64; WORDS] = zerocopy::transmute!(walking("x/y", 5, 0));
         let shared = words.map(AtomicU64::new);
         let overwritten = copy(&shared, |_| {
@@ -332,15 +342,15 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_for_one_lookup() {
+    fn a_note_is_for_one_lookup() {
         let lookup = Lookup { unique: 6, tid: 2, nodeid: 3, name: b"x" };
-        let slot = Slot { tid: 2, nodeid: 3, unique: 6, ..Slot::new_zeroed() };
-        assert!(slot.is_about(lookup));
-        assert!(Slot { unique: 0, ..slot }.is_about(lookup), "numbered later");
-        assert!(!Slot { unique: 8, ..slot }.is_about(lookup));
-        assert!(!Slot { nodeid: 4, ..slot }.is_about(lookup));
-        assert!(!Slot { tid: 4098, ..slot }.is_about(lookup), "the same slot");
+        let note = LookupNote { tid: 2, nodeid: 3, unique: 6, ..LookupNote::new_zeroed() };
+        assert!(note.is_about(lookup));
+        assert!(LookupNote { unique: 0, ..note }.is_about(lookup), "numbered later");
+        assert!(!LookupNote { unique: 8, ..note }.is_about(lookup));
+        assert!(!LookupNote { nodeid: 4, ..note }.is_about(lookup));
+        assert!(!LookupNote { tid: 4098, ..note }.is_about(lookup), "the same note");
         let nobody = Lookup { tid: 0, ..lookup };
-        assert!(!Slot { tid: 0, ..slot }.is_about(nobody));
+        assert!(!LookupNote { tid: 0, ..note }.is_about(nobody));
     }
 }
