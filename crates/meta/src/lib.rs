@@ -1,17 +1,16 @@
 //! The MNode: owns a share of the inodes (FalconFS §4).
 //!
 //! ```text
-//! frame -> service::Worker -> ops::<operation> -> rows -> engine (tables, journal)
+//! frame -> service::ShardWorker -> ops::<operation> -> rows -> engine (tables, journal)
 //!              |  parks, retries      |
 //!              |                      +-> namespace (resolve, fetch, invalidate)
-//!              |                      +-> changelog (totals of directories)
+//!              |                      +-> totals (of directories)
 //!              +-> tasks              +-> txn (two-phase commit)
 //! ```
 //! A shard is one worker: single-threaded, sans-io, with its own journal. An operation is a
 //! function from a request to an answer, or to a reason to wait, after which it runs again from
 //! the root; what takes several steps goes on as a task.
 
-mod changelog;
 mod checkpoint;
 pub mod config;
 mod gone;
@@ -32,6 +31,7 @@ pub mod slot;
 mod state;
 #[cfg(test)]
 mod testing;
+mod totals;
 mod txn;
 
 pub use config::Config;

@@ -15,7 +15,7 @@ use saker_types::{ClusterMap, Errno, FileKind, Inode, InodeId, ROOT, ShardNo};
 use crate::metrics::Metrics;
 use crate::rows::new_attr;
 use crate::shard::{Parts, Shard, ShardLimits};
-use crate::state::volatile::Volatile;
+use crate::state::facts::Facts;
 
 /// Where a shard's data is, and what it is.
 pub struct ShardOptions {
@@ -60,20 +60,20 @@ pub fn open_at(
 ) -> Result<Rc<RefCell<Shard>>, StartError> {
     let ShardOptions { source, no, limits, metrics } = home;
     let cluster = map.uuid[..].try_into().map_err(|_| saker_types::Error::from(Errno::EINVAL))?;
-    let mut volatile = Volatile::default();
+    let mut facts = Facts::default();
     let engine = source.open(Identity { cluster, shard: no.into() }, &mut |recovered| {
         match recovered {
-            Recovered::Anew => volatile = Volatile::default(),
-            Recovered::Fact(fact) => volatile.apply(fact),
+            Recovered::Anew => facts = Facts::default(),
+            Recovered::Fact(fact) => facts.apply(fact),
         }
         Ok(())
     })?;
     failpoint!("recover.replayed");
-    let map = crate::maps::newest(map, volatile.map.take())?;
-    let prepared = std::mem::take(&mut volatile.prepared);
-    let decisions: Vec<Decision> = volatile.decisions.values().cloned().collect();
-    metrics.inodes.add(volatile.inode_count);
-    let shard = Shard::new(Parts { no, map, engine, limits, metrics, volatile, now });
+    let map = crate::maps::newest(map, facts.map.take())?;
+    let prepared = std::mem::take(&mut facts.prepared);
+    let decisions: Vec<Decision> = facts.decisions.values().cloned().collect();
+    metrics.inodes.add(facts.inode_count);
+    let shard = Shard::new(Parts { no, map, engine, limits, metrics, facts, now });
     {
         let mut s = shard.borrow_mut();
         s.hub.begin(now, wall_ns);

@@ -27,12 +27,12 @@ use saker_types::placement::Slot;
 use saker_types::wire::{EntryKey, KeptDirs, Op, Totals};
 use saker_types::{ClusterMap, Errno, Error, InodeId, Key, ShardNo, Stamp};
 
-use crate::changelog::tracker::InUse;
 use crate::metrics::Metrics;
 use crate::namespace::lease::NameLeases;
 use crate::namespace::replica::Replica;
 use crate::request::{Attempt, Rq, Stage, Stop, Task, Wait};
 use crate::state::batch::Batch;
+use crate::state::facts::Facts;
 use crate::state::freezes::Freezes;
 use crate::state::gone_leases::GoneLeases;
 use crate::state::ids::Ids;
@@ -41,9 +41,9 @@ use crate::state::lock_leases::LockLeases;
 use crate::state::opened::OpenFiles;
 use crate::state::parking::Parking;
 use crate::state::row_locks::RowLocks;
-use crate::state::volatile::Volatile;
 use crate::state::votes::Votes;
 use crate::state::watches::Watches;
+use crate::totals::tracker::InUse;
 
 /// Journal bytes, in overlay limits, after which a checkpoint is due although few rows changed.
 const JOURNAL_LIMITS: u64 = 4;
@@ -182,7 +182,7 @@ pub struct Parts {
     /// Counters.
     pub metrics: Metrics,
     /// What the engine handed back besides rows.
-    pub volatile: Volatile,
+    pub facts: Facts,
     /// When it begins.
     pub now: Time,
 }
@@ -190,11 +190,11 @@ pub struct Parts {
 impl Shard {
     /// Puts a shard together; [`crate::recover`] has the rest.
     pub fn new(parts: Parts) -> Rc<RefCell<Shard>> {
-        let Parts { no, map, engine, limits, metrics, mut volatile, now } = parts;
-        volatile.sessions.begin_serving(now);
+        let Parts { no, map, engine, limits, metrics, mut facts, now } = parts;
+        facts.sessions.begin_serving(now);
         // What opening it has read does not count.
         let row_reads = RowReads { count: engine.reads(), waits_until: now };
-        let ids = Ids::new(volatile.reserved_ids, volatile.told_ids, limits.tells_ids);
+        let ids = Ids::new(facts.reserved_ids, facts.told_ids, limits.tells_ids);
         let opened = OpenFiles::new(now, ids.to_come(allocator(&map, no)));
         Rc::new_cyclic(|me| {
             RefCell::new(Shard {
@@ -207,11 +207,11 @@ impl Shard {
                 inodes: InodeCache::new(limits.inodes),
                 replica: Replica::new(limits.replica),
                 name_leases: NameLeases::new(now),
-                sessions: volatile.sessions,
+                sessions: facts.sessions,
                 parking: Parking::default(),
                 votes: Votes::default(),
                 row_locks: RowLocks::default(),
-                ledger: Ledger { decisions: volatile.decisions, ..Ledger::default() },
+                ledger: Ledger { decisions: facts.decisions, ..Ledger::default() },
                 dirty_totals: BTreeMap::new(),
                 freezes: Freezes::default(),
                 tracker: InUse::default(),
@@ -227,7 +227,7 @@ impl Shard {
                 lock_leases: LockLeases::default(),
                 opened,
                 watches: Watches::default(),
-                inode_count: volatile.inode_count,
+                inode_count: facts.inode_count,
                 inode_count_change: 0,
                 ids,
                 row_reads,

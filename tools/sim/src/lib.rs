@@ -4,7 +4,6 @@
 // Tests watch real processes: the clock and the files here are the machine's.
 #![allow(clippy::disallowed_methods)]
 
-pub mod bench;
 pub mod cluster;
 pub mod compare;
 pub mod copier;
@@ -22,6 +21,7 @@ pub mod raw;
 pub mod seeds;
 pub mod settings;
 pub mod stress;
+pub mod testbed;
 pub mod torment;
 pub mod wait;
 pub mod world;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_sim::bench::{Testbed, at, shard};
+use saker_sim::testbed::{Testbed, at, shard};
 use saker_types::wire::*;
 use saker_types::{Class, Cred, Errno, FileKind, NodeId, acl};
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use saker_sim::bench::{Testbed, at, errno, shard};
+use saker_sim::testbed::{Testbed, at, errno, shard};
 use saker_types::wire::*;
 use saker_types::{Class, Cred, Errno, FileKind, NodeId};
 
@@ -166,7 +166,7 @@ fn a_create_meets_the_old_or_the_new_directory_and_never_the_wrong_one() {
         let request = RenameReq { flags, ..b.rename_req(&one, &other) };
         let exchange = b.ask(Op::Rename, COORDINATOR, &request);
         let late =
-            |m: &saker_sim::bench::Message| m.asks(Op::Invalidate) && m.is_to(shard(told_late));
+            |m: &saker_sim::testbed::Message| m.asks(Op::Invalidate) && m.is_to(shard(told_late));
         b.settle_but(late);
         let request = b.create_req(at(&path), FileKind::Regular);
         let create = b.ask(Op::Create, shard(1), &request);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use saker_sim::bench::{Message, RequestResult, Testbed, at};
+use saker_sim::testbed::{Message, RequestResult, Testbed, at};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, NodeId};
 

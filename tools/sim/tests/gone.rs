@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use saker_sim::bench::{Testbed, at, errno, shard};
+use saker_sim::testbed::{Testbed, at, errno, shard};
 use saker_types::change::table;
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, Locator, NodeId};

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use saker_meta::ShardLimits;
-use saker_sim::bench::{Message, Testbed, at, errno, shard};
+use saker_sim::testbed::{Message, Testbed, at, errno, shard};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 

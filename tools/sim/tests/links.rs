@@ -1,7 +1,7 @@
 //! The number of links to one inode has a bound.
 #![allow(clippy::unwrap_used)]
 
-use saker_sim::bench::{RequestResult, Testbed, at};
+use saker_sim::testbed::{RequestResult, Testbed, at};
 use saker_types::wire::{At, Entry, LinkReq, Op};
 use saker_types::{Errno, Locator, limits};
 

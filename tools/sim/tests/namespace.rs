@@ -1,10 +1,10 @@
 //! Interleavings that break the naive form of the namespace protocol (docs/protocol.md), each
-//! played by hand on the bench.
+//! played by hand on the testbed.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 
-use saker_sim::bench::{Testbed, at, errno, shard, with_dir};
+use saker_sim::testbed::{Testbed, at, errno, shard, with_dir};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, FileKind, NodeId};
 
@@ -80,7 +80,7 @@ fn a_create_by_the_old_path_meets_the_renamed_directory_or_nothing() {
         let file = b.name_on(shard(1), "f");
         let request = b.rename_req(&dir, "elsewhere");
         let rename = b.ask(Op::Rename, COORDINATOR, &request);
-        let late = |m: &saker_sim::bench::Message| {
+        let late = |m: &saker_sim::testbed::Message| {
             m.asks(Op::Invalidate) && m.is_to(shard(shard_told_late))
         };
         b.settle_but(late);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use saker_meta::ShardLimits;
 use saker_runtime::rand::Rng;
 use saker_runtime::time::Time;
-use saker_sim::bench::{Testbed, at};
+use saker_sim::testbed::{Testbed, at};
 use saker_types::limits::{NAME_KEEP, NAME_KEEP_MAX};
 use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, FileKind, InodeId, Locator, NodeId};

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use saker_meta::ShardLimits;
-use saker_sim::bench::{Message, Testbed, at, errno, shard, with_dir};
+use saker_sim::testbed::{Message, Testbed, at, errno, shard, with_dir};
 use saker_types::change::{id_key, table};
 use saker_types::limits::{
     NAME_CONTENDED, NAME_KEEP, NAME_KEEP_MARGIN, NAME_KEEP_MAX, NAME_LEASE_MAX,

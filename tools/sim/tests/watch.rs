@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
-use saker_sim::bench::{Message, Testbed, at, shard};
+use saker_sim::testbed::{Message, Testbed, at, shard};
 use saker_types::change::{parse_entry_key, table};
 use saker_types::wire::*;
 use saker_types::{Errno, Inode, InodeId, NodeId};

@@ -7,10 +7,10 @@ use saker_types::wire::{AccessReq, Empty, Entry, EntryReq};
 use saker_types::{Access, Errno, Error, FileKind, Inode, InodeId};
 
 use super::done;
-use crate::changelog::collect::{collect, combine};
 use crate::request::{Attempt, Rq};
 use crate::rows::Spot;
 use crate::shard::{Shard, encoded};
+use crate::totals::collect::{collect, combine};
 
 impl Shard {
     /// Attributes of an inode. Those of a directory are exact if `full` is set; that asks all

@@ -8,11 +8,11 @@ use saker_types::{Access, Attr, Class, Errno, Error, FileKind, Inode, limits};
 
 use super::done;
 use super::truncate::Truncation;
-use crate::changelog::collect::{collect, combine};
 use crate::request::{Attempt, Rq, Stop};
 use crate::rows::{Located, Spot};
 use crate::rules::attributes::{apply_access, apply_times};
 use crate::shard::{Shard, encoded};
+use crate::totals::collect::{collect, combine};
 
 impl Shard {
     /// Serves setattr of whatever this shard may change alone.

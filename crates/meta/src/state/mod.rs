@@ -1,6 +1,7 @@
 //! The parts of a shard that own their state. None of them knows the shard; each is tested alone.
 
 pub(crate) mod batch;
+pub mod facts;
 pub(crate) mod freezes;
 pub(crate) mod gone_leases;
 pub(crate) mod ids;
@@ -9,6 +10,5 @@ pub(crate) mod lock_leases;
 pub(crate) mod opened;
 pub(crate) mod parking;
 pub(crate) mod row_locks;
-pub mod volatile;
 pub(crate) mod votes;
 pub(crate) mod watches;

@@ -1,5 +1,5 @@
 //! A simulated machine with one role on it, driven as [`saker_rpc::Shell`] drives it, but that
-//! whoever drives it (the [world](crate::world), or a test by the [bench](crate::bench)) decides
+//! whoever drives it (the [world](crate::world), or a test by the [testbed](crate::testbed)) decides
 //! how long a flush takes, and what happens before it ends.
 
 // Fields of plain records of a test tool.

@@ -11,7 +11,7 @@ use saker_types::{Attr, ClusterMap, InodeId, NodeId};
 use super::World;
 use super::history::{Path, WorldAnswer, WorldCall, WorldEntry, WorldSeen};
 use super::script::EDGE_BYTES;
-use crate::bench::TestbedTree;
+use crate::testbed::TestbedTree;
 
 /// Number of store 0 as a client.
 const STORES: usize = 1_000;

@@ -1,4 +1,4 @@
-//! Shards and a coordinator on a bench: the real roles, driven by hand, with no socket, no clock
+//! Shards and a coordinator on a testbed: the real roles, driven by hand, with no socket, no clock
 //! and no thread. Messages lie on a wire until the test delivers, holds or drops them; a node
 //! can crash and start again from its simulated disk at any point; time moves when the test says so.
 //!
@@ -96,7 +96,7 @@ struct Pending {
     deadline: Time,
 }
 
-/// The bench.
+/// The testbed.
 pub struct Testbed {
     now: Time,
     cluster: NodeConfig,
@@ -134,7 +134,7 @@ impl Testbed {
             unreadable: Some(unreadable.clone()),
             ..NodeConfig::new(members, limits, SEGMENT_BYTES)
         };
-        let mut bench = Testbed {
+        let mut testbed = Testbed {
             now: Time::from_ns(1_000_000_000),
             cluster,
             nodes: BTreeMap::new(),
@@ -149,14 +149,14 @@ impl Testbed {
             unreadable,
             stored: Vec::new(),
         };
-        for id in bench.cluster.nodes() {
-            bench.nodes.insert(id, Node::new(id, &bench.cluster));
-            bench.start(id);
+        for id in testbed.cluster.nodes() {
+            testbed.nodes.insert(id, Node::new(id, &testbed.cluster));
+            testbed.start(id);
         }
-        bench.open_session();
+        testbed.open_session();
         // From here on nobody has a lease of an earlier life.
-        bench.advance(NAME_LEASE_MAX);
-        bench
+        testbed.advance(NAME_LEASE_MAX);
+        testbed
     }
 
     /// What the clock says.
@@ -195,7 +195,7 @@ impl Testbed {
     /// # Panics
     /// If it cannot.
     pub fn start(&mut self, id: NodeId) {
-        let node = self.nodes.get_mut(&id).expect("a node of the bench");
+        let node = self.nodes.get_mut(&id).expect("a node of the testbed");
         node.start(&self.cluster, self.now).expect("the node starts");
         self.step(id, None);
     }
@@ -204,7 +204,7 @@ impl Testbed {
     /// and calls to it end.
     pub fn crash(&mut self, id: NodeId) {
         let seed = self.calls;
-        let node = self.nodes.get_mut(&id).expect("a node of the bench");
+        let node = self.nodes.get_mut(&id).expect("a node of the testbed");
         node.die(Death::Powerless(seed));
         self.wire.retain(|m| m.to != TestbedPeer::Node(id));
         self.pending.retain(|(asker, _, _), _| *asker != id);
@@ -240,7 +240,7 @@ impl Testbed {
     /// # Panics
     /// If there is no such node.
     pub fn put_back(&mut self, id: NodeId, copy: SimDisk) {
-        self.nodes.get_mut(&id).expect("a node of the bench").disk = copy;
+        self.nodes.get_mut(&id).expect("a node of the testbed").disk = copy;
     }
 
     /// From now on a row cannot be read from any shard's table; `None`: all can.

@@ -10,7 +10,7 @@ use saker_types::{NodeId, TxnId};
 
 /// What a shard's records say besides rows.
 #[derive(Default)]
-pub struct Volatile {
+pub struct Facts {
     /// Sessions and their results.
     pub sessions: Sessions<ReplyTo>,
     /// Votes without an outcome.
@@ -27,7 +27,7 @@ pub struct Volatile {
     pub map: Option<Bytes>,
 }
 
-impl Volatile {
+impl Facts {
     /// A record said this.
     pub(crate) fn apply(&mut self, fact: What) {
         match fact {

@@ -3,5 +3,5 @@
 //! collects them when somebody asks.
 
 pub mod collect;
-pub mod totals;
 pub(crate) mod tracker;
+pub mod update;

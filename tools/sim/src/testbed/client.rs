@@ -1,4 +1,4 @@
-//! The bench's client: requests with a session and numbers, sent once each, so that the test
+//! The testbed's client: requests with a session and numbers, sent once each, so that the test
 //! decides what is sent again.
 
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub fn errno<T: std::fmt::Debug>(answer: RequestResult<T>) -> Errno {
     answer.expect_err("an error").errno()
 }
 
-/// A bench with a directory owned by shard 0 whose entry all shards have in their replicas.
+/// A testbed with a directory owned by shard 0 whose entry all shards have in their replicas.
 ///
 /// # Panics
 /// If it cannot be made.

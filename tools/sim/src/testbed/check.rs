@@ -38,7 +38,7 @@ impl Testbed {
         for shard in self.shards() {
             let request = ScanReq { after: Default::default(), limit: 65_536 };
             let rows: ScanReply = self.run(Op::Scan, shard, &request).expect("rows");
-            assert!(rows.end, "the bench is for small trees");
+            assert!(rows.end, "the testbed is for small trees");
             for row in &rows.rows {
                 tree.take(&row.key, &row.value).expect("rows of a shard");
             }
