@@ -1,4 +1,4 @@
-//! ACLs of directories on the bench: replicas hold them, so that they change as modes do.
+//! ACLs of directories on the testbed: replicas hold them, so that they change as modes do.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! RENAME_EXCHANGE on the bench: of files by the owner of the first name, of directories by the
+//! RENAME_EXCHANGE on the testbed: of files by the owner of the first name, of directories by the
 //! coordinator; interleavings and crashes.
 #![allow(clippy::unwrap_used)]
 

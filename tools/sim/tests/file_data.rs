@@ -1,4 +1,4 @@
-//! File data between its row and the stores, with crashes, played by hand on the bench.
+//! File data between its row and the stores, with crashes, played by hand on the testbed.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;

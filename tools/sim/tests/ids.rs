@@ -9,7 +9,7 @@ use saker_types::{Class, Errno, FileKind, NodeId};
 
 const COORDINATOR: NodeId = NodeId::Coordinator;
 
-fn bench() -> Testbed {
+fn testbed() -> Testbed {
     let limits = ShardLimits { tells_ids: true, segment_bytes: 64 << 10, ..ShardLimits::default() };
     Testbed::with_limits(1, limits)
 }
@@ -20,7 +20,7 @@ fn marks(m: &Message) -> bool {
 
 #[test]
 fn no_id_is_given_out_before_the_coordinator_knows() {
-    let mut b = bench();
+    let mut b = testbed();
     let first = b.create("f").unwrap().attr.id;
     b.restart(shard(0));
     let request = b.create_req(at("g"), FileKind::Regular);
@@ -45,7 +45,7 @@ fn no_id_is_given_out_before_the_coordinator_knows() {
 
 #[test]
 fn a_shard_on_an_old_copy_is_refused() {
-    let mut b = bench();
+    let mut b = testbed();
     b.create("f").unwrap();
     let copy = b.copy_of(shard(0));
     b.restart(shard(0));

@@ -1,5 +1,5 @@
 //! The rules of the namespace protocol (docs/protocol.md), one by one, where no other test is
-//! about the rule itself: interleavings and crashes, each played by hand on the bench.
+//! about the rule itself: interleavings and crashes, each played by hand on the testbed.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
