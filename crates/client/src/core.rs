@@ -29,7 +29,7 @@ pub(crate) struct Core {
     pub(crate) ahead: MemoryBudget,
     /// For what waits to be written out, or is on its way.
     pub(crate) unwritten: MemoryBudget,
-    /// Stores that did not answer of late: where another has a copy, that one is asked first, so
+    /// Stores that recently did not answer: where another has a copy, that one is asked first, so
     /// that a dead store costs one wait in a while and not one for each read.
     pub(crate) failing_stores: FailingStores,
     /// If data may be had without the stores.

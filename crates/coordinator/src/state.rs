@@ -43,7 +43,7 @@ pub struct CoordinatorState {
     pub metrics: Metrics,
     /// Results of retries.
     pub sessions: Sessions<ReplyTo>,
-    /// What these go by; none before the first step.
+    /// The clock by which sessions end; none before the first step.
     lease_clock: Option<LeaseClock>,
     /// Until when clients wait for the mutations under way (session, number), if they do not ask again.
     wanted: BTreeMap<(u64, u64), Time>,

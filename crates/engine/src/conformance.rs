@@ -18,7 +18,7 @@ use saker_types::wire::Row;
 
 use crate::api::{Engine, EngineError, Identity, OnRecovered, Position, Recovered, RowRead};
 
-/// Who the rows belong to.
+/// The cluster and shard that the rows belong to.
 pub const IDENTITY: Identity = Identity { cluster: [7; 16], shard: 3 };
 
 const LIVES: u64 = 12;

@@ -1,6 +1,6 @@
 //! A journal on a disk that others may fill ([decision 43](../../../docs/decisions/0043-full-disks.md)).
 //!
-//! Who removes something needs space, too: for the record that says so. So a part of the disk is
+//! A removal needs space, too: for the record that says so. So a part of the disk is
 //! reserved by a file of no other use. When little is free besides, nothing new is taken any more; when
 //! a journal must grow and nothing is free, it gets what the file reserved.
 

@@ -107,7 +107,7 @@ impl Opcode {
             | Readlink | Open | Read | Release | Opendir | Readdir | Readdirplus | Releasedir
             | Statfs | Getxattr | Listxattr | Lseek | Getlk | Interrupt | NotifyReply | Ioctl
             | Bmap | Poll | SetupMapping | RemoveMapping => false,
-            // Who gets a lock wants to see what others did before.
+            // A process that gets a lock wants to see what others did before.
             Setlk | Setlkw => true,
             Setattr | Symlink | Mknod | Mkdir | Unlink | Rmdir | Rename | Rename2 | Link
             | Write | Fsync | Setxattr | Removexattr | Flush | Fsyncdir | Create | Fallocate

@@ -30,7 +30,7 @@ impl Shard {
         self.hub.spawn(fetch(h, version));
     }
 
-    /// Stands by a map from now on, if it is newer; durable before anything leaves that goes by it.
+    /// Stands by a map from now on, if it is newer; durable before anything leaves that follows it.
     fn install_map(&mut self, map: ClusterMap) -> Result<(), Error> {
         map.check()?;
         if map.uuid != self.map.uuid {
@@ -55,7 +55,7 @@ async fn fetch(h: ShardHandle, version: u64) {
         if let Err(error) = answer.and_then(|map| s.install_map(map)) {
             tracing::error!("the coordinator's map cannot be used: {error}");
         }
-        // Who waits is judged by the newest map that is to be had.
+        // A waiting request is judged by the newest map that is to be had.
         s.wake(&Wait::Map);
         s.map.version >= version
     };
@@ -191,7 +191,7 @@ mod tests {
         let left = node.step([told(call, &newer())]);
         assert_eq!(left.answers, [(0, 0), (0, 0)]);
         assert_eq!((left.calls, left.map_versions), (vec![], vec![2, 2]));
-        // What goes by the older one is another shard's by that only.
+        // A request by the older map is another shard's by that only.
         assert_eq!(node.step([asks(FILE, 1)]).answers, [(0, 0)]);
         // It never goes back, and knows it after a start with the older one, too.
         node.shard.borrow_mut().install_map(map()).unwrap();

@@ -1,4 +1,4 @@
-//! Who makes a request.
+//! The process that makes a request.
 
 use saker_client::{Caller, Groups};
 use saker_fuse::Request;

@@ -112,7 +112,7 @@ fn check(path: &Path) -> Result<Option<OwnedFd>> {
         .map_err(|e| failed(path, e))?;
     // statfs(2) asks the server: the answer to stat(2) may have been kept by the kernel.
     let why = match rustix::fs::fstatfs(&root) {
-        // The second is said to who asked before the kernel knew.
+        // The second answers requests from before the kernel knew.
         Err(Os::NOTCONN | Os::CONNABORTED) => return Ok(Some(root)),
         // Not if the mount is for another user alone.
         Ok(stat) if stat.f_bsize == 0 => {

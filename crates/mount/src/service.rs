@@ -293,7 +293,7 @@ impl MountService {
             Opcode::Statfs => self.statfs(request).await,
             Opcode::Syncfs => self.syncfs(request).await,
             Opcode::Destroy => Ok(Reply::done()),
-            // Of use to who waits for a lock only: any other request cannot be taken back once
+            // Of use to waiters for locks only: any other request cannot be taken back once
             // it may have reached a server, and the kernel interrupts at any signal, also where
             // programs expect no EINTR. The client's deadline bounds the wait, and who is killed
             // waits no longer (`Dispatch::undo`).

@@ -456,7 +456,7 @@ fn a_connection_that_the_server_has_forgotten_ends() {
         // SAFETY: the call reads an int from a pointer that is valid during it.
         let ret =
             unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, repair, (&raw const on).cast(), len) };
-        // Who keeps the port open answers what belongs to no connection.
+        // A host that keeps the port open answers what belongs to no connection.
         (ret == 0, listener)
     });
     let reactor = reactor();

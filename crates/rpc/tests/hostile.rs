@@ -212,7 +212,7 @@ fn refusals_say_why_and_close() {
     });
 }
 
-/// Who says nothing is closed after a while, and not who has said hello and is quiet.
+/// A connection without a hello is closed after a while, and not one that has said hello and is quiet.
 #[test]
 fn silence_instead_of_a_hello_is_closed() {
     let _watchdog = watchdog(60);
@@ -274,7 +274,7 @@ fn large_frames_take_turns() {
     });
 }
 
-/// Who says nothing is closed for who comes.
+/// A connection without a hello is closed when a new one needs its place.
 #[test]
 fn a_flood_without_hellos_keeps_nobody_out() {
     let _watchdog = watchdog(60);

@@ -228,7 +228,7 @@ fn a_connection_with_too_much_under_way_is_not_read() {
     }
 }
 
-/// Who sends one more when all have too much under way is not read until half of it is over,
+/// A connection that sends one more when all have too much under way is not read until half is over,
 /// also if it is by another shell's connections.
 #[test]
 fn with_too_much_under_way_in_all_who_sends_more_is_not_read() {

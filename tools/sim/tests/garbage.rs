@@ -310,7 +310,7 @@ fn floods_keep_nobody_out() {
                 raw
             })
             .collect();
-        // Who has been here goes on, and who is new comes in.
+        // A client that has been here goes on, and a new one comes in.
         assert_serves(&fs, 1);
         let new = cluster.connect();
         assert_serves(&new, 2);

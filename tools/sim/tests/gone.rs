@@ -109,7 +109,7 @@ fn space_of_what_nobody_has_open_comes_back_at_once() {
     assert_eq!(errno(b.stat(&At::handle(handles[0].clone()))), Errno::ESTALE);
     b.pass(Duration::from_secs(130));
     assert_eq!(records(&mut b), 0);
-    // Who has just started knows nothing.
+    // A shard that has just started knows nothing.
     spill(&mut b, "last");
     b.pass(Duration::from_secs(200));
     b.restart(shard(0));
@@ -182,7 +182,7 @@ fn space_of_what_was_closed_comes_back_at_once() {
     open(&mut b, At::handle(shared.clone()), c, 2);
     close(&mut b, &shared, c, 2);
     assert!(!is_deleted(&mut b, &shared), "it is open");
-    // Who is not known to have it open says nothing of those who have.
+    // A client that is not known to have it open says nothing of those that have.
     close(&mut b, &shared, a, 9);
     close(&mut b, &shared, 0, 9);
     assert!(!is_deleted(&mut b, &shared), "it is open");

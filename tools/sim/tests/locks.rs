@@ -93,7 +93,7 @@ fn flock_excludes(mounts: &[&Path; 2]) {
     // The kernel tells of a close after it has returned.
     flock(&b, libc::LOCK_EX).unwrap();
     flock(&b, libc::LOCK_UN).unwrap();
-    // Who holds a shared one and wants it alone gives it up first: two of them do not wait for each other.
+    // A holder of a shared lock that wants it alone gives it up first: two of them do not wait for each other.
     for second in &paths {
         let files = [open(&paths[0]), open(second)];
         files.iter().for_each(|file| flock(file, libc::LOCK_SH).unwrap());
@@ -160,7 +160,7 @@ fn open_files_own_locks(mounts: &[&Path; 2]) {
     fcntl(&b, libc::F_OFD_SETLKW, &mut range(libc::F_WRLCK, 0, 0)).unwrap();
 }
 
-/// Who maps a file keeps it open when it closes the descriptor.
+/// A process that maps a file keeps it open when it closes the descriptor.
 fn a_file_that_ends_late_ends_no_locks(mounts: &[&Path; 2]) {
     let Pair { paths, files: [a, b] } = Pair::new(mounts, "late");
     a.set_len(4_096).unwrap();
@@ -316,7 +316,7 @@ fn locks_survive_their_shards(cluster: &RunningCluster, mounts: &[&Path; 2]) {
     }
 }
 
-/// Who was not heard of for a lease has lost its locks, and hears so: what it writes then does not reach the file.
+/// A client that was not heard of for a lease has lost its locks, and hears so: what it writes then does not reach the file.
 fn a_lost_lock_is_heard_of(first: &Path, second: &KillableMount) {
     let paths = [first.join("lost"), second.point().join("lost")];
     std::fs::write(&paths[0], b"begin").unwrap();

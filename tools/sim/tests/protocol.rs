@@ -602,7 +602,7 @@ fn a_change_waits_for_its_own_names_only() {
     }
 }
 
-/// Who looks for what is not there keeps the names on the way to it, too, and who changes something.
+/// A lookup of what is not there keeps the names on the way to it, too, and so does a change.
 #[test]
 fn each_answer_lends_the_names_on_the_way() {
     let (mut b, _) = with_names(false);
@@ -645,7 +645,7 @@ fn a_prepare_lends_no_names() {
     assert_eq!(answered_after::<RenameReply>(&mut b, call), Duration::ZERO);
 }
 
-/// Who moves directories that others have just read in waits for long once.
+/// A client that moves directories that others have just read in waits for long once.
 #[test]
 fn after_a_long_wait_leases_are_short_for_a_while() {
     let short = NAME_KEEP + NAME_KEEP_MARGIN;

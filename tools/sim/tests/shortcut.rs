@@ -341,7 +341,7 @@ fn times_are_those_of_the_last_write() {
     });
 }
 
-/// Who looks something up to open it, and then opens nothing, leaves no right to open it behind.
+/// A thread that looks something up to open it, and opens nothing, leaves no right to open it behind.
 #[test]
 fn an_open_that_never_came_lends_no_rights() {
     each("an_open_that_never_came_lends_no_rights", |t| {

@@ -1,4 +1,4 @@
-//! Stores with which something did not work of late, so that it is not tried with every request.
+//! Stores with which a request failed recently, so that they are not tried with every one.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ impl FailingStores {
         self.lock().insert(store, now + FOR);
     }
 
-    /// Did it not work of late?
+    /// Did a request fail recently?
     pub(crate) fn has(&self, store: StoreNo, now: Time) -> bool {
         let mut failing_stores = self.lock();
         if failing_stores.is_empty() {

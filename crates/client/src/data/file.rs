@@ -127,7 +127,7 @@ impl File {
     /// A file of `entry.attr.size` bytes whose data comes from `source`.
     ///
     /// # Errors
-    /// EROFS for who will write.
+    /// EROFS to open it for writing.
     #[cfg_attr(not(test), expect(dead_code, reason = "no namespace has such files yet"))]
     pub(crate) fn of_source(
         entry: Entry,

@@ -1,4 +1,4 @@
-//! What the owners of files know of who has them open (rule 16). Each open has a number. When a file is
+//! What owners know of the clients that have their files open (rule 16). Each open has a number. When a file is
 //! closed its owner is told so, soon and together with others, as: all that was opened by lower numbers
 //! than this is closed. Only numbers of which none is under way are given up: what such an open will
 //! open is not known yet.

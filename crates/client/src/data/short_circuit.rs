@@ -55,7 +55,7 @@ pub(crate) struct StoreFiles {
     dirs: Dirs,
     /// `None` where the kernel has no io_uring for us.
     disk: Option<Disk>,
-    /// Stores whose files could not be read here of late.
+    /// Stores whose files could not be read here recently.
     elsewhere: FailingStores,
 }
 

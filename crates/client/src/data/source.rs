@@ -41,7 +41,7 @@ impl Sourced {
     /// Of a file of `entry.attr.size` bytes.
     ///
     /// # Errors
-    /// EROFS for who will write.
+    /// EROFS to open it for writing.
     pub(crate) fn new(
         entry: Entry,
         flags: OpenFlags,

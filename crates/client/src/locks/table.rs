@@ -8,7 +8,7 @@ use saker_runtime::rand;
 use saker_runtime::time::Time;
 use saker_types::{InodeId, ShardNo, limits};
 
-/// Who holds a lock on what in this client: file, flock(2) or not, owner.
+/// A lock that this client has: file, flock(2) or not, owner.
 pub(crate) type Holding = (InodeId, bool, u64);
 
 /// What is known of it.

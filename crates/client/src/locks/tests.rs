@@ -42,7 +42,7 @@ fn under_a_lock_that_is_lost_nothing_is_written() {
             t.run(other.fsync()).unwrap();
             assert!(t.content("f") == pattern(len, 1), "{len} {overdue}");
             assert!(t.read(&other, 0, len + 50) == pattern(len, 1));
-            // Who has relied on nothing goes on, and so does who begins anew.
+            // A holder that relied on nothing goes on, and so does one that begins anew.
             t.write(&other, 0, b"other");
             t.flush(&other);
             t.run(file.release());

@@ -26,7 +26,7 @@ pub(crate) trait Namespace: Sync {
     /// Full attributes.
     fn getattr(&self, who: &Caller, at: &At) -> impl Future<Output = Result<Entry>> + Send;
 
-    /// The same, for who does not wait longer than `patience`: only a namespace that asks others
+    /// The same, waiting no longer than `patience`: only a namespace that asks others
     /// makes anybody wait.
     fn getattr_within(
         &self,
@@ -40,7 +40,7 @@ pub(crate) trait Namespace: Sync {
     /// access(2).
     fn access(&self, who: &Caller, at: &At, want: u32) -> impl Future<Output = Result<()>> + Send;
 
-    /// The same, for who does not wait longer than `patience`.
+    /// The same, waiting no longer than `patience`.
     fn access_within(
         &self,
         who: &Caller,

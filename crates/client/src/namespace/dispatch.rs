@@ -94,7 +94,7 @@ impl Here<'_> {
 }
 
 impl Fs {
-    /// Who serves a place.
+    /// The namespace that serves a place.
     ///
     /// # Errors
     /// EOPNOTSUPP for a policy that this client does not know.
@@ -110,7 +110,7 @@ impl Fs {
         }
     }
 
-    /// Who serves two places of one operation.
+    /// The namespace that serves both places of one operation.
     ///
     /// # Errors
     /// EXDEV if that are two; EOPNOTSUPP as there.
@@ -127,7 +127,7 @@ impl Fs {
         }
     }
 
-    /// Who serves what is under the policy in force at a locator.
+    /// The namespace that serves what is under the policy in force at a locator.
     ///
     /// # Errors
     /// EOPNOTSUPP as there.

@@ -36,7 +36,7 @@ impl Fs {
         at.told(ask!(serving, names => names.getattr(who, &at).await))
     }
 
-    /// [`Fs::getattr`] of a directory, for who does not wait longer than `patience`.
+    /// [`Fs::getattr`] of a directory, waiting no longer than `patience`.
     ///
     /// # Errors
     /// ETIMEDOUT then.
@@ -63,7 +63,7 @@ impl Fs {
         at.told(ask!(serving, names => names.create(who, &at, mode, flags, false).await))
     }
 
-    /// The same, for who looks first at what others have put in a sticky directory.
+    /// The same, for a caller that looks first at what others have put in a sticky directory.
     ///
     /// # Errors
     /// ESTALE if it is there, and belongs neither to `who` nor to the directory's owner.
@@ -191,7 +191,7 @@ impl Fs {
         at.told(ask!(serving, names => names.access(who, &at, want).await))
     }
 
-    /// [`Fs::access`], for who does not wait longer than `patience`.
+    /// [`Fs::access`], waiting no longer than `patience`.
     ///
     /// # Errors
     /// ETIMEDOUT then.

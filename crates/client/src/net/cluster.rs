@@ -273,7 +273,7 @@ impl Cluster {
         let until = time::now() + backoff.next(self.trace());
         if until >= backoff.deadline {
             let errno = match fail {
-                // Who answers so is there, and not whom we want.
+                // A server that answers so is there, and not the one that we want.
                 Fail::Call(CallError::Refused) => Errno::EIO,
                 Fail::Call(_) | Fail::Answer(_) => Errno::ETIMEDOUT,
             };

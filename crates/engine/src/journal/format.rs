@@ -61,7 +61,7 @@ pub fn segment_of_name(name: &str) -> Option<SegmentNo> {
     (segment_name(segment) == name).then_some(segment)
 }
 
-/// Who wrote a segment, and where in the log it lies.
+/// The writer of a segment, and where in the log it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalSegmentHeader {
     /// The cluster.

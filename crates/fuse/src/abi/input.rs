@@ -68,7 +68,7 @@ inputs! {
     CopyFileRangeIn(56) {
         fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64,
     }
-    /// In an entry of a ring: `commit_id` names the request to who answers it, `payload_sz` counts
+    /// In an entry of a ring: `commit_id` names the request to the thread that answers it, `payload_sz` counts
     /// the bytes in the payload's buffer, in either direction.
     RingEntInOut(32) { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64, }
     FallocateIn(32) { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }

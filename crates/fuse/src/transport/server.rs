@@ -45,7 +45,7 @@ pub(super) struct Server<D, R> {
 /// How often it is looked whether those who wait were killed. (The kernel's INTERRUPT comes at the
 /// first signal, whatever that is, and not for a FLUSH of a process that ends.)
 const LOOK: Duration = Duration::from_millis(200);
-/// Who waits for a lock is answered when its INTERRUPT is heeded: nobody may be given a lock after that.
+/// A waiter for a lock is answered when its INTERRUPT is heeded: nobody may be given a lock after that.
 /// Only if that takes longer than so many looks is it let go as others are.
 const LOCK_LOOKS: u32 = 4;
 /// Of so many at a time, in turn.
@@ -53,7 +53,7 @@ const LOOKS_MAX: usize = 256;
 /// Threads remembered that were killed.
 const GONE_MAX: usize = 16;
 
-/// Who waits for an answer.
+/// A thread that waits for an answer.
 struct Waiter {
     unique: u64,
     tid: u32,

@@ -48,7 +48,7 @@ impl Shard {
 async fn fetch(h: ShardHandle, key: EntryKey, anchor_id: InodeId) {
     let wait = Wait::Fetch(key.clone(), anchor_id);
     loop {
-        // Who waits now may use an answer that says "no directory"; who comes later began after
+        // Requests that wait now may use an answer "no directory"; later ones began after
         // the question was asked, and asks again.
         let early: Vec<Rc<Rq>> = {
             let mut s = h.shard();

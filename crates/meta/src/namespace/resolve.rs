@@ -112,7 +112,7 @@ impl Shard {
     }
 
     /// The root has no name to keep, but while names below it are kept everybody may search it. (A
-    /// walk that begins elsewhere is for who keeps the names down to there.) False: no lease is asked
+    /// walk that begins elsewhere is for a client that keeps the names down to there.) False: no lease is asked
     /// for, or none is to be had. Who drives a transaction keeps no names.
     fn lends_root(&mut self, rq: &Rq, at: &At) -> bool {
         if at.keep_ms.is_empty() || matches!(rq.msg, Msg::Prepare(_)) {

@@ -109,7 +109,7 @@ async fn exchange_there(
     txn.prepare_home(&msg.ctx, &there, 0, vote.only_owner).await.map_err(Error::about_second)?;
     let comes = moved(&there, h.hub.wall_ns());
     txn.commit(|s| {
-        // Who has it open has opened it where it was.
+        // Clients that have it open opened it where it was.
         s.note_opened(&comes.attr, Hold::default());
         applied(s.exchange_entry(&key, &row, comes, vote.loc).map(|()| encoded(&reply)))
     })

@@ -42,7 +42,7 @@ impl Shard {
             }
             if inode.home_slot.is_none() {
                 self.count_inodes(is_new.into());
-                // Who has it open has opened it where it was.
+                // Clients that have it open opened it where it was.
                 self.note_opened(&inode.attr, Hold::default());
             }
             put(self);

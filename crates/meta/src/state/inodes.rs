@@ -17,15 +17,15 @@ const MARKS_PER_INODE: usize = 16;
 
 /// Inodes by the keys of their rows, at most so many.
 ///
-/// Who goes through millions of files looks at each once: were all of them kept for a while, each would
+/// A scan of millions of files looks at each once: were all of them kept for a while, each would
 /// push out another, in memory that is cold by then. So when there is no room, what is looked at takes
 /// another's place only if it was looked at before, not long ago.
 pub(crate) struct InodeCache {
     kept: Cache<Bytes, Rc<Inode>, UnitWeighter, FxBuildHasher>,
     bound: usize,
-    /// A bit for each hash, of late and before: an inode with it was looked at, and not kept.
+    /// A bit for each hash, in this period and the last: an inode with it was looked at, and not kept.
     marks: Vec<[u64; 2]>,
-    /// How many are set of late. When there are as many as inodes may be kept, these become those before.
+    /// How many are set in this period. It ends when there are as many as inodes may be kept.
     marked: usize,
 }
 

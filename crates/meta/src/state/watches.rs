@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use saker_types::change::{Prepared, table};
 use saker_types::{Inode, InodeId};
 
-/// Who looks out at a time; one more ends the oldest, which is told when it asks.
+/// Most watches at a time; one more ends the oldest, which is told when it asks.
 const WATCHES_MAX: usize = 8;
 
 /// What is looked out for.

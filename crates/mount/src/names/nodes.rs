@@ -95,12 +95,12 @@ pub(crate) struct Named {
     pub(crate) dir: FuseNodeId,
     pub(crate) name: Bytes,
     pub(crate) at: At,
-    /// Who `at.keep_ms` is for.
+    /// The user that `at.keep_ms` is for.
     lessee: Option<Arc<Leased>>,
 }
 
 impl Named {
-    /// Who asks for it, and is told of the leases that `at` asks for.
+    /// The caller that asks for it, and is told of the leases that `at` asks for.
     pub(crate) fn for_caller(&self, who: Caller) -> Caller {
         let lessee = self.lessee.clone().map(|leased| leased as Arc<dyn Lessee>);
         Caller { lessee, ..who }

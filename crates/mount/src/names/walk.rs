@@ -146,7 +146,7 @@ impl Walks {
         self[which].insert(walk).clone()
     }
 
-    /// Who is known to be here goes on. Nobody else is forgotten: this may be either path, and of the
+    /// A thread that is known to be here goes on. No other is forgotten: this may be either path, and of the
     /// other one names were passed that no server has been asked about.
     fn unhinted(&mut self, dir: FuseNodeId) -> Walk {
         if std::mem::take(&mut self.over) {

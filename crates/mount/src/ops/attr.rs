@@ -85,7 +85,7 @@ impl MountService {
         self.fs.getattr(&request.caller(), &at).await
     }
 
-    /// The open file that a GETATTR goes by. The handle may be of a directory: then the node serves.
+    /// The open file that a GETATTR names. The handle may be of a directory: then the node serves.
     fn handle(&self, flags: u32, handle: u64) -> Option<Arc<OpenFile>> {
         (flags & GETATTR_FH != 0).then(|| self.files.get(handle).ok()).flatten()
     }

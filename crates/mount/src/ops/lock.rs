@@ -22,7 +22,7 @@ const EARLY_MAX: usize = 256;
 /// The kernel's "to the end".
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// Who waits for locks, by the number of the request.
+/// Waiters for locks, by the number of the request.
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<State>);
 

@@ -61,7 +61,7 @@ impl MountService {
         Ok(Reply::done())
     }
 
-    /// See [`crate::names::nodes::Nodes::is_contended`]: nobody waits for other attributes than the list of who may
+    /// See [`crate::names::nodes::Nodes::is_contended`]: nobody waits for other attributes than the list of users who may
     /// walk there.
     fn is_contended(&self, node: FuseNodeId, name: &[u8]) -> bool {
         name == acl::ACCESS && self.nodes.is_contended(node)

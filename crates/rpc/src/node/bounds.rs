@@ -1,7 +1,7 @@
 //! What peers may make a node hold: connections, unfinished frames, unread replies
 //! ([decision 42](../../../../docs/decisions/0042-bounds-of-servers.md)).
 //!
-//! Clients are bounded by their address and in all; who is idle makes room for who comes. Members
+//! Clients are bounded by their address and in all; idle connections make room for new ones. Members
 //! of the cluster have room of their own, so that clients keep no node from another.
 
 use std::collections::HashMap;
@@ -114,7 +114,7 @@ impl ConnMetrics {
 /// What an accepted connection counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guest {
-    /// Who says nothing yet, or is being refused.
+    /// Connections that have said nothing yet, or are being refused.
     Greeting,
     /// A client or tool.
     Client,

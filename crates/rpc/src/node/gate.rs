@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 pub struct Conditions {
     /// Records are durable here.
     pub durable: u64,
-    /// Changes of directories are known to who tracks them.
+    /// Changes of directories are known to their tracker.
     pub tracked: u64,
     /// Records are durable on other machines, too.
     pub replicated: u64,

@@ -174,7 +174,7 @@ fn is_cached(file: &fs::File, offset: u64, len: u64) -> Option<bool> {
 fn count_cached(file: &fs::File, offset: u64, len: u64) -> Option<u64> {
     /// The same number for all architectures; the C library has no word for it.
     const SYS_CACHESTAT: libc::c_long = 451;
-    // Pages that are cached, dirty, being written, evicted, and evicted of late.
+    // Pages that are cached, dirty, being written, evicted, and evicted recently.
     let (range, mut counts) = ([offset, len], [0u64; 5]);
     // SAFETY: a system call that reads `struct cachestat_range` and writes `struct cachestat`, which these are.
     let done = unsafe {

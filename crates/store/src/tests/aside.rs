@@ -44,7 +44,7 @@ fn what_is_set_aside_is_there_until_it_is_deleted() {
         chunks.iter().map(|chunk| (chunk.id, chunk.aside_ns)).collect::<Vec<_>>()
     };
     assert_eq!(listed(&store), [(1, 5), (2, 5), (3, 5), (4, 0)]);
-    // Who reads or writes knows it.
+    // Readers and writers know it.
     assert!(is_there(&store, 2));
     assert_eq!(put(&store, 3), 0);
     store.upkeep().unwrap();

@@ -352,7 +352,7 @@ fn is_overtaken(
 ) -> bool {
     let mut others = entries.iter().filter(|other| {
         let looks = matches!(other.call, SyscallOp::Look { .. } | SyscallOp::Flush { .. });
-        // Who walks through a file is told of it, too.
+        // A walk through a file is told of it, too.
         let is_told =
             id(other) == Some(file) || other.answer == SyscallAnswer::Failed(Errno::ENOTDIR);
         !looks && is_told && other.mount == entry.mount

@@ -23,7 +23,7 @@ pub enum Harm {
     Lose(usize),
     /// So many percent of everybody's are lost.
     LoseAll(usize),
-    /// Those of the victim are answered by a reset, to who sent them.
+    /// Those of the victim are answered by a reset, to their sender.
     Reset,
 }
 

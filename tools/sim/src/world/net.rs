@@ -16,7 +16,7 @@ pub enum Who {
     Node(NodeId),
 }
 
-/// One connection, from who asks to who answers.
+/// One connection, from the caller to the server.
 pub struct WorldConn {
     pub from: Who,
     /// Life of the asking node; 0 of a client.

@@ -13,7 +13,7 @@ use crate::data::open_inode::OpenInode;
 
 /// It is looked this often for what is due.
 const LOOK: Duration = Duration::from_millis(250);
-/// Who has written nothing to a file for so long pauses: what is there is written out.
+/// A writer that has written nothing for so long pauses: what is there is written out.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Files that are written out at a time.
 const AT_ONCE: usize = 64;

@@ -16,7 +16,7 @@ use crate::net::cluster::{Backoff, Cluster, Fail, decode};
 
 /// Figures older than this are asked for again.
 const AGE_MAX: Duration = Duration::from_secs(1);
-/// Who does not answer within this counts with what it said last: `df` must not hang for a dead
+/// A server that does not answer within this counts with what it said last: `df` must not hang for a dead
 /// store.
 const PATIENCE: Duration = Duration::from_secs(1);
 

@@ -106,7 +106,7 @@ impl Keep {
         self.busy >= WARM && (now.since(self.since) <= NAME_KEEP || self.was_kept(now))
     }
 
-    /// Who changes the directory has to wait, and would not if it were kept only for being in use, or not for
+    /// A change of the directory has to wait, and would not if it were kept only for being in use, or not for
     /// so long.
     pub(super) fn is_contended(&self, now: Time) -> bool {
         let long = self.left(now) > NAME_KEEP;

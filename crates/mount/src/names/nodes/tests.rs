@@ -540,7 +540,7 @@ fn attributes_are_not_the_newest_after_newer_ones() {
     assert!(nodes.is_newest(&at(3).attr) && !nodes.is_newest(&at(4).attr));
     nodes.refresh(&at(4));
     assert!(!nodes.is_newest(&at(3).attr));
-    // An answer from before is heard of late.
+    // An answer from before comes late.
     nodes.refresh(&at(3));
     assert!(!nodes.is_newest(&at(3).attr));
     nodes.refresh(&at(4));
@@ -666,6 +666,6 @@ fn a_call_acts_where_its_own_walk_went() {
     let at = nodes.child(&walk(true), &name("f")).unwrap();
     assert_eq!((path(&at), at.expect), ("20:f".into(), vec![]));
     assert!(!nodes.mark_stale(&walk(true), &Error::elsewhere(0)), "nothing is expected then");
-    // Who was not seen to walk there is in it.
+    // A thread that was not seen to walk there is in it.
     assert_eq!(path(&nodes.child(&Walk::from(old), &name("f")).unwrap()), "20:f");
 }

@@ -1,4 +1,4 @@
-//! What clients have fetched from the disk by themselves of late, past the page cache.
+//! What clients have recently fetched from the disk by themselves, past the page cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

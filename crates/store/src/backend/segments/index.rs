@@ -1,7 +1,7 @@
 //! The index: which extents make up which chunk, and which truncations are known.
 //!
 //! Rows live in a table that only checkpoints write; what changed since, and what was asked for
-//! of late, is in memory, in shards by inode. The table is never ahead of the log's durable part,
+//! recently, is in memory, in shards by inode. The table is never ahead of the log's durable part,
 //! and always as far as its marker says, for each row at least: replaying the log from the
 //! marker leads every row to the same state from wherever between the two it is.
 //!

@@ -1,4 +1,4 @@
-//! Where the data of a chunk is, for who reads it there.
+//! Where the data of a chunk is, for a client that reads it there.
 
 use std::io;
 use std::ops::Range;
@@ -16,12 +16,12 @@ use crate::wait::{WaitPolicy, would_block};
 /// Most places that [`locate`] tells.
 const PLACES_MAX: usize = 16;
 
-/// Who waits for the disk when data is not in the page cache.
+/// The side that waits for the disk when data is not in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// The store.
     Here,
-    /// Who reads it, if it is a whole record.
+    /// The client reads it, if it is a whole record.
     There,
     /// The store, for one who could.
     Both,

@@ -337,7 +337,7 @@ impl Log {
         }
     }
 
-    /// Do writes into the page cache wait for the disk, of late?
+    /// Did recent writes into the page cache wait for the disk?
     pub fn is_slow(&self) -> bool {
         self.pace.is_slow()
     }

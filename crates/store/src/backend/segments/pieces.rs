@@ -17,7 +17,7 @@ use crate::wait::{WaitPolicy, would_block, would_wait};
 /// A record's header is read together with its data if it is at most this far before it, and two
 /// records together if there is at most this between them.
 const GAP_BYTES_MAX: u64 = 64 << 10;
-/// Who may not wait tries to read no more than this without looking whether it is there.
+/// A read that may not wait tries no more than this without looking whether it is there.
 const TRIED_BYTES_MAX: u64 = 64 << 10;
 /// Most bytes of one read.
 const SPAN_BYTES_MAX: u64 = 8 << 20;

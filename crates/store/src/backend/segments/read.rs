@@ -55,7 +55,7 @@ impl SegmentStore {
         let key = (req.id, req.index);
         let fetch = match req.fetches {
             false => Fetch::Here,
-            // Who has fetched it forgot it, or others want it, too: it is worth its memory here.
+            // The client that fetched it forgot it, or others want it, too: it is worth its memory here.
             true if self.fetches().has(key, start) => Fetch::Both,
             true => Fetch::There,
         };

@@ -17,7 +17,7 @@ pub(super) struct Rounds {
     wake: Mutex<Wake>,
     woken: Condvar,
     pub checkpoint: Mutex<LastCheckpoint>,
-    /// Who takes a checkpoint because too much is dirty.
+    /// The thread that takes a checkpoint because too much is dirty.
     pub turn: Mutex<()>,
     pub thread: Mutex<Option<JoinHandle<()>>>,
     /// The last failure that was logged.

@@ -195,7 +195,7 @@ impl Kernel {
         }
     }
 
-    /// The end of open(2): `open_last_lookups`. A directory is locked to write by who may create.
+    /// The end of open(2): `open_last_lookups`. A directory is locked to write by an open that may create.
     async fn look_up_to_open(
         &self,
         dir: &Ref,

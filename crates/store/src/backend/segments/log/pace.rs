@@ -11,7 +11,7 @@ const SLOW_WRITE: Duration = Duration::from_millis(50);
 /// For so long then others would wait, too.
 const SLOW_FOR: Duration = Duration::from_millis(200);
 
-/// How fast writes were of late.
+/// How fast recent writes were.
 #[derive(Default)]
 pub(super) struct Pace {
     slow_until_ns: AtomicU64,
