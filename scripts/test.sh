@@ -235,6 +235,7 @@ beside balance sim balance
 beside garbage sim garbage
 beside replicas sim replicas
 beside members sim members
+beside datasets sim datasets
 if [[ $able == yes ]]; then
     beside metrics metrics
     beside full-disk sim full_disk

@@ -18,6 +18,7 @@ use saker_types::{Attr, ClusterMap, Errno, Error, InodeId, Result};
 mod api;
 mod core;
 mod data;
+pub mod datasets;
 #[cfg(test)]
 mod fake;
 mod locks;
@@ -43,6 +44,8 @@ pub struct Fs {
     core: Arc<core::Core>,
     /// Those beside the strict one.
     namespaces: Arc<namespace::dispatch::Namespaces>,
+    /// Frozen datasets that were read.
+    frozen: Arc<namespace::frozen::Cache>,
 }
 
 impl Fs {
@@ -78,7 +81,7 @@ impl Fs {
     }
 
     pub(crate) fn of(core: Arc<core::Core>) -> Fs {
-        Fs { core, namespaces: Arc::default() }
+        Fs { core, namespaces: Arc::default(), frozen: Arc::default() }
     }
 
     /// Renews the leases of open files, and tells of what was closed; never ends.

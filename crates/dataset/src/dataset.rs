@@ -15,7 +15,7 @@ use crate::table::{Builder, Ino, ROOT, Table};
 /// File that says what a dataset is.
 pub(crate) const MANIFEST: &str = "dataset.json";
 /// File with the table of all files.
-pub(crate) const TABLE: &str = "table.saker";
+pub const TABLE: &str = "table.saker";
 /// Of [`Manifest`].
 const FORMAT: u32 = 1;
 

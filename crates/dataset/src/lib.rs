@@ -30,10 +30,10 @@ mod staged;
 pub mod table;
 
 pub use codec::Codec;
-pub use dataset::{Dataset, Manifest, PartitionInfo, Problem};
+pub use dataset::{Dataset, Manifest, PartitionInfo, Problem, TABLE};
 pub use digest::Digest;
 pub use error::{Error, Result};
-pub use inode::{FileData, InodeRecord, Meta};
+pub use inode::{BLOCK_BYTES, FileData, InodeRecord, Meta};
 pub use partition::Partition;
 pub use staged::{Broadcast, Local, Stage, Staged};
 pub use table::{Ino, Table};

@@ -12,8 +12,24 @@ pub const COUNTER_BITS: u32 = 40;
 pub const ALLOCATORS: u16 = 1 << 13;
 /// The allocator of the numbers that a mount makes up for what it does not know yet.
 pub const GUESSES: u16 = ALLOCATORS - 1;
+/// Allocators from here to [`GUESSES`] name inodes of frozen datasets.
+const FROZEN: u16 = ALLOCATORS / 4 * 3;
 /// Most shards of a cluster.
-pub const SHARDS_MAX: usize = ALLOCATORS as usize - 2;
+pub const SHARDS_MAX: usize = FROZEN as usize - 1;
+/// Datasets that inode numbers can tell apart; they count from 1.
+pub const FROZEN_DATASETS_MAX: u32 = ((GUESSES - FROZEN) as u32) * (1 << (COUNTER_BITS - 32)) - 1;
+
+/// The id of an inode of a frozen dataset. Number 0 is the directory that has them all.
+pub const fn frozen_id(dataset: u32, ino: u32) -> InodeId {
+    debug_assert!(dataset <= FROZEN_DATASETS_MAX);
+    ((FROZEN as u64) << COUNTER_BITS) + ((dataset as u64) << 32 | ino as u64)
+}
+
+/// The dataset's number and the inode's, of the id of an inode of one.
+pub fn frozen_inode(id: InodeId) -> Option<(u32, u32)> {
+    let rest = id.checked_sub(frozen_id(0, 0))?;
+    (rest >> 32 <= u64::from(FROZEN_DATASETS_MAX)).then_some(((rest >> 32) as u32, rest as u32))
+}
 
 const _: () = assert!((ALLOCATORS as u64) << COUNTER_BITS == 1 << 53);
 
@@ -82,5 +98,22 @@ impl std::fmt::Display for NodeId {
             NodeId::Shard(n) => write!(f, "shard {n}"),
             NodeId::Store(n) => write!(f, "store {n}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_of_datasets_have_numbers_of_their_own() {
+        for (dataset, ino) in [(0, 0), (1, 0), (7, u32::MAX), (FROZEN_DATASETS_MAX, u32::MAX)] {
+            let id = frozen_id(dataset, ino);
+            assert_eq!(frozen_inode(id), Some((dataset, ino)));
+            assert!(id < compose(GUESSES, 0), "below what mounts make up");
+        }
+        let last_shard = compose(SHARDS_MAX as u16, (1 << COUNTER_BITS) - 1);
+        assert_eq!(frozen_inode(last_shard), None);
+        assert_eq!(frozen_inode(compose(GUESSES, 0)), None);
     }
 }

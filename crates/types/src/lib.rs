@@ -19,7 +19,7 @@ pub mod wire;
 
 pub use access::{Access, Cred};
 pub use error::{Class, Errno, Error, Result};
-pub use id::{InodeId, NodeId, ROOT, ShardNo, StoreNo, TxnId};
+pub use id::{FROZEN_DATASETS_MAX, InodeId, NodeId, ROOT, ShardNo, StoreNo, TxnId};
 pub use inode::{Attr, FileKind, Inode, Locator, Unflushed};
 pub use name::{Key, check_name};
 pub use placement::ClusterMap;

@@ -11,7 +11,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("meta", &["types", "runtime", "rpc", "engine"]),
     ("coordinator", &["types", "runtime", "rpc", "engine"]),
     ("store", &["types", "runtime", "rpc", "engine"]),
-    ("client", &["types", "runtime", "rpc"]),
+    ("client", &["types", "runtime", "rpc", "dataset"]),
     ("fuse", &["types", "runtime"]),
     ("mount", &["types", "runtime", "client", "fuse"]),
     // Read by programs of users, below the preload library: no runtime, no threads.

@@ -128,7 +128,6 @@ impl File {
     ///
     /// # Errors
     /// EROFS to open it for writing.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no namespace has such files yet"))]
     pub(crate) fn of_source(
         entry: Entry,
         flags: OpenFlags,

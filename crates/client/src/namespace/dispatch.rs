@@ -14,6 +14,7 @@ use saker_types::wire::At;
 use saker_types::{Errno, Error, Locator, ROOT, Result};
 
 use crate::Fs;
+use crate::namespace::frozen::{self, Frozen};
 use crate::namespace::strict::Strict;
 #[cfg(test)]
 use crate::namespace::tests::in_memory::InMemory;
@@ -26,6 +27,8 @@ const STRICT: u32 = 0;
 pub(crate) enum AnyNamespace<'a> {
     /// That of the shards.
     Strict(Strict<'a>),
+    /// Of frozen datasets.
+    Frozen(Frozen<'a>),
     /// For tests of this seam.
     #[cfg(test)]
     InMemory(std::sync::Arc<InMemory>),
@@ -99,6 +102,10 @@ impl Fs {
     /// # Errors
     /// EOPNOTSUPP for a policy that this client does not know.
     pub(super) fn serving<'a>(&'a self, at: &'a At) -> Result<(AnyNamespace<'a>, Here<'a>)> {
+        if at.anchor.id == ROOT && at.path.first().is_some_and(|name| name == frozen::NAME) {
+            let here = enter(frozen::root(), 1, at)?;
+            return Ok((AnyNamespace::Frozen(Frozen { fs: self }), here));
+        }
         if at.anchor.policy != STRICT {
             return Ok((self.under(&at.anchor)?, Here { at: Cow::Borrowed(at), above: 0 }));
         }
@@ -106,7 +113,7 @@ impl Fs {
             |namespace: &Attached| at.anchor.id == ROOT && at.path.starts_with(&namespace.place);
         match self.namespaces.find(leads_there) {
             None => Ok((self.strict(), Here { at: Cow::Borrowed(at), above: 0 })),
-            Some(namespace) => enter(namespace, at),
+            Some(Attached { root, place, serving }) => Ok((serving, enter(root, place.len(), at)?)),
         }
     }
 
@@ -133,8 +140,10 @@ impl Fs {
     /// EOPNOTSUPP as there.
     pub(super) fn under(&self, loc: &Locator) -> Result<AnyNamespace<'_>> {
         let policy = loc.policy;
-        if policy == STRICT {
-            return Ok(self.strict());
+        match policy {
+            STRICT => return Ok(self.strict()),
+            frozen::POLICY => return Ok(AnyNamespace::Frozen(Frozen { fs: self })),
+            _ => {}
         }
         let found = self.namespaces.find(|namespace| namespace.root.policy == policy);
         let unknown = || {
@@ -149,10 +158,8 @@ impl Fs {
     }
 }
 
-/// A place from the root of the namespace on whose place it begins.
-fn enter<'a>(namespace: Attached, at: &At) -> Result<(AnyNamespace<'a>, Here<'a>)> {
-    let Attached { root, place, serving } = namespace;
-    let above = place.len();
+/// A place from the root of the namespace that its first names lead to.
+fn enter<'a>(root: Locator, above: usize, at: &At) -> Result<Here<'a>> {
     let expected = above.checked_sub(1).and_then(|last| at.expect.get(last)).copied();
     if expected.is_some_and(|id| id != 0 && id != root.id) {
         return Err(Error::elsewhere(above - 1));
@@ -160,5 +167,5 @@ fn enter<'a>(namespace: Attached, at: &At) -> Result<(AnyNamespace<'a>, Here<'a>
     // No name on the way there is kept by anybody.
     let mut here = At::below(root, at.path[above..].to_vec());
     here.expect = at.expect.get(above..).unwrap_or_default().to_vec();
-    Ok((serving, Here { at: Cow::Owned(here), above }))
+    Ok(Here { at: Cow::Owned(here), above })
 }

@@ -16,6 +16,7 @@ macro_rules! ask {
     ($serving:expr, $namespace:ident => $call:expr) => {
         match $serving {
             AnyNamespace::Strict($namespace) => $call,
+            AnyNamespace::Frozen($namespace) => $call,
             #[cfg(test)]
             AnyNamespace::InMemory($namespace) => $call,
         }

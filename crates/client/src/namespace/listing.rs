@@ -1,5 +1,6 @@
 //! Listings, whatever namespace they are of.
 
+use futures_util::future::BoxFuture;
 use saker_types::{Error, Result};
 
 use crate::DirItem;
@@ -13,6 +14,8 @@ enum Listing {
     Shares(Shares),
     /// Of a namespace that has all of it at hand.
     Whole(std::vec::IntoIter<DirItem>),
+    /// The same, once it has asked for it.
+    Later(BoxFuture<'static, Result<Vec<DirItem>>>),
     /// There is none.
     Failed(Error),
 }
@@ -30,12 +33,23 @@ impl DirStream {
         })
     }
 
+    /// Of these entries, which are asked for when the first is.
+    pub(crate) fn later(
+        items: impl Future<Output = Result<Vec<DirItem>>> + Send + 'static,
+    ) -> DirStream {
+        DirStream(Listing::Later(Box::pin(items)))
+    }
+
     /// The next entry; `None` at the end.
     ///
     /// # Errors
     /// EACCES, ENOENT, ENOTDIR, and those of the network; the listing may be gone on with.
     pub async fn next(&mut self) -> Result<Option<DirItem>> {
+        if let Listing::Later(items) = &mut self.0 {
+            *self = DirStream::of(items.await);
+        }
         match &mut self.0 {
+            Listing::Later(_) => Ok(None),
             Listing::Shares(shares) => shares.next().await,
             Listing::Whole(items) => Ok(items.next()),
             Listing::Failed(error) => Err(error.clone()),

@@ -3,6 +3,7 @@
 
 pub(crate) mod api;
 pub(crate) mod dispatch;
+pub(crate) mod frozen;
 pub(crate) mod fs;
 pub(crate) mod listing;
 pub(crate) mod path;

@@ -2,7 +2,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod connect;
-mod groups;
+pub(crate) mod groups;
 pub(crate) mod request;
 pub(crate) mod route;
 pub(crate) mod seen;

@@ -80,8 +80,11 @@ impl Table {
         Table::new(path, Bytes::Mapped(map))
     }
 
-    /// The table that a builder has made.
-    pub(crate) fn of_words(path: &Path, words: Vec<u64>) -> Result<Table> {
+    /// A table from a file's bytes, in words of the machine; `path` is where they are from.
+    ///
+    /// # Errors
+    /// Foreign, newer, truncated, damaged.
+    pub fn of_words(path: &Path, words: Vec<u64>) -> Result<Table> {
         Table::new(path, Bytes::Owned(words))
     }
 

@@ -8,6 +8,8 @@ use saker_dataset::{Dataset, Error};
 use crate::fail::{Failure, Outcome};
 
 mod export;
+mod freeze;
+mod frozen;
 mod info;
 mod list;
 mod pack;
@@ -26,6 +28,11 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     Pack(pack::Args),
+    Freeze(freeze::Args),
+    Frozen(frozen::ListArgs),
+    #[command(alias = "rm")]
+    Remove(frozen::RemoveArgs),
+    Gc(frozen::GcArgs),
     #[command(alias = "ls")]
     List(list::Args),
     Info(info::Args),
@@ -61,6 +68,10 @@ fn shown(path: &[u8]) -> impl Display {
 pub fn run(args: &Args) -> Outcome<u8> {
     match &args.command {
         Command::Pack(args) => pack::run(args),
+        Command::Freeze(args) => freeze::run(args),
+        Command::Frozen(args) => frozen::list(args),
+        Command::Remove(args) => frozen::remove(args),
+        Command::Gc(args) => frozen::collect(args),
         Command::List(args) => list::run(args),
         Command::Info(args) => info::run(args),
         Command::Verify(args) => verify::run(args),

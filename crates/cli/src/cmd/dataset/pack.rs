@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use saker_dataset::Codec;
 use saker_dataset::pack::{self, Listed, LocalTree, Options, Plan, Source};
+use saker_dataset::{Codec, Manifest};
 use saker_runtime::time;
 
 use super::failure;
@@ -82,25 +82,15 @@ fn must_be_apart(args: &Args) -> Outcome {
     Ok(())
 }
 
-pub fn run(args: &Args) -> Outcome<u8> {
-    if args.partitions == 0 {
-        return Err(Failure::usage("--partitions", "at least one"));
-    }
-    signals::catch_interrupt();
-    must_be_apart(args)?;
-    let source = source(args)?;
-    let plan = Plan::of(&*source).map_err(failure)?;
+/// Packs, shows how far it has come, and stops at Ctrl-C. Also gives the bytes that an earlier run
+/// had packed.
+pub fn pack_into(source: &dyn Source, to: &Path, options: &Options) -> Outcome<(Manifest, u64)> {
+    let plan = Plan::of(source).map_err(failure)?;
     let (files, bytes) = plan.totals();
-    let options = Options {
-        partitions: args.partitions,
-        codec: args.compress,
-        threads: args.threads.unwrap_or(0),
-        ..Options::default()
-    };
-    let (done, begin) = (pack::Progress::default(), time::now());
+    let done = pack::Progress::default();
     let bar = progress::Progress::of_bytes(bytes);
     let packed = std::thread::scope(|scope| {
-        let packing = scope.spawn(|| pack::pack(&*source, &plan, &args.output, &options, &done));
+        let packing = scope.spawn(|| pack::pack(source, &plan, to, options, &done));
         while !packing.is_finished() {
             time::sleep(LOOK);
             done.stop.fetch_or(signals::interrupted(), Relaxed);
@@ -110,13 +100,29 @@ pub fn run(args: &Args) -> Outcome<u8> {
         packing.join().map_err(|_| Failure::new("dataset", "packing broke"))
     });
     bar.done();
-    let manifest = packed?.map_err(failure)?;
+    Ok((packed?.map_err(failure)?, done.resumed_bytes.load(Relaxed)))
+}
+
+pub fn run(args: &Args) -> Outcome<u8> {
+    if args.partitions == 0 {
+        return Err(Failure::usage("--partitions", "at least one"));
+    }
+    signals::catch_interrupt();
+    must_be_apart(args)?;
+    let source = source(args)?;
+    let options = Options {
+        partitions: args.partitions,
+        codec: args.compress,
+        threads: args.threads.unwrap_or(0),
+        ..Options::default()
+    };
+    let begin = time::now();
+    let (manifest, resumed) = pack_into(&*source, &args.output, &options)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&manifest).about("json")?);
         return Ok(0);
     }
     let stored: u64 = manifest.partitions.iter().map(|part| part.stored).sum();
-    let resumed = done.resumed_bytes.load(Relaxed);
     let seconds = (time::now() - begin).as_secs_f64();
     println!(
         "{} files, {} packed into {} partitions of {} in {seconds:.1} s{}",

@@ -1,0 +1,222 @@
+//! Frozen datasets that the cluster keeps: named, with a version, immutable (FanStore §5.2).
+//!
+//! ```text
+//! /.saker/datasets/              only the superuser's
+//!     names/NAME@VERSION.json    what it is, and by their digests its table and its partitions
+//!     objects/DIGEST             a table or a partition; versions share what has not changed
+//!     counter                    the last number that a dataset was given
+//!     lock                       held by whoever freezes, removes or collects
+//! ```
+//!
+//! Users see them at `/.datasets/NAME@VERSION` ([`crate::namespace::frozen`]).
+
+mod files;
+mod freeze;
+mod tree;
+
+use bytes::Bytes;
+use saker_dataset::{Digest, Manifest};
+use saker_types::wire::At;
+use saker_types::{Errno, Error, Locator, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{Caller, Fs};
+use files::Files;
+
+pub use freeze::FreezeProgress;
+pub use tree::ClusterTree;
+
+/// Where all of it is, from the root.
+const HOME: [&str; 2] = [".saker", "datasets"];
+/// Of [`FrozenDataset`].
+const FORMAT: u32 = 1;
+/// Longest name with its version: it is a file's, with `.json`.
+const NAME_BYTES_MAX: usize = 200;
+/// What a name's file ends with.
+const SUFFIX: &str = ".json";
+
+/// A dataset that the cluster keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrozenDataset {
+    /// Version of this record.
+    pub format: u32,
+    /// NAME@VERSION.
+    pub name: String,
+    /// Its number in this cluster, never used again. Inode numbers follow from it.
+    pub number: u32,
+    /// When it was frozen, in seconds since 1970.
+    pub frozen_at: u64,
+    /// The user that froze it, who may remove it.
+    pub owner: u32,
+    /// What it has.
+    pub manifest: Manifest,
+}
+
+impl FrozenDataset {
+    /// Objects that it is made of.
+    fn objects(&self) -> impl Iterator<Item = Digest> + '_ {
+        let parts = self.manifest.partitions.iter().map(|part| part.digest);
+        std::iter::once(self.manifest.table_digest).chain(parts)
+    }
+}
+
+/// What [`Datasets::collect`] has removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Collected {
+    /// Tables and partitions.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Checks a name: `NAME@VERSION`, each of letters, digits, `.`, `_`, `-`, and not beginning with `.`.
+///
+/// # Errors
+/// EINVAL.
+pub fn check_name(name: &str) -> Result<()> {
+    let is_word = |word: &str| {
+        let odd = |c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c));
+        !word.is_empty() && !word.starts_with('.') && !word.contains(odd)
+    };
+    let parts = name.split_once('@');
+    let is_good = parts.is_some_and(|(name, version)| is_word(name) && is_word(version));
+    if is_good && name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!("{name:?} is not NAME@VERSION of letters, digits, '.', '_' and '-'");
+    Err(Error::new(Errno::EINVAL).with_text(text))
+}
+
+/// The datasets of a cluster.
+pub struct Datasets<'a> {
+    files: Files<'a>,
+}
+
+impl Fs {
+    /// The datasets of the cluster.
+    pub fn datasets(&self) -> Datasets<'_> {
+        Datasets { files: Files { fs: self } }
+    }
+}
+
+/// The place of something in the datasets' home.
+fn at(names: &[&str]) -> At {
+    let all = HOME.iter().chain(names).map(|name| Bytes::copy_from_slice(name.as_bytes()));
+    At::below(Locator::root(), all.collect())
+}
+
+fn name_at(name: &str) -> At {
+    at(&["names", &format!("{name}{SUFFIX}")])
+}
+
+/// The place of an object.
+pub(crate) fn object_at(digest: &Digest) -> At {
+    at(&["objects", &digest.to_string()])
+}
+
+impl Datasets<'_> {
+    /// All of them, by name.
+    ///
+    /// # Errors
+    /// EIO for a record that cannot be read; of the cluster.
+    pub async fn list(&self) -> Result<Vec<FrozenDataset>> {
+        let mut found = Vec::new();
+        for name in self.names().await? {
+            // It may be removed meanwhile.
+            found.extend(self.find(&name).await?);
+        }
+        Ok(found)
+    }
+
+    /// Their names, in order.
+    pub(crate) async fn names(&self) -> Result<Vec<String>> {
+        let files = self.files.names(&at(&["names"])).await?;
+        let names = files.iter().filter_map(|name| std::str::from_utf8(name).ok());
+        let mut names: Vec<String> =
+            names.filter_map(|name| name.strip_suffix(SUFFIX)).map(str::to_owned).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The one of a name.
+    ///
+    /// # Errors
+    /// EIO for a record that cannot be read; of the cluster.
+    pub async fn find(&self, name: &str) -> Result<Option<FrozenDataset>> {
+        if check_name(name).is_err() {
+            return Ok(None);
+        }
+        let Some(text) = self.files.read(&name_at(name)).await? else { return Ok(None) };
+        let broken = |why: String| {
+            let text = format!("the record of dataset {name} cannot be read: {why}");
+            Error::new(Errno::EIO).with_text(text)
+        };
+        let record: FrozenDataset =
+            serde_json::from_slice(&text).map_err(|e| broken(e.to_string()))?;
+        match record.format {
+            FORMAT if record.name == name => Ok(Some(record)),
+            FORMAT => Err(broken(format!("it is of {}", record.name))),
+            format => Err(broken(format!("format {format}"))),
+        }
+    }
+
+    /// Removes a name. Its objects go with the next [`Datasets::collect`], if no other has them.
+    /// Clients that have it open may go on reading until then.
+    ///
+    /// # Errors
+    /// ENOENT; EPERM for a user that is neither its owner nor the superuser; of the cluster.
+    pub async fn remove(&self, who: &Caller, name: &str) -> Result<()> {
+        check_name(name)?;
+        let remove = async || {
+            let record = self.find(name).await?.ok_or(Errno::ENOENT)?;
+            if who.uid != 0 && who.uid != record.owner {
+                return Err(Errno::EPERM.into());
+            }
+            self.files.remove(&name_at(name)).await
+        };
+        self.files.alone(remove).await
+    }
+
+    /// Removes what no name refers to.
+    ///
+    /// # Errors
+    /// EIO for a record that cannot be read: then nothing is removed. Of the cluster.
+    pub async fn collect(&self) -> Result<Collected> {
+        self.files.alone(async || self.collect_alone().await).await
+    }
+
+    async fn collect_alone(&self) -> Result<Collected> {
+        let mut used = std::collections::HashSet::new();
+        for record in self.list().await? {
+            used.extend(record.objects().map(|digest| digest.to_string().into_bytes()));
+        }
+        let mut collected = Collected::default();
+        for name in self.files.names(&at(&["objects"])).await? {
+            if used.contains(&name[..]) {
+                continue;
+            }
+            let mut place = at(&["objects"]);
+            place.path.push(name);
+            collected.bytes += self.files.size(&place).await?.unwrap_or(0);
+            self.files.remove(&place).await?;
+            collected.objects += 1;
+        }
+        Ok(collected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_a_version() {
+        for good in ["a@1", "image-net_1k@2026.11", "A@v1"] {
+            check_name(good).unwrap();
+        }
+        let long = format!("{}@1", "x".repeat(NAME_BYTES_MAX));
+        for bad in ["", "a", "@", "a@", "@1", "a@b@c", "a/b@1", ".a@1", "a@.1", "ä@1", &long] {
+            assert_eq!(check_name(bad).unwrap_err().errno(), Errno::EINVAL, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Datasets whose tables this client has read.
+//!
+//! What asks the cluster is boxed: it goes through [`Fs`] again, whose futures have those of this
+//! namespace in them.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_lock::Mutex as AsyncMutex;
+use futures_util::future::BoxFuture;
+use saker_dataset::{Digest, Table};
+use saker_types::{Errno, Error, Result};
+
+use crate::datasets::{FrozenDataset, object_at};
+use crate::{Caller, File, Fs, OpenFlags};
+
+/// Bytes of a table that are read at once.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// A dataset.
+pub(crate) struct Loaded {
+    pub(super) record: FrozenDataset,
+    pub(super) table: Table,
+    /// Its partitions, once they are open.
+    parts: Vec<Mutex<Option<Arc<File>>>>,
+}
+
+impl Loaded {
+    /// A partition, opened by the first that wants it.
+    pub(super) async fn part(&self, fs: &Fs, number: u32) -> Result<Arc<File>> {
+        let damaged = || {
+            let text = format!("{} has no partition {number}", self.record.name);
+            Error::new(Errno::EIO).with_text(text)
+        };
+        let part = self.parts.get(number as usize).ok_or_else(damaged)?;
+        let known = part.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(file) = known {
+            return Ok(file);
+        }
+        let info = &self.record.manifest.partitions[number as usize];
+        let file = Arc::new(open(fs, &info.digest).await?);
+        // Two that came at once have opened it twice, and keep one.
+        let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(part.get_or_insert(file).clone())
+    }
+}
+
+fn open<'a>(fs: &'a Fs, digest: &'a Digest) -> BoxFuture<'a, Result<File>> {
+    Box::pin(async move {
+        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+        let (file, _) = fs.open(&Caller::root(), &object_at(digest), flags).await?;
+        Ok(file)
+    })
+}
+
+fn find<'a>(fs: &'a Fs, name: &'a str) -> BoxFuture<'a, Result<Option<FrozenDataset>>> {
+    Box::pin(async move { fs.datasets().find(name).await })
+}
+
+fn list(fs: &Fs) -> BoxFuture<'_, Result<Vec<FrozenDataset>>> {
+    Box::pin(async move { fs.datasets().list().await })
+}
+
+/// Names of all datasets, in order.
+pub(super) fn names(fs: &Fs) -> BoxFuture<'_, Result<Vec<String>>> {
+    Box::pin(async move { fs.datasets().names().await })
+}
+
+/// Datasets that were read.
+#[derive(Default)]
+pub(crate) struct Cache {
+    by_number: Mutex<HashMap<u32, Arc<Loaded>>>,
+    /// Held while a table is read: who comes meanwhile waits for it.
+    loading: AsyncMutex<()>,
+}
+
+impl Cache {
+    /// The dataset of a number, if it was read.
+    pub(super) fn numbered(&self, number: u32) -> Option<Arc<Loaded>> {
+        self.by_number.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+
+    /// The dataset of a name. One that was read is known without asking: names do not come back with
+    /// other data but after they were removed.
+    pub(super) async fn named(&self, fs: &Fs, name: &str) -> Result<Option<Arc<Loaded>>> {
+        let known = {
+            let all = self.by_number.lock().unwrap_or_else(PoisonError::into_inner);
+            all.values().find(|dataset| dataset.record.name == name).cloned()
+        };
+        if known.is_some() {
+            return Ok(known);
+        }
+        match find(fs, name).await? {
+            Some(record) => self.load(fs, record).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The dataset of a number, whatever its name is.
+    pub(super) async fn find_numbered(&self, fs: &Fs, number: u32) -> Result<Option<Arc<Loaded>>> {
+        let record = list(fs).await?.into_iter().find(|record| record.number == number);
+        match record {
+            Some(record) => self.load(fs, record).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads a dataset's table.
+    async fn load(&self, fs: &Fs, record: FrozenDataset) -> Result<Arc<Loaded>> {
+        let _alone = self.loading.lock().await;
+        if let Some(dataset) = self.numbered(record.number) {
+            return Ok(dataset);
+        }
+        let wrong = |why: String| {
+            let text = format!("the table of dataset {} cannot be read: {why}", record.name);
+            Error::new(Errno::EIO).with_text(text)
+        };
+        let manifest = &record.manifest;
+        let file = open(fs, &manifest.table_digest).await?;
+        let mut words = vec![0u64; manifest.table_bytes.div_ceil(8) as usize];
+        let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut words[..]);
+        let mut offset = 0;
+        while offset < manifest.table_bytes {
+            let len = (manifest.table_bytes - offset).min(PIECE_BYTES) as usize;
+            let piece = file.read(offset, len).await?;
+            if piece.len() != len {
+                return Err(wrong("it is cut short".to_owned()));
+            }
+            bytes[offset as usize..][..len].copy_from_slice(&piece);
+            offset += len as u64;
+        }
+        file.release().await;
+        if Digest::of(&bytes[..manifest.table_bytes as usize]) != manifest.table_digest {
+            return Err(wrong("it does not have its digest".to_owned()));
+        }
+        let table = Table::of_words(Path::new(&record.name), words);
+        let table = table.map_err(|e| wrong(e.to_string()))?;
+        let parts = manifest.partitions.iter().map(|_| Mutex::default()).collect();
+        let dataset = Arc::new(Loaded { table, parts, record });
+        let mut all = self.by_number.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(dataset.record.number, dataset.clone());
+        Ok(dataset)
+    }
+}

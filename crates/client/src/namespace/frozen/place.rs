@@ -1,0 +1,121 @@
+//! What is at a place of a frozen dataset.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use saker_dataset::table::{Ino, ROOT};
+use saker_types::id::frozen_id;
+use saker_types::wire::Entry;
+use saker_types::{Attr, FileKind, InodeId, Locator, time};
+
+use super::loaded::Loaded;
+
+/// `st_size` of directories.
+const DIRECTORY_BYTES: u64 = 4096;
+
+/// A place.
+pub(super) enum Place {
+    /// The directory of all datasets.
+    All,
+    /// An inode of a dataset.
+    In {
+        /// The dataset.
+        dataset: Arc<Loaded>,
+        /// Its number there.
+        ino: Ino,
+        /// Where it was found.
+        loc: Locator,
+    },
+}
+
+impl Place {
+    /// The root of a dataset.
+    pub(super) fn root_of(dataset: Arc<Loaded>) -> Place {
+        let name = Bytes::copy_from_slice(dataset.record.name.as_bytes());
+        let id = frozen_id(dataset.record.number, ROOT);
+        let loc = Locator::entry(frozen_id(0, 0), name, id).under(super::POLICY);
+        Place::In { dataset, ino: ROOT, loc }
+    }
+
+    /// What a name in this directory leads to.
+    pub(super) fn child(&self, dataset: &Arc<Loaded>, name: Bytes, ino: Ino) -> Place {
+        let id = frozen_id(dataset.record.number, ino);
+        let loc = Locator::entry(self.id(), name, id).under(super::POLICY);
+        Place::In { dataset: dataset.clone(), ino, loc }
+    }
+
+    pub(super) fn id(&self) -> InodeId {
+        match self {
+            Place::All => frozen_id(0, 0),
+            Place::In { dataset, ino, .. } => frozen_id(dataset.record.number, *ino),
+        }
+    }
+
+    pub(super) fn kind(&self) -> FileKind {
+        match self {
+            Place::All => FileKind::Directory,
+            Place::In { dataset, ino, .. } => dataset.table.inode(*ino).kind(),
+        }
+    }
+
+    /// Target of a symbolic link.
+    pub(super) fn target(&self) -> Bytes {
+        match self {
+            Place::All => Bytes::new(),
+            Place::In { dataset, ino, .. } => {
+                Bytes::copy_from_slice(dataset.table.target(*ino).unwrap_or_default())
+            }
+        }
+    }
+
+    pub(super) fn attr(&self) -> Attr {
+        let Place::In { dataset, ino, .. } = self else {
+            let (id, mode) = (self.id(), FileKind::Directory.bits() | 0o555);
+            return Attr { id, mode, size: DIRECTORY_BYTES, nlink: 2, ..Attr::default() };
+        };
+        let inode = dataset.table.inode(*ino);
+        let mtime_ns = time::stamp(inode.mtime_s, inode.mtime_ns);
+        Attr {
+            id: self.id(),
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            size: if inode.is_dir() { DIRECTORY_BYTES } else { inode.size },
+            nlink: inode.nlink,
+            rdev: inode.rdev,
+            atime_ns: mtime_ns,
+            mtime_ns,
+            ctime_ns: mtime_ns,
+            btime_ns: mtime_ns,
+            ..Attr::default()
+        }
+    }
+
+    /// An extended attribute.
+    pub(super) fn xattr(&self, name: &[u8]) -> Option<Bytes> {
+        let Place::In { dataset, ino, .. } = self else { return None };
+        let all = dataset.table.xattrs(*ino);
+        let (_, value) = all.into_iter().find(|(other, _)| *other == name)?;
+        Some(Bytes::copy_from_slice(value))
+    }
+
+    /// Names of the extended attributes, each followed by a NUL.
+    pub(super) fn xattr_names(&self) -> Bytes {
+        let Place::In { dataset, ino, .. } = self else { return Bytes::new() };
+        let mut names = Vec::new();
+        for (name, _) in dataset.table.xattrs(*ino) {
+            names.extend_from_slice(name);
+            names.push(0);
+        }
+        names.into()
+    }
+
+    /// As it is told.
+    pub(super) fn entry(&self) -> Entry {
+        let loc = match self {
+            Place::All => super::root(),
+            Place::In { loc, .. } => loc.clone(),
+        };
+        Entry { attr: self.attr(), loc, inline: self.target(), ..Entry::default() }
+    }
+}
