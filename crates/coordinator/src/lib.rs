@@ -12,6 +12,8 @@ mod ops;
 mod serve;
 pub mod service;
 pub mod state;
+#[cfg(test)]
+mod testing;
 
 pub use config::Config;
 pub use serve::serve;

@@ -34,6 +34,12 @@ impl CoordinatorWorker {
         CoordinatorWorker { h }
     }
 
+    /// The cluster map.
+    #[cfg(test)]
+    pub(crate) fn map(&self) -> std::sync::Arc<saker_types::ClusterMap> {
+        self.h.state().map.clone()
+    }
+
     fn receive(&self, conn: ConnId, peer: &PeerHello, frame: Frame) {
         let Some(op) = Op::from_u16(frame.op) else {
             let e = Error::new(Errno::EPROTO).with_text("unknown operation");

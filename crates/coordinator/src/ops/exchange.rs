@@ -70,3 +70,98 @@ fn half(msg: &RenameReq, at: At, row: Option<Inode>, moves_to: Option<Locator>) 
     let intent = Intent::Swap.into();
     PrepareReq { ctx: msg.ctx.clone(), at, intent, row, moves_to, ..PrepareReq::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::ROOT;
+    use saker_types::wire::{InvalidateReq, Op, Vote, rename_flags};
+
+    use super::*;
+    use crate::testing::{
+        Answer, Asked, Tester, agreeing, at, dentry, dir, entry, errno, vote, yes,
+    };
+
+    /// /a, which is directory 9, and /b/c, which is directory 7 in directory 5.
+    fn request(t: &mut Tester) -> RenameReq {
+        RenameReq {
+            ctx: t.ctx(),
+            from: at("a"),
+            to: at("b/c"),
+            flags: rename_flags::EXCHANGE,
+            to_chain: vec![entry(ROOT, "b", 5)],
+            ..RenameReq::default()
+        }
+    }
+
+    fn shards(asked: &Asked) -> Answer {
+        match asked.op {
+            Op::Fetch => yes(&dentry(5)),
+            Op::Prepare => {
+                let prepare: PrepareReq = asked.body();
+                assert_eq!(prepare.intent(), Intent::Swap);
+                match (&prepare.moves_to, prepare.row.map(|row| row.attr.id)) {
+                    // The other row is not known yet.
+                    (None, None) => yes(&vote(entry(ROOT, "a", 9), Some(dir(9)))),
+                    (Some(to), Some(9)) => {
+                        assert_eq!(*to, entry(ROOT, "a", 9));
+                        yes(&vote(entry(5, "c", 7), Some(dir(7))))
+                    }
+                    (Some(to), Some(7)) => {
+                        assert_eq!(*to, entry(5, "c", 7));
+                        assert_eq!(prepare.at.anchor, entry(ROOT, "a", 9));
+                        yes(&vote(entry(ROOT, "a", 9), None))
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            _ => agreeing(asked),
+        }
+    }
+
+    #[test]
+    fn each_row_goes_where_the_other_was() {
+        let mut t = Tester::new();
+        let request = request(&mut t);
+        let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
+            if asked.op == Op::Invalidate {
+                assert_eq!(asked.body::<InvalidateReq>().keys.len(), 2);
+            }
+            shards(asked)
+        });
+        let reply = reply.unwrap();
+        assert_eq!((reply.loc.pid, reply.loc.id), (5, 9));
+        let other = reply.other.unwrap();
+        assert_eq!((other.pid, other.id, reply.replaced), (ROOT, 7, 0));
+        assert_eq!(t.ops(), [Op::Fetch, Op::Prepare, Op::Invalidate, Op::Decide]);
+        assert_eq!(t.asked_of(Op::Prepare).len(), 3);
+        assert_eq!(t.decided(), [true]);
+    }
+
+    #[test]
+    fn a_directory_and_one_above_it_stay() {
+        let mut t = Tester::new();
+        let request = request(&mut t);
+        let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
+            Op::Prepare => yes(&vote(entry(ROOT, "a", 5), Some(dir(5)))),
+            _ => shards(asked),
+        });
+        assert_eq!(errno(reply), Errno::EINVAL);
+        assert_eq!(t.asked_of(Op::Prepare).len(), 1, "the other path leads through what is locked");
+        assert_eq!(t.decided(), [false]);
+    }
+
+    #[test]
+    fn two_names_of_one_inode_stay() {
+        let mut t = Tester::new();
+        let request = request(&mut t);
+        let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
+            Op::Prepare if asked.body::<PrepareReq>().row.is_some() => {
+                yes(&Vote { same: true, ..vote(entry(5, "c", 9), Some(dir(9))) })
+            }
+            _ => shards(asked),
+        });
+        reply.unwrap();
+        assert_eq!(t.decided(), [false]);
+        assert!(t.asked_of(Op::Invalidate).is_empty());
+    }
+}

@@ -84,3 +84,188 @@ async fn rename_alone(h: &StateHandle, msg: &RenameReq, name: &Bytes) -> Result<
     failpoint!("dir_rename.invalidated");
     Ok(txn.commit(|_| Ok(reply.encode_to_vec().into()))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::wire::{FetchReq, InvalidateReq, Op, Vote};
+    use saker_types::{Inode, ROOT};
+
+    use super::*;
+    use crate::testing::{
+        Answer, Asked, Tester, agreeing, at, dentry, dir, entry, errno, vote, yes,
+    };
+
+    /// From /a to /b/c, where b is directory 5.
+    fn request(t: &mut Tester) -> RenameReq {
+        let to_chain = vec![entry(ROOT, "b", 5)];
+        RenameReq { ctx: t.ctx(), from: at("a"), to: at("b/c"), to_chain, ..RenameReq::default() }
+    }
+
+    /// Shards where `a` is directory 9, and `b/c` leads to `there`.
+    fn shards(there: Option<Inode>) -> impl Fn(&Asked) -> Answer {
+        move |asked| match asked.op {
+            Op::Fetch => yes(&dentry(5)),
+            Op::Prepare => {
+                let prepare: PrepareReq = asked.body();
+                match prepare.intent() {
+                    Intent::TakeDir => yes(&vote(entry(ROOT, "a", 9), Some(dir(9)))),
+                    Intent::Insert => yes(&vote(entry(5, "c", 9), there.clone())),
+                    other => panic!("{other:?}"),
+                }
+            }
+            _ => agreeing(asked),
+        }
+    }
+
+    #[test]
+    fn the_row_is_taken_and_inserted_and_both_names_are_forgotten() {
+        let mut t = Tester::new();
+        let request = request(&mut t);
+        let agreed = shards(None);
+        let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
+            match asked.op {
+                Op::Fetch => {
+                    let fetch: FetchReq = asked.body();
+                    assert!(fetch.nowait, "the turn is held");
+                    assert_eq!((fetch.pid, &fetch.name[..]), (ROOT, &b"b"[..]));
+                }
+                Op::Invalidate => assert_eq!(asked.body::<InvalidateReq>().keys.len(), 2),
+                Op::Prepare => {
+                    let prepare: PrepareReq = asked.body();
+                    match prepare.row {
+                        Some(row) => assert!(row.attr.ctime_ns > dir(9).attr.ctime_ns),
+                        None => assert_eq!(prepare.moves_to, Some(entry(5, "c", 0))),
+                    }
+                }
+                _ => {}
+            }
+            agreed(asked)
+        });
+        let reply = reply.unwrap();
+        assert_eq!((reply.loc, reply.replaced), (entry(5, "c", 9), 0));
+        assert_eq!(t.ops(), [Op::Fetch, Op::Prepare, Op::Invalidate, Op::Decide]);
+        assert_eq!(t.decided(), [true]);
+        let owners = [t.owner(&entry(ROOT, "a", 9)), t.owner(&entry(5, "c", 9))];
+        assert_eq!(t.asked_of(Op::Prepare), owners);
+    }
+
+    #[test]
+    fn an_empty_directory_is_replaced() {
+        let mut t = Tester::new();
+        let request = request(&mut t);
+        let agreed = shards(Some(dir(7)));
+        let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
+            if asked.op == Op::Invalidate {
+                assert_eq!(asked.body::<InvalidateReq>().empty_dir, 7);
+            }
+            agreed(asked)
+        });
+        assert_eq!(reply.unwrap().replaced, 7);
+    }
+
+    #[test]
+    fn what_the_client_saw_must_still_be_so() {
+        let moved_chain = vec![entry(4, "b", 5)];
+        let other_name = vec![entry(ROOT, "x", 5)];
+        for (chain, found) in [
+            (vec![entry(ROOT, "b", 5)], 6),
+            (vec![entry(ROOT, "b", 5)], 0),
+            (moved_chain, 5),
+            (other_name, 5),
+            (vec![], 5),
+        ] {
+            let mut t = Tester::new();
+            let request = RenameReq { to_chain: chain, ..request(&mut t) };
+            let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
+                Op::Fetch => yes(&dentry(found)),
+                _ => agreeing(asked),
+            });
+            assert_eq!(errno(reply), Errno::ESTALE);
+            assert!(t.asked_of(Op::Prepare).is_empty());
+        }
+        // The owner of the new name finds another parent than the chain has.
+        let mut t = Tester::new();
+        let request = request(&mut t);
+        let agreed = shards(None);
+        let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
+            let is_insert =
+                asked.op == Op::Prepare && asked.body::<PrepareReq>().intent() == Intent::Insert;
+            if is_insert { yes(&vote(entry(6, "c", 9), None)) } else { agreed(asked) }
+        });
+        assert_eq!(errno(reply), Errno::ESTALE);
+        assert_eq!(t.decided(), [false]);
+    }
+
+    #[test]
+    fn a_directory_does_not_go_below_itself() {
+        let mut t = Tester::new();
+        let request = request(&mut t);
+        let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
+            Op::Fetch => yes(&dentry(5)),
+            // What moves is the directory that it is to go to.
+            Op::Prepare => yes(&vote(entry(ROOT, "a", 5), Some(dir(5)))),
+            _ => agreeing(asked),
+        });
+        assert_eq!(errno(reply), Errno::EINVAL);
+        assert_eq!(t.decided(), [false]);
+    }
+
+    #[test]
+    fn names_that_lead_to_one_inode_stay() {
+        for (flags, wanted) in [(0, None), (rename_flags::NOREPLACE, Some(Errno::EEXIST))] {
+            let mut t = Tester::new();
+            let request = RenameReq { flags, ..request(&mut t) };
+            let agreed = shards(None);
+            let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
+                let is_insert = asked.op == Op::Prepare
+                    && asked.body::<PrepareReq>().intent() == Intent::Insert;
+                match is_insert {
+                    true => yes(&Vote { same: true, ..vote(entry(5, "c", 9), None) }),
+                    false => agreed(asked),
+                }
+            });
+            assert_eq!(reply.err().map(|e| e.errno()), wanted);
+            assert_eq!(t.decided(), [false]);
+            assert!(t.asked_of(Op::Invalidate).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_directory_that_it_comes_from_is_not_replaced() {
+        let mut t = Tester::new();
+        let request = RenameReq { from: at("b/c/a"), ..request(&mut t) };
+        let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
+            Op::Fetch => yes(&dentry(5)),
+            Op::Prepare => match asked.body::<PrepareReq>().intent() {
+                Intent::TakeDir => yes(&vote(entry(7, "a", 9), Some(dir(9)))),
+                _ => yes(&vote(entry(5, "c", 9), Some(dir(7)))),
+            },
+            _ => agreeing(asked),
+        });
+        assert_eq!(errno(reply), Errno::ENOTEMPTY);
+        assert_eq!(t.decided(), [false]);
+    }
+
+    #[test]
+    fn the_root_is_neither_moved_nor_replaced() {
+        let mut t = Tester::new();
+        for (from, to, wanted) in [("", "x", Errno::EBUSY), ("a", "", Errno::EINVAL)] {
+            let request =
+                RenameReq { ctx: t.ctx(), from: at(from), to: at(to), ..RenameReq::default() };
+            let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| agreeing(asked));
+            assert_eq!(errno(reply), wanted);
+        }
+        assert!(t.asked.is_empty());
+    }
+
+    #[test]
+    fn who_may_not_write_to_a_directory_does_not_move_it_elsewhere() {
+        let mut t = Tester::new();
+        t.cred = saker_types::Cred { uid: 5, gid: 5, groups_known: true, ..Default::default() };
+        let request = request(&mut t);
+        let agreed = shards(None);
+        let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| agreed(asked));
+        assert_eq!(errno(reply), Errno::EACCES);
+        assert_eq!(t.decided(), [false]);
+    }
+}

@@ -53,3 +53,72 @@ async fn set_once(
     failpoint!("dir_setattr.invalidated");
     Ok(txn.commit(|_| Ok(answer(vote)))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use saker_types::wire::{InvalidateReply, Op};
+    use saker_types::{Errno, ROOT};
+
+    use super::*;
+    use crate::testing::{SHARDS, Tester, agreeing, at, dir, entry, errno, no, vote, yes};
+
+    fn chmod(t: &mut Tester) -> SetattrReq {
+        SetattrReq { ctx: t.ctx(), at: at("d"), mode: Some(0o700), ..SetattrReq::default() }
+    }
+
+    #[test]
+    fn replicas_hear_of_a_new_mode_before_it_counts() {
+        let mut t = Tester::new();
+        let request = chmod(&mut t);
+        let answer = t.ask::<Entry>(Op::Setattr, &request, |_, asked| match asked.op {
+            Op::Prepare => {
+                let prepare: PrepareReq = asked.body();
+                assert_eq!(prepare.intent(), Intent::SetDir);
+                assert_eq!(prepare.setattr.unwrap().mode, Some(0o700));
+                yes(&vote(entry(ROOT, "d", 9), Some(dir(9))))
+            }
+            _ => agreeing(asked),
+        });
+        let answer = answer.unwrap();
+        assert_eq!((answer.attr.id, answer.attr.nlink, answer.loc.id), (9, 2, 9));
+        assert_eq!(t.ops(), [Op::Prepare, Op::Invalidate, Op::Decide]);
+        assert_eq!(t.asked_of(Op::Invalidate).len(), usize::from(SHARDS));
+        assert_eq!(t.decided(), [true]);
+    }
+
+    #[test]
+    fn it_waits_for_leases_only_if_it_closes_the_directory() {
+        for closes in [false, true] {
+            let mut t = Tester::new();
+            let request = chmod(&mut t);
+            let mut rounds = 0;
+            let answer = t.ask::<Entry>(Op::Setattr, &request, |_, asked| match asked.op {
+                Op::Prepare => {
+                    let vote = vote(entry(ROOT, "d", 9), Some(dir(9)));
+                    yes(&Vote { closes, ..vote })
+                }
+                Op::Invalidate => {
+                    rounds += 1;
+                    let kept_ms = if rounds <= SHARDS { 300 } else { 0 };
+                    yes(&InvalidateReply { kept_ms, ..InvalidateReply::default() })
+                }
+                _ => agreeing(asked),
+            });
+            answer.unwrap();
+            let decided: &[bool] = if closes { &[false, true] } else { &[true] };
+            assert_eq!(t.decided(), decided);
+        }
+    }
+
+    #[test]
+    fn what_the_owner_refuses_is_aborted() {
+        let mut t = Tester::new();
+        let request = chmod(&mut t);
+        let answer = t.ask::<Entry>(Op::Setattr, &request, |_, asked| match asked.op {
+            Op::Prepare => no(Errno::EPERM),
+            _ => agreeing(asked),
+        });
+        assert_eq!(errno(answer), Errno::EPERM);
+        assert_eq!(t.decided(), [false]);
+    }
+}
