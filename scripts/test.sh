@@ -61,13 +61,14 @@ together() {
     wait
 }
 
-# alone COMMAND…: with a network and mounts of its own, if that can be had.
+# Before a command: gives it a network and mounts of its own, if that can be had.
+apart=()
+if [[ $lanes -gt 1 ]]; then
+    apart=(unshare --net --mount sh -c 'ip link set lo up && exec "$@"' sh)
+fi
+
 alone() {
-    if [[ $lanes -gt 1 ]]; then
-        unshare --net --mount sh -c 'ip link set lo up && exec "$@"' sh "$@"
-    else
-        "$@"
-    fi
+    "${apart[@]}" "$@"
 }
 
 deny() {
@@ -96,33 +97,55 @@ edges() {
     # Each file of tests is run by some stage.
     local file
     for file in tools/sim/tests/*.rs; do
-        grep -qE -- "(--test|sim) $(basename "$file" .rs)( |\$)" scripts/test.sh ||
+        grep -qE -- "(sim |[(|])$(basename "$file" .rs)([ |)]|\$)" scripts/test.sh ||
             { echo "no stage runs $file"; return 1; }
     done
 }
 
+# Everything at once, so that nothing is compiled twice; "directory kind name program" of each test
+# program goes to a list.
 build() {
     cargo build --workspace
-    cargo test --workspace --no-run
+    cargo test --workspace --no-run --message-format=json-render-diagnostics >"$logs/built"
+    sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml","target":{"kind":\["\([a-z]*\)"[^}]*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1 \2 \3 \4|p' \
+        "$logs/built" >"$logs/programs"
+}
+
+# programs DIRECTORY KIND NAME: test programs that were built; patterns of awk.
+programs() {
+    awk -v dir="^$PWD/$1\$" -v kind="^$2\$" -v name="^$3\$" \
+        '$1 ~ dir && $2 ~ kind && $3 ~ name { print $1, $4 }' "$logs/programs"
+}
+
+# tests DIRECTORY KIND NAME [ARGUMENT…]: runs them where cargo would.
+tests() {
+    local found dir program status=0
+    found=$(programs "$1" "$2" "$3")
+    [[ -n $found ]] || { echo "there is no test program $1 $2 $3"; return 1; }
+    shift 3
+    while read -r dir program; do
+        (cd "$dir" && CARGO_MANIFEST_DIR=$dir "${as[@]}" "$program" "$@") || status=1
+    done <<<"$found"
+    return $status
 }
 
 # sim TEST: one file of tools/sim/tests, as root where there is root.
 sim() {
-    alone cargo test -p saker-sim --test "$1" -- --nocapture --test-threads=1
+    local as=("${apart[@]}" "${root[@]}")
+    tests tools/sim test "$1" --nocapture --test-threads=1
 }
 
 client() {
-    cargo test -p saker-sim --test client_names --test client_data --test client_retry
+    tests tools/sim test 'client_(names|data|retry)'
 }
 
 simulation() {
-    cargo test -p saker-sim --test namespace --test namespace_random --test file_data \
-        --test protocol --test exchange --test acl --test gone --test links --test ids --test watch
+    tests tools/sim test \
+        '(namespace|namespace_random|file_data|protocol|exchange|acl|gone|links|ids|watch)'
 }
 
 # Kills, power loss, other faults; "1 passed, 0 failed" for each.
 torment() {
-    cargo build -p saker-sim --bin torment
     alone "${root[@]}" env SAKER_BIN="$SAKER_BIN" "$CARGO_TARGET_DIR/debug/torment" "$@"
     echo "1 passed, 0 failed"
 }
@@ -145,7 +168,9 @@ pjdfstest() {
     alone scripts/pjdfstest.sh "$SAKER_BIN"
 }
 
-unit=(cargo test --workspace --no-fail-fast --exclude saker-sim --exclude saker-specs --exclude saker-xtask)
+# Before test programs.
+as=()
+root=()
 
 # 200 seeds of the simulation.
 simulate() {
@@ -175,7 +200,8 @@ stage fmt cargo fmt --all --check -- --color never
 stage clippy cargo clippy --workspace --all-targets -- -D warnings
 stage edges edges
 if [[ $form == check ]]; then
-    stage unit "${unit[@]}"
+    stage unit cargo test --workspace --no-fail-fast \
+        --exclude saker-sim --exclude saker-specs --exclude saker-xtask
     stage world simulate
     stage mounts simulate --mounts
     finish
@@ -190,10 +216,10 @@ if [[ $form == long ]]; then
     export SAKER_SIM_SEEDS=${SAKER_SIM_SEEDS:-100000}
 fi
 
-stage unit "${unit[@]}"
+stage unit tests 'crates/[a-z-]*' '.*' '.*'
 # The protocols as models, explored without gaps.
-beside specs cargo test -p saker-specs
-beside sim-unit cargo test -p saker-sim --lib
+beside specs tests tools/specs '.*' '.*'
+beside sim-unit tests tools/sim lib '.*'
 # Roles, network and crashes in one thread, in an order that a seed decides.
 beside simulation simulation
 # A whole cluster with its clients: thousands of seeds, crash points, rules broken on purpose.
@@ -203,11 +229,7 @@ beside mounts sim mounts
 
 # Mounts and users need root.
 if [[ $(id -u) -ne 0 ]] && sudo -n true 2>/dev/null; then
-    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
-    export "CARGO_TARGET_${host}_RUNNER=sudo -E"
     root=(sudo -E)
-else
-    root=()
 fi
 able=no
 if [[ ($(id -u) -eq 0 || ${#root[@]} -gt 0) && -e /dev/fuse ]]; then
