@@ -132,7 +132,7 @@ impl MountService {
         self.nodes.child(&self.threads.way_of(&request.header, which, dir), name)
     }
 
-    /// The same, to ask for what is kept by [`MountService::hold`].
+    /// The same, to ask for what is kept by [`MountService::reply_entry`].
     pub(crate) fn named(&self, request: &Request, dir: FuseNodeId, name: &Bytes) -> Result<Named> {
         check_name(name)?;
         self.nodes.named(&self.threads.way(&request.header, dir), name)

@@ -88,7 +88,7 @@ pub(super) struct NodeTable {
     pub(super) nodes: FxHashMap<FuseNodeId, Node>,
     /// Users choose names, so that nobody may know how they are hashed.
     pub(super) names: HashMap<Name, FuseNodeId>,
-    /// See [`Table::is_eager`].
+    /// See [`NodeTable::is_eager`].
     eager_from: Time,
     /// Nodes of inodes that have another number: they were guesses first.
     aliases: FxHashMap<InodeId, FuseNodeId>,
