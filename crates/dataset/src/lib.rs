@@ -17,6 +17,7 @@
 // Formats and tools on files of the machine: nothing that a simulation holds.
 #![allow(clippy::disallowed_methods)]
 
+mod block;
 mod codec;
 mod dataset;
 mod digest;

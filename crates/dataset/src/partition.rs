@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::block::expand;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::format::{
@@ -124,27 +125,6 @@ impl Partition {
             _ => Error::io(&self.path, e),
         })
     }
-}
-
-/// A block from what is stored of it, checked.
-pub(crate) fn expand(
-    path: &Path,
-    data: &FileData,
-    n: u64,
-    stored: Cow<'_, [u8]>,
-    crc: u32,
-) -> Result<Vec<u8>> {
-    let wrong =
-        |what: String| Error::damaged(path, format!("block {n} at {}: {what}", data.offset));
-    let len = (data.size - n * BLOCK_BYTES).min(BLOCK_BYTES) as usize;
-    let raw = match stored.len() == len {
-        true => stored.into_owned(),
-        false => data.codec.expand(&stored, len).map_err(wrong)?.into_owned(),
-    };
-    if crc32c::crc32c(&raw) != crc {
-        return Err(wrong("wrong checksum".to_owned()));
-    }
-    Ok(raw)
 }
 
 /// A partition's digest: of what it says it is, and its table, which has the digests of its files.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use saker_types::wire::At;
 use saker_types::{Errno, Error, Result};
 
-use crate::{Caller, Fs, Lock, OpenFlags};
+use crate::{Caller, File, Fs, Lock, OpenFlags};
 
 /// Bytes that are read or written at once.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
@@ -53,8 +53,9 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Works alone: whoever freezes, removes or collects has the lock.
-    pub(super) async fn alone<T>(&self, work: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+    /// Works alone: whoever freezes, removes or collects has the lock, which is on the file that is
+    /// handed over. It can be lost, when the cluster does not hear of this client for some seconds.
+    pub(super) async fn alone<T>(&self, work: impl AsyncFnOnce(&File) -> Result<T>) -> Result<T> {
         self.make_home().await?;
         let (flags, at) = (OpenFlags { write: true, ..READ }, super::at(&["lock"]));
         let (file, _) = self.fs.create(&Caller::root(), &at, 0o600, flags).await?;
@@ -64,7 +65,7 @@ impl Files<'_> {
                 return Err(error);
             }
         }
-        let done = work().await;
+        let done = work(&file).await;
         // A client that dies here loses it with its lease.
         file.unlock(&lock).await?;
         file.release().await;

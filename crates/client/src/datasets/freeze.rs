@@ -1,6 +1,5 @@
 //! Putting a packed dataset into the cluster under a name.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +11,7 @@ use saker_types::{Errno, Error, Result};
 
 use super::files::{PIECE_BYTES, local};
 use super::{Datasets, FORMAT, FrozenDataset, check_name, name_at, object_at};
-use crate::Caller;
+use crate::{Caller, File};
 
 /// How far freezing has come, in bytes; of these, what the cluster had already.
 #[derive(Debug, Default)]
@@ -38,11 +37,13 @@ impl Datasets<'_> {
         progress: &FreezeProgress,
     ) -> Result<FrozenDataset> {
         check_name(name)?;
-        self.files.alone(async || self.freeze_alone(who, packed, name, progress).await).await
+        let freeze = async |lock: &File| self.freeze_alone(lock, who, packed, name, progress).await;
+        self.files.alone(freeze).await
     }
 
     async fn freeze_alone(
         &self,
+        lock: &File,
         who: &Caller,
         packed: &Dataset,
         name: &str,
@@ -70,6 +71,8 @@ impl Datasets<'_> {
         let text = serde_json::to_vec_pretty(&record)
             .map_err(|e| Error::new(Errno::EIO).with_text(e.to_string()))?;
         let mut text = Some(Bytes::from(text));
+        // Without it somebody may have collected what is about to be named.
+        lock.still_holds_locks().await?;
         self.files.write(&name_at(&record.name), async || Ok(text.take())).await?;
         Ok(record)
     }
@@ -88,7 +91,7 @@ impl Datasets<'_> {
             progress.shared_bytes.fetch_add(bytes, Ordering::Relaxed);
             return Ok(());
         }
-        let file = File::open(path).map_err(|e| local(path, &e))?;
+        let file = std::fs::File::open(path).map_err(|e| local(path, &e))?;
         let mut offset = 0;
         let next = async || {
             let len = (bytes - offset).min(PIECE_BYTES as u64) as usize;

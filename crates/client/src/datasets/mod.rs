@@ -20,7 +20,7 @@ use saker_types::wire::At;
 use saker_types::{Errno, Error, Locator, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Caller, Fs};
+use crate::{Caller, File, Fs};
 use files::Files;
 
 pub use freeze::FreezeProgress;
@@ -167,7 +167,7 @@ impl Datasets<'_> {
     /// ENOENT; EPERM for a user that is neither its owner nor the superuser; of the cluster.
     pub async fn remove(&self, who: &Caller, name: &str) -> Result<()> {
         check_name(name)?;
-        let remove = async || {
+        let remove = async |_: &File| {
             let record = self.find(name).await?.ok_or(Errno::ENOENT)?;
             if who.uid != 0 && who.uid != record.owner {
                 return Err(Errno::EPERM.into());
@@ -182,10 +182,10 @@ impl Datasets<'_> {
     /// # Errors
     /// EIO for a record that cannot be read: then nothing is removed. Of the cluster.
     pub async fn collect(&self) -> Result<Collected> {
-        self.files.alone(async || self.collect_alone().await).await
+        self.files.alone(async |lock| self.collect_alone(lock).await).await
     }
 
-    async fn collect_alone(&self) -> Result<Collected> {
+    async fn collect_alone(&self, lock: &File) -> Result<Collected> {
         let mut used = std::collections::HashSet::new();
         for record in self.list().await? {
             used.extend(record.objects().map(|digest| digest.to_string().into_bytes()));
@@ -197,6 +197,7 @@ impl Datasets<'_> {
             }
             let mut place = at(&["objects"]);
             place.path.push(name);
+            lock.still_holds_locks().await?;
             collected.bytes += self.files.size(&place).await?.unwrap_or(0);
             self.files.remove(&place).await?;
             collected.objects += 1;

@@ -18,11 +18,11 @@ use zerocopy::FromBytes;
 
 use saker_types::FileKind;
 
+use crate::block::expand;
 use crate::digest::{DIGEST_BYTES, Digest};
 use crate::error::{Error, Result};
 use crate::format::{BlockRecord, EntryRecord, PARTS, TABLE_MAGIC, TableHeader, crc_of, padded};
 use crate::inode::{FileData, INODE_BYTES, InodeRecord};
-use crate::partition::expand;
 
 mod build;
 mod path;
