@@ -22,7 +22,15 @@ impl Local {
     /// # Errors
     /// Of the system; what the agent answers.
     pub fn connect(dir: &Path) -> io::Result<Local> {
-        let mut local = Local { stream: UnixStream::connect(dir.join(SOCKET))? };
+        Local::greet(UnixStream::connect(dir.join(SOCKET))?)
+    }
+
+    /// Takes a connection to an agent's socket, and says hello.
+    ///
+    /// # Errors
+    /// Of the system; what the agent answers.
+    pub fn greet(stream: UnixStream) -> io::Result<Local> {
+        let mut local = Local { stream };
         local.call(Ask::Hello(Hello { version: VERSION, key: Vec::new() }))?;
         Ok(local)
     }

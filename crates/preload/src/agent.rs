@@ -1,0 +1,174 @@
+//! The connection to the node's agent.
+//!
+//! One for each process, made at first need, on a high descriptor that programs which close
+//! everything leave alone.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, c_int};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use saker_agent_api::{Local, SOCKET};
+
+use crate::config::config;
+use crate::datasets::Node;
+use crate::sys;
+
+/// Connections take a descriptor from here on, if there may be so many.
+const FD_MIN: c_int = 900;
+
+#[derive(Default)]
+struct Agent {
+    local: Option<Local>,
+    /// Of each file: descriptors that lead to it, and how often the agent was asked for it.
+    open: BTreeMap<u64, (u32, u32)>,
+}
+
+static AGENT: AtomicPtr<Mutex<Agent>> = AtomicPtr::new(std::ptr::null_mut());
+static FD: AtomicI32 = AtomicI32::new(-1);
+
+/// Why the agent gave nothing.
+pub enum Refused {
+    /// There is none.
+    Unreachable,
+    /// It says so: an error number.
+    Said(c_int),
+}
+
+/// The connection's descriptor; -1: there is none.
+pub fn fd() -> c_int {
+    FD.load(Ordering::Acquire)
+}
+
+fn agent() -> MutexGuard<'static, Agent> {
+    let mut known = AGENT.load(Ordering::Acquire);
+    if known.is_null() {
+        let new = Box::into_raw(Box::default());
+        let null = std::ptr::null_mut();
+        let set = AGENT.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire);
+        known = set.map_or_else(|other| other, |_| new);
+    }
+    // SAFETY: never freed.
+    unsafe { &*known }.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn connect() -> io::Result<Local> {
+    let dir = Path::new(OsStr::from_bytes(&config().agent_dir));
+    let low = UnixStream::connect(dir.join(SOCKET))?;
+    let high = sys::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FD_MIN);
+    let stream = match high {
+        // SAFETY: a new descriptor.
+        Ok(high) => unsafe { UnixStream::from_raw_fd(high) },
+        Err(_) => low,
+    };
+    let fd = stream.as_raw_fd();
+    let local = Local::greet(stream)?;
+    FD.store(fd, Ordering::Release);
+    Ok(local)
+}
+
+impl Agent {
+    fn hang_up(&mut self) {
+        FD.store(-1, Ordering::Release);
+        self.local = None;
+    }
+
+    /// Asks, and once more by a new connection if the agent is another one by now.
+    fn ask<T>(&mut self, mut ask: impl FnMut(&mut Local) -> io::Result<T>) -> Result<T, Refused> {
+        for _ in 0..2 {
+            if self.local.is_none() {
+                self.local = Some(connect().map_err(|_| Refused::Unreachable)?);
+            }
+            let Some(local) = &mut self.local else { break };
+            let error = match ask(local) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            match error.raw_os_error() {
+                Some(errno) if !matches!(errno, libc::EPIPE | libc::ECONNRESET | libc::EBADF) => {
+                    return Err(Refused::Said(errno));
+                }
+                _ => self.hang_up(),
+            }
+        }
+        Err(Refused::Unreachable)
+    }
+}
+
+/// A file's data, whole, as a sealed memfd.
+///
+/// # Errors
+/// What the agent says.
+pub fn open(node: Node) -> Result<c_int, Refused> {
+    let Some(dataset) = node.dataset() else { return Err(Refused::Said(libc::EIO)) };
+    let mut agent = agent();
+    let fd = quietly(|| agent.ask(|local| local.open(&dataset.name, node.ino())))?;
+    let open = agent.open.entry(node.to_bits()).or_default();
+    *open = (open.0 + 1, open.1 + 1);
+    Ok(fd.into_raw_fd())
+}
+
+/// Another descriptor leads to a file that the agent gave.
+pub fn add(node: Node) {
+    if let Some((fds, _)) = agent().open.get_mut(&node.to_bits()) {
+        *fds += 1;
+    }
+}
+
+/// A descriptor of a file that the agent gave is closed. It is told when it was the last.
+pub fn close(node: Node) {
+    let mut agent = agent();
+    let Some((fds, asked)) = agent.open.get_mut(&node.to_bits()) else { return };
+    *fds -= 1;
+    if *fds > 0 {
+        return;
+    }
+    let times = *asked;
+    agent.open.remove(&node.to_bits());
+    let Agent { local: Some(local), .. } = &mut *agent else { return };
+    let Some(dataset) = node.dataset() else { return };
+    let told = quietly(|| (0..times).try_for_each(|_| local.close(&dataset.name, node.ino())));
+    if told.is_err() {
+        agent.hang_up();
+    }
+}
+
+/// The program wants the connection's descriptor for itself.
+pub fn give_up_fd() {
+    agent().hang_up();
+}
+
+/// In a child: the connection is the parent's, and perhaps locked.
+pub fn after_fork() {
+    AGENT.store(std::ptr::null_mut(), Ordering::Release);
+    let fd = FD.swap(-1, Ordering::AcqRel);
+    if fd >= 0 {
+        // It is the child's copy.
+        let _ = sys::close(fd);
+    }
+}
+
+/// Does something without a signal if the other side of a socket is gone.
+fn quietly<T>(act: impl FnOnce() -> T) -> T {
+    // SAFETY: sets of signals are plain data, and all places are valid.
+    unsafe {
+        let (mut pipe, mut before, mut pending) =
+            (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::sigpending(&mut pending);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        let done = act();
+        if libc::sigismember(&pending, libc::SIGPIPE) == 0 {
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        done
+    }
+}

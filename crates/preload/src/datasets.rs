@@ -1,0 +1,276 @@
+//! The datasets of this node, and what is in them.
+
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use saker_agent_api::DATASETS;
+use saker_dataset::table::ROOT;
+use saker_dataset::{FileData, Ino, InodeRecord, Staged};
+use saker_types::FileKind;
+
+use crate::config::config;
+use crate::sys::{self, c_path};
+
+/// Datasets that one process can use.
+const DATASETS_MAX: usize = 4096;
+/// Of a device number that no other file system has: the kernel gives none so high.
+const MAJOR: u32 = 4090;
+/// What directories say that they have.
+const DIRECTORY_BYTES: u64 = 4096;
+
+/// A dataset in use. Never freed: descriptors name it by its number.
+pub struct Dataset {
+    /// NAME@VERSION.
+    pub name: String,
+    /// Its table, and where its data is.
+    pub staged: Staged,
+    /// Its directory.
+    pub dir: CString,
+    dev: u64,
+}
+
+static KNOWN: [AtomicPtr<Dataset>; DATASETS_MAX] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; DATASETS_MAX];
+/// Datasets in `KNOWN`, at least.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A file, directory or link below the mount point, or the mount point itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// 0: the mount point; else the number of a dataset and one.
+    dataset: u32,
+    ino: Ino,
+}
+
+/// The mount point: the directory of the datasets.
+pub const MOUNT: Node = Node { dataset: 0, ino: 0 };
+
+/// What stat(2) says of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// What it is.
+    pub kind: FileKind,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names.
+    pub nlink: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Modified, in seconds since 1970 and nanoseconds.
+    pub mtime: (i64, u32),
+    /// Of a device.
+    pub rdev: u64,
+    /// The dataset.
+    pub dev: u64,
+    /// Number in it; not 0.
+    pub ino: u64,
+}
+
+impl Info {
+    /// Units of 512 bytes, of blocks of 4 KiB, as other file systems count them.
+    pub fn blocks(&self) -> u64 {
+        match self.kind {
+            FileKind::Regular | FileKind::Directory => self.size.div_ceil(4096) * 8,
+            _ => 0,
+        }
+    }
+}
+
+/// Where the datasets are.
+pub fn datasets_dir() -> PathBuf {
+    Path::new(OsStr::from_bytes(&config().agent_dir)).join(DATASETS)
+}
+
+/// Names of the staged datasets, in order.
+pub fn names() -> Vec<Vec<u8>> {
+    #[allow(clippy::disallowed_methods, reason = "in programs of users")]
+    let Ok(dir) = std::fs::read_dir(datasets_dir()) else { return Vec::new() };
+    let staged = dir.flatten().filter(|entry| entry.path().join("table.saker").is_file());
+    let mut names: Vec<_> = staged.map(|entry| entry.file_name().as_bytes().to_vec()).collect();
+    names.sort();
+    names
+}
+
+fn dev_of(name: &[u8]) -> u64 {
+    // FNV: the same in all processes.
+    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    libc::makedev(MAJOR, 1 + (hash ^ hash >> 32) as u32 % 0xf_fffe)
+}
+
+/// The number of a dataset by its name, which is opened at first use.
+fn find(name: &[u8]) -> Option<u32> {
+    let count = COUNT.load(Ordering::Acquire);
+    let known = (0..count).find(|n| dataset(*n).is_some_and(|known| known.name.as_bytes() == name));
+    if known.is_some() {
+        return known;
+    }
+    let dir = datasets_dir().join(OsStr::from_bytes(name));
+    let new = Dataset {
+        name: String::from_utf8(name.to_vec()).ok()?,
+        staged: Staged::open(&dir).ok()?,
+        dir: c_path(dir.into_os_string().into_encoded_bytes()).ok()?,
+        dev: dev_of(name),
+    };
+    let new = Box::into_raw(Box::new(new));
+    // Two threads may come here at once: then there are two of it, which does no harm.
+    for (n, place) in KNOWN.iter().enumerate().skip(count as usize) {
+        let null = std::ptr::null_mut();
+        if place.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            COUNT.fetch_max(n as u32 + 1, Ordering::AcqRel);
+            return Some(n as u32);
+        }
+    }
+    // SAFETY: nobody else has seen it.
+    drop(unsafe { Box::from_raw(new) });
+    None
+}
+
+fn dataset(n: u32) -> Option<&'static Dataset> {
+    // SAFETY: never freed.
+    unsafe { KNOWN.get(n as usize)?.load(Ordering::Acquire).as_ref() }
+}
+
+impl Node {
+    /// As one number of 56 bits.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.dataset) << 32 | u64::from(self.ino)
+    }
+
+    /// From that number.
+    pub fn from_bits(bits: u64) -> Node {
+        Node { dataset: (bits >> 32) as u32 & 0xff_ffff, ino: bits as u32 }
+    }
+
+    /// Its dataset; `None` of the mount point.
+    pub fn dataset(self) -> Option<&'static Dataset> {
+        dataset(self.dataset.checked_sub(1)?)
+    }
+
+    /// Number in the dataset's table.
+    pub fn ino(self) -> Ino {
+        self.ino
+    }
+
+    fn record(self) -> Option<&'static InodeRecord> {
+        Some(self.dataset()?.staged.table().inode(self.ino))
+    }
+
+    /// What it is.
+    pub fn kind(self) -> FileKind {
+        self.record().map_or(FileKind::Directory, InodeRecord::kind)
+    }
+
+    /// It is a directory.
+    pub fn is_dir(self) -> bool {
+        self.kind() == FileKind::Directory
+    }
+
+    /// Type and permissions.
+    pub fn mode(self) -> u32 {
+        self.record().map_or_else(|| mount_info().mode, |record| record.mode)
+    }
+
+    /// Where its data is.
+    pub fn data(self) -> Option<FileData> {
+        self.record()?.data()
+    }
+
+    /// Target of a symbolic link.
+    pub fn target(self) -> Option<&'static [u8]> {
+        self.dataset()?.staged.table().target(self.ino)
+    }
+
+    /// Extended attributes, by name.
+    pub fn xattrs(self) -> Vec<(&'static [u8], &'static [u8])> {
+        self.dataset().map(|dataset| dataset.staged.table().xattrs(self.ino)).unwrap_or_default()
+    }
+
+    /// What a name in a directory leads to.
+    pub fn child(self, name: &[u8]) -> Option<Node> {
+        match self.dataset() {
+            None => Some(Node { dataset: find(name)? + 1, ino: ROOT }),
+            Some(dataset) => {
+                let ino = dataset.staged.table().lookup(self.ino, name)?;
+                Some(Node { ino, ..self })
+            }
+        }
+    }
+
+    /// The `n`th name in a directory of a dataset, and what it leads to.
+    pub fn nth_child(self, n: u64) -> Option<(&'static [u8], Node)> {
+        let table = self.dataset()?.staged.table();
+        let (name, ino) = table.children_from(self.ino, n).next()?;
+        Some((name, Node { ino, ..self }))
+    }
+
+    /// The directory above; of the mount point itself.
+    pub fn parent(self) -> Node {
+        match self.dataset() {
+            Some(dataset) if self.ino != ROOT => {
+                Node { ino: dataset.staged.table().parent(self.ino), ..self }
+            }
+            _ => MOUNT,
+        }
+    }
+
+    /// The absolute path of a directory.
+    pub fn path(self) -> Vec<u8> {
+        let mut path = config().mount.clone();
+        if let Some(dataset) = self.dataset() {
+            path.push(b'/');
+            path.extend_from_slice(dataset.name.as_bytes());
+            let below = dataset.staged.table().path_of(self.ino);
+            if !below.is_empty() {
+                path.push(b'/');
+                path.extend(below);
+            }
+        }
+        path
+    }
+
+    /// What stat(2) says.
+    pub fn info(self) -> Info {
+        let (Some(dataset), Some(record)) = (self.dataset(), self.record()) else {
+            return mount_info();
+        };
+        let kind = record.kind();
+        Info {
+            kind,
+            mode: record.mode,
+            uid: record.uid,
+            gid: record.gid,
+            nlink: record.nlink,
+            size: if record.is_dir() { DIRECTORY_BYTES } else { record.size },
+            mtime: (record.mtime_s, record.mtime_ns),
+            rdev: record.rdev.into(),
+            dev: dataset.dev,
+            ino: u64::from(self.ino) + 1,
+        }
+    }
+}
+
+/// Of the mount point: owner and time are those of the directory with the datasets.
+fn mount_info() -> Info {
+    let real = c_path(datasets_dir().into_os_string().into_encoded_bytes()).ok();
+    let real = real.and_then(|path| sys::stat(&path));
+    Info {
+        kind: FileKind::Directory,
+        mode: 0o040_555,
+        uid: real.map_or(0, |stat| stat.st_uid),
+        gid: real.map_or(0, |stat| stat.st_gid),
+        nlink: 2,
+        size: DIRECTORY_BYTES,
+        mtime: real.map_or((0, 0), |stat| (stat.st_mtime, stat.st_mtime_nsec as u32)),
+        rdev: 0,
+        dev: libc::makedev(MAJOR, 0),
+        ino: 1,
+    }
+}

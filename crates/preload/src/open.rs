@@ -1,0 +1,121 @@
+//! open(2) and its relatives.
+
+use std::ffi::{c_char, c_int};
+
+use libc::mode_t;
+use saker_types::FileKind;
+
+use crate::access::{READ, WRITE, Who, permit};
+use crate::data;
+use crate::datasets::Node;
+use crate::next::hook;
+use crate::path::{FOLLOW, Found, NOFOLLOW, Place, resolve};
+use crate::sys::{Result, answer, fail};
+
+/// `O_TMPFILE` without `O_DIRECTORY`.
+const TMPFILE: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
+
+/// Opens what is found, as a read-only file system does.
+///
+/// # Errors
+/// As of open(2).
+pub fn open_found(found: &Found, flags: c_int) -> Result {
+    let creates = flags & libc::O_CREAT != 0 && flags & libc::O_PATH == 0;
+    if found.is_missing {
+        return Err(match creates {
+            true if found.is_of_dir => libc::EISDIR,
+            true => libc::EROFS,
+            false => libc::ENOENT,
+        });
+    }
+    let node = found.node;
+    check(node, flags, creates)?;
+    data::open(node, flags)
+}
+
+fn check(node: Node, flags: c_int, creates: bool) -> Result<()> {
+    let kind = node.kind();
+    let wants_dir = flags & libc::O_DIRECTORY != 0;
+    if flags & libc::O_PATH != 0 {
+        return if wants_dir && kind != FileKind::Directory { Err(libc::ENOTDIR) } else { Ok(()) };
+    }
+    if creates && flags & libc::O_EXCL != 0 {
+        return Err(libc::EEXIST);
+    }
+    if creates && kind == FileKind::Directory {
+        return Err(libc::EISDIR);
+    }
+    if wants_dir && kind != FileKind::Directory {
+        return Err(libc::ENOTDIR);
+    }
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    match kind {
+        FileKind::Symlink => return Err(libc::ELOOP),
+        FileKind::Directory if flags & TMPFILE != 0 => return Err(libc::EROFS),
+        FileKind::Directory if writes => return Err(libc::EISDIR),
+        _ => {}
+    }
+    let is_read = flags & libc::O_ACCMODE != libc::O_WRONLY;
+    if flags & libc::O_TRUNC != 0 && kind == FileKind::Regular {
+        return Err(libc::EROFS);
+    }
+    permit(node, if is_read { READ } else { 0 } | if writes { WRITE } else { 0 }, Who::Effective)?;
+    if writes && kind == FileKind::Regular {
+        return Err(libc::EROFS);
+    }
+    Ok(())
+}
+
+/// Opens a path; `next` opens one elsewhere.
+///
+/// # Safety
+/// `path` is null or ends with a zero.
+pub unsafe fn open_at(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    next: impl FnOnce(c_int, *const c_char) -> c_int,
+) -> c_int {
+    let exclusive = libc::O_CREAT | libc::O_EXCL;
+    let follow = flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive;
+    // SAFETY: the caller's.
+    match unsafe { resolve(dirfd, path, if follow { FOLLOW } else { NOFOLLOW }) } {
+        Place::Elsewhere => next(dirfd, path),
+        Place::Real(path) => next(libc::AT_FDCWD, path.as_ptr()),
+        Place::Ours(found) => answer(found.and_then(|found| open_found(&found, flags))),
+    }
+}
+
+hook! { open, open64: (path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |next| {
+    open_at(libc::AT_FDCWD, path, flags, |_, path| next(path, flags, mode))
+}}
+
+hook! { __open_2, __open64_2: (path: *const c_char, flags: c_int) -> c_int, |next| {
+    open_at(libc::AT_FDCWD, path, flags, |_, path| next(path, flags))
+}}
+
+hook! {
+    openat, openat64: (dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+    |next| { open_at(dirfd, path, flags, |dirfd, path| next(dirfd, path, flags, mode)) }
+}
+
+hook! { __openat_2, __openat64_2: (dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, |next| {
+    open_at(dirfd, path, flags, |dirfd, path| next(dirfd, path, flags))
+}}
+
+hook! { creat, creat64: (path: *const c_char, mode: mode_t) -> c_int, |next| {
+    let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+    open_at(libc::AT_FDCWD, path, flags, |_, path| next(path, mode))
+}}
+
+hook! { name_to_handle_at:
+    (dirfd: c_int, path: *const c_char, handle: *mut u8, mount: *mut c_int, flags: c_int) -> c_int,
+    |next| {
+        let how = crate::path::How { empty: flags & libc::AT_EMPTY_PATH != 0, ..FOLLOW };
+        match resolve(dirfd, path, how) {
+            Place::Elsewhere => next(dirfd, path, handle, mount, flags),
+            Place::Real(path) => next(dirfd, path.as_ptr(), handle, mount, flags),
+            Place::Ours(found) => fail(found.err().unwrap_or(libc::EOPNOTSUPP)),
+        }
+    }
+}

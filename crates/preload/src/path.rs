@@ -1,0 +1,259 @@
+//! Where a path leads: into a dataset, or elsewhere.
+//!
+//! Paths elsewhere are most: an absolute one is compared with the mount point, a relative one costs
+//! a load. Below the mount point the walk checks, as the kernel does, that each directory may be
+//! searched, which the table's own `resolve` does not; and it allocates only at links.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ops::Range;
+
+use saker_dataset::table::{NAME_BYTES_MAX, SYMLINKS_MAX};
+use saker_types::FileKind;
+
+use crate::access::{self, Who, permit};
+use crate::config::{config, normal};
+use crate::datasets::{MOUNT, Node};
+use crate::sys::{Result, c_path};
+use crate::{cwd, fds};
+
+/// Where a path leads.
+pub enum Place {
+    /// Not through a dataset: as it is.
+    Elsewhere,
+    /// Out of a dataset, to this path: absolute.
+    Real(CString),
+    /// Into a dataset, or to an error.
+    Ours(Result<Found>),
+}
+
+/// What a path in a dataset leads to.
+#[derive(Debug)]
+pub struct Found {
+    /// The node; the directory that the last name is missing in.
+    pub node: Node,
+    /// The last name is missing.
+    pub is_missing: bool,
+    /// The path ends as only a directory's may: `a/`.
+    pub is_of_dir: bool,
+    /// The directory that the last name is in, and that name; of what ends with `..`, none.
+    pub name: Option<(Node, Vec<u8>)>,
+}
+
+impl Found {
+    /// What is there.
+    ///
+    /// # Errors
+    /// ENOENT.
+    pub fn existing(&self) -> Result<Node> {
+        if self.is_missing { Err(libc::ENOENT) } else { Ok(self.node) }
+    }
+
+    /// The canonical path.
+    pub fn path(&self) -> Vec<u8> {
+        match &self.name {
+            Some((dir, name)) if !self.node.is_dir() => [&dir.path(), &b"/"[..], name].concat(),
+            _ => self.node.path(),
+        }
+    }
+}
+
+/// How a path is to be followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// Also a link that it ends at.
+    pub follow: bool,
+    /// An empty path means the descriptor itself.
+    pub empty: bool,
+    /// Whose rights count.
+    pub real_user: bool,
+    /// The last name is wanted, too.
+    pub name: bool,
+}
+
+/// Also a link that the path ends at.
+pub const FOLLOW: How = How { follow: true, empty: false, real_user: false, name: false };
+/// Not a link that the path ends at.
+pub const NOFOLLOW: How = How { follow: false, ..FOLLOW };
+
+/// Finds where a path from a directory leads.
+///
+/// # Safety
+/// `path` is null or ends with a zero.
+pub unsafe fn resolve(dirfd: c_int, path: *const c_char, how: How) -> Place {
+    if path.is_null() {
+        return match fds::get(dirfd).filter(|_| how.empty) {
+            Some(entry) => Place::Ours(Ok(itself(entry.node))),
+            None => Place::Elsewhere,
+        };
+    }
+    // SAFETY: the caller's.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path.first() == Some(&b'/') {
+        return match below(path) {
+            Some(rest) => walk(MOUNT, rest, how),
+            None => Place::Elsewhere,
+        };
+    }
+    let base = match dirfd {
+        libc::AT_FDCWD => cwd::get(),
+        _ => fds::get(dirfd).map(|entry| entry.node),
+    };
+    match base {
+        None => Place::Elsewhere,
+        Some(node) if path.is_empty() && how.empty => Place::Ours(Ok(itself(node))),
+        Some(_) if path.is_empty() => Place::Ours(Err(libc::ENOENT)),
+        Some(node) => walk(node, Cow::Borrowed(path), how),
+    }
+}
+
+fn itself(node: Node) -> Found {
+    Found { node, is_missing: false, is_of_dir: false, name: None }
+}
+
+/// What of an absolute path is below the mount point.
+pub fn below(path: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let config = config();
+    let rest = |path: &[u8]| match path.strip_prefix(&config.mount[..]) {
+        Some(rest) if rest.is_empty() || rest[0] == b'/' => Some(path.len() - rest.len()),
+        _ => None,
+    };
+    if let Some(at) = rest(path) {
+        return Some(Cow::Borrowed(&path[at..]));
+    }
+    // `//saker`, `/tmp/../saker`.
+    if !contains(path, &config.first_name) || !(contains(path, b"//") || contains(path, b"/.")) {
+        return None;
+    }
+    let path = normal(path);
+    rest(&path).map(|at| Cow::Owned(path[at..].to_vec()))
+}
+
+fn contains(path: &[u8], part: &[u8]) -> bool {
+    let (at, len) = (path.as_ptr().cast(), path.len());
+    // SAFETY: both are as long as is said.
+    !unsafe { libc::memmem(at, len, part.as_ptr().cast(), part.len()) }.is_null()
+}
+
+/// A path that has been followed so far.
+struct Walk<'p> {
+    path: Cow<'p, [u8]>,
+    /// What of it is walked.
+    at: usize,
+    node: Node,
+    links: u32,
+}
+
+/// Follows a path from a directory of ours.
+pub fn walk(from: Node, path: Cow<'_, [u8]>, how: How) -> Place {
+    if path.len() >= libc::PATH_MAX as usize {
+        return Place::Ours(Err(libc::ENAMETOOLONG));
+    }
+    let mut walk = Walk { path, at: 0, node: from, links: 0 };
+    match walk.run(how) {
+        Ok(Some(found)) => Place::Ours(Ok(found)),
+        Ok(None) => match c_path(walk.path.into_owned()) {
+            Ok(path) => Place::Real(path),
+            Err(errno) => Place::Ours(Err(errno)),
+        },
+        Err(errno) => Place::Ours(Err(errno)),
+    }
+}
+
+impl Walk<'_> {
+    /// Follows it to its end; `None`: out of the mount point, to the path that is there now.
+    fn run(&mut self, how: How) -> Result<Option<Found>> {
+        let who = if how.real_user { Who::Real } else { Who::Effective };
+        let mut name = None;
+        while let Some(range) = self.next_name() {
+            let dir = self.node;
+            if !dir.is_dir() {
+                return Err(libc::ENOTDIR);
+            }
+            permit(dir, access::EXECUTE, who)?;
+            if &self.path[range.clone()] == b"." {
+                continue;
+            }
+            if &self.path[range.clone()] == b".." {
+                name = None;
+                if dir != MOUNT {
+                    self.node = dir.parent();
+                } else if !self.leave() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let is_last = self.path[self.at..].iter().all(|c| *c == b'/');
+            let is_of_dir = is_last && self.at < self.path.len();
+            let last = &self.path[range];
+            if last.len() > NAME_BYTES_MAX {
+                return Err(libc::ENAMETOOLONG);
+            }
+            let Some(node) = dir.child(last) else {
+                let name = how.name.then(|| (dir, last.to_vec()));
+                let missing = Found { node: dir, is_missing: true, is_of_dir, name };
+                return if is_last { Ok(Some(missing)) } else { Err(libc::ENOENT) };
+            };
+            if node.kind() == FileKind::Symlink && (!is_last || how.follow || is_of_dir) {
+                if !self.follow(node)? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            name = how.name.then(|| (dir, last.to_vec()));
+            self.node = node;
+        }
+        let is_of_dir = self.path.ends_with(b"/") || self.path.ends_with(b"/.");
+        if is_of_dir && !self.node.is_dir() {
+            return Err(libc::ENOTDIR);
+        }
+        Ok(Some(Found { node: self.node, is_missing: false, is_of_dir, name }))
+    }
+
+    /// Where the next name is.
+    fn next_name(&mut self) -> Option<Range<usize>> {
+        let rest = &self.path[self.at..];
+        let start = self.at + rest.iter().position(|c| *c != b'/')?;
+        let len = self.path[start..].iter().position(|c| *c == b'/');
+        self.at = len.map_or(self.path.len(), |len| start + len);
+        Some(start..self.at)
+    }
+
+    /// Goes on where a link leads; `false`: that is not below the mount point.
+    fn follow(&mut self, link: Node) -> Result<bool> {
+        self.links += 1;
+        if self.links > SYMLINKS_MAX {
+            return Err(libc::ELOOP);
+        }
+        let target = link.target().filter(|target| !target.is_empty()).ok_or(libc::ENOENT)?;
+        let path = [target, &self.path[self.at..]].concat();
+        if path.len() >= libc::PATH_MAX as usize {
+            return Err(libc::ENAMETOOLONG);
+        }
+        if target[0] == b'/' {
+            return Ok(self.start_at(path));
+        }
+        (self.path, self.at) = (Cow::Owned(path), 0);
+        Ok(true)
+    }
+
+    /// Goes on above the mount point; `false`: that is elsewhere.
+    fn leave(&mut self) -> bool {
+        let mount = &config().mount;
+        let above = mount.iter().rposition(|c| *c == b'/').unwrap_or(0);
+        let rest = &self.path[self.at..];
+        let mut path = mount[..above].to_vec();
+        if rest.is_empty() || rest[0] != b'/' || path.is_empty() && rest.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(rest);
+        self.start_at(path)
+    }
+
+    fn start_at(&mut self, path: Vec<u8>) -> bool {
+        let rest = below(&path).map(Cow::into_owned);
+        let is_ours = rest.is_some();
+        (self.path, self.at, self.node) = (Cow::Owned(rest.unwrap_or(path)), 0, MOUNT);
+        is_ours
+    }
+}

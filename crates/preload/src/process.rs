@@ -1,0 +1,21 @@
+//! Whether this process is the one that its memory belongs to.
+//!
+//! A child of vfork(2) runs in its parent's memory with descriptors of its own: what it does to
+//! them must not be noted.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::sys;
+
+static PID: AtomicI32 = AtomicI32::new(0);
+
+/// This process has memory of its own from here on.
+pub fn begin() {
+    PID.store(sys::pid(), Ordering::Release);
+}
+
+/// It is not a child of vfork(2).
+pub fn owns_its_memory() -> bool {
+    let known = PID.load(Ordering::Acquire);
+    known == 0 || known == sys::pid()
+}

@@ -1,0 +1,145 @@
+//! C's streams. The C library reads them past us, so that they are given whole files.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use libc::FILE;
+
+use crate::close::forget;
+use crate::next::{hook, next};
+use crate::open::open_found;
+use crate::path::{FOLLOW, Place, resolve};
+use crate::sys::{self, Result, answer_ptr};
+use crate::{data, fds};
+
+/// Flags of open(2) for a mode like `rb+e`.
+fn flags(mode: &[u8]) -> Result {
+    // After a comma comes a character set.
+    let mode = mode.split(|c| *c == b',').next().unwrap_or_default();
+    let both = mode.contains(&b'+');
+    let access = |alone| if both { libc::O_RDWR } else { alone };
+    let mut flags = match mode.first() {
+        Some(b'r') => access(libc::O_RDONLY),
+        Some(b'w') => access(libc::O_WRONLY) | libc::O_CREAT | libc::O_TRUNC,
+        Some(b'a') => access(libc::O_WRONLY) | libc::O_CREAT | libc::O_APPEND,
+        _ => return Err(libc::EINVAL),
+    };
+    for letter in &mode[1..] {
+        flags |= match letter {
+            b'e' => libc::O_CLOEXEC,
+            b'x' => libc::O_EXCL,
+            _ => 0,
+        };
+    }
+    Ok(flags)
+}
+
+/// A descriptor that a stream may read.
+unsafe fn open(path: *const c_char, mode: *const c_char) -> Result<Opened> {
+    // SAFETY: the caller's.
+    let found = match unsafe { resolve(libc::AT_FDCWD, path, FOLLOW) } {
+        Place::Elsewhere => return Ok(Opened::Elsewhere),
+        Place::Real(path) => return Ok(Opened::Real(path)),
+        Place::Ours(found) => found,
+    };
+    // SAFETY: the caller's.
+    let flags = flags(unsafe { CStr::from_ptr(mode) }.to_bytes())?;
+    let fd = open_found(&found?, flags)?;
+    match data::materialize(fd) {
+        Ok(()) => Ok(Opened::Ours(fd)),
+        Err(errno) => {
+            shut(fd);
+            Err(errno)
+        }
+    }
+}
+
+enum Opened {
+    Elsewhere,
+    Real(std::ffi::CString),
+    Ours(c_int),
+}
+
+fn shut(fd: c_int) {
+    forget(fd);
+    let _ = sys::close(fd);
+}
+
+hook! { fopen, fopen64: (path: *const c_char, mode: *const c_char) -> *mut FILE, |next| {
+    answer_ptr(match open(path, mode) {
+        Ok(Opened::Elsewhere) => return next(path, mode),
+        Ok(Opened::Real(path)) => return next(path.as_ptr(), mode),
+        Ok(Opened::Ours(fd)) => {
+            let file = next!(fdopen: fn(c_int, *const c_char) -> *mut FILE)(fd, mode);
+            if file.is_null() {
+                let errno = sys::errno();
+                shut(fd);
+                sys::set_errno(errno);
+            }
+            return file;
+        }
+        Err(errno) => Err(errno),
+    })
+}}
+
+hook! {
+    freopen, freopen64:
+    (path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE, |next| {
+        let before = libc::fileno(file);
+        let opened = if path.is_null() { Ok(Opened::Elsewhere) } else { open(path, mode) };
+        forget(before);
+        match opened {
+            Ok(Opened::Elsewhere) => next(path, mode, file),
+            Ok(Opened::Real(path)) => next(path.as_ptr(), mode, file),
+            Ok(Opened::Ours(fd)) => {
+                // The stream's own descriptor is another description of the same memory.
+                let own = format!("/proc/self/fd/{fd}\0");
+                let file = next(own.as_ptr().cast(), mode, file);
+                match (fds::get(fd), file.is_null()) {
+                    (Some(entry), false) if fds::set(libc::fileno(file), entry).is_ok()
+                        && entry.kind == fds::Kind::Shared => crate::agent::add(entry.node),
+                    _ => {}
+                }
+                let errno = sys::errno();
+                shut(fd);
+                sys::set_errno(errno);
+                file
+            }
+            Err(errno) => {
+                // As freopen(3): the stream is closed even so.
+                next!(fclose: fn(*mut FILE) -> c_int)(file);
+                answer_ptr(Err(errno))
+            }
+        }
+    }
+}
+
+hook! { fdopen: (fd: c_int, mode: *const c_char) -> *mut FILE, |next| {
+    match data::materialize(fd) {
+        Ok(()) => next(fd, mode),
+        Err(errno) => answer_ptr(Err(errno)),
+    }
+}}
+
+hook! { fclose: (file: *mut FILE) -> c_int, |next| {
+    if !file.is_null() {
+        // -1 of a stream without a descriptor.
+        forget(libc::fileno(file));
+    }
+    next(file)
+}}
+
+#[cfg(test)]
+mod tests {
+    use super::flags;
+
+    #[test]
+    fn modes_of_streams() {
+        assert_eq!(flags(b"r"), Ok(libc::O_RDONLY));
+        assert_eq!(flags(b"rbe"), Ok(libc::O_RDONLY | libc::O_CLOEXEC));
+        assert_eq!(flags(b"r+,ccs=utf-8"), Ok(libc::O_RDWR));
+        assert_eq!(flags(b"wx"), Ok(libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL));
+        assert_eq!(flags(b"a+"), Ok(libc::O_RDWR | libc::O_CREAT | libc::O_APPEND));
+        assert_eq!(flags(b"q"), Err(libc::EINVAL));
+        assert_eq!(flags(b""), Err(libc::EINVAL));
+    }
+}

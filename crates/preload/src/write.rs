@@ -1,0 +1,381 @@
+//! Calls that would change something: EROFS, unless Linux says something else first.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use libc::{dev_t, gid_t, mode_t, size_t, uid_t};
+use saker_types::FileKind;
+
+use crate::fds;
+use crate::next::hook;
+use crate::path::{FOLLOW, How, NOFOLLOW, Place, resolve};
+use crate::stat::how;
+use crate::sys::{answer, fail};
+
+/// A call that changes what is there.
+unsafe fn change(
+    dirfd: c_int,
+    path: *const c_char,
+    how: How,
+    next: impl FnOnce(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's.
+    match unsafe { resolve(dirfd, path, how) } {
+        Place::Elsewhere => next(dirfd, path),
+        Place::Real(path) => next(libc::AT_FDCWD, path.as_ptr()),
+        Place::Ours(found) => {
+            answer(found.and_then(|found| found.existing()).and(Err(libc::EROFS)))
+        }
+    }
+}
+
+/// A call that makes something: EEXIST, if it is there.
+unsafe fn make(
+    dirfd: c_int,
+    path: *const c_char,
+    next: impl FnOnce(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's.
+    match unsafe { resolve(dirfd, path, NOFOLLOW) } {
+        Place::Elsewhere => next(dirfd, path),
+        Place::Real(path) => next(libc::AT_FDCWD, path.as_ptr()),
+        Place::Ours(Ok(found)) if !found.is_missing => fail(libc::EEXIST),
+        Place::Ours(found) => answer(found.and(Err(libc::EROFS))),
+    }
+}
+
+/// A call that takes a name away. Linux looks for the directory only.
+unsafe fn remove_name(
+    dirfd: c_int,
+    path: *const c_char,
+    special: [c_int; 2],
+    next: impl FnOnce(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's.
+    match unsafe { resolve(dirfd, path, NOFOLLOW) } {
+        Place::Elsewhere => next(dirfd, path),
+        Place::Real(path) => next(libc::AT_FDCWD, path.as_ptr()),
+        Place::Ours(found) => answer(found.and_then(|_| {
+            // SAFETY: the caller's: not null, where something is ours.
+            let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+            let last = path.rsplit(|c| *c == b'/').find(|name| !name.is_empty());
+            Err(match last {
+                Some(b".") => special[0],
+                Some(b"..") => special[1],
+                _ => libc::EROFS,
+            })
+        })),
+    }
+}
+
+hook! { unlink: (path: *const c_char) -> c_int, |next| {
+    remove_name(libc::AT_FDCWD, path, [libc::EISDIR; 2], |_, path| next(path))
+}}
+
+hook! { rmdir: (path: *const c_char) -> c_int, |next| {
+    remove_name(libc::AT_FDCWD, path, [libc::EINVAL, libc::ENOTEMPTY], |_, path| next(path))
+}}
+
+hook! { remove: (path: *const c_char) -> c_int, |next| {
+    remove_name(libc::AT_FDCWD, path, [libc::EINVAL, libc::ENOTEMPTY], |_, path| next(path))
+}}
+
+hook! { unlinkat: (dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, |next| {
+    let special = match flags & libc::AT_REMOVEDIR {
+        0 => [libc::EISDIR; 2],
+        _ => [libc::EINVAL, libc::ENOTEMPTY],
+    };
+    remove_name(dirfd, path, special, |dirfd, path| next(dirfd, path, flags))
+}}
+
+hook! { mkdir: (path: *const c_char, mode: mode_t) -> c_int, |next| {
+    make(libc::AT_FDCWD, path, |_, path| next(path, mode))
+}}
+
+hook! { mkdirat: (dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int, |next| {
+    make(dirfd, path, |dirfd, path| next(dirfd, path, mode))
+}}
+
+hook! { mkfifo: (path: *const c_char, mode: mode_t) -> c_int, |next| {
+    make(libc::AT_FDCWD, path, |_, path| next(path, mode))
+}}
+
+hook! { mkfifoat: (dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int, |next| {
+    make(dirfd, path, |dirfd, path| next(dirfd, path, mode))
+}}
+
+hook! { mknod: (path: *const c_char, mode: mode_t, dev: dev_t) -> c_int, |next| {
+    make(libc::AT_FDCWD, path, |_, path| next(path, mode, dev))
+}}
+
+hook! { mknodat: (dirfd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int, |next| {
+    make(dirfd, path, |dirfd, path| next(dirfd, path, mode, dev))
+}}
+
+hook! {
+    __xmknod: (version: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t) -> c_int,
+    |next| { make(libc::AT_FDCWD, path, |_, path| next(version, path, mode, dev)) }
+}
+
+hook! {
+    __xmknodat:
+    (version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t) -> c_int,
+    |next| { make(dirfd, path, |dirfd, path| next(version, dirfd, path, mode, dev)) }
+}
+
+hook! { symlink: (target: *const c_char, path: *const c_char) -> c_int, |next| {
+    make(libc::AT_FDCWD, path, |_, path| next(target, path))
+}}
+
+hook! { symlinkat: (target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int, |next| {
+    make(dirfd, path, |dirfd, path| next(target, dirfd, path))
+}}
+
+/// Where the two names of a call are.
+unsafe fn between(
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+    how: How,
+    moves: bool,
+    next: impl FnOnce(c_int, *const c_char, c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's.
+    let (old, new) = unsafe { (resolve(from.0, from.1, how), resolve(to.0, to.1, NOFOLLOW)) };
+    let (old_is_ours, new_is_ours) = (matches!(old, Place::Ours(_)), matches!(new, Place::Ours(_)));
+    if !old_is_ours && !new_is_ours {
+        let real = |place: &Place, given: (c_int, *const c_char)| match place {
+            Place::Real(path) => (libc::AT_FDCWD, path.as_ptr()),
+            _ => given,
+        };
+        let (from, to) = (real(&old, from), real(&new, to));
+        return next(from.0, from.1, to.0, to.1);
+    }
+    let old = match old {
+        Place::Ours(found) => Some(found),
+        _ => None,
+    };
+    let new = match new {
+        Place::Ours(found) => Some(found),
+        _ => None,
+    };
+    let error = match (old, new) {
+        (Some(Err(errno)), _) | (_, Some(Err(errno))) => errno,
+        (Some(Ok(found)), _) if !moves && found.is_missing => libc::ENOENT,
+        (_, Some(Ok(found))) if !moves && !found.is_missing => libc::EEXIST,
+        (Some(Ok(old)), Some(Ok(new))) if old.node.info().dev == new.node.info().dev => libc::EROFS,
+        _ => libc::EXDEV,
+    };
+    fail(error)
+}
+
+hook! { rename: (from: *const c_char, to: *const c_char) -> c_int, |next| {
+    between((libc::AT_FDCWD, from), (libc::AT_FDCWD, to), NOFOLLOW, true, |_, from, _, to| {
+        next(from, to)
+    })
+}}
+
+hook! {
+    renameat: (from: c_int, old: *const c_char, to: c_int, new: *const c_char) -> c_int, |next| {
+        between((from, old), (to, new), NOFOLLOW, true, |from, old, to, new| {
+            next(from, old, to, new)
+        })
+    }
+}
+
+hook! {
+    renameat2:
+    (from: c_int, old: *const c_char, to: c_int, new: *const c_char, flags: c_uint) -> c_int,
+    |next| {
+        between((from, old), (to, new), NOFOLLOW, true, |from, old, to, new| {
+            next(from, old, to, new, flags)
+        })
+    }
+}
+
+hook! { link: (from: *const c_char, to: *const c_char) -> c_int, |next| {
+    between((libc::AT_FDCWD, from), (libc::AT_FDCWD, to), NOFOLLOW, false, |_, from, _, to| {
+        next(from, to)
+    })
+}}
+
+hook! {
+    linkat: (from: c_int, old: *const c_char, to: c_int, new: *const c_char, flags: c_int) -> c_int,
+    |next| {
+        let how = How {
+            follow: flags & libc::AT_SYMLINK_FOLLOW != 0,
+            empty: flags & libc::AT_EMPTY_PATH != 0,
+            ..FOLLOW
+        };
+        between((from, old), (to, new), how, false, |from, old, to, new| {
+            next(from, old, to, new, flags)
+        })
+    }
+}
+
+hook! { chmod: (path: *const c_char, mode: mode_t) -> c_int, |next| {
+    change(libc::AT_FDCWD, path, FOLLOW, |_, path| next(path, mode))
+}}
+
+hook! { lchmod: (path: *const c_char, mode: mode_t) -> c_int, |next| {
+    change(libc::AT_FDCWD, path, NOFOLLOW, |_, path| next(path, mode))
+}}
+
+hook! { fchmodat: (dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int, |next| {
+    change(dirfd, path, how(flags), |dirfd, path| next(dirfd, path, mode, flags))
+}}
+
+hook! { chown: (path: *const c_char, uid: uid_t, gid: gid_t) -> c_int, |next| {
+    change(libc::AT_FDCWD, path, FOLLOW, |_, path| next(path, uid, gid))
+}}
+
+hook! { lchown: (path: *const c_char, uid: uid_t, gid: gid_t) -> c_int, |next| {
+    change(libc::AT_FDCWD, path, NOFOLLOW, |_, path| next(path, uid, gid))
+}}
+
+hook! {
+    fchownat: (dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int,
+    |next| { change(dirfd, path, how(flags), |dirfd, path| next(dirfd, path, uid, gid, flags)) }
+}
+
+hook! { utime: (path: *const c_char, times: *const c_void) -> c_int, |next| {
+    change(libc::AT_FDCWD, path, FOLLOW, |_, path| next(path, times))
+}}
+
+hook! { utimes: (path: *const c_char, times: *const c_void) -> c_int, |next| {
+    change(libc::AT_FDCWD, path, FOLLOW, |_, path| next(path, times))
+}}
+
+hook! { lutimes: (path: *const c_char, times: *const c_void) -> c_int, |next| {
+    change(libc::AT_FDCWD, path, NOFOLLOW, |_, path| next(path, times))
+}}
+
+hook! { futimesat: (dirfd: c_int, path: *const c_char, times: *const c_void) -> c_int, |next| {
+    let how = How { empty: path.is_null(), ..FOLLOW };
+    change(dirfd, path, how, |dirfd, path| next(dirfd, path, times))
+}}
+
+hook! {
+    utimensat: (dirfd: c_int, path: *const c_char, times: *const c_void, flags: c_int) -> c_int,
+    |next| {
+        let how = How { empty: path.is_null() || flags & libc::AT_EMPTY_PATH != 0, ..how(flags) };
+        change(dirfd, path, how, |dirfd, path| next(dirfd, path, times, flags))
+    }
+}
+
+hook! { truncate, truncate64: (path: *const c_char, len: i64) -> c_int, |next| {
+    match resolve(libc::AT_FDCWD, path, FOLLOW) {
+        Place::Elsewhere => next(path, len),
+        Place::Real(path) => next(path.as_ptr(), len),
+        Place::Ours(_) if len < 0 => fail(libc::EINVAL),
+        Place::Ours(found) => answer(found.and_then(|found| found.existing()).and_then(|node| {
+            Err(match node.kind() {
+                FileKind::Regular => libc::EROFS,
+                FileKind::Directory => libc::EISDIR,
+                _ => libc::EINVAL,
+            })
+        })),
+    }
+}}
+
+hook! { fchmod: (fd: c_int, mode: mode_t) -> c_int, |next| {
+    if fds::get(fd).is_some() { fail(libc::EROFS) } else { next(fd, mode) }
+}}
+
+hook! { fchown: (fd: c_int, uid: uid_t, gid: gid_t) -> c_int, |next| {
+    if fds::get(fd).is_some() { fail(libc::EROFS) } else { next(fd, uid, gid) }
+}}
+
+hook! { futimens: (fd: c_int, times: *const c_void) -> c_int, |next| {
+    if fds::get(fd).is_some() { fail(libc::EROFS) } else { next(fd, times) }
+}}
+
+hook! { futimes: (fd: c_int, times: *const c_void) -> c_int, |next| {
+    if fds::get(fd).is_some() { fail(libc::EROFS) } else { next(fd, times) }
+}}
+
+hook! {
+    setxattr:
+    (path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int)
+        -> c_int,
+    |next| {
+        change(libc::AT_FDCWD, path, FOLLOW, |_, path| next(path, name, value, len, flags))
+    }
+}
+
+hook! {
+    lsetxattr:
+    (path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int)
+        -> c_int,
+    |next| {
+        change(libc::AT_FDCWD, path, NOFOLLOW, |_, path| next(path, name, value, len, flags))
+    }
+}
+
+hook! {
+    fsetxattr:
+    (fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int,
+    |next| {
+        if fds::get(fd).is_some() { fail(libc::EROFS) } else { next(fd, name, value, len, flags) }
+    }
+}
+
+hook! { removexattr: (path: *const c_char, name: *const c_char) -> c_int, |next| {
+    change(libc::AT_FDCWD, path, FOLLOW, |_, path| next(path, name))
+}}
+
+hook! { lremovexattr: (path: *const c_char, name: *const c_char) -> c_int, |next| {
+    change(libc::AT_FDCWD, path, NOFOLLOW, |_, path| next(path, name))
+}}
+
+hook! { fremovexattr: (fd: c_int, name: *const c_char) -> c_int, |next| {
+    if fds::get(fd).is_some() { fail(libc::EROFS) } else { next(fd, name) }
+}}
+
+/// mkstemp(3) and the like: the directory is read-only.
+unsafe fn make_any(template: *const c_char, next: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's.
+    match unsafe { resolve(libc::AT_FDCWD, template, NOFOLLOW) } {
+        Place::Ours(found) => answer(found.and(Err(libc::EROFS))),
+        _ => next(),
+    }
+}
+
+hook! { mkstemp, mkstemp64: (template: *mut c_char) -> c_int, |next| {
+    make_any(template, || next(template))
+}}
+
+hook! { mkostemp, mkostemp64: (template: *mut c_char, flags: c_int) -> c_int, |next| {
+    make_any(template, || next(template, flags))
+}}
+
+hook! { mkdtemp: (template: *mut c_char) -> *mut c_char, |next| {
+    let mut made = std::ptr::null_mut();
+    make_any(template, || {
+        made = next(template);
+        0
+    });
+    made
+}}
+
+// Nothing happens that a watch could tell.
+hook! { inotify_add_watch: (fd: c_int, path: *const c_char, mask: u32) -> c_int, |next| {
+    match resolve(libc::AT_FDCWD, path, FOLLOW) {
+        Place::Elsewhere => next(fd, path, mask),
+        Place::Real(path) => next(fd, path.as_ptr(), mask),
+        Place::Ours(found) => {
+            answer(found.and_then(|found| found.existing()).and(Err(libc::EOPNOTSUPP)))
+        }
+    }
+}}
+
+hook! {
+    fanotify_mark: (fd: c_int, flags: c_uint, mask: u64, dirfd: c_int, path: *const c_char) -> c_int,
+    |next| {
+        match resolve(dirfd, path, How { empty: path.is_null(), ..FOLLOW }) {
+            Place::Elsewhere => next(fd, flags, mask, dirfd, path),
+            Place::Real(path) => next(fd, flags, mask, dirfd, path.as_ptr()),
+            Place::Ours(found) => {
+                answer(found.and_then(|found| found.existing()).and(Err(libc::EOPNOTSUPP)))
+            }
+        }
+    }
+}
