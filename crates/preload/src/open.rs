@@ -1,6 +1,6 @@
 //! open(2) and its relatives.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 
 use libc::mode_t;
 use saker_types::FileKind;
@@ -9,7 +9,7 @@ use crate::access::{READ, WRITE, Who, permit};
 use crate::data;
 use crate::datasets::Node;
 use crate::next::hook;
-use crate::path::{FOLLOW, Found, NOFOLLOW, Place, resolve};
+use crate::path::{ENTRY, FOLLOW, Found, NOFOLLOW, Place, resolve};
 use crate::sys::{Result, answer, fail};
 
 /// `O_TMPFILE` without `O_DIRECTORY`.
@@ -22,11 +22,7 @@ const TMPFILE: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 pub fn open_found(found: &Found, flags: c_int) -> Result {
     let creates = flags & libc::O_CREAT != 0 && flags & libc::O_PATH == 0;
     if found.is_missing {
-        return Err(match creates {
-            true if found.is_of_dir => libc::EISDIR,
-            true => libc::EROFS,
-            false => libc::ENOENT,
-        });
+        return Err(if creates { libc::EROFS } else { libc::ENOENT });
     }
     let node = found.node;
     check(node, flags, creates)?;
@@ -66,6 +62,32 @@ fn check(node: Node, flags: c_int, creates: bool) -> Result<()> {
     Ok(())
 }
 
+/// Where a path leads that is to be opened.
+///
+/// # Safety
+/// `path` is null or ends with a zero.
+pub unsafe fn look_up(dirfd: c_int, path: *const c_char, flags: c_int) -> Place {
+    let creates = flags & libc::O_CREAT != 0 && flags & libc::O_PATH == 0;
+    // SAFETY: the caller's.
+    unsafe {
+        if creates && !path.is_null() && names_dir(CStr::from_ptr(path).to_bytes()) {
+            return match resolve(dirfd, path, ENTRY) {
+                Place::Ours(Ok(_)) => Place::Ours(Err(libc::EISDIR)),
+                other => other,
+            };
+        }
+        let exclusive = libc::O_CREAT | libc::O_EXCL;
+        let follow = flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive;
+        resolve(dirfd, path, if follow { FOLLOW } else { NOFOLLOW })
+    }
+}
+
+/// A path like `a/`, which no file can be made at.
+fn names_dir(path: &[u8]) -> bool {
+    let last = path.rsplit(|c| *c == b'/').find(|name| !name.is_empty());
+    path.ends_with(b"/") && last.is_some_and(|last| last != b"." && last != b"..")
+}
+
 /// Opens a path; `next` opens one elsewhere.
 ///
 /// # Safety
@@ -76,10 +98,8 @@ pub unsafe fn open_at(
     flags: c_int,
     next: impl FnOnce(c_int, *const c_char) -> c_int,
 ) -> c_int {
-    let exclusive = libc::O_CREAT | libc::O_EXCL;
-    let follow = flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive;
     // SAFETY: the caller's.
-    match unsafe { resolve(dirfd, path, if follow { FOLLOW } else { NOFOLLOW }) } {
+    match unsafe { look_up(dirfd, path, flags) } {
         Place::Elsewhere => next(dirfd, path),
         Place::Real(path) => next(libc::AT_FDCWD, path.as_ptr()),
         Place::Ours(found) => answer(found.and_then(|found| open_found(&found, flags))),

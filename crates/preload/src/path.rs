@@ -69,12 +69,17 @@ pub struct How {
     pub real_user: bool,
     /// The last name is wanted, too.
     pub name: bool,
+    /// It is to be made or taken away: a slash at the end changes nothing.
+    pub entry: bool,
 }
 
 /// Also a link that the path ends at.
-pub const FOLLOW: How = How { follow: true, empty: false, real_user: false, name: false };
+pub const FOLLOW: How =
+    How { follow: true, empty: false, real_user: false, name: false, entry: false };
 /// Not a link that the path ends at.
 pub const NOFOLLOW: How = How { follow: false, ..FOLLOW };
+/// The name itself, which is to be made or taken away.
+pub const ENTRY: How = How { follow: false, entry: true, ..FOLLOW };
 
 /// Finds where a path from a directory leads.
 ///
@@ -194,7 +199,8 @@ impl Walk<'_> {
                 let missing = Found { node: dir, is_missing: true, is_of_dir, name };
                 return if is_last { Ok(Some(missing)) } else { Err(libc::ENOENT) };
             };
-            if node.kind() == FileKind::Symlink && (!is_last || how.follow || is_of_dir) {
+            let follows = how.follow || is_of_dir && !how.entry;
+            if node.kind() == FileKind::Symlink && (!is_last || follows) {
                 if !self.follow(node)? {
                     return Ok(None);
                 }
@@ -204,7 +210,7 @@ impl Walk<'_> {
             self.node = node;
         }
         let is_of_dir = self.path.ends_with(b"/") || self.path.ends_with(b"/.");
-        if is_of_dir && !self.node.is_dir() {
+        if is_of_dir && !self.node.is_dir() && !how.entry {
             return Err(libc::ENOTDIR);
         }
         Ok(Some(Found { node: self.node, is_missing: false, is_of_dir, name }))

@@ -180,7 +180,7 @@ hook! {
 
 fn seek(window: Window, offset: i64, whence: c_int) -> Result<i64> {
     let _held = hold(window.fd);
-    let from = |start: u64| offset.checked_add(start as i64).ok_or(libc::EOVERFLOW);
+    let from = |start: u64| offset.checked_add(start as i64).ok_or(libc::EINVAL);
     let inside = u64::try_from(offset).is_ok_and(|offset| offset < window.size);
     // EBADF before anything else.
     let position = window.position()?;

@@ -6,8 +6,8 @@ use libc::FILE;
 
 use crate::close::forget;
 use crate::next::{hook, next};
-use crate::open::open_found;
-use crate::path::{FOLLOW, Place, resolve};
+use crate::open::{look_up, open_found};
+use crate::path::Place;
 use crate::sys::{self, Result, answer_ptr};
 use crate::{data, fds};
 
@@ -36,13 +36,14 @@ fn flags(mode: &[u8]) -> Result {
 /// A descriptor that a stream may read.
 unsafe fn open(path: *const c_char, mode: *const c_char) -> Result<Opened> {
     // SAFETY: the caller's.
-    let found = match unsafe { resolve(libc::AT_FDCWD, path, FOLLOW) } {
+    let flags = flags(unsafe { CStr::from_ptr(mode) }.to_bytes());
+    // SAFETY: the caller's.
+    let found = match unsafe { look_up(libc::AT_FDCWD, path, flags.unwrap_or(0)) } {
         Place::Elsewhere => return Ok(Opened::Elsewhere),
         Place::Real(path) => return Ok(Opened::Real(path)),
         Place::Ours(found) => found,
     };
-    // SAFETY: the caller's.
-    let flags = flags(unsafe { CStr::from_ptr(mode) }.to_bytes())?;
+    let flags = flags?;
     let fd = open_found(&found?, flags)?;
     match data::materialize(fd) {
         Ok(()) => Ok(Opened::Ours(fd)),

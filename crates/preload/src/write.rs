@@ -7,7 +7,7 @@ use saker_types::FileKind;
 
 use crate::fds;
 use crate::next::hook;
-use crate::path::{FOLLOW, How, NOFOLLOW, Place, resolve};
+use crate::path::{ENTRY, FOLLOW, Found, How, NOFOLLOW, Place, resolve};
 use crate::stat::how;
 use crate::sys::{answer, fail};
 
@@ -32,14 +32,23 @@ unsafe fn change(
 unsafe fn make(
     dirfd: c_int,
     path: *const c_char,
+    is_dir: bool,
     next: impl FnOnce(c_int, *const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: the caller's.
-    match unsafe { resolve(dirfd, path, NOFOLLOW) } {
+    match unsafe { resolve(dirfd, path, ENTRY) } {
         Place::Elsewhere => next(dirfd, path),
         Place::Real(path) => next(libc::AT_FDCWD, path.as_ptr()),
-        Place::Ours(Ok(found)) if !found.is_missing => fail(libc::EEXIST),
-        Place::Ours(found) => answer(found.and(Err(libc::EROFS))),
+        Place::Ours(found) => answer(found.and_then(|found| Err(made(&found, is_dir)))),
+    }
+}
+
+/// Why nothing can be made where a path leads.
+fn made(found: &Found, is_dir: bool) -> c_int {
+    match found.is_missing {
+        false => libc::EEXIST,
+        true if found.is_of_dir && !is_dir => libc::ENOENT,
+        true => libc::EROFS,
     }
 }
 
@@ -51,20 +60,26 @@ unsafe fn remove_name(
     next: impl FnOnce(c_int, *const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: the caller's.
-    match unsafe { resolve(dirfd, path, NOFOLLOW) } {
+    match unsafe { resolve(dirfd, path, ENTRY) } {
         Place::Elsewhere => next(dirfd, path),
         Place::Real(path) => next(libc::AT_FDCWD, path.as_ptr()),
         Place::Ours(found) => answer(found.and_then(|_| {
             // SAFETY: the caller's: not null, where something is ours.
-            let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-            let last = path.rsplit(|c| *c == b'/').find(|name| !name.is_empty());
-            Err(match last {
-                Some(b".") => special[0],
-                Some(b"..") => special[1],
+            Err(match unsafe { last_name(path) } {
+                b"." => special[0],
+                b".." => special[1],
                 _ => libc::EROFS,
             })
         })),
     }
+}
+
+/// # Safety
+/// `path` ends with a zero.
+unsafe fn last_name<'a>(path: *const c_char) -> &'a [u8] {
+    // SAFETY: the caller's.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    path.rsplit(|c| *c == b'/').find(|name| !name.is_empty()).unwrap_or_default()
 }
 
 hook! { unlink: (path: *const c_char) -> c_int, |next| {
@@ -88,46 +103,46 @@ hook! { unlinkat: (dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, |n
 }}
 
 hook! { mkdir: (path: *const c_char, mode: mode_t) -> c_int, |next| {
-    make(libc::AT_FDCWD, path, |_, path| next(path, mode))
+    make(libc::AT_FDCWD, path, true, |_, path| next(path, mode))
 }}
 
 hook! { mkdirat: (dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int, |next| {
-    make(dirfd, path, |dirfd, path| next(dirfd, path, mode))
+    make(dirfd, path, true, |dirfd, path| next(dirfd, path, mode))
 }}
 
 hook! { mkfifo: (path: *const c_char, mode: mode_t) -> c_int, |next| {
-    make(libc::AT_FDCWD, path, |_, path| next(path, mode))
+    make(libc::AT_FDCWD, path, false, |_, path| next(path, mode))
 }}
 
 hook! { mkfifoat: (dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int, |next| {
-    make(dirfd, path, |dirfd, path| next(dirfd, path, mode))
+    make(dirfd, path, false, |dirfd, path| next(dirfd, path, mode))
 }}
 
 hook! { mknod: (path: *const c_char, mode: mode_t, dev: dev_t) -> c_int, |next| {
-    make(libc::AT_FDCWD, path, |_, path| next(path, mode, dev))
+    make(libc::AT_FDCWD, path, false, |_, path| next(path, mode, dev))
 }}
 
 hook! { mknodat: (dirfd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int, |next| {
-    make(dirfd, path, |dirfd, path| next(dirfd, path, mode, dev))
+    make(dirfd, path, false, |dirfd, path| next(dirfd, path, mode, dev))
 }}
 
 hook! {
     __xmknod: (version: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t) -> c_int,
-    |next| { make(libc::AT_FDCWD, path, |_, path| next(version, path, mode, dev)) }
+    |next| { make(libc::AT_FDCWD, path, false, |_, path| next(version, path, mode, dev)) }
 }
 
 hook! {
     __xmknodat:
     (version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t) -> c_int,
-    |next| { make(dirfd, path, |dirfd, path| next(version, dirfd, path, mode, dev)) }
+    |next| { make(dirfd, path, false, |dirfd, path| next(version, dirfd, path, mode, dev)) }
 }
 
 hook! { symlink: (target: *const c_char, path: *const c_char) -> c_int, |next| {
-    make(libc::AT_FDCWD, path, |_, path| next(target, path))
+    make(libc::AT_FDCWD, path, false, |_, path| next(target, path))
 }}
 
 hook! { symlinkat: (target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int, |next| {
-    make(dirfd, path, |dirfd, path| next(target, dirfd, path))
+    make(dirfd, path, false, |dirfd, path| next(target, dirfd, path))
 }}
 
 /// Where the two names of a call are.
@@ -139,9 +154,8 @@ unsafe fn between(
     next: impl FnOnce(c_int, *const c_char, c_int, *const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: the caller's.
-    let (old, new) = unsafe { (resolve(from.0, from.1, how), resolve(to.0, to.1, NOFOLLOW)) };
-    let (old_is_ours, new_is_ours) = (matches!(old, Place::Ours(_)), matches!(new, Place::Ours(_)));
-    if !old_is_ours && !new_is_ours {
+    let (old, new) = unsafe { (resolve(from.0, from.1, how), resolve(to.0, to.1, ENTRY)) };
+    if !matches!((&old, &new), (Place::Ours(_), _) | (_, Place::Ours(_))) {
         let real = |place: &Place, given: (c_int, *const c_char)| match place {
             Place::Real(path) => (libc::AT_FDCWD, path.as_ptr()),
             _ => given,
@@ -149,33 +163,71 @@ unsafe fn between(
         let (from, to) = (real(&old, from), real(&new, to));
         return next(from.0, from.1, to.0, to.1);
     }
-    let old = match old {
-        Place::Ours(found) => Some(found),
-        _ => None,
+    // SAFETY: the caller's: neither is null, if one is ours.
+    let names = unsafe { [last_name(from.1), last_name(to.1)] };
+    fail(match moves {
+        true => moved(&old, &new, names),
+        // SAFETY: the caller's.
+        false => unsafe { linked(&old, &new, from, to) },
+    })
+}
+
+/// Why nothing is moved.
+fn moved(old: &Place, new: &Place, names: [&[u8]; 2]) -> c_int {
+    let (old, new) = match (old, new) {
+        (Place::Ours(Err(errno)), _) | (_, Place::Ours(Err(errno))) => return *errno,
+        (Place::Ours(Ok(old)), Place::Ours(Ok(new))) => (old, new),
+        _ => return libc::EXDEV,
     };
-    let new = match new {
-        Place::Ours(found) => Some(found),
-        _ => None,
+    if old.node.info().dev != new.node.info().dev {
+        return libc::EXDEV;
+    }
+    if names.iter().any(|name| [&b"."[..], b".."].contains(name)) {
+        libc::EBUSY
+    } else {
+        libc::EROFS
+    }
+}
+
+/// Why nothing gets another name.
+unsafe fn linked(
+    old: &Place,
+    new: &Place,
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+) -> c_int {
+    let is_there = |place: &Place, given: (c_int, *const c_char)| {
+        let (dirfd, path) = match place {
+            Place::Real(path) => (libc::AT_FDCWD, path.as_ptr()),
+            _ => given,
+        };
+        // SAFETY: the caller's: a path that ends with a zero.
+        unsafe { libc::faccessat(dirfd, path, libc::F_OK, libc::AT_SYMLINK_NOFOLLOW) == 0 }
     };
-    let error = match (old, new) {
-        (Some(Err(errno)), _) | (_, Some(Err(errno))) => errno,
-        (Some(Ok(found)), _) if !moves && found.is_missing => libc::ENOENT,
-        (_, Some(Ok(found))) if !moves && !found.is_missing => libc::EEXIST,
-        (Some(Ok(old)), Some(Ok(new))) if old.node.info().dev == new.node.info().dev => libc::EROFS,
+    match old {
+        Place::Ours(Err(errno)) => return *errno,
+        Place::Ours(Ok(found)) if found.is_missing => return libc::ENOENT,
+        Place::Ours(Ok(_)) => {}
+        elsewhere if is_there(elsewhere, from) => {}
+        _ => return libc::ENOENT,
+    }
+    match new {
+        Place::Ours(Err(errno)) => *errno,
+        Place::Ours(Ok(found)) => made(found, false),
+        elsewhere if is_there(elsewhere, to) => libc::EEXIST,
         _ => libc::EXDEV,
-    };
-    fail(error)
+    }
 }
 
 hook! { rename: (from: *const c_char, to: *const c_char) -> c_int, |next| {
-    between((libc::AT_FDCWD, from), (libc::AT_FDCWD, to), NOFOLLOW, true, |_, from, _, to| {
+    between((libc::AT_FDCWD, from), (libc::AT_FDCWD, to), ENTRY, true, |_, from, _, to| {
         next(from, to)
     })
 }}
 
 hook! {
     renameat: (from: c_int, old: *const c_char, to: c_int, new: *const c_char) -> c_int, |next| {
-        between((from, old), (to, new), NOFOLLOW, true, |from, old, to, new| {
+        between((from, old), (to, new), ENTRY, true, |from, old, to, new| {
             next(from, old, to, new)
         })
     }
@@ -185,7 +237,7 @@ hook! {
     renameat2:
     (from: c_int, old: *const c_char, to: c_int, new: *const c_char, flags: c_uint) -> c_int,
     |next| {
-        between((from, old), (to, new), NOFOLLOW, true, |from, old, to, new| {
+        between((from, old), (to, new), ENTRY, true, |from, old, to, new| {
             next(from, old, to, new, flags)
         })
     }
