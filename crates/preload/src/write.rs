@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{dev_t, gid_t, mode_t, size_t, uid_t};
 use saker_types::FileKind;
 
+use crate::access::{self, Who, permit};
 use crate::fds;
 use crate::next::hook;
 use crate::path::{ENTRY, FOLLOW, Found, How, NOFOLLOW, Place, resolve};
@@ -320,7 +321,10 @@ hook! { truncate, truncate64: (path: *const c_char, len: i64) -> c_int, |next| {
         Place::Ours(_) if len < 0 => fail(libc::EINVAL),
         Place::Ours(found) => answer(found.and_then(|found| found.existing()).and_then(|node| {
             Err(match node.kind() {
-                FileKind::Regular => libc::EROFS,
+                FileKind::Regular => {
+                    permit(node, access::WRITE, Who::Effective)?;
+                    libc::EROFS
+                }
                 FileKind::Directory => libc::EISDIR,
                 _ => libc::EINVAL,
             })

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 
 use libc::{size_t, ssize_t};
 
+use crate::access::{READ, Who, permit};
 use crate::datasets::Node;
 use crate::fds;
 use crate::next::hook;
@@ -27,6 +28,9 @@ unsafe fn get(node: Node, name: *const c_char, into: *mut u8, room: size_t) -> R
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     if name.is_empty() || name.len() > 255 {
         return Err(libc::ERANGE);
+    }
+    if name.starts_with(b"user.") {
+        permit(node, READ, Who::Effective)?;
     }
     let all = node.xattrs();
     match all.iter().find(|(known, _)| *known == name) {

@@ -195,6 +195,8 @@ static void paths(void) {
 }
 
 static void whole_file(const char *path) {
+    if (access(path, R_OK))
+        return;
     int fd = open(path, O_RDONLY);
     struct stat st;
     printf("== %s %d\n", path, fstat(fd, &st));
@@ -301,6 +303,8 @@ static void touch(const char *at) {
 }
 
 static void mapped(const char *path) {
+    if (access(path, R_OK))
+        return;
     int fd = open(path, O_RDONLY);
     struct stat st;
     fstat(fd, &st);
@@ -338,7 +342,23 @@ static void mapped(const char *path) {
     SAY((long)mmap(NULL, len, PROT_READ, MAP_PRIVATE, fd, 0));
 }
 
+/* As programs do it: between two file systems, by reading. */
+static ssize_t copy_range(int from, off_t *at, int to, size_t len) {
+    ssize_t copied = copy_file_range(from, at, to, NULL, len, 0);
+    if (copied >= 0 || errno != EXDEV)
+        return copied;
+    char *data = malloc(len);
+    copied = at ? pread(from, data, len, *at) : read(from, data, len);
+    if (at)
+        *at += copied;
+    copied = write(to, data, copied);
+    free(data);
+    return copied;
+}
+
 static void copied(const char *path, const char *temp) {
+    if (access(path, R_OK))
+        return;
     int from = open(path, O_RDONLY), to = open(temp, O_RDWR | O_CREAT | O_TRUNC, 0600);
     struct stat st;
     fstat(from, &st);
@@ -351,10 +371,10 @@ static void copied(const char *path, const char *temp) {
     SAY(lseek(from, 0, SEEK_CUR) == st.st_size);
     SAY(sendfile(to, from, NULL, 10));
     SAY(lseek(from, 2, SEEK_SET));
-    SAY(copy_file_range(from, NULL, to, NULL, st.st_size, 0) == st.st_size - 2);
-    SAY(copy_file_range(from, NULL, to, NULL, 10, 0));
+    SAY(copy_range(from, NULL, to, st.st_size) == st.st_size - 2);
+    SAY(copy_range(from, NULL, to, 10));
     at = st.st_size - 5;
-    SAY(copy_file_range(from, &at, to, NULL, 10, 0));
+    SAY(copy_range(from, &at, to, 10));
     SAY(at == st.st_size);
     int ends[2];
     SAY(pipe(ends));
@@ -479,7 +499,7 @@ static void directories(void) {
     listed(dir);
     closedir(dir);
     SAY(fcntl(fd, F_GETFD));
-    fd = open("plain", O_RDONLY);
+    fd = open("small", O_RDONLY);
     SAY_P(fdopendir(fd));
     SAY_FD(openat(fd, "x", O_RDONLY));
     close(fd);
@@ -528,7 +548,7 @@ static void *reads(void *arg) {
 static void threads(void) {
     puts("== threads");
     for (int round = 0; round < 20; round++) {
-        int fd = open("plain", O_RDONLY);
+        int fd = open("aligned", O_RDONLY);
         struct stat st;
         fstat(fd, &st);
         pthread_t all[4];
