@@ -17,6 +17,8 @@ use crate::sys::{self, c_path};
 const DATASETS_MAX: usize = 4096;
 /// Of a device number that no other file system has: the kernel gives none so high.
 const MAJOR: u32 = 4090;
+/// Type and permissions of the mount point.
+const MOUNT_MODE: u32 = 0o040_555;
 /// What directories say that they have.
 const DIRECTORY_BYTES: u64 = 4096;
 
@@ -175,7 +177,7 @@ impl Node {
 
     /// Type and permissions.
     pub fn mode(self) -> u32 {
-        self.record().map_or_else(|| mount_info().mode, |record| record.mode)
+        self.record().map_or(MOUNT_MODE, |record| record.mode)
     }
 
     /// Where its data is.
@@ -263,7 +265,7 @@ fn mount_info() -> Info {
     let real = real.and_then(|path| sys::stat(&path));
     Info {
         kind: FileKind::Directory,
-        mode: 0o040_555,
+        mode: MOUNT_MODE,
         uid: real.map_or(0, |stat| stat.st_uid),
         gid: real.map_or(0, |stat| stat.st_gid),
         nlink: 2,

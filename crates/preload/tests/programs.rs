@@ -1,6 +1,6 @@
 //! Programs of every day, on a tree and on datasets of it: they must say the same.
 
-#![allow(clippy::disallowed_methods, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests")]
 
 mod support;
 

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "not all tests use all of it")]
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests")]
 
+pub mod agent;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
