@@ -5,25 +5,28 @@ use std::ffi::{CStr, c_char, c_int};
 use libc::size_t;
 
 use crate::access::{EXECUTE, Who, permit};
+use crate::cwd::{self, Cwd};
 use crate::datasets::Node;
+use crate::fds;
 use crate::next::{hook, next};
 use crate::path::{FOLLOW, Place, resolve};
-use crate::sys::{Result, answer, answer_ptr};
-use crate::{cwd, fds};
+use crate::sys::{self, Result, answer, answer_ptr};
 
 fn enter(node: Node) -> Result {
     if !node.is_dir() {
         return Err(libc::ENOTDIR);
     }
     permit(node, EXECUTE, Who::Effective)?;
-    cwd::set(Some(node));
+    cwd::set(Cwd::Ours(node));
     Ok(0)
 }
 
-/// The working directory is a real one, if that worked.
+/// The working directory is another real one, if that worked.
 fn left(result: c_int) -> c_int {
-    if result == 0 && cwd::get().is_some() {
-        cwd::set(None);
+    if result == 0 {
+        let errno = sys::errno();
+        cwd::set(cwd::find_real());
+        sys::set_errno(errno);
     }
     result
 }
@@ -69,28 +72,28 @@ unsafe fn write(path: &[u8], into: *mut c_char, room: size_t) -> Result<*mut c_c
 }
 
 hook! { getcwd: (into: *mut c_char, room: size_t) -> *mut c_char, |next| {
-    match cwd::get() {
+    match cwd::ours() {
         Some(node) => answer_ptr(write(&node.path(), into, room)),
         None => next(into, room),
     }
 }}
 
 hook! { __getcwd_chk: (into: *mut c_char, room: size_t, known: size_t) -> *mut c_char, |next| {
-    match cwd::get().filter(|_| room <= known) {
+    match cwd::ours().filter(|_| room <= known) {
         Some(node) => answer_ptr(write(&node.path(), into, room)),
         None => next(into, room, known),
     }
 }}
 
 hook! { get_current_dir_name: () -> *mut c_char, |next| {
-    match cwd::get() {
+    match cwd::ours() {
         Some(node) => answer_ptr(write(&node.path(), std::ptr::null_mut(), 0)),
         None => next(),
     }
 }}
 
 hook! { getwd: (into: *mut c_char) -> *mut c_char, |next| {
-    match cwd::get() {
+    match cwd::ours() {
         Some(node) => answer_ptr(write(&node.path(), into, libc::PATH_MAX as size_t)),
         None => next(into),
     }

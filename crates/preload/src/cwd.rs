@@ -4,47 +4,129 @@
 //! also says which real one it belongs to: it means nothing after that has changed.
 
 use std::ffi::{CString, c_int};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use crate::config::own_variable;
+use crate::config::{config, own_variable};
 use crate::datasets::Node;
-use crate::sys::{self, c_path};
+use crate::process::owns_its_memory;
+use crate::sys::{self, c_path, syscall};
 
 /// The variable: `DEV:INO:PATH`, with the real directory's numbers.
 pub const VARIABLE: &str = "SAKER_PRELOAD_CWD";
 /// The working directory is a real one.
-const NONE: u64 = u64::MAX;
+const REAL: u64 = u64::MAX;
+/// And so many bytes of the mount point's path: lower by that. No node has numbers so high.
+const ABOVE: u64 = REAL - 1;
+const ABOVE_LEAST: u64 = ABOVE - libc::PATH_MAX as u64;
 
-static CWD: AtomicU64 = AtomicU64::new(NONE);
+/// Where a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cwd {
+    /// In a real directory.
+    Real,
+    /// In a real directory above the mount point, whose path is so many bytes of that.
+    Above(usize),
+    /// In a directory of ours.
+    Ours(Node),
+}
+
+static CWD: AtomicU64 = AtomicU64::new(REAL);
+
+/// Children of vfork(2) that have changed their directory: by process number, in this memory.
+const CHILDREN: usize = 16;
+static CHILD: [(AtomicI32, AtomicU64); CHILDREN] =
+    [const { (AtomicI32::new(0), AtomicU64::new(REAL)) }; CHILDREN];
+static HAS_CHILDREN: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     fn setenv(name: *const libc::c_char, value: *const libc::c_char, overwrite: c_int) -> c_int;
     fn unsetenv(name: *const libc::c_char) -> c_int;
 }
 
-/// The working directory, if it is ours.
-#[inline]
-pub fn get() -> Option<Node> {
-    match CWD.load(Ordering::Acquire) {
-        NONE => None,
-        bits => Some(Node::from_bits(bits)),
+impl Cwd {
+    fn to_bits(self) -> u64 {
+        match self {
+            Cwd::Real => REAL,
+            Cwd::Above(len) => ABOVE - len as u64,
+            Cwd::Ours(node) => node.to_bits(),
+        }
+    }
+
+    fn from_bits(bits: u64) -> Cwd {
+        match bits {
+            REAL => Cwd::Real,
+            ABOVE_LEAST..=ABOVE => Cwd::Above((ABOVE - bits) as usize),
+            bits => Cwd::Ours(Node::from_bits(bits)),
+        }
     }
 }
 
-/// It is a directory of ours from now on, or a real one. What is started later is told.
-pub fn set(node: Option<Node>) {
-    let before = CWD.swap(node.map_or(NONE, Node::to_bits), Ordering::AcqRel);
+/// Where this process is.
+#[inline]
+pub fn get() -> Cwd {
+    let mut bits = CWD.load(Ordering::Acquire);
+    if HAS_CHILDREN.load(Ordering::Acquire) {
+        let pid = sys::pid();
+        let (child, own) = &CHILD[pid as usize % CHILDREN];
+        if child.load(Ordering::Acquire) == pid {
+            bits = own.load(Ordering::Acquire);
+        }
+    }
+    Cwd::from_bits(bits)
+}
+
+/// The working directory, if it is ours.
+pub fn ours() -> Option<Node> {
+    match get() {
+        Cwd::Ours(node) => Some(node),
+        _ => None,
+    }
+}
+
+/// It is another one from now on. What is started later is told.
+pub fn set(cwd: Cwd) {
+    if !owns_its_memory() {
+        let pid = sys::pid();
+        let (child, own) = &CHILD[pid as usize % CHILDREN];
+        own.store(cwd.to_bits(), Ordering::Release);
+        child.store(pid, Ordering::Release);
+        return HAS_CHILDREN.store(true, Ordering::Release);
+    }
+    let before = Cwd::from_bits(CWD.swap(cwd.to_bits(), Ordering::AcqRel));
     let Ok(name) = CString::new(VARIABLE) else { return };
     match told() {
         Some(value) => {
             // SAFETY: strings that end with a zero; the C library copies them.
             unsafe { setenv(name.as_ptr(), value.as_ptr(), 1) };
         }
-        None if before != NONE => {
+        None if matches!(before, Cwd::Ours(_)) => {
             // SAFETY: a string that ends with a zero.
             unsafe { unsetenv(name.as_ptr()) };
         }
         None => {}
+    }
+}
+
+/// Where the real directory is, by the mount point.
+pub fn find_real() -> Cwd {
+    let mut path = [0_u8; libc::PATH_MAX as usize];
+    // SAFETY: the buffer is that long.
+    let len = unsafe { syscall!(libc::SYS_getcwd, path.as_mut_ptr(), path.len()) };
+    let Ok(len) = len else { return Cwd::Real };
+    // With a zero; and the root is the only one that ends with a slash.
+    let path = path[..(len as usize).saturating_sub(1)]
+        .strip_suffix(b"/")
+        .unwrap_or(&path[..len as usize - 1]);
+    match config().mount.strip_prefix(path) {
+        Some(rest) if rest.starts_with(b"/") => Cwd::Above(path.len()),
+        _ => Cwd::Real,
+    }
+}
+
+/// In a child: numbers of processes mean nothing here.
+pub fn after_fork() {
+    if HAS_CHILDREN.swap(false, Ordering::AcqRel) {
+        CHILD.iter().for_each(|(child, _)| child.store(0, Ordering::Release));
     }
 }
 
@@ -55,7 +137,7 @@ fn real() -> Option<(u64, u64)> {
 
 /// The variable's value, if the directory is ours.
 pub fn told() -> Option<CString> {
-    let path = get()?.path();
+    let path = ours()?.path();
     let (dev, ino) = real()?;
     let mut value = format!("{dev}:{ino}:").into_bytes();
     value.extend(path);
@@ -72,7 +154,7 @@ pub fn inherited() -> Option<&'static [u8]> {
     parts.next()
 }
 
-/// Takes over what was inherited.
-pub fn begin(node: Node) {
-    CWD.store(node.to_bits(), Ordering::Release);
+/// Where the process is when the library is loaded.
+pub fn begin(cwd: Cwd) {
+    CWD.store(cwd.to_bits(), Ordering::Release);
 }

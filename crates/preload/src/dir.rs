@@ -364,7 +364,7 @@ hook! {
     (pattern: *const c_char, flags: c_int, failed: *const c_void, into: *mut Glob) -> c_int, |next| {
         let is_ours = match CStr::from_ptr(pattern).to_bytes() {
             path if path.starts_with(b"/") => crate::path::below(path).is_some(),
-            _ => crate::cwd::get().is_some(),
+            _ => crate::cwd::get() != crate::cwd::Cwd::Real,
         };
         if !is_ours || flags & GLOB_ALTDIRFUNC != 0 {
             return next(pattern, flags, failed, into);

@@ -54,17 +54,19 @@ extern "C" fn begin() {
     process::begin();
     // SAFETY: the function may run in a child.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+    cwd::begin(cwd::find_real());
     if let Some(path) = cwd::inherited()
         && let Some(rest) = path::below(path)
         && let path::Place::Ours(Ok(found)) = path::walk(datasets::MOUNT, rest, path::FOLLOW)
         && found.node.is_dir()
     {
-        cwd::begin(found.node);
+        cwd::begin(cwd::Cwd::Ours(found.node));
     }
 }
 
 unsafe extern "C" fn after_fork() {
     process::begin();
+    cwd::after_fork();
     read::after_fork();
     agent::after_fork();
     fds::after_fork();

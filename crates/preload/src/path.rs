@@ -13,9 +13,10 @@ use saker_types::FileKind;
 
 use crate::access::{self, Who, permit};
 use crate::config::{config, normal};
+use crate::cwd::{self, Cwd};
 use crate::datasets::{MOUNT, Node};
+use crate::fds;
 use crate::sys::{Result, c_path};
-use crate::{cwd, fds};
 
 /// Where a path leads.
 pub enum Place {
@@ -101,7 +102,11 @@ pub unsafe fn resolve(dirfd: c_int, path: *const c_char, how: How) -> Place {
         };
     }
     let base = match dirfd {
-        libc::AT_FDCWD => cwd::get(),
+        libc::AT_FDCWD => match cwd::get() {
+            Cwd::Ours(node) => Some(node),
+            Cwd::Above(len) => return from_above(&config().mount[..len], path, how),
+            Cwd::Real => None,
+        },
         _ => fds::get(dirfd).map(|entry| entry.node),
     };
     match base {
@@ -109,6 +114,15 @@ pub unsafe fn resolve(dirfd: c_int, path: *const c_char, how: How) -> Place {
         Some(node) if path.is_empty() && how.empty => Place::Ours(Ok(itself(node))),
         Some(_) if path.is_empty() => Place::Ours(Err(libc::ENOENT)),
         Some(node) => walk(node, Cow::Borrowed(path), how),
+    }
+}
+
+/// Where a path from a directory above the mount point leads.
+fn from_above(dir: &[u8], path: &[u8], how: How) -> Place {
+    let path = [dir, b"/", path].concat();
+    match below(&path) {
+        Some(rest) => walk(MOUNT, rest, how),
+        None => Place::Elsewhere,
     }
 }
 

@@ -61,6 +61,8 @@ const PYTHON: &[&str] = &[
      \x20 print(name, len(m), hashlib.sha256(m).hexdigest())",
     "import subprocess\nprint(subprocess.run(['cat'], stdin=open('small'), capture_output=True).stdout)\n\
      print(subprocess.run(['cat', 'small'], cwd='dir/..', capture_output=True).stdout)\n\
+     print(subprocess.run(['cat', 'inner'], cwd='dir', capture_output=True).returncode, os.listdir('dir/sub'))\n\
+     print(subprocess.run(['ls', '-d', 'etc'], cwd='/', capture_output=True).stdout, os.path.exists('small'))\n\
      f = open('small', 'rb')\nf.seek(6)\nf.read(0)\n\
      print(subprocess.check_output('head -c 4 <&%d' % f.fileno(), shell=True, pass_fds=[f.fileno()]))",
     "import multiprocessing, hashlib\n\
