@@ -1,9 +1,10 @@
-//! Copying between descriptors.
+//! Copying between descriptors, and passing them on.
 
 use std::ffi::{c_int, c_uint};
 
 use libc::{size_t, ssize_t};
 
+use crate::data;
 use crate::fds::{self, Window};
 use crate::next::hook;
 use crate::sys::{Result, fail};
@@ -82,3 +83,32 @@ hook! {
         }
     }
 }
+
+/// Descriptors in a message's control data.
+unsafe fn passed(message: *const libc::msghdr) -> Vec<c_int> {
+    let mut fds = Vec::new();
+    // SAFETY: the caller's: a message, whose control data is as long as it says.
+    unsafe {
+        if message.is_null() || (*message).msg_controllen == 0 {
+            return fds;
+        }
+        let mut at = libc::CMSG_FIRSTHDR(message);
+        while let Some(header) = at.as_ref() {
+            if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = (header.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let first = libc::CMSG_DATA(at).cast::<c_int>();
+                fds.extend((0..bytes / size_of::<c_int>()).map(|n| first.add(n).read_unaligned()));
+            }
+            at = libc::CMSG_NXTHDR(message, at);
+        }
+    }
+    fds
+}
+
+// Who receives a descriptor does not know that it is a part of a partition.
+hook! { sendmsg: (fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t, |next| {
+    match passed(message).into_iter().try_for_each(data::materialize) {
+        Ok(()) => next(fd, message, flags),
+        Err(errno) => fail(errno),
+    }
+}}

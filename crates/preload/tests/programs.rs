@@ -80,6 +80,12 @@ const PYTHON: &[&str] = &[
      lambda: os.listdir('small'), lambda: os.open('link', os.O_NOFOLLOW), lambda: os.stat('loop')]:\n\
      \x20 try:\n    print(act())\n\
      \x20 except OSError as e:\n    print(e.errno)",
+    "import socket, array\na, b = socket.socketpair()\nf = os.open('text', os.O_RDONLY)\nos.lseek(f, 6, 0)\n\
+     if os.fork() == 0:\n\
+     \x20 os.execv('/usr/bin/env', ['env', '-u', 'LD_PRELOAD', '/usr/bin/python3', '-c', \
+     'import socket, os; s = socket.socket(fileno=%d); print(os.read(socket.recv_fds(s, 1, 1)[1][0], 9))' \
+     % (os.set_inheritable(b.fileno(), True) or b.fileno())])\n\
+     socket.send_fds(a, [b'x'], [f])\nprint(os.wait()[1], os.read(f, 5))",
     "import tarfile, io\nf = open('text')\nprint(f.seek(100), f.readline(), f.seek(0, 2), f.fileno() > 2)\n\
      with open('large', 'rb', buffering=0) as f:\n\
      \x20 print(len(f.read(1 << 20)), f.tell(), len(f.readall()), f.read(1))\n\
