@@ -79,6 +79,11 @@ impl Config {
         let agent_dir = given(AGENT_DIR).map(<[u8]>::to_vec);
         let agent_dir =
             agent_dir.unwrap_or_else(|| format!("/var/tmp/saker-agent-{uid}").into_bytes());
+        let below = normal(&agent_dir);
+        let is_below =
+            below.strip_prefix(&mount[..]).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+        // What is looked for below the mount point would be looked for in there, for ever.
+        let agent_dir = if is_below { b"/dev/null".to_vec() } else { agent_dir };
         Config { mount, first_name, agent_dir }
     }
 }

@@ -202,9 +202,12 @@ impl Fixture {
         let mount = "mount --bind \"$OUT\" \"$OUT\" && mount --bind \"$TREE\" \"$MOUNTED\" && \
                      mount -o remount,bind,ro \"$MOUNTED\" && mount -o remount,bind,ro / && \
                      ! touch \"$HERE/touched\" 2> /dev/null";
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let user = match user {
-            User::Own => "",
-            User::Nobody => "setpriv --reuid=65534 --regid=65534 --clear-groups",
+            User::Own if is_root() => String::new(),
+            // The superuser of the namespace is the caller again.
+            User::Own => format!("unshare -U --map-user={uid} --map-group={gid}"),
+            User::Nobody => "setpriv --reuid=65534 --regid=65534 --clear-groups".to_owned(),
         };
         let preload = match on {
             On::Tree => "",
