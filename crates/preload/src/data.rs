@@ -186,13 +186,20 @@ fn copy(window: &Window) -> Result<()> {
 /// # Errors
 /// Of the system; EIO if the partition is too short.
 pub fn copy_of(window: &Window) -> Result {
+    copy_of_part(window.fd, window.base as i64, window.size)
+}
+
+/// A memfd with `len` bytes of a real file.
+///
+/// # Errors
+/// Of the system; EIO if the file is too short.
+pub fn copy_of_part(fd: c_int, mut at: i64, len: u64) -> Result {
     let memfd = sys::memfd()?;
-    let end = window.base + window.size;
-    let mut at = window.base as i64;
+    let end = at as u64 + len;
     while (at as u64) < end {
         let len = ((end - at as u64) as usize).min(COPY_BYTES);
         // SAFETY: a valid place for the position.
-        match unsafe { syscall!(libc::SYS_sendfile, memfd, window.fd, &raw mut at, len) } {
+        match unsafe { syscall!(libc::SYS_sendfile, memfd, fd, &raw mut at, len) } {
             Ok(n) if n > 0 => {}
             Err(libc::EINTR) => {}
             wrong => {

@@ -1,18 +1,16 @@
 //! mmap(2) of windows.
 //!
-//! A file that begins at a page of its partition is mapped there; of one that does not, the mapping
-//! is a copy. In both, what is behind the file's last byte is as POSIX has it: zeros to the end of
-//! the page, and no memory (SIGBUS) after it. Data sets do not change, so that a shared mapping can
-//! be a private one.
+//! A file that begins at a page of its partition is mapped there, up to its last whole page. The
+//! rest, and all of a file that does not begin at one, comes from a memfd with a copy: so the kernel
+//! does what POSIX says of what is behind a file's last byte (zeros to the end of the page, SIGBUS
+//! after it), and madvise(2) loses nothing.
 
 use std::ffi::{c_int, c_void};
 
+use crate::data::copy_of_part;
 use crate::fds::{self, Window};
 use crate::next::hook_one;
-use crate::sys::{self, Result, syscall};
-
-/// A place behind the end of any partition, at a multiple of all sizes of pages.
-const BEHIND_ALL: i64 = 1 << 42;
+use crate::sys::{self, Result};
 
 fn page_bytes() -> usize {
     // SAFETY: touches no memory of ours.
@@ -57,27 +55,32 @@ impl Call {
         if kind != libc::MAP_PRIVATE && self.prot & libc::PROT_WRITE != 0 {
             return Err(libc::EACCES);
         }
-        let is_aligned = window.base.is_multiple_of(page as u64);
         let data = window.clip(self.offset as u64, self.len);
-        let is_whole = data == self.len && data.is_multiple_of(page);
         let offset = self.offset + window.base as i64;
-        if is_aligned && is_whole {
+        if !window.base.is_multiple_of(page as u64) {
+            // SAFETY: the caller's.
+            return unsafe { self.copied(window, offset, data) };
+        }
+        let whole = data - data % page;
+        let is_there = data == self.len && whole == data;
+        if is_there || self.len <= whole + page && ends_with_zeros(window, offset, data, page)? {
             // SAFETY: the caller's.
             return unsafe { Call { offset, ..self }.real(window.fd) };
         }
+        if whole == 0 {
+            // SAFETY: the caller's.
+            return unsafe { self.copied(window, offset, data) };
+        }
         // SAFETY: the caller's.
         let at = unsafe { self.reserve()? };
-        let (prot, flags) = (self.prot, libc::MAP_PRIVATE | libc::MAP_FIXED);
-        let call = Call { at, len: data, prot, flags, offset };
-        let filled = data.next_multiple_of(page);
+        let flags = self.flags & !PLACE | libc::MAP_FIXED;
+        let body = Call { at, len: whole, flags, offset, ..self };
+        let rest = at.wrapping_byte_add(whole);
+        let rest = Call { at: rest, len: self.len - whole, flags, ..self };
         // SAFETY: the memory is reserved, and nobody knows of it yet.
         let mapped = unsafe {
-            match data {
-                0 => Ok(()),
-                _ if is_aligned => call.map_to_end(window, page),
-                _ => call.copy(window, filled),
-            }
-            .and_then(|()| call.map_behind(window, filled, self.len.next_multiple_of(page)))
+            body.real(window.fd)
+                .and_then(|_| rest.copied(window, offset + whole as i64, data - whole))
         };
         if let Err(errno) = mapped {
             // SAFETY: the memory that was reserved.
@@ -95,53 +98,22 @@ impl Call {
         unsafe { Call { prot: libc::PROT_NONE, flags, offset: 0, ..self }.real(-1) }
     }
 
-    /// Maps the file up to its end; what else is in its last page is zeros.
-    unsafe fn map_to_end(self, window: &Window, page: usize) -> Result<()> {
+    /// Maps a copy of `data` bytes of the partition.
+    unsafe fn copied(self, window: &Window, from: i64, data: usize) -> Result<*mut c_void> {
+        let memfd = copy_of_part(window.fd, from, data as u64)?;
         // SAFETY: the caller's.
-        unsafe { self.real(window.fd)? };
-        let tail = self.len % page;
-        if tail == 0 {
-            return Ok(());
-        }
-        let mut rest = vec![0; page - tail];
-        let got = sys::pread(window.fd, &mut rest, (self.offset + self.len as i64) as u64)?;
-        if rest[..got].iter().all(|byte| *byte == 0) {
-            return Ok(());
-        }
-        let last = self.at.wrapping_byte_add(self.len - tail);
-        let writable = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the last page of the mapping, which is the caller's alone.
-        unsafe {
-            syscall!(libc::SYS_mprotect, last, page, writable)?;
-            last.wrapping_byte_add(tail).cast::<u8>().write_bytes(0, page - tail);
-            syscall!(libc::SYS_mprotect, last, page, self.prot)?;
-        }
-        Ok(())
+        let mapped = unsafe { Call { offset: 0, ..self }.real(memfd) };
+        // The mapping keeps it.
+        let _ = sys::close(memfd);
+        mapped
     }
+}
 
-    /// Memory with a copy of the file's part.
-    unsafe fn copy(self, window: &Window, filled: usize) -> Result<()> {
-        let writable = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: reserved memory, which is the caller's alone.
-        unsafe {
-            syscall!(libc::SYS_mprotect, self.at, filled, writable)?;
-            let into = std::slice::from_raw_parts_mut(self.at.cast::<u8>(), self.len);
-            sys::pread_exact(window.fd, into, self.offset as u64)?;
-            syscall!(libc::SYS_mprotect, self.at, filled, self.prot)?;
-        }
-        Ok(())
-    }
-
-    /// Pages behind the file's end.
-    unsafe fn map_behind(self, window: &Window, filled: usize, len: usize) -> Result<()> {
-        if filled == len {
-            return Ok(());
-        }
-        let at = self.at.wrapping_byte_add(filled);
-        let rest = Call { at, len: len - filled, offset: BEHIND_ALL, ..self };
-        // SAFETY: reserved memory.
-        unsafe { rest.real(window.fd) }.map(|_| ())
-    }
+/// What is behind `data` bytes to the end of their last page is zeros, as behind a file's end.
+fn ends_with_zeros(window: &Window, from: i64, data: usize, page: usize) -> Result<bool> {
+    let mut rest = vec![0; data.next_multiple_of(page) - data];
+    let got = sys::pread(window.fd, &mut rest, (from + data as i64) as u64)?;
+    Ok(data > 0 && rest[..got].iter().all(|byte| *byte == 0))
 }
 
 macro_rules! map_hook {

@@ -324,6 +324,8 @@ static void mapped(const char *path) {
     touch(at + pages - 1);
     touch(at + pages);
     touch(at + pages + 2 * page);
+    SAY(madvise(at, len, MADV_DONTNEED));
+    printf("sum %lx\n", sum(at, pages));
     SAY(munmap(at, len + 3 * page));
     if (len > page) {
         at = mmap(NULL, page, PROT_READ, MAP_PRIVATE, fd, page);
@@ -338,6 +340,9 @@ static void mapped(const char *path) {
     SAY((long)mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
     SAY((long)mmap(NULL, 0, PROT_READ, MAP_PRIVATE, fd, 0));
     SAY((long)mmap(NULL, len, PROT_READ, MAP_PRIVATE, fd, 1));
+    at = mmap(NULL, 2 * page, PROT_READ, MAP_PRIVATE, fd, pages);
+    touch(at);
+    munmap(at, 2 * page);
     close(fd);
     SAY((long)mmap(NULL, len, PROT_READ, MAP_PRIVATE, fd, 0));
 }
