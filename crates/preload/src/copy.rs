@@ -95,7 +95,7 @@ unsafe fn passed(message: *const libc::msghdr) -> Vec<c_int> {
         let mut at = libc::CMSG_FIRSTHDR(message);
         while let Some(header) = at.as_ref() {
             if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let bytes = (header.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let bytes = header.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let first = libc::CMSG_DATA(at).cast::<c_int>();
                 fds.extend((0..bytes / size_of::<c_int>()).map(|n| first.add(n).read_unaligned()));
             }

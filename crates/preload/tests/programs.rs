@@ -24,6 +24,7 @@ const SCRIPTS: &[&str] = &[
     "while read -r line; do echo \"$line\"; done < $ROOT/small; mapfile -t all < $ROOT/text; \
      echo ${#all[@]}",
     "(read -r a; cat) < $ROOT/small; { read -r a; read -r b; echo $b; } < $ROOT/small",
+    "{ head -n 1; echo --; cat; } < $ROOT/small; exec < $ROOT/text; head -n 2; sed -n 1p; wc -l",
     "exec 7< $ROOT/small; read -u 7 a; cat <&7",
     "cd $ROOT && du -s --apparent-size many; du -a dir | sort; du -ab many | grep -v 'many$' | sort",
     "cd $ROOT && . ./program a; ./program b c; sh program d; cd dir && ../program e",
