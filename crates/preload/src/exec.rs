@@ -182,7 +182,7 @@ hook! { fexecve: (fd: c_int, args: List, env: List) -> c_int, |next| {
 
 /// `posix_spawn_file_actions_t`, as glibc has it.
 #[repr(C)]
-struct Actions {
+pub struct Actions {
     room: c_int,
     used: c_int,
 }

@@ -8,7 +8,7 @@
 //! path ──path.rs──> node ──data.rs──> descriptor ──fds.rs──> node
 //!   a part of a partition (window)   read.rs, map.rs and copy.rs clip and shift
 //!   a file in memory                 the kernel does the rest
-//!   a directory                      dir.rs lists it
+//!   a directory                      list.rs has its entries
 //! ```
 //!
 //! Each family of calls has a file; what they know is in `config`, `datasets`, `fds`, `cwd`, `path`
@@ -29,12 +29,16 @@ mod datasets;
 mod dir;
 mod exec;
 mod fds;
+mod link;
+mod list;
 mod map;
+mod names;
 mod next;
 mod open;
 mod path;
 mod process;
 mod read;
+mod scan;
 mod stat;
 mod statfs;
 mod stdio;

@@ -53,7 +53,7 @@ macro_rules! hook_one {
         #[allow(clippy::too_many_arguments, reason = "the C library's")]
         #[allow(clippy::undocumented_unsafe_blocks, reason = "callers keep to the manual page")]
         #[allow(dead_code, unused_variables, reason = "not exported in unit tests")]
-        unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
+        pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
             unsafe {
                 let $next = $crate::next::next!($name: fn($($type),*) -> $ret);
                 $body

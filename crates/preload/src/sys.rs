@@ -1,6 +1,6 @@
 //! System calls that go past the hooks, and errors as C has them.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 /// Of a call; an error number of Linux.
 pub type Result<T = c_int> = std::result::Result<T, c_int>;
@@ -165,4 +165,35 @@ pub unsafe fn mmap(
     // SAFETY: the caller's.
     let got = unsafe { syscall!(libc::SYS_mmap, at, len, prot, flags, fd, offset) };
     got.map(|at| at as *mut c_void)
+}
+
+/// Writes a path to a buffer, or to a new one; 0 bytes of room: as much as it takes.
+///
+/// # Errors
+/// EINVAL, ERANGE: too little room; ENOMEM.
+///
+/// # Safety
+/// The buffer is null, or has so much room.
+pub unsafe fn write_path(path: &[u8], into: *mut c_char, room: usize) -> Result<*mut c_char> {
+    if !into.is_null() && room == 0 {
+        return Err(libc::EINVAL);
+    }
+    let len = path.len() + 1;
+    if room > 0 && room < len {
+        return Err(libc::ERANGE);
+    }
+    let into = match into.is_null() {
+        // SAFETY: any size will do.
+        true => unsafe { libc::malloc(room.max(len)).cast::<c_char>() },
+        false => into,
+    };
+    if into.is_null() {
+        return Err(libc::ENOMEM);
+    }
+    // SAFETY: there is room for the path and a zero.
+    unsafe {
+        into.cast::<u8>().copy_from_nonoverlapping(path.as_ptr(), path.len());
+        into.add(path.len()).write(0);
+    }
+    Ok(into)
 }

@@ -26,7 +26,7 @@ const FTW_SKIP_SIBLINGS: c_int = 3;
 
 /// `struct FTW`.
 #[repr(C)]
-struct At {
+pub struct At {
     base: c_int,
     level: c_int,
 }
