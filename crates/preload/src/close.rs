@@ -58,6 +58,7 @@ hook! { close: (fd: c_int) -> c_int, |next| {
 }}
 
 hook! { dup: (fd: c_int) -> c_int, |next| {
+    prepare(fd, c_int::MAX);
     let entry = fds::get(fd);
     let new = next(fd);
     if new >= 0 {
@@ -124,12 +125,14 @@ fn lock(command: c_int, lock: *mut libc::flock) -> c_int {
 }
 
 hook! { fcntl, fcntl64: (fd: c_int, command: c_int, arg: usize) -> c_int, |next| {
-    let Some(entry) = fds::get(fd) else { return next(fd, command, arg) };
+    let Some(_) = fds::get(fd) else { return next(fd, command, arg) };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            prepare(fd, c_int::MAX);
+            let entry = fds::get(fd);
             let new = next(fd, command, arg);
             if new >= 0 {
-                copied(Some(entry), new);
+                copied(entry, new);
             }
             new
         }
@@ -171,8 +174,7 @@ hook! { ioctl: (fd: c_int, request: libc::c_ulong, arg: usize) -> c_int, |next| 
         request if KNOWN.contains(&request) => next(fd, request, arg),
         libc::FIONREAD => match fds::window(fd) {
             Some(window) => answer(window.position().map(|position| {
-                let left = window.size.saturating_sub(position);
-                *(arg as *mut c_int) = left.min(c_int::MAX as u64) as c_int;
+                *(arg as *mut c_int) = window.size.wrapping_sub(position) as c_int;
                 0
             })),
             None => next(fd, request, arg),

@@ -16,6 +16,9 @@ use crate::sys::{self, Result, c_path, syscall};
 const KEPT: c_int = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_PATH | libc::O_NOFOLLOW;
 /// Bytes of a block as it is stored, at most: a damaged table may say anything.
 const STORED_BYTES_MAX: u64 = 4 << 20;
+/// Files that a program inherits above its standard descriptors are copied if they have no more bytes:
+/// more likely than not, it does not need them.
+const INHERITED_BYTES_MAX: u64 = 64 << 20;
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 30;
 
@@ -189,11 +192,23 @@ pub fn copy_of(window: &Window) -> Result {
     copy_of_part(window.fd, window.base as i64, window.size)
 }
 
+/// Bytes of memory of this machine.
+fn memory_bytes() -> u64 {
+    // SAFETY: they touch no memory of ours.
+    let (pages, page) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    (pages.max(0) as u64).saturating_mul(page.max(0) as u64)
+}
+
 /// A memfd with `len` bytes of a real file.
 ///
 /// # Errors
-/// Of the system; EIO if the file is too short.
+/// Of the system; ENOMEM if that would take more than half of the memory; EIO if the file is too
+/// short.
 pub fn copy_of_part(fd: c_int, mut at: i64, len: u64) -> Result {
+    if len > memory_bytes() / 2 {
+        return Err(libc::ENOMEM);
+    }
     let memfd = sys::memfd()?;
     let end = at as u64 + len;
     while (at as u64) < end {
@@ -211,7 +226,8 @@ pub fn copy_of_part(fd: c_int, mut at: i64, len: u64) -> Result {
     Ok(memfd)
 }
 
-/// Descriptors that a program which is started inherits are whole files from now on.
+/// Descriptors that a program which is started inherits are whole files from now on; large ones above
+/// the standard descriptors are not inherited.
 ///
 /// # Errors
 /// Of the system.
@@ -222,8 +238,13 @@ pub fn materialize_inherited() -> Result<()> {
         }
         // A child of vfork(2) may have closed it, or put another in its place.
         let is_inherited =
-            sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC == 0);
-        if is_inherited && is_still(fd, &entry) {
+            sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
+        if !is_inherited || !is_still(fd, &entry) {
+            continue;
+        }
+        if fd > libc::STDERR_FILENO && entry.node.info().size > INHERITED_BYTES_MAX {
+            sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC)?;
+        } else {
             materialize(fd)?;
         }
     }

@@ -180,29 +180,26 @@ hook! { fexecve: (fd: c_int, args: List, env: List) -> c_int, |next| {
     }
 }}
 
-/// `posix_spawn_file_actions_t`, as glibc has it.
-#[repr(C)]
-pub struct Actions {
-    room: c_int,
-    used: c_int,
+// A child copies the descriptor past us, to where it is inherited.
+hook! {
+    posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, new: c_int) -> c_int, |next| {
+        match data::materialize(fd) {
+            Ok(()) => next(actions, fd, new),
+            Err(errno) => errno,
+        }
+    }
 }
 
 /// Starts a program in a child; `next` does it. Returns an error number.
 unsafe fn spawn(
     path: *const c_char,
-    actions: *const Actions,
     env: List,
     search: bool,
     next: impl FnOnce(*const c_char, List) -> c_int,
 ) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        // Actions may copy descriptors to where they are inherited.
-        let prepared = match actions.as_ref().is_some_and(|actions| actions.used > 0) {
-            true => fds::all().try_for_each(|(fd, _)| data::materialize(fd)),
-            false => data::materialize_inherited(),
-        };
-        if let Err(errno) = prepared {
+        if let Err(errno) = data::materialize_inherited() {
             return errno;
         }
         let env = Env::new(env);
@@ -228,17 +225,17 @@ unsafe fn spawn(
 
 hook! {
     posix_spawn:
-    (pid: *mut c_int, path: *const c_char, actions: *const Actions, attr: *const c_void, args: List,
+    (pid: *mut c_int, path: *const c_char, actions: *const c_void, attr: *const c_void, args: List,
      env: List) -> c_int, |next| {
-        spawn(path, actions, env, false, |path, env| next(pid, path, actions, attr, args, env))
+        spawn(path, env, false, |path, env| next(pid, path, actions, attr, args, env))
     }
 }
 
 hook! {
     posix_spawnp:
-    (pid: *mut c_int, file: *const c_char, actions: *const Actions, attr: *const c_void, args: List,
+    (pid: *mut c_int, file: *const c_char, actions: *const c_void, attr: *const c_void, args: List,
      env: List) -> c_int, |next| {
-        spawn(file, actions, env, true, |file, env| next(pid, file, actions, attr, args, env))
+        spawn(file, env, true, |file, env| next(pid, file, actions, attr, args, env))
     }
 }
 
