@@ -56,6 +56,7 @@ static BEGIN: extern "C" fn() = begin;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests are not served"))]
 extern "C" fn begin() {
     process::begin();
+    find_next();
     // SAFETY: the function may run in a child.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     cwd::begin(cwd::find_real());
@@ -66,6 +67,40 @@ extern "C" fn begin() {
     {
         cwd::begin(cwd::Cwd::Ours(found.node));
     }
+}
+
+/// Calls that do nothing, so that the C library's functions are known before they are needed in a
+/// signal handler, or in a child of a process with threads: they cannot be looked for there.
+fn find_next() {
+    use std::ptr::{null, null_mut};
+    let (errno, none) = (sys::errno(), c"".as_ptr());
+    let args = [none, null()];
+    // SAFETY: no descriptor, no path, no memory.
+    unsafe {
+        open::open(none, 0, 0);
+        open::open64(none, 0, 0);
+        open::openat(-1, none, 0, 0);
+        open::openat64(-1, none, 0, 0);
+        close::close(-1);
+        close::dup(-1);
+        close::dup2(-1, -1);
+        close::dup3(-1, -1, 0);
+        close::fcntl(-1, libc::F_GETFD, 0);
+        close::fcntl64(-1, libc::F_GETFD, 0);
+        close::close_range(1, 0, 0);
+        read::read(-1, null_mut(), 0);
+        read::lseek(-1, 0, libc::SEEK_CUR);
+        read::lseek64(-1, 0, libc::SEEK_CUR);
+        stat::stat(none, null_mut());
+        stat::fstat(-1, null_mut());
+        stat::access(none, 0);
+        chdir::chdir(none);
+        chdir::fchdir(-1);
+        exec::execve(none, args.as_ptr(), null());
+        exec::execv(none, args.as_ptr());
+        exec::execvp(none, args.as_ptr());
+    }
+    sys::set_errno(errno);
 }
 
 unsafe extern "C" fn after_fork() {

@@ -9,7 +9,6 @@ use std::ffi::{c_int, c_void};
 
 use crate::data::copy_of_part;
 use crate::fds::{self, Window};
-use crate::next::hook_one;
 use crate::sys::{self, Result};
 
 fn page_bytes() -> usize {
@@ -116,22 +115,39 @@ fn ends_with_zeros(window: &Window, from: i64, data: usize, page: usize) -> Resu
     Ok(data > 0 && rest[..got].iter().all(|byte| *byte == 0))
 }
 
+/// mmap(2). Not by the next function: allocators call this before that one can be looked for.
+unsafe fn map(call: Call, fd: c_int) -> *mut c_void {
+    let is_file = call.flags & libc::MAP_ANONYMOUS == 0;
+    // SAFETY: the caller's.
+    let mapped = unsafe {
+        match fds::window(fd).filter(|_| is_file) {
+            Some(window) => call.window(&window),
+            None => call.real(fd),
+        }
+    };
+    mapped.unwrap_or_else(|errno| {
+        sys::set_errno(errno);
+        libc::MAP_FAILED
+    })
+}
+
 macro_rules! map_hook {
     ($name:ident) => {
-        hook_one! { $name (
-            at: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64
-        ) *mut c_void, _next {
-            let call = Call { at, len, prot, flags, offset };
-            let window = if flags & libc::MAP_ANONYMOUS == 0 { fds::window(fd) } else { None };
-            let mapped = match window {
-                Some(window) => call.window(&window),
-                None => call.real(fd),
-            };
-            mapped.unwrap_or_else(|errno| {
-                sys::set_errno(errno);
-                libc::MAP_FAILED
-            })
-        } }
+        /// mmap(2).
+        // Not in unit tests, which would be served by it.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[allow(dead_code, reason = "not exported in unit tests")]
+        unsafe extern "C" fn $name(
+            at: *mut c_void,
+            len: usize,
+            prot: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: i64,
+        ) -> *mut c_void {
+            // SAFETY: callers keep to the manual page.
+            unsafe { map(Call { at, len, prot, flags, offset }, fd) }
+        }
     };
 }
 

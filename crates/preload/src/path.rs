@@ -119,6 +119,10 @@ pub unsafe fn resolve(dirfd: c_int, path: *const c_char, how: How) -> Place {
 
 /// Where a path from a directory above the mount point leads.
 fn from_above(dir: &[u8], path: &[u8], how: How) -> Place {
+    let rest = &config().mount[dir.len() + 1..];
+    if !contains(path, rest.split(|c| *c == b'/').next().unwrap_or_default()) {
+        return Place::Elsewhere;
+    }
     let path = [dir, b"/", path].concat();
     match below(&path) {
         Some(rest) => walk(MOUNT, rest, how),
