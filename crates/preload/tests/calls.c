@@ -450,6 +450,48 @@ static void visited(int got) {
     visit_count = 0;
 }
 
+/* Random calls on one file; what they give is summed up. */
+static void random_calls(const char *path, unsigned seed) {
+    if (access(path, R_OK))
+        return;
+    static char data[40000];
+    struct stat st;
+    unsigned long all = seed;
+    int fd = open(path, O_RDONLY), other = dup(fd);
+    fstat(fd, &st);
+    for (int n = 0; n < 1000; n++) {
+        long at = rand_r(&seed) % (st.st_size + 9000), len = rand_r(&seed) % sizeof data, got = 0;
+        struct iovec iov[2] = {{data, len / 3}, {data + len / 3, len - len / 3}};
+        errno = 0;
+        switch (rand_r(&seed) % 9) {
+        case 0: got = lseek(fd, at, SEEK_SET); break;
+        case 1: got = lseek(other, at - st.st_size / 2, SEEK_CUR); break;
+        case 2: got = lseek(fd, -at, SEEK_END); break;
+        case 3: got = lseek(fd, at, rand_r(&seed) % 2 ? SEEK_DATA : SEEK_HOLE); break;
+        case 4: got = read(other, data, len); break;
+        case 5: got = readv(fd, iov, 2); break;
+        case 6: got = preadv(fd, iov, 2, at); break;
+        case 7: got = pread(fd, data, len, at); break;
+        default: {
+            long page = at / 4096 * 4096;
+            char *map = mmap(NULL, len + 1, PROT_READ, MAP_PRIVATE, fd, page);
+            long pages = (st.st_size + 4095) / 4096 * 4096 - page;
+            got = map == MAP_FAILED ? -1 : 0;
+            for (long byte = 0; byte <= len && byte < pages && map != MAP_FAILED; byte++)
+                got = got * 33 + map[byte];
+            munmap(map, len + 1);
+            len = 0;
+        }
+        }
+        all = all * 33 + got;
+        all = all * 33 + (got < 0 ? errno : 0);
+        all = all * 33 + lseek(fd, 0, SEEK_CUR);
+        all = all * 33 + sum(data, sizeof data);
+    }
+    printf("random calls on %s: %lx\n", path, all);
+    close(fd), close(other);
+}
+
 static void directories(void) {
     puts("== directories");
     DIR *dir = opendir(".");
@@ -683,6 +725,8 @@ int main(int count, char **args) {
         whole_file(FILES[n]);
         mapped(FILES[n]);
         copied(FILES[n], args[2]);
+        for (unsigned seed = 1; seed < 4; seed++)
+            random_calls(FILES[n], seed);
     }
     directories();
     threads();
