@@ -162,10 +162,14 @@ hook! { lockf, lockf64: (fd: c_int, command: c_int, len: i64) -> c_int, |next| {
 hook! { ioctl: (fd: c_int, request: libc::c_ulong, arg: usize) -> c_int, |next| {
     /// `FICLONE` and `FICLONERANGE`: of any file system.
     const CLONES: [libc::c_ulong; 2] = [0x4004_9409, 0x4020_940d];
-    const KNOWN: [libc::c_ulong; 4] = [libc::FIOCLEX, libc::FIONCLEX, libc::FIONBIO, libc::FIOASYNC];
+    const KNOWN: [libc::c_ulong; 4] =
+        [libc::FIOCLEX, libc::FIONCLEX, libc::FIONBIO, libc::FIOASYNC];
     if CLONES.contains(&request) {
         // The second has the descriptor in a structure, first.
-        let from = if request == CLONES[0] { arg as i64 } else { (arg as *const i64).read_unaligned() };
+        let from = match request == CLONES[0] {
+            true => arg as i64,
+            false => (arg as *const i64).read_unaligned(),
+        };
         let is_ours = c_int::try_from(from).is_ok_and(|from| fds::get(from).is_some());
         return if is_ours { fail(libc::EOPNOTSUPP) } else { next(fd, request, arg) };
     }

@@ -16,8 +16,8 @@ use crate::sys::{self, Result, c_path, syscall};
 const KEPT: c_int = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_PATH | libc::O_NOFOLLOW;
 /// Bytes of a block as it is stored, at most: a damaged table may say anything.
 const STORED_BYTES_MAX: u64 = 4 << 20;
-/// Files that a program inherits above its standard descriptors are copied if they have no more bytes:
-/// more likely than not, it does not need them.
+/// Files that a program inherits above its standard descriptors are copied if they have no more
+/// bytes: more likely than not, it does not need them.
 const INHERITED_BYTES_MAX: u64 = 64 << 20;
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 30;
@@ -226,8 +226,8 @@ pub fn copy_of_part(fd: c_int, mut at: i64, len: u64) -> Result {
     Ok(memfd)
 }
 
-/// Descriptors that a program which is started inherits are whole files from now on; large ones above
-/// the standard descriptors are not inherited.
+/// Descriptors that a program which is started inherits are whole files from now on; large ones
+/// above the standard descriptors are not inherited.
 ///
 /// # Errors
 /// Of the system.

@@ -182,7 +182,8 @@ hook! { fexecve: (fd: c_int, args: List, env: List) -> c_int, |next| {
 
 // A child copies the descriptor past us, to where it is inherited.
 hook! {
-    posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, new: c_int) -> c_int, |next| {
+    posix_spawn_file_actions_adddup2: (actions: *mut c_void, fd: c_int, new: c_int) -> c_int,
+    |next| {
         match data::materialize(fd) {
             Ok(()) => next(actions, fd, new),
             Err(errno) => errno,

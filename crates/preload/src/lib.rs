@@ -1,8 +1,9 @@
-//! `libsaker_preload.so`: serves programs the datasets of their node, without a mount (FanStore §5.5).
+//! `libsaker_preload.so`: serves programs the datasets of their node, without a mount
+//! (FanStore §5.5).
 //!
-//! The library stands before the C library (`LD_PRELOAD`). Calls on paths below the mount point, and
-//! on descriptors opened there, are answered from the staged tables and partitions; all others go on
-//! to the C library.
+//! The library stands before the C library (`LD_PRELOAD`). Calls on paths below the mount point,
+//! and on descriptors opened there, are answered from the staged tables and partitions; all others
+//! go on to the C library.
 //!
 //! ```text
 //! path ──path.rs──> node ──data.rs──> descriptor ──fds.rs──> node

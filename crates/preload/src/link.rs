@@ -35,12 +35,14 @@ hook! { realpath: (path: *const c_char, into: *mut c_char) -> *mut c_char, |next
     canonical(path, into, |path| next(path, into))
 }}
 
-hook! { __realpath_chk: (path: *const c_char, into: *mut c_char, room: size_t) -> *mut c_char, |next| {
-    if room < libc::PATH_MAX as size_t {
-        return next(path, into, room);
+hook! {
+    __realpath_chk: (path: *const c_char, into: *mut c_char, room: size_t) -> *mut c_char, |next| {
+        if room < libc::PATH_MAX as size_t {
+            return next(path, into, room);
+        }
+        canonical(path, into, |path| next(path, into, room))
     }
-    canonical(path, into, |path| next(path, into, room))
-}}
+}
 
 hook! { canonicalize_file_name: (path: *const c_char) -> *mut c_char, |next| {
     canonical(path, std::ptr::null_mut(), |path| next(path))

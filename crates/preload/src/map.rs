@@ -1,7 +1,7 @@
 //! mmap(2) of windows.
 //!
 //! A file that begins at a page of its partition is mapped there, up to its last whole page. The
-//! rest, and all of a file that does not begin at one, comes from a memfd with a copy: so the kernel
+//! rest, and all of a file that does not begin at one, comes from a memfd with a copy: the kernel
 //! does what POSIX says of what is behind a file's last byte (zeros to the end of the page, SIGBUS
 //! after it), and madvise(2) loses nothing.
 

@@ -119,9 +119,9 @@ hook! {
     |next| { open_at(dirfd, path, flags, |dirfd, path| next(dirfd, path, flags, mode)) }
 }
 
-hook! { __openat_2, __openat64_2: (dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, |next| {
-    open_at(dirfd, path, flags, |dirfd, path| next(dirfd, path, flags))
-}}
+hook! { __openat_2, __openat64_2: (dirfd: c_int, path: *const c_char, flags: c_int) -> c_int,
+    |next| { open_at(dirfd, path, flags, |dirfd, path| next(dirfd, path, flags)) }
+}
 
 hook! { creat, creat64: (path: *const c_char, mode: mode_t) -> c_int, |next| {
     let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;

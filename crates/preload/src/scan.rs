@@ -80,8 +80,8 @@ hook! {
 
 hook! {
     scandirat, scandirat64:
-    (dirfd: c_int, path: *const c_char, into: *mut *mut *mut dirent64, filter: Filter, compare: Compare)
-        -> c_int, |next| {
+    (dirfd: c_int, path: *const c_char, into: *mut *mut *mut dirent64, filter: Filter,
+     compare: Compare) -> c_int, |next| {
         scan(dirfd, path, into, filter, compare, |dirfd, path| {
             next(dirfd, path, into, filter, compare)
         })
@@ -106,7 +106,8 @@ const GLOB_ALTDIRFUNC: c_int = 1 << 9;
 
 hook! {
     glob, glob64:
-    (pattern: *const c_char, flags: c_int, failed: *const c_void, into: *mut Glob) -> c_int, |next| {
+    (pattern: *const c_char, flags: c_int, failed: *const c_void, into: *mut Glob) -> c_int,
+    |next| {
         let is_ours = match CStr::from_ptr(pattern).to_bytes() {
             path if path.starts_with(b"/") => below(path).is_some(),
             _ => cwd::get() != Cwd::Real,

@@ -163,8 +163,8 @@ hook! { inotify_add_watch: (fd: c_int, path: *const c_char, mask: u32) -> c_int,
 }}
 
 hook! {
-    fanotify_mark: (fd: c_int, flags: c_uint, mask: u64, dirfd: c_int, path: *const c_char) -> c_int,
-    |next| {
+    fanotify_mark:
+    (fd: c_int, flags: c_uint, mask: u64, dirfd: c_int, path: *const c_char) -> c_int, |next| {
         match resolve(dirfd, path, How { empty: path.is_null(), ..FOLLOW }) {
             Place::Elsewhere => next(fd, flags, mask, dirfd, path),
             Place::Real(path) => next(fd, flags, mask, dirfd, path.as_ptr()),
