@@ -1,4 +1,4 @@
-//! What agents are asked, and the client of a node's own agent (FanStore §5.4).
+//! What agents are asked, and their blocking clients (FanStore §5.4).
 //!
 //! A message is a frame: four bytes with its length, little-endian, and a protobuf message. Requests
 //! of a connection are answered in order. The same messages go over TCP between agents, and over a
@@ -12,13 +12,18 @@
 mod frame;
 mod local;
 mod messages;
+mod remote;
 
 pub use frame::{FRAME_BYTES_MAX, decode, encode};
 pub use local::Local;
 pub use messages::*;
+pub use remote::Remote;
 
 /// Of the messages; the first request of a connection says it.
 pub const VERSION: u32 = 1;
+
+/// Where agents listen for each other.
+pub const PORT: u16 = 7460;
 
 /// The agent's socket in its directory.
 pub const SOCKET: &str = "agent.sock";

@@ -59,6 +59,22 @@ impl Local {
     /// # Errors
     /// What the agent answers; of the connection, which is of no use then.
     pub fn call(&mut self, ask: Ask) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let (reply, fd) = self.exchange(ask)?;
+        match reply.errno {
+            0 => Ok((reply, fd)),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// The same, with an error that the agent answers in its words instead of by its number.
+    ///
+    /// # Errors
+    /// What the agent answers; of the connection, which is of no use then.
+    pub fn ask(&mut self, ask: Ask) -> io::Result<Reply> {
+        self.exchange(ask)?.0.checked()
+    }
+
+    fn exchange(&mut self, ask: Ask) -> io::Result<(Reply, Option<OwnedFd>)> {
         self.stream.write_all(&encode(&Request { ask: Some(ask) }))?;
         let mut fd = None;
         let mut len = [0; 4];
@@ -69,11 +85,7 @@ impl Local {
         }
         let mut bytes = vec![0; len];
         self.receive(&mut bytes, &mut fd)?;
-        let reply: Reply = decode(&bytes)?;
-        match reply.errno {
-            0 => Ok((reply, fd)),
-            errno => Err(io::Error::from_raw_os_error(errno)),
-        }
+        Ok((decode(&bytes)?, fd))
     }
 
     /// Reads until a buffer is full, and keeps the descriptor that comes.

@@ -4,7 +4,7 @@
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
     /// What.
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub ask: Option<Ask>,
 }
 
@@ -24,6 +24,49 @@ pub enum Ask {
     /// Bytes of a partition as they are stored. Between agents.
     #[prost(message, tag = "4")]
     Read(ReadStored),
+    /// A dataset is to be staged on this node. Answered as soon as that is noted.
+    #[prost(message, tag = "5")]
+    Stage(StageDataset),
+    /// A staged dataset is to be removed from this node.
+    #[prost(message, tag = "6")]
+    Unstage(Named),
+    /// What is staged on this node, and its counters: [`Reply::status`].
+    #[prost(message, tag = "7")]
+    Status(Named),
+    /// The stage.json of a staged dataset: [`Reply::data`].
+    #[prost(message, tag = "8")]
+    Layout(Named),
+}
+
+/// A staged dataset.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Named {
+    /// NAME@VERSION. Of a status: empty for all.
+    #[prost(string, tag = "1")]
+    pub dataset: String,
+}
+
+/// A dataset to be staged.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StageDataset {
+    /// What stage.json says.
+    #[prost(bytes = "vec", tag = "1")]
+    pub stage: Vec<u8>,
+    /// Number of the node that is asked, among the nodes of the stage.
+    #[prost(uint32, tag = "2")]
+    pub node: u32,
+}
+
+/// A file of a staged dataset that agents read of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum Stored {
+    /// A partition; also the beginning of one that is not whole yet.
+    Partition = 0,
+    /// The table of all files.
+    Table = 1,
+    /// The manifest.
+    Manifest = 2,
 }
 
 /// Who connects.
@@ -48,7 +91,7 @@ pub struct OpenFile {
     pub ino: u32,
 }
 
-/// A part of a partition.
+/// A part of a partition, of the table or of the manifest.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ReadStored {
     /// NAME@VERSION.
@@ -66,6 +109,9 @@ pub struct ReadStored {
     /// How many.
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
+    /// Which file.
+    #[prost(enumeration = "Stored", tag = "6")]
+    pub what: i32,
 }
 
 /// An agent's answer.
@@ -77,7 +123,93 @@ pub struct Reply {
     /// What went wrong, in words.
     #[prost(string, tag = "2")]
     pub error: String,
-    /// Bytes that were asked for.
+    /// Bytes that were asked for; of a read fewer, if the file ends there or is not whole yet.
     #[prost(bytes = "vec", tag = "3")]
     pub data: Vec<u8>,
+    /// Of a read: bytes of the file that are there so far.
+    #[prost(uint64, tag = "4")]
+    pub available: u64,
+    /// Of a read: grows while staging of the dataset goes on.
+    #[prost(uint64, tag = "5")]
+    pub progress: u64,
+    /// Of a request for the status.
+    #[prost(message, optional, tag = "6")]
+    pub status: Option<NodeStatus>,
+}
+
+impl Reply {
+    /// The answer, unless it is an error.
+    ///
+    /// # Errors
+    /// The agent's, in its words.
+    pub fn checked(self) -> std::io::Result<Reply> {
+        match (self.errno, self.error.is_empty()) {
+            (0, _) => Ok(self),
+            (errno, true) => Err(std::io::Error::from_raw_os_error(errno)),
+            (errno, false) => {
+                let kind = std::io::Error::from_raw_os_error(errno).kind();
+                Err(std::io::Error::new(kind, self.error))
+            }
+        }
+    }
+}
+
+/// The state of a node.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NodeStatus {
+    /// What is staged.
+    #[prost(message, repeated, tag = "1")]
+    pub datasets: Vec<DatasetStatus>,
+    /// The agent's metrics.
+    #[prost(message, repeated, tag = "2")]
+    pub counters: Vec<Count>,
+}
+
+/// A metric.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Count {
+    /// As at /metrics.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Now.
+    #[prost(uint64, tag = "2")]
+    pub value: u64,
+}
+
+/// A dataset on a node.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DatasetStatus {
+    /// NAME@VERSION.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Digest of its files, hexadecimal.
+    #[prost(string, tag = "2")]
+    pub digest: String,
+    /// Number of the node.
+    #[prost(uint32, tag = "3")]
+    pub node: u32,
+    /// All that the node is to keep is there.
+    #[prost(bool, tag = "4")]
+    pub complete: bool,
+    /// Processes can use the dataset: the table is there.
+    #[prost(bool, tag = "5")]
+    pub usable: bool,
+    /// Partitions that the node is to keep.
+    #[prost(uint32, tag = "6")]
+    pub partitions: u32,
+    /// Of these, those that are whole.
+    #[prost(uint32, tag = "7")]
+    pub partitions_whole: u32,
+    /// Bytes that the node is to keep; 0 while that is not known.
+    #[prost(uint64, tag = "8")]
+    pub bytes: u64,
+    /// Of these, those that are there.
+    #[prost(uint64, tag = "9")]
+    pub bytes_there: u64,
+    /// Files that are not whole, a few of them.
+    #[prost(string, repeated, tag = "10")]
+    pub missing: Vec<String>,
+    /// Why the last try failed; empty while one is under way.
+    #[prost(string, tag = "11")]
+    pub error: String,
 }

@@ -13,25 +13,31 @@ use crate::partition::Partition;
 use crate::table::{Builder, Ino, ROOT, Table};
 
 /// File that says what a dataset is.
-pub(crate) const MANIFEST: &str = "dataset.json";
+pub const MANIFEST: &str = "dataset.json";
 /// File with the table of all files.
 pub const TABLE: &str = "table.saker";
 /// Of [`Manifest`].
 const FORMAT: u32 = 1;
 
 /// Name of a partition's file.
-pub(crate) fn partition_name(number: u32) -> String {
+pub fn partition_name(number: u32) -> String {
     format!("part-{number:05}.saker")
 }
 
 /// Makes names in a directory durable.
-pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
+///
+/// # Errors
+/// Of the system.
+pub fn sync_dir(dir: &Path) -> Result<()> {
     let opened = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
     opened.map_err(|e| Error::io(dir, e))
 }
 
 /// Writes a file that is there whole or not at all, also after a crash.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+///
+/// # Errors
+/// Of the system.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
@@ -129,18 +135,27 @@ impl Manifest {
     pub fn read(dir: &Path) -> Result<Manifest> {
         let path = dir.join(MANIFEST);
         let text = std::fs::read(&path).map_err(|e| Error::io(&path, e))?;
+        Manifest::parse(&text, &path)
+    }
+
+    /// The manifest in the bytes of its file, which is called `path` in errors.
+    ///
+    /// # Errors
+    /// Foreign, newer, damaged.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Manifest> {
         #[derive(Deserialize)]
         struct Format {
             format: u32,
         }
-        match serde_json::from_slice::<Format>(&text) {
-            Err(_) => return Err(Error::Foreign(path)),
+        match serde_json::from_slice::<Format>(text) {
+            Err(_) => return Err(Error::Foreign(path.to_owned())),
             Ok(Format { format }) if format != FORMAT => {
-                return Err(Error::Newer { path, what: format!("format {format}") });
+                let what = format!("format {format}");
+                return Err(Error::Newer { path: path.to_owned(), what });
             }
             Ok(_) => {}
         }
-        serde_json::from_slice(&text).map_err(|e| Error::damaged(&path, e.to_string()))
+        serde_json::from_slice(text).map_err(|e| Error::damaged(path, e.to_string()))
     }
 }
 

@@ -31,10 +31,11 @@ mod staged;
 pub mod table;
 
 pub use codec::Codec;
-pub use dataset::{Dataset, Manifest, PartitionInfo, Problem, TABLE};
+pub use dataset::{Dataset, MANIFEST, Manifest, PartitionInfo, Problem, TABLE};
+pub use dataset::{partition_name, sync_dir, write_whole};
 pub use digest::Digest;
 pub use error::{Error, Result};
-pub use inode::{BLOCK_BYTES, FileData, InodeRecord, Meta};
+pub use inode::{BLOCK_BYTES, FileData, InodeRecord, Meta, PARTITIONS_MAX};
 pub use partition::Partition;
 pub use staged::{Broadcast, Local, Stage, Staged};
 pub use table::{Ino, Table};

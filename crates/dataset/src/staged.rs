@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIR/datasets/NAME@VERSION/
+//!     node                number of this node in stage.json
 //!     stage.json          who keeps what, and where the rest is: written first
 //!     table.saker         all files of the dataset
 //!     part-NNNNN.saker    partitions that this node keeps; .partial until they are whole
@@ -95,12 +96,28 @@ impl Stage {
     pub fn read(dir: &Path) -> Result<Stage> {
         let path = dir.join(STAGE);
         let text = std::fs::read(&path).map_err(|e| Error::io(&path, e))?;
+        Stage::parse(&text, &path)
+    }
+
+    /// The one in the bytes of its file, which is called `path` in errors.
+    ///
+    /// # Errors
+    /// Foreign, newer.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Stage> {
         let stage: Stage =
-            serde_json::from_slice(&text).map_err(|_| Error::Foreign(path.clone()))?;
+            serde_json::from_slice(text).map_err(|_| Error::Foreign(path.to_owned()))?;
         match stage.format {
             FORMAT => Ok(stage),
-            format => Err(Error::Newer { path, what: format!("format {format}") }),
+            format => {
+                let what = format!("format {format}");
+                Err(Error::Newer { path: path.to_owned(), what })
+            }
         }
+    }
+
+    /// The bytes of its file.
+    pub fn to_json(&self) -> Vec<u8> {
+        (serde_json::to_string_pretty(self).expect("it has no maps") + "\n").into_bytes()
     }
 
     /// Writes it, so that it is there whole or not at all.
@@ -108,8 +125,7 @@ impl Stage {
     /// # Errors
     /// Of the system.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).expect("it has no maps") + "\n";
-        write_whole(&dir.join(STAGE), text.as_bytes())
+        write_whole(&dir.join(STAGE), &self.to_json())
     }
 }
 
@@ -227,6 +243,18 @@ impl Broadcast {
         let places = self.places();
         let n = places.binary_search_by_key(&ino, |place| place.ino).ok()?;
         Some(places[n].offset)
+    }
+
+    /// Removes the one of a staged dataset. Who has it open goes on reading it.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn remove(dir: &Path) -> Result<()> {
+        let path = dir.join(BROADCAST);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(&path, e)),
+            _ => sync_dir(dir),
+        }
     }
 
     /// Says whether a staged dataset has one.

@@ -3,7 +3,7 @@
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// What each crate may depend on, among ours.
-const ALLOWED: [(&str, &[&str]); 16] = [
+const ALLOWED: [(&str, &[&str]); 17] = [
     ("types", &[]),
     ("runtime", &["types"]),
     ("rpc", &["types", "runtime"]),
@@ -18,6 +18,7 @@ const ALLOWED: [(&str, &[&str]); 16] = [
     ("dataset", &["types"]),
     ("agent-api", &[]),
     ("preload", &["types", "dataset", "agent-api"]),
+    ("agent", &["types", "runtime", "dataset", "agent-api", "client"]),
     ("cli", &["*"]),
     ("sim", &["*"]),
     // Compiles files of theirs once more, for its checker of threads.
@@ -26,8 +27,14 @@ const ALLOWED: [(&str, &[&str]); 16] = [
 
 /// Crates of others that only some of ours may use: one door each to threads of an executor, to
 /// the network, to chance.
-const DOORS: [(&str, &[&str]); 4] =
-    [("tokio", &["runtime"]), ("axum", &["runtime"]), ("rand", &["runtime"]), ("mio", &["rpc"])];
+const DOORS: [(&str, &[&str]); 5] = [
+    ("tokio", &["runtime", "agent"]),
+    ("axum", &["runtime"]),
+    ("rand", &["runtime"]),
+    ("mio", &["rpc"]),
+    // Needs tokio.
+    ("object_store", &["agent"]),
+];
 
 /// Checks the workspace that the working directory is in.
 pub fn check() -> Result<String, Vec<String>> {

@@ -1,0 +1,129 @@
+//! An agent's directory: for one agent and one user.
+
+use std::fs::{DirBuilder, File, Permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use saker_agent_api::{DATASETS, SOCKET};
+use tokio::net::UnixListener;
+
+use crate::error::{Error, Result};
+
+/// Held by the agent that serves a directory.
+const LOCK: &str = "agent.lock";
+/// Longest name of a dataset, version included.
+const NAME_BYTES_MAX: usize = 200;
+
+/// A directory that this agent serves, until this is dropped.
+pub(crate) struct Dir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Dir {
+    /// Makes the directory and locks it.
+    ///
+    /// # Errors
+    /// EBUSY: another agent serves it. EPERM: it belongs to another user. Of the system.
+    pub(crate) fn open(path: &Path) -> Result<Dir> {
+        let path = std::path::absolute(path).map_err(|e| Error::file(path, e))?;
+        let about = |e: std::io::Error| Error::file(&path, e);
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(about)?;
+        let owner = std::fs::metadata(&path).map_err(about)?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            let what = format!("{}: belongs to another user ({owner})", path.display());
+            return Err(Error::new(Errno::PERM, what));
+        }
+        std::fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(about)?;
+        let lock = lock(&path)?;
+        let datasets = path.join(DATASETS);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&datasets)
+            .map_err(|e| Error::file(&datasets, e))?;
+        Ok(Dir { path, _lock: lock })
+    }
+
+    /// Where staged datasets are.
+    pub(crate) fn datasets(&self) -> PathBuf {
+        self.path.join(DATASETS)
+    }
+
+    /// Listens for processes of the node.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn listen(&self) -> Result<UnixListener> {
+        let path = self.path.join(SOCKET);
+        // Of an agent that was killed: this one has the lock.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).map_err(|e| Error::file(&path, e))?;
+        let set = std::fs::set_permissions(&path, Permissions::from_mode(0o600));
+        set.map_err(|e| Error::file(&path, e))?;
+        Ok(listener)
+    }
+
+    /// The socket goes with its agent.
+    pub(crate) fn leave(&self) {
+        let _ = std::fs::remove_file(self.path.join(SOCKET));
+    }
+}
+
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join(LOCK);
+    let mut options = File::options();
+    let file = options.create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|e| Error::file(&path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let what = format!("{}: another agent serves it", dir.display());
+            Err(Error::new(Errno::BUSY, what))
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(Error::file(&path, error)),
+    }
+}
+
+/// Refuses what is no NAME@VERSION, or would lead out of the directory.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let is_part = |part: &str| {
+        let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+        !part.is_empty() && !part.starts_with('.') && part.bytes().all(is_plain)
+    };
+    let parts = name.split_once('@');
+    if name.len() <= NAME_BYTES_MAX && parts.is_some_and(|(a, b)| is_part(a) && is_part(b)) {
+        return Ok(());
+    }
+    let what = format!("{name:?}: no NAME@VERSION of letters, digits, '.', '_' and '-'");
+    Err(Error::new(Errno::INVAL, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_nowhere_else() {
+        for name in ["a@1", "imagenet-1k@2012.v2", "A_b@x"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        let long = format!("{}@1", "n".repeat(NAME_BYTES_MAX));
+        for name in ["", "a", "@", "a@", "@1", "../a@1", "a@..", "a/b@1", "a@1@2", "a b@1", &long] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_directory_has_one_agent() {
+        let at = tempfile::tempdir().unwrap();
+        let first = Dir::open(&at.path().join("a/b")).unwrap();
+        let second = Dir::open(&at.path().join("a/b")).err().unwrap();
+        assert!(second.to_string().contains("another agent"), "{second}");
+        drop(first);
+        Dir::open(&at.path().join("a/b")).unwrap();
+        let mode = std::fs::metadata(at.path().join("a/b")).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+}

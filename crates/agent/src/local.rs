@@ -1,0 +1,151 @@
+//! Connections of processes of the node, over the Unix socket.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use saker_agent_api::{Ask, OpenFile, Reply, Request, VERSION, encode};
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::control;
+use crate::error::{Error, Result};
+use crate::files::{Key, Opened};
+use crate::node::Node;
+use crate::read;
+use crate::wire::{REQUEST_BYTES_MAX, read_hello, read_request, reply_of, write_reply};
+
+/// Connections at once.
+const CONNECTIONS_MAX: i64 = 8192;
+/// Files that a connection may have open.
+const OPEN_MAX: usize = 1 << 16;
+/// Processes may be silent for long: the end of one is seen as the end of its connection.
+const IDLE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// After an accept that failed, as for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves for ever.
+pub(crate) async fn run(node: Arc<Node>, listener: UnixListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if node.counters.connections.get() >= CONNECTIONS_MAX {
+                    node.counters.refused.inc();
+                    continue;
+                }
+                let node = node.clone();
+                tokio::spawn(async move {
+                    node.counters.connections.add(1);
+                    if let Err(error) = Process::serve(&node, stream).await {
+                        tracing::debug!("connection of a process: {error}");
+                    }
+                    node.counters.connections.add(-1);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("no process can be accepted: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// A process, or one of its threads. What it has open is closed with its connection.
+struct Process {
+    node: Arc<Node>,
+    stream: UnixStream,
+    open: BTreeMap<Key, Vec<Opened>>,
+    opens: usize,
+}
+
+impl Process {
+    async fn serve(node: &Arc<Node>, stream: UnixStream) -> io::Result<()> {
+        let mut process = Process { node: node.clone(), stream, open: BTreeMap::new(), opens: 0 };
+        let hello = read_hello(&mut process.stream).await?;
+        let reply = match hello.version {
+            VERSION => Reply::default(),
+            other => {
+                let what = format!("version {other} of the protocol; this agent has {VERSION}");
+                reply_of(Err(Error::new(Errno::PROTO, what)))
+            }
+        };
+        write_reply(&mut process.stream, &reply).await?;
+        while let Some(request) = process.next().await? {
+            process.answer(request).await?;
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> io::Result<Option<Request>> {
+        read_request(&mut self.stream, REQUEST_BYTES_MAX, IDLE_MAX).await
+    }
+
+    async fn answer(&mut self, request: Request) -> io::Result<()> {
+        let reply = match request.ask {
+            Some(Ask::Open(ask)) => match self.open(&ask).await {
+                Ok(file) => return self.send(&Reply::default(), &file).await,
+                Err(error) => {
+                    self.node.counters.open_failures.inc();
+                    tracing::warn!("open: {error}");
+                    Err(error)
+                }
+            },
+            Some(Ask::Close(ask)) => {
+                self.close(&ask);
+                return Ok(());
+            }
+            Some(Ask::Hello(_) | Ask::Read(_)) | None => {
+                Err(Error::new(Errno::INVAL, "not a request of a process"))
+            }
+            Some(ask) => control::answer(&self.node, ask).await,
+        };
+        write_reply(&mut self.stream, &reply_of(reply)).await
+    }
+
+    async fn open(&mut self, ask: &OpenFile) -> Result<Arc<File>> {
+        let node = &self.node;
+        node.counters.opens.inc();
+        if self.opens >= OPEN_MAX {
+            return Err(Error::new(Errno::MFILE, format!("{OPEN_MAX} files are open")));
+        }
+        let dataset = node.datasets.get(&ask.dataset)?;
+        let key = (dataset.id, ask.ino);
+        let fetch = || read::file(node.clone(), dataset, ask.ino);
+        let (opened, file) = node.files.open(key, fetch).await?;
+        self.open.entry(key).or_default().push(opened);
+        self.opens += 1;
+        Ok(file)
+    }
+
+    /// What is not open is not closed: the dataset may have been staged anew.
+    fn close(&mut self, ask: &OpenFile) {
+        let Some(dataset) = self.node.datasets.find(&ask.dataset) else { return };
+        let key = (dataset.id, ask.ino);
+        let Some(opened) = self.open.get_mut(&key) else { return };
+        self.opens -= usize::from(opened.pop().is_some());
+        if opened.is_empty() {
+            self.open.remove(&key);
+        }
+    }
+
+    /// Sends an answer, and a descriptor with its first byte.
+    async fn send(&mut self, reply: &Reply, file: &File) -> io::Result<()> {
+        let frame = encode(reply);
+        let fds = [file.as_fd()];
+        let send = || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+            let bytes = [IoSlice::new(&frame)];
+            Ok(sendmsg(&self.stream, &bytes, &mut ancillary, SendFlags::NOSIGNAL)?)
+        };
+        let sent = self.stream.async_io(Interest::WRITABLE, send).await?;
+        self.stream.write_all(&frame[sent..]).await
+    }
+}

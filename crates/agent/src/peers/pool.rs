@@ -1,0 +1,139 @@
+//! Connections to all peers, and which peers fail.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use saker_agent_api::{Ask, Reply};
+use saker_runtime::time::{self, Time};
+use tokio::sync::Semaphore;
+
+use super::client::Connection;
+use crate::error::{Error, Result};
+
+/// Connections to a peer, and so requests under way.
+const CONNECTIONS_MAX: usize = 8;
+/// A peer that failed is left alone for so long at first, and at most.
+const BACKOFF_MIN: Duration = Duration::from_millis(500);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// The other agents, by address.
+pub(crate) struct Peers {
+    peers: Mutex<BTreeMap<String, Arc<Peer>>>,
+    key: Arc<[u8]>,
+    timeout: Duration,
+}
+
+impl Peers {
+    pub(crate) fn new(key: Arc<[u8]>, timeout: Duration) -> Peers {
+        Peers { peers: Mutex::default(), key, timeout }
+    }
+
+    /// The peer at `host:port`.
+    pub(crate) fn get(&self, addr: &str) -> Arc<Peer> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || Arc::new(Peer::new(addr, self.key.clone(), self.timeout));
+        peers.entry(addr.to_owned()).or_insert_with(make).clone()
+    }
+}
+
+/// What is known of a peer's failures.
+#[derive(Clone, Copy, Default)]
+struct Health {
+    /// It has not answered since.
+    failing_since: Option<Time>,
+    /// It is left alone until.
+    retry_at: Time,
+    /// Failures in a row.
+    failures: u32,
+}
+
+/// Another agent.
+pub(crate) struct Peer {
+    addr: String,
+    key: Arc<[u8]>,
+    timeout: Duration,
+    idle: Mutex<Vec<Connection>>,
+    slots: Semaphore,
+    health: Mutex<Health>,
+}
+
+impl Peer {
+    fn new(addr: &str, key: Arc<[u8]>, timeout: Duration) -> Peer {
+        Peer {
+            addr: addr.to_owned(),
+            key,
+            timeout,
+            idle: Mutex::default(),
+            slots: Semaphore::new(CONNECTIONS_MAX),
+            health: Mutex::default(),
+        }
+    }
+
+    /// Asks the peer.
+    ///
+    /// # Errors
+    /// What it answers, with its name; of the connection.
+    pub(crate) async fn call(&self, ask: Ask) -> Result<Reply> {
+        let reply = self.exchange(ask).await;
+        self.note(reply.is_ok());
+        let reply = reply.map_err(|error| Error::io(format_args!("peer {}", self.addr), error))?;
+        match reply.errno {
+            0 => Ok(reply),
+            _ => Err(Error::of_peer(&self.addr, &reply)),
+        }
+    }
+
+    async fn exchange(&self, ask: Ask) -> io::Result<Reply> {
+        let _slot = self.slots.acquire().await.map_err(io::Error::other)?;
+        if let Some(mut connection) = self.take() {
+            // It may have been closed, or its agent started anew, since it was used.
+            if let Ok(reply) = connection.call(ask.clone(), self.timeout).await {
+                self.give(connection);
+                return Ok(reply);
+            }
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+        let mut connection = Connection::open(&self.addr, &self.key, self.timeout).await?;
+        let reply = connection.call(ask, self.timeout).await?;
+        self.give(connection);
+        Ok(reply)
+    }
+
+    fn take(&self) -> Option<Connection> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn give(&self, connection: Connection) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+    }
+
+    fn note(&self, answered: bool) {
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered {
+            *health = Health::default();
+            return;
+        }
+        let now = time::now();
+        health.failing_since.get_or_insert(now);
+        let backoff = BACKOFF_MIN * 2u32.saturating_pow(health.failures);
+        health.retry_at = now + backoff.min(BACKOFF_MAX);
+        health.failures = (health.failures + 1).min(16);
+    }
+
+    fn health(&self) -> Health {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It failed of late, and is left alone for now.
+    pub(crate) fn is_left_alone(&self) -> bool {
+        let health = self.health();
+        health.failing_since.is_some() && time::now() < health.retry_at
+    }
+
+    /// For how long it has not answered.
+    pub(crate) fn failing_for(&self) -> Duration {
+        self.health().failing_since.map_or(Duration::ZERO, |since| time::now().since(since))
+    }
+}

@@ -1,0 +1,89 @@
+//! Connections of other agents and of commands, over TCP.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use saker_agent_api::{Ask, Hello, Reply, VERSION};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::control;
+use crate::error::{Error, Result};
+use crate::node::Node;
+use crate::stored;
+use crate::wire::{REQUEST_BYTES_MAX, read_hello, read_request, reply_of, write_reply};
+
+/// Connections at once.
+const CONNECTIONS_MAX: i64 = 4096;
+/// A connection without a request for so long is closed.
+const IDLE_MAX: Duration = Duration::from_secs(600);
+/// After an accept that failed, as for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves for ever.
+pub(crate) async fn run(node: Arc<Node>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                if node.counters.connections.get() >= CONNECTIONS_MAX {
+                    node.counters.refused.inc();
+                    continue;
+                }
+                let node = node.clone();
+                tokio::spawn(async move {
+                    node.counters.connections.add(1);
+                    if let Err(error) = serve(&node, stream).await {
+                        tracing::debug!("connection of {from}: {error}");
+                    }
+                    node.counters.connections.add(-1);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("no connection can be accepted: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve(node: &Arc<Node>, mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let hello = read_hello(&mut stream).await;
+    let admitted = hello.and_then(|hello| Ok(admit(node, &hello)?));
+    if let Err(error) = admitted {
+        node.counters.refused.inc();
+        let refusal = Error::new(Errno::ACCESS, &error);
+        write_reply(&mut stream, &reply_of(Err(refusal))).await?;
+        return Err(error);
+    }
+    write_reply(&mut stream, &Reply::default()).await?;
+    while let Some(request) = read_request(&mut stream, REQUEST_BYTES_MAX, IDLE_MAX).await? {
+        let reply = reply_of(answer(node, request.ask).await);
+        write_reply(&mut stream, &reply).await?;
+    }
+    Ok(())
+}
+
+/// Compares keys in a time that says nothing of them: as digests, whose comparison is constant.
+fn admit(node: &Node, hello: &Hello) -> Result<()> {
+    if hello.version != VERSION {
+        let what = format!("version {} of the protocol; this agent has {VERSION}", hello.version);
+        return Err(Error::new(Errno::PROTO, what));
+    }
+    if blake3::hash(&hello.key) != blake3::hash(&node.key) && !node.key.is_empty() {
+        return Err(Error::new(Errno::ACCESS, "another key than this agent's"));
+    }
+    Ok(())
+}
+
+async fn answer(node: &Arc<Node>, ask: Option<Ask>) -> Result<Reply> {
+    match ask {
+        Some(Ask::Read(read)) => stored::read(node, read).await,
+        Some(Ask::Open(_) | Ask::Close(_)) => {
+            Err(Error::new(Errno::OPNOTSUPP, "files are opened by processes of the node only"))
+        }
+        Some(Ask::Hello(_)) | None => Err(Error::new(Errno::INVAL, "not a request")),
+        Some(ask) => control::answer(node, ask).await,
+    }
+}
