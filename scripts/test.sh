@@ -155,9 +155,14 @@ metrics() {
     dir=$(mktemp -d)
     mkdir "$dir/mnt"
     "${root[@]}" "$SAKER_BIN" up --dir "$dir/cluster" --no-supervise --mount "$dir/mnt"
+    "$SAKER_BIN" serve agent --dir "$dir/agent" --listen 127.0.0.1:0 --http 127.0.0.1:7599 &
+    local agent=$!
+    until curl -sf http://127.0.0.1:7599/healthz > "$dir/health"; do sleep 0.1; done
     "$SAKER_BIN" status --json --cluster "$dir/cluster" | grep -o '"http": *"[^"]*"' |
-        cut -d '"' -f 4 | xargs cargo xtask metrics || status=1
+        cut -d '"' -f 4 | xargs cargo xtask metrics 127.0.0.1:7599 || status=1
+    kill "$agent" && wait "$agent" || status=1
     "${root[@]}" "$SAKER_BIN" down --dir "$dir/cluster" --wipe
+    rm -r "$dir/agent" "$dir/health"
     rmdir "$dir/mnt" "$dir"
     return $status
 }

@@ -46,6 +46,11 @@ impl Failure {
         Failure { code: USAGE, ..Failure::new(what, why) }
     }
 
+    /// What is wrong, without the thing.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
     /// The same with another exit code.
     pub fn with_code(self, code: u8) -> Failure {
         Failure { code, ..self }

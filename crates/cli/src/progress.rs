@@ -43,6 +43,11 @@ impl Progress {
         self.0.inc(n);
     }
 
+    /// So much there is to do, as far as that is known.
+    pub fn set_total(&self, total: u64) {
+        self.0.set_length(total);
+    }
+
     /// So much is done.
     pub fn set(&self, n: u64) {
         self.0.set_position(n);

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use saker_rpc::StopHandle;
 use saker_runtime::{config, telemetry, thread};
 use serde::de::DeserializeOwned;
@@ -11,28 +10,34 @@ use crate::fail::{Context, Failure, Outcome};
 use crate::memory;
 use crate::signals::{Signal, Signals};
 
+mod agent;
+
 /// Run one role of a cluster in the foreground, until SIGTERM or SIGINT.
 ///
 /// This is what `saker up` and systemd units call. Logs go to stderr (SAKER_LOG filters them),
 /// metrics and /healthz are served at the `http` address of the settings.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Which role.
-    #[arg(value_enum)]
+    #[command(subcommand)]
     role: ServedRole,
+}
+
+#[derive(clap::Subcommand)]
+enum ServedRole {
+    /// Directory changes and the cluster map.
+    Coordinator(Settings),
+    /// A metadata node.
+    Mnode(Settings),
+    /// File data.
+    Store(Settings),
+    Agent(agent::Args),
+}
+
+#[derive(clap::Args)]
+struct Settings {
     /// Its settings (TOML), as `saker up` writes them to D/etc/ROLE-N.toml.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ServedRole {
-    /// Directory changes and the cluster map.
-    Coordinator,
-    /// A metadata node.
-    Mnode,
-    /// File data.
-    Store,
 }
 
 /// Runs the command.
@@ -42,16 +47,24 @@ pub fn run(args: &Args) -> Outcome<u8> {
     telemetry::init();
     raise_file_limit();
     memory::give_back();
-    let stop = StopHandle::new();
-    stop_at_signal(signals, stop.clone())?;
-    let file = &args.config;
-    let served = match args.role {
-        ServedRole::Coordinator => saker_coordinator::serve(load(file)?, &stop),
-        ServedRole::Mnode => saker_meta::serve(load(file)?, &stop),
-        ServedRole::Store => saker_store::serve(load(file)?, &stop),
+    let (stop, agent_stop) = (StopHandle::new(), saker_agent::Stop::new());
+    stop_at_signal(signals, {
+        let (stop, agent_stop) = (stop.clone(), agent_stop.clone());
+        move || {
+            stop.stop();
+            agent_stop.stop();
+        }
+    })?;
+    let (name, served) = match &args.role {
+        ServedRole::Coordinator(settings) => {
+            ("coordinator", saker_coordinator::serve(load(&settings.config)?, &stop))
+        }
+        ServedRole::Mnode(settings) => ("mnode", saker_meta::serve(load(&settings.config)?, &stop)),
+        ServedRole::Store(settings) => {
+            ("store", saker_store::serve(load(&settings.config)?, &stop))
+        }
+        ServedRole::Agent(args) => ("agent", saker_agent::serve(args.config()?, &agent_stop)),
     };
-    let name = args.role.to_possible_value();
-    let name = name.as_ref().map_or("serve", |value| value.get_name());
     served.map_err(|why| Failure::new(name, why))?;
     tracing::info!("{name} has stopped");
     Ok(0)
@@ -62,7 +75,7 @@ fn load<T: DeserializeOwned>(file: &Path) -> Outcome<T> {
     Ok(loaded.value)
 }
 
-fn stop_at_signal(signals: Signals, stop: StopHandle) -> Outcome {
+fn stop_at_signal(signals: Signals, stop: impl FnOnce() + Send + 'static) -> Outcome {
     let wait = move || {
         loop {
             match signals.wait() {
@@ -75,7 +88,7 @@ fn stop_at_signal(signals: Signals, stop: StopHandle) -> Outcome {
             }
         }
         tracing::info!("stopping");
-        stop.stop();
+        stop();
     };
     thread::spawn("signals", wait).map(drop).about("thread")
 }

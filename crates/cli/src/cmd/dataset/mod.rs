@@ -11,8 +11,12 @@ mod export;
 mod freeze;
 mod frozen;
 mod info;
+mod job;
 mod list;
 mod pack;
+mod stage;
+mod top;
+mod unstage;
 mod verify;
 
 /// Make and use frozen datasets: many files packed into a few.
@@ -38,6 +42,9 @@ enum Command {
     Info(info::Args),
     Verify(verify::Args),
     Export(export::Args),
+    Stage(stage::Args),
+    Unstage(unstage::Args),
+    Top(top::Args),
 }
 
 /// A dataset that is there.
@@ -76,5 +83,8 @@ pub fn run(args: &Args) -> Outcome<u8> {
         Command::Info(args) => info::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Export(args) => export::run(args),
+        Command::Stage(args) => stage::run(args),
+        Command::Unstage(args) => unstage::run(args),
+        Command::Top(args) => top::run(args),
     }
 }

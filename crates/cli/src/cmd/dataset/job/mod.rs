@@ -1,0 +1,5 @@
+//! The agents of a job: which there are, asking them, starting one.
+
+pub mod agents;
+pub mod daemon;
+pub mod nodes;
