@@ -38,7 +38,7 @@ impl Default for Config {
             http: None,
             threads: saker_runtime::thread::parallelism().min(4),
             patience_ms: 10_000,
-            timeout_ms: 10_000,
+            timeout_ms: 5_000,
         }
     }
 }

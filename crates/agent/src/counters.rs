@@ -43,7 +43,7 @@ counters! {
     damaged: counter("saker_agent_damaged_reads_total", "Reads whose data did not match its checksums: the next copy was read"),
     refused: counter("saker_agent_refused_connections_total", "Connections that were not let in: too many, or a wrong key"),
     open_files: gauge("saker_agent_open_files", "Files that processes have open by this agent"),
-    cached_bytes: gauge("saker_agent_cached_bytes", "Bytes of files in memory, open or kept"),
+    open_bytes: gauge("saker_agent_open_bytes", "Bytes of these files, in memory"),
     connections: gauge("saker_agent_connections", "Connections of processes and agents"),
     datasets: gauge("saker_agent_datasets", "Staged datasets"),
 }

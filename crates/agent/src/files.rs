@@ -106,7 +106,7 @@ impl Files {
                 let fetch = match kept() {
                     Some(file) => {
                         self.counters.hits.inc();
-                        std::future::ready(Ok(file)).boxed().shared()
+                        self.counted(std::future::ready(Ok(file))).boxed().shared()
                     }
                     None => self.counted(fetch()).boxed().shared(),
                 };
@@ -126,7 +126,7 @@ impl Files {
         let counters = self.counters.clone();
         async move {
             let file = fetch.await?;
-            counters.cached_bytes.add(file.1 as i64);
+            counters.open_bytes.add(file.1 as i64);
             Ok(file)
         }
     }
@@ -142,7 +142,7 @@ impl Files {
         }
         let Some(entry) = open.remove(&key) else { return };
         let Some(Ok(file)) = entry.fetch.peek() else { return };
-        self.counters.cached_bytes.add(-(file.1 as i64));
+        self.counters.open_bytes.add(-(file.1 as i64));
         if let Some(kept) = kept {
             kept.insert(key, file.clone());
         }
@@ -188,7 +188,7 @@ mod tests {
         open().await.unwrap();
         assert_eq!(fetched.load(Ordering::Relaxed), 2);
         assert!(files.lock().open.is_empty());
-        assert_eq!(files.counters.cached_bytes.get(), 0);
+        assert_eq!(files.counters.open_bytes.get(), 0);
         assert_eq!(files.counters.open_files.get(), 0);
     }
 
@@ -201,6 +201,7 @@ mod tests {
             }
         }
         assert_eq!(fetched.load(Ordering::Relaxed), 2, "both are kept");
+        assert_eq!(files.counters.open_bytes.get(), 0);
         for n in 0..1000 {
             files.open((1, n), || file(fetched.clone())).await.unwrap();
         }

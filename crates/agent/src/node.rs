@@ -14,7 +14,10 @@ use crate::files::Files;
 use crate::peers::pool::Peers;
 
 /// Bytes of answers to other agents that are in memory at once, in KiB.
-pub(crate) const SERVED_KIB_MAX: usize = 256 << 10;
+const SERVED_KIB_MAX: usize = 256 << 10;
+
+/// Files that are read for processes at once: four blocks of each are in memory.
+const READS_MAX: usize = 64;
 
 /// What the parts of an agent have in common.
 pub(crate) struct Node {
@@ -28,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) files: Arc<Files>,
     /// Of answers to other agents, in KiB.
     pub(crate) served: Semaphore,
+    /// Of files that are read for processes.
+    pub(crate) reads: Semaphore,
     /// Datasets are staged and unstaged one after the other.
     pub(crate) control: Mutex<()>,
 }
@@ -45,6 +50,7 @@ impl Node {
             peers: Peers::new(key.clone(), config.timeout()),
             files: Arc::new(Files::new(config.memory_bytes, counters)),
             served: Semaphore::new(SERVED_KIB_MAX),
+            reads: Semaphore::new(READS_MAX),
             control: Mutex::new(()),
             key,
             config,

@@ -32,6 +32,7 @@ pub(crate) async fn file(
     dataset: Arc<StagedDataset>,
     ino: Ino,
 ) -> Result<InMemory> {
+    let _turn = node.reads.acquire().await;
     let staged = dataset.opened()?;
     let name = format!("{}#{ino}", dataset.stage.name);
     let is_known = ino < staged.table().len();

@@ -38,7 +38,7 @@ fn every_node_reads_every_file() {
         assert!(remote);
         // What was open is closed with the connections.
         until("all is closed", || job.total("open_files") == 0);
-        assert_eq!(job.total("cached_bytes"), 0);
+        assert_eq!(job.total("open_bytes"), 0);
         // Each keeps its share, as the layout says.
         let kept: u32 = job.agents.iter().map(|a| a.status().datasets[0].partitions_whole).sum();
         assert_eq!(kept, partitions * replicas);
@@ -64,7 +64,7 @@ fn files_outlive_the_agent_that_gave_them_and_are_shared() {
     until("one is closed", || agent.counter("open_files") == 1);
     drop(second);
     until("both are closed", || agent.counter("open_files") == 0);
-    assert_eq!(agent.counter("cached_bytes"), 0);
+    assert_eq!(agent.counter("open_bytes"), 0);
     job.agents[0].kill();
     assert_eq!(common::read(a), fs::read(path).unwrap());
     let mut local = Local::connect(&job.agents[1].config.dir).unwrap();

@@ -89,11 +89,14 @@ impl Peer {
         let _slot = self.slots.acquire().await.map_err(io::Error::other)?;
         if let Some(mut connection) = self.take() {
             // It may have been closed, or its agent started anew, since it was used.
-            if let Ok(reply) = connection.call(ask.clone(), self.timeout).await {
-                self.give(connection);
-                return Ok(reply);
+            match connection.call(ask.clone(), self.timeout).await {
+                Ok(reply) => {
+                    self.give(connection);
+                    return Ok(reply);
+                }
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
+                Err(_) => self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear(),
             }
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         let mut connection = Connection::open(&self.addr, &self.key, self.timeout).await?;
         let reply = connection.call(ask, self.timeout).await?;

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::control;
 use crate::error::{Error, Result};
 use crate::node::Node;
-use crate::stored;
+use crate::stored::{self, READ_BYTES_MAX};
 use crate::wire::{REQUEST_BYTES_MAX, read_hello, read_request, reply_of, write_reply};
 
 /// Connections at once.
@@ -59,10 +59,21 @@ async fn serve(node: &Arc<Node>, mut stream: TcpStream) -> io::Result<()> {
     }
     write_reply(&mut stream, &Reply::default()).await?;
     while let Some(request) = read_request(&mut stream, REQUEST_BYTES_MAX, IDLE_MAX).await? {
+        // Until the answer has left.
+        let _room = node.served.acquire_many(room(request.ask.as_ref())).await;
         let reply = reply_of(answer(node, request.ask).await);
         write_reply(&mut stream, &reply).await?;
     }
     Ok(())
+}
+
+/// Memory that an answer takes, in KiB.
+fn room(ask: Option<&Ask>) -> u32 {
+    let bytes = match ask {
+        Some(Ask::Read(read)) => read.bytes.min(READ_BYTES_MAX),
+        _ => 0,
+    };
+    (bytes >> 10) as u32 + 1
 }
 
 /// Compares keys in a time that says nothing of them: as digests, whose comparison is constant.
