@@ -125,7 +125,11 @@ fn contents(packed: &Path) -> Vec<Vec<u8>> {
     let file = |ino| {
         let mut all = Vec::new();
         if dataset.table().inode(ino).data().is_some() {
-            dataset.read(ino, |block| Ok(all.extend_from_slice(&block))).unwrap();
+            let keep = |block: Vec<u8>| {
+                all.extend_from_slice(&block);
+                Ok(())
+            };
+            dataset.read(ino, keep).unwrap();
         }
         all
     };

@@ -42,6 +42,8 @@ pub struct Agent {
     pub config: Config,
     file: PathBuf,
     child: Option<Child>,
+    /// Variables of its environment.
+    pub env: Vec<(&'static str, String)>,
 }
 
 /// Names the settings file to the process.
@@ -62,7 +64,7 @@ impl Agent {
         let file = config.dir.with_extension("toml");
         let text = toml(&config);
         fs::write(&file, text).unwrap();
-        Agent { config, file, child: None }
+        Agent { config, file, child: None, env: Vec::new() }
     }
 
     pub fn start(&mut self) {
@@ -75,6 +77,7 @@ impl Agent {
             .args(["--exact", "agent_process", "--nocapture"])
             .env(CONFIG_ENV, &self.file)
             .env("SAKER_LOG", "saker_agent=debug")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()

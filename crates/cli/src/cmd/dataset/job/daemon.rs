@@ -22,6 +22,9 @@ pub fn start(dir: &Path, node: &str, key_file: Option<&Path>) -> Outcome {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.about(dir.display())?;
     let log = dir.join("agent.log");
+    // Where it could not say what is wrong, it is said here.
+    let writable = std::fs::OpenOptions::new().create(true).append(true).open(&log);
+    writable.about(log.display())?;
     let mut args: Vec<OsString> = vec!["serve".into(), "agent".into(), "--listen".into()];
     args.extend([listen(node)?.to_string().into(), "--dir".into(), dir.into()]);
     if let Some(file) = key_file {
