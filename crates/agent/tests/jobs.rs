@@ -119,6 +119,33 @@ fn readers_do_not_notice_that_agents_die() {
     assert!(rest.iter().all(|agent| agent.counter("open_failures_total") == 0));
 }
 
+#[test]
+fn agents_that_hang_are_passed_over() {
+    let mut job = Job::new::<3>(Path::new(SOURCE), 3, "none");
+    job.start();
+    let layout = job.layout(2);
+    job.stage(&layout);
+    job.agents[0].signal(rustix::process::Signal::STOP);
+    for agent in &job.agents[1..] {
+        job.compare(agent);
+        assert!(agent.counter("read_failures_total") > 0, "it was missed");
+        assert_eq!(agent.counter("open_failures_total"), 0);
+    }
+    // Staged while it hangs: it was to be asked for the table, and for partitions.
+    for (n, agent) in job.agents.iter().enumerate().skip(1) {
+        agent.stage(&saker_dataset::Stage { name: "linux@2".into(), ..layout.clone() }, n).unwrap();
+    }
+    until("the others are complete", || job.agents[1..].iter().all(Agent::is_complete));
+    job.agents[0].signal(rustix::process::Signal::CONT);
+    job.compare(&job.agents[0]);
+    let served = || job.agents[0].counter("served_reads_total");
+    let before = served();
+    until("it is asked again", || {
+        job.compare(&job.agents[1]);
+        served() > before
+    });
+}
+
 /// Contents of all files, by number.
 fn contents(packed: &Path) -> Vec<Vec<u8>> {
     let dataset = saker_dataset::Dataset::open(packed).unwrap();

@@ -136,7 +136,7 @@ fn a_bucket_is_staged() {
     let from_origin = job.total("origin_read_bytes_total");
     assert!(from_origin <= job.packed_bytes(), "{from_origin} of {}", job.packed_bytes());
     // Nothing comes from the directory.
-    fs::rename(&job.packed.join("part-00000.saker"), job.temporary.path().join("away")).unwrap();
+    fs::rename(job.packed.join("part-00000.saker"), job.temporary.path().join("away")).unwrap();
     job.agents.iter().for_each(|agent| assert!(job.compare(agent) > 100));
     // The keepers of partition 0 die: its files come from the bucket, one range each.
     let keepers: Vec<usize> = layout.keepers(0).collect();

@@ -18,6 +18,9 @@ const CONNECTIONS_MAX: usize = 8;
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
+/// Part of the timeout that a peer has which fails already.
+const TRY_SHARE: u32 = 10;
+
 /// The other agents, by address.
 pub(crate) struct Peers {
     peers: Mutex<BTreeMap<String, Arc<Peer>>>,
@@ -76,7 +79,8 @@ impl Peer {
     /// # Errors
     /// What it answers, with its name; of the connection.
     pub(crate) async fn call(&self, ask: Ask) -> Result<Reply> {
-        let reply = self.exchange(ask).await;
+        let within = self.begin();
+        let reply = self.exchange(ask, within).await;
         self.note(reply.is_ok());
         let reply = reply.map_err(|error| Error::io(format_args!("peer {}", self.addr), error))?;
         match reply.errno {
@@ -85,11 +89,23 @@ impl Peer {
         }
     }
 
-    async fn exchange(&self, ask: Ask) -> io::Result<Reply> {
+    /// How long the peer may take. One that fails is tried by a single request, which waits for a
+    /// short time only: a peer that hangs must not keep readers waiting again and again.
+    fn begin(&self) -> Duration {
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        if health.failing_since.is_none() {
+            return self.timeout;
+        }
+        let within = self.timeout / TRY_SHARE;
+        health.retry_at = health.retry_at.max(time::now() + within);
+        within
+    }
+
+    async fn exchange(&self, ask: Ask, within: Duration) -> io::Result<Reply> {
         let _slot = self.slots.acquire().await.map_err(io::Error::other)?;
         if let Some(mut connection) = self.take() {
             // It may have been closed, or its agent started anew, since it was used.
-            match connection.call(ask.clone(), self.timeout).await {
+            match connection.call(ask.clone(), within).await {
                 Ok(reply) => {
                     self.give(connection);
                     return Ok(reply);
@@ -98,8 +114,8 @@ impl Peer {
                 Err(_) => self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear(),
             }
         }
-        let mut connection = Connection::open(&self.addr, &self.key, self.timeout).await?;
-        let reply = connection.call(ask, self.timeout).await?;
+        let mut connection = Connection::open(&self.addr, &self.key, within).await?;
+        let reply = connection.call(ask, within).await?;
         self.give(connection);
         Ok(reply)
     }

@@ -94,6 +94,12 @@ impl Agent {
         }
     }
 
+    /// As `kill -STOP` and `kill -CONT`.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let child = self.child.as_ref().unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+    }
+
     pub fn ask(&self, ask: Ask) -> std::io::Result<Reply> {
         Local::connect(&self.config.dir)?.ask(ask)
     }
