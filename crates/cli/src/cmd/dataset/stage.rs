@@ -42,7 +42,7 @@ pub struct Args {
     /// Name of the staged dataset. What a version has does not change.
     #[arg(long, value_name = "NAME@VERSION")]
     name: String,
-    /// Nodes of the job: host[:port],... or node[001-016,020], or @FILE with one on a line.
+    /// Nodes of the job: HOST,HOST:PORT,... or node[001-016,020], or @FILE with one on a line.
     #[arg(long, value_name = "LIST")]
     nodes: String,
     /// Nodes that keep each partition.
