@@ -41,7 +41,10 @@ impl Part {
     fn find(&self, dir: &Path) {
         let Ok(file) = File::open(dir.join(&self.name)) else { return };
         let Ok(len) = file.metadata().map(|meta| meta.len()) else { return };
-        self.total.store(len, Ordering::Relaxed);
+        if ![0, len].contains(&self.total()) {
+            return;
+        }
+        self.set_total(len);
         self.set_file(file, len);
         self.set_whole();
     }
@@ -154,12 +157,17 @@ impl StagedDataset {
             // One that cannot be read is fetched again.
             let _ = self.set_manifest(bytes);
         }
-        self.parts.values().chain([&self.table]).for_each(|part| part.find(&self.dir));
+        self.parts.values().for_each(|part| part.find(&self.dir));
+        let opened = self.reopen().or_else(|_| {
+            Broadcast::remove(&self.dir)?;
+            self.reopen()
+        });
+        // A table that cannot be used is fetched again.
+        if opened.is_ok() {
+            self.table.find(&self.dir);
+        }
         if Broadcast::is_there(&self.dir) {
             self.set_broadcast_whole();
-        }
-        if self.table.is_whole() {
-            let _ = self.reopen();
         }
     }
 

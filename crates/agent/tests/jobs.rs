@@ -385,6 +385,27 @@ fn nodes_may_change() {
 }
 
 #[test]
+fn what_was_cut_on_the_disk_is_fetched_again() {
+    let mut job = Job::new::<2>(Path::new(SOURCE), 4, "lz4");
+    job.start();
+    let layout = saker_dataset::Stage { broadcast: vec!["netfilter".into()], ..job.layout(1) };
+    job.stage(&layout);
+    let dir = job.agents[0].dataset("linux@1");
+    for name in ["part-00000.saker", "table.saker", "broadcast.saker", "dataset.json"] {
+        let path = dir.join(name);
+        let whole = fs::read(&path).unwrap();
+        for len in [0, whole.len() / 2, whole.len() - 2] {
+            job.agents[0].kill();
+            fs::write(&path, &whole[..len]).unwrap();
+            job.agents[0].start();
+            until(&format!("{name} is whole"), || job.agents[0].is_complete());
+            assert!(fs::read(&path).unwrap() == whole, "{name}");
+        }
+    }
+    assert!(job.compare(&job.agents[0]) > 100);
+}
+
+#[test]
 fn a_missing_origin_is_named_and_waited_for() {
     let mut job = Job::new::<1>(Path::new(SOURCE), 2, "none");
     job.start();
