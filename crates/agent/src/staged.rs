@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 use saker_agent_api::{DatasetStatus, Stored};
-use saker_dataset::{Broadcast, MANIFEST, Manifest, Stage, Staged, TABLE, partition_name};
+use saker_dataset::{
+    Broadcast, MANIFEST, Manifest, Stage, Staged, TABLE, partition_name, write_whole,
+};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -104,6 +106,8 @@ pub(crate) struct StagedDataset {
     pub(crate) node: usize,
     /// The manifest, and the bytes of its file.
     manifest: OnceLock<(Manifest, Vec<u8>)>,
+    /// It is on the disk.
+    manifest_written: AtomicBool,
     /// The table, and the broadcast files if they are there.
     opened: Mutex<Option<Arc<Staged>>>,
     pub(crate) table: Part,
@@ -134,6 +138,7 @@ impl StagedDataset {
             stage,
             node,
             manifest: OnceLock::new(),
+            manifest_written: AtomicBool::new(false),
             opened: Mutex::default(),
             table: Part::new(TABLE.to_owned()),
             parts,
@@ -155,7 +160,8 @@ impl StagedDataset {
     fn find(&self) {
         if let Ok(bytes) = std::fs::read(self.dir.join(MANIFEST)) {
             // One that cannot be read is fetched again.
-            let _ = self.set_manifest(bytes);
+            let is_good = self.set_manifest(bytes).is_ok();
+            self.manifest_written.store(is_good, Ordering::Release);
         }
         self.parts.values().for_each(|part| part.find(&self.dir));
         let opened = self.reopen().or_else(|_| {
@@ -200,6 +206,19 @@ impl StagedDataset {
             part.set_total(manifest.partitions[*number as usize].stored);
         }
         let _ = self.manifest.set((manifest, bytes));
+        Ok(())
+    }
+
+    /// Writes the manifest, unless it is on the disk: the table must be there.
+    ///
+    /// # Errors
+    /// Of the disk.
+    pub(crate) fn write_manifest(&self) -> Result<()> {
+        let Some((_, bytes)) = self.manifest.get() else { return Ok(()) };
+        if !self.manifest_written.load(Ordering::Acquire) {
+            write_whole(&self.dir.join(MANIFEST), bytes)?;
+            self.manifest_written.store(true, Ordering::Release);
+        }
         Ok(())
     }
 
@@ -302,7 +321,8 @@ impl StagedDataset {
 
     /// Processes can use it.
     fn is_usable(&self) -> bool {
-        self.table.is_whole() && self.manifest().is_some() && lock(&self.opened).is_some()
+        let is_listed = self.manifest_written.load(Ordering::Acquire);
+        self.table.is_whole() && is_listed && lock(&self.opened).is_some()
     }
 
     /// For those who ask.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use saker_agent_api::Stored;
-use saker_dataset::{Digest, MANIFEST, Table, write_whole};
+use saker_dataset::{Digest, Table};
 
 use super::chain::tree;
 use super::fetch::{Wanted, fetch};
@@ -22,9 +22,7 @@ pub(super) async fn stage(node: &Arc<Node>, dataset: &Arc<StagedDataset>) -> Res
     let digest = dataset.stage.table_digest;
     let check = move |_: &StagedDataset, path: &Path| is_table(path, digest);
     fetch(node, dataset, &wanted, check).await?;
-    if let Some(bytes) = dataset.manifest_bytes() {
-        tokio::task::block_in_place(|| write_whole(&dataset.dir.join(MANIFEST), bytes))?;
-    }
+    tokio::task::block_in_place(|| dataset.write_manifest())?;
     dataset.reopen()
 }
 
