@@ -46,7 +46,7 @@ struct Objects {
 }
 
 /// The origin at a directory or a URL. What a URL needs besides (keys, regions, endpoints) comes
-/// from the environment, as AWS_ACCESS_KEY_ID, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME.
+/// from the environment, as AWS_ACCESS_KEY_ID.
 ///
 /// # Errors
 /// EINVAL: neither. ENOENT: no such directory.
@@ -67,10 +67,9 @@ fn of_dir(dir: &Path) -> Result<Box<dyn ObjectStore>> {
 fn of_url(place: &str) -> Result<(Box<dyn ObjectStore>, object_store::path::Path)> {
     let wrong = |why: &dyn std::fmt::Display| Error::new(Errno::INVAL, format!("{place}: {why}"));
     let url = Url::parse(place).map_err(|e| wrong(&e))?;
-    let is_ours = |name: &str| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|p| name.starts_with(p));
     let options: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| is_ours(name))
+        .filter(|(name, _)| name.starts_with("AWS_"))
         .collect();
     object_store::parse_url_opts(&url, options).map_err(|e| wrong(&e))
 }

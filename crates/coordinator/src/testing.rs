@@ -31,12 +31,12 @@ const STEPS_MAX: usize = 1000;
 
 /// A request to a shard.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ShardRequest {
     pub(crate) op: Op,
     body: Bytes,
 }
 
-impl Asked {
+impl ShardRequest {
     /// The request.
     pub(crate) fn body<M: Message + Default>(&self) -> M {
         M::decode(self.body.clone()).expect("a request of this kind")
@@ -86,7 +86,7 @@ pub(crate) fn vote(loc: Locator, row: Option<Inode>) -> Vote {
 }
 
 /// What every shard says that has nothing against a change; prepares are the test's own.
-pub(crate) fn agreeing(asked: &Asked) -> Answer {
+pub(crate) fn agreeing(asked: &ShardRequest) -> Answer {
     match asked.op {
         Op::Invalidate => yes(&InvalidateReply::default()),
         Op::Decide => yes(&Empty {}),
@@ -95,7 +95,7 @@ pub(crate) fn agreeing(asked: &Asked) -> Answer {
 }
 
 /// The coordinator, and what it has asked shards.
-pub(crate) struct Tester {
+pub(crate) struct CoordinatorTester {
     home: memory::MemoryStorage,
     worker: CoordinatorWorker,
     outbox: Outbox,
@@ -105,23 +105,23 @@ pub(crate) struct Tester {
     /// Who asks.
     pub(crate) cred: Cred,
     /// What shards were asked, in order.
-    pub(crate) asked: Vec<(NodeId, Asked)>,
+    pub(crate) asked: Vec<(NodeId, ShardRequest)>,
 }
 
-impl Tester {
+impl CoordinatorTester {
     /// Of a new cluster.
-    pub(crate) fn new() -> Tester {
+    pub(crate) fn new() -> CoordinatorTester {
         let home = memory::MemoryStorage::new();
         let (worker, outbox) = (start(&home), Outbox::new());
         let (cred, asked, now) = (Cred::root(), Vec::new(), Time::from_ns(1_000_000_000));
-        let mut t = Tester { home, worker, outbox, now, calls: 0, seq: 0, cred, asked };
+        let mut t = CoordinatorTester { home, worker, outbox, now, calls: 0, seq: 0, cred, asked };
         let session = SessionReq { session: SESSION };
         t.ask::<Empty>(Op::OpenSession, &session, |_, _| None).expect("a session");
         t
     }
 
     /// It dies, and starts from what is durable. What it does at once is asked of `shards`.
-    pub(crate) fn restart(&mut self, mut shards: impl FnMut(NodeId, &Asked) -> Answer) {
+    pub(crate) fn restart(&mut self, mut shards: impl FnMut(NodeId, &ShardRequest) -> Answer) {
         (self.worker, self.outbox) = (start(&self.home), Outbox::new());
         self.asked.clear();
         let mut inputs = VecDeque::new();
@@ -143,7 +143,7 @@ impl Tester {
         &mut self,
         op: Op,
         body: &impl Message,
-        mut shards: impl FnMut(NodeId, &Asked) -> Answer,
+        mut shards: impl FnMut(NodeId, &ShardRequest) -> Answer,
     ) -> Result<R, Error> {
         self.calls += 1;
         let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
@@ -169,7 +169,7 @@ impl Tester {
     fn step(
         &mut self,
         inputs: &mut VecDeque<Input>,
-        shards: &mut impl FnMut(NodeId, &Asked) -> Answer,
+        shards: &mut impl FnMut(NodeId, &ShardRequest) -> Answer,
     ) -> Option<Frame> {
         let wall_ns = WALL_NS + self.now.as_ns() as i64;
         self.worker.step(self.now, wall_ns, inputs, &mut self.outbox);
@@ -182,7 +182,7 @@ impl Tester {
                 Outgoing::Call { call, to, frame, .. } => {
                     let to = NodeId::from_u32(to.0).expect("a node");
                     let op = Op::from_u16(frame.op).expect("an operation");
-                    let asked = Asked { op, body: frame.body.clone() };
+                    let asked = ShardRequest { op, body: frame.body.clone() };
                     self.asked.push((to, asked.clone()));
                     let Some(said) = shards(to, &asked) else { continue };
                     let reply = match said {

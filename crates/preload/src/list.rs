@@ -18,7 +18,7 @@ pub struct List {
 }
 
 /// An entry of a directory.
-pub struct Entry<'a> {
+pub struct ListEntry<'a> {
     name: &'a [u8],
     ino: u64,
     kind: FileKind,
@@ -36,14 +36,14 @@ impl List {
     }
 
     /// Entry `n`; the first two are the directory and the one above.
-    pub fn get(&self, n: u64) -> Option<Entry<'_>> {
-        let entry = |name, node: Node| Entry { name, ino: node.info().ino, kind: node.kind() };
+    pub fn get(&self, n: u64) -> Option<ListEntry<'_>> {
+        let entry = |name, node: Node| ListEntry { name, ino: node.info().ino, kind: node.kind() };
         match n {
             0 => Some(entry(b".", self.node)),
             1 => Some(entry(b"..", self.node.parent())),
             n if self.node == MOUNT => {
                 let name = self.datasets.get(n as usize - 2)?;
-                Some(Entry { name, ino: 1, kind: FileKind::Directory })
+                Some(ListEntry { name, ino: 1, kind: FileKind::Directory })
             }
             n => self.node.nth_child(n - 2).map(|(name, node)| entry(name, node)),
         }
@@ -69,7 +69,7 @@ const HEADER_BYTES: usize = std::mem::offset_of!(dirent64, d_name);
 ///
 /// # Safety
 /// There is room for it.
-pub unsafe fn write(entry: &Entry<'_>, next: u64, into: *mut u8) -> usize {
+pub unsafe fn write(entry: &ListEntry<'_>, next: u64, into: *mut u8) -> usize {
     let len = record_bytes(entry);
     // SAFETY: the caller's; a structure in memory of bytes, written field by field.
     unsafe {
@@ -85,7 +85,7 @@ pub unsafe fn write(entry: &Entry<'_>, next: u64, into: *mut u8) -> usize {
     len
 }
 
-fn record_bytes(entry: &Entry<'_>) -> usize {
+fn record_bytes(entry: &ListEntry<'_>) -> usize {
     (HEADER_BYTES + entry.name.len() + 1).next_multiple_of(8)
 }
 

@@ -9,9 +9,10 @@ use std::process::Command;
 
 use saker_client::saker_types::{Errno, FileKind};
 use saker_client::{Caller, Groups, OpenFlags, SetAttr};
-use saker_sim::cluster::{Cluster, Shape, can_mount};
+use saker_sim::cluster::{ClusterShape, RunningCluster, can_mount};
 
-const SHAPE: Shape = Shape { mnodes: 2, stores: 2, replicas: 1, mount: false, supervise: false };
+const SHAPE: ClusterShape =
+    ClusterShape { mnodes: 2, stores: 2, replicas: 1, mount: false, supervise: false };
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 5 + i * i % 7 + seed * 31) as u8).collect()
@@ -46,13 +47,13 @@ fn equal(a: &Path, b: &Path) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{} {}", a.display(), b.display());
 }
 
-fn said(cluster: &Cluster, args: &[&str]) -> String {
+fn said(cluster: &RunningCluster, args: &[&str]) -> String {
     let output = cluster.saker(args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn refused(cluster: &Cluster, args: &[&str]) -> String {
+fn refused(cluster: &RunningCluster, args: &[&str]) -> String {
     let output = cluster.saker(args);
     assert!(!output.status.success(), "{args:?}");
     let text = String::from_utf8(output.stderr).unwrap();
@@ -61,8 +62,8 @@ fn refused(cluster: &Cluster, args: &[&str]) -> String {
 }
 
 /// A cluster with the tree at /data, and the tree.
-fn start(shape: Shape) -> (Cluster, std::path::PathBuf) {
-    let cluster = Cluster::start(shape);
+fn start(shape: ClusterShape) -> (RunningCluster, std::path::PathBuf) {
+    let cluster = RunningCluster::start(shape);
     let tree = cluster.scratch().join("tree");
     make_tree(&tree);
     said(&cluster, &["fs", "put", "-rp", tree.to_str().unwrap(), "/data"]);
@@ -195,7 +196,7 @@ fn a_mount_shows_what_was_frozen() {
     if !can_mount("a_mount_shows_what_was_frozen") {
         return;
     }
-    let (cluster, tree) = start(Shape { mount: true, ..SHAPE });
+    let (cluster, tree) = start(ClusterShape { mount: true, ..SHAPE });
     said(&cluster, &["dataset", "freeze", "/data", "set@1", "-p", "3", "-c", "lz4"]);
     let all = cluster.mount().join(".datasets");
     let there = all.join("set@1");

@@ -18,9 +18,9 @@ const EXCEPTIONS: [(&str, &str); 4] = [
     ("Metrics", "of one role each, and named with its crate"),
 ];
 
-/// Libraries that users' programs link: their names are unique in themselves, and users write the crate's
-/// name before them.
-const LIBRARIES: [&str; 2] = ["agent-api", "dataset"];
+/// Crates that know nothing of the cluster, or little: their names are unique in themselves. Users of
+/// the libraries write the crate's name before them.
+const LIBRARIES: [&str; 4] = ["agent", "agent-api", "dataset", "preload"];
 
 /// Checks all crates and the simulator.
 pub fn check() -> Result<String, Vec<String>> {

@@ -14,7 +14,7 @@ use saker_types::wire::At;
 use saker_types::{Errno, Error, Locator, ROOT, Result};
 
 use crate::Fs;
-use crate::namespace::frozen::{self, Frozen};
+use crate::namespace::frozen::{self, FrozenNamespace};
 use crate::namespace::strict::Strict;
 #[cfg(test)]
 use crate::namespace::tests::in_memory::InMemory;
@@ -28,7 +28,7 @@ pub(crate) enum AnyNamespace<'a> {
     /// That of the shards.
     Strict(Strict<'a>),
     /// Of frozen datasets.
-    Frozen(Frozen<'a>),
+    Frozen(FrozenNamespace<'a>),
     /// For tests of this seam.
     #[cfg(test)]
     InMemory(std::sync::Arc<InMemory>),
@@ -104,7 +104,7 @@ impl Fs {
     pub(super) fn serving<'a>(&'a self, at: &'a At) -> Result<(AnyNamespace<'a>, Here<'a>)> {
         if at.anchor.id == ROOT && at.path.first().is_some_and(|name| name == frozen::NAME) {
             let here = enter(frozen::root(), 1, at)?;
-            return Ok((AnyNamespace::Frozen(Frozen { fs: self }), here));
+            return Ok((AnyNamespace::Frozen(FrozenNamespace { fs: self }), here));
         }
         if at.anchor.policy != STRICT {
             return Ok((self.under(&at.anchor)?, Here { at: Cow::Borrowed(at), above: 0 }));
@@ -142,7 +142,7 @@ impl Fs {
         let policy = loc.policy;
         match policy {
             STRICT => return Ok(self.strict()),
-            frozen::POLICY => return Ok(AnyNamespace::Frozen(Frozen { fs: self })),
+            frozen::POLICY => return Ok(AnyNamespace::Frozen(FrozenNamespace { fs: self })),
             _ => {}
         }
         let found = self.namespaces.find(|namespace| namespace.root.policy == policy);

@@ -78,11 +78,11 @@ mod tests {
 
     use super::*;
     use crate::testing::{
-        Answer, Asked, Tester, agreeing, at, dentry, dir, entry, errno, vote, yes,
+        Answer, CoordinatorTester, ShardRequest, agreeing, at, dentry, dir, entry, errno, vote, yes,
     };
 
     /// /a, which is directory 9, and /b/c, which is directory 7 in directory 5.
-    fn request(t: &mut Tester) -> RenameReq {
+    fn request(t: &mut CoordinatorTester) -> RenameReq {
         RenameReq {
             ctx: t.ctx(),
             from: at("a"),
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    fn shards(asked: &Asked) -> Answer {
+    fn shards(asked: &ShardRequest) -> Answer {
         match asked.op {
             Op::Fetch => yes(&dentry(5)),
             Op::Prepare => {
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn each_row_goes_where_the_other_was() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t);
         let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
             if asked.op == Op::Invalidate {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_directory_and_one_above_it_stay() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t);
         let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
             Op::Prepare => yes(&vote(entry(ROOT, "a", 5), Some(dir(5)))),
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn two_names_of_one_inode_stay() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t);
         let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
             Op::Prepare if asked.body::<PrepareReq>().row.is_some() => {

@@ -92,17 +92,17 @@ mod tests {
 
     use super::*;
     use crate::testing::{
-        Answer, Asked, Tester, agreeing, at, dentry, dir, entry, errno, vote, yes,
+        Answer, CoordinatorTester, ShardRequest, agreeing, at, dentry, dir, entry, errno, vote, yes,
     };
 
     /// From /a to /b/c, where b is directory 5.
-    fn request(t: &mut Tester) -> RenameReq {
+    fn request(t: &mut CoordinatorTester) -> RenameReq {
         let to_chain = vec![entry(ROOT, "b", 5)];
         RenameReq { ctx: t.ctx(), from: at("a"), to: at("b/c"), to_chain, ..RenameReq::default() }
     }
 
     /// Shards where `a` is directory 9, and `b/c` leads to `there`.
-    fn shards(there: Option<Inode>) -> impl Fn(&Asked) -> Answer {
+    fn shards(there: Option<Inode>) -> impl Fn(&ShardRequest) -> Answer {
         move |asked| match asked.op {
             Op::Fetch => yes(&dentry(5)),
             Op::Prepare => {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_row_is_taken_and_inserted_and_both_names_are_forgotten() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t);
         let agreed = shards(None);
         let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_empty_directory_is_replaced() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t);
         let agreed = shards(Some(dir(7)));
         let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
@@ -174,7 +174,7 @@ mod tests {
             (other_name, 5),
             (vec![], 5),
         ] {
-            let mut t = Tester::new();
+            let mut t = CoordinatorTester::new();
             let request = RenameReq { to_chain: chain, ..request(&mut t) };
             let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
                 Op::Fetch => yes(&dentry(found)),
@@ -184,7 +184,7 @@ mod tests {
             assert!(t.asked_of(Op::Prepare).is_empty());
         }
         // The owner of the new name finds another parent than the chain has.
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t);
         let agreed = shards(None);
         let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_directory_does_not_go_below_itself() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t);
         let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
             Op::Fetch => yes(&dentry(5)),
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn names_that_lead_to_one_inode_stay() {
         for (flags, wanted) in [(0, None), (rename_flags::NOREPLACE, Some(Errno::EEXIST))] {
-            let mut t = Tester::new();
+            let mut t = CoordinatorTester::new();
             let request = RenameReq { flags, ..request(&mut t) };
             let agreed = shards(None);
             let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_directory_that_it_comes_from_is_not_replaced() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = RenameReq { from: at("b/c/a"), ..request(&mut t) };
         let reply = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
             Op::Fetch => yes(&dentry(5)),
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_root_is_neither_moved_nor_replaced() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         for (from, to, wanted) in [("", "x", Errno::EBUSY), ("a", "", Errno::EINVAL)] {
             let request =
                 RenameReq { ctx: t.ctx(), from: at(from), to: at(to), ..RenameReq::default() };
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn who_may_not_write_to_a_directory_does_not_move_it_elsewhere() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         t.cred = saker_types::Cred { uid: 5, gid: 5, groups_known: true, ..Default::default() };
         let request = request(&mut t);
         let agreed = shards(None);

@@ -44,15 +44,17 @@ mod tests {
     use saker_types::{NodeId, ROOT};
 
     use super::*;
-    use crate::testing::{SHARDS, Tester, agreeing, at, dir, entry, errno, no, vote, yes};
+    use crate::testing::{
+        CoordinatorTester, SHARDS, agreeing, at, dir, entry, errno, no, vote, yes,
+    };
 
-    fn request(t: &mut Tester, path: &str) -> RemoveReq {
+    fn request(t: &mut CoordinatorTester, path: &str) -> RemoveReq {
         RemoveReq { ctx: t.ctx(), at: at(path) }
     }
 
     #[test]
     fn every_shard_forgets_the_directory_before_it_is_removed() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let loc = entry(ROOT, "d", 9);
         let request = request(&mut t, "d");
         let removed = t.ask::<Removed>(Op::Rmdir, &request, |to, asked| match asked.op {
@@ -79,7 +81,7 @@ mod tests {
         for (emptiness, wanted) in
             [(Emptiness::NotEmpty, Errno::ENOTEMPTY), (Emptiness::Undecided, Errno::EAGAIN)]
         {
-            let mut t = Tester::new();
+            let mut t = CoordinatorTester::new();
             let request = request(&mut t, "d");
             let answer = t.ask::<Removed>(Op::Rmdir, &request, |to, asked| match asked.op {
                 Op::Prepare => yes(&vote(entry(ROOT, "d", 9), Some(dir(9)))),
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_name_that_mounts_keep_is_removed_when_their_leases_are_over() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t, "d");
         let mut barred = 0;
         let removed = t.ask::<Removed>(Op::Rmdir, &request, |_, asked| match asked.op {
@@ -116,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_root_and_what_the_owner_refuses_stay() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let root = request(&mut t, "");
         let answer = t.ask::<Removed>(Op::Rmdir, &root, |_, asked| agreeing(asked));
         assert_eq!(errno(answer), Errno::EBUSY);
@@ -133,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_decision_outlives_the_coordinator_until_all_have_heard_of_it() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t, "d");
         let removed = t.ask::<Removed>(Op::Rmdir, &request, |_, asked| match asked.op {
             Op::Prepare => yes(&vote(entry(ROOT, "d", 9), Some(dir(9)))),

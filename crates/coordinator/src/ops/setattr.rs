@@ -60,15 +60,17 @@ mod tests {
     use saker_types::{Errno, ROOT};
 
     use super::*;
-    use crate::testing::{SHARDS, Tester, agreeing, at, dir, entry, errno, no, vote, yes};
+    use crate::testing::{
+        CoordinatorTester, SHARDS, agreeing, at, dir, entry, errno, no, vote, yes,
+    };
 
-    fn chmod(t: &mut Tester) -> SetattrReq {
+    fn chmod(t: &mut CoordinatorTester) -> SetattrReq {
         SetattrReq { ctx: t.ctx(), at: at("d"), mode: Some(0o700), ..SetattrReq::default() }
     }
 
     #[test]
     fn replicas_hear_of_a_new_mode_before_it_counts() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = chmod(&mut t);
         let answer = t.ask::<Entry>(Op::Setattr, &request, |_, asked| match asked.op {
             Op::Prepare => {
@@ -89,7 +91,7 @@ mod tests {
     #[test]
     fn it_waits_for_leases_only_if_it_closes_the_directory() {
         for closes in [false, true] {
-            let mut t = Tester::new();
+            let mut t = CoordinatorTester::new();
             let request = chmod(&mut t);
             let mut rounds = 0;
             let answer = t.ask::<Entry>(Op::Setattr, &request, |_, asked| match asked.op {
@@ -112,7 +114,7 @@ mod tests {
 
     #[test]
     fn what_the_owner_refuses_is_aborted() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = chmod(&mut t);
         let answer = t.ask::<Entry>(Op::Setattr, &request, |_, asked| match asked.op {
             Op::Prepare => no(Errno::EPERM),

@@ -30,11 +30,11 @@ mod tests {
     use saker_types::{Errno, ROOT};
 
     use super::*;
-    use crate::testing::{Tester, agreeing, at, dir, entry, errno, vote, yes};
+    use crate::testing::{CoordinatorTester, agreeing, at, dir, entry, errno, vote, yes};
 
     const ACL: &str = "system.posix_acl_default";
 
-    fn request(t: &mut Tester, name: &'static str, value: &'static [u8]) -> XattrReq {
+    fn request(t: &mut CoordinatorTester, name: &'static str, value: &'static [u8]) -> XattrReq {
         let value = Bytes::from_static(value);
         XattrReq { ctx: t.ctx(), at: at("d"), name: name.into(), value, ..XattrReq::default() }
     }
@@ -43,7 +43,7 @@ mod tests {
     fn an_acl_is_set_and_removed_with_the_knowledge_of_all() {
         let wanted: [(Op, &[u8]); 2] = [(Op::Setxattr, b"acl"), (Op::Removexattr, b"")];
         for (op, value) in wanted {
-            let mut t = Tester::new();
+            let mut t = CoordinatorTester::new();
             let request = request(&mut t, ACL, b"acl");
             let answer = t.ask::<Empty>(op, &request, |_, asked| match asked.op {
                 Op::Prepare => {
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn other_attributes_are_not_the_coordinators() {
-        let mut t = Tester::new();
+        let mut t = CoordinatorTester::new();
         let request = request(&mut t, "user.x", b"1");
         let answer = t.ask::<Empty>(Op::Setxattr, &request, |_, asked| agreeing(asked));
         assert_eq!(errno(answer), Errno::EOPNOTSUPP);

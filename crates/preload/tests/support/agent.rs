@@ -95,7 +95,7 @@ impl Shared {
                 self.count(|counts| counts.closed += 1);
                 return Some(());
             }
-            Ask::Read(_) => panic!("that is for agents"),
+            other => panic!("{other:?} is not for processes"),
         }
         let frame = encode(&reply);
         match fd {

@@ -20,9 +20,8 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Stage a dataset onto the local disks of a job's nodes.
 ///
-/// SRC is a packed dataset: a directory that all nodes see, or a URL (s3://bucket/prefix, gs://,
-/// az://, https://), whose keys and endpoint come from the environment of the agents
-/// (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, ...). The agent of this machine is started if it does not run.
+/// SRC is a packed dataset: a directory that all nodes see, or s3://bucket/prefix, whose keys and
+/// endpoint come from the environment of the agents (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, ...). The agent of this machine is started if it does not run.
 ///
 /// Each node keeps its share of the partitions. SRC is read about once: nodes copy from each other.
 /// What is interrupted goes on where it was when it is started again, and an agent that is started

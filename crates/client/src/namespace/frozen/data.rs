@@ -8,13 +8,13 @@ use saker_dataset::table::Ino;
 use saker_dataset::{BLOCK_BYTES, Codec, FileData};
 use saker_types::{Errno, Error, Result};
 
-use super::loaded::Loaded;
+use super::loaded::LoadedDataset;
 use crate::data::source::DataSource;
 use crate::{File, Fs};
 
 /// An open file.
 pub(super) struct FrozenFile {
-    dataset: Arc<Loaded>,
+    dataset: Arc<LoadedDataset>,
     part: Arc<File>,
     data: FileData,
     /// The block that was read last, if blocks are compressed.
@@ -22,7 +22,11 @@ pub(super) struct FrozenFile {
 }
 
 impl FrozenFile {
-    pub(super) async fn open(fs: &Fs, dataset: &Arc<Loaded>, ino: Ino) -> Result<FrozenFile> {
+    pub(super) async fn open(
+        fs: &Fs,
+        dataset: &Arc<LoadedDataset>,
+        ino: Ino,
+    ) -> Result<FrozenFile> {
         let unknown = || Error::new(Errno::EIO).with_text("compressed in a way that is not known");
         let data = dataset.table.inode(ino).data().ok_or_else(unknown)?;
         let part = dataset.part(fs, data.partition).await?;

@@ -19,14 +19,14 @@ use crate::{Caller, File, Fs, OpenFlags};
 const PIECE_BYTES: u64 = 4 << 20;
 
 /// A dataset.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedDataset {
     pub(super) record: FrozenDataset,
     pub(super) table: Table,
     /// Its partitions, once they are open.
     parts: Vec<Mutex<Option<Arc<File>>>>,
 }
 
-impl Loaded {
+impl LoadedDataset {
     /// A partition, opened by the first that wants it.
     pub(super) async fn part(&self, fs: &Fs, number: u32) -> Result<Arc<File>> {
         let damaged = || {
@@ -70,20 +70,20 @@ pub(super) fn names(fs: &Fs) -> BoxFuture<'_, Result<Vec<String>>> {
 /// Datasets that were read.
 #[derive(Default)]
 pub(crate) struct Cache {
-    by_number: Mutex<HashMap<u32, Arc<Loaded>>>,
+    by_number: Mutex<HashMap<u32, Arc<LoadedDataset>>>,
     /// Held while a table is read: who comes meanwhile waits for it.
     loading: AsyncMutex<()>,
 }
 
 impl Cache {
     /// The dataset of a number, if it was read.
-    pub(super) fn numbered(&self, number: u32) -> Option<Arc<Loaded>> {
+    pub(super) fn numbered(&self, number: u32) -> Option<Arc<LoadedDataset>> {
         self.by_number.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 
     /// The dataset of a name. One that was read is known without asking: names do not come back with
     /// other data but after they were removed.
-    pub(super) async fn named(&self, fs: &Fs, name: &str) -> Result<Option<Arc<Loaded>>> {
+    pub(super) async fn named(&self, fs: &Fs, name: &str) -> Result<Option<Arc<LoadedDataset>>> {
         let known = {
             let all = self.by_number.lock().unwrap_or_else(PoisonError::into_inner);
             all.values().find(|dataset| dataset.record.name == name).cloned()
@@ -98,7 +98,11 @@ impl Cache {
     }
 
     /// The dataset of a number, whatever its name is.
-    pub(super) async fn find_numbered(&self, fs: &Fs, number: u32) -> Result<Option<Arc<Loaded>>> {
+    pub(super) async fn find_numbered(
+        &self,
+        fs: &Fs,
+        number: u32,
+    ) -> Result<Option<Arc<LoadedDataset>>> {
         let record = list(fs).await?.into_iter().find(|record| record.number == number);
         match record {
             Some(record) => self.load(fs, record).await.map(Some),
@@ -107,7 +111,7 @@ impl Cache {
     }
 
     /// Reads a dataset's table.
-    async fn load(&self, fs: &Fs, record: FrozenDataset) -> Result<Arc<Loaded>> {
+    async fn load(&self, fs: &Fs, record: FrozenDataset) -> Result<Arc<LoadedDataset>> {
         let _alone = self.loading.lock().await;
         if let Some(dataset) = self.numbered(record.number) {
             return Ok(dataset);
@@ -137,7 +141,7 @@ impl Cache {
         let table = Table::of_words(Path::new(&record.name), words);
         let table = table.map_err(|e| wrong(e.to_string()))?;
         let parts = manifest.partitions.iter().map(|_| Mutex::default()).collect();
-        let dataset = Arc::new(Loaded { table, parts, record });
+        let dataset = Arc::new(LoadedDataset { table, parts, record });
         let mut all = self.by_number.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(dataset.record.number, dataset.clone());
         Ok(dataset)

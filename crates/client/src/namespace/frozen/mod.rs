@@ -39,11 +39,11 @@ pub(crate) fn root() -> Locator {
 
 /// The namespace, as a client sees it.
 #[derive(Clone, Copy)]
-pub(crate) struct Frozen<'a> {
+pub(crate) struct FrozenNamespace<'a> {
     pub(crate) fs: &'a Fs,
 }
 
-impl Frozen<'_> {
+impl FrozenNamespace<'_> {
     /// Follows names; nobody goes through a directory without the right to search it.
     async fn walk(&self, who: &Caller, at: &At) -> Result<Place> {
         let mut place = self.anchor(&at.anchor).await?;
@@ -81,7 +81,7 @@ impl Frozen<'_> {
     }
 
     /// The dataset of a number: of a handle that was had before this client knew of it.
-    async fn numbered(&self, number: u32, loc: &Locator) -> Result<Arc<loaded::Loaded>> {
+    async fn numbered(&self, number: u32, loc: &Locator) -> Result<Arc<loaded::LoadedDataset>> {
         let cache = &self.fs.frozen;
         if let Some(dataset) = cache.numbered(number) {
             return Ok(dataset);
@@ -154,7 +154,7 @@ fn check(who: &Caller, place: &Place, want: Access) -> Result<()> {
     }
 }
 
-impl Namespace for Frozen<'_> {
+impl Namespace for FrozenNamespace<'_> {
     async fn lookup(&self, who: &Caller, at: &At) -> Result<Entry> {
         Ok(self.walk(who, at).await?.entry())
     }
@@ -204,7 +204,7 @@ impl Namespace for Frozen<'_> {
     fn readdir(&self, who: &Caller, dir: &Locator, cookie: u64) -> DirStream {
         let (fs, who, dir) = (self.fs.clone(), who.clone(), dir.clone());
         DirStream::later(async move {
-            let frozen = Frozen { fs: &fs };
+            let frozen = FrozenNamespace { fs: &fs };
             let place = frozen.walk(&who, &At::handle(dir)).await?;
             if place.kind() != FileKind::Directory {
                 return Err(Errno::ENOTDIR.into());

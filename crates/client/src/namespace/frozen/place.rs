@@ -8,7 +8,7 @@ use saker_types::id::frozen_id;
 use saker_types::wire::Entry;
 use saker_types::{Attr, FileKind, InodeId, Locator, time};
 
-use super::loaded::Loaded;
+use super::loaded::LoadedDataset;
 
 /// `st_size` of directories.
 const DIRECTORY_BYTES: u64 = 4096;
@@ -20,7 +20,7 @@ pub(super) enum Place {
     /// An inode of a dataset.
     In {
         /// The dataset.
-        dataset: Arc<Loaded>,
+        dataset: Arc<LoadedDataset>,
         /// Its number there.
         ino: Ino,
         /// Where it was found.
@@ -30,7 +30,7 @@ pub(super) enum Place {
 
 impl Place {
     /// The root of a dataset.
-    pub(super) fn root_of(dataset: Arc<Loaded>) -> Place {
+    pub(super) fn root_of(dataset: Arc<LoadedDataset>) -> Place {
         let name = Bytes::copy_from_slice(dataset.record.name.as_bytes());
         let id = frozen_id(dataset.record.number, ROOT);
         let loc = Locator::entry(frozen_id(0, 0), name, id).under(super::POLICY);
@@ -38,7 +38,7 @@ impl Place {
     }
 
     /// What a name in this directory leads to.
-    pub(super) fn child(&self, dataset: &Arc<Loaded>, name: Bytes, ino: Ino) -> Place {
+    pub(super) fn child(&self, dataset: &Arc<LoadedDataset>, name: Bytes, ino: Ino) -> Place {
         let id = frozen_id(dataset.record.number, ino);
         let loc = Locator::entry(self.id(), name, id).under(super::POLICY);
         Place::In { dataset: dataset.clone(), ino, loc }
