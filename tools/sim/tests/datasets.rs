@@ -218,6 +218,9 @@ fn a_mount_shows_what_was_frozen() {
     assert_eq!(errno(fs::rename(there.join("large"), there.join("l"))), erofs);
     let permissions = fs::Permissions::from_mode(0o777);
     assert_eq!(errno(fs::set_permissions(there.join("large"), permissions)), erofs);
+    // Programs that lock what they read.
+    let locked = fs::File::open(there.join("large")).unwrap();
+    locked.try_lock_shared().unwrap();
     // Compressed data by a map.
     let script = "import mmap, sys; f = open(sys.argv[1], 'rb'); \
                   sys.stdout.buffer.write(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))";

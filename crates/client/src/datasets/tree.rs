@@ -6,7 +6,7 @@ use bytes::Bytes;
 use saker_dataset::pack::{Entry, Source};
 use saker_dataset::{Error, Meta, Result};
 use saker_types::wire::At;
-use saker_types::{FileKind, Locator, time};
+use saker_types::{FileKind, Locator, ROOT, time};
 
 use crate::{Caller, Fs, OpenFlags};
 
@@ -93,6 +93,10 @@ impl ClusterTree {
                     self.fs.lookup(&self.who, &self.at(&path)).await.map_err(wrong)?.loc;
                 let mut listing = self.fs.readdir(&self.who, &loc, 0);
                 while let Some(item) = listing.next().await.map_err(wrong)? {
+                    if loc.id == ROOT && item.name == super::HOME[0] {
+                        // The datasets that are there.
+                        continue;
+                    }
                     let mut below = path.clone();
                     if !below.is_empty() {
                         below.push(b'/');

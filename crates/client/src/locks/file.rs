@@ -37,10 +37,11 @@ impl File {
     /// too long) for others to end theirs.
     ///
     /// # Errors
-    /// EAGAIN when others still hold theirs; ENOLCK when the file has too many locks, or its data comes from no store;
-    /// EIO after a lock that was set through this was lost.
+    /// EAGAIN when others still hold theirs; ENOLCK when the file has too many locks; EIO after a
+    /// lock that was set through this was lost.
     pub async fn set_lock(&self, lock: &Lock, wait: Duration) -> Result<()> {
-        let handle = self.on_stores().ok_or(Errno::ENOLCK)?;
+        // What cannot change need not be locked. Programs that read (HDF5, SQLite) want to.
+        let Some(handle) = self.on_stores() else { return Ok(()) };
         let (core, id) = (&handle.core, handle.inode.id);
         renew::start(core)?;
         // A shard that knows of a new lock on the file does not say that it has forgotten the old ones.

@@ -6,15 +6,19 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_lock::Mutex as AsyncMutex;
 use futures_util::future::BoxFuture;
 use saker_dataset::{Digest, Table};
+use saker_runtime::time::{self, Time};
 use saker_types::{Errno, Error, Result};
 
 use crate::datasets::{FrozenDataset, object_at};
 use crate::{Caller, File, Fs, OpenFlags};
 
+/// For so long a name leads where it led. It may be removed, and given to another dataset.
+const NAME_HOLDS: Duration = Duration::from_secs(10);
 /// Bytes of a table that are read at once.
 const PIECE_BYTES: u64 = 4 << 20;
 
@@ -24,6 +28,8 @@ pub(crate) struct LoadedDataset {
     pub(super) table: Table,
     /// Its partitions, once they are open.
     parts: Vec<Mutex<Option<Arc<File>>>>,
+    /// When its name was last seen to lead to it.
+    seen: Mutex<Time>,
 }
 
 impl LoadedDataset {
@@ -39,7 +45,11 @@ impl LoadedDataset {
             return Ok(file);
         }
         let info = &self.record.manifest.partitions[number as usize];
-        let file = Arc::new(open(fs, &info.digest).await?);
+        let file = match open(fs, &info.digest).await {
+            // It was removed, and its partitions were collected.
+            Err(error) if error.errno() == Errno::ENOENT => return Err(Errno::ESTALE.into()),
+            opened => Arc::new(opened?),
+        };
         // Two that came at once have opened it twice, and keep one.
         let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(part.get_or_insert(file).clone())
@@ -81,16 +91,35 @@ impl Cache {
         self.by_number.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 
-    /// The dataset of a name. One that was read is known without asking: names do not come back with
-    /// other data but after they were removed.
+    /// The dataset of a name. Whether the name still leads to it is asked once in [`NAME_HOLDS`].
     pub(super) async fn named(&self, fs: &Fs, name: &str) -> Result<Option<Arc<LoadedDataset>>> {
         let known = {
             let all = self.by_number.lock().unwrap_or_else(PoisonError::into_inner);
             all.values().find(|dataset| dataset.record.name == name).cloned()
         };
-        if known.is_some() {
-            return Ok(known);
+        let Some(known) = known else { return self.find(fs, name).await };
+        let seen = *known.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = time::now();
+        if now.since(seen) < NAME_HOLDS {
+            return Ok(Some(known));
         }
+        match find(fs, name).await? {
+            Some(record) if record.number == known.record.number => {
+                *known.seen.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                Ok(Some(known))
+            }
+            _ => {
+                self.forget(known.record.number);
+                self.find(fs, name).await
+            }
+        }
+    }
+
+    fn forget(&self, number: u32) {
+        self.by_number.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+
+    async fn find(&self, fs: &Fs, name: &str) -> Result<Option<Arc<LoadedDataset>>> {
         match find(fs, name).await? {
             Some(record) => self.load(fs, record).await.map(Some),
             None => Ok(None),
@@ -140,8 +169,9 @@ impl Cache {
         }
         let table = Table::of_words(Path::new(&record.name), words);
         let table = table.map_err(|e| wrong(e.to_string()))?;
+        let seen = Mutex::new(time::now());
         let parts = manifest.partitions.iter().map(|_| Mutex::default()).collect();
-        let dataset = Arc::new(LoadedDataset { table, parts, record });
+        let dataset = Arc::new(LoadedDataset { table, parts, record, seen });
         let mut all = self.by_number.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(dataset.record.number, dataset.clone());
         Ok(dataset)
