@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use saker_client::saker_types::{Errno, FileKind};
 use saker_client::{Caller, Groups, OpenFlags, SetAttr};
-use saker_sim::cluster::{ClusterShape, RunningCluster, can_mount};
+use saker_sim::cluster::{ClusterShape, RunningCluster, binary, can_mount};
+use saker_sim::wait::until;
 
 const SHAPE: ClusterShape =
     ClusterShape { mnodes: 2, stores: 2, replicas: 1, mount: false, supervise: false };
@@ -230,4 +232,53 @@ fn a_mount_shows_what_was_frozen() {
     let count = Command::new("find").arg(&there).arg("-type").arg("f").output().unwrap();
     assert_eq!(String::from_utf8_lossy(&count.stdout).lines().count(), 43);
     cluster.fsck();
+}
+
+/// Agents of a job's nodes, killed when dropped.
+struct Agents(Vec<Child>);
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        for agent in &mut self.0 {
+            agent.kill().unwrap();
+            agent.wait().unwrap();
+        }
+    }
+}
+
+/// From a directory of the cluster to programs on two nodes, which ask no MNode any more.
+#[test]
+fn a_job_reads_what_was_frozen_without_the_cluster() {
+    let (cluster, tree) = start(SHAPE);
+    said(&cluster, &["dataset", "freeze", "/data", "set@1", "-p", "6", "-c", "zstd"]);
+    let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let nodes = held.map(|held| held.local_addr().unwrap().to_string());
+    let dirs = [0, 1].map(|n| cluster.scratch().join(format!("node{n}")));
+    let mut agents = Agents(Vec::new());
+    for (node, dir) in nodes.iter().zip(&dirs) {
+        let mut agent = Command::new(binary());
+        agent.args(["serve", "agent", "--listen", node, "--dir"]).arg(dir);
+        agents.0.push(agent.stderr(Stdio::null()).spawn().unwrap());
+        until("the agent serves", || dir.join("agent.sock").exists());
+    }
+    let list = nodes.join(",");
+    let dir = dirs[0].to_str().unwrap();
+    said(&cluster, &["dataset", "stage", "set@1", "--nodes", &list, "--dir", dir]);
+    let read = cluster.metric_of("store", "saker_store_read_bytes_total");
+    let requests = cluster.metric_of("mnode", "saker_mnode_requests_total");
+    let library = binary().with_file_name("libsaker_preload.so");
+    for dir in &dirs {
+        let mut diff = Command::new("diff");
+        diff.args(["-r", "--no-dereference"]).arg(&tree).arg("/saker/set@1");
+        let output = diff.env("LD_PRELOAD", &library).env("SAKER_AGENT_DIR", dir).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        assert!(output.status.success());
+    }
+    // The cluster is the origin, and was read about once, when it was staged.
+    assert_eq!(cluster.metric_of("store", "saker_store_read_bytes_total"), read);
+    let after = cluster.metric_of("mnode", "saker_mnode_requests_total");
+    assert!(after - requests <= 8.0, "{} requests, of leases", after - requests);
+    let absent = ["dataset", "stage", "absent@1", "--nodes", &list, "--dir", dir];
+    assert!(refused(&cluster, &absent).contains("not there"));
 }

@@ -100,6 +100,14 @@ impl Files<'_> {
         Ok(Some(data))
     }
 
+    /// A part of a file.
+    pub(super) async fn read_part(&self, at: &At, offset: u64, len: usize) -> Result<Bytes> {
+        let (file, _) = self.fs.open(&Caller::root(), at, READ).await?;
+        let data = file.read(offset, len).await;
+        file.release().await;
+        data
+    }
+
     /// Writes a file that is there whole or not at all.
     pub(super) async fn write(
         &self,

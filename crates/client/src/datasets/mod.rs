@@ -14,6 +14,8 @@ mod files;
 mod freeze;
 mod tree;
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use saker_dataset::{Digest, Manifest};
 use saker_types::wire::At;
@@ -158,6 +160,20 @@ impl Datasets<'_> {
             FORMAT => Err(broken(format!("it is of {}", record.name))),
             format => Err(broken(format!("format {format}"))),
         }
+    }
+
+    /// Bytes of a table or a partition, by its digest.
+    ///
+    /// # Errors
+    /// ENOENT; EIO where it is shorter; of the cluster.
+    pub async fn read(&self, digest: &Digest, range: Range<u64>) -> Result<Bytes> {
+        let len = (range.end - range.start) as usize;
+        let data = self.files.read_part(&object_at(digest), range.start, len).await?;
+        if data.len() == len {
+            return Ok(data);
+        }
+        let text = format!("object {digest} has less than {} bytes", range.end);
+        Err(Error::new(Errno::EIO).with_text(text))
     }
 
     /// Removes a name. Its objects go with the next [`Datasets::collect`], if no other has them.

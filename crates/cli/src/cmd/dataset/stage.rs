@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use saker_agent::origin;
 use saker_agent_api::{Ask, DatasetStatus, StageDataset};
+use saker_client::datasets;
 use saker_dataset::{Manifest, Stage};
 use saker_runtime::time;
 use serde_json::json;
@@ -13,6 +14,7 @@ use super::job::agents::{AgentArgs, Agents, Place, is_served, one};
 use super::job::{daemon, nodes};
 use crate::fail::{Context, FAILED, Failure, Outcome};
 use crate::progress::Progress;
+use crate::session::{self, ClusterArg};
 use crate::{complain, format, signals};
 
 /// Between two looks how far the nodes are.
@@ -20,8 +22,9 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Stage a dataset onto the local disks of a job's nodes.
 ///
-/// SRC is a packed dataset: a directory that all nodes see, or s3://bucket/prefix, whose keys and
-/// endpoint come from the environment of the agents (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, ...). The agent of this machine is started if it does not run.
+/// SRC is NAME@VERSION, a frozen dataset of a cluster, or a packed dataset: a directory that all
+/// nodes see, or s3://bucket/prefix, whose keys and endpoint come from the environment of the agents
+/// (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, ...). The agent of this machine is started if it does not run.
 ///
 /// Each node keeps its share of the partitions. SRC is read about once: nodes copy from each other.
 /// What is interrupted goes on where it was when it is started again, and an agent that is started
@@ -30,17 +33,21 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Exits with 0 if all is there, with 1 otherwise.
 #[derive(clap::Args)]
 #[command(
-    after_long_help = "EXAMPLES\n  saker dataset stage /lustre/imagenet --name imagenet@1 --nodes n[01-04]\n  \
+    after_long_help = "EXAMPLES\n  saker dataset stage imagenet@1 --cluster meta1:7400 --nodes n[01-04]\n  \
+    saker dataset stage /lustre/imagenet --name imagenet@1 --nodes n[01-04]\n  \
     srun --ntasks-per-node=1 saker dataset stage s3://data/imagenet --name imagenet@1 \\\n      \
     --nodes $SLURM_JOB_NODELIST --self $SLURMD_NODENAME --here"
 )]
 pub struct Args {
-    /// The packed dataset: a directory or a URL.
+    #[command(flatten)]
+    cluster: ClusterArg,
+    /// The dataset: NAME@VERSION, a directory or a URL.
     #[arg(value_name = "SRC")]
     source: String,
-    /// Name of the staged dataset. What a version has does not change.
+    /// Name of the staged dataset [default: SRC, if that is NAME@VERSION]. What a version has does
+    /// not change.
     #[arg(long, value_name = "NAME@VERSION")]
-    name: String,
+    name: Option<String>,
     /// Nodes of the job: HOST,HOST:PORT,... or node[001-016,020], or @FILE with one on a line.
     #[arg(long, value_name = "LIST")]
     nodes: String,
@@ -75,9 +82,9 @@ pub fn run(args: &Args) -> Outcome<u8> {
     if args.replicas == 0 {
         return Err(Failure::usage("--replicas", "at least one"));
     }
-    let source = source(&args.source)?;
+    let (source, name) = source(args)?;
     let manifest = origin::manifest(&source).about("dataset")?;
-    let stage = layout(args, &manifest, source, nodes);
+    let stage = layout(args, &manifest, (source, name), nodes);
     let job = Job::begin(args, &stage)?;
     let states = match args.no_wait {
         true => job.look(),
@@ -86,20 +93,36 @@ pub fn run(args: &Args) -> Outcome<u8> {
     job.report(args, &manifest, &states)
 }
 
-/// A directory's path is absolute: agents have other working directories.
-fn source(source: &str) -> Outcome<String> {
+/// Where the dataset is, as agents find it, and the name that it gets.
+fn source(args: &Args) -> Outcome<(String, String)> {
+    let source = &args.source;
+    let named = || args.name.clone().ok_or_else(|| Failure::usage("--name", "NAME@VERSION is due"));
     if source.contains("://") {
-        return Ok(source.to_owned());
+        return Ok((source.clone(), named()?));
     }
+    if datasets::check_name(source).is_ok() && !Path::new(source).exists() {
+        let cluster = session::resolve(&args.cluster.name())?;
+        let addrs = session::coordinators(&cluster)?;
+        let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+        let place = format!("saker://{}/{source}", addrs.join(","));
+        return Ok((place, args.name.clone().unwrap_or_else(|| source.clone())));
+    }
+    // Agents have other working directories.
     let path = std::path::absolute(Path::new(source)).about(source)?;
     let text = path.into_os_string().into_string();
-    text.map_err(|_| Failure::usage(source, "a path that is not UTF-8"))
+    let text = text.map_err(|_| Failure::usage(source, "a path that is not UTF-8"))?;
+    Ok((text, named()?))
 }
 
-fn layout(args: &Args, manifest: &Manifest, origin: String, nodes: Vec<String>) -> Stage {
+fn layout(
+    args: &Args,
+    manifest: &Manifest,
+    (origin, name): (String, String),
+    nodes: Vec<String>,
+) -> Stage {
     Stage {
         format: Stage::FORMAT,
-        name: args.name.clone(),
+        name,
         digest: manifest.digest,
         table_digest: manifest.table_digest,
         partitions: manifest.partitions.len() as u32,

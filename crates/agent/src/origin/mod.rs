@@ -1,5 +1,7 @@
 //! Where datasets come from.
 
+mod cluster;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -45,12 +47,16 @@ struct Objects {
     prefix: object_store::path::Path,
 }
 
-/// The origin at a directory or a URL. What a URL needs besides (keys, regions, endpoints) comes
-/// from the environment, as AWS_ACCESS_KEY_ID.
+/// The origin at a directory, at a URL of an object store, or in a cluster
+/// (`saker://HOST:PORT[,HOST:PORT]/NAME@VERSION`). What an object store needs besides (keys, regions,
+/// endpoints) comes from the environment, as AWS_ACCESS_KEY_ID.
 ///
 /// # Errors
 /// EINVAL: neither. ENOENT: no such directory.
 pub fn open(place: &str) -> Result<Arc<dyn Origin>> {
+    if let Some(rest) = place.strip_prefix(cluster::SCHEME) {
+        return Ok(Arc::new(cluster::ClusterOrigin::new(place, rest)?));
+    }
     let (store, prefix) = match place.contains("://") {
         true => of_url(place)?,
         false => (of_dir(Path::new(place))?, object_store::path::Path::default()),
