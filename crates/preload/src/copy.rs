@@ -7,6 +7,7 @@ use libc::{size_t, ssize_t};
 use crate::data;
 use crate::fds::{self, Window};
 use crate::next::hook;
+use crate::read::whole;
 use crate::sys::{Result, fail};
 
 /// Copies from a window by a call that takes the position as a pointer and moves it.
@@ -31,7 +32,7 @@ unsafe fn copy(
     if len > 0 {
         at += position as i64;
     }
-    let copied = next(&raw mut at, len);
+    let copied = whole(len, next(&raw mut at, len));
     if copied > 0 {
         let now = position as i64 + copied as i64;
         let moved: Result<i64> = match given {

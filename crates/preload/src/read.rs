@@ -52,10 +52,16 @@ pub fn after_fork() {
 /// Reads at the position: at most as much as the file has there.
 fn read_window(window: Window, len: size_t, read: impl FnOnce(size_t) -> ssize_t) -> ssize_t {
     let _held = hold(window.fd);
-    match window.position() {
-        Ok(position) => read(window.clip(position, len)),
+    match window.position().map(|position| window.clip(position, len)) {
+        Ok(len) => whole(len, read(len)),
         Err(errno) => fail(errno),
     }
+}
+
+/// What a call returned that was to give `len` bytes which the file has: a partition that ends
+/// before them is damaged, and must not look like the end of the file.
+pub fn whole(len: size_t, returned: ssize_t) -> ssize_t {
+    if len > 0 && returned == 0 { fail(libc::EIO) } else { returned }
 }
 
 /// Reads at a place: at most as much as the file has there.
@@ -69,7 +75,7 @@ fn pread_window(
     match window.clip(position, len) {
         // Also if the place is far behind all that can be said.
         0 => read(0, window.base as i64),
-        len => read(len, window.base as i64 + offset),
+        len => whole(len, read(len, window.base as i64 + offset)),
     }
 }
 
