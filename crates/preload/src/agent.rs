@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use saker_agent_api::{Local, SOCKET};
 
@@ -21,10 +22,18 @@ use crate::sys;
 
 /// Connections take a descriptor from here on, if there may be so many.
 const FD_MIN: c_int = 900;
+/// An agent that works takes a connection and says hello within this time.
+const HELLO_MAX: Duration = Duration::from_secs(10);
+/// It may have to fetch a large file from far away before it answers.
+const ANSWER_MAX: Duration = Duration::from_secs(300);
+/// An agent that did not answer in time is not asked again for so long.
+const PAUSE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 struct Agent {
     local: Option<Local>,
+    /// It did not answer then.
+    silent: Option<Instant>,
     /// Of each file: descriptors that lead to it, and how often the agent was asked for it.
     open: BTreeMap<u64, (u32, u32)>,
 }
@@ -59,7 +68,7 @@ fn agent() -> MutexGuard<'static, Agent> {
 
 fn connect() -> io::Result<Local> {
     let dir = Path::new(OsStr::from_bytes(&config().agent_dir));
-    let low = UnixStream::connect(dir.join(SOCKET))?;
+    let low = connect_in_time(&dir.join(SOCKET))?;
     let high = sys::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FD_MIN);
     let stream = match high {
         // SAFETY: a new descriptor.
@@ -67,9 +76,54 @@ fn connect() -> io::Result<Local> {
         Err(_) => low,
     };
     let fd = stream.as_raw_fd();
+    stream.set_read_timeout(Some(HELLO_MAX))?;
+    let settings = stream.try_clone()?;
     let local = Local::greet(stream)?;
+    settings.set_read_timeout(Some(ANSWER_MAX))?;
     FD.store(fd, Ordering::Release);
     Ok(local)
+}
+
+/// Connects to a socket; std has no such call with a limit. One for writing holds for connect(2),
+/// too (socket(7)), which waits while many others do.
+fn connect_in_time(path: &Path) -> io::Result<UnixStream> {
+    // SAFETY: touches no memory.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor.
+    let stream = unsafe { UnixStream::from_raw_fd(fd) };
+    stream.set_write_timeout(Some(HELLO_MAX))?;
+    // SAFETY: plain data, of which zeros are valid.
+    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as _;
+    let path = path.as_os_str().as_bytes();
+    if path.len() >= addr.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, byte) in addr.sun_path.iter_mut().zip(path) {
+        *to = *byte as _;
+    }
+    let len = size_of_val(&addr) as libc::socklen_t;
+    // SAFETY: the address is as long as is said.
+    match unsafe { libc::connect(fd, (&raw const addr).cast(), len) } {
+        0 => Ok(stream),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What an error number means that an agent sends: one that tells programs to try again, or none
+/// that Linux has, must not get to them.
+fn refusal(errno: c_int) -> Refused {
+    const ERRNO_MAX: c_int = 4095;
+    let is_fit = (1..=ERRNO_MAX).contains(&errno) && ![libc::EAGAIN, libc::EINTR].contains(&errno);
+    Refused::Said(if is_fit { errno } else { libc::EIO })
+}
+
+/// The time for an answer is over.
+fn is_late(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 impl Agent {
@@ -80,9 +134,16 @@ impl Agent {
 
     /// Asks, and once more by a new connection if the agent is another one by now.
     fn ask<T>(&mut self, mut ask: impl FnMut(&mut Local) -> io::Result<T>) -> Result<T, Refused> {
+        if self.silent.is_some_and(|since| since.elapsed() < PAUSE) {
+            return Err(Refused::Unreachable);
+        }
+        self.silent = None;
         for _ in 0..2 {
             if self.local.is_none() {
-                self.local = Some(connect().map_err(|_| Refused::Unreachable)?);
+                self.local = Some(connect().map_err(|error| {
+                    self.silent = is_late(&error).then(Instant::now);
+                    Refused::Unreachable
+                })?);
             }
             let Some(local) = &mut self.local else { break };
             let error = match ask(local) {
@@ -90,8 +151,14 @@ impl Agent {
                 Err(error) => error,
             };
             match error.raw_os_error() {
+                _ if is_late(&error) => {
+                    // An answer that comes now would be taken for that to the next question.
+                    self.hang_up();
+                    self.silent = Some(Instant::now());
+                    return Err(Refused::Unreachable);
+                }
                 Some(errno) if !matches!(errno, libc::EPIPE | libc::ECONNRESET | libc::EBADF) => {
-                    return Err(Refused::Said(errno));
+                    return Err(refusal(errno));
                 }
                 _ => self.hang_up(),
             }
@@ -170,5 +237,27 @@ fn quietly<T>(act: impl FnOnce() -> T) -> T {
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Refused, refusal};
+
+    #[test]
+    fn programs_get_error_numbers_of_linux() {
+        let said = |errno| match refusal(errno) {
+            Refused::Said(errno) => errno,
+            Refused::Unreachable => 0,
+        };
+        for (errno, wanted) in [
+            (libc::ESTALE, libc::ESTALE),
+            (0, libc::EIO),
+            (-5, libc::EIO),
+            (1_234_567, libc::EIO),
+            (libc::EAGAIN, libc::EIO),
+        ] {
+            assert_eq!(said(errno), wanted, "{errno}");
+        }
     }
 }

@@ -97,7 +97,13 @@ fn open_file(node: Node, dataset: &Dataset, data: &FileData, flags: c_int) -> Re
         }
     }
     let (memfd, kind) = match agent::open(node) {
-        Ok(memfd) => (memfd, Kind::Shared),
+        Ok(memfd) if has_size(memfd, data.size) => (memfd, Kind::Shared),
+        // Of another dataset of this name, or damaged.
+        Ok(memfd) => {
+            let _ = sys::close(memfd);
+            agent::close(node);
+            return Err(libc::EIO);
+        }
         Err(Refused::Said(errno)) => return Err(errno),
         Err(Refused::Unreachable) => {
             (expand(dataset, local.path.as_os_str(), local.offset, data)?, Kind::Memory)
@@ -110,6 +116,13 @@ fn open_file(node: Node, dataset: &Dataset, data: &FileData, flags: c_int) -> Re
         agent::close(node);
     }
     noted
+}
+
+/// A descriptor leads to a regular file of so many bytes.
+fn has_size(fd: c_int, size: u64) -> bool {
+    sys::fstat(fd).is_some_and(|stat| {
+        stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_size as u64 == size
+    })
 }
 
 /// A file of a partition of this node, expanded into memory.

@@ -150,6 +150,17 @@ pub fn stat(path: &CStr) -> Option<libc::stat> {
     }
 }
 
+/// Attributes of what a descriptor leads to; `None` if there are none to be had.
+pub fn fstat(fd: c_int) -> Option<libc::stat> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    let at = stat.as_mut_ptr();
+    // SAFETY: the kernel fills the structure.
+    unsafe {
+        syscall!(libc::SYS_fstat, fd, at).ok()?;
+        Some(stat.assume_init())
+    }
+}
+
 /// Maps memory.
 ///
 /// # Safety

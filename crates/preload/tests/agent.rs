@@ -130,3 +130,29 @@ fn what_the_agent_refuses_is_an_error() {
     let said = says(&fixture, User::Own, "cat $ROOT/text");
     assert_eq!(said, "cat: /saker/tree@zstd/text: Stale file handle\n");
 }
+
+#[test]
+fn a_file_of_another_size_is_an_error() {
+    let fixture = Fixture::new();
+    let mut files = files(&fixture);
+    files.values_mut().for_each(|data| data.truncate(3));
+    let _agent = Agent::start(&fixture.path("agent"), "tree@zstd", files);
+    let said = says(&fixture, User::Own, "cat $ROOT/text");
+    assert_eq!(said, "cat: /saker/tree@zstd/text: Input/output error\n");
+}
+
+#[test]
+fn an_agent_that_never_answers_is_waited_for_once() {
+    let fixture = Fixture::new();
+    let socket = fixture.path("agent").join(saker_agent_api::SOCKET);
+    // Nobody takes its connections.
+    let _silent = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    // The partitions are here.
+    let said = says(&fixture, User::Own, "cd $ROOT && cat text small | wc -l");
+    assert_eq!(said, "3003\n");
+    lose_partitions(&fixture);
+    let said = says(&fixture, User::Own, "cat $ROOT/text $ROOT/small 2>&1 | sort");
+    let error = "Input/output error\n";
+    let wanted = format!("cat: /saker/tree@zstd/small: {error}cat: /saker/tree@zstd/text: {error}");
+    assert_eq!(said, wanted);
+}
