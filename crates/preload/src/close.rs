@@ -1,6 +1,6 @@
 //! Closing and copying descriptors.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::fds::{self, Entry, Kind};
 use crate::next::hook;
@@ -186,3 +186,39 @@ hook! { ioctl: (fd: c_int, request: libc::c_ulong, arg: usize) -> c_int, |next| 
         _ => fail(libc::ENOTTY),
     }
 }}
+
+/// The C library puts others in the place of the standard descriptors, past us.
+fn forget_standard() {
+    (libc::STDIN_FILENO..=libc::STDERR_FILENO).for_each(forget);
+}
+
+hook! { daemon: (keeps_dir: c_int, keeps_files: c_int) -> c_int, |next| {
+    let done = next(keeps_dir, keeps_files);
+    if done == 0 && keeps_files == 0 {
+        forget_standard();
+    }
+    if done == 0 && keeps_dir == 0 {
+        crate::cwd::set(crate::cwd::find_real());
+    }
+    done
+}}
+
+hook! { login_tty: (fd: c_int) -> c_int, |next| {
+    let done = next(fd);
+    if done == 0 {
+        forget_standard();
+    }
+    done
+}}
+
+hook! {
+    forkpty:
+    (main: *mut c_int, name: *mut c_char, term: *const c_void, size: *const c_void) -> c_int,
+    |next| {
+        let child = next(main, name, term, size);
+        if child == 0 {
+            forget_standard();
+        }
+        child
+    }
+}

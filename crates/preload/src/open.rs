@@ -6,6 +6,7 @@ use libc::mode_t;
 use saker_types::FileKind;
 
 use crate::access::{READ, WRITE, Who, permit};
+use crate::close::forget;
 use crate::data;
 use crate::datasets::Node;
 use crate::next::hook;
@@ -100,10 +101,17 @@ pub unsafe fn open_at(
 ) -> c_int {
     // SAFETY: the caller's.
     match unsafe { look_up(dirfd, path, flags) } {
-        Place::Elsewhere => next(dirfd, path),
-        Place::Real(path) => next(libc::AT_FDCWD, path.as_ptr()),
+        Place::Elsewhere => fresh(next(dirfd, path)),
+        Place::Real(path) => fresh(next(libc::AT_FDCWD, path.as_ptr())),
         Place::Ours(found) => answer(found.and_then(|found| open_found(&found, flags))),
     }
+}
+
+/// A new descriptor of a real file. One of ours had the number before if it was closed past us, by
+/// a raw system call.
+fn fresh(fd: c_int) -> c_int {
+    forget(fd);
+    fd
 }
 
 hook! { open, open64: (path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |next| {

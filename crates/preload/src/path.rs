@@ -98,7 +98,7 @@ pub unsafe fn resolve(dirfd: c_int, path: *const c_char, how: How) -> Place {
     if path.first() == Some(&b'/') {
         return match below(path) {
             Some(rest) => walk(MOUNT, rest, how),
-            None => Place::Elsewhere,
+            None => by_descriptor(path, how),
         };
     }
     let base = match dirfd {
@@ -114,6 +114,27 @@ pub unsafe fn resolve(dirfd: c_int, path: *const c_char, how: How) -> Place {
         Some(node) if path.is_empty() && how.empty => Place::Ours(Ok(itself(node))),
         Some(_) if path.is_empty() => Place::Ours(Err(libc::ENOENT)),
         Some(node) => walk(node, Cow::Borrowed(path), how),
+    }
+}
+
+/// Where a path leads that names a descriptor of this process, like `/dev/fd/5`: the kernel would
+/// open the partition, or the directory that stands for ours.
+fn by_descriptor(path: &[u8], how: How) -> Place {
+    let rest = [&b"/dev/fd/"[..], b"/proc/self/fd/", b"/proc/thread-self/fd/"]
+        .iter()
+        .find_map(|dir| path.strip_prefix(*dir));
+    let Some(rest) = rest else { return Place::Elsewhere };
+    let end = rest.iter().position(|c| *c == b'/').unwrap_or(rest.len());
+    let fd = std::str::from_utf8(&rest[..end]).ok().and_then(|fd| fd.parse().ok());
+    let Some(entry) = fd.and_then(fds::get) else { return Place::Elsewhere };
+    let names_itself = end == rest.len();
+    // A link of the kernel: what it says of itself, and canonical paths, are left to that.
+    if names_itself && (!how.follow || how.name || how.entry) {
+        return Place::Elsewhere;
+    }
+    match names_itself {
+        true => Place::Ours(Ok(itself(entry.node))),
+        false => walk(entry.node, Cow::Borrowed(&rest[end..]), how),
     }
 }
 

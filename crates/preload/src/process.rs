@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use crate::next::hook;
 use crate::sys;
 
 static PID: AtomicI32 = AtomicI32::new(0);
@@ -19,3 +20,12 @@ pub fn owns_its_memory() -> bool {
     let known = PID.load(Ordering::Acquire);
     known == 0 || known == sys::pid()
 }
+
+// It runs no handlers of fork(2).
+hook! { _Fork: () -> libc::pid_t, |next| {
+    let child = next();
+    if child == 0 {
+        crate::after_fork();
+    }
+    child
+}}

@@ -12,6 +12,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
+#include <pty.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -22,6 +23,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -713,6 +715,80 @@ static void streams(void) {
     SAY_P(freopen("missing", "r", stdin));
 }
 
+/* A descriptor by its path, and what gets its number after it was closed past the library. */
+static void descriptors(void) {
+    char path[PATH_MAX], text[64] = "";
+    struct stat st;
+    int fd = open("small", O_RDONLY), dir = open("dir", O_RDONLY);
+    static const char *const WAYS[] = {"/dev/fd/%d", "/proc/self/fd/%d", "/proc/thread-self/fd/%d"};
+    for (size_t n = 0; n < COUNT(WAYS); n++) {
+        snprintf(path, sizeof path, WAYS[n], fd);
+        SAY(stat(path, &st));
+        say_stat("by descriptor", &st);
+        SAY(lstat(path, &st));
+        printf("%o\n", st.st_mode & S_IFMT);
+        SAY(access(path, R_OK));
+        SAY_FD(open(path, O_RDWR));
+        SAY_FD(open(path, O_RDONLY | O_NOFOLLOW));
+        int other = open(path, O_RDONLY);
+        SAY(pread(other, text, sizeof text, 11));
+        SAY(lseek(other, 0, SEEK_END));
+        close(other);
+        FILE *file = fopen(path, "r");
+        SAY_P(fgets(text, sizeof text, file));
+        fputs(text, stdout);
+        fclose(file);
+        snprintf(path, sizeof path, WAYS[n], dir);
+        DIR *list = opendir(path);
+        while (list && readdir(list))
+            errno = 0;
+        SAY_P(list);
+        closedir(list);
+        strcat(path, "/inner");
+        SAY(stat(path, &st));
+        say_stat("below a descriptor", &st);
+    }
+    SAY_FD(open("/dev/fd/9999", O_RDONLY));
+    SAY_FD(open("/dev/fd/x", O_RDONLY));
+    close(dir);
+    syscall(SYS_close, fd);
+    SAY(open("/dev/null", O_RDONLY) == fd);
+    SAY(fstat(fd, &st));
+    SAY(S_ISCHR(st.st_mode));
+    close(fd);
+    /* A child without the handlers of fork(2), and one with a terminal. */
+    fd = open("small", O_RDONLY);
+    dup2(fd, 0);
+    pid_t child = _Fork();
+    if (child == 0) {
+        close(fd);
+        int other = socket(AF_UNIX, SOCK_STREAM, 0);
+        _exit(other == fd && fstat(other, &st) == 0 && S_ISSOCK(st.st_mode) ? 0 : 1);
+    }
+    ran(child);
+    int terminal;
+    child = forkpty(&terminal, NULL, NULL, NULL);
+    if (child == 0)
+        _exit(isatty(0) && fstat(0, &st) == 0 && S_ISCHR(st.st_mode) ? 0 : 1);
+    ran(child);
+    close(terminal);
+    int ends[2];
+    if (pipe(ends))
+        exit(2);
+    child = fork();
+    if (child == 0) {
+        int is_wrong = daemon(0, 0) || fstat(0, &st) || !S_ISCHR(st.st_mode) || access("tmp", F_OK);
+        text[0] = is_wrong ? 'n' : 'y';
+        _exit(write(ends[1], text, 1) != 1);
+    }
+    ran(child);
+    SAY(read(ends[0], text, 1));
+    printf("a daemon's standard input: %c\n", text[0]);
+    close(ends[0]);
+    close(ends[1]);
+    close(fd);
+}
+
 int main(int count, char **args) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (count != 3 || chdir(args[1]) || !getcwd(root, sizeof root))
@@ -732,5 +808,6 @@ int main(int count, char **args) {
     threads();
     programs();
     streams();
+    descriptors();
     return 0;
 }
