@@ -159,6 +159,15 @@ impl Staged {
         Ok(Staged { dir: dir.to_owned(), table, broadcast })
     }
 
+    /// Says whether both have the same files, and the same ones for every node.
+    pub fn is_same(&self, other: &Staged) -> bool {
+        let places = |staged: &Staged| {
+            let broadcast = staged.broadcast.as_ref();
+            broadcast.map(|broadcast| broadcast.places().as_bytes().to_vec())
+        };
+        self.table.is_same(&other.table) && places(self) == places(other)
+    }
+
     /// Where it is.
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -25,9 +25,12 @@ const COPY_BYTES: usize = 1 << 30;
 /// Opens a node for reading, after all checks.
 ///
 /// # Errors
-/// ENXIO of what has no data, EIO if the data is not to be had, what the agent says, of the system.
+/// ESTALE if the dataset was replaced, ENXIO of what has no data, EIO if the data is not to be had, what the agent says, of the system.
 pub fn open(node: Node, flags: c_int) -> Result {
     let is_path = flags & libc::O_PATH != 0;
+    if let Some(dataset) = node.dataset() {
+        dataset.check()?;
+    }
     match (node.kind(), node.dataset()) {
         (FileKind::Regular, Some(dataset)) if !is_path => {
             let data = node.data().ok_or(libc::EIO)?;

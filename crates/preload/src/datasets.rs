@@ -1,9 +1,9 @@
 //! The datasets of this node, and what is in them.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use saker_agent_api::DATASETS;
 use saker_dataset::table::ROOT;
@@ -13,6 +13,8 @@ use saker_types::FileKind;
 use crate::config::config;
 use crate::sys::{self, c_path};
 
+/// The table in a dataset's directory.
+const TABLE: &str = "table.saker";
 /// Datasets that one process can use.
 const DATASETS_MAX: usize = 4096;
 /// Of a device number that no other file system has: the kernel gives none so high.
@@ -31,6 +33,45 @@ pub struct Dataset {
     /// Its directory.
     pub dir: CString,
     dev: u64,
+    table: CString,
+    /// Of the table's file, as [`version`] has it.
+    version: AtomicU64,
+    /// Another dataset has this name now.
+    is_replaced: AtomicBool,
+}
+
+/// A number that changes when another file takes a file's place; 0: there is none.
+fn version(path: &CStr) -> u64 {
+    sys::stat(path).map_or(0, |stat| {
+        // Numbers of inodes are used again.
+        let ctime = (stat.st_ctime as u64).wrapping_mul(1_000_000_000) + stat.st_ctime_nsec as u64;
+        stat.st_ino.rotate_left(40) ^ ctime
+    })
+}
+
+impl Dataset {
+    /// Checks that the table is that of the files which are there now. Partitions have no checksums
+    /// that are compared at reading: those of another dataset would be read as if they were right.
+    ///
+    /// # Errors
+    /// ESTALE: another dataset was staged under this name. Looking it up again finds that.
+    pub fn check(&self) -> sys::Result<()> {
+        let (now, known) = (version(&self.table), self.version.load(Ordering::Acquire));
+        // Of one that is gone, the agent may know.
+        if now == known || now == 0 {
+            return Ok(());
+        }
+        if Staged::open(self.staged.dir()).is_ok_and(|new| new.is_same(&self.staged)) {
+            self.version.store(now, Ordering::Release);
+            return Ok(());
+        }
+        self.is_replaced.store(true, Ordering::Release);
+        Err(libc::ESTALE)
+    }
+
+    fn has_name(&self, name: &[u8]) -> bool {
+        self.name.as_bytes() == name && !self.is_replaced.load(Ordering::Acquire)
+    }
 }
 
 static KNOWN: [AtomicPtr<Dataset>; DATASETS_MAX] =
@@ -93,7 +134,7 @@ pub fn datasets_dir() -> PathBuf {
 pub fn names() -> Vec<Vec<u8>> {
     #[allow(clippy::disallowed_methods, reason = "in programs of users")]
     let Ok(dir) = std::fs::read_dir(datasets_dir()) else { return Vec::new() };
-    let staged = dir.flatten().filter(|entry| entry.path().join("table.saker").is_file());
+    let staged = dir.flatten().filter(|entry| entry.path().join(TABLE).is_file());
     let mut names: Vec<_> = staged.map(|entry| entry.file_name().as_bytes().to_vec()).collect();
     names.sort();
     names
@@ -110,12 +151,16 @@ fn dev_of(name: &[u8]) -> u64 {
 /// The number of a dataset by its name, which is opened at first use.
 fn find(name: &[u8]) -> Option<u32> {
     let count = COUNT.load(Ordering::Acquire);
-    let known = (0..count).find(|n| dataset(*n).is_some_and(|known| known.name.as_bytes() == name));
+    let known = (0..count).find(|n| dataset(*n).is_some_and(|known| known.has_name(name)));
     if known.is_some() {
         return known;
     }
     let dir = datasets_dir().join(OsStr::from_bytes(name));
+    let table = c_path(dir.join(TABLE).into_os_string().into_encoded_bytes()).ok()?;
     let new = Dataset {
+        version: AtomicU64::new(version(&table)),
+        is_replaced: AtomicBool::new(false),
+        table,
         name: String::from_utf8(name.to_vec()).ok()?,
         staged: Staged::open(&dir).ok()?,
         dir: c_path(dir.into_os_string().into_encoded_bytes()).ok()?,

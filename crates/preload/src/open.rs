@@ -103,7 +103,30 @@ pub unsafe fn open_at(
     match unsafe { look_up(dirfd, path, flags) } {
         Place::Elsewhere => fresh(next(dirfd, path)),
         Place::Real(path) => fresh(next(libc::AT_FDCWD, path.as_ptr())),
-        Place::Ours(found) => answer(found.and_then(|found| open_found(&found, flags))),
+        // SAFETY: the caller's.
+        Place::Ours(found) => answer(unsafe { open_ours(found, dirfd, path, flags) }),
+    }
+}
+
+/// Opens what is found; looks once more, as the kernel does, if it is stale: by a path from above,
+/// the dataset is found that has the name now.
+///
+/// # Safety
+/// `path` ends with a zero.
+pub unsafe fn open_ours(
+    found: Result<Found>,
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+) -> Result {
+    match open_found(&found?, flags) {
+        Err(libc::ESTALE) => {}
+        other => return other,
+    }
+    // SAFETY: the caller's.
+    match unsafe { look_up(dirfd, path, flags) } {
+        Place::Ours(found) => open_found(&found?, flags),
+        _ => Err(libc::ESTALE),
     }
 }
 

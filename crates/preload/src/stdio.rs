@@ -6,7 +6,7 @@ use libc::FILE;
 
 use crate::close::forget;
 use crate::next::{hook, next};
-use crate::open::{look_up, open_found};
+use crate::open::{look_up, open_ours};
 use crate::path::Place;
 use crate::sys::{self, Result, answer_ptr};
 use crate::{data, fds};
@@ -43,8 +43,8 @@ unsafe fn open(path: *const c_char, mode: *const c_char) -> Result<Opened> {
         Place::Real(path) => return Ok(Opened::Real(path)),
         Place::Ours(found) => found,
     };
-    let flags = flags?;
-    let fd = open_found(&found?, flags)?;
+    // SAFETY: the caller's.
+    let fd = unsafe { open_ours(found, libc::AT_FDCWD, path, flags?)? };
     match data::materialize(fd) {
         Ok(()) => Ok(Opened::Ours(fd)),
         Err(errno) => {

@@ -38,3 +38,42 @@ fn a_partition_that_is_cut_is_an_error_not_the_end_of_a_file() {
     let said = says(&fixture, "cp $ROOT/large $OUT/copy; echo $?");
     assert!(said.starts_with("1\n") && said.contains("Input/output error"), "{said}");
 }
+
+#[test]
+fn a_dataset_that_is_replaced_is_not_mixed_with_the_new_one() {
+    let fixture = Fixture::new();
+    let other = fixture.path("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("a"), "other bytes\n".repeat(500)).unwrap();
+    std::fs::write(other.join("small"), "of the other dataset\n").unwrap();
+    let old = fixture.staged("none");
+    std::fs::rename(&old, fixture.path("old")).unwrap();
+    fixture.stage_tree(&other, "none", 3);
+    std::fs::rename(&old, fixture.path("new")).unwrap();
+    std::fs::rename(fixture.path("old"), &old).unwrap();
+    // A copy of it, for one that is staged again.
+    let copy = "import os, sys, shutil\nroot, staged, out = sys.argv[1:]\n\
+                def read(path, at=None):\n\
+                \x20 try: return os.read(os.open(path, os.O_RDONLY, dir_fd=at), 9)\n\
+                \x20 except OSError as e: return e.errno\n\
+                def change(new):\n\
+                \x20 shutil.rmtree(staged)\n\x20 shutil.copytree(new, staged)\n\
+                shutil.copytree(staged, out + '/same')\n\
+                at, kept = os.open(root, os.O_RDONLY), os.open(root + '/text', os.O_RDONLY)\n\
+                print(read(root + '/small'), read('small', at))\n\
+                change(out + '/same')\nprint(read(root + '/small'), read('small', at))\n\
+                change(out + '/../new')\nprint(read('small', at), read(root + '/small'))\n\
+                print(read('small', at), read(root + '/text'), os.pread(kept, 7, 0), open(root + '/a').read(5))\n\
+                shutil.rmtree(out + '/same')";
+    std::fs::write(fixture.path("replace.py"), copy).unwrap();
+    std::fs::rename(fixture.path("agent/datasets"), fixture.path("out/datasets")).unwrap();
+    std::os::unix::fs::symlink(fixture.path("out/datasets"), fixture.path("agent/datasets"))
+        .unwrap();
+    let said =
+        says(&fixture, "exec /usr/bin/python3 $HERE/replace.py $ROOT $OUT/datasets/tree@none $OUT");
+    assert_eq!(
+        said,
+        "b'first lin' b'first lin'\nb'first lin' b'first lin'\n\
+         116 b'of the ot'\n116 2 b'line 0 ' other\n"
+    );
+}

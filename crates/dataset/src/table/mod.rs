@@ -140,6 +140,12 @@ impl Table {
         &raw(&self.bytes)[self.parts[part].clone()]
     }
 
+    /// Says whether both have the same header, and so the same checksums of all parts.
+    pub fn is_same(&self, other: &Table) -> bool {
+        let header = |table: &Table| raw(&table.bytes)[..size_of::<TableHeader>()].to_vec();
+        header(self) == header(other)
+    }
+
     /// Compares all parts with their checksums.
     ///
     /// # Errors

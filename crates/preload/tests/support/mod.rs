@@ -150,7 +150,12 @@ impl Fixture {
     }
 
     fn stage(&self, codec: &str, partitions: u32) {
-        let (source, to) = (LocalTree::new(&self.path("tree")), self.staged(codec));
+        self.stage_tree(&self.path("tree"), codec, partitions);
+    }
+
+    /// Stages a tree as `tree@CODEC`.
+    pub fn stage_tree(&self, tree: &Path, codec: &str, partitions: u32) {
+        let (source, to) = (LocalTree::new(tree), self.staged(codec));
         let options = Options { partitions, codec: codec.parse().unwrap(), ..Options::default() };
         let plan = Plan::of(&source).unwrap();
         let manifest = pack(&source, &plan, &to, &options, &Progress::default()).unwrap();
