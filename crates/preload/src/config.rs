@@ -19,6 +19,8 @@ pub struct Config {
     pub first_name: Vec<u8>,
     /// The agent's directory.
     pub agent_dir: Vec<u8>,
+    /// It is the default one, in a directory where everybody can make names.
+    is_default: bool,
 }
 
 unsafe extern "C" {
@@ -77,6 +79,7 @@ impl Config {
         // SAFETY: touches no memory.
         let uid = unsafe { libc::syscall(libc::SYS_getuid) };
         let agent_dir = given(AGENT_DIR).map(<[u8]>::to_vec);
+        let is_default = agent_dir.is_none();
         let agent_dir =
             agent_dir.unwrap_or_else(|| format!("/var/tmp/saker-agent-{uid}").into_bytes());
         let below = normal(&agent_dir);
@@ -84,7 +87,16 @@ impl Config {
             below.strip_prefix(&mount[..]).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
         // What is looked for below the mount point would be looked for in there, for ever.
         let agent_dir = if is_below { b"/dev/null".to_vec() } else { agent_dir };
-        Config { mount, first_name, agent_dir }
+        Config { mount, first_name, agent_dir, is_default }
+    }
+
+    /// Whether what is in the agent's directory is used: not if somebody else has made the default
+    /// one, to have the user read and start what is in it. The agent refuses such a one, too.
+    pub fn trusts_agent_dir(&self) -> bool {
+        let Ok(path) = sys::c_path(self.agent_dir.clone()) else { return false };
+        // SAFETY: touches no memory.
+        let uid = unsafe { libc::syscall(libc::SYS_getuid) } as u32;
+        !self.is_default || sys::lstat(&path).is_none_or(|stat| stat.st_uid == uid)
     }
 }
 

@@ -132,6 +132,9 @@ pub fn datasets_dir() -> PathBuf {
 
 /// Names of the staged datasets, in order.
 pub fn names() -> Vec<Vec<u8>> {
+    if !config().trusts_agent_dir() {
+        return Vec::new();
+    }
     #[allow(clippy::disallowed_methods, reason = "in programs of users")]
     let Ok(dir) = std::fs::read_dir(datasets_dir()) else { return Vec::new() };
     let staged = dir.flatten().filter(|entry| entry.path().join(TABLE).is_file());
@@ -154,6 +157,9 @@ fn find(name: &[u8]) -> Option<u32> {
     let known = (0..count).find(|n| dataset(*n).is_some_and(|known| known.has_name(name)));
     if known.is_some() {
         return known;
+    }
+    if !config().trusts_agent_dir() {
+        return None;
     }
     let dir = datasets_dir().join(OsStr::from_bytes(name));
     let table = c_path(dir.join(TABLE).into_os_string().into_encoded_bytes()).ok()?;

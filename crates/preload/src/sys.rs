@@ -141,11 +141,20 @@ pub fn pid() -> c_int {
 
 /// Attributes of a real file; `None` if there are none to be had.
 pub fn stat(path: &CStr) -> Option<libc::stat> {
+    stat_at(path, 0)
+}
+
+/// The same of a link itself.
+pub fn lstat(path: &CStr) -> Option<libc::stat> {
+    stat_at(path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+fn stat_at(path: &CStr, flags: c_int) -> Option<libc::stat> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     let at = stat.as_mut_ptr();
     // SAFETY: the path ends with a zero, and the kernel fills the structure.
     unsafe {
-        syscall!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), at, 0).ok()?;
+        syscall!(libc::SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), at, flags).ok()?;
         Some(stat.assume_init())
     }
 }

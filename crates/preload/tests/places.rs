@@ -1,8 +1,10 @@
 //! Where datasets are seen, and what is not one.
 
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests")]
+
 mod support;
 
-use support::{Fixture, On, User};
+use support::{Fixture, On, User, is_root};
 
 fn says(fixture: &Fixture, script: &str) -> String {
     let output = fixture.run(On::Dataset("none"), User::Own, script);
@@ -95,4 +97,32 @@ fn an_environment_of_their_own_keeps_the_directory() {
     let stale = "cd $ROOT/dir && export V=$SAKER_PRELOAD_CWD && cd /usr && \
                  SAKER_PRELOAD_CWD=$V /bin/sh -c 'pwd; ls -d bin'; printenv SAKER_PRELOAD_CWD";
     assert_eq!(says(&fixture, stale), "/usr\nbin\n");
+}
+
+#[test]
+fn the_default_directory_is_that_of_the_user_alone() {
+    if !is_root() {
+        return;
+    }
+    let fixture = Fixture::new();
+    // In place of /var/tmp, in a mount namespace.
+    let private = fixture.path("private");
+    let dir = private.join("saker-agent-65534");
+    std::fs::create_dir(&private).unwrap();
+    std::fs::rename(fixture.path("agent"), &dir).unwrap();
+    std::fs::copy(fixture.path("preload.so"), private.join("p.so")).unwrap();
+    let look = "mount --bind $PRIVATE /var/tmp && cd / && exec setpriv --reuid=65534 \
+                --regid=65534 --clear-groups env LD_PRELOAD=/var/tmp/p.so bash -c \
+                'ls /saker | wc -l; wc -l < /saker/tree@none/small'";
+    let look = || {
+        let mut shell = std::process::Command::new("unshare");
+        let output = shell.args(["-m", "bash", "-c", look]).env("PRIVATE", &private).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    assert_eq!(look(), "0\n", "the superuser's");
+    std::os::unix::fs::chown(&dir, Some(65534), None).unwrap();
+    assert_eq!(look(), "2\n3\n");
+    std::fs::rename(&dir, private.join("other")).unwrap();
+    std::os::unix::fs::symlink("other", &dir).unwrap();
+    assert_eq!(look(), "0\n", "a link of the superuser");
 }
