@@ -95,6 +95,7 @@ fn open_file(node: Node, dataset: &Dataset, data: &FileData, flags: c_int) -> Re
                 sys::lseek(fd, base as i64, libc::SEEK_SET).inspect_err(|_| {
                     let _ = sys::close(fd);
                 })?;
+                crate::read::share_locks();
                 return note(fd, Entry { kind: Kind::Window, node, base });
             }
         }

@@ -107,7 +107,6 @@ fn find_next() {
 unsafe extern "C" fn after_fork() {
     process::begin();
     cwd::after_fork();
-    read::after_fork();
     agent::after_fork();
     fds::after_fork();
 }

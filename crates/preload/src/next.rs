@@ -50,7 +50,7 @@ macro_rules! hook_one {
     ($name:ident ($($arg:ident: $type:ty),* $(,)?) $ret:ty, $next:ident $body:block) => {
         // Not in unit tests, which would be served by them.
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        #[allow(clippy::too_many_arguments, reason = "the C library's")]
+        #[allow(clippy::too_many_arguments, non_snake_case, reason = "the C library's")]
         #[allow(clippy::undocumented_unsafe_blocks, reason = "callers keep to the manual page")]
         #[allow(dead_code, unused_variables, reason = "not exported in unit tests")]
         pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $ret {

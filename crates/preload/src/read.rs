@@ -1,61 +1,108 @@
 //! Reading, and the position.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use libc::{iovec, size_t, ssize_t};
 
 use crate::data;
 use crate::fds::{self, Window};
 use crate::next::hook;
-use crate::sys::{Result, answer, fail};
+use crate::process;
+use crate::sys::{self, Result, answer, fail, syscall};
 
 /// One lock for each of so many descriptors.
 const LOCKS: usize = 64;
-/// How often one is tried. Who holds it for longer is likely interrupted by a signal in whose
-/// handler we are.
+/// How often one is tried. Who holds it for longer reads from a slow disk, or is interrupted by a
+/// signal in whose handler we are.
 const TRIES: u32 = 100_000;
 
-static BUSY: [AtomicBool; LOCKS] = [const { AtomicBool::new(false) }; LOCKS];
+/// Number of the process that holds a lock; 0: none.
+type Locks = [AtomicI32; LOCKS];
 
-/// While it lives, no other thread moves the position of a descriptor: else a read that was clipped
-/// to a file's end could begin behind it, in the next file of the partition.
-struct Held(&'static AtomicBool, bool);
+/// Processes that share a position share the locks, too.
+static LOCKS_AT: AtomicPtr<Locks> = AtomicPtr::new(std::ptr::null_mut());
+static OWN_LOCKS: Locks = [const { AtomicI32::new(0) }; LOCKS];
 
-fn hold(fd: c_int) -> Held {
-    let lock = &BUSY[fd as usize % LOCKS];
+/// Makes the locks that children share: before there is a descriptor that they could share.
+pub fn share_locks() {
+    if !LOCKS_AT.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let (prot, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    let bytes = size_of::<Locks>();
+    // SAFETY: new memory, where the kernel likes.
+    let Ok(new) = (unsafe { sys::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) }) else {
+        return;
+    };
+    let null = std::ptr::null_mut();
+    if LOCKS_AT.compare_exchange(null, new.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: nobody else has seen it.
+        unsafe { libc::syscall(libc::SYS_munmap, new, bytes) };
+    }
+}
+
+/// While it lives, nobody else who reads the descriptor moves its position: else a read that was
+/// clipped to a file's end could begin behind it, in the next file of the partition.
+struct Held {
+    lock: &'static AtomicI32,
+    pid: i32,
+}
+
+fn hold(fd: c_int) -> Option<Held> {
+    // SAFETY: zeros are valid, and it is never unmapped.
+    let locks = unsafe { LOCKS_AT.load(Ordering::Acquire).as_ref() }.unwrap_or(&OWN_LOCKS);
+    let (lock, pid) = (&locks[fd as usize % LOCKS], process::noted());
+    let take = |from| lock.compare_exchange(from, pid, Ordering::Acquire, Ordering::Relaxed);
     for n in 0..TRIES {
-        if lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            return Held(lock, true);
+        if take(0).is_ok() {
+            return Some(Held { lock, pid });
         }
         if n % 64 == 63 {
             // SAFETY: touches no memory.
             unsafe { libc::sched_yield() };
         }
     }
-    Held(lock, false)
+    // It may have been killed.
+    let holder = lock.load(Ordering::Relaxed);
+    // SAFETY: sends no signal.
+    let is_gone = holder > 0
+        && unsafe { syscall!(libc::SYS_kill, holder, 0) }.is_err_and(|errno| errno == libc::ESRCH);
+    (is_gone && take(holder).is_ok()).then_some(Held { lock, pid })
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.1 {
-            self.0.store(false, Ordering::Release);
-        }
+        // Not that of the parent, if fork(2) was called by a signal handler in between.
+        let _ = self.lock.compare_exchange(self.pid, 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 
-/// In a child: the thread that held one is not there.
-pub fn after_fork() {
-    BUSY.iter().for_each(|lock| lock.store(false, Ordering::Release));
-}
-
-/// Reads at the position: at most as much as the file has there.
-fn read_window(window: Window, len: size_t, read: impl FnOnce(size_t) -> ssize_t) -> ssize_t {
-    let _held = hold(window.fd);
-    match window.position().map(|position| window.clip(position, len)) {
-        Ok(len) => whole(len, read(len)),
-        Err(errno) => fail(errno),
+/// Reads at the position: at most as much as the file has there. `read` does it, or `pread` at a
+/// place in the partition, if others may move the position meanwhile.
+fn read_window(
+    window: Window,
+    len: size_t,
+    read: impl FnOnce(size_t) -> ssize_t,
+    pread: impl FnOnce(size_t, i64) -> ssize_t,
+) -> ssize_t {
+    let held = hold(window.fd);
+    let position = match window.position() {
+        Ok(position) => position,
+        Err(errno) => return fail(errno),
+    };
+    let len = window.clip(position, len);
+    if held.is_some() {
+        return whole(len, read(len));
     }
+    let got = pread_window(window, len, position as i64, pread);
+    if got > 0
+        && let Err(errno) = window.seek(position as i64 + got as i64)
+    {
+        return fail(errno);
+    }
+    got
 }
 
 /// What a call returned that was to give `len` bytes which the file has: a partition that ends
@@ -81,14 +128,18 @@ fn pread_window(
 
 hook! { read: (fd: c_int, into: *mut u8, len: size_t) -> ssize_t, |next| {
     match fds::window(fd) {
-        Some(window) => read_window(window, len, |len| next(fd, into, len)),
+        Some(window) => read_window(window, len, |len| next(fd, into, len), |len, at| {
+            answer(syscall!(libc::SYS_pread64, fd, into, len, at).map(|n| n as ssize_t))
+        }),
         None => next(fd, into, len),
     }
 }}
 
 hook! { __read_chk: (fd: c_int, into: *mut u8, len: size_t, room: size_t) -> ssize_t, |next| {
     match fds::window(fd).filter(|_| len <= room) {
-        Some(window) => read_window(window, len, |len| next(fd, into, len, room)),
+        Some(window) => read_window(window, len, |len| next(fd, into, len, room), |len, at| {
+            answer(syscall!(libc::SYS_pread64, fd, into, len, at).map(|n| n as ssize_t))
+        }),
         None => next(fd, into, len, room),
     }
 }}
@@ -146,13 +197,23 @@ unsafe fn buffers<'a>(buffers: *const iovec, count: c_int) -> Result<(&'a [iovec
     if isize::try_from(sum).is_err() { Err(libc::EINVAL) } else { Ok((buffers, sum)) }
 }
 
+fn preadv_raw(fd: c_int, buffers: &[iovec], at: i64, flags: c_int) -> ssize_t {
+    let (list, count) = (buffers.as_ptr(), buffers.len());
+    // SAFETY: the caller's buffers. The upper half of the place is not used on 64-bit machines.
+    let got = unsafe { syscall!(libc::SYS_preadv2, fd, list, count, at, 0, flags) };
+    answer(got.map(|n| n as ssize_t))
+}
+
 hook! { readv: (fd: c_int, iov: *const iovec, count: c_int) -> ssize_t, |next| {
     let Some(window) = fds::window(fd) else { return next(fd, iov, count) };
     match buffers(iov, count) {
         Err(errno) => fail(errno),
-        Ok((buffers, sum)) => read_window(window, sum, |len| {
-            next(fd, clipped(buffers, len).as_ptr(), count)
-        }),
+        Ok((buffers, sum)) => read_window(
+            window,
+            sum,
+            |len| next(fd, clipped(buffers, len).as_ptr(), count),
+            |len, at| preadv_raw(fd, &clipped(buffers, len), at, 0),
+        ),
     }
 }}
 
@@ -174,9 +235,12 @@ hook! {
         let Some(window) = fds::window(fd) else { return next(fd, iov, count, offset, flags) };
         match buffers(iov, count) {
             Err(errno) => fail(errno),
-            Ok((buffers, sum)) if offset == -1 => read_window(window, sum, |len| {
-                next(fd, clipped(buffers, len).as_ptr(), count, -1, flags)
-            }),
+            Ok((buffers, sum)) if offset == -1 => read_window(
+                window,
+                sum,
+                |len| next(fd, clipped(buffers, len).as_ptr(), count, -1, flags),
+                |len, at| preadv_raw(fd, &clipped(buffers, len), at, flags),
+            ),
             Ok((buffers, sum)) => pread_window(window, sum, offset, |len, at| {
                 next(fd, clipped(buffers, len).as_ptr(), count, at, flags)
             }),

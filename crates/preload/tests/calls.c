@@ -715,6 +715,45 @@ static void streams(void) {
     SAY_P(freopen("missing", "r", stdin));
 }
 
+/* Processes that share a position get each byte once, and none that is behind the file's end. */
+static void shared(void) {
+    static char data[1000];
+    unsigned long *all = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int round = 0; round < 300; round++) {
+        int fd = open("many/0150", O_RDONLY);
+        for (int n = 0; n < 4; n++) {
+            if (fork() == 0) {
+                struct iovec iov = {data, sizeof data};
+                ssize_t got = 0;
+                do {
+                    __atomic_add_fetch(all, got, __ATOMIC_SEQ_CST);
+                    got = n % 2 ? read(fd, data, sizeof data) : readv(fd, &iov, 1);
+                } while (got > 0);
+                _exit(got != 0);
+            }
+        }
+        while (wait(NULL) > 0)
+            ;
+        close(fd);
+    }
+    printf("%lu bytes were read by children\n", *all);
+    /* One that is killed while it reads stops nobody. */
+    int fd = open("many/0150", O_RDONLY);
+    for (int round = 0; round < 30; round++) {
+        pid_t child = fork();
+        if (child == 0)
+            for (;;)
+                if (read(fd, data, 1) < 1)
+                    lseek(fd, 0, SEEK_SET);
+        lseek(fd, 0, SEEK_SET);
+        kill(child, SIGKILL);
+        ran(child);
+    }
+    lseek(fd, 0, SEEK_SET);
+    SAY(read(fd, data, sizeof data));
+    close(fd);
+}
+
 /* A descriptor by its path, and what gets its number after it was closed past the library. */
 static void descriptors(void) {
     char path[PATH_MAX], text[64] = "";
@@ -809,5 +848,6 @@ int main(int count, char **args) {
     programs();
     streams();
     descriptors();
+    shared();
     return 0;
 }
