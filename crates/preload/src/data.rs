@@ -28,15 +28,15 @@ const COPY_BYTES: usize = 1 << 30;
 /// ESTALE if the dataset was replaced, ENXIO of what has no data, EIO if the data is not to be had, what the agent says, of the system.
 pub fn open(node: Node, flags: c_int) -> Result {
     let is_path = flags & libc::O_PATH != 0;
-    if let Some(dataset) = node.dataset() {
-        dataset.check()?;
-    }
     match (node.kind(), node.dataset()) {
         (FileKind::Regular, Some(dataset)) if !is_path => {
             let data = node.data().ok_or(libc::EIO)?;
             open_file(node, dataset, &data, flags & KEPT)
         }
-        (FileKind::Directory, _) => open_dir(node, flags),
+        (FileKind::Directory, dataset) => {
+            dataset.map_or(Ok(()), Dataset::check)?;
+            open_dir(node, flags)
+        }
         (_, Some(dataset)) if is_path => {
             let table = dataset.staged.table().path().as_os_str().as_bytes().to_vec();
             let fd = sys::open(&c_path(table)?, flags & KEPT)?;
@@ -92,7 +92,8 @@ fn open_file(node: Node, dataset: &Dataset, data: &FileData, flags: c_int) -> Re
             other => {
                 let fd = other?;
                 let base = if data.size == 0 { 0 } else { local.offset };
-                sys::lseek(fd, base as i64, libc::SEEK_SET).inspect_err(|_| {
+                let seek = || sys::lseek(fd, base as i64, libc::SEEK_SET);
+                dataset.check_opened(fd).and_then(|()| seek()).inspect_err(|_| {
                     let _ = sys::close(fd);
                 })?;
                 crate::read::share_locks();
@@ -100,6 +101,7 @@ fn open_file(node: Node, dataset: &Dataset, data: &FileData, flags: c_int) -> Re
             }
         }
     }
+    dataset.check()?;
     let (memfd, kind) = match agent::open(node) {
         Ok(memfd) if has_size(memfd, data.size) => (memfd, Kind::Shared),
         // Of another dataset of this name, or damaged.

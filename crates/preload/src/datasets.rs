@@ -1,6 +1,6 @@
 //! The datasets of this node, and what is in them.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CString, OsStr, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -15,6 +15,8 @@ use crate::sys::{self, c_path};
 
 /// The table in a dataset's directory.
 const TABLE: &str = "table.saker";
+/// Partitions of a dataset that are known again; more of them are checked more often.
+const PARTS: usize = 256;
 /// Datasets that one process can use.
 const DATASETS_MAX: usize = 4096;
 /// Of a device number that no other file system has: the kernel gives none so high.
@@ -36,13 +38,15 @@ pub struct Dataset {
     table: CString,
     /// Of the table's file, as [`version`] has it.
     version: AtomicU64,
+    /// The same of partitions that were opened, by number of the inode.
+    parts: [AtomicU64; PARTS],
     /// Another dataset has this name now.
     is_replaced: AtomicBool,
 }
 
 /// A number that changes when another file takes a file's place; 0: there is none.
-fn version(path: &CStr) -> u64 {
-    sys::stat(path).map_or(0, |stat| {
+fn version(stat: Option<libc::stat>) -> u64 {
+    stat.map_or(0, |stat| {
         // Numbers of inodes are used again.
         let ctime = (stat.st_ctime as u64).wrapping_mul(1_000_000_000) + stat.st_ctime_nsec as u64;
         stat.st_ino.rotate_left(40) ^ ctime
@@ -56,7 +60,7 @@ impl Dataset {
     /// # Errors
     /// ESTALE: another dataset was staged under this name. Looking it up again finds that.
     pub fn check(&self) -> sys::Result<()> {
-        let (now, known) = (version(&self.table), self.version.load(Ordering::Acquire));
+        let (now, known) = (version(sys::stat(&self.table)), self.version.load(Ordering::Acquire));
         // Of one that is gone, the agent may know.
         if now == known || now == 0 {
             return Ok(());
@@ -67,6 +71,22 @@ impl Dataset {
         }
         self.is_replaced.store(true, Ordering::Release);
         Err(libc::ESTALE)
+    }
+
+    /// The same when one of its files was opened: of one that was open before, without looking for
+    /// the table.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub fn check_opened(&self, fd: c_int) -> sys::Result<()> {
+        let stat = sys::fstat(fd);
+        let (now, ino) = (version(stat), stat.map_or(0, |stat| stat.st_ino));
+        let known = &self.parts[ino as usize % PARTS];
+        if known.load(Ordering::Acquire) != now || self.is_replaced.load(Ordering::Acquire) {
+            self.check()?;
+            known.store(now, Ordering::Release);
+        }
+        Ok(())
     }
 
     fn has_name(&self, name: &[u8]) -> bool {
@@ -164,7 +184,8 @@ fn find(name: &[u8]) -> Option<u32> {
     let dir = datasets_dir().join(OsStr::from_bytes(name));
     let table = c_path(dir.join(TABLE).into_os_string().into_encoded_bytes()).ok()?;
     let new = Dataset {
-        version: AtomicU64::new(version(&table)),
+        version: AtomicU64::new(version(sys::stat(&table))),
+        parts: [const { AtomicU64::new(0) }; PARTS],
         is_replaced: AtomicBool::new(false),
         table,
         name: String::from_utf8(name.to_vec()).ok()?,
