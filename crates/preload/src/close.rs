@@ -136,6 +136,8 @@ hook! { fcntl, fcntl64: (fd: c_int, command: c_int, arg: usize) -> c_int, |next|
             }
             new
         }
+        // It would be that of the partition, where the file is at any byte.
+        libc::F_SETFL => next(fd, command, arg & !(libc::O_DIRECT as usize)),
         libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW
         | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
             lock(command, arg as *mut libc::flock)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use saker_agent_api::DATASETS;
 use saker_dataset::table::ROOT;
-use saker_dataset::{FileData, Ino, InodeRecord, Staged};
+use saker_dataset::{Error, FileData, Ino, InodeRecord, Staged};
 use saker_types::FileKind;
 
 use crate::config::config;
@@ -171,26 +171,41 @@ fn dev_of(name: &[u8]) -> u64 {
     libc::makedev(MAJOR, 1 + (hash ^ hash >> 32) as u32 % 0xf_fffe)
 }
 
-/// The number of a dataset by its name, which is opened at first use.
-fn find(name: &[u8]) -> Option<u32> {
+/// The number of a dataset by its name, which is opened at first use; `None`: there is none.
+///
+/// # Errors
+/// EIO: it is damaged, or of a newer version; of the system.
+fn find(name: &[u8]) -> sys::Result<Option<u32>> {
     let count = COUNT.load(Ordering::Acquire);
     let known = (0..count).find(|n| dataset(*n).is_some_and(|known| known.has_name(name)));
     if known.is_some() {
-        return known;
+        return Ok(known);
     }
     if !config().trusts_agent_dir() {
-        return None;
+        return Ok(None);
     }
     let dir = datasets_dir().join(OsStr::from_bytes(name));
-    let table = c_path(dir.join(TABLE).into_os_string().into_encoded_bytes()).ok()?;
+    let Ok(text) = String::from_utf8(name.to_vec()) else { return Ok(None) };
+    let table = c_path(dir.join(TABLE).into_os_string().into_encoded_bytes())?;
+    let version = version(sys::stat(&table));
+    let staged = match Staged::open(&dir) {
+        Ok(staged) => staged,
+        Err(Error::Io { source, .. }) => {
+            return match source.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => Ok(None),
+                errno => Err(errno.unwrap_or(libc::EIO)),
+            };
+        }
+        Err(_) => return Err(libc::EIO),
+    };
     let new = Dataset {
-        version: AtomicU64::new(version(sys::stat(&table))),
+        version: AtomicU64::new(version),
         parts: [const { AtomicU64::new(0) }; PARTS],
         is_replaced: AtomicBool::new(false),
         table,
-        name: String::from_utf8(name.to_vec()).ok()?,
-        staged: Staged::open(&dir).ok()?,
-        dir: c_path(dir.into_os_string().into_encoded_bytes()).ok()?,
+        name: text,
+        staged,
+        dir: c_path(dir.into_os_string().into_encoded_bytes())?,
         dev: dev_of(name),
     };
     let new = Box::into_raw(Box::new(new));
@@ -199,12 +214,12 @@ fn find(name: &[u8]) -> Option<u32> {
         let null = std::ptr::null_mut();
         if place.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             COUNT.fetch_max(n as u32 + 1, Ordering::AcqRel);
-            return Some(n as u32);
+            return Ok(Some(n as u32));
         }
     }
     // SAFETY: nobody else has seen it.
     drop(unsafe { Box::from_raw(new) });
-    None
+    Err(libc::ENFILE)
 }
 
 fn dataset(n: u32) -> Option<&'static Dataset> {
@@ -268,14 +283,17 @@ impl Node {
     }
 
     /// What a name in a directory leads to.
-    pub fn child(self, name: &[u8]) -> Option<Node> {
-        match self.dataset() {
-            None => Some(Node { dataset: find(name)? + 1, ino: ROOT }),
+    ///
+    /// # Errors
+    /// Of a dataset that cannot be opened.
+    pub fn child(self, name: &[u8]) -> sys::Result<Option<Node>> {
+        Ok(match self.dataset() {
+            None => find(name)?.map(|n| Node { dataset: n + 1, ino: ROOT }),
             Some(dataset) => {
-                let ino = dataset.staged.table().lookup(self.ino, name)?;
-                Some(Node { ino, ..self })
+                let ino = dataset.staged.table().lookup(self.ino, name);
+                ino.map(|ino| Node { ino, ..self })
             }
-        }
+        })
     }
 
     /// The `n`th name in a directory of a dataset, and what it leads to.

@@ -233,7 +233,7 @@ impl Walk<'_> {
             if last.len() > NAME_BYTES_MAX {
                 return Err(libc::ENAMETOOLONG);
             }
-            let Some(node) = dir.child(last) else {
+            let Some(node) = dir.child(last)? else {
                 let name = how.name.then(|| (dir, last.to_vec()));
                 let missing = Found { node: dir, is_missing: true, is_of_dir, name };
                 return if is_last { Ok(Some(missing)) } else { Err(libc::ENOENT) };

@@ -754,6 +754,17 @@ static void shared(void) {
     close(fd);
 }
 
+/* O_DIRECT of a file that does not begin at a block of its partition. */
+static void direct(void) {
+    static char data[8192] __attribute__((aligned(4096)));
+    int fd = open("dir/sub/deep/down", O_RDONLY);
+    SAY(fcntl(fd, F_SETFL, O_DIRECT));
+    SAY(read(fd, data, 4096));
+    SAY(read(fd, data, 4096));
+    printf("%.9s", data);
+    close(fd);
+}
+
 /* A descriptor by its path, and what gets its number after it was closed past the library. */
 static void descriptors(void) {
     char path[PATH_MAX], text[64] = "";
@@ -849,5 +860,6 @@ int main(int count, char **args) {
     streams();
     descriptors();
     shared();
+    direct();
     return 0;
 }

@@ -77,3 +77,22 @@ fn a_dataset_that_is_replaced_is_not_mixed_with_the_new_one() {
          116 b'of the ot'\n116 2 b'line 0 ' other\n"
     );
 }
+
+#[test]
+fn a_table_that_is_damaged_is_an_error() {
+    let fixture = Fixture::new();
+    let table = fixture.staged("none").join("table.saker");
+    let bytes = std::fs::read(&table).unwrap();
+    let mut newer = bytes.clone();
+    newer[8] = 200;
+    for bad in [&b""[..], b"garbage", &bytes[..100], &bytes[..bytes.len() / 2], &newer] {
+        std::fs::write(&table, bad).unwrap();
+        let said = says(&fixture, "ls /saker; ls $ROOT; cat $ROOT/small; cd $ROOT || echo no");
+        assert!(said.starts_with("tree@none\ntree@zstd\nno\n"), "{said}");
+        assert_eq!(said.matches("Input/output error").count(), 3, "{said}");
+    }
+    std::fs::remove_file(&table).unwrap();
+    let said = says(&fixture, "ls /saker; ls $ROOT; cat $ROOT/small");
+    assert!(said.starts_with("tree@zstd\n"), "{said}");
+    assert_eq!(said.matches("No such file").count(), 2, "{said}");
+}
