@@ -96,7 +96,6 @@ fn open_file(node: Node, dataset: &Dataset, data: &FileData, flags: c_int) -> Re
                 dataset.check_opened(fd).and_then(|()| seek()).inspect_err(|_| {
                     let _ = sys::close(fd);
                 })?;
-                crate::read::share_locks();
                 return note(fd, Entry { kind: Kind::Window, node, base });
             }
         }

@@ -41,6 +41,8 @@ struct Slot {
     /// The kind in the highest byte, and the node. 0: not ours.
     bits: AtomicU64,
     base: AtomicU64,
+    /// Not 0: another process may have the position, too.
+    shared: AtomicU64,
 }
 
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(std::ptr::null_mut());
@@ -122,6 +124,7 @@ pub fn set(fd: c_int, entry: Entry) -> sys::Result<()> {
     slots();
     let slot = slot(fd).ok_or(libc::EMFILE)?;
     slot.base.store(entry.base, Ordering::Release);
+    slot.shared.store(0, Ordering::Release);
     let bits = (entry.kind as u64) << 56 | entry.node.to_bits();
     slot.bits.store(bits, Ordering::Release);
     HIGHEST.fetch_max(fd, Ordering::AcqRel);
@@ -141,6 +144,23 @@ pub fn clear(fd: c_int) -> Option<Entry> {
 /// All that are ours.
 pub fn all() -> impl Iterator<Item = (c_int, Entry)> {
     (0..=HIGHEST.load(Ordering::Acquire)).filter_map(|fd| Some((fd, get(fd)?)))
+}
+
+/// Before fork(2): all windows have a position that a child shares. Says whether there are any.
+pub fn share() -> bool {
+    let mut has_windows = false;
+    for (fd, _) in all().filter(|(_, entry)| entry.kind == Kind::Window) {
+        if let Some(slot) = slot(fd) {
+            slot.shared.store(1, Ordering::Release);
+            has_windows = true;
+        }
+    }
+    has_windows
+}
+
+/// Another process may have the position, too.
+pub fn is_shared(fd: c_int) -> bool {
+    slot(fd).is_some_and(|slot| slot.shared.load(Ordering::Acquire) != 0)
 }
 
 /// In a child: what the agent gave to the parent is the parent's to close.

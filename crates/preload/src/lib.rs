@@ -58,8 +58,8 @@ static BEGIN: extern "C" fn() = begin;
 extern "C" fn begin() {
     process::begin();
     find_next();
-    // SAFETY: the function may run in a child.
-    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+    // SAFETY: the functions may run around fork(2).
+    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
     cwd::begin(cwd::find_real());
     if let Some(path) = cwd::inherited()
         && let Some(rest) = path::below(path)
@@ -104,9 +104,16 @@ fn find_next() {
     sys::set_errno(errno);
 }
 
+unsafe extern "C" fn before_fork() {
+    let errno = sys::errno();
+    read::before_fork();
+    sys::set_errno(errno);
+}
+
 unsafe extern "C" fn after_fork() {
     process::begin();
     cwd::after_fork();
+    read::after_fork();
     agent::after_fork();
     fds::after_fork();
 }

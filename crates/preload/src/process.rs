@@ -28,6 +28,7 @@ pub fn owns_its_memory() -> bool {
 
 // It runs no handlers of fork(2).
 hook! { _Fork: () -> libc::pid_t, |next| {
+    crate::before_fork();
     let child = next();
     if child == 0 {
         crate::after_fork();

@@ -1,6 +1,7 @@
 //! Reading, and the position.
 
 use std::ffi::c_int;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use libc::{iovec, size_t, ssize_t};
@@ -20,27 +21,33 @@ const TRIES: u32 = 100_000;
 /// Number of the process that holds a lock; 0: none.
 type Locks = [AtomicI32; LOCKS];
 
-/// Processes that share a position share the locks, too.
-static LOCKS_AT: AtomicPtr<Locks> = AtomicPtr::new(std::ptr::null_mut());
-static OWN_LOCKS: Locks = [const { AtomicI32::new(0) }; LOCKS];
+/// Of descriptors whose position other processes share. Others have locks of this process: workers
+/// that read files of their own must not wait for each other.
+static SHARED: AtomicPtr<Locks> = AtomicPtr::new(null_mut());
+static OWN: Locks = [const { AtomicI32::new(0) }; LOCKS];
 
-/// Makes the locks that children share: before there is a descriptor that they could share.
-pub fn share_locks() {
-    if !LOCKS_AT.load(Ordering::Acquire).is_null() {
+/// Before fork(2): makes the locks of what the child will share.
+pub fn before_fork() {
+    if !fds::share() || !SHARED.load(Ordering::Acquire).is_null() {
         return;
     }
     let (prot, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     let bytes = size_of::<Locks>();
     // SAFETY: new memory, where the kernel likes.
-    let Ok(new) = (unsafe { sys::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) }) else {
+    let Ok(new) = (unsafe { sys::mmap(null_mut(), bytes, prot, flags, -1, 0) }) else {
         return;
     };
-    let null = std::ptr::null_mut();
-    if LOCKS_AT.compare_exchange(null, new.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if SHARED.compare_exchange(null_mut(), new.cast(), Ordering::AcqRel, Ordering::Acquire).is_err()
+    {
         // SAFETY: nobody else has seen it.
         unsafe { libc::syscall(libc::SYS_munmap, new, bytes) };
     }
+}
+
+/// In a child: the thread that held one is not there.
+pub fn after_fork() {
+    OWN.iter().for_each(|lock| lock.store(0, Ordering::Release));
 }
 
 /// While it lives, nobody else who reads the descriptor moves its position: else a read that was
@@ -51,8 +58,9 @@ struct Held {
 }
 
 fn hold(fd: c_int) -> Option<Held> {
+    let shared = if fds::is_shared(fd) { SHARED.load(Ordering::Acquire) } else { null_mut() };
     // SAFETY: zeros are valid, and it is never unmapped.
-    let locks = unsafe { LOCKS_AT.load(Ordering::Acquire).as_ref() }.unwrap_or(&OWN_LOCKS);
+    let locks = unsafe { shared.as_ref() }.unwrap_or(&OWN);
     let (lock, pid) = (&locks[fd as usize % LOCKS], process::noted());
     let take = |from| lock.compare_exchange(from, pid, Ordering::Acquire, Ordering::Relaxed);
     for n in 0..TRIES {
