@@ -32,6 +32,7 @@ mod exec;
 mod fds;
 mod link;
 mod list;
+mod lock;
 mod map;
 mod names;
 mod next;
@@ -106,14 +107,14 @@ fn find_next() {
 
 unsafe extern "C" fn before_fork() {
     let errno = sys::errno();
-    read::before_fork();
+    lock::before_fork();
     sys::set_errno(errno);
 }
 
 unsafe extern "C" fn after_fork() {
     process::begin();
     cwd::after_fork();
-    read::after_fork();
+    lock::after_fork();
     agent::after_fork();
     fds::after_fork();
 }
