@@ -136,7 +136,7 @@ sim() {
 }
 
 client() {
-    tests tools/sim test 'client_(names|data|retry)'
+    tests tools/sim test '(client_names|client_data|client_retry)'
 }
 
 simulation() {

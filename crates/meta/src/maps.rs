@@ -30,6 +30,19 @@ impl Shard {
         self.hub.spawn(fetch(h, version));
     }
 
+    /// A peer cannot be reached. By a newer map, of which nobody has told this shard, it may have
+    /// another address.
+    pub(crate) fn peer_is_unreachable(&mut self) {
+        let now = self.hub.now();
+        let was_asked = self.map_asked_at.is_some_and(|at| now.since(at) < PAUSE);
+        if was_asked || self.fetches_map {
+            return;
+        }
+        self.map_asked_at = Some(now);
+        let h = self.handle();
+        self.hub.spawn(look(h));
+    }
+
     /// Stands by a map from now on, if it is newer; durable before anything leaves that follows it.
     fn install_map(&mut self, map: ClusterMap) -> Result<(), Error> {
         map.check()?;
@@ -43,6 +56,18 @@ impl Shard {
         }
         Ok(())
     }
+}
+
+/// Asks once whether there is a newer map.
+async fn look(h: ShardHandle) {
+    let request = MapReq { newer_than: h.shard().map.version };
+    let answer = h.hub.ask::<ClusterMap>(NodeId::Coordinator, Op::Map, 0, &request, PAUSE).await;
+    let Ok(map) = answer else { return };
+    let mut s = h.shard();
+    if let Err(error) = s.install_map(map) {
+        tracing::error!("the coordinator's map cannot be used: {error}");
+    }
+    s.wake(&Wait::Map);
 }
 
 /// Asks for a map as new as `version`.
@@ -222,6 +247,23 @@ mod tests {
         let disconnected = Err(saker_rpc::CallError::Disconnected);
         let left = node.step([Input::Reply { call: forwarded, result: disconnected }]);
         assert_eq!(left.answers, [(Errno::EAGAIN.0, Class::Retry.into())]);
+    }
+
+    #[test]
+    fn who_cannot_be_reached_may_have_another_address() {
+        let mut node = Node::start(1, &MemoryStorage::new(), &map());
+        let unreachable = |n| {
+            let result = Err(saker_rpc::CallError::Unreachable);
+            Input::Reply { call: saker_rpc::node::CallId(n), result }
+        };
+        let [(call, Op::Map)] = node.step([unreachable(90), unreachable(91)]).calls[..] else {
+            panic!("asked once")
+        };
+        assert!(node.step([unreachable(92)]).calls.is_empty(), "not yet again");
+        node.step([told(call, &newer())]);
+        assert_eq!(node.shard.borrow().map.version, 2);
+        node.now += PAUSE;
+        assert_eq!(node.step([unreachable(93)]).calls.len(), 1);
     }
 
     #[test]

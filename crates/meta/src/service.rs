@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_engine::Engine;
 use saker_engine::sessions::Verdict;
+use saker_rpc::CallError;
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::{PeerHello, RoleKind};
 use saker_rpc::hub::{Asker, Hub};
@@ -228,6 +229,9 @@ impl StateMachine for ShardWorker {
                 }
                 Input::Reply { call, result } => {
                     result.iter().for_each(|frame| self.hear(frame));
+                    if let Err(CallError::Unreachable) = &result {
+                        self.shard.borrow_mut().peer_is_unreachable();
+                    }
                     self.hub.replied(call, result);
                 }
                 // Answers to it go nowhere; a retry comes on another connection.

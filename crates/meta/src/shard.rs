@@ -112,6 +112,8 @@ pub struct Shard {
     pub metrics: Metrics,
     /// A newer map is asked for.
     pub(crate) fetches_map: bool,
+    /// When it was last asked for because a peer could not be reached.
+    pub(crate) map_asked_at: Option<Time>,
     pub(crate) limits: ShardLimits,
     pub(crate) engine: AnyEngine,
     pub(crate) inodes: InodeCache,
@@ -203,6 +205,7 @@ impl Shard {
                 hub: Hub::default(),
                 metrics,
                 fetches_map: false,
+                map_asked_at: None,
                 engine,
                 inodes: InodeCache::new(limits.inodes),
                 replica: Replica::new(limits.replica),

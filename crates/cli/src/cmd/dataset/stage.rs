@@ -44,8 +44,8 @@ pub struct Args {
     /// The dataset: NAME@VERSION, a directory or a URL.
     #[arg(value_name = "SRC")]
     source: String,
-    /// Name of the staged dataset [default: SRC, if that is NAME@VERSION]. What a version has does
-    /// not change.
+    /// Name of the staged dataset; by default SRC, if that is NAME@VERSION. What a version has does not
+    /// change.
     #[arg(long, value_name = "NAME@VERSION")]
     name: Option<String>,
     /// Nodes of the job: HOST,HOST:PORT,... or node[001-016,020], or @FILE with one on a line.
