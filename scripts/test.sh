@@ -107,7 +107,7 @@ edges() {
 build() {
     cargo build --workspace
     cargo test --workspace --no-run --message-format=json-render-diagnostics >"$logs/built"
-    sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml","target":{"kind":\["\([a-z]*\)"[^}]*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1 \2 \3 \4|p' \
+    sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml","target":{"kind":\["\([a-z]*\)"[^}]*"name":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*|\1 \2 \3 \4|p' \
         "$logs/built" >"$logs/programs"
 }
 
