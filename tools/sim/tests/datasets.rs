@@ -42,9 +42,10 @@ fn make_tree(root: &Path) {
 }
 
 fn equal(a: &Path, b: &Path) {
+    // `fs put` does not keep times of links.
     let mut rsync = Command::new("rsync");
     let output =
-        rsync.args(["-anicHAX", "--delete"]).arg(a.join("")).arg(b.join("")).output().unwrap();
+        rsync.args(["-anicHAXJ", "--delete"]).arg(a.join("")).arg(b.join("")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{} {}", a.display(), b.display());
 }
