@@ -77,6 +77,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let scratch = args.scratch.clone().unwrap_or_else(|| {
         std::env::temp_dir().join(format!("saker-freeze-{}-{}", session.who.uid, args.name))
     });
+    make_own(&scratch)?;
     let (partitions, codec) = (args.partitions, args.compress);
     let options = Options { partitions, codec, ..Options::default() };
     // One that is whole was packed by a run that could not store it.
@@ -87,6 +88,20 @@ pub fn run(args: &Args) -> Outcome<u8> {
     let code = store(args, &session, &scratch)?;
     std::fs::remove_dir_all(&scratch).about(scratch.display())?;
     Ok(code)
+}
+
+/// Makes a directory, or takes the one that is there if it is this user's own: what another user can
+/// change must not be frozen.
+fn make_own(dir: &Path) -> Outcome {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    let made = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(dir);
+    made.about(dir.display())?;
+    let meta = std::fs::symlink_metadata(dir).about(dir.display())?;
+    let is_own = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw();
+    match is_own && meta.mode() & 0o022 == 0 {
+        true => Ok(()),
+        false => Err(Failure::new(dir.display(), "others can write there: use --scratch")),
+    }
 }
 
 fn store(args: &Args, session: &CliSession, dir: &Path) -> Outcome<u8> {
