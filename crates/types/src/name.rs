@@ -18,10 +18,9 @@ impl NameHash {
         NameHash(xxh3_64_with_seed(name, seed))
     }
 
-    /// The slot of the name, where names are routed by themselves; `ClusterMap` says where. The upper
-    /// bits: so a slot's entries of a directory stand together in the order of rows.
+    /// The slot of the name, where names are routed by themselves; `ClusterMap` says where.
     pub(crate) fn slot(self) -> Slot {
-        Slot((self.0 >> 48) as u16)
+        Slot(self.0 as u16)
     }
 
     /// The name's place in the order of readdir: 59 bits of hash, 4 zero bits that leave room for
@@ -83,6 +82,6 @@ mod tests {
         // A change of these figures makes every existing cluster unreadable.
         assert_eq!(NameHash::of(b"saker", 0).0, xxh3_64_with_seed(b"saker", 0));
         assert_eq!(NameHash(0xFFFF_FFFF_FFFF_FFFF).order(), 0x7FFF_FFFF_FFFF_FFF0);
-        assert_eq!(NameHash(0x1234_5678_9ABC_DEF0).slot(), Slot(0x1234));
+        assert_eq!(NameHash(0x1234_5678_9ABC_DEF0).slot(), Slot(0xDEF0));
     }
 }

@@ -79,8 +79,8 @@ pub struct ClusterMap {
 }
 
 /// Of clusters that this version makes and knows. 0: ids of 64 bits, times since 1970. 1: rows of
-/// inodes without their slots. 2: slots by the lower bits of hashes.
-pub const FORMAT: u32 = 3;
+/// inodes without their slots.
+pub const FORMAT: u32 = 2;
 
 /// The slot table of a new cluster: round robin, so that every shard has its share exactly.
 pub fn initial_slots(shards: usize) -> Bytes {
