@@ -17,6 +17,7 @@ mod deps;
 mod metrics;
 mod names;
 mod sleeps;
+mod sources;
 mod words;
 
 fn main() -> ExitCode {

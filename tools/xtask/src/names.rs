@@ -4,8 +4,9 @@
 //! seen beside what it is for.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::sources;
 
 /// What comes before the name of a type that is declared.
 const DECLARES: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
@@ -25,18 +26,9 @@ const LIBRARIES: [&str; 4] = ["agent", "agent-api", "dataset", "preload"];
 /// Checks all crates and the simulator.
 pub fn check() -> Result<String, Vec<String>> {
     let mut places = Places::new();
-    let mut dirs = vec![PathBuf::from("crates"), PathBuf::from("tools/sim")];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(&dir).map_err(|e| vec![e.to_string()])?.flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                dirs.push(path);
-            } else if is_source(&path) {
-                let source = fs::read_to_string(&path).map_err(|e| vec![e.to_string()])?;
-                add(&path, &source, &mut places);
-            }
-        }
-    }
+    let sources = sources::read(&sources::CRATES_AND_SIM)?;
+    let code = sources.iter().filter(|(path, _)| !is_test(path));
+    code.for_each(|(path, source)| add(path, source, &mut places));
     let problems = problems(&places);
     if problems.is_empty() {
         let names = places.values().map(BTreeMap::len).sum::<usize>();
@@ -50,11 +42,11 @@ pub fn check() -> Result<String, Vec<String>> {
 /// all others.
 type Places = BTreeMap<&'static str, BTreeMap<String, Vec<String>>>;
 
-/// Is it a source of a crate or of the simulator, and no test or example?
-fn is_source(path: &Path) -> bool {
+/// Is it a test, an example or a benchmark?
+fn is_test(path: &Path) -> bool {
     let is_other =
         |part| ["tests", "tests.rs", "examples", "benches"].iter().any(|other| part == *other);
-    path.extension().is_some_and(|ext| ext == "rs") && !path.iter().any(is_other)
+    path.iter().any(is_other)
 }
 
 fn add(path: &Path, source: &str, places: &mut Places) {
@@ -132,9 +124,9 @@ mod tests {
             ("crates/dataset/src/a.rs", "pub struct Step;"),
         ]);
         assert_eq!(found, Vec::<String>::new());
-        assert!(is_source(Path::new("crates/a/src/a.rs")));
-        assert!(!is_source(Path::new("crates/a/src/b/tests.rs")));
-        assert!(!is_source(Path::new("tools/sim/tests/a.rs")));
+        assert!(!is_test(Path::new("crates/a/src/a.rs")));
+        assert!(is_test(Path::new("crates/a/src/b/tests.rs")));
+        assert!(is_test(Path::new("tools/sim/tests/a.rs")));
     }
 
     #[test]

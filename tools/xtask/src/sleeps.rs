@@ -1,8 +1,9 @@
 //! Tests wait for a condition, in a `while` loop or by `saker_sim::wait::until`, not for time to pass. Where one
 //! needs real time, a comment says why: `// Real time: REASON`, on the line or at most three lines above.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::sources;
 
 const MARK: &str = "// Real time: ";
 /// Lines above that may hold the reason.
@@ -11,23 +12,14 @@ const TELLTALES: [&str; 2] = ["sleep(", ".elapsed()"];
 
 /// Checks the tests of all crates and tools; says where real time is left.
 pub fn check() -> Result<String, Vec<String>> {
-    let mut dirs = vec![PathBuf::from("crates"), PathBuf::from("tools/sim"), "tools/specs".into()];
     let (mut problems, mut left) = (Vec::new(), Vec::new());
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(&dir).map_err(|e| vec![e.to_string()])?.flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                dirs.push(path);
-            } else if path.extension().is_some_and(|ext| ext == "rs") {
-                let source = fs::read_to_string(&path).map_err(|e| vec![e.to_string()])?;
-                for (line, reason) in uses(tests_of(&path, &source)) {
-                    let place = format!("{}:{line}", path.display());
-                    match reason {
-                        Some(reason) => left.push(format!("{place}: {reason}")),
-                        None => problems.push(format!(
-                            "{place}: wait for a condition, or say {MARK:?} and why"
-                        )),
-                    }
+    for (path, source) in sources::read(&["crates", "tools/sim", "tools/specs"])? {
+        for (line, reason) in uses(tests_of(&path, &source)) {
+            let place = format!("{}:{line}", path.display());
+            match reason {
+                Some(reason) => left.push(format!("{place}: {reason}")),
+                None => {
+                    problems.push(format!("{place}: wait for a condition, or say {MARK:?} and why"))
                 }
             }
         }

@@ -2,33 +2,20 @@
 //! words that it replaces.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::sources;
 
 /// What comes before a name that is declared.
 const DECLARES: [&str; 8] = ["struct", "enum", "trait", "fn", "mod", "type", "const", "static"];
 
 /// Checks all crates and tools.
 pub fn check() -> Result<String, Vec<String>> {
-    let read = |path: &Path| fs::read_to_string(path).map_err(|e| vec![e.to_string()]);
-    let glossary = glossary(&read(Path::new("ARCHITECTURE.md"))?);
+    let glossary = glossary(&sources::text(Path::new("ARCHITECTURE.md"))?);
     if glossary.is_empty() {
         return Err(vec!["ARCHITECTURE.md has no table of words".to_owned()]);
     }
-    let mut sources = BTreeMap::new();
-    let mut dirs = vec![PathBuf::from("crates"), PathBuf::from("tools/sim")];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(&dir).map_err(|e| vec![e.to_string()])?.flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                dirs.push(path);
-            } else if path.extension().is_some_and(|ext| ext == "rs") {
-                let source = read(&path)?;
-                sources.insert(path, source);
-            }
-        }
-    }
-    let problems = problems(&glossary, &sources);
+    let problems = problems(&glossary, &sources::read(&sources::CRATES_AND_SIM)?);
     if problems.is_empty() {
         Ok(format!("{} words, all used as ARCHITECTURE.md says", glossary.len()))
     } else {
