@@ -12,6 +12,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod config;
+mod connections;
 mod control;
 mod counters;
 mod datasets;

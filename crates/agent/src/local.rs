@@ -14,12 +14,12 @@ use saker_agent_api::{Ask, OpenFile, Reply, Request, VERSION, encode};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::control;
 use crate::error::{Error, Result};
 use crate::files::{Key, Opened};
 use crate::node::Node;
 use crate::read;
 use crate::wire::{REQUEST_BYTES_MAX, read_hello, read_request, reply_of, write_reply};
+use crate::{connections, control};
 
 /// Connections at once.
 const CONNECTIONS_MAX: i64 = 8192;
@@ -27,33 +27,10 @@ const CONNECTIONS_MAX: i64 = 8192;
 const OPEN_MAX: usize = 1 << 16;
 /// Processes may be silent for long: the end of one is seen as the end of its connection.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// After an accept that failed, as for want of descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves for ever.
 pub(crate) async fn run(node: Arc<Node>, listener: UnixListener) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                if node.counters.connections.get() >= CONNECTIONS_MAX {
-                    node.counters.refused.inc();
-                    continue;
-                }
-                let node = node.clone();
-                tokio::spawn(async move {
-                    node.counters.connections.add(1);
-                    if let Err(error) = Process::serve(&node, stream).await {
-                        tracing::debug!("connection of a process: {error}");
-                    }
-                    node.counters.connections.add(-1);
-                });
-            }
-            Err(error) => {
-                tracing::warn!("no process can be accepted: {error}");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
+    connections::serve(node, CONNECTIONS_MAX, listener, Process::serve).await;
 }
 
 /// A process, or one of its threads. What it has open is closed with its connection.
@@ -65,8 +42,8 @@ struct Process {
 }
 
 impl Process {
-    async fn serve(node: &Arc<Node>, stream: UnixStream) -> io::Result<()> {
-        let mut process = Process { node: node.clone(), stream, open: BTreeMap::new(), opens: 0 };
+    async fn serve(node: Arc<Node>, stream: UnixStream) -> io::Result<()> {
+        let mut process = Process { node, stream, open: BTreeMap::new(), opens: 0 };
         let hello = read_hello(&mut process.stream).await?;
         let reply = match hello.version {
             VERSION => Reply::default(),

@@ -8,49 +8,26 @@ use rustix::io::Errno;
 use saker_agent_api::{Ask, Hello, Reply, VERSION};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::control;
 use crate::error::{Error, Result};
 use crate::node::Node;
 use crate::stored::{self, READ_BYTES_MAX};
 use crate::wire::{REQUEST_BYTES_MAX, read_hello, read_request, reply_of, write_reply};
+use crate::{connections, control};
 
 /// Connections at once.
 const CONNECTIONS_MAX: i64 = 4096;
 /// A connection without a request for so long is closed.
 const IDLE_MAX: Duration = Duration::from_secs(600);
-/// After an accept that failed, as for want of descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves for ever.
 pub(crate) async fn run(node: Arc<Node>, listener: TcpListener) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, from)) => {
-                if node.counters.connections.get() >= CONNECTIONS_MAX {
-                    node.counters.refused.inc();
-                    continue;
-                }
-                let node = node.clone();
-                tokio::spawn(async move {
-                    node.counters.connections.add(1);
-                    if let Err(error) = serve(&node, stream).await {
-                        tracing::debug!("connection of {from}: {error}");
-                    }
-                    node.counters.connections.add(-1);
-                });
-            }
-            Err(error) => {
-                tracing::warn!("no connection can be accepted: {error}");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
+    connections::serve(node, CONNECTIONS_MAX, listener, serve).await;
 }
 
-async fn serve(node: &Arc<Node>, mut stream: TcpStream) -> io::Result<()> {
+async fn serve(node: Arc<Node>, mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let hello = read_hello(&mut stream).await;
-    let admitted = hello.and_then(|hello| Ok(admit(node, &hello)?));
+    let admitted = hello.and_then(|hello| Ok(admit(&node, &hello)?));
     if let Err(error) = admitted {
         node.counters.refused.inc();
         let refusal = Error::new(Errno::ACCESS, &error);
@@ -61,7 +38,7 @@ async fn serve(node: &Arc<Node>, mut stream: TcpStream) -> io::Result<()> {
     while let Some(request) = read_request(&mut stream, REQUEST_BYTES_MAX, IDLE_MAX).await? {
         // Until the answer has left.
         let _room = node.served.acquire_many(room(request.ask.as_ref())).await;
-        let reply = reply_of(answer(node, request.ask).await);
+        let reply = reply_of(answer(&node, request.ask).await);
         write_reply(&mut stream, &reply).await?;
     }
     Ok(())
