@@ -97,7 +97,10 @@ impl Cache {
             let all = self.by_number.lock().unwrap_or_else(PoisonError::into_inner);
             all.values().find(|dataset| dataset.record.name == name).cloned()
         };
-        let Some(known) = known else { return self.find(fs, name).await };
+        let Some(known) = known else {
+            let found = find(fs, name).await?;
+            return self.load_found(fs, found).await;
+        };
         let seen = *known.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = time::now();
         if now.since(seen) < NAME_HOLDS {
@@ -108,9 +111,9 @@ impl Cache {
                 *known.seen.lock().unwrap_or_else(PoisonError::into_inner) = now;
                 Ok(Some(known))
             }
-            _ => {
+            other => {
                 self.forget(known.record.number);
-                self.find(fs, name).await
+                self.load_found(fs, other).await
             }
         }
     }
@@ -119,8 +122,12 @@ impl Cache {
         self.by_number.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
     }
 
-    async fn find(&self, fs: &Fs, name: &str) -> Result<Option<Arc<LoadedDataset>>> {
-        match find(fs, name).await? {
+    async fn load_found(
+        &self,
+        fs: &Fs,
+        found: Option<FrozenDataset>,
+    ) -> Result<Option<Arc<LoadedDataset>>> {
+        match found {
             Some(record) => self.load(fs, record).await.map(Some),
             None => Ok(None),
         }
@@ -132,11 +139,8 @@ impl Cache {
         fs: &Fs,
         number: u32,
     ) -> Result<Option<Arc<LoadedDataset>>> {
-        let record = list(fs).await?.into_iter().find(|record| record.number == number);
-        match record {
-            Some(record) => self.load(fs, record).await.map(Some),
-            None => Ok(None),
-        }
+        let found = list(fs).await?.into_iter().find(|record| record.number == number);
+        self.load_found(fs, found).await
     }
 
     /// Reads a dataset's table.
