@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 
 use crate::pack::{Entry, Listed, LocalTree, Options, Plan, Progress, Source, pack};
 use crate::table::{ROOT, Resolved};
-use crate::{Broadcast, Codec, Dataset, Digest, Error, Manifest, Partition, Result, Staged};
+use crate::{BLOCK_BYTES, Broadcast, Codec, Dataset, Digest, Error, Manifest, Meta, Partition};
+use crate::{Result, Staged};
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
@@ -404,6 +405,57 @@ fn a_file_that_is_rewritten_meanwhile_is_named() {
     let packed =
         pack(&source, &plan, &dir.path().join("to"), &options(1, "none"), &Progress::default());
     assert!(packed.unwrap_err().to_string().contains("f: changed"));
+}
+
+/// A source whose first file is replaced between two reads of it: when somebody reads another file,
+/// its last block was read and its first is not.
+struct Replaced {
+    began: std::sync::Mutex<bool>,
+    other: std::sync::Condvar,
+    replaced: std::sync::atomic::AtomicBool,
+}
+
+impl Source for Replaced {
+    fn list(&self) -> Result<Vec<Entry>> {
+        let entry = |path: &str, mode, size| Entry {
+            path: path.into(),
+            meta: Meta { mode, size, ..Meta::default() },
+            link: 0,
+            version: 1,
+        };
+        let file = |path, size| entry(path, 0o100_644, size);
+        Ok(vec![entry("", 0o040_755, 0), file("a", 2 * BLOCK_BYTES), file("b", 1)])
+    }
+
+    fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if entry.path == b"a" && offset == 0 {
+            let mut began = self.began.lock().unwrap();
+            while !*began {
+                began = self.other.wait(began).unwrap();
+            }
+            self.replaced.store(true, Ordering::SeqCst);
+        } else if entry.path == b"b" {
+            *self.began.lock().unwrap() = true;
+            self.other.notify_all();
+        }
+        Ok(into.len().min((entry.meta.size - offset) as usize))
+    }
+
+    fn version(&self, entry: &Entry) -> Result<u64> {
+        let replaced = entry.path == b"a" && self.replaced.load(Ordering::SeqCst);
+        Ok(if replaced { 2 } else { 1 })
+    }
+}
+
+#[test]
+fn a_file_is_looked_at_when_all_its_blocks_were_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let source =
+        Replaced { began: false.into(), other: std::sync::Condvar::new(), replaced: false.into() };
+    let (plan, to) = (Plan::of(&source).unwrap(), dir.path().join("to"));
+    let options = Options { threads: 2, ..options(1, "none") };
+    let packed = pack(&source, &plan, &to, &options, &Progress::default());
+    assert!(packed.unwrap_err().to_string().contains("a: changed"));
 }
 
 /// Rewrites a file and puts its time back; returns its time of change before.

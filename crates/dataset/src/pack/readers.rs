@@ -100,13 +100,15 @@ impl Shared<'_> {
         let is_last = offset + len == size;
         // One byte more at the end: the file may have grown.
         buffer.resize(len as usize + usize::from(is_last), 0);
-        let is_whole = self.source.read(entry, offset, buffer)? as u64 == len;
-        if !is_whole || (is_last && self.source.version(entry)? != entry.version) {
+        if self.source.read(entry, offset, buffer)? as u64 != len {
             return Err(changed(entry));
+        }
+        let is_whole = size <= BLOCK_BYTES;
+        if is_whole {
+            must_be_as_listed(self.source, entry)?;
         }
         buffer.truncate(len as usize);
         let raw = &buffer[..];
-        let is_whole = size <= BLOCK_BYTES;
         let (crc, digest) = (crc32c::crc32c(raw), is_whole.then(|| Digest::of(raw)));
         let small = self
             .options
@@ -125,6 +127,10 @@ impl Shared<'_> {
 pub(super) fn changed(entry: &Entry) -> Error {
     let path = String::from_utf8_lossy(&entry.path).into_owned();
     Error::invalid(Path::new(&path), "changed while it was packed")
+}
+
+fn must_be_as_listed(source: &dyn Source, entry: &Entry) -> Result<()> {
+    if source.version(entry)? == entry.version { Ok(()) } else { Err(changed(entry)) }
 }
 
 /// Hands the blocks of all tasks over, in order.
@@ -158,7 +164,14 @@ pub(super) fn each(
                 }
             };
             shared.changed.notify_all();
-            outcome = block.and_then(&mut take);
+            outcome = block.and_then(|block| {
+                let (task, entry) = (block.task, plan.entry(block.task.entry));
+                // Threads read its blocks in any order: by now all of them.
+                if task.block > 0 && (task.block + 1) * BLOCK_BYTES >= entry.meta.size {
+                    must_be_as_listed(source, entry)?;
+                }
+                take(block)
+            });
             if outcome.is_err() {
                 break;
             }
