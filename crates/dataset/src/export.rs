@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
@@ -39,7 +39,10 @@ impl Dataset {
                 return fs::hard_link(other, &path).map_err(|e| Error::io(&path, e));
             }
             if inode.is_dir() {
-                fs::create_dir(&path).map_err(|e| Error::io(&path, e))?;
+                // Until it has its permissions, nobody else looks into it.
+                let mode = if inode.is_implied() { 0o777 } else { 0o700 };
+                let made = fs::DirBuilder::new().mode(mode).create(&path);
+                made.map_err(|e| Error::io(&path, e))?;
                 dirs.push((path, ino));
                 return Ok(());
             }

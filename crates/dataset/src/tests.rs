@@ -149,6 +149,24 @@ fn the_same_input_gives_the_same_bytes() {
     assert_eq!(differ, 3, "one partition, the table and the manifest");
 }
 
+#[test]
+fn nobody_looks_into_a_private_directory_while_it_is_written_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let [from, to, out] = ["from", "to", "out"].map(|name| dir.path().join(name));
+    let private = fs::Permissions::from_mode(0o700);
+    fs::create_dir_all(from.join("private")).unwrap();
+    fs::set_permissions(from.join("private"), private).unwrap();
+    fs::write(from.join("private/f"), "hidden").unwrap();
+    pack_tree(&from, &to, &options(1, "none")).unwrap();
+    let mut modes = Vec::new();
+    let watch = |_| {
+        modes.push(fs::metadata(out.join("private")).unwrap().mode() & 0o777);
+        Ok(())
+    };
+    Dataset::open(&to).unwrap().export(&out, watch).unwrap();
+    assert_eq!(modes, [0o700]);
+}
+
 /// A source that fails after so many reads.
 struct Fails<'a>(&'a LocalTree, std::sync::atomic::AtomicU64);
 
