@@ -222,7 +222,10 @@ fn xattrs(at: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     for name in names.split(|c| *c == 0).filter(|name| !name.is_empty()) {
         let mut value = vec![0; XATTRS_BYTES_MAX];
         match lgetxattr(at, name, &mut value[..]) {
-            Ok(len) => value.truncate(len),
+            Ok(len) => {
+                value.truncate(len);
+                value.shrink_to_fit();
+            }
             // Gone meanwhile, or not for this user.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => continue,
             Err(e) => return Err(Error::io(at, e)),
