@@ -28,14 +28,7 @@ impl Dir {
     /// EBUSY: another agent serves it. EPERM: it belongs to another user. Of the system.
     pub(crate) fn open(path: &Path) -> Result<Dir> {
         let path = std::path::absolute(path).map_err(|e| Error::file(path, e))?;
-        let about = |e: std::io::Error| Error::file(&path, e);
-        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(about)?;
-        let owner = std::fs::metadata(&path).map_err(about)?.uid();
-        if owner != rustix::process::geteuid().as_raw() {
-            let what = format!("{}: belongs to another user ({owner})", path.display());
-            return Err(Error::new(Errno::PERM, what));
-        }
-        std::fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(about)?;
+        make_own(&path)?;
         let lock = lock(&path)?;
         let datasets = path.join(DATASETS);
         DirBuilder::new()
@@ -69,6 +62,25 @@ impl Dir {
     pub(crate) fn leave(&self) {
         let _ = std::fs::remove_file(self.path.join(SOCKET));
     }
+}
+
+/// Makes an agent's directory, for this user only. The default one is where every user may make
+/// files: what another user has put there is refused before anything is changed or written in it, a
+/// link to a directory of this user, too.
+///
+/// # Errors
+/// EPERM: it belongs to another user. Of the system.
+pub fn make_own(path: &Path) -> Result<()> {
+    let about = |e: std::io::Error| Error::file(path, e);
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(about)?;
+    let (named, meant) = (std::fs::symlink_metadata(path), std::fs::metadata(path));
+    for owner in [named.map_err(about)?.uid(), meant.map_err(about)?.uid()] {
+        if owner != rustix::process::geteuid().as_raw() {
+            let what = format!("{}: belongs to another user ({owner})", path.display());
+            return Err(Error::new(Errno::PERM, what));
+        }
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(about)
 }
 
 fn lock(dir: &Path) -> Result<File> {
@@ -113,6 +125,31 @@ mod tests {
         for name in ["", "a", "@", "a@", "@1", "../a@1", "a@..", "a/b@1", "a@1@2", "a b@1", &long] {
             assert!(check_name(name).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn what_another_user_has_made_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let at = tempfile::tempdir().unwrap();
+        let [own, foreign, link] = ["own", "foreign", "link"].map(|name| at.path().join(name));
+        let refused = |path: &Path| {
+            let error = Dir::open(path).err().unwrap();
+            assert_eq!(error.errno, Errno::PERM.raw_os_error(), "{error}");
+        };
+        std::fs::create_dir(&foreign).unwrap();
+        std::os::unix::fs::chown(&foreign, Some(12345), None).unwrap();
+        refused(&foreign);
+        assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 0);
+        std::fs::create_dir(&own).unwrap();
+        std::fs::set_permissions(&own, Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
+        refused(&link);
+        assert_eq!(std::fs::metadata(&own).unwrap().mode() & 0o777, 0o755);
+        std::os::unix::fs::lchown(&link, Some(0), None).unwrap();
+        Dir::open(&link).unwrap();
     }
 
     #[test]

@@ -33,5 +33,6 @@ mod stored;
 mod wire;
 
 pub use config::{Config, dir_default};
+pub use dir::make_own as make_own_dir;
 pub use error::{Error, Result};
 pub use serve::{Stop, serve};

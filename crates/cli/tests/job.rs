@@ -246,3 +246,18 @@ fn what_is_wrong_is_said() {
     assert_eq!(second.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&second.stderr).contains("another agent serves it"));
 }
+
+#[test]
+fn nothing_is_written_where_another_user_says() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let job = Job::new(1);
+    let (dir, target) = (job.path("node0"), job.path("target"));
+    fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink(&target, dir.join("agent.log")).unwrap();
+    std::os::unix::fs::chown(&dir, Some(12345), None).unwrap();
+    let error = job.failed(&["stage", "packed", "--name", "a@1", "--nodes", &job.nodes()], 1);
+    assert!(error.contains("another user"), "{error}");
+    assert!(!target.exists());
+}

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,8 +18,8 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Starts the agent of a node in the background, and waits until it serves.
 pub fn start(dir: &Path, node: &str, key_file: Option<&Path>) -> Outcome {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.about(dir.display())?;
+    // The log must not be a link that another user has made.
+    saker_agent::make_own_dir(dir).about("agent")?;
     let log = dir.join("agent.log");
     // Where it could not say what is wrong, it is said here.
     let writable = std::fs::OpenOptions::new().create(true).append(true).open(&log);
