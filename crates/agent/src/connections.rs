@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 
 use crate::node::Node;
 
@@ -39,22 +40,23 @@ impl Listener for UnixListener {
     }
 }
 
-/// Serves for ever. A connection is refused while the agent has `max`.
+/// Serves for ever. A connection is refused while the listener has `max`.
 pub(crate) async fn serve<L: Listener, F>(
     node: Arc<Node>,
-    max: i64,
+    max: usize,
     listener: L,
     serve: impl Fn(Arc<Node>, L::Stream) -> F,
 ) where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
+    let room = Arc::new(Semaphore::new(max));
     loop {
         match listener.next().await {
             Ok((stream, who)) => {
-                if node.counters.connections.get() >= max {
+                let Ok(place) = room.clone().try_acquire_owned() else {
                     node.counters.refused.inc();
                     continue;
-                }
+                };
                 let (node, serving) = (node.clone(), serve(node.clone(), stream));
                 tokio::spawn(async move {
                     node.counters.connections.add(1);
@@ -62,6 +64,7 @@ pub(crate) async fn serve<L: Listener, F>(
                         tracing::debug!("connection of {who}: {error}");
                     }
                     node.counters.connections.add(-1);
+                    drop(place);
                 });
             }
             Err(error) => {

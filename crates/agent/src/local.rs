@@ -22,7 +22,7 @@ use crate::wire::{REQUEST_BYTES_MAX, read_hello, read_request, reply_of, write_r
 use crate::{connections, control};
 
 /// Connections at once.
-const CONNECTIONS_MAX: i64 = 8192;
+const CONNECTIONS_MAX: usize = 8192;
 /// Files that a connection may have open.
 const OPEN_MAX: usize = 1 << 16;
 /// Processes may be silent for long: the end of one is seen as the end of its connection.

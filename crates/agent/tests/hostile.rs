@@ -100,6 +100,27 @@ fn garbage_harms_nobody() {
 }
 
 #[test]
+fn processes_do_not_keep_peers_out() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    // As many connections as peers may have.
+    const CONNECTIONS: usize = 4096;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit })
+        .unwrap();
+    let mut job = Job::new::<1>(Path::new("/usr/include/asm-generic"), 1, "none");
+    job.start();
+    let socket = job.agents[0].config.dir.join("agent.sock");
+    let processes: Vec<_> =
+        (0..CONNECTIONS).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let hello = Request { ask: Some(Ask::Hello(Hello { version: VERSION, key: Vec::new() })) };
+    let hello = encode(&hello);
+    processes.iter().for_each(|mut process| process.write_all(&hello).unwrap());
+    let open = || job.agents[0].counter("connections");
+    common::until("all are connected", || open() > CONNECTIONS as u64);
+    Remote::connect(&job.nodes[0], b"", TIMEOUT).unwrap();
+}
+
+#[test]
 fn peers_may_read_what_is_there_and_no_more() {
     let mut job = Job::new::<2>(Path::new("/usr/include/asm-generic"), 2, "none");
     job.start();

@@ -15,7 +15,7 @@ use crate::wire::{REQUEST_BYTES_MAX, read_hello, read_request, reply_of, write_r
 use crate::{connections, control};
 
 /// Connections at once.
-const CONNECTIONS_MAX: i64 = 4096;
+const CONNECTIONS_MAX: usize = 4096;
 /// A connection without a request for so long is closed.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
