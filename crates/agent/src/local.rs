@@ -15,7 +15,7 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::error::{Error, Result};
-use crate::files::{Key, Opened};
+use crate::files::Opened;
 use crate::node::Node;
 use crate::read;
 use crate::wire::{REQUEST_BYTES_MAX, read_hello, read_request, reply_of, write_reply};
@@ -37,7 +37,8 @@ pub(crate) async fn run(node: Arc<Node>, listener: UnixListener) {
 struct Process {
     node: Arc<Node>,
     stream: UnixStream,
-    open: BTreeMap<Key, Vec<Opened>>,
+    /// By the name of the dataset, which may be staged anew meanwhile.
+    open: BTreeMap<(String, u32), Vec<Opened>>,
     opens: usize,
 }
 
@@ -95,15 +96,13 @@ impl Process {
         let key = (dataset.id, ask.ino);
         let fetch = || read::file(node.clone(), dataset, ask.ino);
         let (opened, file) = node.files.open(key, fetch).await?;
-        self.open.entry(key).or_default().push(opened);
+        self.open.entry((ask.dataset.clone(), ask.ino)).or_default().push(opened);
         self.opens += 1;
         Ok(file)
     }
 
-    /// What is not open is not closed: the dataset may have been staged anew.
     fn close(&mut self, ask: &OpenFile) {
-        let Some(dataset) = self.node.datasets.find(&ask.dataset) else { return };
-        let key = (dataset.id, ask.ino);
+        let key = (ask.dataset.clone(), ask.ino);
         let Some(opened) = self.open.get_mut(&key) else { return };
         self.opens -= usize::from(opened.pop().is_some());
         if opened.is_empty() {

@@ -74,6 +74,25 @@ fn files_outlive_the_agent_that_gave_them_and_are_shared() {
 }
 
 #[test]
+fn files_are_closed_that_were_open_when_their_dataset_was_staged_anew() {
+    let mut job = Job::new::<2>(Path::new(SOURCE), 2, "lz4");
+    job.start();
+    job.stage(&job.layout(1));
+    let agent = &job.agents[0];
+    let inos: Vec<_> = job.files().into_keys().take(2).collect();
+    let mut local = Local::connect(&agent.config.dir).unwrap();
+    let opened: Vec<_> = inos.iter().map(|ino| local.open("linux@1", *ino).unwrap()).collect();
+    job.stage(&job.layout(2));
+    local.close("linux@1", inos[0]).unwrap();
+    until("the first is closed", || agent.counter("open_files") == 1);
+    agent.ask(Ask::Unstage(Named { dataset: "linux@1".into() })).unwrap();
+    local.close("linux@1", inos[1]).unwrap();
+    until("the second is closed", || agent.counter("open_files") == 0);
+    assert_eq!(agent.counter("open_bytes"), 0);
+    drop(opened);
+}
+
+#[test]
 fn readers_do_not_notice_that_agents_die() {
     let mut job = Job::new::<4>(Path::new(SOURCE), 4, "none");
     job.start();
