@@ -1,5 +1,6 @@
 //! Files of the datasets' home, as the superuser's.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +13,9 @@ use crate::{Caller, File, Fs, Lock, OpenFlags};
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 /// How long a lock is waited for before it is asked for again.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// Owners of the lock in this process.
+static LOCKS: AtomicU64 = AtomicU64::new(0);
 
 const READ: OpenFlags = OpenFlags {
     read: true,
@@ -59,7 +63,9 @@ impl Files<'_> {
         self.make_home().await?;
         let (flags, at) = (OpenFlags { write: true, ..READ }, super::at(&["lock"]));
         let (file, _) = self.fs.create(&Caller::root(), &at, 0o600, flags).await?;
-        let lock = Lock { exclusive: true, ..Lock::whole(0, true) };
+        // Others of this client must wait, too.
+        let owner = LOCKS.fetch_add(1, Ordering::Relaxed);
+        let lock = Lock { exclusive: true, ..Lock::whole(owner, true) };
         while let Err(error) = file.set_lock(&lock, LOCK_WAIT).await {
             if error.errno() != Errno::EAGAIN {
                 return Err(error);
