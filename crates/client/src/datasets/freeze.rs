@@ -53,19 +53,18 @@ impl Datasets<'_> {
     ) -> Result<FrozenDataset> {
         let manifest = packed.manifest().clone();
         if let Some(there) = self.find(name).await? {
-            if there.manifest.digest == manifest.digest {
-                return Ok(there);
+            if there.manifest.digest != manifest.digest {
+                let text =
+                    format!("{name} is there already, with other data ({})", there.manifest.digest);
+                return Err(Error::new(Errno::EEXIST).with_text(text));
             }
-            let text =
-                format!("{name} is there already, with other data ({})", there.manifest.digest);
-            return Err(Error::new(Errno::EEXIST).with_text(text));
+            if there.manifest == manifest {
+                // Whoever froze it may have lost the lock, and somebody collected what it needs.
+                self.store_all(packed, progress).await?;
+            }
+            return Ok(there);
         }
-        let dir = packed.dir();
-        let table = dir.join(saker_dataset::TABLE);
-        self.store(&manifest.table_digest, &table, manifest.table_bytes, progress).await?;
-        for part in &manifest.partitions {
-            self.store(&part.digest, &dir.join(&part.name), part.stored, progress).await?;
-        }
+        self.store_all(packed, progress).await?;
         let number = self.next_number().await?;
         let frozen_at = (time::wall_ns() / 1_000_000_000) as u64;
         let (format, name, owner) = (FORMAT, name.to_owned(), who.uid);
@@ -77,6 +76,17 @@ impl Datasets<'_> {
         lock.still_holds_locks().await?;
         self.files.write(&name_at(&record.name), async || Ok(text.take())).await?;
         Ok(record)
+    }
+
+    /// Stores what a packed dataset is made of.
+    async fn store_all(&self, packed: &Dataset, progress: &FreezeProgress) -> Result<()> {
+        let (manifest, dir) = (packed.manifest(), packed.dir());
+        let table = dir.join(saker_dataset::TABLE);
+        self.store(&manifest.table_digest, &table, manifest.table_bytes, progress).await?;
+        for part in &manifest.partitions {
+            self.store(&part.digest, &dir.join(&part.name), part.stored, progress).await?;
+        }
+        Ok(())
     }
 
     /// Stores a local file under its digest, if it is not there.
