@@ -147,6 +147,11 @@ impl Cache {
     async fn load(&self, fs: &Fs, record: FrozenDataset) -> Result<Arc<LoadedDataset>> {
         let _alone = self.loading.lock().await;
         if let Some(dataset) = self.numbered(record.number) {
+            if dataset.record != record {
+                let [a, b] = [&dataset.record.name, &record.name];
+                let text = format!("datasets {a} and {b} have the same number {}", record.number);
+                return Err(Error::new(Errno::EIO).with_text(text));
+            }
             return Ok(dataset);
         }
         let wrong = |why: String| {
