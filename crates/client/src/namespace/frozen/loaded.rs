@@ -33,6 +33,12 @@ pub(crate) struct LoadedDataset {
 }
 
 impl LoadedDataset {
+    /// Whether what only the superuser may make counts in it: anybody may freeze what he says that he
+    /// has packed.
+    pub(super) fn is_the_superusers(&self) -> bool {
+        self.record.owner == 0
+    }
+
     /// A partition, opened by the first that wants it.
     pub(super) async fn part(&self, fs: &Fs, number: u32) -> Result<Arc<File>> {
         let damaged = || {

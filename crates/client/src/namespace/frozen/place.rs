@@ -12,6 +12,8 @@ use super::loaded::LoadedDataset;
 
 /// `st_size` of directories.
 const DIRECTORY_BYTES: u64 = 4096;
+/// Bits by which a program gets its owner's or its group's rights.
+const SET_ID: u32 = 0o6000;
 
 /// A place.
 pub(super) enum Place {
@@ -74,15 +76,19 @@ impl Place {
             return Attr { id, mode, size: DIRECTORY_BYTES, nlink: 2, ..Attr::default() };
         };
         let inode = dataset.table.inode(*ino);
+        let (mode, rdev) = match dataset.is_the_superusers() || inode.is_dir() {
+            true => (inode.mode, inode.rdev),
+            false => (inode.mode & !SET_ID, 0),
+        };
         let mtime_ns = time::stamp(inode.mtime_s, inode.mtime_ns);
         Attr {
             id: self.id(),
-            mode: inode.mode,
+            mode,
             uid: inode.uid,
             gid: inode.gid,
             size: if inode.is_dir() { DIRECTORY_BYTES } else { inode.size },
             nlink: inode.nlink,
-            rdev: inode.rdev,
+            rdev,
             atime_ns: mtime_ns,
             mtime_ns,
             ctime_ns: mtime_ns,
@@ -91,19 +97,28 @@ impl Place {
         }
     }
 
+    /// Extended attributes.
+    fn xattrs(&self) -> Vec<(&[u8], &[u8])> {
+        let Place::In { dataset, ino, .. } = self else { return Vec::new() };
+        let mut all = dataset.table.xattrs(*ino);
+        if !dataset.is_the_superusers() {
+            let is_anybodys =
+                |name: &[u8]| !name.starts_with(b"security.") && !name.starts_with(b"trusted.");
+            all.retain(|(name, _)| is_anybodys(name));
+        }
+        all
+    }
+
     /// An extended attribute.
     pub(super) fn xattr(&self, name: &[u8]) -> Option<Bytes> {
-        let Place::In { dataset, ino, .. } = self else { return None };
-        let all = dataset.table.xattrs(*ino);
-        let (_, value) = all.into_iter().find(|(other, _)| *other == name)?;
+        let (_, value) = self.xattrs().into_iter().find(|(other, _)| *other == name)?;
         Some(Bytes::copy_from_slice(value))
     }
 
     /// Names of the extended attributes, each followed by a NUL.
     pub(super) fn xattr_names(&self) -> Bytes {
-        let Place::In { dataset, ino, .. } = self else { return Bytes::new() };
         let mut names = Vec::new();
-        for (name, _) in dataset.table.xattrs(*ino) {
+        for (name, _) in self.xattrs() {
             names.extend_from_slice(name);
             names.push(0);
         }
