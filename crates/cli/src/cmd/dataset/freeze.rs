@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use saker_client::datasets::{self, ClusterTree, FreezeProgress, FrozenDataset};
 use saker_dataset::pack::Options;
-use saker_dataset::{Codec, Dataset};
+use saker_dataset::{Codec, Dataset, Error, Problem};
 use saker_runtime::time;
 
-use super::failure;
 use super::pack::pack_into;
+use super::{failure, shown};
 use crate::fail::{Context, Failure, Outcome};
 use crate::session::{self, CliSession, ClusterArg};
 use crate::{format, progress, signals};
@@ -50,7 +50,7 @@ pub struct Args {
     /// How data is compressed: none, lz4, zstd or zstd:LEVEL.
     #[arg(short, long, value_name = "HOW", default_value = "none")]
     compress: Codec,
-    /// Where it is packed first [default: a directory in $TMPDIR].
+    /// Where a directory is made that it is packed in first [default: $TMPDIR].
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
     /// Print one JSON document: what was frozen.
@@ -74,9 +74,9 @@ pub fn run(args: &Args) -> Outcome<u8> {
         return Err(Failure::usage(args.path.display(), "not a directory"));
     }
     let source = ClusterTree::new(&session.fs, &session.who, at);
-    let scratch = args.scratch.clone().unwrap_or_else(|| {
-        std::env::temp_dir().join(format!("saker-freeze-{}-{}", session.who.uid, args.name))
-    });
+    // One of its own, which is removed with all that is in it.
+    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let scratch = scratch.join(format!("saker-freeze-{}-{}", session.who.uid, args.name));
     make_own(&scratch)?;
     let (partitions, codec) = (args.partitions, args.compress);
     let options = Options { partitions, codec, ..Options::default() };
@@ -104,8 +104,27 @@ fn make_own(dir: &Path) -> Outcome {
     }
 }
 
+/// Compares all of a packed dataset with its digests. Other datasets with the same digests share what
+/// is stored, and clients do not compare data that is not compressed.
+fn must_be_whole(packed: &Dataset) -> Outcome {
+    let bar = progress::Progress::of_bytes(packed.manifest().bytes);
+    let problems = packed.verify(|bytes| {
+        bar.add(bytes);
+        if signals::interrupted() { Err(Error::Interrupted) } else { Ok(()) }
+    });
+    bar.done();
+    match problems.map_err(failure)?.into_iter().next() {
+        None => Ok(()),
+        Some(Problem { path: None, what }) => Err(Failure::new("dataset", what)),
+        Some(Problem { path: Some(path), what }) => Err(Failure::new(shown(&path), what)),
+    }
+}
+
 fn store(args: &Args, session: &CliSession, dir: &Path) -> Outcome<u8> {
     let packed = Dataset::open(dir).map_err(failure)?;
+    if args.packed {
+        must_be_whole(&packed)?;
+    }
     let stored: u64 = packed.partitions().iter().map(|part| part.bytes).sum();
     let total = stored + packed.manifest().table_bytes;
     let (done, bar) = (FreezeProgress::default(), progress::Progress::of_bytes(total));
