@@ -8,8 +8,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use saker_client::datasets::FreezeProgress;
 use saker_client::saker_types::{Errno, FileKind};
 use saker_client::{Caller, Groups, OpenFlags, SetAttr};
+use saker_dataset::Dataset;
 use saker_sim::cluster::{ClusterShape, RunningCluster, binary, can_mount};
 use saker_sim::wait::until;
 
@@ -192,6 +194,124 @@ fn versions_share_what_has_not_changed_until_nobody_has_it() {
     refused(&cluster, &["dataset", "freeze", "/absent", "set@3"]);
     refused(&cluster, &["dataset", "freeze", "/data/large", "set@3"]);
     cluster.fsck();
+}
+
+/// Packs the tree on this machine.
+fn packed(cluster: &RunningCluster, tree: &Path, name: &str) -> std::path::PathBuf {
+    let to = cluster.scratch().join(name);
+    let mut pack = Command::new(binary());
+    let output = pack.args(["dataset", "pack", "-p", "2"]).arg(tree).arg("-o").arg(&to).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    to
+}
+
+#[test]
+fn freezing_removes_nothing_that_is_not_its_own() {
+    let (cluster, _) = start(SHAPE);
+    let scratch = cluster.scratch().join("mine");
+    fs::create_dir(&scratch).unwrap();
+    fs::write(scratch.join("precious"), "x").unwrap();
+    let dir = scratch.to_str().unwrap();
+    said(&cluster, &["dataset", "freeze", "/data", "set@1", "--scratch", dir]);
+    let left: Vec<_> = fs::read_dir(&scratch).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["precious"]);
+}
+
+#[test]
+fn what_is_damaged_is_not_frozen() {
+    let (cluster, tree) = start(SHAPE);
+    let packed = packed(&cluster, &tree, "packed");
+    let freeze = ["dataset", "freeze", "--packed", packed.to_str().unwrap(), "set@1"];
+    // Data, which clients do not compare; the table; what the manifest says of all.
+    let changes: [(&str, fn(&mut Vec<u8>)); 3] = [
+        ("part-00000.saker", |bytes| bytes[5000] ^= 1),
+        ("table.saker", |bytes| *bytes.last_mut().unwrap() ^= 1),
+        ("dataset.json", |bytes| {
+            let at = bytes.windows(9).position(|at| at == b"\"digest\":").unwrap() + 11;
+            bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+        }),
+    ];
+    for (name, change) in changes {
+        let file = packed.join(name);
+        let was = fs::read(&file).unwrap();
+        let mut bytes = was.clone();
+        change(&mut bytes);
+        fs::write(&file, bytes).unwrap();
+        let text = refused(&cluster, &freeze);
+        assert!(text.contains("damaged"), "{name}: {text}");
+        fs::write(&file, was).unwrap();
+    }
+    assert_eq!(cluster.json(&["dataset", "frozen"]), serde_json::json!([]));
+    said(&cluster, &freeze);
+    let back = cluster.saker(&["fs", "cat", "/.datasets/set@1/large"]).stdout;
+    assert!(back == fs::read(tree.join("large")).unwrap());
+}
+
+#[test]
+fn what_only_the_superuser_may_make_counts_only_where_he_has_frozen_it() {
+    let (cluster, tree) = start(SHAPE);
+    let program = tree.join("program");
+    fs::write(&program, "#!/bin/sh").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    let is_root = rustix::fs::setxattr(&program, "trusted.x", b"1", flags).is_ok();
+    rustix::fs::setxattr(&program, "user.x", b"1", flags).unwrap();
+    let packed = Dataset::open(&packed(&cluster, &tree, "packed")).unwrap();
+    let (fs, root) = (cluster.connect(), Caller::root());
+    let user = Caller { uid: 5, gid: 5, groups: Groups::Hidden, ..Caller::root() };
+    for (who, name, mode) in [(&root, "roots@1", 0o6755), (&user, "users@1", 0o755)] {
+        let progress = FreezeProgress::default();
+        fs.block_on(fs.datasets().freeze(who, &packed, name, &progress)).unwrap();
+        let path = format!("/.datasets/{name}/program");
+        let found = fs.block_on(fs.resolve(&root, path.as_bytes(), false)).unwrap();
+        assert_eq!(found.entry.unwrap().attr.mode & 0o7777, mode, "{name}");
+        let names = fs.block_on(fs.listxattr(&root, &found.at)).unwrap();
+        let is_trusted = names.windows(9).any(|at| at == b"trusted.x");
+        assert_eq!(is_trusted, is_root && name == "roots@1", "{name}");
+        assert!(names.windows(6).any(|at| at == b"user.x"));
+    }
+}
+
+#[test]
+fn who_freezes_is_alone_also_in_one_client() {
+    let (cluster, tree) = start(SHAPE);
+    let first = packed(&cluster, &tree, "first");
+    fs::write(tree.join("more"), "x").unwrap();
+    let both = [first, packed(&cluster, &tree, "second")].map(|dir| Dataset::open(&dir).unwrap());
+    let fs = cluster.connect();
+    let freeze = |packed: &Dataset, name: &str| {
+        let progress = FreezeProgress::default();
+        fs.block_on(fs.datasets().freeze(&Caller::root(), packed, name, &progress))
+    };
+    let at_once = |[a, b]: [&str; 2]| {
+        std::thread::scope(|scope| {
+            let (a, b) = (scope.spawn(|| freeze(&both[0], a)), scope.spawn(|| freeze(&both[1], b)));
+            [a.join().unwrap(), b.join().unwrap()]
+        })
+    };
+    let numbers = at_once(["a@1", "b@1"]).map(|frozen| frozen.unwrap().number);
+    assert_ne!(numbers[0], numbers[1]);
+    let frozen = at_once(["set@1", "set@1"]);
+    let refused: Vec<_> = frozen.iter().filter_map(|frozen| frozen.as_ref().err()).collect();
+    assert_eq!(refused.len(), 1);
+    assert_eq!(refused[0].errno(), Errno::EEXIST);
+}
+
+#[test]
+fn what_a_dataset_has_lost_comes_back_when_it_is_frozen_again() {
+    let (cluster, tree) = start(SHAPE);
+    let packed = packed(&cluster, &tree, "packed");
+    let freeze = ["dataset", "freeze", "--packed", packed.to_str().unwrap(), "set@1"];
+    let frozen = cluster.json(&freeze);
+    for part in frozen["manifest"]["partitions"].as_array().unwrap() {
+        let digest = part["digest"].as_str().unwrap();
+        said(&cluster, &["fs", "rm", &format!("/.saker/datasets/objects/{digest}")]);
+    }
+    refused(&cluster, &["fs", "cat", "/.datasets/set@1/large"]);
+    assert_eq!(cluster.json(&freeze), frozen);
+    let back = cluster.saker(&["fs", "cat", "/.datasets/set@1/large"]).stdout;
+    assert!(back == fs::read(tree.join("large")).unwrap());
 }
 
 #[test]
