@@ -218,13 +218,16 @@ fn freezing_removes_nothing_that_is_not_its_own() {
     assert_eq!(left, ["precious"]);
 }
 
+/// What is changed of a file.
+type Change = (&'static str, fn(&mut Vec<u8>));
+
 #[test]
 fn what_is_damaged_is_not_frozen() {
     let (cluster, tree) = start(SHAPE);
     let packed = packed(&cluster, &tree, "packed");
     let freeze = ["dataset", "freeze", "--packed", packed.to_str().unwrap(), "set@1"];
     // Data, which clients do not compare; the table; what the manifest says of all.
-    let changes: [(&str, fn(&mut Vec<u8>)); 3] = [
+    let changes: [Change; 3] = [
         ("part-00000.saker", |bytes| bytes[5000] ^= 1),
         ("table.saker", |bytes| *bytes.last_mut().unwrap() ^= 1),
         ("dataset.json", |bytes| {
