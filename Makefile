@@ -1,7 +1,7 @@
 # Saker: what to type. `make run` and `make test` need Debian 12 or newer, root or sudo, and
 # rustup's stable toolchain; they install what else is missing.
 
-.PHONY: help run stop check test test-long bench peers traverse fmt lint
+.PHONY: help run stop check test test-long bench peers traverse frozen fmt lint
 
 help:
 	@echo "make run        build, start a cluster in .saker, mount it at mnt, try it; leaves it running"
@@ -12,6 +12,7 @@ help:
 	@echo "make bench      measure this machine: engine, network, cluster, mount"
 	@echo "make peers      measure other file systems beside it: PEERS=\"ext4 moosefs\" PEERS_OPTIONS=--quick"
 	@echo "make traverse   random traversal with limited memory: PEERS=\"saker-bpf cephfs\""
+	@echo "make frozen     frozen datasets beside local disk and mounts: reading and packing"
 	@echo "make fmt lint   format; clippy with all warnings as errors"
 
 run:
@@ -37,6 +38,9 @@ peers:
 
 traverse:
 	scripts/peers.sh traverse $(PEERS) $(PEERS_OPTIONS)
+
+frozen:
+	scripts/peers.sh frozen $(PEERS) $(PEERS_OPTIONS)
 
 fmt:
 	cargo fmt --all

@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 
+import frozen
 import host
 import programs
 import report
@@ -68,6 +69,9 @@ def arguments() -> argparse.Namespace:
     tree.add_argument("--threads", type=int, default=16)
     tree.add_argument("--budgets", default="10,25,50,100", help="percent")
     tree.add_argument("--seconds", type=float, help="of reading at most; the whole tree without")
+    data = commands.add_parser("frozen", help="frozen datasets on one node, and beside it")
+    data.add_argument("systems", nargs="*", metavar="SYSTEM", help=" ".join(frozen.SYSTEMS))
+    data.add_argument("--quick", action="store_true", help="few files, one round")
     return parser.parse_args()
 
 
@@ -219,6 +223,20 @@ def limited(args: argparse.Namespace, work: Path) -> None:
         say(f"written: {args.out}/traverse.md")
 
 
+def datasets(args: argparse.Namespace, work: Path) -> None:
+    """Frozen datasets on one node: reading and packing."""
+    plan = frozen.QUICK if args.quick else frozen.Plan()
+    told = about(work, plan)
+    library = args.saker.with_name("libsaker_preload.so")
+    if not library.exists():
+        sys.exit(f"there is no {library}: cargo build --release")
+    kinds = chosen(args.systems, frozen.SYSTEMS)
+    records, packed = frozen.measure(args.saker, library, kinds, work, plan, told)
+    if records:
+        report.write_frozen(args.out, told, records, packed)
+        say(f"written: {args.out}/frozen.md")
+
+
 def all_budgets(traversal: traverse.Traversal, told: dict, records: list[dict]) -> None:
     """One system: its tree, then each budget, twice."""
     name = traversal.system.name
@@ -248,7 +266,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with scratch() as work:
         try:
-            {"compare": compare, "traverse": limited}[args.command](args, work)
+            {"compare": compare, "traverse": limited, "frozen": datasets}[args.command](args, work)
         except KeyboardInterrupt:
             sys.exit("interrupted")
 
