@@ -13,6 +13,7 @@ pub mod inode;
 pub mod limits;
 pub mod name;
 pub mod placement;
+pub mod policy;
 pub mod slot;
 pub mod time;
 pub mod wire;
