@@ -1,7 +1,6 @@
 //! The process: one thread for the coordinator, one for /metrics.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 
 use saker_engine::EngineSource;
@@ -10,6 +9,7 @@ use saker_rpc::bootstrap::cluster_id;
 use saker_rpc::hello::{Hello, HelloPolicy, RoleKind};
 use saker_rpc::node::{ConnMetrics, Shell, ShellConfig, StopHandle};
 use saker_runtime::fs::{Dir, RealDir};
+use saker_runtime::net;
 use saker_runtime::telemetry::{Registry, serve_http};
 use saker_types::NodeId;
 use saker_types::id::hex;
@@ -24,9 +24,7 @@ use crate::state;
 /// # Errors
 /// What keeps it from starting: the address in use, a foreign or newer journal.
 pub fn serve(config: Config, stop: &StopHandle) -> io::Result<()> {
-    let addr = config.listen;
-    let listener = TcpListener::bind(addr)
-        .map_err(|e| io::Error::new(e.kind(), format!("cannot listen at {addr}: {e}")))?;
+    let listener = net::listen(config.listen)?;
     let dir: Arc<dyn Dir> = Arc::new(RealDir::open(&config.data_dir)?);
     let registry = Registry::new();
     let metrics = Metrics::new(&registry);

@@ -1,7 +1,7 @@
 //! The process: one thread a worker, one for /metrics.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use saker_engine::{EngineSource, embedded};
@@ -11,7 +11,7 @@ use saker_rpc::mark;
 use saker_rpc::node::{ConnMetrics, Shell, ShellConfig, StopHandle};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
-use saker_runtime::thread;
+use saker_runtime::{net, thread};
 use saker_types::{ClusterMap, NodeId, ShardNo};
 
 use crate::metrics::Metrics;
@@ -25,7 +25,7 @@ use crate::{Config, ShardLimits};
 /// What keeps it from starting: an address in use, another cluster's data, a newer format.
 pub fn serve(config: Config, stop: &StopHandle) -> io::Result<()> {
     let listeners: Vec<TcpListener> =
-        config.listen.iter().map(|addr| bind(*addr)).collect::<io::Result<_>>()?;
+        config.listen.iter().map(|addr| net::listen(*addr)).collect::<io::Result<_>>()?;
     let dir: Arc<dyn Dir> = Arc::new(RealDir::open(&config.data_dir)?);
     let start = Start { role: RoleKind::Shard, n: config.n, coordinator: config.coordinator };
     let map = Arc::new(join(&*dir, &start)?);
@@ -116,9 +116,4 @@ fn run_worker(
 fn shards_of(map: &ClusterMap, mnode: u32) -> Vec<ShardNo> {
     let all = map.shards.iter().enumerate();
     all.filter(|(_, s)| s.mnode == mnode).map(|(no, _)| no as ShardNo).collect()
-}
-
-fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(addr)
-        .map_err(|e| io::Error::new(e.kind(), format!("cannot listen at {addr}: {e}")))
 }

@@ -8,6 +8,7 @@
 
 pub mod config;
 pub mod fs;
+pub mod net;
 pub mod rand;
 pub mod sim;
 mod sync;

@@ -1,7 +1,7 @@
 //! The process: threads that serve, one for upkeep, one for /metrics.
 
 use std::io;
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use saker_rpc::node::{ConnMetrics, ShellConfig, StopHandle};
 use saker_rpc::service::{self, Service, ServiceConfig, ServiceLimits, ServiceMetrics};
 use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::{Registry, serve_http};
-use saker_runtime::{thread, time};
+use saker_runtime::{net, thread, time};
 use saker_types::NodeId;
 
 use crate::service::StoreService;
@@ -36,8 +36,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// What keeps it from starting: the address in use, another cluster's data, a newer format.
 pub fn serve(config: Config, stop: &StopHandle) -> io::Result<()> {
     let addr = config.listen;
-    let listener = TcpListener::bind(addr)
-        .map_err(|e| io::Error::new(e.kind(), format!("cannot listen at {addr}: {e}")))?;
+    let listener = net::listen(addr)?;
     let dir = RealDir::open(&config.data_dir)?;
     let cached_since = dir.cached_since();
     let dir: Arc<dyn Dir> = Arc::new(dir);
