@@ -1,5 +1,5 @@
-//! Agents of a job are killed at random: while eight processes read and compare every byte, and while
-//! they stage. `SAKER_KILL_ROUNDS` repeats, `SAKER_SEED` draws the same faults again.
+//! Agents of a job are killed at random: while eight processes read and compare every byte, and
+//! while they stage. `SAKER_KILL_ROUNDS` repeats, `SAKER_SEED` draws the same faults again.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod agents_support;

@@ -39,7 +39,7 @@ pub struct Plan {
     pub tree: PathBuf,
     /// Directory of the node's agent.
     pub agent: PathBuf,
-    /// A byte for each file that was read, in a file; `.excused` beside it: for each error that may be.
+    /// A file with a byte for each file that was read; beside it one for excused errors.
     pub progress: PathBuf,
     /// The process ends when this file is there.
     pub stop: PathBuf,
@@ -144,7 +144,7 @@ pub fn reader_process() {
                 Err(error) => {
                     check(&plan, file, before, &error);
                     excuses.write_all(b".").unwrap();
-                    // Real time: its agent is down, and many tries would take the processor from it.
+                    // Real time: many tries would take the processor from an agent that starts.
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
             }
