@@ -1,6 +1,6 @@
 """Staged datasets on many nodes of one machine: `make nodes`.
 
-Nodes are network namespaces on a bridge. Counts requests and bytes of epochs, measures their CPU
+Nodes are network namespaces around a router. Counts requests and bytes of epochs, measures their CPU
 time, and draws a model of it to 512 nodes.
 """
 
@@ -39,12 +39,12 @@ IDLE_SECONDS = 5.0
 class Plan:
     """What is measured."""
 
-    files: tuple[tuple[int, int, str], ...] = ((128, 1024, "none"), (512, 256, "none"))
+    files: tuple[tuple[int, int, str], ...] = ((128, 512, "none"), (512, 128, "none"))
     """KiB of each, how many, and how they are compressed."""
-    compressed: tuple[int, int, str] = (128, 1024, "zstd")
+    compressed: tuple[int, int, str] = (128, 512, "zstd")
     nodes: tuple[int, ...] = (1, 4, 16, 64)
     replicas: tuple[int, ...] = (1, 2)
-    reads: int = 16384
+    reads: int = 8192
     """Of an epoch or several, at least."""
     cluster_nodes: int = 16
 

@@ -1,4 +1,4 @@
-"""A Saker cluster at the bridge: one coordinator, two MNodes, two stores."""
+"""A Saker cluster at the router: one coordinator, two MNodes, two stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines of a cluster as network namespaces, all on one bridge."""
+"""Machines of a cluster as network namespaces, around a router."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ PORT = 7460
 
 
 class Network:
-    """A bridge in a namespace of its own, and machines at it."""
+    """A router in a namespace of its own, and machines at it.
+
+    With a bridge, each machine would have an entry for each other one in the kernel's table of
+    neighbours, which all namespaces share: 64 machines overflow it (gc_thresh3 in arp(7)).
+    """
 
     def __init__(self) -> None:
         self.prefix = f"saker-nodes-{os.getpid()}"
@@ -26,17 +30,21 @@ class Network:
     def up(self, machines: int) -> None:
         """Makes them all."""
         self.hub.add()
-        self.hub.sh("ip link add bridge type bridge && ip link set bridge up")
-        self.hub.sh(f"ip address add {self.hub.address}/16 dev bridge")
+        self.hub.sh("echo 1 > /proc/sys/net/ipv4/ip_forward")
+        self.hub.sh(f"ip address add {self.hub.address}/32 dev lo")
         for n in range(machines):
             machine = Machine(f"{self.prefix}-{n}", NET + 256 + n)
             self.machines.append(machine)
             machine.add()
             self.hub.sh(
                 f"ip link add v{n} type veth peer name eth0 netns {machine.name} && "
-                f"ip link set v{n} master bridge up"
+                f"ip link set v{n} up && ip route add {machine.address} dev v{n}"
             )
-            machine.sh(f"ip address add {machine.address}/16 dev eth0 && ip link set eth0 up")
+            machine.sh(
+                f"ip address add {machine.address}/32 dev eth0 && ip link set eth0 up && "
+                f"ip route add {self.hub.address} dev eth0 && "
+                f"ip route add default via {self.hub.address}"
+            )
 
     def down(self) -> None:
         """Removes them; processes in them have ended."""

@@ -234,7 +234,7 @@ def text(
         f"{on['cores']} cores, {on['memory_gib']} GiB, Linux {on['kernel']}; load average before: "
         f"{on['load_before']:.2f}.",
         "",
-        "Each node is a network namespace on a bridge, with an agent and a directory of its own. In "
+        "Each node is a network namespace at a router, with an agent and a directory of its own. In "
         "an epoch each node reads every file once, in an order of its own, by one process below "
         "libsaker_preload.so (`scripts/nodes/epoch.c`). All files are in the page cache.",
         "",
