@@ -31,8 +31,6 @@ from job import Dataset, Job, Programs, make_files, pack, write_list  # noqa: E4
 from network import Network  # noqa: E402
 
 REPOSITORY = HERE.parents[1]
-IDLE_SECONDS = 5.0
-"""Before the epoch that must not ask the cluster: leases would be renewed meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,8 @@ class Plan:
     reads: int = 8192
     """Of an epoch or several, at least."""
     cluster_nodes: int = 16
+    idle_seconds: float = 45
+    """Before the epoch that must not ask the cluster. Clients of it renew leases within 40."""
 
 
 QUICK = Plan(
@@ -55,6 +55,7 @@ QUICK = Plan(
     nodes=(1, 4, 16),
     reads=1024,
     cluster_nodes=4,
+    idle_seconds=2,
 )
 
 
@@ -143,7 +144,7 @@ def without_cluster(programs: Programs, network: Network, work: Path, plan: Plan
             counts = [cluster.counted()]
             staged = job.stage(dataset, 1, ["--cluster", cluster.address])
             counts.append(cluster.counted())
-            time.sleep(IDLE_SECONDS)
+            time.sleep(plan.idle_seconds)
             counts.append(cluster.counted())
             run = job.epoch(dataset, write_list(job.work / "list", dataset), 1)
             counts.append(cluster.counted())
@@ -153,7 +154,7 @@ def without_cluster(programs: Programs, network: Network, work: Path, plan: Plan
     parts = zip(("staging", "idle", "epoch"), counts, counts[1:])
     told = {part: {k: b[n] - a[n] for k, n in names.items()} for part, a, b in parts}
     say(f"the cluster has served: {told}")
-    told |= {"nodes": nodes, "seconds": IDLE_SECONDS, "run": run, "reads": run["reads"]}
+    told |= {"nodes": nodes, "seconds": plan.idle_seconds, "run": run, "reads": run["reads"]}
     return told | {"staged_from_origin_bytes": staged["origin_read_bytes"]}
 
 
