@@ -218,6 +218,7 @@ export SAKER_BIN=$CARGO_TARGET_DIR/debug/saker
 
 if [[ $form == long ]]; then
     export SAKER_SEEDS=${SAKER_SEEDS:-200} SAKER_OPS=${SAKER_OPS:-2000} SAKER_CRASH_ROUNDS=10
+    export SAKER_KILL_ROUNDS=${SAKER_KILL_ROUNDS:-100}
     export SAKER_SIM_SEEDS=${SAKER_SIM_SEEDS:-100000}
 fi
 
@@ -263,6 +264,7 @@ beside garbage sim garbage
 beside replicas sim replicas
 beside members sim members
 beside datasets sim datasets
+beside agents sim agents
 if [[ $able == yes ]]; then
     beside metrics metrics
     beside full-disk sim full_disk

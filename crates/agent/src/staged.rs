@@ -284,6 +284,12 @@ impl StagedDataset {
         Ok(origin.insert(origin::open(&self.stage.origin)?).clone())
     }
 
+    /// Ends connections to where it comes from: the next read makes new ones. May block.
+    pub(crate) fn leave_origin(&self) {
+        let origin = lock(&self.origin).take();
+        drop(origin);
+    }
+
     /// Staging of it has come further.
     pub(crate) fn advance(&self, by: u64) {
         self.progress.fetch_add(by, Ordering::Relaxed);

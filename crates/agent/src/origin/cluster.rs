@@ -93,6 +93,16 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    /// Files of the dataset are open as long as this is connected, and their leases are renewed.
+    fn drop(&mut self) {
+        let connected = self.connected.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some((fs, _)) = connected.take() {
+            fs.close();
+        }
+    }
+}
+
 impl Origin for ClusterOrigin {
     fn get(&self, name: &str) -> BoxFuture<'_, Result<Bytes>> {
         let name = name.to_owned();

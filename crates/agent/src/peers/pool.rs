@@ -79,9 +79,9 @@ impl Peer {
     /// # Errors
     /// What it answers, with its name; of the connection.
     pub(crate) async fn call(&self, ask: Ask) -> Result<Reply> {
-        let within = self.begin();
+        let (within, failures) = self.begin();
         let reply = self.exchange(ask, within).await;
-        self.note(reply.is_ok());
+        self.note(reply.is_ok(), failures);
         let reply = reply.map_err(|error| Error::io(format_args!("peer {}", self.addr), error))?;
         match reply.errno {
             0 => Ok(reply),
@@ -89,16 +89,17 @@ impl Peer {
         }
     }
 
-    /// How long the peer may take. One that fails is tried by a single request, which waits for a
-    /// short time only: a peer that hangs must not keep readers waiting again and again.
-    fn begin(&self) -> Duration {
+    /// How long the peer may take, and its failures in a row so far. One that fails is tried by a
+    /// single request, which waits for a short time only: a peer that hangs must not keep readers
+    /// waiting again and again.
+    fn begin(&self) -> (Duration, u32) {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         if health.failing_since.is_none() {
-            return self.timeout;
+            return (self.timeout, health.failures);
         }
         let within = self.timeout / TRY_SHARE;
         health.retry_at = health.retry_at.max(time::now() + within);
-        within
+        (within, health.failures)
     }
 
     async fn exchange(&self, ask: Ask, within: Duration) -> io::Result<Reply> {
@@ -128,10 +129,15 @@ impl Peer {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
     }
 
-    fn note(&self, answered: bool) {
+    /// Notes how a request ended that began after `failures`. Requests that were under way together
+    /// are one failure: an agent that is started again must not be left alone for long.
+    fn note(&self, answered: bool, failures: u32) {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         if answered {
             *health = Health::default();
+            return;
+        }
+        if health.failures != failures {
             return;
         }
         let now = time::now();
@@ -154,5 +160,30 @@ impl Peer {
     /// For how long it has not answered.
     pub(crate) fn failing_for(&self) -> Duration {
         self.health().failing_since.map_or(Duration::ZERO, |since| time::now().since(since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use saker_agent_api::Named;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn requests_that_fail_together_are_one_failure() {
+        // Nobody listens there any more.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let peer = Peer::new(&addr, Arc::from([]), Duration::from_secs(5));
+        let ask = || peer.call(Ask::Status(Named { dataset: String::new() }));
+        let all: [_; CONNECTIONS_MAX] = std::array::from_fn(|_| ask());
+        assert!(futures_util::future::join_all(all).await.iter().all(Result::is_err));
+        let health = peer.health();
+        assert_eq!(health.failures, 1);
+        assert!(health.retry_at <= time::now() + BACKOFF_MIN);
+        // The next one is another failure.
+        ask().await.unwrap_err();
+        assert_eq!(peer.health().failures, 2);
     }
 }

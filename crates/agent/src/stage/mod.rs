@@ -55,6 +55,9 @@ async fn run(node: &Arc<Node>, dataset: &Arc<StagedDataset>) {
         }
         wait = (wait * 2).min(RETRY_MAX);
     }
+    // The cluster that keeps it is not asked for anything while its files are read here.
+    let staged = dataset.clone();
+    let _ = tokio::task::spawn_blocking(move || staged.leave_origin()).await;
     tracing::info!("{name}: staged");
 }
 
