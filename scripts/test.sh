@@ -211,6 +211,9 @@ if [[ $form == check ]]; then
     stage mounts simulate --mounts
     finish
 fi
+scripts/packages.sh python3-numpy python3-pil
+# Not every distribution has them; what is tested without them says so.
+scripts/packages.sh python3-torch python3-torchvision || true
 stage deny deny
 stage docs docs
 stage build build
@@ -263,6 +266,7 @@ beside garbage sim garbage
 beside replicas sim replicas
 beside members sim members
 beside datasets sim datasets
+beside programs alone scripts/programs.sh "$SAKER_BIN"
 if [[ $able == yes ]]; then
     beside metrics metrics
     beside full-disk sim full_disk
