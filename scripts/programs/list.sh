@@ -40,3 +40,4 @@ may zip 'zip, unzip' 'cd $ROOT && zip -qr $OUT/images.zip images/val && cd $OUT 
 may python3 'Python tarfile' 'python3 -c "import os, tarfile
 for item in tarfile.open(os.environ[\"ROOT\"] + \"/records/shard.tar\", \"r|\"): print(item.name, item.size)"'
 may java 'java' 'cd $ROOT/images && java -Xshare:auto $PROGRAMS/Sums.java .'
+may node 'Node.js' 'node $PROGRAMS/files.js'
