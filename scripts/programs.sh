@@ -2,14 +2,16 @@
 # Real programs on staged datasets, below libsaker_preload.so: each must print what it prints on the
 # files that were packed, and end with the same status.
 #
-#   scripts/programs.sh SAKER [PATTERN]     PATTERN: only programs whose names match it (bash)
+#   scripts/programs.sh SAKER [short|long] [PATTERN]    PATTERN: only programs whose names match it
 #
 # SAKER is the program under test; libsaker_preload.so is beside it. What is run is in
-# scripts/programs/list.sh. Needs no root. As root, it runs as the user nobody, with /dev/fuse hidden.
+# scripts/programs/list.sh, on /usr/include among others: in its short form without directories of more
+# than 32 MiB. Needs no root. As root, it runs as the user nobody, with /dev/fuse hidden.
 set -euo pipefail
 
 saker=$(realpath "$1")
-pattern=${2:-*}
+form=${2:-short}
+pattern=${3:-*}
 here=$(realpath "$(dirname "$0")")
 export PATH=/usr/bin:/bin LC_ALL=C TZ=UTC
 
@@ -27,8 +29,8 @@ if [[ $EUID -eq 0 ]]; then
     unshare --mount --pid --fork --kill-child --mount-proc bash -c '
         if [[ -e /dev/fuse ]]; then mount --bind "$1/hidden" /dev/fuse; fi
         exec setpriv --reuid=65534 --regid=65534 --clear-groups \
-            env TMPDIR="$1/tmp" SAKER_SCRATCH="$1/tmp" "$1/programs.sh" "$1/saker" "$2"
-    ' bash "$top" "$pattern"
+            env TMPDIR="$1/tmp" SAKER_SCRATCH="$1/tmp" "$1/programs.sh" "$1/saker" "$2" "$3"
+    ' bash "$top" "$form" "$pattern"
     exit
 fi
 
@@ -61,7 +63,12 @@ have() {
 
 # The files: headers, images, a packed repository, and what programs of Python keep.
 make_tree() {
-    cp -a --no-preserve=ownership /usr/include "$TREE/include"
+    local large=()
+    if [[ $form == short ]]; then
+        mapfile -t large < <(cd /usr/include && du -s --threshold=32M ./* | cut -f 2)
+    fi
+    mkdir "$TREE/include"
+    tar -C /usr/include -c "${large[@]/#/--exclude=}" . | tar -C "$TREE/include" -x
     "$here/images.py" "$TREE/images" --classes 10 --images 50 --seed 1
     "$PROGRAMS/records.py" "$TREE"
     git init -q "$TREE/repository"

@@ -266,7 +266,7 @@ beside garbage sim garbage
 beside replicas sim replicas
 beside members sim members
 beside datasets sim datasets
-beside programs alone scripts/programs.sh "$SAKER_BIN"
+beside programs alone scripts/programs.sh "$SAKER_BIN" "$form"
 if [[ $able == yes ]]; then
     beside metrics metrics
     beside full-disk sim full_disk
@@ -283,6 +283,8 @@ if [[ $able == yes ]]; then
     beside two-mounts sim two_mounts
     beside local-reads sim local_reads
     beside stress sim stress
+    # It makes networks of its own.
+    beside manual "${root[@]}" scripts/manual.sh "$SAKER_BIN"
     beside pjdfstest pjdfstest
     beside workloads alone "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"
 fi
