@@ -1,11 +1,12 @@
 # Saker: what to type. `make run` and `make test` need Debian 12 or newer, root or sudo, and
 # rustup's stable toolchain; they install what else is missing.
 
-.PHONY: help run stop check test test-long bench peers traverse frozen nodes fmt lint
+.PHONY: help run stop install check test test-long bench peers traverse frozen nodes fmt lint
 
 help:
 	@echo "make run        build, start a cluster in .saker, mount it at mnt, try it; leaves it running"
 	@echo "make stop       stop it (saker up starts it again; saker down --wipe deletes it)"
+	@echo "make install    saker, mount.saker and libsaker_preload.so to PREFIX=/usr/local"
 	@echo "make check      before every commit: format, lints, unit tests, 400 seeds of the simulation"
 	@echo "make test       everything that CI runs"
 	@echo "make test-long  the same with the long forms"
@@ -21,6 +22,9 @@ run:
 
 stop:
 	scripts/stop.sh
+
+install:
+	PREFIX=$(PREFIX) scripts/install.sh
 
 check:
 	scripts/test.sh check

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the program, and the preload library beside it, for production; prints the program's path.
-# Honours CARGO_TARGET_DIR; with SAKER_BIN set, that program is taken as it is.
+# Builds the program and libsaker_preload.so for production, in one directory, and prints the
+# program's path. Honours CARGO_TARGET_DIR; with SAKER_BIN set, that program is taken as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -211,6 +211,9 @@ if [[ $form == check ]]; then
     stage mounts simulate --mounts
     finish
 fi
+scripts/packages.sh python3-numpy python3-pil
+# Not every distribution has them; what is tested without them says so.
+scripts/packages.sh python3-torch python3-torchvision || true
 stage deny deny
 stage docs docs
 stage build build
@@ -265,6 +268,7 @@ beside replicas sim replicas
 beside members sim members
 beside datasets sim datasets
 beside agents sim agents
+beside programs alone scripts/programs.sh "$SAKER_BIN" "$form"
 if [[ $able == yes ]]; then
     beside metrics metrics
     beside full-disk sim full_disk
@@ -281,6 +285,8 @@ if [[ $able == yes ]]; then
     beside two-mounts sim two_mounts
     beside local-reads sim local_reads
     beside stress sim stress
+    # It makes networks of its own.
+    beside manual "${root[@]}" scripts/manual.sh "$SAKER_BIN"
     beside pjdfstest pjdfstest
     beside workloads alone "${root[@]}" scripts/workloads.sh "$SAKER_BIN" "$form"
 fi

@@ -39,6 +39,7 @@ mod next;
 mod open;
 mod path;
 mod process;
+mod raw;
 mod read;
 mod scan;
 mod stat;
@@ -83,6 +84,7 @@ fn find_next() {
         open::open64(none, 0, 0);
         open::openat(-1, none, 0, 0);
         open::openat64(-1, none, 0, 0);
+        raw::syscall(libc::SYS_fsync, -1, 0, 0, 0, 0, 0);
         close::close(-1);
         close::dup(-1);
         close::dup2(-1, -1);
