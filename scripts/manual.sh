@@ -3,10 +3,10 @@
 #
 #   scripts/manual.sh SAKER
 #
-# SAKER is the program under test; libsaker_preload.so is beside it. Needs root and /dev/fuse. Nodes are
-# namespaces: node01 to node04 with a network, a host name and a local disk (/var/tmp) each, and
-# meta1, where a cluster runs. They share a home directory, and $SCRATCH. Commands are run on node01 by
-# the user nobody. scripts/manual/slurm.py stands in for Slurm and Open MPI.
+# SAKER is the program under test; libsaker_preload.so is beside it. Needs root and /dev/fuse. Nodes
+# are namespaces: node01 to node04 with a network, a host name and a local disk (/var/tmp) each, and
+# meta1, where a cluster runs. They share a home directory, and $SCRATCH. Commands are run on node01
+# by the user nobody. scripts/manual/slurm.py stands in for Slurm and Open MPI.
 set -euo pipefail
 
 saker=$(realpath "$1")
@@ -18,7 +18,11 @@ if [[ -z ${SAKER_MANUAL:-} ]]; then
     # All that was started ends with the namespace of processes, and mounts with theirs.
     code=0
     unshare --net --mount --uts --pid --fork --kill-child --mount-proc "$0" "$saker" || code=$?
-    if [[ $code -eq 0 ]]; then rm -rf "$SAKER_MANUAL"; else echo "files are kept in $SAKER_MANUAL"; fi
+    if [[ $code -eq 0 ]]; then
+        rm -rf "$SAKER_MANUAL"
+    else
+        echo "files are kept in $SAKER_MANUAL"
+    fi
     exit "$code"
 fi
 
@@ -96,8 +100,7 @@ make_files() {
     if ! /usr/bin/python3 -c 'import torchvision' 2>/dev/null; then
         trains=no
         echo "note: there is no python3-torchvision: the manual's job reads files only"
-        printf 'import os, sys\nfor d, _, fs in os.walk(sys.argv[1]):\n  for f in fs: open(d + "/" + f, "rb").read()\n' \
-            >"$home/saker/scripts/train.py"
+        cp "$repository/scripts/manual/reads.py" "$home/saker/scripts/train.py"
     fi
     awk -f "$repository/scripts/manual/blocks.awk" "$repository/docs/datasets.md" >"$work/manual.sh"
     chown -R 65534:65534 "$home" "$work"/{nodes,scratch,tmp}
@@ -112,7 +115,13 @@ run_manual() {
         SAKER_BIN="$work/bin/saker" SAKER_NODES="$work/nodes" \
         MANUAL="$work/manual.sh" bash -c '
             cd ~/saker
-            trap "echo \"docs/datasets.md:\$LINENO: failed: \$BASH_COMMAND\"; cat slurm-*.out || true" ERR
+            failed() {
+                set +x
+                cat slurm-*.out 2>/dev/null || true
+                echo "docs/datasets.md:$1: failed: $2"
+                exit 1
+            }
+            trap "failed \$LINENO \"\$BASH_COMMAND\"" ERR
             PS4="+ docs/datasets.md:\$LINENO: "
             set -eExo pipefail
             . "$MANUAL"

@@ -5,8 +5,8 @@
 #   scripts/programs.sh SAKER [short|long] [PATTERN]    PATTERN: only programs whose names match it
 #
 # SAKER is the program under test; libsaker_preload.so is beside it. What is run is in
-# scripts/programs/list.sh, on /usr/include among others: in its short form without directories of more
-# than 32 MiB. Needs no root. As root, it runs as the user nobody, with /dev/fuse hidden.
+# scripts/programs/list.sh, on /usr/include among others: in its short form without directories of
+# more than 32 MiB. Needs no root. As root, it runs as the user nobody, with /dev/fuse hidden.
 set -euo pipefail
 
 saker=$(realpath "$1")
@@ -83,7 +83,8 @@ make_tree() {
 
 # agent NAME: starts one, and sets its port.
 agent() {
-    ports[$1]=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    ports[$1]=$(/usr/bin/python3 -c 'import socket
+s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
     "$saker" serve agent --dir "$work/agent-$1" --listen "127.0.0.1:${ports[$1]}" \
         2>"$work/agent-$1.log" &
     agents+=($!)
@@ -111,7 +112,8 @@ on() {
     local preload=(LD_PRELOAD="$library" SAKER_AGENT_DIR="$work/agent-a")
     if [[ $1 == tree ]]; then ROOT=$TREE preload=(); fi
     mkdir "$OUT"
-    (cd / && env "${preload[@]}" ROOT="$ROOT" OUT="$OUT" bash -c "$2") >"$work/said-$1" 2>&1 || code=$?
+    (cd / && env "${preload[@]}" ROOT="$ROOT" OUT="$OUT" bash -c "$2") >"$work/said-$1" 2>&1 ||
+        code=$?
     echo "status $code" >>"$work/said-$1"
     sed -i "s:$ROOT:ROOT:g; s:$OUT:OUT:g" "$work/said-$1"
     # Copies of directories that nobody may write.
@@ -119,7 +121,8 @@ on() {
     rm -rf "$OUT"
 }
 
-# check NAME SCRIPT: the same on the tree and on each dataset. $ROOT is the tree, $OUT a new directory.
+# check NAME SCRIPT: the same on the tree and on each dataset. $ROOT is one of these, $OUT a new
+# directory.
 check() {
     local name=$1 start=$SECONDS where bad=''
     # shellcheck disable=SC2254 # A pattern it is.
@@ -149,8 +152,8 @@ check() {
 
 # count NAME: what the agent of this node has counted.
 count() {
-    "$saker" dataset top --dir "$work/agent-a" --json |
-        /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["nodes"][0]["counters"][sys.argv[1]])' "$1"
+    "$saker" dataset top --dir "$work/agent-a" --json | /usr/bin/python3 -c 'import json, sys
+print(json.load(sys.stdin)["nodes"][0]["counters"][sys.argv[1]])' "$1"
 }
 
 declare -A ports

@@ -43,6 +43,6 @@ It runs. Try:
   $saker fs ls -l --cluster $dir /      the same files without the mount
   $saker bench meta --cluster $dir --seconds 5
   kill -9 \$(cat $dir/run/mnode-1.pid)   it is started again, and nothing is lost
-  LD_PRELOAD=$(dirname "$saker")/libsaker_preload.so ls /saker   staged datasets, without a mount: docs/datasets.md
+  LD_PRELOAD=$(dirname "$saker")/libsaker_preload.so ls /saker   datasets: docs/datasets.md
   make stop                             stop it; make run goes on with the same files
 TEXT

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Trains a small model on DIR/train for an epoch, and tests it on DIR/val: folders of images by class.
+"""Trains a small model on DIR/train for an epoch, and tests it on DIR/val.
 
-One process of each node, as srun or mpirun starts them; rank 0 is found by MASTER_ADDR and MASTER_PORT.
-Alone, it trains alone. Needs PyTorch and torchvision (Debian: python3-torch, python3-torchvision).
+Both are folders of images by class. One process of each node, as srun or mpirun starts them, finds
+rank 0 by MASTER_ADDR and MASTER_PORT; a single one trains alone. Needs PyTorch and torchvision
+(Debian: python3-torch, python3-torchvision).
 """
 
 import os
@@ -22,7 +23,8 @@ def variable(*names, default):
 
 def loader(root, rank, world):
     """Batches of this process's share of the images, read by forked workers."""
-    images = datasets.ImageFolder(root, transforms.Compose([transforms.Resize(32), transforms.ToTensor()]))
+    transform = transforms.Compose([transforms.Resize(32), transforms.ToTensor()])
+    images = datasets.ImageFolder(root, transform)
     share = DistributedSampler(images, world, rank, seed=1)
     return DataLoader(images, batch_size=16, sampler=share, num_workers=2)
 
@@ -37,8 +39,9 @@ def main():
     torch.manual_seed(1)
     train, val = (loader(f"{root}/{part}", rank, world) for part in ["train", "val"])
     classes = len(train.dataset.classes)
-    layers = [nn.Conv2d(3, 16, 5, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes)]
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
+    convolution = [nn.Conv2d(3, 16, 5, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    layers = nn.Sequential(*convolution, nn.Flatten(), nn.Linear(16, classes))
+    model = nn.parallel.DistributedDataParallel(layers)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     for images, labels in train:
         optimizer.zero_grad()

@@ -5,8 +5,8 @@
   srun, mpirun             starts a command once on each node, and ends with the worst status
   sbatch --wait FILE       runs a job's script on the first node, its output in slurm-1.out
 
-The last three are links to this file. $SAKER_NODES is DIR. Options and commands that it does not know
-are errors: a manual that uses others needs a test that knows them.
+The last three are links to this file. $SAKER_NODES is DIR. Options that it does not know are errors:
+a manual that uses others needs a test that knows them.
 """
 
 import json
