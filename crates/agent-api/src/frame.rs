@@ -28,7 +28,10 @@ pub fn decode<M: Message + Default>(bytes: &[u8]) -> io::Result<M> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::{Ask, Hello, Named, OpenFile, ReadStored, Request, StageDataset, Stored};
+    use crate::{
+        Ask, Hello, Named, OpenFile, OutputOp, OutputRequest, PutOutput, ReadStored, Request,
+        StageDataset, Stored,
+    };
 
     #[test]
     fn requests_come_through_and_cut_ones_do_not() {
@@ -50,6 +53,14 @@ mod tests {
             Ask::Unstage(named()),
             Ask::Status(named()),
             Ask::Layout(named()),
+            Ask::RemoveOutputs(named()),
+            Ask::Output(OutputRequest {
+                dataset: "a@1".into(),
+                path: b"dir/file".to_vec(),
+                nodes: 1,
+                id: 2,
+                op: Some(OutputOp::Put(PutOutput { offset: 3, data: vec![4; 5] })),
+            }),
         ];
         for ask in asks {
             let request = Request { ask: Some(ask) };

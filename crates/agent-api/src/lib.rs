@@ -12,11 +12,13 @@
 mod frame;
 mod local;
 mod messages;
+mod outputs;
 mod remote;
 
 pub use frame::{FRAME_BYTES_MAX, decode, encode};
 pub use local::Local;
 pub use messages::*;
+pub use outputs::*;
 pub use remote::Remote;
 
 /// Of the messages; the first request of a connection says it.
@@ -29,5 +31,7 @@ pub const PORT: u16 = 7460;
 pub const SOCKET: &str = "agent.sock";
 /// The staged datasets in an agent's directory.
 pub const DATASETS: &str = "datasets";
-/// Output files in an agent's directory.
+/// Output files in an agent's directory: `outputs/NAME@VERSION/files/...`.
 pub const OUTPUTS: &str = "outputs";
+/// What the directory of a dataset's output files is called after its name.
+pub const OUTPUT_SUFFIX: &str = ".out";

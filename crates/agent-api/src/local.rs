@@ -8,7 +8,10 @@ use std::path::Path;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use crate::{Ask, FRAME_BYTES_MAX, Hello, OpenFile, Reply, Request, SOCKET, VERSION};
+use crate::{
+    Ask, FRAME_BYTES_MAX, Hello, Nothing, OpenFile, OutputOp, OutputRequest, Reply, Request,
+    SOCKET, VERSION,
+};
 use crate::{decode, encode};
 
 /// A connection to the agent of this node. For one thread at a time; a child must make its own.
@@ -72,6 +75,20 @@ impl Local {
     /// What the agent answers; of the connection, which is of no use then.
     pub fn ask(&mut self, ask: Ask) -> io::Result<Reply> {
         self.exchange(ask)?.0.checked()
+    }
+
+    /// Asks about an output file, for as long as it takes.
+    ///
+    /// # Errors
+    /// What the agent answers; of the connection, which is of no use then.
+    pub fn output(&mut self, request: OutputRequest) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let wait =
+            OutputRequest { op: Some(OutputOp::Wait(Nothing {})), ..OutputRequest::default() };
+        let (mut reply, mut fd) = self.call(Ask::Output(request))?;
+        while reply.going_on {
+            (reply, fd) = self.call(Ask::Output(wait.clone()))?;
+        }
+        Ok((reply, fd))
     }
 
     fn exchange(&mut self, ask: Ask) -> io::Result<(Reply, Option<OwnedFd>)> {

@@ -1,10 +1,12 @@
 //! The messages.
 
+use crate::outputs::{KeptOutputs, OutputEntry, OutputInfo, OutputRequest};
+
 /// Something that an agent is asked.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
     /// What.
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub ask: Option<Ask>,
 }
 
@@ -27,7 +29,7 @@ pub enum Ask {
     /// A dataset is to be staged on this node. Answered as soon as that is noted.
     #[prost(message, tag = "5")]
     Stage(StageDataset),
-    /// A staged dataset is to be removed from this node.
+    /// A staged dataset is to be removed from this node. Its output files stay: [`Reply::kept`].
     #[prost(message, tag = "6")]
     Unstage(Named),
     /// What is staged on this node, and its counters: [`Reply::status`].
@@ -36,6 +38,12 @@ pub enum Ask {
     /// The stage.json of a staged dataset: [`Reply::data`].
     #[prost(message, tag = "8")]
     Layout(Named),
+    /// Something about an output file.
+    #[prost(message, tag = "9")]
+    Output(OutputRequest),
+    /// The same, and its output files, too; also those of one that is not staged any more.
+    #[prost(message, tag = "10")]
+    RemoveOutputs(Named),
 }
 
 /// A staged dataset.
@@ -135,6 +143,25 @@ pub struct Reply {
     /// Of a request for the status.
     #[prost(message, optional, tag = "6")]
     pub status: Option<NodeStatus>,
+    /// Attributes of an output file.
+    #[prost(message, optional, tag = "7")]
+    pub output: Option<OutputInfo>,
+    /// Names in a directory of output files, in order.
+    #[prost(message, repeated, tag = "8")]
+    pub entries: Vec<OutputEntry>,
+    /// The answer is not there yet. A process asks for it again with [`crate::OutputOp::Wait`], an
+    /// agent by repeating the request.
+    #[prost(bool, tag = "9")]
+    pub going_on: bool,
+    /// Of a private file, by which it is committed.
+    #[prost(fixed64, tag = "10")]
+    pub token: u64,
+    /// A directory was not there before.
+    #[prost(bool, tag = "11")]
+    pub made: bool,
+    /// Output files that stay.
+    #[prost(message, optional, tag = "12")]
+    pub kept: Option<KeptOutputs>,
 }
 
 impl Reply {
@@ -212,4 +239,7 @@ pub struct DatasetStatus {
     /// Why the last try failed; empty while one is under way.
     #[prost(string, tag = "11")]
     pub error: String,
+    /// Output files on this node that their homes do not have yet.
+    #[prost(uint64, tag = "12")]
+    pub outgoing: u64,
 }

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use saker_agent_api::{Ask, NodeStatus, Reply, StageDataset};
+use saker_agent_api::{Ask, DatasetStatus, NodeStatus, Reply, StageDataset};
 use saker_dataset::{Broadcast, PARTITIONS_MAX, Stage, sync_dir, write_whole};
 
 use crate::dir::check_name;
 use crate::error::{Error, Result};
 use crate::node::Node;
+use crate::outputs::moved;
 use crate::stage;
 use crate::staged::StagedDataset;
 
@@ -33,6 +34,12 @@ pub(crate) async fn answer(node: &Arc<Node>, ask: Ask) -> Result<Reply> {
         Ask::Unstage(ask) => {
             let _turn = node.control.lock().await;
             tokio::task::block_in_place(|| unstage(node, &ask.dataset))?;
+            let kept = node.outputs.kept(&ask.dataset);
+            Ok(Reply { kept: (kept.files > 0).then_some(kept), ..Reply::default() })
+        }
+        Ask::RemoveOutputs(ask) => {
+            let _turn = node.control.lock().await;
+            tokio::task::block_in_place(|| remove_outputs(node, &ask.dataset))?;
             Ok(Reply::default())
         }
         Ask::Status(ask) => Ok(status(node, &ask.dataset)),
@@ -47,7 +54,11 @@ pub(crate) async fn answer(node: &Arc<Node>, ask: Ask) -> Result<Reply> {
 fn status(node: &Node, name: &str) -> Reply {
     let all = node.datasets.list();
     let named = all.iter().filter(|dataset| name.is_empty() || dataset.stage.name == name);
-    let datasets = named.map(|dataset| dataset.status()).collect();
+    let status = |dataset: &Arc<StagedDataset>| {
+        let outgoing = node.outputs.private.leaving(&dataset.stage.name);
+        DatasetStatus { outgoing, ..dataset.status() }
+    };
+    let datasets = named.map(status).collect();
     let status = NodeStatus { datasets, counters: node.counters.list() };
     Reply { status: Some(status), ..Reply::default() }
 }
@@ -111,6 +122,7 @@ fn begin(node: &Arc<Node>, dir: PathBuf, stage: Stage, number: usize) {
     let dataset = Arc::new(StagedDataset::new(node.datasets.new_id(), dir, stage, number));
     node.datasets.insert(dataset.clone());
     node.counters.datasets.set(node.datasets.list().len() as i64);
+    moved::start(node, &dataset);
     stage::start(node.clone(), dataset);
 }
 
@@ -164,6 +176,19 @@ fn unstage(node: &Arc<Node>, name: &str) -> Result<()> {
     sync_dir(&node.dir)?;
     remove(&removed);
     tracing::info!("{name}: unstaged");
+    Ok(())
+}
+
+/// Takes a dataset and its output files off this node.
+fn remove_outputs(node: &Arc<Node>, name: &str) -> Result<()> {
+    check_name(name)?;
+    let unstaged = unstage(node, name);
+    match node.outputs.remove(name) {
+        // There were none.
+        Err(error) if error.errno == Errno::NOENT.raw_os_error() => return unstaged,
+        removed => removed?,
+    }
+    tracing::info!("{name}: outputs removed");
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use saker_agent_api::{DATASETS, SOCKET};
+use saker_agent_api::{DATASETS, OUTPUT_SUFFIX, OUTPUTS, SOCKET};
 use tokio::net::UnixListener;
 
 use crate::error::{Error, Result};
@@ -42,6 +42,11 @@ impl Dir {
     /// Where staged datasets are.
     pub(crate) fn datasets(&self) -> PathBuf {
         self.path.join(DATASETS)
+    }
+
+    /// Where output files are.
+    pub(crate) fn outputs(&self) -> PathBuf {
+        self.path.join(OUTPUTS)
     }
 
     /// Listens for processes of the node.
@@ -98,13 +103,18 @@ fn lock(dir: &Path) -> Result<File> {
     }
 }
 
-/// Refuses what is no NAME@VERSION, or would lead out of the directory.
+/// Refuses what is no NAME@VERSION, would lead out of the directory, or be taken for the outputs of
+/// another dataset.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_part = |part: &str| {
         let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
         !part.is_empty() && !part.starts_with('.') && part.bytes().all(is_plain)
     };
     let parts = name.split_once('@');
+    if name.ends_with(OUTPUT_SUFFIX) {
+        let what = format!("{name:?}: the end '{OUTPUT_SUFFIX}' is for outputs of datasets");
+        return Err(Error::new(Errno::INVAL, what));
+    }
     if name.len() <= NAME_BYTES_MAX && parts.is_some_and(|(a, b)| is_part(a) && is_part(b)) {
         return Ok(());
     }
@@ -122,7 +132,9 @@ mod tests {
             assert!(check_name(name).is_ok(), "{name}");
         }
         let long = format!("{}@1", "n".repeat(NAME_BYTES_MAX));
-        for name in ["", "a", "@", "a@", "@1", "../a@1", "a@..", "a/b@1", "a@1@2", "a b@1", &long] {
+        for name in [
+            "", "a", "@", "a@", "@1", "../a@1", "a@..", "a/b@1", "a@1@2", "a b@1", "a@1.out", &long,
+        ] {
             assert!(check_name(name).is_err(), "{name}");
         }
     }

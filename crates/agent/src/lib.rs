@@ -5,6 +5,7 @@
 //! process ──open──> agent.sock ─ local ─ files (single flight, memfd) ─ read ─┬─ local disk
 //!                                                                            ├─ peers::pool ──> agents
 //! agents ──read───> TCP ─ peers::server ─ stored                             └─ origin
+//! outputs: what processes write, kept by the nodes of the job
 //! stage: fetch (partitions, table, manifest), broadcast ─────────────────────┘
 //! ```
 
@@ -23,6 +24,7 @@ mod local;
 mod memfd;
 mod node;
 pub mod origin;
+mod outputs;
 mod peers;
 mod read;
 mod serve;

@@ -9,8 +9,10 @@ use tokio::sync::{Mutex, Semaphore};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::datasets::Datasets;
+use crate::dir::Dir;
 use crate::error::{Error, Result};
 use crate::files::Files;
+use crate::outputs::Outputs;
 use crate::peers::pool::Peers;
 
 /// Bytes of answers to other agents that are in memory at once, in KiB.
@@ -29,6 +31,7 @@ pub(crate) struct Node {
     pub(crate) datasets: Datasets,
     pub(crate) peers: Peers,
     pub(crate) files: Arc<Files>,
+    pub(crate) outputs: Outputs,
     /// Of answers to other agents, in KiB.
     pub(crate) served: Semaphore,
     /// Of files that are read for processes.
@@ -40,11 +43,12 @@ pub(crate) struct Node {
 impl Node {
     /// # Errors
     /// Of the key's file.
-    pub(crate) fn new(config: Config, dir: PathBuf, registry: &Registry) -> Result<Node> {
+    pub(crate) fn new(config: Config, dir: &Dir, registry: &Registry) -> Result<Node> {
         let key: Arc<[u8]> = key(&config)?.into();
         let counters = Arc::new(Counters::new(registry));
         Ok(Node {
-            dir,
+            dir: dir.datasets(),
+            outputs: Outputs::new(dir.outputs()),
             counters: counters.clone(),
             datasets: Datasets::default(),
             peers: Peers::new(key.clone(), config.timeout()),

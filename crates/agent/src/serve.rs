@@ -14,6 +14,7 @@ use crate::dir::Dir;
 use crate::error::{Error, Result};
 use crate::local;
 use crate::node::Node;
+use crate::outputs::tend;
 use crate::peers::server;
 
 /// What waits for a disk may take so long to end.
@@ -68,7 +69,7 @@ async fn run(config: Config, stop: &Stop) -> Result<()> {
     let dir = Dir::open(&config.dir)?;
     let (listen, http) = (config.listen, config.http);
     let registry = Registry::new();
-    let node = Arc::new(Node::new(config, dir.datasets(), &registry)?);
+    let node = Arc::new(Node::new(config, &dir, &registry)?);
     let about = |e| Error::io(format_args!("cannot listen at {listen}"), e);
     let listener = TcpListener::bind(listen).await.map_err(about)?;
     if let Some(http) = http {
@@ -78,12 +79,14 @@ async fn run(config: Config, stop: &Stop) -> Result<()> {
     if node.key.is_empty() && !listen.ip().is_loopback() {
         tracing::warn!("no key: whoever reaches {listen} can read and stage datasets");
     }
+    node.outputs.load()?;
     control::load(&node)?;
     let processes = dir.listen()?;
     tracing::info!("agent serves {} at {listen}", node.dir.display());
     let serving = [
         tokio::spawn(server::run(node.clone(), listener)),
         tokio::spawn(local::run(node.clone(), processes)),
+        tokio::spawn(tend::run(node.clone())),
     ];
     stop.stopped().await;
     serving.iter().for_each(|task| task.abort());

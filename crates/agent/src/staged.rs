@@ -125,6 +125,8 @@ pub(crate) struct StagedDataset {
     pub(crate) retry: Notify,
     task: Mutex<Option<AbortHandle>>,
     stopped: AtomicBool,
+    /// No output file is on this node whose home is another one.
+    outputs_at_home: AtomicBool,
 }
 
 impl StagedDataset {
@@ -151,6 +153,7 @@ impl StagedDataset {
             retry: Notify::new(),
             task: Mutex::default(),
             stopped: AtomicBool::new(false),
+            outputs_at_home: AtomicBool::new(false),
         };
         dataset.find();
         dataset
@@ -325,6 +328,11 @@ impl StagedDataset {
         has_parts && has_broadcast && self.is_usable()
     }
 
+    /// Output files of it are where the list of nodes says.
+    pub(crate) fn set_outputs_at_home(&self) {
+        self.outputs_at_home.store(true, Ordering::Release);
+    }
+
     /// Processes can use it.
     fn is_usable(&self) -> bool {
         let is_listed = self.manifest_written.load(Ordering::Acquire);
@@ -342,7 +350,7 @@ impl StagedDataset {
                 [bytes, if has { bytes } else { there }]
             }
         };
-        let complete = self.is_complete();
+        let complete = self.is_complete() && self.outputs_at_home.load(Ordering::Acquire);
         let error = lock(&self.error).as_ref().map(Error::to_string);
         DatasetStatus {
             name: self.stage.name.clone(),
@@ -356,6 +364,7 @@ impl StagedDataset {
             bytes_there: there + parts().map(Part::there).sum::<u64>(),
             missing: self.missing(),
             error: error.filter(|_| !complete).unwrap_or_default(),
+            outgoing: 0,
         }
     }
 
@@ -370,6 +379,9 @@ impl StagedDataset {
             .collect();
         if self.wants_broadcast() && !self.has_broadcast() {
             missing.push("broadcast.saker".to_owned());
+        }
+        if !self.outputs_at_home.load(Ordering::Acquire) {
+            missing.push("output files that are at another node".to_owned());
         }
         missing
     }

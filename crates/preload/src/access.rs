@@ -2,7 +2,7 @@
 
 use saker_types::access::{Access, Cred, check};
 
-use crate::datasets::Node;
+use crate::datasets::{Info, Node};
 use crate::sys::Result;
 
 /// Whose rights count.
@@ -33,6 +33,15 @@ pub fn permit(node: Node, want: u32, who: Who) -> Result<()> {
     }
     let info = node.info();
     let allowed = check(mode, info.uid, info.gid, None, &cred(who), Access(want));
+    allowed.map_err(|_| libc::EACCES)
+}
+
+/// The same of an output.
+///
+/// # Errors
+/// EACCES.
+pub fn permit_info(info: &Info, want: u32, who: Who) -> Result<()> {
+    let allowed = check(info.mode, info.uid, info.gid, None, &cred(who), Access(want));
     allowed.map_err(|_| libc::EACCES)
 }
 

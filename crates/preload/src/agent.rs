@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, c_int};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use saker_agent_api::{Local, SOCKET};
+use saker_agent_api::{Local, OutputOp, OutputRequest, Reply, SOCKET};
 
 use crate::config::config;
 use crate::datasets::Node;
@@ -40,6 +40,9 @@ struct Agent {
 
 static AGENT: AtomicPtr<Mutex<Agent>> = AtomicPtr::new(std::ptr::null_mut());
 static FD: AtomicI32 = AtomicI32::new(-1);
+
+/// Errors of a connection to an agent that has ended.
+const IS_GONE: [c_int; 3] = [libc::EPIPE, libc::ECONNRESET, libc::EBADF];
 
 /// Why the agent gave nothing.
 pub enum Refused {
@@ -67,6 +70,13 @@ fn agent() -> MutexGuard<'static, Agent> {
 }
 
 fn connect() -> io::Result<Local> {
+    let (local, fd) = dial()?;
+    FD.store(fd, Ordering::Release);
+    Ok(local)
+}
+
+/// A new connection, and its descriptor.
+fn dial() -> io::Result<(Local, c_int)> {
     let dir = Path::new(OsStr::from_bytes(&config().agent_dir));
     let low = connect_in_time(&dir.join(SOCKET))?;
     let high = sys::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FD_MIN);
@@ -80,8 +90,7 @@ fn connect() -> io::Result<Local> {
     let settings = stream.try_clone()?;
     let local = Local::greet(stream)?;
     settings.set_read_timeout(Some(ANSWER_MAX))?;
-    FD.store(fd, Ordering::Release);
-    Ok(local)
+    Ok((local, fd))
 }
 
 /// Connects to a socket; std has no such call with a limit. One for writing holds for connect(2),
@@ -162,7 +171,7 @@ impl Agent {
                     self.silent = Some(now());
                     return Err(Refused::Unreachable);
                 }
-                Some(errno) if !matches!(errno, libc::EPIPE | libc::ECONNRESET | libc::EBADF) => {
+                Some(errno) if !IS_GONE.contains(&errno) => {
                     return Err(refusal(errno));
                 }
                 _ => self.hang_up(),
@@ -183,6 +192,45 @@ pub fn open(node: Node) -> Result<c_int, Refused> {
     let open = agent.open.entry(node.to_bits()).or_default();
     *open = (open.0 + 1, open.1 + 1);
     Ok(fd.into_raw_fd())
+}
+
+/// Asks about an output file, by a connection of its own, for as long as it takes.
+///
+/// # Errors
+/// What the agent says.
+pub fn output(request: OutputRequest) -> Result<(Reply, Option<OwnedFd>), Refused> {
+    if !config().trusts_agent_dir() {
+        return Err(Refused::Unreachable);
+    }
+    let asked = quietly(|| dial().map(|(mut local, _)| local.output(request)));
+    match asked.map_err(|_| Refused::Unreachable)? {
+        Ok(answer) => Ok(answer),
+        Err(error) => match error.raw_os_error() {
+            Some(errno) if !is_late(&error) && !IS_GONE.contains(&errno) => Err(refusal(errno)),
+            _ => Err(Refused::Unreachable),
+        },
+    }
+}
+
+/// An output file is finished. An agent that is being started again is waited for.
+///
+/// # Errors
+/// An error number.
+pub fn commit(token: u64) -> sys::Result<()> {
+    const PAUSE_NS: i64 = 100_000_000;
+    const TRIES: u32 = 50;
+    let op = Some(OutputOp::Commit(token));
+    for _ in 0..TRIES {
+        match output(OutputRequest { op: op.clone(), ..OutputRequest::default() }) {
+            Ok(_) => return Ok(()),
+            Err(Refused::Said(errno)) => return Err(errno),
+            Err(Refused::Unreachable) => {}
+        }
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS };
+        // SAFETY: a valid time; what is left of it is not asked for.
+        unsafe { libc::nanosleep(&pause, std::ptr::null_mut()) };
+    }
+    Err(libc::EIO)
 }
 
 /// Another descriptor leads to a file that the agent gave.

@@ -3,14 +3,16 @@
 use std::ffi::{c_char, c_int};
 
 use libc::size_t;
+use saker_types::FileKind;
 
 use crate::access::{EXECUTE, Who, permit};
 use crate::cwd::{self, Cwd};
 use crate::datasets::Node;
-use crate::fds;
 use crate::next::hook;
+use crate::output::Output;
 use crate::path::{FOLLOW, Place, resolve};
 use crate::sys::{self, Result, answer, answer_ptr, write_path};
+use crate::{fds, outfds};
 
 fn enter(node: Node) -> Result {
     if !node.is_dir() {
@@ -18,6 +20,14 @@ fn enter(node: Node) -> Result {
     }
     permit(node, EXECUTE, Who::Effective)?;
     cwd::set(Cwd::Ours(node));
+    Ok(0)
+}
+
+fn enter_output(output: &Output) -> Result {
+    if output.info()?.kind != FileKind::Directory {
+        return Err(libc::ENOTDIR);
+    }
+    cwd::set(Cwd::Output(cwd::intern(output)?));
     Ok(0)
 }
 
@@ -36,40 +46,42 @@ hook! { chdir: (path: *const c_char) -> c_int, |next| {
         Place::Elsewhere => left(next(path)),
         Place::Real(path) => left(next(path.as_ptr())),
         Place::Ours(found) => answer(found.and_then(|found| enter(found.existing()?))),
+        Place::Output(output) => answer(enter_output(&output)),
     }
 }}
 
 hook! { fchdir: (fd: c_int) -> c_int, |next| {
-    match fds::get(fd) {
-        Some(entry) => answer(enter(entry.node)),
-        None => left(next(fd)),
+    match (fds::get(fd), outfds::output(fd)) {
+        (Some(entry), _) => answer(enter(entry.node)),
+        (_, Some(output)) => answer(enter_output(&output)),
+        _ => left(next(fd)),
     }
 }}
 
 hook! { getcwd: (into: *mut c_char, room: size_t) -> *mut c_char, |next| {
-    match cwd::ours() {
-        Some(node) => answer_ptr(write_path(&node.path(), into, room)),
+    match cwd::path() {
+        Some(path) => answer_ptr(write_path(&path, into, room)),
         None => next(into, room),
     }
 }}
 
 hook! { __getcwd_chk: (into: *mut c_char, room: size_t, known: size_t) -> *mut c_char, |next| {
-    match cwd::ours().filter(|_| room <= known) {
-        Some(node) => answer_ptr(write_path(&node.path(), into, room)),
+    match cwd::path().filter(|_| room <= known) {
+        Some(path) => answer_ptr(write_path(&path, into, room)),
         None => next(into, room, known),
     }
 }}
 
 hook! { get_current_dir_name: () -> *mut c_char, |next| {
-    match cwd::ours() {
-        Some(node) => answer_ptr(write_path(&node.path(), std::ptr::null_mut(), 0)),
+    match cwd::path() {
+        Some(path) => answer_ptr(write_path(&path, std::ptr::null_mut(), 0)),
         None => next(),
     }
 }}
 
 hook! { getwd: (into: *mut c_char) -> *mut c_char, |next| {
-    match cwd::ours() {
-        Some(node) => answer_ptr(write_path(&node.path(), into, libc::PATH_MAX as size_t)),
+    match cwd::path() {
+        Some(path) => answer_ptr(write_path(&path, into, libc::PATH_MAX as size_t)),
         None => next(into),
     }
 }}

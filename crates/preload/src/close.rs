@@ -1,24 +1,46 @@
 //! Closing and copying descriptors.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use crate::fds::{self, Entry, Kind};
 use crate::next::hook;
+use crate::outfds::{self, Closed, Handle};
 use crate::sys::{answer, fail};
 use crate::{agent, data};
 
-/// A descriptor is about to be closed.
-pub fn forget(fd: c_int) {
+/// A descriptor is about to be closed. What comes back is dropped when it is.
+pub fn forget(fd: c_int) -> Closed {
+    if fds::is_marked(fd) {
+        return outfds::remove(fd);
+    }
     if let Some(Entry { kind: Kind::Shared, node, .. }) = fds::clear(fd) {
         agent::close(node);
     }
+    Closed::NOTHING
 }
 
-/// `new` leads to what `old` leads to.
-fn copied(old: Option<Entry>, new: c_int) {
-    let Some(entry) = old else { return };
-    if fds::set(new, entry).is_ok() && entry.kind == Kind::Shared {
-        agent::add(entry.node);
+/// What a descriptor leads to that is about to be copied.
+pub struct Original {
+    entry: Option<Entry>,
+    output: Option<Arc<Handle>>,
+}
+
+impl Original {
+    /// Of a descriptor, which may lead to nothing of ours.
+    pub fn of(fd: c_int) -> Original {
+        Original { entry: fds::get(fd), output: outfds::get(fd) }
+    }
+
+    /// `new` leads to the same.
+    pub fn copied(self, new: c_int) {
+        if let Some(output) = self.output {
+            outfds::insert_shared(new, output);
+        }
+        let Some(entry) = self.entry else { return };
+        if fds::set(new, entry).is_ok() && entry.kind == Kind::Shared {
+            agent::add(entry.node);
+        }
     }
 }
 
@@ -40,11 +62,12 @@ fn duplicate(old: c_int, new: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if new >= 0 && new == agent::fd() {
         agent::give_up_fd();
     }
-    let entry = fds::get(old);
+    let original = Original::of(old);
     let got = next();
     if got >= 0 {
-        forget(new);
-        copied(entry, new);
+        let replaced = forget(new);
+        original.copied(new);
+        drop(replaced);
     }
     got
 }
@@ -53,16 +76,20 @@ hook! { close: (fd: c_int) -> c_int, |next| {
     if fd >= 0 && fd == agent::fd() {
         return fail(libc::EBADF);
     }
-    forget(fd);
-    next(fd)
+    let closed = forget(fd);
+    let done = next(fd);
+    match closed.end() {
+        Err(errno) if done == 0 => fail(errno),
+        _ => done,
+    }
 }}
 
 hook! { dup: (fd: c_int) -> c_int, |next| {
     prepare(fd, c_int::MAX);
-    let entry = fds::get(fd);
+    let original = Original::of(fd);
     let new = next(fd);
     if new >= 0 {
-        copied(entry, new);
+        original.copied(new);
     }
     new
 }}
@@ -77,19 +104,22 @@ hook! { dup3: (old: c_int, new: c_int, flags: c_int) -> c_int, |next| {
 
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
-fn forget_from(first: c_uint, last: c_uint) {
-    for (fd, _) in fds::all().filter(|(fd, _)| (first..=last).contains(&(*fd as c_uint))) {
-        forget(fd);
-    }
+#[must_use]
+fn forget_from(first: c_uint, last: c_uint) -> Vec<Closed> {
+    let is_in = |fd: &c_int| (first..=last).contains(&(*fd as c_uint));
+    let outputs = outfds::all().into_iter();
+    fds::all().map(|(fd, _)| fd).chain(outputs).filter(is_in).map(forget).collect()
 }
 
 hook! { close_range: (first: c_uint, last: c_uint, flags: c_int) -> c_int, |next| {
     if first > last {
         return next(first, last, flags);
     }
-    if flags & CLOSE_RANGE_CLOEXEC == 0 {
-        forget_from(first, last);
-    }
+    // Told when they are closed.
+    let _closed = match flags & CLOSE_RANGE_CLOEXEC {
+        0 => forget_from(first, last),
+        _ => Vec::new(),
+    };
     match agent::fd() as c_uint {
         // The connection stays.
         own if agent::fd() >= 0 && (first..=last).contains(&own) => {
@@ -104,7 +134,7 @@ hook! { close_range: (first: c_uint, last: c_uint, flags: c_int) -> c_int, |next
 hook! { closefrom: (first: c_int) -> (), |next| {
     let first = first.max(0);
     if agent::fd() < first {
-        forget_from(first as c_uint, c_uint::MAX);
+        let _closed = forget_from(first as c_uint, c_uint::MAX);
         return next(first);
     }
     close_range(first as c_uint, c_uint::MAX, 0);
@@ -125,17 +155,18 @@ fn lock(command: c_int, lock: *mut libc::flock) -> c_int {
 }
 
 hook! { fcntl, fcntl64: (fd: c_int, command: c_int, arg: usize) -> c_int, |next| {
+    let is_copy = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+    if is_copy && (fds::get(fd).is_some() || fds::is_marked(fd)) {
+        prepare(fd, c_int::MAX);
+        let original = Original::of(fd);
+        let new = next(fd, command, arg);
+        if new >= 0 {
+            original.copied(new);
+        }
+        return new;
+    }
     let Some(_) = fds::get(fd) else { return next(fd, command, arg) };
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-            prepare(fd, c_int::MAX);
-            let entry = fds::get(fd);
-            let new = next(fd, command, arg);
-            if new >= 0 {
-                copied(entry, new);
-            }
-            new
-        }
         // It would be that of the partition, where the file is at any byte.
         libc::F_SETFL => next(fd, command, arg & !(libc::O_DIRECT as usize)),
         libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW
@@ -191,7 +222,7 @@ hook! { ioctl: (fd: c_int, request: libc::c_ulong, arg: usize) -> c_int, |next| 
 
 /// The C library puts others in the place of the standard descriptors, past us.
 fn forget_standard() {
-    (libc::STDIN_FILENO..=libc::STDERR_FILENO).for_each(forget);
+    (libc::STDIN_FILENO..=libc::STDERR_FILENO).for_each(|fd| drop(forget(fd)));
 }
 
 hook! { daemon: (keeps_dir: c_int, keeps_files: c_int) -> c_int, |next| {

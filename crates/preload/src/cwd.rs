@@ -4,10 +4,11 @@
 //! also says which real one it belongs to: it means nothing after that has changed.
 
 use std::ffi::{CString, c_int};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use crate::config::{config, own_variable};
 use crate::datasets::Node;
+use crate::output::Output;
 use crate::process::owns_its_memory;
 use crate::sys::{self, c_path, syscall};
 
@@ -17,6 +18,8 @@ pub const VARIABLE: &str = "SAKER_PRELOAD_CWD";
 const REAL: u64 = u64::MAX;
 /// And so many bytes of the mount point's path: lower by that. No node has numbers so high.
 const ABOVE: u64 = REAL - 1;
+/// Set in the bits of a directory of outputs, whose number is the rest. No node has this one.
+const OUTPUT: u64 = 1 << 60;
 const ABOVE_LEAST: u64 = ABOVE - libc::PATH_MAX as u64;
 
 /// Where a process is.
@@ -28,6 +31,43 @@ pub enum Cwd {
     Above(usize),
     /// In a directory of ours.
     Ours(Node),
+    /// In a directory of outputs, by its number.
+    Output(u32),
+}
+
+/// Directories of outputs that a process can have been in.
+const OUTPUTS_MAX: usize = 4096;
+/// Those that it has been in; never freed.
+static OUTPUTS: [AtomicPtr<Output>; OUTPUTS_MAX] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; OUTPUTS_MAX];
+
+/// The number of a directory of outputs.
+///
+/// # Errors
+/// ENOMEM: there have been too many.
+pub fn intern(found: &Output) -> sys::Result<u32> {
+    let wanted = Output { known: None, ..found.clone() };
+    let new = Box::into_raw(Box::new(wanted.clone()));
+    for (n, place) in OUTPUTS.iter().enumerate() {
+        let null = std::ptr::null_mut();
+        if place.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return Ok(n as u32);
+        }
+        if output(n as u32) == Some(&wanted) {
+            // SAFETY: nobody else has seen it.
+            drop(unsafe { Box::from_raw(new) });
+            return Ok(n as u32);
+        }
+    }
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(new) });
+    Err(libc::ENOMEM)
+}
+
+/// The directory of outputs with a number.
+pub fn output(n: u32) -> Option<&'static Output> {
+    // SAFETY: never freed.
+    unsafe { OUTPUTS.get(n as usize)?.load(Ordering::Acquire).as_ref() }
 }
 
 static CWD: AtomicU64 = AtomicU64::new(REAL);
@@ -49,6 +89,7 @@ impl Cwd {
             Cwd::Real => REAL,
             Cwd::Above(len) => ABOVE - len as u64,
             Cwd::Ours(node) => node.to_bits(),
+            Cwd::Output(n) => OUTPUT | u64::from(n),
         }
     }
 
@@ -56,6 +97,7 @@ impl Cwd {
         match bits {
             REAL => Cwd::Real,
             ABOVE_LEAST..=ABOVE => Cwd::Above((ABOVE - bits) as usize),
+            bits if bits & OUTPUT != 0 => Cwd::Output(bits as u32),
             bits => Cwd::Ours(Node::from_bits(bits)),
         }
     }
@@ -75,11 +117,12 @@ pub fn get() -> Cwd {
     Cwd::from_bits(bits)
 }
 
-/// The working directory, if it is ours.
-pub fn ours() -> Option<Node> {
+/// The path of the working directory, if that is below the mount point.
+pub fn path() -> Option<Vec<u8>> {
     match get() {
-        Cwd::Ours(node) => Some(node),
-        _ => None,
+        Cwd::Ours(node) => Some(node.path()),
+        Cwd::Output(n) => output(n).map(Output::full_path),
+        Cwd::Real | Cwd::Above(_) => None,
     }
 }
 
@@ -99,7 +142,7 @@ pub fn set(cwd: Cwd) {
             // SAFETY: strings that end with a zero; the C library copies them.
             unsafe { setenv(name.as_ptr(), value.as_ptr(), 1) };
         }
-        None if matches!(before, Cwd::Ours(_)) => {
+        None if matches!(before, Cwd::Ours(_) | Cwd::Output(_)) => {
             // SAFETY: a string that ends with a zero.
             unsafe { unsetenv(name.as_ptr()) };
         }
@@ -137,7 +180,7 @@ fn real() -> Option<(u64, u64)> {
 
 /// The variable's value, if the directory is ours.
 pub fn told() -> Option<CString> {
-    let path = ours()?.path();
+    let path = path()?;
     let (dev, ino) = real()?;
     let mut value = format!("{dev}:{ino}:").into_bytes();
     value.extend(path);

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use saker_agent_api::DATASETS;
+use saker_agent_api::{DATASETS, OUTPUT_SUFFIX};
 use saker_dataset::table::ROOT;
 use saker_dataset::{Error, FileData, Ino, InodeRecord, Staged};
 use saker_types::FileKind;
@@ -150,7 +150,15 @@ pub fn datasets_dir() -> PathBuf {
     Path::new(OsStr::from_bytes(&config().agent_dir)).join(DATASETS)
 }
 
-/// Names of the staged datasets, in order.
+/// A real directory, whose descriptors stand for those of directories that are not on this node.
+///
+/// # Errors
+/// ENOENT: a path that no descriptor can have.
+pub fn dir_of_stand_ins() -> sys::Result<CString> {
+    c_path(datasets_dir().into_os_string().into_encoded_bytes())
+}
+
+/// Names of the staged datasets and of their directories of outputs, in order.
 pub fn names() -> Vec<Vec<u8>> {
     if !config().trusts_agent_dir() {
         return Vec::new();
@@ -159,11 +167,14 @@ pub fn names() -> Vec<Vec<u8>> {
     let Ok(dir) = std::fs::read_dir(datasets_dir()) else { return Vec::new() };
     let staged = dir.flatten().filter(|entry| entry.path().join(TABLE).is_file());
     let mut names: Vec<_> = staged.map(|entry| entry.file_name().as_bytes().to_vec()).collect();
+    let outputs = |name: &Vec<u8>| [name, OUTPUT_SUFFIX.as_bytes()].concat();
+    names.extend(names.iter().map(outputs).collect::<Vec<_>>());
     names.sort();
     names
 }
 
-fn dev_of(name: &[u8]) -> u64 {
+/// Device number of a file system with this name.
+pub fn dev_of(name: &[u8]) -> u64 {
     // FNV: the same in all processes.
     let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -4,13 +4,11 @@ use std::ffi::{c_char, c_int, c_long};
 
 use libc::{DIR, dirent64};
 
-use crate::close::forget;
-use crate::datasets::Node;
-use crate::fds;
 use crate::list::{List, write};
 use crate::next::hook;
 use crate::open::open_at;
-use crate::sys::{self, answer, answer_ptr};
+use crate::sys::{self, Result, answer, answer_ptr};
+use crate::{close, fds, outfds};
 
 /// A directory that is being read.
 ///
@@ -37,11 +35,11 @@ unsafe fn ours<'a>(dir: *mut DIR) -> Option<&'a mut Dir> {
 }
 
 /// A stream of a descriptor that leads to a directory of ours.
-fn stream(fd: c_int, node: Node) -> *mut DIR {
+fn stream(fd: c_int, list: List) -> *mut DIR {
     // SAFETY: a plain structure, of which zeros are valid.
     let entry = unsafe { std::mem::zeroed() };
     let at = sys::lseek(fd, 0, libc::SEEK_CUR).unwrap_or(0) as u64;
-    Box::into_raw(Box::new(Dir { magic: MAGIC, fd, list: List::of(node), at, entry })).cast()
+    Box::into_raw(Box::new(Dir { magic: MAGIC, fd, list, at, entry })).cast()
 }
 
 impl Dir {
@@ -68,19 +66,35 @@ pub unsafe fn open(
     let (mut elsewhere, mut next) = (std::ptr::null_mut(), Some(next));
     // SAFETY: the caller's.
     let fd = unsafe {
-        open_at(dirfd, path, flags, |dirfd, path| {
+        open_at(dirfd, path, flags, 0, |dirfd, path| {
             elsewhere = next.take().map_or(std::ptr::null_mut(), |next| next(dirfd, path));
             -1
         })
     };
-    match fds::get(fd) {
-        Some(entry) => stream(fd, entry.node),
+    match list_of(fd) {
+        Ok(Some(list)) => stream(fd, list),
+        Err(errno) => {
+            let _ = close::forget(fd);
+            let _ = sys::close(fd);
+            answer_ptr(Err(errno))
+        }
         // A child of vfork(2) notes nothing.
-        None if fd >= 0 => {
+        Ok(None) if fd >= 0 => {
             let _ = sys::close(fd);
             answer_ptr(Err(libc::ENOTSUP))
         }
-        None => elsewhere,
+        Ok(None) => elsewhere,
+    }
+}
+
+/// What is in the directory that a descriptor leads to; `None`: it is none of ours.
+fn list_of(fd: c_int) -> Result<Option<List>> {
+    if let Some(entry) = fds::get(fd) {
+        return Ok(Some(List::of(entry.node)));
+    }
+    match outfds::output(fd) {
+        Some(output) => List::of_output(&output).map(Some),
+        None => Ok(None),
     }
 }
 
@@ -89,13 +103,14 @@ hook! { opendir: (path: *const c_char) -> *mut DIR, |next| {
 }}
 
 hook! { fdopendir: (fd: c_int) -> *mut DIR, |next| {
-    match fds::get(fd) {
-        Some(entry) if !entry.node.is_dir() => answer_ptr(Err(libc::ENOTDIR)),
-        Some(entry) => match sys::fcntl(fd, libc::F_GETFL, 0) {
-            Ok(flags) if flags & libc::O_PATH == 0 => stream(fd, entry.node),
-            _ => answer_ptr(Err(libc::EBADF)),
-        },
-        None => next(fd),
+    if fds::get(fd).is_some_and(|entry| !entry.node.is_dir()) {
+        return answer_ptr(Err(libc::ENOTDIR));
+    }
+    match (list_of(fd), sys::fcntl(fd, libc::F_GETFL, 0)) {
+        (Ok(None), _) => next(fd),
+        (Ok(Some(list)), Ok(flags)) if flags & libc::O_PATH == 0 => stream(fd, list),
+        (Ok(Some(_)), _) => answer_ptr(Err(libc::EBADF)),
+        (Err(errno), _) => answer_ptr(Err(errno)),
     }
 }}
 
@@ -126,7 +141,7 @@ hook! { closedir: (dir: *mut DIR) -> c_int, |next| {
     let fd = ours.fd;
     ours.magic = [0; 2];
     drop(Box::from_raw(dir.cast::<Dir>()));
-    forget(fd);
+    let _ = close::forget(fd);
     answer(sys::close(fd))
 }}
 

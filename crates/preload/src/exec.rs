@@ -13,10 +13,11 @@ use crate::config::variable;
 use crate::datasets::Node;
 use crate::fds::{self, Window};
 use crate::next::hook;
+use crate::output::Output;
 use crate::path::{FOLLOW, Place, resolve};
 use crate::stat::how;
 use crate::sys::{self, Result, c_path, fail, syscall};
-use crate::{cwd, data};
+use crate::{cwd, data, outfds};
 
 type List = *const *const c_char;
 
@@ -74,7 +75,7 @@ fn program(node: Node) -> Result {
     let base = fds::window(fd).map_or(0, |window| window.base);
     // Not what the agent gave: it holds that open for writing, which would be ETXTBSY.
     let copy = data::copy_of(&Window { fd, base, size: node.info().size, node });
-    forget(fd);
+    let _ = forget(fd);
     let _ = sys::close(fd);
     let copy = copy?;
     let again = sys::reopen(copy, libc::O_RDONLY | libc::O_CLOEXEC);
@@ -113,6 +114,7 @@ unsafe fn start(
     if let Err(errno) = data::materialize_inherited() {
         return fail(errno);
     }
+    outfds::before_exec();
     // SAFETY: the caller's.
     unsafe {
         let env = Env::new(env);
@@ -123,8 +125,14 @@ unsafe fn start(
                 Ok(node) => run(node, args, env.list()),
                 Err(errno) => fail(errno),
             },
+            Place::Output(output) => fail(not_started(&output)),
         }
     }
+}
+
+/// Outputs are not started, as on a file system that is mounted with `noexec`.
+fn not_started(output: &Output) -> c_int {
+    output.look().err().unwrap_or(libc::EACCES)
 }
 
 /// The same by the name of a program, which the C library looks for in `PATH`.
@@ -140,7 +148,10 @@ unsafe fn start_named(
             return start(libc::AT_FDCWD, file, 0, args, env, |_, file, env| next(file, env));
         }
         match data::materialize_inherited() {
-            Ok(()) => next(file, Env::new(env).list()),
+            Ok(()) => {
+                outfds::before_exec();
+                next(file, Env::new(env).list())
+            }
             Err(errno) => fail(errno),
         }
     }
@@ -173,6 +184,7 @@ hook! { fexecve: (fd: c_int, args: List, env: List) -> c_int, |next| {
     if let Err(errno) = data::materialize_inherited() {
         return fail(errno);
     }
+    outfds::before_exec();
     let env = Env::new(env);
     match fds::get(fd) {
         Some(entry) => run(entry.node, args, env.list()),
@@ -211,6 +223,7 @@ unsafe fn spawn(
             Place::Elsewhere => return next(path, env.list()),
             Place::Real(path) => return next(path.as_ptr(), env.list()),
             Place::Ours(found) => found,
+            Place::Output(output) => return not_started(&output),
         };
         match found.and_then(|found| program(found.existing()?)) {
             Ok(fd) => {

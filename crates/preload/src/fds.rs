@@ -25,6 +25,9 @@ pub enum Kind {
     Bare = 4,
 }
 
+/// In the place of a kind: an output ([`crate::outfds`]), which is no node.
+const OUTPUT: u64 = 5;
+
 /// What a descriptor leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -97,6 +100,7 @@ pub fn get(fd: c_int) -> Option<Entry> {
         return None;
     }
     let kind = match bits >> 56 {
+        OUTPUT => return None,
         1 => Kind::Window,
         2 => Kind::Memory,
         3 => Kind::Shared,
@@ -121,14 +125,44 @@ pub fn set(fd: c_int, entry: Entry) -> sys::Result<()> {
     if !process::owns_its_memory() {
         return Err(libc::ENOTSUP);
     }
-    slots();
-    let slot = slot(fd).ok_or(libc::EMFILE)?;
+    let slot = new_slot(fd)?;
     slot.base.store(entry.base, Ordering::Release);
     slot.shared.store(0, Ordering::Release);
     let bits = (entry.kind as u64) << 56 | entry.node.to_bits();
     slot.bits.store(bits, Ordering::Release);
-    HIGHEST.fetch_max(fd, Ordering::AcqRel);
     Ok(())
+}
+
+fn new_slot(fd: c_int) -> sys::Result<&'static Slot> {
+    slots();
+    let slot = slot(fd).ok_or(libc::EMFILE)?;
+    HIGHEST.fetch_max(fd, Ordering::AcqRel);
+    Ok(slot)
+}
+
+/// Marks a descriptor as that of an output.
+///
+/// # Errors
+/// As of [`set`].
+pub fn mark(fd: c_int) -> sys::Result<()> {
+    if !process::owns_its_memory() {
+        return Err(libc::ENOTSUP);
+    }
+    new_slot(fd)?.bits.store(OUTPUT << 56, Ordering::Release);
+    Ok(())
+}
+
+/// It is a descriptor of an output.
+#[inline]
+pub fn is_marked(fd: c_int) -> bool {
+    slot(fd).is_some_and(|slot| slot.bits.load(Ordering::Acquire) >> 56 == OUTPUT)
+}
+
+/// It is none any more.
+pub fn unmark(fd: c_int) {
+    if let Some(slot) = slot(fd) {
+        slot.bits.store(0, Ordering::Release);
+    }
 }
 
 /// Forgets a descriptor, and says what it led to.

@@ -10,6 +10,7 @@
 //!   a part of a partition (window)   read.rs, map.rs and copy.rs clip and shift
 //!   a file in memory                 the kernel does the rest
 //!   a directory                      list.rs has its entries
+//! path ──path.rs──> output ──output.rs──> agent ──> descriptor of a real file ──outfds.rs
 //! ```
 //!
 //! Each family of calls has a file; what they know is in `config`, `datasets`, `fds`, `cwd`, `path`
@@ -37,6 +38,8 @@ mod map;
 mod names;
 mod next;
 mod open;
+mod outfds;
+mod output;
 mod path;
 mod process;
 mod raw;
@@ -63,13 +66,29 @@ extern "C" fn begin() {
     // SAFETY: the functions may run around fork(2).
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
     cwd::begin(cwd::find_real());
-    if let Some(path) = cwd::inherited()
-        && let Some(rest) = path::below(path)
-        && let path::Place::Ours(Ok(found)) = path::walk(datasets::MOUNT, rest, path::FOLLOW)
-        && found.node.is_dir()
-    {
-        cwd::begin(cwd::Cwd::Ours(found.node));
+    let Some(rest) = cwd::inherited().and_then(path::below) else { return };
+    match path::walk(datasets::MOUNT, rest, path::FOLLOW) {
+        path::Place::Ours(Ok(found)) if found.node.is_dir() => {
+            cwd::begin(cwd::Cwd::Ours(found.node));
+        }
+        path::Place::Output(output) => {
+            if let Ok(number) = cwd::intern(&output) {
+                cwd::begin(cwd::Cwd::Output(number));
+            }
+        }
+        _ => {}
     }
+}
+
+/// Runs when the process ends in order.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+#[cfg_attr(test, allow(dead_code, reason = "unit tests are not served"))]
+extern "C" fn end() {
+    outfds::at_exit(true);
 }
 
 /// Calls that do nothing, so that the C library's functions are known before they are needed in a
@@ -110,6 +129,7 @@ fn find_next() {
 unsafe extern "C" fn before_fork() {
     let errno = sys::errno();
     lock::before_fork();
+    outfds::before_fork();
     sys::set_errno(errno);
 }
 
@@ -119,4 +139,5 @@ unsafe extern "C" fn after_fork() {
     lock::after_fork();
     agent::after_fork();
     fds::after_fork();
+    outfds::after_fork();
 }

@@ -28,6 +28,12 @@ unsafe fn canonical(
             // SAFETY: the caller's: so much room, or none.
             answer_ptr(path.and_then(|path| unsafe { write_path(&path, into, room) }))
         }
+        Place::Output(output) => {
+            let room = if into.is_null() { 0 } else { libc::PATH_MAX as size_t };
+            let path = output.look().map(|_| output.full_path());
+            // SAFETY: as above.
+            answer_ptr(path.and_then(|path| unsafe { write_path(&path, into, room) }))
+        }
     }
 }
 
@@ -75,6 +81,7 @@ unsafe fn read_link(
             unsafe { into.cast::<u8>().copy_from_nonoverlapping(target.as_ptr(), len) };
             Ok(len as isize)
         })()),
+        Place::Output(output) => answer(output.look().and(Err(libc::EINVAL))),
     }
 }
 

@@ -1,20 +1,31 @@
 //! What is in a directory, and getdents64(3).
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use libc::{dirent64, ssize_t};
+use saker_agent_api::OutputEntry;
 use saker_types::FileKind;
 
 use crate::datasets::{MOUNT, Node, names};
-use crate::fds;
 use crate::next::hook;
+use crate::output::Output;
 use crate::sys::{self, answer};
+use crate::{fds, outfds};
 
 /// The entries of a directory.
 pub struct List {
-    node: Node,
+    of: Of,
     /// Names of the datasets, at the mount point.
     datasets: Vec<Vec<u8>>,
+    /// Of a directory of outputs.
+    outputs: Vec<OutputEntry>,
+}
+
+/// A directory.
+enum Of {
+    Node(Node),
+    Output(Output),
 }
 
 /// An entry of a directory.
@@ -27,25 +38,61 @@ pub struct ListEntry<'a> {
 impl List {
     /// Of a directory.
     pub fn of(node: Node) -> List {
-        List { node, datasets: if node == MOUNT { names() } else { Vec::new() } }
+        let datasets = if node == MOUNT { names() } else { Vec::new() };
+        List { of: Of::Node(node), datasets, outputs: Vec::new() }
+    }
+
+    /// Of a directory of outputs.
+    ///
+    /// # Errors
+    /// As of [`Output::list`].
+    pub fn of_output(output: &Output) -> sys::Result<List> {
+        let outputs = output.list()?;
+        Ok(List { of: Of::Output(output.clone()), datasets: Vec::new(), outputs })
     }
 
     /// Reads it again, as rewinddir(3) must.
     pub fn refresh(&mut self) {
-        *self = List::of(self.node);
+        match &self.of {
+            Of::Node(node) => *self = List::of(*node),
+            // No error can be told: what was read before stays.
+            Of::Output(output) => *self = List::of_output(output).unwrap_or_else(|_| self.take()),
+        }
+    }
+
+    fn take(&mut self) -> List {
+        let of = std::mem::replace(&mut self.of, Of::Node(MOUNT));
+        List { of, datasets: Vec::new(), outputs: std::mem::take(&mut self.outputs) }
     }
 
     /// Entry `n`; the first two are the directory and the one above.
     pub fn get(&self, n: u64) -> Option<ListEntry<'_>> {
         let entry = |name, node: Node| ListEntry { name, ino: node.info().ino, kind: node.kind() };
+        let node = match &self.of {
+            Of::Node(node) => *node,
+            Of::Output(output) => return self.get_output(output, n),
+        };
         match n {
-            0 => Some(entry(b".", self.node)),
-            1 => Some(entry(b"..", self.node.parent())),
-            n if self.node == MOUNT => {
+            0 => Some(entry(b".", node)),
+            1 => Some(entry(b"..", node.parent())),
+            n if node == MOUNT => {
                 let name = self.datasets.get(n as usize - 2)?;
                 Some(ListEntry { name, ino: 1, kind: FileKind::Directory })
             }
-            n => self.node.nth_child(n - 2).map(|(name, node)| entry(name, node)),
+            n => node.nth_child(n - 2).map(|(name, node)| entry(name, node)),
+        }
+    }
+
+    fn get_output(&self, output: &Output, n: u64) -> Option<ListEntry<'_>> {
+        let dir = |name, ino| ListEntry { name, ino, kind: FileKind::Directory };
+        match n {
+            0 => Some(dir(b".", output.known.map_or(1, |info| info.ino))),
+            1 => Some(dir(b"..", 1)),
+            n => {
+                let OutputEntry { name, is_dir, ino } = self.outputs.get(n as usize - 2)?;
+                let kind = if *is_dir { FileKind::Directory } else { FileKind::Regular };
+                Some(ListEntry { name, ino: *ino, kind })
+            }
         }
     }
 }
@@ -89,14 +136,26 @@ fn record_bytes(entry: &ListEntry<'_>) -> usize {
     (HEADER_BYTES + entry.name.len() + 1).next_multiple_of(8)
 }
 
-/// The position is that of the real directory which stands for ours, so that copies of the
-/// descriptor share it.
-fn entries(fd: c_int, node: Node, into: *mut u8, room: usize) -> sys::Result<ssize_t> {
-    if !node.is_dir() {
-        return Err(libc::ENOTDIR);
+/// The list of a directory that is read from entry `at` on.
+fn list_of(fd: c_int, at: u64) -> sys::Result<Option<Arc<List>>> {
+    if let Some(entry) = fds::get(fd) {
+        let is_dir = entry.node.is_dir();
+        return if is_dir { Ok(Some(Arc::new(List::of(entry.node)))) } else { Err(libc::ENOTDIR) };
     }
-    let mut at = sys::lseek(fd, 0, libc::SEEK_CUR)? as u64;
-    let (list, mut filled) = (List::of(node), 0);
+    match outfds::get(fd).filter(|handle| handle.output().is_some()) {
+        Some(handle) if !handle.output().is_some_and(|o| o.is_of_dir) => Err(libc::ENOTDIR),
+        Some(handle) => handle.list(at == 0).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The position is that of the real directory which stands for ours, so that copies of the
+/// descriptor share it. `None`: it is no directory of ours.
+fn entries(fd: c_int, into: *mut u8, room: usize) -> sys::Result<Option<ssize_t>> {
+    let is_ours = fds::get(fd).is_some() || fds::is_marked(fd);
+    let mut at = if is_ours { sys::lseek(fd, 0, libc::SEEK_CUR)? as u64 } else { 0 };
+    let Some(list) = list_of(fd, at)? else { return Ok(None) };
+    let mut filled = 0;
     while let Some(entry) = list.get(at) {
         if filled + record_bytes(&entry) > room {
             if filled == 0 {
@@ -109,12 +168,13 @@ fn entries(fd: c_int, node: Node, into: *mut u8, room: usize) -> sys::Result<ssi
         filled += unsafe { write(&entry, at, into.add(filled)) };
     }
     sys::lseek(fd, at as i64, libc::SEEK_SET)?;
-    Ok(filled as ssize_t)
+    Ok(Some(filled as ssize_t))
 }
 
 hook! { getdents64: (fd: c_int, into: *mut c_void, room: usize) -> ssize_t, |next| {
-    match fds::get(fd) {
-        Some(entry) => answer(entries(fd, entry.node, into.cast(), room)),
-        None => next(fd, into, room),
+    match entries(fd, into.cast(), room) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => next(fd, into, room),
+        Err(errno) => answer(Err(errno)),
     }
 }}

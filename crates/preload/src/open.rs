@@ -97,10 +97,12 @@ pub unsafe fn open_at(
     dirfd: c_int,
     path: *const c_char,
     flags: c_int,
+    mode: mode_t,
     next: impl FnOnce(c_int, *const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: the caller's.
     match unsafe { look_up(dirfd, path, flags) } {
+        Place::Output(output) => answer(output.open(flags, mode)),
         Place::Elsewhere => fresh(next(dirfd, path)),
         Place::Real(path) => fresh(next(libc::AT_FDCWD, path.as_ptr())),
         // SAFETY: the caller's.
@@ -133,30 +135,30 @@ pub unsafe fn open_ours(
 /// A new descriptor of a real file. One of ours had the number before if it was closed past us, by
 /// a raw system call.
 fn fresh(fd: c_int) -> c_int {
-    forget(fd);
+    drop(forget(fd));
     fd
 }
 
 hook! { open, open64: (path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |next| {
-    open_at(libc::AT_FDCWD, path, flags, |_, path| next(path, flags, mode))
+    open_at(libc::AT_FDCWD, path, flags, mode, |_, path| next(path, flags, mode))
 }}
 
 hook! { __open_2, __open64_2: (path: *const c_char, flags: c_int) -> c_int, |next| {
-    open_at(libc::AT_FDCWD, path, flags, |_, path| next(path, flags))
+    open_at(libc::AT_FDCWD, path, flags, 0, |_, path| next(path, flags))
 }}
 
 hook! {
     openat, openat64: (dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
-    |next| { open_at(dirfd, path, flags, |dirfd, path| next(dirfd, path, flags, mode)) }
+    |next| { open_at(dirfd, path, flags, mode, |dirfd, path| next(dirfd, path, flags, mode)) }
 }
 
 hook! { __openat_2, __openat64_2: (dirfd: c_int, path: *const c_char, flags: c_int) -> c_int,
-    |next| { open_at(dirfd, path, flags, |dirfd, path| next(dirfd, path, flags)) }
+    |next| { open_at(dirfd, path, flags, 0, |dirfd, path| next(dirfd, path, flags)) }
 }
 
 hook! { creat, creat64: (path: *const c_char, mode: mode_t) -> c_int, |next| {
     let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-    open_at(libc::AT_FDCWD, path, flags, |_, path| next(path, mode))
+    open_at(libc::AT_FDCWD, path, flags, mode, |_, path| next(path, mode))
 }}
 
 hook! { name_to_handle_at:
@@ -167,6 +169,7 @@ hook! { name_to_handle_at:
             Place::Elsewhere => next(dirfd, path, handle, mount, flags),
             Place::Real(path) => next(dirfd, path.as_ptr(), handle, mount, flags),
             Place::Ours(found) => fail(found.err().unwrap_or(libc::EOPNOTSUPP)),
+            Place::Output(output) => fail(output.look().err().unwrap_or(libc::EOPNOTSUPP)),
         }
     }
 }

@@ -15,8 +15,9 @@ use crate::access::{self, Who, permit};
 use crate::config::{config, normal};
 use crate::cwd::{self, Cwd};
 use crate::datasets::{MOUNT, Node};
-use crate::fds;
+use crate::output::{Output, dataset_of};
 use crate::sys::{Result, c_path};
+use crate::{fds, outfds};
 
 /// Where a path leads.
 pub enum Place {
@@ -26,6 +27,16 @@ pub enum Place {
     Real(CString),
     /// Into a dataset, or to an error.
     Ours(Result<Found>),
+    /// To an output, which need not be there.
+    Output(Output),
+}
+
+/// Where a walk ends.
+enum End {
+    Found(Found),
+    Output(Output),
+    /// Out of the mount point.
+    Real,
 }
 
 /// What a path in a dataset leads to.
@@ -88,9 +99,10 @@ pub const ENTRY: How = How { follow: false, entry: true, ..FOLLOW };
 /// `path` is null or ends with a zero.
 pub unsafe fn resolve(dirfd: c_int, path: *const c_char, how: How) -> Place {
     if path.is_null() {
-        return match fds::get(dirfd).filter(|_| how.empty) {
-            Some(entry) => Place::Ours(Ok(itself(entry.node))),
-            None => Place::Elsewhere,
+        return match (fds::get(dirfd), outfds::output(dirfd)) {
+            (Some(entry), _) if how.empty => Place::Ours(Ok(itself(entry.node))),
+            (_, Some(output)) if how.empty => Place::Output(output),
+            _ => Place::Elsewhere,
         };
     }
     // SAFETY: the caller's.
@@ -101,11 +113,19 @@ pub unsafe fn resolve(dirfd: c_int, path: *const c_char, how: How) -> Place {
             None => by_descriptor(path, how),
         };
     }
+    let output = match (dirfd, cwd::get()) {
+        (libc::AT_FDCWD, Cwd::Output(n)) => cwd::output(n).cloned(),
+        (libc::AT_FDCWD, _) => None,
+        _ => outfds::output(dirfd),
+    };
+    if let Some(output) = output {
+        return from_output(output, path, how);
+    }
     let base = match dirfd {
         libc::AT_FDCWD => match cwd::get() {
             Cwd::Ours(node) => Some(node),
             Cwd::Above(len) => return from_above(&config().mount[..len], path, how),
-            Cwd::Real => None,
+            Cwd::Real | Cwd::Output(_) => None,
         },
         _ => fds::get(dirfd).map(|entry| entry.node),
     };
@@ -115,6 +135,17 @@ pub unsafe fn resolve(dirfd: c_int, path: *const c_char, how: How) -> Place {
         Some(_) if path.is_empty() => Place::Ours(Err(libc::ENOENT)),
         Some(node) => walk(node, Cow::Borrowed(path), how),
     }
+}
+
+/// Where a path from an output leads. It is followed by its letters: there are no links.
+fn from_output(output: Output, path: &[u8], how: How) -> Place {
+    if path.is_empty() {
+        return if how.empty { Place::Output(output) } else { Place::Ours(Err(libc::ENOENT)) };
+    }
+    if output.known.is_some() && !output.is_of_dir {
+        return Place::Ours(Err(libc::ENOTDIR));
+    }
+    walk(MOUNT, Cow::Owned([&output.below_mount()[..], b"/", path].concat()), how)
 }
 
 /// Where a path leads that names a descriptor of this process, like `/dev/fd/5`: the kernel would
@@ -195,8 +226,9 @@ pub fn walk(from: Node, path: Cow<'_, [u8]>, how: How) -> Place {
     }
     let mut walk = Walk { path, at: 0, node: from, links: 0 };
     match walk.run(how) {
-        Ok(Some(found)) => Place::Ours(Ok(found)),
-        Ok(None) => match c_path(walk.path.into_owned()) {
+        Ok(End::Found(found)) => Place::Ours(Ok(found)),
+        Ok(End::Output(output)) => Place::Output(output),
+        Ok(End::Real) => match c_path(walk.path.into_owned()) {
             Ok(path) => Place::Real(path),
             Err(errno) => Place::Ours(Err(errno)),
         },
@@ -205,8 +237,8 @@ pub fn walk(from: Node, path: Cow<'_, [u8]>, how: How) -> Place {
 }
 
 impl Walk<'_> {
-    /// Follows it to its end; `None`: out of the mount point, to the path that is there now.
-    fn run(&mut self, how: How) -> Result<Option<Found>> {
+    /// Follows it to its end; out of the mount point, to the path that is there now.
+    fn run(&mut self, how: How) -> Result<End> {
         let who = if how.real_user { Who::Real } else { Who::Effective };
         let mut name = None;
         while let Some(range) = self.next_name() {
@@ -223,7 +255,7 @@ impl Walk<'_> {
                 if dir != MOUNT {
                     self.node = dir.parent();
                 } else if !self.leave() {
-                    return Ok(None);
+                    return Ok(End::Real);
                 }
                 continue;
             }
@@ -233,15 +265,23 @@ impl Walk<'_> {
             if last.len() > NAME_BYTES_MAX {
                 return Err(libc::ENAMETOOLONG);
             }
+            if dir == MOUNT
+                && let Some(dataset) = dataset_of(last)?
+            {
+                match self.into_outputs(dataset)? {
+                    Some(output) => return Ok(End::Output(output)),
+                    None => continue,
+                }
+            }
             let Some(node) = dir.child(last)? else {
                 let name = how.name.then(|| (dir, last.to_vec()));
                 let missing = Found { node: dir, is_missing: true, is_of_dir, name };
-                return if is_last { Ok(Some(missing)) } else { Err(libc::ENOENT) };
+                return if is_last { Ok(End::Found(missing)) } else { Err(libc::ENOENT) };
             };
             let follows = how.follow || is_of_dir && !how.entry;
             if node.kind() == FileKind::Symlink && (!is_last || follows) {
                 if !self.follow(node)? {
-                    return Ok(None);
+                    return Ok(End::Real);
                 }
                 continue;
             }
@@ -252,7 +292,29 @@ impl Walk<'_> {
         if is_of_dir && !self.node.is_dir() && !how.entry {
             return Err(libc::ENOTDIR);
         }
-        Ok(Some(Found { node: self.node, is_missing: false, is_of_dir, name }))
+        Ok(End::Found(Found { node: self.node, is_missing: false, is_of_dir, name }))
+    }
+
+    /// Follows the rest by its letters, below a directory of outputs; `None`: it leads back to the
+    /// mount point.
+    fn into_outputs(&mut self, dataset: String) -> Result<Option<Output>> {
+        let mut path: Vec<u8> = Vec::new();
+        while let Some(range) = self.next_name() {
+            match &self.path[range] {
+                b"." => {}
+                b".." if path.is_empty() => return Ok(None),
+                b".." => path.truncate(path.iter().rposition(|c| *c == b'/').unwrap_or(0)),
+                name if name.len() > NAME_BYTES_MAX => return Err(libc::ENAMETOOLONG),
+                name => {
+                    if !path.is_empty() {
+                        path.push(b'/');
+                    }
+                    path.extend_from_slice(name);
+                }
+            }
+        }
+        let is_of_dir = [&b"/"[..], b"/.", b"/.."].iter().any(|end| self.path.ends_with(end));
+        Ok(Some(Output { dataset, path, is_of_dir, known: None }))
     }
 
     /// Where the next name is.

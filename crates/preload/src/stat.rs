@@ -2,12 +2,13 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use crate::access::{WRITE, Who, permit};
+use crate::access::{WRITE, Who, permit, permit_info};
 use crate::datasets::{Info, Node};
-use crate::fds;
 use crate::next::{hook, next};
+use crate::output::Output;
 use crate::path::{FOLLOW, How, NOFOLLOW, Place, resolve};
 use crate::sys::{Result, answer, fail};
+use crate::{fds, outfds};
 use saker_types::FileKind;
 
 /// Bytes that reads should have.
@@ -61,6 +62,29 @@ unsafe fn stat_at(
             // SAFETY: the caller's.
             answer(node.and_then(|node| unsafe { tell(node, into) }))
         }
+        // SAFETY: the caller's.
+        Place::Output(output) => answer(unsafe { tell_output(&output, into) }),
+    }
+}
+
+/// What stat(2) says of an output.
+unsafe fn tell_output(output: &Output, into: *mut libc::stat) -> Result {
+    if into.is_null() {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the caller's.
+    unsafe { into.write(fill(&output.info()?)) };
+    Ok(0)
+}
+
+/// What fstat(2) says; `None`: it is no descriptor of ours.
+unsafe fn tell_fd(fd: c_int, into: *mut libc::stat) -> Option<Result> {
+    // SAFETY: the caller's.
+    unsafe {
+        match fds::get(fd) {
+            Some(entry) => Some(tell(entry.node, into)),
+            None => outfds::output(fd).map(|output| tell_output(&output, into)),
+        }
     }
 }
 
@@ -82,10 +106,7 @@ hook! { lstat, lstat64: (path: *const c_char, into: *mut libc::stat) -> c_int, |
 }}
 
 hook! { fstat, fstat64: (fd: c_int, into: *mut libc::stat) -> c_int, |next| {
-    match fds::get(fd) {
-        Some(entry) => answer(tell(entry.node, into)),
-        None => next(fd, into),
-    }
+    tell_fd(fd, into).map_or_else(|| next(fd, into), answer)
 }}
 
 hook! {
@@ -105,10 +126,7 @@ hook! { __lxstat, __lxstat64: (version: c_int, path: *const c_char, into: *mut l
 }
 
 hook! { __fxstat, __fxstat64: (version: c_int, fd: c_int, into: *mut libc::stat) -> c_int, |next| {
-    match fds::get(fd) {
-        Some(entry) => answer(tell(entry.node, into)),
-        None => next(version, fd, into),
-    }
+    tell_fd(fd, into).map_or_else(|| next(version, fd, into), answer)
 }}
 
 hook! {
@@ -147,9 +165,13 @@ hook! {
         match resolve(dirfd, path, how(flags)) {
             Place::Elsewhere => next(dirfd, path, flags, mask, into),
             Place::Real(path) => next(dirfd, path.as_ptr(), flags, mask, into),
-            Place::Ours(_) if into.is_null() => fail(libc::EFAULT),
+            Place::Ours(_) | Place::Output(_) if into.is_null() => fail(libc::EFAULT),
             Place::Ours(found) => answer(found.and_then(|found| found.existing()).map(|node| {
                 into.write(fill_extended(&node.info()));
+                0
+            })),
+            Place::Output(output) => answer(output.info().map(|info| {
+                into.write(fill_extended(&info));
                 0
             })),
         }
@@ -182,6 +204,10 @@ unsafe fn access_at(
         Place::Ours(found) => {
             answer(found.and_then(|found| found.existing()).and_then(|node| may(node, mode, who)))
         }
+        Place::Output(output) => answer(output.info().and_then(|info| {
+            permit_info(&info, mode as u32, who)?;
+            Ok(0)
+        })),
     }
 }
 
@@ -204,6 +230,10 @@ hook! { pathconf: (path: *const c_char, name: c_int) -> i64, |next| {
         Place::Real(path) => next(path.as_ptr(), name),
         Place::Ours(found) => match found.and_then(|found| found.existing()) {
             Ok(_) => next(c"/".as_ptr(), name),
+            Err(errno) => fail(errno),
+        },
+        Place::Output(output) => match output.real_dir() {
+            Ok(dir) => next(dir.as_ptr(), name),
             Err(errno) => fail(errno),
         },
     }

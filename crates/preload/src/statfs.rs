@@ -100,6 +100,10 @@ hook! { statfs, statfs64: (path: *const c_char, into: *mut libc::statfs) -> c_in
             Ok(node) => tell(node, into),
             errno => answer(errno.map(|_| 0)),
         },
+        Place::Output(output) => match output.real_dir() {
+            Ok(dir) => next(dir.as_ptr(), into),
+            Err(errno) => fail(errno),
+        },
     }
 }}
 
@@ -117,6 +121,11 @@ hook! { statvfs, statvfs64: (path: *const c_char, into: *mut libc::statvfs) -> c
         Place::Ours(found) => match found.and_then(|found| found.existing()) {
             Ok(node) => tell_v(node, into),
             errno => answer(errno.map(|_| 0)),
+        },
+        // As much room as the node's disk has: outputs go to the disks of all nodes.
+        Place::Output(output) => match output.real_dir() {
+            Ok(dir) => next(dir.as_ptr(), into),
+            Err(errno) => fail(errno),
         },
     }
 }}

@@ -4,12 +4,12 @@ use std::ffi::{CStr, c_char, c_int};
 
 use libc::FILE;
 
-use crate::close::forget;
+use crate::close::{Original, forget};
+use crate::data;
 use crate::next::{hook, next};
 use crate::open::{look_up, open_ours};
 use crate::path::Place;
 use crate::sys::{self, Result, answer_ptr};
-use crate::{data, fds};
 
 /// Flags of open(2) for a mode like `rb+e`.
 fn flags(mode: &[u8]) -> Result {
@@ -33,7 +33,10 @@ fn flags(mode: &[u8]) -> Result {
     Ok(flags)
 }
 
-/// A descriptor that a stream may read.
+/// Permissions of a file that a stream makes.
+const STREAM_MODE: u32 = 0o666;
+
+/// A descriptor that a stream may use.
 unsafe fn open(path: *const c_char, mode: *const c_char) -> Result<Opened> {
     // SAFETY: the caller's.
     let flags = flags(unsafe { CStr::from_ptr(mode) }.to_bytes());
@@ -42,6 +45,7 @@ unsafe fn open(path: *const c_char, mode: *const c_char) -> Result<Opened> {
         Place::Elsewhere => return Ok(Opened::Elsewhere),
         Place::Real(path) => return Ok(Opened::Real(path)),
         Place::Ours(found) => found,
+        Place::Output(output) => return output.open(flags?, STREAM_MODE).map(Opened::Ours),
     };
     // SAFETY: the caller's.
     let fd = unsafe { open_ours(found, libc::AT_FDCWD, path, flags?)? };
@@ -61,8 +65,9 @@ enum Opened {
 }
 
 fn shut(fd: c_int) {
-    forget(fd);
+    let closed = forget(fd);
     let _ = sys::close(fd);
+    drop(closed);
 }
 
 hook! { fopen, fopen64: (path: *const c_char, mode: *const c_char) -> *mut FILE, |next| {
@@ -87,7 +92,8 @@ hook! {
     (path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE, |next| {
         let before = libc::fileno(file);
         let opened = if path.is_null() { Ok(Opened::Elsewhere) } else { open(path, mode) };
-        forget(before);
+        // Told when the stream is another one.
+        let _before = forget(before);
         match opened {
             Ok(Opened::Elsewhere) => next(path, mode, file),
             Ok(Opened::Real(path)) => next(path.as_ptr(), mode, file),
@@ -95,10 +101,8 @@ hook! {
                 // The stream's own descriptor is another description of the same memory.
                 let own = format!("/proc/self/fd/{fd}\0");
                 let file = next(own.as_ptr().cast(), mode, file);
-                match (fds::get(fd), file.is_null()) {
-                    (Some(entry), false) if fds::set(libc::fileno(file), entry).is_ok()
-                        && entry.kind == fds::Kind::Shared => crate::agent::add(entry.node),
-                    _ => {}
+                if !file.is_null() {
+                    Original::of(fd).copied(libc::fileno(file));
                 }
                 let errno = sys::errno();
                 shut(fd);
@@ -122,11 +126,13 @@ hook! { fdopen: (fd: c_int, mode: *const c_char) -> *mut FILE, |next| {
 }}
 
 hook! { fclose: (file: *mut FILE) -> c_int, |next| {
-    if !file.is_null() {
-        // -1 of a stream without a descriptor.
-        forget(libc::fileno(file));
+    // -1 of a stream without a descriptor.
+    let closed = forget(if file.is_null() { -1 } else { libc::fileno(file) });
+    let done = next(file);
+    match closed.end() {
+        Err(errno) if done == 0 => sys::fail(errno),
+        _ => done,
     }
-    next(file)
 }}
 
 #[cfg(test)]

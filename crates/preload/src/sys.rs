@@ -133,6 +133,18 @@ pub fn memfd() -> Result {
     unsafe { syscall!(libc::SYS_memfd_create, c"saker".as_ptr(), flags) }.map(|fd| fd as c_int)
 }
 
+/// Permissions that new files of this process do not get. By /proc: umask(2) would change it.
+pub fn umask() -> u32 {
+    const DEFAULT: u32 = 0o022;
+    let mut text = [0; 256];
+    let Ok(fd) = open(c"/proc/self/status", libc::O_CLOEXEC) else { return DEFAULT };
+    let read = pread(fd, &mut text, 0);
+    let _ = close(fd);
+    let text = String::from_utf8_lossy(&text[..read.unwrap_or(0)]);
+    let mask = text.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(DEFAULT)
+}
+
 /// Number of this process, from the kernel.
 pub fn pid() -> c_int {
     // SAFETY: touches no memory.

@@ -183,8 +183,8 @@ unsafe fn run(
     match unsafe { resolve(libc::AT_FDCWD, path, FOLLOW) } {
         Place::Elsewhere => return next(path),
         Place::Real(path) => return next(path.as_ptr()),
-        Place::Ours(_) if flags & FTW_CHDIR != 0 => return fail(libc::EOPNOTSUPP),
-        Place::Ours(_) => {}
+        _ if flags & FTW_CHDIR != 0 => return fail(libc::EOPNOTSUPP),
+        Place::Ours(_) | Place::Output(_) => {}
     }
     // SAFETY: the caller's.
     let mut path = unsafe { CStr::from_ptr(path) }.to_bytes().to_vec();

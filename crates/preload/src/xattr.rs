@@ -58,6 +58,7 @@ unsafe fn at(
         Place::Elsewhere => next(path),
         Place::Real(path) => next(path.as_ptr()),
         Place::Ours(found) => answer(found.and_then(|found| ours(found.existing()?))),
+        Place::Output(output) => answer(output.look().and(Err(libc::EOPNOTSUPP))),
     }
 }
 

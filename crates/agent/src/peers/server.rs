@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use saker_agent_api::{Ask, Hello, Reply, VERSION};
+use saker_agent_api::{Ask, Hello, OutputOp, OutputRequest, Reply, VERSION};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::error::{Error, Result};
 use crate::node::Node;
 use crate::stored::{self, READ_BYTES_MAX};
 use crate::wire::{REQUEST_BYTES_MAX, read_hello, read_request, reply_of, write_reply};
-use crate::{connections, control};
+use crate::{connections, control, outputs};
 
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 4096;
@@ -48,6 +48,9 @@ async fn serve(node: Arc<Node>, mut stream: TcpStream) -> io::Result<()> {
 fn room(ask: Option<&Ask>) -> u32 {
     let bytes = match ask {
         Some(Ask::Read(read)) => read.bytes.min(READ_BYTES_MAX),
+        Some(Ask::Output(OutputRequest { op: Some(OutputOp::Read(read)), .. })) => {
+            read.bytes.min(READ_BYTES_MAX)
+        }
         _ => 0,
     };
     (bytes >> 10) as u32 + 1
@@ -68,6 +71,7 @@ fn admit(node: &Node, hello: &Hello) -> Result<()> {
 async fn answer(node: &Arc<Node>, ask: Option<Ask>) -> Result<Reply> {
     match ask {
         Some(Ask::Read(read)) => stored::read(node, read).await,
+        Some(Ask::Output(ask)) => outputs::answer_peer(node, ask).await,
         Some(Ask::Open(_) | Ask::Close(_)) => {
             Err(Error::new(Errno::OPNOTSUPP, "files are opened by processes of the node only"))
         }

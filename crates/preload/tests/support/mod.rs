@@ -41,7 +41,7 @@ pub enum On<'a> {
 }
 
 /// The library, which cargo builds before the tests.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
     let found = [deps, deps.parent().unwrap()].map(|dir| dir.join("libsaker_preload.so"));

@@ -13,7 +13,7 @@ use crate::fail::{Context, FAILED, Outcome};
 /// Remove a staged dataset from the nodes of a job.
 ///
 /// Without --nodes, from those that it was staged on, as this machine's agent knows them. Processes
-/// that have files of it open go on reading them.
+/// that have files of it open go on reading them. Output files stay on the nodes' disks.
 #[derive(clap::Args)]
 pub struct Args {
     /// The staged dataset.
@@ -27,6 +27,9 @@ pub struct Args {
     /// From this machine only.
     #[arg(long, conflicts_with = "nodes")]
     here: bool,
+    /// Remove the output files, too. With --nodes or --here also after it was unstaged.
+    #[arg(long)]
+    outputs: bool,
 }
 
 pub fn run(args: &Args) -> Outcome<u8> {
@@ -42,11 +45,19 @@ pub fn run(args: &Args) -> Outcome<u8> {
             stage.nodes.into_iter().map(Place::Node).collect::<Vec<_>>()
         }
     };
+    let ask = |_| if args.outputs { Ask::RemoveOutputs(named()) } else { Ask::Unstage(named()) };
     let mut code = 0;
-    for reply in agents.ask_all(&places, |_| Ask::Unstage(named())) {
-        if let Err(failure) = reply {
-            complain!("saker: {failure}");
-            code = FAILED;
+    for (reply, place) in agents.ask_all(&places, ask).into_iter().zip(&places) {
+        match reply {
+            Ok(reply) => {
+                if let Some(kept) = reply.kept {
+                    println!("{}: {} output files stay in {}", place.name(), kept.files, kept.dir);
+                }
+            }
+            Err(failure) => {
+                complain!("saker: {failure}");
+                code = FAILED;
+            }
         }
     }
     Ok(code)
