@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains a small model on DIR/train for an epoch, and tests it on DIR/val.
+"""train.py DIR [MODEL]: trains a small model on DIR/train for an epoch, tests it on DIR/val, and saves
+it as MODEL.
 
 Both are folders of images by class. One process of each node, as srun or mpirun starts them, finds
 rank 0 by MASTER_ADDR and MASTER_PORT; a single one trains alone. Needs PyTorch and torchvision
@@ -56,6 +57,8 @@ def main():
     print(f"rank {rank} of {world}: {len(train.sampler)} images, loss {loss.item():.2f}")
     if rank == 0:
         print(f"accuracy {(counts[0] / counts[1]).item():.2f} on {int(counts[1])} images")
+        if len(sys.argv) > 2:
+            torch.save(layers.state_dict(), sys.argv[2])
     dist.destroy_process_group()
 
 
