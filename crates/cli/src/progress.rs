@@ -3,6 +3,23 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use saker_runtime::time;
+
+/// How often work on another thread is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Does some work on a thread of its own, and calls `look` until it is done: to show how far it has
+/// come, and to stop it at Ctrl-C.
+pub fn watch<T: Send>(work: impl FnOnce() -> T + Send, mut look: impl FnMut()) -> T {
+    std::thread::scope(|scope| {
+        let working = scope.spawn(work);
+        while !working.is_finished() {
+            time::sleep(LOOK);
+            look();
+        }
+        working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
 
 /// A line that shows how far a command has come. Clones are the same line.
 #[derive(Clone)]

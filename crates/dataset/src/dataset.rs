@@ -1,6 +1,8 @@
 //! A directory with a dataset: its partitions, and a manifest that says what they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -38,13 +40,23 @@ pub fn sync_dir(dir: &Path) -> Result<()> {
 /// # Errors
 /// Of the system.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_pieces(path, |put| put(bytes))
+}
+
+/// The same for a file that comes in pieces: `write` calls what it is given with each.
+pub(crate) fn write_pieces(
+    path: &Path,
+    write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+) -> Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    std::fs::write(&new, bytes).map_err(|e| Error::io(&new, e))?;
-    let file = std::fs::File::open(&new).map_err(|e| Error::io(&new, e))?;
-    file.sync_all().map_err(|e| Error::io(&new, e))?;
-    std::fs::rename(&new, path).map_err(|e| Error::io(&new, e))?;
+    let io = |e| Error::io(&new, e);
+    let mut out = BufWriter::new(File::create(&new).map_err(io)?);
+    write(&mut |bytes| out.write_all(bytes).map_err(io))?;
+    let file = out.into_inner().map_err(|e| io(e.into_error()))?;
+    file.sync_all().map_err(io)?;
+    std::fs::rename(&new, path).map_err(io)?;
     sync_dir(path.parent().unwrap_or(Path::new(".")))
 }
 
@@ -87,18 +99,22 @@ pub struct PartitionInfo {
 }
 
 impl PartitionInfo {
-    pub(crate) fn of(part: &Partition) -> PartitionInfo {
-        let table = part.table();
+    /// Of a partition, by its table. `stored`: bytes of the partition.
+    pub(crate) fn of(number: u32, digest: Digest, stored: u64, table: &Table) -> PartitionInfo {
         let data = (0..table.len()).filter_map(|ino| table.inode(ino).data());
         let (files, bytes) = data.fold((0, 0), |(n, bytes), data| (n + 1, bytes + data.size));
-        let (name, digest, stored) = (partition_name(part.number), part.digest, part.bytes);
+        let name = partition_name(number);
         PartitionInfo { name, digest, files, bytes, stored }
     }
 }
 
 impl Manifest {
     /// Of partitions, and the table of all their files.
-    pub(crate) fn of(partitions: &[Partition], table: &Table) -> Manifest {
+    pub(crate) fn of(
+        partitions: Vec<PartitionInfo>,
+        table: &Table,
+        table_digest: Digest,
+    ) -> Manifest {
         let mut of = Manifest {
             format: FORMAT,
             digest: tree_digest(table),
@@ -107,8 +123,8 @@ impl Manifest {
             others: 0,
             bytes: 0,
             table_bytes: table.as_bytes().len() as u64,
-            table_digest: Digest::of(table.as_bytes()),
-            partitions: partitions.iter().map(PartitionInfo::of).collect(),
+            table_digest,
+            partitions,
         };
         for ino in 0..table.len() {
             match table.inode(ino).kind() {
@@ -242,7 +258,11 @@ impl Dataset {
             part.verify()?;
             partitions.push(part);
         }
-        let table = table_of(&partitions)?;
+        let table = match Table::open(&dir.join(TABLE)) {
+            // Mapped, which takes no memory; else it is made of the partitions' tables.
+            Ok(table) if Digest::of(table.as_bytes()) == manifest.table_digest => table,
+            _ => table_of(&partitions)?,
+        };
         if table.partitions() as usize > partitions.len() {
             return Err(Error::damaged(dir, "files in partitions that are not there"));
         }
@@ -292,7 +312,11 @@ impl Dataset {
         let mut found = |path: Option<Vec<u8>>, error: Error| {
             problems.push(Problem { path, what: error.to_string() });
         };
-        let manifest = Manifest::of(&self.partitions, &self.table);
+        let merged = table_of(&self.partitions)?;
+        let table_digest = Digest::of(merged.as_bytes());
+        let parts = self.partitions.iter().map(Partition::info).collect();
+        let manifest = Manifest::of(parts, &merged, table_digest);
+        drop(merged);
         let path = self.dir.join(MANIFEST);
         if manifest.digest != self.manifest.digest {
             found(None, Error::damaged(&path, "not the digest of the files"));
@@ -300,12 +324,15 @@ impl Dataset {
             found(None, Error::damaged(&path, "not what the partitions have"));
         }
         let path = self.dir.join(TABLE);
-        match std::fs::read(&path) {
-            Ok(bytes) if bytes == self.table.as_bytes() => {}
-            Ok(_) => found(None, Error::damaged(&path, "not the table of the partitions")),
-            Err(e) => found(None, Error::io(&path, e)),
+        match Table::open(&path) {
+            Ok(table) if Digest::of(table.as_bytes()) == table_digest => {}
+            Ok(_) | Err(Error::Damaged { .. } | Error::Truncated { .. }) => {
+                found(None, Error::damaged(&path, "not the table of the partitions"));
+            }
+            Err(error) => found(None, error),
         }
-        for (path, ino) in self.files() {
+        let mut damaged = HashMap::new();
+        for ino in self.files() {
             let mut hasher = blake3::Hasher::new();
             let mut stopped = None;
             let read = self.read(ino, |block| {
@@ -314,26 +341,33 @@ impl Dataset {
             });
             match read {
                 Err(error) if stopped.is_some() => return Err(error),
-                Err(error) => found(Some(path), error),
+                Err(error) => drop(damaged.insert(ino, error)),
                 Ok(()) if self.table.digest(ino) != Some(Digest(*hasher.finalize().as_bytes())) => {
-                    found(Some(path), Error::damaged(&self.dir, "not the file's digest"));
+                    let error = Error::damaged(&self.dir, "not the file's digest");
+                    damaged.insert(ino, error);
                 }
                 Ok(()) => {}
             }
         }
+        if !damaged.is_empty() {
+            self.each(|path, ino| {
+                if let Some(error) = damaged.remove(&ino) {
+                    found(Some(path.to_vec()), error);
+                }
+            });
+        }
         Ok(problems)
     }
 
-    /// Paths of all files, each file once, in the order of their data.
-    fn files(&self) -> Vec<(Vec<u8>, Ino)> {
-        let mut all = BTreeMap::new();
-        self.each(|path, ino| {
-            if let Some(data) = self.table.inode(ino).data() {
-                let of = (data.partition, data.offset, ino);
-                all.entry(of).or_insert_with(|| path.to_vec());
-            }
+    /// All files in the order of their data.
+    fn files(&self) -> Vec<Ino> {
+        let files = (0..self.table.len()).filter_map(|ino| {
+            let data = self.table.inode(ino).data()?;
+            Some((data.partition, data.offset, ino))
         });
-        all.into_iter().map(|((_, _, ino), path)| (path, ino)).collect()
+        let mut files: Vec<_> = files.collect();
+        files.sort_unstable();
+        files.into_iter().map(|(.., ino)| ino).collect()
     }
 
     /// Calls `f` with every path below the root, and what is there: directories before what is in
@@ -351,20 +385,27 @@ impl Dataset {
     /// # Errors
     /// Its.
     pub fn try_each<E>(&self, mut f: impl FnMut(&[u8], Ino) -> Result<(), E>) -> Result<(), E> {
-        let mut rest = vec![(Vec::new(), ROOT)];
-        while let Some((path, ino)) = rest.pop() {
-            if ino != ROOT {
-                f(&path, ino)?;
+        let sorted = |dir| {
+            let mut children: Vec<(&[u8], Ino)> = self.table.children(dir).collect();
+            children.sort_unstable();
+            children.into_iter()
+        };
+        // For each directory on the way: what is left of it, and the length of its path.
+        let mut dirs = vec![(sorted(ROOT), 0)];
+        let mut path = Vec::new();
+        while let Some((children, len)) = dirs.last_mut() {
+            path.truncate(*len);
+            let Some((name, ino)) = children.next() else {
+                dirs.pop();
+                continue;
+            };
+            if !path.is_empty() {
+                path.push(b'/');
             }
-            let mut children: Vec<(&[u8], Ino)> = self.table.children(ino).collect();
-            children.sort_unstable_by(|a, b| b.cmp(a));
-            for (name, child) in children {
-                let mut below = path.clone();
-                if !below.is_empty() {
-                    below.push(b'/');
-                }
-                below.extend_from_slice(name);
-                rest.push((below, child));
+            path.extend_from_slice(name);
+            f(&path, ino)?;
+            if self.table.inode(ino).is_dir() {
+                dirs.push((sorted(ino), path.len()));
             }
         }
         Ok(())

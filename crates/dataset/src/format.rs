@@ -138,8 +138,14 @@ pub(crate) struct EntryRecord {
 }
 
 impl EntryRecord {
-    pub(crate) fn place(name: u64, len: u8) -> u64 {
+    /// Of a name that begins at a byte of the names.
+    pub(crate) fn place_of(name: u64, len: u8) -> u64 {
         name | u64::from(len) << 40
+    }
+
+    /// The name's first byte among the names, and its length.
+    pub(crate) fn place(&self) -> (u64, usize) {
+        (self.name & ((1 << 40) - 1), (self.name >> 40 & 0xff) as usize)
     }
 }
 

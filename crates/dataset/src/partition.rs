@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::block::expand;
+use crate::dataset::PartitionInfo;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::format::{
@@ -87,6 +88,16 @@ impl Partition {
         &self.table
     }
 
+    /// The same, without the partition.
+    pub(crate) fn into_table(self) -> Table {
+        self.table
+    }
+
+    /// What a manifest says of it.
+    pub(crate) fn info(&self) -> PartitionInfo {
+        PartitionInfo::of(self.number, self.digest, self.bytes, &self.table)
+    }
+
     /// Compares header and table with their checksums and the digest.
     ///
     /// # Errors
@@ -133,6 +144,11 @@ pub(crate) fn digest_of(number: u32, of: u32, table: &Table) -> Digest {
     hasher.update(header_of(number, of).as_bytes());
     hasher.update(table.as_bytes());
     Digest(*hasher.finalize().as_bytes())
+}
+
+/// Bytes of a partition whose data ends at `end`.
+pub(crate) fn bytes_of(end: u64, table: &Table) -> u64 {
+    end.next_multiple_of(PAGE_BYTES) + table.as_bytes().len() as u64 + FOOTER_BYTES
 }
 
 pub(crate) fn header_of(number: u32, of: u32) -> PartitionHeader {

@@ -6,7 +6,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use crate::pack::{Entry, Listed, LocalTree, Options, Plan, Progress, Source, pack};
+use crate::pack::{
+    Entry, Listed, LocalTree, Objects, Options, Plan, Progress, Source, pack, pack_objects,
+};
 use crate::table::{ROOT, Resolved};
 use crate::{BLOCK_BYTES, Broadcast, Codec, Dataset, Digest, Error, Manifest, Meta, Partition};
 use crate::{Result, Staged};
@@ -82,7 +84,7 @@ fn options(partitions: u32, codec: &str) -> Options {
 
 fn pack_tree(from: &Path, to: &Path, options: &Options) -> Result<Manifest> {
     let source = LocalTree::new(from);
-    pack(&source, &Plan::of(&source)?, to, options, &Progress::default())
+    pack(&source, Plan::of(&source)?, to, options, &Progress::default())
 }
 
 #[test]
@@ -171,20 +173,20 @@ fn nobody_looks_into_a_private_directory_while_it_is_written_out() {
 struct Fails<'a>(&'a LocalTree, std::sync::atomic::AtomicU64);
 
 impl Source for Fails<'_> {
-    fn list(&self) -> Result<Vec<Entry>> {
-        self.0.list()
+    fn list(&self, add: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+        self.0.list(add)
     }
 
-    fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
+    fn read(&self, path: &[u8], offset: u64, into: &mut [u8]) -> Result<usize> {
         let left = self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         if left.is_err() {
             return Err(Error::Interrupted);
         }
-        self.0.read(entry, offset, into)
+        self.0.read(path, offset, into)
     }
 
-    fn version(&self, entry: &Entry) -> Result<u64> {
-        self.0.version(entry)
+    fn version(&self, path: &[u8]) -> Result<u64> {
+        self.0.version(path)
     }
 }
 
@@ -229,12 +231,101 @@ fn a_run_goes_on_where_another_stopped() {
     assert!(pack(&fails, &plan, &other, &options, &Progress::default()).is_err());
     fs::write(from.join("class/a/image-000.jpg"), "changed").unwrap();
     let progress = Progress::default();
-    pack(&source, &Plan::of(&source).unwrap(), &other, &options, &progress).unwrap();
+    pack(&source, Plan::of(&source).unwrap(), &other, &options, &progress).unwrap();
     assert_eq!(progress.resumed_bytes.load(Ordering::SeqCst), 0);
     let stopped = Progress::default();
     stopped.stop.store(true, Ordering::SeqCst);
     let to = dir.path().join("stopped");
     assert!(matches!(pack(&source, &plan, &to, &options, &stopped), Err(Error::Interrupted)));
+}
+
+/// Objects in a directory, which fail after so many.
+struct Kept<'a> {
+    dir: &'a Path,
+    scratch: &'a Path,
+    left: std::sync::atomic::AtomicU64,
+    /// Most partitions that were on the scratch disk at once.
+    partitions_max: std::sync::atomic::AtomicU64,
+}
+
+impl Kept<'_> {
+    fn at(&self, digest: &Digest) -> std::path::PathBuf {
+        self.dir.join(digest.to_string())
+    }
+}
+
+impl Objects for Kept<'_> {
+    fn has(&self, digest: &Digest, bytes: u64) -> Result<bool> {
+        Ok(fs::metadata(self.at(digest)).is_ok_and(|meta| meta.len() == bytes))
+    }
+
+    fn put(&self, digest: &Digest, path: &Path, bytes: u64) -> Result<()> {
+        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        left.map_err(|_| Error::Interrupted)?;
+        let names = fs::read_dir(self.scratch).unwrap();
+        let paths = names.map(|entry| entry.unwrap().path());
+        let is_part = |path: &std::path::PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with("part-") && (name.ends_with(".saker") || name.ends_with(".partial"))
+        };
+        let parts = paths.filter(is_part).count() as u64;
+        self.partitions_max.fetch_max(parts, Ordering::SeqCst);
+        assert!(!self.has(digest, bytes)?, "it is there");
+        fs::copy(path, self.at(digest)).unwrap();
+        assert!(self.has(digest, bytes)?, "as long as that");
+        Ok(())
+    }
+}
+
+#[test]
+fn partitions_become_objects_one_by_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["from", "whole", "objects", "scratch"];
+    let [from, whole, objects, scratch] = names.map(|name| dir.path().join(name));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir(&objects).unwrap();
+    tree(&from);
+    let options = options(7, "zstd");
+    let wanted = pack_tree(&from, &whole, &options).unwrap();
+    let source = LocalTree::new(&from);
+    let (dir, scratch_dir) = (&objects, &scratch);
+    let run = |left: u64| {
+        let (left, partitions_max) = (left.into(), 0.into());
+        let kept = Kept { dir, scratch: scratch_dir, left, partitions_max };
+        let progress = Progress::default();
+        let plan = Plan::of(&source).unwrap();
+        let packed = pack_objects(&source, plan, scratch_dir, &options, &progress, &kept);
+        let most = kept.partitions_max.load(Ordering::SeqCst);
+        (packed, most, progress.resumed_bytes.load(Ordering::SeqCst))
+    };
+    // It stops after two, after three more, and goes on.
+    for (left, there) in [(2, 2), (3, 5)] {
+        let (packed, most, _) = run(left);
+        assert!(matches!(packed.err().unwrap(), Error::Interrupted));
+        assert_eq!(fs::read_dir(&objects).unwrap().count(), there);
+        assert!(most <= 2, "{most} partitions at once");
+    }
+    // One that was collected is packed again.
+    let first = wanted
+        .partitions
+        .iter()
+        .find(|part| fs::metadata(objects.join(part.digest.to_string())).is_ok());
+    fs::remove_file(objects.join(first.unwrap().digest.to_string())).unwrap();
+    let (packed, most, resumed) = run(100);
+    let packed = packed.unwrap();
+    assert_eq!(packed.manifest, wanted);
+    // Two of the runs before are left besides it.
+    assert!(most <= 3 && resumed > 0, "{most} {resumed}");
+    assert_eq!(fs::read_dir(&objects).unwrap().count(), 8, "seven partitions and a table");
+    // The same bytes as those of a dataset on a disk.
+    let parts = wanted.partitions.iter().map(|part| (part.digest, part.name.as_str()));
+    for (digest, name) in parts.chain([(wanted.table_digest, "table.saker")]) {
+        let object = fs::read(objects.join(digest.to_string())).unwrap();
+        assert!(object == fs::read(whole.join(name)).unwrap(), "{name}");
+    }
+    let left = fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().file_name());
+    let parts = left.filter(|name| name.to_str().unwrap().ends_with("part-00000.saker")).count();
+    assert_eq!(parts, 0, "no partition is left");
 }
 
 #[test]
@@ -266,7 +357,7 @@ fn lists_name_what_is_packed() {
     let paths = ["./class/a/image-000.jpg", "class//a/image-003.jpg", "link", "class/b", "plain"];
     let listed = Listed::new(&from, paths.map(|path| path.as_bytes().to_vec())).unwrap();
     let to = dir.path().join("to");
-    pack(&listed, &Plan::of(&listed).unwrap(), &to, &options(2, "none"), &Progress::default())
+    pack(&listed, Plan::of(&listed).unwrap(), &to, &options(2, "none"), &Progress::default())
         .unwrap();
     let dataset = Dataset::open(&to).unwrap();
     let mut paths = Vec::new();
@@ -434,7 +525,7 @@ struct Replaced {
 }
 
 impl Source for Replaced {
-    fn list(&self) -> Result<Vec<Entry>> {
+    fn list(&self, add: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
         let entry = |path: &str, mode, size| Entry {
             path: path.into(),
             meta: Meta { mode, size, ..Meta::default() },
@@ -442,25 +533,28 @@ impl Source for Replaced {
             version: 1,
         };
         let file = |path, size| entry(path, 0o100_644, size);
-        Ok(vec![entry("", 0o040_755, 0), file("a", 2 * BLOCK_BYTES), file("b", 1)])
+        add(entry("", 0o040_755, 0))?;
+        add(file("a", 2 * BLOCK_BYTES))?;
+        add(file("b", 1))
     }
 
-    fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
-        if entry.path == b"a" && offset == 0 {
+    fn read(&self, path: &[u8], offset: u64, into: &mut [u8]) -> Result<usize> {
+        if path == b"a" && offset == 0 {
             let mut began = self.began.lock().unwrap();
             while !*began {
                 began = self.other.wait(began).unwrap();
             }
             self.replaced.store(true, Ordering::SeqCst);
-        } else if entry.path == b"b" {
+        } else if path == b"b" {
             *self.began.lock().unwrap() = true;
             self.other.notify_all();
         }
-        Ok(into.len().min((entry.meta.size - offset) as usize))
+        let size = if path == b"a" { 2 * BLOCK_BYTES } else { 1 };
+        Ok(into.len().min((size - offset) as usize))
     }
 
-    fn version(&self, entry: &Entry) -> Result<u64> {
-        let replaced = entry.path == b"a" && self.replaced.load(Ordering::SeqCst);
+    fn version(&self, path: &[u8]) -> Result<u64> {
+        let replaced = path == b"a" && self.replaced.load(Ordering::SeqCst);
         Ok(if replaced { 2 } else { 1 })
     }
 }
@@ -472,7 +566,7 @@ fn a_file_is_looked_at_when_all_its_blocks_were_read() {
         Replaced { began: false.into(), other: std::sync::Condvar::new(), replaced: false.into() };
     let (plan, to) = (Plan::of(&source).unwrap(), dir.path().join("to"));
     let options = Options { threads: 2, ..options(1, "none") };
-    let packed = pack(&source, &plan, &to, &options, &Progress::default());
+    let packed = pack(&source, plan, &to, &options, &Progress::default());
     assert!(packed.unwrap_err().to_string().contains("a: changed"));
 }
 

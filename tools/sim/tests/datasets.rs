@@ -3,14 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use saker_client::datasets::FreezeProgress;
-use saker_client::saker_types::{Errno, FileKind};
-use saker_client::{Caller, Groups, OpenFlags, SetAttr};
+use saker_client::datasets::{FreezeName, FreezeProgress, FrozenDataset};
+use saker_client::saker_types::{Errno, FileKind, Result};
+use saker_client::{Caller, Fs, Groups, Lock, OpenFlags, SetAttr};
 use saker_dataset::Dataset;
 use saker_sim::cluster::{ClusterShape, RunningCluster, binary, can_mount};
 use saker_sim::wait::until;
@@ -221,6 +223,15 @@ fn freezing_removes_nothing_that_is_not_its_own() {
 /// What is changed of a file.
 type Change = (&'static str, fn(&mut Vec<u8>));
 
+/// Freezes what was packed.
+fn freeze(fs: &Fs, who: &Caller, packed: &Dataset, name: &str) -> Result<FrozenDataset> {
+    let progress = FreezeProgress::default();
+    fs.block_on(async {
+        let name = FreezeName { name, at: None };
+        fs.datasets().begin(who, name, &progress, || Ok(())).await?.freeze(packed).await
+    })
+}
+
 #[test]
 fn what_is_damaged_is_not_frozen() {
     let (cluster, tree) = start(SHAPE);
@@ -264,8 +275,7 @@ fn what_only_the_superuser_may_make_counts_only_where_he_has_frozen_it() {
     let (fs, root) = (cluster.connect(), Caller::root());
     let user = Caller { uid: 5, gid: 5, groups: Groups::Hidden, ..Caller::root() };
     for (who, name, mode) in [(&root, "roots@1", 0o6755), (&user, "users@1", 0o755)] {
-        let progress = FreezeProgress::default();
-        fs.block_on(fs.datasets().freeze(who, &packed, name, &progress)).unwrap();
+        freeze(&fs, who, &packed, name).unwrap();
         let path = format!("/.datasets/{name}/program");
         let found = fs.block_on(fs.resolve(&root, path.as_bytes(), false)).unwrap();
         assert_eq!(found.entry.unwrap().attr.mode & 0o7777, mode, "{name}");
@@ -283,10 +293,7 @@ fn who_freezes_is_alone_also_in_one_client() {
     fs::write(tree.join("more"), "x").unwrap();
     let both = [first, packed(&cluster, &tree, "second")].map(|dir| Dataset::open(&dir).unwrap());
     let fs = cluster.connect();
-    let freeze = |packed: &Dataset, name: &str| {
-        let progress = FreezeProgress::default();
-        fs.block_on(fs.datasets().freeze(&Caller::root(), packed, name, &progress))
-    };
+    let freeze = |packed: &Dataset, name: &str| freeze(&fs, &Caller::root(), packed, name);
     let at_once = |[a, b]: [&str; 2]| {
         std::thread::scope(|scope| {
             let (a, b) = (scope.spawn(|| freeze(&both[0], a)), scope.spawn(|| freeze(&both[1], b)));
@@ -356,6 +363,164 @@ fn a_mount_shows_what_was_frozen() {
     let count = Command::new("find").arg(&there).arg("-type").arg("f").output().unwrap();
     assert_eq!(String::from_utf8_lossy(&count.stdout).lines().count(), 43);
     cluster.fsck();
+}
+
+/// A freeze that is killed goes on: what is stored already is not stored again, and until the end
+/// there is no dataset.
+#[test]
+fn a_killed_freeze_goes_on() {
+    let (cluster, _) = start(SHAPE);
+    let scratch = cluster.scratch().join("packing");
+    let words = ["dataset", "freeze", "/data", "set@1", "-p", "30", "--scratch"];
+    let words = [&words[..], &[scratch.to_str().unwrap()]].concat();
+    let objects = || {
+        let listed = cluster.saker(&["fs", "ls", "/.saker/datasets/objects"]).stdout;
+        let text = String::from_utf8(listed).unwrap();
+        text.lines().filter(|line| !line.is_empty() && !line.ends_with(".new")).count()
+    };
+    let mut freeze = Command::new(binary());
+    freeze.args(&words).arg("--cluster").arg(cluster.dir());
+    let mut child = freeze.stdout(Stdio::null()).spawn().unwrap();
+    until("a partition is stored", || objects() > 0);
+    child.kill().unwrap();
+    let was_done = child.wait().unwrap().success();
+    let frozen = cluster.json(&["dataset", "frozen"]);
+    assert_eq!(frozen.as_array().unwrap().len(), usize::from(was_done));
+    let again = said(&cluster, &words);
+    assert!(!again.contains("(0 of it was there already)"), "{again}");
+    assert_eq!(objects(), 31, "thirty partitions and a table");
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0, "it is tidy");
+    // Without the notes on the machine: nothing is stored twice either.
+    said(&cluster, &["dataset", "remove", "set@1"]);
+    let again = cluster.json(&words);
+    assert_eq!(again["name"], "set@1");
+    assert_eq!(objects(), 31);
+    cluster.fsck();
+}
+
+/// Whoever collects waits for those who freeze, and they for it; and they say so.
+#[test]
+fn freezing_and_collecting_take_turns() {
+    let (cluster, _) = start(SHAPE);
+    said(&cluster, &["dataset", "freeze", "/data", "set@1"]);
+    let fs = cluster.connect();
+    let root = Caller::root();
+    let at = fs.block_on(fs.resolve(&root, b"/.saker/datasets/lock", true)).unwrap().at;
+    let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    for (exclusive, words, waits_for) in [
+        (true, &["dataset", "freeze", "/data", "set@2"][..], "waiting for saker dataset gc"),
+        (false, &["dataset", "gc"], "waiting for saker dataset freeze"),
+    ] {
+        let (file, _) = fs.block_on(fs.open(&root, &at, flags)).unwrap();
+        let lock = Lock { exclusive, ..Lock::whole(7, true) };
+        fs.block_on(file.set_lock(&lock, Duration::from_secs(2))).unwrap();
+        // Others that freeze are not waited for.
+        if !exclusive {
+            said(&cluster, &["dataset", "freeze", "/data", "set@3"]);
+        }
+        let mut command = Command::new(binary());
+        command.args(words).arg("--cluster").arg(cluster.dir());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains(waits_for), "{line}");
+        assert!(child.try_wait().unwrap().is_none(), "it waits");
+        fs.block_on(file.unlock(&lock)).unwrap();
+        fs.block_on(file.release());
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_link_leads_to_a_frozen_dataset() {
+    let is_mounted = can_mount("a_link_leads_to_a_frozen_dataset");
+    let (cluster, tree) = start(ClusterShape { mount: is_mounted, ..SHAPE });
+    said(&cluster, &["fs", "mkdir", "/sets"]);
+    let freeze = |name: &str, at: &str| {
+        cluster.saker(&["dataset", "freeze", "/data", name, "-p", "2", "--at", at])
+    };
+    let failed = |output: std::process::Output, what: &str| {
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && text.contains(what), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    };
+    // Said before anything is packed.
+    failed(freeze("set@1", "/data"), "file exists: /data");
+    failed(freeze("set@1", "/absent/set"), "no such file or directory: /absent/set");
+    failed(freeze("set@1", "/data/large/set"), "not a directory: /data/large/set");
+    failed(freeze("set@1", "/.datasets/set"), "read-only file system: /.datasets/set");
+    let none = cluster.saker(&["fs", "ls", "/.saker/datasets/objects"]);
+    assert_eq!(String::from_utf8_lossy(&none.stdout), "");
+    for (name, at, target) in
+        [("set@1", "/sets/../sets/one", "../.datasets/set@1"), ("set@2", "/two", ".datasets/set@2")]
+    {
+        let output = freeze(name, at);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        // The same again is the same, and no other link.
+        assert!(freeze(name, at).status.success());
+        failed(freeze(name, "/sets/other"), "its link cannot be changed");
+        let at = at.replace("/sets/..", "");
+        let text = said(&cluster, &["fs", "ls", "-l", &at]);
+        assert!(text.contains(&format!("-> {target}")), "{text}");
+        assert!(said(&cluster, &["dataset", "frozen"]).contains(&format!("  {at}\n")));
+        let back = cluster.saker(&["fs", "cat", &format!("{at}/train/4.jpg")]).stdout;
+        assert!(back == fs::read(tree.join("train/4.jpg")).unwrap());
+        if is_mounted {
+            equal(&tree, &cluster.mount().join(&at[1..]));
+        }
+    }
+    // A link that leads elsewhere by now stays.
+    said(&cluster, &["fs", "rm", "/two"]);
+    said(&cluster, &["fs", "ln", "-s", "data", "/two"]);
+    said(&cluster, &["dataset", "remove", "set@1", "set@2"]);
+    assert_eq!(said(&cluster, &["fs", "ls", "/sets"]), "");
+    assert!(said(&cluster, &["fs", "ls", "/two"]).contains("large"));
+    // One that a killed run has left is taken.
+    said(&cluster, &["fs", "ln", "-s", "../.datasets/set@1", "/sets/one"]);
+    assert!(freeze("set@1", "/sets/one").status.success());
+    cluster.fsck();
+}
+
+/// Who lists the datasets reads no tables, only records.
+#[test]
+fn a_list_of_datasets_reads_records_only() {
+    let (cluster, tree) = start(SHAPE);
+    for name in ["set@1", "set@2"] {
+        said(&cluster, &["dataset", "freeze", "/data", name, "-p", "2"]);
+    }
+    // A record as older versions wrote it.
+    let place = "/.saker/datasets/names/set@2.json";
+    let mut record: serde_json::Value =
+        serde_json::from_str(&said(&cluster, &["fs", "cat", place])).unwrap();
+    assert_eq!(record["root"]["mode"], fs::metadata(&tree).unwrap().mode());
+    record.as_object_mut().unwrap().remove("root").unwrap();
+    let old = cluster.scratch().join("old.json");
+    fs::write(&old, record.to_string()).unwrap();
+    said(&cluster, &["fs", "put", old.to_str().unwrap(), place]);
+    let attrs = || {
+        let fs = cluster.connect();
+        let root = Caller::root();
+        ["set@1", "set@2"].map(|name| {
+            let path = format!("/.datasets/{name}");
+            let found = fs.block_on(fs.resolve(&root, path.as_bytes(), false)).unwrap();
+            let entry = found.entry.unwrap();
+            let by_record = entry.attr.clone();
+            // With the table it is the same.
+            fs.block_on(fs.resolve(&root, format!("{path}/large").as_bytes(), false)).unwrap();
+            let by_table = fs.block_on(fs.lookup(&root, &found.at)).unwrap().attr;
+            assert_eq!(by_record, by_table);
+            (by_table.mode, by_table.uid, by_table.nlink, by_table.mtime_ns)
+        })
+    };
+    let [first, second] = attrs();
+    assert_eq!(first, second);
+    // Without the table of the first, it is listed all the same, and cannot be entered.
+    let table = record["manifest"]["table_digest"].as_str().unwrap();
+    said(&cluster, &["dataset", "remove", "set@2"]);
+    said(&cluster, &["fs", "rm", &format!("/.saker/datasets/objects/{table}")]);
+    let listed = said(&cluster, &["fs", "ls", "-l", "/.datasets"]);
+    assert!(listed.contains("set@1"), "{listed}");
+    refused(&cluster, &["fs", "ls", "/.datasets/set@1"]);
 }
 
 /// Agents of a job's nodes, killed when dropped.

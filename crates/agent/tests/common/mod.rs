@@ -261,7 +261,7 @@ pub fn read(fd: OwnedFd) -> Vec<u8> {
 pub fn pack_tree(source: &Path, to: &Path, partitions: u32, codec: &str) -> Manifest {
     let options = Options { partitions, codec: codec.parse().unwrap(), ..Options::default() };
     let tree = LocalTree::new(source);
-    pack(&tree, &Plan::of(&tree).unwrap(), to, &options, &Progress::default()).unwrap()
+    pack(&tree, Plan::of(&tree).unwrap(), to, &options, &Progress::default()).unwrap()
 }
 
 /// Files of some megabytes, which cannot be compressed.

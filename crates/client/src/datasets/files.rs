@@ -1,23 +1,15 @@
 //! Files of the datasets' home, as the superuser's.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
 use bytes::Bytes;
 use saker_types::wire::At;
 use saker_types::{Errno, Error, Result};
 
-use crate::{Caller, File, Fs, Lock, OpenFlags};
+use crate::{Caller, Fs, OpenFlags};
 
 /// Bytes that are read or written at once.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
-/// How long a lock is waited for before it is asked for again.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// Owners of the lock in this process.
-static LOCKS: AtomicU64 = AtomicU64::new(0);
-
-const READ: OpenFlags = OpenFlags {
+pub(super) const READ: OpenFlags = OpenFlags {
     read: true,
     write: false,
     append: false,
@@ -28,6 +20,7 @@ const READ: OpenFlags = OpenFlags {
 const WRITE: OpenFlags = OpenFlags { write: true, truncate: true, ..READ };
 
 /// Files of a file system.
+#[derive(Clone, Copy)]
 pub(super) struct Files<'a> {
     pub(super) fs: &'a Fs,
 }
@@ -55,27 +48,6 @@ impl Files<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Works alone: whoever freezes, removes or collects has the lock, which is on the file that is
-    /// handed over. It can be lost, when the cluster does not hear of this client for some seconds.
-    pub(super) async fn alone<T>(&self, work: impl AsyncFnOnce(&File) -> Result<T>) -> Result<T> {
-        self.make_home().await?;
-        let (flags, at) = (OpenFlags { write: true, ..READ }, super::at(&["lock"]));
-        let (file, _) = self.fs.create(&Caller::root(), &at, 0o600, flags).await?;
-        // Others of this client must wait, too.
-        let owner = LOCKS.fetch_add(1, Ordering::Relaxed);
-        let lock = Lock { exclusive: true, ..Lock::whole(owner, true) };
-        while let Err(error) = file.set_lock(&lock, LOCK_WAIT).await {
-            if error.errno() != Errno::EAGAIN {
-                return Err(error);
-            }
-        }
-        let done = work(&file).await;
-        // A client that dies here loses it with its lease.
-        file.unlock(&lock).await?;
-        file.release().await;
-        done
     }
 
     /// Names in a directory; none if it is not there.
@@ -118,21 +90,46 @@ impl Files<'_> {
     pub(super) async fn write(
         &self,
         at: &At,
-        mut next: impl AsyncFnMut() -> Result<Option<Bytes>>,
+        next: impl AsyncFnMut() -> Result<Option<Bytes>>,
     ) -> Result<()> {
         let mut new = at.clone();
         let Some(name) = new.path.pop() else { return Err(Errno::EISDIR.into()) };
-        new.path.push([&name[..], b".new"].concat().into());
-        let (file, _) = self.fs.create(&Caller::root(), &new, 0o600, WRITE).await?;
-        let mut offset = 0;
-        while let Some(piece) = next().await? {
-            file.write(offset, &piece).await?;
-            offset += piece.len() as u64;
+        // Two may write the same at once.
+        let odd = format!(".{:016x}.new", saker_runtime::rand::u64());
+        new.path.push([&name[..], odd.as_bytes()].concat().into());
+        let written = self.write_new(&new, next).await;
+        if let Err(error) = written {
+            let _ = self.remove(&new).await;
+            return Err(error);
         }
-        file.fsync().await?;
-        file.release().await;
         self.fs.rename(&Caller::root(), &new, at, false, &[]).await?;
         Ok(())
+    }
+
+    async fn write_new(
+        &self,
+        at: &At,
+        mut next: impl AsyncFnMut() -> Result<Option<Bytes>>,
+    ) -> Result<()> {
+        let (file, _) = self.fs.create(&Caller::root(), at, 0o600, WRITE).await?;
+        let mut offset = 0;
+        let mut written = Ok(());
+        while written.is_ok() {
+            written = match next().await {
+                Ok(None) => break,
+                Ok(Some(piece)) => {
+                    let wrote = file.write(offset, &piece).await;
+                    offset += piece.len() as u64;
+                    wrote.map(drop)
+                }
+                Err(error) => Err(error),
+            };
+        }
+        if written.is_ok() {
+            written = file.fsync().await;
+        }
+        file.release().await;
+        written
     }
 
     /// Removes a file.

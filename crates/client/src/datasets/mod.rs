@@ -5,27 +5,33 @@
 //!     names/NAME@VERSION.json    what it is, and by their digests its table and its partitions
 //!     objects/DIGEST             a table or a partition; versions share what has not changed
 //!     counter                    the last number that a dataset was given
-//!     lock                       held by whoever freezes, removes or collects
+//!     lock                       shared by all who freeze, exclusive for whoever collects
+//!     names.lock                 exclusive for whoever changes records
 //! ```
 //!
 //! Users see them at `/.datasets/NAME@VERSION` ([`crate::namespace::frozen`]).
 
 mod files;
 mod freeze;
+mod link;
+mod lock;
 mod tree;
 
 use std::ops::Range;
 
 use bytes::Bytes;
-use saker_dataset::{Digest, Manifest};
+use saker_dataset::table::ROOT;
+use saker_dataset::{Digest, Manifest, Table};
 use saker_types::wire::At;
 use saker_types::{Errno, Error, Locator, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Caller, File, Fs};
+use crate::{Caller, Fs};
 use files::Files;
+use lock::{Held, LockFile};
 
-pub use freeze::FreezeProgress;
+pub use freeze::{FreezeName, FreezeProgress, Freezing};
+use link::Link;
 pub use tree::ClusterTree;
 
 /// Where all of it is, from the root.
@@ -50,8 +56,49 @@ pub struct FrozenDataset {
     pub frozen_at: u64,
     /// The user that froze it, who may remove it.
     pub owner: u32,
+    /// The path in the cluster at which it is also seen, by a symbolic link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// Its root directory. Records of older versions do not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<RootAttr>,
     /// What it has.
     pub manifest: Manifest,
+}
+
+/// What a stat of a dataset's root directory says, so that it can be answered without its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootAttr {
+    /// Type and permissions (`st_mode`).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// 2 and the directories in it.
+    pub nlink: u32,
+    /// Modified, in seconds since 1970.
+    pub mtime_s: i64,
+    /// And nanoseconds.
+    pub mtime_ns: u32,
+    /// It has extended attributes, which may have a say in who is let in. They are in the table.
+    pub has_xattrs: bool,
+}
+
+impl RootAttr {
+    /// Of a dataset.
+    pub fn of(table: &Table) -> RootAttr {
+        let inode = table.inode(ROOT);
+        RootAttr {
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            nlink: inode.nlink,
+            mtime_s: inode.mtime_s,
+            mtime_ns: inode.mtime_ns,
+            has_xattrs: !table.xattrs(ROOT).is_empty(),
+        }
+    }
 }
 
 impl FrozenDataset {
@@ -90,6 +137,7 @@ pub fn check_name(name: &str) -> Result<()> {
 }
 
 /// The datasets of a cluster.
+#[derive(Clone, Copy)]
 pub struct Datasets<'a> {
     files: Files<'a>,
 }
@@ -176,32 +224,39 @@ impl Datasets<'_> {
         Err(Error::new(Errno::EIO).with_text(text))
     }
 
-    /// Removes a name. Its objects go with the next [`Datasets::collect`], if no other has them.
+    /// Removes a name, and the link that was made when it was frozen. Its objects go with the next [`Datasets::collect`], if no other has them.
     /// Clients that have it open may go on reading until then.
     ///
     /// # Errors
-    /// ENOENT; EPERM for a user that is neither its owner nor the superuser; of the cluster.
+    /// ENOENT; EPERM for a user that is neither its owner nor the superuser; those of removing the
+    /// link; of the cluster.
     pub async fn remove(&self, who: &Caller, name: &str) -> Result<()> {
         check_name(name)?;
-        let remove = async |_: &File| {
+        let remove = async |_: &Held| {
             let record = self.find(name).await?.ok_or(Errno::ENOENT)?;
             if who.uid != 0 && who.uid != record.owner {
                 return Err(Errno::EPERM.into());
             }
+            if let Some(path) = &record.at {
+                Link::remove(self.files.fs, who, path, name).await?;
+            }
             self.files.remove(&name_at(name)).await
         };
-        self.files.alone(remove).await
+        self.files.change_names(remove).await
     }
 
-    /// Removes what no name refers to.
+    /// Removes what no name refers to. `waits` is called again and again while others freeze, and
+    /// ends that by an error.
     ///
     /// # Errors
-    /// EIO for a record that cannot be read: then nothing is removed. Of the cluster.
-    pub async fn collect(&self) -> Result<Collected> {
-        self.files.alone(async |lock| self.collect_alone(lock).await).await
+    /// EIO for a record that cannot be read: then nothing is removed. Of `waits`, of the cluster.
+    pub async fn collect(&self, waits: impl FnMut() -> Result<()>) -> Result<Collected> {
+        let held = self.files.lock(LockFile::Objects, true, waits).await?;
+        let collected = self.collect_alone(&held).await;
+        held.end_with(collected).await
     }
 
-    async fn collect_alone(&self, lock: &File) -> Result<Collected> {
+    async fn collect_alone(&self, lock: &Held) -> Result<Collected> {
         let mut used = std::collections::HashSet::new();
         for record in self.list().await? {
             used.extend(record.objects().map(|digest| digest.to_string().into_bytes()));
@@ -213,7 +268,7 @@ impl Datasets<'_> {
             }
             let mut place = at(&["objects"]);
             place.path.push(name);
-            lock.still_holds_locks().await?;
+            lock.check().await?;
             collected.bytes += self.files.size(&place).await?.unwrap_or(0);
             self.files.remove(&place).await?;
             collected.objects += 1;

@@ -82,48 +82,50 @@ impl ClusterTree {
         Ok(Entry { path: path.to_vec(), meta, link, version: version_of(attr) })
     }
 
-    async fn list_all(&self) -> Result<Vec<Entry>> {
-        let mut found = Vec::new();
+    async fn list_all(&self, add: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+        // Directories that are still to be listed.
         let mut rest = vec![Vec::new()];
+        let root = self.describe(b"").await?;
+        if root.meta.kind() != Some(FileKind::Directory) {
+            let text = "is no directory of the cluster".to_owned();
+            return Err(Error::Invalid { path: Path::new("PATH").to_owned(), what: text });
+        }
+        add(root)?;
         while let Some(path) = rest.pop() {
-            let entry = self.describe(&path).await?;
-            if entry.meta.kind() == Some(FileKind::Directory) {
-                let wrong = |error| failed(&path, &error);
-                let loc: Locator =
-                    self.fs.lookup(&self.who, &self.at(&path)).await.map_err(wrong)?.loc;
-                let mut listing = self.fs.readdir(&self.who, &loc, 0);
-                while let Some(item) = listing.next().await.map_err(wrong)? {
-                    if loc.id == ROOT && item.name == super::HOME[0] {
-                        // The datasets that are there.
-                        continue;
-                    }
-                    let mut below = path.clone();
-                    if !below.is_empty() {
-                        below.push(b'/');
-                    }
-                    below.extend_from_slice(&item.name);
+            let wrong = |error| failed(&path, &error);
+            let loc: Locator = self.fs.lookup(&self.who, &self.at(&path)).await.map_err(wrong)?.loc;
+            let mut listing = self.fs.readdir(&self.who, &loc, 0);
+            while let Some(item) = listing.next().await.map_err(wrong)? {
+                if loc.id == ROOT && item.name == super::HOME[0] {
+                    // The datasets that are there.
+                    continue;
+                }
+                let mut below = path.clone();
+                if !below.is_empty() {
+                    below.push(b'/');
+                }
+                below.extend_from_slice(&item.name);
+                let entry = self.describe(&below).await?;
+                if entry.meta.kind() == Some(FileKind::Directory) {
                     rest.push(below);
                 }
-            } else if path.is_empty() {
-                let text = "is no directory of the cluster".to_owned();
-                return Err(Error::Invalid { path: Path::new("PATH").to_owned(), what: text });
+                add(entry)?;
             }
-            found.push(entry);
         }
-        Ok(found)
+        Ok(())
     }
 }
 
 impl Source for ClusterTree {
-    fn list(&self) -> Result<Vec<Entry>> {
-        self.fs.block_on(self.list_all())
+    fn list(&self, add: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+        self.fs.block_on(self.list_all(add))
     }
 
-    fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
-        let wrong = |error| failed(&entry.path, &error);
+    fn read(&self, path: &[u8], offset: u64, into: &mut [u8]) -> Result<usize> {
+        let wrong = |error| failed(path, &error);
         self.fs.block_on(async {
             let flags = OpenFlags { read: true, ..OpenFlags::default() };
-            let opened = self.fs.open(&self.who, &self.at(&entry.path), flags).await;
+            let opened = self.fs.open(&self.who, &self.at(path), flags).await;
             let (file, _) = opened.map_err(wrong)?;
             let data = file.read(offset, into.len()).await.map_err(wrong)?;
             into[..data.len()].copy_from_slice(&data);
@@ -132,8 +134,8 @@ impl Source for ClusterTree {
         })
     }
 
-    fn version(&self, entry: &Entry) -> Result<u64> {
-        let got = self.fs.block_on(self.fs.getattr(&self.who, &self.at(&entry.path)));
-        got.map(|entry| version_of(&entry.attr)).map_err(|error| failed(&entry.path, &error))
+    fn version(&self, path: &[u8]) -> Result<u64> {
+        let got = self.fs.block_on(self.fs.getattr(&self.who, &self.at(path)));
+        got.map(|entry| version_of(&entry.attr)).map_err(|error| failed(path, &error))
     }
 }

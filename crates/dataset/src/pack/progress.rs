@@ -1,7 +1,7 @@
 //! What has been packed of a partition, in a file beside it, so that a run that was killed goes on.
 
-use std::fs::File;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -24,13 +24,16 @@ pub(super) struct Packed {
 }
 
 /// What was noted.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Noted {
-    pub(super) files: Vec<Packed>,
-    /// Where the last of them ends.
+    /// The first of the partition's entries that is not packed: files are packed in order.
+    pub(super) next: u32,
+    /// Where the last of the files ends.
     pub(super) end: u64,
     /// Digest of the partition, if it is whole.
     pub(super) whole: Option<Digest>,
+    /// Bytes of the notes; what comes after is torn.
+    bytes: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -80,13 +83,16 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// Begins anew, or after `noted`.
+    /// Begins anew, or after `noted`, which has been read.
     pub(super) fn open(path: &Path, fingerprint: Digest, noted: &Noted) -> Result<Notes> {
-        let file = File::create(path).map_err(|e| Error::io(path, e))?;
+        let io = |e| Error::io(path, e);
+        let mut file =
+            OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(io)?;
+        file.set_len(noted.bytes).map_err(io)?;
+        file.seek(SeekFrom::Start(noted.bytes)).map_err(io)?;
         let mut notes = Notes { path: path.to_owned(), file };
-        notes.put(Head { magic: MAGIC, fingerprint: fingerprint.0 }.as_bytes())?;
-        if noted.end > 0 {
-            notes.add(&noted.files, noted.end, None)?;
+        if noted.bytes == 0 {
+            notes.put(Head { magic: MAGIC, fingerprint: fingerprint.0 }.as_bytes())?;
         }
         Ok(notes)
     }
@@ -132,27 +138,57 @@ impl Notes {
     }
 }
 
-/// What was noted of this very work; `None` if there are no such notes. A note that is torn is not
-/// there.
-pub(super) fn read(path: &Path, fingerprint: Digest) -> Option<Noted> {
-    let raw = std::fs::read(path).ok()?;
-    let (head, mut rest) = Head::read_from_prefix(&raw).ok()?;
+/// What was noted of this very work; `None` if there are no such notes. Calls `each` with the files,
+/// in order. A note that is torn is not there.
+///
+/// # Errors
+/// Those of `each`.
+pub(super) fn read(
+    path: &Path,
+    fingerprint: Digest,
+    mut each: impl FnMut(Packed) -> Result<()>,
+) -> Result<Option<Noted>> {
+    let Ok(file) = File::open(path) else { return Ok(None) };
+    let left = file.metadata().map_or(0, |meta| meta.len());
+    let mut from = BufReader::new(file);
+    let Some(raw) = take(&mut from, size_of::<Head>() as u64) else { return Ok(None) };
+    let head = Head::read_from_bytes(&raw).expect("as long as that");
     if head.magic != MAGIC || head.fingerprint != fingerprint.0 {
-        return None;
+        return Ok(None);
     }
-    let mut noted = Noted::default();
-    while let Some((next, after)) = note(rest) {
-        noted.files.extend(next.files);
-        (noted.end, noted.whole) = (next.end, next.whole);
-        rest = after;
+    let mut noted = Noted { bytes: raw.len() as u64, ..Noted::default() };
+    while let Some(raw) = next_note(&mut from, left - noted.bytes) {
+        let Some((files, head)) = note(&raw) else { break };
+        for file in files {
+            noted.next = file.n + 1;
+            each(file)?;
+        }
+        noted.end = head.end;
+        noted.whole = (head.is_whole != 0).then_some(Digest(head.digest));
+        noted.bytes += raw.len() as u64;
     }
-    Some(noted)
+    Ok(Some(noted))
 }
 
-fn note(raw: &[u8]) -> Option<(Noted, &[u8])> {
-    let (head, _) = NoteHead::read_from_prefix(raw).ok()?;
-    let (note, after) = raw.split_at_checked(usize::try_from(head.bytes).ok()?)?;
-    let mut rest = note.get(size_of::<NoteHead>()..)?;
+/// So many bytes, if they are there.
+fn take(from: &mut impl Read, len: u64) -> Option<Vec<u8>> {
+    let mut raw = Vec::new();
+    from.take(len).read_to_end(&mut raw).ok()?;
+    (raw.len() as u64 == len).then_some(raw)
+}
+
+/// The bytes of the next note, of `left` that there are.
+fn next_note(from: &mut impl Read, left: u64) -> Option<Vec<u8>> {
+    let mut raw = take(from, size_of::<NoteHead>() as u64)?;
+    let (head, _) = NoteHead::read_from_prefix(&raw).ok()?;
+    let rest = head.bytes.checked_sub(raw.len() as u64).filter(|_| head.bytes <= left)?;
+    raw.extend(take(from, rest)?);
+    Some(raw)
+}
+
+/// The files of a note.
+fn note(note: &[u8]) -> Option<(Vec<Packed>, NoteHead)> {
+    let (head, mut rest) = NoteHead::read_from_prefix(note).ok()?;
     if crc32c::crc32c(&note[4..]) != head.crc {
         return None;
     }
@@ -177,8 +213,7 @@ fn note(raw: &[u8]) -> Option<(Noted, &[u8])> {
         files.push(Packed { n: head.n, data, blocks, digest: Digest(head.digest) });
         rest = after;
     }
-    let whole = (head.is_whole != 0).then_some(Digest(head.digest));
-    Some((Noted { files, end: head.end, whole }, after))
+    Some((files, head))
 }
 
 #[cfg(test)]
@@ -206,10 +241,17 @@ mod tests {
         let first = std::fs::read(&path).unwrap().len();
         notes.add(std::slice::from_ref(&file), 6000, Some(fingerprint)).unwrap();
         let whole = std::fs::read(&path).unwrap();
+        let all = |fingerprint| {
+            let mut files = Vec::new();
+            let noted = read(&path, fingerprint, |file| {
+                files.push(file);
+                Ok(())
+            });
+            noted.unwrap().map(|noted| (files, noted))
+        };
         let seen = |len: usize| {
             std::fs::write(&path, &whole[..len]).unwrap();
-            read(&path, fingerprint)
-                .map(|noted| (noted.files.len(), noted.end, noted.whole.is_some()))
+            all(fingerprint).map(|(files, noted)| (files.len(), noted.end, noted.whole.is_some()))
         };
         for len in 0..=whole.len() {
             let wanted = match len {
@@ -220,7 +262,14 @@ mod tests {
             };
             assert_eq!(seen(len), wanted, "{len}");
         }
-        assert_eq!(read(&path, fingerprint).unwrap().files, [file.clone(), file.clone(), file]);
-        assert_eq!(read(&path, Digest([8; 32])), None, "of other work");
+        let (files, noted) = all(fingerprint).unwrap();
+        assert_eq!((files, noted.next), (vec![file.clone(), file.clone(), file.clone()], 6));
+        assert!(all(Digest([8; 32])).is_none(), "of other work");
+        // They go on after the last that is not torn.
+        assert_eq!(seen(whole.len() - 1), Some((2, 5000, false)));
+        let (_, noted) = all(fingerprint).unwrap();
+        let mut notes = Notes::open(&path, fingerprint, &noted).unwrap();
+        notes.add(std::slice::from_ref(&file), 6000, Some(fingerprint)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
     }
 }

@@ -7,19 +7,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::source::{Entry, Source};
+use super::source::Source;
 use super::{Options, Plan};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::inode::BLOCK_BYTES;
 
-/// What a block takes besides its data.
-const TASK_BYTES: u64 = 512;
+/// What a block counts besides its data: more than it takes, so that there are never many.
+const TASK_BYTES: u64 = 4096;
 
-/// A block to read: entry of the plan, and number.
+/// A block to read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
-    pub(super) entry: usize,
+    /// Number of the file among the entries of the partition.
+    pub(super) n: u32,
+    /// And in the plan.
+    pub(super) entry: u32,
+    /// Number of the block in the file.
     pub(super) block: u64,
 }
 
@@ -37,12 +41,16 @@ pub(super) struct Block {
 }
 
 struct State {
-    next: usize,
+    /// The next to be read, if it is a file's.
+    at: Task,
+    /// How many were taken.
+    next: u64,
     /// The first that has not been handed over.
-    due: usize,
+    due: u64,
     /// Bytes that are held, or are being read.
     held: u64,
-    ready: BTreeMap<usize, Result<Block>>,
+    /// What was read, and what it costs.
+    ready: BTreeMap<u64, (u64, Result<Block>)>,
     stop: bool,
 }
 
@@ -50,7 +58,8 @@ struct Shared<'a> {
     source: &'a dyn Source,
     plan: &'a Plan,
     options: &'a Options,
-    tasks: &'a [Task],
+    /// Of the partition.
+    entries: &'a [u32],
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -60,52 +69,83 @@ impl Shared<'_> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn cost(&self, n: usize) -> u64 {
-        let Task { entry, block } = self.tasks[n];
-        let bytes = (self.plan.entry(entry).meta.size - block * BLOCK_BYTES).min(BLOCK_BYTES);
+    /// The next block, which stays the next.
+    fn peek(&self, state: &mut State) -> Option<Task> {
+        loop {
+            let at = &mut state.at;
+            at.entry = *self.entries.get(at.n as usize)?;
+            let blocks = self.plan.size(at.entry).div_ceil(BLOCK_BYTES).max(1);
+            if self.plan.is_file(at.entry) && at.block < blocks {
+                return Some(*at);
+            }
+            (at.n, at.block) = (at.n + 1, 0);
+        }
+    }
+
+    fn cost(&self, task: Task) -> u64 {
+        let bytes = (self.plan.size(task.entry) - task.block * BLOCK_BYTES).min(BLOCK_BYTES);
         2 * bytes + TASK_BYTES
+    }
+
+    /// Takes the next block, once there is room for it.
+    fn take(&self) -> Option<(u64, Task, u64)> {
+        let mut state = self.lock();
+        loop {
+            let task = self.peek(&mut state).filter(|_| !state.stop)?;
+            let cost = self.cost(task);
+            // What is due is read whatever it takes.
+            let has_room = state.held + cost <= self.options.memory_bytes;
+            if has_room || state.next == state.due {
+                state.held += cost;
+                state.next += 1;
+                state.at.block += 1;
+                return Some((state.next - 1, task, cost));
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Reads until there is nothing more, or nobody wants it.
     fn work(&self) {
         let mut buffer = Vec::new();
-        loop {
-            let n = {
-                let mut state = self.lock();
-                loop {
-                    if state.stop || state.next == self.tasks.len() {
-                        return;
-                    }
-                    // What is due is read whatever it takes.
-                    let cost = self.cost(state.next);
-                    let has_room = state.held + cost <= self.options.memory_bytes;
-                    if has_room || state.next == state.due {
-                        state.held += cost;
-                        state.next += 1;
-                        break state.next - 1;
-                    }
-                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
-            };
-            let block = self.read(self.tasks[n], &mut buffer);
-            self.lock().ready.insert(n, block);
+        while let Some((number, task, cost)) = self.take() {
+            let block = self.read(task, &mut buffer);
+            self.lock().ready.insert(number, (cost, block));
             self.changed.notify_all();
         }
     }
 
+    /// The next block that is due; `None` after the last.
+    fn next(&self) -> Option<Result<Block>> {
+        let mut state = self.lock();
+        let due = state.due;
+        loop {
+            if let Some((cost, block)) = state.ready.remove(&due) {
+                state.held -= cost;
+                state.due += 1;
+                self.changed.notify_all();
+                return Some(block);
+            }
+            if state.next == due && self.peek(&mut state).is_none() {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     fn read(&self, task: Task, buffer: &mut Vec<u8>) -> Result<Block> {
-        let entry = self.plan.entry(task.entry);
-        let (offset, size) = (task.block * BLOCK_BYTES, entry.meta.size);
+        let path = self.plan.path(task.entry);
+        let (offset, size) = (task.block * BLOCK_BYTES, self.plan.size(task.entry));
         let len = (size - offset).min(BLOCK_BYTES);
         let is_last = offset + len == size;
         // One byte more at the end: the file may have grown.
         buffer.resize(len as usize + usize::from(is_last), 0);
-        if self.source.read(entry, offset, buffer)? as u64 != len {
-            return Err(changed(entry));
+        if self.source.read(&path, offset, buffer)? as u64 != len {
+            return Err(changed(&path));
         }
         let is_whole = size <= BLOCK_BYTES;
         if is_whole {
-            must_be_as_listed(self.source, entry)?;
+            self.must_be_as_listed(task.entry)?;
         }
         buffer.truncate(len as usize);
         let raw = &buffer[..];
@@ -114,64 +154,59 @@ impl Shared<'_> {
             .options
             .codec
             .compress(raw)
-            .map_err(|e| Error::io(Path::new(std::ffi::OsStr::from_bytes(&entry.path)), e))?;
+            .map_err(|e| Error::io(Path::new(std::ffi::OsStr::from_bytes(&path)), e))?;
         let (stored, raw) = match small {
             Cow::Owned(small) => (small, (!is_whole).then(|| buffer.clone())),
             Cow::Borrowed(_) => (std::mem::take(buffer), None),
         };
         Ok(Block { task, stored, raw_len: len, crc, digest, raw })
     }
+
+    /// A block is handed over. Threads read the blocks of a file in any order: with the last one, all
+    /// were read.
+    fn check(&self, block: Block) -> Result<Block> {
+        let Task { entry, block: number, .. } = block.task;
+        if number > 0 && (number + 1) * BLOCK_BYTES >= self.plan.size(entry) {
+            self.must_be_as_listed(entry)?;
+        }
+        Ok(block)
+    }
+
+    fn must_be_as_listed(&self, entry: u32) -> Result<()> {
+        let path = self.plan.path(entry);
+        let is_same = self.source.version(&path)? == self.plan.version(entry);
+        if is_same { Ok(()) } else { Err(changed(&path)) }
+    }
 }
 
 /// An error for a file that is not as it was listed.
-pub(super) fn changed(entry: &Entry) -> Error {
-    let path = String::from_utf8_lossy(&entry.path).into_owned();
+fn changed(path: &[u8]) -> Error {
+    let path = String::from_utf8_lossy(path).into_owned();
     Error::invalid(Path::new(&path), "changed while it was packed")
 }
 
-fn must_be_as_listed(source: &dyn Source, entry: &Entry) -> Result<()> {
-    if source.version(entry)? == entry.version { Ok(()) } else { Err(changed(entry)) }
-}
-
-/// Hands the blocks of all tasks over, in order.
+/// Hands over the blocks of a partition's files in order, from entry `begin` on.
 pub(super) fn each(
     source: &dyn Source,
     plan: &Plan,
     options: &Options,
-    tasks: &[Task],
+    (entries, begin): (&[u32], u32),
     mut take: impl FnMut(Block) -> Result<()>,
 ) -> Result<()> {
-    let state = State { next: 0, due: 0, held: 0, ready: BTreeMap::new(), stop: false };
+    let at = Task { n: begin, entry: 0, block: 0 };
+    let state = State { at, next: 0, due: 0, held: 0, ready: BTreeMap::new(), stop: false };
     let (state, changed) = (Mutex::new(state), Condvar::new());
-    let shared = Shared { source, plan, options, tasks, state, changed };
+    let shared = Shared { source, plan, options, entries, state, changed };
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = if options.threads == 0 { cores() } else { options.threads };
+    let left = entries.len().saturating_sub(begin as usize);
     std::thread::scope(|scope| {
-        for _ in 0..threads.min(tasks.len()) {
+        for _ in 0..threads.min(left) {
             scope.spawn(|| shared.work());
         }
         let mut outcome = Ok(());
-        for n in 0..tasks.len() {
-            let block = {
-                let mut state = shared.lock();
-                loop {
-                    if let Some(block) = state.ready.remove(&n) {
-                        state.held -= shared.cost(n);
-                        state.due = n + 1;
-                        break block;
-                    }
-                    state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
-            };
-            shared.changed.notify_all();
-            outcome = block.and_then(|block| {
-                let (task, entry) = (block.task, plan.entry(block.task.entry));
-                // Threads read its blocks in any order: by now all of them.
-                if task.block > 0 && (task.block + 1) * BLOCK_BYTES >= entry.meta.size {
-                    must_be_as_listed(source, entry)?;
-                }
-                take(block)
-            });
+        while let Some(block) = shared.next() {
+            outcome = block.and_then(|block| shared.check(block)).and_then(&mut take);
             if outcome.is_err() {
                 break;
             }

@@ -11,8 +11,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use xxhash_rust::xxh3::xxh3_64;
 
-use saker_types::FileKind;
-
 use crate::error::{Error, Result};
 use crate::inode::Meta;
 
@@ -34,23 +32,23 @@ pub struct Entry {
 
 /// Where files come from. Called by several threads.
 pub trait Source: Sync {
-    /// All that there is, in any order.
+    /// Hands over all that there is, in any order.
     ///
     /// # Errors
-    /// Of the system, and for what cannot be packed.
-    fn list(&self) -> Result<Vec<Entry>>;
+    /// Of the system, for what cannot be packed, and of `add`.
+    fn list(&self, add: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()>;
 
     /// Bytes of a file from an offset on: as many as there is room for, but at its end.
     ///
     /// # Errors
     /// Of the system.
-    fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize>;
+    fn read(&self, path: &[u8], offset: u64, into: &mut [u8]) -> Result<usize>;
 
     /// [`Entry::version`] of a file now.
     ///
     /// # Errors
     /// Of the system.
-    fn version(&self, entry: &Entry) -> Result<u64>;
+    fn version(&self, path: &[u8]) -> Result<u64>;
 }
 
 /// A directory of this machine.
@@ -68,16 +66,21 @@ impl LocalTree {
         self.root.join(OsStr::from_bytes(path))
     }
 
-    fn add(&self, path: &Path, links: &mut Links, to: &mut Vec<Entry>) -> Result<()> {
+    fn add(
+        &self,
+        path: &Path,
+        links: &mut Links,
+        add: &mut dyn FnMut(Entry) -> Result<()>,
+    ) -> Result<()> {
         // What is packed may be named by a link to it.
         let meta = if path == self.root { fs::metadata(path) } else { fs::symlink_metadata(path) };
         let meta = meta.map_err(|e| Error::io(path, e))?;
         let name = path.strip_prefix(&self.root).unwrap_or(path);
-        to.push(entry(path, name.as_os_str().as_bytes().to_vec(), &meta, links)?);
+        add(entry(path, name.as_os_str().as_bytes().to_vec(), &meta, links)?)?;
         if meta.is_dir() {
             for child in fs::read_dir(path).map_err(|e| Error::io(path, e))? {
                 let child = child.map_err(|e| Error::io(path, e))?;
-                self.add(&child.path(), links, to)?;
+                self.add(&child.path(), links, add)?;
             }
         }
         Ok(())
@@ -85,21 +88,20 @@ impl LocalTree {
 }
 
 impl Source for LocalTree {
-    fn list(&self) -> Result<Vec<Entry>> {
-        let mut to = Vec::new();
-        self.add(&self.root, &mut Links::default(), &mut to)?;
-        if to[0].meta.kind() != Some(FileKind::Directory) {
+    fn list(&self, add: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+        let root = fs::metadata(&self.root).map_err(|e| Error::io(&self.root, e))?;
+        if !root.is_dir() {
             return Err(Error::invalid(&self.root, "not a directory"));
         }
-        Ok(to)
+        self.add(&self.root, &mut Links::default(), add)
     }
 
-    fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
-        read(&self.at(&entry.path), offset, into)
+    fn read(&self, path: &[u8], offset: u64, into: &mut [u8]) -> Result<usize> {
+        read(&self.at(path), offset, into)
     }
 
-    fn version(&self, entry: &Entry) -> Result<u64> {
-        version_of(&self.at(&entry.path))
+    fn version(&self, path: &[u8]) -> Result<u64> {
+        version_of(&self.at(path))
     }
 }
 
@@ -133,8 +135,8 @@ impl Listed {
 }
 
 impl Source for Listed {
-    fn list(&self) -> Result<Vec<Entry>> {
-        let (mut links, mut to) = (Links::default(), Vec::new());
+    fn list(&self, add: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+        let mut links = Links::default();
         let mut above: Option<Vec<u8>> = None;
         for path in &self.paths {
             // Directories on the way are as they are here.
@@ -146,23 +148,23 @@ impl Source for Listed {
                 if is_new && self.paths.binary_search_by(|path| path[..].cmp(dir)).is_err() {
                     let at = self.tree.at(dir);
                     let meta = fs::symlink_metadata(&at).map_err(|e| Error::io(&at, e))?;
-                    to.push(entry(&at, dir.to_vec(), &meta, &mut links)?);
+                    add(entry(&at, dir.to_vec(), &meta, &mut links)?)?;
                 }
             }
             above = Some(path.clone());
             let at = self.tree.at(path);
             let meta = fs::symlink_metadata(&at).map_err(|e| Error::io(&at, e))?;
-            to.push(entry(&at, path.clone(), &meta, &mut links)?);
+            add(entry(&at, path.clone(), &meta, &mut links)?)?;
         }
-        Ok(to)
+        Ok(())
     }
 
-    fn read(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.tree.read(entry, offset, into)
+    fn read(&self, path: &[u8], offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.tree.read(path, offset, into)
     }
 
-    fn version(&self, entry: &Entry) -> Result<u64> {
-        self.tree.version(entry)
+    fn version(&self, path: &[u8]) -> Result<u64> {
+        self.tree.version(path)
     }
 }
 

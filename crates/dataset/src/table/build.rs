@@ -1,46 +1,65 @@
 //! Making a table: of the files of one partition while it is written, or of all partitions.
 
-use std::path::Path;
-
 use hashbrown::HashTable;
-use xxhash_rust::xxh3::Xxh3;
-use zerocopy::IntoBytes;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Ino, NAME_BYTES_MAX, ROOT, Table, hash_of};
 use saker_types::FileKind;
 
 use crate::digest::{DIGEST_BYTES, Digest};
 use crate::error::{Error, Result};
-use crate::format::{
-    BlockRecord, EntryRecord, PARTS, Preamble, TABLE_MAGIC, TableHeader, crc_of, padded,
-};
+use crate::format::{BlockRecord, EntryRecord, padded};
 use crate::inode::{IMPLIED, InodeRecord, Meta};
 
 /// A name in a directory, while a table is made.
-#[derive(Clone)]
-struct Name {
-    parent: Ino,
-    ino: Ino,
-    at: u64,
-    len: u8,
+#[derive(Clone, Copy)]
+pub(super) struct Name {
+    pub(super) parent: Ino,
+    pub(super) ino: Ino,
+    pub(super) hash: u32,
+    /// [`EntryRecord::name`], in halves.
+    place: [u32; 2],
+}
+
+const _: () = assert!(size_of::<Name>() == 20);
+
+impl Name {
+    pub(super) fn record(&self) -> EntryRecord {
+        let [low, high] = self.place.map(u64::from);
+        EntryRecord { hash: self.hash, ino: self.ino, name: low | high << 32 }
+    }
+
+    /// The name.
+    pub(super) fn of<'n>(&self, names: &'n [u8]) -> &'n [u8] {
+        let (at, len) = self.record().place();
+        &names[at as usize..][..len]
+    }
+
+    /// Of the index.
+    fn key(&self) -> u64 {
+        key(self.parent, self.hash)
+    }
 }
 
 /// A table that is being made.
 #[derive(Clone)]
 pub struct Builder {
     pub(super) inodes: Vec<InodeRecord>,
-    digests: Vec<[u8; DIGEST_BYTES]>,
-    entries: Vec<Name>,
+    pub(super) digests: Vec<[u8; DIGEST_BYTES]>,
+    pub(super) entries: Vec<Name>,
     /// Entries by parent and name.
-    index: HashTable<u32>,
-    names: Vec<u8>,
-    attrs: Vec<u8>,
-    blocks: Vec<BlockRecord>,
-    partitions: u32,
+    pub(super) index: HashTable<u32>,
+    pub(super) names: Vec<u8>,
+    pub(super) attrs: Vec<u8>,
+    pub(super) blocks: Vec<BlockRecord>,
+    pub(super) partitions: u32,
 }
 
 /// Longest path, as the kernel takes it.
 const PATH_BYTES_MAX: usize = 4095;
+
+/// No inode.
+const NOT_YET: Ino = Ino::MAX;
 
 /// Refuses what would lead elsewhere, or could not be made.
 fn check_name(name: &[u8]) -> Result<(), &'static str> {
@@ -54,11 +73,9 @@ fn check_name(name: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn hash(parent: Ino, name: &[u8]) -> u64 {
-    let mut hash = Xxh3::new();
-    hash.update(&parent.to_le_bytes());
-    hash.update(name);
-    hash.digest()
+/// What the index finds a name by.
+fn key(parent: Ino, hash: u32) -> u64 {
+    xxh3_64([parent, hash].map(u32::to_le_bytes).as_flattened())
 }
 
 impl Default for Builder {
@@ -84,16 +101,13 @@ impl Builder {
     }
 
     fn find(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        let hash = hash_of(name);
         let is_it = |n: &u32| {
             let entry = &self.entries[*n as usize];
-            entry.parent == parent && self.name(entry) == name
+            (entry.parent, entry.hash) == (parent, hash) && entry.of(&self.names) == name
         };
-        let n = self.index.find(hash(parent, name), is_it)?;
+        let n = self.index.find(key(parent, hash), is_it)?;
         Some(self.entries[*n as usize].ino)
-    }
-
-    fn name(&self, entry: &Name) -> &[u8] {
-        &self.names[entry.at as usize..][..entry.len.into()]
     }
 
     fn new_inode(&mut self, record: InodeRecord) -> Result<Ino, &'static str> {
@@ -106,13 +120,13 @@ impl Builder {
     fn insert(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<(), &'static str> {
         let len = u8::try_from(name.len()).map_err(|_| "a name of over 255 bytes")?;
         let n = u32::try_from(self.entries.len()).map_err(|_| "too many names")?;
-        self.entries.push(Name { parent, ino, at: self.names.len() as u64, len });
+        let place = EntryRecord::place_of(self.names.len() as u64, len);
+        let (hash, place) = (hash_of(name), [place as u32, (place >> 32) as u32]);
+        let entry = Name { parent, ino, hash, place };
+        self.entries.push(entry);
         self.names.extend_from_slice(name);
-        let Builder { index, entries, names, .. } = self;
-        index.insert_unique(hash(parent, name), n, |n| {
-            let entry = &entries[*n as usize];
-            hash(entry.parent, &names[entry.at as usize..][..entry.len.into()])
-        });
+        let Builder { index, entries, .. } = self;
+        index.insert_unique(entry.key(), n, |n| entries[*n as usize].key());
         Ok(())
     }
 
@@ -241,9 +255,10 @@ impl Builder {
     /// A path that is there already.
     pub fn merge(&mut self, table: &Table) -> Result<()> {
         let wrong = |what| Error::invalid(table.path(), what);
-        let mut map = vec![None; table.len() as usize];
+        // Numbers here of inodes there.
+        let mut map = vec![NOT_YET; table.len() as usize];
         let root = InodeRecord { xattrs: 0, ..*table.inode(ROOT) };
-        map[ROOT as usize] = Some(self.describe(ROOT, root).map_err(wrong)?);
+        map[ROOT as usize] = self.describe(ROOT, root).map_err(wrong)?;
         self.partitions = self.partitions.max(table.partitions());
         self.copy_xattrs(table, ROOT, ROOT).map_err(wrong)?;
         // A table in which directories share entries, or inodes what they point to, is none of ours,
@@ -261,7 +276,8 @@ impl Builder {
                     entries.checked_sub(1).ok_or_else(|| wrong("entries of two directories"))?;
                 let known = self.find(to, name);
                 let twice = || wrong("a path that is there twice");
-                if let Some(here) = map[ino as usize] {
+                let here = map[ino as usize];
+                if here != NOT_YET {
                     // Another name of a file. A second one of a directory would be a circle.
                     if known.is_some() || table.inode(ino).is_dir() {
                         return Err(twice());
@@ -278,7 +294,7 @@ impl Builder {
                         here
                     }
                 };
-                map[ino as usize] = Some(here);
+                map[ino as usize] = here;
                 if record.is_dir() {
                     dirs.push((ino, here, depth));
                 }
@@ -321,88 +337,5 @@ impl Builder {
             self.inodes[to as usize].xattrs = at;
         }
         Ok(())
-    }
-
-    /// The table, with the files' digests or without.
-    pub fn finish(mut self, with_digests: bool) -> Table {
-        let mut starts = vec![0u64; self.inodes.len() + 1];
-        for entry in &self.entries {
-            starts[entry.parent as usize + 1] += 1;
-        }
-        for n in 1..starts.len() {
-            starts[n] += starts[n - 1];
-        }
-        let hashed = |entry: &Name| (entry.parent, hash_of(self.name(entry)));
-        let mut order: Vec<(u32, u32, u32)> = self
-            .entries
-            .iter()
-            .map(hashed)
-            .enumerate()
-            .map(|(n, (parent, hash))| (parent, hash, n as u32))
-            .collect();
-        order.sort_unstable_by(|a, b| {
-            let names = || {
-                let [a, b] = [a.2, b.2].map(|n| self.name(&self.entries[n as usize]));
-                a.cmp(b)
-            };
-            (a.0, a.1).cmp(&(b.0, b.1)).then_with(names)
-        });
-        for (ino, inode) in self.inodes.iter_mut().enumerate() {
-            if inode.is_dir() {
-                inode.offset = starts[ino];
-                inode.size = starts[ino + 1] - starts[ino];
-                (inode.nlink, inode.stored) = (2, 0);
-            }
-        }
-        for entry in &self.entries {
-            if self.inodes[entry.ino as usize].is_dir() {
-                self.inodes[entry.parent as usize].nlink += 1;
-                self.inodes[entry.ino as usize].stored = entry.parent.into();
-            }
-        }
-        let entries: Vec<EntryRecord> = order
-            .iter()
-            .map(|&(_, hash, n)| {
-                let entry = &self.entries[n as usize];
-                EntryRecord { hash, ino: entry.ino, name: EntryRecord::place(entry.at, entry.len) }
-            })
-            .collect();
-        if !with_digests {
-            self.digests.clear();
-        }
-        let parts: [&[u8]; PARTS] = [
-            self.inodes.as_bytes(),
-            entries.as_bytes(),
-            self.blocks.as_bytes(),
-            &self.names,
-            &self.attrs,
-            self.digests.as_bytes(),
-        ];
-        let mut header = TableHeader {
-            preamble: Preamble::new(TABLE_MAGIC),
-            partitions: self.partitions,
-            reserved: 0,
-            inodes: self.inodes.len() as u64,
-            entries: entries.len() as u64,
-            blocks: self.blocks.len() as u64,
-            names_bytes: self.names.len() as u64,
-            attrs_bytes: self.attrs.len() as u64,
-            digests: self.digests.len() as u64,
-            crcs: parts.map(crc32c::crc32c),
-            pad: 0,
-            crc: 0,
-        };
-        header.crc = crc_of(&header);
-        let lens = parts.iter().map(|part| padded(part.len() as u64));
-        let total = size_of::<TableHeader>() as u64 + lens.sum::<u64>();
-        let mut words = vec![0u64; (total / 8) as usize];
-        let out = words.as_mut_bytes();
-        let mut at = size_of::<TableHeader>();
-        out[..at].copy_from_slice(header.as_bytes());
-        for part in parts {
-            out[at..at + part.len()].copy_from_slice(part);
-            at += padded(part.len() as u64) as usize;
-        }
-        Table::of_words(Path::new("new table"), words).expect("it is whole")
     }
 }

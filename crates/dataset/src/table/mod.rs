@@ -25,9 +25,11 @@ use crate::format::{BlockRecord, EntryRecord, PARTS, TABLE_MAGIC, TableHeader, c
 use crate::inode::{FileData, INODE_BYTES, InodeRecord};
 
 mod build;
+mod finished;
 mod path;
 
 pub use build::Builder;
+pub use finished::Finished;
 pub use path::{Resolved, SYMLINKS_MAX};
 
 /// Number of an inode in a table.
@@ -203,8 +205,8 @@ impl Table {
     }
 
     fn name(&self, entry: &EntryRecord) -> Option<&[u8]> {
-        let (start, len) = (entry.name & ((1 << 40) - 1), entry.name >> 40 & 0xff);
-        self.part(3).get(start as usize..)?.get(..len as usize)
+        let (start, len) = entry.place();
+        self.part(3).get(start as usize..)?.get(..len)
     }
 
     /// Entries of a directory, as numbers.

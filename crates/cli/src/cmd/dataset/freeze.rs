@@ -3,19 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-use saker_client::datasets::{self, ClusterTree, FreezeProgress, FrozenDataset};
-use saker_dataset::pack::Options;
-use saker_dataset::{Codec, Dataset, Error, Problem};
-use saker_runtime::time;
+use saker_client::datasets::{
+    self, ClusterTree, FreezeName, FreezeProgress, Freezing, FrozenDataset,
+};
+use saker_client::saker_types::Errno;
+use saker_dataset::pack::{self, Options, Plan};
+use saker_dataset::{Codec, Dataset, Error, Manifest, Problem};
 
-use super::pack::pack_into;
-use super::{failure, shown};
+use super::{failure, shown, waits_for};
 use crate::fail::{Context, Failure, Outcome};
-use crate::session::{self, CliSession, ClusterArg};
+use crate::session::{self, CliSession, ClusterArg, ClusterPath};
 use crate::{format, progress, signals};
-
-/// How often the progress is shown.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Freeze a directory of the cluster under a name and a version.
 ///
@@ -24,11 +22,15 @@ const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
 /// stays as it is. Versions share the partitions that have not changed. Nothing may write below
 /// PATH meanwhile: a file that changes is named, and nothing is frozen.
 ///
-/// The dataset is packed in a scratch directory of this machine first, which needs room for all of
-/// it. A run that was stopped or killed goes on where it was.
+/// A partition is packed on a scratch disk of this machine, and removed there once the cluster has
+/// it. Two partitions have to fit there at once, and about 400 bytes for each file. A run that was
+/// stopped or killed goes on where it was, when it is started again on the same machine.
+///
+/// While saker dataset gc runs, this waits.
 #[derive(clap::Args)]
 #[command(
     after_long_help = "EXAMPLES\n  saker dataset freeze /data/imagenet imagenet@2026.11 --partitions 48\n  \
+    saker dataset freeze /data/imagenet imagenet@2026.11 --at /datasets/imagenet-2026.11\n  \
     saker dataset freeze --packed /scratch/imagenet imagenet@2026.12"
 )]
 pub struct Args {
@@ -50,7 +52,11 @@ pub struct Args {
     /// How data is compressed: none, lz4, zstd or zstd:LEVEL.
     #[arg(short, long, value_name = "HOW", default_value = "none")]
     compress: Codec,
-    /// Where a directory is made that it is packed in first [default: $TMPDIR].
+    /// Also show it at this path of the cluster, by a symbolic link. Nothing may be there yet, and the
+    /// directory above must be there. saker dataset remove removes the link, too.
+    #[arg(long, value_name = "PATH")]
+    at: Option<PathBuf>,
+    /// Where a directory for what is being packed is made [default: $TMPDIR].
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
     /// Print one JSON document: what was frozen.
@@ -61,33 +67,119 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome<u8> {
     datasets::check_name(&args.name).map_err(|e| Failure::usage(&args.name, e))?;
     signals::catch_interrupt();
-    if args.packed {
-        let session = session::connect(&args.cluster.name(), Default::default())?;
-        return store(args, &session, &args.path);
+    let done = FreezeProgress::default();
+    let frozen = match args.packed {
+        true => store(args, &done)?,
+        false => pack(args, &done)?,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&frozen).about("json")?);
+        return Ok(0);
     }
+    let FrozenDataset { name, manifest, .. } = &frozen;
+    println!(
+        "{name}: {} files, {} in {} partitions of {} ({} of it was there already)",
+        manifest.files,
+        format::bytes(manifest.bytes),
+        manifest.partitions.len(),
+        format::bytes(stored_bytes(&frozen.manifest)),
+        format::bytes(done.shared_bytes.load(Relaxed)),
+    );
+    println!("digest {}", manifest.digest);
+    println!("at /.datasets/{name}");
+    if let Some(path) = &frozen.at {
+        println!("at {path}");
+    }
+    Ok(0)
+}
+
+fn stored_bytes(manifest: &Manifest) -> u64 {
+    let stored: u64 = manifest.partitions.iter().map(|part| part.stored).sum();
+    stored + manifest.table_bytes
+}
+
+/// Connects, and says where in the cluster the directory that is frozen and the link are.
+fn open(args: &Args) -> Outcome<(CliSession, Vec<ClusterPath>)> {
+    let frozen = (!args.packed).then_some(&args.path);
+    let paths: Vec<PathBuf> = frozen.into_iter().chain(&args.at).cloned().collect();
+    session::open(&args.cluster, &paths)
+}
+
+/// Begins, when nobody collects.
+fn begin<'a>(
+    args: &'a Args,
+    session: &'a CliSession,
+    paths: &'a [ClusterPath],
+    done: &'a FreezeProgress,
+) -> Outcome<Freezing<'a>> {
+    let (fs, waits) = (&session.fs, waits_for("saker dataset gc"));
+    let at = paths.last().filter(|_| args.at.is_some()).map(|at| &at.path[..]);
+    let name = FreezeName { name: &args.name, at };
+    fs.block_on(fs.datasets().begin(&session.who, name, done, waits)).about(&args.name)
+}
+
+/// Freezes what `saker dataset pack` has made.
+fn store(args: &Args, done: &FreezeProgress) -> Outcome<FrozenDataset> {
+    let packed = Dataset::open(&args.path).map_err(failure)?;
+    must_be_whole(&packed)?;
+    let (session, paths) = open(args)?;
+    let freezing = begin(args, &session, &paths, done)?;
+    let bar = progress::Progress::of_bytes(stored_bytes(packed.manifest()));
+    let frozen = progress::watch(
+        || session.fs.block_on(freezing.freeze(&packed)),
+        || {
+            done.stop.fetch_or(signals::interrupted(), Relaxed);
+            bar.set(done.bytes.load(Relaxed));
+        },
+    );
+    bar.done();
+    frozen.about(&args.name)
+}
+
+/// Packs a directory of the cluster, and freezes it.
+fn pack(args: &Args, done: &FreezeProgress) -> Outcome<FrozenDataset> {
     if args.partitions == 0 {
         return Err(Failure::usage("--partitions", "at least one"));
     }
-    let (session, paths) = session::open(&args.cluster, std::slice::from_ref(&args.path))?;
+    let (session, paths) = open(args)?;
     let (at, entry) = session.find(&paths[0], true)?;
     if !entry.attr.is_dir() {
         return Err(Failure::usage(args.path.display(), "not a directory"));
     }
     let source = ClusterTree::new(&session.fs, &session.who, at);
-    // One of its own, which is removed with all that is in it.
-    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
-    let scratch = scratch.join(format!("saker-freeze-{}-{}", session.who.uid, args.name));
-    make_own(&scratch)?;
+    let scratch = scratch(args, &session)?;
     let (partitions, codec) = (args.partitions, args.compress);
     let options = Options { partitions, codec, ..Options::default() };
-    // One that is whole was packed by a run that could not store it.
-    if Dataset::open(&scratch).is_ok() {
+    let freezing = begin(args, &session, &paths, done)?;
+    let packed = Plan::of(&source).and_then(|plan| {
+        let (packing, totals) = (pack::Progress::default(), plan.totals());
+        let stops = [&packing.stop, &done.stop];
+        super::pack::show(totals, &packing, &stops, || {
+            pack::pack_objects(&source, plan, &scratch, &options, &packing, &freezing)
+        })
+    });
+    let packed = match packed {
+        Ok(packed) => packed,
+        Err(error) => {
+            // What is told is why; the lock ends with this client at the latest.
+            let _ = session.fs.block_on(freezing.abandon());
+            return Err(failure(error));
+        }
+    };
+    let frozen = session.fs.block_on(freezing.finish(packed.manifest, &packed.table));
+    let is_over = frozen.as_ref().map_or_else(|e| e.errno() == Errno::EEXIST, |_| true);
+    if is_over {
         std::fs::remove_dir_all(&scratch).about(scratch.display())?;
     }
-    pack_into(&source, &scratch, &options)?;
-    let code = store(args, &session, &scratch)?;
-    std::fs::remove_dir_all(&scratch).about(scratch.display())?;
-    Ok(code)
+    frozen.about(&args.name)
+}
+
+/// The directory that is packed in: made, or that of an earlier run.
+fn scratch(args: &Args, session: &CliSession) -> Outcome<PathBuf> {
+    let above = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let scratch = above.join(format!("saker-freeze-{}-{}", session.who.uid, args.name));
+    make_own(&scratch)?;
+    Ok(scratch)
 }
 
 /// Makes a directory, or takes the one that is there if it is this user's own: what another user can
@@ -118,43 +210,4 @@ fn must_be_whole(packed: &Dataset) -> Outcome {
         Some(Problem { path: None, what }) => Err(Failure::new("dataset", what)),
         Some(Problem { path: Some(path), what }) => Err(Failure::new(shown(&path), what)),
     }
-}
-
-fn store(args: &Args, session: &CliSession, dir: &Path) -> Outcome<u8> {
-    let packed = Dataset::open(dir).map_err(failure)?;
-    if args.packed {
-        must_be_whole(&packed)?;
-    }
-    let stored: u64 = packed.partitions().iter().map(|part| part.bytes).sum();
-    let total = stored + packed.manifest().table_bytes;
-    let (done, bar) = (FreezeProgress::default(), progress::Progress::of_bytes(total));
-    let frozen = std::thread::scope(|scope| {
-        let storing = scope.spawn(|| {
-            let datasets = session.fs.datasets();
-            session.fs.block_on(datasets.freeze(&session.who, &packed, &args.name, &done))
-        });
-        while !storing.is_finished() {
-            time::sleep(LOOK);
-            bar.set(done.bytes.load(Relaxed));
-        }
-        storing.join().map_err(|_| Failure::new(&args.name, "storing it broke"))
-    });
-    bar.done();
-    let frozen: FrozenDataset = frozen?.about(&args.name)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&frozen).about("json")?);
-        return Ok(0);
-    }
-    let FrozenDataset { name, manifest, .. } = &frozen;
-    println!(
-        "{name}: {} files, {} in {} partitions of {} ({} of it was there already)",
-        manifest.files,
-        format::bytes(manifest.bytes),
-        manifest.partitions.len(),
-        format::bytes(total),
-        format::bytes(done.shared_bytes.load(Relaxed)),
-    );
-    println!("digest {}", manifest.digest);
-    println!("at /.datasets/{name}");
-    Ok(0)
 }

@@ -2,9 +2,10 @@
 
 use saker_types::time::stamp;
 
+use super::waits_for;
 use crate::fail::{Context, Outcome};
-use crate::format;
 use crate::session::{self, ClusterArg};
+use crate::{format, signals};
 
 /// List the frozen datasets of a cluster.
 #[derive(clap::Args)]
@@ -18,7 +19,8 @@ pub struct ListArgs {
 
 /// Remove frozen datasets by their names.
 ///
-/// Only the user that froze one, and the superuser, may do that. The space comes back with the
+/// Only the user that froze one, and the superuser, may do that. A link that was made by freeze --at
+/// is removed, too, if it still leads there. The space comes back with the
 /// next saker dataset gc.
 #[derive(clap::Args)]
 pub struct RemoveArgs {
@@ -30,6 +32,8 @@ pub struct RemoveArgs {
 }
 
 /// Remove what no frozen dataset has any more.
+///
+/// Waits while others freeze, who store what has no name yet.
 #[derive(clap::Args)]
 pub struct GcArgs {
     #[command(flatten)]
@@ -49,8 +53,9 @@ pub fn list(args: &ListArgs) -> Outcome<u8> {
     }
     for frozen in all {
         let manifest = &frozen.manifest;
+        let at = frozen.at.map_or_else(String::new, |path| format!("  {path}"));
         println!(
-            "{:<32} {:>10} files {:>10} {:>6} partitions  {}  {}",
+            "{:<32} {:>10} files {:>10} {:>6} partitions  {}  {}{at}",
             frozen.name,
             manifest.files,
             format::bytes(manifest.bytes).to_string(),
@@ -72,7 +77,9 @@ pub fn remove(args: &RemoveArgs) -> Outcome<u8> {
 pub fn collect(args: &GcArgs) -> Outcome<u8> {
     let cluster = args.cluster.name();
     let session = session::connect(&cluster, Default::default())?;
-    let collected = session.fs.block_on(session.fs.datasets().collect()).about(&cluster)?;
+    signals::catch_interrupt();
+    let waits = waits_for("saker dataset freeze");
+    let collected = session.fs.block_on(session.fs.datasets().collect(waits)).about(&cluster)?;
     match args.json {
         true => println!("{}", serde_json::to_string_pretty(&collected).about("json")?),
         false => {

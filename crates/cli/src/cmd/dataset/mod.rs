@@ -4,8 +4,10 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use saker_dataset::{Dataset, Error};
+use saker_types::Errno;
 
 use crate::fail::{Failure, Outcome};
+use crate::signals;
 
 mod export;
 mod freeze;
@@ -64,6 +66,17 @@ impl Packed {
 /// An error of a dataset says itself which file it is about.
 fn failure(error: Error) -> Failure {
     Failure::new("dataset", error)
+}
+
+/// Says once that another command is waited for, and ends the wait at Ctrl-C.
+fn waits_for(command: &'static str) -> impl FnMut() -> saker_types::Result<()> {
+    let mut is_said = false;
+    move || {
+        if !std::mem::replace(&mut is_said, true) {
+            crate::complain!("saker: waiting for {command} to end");
+        }
+        if signals::interrupted() { Err(Errno::EINTR.into()) } else { Ok(()) }
+    }
 }
 
 /// Paths as they are printed: what is no text is replaced.

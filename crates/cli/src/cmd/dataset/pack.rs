@@ -2,19 +2,16 @@
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
+use saker_dataset::Codec;
 use saker_dataset::pack::{self, Listed, LocalTree, Options, Plan, Source};
-use saker_dataset::{Codec, Manifest};
 use saker_runtime::time;
 
 use super::failure;
 use crate::fail::{Context, Failure, Outcome};
 use crate::{format, progress, signals};
-
-/// How often the progress is shown, and Ctrl-C looked for.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// Pack files into partitions.
 ///
@@ -82,25 +79,24 @@ fn must_be_apart(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// Packs, shows how far it has come, and stops at Ctrl-C. Also gives the bytes that an earlier run
-/// had packed.
-pub fn pack_into(source: &dyn Source, to: &Path, options: &Options) -> Outcome<(Manifest, u64)> {
-    let plan = Plan::of(source).map_err(failure)?;
-    let (files, bytes) = plan.totals();
-    let done = pack::Progress::default();
+/// Packs on a thread of its own, shows how far it has come of `files` files with `bytes`, and sets
+/// `stops` at Ctrl-C.
+pub fn show<T: Send>(
+    (files, bytes): (u64, u64),
+    done: &pack::Progress,
+    stops: &[&AtomicBool],
+    work: impl FnOnce() -> T + Send,
+) -> T {
     let bar = progress::Progress::of_bytes(bytes);
-    let packed = std::thread::scope(|scope| {
-        let packing = scope.spawn(|| pack::pack(source, &plan, to, options, &done));
-        while !packing.is_finished() {
-            time::sleep(LOOK);
-            done.stop.fetch_or(signals::interrupted(), Relaxed);
-            bar.set(done.bytes.load(Relaxed));
-            bar.say(format!("{} of {files} files", done.files.load(Relaxed)));
+    let result = progress::watch(work, || {
+        if signals::interrupted() {
+            stops.iter().for_each(|stop| stop.store(true, Relaxed));
         }
-        packing.join().map_err(|_| Failure::new("dataset", "packing broke"))
+        bar.set(done.bytes.load(Relaxed));
+        bar.say(format!("{} of {files} files", done.files.load(Relaxed)));
     });
     bar.done();
-    Ok((packed?.map_err(failure)?, done.resumed_bytes.load(Relaxed)))
+    result
 }
 
 pub fn run(args: &Args) -> Outcome<u8> {
@@ -117,7 +113,12 @@ pub fn run(args: &Args) -> Outcome<u8> {
         ..Options::default()
     };
     let begin = time::now();
-    let (manifest, resumed) = pack_into(&*source, &args.output, &options)?;
+    let plan = Plan::of(&*source).map_err(failure)?;
+    let (done, totals) = (pack::Progress::default(), plan.totals());
+    let packed = show(totals, &done, &[&done.stop], || {
+        pack::pack(&*source, plan, &args.output, &options, &done)
+    });
+    let (manifest, resumed) = (packed.map_err(failure)?, done.resumed_bytes.load(Relaxed));
     if args.json {
         println!("{}", serde_json::to_string_pretty(&manifest).about("json")?);
         return Ok(0);

@@ -11,10 +11,12 @@ mod place;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use saker_dataset::table::ROOT;
 use saker_types::acl::{self, Acl};
 use saker_types::wire::{At, Entry};
 use saker_types::{Access, Class, Errno, Error, FileKind, Locator, Result, access};
 
+use crate::datasets::FrozenDataset;
 use crate::namespace::api::Namespace;
 use crate::namespace::listing::DirStream;
 use crate::net::groups::full_cred;
@@ -73,26 +75,47 @@ impl FrozenNamespace<'_> {
         if number == 0 {
             return Ok(Place::All);
         }
-        let dataset = self.numbered(number, loc).await?;
+        if ino == ROOT {
+            return match self.fs.frozen.numbered(number) {
+                Some(dataset) => Ok(Place::root_of(dataset)),
+                None => self.root_of(self.record_of(number, loc).await?).await,
+            };
+        }
+        let dataset = match self.fs.frozen.numbered(number) {
+            Some(dataset) => dataset,
+            None => self.fs.frozen.load(self.fs, &self.record_of(number, loc).await?).await?,
+        };
         if ino >= dataset.table.len() {
             return Err(Errno::ESTALE.into());
         }
         Ok(Place::In { dataset, ino, loc: loc.clone() })
     }
 
-    /// The dataset of a number: of a handle that was had before this client knew of it.
-    async fn numbered(&self, number: u32, loc: &Locator) -> Result<Arc<loaded::LoadedDataset>> {
-        let cache = &self.fs.frozen;
-        if let Some(dataset) = cache.numbered(number) {
-            return Ok(dataset);
-        }
+    /// The record of a number: of a handle that was had before this client knew of it.
+    async fn record_of(&self, number: u32, loc: &Locator) -> Result<Arc<FrozenDataset>> {
         let name = std::str::from_utf8(&loc.name).unwrap_or_default();
-        if let Some(dataset) = cache.named(self.fs, name).await?
-            && dataset.record.number == number
+        let found = self.fs.frozen.record_of(self.fs, number, name).await?;
+        found.ok_or_else(|| Errno::ESTALE.into())
+    }
+
+    /// The root of a dataset. Its table is read only if its record does not say all.
+    async fn root_of(&self, record: Arc<FrozenDataset>) -> Result<Place> {
+        if let (None, Some(root)) = (self.fs.frozen.numbered(record.number), record.root)
+            && !root.has_xattrs
         {
-            return Ok(dataset);
+            return Ok(Place::Root { record, root });
         }
-        cache.find_numbered(self.fs, number).await?.ok_or_else(|| Errno::ESTALE.into())
+        Ok(Place::root_of(self.fs.frozen.load(self.fs, &record).await?))
+    }
+
+    /// The same place, with its dataset's table.
+    async fn loaded(&self, place: Place) -> Result<Place> {
+        match place {
+            Place::Root { record, .. } => {
+                Ok(Place::root_of(self.fs.frozen.load(self.fs, &record).await?))
+            }
+            place => Ok(place),
+        }
     }
 
     async fn child(&self, dir: &Place, name: &Bytes) -> Result<Option<Place>> {
@@ -102,8 +125,15 @@ impl FrozenNamespace<'_> {
         match dir {
             Place::All => {
                 let Ok(text) = std::str::from_utf8(name) else { return Ok(None) };
-                let dataset = self.fs.frozen.named(self.fs, text).await?;
-                Ok(dataset.map(Place::root_of))
+                match self.fs.frozen.named(self.fs, text).await? {
+                    Some(record) => self.root_of(record).await.map(Some),
+                    None => Ok(None),
+                }
+            }
+            Place::Root { record, .. } => {
+                let dataset = self.fs.frozen.load(self.fs, record).await?;
+                let child = dataset.table.lookup(ROOT, name);
+                Ok(child.map(|child| dir.child(&dataset, name.clone(), child)))
             }
             Place::In { dataset, ino, .. } => {
                 let child = dataset.table.lookup(*ino, name);
@@ -112,23 +142,30 @@ impl FrozenNamespace<'_> {
         }
     }
 
-    async fn items(&self, dir: &Place, after: u64) -> Result<Vec<DirItem>> {
+    async fn items(&self, dir: Place, after: u64) -> Result<Vec<DirItem>> {
         let item = |place: Place, cookie| {
             let Entry { attr, loc, .. } = place.entry();
             DirItem { name: loc.name.clone(), cookie, attr, loc }
         };
         let mut items = Vec::new();
-        match dir {
+        let dir = self.loaded(dir).await?;
+        match &dir {
             Place::All => {
                 let names = loaded::names(self.fs).await?;
                 for (cookie, name) in (COOKIE_FIRST..).zip(names) {
                     if cookie > after
-                        && let Some(dataset) = self.fs.frozen.named(self.fs, &name).await?
+                        && let Some(record) = self.fs.frozen.named(self.fs, &name).await?
                     {
-                        items.push(item(Place::root_of(dataset), cookie));
+                        let root = match record.root {
+                            // Who lists needs no attributes but these.
+                            Some(root) => Place::Root { record, root },
+                            None => self.root_of(record).await?,
+                        };
+                        items.push(item(root, cookie));
                     }
                 }
             }
+            Place::Root { .. } => {}
             Place::In { dataset, ino, .. } => {
                 let skipped = (after + 1).saturating_sub(COOKIE_FIRST);
                 let children = dataset.table.children_from(*ino, skipped);
@@ -210,7 +247,7 @@ impl Namespace for FrozenNamespace<'_> {
                 return Err(Errno::ENOTDIR.into());
             }
             check(&who, &place, Access::R)?;
-            frozen.items(&place, cookie).await
+            frozen.items(place, cookie).await
         })
     }
 

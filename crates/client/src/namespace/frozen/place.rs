@@ -9,16 +9,36 @@ use saker_types::wire::Entry;
 use saker_types::{Attr, FileKind, InodeId, Locator, time};
 
 use super::loaded::LoadedDataset;
+use crate::datasets::{FrozenDataset, RootAttr};
 
 /// `st_size` of directories.
 const DIRECTORY_BYTES: u64 = 4096;
 /// Bits by which a program gets its owner's or its group's rights.
 const SET_ID: u32 = 0o6000;
 
+/// Where the root of a dataset is found.
+fn root_loc(record: &FrozenDataset) -> Locator {
+    let name = Bytes::copy_from_slice(record.name.as_bytes());
+    let id = frozen_id(record.number, ROOT);
+    Locator::entry(frozen_id(0, 0), name, id).under(super::POLICY)
+}
+
+/// All times are when it was modified.
+fn at_time(attr: Attr, ns: u64) -> Attr {
+    Attr { atime_ns: ns, mtime_ns: ns, ctime_ns: ns, btime_ns: ns, ..attr }
+}
+
 /// A place.
 pub(super) enum Place {
     /// The directory of all datasets.
     All,
+    /// The root of a dataset whose table was not read yet.
+    Root {
+        /// The dataset.
+        record: Arc<FrozenDataset>,
+        /// Its root.
+        root: RootAttr,
+    },
     /// An inode of a dataset.
     In {
         /// The dataset.
@@ -33,9 +53,7 @@ pub(super) enum Place {
 impl Place {
     /// The root of a dataset.
     pub(super) fn root_of(dataset: Arc<LoadedDataset>) -> Place {
-        let name = Bytes::copy_from_slice(dataset.record.name.as_bytes());
-        let id = frozen_id(dataset.record.number, ROOT);
-        let loc = Locator::entry(frozen_id(0, 0), name, id).under(super::POLICY);
+        let loc = root_loc(&dataset.record);
         Place::In { dataset, ino: ROOT, loc }
     }
 
@@ -49,13 +67,14 @@ impl Place {
     pub(super) fn id(&self) -> InodeId {
         match self {
             Place::All => frozen_id(0, 0),
+            Place::Root { record, .. } => frozen_id(record.number, ROOT),
             Place::In { dataset, ino, .. } => frozen_id(dataset.record.number, *ino),
         }
     }
 
     pub(super) fn kind(&self) -> FileKind {
         match self {
-            Place::All => FileKind::Directory,
+            Place::All | Place::Root { .. } => FileKind::Directory,
             Place::In { dataset, ino, .. } => dataset.table.inode(*ino).kind(),
         }
     }
@@ -63,7 +82,7 @@ impl Place {
     /// Target of a symbolic link.
     pub(super) fn target(&self) -> Bytes {
         match self {
-            Place::All => Bytes::new(),
+            Place::All | Place::Root { .. } => Bytes::new(),
             Place::In { dataset, ino, .. } => {
                 Bytes::copy_from_slice(dataset.table.target(*ino).unwrap_or_default())
             }
@@ -71,29 +90,32 @@ impl Place {
     }
 
     pub(super) fn attr(&self) -> Attr {
-        let Place::In { dataset, ino, .. } = self else {
-            let (id, mode) = (self.id(), FileKind::Directory.bits() | 0o555);
-            return Attr { id, mode, size: DIRECTORY_BYTES, nlink: 2, ..Attr::default() };
-        };
-        let inode = dataset.table.inode(*ino);
-        let (mode, rdev) = match dataset.is_the_superusers() || inode.is_dir() {
-            true => (inode.mode, inode.rdev),
-            false => (inode.mode & !SET_ID, 0),
-        };
-        let mtime_ns = time::stamp(inode.mtime_s, inode.mtime_ns);
-        Attr {
-            id: self.id(),
-            mode,
-            uid: inode.uid,
-            gid: inode.gid,
-            size: if inode.is_dir() { DIRECTORY_BYTES } else { inode.size },
-            nlink: inode.nlink,
-            rdev,
-            atime_ns: mtime_ns,
-            mtime_ns,
-            ctime_ns: mtime_ns,
-            btime_ns: mtime_ns,
-            ..Attr::default()
+        let directory = Attr { id: self.id(), size: DIRECTORY_BYTES, ..Attr::default() };
+        match self {
+            Place::All => Attr { mode: FileKind::Directory.bits() | 0o555, nlink: 2, ..directory },
+            Place::Root { root, .. } => {
+                let RootAttr { mode, uid, gid, nlink, .. } = *root;
+                let attr = Attr { mode, uid, gid, nlink, ..directory };
+                at_time(attr, time::stamp(root.mtime_s, root.mtime_ns))
+            }
+            Place::In { dataset, ino, .. } => {
+                let inode = dataset.table.inode(*ino);
+                let (mode, rdev) = match dataset.is_the_superusers() || inode.is_dir() {
+                    true => (inode.mode, inode.rdev),
+                    false => (inode.mode & !SET_ID, 0),
+                };
+                let attr = Attr {
+                    id: self.id(),
+                    mode,
+                    uid: inode.uid,
+                    gid: inode.gid,
+                    size: if inode.is_dir() { DIRECTORY_BYTES } else { inode.size },
+                    nlink: inode.nlink,
+                    rdev,
+                    ..Attr::default()
+                };
+                at_time(attr, time::stamp(inode.mtime_s, inode.mtime_ns))
+            }
         }
     }
 
@@ -129,6 +151,7 @@ impl Place {
     pub(super) fn entry(&self) -> Entry {
         let loc = match self {
             Place::All => super::root(),
+            Place::Root { record, .. } => root_loc(record),
             Place::In { loc, .. } => loc.clone(),
         };
         Entry { attr: self.attr(), loc, inline: self.target(), ..Entry::default() }
