@@ -79,6 +79,8 @@ impl Peer {
     /// # Errors
     /// What it answers, with its name; of the connection.
     pub(crate) async fn call(&self, ask: Ask) -> Result<Reply> {
+        // Whoever waits for a connection is told of the failures meanwhile.
+        let _slot = self.slots.acquire().await.map_err(|e| Error::new(Errno::IO, e))?;
         let (within, failures) = self.begin();
         let reply = self.exchange(ask, within).await;
         self.note(reply.is_ok(), failures);
@@ -103,7 +105,6 @@ impl Peer {
     }
 
     async fn exchange(&self, ask: Ask, within: Duration) -> io::Result<Reply> {
-        let _slot = self.slots.acquire().await.map_err(io::Error::other)?;
         if let Some(mut connection) = self.take() {
             // It may have been closed, or its agent started anew, since it was used.
             match connection.call(ask.clone(), within).await {
