@@ -99,6 +99,10 @@ pub struct PartitionInfo {
 }
 
 impl PartitionInfo {
+    pub(crate) fn of_partition(part: &Partition) -> PartitionInfo {
+        PartitionInfo::of(part.number, part.digest, part.bytes, part.table())
+    }
+
     /// Of a partition, by its table. `stored`: bytes of the partition.
     pub(crate) fn of(number: u32, digest: Digest, stored: u64, table: &Table) -> PartitionInfo {
         let data = (0..table.len()).filter_map(|ino| table.inode(ino).data());
@@ -314,7 +318,7 @@ impl Dataset {
         };
         let merged = table_of(&self.partitions)?;
         let table_digest = Digest::of(merged.as_bytes());
-        let parts = self.partitions.iter().map(Partition::info).collect();
+        let parts = self.partitions.iter().map(PartitionInfo::of_partition).collect();
         let manifest = Manifest::of(parts, &merged, table_digest);
         drop(merged);
         let path = self.dir.join(MANIFEST);

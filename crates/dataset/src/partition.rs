@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::block::expand;
-use crate::dataset::PartitionInfo;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::format::{
@@ -91,11 +90,6 @@ impl Partition {
     /// The same, without the partition.
     pub(crate) fn into_table(self) -> Table {
         self.table
-    }
-
-    /// What a manifest says of it.
-    pub(crate) fn info(&self) -> PartitionInfo {
-        PartitionInfo::of(self.number, self.digest, self.bytes, &self.table)
     }
 
     /// Compares header and table with their checksums and the digest.

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use saker_agent_api::{Ask, Reply};
 use saker_runtime::time::{self, Time};
 use tokio::sync::Semaphore;

@@ -1,12 +1,13 @@
 //! Listing what is to be packed. What many entries have in common is kept once.
 
+use std::cmp::Ordering;
 use std::path::Path;
 
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::plan::{Extra, Item, Owner, Plan, Text, shown};
-use super::source::Entry;
+use super::source::{Entry, Source};
 use crate::error::{Error, Result};
 use crate::inode::Meta;
 
@@ -85,5 +86,31 @@ impl Listing {
         owners.push(owner);
         self.owners.insert_unique(hash, n, |n| hash_of(&owners[*n as usize]));
         n
+    }
+}
+
+impl Plan {
+    /// Lists a source.
+    ///
+    /// # Errors
+    /// The source's; Invalid for a path that is there twice.
+    pub fn of(source: &dyn Source) -> Result<Plan> {
+        let mut listing = Listing::default();
+        source.list(&mut |entry| listing.add(entry))?;
+        let mut plan = listing.plan;
+        let mut items = std::mem::take(&mut plan.items);
+        items.sort_unstable_by(|a, b| plan.cmp(a, b));
+        plan.items = items;
+        for (n, pair) in plan.items.windows(2).enumerate() {
+            if plan.cmp(&pair[0], &pair[1]) == Ordering::Equal {
+                return Err(Error::invalid(
+                    Path::new(&shown(&plan.path(n as u32))),
+                    "listed twice",
+                ));
+            }
+        }
+        plan.check_ways()?;
+        plan.find_links();
+        Ok(plan)
     }
 }

@@ -7,8 +7,6 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Options;
-use super::listing::Listing;
-use super::source::Source;
 use saker_types::FileKind;
 
 use crate::digest::Digest;
@@ -96,32 +94,8 @@ pub(super) fn shown(path: &[u8]) -> String {
 }
 
 impl Plan {
-    /// Lists a source.
-    ///
-    /// # Errors
-    /// The source's; Invalid for a path that is there twice.
-    pub fn of(source: &dyn Source) -> Result<Plan> {
-        let mut listing = Listing::default();
-        source.list(&mut |entry| listing.add(entry))?;
-        let mut plan = listing.plan;
-        let mut items = std::mem::take(&mut plan.items);
-        items.sort_unstable_by(|a, b| plan.cmp(a, b));
-        plan.items = items;
-        for (n, pair) in plan.items.windows(2).enumerate() {
-            if plan.cmp(&pair[0], &pair[1]) == Ordering::Equal {
-                return Err(Error::invalid(
-                    Path::new(&shown(&plan.path(n as u32))),
-                    "listed twice",
-                ));
-            }
-        }
-        plan.check_ways()?;
-        plan.find_links();
-        Ok(plan)
-    }
-
     /// For each further name of a file, the first in the order of the paths.
-    fn find_links(&mut self) {
+    pub(super) fn find_links(&mut self) {
         let mut links = HashMap::new();
         for n in 0..self.len() {
             if let Some(link) = self.link(n) {
@@ -134,7 +108,7 @@ impl Plan {
     }
 
     /// Refuses files below what is no directory: a list may lead through links.
-    fn check_ways(&self) -> Result<()> {
+    pub(super) fn check_ways(&self) -> Result<()> {
         for dir in &self.dirs {
             let dir = dir.of(&self.bytes);
             let ends = dir.iter().enumerate().filter(|(_, c)| **c == b'/').map(|(n, _)| n);
@@ -168,7 +142,8 @@ impl Plan {
         dir.iter().chain(between).chain(item.name.of(&self.bytes))
     }
 
-    fn cmp(&self, a: &Item, b: &Item) -> Ordering {
+    /// In the order of the paths.
+    pub(super) fn cmp(&self, a: &Item, b: &Item) -> Ordering {
         if a.dir == b.dir {
             return a.name.of(&self.bytes).cmp(b.name.of(&self.bytes));
         }

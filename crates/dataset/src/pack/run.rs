@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
         if objects.is_some() {
             write_whole(&table_path(&path), part.table().as_bytes())?;
         }
-        Ok(Part::Here(part.info()))
+        Ok(Part::Here(PartitionInfo::of_partition(&part)))
     }
 
     /// A partition that an earlier run has finished, of this very plan.
