@@ -56,10 +56,8 @@ fn tend(node: &Arc<Node>, is_due: bool) {
     for private in all {
         match private.phase() {
             Phase::Written if is_due => drop_abandoned(node, &private),
-            Phase::Committed => {
-                if !tokio::task::block_in_place(|| private.has_writers()) {
-                    in_background(node, private);
-                }
+            Phase::Committed if !tokio::task::block_in_place(|| private.has_writers()) => {
+                in_background(node, private);
             }
             // One for each home: the others follow if that works.
             Phase::Leaving(_) if is_due && retried.insert(home(node, &private)) => {
