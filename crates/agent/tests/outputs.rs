@@ -434,6 +434,46 @@ fn unstaging_keeps_outputs_until_they_are_removed() {
 }
 
 #[test]
+fn a_full_home_says_so_and_gets_the_file_later() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // A thread, whose mounts nobody sees but the agents that it starts.
+    std::thread::spawn(with_a_small_disk).join().unwrap();
+}
+
+fn with_a_small_disk() {
+    use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change};
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+    // SAFETY: the thread shares no directory or mount that others rely on it for.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+    let mut job = Job::new::<2>(Path::new(SOURCE), 2, "none");
+    let disk = job.agents[1].config.dir.clone();
+    mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), Some(c"size=24m")).unwrap();
+    job.start();
+    job.stage(&job.layout(1));
+    let path = name_at(1);
+    let other = format!(
+        "{}-other",
+        (0..).map(|n| n.to_string()).find(|n| { home(&format!("{n}-other"), 2) == 1 }).unwrap()
+    );
+    write(&job.agents[0], &other, &data(10 << 20, 1));
+    write(&job.agents[0], &path, b"old");
+    let (mut file, token) = create(&job.agents[0], &path, WRITES).unwrap();
+    file.write_all(&data(20 << 20, 2)).unwrap();
+    drop(file);
+    assert_eq!(errno(commit(&job.agents[0], token)), Some(libc::ENOSPC));
+    until("nothing half is left", || unfinished(&job.agents[1]) == 0);
+    assert_eq!(read(&job.agents[1], &path).unwrap(), b"old");
+    ask(&job.agents[0], &other, OutputOp::Unlink(Nothing {})).unwrap();
+    until("it is delivered", || job.agents[0].status().datasets[0].outgoing == 0);
+    assert!(read(&job.agents[1], &path).unwrap() == data(20 << 20, 2));
+    job.agents.iter_mut().for_each(Agent::kill);
+    rustix::mount::unmount(&disk, UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
 fn peers_cannot_leave_the_directory() {
     let job = job::<2>();
     let agent = &job.agents[0];

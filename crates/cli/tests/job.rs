@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
-use saker_agent_api::Local;
+use saker_agent_api::{CreateOutput, Local, OutputOp, OutputRequest};
 use saker_dataset::Table;
 
 /// Agents of some nodes, all on this machine, each with a directory and a port of its own.
@@ -84,6 +86,22 @@ impl Job {
         let mut command = self.command(&["serve", "agent", "--listen", &listen, "--dir", &dir]);
         self.children.push(command.stderr(log).spawn().unwrap());
         wait_for(|| Local::connect(Path::new(&dir)).is_ok());
+    }
+
+    /// Writes an output file on the first node.
+    fn write_output(&self, dataset: &str, path: &str) {
+        let request = |op| OutputRequest {
+            dataset: dataset.to_owned(),
+            path: path.into(),
+            op: Some(op),
+            ..OutputRequest::default()
+        };
+        let flags = (OFlags::CREATE | OFlags::WRONLY).bits() as i32;
+        let create = OutputOp::Create(CreateOutput { flags, mode: 0o644 });
+        let mut local = Local::connect(Path::new(&self.dir(0))).unwrap();
+        let (reply, fd) = local.output(request(create)).unwrap();
+        fs::File::from(fd.unwrap()).write_all(b"written").unwrap();
+        local.output(request(OutputOp::Commit(reply.token))).unwrap();
     }
 
     /// Every file, through the agent of a node.
@@ -172,11 +190,20 @@ fn a_dataset_is_staged_looked_at_and_removed() {
     let error = job.failed(&other, 1);
     assert_eq!(error.matches("staged already, with other files").count(), 3, "{error}");
     job.compare(1, "images@1");
-    // By the list of nodes that the agent here has.
-    job.said(&["unstage", "images@1"]);
+    // By the list of nodes that the agent here has. Output files stay.
+    job.write_output("images@1", "log");
+    let said = job.said(&["unstage", "images@1"]);
+    assert!(said.contains(": 1 output files stay in /") && said.lines().count() == 1, "{said}");
+    let kept = || {
+        let files = |node| Path::new(&job.dir(node)).join("outputs/images@1/files/log").exists();
+        (0..3).filter(|node| files(*node)).count()
+    };
+    assert_eq!(kept(), 1);
     for node in 0..3 {
         assert!(!Path::new(&job.dir(node)).join("datasets/images@1").exists());
     }
+    job.said(&stage);
+    assert_eq!((job.said(&["unstage", "images@1", "--outputs"]).as_str(), kept()), ("", 0));
     let error = job.failed(&["unstage", "images@1"], 1);
     assert!(error.contains("no dataset of this name"), "{error}");
     // SIGTERM ends an agent in order.

@@ -19,7 +19,7 @@ pub struct List {
     /// Names of the datasets, at the mount point.
     datasets: Vec<Vec<u8>>,
     /// Of a directory of outputs.
-    outputs: Vec<OutputEntry>,
+    outputs: Arc<Vec<OutputEntry>>,
 }
 
 /// A directory.
@@ -39,7 +39,7 @@ impl List {
     /// Of a directory.
     pub fn of(node: Node) -> List {
         let datasets = if node == MOUNT { names() } else { Vec::new() };
-        List { of: Of::Node(node), datasets, outputs: Vec::new() }
+        List { of: Of::Node(node), datasets, outputs: Arc::default() }
     }
 
     /// Of a directory of outputs.
@@ -47,8 +47,12 @@ impl List {
     /// # Errors
     /// As of [`Output::list`].
     pub fn of_output(output: &Output) -> sys::Result<List> {
-        let outputs = output.list()?;
-        Ok(List { of: Of::Output(output.clone()), datasets: Vec::new(), outputs })
+        Ok(List::of_entries(output, Arc::new(output.list()?)))
+    }
+
+    /// Of a directory of outputs with these names.
+    fn of_entries(output: &Output, outputs: Arc<Vec<OutputEntry>>) -> List {
+        List { of: Of::Output(output.clone()), datasets: Vec::new(), outputs }
     }
 
     /// Reads it again, as rewinddir(3) must.
@@ -56,13 +60,10 @@ impl List {
         match &self.of {
             Of::Node(node) => *self = List::of(*node),
             // No error can be told: what was read before stays.
-            Of::Output(output) => *self = List::of_output(output).unwrap_or_else(|_| self.take()),
+            Of::Output(output) => {
+                self.outputs = output.list().map_or_else(|_| self.outputs.clone(), Arc::new);
+            }
         }
-    }
-
-    fn take(&mut self) -> List {
-        let of = std::mem::replace(&mut self.of, Of::Node(MOUNT));
-        List { of, datasets: Vec::new(), outputs: std::mem::take(&mut self.outputs) }
     }
 
     /// Entry `n`; the first two are the directory and the one above.
@@ -136,16 +137,17 @@ fn record_bytes(entry: &ListEntry<'_>) -> usize {
     (HEADER_BYTES + entry.name.len() + 1).next_multiple_of(8)
 }
 
-/// The list of a directory that is read from entry `at` on.
-fn list_of(fd: c_int, at: u64) -> sys::Result<Option<Arc<List>>> {
+/// The list of a directory that is read from entry `at` on; `None`: it is none of ours.
+fn list_of(fd: c_int, at: u64) -> sys::Result<Option<List>> {
     if let Some(entry) = fds::get(fd) {
         let is_dir = entry.node.is_dir();
-        return if is_dir { Ok(Some(Arc::new(List::of(entry.node)))) } else { Err(libc::ENOTDIR) };
+        return if is_dir { Ok(Some(List::of(entry.node))) } else { Err(libc::ENOTDIR) };
     }
-    match outfds::get(fd).filter(|handle| handle.output().is_some()) {
-        Some(handle) if !handle.output().is_some_and(|o| o.is_of_dir) => Err(libc::ENOTDIR),
-        Some(handle) => handle.list(at == 0).map(Some),
+    let Some(handle) = outfds::get(fd) else { return Ok(None) };
+    match handle.output() {
         None => Ok(None),
+        Some(output) if !output.is_of_dir => Err(libc::ENOTDIR),
+        Some(output) => Ok(Some(List::of_entries(output, handle.list(at == 0)?))),
     }
 }
 

@@ -9,9 +9,8 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use saker_agent_api::OutputInfo;
+use saker_agent_api::{OutputEntry, OutputInfo};
 
-use crate::list::List;
 use crate::output::Output;
 use crate::sys::{self, Result};
 use crate::{agent, fds, process};
@@ -20,7 +19,7 @@ use crate::{agent, fds, process};
 pub struct Handle {
     what: What,
     /// Of a directory: what getdents64(3) reads.
-    list: Mutex<Option<Arc<List>>>,
+    list: Mutex<Option<Arc<Vec<OutputEntry>>>>,
 }
 
 enum What {
@@ -62,12 +61,12 @@ impl Handle {
     ///
     /// # Errors
     /// As of [`Output::list`].
-    pub fn list(&self, is_begin: bool) -> Result<Arc<List>> {
+    pub fn list(&self, is_begin: bool) -> Result<Arc<Vec<OutputEntry>>> {
         let output = self.output().ok_or(libc::ENOTDIR)?;
         let mut list = lock(&self.list);
         match &*list {
             Some(list) if !is_begin => Ok(list.clone()),
-            _ => Ok(list.insert(Arc::new(List::of_output(output)?)).clone()),
+            _ => Ok(list.insert(Arc::new(output.list()?)).clone()),
         }
     }
 }

@@ -268,7 +268,7 @@ impl Walk<'_> {
             if dir == MOUNT
                 && let Some(dataset) = dataset_of(last)?
             {
-                match self.into_outputs(dataset)? {
+                match self.enter_outputs(dataset)? {
                     Some(output) => return Ok(End::Output(output)),
                     None => continue,
                 }
@@ -297,7 +297,7 @@ impl Walk<'_> {
 
     /// Follows the rest by its letters, below a directory of outputs; `None`: it leads back to the
     /// mount point.
-    fn into_outputs(&mut self, dataset: String) -> Result<Option<Output>> {
+    fn enter_outputs(&mut self, dataset: String) -> Result<Option<Output>> {
         let mut path: Vec<u8> = Vec::new();
         while let Some(range) = self.next_name() {
             match &self.path[range] {

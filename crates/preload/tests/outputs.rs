@@ -173,7 +173,7 @@ fn shells_and_their_programs_write_outputs() {
          fallocate -l 100 $ROOT/fa; stat -c %s $ROOT/fa; sort -r /etc/passwd -o $ROOT/s; head -n 1 $ROOT/s",
         "tar c -C /usr/include asm-generic | tar x -C $ROOT && ls $ROOT/asm-generic | wc -l; \
          cp -a /usr/include/asm-generic $ROOT/r && diff -r /usr/include/asm-generic $ROOT/r && echo same; \
-         sed -i 's/root/ROOT/' $ROOT/s && grep -c ROOT $ROOT/s; gzip -k $ROOT/s && zcat $ROOT/s.gz | cmp - $ROOT/s; \
+         sed -i 's/root/ROOT/' $ROOT/s && grep -c ROOT $ROOT/s; gzip -nk $ROOT/s && zcat $ROOT/s.gz | cmp - $ROOT/s; \
          t=$(mktemp $ROOT/tmp.XXXXXX) && echo t > $t && cat $t && rm $t; d=$(mktemp -d $ROOT/dXXXXXX) && rmdir $d; \
          find $ROOT -name '*.h' -newer /usr | wc -l; rm -r $ROOT/r $ROOT/asm-generic",
         "ln $ROOT/a $ROOT/ln 2> /dev/null; [ -e $ROOT/ln ]; rm -f $ROOT/ln; cat $ROOT/nothing; rm $ROOT/nothing; \

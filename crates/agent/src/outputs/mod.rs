@@ -9,6 +9,7 @@
 //!
 //! The home of a path is a node by the hash of the path.
 
+mod ask;
 mod deliver;
 mod fetch;
 mod home;

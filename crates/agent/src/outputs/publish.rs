@@ -134,7 +134,11 @@ pub(super) async fn commit(node: &Arc<Node>, token: u64) -> Result<()> {
         privates.more.notify_one();
         return noted;
     }
-    publish(node, &private).await
+    let published = publish(node, &private).await;
+    if let Err(error) = &published {
+        tracing::warn!("{}: {} is not at its home: {error}", private.key.0, private.key.1);
+    }
+    published
 }
 
 /// A file that nobody writes any more goes to its home.
@@ -161,7 +165,7 @@ pub(super) async fn deliver_all(node: &Arc<Node>, key: &Key) -> Result<()> {
         match deliver(node, &private).await {
             Err(error) if !is_final(&error) => {
                 node.counters.output_failures.inc();
-                tracing::warn!("{}: {} stays here for now: {error}", key.0, key.1);
+                tracing::debug!("{}: {} stays here for now: {error}", key.0, key.1);
                 return Err(error);
             }
             how => {

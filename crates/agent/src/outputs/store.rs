@@ -243,8 +243,8 @@ impl Store {
         self.make_parents(path)?;
         let to = self.at(path);
         match fs::symlink_metadata(&to) {
-            Ok(there) if there.is_dir() => return Err(Error::new(Errno::ISDIR, path)),
-            Ok(_) if new.exclusive => return Err(Error::new(Errno::EXIST, path)),
+            Ok(there) if there.is_dir() => Err(Error::new(Errno::ISDIR, path)),
+            Ok(_) if new.exclusive => Err(Error::new(Errno::EXIST, path)),
             _ => fs::rename(file, &to).map_err(about),
         }
     }

@@ -56,14 +56,15 @@ fn tend(node: &Arc<Node>, is_due: bool) {
     for private in all {
         match private.phase() {
             Phase::Written if is_due => drop_abandoned(node, &private),
-            Phase::Committed => {
-                if !tokio::task::block_in_place(|| private.has_writers()) {
+            Phase::Committed if !tokio::task::block_in_place(|| private.has_writers()) => {
+                in_background(node, private);
+            }
+            Phase::Leaving(_) if is_due => {
+                // One for each home: the others follow if that works.
+                let home = home(node, &private);
+                if home.1.is_some() && retried.insert(home) {
                     in_background(node, private);
                 }
-            }
-            // One for each home: the others follow if that works.
-            Phase::Leaving(_) if is_due && retried.insert(home(node, &private)) => {
-                in_background(node, private);
             }
             _ => {}
         }
@@ -97,7 +98,7 @@ fn in_background(node: &Arc<Node>, private: Arc<Private>) {
     tokio::spawn(async move {
         let is_home_up = publish(&node, &private).await.is_ok();
         private.end_tending();
-        if !is_home_up || private.key.1.is_root() {
+        if !is_home_up {
             return;
         }
         // What has waited for the same home.
