@@ -51,7 +51,8 @@ pub enum OutputOp {
     #[prost(message, tag = "13")]
     Create(CreateOutput),
     /// The private file with this token is finished. It is published when nobody has it open for
-    /// writing any more: answered after that, or at once while somebody has. From processes.
+    /// writing any more: answered after that; or at once, with the token, while somebody has. From
+    /// processes.
     #[prost(fixed64, tag = "14")]
     Commit(u64),
     /// Go on waiting for the answer to the last request of the connection, after one with

@@ -212,23 +212,35 @@ pub fn output(request: OutputRequest) -> Result<(Reply, Option<OwnedFd>), Refuse
     }
 }
 
-/// An output file is finished. An agent that is being started again is waited for.
+fn pause(ns: i64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
+    // SAFETY: a valid time; what is left of it is not asked for.
+    unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+}
+
+/// An output file is finished. An agent that is being started again is waited for. `is_closed`: so
+/// is, for a short time, whoever else has the file open. That may be a child of another thread,
+/// which has not started its program yet.
 ///
 /// # Errors
 /// An error number.
-pub fn commit(token: u64) -> sys::Result<()> {
-    const PAUSE_NS: i64 = 100_000_000;
+pub fn commit(token: u64, is_closed: bool) -> sys::Result<()> {
+    const AGENT_NS: i64 = 100_000_000;
+    const WRITER_NS: i64 = 4_000_000;
     const TRIES: u32 = 50;
+    const WRITER_TRIES: u32 = 25;
+    let mut waited = 0;
     let op = Some(OutputOp::Commit(token));
     for _ in 0..TRIES {
         match output(OutputRequest { op: op.clone(), ..OutputRequest::default() }) {
+            Ok((reply, _)) if reply.token != 0 && is_closed && waited < WRITER_TRIES => {
+                waited += 1;
+                pause(WRITER_NS);
+            }
             Ok(_) => return Ok(()),
             Err(Refused::Said(errno)) => return Err(errno),
-            Err(Refused::Unreachable) => {}
+            Err(Refused::Unreachable) => pause(AGENT_NS),
         }
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS };
-        // SAFETY: a valid time; what is left of it is not asked for.
-        unsafe { libc::nanosleep(&pause, std::ptr::null_mut()) };
     }
     Err(libc::EIO)
 }

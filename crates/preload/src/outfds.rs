@@ -160,7 +160,7 @@ impl Closed {
     /// # Errors
     /// What the agent says.
     pub fn end(mut self) -> Result<()> {
-        self.0.take().map_or(Ok(()), agent::commit)
+        self.0.take().map_or(Ok(()), |token| agent::commit(token, true))
     }
 }
 
@@ -168,7 +168,7 @@ impl Drop for Closed {
     fn drop(&mut self) {
         if let Some(token) = self.0.take() {
             let errno = sys::errno();
-            let _ = agent::commit(token);
+            let _ = agent::commit(token, true);
             sys::set_errno(errno);
         }
     }
@@ -192,7 +192,7 @@ pub fn before_exec() {
     tokens.dedup();
     let errno = sys::errno();
     for token in tokens {
-        let _ = agent::commit(token);
+        let _ = agent::commit(token, false);
     }
     sys::set_errno(errno);
 }

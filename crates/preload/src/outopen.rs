@@ -82,7 +82,7 @@ impl Output {
         }
         if !outfds::insert(fd, Handle::written(reply.token)) {
             // A child of vfork(2), which is about to start another program.
-            let _ = agent::commit(reply.token);
+            let _ = agent::commit(reply.token, false);
         }
         Ok(fd)
     }

@@ -203,7 +203,7 @@ const PYTHON: &[&str] = &[
      print(sorted(os.listdir(root)), sorted(d for d, _, _ in os.walk(root)))\nshutil.rmtree(root + '/c3')",
     "import zipfile, pickle, tempfile, pathlib\n\
      with zipfile.ZipFile(root + '/model.pt', 'w') as z:\n\
-     \x20 z.writestr('data.pkl', pickle.dumps(list(range(1000))))\n\
+     \x20 z.writestr(zipfile.ZipInfo('data.pkl'), pickle.dumps(list(range(1000))))\n\
      \x20 with z.open('tensor/0', 'w') as f: f.write(bytes(3 << 20))\n\
      print(zipfile.ZipFile(root + '/model.pt').testzip(), len(zipfile.ZipFile(root + '/model.pt').namelist()))\n\
      with tempfile.NamedTemporaryFile(dir=root, delete=False) as f: f.write(b'temporary')\n\

@@ -3,10 +3,10 @@
 use rustix::io::Errno;
 use saker_agent_api::{Nothing, OutputInfo, OutputOp, Reply};
 
+use super::attributes::root_info;
 use super::home;
 use super::path::OutputPath;
 use super::place::{Place, is_dir};
-use super::store::root_info;
 use crate::error::{Error, Result};
 
 impl Place {

@@ -10,6 +10,7 @@
 //! The home of a path is a node by the hash of the path.
 
 mod ask;
+mod attributes;
 mod deliver;
 mod fetch;
 mod home;

@@ -73,8 +73,9 @@ fn is_of_files(errno: i32) -> bool {
 async fn run(node: &Arc<Node>, request: OutputRequest) -> Result<Answer> {
     let op = request.op.ok_or_else(|| Error::new(Errno::INVAL, "not a request"))?;
     if let OutputOp::Commit(token) = op {
-        commit(node, token).await?;
-        return Ok((Reply::default(), None));
+        let is_written = commit(node, token).await?;
+        let token = if is_written { token } else { 0 };
+        return Ok((Reply { token, ..Reply::default() }, None));
     }
     let place = Place::of(node, &request.dataset)?;
     let path = OutputPath::parse(&request.path)?;

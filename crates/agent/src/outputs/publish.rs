@@ -119,26 +119,26 @@ impl Privates {
 }
 
 /// The creator of a file says that it is finished. Published when that returns, unless somebody
-/// still writes it.
+/// still writes it: says whether.
 ///
 /// # Errors
 /// EIO: the home does not answer; the file is delivered later. Of the home.
-pub(super) async fn commit(node: &Arc<Node>, token: u64) -> Result<()> {
+pub(super) async fn commit(node: &Arc<Node>, token: u64) -> Result<bool> {
     let privates = &node.outputs.private;
     let Some(private) = privates.get(token) else {
         let lost = || Err(Error::new(Errno::IO, "no such private file"));
-        return privates.how_ended(token).unwrap_or_else(lost);
+        return privates.how_ended(token).unwrap_or_else(lost).map(|()| false);
     };
     if tokio::task::block_in_place(|| private.has_writers()) {
         let noted = tokio::task::block_in_place(|| private.advance(Phase::Committed));
         privates.more.notify_one();
-        return noted;
+        return noted.map(|()| true);
     }
     let published = publish(node, &private).await;
     if let Err(error) = &published {
         tracing::warn!("{}: {} is not at its home: {error}", private.key.0, private.key.1);
     }
-    published
+    published.map(|()| false)
 }
 
 /// A file that nobody writes any more goes to its home.

@@ -4,18 +4,17 @@
 //! their files in, which say nothing.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 use rustix::io::Errno;
 use saker_agent_api::{FinishOutput, OutputEntry, OutputInfo, SetOutput};
-use xxhash_rust::xxh3::xxh3_64;
 
+use super::attributes::{info, note, root_info, times, with_sum_at, with_sum_of};
 use super::path::OutputPath;
 use crate::error::{Error, Result};
 
@@ -25,54 +24,16 @@ const FILES: &str = "files";
 const INCOMING: &str = "incoming";
 /// Private files, and files that are on their way to their homes.
 const OUTGOING: &str = "outgoing";
-/// Extended attribute of a published file: its CRC32C and the number of its writing.
-const SUM: &str = "user.saker.sum";
 /// Permissions that the agent needs in a directory, whatever programs say.
 const DIR_MODE_LEAST: u32 = 0o700;
 /// Most bytes of names in an answer to a listing.
 pub(super) const LIST_BYTES_MAX: usize = 8 << 20;
-/// What directories say that they have.
-const DIRECTORY_BYTES: u64 = 4096;
-const NS: i64 = 1_000_000_000;
 
 /// The output files of one dataset on this node.
 pub(crate) struct Store {
     dir: PathBuf,
     /// Directories that are being removed. Changes of names are made one after the other.
     removing: Mutex<BTreeSet<OutputPath>>,
-}
-
-/// Attributes of the directory `.out` itself.
-pub(super) fn root_info() -> OutputInfo {
-    let path = OutputPath::parse(b"").expect("an empty path is the root");
-    OutputInfo {
-        mode: libc::S_IFDIR | 0o755,
-        size: DIRECTORY_BYTES,
-        ino: path.ino(0),
-        ..OutputInfo::default()
-    }
-}
-
-fn info(path: &OutputPath, meta: &Metadata) -> OutputInfo {
-    let mtime_ns = meta.mtime().saturating_mul(NS).saturating_add(meta.mtime_nsec());
-    let is_dir = meta.is_dir();
-    let version = [meta.ino(), mtime_ns as u64, meta.size()].map(u64::to_le_bytes).concat();
-    OutputInfo {
-        mode: meta.mode(),
-        size: if is_dir { DIRECTORY_BYTES } else { meta.size() },
-        mtime_ns,
-        ino: path.ino(if is_dir { 0 } else { meta.ino() }),
-        version: xxh3_64(&version),
-        crc: None,
-        writing: 0,
-    }
-}
-
-/// Time of a file, for utimensat(2).
-fn times(mtime_ns: i64) -> Timestamps {
-    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    let mtime = Timespec { tv_sec: mtime_ns.div_euclid(NS), tv_nsec: mtime_ns.rem_euclid(NS) as _ };
-    Timestamps { last_access: omit, last_modification: mtime }
 }
 
 /// Opens a file for reading that belongs to this user, whatever its permissions.
@@ -156,9 +117,7 @@ impl Store {
         if meta.is_dir() {
             return Ok(info);
         }
-        let mut bytes = [0; SUM_BYTES];
-        let got = rustix::fs::lgetxattr(self.at(path), SUM, &mut bytes[..]);
-        Ok(with_sum(info, bytes, got))
+        Ok(with_sum_at(info, &self.at(path)))
     }
 
     /// Opens a published file.
@@ -173,9 +132,8 @@ impl Store {
         if meta.is_dir() {
             return Err(Error::new(Errno::ISDIR, path));
         }
-        let mut bytes = [0; SUM_BYTES];
-        let got = rustix::fs::fgetxattr(&file, SUM, &mut bytes[..]);
-        Ok((file, with_sum(info(path, &meta), bytes, got)))
+        let info = with_sum_of(info(path, &meta), &file);
+        Ok((file, info))
     }
 
     /// Names in a directory whose home is this node.
@@ -233,9 +191,7 @@ impl Store {
         let opened = open_owned(file).map_err(about)?;
         // Attributes of users are written with the permission to write (xattr(7)).
         opened.set_permissions(Permissions::from_mode(0o600)).map_err(about)?;
-        // Not all file systems have them.
-        let _ = rustix::fs::fsetxattr(&opened, SUM, &sum_bytes(new), XattrFlags::empty());
-        rustix::fs::futimens(&opened, &times(new.mtime_ns)).map_err(|e| about(e.into()))?;
+        note(&opened, new).map_err(about)?;
         let mode = Permissions::from_mode(new.mode & 0o777);
         opened.set_permissions(mode).map_err(about)?;
         opened.sync_all().map_err(about)?;
@@ -431,30 +387,6 @@ fn count(dir: &Path) -> u64 {
         _ => 1,
     };
     entries.flatten().map(count_one).sum()
-}
-
-/// Bytes of [`SUM`].
-const SUM_BYTES: usize = 12;
-
-fn sum_bytes(new: &FinishOutput) -> [u8; SUM_BYTES] {
-    let mut bytes = [0; SUM_BYTES];
-    bytes[..4].copy_from_slice(&new.crc.to_le_bytes());
-    bytes[4..].copy_from_slice(&new.writing.to_le_bytes());
-    bytes
-}
-
-/// The same with what [`SUM`] says, if there is one.
-fn with_sum(
-    info: OutputInfo,
-    bytes: [u8; SUM_BYTES],
-    got: rustix::io::Result<usize>,
-) -> OutputInfo {
-    if got != Ok(SUM_BYTES) {
-        return info;
-    }
-    let [a, b, c, d, writing @ ..] = bytes;
-    let crc = Some(u32::from_le_bytes([a, b, c, d]));
-    OutputInfo { crc, writing: u64::from_le_bytes(writing), ..info }
 }
 
 /// Makes a new file that only this user can read.

@@ -27,6 +27,8 @@ pub(crate) async fn run(node: Arc<Node>) {
     let mut last = time::now();
     loop {
         let all = node.outputs.private.all(|_| true);
+        let leaving = all.iter().filter(|private| private.number().is_some()).count();
+        node.counters.outputs_outgoing.set(leaving as i64);
         let wait = match all.iter().any(|private| private.phase() == Phase::Committed) {
             _ if all.is_empty() => {
                 node.outputs.private.more.notified().await;
@@ -51,7 +53,6 @@ pub(crate) async fn run(node: Arc<Node>) {
 fn tend(node: &Arc<Node>, is_due: bool) {
     let mut retried = BTreeSet::new();
     let mut all = node.outputs.private.all(|_| true);
-    node.counters.outputs_outgoing.set(all.iter().filter(|p| p.number().is_some()).count() as i64);
     all.sort_by_key(|private| private.number());
     for private in all {
         match private.phase() {
