@@ -183,7 +183,7 @@ impl Policy {
 
     /// The keys with their values, from which [`Policy::from_pairs`] makes the same policy.
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
-        let interval = self.sync_interval.map_or("none".to_owned(), |every| seconds(every));
+        let interval = self.sync_interval.map_or("none".to_owned(), seconds);
         let (first, after) = self.consistency_and_durability();
         vec![
             ("consistency", first.to_string()),
