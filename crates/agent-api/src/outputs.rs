@@ -154,6 +154,12 @@ pub struct FinishOutput {
     /// Number of this writing of it, by which it is known again when an answer was lost.
     #[prost(fixed64, tag = "6")]
     pub writing: u64,
+    /// When it was closed, in nanoseconds since 1970 by the clock of its writer; 0: not known.
+    #[prost(fixed64, tag = "7")]
+    pub closed_ns: u64,
+    /// It comes later than at its close: it must not replace what was closed after it.
+    #[prost(bool, tag = "8")]
+    pub late: bool,
 }
 
 /// Another name for a file.
@@ -202,6 +208,9 @@ pub struct OutputInfo {
     /// Of a file: [`FinishOutput::writing`], if its home knows it.
     #[prost(fixed64, tag = "7")]
     pub writing: u64,
+    /// Of a file: [`FinishOutput::closed_ns`], if its home knows it.
+    #[prost(fixed64, tag = "8")]
+    pub closed_ns: u64,
 }
 
 /// A name in a directory.

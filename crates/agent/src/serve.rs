@@ -76,8 +76,9 @@ async fn run(config: Config, stop: &Stop) -> Result<()> {
         serve_http(http, registry)
             .map_err(|e| Error::io(format_args!("cannot listen at {http}"), e))?;
     }
-    if node.key.is_empty() && !listen.ip().is_loopback() {
-        tracing::warn!("no key: whoever reaches {listen} can read and stage datasets");
+    if node.key.is_empty() {
+        let who = "whoever reaches it, other users of this machine too,";
+        tracing::warn!("no key for {listen}: {who} can read and change datasets and outputs");
     }
     node.outputs.load()?;
     control::load(&node)?;

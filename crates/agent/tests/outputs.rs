@@ -6,6 +6,7 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -295,6 +296,45 @@ fn files_move_when_the_dataset_is_staged_on_other_nodes() {
         let removed = ask(&job.agents[1], dir, OutputOp::RemoveDir(Nothing {}));
         let is_empty = dir == "empty";
         assert_eq!(errno(removed), (!is_empty).then_some(libc::ENOTEMPTY), "{dir}");
+    }
+}
+
+#[test]
+fn an_old_file_of_a_node_that_comes_back_yields_to_a_newer_one() {
+    let mut job = Job::new::<2>(Path::new(SOURCE), 2, "none");
+    job.start();
+    let mut layout = job.layout(1);
+    job.stage(&layout);
+    let all = layout.nodes.clone();
+    let path = name_at(1);
+    write(&job.agents[0], &path, b"old");
+    layout.nodes = all[..1].to_vec();
+    job.agents[0].stage(&layout, 0).unwrap();
+    until("it is staged on one node", || job.agents[0].is_complete());
+    assert!(!is_there(&job.agents[0], &path));
+    write(&job.agents[0], &path, b"newer");
+    layout.nodes = all;
+    job.stage(&layout);
+    for agent in &job.agents {
+        assert_eq!(read(agent, &path).unwrap(), b"newer");
+        assert_eq!(unfinished(agent), 0);
+    }
+}
+
+#[test]
+fn what_was_closed_while_no_agent_was_there_is_published() {
+    let mut job = job::<2>();
+    let (mut file, _) = create(&job.agents[0], "closed", WRITES).unwrap();
+    file.write_all(b"whole").unwrap();
+    job.agents[0].kill();
+    // As the library does before it closes a file.
+    file.set_permissions(fs::Permissions::from_mode(0o1644)).unwrap();
+    drop(file);
+    job.agents[0].start();
+    for agent in &job.agents {
+        until("it is published", || is_there(agent, "closed"));
+        assert_eq!(read(agent, "closed").unwrap(), b"whole");
+        assert_eq!(look(agent, "closed").unwrap().mode & 0o7777, 0o644);
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, c_int};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -87,8 +88,9 @@ fn dial() -> io::Result<(Local, c_int)> {
     };
     let fd = stream.as_raw_fd();
     stream.set_read_timeout(Some(HELLO_MAX))?;
-    let settings = stream.try_clone()?;
     let local = Local::greet(stream)?;
+    // SAFETY: the stream's own descriptor, which this does not close. A copy would take one more.
+    let settings = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(fd) });
     settings.set_read_timeout(Some(ANSWER_MAX))?;
     Ok((local, fd))
 }

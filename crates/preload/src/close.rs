@@ -77,6 +77,7 @@ hook! { close: (fd: c_int) -> c_int, |next| {
         return fail(libc::EBADF);
     }
     let closed = forget(fd);
+    closed.mark(fd);
     let done = next(fd);
     match closed.end() {
         Err(errno) if done == 0 => fail(errno),
@@ -226,6 +227,8 @@ fn forget_standard() {
 }
 
 hook! { daemon: (keeps_dir: c_int, keeps_files: c_int) -> c_int, |next| {
+    // This process ends past us, and the child has its files.
+    outfds::before_exec();
     let done = next(keeps_dir, keeps_files);
     if done == 0 && keeps_files == 0 {
         forget_standard();

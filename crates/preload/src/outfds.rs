@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use saker_agent_api::{OutputEntry, OutputInfo};
 
@@ -155,6 +155,23 @@ impl Closed {
     /// Nothing.
     pub const NOTHING: Closed = Closed(None);
 
+    /// Something is to be told.
+    pub fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Before the descriptor is closed: notes in the file itself that it is finished, for an agent that
+    /// cannot be told.
+    pub fn mark(&self, fd: c_int) {
+        if self.0.is_some()
+            && let Some(stat) = sys::fstat(fd)
+        {
+            let mode = stat.st_mode & 0o777 | libc::S_ISVTX;
+            // SAFETY: touches no memory.
+            let _ = unsafe { sys::syscall!(libc::SYS_fchmod, fd, mode) };
+        }
+    }
+
     /// Tells it, and waits until the file is published.
     ///
     /// # Errors
@@ -174,13 +191,20 @@ impl Drop for Closed {
     }
 }
 
-fn written() -> BTreeMap<c_int, u64> {
+/// Descriptors that are written, with the agent's tokens. `waits`: for a thread that is in the table;
+/// in a signal handler, that thread may be this one.
+fn written(waits: bool) -> BTreeMap<c_int, u64> {
     let Some(table) = known().filter(|_| process::owns_its_memory()) else {
         return BTreeMap::new();
     };
     // Another may have taken the number of one that was closed past us.
     let is_still = |fd: &&c_int| fds::is_marked(**fd);
-    let table = lock(table);
+    let table = match table.try_lock() {
+        Err(TryLockError::WouldBlock) if waits => lock(table),
+        Err(TryLockError::WouldBlock) => return BTreeMap::new(),
+        Err(TryLockError::Poisoned(table)) => table.into_inner(),
+        Ok(table) => table,
+    };
     let fds = table.keys().filter(is_still);
     fds.filter_map(|fd| Some((*fd, table.get(fd)?.token()?))).collect()
 }
@@ -188,7 +212,7 @@ fn written() -> BTreeMap<c_int, u64> {
 /// Another program takes this one's place: it has the descriptors, and does not know of us. The
 /// files are finished when it has closed them.
 pub fn before_exec() {
-    let mut tokens: Vec<u64> = written().into_values().collect();
+    let mut tokens: Vec<u64> = written(true).into_values().collect();
     tokens.dedup();
     let errno = sys::errno();
     for token in tokens {
@@ -197,20 +221,30 @@ pub fn before_exec() {
     sys::set_errno(errno);
 }
 
-/// The process ends in order: what it has written is finished.
-pub fn at_exit(flushes: bool) {
-    let written = written();
+/// The process ends in order: what it has written is finished. `is_exit`: by exit(3), which flushes
+/// streams, and which no signal handler calls.
+pub fn at_exit(is_exit: bool) {
+    let written = written(is_exit);
     if written.is_empty() {
         return;
     }
-    if flushes {
+    if is_exit {
         // The C library does it later.
         // SAFETY: all streams.
         unsafe { libc::fflush(std::ptr::null_mut()) };
     }
+    // Other threads run on: what they write must not get into a file that is given the number.
+    let null = sys::open(c"/dev/null", libc::O_RDWR | libc::O_CLOEXEC);
     for fd in written.into_keys() {
         let closed = remove(fd);
-        let _ = sys::close(fd);
+        closed.mark(fd);
+        // SAFETY: touches no memory.
+        let is_kept = null.is_ok_and(|null| unsafe {
+            sys::syscall!(libc::SYS_dup3, null, fd, libc::O_CLOEXEC).is_ok()
+        });
+        if !is_kept {
+            let _ = sys::close(fd);
+        }
         drop(closed);
     }
 }

@@ -96,6 +96,7 @@ impl Output {
         // SAFETY: touches no memory.
         let cut = unsafe { sys::syscall!(libc::SYS_ftruncate, fd, len) };
         let closed = outfds::remove(fd);
+        closed.mark(fd);
         let _ = sys::close(fd);
         closed.end()?;
         cut.map(|_| 0)

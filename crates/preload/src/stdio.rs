@@ -93,7 +93,11 @@ hook! {
         let before = libc::fileno(file);
         let opened = if path.is_null() { Ok(Opened::Elsewhere) } else { open(path, mode) };
         // Told when the stream is another one.
-        let _before = forget(before);
+        let closed = forget(before);
+        if closed.is_some() {
+            libc::fflush(file);
+            closed.mark(before);
+        }
         match opened {
             Ok(Opened::Elsewhere) => next(path, mode, file),
             Ok(Opened::Real(path)) => next(path.as_ptr(), mode, file),
@@ -127,7 +131,12 @@ hook! { fdopen: (fd: c_int, mode: *const c_char) -> *mut FILE, |next| {
 
 hook! { fclose: (file: *mut FILE) -> c_int, |next| {
     // -1 of a stream without a descriptor.
-    let closed = forget(if file.is_null() { -1 } else { libc::fileno(file) });
+    let fd = if file.is_null() { -1 } else { libc::fileno(file) };
+    let closed = forget(fd);
+    if closed.is_some() {
+        libc::fflush(file);
+        closed.mark(fd);
+    }
     let done = next(file);
     match closed.end() {
         Err(errno) if done == 0 => sys::fail(errno),

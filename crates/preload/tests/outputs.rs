@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
@@ -34,6 +34,8 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
 /// The agents of a job, each in a thread, with a dataset `data@1`.
 struct Nodes {
     dir: tempfile::TempDir,
+    /// Where they listen.
+    at: Vec<SocketAddr>,
     stops: Vec<Stop>,
     agents: Vec<JoinHandle<()>>,
 }
@@ -52,21 +54,15 @@ impl Nodes {
         let held: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let at: Vec<_> = held.iter().map(|held| held.local_addr().unwrap()).collect();
         drop(held);
-        let mut job = Nodes { dir, stops: Vec::new(), agents: Vec::new() };
-        for (n, listen) in at.iter().enumerate() {
-            let config = Config { listen: *listen, dir: job.agent(n), ..Config::default() };
-            let stop = Stop::new();
-            job.stops.push(stop.clone());
-            let serve = move || saker_agent::serve(config, &stop).unwrap();
-            job.agents.push(std::thread::spawn(serve));
-        }
+        let mut job = Nodes { dir, at, stops: Vec::new(), agents: Vec::new() };
+        job.serve();
         let stage = Stage {
             format: Stage::FORMAT,
             name: "data@1".into(),
             digest: manifest.digest,
             table_digest: manifest.table_digest,
             partitions: 2,
-            nodes: at.iter().map(ToString::to_string).collect(),
+            nodes: job.at.iter().map(ToString::to_string).collect(),
             replicas: 1,
             broadcast: Vec::new(),
             origin: packed.display().to_string(),
@@ -82,6 +78,23 @@ impl Nodes {
         }
         fs::create_dir(job.path("real")).unwrap();
         job
+    }
+
+    /// Starts all agents.
+    fn serve(&mut self) {
+        for (n, listen) in self.at.iter().enumerate() {
+            let config = Config { listen: *listen, dir: self.agent(n), ..Config::default() };
+            let stop = Stop::new();
+            self.stops.push(stop.clone());
+            let serve = move || saker_agent::serve(config, &stop).unwrap();
+            self.agents.push(std::thread::spawn(serve));
+        }
+    }
+
+    /// Ends all agents.
+    fn end(&mut self) {
+        self.stops.drain(..).for_each(|stop| stop.stop());
+        self.agents.drain(..).for_each(|agent| agent.join().unwrap());
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -274,6 +287,37 @@ fn what_a_killed_program_has_written_is_never_seen() {
     }
 }
 
+/// Programs that close a file while no agent is there, in the ways of C and of the kernel, and by
+/// their end.
+#[test]
+fn what_is_closed_while_no_agent_is_there_is_not_lost() {
+    let mut nodes = Nodes::new(2);
+    let script = "exec 3> $ROOT/shell; echo text >&3; \
+                  until [ -e $HERE/go ]; do true; done; exec 3>&-";
+    let python = "import os\nroot = os.environ['ROOT']\nf = open(root + '/python', 'w')\nf.write('text\\n')\n\
+                  g = open(root + '/end', 'w')\ng.write('text\\n')\n\n\
+                  while not os.path.exists(os.environ['HERE'] + '/go'): pass\nf.close()";
+    fs::write(nodes.path("program.py"), python).unwrap();
+    let programs = [script, "exec /usr/bin/python3 $HERE/program.py"];
+    let mut children: Vec<Child> = programs
+        .iter()
+        .map(|program| nodes.on(0, program).stderr(Stdio::null()).stdout(Stdio::null()).spawn())
+        .map(Result::unwrap)
+        .collect();
+    let outgoing = nodes.agent(0).join("outputs/data@1/outgoing");
+    let private = || fs::read_dir(&outgoing).map_or(0, |all| all.flatten().count());
+    // Each has a record.
+    until("all are being written", || private() == 6);
+    nodes.end();
+    fs::write(nodes.path("go"), "").unwrap();
+    children.iter_mut().for_each(|child| drop(child.wait().unwrap()));
+    nodes.serve();
+    for n in 0..2 {
+        until("all are published", || nodes.says(n, "ls $ROOT") == "end\npython\nshell\n");
+        assert_eq!(nodes.says(n, "cat $ROOT/*"), "text\ntext\ntext\n");
+    }
+}
+
 #[test]
 fn errors_are_those_of_a_file_system() {
     let nodes = Nodes::new(2);
@@ -307,8 +351,7 @@ fn errors_are_those_of_a_file_system() {
 fn without_an_agent_writing_is_an_error() {
     let mut nodes = Nodes::new(1);
     assert_eq!(nodes.says(0, "echo x > $ROOT/x; cat $ROOT/x"), "x\n");
-    nodes.stops.iter().for_each(Stop::stop);
-    nodes.agents.drain(..).for_each(|agent| agent.join().unwrap());
+    nodes.end();
     let said = nodes
         .says(0, "ls -d $ROOT; cat /saker/data@1/input; cat $ROOT/x; echo x > $ROOT/y; ls $ROOT");
     assert!(said.starts_with("/saker/data@1.out\n"), "{said}");

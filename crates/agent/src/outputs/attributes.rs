@@ -11,10 +11,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::path::OutputPath;
 
-/// Extended attribute of a published file: its CRC32C and the number of its writing.
+/// Extended attribute of a published file: its CRC32C, the number of its writing, and when it was
+/// closed.
 const SUM: &str = "user.saker.sum";
 /// Bytes of [`SUM`].
-const SUM_BYTES: usize = 12;
+const SUM_BYTES: usize = 20;
 /// What directories say that they have.
 const DIRECTORY_BYTES: u64 = 4096;
 const NS: i64 = 1_000_000_000;
@@ -43,6 +44,7 @@ pub(super) fn info(path: &OutputPath, meta: &Metadata) -> OutputInfo {
         version: xxh3_64(&version),
         crc: None,
         writing: 0,
+        closed_ns: 0,
     }
 }
 
@@ -56,7 +58,8 @@ pub(super) fn times(mtime_ns: i64) -> Timestamps {
 fn sum_bytes(new: &FinishOutput) -> [u8; SUM_BYTES] {
     let mut bytes = [0; SUM_BYTES];
     bytes[..4].copy_from_slice(&new.crc.to_le_bytes());
-    bytes[4..].copy_from_slice(&new.writing.to_le_bytes());
+    bytes[4..12].copy_from_slice(&new.writing.to_le_bytes());
+    bytes[12..].copy_from_slice(&new.closed_ns.to_le_bytes());
     bytes
 }
 
@@ -69,9 +72,10 @@ fn with_sum(
     if got != Ok(SUM_BYTES) {
         return info;
     }
-    let [a, b, c, d, writing @ ..] = bytes;
+    let [a, b, c, d, numbers @ ..] = bytes;
     let crc = Some(u32::from_le_bytes([a, b, c, d]));
-    OutputInfo { crc, writing: u64::from_le_bytes(writing), ..info }
+    let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| numbers[at + n]));
+    OutputInfo { crc, writing: number(0), closed_ns: number(8), ..info }
 }
 
 /// The same with the sum of an open file.

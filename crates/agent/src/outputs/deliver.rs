@@ -21,12 +21,16 @@ pub(super) struct Attributes {
     pub(super) exclusive: bool,
     /// Number of this writing of the file.
     pub(super) writing: u64,
+    /// When it was closed ([`FinishOutput::closed_ns`]).
+    pub(super) closed_ns: u64,
+    /// That was before: it must not replace what was closed after it.
+    pub(super) late: bool,
 }
 
 impl Attributes {
     fn finish(self, size: u64, crc: u32) -> FinishOutput {
-        let Attributes { mode, mtime_ns, exclusive, writing } = self;
-        FinishOutput { size, crc, mode, mtime_ns, exclusive, writing }
+        let Attributes { mode, mtime_ns, exclusive, writing, closed_ns, late } = self;
+        FinishOutput { size, crc, mode, mtime_ns, exclusive, writing, closed_ns, late }
     }
 }
 

@@ -141,6 +141,8 @@ async fn rename(place: &Place, from: &OutputPath, ask: RenameOutput) -> Result<R
         mtime_ns: info.mtime_ns,
         exclusive: ask.exclusive,
         writing: saker_runtime::rand::u64(),
+        closed_ns: info.closed_ns,
+        late: false,
     };
     send(place, &to, Arc::new(file), info.size, attributes).await?;
     tokio::task::block_in_place(|| place.store.unlink_version(from, info.version));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
@@ -17,10 +18,11 @@ use super::store::{Store, create_new};
 use crate::error::{Error, Result};
 
 /// A file of which nothing comes for so long is dropped.
-const IDLE_MAX: Duration = Duration::from_secs(600);
+const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Files that come at once.
 const FILES_MAX: usize = 4096;
-/// Bytes after which what came is written to the disk: the last part must not wait for all of it.
+/// Bytes after which what came begins to be written to the disk: the last part must not wait for all
+/// of it.
 const SYNC_BYTES: u64 = 32 << 20;
 
 /// A file that comes.
@@ -46,13 +48,23 @@ impl Incoming {
         let (crc, end) = (crc32c::crc32c_append(self.crc, &data), at + data.len() as u64);
         let write = move || {
             file.write_all_at(&data, at)?;
-            if at / SYNC_BYTES != end / SYNC_BYTES { file.sync_data() } else { Ok(()) }
+            if at / SYNC_BYTES != end / SYNC_BYTES {
+                begin_writing(&file, at / SYNC_BYTES * SYNC_BYTES, end);
+            }
+            Ok(())
         };
         let written = tokio::task::spawn_blocking(write).await.map_err(std::io::Error::other);
         written.flatten().map_err(|e| Error::file(&self.path, e))?;
         (self.at, self.crc) = (end, crc);
         Ok(())
     }
+}
+
+/// Has the kernel begin to write a part of a file to the disk. Errors are for the fsync at the end.
+fn begin_writing(file: &File, from: u64, to: u64) {
+    let (fd, len) = (file.as_raw_fd(), to - from);
+    // SAFETY: touches no memory.
+    unsafe { libc::sync_file_range(fd, from as i64, len as i64, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 impl Drop for Incoming {

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 /// After so long an answer says that the request goes on. Peers that failed of late are given
 /// little time.
 const ANSWER_WITHIN: Duration = Duration::from_millis(200);
-/// An answer is remembered for so long after the last request for it.
-const REMEMBERED: Duration = Duration::from_secs(600);
+/// An answer is remembered for so long after the last request for it. Requests are repeated at once.
+const REMEMBERED: Duration = Duration::from_secs(30);
 /// Requests that are remembered, at most.
 const JOBS_MAX: usize = 1 << 16;
 

@@ -16,6 +16,8 @@ use crate::staged::StagedDataset;
 
 /// Before what failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// Files that are taken out before they are delivered: each takes a descriptor.
+const TAKEN_MAX: u64 = 1000;
 
 /// Moves files to their homes in the background. Until then the dataset is not complete.
 pub(crate) fn start(node: &Arc<Node>, dataset: &Arc<StagedDataset>) {
@@ -46,17 +48,16 @@ async fn move_all(place: &Place) -> Result<()> {
                 rest.push(path.clone());
                 dirs.push(path);
             } else if !place.is_mine(&path) {
-                let private = &place.node.outputs.private;
-                let (name, number) = (place.dataset.stage.name.clone(), private.next_number());
-                let take = || Private::take_out(&place.store, (name, path), number);
+                let (private, name) = (&place.node.outputs.private, &place.dataset.stage.name);
+                let take = || Private::take_out(&place.store, (name.clone(), path));
                 private.insert(tokio::task::block_in_place(take)?)?;
+                if private.leaving(name) >= TAKEN_MAX {
+                    deliver_leaving(place).await?;
+                }
             }
         }
     }
-    let name = &place.dataset.stage.name;
-    for private in place.node.outputs.private.all(|p| p.key.0 == *name && p.number().is_some()) {
-        deliver_all(&place.node, &private.key).await?;
-    }
+    deliver_leaving(place).await?;
     // The deepest first: what is empty then goes.
     for dir in dirs.iter().rev().filter(|dir| !place.is_mine(dir)) {
         let mode = tokio::task::block_in_place(|| place.store.look(dir))?.mode;
@@ -64,6 +65,14 @@ async fn move_all(place: &Place) -> Result<()> {
         let is_mine = |child: &OutputPath| place.is_mine(child);
         // It stays if files of this home are in it.
         let _ = tokio::task::block_in_place(|| place.store.remove_empty(dir, is_mine));
+    }
+    Ok(())
+}
+
+async fn deliver_leaving(place: &Place) -> Result<()> {
+    let (private, name) = (&place.node.outputs.private, &place.dataset.stage.name);
+    for leaving in private.all(|p| p.key.0 == *name && p.number().is_some()) {
+        deliver_all(&place.node, &leaving.key).await?;
     }
     Ok(())
 }

@@ -19,6 +19,9 @@ use super::store::{Store, create_new, open_owned};
 use super::writers::has_writers;
 use crate::error::{Error, Result};
 
+/// A bit of a private file's mode: the library sets it right before it closes the last descriptor of
+/// the file's creator. So an agent that is away, or has no room for the record, loses nothing.
+const CLOSED: u32 = libc::S_ISVTX;
 /// Ends the name of a record.
 const RECORD: &str = "record";
 
@@ -29,7 +32,8 @@ pub(super) enum Phase {
     Written,
     /// He has; somebody may still write.
     Committed,
-    /// It goes to its home; the number says in which order.
+    /// It goes to its home. The number says in which order: when it was closed, in nanoseconds since
+    /// 1970, and after those that were closed before.
     Leaving(u64),
 }
 
@@ -57,6 +61,8 @@ pub(super) struct Private {
     phase: Mutex<Phase>,
     /// Since when nobody writes it, as seen by who looks.
     pub(super) idle_since: Mutex<Option<Time>>,
+    /// It was closed before: by now another may be at its home.
+    pub(super) is_late: AtomicBool,
     /// It is being delivered in the background.
     pub(super) is_tended: AtomicBool,
 }
@@ -88,21 +94,23 @@ impl Private {
         phase: Phase,
     ) -> Private {
         let (phase, idle_since) = (Mutex::new(phase), Mutex::default());
-        let is_tended = AtomicBool::new(false);
-        Private { token, key, exclusive, data, file, phase, idle_since, is_tended }
+        let (is_late, is_tended) = (AtomicBool::new(false), AtomicBool::new(false));
+        Private { token, key, exclusive, data, file, phase, idle_since, is_late, is_tended }
     }
 
     /// One for a published file whose home is another node now. It must not replace a newer one.
     ///
     /// # Errors
     /// Of the disk.
-    pub(super) fn take_out(store: &Store, key: Key, number: u64) -> Result<Private> {
+    pub(super) fn take_out(store: &Store, key: Key) -> Result<Private> {
         let token = saker_runtime::rand::u64().max(1);
         let data = store.outgoing()?.join(format!("{token:016x}"));
+        let number = store.look(&key.1)?.closed_ns;
         let file = Arc::new(
             open_owned(&store.files().join(key.1.as_path())).map_err(|e| Error::io(&key.1, e))?,
         );
-        let new = Private::new(token, key, true, data, file, Phase::Leaving(number));
+        let new = Private::new(token, key, false, data, file, Phase::Leaving(number));
+        new.set_late();
         // The record comes first: data without one would be removed at the next start.
         new.note(Phase::Leaving(number))?;
         store.take_out(&new.key.1, &new.data)?;
@@ -121,7 +129,9 @@ impl Private {
         })?;
         let key = (dataset.to_owned(), OutputPath::parse(&parsed.path)?);
         let file = Arc::new(open_owned(&data).map_err(|e| Error::file(&data, e))?);
-        Ok(Private::new(token, key, parsed.exclusive, data, file, parsed.phase))
+        let private = Private::new(token, key, parsed.exclusive, data, file, parsed.phase);
+        private.set_late();
+        Ok(private)
     }
 
     fn record(&self) -> PathBuf {
@@ -157,12 +167,13 @@ impl Private {
     /// It goes on to a phase, unless it has come further.
     ///
     /// # Errors
-    /// Of the disk: it stays.
+    /// Of the disk: it is in that phase, but there is no record of it.
     pub(super) fn advance(&self, to: Phase) -> Result<()> {
         let mut phase = self.lock();
         if !matches!((*phase, to), (Phase::Leaving(_), _) | (Phase::Committed, Phase::Committed)) {
-            self.note(to)?;
+            // Without a record, an agent that is started again finds it in the phase before.
             *phase = to;
+            self.note(to)?;
         }
         Ok(())
     }
@@ -189,6 +200,16 @@ impl Private {
     pub(super) fn remove(&self) {
         let _ = std::fs::remove_file(&self.data);
         let _ = std::fs::remove_file(self.record());
+    }
+
+    /// From now on it must not replace what was closed after it.
+    pub(super) fn set_late(&self) {
+        self.is_late.store(true, Ordering::Release);
+    }
+
+    /// Its creator closed it, which the agent was not told of ([`CLOSED`]).
+    pub(super) fn is_closed(&self) -> bool {
+        self.attributes().is_ok_and(|(mode, ..)| mode & CLOSED != 0)
     }
 
     pub(super) fn begin_tending(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::node::Node;
 
 /// How long it is remembered how a file came to its home.
-const REMEMBERED: Duration = Duration::from_secs(600);
+const REMEMBERED: Duration = Duration::from_secs(60);
 /// Private files of a node, at most: each takes a descriptor.
 const PRIVATE_MAX: usize = 1 << 16;
 
@@ -31,7 +31,7 @@ pub(crate) struct Privates {
     ended: Mutex<BTreeMap<u64, (Time, Result<()>)>>,
     /// Files of one path are delivered one after the other.
     turns: Mutex<BTreeMap<Key, Weak<Turn>>>,
-    next_number: AtomicU64,
+    last_number: AtomicU64,
     /// There are more than before.
     pub(super) more: Notify,
 }
@@ -41,17 +41,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Privates {
-    /// Adds one.
+    /// Adds one. What is finished is never refused.
     ///
     /// # Errors
     /// ENFILE: there are too many.
     pub(super) fn insert(&self, private: Private) -> Result<Arc<Private>> {
         let private = Arc::new(private);
         if let Some(number) = private.number() {
-            self.next_number.fetch_max(number + 1, Ordering::AcqRel);
+            self.last_number.fetch_max(number, Ordering::AcqRel);
         }
         let mut all = lock(&self.all);
-        if all.len() >= PRIVATE_MAX {
+        if all.len() >= PRIVATE_MAX && private.phase() == Phase::Written {
             private.remove();
             return Err(Error::new(Errno::NFILE, "too many output files are being written"));
         }
@@ -62,7 +62,12 @@ impl Privates {
 
     /// The number of what leaves next.
     pub(super) fn next_number(&self) -> u64 {
-        self.next_number.fetch_add(1, Ordering::AcqRel)
+        let now = u64::try_from(time::wall_ns()).unwrap_or(0);
+        let next = |last: u64| now.max(last.saturating_add(1));
+        let last = self
+            .last_number
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(next(last)));
+        next(last.unwrap_or_else(|last| last))
     }
 
     pub(super) fn get(&self, token: u64) -> Option<Arc<Private>> {
@@ -148,9 +153,9 @@ pub(super) async fn commit(node: &Arc<Node>, token: u64) -> Result<bool> {
 pub(super) async fn publish(node: &Arc<Node>, private: &Private) -> Result<()> {
     let privates = &node.outputs.private;
     let leaving = Phase::Leaving(privates.next_number());
-    tokio::task::block_in_place(|| private.advance(leaving))?;
+    let noted = tokio::task::block_in_place(|| private.advance(leaving));
     let delivered = deliver_all(node, &private.key).await;
-    privates.how_ended(private.token).unwrap_or(delivered)
+    privates.how_ended(private.token).unwrap_or(noted.and(delivered))
 }
 
 /// Delivers all files of a path that leave, in order.
@@ -164,13 +169,15 @@ pub(super) async fn deliver_all(node: &Arc<Node>, key: &Key) -> Result<()> {
     while let Some(private) = privates.first(key) {
         match deliver(node, &private).await {
             Err(error) if !is_final(&error) => {
+                private.set_late();
                 node.counters.output_failures.inc();
                 tracing::debug!("{}: {} stays here for now: {error}", key.0, key.1);
                 return Err(error);
             }
             how => {
-                if how.is_ok() {
-                    node.counters.outputs.inc();
+                match &how {
+                    Ok(()) => node.counters.outputs.inc(),
+                    Err(error) => tracing::warn!("{}: {} is dropped: {error}", key.0, key.1),
                 }
                 privates.end(&private, how);
             }
@@ -190,7 +197,9 @@ async fn deliver(node: &Arc<Node>, private: &Private) -> Result<()> {
     let place = Place::of(node, dataset)?;
     let (mode, mtime_ns, size) = private.attributes()?;
     let (exclusive, writing) = (private.exclusive, private.token);
-    let attributes = Attributes { mode, mtime_ns, exclusive, writing };
+    let closed_ns = private.number().unwrap_or(0);
+    let late = private.is_late.load(Ordering::Acquire);
+    let attributes = Attributes { mode, mtime_ns, exclusive, writing, closed_ns, late };
     let file = private.file.clone();
     if !place.is_mine(path) {
         send(&place, path, file, size, attributes).await?;

@@ -182,7 +182,8 @@ impl Store {
         })
     }
 
-    /// Puts a whole file in its place, with its attributes: durable, and then visible.
+    /// Puts a whole file in its place, with its attributes: durable, and then visible. One that comes
+    /// late stays where it is if a newer one is there.
     ///
     /// # Errors
     /// EISDIR, ENOTDIR; EEXIST, if it must not replace another. Of the disk.
@@ -201,6 +202,8 @@ impl Store {
         match fs::symlink_metadata(&to) {
             Ok(there) if there.is_dir() => Err(Error::new(Errno::ISDIR, path)),
             Ok(_) if new.exclusive => Err(Error::new(Errno::EXIST, path)),
+            // It is this file, or one that was closed after it.
+            Ok(_) if new.late && self.look(path)?.closed_ns >= new.closed_ns => Ok(()),
             _ => fs::rename(file, &to).map_err(about),
         }
     }

@@ -85,6 +85,14 @@ fn drop_abandoned(node: &Arc<Node>, private: &Private) {
         *since = None;
         return;
     }
+    if private.is_closed() {
+        tracing::info!("{}: {} was closed while no agent was here", private.key.0, private.key.1);
+        if let Err(error) = private.advance(Phase::Committed) {
+            tracing::warn!("{error}");
+        }
+        node.outputs.private.more.notify_one();
+        return;
+    }
     if time::now().since(*since.get_or_insert_with(time::now)) >= ABANDONED_AFTER {
         tracing::info!("{}: {} was not finished, and is dropped", private.key.0, private.key.1);
         node.outputs.private.end(private, Err(Error::new(Errno::IO, "it was not finished")));
