@@ -310,7 +310,9 @@ fn what_is_closed_while_no_agent_is_there_is_not_lost() {
     until("all are being written", || private() == 6);
     nodes.end();
     fs::write(nodes.path("go"), "").unwrap();
-    children.iter_mut().for_each(|child| drop(child.wait().unwrap()));
+    for child in &mut children {
+        child.wait().unwrap();
+    }
     nodes.serve();
     for n in 0..2 {
         until("all are published", || nodes.says(n, "ls $ROOT") == "end\npython\nshell\n");
