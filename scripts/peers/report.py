@@ -188,8 +188,12 @@ def write_frozen(out: Path, about: dict, records: list[dict], packed: list[dict]
         text += frozen_table(records, phase)
     text += ["", "![Figure 3](frozen-reading.png)"]
     plot_frozen(records, out / "frozen-reading.png")
-    text += ["", "## Compressed, in relation to uncompressed (warm)", ""]
-    ratios = compressed_ratios(records)
+    text += ["", "## Bandwidth of compressed files, in relation to uncompressed ones", ""]
+    ratios = {
+        f"{name}, {phase}": row
+        for phase in ("cold", "warm")
+        for name, row in compressed_ratios(records, phase).items()
+    }
     text += size_table(ratios, lambda value: f"{value:.2f}")
     text += ["", "![Figure 11](frozen-compression.png)"]
     plot_bars(ratios, "bandwidth, in relation to uncompressed", out / "frozen-compression.png")
@@ -219,9 +223,9 @@ def frozen_table(records: list[dict], phase: str) -> list[str]:
     return lines
 
 
-def compressed_ratios(records: list[dict]) -> dict[str, Row]:
+def compressed_ratios(records: list[dict], phase: str) -> dict[str, Row]:
     """Of what is compressed: its bandwidth in relation to the same without compression."""
-    rates = by_size(records, "warm", "mib_per_s")
+    rates = by_size(records, phase, "mib_per_s")
     ratios = {}
     for name, row in rates.items():
         plain = rates.get(name.rsplit("-", 1)[0])
