@@ -1,9 +1,12 @@
 //! An agent from its start to its end.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use saker_runtime::net;
 use saker_runtime::telemetry::{Registry, serve_http};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -65,13 +68,19 @@ pub fn serve(config: Config, stop: &Stop) -> io::Result<()> {
     Ok(served?)
 }
 
+/// As [`net::listen`], for the executor.
+fn listen_at(addr: SocketAddr) -> io::Result<TcpListener> {
+    let listener = net::listen(addr)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
 async fn run(config: Config, stop: &Stop) -> Result<()> {
     let dir = Dir::open(&config.dir)?;
     let (listen, http) = (config.listen, config.http);
     let registry = Registry::new();
     let node = Arc::new(Node::new(config, &dir, &registry)?);
-    let about = |e| Error::io(format_args!("cannot listen at {listen}"), e);
-    let listener = TcpListener::bind(listen).await.map_err(about)?;
+    let listener = listen_at(listen).map_err(|e| Error::new(Errno::IO, e))?;
     if let Some(http) = http {
         serve_http(http, registry)
             .map_err(|e| Error::io(format_args!("cannot listen at {http}"), e))?;

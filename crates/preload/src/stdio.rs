@@ -8,6 +8,7 @@ use crate::close::{Original, forget};
 use crate::data;
 use crate::next::{hook, next};
 use crate::open::{look_up, open_ours};
+use crate::outfds::Closed;
 use crate::path::Place;
 use crate::sys::{self, Result, answer_ptr};
 
@@ -70,6 +71,18 @@ fn shut(fd: c_int) {
     drop(closed);
 }
 
+/// The stream's descriptor is about to be closed, by the C library. What was written to it is in the
+/// file then.
+unsafe fn forget_stream(file: *mut FILE, fd: c_int) -> Closed {
+    let closed = forget(fd);
+    if closed.is_some() {
+        // SAFETY: the caller's: a stream that is open.
+        unsafe { libc::fflush(file) };
+        closed.mark(fd);
+    }
+    closed
+}
+
 hook! { fopen, fopen64: (path: *const c_char, mode: *const c_char) -> *mut FILE, |next| {
     answer_ptr(match open(path, mode) {
         Ok(Opened::Elsewhere) => return next(path, mode),
@@ -93,11 +106,7 @@ hook! {
         let before = libc::fileno(file);
         let opened = if path.is_null() { Ok(Opened::Elsewhere) } else { open(path, mode) };
         // Told when the stream is another one.
-        let closed = forget(before);
-        if closed.is_some() {
-            libc::fflush(file);
-            closed.mark(before);
-        }
+        let _before = forget_stream(file, before);
         match opened {
             Ok(Opened::Elsewhere) => next(path, mode, file),
             Ok(Opened::Real(path)) => next(path.as_ptr(), mode, file),
@@ -132,11 +141,7 @@ hook! { fdopen: (fd: c_int, mode: *const c_char) -> *mut FILE, |next| {
 hook! { fclose: (file: *mut FILE) -> c_int, |next| {
     // -1 of a stream without a descriptor.
     let fd = if file.is_null() { -1 } else { libc::fileno(file) };
-    let closed = forget(fd);
-    if closed.is_some() {
-        libc::fflush(file);
-        closed.mark(fd);
-    }
+    let closed = forget_stream(file, fd);
     let done = next(file);
     match closed.end() {
         Err(errno) if done == 0 => sys::fail(errno),

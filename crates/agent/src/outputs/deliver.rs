@@ -12,35 +12,14 @@ use super::place::Place;
 use crate::error::{Error, Result};
 use crate::stored::read_file;
 
-/// What a file takes along.
-#[derive(Clone, Copy)]
-pub(super) struct Attributes {
-    pub(super) mode: u32,
-    pub(super) mtime_ns: i64,
-    /// It must not take another file's place.
-    pub(super) exclusive: bool,
-    /// Number of this writing of the file.
-    pub(super) writing: u64,
-    /// When it was closed ([`FinishOutput::closed_ns`]).
-    pub(super) closed_ns: u64,
-    /// That was before: it must not replace what was closed after it.
-    pub(super) late: bool,
-}
-
-impl Attributes {
-    fn finish(self, size: u64, crc: u32) -> FinishOutput {
-        let Attributes { mode, mtime_ns, exclusive, writing, closed_ns, late } = self;
-        FinishOutput { size, crc, mode, mtime_ns, exclusive, writing, closed_ns, late }
-    }
-}
-
 /// Reads a file part by part.
 async fn part(path: &OutputPath, file: &Arc<File>, at: u64, size: u64) -> Result<Vec<u8>> {
     let len = (size - at).min(OUTPUT_PART_BYTES_MAX as u64) as usize;
     read_file(file.clone(), at, len).await.map_err(|e| Error::io(path, e))
 }
 
-/// Sends a file to the home of `path`, which is another node.
+/// Sends a file to the home of `path`, which is another node. Size and checksum of `attributes` are
+/// found here.
 ///
 /// # Errors
 /// Of the home. EEXIST: another file is there, and must not be replaced.
@@ -49,7 +28,7 @@ pub(super) async fn send(
     path: &OutputPath,
     file: Arc<File>,
     size: u64,
-    attributes: Attributes,
+    attributes: FinishOutput,
 ) -> Result<()> {
     let (home, id) = (place.home(path), saker_runtime::rand::u64());
     let (mut at, mut crc) = (0, 0);
@@ -60,7 +39,7 @@ pub(super) async fn send(
         at += put.data.len() as u64;
         place.ask_node(home, path, id, OutputOp::Put(put)).await?;
     }
-    let finish = OutputOp::Finish(attributes.finish(size, crc));
+    let finish = OutputOp::Finish(FinishOutput { size, crc, ..attributes });
     match place.ask_node(home, path, id, finish).await {
         Err(error) if error.errno == libc::EEXIST => {
             // An earlier attempt may have succeeded whose answer was lost.
@@ -72,7 +51,7 @@ pub(super) async fn send(
     }
 }
 
-/// Puts a file in its place on this node, which is its home.
+/// Puts a file in its place on this node, which is its home. `attributes` as for [`send`].
 ///
 /// # Errors
 /// As of [`super::store::Store::place`].
@@ -82,7 +61,7 @@ pub(super) async fn place_here(
     from: PathBuf,
     file: Arc<File>,
     size: u64,
-    attributes: Attributes,
+    attributes: FinishOutput,
 ) -> Result<()> {
     let (mut at, mut crc) = (0, 0);
     while at < size {
@@ -91,7 +70,7 @@ pub(super) async fn place_here(
         at += data.len() as u64;
     }
     let (store, path) = (place.store.clone(), path.clone());
-    let put = move || store.place(&from, &path, &attributes.finish(size, crc));
+    let put = move || store.place(&from, &path, &FinishOutput { size, crc, ..attributes });
     let placed = tokio::task::spawn_blocking(put).await;
     placed.map_err(|e| Error::new(Errno::IO, e))?
 }

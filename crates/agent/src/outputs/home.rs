@@ -10,7 +10,7 @@ use saker_agent_api::{
     RenameOutput, Reply,
 };
 
-use super::deliver::{Attributes, send};
+use super::deliver::send;
 use super::path::OutputPath;
 use super::place::Place;
 use crate::error::{Error, Result};
@@ -136,13 +136,13 @@ async fn rename(place: &Place, from: &OutputPath, ask: RenameOutput) -> Result<R
         Err(error) if error.errno == libc::EISDIR => return Err(Error::new(Errno::XDEV, from)),
         opened => opened?,
     };
-    let attributes = Attributes {
+    let attributes = FinishOutput {
         mode: info.mode,
         mtime_ns: info.mtime_ns,
         exclusive: ask.exclusive,
         writing: saker_runtime::rand::u64(),
         closed_ns: info.closed_ns,
-        late: false,
+        ..FinishOutput::default()
     };
     send(place, &to, Arc::new(file), info.size, attributes).await?;
     tokio::task::block_in_place(|| place.store.unlink_version(from, info.version));

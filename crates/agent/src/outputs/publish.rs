@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use saker_agent_api::FinishOutput;
 use saker_runtime::time::{self, Time};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use super::deliver::{Attributes, place_here, send};
+use super::deliver::{place_here, send};
 use super::path::OutputPath;
 use super::place::Place;
 use super::private::{Key, Phase, Private};
@@ -199,7 +200,8 @@ async fn deliver(node: &Arc<Node>, private: &Private) -> Result<()> {
     let (exclusive, writing) = (private.exclusive, private.token);
     let closed_ns = private.number().unwrap_or(0);
     let late = private.is_late.load(Ordering::Acquire);
-    let attributes = Attributes { mode, mtime_ns, exclusive, writing, closed_ns, late };
+    let attributes =
+        FinishOutput { mode, mtime_ns, exclusive, writing, closed_ns, late, ..Default::default() };
     let file = private.file.clone();
     if !place.is_mine(path) {
         send(&place, path, file, size, attributes).await?;
