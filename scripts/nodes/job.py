@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from host import Failed, command, remove_tree, say, wait_until
+from host import Failed, command, cpu_us, remove_tree, say, wait_until
 from network import Machine, Network
 
 COUNTED = (
@@ -163,12 +163,6 @@ class Job:
         env = [f"LD_PRELOAD={self.programs.preload}", f"SAKER_AGENT_DIR={self.dir(n)}"]
         words = [*machine.enter, "env", *env, self.programs.epoch, files, str(seed * 1000 + n)]
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-def cpu_us(pid: int) -> float:
-    """CPU time of a process, by its clock (clock_getcpuclockid(3), which Python does not have)."""
-    cpuclock_sched = 2
-    return time.clock_gettime((~pid << 3) | cpuclock_sched) * 1e6
 
 
 def make_files(root: Path, files: int, kib: int) -> None:

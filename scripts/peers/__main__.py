@@ -22,6 +22,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 
 import frozen
+import frozen_report
 import host
 import programs
 import report
@@ -233,7 +234,7 @@ def datasets(args: argparse.Namespace, work: Path) -> None:
     kinds = chosen(args.systems, frozen.SYSTEMS)
     records, packed = frozen.measure(args.saker, library, kinds, work, plan, told)
     if records:
-        report.write_frozen(args.out, told, records, packed)
+        frozen_report.write(args.out, told, records, packed)
         say(f"written: {args.out}/frozen.md")
 
 

@@ -4,7 +4,6 @@ program from a dataset under the preload library, through mounts, and from the l
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import time
@@ -216,12 +215,7 @@ def make_tree(tree: Path, size: int, total: int) -> int:
 
 def cpu_seconds(pids: list[str]) -> float:
     """What processes have used so far, each as NAME:PID."""
-    total = 0.0
-    for pid in (entry.rsplit(":", 1)[1] for entry in pids):
-        # The name may hold blanks; what follows it does not.
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
+    return sum(host.cpu_us(int(pid.rsplit(":", 1)[1])) for pid in pids) / 1e6
 
 
 class Reading:
