@@ -34,6 +34,7 @@ pub fn weight(what: &What) -> usize {
             What::Result(result) => result.body.len(),
             What::Prepared(part) => part.encoded_len(),
             What::Map(map) => map.len(),
+            What::Policy(policy) => policy.encoded_len(),
             What::SessionOpen(_)
             | What::SessionClose(_)
             | What::PreparedEnd(_)
@@ -43,6 +44,8 @@ pub fn weight(what: &What) -> usize {
             | What::IdsTold(_)
             | What::Marked(_)
             | What::Inodes(_)
+            | What::PolicyEnd(_)
+            | What::PreparedMerge(_)
             | What::Joined(_) => 0,
         }
 }

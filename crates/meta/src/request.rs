@@ -41,6 +41,9 @@ pub struct Rq {
     pub met: RefCell<Option<(InodeId, BTreeSet<TxnId>)>>,
     /// Directories on the way, from the anchor on, on whose names a lease was asked for and given.
     pub kept: RefCell<Vec<KeptDir>>,
+    /// Policy in force where the request does something; 0: none, or not known yet.
+    #[expect(dead_code, reason = "replies wait for the journal whatever the policy says")]
+    pub policy: Cell<u64>,
 }
 
 /// How far a request has come in.

@@ -343,6 +343,7 @@ impl Shard {
     pub(crate) fn locate(&mut self, rq: &Rq, cred: &Cred, at: &At) -> Attempt<Located> {
         let found = match at.path.split_last() {
             None => {
+                rq.policy.set(at.anchor.policy);
                 let found = self.locate_handle(&at.anchor)?;
                 Located { way: PathInfo::of_handle(&at.anchor), ..found }
             }
@@ -388,7 +389,7 @@ impl Shard {
         }
     }
 
-    fn follow_home(&mut self, spot: Spot, inode: Rc<Inode>, policy: u32) -> Attempt<Located> {
+    fn follow_home(&mut self, spot: Spot, inode: Rc<Inode>, policy: u64) -> Attempt<Located> {
         let Some(slot) = inode.home_slot else {
             return Ok(Located { spot, inode, way: PathInfo::default() });
         };

@@ -98,11 +98,11 @@ impl ShardWorker {
         };
         let deadline = self.hub.now() + wait;
         let raw = frame.body;
-        let (found, met, kept) = Default::default();
+        let (found, met, kept, policy) = Default::default();
         let asker = msg.target().map_or_else(Asker::default, |(ctx, _)| self.hub.asker(ctx));
         let slot = msg.target().map(|(_, at)| s.map.route(at));
         let (ip, stage) = (peer.ip, Cell::new(Stage::New));
-        let rq = Rq { from, ip, msg, raw, slot, stage, deadline, asker, found, met, kept };
+        let rq = Rq { from, ip, msg, raw, slot, stage, deadline, asker, found, met, kept, policy };
         drop(s);
         self.admit(Rc::new(rq));
     }

@@ -5,7 +5,7 @@ use saker_types::{Class, Errno, Error};
 /// The errno for the process that made the call.
 pub(crate) fn of(error: &Error) -> Errno {
     match Class::try_from(error.class) {
-        Ok(Class::Final) => error.errno(),
+        Ok(Class::Final | Class::NeedsHold) => error.errno(),
         // The client repeats these until its deadline: what remains is that nobody answered.
         Ok(Class::Retry | Class::RefreshMap) => Errno::ETIMEDOUT,
         // Whether it was done is unknown.
@@ -23,7 +23,9 @@ pub(crate) fn of(error: &Error) -> Errno {
 pub(crate) fn unexpected(error: &Error) -> bool {
     match Class::try_from(error.class) {
         Ok(Class::Final) => error.errno() == Errno::EIO,
-        Ok(Class::Symlink | Class::Moved | Class::Elsewhere | Class::NeedGroups) => false,
+        Ok(
+            Class::Symlink | Class::Moved | Class::Elsewhere | Class::NeedGroups | Class::NeedsHold,
+        ) => false,
         Ok(Class::Retry | Class::RefreshMap | Class::SessionLost) => true,
         Ok(Class::UseCoordinator | Class::UseOwner | Class::Fatal) | Err(_) => true,
     }

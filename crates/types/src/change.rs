@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::inode::{Inode, Locator};
 use crate::slot::Slot;
-use crate::wire::{EntryKey, Holds, Row};
+use crate::wire::{EntryKey, Holds, PolicyReply, Row};
 use crate::{ClusterMap, InodeId, Key, NodeId};
 
 /// First byte of a row's key: what the row is.
@@ -29,6 +29,9 @@ pub mod table {
     pub const SHARE: u8 = b'S';
     /// Locks on a file: `slot` (2), `id` (8) -> [`FileLocks`](crate::wire::FileLocks).
     pub const LOCKS: u8 = b'L';
+    /// A row that a merge will put: `policy` (8), `epoch` (8), then the key of the entry or attribute
+    /// row -> [`StagedValue`](crate::wire::StagedValue).
+    pub const STAGED: u8 = b'M';
 }
 
 /// Key of an entry's row.
@@ -39,6 +42,15 @@ pub fn entry_key(key: &Key) -> Bytes {
     out.extend_from_slice(&key.order.to_be_bytes());
     out.extend_from_slice(&key.name);
     out.into()
+}
+
+/// Where the keys of rows begin that are staged for a merge in an epoch of a policy's hold.
+pub fn staged_prefix(policy: u64, epoch: u64) -> [u8; 17] {
+    let mut out = [0; 17];
+    out[0] = table::STAGED;
+    out[1..9].copy_from_slice(&policy.to_be_bytes());
+    out[9..].copy_from_slice(&epoch.to_be_bytes());
+    out
 }
 
 /// The entry of a row's key; `None` if it is no entry's.
@@ -275,6 +287,24 @@ pub struct Marked {
     pub token: u64,
 }
 
+/// A shard voted for a merge: the rows that it has staged take effect when the transaction commits, and
+/// until then their directories are locked.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PreparedMerge {
+    /// The driver ([`NodeId::to_u32`](crate::NodeId::to_u32)).
+    #[prost(uint32, tag = "1")]
+    pub driver: u32,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub number: u64,
+    /// Of the rows ([`table::STAGED`]).
+    #[prost(uint64, tag = "3")]
+    pub policy: u64,
+    /// Of the rows.
+    #[prost(uint64, tag = "4")]
+    pub epoch: u64,
+}
+
 /// One change.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum What {
@@ -323,12 +353,24 @@ pub enum What {
     /// How far a shard or store has come (coordinator).
     #[prost(message, tag = "15")]
     Marked(Marked),
+    /// A policy, with who holds its subtree (coordinator).
+    #[prost(message, boxed, tag = "16")]
+    Policy(Box<PolicyReply>),
+    /// A policy whose directory was removed (coordinator).
+    #[prost(uint64, tag = "17")]
+    PolicyEnd(u64),
+    /// A participant voted for a merge.
+    #[prost(message, tag = "18")]
+    PreparedMerge(PreparedMerge),
 }
 
 /// A change, as a field of a record.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Change {
-    #[prost(oneof = "What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15")]
+    #[prost(
+        oneof = "What",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18"
+    )]
     #[allow(missing_docs)]
     pub what: Option<What>,
 }

@@ -102,6 +102,9 @@ pub enum Class {
     Fatal = 9,
     /// `component` of the path is not the inode that was expected there.
     Elsewhere = 10,
+    /// What is at `component` of the path, or the anchor if there is none, is under a policy
+    /// ([`Error::policy`]) by which the client must hold the subtree, or answers by itself.
+    NeedsHold = 11,
 }
 
 /// Bit of [`Error::component`] that is set when the second of two paths (the target of a rename
@@ -129,6 +132,9 @@ pub struct Error {
     /// Words for logs.
     #[prost(string, tag = "6")]
     pub text: String,
+    /// The policy in force (class NeedsHold).
+    #[prost(uint64, tag = "7")]
+    pub policy: u64,
 }
 
 impl std::error::Error for Error {}
@@ -181,6 +187,12 @@ impl Error {
     /// Another inode than expected.
     pub fn elsewhere(component: usize) -> Error {
         Error { class: Class::Elsewhere.into(), ..Error::at(Errno::ESTALE, component) }
+    }
+
+    /// The client must hold the subtree under this policy first.
+    pub fn needs_hold(component: Option<usize>, policy: u64) -> Error {
+        let component = component.map(|at| at as u32);
+        Error { component, policy, ..Error::of_class(Class::NeedsHold, Errno::EBUSY) }
     }
 
     /// The same error, about the second of two paths.

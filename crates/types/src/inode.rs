@@ -180,9 +180,9 @@ pub struct Inode {
     /// Directory: totals that its own times already account for.
     #[prost(message, repeated, tag = "5")]
     pub seen: Vec<SeenVersion>,
-    /// Policy of the subtree that starts here; 0 inherits.
-    #[prost(uint32, tag = "6")]
-    pub policy: u32,
+    /// Policy of the subtree that starts here ([`PolicyId`](crate::policy::PolicyId)); 0 inherits.
+    #[prost(uint64, tag = "6")]
+    pub policy: u64,
     /// Quota root id; 0 inherits.
     #[prost(uint32, tag = "7")]
     pub quota: u32,
@@ -317,8 +317,8 @@ pub struct Locator {
     pub home_slot: Option<u32>,
     /// Policy that was in force there: its own, or that of the nearest directory above which has
     /// one; 0: none. What is asked for below an anchor inherits it.
-    #[prost(uint32, tag = "5")]
-    pub policy: u32,
+    #[prost(uint64, tag = "5")]
+    pub policy: u64,
 }
 
 impl Locator {
@@ -333,7 +333,7 @@ impl Locator {
     }
 
     /// The same with a policy in force.
-    pub fn under(self, policy: u32) -> Locator {
+    pub fn under(self, policy: u64) -> Locator {
         Locator { policy, ..self }
     }
 

@@ -73,6 +73,17 @@ pub const LOCK_LEASE_NS: u64 = 10_000_000_000;
 /// Most locks on one file.
 pub const FILE_LOCKS_MAX: usize = 1_024;
 
+/// Conflicts that one shard names of a merge.
+pub const MERGE_CONFLICTS_MAX: usize = 1_000;
+/// Rows that a client stages with one request.
+pub const STAGE_ROWS_MAX: usize = 4_096;
+/// Bytes of the rows that a client stages with one request, about.
+pub const STAGE_BYTES_MAX: usize = 1 << 20;
+/// Directories that one merge may change of those that were there before.
+pub const MERGE_DIRS_MAX: usize = 65_536;
+/// A client that holds a subtree is taken for dead when it was not heard of for this long.
+pub const HOLD_LEASE: Duration = Duration::from_secs(10);
+
 const _: () = assert!(NAME_KEEP.as_nanos() < NAME_KEEP_MAX.as_nanos());
 const _: () = assert!(SESSION_FRESH.as_nanos() * 2 <= SESSION_LEASE.as_nanos());
 const _: () = assert!(INLINE_BYTES_MAX < CHUNK_BYTES);

@@ -20,7 +20,7 @@ use crate::namespace::strict::Strict;
 use crate::namespace::tests::in_memory::InMemory;
 
 /// The policy of directories for which none was set.
-const STRICT: u32 = 0;
+const STRICT: u64 = 0;
 
 /// A namespace that serves a place.
 #[derive(Clone)]

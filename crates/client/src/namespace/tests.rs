@@ -14,7 +14,7 @@ pub(crate) mod in_memory;
 
 use in_memory::InMemory;
 
-const POLICY: u32 = 7;
+const POLICY: u64 = 7;
 /// Names in the directory that a suite is given, and what is in these files.
 const FILES: [(&str, &str); 3] = [("a", "alpha"), ("b", "0123456789"), ("empty", "")];
 

@@ -275,9 +275,12 @@ impl Cluster {
                 hop(state)
             }
             Class::UseCoordinator | Class::UseOwner => Next::AfterPause,
-            Class::Final | Class::Symlink | Class::NeedGroups | Class::Fatal | Class::Elsewhere => {
-                Next::GiveUp(error.clone())
-            }
+            Class::Final
+            | Class::Symlink
+            | Class::NeedGroups
+            | Class::Fatal
+            | Class::Elsewhere
+            | Class::NeedsHold => Next::GiveUp(error.clone()),
         }
     }
 }

@@ -18,7 +18,7 @@ pub struct ResolvedDir {
     /// Group.
     pub gid: u32,
     /// Its own policy, 0 inherits.
-    pub policy: u32,
+    pub policy: u64,
     /// Its own ACLs; few directories have any.
     pub acls: Option<Rc<Acls>>,
 }
@@ -74,6 +74,6 @@ impl ResolvedDir {
 }
 
 /// Policy in force at what has this one of its own, or none, below a directory where that other one is.
-pub(super) fn in_force(own: u32, above: u32) -> u32 {
+pub(super) fn in_force(own: u64, above: u64) -> u64 {
     if own == 0 { above } else { own }
 }

@@ -32,7 +32,7 @@ pub struct PathInfo {
     /// The last one, if it is sticky.
     pub sticky: Option<StickyDir>,
     /// Policy in force in the last one; 0: none.
-    pub policy: u32,
+    pub policy: u64,
 }
 
 impl PathInfo {
@@ -42,7 +42,7 @@ impl PathInfo {
     }
 
     /// Policy in force at what was found: a directory may have its own.
-    pub fn policy_of(&self, found: &Inode) -> u32 {
+    pub fn policy_of(&self, found: &Inode) -> u64 {
         in_force(found.policy, self.policy)
     }
 }
@@ -99,6 +99,7 @@ impl Shard {
                 }));
             }
         }
+        rq.policy.set(way.policy);
         let is_sticky = dir.mode & access::S_ISVTX != 0;
         way.sticky = is_sticky.then_some(StickyDir { mode: dir.mode, uid: dir.uid });
         Ok(Parent { dir, way })

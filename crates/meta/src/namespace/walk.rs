@@ -27,14 +27,14 @@ pub struct PassedDir {
     /// Everybody may search all that are above it.
     pub searchable: bool,
     /// Policy in force in it.
-    pub policy: u32,
+    pub policy: u64,
     /// Where the name that leads to it ends in `names`.
     end: usize,
 }
 
 impl PassedDir {
     /// Where a walk starts, under the policy that the client knows to be in force there.
-    pub fn start(dir: ResolvedDir, policy: u32) -> PassedDir {
+    pub fn start(dir: ResolvedDir, policy: u64) -> PassedDir {
         let policy = in_force(dir.policy, policy);
         PassedDir { dir, searchable: true, policy, end: 0 }
     }

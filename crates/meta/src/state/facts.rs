@@ -59,6 +59,8 @@ impl Facts {
             What::Map(map) => self.map = Some(map),
             // The engine's, and the coordinator's.
             What::Put(_) | What::Delete(_) | What::Joined(_) | What::Marked(_) => {}
+            What::Policy(_) | What::PolicyEnd(_) => {}
+            What::PreparedMerge(_) => {}
         }
     }
 }

@@ -205,7 +205,7 @@ impl Shard {
         txn: TxnId,
         msg: &PrepareReq,
         intent: Intent,
-    ) -> Attempt<(Key, Inode, u32)> {
+    ) -> Attempt<(Key, Inode, u64)> {
         let (key, parent) = match msg.at.path.last() {
             Some(name) => {
                 let parent = no_wait(self.parent(rq, &msg.ctx.cred, &msg.at))?;

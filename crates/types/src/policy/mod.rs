@@ -4,6 +4,7 @@
 //! (section 3.3), which files and extended attributes have alike. [`explain`] says what it promises.
 
 pub mod explain;
+mod id;
 mod mechanism;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ mod tests;
 use std::fmt;
 use std::time::Duration;
 
+pub use id::PolicyId;
 pub use mechanism::{Composition, Mechanism, Refused};
 
 /// Keys of a policy, in the order in which they are shown.

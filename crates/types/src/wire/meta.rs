@@ -80,8 +80,8 @@ pub struct KeptDir {
     #[prost(uint32, tag = "5")]
     pub keep_ms: u32,
     /// Policy in force there ([`Locator::policy`]).
-    #[prost(uint32, tag = "6")]
-    pub policy: u32,
+    #[prost(uint64, tag = "6")]
+    pub policy: u64,
 }
 
 /// Bytes of a [`KeptDir`] in [`KeptDirs`], at most.
@@ -335,8 +335,8 @@ pub struct DirEntry {
     #[prost(uint32, optional, tag = "4")]
     pub home_slot: Option<u32>,
     /// Directory: its own policy; 0: that of the directory that it is in.
-    #[prost(uint32, tag = "5")]
-    pub policy: u32,
+    #[prost(uint64, tag = "5")]
+    pub policy: u64,
 }
 
 /// Answer to readdir.
@@ -520,7 +520,7 @@ mod tests {
             uid: u32::MAX,
             gid: u32::MAX,
             keep_ms: u32::MAX,
-            policy: u32::MAX,
+            policy: u64::MAX,
         };
         let of = |dirs: &[KeptDir]| KeptDirs { dirs: dirs.to_vec() }.encode_to_vec();
         assert_eq!(of(&[most]).len(), KEPT_DIR_BYTES_MAX);

@@ -7,6 +7,7 @@
 mod cluster;
 mod meta;
 mod open;
+mod policy;
 mod replica;
 mod store;
 mod txn;
@@ -21,6 +22,7 @@ use crate::{Cred, InodeId, Stamp};
 pub use cluster::*;
 pub use meta::*;
 pub use open::*;
+pub use policy::*;
 pub use replica::*;
 pub use store::*;
 pub use txn::*;
@@ -114,6 +116,10 @@ ops! {
     OpenSession = 30 => "open_session",
     /// [`SessionReq`] -> [`Empty`]
     CloseSession = 31 => "close_session",
+    /// [`Empty`] -> [`Empty`]: everything answered before is flushed
+    SyncJournal = 32 => "sync_journal",
+    /// [`StageReq`] -> [`Empty`]: rows of a merge, not visible yet
+    Stage = 33 => "stage",
     // Between shards and the coordinator.
     /// [`FetchReq`] -> [`Dentry`]
     Fetch = 40 => "fetch",
@@ -131,6 +137,8 @@ ops! {
     Scan = 46 => "scan",
     /// [`WatchReq`] -> [`WatchReply`]: whether inodes are known here, for fsck
     Watch = 47 => "watch",
+    /// [`PrepareMergeReq`] -> [`MergeVote`]
+    PrepareMerge = 48 => "prepare_merge",
     // To the coordinator.
     /// [`MapReq`] -> [`ClusterMap`](crate::ClusterMap)
     Map = 60 => "map",
@@ -142,6 +150,24 @@ ops! {
     Mark = 62 => "mark",
     /// [`Empty`] -> [`RefusedReply`]: members that may not serve, and why
     Refused = 63 => "refused",
+    /// [`SetPolicyReq`] -> [`SetPolicyReply`]
+    SetPolicy = 64 => "set_policy",
+    /// [`PolicyReq`] -> [`PolicyReply`]: what is known of a policy
+    GetPolicy = 65 => "get_policy",
+    /// [`PolicyReq`] -> [`PolicyState`]: asked by shards
+    PolicyState = 66 => "policy_state",
+    /// [`HoldReq`] -> [`HoldReply`]: a client begins to hold a subtree
+    Hold = 67 => "hold",
+    /// [`RenewHoldsReq`] -> [`RenewHoldsReply`]
+    RenewHolds = 68 => "renew_holds",
+    /// [`ProvisionReq`] -> [`IdRange`]: more inode numbers for a held subtree
+    Provision = 69 => "provision",
+    /// [`ReleaseReq`] -> [`Empty`]: a hold ends without a merge
+    Release = 70 => "release",
+    /// [`MergeReq`] -> [`MergeReply`]
+    Merge = 71 => "merge",
+    /// [`Empty`] -> [`PoliciesReply`]: all policies and holds
+    Policies = 72 => "policies",
     // To stores.
     /// [`ChunkWriteReq`] + payload -> [`ChunkWriteReply`]
     ChunkWrite = 80 => "chunk_write",
@@ -185,6 +211,10 @@ impl Op {
                 | Op::Mknod
                 | Op::Setlk
                 | Op::Tmpfile
+                | Op::SetPolicy
+                | Op::Hold
+                | Op::Release
+                | Op::Merge
         )
     }
 }
@@ -228,6 +258,12 @@ pub struct Ctx {
     /// The newest time of a change that the client has seen: what this request changes is later.
     #[prost(fixed64, tag = "10")]
     pub seen_ns: Stamp,
+    /// Drawn at random by a client that holds subtrees ([`HoldReq::holder`]); 0: it holds none.
+    #[prost(fixed64, tag = "11")]
+    pub holder: u64,
+    /// The request is part of holding a subtree, in this epoch; 0: it is a caller's own.
+    #[prost(uint64, tag = "12")]
+    pub hold: u64,
 }
 
 impl Ctx {

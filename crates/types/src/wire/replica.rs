@@ -37,9 +37,9 @@ pub struct Dentry {
     #[prost(uint32, tag = "4")]
     #[allow(missing_docs)]
     pub gid: u32,
-    #[prost(uint32, tag = "5")]
+    #[prost(uint64, tag = "5")]
     #[allow(missing_docs)]
-    pub policy: u32,
+    pub policy: u64,
     /// Of a symlink.
     #[prost(bytes = "bytes", tag = "6")]
     pub target: Bytes,
@@ -124,6 +124,9 @@ pub struct InvalidateReq {
     /// With `bar`: how long the entries' change has to wait for leases, in milliseconds.
     #[prost(uint32, tag = "5")]
     pub waits_ms: u32,
+    /// Policies whose state must be asked for again ([`PolicyState`](super::PolicyState)).
+    #[prost(uint64, repeated, tag = "6")]
+    pub policies: Vec<u64>,
 }
 
 /// Whether a directory has entries on a shard.

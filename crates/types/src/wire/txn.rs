@@ -14,7 +14,7 @@ pub enum Intent {
     TakeDir = 1,
     /// Remove the directory.
     RemoveDir = 2,
-    /// Change owner or mode of the directory by `setattr`, or an ACL by `acl`.
+    /// Change owner or mode of the directory by `setattr`, an ACL by `acl`, or its `policy`.
     SetDir = 3,
     /// Add `delta` to the link count of the attribute row at the target (a handle).
     Nlink = 4,
@@ -60,6 +60,9 @@ pub struct PrepareReq {
     /// TakeDir, Swap: where the inode will be, for its gone record.
     #[prost(message, optional, tag = "10")]
     pub moves_to: Option<Locator>,
+    /// SetDir: the directory's own policy; 0: there is to be none.
+    #[prost(uint64, optional, tag = "13")]
+    pub policy: Option<u64>,
     /// SetDir: an ACL by the name of its attribute; empty: there is to be none.
     #[prost(message, optional, tag = "11")]
     pub acl: Option<Xattr>,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use saker_dataset::table::ROOT;
 use saker_types::acl::{self, Acl};
+use saker_types::policy::PolicyId;
 use saker_types::wire::{At, Entry};
 use saker_types::{Access, Class, Errno, Error, FileKind, Locator, Result, access};
 
@@ -29,7 +30,7 @@ use place::Place;
 /// The directory of all datasets, in the root.
 pub(crate) const NAME: &[u8] = b".datasets";
 /// The policy by which all that is in it is known.
-pub(crate) const POLICY: u32 = u32::MAX;
+pub(crate) const POLICY: u64 = PolicyId::FROZEN.0;
 /// Cookies of `.` and `..` come before the first.
 const COOKIE_FIRST: u64 = 3;
 

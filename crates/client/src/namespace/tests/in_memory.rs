@@ -31,12 +31,12 @@ struct Node {
 
 pub(crate) struct InMemory {
     nodes: BTreeMap<InodeId, Node>,
-    policy: u32,
+    policy: u64,
 }
 
 impl InMemory {
     /// With an empty root.
-    pub(crate) fn new(policy: u32) -> InMemory {
+    pub(crate) fn new(policy: u64) -> InMemory {
         let mut memory = InMemory { nodes: BTreeMap::new(), policy };
         let root = Locator::entry(0, Bytes::new(), ROOT);
         memory.put(root, 0o755, What::Dir(BTreeMap::new()));

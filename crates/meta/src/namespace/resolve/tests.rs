@@ -34,6 +34,7 @@ fn request(op: Op, body: &impl Message) -> Rq {
         found: RefCell::default(),
         met: RefCell::default(),
         kept: RefCell::default(),
+        policy: Cell::default(),
     }
 }
 
@@ -42,7 +43,7 @@ fn ask<A: Message + Default>(shard: &mut Shard, rq: &Rq) -> A {
     A::decode(answer).unwrap()
 }
 
-fn put(shard: &mut Shard, pid: InodeId, name: &'static str, id: InodeId, mode: u32, policy: u32) {
+fn put(shard: &mut Shard, pid: InodeId, name: &'static str, id: InodeId, mode: u32, policy: u64) {
     let attr = Attr { id, mode, nlink: 1, ..Attr::default() };
     let key = shard.map.key(pid, name.as_bytes());
     assert!(shard.insert_entry(&key, Inode { attr, policy, ..Inode::default() }).is_ok());

@@ -1,0 +1,97 @@
+//! Numbers of policies, as directories' rows and locators have them.
+
+use super::{Consistency, Durability, Interfere, Policy};
+
+/// The number of a policy: drawn anew each time that one is set on a directory, and never reused. Its
+/// lower 8 bits say what servers and clients must know of it before they know anything else: bits 0
+/// and 1 the consistency, 2 and 3 the durability, 4 whether others are blocked. 0 is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PolicyId(pub u64);
+
+/// Bits that say what a policy is like.
+const LIKE_BITS: u32 = 8;
+const BLOCKS: u64 = 1 << 4;
+
+impl PolicyId {
+    /// No policy: strong and global.
+    pub const NONE: PolicyId = PolicyId(0);
+    /// What is below is a frozen dataset.
+    pub const FROZEN: PolicyId = PolicyId(u64::MAX);
+
+    /// A policy with this number, from 1 to 2^56 - 2.
+    pub fn new(number: u64, policy: &Policy) -> PolicyId {
+        debug_assert!((1..(1 << (64 - LIKE_BITS)) - 1).contains(&number));
+        let blocks = if policy.interfere == Interfere::Block { BLOCKS } else { 0 };
+        let like = policy.consistency() as u64 | (policy.durability() as u64) << 2 | blocks;
+        PolicyId(number << LIKE_BITS | like)
+    }
+
+    /// Is there one?
+    pub fn is_some(self) -> bool {
+        self != PolicyId::NONE
+    }
+
+    /// When others see an operation.
+    pub fn consistency(self) -> Consistency {
+        match (self, self.0 & 3) {
+            (PolicyId::NONE | PolicyId::FROZEN, _) => Consistency::Strong,
+            (_, 0) => Consistency::Invisible,
+            (_, 1) => Consistency::Weak,
+            _ => Consistency::Strong,
+        }
+    }
+
+    /// What outlives which crash.
+    pub fn durability(self) -> Durability {
+        match (self, self.0 >> 2 & 3) {
+            (PolicyId::NONE | PolicyId::FROZEN, _) => Durability::Global,
+            (_, 0) => Durability::None,
+            (_, 1) => Durability::Local,
+            _ => Durability::Global,
+        }
+    }
+
+    /// Does the client that holds the subtree answer by itself?
+    pub fn is_decoupled(self) -> bool {
+        self.consistency() != Consistency::Strong
+    }
+
+    /// Are other clients kept out while one holds the subtree?
+    pub fn blocks(self) -> bool {
+        self != PolicyId::FROZEN && self.0 & BLOCKS != 0
+    }
+
+    /// Must a client hold the subtree to change something in it?
+    pub fn needs_hold(self) -> bool {
+        self.is_decoupled() || self.blocks()
+    }
+
+    /// Do both promise the same, so that a name may move from one to the other (rule 9)?
+    pub fn promises_as(self, other: PolicyId) -> bool {
+        (self.consistency(), self.durability()) == (other.consistency(), other.durability())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_the_policy_is_like() {
+        for consistency in Consistency::ALL {
+            for durability in Durability::ALL {
+                for interfere in [Interfere::Allow, Interfere::Block] {
+                    let policy = Policy { interfere, ..Policy::cell(consistency, durability) };
+                    let id = PolicyId::new(77, &policy);
+                    assert_eq!((id.consistency(), id.durability()), (consistency, durability));
+                    assert_eq!(id.blocks(), interfere == Interfere::Block);
+                    assert_eq!(id.is_decoupled(), policy.is_decoupled());
+                    assert!(id.is_some() && id.promises_as(PolicyId::new(5, &policy)));
+                }
+            }
+        }
+        for none in [PolicyId::NONE, PolicyId::FROZEN] {
+            assert!(!none.needs_hold() && none.durability() == Durability::Global);
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Policies of subtrees, holding one, and merging what its holder did (Cudele sections 3 and 4).
+
+use bytes::Bytes;
+
+use crate::InodeId;
+use crate::inode::{Inode, Locator};
+
+use super::{At, Ctx, EntryKey};
+
+/// A key of a policy and its value.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PolicyPair {
+    /// One of [`KEYS`](crate::policy::KEYS).
+    #[prost(string, tag = "1")]
+    pub key: String,
+    #[prost(string, tag = "2")]
+    #[allow(missing_docs)]
+    pub value: String,
+}
+
+/// Gives a directory a policy, in place of the one that it had.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetPolicyReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    /// The directory.
+    #[prost(message, required, tag = "2")]
+    pub at: At,
+    /// None: the directory has no policy of its own any more.
+    #[prost(message, repeated, tag = "3")]
+    pub pairs: Vec<PolicyPair>,
+}
+
+/// The policy that the directory has now.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct SetPolicyReply {
+    /// Its number ([`PolicyId`](crate::policy::PolicyId)); 0: none.
+    #[prost(uint64, tag = "1")]
+    pub policy: u64,
+}
+
+/// Asks about a policy.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct PolicyReq {
+    /// Its number.
+    #[prost(uint64, tag = "1")]
+    pub policy: u64,
+}
+
+/// What a policy says, and who holds its subtree. Also the coordinator's record of it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PolicyReply {
+    /// Its number.
+    #[prost(uint64, tag = "1")]
+    pub policy: u64,
+    /// Keys and values.
+    #[prost(message, repeated, tag = "2")]
+    pub pairs: Vec<PolicyPair>,
+    /// The directory that has it, where it was last known to be.
+    #[prost(message, optional, tag = "3")]
+    pub root: Option<Locator>,
+    /// Who holds the subtree.
+    #[prost(message, optional, tag = "4")]
+    pub hold: Option<HoldRecord>,
+    /// The directory has another one since: this one, or 0 for none.
+    #[prost(uint64, optional, tag = "5")]
+    pub successor: Option<u64>,
+    /// The epoch of the last hold; epochs count from 1.
+    #[prost(uint64, tag = "6")]
+    pub last_epoch: u64,
+}
+
+/// A client holds a subtree.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HoldRecord {
+    /// Counts the holds of the policy's subtree, and the merges of each.
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    /// Drawn at random by the client, and kept with its journal.
+    #[prost(fixed64, tag = "2")]
+    pub holder: u64,
+    /// The client in words, for messages: host, process, mount point.
+    #[prost(string, tag = "3")]
+    pub who: String,
+    /// Inode numbers that it was given for what it makes. They are exempt from fsck.
+    #[prost(message, repeated, tag = "4")]
+    pub ids: Vec<IdRange>,
+    /// In an answer: so many milliseconds until its lease ends; 0: it has ended.
+    #[prost(uint32, tag = "5")]
+    pub lease_ms: u32,
+}
+
+/// Inode numbers.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct IdRange {
+    /// The first.
+    #[prost(uint64, tag = "1")]
+    pub first: InodeId,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub count: u64,
+}
+
+/// What a shard must know of a policy to serve what is under it. Kept until it is invalidated
+/// ([`InvalidateReq::policies`](super::InvalidateReq::policies)).
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct PolicyState {
+    /// Another one counts in its place; 0: none does.
+    #[prost(uint64, optional, tag = "1")]
+    pub successor: Option<u64>,
+    /// Epoch in which the subtree is held; 0: nobody holds it.
+    #[prost(uint64, tag = "2")]
+    pub hold: u64,
+    /// Who holds it.
+    #[prost(fixed64, tag = "3")]
+    pub holder: u64,
+}
+
+/// A client begins to hold the subtree of a policy, or goes on after a restart.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HoldReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    /// The policy's number.
+    #[prost(uint64, tag = "2")]
+    pub policy: u64,
+    /// As in [`HoldRecord`].
+    #[prost(fixed64, tag = "3")]
+    pub holder: u64,
+    /// As in [`HoldRecord`].
+    #[prost(string, tag = "4")]
+    pub who: String,
+}
+
+/// The hold.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HoldReply {
+    /// The policy with its hold; `root` is there.
+    #[prost(message, required, tag = "1")]
+    pub policy: PolicyReply,
+    /// The hold must be renewed within this time, milliseconds.
+    #[prost(uint32, tag = "2")]
+    pub lease_ms: u32,
+}
+
+/// A client still lives.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RenewHoldsReq {
+    /// As in [`HoldRecord`].
+    #[prost(fixed64, tag = "1")]
+    pub holder: u64,
+    /// Policies whose subtrees it holds.
+    #[prost(uint64, repeated, tag = "2")]
+    pub policies: Vec<u64>,
+}
+
+/// Answer to that.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RenewHoldsReply {
+    /// Those that it does not hold any more.
+    #[prost(uint64, repeated, tag = "1")]
+    pub ended: Vec<u64>,
+}
+
+/// A holder needs more inode numbers.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ProvisionReq {
+    /// The policy's number.
+    #[prost(uint64, tag = "1")]
+    pub policy: u64,
+    /// As in [`HoldRecord`].
+    #[prost(fixed64, tag = "2")]
+    pub holder: u64,
+    #[prost(uint64, tag = "3")]
+    #[allow(missing_docs)]
+    pub count: u64,
+}
+
+/// A hold ends, and what its holder has not merged does not become part of the namespace.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReleaseReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    /// The policy's number.
+    #[prost(uint64, tag = "2")]
+    pub policy: u64,
+    /// The epoch, for the holder itself; 0: of whoever holds it, whose lease must have ended.
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    /// Also if the lease has not ended; for the superuser.
+    #[prost(bool, tag = "4")]
+    pub force: bool,
+}
+
+/// All policies, for tools.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PoliciesReply {
+    #[prost(message, repeated, tag = "1")]
+    #[allow(missing_docs)]
+    pub policies: Vec<PolicyReply>,
+}
+
+/// Rows of a merge, for a shard that owns them. They are kept durably and not visible; sent again they
+/// change nothing.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StageReq {
+    /// The policy's number.
+    #[prost(uint64, tag = "1")]
+    pub policy: u64,
+    /// Epoch of the hold: in another one the rows are refused.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// Counts the attempts in this epoch, from 1: what was staged in an earlier one is dropped.
+    #[prost(uint32, tag = "3")]
+    pub attempt: u32,
+    #[prost(message, repeated, tag = "4")]
+    #[allow(missing_docs)]
+    pub rows: Vec<StagedRow>,
+}
+
+/// A row as it will be.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StagedRow {
+    /// Where; absent for an attribute row.
+    #[prost(message, optional, tag = "1")]
+    pub entry: Option<EntryKey>,
+    /// Attribute row of a new inode with several names: its home slot.
+    #[prost(uint32, optional, tag = "2")]
+    pub attr_slot: Option<u32>,
+    /// The new row; absent: what is there is removed.
+    #[prost(message, optional, tag = "3")]
+    pub row: Option<Inode>,
+    /// The inode that must be there now, to be replaced or removed; 0: none may be.
+    #[prost(uint64, tag = "4")]
+    pub expect: InodeId,
+}
+
+/// First phase of a merge, at a shard: coordinator to shards.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PrepareMergeReq {
+    /// Number of the transaction at the coordinator.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// As in [`StageReq`].
+    #[prost(uint64, tag = "2")]
+    pub policy: u64,
+    /// As in [`StageReq`].
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    /// As in [`StageReq`].
+    #[prost(uint32, tag = "4")]
+    pub attempt: u32,
+    /// Rows that the shard must have.
+    #[prost(uint64, tag = "5")]
+    pub rows: u64,
+    /// Directories with staged rows that were there before. Each must still be where it is said to be.
+    #[prost(message, repeated, tag = "6")]
+    pub dirs: Vec<Locator>,
+    /// Only say what conflicts; lock nothing.
+    #[prost(bool, tag = "7")]
+    pub dry_run: bool,
+}
+
+/// The shard's vote. Yes if nothing conflicts.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MergeVote {
+    /// The first [`MERGE_CONFLICTS_MAX`](crate::limits::MERGE_CONFLICTS_MAX) of them.
+    #[prost(message, repeated, tag = "1")]
+    pub conflicts: Vec<MergeConflict>,
+}
+
+/// Something else is at a name than the holder saw, or a directory has gone.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MergeConflict {
+    /// The name; its name is empty if the directory itself has gone from where it was.
+    #[prost(message, required, tag = "1")]
+    pub entry: EntryKey,
+    /// What is there; 0: nothing.
+    #[prost(uint64, tag = "2")]
+    pub there: InodeId,
+    /// Type and permission bits of that.
+    #[prost(uint32, tag = "3")]
+    pub mode: u32,
+    /// It has several names.
+    #[prost(bool, tag = "4")]
+    pub linked: bool,
+    /// Where the directory is now, if it has moved.
+    #[prost(message, optional, tag = "5")]
+    pub moved: Option<Locator>,
+}
+
+/// What a holder has staged becomes part of the namespace, all at once.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MergeReq {
+    #[prost(message, required, tag = "1")]
+    #[allow(missing_docs)]
+    pub ctx: Ctx,
+    /// As in [`StageReq`].
+    #[prost(uint64, tag = "2")]
+    pub policy: u64,
+    /// As in [`StageReq`].
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    /// As in [`StageReq`].
+    #[prost(uint32, tag = "4")]
+    pub attempt: u32,
+    /// How many rows each shard has, by its number; shards without any are left out.
+    #[prost(message, repeated, tag = "5")]
+    pub shards: Vec<ShardRows>,
+    /// As in [`PrepareMergeReq`].
+    #[prost(message, repeated, tag = "6")]
+    pub dirs: Vec<Locator>,
+    /// Nobody holds the subtree afterwards; else the client does, in the next epoch.
+    #[prost(bool, tag = "7")]
+    pub release: bool,
+    /// As in [`PrepareMergeReq`].
+    #[prost(bool, tag = "8")]
+    pub dry_run: bool,
+}
+
+/// Rows of a merge at a shard.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ShardRows {
+    #[prost(uint32, tag = "1")]
+    #[allow(missing_docs)]
+    pub shard: u32,
+    #[prost(uint64, tag = "2")]
+    #[allow(missing_docs)]
+    pub rows: u64,
+}
+
+/// Outcome of a merge.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MergeReply {
+    /// Not empty: nothing was merged.
+    #[prost(message, repeated, tag = "1")]
+    pub conflicts: Vec<MergeConflict>,
+    /// The epoch from now on; 0: nobody holds the subtree.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+}
+
+/// A staged row's key in its table has these parts (see [`table::STAGED`](crate::change::table::STAGED)).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StagedValue {
+    /// Row that a merge puts; absent: it removes what is there.
+    #[prost(message, optional, tag = "1")]
+    pub row: Option<Inode>,
+    /// As in [`StagedRow`].
+    #[prost(uint64, tag = "2")]
+    pub expect: InodeId,
+    /// As in [`StageReq`].
+    #[prost(uint32, tag = "3")]
+    pub attempt: u32,
+    /// The name, whose hash alone does not tell it.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub name: Bytes,
+}
