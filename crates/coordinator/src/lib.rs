@@ -9,6 +9,7 @@
 pub mod config;
 pub mod metrics;
 mod ops;
+mod policies;
 mod serve;
 pub mod service;
 pub mod state;

@@ -16,7 +16,8 @@ use saker_rpc::txn::Driver;
 use saker_runtime::time::Time;
 use saker_types::change::{Joined, What};
 use saker_types::wire::{
-    Ctx, Empty, MarkReq, Op, OutcomeReq, RemoveReq, RenameReq, SessionReq, SetattrReq, XattrReq,
+    Ctx, Empty, HoldReq, MarkReq, Op, OutcomeReq, PolicyReq, ProvisionReq, ReleaseReq, RemoveReq,
+    RenameReq, RenewHoldsReq, SessionReq, SetPolicyReq, SetattrReq, XattrReq,
 };
 use saker_types::{Errno, Error, NodeId};
 
@@ -105,6 +106,49 @@ impl CoordinatorWorker {
                 let msg: MarkReq = decode(body)?;
                 self.h.state().mark(peer.role, msg)?;
                 self.answer(from, Empty {}.encode_to_vec())
+            }
+            Op::SetPolicy => {
+                let msg: SetPolicyReq = decode(body)?;
+                let ctx = msg.ctx.clone();
+                self.mutate(from, ctx, move |h| async move { ops::set_policy(&h, &msg).await })
+            }
+            Op::Hold => {
+                let msg: HoldReq = decode(body)?;
+                let ctx = msg.ctx.clone();
+                self.mutate(from, ctx, move |h| async move { ops::hold(&h, &msg).await })
+            }
+            Op::Release => {
+                let msg: ReleaseReq = decode(body)?;
+                let ctx = msg.ctx.clone();
+                self.mutate(from, ctx, move |h| async move { ops::release(&h, &msg).await })
+            }
+            Op::Provision => {
+                let msg: ProvisionReq = decode(body)?;
+                self.h.state().may_change_anything()?;
+                let ids = ops::provision(&self.h, &msg)?;
+                self.answer(from, ids.encode_to_vec())
+            }
+            Op::RenewHolds => {
+                let msg: RenewHoldsReq = decode(body)?;
+                let now = self.h.hub.now();
+                let reply = self.h.state().policies.renew(msg.holder, &msg.policies, now);
+                self.answer(from, reply.encode_to_vec())
+            }
+            Op::GetPolicy => {
+                let msg: PolicyReq = decode(body)?;
+                let now = self.h.hub.now();
+                let reply = self.h.state().policies.described(msg.policy, now)?;
+                self.answer(from, reply.encode_to_vec())
+            }
+            Op::PolicyState => {
+                let msg: PolicyReq = decode(body)?;
+                let state = self.h.state().policies.state(msg.policy)?;
+                self.answer(from, state.encode_to_vec())
+            }
+            Op::Policies => {
+                let now = self.h.hub.now();
+                let reply = self.h.state().policies.all_described(now).encode_to_vec();
+                self.answer(from, reply)
             }
             Op::Refused => {
                 let refused = self.h.state().refused().encode_to_vec();

@@ -18,13 +18,16 @@ use saker_runtime::failpoint;
 use saker_runtime::task::oneshot;
 use saker_runtime::time::Time;
 use saker_types::change::{Change, DIR_ID_BYTES, Joined, Marked, Record, StoredResult, What};
-use saker_types::id::compose;
+use saker_types::id::{COUNTER_BITS, compose};
 use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
-use saker_types::wire::{Ctx, EntryKey, MarkReq, RefusedMember, RefusedReply};
-use saker_types::{ClusterMap, Errno, Error, Key, NodeId, TxnId};
+use saker_types::wire::{
+    Ctx, EntryKey, IdRange, MarkReq, PolicyReply, RefusedMember, RefusedReply,
+};
+use saker_types::{ClusterMap, Errno, Error, Key, NodeId, ROOT, TxnId};
 
 use crate::config::Members;
 use crate::metrics::Metrics;
+use crate::policies::Policies;
 
 /// Journal bytes after which its contents are written again, compacted.
 pub const SEGMENT_BYTES: u64 = 8 << 20;
@@ -55,6 +58,8 @@ pub struct CoordinatorState {
     marks: BTreeMap<(u32, u32), Marked>,
     /// Those that were refused when they asked last, and why.
     refused: BTreeMap<(u32, u32), String>,
+    /// Policies of subtrees.
+    pub(crate) policies: Policies,
     pub(crate) engine: AnyEngine,
     /// Renames of directories go one at a time, so that no cycle can be made by two of them.
     rename_busy: bool,
@@ -88,6 +93,7 @@ struct Known {
     reserved: u64,
     joined: BTreeMap<(u32, u32), Bytes>,
     marks: BTreeMap<(u32, u32), Marked>,
+    policies: Policies,
     map: Option<ClusterMap>,
 }
 
@@ -117,6 +123,8 @@ impl Known {
             What::Marked(m) => {
                 self.marks.insert((m.role, m.n), m);
             }
+            What::Policy(record) => self.policies.restore(*record),
+            What::PolicyEnd(policy) => self.policies.forget(policy),
             _ => {}
         }
         Ok(())
@@ -147,7 +155,7 @@ pub fn open(
         }
         Ok(())
     })?;
-    let Known { sessions, ledger, reserved, joined, marks, map } = known;
+    let Known { sessions, ledger, reserved, joined, marks, policies, map } = known;
     failpoint!("coordinator.replayed");
     let old = map.clone();
     let map = updated_map(map, uuid, members, listen);
@@ -162,6 +170,7 @@ pub fn open(
         joined,
         marks,
         refused: BTreeMap::new(),
+        policies,
         engine,
         rename_busy: false,
         rename_queue: VecDeque::new(),
@@ -227,9 +236,10 @@ fn updated_map(
 impl CoordinatorState {
     /// A step begins: sessions whose clients are gone end.
     pub(crate) fn begin_step(&mut self, now: Time) {
-        let sessions = &mut self.sessions;
+        let (sessions, policies) = (&mut self.sessions, &mut self.policies);
         let lease_clock = self.lease_clock.get_or_insert_with(|| {
             sessions.begin_serving(now);
+            policies.begin_serving(now);
             LeaseClock::new(now)
         });
         lease_clock.step(now);
@@ -245,8 +255,8 @@ impl CoordinatorState {
             self.engine.commit(&record);
         }
         let now = self.hub.now();
-        let CoordinatorState { engine, map, reserved_ids, sessions, ledger, joined, marks, .. } =
-            self;
+        let CoordinatorState { engine, map, reserved_ids, sessions, ledger, .. } = self;
+        let CoordinatorState { joined, marks, policies, .. } = self;
         engine.end_step(now, || {
             failpoint!("coordinator.compacting");
             let counts = [What::Map(map.encode_to_vec().into()), What::IdsReserved(*reserved_ids)];
@@ -258,6 +268,7 @@ impl CoordinatorState {
                 .chain(ledger.decisions.values().cloned().map(What::Decision))
                 .chain(joined.map(What::Joined))
                 .chain(marks.values().copied().map(What::Marked))
+                .chain(policies.all().cloned().map(|record| What::Policy(Box::new(record))))
         })
     }
 
@@ -337,6 +348,30 @@ impl CoordinatorState {
             self.log(What::Marked(marked));
         }
         Ok(())
+    }
+
+    /// This counts of a policy from now on.
+    pub(crate) fn note_policy(&mut self, record: PolicyReply) {
+        self.log(What::Policy(Box::new(record.clone())));
+        self.policies.restore(record);
+    }
+
+    /// Numbers never given out before, for inodes.
+    ///
+    /// # Errors
+    /// ENOSPC: they are used up.
+    pub(crate) fn new_ids(&mut self, count: u64) -> Result<IdRange, Error> {
+        let first = self.next_id.max(ROOT + 1);
+        let end = first + count;
+        if end >= 1 << COUNTER_BITS {
+            return Err(Error::new(Errno::ENOSPC).with_text("inode numbers are used up"));
+        }
+        if end > self.reserved_ids {
+            self.reserved_ids = end + IDS_PER_RESERVATION;
+            self.log(What::IdsReserved(self.reserved_ids));
+        }
+        self.next_id = end;
+        Ok(IdRange { first: compose(0, first), count })
     }
 
     /// Who may not serve.

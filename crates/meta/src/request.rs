@@ -42,7 +42,6 @@ pub struct Rq {
     /// Directories on the way, from the anchor on, on whose names a lease was asked for and given.
     pub kept: RefCell<Vec<KeptDir>>,
     /// Policy in force where the request does something; 0: none, or not known yet.
-    #[expect(dead_code, reason = "replies wait for the journal whatever the policy says")]
     pub policy: Cell<u64>,
 }
 
@@ -104,6 +103,8 @@ pub enum Wait {
     Map,
     /// A row that the engine loads.
     Row(Bytes),
+    /// What the coordinator says of a policy.
+    Policy(u64),
 }
 
 impl From<Error> for Stop {
@@ -200,6 +201,14 @@ impl Msg {
         })
     }
 
+    /// Context of a request about names.
+    pub fn ctx(&self) -> Option<&Ctx> {
+        match self {
+            Msg::Readdir(m) => Some(&m.ctx),
+            msg => msg.target().map(|(ctx, _)| ctx),
+        }
+    }
+
     /// Names that become keys as they are, of which path resolution sees nothing: keys have a
     /// bound, above which a table panics.
     pub fn names(&self) -> impl Iterator<Item = &Bytes> {
@@ -271,6 +280,15 @@ impl Rq {
             Msg::Prepare(_) => None,
             msg if self.from.op.mutates() => msg.target().map(|(ctx, _)| ctx),
             _ => None,
+        }
+    }
+
+    /// Does it change something, or is it the first step to that?
+    pub fn changes(&self) -> bool {
+        match &self.msg {
+            Msg::Prepare(_) => true,
+            Msg::Open(m) => m.access & saker_types::Access::W.0 != 0 || m.truncate,
+            _ => self.mutation().is_some(),
         }
     }
 

@@ -168,13 +168,11 @@ impl ShardWorker {
             Ok(body) => s.finish(&rq, Ok(body)),
             Err(Stop::Fail(e)) => s.finish(&rq, Err(e)),
             Err(Stop::Wait(wait)) => {
-                let fetch = match &wait {
-                    Wait::Fetch(key, anchor_id) => Some((key.clone(), *anchor_id)),
-                    _ => None,
-                };
-                s.park(wait, rq);
-                if let Some((key, anchor_id)) = fetch {
-                    s.start_fetch(&key, anchor_id);
+                s.park(wait.clone(), rq);
+                match wait {
+                    Wait::Fetch(key, anchor_id) => s.start_fetch(&key, anchor_id),
+                    Wait::Policy(policy) => s.ask_policy(policy),
+                    _ => {}
                 }
             }
             Err(Stop::Task(task)) => {

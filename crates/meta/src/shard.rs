@@ -40,6 +40,7 @@ use crate::state::inodes::InodeCache;
 use crate::state::lock_leases::LockLeases;
 use crate::state::opened::OpenFiles;
 use crate::state::parking::Parking;
+use crate::state::policies::PolicyStates;
 use crate::state::row_locks::RowLocks;
 use crate::state::votes::Votes;
 use crate::state::watches::Watches;
@@ -119,6 +120,8 @@ pub struct Shard {
     pub(crate) inodes: InodeCache,
     pub(crate) replica: Replica,
     pub(crate) name_leases: NameLeases,
+    /// What the coordinator says of policies.
+    pub(crate) policies: PolicyStates,
     pub(crate) sessions: Sessions<ReplyTo>,
     pub(crate) parking: Parking,
     /// Transactions voted for, without an outcome yet.
@@ -210,6 +213,7 @@ impl Shard {
                 inodes: InodeCache::new(limits.inodes),
                 replica: Replica::new(limits.replica),
                 name_leases: NameLeases::new(now),
+                policies: PolicyStates::default(),
                 sessions: facts.sessions,
                 parking: Parking::default(),
                 votes: Votes::default(),

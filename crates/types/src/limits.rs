@@ -81,6 +81,10 @@ pub const STAGE_ROWS_MAX: usize = 4_096;
 pub const STAGE_BYTES_MAX: usize = 1 << 20;
 /// Directories that one merge may change of those that were there before.
 pub const MERGE_DIRS_MAX: usize = 65_536;
+/// Inode numbers that one hold of a subtree is given at most.
+pub const HOLD_INODES_MAX: u64 = 1 << 31;
+/// Policies that a directory has had before, which are remembered for those who were told of them.
+pub const POLICIES_BEFORE_MAX: usize = 16;
 /// A client that holds a subtree is taken for dead when it was not heard of for this long.
 pub const HOLD_LEASE: Duration = Duration::from_secs(10);
 

@@ -9,7 +9,7 @@ use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error};
 
-use super::{ChangeStop, Keepers, chain, invalidate, moved};
+use super::{ChangeStop, Keepers, chain, invalidate, moved, policy};
 use crate::state::StateHandle;
 
 /// Exchanges two names of any kinds. The caller has the turn.
@@ -44,6 +44,9 @@ pub(super) async fn exchange_alone(h: &StateHandle, msg: &RenameReq) -> Result<B
     if other.same {
         txn.abort();
         return Ok(reply.encode_to_vec().into());
+    }
+    if here.policy != 0 || there.policy != 0 || !policy::may_move(0, &first.loc, &other.loc) {
+        return Err(txn.refuse(Errno::EXDEV.into()).into());
     }
     if other.loc.pid != to_parent {
         return Err(txn.refuse(chain::stale()).into());

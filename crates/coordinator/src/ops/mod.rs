@@ -4,11 +4,15 @@
 
 mod chain;
 mod exchange;
+mod hold;
+mod policy;
 mod rename;
 mod rmdir;
 mod setattr;
 mod setxattr;
 
+pub(crate) use hold::{hold, provision, release};
+pub(crate) use policy::set_policy;
 pub(crate) use rename::rename;
 pub(crate) use rmdir::rmdir;
 pub(crate) use setattr::setattr;

@@ -8,7 +8,9 @@ use saker_types::inode::Locator;
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Errno, Error};
 
-use super::{ChangeStop, Keepers, chain, exchange, invalidate, moved, still_wanted, when_let_go};
+use super::{
+    ChangeStop, Keepers, chain, exchange, invalidate, moved, policy, still_wanted, when_let_go,
+};
 use crate::state::StateHandle;
 
 /// Moves a directory, or exchanges what may be one.
@@ -50,6 +52,8 @@ async fn rename_alone(h: &StateHandle, msg: &RenameReq, name: &Bytes) -> Result<
     let row = taken.row.clone().unwrap_or_default();
     chain::check_move(msg, &row, [taken.loc.pid, parent], &msg.to_chain)
         .map_err(|e| txn.refuse(e))?;
+    let own = row.policy;
+    policy::may_remove(h, own).map_err(|error| txn.refuse(error))?;
     let insert = PrepareReq {
         ctx: msg.ctx.clone(),
         at: msg.to.clone(),
@@ -71,6 +75,11 @@ async fn rename_alone(h: &StateHandle, msg: &RenameReq, name: &Bytes) -> Result<
     if vote.loc.pid != parent {
         return Err(txn.refuse(chain::stale()).into());
     }
+    if !policy::may_move(own, &taken.loc, &vote.loc) {
+        return Err(txn.refuse(Errno::EXDEV.into()).into());
+    }
+    let replaced_policy = vote.row.as_ref().map_or(0, |row| row.policy);
+    policy::may_remove(h, replaced_policy).map_err(|error| txn.refuse(error))?;
     let replaced = vote.row.as_ref().map_or(0, |row| row.attr.id);
     if replaced != 0 && replaced == taken.loc.pid {
         // What moves is in it; locked, it would only make the emptiness undecided.
@@ -82,7 +91,11 @@ async fn rename_alone(h: &StateHandle, msg: &RenameReq, name: &Bytes) -> Result<
         return Err(stop);
     }
     failpoint!("dir_rename.invalidated");
-    Ok(txn.commit(|_| Ok(reply.encode_to_vec().into()))?)
+    Ok(txn.commit(|state| {
+        policy::removed(state, replaced);
+        policy::has_moved(state, &reply.loc);
+        Ok(reply.encode_to_vec().into())
+    })?)
 }
 
 #[cfg(test)]

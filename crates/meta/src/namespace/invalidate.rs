@@ -27,6 +27,7 @@ impl Shard {
             self.replica.invalidate(key.pid, &key.name);
             self.spoil_replicas(key);
         }
+        msg.policies.iter().for_each(|policy| self.policies.invalidate(*policy));
         failpoint!("invalidate.served");
         for dir in &msg.forget {
             self.forget_totals(*dir)?;

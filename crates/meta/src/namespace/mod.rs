@@ -6,6 +6,7 @@ pub(crate) mod eager;
 pub mod fetch;
 pub mod invalidate;
 pub mod lease;
+pub(crate) mod policy;
 pub mod replica;
 pub mod resolve;
 pub mod walk;

@@ -68,7 +68,7 @@ impl Shard {
         };
         self.metrics.coalesced.add(first as u64);
         let mut dir = start.dir;
-        let (searchable, policy) = (start.searchable, start.policy);
+        let (searchable, policy, mut root) = (start.searchable, start.policy, start.policy_root);
         let mut way = PathInfo { searchable, policy, ..PathInfo::default() };
         let mut lends = self.lends_root(rq, at);
         let last = at.path.len().saturating_sub(1);
@@ -85,7 +85,9 @@ impl Shard {
                 if coalesces {
                     self.replica.last_walk.add(name, &dir, way.searchable);
                 }
-                way.policy = in_force(dir.policy, way.policy);
+                if dir.policy != 0 {
+                    (way.policy, root) = (dir.policy, Some(i));
+                }
                 // The kernel tells the name to everybody.
                 let lent = match lends && way.searchable {
                     true => self.lend(at, i, above, name),
@@ -99,7 +101,10 @@ impl Shard {
                 }));
             }
         }
-        rq.policy.set(way.policy);
+        if way.policy != 0 {
+            way.policy = self.enter_policy(rq, way.policy, root)?;
+            rq.policy.set(way.policy);
+        }
         let is_sticky = dir.mode & access::S_ISVTX != 0;
         way.sticky = is_sticky.then_some(StickyDir { mode: dir.mode, uid: dir.uid });
         Ok(Parent { dir, way })

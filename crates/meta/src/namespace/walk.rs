@@ -28,6 +28,8 @@ pub struct PassedDir {
     pub searchable: bool,
     /// Policy in force in it.
     pub policy: u64,
+    /// The component of the path that has this policy of its own; `None`: it was told with the anchor.
+    pub policy_root: Option<usize>,
     /// Where the name that leads to it ends in `names`.
     end: usize,
 }
@@ -36,7 +38,7 @@ impl PassedDir {
     /// Where a walk starts, under the policy that the client knows to be in force there.
     pub fn start(dir: ResolvedDir, policy: u64) -> PassedDir {
         let policy = in_force(dir.policy, policy);
-        PassedDir { dir, searchable: true, policy, end: 0 }
+        PassedDir { dir, searchable: true, policy, policy_root: None, end: 0 }
     }
 }
 
@@ -77,9 +79,13 @@ impl LastWalk {
     /// The walk goes on from its last place.
     pub fn add(&mut self, name: &[u8], dir: &ResolvedDir, searchable: bool) {
         self.names.extend_from_slice(name);
-        let above = self.places.last().map_or(0, |place| place.policy);
-        let policy = in_force(dir.policy, above);
-        self.places.push(PassedDir { dir: dir.clone(), searchable, policy, end: self.names.len() });
+        let above = self.places.last();
+        let (policy, policy_root) = match (dir.policy, above) {
+            (0, Some(above)) => (above.policy, above.policy_root),
+            (own, _) => (own, Some(self.places.len().saturating_sub(1))),
+        };
+        let (dir, end) = (dir.clone(), self.names.len());
+        self.places.push(PassedDir { dir, searchable, policy, policy_root, end });
     }
 
     /// All of it but the root, as entries of the replica: parent, name, directory.
@@ -156,9 +162,15 @@ mod tests {
         for (name, id, own) in [("a", 2, 0), ("b", 3, 7), ("c", 4, 0), ("d", 5, 9)] {
             walk.add(name.as_bytes(), &ResolvedDir { policy: own, ..dir(id) }, true);
         }
-        for (path, policy) in [("a/b/c/d/f", 9), ("a/b/c/f", 7), ("a/b/f", 7), ("a/f", 0), ("f", 0)]
-        {
-            assert_eq!(walk.resume(&cred, &at(path, &[])).unwrap().1.policy, policy, "{path}");
+        for (path, policy, root) in [
+            ("a/b/c/d/f", 9, Some(3)),
+            ("a/b/c/f", 7, Some(1)),
+            ("a/b/f", 7, Some(1)),
+            ("a/f", 0, None),
+            ("f", 0, None),
+        ] {
+            let place = walk.resume(&cred, &at(path, &[])).unwrap().1;
+            assert_eq!((place.policy, place.policy_root), (policy, root), "{path}");
         }
         assert_eq!(PassedDir::start(dir(1), 5).policy, 5, "as the client was told");
         assert_eq!(PassedDir::start(ResolvedDir { policy: 7, ..dir(1) }, 5).policy, 7);

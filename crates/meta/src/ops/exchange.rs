@@ -6,7 +6,7 @@ use saker_types::wire::{Hold, Intent, PrepareReq, RenameReply, RenameReq};
 use saker_types::{Errno, Error, Inode, Key, Locator};
 
 use super::needs_name;
-use super::rename::{RenameSource, moved, second, use_coordinator};
+use super::rename::{RenameSource, may_move, moved, second, use_coordinator};
 use crate::request::{Attempt, Rq};
 use crate::rules::names::may_remove;
 use crate::shard::{Shard, ShardHandle, encoded};
@@ -39,6 +39,7 @@ impl Shard {
             return Ok(None);
         }
         let parent = self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
+        may_move(source.policy, parent.way.policy)?;
         if !self.owns(parent.dir.id, name) {
             return Ok(None);
         }
@@ -89,7 +90,7 @@ async fn exchange_there(
     msg: RenameReq,
     source: RenameSource,
 ) -> Result<Bytes, Error> {
-    let RenameSource { key, row, only_owner } = source;
+    let RenameSource { key, row, only_owner, .. } = source;
     txn.prepare_home(&msg.ctx, &row, 0, only_owner).await?;
     let request = PrepareReq {
         ctx: msg.ctx.clone(),

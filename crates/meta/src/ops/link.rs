@@ -13,7 +13,7 @@ use saker_types::wire::{Entry, Intent, LinkReq, PrepareReq};
 use saker_types::{Attr, Errno, Error, FileKind, Inode, Key, Locator};
 
 use super::needs_name;
-use super::rename::second;
+use super::rename::{may_move, second};
 use crate::request::{Attempt, Rq};
 use crate::rules::names::not_below;
 use crate::shard::{Shard, ShardHandle, encoded};
@@ -36,7 +36,9 @@ impl Shard {
         let source = self.link_source(rq, msg)?;
         not_below(&msg.from, &msg.to)?;
         // Before anything is locked: a path through the source itself must not wait for its lock.
-        self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
+        let from_policy = rq.policy.get();
+        let to_parent = self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
+        may_move(from_policy, to_parent.way.policy)?;
         self.may_grow()?;
         let txn = txn::begin(self)?;
         let own = match &source {
@@ -68,6 +70,7 @@ impl Shard {
 
     fn link_source(&mut self, rq: &Rq, msg: &LinkReq) -> Attempt<LinkSource> {
         let anchor = &msg.from.anchor;
+        rq.policy.set(anchor.policy);
         if let (true, Some(slot)) = (msg.from.path.is_empty(), anchor.home_slot) {
             let home = Slot::from_wire(slot);
             self.must_own_slot(home)?;

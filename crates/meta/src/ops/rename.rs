@@ -8,6 +8,7 @@ use saker_runtime::failpoint;
 use saker_runtime::sim::mutation;
 use saker_types::change::Gone;
 use saker_types::placement::Slot;
+use saker_types::policy::PolicyId;
 use saker_types::time::later;
 use saker_types::wire::{At, Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Class, Errno, Error, Inode, Key, Locator, Stamp};
@@ -25,6 +26,8 @@ pub(super) struct RenameSource {
     pub(super) row: Rc<Inode>,
     /// Its directory is sticky, and only its home knows whether the caller owns it.
     pub(super) only_owner: bool,
+    /// Policy in force there.
+    pub(super) policy: u64,
 }
 
 impl Shard {
@@ -58,7 +61,7 @@ impl Shard {
         let only_owner = may_remove(&parent.dir, owner, cred)?;
         not_below(&msg.from, &msg.to)?;
         self.not_frozen(parent.dir.id)?;
-        Ok(RenameSource { key, row, only_owner })
+        Ok(RenameSource { key, row, only_owner, policy: parent.way.policy })
     }
 
     /// Locks the source and goes on with both owners.
@@ -75,6 +78,7 @@ impl Shard {
     {
         // Before anything is locked: a path through the source itself must not wait for its lock.
         let to_parent = self.parent(rq, &msg.ctx.cred, &msg.to).map_err(second)?;
+        may_move(source.policy, to_parent.way.policy)?;
         let txn = txn::begin(self)?;
         self.row_locks.lock_entry(&source.key, txn);
         let mut msg = msg.clone();
@@ -103,6 +107,7 @@ impl Shard {
         let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
         let cred = &msg.ctx.cred;
         let parent = self.parent(rq, cred, &msg.to).map_err(second)?;
+        may_move(source.policy, parent.way.policy)?;
         if !self.owns(parent.dir.id, to_name) {
             return Ok(None);
         }
@@ -161,7 +166,7 @@ async fn rename_there(
     msg: RenameReq,
     source: RenameSource,
 ) -> Result<Bytes, Error> {
-    let RenameSource { key, row, only_owner } = source;
+    let RenameSource { key, row, only_owner, .. } = source;
     txn.prepare_home(&msg.ctx, &row, 0, only_owner).await?;
     let no_replace = msg.flags & rename_flags::NOREPLACE != 0;
     let request = PrepareReq {
@@ -189,6 +194,14 @@ async fn rename_there(
         dropped.map_err(Error::about_second)?;
     }
     txn.commit(|s| applied(s.take_entry(&key, &row, &loc).map(|()| encoded(&reply))))
+}
+
+/// May what is under one policy move to, or be linked, where another one is in force (rule 9)?
+pub(super) fn may_move(from: u64, to: u64) -> Result<(), Error> {
+    match PolicyId(from).lets_move_to(PolicyId(to)) {
+        true => Ok(()),
+        false => Err(Errno::EXDEV.into()),
+    }
 }
 
 /// The row as it is at its new name.

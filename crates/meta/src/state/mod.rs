@@ -9,6 +9,7 @@ pub(crate) mod inodes;
 pub(crate) mod lock_leases;
 pub(crate) mod opened;
 pub(crate) mod parking;
+pub(crate) mod policies;
 pub(crate) mod row_locks;
 pub(crate) mod votes;
 pub(crate) mod watches;

@@ -13,7 +13,7 @@ use saker_types::time::later;
 use saker_types::wire::{
     DecideReq, Empty, Hold, Intent, OutcomeReply, OutcomeReq, PrepareReq, TxnOutcome, Vote,
 };
-use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, acl, limits};
+use saker_types::{Class, Errno, Error, FileKind, Inode, Key, NodeId, TxnId, access, acl, limits};
 
 use crate::namespace::dir::ResolvedDir;
 use crate::namespace::resolve::{Parent, PathInfo};
@@ -182,20 +182,24 @@ impl Shard {
         if intent == Intent::SetDir {
             let now_ns = self.wall_ns();
             let mut row = inode.clone();
-            match (&msg.setattr, &msg.acl) {
-                (Some(setattr), _) => apply_access(&mut row, setattr, now_ns)?,
-                (None, Some(acl)) => apply_acl(&mut row, &acl.name, &acl.value, &msg.ctx.cred)?,
-                (None, None) => return Err(Errno::EINVAL.into()),
+            match (&msg.setattr, &msg.acl, msg.policy) {
+                (Some(setattr), ..) => apply_access(&mut row, setattr, now_ns)?,
+                (_, Some(acl), _) => apply_acl(&mut row, &acl.name, &acl.value, &msg.ctx.cred)?,
+                (_, _, Some(policy)) => {
+                    access::check_owner(&row.attr, &msg.ctx.cred)?;
+                    row.policy = policy;
+                }
+                (None, None, None) => return Err(Errno::EINVAL.into()),
             }
             row.attr.ctime_ns = later(row.attr.ctime_ns, now_ns);
             part.row = Some(row);
         }
         let loc = entry_locator(&key, inode.attr.id).under(policy);
-        let was_open = inode.is_open();
+        let (was_open, before) = (inode.is_open(), inode.policy);
         let row = part.row.clone().unwrap_or(inode);
         let closes = was_open && !row.is_open();
         self.vote_for(txn, part);
-        Ok(Vote { loc, row: Some(row), closes, ..Vote::default() })
+        Ok(Vote { loc, row: Some(row), closes, policy: before, ..Vote::default() })
     }
 
     /// Its key, its row, and the policy in force there.
@@ -335,6 +339,8 @@ impl Shard {
                 let mut inode = (*there).clone();
                 let a = &mut inode.attr;
                 (a.mode, a.uid, a.gid) = (row.attr.mode, row.attr.uid, row.attr.gid);
+                inode.policy = row.policy;
+                let a = &mut inode.attr;
                 a.ctime_ns = a.ctime_ns.max(row.attr.ctime_ns);
                 for name in [acl::ACCESS, acl::DEFAULT] {
                     inode.set_xattr(name, row.xattr(name).cloned());

@@ -66,9 +66,11 @@ impl PolicyId {
         self.is_decoupled() || self.blocks()
     }
 
-    /// Do both promise the same, so that a name may move from one to the other (rule 9)?
-    pub fn promises_as(self, other: PolicyId) -> bool {
-        (self.consistency(), self.durability()) == (other.consistency(), other.durability())
+    /// May a name move to where this other one is in force, or be linked there (rule 9)? Both must
+    /// promise the same. Between decoupled subtrees nothing moves.
+    pub fn lets_move_to(self, other: PolicyId) -> bool {
+        let promises = |id: PolicyId| (id.consistency(), id.durability());
+        self == other || !self.is_decoupled() && promises(self) == promises(other)
     }
 }
 
@@ -86,7 +88,12 @@ mod tests {
                     assert_eq!((id.consistency(), id.durability()), (consistency, durability));
                     assert_eq!(id.blocks(), interfere == Interfere::Block);
                     assert_eq!(id.is_decoupled(), policy.is_decoupled());
-                    assert!(id.is_some() && id.promises_as(PolicyId::new(5, &policy)));
+                    let same = PolicyId::new(5, &policy);
+                    assert!(id.is_some() && id.lets_move_to(id));
+                    assert_eq!(id.lets_move_to(same), !policy.is_decoupled());
+                    let is_default =
+                        (consistency, durability) == (Consistency::Strong, Durability::Global);
+                    assert_eq!(id.lets_move_to(PolicyId::NONE), is_default);
                 }
             }
         }

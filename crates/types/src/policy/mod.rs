@@ -22,7 +22,7 @@ pub const KEYS: [&str; 5] =
 /// Inodes that are provisioned at a time, unless the policy says otherwise (section 3.3).
 pub const ALLOCATED_INODES: u64 = 100;
 /// Most inodes that are provisioned at a time.
-pub const ALLOCATED_INODES_MAX: u64 = 1 << 32;
+pub const ALLOCATED_INODES_MAX: u64 = 1 << 24;
 /// Shortest interval between two syncs.
 pub const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// Longest interval between two syncs.

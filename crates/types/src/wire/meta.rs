@@ -85,7 +85,7 @@ pub struct KeptDir {
 }
 
 /// Bytes of a [`KeptDir`] in [`KeptDirs`], at most.
-const KEPT_DIR_BYTES_MAX: usize = 43;
+const KEPT_DIR_BYTES_MAX: usize = 48;
 
 /// The trailer of a shard's reply, of a result and of an error alike: its payload. None is the same as an
 /// empty one. It is of its own attempt, and not kept with the result.

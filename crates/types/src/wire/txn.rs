@@ -90,6 +90,9 @@ pub struct Vote {
     /// Everybody may search the directory, and that will be over.
     #[prost(bool, tag = "6")]
     pub closes: bool,
+    /// SetDir with a policy: the one that the directory has had of its own.
+    #[prost(uint64, tag = "7")]
+    pub policy: u64,
 }
 
 /// Second phase.

@@ -9,7 +9,7 @@ use saker_engine::memory::MemoryStorage;
 use saker_rpc::hub::Asker;
 use saker_rpc::node::{ConnId, ReplyTo};
 use saker_runtime::time::Time;
-use saker_types::wire::{CreateReq, Entry, EntryReq, Op, ReaddirReply, ReaddirReq};
+use saker_types::wire::{CreateReq, Entry, EntryReq, Op, PolicyState, ReaddirReply, ReaddirReq};
 use saker_types::{Attr, ROOT};
 
 use super::*;
@@ -44,6 +44,7 @@ fn ask<A: Message + Default>(shard: &mut Shard, rq: &Rq) -> A {
 }
 
 fn put(shard: &mut Shard, pid: InodeId, name: &'static str, id: InodeId, mode: u32, policy: u64) {
+    shard.policies.learn(policy, PolicyState::default());
     let attr = Attr { id, mode, nlink: 1, ..Attr::default() };
     let key = shard.map.key(pid, name.as_bytes());
     assert!(shard.insert_entry(&key, Inode { attr, policy, ..Inode::default() }).is_ok());
@@ -110,4 +111,26 @@ fn a_name_that_may_be_kept_is_told_with_its_policy() {
     let _: Entry = ask(shard, &rq);
     let told: Vec<_> = rq.kept.borrow().iter().map(|dir| (dir.id, dir.policy)).collect();
     assert_eq!(told, [(12, 7), (13, 7)]);
+}
+
+#[test]
+fn what_the_coordinator_says_of_a_policy_counts_until_it_is_invalidated() {
+    let shard = alone();
+    let shard = &mut *shard.borrow_mut();
+    put(shard, ROOT, "p", 12, 0o040_755, 7);
+    put(shard, 12, "f", 13, 0o100_644, 0);
+    put(shard, ROOT, "q", 14, 0o040_755, 9);
+    shard.policies.invalidate(7);
+    let at = At::below(Locator::root(), ["p", "f"].map(Bytes::from).to_vec());
+    let rq = request(Op::Lookup, &EntryReq { at, ..EntryReq::default() });
+    let waits = |shard: &mut Shard| match shard.execute(&rq) {
+        Err(Stop::Wait(wait)) => wait,
+        _ => panic!("it does not wait"),
+    };
+    assert_eq!(waits(shard), Wait::Policy(7));
+    // Another one has taken its place: what is told is what counts now.
+    shard.policies.learn(7, PolicyState { successor: Some(9), ..PolicyState::default() });
+    assert_eq!(ask::<Entry>(shard, &rq).loc.policy, 9);
+    shard.policies.learn(7, PolicyState { successor: Some(0), ..PolicyState::default() });
+    assert_eq!(ask::<Entry>(shard, &rq).loc.policy, 0);
 }
