@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use prost::Message;
-use saker_runtime::failpoint;
 use saker_types::wire::{
     Empty, HoldReply, HoldReq, IdRange, InvalidateReq, ProvisionReq, ReleaseReq,
 };
@@ -21,7 +20,6 @@ pub(crate) async fn hold(h: &StateHandle, msg: &HoldReq) -> Result<Bytes, Error>
     let record = h.state().policies.with_hold(policy, holder, who, h.hub.now())?;
     if h.state().policies.get(policy)? != &record {
         change.invalidate(InvalidateReq::default()).await?;
-        failpoint!("hold.invalidated");
         h.state().note_policy(record.clone());
     }
     h.state().policies.renew(holder, &[policy], h.hub.now());
@@ -36,7 +34,6 @@ pub(crate) async fn release(h: &StateHandle, msg: &ReleaseReq) -> Result<Bytes, 
     may_release(h, msg)?;
     let record = h.state().policies.with_next_epoch(policy, true)?;
     change.invalidate(InvalidateReq::default()).await?;
-    failpoint!("release.invalidated");
     h.state().note_policy(record);
     Ok(Empty {}.encode_to_vec().into())
 }

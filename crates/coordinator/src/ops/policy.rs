@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use prost::Message;
 use saker_rpc::txn::{self, Driver, Transaction};
-use saker_runtime::failpoint;
 use saker_types::change::What;
 use saker_types::inode::Locator;
 use saker_types::policy::{Policy, PolicyId, Refused};
@@ -90,14 +89,12 @@ async fn set_once(h: &StateHandle, msg: &SetPolicyReq, new: PolicyReply) -> Resu
         ..PrepareReq::default()
     };
     let vote = txn.prepare(request).await?;
-    failpoint!("policy.prepared");
     let old = vote.policy;
     let changing: Vec<u64> = (old != 0).then_some(old).into_iter().collect();
     let change = PolicyChange::begin(h, &changing).map_err(|error| txn.refuse(error))?;
     may_remove(h, old).map_err(|error| txn.refuse(error))?;
     let keys = vec![key_of(&vote.loc)];
     change.invalidate(InvalidateReq { keys, ..InvalidateReq::default() }).await?;
-    failpoint!("policy.invalidated");
     let root = vote.loc.clone().under(new.policy);
     txn.commit(|state| {
         let number = new.policy;

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use saker_runtime::failpoint;
 use saker_types::policy::PolicyId;
 use saker_types::wire::{Ctx, Op, PolicyReq, PolicyState};
 use saker_types::{Errno, Error, NodeId};
@@ -104,7 +103,6 @@ impl Shard {
         if learned.is_none() && !self.parking.waiting_for(&wait).is_empty() {
             return false;
         }
-        failpoint!("policy.answered");
         self.policies.end_asking(policy);
         learned.into_iter().for_each(|state| self.policies.learn(policy, state));
         self.wake(&wait);
