@@ -18,7 +18,7 @@ pub(crate) struct Policies {
     changing: BTreeSet<u64>,
     /// Of these, shards have been told to forget the state, which may be about to change.
     in_doubt: BTreeSet<u64>,
-    /// Until when holders count as alive, if they are not heard of again.
+    /// Until when holders count as alive, by the lease clock, if they are not heard of again.
     leases: BTreeMap<u64, Time>,
 }
 

@@ -130,13 +130,13 @@ impl CoordinatorWorker {
             }
             Op::RenewHolds => {
                 let msg: RenewHoldsReq = decode(body)?;
-                let now = self.h.hub.now();
+                let now = self.h.state().lease_now();
                 let reply = self.h.state().policies.renew(msg.holder, &msg.policies, now);
                 self.answer(from, reply.encode_to_vec())
             }
             Op::GetPolicy => {
                 let msg: PolicyReq = decode(body)?;
-                let now = self.h.hub.now();
+                let now = self.h.state().lease_now();
                 let reply = self.h.state().policies.described(msg.policy, now)?;
                 self.answer(from, reply.encode_to_vec())
             }
@@ -146,7 +146,7 @@ impl CoordinatorWorker {
                 self.answer(from, state.encode_to_vec())
             }
             Op::Policies => {
-                let now = self.h.hub.now();
+                let now = self.h.state().lease_now();
                 let reply = self.h.state().policies.all_described(now).encode_to_vec();
                 self.answer(from, reply)
             }

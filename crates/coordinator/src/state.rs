@@ -248,6 +248,11 @@ impl CoordinatorState {
         ended.into_iter().for_each(|what| self.log(what));
     }
 
+    /// The time by which leases of clients end.
+    pub(crate) fn lease_now(&self) -> Time {
+        self.lease_clock.as_ref().map_or_else(|| self.hub.now(), LeaseClock::now)
+    }
+
     /// Ends a step: its changes become one record.
     pub(crate) fn seal(&mut self) -> Result<(), EngineError> {
         if !self.changes.is_empty() {

@@ -145,11 +145,7 @@ impl CoordinatorTester {
         body: &impl Message,
         mut shards: impl FnMut(NodeId, &ShardRequest) -> Answer,
     ) -> Result<R, Error> {
-        self.calls += 1;
-        let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
-        let frame = Frame { call: self.calls, ..frame };
-        let mut inputs =
-            VecDeque::from([Input::Request { conn: CLIENT, peer: Rc::new(client()), frame }]);
+        let mut inputs = self.request(op, body);
         for _ in 0..STEPS_MAX {
             if let Some(answer) = self.step(&mut inputs, &mut shards) {
                 // What it tells shards after its answer.
@@ -164,6 +160,27 @@ impl CoordinatorTester {
             }
         }
         panic!("no answer to {}", op.name());
+    }
+
+    /// Asks, and goes on as far as shards answer.
+    pub(crate) fn begin(
+        &mut self,
+        op: Op,
+        body: &impl Message,
+        mut shards: impl FnMut(NodeId, &ShardRequest) -> Answer,
+    ) {
+        let mut inputs = self.request(op, body);
+        while !inputs.is_empty() {
+            let answer = self.step(&mut inputs, &mut shards);
+            assert!(answer.is_none(), "{} is over", op.name());
+        }
+    }
+
+    fn request(&mut self, op: Op, body: &impl Message) -> VecDeque<Input> {
+        self.calls += 1;
+        let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
+        let frame = Frame { call: self.calls, ..frame };
+        VecDeque::from([Input::Request { conn: CLIENT, peer: Rc::new(client()), frame }])
     }
 
     fn step(

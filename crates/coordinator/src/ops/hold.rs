@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use prost::Message;
+use saker_types::policy::{self, PolicyId};
 use saker_types::wire::{
     Empty, HoldReply, HoldReq, IdRange, InvalidateReq, ProvisionReq, ReleaseReq,
 };
-use saker_types::{Errno, Error, limits, policy};
+use saker_types::{Errno, Error, limits};
 
 use super::policy::PolicyChange;
 use crate::state::StateHandle;
@@ -13,24 +14,26 @@ use crate::state::StateHandle;
 /// A client begins to hold a subtree; if it does already, it goes on.
 pub(crate) async fn hold(h: &StateHandle, msg: &HoldReq) -> Result<Bytes, Error> {
     let HoldReq { policy, holder, ref who, .. } = *msg;
-    if holder == 0 {
+    if holder == 0 || !PolicyId(policy).needs_hold() {
         return Err(Errno::EINVAL.into());
     }
-    let change = PolicyChange::begin(h, &[policy])?;
-    let record = h.state().policies.with_hold(policy, holder, who, h.hub.now())?;
+    let change = PolicyChange::begin(h, policy)?;
+    let now = h.state().lease_now();
+    let record = h.state().policies.with_hold(policy, holder, who, now)?;
     if h.state().policies.get(policy)? != &record {
         change.invalidate(InvalidateReq::default()).await?;
         h.state().note_policy(record.clone());
     }
-    h.state().policies.renew(holder, &[policy], h.hub.now());
+    let now = h.state().lease_now();
+    h.state().policies.renew(holder, &[policy], now);
     let lease_ms = limits::HOLD_LEASE.as_millis() as u32;
     Ok(HoldReply { policy: record, lease_ms }.encode_to_vec().into())
 }
 
-/// A hold ends without a merge: its holder's, or, if that is dead, anybody's who may set the policy.
+/// A hold ends without a merge: by its holder, or, if that is taken for dead, by anybody.
 pub(crate) async fn release(h: &StateHandle, msg: &ReleaseReq) -> Result<Bytes, Error> {
     let policy = msg.policy;
-    let change = PolicyChange::begin(h, &[policy])?;
+    let change = PolicyChange::begin(h, policy)?;
     may_release(h, msg)?;
     let record = h.state().policies.with_next_epoch(policy, true)?;
     change.invalidate(InvalidateReq::default()).await?;
@@ -43,7 +46,7 @@ fn may_release(h: &StateHandle, msg: &ReleaseReq) -> Result<(), Error> {
     match s.policies.get(policy)?.hold {
         None => Err(Error::new(Errno::ESTALE).with_text("nobody holds the subtree")),
         Some(_) if msg.epoch != 0 => s.policies.check_epoch(policy, msg.epoch).map(drop),
-        Some(_) if s.policies.has_lapsed(policy, h.hub.now()) => Ok(()),
+        Some(_) if s.policies.has_lapsed(policy, s.lease_now()) => Ok(()),
         Some(_) if msg.force && msg.ctx.cred.uid == 0 => Ok(()),
         Some(_) => s.policies.check_not_held(policy),
     }

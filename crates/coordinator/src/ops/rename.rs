@@ -8,9 +8,8 @@ use saker_types::inode::Locator;
 use saker_types::wire::{Intent, PrepareReq, RenameReply, RenameReq, rename_flags};
 use saker_types::{Errno, Error};
 
-use super::{
-    ChangeStop, Keepers, chain, exchange, invalidate, moved, policy, still_wanted, when_let_go,
-};
+use super::policy::{self, PolicyChange};
+use super::{ChangeStop, Keepers, chain, exchange, invalidate, moved, still_wanted, when_let_go};
 use crate::state::StateHandle;
 
 /// Moves a directory, or exchanges what may be one.
@@ -53,7 +52,6 @@ async fn rename_alone(h: &StateHandle, msg: &RenameReq, name: &Bytes) -> Result<
     chain::check_move(msg, &row, [taken.loc.pid, parent], &msg.to_chain)
         .map_err(|e| txn.refuse(e))?;
     let own = row.policy;
-    policy::may_remove(h, own).map_err(|error| txn.refuse(error))?;
     let insert = PrepareReq {
         ctx: msg.ctx.clone(),
         at: msg.to.clone(),
@@ -78,8 +76,8 @@ async fn rename_alone(h: &StateHandle, msg: &RenameReq, name: &Bytes) -> Result<
     if !policy::may_move(own, &taken.loc, &vote.loc) {
         return Err(txn.refuse(Errno::EXDEV.into()).into());
     }
-    let replaced_policy = vote.row.as_ref().map_or(0, |row| row.policy);
-    policy::may_remove(h, replaced_policy).map_err(|error| txn.refuse(error))?;
+    let policies = [own, vote.row.as_ref().map_or(0, |row| row.policy)];
+    let _unheld = PolicyChange::begin_unheld(h, &policies).map_err(|error| txn.refuse(error))?;
     let replaced = vote.row.as_ref().map_or(0, |row| row.attr.id);
     if replaced != 0 && replaced == taken.loc.pid {
         // What moves is in it; locked, it would only make the emptiness undecided.
@@ -100,6 +98,7 @@ async fn rename_alone(h: &StateHandle, msg: &RenameReq, name: &Bytes) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use saker_types::policy::{Consistency, Durability, Policy, PolicyId};
     use saker_types::wire::{FetchReq, InvalidateReq, Op, Vote};
     use saker_types::{Inode, ROOT};
 
@@ -127,6 +126,29 @@ mod tests {
                 }
             }
             _ => agreeing(asked),
+        }
+    }
+
+    #[test]
+    fn a_directory_moves_only_to_where_the_same_is_promised_or_takes_its_policy_along() {
+        let cell = |durability| PolicyId::new(5, &Policy::cell(Consistency::Strong, durability)).0;
+        for (own, to, moves) in [
+            (0, cell(Durability::Local), false),
+            (0, cell(Durability::Global), true),
+            (cell(Durability::None), cell(Durability::Local), true),
+        ] {
+            let mut t = CoordinatorTester::new();
+            let request = request(&mut t);
+            let agreed = shards(None);
+            let answer = t.ask::<RenameReply>(Op::Rename, &request, |_, asked| match asked.op {
+                Op::Prepare if asked.body::<PrepareReq>().intent() == Intent::TakeDir => {
+                    yes(&vote(entry(ROOT, "a", 9), Some(Inode { policy: own, ..dir(9) })))
+                }
+                Op::Prepare => yes(&vote(entry(5, "c", 9).under(to), None)),
+                _ => agreed(asked),
+            });
+            assert_eq!(t.decided(), [moves], "{own:#x} {to:#x}");
+            assert_eq!(answer.err().map(|e| e.errno()), (!moves).then_some(Errno::EXDEV));
         }
     }
 

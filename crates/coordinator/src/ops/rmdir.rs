@@ -7,7 +7,8 @@ use saker_runtime::failpoint;
 use saker_types::wire::{Intent, PrepareReq, RemoveReq, Removed};
 use saker_types::{Errno, Error};
 
-use super::{ChangeStop, Keepers, invalidate, policy, when_let_go};
+use super::policy::{self, PolicyChange};
+use super::{ChangeStop, Keepers, invalidate, when_let_go};
 use crate::state::StateHandle;
 
 /// Removes an empty directory.
@@ -30,7 +31,7 @@ async fn rmdir_once(h: &StateHandle, msg: &RemoveReq) -> Result<Bytes, ChangeSto
     let vote = txn.prepare(request).await?;
     failpoint!("rmdir.prepared");
     let own = vote.row.as_ref().map_or(0, |row| row.policy);
-    policy::may_remove(h, own).map_err(|error| txn.refuse(error))?;
+    let _unheld = PolicyChange::begin_unheld(h, &[own]).map_err(|error| txn.refuse(error))?;
     if let Err(stop) = invalidate(h, &[&vote.loc], vote.loc.id, Keepers::LetGo).await {
         txn.abort();
         return Err(stop);
