@@ -73,6 +73,16 @@ impl ResolvedDir {
     }
 }
 
+/// Policy in force in a directory on the way, component `at` of the path with this policy of its own or
+/// none, and the component that has it: below those of the directory above.
+pub(super) fn in_force_below(
+    above: (u64, Option<usize>),
+    own: u64,
+    at: usize,
+) -> (u64, Option<usize>) {
+    if own == 0 { above } else { (own, Some(at)) }
+}
+
 /// Policy in force at what has this one of its own, or none, below a directory where that other one is.
 pub(super) fn in_force(own: u64, above: u64) -> u64 {
     if own == 0 { above } else { own }

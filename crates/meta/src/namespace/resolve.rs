@@ -10,7 +10,7 @@ use saker_types::{
     Access, Cred, Errno, Error, FileKind, Inode, InodeId, Locator, access, acl, check_name, limits,
 };
 
-use super::dir::{ResolvedDir, in_force};
+use super::dir::{ResolvedDir, in_force, in_force_below};
 use super::walk::{LastWalk, PassedDir};
 use crate::request::{Attempt, Msg, OwnerAnswer, Rq, Stop, Wait};
 use crate::shard::Shard;
@@ -85,9 +85,7 @@ impl Shard {
                 if coalesces {
                     self.replica.last_walk.add(name, &dir, way.searchable);
                 }
-                if dir.policy != 0 {
-                    (way.policy, root) = (dir.policy, Some(i));
-                }
+                (way.policy, root) = in_force_below((way.policy, root), dir.policy, i);
                 // The kernel tells the name to everybody.
                 let lent = match lends && way.searchable {
                     true => self.lend(at, i, above, name),
@@ -101,10 +99,8 @@ impl Shard {
                 }));
             }
         }
-        if way.policy != 0 {
-            way.policy = self.enter_policy(rq, way.policy, root)?;
-            rq.policy.set(way.policy);
-        }
+        way.policy = self.enter_policy(rq, way.policy, root)?;
+        rq.policy.set(way.policy);
         let is_sticky = dir.mode & access::S_ISVTX != 0;
         way.sticky = is_sticky.then_some(StickyDir { mode: dir.mode, uid: dir.uid });
         Ok(Parent { dir, way })

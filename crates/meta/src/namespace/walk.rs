@@ -6,7 +6,7 @@ use bytes::Bytes;
 use saker_types::wire::At;
 use saker_types::{Cred, InodeId, ROOT};
 
-use super::dir::{ResolvedDir, in_force};
+use super::dir::{ResolvedDir, in_force, in_force_below};
 
 /// The directories on the way from the root that was walked last; the caller may search all but the last. As good
 /// as entries of the replica: it ends with the next invalidation.
@@ -79,11 +79,10 @@ impl LastWalk {
     /// The walk goes on from its last place.
     pub fn add(&mut self, name: &[u8], dir: &ResolvedDir, searchable: bool) {
         self.names.extend_from_slice(name);
-        let above = self.places.last();
-        let (policy, policy_root) = match (dir.policy, above) {
-            (0, Some(above)) => (above.policy, above.policy_root),
-            (own, _) => (own, Some(self.places.len().saturating_sub(1))),
-        };
+        let above = self.places.last().map_or((0, None), |above| (above.policy, above.policy_root));
+        // The root, which has no component, is the first of them.
+        let at = self.places.len().saturating_sub(1);
+        let (policy, policy_root) = in_force_below(above, dir.policy, at);
         let (dir, end) = (dir.clone(), self.names.len());
         self.places.push(PassedDir { dir, searchable, policy, policy_root, end });
     }

@@ -224,7 +224,8 @@ pub(crate) fn use_coordinator() -> Stop {
 
 #[cfg(test)]
 mod tests {
-    use saker_types::wire::Op;
+    use saker_types::policy::{Consistency, Durability, Policy};
+    use saker_types::wire::{Op, PolicyState};
     use saker_types::{FileKind, ROOT};
 
     use super::*;
@@ -259,6 +260,28 @@ mod tests {
         t.link("b", "c").unwrap();
         rename(&mut t, "b", "c", 0).unwrap();
         assert!(t.row("b").is_some() && t.row("c").is_some());
+    }
+
+    #[test]
+    fn names_move_only_to_where_the_same_is_promised() {
+        let mut t = Tester::new();
+        let cell = |durability| PolicyId::new(5, &Policy::cell(Consistency::Strong, durability)).0;
+        for (dir, policy) in [("g", cell(Durability::Global)), ("l", cell(Durability::Local))] {
+            t.mkdir(dir).unwrap();
+            t.edit(dir, |row| row.policy = policy);
+            t.shard().policies.learn(policy, PolicyState::default());
+        }
+        t.create("f").unwrap();
+        t.create("l/there").unwrap();
+        assert_eq!(errno(rename(&mut t, "f", "l/f", 0)), Errno::EXDEV);
+        assert_eq!(errno(rename(&mut t, "f", "l/there", rename_flags::EXCHANGE)), Errno::EXDEV);
+        assert_eq!(errno(t.link("f", "l/f")), Errno::EXDEV);
+        assert_eq!(errno(t.link("l/there", "f2")), Errno::EXDEV);
+        // What the default promises, too.
+        rename(&mut t, "f", "g/f", 0).unwrap();
+        t.link("g/f", "f").unwrap();
+        rename(&mut t, "l/there", "l/here", 0).unwrap();
+        assert!(t.row("l/f").is_none() && t.row("l/here").is_some());
     }
 
     #[test]

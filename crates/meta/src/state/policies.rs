@@ -1,6 +1,6 @@
 //! What a shard knows of policies, and what it is asking the coordinator about them.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use saker_types::wire::PolicyState;
 
 /// Policies whose state a shard keeps. With more, it forgets all of them.
@@ -10,11 +10,9 @@ const STATES_MAX: usize = 65_536;
 #[derive(Default)]
 pub(crate) struct PolicyStates {
     known: FxHashMap<u64, PolicyState>,
-    /// Those that the coordinator is being asked about; removed by an invalidation, which the answer may
-    /// have overtaken.
-    asking: FxHashSet<u64>,
-    /// Those that a task asks about.
-    tasks: FxHashSet<u64>,
+    /// Those that a task asks about, and whether the answer to its question will be valid: not if an
+    /// invalidation has come since.
+    asking: FxHashMap<u64, bool>,
 }
 
 impl PolicyStates {
@@ -26,7 +24,9 @@ impl PolicyStates {
     /// It is about to change.
     pub(crate) fn invalidate(&mut self, policy: u64) {
         self.known.remove(&policy);
-        self.asking.remove(&policy);
+        if let Some(is_valid) = self.asking.get_mut(&policy) {
+            *is_valid = false;
+        }
     }
 
     /// The coordinator says this of one.
@@ -39,22 +39,22 @@ impl PolicyStates {
 
     /// A task begins to ask; false: there is one.
     pub(crate) fn begin_asking(&mut self, policy: u64) -> bool {
-        self.tasks.insert(policy)
+        self.asking.insert(policy, false).is_none()
     }
 
     /// A question is sent.
     pub(crate) fn ask(&mut self, policy: u64) {
-        self.asking.insert(policy);
+        self.asking.insert(policy, true);
     }
 
     /// The answer is there. False: an invalidation has overtaken it, so that it says nothing (rule 2).
-    pub(crate) fn is_still_asked(&mut self, policy: u64) -> bool {
-        self.asking.remove(&policy)
+    pub(crate) fn is_still_asked(&self, policy: u64) -> bool {
+        self.asking.get(&policy).copied().unwrap_or_default()
     }
 
     /// The task has ended.
     pub(crate) fn end_asking(&mut self, policy: u64) {
-        self.tasks.remove(&policy);
+        self.asking.remove(&policy);
     }
 }
 
