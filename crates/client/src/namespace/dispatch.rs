@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use bytes::Bytes;
+use saker_types::policy::PolicyId;
 use saker_types::wire::At;
 use saker_types::{Errno, Error, Locator, ROOT, Result};
 
@@ -20,7 +21,7 @@ use crate::namespace::strict::Strict;
 use crate::namespace::tests::in_memory::InMemory;
 
 /// The policy of directories for which none was set.
-const STRICT: u64 = 0;
+const STRICT: u64 = PolicyId::NONE.0;
 
 /// A namespace that serves a place.
 #[derive(Clone)]

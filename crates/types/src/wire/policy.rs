@@ -1,7 +1,5 @@
 //! Policies of subtrees, holding one, and merging what its holder did (Cudele sections 3 and 4).
 
-use bytes::Bytes;
-
 use crate::InodeId;
 use crate::inode::{Inode, Locator};
 
@@ -343,7 +341,7 @@ pub struct MergeReply {
     pub epoch: u64,
 }
 
-/// A staged row's key in its table has these parts (see [`table::STAGED`](crate::change::table::STAGED)).
+/// Value of a staged row ([`table::STAGED`](crate::change::table::STAGED)).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StagedValue {
     /// Row that a merge puts; absent: it removes what is there.
@@ -355,7 +353,4 @@ pub struct StagedValue {
     /// As in [`StageReq`].
     #[prost(uint32, tag = "3")]
     pub attempt: u32,
-    /// The name, whose hash alone does not tell it.
-    #[prost(bytes = "bytes", tag = "4")]
-    pub name: Bytes,
 }
