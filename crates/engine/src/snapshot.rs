@@ -45,7 +45,6 @@ pub fn weight(what: &What) -> usize {
             | What::Marked(_)
             | What::Inodes(_)
             | What::PolicyEnd(_)
-            | What::PreparedMerge(_)
             | What::Joined(_) => 0,
         }
 }

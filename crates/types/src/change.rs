@@ -29,9 +29,11 @@ pub mod table {
     pub const SHARE: u8 = b'S';
     /// Locks on a file: `slot` (2), `id` (8) -> [`FileLocks`](crate::wire::FileLocks).
     pub const LOCKS: u8 = b'L';
-    /// A row that a merge will put: `policy` (8), `epoch` (8), then the key of the entry or attribute
-    /// row -> [`StagedValue`](crate::wire::StagedValue).
+    /// What a merge will put: `policy` (8), `epoch` (8), then the key of the entry or attribute row, or
+    /// [`STAGED_DIR`] and the `id` (8) of a directory -> [`StagedValue`](crate::wire::StagedValue).
     pub const STAGED: u8 = b'M';
+    /// In keys of [`STAGED`]: what follows is a directory in which rows are staged.
+    pub const STAGED_DIR: u8 = b'D';
 }
 
 /// Key of an entry's row.
@@ -51,6 +53,19 @@ pub fn staged_prefix(policy: u64, epoch: u64) -> [u8; 17] {
     out[1..9].copy_from_slice(&policy.to_be_bytes());
     out[9..].copy_from_slice(&epoch.to_be_bytes());
     out
+}
+
+/// Key of what is staged for the row with this key, or of a directory ([`table::STAGED_DIR`]).
+pub fn staged_key(policy: u64, epoch: u64, of: &[u8]) -> Bytes {
+    [&staged_prefix(policy, epoch)[..], of].concat().into()
+}
+
+/// Policy and epoch of such a key, and what is behind them; `None` if it is none.
+pub fn parse_staged_key(raw: &[u8]) -> Option<(u64, u64, &[u8])> {
+    let (&[table::STAGED], rest) = raw.split_first_chunk::<1>()? else { return None };
+    let (policy, rest) = rest.split_first_chunk::<8>()?;
+    let (epoch, of) = rest.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*policy), u64::from_be_bytes(*epoch), of))
 }
 
 /// The entry of a row's key; `None` if it is no entry's.
@@ -287,24 +302,6 @@ pub struct Marked {
     pub token: u64,
 }
 
-/// A shard voted for a merge: the rows that it has staged take effect when the transaction commits, and
-/// until then their directories are locked.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PreparedMerge {
-    /// The driver ([`NodeId::to_u32`](crate::NodeId::to_u32)).
-    #[prost(uint32, tag = "1")]
-    pub driver: u32,
-    #[prost(uint64, tag = "2")]
-    #[allow(missing_docs)]
-    pub number: u64,
-    /// Of the rows ([`table::STAGED`]).
-    #[prost(uint64, tag = "3")]
-    pub policy: u64,
-    /// Of the rows.
-    #[prost(uint64, tag = "4")]
-    pub epoch: u64,
-}
-
 /// One change.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum What {
@@ -359,18 +356,12 @@ pub enum What {
     /// A policy whose directory was removed (coordinator).
     #[prost(uint64, tag = "17")]
     PolicyEnd(u64),
-    /// A participant voted for a merge.
-    #[prost(message, tag = "18")]
-    PreparedMerge(PreparedMerge),
 }
 
 /// A change, as a field of a record.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Change {
-    #[prost(
-        oneof = "What",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18"
-    )]
+    #[prost(oneof = "What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17")]
     #[allow(missing_docs)]
     pub what: Option<What>,
 }
@@ -398,6 +389,16 @@ mod tests {
         }
         assert_eq!(parse_entry_key(b"I123"), None);
         assert_eq!(parse_entry_key(&slot_key(table::ATTR, Slot(1), 7)), None);
+    }
+
+    #[test]
+    fn staged_rows_of_an_epoch_are_one_range() {
+        let inner = slot_key(table::ATTR, Slot(4), 9);
+        let key = staged_key(7, 3, &inner);
+        assert_eq!(parse_staged_key(&key), Some((7, 3, &inner[..])));
+        assert!(key > staged_prefix(7, 3)[..] && key < staged_prefix(7, 4)[..]);
+        assert_eq!(parse_staged_key(&staged_prefix(7, 3)[..16]), None);
+        assert_eq!(parse_staged_key(&inner), None);
     }
 
     #[test]

@@ -77,8 +77,8 @@ pub const FILE_LOCKS_MAX: usize = 1_024;
 pub const MERGE_CONFLICTS_MAX: usize = 1_000;
 /// Rows that a client stages with one request.
 pub const STAGE_ROWS_MAX: usize = 4_096;
-/// Bytes of the rows that a client stages with one request, about.
-pub const STAGE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of the rows that a client stages with one request, encoded.
+pub const STAGE_BYTES_MAX: usize = 512 << 10;
 /// Directories that one merge may change of those that were there before.
 pub const MERGE_DIRS_MAX: usize = 65_536;
 /// Inode numbers that one hold of a subtree is given at most.

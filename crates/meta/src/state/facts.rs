@@ -60,7 +60,6 @@ impl Facts {
             // The engine's, and the coordinator's.
             What::Put(_) | What::Delete(_) | What::Joined(_) | What::Marked(_) => {}
             What::Policy(_) | What::PolicyEnd(_) => {}
-            What::PreparedMerge(_) => {}
         }
     }
 }

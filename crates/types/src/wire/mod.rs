@@ -5,6 +5,7 @@
 //! changes its meaning.
 
 mod cluster;
+mod merge;
 mod meta;
 mod open;
 mod policy;
@@ -20,6 +21,7 @@ use crate::inode::Locator;
 use crate::{Cred, InodeId, Stamp};
 
 pub use cluster::*;
+pub use merge::*;
 pub use meta::*;
 pub use open::*;
 pub use policy::*;
@@ -120,6 +122,8 @@ ops! {
     SyncJournal = 32 => "sync_journal",
     /// [`StageReq`] -> [`Empty`]: rows of a merge, not visible yet
     Stage = 33 => "stage",
+    /// [`LoadReq`] -> [`LoadReply`]: whole rows of a directory, for who holds its subtree
+    Load = 34 => "load",
     // Between shards and the coordinator.
     /// [`FetchReq`] -> [`Dentry`]
     Fetch = 40 => "fetch",
@@ -137,8 +141,10 @@ ops! {
     Scan = 46 => "scan",
     /// [`WatchReq`] -> [`WatchReply`]: whether inodes are known here, for fsck
     Watch = 47 => "watch",
-    /// [`PrepareMergeReq`] -> [`MergeVote`]
-    PrepareMerge = 48 => "prepare_merge",
+    /// [`CheckMergeReq`] -> [`CheckMergeReply`]
+    CheckMerge = 48 => "check_merge",
+    /// [`ApplyMergeReq`] -> [`Empty`]
+    ApplyMerge = 49 => "apply_merge",
     // To the coordinator.
     /// [`MapReq`] -> [`ClusterMap`](crate::ClusterMap)
     Map = 60 => "map",

@@ -1,9 +1,9 @@
-//! Policies of subtrees, holding one, and merging what its holder did (Cudele sections 3 and 4).
+//! Policies of subtrees, and holding one (Cudele sections 3 and 4).
 
-use crate::InodeId;
-use crate::inode::{Inode, Locator};
+use crate::inode::Locator;
+use crate::{InodeId, Stamp};
 
-use super::{At, Ctx, EntryKey};
+use super::{At, Ctx};
 
 /// A key of a policy and its value.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -67,6 +67,43 @@ pub struct PolicyReply {
     /// The epoch of the last hold; epochs count from 1.
     #[prost(uint64, tag = "6")]
     pub last_epoch: u64,
+    /// A merge that is decided, and not complete yet.
+    #[prost(message, optional, tag = "7")]
+    pub merging: Option<Merging>,
+    /// The last one that was completed.
+    #[prost(message, optional, tag = "8")]
+    pub merged: Option<Merged>,
+}
+
+/// A merge that is decided.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Merging {
+    /// As in [`MergeReq`](super::MergeReq).
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    /// As in [`MergeReq`](super::MergeReq).
+    #[prost(uint32, tag = "2")]
+    pub attempt: u32,
+    /// As in [`MergeReq`](super::MergeReq).
+    #[prost(bool, tag = "3")]
+    pub release: bool,
+    /// As in [`ApplyMergeReq`](super::ApplyMergeReq).
+    #[prost(fixed64, tag = "4")]
+    pub time_ns: Stamp,
+}
+
+/// A merge that was completed: for a client that asks for it again.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Merged {
+    /// As in [`MergeReq`](super::MergeReq).
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    /// As in [`MergeReq`](super::MergeReq).
+    #[prost(uint32, tag = "2")]
+    pub attempt: u32,
+    /// As in [`MergeReply`](super::MergeReply): the epoch that followed.
+    #[prost(uint64, tag = "3")]
+    pub next: u64,
 }
 
 /// A client holds a subtree.
@@ -199,158 +236,4 @@ pub struct PoliciesReply {
     #[prost(message, repeated, tag = "1")]
     #[allow(missing_docs)]
     pub policies: Vec<PolicyReply>,
-}
-
-/// Rows of a merge, for a shard that owns them. They are kept durably and not visible; sent again they
-/// change nothing.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct StageReq {
-    /// The policy's number.
-    #[prost(uint64, tag = "1")]
-    pub policy: u64,
-    /// Epoch of the hold: in another one the rows are refused.
-    #[prost(uint64, tag = "2")]
-    pub epoch: u64,
-    /// Counts the attempts in this epoch, from 1: what was staged in an earlier one is dropped.
-    #[prost(uint32, tag = "3")]
-    pub attempt: u32,
-    #[prost(message, repeated, tag = "4")]
-    #[allow(missing_docs)]
-    pub rows: Vec<StagedRow>,
-}
-
-/// A row as it will be.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct StagedRow {
-    /// Where; absent for an attribute row.
-    #[prost(message, optional, tag = "1")]
-    pub entry: Option<EntryKey>,
-    /// Attribute row of a new inode with several names: its home slot.
-    #[prost(uint32, optional, tag = "2")]
-    pub attr_slot: Option<u32>,
-    /// The new row; absent: what is there is removed.
-    #[prost(message, optional, tag = "3")]
-    pub row: Option<Inode>,
-    /// The inode that must be there now, to be replaced or removed; 0: none may be.
-    #[prost(uint64, tag = "4")]
-    pub expect: InodeId,
-}
-
-/// First phase of a merge, at a shard: coordinator to shards.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PrepareMergeReq {
-    /// Number of the transaction at the coordinator.
-    #[prost(uint64, tag = "1")]
-    pub number: u64,
-    /// As in [`StageReq`].
-    #[prost(uint64, tag = "2")]
-    pub policy: u64,
-    /// As in [`StageReq`].
-    #[prost(uint64, tag = "3")]
-    pub epoch: u64,
-    /// As in [`StageReq`].
-    #[prost(uint32, tag = "4")]
-    pub attempt: u32,
-    /// Rows that the shard must have.
-    #[prost(uint64, tag = "5")]
-    pub rows: u64,
-    /// Directories with staged rows that were there before. Each must still be where it is said to be.
-    #[prost(message, repeated, tag = "6")]
-    pub dirs: Vec<Locator>,
-    /// Only say what conflicts; lock nothing.
-    #[prost(bool, tag = "7")]
-    pub dry_run: bool,
-}
-
-/// The shard's vote. Yes if nothing conflicts.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct MergeVote {
-    /// The first [`MERGE_CONFLICTS_MAX`](crate::limits::MERGE_CONFLICTS_MAX) of them.
-    #[prost(message, repeated, tag = "1")]
-    pub conflicts: Vec<MergeConflict>,
-}
-
-/// Something else is at a name than the holder saw, or a directory has gone.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct MergeConflict {
-    /// The name; its name is empty if the directory itself has gone from where it was.
-    #[prost(message, required, tag = "1")]
-    pub entry: EntryKey,
-    /// What is there; 0: nothing.
-    #[prost(uint64, tag = "2")]
-    pub there: InodeId,
-    /// Type and permission bits of that.
-    #[prost(uint32, tag = "3")]
-    pub mode: u32,
-    /// It has several names.
-    #[prost(bool, tag = "4")]
-    pub linked: bool,
-    /// Where the directory is now, if it has moved.
-    #[prost(message, optional, tag = "5")]
-    pub moved: Option<Locator>,
-}
-
-/// What a holder has staged becomes part of the namespace, all at once.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct MergeReq {
-    #[prost(message, required, tag = "1")]
-    #[allow(missing_docs)]
-    pub ctx: Ctx,
-    /// As in [`StageReq`].
-    #[prost(uint64, tag = "2")]
-    pub policy: u64,
-    /// As in [`StageReq`].
-    #[prost(uint64, tag = "3")]
-    pub epoch: u64,
-    /// As in [`StageReq`].
-    #[prost(uint32, tag = "4")]
-    pub attempt: u32,
-    /// How many rows each shard has, by its number; shards without any are left out.
-    #[prost(message, repeated, tag = "5")]
-    pub shards: Vec<ShardRows>,
-    /// As in [`PrepareMergeReq`].
-    #[prost(message, repeated, tag = "6")]
-    pub dirs: Vec<Locator>,
-    /// Nobody holds the subtree afterwards; else the client does, in the next epoch.
-    #[prost(bool, tag = "7")]
-    pub release: bool,
-    /// As in [`PrepareMergeReq`].
-    #[prost(bool, tag = "8")]
-    pub dry_run: bool,
-}
-
-/// Rows of a merge at a shard.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct ShardRows {
-    #[prost(uint32, tag = "1")]
-    #[allow(missing_docs)]
-    pub shard: u32,
-    #[prost(uint64, tag = "2")]
-    #[allow(missing_docs)]
-    pub rows: u64,
-}
-
-/// Outcome of a merge.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct MergeReply {
-    /// Not empty: nothing was merged.
-    #[prost(message, repeated, tag = "1")]
-    pub conflicts: Vec<MergeConflict>,
-    /// The epoch from now on; 0: nobody holds the subtree.
-    #[prost(uint64, tag = "2")]
-    pub epoch: u64,
-}
-
-/// Value of a staged row ([`table::STAGED`](crate::change::table::STAGED)).
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct StagedValue {
-    /// Row that a merge puts; absent: it removes what is there.
-    #[prost(message, optional, tag = "1")]
-    pub row: Option<Inode>,
-    /// As in [`StagedRow`].
-    #[prost(uint64, tag = "2")]
-    pub expect: InodeId,
-    /// As in [`StageReq`].
-    #[prost(uint32, tag = "3")]
-    pub attempt: u32,
 }
