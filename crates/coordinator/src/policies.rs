@@ -6,7 +6,7 @@ use saker_runtime::time::Time;
 use saker_types::inode::Locator;
 use saker_types::policy::{Durability, PolicyId};
 use saker_types::wire::{
-    HoldRecord, IdRange, PoliciesReply, PolicyReply, PolicyState, RenewHoldsReply,
+    HoldRecord, IdRange, Merged, Merging, PoliciesReply, PolicyReply, PolicyState, RenewHoldsReply,
 };
 use saker_types::{Errno, Error, InodeId, limits};
 
@@ -74,9 +74,10 @@ impl Policies {
     /// What a shard must know of it.
     ///
     /// # Errors
-    /// "Try again" while it is about to change.
+    /// "Try again" while it is about to change, or a merge that is decided is not complete.
     pub(crate) fn state(&self, policy: u64) -> Result<PolicyState, Error> {
-        if self.in_doubt.contains(&policy) {
+        let is_merging = self.records.get(&policy).is_some_and(|record| record.merging.is_some());
+        if is_merging || self.in_doubt.contains(&policy) {
             return Err(Error::retry("the policy is being changed"));
         }
         let Some(record) = self.records.get(&policy) else {
@@ -113,7 +114,18 @@ impl Policies {
     pub(crate) fn check_epoch(&self, policy: u64, epoch: u64) -> Result<&HoldRecord, Error> {
         match self.hold(policy) {
             Some(hold) if hold.epoch == epoch => Ok(hold),
-            _ => Err(Error::new(Errno::ESTALE).with_text("the hold of the subtree has ended")),
+            _ => Err(hold_has_ended()),
+        }
+    }
+
+    /// The same, if this holder has it.
+    ///
+    /// # Errors
+    /// ESTALE.
+    pub(crate) fn check_holder(&self, policy: u64, epoch: u64, holder: u64) -> Result<(), Error> {
+        match self.check_epoch(policy, epoch)? {
+            hold if hold.holder == holder => Ok(()),
+            _ => Err(hold_has_ended()),
         }
     }
 
@@ -153,6 +165,33 @@ impl Policies {
         Ok(PolicyReply { hold, last_epoch: epoch, ..record.clone() })
     }
 
+    /// The record with a merge that is decided.
+    pub(crate) fn with_merging(&self, policy: u64, merging: Merging) -> Result<PolicyReply, Error> {
+        Ok(PolicyReply { merging: Some(merging), ..self.get(policy)?.clone() })
+    }
+
+    /// The record when that is complete, and the epoch from then on; 0: nobody holds the subtree.
+    pub(crate) fn with_merged(&self, policy: u64) -> Result<(PolicyReply, u64), Error> {
+        let Some(Merging { epoch, attempt, release, .. }) = self.get(policy)?.merging else {
+            return Err(Error::new(Errno::EINVAL).with_text("no merge is decided"));
+        };
+        let record = self.with_next_epoch(policy, release)?;
+        let next = record.hold.as_ref().map_or(0, |hold| hold.epoch);
+        let merged = Some(Merged { epoch, attempt, next });
+        Ok((PolicyReply { merging: None, merged, ..record }, next))
+    }
+
+    /// The epoch that followed this merge, if it was the last one that was completed.
+    pub(crate) fn merged(&self, policy: u64, epoch: u64, attempt: u32) -> Option<u64> {
+        let merged = self.records.get(&policy)?.merged?;
+        ((merged.epoch, merged.attempt) == (epoch, attempt)).then_some(merged.next)
+    }
+
+    /// Merges that are decided and not complete, by policy.
+    pub(crate) fn merging(&self) -> impl Iterator<Item = (u64, Merging)> {
+        self.records.values().filter_map(|record| Some((record.policy, record.merging?)))
+    }
+
     /// The record when the hold goes on after a merge, in the next epoch, or has ended.
     pub(crate) fn with_next_epoch(&self, policy: u64, release: bool) -> Result<PolicyReply, Error> {
         let mut record = self.get(policy)?.clone();
@@ -176,7 +215,7 @@ impl Policies {
     ) -> Result<PolicyReply, Error> {
         let mut record = self.get(policy)?.clone();
         let Some(hold) = record.hold.as_mut().filter(|hold| hold.holder == holder) else {
-            return Err(Error::new(Errno::ESTALE).with_text("the hold of the subtree has ended"));
+            return Err(hold_has_ended());
         };
         let total: u64 = hold.ids.iter().map(|range| range.count).sum();
         if total + ids.count > limits::HOLD_INODES_MAX {
@@ -243,6 +282,10 @@ impl Policies {
 
 fn held_by(hold: &HoldRecord, more: &str) -> Error {
     Error::new(Errno::EBUSY).with_text(format!("the subtree is held by {}{more}", hold.who))
+}
+
+fn hold_has_ended() -> Error {
+    Error::new(Errno::ESTALE).with_text("the hold of the subtree has ended")
 }
 
 fn no_longer_in_force() -> Error {

@@ -16,8 +16,8 @@ use saker_rpc::txn::Driver;
 use saker_runtime::time::Time;
 use saker_types::change::{Joined, What};
 use saker_types::wire::{
-    Ctx, Empty, HoldReq, MarkReq, Op, OutcomeReq, PolicyReq, ProvisionReq, ReleaseReq, RemoveReq,
-    RenameReq, RenewHoldsReq, SessionReq, SetPolicyReq, SetattrReq, XattrReq,
+    Ctx, Empty, HoldReq, MarkReq, MergeReq, Op, OutcomeReq, PolicyReq, ProvisionReq, ReleaseReq,
+    RemoveReq, RenameReq, RenewHoldsReq, SessionReq, SetPolicyReq, SetattrReq, XattrReq,
 };
 use saker_types::{Errno, Error, NodeId};
 
@@ -30,8 +30,9 @@ pub struct CoordinatorWorker {
 }
 
 impl CoordinatorWorker {
-    /// Wraps the opened state.
+    /// Wraps the opened state, and goes on with what was under way.
     pub fn new(h: StateHandle) -> CoordinatorWorker {
+        ops::resume_merges(&h);
         CoordinatorWorker { h }
     }
 
@@ -121,6 +122,11 @@ impl CoordinatorWorker {
                 let msg: ReleaseReq = decode(body)?;
                 let ctx = msg.ctx.clone();
                 self.mutate(from, ctx, move |h| async move { ops::release(&h, &msg).await })
+            }
+            Op::Merge => {
+                let msg: MergeReq = decode(body)?;
+                let ctx = msg.ctx.clone();
+                self.mutate(from, ctx, move |h| async move { ops::merge(&h, &msg).await })
             }
             Op::Provision => {
                 let msg: ProvisionReq = decode(body)?;

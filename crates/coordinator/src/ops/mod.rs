@@ -5,6 +5,7 @@
 mod chain;
 mod exchange;
 mod hold;
+mod merge;
 mod policy;
 mod rename;
 mod rmdir;
@@ -12,6 +13,7 @@ mod setattr;
 mod setxattr;
 
 pub(crate) use hold::{hold, provision, release};
+pub(crate) use merge::{merge, resume_merges};
 pub(crate) use policy::set_policy;
 pub(crate) use rename::rename;
 pub(crate) use rmdir::rmdir;
