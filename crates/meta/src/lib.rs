@@ -17,6 +17,7 @@ mod gone;
 mod ids;
 mod locks;
 mod maps;
+mod merge;
 pub mod metrics;
 mod namespace;
 mod ops;

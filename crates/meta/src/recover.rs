@@ -83,6 +83,7 @@ pub fn open_at(
             s.ask_when_in_doubt(txn);
         }
         s.resume_rows()?;
+        s.resume_merges()?;
         s.make_root()?;
     }
     for decision in decisions {

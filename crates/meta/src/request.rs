@@ -14,7 +14,7 @@ use saker_rpc::node::ReplyTo;
 use saker_runtime::time::Time;
 use saker_types::placement::Slot;
 use saker_types::wire::*;
-use saker_types::{Class, Errno, Error, InodeId, TxnId};
+use saker_types::{Class, Errno, Error, InodeId, NodeId, TxnId};
 
 /// A decoded request.
 pub struct Rq {
@@ -166,6 +166,10 @@ messages! {
     Outcome(OutcomeReq): Outcome;
     Scan(ScanReq): Scan;
     Watch(WatchReq): Watch;
+    Stage(StageReq): Stage;
+    Load(LoadReq): Load;
+    CheckMerge(CheckMergeReq): CheckMerge;
+    ApplyMerge(ApplyMergeReq): ApplyMerge;
 }
 
 impl Msg {
@@ -185,7 +189,7 @@ impl Msg {
             Msg::Access(m) => (&m.ctx, &m.at),
             Msg::Lock(m) => (&m.ctx, &m.at),
             // Each shard answers for its share, whoever owns the directory's row.
-            Msg::Readdir(_) => return None,
+            Msg::Readdir(_) | Msg::Load(_) => return None,
             Msg::Prepare(m) => (&m.ctx, &m.at),
             Msg::Renew(_)
             | Msg::RenewLocks(_)
@@ -197,7 +201,10 @@ impl Msg {
             | Msg::Decide(_)
             | Msg::Outcome(_)
             | Msg::Scan(_)
-            | Msg::Watch(_) => return None,
+            | Msg::Watch(_)
+            | Msg::Stage(_)
+            | Msg::CheckMerge(_)
+            | Msg::ApplyMerge(_) => return None,
         })
     }
 
@@ -205,6 +212,7 @@ impl Msg {
     pub fn ctx(&self) -> Option<&Ctx> {
         match self {
             Msg::Readdir(m) => Some(&m.ctx),
+            Msg::Load(m) => Some(&m.ctx),
             msg => msg.target().map(|(ctx, _)| ctx),
         }
     }
@@ -217,12 +225,14 @@ impl Msg {
             Msg::Rename(m) => Some(&m.to.anchor.name),
             Msg::Link(m) => Some(&m.to.anchor.name),
             Msg::Readdir(m) => Some(&m.at.anchor.name),
+            Msg::Load(m) => Some(&m.at.anchor.name),
             Msg::Fetch(m) => Some(&m.name),
             Msg::Prepare(m) => m.moves_to.as_ref().map(|to| &to.name),
             _ => None,
         };
         let third = match self {
             Msg::Readdir(m) => Some(&m.after_name),
+            Msg::Load(m) => Some(&m.after_name),
             Msg::Prepare(m) => m.setattr.as_ref().map(|m| &m.at.anchor.name),
             _ => None,
         };
@@ -239,6 +249,7 @@ impl Msg {
         match self {
             Msg::Prepare(m) => is_driver(m.driver),
             Msg::Decide(m) => is_driver(m.driver),
+            Msg::CheckMerge(_) | Msg::ApplyMerge(_) => member == Some(NodeId::Coordinator),
             Msg::Fetch(_) | Msg::Invalidate(_) | Msg::Outcome(_) => member.is_some(),
             Msg::Collect(_) | Msg::Scan(_) | Msg::Watch(_) => {
                 member.is_some() || peer.role == RoleKind::Tool

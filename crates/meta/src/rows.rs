@@ -182,9 +182,19 @@ impl Shard {
 
     /// A new entry, in place of none.
     pub(crate) fn insert_entry(&mut self, key: &Key, inode: Inode) -> Attempt<()> {
+        self.insert_entry_at(key, inode, self.wall_ns())
+    }
+
+    /// The same; its directory changes at this time.
+    pub(crate) fn insert_entry_at(
+        &mut self,
+        key: &Key,
+        inode: Inode,
+        time_ns: Stamp,
+    ) -> Attempt<()> {
         let subdir = u64::from(inode.attr.is_dir());
         // The only step that can fail is the first.
-        self.change_totals(key.pid, |t| {
+        self.change_totals(key.pid, time_ns, |t| {
             t.entries += 1;
             t.subdirs += subdir;
         })?;
@@ -210,9 +220,19 @@ impl Shard {
 
     /// The entry goes; what becomes of the inode is the caller's.
     pub(crate) fn remove_entry(&mut self, key: &Key, inode: &Inode) -> Attempt<()> {
+        self.remove_entry_at(key, inode, self.wall_ns())
+    }
+
+    /// The same; its directory changes at this time.
+    pub(crate) fn remove_entry_at(
+        &mut self,
+        key: &Key,
+        inode: &Inode,
+        time_ns: Stamp,
+    ) -> Attempt<()> {
         let subdir = u64::from(inode.attr.is_dir());
         // The only step that can fail is the first.
-        self.change_totals(key.pid, |t| {
+        self.change_totals(key.pid, time_ns, |t| {
             t.entries = t.entries.saturating_sub(1);
             t.subdirs = t.subdirs.saturating_sub(subdir);
         })?;
@@ -344,6 +364,7 @@ impl Shard {
         let found = match at.path.split_last() {
             None => {
                 rq.policy.set(at.anchor.policy);
+                self.not_merging_at(&at.anchor)?;
                 let found = self.locate_handle(&at.anchor)?;
                 Located { way: PathInfo::of_handle(&at.anchor), ..found }
             }

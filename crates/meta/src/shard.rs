@@ -38,6 +38,7 @@ use crate::state::gone_leases::GoneLeases;
 use crate::state::ids::Ids;
 use crate::state::inodes::InodeCache;
 use crate::state::lock_leases::LockLeases;
+use crate::state::merges::Merges;
 use crate::state::opened::OpenFiles;
 use crate::state::parking::Parking;
 use crate::state::policies::PolicyStates;
@@ -122,6 +123,8 @@ pub struct Shard {
     pub(crate) name_leases: NameLeases,
     /// What the coordinator says of policies.
     pub(crate) policies: PolicyStates,
+    /// Of subtrees.
+    pub(crate) merges: Merges,
     pub(crate) sessions: Sessions<ReplyTo>,
     pub(crate) parking: Parking,
     /// Transactions voted for, without an outcome yet.
@@ -214,6 +217,7 @@ impl Shard {
                 replica: Replica::new(limits.replica),
                 name_leases: NameLeases::new(now),
                 policies: PolicyStates::default(),
+                merges: Merges::default(),
                 sessions: facts.sessions,
                 parking: Parking::default(),
                 votes: Votes::default(),

@@ -119,11 +119,29 @@ impl Tester {
         op: Op,
         body: &impl Message,
     ) -> Result<R, Error> {
+        self.ask_as(peer(RoleKind::Client, None), op, body)
+    }
+
+    /// The same, as the coordinator.
+    pub(crate) fn command<R: Message + Default>(
+        &mut self,
+        op: Op,
+        body: &impl Message,
+    ) -> Result<R, Error> {
+        self.ask_as(peer(RoleKind::Coordinator, Some(NodeId::Coordinator)), op, body)
+    }
+
+    fn ask_as<R: Message + Default>(
+        &mut self,
+        who: PeerHello,
+        op: Op,
+        body: &impl Message,
+    ) -> Result<R, Error> {
         self.calls += 1;
         let body = body.encode_to_vec().into();
         let frame = Frame::request(op as u16, 0, body, Bytes::new());
         let frame = Frame { call: self.calls, ..frame };
-        let peer = Rc::new(peer(RoleKind::Client, None));
+        let peer = Rc::new(who);
         let mut inputs = VecDeque::from([Input::Request { conn: CLIENT, peer, frame }]);
         for waited in 0..STEPS_MAX {
             self.waited = waited;
@@ -140,6 +158,20 @@ impl Tester {
             }
         }
         panic!("no answer to {}", op.name());
+    }
+
+    /// The coordinator commands something, and the shard goes on with it for so many steps.
+    pub(crate) fn command_for_steps(&mut self, op: Op, body: &impl Message, steps: usize) {
+        self.calls += 1;
+        let frame = Frame::request(op as u16, 0, body.encode_to_vec().into(), Bytes::new());
+        let frame = Frame { call: self.calls, ..frame };
+        let peer = Rc::new(peer(RoleKind::Coordinator, Some(NodeId::Coordinator)));
+        let mut inputs = VecDeque::from([Input::Request { conn: CLIENT, peer, frame }]);
+        for _ in 0..steps {
+            assert!(self.step(&mut inputs).is_none(), "{} is over", op.name());
+            let next = self.worker.next_deadline();
+            self.now = self.now.max(next.expect("something is waited for"));
+        }
     }
 
     /// Runs one step; what it says to itself comes in the next.

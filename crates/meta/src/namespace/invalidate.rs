@@ -27,7 +27,12 @@ impl Shard {
             self.replica.invalidate(key.pid, &key.name);
             self.spoil_replicas(key);
         }
-        msg.policies.iter().for_each(|policy| self.policies.invalidate(*policy));
+        for policy in &msg.policies {
+            self.policies.invalidate(*policy);
+            if self.merges.concern(*policy) {
+                self.ask_policy(*policy);
+            }
+        }
         failpoint!("invalidate.served");
         for dir in &msg.forget {
             self.forget_totals(*dir)?;

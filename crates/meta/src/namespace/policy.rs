@@ -26,14 +26,27 @@ impl Shard {
     /// A request has come to a place under a policy, as its client or the rows on its way say, which begins
     /// at component `root` of its path, or at or above its anchor. Gives the policy that counts there now.
     pub(crate) fn enter_policy(&self, rq: &Rq, told: u64, root: Option<usize>) -> Attempt<u64> {
+        let Some((policy, state)) = self.policy_in_force(told)? else {
+            // What is frozen has no state.
+            return Ok(if told == PolicyId::FROZEN.0 { told } else { 0 });
+        };
+        if let Some(ctx) = rq.msg.ctx() {
+            may_enter(PolicyId(policy), &state, ctx, rq.changes(), root)?;
+        }
+        Ok(policy)
+    }
+
+    /// The policy that counts now in place of the one that was told, and its state; `None`: there is none
+    /// that has one. Waits while that is about to change.
+    pub(crate) fn policy_in_force(&self, told: u64) -> Attempt<Option<(u64, PolicyState)>> {
         if [PolicyId::NONE.0, PolicyId::FROZEN.0].contains(&told) {
-            return Ok(told);
+            return Ok(None);
         }
         let (mut policy, mut state) = (told, self.policy_state(told)?);
         let mut followed = 0;
         while let Some(successor) = state.successor {
             if successor == 0 {
-                return Ok(0);
+                return Ok(None);
             }
             followed += 1;
             if followed > SUCCESSORS_MAX {
@@ -41,10 +54,7 @@ impl Shard {
             }
             (policy, state) = (successor, self.policy_state(successor)?);
         }
-        if let Some(ctx) = rq.msg.ctx() {
-            may_enter(PolicyId(policy), &state, ctx, rq.changes(), root)?;
-        }
-        Ok(policy)
+        Ok(Some((policy, state)))
     }
 
     /// Asks the coordinator, unless that is under way.
@@ -100,11 +110,15 @@ impl Shard {
         let is_valid = self.policies.is_still_asked(policy);
         let learned = answer.filter(|_| is_valid);
         let wait = Wait::Policy(policy);
-        if learned.is_none() && !self.parking.waiting_for(&wait).is_empty() {
+        let is_wanted = !self.parking.waiting_for(&wait).is_empty() || self.merges.concern(policy);
+        if learned.is_none() && is_wanted {
             return false;
         }
         self.policies.end_asking(policy);
-        learned.into_iter().for_each(|state| self.policies.learn(policy, state));
+        if let Some(state) = learned {
+            self.policies.learn(policy, state);
+            self.merges_are_over(policy, state);
+        }
         self.wake(&wait);
         true
     }

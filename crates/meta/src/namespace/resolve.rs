@@ -60,6 +60,7 @@ impl Shard {
             Some(shared) => shared,
             None => {
                 let start = PassedDir::start(self.anchor(rq, &at.anchor)?, at.anchor.policy);
+                self.not_merging(start.dir.id)?;
                 if coalesces {
                     self.replica.last_walk.begin(cred, start.clone());
                 }
@@ -79,6 +80,7 @@ impl Shard {
             if i < last {
                 let above = dir.id;
                 dir = self.child(rq, &dir, name, i)?;
+                self.not_merging(dir.id)?;
                 if at.expect.get(i).is_some_and(|id| *id != 0 && *id != dir.id) {
                     return Err(Error::elsewhere(i).into());
                 }
@@ -131,7 +133,11 @@ impl Shard {
         let parent = self.parent(rq, cred, at)?;
         match at.path.split_last() {
             None => Ok(parent.dir),
-            Some((name, rest)) => self.child(rq, &parent.dir, name, rest.len()),
+            Some((name, rest)) => {
+                let dir = self.child(rq, &parent.dir, name, rest.len())?;
+                self.not_merging(dir.id)?;
+                Ok(dir)
+            }
         }
     }
 

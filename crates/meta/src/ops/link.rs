@@ -71,6 +71,9 @@ impl Shard {
     fn link_source(&mut self, rq: &Rq, msg: &LinkReq) -> Attempt<LinkSource> {
         let anchor = &msg.from.anchor;
         rq.policy.set(anchor.policy);
+        if msg.from.path.is_empty() {
+            self.not_merging_at(anchor)?;
+        }
         if let (true, Some(slot)) = (msg.from.path.is_empty(), anchor.home_slot) {
             let home = Slot::from_wire(slot);
             self.must_own_slot(home)?;

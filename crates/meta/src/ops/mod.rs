@@ -6,6 +6,7 @@ pub(crate) mod create;
 mod exchange;
 mod getattr;
 mod link;
+mod load;
 mod lock;
 mod open;
 mod readdir;
@@ -64,6 +65,10 @@ impl Shard {
             (Msg::Outcome(m), _) => self.outcome(m),
             (Msg::Scan(m), _) => self.scan(m),
             (Msg::Watch(m), _) => self.watch(m),
+            (Msg::Stage(m), _) => self.stage(rq, m),
+            (Msg::Load(m), _) => self.load(rq, m),
+            (Msg::CheckMerge(m), _) => self.check_merge(m),
+            (Msg::ApplyMerge(m), _) => self.apply_merge(m),
         }
     }
 
@@ -84,6 +89,14 @@ impl Shard {
 /// Refuses what only a broken client sends.
 pub(crate) fn needs_name(at: &At) -> Result<&Bytes, Error> {
     at.path.last().ok_or_else(|| Error::new(Errno::EINVAL).with_text("the request names nothing"))
+}
+
+/// The same, where the directory is told itself.
+pub(crate) fn needs_no_path(at: &At) -> Result<(), Error> {
+    match at.path.is_empty() {
+        true => Ok(()),
+        false => Err(Error::new(Errno::EINVAL).with_text("the request has a path")),
+    }
 }
 
 /// An encoded entry.

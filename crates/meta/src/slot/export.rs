@@ -45,6 +45,7 @@ impl Shard {
     fn must_not_be_busy(&self, row: &Row) -> Result<(), Error> {
         let id = match parse_slot_key(&row.key) {
             Some((_, id)) => id,
+            None if row.key.first() == Some(&table::STAGED) => return Ok(()),
             None => decoded::<Inode>(row)?.attr.id,
         };
         match self.not_busy(id) {
@@ -75,6 +76,7 @@ impl Shard {
 
     fn drop_row(&mut self, slot: Slot, row: &Row) -> Result<(), Error> {
         match (row.key[0], parse_slot_key(&row.key)) {
+            (table::STAGED, _) => {}
             (table::ATTR, _) => self.count_inodes(-1),
             (table::GONE, Some((_, id))) => self.leases.remove(id, slot),
             (table::LOCKS, Some((_, id))) => {

@@ -1,6 +1,8 @@
 //! Taking over what another shard has of a slot.
 
-use saker_types::change::{Change, Gone, What, parse_entry_key, parse_slot_key, table};
+use saker_types::change::{
+    Change, Gone, What, parse_entry_key, parse_slot_key, parse_staged_key, table,
+};
 use saker_types::placement::Slot;
 use saker_types::wire::{Hold, Row};
 use saker_types::{Errno, Error, Inode};
@@ -46,6 +48,12 @@ impl Shard {
                 self.note_opened(&inode.attr, Hold::default());
             }
             put(self);
+            return Ok(());
+        }
+        if let Some((policy, epoch, _)) = parse_staged_key(&row.key) {
+            self.merges.stage((policy, epoch), 0);
+            put(self);
+            self.ask_policy(policy);
             return Ok(());
         }
         let (_, id) = parse_slot_key(&row.key).ok_or(Errno::EINVAL)?;

@@ -1,8 +1,8 @@
 //! A slot's facts as a stream of changes: listed on the shard that has them, put on the one that is
 //! to have them, counted where they are owned, dropped where they are not (decision 54).
 //!
-//! What a slot has: entries, attribute rows whose home it is, gone records, locks, and results of
-//! mutations that were routed by it. Totals of directories stay with their shards; what goes is the
+//! What a slot has: entries, attribute rows whose home it is, gone records, locks, what is staged for
+//! any of its rows, and results of mutations that were routed by it. Totals of directories stay with their shards; what goes is the
 //! slot's share in the numbers of entries.
 //!
 //! ```text
@@ -23,7 +23,9 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use prost::Message;
 use saker_engine::Engine;
-use saker_types::change::{Change, parse_entry_key, parse_slot_key, slot_key, table};
+use saker_types::change::{
+    Change, parse_entry_key, parse_slot_key, parse_staged_key, slot_key, table,
+};
 use saker_types::placement::Slot;
 use saker_types::wire::Row;
 use saker_types::{Errno, Error};
@@ -64,6 +66,11 @@ impl Shard {
     /// Refuses while a row of the slot is locked: whoever has it locked comes back to it here. A
     /// slot that is frozen comes to rest.
     fn must_rest(&self, slot: Slot) -> Result<(), Error> {
+        if self.merges.is_any_closed() {
+            // What is staged goes with the slot, but not while the coordinator waits for it here.
+            return Err(Error::of_class(saker_types::Class::Retry, Errno::EBUSY)
+                .with_text("a merge is under way"));
+        }
         match self.row_locks.rows().any(|key| self.is_of(slot, key)) {
             true => Err(Error::of_class(saker_types::Class::Retry, Errno::EBUSY)
                 .with_text(format!("a row of slot {} is locked", slot.0))),
@@ -74,6 +81,9 @@ impl Shard {
     /// Does the row with this key go with the slot?
     fn is_of(&self, slot: Slot, key: &[u8]) -> bool {
         match key.first() {
+            Some(&table::STAGED) => {
+                parse_staged_key(key).is_some_and(|(_, _, of)| self.is_of(slot, of))
+            }
             Some(&table::ENTRY) => {
                 parse_entry_key(key).is_some_and(|key| self.map.slot_of(key.pid, &key.name) == slot)
             }
@@ -121,13 +131,14 @@ fn decoded<M: Message + Default>(row: &Row) -> Result<M, Error> {
 }
 
 /// The keys among which a slot's rows are, in order.
-fn ranges(slot: Slot) -> [(Vec<u8>, Vec<u8>); 4] {
+fn ranges(slot: Slot) -> [(Vec<u8>, Vec<u8>); 5] {
     let of_slot = |table| (slot_key(table, slot, 0).to_vec(), end_of(table, slot));
     [
         of_slot(table::ATTR),
         of_slot(table::GONE),
         (vec![table::ENTRY], vec![table::ENTRY + 1]),
         of_slot(table::LOCKS),
+        (vec![table::STAGED], vec![table::STAGED + 1]),
     ]
 }
 

@@ -6,8 +6,8 @@ use saker_engine::Engine;
 use saker_engine::memory::MemoryStorage;
 use saker_runtime::rand::Rng;
 use saker_runtime::time::Time;
-use saker_types::change::{Gone, StoredResult, What};
-use saker_types::wire::{FileLock, FileLocks, Totals};
+use saker_types::change::{Gone, StoredResult, What, entry_key, staged_key};
+use saker_types::wire::{FileLock, FileLocks, StagedValue, Totals};
 use saker_types::{FileKind, Inode, InodeId, Key, Locator, NodeId, ROOT, TxnId};
 
 use super::*;
@@ -86,7 +86,7 @@ fn fill(s: &mut Shard, seed: u64, things: usize) -> Vec<InodeId> {
         let file = new_file(s, FileKind::Regular);
         let id = file.attr.id;
         let moved = Some(Locator::entry(dir, Bytes::from_static(b"x"), id));
-        match rng.below(7) {
+        match rng.below(8) {
             0 => {
                 let made = new_file(s, FileKind::Directory);
                 insert(s, dir, &name, &made);
@@ -107,6 +107,11 @@ fn fill(s: &mut Shard, seed: u64, things: usize) -> Vec<InodeId> {
                 s.put_file_locks(id, &FileLocks { locks: vec![lock] });
                 s.lock_leases.note(lock.holder, id, true, Time::ZERO);
             }
+            6 => {
+                let staged = StagedValue { row: Some(file), ..StagedValue::default() };
+                let key = staged_key(7, 1, &entry_key(&key_of(s, dir, &name).0));
+                s.put(key, staged.encode_to_vec().into());
+            }
             _ => _ = insert(s, dir, &name, &file),
         }
         let body = Bytes::from(vec![i as u8; 1 + i % 90]);
@@ -118,7 +123,8 @@ fn fill(s: &mut Shard, seed: u64, things: usize) -> Vec<InodeId> {
 
 fn slots(s: &Shard) -> BTreeSet<Slot> {
     let all = facts(s);
-    let of_key = |key: &Bytes| match parse_entry_key(key) {
+    let of_row = |key: &[u8]| parse_staged_key(key).map_or(key.to_vec(), |(_, _, of)| of.to_vec());
+    let of_key = |key: &Bytes| match parse_entry_key(&of_row(key)) {
         Some(key) => s.map.slot_of(key.pid, &key.name),
         None => parse_slot_key(key).unwrap().0,
     };

@@ -7,6 +7,7 @@ pub(crate) mod gone_leases;
 pub(crate) mod ids;
 pub(crate) mod inodes;
 pub(crate) mod lock_leases;
+pub(crate) mod merges;
 pub(crate) mod opened;
 pub(crate) mod parking;
 pub(crate) mod policies;

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use rustc_hash::FxHashSet;
 use saker_types::change::{Prepared, table};
+use saker_types::wire::StagedValue;
 use saker_types::{Inode, InodeId};
 
 /// Most watches at a time; one more ends the oldest, which is told when it asks.
@@ -52,6 +53,10 @@ impl Watches {
         let id = match key.split_first() {
             Some((&table::ENTRY, _)) => {
                 Inode::decode(value.clone()).ok().map(|inode| inode.attr.id)
+            }
+            Some((&table::STAGED, _)) => {
+                let staged = StagedValue::decode(value.clone()).ok();
+                return staged.iter().flat_map(StagedValue::ids).for_each(|id| self.saw(id));
             }
             Some((_, rest)) => rest.last_chunk().copied().map(InodeId::from_be_bytes),
             None => None,

@@ -18,6 +18,7 @@ const COLLECT_TIMEOUT: Duration = Duration::from_secs(2);
 impl Shard {
     /// Serves a collection: waits for prepared entries of the directory (rule 14).
     pub(crate) fn collect(&mut self, msg: &CollectReq) -> Attempt<Bytes> {
+        self.not_merging(msg.dir)?;
         // Before it waits: or new entries could be prepared as long as it does.
         if msg.freeze_ms > 0 {
             let until = self.hub.now() + Duration::from_millis(msg.freeze_ms.min(1_000).into());

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use prost::Message;
 use saker_types::change::{id_key, table};
 use saker_types::wire::Totals;
-use saker_types::{Error, InodeId};
+use saker_types::{Error, InodeId, Stamp};
 
 use super::tracker::Tracker;
 use crate::request::{Attempt, Stop, Wait};
@@ -28,15 +28,16 @@ impl Shard {
         Ok(())
     }
 
-    /// An entry of the directory came, went or was replaced.
+    /// An entry of the directory came, went or was replaced at this time.
     pub(crate) fn change_totals(
         &mut self,
         dir: InodeId,
+        time_ns: Stamp,
         f: impl FnOnce(&mut Totals),
     ) -> Attempt<()> {
         let mut totals = self.totals(dir)?;
         totals.version += 1;
-        totals.mtime_ns = totals.mtime_ns.max(self.wall_ns());
+        totals.mtime_ns = totals.mtime_ns.max(time_ns);
         f(&mut totals);
         self.dirty_totals.insert(dir, totals);
         Ok(())
