@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use saker_types::limits::CHUNK_BYTES;
+use saker_types::wire::IdRange;
 use saker_types::{ClusterMap, InodeId, ROOT};
 
 use super::chunks::{Chunked, Chunks};
@@ -24,8 +25,15 @@ pub struct Look {
     pub parents: Vec<(InodeId, InodeId)>,
 }
 
-/// Checks everything. `strict`: nobody writes, so chunks beyond the end are errors, too.
-pub fn check(map: &ClusterMap, mut rows: Rows, mut chunks: Chunks, strict: bool) -> Look {
+/// Checks everything. `given`: inode numbers that clients have for what they have not merged yet.
+/// `strict`: nobody writes, so chunks beyond the end are errors, too.
+pub fn check(
+    map: &ClusterMap,
+    mut rows: Rows,
+    mut chunks: Chunks,
+    given: &[IdRange],
+    strict: bool,
+) -> Look {
     let mut problems = std::mem::take(&mut rows.problems);
     problems.append(std::mem::take(&mut chunks.problems));
     rows.dirs.sort_unstable();
@@ -34,7 +42,7 @@ pub fn check(map: &ClusterMap, mut rows: Rows, mut chunks: Chunks, strict: bool)
     check_links(map, &mut rows, &mut problems);
     check_totals(&mut rows, &mut problems);
     check_orphans(&rows, &ids, &mut problems);
-    let aside = check_chunks(&mut rows, &ids, &chunks, strict, &mut problems);
+    let aside = check_chunks(&mut rows, &ids, &chunks, given, strict, &mut problems);
     let inodes = (rows.dirs.len() + rows.others.len() + rows.attributes.len()) as u64;
     let Chunks { total, under_replicated, .. } = chunks;
     Look { inodes, chunks: total, under_replicated, problems, aside, parents: rows.dirs }
@@ -214,6 +222,7 @@ fn check_chunks(
     rows: &mut Rows,
     ids: &[InodeId],
     chunks: &Chunks,
+    given: &[IdRange],
     strict: bool,
     problems: &mut Problems,
 ) -> Vec<(InodeId, bool)> {
@@ -221,9 +230,12 @@ fn check_chunks(
     rows.chunked.sort_unstable();
     let orphans: HashSet<InodeId> = rows.orphans.iter().copied().collect();
     let jobs: HashSet<InodeId> = rows.jobs.iter().copied().collect();
+    let staged: HashSet<InodeId> = rows.staged.iter().copied().collect();
+    let is_given = |id| given.iter().any(|ids| (ids.first..ids.first + ids.count).contains(&id));
     for inode in &chunks.inodes {
         let Chunked { id, .. } = *inode;
-        let is_known = ids.binary_search(&id).is_ok() || orphans.contains(&id);
+        let has_row = ids.binary_search(&id).is_ok() || orphans.contains(&id);
+        let is_known = has_row || staged.contains(&id) || is_given(id);
         if inode.aside {
             aside.push((id, is_known));
         }
@@ -233,6 +245,10 @@ fn check_chunks(
         if !is_known {
             let detail = format!("{} chunks of an inode that does not exist", inode.chunks);
             problems.add(ProblemKind::LeakedChunks, Subject::Inode(id), detail);
+            continue;
+        }
+        if !has_row {
+            // How large it is its client knows.
             continue;
         }
         let found = rows.chunked.binary_search_by_key(&id, |(id, _)| *id);

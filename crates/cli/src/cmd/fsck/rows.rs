@@ -1,11 +1,11 @@
 //! The rows of one shard, reduced to what the checks need: ids and counts, no names.
 
 use prost::Message;
-use saker_types::change::{Gone, parse_entry_key, parse_slot_key, table};
+use saker_types::change::{Gone, parse_entry_key, parse_slot_key, parse_staged_key, table};
 use saker_types::id::hex;
 use saker_types::name::NameHash;
 use saker_types::placement::Slot;
-use saker_types::wire::{FileLocks, Row, Totals};
+use saker_types::wire::{FileLocks, Row, StagedValue, Totals};
 use saker_types::{ClusterMap, FileKind, Inode, InodeId, Key, ROOT, ShardNo};
 
 use super::problem::{ProblemKind, Problems, Subject};
@@ -44,6 +44,8 @@ pub struct Rows {
     pub orphans: Vec<InodeId>,
     /// Ids with a store job under way.
     pub jobs: Vec<InodeId>,
+    /// Ids that a merge will put, change or remove.
+    pub staged: Vec<InodeId>,
     /// Counted from the entries.
     pub counted: Vec<Count>,
     /// Said by the totals rows.
@@ -64,6 +66,7 @@ impl Rows {
                 .and_then(|_| Totals::decode(row.value.clone()).ok())
                 .map(drop),
             Some(&table::LOCKS) => self.locks(map, shard, row),
+            Some(&table::STAGED) => self.staged(row),
             _ => None,
         };
         if taken.is_none() {
@@ -179,6 +182,13 @@ impl Rows {
         Some(())
     }
 
+    fn staged(&mut self, row: &Row) -> Option<()> {
+        parse_staged_key(&row.key)?;
+        let staged = StagedValue::decode(row.value.clone()).ok()?;
+        self.staged.extend(staged.ids());
+        Some(())
+    }
+
     /// Adds what was read of another shard.
     pub fn append(&mut self, mut other: Rows) {
         self.dirs.append(&mut other.dirs);
@@ -188,6 +198,7 @@ impl Rows {
         self.attributes.append(&mut other.attributes);
         self.orphans.append(&mut other.orphans);
         self.jobs.append(&mut other.jobs);
+        self.staged.append(&mut other.staged);
         self.counted.append(&mut other.counted);
         self.totals.append(&mut other.totals);
         self.problems.append(other.problems);

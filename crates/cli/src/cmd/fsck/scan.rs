@@ -11,8 +11,8 @@ use saker_runtime::time;
 use saker_types::change::{entry_key, id_key, parse_entry_key, table};
 use saker_types::limits::WATCHED_MAX;
 use saker_types::wire::{
-    ChunkListReply, ChunkListReq, ChunkQuarantineReply, ChunkQuarantineReq, Empty, Op, Row,
-    ScanReply, ScanReq, ShardStats, Totals, WatchReply, WatchReq,
+    ChunkListReply, ChunkListReq, ChunkQuarantineReply, ChunkQuarantineReq, Empty, IdRange, Op,
+    PoliciesReply, Row, ScanReply, ScanReq, ShardStats, StagedValue, Totals, WatchReply, WatchReq,
 };
 use saker_types::{ClusterMap, Inode, InodeId, Key, NodeId, ShardNo, StoreNo};
 
@@ -68,8 +68,17 @@ impl Scanner<'_> {
                 all.append(rows);
                 all
             });
-            Ok(check(self.map, all.unwrap_or_default(), chunks, strict))
+            let given = self.given_ids().await?;
+            Ok(check(self.map, all.unwrap_or_default(), chunks, &given, strict))
         })
+    }
+
+    /// Inode numbers that holders of subtrees were given.
+    async fn given_ids(&self) -> Result<Vec<IdRange>, CheckFailure> {
+        let to = self.addr(NodeId::Coordinator)?;
+        let all: PoliciesReply = self.wire.call(to, Op::Policies, &Empty {}, ANSWER_WITHIN).await?;
+        let holds = all.policies.into_iter().filter_map(|policy| policy.hold);
+        Ok(holds.flat_map(|hold| hold.ids).collect())
     }
 
     async fn shard_rows(&self, shard: ShardNo) -> Result<Rows, CheckFailure> {
@@ -263,7 +272,7 @@ impl Scanner<'_> {
         let found = try_join_all(self.shards().map(async |shard| {
             let mut found = Vec::new();
             self.each_row(shard, Bytes::new(), |row| {
-                found.extend(id_of(row).filter(|id| wanted.contains(id)));
+                found.extend(ids_of(row).into_iter().filter(|id| wanted.contains(id)));
                 true
             })
             .await?;
@@ -304,11 +313,17 @@ impl Scanner<'_> {
     }
 }
 
-/// The inode that a row belongs to, whatever it says of it.
-fn id_of(row: &Row) -> Option<InodeId> {
+/// The inodes that a row belongs to, whatever it says of them.
+fn ids_of(row: &Row) -> Vec<InodeId> {
     match row.key.first() {
-        Some(&table::ENTRY) => Inode::decode(row.value.clone()).ok().map(|inode| inode.attr.id),
-        _ => Some(InodeId::from_be_bytes(row.key.get(1..)?.try_into().ok()?)),
+        Some(&table::ENTRY) => {
+            Inode::decode(row.value.clone()).ok().map(|inode| inode.attr.id).into_iter().collect()
+        }
+        Some(&table::STAGED) => {
+            let staged = StagedValue::decode(row.value.clone()).ok();
+            staged.iter().flat_map(StagedValue::ids).collect()
+        }
+        _ => row.key.last_chunk().copied().map(InodeId::from_be_bytes).into_iter().collect(),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use prost::Message;
-use saker_types::change::{Gone, entry_key, id_key, slot_key, table};
+use saker_types::change::{Gone, entry_key, id_key, slot_key, staged_key, table};
 use saker_types::placement::{ShardInfo, Slot, StoreInfo, initial_slots};
-use saker_types::wire::{ChunkInfo, Row, Totals};
+use saker_types::wire::{ChunkInfo, IdRange, Row, StagedValue, Totals};
 use saker_types::{Attr, ClusterMap, Inode, InodeId, Locator, ROOT, ShardNo, StoreNo};
 
 use super::check::{Look, check};
@@ -40,6 +40,7 @@ struct World {
     map: ClusterMap,
     rows: Vec<Vec<Row>>,
     chunks: Vec<(StoreNo, ChunkInfo)>,
+    given: Vec<IdRange>,
 }
 
 /// Key of a row of a slot; slot n is shard n's.
@@ -85,7 +86,8 @@ impl World {
 
     /// `/a` (10) with file `f` (11, 5 MiB in chunks), a file with two names (12), an orphan (13).
     fn sound() -> World {
-        let mut world = World { map: map(), rows: vec![Vec::new(); 3], chunks: Vec::new() };
+        let (chunks, given) = (Vec::new(), Vec::new());
+        let mut world = World { map: map(), rows: vec![Vec::new(); 3], chunks, given };
         world.entry(0, "", &inode(attr(ROOT, DIR)));
         world.entry(ROOT, "a", &inode(attr(10, DIR)));
         let file = Attr { size: 5 << 20, chunked: true, ..attr(11, FILE) };
@@ -126,7 +128,7 @@ impl World {
         while let Some(copies) = merge.next() {
             chunks.add(&self.map, &copies);
         }
-        check(&self.map, rows, chunks, strict)
+        check(&self.map, rows, chunks, &self.given, strict)
     }
 
     fn kinds(&self) -> Vec<ProblemKind> {
@@ -286,4 +288,23 @@ fn lists_are_merged_in_order_as_they_come() {
     let ids: Vec<InodeId> =
         std::iter::from_fn(|| merge.next()).map(|copies| copies[0].1.id).collect();
     assert_eq!(ids, [2, 3]);
+}
+
+#[test]
+fn what_is_not_merged_yet_is_no_leak() {
+    let mut world = World::sound();
+    world.chunk(50, 0);
+    world.chunk(60, 0);
+    assert_eq!(world.kinds(), [ProblemKind::LeakedChunks]);
+    // One is staged, the other one in the hands of the client that was given its number.
+    let row = Some(inode(Attr { chunked: true, ..attr(50, FILE) }));
+    let staged = StagedValue { row, ..StagedValue::default() };
+    let key = entry_key(&world.map.key(10, b"new"));
+    world.put(0, staged_key(7, 1, &key), staged.encode_to_vec());
+    world.given = vec![IdRange { first: 55, count: 10 }];
+    assert_eq!(world.kinds(), []);
+    world.given = vec![IdRange { first: 61, count: 10 }];
+    assert_eq!(world.kinds(), [ProblemKind::LeakedChunks]);
+    world.put(0, Bytes::from_static(b"Mshort"), Vec::new());
+    assert_eq!(world.kinds(), [ProblemKind::CorruptRow, ProblemKind::LeakedChunks]);
 }
