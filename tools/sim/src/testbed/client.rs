@@ -64,10 +64,18 @@ impl Testbed {
     /// # Panics
     /// If one refuses.
     pub fn open_session(&mut self) {
+        self.open_session_but(|_| false);
+    }
+
+    /// The same while some messages are held.
+    ///
+    /// # Panics
+    /// If one refuses.
+    pub fn open_session_but(&mut self, held: impl Fn(&Message) -> bool) {
         let nodes: Vec<NodeId> = self.shards().into_iter().chain([NodeId::Coordinator]).collect();
         for node in nodes {
             let call = self.ask(Op::OpenSession, node, &SessionReq { session: SESSION });
-            self.settle();
+            self.settle_but(&held);
             self.answer::<Empty>(call).expect("answered").expect("a session");
         }
     }
