@@ -13,6 +13,8 @@ use saker_types::{Attr, Cred, Errno, Error, Locator, Result, Stamp};
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
+    /// What it is, for messages to others: a mount point, say. Host and process are told with it.
+    pub name: String,
     /// Deadline of one operation, retries included; or [`FOREVER`].
     pub timeout: Duration,
     /// Bytes of written data that one file may hold back before it writes them out.
@@ -37,6 +39,7 @@ pub const FOREVER: Duration = Duration::MAX;
 impl Default for ClientOptions {
     fn default() -> ClientOptions {
         ClientOptions {
+            name: String::new(),
             timeout: Duration::from_secs(60),
             write_buffer_bytes: 1 << 20,
             write_buffer_total_bytes: 256 << 20,

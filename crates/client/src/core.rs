@@ -39,6 +39,14 @@ pub(crate) struct Core {
     chunk_writes: AtomicU64,
 }
 
+// The kernel's word, not a file of Saker's: nothing that a simulation holds.
+#[allow(clippy::disallowed_methods)]
+fn this_process(name: &str) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let process = format!("process {} on {}", std::process::id(), host.trim());
+    if name.is_empty() { process } else { format!("{name}, {process}") }
+}
+
 impl Core {
     /// A client of the cluster that one of `coordinators` knows.
     pub(crate) fn connect(
@@ -46,7 +54,8 @@ impl Core {
         coordinators: &[SocketAddr],
         options: ClientOptions,
     ) -> Result<Arc<Core>> {
-        Ok(Core::of(Cluster::connect(net, coordinators, options.timeout)?, options))
+        let who = this_process(&options.name);
+        Ok(Core::of(Cluster::connect(net, coordinators, options.timeout, who)?, options))
     }
 
     /// The same, over a network that somebody else drives.
@@ -55,7 +64,8 @@ impl Core {
         coordinators: &[SocketAddr],
         options: ClientOptions,
     ) -> Result<Arc<Core>> {
-        let cluster = Cluster::connect_driven(net, coordinators, options.timeout).await?;
+        let (timeout, who) = (options.timeout, options.name.clone());
+        let cluster = Cluster::connect_driven(net, coordinators, timeout, who).await?;
         Ok(Core::of(cluster, options))
     }
 

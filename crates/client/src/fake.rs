@@ -13,6 +13,7 @@ use prost::Message;
 use saker_rpc::{Call, CallError, Frame, Sleep, Transport};
 use saker_types::limits::CHUNK_BYTES;
 use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
+use saker_types::policy::PolicyId;
 use saker_types::wire::*;
 use saker_types::{Attr, Class, ClusterMap, Errno, Error, FileKind, Inode, Locator, Result};
 
@@ -66,6 +67,12 @@ pub(crate) struct FakeModel {
     pub(crate) lost_epochs: Vec<u64>,
     /// Files that are locked by the client. Those that are taken out it has lost.
     pub(crate) locked: BTreeSet<u64>,
+    /// Everything is under this policy.
+    pub(crate) policy: u64,
+    /// Who holds that, and in which epoch; 0: nobody.
+    pub(crate) held_by: (u64, u64),
+    /// Epochs so far.
+    pub(crate) epochs: u64,
     sessions: Vec<(SocketAddr, u64)>,
     results: BTreeMap<(u64, u64), (u16, Bytes)>,
     faults: VecDeque<(Op, RequestFault)>,
@@ -260,6 +267,9 @@ impl FakeModel {
 
     fn dispatch(&mut self, to: SocketAddr, op: Op, frame: &Frame) -> Result<(Bytes, Bytes)> {
         let store = to.port().saturating_sub(STORE_PORT);
+        if op == Op::Create {
+            self.enter(&decode::<CreateReq>(frame).ctx)?;
+        }
         let body = match op {
             Op::Map => map().encode_to_vec(),
             Op::OpenSession => {
@@ -305,6 +315,41 @@ impl FakeModel {
                 let moved = self.elsewhere.pop_front().into_iter().collect();
                 RenewReply { moved }.encode_to_vec()
             }
+            Op::Hold => {
+                let HoldReq { policy, holder, .. } = decode(frame);
+                match self.held_by.0 {
+                    0 => {
+                        self.epochs += 1;
+                        self.held_by = (holder, self.epochs);
+                    }
+                    other if other != holder => return Err(Errno::EBUSY.into()),
+                    _ => {}
+                }
+                let last_epoch = self.epochs;
+                let policy = PolicyReply { policy, last_epoch, ..PolicyReply::default() };
+                HoldReply { policy, lease_ms: 10_000 }.encode_to_vec()
+            }
+            Op::RenewHolds => {
+                let request: RenewHoldsReq = decode(frame);
+                let is_held =
+                    |policy: &u64| (*policy, request.holder) == (self.policy, self.held_by.0);
+                let ended = request.policies.into_iter().filter(|policy| !is_held(policy));
+                RenewHoldsReply { ended: ended.collect() }.encode_to_vec()
+            }
+            Op::Release => {
+                if decode::<ReleaseReq>(frame).epoch != self.held_by.1 {
+                    return Err(Errno::ESTALE.into());
+                }
+                self.held_by = (0, 0);
+                Empty {}.encode_to_vec()
+            }
+            Op::Provision => {
+                let ProvisionReq { holder, count, .. } = decode(frame);
+                if holder != self.held_by.0 {
+                    return Err(Errno::ESTALE.into());
+                }
+                IdRange { first: 1_000, count }.encode_to_vec()
+            }
             Op::Statfs => ShardStats::default().encode_to_vec(),
             Op::StoreStat => {
                 let bytes = 1 << 40;
@@ -324,6 +369,16 @@ impl FakeModel {
             other => panic!("{} is not known here", other.name()),
         };
         Ok((body.into(), Bytes::new()))
+    }
+
+    /// May a change be made under the policy?
+    fn enter(&self, ctx: &Ctx) -> Result<()> {
+        match self.held_by.0 {
+            _ if !PolicyId(self.policy).needs_hold() => Ok(()),
+            0 => Err(Error::needs_hold(None, self.policy)),
+            holder if holder == ctx.holder => Ok(()),
+            _ => Err(Error::new(Errno::EBUSY).with_text("another client holds the subtree")),
+        }
     }
 
     /// The file that a place means.

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
 use saker_runtime::telemetry::Registry;
 use saker_types::{Attr, ClusterMap, Errno, Error, InodeId, Result};
 
@@ -21,6 +22,7 @@ mod data;
 pub mod datasets;
 #[cfg(test)]
 mod fake;
+mod holds;
 mod locks;
 mod namespace;
 mod net;
@@ -58,7 +60,10 @@ impl Fs {
     pub fn connect(cluster: &ClusterAddr, options: ClientOptions) -> Result<Fs> {
         let coordinators: Vec<SocketAddr> = net::connect::coordinators(cluster)?;
         let core = core::Core::connect(net::Net::new()?, &coordinators, options)?;
-        data::lease::start(&core).and_then(|()| data::write::back::start(&core)).map_err(|e| {
+        let started = data::lease::start(&core)
+            .and_then(|()| data::write::back::start(&core))
+            .and_then(|()| holds::start(&core));
+        started.map_err(|e| {
             Error::new(Errno::EAGAIN).with_text(format!("no thread for leases: {e}"))
         })?;
         Ok(Fs::of(core))
@@ -84,9 +89,9 @@ impl Fs {
         Fs { core, namespaces: Arc::default(), frozen: Arc::default() }
     }
 
-    /// Renews the leases of open files, and tells of what was closed; never ends.
+    /// Renews the leases of open files and held subtrees, and tells of what was closed; never ends.
     pub async fn keep_leases(&self) {
-        data::lease::keep(&self.core).await;
+        join(data::lease::keep(&self.core), holds::keep(&self.core)).await;
     }
 
     /// Runs a future of this client to its end on the calling thread. Not to be nested.
@@ -129,7 +134,7 @@ impl Fs {
         self.core.cluster.routes().map.clone()
     }
 
-    /// Writes out open files, ends all locks and the session. Blocks. The client may be used on; it begins
+    /// Writes out open files, releases subtrees, ends all locks and the session. Blocks. The client may be used on; it begins
     /// a new session then.
     pub fn close(&self) {
         self.block_on(async {
@@ -141,6 +146,7 @@ impl Fs {
             self.core.inodes.sweep();
             self.core.tell_closed().await;
             self.core.locks.end(&self.core.cluster).await;
+            self.core.cluster.release_unused(Duration::ZERO).await;
             self.core.cluster.end_sessions().await;
         });
     }

@@ -1,13 +1,11 @@
 //! What each namespace does, asked through [`Fs`]; and that a place is served by the right one.
 #![allow(clippy::unwrap_used)]
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use saker_types::wire::{At, Entry, Op};
 use saker_types::{Errno, FileKind, Locator, ROOT, Result};
 
-use crate::fake::start;
+use crate::fake::{RequestFault, start};
 use crate::{Caller, ClientOptions, Fs, Groups, OpenFlags, SetAttr};
 
 pub(crate) mod in_memory;
@@ -207,16 +205,20 @@ fn nothing_moves_between_namespaces() {
 }
 
 #[test]
-fn what_is_under_an_unknown_policy_is_not_touched() {
+fn a_policy_without_a_namespace_of_its_own_is_the_shards_business() {
     let (fake, fs, _) = setup();
     let (who, dir) = (Caller::root(), Locator::root().under(99));
     fs.block_on(async {
-        let at = At::child(dir.clone(), b"a");
-        let patience = Duration::from_secs(9);
-        assert_eq!(errno(fs.lookup(&who, &at).await), Errno::EOPNOTSUPP);
-        assert_eq!(errno(fs.unlink(&who, &at).await), Errno::EOPNOTSUPP);
-        assert_eq!(errno(fs.getattr_within(&who, &at, patience).await), Errno::EOPNOTSUPP);
-        assert_eq!(errno(fs.readdir(&who, &dir, 0).next().await), Errno::EOPNOTSUPP);
+        let entry = fs.lookup(&who, &At::child(dir.clone(), b"a")).await.unwrap();
+        assert_eq!(entry.attr.size, 5);
+        for op in [Op::Unlink, Op::Link] {
+            fake.fault(op, RequestFault::Answer(Errno::EXDEV.into()));
+        }
+        let (from, to) = (At::child(Locator::root(), b"a"), At::child(dir, b"new"));
+        assert_eq!(errno(fs.unlink(&who, &to).await), Errno::EXDEV);
+        // Whether something may move between policies, too.
+        assert_eq!(errno(fs.link(&who, &from, &to).await), Errno::EXDEV);
     });
-    assert!(fake.log().is_empty(), "no server was asked");
+    let ops = [Op::Lookup, Op::Unlink, Op::Link];
+    assert_eq!(fake.log(), ops.map(Op::name));
 }

@@ -15,6 +15,7 @@ use saker_types::wire::{MapReq, Op, SessionReq};
 use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
 use crate::ClientStats;
+use crate::holds::SubtreeHolds;
 use crate::net::route::{self, Routes};
 use crate::net::seen::Seen;
 use crate::net::session::{ClientSessions, Session};
@@ -40,6 +41,7 @@ pub(crate) struct Cluster {
     map_heard: AtomicU64,
     pub(crate) sessions: ClientSessions,
     pub(crate) seen: Seen,
+    pub(crate) holds: SubtreeHolds,
     pub(crate) registry: Registry,
     retries: Counter,
     /// Trace ids are a random start and a count, mixed.
@@ -105,16 +107,17 @@ pub(crate) fn judged(
 }
 
 impl Cluster {
-    /// Takes the map from one of `coordinators`.
+    /// Takes the map from one of `coordinators`. `who`: this client in words, for messages.
     pub(crate) fn connect(
         net: Net,
         coordinators: &[SocketAddr],
         timeout: Duration,
+        who: String,
     ) -> Result<Cluster> {
         let registry = Registry::new();
         let deadline = time::now() + timeout;
         let map = net.block_on(first_map(&net, &registry, coordinators, deadline))?;
-        Cluster::with_map(net, registry, map, timeout)
+        Cluster::with_map(net, registry, map, timeout, who)
     }
 
     /// The same, over a network that somebody else drives.
@@ -122,11 +125,12 @@ impl Cluster {
         net: Net,
         coordinators: &[SocketAddr],
         timeout: Duration,
+        who: String,
     ) -> Result<Cluster> {
         let registry = Registry::new();
         let deadline = time::now() + timeout;
         let map = first_map(&net, &registry, coordinators, deadline).await?;
-        Cluster::with_map(net, registry, map, timeout)
+        Cluster::with_map(net, registry, map, timeout, who)
     }
 
     fn with_map(
@@ -134,6 +138,7 @@ impl Cluster {
         registry: Registry,
         map: ClusterMap,
         timeout: Duration,
+        who: String,
     ) -> Result<Cluster> {
         net.know_cluster(&map)?;
         let routes = RwLock::new(Arc::new(Routes::new(map, &registry)?));
@@ -145,6 +150,7 @@ impl Cluster {
             map_heard: AtomicU64::new(0),
             sessions: ClientSessions::new(),
             seen: Seen::default(),
+            holds: SubtreeHolds::new(who),
             registry,
             retries,
             trace_seed: saker_runtime::rand::u64(),

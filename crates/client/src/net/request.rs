@@ -5,10 +5,12 @@
 //! done here; callers see results, final errors and symbolic links.
 
 use std::future::{Future, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
 use saker_runtime::time::{self, Time};
+use saker_types::policy::PolicyId;
 use saker_types::wire::*;
 use saker_types::{Class, ClusterMap, Errno, Error, Locator, NodeId, Result, ShardNo};
 
@@ -35,12 +37,12 @@ pub(crate) enum To {
     Shard(ShardNo),
 }
 
-/// A request with a context and one or two places.
+/// A request with a context and up to two places.
 pub(crate) trait Routed: Message {
     /// Its context.
     fn ctx(&mut self) -> &mut Ctx;
-    /// The place that it is routed by.
-    fn place(&mut self) -> &mut At;
+    /// The place that it is routed by. What has none goes to the coordinator.
+    fn place(&mut self) -> Option<&mut At>;
     /// The other place, of rename and link.
     fn other_place(&mut self) -> Option<&mut At> {
         None
@@ -55,28 +57,35 @@ macro_rules! routed {
     ($($name:ident),*) => { $(
         impl Routed for $name {
             fn ctx(&mut self) -> &mut Ctx { &mut self.ctx }
-            fn place(&mut self) -> &mut At { &mut self.at }
+            fn place(&mut self) -> Option<&mut At> { Some(&mut self.at) }
+        }
+    )* };
+    (without place: $($name:ident),*) => { $(
+        impl Routed for $name {
+            fn ctx(&mut self) -> &mut Ctx { &mut self.ctx }
+            fn place(&mut self) -> Option<&mut At> { None }
         }
     )* };
     ($($name:ident: $from:ident, $to:ident),*) => { $(
         impl Routed for $name {
             fn ctx(&mut self) -> &mut Ctx { &mut self.ctx }
-            fn place(&mut self) -> &mut At { &mut self.$from }
+            fn place(&mut self) -> Option<&mut At> { Some(&mut self.$from) }
             fn other_place(&mut self) -> Option<&mut At> { Some(&mut self.$to) }
         }
     )* };
 }
 
 routed!(EntryReq, SetattrReq, CreateReq, RemoveReq, ReaddirReq, CloseReq, AppendReq, XattrReq);
-routed!(AccessReq, LockReq);
+routed!(AccessReq, LockReq, SetPolicyReq);
+routed!(without place: HoldReq, ReleaseReq);
 routed!(RenameReq: from, to, LinkReq: from, to);
 
 impl Routed for OpenReq {
     fn ctx(&mut self) -> &mut Ctx {
         &mut self.ctx
     }
-    fn place(&mut self) -> &mut At {
-        &mut self.at
+    fn place(&mut self) -> Option<&mut At> {
+        Some(&mut self.at)
     }
     fn mutates(&self, _: Op) -> bool {
         self.truncate
@@ -90,12 +99,16 @@ struct Progress {
     /// An earlier attempt may have been executed under the ticket's session.
     maybe_done: bool,
     hops: u32,
+    /// Holds of this client's own that stood in the way were released.
+    released: bool,
     backoff: Backoff,
 }
 
 /// What to do after an attempt failed.
 enum Next {
     AtOnce,
+    /// The same, as another request: what was answered is final for this one.
+    Anew,
     AfterPause,
     GiveUp(Error),
 }
@@ -142,7 +155,8 @@ impl Cluster {
         request.ctx().cred = who.cred();
         let ticket = if request.mutates(op) { Some(self.begin(deadline).await?) } else { None };
         let backoff = Backoff::until(deadline);
-        let mut state = Progress { to, ticket, maybe_done: false, hops: 0, backoff };
+        let mut state =
+            Progress { to, ticket, maybe_done: false, hops: 0, released: false, backoff };
         loop {
             let routes = self.routes();
             let node = node_of(state.to, &routes.map, request.place());
@@ -162,6 +176,9 @@ impl Cluster {
             ctx.attempt += 1;
             ctx.map_version = routes.map.version;
             ctx.wait_ms = Cluster::wait_ms(until);
+            if ctx.hold == 0 {
+                ctx.holder = self.holds.holder_if_any();
+            }
             (ctx.now_ns, ctx.seen_ns) = (seen::now(), self.seen.newest_ns());
             if let Some(ticket) = &state.ticket {
                 let (ack, known) = ticket.session.standing(node, asked);
@@ -169,6 +186,10 @@ impl Cluster {
                 if known == Known::No {
                     self.open_session(&ticket.session, node, deadline).await?;
                 }
+            }
+            if self.holds.is_any() && state.ticket.is_some() {
+                request.place().into_iter().for_each(|at| self.holds.uses(at));
+                request.other_place().into_iter().for_each(|at| self.holds.uses(at));
             }
             let body = Bytes::from(request.encode_to_vec());
             let sent = self.send_for_reply(&routes, node, op, trace, body, Bytes::new(), until);
@@ -202,11 +223,18 @@ impl Cluster {
                     if error.is(Class::RefreshMap) {
                         self.refresh_map(&routes).await;
                     }
-                    self.next(who, request, &mut state, error).await
+                    match error.is(Class::NeedsHold) {
+                        true => self.take_hold(request, &mut state, error, asked).await,
+                        false => self.next(who, op, request, &mut state, error).await,
+                    }
                 }
             };
             match next {
                 Next::AtOnce => {}
+                Next::Anew => {
+                    state.ticket = None;
+                    state.ticket = Some(self.begin(deadline).await?);
+                }
                 Next::AfterPause => {
                     self.pause(&mut state.backoff, node, op, &routes, &fail).await?;
                 }
@@ -226,7 +254,7 @@ impl Cluster {
                 let text = "too many operations wait for nodes that do not answer";
                 return Err(Error::new(Errno::ETIMEDOUT).with_text(text));
             }
-            self.net.sleep_until(now + std::time::Duration::from_millis(1)).await;
+            self.net.sleep_until(now + Duration::from_millis(1)).await;
         }
     }
 
@@ -234,14 +262,12 @@ impl Cluster {
     async fn next<R: Routed>(
         &self,
         who: &Caller,
+        op: Op,
         request: &mut R,
         state: &mut Progress,
         error: &Error,
     ) -> Next {
-        let hop = |state: &mut Progress| {
-            state.hops += 1;
-            if state.hops <= HOPS_AT_ONCE { Next::AtOnce } else { Next::AfterPause }
-        };
+        let hop = Progress::hop;
         match Class::try_from(error.class).unwrap_or(Class::Fatal) {
             Class::Retry | Class::RefreshMap => Next::AfterPause,
             Class::Moved => match error.moved.as_deref() {
@@ -276,6 +302,17 @@ impl Cluster {
             }
             Class::UseCoordinator | Class::UseOwner => Next::AfterPause,
             Class::Final
+                if error.errno() == Errno::EBUSY
+                    && changes_root(op)
+                    && self.holds.is_any()
+                    && !state.released =>
+            {
+                // It may be this client itself that holds the subtree.
+                state.released = true;
+                self.release_unused(Duration::ZERO).await;
+                Next::Anew
+            }
+            Class::Final
             | Class::Symlink
             | Class::NeedGroups
             | Class::Fatal
@@ -283,6 +320,48 @@ impl Cluster {
             | Class::NeedsHold => Next::GiveUp(error.clone()),
         }
     }
+
+    /// The subtree must be held. If its policy is decoupled, that is its namespace's business.
+    async fn take_hold<R: Routed>(
+        &self,
+        request: &mut R,
+        state: &mut Progress,
+        error: &Error,
+        asked: Time,
+    ) -> Next {
+        let policy = error.policy;
+        if PolicyId(policy).is_decoupled() {
+            return Next::GiveUp(error.clone());
+        }
+        match self.hold_for(policy, asked, state.backoff.deadline).await {
+            Ok(()) => {
+                let second = error.is_about_second().then(|| request.other_place()).flatten();
+                if let Some(at) = match second {
+                    None => request.place(),
+                    second => second,
+                } {
+                    self.holds.learn_place(policy, at, error.component);
+                }
+                state.hop()
+            }
+            // The directory has got another policy meanwhile.
+            Err(error) if error.errno() == Errno::ESTALE => Next::AfterPause,
+            Err(error) => Next::GiveUp(error),
+        }
+    }
+}
+
+impl Progress {
+    /// Again, at once for some times.
+    fn hop(&mut self) -> Next {
+        self.hops += 1;
+        if self.hops <= HOPS_AT_ONCE { Next::AtOnce } else { Next::AfterPause }
+    }
+}
+
+/// May it be refused because somebody holds the subtree below a directory that it changes?
+fn changes_root(op: Op) -> bool {
+    matches!(op, Op::Rmdir | Op::Rename | Op::SetPolicy)
 }
 
 /// What a reply lends is told to whoever asked for it.
@@ -290,9 +369,10 @@ fn tell_lessee(who: &Caller, request: &mut impl Routed, reply: &ReplyFrame) {
     let Some(lessee) = &who.lessee else { return };
     let asks = |at: &At| !at.keep_ms.is_empty();
     let at = match request.other_place() {
-        Some(at) if asks(at) => at,
+        Some(at) if asks(at) => Some(at),
         _ => request.place(),
     };
+    let Some(at) = at else { return };
     match KeptDirs::read(&reply.payload, at) {
         Some(dirs) => lessee.lent(&dirs),
         None => tracing::warn!("op {}: the reply lends what was not asked for", reply.op),
@@ -300,11 +380,11 @@ fn tell_lessee(who: &Caller, request: &mut impl Routed, reply: &ReplyFrame) {
 }
 
 /// The node that a request goes to.
-fn node_of(to: To, map: &ClusterMap, place: &At) -> NodeId {
-    match to {
-        To::Owner | To::OwnerOnly => NodeId::Shard(map.shard_for(place)),
-        To::Coordinator => NodeId::Coordinator,
-        To::Shard(n) => NodeId::Shard(n),
+fn node_of(to: To, map: &ClusterMap, place: Option<&mut At>) -> NodeId {
+    match (to, place) {
+        (To::Shard(n), _) => NodeId::Shard(n),
+        (To::Owner | To::OwnerOnly, Some(place)) => NodeId::Shard(map.shard_for(place)),
+        (To::Coordinator, _) | (_, None) => NodeId::Coordinator,
     }
 }
 
@@ -313,12 +393,12 @@ fn node_of(to: To, map: &ClusterMap, place: &At) -> NodeId {
 /// whole. False: the request went there already.
 fn follow(request: &mut impl Routed, moved: &Locator) -> bool {
     let update = |at: &mut At| at.anchor.id == moved.id && at.anchor.follow(moved);
-    let first = update(request.place());
+    let first = request.place().is_some_and(update);
     if request.other_place().is_some_and(update) || first {
         return true;
     }
     let single = request.other_place().is_none();
-    let place = request.place();
+    let Some(place) = request.place() else { return false };
     let leads_to_it = single && !place.path.is_empty() && place.anchor.id != moved.id;
     if leads_to_it {
         *place = At::handle(moved.clone());
