@@ -183,13 +183,25 @@ impl Policy {
         Ok(policy)
     }
 
-    /// The keys with their values, from which [`Policy::from_pairs`] makes the same policy.
+    /// The keys with their values, from which [`Policy::from_pairs`] makes the same policy: by the names
+    /// of Table 2 where it is one of its cells.
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         let interval = self.sync_interval.map_or("none".to_owned(), seconds);
-        let (first, after) = self.consistency_and_durability();
+        let (consistency, durability) = (self.consistency(), self.durability());
+        let (first, after) = match Policy::cell(consistency, durability).composition {
+            cell if cell == self.composition => {
+                (consistency.name().to_owned(), durability.name().to_owned())
+            }
+            _ => {
+                let (first, after) = self.consistency_and_durability();
+                let is_none = after.0.is_empty();
+                let after = if is_none { "none".to_owned() } else { after.to_string() };
+                (first.to_string(), after)
+            }
+        };
         vec![
-            ("consistency", first.to_string()),
-            ("durability", if after.0.is_empty() { "none".to_owned() } else { after.to_string() }),
+            ("consistency", first),
+            ("durability", after),
             ("allocated_inodes", self.allocated_inodes.to_string()),
             ("interfere_policy", self.interfere.name().to_owned()),
             ("sync_interval", interval),

@@ -35,6 +35,7 @@ fn the_nine_cells_of_table_2() {
         assert_eq!(policy(pairs).unwrap(), by_name);
         let shown = by_name.pairs();
         let pairs: Vec<(&str, &str)> = shown.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        assert_eq!(pairs[..2], [("consistency", consistency), ("durability", durability)]);
         assert_eq!(policy(&pairs).unwrap(), by_name, "{pairs:?}");
     }
 }
