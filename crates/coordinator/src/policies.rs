@@ -103,7 +103,7 @@ impl Policies {
     pub(crate) fn check_not_held(&self, policy: u64) -> Result<(), Error> {
         match self.hold(policy) {
             None => Ok(()),
-            Some(hold) => Err(held_by(hold, "")),
+            Some(hold) => Err(held_by(policy, hold, "")),
         }
     }
 
@@ -152,10 +152,10 @@ impl Policies {
         let id = PolicyId(policy);
         match &record.hold {
             Some(hold) if hold.holder == holder => return Ok(record.clone()),
-            Some(hold) if !self.has_lapsed(policy, now) => return Err(held_by(hold, "")),
+            Some(hold) if !self.has_lapsed(policy, now) => return Err(held_by(policy, hold, "")),
             Some(hold) if id.is_decoupled() && id.durability() != Durability::None => {
                 let more = "; its lease has ended: see saker policy reclaim";
-                return Err(held_by(hold, more));
+                return Err(held_by(policy, hold, more));
             }
             _ => {}
         }
@@ -280,8 +280,9 @@ impl Policies {
     }
 }
 
-fn held_by(hold: &HoldRecord, more: &str) -> Error {
-    Error::new(Errno::EBUSY).with_text(format!("the subtree is held by {}{more}", hold.who))
+fn held_by(policy: u64, hold: &HoldRecord, more: &str) -> Error {
+    let text = format!("the subtree is held by {}{more}", hold.who);
+    Error { policy, ..Error::new(Errno::EBUSY).with_text(text) }
 }
 
 fn hold_has_ended() -> Error {

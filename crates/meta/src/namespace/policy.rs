@@ -83,7 +83,9 @@ fn may_enter(
     match (is_held, is_holder) {
         (_, true) if policy.is_decoupled() => needs_hold(),
         (true, false) if policy.blocks() => {
-            Err(Error::new(Errno::EBUSY).with_text("another client holds the subtree").into())
+            let busy = Error::new(Errno::EBUSY).with_text("another client holds the subtree");
+            // Whoever is refused may find out that the holder is dead.
+            Err(Error { policy: policy.0, ..busy }.into())
         }
         (false, _) if changes => needs_hold(),
         _ => Ok(()),
