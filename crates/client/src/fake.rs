@@ -71,6 +71,8 @@ pub(crate) struct FakeModel {
     pub(crate) policy: u64,
     /// Who holds that, and in which epoch; 0: nobody.
     pub(crate) held_by: (u64, u64),
+    /// The lease of that has ended.
+    pub(crate) is_lapsed: bool,
     /// Epochs so far.
     pub(crate) epochs: u64,
     sessions: Vec<(SocketAddr, u64)>,
@@ -182,6 +184,11 @@ impl Transport for Fake {
     fn sleep(&self, _: Duration) -> Sleep {
         Sleep::new().1
     }
+}
+
+/// Somebody holds the subtree of a policy.
+pub(crate) fn held(policy: u64, by: &str) -> Error {
+    Error { policy, ..Error::new(Errno::EBUSY).with_text(by) }
 }
 
 fn decode<M: Message + Default>(frame: &Frame) -> M {
@@ -337,8 +344,13 @@ impl FakeModel {
                 RenewHoldsReply { ended: ended.collect() }.encode_to_vec()
             }
             Op::Release => {
-                if decode::<ReleaseReq>(frame).epoch != self.held_by.1 {
-                    return Err(Errno::ESTALE.into());
+                let ReleaseReq { policy, epoch, .. } = decode(frame);
+                match (epoch, self.held_by.1) {
+                    (_, 0) => return Err(Errno::ESTALE.into()),
+                    (0, _) if !self.is_lapsed => return Err(held(policy, "held by n1")),
+                    (0, _) => {}
+                    (ours, now) if ours != now => return Err(Errno::ESTALE.into()),
+                    _ => {}
                 }
                 self.held_by = (0, 0);
                 Empty {}.encode_to_vec()
@@ -377,7 +389,7 @@ impl FakeModel {
             _ if !PolicyId(self.policy).needs_hold() => Ok(()),
             0 => Err(Error::needs_hold(None, self.policy)),
             holder if holder == ctx.holder => Ok(()),
-            _ => Err(Error::new(Errno::EBUSY).with_text("another client holds the subtree")),
+            _ => Err(held(self.policy, "another client holds the subtree")),
         }
     }
 

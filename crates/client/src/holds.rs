@@ -7,29 +7,27 @@
 //! so by itself.
 //!
 //! Holds are renewed in the background. Whether one is still held, and in which epoch, is
-//! [`SubtreeHolds::epoch`].
+//! [`SubtreeHolds::epoch`](table::SubtreeHolds::epoch).
 
-use std::collections::{BTreeMap, BTreeSet};
+pub(crate) mod table;
+
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use async_lock::Mutex as AsyncMutex;
 use bytes::Bytes;
 use futures_util::future::join_all;
+use saker_runtime::thread;
 use saker_runtime::time::{self, Time, sleep};
-use saker_runtime::{rand, thread};
-use saker_types::error::SECOND_PATH;
-use saker_types::policy::PolicyId;
 use saker_types::wire::{
-    At, Empty, HoldReply, HoldReq, IdRange, Op, ProvisionReq, ReleaseReq, RenewHoldsReply,
+    Empty, HoldReply, HoldReq, IdRange, Op, ProvisionReq, ReleaseReq, RenewHoldsReply,
     RenewHoldsReq,
 };
-use saker_types::{Errno, Error, InodeId, NodeId, Result, limits};
+use saker_types::{Errno, Error, NodeId, Result, limits};
 
 use crate::Caller;
 use crate::core::Core;
+use crate::holds::table::is_answer;
 use crate::net::cluster::{ATTEMPT_MAX, Cluster, decode};
 use crate::net::request::To;
 
@@ -41,192 +39,12 @@ const LOOK: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(5);
 /// So long an answer to that is waited for.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
-/// Names of a held subtree that are remembered.
-const PLACES_MAX: usize = 8;
 
 // A renewal may take a period, too.
 const _: () = assert!(
     2 * PERIOD.as_nanos() + LOOK.as_nanos() + RELEASE_MAX.as_nanos()
         < limits::HOLD_LEASE.as_nanos()
 );
-
-/// What this client holds.
-pub(crate) struct SubtreeHolds {
-    /// This client in words, for those whom it keeps out.
-    who: String,
-    /// Drawn when it is needed.
-    holder: OnceLock<u64>,
-    held: Mutex<BTreeMap<u64, Held>>,
-    is_any: AtomicBool,
-    /// One hold is taken or released at a time.
-    changing: AsyncMutex<()>,
-}
-
-/// A hold, by the number of its policy.
-struct Held {
-    holder: u64,
-    /// `None`: the coordinator was asked, and what it has answered is not known.
-    epoch: Option<u64>,
-    /// When the answer came.
-    since: Time,
-    /// When something was changed there, or was about to be.
-    used: Time,
-    /// Where the subtree begins, as requests have named it: an anchor and names from there.
-    places: Vec<(InodeId, Vec<Bytes>)>,
-}
-
-impl Held {
-    fn new(holder: u64, now: Time) -> Held {
-        Held { holder, epoch: None, since: now, used: now, places: Vec::new() }
-    }
-
-    fn covers(&self, policy: u64, at: &At) -> bool {
-        let begins = |(anchor, names): &(InodeId, Vec<Bytes>)| {
-            *anchor == at.anchor.id && at.path.starts_with(names)
-        };
-        at.anchor.policy == policy || self.places.iter().any(begins)
-    }
-}
-
-impl SubtreeHolds {
-    /// None yet. `who` is this client in words, for messages: host, process, mount point.
-    pub(crate) fn new(who: String) -> SubtreeHolds {
-        SubtreeHolds {
-            who,
-            holder: OnceLock::new(),
-            held: Mutex::default(),
-            is_any: AtomicBool::new(false),
-            changing: AsyncMutex::new(()),
-        }
-    }
-
-    /// The number by which this client holds subtrees.
-    pub(crate) fn holder(&self) -> u64 {
-        *self.holder.get_or_init(|| rand::u64().max(1))
-    }
-
-    /// The same, for requests ([`Ctx::holder`](saker_types::wire::Ctx::holder)): 0 while it holds none.
-    pub(crate) fn holder_if_any(&self) -> u64 {
-        if self.is_any() { self.holder() } else { 0 }
-    }
-
-    /// The epoch in which this client holds the subtree of a policy; `None` if it does not, as far as it
-    /// knows: the coordinator may have ended it a moment ago.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no namespace is decoupled yet"))]
-    pub(crate) fn epoch(&self, policy: u64) -> Option<u64> {
-        self.lock().get(&policy).and_then(|held| held.epoch)
-    }
-
-    /// A merge has begun this epoch of the hold; 0: it has ended the hold.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no namespace is decoupled yet"))]
-    pub(crate) fn merged(&self, policy: u64, epoch: u64) {
-        match epoch {
-            0 => self.forget(policy),
-            _ => self.change(|held| {
-                held.get_mut(&policy).into_iter().for_each(|held| held.epoch = Some(epoch));
-            }),
-        }
-    }
-
-    /// Does it hold anything?
-    pub(crate) fn is_any(&self) -> bool {
-        self.is_any.load(Ordering::Acquire)
-    }
-
-    /// A change is about to be sent to this place.
-    pub(crate) fn uses(&self, at: &At) {
-        let now = time::now();
-        for (policy, held) in self.lock().iter_mut() {
-            if held.covers(*policy, at) {
-                held.used = now;
-            }
-        }
-    }
-
-    /// A request to this place was refused for want of a hold: the subtree begins at a component of the
-    /// path, or at or above its anchor.
-    pub(crate) fn learn_place(&self, policy: u64, at: &At, component: Option<u32>) {
-        let names = component.map_or(0, |component| (component & !SECOND_PATH) as usize + 1);
-        let Some(names) = at.path.get(..names) else { return };
-        let mut all = self.lock();
-        if let Some(held) = all.get_mut(&policy).filter(|held| !held.covers(policy, at)) {
-            held.places.truncate(PLACES_MAX - 1);
-            held.places.insert(0, (at.anchor.id, names.to_vec()));
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<u64, Held>)) {
-        let mut held = self.lock();
-        change(&mut held);
-        self.is_any.store(!held.is_empty(), Ordering::Release);
-    }
-
-    fn forget(&self, policy: u64) {
-        self.change(|held| _ = held.remove(&policy));
-    }
-
-    /// Is it known that it was taken after this time?
-    fn is_newer(&self, policy: u64, than: Time) -> bool {
-        self.lock().get(&policy).is_some_and(|held| held.epoch.is_some() && held.since >= than)
-    }
-
-    /// The coordinator is about to be asked: from now on it may be held.
-    fn asks(&self, policy: u64, holder: u64) {
-        let now = time::now();
-        self.change(|held| {
-            let held = held.entry(policy).or_insert_with(|| Held::new(holder, now));
-            (held.holder, held.used) = (holder, now);
-        });
-    }
-
-    fn answered(&self, policy: u64, holder: u64, answer: &Result<HoldReply>) {
-        match answer {
-            Ok(reply) => self.change(|held| {
-                let now = time::now();
-                let held = held.entry(policy).or_insert_with(|| Held::new(holder, now));
-                (held.epoch, held.since) = (Some(reply.policy.last_epoch), now);
-            }),
-            Err(error) if is_answer(error) => self.forget(policy),
-            Err(_) => {}
-        }
-    }
-
-    /// What must be renewed, by holder.
-    fn by_holder(&self) -> BTreeMap<u64, Vec<u64>> {
-        let mut all: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        for (policy, held) in self.lock().iter().filter(|(_, held)| held.epoch.is_some()) {
-            all.entry(held.holder).or_default().push(*policy);
-        }
-        all
-    }
-
-    /// Those of subtrees that are not decoupled, in which nothing was changed for so long.
-    fn unused_for(&self, idle: Duration) -> Vec<u64> {
-        let now = time::now();
-        let is_unused = |(policy, held): &(&u64, &Held)| {
-            now - held.used >= idle && !PolicyId(**policy).is_decoupled()
-        };
-        self.lock().iter().filter(is_unused).map(|(policy, _)| *policy).collect()
-    }
-
-    /// The coordinator said, when it was asked at `asked`, that these are not held any more.
-    fn ended(&self, ended: &[u64], asked: Time) {
-        let ended: BTreeSet<u64> = ended.iter().copied().collect();
-        self.change(|held| {
-            held.retain(|policy, held| !ended.contains(policy) || held.since > asked);
-        });
-    }
-}
-
-/// Has the coordinator refused? Else the outcome is unknown.
-fn is_answer(error: &Error) -> bool {
-    [Errno::EBUSY, Errno::ESTALE, Errno::EINVAL, Errno::ENOENT, Errno::EROFS]
-        .contains(&error.errno())
-}
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -331,22 +149,51 @@ impl Cluster {
         }
     }
 
-    /// Releases what was not used for so long, and is not of a decoupled subtree. What fails ends with its
-    /// lease, or the next time.
-    pub(crate) fn release_unused(&self, idle: Duration) -> Boxed<'_, ()> {
+    /// Releases all but those of decoupled subtrees. What fails ends with its lease.
+    pub(crate) fn release_all(&self) -> Boxed<'_, ()> {
         Box::pin(async move {
-            // Whoever takes one now uses it.
-            let Some(_changing) = self.holds.changing.try_lock() else { return };
-            let deadline = time::now() + RELEASE_MAX;
-            let unused = self.holds.unused_for(idle).into_iter();
-            join_all(unused.map(|policy| async move {
-                if let Err(error) = self.give_back(policy, deadline).await {
-                    tracing::debug!(
-                        "the subtree of policy {policy:#x} is not released yet: {error}"
-                    );
-                }
-            }))
-            .await;
+            let _changing = self.holds.changing.lock().await;
+            self.give_back_unused(Duration::ZERO).await;
+        })
+    }
+
+    /// The same of those that were not used for so long. What fails is tried again.
+    async fn release_unused(&self, idle: Duration) {
+        // Whoever takes one now uses it.
+        if let Some(_changing) = self.holds.changing.try_lock() {
+            self.give_back_unused(idle).await;
+        }
+    }
+
+    async fn give_back_unused(&self, idle: Duration) {
+        let deadline = time::now() + RELEASE_MAX;
+        let unused = self.holds.unused_for(idle).into_iter();
+        join_all(unused.map(|policy| async move {
+            if let Err(error) = self.give_back(policy, deadline).await {
+                tracing::debug!("the subtree of policy {policy:#x} is not released yet: {error}");
+            }
+        }))
+        .await;
+    }
+
+    /// Ends the hold that stands in the way of a request, as the error says, if its holder is taken for dead.
+    ///
+    /// # Errors
+    /// EBUSY: it is not; with who it is, if the coordinator says so.
+    pub(crate) fn end_lapsed(&self, error: &Error) -> Boxed<'_, Result<()>> {
+        let (policy, busy) = (error.policy, error.clone());
+        Box::pin(async move {
+            let mut request = ReleaseReq { policy, ..ReleaseReq::default() };
+            let (caller, to, deadline) =
+                (Caller::root(), To::Coordinator, time::now() + RELEASE_MAX);
+            let answer = self.ask_until(&caller, Op::Release, to, &mut request, deadline).await;
+            match answer.map(|Empty {}| ()) {
+                Err(error) if error.errno() == Errno::EBUSY => Err(error),
+                // It has ended meanwhile.
+                Err(error) if is_answer(&error) => Ok(()),
+                Err(_) => Err(busy),
+                Ok(()) => Ok(()),
+            }
         })
     }
 
@@ -370,6 +217,24 @@ impl Cluster {
             // It is tried again in the next period.
             _ = renewed.inspect_err(|error| tracing::warn!("holds were not renewed: {error}"));
         }
+    }
+}
+
+/// When the last [`Fs`](crate::Fs) of a client is dropped, what it holds is released.
+pub(crate) struct LastUser(pub(crate) Arc<Core>);
+
+impl Drop for LastUser {
+    fn drop(&mut self) {
+        let core = self.0.clone();
+        if !core.cluster.holds.is_any() || core.cluster.net.is_driven() {
+            return;
+        }
+        // A thread of its own: this one may be running a future of this client.
+        let release = move || {
+            core.cluster.net.block_on(core.cluster.release_all());
+        };
+        // What is not released ends with its lease.
+        _ = thread::spawn("saker-release", release).map(|thread| thread.join());
     }
 }
 
@@ -409,10 +274,12 @@ impl Core {
             *next = now + PERIOD;
             self.cluster.renew_holds().await;
         }
-        // What was written and not sent yet will be a change.
-        if !self.inodes.any_dirty() {
-            self.cluster.release_unused(IDLE).await;
+        if self.inodes.any_dirty() {
+            for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dirty()) {
+                self.cluster.holds.will_use(inode.with(|s| s.loc().policy));
+            }
         }
+        self.cluster.release_unused(IDLE).await;
     }
 }
 

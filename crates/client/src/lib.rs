@@ -26,6 +26,7 @@ mod holds;
 mod locks;
 mod namespace;
 mod net;
+pub mod policies;
 #[cfg(test)]
 mod tests;
 
@@ -48,6 +49,7 @@ pub struct Fs {
     namespaces: Arc<namespace::dispatch::Namespaces>,
     /// Frozen datasets that were read.
     frozen: Arc<namespace::frozen::Cache>,
+    _last: Arc<holds::LastUser>,
 }
 
 impl Fs {
@@ -86,7 +88,8 @@ impl Fs {
     }
 
     pub(crate) fn of(core: Arc<core::Core>) -> Fs {
-        Fs { core, namespaces: Arc::default(), frozen: Arc::default() }
+        let last = Arc::new(holds::LastUser(core.clone()));
+        Fs { core, namespaces: Arc::default(), frozen: Arc::default(), _last: last }
     }
 
     /// Renews the leases of open files and held subtrees, and tells of what was closed; never ends.
@@ -146,7 +149,7 @@ impl Fs {
             self.core.inodes.sweep();
             self.core.tell_closed().await;
             self.core.locks.end(&self.core.cluster).await;
-            self.core.cluster.release_unused(Duration::ZERO).await;
+            self.core.cluster.release_all().await;
             self.core.cluster.end_sessions().await;
         });
     }

@@ -4,11 +4,14 @@
 use std::task::Poll;
 
 use saker_types::Locator;
-use saker_types::policy::{Consistency, Durability, Interfere, Policy};
+use saker_types::error::SECOND_PATH;
+use saker_types::policy::{Consistency, Durability, Interfere, Policy, PolicyId};
+use saker_types::wire::At;
 
+use super::table::{PLACES_MAX, SubtreeHolds};
 use super::*;
-use crate::fake::RequestFault;
 use crate::fake::setup::{RW, Setup, at, setup};
+use crate::fake::{RequestFault, held};
 
 /// Number of a policy that keeps others out.
 fn blocking(consistency: Consistency) -> u64 {
@@ -48,12 +51,27 @@ fn the_first_change_takes_the_hold_and_the_next_ones_go_on() {
 }
 
 #[test]
+fn what_is_held_is_released_when_nobody_uses_the_client_any_more() {
+    let (t, _) = under(Consistency::Strong);
+    create(&t, "f").unwrap();
+    let (again, fake) = (t.fs.clone(), t.fake.clone());
+    drop(t);
+    assert_ne!(fake.model().held_by, (0, 0));
+    drop(again);
+    assert_eq!(fake.model().held_by, (0, 0));
+}
+
+#[test]
 fn whoever_is_kept_out_is_told_so() {
     let (t, policy) = under(Consistency::Strong);
     t.fake.model().held_by = (77, 1);
     let error = create(&t, "f").unwrap_err();
-    assert_eq!((error.errno(), error.text.is_empty()), (Errno::EBUSY, false));
-    assert!(!cluster(&t).holds.is_any() && t.fake.log() == ["create"]);
+    assert_eq!((error.errno(), error.text.as_str()), (Errno::EBUSY, "held by n1"));
+    assert!(!cluster(&t).holds.is_any());
+    assert_eq!(t.fake.log(), ["create", "release"]);
+    t.fake.fault(Op::Release, RequestFault::Answer(Errno::EIO.into()));
+    let error = create(&t, "f").unwrap_err();
+    assert_eq!(error.text, "another client holds the subtree", "nobody says more");
     // The other one comes between the refusal and the hold.
     t.fake.model().held_by = (0, 0);
     let comes = |model: &mut crate::fake::FakeModel| model.held_by = (77, 1);
@@ -61,6 +79,16 @@ fn whoever_is_kept_out_is_told_so() {
     assert_eq!(create(&t, "f").unwrap_err().errno(), Errno::EBUSY);
     assert_eq!(cluster(&t).holds.epoch(policy), None);
     assert!(!cluster(&t).holds.is_any());
+}
+
+#[test]
+fn whoever_is_taken_for_dead_keeps_nobody_out() {
+    let (t, _) = under(Consistency::Strong);
+    t.fake.model().held_by = (77, 1);
+    t.fake.model().is_lapsed = true;
+    create(&t, "f").unwrap();
+    assert_eq!(t.fake.log(), ["create", "release", "create", "hold", "create"]);
+    assert_eq!(t.fake.model().held_by.0, cluster(&t).holds.holder());
 }
 
 #[test]
@@ -73,7 +101,7 @@ fn a_decoupled_subtree_is_left_to_its_namespace() {
     assert_eq!(held.policy.last_epoch, 1);
     let ids = t.run(cluster(&t).provision(policy, 7)).unwrap();
     assert_eq!(ids.count, 7);
-    t.run(cluster(&t).release_unused(Duration::ZERO));
+    t.run(cluster(&t).release_all());
     assert_eq!(cluster(&t).holds.epoch(policy), Some(1), "nobody releases it but who took it");
     cluster(&t).holds.merged(policy, 2);
     t.fake.model().held_by.1 = 2;
@@ -122,7 +150,19 @@ fn what_is_not_used_is_released_and_what_is_used_is_not() {
         long_ago();
     }
     t.run(t.fs.lookup(&t.root, &at("f"))).unwrap();
-    t.run(cluster(&t).release_unused(IDLE));
+    let look = || {
+        let mut next = Time::MAX;
+        t.run(t.fs.core.look_after_holds(&mut next));
+    };
+    // What was written, and not sent yet, will be a change.
+    let file = t.open("f", RW);
+    file.on_stores().unwrap().inode.moved_to(&Locator::entry(1, "f".into(), 101).under(policy));
+    t.write(&file, 0, b"x");
+    look();
+    assert_eq!(holds.epoch(policy), Some(1));
+    t.flush(&file);
+    long_ago();
+    look();
     assert_eq!((holds.epoch(policy), t.fake.model().held_by), (None, (0, 0)));
 }
 
@@ -188,23 +228,24 @@ fn a_hold_whose_answer_nobody_heard_is_this_client_s_all_the_same() {
     assert_eq!((cluster(&t).holds.epoch(policy), t.fake.model().held_by.1), (None, 1));
     create(&t, "g").unwrap();
     assert_eq!(t.fake.log(), ["create"], "it is let in");
-    t.run(cluster(&t).release_unused(Duration::ZERO));
+    t.run(cluster(&t).release_all());
     assert_eq!(t.fake.log(), ["hold", "release"]);
     assert_eq!((t.fake.model().held_by, cluster(&t).holds.is_any()), ((0, 0), false));
 }
 
 #[test]
 fn a_hold_of_this_client_does_not_keep_itself_from_removing_the_directory() {
-    let (t, _) = under(Consistency::Strong);
+    let (t, policy) = under(Consistency::Strong);
     create(&t, "f").unwrap();
     t.fake.log();
-    for answer in [Errno::EBUSY, Errno::EBUSY] {
-        t.fake.fault(Op::Rmdir, RequestFault::Answer(answer.into()));
-    }
+    let refuse = || t.fake.fault(Op::Rmdir, RequestFault::Answer(held(policy, "held")));
+    refuse();
+    refuse();
     let removed = t.run(t.fs.rmdir(&t.root, &at("d")));
-    assert_eq!(removed.unwrap_err().errno(), Errno::EBUSY, "somebody else's it may be, too");
-    assert_eq!(t.fake.log(), ["rmdir", "release", "rmdir"]);
+    assert_eq!(removed.unwrap_err().text, "held", "somebody else's it may be, too");
+    assert_eq!(t.fake.log(), ["rmdir", "release", "release", "rmdir"]);
+    // EBUSY for other reasons.
     t.fake.fault(Op::Rmdir, RequestFault::Answer(Errno::EBUSY.into()));
     t.run(t.fs.rmdir(&t.root, &at("d"))).unwrap_err();
-    assert_eq!(t.fake.log(), ["rmdir"], "it holds nothing");
+    assert_eq!(t.fake.log(), ["rmdir"]);
 }

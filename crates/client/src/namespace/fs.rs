@@ -9,6 +9,7 @@ use saker_types::{InodeId, Locator, Result};
 use crate::namespace::api::Namespace;
 use crate::namespace::dispatch::AnyNamespace;
 use crate::namespace::listing::DirStream;
+use crate::policies::PolicyAttribute;
 use crate::{Caller, File, Fs, OpenFlags, SetAttr, StatFs};
 
 /// What the namespace says.
@@ -216,8 +217,12 @@ impl Fs {
         }
     }
 
-    /// Value of an extended attribute; `name` with its namespace, as `user.x`.
+    /// Value of an extended attribute; `name` with its namespace, as `user.x`. `user.saker.policy` and
+    /// `user.saker.policy.KEY` are the directory's own policy (docs/policies.md).
     pub async fn getxattr(&self, who: &Caller, at: &At, name: &[u8]) -> Result<Bytes> {
+        if let Some(attribute) = PolicyAttribute::of(name) {
+            return self.get_policy_attribute(who, at, attribute).await;
+        }
         let (serving, at) = self.serving(at)?;
         at.told(ask!(serving, names => names.getxattr(who, &at, name).await))
     }
@@ -231,11 +236,14 @@ impl Fs {
         value: &[u8],
         flags: u32,
     ) -> Result<()> {
+        if let Some(attribute) = PolicyAttribute::of(name) {
+            return self.set_policy_attribute(who, at, attribute, value, flags).await;
+        }
         let (serving, at) = self.serving(at)?;
         at.told(ask!(serving, names => names.setxattr(who, &at, name, value, flags).await))
     }
 
-    /// Names of the extended attributes, each followed by a NUL.
+    /// Names of the extended attributes, each followed by a NUL. Those of policies are not among them.
     pub async fn listxattr(&self, who: &Caller, at: &At) -> Result<Bytes> {
         let (serving, at) = self.serving(at)?;
         at.told(ask!(serving, names => names.listxattr(who, &at).await))
@@ -243,6 +251,9 @@ impl Fs {
 
     /// Removes an extended attribute.
     pub async fn removexattr(&self, who: &Caller, at: &At, name: &[u8]) -> Result<()> {
+        if let Some(attribute) = PolicyAttribute::of(name) {
+            return self.remove_policy_attribute(who, at, attribute).await;
+        }
         let (serving, at) = self.serving(at)?;
         at.told(ask!(serving, names => names.removexattr(who, &at, name).await))
     }

@@ -15,7 +15,7 @@ use saker_types::wire::{MapReq, Op, SessionReq};
 use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
 use crate::ClientStats;
-use crate::holds::SubtreeHolds;
+use crate::holds::table::SubtreeHolds;
 use crate::net::route::{self, Routes};
 use crate::net::seen::Seen;
 use crate::net::session::{ClientSessions, Session};

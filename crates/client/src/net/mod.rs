@@ -49,6 +49,11 @@ impl Net {
         Net { reactor: None, transport: Some(transport) }
     }
 
+    /// Does somebody else drive it?
+    pub(crate) fn is_driven(&self) -> bool {
+        self.reactor.is_none()
+    }
+
     /// From now on only servers of this cluster are right.
     pub(crate) fn know_cluster(&self, map: &ClusterMap) -> Result<()> {
         let uuid: ClusterId = map.uuid.as_ref().try_into().map_err(|_| {

@@ -99,7 +99,7 @@ struct Progress {
     /// An earlier attempt may have been executed under the ticket's session.
     maybe_done: bool,
     hops: u32,
-    /// Holds of this client's own that stood in the way were released.
+    /// A hold that stood in the way was released, as far as that may be.
     released: bool,
     backoff: Backoff,
 }
@@ -232,8 +232,9 @@ impl Cluster {
             match next {
                 Next::AtOnce => {}
                 Next::Anew => {
-                    state.ticket = None;
-                    state.ticket = Some(self.begin(deadline).await?);
+                    if state.ticket.take().is_some() {
+                        state.ticket = Some(self.begin(deadline).await?);
+                    }
                 }
                 Next::AfterPause => {
                     self.pause(&mut state.backoff, node, op, &routes, &fail).await?;
@@ -278,6 +279,8 @@ impl Cluster {
                 state.to = To::Coordinator;
                 hop(state)
             }
+            // It is no directory, and nobody else has policies.
+            Class::UseOwner if op == Op::SetPolicy => Next::GiveUp(Error::new(error.errno())),
             Class::UseOwner if state.to == To::Coordinator => {
                 state.to = To::Owner;
                 hop(state)
@@ -301,16 +304,16 @@ impl Cluster {
                 hop(state)
             }
             Class::UseCoordinator | Class::UseOwner => Next::AfterPause,
-            Class::Final
-                if error.errno() == Errno::EBUSY
-                    && changes_root(op)
-                    && self.holds.is_any()
-                    && !state.released =>
-            {
-                // It may be this client itself that holds the subtree.
+            Class::Final if is_held(op, error) && !state.released => {
                 state.released = true;
-                self.release_unused(Duration::ZERO).await;
-                Next::Anew
+                if changes_root(op) {
+                    // It may be this client itself that holds the subtree.
+                    self.release_all().await;
+                }
+                match self.end_lapsed(error).await {
+                    Ok(()) => Next::Anew,
+                    Err(error) => Next::GiveUp(error),
+                }
             }
             Class::Final
             | Class::Symlink
@@ -357,6 +360,13 @@ impl Progress {
         self.hops += 1;
         if self.hops <= HOPS_AT_ONCE { Next::AtOnce } else { Next::AfterPause }
     }
+}
+
+/// Was it refused because somebody holds a subtree? What was done in a decoupled one is lost with its hold.
+fn is_held(op: Op, error: &Error) -> bool {
+    let is_about_hold = matches!(op, Op::Hold | Op::Release);
+    let policy = PolicyId(error.policy);
+    error.errno() == Errno::EBUSY && policy.is_some() && !policy.is_decoupled() && !is_about_hold
 }
 
 /// May it be refused because somebody holds the subtree below a directory that it changes?

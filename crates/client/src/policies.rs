@@ -1,0 +1,188 @@
+//! Policies of directories (Cudele section 3.3): what users set, ask and take away.
+//!
+//! Who may set one is the servers' business: the directory's owner, and the superuser.
+
+mod attribute;
+pub mod document;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use saker_types::policy::{Policy, PolicyId};
+use saker_types::wire::{
+    At, Empty, HoldRecord, Op, PoliciesReply, PolicyPair, PolicyReply, PolicyReq, SetPolicyReply,
+    SetPolicyReq,
+};
+use saker_types::{Class, Errno, Error, Locator, NodeId, ROOT, Result};
+
+use crate::namespace::frozen;
+use crate::net::cluster::{ATTEMPT_MAX, decode};
+use crate::net::request::To;
+use crate::{Caller, Fs};
+
+pub(crate) use attribute::PolicyAttribute;
+
+/// Policies that are followed from one that a directory had to the one that it has.
+const SUCCESSORS_MAX: usize = 64;
+/// Times that a place is looked up whose policy has ended meanwhile.
+const LOOKUPS_MAX: usize = 4;
+
+/// A policy, the directory that has it, and who holds its subtree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubtreePolicy {
+    /// Its number ([`PolicyId`]), drawn when it was set.
+    pub id: u64,
+    #[allow(missing_docs)]
+    pub policy: Policy,
+    /// The directory.
+    pub root: Locator,
+    /// `None`: nobody.
+    pub hold: Option<SubtreeHold>,
+}
+
+/// A client that holds a subtree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubtreeHold {
+    /// The client in words.
+    pub who: String,
+    /// Counts the holds of the subtree, and the merges of each.
+    pub epoch: u64,
+    /// Inode numbers that it was given.
+    pub inodes: u64,
+    /// Until it is taken for dead, if it is not heard of again. Zero: it is.
+    pub lease: Duration,
+}
+
+impl SubtreePolicy {
+    fn of(reply: PolicyReply) -> Result<SubtreePolicy> {
+        let broken = |why: String| {
+            let text = format!("policy {:#x}: {why}", reply.policy);
+            Error::of_class(Class::Fatal, Errno::EPROTO).with_text(text)
+        };
+        let pairs = reply.pairs.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
+        let policy = Policy::from_pairs(pairs).map_err(|why| broken(why.to_string()))?;
+        let root = reply.root.clone().ok_or_else(|| broken("it has no directory".to_owned()))?;
+        let hold = reply.hold.map(SubtreeHold::of);
+        Ok(SubtreePolicy { id: reply.policy, policy, root, hold })
+    }
+}
+
+impl SubtreeHold {
+    fn of(record: HoldRecord) -> SubtreeHold {
+        let inodes = record.ids.iter().map(|ids| ids.count).sum();
+        let lease = Duration::from_millis(record.lease_ms.into());
+        SubtreeHold { who: record.who, epoch: record.epoch, inodes, lease }
+    }
+}
+
+/// Refuses policies that no client serves.
+fn check_served(policy: &Policy) -> Result<()> {
+    match policy.is_decoupled() {
+        false => Ok(()),
+        true => Err(Error::new(Errno::EOPNOTSUPP).with_text(format!(
+            "no client serves subtrees whose consistency is {} yet",
+            policy.consistency().name()
+        ))),
+    }
+}
+
+fn is_frozen(at: &At) -> bool {
+    at.anchor.policy == PolicyId::FROZEN.0
+        || at.anchor.id == ROOT && at.path.first().is_some_and(|name| name == frozen::NAME)
+}
+
+impl Fs {
+    /// Gives a directory a policy, in place of the one that it had; returns its number.
+    ///
+    /// # Errors
+    /// EPERM for all but the directory's owner and the superuser; ENOTDIR; EBUSY: somebody holds the
+    /// subtree; EROFS in a dataset; EOPNOTSUPP for a policy that no client serves; those of paths.
+    pub async fn set_policy(&self, who: &Caller, at: &At, policy: &Policy) -> Result<u64> {
+        check_served(policy)?;
+        let pairs = policy.pairs().into_iter();
+        let pairs = pairs.map(|(key, value)| PolicyPair { key: key.to_owned(), value });
+        self.ask_set_policy(who, at, pairs.collect()).await
+    }
+
+    /// Takes the directory's own policy away, if it has one: that of a directory above is in force, or none.
+    ///
+    /// # Errors
+    /// As [`Fs::set_policy`].
+    pub async fn clear_policy(&self, who: &Caller, at: &At) -> Result<()> {
+        self.ask_set_policy(who, at, Vec::new()).await.map(drop)
+    }
+
+    async fn ask_set_policy(&self, who: &Caller, at: &At, pairs: Vec<PolicyPair>) -> Result<u64> {
+        if is_frozen(at) {
+            return Err(Errno::EROFS.into());
+        }
+        let mut request = SetPolicyReq { at: at.clone(), pairs, ..SetPolicyReq::default() };
+        let cluster = &self.core.cluster;
+        let reply: SetPolicyReply =
+            cluster.ask(who, Op::SetPolicy, To::Coordinator, &mut request).await?;
+        Ok(reply.policy)
+    }
+
+    /// The policy in force at a place; `None` for the default of all.
+    ///
+    /// # Errors
+    /// Those of looking it up; ETIMEDOUT while there is no coordinator.
+    pub async fn policy(&self, who: &Caller, at: &At) -> Result<Option<SubtreePolicy>> {
+        let mut lookups = 1;
+        loop {
+            let told = self.lookup(who, at).await?.loc.policy;
+            match self.policy_now(told).await {
+                Err(error) if error.errno() == Errno::ENOENT && lookups < LOOKUPS_MAX => {
+                    lookups += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The directory's own policy, if it has one.
+    async fn own_policy(&self, who: &Caller, at: &At) -> Result<Option<Policy>> {
+        let id = self.lookup(who, at).await?.loc.id;
+        let in_force = self.policy(who, at).await?;
+        Ok(in_force.filter(|found| found.root.id == id).map(|found| found.policy))
+    }
+
+    /// What a policy that somebody was told of is now.
+    async fn policy_now(&self, told: u64) -> Result<Option<SubtreePolicy>> {
+        let mut policy = told;
+        for _ in 0..SUCCESSORS_MAX {
+            if [PolicyId::NONE.0, PolicyId::FROZEN.0].contains(&policy) {
+                return Ok(None);
+            }
+            let reply: PolicyReply =
+                self.ask_coordinator(Op::GetPolicy, &PolicyReq { policy }).await?;
+            match reply.successor {
+                Some(successor) => policy = successor,
+                None => return SubtreePolicy::of(reply).map(Some),
+            }
+        }
+        Err(Error::new(Errno::ESTALE).with_text("the policy is too old"))
+    }
+
+    /// All that directories have, by number.
+    ///
+    /// # Errors
+    /// ETIMEDOUT while there is no coordinator.
+    pub async fn policies(&self) -> Result<Vec<SubtreePolicy>> {
+        let reply: PoliciesReply = self.ask_coordinator(Op::Policies, &Empty {}).await?;
+        let now = reply.policies.into_iter().filter(|policy| policy.successor.is_none());
+        now.map(SubtreePolicy::of).collect()
+    }
+
+    async fn ask_coordinator<A: Message + Default>(
+        &self,
+        op: Op,
+        message: &impl Message,
+    ) -> Result<A> {
+        let (cluster, to) = (&self.core.cluster, NodeId::Coordinator);
+        let deadline = cluster.deadline();
+        let call = cluster.call(to, op, message, Bytes::new(), ATTEMPT_MAX, deadline);
+        decode(op, call.await?.body)
+    }
+}
