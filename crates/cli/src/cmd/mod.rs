@@ -6,6 +6,7 @@ pub mod down;
 pub mod fs;
 pub mod fsck;
 pub mod mount;
+pub mod policy;
 pub mod rmr;
 pub mod serve;
 pub mod status;

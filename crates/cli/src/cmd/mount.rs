@@ -228,6 +228,7 @@ fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
     // Nobody waits for a mount that `saker up` or systemd starts together with its cluster.
     let away = if args.ready_fd.is_some() { AWAY_MAX } else { PATIENCE };
     let mut client = ClientOptions {
+        name: format!("the mount at {}", args.point.display()),
         local_reads: options.local_reads,
         write_back: options.writeback,
         ..ClientOptions::default()
