@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use saker_types::Result;
+use saker_types::{InodeId, ROOT, Result};
 
 use crate::ClientOptions;
 use crate::data::failing_stores::FailingStores;
@@ -21,6 +21,8 @@ use crate::net::cluster::Cluster;
 pub(crate) struct Core {
     pub(crate) options: ClientOptions,
     pub(crate) cluster: Cluster,
+    /// The directory that all paths of this client begin at.
+    pub(crate) root: InodeId,
     pub(crate) inodes: OpenInodes,
     pub(crate) reports: Reports,
     pub(crate) locks: Locks,
@@ -55,7 +57,7 @@ impl Core {
         options: ClientOptions,
     ) -> Result<Arc<Core>> {
         let who = this_process(&options.name);
-        Ok(Core::of(Cluster::connect(net, coordinators, options.timeout, who)?, options))
+        Ok(Core::of(Cluster::connect(net, coordinators, options.timeout, who)?, options, ROOT))
     }
 
     /// The same, over a network that somebody else drives.
@@ -66,10 +68,22 @@ impl Core {
     ) -> Result<Arc<Core>> {
         let (timeout, who) = (options.timeout, options.name.clone());
         let cluster = Cluster::connect_driven(net, coordinators, timeout, who).await?;
-        Ok(Core::of(cluster, options))
+        Ok(Core::of(cluster, options, ROOT))
     }
 
-    fn of(cluster: Cluster, options: ClientOptions) -> Arc<Core> {
+    /// A client of servers that have the subtree of a directory only.
+    pub(crate) async fn connect_below(
+        net: Net,
+        coordinator: SocketAddr,
+        options: ClientOptions,
+        root: InodeId,
+    ) -> Result<Arc<Core>> {
+        let (timeout, who) = (options.timeout, options.name.clone());
+        let cluster = Cluster::connect_driven(net, &[coordinator], timeout, who).await?;
+        Ok(Core::of(cluster, options, root))
+    }
+
+    fn of(cluster: Cluster, options: ClientOptions, root: InodeId) -> Arc<Core> {
         let ahead = cluster.registry.gauge(
             "saker_client_read_ahead_bytes",
             "Bytes that are held, or on their way, for sequential readers",
@@ -83,6 +97,7 @@ impl Core {
         Arc::new(Core {
             options,
             cluster,
+            root,
             inodes: OpenInodes::default(),
             reports: Reports::default(),
             locks: Locks::default(),

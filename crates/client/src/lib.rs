@@ -36,7 +36,9 @@ pub use api::{
 };
 pub use data::file::File;
 pub use locks::Lock;
+pub use namespace::decoupled::{KeptIn, PrivateServers};
 pub use namespace::listing::DirStream;
+pub use saker_meta::private::{RowChange, RowPlace};
 pub use saker_rpc::{Reactor, Transport};
 pub use saker_types;
 

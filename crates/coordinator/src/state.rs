@@ -23,7 +23,7 @@ use saker_types::placement::{FORMAT, ShardInfo, StoreInfo, initial_slots};
 use saker_types::wire::{
     Ctx, EntryKey, IdRange, MarkReq, PolicyReply, RefusedMember, RefusedReply,
 };
-use saker_types::{ClusterMap, Errno, Error, Key, NodeId, ROOT, TxnId};
+use saker_types::{ClusterMap, Errno, Error, InodeId, Key, NodeId, ROOT, TxnId};
 
 use crate::config::Members;
 use crate::metrics::Metrics;
@@ -40,6 +40,8 @@ const RECORDS_SHARD: u32 = u32::MAX;
 pub struct CoordinatorState {
     /// Newest map.
     pub map: Arc<ClusterMap>,
+    /// The directory that all chains of directories begin below.
+    pub(crate) root: InodeId,
     /// Calls, timers, tasks.
     pub hub: Hub,
     /// Counters.
@@ -141,11 +143,48 @@ pub fn open(
     listen: &str,
     metrics: Metrics,
 ) -> Result<StateHandle, EngineError> {
-    let uuid = source.cluster()?.unwrap_or_else(|| {
-        let mut uuid = [0; 16];
-        saker_runtime::rand::fill(&mut uuid);
-        uuid
-    });
+    let uuid = source.cluster()?.unwrap_or_else(new_uuid);
+    let map = |known| updated_map(known, uuid, members, listen);
+    open_with(source, uuid, map, ROOT, metrics)
+}
+
+/// The uuid of a new cluster.
+pub fn new_uuid() -> [u8; 16] {
+    let mut uuid = [0; 16];
+    saker_runtime::rand::fill(&mut uuid);
+    uuid
+}
+
+/// Opens what the coordinator of a subtree knows that one client has for itself (Cudele section 4.1): `map`
+/// says who is there, and `root` is the directory at whose top it is. Its directories are not looked for
+/// above that.
+///
+/// # Errors
+/// The engine's.
+pub fn open_private(
+    source: EngineSource,
+    map: ClusterMap,
+    root: InodeId,
+    metrics: Metrics,
+) -> Result<StateHandle, EngineError> {
+    let uuid = map.uuid[..].try_into().map_err(EngineError::new)?;
+    let newest = |known: Option<ClusterMap>| match known {
+        Some(known) => {
+            let version = map.version.max(known.version + 1);
+            ClusterMap { version, ..map }
+        }
+        None => map,
+    };
+    open_with(source, uuid, newest, root, metrics)
+}
+
+fn open_with(
+    source: EngineSource,
+    uuid: [u8; 16],
+    map: impl FnOnce(Option<ClusterMap>) -> ClusterMap,
+    root: InodeId,
+    metrics: Metrics,
+) -> Result<StateHandle, EngineError> {
     let identity = Identity { cluster: uuid, shard: RECORDS_SHARD };
     let mut known = Known::default();
     let engine = source.open(identity, &mut |recovered| {
@@ -155,10 +194,9 @@ pub fn open(
         }
         Ok(())
     })?;
-    let Known { sessions, ledger, reserved, joined, marks, policies, map } = known;
+    let Known { sessions, ledger, reserved, joined, marks, policies, map: old } = known;
     failpoint!("coordinator.replayed");
-    let old = map.clone();
-    let map = updated_map(map, uuid, members, listen);
+    let map = map(old.clone());
     let decisions: Vec<_> = ledger.decisions.values().cloned().collect();
     let mut state = CoordinatorState {
         hub: Hub::default(),
@@ -178,6 +216,7 @@ pub fn open(
         reserved_ids: reserved,
         changes: Vec::new(),
         map: Arc::new(map),
+        root,
     };
     if old.as_ref() != Some(&*state.map) {
         let raw = state.map.encode_to_vec().into();

@@ -18,7 +18,7 @@ type Result<T> = std::result::Result<T, EngineError>;
 pub enum EngineSource {
     /// On a disk of this machine.
     Embedded(embedded::EmbeddedOptions),
-    /// In memory, for tests.
+    /// In memory.
     Memory(memory::MemoryStorage),
 }
 
@@ -55,7 +55,7 @@ impl EngineSource {
 pub enum AnyEngine {
     /// On a disk of this machine.
     Embedded(Embedded),
-    /// In memory, for tests.
+    /// In memory.
     Memory(MemoryEngine),
 }
 

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use overlay::{Discarded, Merged, Overlay};
 
 use crate::journal::ReplayFrom;
-use crate::table::{KEY_BYTES_MAX, RESERVED, Reads, RowChange, Table, TableError, hash_of};
+use crate::table::{KEY_BYTES_MAX, RESERVED, Reads, RowWrite, Table, TableError, hash_of};
 
 type Result<T> = std::result::Result<T, TableError>;
 
@@ -234,7 +234,7 @@ impl Checkpoint {
     pub fn run(self) -> Result<()> {
         let marker = Bytes::copy_from_slice(&self.marker.to_le_bytes());
         // Last by its key: the engine's own are greater than all others.
-        let marker: RowChange = (Bytes::from_static(MARKER_KEY), Some(marker));
+        let marker: RowWrite = (Bytes::from_static(MARKER_KEY), Some(marker));
         let rows = self.frozen.iter().map(|(key, value)| (key.clone(), value.clone()));
         self.table.write(&mut rows.chain([marker]))
     }

@@ -1,7 +1,7 @@
 //! Durable state of a shard, or of the coordinator: records, and the rows that they change.
 //!
 //! [`api`] says what an engine is, and `conformance` (a feature) tests it. There are two: [`embedded`], a
-//! write-ahead log and a table on a disk of the machine, and [`memory`], for tests. Who has one knows
+//! write-ahead log and a table on a disk of the machine, and [`memory`]. Who has one knows
 //! neither log nor table.
 //!
 //! The one invariant of `embedded`: the table never holds an effect that the durable journal does not

@@ -1,6 +1,7 @@
-//! An engine in memory, for tests: what is durable lies behind a handle that outlives it.
+//! An engine in memory: for tests, where what is durable lies behind a handle that outlives it, and for
+//! whoever needs no more than its own memory ([`MemoryStorage::volatile`]).
 //!
-//! It also checks its owner: a record must say what was changed of rows, and a step must end
+//! In tests it also checks its owner: a record must say what was changed of rows, and a step must end
 //! committed. With [`MemoryStorage::cold`] rows are not there before they are asked for, as those of an engine
 //! behind a network are.
 
@@ -44,6 +45,7 @@ struct Kept {
 pub struct MemoryStorage {
     kept: Arc<Mutex<Kept>>,
     is_cold: bool,
+    is_volatile: bool,
 }
 
 impl MemoryStorage {
@@ -56,6 +58,13 @@ impl MemoryStorage {
     #[must_use]
     pub fn cold(self) -> MemoryStorage {
         MemoryStorage { is_cold: true, ..self }
+    }
+
+    /// The same place, where nothing outlives an engine: records cost nothing, and count as durable at
+    /// once.
+    #[must_use]
+    pub fn volatile(self) -> MemoryStorage {
+        MemoryStorage { is_volatile: true, ..self }
     }
 
     /// The cluster whose data is there.
@@ -157,6 +166,9 @@ impl MemoryEngine {
             Some(value) => self.rows.insert(key.clone(), value.clone()),
             None => self.rows.remove(&key),
         };
+        if self.home.is_volatile {
+            return;
+        }
         self.loads.get_mut().known.insert(key.clone());
         self.changed.push(key);
     }
@@ -215,6 +227,11 @@ impl Engine for MemoryEngine {
     }
 
     fn commit(&mut self, record: &Record) -> Position {
+        self.appended += 1;
+        if self.home.is_volatile {
+            self.durable = self.appended;
+            return self.appended;
+        }
         let said: Vec<&Bytes> = changes(record).filter_map(row_of).map(|(key, _)| key).collect();
         assert_eq!(
             said,
@@ -223,7 +240,6 @@ impl Engine for MemoryEngine {
         );
         self.changed.clear();
         self.pending.push(record.clone());
-        self.appended += 1;
         self.appended
     }
 
@@ -263,7 +279,7 @@ impl Engine for MemoryEngine {
         I: Iterator<Item = What>,
     {
         assert!(self.changed.is_empty(), "rows were changed that are in no record");
-        if self.home.kept().records.len() < RECORDS_MAX {
+        if self.home.is_volatile || self.home.kept().records.len() < RECORDS_MAX {
             return Ok(());
         }
         // The facts are as of the last record.
@@ -308,6 +324,19 @@ mod tests {
             conformance::run(&mut InMemory(MemoryStorage::new()), seed);
             conformance::run(&mut InMemory(MemoryStorage::new().cold()), seed);
         }
+    }
+
+    #[test]
+    fn what_is_volatile_is_durable_at_once_and_ends_with_its_engine() {
+        let home = MemoryStorage::new().volatile();
+        let open = || MemoryEngine::open(&home, conformance::IDENTITY, &mut |_| Ok(())).unwrap();
+        let mut engine = open();
+        engine.put(b"a", &Bytes::from_static(b"1"));
+        let position = engine.commit(&Record::default());
+        assert_eq!((engine.appended(), engine.durable()), (position, position));
+        engine.end_step(Time::ZERO, std::iter::empty::<What>).unwrap();
+        assert_eq!(engine.load(b"a").unwrap(), Some(Bytes::from_static(b"1")));
+        assert_eq!(open().load(b"a").unwrap(), None);
     }
 
     #[test]

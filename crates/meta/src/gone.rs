@@ -120,6 +120,17 @@ impl Shard {
             match self.gone(slot, id) {
                 Ok(Some(gone)) => match gone.orphan.as_ref().map(|inode| &inode.attr) {
                     Some(attr) if attr.chunked => {
+                        match self.is_of_cluster(id) {
+                            Ok(false) => {}
+                            Ok(true) => {
+                                self.end_gone(slot, id);
+                                continue;
+                            }
+                            Err(_) => {
+                                self.leases.start(id, slot, now);
+                                continue;
+                            }
+                        }
                         if !gone.deleting {
                             // From now on it can neither get a name nor be found: it has no data
                             // any more then, which would seem to be a hole.

@@ -23,6 +23,14 @@ impl Shard {
         id.ok_or_else(|| Error::retry("ids are being reserved with the coordinator"))
     }
 
+    /// A number for a new inode.
+    ///
+    /// # Errors
+    /// As [`Shard::new_id`]; of a private shard "try again" while it has none.
+    pub(crate) fn new_inode_id(&mut self) -> Result<u64, Error> {
+        if self.limits.private { self.take_given_id() } else { self.new_id() }
+    }
+
     /// What the coordinator must find no older than what it knows, before this shard serves.
     pub(crate) fn mark_to_compare(&self) -> MarkReq {
         self.mark(self.ids.reserved())

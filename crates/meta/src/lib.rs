@@ -21,6 +21,7 @@ mod merge;
 pub mod metrics;
 mod namespace;
 mod ops;
+pub mod private;
 pub mod recover;
 mod request;
 mod rows;

@@ -84,7 +84,10 @@ pub fn open_at(
         }
         s.resume_rows()?;
         s.resume_merges()?;
-        s.make_root()?;
+        match s.limits.private {
+            true => s.resume_given_ids()?,
+            false => s.make_root()?,
+        }
     }
     for decision in decisions {
         failpoint!("recover.decision");
@@ -116,7 +119,7 @@ impl Shard {
     }
 
     /// What `read` makes of the rows of a table.
-    fn rows_of<T>(
+    pub(crate) fn rows_of<T>(
         &self,
         table: u8,
         read: impl Fn(&[u8], &[u8]) -> Option<T>,

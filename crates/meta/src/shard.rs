@@ -34,6 +34,7 @@ use crate::request::{Attempt, Rq, Stage, Stop, Task, Wait};
 use crate::state::batch::Batch;
 use crate::state::facts::Facts;
 use crate::state::freezes::Freezes;
+use crate::state::given_ids::GivenIds;
 use crate::state::gone_leases::GoneLeases;
 use crate::state::ids::Ids;
 use crate::state::inodes::InodeCache;
@@ -70,6 +71,9 @@ pub struct ShardLimits {
     pub lazy_replication: bool,
     /// The coordinator hears of ids before they are given out.
     pub tells_ids: bool,
+    /// It serves a subtree that one client has for itself ([`crate::private`]): ids of inodes come from
+    /// ranges that it is given, and whoever asks may do so under any policy.
+    pub private: bool,
 }
 
 impl Default for ShardLimits {
@@ -82,6 +86,7 @@ impl Default for ShardLimits {
             coalesce_prefixes: true,
             lazy_replication: true,
             tells_ids: false,
+            private: false,
         }
     }
 }
@@ -152,6 +157,8 @@ pub struct Shard {
     /// What this batch has changed of it; logged at its end.
     pub(crate) inode_count_change: i64,
     pub(crate) ids: Ids,
+    /// Of a private shard: ids for inodes.
+    pub(crate) given_ids: GivenIds,
     row_reads: RowReads,
     batch: Batch,
     me: Weak<RefCell<Shard>>,
@@ -203,7 +210,12 @@ impl Shard {
         // What opening it has read does not count.
         let row_reads = RowReads { count: engine.reads(), waits_until: now };
         let ids = Ids::new(facts.reserved_ids, facts.told_ids, limits.tells_ids);
-        let opened = OpenFiles::new(now, ids.to_come(allocator(&map, no)));
+        let made_since = match limits.private {
+            // Its only client has started with it.
+            true => 0..InodeId::MAX,
+            false => ids.to_come(allocator(&map, no)),
+        };
+        let opened = OpenFiles::new(now, made_since);
         Rc::new_cyclic(|me| {
             RefCell::new(Shard {
                 no,
@@ -241,6 +253,7 @@ impl Shard {
                 inode_count: facts.inode_count,
                 inode_count_change: 0,
                 ids,
+                given_ids: GivenIds::default(),
                 row_reads,
                 batch: Batch::default(),
                 limits,

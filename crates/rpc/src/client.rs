@@ -4,7 +4,7 @@
 //! promises that somebody else fills, so that a simulated transport can hand out the same.
 
 mod alarms;
-mod busy_poll;
+pub(crate) mod busy_poll;
 mod conn;
 mod promise;
 mod reactor;
@@ -16,7 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_runtime::time::{self, Time};
 
-pub use promise::{Call, CallPromise, Sleep, SleepPromise};
+pub use promise::{Call, CallPromise, LocalAnswer, LocalAnswerPromise, Sleep, SleepPromise};
+pub(crate) use reactor::LocalCall;
 pub use reactor::Reactor;
 
 /// Sends requests and waits. All methods return at once.

@@ -4,6 +4,7 @@
 //! - [`hello`]: the first frame of a connection, and who is let in.
 //! - [`node`]: the shell that drives a single-threaded role (shard, coordinator) over sockets.
 //! - [`service`]: a multi-threaded server for handlers that wait for disks (stores).
+//! - [`local`]: roles without sockets, on a thread of the process that asks them.
 //! - [`client`]: calls from many threads, without a thread of its own.
 //!
 //! A call's error says what is known about its outcome: see [`CallError`].
@@ -16,6 +17,7 @@ pub mod frame;
 pub mod hello;
 pub mod hub;
 mod link;
+pub mod local;
 pub mod mark;
 mod member;
 pub mod node;

@@ -34,6 +34,13 @@ pub mod table {
     pub const STAGED: u8 = b'M';
     /// In keys of [`STAGED`]: what follows is a directory in which rows are staged.
     pub const STAGED_DIR: u8 = b'D';
+    /// Of a private shard: what the cluster has at the key of an entry or attribute row, which follows: `id`
+    /// (8 bytes), a hash of the row (8), whether it is a directory's (1).
+    pub const BASE: u8 = b'B';
+    /// Of a private shard: `id` (8) of an inode that the cluster has; the value is empty.
+    pub const BASE_ID: u8 = b'C';
+    /// Of a private shard: the first `id` (8) of a range that it may give out -> their count (8).
+    pub const IDS: u8 = b'N';
 }
 
 /// Key of an entry's row.

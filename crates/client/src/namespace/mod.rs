@@ -2,6 +2,7 @@
 //! serves a place, which [`fs`](mod@fs) asks.
 
 pub(crate) mod api;
+pub(crate) mod decoupled;
 pub(crate) mod dispatch;
 pub(crate) mod frozen;
 pub(crate) mod fs;

@@ -26,7 +26,7 @@ pub(crate) type ReplyFrame = Frame;
 pub(crate) struct Net {
     /// `None`: whoever gave the transport drives it.
     reactor: Option<Arc<Reactor>>,
-    /// What a test or a simulation has put in the reactor's place.
+    /// What is asked in the reactor's place: by a test, a simulation, or a client of servers in this process.
     transport: Option<Arc<dyn Transport>>,
 }
 
@@ -42,6 +42,16 @@ impl Net {
     #[cfg(test)]
     pub(crate) fn over(self, transport: Arc<dyn Transport>) -> Net {
         Net { transport: Some(transport), ..self }
+    }
+
+    /// Another way to send, for threads that wait in the `block_on` of this reactor.
+    pub(crate) fn beside(reactor: Arc<Reactor>, transport: Arc<dyn Transport>) -> Net {
+        Net { reactor: Some(reactor), transport: Some(transport) }
+    }
+
+    /// The reactor; none if somebody else drives the network.
+    pub(crate) fn reactor(&self) -> Option<&Arc<Reactor>> {
+        self.reactor.as_ref()
     }
 
     /// A way to send that its owner drives: nothing here ever blocks.
@@ -60,7 +70,8 @@ impl Net {
             Error::new(Errno::EPROTO)
                 .with_text(format!("the cluster's uuid has not {CLUSTER_BYTES} bytes"))
         })?;
-        if let Some(reactor) = &self.reactor {
+        // Over another transport, it is said for whom that is.
+        if let (Some(reactor), None) = (&self.reactor, &self.transport) {
             reactor.set_hello(Hello::new(RoleKind::Client, NodeNumber::NONE, Some(uuid)));
         }
         Ok(())

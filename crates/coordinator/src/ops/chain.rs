@@ -4,7 +4,7 @@
 use futures_util::future::join_all;
 use saker_types::inode::{Inode, Locator};
 use saker_types::wire::{At, Dentry, FetchReq, Op, RenameReq, rename_flags};
-use saker_types::{Access, Errno, Error, InodeId, NodeId, ROOT, check_name};
+use saker_types::{Access, Errno, Error, InodeId, NodeId, check_name};
 
 use crate::state::StateHandle;
 
@@ -44,14 +44,18 @@ pub(super) async fn parents(h: &StateHandle, msg: &RenameReq) -> Result<[InodeId
 /// the parent.
 async fn check(h: &StateHandle, chain: &[Locator], at: &At) -> Result<InodeId, Error> {
     at.path.iter().try_for_each(|name| check_name(name))?;
-    let mut above: InodeId = ROOT;
+    let root = h.state().root;
+    // What is above the root of a private subtree is nobody's business here.
+    let top = chain.iter().position(|loc| loc.id == root).map_or(0, |at| at + 1);
+    let chain = &chain[top..];
+    let mut above = root;
     for loc in chain {
         if loc.pid != above || loc.home_slot.is_some() {
             return Err(stale());
         }
         above = loc.id;
     }
-    if !leads_along(at, chain) {
+    if !leads_along(root, at, chain) {
         return Err(stale());
     }
     let calls = chain.iter().map(|loc| {
@@ -72,9 +76,9 @@ async fn check(h: &StateHandle, chain: &[Locator], at: &At) -> Result<InodeId, E
 }
 
 /// Do the names of `at` above its last one lead along the end of the chain?
-fn leads_along(at: &At, chain: &[Locator]) -> bool {
+fn leads_along(root: InodeId, at: &At, chain: &[Locator]) -> bool {
     let start = match at.anchor.id {
-        ROOT => Some(0),
+        id if id == root => Some(0),
         id => chain.iter().position(|loc| loc.id == id).map(|found| found + 1),
     };
     let names = at.path.split_last().map_or(&[][..], |(_, names)| names);

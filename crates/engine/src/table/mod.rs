@@ -14,7 +14,7 @@ pub use crate::api::{KEY_BYTES_MAX, RESERVED, Reads};
 pub use embedded::{EmbeddedConfig, EmbeddedTable};
 
 /// A row to write: its key, and its value or `None` to delete it.
-pub type RowChange = (Bytes, Option<Bytes>);
+pub type RowWrite = (Bytes, Option<Bytes>);
 
 /// Called with each row of a scan: its key and value.
 pub type OnRow<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
@@ -51,7 +51,7 @@ pub trait Table: Send + Sync {
     /// Writes rows, whose keys must ascend strictly. On return they are readable and durable. When
     /// it fails or power does, all of them are, or none is; after an error none can be read until
     /// the table is opened again. Takes the rows one by one: they need not fit in memory.
-    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<(), TableError>;
+    fn write(&self, rows: &mut dyn Iterator<Item = RowWrite>) -> Result<(), TableError>;
 }
 
 /// The hash that rows are found by. A constant of the format of embedded tables.

@@ -99,7 +99,7 @@ impl Shard {
     ) -> Attempt<Inode> {
         let cred = &msg.ctx.cred;
         let (mode, gid) = inherit(msg.mode, kind, &parent.dir, cred)?;
-        let id = self.new_id()?;
+        let id = self.new_inode_id()?;
         let mut inode =
             Inode { attr: new_attr(id, mode, cred.uid, gid, self.wall_ns()), ..Inode::default() };
         if kind != FileKind::Symlink {

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub mod facts;
 pub(crate) mod freezes;
+pub(crate) mod given_ids;
 pub(crate) mod gone_leases;
 pub(crate) mod ids;
 pub(crate) mod inodes;

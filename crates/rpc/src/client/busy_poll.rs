@@ -23,7 +23,7 @@ const PAUSE_MAX: u32 = 64;
 
 /// What a thread has learned about its waits.
 #[derive(Default)]
-pub(super) struct BusyPoll {
+pub(crate) struct BusyPoll {
     /// Waits without a look after the last one: a look in vain doubles it, another halves it.
     pause: u32,
     /// Waits without a look that are still to come.

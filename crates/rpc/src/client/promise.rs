@@ -103,6 +103,42 @@ impl Drop for CallPromise {
     }
 }
 
+/// What another thread finds out, as a future; `None` if that thread has ended before.
+#[must_use = "what is found out is lost unless somebody waits"]
+pub struct LocalAnswer<T>(Arc<Promise<Option<T>>>);
+
+/// The side that fills a [`LocalAnswer`]. Dropping it fills it with `None`.
+pub struct LocalAnswerPromise<T>(Arc<Promise<Option<T>>>);
+
+impl<T> LocalAnswer<T> {
+    /// An answer and the promise that fills it.
+    pub fn new() -> (LocalAnswerPromise<T>, LocalAnswer<T>) {
+        let promise = Promise::new();
+        (LocalAnswerPromise(promise.clone()), LocalAnswer(promise))
+    }
+}
+
+impl<T> Future for LocalAnswer<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.0.poll(cx)
+    }
+}
+
+impl<T> LocalAnswerPromise<T> {
+    /// This is the answer.
+    pub fn complete(self, value: T) {
+        self.0.fill(Some(value));
+    }
+}
+
+impl<T> Drop for LocalAnswerPromise<T> {
+    fn drop(&mut self) {
+        self.0.fill(None);
+    }
+}
+
 /// A pause, as a future.
 #[must_use = "nothing sleeps until this is awaited"]
 pub struct Sleep(Arc<Promise<()>>);

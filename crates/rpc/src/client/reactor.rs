@@ -53,7 +53,7 @@ pub struct Reactor {
     sources: [PollSource; SOURCES],
     dirty: Mutex<Vec<Arc<Conn>>>,
     /// Calls under way.
-    calls: AtomicUsize,
+    calls: Arc<AtomicUsize>,
     alarms: Alarms,
     seats: Seats<Driver>,
 }
@@ -80,6 +80,15 @@ struct Driver {
     again: Vec<Arc<Conn>>,
     effects: Effects,
     busy_poll: BusyPoll,
+}
+
+/// A call that is under way in this process.
+pub(crate) struct LocalCall(Arc<AtomicUsize>);
+
+impl Drop for LocalCall {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 thread_local! {
@@ -140,7 +149,7 @@ impl Reactor {
             conns: RwLock::default(),
             sources: Default::default(),
             dirty: Mutex::default(),
-            calls: AtomicUsize::new(0),
+            calls: Arc::default(),
             alarms: Alarms::default(),
             seats: Seats::new(driver),
         }))
@@ -155,6 +164,13 @@ impl Reactor {
     pub fn hello_reply(&self, addr: SocketAddr) -> Option<HelloReply> {
         let conns = self.conns.read().unwrap_or_else(PoisonError::into_inner);
         conns.by_addr.get(&addr)?.hello_reply()
+    }
+
+    /// A call begins that is answered in this process, and not over a socket of this reactor. Until what
+    /// this returns is dropped, who waits in `block_on` looks for its end before it sleeps.
+    pub(crate) fn begin_local_call(&self) -> LocalCall {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        LocalCall(self.calls.clone())
     }
 
     /// Calls `f` with the sibling that the calling thread is in `block_on` of, or else with this
@@ -261,8 +277,11 @@ impl Reactor {
         let mut idle = again.is_empty();
         if idle && busy_poll.is_due(self.calls.load(Ordering::Relaxed)) {
             let found = busy_poll.run(|| {
+                if waiter.is_notified() {
+                    return Ok(true);
+                }
                 poll.poll(events, Some(Duration::ZERO))?;
-                Ok(!events.is_empty() || waiter.is_notified())
+                Ok(!events.is_empty())
             })?;
             if found {
                 return Ok(());

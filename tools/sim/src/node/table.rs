@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use saker_engine::table::{OnRow, RowChange, Table, TableError};
+use saker_engine::table::{OnRow, RowWrite, Table, TableError};
 
 /// The key of the row that cannot be read, if there is one.
 pub type Unreadable = Arc<Mutex<Option<Bytes>>>;
@@ -29,7 +29,7 @@ impl Table for BadPlace {
         self.inner.scan(start, end, f)
     }
 
-    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<(), TableError> {
+    fn write(&self, rows: &mut dyn Iterator<Item = RowWrite>) -> Result<(), TableError> {
         self.inner.write(rows)
     }
 }

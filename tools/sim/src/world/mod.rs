@@ -135,6 +135,7 @@ impl SeedRun for WorldConfig {
             coalesce_prefixes: !seed.is_multiple_of(3),
             lazy_replication: !seed.is_multiple_of(8),
             tells_ids: seed.is_multiple_of(2),
+            private: false,
         };
         let config = WorldConfig {
             seed,

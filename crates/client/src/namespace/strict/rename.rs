@@ -1,7 +1,7 @@
 //! rename(2): at the owner of the old name, or, when a directory moves, at the coordinator.
 
 use saker_types::wire::{At, Entry, EntryReq, Op, RenameReply, RenameReq, rename_flags};
-use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
+use saker_types::{Class, Errno, Error, Locator, Result};
 
 use crate::Caller;
 use crate::namespace::strict::Strict;
@@ -44,7 +44,7 @@ impl Strict<'_> {
     /// Renames at the owner, or, when a directory moves, at the coordinator.
     async fn ask_rename(&self, who: &Caller, request: &mut RenameReq) -> Result<RenameReply> {
         let is_unknown = |at: &At, chain: &[Locator]| {
-            chain.is_empty() && at.anchor.id == ROOT && at.path.len() > 1
+            chain.is_empty() && at.anchor.id == self.0.root && at.path.len() > 1
         };
         let walks_from = request.flags == rename_flags::EXCHANGE
             && is_unknown(&request.from, &request.from_chain);

@@ -26,7 +26,7 @@ use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::thread::{self, JoinHandle};
 use saker_runtime::time::sleep;
 
-use super::{OnRow, RESERVED, Reads, RowChange, Table, TableError, hash_of};
+use super::{OnRow, RESERVED, Reads, RowWrite, Table, TableError, hash_of};
 use cache::BlockCache;
 use merge::{Merge, runs_to_merge};
 use run::{Look, Run, RunWriter, TEMPORARY, damaged};
@@ -470,7 +470,7 @@ impl Table for EmbeddedTable {
         }
     }
 
-    fn write(&self, rows: &mut dyn Iterator<Item = RowChange>) -> Result<()> {
+    fn write(&self, rows: &mut dyn Iterator<Item = RowWrite>) -> Result<()> {
         let _writing = self.shared.writing.lock().unwrap_or_else(PoisonError::into_inner);
         self.make_room();
         let mut rows = rows.peekable();

@@ -25,7 +25,7 @@ fn key(n: u64) -> Bytes {
 }
 
 /// Some changes in order of keys: small rows, and now and then one of up to `bytes_max`.
-fn changes(rng: &mut Rng, bytes_max: u64) -> Vec<RowChange> {
+fn changes(rng: &mut Rng, bytes_max: u64) -> Vec<RowWrite> {
     let share = 1 + rng.below(20);
     let chosen: Vec<u64> = (0..KEYS).filter(|_| rng.chance(1, share)).collect();
     let change = |n: u64| {
@@ -38,12 +38,12 @@ fn changes(rng: &mut Rng, bytes_max: u64) -> Vec<RowChange> {
         rng.fill(&mut value);
         (key(n), Some(value.into()))
     };
-    let mut changes: Vec<RowChange> = chosen.into_iter().map(change).collect();
+    let mut changes: Vec<RowWrite> = chosen.into_iter().map(change).collect();
     changes.sort();
     changes
 }
 
-fn apply(model: &mut Model, changes: &[RowChange]) {
+fn apply(model: &mut Model, changes: &[RowWrite]) {
     for (key, value) in changes.iter().cloned() {
         match value {
             Some(value) => model.insert(key, value),
@@ -125,7 +125,7 @@ fn threads_that_merge_change_nothing() {
 
 /// Writes until something fails. Returns the model of what was acknowledged, and the changes
 /// under way if one failed.
-fn write_until_it_fails(dir: Arc<dyn Dir>) -> (Model, Option<Vec<RowChange>>) {
+fn write_until_it_fails(dir: Arc<dyn Dir>) -> (Model, Option<Vec<RowWrite>>) {
     let mut model = Model::new();
     let mut rng = Rng::seeded(5);
     for restart in 0..3 {
@@ -371,7 +371,7 @@ fn what_no_older_run_has_need_not_be_known_to_be_deleted() {
     let rows = |from: u64, value: Option<&'static str>| {
         let rows =
             (from..from + 100).map(move |n| (format!("{n:05}").into(), value.map(Bytes::from)));
-        rows.collect::<Vec<RowChange>>().into_iter()
+        rows.collect::<Vec<RowWrite>>().into_iter()
     };
     // A large run that no merge takes along, and then rows that come and go, and one of it.
     let large = (0..20).flat_map(|n| rows(n * 100, Some("kept")));
@@ -421,7 +421,7 @@ fn what_a_look_waits_for_can_be_fetched_before() {
     let dir = tempfile::tempdir().unwrap();
     let no_cache = EmbeddedConfig { cache_bytes: 0, ..EmbeddedConfig::default() };
     let table = EmbeddedTable::open(dir.path(), &no_cache).unwrap();
-    let rows: Vec<RowChange> =
+    let rows: Vec<RowWrite> =
         (0..KEYS).map(|n| (key(n), Some(vec![n as u8; 500].into()))).collect();
     table.write(&mut rows.iter().cloned()).unwrap();
     let run = Span { first: 1, last: 1 }.file_name();

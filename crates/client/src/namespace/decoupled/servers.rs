@@ -1,0 +1,304 @@
+//! Servers of a subtree that this client has for itself (Cudele section 4.1): a coordinator and a shard on
+//! one thread of this process, and a client of theirs.
+//!
+//! ```text
+//! Strict(core) ──> LocalTransport ──┬──> private coordinator, private shard     (names and attributes)
+//!                                   └──> stores of the cluster                  (data of larger files)
+//! the shard's own work on stores ───────> stores of the cluster
+//! ```
+//!
+//! So the rules are those of the servers, and so is the journal's format. Names have the hashes and
+//! chunks have the stores that they have in the cluster: rows can go there as they are.
+//!
+//! Files that the cluster has keep their data where it is: what is written to one in chunks, or cut off it,
+//! is so for everybody at once. When one is removed here its chunks stay; they are the cluster's.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use saker_coordinator::service::CoordinatorWorker;
+use saker_coordinator::state::{new_uuid, open_private};
+use saker_engine::EngineSource;
+use saker_engine::embedded::{EmbeddedOptions, Sizes};
+use saker_engine::memory::MemoryStorage;
+use saker_meta::private::{RowChange, RowPlace};
+use saker_meta::recover::{self, ShardOptions};
+use saker_meta::service::ShardWorker;
+use saker_meta::{Shard, ShardLimits};
+use saker_rpc::local::{LocalNode, LocalServers};
+use saker_rpc::{NodeNumber, RoleKind};
+use saker_runtime::fs::{Dir, RealDir};
+use saker_runtime::telemetry::Registry;
+use saker_runtime::time;
+use saker_types::placement::{ShardInfo, initial_slots};
+use saker_types::wire::{EntryKey, IdRange};
+use saker_types::{ClusterMap, Errno, Error, Inode, Locator, NodeId, Result};
+
+use crate::core::Core;
+use crate::net::Net;
+use crate::{Fs, data};
+
+/// Where the private coordinator and the private shard are asked. Nothing can listen there.
+const COORDINATOR: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 1));
+const SHARD: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 2));
+/// Bytes by which the journal on a disk is allocated ahead, and of changed rows in memory.
+const SEGMENT_BYTES: u64 = 16 << 20;
+/// Bytes of rows of a table on a disk that are kept in memory.
+const ROW_CACHE_BYTES: usize = 32 << 20;
+/// Pause while a transaction is between its two halves.
+const BETWEEN_HALVES: Duration = Duration::from_millis(1);
+
+/// Where the rows are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeptIn {
+    /// In the memory of this process: they end with it.
+    Memory,
+    /// In a directory of this machine, which is made if it is missing: what is answered is durable there.
+    Dir(PathBuf),
+}
+
+/// The thread's own.
+struct PrivateShard {
+    shard: Rc<RefCell<Shard>>,
+    /// Locked as long as this lives.
+    _dir: Option<RealDir>,
+}
+
+/// Servers of a subtree in this process. Dropping them ends their thread; then whoever still asks is told
+/// that nobody is there.
+pub struct PrivateServers {
+    fs: Fs,
+    servers: LocalServers<PrivateShard>,
+    ids_left: Arc<AtomicU64>,
+}
+
+impl PrivateServers {
+    /// Starts servers of the subtree of the directory `root`, whose `row` is as the cluster shows it, beside
+    /// a client of that cluster. In a directory that was used before everything is found again, and the row
+    /// there counts. Waits for the disk.
+    ///
+    /// # Errors
+    /// EBUSY if another process serves from the directory, EINVAL if that is of another subtree; EIO for what
+    /// else keeps them from starting; EOPNOTSUPP for a client whose network somebody else drives.
+    pub async fn start(
+        of: &Fs,
+        kept: KeptIn,
+        root: &Locator,
+        row: Inode,
+    ) -> Result<PrivateServers> {
+        let cluster = &of.core.cluster;
+        let reactor = cluster.net.reactor().ok_or(Errno::EOPNOTSUPP)?;
+        let sources = Sources::open(&kept)?;
+        let map = private_map(&cluster.routes().map, sources.uuid);
+        let (cluster_id, root_id) = (sources.uuid, root.id);
+        let begin = move || begin(sources, map, root_id);
+        let servers = LocalServers::start("saker-private", reactor, cluster_id, begin)
+            .map_err(|e| failed(&e.to_string()))?;
+        let ids_left = there(servers.run(|state| state.shard.borrow().ids_left()).await)?;
+        let transport = Arc::new(servers.transport(reactor.clone()));
+        let net = Net::beside(reactor.clone(), transport);
+        let core = Core::connect_below(net, COORDINATOR, of.core.options.clone(), root_id).await?;
+        data::lease::start(&core)
+            .and_then(|()| data::write::back::start(&core))
+            .map_err(|e| failed(&e.to_string()))?;
+        let started = PrivateServers { fs: Fs::of(core), servers, ids_left };
+        started.adopt_root(root, row).await?;
+        Ok(started)
+    }
+
+    /// A client of theirs, which knows nothing of policies: everything below the root is served by its
+    /// strict namespace, under the ids, names and policies of the cluster.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// Its core, for the strict namespace.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.fs.core
+    }
+
+    /// Adds rows that the cluster has, directories with the times that it shows of them: entries of
+    /// directories that are there, and attributes of inodes with several names. They are remembered as what
+    /// the cluster has. What was added before stays as it has become here.
+    ///
+    /// # Errors
+    /// EEXIST, EINVAL ([`Shard::adopt`]), and then nothing was added; EIO.
+    pub async fn insert(&self, rows: Vec<(RowPlace, Inode)>) -> Result<()> {
+        there(self.servers.run(|state| state.shard.borrow_mut().adopt(rows)).await)?
+    }
+
+    /// Where the rows differ from what the cluster has, all at one instant. Requests wait as long as all rows
+    /// are looked at. What is written to open files and not saved yet is not in it.
+    ///
+    /// # Errors
+    /// ETIMEDOUT if transactions never pause, EIO.
+    pub async fn changes(&self) -> Result<Vec<RowChange>> {
+        let deadline = self.core().cluster.deadline();
+        loop {
+            let changes = self.servers.run(|state| state.shard.borrow_mut().changes());
+            match there(changes.await)?? {
+                Some(changes) => return Ok(changes),
+                None if time::now() >= deadline => return Err(Errno::ETIMEDOUT.into()),
+                None => {
+                    let until = time::now() + BETWEEN_HALVES;
+                    self.core().cluster.net.sleep_until(until).await;
+                }
+            }
+        }
+    }
+
+    /// The cluster has these now. What has changed here since they were asked for still differs.
+    ///
+    /// # Errors
+    /// EIO.
+    pub async fn mark_merged(&self, changes: Vec<RowChange>) -> Result<()> {
+        let mark = move |state: &mut PrivateShard| state.shard.borrow_mut().mark_merged(&changes);
+        there(self.servers.run(mark).await)?
+    }
+
+    /// Inode numbers for what is made here, which nobody else gives out and which were not given before.
+    /// Without any, whatever makes an inode waits for them, as for a server that is down.
+    ///
+    /// # Errors
+    /// EIO.
+    pub async fn give_ids(&self, ids: IdRange) -> Result<()> {
+        there(self.servers.run(move |state| state.shard.borrow_mut().give_ids(ids)).await)
+    }
+
+    /// How many of them are left.
+    pub fn ids_left(&self) -> u64 {
+        self.ids_left.load(Ordering::Relaxed)
+    }
+
+    async fn adopt_root(&self, root: &Locator, row: Inode) -> Result<()> {
+        let entry = EntryKey { pid: root.pid, name: root.owned().name };
+        let place = RowPlace::Entry(entry);
+        let adopt = move |state: &mut PrivateShard| {
+            let mut shard = state.shard.borrow_mut();
+            if shard.has_adopted()? {
+                return shard.has_row(&place);
+            }
+            shard.adopt(vec![(place, row)])?;
+            Ok(true)
+        };
+        match there(self.servers.run(adopt).await)?? {
+            true => Ok(()),
+            false => {
+                let text = "the directory belongs to another subtree";
+                Err(Error::new(Errno::EINVAL).with_text(text))
+            }
+        }
+    }
+}
+
+/// What the thread has said.
+fn there<T>(answer: Option<T>) -> Result<T> {
+    answer.ok_or_else(|| failed("their thread has ended"))
+}
+
+fn failed(why: &str) -> Error {
+    Error::new(Errno::EIO).with_text(format!("the servers of the subtree: {why}"))
+}
+
+/// What the servers stand on.
+struct Sources {
+    coordinator: EngineSource,
+    shard: EngineSource,
+    uuid: [u8; 16],
+    dir: Option<RealDir>,
+}
+
+impl Sources {
+    fn open(kept: &KeptIn) -> Result<Sources> {
+        let path = match kept {
+            KeptIn::Memory => {
+                let memory = || EngineSource::Memory(MemoryStorage::new().volatile());
+                let (coordinator, shard) = (memory(), memory());
+                return Ok(Sources { coordinator, shard, uuid: new_uuid(), dir: None });
+            }
+            KeptIn::Dir(path) => path,
+        };
+        let refused = |e: io::Error| {
+            let errno = match e.kind() {
+                io::ErrorKind::WouldBlock => Errno::EBUSY,
+                _ => Errno::EIO,
+            };
+            Error::new(errno).with_text(format!("{}: {e}", path.display()))
+        };
+        let dir = RealDir::open(path).map_err(refused)?;
+        dir.lock().map_err(refused)?;
+        let open = |name: &str| {
+            let limits = shard_limits();
+            let dir = dir.sub_dir(name).map_err(refused)?;
+            let engine = EmbeddedOptions::in_dir(&*dir, limits.sizes(), ROW_CACHE_BYTES);
+            engine.map(EngineSource::Embedded).map_err(|e| failed(&e.to_string()))
+        };
+        let shard = open("shard")?;
+        let journal = dir.sub_dir("coordinator").map_err(refused)?;
+        let sizes = Sizes::of_facts(saker_coordinator::state::SEGMENT_BYTES);
+        let coordinator = EngineSource::Embedded(EmbeddedOptions { journal, table: None, sizes });
+        let known = coordinator.cluster().map_err(|e| failed(&e.to_string()))?;
+        Ok(Sources { coordinator, shard, uuid: known.unwrap_or_else(new_uuid), dir: Some(dir) })
+    }
+}
+
+fn shard_limits() -> ShardLimits {
+    ShardLimits {
+        overlay_bytes: SEGMENT_BYTES,
+        segment_bytes: SEGMENT_BYTES,
+        private: true,
+        ..ShardLimits::default()
+    }
+}
+
+/// The cluster's map with other servers of names.
+fn private_map(of: &ClusterMap, uuid: [u8; 16]) -> ClusterMap {
+    ClusterMap {
+        uuid: uuid.to_vec().into(),
+        shards: vec![ShardInfo { mnode: 0, addr: SHARD.to_string(), allocator: 1 }],
+        slots: initial_slots(1),
+        coordinator: COORDINATOR.to_string(),
+        ..of.clone()
+    }
+}
+
+/// On the servers' thread.
+fn begin(
+    sources: Sources,
+    map: ClusterMap,
+    root: u64,
+) -> io::Result<(Vec<LocalNode>, PrivateShard)> {
+    // What they count nobody asks for.
+    let registry = Registry::new();
+    let metrics = saker_coordinator::metrics::Metrics::new(&registry);
+    let state = open_private(sources.coordinator, map, root, metrics).map_err(io::Error::other)?;
+    let map = state.state().map.clone();
+    let metrics = saker_meta::metrics::Metrics::new(&registry);
+    let options = ShardOptions { source: sources.shard, no: 0, limits: shard_limits(), metrics };
+    let shard = recover::open(options, map).map_err(io::Error::other)?;
+    let number = |node: NodeId| NodeNumber(node.to_u32());
+    let nodes = vec![
+        LocalNode {
+            node: number(NodeId::Coordinator),
+            role: RoleKind::Coordinator,
+            addr: COORDINATOR,
+            machine: Box::new(CoordinatorWorker::new(state)),
+        },
+        LocalNode {
+            node: number(NodeId::Shard(0)),
+            role: RoleKind::Shard,
+            addr: SHARD,
+            machine: Box::new(ShardWorker::new(shard.clone())),
+        },
+    ];
+    Ok((nodes, PrivateShard { shard, _dir: sources.dir }))
+}
+
+#[cfg(test)]
+mod tests;
