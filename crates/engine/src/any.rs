@@ -118,6 +118,14 @@ impl Engine for AnyEngine {
         each!(self, engine => engine.durable())
     }
 
+    fn written(&self) -> Position {
+        each!(self, engine => engine.written())
+    }
+
+    fn write(&mut self) -> Result<()> {
+        each!(self, engine => engine.write())
+    }
+
     fn flush(&mut self) -> Result<()> {
         each!(self, engine => engine.flush())
     }

@@ -3,7 +3,8 @@
 //! ```text
 //! get ──> a row, none, or not loaded yet: the request is parked until `loaded` names the row
 //! put, delete ──> seen by every read from here on
-//! commit(record) ──> a position; when `durable` has reached it, replies may leave
+//! commit(record) ──> a position; when `durable` has reached it, replies may leave; where less is
+//!                     promised, when `written` has
 //! open ──> rows as the last record left them; what is no row is handed back (`Recovered`)
 //! ```
 //!
@@ -170,6 +171,17 @@ pub trait Engine {
 
     /// Records up to here survive a crash. Only grows, and only in `flush` and `flush_finish`.
     fn durable(&self) -> Position;
+
+    /// Records up to here survive the death of the process, those that are not durable no loss of power.
+    /// At least [`Engine::durable`]. Only grows, and only in `write`, `flush` and `flush_finish`.
+    fn written(&self) -> Position;
+
+    /// Has records survive the death of the process, without waiting for a disk. All of them, unless a
+    /// flush is under way: then perhaps none, before it has ended.
+    ///
+    /// # Errors
+    /// As [`Engine::flush`].
+    fn write(&mut self) -> Result<()>;
 
     /// Makes all records durable, on this thread, after a flush that is under way.
     ///

@@ -2,7 +2,8 @@
 //! restarts beside a model.
 //!
 //! After a crash an engine must be as some record left it, of those from the last durable one on:
-//! nothing that was durable is lost, and of no record a part is there.
+//! nothing that was durable is lost, and of no record a part is there. Without a loss of power, of those
+//! from the last that was written on.
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,7 +39,7 @@ pub trait EngineUnderTest {
     /// The engine's.
     fn open(&mut self, on_recovered: &mut OnRecovered<'_>) -> Result<Self::Engine, EngineError>;
 
-    /// Of what was not made durable, some is lost.
+    /// Of what was not made durable, some may be lost.
     fn lose_power(&mut self, seed: u64);
 }
 
@@ -95,6 +96,13 @@ impl Observed {
         self.states.values().next_back().unwrap()
     }
 
+    /// The process dies: states before the one that was written last are no more.
+    fn is_killed(&mut self, written: Position) {
+        if let Some((_, serial)) = self.positions.range(..=written).next_back() {
+            self.states = self.states.split_off(serial);
+        }
+    }
+
     fn is_durable(&mut self, up_to: Position) {
         let later = self.positions.split_off(&(up_to + 1));
         if let Some(serial) = self.positions.values().next_back() {
@@ -124,9 +132,12 @@ pub fn run<S: EngineUnderTest>(subject: &mut S, seed: u64) {
         if rng.chance(1, 3) {
             engine.flush_begin(|| {}).unwrap();
         }
+        let written = engine.written();
         drop(engine);
         if rng.chance(1, 2) {
             subject.lose_power(rng.u64());
+        } else {
+            observed.is_killed(written);
         }
     }
     // What a restart makes of it stays, whatever happens then.
@@ -151,6 +162,7 @@ fn open<S: EngineUnderTest>(subject: &mut S, observed: &mut Observed, context: &
     let expected = observed.states.get(&found.serial);
     assert_eq!(expected, Some(&found), "{context}: {:?}", observed.states.keys());
     assert_eq!(engine.durable(), engine.appended(), "{context}");
+    assert_eq!(engine.durable(), engine.written(), "{context}");
     *observed =
         Observed { states: BTreeMap::from([(found.serial, found)]), positions: BTreeMap::new() };
     engine
@@ -172,15 +184,24 @@ fn step<E: Engine>(
     engine.end_step(now, || state.facts()).unwrap();
     observed.is_durable(engine.durable());
     let committed = engine.appended();
-    match rng.below(4) {
+    match rng.below(8) {
         0 => engine.flush().unwrap(),
         1 => {
             engine.flush_begin(|| {}).unwrap();
             batch(engine, observed, rng);
+            if rng.chance(1, 2) {
+                engine.write().unwrap();
+            }
             engine.flush_finish().unwrap();
+        }
+        2..5 => {
+            engine.write().unwrap();
+            assert_eq!(engine.written(), engine.appended(), "{context}");
+            return;
         }
         _ => return,
     }
+    assert!(engine.written() >= engine.durable(), "{context}");
     assert!((committed..=engine.appended()).contains(&engine.durable()), "{context}");
     observed.is_durable(engine.durable());
 }

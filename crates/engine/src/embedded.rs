@@ -16,6 +16,7 @@ use bytes::Bytes;
 use prost::Message;
 use saker_runtime::failpoint;
 use saker_runtime::fs::{Dir, is_full};
+use saker_runtime::sim::mutation;
 use saker_runtime::thread::Job;
 use saker_runtime::time::Time;
 use saker_types::change::{Record, What};
@@ -299,6 +300,20 @@ impl Engine for Embedded {
 
     fn durable(&self) -> Position {
         self.journal.durable()
+    }
+
+    fn written(&self) -> Position {
+        if mutation("records are not written") {
+            return self.appended();
+        }
+        self.journal.written()
+    }
+
+    fn write(&mut self) -> Result<()> {
+        if mutation("records are not written") {
+            return Ok(());
+        }
+        Ok(self.journal.write()?)
     }
 
     fn flush(&mut self) -> Result<()> {

@@ -25,6 +25,6 @@ pub mod snapshot;
 pub mod table;
 
 pub use any::{AnyEngine, EngineSource};
-pub use api::{Engine, EngineError, Identity, Level, Reads, Recovered, RowRead};
+pub use api::{Engine, EngineError, Identity, Level, Position, Reads, Recovered, RowRead};
 pub use crc32c::crc32c;
 pub use table::{EmbeddedConfig, EmbeddedTable, Table, TableError};

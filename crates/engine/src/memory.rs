@@ -38,6 +38,8 @@ struct Kept {
     records: Vec<Record>,
     /// The position of the last of them.
     end: Position,
+    /// Those that follow, which a loss of power takes.
+    written: Vec<Record>,
 }
 
 /// Where a [`MemoryEngine`] is; clones are the same place.
@@ -70,6 +72,11 @@ impl MemoryStorage {
     /// The cluster whose data is there.
     pub fn cluster(&self) -> Option<[u8; 16]> {
         self.kept().identity.map(|identity| identity.cluster)
+    }
+
+    /// Power is lost: what was written and is not durable is gone.
+    pub fn lose_power(&self) {
+        self.kept().written.clear();
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -137,6 +144,10 @@ impl MemoryEngine {
         if *kept.identity.get_or_insert(identity) != identity {
             return Err(EngineError::new("these rows belong to another shard"));
         }
+        // What is read back is durable.
+        let written = std::mem::take(&mut kept.written);
+        kept.end += written.len() as u64;
+        kept.records.extend(written);
         let mut rows = kept.rows.clone();
         let mut told = on_recovered(Recovered::Anew);
         let said_again = kept.facts.iter();
@@ -176,6 +187,8 @@ impl MemoryEngine {
     /// The first of the records that are not durable become so.
     fn keep(&mut self, count: usize) {
         let mut kept = self.home.kept();
+        let written = count.min(kept.written.len());
+        kept.written.drain(..written);
         kept.records.extend(self.pending.drain(..count));
         self.durable += count as u64;
         kept.end = self.durable;
@@ -251,6 +264,15 @@ impl Engine for MemoryEngine {
         self.durable
     }
 
+    fn written(&self) -> Position {
+        self.durable + self.home.kept().written.len() as u64
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.home.kept().written.clone_from(&self.pending);
+        Ok(())
+    }
+
     fn flush(&mut self) -> Result<()> {
         self.flushing = 0;
         self.keep(self.pending.len());
@@ -305,7 +327,7 @@ mod tests {
     use super::*;
     use crate::conformance::{self, EngineUnderTest};
 
-    /// The process that has it open dies: what is durable is all that is left.
+    /// The process that has it open dies: what was written is all that is left.
     struct InMemory(MemoryStorage);
 
     impl EngineUnderTest for InMemory {
@@ -315,7 +337,9 @@ mod tests {
             MemoryEngine::open(&self.0, conformance::IDENTITY, on_recovered)
         }
 
-        fn lose_power(&mut self, _seed: u64) {}
+        fn lose_power(&mut self, _seed: u64) {
+            self.0.lose_power();
+        }
     }
 
     #[test]

@@ -47,10 +47,51 @@ impl Write {
         End { offset: *offset, before, data, zeros: &ZEROS[..zeros] }
     }
 
-    /// The first half of [`Write::run`]; to sync the file is the other.
-    fn write(&self) -> io::Result<()> {
+    /// Does it, but that nothing is durable before the file is synced.
+    pub fn run_cached(&self) -> io::Result<()> {
         self.make_room()?;
-        self.end().write_to(&*self.file)
+        self.file.write_end_cached(&self.end())
+    }
+}
+
+/// What makes records durable.
+pub enum Flush {
+    /// Past the page cache.
+    Write(Write),
+    /// They are in the page cache of this file.
+    Sync(Arc<dyn File>),
+}
+
+impl Flush {
+    /// Does it. After an error nothing is known about what is durable.
+    pub fn run(&self) -> io::Result<()> {
+        match self {
+            Flush::Write(write) => write.run(),
+            Flush::Sync(file) => file.sync(),
+        }
+    }
+
+    /// The buffer that was written, to be filled again.
+    pub fn into_buffer(self) -> Vec<u8> {
+        match self {
+            Flush::Write(write) => write.data,
+            Flush::Sync(_) => Vec::new(),
+        }
+    }
+
+    /// The first half of [`Flush::run`]; to sync the file is the other.
+    fn begin(&self) -> io::Result<()> {
+        match self {
+            Flush::Write(write) => write.run_cached(),
+            Flush::Sync(_) => Ok(()),
+        }
+    }
+
+    fn file(&self) -> &dyn File {
+        match self {
+            Flush::Write(write) => &*write.file,
+            Flush::Sync(file) => &**file,
+        }
     }
 }
 
@@ -62,12 +103,12 @@ pub enum Flusher {
     Thread(FlushThread),
     /// In a simulation: written when it is submitted, synced when it is waited for, so that power
     /// may be lost in between.
-    Stepwise(RefCell<Option<(Write, io::Result<()>)>>),
+    Stepwise(RefCell<Option<(Flush, io::Result<()>)>>),
 }
 
 /// The thread.
 pub struct FlushThread {
-    jobs: Option<Sender<(Write, Notify)>>,
+    jobs: Option<Sender<(Flush, Notify)>>,
     done: Receiver<(Vec<u8>, io::Result<()>)>,
     thread: Option<JoinHandle<()>>,
 }
@@ -78,12 +119,12 @@ impl Flusher {
         if saker_runtime::sim::is_active() {
             return Ok(Flusher::Stepwise(RefCell::new(None)));
         }
-        let (jobs, job_queue) = channel::<(Write, Notify)>();
+        let (jobs, job_queue) = channel::<(Flush, Notify)>();
         let (done_queue, done) = channel();
         let thread = thread::spawn(name, move || {
-            for (write, notify) in job_queue {
-                let result = write.run();
-                if done_queue.send((write.data, result)).is_err() {
+            for (flush, notify) in job_queue {
+                let result = flush.run();
+                if done_queue.send((flush.into_buffer(), result)).is_err() {
                     break;
                 }
                 notify();
@@ -92,31 +133,31 @@ impl Flusher {
         Ok(Flusher::Thread(FlushThread { jobs: Some(jobs), done, thread: Some(thread) }))
     }
 
-    /// Hands over one write. `notify` runs on the thread once the result can be taken.
-    pub fn submit(&self, write: Write, notify: Notify) -> io::Result<()> {
+    /// Hands over one flush. `notify` runs on the thread once the result can be taken.
+    pub fn submit(&self, flush: Flush, notify: Notify) -> io::Result<()> {
         match self {
             Flusher::Thread(worker) => {
                 let jobs = worker.jobs.as_ref().ok_or_else(died)?;
-                jobs.send((write, notify)).map_err(|_| died())
+                jobs.send((flush, notify)).map_err(|_| died())
             }
             Flusher::Stepwise(under_way) => {
-                let written = write.write();
-                under_way.replace(Some((write, written)));
+                let begun = flush.begin();
+                under_way.replace(Some((flush, begun)));
                 Ok(())
             }
         }
     }
 
-    /// Waits for the write and gives its buffer back.
+    /// Waits for the flush and gives its buffer back.
     pub fn wait(&self) -> (Vec<u8>, io::Result<()>) {
         match self {
             Flusher::Thread(worker) => {
                 worker.done.recv().unwrap_or_else(|_| (Vec::new(), Err(died())))
             }
             Flusher::Stepwise(under_way) => match under_way.take() {
-                Some((write, written)) => {
-                    let result = written.and_then(|()| write.file.sync());
-                    (write.data, result)
+                Some((flush, begun)) => {
+                    let result = begun.and_then(|()| flush.file().sync());
+                    (flush.into_buffer(), result)
                 }
                 None => (Vec::new(), Err(died())),
             },

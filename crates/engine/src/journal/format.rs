@@ -11,9 +11,10 @@
 //! counted. So it says where the record lies, and bytes from a file's earlier life (segments are
 //! recycled) or from a torn write never pass for a record elsewhere: LSNs do not repeat.
 //!
-//! `back` is the distance to the start of the flush the record was written by. One flush is
-//! written only after the one before it is durable, so a hole in the log is a torn write if the
-//! records after it belong to the same flush, and corruption if they belong to a later one.
+//! `back` is the distance to the start of the flush the record was written by; of one that was
+//! appended after others had been put into the page cache, to what was durable then. All before that
+//! is durable before the record is written. So a hole in the log is a torn write if the records after
+//! it start there or before, and corruption if one starts later.
 
 use super::{JournalError, Lsn, SegmentNo};
 
@@ -129,7 +130,7 @@ impl JournalSegmentHeader {
 pub struct JournalRecord<'a> {
     /// Position just past it.
     pub lsn: Lsn,
-    /// Position of the flush that wrote it.
+    /// All before this position was durable when it was written.
     pub flush_start: Lsn,
     /// What it is.
     pub kind: JournalRecordKind,

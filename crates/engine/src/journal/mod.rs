@@ -23,7 +23,7 @@ mod recover;
 mod tests;
 
 pub use error::{JournalError, ReplayError};
-use flusher::{Flusher, Write};
+use flusher::{Flush, Flusher, Write};
 pub use format::JournalRecordKind;
 use format::{JournalSegmentHeader, SEGMENT_HEADER_BYTES, encode_record, segment_name};
 pub use recover::{OnRecord, ReplayFrom, cluster_of};
@@ -64,6 +64,13 @@ impl JournalConfig {
     }
 }
 
+/// A flush on the flusher's thread.
+struct InFlight {
+    /// Everything up to here is durable when it has ended.
+    end: Lsn,
+    is_past_cache: bool,
+}
+
 /// An open log. One owner; only the flush of [`Journal::flush_begin`] runs elsewhere.
 pub struct Journal {
     dir: Arc<dyn Dir>,
@@ -81,10 +88,13 @@ pub struct Journal {
     buffer: Vec<u8>,
     buffer_start: Lsn,
     durable: Lsn,
+    /// Up to here [`Journal::write`] has put records into the page cache. What of it is not durable only
+    /// a sync of the file makes so.
+    cached: Lsn,
     /// The buffer of the last flush, to be filled again.
     idle_buffer: Vec<u8>,
     flusher: Option<Flusher>,
-    in_flight: bool,
+    in_flight: Option<InFlight>,
     /// How far older segments were written, as far as that is known.
     older_written: BTreeMap<SegmentNo, u64>,
     /// A trimmed segment whose blocks the next one will use.
@@ -174,9 +184,10 @@ impl Journal {
             buffer: Vec::new(),
             buffer_start: first_lsn,
             durable: first_lsn,
+            cached: first_lsn,
             idle_buffer: Vec::new(),
             flusher: None,
-            in_flight: false,
+            in_flight: None,
             older_written: BTreeMap::new(),
             recyclable: None,
             poison: None,
@@ -206,14 +217,20 @@ impl Journal {
     /// Appends a record whose payload `fill` encodes at the end of the buffer it gets.
     pub fn append_with(&mut self, kind: JournalRecordKind, fill: impl FnOnce(&mut Vec<u8>)) -> Lsn {
         let start = self.appended();
-        let back = self.buffer.len();
-        assert!(back <= u32::MAX as usize, "{back} bytes were appended without a flush");
+        let back = start - self.flush_start();
+        assert!(back <= u64::from(u32::MAX), "{back} bytes were appended without a flush");
         let lsn = encode_record(&mut self.buffer, start, back as u32, kind, fill);
         if self.poison.is_some() {
             self.buffer_start = lsn;
             self.buffer.clear();
         }
         lsn
+    }
+
+    /// From here on a crash may leave holes before a record that is appended now. What was put into the
+    /// page cache one piece after the other, and not synced, the disk may get in any order.
+    fn flush_start(&self) -> Lsn {
+        if self.cached > self.durable { self.durable } else { self.buffer_start }
     }
 
     /// The end of the log: the LSN of the record appended last.
@@ -224,6 +241,12 @@ impl Journal {
     /// Everything up to here survives a crash.
     pub fn durable(&self) -> Lsn {
         self.durable
+    }
+
+    /// Everything up to here survives the death of the process, but what is not durable no loss of
+    /// power.
+    pub fn written(&self) -> Lsn {
+        self.cached.max(self.durable)
     }
 
     /// Bytes appended to the current segment: what a replay would read of it.
@@ -261,12 +284,32 @@ impl Journal {
     /// `Io`, and from then on `Poisoned`.
     pub fn flush(&mut self) -> Result<()> {
         self.flush_finish()?;
-        if self.buffer.is_empty() {
+        if self.durable == self.appended() {
+            return Ok(());
+        }
+        let flush = self.take_flush()?;
+        let (end, result) = (self.buffer_start, flush.run());
+        self.flushed(end, flush.into_buffer(), result)
+    }
+
+    /// Puts everything appended into the page cache, where the death of the process does not reach it;
+    /// waits for no disk. Does nothing while a flush past the page cache is under way: the two would
+    /// write the same block.
+    ///
+    /// # Errors
+    /// As [`Journal::flush`].
+    pub fn write(&mut self) -> Result<()> {
+        self.check()?;
+        let is_past_cache = self.in_flight.as_ref().is_some_and(|flight| flight.is_past_cache);
+        if is_past_cache || self.buffer.is_empty() {
             return Ok(());
         }
         let write = self.take_write();
-        let result = write.run();
-        self.wrote(write.data, result)
+        let written = write.run_cached();
+        self.guard("write", written)?;
+        self.cached = self.buffer_start;
+        self.reuse(write.data);
+        Ok(())
     }
 
     /// Waits for a flush if one is far behind: what is appended is bounded, however slow the disk.
@@ -285,20 +328,21 @@ impl Journal {
     /// `Io` if the thread cannot be started, `Poisoned`.
     pub fn flush_begin(&mut self, notify: impl FnOnce() + Send + 'static) -> Result<bool> {
         self.check()?;
-        if self.in_flight || self.buffer.is_empty() {
+        if self.in_flight.is_some() || self.durable == self.appended() {
             return Ok(false);
         }
         if self.flusher.is_none() {
             let started = Flusher::start("journal");
             self.flusher = Some(self.guard("start the flusher", started)?);
         }
-        let write = self.take_write();
+        let flush = self.take_flush()?;
+        let is_past_cache = matches!(flush, Flush::Write(_));
         let submitted = match &self.flusher {
-            Some(flusher) => flusher.submit(write, Box::new(notify)),
+            Some(flusher) => flusher.submit(flush, Box::new(notify)),
             None => Err(io::ErrorKind::NotFound.into()),
         };
         self.guard("flush", submitted)?;
-        self.in_flight = true;
+        self.in_flight = Some(InFlight { end: self.buffer_start, is_past_cache });
         Ok(true)
     }
 
@@ -308,18 +352,28 @@ impl Journal {
     /// As [`Journal::flush`].
     pub fn flush_finish(&mut self) -> Result<()> {
         self.check()?;
-        let Some(flusher) = self.flusher.as_ref().filter(|_| self.in_flight) else {
+        let (Some(flusher), Some(flight)) = (&self.flusher, &self.in_flight) else {
             return Ok(());
         };
-        let (data, result) = flusher.wait();
-        self.in_flight = false;
-        self.wrote(data, result)
+        let (end, (buffer, result)) = (flight.end, flusher.wait());
+        self.in_flight = None;
+        self.flushed(end, buffer, result)
     }
 
     /// Whether a flush was begun and its result not taken yet.
     #[cfg(test)]
     pub fn flushing(&self) -> bool {
-        self.in_flight
+        self.in_flight.is_some()
+    }
+
+    /// What makes everything appended durable. Where some is in the page cache, the rest follows it
+    /// there: past the cache its pages must not be written while they are dirty.
+    fn take_flush(&mut self) -> Result<Flush> {
+        if self.cached <= self.durable {
+            return Ok(Flush::Write(self.take_write()));
+        }
+        self.write()?;
+        Ok(Flush::Sync(self.file.clone()))
     }
 
     fn take_write(&mut self) -> Write {
@@ -335,15 +389,19 @@ impl Journal {
         Write { file: self.file.clone(), offset, before, data, preallocate: grow, zeros_to }
     }
 
-    fn wrote(&mut self, mut data: Vec<u8>, result: io::Result<()>) -> Result<()> {
+    fn flushed(&mut self, end: Lsn, buffer: Vec<u8>, result: io::Result<()>) -> Result<()> {
         self.guard("flush", result)?;
-        self.durable += data.len() as u64;
-        data.clear();
-        // One huge batch must not keep its memory for ever.
-        if data.capacity() <= 4 << 20 {
-            self.idle_buffer = data;
-        }
+        self.durable = end;
+        self.reuse(buffer);
         Ok(())
+    }
+
+    fn reuse(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        // One huge batch must not keep its memory for ever.
+        if (self.idle_buffer.capacity()..=4 << 20).contains(&buffer.capacity()) {
+            self.idle_buffer = buffer;
+        }
     }
 
     /// Flushes and starts a new segment whose first record is `snapshot`; both are durable on

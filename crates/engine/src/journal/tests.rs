@@ -240,6 +240,10 @@ fn write_story(dir: Arc<dyn Dir>, story: &mut Story) -> Result<()> {
         for part in 0..=round % 3 {
             let payload = vec![(round * 8 + part) as u8; 200 + 400 * part as usize];
             story.appended.push((journal.append(JournalRecordKind::Changes, &payload), payload));
+            if round % 5 < 3 {
+                journal.write()?;
+                assert_eq!(journal.written(), journal.appended());
+            }
         }
         if round % 2 == 0 {
             journal.flush_begin(|| ())?;
@@ -329,6 +333,63 @@ fn a_killed_process_loses_nothing_it_wrote() {
     for seed in 0..20 {
         assert_eq!(open(&disk.crash(seed)).1, log);
     }
+}
+
+#[test]
+fn what_is_in_the_page_cache_survives_a_kill_and_is_flushed_from_there() {
+    for seed in 0..20 {
+        let disk = MemDir::new();
+        let (mut journal, _) = open(&disk);
+        let append = |journal: &mut Journal, what: &[u8]| {
+            journal.append(JournalRecordKind::Changes, what);
+        };
+        append(&mut journal, b"flushed");
+        journal.flush().unwrap();
+        append(&mut journal, b"written");
+        assert!(journal.written() < journal.appended());
+        journal.write().unwrap();
+        assert_eq!(journal.written(), journal.appended());
+        assert!(journal.durable() < journal.written());
+        append(&mut journal, b"not even that");
+        // As the process leaves it, and as its machine does.
+        let all = [&b"flushed"[..], b"written"];
+        let lost_power = disk.crash(seed);
+        let (_, log) = open(&lost_power);
+        assert!([&all[..1], &all[..]].contains(&&payloads(&log)[..]), "{log:?}");
+        // A sync is under way: what is appended meanwhile is written all the same.
+        assert!(journal.flush_begin(|| ()).unwrap());
+        append(&mut journal, b"meanwhile");
+        journal.write().unwrap();
+        assert_eq!(journal.written(), journal.appended());
+        journal.flush_finish().unwrap();
+        assert!(journal.durable() < journal.written());
+        append(&mut journal, b"the rest");
+        journal.flush().unwrap();
+        assert_eq!(journal.durable(), journal.appended());
+        // From here on past the page cache again, in the same block.
+        append(&mut journal, b"the end");
+        journal.flush().unwrap();
+        let all: [&[u8]; 6] =
+            [b"flushed", b"written", b"not even that", b"meanwhile", b"the rest", b"the end"];
+        let (_, log) = open(&disk.crash(seed));
+        assert_eq!(payloads(&log), all);
+        drop(journal);
+        assert_eq!(payloads(&open(&disk).1), all);
+    }
+}
+
+/// The two would write the same block.
+#[test]
+fn nothing_is_written_to_the_page_cache_during_a_flush_past_it() {
+    let (mut journal, _) = open(&MemDir::new());
+    journal.append(JournalRecordKind::Changes, b"first");
+    journal.flush_begin(|| ()).unwrap();
+    journal.append(JournalRecordKind::Changes, b"second");
+    journal.write().unwrap();
+    assert!(journal.written() < journal.appended());
+    journal.flush_finish().unwrap();
+    journal.write().unwrap();
+    assert_eq!(journal.written(), journal.appended());
 }
 
 #[test]
@@ -595,12 +656,25 @@ fn the_same_on_real_files() {
         journal.append(JournalRecordKind::Changes, &vec![life; len]);
         journal.flush().unwrap();
         journal.append(JournalRecordKind::Changes, &vec![life; 2 * len]);
-        journal.flush().unwrap();
+        journal.write().unwrap();
+        journal.append(JournalRecordKind::Changes, &vec![life; len]);
+        if life % 2 == 0 {
+            journal.flush().unwrap();
+            journal.append(JournalRecordKind::Changes, &vec![life; len]);
+            journal.flush().unwrap();
+        }
+        journal.append(JournalRecordKind::Changes, b"killed");
+        journal.write().unwrap();
         drop(journal);
         let mut log = Vec::new();
         open(ReplayFrom::Segment(3), &mut log).unwrap();
-        assert_eq!(log.len(), 4 + 2 * usize::from(life));
-        assert!(payloads(&log).ends_with(&[&vec![life; len][..], &vec![life; 2 * len]]));
+        let len = vec![life; len];
+        let long = [&len[..], &len].concat();
+        let mut expected: Vec<&[u8]> = vec![&len, &long, &len, b"killed"];
+        if life % 2 == 0 {
+            expected.insert(3, &len);
+        }
+        assert!(payloads(&log).ends_with(&expected), "life {life}");
     }
     std::fs::remove_dir_all(&path).unwrap();
 }

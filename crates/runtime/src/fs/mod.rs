@@ -130,6 +130,11 @@ pub trait File: Send + Sync {
         end.write_to(self)?;
         self.sync()
     }
+    /// The same without making it durable: a later [`File::sync`] does. It goes into the page cache, in
+    /// whole blocks, so that nothing is read for it.
+    fn write_end_cached(&self, end: &End<'_>) -> io::Result<()> {
+        end.write_to(self)
+    }
     /// Sets the length; bytes past it are gone, new bytes are zeros.
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// Makes the file at least `len` bytes long with its blocks allocated, so that writing there

@@ -286,6 +286,10 @@ impl File for RealFile {
         self.sync()
     }
 
+    fn write_end_cached(&self, end: &End<'_>) -> io::Result<()> {
+        with_blocks(end, |at, blocks| self.file.write_all_at(blocks, at))
+    }
+
     fn truncate(&self, len: u64) -> io::Result<()> {
         self.file.set_len(len)
     }
