@@ -57,8 +57,6 @@ pub enum Loss {
     Nothing,
     /// Nothing. What was not merged is in the client's journal, on its disk, until it is merged.
     KeptOnClient,
-    /// Nothing, unless the client's machine is lost, too: it sends again what MNodes have lost.
-    SentAgain,
     /// The last [`FLUSH_DELAY_MAX`].
     LastMoments,
     /// What came after the last sync.
@@ -72,9 +70,6 @@ impl fmt::Display for Loss {
         f.write_str(match self {
             Loss::Nothing => "nothing is lost",
             Loss::KeptOnClient => "nothing is lost: the journal on the client's disk can be merged",
-            Loss::SentAgain => {
-                "nothing is lost: the client sends again what is in the journal on its disk"
-            }
             Loss::LastMoments => "the last 50 ms may be lost",
             Loss::SinceSync => "what came after the last fsync, sync or merge is lost",
             Loss::Unmerged => "all that was not merged is lost",
@@ -91,12 +86,9 @@ impl Policy {
         }
     }
 
+    /// What need only be durable on the client the cluster makes durable.
     fn strong_loses(&self, crash: Crash) -> Loss {
         match (crash, self.durability()) {
-            (_, Durability::Global) => Loss::Nothing,
-            (Crash::MnodePowerLoss | Crash::AllMnodesPowerLoss, Durability::Local) => {
-                Loss::SentAgain
-            }
             (Crash::MnodePowerLoss | Crash::AllMnodesPowerLoss, Durability::None) => {
                 Loss::LastMoments
             }

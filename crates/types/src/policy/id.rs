@@ -56,6 +56,12 @@ impl PolicyId {
         self.consistency() != Consistency::Strong
     }
 
+    /// May an operation be answered before it is durable? Every other client sees it at once, and it
+    /// survives the death of any process, but a loss of power may take it.
+    pub fn may_delay_flush(self) -> bool {
+        (self.consistency(), self.durability()) == (Consistency::Strong, Durability::None)
+    }
+
     /// Are other clients kept out while one holds the subtree?
     pub fn blocks(self) -> bool {
         self != PolicyId::FROZEN && self.0 & BLOCKS != 0
@@ -88,6 +94,8 @@ mod tests {
                     assert_eq!((id.consistency(), id.durability()), (consistency, durability));
                     assert_eq!(id.blocks(), interfere == Interfere::Block);
                     assert_eq!(id.is_decoupled(), policy.is_decoupled());
+                    let is_strong_none = !policy.is_decoupled() && durability == Durability::None;
+                    assert_eq!(id.may_delay_flush(), is_strong_none);
                     let same = PolicyId::new(5, &policy);
                     assert!(id.is_some() && id.lets_move_to(id));
                     assert_eq!(id.lets_move_to(same), !policy.is_decoupled());
@@ -98,7 +106,8 @@ mod tests {
             }
         }
         for none in [PolicyId::NONE, PolicyId::FROZEN] {
-            assert!(!none.needs_hold() && none.durability() == Durability::Global);
+            assert!(!none.needs_hold() && !none.may_delay_flush());
+            assert!(none.durability() == Durability::Global);
         }
     }
 }

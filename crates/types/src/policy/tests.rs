@@ -143,7 +143,7 @@ fn each_cell_says_what_each_crash_loses() {
     // In the order of `Crash::ALL`.
     let cells = [
         ("strong", "global", [Nothing; 6]),
-        ("strong", "local", [Nothing, Nothing, Nothing, Nothing, SentAgain, SentAgain]),
+        ("strong", "local", [Nothing, Nothing, Nothing, Nothing, Nothing, Nothing]),
         ("strong", "none", [Nothing, Nothing, Nothing, Nothing, LastMoments, LastMoments]),
         ("weak", "global", [SinceSync, SinceSync, SinceSync, Nothing, Nothing, Nothing]),
         ("weak", "local", [KeptOnClient, LastMoments, Unmerged, Nothing, Nothing, Nothing]),
@@ -161,7 +161,7 @@ fn each_cell_says_what_each_crash_loses() {
 fn a_stronger_cell_loses_less() {
     let rank = |loss: Loss| match loss {
         Loss::Nothing => 0,
-        Loss::KeptOnClient | Loss::SentAgain => 1,
+        Loss::KeptOnClient => 1,
         Loss::LastMoments => 2,
         Loss::SinceSync => 3,
         Loss::Unmerged => 4,
