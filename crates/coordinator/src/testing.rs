@@ -191,7 +191,8 @@ impl CoordinatorTester {
         let wall_ns = WALL_NS + self.now.as_ns() as i64;
         self.worker.step(self.now, wall_ns, inputs, &mut self.outbox);
         self.worker.flush().expect("memory");
-        let said: Vec<_> = self.outbox.drain(self.worker.conditions()).collect();
+        let conditions = self.worker.conditions();
+        let said: Vec<_> = self.outbox.drain(conditions, conditions).collect();
         let mut answer = None;
         for (_, message) in said {
             match message {

@@ -36,6 +36,7 @@ enum Out {
         answer: oneshot::Sender<Answer>,
     },
     Reply(ConnId, Frame),
+    ReplyWhenWritten(ConnId, Frame),
 }
 
 /// Shared by the role and its tasks; cheap to clone.
@@ -155,6 +156,11 @@ impl Hub {
         self.0.out.borrow_mut().push(Out::Reply(conn, frame));
     }
 
+    /// The same before what the answer depends on is durable ([`Outbox::reply_when_written`]).
+    pub fn reply_when_written(&self, conn: ConnId, frame: Frame) {
+        self.0.out.borrow_mut().push(Out::ReplyWhenWritten(conn, frame));
+    }
+
     /// Calls a peer once.
     pub fn call(
         &self,
@@ -224,6 +230,7 @@ impl Hub {
         for message in self.0.out.borrow_mut().drain(..) {
             match message {
                 Out::Reply(conn, frame) => out.reply(conn, frame),
+                Out::ReplyWhenWritten(conn, frame) => out.reply_when_written(conn, frame),
                 Out::Call { to, op, trace, body, payload, deadline, answer } => {
                     let to = crate::NodeNumber(to.to_u32());
                     let id = out.call(to, op as u16, trace, body, payload, deadline);

@@ -7,6 +7,8 @@
 //! - **Nothing leaves before what it depends on is durable.** Every message waits for the
 //!   [`Conditions`] of its role when its step ended (or for those that the role named with
 //!   [`Outbox::after`]): that records up to the last one are durable, and whatever else there is.
+//!   A reply that promises less ([`Outbox::reply_when_written`]) waits until the death of the process
+//!   cannot lose what it depends on; the flush follows within [`lag::LAG_MAX`].
 //! - **A lone request is never handed to another thread.** Its flush runs inline; only when more
 //!   input is ready does the flush run in the background, while the next batch is executed.
 
@@ -14,6 +16,7 @@ mod alarms;
 pub mod bounds;
 mod conns;
 mod gate;
+pub mod lag;
 mod net;
 mod outbox;
 mod peers;
@@ -111,15 +114,42 @@ pub trait StateMachine {
     /// `flush` and `flush_finish`.
     fn durable(&self) -> u64;
 
+    /// Up to where the death of the process loses no records, but a loss of power may: at least
+    /// [`StateMachine::durable`]. Only grows, and only in `write`, `flush` and `flush_finish`.
+    fn written(&self) -> u64 {
+        self.durable()
+    }
+
+    /// Records up to here are flushed at once. The flush of later ones may be delayed, for
+    /// [`lag::LAG_MAX`] at most, unless a message waits for it. Only grows.
+    fn flushed_at_once(&self) -> u64 {
+        self.appended()
+    }
+
     /// What the messages of the step that has just ended wait for. Each position only grows.
     fn conditions(&self) -> Conditions {
         Conditions::durable(self.appended())
     }
 
-    /// How far things have come. Each position only grows: `durable` as [`StateMachine::durable`], others
-    /// in `step`.
+    /// The same of replies that may leave before what they depend on is durable: records whose flush
+    /// may be delayed must be written, all others durable.
+    fn conditions_when_written(&self) -> Conditions {
+        Conditions { written: self.appended(), ..Conditions::durable(self.flushed_at_once()) }
+    }
+
+    /// How far things have come. Each position only grows: `durable` and `written` as
+    /// [`StateMachine::durable`] and [`StateMachine::written`], others in `step`.
     fn reached(&self) -> Conditions {
-        Conditions::durable(self.durable())
+        Conditions { written: self.written(), ..Conditions::durable(self.durable()) }
+    }
+
+    /// Has everything appended survive the death of the process, without waiting for a disk. During a
+    /// flush it may do nothing: it is called again.
+    ///
+    /// # Errors
+    /// As [`StateMachine::flush`].
+    fn write(&mut self) -> io::Result<()> {
+        Ok(())
     }
 
     /// Makes everything appended durable, on this thread.

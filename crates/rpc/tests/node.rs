@@ -30,6 +30,8 @@ const SWALLOW: u16 = 4;
 const RELAY_SWALLOW: u16 = 5;
 /// Answers with as many bytes of payload as the body says.
 const LOAD: u16 = 6;
+/// As WRITE, but the answer waits until the journal is written only.
+const DELAY: u16 = 7;
 
 const RELAY_TIME: Duration = Duration::from_millis(300);
 
@@ -40,6 +42,7 @@ struct Journal {
     /// Flushes do not end while this is set.
     stuck: AtomicBool,
     flush_us: AtomicU64,
+    writes: AtomicU64,
     inline: AtomicU64,
     background: AtomicU64,
     steps: AtomicU64,
@@ -64,6 +67,9 @@ struct Toy {
     journal: Arc<Journal>,
     addrs: Addrs,
     appended: u64,
+    /// Up to the last WRITE.
+    at_once: u64,
+    written: u64,
     durable: u64,
     flushing: bool,
     relayed: BTreeMap<CallId, (ConnId, Frame)>,
@@ -83,7 +89,13 @@ impl Toy {
         match frame.op {
             WRITE => {
                 self.appended += 1;
+                self.at_once = self.appended;
                 out.reply(conn, frame.reply(0, number(self.appended), Bytes::new()));
+            }
+            DELAY => {
+                self.appended += 1;
+                let reply = frame.reply(0, number(self.appended), Bytes::new());
+                out.reply_when_written(conn, reply);
             }
             // Last in its step, so that `after` concerns nothing else.
             READ => {
@@ -92,6 +104,7 @@ impl Toy {
             }
             RELAY | RELAY_SWALLOW => {
                 self.appended += 1;
+                self.at_once = self.appended;
                 let op = if frame.op == RELAY { WRITE } else { SWALLOW };
                 let to = NodeNumber(read(&frame.body) as u32);
                 let (body, deadline) = (number(self.appended), now + RELAY_TIME);
@@ -141,6 +154,20 @@ impl StateMachine for Toy {
 
     fn durable(&self) -> u64 {
         self.durable
+    }
+
+    fn written(&self) -> u64 {
+        self.written.max(self.durable)
+    }
+
+    fn flushed_at_once(&self) -> u64 {
+        self.at_once
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        self.journal.writes.fetch_add(1, SeqCst);
+        self.written = self.appended;
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -199,6 +226,8 @@ impl Node {
             journal: its,
             addrs,
             appended: 0,
+            at_once: 0,
+            written: 0,
             durable: 0,
             flushing: false,
             relayed: BTreeMap::new(),
@@ -277,6 +306,65 @@ fn a_busy_node_flushes_in_the_background() {
     // 2000 writes in batches: far fewer flushes.
     let flushes = background + node.journal.inline.load(SeqCst);
     assert!(flushes < 1_000, "{flushes} flushes");
+}
+
+/// Nobody waits for the flush, and it comes all the same.
+#[test]
+fn what_need_only_be_written_is_answered_before_the_flush() {
+    let _watchdog = watchdog(60);
+    let node = Node::start(1, &Addrs::default());
+    let mut raw = Raw::client(node.addr);
+    node.journal.stuck.store(true, SeqCst);
+    for call in 1..=3 {
+        raw.request(call, DELAY, b"");
+        assert_eq!(read(&raw.receive().unwrap().body), call);
+    }
+    assert_eq!(node.journal.durable.load(SeqCst), 0);
+    assert!(node.journal.writes.load(SeqCst) >= 1);
+    node.journal.stuck.store(false, SeqCst);
+    wait_until("the flush", || node.journal.durable.load(SeqCst) == 3);
+    // The node need not have been idle: others are served meanwhile.
+    assert_eq!(node.journal.inline.load(SeqCst), 0);
+}
+
+#[test]
+fn who_waits_for_the_flush_does_not_wait_for_the_delay() {
+    let _watchdog = watchdog(60);
+    let node = Node::start(1, &Addrs::default());
+    let mut raw = Raw::client(node.addr);
+    for call in 1..=20 {
+        raw.request(call, if call % 2 == 0 { WRITE } else { DELAY }, b"");
+        assert_eq!(read(&raw.receive().unwrap().body), call);
+        if call % 2 == 0 {
+            assert!(node.journal.durable.load(SeqCst) >= call);
+        }
+    }
+    // A role that appends what must be flushed does not delay what comes after it either.
+    let frames = [(21, WRITE), (22, DELAY)]
+        .map(|(call, op)| Frame { call, ..Frame::request(op, 0, Bytes::new(), Bytes::new()) });
+    let bytes: Vec<u8> = frames.iter().flat_map(|f| f.to_bytes().to_vec()).collect();
+    node.journal.stuck.store(true, SeqCst);
+    io::Write::write_all(&mut raw.stream, &bytes).unwrap();
+    assert!(raw.silent(Duration::from_millis(50)), "it depends on what is not durable");
+    node.journal.stuck.store(false, SeqCst);
+    assert_eq!([raw.receive().unwrap().call, raw.receive().unwrap().call], [21, 22]);
+}
+
+/// A loss of power takes a bounded amount of work, however slow the disk.
+#[test]
+fn while_the_disk_does_not_keep_up_nothing_is_answered_before_the_flush() {
+    let _watchdog = watchdog(60);
+    let node = Node::start(1, &Addrs::default());
+    let mut raw = Raw::client(node.addr);
+    node.journal.stuck.store(true, SeqCst);
+    raw.request(1, DELAY, b"");
+    assert_eq!(raw.receive().unwrap().call, 1);
+    wait_until("the flush", || node.journal.background.load(SeqCst) == 1);
+    assert!(raw.silent(saker_rpc::node::lag::LAG_MAX));
+    raw.request(2, DELAY, b"");
+    assert!(raw.silent(Duration::from_millis(50)));
+    node.journal.stuck.store(false, SeqCst);
+    assert_eq!(raw.receive().unwrap().call, 2);
 }
 
 /// A reply that was said to depend on nothing does not wait for the flush that others wait for.

@@ -66,7 +66,7 @@ impl World {
             }
             Outgoing::Reply { .. } => panic!("nobody asked"),
         };
-        self.out.drain(Conditions::NONE).map(asked).collect()
+        self.out.drain(Conditions::NONE, Conditions::NONE).map(asked).collect()
     }
 
     /// The same with one answer, or none.

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 pub struct Conditions {
     /// Records are durable here.
     pub durable: u64,
+    /// Records survive the death of the process, if not a loss of power.
+    pub written: u64,
     /// Changes of directories are known to their tracker.
     pub tracked: u64,
     /// Records are durable on other machines, too.
@@ -16,16 +18,17 @@ pub struct Conditions {
 
 impl Conditions {
     /// Nothing is waited for.
-    pub const NONE: Conditions = Conditions { durable: 0, tracked: 0, replicated: 0 };
+    pub const NONE: Conditions = Conditions { durable: 0, written: 0, tracked: 0, replicated: 0 };
 
     /// Records up to this one are durable here.
     pub fn durable(position: u64) -> Conditions {
-        Conditions { durable: position, ..Conditions::NONE }
+        Conditions { durable: position, written: position, ..Conditions::NONE }
     }
 
     /// Are all of them met when things have come this far?
     pub fn are_met(&self, reached: &Conditions) -> bool {
         self.durable <= reached.durable
+            && self.written <= reached.written
             && self.tracked <= reached.tracked
             && self.replicated <= reached.replicated
     }
@@ -82,6 +85,21 @@ impl<T> Gate<T> {
         };
         waiting.map(|waiting| waiting.message)
     }
+
+    /// Does a message wait for nothing but that records are written?
+    pub fn waits_for_write(&self, reached: &Conditions) -> bool {
+        let when_written = Conditions { written: u64::MAX, ..*reached };
+        let waits = |waiting: &Waiting<T>| {
+            waiting.until.are_met(&when_written) && !waiting.until.are_met(reached)
+        };
+        self.in_order.front().is_some_and(waits) || self.early.iter().any(waits)
+    }
+
+    /// Does a message wait for a flush?
+    pub fn waits_for_flush(&self, reached: &Conditions) -> bool {
+        let waits = |waiting: &Waiting<T>| waiting.until.durable > reached.durable;
+        self.in_order.back().is_some_and(waits) || self.early.iter().any(waits)
+    }
 }
 
 #[cfg(test)]
@@ -110,7 +128,10 @@ mod tests {
     #[test]
     fn waits_for_each_of_its_conditions() {
         let mut gate = Gate::new();
-        let said = |durable, tracked, replicated| Conditions { durable, tracked, replicated };
+        let said = |durable, tracked, replicated| {
+            let conditions = Conditions::durable(durable);
+            Conditions { tracked, replicated, ..conditions }
+        };
         gate.push(said(1, 1, 0), "update");
         gate.push(said(2, 1, 3), "all");
         gate.push(said(2, 0, 0), "named");
@@ -120,11 +141,32 @@ mod tests {
         assert_eq!(take(&mut gate, &said(2, 1, 3)), ["all"]);
     }
 
+    #[test]
+    fn what_need_only_be_written_leaves_before_the_flush() {
+        let mut gate = Gate::new();
+        let written = |written, durable| Conditions { written, ..Conditions::durable(durable) };
+        gate.push(written(4, 3), "delayed");
+        assert!(!gate.waits_for_write(&written(3, 2)), "a record before it must be durable");
+        assert!(gate.waits_for_flush(&written(3, 2)));
+        assert!(gate.waits_for_write(&written(3, 3)) && !gate.waits_for_flush(&written(3, 3)));
+        gate.push(Conditions::durable(5), "at once");
+        gate.push(written(6, 5), "after it");
+        gate.push(written(6, 3), "early");
+        assert!(gate.waits_for_flush(&written(4, 3)));
+        assert_eq!(take(&mut gate, &written(4, 3)), ["delayed"]);
+        assert_eq!(take(&mut gate, &written(6, 3)), ["early"]);
+        assert!(!gate.waits_for_write(&written(6, 3)));
+        assert_eq!(take(&mut gate, &written(6, 5)), ["at once", "after it"]);
+        let done = written(6, 6);
+        assert!(!gate.waits_for_write(&done) && !gate.waits_for_flush(&done));
+    }
+
     /// A copy of `of` in which some positions have grown.
     fn grown(of: &Conditions, rng: &mut Rng) -> Conditions {
         let mut grow = |position: u64| position + rng.below(3) * rng.below(2);
         Conditions {
             durable: grow(of.durable),
+            written: grow(of.written),
             tracked: grow(of.tracked),
             replicated: grow(of.replicated),
         }
@@ -143,6 +185,7 @@ mod tests {
                         let next = grown(&reached, &mut rng);
                         reached = Conditions {
                             durable: next.durable.min(said.durable),
+                            written: next.written.min(said.written),
                             tracked: next.tracked.min(said.tracked),
                             replicated: next.replicated.min(said.replicated),
                         };
@@ -155,6 +198,7 @@ mod tests {
                     chance => {
                         let named = Conditions {
                             durable: rng.below(said.durable + 1),
+                            written: rng.below(said.written + 1),
                             tracked: rng.below(said.tracked + 1),
                             ..said
                         };

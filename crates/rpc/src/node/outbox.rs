@@ -33,10 +33,21 @@ pub enum Outgoing {
     },
 }
 
+/// When a message leaves.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// When the role's conditions are met.
+    Durable,
+    /// When its conditions for this kind are.
+    Written,
+    /// When these are.
+    Met(Conditions),
+}
+
 /// Collects the messages of one step, each with what it must wait for.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    messages: Vec<(Option<Conditions>, Outgoing)>,
+    messages: Vec<(When, Outgoing)>,
     after: Option<Conditions>,
     calls: u64,
     hello: Option<Hello>,
@@ -53,9 +64,23 @@ impl Outbox {
 
     /// Answers a request; `frame` is made with [`Frame::reply`].
     pub fn reply(&mut self, conn: ConnId, frame: Frame) {
+        self.push_reply(self.when(), conn, frame);
+    }
+
+    /// The same of an answer that may leave before what it depends on is durable: when
+    /// [`super::StateMachine::conditions_when_written`] are met.
+    pub fn reply_when_written(&mut self, conn: ConnId, frame: Frame) {
+        self.push_reply(When::Written, conn, frame);
+    }
+
+    fn push_reply(&mut self, when: When, conn: ConnId, frame: Frame) {
         debug_assert_eq!(frame.kind, FrameKind::Reply);
         let frame = Frame { map_version: self.map_version, ..frame };
-        self.messages.push((self.after, Outgoing::Reply { conn, frame }));
+        self.messages.push((when, Outgoing::Reply { conn, frame }));
+    }
+
+    fn when(&self) -> When {
+        self.after.map_or(When::Durable, When::Met)
     }
 
     /// Sends a request. Its end comes as [`super::Input::Reply`], at `deadline` at the latest.
@@ -73,7 +98,7 @@ impl Outbox {
         let map_version = self.map_version;
         let request = Frame::request(op, trace, body, payload);
         let frame = Frame { call: call.0, map_version, ..request };
-        self.messages.push((self.after, Outgoing::Call { call, to, frame, deadline }));
+        self.messages.push((self.when(), Outgoing::Call { call, to, frame, deadline }));
         call
     }
 
@@ -109,15 +134,21 @@ impl Outbox {
     }
 
     /// For whoever drives the role: takes the step's messages in order, each with what must be
-    /// met before it leaves. `conditions` are the role's, after the step.
+    /// met before it leaves. `durable` and `written` are what the role says after the step:
+    /// [`super::StateMachine::conditions`] and [`super::StateMachine::conditions_when_written`].
     pub fn drain(
         &mut self,
-        conditions: Conditions,
+        durable: Conditions,
+        written: Conditions,
     ) -> impl Iterator<Item = (Conditions, Outgoing)> + '_ {
         self.after = None;
-        self.messages.drain(..).map(move |(after, message)| {
-            let is_early = is_early(&message);
-            let after = if is_early { Conditions::NONE } else { after.unwrap_or(conditions) };
+        self.messages.drain(..).map(move |(when, message)| {
+            let after = match when {
+                _ if is_early(&message) => Conditions::NONE,
+                When::Durable => durable,
+                When::Written => written,
+                When::Met(conditions) => conditions,
+            };
             (after, message)
         })
     }

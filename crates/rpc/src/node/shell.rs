@@ -11,9 +11,10 @@ use saker_runtime::time::{self, Time};
 
 use super::bounds::{Bounds, ConnMetrics};
 use super::gate::Gate;
+use super::lag::Lag;
 use super::net::Net;
 use super::spread::{ShellPoll, Spread};
-use super::{FlushDone, Outbox, Outgoing, StateMachine};
+use super::{Conditions, FlushDone, Outbox, Outgoing, StateMachine};
 use crate::NodeNumber;
 use crate::hello::{Hello, HelloPolicy, PeerHello};
 
@@ -120,6 +121,7 @@ pub struct Shell<R> {
     outbox: Outbox,
     gate: Gate<Outgoing>,
     group_commit: bool,
+    lag: Lag,
     /// A background flush is under way.
     flushing: bool,
     /// It has ended.
@@ -146,8 +148,8 @@ impl<R: StateMachine> Shell<R> {
         let group_commit = config.group_commit;
         let net = Net::new(place, listener, config)?;
         let (outbox, gate) = (Outbox::new(), Gate::new());
-        let flushed = Arc::default();
-        Ok(Shell { role, net, outbox, gate, group_commit, flushing: false, flushed })
+        let (lag, flushing, flushed) = Default::default();
+        Ok(Shell { role, net, outbox, gate, group_commit, lag, flushing, flushed })
     }
 
     /// Runs until `stop`, then flushes what is appended, sends what that releases, says goodbye.
@@ -171,6 +173,7 @@ impl<R: StateMachine> Shell<R> {
     }
 
     fn turn(&mut self) -> io::Result<()> {
+        self.write();
         self.flush()?;
         self.release();
         self.net.write_all();
@@ -196,7 +199,8 @@ impl<R: StateMachine> Shell<R> {
         if self.net.has_input() {
             return Some(Duration::ZERO);
         }
-        let deadlines = [self.role.next_deadline(), self.net.next_alarm()];
+        let flush_due = self.lag.flush_due().filter(|_| !self.flushing);
+        let deadlines = [self.role.next_deadline(), self.net.next_alarm(), flush_due];
         let next: Time = deadlines.into_iter().flatten().min()?;
         Some(next - time::now())
     }
@@ -209,30 +213,59 @@ impl<R: StateMachine> Shell<R> {
         for (conn, paused) in self.outbox.take_paused() {
             self.net.set_paused(conn, paused);
         }
-        for (after, message) in self.outbox.drain(self.role.conditions()) {
+        let (durable, written) = (self.role.conditions(), self.role.conditions_when_written());
+        for (after, message) in self.outbox.drain(durable, written) {
             if let Outgoing::Call { call, to, deadline, .. } = &message {
                 self.net.begin_call(*call, *to, *deadline);
             }
             self.gate.push(after, message);
         }
+        self.lag.look(now, self.is_durable());
     }
 
-    /// Makes the journal durable: here if nothing else is to be done, else in the background.
+    fn is_durable(&self) -> bool {
+        self.role.durable() >= self.role.appended()
+    }
+
+    /// How far things have come, for messages. Where the disk has not kept up, what was written does
+    /// not count.
+    fn reached(&self) -> Conditions {
+        let reached = self.role.reached();
+        let is_over = self.lag.is_over(time::now());
+        Conditions { written: if is_over { reached.durable } else { reached.written }, ..reached }
+    }
+
+    /// Has records survive this process, if that is all that a message waits for.
+    fn write(&mut self) {
+        if self.gate.waits_for_write(&self.reached()) {
+            self.role.write().unwrap_or_else(|error| poison(&error));
+        }
+    }
+
+    /// Makes the journal durable: here if nothing else is to be done and somebody waits for it, else in
+    /// the background.
     fn flush(&mut self) -> io::Result<()> {
-        if self.flushing || self.role.durable() >= self.role.appended() {
+        if self.flushing || self.is_durable() {
             return Ok(());
         }
-        if self.group_commit && !self.net.has_input() {
+        let is_awaited = self.role.durable() < self.role.flushed_at_once()
+            || self.gate.waits_for_flush(&self.role.reached());
+        if !is_awaited && self.lag.flush_due().is_some_and(|due| time::now() < due) {
+            return Ok(());
+        }
+        if self.group_commit && is_awaited && !self.net.has_input() {
             self.net.poll(Some(Duration::ZERO))?;
         }
-        if !self.group_commit || !self.net.has_input() {
+        if !self.group_commit || is_awaited && !self.net.has_input() {
             // What need not wait for this flush should not.
             self.release();
             self.net.write_all();
             self.role.flush().unwrap_or_else(|error| poison(&error));
+            self.lag.look(time::now(), self.is_durable());
             return Ok(());
         }
         self.flushing = true;
+        self.lag.flush_begins(time::now());
         let (flushed, waker) = (self.flushed.clone(), self.net.waker());
         let done = FlushDone::new(move || {
             flushed.store(true, Ordering::Release);
@@ -248,13 +281,14 @@ impl<R: StateMachine> Shell<R> {
         if ended {
             self.flushing = false;
             self.role.flush_finish().unwrap_or_else(|error| poison(&error));
+            self.lag.flush_ends(time::now(), self.is_durable());
         }
         ended
     }
 
     /// Sends what need not wait any more.
     fn release(&mut self) {
-        let reached = self.role.reached();
+        let reached = self.reached();
         while let Some(message) = self.gate.pop(&reached) {
             self.net.send(message, &self.role);
         }

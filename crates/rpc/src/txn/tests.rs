@@ -53,7 +53,10 @@ fn step(hub: &Hub, now: Time, out: &mut Outbox) -> Vec<(CallId, DecideReq)> {
     hub.begin(now, 0);
     while hub.run() > 0 {}
     hub.end(out);
-    let sent = out.drain(Conditions::NONE).map(|(_, message)| message).collect::<Vec<_>>();
+    let sent = out
+        .drain(Conditions::NONE, Conditions::NONE)
+        .map(|(_, message)| message)
+        .collect::<Vec<_>>();
     let decisions = sent.into_iter().filter_map(|message| match message {
         Outgoing::Call { call, frame, .. } => {
             Some((call, prost::Message::decode(frame.body).unwrap()))
