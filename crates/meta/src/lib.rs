@@ -13,6 +13,7 @@
 
 mod checkpoint;
 pub mod config;
+mod delay;
 mod gone;
 mod ids;
 mod locks;

@@ -163,7 +163,7 @@ mod tests {
             let mut inputs: VecDeque<Input> = inputs.into_iter().collect();
             self.worker.step(self.now, 0, &mut inputs, &mut self.out);
             let mut left = Left::default();
-            for (_, message) in self.out.drain(Conditions::NONE) {
+            for (_, message) in self.out.drain(Conditions::NONE, Conditions::NONE) {
                 let frame = match message {
                     Outgoing::Reply { frame, .. } => {
                         let class = Error::decode(frame.body.clone()).map_or(0, |e| e.class);

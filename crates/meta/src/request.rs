@@ -157,7 +157,7 @@ messages! {
     RenewLocks(RenewLocksReq): RenewLocks;
     Renew(RenewReq): Renew;
     Session(SessionReq): OpenSession | CloseSession;
-    Empty(Empty): Statfs;
+    Empty(Empty): Statfs | SyncJournal;
     Fetch(FetchReq): Fetch;
     Collect(CollectReq): Collect;
     Invalidate(InvalidateReq): Invalidate;
@@ -300,6 +300,35 @@ impl Rq {
             Msg::Prepare(_) => true,
             Msg::Open(m) => m.access & saker_types::Access::W.0 != 0 || m.truncate,
             _ => self.mutation().is_some(),
+        }
+    }
+
+    /// May it be answered before what it has changed, and seen, is durable, where the policy in force says
+    /// so? Only what concerns rows of one shard: what another shard makes durable must not depend on it.
+    /// So a new directory is durable, and what is in it may be on any shard. A directory may have
+    /// a policy of its own, which a path to it does not say.
+    pub fn may_delay(&self) -> bool {
+        match &self.msg {
+            Msg::Readdir(m) => m.at.path.is_empty(),
+            _ => matches!(
+                self.from.op,
+                Op::Lookup
+                    | Op::Getattr
+                    | Op::Readlink
+                    | Op::Access
+                    | Op::Open
+                    | Op::Create
+                    | Op::Symlink
+                    | Op::Mknod
+                    | Op::Unlink
+                    | Op::Setattr
+                    | Op::Close
+                    | Op::Append
+                    | Op::Getxattr
+                    | Op::Listxattr
+                    | Op::Setxattr
+                    | Op::Removexattr
+            ),
         }
     }
 

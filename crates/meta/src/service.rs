@@ -164,9 +164,12 @@ impl ShardWorker {
             // The slot has moved while it waited.
             return s.finish(&rq, Err(e));
         }
+        // Of an earlier attempt.
+        rq.policy.set(0);
+        let changes = s.changes();
         match self.hub.serve(rq.asker, || s.execute(&rq)) {
-            Ok(body) => s.finish(&rq, Ok(body)),
-            Err(Stop::Fail(e)) => s.finish(&rq, Err(e)),
+            Ok(body) => s.finish_in_step(&rq, Ok(body), changes),
+            Err(Stop::Fail(e)) => s.finish_in_step(&rq, Err(e), changes),
             Err(Stop::Wait(wait)) => {
                 s.park(wait.clone(), rq);
                 match wait {
@@ -287,6 +290,18 @@ impl StateMachine for ShardWorker {
 
     fn durable(&self) -> u64 {
         self.shard.borrow().engine.durable()
+    }
+
+    fn written(&self) -> u64 {
+        self.shard.borrow().engine.written()
+    }
+
+    fn flushed_at_once(&self) -> u64 {
+        self.shard.borrow().flushed_at_once()
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        self.shard.borrow_mut().engine.write().map_err(io::Error::other)
     }
 
     fn flush(&mut self) -> io::Result<()> {

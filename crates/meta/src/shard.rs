@@ -15,7 +15,7 @@ use rustc_hash::FxBuildHasher;
 use saker_engine::embedded::Sizes;
 use saker_engine::lease_clock::LeaseClock;
 use saker_engine::sessions::Sessions;
-use saker_engine::{AnyEngine, Engine, Level, Reads};
+use saker_engine::{AnyEngine, Engine, Level, Position, Reads};
 use saker_rpc::frame::Frame;
 use saker_rpc::hub::Hub;
 use saker_rpc::node::ReplyTo;
@@ -161,6 +161,8 @@ pub struct Shard {
     pub(crate) given_ids: GivenIds,
     row_reads: RowReads,
     batch: Batch,
+    /// The last record whose flush must not be delayed.
+    flushed_at_once: Position,
     me: Weak<RefCell<Shard>>,
 }
 
@@ -256,6 +258,7 @@ impl Shard {
                 given_ids: GivenIds::default(),
                 row_reads,
                 batch: Batch::default(),
+                flushed_at_once: 0,
                 limits,
                 me: me.clone(),
             })
@@ -337,14 +340,33 @@ impl Shard {
         }
     }
 
-    /// Answers a request; the result of a mutation becomes part of the batch's record.
+    /// Answers a request when all that it has changed and seen is durable; the result of a mutation
+    /// becomes part of the batch's record.
     pub(crate) fn finish(&mut self, rq: &Rq, result: Result<Bytes, Error>) {
+        self.finish_when(rq, result, When::Durable);
+    }
+
+    /// The last changes of the batch, since it had so many, belong to an operation that may be answered before
+    /// they are durable.
+    pub(crate) fn may_delay_changes(&mut self, since: usize) {
+        self.batch.may_delay_since(since);
+    }
+
+    /// How many changes the batch has.
+    pub(crate) fn changes(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Answers a request.
+    pub(crate) fn finish_when(&mut self, rq: &Rq, result: Result<Bytes, Error>, when: When) {
         let trailer = encoded(&KeptDirs { dirs: rq.kept.take() });
         match rq.mutation() {
             Some(ctx) if rq.stage.get() == Stage::Admitted => {
-                self.finish_mutation(ctx.session, ctx.seq, rq.slot, result, trailer);
+                for to in self.end_mutation(ctx.session, ctx.seq, rq.slot, &result) {
+                    self.send_when(when, to, &result, trailer.clone());
+                }
             }
-            _ => self.send_with(rq.from, &result, trailer),
+            _ => self.send_when(when, rq.from, &result, trailer),
         }
     }
 
@@ -357,7 +379,20 @@ impl Shard {
         result: Result<Bytes, Error>,
         trailer: Bytes,
     ) {
-        let waiters = match &result {
+        for to in self.end_mutation(session, seq, slot, &result) {
+            self.send_when(When::Durable, to, &result, trailer.clone());
+        }
+    }
+
+    /// Keeps a mutation's result, and says who waits for it.
+    fn end_mutation(
+        &mut self,
+        session: u64,
+        seq: u64,
+        slot: Option<Slot>,
+        result: &Result<Bytes, Error>,
+    ) -> Vec<ReplyTo> {
+        match result {
             Ok(body) => {
                 // A session that ended meanwhile must not come back when the journal is replayed.
                 if self.sessions.knows(session) {
@@ -374,9 +409,6 @@ impl Shard {
             }
             // Nothing was done, and the same request may come again.
             Err(_) => self.sessions.send_away(session, seq),
-        };
-        for to in waiters {
-            self.send_with(to, &result, trailer.clone());
         }
     }
 
@@ -393,46 +425,49 @@ impl Shard {
 
     /// Sends an answer.
     pub(crate) fn send(&self, to: ReplyTo, result: &Result<Bytes, Error>) {
-        self.send_with(to, result, Bytes::new());
+        self.send_when(When::Durable, to, result, Bytes::new());
     }
 
-    /// The same with a trailer ([`KeptDirs`]).
-    fn send_with(&self, to: ReplyTo, result: &Result<Bytes, Error>, trailer: Bytes) {
+    /// The same with a trailer ([`KeptDirs`]), and perhaps before all is durable.
+    fn send_when(&self, when: When, to: ReplyTo, result: &Result<Bytes, Error>, trailer: Bytes) {
         let (status, body) = match result {
             Ok(body) => (0, body.clone()),
             Err(e) => (status_of(e), e.encode_to_vec().into()),
         };
-        self.send_raw(to, status, body, trailer);
+        let frame = answer(to, status, body, trailer);
+        match when {
+            When::Durable => self.hub.reply(to.conn, frame),
+            When::Written => self.hub.reply_when_written(to.conn, frame),
+        }
     }
 
     /// Sends an answer that is already encoded.
     pub(crate) fn send_raw(&self, to: ReplyTo, status: u16, body: Bytes, trailer: Bytes) {
-        let frame = Frame {
-            kind: saker_rpc::FrameKind::Reply,
-            op: to.op as u16,
-            status,
-            call: to.call,
-            trace: to.trace,
-            body,
-            payload: trailer,
-            map_version: 0,
-        };
-        self.hub.reply(to.conn, frame);
+        self.hub.reply(to.conn, answer(to, status, body, trailer));
     }
 
     /// Ends a batch: its changes become one record.
     pub(crate) fn seal(&mut self) {
+        let may_delay = self.batch.may_delay();
         self.write_totals();
         if self.inode_count_change != 0 {
             let by = std::mem::take(&mut self.inode_count_change);
             self.log_change(What::Inodes(by));
         }
-        let Shard { batch, engine, .. } = self;
+        let Shard { batch, engine, flushed_at_once, .. } = self;
         if batch.write(|record| {
-            engine.commit(record);
+            let position = engine.commit(record);
+            if !may_delay {
+                *flushed_at_once = position;
+            }
         }) {
             self.metrics.batches.inc();
         }
+    }
+
+    /// The last record whose flush must not be delayed.
+    pub(crate) fn flushed_at_once(&self) -> Position {
+        self.flushed_at_once
     }
 
     /// A step begins. What must be done for time that has gone by.
@@ -514,6 +549,28 @@ impl Shard {
 
 fn allocator(map: &ClusterMap, no: ShardNo) -> u16 {
     map.shards.get(usize::from(no)).map_or(0, |s| s.allocator as u16)
+}
+
+/// When an answer leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// All records so far are durable.
+    Durable,
+    /// Those whose flush may be delayed are written, the others durable.
+    Written,
+}
+
+fn answer(to: ReplyTo, status: u16, body: Bytes, trailer: Bytes) -> Frame {
+    Frame {
+        kind: saker_rpc::FrameKind::Reply,
+        op: to.op as u16,
+        status,
+        call: to.call,
+        trace: to.trace,
+        body,
+        payload: trailer,
+        map_version: 0,
+    }
 }
 
 fn status_of(e: &Error) -> u16 {

@@ -14,7 +14,7 @@ use saker_engine::{Engine, EngineSource, memory};
 use saker_rpc::frame::Frame;
 use saker_rpc::hello::{PeerHello, RoleKind};
 use saker_rpc::hub::decode_reply;
-use saker_rpc::node::{CallId, ConnId, Input, Outbox, Outgoing, StateMachine};
+use saker_rpc::node::{CallId, Conditions, ConnId, Input, Outbox, Outgoing, StateMachine};
 use saker_runtime::telemetry::Registry;
 use saker_runtime::time::Time;
 use saker_types::change::{Gone, parse_slot_key, table};
@@ -68,6 +68,11 @@ pub(crate) struct Tester {
     pub(crate) asked: Vec<(NodeId, Op)>,
     /// Steps in which the last request was not answered.
     pub(crate) waited: usize,
+    /// What the last answer waited for, and where the records ended then.
+    pub(crate) answered_when: Conditions,
+    pub(crate) records_then: u64,
+    /// Where the records ended before the last request.
+    pub(crate) records_before: u64,
 }
 
 impl Tester {
@@ -87,7 +92,22 @@ impl Tester {
         let (calls, seq, waited) = Default::default();
         let (cred, asked) = (Cred::root(), Vec::new());
         let outbox = Outbox::new();
-        let mut t = Tester { home, shard, worker, outbox, now, calls, seq, cred, asked, waited };
+        let (answered_when, records_then, records_before) = (Conditions::NONE, 0, 0);
+        let mut t = Tester {
+            home,
+            shard,
+            worker,
+            outbox,
+            now,
+            calls,
+            seq,
+            cred,
+            asked,
+            waited,
+            answered_when,
+            records_then,
+            records_before,
+        };
         let session = SessionReq { session: SESSION };
         t.ask::<Empty>(Op::OpenSession, &session).expect("a session");
         t
@@ -138,6 +158,7 @@ impl Tester {
         body: &impl Message,
     ) -> Result<R, Error> {
         self.calls += 1;
+        self.records_before = self.worker.appended();
         let body = body.encode_to_vec().into();
         let frame = Frame::request(op as u16, 0, body, Bytes::new());
         let frame = Frame { call: self.calls, ..frame };
@@ -179,11 +200,15 @@ impl Tester {
         let wall_ns = WALL_NS + self.now.as_ns() as i64;
         self.worker.step(self.now, wall_ns, inputs, &mut self.outbox);
         self.worker.flush().expect("memory");
-        let said: Vec<_> = self.outbox.drain(self.worker.conditions()).collect();
+        let (durable, written) = (self.worker.conditions(), self.worker.conditions_when_written());
+        let said: Vec<_> = self.outbox.drain(durable, written).collect();
         let mut answer = None;
-        for (_, message) in said {
+        for (when, message) in said {
             match message {
-                Outgoing::Reply { conn: CLIENT, frame } => answer = Some(frame),
+                Outgoing::Reply { conn: CLIENT, frame } => {
+                    (answer, self.answered_when) = (Some(frame), when);
+                    self.records_then = self.worker.appended();
+                }
                 Outgoing::Reply { frame, .. } => {
                     let call = CallId(frame.call);
                     inputs.push_back(Input::Reply { call, result: Ok(frame) });

@@ -8,7 +8,7 @@ use saker_types::{Attr, Cred, Errno, Error, FileKind, Inode, limits};
 use super::done;
 use crate::request::{Attempt, Rq};
 use crate::rows::Located;
-use crate::rules::attributes::mode_after_write;
+use crate::rules::attributes::{mode_after_write, next_version};
 use crate::shard::{Shard, encoded};
 
 impl Shard {
@@ -72,7 +72,7 @@ impl Shard {
 
     fn data_changed(&self, a: &mut Attr) {
         let now = self.wall_ns();
-        a.data_version += 1;
+        a.data_version = next_version(a, now);
         a.mtime_ns = later(a.mtime_ns, now);
         a.ctime_ns = later(a.ctime_ns, now);
     }
@@ -129,7 +129,7 @@ impl Shard {
             if !inode.attr.chunked {
                 // No store has anything of the file.
                 inode.attr.chunked = true;
-                inode.attr.data_version += 1;
+                inode.attr.data_version = next_version(&inode.attr, self.wall_ns());
             }
             inode.append_end = end;
         }

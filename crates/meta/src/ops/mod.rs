@@ -21,7 +21,7 @@ pub(crate) mod watch;
 pub(crate) mod xattr;
 
 use bytes::Bytes;
-use saker_types::wire::{At, Entry, Op};
+use saker_types::wire::{At, Empty, Entry, Op};
 use saker_types::{Errno, Error};
 
 use crate::request::{Attempt, Msg, Rq};
@@ -56,6 +56,8 @@ impl Shard {
             (Msg::Renew(m), _) => self.renew(m),
             (Msg::Session(m), Op::OpenSession) => self.open_session(rq, m),
             (Msg::Session(m), _) => self.close_session(m),
+            // As every answer, but those for which it is said otherwise, it leaves when all is durable.
+            (Msg::Empty(_), Op::SyncJournal) => Ok(encoded(&Empty {})),
             (Msg::Empty(_), _) => self.statfs(),
             (Msg::Fetch(m), _) => self.fetch(rq, m),
             (Msg::Collect(m), _) => self.collect(m),

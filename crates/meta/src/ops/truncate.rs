@@ -10,7 +10,7 @@ use saker_types::{Attr, Cred, Error, Inode, Stamp};
 use super::done;
 use crate::request::{Attempt, Rq};
 use crate::rows::Located;
-use crate::rules::attributes::mode_after_write;
+use crate::rules::attributes::{mode_after_write, next_version};
 use crate::shard::Shard;
 
 /// A change of size.
@@ -38,7 +38,7 @@ impl Truncation {
             inode.unflushed.clear();
         }
         a.set_size(self.size, a.stored_bytes());
-        a.data_version += 1;
+        a.data_version = next_version(a, now_ns);
         a.mtime_ns = later(a.mtime_ns, now_ns);
         a.ctime_ns = later(a.ctime_ns, now_ns);
         a.mode = self.mode;

@@ -4,6 +4,12 @@ use saker_types::time::later;
 use saker_types::wire::SetattrReq;
 use saker_types::{Access, Attr, Cred, Errno, Error, Inode, Stamp, access};
 
+/// The next version of a file's data. Where a loss of power may take what was answered, none that is lost
+/// may come again with other data: so it is not below the clock's milliseconds.
+pub(crate) fn next_version(a: &Attr, now_ns: Stamp) -> u64 {
+    (a.data_version + 1).max(now_ns / 1_000_000)
+}
+
 /// chmod(2) and chown(2): checks, and changes mode, owner and ctime.
 pub(crate) fn apply_access(
     inode: &mut Inode,

@@ -13,6 +13,10 @@ const STEP_BYTES_MAX: usize = 8 << 20;
 #[derive(Default)]
 pub(crate) struct Batch {
     changes: Vec<Change>,
+    /// How many of them belong to operations that may be answered before they are durable.
+    delayable: usize,
+    /// Something was changed that others rely on: the record is flushed at once.
+    must_flush: bool,
     /// Of these changes.
     bytes: usize,
     /// Of the records that this step has written before.
@@ -28,7 +32,24 @@ impl Batch {
     /// One more change.
     pub(crate) fn add(&mut self, what: What) {
         self.bytes += weight(&what);
+        self.must_flush |= !is_delayable(&what);
         self.changes.push(Change { what: Some(what) });
+    }
+
+    /// How many changes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// The changes since there were so many belong to an operation that may be answered before they are
+    /// durable.
+    pub(crate) fn may_delay_since(&mut self, len: usize) {
+        self.delayable += self.changes.len() - len;
+    }
+
+    /// Need the record of all these changes not be flushed at once?
+    pub(crate) fn may_delay(&self) -> bool {
+        !self.must_flush && self.delayable > 0 && self.delayable == self.changes.len()
     }
 
     /// Are they enough for a record?
@@ -51,9 +72,16 @@ impl Batch {
         record.changes.clear();
         // For its memory.
         self.changes = record.changes;
+        (self.delayable, self.must_flush) = (0, false);
         self.written_bytes += std::mem::take(&mut self.bytes);
         true
     }
+}
+
+/// Rows, and what was answered, go together. Of anything else others may know: ids that are reserved
+/// must not be given out again, and what was voted or decided must stay so.
+fn is_delayable(what: &What) -> bool {
+    matches!(what, What::Put(_) | What::Delete(_) | What::Result(_) | What::Inodes(_))
 }
 
 #[cfg(test)]
@@ -84,5 +112,24 @@ mod tests {
         assert!(batch.is_step_full(), "what was written counts");
         batch.begin_step();
         assert!(!batch.is_step_full());
+    }
+
+    #[test]
+    fn a_record_is_delayed_only_with_all_of_its_changes() {
+        let mut batch = Batch::default();
+        let mut add = |delayable: &[What], others: &[What]| {
+            let len = batch.len();
+            delayable.iter().for_each(|what| batch.add(what.clone()));
+            batch.may_delay_since(len);
+            others.iter().for_each(|what| batch.add(what.clone()));
+            let may_delay = batch.may_delay();
+            batch.write(|_| {});
+            may_delay
+        };
+        assert!(!add(&[], &[]));
+        assert!(add(&[put(1), What::Inodes(1)], &[]));
+        assert!(!add(&[put(1)], &[put(2)]));
+        assert!(!add(&[put(1), What::IdsReserved(7)], &[]));
+        assert!(add(&[put(1)], &[]), "of the record before nothing counts");
     }
 }
