@@ -362,6 +362,7 @@ impl FakeModel {
                 }
                 IdRange { first: 1_000, count }.encode_to_vec()
             }
+            Op::SyncJournal => Empty {}.encode_to_vec(),
             Op::Statfs => ShardStats::default().encode_to_vec(),
             Op::StoreStat => {
                 let bytes = 1 << 40;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use saker_types::policy::PolicyId;
 use saker_types::wire::{At, Entry, RenameReply, rename_flags};
-use saker_types::{InodeId, Locator, Result};
+use saker_types::{Errno, InodeId, Locator, Result};
 
 use crate::namespace::api::Namespace;
 use crate::namespace::dispatch::AnyNamespace;
@@ -256,6 +257,38 @@ impl Fs {
         }
         let (serving, at) = self.serving(at)?;
         at.told(ask!(serving, names => names.removexattr(who, &at, name).await))
+    }
+
+    /// What was done to the names in a directory, and answered, is durable when it returns. That is so at
+    /// once but under a policy that is strong without durability (Cudele, Table 2).
+    ///
+    /// # Errors
+    /// ETIMEDOUT when a shard does not answer, and those of a lookup; none for a directory that is gone.
+    pub async fn fsync_dir(&self, who: &Caller, dir: &Locator) -> Result<()> {
+        if dir.policy == PolicyId::FROZEN.0 {
+            return Ok(());
+        }
+        let mut policy = dir.policy;
+        if !PolicyId(policy).may_delay_flush() {
+            // It may have been given one since.
+            policy = match self.lookup(who, &At::handle(dir.clone())).await {
+                Ok(entry) => entry.loc.policy,
+                Err(error) if [Errno::ENOENT, Errno::ESTALE].contains(&error.errno()) => 0,
+                Err(error) => return Err(error),
+            };
+        }
+        match PolicyId(policy).may_delay_flush() {
+            true => self.sync().await,
+            false => Ok(()),
+        }
+    }
+
+    /// What was done to names and attributes anywhere, and answered, is durable when it returns.
+    ///
+    /// # Errors
+    /// ETIMEDOUT when a shard does not answer.
+    pub async fn sync(&self) -> Result<()> {
+        self.core.cluster.sync_journals().await
     }
 
     /// Capacity and use of the whole file system, at most a second old. Nodes that do not answer

@@ -11,7 +11,7 @@ use prost::Message;
 use saker_rpc::CallError;
 use saker_runtime::telemetry::{Counter, Registry};
 use saker_runtime::time::{self, Time};
-use saker_types::wire::{MapReq, Op, SessionReq};
+use saker_types::wire::{Empty, MapReq, Op, SessionReq};
 use saker_types::{Class, ClusterMap, Errno, Error, NodeId, Result};
 
 use crate::ClientStats;
@@ -251,6 +251,19 @@ impl Cluster {
             }
             self.pause(&mut backoff, to, op, &routes, &fail).await?;
         }
+    }
+
+    /// Has all shards make durable what they have answered.
+    ///
+    /// # Errors
+    /// ETIMEDOUT when one does not answer.
+    pub(crate) async fn sync_journals(&self) -> Result<()> {
+        let (deadline, shards) = (self.deadline(), self.routes().map.shards.len());
+        let sync = |n| async move {
+            let (to, op) = (NodeId::Shard(n as u16), Op::SyncJournal);
+            self.call(to, op, &Empty {}, Bytes::new(), ATTEMPT_MAX, deadline).await
+        };
+        all((0..shards).map(sync)).await.map(drop)
     }
 
     /// How long a node may park a request whose attempt ends at `until`, in milliseconds.

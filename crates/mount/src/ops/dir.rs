@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_lock::Mutex;
 use saker_client::{Caller, DirItem, DirStream, OpenFlags};
-use saker_fuse::abi::{Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn};
+use saker_fuse::abi::{Dirent, EntryOut, FsyncIn, OpenOut, ReadIn, ReleaseIn};
 use saker_fuse::{MAX_WRITE_BYTES, Reply, Request};
 use saker_types::wire::{At, Entry};
 use saker_types::{Errno, FileKind, InodeId, Locator, ROOT, Result};
@@ -137,8 +137,12 @@ impl MountService {
         Ok(Reply::done())
     }
 
-    /// Nothing to do: changes of names are on disk when they are answered.
-    pub(crate) async fn fsyncdir(&self, _request: &Request) -> Result<Reply> {
+    /// Changes of names are on disk when they are answered, but under some policies.
+    pub(crate) async fn fsyncdir(&self, request: &Request) -> Result<Reply> {
+        let input: FsyncIn = request.body().fixed()?;
+        let dir = self.dirs.get(input.fh)?;
+        let loc = self.locate(dir.node).await.unwrap_or_else(|_| dir.loc.clone());
+        self.fs.fsync_dir(&request.caller(), &loc).await?;
         Ok(Reply::done())
     }
 }

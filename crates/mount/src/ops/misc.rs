@@ -33,6 +33,7 @@ impl MountService {
 
     pub(crate) async fn syncfs(&self, _request: &Request) -> Result<Reply> {
         self.sync_all().await?;
+        self.fs.sync().await?;
         Ok(Reply::done())
     }
 

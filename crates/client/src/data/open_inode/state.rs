@@ -338,12 +338,14 @@ impl InodeState {
     /// What it has not heard of, and that what it called unflushed at the version `flushed` is not any
     /// more; `None` if that is nothing.
     pub(crate) fn report(&self, flushed: Option<u64>) -> Option<CloseReq> {
-        if !self.is_dirty() && flushed.is_none() {
-            return None;
-        }
+        (self.is_dirty() || flushed.is_some()).then(|| self.report_anyway(flushed))
+    }
+
+    /// The same, also if that is nothing.
+    pub(crate) fn report_anyway(&self, flushed: Option<u64>) -> CloseReq {
         let inline = (!self.unsaved.is_empty()).then(|| self.inline.clone().unwrap_or_default());
         let size = if inline.is_some() { self.attr.size } else { self.written_end };
-        Some(CloseReq {
+        CloseReq {
             at: At::handle(self.loc.clone()),
             is_clean: !self.is_dirty(),
             flushed,
@@ -355,7 +357,7 @@ impl InodeState {
             written_bytes: self.unreported.0,
             cleared_bytes: self.unreported.1,
             ctx: Ctx::default(),
-        })
+        }
     }
 
     /// It has heard that; `with_data`: also a small file's data.

@@ -6,6 +6,7 @@ use async_lock::MutexGuard;
 use bytes::Bytes;
 use saker_runtime::time;
 use saker_types::limits::FILE_BYTES_MAX;
+use saker_types::policy::PolicyId;
 use saker_types::wire::*;
 use saker_types::{Class, Errno, Error, Result, Unflushed};
 use std::time::Duration;
@@ -451,7 +452,11 @@ impl Core {
         flushed: Option<u64>,
     ) -> Result<Report> {
         for _ in 0..CONFLICTS_MAX {
-            let request = inode.with(|s| s.report(flushed));
+            let request = inode.with(|s| {
+                // What the owner has answered before may not be durable: it is when this is answered.
+                let must_tell = op == Op::Fsync && PolicyId(s.loc().policy).may_delay_flush();
+                if must_tell { Some(s.report_anyway(flushed)) } else { s.report(flushed) }
+            });
             let Some(mut request) = request else { return Ok(Report::Done(None)) };
             let who = writer_of(inode);
             let losses = inode.with(|s| s.losses());
