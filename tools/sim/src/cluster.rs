@@ -10,10 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
+use prost::Message as _;
 use rustix::process::{Pid, Signal, kill_process};
 use saker_client::{ClientOptions, ClusterAddr, Fs};
+use saker_types::Cred;
+use saker_types::wire::{At, Ctx, Op, PolicyPair, SessionReq, SetPolicyReq};
 use serde_json::Value;
 
+use crate::raw::Raw;
 use crate::settings;
 
 /// How a cluster is started.
@@ -164,6 +168,27 @@ impl RunningCluster {
     pub fn connect_with(&self, options: ClientOptions) -> Fs {
         Fs::connect(&ClusterAddr::Dir(self.dir()), options)
             .unwrap_or_else(|error| panic!("no client: {error}"))
+    }
+
+    /// Gives a directory a policy. Panics when that is refused.
+    pub fn set_policy(&self, at: &At, pairs: &[(&str, &str)]) {
+        let roles = self.roles();
+        let coordinator = roles.iter().find(|role| role.role == "coordinator");
+        let mut raw = Raw::connect(&coordinator.expect("there is one").addr).expect("it is up");
+        let session = u64::from(std::process::id()) << 32 | 1;
+        raw.hello(session).expect("an answer");
+        let mut ask = |op, message: &[u8]| {
+            let (status, _) = raw.call_bytes(op, message).expect("an answer");
+            assert_eq!(status, 0, "{} is refused", op.name());
+        };
+        ask(Op::OpenSession, &SessionReq { session }.encode_to_vec());
+        let pair = |(key, value): &(&str, &str)| PolicyPair {
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+        };
+        let ctx = Ctx { cred: Cred::root(), session, seq: 1, ack: 1, ..Ctx::default() };
+        let pairs = pairs.iter().map(pair).collect();
+        ask(Op::SetPolicy, &SetPolicyReq { ctx, at: at.clone(), pairs }.encode_to_vec());
     }
 
     /// Mounts the cluster once more.

@@ -379,7 +379,7 @@ impl Testbed {
         let done = node.step(self.now).and_then(|()| node.flush());
         done.expect("a disk in memory");
         node.answered.clear();
-        let (life, said) = (node.life, node.said());
+        let (life, said) = (node.life, node.said(self.now));
         said.into_iter().for_each(|said| self.send(id, life, said));
     }
 

@@ -79,6 +79,11 @@ fn a_reply_before_the_flush_is_found() {
 }
 
 #[test]
+fn records_that_are_not_written_are_found() {
+    is_found("records are not written");
+}
+
+#[test]
 fn a_decision_sent_before_it_is_logged_is_found() {
     is_found("decision sent before it is logged");
 }

@@ -126,6 +126,7 @@ fn cluster(config: &MountsConfig) -> world::WorldConfig {
         clients: config.mounts + 2,
         calls: usize::MAX,
         inline_max: config.inline_max,
+        delays_flush: false,
         mutation: config.mutation,
         seed: config.seed,
         ..world::WorldConfig::of_seed(config.seed ^ BOUNDS).without_faults()

@@ -20,7 +20,8 @@ use saker_coordinator::config::Members;
 use saker_meta::ShardLimits;
 use saker_rpc::frame::Frame;
 use saker_rpc::node::Gate;
-use saker_rpc::{FlushDone, Input, Outbox, Outgoing, PeerHello, Service, StateMachine};
+use saker_rpc::node::lag::Lag;
+use saker_rpc::{Conditions, FlushDone, Input, Outbox, Outgoing, PeerHello, Service, StateMachine};
 use saker_runtime::sim;
 use saker_runtime::time::Time;
 use saker_store::StoreService;
@@ -92,6 +93,7 @@ pub struct Node {
     pub inputs: VecDeque<Input>,
     /// Connection, call and status of what the last step has answered.
     pub answered: Vec<(u64, u64, u16)>,
+    lag: Lag,
     /// A flush is under way.
     pub flushing: bool,
     /// A step is due.
@@ -128,6 +130,7 @@ impl Node {
             gate: Gate::new(),
             inputs: VecDeque::new(),
             answered: Vec::new(),
+            lag: Lag::default(),
             flushing: false,
             stepping: false,
             wake_at: None,
@@ -189,6 +192,7 @@ impl Node {
         self.running = None;
         self.outbox = Outbox::new();
         self.gate = Gate::new();
+        self.lag = Lag::default();
         self.inputs.clear();
         self.answered.clear();
         (self.flushing, self.stepping, self.wake_at) = (false, false, None);
@@ -242,17 +246,19 @@ impl Node {
         let mut outbox = std::mem::take(&mut self.outbox);
         let Some(role) = self.role() else { return Ok(()) };
         role.step(now, wall_ns, &mut inputs, &mut outbox);
-        let conditions = role.conditions();
+        let (durable, written) = (role.conditions(), role.conditions_when_written());
+        let is_durable = role.durable() >= role.appended();
         if let Some(why) = sim::take_crash() {
             return Err(why);
         }
-        for (after, said) in outbox.drain(conditions) {
+        for (after, said) in outbox.drain(durable, written) {
             if let Outgoing::Reply { conn, frame } = &said {
                 self.answered.push((conn.0, frame.call, frame.status));
             }
             self.gate.push(after, said);
         }
         (self.inputs, self.outbox) = (inputs, outbox);
+        self.lag.look(now, is_durable);
         Ok(())
     }
 
@@ -261,22 +267,38 @@ impl Node {
     /// # Errors
     /// Why the node must die.
     pub fn flush(&mut self) -> Result<(), String> {
+        self.lag = Lag::default();
         self.role().map_or(Ok(()), |role| role.flush().map_err(|e| e.to_string()))
     }
 
-    /// Begins a flush if there is something to flush; true if it did.
+    /// Has records survive the role, if that is all that a message waits for.
     ///
     /// # Errors
     /// Why the node must die.
-    pub fn begin_flush(&mut self) -> Result<bool, String> {
+    pub fn write(&mut self, now: Time) -> Result<(), String> {
+        let waits = self.reached(now).is_some_and(|reached| self.gate.waits_for_write(&reached));
+        let Some(role) = self.role().filter(|_| waits) else { return Ok(()) };
+        role.write().map_err(|e| e.to_string())
+    }
+
+    /// Begins a flush if somebody waits for it or it is due; true if it did.
+    ///
+    /// # Errors
+    /// Why the node must die.
+    pub fn begin_flush(&mut self, now: Time) -> Result<bool, String> {
+        let is_due = self.lag.flush_due().is_none_or(|due| due <= now);
+        let reached = self.role().map(|role| role.reached());
+        let is_awaited = reached.is_some_and(|reached| self.gate.waits_for_flush(&reached));
         if self.flushing {
             return Ok(false);
         }
         let Some(role) = self.role() else { return Ok(false) };
-        if role.durable() >= role.appended() {
+        let is_awaited = is_awaited || role.durable() < role.flushed_at_once();
+        if role.durable() >= role.appended() || !is_awaited && !is_due {
             return Ok(false);
         }
         role.flush_begin(FlushDone::new(|| {})).map_err(|e| e.to_string())?;
+        self.lag.flush_begins(now);
         self.flushing = true;
         Ok(true)
     }
@@ -285,20 +307,32 @@ impl Node {
     ///
     /// # Errors
     /// Why the node must die.
-    pub fn end_flush(&mut self) -> Result<(), String> {
+    pub fn end_flush(&mut self, now: Time) -> Result<(), String> {
         self.flushing = false;
-        self.role().map_or(Ok(()), |role| role.flush_finish().map_err(|e| e.to_string()))
+        let Some(role) = self.role() else { return Ok(()) };
+        role.flush_finish().map_err(|e| e.to_string())?;
+        let is_durable = role.durable() >= role.appended();
+        self.lag.flush_ends(now, is_durable);
+        Ok(())
+    }
+
+    /// How far things have come, for messages.
+    fn reached(&mut self, now: Time) -> Option<Conditions> {
+        let reached = self.role()?.reached();
+        let written = if self.lag.is_over(now) { reached.durable } else { reached.written };
+        Some(Conditions { written, ..reached })
     }
 
     /// What may leave now.
-    pub fn said(&mut self) -> Vec<Outgoing> {
-        let Some(reached) = self.role().map(|role| role.reached()) else { return Vec::new() };
+    pub fn said(&mut self, now: Time) -> Vec<Outgoing> {
+        let Some(reached) = self.reached(now) else { return Vec::new() };
         std::iter::from_fn(|| self.gate.pop(&reached)).collect()
     }
 
-    /// When the role wants to run, whatever arrives.
+    /// When the role wants to run, whatever arrives, or must flush.
     pub fn next_deadline(&mut self) -> Option<Time> {
-        self.role()?.next_deadline()
+        let flush_due = self.lag.flush_due().filter(|_| !self.flushing);
+        self.role()?.next_deadline().into_iter().chain(flush_due).min()
     }
 
     /// Where the role believes that a peer listens.

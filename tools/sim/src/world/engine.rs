@@ -15,13 +15,15 @@ use rustc_hash::FxHashMap;
 use saker_rpc::CallError;
 use saker_rpc::client::{CallPromise, SleepPromise};
 use saker_rpc::frame::Frame;
+use saker_rpc::hub::decode_reply;
 use saker_runtime::rand::Rng;
 use saker_runtime::sim;
 use saker_runtime::task::Executor;
 use saker_runtime::time::Time;
 use saker_types::placement::Slot;
-use saker_types::wire::Op;
-use saker_types::{NodeId, StoreNo};
+use saker_types::policy::PolicyId;
+use saker_types::wire::{At, Ctx, Empty, Op, PolicyPair, SessionReq, SetPolicyReply, SetPolicyReq};
+use saker_types::{Cred, NodeId, StoreNo};
 
 use super::WorldConfig;
 use super::history::Moments;
@@ -31,6 +33,10 @@ use super::ownership::Ownership;
 use super::transport::{Desk, NewCall, WorldTransport};
 use crate::node::roles::{self, START_WALL_NS, addr_of};
 use crate::node::{Node, NodeConfig};
+
+/// Attempts to set a policy, and the pause between two.
+const POLICY_ATTEMPTS: usize = 20;
+const POLICY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Messages of the checkers' own client.
 pub const OBSERVER: usize = usize::MAX;
@@ -98,6 +104,9 @@ pub struct World {
     calls: u64,
     /// Mutations that were executed with success: what was answered.
     results: BTreeMap<(u64, u64), Bytes>,
+    /// A loss of power of a shard may take what it has answered, so that a mutation whose answer got lost is
+    /// executed again.
+    may_lose_answers: bool,
     /// (session, number) of mutations by (connection, call).
     asked: BTreeMap<(usize, u64), (u64, u64)>,
     /// Where new clients find it.
@@ -137,6 +146,7 @@ impl World {
             pending: BTreeMap::new(),
             calls: 0,
             results: BTreeMap::new(),
+            may_lose_answers: false,
             asked: BTreeMap::new(),
             coordinator: Rc::new(Cell::new(addr_of(NodeId::Coordinator, 0))),
             ownership: Ownership::new(cluster.map.clone()),
@@ -295,6 +305,45 @@ impl World {
         for call in wanted.calls {
             self.client_calls(call);
         }
+    }
+
+    /// Gives a directory a policy, before clients come, whatever goes wrong meanwhile.
+    ///
+    /// # Errors
+    /// What the coordinator says against it.
+    pub fn set_policy(&mut self, at: &At, pairs: &[(&str, &str)]) -> Result<u64, String> {
+        let session = self.rng.u64() | 1;
+        let mut outcome = Err(String::new());
+        for _ in 0..POLICY_ATTEMPTS {
+            outcome = self.try_set_policy(session, at, pairs);
+            if outcome.is_ok() {
+                break;
+            }
+            self.run_for(POLICY_PAUSE)?;
+        }
+        outcome
+    }
+
+    fn try_set_policy(
+        &mut self,
+        session: u64,
+        at: &At,
+        pairs: &[(&str, &str)],
+    ) -> Result<u64, String> {
+        let to = NodeId::Coordinator;
+        self.ask::<Empty>(to, Op::OpenSession, &SessionReq { session })?;
+        let ctx = Ctx { cred: Cred::root(), session, seq: 1, ack: 1, ..Ctx::default() };
+        let pair = |(key, value): &(&str, &str)| PolicyPair {
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+        };
+        let pairs = pairs.iter().map(pair).collect();
+        let answer =
+            self.ask_raw(to, Op::SetPolicy, &SetPolicyReq { ctx, at: at.clone(), pairs })?;
+        let reply: Result<SetPolicyReply, _> = decode_reply(Ok(answer));
+        let policy = reply.map_err(|error| error.to_string())?.policy;
+        self.may_lose_answers |= PolicyId(policy).may_delay_flush();
+        Ok(policy)
     }
 
     // ---- checkers -------------------------------------------------------------------------

@@ -36,14 +36,19 @@ use saker_rpc::Transport as _;
 use saker_runtime::rand::Rng;
 use saker_runtime::sim;
 use saker_runtime::task::Spawner;
-use saker_types::NodeId;
+use saker_types::wire::At;
+use saker_types::{Locator, NodeId};
 
 pub use engine::World;
-use faults::{TimedFault, WorldSize};
+use faults::{TimedFault, WorldFault, WorldSize};
 use script::{SharedWorld, WorldClient, WorldState};
 use transport::WorldTransport;
 
+use crate::node::Death;
 use crate::seeds::{SeedFailure, SeedRun};
+
+/// A policy by which answers may leave before they are durable.
+pub const STRONG_NONE: &[(&str, &str)] = &[("consistency", "strong"), ("durability", "none")];
 
 /// How often a client that comes later looks whether it is time.
 const LOOK: Duration = Duration::from_millis(5);
@@ -67,6 +72,9 @@ pub struct WorldConfig {
     pub segment_bytes: u64,
     /// Largest file that stays in its row, bytes.
     pub inline_max: u64,
+    /// Everything is under a policy that is strong without durability. Then no shard loses its power, and
+    /// no disk of a shard fails: whatever else happens must lose nothing.
+    pub delays_flush: bool,
     /// A rule that is broken on purpose.
     pub mutation: Option<&'static str>,
     /// The machine that dies with this operation of its disk, counted from 1.
@@ -82,6 +90,19 @@ impl WorldConfig {
         let size = WorldSize { shards: self.shards, stores: self.stores };
         self.changes = changes::draw(&mut rng, kinds, size, self.calls);
         self
+    }
+
+    /// The same run under a policy that is strong without durability, and without faults that may lose
+    /// what is not durable.
+    pub fn delaying_flush(mut self) -> WorldConfig {
+        for (_, fault) in &mut self.faults {
+            match fault {
+                WorldFault::Crash(NodeId::Shard(_), death, _) => *death = Death::Killed,
+                WorldFault::Disk(id @ NodeId::Shard(_), ..) => *fault = WorldFault::Reset(*id),
+                _ => {}
+            }
+        }
+        WorldConfig { delays_flush: true, ..self }
     }
 
     /// The same run without faults and changes.
@@ -149,12 +170,13 @@ impl SeedRun for WorldConfig {
             limits,
             segment_bytes: [2 << 10, 8 << 20][rng.below(2) as usize],
             inline_max: [64, 4096][rng.below(2) as usize],
+            delays_flush: false,
             mutation: None,
             dies_at: None,
             readable: false,
         };
-        // Of every other run the members change.
-        // In every other run, of one kind.
+        let config = if seed % 5 == 4 { config.delaying_flush() } else { config };
+        // In every other run members change, in one way.
         let kind = changes::TODAY[(seed / 2) as usize % changes::TODAY.len()];
         if seed.is_multiple_of(2) { config } else { config.with_changes(&[kind]) }
     }
@@ -246,6 +268,9 @@ fn play(config: &WorldConfig, world: &mut World) -> Result<Played, String> {
     shared.clocks_are_near = faults::clocks_stay_near(&config.faults);
     let shared = Rc::new(RefCell::new(shared));
     let calls = config.calls;
+    if config.delays_flush {
+        world.set_policy(&At::below(Locator::root(), Vec::new()), STRONG_NONE)?;
+    }
     // If something changes, the last client comes when it has.
     let change = config.changes.first().map_or(0, |(at, _)| *at);
     for number in 0..config.clients {

@@ -54,11 +54,15 @@ impl World {
 
     /// Sends what may leave, begins a flush, sees to the next step.
     pub(super) fn after_step(&mut self, id: NodeId) {
+        let now = self.now;
         let node = self.node_mut(id);
         let (life, slowness) = (node.life, node.slowness);
-        let said = node.said();
+        if let Err(why) = node.write(now) {
+            return self.node_dies(id, &why);
+        }
+        let said = node.said(now);
         said.into_iter().for_each(|said| self.say(id, life, said));
-        match self.node_mut(id).begin_flush() {
+        match self.node_mut(id).begin_flush(now) {
             Err(why) => return self.node_dies(id, &why),
             Ok(true) => {
                 let at = match self.rng.below(12) {
@@ -73,11 +77,12 @@ impl World {
     }
 
     pub(super) fn flushed(&mut self, id: NodeId, life: u64) {
+        let now = self.now;
         let node = self.node_mut(id);
         if !node.is_up() || node.life != life {
             return;
         }
-        if let Err(why) = node.end_flush() {
+        if let Err(why) = node.end_flush(now) {
             return self.node_dies(id, &why);
         }
         self.after_step(id);
@@ -138,14 +143,20 @@ impl World {
         self.crash(id, death, down);
     }
 
-    pub(super) fn crash(&mut self, id: NodeId, death: Death, down: Duration) {
+    /// A machine dies, and starts again after a while.
+    pub fn crash(&mut self, id: NodeId, death: Death, down: Duration) {
         // A death that the disk decides is a loss of power.
         let dying = self.nodes[&id].disk.plan().dies_at.is_some();
         let death = if dying { Death::Powerless(self.rng.u64()) } else { death };
+        let keeps_power = self.config.delays_flush && matches!(id, NodeId::Shard(_));
+        let death = if keeps_power { Death::Killed } else { death };
         self.crashes += 1;
         self.log.event(self.now, "dies", &[], || format!("{id}: {death:?}, for {down:?}"));
         if let (NodeId::Store(no), Death::Powerless(_)) = (id, death) {
             self.power_losses.push((no, self.moments.get()));
+        }
+        if let (NodeId::Shard(_), Death::Powerless(_), true) = (id, death, self.may_lose_answers) {
+            self.results.clear();
         }
         self.break_all(id);
         self.pending.retain(|(who, _, _), _| *who != Who::Node(id));
