@@ -15,6 +15,8 @@ use saker_types::{Attr, Cred, Errno, Error, Locator, Result, Stamp};
 pub struct ClientOptions {
     /// What it is, for messages to others: a mount point, say. Host and process are told with it.
     pub name: String,
+    /// Where journals of decoupled subtrees are kept, of policies that want them on this machine.
+    pub journal_dir: Option<PathBuf>,
     /// Deadline of one operation, retries included; or [`FOREVER`].
     pub timeout: Duration,
     /// Bytes of written data that one file may hold back before it writes them out.
@@ -40,6 +42,7 @@ impl Default for ClientOptions {
     fn default() -> ClientOptions {
         ClientOptions {
             name: String::new(),
+            journal_dir: None,
             timeout: Duration::from_secs(60),
             write_buffer_bytes: 1 << 20,
             write_buffer_total_bytes: 256 << 20,
@@ -101,6 +104,9 @@ pub struct Caller {
     pub umask: u32,
     /// Is told of each answer to a request for leases.
     pub lessee: Option<Arc<dyn Lessee>>,
+    /// The request is part of holding a subtree: the holder's number and the hold's epoch
+    /// ([`Ctx::hold`](saker_types::wire::Ctx::hold)).
+    pub as_holder: Option<(u64, u64)>,
 }
 
 /// Supplementary groups, or where to read them when a decision depends on them.
@@ -117,7 +123,14 @@ pub enum Groups {
 impl Caller {
     /// The superuser.
     pub fn root() -> Caller {
-        Caller { uid: 0, gid: 0, groups: Groups::Known(Arc::from([])), umask: 0, lessee: None }
+        Caller {
+            uid: 0,
+            gid: 0,
+            groups: Groups::Known(Arc::from([])),
+            umask: 0,
+            lessee: None,
+            as_holder: None,
+        }
     }
 
     /// What is known without reading groups.

@@ -55,7 +55,6 @@ impl Cluster {
     /// # Errors
     /// EBUSY, with who it is: another client holds it. ESTALE: the policy is not in force any more. EINVAL:
     /// nobody holds subtrees under such a policy. ETIMEDOUT.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no namespace is decoupled yet"))]
     pub(crate) async fn hold(&self, policy: u64) -> Result<HoldReply> {
         self.hold_as(policy, self.holds.holder()).await
     }
@@ -104,7 +103,6 @@ impl Cluster {
     ///
     /// # Errors
     /// ESTALE: it does not hold it any more. ENOSPC: the hold has too many. ETIMEDOUT.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no namespace is decoupled yet"))]
     pub(crate) async fn provision(&self, policy: u64, count: u64) -> Result<IdRange> {
         let holder = self.holds.lock().get(&policy).map_or(self.holds.holder(), |held| held.holder);
         let message = ProvisionReq { policy, holder, count };
@@ -119,7 +117,6 @@ impl Cluster {
     ///
     /// # Errors
     /// ETIMEDOUT: then it may be held until its lease ends.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no namespace is decoupled yet"))]
     pub(crate) async fn release(&self, policy: u64) -> Result<()> {
         let _changing = self.holds.changing.lock().await;
         self.give_back(policy, self.deadline()).await

@@ -36,7 +36,7 @@ pub use api::{
 };
 pub use data::file::File;
 pub use locks::Lock;
-pub use namespace::decoupled::{KeptIn, PrivateServers};
+pub use namespace::decoupled::{KeptIn, MergeReport, PrivateServers};
 pub use namespace::listing::DirStream;
 pub use saker_meta::private::{RowChange, RowPlace};
 pub use saker_rpc::{Reactor, Transport};
@@ -51,6 +51,8 @@ pub struct Fs {
     namespaces: Arc<namespace::dispatch::Namespaces>,
     /// Frozen datasets that were read.
     frozen: Arc<namespace::frozen::Cache>,
+    /// Decoupled subtrees that are held.
+    subtrees: Arc<namespace::decoupled::Subtrees>,
     _last: Arc<holds::LastUser>,
 }
 
@@ -60,7 +62,7 @@ impl Fs {
     ///
     /// # Errors
     /// ENOENT or EINVAL for a directory without a usable `cluster.toml`; ETIMEDOUT when no
-    /// coordinator answers in time.
+    /// coordinator answers in time; EBUSY when another client uses the directory for journals.
     pub fn connect(cluster: &ClusterAddr, options: ClientOptions) -> Result<Fs> {
         let coordinators: Vec<SocketAddr> = net::connect::coordinators(cluster)?;
         let core = core::Core::connect(net::Net::new()?, &coordinators, options)?;
@@ -70,7 +72,13 @@ impl Fs {
         started.map_err(|e| {
             Error::new(Errno::EAGAIN).with_text(format!("no thread for leases: {e}"))
         })?;
-        Ok(Fs::of(core))
+        let mut fs = Fs::of(core);
+        if let Some(dir) = &fs.core.options.journal_dir {
+            let journals = namespace::decoupled::JournalDir::open(dir)?;
+            fs.core.cluster.holds.go_on_as(journals.holder);
+            fs.subtrees = Arc::new(namespace::decoupled::Subtrees::new(Some(journals)));
+        }
+        Ok(fs)
     }
 
     /// Connects over another network than TCP, which the caller drives, as a simulator does. Such a
@@ -91,7 +99,13 @@ impl Fs {
 
     pub(crate) fn of(core: Arc<core::Core>) -> Fs {
         let last = Arc::new(holds::LastUser(core.clone()));
-        Fs { core, namespaces: Arc::default(), frozen: Arc::default(), _last: last }
+        Fs {
+            core,
+            namespaces: Arc::default(),
+            frozen: Arc::default(),
+            subtrees: Arc::default(),
+            _last: last,
+        }
     }
 
     /// Renews the leases of open files and held subtrees, and tells of what was closed; never ends.
@@ -112,7 +126,7 @@ impl Fs {
     /// Was something written to this file, through this client, that no server knows of yet? Then its
     /// attributes are not those that an open tells. Costs nothing while nothing is unsaved.
     pub fn is_dirty(&self, file: InodeId) -> bool {
-        self.core.inodes.dirty(file).is_some()
+        self.cores().any(|core| core.inodes.dirty(file).is_some())
     }
 
     /// Is nothing newer known here of a file that is open, nor anything unsaved?
@@ -122,7 +136,13 @@ impl Fs {
                 !s.is_dirty() && data::open_inode::age(s.attr()) <= data::open_inode::age(attr)
             })
         };
-        self.core.inodes.get(attr.id).is_none_or(is_newest)
+        self.cores().all(|core| core.inodes.get(attr.id).is_none_or(is_newest))
+    }
+
+    /// The clients of the cluster's servers, and of those of the held subtrees.
+    fn cores(&self) -> impl Iterator<Item = Arc<core::Core>> {
+        let private = self.subtrees.all().into_iter().map(|subtree| subtree.core().clone());
+        std::iter::once(self.core.clone()).chain(private)
     }
 
     /// A reactor of the caller's own: while a thread is in its `block_on`, what futures of this
@@ -139,10 +159,12 @@ impl Fs {
         self.core.cluster.routes().map.clone()
     }
 
-    /// Writes out open files, releases subtrees, ends all locks and the session. Blocks. The client may be used on; it begins
-    /// a new session then.
+    /// Writes out open files, merges and releases subtrees, ends all locks and the session. Blocks. The
+    /// client may be used on; it begins a new session then.
     pub fn close(&self) {
         self.block_on(async {
+            // What cannot be merged is told, and kept as the policy says.
+            _ = self.end_subtrees().await;
             for inode in self.core.inodes.all() {
                 if inode.is_dirty() {
                     self.core.settle(&inode).await;

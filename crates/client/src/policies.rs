@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use saker_types::policy::{Policy, PolicyId};
+use saker_types::policy::{Durability, Mechanism, Policy, PolicyId};
 use saker_types::wire::{
-    At, Empty, HoldRecord, Op, PoliciesReply, PolicyPair, PolicyReply, PolicyReq, SetPolicyReply,
-    SetPolicyReq,
+    At, Empty, HoldRecord, Op, PoliciesReply, PolicyPair, PolicyReply, PolicyReq, ReleaseReq,
+    SetPolicyReply, SetPolicyReq,
 };
 use saker_types::{Class, Errno, Error, Locator, NodeId, ROOT, Result};
 
@@ -78,13 +78,15 @@ impl SubtreeHold {
 
 /// Refuses policies that no client serves.
 fn check_served(policy: &Policy) -> Result<()> {
-    match policy.is_decoupled() {
-        false => Ok(()),
-        true => Err(Error::new(Errno::EOPNOTSUPP).with_text(format!(
-            "no client serves subtrees whose consistency is {} yet",
-            policy.consistency().name()
-        ))),
-    }
+    let has = |mechanism| policy.composition().has(mechanism);
+    let why = match policy.is_decoupled() {
+        false => return Ok(()),
+        true if has(Mechanism::NonvolatileApply) => "nonvolatile_apply",
+        true if policy.durability() == Durability::Global => "a journal in the stores (global)",
+        true => return Ok(()),
+    };
+    let text = format!("no client does this yet for a subtree that it merges: {why}");
+    Err(Error::new(Errno::EOPNOTSUPP).with_text(text))
 }
 
 fn is_frozen(at: &At) -> bool {
@@ -163,6 +165,22 @@ impl Fs {
             }
         }
         Err(Error::new(Errno::ESTALE).with_text("the policy is too old"))
+    }
+
+    /// Ends the hold of a subtree whose client is taken for dead; with `force` also of one that lives, for the
+    /// superuser. What it has not merged does not become part of the namespace.
+    ///
+    /// # Errors
+    /// EINVAL: no policy is in force there. ESTALE: nobody holds the subtree. EBUSY: its client lives.
+    pub async fn reclaim(&self, who: &Caller, at: &At, force: bool) -> Result<()> {
+        let told = self.lookup(who, at).await?.loc.policy;
+        let Some(found) = self.policy_now(told).await? else {
+            return Err(Error::new(Errno::EINVAL).with_text("no policy is in force here"));
+        };
+        let (policy, to) = (found.id, To::Coordinator);
+        let mut request = ReleaseReq { policy, force, ..ReleaseReq::default() };
+        let answer = self.core.cluster.ask(who, Op::Release, to, &mut request).await;
+        answer.map(|Empty {}| ())
     }
 
     /// All that directories have, by number.

@@ -55,12 +55,13 @@ impl Policies {
         })
     }
 
-    /// The same, for somebody who asks: with the rest of the holder's lease.
+    /// The same, for somebody who asks: with the rest of the holder's lease, without the number by which it holds.
     pub(crate) fn described(&self, policy: u64, now: Time) -> Result<PolicyReply, Error> {
         let mut record = self.get(policy)?.clone();
         if let Some(hold) = &mut record.hold {
             let until = self.leases.get(&policy).copied().unwrap_or(now);
             hold.lease_ms = (until - now).as_millis() as u32;
+            hold.holder = 0;
         }
         Ok(record)
     }

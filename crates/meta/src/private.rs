@@ -156,11 +156,12 @@ impl Shard {
     }
 
     /// Where the rows differ from what the cluster has, as of now, in the order of their keys. `None` while
-    /// a transaction is between its two halves: ask again.
+    /// a transaction is between its two halves: ask again. `are_merged`: the cluster is about to get them, so
+    /// that from now on their inodes count as its own: their chunks stay, and their directories do not move.
     ///
     /// # Errors
     /// EIO when rows cannot be read.
-    pub fn changes(&mut self) -> Result<Option<Vec<RowChange>>, Error> {
+    pub fn changes(&mut self, are_merged: bool) -> Result<Option<Vec<RowChange>>, Error> {
         if self.votes.len() > 0 {
             return Ok(None);
         }
@@ -191,7 +192,31 @@ impl Shard {
                 changes.push(self.change_of(&key, row, base)?);
             }
         }
+        if are_merged {
+            for row in changes.iter().filter_map(|change| change.row.as_ref()) {
+                self.seal_if_large();
+                self.put(id_key(table::BASE_ID, row.attr.id), Bytes::new());
+            }
+            self.seal();
+        }
         Ok(Some(changes))
+    }
+
+    /// The directories that the cluster has, where it has them.
+    ///
+    /// # Errors
+    /// EIO when rows cannot be read.
+    pub fn cluster_dirs(&self) -> Result<Vec<(EntryKey, InodeId)>, Error> {
+        let dirs = self.scanned(table::BASE, |key, value| {
+            let base = Base::parse(value)?;
+            let entry = parse_entry_key(&key[1..]);
+            Some(
+                entry
+                    .filter(|_| base.is_directory)
+                    .map(|key| (EntryKey { pid: key.pid, name: key.name.into() }, base.id)),
+            )
+        })?;
+        Ok(dirs.into_iter().flatten().collect())
     }
 
     /// The cluster has these now.
@@ -201,9 +226,9 @@ impl Shard {
     pub fn mark_merged(&mut self, changes: &[RowChange]) -> Result<(), Error> {
         for change in changes.iter().filter(|change| change.expect != 0) {
             self.seal_if_large();
+            // Its number stays one of the cluster's: a file may have another name there by now.
             let key = self.key_of(&change.place);
             self.delete(base_key(&key));
-            self.delete(id_key(table::BASE_ID, change.expect));
         }
         // After all that went: a name may have moved.
         for change in changes {

@@ -166,7 +166,7 @@ impl ShardWorker {
         }
         // Of an earlier attempt.
         rq.policy.set(0);
-        let changes = s.changes();
+        let changes = s.changes_logged();
         match self.hub.serve(rq.asker, || s.execute(&rq)) {
             Ok(body) => s.finish_in_step(&rq, Ok(body), changes),
             Err(Stop::Fail(e)) => s.finish_in_step(&rq, Err(e), changes),

@@ -353,7 +353,7 @@ impl Shard {
     }
 
     /// How many changes the batch has.
-    pub(crate) fn changes(&self) -> usize {
+    pub(crate) fn changes_logged(&self) -> usize {
         self.batch.len()
     }
 

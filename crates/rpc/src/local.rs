@@ -427,7 +427,9 @@ impl<'a, S: 'static> Local<'a, S> {
         // Nobody says hello here, and clients are held back by the queue.
         _ = outbox.take_hello();
         outbox.take_paused().for_each(drop);
-        for (after, message) in outbox.drain(machine.conditions()) {
+        // Here every answer is durable.
+        let durable = machine.conditions();
+        for (after, message) in outbox.drain(durable, durable) {
             if let Outgoing::Call { call, deadline, .. } = &message {
                 self.calls.insert((node, *call));
                 self.deadlines.push(Reverse((*deadline, node, *call)));

@@ -132,7 +132,7 @@ pub struct Error {
     /// Words for logs.
     #[prost(string, tag = "6")]
     pub text: String,
-    /// The policy in force (class NeedsHold), or whose subtree somebody else holds (EBUSY).
+    /// The policy in force (class NeedsHold).
     #[prost(uint64, tag = "7")]
     pub policy: u64,
 }

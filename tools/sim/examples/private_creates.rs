@@ -41,7 +41,7 @@ fn main() {
     let servers = private(KeptIn::Memory);
     measure("private, memory", servers.fs(), &who, &sub.loc, files);
     let start = Instant::now();
-    let changes = fs.block_on(servers.changes()).unwrap();
+    let changes = fs.block_on(servers.changes(false)).unwrap();
     println!("{} changes found in {:.0} ms", changes.len(), start.elapsed().as_secs_f64() * 1e3);
     drop(servers);
     if let Some(dir) = dir {

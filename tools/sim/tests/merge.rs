@@ -566,7 +566,7 @@ fn what_was_staged_goes_when_the_hold_is_given_up() {
     held.stage(&mut b, 1, &made);
     b.crash(shard(2));
     let (policy, epoch) = (held.policy, held.epoch);
-    let release = ReleaseReq { ctx: b.ctx(), policy, epoch, force: false };
+    let release = ReleaseReq { ctx: held.ctx(&mut b), policy, epoch, force: false };
     let call = b.ask(Op::Release, COORDINATOR, &release);
     b.settle();
     b.start(shard(2));

@@ -23,6 +23,8 @@ pub(crate) struct SubtreeHolds {
     pub(super) who: String,
     /// Drawn when it is needed.
     holder: OnceLock<u64>,
+    /// An earlier process may have held something by that number.
+    goes_on: AtomicBool,
     held: Mutex<BTreeMap<u64, Held>>,
     is_any: AtomicBool,
     /// One hold is taken or released at a time.
@@ -61,6 +63,7 @@ impl SubtreeHolds {
         SubtreeHolds {
             who,
             holder: OnceLock::new(),
+            goes_on: AtomicBool::new(false),
             held: Mutex::default(),
             is_any: AtomicBool::new(false),
             changing: AsyncMutex::new(()),
@@ -72,20 +75,30 @@ impl SubtreeHolds {
         *self.holder.get_or_init(|| rand::u64().max(1))
     }
 
-    /// The same, for requests ([`Ctx::holder`](saker_types::wire::Ctx::holder)): 0 while it holds none.
+    /// The number is this one, as a journal directory says: what an earlier process has held with it, this one
+    /// may hold. To be told before the first hold.
+    pub(crate) fn go_on_as(&self, holder: u64) {
+        _ = self.holder.set(holder);
+        self.goes_on.store(true, Ordering::Release);
+    }
+
+    /// The number, for requests ([`Ctx::holder`](saker_types::wire::Ctx::holder)): 0 while it holds none.
     pub(crate) fn holder_if_any(&self) -> u64 {
-        if self.is_any() { self.holder() } else { 0 }
+        if self.is_any() || self.goes_on.load(Ordering::Acquire) { self.holder() } else { 0 }
+    }
+
+    /// As after the end of the process: what is held ends with its lease.
+    pub(crate) fn forget_all(&self) {
+        self.change(BTreeMap::clear);
     }
 
     /// The epoch in which this client holds the subtree of a policy; `None` if it does not, as far as it
     /// knows: the coordinator may have ended it a moment ago.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no namespace is decoupled yet"))]
     pub(crate) fn epoch(&self, policy: u64) -> Option<u64> {
         self.lock().get(&policy).and_then(|held| held.epoch)
     }
 
     /// A merge has begun this epoch of the hold; 0: it has ended the hold.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no namespace is decoupled yet"))]
     pub(crate) fn merged(&self, policy: u64, epoch: u64) {
         match epoch {
             0 => self.forget(policy),

@@ -12,6 +12,8 @@ use super::table::{PLACES_MAX, SubtreeHolds};
 use super::*;
 use crate::fake::setup::{RW, Setup, at, setup};
 use crate::fake::{RequestFault, held};
+use crate::namespace::api::Namespace;
+use crate::namespace::strict::Strict;
 
 /// Number of a policy that keeps others out.
 fn blocking(consistency: Consistency) -> u64 {
@@ -94,7 +96,8 @@ fn whoever_is_taken_for_dead_keeps_nobody_out() {
 #[test]
 fn a_decoupled_subtree_is_left_to_its_namespace() {
     let (t, policy) = under(Consistency::Weak);
-    let error = create(&t, "f").unwrap_err();
+    let strict = Strict(&t.fs.core);
+    let error = t.run(strict.create(&t.root, &at("f"), 0o644, RW, false)).map(drop).unwrap_err();
     assert!(error.is(saker_types::Class::NeedsHold) && error.policy == policy);
     assert_eq!(t.fake.log(), ["create"]);
     let held = t.run(cluster(&t).hold(policy)).unwrap();

@@ -7,18 +7,20 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use saker_types::policy::PolicyId;
-use saker_types::wire::At;
-use saker_types::{Errno, Error, Locator, ROOT, Result};
+use saker_types::wire::{At, Entry};
+use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
 
-use crate::Fs;
+use crate::namespace::api::Namespace;
+use crate::namespace::decoupled::Subtree;
 use crate::namespace::frozen::{self, FrozenNamespace};
 use crate::namespace::strict::Strict;
 #[cfg(test)]
 use crate::namespace::tests::in_memory::InMemory;
+use crate::{Caller, Fs};
 
 /// The policy of directories for which none was set.
 const STRICT: u64 = PolicyId::NONE.0;
@@ -28,11 +30,13 @@ const STRICT: u64 = PolicyId::NONE.0;
 pub(crate) enum AnyNamespace<'a> {
     /// That of the shards.
     Strict(Strict<'a>),
+    /// Of a decoupled subtree that this client holds.
+    Decoupled(Arc<Subtree>),
     /// Of frozen datasets.
     Frozen(FrozenNamespace<'a>),
     /// For tests of this seam.
     #[cfg(test)]
-    InMemory(std::sync::Arc<InMemory>),
+    InMemory(Arc<InMemory>),
 }
 
 /// A namespace beside the strict one.
@@ -97,18 +101,35 @@ impl Here<'_> {
     }
 }
 
+/// Where a place enters a decoupled subtree, as was found out: so many of its names lead to this
+/// directory, the root of the subtree, or its anchor is in it.
+pub(crate) struct Entered {
+    pub(crate) names: usize,
+    pub(crate) from: Locator,
+}
+
 impl Fs {
-    /// The namespace that serves a place.
+    /// The namespace that serves a place. `entered`: what [`Fs::enter`] has found out about it.
     ///
     /// # Errors
-    /// ESTALE if it must be another one than it is.
-    pub(super) fn serving<'a>(&'a self, at: &'a At) -> Result<(AnyNamespace<'a>, Here<'a>)> {
+    /// Those of reading what was there before a subtree was decoupled.
+    pub(super) async fn serving<'a>(
+        &'a self,
+        at: &'a At,
+        entered: &Option<Entered>,
+    ) -> Result<(AnyNamespace<'a>, Here<'a>)> {
         if at.anchor.id == ROOT && at.path.first().is_some_and(|name| name == frozen::NAME) {
             let here = enter(frozen::root(), 1, at)?;
             return Ok((AnyNamespace::Frozen(FrozenNamespace { fs: self }), here));
         }
+        if let Some(Entered { names, from }) = entered {
+            let here = enter(from.clone(), *names, at)?;
+            let serving = self.under(from)?;
+            return ready(serving, here).await;
+        }
         if at.anchor.policy != STRICT {
-            return Ok((self.under(&at.anchor)?, Here { at: Cow::Borrowed(at), above: 0 }));
+            let here = Here { at: Cow::Borrowed(at), above: 0 };
+            return ready(self.under(&at.anchor)?, here).await;
         }
         let leads_there =
             |namespace: &Attached| at.anchor.id == ROOT && at.path.starts_with(&namespace.place);
@@ -121,29 +142,33 @@ impl Fs {
     /// The namespace that serves both places of one operation.
     ///
     /// # Errors
-    /// EXDEV if that are two; ESTALE as there.
-    pub(super) fn serving_both<'a>(
+    /// EXDEV if that are two; others as there.
+    pub(super) async fn serving_both<'a>(
         &'a self,
-        from: &'a At,
-        to: &'a At,
+        [from, to]: [&'a At; 2],
+        entered: &[Option<Entered>; 2],
     ) -> Result<(AnyNamespace<'a>, Here<'a>, Here<'a>)> {
-        let (serving, from) = self.serving(from)?;
-        let (other, to) = self.serving(to)?;
-        match (&serving, &other) {
-            // The servers judge what may move between policies.
-            (AnyNamespace::Strict(_), AnyNamespace::Strict(_)) => Ok((serving, from, to)),
-            _ if from.anchor.policy == to.anchor.policy => Ok((serving, from, to)),
-            _ => Err(Errno::EXDEV.into()),
+        let (serving, from) = self.serving(from, &entered[0]).await?;
+        let (other, to) = self.serving(to, &entered[1]).await?;
+        match serving.is_same(&other) {
+            true => Ok((serving, from, to)),
+            false => Err(Errno::EXDEV.into()),
         }
     }
 
     /// The namespace that serves what is under the policy in force at a locator.
+    ///
+    /// # Errors
+    /// ESTALE: this client has lost its hold of the subtree.
     pub(super) fn under(&self, loc: &Locator) -> Result<AnyNamespace<'_>> {
         let policy = loc.policy;
-        match policy {
-            STRICT => return Ok(self.strict()),
-            frozen::POLICY => return Ok(AnyNamespace::Frozen(FrozenNamespace { fs: self })),
-            _ => {}
+        if policy == frozen::POLICY {
+            return Ok(AnyNamespace::Frozen(FrozenNamespace { fs: self }));
+        }
+        if PolicyId(policy).is_decoupled()
+            && let Some(subtree) = self.subtrees.held(policy)?
+        {
+            return Ok(AnyNamespace::Decoupled(subtree));
         }
         let found = self.namespaces.find(|namespace| namespace.root.policy == policy);
         // The shards serve what this client does not hold, and say if it must.
@@ -152,6 +177,115 @@ impl Fs {
 
     fn strict(&self) -> AnyNamespace<'_> {
         AnyNamespace::Strict(Strict(&self.core))
+    }
+
+    /// A change was refused since nobody holds the subtree, or a place is in one that this client holds and
+    /// has named from elsewhere: afterwards it holds the subtree, and `entered` says where the place enters it.
+    ///
+    /// # Errors
+    /// EBUSY: another client holds it.
+    pub(super) async fn enter(
+        &self,
+        entered: &mut Option<Entered>,
+        who: &Caller,
+        at: &At,
+        refused: Error,
+    ) -> Result<()> {
+        let policy = refused.policy;
+        self.hold_subtree(policy).await?;
+        if PolicyId(policy).is_decoupled() {
+            *entered = Some(self.entered(who, at, policy, refused.component).await?);
+        }
+        Ok(())
+    }
+
+    /// What was found, by way of the cluster, is the root of a subtree that this client holds? Then as its own
+    /// servers show it.
+    pub(super) async fn as_held(&self, who: &Caller, at: &At, found: Entry) -> Result<Entry> {
+        let policy = found.loc.policy;
+        if !PolicyId(policy).is_decoupled() || at.anchor.policy == policy {
+            return Ok(found);
+        }
+        match self.subtrees.held(policy)? {
+            Some(subtree) if subtree.is_root(found.attr.id) => {
+                subtree.names().getattr(who, &At::handle(found.loc)).await
+            }
+            _ => Ok(found),
+        }
+    }
+
+    /// The same of two places.
+    pub(super) async fn enter_both(
+        &self,
+        entered: &mut [Option<Entered>; 2],
+        who: &Caller,
+        places: [&At; 2],
+        refused: Error,
+    ) -> Result<()> {
+        let policy = refused.policy;
+        self.hold_subtree(policy).await?;
+        if !PolicyId(policy).is_decoupled() {
+            return Ok(());
+        }
+        for (entered, at) in entered.iter_mut().zip(places) {
+            // Which of both was meant the answer does not say.
+            match Strict(&self.core).lookup(who, at).await {
+                Err(error) if error.is(Class::NeedsHold) => {
+                    *entered = Some(self.entered(who, at, policy, error.component).await?);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a place enters a subtree, whose root component `root` leads to; `None`: it is at its anchor
+    /// or above.
+    async fn entered(
+        &self,
+        who: &Caller,
+        at: &At,
+        policy: u64,
+        root: Option<u32>,
+    ) -> Result<Entered> {
+        let Some(root) = root else {
+            return Ok(Entered { names: 0, from: at.anchor.clone().under(policy) });
+        };
+        let names = root as usize + 1;
+        let mut way = at.clone();
+        way.path.truncate(names);
+        way.expect.truncate(names);
+        way.keep_ms.truncate(names);
+        let entry = Strict(&self.core).lookup(who, &way).await?;
+        match entry.loc.policy == policy {
+            true => Ok(Entered { names, from: entry.loc }),
+            false => Err(Error::retry("the subtree has another policy by now")),
+        }
+    }
+}
+
+/// A namespace that has at hand what the operation needs.
+async fn ready<'a>(
+    serving: AnyNamespace<'a>,
+    here: Here<'a>,
+) -> Result<(AnyNamespace<'a>, Here<'a>)> {
+    if let AnyNamespace::Decoupled(subtree) = &serving {
+        subtree.provide_ids().await?;
+        subtree.load_way(&here).await?;
+    }
+    Ok((serving, here))
+}
+
+impl AnyNamespace<'_> {
+    fn is_same(&self, other: &AnyNamespace<'_>) -> bool {
+        use AnyNamespace::*;
+        match (self, other) {
+            (Decoupled(one), Decoupled(other)) => Arc::ptr_eq(one, other),
+            (Strict(_), Strict(_)) | (Frozen(_), Frozen(_)) => true,
+            #[cfg(test)]
+            (InMemory(one), InMemory(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
     }
 }
 

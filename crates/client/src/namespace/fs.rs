@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use saker_types::policy::PolicyId;
 use saker_types::wire::{At, Entry, RenameReply, rename_flags};
-use saker_types::{Errno, InodeId, Locator, Result};
+use saker_types::{Class, Errno, InodeId, Locator, Result};
 
 use crate::namespace::api::Namespace;
 use crate::namespace::dispatch::AnyNamespace;
@@ -13,11 +13,19 @@ use crate::namespace::listing::DirStream;
 use crate::policies::PolicyAttribute;
 use crate::{Caller, File, Fs, OpenFlags, SetAttr, StatFs};
 
+/// Times that an operation is begun anew because its subtree must be held: that of a hold which has ended
+/// meanwhile, and of one that is taken.
+const ENTER_MAX: u32 = 8;
+
 /// What the namespace says.
 macro_rules! ask {
     ($serving:expr, $namespace:ident => $call:expr) => {
         match $serving {
             AnyNamespace::Strict($namespace) => $call,
+            AnyNamespace::Decoupled(subtree) => {
+                let $namespace = subtree.names();
+                $call
+            }
             AnyNamespace::Frozen($namespace) => $call,
             #[cfg(test)]
             AnyNamespace::InMemory($namespace) => $call,
@@ -25,18 +33,61 @@ macro_rules! ask {
     };
 }
 
+/// What the namespace of a place says, for which `$at` stands in the call. Asked again when the client
+/// has begun to hold the subtree.
+macro_rules! serve {
+    ($fs:expr, $who:expr, $at:ident, $namespace:ident => $call:expr) => {{
+        let (mut entered, mut rounds) = (None, 0);
+        loop {
+            rounds += 1;
+            let (serving, here) = $fs.serving($at, &entered).await?;
+            let said = {
+                let $at = &*here;
+                here.told(ask!(serving, $namespace => $call))
+            };
+            match said {
+                Err(error) if error.is(Class::NeedsHold) && rounds < ENTER_MAX => {
+                    $fs.enter(&mut entered, $who, $at, error).await?;
+                }
+                said => break said,
+            }
+        }
+    }};
+}
+
+/// The same of two places.
+macro_rules! serve_both {
+    ($fs:expr, $who:expr, $from:ident, $to:ident, $namespace:ident => $call:expr) => {{
+        let (mut entered, mut rounds) = ([None, None], 0);
+        loop {
+            rounds += 1;
+            let (serving, from, to) = $fs.serving_both([$from, $to], &entered).await?;
+            let said = {
+                let ($from, $to) = (&*from, &*to);
+                from.told(ask!(serving, $namespace => $call))
+            };
+            match said {
+                Err(error) if error.is(Class::NeedsHold) && rounds < ENTER_MAX => {
+                    $fs.enter_both(&mut entered, $who, [$from, $to], error).await?;
+                }
+                said => break said,
+            }
+        }
+    }};
+}
+
 impl Fs {
     /// What is at a place; of a directory without its totals.
     pub async fn lookup(&self, who: &Caller, at: &At) -> Result<Entry> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.lookup(who, &at).await))
+        let found = serve!(self, who, at, names => names.lookup(who, at).await)?;
+        self.as_held(who, at, found).await
     }
 
     /// Full attributes: of a directory link count and times as of all its entries, of a file
     /// open in this client with everything that was written through it.
     pub async fn getattr(&self, who: &Caller, at: &At) -> Result<Entry> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.getattr(who, &at).await))
+        let found = serve!(self, who, at, names => names.getattr(who, at).await)?;
+        self.as_held(who, at, found).await
     }
 
     /// [`Fs::getattr`] of a directory, waiting no longer than `patience`.
@@ -44,14 +95,12 @@ impl Fs {
     /// # Errors
     /// ETIMEDOUT then.
     pub async fn getattr_within(&self, who: &Caller, at: &At, patience: Duration) -> Result<Entry> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.getattr_within(who, &at, patience).await))
+        serve!(self, who, at, names => names.getattr_within(who, at, patience).await)
     }
 
     /// Changes attributes. What was written through this client comes before it.
     pub async fn setattr(&self, who: &Caller, at: &At, change: &SetAttr) -> Result<Entry> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.setattr(who, &at, change).await))
+        serve!(self, who, at, names => names.setattr(who, at, change).await)
     }
 
     /// Makes a regular file, or opens the one that is there; `mode` holds permission bits.
@@ -62,8 +111,7 @@ impl Fs {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(File, Entry)> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.create(who, &at, mode, flags, false).await))
+        serve!(self, who, at, names => names.create(who, at, mode, flags, false).await)
     }
 
     /// The same, for a caller that looks first at what others have put in a sticky directory.
@@ -77,8 +125,7 @@ impl Fs {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(File, Entry)> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.create(who, &at, mode, flags, true).await))
+        serve!(self, who, at, names => names.create(who, at, mode, flags, true).await)
     }
 
     /// Makes a regular file without a name in a directory and opens it (O_TMPFILE). It ends with its
@@ -90,51 +137,43 @@ impl Fs {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(File, Entry)> {
-        let (serving, dir) = self.serving(dir)?;
-        dir.told(ask!(serving, names => names.tmpfile(who, &dir, mode, flags).await))
+        serve!(self, who, dir, names => names.tmpfile(who, dir, mode, flags).await)
     }
 
     /// Opens what is there; `at` may be a handle (empty path).
     pub async fn open(&self, who: &Caller, at: &At, flags: OpenFlags) -> Result<(File, Entry)> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.open(who, &at, flags).await))
+        serve!(self, who, at, names => names.open(who, at, flags).await)
     }
 
     /// Makes a directory; `mode` holds permission bits.
     pub async fn mkdir(&self, who: &Caller, at: &At, mode: u32) -> Result<Entry> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.mkdir(who, &at, mode).await))
+        serve!(self, who, at, names => names.mkdir(who, at, mode).await)
     }
 
     /// Makes a FIFO, socket, device, or a regular file without opening it; `mode` holds type and
     /// permission bits.
     pub async fn mknod(&self, who: &Caller, at: &At, mode: u32, rdev: u32) -> Result<Entry> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.mknod(who, &at, mode, rdev).await))
+        serve!(self, who, at, names => names.mknod(who, at, mode, rdev).await)
     }
 
     /// Makes a symbolic link.
     pub async fn symlink(&self, who: &Caller, at: &At, target: &[u8]) -> Result<Entry> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.symlink(who, &at, target).await))
+        serve!(self, who, at, names => names.symlink(who, at, target).await)
     }
 
     /// Target of a symbolic link.
     pub async fn readlink(&self, who: &Caller, at: &At) -> Result<Bytes> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.readlink(who, &at).await))
+        serve!(self, who, at, names => names.readlink(who, at).await)
     }
 
     /// Removes a name of anything but a directory. Returns what it led to.
     pub async fn unlink(&self, who: &Caller, at: &At) -> Result<InodeId> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.unlink(who, &at).await))
+        serve!(self, who, at, names => names.unlink(who, at).await)
     }
 
     /// Removes an empty directory, and returns which.
     pub async fn rmdir(&self, who: &Caller, at: &At) -> Result<InodeId> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.rmdir(who, &at).await))
+        serve!(self, who, at, names => names.rmdir(who, at).await)
     }
 
     /// rename(2); with `no_replace` it fails if the target is there. Returns the new place, and what
@@ -155,9 +194,8 @@ impl Fs {
         to_chain: &[Locator],
     ) -> Result<RenameReply> {
         let flags = if no_replace { rename_flags::NOREPLACE } else { 0 };
-        let (serving, from, to) = self.serving_both(from, to)?;
         let chains = [&[], to_chain];
-        from.told(ask!(serving, names => names.rename(who, &from, &to, flags, chains).await))
+        serve_both!(self, who, from, to, names => names.rename(who, from, to, flags, chains).await)
     }
 
     /// renameat2(2) with RENAME_EXCHANGE: two names of any kinds change places. Returns where the
@@ -173,9 +211,9 @@ impl Fs {
         chains: [&[Locator]; 2],
     ) -> Result<[Locator; 2]> {
         let flags = rename_flags::EXCHANGE;
-        let (serving, from, to) = self.serving_both(from, to)?;
-        let said = ask!(serving, names => names.rename(who, &from, &to, flags, chains).await);
-        let reply = from.told(said)?;
+        let reply = serve_both!(self, who, from, to, names => {
+            names.rename(who, from, to, flags, chains).await
+        })?;
         Ok([reply.loc, reply.other.unwrap_or_default()])
     }
 
@@ -184,14 +222,12 @@ impl Fs {
     /// # Errors
     /// EXDEV between namespaces.
     pub async fn link(&self, who: &Caller, from: &At, to: &At) -> Result<Entry> {
-        let (serving, from, to) = self.serving_both(from, to)?;
-        from.told(ask!(serving, names => names.link(who, &from, &to).await))
+        serve_both!(self, who, from, to, names => names.link(who, from, to).await)
     }
 
     /// access(2): 4 read, 2 write, 1 execute, 0 exists.
     pub async fn access(&self, who: &Caller, at: &At, want: u32) -> Result<()> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.access(who, &at, want).await))
+        serve!(self, who, at, names => names.access(who, at, want).await)
     }
 
     /// [`Fs::access`], waiting no longer than `patience`.
@@ -205,14 +241,14 @@ impl Fs {
         want: u32,
         patience: Duration,
     ) -> Result<()> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.access_within(who, &at, want, patience).await))
+        serve!(self, who, at, names => names.access_within(who, at, want, patience).await)
     }
 
     /// Lists a directory after `cookie` (0: from the start), in an order that does not change
     /// while names come and go. `.` and `..` are not in it; cookies 1 and 2 are theirs.
     pub fn readdir(&self, who: &Caller, dir: &Locator, cookie: u64) -> DirStream {
         match self.under(dir) {
+            Ok(AnyNamespace::Decoupled(subtree)) => subtree.readdir(who, dir, cookie),
             Ok(serving) => ask!(serving, names => names.readdir(who, dir, cookie)),
             Err(error) => DirStream::of(Err(error)),
         }
@@ -224,8 +260,7 @@ impl Fs {
         if let Some(attribute) = PolicyAttribute::of(name) {
             return self.get_policy_attribute(who, at, attribute).await;
         }
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.getxattr(who, &at, name).await))
+        serve!(self, who, at, names => names.getxattr(who, at, name).await)
     }
 
     /// Sets an extended attribute: flags 1 XATTR_CREATE, 2 XATTR_REPLACE.
@@ -240,14 +275,12 @@ impl Fs {
         if let Some(attribute) = PolicyAttribute::of(name) {
             return self.set_policy_attribute(who, at, attribute, value, flags).await;
         }
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.setxattr(who, &at, name, value, flags).await))
+        serve!(self, who, at, names => names.setxattr(who, at, name, value, flags).await)
     }
 
     /// Names of the extended attributes, each followed by a NUL. Those of policies are not among them.
     pub async fn listxattr(&self, who: &Caller, at: &At) -> Result<Bytes> {
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.listxattr(who, &at).await))
+        serve!(self, who, at, names => names.listxattr(who, at).await)
     }
 
     /// Removes an extended attribute.
@@ -255,8 +288,7 @@ impl Fs {
         if let Some(attribute) = PolicyAttribute::of(name) {
             return self.remove_policy_attribute(who, at, attribute).await;
         }
-        let (serving, at) = self.serving(at)?;
-        at.told(ask!(serving, names => names.removexattr(who, &at, name).await))
+        serve!(self, who, at, names => names.removexattr(who, at, name).await)
     }
 
     /// What was done to the names in a directory, and answered, is durable when it returns. That is so at

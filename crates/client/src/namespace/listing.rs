@@ -16,6 +16,8 @@ enum Listing {
     Whole(std::vec::IntoIter<DirItem>),
     /// The same, once it has asked for it.
     Later(BoxFuture<'static, Result<Vec<DirItem>>>),
+    /// Begins with something else.
+    Opening(BoxFuture<'static, Result<DirStream>>),
     /// There is none.
     Failed(Error),
 }
@@ -40,6 +42,13 @@ impl DirStream {
         DirStream(Listing::Later(Box::pin(items)))
     }
 
+    /// The listing that this comes to.
+    pub(crate) fn opening(
+        listing: impl Future<Output = Result<DirStream>> + Send + 'static,
+    ) -> DirStream {
+        DirStream(Listing::Opening(Box::pin(listing)))
+    }
+
     /// The next entry; `None` at the end.
     ///
     /// # Errors
@@ -48,8 +57,11 @@ impl DirStream {
         if let Listing::Later(items) = &mut self.0 {
             *self = DirStream::of(items.await);
         }
+        if let Listing::Opening(listing) = &mut self.0 {
+            *self = listing.await.unwrap_or_else(|error| DirStream(Listing::Failed(error)));
+        }
         match &mut self.0 {
-            Listing::Later(_) => Ok(None),
+            Listing::Later(_) | Listing::Opening(_) => Ok(None),
             Listing::Shares(shares) => shares.next().await,
             Listing::Whole(items) => Ok(items.next()),
             Listing::Failed(error) => Err(error.clone()),

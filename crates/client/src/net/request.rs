@@ -76,8 +76,8 @@ macro_rules! routed {
 }
 
 routed!(EntryReq, SetattrReq, CreateReq, RemoveReq, ReaddirReq, CloseReq, AppendReq, XattrReq);
-routed!(AccessReq, LockReq, SetPolicyReq);
-routed!(without place: HoldReq, ReleaseReq);
+routed!(AccessReq, LockReq, SetPolicyReq, LoadReq);
+routed!(without place: HoldReq, ReleaseReq, StageReq, MergeReq);
 routed!(RenameReq: from, to, LinkReq: from, to);
 
 impl Routed for OpenReq {
@@ -176,8 +176,9 @@ impl Cluster {
             ctx.attempt += 1;
             ctx.map_version = routes.map.version;
             ctx.wait_ms = Cluster::wait_ms(until);
-            if ctx.hold == 0 {
-                ctx.holder = self.holds.holder_if_any();
+            match who.as_holder {
+                Some(as_holder) => (ctx.holder, ctx.hold) = as_holder,
+                None => ctx.holder = self.holds.holder_if_any(),
             }
             (ctx.now_ns, ctx.seen_ns) = (seen::now(), self.seen.newest_ns());
             if let Some(ticket) = &state.ticket {

@@ -11,8 +11,8 @@ use saker_types::Stamp;
 use saker_types::limits::CLOCK_SKEW_NS_MAX;
 use saker_types::time::stamp_of_unix_ns;
 use saker_types::wire::{
-    AppendReply, CloseReply, Empty, Entry, HoldReply, LockReply, ReaddirReply, Removed,
-    RenameReply, SetLockReply, SetPolicyReply, XattrReply,
+    AppendReply, CloseReply, Empty, Entry, HoldReply, LoadReply, LockReply, MergeReply,
+    ReaddirReply, Removed, RenameReply, SetLockReply, SetPolicyReply, XattrReply,
 };
 
 /// What this client takes the time for.
@@ -71,6 +71,8 @@ impl Tells for ReaddirReply {
 
 impl Tells for Empty {}
 impl Tells for HoldReply {}
+impl Tells for LoadReply {}
+impl Tells for MergeReply {}
 impl Tells for SetPolicyReply {}
 impl Tells for LockReply {}
 impl Tells for SetLockReply {}

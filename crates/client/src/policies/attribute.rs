@@ -4,11 +4,11 @@
 
 use bytes::Bytes;
 use saker_types::policy::{KEYS, Policy, Refused};
-use saker_types::wire::At;
+use saker_types::wire::{At, EntryKey, MergeConflict};
 use saker_types::{Errno, Error, Result};
 
 use super::document;
-use crate::{Caller, Fs};
+use crate::{Caller, Fs, MergeReport};
 
 const WHOLE: &[u8] = b"user.saker.policy";
 /// Flags of setxattr(2).
@@ -21,6 +21,9 @@ pub(crate) enum PolicyAttribute {
     Whole,
     /// One of [`KEYS`].
     Key(&'static str),
+    /// No part of it: reading says what a merge of the subtree would meet, setting merges it. For programs
+    /// that reach the client which holds it by its mount only.
+    Merge,
     /// Named as if it were one.
     Unknown,
 }
@@ -30,6 +33,7 @@ impl PolicyAttribute {
     pub(crate) fn of(name: &[u8]) -> Option<PolicyAttribute> {
         match name.strip_prefix(WHOLE)? {
             b"" => Some(PolicyAttribute::Whole),
+            b".merge" => Some(PolicyAttribute::Merge),
             [b'.', key @ ..] => {
                 let known = KEYS.into_iter().find(|known| known.as_bytes() == key);
                 Some(known.map_or(PolicyAttribute::Unknown, PolicyAttribute::Key))
@@ -44,7 +48,7 @@ impl PolicyAttribute {
             PolicyAttribute::Key(key) => {
                 policy.pairs().into_iter().find(|(known, _)| *known == key).map(|(_, value)| value)
             }
-            PolicyAttribute::Unknown => None,
+            PolicyAttribute::Merge | PolicyAttribute::Unknown => None,
         }
     }
 
@@ -59,11 +63,34 @@ impl PolicyAttribute {
                 pairs.push((key, text.to_owned()));
                 Policy::from_pairs(pairs.iter().map(|(key, value)| (*key, value.as_str())))
             }
-            PolicyAttribute::Unknown => {
+            PolicyAttribute::Merge | PolicyAttribute::Unknown => {
                 Err(Refused(format!("the keys of a policy are: {}", KEYS.join(", "))))
             }
         }
     }
+}
+
+/// Most names that a report has.
+const NAMES_MAX: usize = 100;
+
+/// A report as a JSON document: `names`, how many conflicts there are, and the names of the first.
+fn described(report: &MergeReport) -> String {
+    let name = |conflict: &MergeConflict| {
+        let EntryKey { pid, name } = &conflict.entry;
+        serde_json::json!({
+            "directory": pid,
+            "name": String::from_utf8_lossy(name),
+            "there": conflict.there,
+        })
+    };
+    let conflicts: Vec<_> = report.conflicts.iter().take(NAMES_MAX).map(name).collect();
+    serde_json::json!({
+        "names": report.names,
+        "kept_back": report.kept_back,
+        "conflict_count": report.conflicts.len(),
+        "conflicts": conflicts,
+    })
+    .to_string()
 }
 
 impl Fs {
@@ -75,6 +102,9 @@ impl Fs {
         at: &At,
         attribute: PolicyAttribute,
     ) -> Result<Bytes> {
+        if attribute == PolicyAttribute::Merge {
+            return Ok(described(&self.merge_subtree(who, at, true).await?).into());
+        }
         let own = self.own_policy(who, at).await?;
         let value = own.and_then(|own| attribute.value(&own));
         value.map(Bytes::from).ok_or_else(|| Errno::ENODATA.into())
@@ -90,6 +120,11 @@ impl Fs {
         value: &[u8],
         flags: u32,
     ) -> Result<()> {
+        if attribute == PolicyAttribute::Merge {
+            let report = self.merge_subtree(who, at, false).await?;
+            tracing::info!("merged: {}", described(&report));
+            return Ok(());
+        }
         let own = self.own_policy(who, at).await?;
         match (flags, &own) {
             (CREATE, Some(_)) => return Err(Errno::EEXIST.into()),
@@ -112,7 +147,9 @@ impl Fs {
         attribute: PolicyAttribute,
     ) -> Result<()> {
         match (attribute, self.own_policy(who, at).await?) {
-            (PolicyAttribute::Unknown, _) | (_, None) => Err(Errno::ENODATA.into()),
+            (PolicyAttribute::Merge | PolicyAttribute::Unknown, _) | (_, None) => {
+                Err(Errno::ENODATA.into())
+            }
             (PolicyAttribute::Whole, Some(_)) => self.clear_policy(who, at).await,
             (PolicyAttribute::Key(_), Some(_)) => {
                 let text = "a policy has all its keys; remove user.saker.policy";

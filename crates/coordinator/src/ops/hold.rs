@@ -45,7 +45,15 @@ fn may_release(h: &StateHandle, msg: &ReleaseReq) -> Result<(), Error> {
     let (s, policy) = (h.state(), msg.policy);
     match s.policies.get(policy)?.hold {
         None => Err(Error::new(Errno::ESTALE).with_text("nobody holds the subtree")),
-        Some(_) if msg.epoch != 0 => s.policies.check_epoch(policy, msg.epoch).map(drop),
+        Some(_) if msg.epoch != 0 => {
+            let hold = s.policies.check_epoch(policy, msg.epoch)?;
+            match hold.holder == msg.ctx.holder {
+                true => Ok(()),
+                false => {
+                    Err(Error::new(Errno::EPERM).with_text("another client holds the subtree"))
+                }
+            }
+        }
         Some(_) if s.policies.has_lapsed(policy, s.lease_now()) => Ok(()),
         Some(_) if msg.force && msg.ctx.cred.uid == 0 => Ok(()),
         Some(_) => s.policies.check_not_held(policy),

@@ -146,7 +146,7 @@ pub(super) fn has_moved(state: &mut CoordinatorState, root: &Locator) {
 #[cfg(test)]
 mod tests {
     use saker_types::wire::{
-        Empty, HoldReply, HoldReq, Op, PolicyReq, ReleaseReq, RemoveReq, Removed, Vote,
+        Ctx, Empty, HoldReply, HoldReq, Op, PolicyReq, ReleaseReq, RemoveReq, Removed, Vote,
     };
     use saker_types::{Class, Cred, ROOT};
 
@@ -244,7 +244,11 @@ mod tests {
         let (rmdir, agreed) = (RemoveReq { ctx: t.ctx(), at: at("d") }, shards(policy));
         let answer = t.ask::<Removed>(Op::Rmdir, &rmdir, |_, asked| agreed(asked));
         assert_eq!(errno(answer), Errno::EBUSY);
-        let release = ReleaseReq { ctx: t.ctx(), policy, epoch: 1, force: false };
+        let other = ReleaseReq { ctx: t.ctx(), policy, epoch: 1, force: false };
+        let answer = t.ask::<Empty>(Op::Release, &other, |_, asked| agreeing(asked));
+        assert_eq!(errno(answer), Errno::EPERM, "the epoch is no secret");
+        let ctx = Ctx { holder: HOLDER, ..t.ctx() };
+        let release = ReleaseReq { ctx, ..other };
         t.ask::<Empty>(Op::Release, &release, |_, asked| agreeing(asked)).unwrap();
         let again = ReleaseReq { ctx: t.ctx(), ..release };
         let answer = t.ask::<Empty>(Op::Release, &again, |_, asked| agreeing(asked));

@@ -39,6 +39,16 @@ impl Shard {
         Ok(policy)
     }
 
+    /// The same on the way, for a client that holds a decoupled subtree: what is in it only the client knows, so
+    /// that nothing here is missing or forbidden.
+    pub(crate) fn enter_as_holder(&self, rq: &Rq, told: u64, root: Option<usize>) -> Attempt<()> {
+        let is_holder = rq.msg.ctx().is_some_and(|ctx| ctx.holder != 0);
+        match is_holder && PolicyId(told).is_decoupled() {
+            true => self.enter_policy(rq, told, root).map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// The policy that counts now in place of the one that was told, and its state; `None`: there is none
     /// that has one. Waits while that is about to change.
     pub(crate) fn policy_in_force(&self, told: u64) -> Attempt<Option<(u64, PolicyState)>> {

@@ -71,6 +71,7 @@ impl Shard {
         let mut dir = start.dir;
         let (searchable, policy, mut root) = (start.searchable, start.policy, start.policy_root);
         let mut way = PathInfo { searchable, policy, ..PathInfo::default() };
+        self.enter_as_holder(rq, policy, root)?;
         let mut lends = self.lends_root(rq, at);
         let last = at.path.len().saturating_sub(1);
         for (i, name) in at.path.iter().enumerate().skip(first) {
@@ -87,7 +88,11 @@ impl Shard {
                 if coalesces {
                     self.replica.last_walk.add(name, &dir, way.searchable);
                 }
+                let above_root = root;
                 (way.policy, root) = in_force_below((way.policy, root), dir.policy, i);
+                if root != above_root {
+                    self.enter_as_holder(rq, way.policy, root)?;
+                }
                 // The kernel tells the name to everybody.
                 let lent = match lends && way.searchable {
                     true => self.lend(at, i, above, name),

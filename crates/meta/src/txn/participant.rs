@@ -240,6 +240,10 @@ impl Shard {
         if inode.attr.id == saker_types::ROOT && intent != Intent::SetDir {
             return Err(Errno::EBUSY.into());
         }
+        if intent == Intent::TakeDir && self.is_of_cluster(inode.attr.id)? {
+            let text = "a directory that was there before the subtree was decoupled does not move";
+            return Err(Error::new(Errno::EXDEV).with_text(text).into());
+        }
         if let (Some(parent), Intent::TakeDir | Intent::RemoveDir) = (&parent, intent) {
             may_remove(&parent.dir, Some(inode.attr.uid), &msg.ctx.cred)?;
             no_wait(self.not_frozen(parent.dir.id))?;

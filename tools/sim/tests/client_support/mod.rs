@@ -117,6 +117,11 @@ impl Cluster {
         connect(self.coordinator)
     }
 
+    /// Another client, with these options.
+    pub fn connect_with(&self, options: ClientOptions) -> Fs {
+        Fs::connect(&ClusterAddr::Coordinators(vec![self.coordinator]), options).unwrap()
+    }
+
     /// Runs a future of the first client. Those of others need their own client to run them.
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.fs.block_on(future)

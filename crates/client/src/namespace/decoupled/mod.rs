@@ -1,5 +1,167 @@
-//! Subtrees that a client has for itself (Cudele): `servers` serves one in this process.
+//! Decoupled subtrees (Cudele sections 3 to 5): this client holds them, answers by itself what is asked
+//! of them, and merges later (docs/decisions/0063).
+//!
+//! What is in such a subtree is served by private servers (`servers`), with the requests of the strict
+//! namespace. They begin with the root directory alone: a directory that was there before is
+//! loaded (`load`) when something in it is needed. A merge (`merge`) makes what has changed since part of
+//! the namespace.
 
+mod hold;
+mod journals;
+mod load;
+mod merge;
 mod servers;
 
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use async_lock::Mutex as AsyncMutex;
+use saker_types::policy::Policy;
+use saker_types::{Errno, Error, InodeId, Locator, Result};
+
+use crate::Caller;
+use crate::core::Core;
+use crate::namespace::listing::DirStream;
+use crate::namespace::strict::Strict;
+use crate::namespace::strict::readdir::Shares;
+
+pub use merge::MergeReport;
 pub use servers::{KeptIn, PrivateServers};
+
+pub(crate) use journals::JournalDir;
+
+use merge::MergeState;
+
+/// The decoupled subtrees that this client holds.
+#[derive(Default)]
+pub(crate) struct Subtrees {
+    held: RwLock<HashMap<u64, Arc<Subtree>>>,
+    /// One begins or ends at a time.
+    changing: AsyncMutex<()>,
+    /// Where those are kept that must outlive this process.
+    journals: Option<JournalDir>,
+}
+
+/// One of them.
+pub(crate) struct Subtree {
+    policy: u64,
+    /// What the policy says.
+    says: Policy,
+    /// Its root directory.
+    root: Locator,
+    /// The client as the cluster knows it; it serves no subtree.
+    upstream: Arc<Core>,
+    servers: PrivateServers,
+    dirs: Mutex<Dirs>,
+    /// One task loads at a time.
+    loading: AsyncMutex<()>,
+    /// One task asks for more inode numbers at a time.
+    provisioning: AsyncMutex<()>,
+    /// Inode numbers that are asked for next.
+    allocates: AtomicU64,
+    merging: AsyncMutex<MergeState>,
+    /// Why it is not served any more.
+    ended: Mutex<Option<Error>>,
+}
+
+/// Directories that the cluster has.
+#[derive(Default)]
+struct Dirs {
+    /// Where the cluster has them.
+    known: HashMap<InodeId, Locator>,
+    /// Those of which the private servers have the row, and not the entries yet.
+    unloaded: BTreeSet<InodeId>,
+}
+
+impl Subtrees {
+    /// None yet.
+    pub(crate) fn new(journals: Option<JournalDir>) -> Subtrees {
+        Subtrees { journals, ..Subtrees::default() }
+    }
+
+    /// The subtree of a policy, if this client holds it.
+    ///
+    /// # Errors
+    /// Why it does not serve it any more.
+    pub(crate) fn held(&self, policy: u64) -> Result<Option<Arc<Subtree>>> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(subtree) = held.get(&policy) else { return Ok(None) };
+        if subtree.upstream.cluster.holds.epoch(policy).is_none() {
+            let text = "this client has lost its hold of the subtree, and what it had not merged";
+            subtree.end(Error::new(Errno::ESTALE).with_text(text));
+        }
+        match &*subtree.ended.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(Some(subtree.clone())),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<Subtree>> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        held.values().cloned().collect()
+    }
+
+    fn insert(&self, subtree: Arc<Subtree>) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        held.insert(subtree.policy, subtree);
+    }
+
+    fn remove(&self, policy: u64) {
+        self.held.write().unwrap_or_else(PoisonError::into_inner).remove(&policy);
+    }
+}
+
+impl Subtree {
+    /// The namespace of its private servers.
+    pub(crate) fn names(&self) -> Strict<'_> {
+        Strict(self.servers.core())
+    }
+
+    /// The client of its private servers.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.servers.core()
+    }
+
+    /// Is this its root directory?
+    pub(crate) fn is_root(&self, id: InodeId) -> bool {
+        self.root.id == id
+    }
+
+    /// Lists a directory: without a request to the cluster, once it is loaded.
+    pub(crate) fn readdir(self: Arc<Self>, who: &Caller, dir: &Locator, cookie: u64) -> DirStream {
+        let (who, dir) = (who.clone(), dir.clone());
+        DirStream::opening(async move {
+            self.load(&dir).await?;
+            Ok(DirStream::of_shares(Shares::new(self.core().clone(), &who, &dir, cookie)))
+        })
+    }
+
+    /// It is not served any more.
+    fn end(&self, why: Error) {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+    }
+
+    /// Who speaks for it to the cluster's servers.
+    fn holder(&self) -> Caller {
+        let holds = &self.upstream.cluster.holds;
+        let epoch = holds.epoch(self.policy).unwrap_or(0);
+        Caller { as_holder: Some((holds.holder(), epoch)), ..Caller::root() }
+    }
+
+    fn dirs(&self) -> MutexGuard<'_, Dirs> {
+        self.dirs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place of the subtree as the cluster's servers are asked for it.
+    fn under_policy(&self, loc: &Locator) -> Locator {
+        loc.clone().under(self.policy)
+    }
+
+    /// Numbers to ask for next: more each time, since who makes many files makes more.
+    fn next_allocation(&self) -> u64 {
+        let next = |count: u64| Some((count * 2).min(hold::ALLOCATED_AT_ONCE_MAX.max(count)));
+        self.allocates.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(1)
+    }
+}

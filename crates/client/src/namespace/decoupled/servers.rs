@@ -38,7 +38,7 @@ use saker_runtime::telemetry::Registry;
 use saker_runtime::time;
 use saker_types::placement::{ShardInfo, initial_slots};
 use saker_types::wire::{EntryKey, IdRange};
-use saker_types::{ClusterMap, Errno, Error, Inode, Locator, NodeId, Result};
+use saker_types::{ClusterMap, Errno, Error, Inode, InodeId, Locator, NodeId, Result};
 
 use crate::core::Core;
 use crate::net::Net;
@@ -92,7 +92,17 @@ impl PrivateServers {
         root: &Locator,
         row: Inode,
     ) -> Result<PrivateServers> {
-        let cluster = &of.core.cluster;
+        PrivateServers::beside(&of.core, kept, root, row).await
+    }
+
+    /// The same.
+    pub(crate) async fn beside(
+        of: &Core,
+        kept: KeptIn,
+        root: &Locator,
+        row: Inode,
+    ) -> Result<PrivateServers> {
+        let cluster = &of.cluster;
         let reactor = cluster.net.reactor().ok_or(Errno::EOPNOTSUPP)?;
         let sources = Sources::open(&kept)?;
         let map = private_map(&cluster.routes().map, sources.uuid);
@@ -103,7 +113,7 @@ impl PrivateServers {
         let ids_left = there(servers.run(|state| state.shard.borrow().ids_left()).await)?;
         let transport = Arc::new(servers.transport(reactor.clone()));
         let net = Net::beside(reactor.clone(), transport);
-        let core = Core::connect_below(net, COORDINATOR, of.core.options.clone(), root_id).await?;
+        let core = Core::connect_below(net, COORDINATOR, of.options.clone(), root_id).await?;
         data::lease::start(&core)
             .and_then(|()| data::write::back::start(&core))
             .map_err(|e| failed(&e.to_string()))?;
@@ -133,15 +143,17 @@ impl PrivateServers {
         there(self.servers.run(|state| state.shard.borrow_mut().adopt(rows)).await)?
     }
 
-    /// Where the rows differ from what the cluster has, all at one instant. Requests wait as long as all rows
-    /// are looked at. What is written to open files and not saved yet is not in it.
+    /// Where the rows differ from what the cluster has, all at one instant; `are_merged` if the cluster is about
+    /// to get them ([`Shard::changes`]). Requests wait as long as all rows are looked at. What is written to open
+    /// files and not saved yet is not in it.
     ///
     /// # Errors
     /// ETIMEDOUT if transactions never pause, EIO.
-    pub async fn changes(&self) -> Result<Vec<RowChange>> {
+    pub async fn changes(&self, are_merged: bool) -> Result<Vec<RowChange>> {
         let deadline = self.core().cluster.deadline();
         loop {
-            let changes = self.servers.run(|state| state.shard.borrow_mut().changes());
+            let look = move |state: &mut PrivateShard| state.shard.borrow_mut().changes(are_merged);
+            let changes = self.servers.run(look);
             match there(changes.await)?? {
                 Some(changes) => return Ok(changes),
                 None if time::now() >= deadline => return Err(Errno::ETIMEDOUT.into()),
@@ -151,6 +163,14 @@ impl PrivateServers {
                 }
             }
         }
+    }
+
+    /// The directories that the cluster has, where it has them, as far as these servers know.
+    ///
+    /// # Errors
+    /// EIO.
+    pub async fn cluster_dirs(&self) -> Result<Vec<(EntryKey, InodeId)>> {
+        there(self.servers.run(|state| state.shard.borrow().cluster_dirs()).await)?
     }
 
     /// The cluster has these now. What has changed here since they were asked for still differs.

@@ -122,7 +122,7 @@ impl Servers {
     }
 
     fn changes(&self) -> Vec<RowChange> {
-        self.run(self.servers.changes()).unwrap()
+        self.run(self.servers.changes(false)).unwrap()
     }
 
     /// What differs, by name: the inode there now, and that of the cluster.

@@ -1,0 +1,248 @@
+//! Taking and ending the hold of a decoupled subtree, and inode numbers for it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use async_lock::Mutex as AsyncMutex;
+use saker_runtime::thread;
+use saker_runtime::time;
+use saker_types::policy::{Consistency, Durability, Policy, PolicyId};
+use saker_types::wire::{At, HoldReply};
+use saker_types::{Errno, Error, Result};
+
+use super::merge::MergeState;
+use super::{Dirs, KeptIn, PrivateServers, Subtree};
+use crate::{Caller, Fs};
+
+/// Inode numbers that a subtree asks for at a time at most, unless its policy says more.
+pub(super) const ALLOCATED_AT_ONCE_MAX: u64 = 65_536;
+/// More are asked for when fewer than this part of the last ones are left.
+const FEW_PARTS: u64 = 4;
+
+impl Fs {
+    /// Holds the subtree of a decoupled policy, and serves it by private servers. Others' holds their requests
+    /// take by themselves.
+    ///
+    /// # Errors
+    /// EBUSY: another client holds it. ESTALE: the policy is not in force any more.
+    pub(crate) async fn hold_subtree(&self, policy: u64) -> Result<()> {
+        if self.subtrees.held(policy)?.is_some() {
+            return Ok(());
+        }
+        let _changing = self.subtrees.changing.lock().await;
+        if self.subtrees.held(policy)?.is_some() {
+            return Ok(());
+        }
+        let has_journal = self.subtrees.journals.as_ref().is_some_and(|dir| dir.has(policy));
+        let reply = self.core.cluster.hold(policy).await?;
+        match self.begin_subtree(policy, reply).await {
+            Ok(subtree) => {
+                self.keep_merging(&subtree)?;
+                self.subtrees.insert(subtree);
+                Ok(())
+            }
+            Err(error) => {
+                // Nothing was done in it, unless its journal goes on.
+                if !has_journal {
+                    _ = self.core.cluster.release(policy).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn begin_subtree(&self, policy: u64, reply: HoldReply) -> Result<Arc<Subtree>> {
+        let epoch = reply.policy.last_epoch;
+        let invalid = |why: String| Error::new(Errno::EPROTO).with_text(why);
+        let pairs = reply.policy.pairs.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
+        let says = Policy::from_pairs(pairs).map_err(|why| invalid(why.to_string()))?;
+        let root =
+            reply.policy.root.ok_or_else(|| invalid("a policy without a root".to_owned()))?;
+        let root = root.under(policy);
+        let kept = self.kept_in(policy, &says)?;
+        let upstream = self.core.clone();
+        let holder =
+            Caller { as_holder: Some((self.core.cluster.holds.holder(), epoch)), ..Caller::root() };
+        let row = super::load::root_row(&self.core, &holder, &root).await?;
+        let servers = PrivateServers::beside(&upstream, kept, &root, row).await?;
+        let ids = self.core.cluster.provision(policy, says.allocated_inodes).await?;
+        servers.give_ids(ids).await?;
+        let mut dirs = Dirs::default();
+        dirs.known.insert(root.id, root.clone());
+        dirs.unloaded.insert(root.id);
+        Ok(Arc::new(Subtree {
+            policy,
+            allocates: AtomicU64::new(says.allocated_inodes),
+            says,
+            root,
+            upstream,
+            servers,
+            dirs: dirs.into(),
+            loading: AsyncMutex::new(()),
+            provisioning: AsyncMutex::new(()),
+            merging: AsyncMutex::new(MergeState::new()),
+            ended: None.into(),
+        }))
+    }
+
+    /// Where what was not merged yet is kept.
+    fn kept_in(&self, policy: u64, says: &Policy) -> Result<KeptIn> {
+        match says.durability() {
+            Durability::None => Ok(KeptIn::Memory),
+            _ => match &self.subtrees.journals {
+                Some(dir) => Ok(KeptIn::Dir(dir.of_policy(policy))),
+                None => {
+                    let text = "the policy keeps a journal on this machine, and the client was \
+                                given no directory for it (journal_dir)";
+                    Err(Error::new(Errno::EOPNOTSUPP).with_text(text))
+                }
+            },
+        }
+    }
+
+    /// Merges in the background, if the policy says so.
+    fn keep_merging(&self, subtree: &Arc<Subtree>) -> Result<()> {
+        let Some(every) = subtree.says.sync_interval else { return Ok(()) };
+        let weak = Arc::downgrade(subtree);
+        let started = thread::spawn("saker-merge", move || {
+            loop {
+                time::sleep(every);
+                let Some(subtree) = weak.upgrade().filter(|subtree| subtree.is_served()) else {
+                    return;
+                };
+                let net = &subtree.upstream.cluster.net;
+                if let Err(error) = net.block_on(subtree.merge(false, false)) {
+                    tracing::warn!("the subtree {} is not merged: {error}", subtree.described());
+                }
+            }
+        });
+        started
+            .map(drop)
+            .map_err(|e| Error::new(Errno::EAGAIN).with_text(format!("no thread for merging: {e}")))
+    }
+
+    /// Merges a subtree whose root, or something in it, is at a place, if this client holds it.
+    ///
+    /// # Errors
+    /// EINVAL: no decoupled policy is in force there. ENOENT: this client does not hold the subtree.
+    /// Those of merging.
+    pub async fn merge_subtree(
+        &self,
+        who: &Caller,
+        at: &At,
+        dry_run: bool,
+    ) -> Result<super::MergeReport> {
+        let policy = self.lookup(who, at).await?.loc.policy;
+        if !PolicyId(policy).is_decoupled() {
+            let text = "no policy is in force here under which something is merged later";
+            return Err(Error::new(Errno::EINVAL).with_text(text));
+        }
+        match self.subtrees.held(policy)? {
+            Some(subtree) => subtree.merge(dry_run, false).await,
+            None => {
+                let text = "this client does not hold the subtree, so that it has nothing to merge";
+                Err(Error::new(Errno::ENOENT).with_text(text))
+            }
+        }
+    }
+
+    /// Ends as a process that is killed: nothing is merged, and nothing is released.
+    #[doc(hidden)]
+    pub fn abandon(&self) {
+        for subtree in self.subtrees.all() {
+            subtree.end(Errno::ESTALE.into());
+            self.subtrees.remove(subtree.policy);
+        }
+        self.core.cluster.holds.forget_all();
+    }
+
+    /// Ends all subtrees of this client: merges those that others are to see, and those of which nothing would
+    /// remain; what is in a journal on this machine stays there under a policy that is invisible.
+    ///
+    /// # Errors
+    /// The first one; the others are ended all the same.
+    pub(crate) async fn end_subtrees(&self) -> Result<()> {
+        let _changing = self.subtrees.changing.lock().await;
+        let mut outcome = Ok(());
+        for subtree in self.subtrees.all() {
+            let is_kept = subtree.says.consistency() == Consistency::Invisible
+                && subtree.says.durability() != Durability::None;
+            let ended = match is_kept {
+                true => subtree.settle().await,
+                false => subtree.merge(false, true).await.map(drop),
+            };
+            match ended {
+                Ok(()) => {
+                    subtree.end(Error::new(Errno::ESTALE).with_text("the subtree was released"));
+                    self.subtrees.remove(subtree.policy);
+                    if let Some(journals) = self.subtrees.journals.as_ref().filter(|_| !is_kept) {
+                        journals.remove(subtree.policy);
+                    }
+                }
+                Err(error) => {
+                    tracing::error!("the subtree {} is not merged: {error}", subtree.described());
+                    outcome = outcome.and(Err(error));
+                }
+            }
+        }
+        outcome
+    }
+}
+
+impl Subtree {
+    /// Whether it is served.
+    pub(super) fn is_served(&self) -> bool {
+        self.ended.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_none()
+    }
+
+    /// For messages.
+    pub(super) fn described(&self) -> String {
+        format!("of policy {:#x} at {}", self.policy, String::from_utf8_lossy(&self.root.name))
+    }
+
+    /// Has inode numbers for what is about to be made.
+    pub(crate) async fn provide_ids(&self) -> Result<()> {
+        let few = |subtree: &Subtree| {
+            let last = subtree.allocates.load(std::sync::atomic::Ordering::Relaxed);
+            subtree.servers.ids_left() <= last / FEW_PARTS
+        };
+        if !few(self) {
+            return Ok(());
+        }
+        // Whoever comes while somebody asks goes on with what is left, if anything is.
+        let Some(_asking) = self.provisioning.try_lock() else {
+            return match self.servers.ids_left() {
+                0 => {
+                    drop(self.provisioning.lock().await);
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+        };
+        if !few(self) {
+            return Ok(());
+        }
+        let count = self.next_allocation();
+        let ids = self.upstream.cluster.provision(self.policy, count).await;
+        match ids {
+            Ok(ids) => self.servers.give_ids(ids).await,
+            // There are some left: it is tried again with the next one.
+            Err(error) if self.servers.ids_left() > 0 => {
+                tracing::warn!("no more inode numbers for the subtree yet: {error}");
+                Ok(())
+            }
+            Err(error) => Err(self.lost(error)),
+        }
+    }
+
+    /// An error of the cluster's servers; if it says that the hold has ended, the subtree does.
+    pub(super) fn lost(&self, error: Error) -> Error {
+        if error.errno() == Errno::ESTALE
+            && self.upstream.cluster.holds.epoch(self.policy).is_none()
+        {
+            let text = "this client has lost its hold of the subtree";
+            self.end(Error::new(Errno::ESTALE).with_text(text));
+        }
+        error
+    }
+}

@@ -1,0 +1,316 @@
+//! Decoupled subtrees on a real cluster: what their client sees, what others see, and what a merge
+//! makes of both.
+#![allow(clippy::unwrap_used)]
+
+mod client_support;
+
+use std::collections::BTreeMap;
+
+use client_support::{Cluster, path};
+use saker_client::{ClientOptions, Fs, OpenFlags, SetAttr, SetTime};
+use saker_types::policy::Policy;
+use saker_types::wire::{At, Entry};
+use saker_types::{Errno, FileKind, Locator, Result};
+
+const RW: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    exclusive: false,
+    execute: false,
+};
+
+/// A cluster with a directory `/sub` under a policy, and a client that works in it.
+struct Subtree {
+    t: Cluster,
+    policy: u64,
+}
+
+impl Subtree {
+    /// `prepare` fills the directory before it gets the policy.
+    fn start(pairs: &[(&str, &str)], prepare: impl FnOnce(&Cluster)) -> Subtree {
+        let t = Cluster::start(3, 2);
+        t.run(t.fs.mkdir(&t.root, &path("/sub"), 0o755)).unwrap();
+        prepare(&t);
+        let policy = Policy::from_pairs(pairs.iter().copied()).unwrap();
+        let policy = t.run(t.fs.set_policy(&t.root, &path("/sub"), &policy)).unwrap();
+        Subtree { t, policy }
+    }
+
+    fn merge(&self) -> u64 {
+        let report = self.t.run(self.t.fs.merge_subtree(&self.t.root, &path("/sub"), false));
+        let report = report.unwrap();
+        assert_eq!(report.conflicts, []);
+        report.names
+    }
+}
+
+fn write(fs: &Fs, t: &Cluster, at: &str, data: &[u8]) -> Result<Entry> {
+    fs.block_on(async {
+        let (file, _) = fs.create(&t.root, &path(at), 0o644, RW).await?;
+        file.write(0, data).await?;
+        file.flush().await?;
+        file.release().await;
+        fs.getattr(&t.root, &path(at)).await
+    })
+}
+
+fn read(fs: &Fs, t: &Cluster, at: &str) -> Result<Vec<u8>> {
+    fs.block_on(async {
+        let flags = OpenFlags { write: false, ..RW };
+        let (file, entry) = fs.open(&t.root, &path(at), flags).await?;
+        let data = file.read(0, entry.attr.size as usize + 1).await?;
+        file.release().await;
+        Ok(data.to_vec())
+    })
+}
+
+/// Names below a directory, with kind, permissions, size, link count and mtime of each.
+fn tree(fs: &Fs, t: &Cluster, at: &str) -> Result<BTreeMap<String, (u32, u64, u32, u64)>> {
+    let root = fs.block_on(fs.lookup(&t.root, &path(at)))?.loc;
+    let (mut found, mut todo) = (BTreeMap::new(), vec![(String::new(), root)]);
+    while let Some((prefix, dir)) = todo.pop() {
+        let mut listing = fs.readdir(&t.root, &dir, 0);
+        while let Some(item) = fs.block_on(listing.next())? {
+            let name = format!("{prefix}/{}", String::from_utf8_lossy(&item.name));
+            let attr = fs.block_on(fs.getattr(&t.root, &At::handle(item.loc.clone())))?.attr;
+            found.insert(name.clone(), (attr.mode, attr.size, attr.nlink, attr.mtime_ns));
+            if attr.is_dir() {
+                todo.push((name, item.loc));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn errno<T>(result: Result<T>) -> Errno {
+    result.err().unwrap().errno()
+}
+
+#[test]
+fn others_see_all_at_once_when_it_is_merged() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |_| ());
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    t.run(fs.mkdir(&t.root, &path("/sub/d"), 0o750)).unwrap();
+    t.run(fs.mkdir(&t.root, &path("/sub/d/e"), 0o700)).unwrap();
+    let big: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+    for n in 0..50 {
+        write(fs, t, &format!("/sub/d/f{n}"), format!("file {n}").as_bytes()).unwrap();
+    }
+    write(fs, t, "/sub/d/e/big", &big).unwrap();
+    write(fs, t, "/sub/top", b"at the top").unwrap();
+    t.run(fs.symlink(&t.root, &path("/sub/link"), b"d/f1")).unwrap();
+    t.run(fs.link(&t.root, &path("/sub/d/f2"), &path("/sub/d/second"))).unwrap();
+    t.run(fs.rename(&t.root, &path("/sub/d/f3"), &path("/sub/moved"), false, &[])).unwrap();
+    t.run(fs.unlink(&t.root, &path("/sub/d/f4"))).unwrap();
+    let stamp =
+        SetAttr { mtime: Some(SetTime::At(4_000_000_000_000_000_000)), ..SetAttr::default() };
+    t.run(fs.setattr(&t.root, &path("/sub/d"), &stamp)).unwrap();
+    t.run(fs.setxattr(&t.root, &path("/sub/top"), b"user.colour", b"red", 0)).unwrap();
+    let mine = tree(fs, t, "/sub").unwrap();
+    assert_eq!(mine.len(), 50 + 2 + 2 + 1 + 1 - 1);
+    assert_eq!(tree(&other, t, "/sub").unwrap(), BTreeMap::new(), "nothing is merged yet");
+    assert_eq!(s.merge(), mine.len() as u64);
+    assert_eq!(tree(&other, t, "/sub").unwrap(), mine);
+    assert_eq!(tree(fs, t, "/sub").unwrap(), mine);
+    assert!(read(&other, t, "/sub/d/e/big").unwrap() == big);
+    assert_eq!(read(&other, t, "/sub/moved").unwrap(), b"file 3");
+    let value = other.block_on(other.getxattr(&t.root, &path("/sub/top"), b"user.colour"));
+    assert_eq!(&value.unwrap()[..], b"red");
+    assert_eq!(s.merge(), 0, "nothing has changed since");
+    // It goes on.
+    write(fs, t, "/sub/d/later", b"later").unwrap();
+    t.run(fs.unlink(&t.root, &path("/sub/d/f5"))).unwrap();
+    write(fs, t, "/sub/d/f6", b"changed, and longer than before").unwrap();
+    assert_eq!(errno(read(&other, t, "/sub/d/later")), Errno::ENOENT);
+    assert_eq!(s.merge(), 3);
+    assert_eq!(read(&other, t, "/sub/d/later").unwrap(), b"later");
+    assert_eq!(errno(read(&other, t, "/sub/d/f5")), Errno::ENOENT);
+    assert_eq!(read(&other, t, "/sub/d/f6").unwrap(), b"changed, and longer than before");
+    assert_eq!(tree(&other, t, "/sub").unwrap(), tree(fs, t, "/sub").unwrap());
+    other.close();
+}
+
+#[test]
+fn what_was_there_is_seen_and_changed() {
+    let s = Subtree::start(&[("consistency", "invisible"), ("durability", "none")], |t| {
+        t.run(t.fs.mkdir(&t.root, &path("/sub/old"), 0o755)).unwrap();
+        t.run(t.fs.mkdir(&t.root, &path("/sub/empty"), 0o755)).unwrap();
+        t.run(t.fs.mkdir(&t.root, &path("/sub/old/deep"), 0o755)).unwrap();
+        for name in ["a", "b", "c", "old/x", "old/y", "old/deep/z"] {
+            write(&t.fs, t, &format!("/sub/{name}"), name.as_bytes()).unwrap();
+        }
+        t.run(t.fs.link(&t.root, &path("/sub/old/y"), &path("/sub/also"))).unwrap();
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    let before = tree(&other, t, "/sub").unwrap();
+    write(fs, t, "/sub/new", b"new").unwrap();
+    let mut expected = before.clone();
+    let made = t.run(fs.getattr(&t.root, &path("/sub/new"))).unwrap().attr;
+    expected.insert("/new".to_owned(), (made.mode, made.size, made.nlink, made.mtime_ns));
+    assert_eq!(tree(fs, t, "/sub").unwrap(), expected, "what was there is there");
+    assert_eq!(read(fs, t, "/sub/old/deep/z").unwrap(), b"old/deep/z");
+    // Remove, replace, change and move files, also out of directories that were there.
+    t.run(fs.unlink(&t.root, &path("/sub/a"))).unwrap();
+    t.run(fs.rename(&t.root, &path("/sub/b"), &path("/sub/c"), false, &[])).unwrap();
+    t.run(fs.rename(&t.root, &path("/sub/old/x"), &path("/sub/old/deep/x"), false, &[])).unwrap();
+    write(fs, t, "/sub/old/deep/z", b"written again, and longer").unwrap();
+    t.run(fs.rmdir(&t.root, &path("/sub/empty"))).unwrap();
+    t.run(fs.unlink(&t.root, &path("/sub/also"))).unwrap();
+    let private = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    t.run(fs.setattr(&t.root, &path("/sub/old"), &private)).unwrap();
+    t.run(fs.mkdir(&t.root, &path("/sub/old/made"), 0o755)).unwrap();
+    write(fs, t, "/sub/old/made/f", b"f").unwrap();
+    assert_eq!(tree(&other, t, "/sub").unwrap(), before);
+    s.merge();
+    let (mine, theirs) = (tree(fs, t, "/sub").unwrap(), tree(&other, t, "/sub").unwrap());
+    let kinds = |tree: &BTreeMap<String, (u32, u64, u32, u64)>| -> Vec<_> {
+        tree.iter()
+            .map(|(name, (mode, size, nlink, _))| (name.clone(), *mode, *size, *nlink))
+            .collect()
+    };
+    assert_eq!(kinds(&theirs), kinds(&mine));
+    assert_eq!(read(&other, t, "/sub/c").unwrap(), b"b");
+    assert_eq!(read(&other, t, "/sub/old/deep/z").unwrap(), b"written again, and longer");
+    // A directory that was there does not move: programs copy it then.
+    let moved = t.run(fs.rename(&t.root, &path("/sub/old"), &path("/sub/older"), false, &[]));
+    assert_eq!(errno(moved), Errno::EXDEV);
+    s.merge();
+    other.close();
+}
+
+#[test]
+fn a_directory_that_was_there_gives_its_name_to_something_else() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+        t.run(t.fs.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();
+        write(&t.fs, t, "/sub/d/f", b"f").unwrap();
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    t.run(fs.unlink(&t.root, &path("/sub/d/f"))).unwrap();
+    t.run(fs.rmdir(&t.root, &path("/sub/d"))).unwrap();
+    write(fs, t, "/sub/d", b"a file now").unwrap();
+    let report = t.run(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    assert_eq!(report.conflicts.len(), 1);
+    assert_eq!(read(&other, t, "/sub/d").unwrap(), b"a file now");
+    assert_eq!(tree(&other, t, "/sub").unwrap().len(), 1);
+    other.close();
+}
+
+#[test]
+fn others_are_kept_out_if_the_policy_says_so() {
+    let block = [("consistency", "weak"), ("durability", "none"), ("interfere_policy", "block")];
+    let s = Subtree::start(&block, |_| ());
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    assert_eq!(tree(&other, t, "/sub").unwrap(), BTreeMap::new(), "nobody works there yet");
+    write(fs, t, "/sub/f", b"mine").unwrap();
+    assert_eq!(errno(write(&other, t, "/sub/g", b"theirs")), Errno::EBUSY);
+    assert_eq!(errno(tree(&other, t, "/sub")), Errno::EBUSY);
+    let held = other.block_on(other.policies()).unwrap();
+    assert_eq!(held[0].id, s.policy);
+    assert!(held[0].hold.is_some());
+    // Its end merges.
+    fs.close();
+    assert_eq!(read(&other, t, "/sub/f").unwrap(), b"mine");
+    write(&other, t, "/sub/g", b"theirs").unwrap();
+    assert_eq!(errno(read(fs, t, "/sub/g")), Errno::EBUSY);
+    other.close();
+    assert_eq!(read(fs, t, "/sub/g").unwrap(), b"theirs");
+}
+
+#[test]
+fn what_this_client_did_counts_where_others_have_changed_the_same() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+        for name in ["removed", "changed", "kept"] {
+            write(&t.fs, t, &format!("/sub/{name}"), b"before").unwrap();
+        }
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    for name in ["f", "g"] {
+        write(fs, t, &format!("/sub/{name}"), b"mine").unwrap();
+    }
+    t.run(fs.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();
+    write(fs, t, "/sub/d/x", b"mine").unwrap();
+    write(fs, t, "/sub/changed", b"changed by me").unwrap();
+    t.run(fs.unlink(&t.root, &path("/sub/removed"))).unwrap();
+    // The other one has done something else.
+    write(&other, t, "/sub/f", b"theirs").unwrap();
+    write(&other, t, "/sub/only", b"theirs").unwrap();
+    other.block_on(other.mkdir(&t.root, &path("/sub/g"), 0o755)).unwrap();
+    write(&other, t, "/sub/g/inside", b"theirs").unwrap();
+    other.block_on(other.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();
+    other.block_on(other.unlink(&t.root, &path("/sub/changed"))).unwrap();
+    let names = |conflicts: &[saker_types::wire::MergeConflict]| {
+        let name = |c: &saker_types::wire::MergeConflict| {
+            String::from_utf8_lossy(&c.entry.name).into_owned()
+        };
+        let mut names: Vec<String> = conflicts.iter().map(name).collect();
+        names.sort();
+        names
+    };
+    let dry = t.run(fs.merge_subtree(&t.root, &path("/sub"), true)).unwrap();
+    assert_eq!(names(&dry.conflicts), ["changed", "d", "f", "g"]);
+    assert_eq!(read(&other, t, "/sub/f").unwrap(), b"theirs", "it was only asked");
+    let merged = t.run(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    assert_eq!(names(&merged.conflicts), names(&dry.conflicts));
+    for (name, data) in [
+        ("f", "mine"),
+        ("g", "mine"),
+        ("d/x", "mine"),
+        ("changed", "changed by me"),
+        ("only", "theirs"),
+    ] {
+        assert_eq!(read(&other, t, &format!("/sub/{name}")).unwrap(), data.as_bytes(), "{name}");
+    }
+    assert_eq!(errno(read(&other, t, "/sub/removed")), Errno::ENOENT);
+    // Their directories have another name.
+    let all = tree(&other, t, "/sub").unwrap();
+    let aside: Vec<&String> = all.keys().filter(|name| name.contains(".conflict-")).collect();
+    assert_eq!(aside.len(), 3, "{all:?}");
+    assert!(aside.iter().any(|name| name.ends_with("/inside")));
+    other.close();
+}
+
+#[test]
+fn a_client_that_is_started_again_goes_on() {
+    let local = [("consistency", "weak"), ("durability", "local")];
+    let s = Subtree::start(&local, |t| {
+        write(&t.fs, t, "/sub/there", b"there").unwrap();
+    });
+    let t = &s.t;
+    let tmp = tempfile::tempdir().unwrap();
+    let connect = || {
+        let journal_dir = Some(tmp.path().join("journals"));
+        t.connect_with(ClientOptions { journal_dir, ..ClientOptions::default() })
+    };
+    assert_eq!(errno(write(&t.fs, t, "/sub/f", b"x")), Errno::EOPNOTSUPP, "it has no journals");
+    let first = connect();
+    write(&first, t, "/sub/f", b"f").unwrap();
+    first.block_on(first.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();
+    write(&first, t, "/sub/d/g", b"g").unwrap();
+    first.block_on(first.unlink(&t.root, &path("/sub/there"))).unwrap();
+    // As if it were killed: nothing is merged or released.
+    first.abandon();
+    drop(first);
+    let other = t.connect();
+    assert_eq!(errno(read(&other, t, "/sub/f")), Errno::ENOENT);
+    write(&other, t, "/sub/new", b"x").unwrap();
+    let again = connect();
+    assert_eq!(read(&again, t, "/sub/d/g").unwrap(), b"g");
+    assert_eq!(errno(read(&again, t, "/sub/there")), Errno::ENOENT);
+    write(&again, t, "/sub/d/h", b"h").unwrap();
+    again.close();
+    for (name, data) in [("f", "f"), ("d/g", "g"), ("d/h", "h"), ("new", "x")] {
+        assert_eq!(read(&other, t, &format!("/sub/{name}")).unwrap(), data.as_bytes());
+    }
+    assert_eq!(errno(read(&other, t, "/sub/there")), Errno::ENOENT);
+    let entry = other.block_on(other.lookup(&t.root, &path("/sub/d"))).unwrap();
+    assert_eq!(entry.attr.kind(), FileKind::Directory);
+    other.close();
+    let _: Locator = entry.loc;
+}
