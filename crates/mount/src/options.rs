@@ -1,6 +1,7 @@
 //! Options of a mount, as after `-o` of mount(8).
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use saker_fuse::Mode as TransportMode;
@@ -61,6 +62,9 @@ pub struct MountOptions {
     /// How long the mount holds back what is written and not synced (its `ClientOptions`); zero: until close. Default:
     /// 5 s.
     pub writeback: Duration,
+    /// Where journals of decoupled subtrees are kept, of policies that want them on this machine (its
+    /// `ClientOptions`). Default: nowhere.
+    pub journal_dir: Option<PathBuf>,
     /// Operations wait for servers that do not answer as long as it takes (its `ClientOptions`).
     /// Default: no.
     pub hard: bool,
@@ -87,6 +91,7 @@ impl Default for MountOptions {
             leases: Leases::Hot,
             local_reads: false,
             writeback: Duration::from_secs(5),
+            journal_dir: None,
             hard: false,
             transport: TransportMode::Auto,
             http: None,
@@ -98,7 +103,7 @@ impl Default for MountOptions {
 impl MountOptions {
     /// Reads a comma-separated list, changing the defaults: `ro`, `rw`, `allow_other`,
     /// `noallow_other`, `[no]dev`, `[no]suid`, `[no]exec`, `hard`, `soft`, `fsname=TEXT`,
-    /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS`, `writeback=SECONDS` (fractions allowed),
+    /// `entry_timeout=SECONDS`, `attr_timeout=SECONDS`, `writeback=SECONDS` (fractions allowed), `journal_dir=DIR`,
     /// `shortcut=auto|off` (`bpf` is `auto`), `leases=hot|all|off`, `local_reads=on|off`,
     /// `transport=auto|uring|dev`, `http=ADDR:PORT`, `threads=N`. What fstab(5) has for mount(8) and systemd alone
     /// is skipped.
@@ -145,6 +150,7 @@ impl MountOptions {
             "entry_timeout" => self.entry_timeout = seconds(key, value)?,
             "attr_timeout" => self.attr_timeout = seconds(key, value)?,
             "writeback" => self.writeback = seconds(key, value)?,
+            "journal_dir" => self.journal_dir = Some(PathBuf::from(value)),
             "shortcut" => {
                 self.shortcut = match value {
                     "auto" | "bpf" => Shortcut::Bpf,

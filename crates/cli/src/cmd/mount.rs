@@ -231,6 +231,7 @@ fn mount(args: &Args, mut options: MountOptions) -> Outcome<Mount> {
         name: format!("the mount at {}", args.point.display()),
         local_reads: options.local_reads,
         write_back: options.writeback,
+        journal_dir: options.journal_dir.clone(),
         ..ClientOptions::default()
     };
     if options.hard {

@@ -115,7 +115,6 @@ mod tests {
                 let lost = Crash::ALL.map(|crash| match policy.loses(crash) {
                     Loss::Nothing => "nothing",
                     Loss::KeptOnClient => "kept",
-                    Loss::SentAgain => "sent again",
                     Loss::LastMoments => "50 ms",
                     Loss::SinceSync => "since sync",
                     Loss::Unmerged => "unmerged",

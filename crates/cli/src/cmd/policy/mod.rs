@@ -4,6 +4,8 @@ mod clear;
 mod explain;
 mod get;
 mod list;
+mod merge;
+mod reclaim;
 mod set;
 mod shown;
 mod written;
@@ -39,6 +41,7 @@ use crate::session::ClusterArg;
 ///   saker policy explain --file policy.yaml            before it is set
 ///   saker policy clear /scratch
 ///   saker policy list
+///   saker policy merge --dry-run /mnt/data       what others have changed, too
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -56,6 +59,8 @@ enum Command {
     Explain(explain::Args),
     #[command(alias = "ls")]
     List(list::Args),
+    Merge(merge::Args),
+    Reclaim(reclaim::Args),
 }
 
 /// Runs the command.
@@ -67,5 +72,7 @@ pub fn run(args: &Args) -> Outcome<u8> {
         Command::Clear(args) => clear::run(cluster, args),
         Command::Explain(args) => explain::run(cluster, args),
         Command::List(args) => list::run(cluster, args),
+        Command::Merge(args) => merge::run(args),
+        Command::Reclaim(args) => reclaim::run(cluster, args),
     }
 }
