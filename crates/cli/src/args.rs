@@ -52,6 +52,7 @@ enum Command {
     Fsck(cmd::fsck::Args),
     Rmr(cmd::rmr::Args),
     Dataset(cmd::dataset::Args),
+    Journal(cmd::journal::Args),
     Bench(cmd::bench::Args),
     #[command(hide = true)]
     Supervise(cmd::supervise::Args),
@@ -86,6 +87,7 @@ pub fn parse_and_run() -> (&'static str, Outcome<u8>) {
         Command::Policy(args) => cmd::policy::run(&args),
         Command::Rmr(args) => cmd::rmr::run(&args),
         Command::Dataset(args) => cmd::dataset::run(&args),
+        Command::Journal(args) => cmd::journal::run(&args),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Supervise(args) => cmd::supervise::run(&args),
     };

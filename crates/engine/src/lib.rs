@@ -27,4 +27,5 @@ pub mod table;
 pub use any::{AnyEngine, EngineSource};
 pub use api::{Engine, EngineError, Identity, Level, Position, Reads, Recovered, RowRead};
 pub use crc32c::crc32c;
+pub use journal::{format as journal_format, salvage};
 pub use table::{EmbeddedConfig, EmbeddedTable, Table, TableError};

@@ -5,6 +5,7 @@ pub mod dataset;
 pub mod down;
 pub mod fs;
 pub mod fsck;
+pub mod journal;
 pub mod mount;
 pub mod policy;
 pub mod rmr;

@@ -19,6 +19,7 @@ mod error;
 mod flusher;
 pub mod format;
 mod recover;
+pub mod salvage;
 #[cfg(test)]
 mod tests;
 
