@@ -136,12 +136,12 @@ sim() {
 }
 
 client() {
-    tests tools/sim test '(client_names|client_data|client_retry)'
+    tests tools/sim test '(client_names|client_data|client_retry|private|decoupled)'
 }
 
 simulation() {
     tests tools/sim test \
-        '(namespace|namespace_random|file_data|protocol|exchange|acl|gone|links|ids|watch)'
+        '(namespace|namespace_random|file_data|protocol|exchange|acl|gone|links|ids|watch|merge)'
 }
 
 # Kills, power loss, other faults; "1 passed, 0 failed" for each.
@@ -282,6 +282,7 @@ if [[ $able == yes ]]; then
     beside faults torment --faults "$([[ $form == long ]] && echo 300 || echo 30)" --seed 733
     beside semantics sim semantics
     beside transports sim transports
+    beside strong-none sim strong_none
     beside two-mounts sim two_mounts
     beside local-reads sim local_reads
     beside stress sim stress
