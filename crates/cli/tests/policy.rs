@@ -89,7 +89,7 @@ fn what_is_refused_changes_nothing() {
         ("durability: local\nallocated_inodes: many\n", "line 2 column 19"),
         ("{\"consistency\": \"rpcs+volatile_apply\"}", "line 1, column"),
         ("", "there is no key"),
-        ("consistency: weak\ndurability: local\n", "no client serves"),
+        ("consistency: weak\ndurability: global\n", "no client does this yet"),
     ] {
         fs::write(&file, wrong).unwrap();
         let said = cluster.fail(&["policy", "set", "/d", file.to_str().unwrap()], 1);
@@ -337,7 +337,7 @@ fn attributes_through_a_mount() {
         assert_eq!(setxattr(&dir, name, value.as_bytes(), none), Err(Errno::INVAL), "{name}");
     }
     assert_eq!(get(&dir, "user.saker.policy.x"), Err(Errno::NODATA));
-    let weak = setxattr(&dir, &*format!("{WHOLE}.consistency"), b"weak", none);
+    let weak = setxattr(&dir, WHOLE, b"consistency: weak\ndurability: global", none);
     assert_eq!(weak, Err(Errno::OPNOTSUPP));
     assert_eq!(setxattr(&file, WHOLE, b"durability: none", none), Err(Errno::NOTDIR));
     assert_eq!(get(&file, WHOLE), Err(Errno::NODATA));

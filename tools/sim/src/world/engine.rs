@@ -312,7 +312,8 @@ impl World {
     /// # Errors
     /// What the coordinator says against it.
     pub fn set_policy(&mut self, at: &At, pairs: &[(&str, &str)]) -> Result<u64, String> {
-        let session = self.rng.u64() | 1;
+        // Clients draw theirs from the same seed: this must be none of them.
+        let session = !(self.rng.u64() | 1);
         let mut outcome = Err(String::new());
         for _ in 0..POLICY_ATTEMPTS {
             outcome = self.try_set_policy(session, at, pairs);
