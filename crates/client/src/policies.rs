@@ -55,7 +55,7 @@ pub struct SubtreeHold {
 }
 
 impl SubtreePolicy {
-    fn of(reply: PolicyReply) -> Result<SubtreePolicy> {
+    pub(crate) fn of(reply: PolicyReply) -> Result<SubtreePolicy> {
         let broken = |why: String| {
             let text = format!("policy {:#x}: {why}", reply.policy);
             Error::of_class(Class::Fatal, Errno::EPROTO).with_text(text)

@@ -199,21 +199,6 @@ impl Fs {
         Ok(())
     }
 
-    /// What was found, by way of the cluster, is the root of a subtree that this client holds? Then as its own
-    /// servers show it.
-    pub(super) async fn as_held(&self, who: &Caller, at: &At, found: Entry) -> Result<Entry> {
-        let policy = found.loc.policy;
-        if !PolicyId(policy).is_decoupled() || at.anchor.policy == policy {
-            return Ok(found);
-        }
-        match self.subtrees.held(policy)? {
-            Some(subtree) if subtree.is_root(found.attr.id) => {
-                subtree.names().getattr(who, &At::handle(found.loc)).await
-            }
-            _ => Ok(found),
-        }
-    }
-
     /// The same of two places.
     pub(super) async fn enter_both(
         &self,
@@ -237,6 +222,21 @@ impl Fs {
             }
         }
         Ok(())
+    }
+
+    /// What was found, by way of the cluster, is the root of a subtree that this client holds? Then as its own
+    /// servers show it.
+    pub(super) async fn as_held(&self, who: &Caller, at: &At, found: Entry) -> Result<Entry> {
+        let policy = found.loc.policy;
+        if !PolicyId(policy).is_decoupled() || at.anchor.policy == policy {
+            return Ok(found);
+        }
+        match self.subtrees.held(policy)? {
+            Some(subtree) if subtree.is_root(found.attr.id) => {
+                subtree.names().getattr(who, &At::handle(found.loc)).await
+            }
+            _ => Ok(found),
+        }
     }
 
     /// Where a place enters a subtree, whose root component `root` leads to; `None`: it is at its anchor

@@ -12,6 +12,7 @@ use saker_types::{Errno, Error, Result};
 
 use super::merge::MergeState;
 use super::{Dirs, KeptIn, PrivateServers, Subtree};
+use crate::policies::SubtreePolicy;
 use crate::{Caller, Fs};
 
 /// Inode numbers that a subtree asks for at a time at most, unless its policy says more.
@@ -53,11 +54,7 @@ impl Fs {
 
     async fn begin_subtree(&self, policy: u64, reply: HoldReply) -> Result<Arc<Subtree>> {
         let epoch = reply.policy.last_epoch;
-        let invalid = |why: String| Error::new(Errno::EPROTO).with_text(why);
-        let pairs = reply.policy.pairs.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
-        let says = Policy::from_pairs(pairs).map_err(|why| invalid(why.to_string()))?;
-        let root =
-            reply.policy.root.ok_or_else(|| invalid("a policy without a root".to_owned()))?;
+        let SubtreePolicy { policy: says, root, .. } = SubtreePolicy::of(reply.policy)?;
         let root = root.under(policy);
         let kept = self.kept_in(policy, &says)?;
         let upstream = self.core.clone();

@@ -436,7 +436,7 @@ impl Subtree {
             return Ok(());
         }
         let EntryKey { pid, name } = &conflict.entry;
-        let parent = self.places_of(HashSet::from([*pid])).await?.swap_remove(0);
+        let parent = self.place_of(*pid).await?;
         let aside = format!("{}.conflict-{:x}", String::from_utf8_lossy(name), conflict.there);
         let aside = &aside.as_bytes()[aside.len().saturating_sub(limits::NAME_BYTES_MAX)..];
         let (from, to) = (At::child(parent.clone(), name), At::child(parent, aside));
