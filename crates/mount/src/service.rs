@@ -172,7 +172,7 @@ impl MountService {
         let node = self.nodes.count_lookup(named.dir, &named.name, entry);
         let keep = self.keep(entry);
         if !keep.is_zero() {
-            self.nodes.prove(named.dir);
+            self.nodes.prove(named.dir, keep);
         }
         self.entry_out(node, &entry.attr, keep)
     }

@@ -19,6 +19,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use saker_client::{Caller, OpenFlags, SetAttr};
 use saker_sim::cluster::{ClusterShape, RunningCluster, can_mount, line_with};
 use saker_sim::fsx::{FsxTarget, PosixFile};
+use saker_sim::wait;
 use saker_types::Locator;
 use saker_types::wire::At;
 
@@ -31,6 +32,8 @@ const OPS: [&str; 12] = [
 /// A cluster, and a mount of it with hints from one source.
 struct Mounted {
     point: PathBuf,
+    /// The kernel keeps names for a while.
+    keeps_names: bool,
     cluster: RunningCluster,
 }
 
@@ -52,7 +55,8 @@ impl Mounted {
         mount.arg("mount").arg(cluster.dir()).arg(&point).arg("--log").arg(&log);
         let status = mount.args(["-o", &format!("shortcut={source},{options}")]).status();
         assert!(status.unwrap().success(), "no mount");
-        let mounted = Mounted { point, cluster };
+        let keeps_names = options.contains("entry_timeout");
+        let mounted = Mounted { point, keeps_names, cluster };
         let said = line_with(&log, "shortcut: ");
         if said.contains("no hints") {
             assert!(
@@ -815,6 +819,14 @@ fn permissions_are_those_of_the_whole_path() {
             let output = shell.output().unwrap();
             (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
         };
+        if t.keeps_names {
+            // What the kernel keeps from before shuts nobody out, though not for longer because others
+            // use it meanwhile (SEMANTICS.md).
+            wait::until("the directory is closed", || {
+                assert_eq!(read_open(&t.path("open/closed/in/f")), b"secret");
+                as_user("cat open/closed/in/f").0 != 0
+            });
+        }
         for drop in [true, false] {
             if drop {
                 fs::write("/proc/sys/vm/drop_caches", "2").unwrap();

@@ -84,8 +84,6 @@ pub(crate) struct Passed {
     pub(crate) attr: Option<Attr>,
     /// The inode; 0: nobody knows.
     pub(crate) id: InodeId,
-    /// It was there, and everybody could walk there.
-    pub(crate) proved: bool,
     /// For how long it will be what the name leads to.
     pub(crate) keep: Duration,
 }
@@ -238,7 +236,8 @@ impl Nodes {
         };
         node.lookups += 1;
         node.attr_guessed = false;
-        Some(Passed { node: id, attr, id: id_of, proved: node.proved, keep: node.keep.left(now) })
+        let keep = node.keep.left(now).max(node.free_until.since(now));
+        Some(Passed { node: id, attr, id: id_of, keep })
     }
 
     /// A name in a directory is made, removed or changed.
@@ -274,12 +273,14 @@ impl Nodes {
         self.lock().node_of(inode)
     }
 
-    /// A server has found something in a directory, on a way that everybody may walk.
-    pub(crate) fn prove(&self, dir: FuseNodeId) {
+    /// A server has found something in a directory, on a way that everybody may walk: the kernel may keep
+    /// the names on it for so long.
+    pub(crate) fn prove(&self, dir: FuseNodeId, keep: Duration) {
+        let until = time::now() + keep;
         let mut table = self.lock();
         let mut id = dir;
-        while let Some(node) = table.nodes.get_mut(&id).filter(|node| !node.proved) {
-            node.proved = true;
+        while let Some(node) = table.nodes.get_mut(&id).filter(|node| node.free_until < until) {
+            node.free_until = until;
             match node.names.last() {
                 Some((parent, _)) => id = *parent,
                 None => break,

@@ -228,13 +228,11 @@ impl MountService {
     }
 
     /// The entry of a directory that is walked through.
-    fn passed(&self, Passed { node, attr, proved, keep, .. }: Passed) -> EntryOut {
+    fn passed(&self, Passed { node, attr, keep, .. }: Passed) -> EntryOut {
         let attr = attr.unwrap_or_else(|| {
             let mode = FileKind::Directory.bits() | 0o777;
             Attr { id: node, mode, uid: NOBODY, gid: NOBODY, nlink: 2, ..Attr::default() }
         });
-        // A name that may not be there must not be kept: the kernel would refuse to make it.
-        let keep = if proved { keep.max(self.entry_timeout) } else { keep };
         self.bare_entry(node, &attr, keep)
     }
 

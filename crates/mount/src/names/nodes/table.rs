@@ -38,8 +38,8 @@ pub(super) struct Node {
     pub(super) cached: Option<DataVersion>,
     /// It was found not to be what its name leads to.
     pub(super) stale: bool,
-    /// A server has found it on a way that everybody may walk.
-    pub(super) proved: bool,
+    /// A server has found it on a way that everybody may walk: that counts until then.
+    pub(super) free_until: Time,
     /// A directory's name: how long the kernel may keep it.
     pub(super) keep: Keep,
     /// The kernel may have attributes of it that no reply has told it: it was written here, say.
@@ -403,7 +403,7 @@ impl Node {
             lookups: 0,
             cached: None,
             stale: false,
-            proved: false,
+            free_until: Time::ZERO,
             keep: Keep::default(),
             attr_stale: false,
             newest,

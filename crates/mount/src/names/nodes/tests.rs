@@ -370,15 +370,21 @@ fn a_guess_that_is_no_directory_is_not_confirmed() {
 #[test]
 fn a_way_that_a_server_has_found_may_be_kept() {
     let nodes = guessing();
-    let proved = |dir, text| nodes.pass(dir, &name(text)).unwrap().proved;
+    const LONG: Duration = Duration::from_secs(60);
+    let proved = |dir, text| nodes.pass(dir, &name(text)).unwrap().keep > Duration::ZERO;
     let a = nodes.pass(ROOT, &name("a")).unwrap().node;
     let b = nodes.pass(a, &name("b")).unwrap().node;
-    nodes.prove(a);
+    nodes.prove(a, LONG);
     assert!(proved(ROOT, "a"));
     assert!(!proved(a, "b"), "not on the way");
-    nodes.prove(b);
+    nodes.prove(b, LONG);
     assert!(proved(a, "b"));
     assert!(!proved(ROOT, "x"));
+    // What was found once does not count for ever: the directories on the way may be closed by now.
+    assert!(nodes.pass(ROOT, &name("a")).unwrap().keep <= LONG);
+    let c = nodes.pass(b, &name("c")).unwrap().node;
+    nodes.prove(c, Duration::ZERO);
+    assert!(!proved(b, "c"), "it has ended");
 }
 
 const NONE: Duration = Duration::ZERO;
