@@ -8,7 +8,7 @@ mod merge;
 mod reclaim;
 mod set;
 mod shown;
-mod written;
+pub mod written;
 
 use crate::fail::Outcome;
 use crate::session::ClusterArg;

@@ -20,13 +20,13 @@ pub struct GivenKeys {
     #[arg(long, value_name = "Y", help_heading = "Keys")]
     durability: Option<String>,
     /// Inode numbers that a client is given at a time.
-    #[arg(long, value_name = "N", help_heading = "Keys")]
+    #[arg(long, alias = "allocated_inodes", value_name = "N", help_heading = "Keys")]
     allocated_inodes: Option<String>,
     /// While a client works there, others may too (allow), or get EBUSY (block).
-    #[arg(long, value_name = "WHICH", help_heading = "Keys")]
+    #[arg(long, alias = "interfere_policy", value_name = "WHICH", help_heading = "Keys")]
     interfere_policy: Option<String>,
     /// How often a client merges by itself: none, or 500ms, 5s, 2m, 1h.
-    #[arg(long, value_name = "TIME", help_heading = "Keys")]
+    #[arg(long, alias = "sync_interval", value_name = "TIME", help_heading = "Keys")]
     sync_interval: Option<String>,
 }
 
@@ -89,6 +89,9 @@ mod tests {
         assert!(policy("").unwrap().is_none());
         let weak = policy("--consistency weak --sync-interval 5s").unwrap().unwrap();
         assert_eq!(weak.to_string(), "weak/global");
+        // Keys as they are written in a file.
+        let line = "--interfere_policy block --allocated_inodes 7 --consistency weak --sync_interval 5s";
+        assert!(policy(line).unwrap().is_some());
         let refused = policy("--consistency strong --sync-interval 5s").unwrap_err();
         assert_eq!(refused.code, 2);
         assert!(refused.to_string().contains("nothing is merged"), "{refused}");
