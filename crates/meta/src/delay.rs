@@ -21,8 +21,11 @@ impl Shard {
     }
 
     /// Does the policy in force where a request has come to let its answer leave before it is durable? A
-    /// client may have named an old one.
+    /// client may have named an old one. A private shard always may: its policies promise no more.
     fn may_delay(&mut self, rq: &Rq) -> bool {
+        if self.limits.private {
+            return rq.may_delay_in_private();
+        }
         let policy = rq.policy.get();
         if !PolicyId(policy).may_delay_flush() || !rq.may_delay() {
             return false;
@@ -40,8 +43,8 @@ mod tests {
     use saker_types::Errno;
     use saker_types::policy::{Consistency, Durability, Policy};
     use saker_types::wire::{
-        At, CloseReply, CloseReq, Ctx, Empty, Entry, EntryReq, Op, PolicyState, ReaddirReply,
-        ReaddirReq,
+        At, CloseReply, CloseReq, Ctx, Empty, Entry, EntryReq, IdRange, Op, PolicyState,
+        ReaddirReply, ReaddirReq,
     };
 
     use super::*;
@@ -146,6 +149,29 @@ mod tests {
         stat(&mut t);
         assert!(!is_early(&t));
         t.create("d/f2").unwrap();
+        assert!(!is_early(&t));
+    }
+
+    #[test]
+    fn a_private_shard_answers_all_but_syncs_when_it_is_written() {
+        let mut t = Tester::new();
+        t.mkdir("d").unwrap();
+        t.shard().limits.private = true;
+        t.shard().give_ids(IdRange { first: 1 << 30, count: 1 << 20 });
+        let made = t.create("d/f").unwrap();
+        assert!(!is_early(&t), "its number must not be given out again: it has chunks");
+        t.create("d/g").unwrap();
+        assert!(is_early(&t));
+        t.mkdir("d/e").unwrap();
+        assert!(is_early(&t));
+        t.unlink("d/g").unwrap();
+        assert!(is_early(&t));
+        let (ctx, handle) = (t.ctx(), At::handle(made.loc));
+        let close = CloseReq { ctx, at: handle, is_clean: true, ..CloseReq::default() };
+        t.ask::<CloseReply>(Op::Fsync, &close).unwrap();
+        assert!(!is_early(&t));
+        t.create("d/h").unwrap();
+        t.ask::<Empty>(Op::SyncJournal, &Empty {}).unwrap();
         assert!(!is_early(&t));
     }
 

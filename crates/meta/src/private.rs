@@ -284,6 +284,8 @@ impl Shard {
         if self.given_ids.needs_block()
             && let Some(taken) = self.given_ids.next_block()
         {
+            // Chunks of an inode are on the stores even if its row was lost with the machine's power.
+            self.must_flush();
             self.delete(id_key(table::IDS, taken.from));
             taken.rest.into_iter().for_each(|rest| self.put_ids(rest));
         }

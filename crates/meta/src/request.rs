@@ -332,6 +332,13 @@ impl Rq {
         }
     }
 
+    /// The same on a private shard ([`crate::private`]), whose only client has all names here: all that
+    /// it asks but for what is to be durable. What the private coordinator is told must be.
+    pub fn may_delay_in_private(&self) -> bool {
+        let is_of_client = self.msg.ctx().is_some() && !matches!(self.msg, Msg::Prepare(_));
+        is_of_client && self.from.op != Op::Fsync
+    }
+
     /// The answer at the deadline.
     pub fn too_late(&self) -> Error {
         match &self.msg {

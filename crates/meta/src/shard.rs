@@ -352,6 +352,11 @@ impl Shard {
         self.batch.may_delay_since(since);
     }
 
+    /// The batch's record is flushed at once.
+    pub(crate) fn must_flush(&mut self) {
+        self.batch.must_flush();
+    }
+
     /// How many changes the batch has.
     pub(crate) fn changes_logged(&self) -> usize {
         self.batch.len()

@@ -2,7 +2,8 @@
 //!
 //! [`LocalServers`] drives a few [`StateMachine`]s as [`Shell`](crate::Shell) does: it steps them with
 //! batches of inputs, holds their messages back by a [`Gate`] each, flushes inline when there is nothing
-//! else to do, and keeps their deadlines. Requests come through a queue from [`LocalTransport`], calls
+//! else to do and somebody waits for it, else within [`LAG_MAX`](crate::node::lag::LAG_MAX) in the
+//! background, and keeps their deadlines. Requests come through a queue from [`LocalTransport`], calls
 //! among the roles are put from one to the other, and calls to other nodes go over sockets. Frames are
 //! handed over as they are: nothing is encoded.
 //!
@@ -30,7 +31,10 @@ use crate::client::busy_poll::BusyPoll;
 use crate::client::{Call, CallPromise, LocalAnswer, LocalCall, Reactor, Sleep, Transport};
 use crate::frame::Frame;
 use crate::hello::{ClusterId, PROTOCOL_MAX, PeerHello, RoleKind};
-use crate::node::{CallId, ConnId, FlushDone, Gate, Input, Outbox, Outgoing, StateMachine};
+use crate::node::lag::Lag;
+use crate::node::{
+    CallId, Conditions, ConnId, FlushDone, Gate, Input, Outbox, Outgoing, StateMachine,
+};
 use crate::{CallError, NodeNumber};
 
 /// Inputs that a role is given in one step.
@@ -277,8 +281,28 @@ struct Driven {
     inputs: VecDeque<Input>,
     outbox: Outbox,
     gate: Gate<Outgoing>,
+    lag: Lag,
     flushing: bool,
     flushed: Arc<AtomicBool>,
+}
+
+impl Driven {
+    fn is_durable(&self) -> bool {
+        self.machine.durable() >= self.machine.appended()
+    }
+
+    /// How far things have come, for messages. Where the disk has not kept up, what was written does
+    /// not count.
+    fn reached(&self) -> Conditions {
+        let reached = self.machine.reached();
+        let is_over = self.lag.is_over(time::now());
+        Conditions { written: if is_over { reached.durable } else { reached.written }, ..reached }
+    }
+
+    /// When records must be flushed that nobody waits for, unless that is under way.
+    fn flush_due(&self) -> Option<Time> {
+        self.lag.flush_due().filter(|_| !self.flushing)
+    }
 }
 
 /// A call of a role to a node elsewhere.
@@ -336,6 +360,7 @@ impl<'a, S: 'static> Local<'a, S> {
             inputs: VecDeque::new(),
             outbox: Outbox::new(),
             gate: Gate::new(),
+            lag: Lag::default(),
             flushing: false,
             flushed: Arc::default(),
         });
@@ -361,6 +386,7 @@ impl<'a, S: 'static> Local<'a, S> {
         // The first step: a role may have something to do or say before anybody asks.
         (0..self.nodes.len()).for_each(|node| self.step(node, now));
         loop {
+            self.write()?;
             self.flush()?;
             if !self.outside.is_empty() {
                 self.look_outside().await;
@@ -422,37 +448,58 @@ impl<'a, S: 'static> Local<'a, S> {
     }
 
     fn step(&mut self, node: usize, now: Time) {
-        let Driven { machine, inputs, outbox, gate, .. } = &mut self.nodes[node];
+        let driven = &mut self.nodes[node];
+        let Driven { machine, inputs, outbox, gate, .. } = driven;
         machine.step(now, time::wall_ns(), inputs, outbox);
         // Nobody says hello here, and clients are held back by the queue.
         _ = outbox.take_hello();
         outbox.take_paused().for_each(drop);
-        // Here every answer is durable.
-        let durable = machine.conditions();
-        for (after, message) in outbox.drain(durable, durable) {
+        let (durable, written) = (machine.conditions(), machine.conditions_when_written());
+        for (after, message) in outbox.drain(durable, written) {
             if let Outgoing::Call { call, deadline, .. } = &message {
                 self.calls.insert((node, *call));
                 self.deadlines.push(Reverse((*deadline, node, *call)));
             }
             gate.push(after, message);
         }
+        driven.lag.look(now, driven.is_durable());
         self.release(node);
     }
 
-    /// Makes journals durable: here if nothing else is to be done, else in the background.
+    /// Has records survive this process, if that is all that a message waits for.
+    fn write(&mut self) -> io::Result<()> {
+        for node in 0..self.nodes.len() {
+            let driven = &mut self.nodes[node];
+            if driven.gate.waits_for_write(&driven.reached()) {
+                driven.machine.write()?;
+                self.release(node);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes journals durable: here if nothing else is to be done and somebody waits for it, else in the
+    /// background.
     fn flush(&mut self) -> io::Result<()> {
         for node in 0..self.nodes.len() {
-            let Driven { machine, flushing, .. } = &self.nodes[node];
-            if *flushing || machine.durable() >= machine.appended() {
+            let driven = &self.nodes[node];
+            if driven.flushing || driven.is_durable() {
                 continue;
             }
-            if !self.has_input() {
+            let Driven { machine, gate, .. } = driven;
+            let is_awaited = machine.durable() < machine.flushed_at_once()
+                || gate.waits_for_flush(&machine.reached());
+            if !is_awaited && driven.flush_due().is_some_and(|due| time::now() < due) {
+                continue;
+            }
+            if is_awaited && !self.has_input() {
                 self.flush_now(node)?;
                 continue;
             }
             let inbox = self.inbox.clone();
-            let Driven { machine, flushing, flushed, .. } = &mut self.nodes[node];
+            let Driven { machine, lag, flushing, flushed, .. } = &mut self.nodes[node];
             *flushing = true;
+            lag.flush_begins(time::now());
             let flushed = flushed.clone();
             machine.flush_begin(FlushDone::new(move || {
                 flushed.store(true, Ordering::Release);
@@ -463,24 +510,28 @@ impl<'a, S: 'static> Local<'a, S> {
     }
 
     fn flush_now(&mut self, node: usize) -> io::Result<()> {
-        let Driven { machine, flushing, flushed, .. } = &mut self.nodes[node];
-        if *flushing {
-            machine.flush_finish()?;
-            (*flushing, _) = (false, flushed.swap(false, Ordering::Acquire));
+        let driven = &mut self.nodes[node];
+        if driven.flushing {
+            driven.machine.flush_finish()?;
+            driven.flushing = false;
+            // That one may yet tell its end.
+            driven.flushed = Arc::default();
         }
-        if machine.durable() < machine.appended() {
-            machine.flush()?;
+        if !driven.is_durable() {
+            driven.machine.flush()?;
         }
+        driven.lag.flush_ends(time::now(), true);
         self.release(node);
         Ok(())
     }
 
     fn finish_flushes(&mut self) -> io::Result<()> {
         for node in 0..self.nodes.len() {
-            let Driven { machine, flushing, flushed, .. } = &mut self.nodes[node];
-            if *flushing && flushed.swap(false, Ordering::Acquire) {
-                *flushing = false;
-                machine.flush_finish()?;
+            let driven = &mut self.nodes[node];
+            if driven.flushing && driven.flushed.swap(false, Ordering::Acquire) {
+                driven.flushing = false;
+                driven.machine.flush_finish()?;
+                driven.lag.flush_ends(time::now(), driven.is_durable());
                 self.release(node);
             }
         }
@@ -489,7 +540,7 @@ impl<'a, S: 'static> Local<'a, S> {
 
     /// Sends what need not wait any more.
     fn release(&mut self, node: usize) {
-        let reached = self.nodes[node].machine.reached();
+        let reached = self.nodes[node].reached();
         while let Some(message) = self.nodes[node].gate.pop(&reached) {
             match message {
                 Outgoing::Reply { conn: CLIENTS, frame } => {
@@ -598,9 +649,10 @@ impl<'a, S: 'static> Local<'a, S> {
             }
         }
         let roles = self.nodes.iter().filter_map(|node| node.machine.next_deadline());
+        let flushes = self.nodes.iter().filter_map(Driven::flush_due);
         let calls = self.deadlines.peek().map(|Reverse((at, ..))| *at);
         let looks = (!self.asked.is_empty()).then(|| self.looked + LOOK);
-        let until = roles.chain(calls).chain(looks).min();
+        let until = roles.chain(flushes).chain(calls).chain(looks).min();
         if let Some(until) = until
             && self.sleep.as_ref().is_none_or(|(at, _)| until < *at)
         {

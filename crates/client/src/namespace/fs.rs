@@ -292,7 +292,8 @@ impl Fs {
     }
 
     /// What was done to the names in a directory, and answered, is durable when it returns. That is so at
-    /// once but under a policy that is strong without durability (Cudele, Table 2).
+    /// once but under a policy that is strong without durability (Cudele, Table 2), and in a decoupled
+    /// subtree that this client holds: what it has answered is on its disk then, if the policy keeps it there.
     ///
     /// # Errors
     /// ETIMEDOUT when a shard does not answer, and those of a lookup; none for a directory that is gone.
@@ -301,7 +302,7 @@ impl Fs {
             return Ok(());
         }
         let mut policy = dir.policy;
-        if !PolicyId(policy).may_delay_flush() {
+        if !PolicyId(policy).may_delay_flush() && !PolicyId(policy).is_decoupled() {
             // It may have been given one since.
             policy = match self.lookup(who, &At::handle(dir.clone())).await {
                 Ok(entry) => entry.loc.policy,
@@ -309,17 +310,27 @@ impl Fs {
                 Err(error) => return Err(error),
             };
         }
-        match PolicyId(policy).may_delay_flush() {
-            true => self.sync().await,
+        if PolicyId(policy).may_delay_flush() {
+            return self.core.cluster.sync_journals().await;
+        }
+        match PolicyId(policy).is_decoupled() {
+            true => match self.subtrees.held(policy)? {
+                Some(subtree) => subtree.sync().await,
+                None => Ok(()),
+            },
             false => Ok(()),
         }
     }
 
-    /// What was done to names and attributes anywhere, and answered, is durable when it returns.
+    /// What was done to names and attributes anywhere, and answered, is durable when it returns; in
+    /// decoupled subtrees that this client holds, as durable as their policies let.
     ///
     /// # Errors
-    /// ETIMEDOUT when a shard does not answer.
+    /// ETIMEDOUT when a shard does not answer; EIO when the disk of a subtree's journal fails.
     pub async fn sync(&self) -> Result<()> {
+        for subtree in self.subtrees.all() {
+            subtree.sync().await?;
+        }
         self.core.cluster.sync_journals().await
     }
 

@@ -36,6 +36,11 @@ impl Batch {
         self.changes.push(Change { what: Some(what) });
     }
 
+    /// Others rely on what is changed.
+    pub(crate) fn must_flush(&mut self) {
+        self.must_flush = true;
+    }
+
     /// How many changes there are.
     pub(crate) fn len(&self) -> usize {
         self.changes.len()

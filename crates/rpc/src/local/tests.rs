@@ -16,15 +16,21 @@ const ASK: u16 = 2;
 /// Never answers.
 const SILENCE: u16 = 3;
 const PANIC: u16 = 4;
+/// Answers when the record is written.
+const EARLY: u16 = 5;
 
 /// A role whose every request is a record.
 #[derive(Default)]
 struct Echo {
     appended: u64,
+    at_once: u64,
+    written: u64,
     durable: u64,
     /// Whom its calls are for.
     asking: FxHashMap<CallId, (ConnId, Frame)>,
     flushes: Arc<std::sync::atomic::AtomicU64>,
+    /// Hears of flushes in the background.
+    began: Option<std::sync::mpsc::Sender<()>>,
 }
 
 impl StateMachine for Echo {
@@ -33,7 +39,14 @@ impl StateMachine for Echo {
             match input {
                 Input::Request { conn, frame, .. } => {
                     self.appended += 1;
+                    if frame.op != EARLY {
+                        self.at_once = self.appended;
+                    }
                     match frame.op {
+                        EARLY => out.reply_when_written(
+                            conn,
+                            frame.reply(0, frame.body.clone(), Bytes::new()),
+                        ),
                         ECHO => out.reply(conn, frame.reply(0, frame.body.clone(), Bytes::new())),
                         ASK => {
                             let to = NodeNumber(frame.body[0].into());
@@ -76,6 +89,19 @@ impl StateMachine for Echo {
         self.durable
     }
 
+    fn written(&self) -> u64 {
+        self.written.max(self.durable)
+    }
+
+    fn flushed_at_once(&self) -> u64 {
+        self.at_once
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        self.written = self.appended;
+        Ok(())
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.durable = self.appended;
@@ -84,6 +110,7 @@ impl StateMachine for Echo {
 
     fn flush_begin(&mut self, done: FlushDone) -> io::Result<()> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.began.iter().for_each(|began| _ = began.send(()));
         done.notify();
         Ok(())
     }
@@ -99,18 +126,24 @@ struct Test {
     servers: LocalServers<u64>,
     transport: LocalTransport<u64>,
     flushes: Arc<std::sync::atomic::AtomicU64>,
+    began: std::sync::mpsc::Receiver<()>,
 }
 
 fn start() -> Test {
     let reactor = Reactor::new(Hello::new(RoleKind::Client, NodeNumber::NONE, None)).unwrap();
     let flushes = Arc::<std::sync::atomic::AtomicU64>::default();
     let counts = flushes.clone();
+    let (begins, began) = std::sync::mpsc::channel();
     let servers = LocalServers::start("test", &reactor, [1; 16], move || {
         let node = |node, addr| LocalNode {
             node,
             role: RoleKind::Shard,
             addr,
-            machine: Box::new(Echo { flushes: counts.clone(), ..Echo::default() }),
+            machine: Box::new(Echo {
+                flushes: counts.clone(),
+                began: Some(begins.clone()),
+                ..Echo::default()
+            }),
         };
         let mut other = ADDR;
         other.set_port(2);
@@ -118,7 +151,7 @@ fn start() -> Test {
     });
     let servers = servers.unwrap();
     let transport = servers.transport(reactor.clone());
-    Test { reactor, servers, transport, flushes }
+    Test { reactor, servers, transport, flushes, began }
 }
 
 impl Test {
@@ -143,6 +176,23 @@ fn a_request_is_answered_when_its_record_is_durable() {
     let all = t.reactor.block_on(futures_util::future::join_all(calls));
     assert!(all.into_iter().all(|reply| reply.unwrap().body == "a"));
     assert!(t.flushes.load(Ordering::Relaxed) < 600, "flushes are for many");
+}
+
+#[test]
+fn what_need_only_be_written_is_flushed_soon_after_its_answer() {
+    let t = start();
+    let since = time::now();
+    for _ in 0..1000 {
+        assert_eq!(t.ask(EARLY, b"x", TIMEOUT).unwrap(), "x");
+    }
+    let most = time::now().since(since).as_millis() as u64 / 20 + 1;
+    assert!(t.flushes.load(Ordering::Relaxed) <= most, "answers wait for no flush");
+    // Nobody asks for it.
+    t.began.recv_timeout(TIMEOUT).unwrap();
+    let flushes = t.flushes.load(Ordering::Relaxed);
+    t.ask(EARLY, b"x", TIMEOUT).unwrap();
+    assert_eq!(t.ask(ECHO, b"y", TIMEOUT).unwrap(), "y");
+    assert!(t.flushes.load(Ordering::Relaxed) > flushes, "what is to be durable waits");
 }
 
 #[test]

@@ -62,6 +62,12 @@ impl PolicyId {
         (self.consistency(), self.durability()) == (Consistency::Strong, Durability::None)
     }
 
+    /// May what was answered here not be durable yet? Then fsync(2) must ask for it: of whoever has answered,
+    /// which in a decoupled subtree is the client that holds it.
+    pub fn is_durable_on_demand(self) -> bool {
+        self.may_delay_flush() || self.is_decoupled() && self.durability() != Durability::None
+    }
+
     /// Are other clients kept out while one holds the subtree?
     pub fn blocks(self) -> bool {
         self != PolicyId::FROZEN && self.0 & BLOCKS != 0
@@ -96,6 +102,11 @@ mod tests {
                     assert_eq!(id.is_decoupled(), policy.is_decoupled());
                     let is_strong_none = !policy.is_decoupled() && durability == Durability::None;
                     assert_eq!(id.may_delay_flush(), is_strong_none);
+                    let on_demand = match policy.is_decoupled() {
+                        true => durability != Durability::None,
+                        false => is_strong_none,
+                    };
+                    assert_eq!(id.is_durable_on_demand(), on_demand);
                     let same = PolicyId::new(5, &policy);
                     assert!(id.is_some() && id.lets_move_to(id));
                     assert_eq!(id.lets_move_to(same), !policy.is_decoupled());

@@ -454,7 +454,8 @@ impl Core {
         for _ in 0..CONFLICTS_MAX {
             let request = inode.with(|s| {
                 // What the owner has answered before may not be durable: it is when this is answered.
-                let must_tell = op == Op::Fsync && PolicyId(s.loc().policy).may_delay_flush();
+                let policy = PolicyId(s.loc().policy);
+                let must_tell = op == Op::Fsync && policy.is_durable_on_demand();
                 if must_tell { Some(s.report_anyway(flushed)) } else { s.report(flushed) }
             });
             let Some(mut request) = request else { return Ok(Report::Done(None)) };

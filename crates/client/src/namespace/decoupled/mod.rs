@@ -138,6 +138,14 @@ impl Subtree {
         })
     }
 
+    /// What this client has answered is on its disk when it returns, if the policy keeps it there.
+    ///
+    /// # Errors
+    /// EIO, ETIMEDOUT when the disk fails.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        self.core().cluster.sync_journals().await
+    }
+
     /// It is not served any more.
     fn end(&self, why: Error) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
