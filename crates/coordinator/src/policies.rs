@@ -162,7 +162,7 @@ impl Policies {
         }
         let epoch = record.last_epoch + 1;
         let (who, ids) = (who.to_owned(), Vec::new());
-        let hold = Some(HoldRecord { epoch, holder, who, ids, lease_ms: 0 });
+        let hold = Some(HoldRecord { epoch, holder, who, ids, lease_ms: 0, first: epoch });
         Ok(PolicyReply { hold, last_epoch: epoch, ..record.clone() })
     }
 
@@ -352,6 +352,7 @@ mod tests {
         assert_eq!(all.hold(policy).unwrap().ids, [IdRange { first: 100, count: 10 }]);
         all.restore(all.with_next_epoch(policy, false).unwrap());
         assert!(all.check_epoch(policy, 1).is_err() && all.check_epoch(policy, 2).is_ok());
+        assert_eq!(all.hold(policy).unwrap().first, 1, "it is the same hold");
         all.restore(all.with_next_epoch(policy, true).unwrap());
         assert!(all.check_epoch(policy, 2).is_err() && all.check_not_held(policy).is_ok());
         assert_eq!(take(&mut all, policy, 2, NOW), Ok(4), "epochs are not used again");

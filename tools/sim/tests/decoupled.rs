@@ -5,9 +5,11 @@
 mod client_support;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use client_support::{Cluster, path};
 use saker_client::{ClientOptions, Fs, OpenFlags, SetAttr, SetTime};
+use saker_sim::wait::until;
 use saker_types::policy::Policy;
 use saker_types::wire::{At, Entry};
 use saker_types::{Errno, FileKind, Locator, Result};
@@ -82,6 +84,17 @@ fn tree(fs: &Fs, t: &Cluster, at: &str) -> Result<BTreeMap<String, (u32, u64, u3
         }
     }
     Ok(found)
+}
+
+/// A client that keeps journals of subtrees in the directory.
+fn journalling(t: &Cluster) -> (Fs, tempfile::TempDir) {
+    let tmp = tempfile::tempdir().unwrap();
+    (connect_in(t, tmp.path()), tmp)
+}
+
+fn connect_in(t: &Cluster, dir: &Path) -> Fs {
+    let journal_dir = Some(dir.join("journals"));
+    t.connect_with(ClientOptions { journal_dir, ..ClientOptions::default() })
 }
 
 fn errno<T>(result: Result<T>) -> Errno {
@@ -284,10 +297,7 @@ fn a_client_that_is_started_again_goes_on() {
     });
     let t = &s.t;
     let tmp = tempfile::tempdir().unwrap();
-    let connect = || {
-        let journal_dir = Some(tmp.path().join("journals"));
-        t.connect_with(ClientOptions { journal_dir, ..ClientOptions::default() })
-    };
+    let connect = || connect_in(t, tmp.path());
     assert_eq!(errno(write(&t.fs, t, "/sub/f", b"x")), Errno::EOPNOTSUPP, "it has no journals");
     let first = connect();
     write(&first, t, "/sub/f", b"f").unwrap();
@@ -313,4 +323,59 @@ fn a_client_that_is_started_again_goes_on() {
     assert_eq!(entry.attr.kind(), FileKind::Directory);
     other.close();
     let _: Locator = entry.loc;
+}
+
+#[test]
+fn a_journal_of_a_hold_that_has_ended_is_not_merged() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "local")], |_| ());
+    let t = &s.t;
+    let (first, tmp) = journalling(t);
+    write(&first, t, "/sub/f", b"merged").unwrap();
+    first.block_on(first.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    write(&first, t, "/sub/g", b"given up").unwrap();
+    first.abandon();
+    drop(first);
+    t.run(t.fs.reclaim(&t.root, &path("/sub"), true)).unwrap();
+    let other = t.connect();
+    assert_eq!(read(&other, t, "/sub/f").unwrap(), b"merged");
+    let again = connect_in(t, tmp.path());
+    write(&again, t, "/sub/h", b"h").unwrap();
+    assert_eq!(errno(read(&again, t, "/sub/g")), Errno::ENOENT);
+    let aside = tmp.path().join("journals").join(format!("{:016x}.old-1", s.policy));
+    assert!(aside.join("shard").exists(), "it is kept");
+    // The same hold goes on, also after merges.
+    again.block_on(again.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    write(&again, t, "/sub/i", b"i").unwrap();
+    again.abandon();
+    drop(again);
+    let last = connect_in(t, tmp.path());
+    assert_eq!(read(&last, t, "/sub/i").unwrap(), b"i");
+    last.close();
+    let names: Vec<String> = tree(&other, t, "/sub").unwrap().into_keys().collect();
+    assert_eq!(names, ["/f", "/h", "/i"]);
+    assert!(aside.exists());
+    other.close();
+}
+
+#[test]
+fn fsync_in_a_subtree_waits_for_its_journal() {
+    let local = [("consistency", "invisible"), ("durability", "local")];
+    let s = Subtree::start(&local, |_| ());
+    let t = &s.t;
+    let (fs, _tmp) = journalling(t);
+    write(&fs, t, "/sub/f", b"f").unwrap();
+    let dir = fs.block_on(fs.lookup(&t.root, &path("/sub"))).unwrap().loc;
+    let file = fs.block_on(fs.open(&t.root, &path("/sub/f"), RW)).unwrap().0;
+    fs.block_on(fs.fsync_dir(&t.root, &dir)).unwrap();
+    fs.block_on(fs.sync()).unwrap();
+    fs.block_on(file.write(0, b"g")).unwrap();
+    fs.block_on(file.fsync()).unwrap();
+    fs.block_on(file.release());
+    // Whoever fsyncs hears that the hold is lost.
+    t.run(t.fs.reclaim(&t.root, &path("/sub"), true)).unwrap();
+    until("the client hears that its hold has ended", || {
+        fs.block_on(fs.fsync_dir(&t.root, &dir)).is_err()
+    });
+    assert_eq!(errno(fs.block_on(fs.fsync_dir(&t.root, &dir))), Errno::ESTALE);
+    fs.abandon();
 }

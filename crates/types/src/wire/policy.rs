@@ -124,6 +124,9 @@ pub struct HoldRecord {
     /// In an answer: so many milliseconds until its lease ends; 0: it has ended.
     #[prost(uint32, tag = "5")]
     pub lease_ms: u32,
+    /// The epoch in which it began. Merges begin epochs, too: this one stays.
+    #[prost(uint64, tag = "6")]
+    pub first: u64,
 }
 
 /// Inode numbers.

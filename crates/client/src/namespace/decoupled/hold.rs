@@ -34,9 +34,13 @@ impl Fs {
         if self.subtrees.held(policy)?.is_some() {
             return Ok(());
         }
-        let has_journal = self.subtrees.journals.as_ref().is_some_and(|dir| dir.has(policy));
+        let had_journal = self.subtrees.journals.as_ref().is_some_and(|dir| dir.has(policy));
         let reply = self.core.cluster.hold(policy).await?;
-        match self.begin_subtree(policy, reply).await {
+        let (goes_on, begun) = match self.begin_journal(policy, &reply) {
+            Ok(goes_on) => (goes_on, self.begin_subtree(policy, reply).await),
+            Err(error) => (had_journal, Err(error)),
+        };
+        match begun {
             Ok(subtree) => {
                 self.keep_merging(&subtree)?;
                 self.subtrees.insert(subtree);
@@ -44,11 +48,22 @@ impl Fs {
             }
             Err(error) => {
                 // Nothing was done in it, unless its journal goes on.
-                if !has_journal {
-                    _ = self.core.cluster.release(policy).await;
+                if !goes_on && self.core.cluster.release(policy).await.is_ok() {
+                    self.subtrees.journals.iter().for_each(|dir| dir.remove(policy));
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Binds what is kept on this machine to the hold. True: something is already, and goes on.
+    fn begin_journal(&self, policy: u64, reply: &HoldReply) -> Result<bool> {
+        let first = reply.policy.hold.as_ref().map_or(0, |hold| hold.first);
+        match &self.subtrees.journals {
+            Some(dir) if PolicyId(policy).durability() == Durability::Local => {
+                dir.begin(policy, first)
+            }
+            _ => Ok(false),
         }
     }
 

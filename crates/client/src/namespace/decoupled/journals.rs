@@ -4,9 +4,13 @@
 //! ```text
 //! holder             the number by which whoever uses this directory holds subtrees, in hexadecimal
 //! POLICY/            private servers of a subtree, by the number of its policy, in hexadecimal
+//! POLICY/hold        the epoch in which its hold began, in hexadecimal
+//! POLICY.old-N/      what was kept of a hold that has ended
 //! ```
 //!
-//! So a client that is started again with the directory goes on with what the one before it held.
+//! So a client that is started again with the directory goes on with what the one before it held. What is
+//! kept of a hold that has ended since, by a merge or by `saker policy reclaim`, must not be merged again
+//! into what there is by then: it is set aside when the subtree is held anew.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,12 +22,13 @@ use saker_types::{Errno, Error, Result};
 
 const HOLDER: &str = "holder";
 const HOLDER_NEW: &str = "holder.new";
+const HOLD: &str = "hold";
 
 /// An open directory; nobody else uses it meanwhile.
 pub(crate) struct JournalDir {
     path: PathBuf,
     pub(crate) holder: u64,
-    _locked: RealDir,
+    locked: RealDir,
 }
 
 impl JournalDir {
@@ -43,7 +48,7 @@ impl JournalDir {
         let dir = RealDir::open(path).map_err(refused)?;
         dir.lock().map_err(refused)?;
         let holder = holder_of(&dir).map_err(refused)?;
-        Ok(JournalDir { path: path.to_owned(), holder, _locked: dir })
+        Ok(JournalDir { path: path.to_owned(), holder, locked: dir })
     }
 
     /// Where the subtree of a policy is kept.
@@ -55,6 +60,59 @@ impl JournalDir {
     #[allow(clippy::disallowed_methods, reason = "a directory of this machine")]
     pub(crate) fn has(&self, policy: u64) -> bool {
         self.of_policy(policy).exists()
+    }
+
+    /// The subtree of a policy is held since this epoch: what is kept of another hold is set aside, and what
+    /// is kept from now on is of this one. True: there is something of it already.
+    ///
+    /// # Errors
+    /// EIO; EINVAL for what is kept and does not say of which hold it is.
+    pub(crate) fn begin(&self, policy: u64, first: u64) -> Result<bool> {
+        let path = self.of_policy(policy);
+        let refused = |e: io::Error| {
+            let errno = match e.kind() {
+                io::ErrorKind::InvalidData => Errno::EINVAL,
+                _ => Errno::EIO,
+            };
+            Error::new(errno).with_text(format!("{}: {e}", path.display()))
+        };
+        if self.has(policy) {
+            if read_number(&RealDir::open(&path).map_err(refused)?, HOLD).map_err(refused)? == first
+            {
+                return Ok(true);
+            }
+            self.set_aside(policy).map_err(refused)?;
+        }
+        self.make(policy, first).map_err(refused)?;
+        Ok(false)
+    }
+
+    /// Keeps a journal whose hold has ended under another name.
+    #[allow(clippy::disallowed_methods, reason = "a whole directory of this machine moves")]
+    fn set_aside(&self, policy: u64) -> io::Result<()> {
+        let path = self.of_policy(policy);
+        let aside = (1..).map(|n| self.path.join(format!("{policy:016x}.old-{n}")));
+        let aside = aside.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
+        std::fs::rename(&path, &aside)?;
+        tracing::warn!(
+            "the hold of the subtree of policy {policy:#x} has ended since its journal was written, \
+             which is not used any more: it is kept as {}",
+            aside.display()
+        );
+        self.locked.sync()
+    }
+
+    /// A directory for what is kept, that says from the beginning of which hold.
+    #[allow(clippy::disallowed_methods, reason = "a directory of this machine")]
+    fn make(&self, policy: u64, first: u64) -> io::Result<()> {
+        let (path, new) = (self.of_policy(policy), self.path.join(format!("{policy:016x}.new")));
+        if new.exists() {
+            std::fs::remove_dir_all(&new)?;
+        }
+        let dir = RealDir::open(&new)?;
+        write_number(&dir, HOLD, first)?;
+        std::fs::rename(&new, &path)?;
+        self.locked.sync()
     }
 
     /// A subtree was merged and released: its journal has nothing that is not merged.
@@ -71,23 +129,38 @@ impl JournalDir {
 
 /// Reads the number, or draws it.
 fn holder_of(dir: &RealDir) -> io::Result<u64> {
-    if dir.list()?.iter().any(|name| name == HOLDER) {
-        let text = read_all(&*dir.open(HOLDER)?)?;
-        let number = std::str::from_utf8(&text).ok();
-        let number = number.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-        let broken = || io::Error::new(io::ErrorKind::InvalidData, "its file holder is damaged");
-        return number.filter(|holder| *holder != 0).ok_or_else(broken);
+    match read_number(dir, HOLDER)? {
+        0 => {}
+        holder => return Ok(holder),
     }
     let holder = rand::u64().max(1);
     if dir.list()?.iter().any(|name| name == HOLDER_NEW) {
         dir.remove(HOLDER_NEW)?;
     }
-    let file: Arc<dyn saker_runtime::fs::File> = dir.create(HOLDER_NEW)?;
-    file.write_at(0, format!("{holder:016x}\n").as_bytes())?;
-    file.sync()?;
+    write_number(dir, HOLDER_NEW, holder)?;
     dir.rename(HOLDER_NEW, HOLDER)?;
     dir.sync()?;
     Ok(holder)
+}
+
+/// The number that a file holds, which is never 0; 0: there is no such file.
+fn read_number(dir: &RealDir, name: &str) -> io::Result<u64> {
+    if !dir.list()?.iter().any(|found| found == name) {
+        return Ok(0);
+    }
+    let text = read_all(&*dir.open(name)?)?;
+    let number = std::str::from_utf8(&text).ok();
+    let number = number.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    let text = format!("its file {name} is damaged");
+    let broken = || io::Error::new(io::ErrorKind::InvalidData, text);
+    number.filter(|number| *number != 0).ok_or_else(broken)
+}
+
+fn write_number(dir: &RealDir, name: &str, number: u64) -> io::Result<()> {
+    let file: Arc<dyn saker_runtime::fs::File> = dir.create(name)?;
+    file.write_at(0, format!("{number:016x}\n").as_bytes())?;
+    file.sync()?;
+    dir.sync()
 }
 
 #[cfg(test)]
@@ -112,5 +185,30 @@ mod tests {
         drop(again);
         std::fs::write(path.join(HOLDER), "nonsense").unwrap();
         assert_eq!(JournalDir::open(&path).err().unwrap().errno(), Errno::EINVAL);
+    }
+
+    #[test]
+    fn what_is_kept_is_of_one_hold() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = JournalDir::open(tmp.path()).unwrap();
+        // A client was killed while it made it.
+        std::fs::create_dir(tmp.path().join("0000000000000007.new")).unwrap();
+        assert!(!dir.begin(7, 3).unwrap());
+        let kept = |name: &str| std::fs::read(tmp.path().join(name)).ok();
+        std::fs::write(dir.of_policy(7).join("rows"), "first").unwrap();
+        assert!(dir.begin(7, 3).unwrap(), "the same hold goes on");
+        assert_eq!(kept("0000000000000007/rows").unwrap(), b"first");
+        for (first, aside) in [(5, 1), (9, 2)] {
+            assert!(!dir.begin(7, first).unwrap());
+            assert_eq!(kept("0000000000000007/rows"), None);
+            let old = format!("0000000000000007.old-{aside}/rows");
+            assert!(kept(&old).is_some(), "it is kept, and not used");
+            std::fs::write(dir.of_policy(7).join("rows"), "next").unwrap();
+        }
+        std::fs::remove_file(dir.of_policy(7).join(HOLD)).unwrap();
+        assert!(!dir.begin(7, 9).unwrap(), "nobody knows of which hold it is");
+        assert!(kept("0000000000000007.old-3/rows").is_some());
+        std::fs::write(dir.of_policy(7).join(HOLD), "nonsense").unwrap();
+        assert_eq!(dir.begin(7, 9).err().unwrap().errno(), Errno::EINVAL);
     }
 }
