@@ -5,11 +5,13 @@
 //! ```text
 //! adopt(rows) ──> rows, totals of their directories; base: what the cluster has at these keys
 //! requests ──> rows
-//! changes() ──> where rows and base differ ──> a merge ──> mark_merged() ──> base
+//! changes() ──> where rows and base differ ──> a merge ([`merged`]) ──> base
 //! ```
 //!
 //! The base has of each row the inode's id and a hash, so that it is small and survives a restart. Of a
 //! directory that was there the cluster keeps the totals: what comes and goes in it is no change of its row.
+
+mod merged;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,6 +25,8 @@ use saker_types::placement::Slot;
 use saker_types::wire::{EntryKey, IdRange, Totals};
 use saker_types::{Errno, Error, Inode, InodeId};
 use xxhash_rust::xxh3::xxh3_64;
+
+pub use merged::{MergedRow, Unfinished};
 
 use crate::recover::StartError;
 use crate::shard::Shard;
@@ -219,30 +223,6 @@ impl Shard {
         Ok(dirs.into_iter().flatten().collect())
     }
 
-    /// The cluster has these now.
-    ///
-    /// # Errors
-    /// EIO when rows cannot be read.
-    pub fn mark_merged(&mut self, changes: &[RowChange]) -> Result<(), Error> {
-        for change in changes.iter().filter(|change| change.expect != 0) {
-            self.seal_if_large();
-            // Its number stays one of the cluster's: a file may have another name there by now.
-            let key = self.key_of(&change.place);
-            self.delete(base_key(&key));
-        }
-        // After all that went: a name may have moved.
-        for change in changes {
-            self.seal_if_large();
-            if let Some(row) = &change.row {
-                let (id, is_directory) = (row.attr.id, row.attr.is_dir());
-                let key = self.key_of(&change.place);
-                self.put_base(&key, Base { id, hash: change.hash, is_directory });
-            }
-        }
-        self.seal();
-        Ok(())
-    }
-
     /// Inode numbers for what is made here, of which nobody else gives any out.
     pub fn give_ids(&mut self, range: IdRange) {
         if range.count > 0 {
@@ -250,6 +230,45 @@ impl Shard {
             self.given_ids.add(range);
             self.seal();
         }
+    }
+
+    /// A number for an inode of which this shard has no row.
+    ///
+    /// # Errors
+    /// "Try again" while there are none.
+    pub fn take_id(&mut self) -> Result<InodeId, Error> {
+        let id = self.take_given_id();
+        self.seal();
+        id
+    }
+
+    /// A row as the cluster would get it, a directory with the times that are shown of it.
+    ///
+    /// # Errors
+    /// EIO when it cannot be read.
+    pub fn row(&mut self, place: &RowPlace) -> Result<Option<Inode>, Error> {
+        let key = self.key_of(place);
+        let Some(raw) = self.get(&key)? else { return Ok(None) };
+        let row = Inode::decode(raw).map_err(|e| damaged(&e.to_string()))?;
+        Ok(self.change_of(&key, Some((as_merged(row), 0)), None)?.row)
+    }
+
+    /// Gives a file with one name, that nobody has open, another number. False: it is not there, or in use.
+    ///
+    /// # Errors
+    /// EIO when its row cannot be read.
+    pub fn renumber(&mut self, at: &EntryKey, from: InodeId, to: InodeId) -> Result<bool, Error> {
+        let key = self.map.key(at.pid, &at.name);
+        let Some(row) = self.entry(&key)? else { return Ok(false) };
+        let is_it = row.attr.id == from && row.home_slot.is_none() && !row.attr.is_dir();
+        if !is_it || self.locked_by(&key).is_some() || self.not_busy(from).is_err() {
+            return Ok(false);
+        }
+        let mut row = (*row).clone();
+        row.attr.id = to;
+        self.update_entry(&key, row);
+        self.seal();
+        Ok(true)
     }
 
     /// How many inode numbers are left, now and later.

@@ -39,6 +39,12 @@ pub mod table {
     pub const BASE: u8 = b'B';
     /// Of a private shard: `id` (8) of an inode that the cluster has; the value is empty.
     pub const BASE_ID: u8 = b'C';
+    /// Of a private shard: what the cluster will have, when a merge is made, at the key of an entry or
+    /// attribute row, which follows; as in [`BASE`], empty for nothing.
+    pub const MERGING: u8 = b'Q';
+    /// Of a private shard, one row: 1 if that merge was made, else 0 and
+    /// [`MergeReq`](crate::wire::MergeReq).
+    pub const MERGE: u8 = b'R';
     /// Of a private shard: the first `id` (8) of a range that it may give out -> their count (8).
     pub const IDS: u8 = b'N';
 }

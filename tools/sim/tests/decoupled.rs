@@ -5,7 +5,10 @@
 mod client_support;
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::path::Path;
+use std::pin::pin;
+use std::task::Poll;
 
 use client_support::{Cluster, path};
 use saker_client::{ClientOptions, Fs, OpenFlags, SetAttr, SetTime};
@@ -354,6 +357,171 @@ fn a_journal_of_a_hold_that_has_ended_is_not_merged() {
     let names: Vec<String> = tree(&other, t, "/sub").unwrap().into_keys().collect();
     assert_eq!(names, ["/f", "/h", "/i"]);
     assert!(aside.exists());
+    other.close();
+}
+
+/// Polls a future so many times at most.
+async fn polled<T>(future: impl Future<Output = T>, times: usize) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = times;
+    poll_fn(|cx| match left {
+        0 => Poll::Ready(None),
+        _ => {
+            left -= 1;
+            future.as_mut().poll(cx).map(Some)
+        }
+    })
+    .await
+}
+
+#[test]
+fn whenever_a_client_is_killed_while_it_merges_each_name_is_there_once() {
+    let t = Cluster::start(3, 1);
+    let local = [("consistency", "weak"), ("durability", "local")];
+    let other = t.connect();
+    for times in 0.. {
+        let sub = format!("/sub{times}");
+        let at = |name: &str| format!("{sub}/{name}");
+        t.run(t.fs.mkdir(&t.root, &path(&sub), 0o755)).unwrap();
+        for name in ["changed", "removed"] {
+            write(&t.fs, &t, &at(name), b"before").unwrap();
+        }
+        let policy = Policy::from_pairs(local).unwrap();
+        t.run(t.fs.set_policy(&t.root, &path(&sub), &policy)).unwrap();
+        let (fs, tmp) = journalling(&t);
+        fs.block_on(fs.mkdir(&t.root, &path(&at("d")), 0o755)).unwrap();
+        for name in ["a", "b", "c", "d/e", "changed"] {
+            write(&fs, &t, &at(name), name.as_bytes()).unwrap();
+        }
+        fs.block_on(fs.unlink(&t.root, &path(&at("removed")))).unwrap();
+        let sub_path = path(&sub);
+        let merge = fs.merge_subtree(&t.root, &sub_path, false);
+        let merged = fs.block_on(polled(merge, times));
+        fs.abandon();
+        drop(fs);
+        let again = connect_in(&t, tmp.path());
+        for (from, to) in [("a", "moved"), ("d/e", "e"), ("changed", "d/changed")] {
+            let (from, to) = (path(&at(from)), path(&at(to)));
+            again.block_on(again.rename(&t.root, &from, &to, false, &[])).unwrap();
+        }
+        again.block_on(again.unlink(&t.root, &path(&at("b")))).unwrap();
+        again.close();
+        let names: Vec<String> = tree(&other, &t, &sub).unwrap().into_keys().collect();
+        assert_eq!(names, ["/c", "/d", "/d/changed", "/e", "/moved"], "{times} polls");
+        assert_eq!(read(&other, &t, &at("d/changed")).unwrap(), b"changed");
+        if let Some(merged) = merged {
+            assert!(merged.is_ok() && times > 5);
+            break;
+        }
+    }
+    other.close();
+}
+
+/// Inodes below a directory, by name; none of them has two names.
+fn inodes(fs: &Fs, t: &Cluster, at: &str) -> BTreeMap<String, u64> {
+    let names = tree(fs, t, at).unwrap().into_keys();
+    let id = |name: &String| {
+        let entry = fs.block_on(fs.lookup(&t.root, &path(&format!("{at}{name}")))).unwrap();
+        entry.attr.id
+    };
+    let all: BTreeMap<String, u64> = names.map(|name| (name.clone(), id(&name))).collect();
+    let ids: std::collections::BTreeSet<u64> = all.values().copied().collect();
+    assert_eq!(ids.len(), all.len(), "each has a number of its own: {all:?}");
+    all
+}
+
+#[test]
+fn what_others_have_renamed_is_changed_where_it_is() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+        t.run(t.fs.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();
+        for name in ["a", "b", "c", "open", "d/e"] {
+            write(&t.fs, t, &format!("/sub/{name}"), b"before").unwrap();
+        }
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    for name in ["a", "b", "c", "d/e", "d/new"] {
+        write(fs, t, &format!("/sub/{name}"), b"mine").unwrap();
+    }
+    let open = t.run(fs.open(&t.root, &path("/sub/open"), RW)).unwrap().0;
+    t.run(open.write(0, b"mine!!")).unwrap();
+    let rename = |from: &str, to: &str| {
+        let (from, to) = (path(from), path(to));
+        other.block_on(other.rename(&t.root, &from, &to, false, &[])).unwrap();
+    };
+    other.block_on(other.mkdir(&t.root, &path("/sub/theirs"), 0o755)).unwrap();
+    rename("/sub/a", "/sub/a2");
+    // There this client does not know its way.
+    rename("/sub/b", "/sub/theirs/b");
+    rename("/sub/open", "/sub/theirs/open");
+    other.block_on(other.unlink(&t.root, &path("/sub/c"))).unwrap();
+    write(&other, t, "/sub/c", b"theirs").unwrap();
+    rename("/sub/d", "/sub/d2");
+    let report = t.run(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    assert_eq!(report.kept_back, 1, "{:?}", report.conflicts);
+    let names = |fs: &Fs| inodes(fs, t, "/sub").into_keys().collect::<Vec<_>>();
+    let expected =
+        ["/a2", "/b", "/c", "/d2", "/d2/e", "/d2/new", "/theirs", "/theirs/b", "/theirs/open"];
+    assert_eq!(names(&other), expected);
+    let said =
+        |name: &str| String::from_utf8(read(&other, t, &format!("/sub{name}")).unwrap()).unwrap();
+    let mine = ["/a2", "/b", "/c", "/d2/e", "/d2/new"].map(said);
+    assert_eq!(mine, ["mine"; 5]);
+    assert_eq!(["/theirs/b", "/theirs/open"].map(said), ["before"; 2]);
+    // What was open is merged when it is closed; what was made again goes on.
+    t.run(open.write(0, b"mine, too")).unwrap();
+    t.run(open.flush()).unwrap();
+    t.run(open.release());
+    write(fs, t, "/sub/b", b"again").unwrap();
+    write(fs, t, "/sub/d/new2", b"mine").unwrap();
+    let report = t.run(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    assert_eq!(report.kept_back, 0);
+    assert_eq!(["/open", "/b", "/d2/new2"].map(said), ["mine, too", "again", "mine"]);
+    inodes(&other, t, "/sub");
+    fs.close();
+    assert_eq!(["/open", "/b", "/a2"].map(said), ["mine, too", "again", "mine"]);
+    other.close();
+}
+
+#[test]
+fn what_is_in_a_directory_that_others_have_removed_is_not_lost() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+        for dir in ["d", "d/e", "empty"] {
+            t.run(t.fs.mkdir(&t.root, &path(&format!("/sub/{dir}")), 0o755)).unwrap();
+        }
+        write(&t.fs, t, "/sub/d/e/old", b"before").unwrap();
+        write(&t.fs, t, "/sub/empty/f", b"before").unwrap();
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    for (name, data) in [("top", "top"), ("d/e/old", "mine"), ("d/e/new", "new"), ("d/f", "f")] {
+        write(fs, t, &format!("/sub/{name}"), data.as_bytes()).unwrap();
+    }
+    t.run(fs.mkdir(&t.root, &path("/sub/d/made"), 0o755)).unwrap();
+    write(fs, t, "/sub/d/made/g", b"g").unwrap();
+    write(fs, t, "/sub/moved", b"moved").unwrap();
+    t.run(fs.rename(&t.root, &path("/sub/moved"), &path("/sub/d/moved"), false, &[])).unwrap();
+    t.run(fs.unlink(&t.root, &path("/sub/empty/f"))).unwrap();
+    for name in ["/sub/d/e/old", "/sub/empty/f"] {
+        other.block_on(other.unlink(&t.root, &path(name))).unwrap();
+    }
+    for name in ["/sub/d/e", "/sub/d", "/sub/empty"] {
+        other.block_on(other.rmdir(&t.root, &path(name))).unwrap();
+    }
+    let report = t.run(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    assert!(report.kept_back >= 5, "{report:?}");
+    let names = || inodes(&other, t, "/sub").into_keys().collect::<Vec<_>>();
+    assert_eq!(names(), ["/top"], "the rest is merged");
+    assert_eq!(read(fs, t, "/sub/d/f").unwrap(), b"f", "and it is there for its holder");
+    // When its holder ends they are made again.
+    fs.close();
+    let expected =
+        ["/d", "/d/e", "/d/e/new", "/d/e/old", "/d/f", "/d/made", "/d/made/g", "/d/moved", "/top"];
+    assert_eq!(names(), expected);
+    for (name, data) in [("d/e/old", "mine"), ("d/made/g", "g"), ("d/moved", "moved")] {
+        assert_eq!(read(&other, t, &format!("/sub/{name}")).unwrap(), data.as_bytes());
+    }
+    write(&other, t, "/sub/d/after", b"nobody holds it").unwrap();
     other.close();
 }
 

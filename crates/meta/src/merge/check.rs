@@ -92,7 +92,16 @@ impl Shard {
         if there.as_ref().is_some_and(|there| self.not_busy(there.attr.id).is_err()) {
             return Err(busy());
         }
-        Ok(conflict(&key, there.as_deref(), staged.value.expect))
+        let expect = staged.value.expect;
+        let mut found = conflict(&key, there.as_deref(), expect);
+        if let Some(found) = &mut found
+            && expect != 0
+            && found.there != expect
+        {
+            let gone = self.gone(self.map.slot_of(key.pid, &key.name), expect)?;
+            found.moved = gone.and_then(|gone| gone.moved);
+        }
+        Ok(found)
     }
 }
 

@@ -122,7 +122,7 @@ pub struct MergeConflict {
     /// It has several names: then it is neither replaced nor removed.
     #[prost(bool, tag = "4")]
     pub linked: bool,
-    /// Where the directory is now, if it has moved.
+    /// Where the directory is now, or the file that was expected, if it has moved and that is remembered.
     #[prost(message, optional, tag = "5")]
     pub moved: Option<Locator>,
 }

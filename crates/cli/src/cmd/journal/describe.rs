@@ -89,6 +89,8 @@ fn of_key(what: &'static str, key: &[u8]) -> Described {
         Some(&table::STAGED) => "staged",
         Some(&table::BASE) => "base",
         Some(&table::BASE_ID) => "base inode",
+        Some(&table::MERGING) => "merging",
+        Some(&table::MERGE) => "merge",
         Some(&table::IDS) => "inode numbers",
         _ => "unknown",
     };

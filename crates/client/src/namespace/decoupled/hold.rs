@@ -82,7 +82,7 @@ impl Fs {
         let mut dirs = Dirs::default();
         dirs.known.insert(root.id, root.clone());
         dirs.unloaded.insert(root.id);
-        Ok(Arc::new(Subtree {
+        let subtree = Arc::new(Subtree {
             policy,
             allocates: AtomicU64::new(says.allocated_inodes),
             says,
@@ -94,7 +94,9 @@ impl Fs {
             provisioning: AsyncMutex::new(()),
             merging: AsyncMutex::new(MergeState::new()),
             ended: None.into(),
-        }))
+        });
+        subtree.finish_merge().await?;
+        Ok(subtree)
     }
 
     /// Where what was not merged yet is kept.

@@ -22,12 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use prost::Message;
 use saker_coordinator::service::CoordinatorWorker;
 use saker_coordinator::state::{new_uuid, open_private};
 use saker_engine::EngineSource;
 use saker_engine::embedded::{EmbeddedOptions, Sizes};
 use saker_engine::memory::MemoryStorage;
-use saker_meta::private::{RowChange, RowPlace};
+use saker_meta::private::{MergedRow, RowChange, RowPlace, Unfinished};
 use saker_meta::recover::{self, ShardOptions};
 use saker_meta::service::ShardWorker;
 use saker_meta::{Shard, ShardLimits};
@@ -37,7 +38,7 @@ use saker_runtime::fs::{Dir, RealDir};
 use saker_runtime::telemetry::Registry;
 use saker_runtime::time;
 use saker_types::placement::{ShardInfo, initial_slots};
-use saker_types::wire::{EntryKey, IdRange};
+use saker_types::wire::{EntryKey, IdRange, MergeReq};
 use saker_types::{ClusterMap, Errno, Error, Inode, InodeId, Locator, NodeId, Result};
 
 use crate::core::Core;
@@ -51,6 +52,8 @@ const SHARD: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED
 const SEGMENT_BYTES: u64 = 16 << 20;
 /// Bytes of rows of a table on a disk that are kept in memory.
 const ROW_CACHE_BYTES: usize = 32 << 20;
+/// Rows of a merge of which the servers' thread is told at a time.
+const ROWS_AT_ONCE: usize = 16_384;
 /// Pause while a transaction is between its two halves.
 const BETWEEN_HALVES: Duration = Duration::from_millis(1);
 
@@ -76,6 +79,8 @@ pub struct PrivateServers {
     fs: Fs,
     servers: LocalServers<PrivateShard>,
     ids_left: Arc<AtomicU64>,
+    /// What they have may outlive this process.
+    is_kept: bool,
 }
 
 impl PrivateServers {
@@ -104,7 +109,7 @@ impl PrivateServers {
     ) -> Result<PrivateServers> {
         let cluster = &of.cluster;
         let reactor = cluster.net.reactor().ok_or(Errno::EOPNOTSUPP)?;
-        let sources = Sources::open(&kept)?;
+        let (sources, is_kept) = (Sources::open(&kept)?, kept != KeptIn::Memory);
         let map = private_map(&cluster.routes().map, sources.uuid);
         let (cluster_id, root_id) = (sources.uuid, root.id);
         let begin = move || begin(sources, map, root_id);
@@ -117,7 +122,7 @@ impl PrivateServers {
         data::lease::start(&core)
             .and_then(|()| data::write::back::start(&core))
             .map_err(|e| failed(&e.to_string()))?;
-        let started = PrivateServers { fs: Fs::of(core), servers, ids_left };
+        let started = PrivateServers { fs: Fs::of(core), servers, ids_left, is_kept };
         started.adopt_root(root, row).await?;
         Ok(started)
     }
@@ -177,9 +182,82 @@ impl PrivateServers {
     ///
     /// # Errors
     /// EIO.
-    pub async fn mark_merged(&self, changes: Vec<RowChange>) -> Result<()> {
-        let mark = move |state: &mut PrivateShard| state.shard.borrow_mut().mark_merged(&changes);
-        there(self.servers.run(mark).await)?
+    pub async fn mark_merged(&self, rows: Arc<[MergedRow]>) -> Result<()> {
+        self.say(rows, Shard::mark_merged).await
+    }
+
+    /// The cluster is going to be asked to have these, all at once.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) async fn begin_merge(&self, rows: Arc<[MergedRow]>) -> Result<()> {
+        if !self.is_kept {
+            return Ok(());
+        }
+        // Of a merge that was not made.
+        self.end_merge(Shard::forget_merge).await?;
+        self.say(rows, Shard::begin_merge).await
+    }
+
+    /// It is asked now, by this request.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) async fn ask_merge(&self, request: &MergeReq) -> Result<()> {
+        if !self.is_kept {
+            return Ok(());
+        }
+        let request = request.encode_to_vec();
+        let ask = move |state: &mut PrivateShard| state.shard.borrow_mut().ask_merge(&request);
+        there(self.servers.run(ask).await)
+    }
+
+    /// It has them, all of those of [`PrivateServers::begin_merge`].
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) async fn merge_is_made(&self, rows: Arc<[MergedRow]>) -> Result<()> {
+        if !self.is_kept {
+            return self.mark_merged(rows).await;
+        }
+        there(self.servers.run(|state| state.shard.borrow_mut().merge_is_made()).await)?;
+        self.end_merge(Shard::take_merged).await
+    }
+
+    /// A merge of an earlier process whose end these servers do not know.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) async fn unfinished_merge(&self) -> Result<Option<Unfinished>> {
+        there(self.servers.run(|state| state.shard.borrow_mut().unfinished_merge()).await)?
+    }
+
+    /// That one was made, or was not.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) async fn finish_merge(&self, is_made: bool) -> Result<()> {
+        match is_made {
+            true => self.merge_is_made(Arc::default()).await,
+            false => self.end_merge(Shard::forget_merge).await,
+        }
+    }
+
+    /// Says something of rows, some at a time: requests have their turn between.
+    async fn say(&self, rows: Arc<[MergedRow]>, say: fn(&mut Shard, &[MergedRow])) -> Result<()> {
+        for first in (0..rows.len()).step_by(ROWS_AT_ONCE) {
+            let (rows, end) = (rows.clone(), rows.len().min(first + ROWS_AT_ONCE));
+            let some = move |state: &mut PrivateShard| {
+                say(&mut state.shard.borrow_mut(), &rows[first..end]);
+            };
+            there(self.servers.run(some).await)?;
+        }
+        Ok(())
+    }
+
+    async fn end_merge(&self, some: fn(&mut Shard) -> Result<bool>) -> Result<()> {
+        while there(self.servers.run(move |state| some(&mut state.shard.borrow_mut())).await)?? {}
+        Ok(())
     }
 
     /// Inode numbers for what is made here, which nobody else gives out and which were not given before.
@@ -189,6 +267,32 @@ impl PrivateServers {
     /// EIO.
     pub async fn give_ids(&self, ids: IdRange) -> Result<()> {
         there(self.servers.run(move |state| state.shard.borrow_mut().give_ids(ids)).await)
+    }
+
+    /// One of them, for something that is not made here.
+    ///
+    /// # Errors
+    /// EAGAIN when there is none, EIO.
+    pub(crate) async fn new_inode(&self) -> Result<InodeId> {
+        there(self.servers.run(|state| state.shard.borrow_mut().take_id()).await)?
+    }
+
+    /// A row, as the cluster would get it.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) async fn row(&self, place: RowPlace) -> Result<Option<Inode>> {
+        there(self.servers.run(move |state| state.shard.borrow_mut().row(&place)).await)?
+    }
+
+    /// Gives a file that nobody has open another number ([`Shard::renumber`]).
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) async fn renumber(&self, at: EntryKey, from: InodeId, to: InodeId) -> Result<bool> {
+        let renumber =
+            move |state: &mut PrivateShard| state.shard.borrow_mut().renumber(&at, from, to);
+        there(self.servers.run(renumber).await)?
     }
 
     /// How many of them are left.

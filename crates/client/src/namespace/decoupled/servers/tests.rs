@@ -140,9 +140,13 @@ impl Servers {
     }
 
     fn merge(&self) {
-        let changes = self.changes();
-        self.run(self.servers.mark_merged(changes)).unwrap();
+        self.mark_merged(&self.changes());
         assert_eq!(self.changes(), []);
+    }
+
+    fn mark_merged(&self, changes: &[RowChange]) {
+        let rows = changes.iter().map(RowChange::merged).collect();
+        self.run(self.servers.mark_merged(rows)).unwrap();
     }
 }
 
@@ -280,6 +284,60 @@ fn a_directory_has_everything_that_was_answered() {
 }
 
 #[test]
+fn a_merge_is_known_whenever_the_process_ends() {
+    const MANY: usize = 20_000;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let t = start(KeptIn::Dir(path("first")));
+    t.run(t.servers.give_ids(IDS)).unwrap();
+    for n in 0..MANY {
+        let at = at(&format!("{n:05}"));
+        t.run(t.fs().mknod(&t.who, &at, FileKind::Regular.bits() | 0o644, 0)).unwrap();
+    }
+    let changes = t.changes();
+    let rows: Arc<[MergedRow]> = changes.iter().map(RowChange::merged).collect();
+    t.run(t.servers.begin_merge(rows.clone())).unwrap();
+    copy(&path("first"), &path("begun"));
+    let request = MergeReq { policy: 3, attempt: 9, ..MergeReq::default() };
+    t.run(t.servers.ask_merge(&request)).unwrap();
+    copy(&path("first"), &path("asked"));
+    let half = t.run(t.servers.servers.run(|state| {
+        let mut shard = state.shard.borrow_mut();
+        shard.merge_is_made();
+        shard.take_merged()
+    }));
+    assert!(half.unwrap().unwrap(), "there is more");
+    copy(&path("first"), &path("half"));
+    let open = |name: &str| {
+        let t = start(KeptIn::Dir(path(name)));
+        let unfinished = t.run(t.servers.unfinished_merge()).unwrap();
+        (t, unfinished)
+    };
+    let (t, unfinished) = open("begun");
+    assert_eq!((unfinished, t.changes().len()), (None, MANY), "it was not asked for");
+    drop(t);
+    let (t, unfinished) = open("asked");
+    assert_eq!(unfinished, Some(Unfinished::Asked(request.encode_to_vec().into())));
+    t.run(t.servers.finish_merge(false)).unwrap();
+    assert_eq!((t.run(t.servers.unfinished_merge()).unwrap(), t.changes().len()), (None, MANY));
+    // And now it is made, after something else was done.
+    t.run(t.servers.begin_merge(rows)).unwrap();
+    t.rename("00000", "moved").unwrap();
+    t.run(t.servers.merge_is_made(Arc::default())).unwrap();
+    let left = t.differs();
+    let first = changes
+        .iter()
+        .find(|change| matches!(&change.place, RowPlace::Entry(key) if key.name == "00000"));
+    let first = first.unwrap().row.as_ref().unwrap().attr.id;
+    assert_eq!(left, BTreeMap::from([("00000".into(), (0, first)), ("moved".into(), (first, 0))]));
+    drop(t);
+    let (t, unfinished) = open("half");
+    assert_eq!(unfinished, Some(Unfinished::Made));
+    t.run(t.servers.finish_merge(true)).unwrap();
+    assert_eq!((t.changes(), t.run(t.servers.unfinished_merge()).unwrap()), (vec![], None));
+}
+
+#[test]
 fn changes_are_where_rows_and_cluster_differ() {
     let t = in_memory();
     assert_eq!(t.changes(), []);
@@ -331,7 +389,7 @@ fn changes_are_where_rows_and_cluster_differ() {
     t.create("g2", "x");
     let mode = SetAttr { mode: Some(0o640), ..SetAttr::default() };
     t.run(t.fs().setattr(&t.who, &at("k"), &mode)).unwrap();
-    t.run(t.servers.mark_merged(changes)).unwrap();
+    t.mark_merged(&changes);
     let differs = t.differs();
     assert_eq!(differs.keys().collect::<Vec<_>>(), ["g2", "k"]);
     assert_eq!(differs["k"], (502, 502));

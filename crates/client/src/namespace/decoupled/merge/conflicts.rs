@@ -1,0 +1,417 @@
+//! What others have changed, too, with `interfere_policy: allow`: what the holder did counts.
+//!
+//! | others have | and the holder | |
+//! |---|---|---|
+//! | made or changed a file | has something of that name | it is replaced |
+//! | made a directory | has something of that name | that gets another name |
+//! | renamed a file | has changed it | it is changed where it is now; where that is not known, there are both |
+//! | removed or replaced a file | has changed it | it is made again, with another inode number |
+//! | moved a directory | has changed something in it | that is merged where the directory is now |
+//! | removed a directory | has changed something in it | it stays in the subtree until it is released, and is made again then |
+//!
+//! What stays in the subtree is merged the next time.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use saker_meta::private::{MergedRow, RowPlace};
+use saker_types::wire::{At, EntryKey, MergeConflict, StagedRow};
+use saker_types::{Errno, Error, FileKind, Inode, InodeId, Locator, Result, limits};
+
+use super::plan::{Later, Plan};
+use crate::namespace::api::Namespace;
+use crate::namespace::decoupled::Subtree;
+use crate::namespace::strict::Strict;
+
+/// What is done about a conflict of a name.
+enum Answer {
+    /// The row is staged differently.
+    Staged,
+    /// The row is not staged: there is nothing left to do.
+    Dropped,
+    /// The row is staged when a directory of others has got another name.
+    Aside,
+    /// The file is made again.
+    MadeAgain,
+}
+
+impl Plan {
+    /// Is there what this client saw, though it cannot be staged: one of several names of a file; or what it has
+    /// put there itself?
+    pub(super) fn is_expected(&self, at: usize, conflict: &MergeConflict) -> bool {
+        let staged = &self.staged[at];
+        let here = id_of(staged);
+        conflict.there != 0
+            && (conflict.there == here || conflict.linked && conflict.there == staged.expect)
+    }
+
+    /// Where the rows of these names are.
+    pub(super) fn positions(&self, conflicts: &[MergeConflict]) -> HashMap<EntryKey, usize> {
+        let named: HashSet<&EntryKey> = conflicts.iter().map(|conflict| &conflict.entry).collect();
+        let entries = self.staged.iter().enumerate();
+        let entries = entries.filter_map(|(at, staged)| Some((staged.entry.as_ref()?, at)));
+        entries.filter(|(key, _)| named.contains(key)).map(|(key, at)| (key.clone(), at)).collect()
+    }
+
+    /// A directory was given another name, to make room. If it is to be removed, it is there.
+    fn is_aside(&mut self, id: InodeId, at: EntryKey) {
+        for (later, _) in &mut self.later {
+            if let Later::Rmdir(key, removed) = later
+                && *removed == id
+            {
+                key.clone_from(&at);
+            }
+        }
+    }
+
+    /// Stages a row differently, since something else is there.
+    fn answer(&mut self, at: usize, conflict: &MergeConflict) -> Answer {
+        let is_dir = FileKind::of_mode(conflict.mode) == Some(FileKind::Directory);
+        let staged = &mut self.staged[at];
+        let here = id_of(staged);
+        if is_dir && conflict.there == here {
+            // An earlier merge has made it.
+            return Answer::Dropped;
+        }
+        let was_here = here != 0 && here == staged.expect;
+        match (conflict.there, staged.row.is_some()) {
+            (there, true) if was_here && there != here => return Answer::MadeAgain,
+            (0, true) => staged.expect = 0,
+            // Somebody has removed it already, or made a directory of that name since.
+            (0, false) => return Answer::Dropped,
+            (_, false) if is_dir => return Answer::Dropped,
+            (_, false) if conflict.linked => {
+                let merged = self.take_merged(&conflict.entry);
+                self.later.insert(0, (Later::Unlink(conflict.entry.clone()), merged));
+                return Answer::Dropped;
+            }
+            (_, true) if is_dir || conflict.linked => {
+                staged.expect = 0;
+                return Answer::Aside;
+            }
+            (there, _) => staged.expect = there,
+        }
+        Answer::Staged
+    }
+
+    /// What the cluster has at a name is not known when the staged rows are merged, but later.
+    fn take_merged(&mut self, key: &EntryKey) -> Vec<MergedRow> {
+        let is_it = |row: &&MergedRow| matches!(&row.place, RowPlace::Entry(at) if at == key);
+        let taken = self.merged.iter().filter(is_it).cloned().collect();
+        self.merged = self.merged.iter().filter(|row| !is_it(row)).cloned().collect();
+        taken
+    }
+
+    /// The cluster does not have what these rows say.
+    fn forget_merged(&mut self, rows: &HashSet<usize>) {
+        let (mut entries, mut homes) = (HashSet::new(), HashSet::new());
+        for staged in rows.iter().map(|at| &self.staged[*at]) {
+            match &staged.entry {
+                Some(key) => _ = entries.insert(key.clone()),
+                None => _ = homes.insert(id_of(staged)),
+            }
+        }
+        let is_left = |row: &&MergedRow| match &row.place {
+            RowPlace::Entry(key) => !entries.contains(key),
+            RowPlace::Attr { id, .. } => !homes.contains(id),
+        };
+        self.merged = self.merged.iter().filter(is_left).cloned().collect();
+    }
+
+    /// What the cluster will have at a name has another number.
+    fn renumbered(&mut self, key: &EntryKey, row: &Inode) {
+        let place = RowPlace::Entry(key.clone());
+        let of = |merged: &MergedRow| match merged.place == place {
+            true => MergedRow::of(place.clone(), row),
+            false => merged.clone(),
+        };
+        self.merged = self.merged.iter().map(of).collect();
+    }
+
+    fn unstage(&mut self, rows: &HashSet<usize>) {
+        let mut at = 0;
+        self.staged.retain(|_| {
+            at += 1;
+            !rows.contains(&(at - 1))
+        });
+    }
+
+    /// Is something staged in this directory?
+    fn has_some_in(&self, dir: InodeId) -> bool {
+        let is_in = |staged: &StagedRow| {
+            staged.row.is_some() && staged.entry.as_ref().is_some_and(|key| key.pid == dir)
+        };
+        self.staged.iter().any(is_in)
+    }
+
+    /// Rows that must stay with these: what is in directories among them, and all names that inodes among
+    /// them had or have.
+    fn with_dependants(&self, mut rows: HashSet<usize>) -> HashSet<usize> {
+        let (mut ids, mut dirs) = <(HashSet<_>, HashSet<_>)>::default();
+        if rows.is_empty() {
+            return rows;
+        }
+        for at in &rows {
+            note(&self.staged[*at], &mut ids, &mut dirs);
+        }
+        loop {
+            let before = rows.len();
+            for (at, staged) in self.staged.iter().enumerate() {
+                let is_in = |key: &EntryKey| dirs.contains(&key.pid);
+                let depends = staged.entry.as_ref().is_some_and(is_in)
+                    || ids.contains(&id_of(staged))
+                    || ids.contains(&staged.expect);
+                if depends && rows.insert(at) {
+                    note(staged, &mut ids, &mut dirs);
+                }
+            }
+            if rows.len() == before {
+                return rows;
+            }
+        }
+    }
+}
+
+fn note(staged: &StagedRow, ids: &mut HashSet<InodeId>, dirs: &mut HashSet<InodeId>) {
+    if let Some(row) = &staged.row {
+        ids.insert(row.attr.id);
+        if row.attr.is_dir() {
+            dirs.insert(row.attr.id);
+        }
+    }
+}
+
+fn id_of(staged: &StagedRow) -> InodeId {
+    staged.row.as_ref().map_or(0, |row| row.attr.id)
+}
+
+impl Subtree {
+    /// Has conflicts end so that what this client did counts; what must wait for the next merge, of which there
+    /// is none with `release`, is counted.
+    pub(super) async fn resolve(
+        &self,
+        plan: &mut Plan,
+        conflicts: &[MergeConflict],
+        release: bool,
+    ) -> Result<usize> {
+        let (dirs, names): (Vec<_>, Vec<_>) =
+            conflicts.iter().partition(|conflict| conflict.entry.name.is_empty());
+        let changed: HashSet<InodeId> = dirs.iter().map(|conflict| conflict.entry.pid).collect();
+        let positions = plan.positions(conflicts);
+        let (mut dropped, mut kept, mut are_there) =
+            <(HashSet<_>, HashSet<_>, HashSet<_>)>::default();
+        // What is in directories that have gone is seen when it is known where they are.
+        for conflict in names.into_iter().filter(|conflict| !changed.contains(&conflict.entry.pid))
+        {
+            let Some(at) = positions.get(&conflict.entry).copied() else { continue };
+            let answer = plan.answer(at, conflict);
+            self.knows(conflict);
+            match answer {
+                Answer::Staged => {}
+                Answer::Dropped => {
+                    dropped.insert(at);
+                    are_there.insert(conflict.there);
+                }
+                Answer::Aside => self.put_aside(plan, conflict).await?,
+                Answer::MadeAgain if self.follows(plan, at, conflict) => {}
+                // Its data went with the file that somebody has removed.
+                Answer::MadeAgain if is_chunked(&plan.staged[at]) => _ = dropped.insert(at),
+                Answer::MadeAgain => {
+                    if !self.make_again(plan, at, conflict, release).await? {
+                        kept.insert(at);
+                    }
+                }
+            }
+        }
+        for staged in &mut plan.staged {
+            if staged.entry.as_ref().is_some_and(|key| are_there.contains(&key.pid)) {
+                staged.in_new_dir = false;
+            }
+        }
+        let mut removed = HashSet::new();
+        for MergeConflict { entry, moved, .. } in dirs {
+            match moved {
+                Some(to) => {
+                    self.dirs().known.insert(entry.pid, to.clone().under(self.policy));
+                }
+                None => _ = removed.insert(entry.pid),
+            }
+        }
+        let is_in = |staged: &StagedRow| {
+            staged.entry.as_ref().is_some_and(|key| removed.contains(&key.pid))
+        };
+        let (mut lost, mut gone) = (HashSet::new(), HashSet::new());
+        for (at, staged) in plan.staged.iter().enumerate().filter(|(_, staged)| is_in(staged)) {
+            // What was removed with its directory is.
+            if staged.row.is_some() {
+                lost.insert(at)
+            } else {
+                gone.insert(at)
+            };
+        }
+        dropped.extend(gone);
+        if release {
+            let removed = removed.into_iter().filter(|id| plan.has_some_in(*id));
+            for id in removed.collect::<Vec<_>>() {
+                self.make_dir_again(plan, id, &mut dropped).await?;
+            }
+        } else {
+            kept.extend(lost);
+        }
+        let kept = plan.with_dependants(kept);
+        if !kept.is_empty() {
+            plan.forget_merged(&kept);
+        }
+        let kept_back = kept.len();
+        plan.unstage(&dropped.into_iter().chain(kept).collect());
+        Ok(kept_back)
+    }
+
+    /// Others have a directory there.
+    fn knows(&self, conflict: &MergeConflict) {
+        if FileKind::of_mode(conflict.mode) == Some(FileKind::Directory) {
+            let EntryKey { pid, name } = conflict.entry.clone();
+            let loc = || Locator::entry(pid, name, conflict.there).under(self.policy);
+            self.dirs().known.entry(conflict.there).or_insert_with(loc);
+        }
+    }
+
+    /// What is in the way gets another name.
+    async fn put_aside(&self, plan: &mut Plan, conflict: &MergeConflict) -> Result<()> {
+        let EntryKey { pid, name } = &conflict.entry;
+        let parent = self.place_of(*pid).await?;
+        let aside = format!("{}.conflict-{:x}", String::from_utf8_lossy(name), conflict.there);
+        let aside = &aside.as_bytes()[aside.len().saturating_sub(limits::NAME_BYTES_MAX)..];
+        let (from, to) = (At::child(parent.clone(), name), At::child(parent, aside));
+        let renamed =
+            Strict(&self.upstream).rename(&self.holder(), &from, &to, 0, [&[], &[]]).await;
+        if let Err(error) = renamed
+            && error.errno() != Errno::ENOENT
+        {
+            return Err(error);
+        }
+        if let Some(known) = self.dirs().known.get_mut(&conflict.there) {
+            known.name = Bytes::copy_from_slice(aside);
+        }
+        plan.is_aside(conflict.there, EntryKey { pid: *pid, name: Bytes::copy_from_slice(aside) });
+        Ok(())
+    }
+
+    /// Stages the change of a file where others have put it, if that is in a directory that is known.
+    fn follows(&self, plan: &mut Plan, at: usize, conflict: &MergeConflict) -> bool {
+        let Some(to) = &conflict.moved else { return false };
+        let is_known = to.policy == self.policy
+            && to.home_slot.is_none()
+            && self.dirs().known.contains_key(&to.pid);
+        let key = EntryKey { pid: to.pid, name: to.name.clone() };
+        if !is_known || plan.staged.iter().any(|staged| staged.entry.as_ref() == Some(&key)) {
+            return false;
+        }
+        let staged = &mut plan.staged[at];
+        (staged.entry, staged.in_new_dir) = (Some(key), false);
+        true
+    }
+
+    /// Stages a file, that others have removed or put elsewhere, under another number. False: it is open, so
+    /// that it keeps the one that it has.
+    async fn make_again(
+        &self,
+        plan: &mut Plan,
+        at: usize,
+        conflict: &MergeConflict,
+        release: bool,
+    ) -> Result<bool> {
+        let StagedRow { entry: Some(key), row: Some(row), .. } = plan.staged[at].clone() else {
+            return Ok(true);
+        };
+        let is_dir = FileKind::of_mode(conflict.mode) == Some(FileKind::Directory);
+        let mut expect = conflict.there;
+        if is_dir || conflict.linked {
+            self.put_aside(plan, conflict).await?;
+            expect = 0;
+        }
+        plan.staged[at].expect = expect;
+        if row.home_slot.is_some() {
+            return Ok(true);
+        }
+        let mut new = row;
+        let from = new.attr.id;
+        if !release && self.core().inodes.get(from).is_some() {
+            return Ok(false);
+        }
+        new.attr.id = self.new_inode().await?;
+        if !release {
+            if !self.servers.renumber(key.clone(), from, new.attr.id).await? {
+                return Ok(false);
+            }
+            plan.renumbered(&key, &new);
+        }
+        plan.staged[at].row = Some(new);
+        Ok(true)
+    }
+
+    /// Stages a directory that others have removed under another number, and in it what was staged there.
+    async fn make_dir_again(
+        &self,
+        plan: &mut Plan,
+        id: InodeId,
+        dropped: &mut HashSet<usize>,
+    ) -> Result<()> {
+        let place = self.place_of(id).await?;
+        let mut key = EntryKey { pid: place.pid, name: place.name };
+        let row = self.servers.row(RowPlace::Entry(key.clone())).await?;
+        let is_it = |row: &Inode| row.attr.id == id && row.attr.is_dir();
+        let Some(mut row) = row.filter(is_it) else {
+            let text = format!("directory {id:#x} of the subtree is not known");
+            return Err(Error::new(Errno::EIO).with_text(text));
+        };
+        let new = self.new_inode().await?;
+        row.attr.id = new;
+        let is_in = |key: &EntryKey| key.pid == id;
+        for at in 0..plan.staged.len() {
+            if plan.staged[at].moves_to.as_ref().is_some_and(|to| to.pid == id)
+                && let Some(to) = &mut plan.staged[at].moves_to
+            {
+                to.pid = new;
+            }
+            if !plan.staged[at].entry.as_ref().is_some_and(is_in) {
+                continue;
+            }
+            let was_there =
+                plan.staged[at].expect != 0 && plan.staged[at].expect == id_of(&plan.staged[at]);
+            if was_there && is_chunked(&plan.staged[at]) {
+                dropped.insert(at);
+            }
+            let number = if was_there { self.new_inode().await? } else { 0 };
+            let staged = &mut plan.staged[at];
+            if let (Some(row), true) = (&mut staged.row, was_there && number != 0)
+                && row.home_slot.is_none()
+            {
+                row.attr.id = number;
+            }
+            staged.entry.iter_mut().for_each(|key| key.pid = new);
+            (staged.in_new_dir, staged.expect) = (true, 0);
+        }
+        plan.made_again.insert(id, new);
+        // Its own directory may have been made again before.
+        let above = plan.made_again.get(&key.pid).copied();
+        key.pid = above.unwrap_or(key.pid);
+        plan.staged.push(StagedRow {
+            entry: Some(key),
+            row: Some(row),
+            in_new_dir: above.is_some(),
+            ..StagedRow::default()
+        });
+        Ok(())
+    }
+
+    /// A number for something that is made only by the merge.
+    async fn new_inode(&self) -> Result<InodeId> {
+        self.provide_ids().await?;
+        self.servers.new_inode().await
+    }
+}
+
+fn is_chunked(staged: &StagedRow) -> bool {
+    staged.row.as_ref().is_some_and(|row| row.attr.chunked)
+}
