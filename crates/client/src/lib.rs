@@ -161,10 +161,12 @@ impl Fs {
 
     /// Writes out open files, merges and releases subtrees, ends all locks and the session. Blocks. The
     /// client may be used on; it begins a new session then.
-    pub fn close(&self) {
+    ///
+    /// # Errors
+    /// Why a subtree is not merged: the first one. It is held on, and all the rest is done.
+    pub fn close(&self) -> Result<()> {
         self.block_on(async {
-            // What cannot be merged is told, and kept as the policy says.
-            _ = self.end_subtrees().await;
+            let ended = self.end_subtrees().await;
             for inode in self.core.inodes.all() {
                 if inode.is_dirty() {
                     self.core.settle(&inode).await;
@@ -175,7 +177,8 @@ impl Fs {
             self.core.locks.end(&self.core.cluster).await;
             self.core.cluster.release_all().await;
             self.core.cluster.end_sessions().await;
-        });
+            ended
+        })
     }
 
     /// What was sent since the connect.

@@ -16,7 +16,9 @@ use saker_types::wire::{
 };
 use saker_types::{Class, Errno, Error, Locator, NodeId, ROOT, Result};
 
+use crate::namespace::api::Namespace;
 use crate::namespace::frozen;
+use crate::namespace::strict::Strict;
 use crate::net::cluster::{ATTEMPT_MAX, decode};
 use crate::net::request::To;
 use crate::{Caller, Fs};
@@ -171,16 +173,38 @@ impl Fs {
     /// superuser. What it has not merged does not become part of the namespace.
     ///
     /// # Errors
-    /// EINVAL: no policy is in force there. ESTALE: nobody holds the subtree. EBUSY: its client lives.
+    /// EPERM: neither is the subtree's directory the caller's, nor is that the superuser. EINVAL: no policy is
+    /// in force there. ESTALE: nobody holds the subtree. EBUSY: its client lives.
     pub async fn reclaim(&self, who: &Caller, at: &At, force: bool) -> Result<()> {
         let told = self.lookup(who, at).await?.loc.policy;
         let Some(found) = self.policy_now(told).await? else {
             return Err(Error::new(Errno::EINVAL).with_text("no policy is in force here"));
         };
+        self.must_own(who, &found.root).await?;
         let (policy, to) = (found.id, To::Coordinator);
         let mut request = ReleaseReq { policy, force, ..ReleaseReq::default() };
         let answer = self.core.cluster.ask(who, Op::Release, to, &mut request).await;
         answer.map(|Empty {}| ())
+    }
+
+    /// Refuses who may not set the policy of a directory either.
+    ///
+    /// # Errors
+    /// EPERM.
+    pub(crate) async fn must_own(&self, who: &Caller, root: &Locator) -> Result<()> {
+        if who.uid == 0 {
+            return Ok(());
+        }
+        // Not as in its own subtree, from which others may be kept out.
+        let root = At::handle(root.clone().under(PolicyId::NONE.0));
+        let owner = Strict(&self.core).lookup(&Caller::root(), &root).await?.attr.uid;
+        match owner == who.uid {
+            true => Ok(()),
+            false => {
+                let text = "only for the owner of the subtree's directory, and the superuser";
+                Err(Error::new(Errno::EPERM).with_text(text))
+            }
+        }
     }
 
     /// All that directories have, by number.

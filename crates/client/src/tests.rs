@@ -11,7 +11,7 @@ fn closing_the_client_writes_out_and_ends_the_session() {
     let file = t.create("f");
     t.write(&file, 0, b"kept");
     drop(file);
-    t.fs.close();
+    t.fs.close().unwrap();
     assert_eq!(t.content("f"), b"kept");
     assert_eq!(t.fake.log(), ["create", "close", "renew", "close_session"]);
     t.create("g");

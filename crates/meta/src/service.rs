@@ -39,13 +39,15 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ShardWorker {
     shard: Rc<RefCell<Shard>>,
     hub: Hub,
+    /// Why it cannot go on.
+    failed: Option<String>,
 }
 
 impl ShardWorker {
     /// Wraps an opened shard.
     pub fn new(shard: Rc<RefCell<Shard>>) -> ShardWorker {
         let hub = shard.borrow().hub.clone();
-        ShardWorker { shard, hub }
+        ShardWorker { shard, hub, failed: None }
     }
 
     /// What the shard remembers of directories, for checkers: parent, name, directory.
@@ -252,7 +254,12 @@ impl StateMachine for ShardWorker {
         s.seal();
         if let Err(e) = s.end_step() {
             // As after a failed flush: what is durable is no longer known (rule 3).
-            saker_runtime::sim::abort_process(&format!("the engine failed: {e}"));
+            let why = format!("the engine failed: {e}");
+            match s.limits.private {
+                // The process is a client's: its servers end, and not it.
+                true => self.failed = Some(why),
+                false => saker_runtime::sim::abort_process(&why),
+            }
         }
         out.set_map_version(s.map.version);
         drop(s);
@@ -298,6 +305,10 @@ impl StateMachine for ShardWorker {
 
     fn flushed_at_once(&self) -> u64 {
         self.shard.borrow().flushed_at_once()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.failed.clone().map_or(Ok(()), |why| Err(io::Error::other(why)))
     }
 
     fn write(&mut self) -> io::Result<()> {

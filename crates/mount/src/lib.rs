@@ -116,16 +116,16 @@ impl Mount {
     /// is called, from another thread, when it is as fast as it will be.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// When no thread can be started. Why a decoupled subtree is not merged.
     pub fn run(self, ready: impl FnOnce() + Send + 'static) -> Result<()> {
         self.start_hints(ready);
         let result = self.transport.run();
         self.served.fs.block_on(self.served.close_all());
         // The kernel may have dropped its last RELEASEs: no lock may wait for its lease to end.
-        self.served.fs.close();
+        let closed = self.served.fs.close();
         self.mounted.clear_below();
         tracing::info!("{} is unmounted", self.mounted.path.display());
-        result
+        result.and(closed)
     }
 
     /// From a thread of its own: it walks through the mount, which must be served for that.

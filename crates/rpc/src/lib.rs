@@ -66,13 +66,16 @@ pub enum CallError {
     /// The request was not sent: its body or payload is above the frame's bounds.
     #[error("the request is larger than a frame may be; nothing was sent")]
     TooLarge,
+    /// Whoever answers was in this process, and is no more. Nobody will be there again.
+    #[error("the servers in this process have ended; the outcome is unknown")]
+    Ended,
 }
 
 impl CallError {
     /// Whether the request may have been executed.
     pub fn outcome_unknown(self) -> bool {
         match self {
-            CallError::Disconnected | CallError::Timeout => true,
+            CallError::Disconnected | CallError::Timeout | CallError::Ended => true,
             CallError::Unreachable
             | CallError::Refused
             | CallError::Overloaded

@@ -79,11 +79,19 @@ struct Asked {
 struct Queue<S> {
     requests: VecDeque<LocalRequest>,
     works: Vec<Work<S>>,
+    /// Requests are not taken.
+    is_paused: bool,
+    /// To be told when all that were taken are answered.
+    when_idle: Vec<Box<dyn FnOnce() + Send>>,
     /// The thread is to end.
     stops: bool,
     /// The thread takes no more.
     is_closed: bool,
+    /// To be called, with the reason, when it has ended by itself.
+    when_dead: Option<WhenDead>,
 }
+
+type WhenDead = Box<dyn FnOnce(&str) + Send>;
 
 /// What the thread and those who ask it share.
 struct Inbox<S> {
@@ -109,9 +117,12 @@ impl<S> Inbox<S> {
         queue.is_closed = true;
         let (requests, works) =
             (std::mem::take(&mut queue.requests), std::mem::take(&mut queue.works));
+        let when_idle = std::mem::take(&mut queue.when_idle);
         drop(queue);
-        // Their callers are told that the connection broke.
-        drop((requests, works));
+        drop((works, when_idle));
+        for LocalRequest { asked, .. } in requests {
+            asked.promise.complete(Err(CallError::Ended));
+        }
     }
 }
 
@@ -139,8 +150,15 @@ impl<S: 'static> LocalServers<S> {
         F: FnOnce() -> io::Result<(Vec<LocalNode>, S)> + Send + 'static,
     {
         let reactor = reactor.sibling()?;
-        let queue =
-            Queue { requests: VecDeque::new(), works: Vec::new(), stops: false, is_closed: false };
+        let queue = Queue {
+            requests: VecDeque::new(),
+            works: Vec::new(),
+            is_paused: false,
+            when_idle: Vec::new(),
+            stops: false,
+            is_closed: false,
+            when_dead: None,
+        };
         let inbox = Arc::new(Inbox {
             queue: Mutex::new(queue),
             has_news: AtomicBool::new(false),
@@ -149,7 +167,8 @@ impl<S: 'static> LocalServers<S> {
         let (begun, started) = std::sync::mpsc::channel();
         let shared = inbox.clone();
         let thread = thread::spawn(name, move || {
-            let closes = CloseAtEnd(&shared);
+            let mut closes =
+                CloseAtEnd { inbox: &shared, why: "their thread has panicked".to_owned() };
             match begin() {
                 Err(error) => _ = begun.send(Err(error)),
                 Ok((nodes, state)) => {
@@ -157,8 +176,10 @@ impl<S: 'static> LocalServers<S> {
                     _ = begun.send(Ok(addrs));
                     let served = reactor
                         .block_on(Local::new(&shared, &reactor, cluster, nodes, state).run());
+                    closes.why.clear();
                     if let Err(error) = served {
                         tracing::error!("servers in this process have ended: {error}");
+                        closes.why = error.to_string();
                     }
                 }
             }
@@ -172,6 +193,45 @@ impl<S: 'static> LocalServers<S> {
     /// How clients of this process ask these roles; what is for others they send by `reactor`.
     pub fn transport(&self, reactor: Arc<Reactor>) -> LocalTransport<S> {
         LocalTransport { inbox: self.inbox.clone(), addrs: self.addrs.clone(), reactor }
+    }
+
+    /// Requests wait from now on, and are not looked at, until [`LocalServers::resume`]. Ends when all that were
+    /// before are answered. Works are done.
+    pub fn pause(&self) -> LocalAnswer<()> {
+        let (promise, answer) = LocalAnswer::new();
+        let mut queue = self.inbox.lock();
+        if !queue.is_closed {
+            queue.is_paused = true;
+            queue.when_idle.push(Box::new(move || promise.complete(())));
+            drop(queue);
+            self.inbox.tell();
+        }
+        answer
+    }
+
+    /// Those that wait have their turn.
+    pub fn resume(&self) {
+        self.inbox.lock().is_paused = false;
+        self.inbox.tell();
+    }
+
+    /// Ends the thread as dropping this does, without waiting for it. Whoever waits, or asks from now on, is
+    /// told that nobody is there.
+    pub fn end(&self) {
+        self.inbox.lock().stops = true;
+        self.inbox.close();
+        self.inbox.tell();
+    }
+
+    /// Calls this when the thread ends although nobody has said that it shall, with the reason.
+    pub fn when_dead(&self, call: impl FnOnce(&str) + Send + 'static) {
+        let mut queue = self.inbox.lock();
+        if !queue.is_closed {
+            queue.when_dead = Some(Box::new(call));
+        } else if !queue.stops {
+            drop(queue);
+            call("their thread has ended");
+        }
     }
 
     /// Does something on the thread, between two steps. Ends when what it has appended to journals is
@@ -208,11 +268,19 @@ impl<S: 'static> Drop for LocalServers<S> {
 }
 
 /// Nobody waits for a thread that has ended, whatever ended it.
-struct CloseAtEnd<'a, S>(&'a Inbox<S>);
+struct CloseAtEnd<'a, S> {
+    inbox: &'a Inbox<S>,
+    /// Why it ends; empty: it was told to.
+    why: String,
+}
 
 impl<S> Drop for CloseAtEnd<'_, S> {
     fn drop(&mut self) {
-        self.0.close();
+        self.inbox.close();
+        let when_dead = self.inbox.lock().when_dead.take();
+        if let Some(when_dead) = when_dead.filter(|_| !self.why.is_empty()) {
+            when_dead(&self.why);
+        }
     }
 }
 
@@ -235,7 +303,7 @@ impl<S: 'static> LocalTransport<S> {
         let mut queue = self.inbox.lock();
         if queue.is_closed || queue.requests.len() >= QUEUE_MAX {
             let error = match queue.is_closed {
-                true => CallError::Unreachable,
+                true => CallError::Ended,
                 false => CallError::Overloaded,
             };
             drop(queue);
@@ -404,6 +472,7 @@ impl<'a, S: 'static> Local<'a, S> {
                 let Driven { machine, inputs, .. } = &self.nodes[node];
                 if !inputs.is_empty() || machine.next_deadline().is_some_and(|at| at <= now) {
                     self.step(node, now);
+                    self.nodes[node].machine.check()?;
                 }
             }
         }
@@ -423,7 +492,7 @@ impl<'a, S: 'static> Local<'a, S> {
         }
         let mut queue = self.inbox.lock();
         let (works, stops) = (std::mem::take(&mut queue.works), queue.stops);
-        let count = queue.requests.len().min(BATCH_INPUTS_MAX);
+        let count = if queue.is_paused { 0 } else { queue.requests.len().min(BATCH_INPUTS_MAX) };
         for LocalRequest { to, frame, asked } in queue.requests.drain(..count) {
             self.requests += 1;
             let frame = Frame { call: self.requests, ..frame };
@@ -431,15 +500,19 @@ impl<'a, S: 'static> Local<'a, S> {
             let peer = self.client.clone();
             self.nodes[to].inputs.push_back(Input::Request { conn: CLIENTS, peer, frame });
         }
-        if !queue.requests.is_empty() {
+        if !queue.requests.is_empty() && !queue.is_paused {
             self.inbox.has_news.store(true, Ordering::Release);
         }
+        let is_idle = queue.is_paused && self.asked.is_empty();
+        let idle = if is_idle { std::mem::take(&mut queue.when_idle) } else { Vec::new() };
         drop(queue);
+        idle.into_iter().for_each(|tell| tell());
         if !works.is_empty() {
             let said: Vec<_> = works.into_iter().map(|work| work(&mut self.state)).collect();
             let now = time::now();
             for node in 0..self.nodes.len() {
                 self.step(node, now);
+                self.nodes[node].machine.check()?;
                 self.flush_now(node)?;
             }
             said.into_iter().for_each(|say| say());
@@ -547,6 +620,9 @@ impl<'a, S: 'static> Local<'a, S> {
                     if let Some(asked) = self.asked.remove(&frame.call) {
                         asked.promise.complete(Ok(frame));
                     }
+                    if self.asked.is_empty() && self.inbox.lock().is_paused {
+                        self.inbox.tell();
+                    }
                 }
                 Outgoing::Reply { conn, frame } => {
                     self.end_call(conn.0 as usize - 1, CallId(frame.call), Ok(frame));
@@ -604,6 +680,9 @@ impl<'a, S: 'static> Local<'a, S> {
                 .collect();
             for asked in late.iter().filter_map(|request| self.asked.remove(request)) {
                 asked.promise.complete(Err(CallError::Timeout));
+            }
+            if self.asked.is_empty() {
+                self.inbox.tell();
             }
         }
     }

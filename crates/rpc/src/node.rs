@@ -143,6 +143,14 @@ pub trait StateMachine {
         Conditions { written: self.written(), ..Conditions::durable(self.durable()) }
     }
 
+    /// Can it go on? What the last step has done may not be known to be right.
+    ///
+    /// # Errors
+    /// As [`StateMachine::flush`].
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Has everything appended survive the death of the process, without waiting for a disk. During a
     /// flush it may do nothing: it is called again.
     ///

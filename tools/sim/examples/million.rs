@@ -36,7 +36,7 @@ fn main() {
         }
         println!("{listed} listed in {:.1} s", start.elapsed().as_secs_f64());
     });
-    fs.close();
+    fs.close().unwrap();
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default();
     println!("client {peak}");

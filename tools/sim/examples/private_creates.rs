@@ -50,7 +50,7 @@ fn main() {
         drop(servers);
         measure("MNode", &fs, &who, &sub.loc, files / 20);
     }
-    fs.close();
+    fs.close().unwrap();
     stop.stop();
 }
 

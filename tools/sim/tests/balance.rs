@@ -56,7 +56,7 @@ fn inodes_and_requests_are_spread() {
     eprintln!("shares {shares:?}, {forwards} forwards of {all} requests");
     assert!(all >= (DIRS * FILES_A_DIR) as f64);
     assert!(forwards < all / 100.0, "{forwards} of {all} requests were forwarded");
-    fs.close();
+    fs.close().unwrap();
 }
 
 #[test]
@@ -96,6 +96,6 @@ fn ordinary_operations_need_no_coordinator() {
     eprintln!("coordinator: {before} requests before, {after} after");
     // Reading the status asks for the map once or twice.
     assert!(after - before <= 4.0, "{} requests reached the coordinator", after - before);
-    fs.close();
+    fs.close().unwrap();
     cluster.fsck();
 }

@@ -108,7 +108,7 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     let files = copier.acknowledged();
     eprintln!("{files} acknowledged, {} unknown, {kills} kills", copier.failures());
     assert_kept(&copier);
-    fs.close();
+    fs.close().unwrap();
     cluster.fsck();
     cluster.down();
     cluster.up();

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::Path;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
 use client_support::{Cluster, path};
-use saker_client::{ClientOptions, Fs, OpenFlags, SetAttr, SetTime};
+use saker_client::{Caller, ClientOptions, Fs, OpenFlags, SetAttr, SetTime};
 use saker_sim::wait::until;
 use saker_types::policy::Policy;
 use saker_types::wire::{At, Entry};
@@ -146,7 +147,7 @@ fn others_see_all_at_once_when_it_is_merged() {
     assert_eq!(errno(read(&other, t, "/sub/d/f5")), Errno::ENOENT);
     assert_eq!(read(&other, t, "/sub/d/f6").unwrap(), b"changed, and longer than before");
     assert_eq!(tree(&other, t, "/sub").unwrap(), tree(fs, t, "/sub").unwrap());
-    other.close();
+    other.close().unwrap();
 }
 
 #[test]
@@ -195,7 +196,7 @@ fn what_was_there_is_seen_and_changed() {
     let moved = t.run(fs.rename(&t.root, &path("/sub/old"), &path("/sub/older"), false, &[]));
     assert_eq!(errno(moved), Errno::EXDEV);
     s.merge();
-    other.close();
+    other.close().unwrap();
 }
 
 #[test]
@@ -213,7 +214,7 @@ fn a_directory_that_was_there_gives_its_name_to_something_else() {
     assert_eq!(report.conflicts.len(), 1);
     assert_eq!(read(&other, t, "/sub/d").unwrap(), b"a file now");
     assert_eq!(tree(&other, t, "/sub").unwrap().len(), 1);
-    other.close();
+    other.close().unwrap();
 }
 
 #[test]
@@ -230,11 +231,11 @@ fn others_are_kept_out_if_the_policy_says_so() {
     assert_eq!(held[0].id, s.policy);
     assert!(held[0].hold.is_some());
     // Its end merges.
-    fs.close();
+    fs.close().unwrap();
     assert_eq!(read(&other, t, "/sub/f").unwrap(), b"mine");
     write(&other, t, "/sub/g", b"theirs").unwrap();
     assert_eq!(errno(read(fs, t, "/sub/g")), Errno::EBUSY);
-    other.close();
+    other.close().unwrap();
     assert_eq!(read(fs, t, "/sub/g").unwrap(), b"theirs");
 }
 
@@ -289,7 +290,7 @@ fn what_this_client_did_counts_where_others_have_changed_the_same() {
     let aside: Vec<&String> = all.keys().filter(|name| name.contains(".conflict-")).collect();
     assert_eq!(aside.len(), 3, "{all:?}");
     assert!(aside.iter().any(|name| name.ends_with("/inside")));
-    other.close();
+    other.close().unwrap();
 }
 
 #[test]
@@ -317,14 +318,14 @@ fn a_client_that_is_started_again_goes_on() {
     assert_eq!(read(&again, t, "/sub/d/g").unwrap(), b"g");
     assert_eq!(errno(read(&again, t, "/sub/there")), Errno::ENOENT);
     write(&again, t, "/sub/d/h", b"h").unwrap();
-    again.close();
+    again.close().unwrap();
     for (name, data) in [("f", "f"), ("d/g", "g"), ("d/h", "h"), ("new", "x")] {
         assert_eq!(read(&other, t, &format!("/sub/{name}")).unwrap(), data.as_bytes());
     }
     assert_eq!(errno(read(&other, t, "/sub/there")), Errno::ENOENT);
     let entry = other.block_on(other.lookup(&t.root, &path("/sub/d"))).unwrap();
     assert_eq!(entry.attr.kind(), FileKind::Directory);
-    other.close();
+    other.close().unwrap();
     let _: Locator = entry.loc;
 }
 
@@ -353,11 +354,11 @@ fn a_journal_of_a_hold_that_has_ended_is_not_merged() {
     drop(again);
     let last = connect_in(t, tmp.path());
     assert_eq!(read(&last, t, "/sub/i").unwrap(), b"i");
-    last.close();
+    last.close().unwrap();
     let names: Vec<String> = tree(&other, t, "/sub").unwrap().into_keys().collect();
     assert_eq!(names, ["/f", "/h", "/i"]);
     assert!(aside.exists());
-    other.close();
+    other.close().unwrap();
 }
 
 /// Polls a future so many times at most.
@@ -405,7 +406,7 @@ fn whenever_a_client_is_killed_while_it_merges_each_name_is_there_once() {
             again.block_on(again.rename(&t.root, &from, &to, false, &[])).unwrap();
         }
         again.block_on(again.unlink(&t.root, &path(&at("b")))).unwrap();
-        again.close();
+        again.close().unwrap();
         let names: Vec<String> = tree(&other, &t, &sub).unwrap().into_keys().collect();
         assert_eq!(names, ["/c", "/d", "/d/changed", "/e", "/moved"], "{times} polls");
         assert_eq!(read(&other, &t, &at("d/changed")).unwrap(), b"changed");
@@ -414,7 +415,7 @@ fn whenever_a_client_is_killed_while_it_merges_each_name_is_there_once() {
             break;
         }
     }
-    other.close();
+    other.close().unwrap();
 }
 
 /// Inodes below a directory, by name; none of them has two names.
@@ -435,7 +436,7 @@ fn what_others_have_renamed_is_changed_where_it_is() {
     let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
         t.run(t.fs.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();
         for name in ["a", "b", "c", "open", "d/e"] {
-            write(&t.fs, t, &format!("/sub/{name}"), b"before").unwrap();
+            write(&t.fs, t, &format!("/sub/{name}"), b"old").unwrap();
         }
     });
     let (t, fs) = (&s.t, &s.t.fs);
@@ -467,7 +468,7 @@ fn what_others_have_renamed_is_changed_where_it_is() {
         |name: &str| String::from_utf8(read(&other, t, &format!("/sub{name}")).unwrap()).unwrap();
     let mine = ["/a2", "/b", "/c", "/d2/e", "/d2/new"].map(said);
     assert_eq!(mine, ["mine"; 5]);
-    assert_eq!(["/theirs/b", "/theirs/open"].map(said), ["before"; 2]);
+    assert_eq!(["/theirs/b", "/theirs/open"].map(said), ["old"; 2]);
     // What was open is merged when it is closed; what was made again goes on.
     t.run(open.write(0, b"mine, too")).unwrap();
     t.run(open.flush()).unwrap();
@@ -478,9 +479,9 @@ fn what_others_have_renamed_is_changed_where_it_is() {
     assert_eq!(report.kept_back, 0);
     assert_eq!(["/open", "/b", "/d2/new2"].map(said), ["mine, too", "again", "mine"]);
     inodes(&other, t, "/sub");
-    fs.close();
+    fs.close().unwrap();
     assert_eq!(["/open", "/b", "/a2"].map(said), ["mine, too", "again", "mine"]);
-    other.close();
+    other.close().unwrap();
 }
 
 #[test]
@@ -489,8 +490,8 @@ fn what_is_in_a_directory_that_others_have_removed_is_not_lost() {
         for dir in ["d", "d/e", "empty"] {
             t.run(t.fs.mkdir(&t.root, &path(&format!("/sub/{dir}")), 0o755)).unwrap();
         }
-        write(&t.fs, t, "/sub/d/e/old", b"before").unwrap();
-        write(&t.fs, t, "/sub/empty/f", b"before").unwrap();
+        write(&t.fs, t, "/sub/d/e/old", b"old").unwrap();
+        write(&t.fs, t, "/sub/empty/f", b"old").unwrap();
     });
     let (t, fs) = (&s.t, &s.t.fs);
     let other = t.connect();
@@ -514,7 +515,7 @@ fn what_is_in_a_directory_that_others_have_removed_is_not_lost() {
     assert_eq!(names(), ["/top"], "the rest is merged");
     assert_eq!(read(fs, t, "/sub/d/f").unwrap(), b"f", "and it is there for its holder");
     // When its holder ends they are made again.
-    fs.close();
+    fs.close().unwrap();
     let expected =
         ["/d", "/d/e", "/d/e/new", "/d/e/old", "/d/f", "/d/made", "/d/made/g", "/d/moved", "/top"];
     assert_eq!(names(), expected);
@@ -522,7 +523,161 @@ fn what_is_in_a_directory_that_others_have_removed_is_not_lost() {
         assert_eq!(read(&other, t, &format!("/sub/{name}")).unwrap(), data.as_bytes());
     }
     write(&other, t, "/sub/d/after", b"nobody holds it").unwrap();
-    other.close();
+    other.close().unwrap();
+}
+
+#[test]
+fn handles_from_before_the_hold_lead_into_it() {
+    for first in ["create", "list", "chmod", "write"] {
+        let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+            for dir in ["a", "a/b", "a/b/c"] {
+                t.run(t.fs.mkdir(&t.root, &path(&format!("/sub/{dir}")), 0o755)).unwrap();
+            }
+            write(&t.fs, t, "/sub/a/b/c/f", b"before").unwrap();
+            write(&t.fs, t, "/sub/a/b/c/g", b"before").unwrap();
+            let (from, to) = (path("/sub/a/b/c/g"), path("/sub/a/h"));
+            t.run(t.fs.link(&t.root, &from, &to)).unwrap();
+        });
+        let (t, fs) = (&s.t, &s.t.fs);
+        let other = t.connect();
+        let find = |name: &str| t.run(fs.lookup(&t.root, &path(name))).unwrap().loc;
+        let (deep, file) = (find("/sub/a/b/c"), find("/sub/a/b/c/f"));
+        let linked = find("/sub/a/b/c/g");
+        let private = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        match first {
+            "create" => {
+                drop(t.run(fs.mkdir(&t.root, &At::child(deep.clone(), b"made"), 0o700)).unwrap())
+            }
+            "chmod" => {
+                drop(t.run(fs.setattr(&t.root, &At::handle(file.clone()), &private)).unwrap())
+            }
+            "write" => {
+                let (file, _) = t.run(fs.open(&t.root, &At::handle(linked.clone()), RW)).unwrap();
+                t.run(file.release());
+            }
+            // By another name; then the directory is listed by its handle.
+            _ => drop(t.run(fs.mkdir(&t.root, &path("/sub/top"), 0o700)).unwrap()),
+        }
+        let mut listing = fs.readdir(&t.root, &deep, 0);
+        let mut names = Vec::new();
+        while let Some(item) = t.run(listing.next()).unwrap() {
+            names.push(item.name);
+        }
+        names.sort();
+        let expected: &[&str] = if first == "create" { &["f", "g", "made"] } else { &["f", "g"] };
+        assert_eq!(names, expected, "{first}");
+        t.run(fs.setattr(&t.root, &At::handle(file), &private)).unwrap();
+        t.run(fs.getattr(&t.root, &At::handle(linked))).unwrap();
+        write(fs, t, "/sub/a/b/c/new", b"new").unwrap();
+        let mine = tree(fs, t, "/sub").unwrap();
+        assert_eq!(read(&other, t, "/sub/a/b/c/new").err().map(|e| e.errno()), Some(Errno::ENOENT));
+        s.merge();
+        let kinds = |tree: BTreeMap<String, (u32, u64, u32, u64)>| -> Vec<_> {
+            tree.into_iter().map(|(name, (mode, size, ..))| (name, mode, size)).collect()
+        };
+        assert_eq!(kinds(tree(&other, t, "/sub").unwrap()), kinds(mine), "{first}");
+        other.close().unwrap();
+    }
+}
+
+#[test]
+fn only_who_may_change_a_subtree_holds_it_and_its_owner_merges_it() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "local")], |t| {
+        t.run(t.fs.mkdir(&t.root, &path("/sub/open"), 0o777)).unwrap();
+        let open = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        t.run(t.fs.setattr(&t.root, &path("/sub/open"), &open)).unwrap();
+        write(&t.fs, t, "/sub/f", b"before").unwrap();
+    });
+    let t = &s.t;
+    let (fs, _tmp) = journalling(t);
+    let user = Caller { uid: 1000, gid: 1000, ..Caller::root() };
+    let is_held = || t.run(t.fs.policies()).unwrap()[0].hold.is_some();
+    let refused = [
+        errno(fs.block_on(fs.mkdir(&user, &path("/sub/d"), 0o755))),
+        errno(fs.block_on(fs.unlink(&user, &path("/sub/f")))),
+        errno(fs.block_on(fs.rename(&user, &path("/sub/f"), &path("/sub/g"), false, &[]))),
+        errno(fs.block_on(fs.open(&user, &path("/sub/f"), RW))),
+    ];
+    assert_eq!((refused, is_held()), ([Errno::EACCES; 4], false));
+    fs.block_on(fs.mkdir(&user, &path("/sub/open/d"), 0o755)).unwrap();
+    assert!(is_held());
+    for dry_run in [true, false] {
+        let merged = fs.block_on(fs.merge_subtree(&user, &path("/sub"), dry_run));
+        assert_eq!(errno(merged), Errno::EPERM);
+    }
+    assert_eq!(
+        errno(fs.block_on(fs.getxattr(&user, &path("/sub"), b"user.saker.policy.merge"))),
+        Errno::EPERM
+    );
+    assert_eq!(errno(t.run(t.fs.reclaim(&user, &path("/sub"), false))), Errno::EPERM);
+    // Its owner may.
+    let owner = SetAttr { uid: Some(1000), ..SetAttr::default() };
+    fs.block_on(fs.setattr(&t.root, &path("/sub"), &owner)).unwrap();
+    fs.block_on(fs.merge_subtree(&t.root, &path("/sub"), false)).unwrap();
+    fs.block_on(fs.merge_subtree(&user, &path("/sub"), false)).unwrap();
+    assert_eq!(errno(t.run(t.fs.reclaim(&user, &path("/sub"), false))), Errno::EBUSY);
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_is_answered_while_a_client_ends_is_merged() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |_| ());
+    let (t, fs) = (&s.t, &s.t.fs);
+    let made = AtomicUsize::new(0);
+    let names: Vec<String> = std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..2)
+            .map(|maker| {
+                let made = &made;
+                scope.spawn(move || {
+                    let mut names = Vec::new();
+                    for n in 0.. {
+                        let name = format!("{maker}-{n}");
+                        let at = path(&format!("/sub/{name}"));
+                        match fs.block_on(fs.mkdir(&t.root, &at, 0o755)) {
+                            Ok(_) => names.push(format!("/{name}")),
+                            Err(error) => {
+                                assert_eq!(error.errno(), Errno::ESTALE, "{error}");
+                                return names;
+                            }
+                        }
+                        made.fetch_add(1, Ordering::Relaxed);
+                    }
+                    names
+                })
+            })
+            .collect();
+        // Until each has met an end: what comes after one begins anew.
+        while makers.iter().any(|maker| !maker.is_finished()) {
+            let before = made.load(Ordering::Relaxed);
+            until("something is made", || {
+                made.load(Ordering::Relaxed) > before + 20
+                    || makers.iter().any(|maker| maker.is_finished())
+            });
+            fs.close().unwrap();
+        }
+        makers.into_iter().flat_map(|maker| maker.join().unwrap()).collect()
+    });
+    fs.close().unwrap();
+    let other = t.connect();
+    let there = tree(&other, t, "/sub").unwrap();
+    let lost: Vec<_> = names.iter().filter(|name| !there.contains_key(*name)).collect();
+    assert!(lost.is_empty() && there.len() >= names.len(), "{lost:?}");
+    other.close().unwrap();
+}
+
+#[test]
+fn a_directory_of_others_is_not_removed_in_place_of_one_of_before() {
+    let s = Subtree::start(&[("consistency", "weak"), ("durability", "none")], |t| {
+        t.run(t.fs.mkdir(&t.root, &path("/sub/d"), 0o755)).unwrap();
+    });
+    let (t, fs) = (&s.t, &s.t.fs);
+    let other = t.connect();
+    t.run(fs.rmdir(&t.root, &path("/sub/d"))).unwrap();
+    other.block_on(other.rmdir(&t.root, &path("/sub/d"))).unwrap();
+    other.block_on(other.mkdir(&t.root, &path("/sub/d"), 0o711)).unwrap();
+    s.merge();
+    assert_eq!(tree(&other, t, "/sub").unwrap()["/d"].0 & 0o777, 0o711);
+    other.close().unwrap();
 }
 
 #[test]

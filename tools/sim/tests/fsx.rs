@@ -36,7 +36,7 @@ fn a_file_through_the_library_agrees_with_memory() {
         let report = run(&mut file, seed, ops as u64).unwrap_or_else(|what| panic!("{what}"));
         eprintln!("seed {seed}: {report:?}");
     }
-    fs.close();
+    fs.close().unwrap();
     cluster.fsck();
 }
 
@@ -55,7 +55,7 @@ fn a_file_of_a_client_with_little_memory_agrees_with_memory() {
         let mut file = LibFsFile::create(&fs, &at).unwrap();
         run(&mut file, seed, ops as u64).unwrap_or_else(|what| panic!("{what}"));
     }
-    fs.close();
+    fs.close().unwrap();
     cluster.fsck();
 }
 

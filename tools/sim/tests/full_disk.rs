@@ -116,7 +116,7 @@ fn space_comes_back_when_a_file_is_removed() {
         assert!(removed.elapsed() < LIMIT, "in vain");
         chunks() == 0
     });
-    fs.close();
+    fs.close().unwrap();
     cluster.fsck();
 }
 
@@ -200,7 +200,7 @@ fn a_supervisor_works_on_a_full_disk() {
     }
     assert_eq!(cluster.pid("supervisor"), Some(supervisor));
     assert!(Path::new(&format!("/proc/{supervisor}")).exists(), "the supervisor has ended");
-    fs.close();
+    fs.close().unwrap();
     disks.iter().for_each(Disk::free);
     cluster.down();
     drop(cluster);
@@ -288,7 +288,7 @@ fn names_can_be_removed_while_an_mnodes_disk_is_full() {
     disk.free();
     until("room again", || mkdir(&fs, "new").is_ok());
     assert_eq!(full(&cluster), 0.0);
-    fs.close();
+    fs.close().unwrap();
     cluster.fsck();
     drop(cluster);
     drop(disk);

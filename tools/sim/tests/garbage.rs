@@ -95,7 +95,7 @@ fn garbage_on_any_port_harms_nobody() {
         let now: Vec<i32> = cluster.roles().iter().map(|role| role.pid).collect();
         assert_eq!(pids, now, "a process died of garbage at {role}");
     }
-    fs.close();
+    fs.close().unwrap();
     cluster.fsck();
 }
 
@@ -114,7 +114,7 @@ fn silent_connections_block_nobody() {
     }
     let fs = cluster.connect();
     assert_serves(&fs, 0);
-    fs.close();
+    fs.close().unwrap();
 }
 
 fn ctx(session: u64, seq: u64) -> wire::Ctx {
@@ -203,7 +203,7 @@ fn names_that_are_none_are_refused_by_the_server() {
         assert_eq!(item.name.as_ref(), b"target");
         assert!(listing.next().await.unwrap().is_none());
     });
-    fs.close();
+    fs.close().unwrap();
     cluster.fsck();
 }
 
@@ -288,7 +288,7 @@ fn results_that_nobody_acknowledges_are_bounded() {
     assert_ne!(append(&mut raw, kept, 0).0, 0);
     assert_eq!(append(&mut raw, kept, kept).0, 0, "acknowledged");
     assert_serves(&fs, 1);
-    fs.close();
+    fs.close().unwrap();
 }
 
 /// Sessions and idle connections of strangers keep nobody out.
@@ -314,7 +314,7 @@ fn floods_keep_nobody_out() {
         assert_serves(&fs, 1);
         let new = cluster.connect();
         assert_serves(&new, 2);
-        new.close();
+        new.close().unwrap();
     }
     // Last, for whoever is new would need a session, too.
     for (role, addr) in members() {
@@ -331,5 +331,5 @@ fn floods_keep_nobody_out() {
         assert!(*status == Errno::EBUSY.0 && error.is(Class::Retry), "{role}: {error:?}");
         assert_serves(&fs, 3);
     }
-    fs.close();
+    fs.close().unwrap();
 }

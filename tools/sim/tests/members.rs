@@ -44,7 +44,7 @@ fn with_files(shape: ClusterShape) -> RunningCluster {
     let cluster = RunningCluster::start(shape);
     let fs = cluster.connect();
     write_all(&fs);
-    fs.close();
+    fs.close().unwrap();
     cluster
 }
 
@@ -67,7 +67,7 @@ fn read_all(cluster: &RunningCluster) -> usize {
             Err(error) => assert_ne!(error.errno(), Errno::ENOENT, "file {n}"),
         }
     }
-    fs.close();
+    fs.close().unwrap();
     read
 }
 
@@ -198,7 +198,7 @@ fn a_node_starts_on_its_directory_while_the_coordinator_is_down() {
         file.read(0, SIZE).await
     });
     assert!(read.unwrap() == content(0));
-    fs.close();
+    fs.close().unwrap();
     store.kill().unwrap();
     store.wait().unwrap();
     cluster.up();
@@ -216,7 +216,7 @@ fn write_one(cluster: &RunningCluster, name: &'static str) {
         file.fsync().await.unwrap();
         file.release().await;
     });
-    fs.close();
+    fs.close().unwrap();
 }
 
 fn copy(from: &Path, to: &Path) {

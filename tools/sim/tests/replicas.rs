@@ -37,7 +37,7 @@ fn assert_read(cluster: &RunningCluster, changed: &[u8]) {
         assert!(fs.block_on(file.read(0, SIZE + 1)).unwrap() == want, "file {n}");
         assert_eq!(fs.block_on(file.seek(Seek::Hole, 0)).unwrap(), SIZE as u64);
     }
-    fs.close();
+    fs.close().unwrap();
 }
 
 #[test]
@@ -66,14 +66,14 @@ fn a_dead_store_of_two_copies_costs_nothing() {
                     fs.block_on(file.write(0, &data)).unwrap();
                     fs.block_on(file.fsync()).unwrap();
                 }
-                fs.close();
+                fs.close().unwrap();
             });
             cluster.up();
             writer.join().unwrap();
         });
         assert_read(&cluster, &vec![dead as u8; 3_000]);
     }
-    fs.close();
+    fs.close().unwrap();
     let said = cluster.json(&["fsck"]);
     assert_eq!(said["problems"].as_array().map(Vec::len), Some(0), "{said:#}");
     // Copies are counted once, and the disk that all stores share.

@@ -136,7 +136,7 @@ fn read_open(path: &Path) -> Vec<u8> {
 fn elsewhere(t: &Mounted, f: impl AsyncFnOnce(&saker_client::Fs, &Caller)) {
     let fs = t.cluster.connect();
     fs.block_on(f(&fs, &Caller::root()));
-    fs.close();
+    fs.close().unwrap();
 }
 
 /// Everybody may walk to the mount.
@@ -1063,7 +1063,7 @@ fn a_directory_in_use_is_changed_for_all_at_once() {
                 fs_of.block_on(chmod(0o755));
             }
         });
-        fs_of.close();
+        fs_of.close().unwrap();
         let waits = t.cluster.metrics_of("coordinator", &["saker_coordinator_name_waits_total"]);
         eprintln!("{} of {} changes waited", waits, ROUNDS * 2);
         assert!(waits >= f64::from(ROUNDS), "the names were in use");

@@ -274,13 +274,13 @@ fn kill_9_of_all_mnodes_loses_no_name_that_was_answered() {
                 found.insert(item.name.clone());
             }
         });
-        other.close();
+        other.close().unwrap();
         let made = made.lock().unwrap();
         let lost: Vec<&Bytes> = made.iter().filter(|name| !found.contains(*name)).collect();
         assert!(lost.is_empty(), "round {round}: {} of {} lost: {lost:?}", lost.len(), made.len());
     }
     let flushes = cluster.metric_of("mnode", "saker_wal_flushes_total");
     println!("{} names, {flushes} flushes since the last kill", made.lock().unwrap().len());
-    fs.close();
+    fs.close().unwrap();
     cluster.fsck();
 }

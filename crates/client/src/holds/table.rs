@@ -150,7 +150,8 @@ impl SubtreeHolds {
         self.is_any.store(!held.is_empty(), Ordering::Release);
     }
 
-    pub(super) fn forget(&self, policy: u64) {
+    /// It is not held any more, or not to be renewed.
+    pub(crate) fn forget(&self, policy: u64) {
         self.change(|held| _ = held.remove(&policy));
     }
 

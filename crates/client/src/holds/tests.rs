@@ -46,7 +46,7 @@ fn the_first_change_takes_the_hold_and_the_next_ones_go_on() {
     assert_eq!((holds.epoch(policy), t.fake.model().held_by), (Some(1), (holds.holder(), 1)));
     create(&t, "g").unwrap();
     assert_eq!(t.fake.log(), ["create"]);
-    t.fs.close();
+    t.fs.close().unwrap();
     assert_eq!((t.fake.model().held_by, holds.is_any()), ((0, 0), false));
     create(&t, "h").unwrap();
     assert_eq!(holds.epoch(policy), Some(2), "the client is used on");

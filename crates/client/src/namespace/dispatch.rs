@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use saker_types::policy::PolicyId;
 use saker_types::wire::{At, Entry};
-use saker_types::{Class, Errno, Error, Locator, ROOT, Result};
+use saker_types::{Access, Class, Errno, Error, Locator, ROOT, Result};
 
 use crate::namespace::api::Namespace;
 use crate::namespace::decoupled::Subtree;
@@ -192,6 +192,7 @@ impl Fs {
         refused: Error,
     ) -> Result<()> {
         let policy = refused.policy;
+        self.may_hold(policy, who, &[at]).await?;
         self.hold_subtree(policy).await?;
         if PolicyId(policy).is_decoupled() {
             *entered = Some(self.entered(who, at, policy, refused.component).await?);
@@ -208,6 +209,7 @@ impl Fs {
         refused: Error,
     ) -> Result<()> {
         let policy = refused.policy;
+        self.may_hold(policy, who, &places).await?;
         self.hold_subtree(policy).await?;
         if !PolicyId(policy).is_decoupled() {
             return Ok(());
@@ -222,6 +224,47 @@ impl Fs {
             }
         }
         Ok(())
+    }
+
+    /// Before a decoupled subtree is held for somebody who changes something there: may he, as far as the
+    /// cluster knows? The private servers look again.
+    ///
+    /// # Errors
+    /// EACCES, and those of looking.
+    async fn may_hold(&self, policy: u64, who: &Caller, places: &[&At]) -> Result<()> {
+        if who.uid == 0 || !PolicyId(policy).is_decoupled() || self.subtrees.held(policy)?.is_some()
+        {
+            return Ok(());
+        }
+        for at in places {
+            if self.may_change(who, at).await? {
+                return Ok(());
+            }
+        }
+        Err(Errno::EACCES.into())
+    }
+
+    /// May somebody change what is at a place, or its name?
+    async fn may_change(&self, who: &Caller, at: &At) -> Result<bool> {
+        let names = Strict(&self.core);
+        let is_fine = |asked: Result<()>| match asked {
+            Ok(()) => Ok(true),
+            Err(error) if [Errno::EACCES, Errno::EPERM, Errno::EROFS].contains(&error.errno()) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        };
+        match names.lookup(who, at).await {
+            Ok(found) if found.attr.uid == who.uid => return Ok(true),
+            Ok(_) if is_fine(names.access(who, at, Access::W.0).await)? => return Ok(true),
+            Ok(_) => {}
+            Err(error) if error.errno() == Errno::ENOENT => {}
+            Err(error) => return Err(error),
+        }
+        let Some((_, above)) = at.path.split_last() else { return Ok(false) };
+        let mut parent = At::below(at.anchor.clone(), above.to_vec());
+        parent.expect = at.expect.iter().take(above.len()).copied().collect();
+        is_fine(names.access(who, &parent, Access::W.0 | Access::X.0).await)
     }
 
     /// What was found, by way of the cluster, is the root of a subtree that this client holds? Then as its own
@@ -277,6 +320,16 @@ async fn ready<'a>(
 }
 
 impl AnyNamespace<'_> {
+    /// What a namespace has said while it has ended.
+    pub(super) fn told<T>(&self, said: Result<T>) -> Result<T> {
+        match (self, said) {
+            (AnyNamespace::Decoupled(subtree), Err(error)) => {
+                Err(subtree.why_ended().unwrap_or(error))
+            }
+            (_, said) => said,
+        }
+    }
+
     fn is_same(&self, other: &AnyNamespace<'_>) -> bool {
         use AnyNamespace::*;
         match (self, other) {

@@ -43,7 +43,7 @@ macro_rules! serve {
             let (serving, here) = $fs.serving($at, &entered).await?;
             let said = {
                 let $at = &*here;
-                here.told(ask!(serving, $namespace => $call))
+                here.told(serving.told(ask!(&serving, $namespace => $call)))
             };
             match said {
                 Err(error) if error.is(Class::NeedsHold) && rounds < ENTER_MAX => {
@@ -64,7 +64,7 @@ macro_rules! serve_both {
             let (serving, from, to) = $fs.serving_both([$from, $to], &entered).await?;
             let said = {
                 let ($from, $to) = (&*from, &*to);
-                from.told(ask!(serving, $namespace => $call))
+                from.told(serving.told(ask!(&serving, $namespace => $call)))
             };
             match said {
                 Err(error) if error.is(Class::NeedsHold) && rounds < ENTER_MAX => {

@@ -285,6 +285,9 @@ impl Cluster {
         if let Fail::Call(CallError::TooLarge) = fail {
             return Err(Error::new(Errno::E2BIG).with_text(fail.to_string()));
         }
+        if let Fail::Call(CallError::Ended) = fail {
+            return Err(Error::new(Errno::EIO).with_text(fail.to_string()));
+        }
         let unreachable = matches!(fail, Fail::Call(CallError::Unreachable | CallError::Refused));
         if unreachable && to != NodeId::Coordinator && backoff.attempts % REFRESH_AFTER == 7 {
             self.refresh_map(routes).await;

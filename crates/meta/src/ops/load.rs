@@ -81,9 +81,17 @@ impl Shard {
         let mut reply = LoadReply { end: true, ..LoadReply::default() };
         let mut bytes = 0;
         for loc in msg.homes.iter().take(limits::COMPONENTS_MAX) {
-            let home = Slot::from_wire(loc.home_slot.ok_or(Errno::EINVAL)?);
-            self.must_own_slot(home)?;
-            let Some(row) = self.attr_free(home, loc.id)? else { continue };
+            let row = match loc.home_slot.map(Slot::from_wire) {
+                Some(home) => {
+                    self.must_own_slot(home)?;
+                    self.attr_free(home, loc.id)?
+                }
+                None => {
+                    let key = self.own_key(loc.pid, &loc.name)?;
+                    self.entry_free(&key)?.filter(|row| row.attr.id == loc.id)
+                }
+            };
+            let Some(row) = row else { continue };
             bytes += row.encoded_len();
             if bytes > REPLY_BYTES_MAX && !reply.rows.is_empty() {
                 reply.end = false;

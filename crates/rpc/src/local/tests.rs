@@ -18,6 +18,8 @@ const SILENCE: u16 = 3;
 const PANIC: u16 = 4;
 /// Answers when the record is written.
 const EARLY: u16 = 5;
+/// Cannot go on.
+const BREAK: u16 = 6;
 
 /// A role whose every request is a record.
 #[derive(Default)]
@@ -29,6 +31,7 @@ struct Echo {
     /// Whom its calls are for.
     asking: FxHashMap<CallId, (ConnId, Frame)>,
     flushes: Arc<std::sync::atomic::AtomicU64>,
+    is_broken: bool,
     /// Hears of flushes in the background.
     began: Option<std::sync::mpsc::Sender<()>>,
 }
@@ -57,6 +60,7 @@ impl StateMachine for Echo {
                             self.asking.insert(call, (conn, frame));
                         }
                         SILENCE => {}
+                        BREAK => self.is_broken = true,
                         _ => panic!("as it is told"),
                     }
                 }
@@ -87,6 +91,10 @@ impl StateMachine for Echo {
 
     fn durable(&self) -> u64 {
         self.durable
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.is_broken { Err(io::Error::other("broken")) } else { Ok(()) }
     }
 
     fn written(&self) -> u64 {
@@ -217,20 +225,55 @@ fn work_is_done_between_steps() {
 }
 
 #[test]
+fn requests_wait_while_servers_pause_and_end_with_them() {
+    let t = start();
+    let ask = || t.transport.call(ADDR, ECHO, 0, Bytes::from_static(b"x"), Bytes::new(), TIMEOUT);
+    let run = || t.reactor.block_on(t.servers.run(|state| *state));
+    let before = t.transport.call(ADDR, ASK, 0, Bytes::from_static(&[1]), Bytes::new(), TIMEOUT);
+    let idle = t.servers.pause();
+    assert_eq!(t.reactor.block_on(idle), Some(()));
+    assert_eq!(t.reactor.block_on(before).unwrap().body, "Timeout", "it was answered before");
+    let flushes = t.flushes.load(Ordering::Relaxed);
+    let waiting = ask();
+    assert_eq!(run(), Some(40), "works are done");
+    assert_eq!(t.flushes.load(Ordering::Relaxed), flushes, "it was not looked at");
+    t.servers.resume();
+    assert_eq!(t.reactor.block_on(waiting).unwrap().body, "x");
+    assert_eq!(t.reactor.block_on(t.servers.pause()), Some(()));
+    let waiting = ask();
+    t.servers.when_dead(|why| panic!("{why}"));
+    t.servers.end();
+    assert_eq!(t.reactor.block_on(waiting).err(), Some(CallError::Ended));
+    assert_eq!(t.reactor.block_on(ask()).err(), Some(CallError::Ended));
+    assert_eq!(run(), None);
+}
+
+#[test]
+fn a_role_that_cannot_go_on_ends_its_thread() {
+    let t = start();
+    let (tell, told) = std::sync::mpsc::channel();
+    t.servers.when_dead(move |why| tell.send(why.to_owned()).unwrap());
+    let broken = t.ask(BREAK, b"", TIMEOUT);
+    assert!(matches!(broken, Err(CallError::Disconnected | CallError::Ended)), "{broken:?}");
+    assert_eq!(told.recv_timeout(TIMEOUT).unwrap(), "broken");
+    assert_eq!(t.ask(ECHO, b"", TIMEOUT), Err(CallError::Ended));
+}
+
+#[test]
 fn nobody_waits_for_a_thread_that_has_died() {
     let t = start();
     let silent = t.transport.call(ADDR, SILENCE, 0, Bytes::new(), Bytes::new(), TIMEOUT);
+    let (tell, told) = std::sync::mpsc::channel();
+    t.servers.when_dead(move |why| tell.send(why.to_owned()).unwrap());
     assert_eq!(t.ask(PANIC, b"", TIMEOUT), Err(CallError::Disconnected));
+    assert!(told.recv_timeout(TIMEOUT).unwrap().contains("panicked"));
     assert_eq!(t.reactor.block_on(silent).err(), Some(CallError::Disconnected));
-    assert!(matches!(
-        t.ask(ECHO, b"", TIMEOUT),
-        Err(CallError::Disconnected | CallError::Unreachable)
-    ));
+    assert!(matches!(t.ask(ECHO, b"", TIMEOUT), Err(CallError::Disconnected | CallError::Ended)));
     assert_eq!(t.reactor.block_on(t.servers.run(|state| *state)), None);
     let Test { reactor, servers, transport, .. } = t;
     drop(servers);
     let call = transport.call(ADDR, ECHO, 0, Bytes::new(), Bytes::new(), TIMEOUT);
-    assert_eq!(reactor.block_on(call).err(), Some(CallError::Unreachable));
+    assert_eq!(reactor.block_on(call).err(), Some(CallError::Ended));
     let failed = LocalServers::<()>::start("test", &reactor, [1; 16], || {
         Err(io::Error::other(NodeId::Coordinator.to_string()))
     });

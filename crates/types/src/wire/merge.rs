@@ -229,7 +229,8 @@ pub struct LoadReq {
     /// At most so many rows; 0: as many as fit.
     #[prost(uint32, tag = "5")]
     pub limit: u32,
-    /// Not entries, but attribute rows of these inodes with several names, whose home the shard owns.
+    /// Not entries, but rows that the shard owns: attribute rows of these inodes with several names, and
+    /// others at their names.
     #[prost(message, repeated, tag = "6")]
     pub homes: Vec<Locator>,
 }
@@ -237,7 +238,7 @@ pub struct LoadReq {
 /// Answer to that.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LoadReply {
-    /// Of `homes`: those that are there.
+    /// Of `homes`: those that are there, in their order.
     #[prost(message, repeated, tag = "1")]
     pub rows: Vec<LoadedRow>,
     /// There are no more.

@@ -58,7 +58,7 @@ impl Prober {
                     }
                 }
             }
-            fs.close();
+            _ = fs.close();
             Ok(())
         });
         Prober { outages, stop, probes, thread: Some(thread) }

@@ -136,7 +136,7 @@ fn connect(coordinator: SocketAddr) -> Fs {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.fs.close();
+        _ = self.fs.close();
         self.stops.iter().for_each(StopHandle::stop);
     }
 }

@@ -69,6 +69,7 @@ impl Fs {
 
     async fn begin_subtree(&self, policy: u64, reply: HoldReply) -> Result<Arc<Subtree>> {
         let epoch = reply.policy.last_epoch;
+        let hold = reply.policy.hold.clone().unwrap_or_default();
         let SubtreePolicy { policy: says, root, .. } = SubtreePolicy::of(reply.policy)?;
         let root = root.under(policy);
         let kept = self.kept_in(policy, &says)?;
@@ -77,13 +78,19 @@ impl Fs {
             Caller { as_holder: Some((self.core.cluster.holds.holder(), epoch)), ..Caller::root() };
         let row = super::load::root_row(&self.core, &holder, &root).await?;
         let servers = PrivateServers::beside(&upstream, kept, &root, row).await?;
+        let mut dirs = Dirs::default();
+        if servers.is_kept() {
+            // By a process before this one.
+            dirs.made = hold.ids;
+        }
         let ids = self.core.cluster.provision(policy, says.allocated_inodes).await?;
         servers.give_ids(ids).await?;
-        let mut dirs = Dirs::default();
+        dirs.will_make(ids);
         dirs.known.insert(root.id, root.clone());
         dirs.unloaded.insert(root.id);
         let subtree = Arc::new(Subtree {
             policy,
+            first: hold.first,
             allocates: AtomicU64::new(says.allocated_inodes),
             says,
             root,
@@ -95,6 +102,7 @@ impl Fs {
             merging: AsyncMutex::new(MergeState::new()),
             ended: None.into(),
         });
+        subtree.end_with_servers();
         subtree.finish_merge().await?;
         Ok(subtree)
     }
@@ -138,7 +146,8 @@ impl Fs {
     /// Merges a subtree whose root, or something in it, is at a place, if this client holds it.
     ///
     /// # Errors
-    /// EINVAL: no decoupled policy is in force there. ENOENT: this client does not hold the subtree.
+    /// EPERM: neither is the subtree's directory the caller's, nor is that the superuser. EINVAL: no decoupled
+    /// policy is in force there. ENOENT: this client does not hold the subtree.
     /// Those of merging.
     pub async fn merge_subtree(
         &self,
@@ -152,7 +161,10 @@ impl Fs {
             return Err(Error::new(Errno::EINVAL).with_text(text));
         }
         match self.subtrees.held(policy)? {
-            Some(subtree) => subtree.merge(dry_run, false).await,
+            Some(subtree) => {
+                self.must_own(who, &subtree.root).await?;
+                subtree.merge(dry_run, false).await
+            }
             None => {
                 let text = "this client does not hold the subtree, so that it has nothing to merge";
                 Err(Error::new(Errno::ENOENT).with_text(text))
@@ -206,7 +218,7 @@ impl Fs {
 impl Subtree {
     /// Whether it is served.
     pub(super) fn is_served(&self) -> bool {
-        self.ended.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_none()
+        self.why_ended().is_none()
     }
 
     /// For messages.
@@ -239,7 +251,10 @@ impl Subtree {
         let count = self.next_allocation();
         let ids = self.upstream.cluster.provision(self.policy, count).await;
         match ids {
-            Ok(ids) => self.servers.give_ids(ids).await,
+            Ok(ids) => {
+                self.dirs().will_make(ids);
+                self.servers.give_ids(ids).await
+            }
             // There are some left: it is tried again with the next one.
             Err(error) if self.servers.ids_left() > 0 => {
                 tracing::warn!("no more inode numbers for the subtree yet: {error}");

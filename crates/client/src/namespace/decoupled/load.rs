@@ -27,10 +27,10 @@ impl Subtree {
     /// # Errors
     /// Those of reading them.
     pub(crate) async fn load_way(&self, at: &At) -> Result<()> {
+        self.load(&at.anchor).await?;
         if self.dirs().unloaded.is_empty() {
             return Ok(());
         }
-        self.load(&at.anchor).await?;
         let root = Caller::root();
         for names in 1..=at.path.len() {
             let way = At::below(at.anchor.clone(), at.path[..names].to_vec());
@@ -44,15 +44,65 @@ impl Subtree {
         Ok(())
     }
 
-    /// Loads a directory, unless it is.
+    /// Loads a directory, or the row of something else, unless it is. It may be one that somebody has come to
+    /// before this client held the subtree, without the directories on the way.
     ///
     /// # Errors
     /// Those of reading it.
     pub(crate) async fn load(&self, dir: &Locator) -> Result<()> {
-        if !self.dirs().unloaded.contains(&dir.id) {
+        if self.dirs().are_loaded(dir) {
             return Ok(());
         }
         let _loading = self.loading.lock().await;
+        let parent = self.dirs().known.get(&dir.pid).cloned();
+        if !self.dirs().known.contains_key(&dir.id) {
+            match parent.filter(|_| dir.home_slot.is_none()) {
+                Some(parent) => self.load_entries(&parent).await?,
+                None => self.load_row(dir).await?,
+            }
+        }
+        self.load_entries(dir).await
+    }
+
+    /// Loads what is at a handle, without its directory.
+    async fn load_row(&self, loc: &Locator) -> Result<()> {
+        let (core, holder) = (&self.upstream, self.holder());
+        let shard = core.cluster.routes().map.shard_for(&At::handle(loc.clone()));
+        let (at, homes) = (At::handle(self.root.clone()), vec![loc.clone()]);
+        let mut request = LoadReq { at, homes, ..LoadReq::default() };
+        let asked = core.cluster.ask(&holder, Op::Load, To::Shard(shard), &mut request).await;
+        let reply: LoadReply = asked.map_err(|error| self.lost(error))?;
+        // What is not there any more, the operation itself says.
+        let Some(LoadedRow { mut row, .. }) = reply.rows.into_iter().next() else { return Ok(()) };
+        let place = match loc.home_slot {
+            Some(slot) => RowPlace::Attr { slot, id: loc.id },
+            None => RowPlace::Entry(EntryKey { pid: loc.pid, name: loc.name.clone() }),
+        };
+        let is_dir = row.attr.is_dir();
+        if is_dir {
+            let place = self.under_policy(loc);
+            if let Some(times) = times_of(core, &holder, &[place]).await?.get(&loc.id) {
+                (row.attr.mtime_ns, row.attr.ctime_ns) = *times;
+            }
+        }
+        let mut rows = vec![(place, row)];
+        if let Some(slot) = rows[0].1.home_slot {
+            let homes = BTreeMap::from([(loc.id, slot)]);
+            rows.extend(homes_of(core, &holder, &self.root, homes).await?);
+        }
+        self.insert_all(rows).await?;
+        let mut dirs = self.dirs();
+        match is_dir {
+            true => {
+                dirs.unloaded.insert(loc.id);
+                dirs.known.insert(loc.id, self.under_policy(loc));
+            }
+            false => _ = dirs.rows.insert(loc.id),
+        }
+        Ok(())
+    }
+
+    async fn load_entries(&self, dir: &Locator) -> Result<()> {
         let place = {
             let dirs = self.dirs();
             if !dirs.unloaded.contains(&dir.id) {
@@ -82,8 +132,10 @@ impl Subtree {
         let mut dirs = self.dirs();
         dirs.unloaded.remove(&dir.id);
         for loc in below {
-            dirs.unloaded.insert(loc.id);
-            dirs.known.insert(loc.id, loc);
+            // One of them may have been loaded before, by itself.
+            if dirs.known.insert(loc.id, loc.clone()).is_none() {
+                dirs.unloaded.insert(loc.id);
+            }
         }
         Ok(())
     }

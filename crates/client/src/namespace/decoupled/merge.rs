@@ -29,6 +29,10 @@ use crate::net::request::To;
 /// Times that a merge is begun anew because others change the same names meanwhile. Of many conflicts only
 /// some are named at a time: a round that names others does not count.
 const ROUNDS_MAX: u32 = 16;
+/// Times that rows are staged again because shards have others than they should.
+const RETRIES_MAX: u32 = 3;
+/// So many attempts a process that was killed has made at most since its second began.
+const ATTEMPTS_AHEAD: u32 = 1 << 12;
 /// Requests with rows that are under way to one shard.
 const STAGES_AT_ONCE: usize = 4;
 /// Bytes that a message takes in another one, beside itself.
@@ -64,24 +68,36 @@ pub struct MergeReport {
 }
 
 impl Subtree {
-    /// Merges what was done until now; with `release` nobody holds the subtree afterwards. A dry run only says
-    /// what others have changed, too.
+    /// Merges what was done until now; with `release` nobody holds the subtree afterwards, and whoever asks for
+    /// something in it waits meanwhile. A dry run only says what others have changed, too.
     ///
     /// # Errors
     /// Those of the servers. What is not merged then is merged the next time.
     pub(crate) async fn merge(&self, dry_run: bool, release: bool) -> Result<MergeReport> {
+        let merged = self.merge_now(dry_run, release).await;
+        if release && merged.is_err() {
+            self.servers.resume();
+        }
+        merged
+    }
+
+    async fn merge_now(&self, dry_run: bool, release: bool) -> Result<MergeReport> {
         let mut state = self.merging.lock().await;
         if let Some((request, merged)) = state.pending.take() {
             match self.ask_merge(request, &mut state, merged).await {
                 // It was made before its answer was lost, or it was not, and is made anew.
                 Err(error) if error.errno() == Errno::ESTALE => {
                     state.pending = None;
-                    self.upstream.cluster.hold(self.policy).await.map_err(|e| self.lost(e))?;
+                    self.hold_on().await?;
                 }
                 other => drop(other?),
             }
         }
         self.settle().await?;
+        if release {
+            // What is answered from here on would be in no merge.
+            self.servers.pause().await?;
+        }
         let changes = self.servers.changes(!dry_run).await?;
         let mut plan = Plan::of(changes, self.policy);
         let mut report = MergeReport::default();
@@ -128,18 +144,24 @@ impl Subtree {
         release: bool,
         report: &mut MergeReport,
     ) -> Result<bool> {
-        let (mut rounds, mut seen) = (0, HashSet::new());
+        let (mut rounds, mut retries, mut seen) = (0, RETRIES_MAX, HashSet::new());
         let mut told: Option<Arc<[MergedRow]>> = None;
         while !plan.staged.is_empty() {
             if told.as_ref().is_none_or(|told| !Arc::ptr_eq(told, &plan.merged)) {
                 self.servers.begin_merge(plan.merged.clone()).await?;
                 told = Some(plan.merged.clone());
             }
-            let mut request = self.stage(plan, state).await?;
-            request.release = release && plan.later.is_empty();
-            let was_released = request.release;
-            self.servers.ask_merge(&request).await?;
-            let reply = self.ask_merge(request, state, plan.merged.clone()).await?;
+            let was_released = release && plan.later.is_empty();
+            let reply = match self.try_merge(plan, state, was_released).await {
+                // A process before this one has staged something with a later number.
+                Err(error) if error.errno() == Errno::ESTALE && retries > 0 && self.is_held() => {
+                    retries -= 1;
+                    state.pending = None;
+                    state.attempt += ATTEMPTS_AHEAD;
+                    continue;
+                }
+                other => other?,
+            };
             if reply.conflicts.is_empty() {
                 return Ok(was_released);
             }
@@ -162,6 +184,37 @@ impl Subtree {
         self.learn_dirs(&plan.merged);
         self.servers.merge_is_made(plan.merged.clone()).await?;
         Ok(false)
+    }
+
+    async fn try_merge(
+        &self,
+        plan: &Plan,
+        state: &mut MergeState,
+        release: bool,
+    ) -> Result<MergeReply> {
+        let mut request = self.stage(plan, state).await?;
+        request.release = release;
+        self.servers.ask_merge(&request).await?;
+        self.ask_merge(request, state, plan.merged.clone()).await
+    }
+
+    /// Asks in which epoch the subtree is held.
+    ///
+    /// # Errors
+    /// ESTALE: the hold has ended.
+    async fn hold_on(&self) -> Result<()> {
+        let cluster = &self.upstream.cluster;
+        let reply = cluster.hold(self.policy).await.map_err(|e| self.lost(e))?;
+        if reply.policy.hold.is_some_and(|hold| hold.first == self.first) {
+            return Ok(());
+        }
+        // It is another one by now, for which this client has done nothing.
+        _ = cluster.release(self.policy).await;
+        Err(self.lost(Errno::ESTALE.into()))
+    }
+
+    fn is_held(&self) -> bool {
+        self.upstream.cluster.holds.epoch(self.policy).is_some()
     }
 
     /// Writes out what is open and not saved.

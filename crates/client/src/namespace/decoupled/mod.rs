@@ -12,12 +12,13 @@ mod load;
 mod merge;
 mod servers;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use async_lock::Mutex as AsyncMutex;
 use saker_types::policy::Policy;
+use saker_types::wire::IdRange;
 use saker_types::{Errno, Error, InodeId, Locator, Result};
 
 use crate::Caller;
@@ -46,6 +47,8 @@ pub(crate) struct Subtrees {
 /// One of them.
 pub(crate) struct Subtree {
     policy: u64,
+    /// The epoch in which the hold began.
+    first: u64,
     /// What the policy says.
     says: Policy,
     /// Its root directory.
@@ -72,6 +75,40 @@ struct Dirs {
     known: HashMap<InodeId, Locator>,
     /// Those of which the private servers have the row, and not the entries yet.
     unloaded: BTreeSet<InodeId>,
+    /// Other inodes whose rows were loaded by themselves.
+    rows: HashSet<InodeId>,
+    /// Numbers of what was made here.
+    made: Vec<IdRange>,
+}
+
+impl Dirs {
+    fn is_made_here(&self, id: InodeId) -> bool {
+        self.made.iter().any(|range| (range.first..range.first + range.count).contains(&id))
+    }
+
+    /// More numbers for what is made here.
+    fn will_make(&mut self, ids: IdRange) {
+        match self.made.last_mut() {
+            Some(last) if last.first + last.count == ids.first => last.count += ids.count,
+            _ => self.made.push(ids),
+        }
+    }
+
+    /// Have the private servers got everything that there is to know of a place, and of what is in it if it
+    /// is a directory?
+    fn are_loaded(&self, loc: &Locator) -> bool {
+        let is_loaded = |id: InodeId| self.known.contains_key(&id) && !self.unloaded.contains(&id);
+        let in_loaded = |pid: InodeId| is_loaded(pid) || self.is_made_here(pid);
+        match self.known.contains_key(&loc.id) {
+            true => !self.unloaded.contains(&loc.id),
+            // A file, or a directory that came from elsewhere before this client held the subtree.
+            false => {
+                self.is_made_here(loc.id)
+                    || self.rows.contains(&loc.id)
+                    || loc.home_slot.is_none() && in_loaded(loc.pid)
+            }
+        }
+    }
 }
 
 impl Subtrees {
@@ -91,9 +128,9 @@ impl Subtrees {
             let text = "this client has lost its hold of the subtree, and what it had not merged";
             subtree.end(Error::new(Errno::ESTALE).with_text(text));
         }
-        match &*subtree.ended.lock().unwrap_or_else(PoisonError::into_inner) {
+        match subtree.why_ended() {
             None => Ok(Some(subtree.clone())),
-            Some(error) => Err(error.clone()),
+            Some(error) => Err(error),
         }
     }
 
@@ -146,9 +183,28 @@ impl Subtree {
         self.core().cluster.sync_journals().await
     }
 
-    /// It is not served any more.
+    /// It is not served any more: whoever waits for it hears why.
     fn end(&self, why: Error) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        self.servers.end();
+    }
+
+    /// Why it is not served any more.
+    pub(crate) fn why_ended(&self) -> Option<Error> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends it when its servers cannot go on. What was not merged stays in the journal, if there is one: this
+    /// client does not renew the hold any more, and who mounts with the journal goes on with it.
+    fn end_with_servers(self: &Arc<Subtree>) {
+        let weak = Arc::downgrade(self);
+        self.servers.when_dead(move |why| {
+            let Some(subtree) = weak.upgrade() else { return };
+            let text = format!("the subtree is not served any more: {why}");
+            tracing::error!("{} ({})", text, subtree.described());
+            subtree.end(Error::new(Errno::EIO).with_text(text));
+            subtree.upstream.cluster.holds.forget(subtree.policy);
+        });
     }
 
     /// Who speaks for it to the cluster's servers.

@@ -133,9 +133,37 @@ impl PrivateServers {
         &self.fs
     }
 
+    /// May what they have outlive this process?
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     /// Its core, for the strict namespace.
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.fs.core
+    }
+
+    /// Requests wait from now on; those before are answered.
+    ///
+    /// # Errors
+    /// EIO.
+    pub(crate) async fn pause(&self) -> Result<()> {
+        there(self.servers.pause().await)
+    }
+
+    /// They have their turn.
+    pub(crate) fn resume(&self) {
+        self.servers.resume();
+    }
+
+    /// Nothing is served any more: whoever asks is told so.
+    pub(crate) fn end(&self) {
+        self.servers.end();
+    }
+
+    /// Calls this, with the reason, if they cannot go on.
+    pub(crate) fn when_dead(&self, call: impl FnOnce(&str) + Send + 'static) {
+        self.servers.when_dead(call);
     }
 
     /// Adds rows that the cluster has, directories with the times that it shows of them: entries of

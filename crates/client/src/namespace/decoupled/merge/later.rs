@@ -3,7 +3,7 @@
 
 use saker_meta::private::MergedRow;
 use saker_types::wire::{At, EntryKey};
-use saker_types::{Attr, Errno, Inode, Locator, Result};
+use saker_types::{Attr, Class, Errno, Inode, Locator, Result};
 
 use super::plan::Later;
 use crate::namespace::api::Namespace;
@@ -31,7 +31,7 @@ impl Subtree {
                         continue;
                     }
                     // It was done by an earlier attempt, or by somebody else.
-                    Err(error) if error.errno() == Errno::ENOENT => {}
+                    Err(error) if error.errno() == Errno::ENOENT || error.is(Class::Elsewhere) => {}
                     other => other.map_err(|error| self.lost(error))?,
                 }
                 self.servers.mark_merged(merged.into()).await?;
@@ -54,8 +54,10 @@ impl Subtree {
         let holder = &self.holder();
         match later {
             Later::Rmdir(key, id) => {
-                let parent = self.place_of(key.pid).await?;
-                names.rmdir(holder, &At::child(parent, &key.name)).await?;
+                let mut at = At::child(self.parent_of(key).await?, &key.name);
+                // Somebody may have made another one of this name.
+                at.expect_last(*id);
+                names.rmdir(holder, &at).await?;
                 let mut dirs = self.dirs();
                 dirs.known.remove(id);
                 dirs.unloaded.remove(id);
@@ -64,10 +66,18 @@ impl Subtree {
             Later::Change(key, row) => self.change_dir(holder, key, row).await,
             Later::Home(home, row) => self.change_home(holder, home, row).await,
             Later::Unlink(key) => {
-                let parent = self.place_of(key.pid).await?;
+                let parent = self.parent_of(key).await?;
                 names.unlink(holder, &At::child(parent, &key.name)).await.map(drop)
             }
         }
+    }
+
+    /// Where the directory of a name is.
+    ///
+    /// # Errors
+    /// ENOENT: it was removed by this merge, or by others.
+    async fn parent_of(&self, key: &EntryKey) -> Result<Locator> {
+        self.place_of(key.pid).await.map_err(|_| Errno::ENOENT.into())
     }
 
     /// Gives a file that had several names before the attributes that it has here.

@@ -458,11 +458,26 @@ fn without_ids_nothing_is_made_until_there_are_some() {
 }
 
 #[test]
+fn who_asks_servers_that_cannot_go_on_is_told_at_once() {
+    let t = in_memory();
+    let (tell, told) = std::sync::mpsc::channel();
+    t.servers.when_dead(move |why| tell.send(why.to_owned()).unwrap());
+    let died = t.run(t.servers.servers.run(|_| panic!("as it is told")));
+    assert_eq!(died, None::<()>);
+    // Requests have a minute.
+    let begun = time::now();
+    assert_eq!(errno(t.attr("")), Errno::EIO);
+    assert!(time::now() - begun < Duration::from_secs(20));
+    assert!(told.recv_timeout(Duration::from_secs(20)).unwrap().contains("panicked"));
+    assert_eq!(errno(t.run(t.servers.changes(false))), Errno::EIO);
+}
+
+#[test]
 fn who_asks_after_the_end_is_told() {
     let options = ClientOptions { timeout: Duration::from_millis(50), ..ClientOptions::default() };
     let t = try_start(KeptIn::Memory, options).unwrap();
     let fs = t.fs().clone();
     assert!(t.attr("").is_ok());
     drop(t.servers);
-    assert_eq!(errno(t.cluster.block_on(fs.getattr(&t.who, &at("")))), Errno::ETIMEDOUT);
+    assert_eq!(errno(t.cluster.block_on(fs.getattr(&t.who, &at("")))), Errno::EIO);
 }
